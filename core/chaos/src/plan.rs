@@ -26,6 +26,7 @@ struct Header {
     faults: AtomicU64,
     rate: AtomicU32,
     only: AtomicU32,
+    delay_ns: AtomicU64,
     /// How many ids there are.
     ids: AtomicU64,
     /// How many entries the log has room for.
@@ -67,6 +68,8 @@ pub struct Settings {
     pub rate: u32,
     /// Those that are on.
     pub faults: Faults,
+    /// How long pauses last, and how late completions come; 0 for what each decision says.
+    pub delay_ns: u64,
 }
 
 /// A fault that was injected.
@@ -138,6 +141,7 @@ impl Plan {
         header.seed.store(settings.seed, Ordering::Relaxed);
         header.rate.store(settings.rate, Ordering::Relaxed);
         header.faults.store(settings.faults.bits(), Ordering::Relaxed);
+        header.delay_ns.store(settings.delay_ns, Ordering::Relaxed);
         header.only.store(u32::from(only), Ordering::Relaxed);
         header.ids.store(ids.len() as u64, Ordering::Relaxed);
         header.room.store(room as u64, Ordering::Relaxed);
@@ -236,12 +240,13 @@ impl Plan {
             seed: header.seed.load(Ordering::Relaxed),
             rate: header.rate.load(Ordering::Relaxed),
             faults: Faults::of_bits(header.faults.load(Ordering::Relaxed)),
+            delay_ns: header.delay_ns.load(Ordering::Relaxed),
         }
     }
 
     /// Is this fault to be injected here?
     pub fn decide(&self, subject: &Subject) -> Option<Injection> {
-        let Settings { seed, rate, faults } = self.settings();
+        let Settings { seed, rate, faults, .. } = self.settings();
         if !faults.has(subject.fault) {
             return None;
         }
@@ -338,7 +343,7 @@ mod tests {
         }
 
         fn plan(&mut self, rate: u32, mode: Mode<'_>, room: usize) -> Plan {
-            let settings = Settings { seed: 3, rate, faults: Faults::ALL };
+            let settings = Settings { seed: 3, rate, faults: Faults::ALL, delay_ns: 0 };
             // SAFETY: of the right size, and kept by the test.
             unsafe { Plan::create(self.start(), settings, mode, room) }
         }
@@ -372,7 +377,7 @@ mod tests {
     fn a_fault_that_is_off_is_not_decided() {
         let mut memory = Memory::new(Mode::Random, 0);
         let faults = Faults::NONE.with(Fault::Late);
-        let settings = Settings { seed: 3, rate: MILLION, faults };
+        let settings = Settings { seed: 3, rate: MILLION, faults, delay_ns: 0 };
         // SAFETY: of the right size, and kept by the test.
         let plan = unsafe { Plan::create(memory.start(), settings, Mode::Random, 0) };
         assert!(plan.decide(&subject(1)).is_none());

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use support::{By, Header, compile, libraries, liburing, newer_source, root, run, said};
+use support::{By, Header, libraries, liburing, newer_source, program, root, run, said};
 
 /// What `nm` says of a library: each symbol that it offers, with its version.
 fn symbols(library: &Path) -> BTreeSet<String> {
@@ -102,7 +102,7 @@ fn symbols_and_versions_are_those_of_the_table() {
 /// Up to its version, liburing has the same; another source, a newer one, is named by `LIBURING_SOURCE`.
 #[test]
 fn symbols_and_versions_are_liburings() {
-    let sources = [Some((liburing().to_path_buf(), 15)), newer_source().map(|source| (source, u32::MAX))];
+    let sources = [Some((liburing(), 15)), newer_source().map(|source| (source, u32::MAX))];
     for (source, up_to) in sources.into_iter().flatten() {
         for (name, column) in [("liburing", 1), ("liburing-ffi", 2)] {
             let theirs = mapped(&source.join(format!("src/{name}.map")));
@@ -165,7 +165,7 @@ fn structures_are_laid_out_as_in_the_header() {
     // What older headers do not have, by these names.
     let there = |header: Header, of: &str, field: &str| match header {
         Header::System | Header::Newest => !of.ends_with("cqe_iter") && !matches!(field, "sqes_sz" | "pad"),
-        Header::Source => true,
+        Header::Newer => true,
     };
     for header in headers() {
         let asked: Vec<&(&str, &str, usize)> =
@@ -189,12 +189,12 @@ fn structures_are_laid_out_as_in_the_header() {
 }
 
 fn headers() -> impl Iterator<Item = Header> {
-    [Header::System, Header::Newest].into_iter().chain(newer_source().map(|_| Header::Source))
+    [Header::System, Header::Newest].into_iter().chain(newer_source().map(|_| Header::Newer))
 }
 
 /// The symbols that a C program says it has compared.
-fn compared(source: &str, header: Header, library: &str, by: By) -> BTreeSet<String> {
-    let program = compile(source, header, library);
+fn compared(name: &str, header: Header, by: By) -> BTreeSet<String> {
+    let program = program(name, header);
     let ffi = libraries().join("liburing-ffi.so.2");
     let said = said(&program, &[ffi.to_str().unwrap()], by);
     said.lines().filter_map(|line| line.strip_prefix("symbol ")).map(String::from).collect()
@@ -204,10 +204,10 @@ fn compared(source: &str, header: Header, library: &str, by: By) -> BTreeSet<Str
 fn symbols_do_what_inline_functions_do() {
     let mut seen = BTreeSet::new();
     for header in headers().filter(|&header| header != Header::System) {
-        seen.extend(compared("prepare.c", header, "", By::Kernel));
+        seen.extend(compared("prepare", header, By::Kernel));
         for by in [By::Denied, By::Kernel] {
             if by == By::Denied || support::kernel_has_io_uring() {
-                seen.extend(compared("helpers.c", header, "uring-ffi", by));
+                seen.extend(compared("helpers", header, by));
             }
         }
     }

@@ -5,57 +5,56 @@ mod support;
 
 use std::process::Command;
 
-use support::{By, Header, command, compile, kernel_has_io_uring, libraries, run, said};
+use support::{By, Header, command, kernel_has_io_uring, libraries, program, recorded, run, said};
 
-/// Runs the program with its own library and with ours, on both engines.
-fn same(source: &str, header: Header, arguments: &[&str]) {
-    let program = compile(source, header, "uring");
-    let denied = said(&program, arguments, By::Denied);
-    if !kernel_has_io_uring() {
-        eprintln!("no io_uring on this machine to compare with");
-        return;
-    }
-    let expected = said(&program, arguments, By::Liburing);
-    for (by, said) in [(By::Kernel, said(&program, arguments, By::Kernel)), (By::Denied, denied)] {
-        assert!(
-            said == expected,
-            "{source} {arguments:?} {header:?}, by {by:?}:\n{said}\nover liburing:\n{expected}"
-        );
+/// Runs the program with our library, on both engines; it says what it says with its own.
+fn same(name: &str, header: Header, arguments: &[&str]) {
+    let program = program(name, header);
+    let record = [&[name][..], arguments, &[&format!("{header:?}").to_lowercase()]].concat().join(" ");
+    let expected = recorded(&record, &program, arguments);
+    let is_as_expected = |by| {
+        let said = said(&program, arguments, by);
+        assert!(said == expected, "{record}, by {by:?}:\n{said}\nover liburing:\n{expected}");
+        anyring_tally::compared();
+    };
+    is_as_expected(By::Denied);
+    if kernel_has_io_uring() {
+        is_as_expected(By::Kernel);
     }
 }
 
 #[test]
 fn a_program_of_debians_header() {
-    same("files.c", Header::System, &[]);
+    same("files", Header::System, &[]);
 }
 
 #[test]
 fn a_program_of_the_newest_header() {
-    same("files.c", Header::Newest, &[]);
+    same("files", Header::Newest, &[]);
 }
 
 #[test]
 fn rings_of_every_kind() {
-    same("files.c", Header::System, &["kinds"]);
-    same("files.c", Header::Newest, &["kinds"]);
+    same("files", Header::System, &["kinds"]);
+    same("files", Header::Newest, &["kinds"]);
 }
 
 #[test]
 fn a_ring_is_polled() {
-    same("files.c", Header::System, &["polled"]);
-    same("files.c", Header::Newest, &["polled"]);
+    same("files", Header::System, &["polled"]);
+    same("files", Header::Newest, &["polled"]);
 }
 
 #[test]
 fn the_rest_of_the_interface() {
-    same("rest.c", Header::Newest, &[]);
+    same("rest", Header::Newest, &[]);
 }
 
 /// What the sanitizers cannot look into: a program of C, and the library as it is installed. Valgrind knows no
 /// signals that interrupt system calls of ours, which `rest.c` sends.
 #[test]
 fn memory_is_used_rightly() {
-    let program = compile("files.c", Header::Newest, "uring");
+    let program = program("files", Header::Newest);
     for arguments in [&[][..], &["kinds"], &["polled"]] {
         let mut checked = Command::new("valgrind");
         checked.args(["-q", "--error-exitcode=99", "--leak-check=full"]).arg(&program).args(arguments);
@@ -67,7 +66,7 @@ fn memory_is_used_rightly() {
 #[test]
 fn directories_are_read() {
     for header in [Header::System, Header::Newest] {
-        let program = compile("getdents.c", header, "uring");
+        let program = program("getdents", header);
         said(&program, &[], By::Denied);
         if kernel_has_io_uring() {
             said(&program, &["absent"], By::Liburing);
@@ -82,7 +81,7 @@ fn rings_beside_the_kernels() {
     if !kernel_has_io_uring() {
         return;
     }
-    let program = compile("beside.c", Header::System, "uring");
+    let program = program("beside", Header::System);
     let run_by = |engine: &str| {
         let mut command = command(&program, &[], By::Kernel);
         run(command.env("ANYRING_ENGINE", engine).env("ANYRING_LOG", "info"))
@@ -98,7 +97,7 @@ fn rings_beside_the_kernels() {
 /// epoll whose events are read from memory, with every feeder, by a program that maps the ring itself.
 #[test]
 fn events_are_read_from_memory() {
-    let program = compile("uepoll.c", Header::Newest, "anyring");
+    let program = program("uepoll", Header::Newest);
     // Another liburing has not the functions: the loader says so.
     let refused = command(&program, &[], By::Liburing).output().unwrap();
     let reason = String::from_utf8_lossy(&refused.stderr);
@@ -113,7 +112,7 @@ fn events_are_read_from_memory() {
 #[test]
 fn private_operations_on_rings_of_the_kernel() {
     for header in [Header::System, Header::Newest] {
-        let program = compile("private.c", header, "uring");
+        let program = program("private", header);
         for seed in ["1", "2", "3"] {
             said(&program, &["user", seed], By::Denied);
             if kernel_has_io_uring() {
@@ -126,7 +125,7 @@ fn private_operations_on_rings_of_the_kernel() {
 /// It is our engine that answers, and only where it must.
 #[test]
 fn the_engine_is_chosen() {
-    let program = compile("files.c", Header::Newest, "uring");
+    let program = program("files", Header::Newest);
     let log = |by, engine: Option<&str>| {
         let mut command = command(&program, &["kinds"], by);
         command.env("ANYRING_LOG", "info");

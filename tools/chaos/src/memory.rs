@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn another_mapping_sees_the_plan_and_its_notes_are_seen() {
-        let settings = Settings { seed: 5, rate: MILLION, faults: Faults::ALL };
+        let settings = Settings { seed: 5, rate: MILLION, faults: Faults::ALL, delay_ns: 0 };
         let shared = SharedPlan::new(&Dose::of(settings)).unwrap();
         let length = std::fs::metadata(shared.path()).unwrap().len() as usize;
         assert_eq!(length, shared.file.length());

@@ -25,6 +25,9 @@ pub struct Record {
     pub rate: f64,
     /// Those that are on, by name.
     pub faults: Vec<String>,
+    /// How long pauses last and how late completions come, if that is not decided for each.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub delay_ns: Option<u64>,
     /// The program and its arguments.
     pub program: Vec<String>,
     /// How it failed, in words, if it did.
@@ -72,6 +75,7 @@ impl Record {
             seed: settings.seed,
             rate: f64::from(settings.rate) / f64::from(MILLION),
             faults: settings.faults.iter().map(|fault| fault.name().to_owned()).collect(),
+            delay_ns: Some(settings.delay_ns).filter(|&delay_ns| delay_ns > 0),
             program: program.iter().map(text).collect::<Result<_, _>>()?,
             failure,
             injected: injected.iter().filter(|one| seen.insert(one.id)).map(RecordedFault::of).collect(),
@@ -118,7 +122,8 @@ impl Record {
         let mut ids = self.injected.iter().map(id).collect::<Result<Vec<u64>, _>>()?;
         ids.sort_unstable();
         ids.dedup();
-        Ok(Dose { settings: Settings { seed: self.seed, rate, faults }, only: Some(ids) })
+        let settings = Settings { seed: self.seed, rate, faults, delay_ns: self.delay_ns.unwrap_or(0) };
+        Ok(Dose { settings, only: Some(ids) })
     }
 }
 
@@ -152,7 +157,7 @@ mod tests {
     use crate::memory::injected;
 
     fn record() -> Record {
-        let settings = Settings { seed: u64::MAX, rate: 20_001, faults: Faults::ORDINARY };
+        let settings = Settings { seed: u64::MAX, rate: 20_001, faults: Faults::ORDINARY, delay_ns: 7 };
         let all = [injected(Fault::Short, 12), injected(Fault::Late, 3), injected(Fault::Short, 12)];
         Record::new(settings, &["./program".into(), "-v".into()], Some("a hang".into()), &all).unwrap()
     }
@@ -168,7 +173,8 @@ mod tests {
         assert_eq!(read.as_ref(), Ok(&record()));
         assert!(none.is_err());
         let dose = read.unwrap().dose().unwrap();
-        assert_eq!(dose.settings, Settings { seed: u64::MAX, rate: 20_001, faults: Faults::ORDINARY });
+        let expected = Settings { seed: u64::MAX, rate: 20_001, faults: Faults::ORDINARY, delay_ns: 7 };
+        assert_eq!(dose.settings, expected);
         assert_eq!(dose.only, Some(vec![3007, 12001]), "sorted, and each once");
     }
 

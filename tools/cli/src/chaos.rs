@@ -117,11 +117,7 @@ impl Session<'_> {
         };
         let is_single = arguments.runs.is_none() && !arguments.shrink;
         let timeout = match arguments.timeout {
-            Some(seconds) => {
-                Some(Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero()).ok_or_else(
-                    || Stop::Own(format!("--timeout {seconds}: no time"), "give seconds, more than 0"),
-                )?)
-            }
+            Some(seconds) => Some(time("--timeout", seconds)?),
             None => (!is_single).then_some(TIMEOUT),
         };
         let command = library::command().map_err(|why| {
@@ -324,6 +320,7 @@ impl Session<'_> {
         };
         option("--rate", self.arguments.rate.map(|rate| rate.to_string()));
         option("--faults", self.arguments.faults.clone());
+        option("--delay", self.arguments.delay.map(|delay| delay.to_string()));
         option("--timeout", self.runner.launch.timeout.map(|timeout| timeout.as_secs_f64().to_string()));
         option("--expect", self.arguments.expect.clone());
         if self.arguments.compare {
@@ -350,6 +347,11 @@ fn read(path: &Path) -> Result<Record, Stop> {
     })
 }
 
+fn time(option: &str, seconds: f64) -> Result<Duration, Stop> {
+    let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero());
+    time.ok_or_else(|| Stop::Own(format!("{option} {seconds}: no time"), "give seconds, more than 0"))
+}
+
 fn settings(arguments: &Chaos) -> Result<Settings, Stop> {
     let seed = match arguments.seed {
         Some(seed) => seed,
@@ -361,7 +363,9 @@ fn settings(arguments: &Chaos) -> Result<Settings, Stop> {
     let faults = faults.map_err(|why| {
         Stop::Own(format!("--faults: {why}"), "anyring chaos --list-faults says what each does")
     })?;
-    Ok(Settings { seed, rate, faults })
+    let delay = arguments.delay.map(|seconds| time("--delay", seconds)).transpose()?;
+    let delay_ns = delay.map_or(0, |delay| u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX >> 1));
+    Ok(Settings { seed, rate, faults, delay_ns })
 }
 
 /// A short one, for it is to be typed.

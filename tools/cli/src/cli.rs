@@ -298,6 +298,12 @@ pub struct Chaos {
     #[arg(long, value_name = "LIST", conflicts_with = "replay")]
     pub faults: Option<String>,
 
+    /// Let each pause last this long, and each late completion come this late [default: up to 2 milliseconds, as the seed decides]
+    ///
+    /// In a pause, another thread has the chance to come first. On a busy machine it may take longer than the pause lasts.
+    #[arg(long, value_name = "SECONDS", conflicts_with = "replay")]
+    pub delay: Option<f64>,
+
     /// Print the list of faults: what each does, and which manual page or kernel source allows it
     #[arg(long, exclusive = true)]
     pub list_faults: bool,

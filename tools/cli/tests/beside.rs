@@ -5,22 +5,10 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
-use support::{Outcome, anyring, compile, kernel_has_io_uring};
+use support::{Outcome, anyring, built, kernel_has_io_uring, kernel_makes};
 
 /// `IORING_SETUP_SQE_MIXED`, of Linux 6.19.
 const SQE_MIXED: u32 = 1 << 19;
-const FLAGGED: &str = "-DSETUP_FLAGS=1u<<19";
-
-/// What the kernel says to a ring with these flags.
-fn kernel_makes(flags: u32) -> bool {
-    let mut params = [0_u32; 30];
-    params[2] = flags;
-    // SAFETY: the structure is 120 bytes long; the ring is closed again.
-    unsafe {
-        let fd = libc::syscall(libc::SYS_io_uring_setup, 8, params.as_mut_ptr());
-        fd >= 0 && libc::close(fd as i32) == 0
-    }
-}
 
 /// Runs the program by an engine; what came of it, and the log.
 fn by(engine: &str, program: &Path, arguments: &[&str]) -> (Outcome, String) {
@@ -40,12 +28,8 @@ fn a_ring_is_ours_among_the_kernels() {
     if !kernel_has_io_uring() {
         return;
     }
-    for (name, options) in [
-        ("beside-inline", ["-pthread"].as_slice()),
-        ("beside-apart", &["-pthread", "-DAPART"]),
-        ("beside-libc", &["-pthread", "-DBY_LIBC"]),
-    ] {
-        let program = compile(name, "beside.c", options);
+    for name in ["beside-inline", "beside-apart", "beside-libc"] {
+        let program = built(name);
         let (ours, _) = by("user", &program, &[]);
         assert_eq!(ours.code, Some(0), "{}", ours.stdout);
         let (auto, log) = by("auto", &program, &[]);
@@ -64,18 +48,16 @@ fn programs_do_what_they_do_on_the_kernel() {
     if !kernel_has_io_uring() {
         return;
     }
-    for (source, code, way) in [
-        ("signals.c", 0, "APART"),
-        ("signals.c", 0, "BY_LIBC"),
-        ("processes.c", 34, "APART"),
-        ("processes.c", 34, "BY_LIBC"),
-        ("backends.c", 0, "APART"),
-        ("backends.c", 0, "BY_LIBC"),
-        ("readiness.c", 0, "BY_LIBC"),
+    for (name, code) in [
+        ("signals-new-apart", 0),
+        ("signals-new-libc", 0),
+        ("processes-new-apart", 34),
+        ("processes-new-libc", 34),
+        ("backends-new-apart", 0),
+        ("backends-new-libc", 0),
+        ("readiness-new-libc", 0),
     ] {
-        let name = format!("beside-{}-{way}", source.trim_end_matches(".c"));
-        let program = compile(&name, source, &["-pthread", FLAGGED, &format!("-D{way}")]);
-        let (auto, log) = by("auto", &program, &[]);
+        let (auto, log) = by("auto", &built(name), &[]);
         assert_eq!((auto.code, auto.signal), (Some(code), None), "{name}: {}\n{log}", auto.stdout);
         assert!(log.contains(expected()), "{name}: {log}");
     }
@@ -86,7 +68,7 @@ fn a_process_that_asks_for_nothing_new_is_the_kernels() {
     if !kernel_has_io_uring() {
         return;
     }
-    let (outcome, log) = by("auto", &compile("nop", "nop.c", &[]), &[]);
+    let (outcome, log) = by("auto", &built("nop"), &[]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
     assert!(log.contains("engine=kernel program="), "{log}");
 }
@@ -97,7 +79,7 @@ fn a_program_without_rings_is_not_interrupted() {
     if !kernel_has_io_uring() {
         return;
     }
-    let program = compile("beside-calm", "calm.c", &[]);
+    let program = built("calm");
     for _ in 0..5 {
         let (auto, log) = by("auto", &program, &[]);
         assert_eq!((auto.code, auto.signal), (Some(0), None), "{}\n{log}", auto.stdout);

@@ -4,21 +4,20 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{PoisonError, RwLock};
 
 use anyring_chaos_plan::Fault;
 use serde_json::Value;
-use support::{anyring, compile};
+use support::{anyring, built};
 
 /// So many seeds a repaired program passes, if nothing else is said.
-const SEEDS: &str = "50";
+const SEEDS: &str = "20";
 
 fn planted() -> PathBuf {
-    compile("planted", "planted.c", &["-pthread"])
+    built("planted")
 }
 
 fn repaired() -> PathBuf {
-    compile("planted-repaired", "planted.c", &["-DFIXED", "-pthread"])
+    built("planted-repaired")
 }
 
 fn chaos(options: &[&str], program: &Path, case: &str) -> Output {
@@ -34,71 +33,48 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{}-{name}.json", std::process::id()))
 }
 
-/// Held while a planted bug is looked for: for writing where the bug depends on time, so that no other is looked for meanwhile.
-/// The load of another search would show such a bug without a fault.
-static ALONE: RwLock<()> = RwLock::new(());
+/// What a program looks at that has the bug, which comes with these faults.
+struct Bug<'a> {
+    case: &'a str,
+    faults: &'a str,
+    options: &'a [&'a str],
+}
 
-/// A bug between threads shows by itself now and then, and a pause may be over before the other thread has run.
-/// Where calls are slow, notifications are late without a fault too.
-fn depends_on_time(shows: &str) -> bool {
-    shows.starts_with("pause") || shows == "notif"
+impl Bug<'_> {
+    /// It is found among 100 seeds and shrunk to the few faults that show it, `shows` among them, which a replay shows again.
+    fn is_found(&self, shows: &str) {
+        let record = file(self.case);
+        let path = record.to_str().unwrap();
+        let options = ["--seed", "1", "--runs", "100", "--shrink", "--faults", self.faults, "--record", path];
+        let output = chaos(&[&options, self.options].concat(), &planted(), self.case);
+        assert_eq!(output.status.code(), Some(1), "{}: {}", self.case, said(&output));
+        let recorded: Value = serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
+        let replayed =
+            Command::new(anyring()).args(["chaos", "--timeout", "60", "--replay", path]).output().unwrap();
+        std::fs::remove_file(&record).unwrap();
+        let failure = recorded["failure"].as_str().unwrap();
+        let status: i32 = failure.trim_start_matches("exit status ").parse().unwrap();
+        let few = recorded["injected"].as_array().unwrap();
+        assert!((1..=3).contains(&few.len()) && few.iter().any(|fault| fault["fault"] == shows), "{few:#?}");
+        let replay_said = said(&replayed);
+        let are_told = few.iter().all(|fault| replay_said.contains(fault["description"].as_str().unwrap()));
+        assert!(
+            are_told && replayed.status.code() == Some(status),
+            "{few:#?}\nthe replay said:\n{replay_said}"
+        );
+    }
 }
 
 /// The program with the bug fails by `shows`, one of these faults; the repaired program passes with `faults_of_repaired`.
 fn is_told_from_its_repair(case: &str, faults: &str, shows: &str, faults_of_repaired: &str) {
-    // Another test that failed has poisoned the lock, and left nothing behind that matters here.
-    let alone = depends_on_time(shows).then(|| ALONE.write().unwrap_or_else(PoisonError::into_inner));
-    let _shared = alone.is_none().then(|| ALONE.read().unwrap_or_else(PoisonError::into_inner));
-    is_found(case, faults, shows);
+    Bug { case, faults, options: &[] }.is_found(shows);
     is_repaired(case, faults_of_repaired);
 }
 
-/// The bug is found among 100 seeds and shrunk to the fault that shows it, which a replay shows again.
-fn is_found(case: &str, faults: &str, shows: &str) {
-    // On a slow machine that does other work, too, most seeds fail by what the next run does not do again.
-    let tries = if depends_on_time(shows) { 30 } else { 1 };
-    let mut said = String::new();
-    for seed in 1..=tries {
-        match look_for(seed, case, faults, shows) {
-            Ok(()) => return,
-            Err(instead) => said = instead,
-        }
-    }
-    panic!("{case}:\n{said}");
-}
-
-/// The same, from a seed on; or what was said instead.
-fn look_for(seed: u64, case: &str, faults: &str, shows: &str) -> Result<(), String> {
-    let record = file(case);
-    let path = record.to_str().unwrap();
-    // The one whose bug is a hang waits for that.
-    let timeout = if case == "poll-ends" { "5" } else { "60" };
-    let first = seed.to_string();
-    let options = ["--seed", &first, "--runs", "100", "--shrink", "--timeout", timeout];
-    let options = [options.as_slice(), &["--faults", faults, "--record", path]].concat();
-    let output = chaos(&options, &planted(), case);
-    if output.status.code() != Some(1) {
-        return Err(said(&output));
-    }
-    // Where the program does not fail in the same way again, there is nothing to record.
-    let Ok(text) = std::fs::read(&record) else { return Err(said(&output)) };
-    let recorded: Value = serde_json::from_slice(&text).unwrap();
-    let few = recorded["injected"].as_array().unwrap();
-    let replayed =
-        Command::new(anyring()).args(["chaos", "--timeout", timeout, "--replay", path]).output().unwrap();
-    std::fs::remove_file(&record).unwrap();
-    let failure = recorded["failure"].as_str().unwrap();
-    let status = match failure {
-        "a hang" => 124,
-        exit => exit.trim_start_matches("exit status ").parse().unwrap(),
-    };
-    let replay_said = said(&replayed);
-    let are_told = few.iter().all(|fault| replay_said.contains(fault["description"].as_str().unwrap()));
-    let is_few = (1..=3).contains(&few.len()) && few.iter().any(|fault| fault["fault"] == shows);
-    if is_few && are_told && replayed.status.code() == Some(status) {
-        return Ok(());
-    }
-    Err(format!("{few:#?}\nthe replay, which ended with {:?}, said:\n{replay_said}", replayed.status))
+/// The bug shows where a thread is held up, or something comes late, until the program has noticed and failed: as long as it takes.
+fn is_shown_by_a_delay(case: &str, fault: &str) {
+    Bug { case, faults: fault, options: &["--delay", "600"] }.is_found(fault);
+    is_repaired(case, fault);
 }
 
 /// Without the bug, no seed makes it fail. `ANYRING_CHAOS_SEEDS` says how many are tried.
@@ -123,6 +99,15 @@ macro_rules! planted {
     )* };
 }
 
+macro_rules! shown_by_delays {
+    ($($name:ident: $case:literal, $fault:literal;)*) => { $(
+        #[test]
+        fn $name() {
+            is_shown_by_a_delay($case, $fault);
+        }
+    )* };
+}
+
 planted! {
     short_reads: "short-read", "ordinary", "short";
     short_writes: "short-write", "ordinary", "short";
@@ -134,14 +119,9 @@ planted! {
     completions_looked_at_too_late: "completion-late", "ordinary", "cqe-rubbish";
     requests_looked_at_too_late: "request-late", "ordinary,sqe-rubbish", "sqe-rubbish";
     completions_out_of_order: "order", "late", "late";
-    notifications_that_are_late: "zero-copy", "ordinary", "notif";
     completions_kept_as_overflow: "overflow", "ordinary", "overflow";
     cancellations_too_late: "believes-cancel", "ordinary", "cancel";
     chains_that_a_short_read_breaks: "broken-chain", "ordinary,!eintr", "short";
-    threads_that_come_before_a_submission: "read-too-late", "pause-before", "pause-before";
-    threads_that_come_between_taking_and_issuing: "read-too-late", "pause-issue", "pause-issue";
-    threads_that_come_before_a_wake_up: "eventfd-late", "pause-wake", "pause-wake";
-    threads_that_come_before_a_return: "noted-late", "pause-after", "pause-after";
     opens_that_fail: "open-fails", "emfile", "emfile";
     opens_that_fail_elsewhere: "open-fails", "ordinary,enfile", "enfile";
     reads_that_fail: "read-fails", "ordinary,eio", "eio";
@@ -152,13 +132,21 @@ planted! {
     chains_that_are_torn: "torn-chain", "ordinary,torn-chain", "torn-chain";
 }
 
+shown_by_delays! {
+    threads_that_come_before_a_submission: "read-too-late", "pause-before";
+    threads_that_come_between_taking_and_issuing: "read-too-late", "pause-issue";
+    threads_that_come_before_a_wake_up: "eventfd-late", "pause-wake";
+    threads_that_come_before_a_return: "noted-late", "pause-after";
+    notifications_that_are_late: "zero-copy", "notif";
+}
+
 #[test]
 fn waits_on_polled_rings_that_bring_nothing() {
     let mut plain = Command::new(anyring());
     plain.args(["run", "--engine", "user", "--"]).arg(planted()).arg("polled-wait");
     let output = plain.output().unwrap();
     if output.status.code() == Some(77) {
-        eprintln!("skipped: {}", said(&output));
+        anyring_tally::skipped("no polled reads where temporary files lie");
         return;
     }
     assert!(output.status.success(), "{}", said(&output));
@@ -215,6 +203,13 @@ fn failures_are_what_was_asked_for() {
 }
 
 #[test]
+fn a_program_that_does_not_end_is_killed() {
+    let output = chaos(&["--seed", "1", "--timeout", "0.1"], Path::new("sleep"), "1000000");
+    assert_eq!(output.status.code(), Some(124), "{}", said(&output));
+    assert!(said(&output).contains("run of seed 1: a hang"), "{}", said(&output));
+}
+
+#[test]
 fn the_page_lists_all_faults() {
     let page = include_str!("../../../docs/chaos.md");
     for fault in Fault::ALL {
@@ -230,6 +225,7 @@ fn mistakes_are_told() {
         (&["--faults", "wind"][..], "known are"),
         (&["--rate", "7"], "--rate"),
         (&["--timeout", "0"], "--timeout"),
+        (&["--delay", "0"], "--delay"),
         (&["--replay", "/no/such/file"], "/no/such/file"),
         (&["--jobs", "2"], "--runs"),
         (&["--runs", "2", "--seed", "6", "--record", "/no/such/directory/file"], "cannot write"),

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output};
-use support::{anyring, compile};
+use support::{anyring, built};
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(anyring()).arg("run").args(arguments).output().unwrap()
@@ -75,7 +75,7 @@ fn the_log_goes_where_it_is_told() {
 #[test]
 fn the_doctor_explains_denials() {
     for (errno, name) in [(libc::EPERM, "EPERM"), (libc::ENOSYS, "ENOSYS")] {
-        let deny = compile("deny", "deny.c", &[]);
+        let deny = built("deny");
         let doctor = |json: &[&str]| {
             Command::new(&deny)
                 .arg(errno.to_string())

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::{KERNEL_HEADERS, compile, compile_by, denied_to};
+use support::{built, built_by_musl, denied_to};
 
 /// What the doctor says of a program in a sandbox of `deny.c`.
 fn examined(sandbox: &str, program: &Path) -> Value {
@@ -53,36 +53,34 @@ fn copy(program: &Path, name: &str, change: impl Fn(&mut [u8])) -> PathBuf {
 
 #[test]
 fn dynamic_programs_are_preloaded() {
-    let report = is(&compile("nop", "nop.c", &[]), "dynamic-glibc", "preload");
+    let report = is(&built("nop"), "dynamic-glibc", "preload");
     assert!(report["dynamic_linker"].as_str().unwrap().contains("ld-linux"), "{report}");
     let command = report["command"].as_str().unwrap();
     assert!(command.starts_with("anyring run ") && command.ends_with("/nop 'an argument'"), "{command}");
-    is(&compile("nop-no-pie", "nop.c", &["-no-pie"]), "dynamic-glibc", "preload");
+    is(&built("nop-fixed"), "dynamic-glibc", "preload");
     // What it says works.
     let line = format!("PATH=\"$1:$PATH\"; {command} >/dev/null");
     let commands = support::anyring().parent().unwrap();
-    let deny = compile("deny", "deny.c", &[]);
+    let deny = built("deny");
     let output = Command::new(deny).args(["1", "sh", "-c", &line, "sh"]).arg(commands).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("engine=user rings=2"), "{output:?}");
 }
 
 #[test]
 fn static_programs_get_it_by_ptrace() {
-    let program = compile("nop-static", "nop.c", &["-static", "-no-pie", "-pthread"]);
+    let program = built("nop-static");
     is(&program, "static", "inject");
     let report = examined("1,ptrace", &program);
     assert!(report["works"] == false && report["why_not"].as_str().unwrap().contains("ptrace"), "{report}");
     assert!(report["remedy"].as_str().unwrap().contains("SYS_PTRACE"), "{report}");
-    is(&compile("nop-static-pie", "nop.c", &["-static-pie", "-fPIE", "-pthread"]), "static-pie", "inject");
+    is(&built("nop-static-pie"), "static-pie", "inject");
 }
 
 #[test]
 fn the_c_library_is_told() {
-    if Command::new("musl-gcc").arg("--version").output().is_err() {
-        eprintln!("not tested: there is no musl-gcc (Debian: musl-tools)");
-        return;
+    if let Some(program) = built_by_musl("nop-dynamic-musl") {
+        is(&program, "dynamic-musl", "preload");
     }
-    is(&compile_by("musl-gcc", "nop-dynamic-musl", "nop.c", &KERNEL_HEADERS), "dynamic-musl", "preload");
 }
 
 #[test]
@@ -94,7 +92,7 @@ fn scripts_are_what_their_interpreters_are() {
     assert!(report["why_not"].as_str().unwrap().contains("/nowhere/shell"), "{report}");
     let report = is(&script("text", "echo\n", 0o755), "unknown", "none");
     assert!(report["remedy"].as_str().unwrap().contains("#!/bin/sh"), "{report}");
-    let program = compile("nop-lost", "nop.c", &["-Wl,--dynamic-linker=/nowhere/ld-linux.so.9"]);
+    let program = built("nop-lost");
     let report = is(&program, "no-interpreter", "none");
     assert!(report["why_not"].as_str().unwrap().contains("/nowhere/ld-linux.so.9"), "{report}");
 }
@@ -106,7 +104,7 @@ fn what_cannot_be_executed() {
     is(&script("plain", "#!/bin/sh\n", 0o644), "not-executable", "none");
     is(Path::new("/"), "not-executable", "none");
     let other = if std::env::consts::ARCH == "x86_64" { 183 } else { 62 };
-    let program = copy(&compile("nop", "nop.c", &[]), "foreign", |bytes| bytes[18] = other);
+    let program = copy(&built("nop"), "foreign", |bytes| bytes[18] = other);
     let report = is(&program, "foreign", "none");
     assert!(report["linkage"].as_str().unwrap().contains("64"), "{report}");
 }
@@ -115,11 +113,11 @@ fn what_cannot_be_executed() {
 fn programs_that_gain_privileges_are_left_alone() {
     // SAFETY: asks only.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("not tested: only root can give a program to another user");
+        anyring_tally::skipped("not root");
         return;
     }
     for (mode, words) in [(0o4755, "set-user-ID"), (0o2755, "set-group-ID")] {
-        let program = copy(&compile("nop", "nop.c", &[]), "privileged", |_| {});
+        let program = copy(&built("nop"), "privileged", |_| {});
         std::os::unix::fs::chown(&program, Some(1), Some(1)).unwrap();
         fs::set_permissions(&program, PermissionsExt::from_mode(mode)).unwrap();
         let report = is(&program, "privileged", "none");
@@ -130,24 +128,21 @@ fn programs_that_gain_privileges_are_left_alone() {
 /// Where nothing can be preloaded, anyring's `liburing.so.2` may still take the place of the other.
 #[test]
 fn programs_of_liburing_have_another_way() {
-    let stub = directory().join("liburing.so.2");
-    let made = Command::new("cc")
-        .args(["-shared", "-Wl,-soname,liburing.so.2", "-x", "c", "/dev/null", "-o"])
-        .arg(&stub)
-        .status();
-    assert!(made.unwrap().success());
-    let program = compile("nop-of-liburing", "nop.c", &["-Wl,--no-as-needed", stub.to_str().unwrap()]);
-    let report = is(&program, "dynamic-glibc", "preload");
+    let of_liburing = built("nop-of-liburing");
+    let report = is(&of_liburing, "dynamic-glibc", "preload");
     assert_eq!(report["loads_liburing"], true);
-    assert_eq!(is(&compile("nop", "nop.c", &[]), "dynamic-glibc", "preload")["loads_liburing"], false);
+    assert_eq!(is(&built("nop"), "dynamic-glibc", "preload")["loads_liburing"], false);
     // A library that does not load, with a liburing.so.2 beside it.
     let broken = directory().join("broken");
     fs::create_dir_all(&broken).unwrap();
     fs::write(broken.join("libanyring_preload.so"), "no library").unwrap();
-    fs::copy(&stub, broken.join("liburing.so.2")).unwrap();
+    fs::copy(built("liburing.so.2"), broken.join("liburing.so.2")).unwrap();
     let mut command = denied_to("1", &["doctor", "--json", "--"]);
-    let output =
-        command.arg(&program).env("ANYRING_PRELOAD", broken.join("libanyring_preload.so")).output().unwrap();
+    let output = command
+        .arg(&of_liburing)
+        .env("ANYRING_PRELOAD", broken.join("libanyring_preload.so"))
+        .output()
+        .unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["program"]["way"], &report["program"]["works"]), (&"liburing".into(), &true.into()));
     assert!(report["program"]["command"].as_str().unwrap().starts_with("LD_LIBRARY_PATH="), "{report}");
@@ -155,7 +150,7 @@ fn programs_of_liburing_have_another_way() {
 
 #[test]
 fn people_are_told_the_same() {
-    let output = denied_to("1", &["doctor", "--"]).arg(compile("nop", "nop.c", &[])).output().unwrap();
+    let output = denied_to("1", &["doctor", "--"]).arg(built("nop")).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     for words in [
         "linked            dynamic (glibc)",

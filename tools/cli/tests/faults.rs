@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use anyring_chaos_plan::{Entry, Fault, Faults, Mode, Plan, Settings, bytes};
 use anyring_mapping::SharedFile;
-use support::{anyring, compile};
+use support::{anyring, built};
 
 const ROOM: usize = 1 << 16;
 /// Faults per million decisions.
@@ -26,7 +26,9 @@ fn run(
     const SECONDS: &str = "60";
     let file = SharedFile::new(c"plan", bytes(mode, ROOM)).unwrap();
     // SAFETY: fresh memory, which is unmapped behind the plan.
-    let plan = unsafe { Plan::create(file.address(), Settings { seed, rate: RATE, faults }, mode, ROOM) };
+    let plan = unsafe {
+        Plan::create(file.address(), Settings { seed, rate: RATE, faults, delay_ns: 0 }, mode, ROOM)
+    };
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", SECONDS]).arg(anyring()).args(wrapped_by).arg("--").arg(program);
     let output = command.env("ANYRING_CHAOS", file.path()).output().unwrap();
@@ -38,7 +40,7 @@ const PLAIN: &[&str] = &["run", "--engine", "user"];
 
 #[test]
 fn a_correct_program_passes_any_seed() {
-    let program = compile("faults", "faults.c", &[]);
+    let program = built("faults");
     let mut met = Faults::NONE;
     for seed in 0..200 {
         let (output, log) = run(&program, seed, SURVIVED, Mode::Random, PLAIN);
@@ -68,7 +70,7 @@ fn a_correct_program_passes_any_seed() {
 
 #[test]
 fn a_bug_is_found_and_by_one_fault() {
-    let program = compile("faults-short", "faults.c", &["-DSHORT_READ"]);
+    let program = built("faults-short");
     let found = (0..100).find_map(|seed| {
         let (output, log) = run(&program, seed, SURVIVED, Mode::Random, PLAIN);
         (!output.status.success()).then_some((seed, log))
@@ -89,7 +91,7 @@ fn a_bug_is_found_and_by_one_fault() {
 
 #[test]
 fn a_trace_names_the_faults() {
-    let program = compile("faults", "faults.c", &[]);
+    let program = built("faults");
     let (output, _) = run(&program, 1, SURVIVED, Mode::Random, &["trace"]);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("injected: ") && text.contains("short"), "{text}");
@@ -98,7 +100,7 @@ fn a_trace_names_the_faults() {
 
 #[test]
 fn a_program_does_not_start_without_its_plan() {
-    let program = compile("faults", "faults.c", &[]);
+    let program = built("faults");
     for path in ["/no/such/plan", "/dev/null"] {
         let mut command = Command::new(anyring());
         command.args(PLAIN).arg("--").arg(&program).env("ANYRING_CHAOS", path);

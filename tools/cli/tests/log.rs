@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use support::{anyring, compile};
+use support::{anyring, built};
 
 fn logged(words: &[&str]) -> Output {
     Command::new(anyring())
@@ -43,7 +43,7 @@ fn value<'a>(line: &'a (String, Vec<(String, String)>), key: &str) -> &'a str {
 }
 
 fn nop() -> String {
-    compile("nop", "nop.c", &[]).to_str().unwrap().to_owned()
+    built("nop").to_str().unwrap().to_owned()
 }
 
 /// A name of its own in the directory for temporary files of tests.
@@ -128,7 +128,7 @@ fn children_do_not_take_their_parents_line() {
     anyring();
     let library = anyring().with_file_name("libanyring_preload.so");
     // Where `anyring run` has not started it, a process has a line once it has asked for a ring.
-    let program = compile("vfork-ring", "vfork.c", &["-DWITH_RING"]);
+    let program = built("vfork-with-ring");
     let mut command = Command::new(&program);
     command.env("LD_PRELOAD", library).env("ANYRING_LOG", "info");
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -146,9 +146,7 @@ fn children_do_not_take_their_parents_line() {
 
 #[test]
 fn programs_that_reuse_the_memory_of_their_environment_have_a_line() {
-    for program in
-        [compile("clobber", "clobber.c", &[]), compile("clobber-static", "clobber.c", &["-static"])]
-    {
+    for program in [built("clobber"), built("clobber-static")] {
         let log = temporary("clobbered");
         let mut command = Command::new(anyring());
         command.args(["run", "--engine", "user", "--log", log.to_str().unwrap(), "--"]).arg(&program);
@@ -164,7 +162,7 @@ fn programs_that_reuse_the_memory_of_their_environment_have_a_line() {
 #[test]
 fn no_line_goes_into_a_file_of_the_program() {
     let file = temporary("swept");
-    let program = compile("sweep", "sweep.c", &[]);
+    let program = built("sweep");
     let output = logged(&[program.to_str().unwrap(), file.to_str().unwrap()]);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "");
@@ -200,7 +198,7 @@ fn the_descriptor_of_the_log_lies_aside() {
 fn a_log_without_a_reader_is_nobodys_signal() {
     let look = "use POSIX; $SIG{PIPE} = sub { exit 9 }; my $s = POSIX::SigSet->new(SIGPIPE); \
                 sigprocmask(SIG_BLOCK, $s); kill PIPE => $$ if @ARGV; exec 'sh', '-c', 'exit 5'";
-    let nop_static = compile("nop-static", "nop.c", &["-static", "-no-pie", "-pthread"]);
+    let nop_static = built("nop-static");
     for (words, code) in [
         (["sh", "-c", "exit 7"].as_slice(), Some(7)),
         (&["sh", "-c", "true; (exit 3)"], Some(3)),

@@ -5,18 +5,13 @@ mod support;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output};
-use support::{anyring, compile, denied};
+use support::{anyring, built, denied};
 
 /// `anyring` with these arguments, in a sandbox that `deny.c` makes; `None` where the kernel cannot make it.
 fn confined(sandbox: &str, arguments: &[&str]) -> Option<Output> {
-    let output = Command::new(compile("deny", "deny.c", &[]))
-        .arg(sandbox)
-        .arg(anyring())
-        .args(arguments)
-        .output()
-        .unwrap();
+    let output = Command::new(built("deny")).arg(sandbox).arg(anyring()).args(arguments).output().unwrap();
     if output.status.code() == Some(3) {
-        eprintln!("skipped: this kernel has no PR_SET_MDWE (before 6.3)");
+        anyring_tally::skipped("no PR_SET_MDWE (Linux 6.3)");
         return None;
     }
     Some(output)
@@ -26,10 +21,9 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// A program that makes the calls by instructions, or through the C library.
-fn nop(options: &[&str]) -> String {
-    let name = format!("nop{}", options.concat());
-    compile(&name, "nop.c", options).to_str().unwrap().to_owned()
+/// The path of a program.
+fn path(name: &str) -> String {
+    built(name).to_str().unwrap().to_owned()
 }
 
 #[test]
@@ -47,12 +41,12 @@ fn a_filter_that_kills_kills_nobody_who_does_not_call() {
 #[test]
 fn calls_through_the_c_library_are_answered_where_others_kill() {
     let expected =
-        Command::new(anyring()).args(["run", "--engine", "user", &nop(&["-DBY_LIBC"])]).output().unwrap();
-    let output = confined("kill", &["run", &nop(&["-DBY_LIBC"])]).unwrap();
+        Command::new(anyring()).args(["run", "--engine", "user", &path("nop-libc")]).output().unwrap();
+    let output = confined("kill", &["run", &path("nop-libc")]).unwrap();
     assert!(output.status.success() && output.stdout == expected.stdout, "{output:?}");
     assert!(text(&output).contains("a seccomp filter ends processes that make the calls"), "{output:?}");
     // The message is about one program; those that it starts are silent.
-    let shell = format!("exec 2>&1; {} >/dev/null; echo done", nop(&["-DBY_LIBC"]));
+    let shell = format!("exec 2>&1; {} >/dev/null; echo done", path("nop-libc"));
     let output = confined("kill", &["run", "--", "sh", "-c", &shell]).unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n");
 }
@@ -60,10 +54,10 @@ fn calls_through_the_c_library_are_answered_where_others_kill() {
 /// Such calls are patched before `main`, where that can be.
 #[test]
 fn calls_by_instructions_are_patched_where_they_would_kill() {
-    let program = nop(&["-DAPART"]);
+    let program = path("nop-apart");
     let output = confined("kill", &["run", &program]).unwrap();
     assert!(output.status.success(), "{output:?}");
-    let output = Command::new(compile("deny", "deny.c", &[]))
+    let output = Command::new(built("deny"))
         .arg("kill")
         .arg(anyring())
         .args(["run", &program])
@@ -75,7 +69,7 @@ fn calls_by_instructions_are_patched_where_they_would_kill() {
 
 #[test]
 fn static_programs_are_refused_or_go_without_where_calls_kill() {
-    let program = nop(&["-static"]);
+    let program = path("nop-static");
     let output = confined("kill", &["run", "--engine", "user", &program]).unwrap();
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     assert!(text(&output).contains("the engine cannot be had here"), "{output:?}");
@@ -88,9 +82,8 @@ fn static_programs_are_refused_or_go_without_where_calls_kill() {
 /// told that it is there.
 #[test]
 fn a_filter_that_kills_files_in_memory_kills_nobody() {
-    for program in [nop(&[]), nop(&["-DBY_LIBC"]), nop(&["-static"]), nop(&["-static-pie"])].iter() {
-        let native =
-            Command::new(compile("deny", "deny.c", &[])).args(["1,memfd", program]).output().unwrap();
+    for program in ["nop", "nop-libc", "nop-static", "nop-static-pie"].map(path).iter() {
+        let native = Command::new(built("deny")).args(["1,memfd", program]).output().unwrap();
         let output = confined("1,memfd", &["run", program]).unwrap();
         assert_eq!((output.status, &output.stdout), (native.status, &native.stdout), "{output:?}");
         let script = format!("{program}; echo $?");
@@ -129,12 +122,12 @@ fn the_doctor_survives_a_filter_that_kills() {
 #[test]
 fn no_memory_need_become_executable() {
     for sandbox in ["1,mdwe", "kill,mdwe"] {
-        let Some(output) = confined(sandbox, &["run", "--engine", "user", &nop(&["-DBY_LIBC"])]) else {
+        let Some(output) = confined(sandbox, &["run", "--engine", "user", &path("nop-libc")]) else {
             return;
         };
         assert!(output.status.success(), "{sandbox}: {output:?}");
     }
-    for program in [nop(&[]), nop(&["-static"]), nop(&["-static-pie"]), nop(&["-no-pie"])] {
+    for program in ["nop", "nop-static", "nop-static-pie", "nop-fixed"].map(path) {
         let output = confined("1,mdwe", &["run", "--engine", "user", &program]).unwrap();
         assert!(output.status.success(), "{program}: {output:?}");
         assert!(output.stderr.is_empty(), "{program}: {output:?}");
@@ -164,15 +157,7 @@ fn nothing_is_replaced_silently() {
     refused(run("X", "", &["--log", "/proc/self/fd/1"]), "no link");
     // Neither a library, nor one of ours.
     refused(run("ANYRING_PRELOAD", "/etc/passwd", &["--engine", "user"]), "/etc/passwd");
-    let other = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libother.so");
-    let made = Command::new("cc")
-        .args(["-shared", "-o"])
-        .arg(&other)
-        .args(["-x", "c", "/dev/null"])
-        .status()
-        .unwrap();
-    assert!(made.success());
-    refused(run("ANYRING_PRELOAD", other.to_str().unwrap(), &["--engine", "user"]), "does not load");
+    refused(run("ANYRING_PRELOAD", &path("liburing.so.2"), &["--engine", "user"]), "does not load");
     // Programs that have the variables from elsewhere are refused as well.
     let library = anyring().with_file_name("libanyring_preload.so");
     let mut command = Command::new("sh");
@@ -198,14 +183,14 @@ fn a_relative_log_is_the_one_of_where_anyring_was_started() {
 /// The log's last line is the program's, once, and asks the kernel for nothing that a filter of the program's own forbids.
 #[test]
 fn ends_are_the_programs_own() {
-    for options in [&[] as &[&str], &["-static"]] {
-        let program = compile(&format!("ends{}", options.concat()), "ends.c", options);
+    for name in ["ends", "ends-static"] {
+        let program = built(name);
         for what in ["children", "strict", "both"] {
             let native = Command::new(&program).arg(what).output().unwrap();
             let ours = ["run", "--engine", "user", "--log", "info"];
             let output = Command::new(anyring()).args(ours).arg(&program).arg(what).output().unwrap();
             let shown = (output.status, &output.stdout);
-            assert_eq!(shown, (native.status, &native.stdout), "{options:?}: {output:?}");
+            assert_eq!(shown, (native.status, &native.stdout), "{name}: {output:?}");
             assert_eq!(native.status.code(), Some(7), "{native:?}");
             let log = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!(log.matches("engine=user").count(), 1, "{log}");
@@ -216,22 +201,17 @@ fn ends_are_the_programs_own() {
 /// What an ancestor's filter traps goes on to the kernel where a program is told to use that.
 #[test]
 fn the_kernel_is_reached_below_our_filter() {
-    let report = Command::new(anyring()).args(["doctor", "--json"]).output().unwrap();
-    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
-    if report["kernel"]["io_uring"] != true {
-        eprintln!("skipped: the kernel's io_uring is denied");
+    if !support::kernel_has_io_uring() {
         return;
     }
-    for option in ["", "-static", "-static-pie", "-no-pie"] {
-        let options: Vec<&str> = option.split(' ').filter(|word| !word.is_empty()).collect();
-        let program = nop(&options);
+    for program in ["nop", "nop-static", "nop-static-pie", "nop-fixed"].map(path) {
         for engine in ["auto", "kernel"] {
             let script = format!("ANYRING_ENGINE={engine} {program}");
             let output = Command::new(anyring())
                 .args(["run", "--engine", "user", "--", "sh", "-c", &script])
                 .output()
                 .unwrap();
-            assert!(output.status.success(), "{option} {engine}: {output:?}");
+            assert!(output.status.success(), "{program} {engine}: {output:?}");
         }
     }
 }
@@ -251,7 +231,7 @@ fn is_root() -> bool {
     // SAFETY: asks only.
     let is = unsafe { libc::geteuid() } == 0;
     if !is {
-        eprintln!("skipped: not root");
+        anyring_tally::skipped("not root");
     }
     is
 }
@@ -263,12 +243,12 @@ fn the_first_child_is_the_programs() {
     if !is_root() {
         return;
     }
-    let deny = compile("deny", "deny.c", &[]);
+    let deny = built("deny");
     let unshared = |arguments: &[&str]| {
         let mut command = Command::new("unshare");
         command.arg("--pid").arg(&deny).arg("1").arg(anyring()).args(arguments).output().unwrap()
     };
-    let program = compile("namespace", "namespace.c", &[]);
+    let program = built("namespace");
     for engine in ["auto", "user"] {
         let output = unshared(&["run", "--engine", engine, "--", program.to_str().unwrap()]);
         assert_eq!(
@@ -285,16 +265,16 @@ fn the_first_child_is_the_programs() {
         "{report}"
     );
     // No tracer could name the program.
-    let output = unshared(&["run", &nop(&["-static"])]);
+    let output = unshared(&["run", &path("nop-static")]);
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     assert!(text(&output).contains("in another PID namespace"), "{output:?}");
-    let program = compile("namespace-static", "namespace.c", &["-static"]);
+    let program = built("namespace-static");
     let script = format!("exec unshare --pid {}", program.display());
     let output = denied(1).args(["sh", "-c", &script]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "children: 1 1, exit 7\n", "{output:?}");
     // The first process of a namespace has the engine, whatever `/proc` shows.
     for options in [["--pid", "--fork"].as_slice(), &["--pid", "--fork", "--mount-proc"]] {
-        let program = nop(&["-static"]);
+        let program = path("nop-static");
         let output = denied(1).arg("unshare").args(options).arg(&program).output().unwrap();
         assert!(
             output.status.success() && text(&output).contains("anyring[1]: engine=user rings=2"),
@@ -311,7 +291,7 @@ fn a_filter_that_kills_kills_nobody_behind_unshare() {
     }
     let output = Command::new("unshare")
         .arg("--pid")
-        .arg(compile("deny", "deny.c", &[]))
+        .arg(built("deny"))
         .arg("kill")
         .arg(anyring())
         .args(["run", "true"])
@@ -350,7 +330,7 @@ fn has_the_engine(output: &Output, times: usize) {
 /// where that descriptor was closed, or is another file's.
 #[test]
 fn children_in_another_root_have_the_engine() {
-    let (program, root) = (nop(&[]), root("root"));
+    let (program, root) = (path("nop"), root("root"));
     for script in [
         format!("exec {program}"),
         format!("{program}; {program} | cat; {program}"),
@@ -365,7 +345,7 @@ fn children_in_another_root_have_the_engine() {
         has_the_engine(&output, times);
     }
     // Who starts them has all descriptors closed in them.
-    let spawn = compile("spawn", "spawn.c", &[]);
+    let spawn = built("spawn");
     let entered = format!("exec chroot {} {} {program}", root.display(), spawn.display());
     has_the_engine(&elsewhere(&root, &entered).unwrap(), 3);
     // There is no room for a copy of the library, which is no reason to die.
@@ -378,9 +358,9 @@ fn children_in_another_root_have_the_engine() {
 /// Shells that are started without an environment, by functions that take none, and what they start.
 #[test]
 fn shells_without_an_environment_have_the_engine() {
-    let program = compile("shells", "shells.c", &[]);
-    for option in ["-DBY_LIBC", "-static-pie"] {
-        let command = format!("{} >/dev/null && exit 4", nop(&[option]));
+    let program = built("shells");
+    for nop in ["nop-libc", "nop-static-pie"] {
+        let command = format!("{} >/dev/null && exit 4", path(nop));
         let output = denied(1).arg(&program).arg(&command).output().unwrap();
         let native = Command::new(&program).arg("exit 4").output().unwrap();
         assert_eq!(output.stdout, native.stdout, "{output:?}");
@@ -392,10 +372,10 @@ fn shells_without_an_environment_have_the_engine() {
 #[test]
 fn bubblewrap_may_hide_the_library() {
     if Command::new("bwrap").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no bwrap (Debian: bubblewrap)");
+        anyring_tally::skipped("no bwrap (Debian: bubblewrap)");
         return;
     }
-    let (program, hidden) = (nop(&[]), anyring().parent().unwrap().to_str().unwrap());
+    let (program, hidden) = (path("nop"), anyring().parent().unwrap().to_str().unwrap());
     for arguments in [
         &["--dev-bind", "/", "/", "--tmpfs", hidden][..],
         &["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", hidden, "--unshare-all"],
@@ -403,7 +383,7 @@ fn bubblewrap_may_hide_the_library() {
         let script = format!("{program}; {program}");
         let natively = Command::new("bwrap").args(arguments).args(["true"]).status().unwrap();
         if !natively.success() {
-            eprintln!("skipped: bwrap may not make this sandbox");
+            anyring_tally::skipped("bwrap may not make this sandbox");
             continue;
         }
         has_the_engine(
@@ -416,20 +396,20 @@ fn bubblewrap_may_hide_the_library() {
 /// A debugger stops at each signal: a program that enters no ring gets none.
 #[test]
 fn debuggers_see_no_signal_of_ours() {
-    let watch = compile("watch", "watch.c", &[]);
+    let watch = built("watch");
     let run = |sandbox: &[&str], program: &str| {
         let (first, rest) = sandbox.split_first().unwrap();
         let mut command = Command::new(first);
         command.args(rest).arg(&watch).arg(libc::SIGSYS.to_string()).arg(anyring());
         command.args(["run", "--engine", "user", "--"]).arg(program).output().unwrap()
     };
-    let deny = compile("deny", "deny.c", &[]);
+    let deny = built("deny");
     for sandbox in [&["env"][..], &[deny.to_str().unwrap(), "1"]] {
         let output = run(sandbox, "true");
         assert_eq!(String::from_utf8_lossy(&output.stdout), "0 times\n", "{output:?}");
         assert!(output.status.success(), "{output:?}");
     }
-    let fixed = compile("ends-no-pie", "ends.c", &["-no-pie"]);
+    let fixed = built("ends-fixed");
     let output = run(&["env"], fixed.to_str().unwrap());
     assert!(String::from_utf8_lossy(&output.stdout).ends_with("0 times\n"), "{output:?}");
 }
@@ -438,12 +418,12 @@ fn debuggers_see_no_signal_of_ours() {
 #[test]
 fn one_front_end_answers_below_valgrind() {
     let Ok(version) = Command::new("valgrind").arg("--version").output() else {
-        eprintln!("skipped: there is no valgrind");
+        anyring_tally::skipped("no valgrind");
         return;
     };
     assert!(version.status.success());
     let output =
-        denied(1).args(["valgrind", "-q", "--undef-value-errors=no"]).arg(nop(&[])).output().unwrap();
+        denied(1).args(["valgrind", "-q", "--undef-value-errors=no"]).arg(path("nop")).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("three mappings: all there"), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -454,7 +434,7 @@ fn one_front_end_answers_below_valgrind() {
 /// The address sanitizer's run time refuses to come behind another library; it does where that is ours, and sees what it saw.
 #[test]
 fn programs_with_an_address_sanitizer_run() {
-    let program = nop(&["-fsanitize=address", "-DAPART"]);
+    let program = path("nop-sanitized");
     for arguments in
         [vec![program.as_str()], vec!["sh", "-c", &program], vec!["env", "-i", "sh", "-c", &program]]
     {
@@ -475,7 +455,7 @@ fn a_program_that_gains_privileges_takes_no_variables_along() {
     std::fs::create_dir_all(&place).unwrap();
     let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     mode(&place, 0o755);
-    let (starter, program) = (compile("privileged", "privileged.c", &[]), place.join("program"));
+    let (starter, program) = (built("privileged"), place.join("program"));
     std::fs::copy(&starter, &program).unwrap();
     mode(&program, 0o4755);
     let library = place.join("libanyring_preload.so");
@@ -491,7 +471,7 @@ fn a_program_that_gains_privileges_takes_no_variables_along() {
     let output = Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap();
     std::fs::remove_dir_all(&place).unwrap();
     if output.status.code() == Some(77) {
-        eprintln!("skipped: no program gains privileges there");
+        anyring_tally::skipped("no program gains privileges where temporary files lie");
         return;
     }
     assert!(output.status.success(), "{output:?}");

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use support::{anyring, compile, kernel_has_io_uring};
+use support::{anyring, kernel_has_io_uring};
 
 const KILLED: i32 = 128 + libc::SIGKILL;
 
 fn program() -> PathBuf {
-    compile("traced", "traced.c", &[])
+    support::built("traced")
 }
 
 fn trace(options: &[&str], arguments: &[&str]) -> Output {
@@ -205,7 +205,7 @@ fn engines() -> &'static [&'static str] {
 
 /// The lines that `lent.c` has of its requests, and the summary.
 fn lent(engine: &str, way: &str) -> String {
-    let program = compile("lent", "lent.c", &[]);
+    let program = support::built("lent");
     let mut command = Command::new(anyring());
     command.args(["trace", "--summary", "-s", "64", "--engine", engine, "--"]).arg(program).arg(way);
     let output = command.output().unwrap();
@@ -264,7 +264,7 @@ fn what_vectors_messages_and_provided_buffers_were_filled_with() {
 
 #[test]
 fn static_programs_are_traced_on_each_engine() {
-    let program = compile("traced-static", "traced.c", &["-static"]);
+    let program = support::built("traced-static");
     for engine in engines() {
         let mut command = Command::new(anyring());
         command.args(["trace", "--engine", engine, "--"]).arg(&program).args(["many", "3"]);
@@ -275,14 +275,8 @@ fn static_programs_are_traced_on_each_engine() {
 
 #[test]
 fn who_submits_is_shown_with_k() {
-    let shapes: [(&str, &[&str]); 4] = [
-        ("callers", &["-g"]),
-        ("callers-libc", &["-g", "-DBY_LIBC"]),
-        ("callers-plain", &["-fomit-frame-pointer"]),
-        ("callers-static", &["-g", "-static"]),
-    ];
-    for (name, options) in shapes {
-        let program = compile(name, "callers.c", options);
+    for name in ["callers-debug", "callers-debug-libc", "callers-plain", "callers-debug-static"] {
+        let program = support::built(name);
         for engine in engines() {
             let mut command = Command::new(anyring());
             let output =
@@ -300,7 +294,7 @@ fn who_submits_is_shown_with_k() {
                 let ours = frames.iter().any(|frame| frame.contains("anyring"));
                 assert!(!ours, "{name} {engine}: {text}");
                 let has_lines = frames.iter().any(|frame| frame.contains("(callers.c:"));
-                assert_eq!(has_lines, options.contains(&"-g"), "{name} {engine}: {text}");
+                assert_eq!(has_lines, name.contains("debug"), "{name} {engine}: {text}");
             }
         }
     }

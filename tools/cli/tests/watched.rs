@@ -14,7 +14,7 @@ use anyring_trace::event::{
     Body, Completed, ENGINE_KERNEL, ENGINE_USER, Event, FOUND, LAST, SKIPPED, Submitted, UNSEEN_REAPED,
     UNSEEN_SQ_THREAD,
 };
-use support::{Outcome, anyring, compile, kernel_has_io_uring};
+use support::{Outcome, anyring, kernel_has_io_uring};
 
 const SLOTS: usize = 1 << 16;
 /// `IORING_CQE_F_NOTIF`.
@@ -207,18 +207,16 @@ fn requests(told: &[Told]) -> Requests {
 }
 
 fn program() -> PathBuf {
-    compile("watched", "watched.c", &["-pthread"])
+    support::built("watched")
 }
 
 /// The program with instructions of its own, which trap or are patched, by functions of the C library, and static; nothing
 /// where the kernel has no rings to look at.
 fn builds() -> Vec<(PathBuf, bool)> {
     if !kernel_has_io_uring() {
-        eprintln!("the kernel's io_uring does not work here: there is nothing to look at");
         return Vec::new();
     }
-    let by_functions = compile("watched-libc", "watched.c", &["-pthread", "-DBY_LIBC"]);
-    let alone = compile("watched-static", "watched.c", &["-pthread", "-static"]);
+    let (by_functions, alone) = (support::built("watched-libc"), support::built("watched-static"));
     vec![(program(), false), (program(), true), (by_functions, true), (alone, false)]
 }
 
@@ -466,12 +464,8 @@ fn signals_are_the_programs() {
     if !kernel_has_io_uring() {
         return;
     }
-    for (name, options) in [
-        ("signals-inline", [].as_slice()),
-        ("signals-libc", &["-DBY_LIBC"]),
-        ("signals-static", &["-static", "-no-pie", "-pthread"]),
-    ] {
-        let program = compile(name, "signals.c", options);
+    for name in ["signals", "signals-libc", "signals-static"] {
+        let program = support::built(name);
         for patch in [false, true] {
             let outcome = run(&program, "kernel", &[], patch).0;
             let expected = Outcome::from(&Command::new(&program).output().unwrap());
@@ -486,7 +480,7 @@ fn signals_that_are_sent_reach_the_program() {
     if !kernel_has_io_uring() {
         return;
     }
-    let program = compile("sent", "sent.c", &["-pthread"]);
+    let program = support::built("sent");
     for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGSYS] {
         for (way, patch) in [("dies", true), ("late", false), ("late", true)] {
             let outcome = run(&program, "kernel", &[way, &signal.to_string()], patch).0;
@@ -502,9 +496,8 @@ fn processes() {
     if !kernel_has_io_uring() {
         return;
     }
-    for (name, options) in [("processes", [].as_slice()), ("backends-inline", &["-pthread"])] {
-        let source = format!("{}.c", name.split('-').next().unwrap());
-        let program = compile(name, &source, options);
+    for name in ["processes", "backends"] {
+        let program = support::built(name);
         let outcome = run(&program, "kernel", &[], true).0;
         assert_eq!(outcome, Outcome::from(&Command::new(&program).output().unwrap()), "{name}");
     }

@@ -196,7 +196,12 @@ pub fn forked() {
 /// Holds the calling thread up, by what the fault is made of.
 fn pause(value: u64) {
     let length_ns = if value % 4 == 0 { LONG_PAUSE_NS } else { SHORT_PAUSE_NS };
-    os::pause(length_ns + value % length_ns);
+    os::pause(delay_ns().unwrap_or(length_ns + value % length_ns));
+}
+
+/// How long everything is held up, where the plan says so.
+fn delay_ns() -> Option<u64> {
+    plan().map(|plan| plan.settings().delay_ns).filter(|&delay_ns| delay_ns > 0)
 }
 
 /// Decides, and notes what is going to be injected. The answer is what the fault is made of.
@@ -516,7 +521,8 @@ impl Core {
             request.op = &LATE;
         }
         self.timers_mut().cancel(id);
-        self.arm_timer(id, Clock::Monotonic, os::monotonic_ns() + value % LATEST_NS);
+        let delay_ns = delay_ns().unwrap_or(value % LATEST_NS);
+        self.arm_timer(id, Clock::Monotonic, os::monotonic_ns() + delay_ns);
         true
     }
 

@@ -32,7 +32,7 @@ fn under_seed(seed: u64, rate: u32, faults: Faults, mode: Mode<'_>, body: impl F
     file.set_len(length as u64).unwrap();
     let memory = NonNull::new(map(fd, length, 0)).unwrap();
     // SAFETY: of that length, and never unmapped.
-    let plan = unsafe { Plan::create(memory, Settings { seed, rate, faults }, mode, ROOM) };
+    let plan = unsafe { Plan::create(memory, Settings { seed, rate, faults, delay_ns: 0 }, mode, ROOM) };
     let pid = child(|| {
         // SAFETY: sets an alarm.
         unsafe { libc::alarm(HANG_S) };

@@ -1,64 +1,53 @@
-//! Makes the two libraries, and programs that use them.
+//! Finds the two libraries, and programs that use them.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap().to_path_buf()
 }
 
-fn target() -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().to_path_buf()
+/// Where cargo has built the tests; what they start and load lies there and in `tmp/programs` beside it. All of that is built
+/// here, unless cargo-nextest has done so before the tests (`.config/nextest.toml`).
+fn built() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let test = std::env::current_exe().unwrap();
+        let (profile, target) = (test.ancestors().nth(2).unwrap(), test.ancestors().nth(3).unwrap());
+        if std::env::var_os("ANYRING_BUILT_FOR_LIBURING").is_some_and(|built| Path::new(&built) == profile) {
+            return profile.to_path_buf();
+        }
+        let mut build = Command::new(root().join("scripts/build-for-tests"));
+        let name = profile.file_name().unwrap().to_str().unwrap();
+        build.arg("liburing").env("CARGO", env!("CARGO")).env("CARGO_TARGET_DIR", target);
+        run(build.env("ANYRING_TEST_PROFILE", if name == "debug" { "dev" } else { name }));
+        profile.to_path_buf()
+    })
 }
 
-/// Runs cargo's `subcommand`. The directory comes first: what follows a `--` is the program's.
-fn cargo(subcommand: &str, arguments: &[&str]) {
-    let mut command = Command::new(env!("CARGO"));
-    command.arg(subcommand).arg("--target-dir").arg(target()).args(arguments).current_dir(root());
-    assert!(command.status().unwrap().success(), "cargo {subcommand} {arguments:?}");
+fn programs() -> PathBuf {
+    built();
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs")
 }
 
-/// What `scripts/link-liburing` makes, newly built.
+/// Where our libraries are, as `scripts/link-liburing` makes them.
 pub fn libraries() -> &'static Path {
-    static MADE: OnceLock<PathBuf> = OnceLock::new();
-    MADE.get_or_init(|| {
-        cargo("build", &["--quiet", "--package", "anyring-liburing"]);
-        let directory = target().join("debug");
-        run(Command::new(root().join("scripts/link-liburing")).arg(&directory));
-        directory
-    })
+    built()
 }
 
-/// liburing 2.15, with its libraries built: what ours are compared with.
-pub fn liburing() -> &'static Path {
-    static THERE: OnceLock<PathBuf> = OnceLock::new();
-    THERE.get_or_init(|| {
-        let directory = root().join("quality/conformance/work/liburing-2.15");
-        if !directory.join("src/liburing.so.2.15").exists() {
-            cargo("run", &["--quiet", "--package", "anyring-conformance", "--", "prepare"]);
-        }
-        directory
-    })
+/// The sources of liburing 2.15, with its libraries built: what ours are compared with.
+pub fn liburing() -> PathBuf {
+    built();
+    root().join("quality/conformance/work/liburing-2.15")
 }
 
-/// The libraries of [`liburing`] under the names by which programs load them.
-pub fn liburing_libraries() -> &'static Path {
-    static THERE: OnceLock<PathBuf> = OnceLock::new();
-    THERE.get_or_init(|| {
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("liburing-2.15");
-        fs::create_dir_all(&directory).unwrap();
-        for name in ["liburing", "liburing-ffi"] {
-            let own = directory.join(format!("{name}.{}", std::process::id()));
-            fs::copy(liburing().join(format!("src/{name}.so.2.15")), &own).unwrap();
-            fs::rename(&own, directory.join(format!("{name}.so.2"))).unwrap();
-        }
-        directory
-    })
+/// Its libraries under the names by which programs load them.
+pub fn liburing_libraries() -> PathBuf {
+    programs().join("liburing-2.15")
 }
 
 /// Whose `liburing.h` a program is built with.
@@ -69,7 +58,7 @@ pub enum Header {
     /// 2.15.
     Newest,
     /// That of the source which `LIBURING_SOURCE` names, for a version that is newer still.
-    Source,
+    Newer,
 }
 
 /// What `LIBURING_SOURCE` names: a configured source of liburing.
@@ -81,13 +70,9 @@ impl Header {
     /// What the compiler needs to find it.
     pub fn options(self) -> Vec<String> {
         match self {
-            Header::System => {
-                let there = Path::new("/usr/include/liburing.h").exists();
-                assert!(there, "liburing.h is needed to test: apt-get install liburing-dev");
-                vec![]
-            }
+            Header::System => vec![],
             Header::Newest => vec![format!("-I{}", liburing().join("src/include").display())],
-            Header::Source => {
+            Header::Newer => {
                 let source = newer_source().expect("LIBURING_SOURCE names a source");
                 vec![format!("-I{}", source.join("src/include").display())]
             }
@@ -107,50 +92,15 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Builds the C program `source`, which is linked with `library` of liburing 2.15 or of the system, or with Anyring's
-/// (`anyring`).
-pub fn compile(source: &str, header: Header, library: &str) -> PathBuf {
-    let name = format!("{}-{header:?}-{library}", source.trim_end_matches(".c"));
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&name);
-    // Tests run at the same time: each writes a file of its own and renames it.
-    static BUILDS: AtomicU32 = AtomicU32::new(0);
-    let build = BUILDS.fetch_add(1, Ordering::Relaxed);
-    let own = program.with_file_name(format!("{name}.{}.{build}", std::process::id()));
-    let mut command = Command::new("cc");
-    command.args(["-O2", "-Wall", "-Werror", "-o"]).arg(&own).args(header.options());
-    command.arg("-I").arg(root().join("frontends/liburing/include"));
-    command.arg(root().join("frontends/liburing/tests/c").join(source));
-    match (library, header) {
-        ("", _) => {}
-        ("anyring", _) => {
-            command.arg("-L").arg(libraries()).arg("-l:liburing.so.2");
-        }
-        (library, Header::System) => {
-            command.arg(format!("-l:lib{library}.so"));
-        }
-        (library, _) => {
-            command.arg("-L").arg(liburing_libraries()).arg(format!("-l:lib{library}.so.2"));
-        }
-    }
-    run(&mut command);
-    fs::rename(&own, &program).unwrap();
+/// The program that `tests/c/Makefile` builds with this header.
+pub fn program(name: &str, header: Header) -> PathBuf {
+    let program = programs().join(format!("liburing-{name}-{header:?}").to_lowercase());
+    assert!(
+        program.exists(),
+        "there is no program {}: frontends/liburing/tests/c/Makefile has the names, and scripts/build-for-tests liburing builds them",
+        program.display()
+    );
     program
-}
-
-/// Builds `deny`, which refuses `io_uring` to the program that it starts.
-pub fn deny() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("deny-for-liburing");
-        let own = program.with_extension(std::process::id().to_string());
-        run(Command::new("cc")
-            .arg("-O2")
-            .arg("-o")
-            .arg(&own)
-            .arg(root().join("tools/cli/tests/programs/deny.c")));
-        fs::rename(&own, &program).unwrap();
-        program
-    })
 }
 
 /// By whom the program's io is done.
@@ -166,9 +116,9 @@ pub enum By {
 
 /// What a program is started with.
 pub fn command(program: &Path, arguments: &[&str], by: By) -> Command {
-    let libraries = if by == By::Liburing { liburing_libraries() } else { libraries() };
+    let libraries = if by == By::Liburing { liburing_libraries() } else { libraries().to_path_buf() };
     let mut command = if by == By::Denied {
-        let mut command = Command::new(deny());
+        let mut command = Command::new(programs().join("deny"));
         command.arg("1").arg(program);
         command
     } else {
@@ -184,12 +134,56 @@ pub fn said(program: &Path, arguments: &[&str], by: By) -> String {
     run(&mut command(program, arguments, by))
 }
 
-/// Whether the kernel's own `io_uring` is there to compare with.
+/// Whether the kernel's own `io_uring` is there; what is not done without it is counted as skipped.
 pub fn kernel_has_io_uring() -> bool {
+    let has = kernel_makes_rings();
+    if !has {
+        anyring_tally::skipped("no kernel ring");
+    }
+    has
+}
+
+fn kernel_makes_rings() -> bool {
     let mut params = [0_u32; 30];
     // SAFETY: the structure is 120 bytes long; the ring is closed again.
     unsafe {
         let fd = libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr());
         fd >= 0 && libc::close(fd as i32) == 0
+    }
+}
+
+/// What the program says over liburing 2.15 and the kernel's `io_uring`, as it was recorded: `tests/record/NAME.txt`.
+///
+/// `ANYRING_ORACLE` has the kernel asked: `live` compares with the record what the program says; `record` writes that down; `kernel`
+/// takes it without a record.
+pub fn recorded(name: &str, program: &Path, arguments: &[&str]) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/record/{name}.txt"));
+    let read = || {
+        fs::read_to_string(&path).unwrap_or_else(|error| {
+            let path = path.display();
+            panic!("{path}: {error}: where the kernel has io_uring, ANYRING_ORACLE=record writes it")
+        })
+    };
+    let oracle = std::env::var("ANYRING_ORACLE").unwrap_or_default();
+    let asked = (!oracle.is_empty()).then(|| {
+        assert!(
+            kernel_makes_rings(),
+            "ANYRING_ORACLE={oracle}, but the kernel gives no io_uring (a filter, or kernel.io_uring_disabled?)"
+        );
+        said(program, arguments, By::Liburing)
+    });
+    match (oracle.as_str(), asked) {
+        ("kernel", Some(said)) => said,
+        ("record", Some(said)) => {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, &said).unwrap();
+            said
+        }
+        ("live", Some(said)) => {
+            assert_eq!(said, read(), "{name}: over liburing (left) and {}", path.display());
+            said
+        }
+        ("", None) => read(),
+        _ => panic!("ANYRING_ORACLE is '{oracle}': it can be live, record or kernel"),
     }
 }

@@ -25,7 +25,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Mutex;
-use support::{anyring, compile};
+use support::{anyring, built};
 
 /// A program for readers to put theirs in its place, or one that is not on every machine: what is run instead.
 struct StandIn {
@@ -474,8 +474,8 @@ fn has_test(place: &str, words: &[&str]) {
 fn workplace(page: &str) -> PathBuf {
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pages").join(page.replace('/', "-"));
     let _ = fs::remove_dir_all(&place);
-    let built = place.join("target/release");
-    fs::create_dir_all(built.join("one-file")).unwrap();
+    let release = place.join("target/release");
+    fs::create_dir_all(release.join("one-file")).unwrap();
     fs::create_dir_all(place.join("bin")).unwrap();
     for entry in fs::read_dir(root()).unwrap().map(Result::unwrap) {
         let name = entry.file_name().into_string().unwrap();
@@ -484,15 +484,14 @@ fn workplace(page: &str) -> PathBuf {
         }
     }
     for name in ["anyring", "libanyring_preload.so", "libanyring_inject.so"] {
-        symlink(anyring().with_file_name(name), built.join(name)).unwrap();
+        symlink(anyring().with_file_name(name), release.join(name)).unwrap();
     }
-    symlink(anyring(), built.join("one-file/anyring")).unwrap();
+    symlink(anyring(), release.join("one-file/anyring")).unwrap();
     // Those of the pages, whose sources are there.
-    let stories = compile("stories-debug", "stories.c", &["-g", "-O0"]);
+    let stories = built("stories-debug");
     symlink(&stories, place.join("stories")).unwrap();
-    symlink(compile("planted", "planted.c", &["-pthread"]), place.join("planted")).unwrap();
-    symlink(compile("planted-repaired", "planted.c", &["-DFIXED", "-pthread"]), place.join("repaired"))
-        .unwrap();
+    symlink(built("planted"), place.join("planted")).unwrap();
+    symlink(built("planted-repaired"), place.join("repaired")).unwrap();
     for stand_in in STAND_INS {
         let path = match stand_in.name.strip_prefix("./") {
             Some(name) => place.join(name),

@@ -2,10 +2,10 @@
  * wrong is its exit status: 1 for lost or wrong data, 2 for an error that it does not expect. */
 #include "ring.h"
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
@@ -104,6 +104,33 @@ static int file_of(unsigned length) {
     return fd;
 }
 
+/* What the kernel says of a thread: the number and arguments of the system call that it sleeps in, or a word. */
+static void look_at(pid_t thread, char told[256]) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", thread);
+    int fd = open(path, O_RDONLY);
+    CHECK(fd >= 0);
+    ssize_t length = read(fd, told, 255);
+    CHECK(length > 0 && close(fd) == 0);
+    told[length] = 0;
+}
+
+static int is_asleep(pid_t thread) {
+    char told[256];
+    look_at(thread, told);
+    /* Neither on its way, nor waiting for memory. */
+    return told[0] >= '0' && told[0] <= '9';
+}
+
+/* Does it sleep for a certain time, as who is held up by a fault does? */
+static int is_held_up(pid_t thread) {
+    char told[256];
+    long number, operation, timeout;
+    look_at(thread, told);
+    return sscanf(told, "%ld %*x %lx %*x %lx", &number, &operation, &timeout) == 3 && number == SYS_futex &&
+           operation == (FUTEX_WAIT | FUTEX_PRIVATE_FLAG) && timeout;
+}
+
 /* A read that brings less is taken for whole. */
 static void short_read(void) {
     int fd = file_of(BLOCK);
@@ -145,11 +172,28 @@ static void short_write(void) {
     }
 }
 
-/* A wait that returns is taken for a completion. */
+/* A wait that returns is taken for a completion. It waits for a poll, and nobody writes until the wait has begun to sleep. */
+static pid_t waiting;
+static int written, waits;
+
+static void *writing_thread(void *unused) {
+    for (int round = 1; round <= ROUNDS / 4; round++) {
+        while (__atomic_load_n(&waits, __ATOMIC_ACQUIRE) < round || !is_asleep(waiting))
+            usleep(20);
+        CHECK(eventfd_write(written, 1) == 0);
+    }
+    return unused;
+}
+
 static void enter_interrupted(void) {
+    pthread_t thread;
+    eventfd_t count;
+    written = eventfd(0, 0);
+    waiting = gettid();
+    CHECK(written >= 0 && pthread_create(&thread, 0, writing_thread, 0) == 0);
     for (int round = 0; round < ROUNDS / 4; round++) {
-        struct __kernel_timespec time = {.tv_nsec = 20000000};
-        on(IORING_OP_TIMEOUT, round, -1, &time, 1);
+        on(IORING_OP_POLL_ADD, round, written, 0, 0)->poll32_events = POLLIN;
+        __atomic_store_n(&waits, round + 1, __ATOMIC_RELEASE);
         while (!IS_FIXED && pending) {
             long entered = ring_enter(ring.fd, 1, 1, IORING_ENTER_GETEVENTS);
             if (entered == 1)
@@ -160,7 +204,9 @@ static void enter_interrupted(void) {
         if (!IS_FIXED && !ring_peek(&ring))
             fail(1, "there is no completion in round", round);
         take();
+        CHECK(eventfd_read(written, &count) == 0);
     }
+    CHECK(pthread_join(thread, 0) == 0);
 }
 
 /* A receive that must not wait, and would have to, is taken for a broken connection. */
@@ -262,8 +308,10 @@ static void poll_ends(void) {
         /* It may tell of a byte that is read already. */
         while (recv(ends[0], &byte, 1, MSG_DONTWAIT) == 1) {
         }
-        if (!(completion.flags & IORING_CQE_F_MORE))
-            is_armed = !IS_FIXED;
+        /* Nothing tells of the next byte: a program waits for ever, and this one says so. */
+        if (!IS_FIXED && !(completion.flags & IORING_CQE_F_MORE))
+            fail(1, "the poll has ended in round", round);
+        is_armed = !!(completion.flags & IORING_CQE_F_MORE);
     }
 }
 
@@ -367,11 +415,11 @@ static void zero_copy(void) {
         }
         char back[16];
         CHECK(recv(ends[0], back, 16, MSG_WAITALL) == 16);
-        /* The notification follows when the data has arrived. */
-        for (int looks = 0; !IS_FIXED && is_busy[place] && looks < 16; looks++) {
-            enter_well(0);
-            if (ring_peek(&ring))
-                is_busy[take().user_data] = 0;
+        /* What completes later is taken to complete behind the notification. */
+        if (!IS_FIXED && is_busy[place]) {
+            on(IORING_OP_NOP, 2, -1, 0, 0);
+            for (unsigned done; (done = take().user_data) != 2;)
+                is_busy[done] = 0;
         }
     }
 }
@@ -388,12 +436,9 @@ static void overflow(void) {
                 ring_seen(&ring);
                 got++;
             }
-            /* A program that polls its ring alone waits for ever; this one says so. */
-            if (looks == 1000) {
-                usleep(20000);
-                if (!ring_peek(&ring))
-                    fail(1, "completions are missing:", 4 - got);
-            }
+            /* A program that polls its ring alone waits for ever for what is kept; this one says so. */
+            if (!IS_FIXED && !ring_peek(&ring) && *(volatile unsigned *)SQ(&ring, flags) & IORING_SQ_CQ_OVERFLOW)
+                fail(1, "completions are missing:", 4 - got);
         }
     }
 }
@@ -499,118 +544,136 @@ static void polled_wait(void) {
     }
 }
 
-/* Another thread acts once in each round, some time after it is told to: not before what goes on undisturbed is over. It is told
- * by memory alone, for a wake-up may hold up who tells. In the first rounds it waits longer: code is slow when it runs for the
- * first time, above all where an emulator translates it. The rounds are few: in each, a busy machine may show the bug by itself. */
-enum { ROUNDS_WITH_ANOTHER = ROUNDS / 2, FIRST_ROUNDS = 4 };
-static int its_turns;
-static sem_t its_end;
-static void (*its_act)(int round);
+/* A thread that enters the ring once in each round, as another thread tells it to, and where it is in that. */
+enum { ROUNDS_WITH_ANOTHER = ROUNDS / 2 };
+static struct {
+    void (*enter)(int round);
+    pid_t number;
+    int told, enters, done;
+} submitter;
 
-static void *other_thread(void *unused) {
+static void *submitting_thread(void *unused) {
+    __atomic_store_n(&submitter.number, gettid(), __ATOMIC_RELEASE);
     for (int round = 0; round < ROUNDS_WITH_ANOTHER; round++) {
-        while (__atomic_load_n(&its_turns, __ATOMIC_ACQUIRE) == round)
-            usleep(50);
-        usleep(round < FIRST_ROUNDS ? 10000 : 900);
-        its_act(round);
-        CHECK(sem_post(&its_end) == 0);
+        while (__atomic_load_n(&submitter.told, __ATOMIC_ACQUIRE) == round)
+            usleep(20);
+        submitter.enter(round);
+        __atomic_store_n(&submitter.done, round + 1, __ATOMIC_RELEASE);
     }
     return unused;
 }
 
-static void tell_it(void) { __atomic_fetch_add(&its_turns, 1, __ATOMIC_RELEASE); }
+/* Waits until the submitter is through with a round, or held up in it: then nothing but a fault lets another thread come
+ * between. Is it held up? */
+static int comes_between(int round) {
+    while (__atomic_load_n(&submitter.done, __ATOMIC_ACQUIRE) <= round) {
+        if (__atomic_load_n(&submitter.enters, __ATOMIC_ACQUIRE) > round && is_held_up(submitter.number))
+            return __atomic_load_n(&submitter.done, __ATOMIC_ACQUIRE) <= round;
+        usleep(20);
+    }
+    return 0;
+}
 
-static void with_another(void (*act)(int round), void (*in_round)(int round)) {
+static void submitter_enters(int round) { __atomic_store_n(&submitter.enters, round + 1, __ATOMIC_RELEASE); }
+
+/* `meanwhile` is done by this thread while the submitter is in its round. */
+static void with_submitter(void (*enter)(int round), void (*meanwhile)(int round)) {
     pthread_t thread;
-    its_act = act;
-    CHECK(sem_init(&its_end, 0, 0) == 0);
-    CHECK(pthread_create(&thread, 0, other_thread, 0) == 0);
+    submitter.enter = enter;
+    CHECK(pthread_create(&thread, 0, submitting_thread, 0) == 0);
     for (int round = 0; round < ROUNDS_WITH_ANOTHER; round++) {
-        in_round(round);
-        CHECK(sem_wait(&its_end) == 0);
+        __atomic_store_n(&submitter.told, round + 1, __ATOMIC_RELEASE);
+        meanwhile(round);
+        while (__atomic_load_n(&submitter.done, __ATOMIC_ACQUIRE) <= round)
+            usleep(20);
     }
     CHECK(pthread_join(thread, 0) == 0);
 }
 
-/* Another thread is told that a file may be changed when its read is about to be submitted. */
-static int changing;
+/* A file is changed as soon as its read is about to be submitted: it is taken to be read by then. */
+static int changing, is_read[ROUNDS];
 
-static void change_file(int round) {
-    char text = 'B' + round;
-    CHECK(pwrite(changing, &text, 1, 0) == 1);
-}
-
-static void read_before_change(int round) {
+static void read_and_tell(int round) {
     char byte = 0;
-    if (!IS_FIXED)
-        tell_it();
     int result;
+    if (!IS_FIXED)
+        submitter_enters(round);
     do {
         on(IORING_OP_READ, round, changing, &byte, 1);
         result = take().res;
     } while (again(result));
-    if (IS_FIXED)
-        tell_it();
+    __atomic_store_n(&is_read[round], 1, __ATOMIC_RELEASE);
     if (result != 1)
         fail(2, "read", result);
     if (byte != 'A' + round)
         fail(1, "the file was changed before it was read in round", round);
 }
 
+static void change_file(int round) {
+    int is_early = comes_between(round);
+    char text = 'B' + round;
+    CHECK(pwrite(changing, &text, 1, 0) == 1);
+    /* What is held up does not read what was there any more. */
+    if (is_early && !ring_peek(&ring) && !__atomic_load_n(&is_read[round], __ATOMIC_ACQUIRE))
+        fail(1, "the file was changed before it was read in round", round);
+}
+
 static void read_too_late(void) {
     changing = file_of(0);
     CHECK(write(changing, "A", 1) == 1);
-    with_another(change_file, read_before_change);
+    with_submitter(read_and_tell, change_file);
 }
 
 /* What a request is about is noted when it has been submitted: too late for a thread that takes completions. */
 static int noted[ROUNDS];
 
+static void submit_and_note(int round) {
+    if (IS_FIXED)
+        __atomic_store_n(&noted[round], 1, __ATOMIC_RELEASE);
+    submitter_enters(round);
+    on(IORING_OP_NOP, round, -1, 0, 0);
+    enter_well(0);
+    __atomic_store_n(&noted[round], 1, __ATOMIC_RELEASE);
+}
+
 static void take_noted(int round) {
-    while (!ring_peek(&ring)) {
-        long entered = ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS);
-        CHECK(entered == 0 || entered == -EINTR);
-    }
+    do
+        comes_between(round);
+    while (!ring_peek(&ring));
     int number = ring_peek(&ring)->user_data;
     ring_seen(&ring);
     if (!__atomic_load_n(&noted[number], __ATOMIC_ACQUIRE))
         fail(1, "a completion of nobody's in round", round);
 }
 
-static void submit_and_note(int round) {
-    tell_it();
-    if (IS_FIXED)
-        __atomic_store_n(&noted[round], 1, __ATOMIC_RELEASE);
-    on(IORING_OP_NOP, round, -1, 0, 0);
-    while (pending) {
-        long entered = ring_enter(ring.fd, pending, 0, 0);
-        CHECK(entered >= 0 || entered == -EAGAIN || entered == -EBUSY);
-        pending -= entered > 0 ? entered : 0;
-    }
-    __atomic_store_n(&noted[round], 1, __ATOMIC_RELEASE);
-}
-
-static void noted_late(void) { with_another(take_noted, submit_and_note); }
+static void noted_late(void) { with_submitter(submit_and_note, take_noted); }
 
 /* Where there is a completion, its eventfd is taken to tell of it. */
+static int told_by;
+
+static void submit_one(int round) {
+    submitter_enters(round);
+    on(IORING_OP_NOP, round, -1, 0, 0);
+    enter_well(0);
+}
+
+static void hear_of_one(int round) {
+    uint64_t count;
+    do
+        comes_between(round);
+    while (!ring_peek(&ring));
+    struct pollfd polled = {told_by, POLLIN, 0};
+    if (IS_FIXED)
+        CHECK(poll(&polled, 1, -1) == 1);
+    if (read(told_by, &count, sizeof count) != sizeof count)
+        fail(1, "the eventfd does not tell of a completion in round", round);
+    ring_seen(&ring);
+}
+
 static void eventfd_late(void) {
-    int told = eventfd(0, EFD_NONBLOCK);
-    CHECK(told >= 0 && syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_EVENTFD, &told, 1) == 0);
-    for (int round = 0; round < ROUNDS; round++) {
-        struct __kernel_timespec time = {.tv_nsec = 1000000};
-        uint64_t count;
-        on(IORING_OP_TIMEOUT, round, -1, &time, 1);
-        enter_well(0);
-        while (!ring_peek(&ring))
-            usleep(50);
-        usleep(100);
-        struct pollfd polled = {told, POLLIN, 0};
-        if (IS_FIXED)
-            CHECK(poll(&polled, 1, -1) == 1);
-        if (read(told, &count, sizeof count) != sizeof count)
-            fail(1, "the eventfd does not tell of a completion in round", round);
-        take();
-    }
+    told_by = eventfd(0, EFD_NONBLOCK);
+    CHECK(told_by >= 0 && syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_EVENTFD, &told_by, 1) == 0);
+    with_submitter(submit_one, hear_of_one);
 }
 
 /* The buffers of a bundle are taken to be full, each of them. */

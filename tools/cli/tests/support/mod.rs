@@ -1,76 +1,63 @@
-//! Builds the C programs and runs them: natively, and under `anyring run` with `io_uring` denied.
+//! Finds the C programs and runs them: natively, and under `anyring run` with `io_uring` denied.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-pub mod arch;
-
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
-/// Where the headers of the kernel lie, for musl, which brings none along.
-pub const KERNEL_HEADERS: [&str; 4] = ["-idirafter", "/usr/include", "-idirafter", arch::HEADERS];
-
-/// Where the programs are built.
-fn directory() -> PathBuf {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
-    fs::create_dir_all(&directory).unwrap();
-    directory
+/// Builds what tests start and load, unless cargo-nextest has done so before the tests (`.config/nextest.toml`).
+fn build() {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let beside = Path::new(env!("CARGO_BIN_EXE_anyring")).parent().unwrap();
+        if std::env::var_os("ANYRING_BUILT_FOR_COMMAND").is_some_and(|built| Path::new(&built) == beside) {
+            return;
+        }
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/build-for-tests");
+        let profile = beside.file_name().unwrap().to_str().unwrap();
+        let status = Command::new(script)
+            .arg("command")
+            .env("CARGO", env!("CARGO"))
+            .env("CARGO_TARGET_DIR", beside.parent().unwrap())
+            .env("ANYRING_TEST_PROFILE", if profile == "debug" { "dev" } else { profile })
+            .status();
+        assert!(status.unwrap().success(), "scripts/build-for-tests command");
+    });
 }
 
-/// Compiles `source` into `name` unless that is newer than all sources; its path.
-pub fn compile(name: &str, source: &str, options: &[&str]) -> PathBuf {
-    compile_by("cc", name, source, options)
+fn path_of(name: &str) -> PathBuf {
+    build();
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs").join(name)
 }
 
-/// [`compile`] by a compiler other than `cc`.
-pub fn compile_by(compiler: &str, name: &str, source: &str, options: &[&str]) -> PathBuf {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
-    // Tests of one process run at the same time, and must not replace what another has started.
-    static LOCK: Mutex<()> = Mutex::new(());
-    let _lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-    let target = directory().join(name);
-    let folders = [sources.clone(), sources.join("arch")];
-    let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
-    let newest = files.map(|entry| modified(&entry.unwrap().path())).max();
-    if target.exists() && newest < Some(modified(&target)) {
-        return target;
+/// The program that `tests/programs/Makefile` has by this name.
+pub fn built(name: &str) -> PathBuf {
+    let program = path_of(name);
+    assert!(
+        program.exists(),
+        "there is no program {name}: tools/cli/tests/programs/Makefile has the names, and scripts/build-for-tests command builds them"
+    );
+    program
+}
+
+/// A program of this name, if there was a compiler for musl.
+pub fn built_by_musl(name: &str) -> Option<PathBuf> {
+    let program = path_of(name);
+    if !program.exists() {
+        anyring_tally::skipped("no musl-gcc (Debian: musl-tools)");
+        return None;
     }
-    // Test binaries may run at the same time: each writes a file of its own and renames it.
-    let own = directory().join(format!("{name}.{}", std::process::id()));
-    let status = Command::new(compiler)
-        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
-        .arg(&own)
-        .arg(sources.join(source))
-        .args(options)
-        .status()
-        .unwrap_or_else(|error| panic!("a C compiler, {compiler}, is needed to test: {error}"));
-    assert!(status.success(), "cannot compile {source}");
-    fs::rename(&own, &target).unwrap();
-    target
-}
-
-fn modified(path: &Path) -> std::time::SystemTime {
-    path.metadata().unwrap().modified().unwrap()
+    Some(program)
 }
 
 /// The `anyring` command, with the library and the image built beside it.
 pub fn anyring() -> &'static Path {
-    static ANYRING: OnceLock<()> = OnceLock::new();
-    let anyring = Path::new(env!("CARGO_BIN_EXE_anyring"));
-    ANYRING.get_or_init(|| {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "anyring-preload", "--package", "anyring-inject"]);
-        build.arg("--manifest-path").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml"));
-        build.arg("--target-dir").arg(anyring.parent().unwrap().parent().unwrap());
-        if anyring.parent().unwrap().ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().unwrap().success(), "cannot build the library and the image");
-    });
-    anyring
+    build();
+    Path::new(env!("CARGO_BIN_EXE_anyring"))
 }
 
 /// What a program did.
@@ -87,6 +74,17 @@ impl From<&Output> for Outcome {
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             code: output.status.code(),
             signal: output.status.signal(),
+        }
+    }
+}
+
+/// As it stands in a record: what was printed, and below it how the program ended.
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.stdout)?;
+        match (self.code, self.signal) {
+            (Some(code), _) => writeln!(f, "exit status {code}"),
+            (None, signal) => writeln!(f, "signal {}", signal.unwrap_or(0)),
         }
     }
 }
@@ -123,21 +121,35 @@ pub fn denied_by(what: &str) -> Command {
 
 /// The command with these words, in the sandbox that `deny.c` makes.
 pub fn denied_to(what: &str, words: &[&str]) -> Command {
-    let mut command = Command::new(compile("deny", "deny.c", &[]));
+    let mut command = Command::new(built("deny"));
     command.arg(what).arg(anyring()).args(words);
     command
 }
 
-/// Whether the kernel's own `io_uring` is there to compare with.
+/// Whether the kernel's own `io_uring` is there; a test that does nothing without it is counted as skipped.
 pub fn kernel_has_io_uring() -> bool {
-    let output = Command::new(anyring()).args(["doctor", "--json"]).output().unwrap();
-    String::from_utf8_lossy(&output.stdout).contains("\"io_uring\": true")
+    let has = kernel_makes(0);
+    if !has {
+        anyring_tally::skipped("no kernel ring");
+    }
+    has
 }
 
-/// Runs `program` under anyring's engine and compares with the native run where there is one; the
-/// outcome and the counters.
+/// Whether the kernel makes a ring with these flags of setup.
+pub fn kernel_makes(flags: u32) -> bool {
+    let mut params = [0_u32; 30];
+    params[2] = flags;
+    // SAFETY: the structure is 120 bytes long; the ring is closed again.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_io_uring_setup, 8, params.as_mut_ptr());
+        fd >= 0 && libc::close(fd as i32) == 0
+    }
+}
+
+/// Runs `program` under anyring's engine, and compares what it did with what it does over the kernel's `io_uring`; the outcome and
+/// the counters.
 pub fn compare<A: AsRef<OsStr>>(program: &Path, arguments: &[A], patch: bool) -> (Outcome, Counters) {
-    let output = denied(libc_eperm())
+    let output = denied(libc::EPERM)
         .arg(program)
         .args(arguments)
         .env("ANYRING_PATCH", if patch { "1" } else { "0" })
@@ -145,14 +157,53 @@ pub fn compare<A: AsRef<OsStr>>(program: &Path, arguments: &[A], patch: bool) ->
         .unwrap();
     let outcome = Outcome::from(&output);
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
-    if kernel_has_io_uring() {
-        let native = Command::new(program).args(arguments).output().unwrap();
-        assert_eq!(outcome, Outcome::from(&native), "against the kernel (left: anyring)\n{log}");
-    }
+    let native = || Outcome::from(&Command::new(program).args(arguments).output().unwrap());
+    is_as_recorded(&name(program, arguments), &outcome, native, &log);
     (outcome, counters(&log))
 }
 
-/// What container engines answer.
-fn libc_eperm() -> i32 {
-    libc::EPERM
+/// A program's record is named by its source, for however it was built it does the same, and its arguments.
+fn name<A: AsRef<OsStr>>(program: &Path, arguments: &[A]) -> String {
+    let file = program.file_name().unwrap().to_str().unwrap();
+    let words = arguments.iter().map(|word| word.as_ref().to_str().unwrap());
+    let words = words.filter(|word| !word.contains('/'));
+    std::iter::once(file.split('-').next().unwrap()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// Compares an outcome with the one that the kernel's `io_uring` came to when it was recorded: `tests/record/NAME.txt`.
+///
+/// `ANYRING_ORACLE` has the kernel asked, by `native`: `live` compares with the record what it answers; `record` writes that down;
+/// `kernel` compares the outcome with the kernel alone.
+pub fn is_as_recorded(name: &str, outcome: &Outcome, native: impl FnOnce() -> Outcome, log: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/record/{name}.txt"));
+    let oracle = std::env::var("ANYRING_ORACLE").unwrap_or_default();
+    let native = (!oracle.is_empty()).then(|| {
+        assert!(
+            kernel_makes(0),
+            "ANYRING_ORACLE={oracle}, but the kernel gives no io_uring (a filter, or kernel.io_uring_disabled?)"
+        );
+        native().to_string()
+    });
+    let expected = match (oracle.as_str(), native) {
+        ("kernel", Some(native)) => native,
+        ("record", Some(native)) => {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, &native).unwrap();
+            native
+        }
+        ("live", Some(native)) => {
+            assert_eq!(native, recorded(&path), "{name}: the kernel (left) and {}", path.display());
+            native
+        }
+        ("", None) => recorded(&path),
+        _ => panic!("ANYRING_ORACLE is '{oracle}': it can be live, record or kernel"),
+    };
+    assert_eq!(outcome.to_string(), expected, "{name}: anyring (left) and the kernel\n{log}");
+    anyring_tally::compared();
+}
+
+fn recorded(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| {
+        panic!("{}: {error}: where the kernel has io_uring, ANYRING_ORACLE=record writes it", path.display())
+    })
 }

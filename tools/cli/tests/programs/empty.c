@@ -1,0 +1,2 @@
+/* A library that holds nothing. */
+typedef int nothing;
