@@ -230,7 +230,7 @@ fn counts_directories() -> bool {
     let output = theirs(empty.path(), &arguments(&["-sb"]), &[]);
     let counts = !output.stdout.starts_with(b"0\t");
     if !counts {
-        eprintln!("skipped: sizes of contents: this du is a newer one, which counts none for directories");
+        anyring_tally::skipped("this du counts no contents of directories");
     }
     counts
 }
@@ -383,7 +383,7 @@ fn other_file_systems() {
         libc::mount(c"t".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), 0, std::ptr::null()) == 0
     };
     if !mount() {
-        eprintln!("skipped: nothing can be mounted: {}", std::io::Error::last_os_error());
+        anyring_tally::skipped("nothing can be mounted");
         return;
     }
     let result = std::panic::catch_unwind(|| {

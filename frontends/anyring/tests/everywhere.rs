@@ -43,6 +43,7 @@ fn a_ring_beside_the_kernels() {
             (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
         };
         if anyring::Builder::new(1).engine(anyring::Engine::Kernel).build().is_err() {
+            anyring_tally::skipped("no kernel ring");
             return;
         }
         let (kernel_makes_it, _) = output("kernel");
@@ -233,7 +234,7 @@ fn handlers_may_close_descriptors() {
 fn privileges_that_are_dropped_are_dropped_for_requests() {
     // SAFETY: asks only.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: only root has privileges to drop");
+        anyring_tally::skipped("not root");
         return;
     }
     both("privileges_that_are_dropped_are_dropped_for_requests", || {

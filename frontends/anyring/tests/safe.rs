@@ -88,7 +88,7 @@ fn extended_attributes() {
         let file = ring.run(op::open(&path).read_write().create()).unwrap().unwrap();
         let (result, _) = ring.run(op::set_xattr(&file, "user.colour", "green")).unwrap();
         if result.is_err_and(|error| error.errno() == libc::EOPNOTSUPP) {
-            eprintln!("skipped: the file system has no attributes of users");
+            anyring_tally::skipped("no user attributes on this file system");
             return;
         }
         let (result, value) = ring.run(op::get_xattr(&file, "user.colour", Vec::with_capacity(16))).unwrap();
@@ -741,7 +741,6 @@ fn the_probe_tells_what_there_is() {
 #[test]
 fn each_ring_has_its_engine() {
     if !common::kernel_available() {
-        eprintln!("skipped: this machine has no io_uring of its own");
         return;
     }
     let (mut one, mut other) = (ring(Engine::User), ring(Engine::Kernel));

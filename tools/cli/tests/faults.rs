@@ -10,6 +10,8 @@ use anyring_mapping::SharedFile;
 use support::{anyring, built};
 
 const ROOM: usize = 1 << 16;
+/// Enough for each fault to be met.
+const SEEDS: u64 = 40;
 /// Faults per million decisions.
 const RATE: u32 = 300_000;
 /// What a correct program goes on after.
@@ -42,7 +44,7 @@ const PLAIN: &[&str] = &["run", "--engine", "user"];
 fn a_correct_program_passes_any_seed() {
     let program = built("faults");
     let mut met = Faults::NONE;
-    for seed in 0..200 {
+    for seed in 0..SEEDS {
         let (output, log) = run(&program, seed, SURVIVED, Mode::Random, PLAIN);
         let text = String::from_utf8_lossy(&output.stdout);
         assert_eq!(text, "all is there\n", "seed {seed}: {output:?}");

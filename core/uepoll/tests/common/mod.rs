@@ -27,6 +27,7 @@ pub fn set(feeder: Feeder, items: u32, extended: bool) -> Option<Set> {
         Ok(set) => Some(set),
         Err(error @ (Errno::EPERM | Errno::ENOSYS)) if feeder == Feeder::Uring => {
             eprintln!("no set fed by io_uring here: {error:?}");
+            anyring_tally::skipped("no kernel ring");
             None
         }
         Err(error) => panic!("{feeder:?}: {error:?}"),

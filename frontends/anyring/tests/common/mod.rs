@@ -5,9 +5,13 @@ use anyring::{Builder, Engine, Ring};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Does this machine's kernel give its io_uring?
+/// Does this machine's kernel give its io_uring? What is not done without it is counted as skipped.
 pub fn kernel_available() -> bool {
-    Builder::new(1).engine(Engine::Kernel).build().is_ok()
+    let is_available = Builder::new(1).engine(Engine::Kernel).build().is_ok();
+    if !is_available {
+        anyring_tally::skipped("no kernel ring");
+    }
+    is_available
 }
 
 /// Runs `body` on anyring's engine, and on the kernel's where the machine has it.

@@ -350,7 +350,7 @@ fn proc_and_sysfs() {
             if Path::new(path).is_dir() {
                 is_read(&mut ring, Path::new(path));
             } else {
-                skipped(path, &"this machine does not have it");
+                anyring_tally::skipped(&format!("no {path}"));
             }
         }
         // What processes and threads there are changes all the time; this process stays.

@@ -19,9 +19,10 @@ pub fn text(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-/// Says why a file system is not tested, on the terminal and in the output of the test.
+/// Counts a file system that is not tested, and says why.
 pub fn skipped(kind: &str, why: &dyn std::fmt::Display) {
-    eprintln!("skipped: {kind}: {why}");
+    eprintln!("{kind}: {why}");
+    anyring_tally::skipped(&format!("{kind} cannot be mounted"));
 }
 
 /// Does the kernel have a file system?

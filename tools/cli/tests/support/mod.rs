@@ -162,12 +162,17 @@ pub fn compare<A: AsRef<OsStr>>(program: &Path, arguments: &[A], patch: bool) ->
     (outcome, counters(&log))
 }
 
-/// A program's record is named by its source, for however it was built it does the same, and its arguments.
+/// Programs that leave out what musl does not have.
+const SHORTER_WITH_MUSL: [&str; 2] = ["masks", "signals"];
+
+/// A program's record is named by its source and its arguments: however it was built, it does the same.
 fn name<A: AsRef<OsStr>>(program: &Path, arguments: &[A]) -> String {
     let file = program.file_name().unwrap().to_str().unwrap();
     let words = arguments.iter().map(|word| word.as_ref().to_str().unwrap());
     let words = words.filter(|word| !word.contains('/'));
-    std::iter::once(file.split('-').next().unwrap()).chain(words).collect::<Vec<_>>().join(" ")
+    let source = file.split('-').next().unwrap();
+    let library = (file.ends_with("-musl") && SHORTER_WITH_MUSL.contains(&source)).then_some("musl");
+    std::iter::once(source).chain(words).chain(library).collect::<Vec<_>>().join(" ")
 }
 
 /// Compares an outcome with the one that the kernel's `io_uring` came to when it was recorded: `tests/record/NAME.txt`.
