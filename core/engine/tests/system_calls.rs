@@ -32,8 +32,7 @@ const STEP_ENDS: u64 = 4712;
 /// With the address of a CQ's tail: from here on, calls are shown with how many CQEs the ring has posted.
 const SHOW_POSTED: u64 = 4713;
 
-fn tell(what: u64, arguments: [usize; 3]) {
-    let [a, b, c] = arguments;
+fn tell(what: u64, a: usize, b: usize, c: usize) {
     // SAFETY: refused, for there is no such kind of priority.
     unsafe { libc::syscall(TELL, what, a, b, c) };
 }
@@ -41,10 +40,10 @@ fn tell(what: u64, arguments: [usize; 3]) {
 /// A step, for which this thread makes the expected calls, or those of one of several ways: `poll; open | open`.
 #[track_caller]
 fn step<T>(expected: &'static str, body: impl FnOnce() -> T) -> T {
-    tell(STEP_BEGINS, [0; 3]);
+    tell(STEP_BEGINS, 0, 0, 0);
     let result = body();
     let place = std::ptr::from_ref::<Location<'static>>(Location::caller());
-    tell(STEP_ENDS, [expected.as_ptr().addr(), expected.len(), place.addr()]);
+    tell(STEP_ENDS, expected.as_ptr().addr(), expected.len(), place.addr());
     result
 }
 
@@ -170,9 +169,6 @@ fn traced_where(shown: impl Fn(&str) -> bool, entries: u32, case: impl FnOnce(&m
         }
         signal = 0;
         enters = !enters;
-        if !enters && entered.is_none() {
-            continue;
-        }
         let call = Stopped::look(pid);
         if !enters {
             // What an older kernel has not is asked for once, and does not count.
@@ -243,16 +239,33 @@ fn connection(case: impl FnOnce(&mut Ring, TcpStream, TcpStream)) {
     });
 }
 
+/// Runs a case of a receive from a connection on which five bytes have arrived, and of what its CQE says.
+fn arrived(calls: &'static str, receive: impl FnOnce(&TcpStream) -> Sqe, answer: (i32, u32)) {
+    connection(|ring, one, other| {
+        write(&one, 5);
+        let cqes = step(calls, || ring.run(&[receive(&other)]));
+        assert_eq!((cqes[0].res, cqes[0].flags), answer);
+    });
+}
+
 fn datagram_pair() -> (UdpSocket, UdpSocket) {
     let (one, other) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     one.connect(other.local_addr().unwrap()).unwrap();
     (one, other)
 }
 
-fn datagrams(case: impl FnOnce(&mut Ring, UdpSocket)) {
+/// Runs a case of sends of these lengths on a connection.
+fn streams(sends: &[(&'static str, &[usize])]) {
+    connection(|ring, one, _other| {
+        sends.iter().for_each(|(calls, lengths)| send_all(ring, calls, &one, lengths))
+    });
+}
+
+/// The same with datagrams.
+fn datagrams(sends: &[(&'static str, &[usize])]) {
     traced(|ring| {
         let (one, _other) = datagram_pair();
-        case(ring, one);
+        sends.iter().for_each(|(calls, lengths)| send_all(ring, calls, &one, lengths));
     });
 }
 
@@ -398,41 +411,23 @@ const ALL: u32 = libc::MSG_WAITALL as u32;
 const POLL_FIRST: u16 = IORING_RECVSEND_POLL_FIRST as u16;
 
 macro_rules! cases {
-    ($($name:ident = $case:expr),* $(,)?) => {
-        $(
-            #[test]
-            fn $name() {
-                $case
-            }
-        )*
-    };
+    ($($name:ident = $case:expr),* $(,)?) => { $(#[test] fn $name() { $case })* };
 }
 
-// Receives.
 cases![
-    a_receive_of_what_is_there = connection(|ring, one, other| {
-        write(&one, 5);
-        assert_eq!(run(ring, "wait; recv(64)", &[receive(&other, 64)]), [5]);
-    }),
-    a_receive_of_all_of_what_is_there = connection(|ring, one, other| {
-        write(&one, 5);
-        let cqes = step("wait; recv(5); TCP_ZEROCOPY_RECEIVE", || ring.run(&[receive(&other, 5)]));
-        assert_eq!((cqes[0].res, cqes[0].flags), (5, 0));
-    }),
-    a_receive_of_a_part_of_what_is_there = connection(|ring, one, other| {
-        write(&one, 5);
-        let cqes = step("wait; recv(3); TCP_ZEROCOPY_RECEIVE", || ring.run(&[receive(&other, 3)]));
-        assert_eq!((cqes[0].res, cqes[0].flags), (3, IORING_CQE_F_SOCK_NONEMPTY));
-    }),
+    // Receives.
+    a_receive_of_what_is_there = arrived("wait; recv(64)", |fd| receive(fd, 64), (5, 0)),
+    a_receive_of_all_of_what_is_there =
+        arrived("wait; recv(5); TCP_ZEROCOPY_RECEIVE", |fd| receive(fd, 5), (5, 0)),
+    a_receive_of_a_part_of_what_is_there =
+        arrived("wait; recv(3); TCP_ZEROCOPY_RECEIVE", |fd| receive(fd, 3), (3, IORING_CQE_F_SOCK_NONEMPTY)),
     a_receive_that_waits = connection(|ring, one, other| {
         submit(ring, "recv(64)", &[receive(&other, 64)], 0);
         write(&one, 5);
         assert_eq!(collect(ring, "wait; recv(64)", 1), [5]);
     }),
-    a_receive_that_polls_first = connection(|ring, one, other| {
-        write(&one, 5);
-        assert_eq!(run(ring, "wait; recv(64)", &[Sqe { ioprio: POLL_FIRST, ..receive(&other, 64) }]), [5]);
-    }),
+    a_receive_that_polls_first =
+        arrived("wait; recv(64)", |fd| Sqe { ioprio: POLL_FIRST, ..receive(fd, 64) }, (5, 0)),
     a_receive_that_waits_for_all = connection(|ring, one, other| {
         write(&one, 5);
         submit(ring, "recv(10, WAITALL); SO_TYPE", &[Sqe { op_flags: ALL, ..receive(&other, 10) }], 0);
@@ -481,10 +476,7 @@ cases![
         submit(ring, "wait; recvmsg", &[Sqe { ioprio: IORING_RECVSEND_BUNDLE as u16, ..receives }], 1);
         assert_eq!(ring.collect(1)[0].res, 40);
     }),
-    a_message_that_is_received = connection(|ring, one, other| {
-        write(&one, 5);
-        assert_eq!(run(ring, "wait; recvmsg", &[message(IORING_OP_RECVMSG, &other, 64)]), [5]);
-    }),
+    a_message_that_is_received = arrived("wait; recvmsg", |fd| message(IORING_OP_RECVMSG, fd, 64), (5, 0)),
     receives_in_turn = connection(|ring, one, other| {
         for (written, calls) in [
             (8, "wait; recv(8); TCP_ZEROCOPY_RECEIVE"),
@@ -555,19 +547,14 @@ cases![
         run(ring, "recv(8); FIONREAD", &[local]);
         run(ring, "recv(8); FIONREAD", &[local]);
     }),
-];
-
-// Sends.
-cases![
-    one_send = connection(|ring, one, _other| send_all(ring, "send(5)", &one, &[5])),
-    sends_on_a_connection = connection(|ring, one, _other| {
-        let calls = "SO_TIMESTAMPING_OLD; TCP_MAXSEG; TCP_MAXSEG; sendmsg";
-        send_all(ring, calls, &one, &[5, 3, 9, 4]);
-    }),
-    sends_that_are_too_much_for_one_call = connection(|ring, one, _other| {
-        let calls = "send(40000); SO_TIMESTAMPING_OLD; TCP_MAXSEG; TCP_MAXSEG; sendmsg";
-        send_all(ring, calls, &one, &[40_000, 40_000, 5]);
-    }),
+    // Sends.
+    one_send = streams(&[("send(5)", &[5])]),
+    sends_on_a_connection =
+        streams(&[("SO_TIMESTAMPING_OLD; TCP_MAXSEG; TCP_MAXSEG; sendmsg", &[5, 3, 9, 4])]),
+    sends_that_are_too_much_for_one_call = streams(&[(
+        "send(40000); SO_TIMESTAMPING_OLD; TCP_MAXSEG; TCP_MAXSEG; sendmsg",
+        &[40_000, 40_000, 5]
+    )]),
     sends_of_other_flags_go_alone = connection(|ring, one, _other| {
         let calls = "send(5, MORE); SO_TIMESTAMPING_OLD; TCP_MAXSEG; TCP_MAXSEG; sendmsg(WAITALL)";
         let flags = [libc::MSG_MORE as u32, 0, ALL, 0];
@@ -578,41 +565,31 @@ cases![
         let calls = "send(5); flags; pwritev2(1); pwritev2(1); send(5); send(5)";
         run(ring, calls, &[send, write, send, sqe(IORING_OP_NOP, 1), send]);
     }),
-    datagrams_of_one_length = datagrams(|ring, one| {
-        let calls = "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg";
-        send_all(ring, calls, &one, &[5, 5, 5]);
-    }),
-    a_shorter_datagram_is_the_last_of_a_call = datagrams(|ring, one| {
-        let calls = "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg; send(5)";
-        send_all(ring, calls, &one, &[5, 5, 3, 5]);
-    }),
-    a_longer_datagram_goes_in_a_call_of_its_own = datagrams(|ring, one| {
-        let calls = "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; send(5); UDP_SEGMENT; sendmsg";
-        send_all(ring, calls, &one, &[5, 9, 9]);
-        send_all(ring, "send(5); send(9)", &one, &[5, 9]);
-    }),
+    datagrams_of_one_length =
+        datagrams(&[("SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg", &[5, 5, 5])]),
+    a_shorter_datagram_is_the_last_of_a_call = datagrams(&[(
+        "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg; send(5)",
+        &[5, 5, 3, 5]
+    )]),
+    a_longer_datagram_goes_in_a_call_of_its_own = datagrams(&[
+        ("SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; send(5); UDP_SEGMENT; sendmsg", &[5, 9, 9]),
+        ("send(5); send(9)", &[5, 9])
+    ]),
     datagrams_to_a_destination_go_alone = traced(|ring| {
         let (one, other) = datagram_pair();
-        let std::net::SocketAddr::V4(to) = other.local_addr().unwrap() else { panic!() };
-        let address = libc::sockaddr_in {
-            sin_family: libc::AF_INET as u16,
-            sin_port: to.port().to_be(),
-            sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(to.ip().octets()) },
-            sin_zero: [0; 8],
-        };
-        let send = Sqe { off: (&raw const address) as u64, file_index: 16, ..send(&one, 5) };
+        let port = other.local_addr().unwrap().port().to_be_bytes();
+        let family = (libc::AF_INET as u16).to_ne_bytes();
+        let address = [family, port, [127, 0], [0, 1], [0; 2], [0; 2], [0; 2], [0; 2]].concat();
+        let send = Sqe { off: address.as_ptr() as u64, file_index: 16, ..send(&one, 5) };
         assert_eq!(run(ring, "send(5); send(5)", &[send, send]), [5, 5]);
     }),
-    datagrams_that_are_too_long_for_a_link = datagrams(|ring, one| {
-        let calls = "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg";
-        send_all(ring, calls, &one, &[3000; 3]);
-        send_all(ring, "UDP_SEGMENT; sendmsg", &one, &[1400; 3]);
-        send_all(ring, "UDP_SEGMENT; sendmsg", &one, &[3000; 3]);
-    }),
-    more_datagrams_than_leave_together = datagrams(|ring, one| {
-        let calls = "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg";
-        send_all(ring, calls, &one, &[5; 30]);
-    }),
+    datagrams_that_are_too_long_for_a_link = datagrams(&[
+        ("SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg", &[3000; 3]),
+        ("UDP_SEGMENT; sendmsg", &[1400; 3]),
+        ("UDP_SEGMENT; sendmsg", &[3000; 3])
+    ]),
+    more_datagrams_than_leave_together =
+        datagrams(&[("SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg", &[5; 30])]),
     sends_that_may_not_go_together = connection(|ring, one, _other| {
         let (sender, _receiver) = datagram_pair();
         send_all(ring, "send(0); send(5)", &one, &[0, 5]);
@@ -643,10 +620,7 @@ cases![
         let send = Sqe { op_flags: signal, ..send_zc(&one, 5) };
         submit(ring, "SO_PROTOCOL; SO_TYPE; SO_DOMAIN; send(5)", &[send], 2);
     }),
-];
-
-// Sends without a copy.
-cases![
+    // Sends without a copy.
     a_small_send_without_a_copy_is_copied = connection(|ring, one, _other| {
         submit(ring, "SO_PROTOCOL; SO_TYPE; SO_DOMAIN; send(5)", &[send_zc(&one, 5)], 2);
         assert_eq!(ring.collect(2)[0].res, 5);
@@ -690,10 +664,7 @@ cases![
             submit(ring, others, &[send], 1);
         }
     }),
-];
-
-// Accepts.
-cases![
+    // Accepts.
     connections_that_wait = traced(|ring| {
         let (listener, _clients) = listener(3);
         let calls =
@@ -729,7 +700,7 @@ cases![
             traced_where(only("FIONBIO"), entries, |ring| {
                 let (listener, clients) = listener(waiting);
                 let tail = std::ptr::from_ref(ring.word(ring.params.cq_off.tail));
-                tell(SHOW_POSTED, [tail.addr(), 0, 0]);
+                tell(SHOW_POSTED, tail.addr(), 0, 0);
                 submit(ring, calls, &[accept(&listener, IORING_ACCEPT_MULTISHOT)], 0);
                 assert_eq!(ring.reap_all().len(), clients.len());
             });
@@ -754,10 +725,7 @@ cases![
         run(ring, calls, &[accept(&listener, IORING_ACCEPT_POLL_FIRST)]);
         run(ring, "flags; FIONBIO; accept4; FIONBIO; flags", &[accept(&listener, IORING_ACCEPT_DONTWAIT)]);
     }),
-];
-
-// Files and pipes.
-cases![
+    // Files and pipes.
     files_for_slots_are_never_inherited = traced(|ring| {
         empty_slots(ring);
         let open = Sqe { file_index: 1, len: 0, ..open(c"/proc/self/comm", 0) };
@@ -858,10 +826,7 @@ cases![
         submit(ring, "duplicate", &[Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 1) }], 0);
         ring.collect(1);
     }),
-];
-
-// Transfers past the cache.
-cases![
+    // Transfers past the cache.
     transfers_past_the_cache = storage(&[], |ring, _, write| {
         run(ring, "flags; flags; pwritev2(1)", &[write]);
         let writes = [0, 1, 2, 3].map(|at| Sqe { off: 4096 * at, ..write });
@@ -898,10 +863,7 @@ cases![
         submit(ring, "flags; flags; flags; flags; io_submit(3)", &writes, 0);
         assert!(ring.collect(3).iter().all(|cqe| cqe.res == 8192));
     }),
-];
-
-// Polls, timeouts, cancellations, processes.
-cases![
+    // Polls, timeouts, cancellations, processes.
     a_poll = traced(|ring| {
         let (from, to) = std::io::pipe().unwrap();
         submit(ring, "poll", &[poll(&from, 1)], 0);
