@@ -1,8 +1,8 @@
 //! What operations cost in system calls, and with which flags the engine makes them: a shortcut that is not taken any more
 //! has the same results, and is seen here only.
 //!
-//! Each row of [`cases`] is a test. Its steps name the calls that the engine makes for what they submit:
-//! `run(ring, "wait; recv(64)", &[receive(&other, 64)])`.
+//! Each row of [`cases`] is a test, which runs in a traced child. Its steps name the calls that the engine makes for what they
+//! submit: `run(ring, "wait; recv(64)", &[receive(&other, 64)])`.
 #![cfg(not(anyring_sanitizer))]
 
 mod arch;
@@ -130,7 +130,7 @@ fn difference(expected: &str, made: &[String]) -> String {
 }
 
 /// Runs a case with a ring in a child, and compares those calls of its steps that are `shown` with what they expect.
-fn traced_where(shown: impl Fn(&str) -> bool, entries: u32, case: impl FnOnce(&mut Ring)) {
+fn traced_where(shown: impl Fn(&str) -> bool, entries: u32, flags: u32, case: impl FnOnce(&mut Ring)) {
     let pid = child(|| {
         // SAFETY: the parent traces this process, and lets it go on.
         unsafe {
@@ -139,8 +139,7 @@ fn traced_where(shown: impl Fn(&str) -> bool, entries: u32, case: impl FnOnce(&m
             // Ends it where it waits for what never comes.
             libc::alarm(20);
         }
-        // One for which no other thread does anything.
-        case(&mut Ring::new(Engine::User, entries, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER));
+        case(&mut Ring::new(Engine::User, entries, flags));
         true
     });
     let mut status = 0;
@@ -202,12 +201,15 @@ fn traced_where(shown: impl Fn(&str) -> bool, entries: u32, case: impl FnOnce(&m
     }
     assert!(differences.is_empty(), "\n{differences}");
     let well = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
-    assert!(well, "the child ends well: {status:#x}");
+    assert!(well, "the child ends well: {status:#x}; the step made {made:?}");
     assert!(!in_step && steps > 0, "something is looked at");
 }
 
 /// How the engine watches what descriptors name: cases that are about other things do not say it.
 const UNTOLD: &[&str] = &["duplicate", "look", "compare"];
+
+/// The flags of a ring for which no other thread does anything.
+const ALONE: u32 = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
 
 fn without(hidden: &[&str]) -> impl Fn(&str) -> bool {
     |call| !hidden.contains(&call)
@@ -218,7 +220,7 @@ fn only(name: &str) -> impl Fn(&str) -> bool {
 }
 
 fn traced(case: impl FnOnce(&mut Ring)) {
-    traced_where(without(UNTOLD), 32, case);
+    traced_where(without(UNTOLD), 32, ALONE, case);
 }
 
 /// Runs a case with a pair that holds nothing back, and a ring that knows both ends.
@@ -281,7 +283,7 @@ fn storage(hidden: &[&str], case: impl FnOnce(&mut Ring, &File, Sqe)) {
     };
     std::fs::remove_file(&path).unwrap();
     file.set_len(1 << 20).unwrap();
-    traced_where(without(&[UNTOLD, hidden].concat()), 512, |ring| {
+    traced_where(without(&[UNTOLD, hidden].concat()), 512, ALONE, |ring| {
         let addr = memory(8192).as_ptr().addr().next_multiple_of(4096) as u64;
         case(ring, &file, Sqe { addr, len: 4096, ..transfer(IORING_OP_WRITE, &file, 0) });
     });
@@ -697,7 +699,7 @@ cases![
             (32, 3, "FIONBIO with 0 posted; FIONBIO with 2 posted"),
             (1, 2, "FIONBIO with 0 posted; FIONBIO with 1 posted"),
         ] {
-            traced_where(only("FIONBIO"), entries, |ring| {
+            traced_where(only("FIONBIO"), entries, ALONE, |ring| {
                 let (listener, clients) = listener(waiting);
                 let tail = std::ptr::from_ref(ring.word(ring.params.cq_off.tail));
                 tell(SHOW_POSTED, tail.addr(), 0, 0);
@@ -751,7 +753,7 @@ cases![
         std::fs::write(directory.join("file"), "").unwrap();
         std::os::unix::fs::symlink("file", directory.join("link")).unwrap();
         // It looks (`poll`) whether anything was mounted meanwhile.
-        traced_where(without(&["poll"]), 32, |ring| {
+        traced_where(without(&["poll"]), 32, ALONE, |ring| {
             let path = |name| std::ffi::CString::new(directory.join(name).to_str().unwrap()).unwrap();
             let (file, link, new) = (path("file"), path("link"), path("new"));
             let how = |path, flags: i32, resolve| {
@@ -814,14 +816,14 @@ cases![
             eprintln!("skipped: the file system of the test does not tell what is in its cache (RWF_NOWAIT)");
         }
     },
-    work_that_the_call_does_needs_no_descriptor_of_its_own = traced_where(without(&[]), 32, |ring| {
+    work_that_the_call_does_needs_no_descriptor_of_its_own = traced_where(without(&[]), 32, ALONE, |ring| {
         let file = memory_file();
         let write = transfer(IORING_OP_WRITE, &file, 5);
         run(ring, "flags; pwritev2(1); pwritev2(1)", &[write]);
         run(ring, "pwritev2(1)", &[write]);
         run(ring, "preadv2(1); preadv2(1)", &[transfer(IORING_OP_READ, &file, 5)]);
     }),
-    work_for_another_thread_has_a_descriptor_of_its_own = traced_where(without(&[]), 32, |ring| {
+    work_for_another_thread_has_a_descriptor_of_its_own = traced_where(without(&[]), 32, ALONE, |ring| {
         let file = memory_file();
         submit(ring, "duplicate", &[Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 1) }], 0);
         ring.collect(1);
@@ -891,8 +893,7 @@ cases![
     }),
     // Other processes that use a ring have its descriptor, too, which stays readable until one of them has looked: who posts has
     // nobody to tell.
-    completions_that_are_shown_to_a_child_cost_nothing = traced(|_| {
-        let mut ring = Ring::new(Engine::User, 8, 0);
+    completions_that_are_shown_to_a_child_cost_nothing = traced_where(without(UNTOLD), 8, 0, |ring| {
         anyring_engine::frontend::show_readiness(ring.fd).unwrap();
         let (mut told, mut teller) = std::io::pipe().unwrap();
         let pid = child(|| {
@@ -906,12 +907,12 @@ cases![
         told.read_exact(&mut [0]).unwrap();
         ring.follow();
         ring.run(&[sqe(IORING_OP_NOP, 2)]);
-        run(&mut ring, "", &[sqe(IORING_OP_NOP, 3)]);
-        run(&mut ring, "", &[sqe(IORING_OP_NOP, 4)]);
+        run(ring, "", &[sqe(IORING_OP_NOP, 3)]);
+        run(ring, "", &[sqe(IORING_OP_NOP, 4)]);
         // SAFETY: our child.
         unsafe { libc::kill(pid, libc::SIGKILL) };
     }),
-    a_cancellation_by_descriptor_compares_no_other_files = traced_where(only("compare"), 32, |ring| {
+    a_cancellation_by_descriptor_compares_no_other_files = traced_where(only("compare"), 32, ALONE, |ring| {
         let sockets = [(); 8].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
         for (user_data, socket) in (1..).zip(&sockets) {
             ring.push(poll(socket, user_data));
