@@ -82,8 +82,8 @@ fn describe(pid: i32, number: i64, arguments: [u64; 6]) -> Option<String> {
         libc::SYS_kcmp => ("compare", None, none),
         libc::SYS_fcntl if b == libc::F_GETFL as u64 => ("flags", None, none),
         libc::SYS_fcntl if b == libc::F_DUPFD_CLOEXEC as u64 => ("duplicate", None, none),
-        libc::SYS_ioctl if b == libc::FIONBIO => ("FIONBIO", None, none),
-        libc::SYS_ioctl if b == libc::FIONREAD => ("FIONREAD", None, none),
+        libc::SYS_ioctl if b as u32 == linux_raw_sys::ioctl::FIONBIO => ("FIONBIO", None, none),
+        libc::SYS_ioctl if b as u32 == linux_raw_sys::ioctl::FIONREAD => ("FIONREAD", None, none),
         libc::SYS_ioctl => ("ioctl", Some(b), none),
         libc::SYS_getsockopt => {
             let name = match (b as i32, c as i32) {
