@@ -3,11 +3,12 @@
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 pub mod record;
-mod text;
+pub mod text;
 
 use std::ffi::{CStr, c_void};
 use std::net::{TcpListener, TcpStream};
 use std::num::NonZeroUsize;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
 
@@ -77,8 +78,6 @@ pub static SEEING: &dyn Host = &StdHost { sees_closes: true };
 /// Notes which operation comes to which result, in the file that the environment names.
 #[cfg(feature = "coverage")]
 fn note_results() {
-    use std::os::fd::AsRawFd;
-
     let path = std::env::var_os("ANYRING_COVERAGE").expect("ANYRING_COVERAGE names a file");
     let file = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(path);
     let file = file.expect("the file of ANYRING_COVERAGE");
@@ -219,11 +218,17 @@ impl Missing {
 
     /// `None` where the system has no such pages.
     pub fn new() -> Option<Missing> {
+        const USERFAULTFD_IOC_NEW: u64 = 0xaa00;
         const UFFDIO_API: u64 = 0xc018_aa3f;
         const UFFDIO_REGISTER: u64 = 0xc020_aa00;
         // SAFETY: a fresh mapping, and structures of integers that live through the calls.
         unsafe {
-            let userfault = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) as i32;
+            let mut userfault = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) as i32;
+            if userfault < 0 {
+                // A filter that refuses the call may leave its device (Linux 6.1).
+                let device = std::fs::File::options().read(true).write(true).open("/dev/userfaultfd").ok()?;
+                userfault = libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW, libc::O_CLOEXEC);
+            }
             if userfault < 0 {
                 return None;
             }
@@ -607,6 +612,35 @@ pub fn has_openat2() -> bool {
         skip("no openat2 (Linux before 5.6)");
     }
     has
+}
+
+/// Has this kernel `futex_waitv`? Old ones, emulators and some filters have not: waits on several futexes are absent then, and
+/// those on one cannot be told when they are queued. Counts what a test leaves out for it.
+pub fn has_futex_waitv() -> bool {
+    // SAFETY: names no futex at all.
+    let result = unsafe { libc::syscall(libc::SYS_futex_waitv, 0, 0, 0, 0, 0) };
+    let has = result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
+    if !has {
+        skip("no futex_waitv");
+    }
+    has
+}
+
+/// Does the engine tell any two files apart? It does not where `kcmp` is refused. Counts what a test leaves out for it.
+pub fn tells_files_apart() -> bool {
+    // SAFETY: compares a descriptor with itself, whether or not it is open.
+    let (result, error) = unsafe {
+        let pid = libc::getpid();
+        let result = libc::syscall(libc::SYS_kcmp, pid, pid, 0, 0, 0);
+        (result, std::io::Error::last_os_error().raw_os_error())
+    };
+    let compares = result >= 0 || error == Some(libc::EBADF);
+    if !compares {
+        skip(
+            "known fault: without kcmp the engine takes all eventfds for one file, and all timerfds, epoll instances, ...",
+        );
+    }
+    compares
 }
 
 /// Does the test run as root? Counts it as skipped where it does not.

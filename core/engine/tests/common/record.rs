@@ -118,6 +118,18 @@ fn read(text: &str) -> Page {
     page
 }
 
+/// All tests that the record of this version has answers of.
+pub fn tests() -> Vec<String> {
+    let pages =
+        fs::read_dir(records().join(version().to_string())).expect("a directory for each version").flatten();
+    let of_page = |page: fs::DirEntry| {
+        let module = page.path().file_stem().unwrap().to_str().unwrap().to_owned();
+        let tests = read(&fs::read_to_string(page.path()).unwrap()).into_keys();
+        tests.map(move |test| format!("{module}::{test}"))
+    };
+    pages.flat_map(of_page).collect()
+}
+
 fn write(page: &Page) -> String {
     let mut all = String::new();
     for (test, entries) in page {
@@ -188,6 +200,11 @@ impl Drop for Comparisons {
             std::process::abort();
         }
     }
+}
+
+/// Passes over an entry: the test has said why it leaves this comparison out.
+pub fn leave_out() {
+    COMPARISONS.with_borrow_mut(|comparisons| comparisons.get_or_insert_with(Comparisons::new).done += 1);
 }
 
 /// Compares an answer of the user engine with what the kernel answered, or answers now. `Err` says how they differ.

@@ -147,13 +147,14 @@ fn buffer_rings() {
     both(|engine| {
         let mut answers = Vec::new();
         for flags in 0..5 {
-            for ring_addr in [0, 8, page, page + 8, 1 << 46] {
+            let addresses = [0, 8, page, page + 8, 1 << 46];
+            for (ring_addr, name) in addresses.into_iter().zip(["0", "8", "page", "page + 8", "1 << 46"]) {
                 for ring_entries in [0, 1, 3, 8, 32768, 65536, 1 << 31] {
                     let ring = Ring::new(engine, 4, 0);
                     let request = io_uring_buf_reg { ring_addr, ring_entries, bgid: 7, flags, resv: [0; 3] };
                     let argument = (&raw const request).cast();
                     let twice = [(); 2].map(|()| ring.register(Code::IORING_REGISTER_PBUF_RING, argument, 1));
-                    answers.push((flags, ring_addr, ring_entries, twice[0], twice[1]));
+                    answers.push((flags, Case(name.to_owned()), ring_entries, twice[0], twice[1]));
                 }
             }
         }

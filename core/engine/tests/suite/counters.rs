@@ -1,4 +1,4 @@
-//! The process's counters. A test program of its own: they count the rings of all its threads.
+//! The process's counters: they count the rings of all its threads.
 
 use crate::common::*;
 use anyring_engine::frontend;

@@ -1,4 +1,4 @@
-//! `fork` with live rings. A test program of its own: the child has one thread.
+//! `fork` with live rings. The child has one thread.
 
 use std::sync::LazyLock;
 

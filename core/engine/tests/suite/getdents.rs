@@ -5,7 +5,6 @@ use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::common::*;
 use anyring_engine::abi::Sqe;
@@ -168,15 +167,8 @@ fn reads_what_the_system_call_reads() {
     }
 }
 
-/// A child has every descriptor of its parent, and so keeps the mounts busy that other tests are about to end.
-fn without_other_children() -> MutexGuard<'static, ()> {
-    static CHILDREN: Mutex<()> = Mutex::new(());
-    CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[test]
 fn reads_an_overlay() {
-    let _no_children = without_other_children();
     let base = Directory::below(Path::new("/dev/shm"));
     let at = |name: &str| base.0.join(name);
     for name in ["lower", "upper", "work", "merged"] {
@@ -462,7 +454,6 @@ fn a_number_that_another_directory_got() {
 /// position is what it was.
 #[test]
 fn without_the_right_to_open_it() {
-    let _alone = without_other_children();
     let files = Directory::with(300);
     let fd = directory(&files.0);
     let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o000);
@@ -485,7 +476,6 @@ fn without_the_right_to_open_it() {
 
 #[test]
 fn parent_and_child_read_on() {
-    let _alone = without_other_children();
     let files = Directory::with(300);
     let fd = directory(&files.0);
     let (mut ring, mut buffer) = (Ring::new(Engine::User, 4, 0), [0; 512]);

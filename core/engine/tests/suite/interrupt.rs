@@ -5,7 +5,6 @@ use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::common::*;
@@ -16,13 +15,6 @@ const LINK: u8 = 1 << 2;
 const ASYNC: u8 = 1 << 4;
 /// What the kernel's own errno for an interrupted call is, which it tells programs of some operations.
 const ERESTARTSYS: i32 = 512;
-
-static ALONE: Mutex<()> = Mutex::new(());
-
-/// The threads of this process, and its signals, are one test's.
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -162,7 +154,6 @@ fn each_blocking(name: &str, mut body: impl FnMut(&str, Sqe)) {
 
 #[test]
 fn cancellation_ends_it() {
-    let _alone = alone();
     both(|engine| {
         each_blocking("cancelled", |name, sqe| {
             let mut ring = Ring::new(engine, 4, 0);
@@ -191,7 +182,6 @@ fn cancellation_ends_it() {
 
 #[test]
 fn synchronous_cancellation_waits_for_the_end() {
-    let _alone = alone();
     both(|engine| {
         each_blocking("cancelled-at-once", |name, sqe| {
             let mut ring = Ring::new(engine, 4, 0);
@@ -244,7 +234,6 @@ fn begun_with_timeout(engine: Engine, sqe: Sqe, time: &[i64; 2]) -> [i32; 2] {
 
 #[test]
 fn link_timeout_ends_it() {
-    let _alone = alone();
     let time = [0, 50_000_000];
     let place = Place::new("out-of-time");
     both(|engine| {
@@ -263,7 +252,6 @@ fn link_timeout_ends_it() {
 
 #[test]
 fn end_of_the_ring_ends_it() {
-    let _alone = alone();
     both(|engine| {
         let ((from, into), (_b, to)) = (pipe(), pipe());
         let mut ring = Ring::new(engine, 4, 0);
@@ -280,7 +268,6 @@ fn end_of_the_ring_ends_it() {
 
 #[test]
 fn whenever_it_comes() {
-    let _alone = alone();
     let mut ring = Ring::new(Engine::User, 4, 0);
     let ((from, _a), (_b, to)) = (pipe(), pipe());
     for round in 0..3000 {
@@ -300,7 +287,6 @@ fn whenever_it_comes() {
 
 #[test]
 fn others_are_left_alone() {
-    let _alone = alone();
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);
         let ((from, _a), (other, into), (_b, to)) = (pipe(), pipe(), pipe());
@@ -319,7 +305,6 @@ fn others_are_left_alone() {
 
 #[test]
 fn those_of_other_rings_are_left_alone() {
-    let _alone = alone();
     both(|engine| {
         let mut rings = [(); 3].map(|()| Ring::new(engine, 8, 0));
         let (pipes, (_b, to)) = ([(); 3].map(|()| pipe()), pipe());
@@ -362,7 +347,6 @@ extern "C" fn nothing(_signal: i32) {}
 
 #[test]
 fn a_program_that_takes_the_signal_is_not_killed() {
-    let _alone = alone();
     let pid = child(|| {
         let ((from, _a), (_b, to)) = (pipe(), pipe());
         let mut ring = Ring::new(Engine::User, 4, 0);
@@ -392,7 +376,6 @@ fn a_program_that_takes_the_signal_is_not_killed() {
 
 #[test]
 fn a_program_that_waits_for_the_signal_gets_it() {
-    let _alone = alone();
     let pid = child(|| {
         let ((from, _a), (_b, to)) = (pipe(), pipe());
         let mut ring = Ring::new(Engine::User, 4, 0);
@@ -448,7 +431,6 @@ impl Seen {
 
 #[test]
 fn a_fifo_is_opened_once() {
-    let _alone = alone();
     let place = Place::new("opened-once");
     both(|engine| {
         let mut seen = Vec::new();
@@ -481,7 +463,6 @@ fn a_fifo_is_opened_once() {
 
 #[test]
 fn many_wait_at_once() {
-    let _alone = alone();
     const MANY: u64 = 1100;
     // SAFETY: limits of this process.
     unsafe {
@@ -545,7 +526,6 @@ fn with_threads(engine: Engine, user: u32, threads: u64, splices: u64) -> i32 {
 
 #[test]
 fn without_threads_the_caller_does_what_is_slow() {
-    let _alone = alone();
     if !is_root() {
         return;
     }
@@ -570,7 +550,6 @@ fn without_threads_the_caller_does_what_is_slow() {
 
 #[test]
 fn without_threads_requests_wait_or_end() {
-    let _alone = alone();
     if !is_root() {
         return;
     }

@@ -1,6 +1,6 @@
 //! Closing a connection that lingers (`SO_LINGER`) with data on their way: it waits for those, and nobody else does.
 //!
-//! A program of its own: its host sees every close, so the engine may note that a socket does not linger.
+//! Its host sees every close, so the engine may note that a socket does not linger.
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};

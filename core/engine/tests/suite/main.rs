@@ -47,6 +47,7 @@ mod pool;
 mod processes;
 mod reactor;
 mod ready_before;
+mod records;
 mod refusals;
 mod registered;
 mod ring_memory;

@@ -1,10 +1,9 @@
 //! When the reactor drives a ring, when it leaves that to the callers, and what is registered in a ring's epoll
-//! instance. A program of its own: the tests look at every epoll instance of the process.
+//! instance. The tests look at every epoll instance of the process.
 
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Mutex;
 
 use crate::common::*;
 use anyring_engine::abi::Sqe;
@@ -13,9 +12,6 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 const DEFERRING: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
-
-/// One ring at a time.
-static ALONE: Mutex<()> = Mutex::new(());
 
 /// Is any ring's epoll instance in another one, which is the reactor's?
 fn reactor_drives() -> bool {
@@ -83,7 +79,6 @@ fn has_sq_thread() -> bool {
 /// The reactor had gone to sleep for good, for it drove the ring.
 #[test]
 fn what_still_waits_when_a_caller_leaves_is_driven_again() {
-    let _alone = ALONE.lock().unwrap();
     let mut ring = Ring::new(Engine::User, 8, 0);
     let (mut peer, socket) = UnixStream::pair().unwrap();
     let (mut other_peer, other) = UnixStream::pair().unwrap();
@@ -111,7 +106,6 @@ fn what_still_waits_when_a_caller_leaves_is_driven_again() {
 /// registered for a file that is gone.
 #[test]
 fn a_sleeping_reactor_that_takes_a_ring_over_looks_at_numbers_again() {
-    let _alone = ALONE.lock().unwrap();
     let mut ring = Ring::new(Engine::User, 8, 0);
     // SAFETY: touches no memory.
     let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
@@ -154,7 +148,6 @@ fn a_sleeping_reactor_that_takes_a_ring_over_looks_at_numbers_again() {
 fn a_look_takes_no_wake_up_away() {
     const RESCUE: u64 = 9;
     static RESCUE_AFTER: [i64; 2] = [20, 0];
-    let _alone = ALONE.lock().unwrap();
     for _ in 0..50 {
         let mut ring = Ring::new(Engine::User, 8, 0);
         let (_peer, socket) = UnixStream::pair().unwrap();
@@ -183,7 +176,6 @@ fn a_look_takes_no_wake_up_away() {
 /// Every event would wake the reactor as well, only to find that somebody was there before.
 #[test]
 fn who_comes_for_completions_takes_the_ring_back_even_without_sleeping() {
-    let _alone = ALONE.lock().unwrap();
     let mut ring = Ring::new(Engine::User, 8, 0);
     let (mut peer, socket) = UnixStream::pair().unwrap();
     let mut buffer = [0; 8];
@@ -302,7 +294,6 @@ fn connections_that_others_have_are_taken_out() {
 /// ring, so the worker has to find somebody who drives.
 #[test]
 fn what_a_worker_issues_is_driven() {
-    let _alone = ALONE.lock().unwrap();
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);
         let (from, mut source) = std::io::pipe().unwrap();
@@ -377,7 +368,6 @@ fn register_file(ring: &mut Ring, fd: i32) {
 /// Whatever a ring was doing when nobody saw its close, and though no other ring is made: it ends.
 #[test]
 fn closes_that_nobody_sees_are_heard_of() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // In a child each: the parent has a reactor, perhaps.
     let alone = |body: &dyn Fn(Engine)| {
         let pid = child(|| {
@@ -419,7 +409,6 @@ fn closes_that_nobody_sees_are_heard_of() {
 /// The watch may be made after the reactor.
 #[test]
 fn a_reactor_listens_to_a_later_watch() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let pid = child(|| {
         let mut told = Ring::told(8, 0);
         let (other, _peer) = UnixStream::pair().unwrap();
@@ -438,7 +427,6 @@ fn a_reactor_listens_to_a_later_watch() {
 #[test]
 fn more_rings_than_the_reactor_can_drive_wait_for_the_same_file() {
     const RINGS: usize = 520;
-    let _alone = ALONE.lock().unwrap_or_else(|poison| poison.into_inner());
     let child = child(|| {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: writes and reads a structure of ours.

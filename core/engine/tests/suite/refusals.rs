@@ -183,16 +183,19 @@ fn writes_from_registered_buffers() {
 
 #[test]
 fn one_field_at_a_time() {
-    both(|engine| {
-        let mut ops = Vec::new();
-        let memory = Box::new([0u64; 512]);
-        // Not at the beginning of a page.
-        let address = (memory.as_ptr() as u64 | 64) + 8;
-        let present = |code: &u8| ops::lookup(*code).caps.has(Caps::PRESENT);
-        for code in (0..ops::COUNT as u8).filter(present) {
-            // Would wait for what never comes.
-            let waits = |name: &str| code == Op::IORING_OP_POLL_ADD as u8 && name.starts_with("flag");
-            let op = ops::lookup(code).name;
+    let memory = Box::new([0u64; 512]);
+    // Not at the beginning of a page.
+    let address = (memory.as_ptr() as u64 | 64) + 8;
+    let present = |code: &u8| ops::lookup(*code).caps.has(Caps::PRESENT);
+    for code in (0..ops::COUNT as u8).filter(present) {
+        if code == Op::IORING_OP_FUTEX_WAITV as u8 && !has_futex_waitv() {
+            record::leave_out();
+            continue;
+        }
+        // Would wait for what never comes.
+        let waits = |name: &str| code == Op::IORING_OP_POLL_ADD as u8 && name.starts_with("flag");
+        let op = ops::lookup(code).name;
+        both(|engine| {
             let answers = CHANGES.iter().filter(|(name, _)| !waits(name)).map(|(name, change)| {
                 let of_descriptors = descriptors(code).into_iter().map(|(fd, _file)| {
                     let mut sqe = base(code, fd);
@@ -202,8 +205,7 @@ fn one_field_at_a_time() {
                 });
                 (Case((*name).to_owned()), of_descriptors.collect::<Vec<_>>())
             });
-            ops.push((op, by_outcome(answers)));
-        }
-        ops
-    });
+            (op, by_outcome(answers))
+        });
+    }
 }

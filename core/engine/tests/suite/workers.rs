@@ -2,16 +2,12 @@
 
 use std::ffi::CString;
 use std::fs;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
 use anyring_engine::abi::Sqe;
 use io_uring_op::*;
 use io_uring_register_op as Code;
-
-/// Workers are the whole process's.
-static ALONE: Mutex<()> = Mutex::new(());
 
 fn bind<T>(ring: &Ring, set: *const T, length: u32) -> i32 {
     ring.register(Code::IORING_REGISTER_IOWQ_AFF, set.cast(), length)
@@ -23,7 +19,6 @@ fn release(ring: &Ring) -> i32 {
 
 #[test]
 fn errors() {
-    let _alone = ALONE.lock().unwrap();
     both(|engine| {
         let ring = Ring::new(engine, 4, 0);
         let long = [1u64; 1];
@@ -83,7 +78,6 @@ fn opens_where(ring: &mut Ring, path: &CString, expected: impl Fn(&str) -> bool)
 
 #[test]
 fn workers_run_where_they_are_told() {
-    let _alone = ALONE.lock().unwrap();
     // SAFETY: integers only, and a set of ours.
     let cpus = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
@@ -111,7 +105,6 @@ fn workers_run_where_they_are_told() {
 
 #[test]
 fn limits_are_told_and_kept() {
-    let _alone = ALONE.lock().unwrap();
     both(|engine| {
         let ring = Ring::new(engine, 4, 0);
         let mut limits = [3u32, 5];
