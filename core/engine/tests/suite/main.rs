@@ -59,6 +59,7 @@ mod slots;
 mod slow_start;
 mod submission;
 mod support;
+mod system_calls;
 mod tagged_addresses;
 mod timeouts;
 mod timestamps;

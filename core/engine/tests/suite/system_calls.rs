@@ -5,9 +5,6 @@
 //! submit: `run(ring, "wait; recv(64)", &[receive(&other, 64)])`.
 #![cfg(not(anyring_sanitizer))]
 
-mod arch;
-mod common;
-
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -20,8 +17,8 @@ use anyring_engine::abi::{
     IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_DRAIN, IOSQE_IO_LINK, Sqe, names,
 };
 use anyring_engine::request::version::{self, Version};
-use arch::Stopped;
-use common::*;
+use crate::arch::Stopped;
+use crate::common::*;
 use io_uring_op::*;
 
 /// A call that nobody else makes: a case tells its tracer one of the three values below by it, and what belongs to that.
