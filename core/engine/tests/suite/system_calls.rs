@@ -13,12 +13,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::panic::Location;
 
+use crate::arch::Stopped;
+use crate::common::*;
 use anyring_engine::abi::{
     IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_DRAIN, IOSQE_IO_LINK, Sqe, names,
 };
 use anyring_engine::request::version::{self, Version};
-use crate::arch::Stopped;
-use crate::common::*;
 use io_uring_op::*;
 
 /// A call that nobody else makes: a case tells its tracer one of the three values below by it, and what belongs to that.
