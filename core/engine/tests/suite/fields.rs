@@ -15,6 +15,8 @@ use io_uring_op::*;
 use io_uring_register_op as Code;
 
 static SERIAL: AtomicU32 = AtomicU32::new(0);
+/// One more than the last operation.
+const LAST: u8 = io_uring_op::IORING_OP_LAST as u8;
 const FIXED: u8 = 1 << 0;
 const ASYNC: u8 = 1 << 4;
 const SELECT: u8 = 1 << 5;
@@ -24,7 +26,9 @@ struct World {
     ring: Ring,
     directory: std::path::PathBuf,
     memory: *mut u8,
+    /// A file in memory, which is of the same kind on every machine; and the directory's `file`.
     file: File,
+    named: File,
     pipe: [OwnedFd; 2],
     other_pipe: [OwnedFd; 2],
     streams: (UnixStream, UnixStream),
@@ -91,9 +95,13 @@ fn fresh_directory() -> std::path::PathBuf {
 impl World {
     fn new(engine: Engine) -> World {
         let directory = fresh_directory();
-        let mut file =
+        let named =
             File::options().read(true).write(true).create_new(true).open(directory.join("file")).unwrap();
-        file.write_all(&[b'x'; 8192]).unwrap();
+        // SAFETY: makes a descriptor.
+        let file = File::from(owned(unsafe { libc::memfd_create(c"fields".as_ptr(), libc::MFD_CLOEXEC) }));
+        for mut file in [&file, &named] {
+            file.write_all(&[b'x'; 8192]).unwrap();
+        }
         // SAFETY: plain calls that make descriptors and memory of ours.
         let (memory, fresh, epoll, event, spare) = unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -126,6 +134,7 @@ impl World {
             directory,
             memory,
             file,
+            named,
             pipe,
             other_pipe: self::pipe(),
             streams,
@@ -188,7 +197,7 @@ impl World {
         let file = self.file.as_raw_fd();
         let stream = self.streams.0.as_raw_fd();
         let here = libc::AT_FDCWD;
-        let known: io_uring_op = if code < io_uring_op::IORING_OP_LAST as u8 {
+        let known: io_uring_op = if code < LAST {
             // SAFETY: a number below the last is one of them.
             unsafe { std::mem::transmute::<u32, io_uring_op>(u32::from(code)) }
         } else {
@@ -272,7 +281,8 @@ impl World {
             }
             IORING_OP_MSG_RING => Sqe { fd: self.ring.fd, len: 5, off: 6, ..base },
             IORING_OP_FSETXATTR | IORING_OP_FGETXATTR => {
-                Sqe { fd: file, addr: self.name(0, "user.test"), off: self.name(1, "value"), len: 5, ..base }
+                let fd = self.named.as_raw_fd();
+                Sqe { fd, addr: self.name(0, "user.test"), off: self.name(1, "value"), len: 5, ..base }
             }
             IORING_OP_SETXATTR | IORING_OP_GETXATTR => Sqe {
                 addr: self.name(0, "user.test"),
@@ -372,7 +382,7 @@ type Change = (String, Box<dyn Fn(&mut Sqe)>);
 
 fn changes() -> Vec<Change> {
     let mut all: Vec<Change> = vec![("nothing".into(), Box::new(|_| {}))];
-    for value in [1u16, 4, 16, 1 << 13, 2 << 13, 3 << 13 | 7, 4 << 13, 8] {
+    for value in [1u16, 4, 16, 2 << 13, 3 << 13 | 7, 4 << 13, 8] {
         all.push((format!("ioprio {value:#x}"), Box::new(move |sqe| sqe.ioprio |= value)));
     }
     for value in [0, 1u64, 1 << 32, u64::MAX, 1 << 63] {
@@ -440,9 +450,9 @@ fn is_known_to_differ(code: u8, request: &Sqe) -> bool {
 }
 
 /// What comes of the changes to one operation's request, those together from which the same comes.
-fn outcomes(engine: Engine, code: u8, limit_ms: i64) -> Vec<(Outcome, Vec<Case>)> {
+fn outcomes(engine: Engine, code: u8, limit_ms: i64, changes: Vec<Change>) -> Vec<(Outcome, Vec<Case>)> {
     let (mut all, mut waiting) = (Vec::new(), Vec::new());
-    for (name, change) in changes() {
+    for (name, change) in changes {
         let mut world = World::new(engine);
         let mut request = world.request(code);
         change(&mut request);
@@ -462,6 +472,11 @@ fn outcomes(engine: Engine, code: u8, limit_ms: i64) -> Vec<(Outcome, Vec<Case>)
 
 /// Every field of these operations.
 fn sweep(codes: std::ops::Range<u8>) {
+    sweep_with(codes, changes);
+}
+
+/// These changes to the requests of these operations.
+fn sweep_with(codes: std::ops::Range<u8>, changes: fn() -> Vec<Change>) {
     if !allow_many_files() {
         return skip("too few files may be open (ulimit -n)");
     }
@@ -471,7 +486,15 @@ fn sweep(codes: std::ops::Range<u8>) {
             record::leave_out();
             continue;
         }
-        both_in_time(|engine, limit_ms| (op, outcomes(engine, code, limit_ms)));
+        both_in_time(|engine, limit_ms| (op, outcomes(engine, code, limit_ms, changes())));
+    }
+}
+
+/// To some operations this is the class of real time.
+#[test]
+fn a_priority_that_takes_rights() {
+    if is_root() {
+        sweep_with(0..LAST, || vec![("ioprio 0x2000".to_owned(), Box::new(|sqe| sqe.ioprio |= 1 << 13))]);
     }
 }
 
@@ -492,5 +515,5 @@ fn operations_on_directories_and_attributes() {
 
 #[test]
 fn operations_that_came_last_and_none() {
-    sweep(IORING_OP_SEND_ZC as u8..io_uring_op::IORING_OP_LAST as u8 + 3);
+    sweep(IORING_OP_SEND_ZC as u8..LAST + 3);
 }

@@ -46,6 +46,20 @@ impl Drop for File {
     }
 }
 
+/// A regular file, which is of the same kind on every machine.
+fn memory() -> File {
+    // SAFETY: a new descriptor.
+    File(unsafe { libc::memfd_create(c"refused".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) })
+}
+
+/// Such a file that does not grow: to give it room for as many bytes as an address is high would take all memory.
+fn sealed_memory() -> File {
+    let file = memory();
+    // SAFETY: a descriptor of ours.
+    assert_eq!(unsafe { libc::fcntl(file.0, libc::F_ADD_SEALS, libc::F_SEAL_GROW) }, 0);
+    file
+}
+
 fn open(path: &std::ffi::CStr, flags: i32) -> File {
     // SAFETY: a path.
     let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, 0o600) };
@@ -69,7 +83,8 @@ fn descriptors(code: u8) -> Vec<(i32, Option<File>)> {
     if all.len() == 1 {
         // The null device takes any command.
         let first = usize::from(is(Op::IORING_OP_URING_CMD));
-        let kinds = [open(c"/dev/null", libc::O_RDWR), open(c"/tmp", libc::O_TMPFILE | libc::O_RDWR)];
+        let regular = if is(Op::IORING_OP_FALLOCATE) { sealed_memory() } else { memory() };
+        let kinds = [open(c"/dev/null", libc::O_RDWR), regular];
         all.extend(kinds.into_iter().skip(first).map(|file| (file.0, Some(file))));
     }
     all
@@ -117,7 +132,7 @@ fn what_one_field_does_not_bring_about() {
         // SAFETY: writes two descriptors.
         assert_eq!(0, unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr()) });
         let [socket, peer] = ends.map(File);
-        let file = open(c"/tmp", libc::O_TMPFILE | libc::O_RDWR);
+        let file = memory();
         let numbers = [-1i32; 8];
         let mut cases = Vec::new();
         let mut case = |code, fd, change: &dyn Fn(&mut Sqe)| {
@@ -158,7 +173,7 @@ fn what_one_field_does_not_bring_about() {
 #[test]
 fn writes_from_registered_buffers() {
     both(|engine| {
-        let file = open(c"/tmp", libc::O_TMPFILE | libc::O_RDWR);
+        let file = memory();
         let mut memory = *b"from a registered buffer";
         let length = memory.len();
         let mut ring = Ring::new(engine, 4, 0);

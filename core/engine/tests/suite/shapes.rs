@@ -587,7 +587,12 @@ fn one_bit_at_a_time(base: Sqe, length_bits: std::ops::Range<u32>) -> Vec<(Strin
     // Without provided buffers BUNDLE is refused here (docs/differences.md).
     let bundles = base.opcode == IORING_OP_SEND as u8;
     add("ioprio", 0..4, &|bit| Sqe { ioprio: base.ioprio ^ bit as u16, ..base });
-    add("ioprio", if bundles { 5 } else { 4 }..16, &|bit| Sqe { ioprio: base.ioprio ^ bit as u16, ..base });
+    add("ioprio", if bundles { 5 } else { 4 }..13, &|bit| Sqe { ioprio: base.ioprio ^ bit as u16, ..base });
+    // To others it is the class of real time, which takes rights.
+    if base.opcode >= IORING_OP_SENDMSG as u8 {
+        add("ioprio", 13..14, &|bit| Sqe { ioprio: base.ioprio ^ bit as u16, ..base });
+    }
+    add("ioprio", 14..16, &|bit| Sqe { ioprio: base.ioprio ^ bit as u16, ..base });
     add("off", 0..64, &|bit| Sqe { off: base.off ^ bit, ..base });
     add("len", length_bits, &|bit| Sqe { len: base.len ^ bit as u32, ..base });
     // Not MSG_ERRQUEUE: the kernel waits there or not, as the acknowledgement comes. Nor that of 32-bit programs.
