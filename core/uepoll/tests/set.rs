@@ -400,7 +400,7 @@ fn files_are_closed_with_events_pending() {
                 && error.kind() != std::io::ErrorKind::ConnectionReset
             {
                 assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
-                assert!(start.elapsed() < Duration::from_secs(5), "the file is still open");
+                assert!(start.elapsed() < Duration::from_secs(120), "the file is still open");
                 thread::yield_now();
             }
         }
@@ -440,7 +440,7 @@ fn a_file_is_told_once_in_a_look() {
         thread::yield_now();
         drop(theirs);
         let mut out = [Event::default(); 8];
-        assert_eq!(take(set, &mut out, 5_000_000_000), 1, "{out:?}");
+        assert_eq!(take(set, &mut out, 120_000_000_000), 1, "{out:?}");
         assert_eq!(out[0].events & IN, IN);
     });
 }
@@ -459,7 +459,7 @@ fn many_files_and_little_room() {
             let mut seen = [0; 200];
             while seen.contains(&0) {
                 let mut out = [Event::default(); 7];
-                let count = take(set, &mut out, 5_000_000_000);
+                let count = take(set, &mut out, 120_000_000_000);
                 assert_ne!(count, 0, "events are missing: {seen:?}");
                 for event in &out[..count] {
                     assert_eq!(event.events, IN);

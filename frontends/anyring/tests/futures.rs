@@ -236,7 +236,7 @@ fn what_nobody_waits_for_is_closed() {
             // In a place of the table, which nobody but the driver can empty, and the driver sleeps.
             finish(ring.register_files(4)).unwrap();
             let mut client = TcpStream::connect(address).unwrap();
-            client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            client.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
             let (accepted, _) = finish(ring.submit(op::accept(&listener))).unwrap().unwrap();
             let fixed = finish(ring.register_file(&accepted)).unwrap();
             drop(accepted);

@@ -228,7 +228,7 @@ mod tests {
         let outcome = outcome.expect("a shell that begins within half a minute");
         assert_eq!(outcome.end, End::Hang);
         let sleeper: i32 = String::from_utf8(outcome.stdout).unwrap().trim().parse().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(120);
         // SAFETY: no signal is sent.
         while unsafe { libc::kill(sleeper, 0) } == 0 && !is_zombie(sleeper) {
             assert!(Instant::now() < deadline, "still there");

@@ -25,7 +25,7 @@ fn run(
     mode: Mode<'_>,
     wrapped_by: &[&str],
 ) -> (Output, Vec<Entry>) {
-    const SECONDS: &str = "60";
+    const SECONDS: &str = "240";
     let file = SharedFile::new(c"plan", bytes(mode, ROOM)).unwrap();
     // SAFETY: fresh memory, which is unmapped behind the plan.
     let plan = unsafe {

@@ -224,7 +224,7 @@ fn the_kernels_engine_below_ours() {
 fn signals_interrupt_waits_that_are_passed_on() {
     for name in ["signals", "signals-libc"] {
         let program = built(name);
-        let script = format!("ANYRING_ENGINE=kernel exec timeout -s KILL 30 '{}'", program.display());
+        let script = format!("ANYRING_ENGINE=kernel exec timeout -s KILL 240 '{}'", program.display());
         let mut command = std::process::Command::new(support::anyring());
         let output = command.args(["run", "--engine", "user", "sh", "-c", &script]).output().unwrap();
         let native = std::process::Command::new(&program).output().unwrap();

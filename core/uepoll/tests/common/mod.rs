@@ -66,7 +66,7 @@ pub fn pair() -> (UnixStream, UnixStream) {
 /// The next event, which must come.
 pub fn next(set: &Set) -> Event {
     let mut out = [Event::default()];
-    assert_eq!(take(set, &mut out, 5_000_000_000), 1, "no event came");
+    assert_eq!(take(set, &mut out, 120_000_000_000), 1, "no event came");
     out[0]
 }
 

@@ -398,7 +398,7 @@ fn fuse_that_is_slow() {
             let (done, watched) = std::sync::mpsc::channel::<()>();
             let late = server.clone();
             let watch = std::thread::spawn(move || {
-                let hangs = watched.recv_timeout(Duration::from_secs(20)) == Err(RecvTimeoutError::Timeout);
+                let hangs = watched.recv_timeout(Duration::from_secs(120)) == Err(RecvTimeoutError::Timeout);
                 late.release();
                 hangs
             });

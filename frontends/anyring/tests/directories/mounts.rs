@@ -82,7 +82,7 @@ impl Mount {
 
     /// Is it let go of as soon as the program is done with it?
     pub fn unmounts(&self) -> bool {
-        let (target, deadline) = (text(&self.at), Instant::now() + Duration::from_secs(20));
+        let (target, deadline) = (text(&self.at), Instant::now() + Duration::from_secs(120));
         // SAFETY: a string of ours.
         while unsafe { libc::umount2(target.as_ptr(), 0) } != 0 {
             if Instant::now() > deadline {

@@ -242,6 +242,9 @@ static void polled(int count) {
         unsigned head = __atomic_load_n(SQ(&ring, head), __ATOMIC_ACQUIRE);
         if (queued < count && *SQ(&ring, tail) - head < ring.params.sq_entries)
             ring_entry(&ring, IORING_OP_NOP, ++queued);
+        else if (!ring_peek(&ring))
+            /* On a busy machine, the kernel's thread may need this processor. */
+            usleep(20);
         for (; ring_peek(&ring); reaped++) ring_seen(&ring);
         __atomic_thread_fence(__ATOMIC_SEQ_CST);
         if (__atomic_load_n(SQ(&ring, flags), __ATOMIC_RELAXED) & IORING_SQ_NEED_WAKEUP)
