@@ -13,6 +13,8 @@ pub mod differential;
 mod oracle;
 pub mod refusals;
 mod report;
+pub mod ring;
+pub mod rng;
 mod run;
 mod source;
 mod traced;

@@ -1,7 +1,7 @@
 //! A short run of concurrent programs, always the same ones.
 
 use anyring_conformance::concurrent::{Options, Which, run_many};
-use anyring_conformance::differential::ring::{Engine, kernel_available};
+use anyring_conformance::ring::{Engine, kernel_available};
 
 fn good_on(engine: Engine) {
     let options = Options {
@@ -11,7 +11,7 @@ fn good_on(engine: Engine) {
         one: None,
         times: 1,
         engine: Which::Both,
-        time: Some(20),
+        batch: 200,
         jobs: None,
         without: vec![],
         patience: 30,

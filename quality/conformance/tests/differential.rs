@@ -1,6 +1,7 @@
 //! A short run of the differential fuzzer, always the same programs.
 
-use anyring_conformance::differential::{Options, hostile, ring, run_many};
+use anyring_conformance::differential::{Options, hostile, run_many};
+use anyring_conformance::ring;
 
 fn options(programs: u64, time: Option<u64>) -> Options {
     Options {

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use super::generate;
 use super::program::Program;
 use super::progress::{self, Page};
-use super::ring::{self, Engine};
-use super::rng::program_seed;
 use super::run::{Arenas, Difference, Times, run};
 use super::timing;
+use crate::ring::{self, Engine};
+use crate::rng::program_seed;
 
 /// A program that makes no progress for so long hangs. An `fsync` behind gigabytes that somebody else
 /// wrote takes many seconds, and a busy machine starts the kernel's workers late.

@@ -30,7 +30,7 @@ use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, io_uring_op
 use super::explain::{self, Case, explanation};
 use super::generate::sqe_flags::{DRAIN, SKIP};
 use super::program::{Fd, Program, Sqe, Value};
-use super::ring::Cqe;
+use crate::ring::Cqe;
 
 /// Marks a result as "a descriptor".
 const SOME_FD: i32 = i32::MAX;

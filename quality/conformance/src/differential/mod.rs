@@ -16,8 +16,6 @@ pub mod hostile;
 pub mod operations;
 pub mod program;
 pub mod progress;
-pub mod ring;
-pub mod rng;
 pub mod run;
 pub mod shrink;
 pub mod side;
@@ -37,8 +35,10 @@ use child::{Finding, Lost, Range, counter_of, decode, run_alone, run_range, scra
 use explain::EXPLANATIONS;
 use program::Program;
 use progress::Page;
-use rng::program_seed;
 use run::Difference;
+
+use crate::ring;
+use crate::rng::program_seed;
 
 /// Programs that one child runs.
 const BATCH: u64 = 250;
@@ -59,7 +59,7 @@ pub struct Options {
     #[arg(long, default_value_t = 0)]
     pub first: u64,
     /// Run the one program of this seed, as a report printed it
-    #[arg(long, value_parser = seed)]
+    #[arg(long, value_parser = crate::rng::seed)]
     pub program_seed: Option<u64>,
     /// Stop after so many seconds
     #[arg(long, value_name = "SECONDS")]
@@ -82,17 +82,6 @@ pub struct Options {
     /// Print programs as they are generated, without making them smaller
     #[arg(long)]
     pub no_shrink: bool,
-}
-
-/// Reads a seed, decimal or not.
-///
-/// # Errors
-/// It is none.
-pub fn seed(text: &str) -> Result<u64, std::num::ParseIntError> {
-    match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
-    }
 }
 
 /// Differences that are known and wait for somebody to look into them: not counted against a run.

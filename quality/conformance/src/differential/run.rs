@@ -14,9 +14,9 @@ use super::explain;
 use super::generate::sqe_flags::{ASYNC, SKIP};
 use super::program::*;
 use super::progress;
-use super::ring::{self, Engine};
 use super::side::{Arena, Side};
 use super::world::Place;
+use crate::ring::{self, Engine};
 
 /// `IORING_REGISTER_SYNC_CANCEL`.
 const SYNC_CANCEL: u32 = 24;
@@ -328,7 +328,7 @@ impl Run<'_> {
     fn compare_words(&mut self) -> Outcome {
         let seen = self.both(|side| {
             let ring = side.ring();
-            let cqes: Vec<ring::Cqe> = (0..ring.cq_ready()).map(|nth| ring.peek(nth)).collect();
+            let cqes: Vec<ring::Cqe> = (0..ring.ready()).map(|nth| ring.peek(nth)).collect();
             let (sq, cq) = (ring.params.sq_off, ring.params.cq_off);
             let words = [sq.head, sq.flags, sq.dropped, cq.overflow];
             (cqes, words.map(|offset| ring.word(offset).load(Ordering::Acquire)))
@@ -398,7 +398,7 @@ impl Run<'_> {
     /// Where nothing is there yet, threads of either engine may be about to bring it.
     fn linger(&mut self) {
         let fresh = std::mem::take(&mut self.fresh);
-        let ready = (self.user.ring().cq_ready(), self.kernel.ring().cq_ready());
+        let ready = (self.user.ring().ready(), self.kernel.ring().ready());
         if self.outstanding as u32 <= ready.0.min(ready.1) || ready.0 != ready.1 {
             return;
         }
