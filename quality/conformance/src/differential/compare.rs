@@ -74,6 +74,16 @@ pub fn is_notification(cqe: &Cqe) -> bool {
     cqe.flags & IORING_CQE_F_NOTIF != 0
 }
 
+/// The CQEs that are compared, those of a chain in order.
+pub fn told(program: &Program, cqes: &[Cqe]) -> Vec<Cqe> {
+    let told = cqes.iter().filter(|cqe| !is_notification(cqe));
+    let mut told: Vec<Cqe> = told.map(|cqe| normal(program, cqe)).collect();
+    if !program.strict {
+        told.sort_by_key(|cqe| program.chain_of(cqe.user_data));
+    }
+    told
+}
+
 /// CQEs by the request that posted them, each request's in order.
 type ByRequest = BTreeMap<u64, Vec<Cqe>>;
 
