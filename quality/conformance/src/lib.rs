@@ -12,6 +12,8 @@ pub mod differential;
 mod oracle;
 pub mod refusals;
 mod report;
+pub mod ring;
+pub mod rng;
 mod run;
 mod source;
 mod traced;

@@ -1,41 +1,36 @@
-//! A short run of the differential fuzzer, always the same programs.
+//! The programs of the differential fuzzer whose answers the kernel gave once and for all, and hostile ones.
 
-use anyring_conformance::differential::{Options, hostile, ring, run_many};
+use std::path::Path;
 
-fn options(programs: u64, time: Option<u64>) -> Options {
-    Options {
-        programs,
-        seed: 1,
-        first: 0,
-        program_seed: None,
-        time,
-        hostile: false,
-        jobs: None,
-        all: false,
-        unsteady: false,
-        progress: false,
-        no_shrink: true,
-    }
-}
+use anyring_conformance::differential::{Options, hostile, record};
+use anyring_conformance::ring::Engine;
+use clap::Parser;
 
+/// Compared with a record, so also where there is no io_uring; `make differential` asks the kernel itself.
 #[test]
-fn both_engines_do_the_same() {
-    if !ring::kernel_available() {
-        println!("skipped: this kernel gives no io_uring to compare with");
+fn the_user_engine_answers_as_recorded() {
+    if cfg!(not(target_arch = "x86_64")) {
+        println!(
+            "skipped: the numbers in programs mean other flags here than where the answers were recorded"
+        );
         return;
     }
-    // Those that have to run, however slow the machine is; and what it can beside them.
-    let few = run_many(&options(120, None));
-    assert!(few.clean > 100, "programs ran: {few:?}");
-    for summary in [few, run_many(&options(2000, Some(20)))] {
-        assert!(summary.differences.is_empty(), "no new differences: {:#?}", summary.differences);
-        assert!(!summary.explains_too_much(), "explained without proof: {:?}", summary.explained);
-    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded/6.18.txt");
+    let replayed = record::replay(&path, Engine::User, None);
+    assert!(replayed.different.is_empty(), "{}", replayed.different.join("\n\n"));
+    assert!(replayed.same > 1000, "programs ran: {} of the record", replayed.same);
+    println!("{} programs compared with the record, {} as explained", replayed.same, replayed.explained);
 }
 
 #[test]
 fn hostile_programs_do_no_harm() {
-    let (clean, lost) = hostile::run_many(&options(2000, Some(20)));
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        options: Options,
+    }
+    let command = Command::parse_from(["differential", "--programs", "2000"]);
+    let (clean, lost) = hostile::run_many(&command.options);
     assert!(lost.is_empty(), "{lost:#?}");
     assert_eq!(clean, 2000);
 }

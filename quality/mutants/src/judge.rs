@@ -80,13 +80,6 @@ impl Test {
         command
     }
 
-    /// It is that of another build from now on; how long it takes stays known. False for what is no test of the engine's
-    /// own.
-    pub fn is_of(&mut self, built: &Built) -> bool {
-        self.program.clone_from(&built.tests);
-        self.arguments.first().is_some_and(|argument| argument == "--exact")
-    }
-
     /// So long it may take: other work of the machine must not make a mutant look caught.
     fn limit(&self) -> Duration {
         Duration::from_secs(5) + 20 * self.took
@@ -167,7 +160,7 @@ impl Habits {
     }
 }
 
-/// Runs the tests that come to a mutant's place until one fails; on a mutant with a build of its own, all tests.
+/// Runs the tests that come to a mutant's place until one fails.
 pub fn judge(
     tests: &[Test],
     folder: &Path,
@@ -175,8 +168,7 @@ pub fn judge(
     function: &str,
     habits: &Habits,
 ) -> Result<Outcome> {
-    let alone = mutant == 0;
-    let comes = |test: &Test| alone || test.reached.get(mutant).is_some_and(|&reached| reached != 0);
+    let comes = |test: &Test| test.reached.get(mutant).is_some_and(|&reached| reached != 0);
     let mut reaching: Vec<usize> = (0..tests.len()).filter(|&index| comes(&tests[index])).collect();
     // Before the quick ones those that have caught its neighbours.
     let known = habits.of(function);

@@ -25,8 +25,6 @@ pub struct Mutant {
     pub line: usize,
     /// In characters, from 1 on.
     pub column: usize,
-    /// Where it ends.
-    pub end: (usize, usize),
 }
 
 impl Mutant {
@@ -49,17 +47,19 @@ impl Mutant {
             replacement: text(&value["replacement"])?,
             line,
             column,
-            end: at(&value["span"]["end"])?,
         })
     }
 }
 
-/// The mutants of the repository, those of some files only where patterns are given.
-pub fn mutants(root: &Path, files: &[String]) -> Result<Vec<Mutant>> {
+/// The mutants of the repository: where patterns are given those of some files only, where a diff is, those of its lines.
+pub fn mutants(root: &Path, files: &[String], diff: Option<&Path>) -> Result<Vec<Mutant>> {
     let mut list = Command::new("cargo");
     list.args(["mutants", "--list", "--json", "--package", "anyring-engine"]).current_dir(root);
     for file in files {
         list.args(["--file", file]);
+    }
+    if let Some(diff) = diff {
+        list.arg("--in-diff").arg(std::path::absolute(diff)?);
     }
     let output = list.output().context("cargo mutants starts")?;
     ensure!(

@@ -10,7 +10,7 @@
 //!   judge.rs    which tests come to which mutant's place; on each mutant those tests, until one fails
 //! ```
 //!
-//! Mutants of constants have no place in a running program: each gets a build of its own (`--alone`).
+//! Mutants of constants have no place in a running program: they are counted, and left to cargo-mutants itself.
 
 mod judge;
 mod list;
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Parser;
 
-use judge::{Habits, Outcome, Test};
+use judge::{Habits, Outcome};
 use list::Mutant;
 use tree::Tree;
 
@@ -39,6 +39,9 @@ struct Arguments {
     /// Only each N-th mutant, from the K-th on: K/N.
     #[arg(long, default_value = "0/1")]
     sample: String,
+    /// Only mutants of what a diff changes (as cargo-mutants' --in-diff).
+    #[arg(long, value_name = "FILE")]
+    in_diff: Option<PathBuf>,
     /// Only mutants of these files (as cargo-mutants' --file).
     #[arg(long)]
     file: Vec<String>,
@@ -57,9 +60,6 @@ struct Arguments {
     /// Only tests whose name begins so.
     #[arg(long)]
     test: Vec<String>,
-    /// Also mutants that need a build of their own each.
-    #[arg(long)]
-    alone: bool,
     /// How many tests run at a time.
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -105,7 +105,7 @@ fn outcome(outcome: &Outcome) -> String {
     }
 }
 
-/// Judges the mutants that one build has; returns the tests, of which it is known how long they take.
+/// Judges the mutants that one build has.
 fn judge_all(
     tree: &Tree,
     mutants: &[Mutant],
@@ -113,7 +113,7 @@ fn judge_all(
     record: &Record,
     at: &Path,
     options: &Arguments,
-) -> Result<Vec<Test>> {
+) -> Result<()> {
     let judged = tree.settle(mutants)?;
     for mutant in wanted {
         if judged.unviable.contains(&mutant.number) {
@@ -151,32 +151,7 @@ fn judge_all(
             mutant.name
         );
         record.note(mutant, &outcome(&found))
-    })?;
-    Ok(tests)
-}
-
-/// Judges those that need a build each.
-fn judge_alone(
-    tree: &Tree,
-    mutants: &[Mutant],
-    wanted: &[&Mutant],
-    record: &Record,
-    mut tests: Vec<Test>,
-    at: &Path,
-) -> Result<()> {
-    let habits = Habits::default();
-    for mutant in wanted {
-        let found = if tree.put_alone(mutants, mutant)? {
-            let built = tree.build(false)?;
-            tests.retain_mut(|test| test.is_of(&built));
-            outcome(&judge::judge(&tests, at, 0, &mutant.function, &habits)?)
-        } else {
-            "unviable".to_owned()
-        };
-        eprintln!("alone: {found}: {}", mutant.name);
-        record.note(mutant, &found)?;
-    }
-    Ok(())
+    })
 }
 
 /// Prints the share that was caught, by folders; returns it.
@@ -223,7 +198,7 @@ fn main() -> Result<ExitCode> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let at = target.join("mutants");
     fs::create_dir_all(&at)?;
-    let mutants = list::mutants(&root, &options.file)?;
+    let mutants = list::mutants(&root, &options.file, options.in_diff.as_deref())?;
     let (part, of) = options.sample.split_once('/').context("a sample is K/N")?;
     let (part, of): (usize, usize) = (part.parse()?, of.parse()?);
     let record = Record::open(&at.join("outcomes.txt"))?;
@@ -241,12 +216,7 @@ fn main() -> Result<ExitCode> {
     let open: Vec<&Mutant> = sample.iter().filter(wanted).copied().collect();
     eprintln!("mutants: {} in all, {} in the sample, {} to judge", mutants.len(), sample.len(), open.len());
     let tree = Tree::new(&root, &at, &mutants)?;
-    let tests = judge_all(&tree, &mutants, &open, &record, &at, &options)?;
-    if options.alone {
-        let alone: Vec<&Mutant> =
-            open.into_iter().filter(|mutant| record.of(mutant).as_deref() == Some("alone")).collect();
-        judge_alone(&tree, &mutants, &alone, &record, tests, &at)?;
-    }
+    judge_all(&tree, &mutants, &open, &record, &at, &options)?;
     let share = report(&sample, &record);
     Ok(if share >= options.least { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -379,7 +379,6 @@ mod tests {
             replacement: replacement.to_owned(),
             line,
             column,
-            end: (line, column),
         }
     }
 

@@ -22,7 +22,7 @@ pub struct Tree {
 pub struct Judged {
     /// It takes none of these.
     pub unviable: HashSet<usize>,
-    /// These cannot be chosen at run time: each needs a build of its own.
+    /// These cannot be chosen at run time.
     pub alone: HashSet<usize>,
 }
 
@@ -154,17 +154,6 @@ impl Tree {
         }
     }
 
-    /// The sources as they are, with one mutant in the place of what it changes.
-    pub fn put_alone(&self, mutants: &[Mutant], mutant: &Mutant) -> Result<bool> {
-        let every = mutants.iter().map(|mutant| mutant.number).collect();
-        self.put(mutants, &mut Judged { alone: every, ..Judged::default() })?;
-        let source = self.source(&mutant.file)?;
-        let (start, end) = (offset(&source, (mutant.line, mutant.column)), offset(&source, mutant.end));
-        let text = format!("{}{}{}", &source[..start], mutant.replacement, &source[end..]);
-        self.write(&mutant.file, text)?;
-        Ok(self.check()?.is_empty())
-    }
-
     fn cargo(&self, arguments: &[&str]) -> Result<Vec<Value>> {
         let mut cargo = Command::new("cargo");
         cargo.args(arguments).args(["--offline", "--message-format=json"]).current_dir(&self.at);
@@ -204,12 +193,6 @@ impl Tree {
         }
         Ok(Built { tests: tests.into(), tools: self.at.join("target/debug") })
     }
-}
-
-fn offset(source: &str, (line, column): (usize, usize)) -> usize {
-    let start: usize = source.split_inclusive('\n').take(line - 1).map(str::len).sum();
-    let behind = source[start..].char_indices().nth(column - 1);
-    behind.map_or(source.len(), |(at, _)| start + at)
 }
 
 /// Finds the mutant, or the place, that an error of the compiler stands in; else one that it tells of.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyring_engine::abi::Sqe;
 use linux_raw_sys::io_uring::*;
 
+use super::BATCH;
 use super::children::announce_forks;
 use super::generate::{self, Features};
 use super::judge::judge;
@@ -18,8 +19,8 @@ use super::ring::unmap_given;
 use super::run::run;
 use super::watch;
 use super::world::{Ground, World};
-use crate::differential::ring::{self as abi, Engine};
-use crate::differential::rng::program_seed;
+use crate::ring::{Engine, Ring};
+use crate::rng::program_seed;
 
 /// How long what a program leaves may take to go.
 const LINGERS: Duration = Duration::from_secs(30);
@@ -33,8 +34,6 @@ pub struct Job {
     pub seeds: Seeds,
     /// Of what they may be made.
     pub features: Features,
-    /// None begins after that.
-    pub deadline: Option<Instant>,
     /// A program that stands still for so long hangs.
     pub patience: Duration,
 }
@@ -226,10 +225,8 @@ fn run_programs(job: &Job, shared: &'static Shared, directory: &Path) -> Option<
     }
     warm_up(job.engine);
     let before = Left::now();
+    let mut usage = Vec::new();
     for index in job.seeds.range() {
-        if job.deadline.is_some_and(|deadline| Instant::now() > deadline) {
-            break;
-        }
         shared.program.store(index, Relaxed);
         shared.begin();
         let program = generate::program(job.seeds.of(index), job.features);
@@ -245,6 +242,10 @@ fn run_programs(job: &Job, shared: &'static Shared, directory: &Path) -> Option<
         }
         // What was given to rings stays until their threads are gone.
         unmap_given();
+        usage.push(Usage::now());
+        if failures.is_empty() {
+            failures.extend(growth(&usage));
+        }
         shared.requests.fetch_add(shared.used().into(), Relaxed);
         shared.done.fetch_add(1, Relaxed);
         shared.step();
@@ -269,11 +270,14 @@ fn set_pauses(_seed: u64) {}
 fn warm_up(engine: Engine) {
     // SAFETY: integers only.
     let params = unsafe { std::mem::zeroed() };
-    let mut ring = abi::Ring::new(engine, 4, params).expect("a ring");
+    let ring = Ring::new(engine, 4, params).expect("a ring");
     let time = [0u64, 6_000_000];
     let timeout = io_uring_op::IORING_OP_TIMEOUT as u8;
     ring.push(Sqe { opcode: timeout, fd: -1, addr: time.as_ptr() as u64, len: 1, ..Sqe::default() });
-    abi::enter(engine, ring.fd, 1, 0, 0, 0, 0);
+    // For paths, the engine opens what tells of mounts.
+    let (opcode, addr) = (io_uring_op::IORING_OP_UNLINKAT as u8, c"nothing/here".as_ptr() as u64);
+    ring.push(Sqe { opcode, fd: libc::AT_FDCWD, addr, ..Sqe::default() });
+    ring.enter(2, 0, 0);
     // SAFETY: a child that ends at once.
     unsafe {
         let pid = libc::fork();
@@ -283,20 +287,23 @@ fn warm_up(engine: Engine) {
         libc::waitpid(pid, std::ptr::null_mut(), 0);
     }
     // Nobody waits in the ring, so that whoever looks after such rings has to.
-    while ring.reap().is_none() {
-        std::thread::sleep(Duration::from_millis(1));
+    for _ in 0..2 {
+        while ring.reap().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
-/// What a process has beside memory.
+/// What a program must not leave to a process.
 struct Left {
     files: usize,
     threads: usize,
+    rings: usize,
 }
 
 impl Left {
     fn now() -> Left {
-        Left { files: files().len(), threads: threads().len() }
+        Left { files: files().len(), threads: threads().len(), rings: ring_mappings() }
     }
 
     /// What has not gone in a while.
@@ -306,19 +313,71 @@ impl Left {
             let (files, threads) = (files(), threads());
             // A sanitizer's run-time opens descriptors of its own.
             let closed = files.len() <= self.files || cfg!(anyring_sanitizer);
-            if closed && threads.len() <= self.threads {
+            let rings = ring_mappings();
+            if closed && threads.len() <= self.threads && rings <= self.rings {
                 return None;
             }
             if Instant::now() > deadline {
                 return Some(format!(
-                    "left over: {} descriptors more than the {} before, of {files:?}; threads {threads:?}",
+                    "left over: {} descriptors more than the {} before, of {files:?}; threads {threads:?}; {} mappings of \
+                     rings more than the {} before",
                     files.len() as isize - self.files as isize,
-                    self.files
+                    self.files,
+                    rings as isize - self.rings as isize,
+                    self.rings
                 ));
             }
             std::thread::sleep(Duration::from_micros(100));
         }
     }
+}
+
+/// Mappings of rings' memory, the engine's and the program's.
+fn ring_mappings() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    maps.lines().filter(|line| line.contains("[io_uring]")).count()
+}
+
+/// What a process has that an engine keeps from program to program.
+struct Usage {
+    /// Threads, the engine's included.
+    threads: u64,
+    /// Anonymous resident memory.
+    memory_kib: u64,
+}
+
+impl Usage {
+    fn now() -> Usage {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+        };
+        Usage { threads: field("Threads:"), memory_kib: field("RssAnon:") }
+    }
+}
+
+/// The programs of a process of which the first and the last quarter are compared.
+const COMPARED: usize = BATCH as usize;
+/// More threads and memory than before that are the moment's.
+const NOISE: (u64, u64) = (8, 2048);
+
+/// Does a process have more after each of its last programs than after any of its first? Once per batch.
+fn growth(usage: &[Usage]) -> Option<String> {
+    if usage.is_empty() || !usage.len().is_multiple_of(COMPARED) {
+        return None;
+    }
+    let quarter = usage.len() / 4;
+    let (first, last) = (&usage[..quarter], &usage[usage.len() - quarter..]);
+    let grows = |of: fn(&Usage) -> u64, noise: u64| {
+        let before = first.iter().map(of).max().unwrap_or(0);
+        let after = last.iter().map(of).min().unwrap_or(0);
+        (after > before + noise).then_some((before, after))
+    };
+    let threads = grows(|usage| usage.threads, NOISE.0).map(|grown| format!("threads {grown:?}"));
+    let memory = grows(|usage| usage.memory_kib, NOISE.1).map(|grown| format!("KiB of memory {grown:?}"));
+    // A sanitizer's run-time keeps what was freed.
+    threads.or(memory.filter(|_| !cfg!(anyring_sanitizer))).map(|what| format!("grows: {what}"))
 }
 
 fn files() -> Vec<String> {

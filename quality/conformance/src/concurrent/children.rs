@@ -9,7 +9,7 @@ use linux_raw_sys::io_uring::*;
 
 use super::memory::{Kind, Request, State};
 use super::world::World;
-use crate::differential::ring::{self as abi, Engine};
+use crate::ring::{Engine, Ring};
 
 /// Tells the engine of every `fork` from now on.
 pub fn announce_forks() {
@@ -63,7 +63,7 @@ pub fn fork(world: &World, child: Option<Option<usize>>) {
     world.children.with(|children| children.push(pid));
 }
 
-fn push(world: &World, ring: &super::ring::Map, id: u32) -> bool {
+fn push(world: &World, ring: &super::ring::SharedRing, id: u32) -> bool {
     let sqe = Sqe { fd: -1, user_data: u64::from(world.tag) << 32 | u64::from(id), ..Sqe::default() };
     let polled = ring.params.flags & IORING_SETUP_SQPOLL != 0;
     let flags = if polled { IORING_ENTER_SQ_WAKEUP } else { 0 };
@@ -75,7 +75,7 @@ fn push(world: &World, ring: &super::ring::Map, id: u32) -> bool {
             world.shared.entry(id).submitted.store(ring.pushed(), Relaxed);
             ring.push(&[sqe]);
             while ring.pending() > 0 && !ring.is_closed() {
-                ring.enter(1, 0, flags, None);
+                ring.enter(1, 0, flags);
                 if polled {
                     std::thread::yield_now();
                 }
@@ -89,7 +89,7 @@ fn push(world: &World, ring: &super::ring::Map, id: u32) -> bool {
             return true;
         }
         if polled {
-            ring.enter(1, 0, flags, None);
+            ring.enter(1, 0, flags);
         }
         std::thread::yield_now();
     }
@@ -98,10 +98,10 @@ fn push(world: &World, ring: &super::ring::Map, id: u32) -> bool {
 fn own_ring(engine: Engine) -> bool {
     // SAFETY: integers only.
     let params: io_uring_params = unsafe { std::mem::zeroed() };
-    let Ok(mut ring) = abi::Ring::new(engine, 4, params) else { return false };
+    let Ok(ring) = Ring::new(engine, 4, params) else { return false };
     (0..3).all(|round| {
         ring.push(Sqe { fd: -1, user_data: round, ..Sqe::default() });
-        let result = abi::enter(engine, ring.fd, 1, 1, IORING_ENTER_GETEVENTS, 0, 0);
+        let result = ring.enter(1, 1, IORING_ENTER_GETEVENTS);
         result == 1 && ring.reap().is_some_and(|cqe| (cqe.user_data, cqe.res) == (round, 0))
     })
 }

@@ -7,9 +7,9 @@ use linux_raw_sys::io_uring::*;
 
 use super::generate::{FILES, UNIT};
 use super::memory::{Kind, Request, State, traits};
-use super::prepare::GROUP;
+use super::prepare::{GROUP, now_ns};
 use super::world::{BUFFER, BUFFERS, PLACE, SEAL, World, abort_at_close, unit_pattern};
-use crate::differential::ring::{Cqe, Engine};
+use crate::ring::{Cqe, Engine};
 
 /// What the kernel's splice returns where it was interrupted.
 const ERESTARTSYS: i32 = 512;
@@ -141,6 +141,13 @@ fn judge(world: &World, index: usize, id: u32, request: &Request, cqe: &Cqe, say
                 abort_at_close(res);
             }
             world.close(res);
+        }
+        Kind::Timeout | Kind::TimeoutMany if res == -libc::ETIME => {
+            let before =
+                u64::from(world.shared.entry(id).cqes.load(Relaxed)) * u64::from(request.other) * 1000;
+            if now_ns() < request.offset + before {
+                say("a timeout that expires early");
+            }
         }
         Kind::ReadFile if res == UNIT as i32 => read_file(world, id, request, say),
         Kind::OtherPipe if res == 8 && world.bytes(id, 8) != b"anyring!" => {

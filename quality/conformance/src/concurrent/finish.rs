@@ -79,7 +79,7 @@ fn empty(runner: &Runner<'_>, index: usize, own: &[usize], synchronous: bool) {
             }
         }
         if again {
-            ring.enter(0, 1, 0, Some(300));
+            ring.enter_for(0, 1, 0, Some(300));
         }
         again = true;
         // A request of another ring that reads a stream is its reader until its completion is reaped.

@@ -4,7 +4,7 @@ use anyring_engine::abi::{IORING_SETUP_CQE_MIXED, IORING_SETUP_SQE_MIXED};
 use linux_raw_sys::io_uring::*;
 
 use super::plan::*;
-use crate::differential::rng::Rng;
+use crate::rng::Rng;
 
 const DRAIN: u8 = 1 << 1;
 const LINK: u8 = 1 << 2;
@@ -243,7 +243,7 @@ impl Generator<'_> {
             }
             20..40 => Act::Poke(self.rng.below(EVENTS), self.rng.percent(75)),
             40..60 => Act::Open(self.rng.below(FILES)),
-            60..70 if self.has("own-ring") => Act::OwnRing(self.rng.percent(50)),
+            60..70 if self.has("own-ring") => Act::OwnRing(self.own()),
             70..76 if self.has("close-ring") => {
                 let doomed: Vec<usize> = (0..rings).filter(|&ring| self.program.rings[ring].doomed).collect();
                 if doomed.is_empty() {
@@ -251,6 +251,7 @@ impl Generator<'_> {
                 }
                 Act::CloseRing(self.rng.pick(&doomed), self.rng.percent(50) || self.has("own-ring"))
             }
+            82 if self.has("fork") => Act::Exec,
             76..82 if self.has("fork") => Act::Fork(match self.rng.below(3) {
                 0 => None,
                 1 => Some(None),
@@ -261,6 +262,16 @@ impl Generator<'_> {
                 })),
             }),
             _ => Act::Spin(1 + self.rng.below(20) as u32),
+        }
+    }
+
+    fn own(&mut self) -> Own {
+        match self.rng.below(10) {
+            0..3 => Own::Nops,
+            3..6 => Own::Leaves,
+            6 => Own::Files,
+            7 => Own::Chain,
+            _ => Own::Connections(if self.rng.percent(3) { 200 } else { 1 + self.rng.below(12) }),
         }
     }
 

@@ -17,7 +17,8 @@
 //! - Memory of a request that is over is not written to. A provided buffer is held by one completion at a time.
 //! - What is linked behind a failure is cancelled, and comes later; what drains comes last.
 //! - A message comes once where it was sent, and not where it was not. Connections are accepted once.
-//! - A wait for what is sure to complete ends. Nothing hangs. No descriptor, thread or child is left over.
+//! - A wait for what is sure to complete ends. Nothing hangs. No descriptor, thread, child or mapping of a ring is left over.
+//! - Timeouts do not expire early. Threads and memory do not grow from program to program.
 //!
 //! A wait without a limit is made only for what completes whatever others do. Where several threads wait on one ring,
 //! who takes completions pushes a NOP for those that still wait, as a program would have to.
@@ -32,6 +33,7 @@ mod finish;
 pub mod generate;
 mod judge;
 pub mod memory;
+mod own;
 pub mod plan;
 mod prepare;
 mod ring;
@@ -47,13 +49,13 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
-use crate::differential::ring::{Engine, kernel_available};
-use crate::differential::rng::program_seed;
+use crate::ring::{Engine, kernel_available};
+use crate::rng::program_seed;
 use child::{Failure, Job, Seeds, run_job};
 use generate::Features;
 use memory::Shared;
 
-/// Programs that one child runs.
+/// Programs that one child runs, unless told otherwise, and after which it looks at what it has.
 const BATCH: u64 = 200;
 
 /// Failures of one kind that are printed.
@@ -75,17 +77,17 @@ pub struct Options {
     #[arg(long, default_value_t = 0)]
     pub first: u64,
     /// Run the one program of this seed, as a report printed it
-    #[arg(long, value_name = "HEX", value_parser = crate::differential::seed)]
+    #[arg(long, value_name = "HEX", value_parser = crate::rng::seed)]
     pub one: Option<u64>,
     /// With --one: so many times, for no two runs of threads are the same
     #[arg(long, default_value_t = 200)]
     pub times: u64,
-    /// Which engine
+    /// Which engine. The kernel's is whatever answers the system calls: under `anyring run`, a front end
     #[arg(long, value_enum, default_value_t = Which::Both)]
     pub engine: Which,
-    /// Stop after so many seconds on each engine
-    #[arg(long, value_name = "SECONDS")]
-    pub time: Option<u64>,
+    /// Programs that one process runs: over many, also what grows little by little is seen
+    #[arg(long, value_name = "PROGRAMS", default_value_t = BATCH)]
+    pub batch: u64,
     /// Children at once [default: one for each processor]
     #[arg(long)]
     pub jobs: Option<usize>,
@@ -206,22 +208,21 @@ pub fn run_many(options: &Options, engine: Engine, features: Features) -> Summar
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let lanes = options.jobs.unwrap_or(processors).max(1);
     let pages: Vec<&'static Shared> = (0..lanes).map(|_| Shared::map()).collect();
-    let deadline = options.time.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let end = if options.one.is_some() { options.times } else { options.first + options.programs };
     let next = AtomicU64::new(if options.one.is_some() { 0 } else { options.first });
     let failures = Mutex::new(BTreeMap::new());
     let lane = |lane: usize| loop {
-        let first = next.fetch_add(BATCH, Ordering::Relaxed);
-        if first >= end || deadline.is_some_and(|deadline| Instant::now() > deadline) {
+        let first = next.fetch_add(options.batch, Ordering::Relaxed);
+        if first >= end {
             return;
         }
-        let last = end.min(first + BATCH);
+        let last = end.min(first + options.batch);
         let seeds = match options.one {
             Some(seed) => Seeds::One(seed, last - first),
             None => Seeds::Range(options.seed, first, last),
         };
         let patience = Duration::from_secs(options.patience);
-        let job = Job { engine, seeds, features, deadline, patience };
+        let job = Job { engine, seeds, features, patience };
         run_job(&job, pages[lane], |failure| note(&job, &failure, options, &failures));
     };
     // ThreadSanitizer sees nothing in the children of a process that has several threads.

@@ -192,6 +192,21 @@ pub enum Then {
     Event,
 }
 
+/// What a thread does on a ring that no other knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Own {
+    /// Some NOPs.
+    Nops,
+    /// Closes it with a request in it.
+    Leaves,
+    /// Writes a file in pieces, and reads it.
+    Files,
+    /// Opens, writes, reads, closes and removes a file by one chain.
+    Chain,
+    /// So many connections at a time.
+    Connections(usize),
+}
+
 /// One thing that a thread does.
 #[derive(Clone, Debug)]
 pub enum Act {
@@ -211,8 +226,10 @@ pub enum Act {
     Poke(usize, bool),
     /// Opens a file, and closes it.
     Open(usize),
-    /// Makes a ring of its own, uses and closes it, perhaps with a request in it.
-    OwnRing(bool),
+    /// Makes a ring of its own, uses and closes it.
+    OwnRing(Own),
+    /// Starts a program.
+    Exec,
     /// Closes a ring that others use.
     CloseRing(usize, bool),
     /// A child that ends at once, uses a ring of its own, or pushes a NOP to a ring.

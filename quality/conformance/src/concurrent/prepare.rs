@@ -7,8 +7,8 @@ use super::generate::UNIT;
 use super::memory::{Kind, Request, State, traits};
 use super::plan::*;
 use super::world::{BUFFER, PLACE, World};
-use crate::differential::ring::Engine;
-use crate::differential::rng::Rng;
+use crate::ring::Engine;
+use crate::rng::Rng;
 
 /// The group of provided buffers.
 pub const GROUP: u16 = 7;
@@ -133,13 +133,15 @@ impl<'a> Batch<'a> {
         let world = self.world;
         Some(match what {
             What::Nop { result, big, wide } => self.nop(result, big, wide),
-            What::Timeout { count, many, .. } => {
+            What::Timeout { us, count, many } => {
                 let many = many && !self.linked;
                 let kind = if many { Kind::TimeoutMany } else { Kind::Timeout };
                 let (mut sqe, mut entry) = self.of(kind, io_uring_op::IORING_OP_TIMEOUT);
                 (sqe.len, sqe.off) = (1, if many { 3 } else { u64::from(count) });
                 sqe.op_flags = if many { IORING_TIMEOUT_MULTISHOT } else { 0 };
                 entry.traits = if many { traits::MULTI } else { 0 };
+                // When it may expire, and how much later again.
+                (entry.offset, entry.other) = (now_ns() + u64::from(us) * 1000, us);
                 world.shared.rings[self.ring].timed.store(1, std::sync::atomic::Ordering::Relaxed);
                 (sqe, entry)
             }
@@ -443,6 +445,14 @@ impl<'a> Batch<'a> {
             sqe.addr = header + 16;
         }
     }
+}
+
+/// The time of the clock by which timeouts expire.
+pub fn now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes a structure of ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// What a request writes to a file.

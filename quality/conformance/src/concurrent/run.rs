@@ -10,17 +10,16 @@ use super::generate::SLOTS;
 use super::memory::Meeting;
 use super::plan::*;
 use super::prepare::{Batch, withdraw};
-use super::ring::Map;
+use super::ring::SharedRing;
 use super::world::World;
-use crate::differential::ring::{self as abi, Engine};
-use crate::differential::rng::Rng;
+use crate::ring::{self, Engine};
+use crate::rng::Rng;
 use anyring_engine::abi::{IORING_REGISTER_BPF_FILTER, Sqe};
-use anyring_engine::io_uring_params;
 
 /// Runs the program's threads, to its end.
 pub fn run(world: &World) {
     if world.engine == Engine::User {
-        abi::play(world.program.newest);
+        ring::play(world.program.newest);
     }
     let count = world.program.threads.len();
     let barrier = Meeting::new(count);
@@ -51,7 +50,7 @@ const FILTERED: [io_uring_op; 5] = [
 ];
 
 /// Registers a filter of an operation that allows all but one user data, which no request has.
-fn allow(ring: &Map, opcode: io_uring_op) -> i32 {
+fn allow(ring: &SharedRing, opcode: io_uring_op) -> i32 {
     // Instructions of classic BPF: load the first word of the context, jump if it is all ones, allow, deny.
     let program: [u64; 4] = [0x20, 0x15 | 1 << 16 | 0xffff_ffff << 32, 0x06 | 1 << 32, 0x06];
     // `struct io_uring_bpf`, with the command for a filter.
@@ -105,7 +104,7 @@ impl<'a> Runner<'a> {
                 attach = first.load(Relaxed) - 1;
             }
             let note = &self.world.shared.rings[index];
-            let ring = Map::new(self.world.engine, plan, attach, note);
+            let ring = SharedRing::new(self.world.engine, plan, attach, note);
             if let Err(errno) = &ring {
                 note.fd.store(-1, Release);
                 self.world.fail(format!("ring {index} cannot be made: {errno}"));
@@ -164,7 +163,8 @@ impl<'a> Runner<'a> {
                 (0..self.rng.below(3)).for_each(|_| std::thread::yield_now());
                 world.close(fd);
             }
-            Act::OwnRing(leaves) => self.own_ring(*leaves),
+            Act::OwnRing(what) => super::own::work(world, &mut self.rng, *what),
+            Act::Exec => exec(world),
             Act::CloseRing(ring, stays) => self.close_ring(*ring, *stays),
             Act::Fork(child) => super::children::fork(world, *child),
             Act::Spin(turns) => (0..*turns).for_each(|_| {
@@ -271,33 +271,33 @@ impl<'a> Runner<'a> {
         while ring.pending() > 0 && !ring.is_closed() {
             // Where others push, too, a count could end within one of their chains.
             let count = if alone { ring.pending() } else { ring.params.sq_entries };
-            let result = ring.enter(count, u32::from(limit.is_some()), 0, limit);
+            let result = ring.enter_for(count, u32::from(limit.is_some()), 0, limit);
             self.entered(index, result);
             if limit.take().is_some() && result == count as i32 {
                 return;
             }
             if result == -libc::EBUSY {
-                ring.enter(0, 0, IORING_ENTER_GETEVENTS, None);
+                ring.enter(0, 0, IORING_ENTER_GETEVENTS);
                 self.reap(index);
             }
         }
         if let (Some(us), false) = (wait_us, ring.is_closed()) {
-            let result = ring.enter(0, 1, 0, Some(us));
+            let result = ring.enter_for(0, 1, 0, Some(us));
             self.entered(index, result);
         }
     }
 
-    fn submit_polled(&self, index: usize, ring: &Map, limit_us: Option<u32>) {
+    fn submit_polled(&self, index: usize, ring: &SharedRing, limit_us: Option<u32>) {
         while ring.pending() > 0 && !ring.is_closed() {
             let flags = if ring.flags() & IORING_SQ_NEED_WAKEUP != 0 { IORING_ENTER_SQ_WAKEUP } else { 0 };
             if flags != 0 {
-                let result = ring.enter(1, 0, flags, None);
+                let result = ring.enter(1, 0, flags);
                 self.entered(index, result);
             }
             std::thread::yield_now();
         }
         if limit_us.is_some() && !ring.is_closed() {
-            let result = ring.enter(0, 1, 0, limit_us);
+            let result = ring.enter_for(0, 1, 0, limit_us);
             self.entered(index, result);
         }
     }
@@ -323,11 +323,11 @@ impl<'a> Runner<'a> {
             self.submit(index, None);
         }
         let pending = if polled || !alone { 0 } else { ring.pending() };
-        let mut result = ring.enter(pending, count, IORING_ENTER_GETEVENTS, None);
+        let mut result = ring.enter(pending, count, IORING_ENTER_GETEVENTS);
         self.entered(index, result);
         if pending > 0 && result != pending as i32 || result < 0 {
             self.submit(index, None);
-            result = ring.enter(0, count, IORING_ENTER_GETEVENTS, None);
+            result = ring.enter(0, count, IORING_ENTER_GETEVENTS);
             self.entered(index, result);
         }
         let ready = ring.ready();
@@ -346,7 +346,7 @@ impl<'a> Runner<'a> {
     pub fn look(&self, index: usize) -> u32 {
         let Some(ring) = self.world.ring(index) else { return 0 };
         self.submit(index, None);
-        let result = ring.enter(0, 0, IORING_ENTER_GETEVENTS, None);
+        let result = ring.enter(0, 0, IORING_ENTER_GETEVENTS);
         self.entered(index, result);
         self.reap(index)
     }
@@ -356,7 +356,7 @@ impl<'a> Runner<'a> {
         let Some(ring) = self.world.ring(index) else { return 0 };
         let count = reap(self.world, index);
         if ring.flags() & IORING_SQ_CQ_OVERFLOW != 0 && !ring.is_closed() {
-            let result = ring.enter(0, 0, IORING_ENTER_GETEVENTS, None);
+            let result = ring.enter(0, 0, IORING_ENTER_GETEVENTS);
             self.entered(index, result);
         }
         if count > 0 && ring.note.waiters.load(SeqCst) > 0 {
@@ -422,34 +422,6 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// A ring that nobody else knows.
-    fn own_ring(&mut self, leaves: bool) {
-        // SAFETY: integers only.
-        let params: io_uring_params = unsafe { std::mem::zeroed() };
-        let world = self.world;
-        let Ok(mut ring) = abi::Ring::new(world.engine, 4, params) else {
-            return world.fail("another ring cannot be made".to_owned());
-        };
-        let nop = Sqe { fd: -1, user_data: 7, ..Sqe::default() };
-        for _ in 0..1 + self.rng.below(3) {
-            ring.push(nop);
-            let result = abi::enter(world.engine, ring.fd, 1, 1, IORING_ENTER_GETEVENTS, 0, 0);
-            let cqe = ring.reap();
-            if result != 1 || cqe.is_none_or(|cqe| cqe.res != 0 || cqe.user_data != 7) {
-                world.fail(format!("a NOP on a ring of its own: {result}, {cqe:?}"));
-            }
-        }
-        if leaves {
-            ring.push(Sqe {
-                opcode: io_uring_op::IORING_OP_POLL_ADD as u8,
-                fd: world.idle[0],
-                op_flags: libc::POLLIN as u32,
-                ..Sqe::default()
-            });
-            abi::enter(world.engine, ring.fd, 1, 0, 0, 0, 0);
-        }
-    }
-
     fn close_ring(&self, index: usize, stays: bool) {
         let Some(ring) = self.world.ring(index) else { return };
         if ring.note.closed.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
@@ -479,14 +451,22 @@ impl<'a> Runner<'a> {
 /// `IORING_REGISTER_SYNC_CANCEL`. On the kernel's rings it always has a limit, for `io_sync_cancel` sleeps until a request
 /// completes: on a ring that defers, one that a worker ends does not wake it, and on any ring a worker may have gone on to wait
 /// for a file, without a completion, where the cancellation found it at work.
-pub fn sync_cancel(ring: &Map, data: u64, fd: i32, flags: u32, limit_us: Option<u32>) -> i32 {
+pub fn sync_cancel(ring: &SharedRing, data: u64, fd: i32, flags: u32, limit_us: Option<u32>) -> i32 {
     #[repr(C)]
     struct Argument(u64, i32, u32, [i64; 2], u8, [u8; 7], [u64; 3]);
-    let limit_us = limit_us.or((ring.engine() == Engine::Kernel).then_some(20_000));
+    let limit_us = limit_us.or((ring.engine == Engine::Kernel).then_some(20_000));
     let time = limit_us.map_or([-1, -1], |us| [0, i64::from(us) * 1000]);
     let argument = Argument(data, fd, flags, time, 0, [0; 7], [0; 3]);
     let opcode = io_uring_register_op::IORING_REGISTER_SYNC_CANCEL as u32;
     ring.register(opcode, &raw const argument as usize, 1)
+}
+
+/// Starts a program while rings are in use.
+fn exec(world: &World) {
+    match std::process::Command::new("true").status() {
+        Ok(status) if status.success() => {}
+        other => world.fail(format!("a program that is started: {other:?}")),
+    }
 }
 
 /// Raises an eventfd, or takes what it counts.

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*
 use super::generate::{EVENTS, FILES, UNIT, UNITS};
 use super::memory::{Guarded, Lock, MAX_REQUESTS, MAX_RINGS, Shared};
 use super::plan::{Carrier, Program};
-use super::ring::{Map, anonymous};
-use crate::differential::ring::Engine;
+use super::ring::SharedRing;
+use crate::ring::{Engine, map};
 
 /// Bytes of the arena that belong to one request.
 pub const PLACE: usize = 1024;
@@ -64,8 +64,8 @@ impl Ground {
         Ground {
             files,
             written,
-            arenas: (0..ARENAS).map(|_| anonymous(MAX_REQUESTS * PLACE)).collect(),
-            groups: anonymous(ARENAS * MAX_RINGS * GROUP.next_multiple_of(4096)),
+            arenas: (0..ARENAS).map(|_| map(MAX_REQUESTS * PLACE, -1, 0)).collect(),
+            groups: map(ARENAS * MAX_RINGS * GROUP.next_multiple_of(4096), -1, 0),
             patterns: (0..STREAMS).map(stream_pattern).collect(),
         }
     }
@@ -260,7 +260,7 @@ pub struct World<'a> {
     /// In the upper half of user data: whose they are.
     pub tag: u32,
     /// Rings, once they are made; an errno where one could not be.
-    pub rings: Vec<OnceLock<Result<Map, i32>>>,
+    pub rings: Vec<OnceLock<Result<SharedRing, i32>>>,
     /// Eventfds of rings.
     pub eventfds: Vec<i32>,
     /// Which provided buffers of each ring are held.
@@ -281,6 +281,8 @@ pub struct World<'a> {
     pub children: Guarded<Vec<i32>>,
     /// Descriptors that are closed at the end.
     pub kept: Guarded<Vec<i32>>,
+    /// Paths that were given to threads.
+    paths: AtomicU32,
     /// What went wrong.
     pub failures: Guarded<Vec<String>>,
     /// In place of closed rings.
@@ -325,9 +327,16 @@ impl<'a> World<'a> {
             idle,
             children: Guarded::default(),
             kept: Guarded::default(),
+            paths: AtomicU32::new(0),
             failures: Guarded::default(),
             null: AtomicI32::new(open(&c"/dev/null".to_owned(), libc::O_RDWR)),
         }
+    }
+
+    /// A path at which nothing is.
+    pub fn new_path(&self) -> CString {
+        let number = self.paths.fetch_add(1, Relaxed);
+        CString::new([self.ground.written[0].as_bytes(), format!("-{number}").as_bytes()].concat()).unwrap()
     }
 
     /// Something is wrong.
@@ -340,7 +349,7 @@ impl<'a> World<'a> {
     }
 
     /// A ring, if it was made.
-    pub fn ring(&self, ring: usize) -> Option<&Map> {
+    pub fn ring(&self, ring: usize) -> Option<&SharedRing> {
         self.rings[ring].get()?.as_ref().ok()
     }
 

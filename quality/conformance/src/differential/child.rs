@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use super::generate;
 use super::program::Program;
 use super::progress::{self, Page};
-use super::ring::{self, Engine};
-use super::rng::program_seed;
 use super::run::{Arenas, Difference, Times, run};
+use super::tape::Tape;
 use super::timing;
+use crate::ring::{self, Engine};
+use crate::rng::program_seed;
 
 /// A program that makes no progress for so long hangs. An `fsync` behind gigabytes that somebody else
 /// wrote takes many seconds, and a busy machine starts the kernel's workers late.
@@ -176,21 +177,11 @@ pub fn scratch_directory(lane: usize, index: u64) -> PathBuf {
 }
 
 /// Runs a range of a run's programs; reports a line for each that is not clean.
-/// None begins after the deadline.
-pub fn run_range(
-    page: &'static Page,
-    seed: u64,
-    range: Range,
-    deadline: Option<Instant>,
-    scratch: &Path,
-) -> Child {
+pub fn run_range(page: &'static Page, seed: u64, range: Range, scratch: &Path) -> Child {
     Child::new(page, |reports| {
         let arenas = Arenas::default();
         enter_scratch(scratch);
         for index in range.0..range.0 + range.1 {
-            if deadline.is_some_and(|deadline| Instant::now() > deadline) {
-                break;
-            }
             page.program.store(index, Ordering::Relaxed);
             let program = generate::program(program_seed(seed, index));
             let counter = match examine(&program, &arenas, scratch) {
@@ -245,7 +236,8 @@ pub fn run_alone(page: &'static Page, program: &Program, scratch: &Path, sure: b
     }
 }
 
-fn enter_scratch(scratch: &Path) {
+/// Makes the directory of a child its own.
+pub fn enter_scratch(scratch: &Path) {
     std::fs::create_dir_all(scratch.join("empty")).expect("a scratch directory");
     std::env::set_current_dir(scratch.join("empty")).expect("a scratch directory");
 }
@@ -316,7 +308,22 @@ pub fn run_and_clean(
     scratch: &Path,
     times: Times,
 ) -> Result<Option<usize>, Difference> {
-    let result = run(program, engines, arenas, scratch, times);
+    run_with_tape(program, engines, arenas, scratch, times, &mut Tape::None)
+}
+
+/// The same with the kernel's answers on a tape.
+///
+/// # Errors
+/// The first difference.
+pub fn run_with_tape(
+    program: &Program,
+    engines: [Engine; 2],
+    arenas: &Arenas,
+    scratch: &Path,
+    times: Times,
+    tape: &mut Tape,
+) -> Result<Option<usize>, Difference> {
+    let result = run(program, engines, arenas, scratch, times, tape);
     // What a program opened and nobody remembers.
     // SAFETY: nothing of this process lies there between programs.
     unsafe { libc::syscall(libc::SYS_close_range, 3, 199, 0) };

@@ -30,7 +30,7 @@ use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, io_uring_op
 use super::explain::{self, Case, explanation};
 use super::generate::sqe_flags::{DRAIN, SKIP};
 use super::program::{Fd, Program, Sqe, Value};
-use super::ring::Cqe;
+use crate::ring::Cqe;
 
 /// Marks a result as "a descriptor".
 const SOME_FD: i32 = i32::MAX;
@@ -72,6 +72,16 @@ pub fn normal(program: &Program, cqe: &Cqe) -> Cqe {
 /// Says it that memory is the program's again? When, is left to the network.
 pub fn is_notification(cqe: &Cqe) -> bool {
     cqe.flags & IORING_CQE_F_NOTIF != 0
+}
+
+/// The CQEs that are compared, those of a chain in order.
+pub fn told(program: &Program, cqes: &[Cqe]) -> Vec<Cqe> {
+    let told = cqes.iter().filter(|cqe| !is_notification(cqe));
+    let mut told: Vec<Cqe> = told.map(|cqe| normal(program, cqe)).collect();
+    if !program.strict {
+        told.sort_by_key(|cqe| program.chain_of(cqe.user_data));
+    }
+    told
 }
 
 /// CQEs by the request that posted them, each request's in order.

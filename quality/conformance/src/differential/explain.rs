@@ -8,8 +8,8 @@ use linux_raw_sys::io_uring::*;
 
 use super::generate::sqe_flags::{ASYNC, BUFFER_SELECT, DRAIN, FIXED_FILE, SKIP};
 use super::program::{Cell, Fd, LINKS, Program, Sqe, Step, Value};
-use super::ring::Cqe;
 use super::world::Thing;
+use crate::ring::Cqe;
 
 mod order;
 mod threads;

@@ -10,8 +10,8 @@ use linux_raw_sys::io_uring::*;
 
 use super::operations::{self, Effect};
 use super::program::*;
-use super::rng::Rng;
 use super::world::{THINGS, Thing};
+use crate::rng::Rng;
 
 /// Bits of `IOSQE_*`.
 #[expect(missing_docs, reason = "the names of the ABI")]

@@ -13,11 +13,11 @@ use super::generate;
 use super::operations::keep_safe;
 use super::program::{Ending, Program, Step};
 use super::progress;
-use super::ring::{self, Engine, Ring};
-use super::rng::{Rng, program_seed};
 use super::side::{Arena, Side};
 use super::world::Place;
 use super::{BATCH, Options};
+use crate::ring::{self, Engine, Ring};
+use crate::rng::{Rng, program_seed};
 
 /// The command `differential --hostile`.
 pub fn command(options: &Options) -> ExitCode {
@@ -109,7 +109,8 @@ fn take_step(rng: &mut Rng, side: &mut Side<'_>, step: &Step) {
                 sqe.opcode = rng.number() as u8;
                 keep_safe(&mut sqe);
             }
-            side.push(&sqe);
+            let sqe = side.known(&sqe);
+            side.ring().push(sqe);
         }
         Step::Enter(call) => {
             // With noise in the ring nothing may come: never wait for it long.

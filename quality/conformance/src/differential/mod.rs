@@ -16,16 +16,16 @@ pub mod hostile;
 pub mod operations;
 pub mod program;
 pub mod progress;
-pub mod ring;
-pub mod rng;
+pub mod record;
 pub mod run;
 pub mod shrink;
 pub mod side;
+pub mod tape;
 pub mod timing;
 pub mod world;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -37,8 +37,10 @@ use child::{Finding, Lost, Range, counter_of, decode, run_alone, run_range, scra
 use explain::EXPLANATIONS;
 use program::Program;
 use progress::Page;
-use rng::program_seed;
 use run::Difference;
+
+use crate::ring;
+use crate::rng::program_seed;
 
 /// Programs that one child runs.
 const BATCH: u64 = 250;
@@ -59,11 +61,17 @@ pub struct Options {
     #[arg(long, default_value_t = 0)]
     pub first: u64,
     /// Run the one program of this seed, as a report printed it
-    #[arg(long, value_parser = seed)]
+    #[arg(long, value_parser = crate::rng::seed)]
     pub program_seed: Option<u64>,
-    /// Stop after so many seconds
-    #[arg(long, value_name = "SECONDS")]
-    pub time: Option<u64>,
+    /// Write the kernel's answers to a file, without programs to which they vary
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["hostile", "program_seed"])]
+    pub record: Option<PathBuf>,
+    /// Compare the user engine with the answers in a file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["hostile", "program_seed", "record"])]
+    pub replay: Option<PathBuf>,
+    /// With --replay: compare the kernel with them
+    #[arg(long, requires = "replay")]
+    pub kernel: bool,
     /// User engine only, with ring memory and arguments that try to harm it
     #[arg(long)]
     pub hostile: bool,
@@ -82,17 +90,6 @@ pub struct Options {
     /// Print programs as they are generated, without making them smaller
     #[arg(long)]
     pub no_shrink: bool,
-}
-
-/// Reads a seed, decimal or not.
-///
-/// # Errors
-/// It is none.
-pub fn seed(text: &str) -> Result<u64, std::num::ParseIntError> {
-    match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
-    }
 }
 
 /// Differences that are known and wait for somebody to look into them: not counted against a run.
@@ -194,6 +191,12 @@ pub fn command(options: &Options) -> ExitCode {
     if options.hostile {
         return hostile::command(options);
     }
+    if let Some(path) = &options.replay {
+        return record::command(path, options);
+    }
+    if let Some(path) = &options.record {
+        return record::record(path, options);
+    }
     if !ring::kernel_available() {
         println!("skipped: this kernel gives no io_uring to compare with");
         return ExitCode::SUCCESS;
@@ -258,7 +261,6 @@ pub fn run_many(options: &Options) -> Summary {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let jobs = options.jobs.unwrap_or(16 * processors);
     let pages: Vec<&'static Page> = (0..jobs.max(1)).map(|_| progress::new_page()).collect();
-    let deadline = options.time.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let end = options.first + options.programs;
     let next = AtomicU64::new(options.first);
     let summaries = std::thread::scope(|scope| {
@@ -270,10 +272,10 @@ pub fn run_many(options: &Options) -> Summary {
             let mut summary = Summary::default();
             loop {
                 let first = next.fetch_add(BATCH, Ordering::Relaxed);
-                if first >= end || deadline.is_some_and(|deadline| Instant::now() > deadline) {
+                if first >= end {
                     break;
                 }
-                run_batch(page, options, (first, BATCH.min(end - first)), deadline, lane, &mut summary);
+                run_batch(page, options, (first, BATCH.min(end - first)), lane, &mut summary);
             }
             summary.take_counts(page);
             summary
@@ -329,18 +331,11 @@ fn lanes<T: Send>(pages: &[&'static Page], body: impl Fn(usize, &'static Page) -
     })
 }
 
-fn run_batch(
-    page: &'static Page,
-    options: &Options,
-    range: Range,
-    deadline: Option<Instant>,
-    lane: usize,
-    summary: &mut Summary,
-) {
+fn run_batch(page: &'static Page, options: &Options, range: Range, lane: usize, summary: &mut Summary) {
     let (mut first, end) = (range.0, range.0 + range.1);
     while first < end {
         let scratch = scratch_directory(lane, first / BATCH);
-        let mut child = run_range(page, options.seed, (first, end - first), deadline, &scratch);
+        let mut child = run_range(page, options.seed, (first, end - first), &scratch);
         loop {
             match child.report() {
                 Ok(Some(line)) => {

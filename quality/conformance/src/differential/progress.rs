@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use super::explain::EXPLANATIONS;
-use super::ring::Engine;
+use crate::ring::Engine;
 
 /// One child's page.
 #[repr(C)]

@@ -1,4 +1,4 @@
-//! Runs one program on both engines in lock step.
+//! Runs one program on both engines in lock step, or on one engine against what the kernel's answers were ([`Tape`]).
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -14,9 +14,10 @@ use super::explain;
 use super::generate::sqe_flags::{ASYNC, SKIP};
 use super::program::*;
 use super::progress;
-use super::ring::{self, Engine};
 use super::side::{Arena, Side};
-use super::world::Place;
+use super::tape::{Tape, Taped};
+use super::world::{Place, digest};
+use crate::ring::{self, Engine};
 
 /// `IORING_REGISTER_SYNC_CANCEL`.
 const SYNC_CANCEL: u32 = 24;
@@ -117,6 +118,8 @@ impl Times {
         pause: Duration::ZERO,
         unsaid: Unsaid::NOTHING,
     };
+    /// Against recorded answers, which do not depend on speed: only what differs takes as long.
+    pub const REPLAYED: Times = Times { settle: Duration::from_secs(5), ..Times::PATIENT };
     /// With time for threads to do their work before the program goes on.
     pub const UNHURRIED: Times = Times { pause: Duration::from_millis(4), ..Times::PATIENT };
 }
@@ -132,7 +135,13 @@ struct Run<'a> {
     /// Without what found no room in the SQ.
     program: Cow<'a, Program>,
     user: Side<'a>,
-    kernel: Side<'a>,
+    /// None where the kernel's answers are on the tape.
+    kernel: Option<Side<'a>>,
+    tape: &'a mut Tape,
+    /// The kernel's CQEs of a tape that are compared next.
+    expected: Vec<ring::Cqe>,
+    /// What a tape says of memory and world, once it was come to.
+    effects: Option<(String, Vec<String>)>,
     times: Times,
     /// Pushed and not taken by the engines.
     queued: Vec<Sqe>,
@@ -149,8 +158,8 @@ struct Run<'a> {
     fresh: bool,
 }
 
-/// Runs a program on two engines. Returns the index of the explanation where they differ as is meant
-/// to be.
+/// Runs a program on two engines; with a tape to be read, on the first only. Returns the index of the explanation where they
+/// differ as is meant to be.
 ///
 /// # Errors
 /// The first difference.
@@ -160,15 +169,20 @@ pub fn run(
     arenas: &Arenas,
     scratch: &Path,
     times: Times,
+    tape: &mut Tape,
 ) -> Result<Option<usize>, Difference> {
     progress::mark(0, Engine::User);
     let user = Side::new(engines[0], Place::First, &arenas.first, scratch, program);
     progress::mark(0, Engine::Kernel);
-    let kernel = Side::new(engines[1], Place::Second, &arenas.second, scratch, program);
+    let live = !tape.is_read();
+    let kernel = live.then(|| Side::new(engines[1], Place::Second, &arenas.second, scratch, program));
     let mut run = Run {
         program: Cow::Borrowed(program),
         user,
         kernel,
+        tape,
+        expected: Vec::new(),
+        effects: None,
         times,
         queued: Vec::new(),
         chains: Vec::new(),
@@ -212,12 +226,42 @@ impl Run<'_> {
         }
     }
 
-    fn both<T>(&mut self, mut body: impl FnMut(&mut Side<'_>) -> T) -> (T, T) {
-        let step = self.step.map_or(usize::MAX, |step| step);
+    /// Does something on both engines.
+    fn each(&mut self, mut body: impl FnMut(&mut Side<'_>)) {
+        let step = self.step.unwrap_or(usize::MAX);
+        progress::mark(step, Engine::User);
+        body(&mut self.user);
+        if let Some(kernel) = &mut self.kernel {
+            progress::mark(step, Engine::Kernel);
+            body(kernel);
+        }
+    }
+
+    /// What both engines answer: the kernel's part goes on the tape, or comes from it.
+    fn both<T: Taped>(&mut self, mut body: impl FnMut(&mut Side<'_>) -> T) -> (T, T) {
+        let step = self.step.unwrap_or(usize::MAX);
         progress::mark(step, Engine::User);
         let user = body(&mut self.user);
+        let Some(kernel) = &mut self.kernel else { return (user, self.tape.read()) };
         progress::mark(step, Engine::Kernel);
-        (user, body(&mut self.kernel))
+        let kernel = body(kernel);
+        self.tape.write(&kernel);
+        (user, kernel)
+    }
+
+    /// The kernel's CQEs that were not compared.
+    fn kernel_taken(&mut self) -> &mut Vec<ring::Cqe> {
+        match &mut self.kernel {
+            Some(kernel) => &mut kernel.taken,
+            None => &mut self.expected,
+        }
+    }
+
+    /// Gets the CQEs that are compared next from the tape.
+    fn expect_taken(&mut self) {
+        if self.kernel.is_none() {
+            self.expected = self.tape.read();
+        }
     }
 
     fn same<T: PartialEq + std::fmt::Debug>(&self, what: &str, (user, kernel): (T, T)) -> Outcome {
@@ -237,7 +281,8 @@ impl Run<'_> {
         let seen = self.both(|side| match &side.ring {
             Ok(ring) => {
                 let params = &ring.params;
-                Ok((params.sq_entries, params.cq_entries, params.flags, params.sq_off.array != 0))
+                let array = u32::from(params.sq_off.array != 0);
+                Ok([params.sq_entries, params.cq_entries, params.flags, array])
             }
             Err(errno) => Err(*errno),
         });
@@ -261,8 +306,12 @@ impl Run<'_> {
             }
             Step::Enter(call) => self.enter(call),
             Step::Reap(count) => {
-                self.both(|side| side.reap(*count));
-                if self.program.strict { self.compare_taken() } else { Ok(()) }
+                self.each(|side| side.reap(*count));
+                if !self.program.strict {
+                    return Ok(());
+                }
+                self.expect_taken();
+                self.compare_taken()
             }
             Step::Register(call) => {
                 let mut results = self.both(|side| side.register(call));
@@ -328,7 +377,7 @@ impl Run<'_> {
     fn compare_words(&mut self) -> Outcome {
         let seen = self.both(|side| {
             let ring = side.ring();
-            let cqes: Vec<ring::Cqe> = (0..ring.cq_ready()).map(|nth| ring.peek(nth)).collect();
+            let cqes: Vec<ring::Cqe> = (0..ring.ready()).map(|nth| ring.peek(nth)).collect();
             let (sq, cq) = (ring.params.sq_off, ring.params.cq_off);
             let words = [sq.head, sq.flags, sq.dropped, cq.overflow];
             (cqes, words.map(|offset| ring.word(offset).load(Ordering::Acquire)))
@@ -354,23 +403,26 @@ impl Run<'_> {
         if looked.0 == -libc::EBADFD {
             return Ok(());
         }
+        self.expect_taken();
         self.linger();
         for _ in 0..if self.times.pause.is_zero() { 0 } else { 4 } {
             self.pause();
-            self.both(|side| side.look(0, 0));
+            self.each(|side| _ = side.look(0, 0));
         }
         let begun = Instant::now();
         loop {
-            self.both(|side| side.reap(u32::MAX));
-            match compare::compare(&self.program, &self.user.taken, &self.kernel.taken) {
+            self.each(|side| side.reap(u32::MAX));
+            let taken = std::mem::take(self.kernel_taken());
+            let verdict = compare::compare(&self.program, &self.user.taken, &taken);
+            *self.kernel_taken() = taken;
+            match verdict {
                 _ if begun.elapsed() > self.times.settle => break,
                 // What a full CQ hides, the other engine may not have done yet.
                 Verdict::Same if !self.hides_cqes() => break,
                 _ => {}
             }
-            let told =
-                |side: &Side<'_>| side.taken.iter().filter(|cqe| !compare::is_notification(cqe)).count();
-            let (user, kernel) = (told(&self.user), told(&self.kernel));
+            let told = |cqes: &[ring::Cqe]| cqes.iter().filter(|cqe| !compare::is_notification(cqe)).count();
+            let (user, kernel) = (told(&self.user.taken), told(self.kernel_taken()));
             let lacks = |mine: usize, other: usize| other.saturating_sub(mine).max(1) as u32;
             // Notifications may have filled the CQ, and what it lacks waits behind them.
             let both = self.program.sends_zero_copy();
@@ -378,9 +430,9 @@ impl Run<'_> {
                 progress::mark(self.step.unwrap_or(usize::MAX), Engine::User);
                 self.user.look(lacks(user, kernel), 5_000_000);
             }
-            if kernel <= user || both {
+            if let Some(side) = self.kernel.as_mut().filter(|_| kernel <= user || both) {
                 progress::mark(self.step.unwrap_or(usize::MAX), Engine::Kernel);
-                self.kernel.look(lacks(kernel, user), 5_000_000);
+                side.look(lacks(kernel, user), 5_000_000);
             }
         }
         self.compare_taken()
@@ -392,13 +444,14 @@ impl Run<'_> {
             let ring = side.ring();
             ring.word(ring.params.sq_off.flags).load(Ordering::Acquire) & IORING_SQ_CQ_OVERFLOW != 0
         };
-        hides(&mut self.user) || hides(&mut self.kernel)
+        hides(&mut self.user) || self.kernel.as_mut().is_some_and(hides)
     }
 
     /// Where nothing is there yet, threads of either engine may be about to bring it.
     fn linger(&mut self) {
         let fresh = std::mem::take(&mut self.fresh);
-        let ready = (self.user.ring().cq_ready(), self.kernel.ring().cq_ready());
+        let Some(kernel) = &mut self.kernel else { return };
+        let ready = (self.user.ring().ready(), kernel.ring().ready());
         if self.outstanding as u32 <= ready.0.min(ready.1) || ready.0 != ready.1 {
             return;
         }
@@ -406,14 +459,15 @@ impl Run<'_> {
             self.user.look(ready.0 + 1, self.times.linger_ns);
         }
         if self.threads || fresh {
-            self.kernel.look(ready.1 + 1, self.times.linger_ns / 2);
+            kernel.look(ready.1 + 1, self.times.linger_ns / 2);
         }
     }
 
     /// Compares the CQEs taken so far, and forgets them.
     fn compare_taken(&mut self) -> Outcome {
-        let (user, kernel) = (std::mem::take(&mut self.user.taken), std::mem::take(&mut self.kernel.taken));
-        for (side, cqes) in [(&mut self.user, &user), (&mut self.kernel, &kernel)] {
+        let (user, kernel) = (std::mem::take(&mut self.user.taken), std::mem::take(self.kernel_taken()));
+        let sides = [(Some(&mut self.user), &user), (self.kernel.as_mut(), &kernel)];
+        for (side, cqes) in sides.into_iter().filter_map(|(side, cqes)| Some((side?, cqes))) {
             // A program may give notifications a user_data of their own, which may be that of another request.
             for cqe in cqes.iter().filter(|cqe| cqe.res >= 0 && !compare::is_notification(cqe)) {
                 if self.program.sqe(cqe.user_data).is_some_and(returns_fd)
@@ -423,6 +477,7 @@ impl Run<'_> {
                 }
             }
         }
+        self.tape.write(&compare::told(&self.program, &kernel));
         let is_last = |cqe: &&ring::Cqe| {
             cqe.flags & IORING_CQE_F_MORE == 0 && self.program.sqe(cqe.user_data).is_some()
         };
@@ -448,7 +503,7 @@ impl Run<'_> {
                 self.program.sqe(cqe.user_data)
                 && u32::from(opcode) == io_uring_op::IORING_OP_CLOSE as u32
             {
-                self.both(|side| side.returned.remove(&id));
+                self.each(|side| _ = side.returned.remove(&id));
             }
         }
     }
@@ -462,7 +517,8 @@ impl Run<'_> {
             self.cancel_all()?;
         }
         let compared = self.compare_effects();
-        if self.outstanding == 0 || !matches!(compared, Err(Stop::Differs(_))) {
+        let settled = self.outstanding == 0 || !matches!(compared, Err(Stop::Differs(_)));
+        if settled || self.tape.is_written() {
             return compared;
         }
         // What is in the hands of a thread still changes files.
@@ -474,16 +530,18 @@ impl Run<'_> {
     fn wait_for_threads(&mut self) -> Outcome {
         let begun = Instant::now();
         while begun.elapsed() < self.times.settle {
-            self.both(|side| side.look(1, 2_000_000));
-            self.both(|side| side.reap(u32::MAX));
+            self.each(|side| _ = side.look(1, 2_000_000));
+            self.each(|side| side.reap(u32::MAX));
         }
-        self.compare_taken()
+        if self.kernel.is_some() { self.compare_taken() } else { Ok(()) }
     }
 
     /// What requests have done to memory and to the world.
     fn compare_effects(&mut self) -> Outcome {
+        let Some(kernel) = &self.kernel else { return self.compare_effects_with_tape() };
         let masked = &self.program.masked;
-        let (user, kernel) = (self.user.changes(masked), self.kernel.changes(masked));
+        let (user, kernel) = (self.user.changes(masked), kernel.changes(masked));
+        self.tape.write(&digest(&kernel));
         if let Some(at) = (0..user.len()).find(|&at| user[at] != kernel[at]) {
             let shown = |bytes: &[u8]| {
                 format!("{}: {:02x?}", Value::At(at as u32), &bytes[at..(at + 16).min(bytes.len())])
@@ -500,7 +558,26 @@ impl Run<'_> {
             return Err(self.difference(&format!("memory: {region}"), shown(&user), shown(&kernel)));
         }
         let (user, kernel) = self.both(|side| side.world.state());
-        let pairs = user.iter().zip(&kernel);
+        self.compare_world(&user, &kernel)
+    }
+
+    /// The same, where the tape has a digest of memory only.
+    fn compare_effects_with_tape(&mut self) -> Outcome {
+        if self.effects.is_none() {
+            self.effects = Some((self.tape.read(), self.tape.read()));
+        }
+        let (memory, world) = self.effects.clone().expect("just read");
+        let changes = digest(&self.user.changes(&self.program.masked));
+        if changes != memory {
+            let why = self.why_contents_differ().map(Stop::Explained);
+            return Err(why.unwrap_or_else(|| self.difference("memory", changes, memory)));
+        }
+        let state = self.user.world.state();
+        self.compare_world(&state, &world)
+    }
+
+    fn compare_world(&self, user: &[String], kernel: &[String]) -> Outcome {
+        let pairs = user.iter().zip(kernel);
         if let Some((ours, theirs)) = pairs.into_iter().find(|(ours, theirs)| ours != theirs) {
             if ours.contains(" is at ")
                 && let Some(why) = explain::position_explained(&self.program)
@@ -553,7 +630,7 @@ impl Run<'_> {
         }
         let mut sqe = Sqe::new(io_uring_op::IORING_OP_ASYNC_CANCEL as u8, LAST_WORD);
         sqe.op_flags = IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY;
-        self.both(|side| side.push(&sqe));
+        self.each(|side| _ = side.push(&sqe));
         let call = Enter {
             to_submit: 1,
             min_complete: 0,

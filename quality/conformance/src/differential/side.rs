@@ -7,8 +7,8 @@ use anyring_engine::{abi, io_uring_params};
 use linux_raw_sys::io_uring::*;
 
 use super::program::*;
-use super::ring::{self, Cqe, Engine, Ring};
 use super::world::{LISTENER_PORT, NEVER_OPEN, Place, World};
+use crate::ring::{self, Cqe, Engine, Ring, above_small_numbers};
 
 /// The memory that requests read and write, between two pages that nobody may touch.
 pub struct Arena {
@@ -105,7 +105,7 @@ impl<'a> Side<'a> {
         let mut params: io_uring_params = unsafe { std::mem::zeroed() };
         params.flags = program.setup_flags;
         params.cq_entries = program.cq_entries;
-        let ring = Ring::new(engine, program.entries, params);
+        let ring = above_small_numbers(|| Ring::new(engine, program.entries, params));
         let mut side = Side {
             engine,
             ring,
@@ -162,9 +162,9 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Queues an SQE; where the SQ is full it is left out, in both engines alike.
-    pub fn push(&mut self, sqe: &Sqe) -> bool {
-        let raw = abi::Sqe {
+    /// An SQE with its addresses and descriptors.
+    pub fn known(&self, sqe: &Sqe) -> abi::Sqe {
+        abi::Sqe {
             opcode: sqe.opcode,
             flags: sqe.flags,
             ioprio: sqe.ioprio,
@@ -179,10 +179,15 @@ impl<'a> Side<'a> {
             file_index: self.value(sqe.file_index) as u32,
             addr3: self.value(sqe.addr3),
             pad: sqe.pad,
-        };
-        let room = self.ring().sq_space();
+        }
+    }
+
+    /// Queues an SQE; where the SQ is full it is left out, in both engines alike.
+    pub fn push(&mut self, sqe: &Sqe) -> bool {
+        let sqe = self.known(sqe);
+        let room = self.ring().has_room(&[sqe]);
         if room {
-            self.ring().push(raw);
+            self.ring().push(sqe);
         }
         room
     }

@@ -7,8 +7,8 @@ use std::path::Path;
 use super::child::run_and_clean;
 use super::generate::sqe_flags::{ASYNC, DRAIN};
 use super::program::{LINKS, Program, Sqe};
-use super::ring::Engine;
 use super::run::{Arenas, Times, Unsaid};
+use crate::ring::Engine;
 
 /// Do the engines agree under another timing?
 pub fn agree_otherwise(program: &Program, arenas: &Arenas, scratch: &Path) -> bool {
@@ -62,13 +62,13 @@ fn keep_workers_here() {
     const REGISTER_IOWQ_AFF: u32 = 17;
     // SAFETY: a structure of integers.
     let mut params: anyring_engine::io_uring_params = unsafe { std::mem::zeroed() };
-    let ring = super::ring::setup(Engine::Kernel, 1, (&raw mut params) as usize);
+    let ring = crate::ring::setup(Engine::Kernel, 1, (&raw mut params) as usize);
     if ring >= 0 {
         let mut here = [0u64; 16];
         // SAFETY: asks for a number.
         let processor = unsafe { libc::sched_getcpu() }.max(0) as usize;
         here[processor / 64 % 16] |= 1 << (processor % 64);
-        super::ring::register(Engine::Kernel, ring, REGISTER_IOWQ_AFF, here.as_ptr() as usize, 128);
-        super::ring::close(ring);
+        crate::ring::register(Engine::Kernel, ring, REGISTER_IOWQ_AFF, here.as_ptr() as usize, 128);
+        crate::ring::close(ring);
     }
 }

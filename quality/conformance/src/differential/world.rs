@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::program::{Act, Cell, Fd, Program, Step, Value};
-use super::ring::close;
+use crate::ring::close;
 
 /// A descriptor of the world.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

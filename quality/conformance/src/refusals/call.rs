@@ -5,7 +5,7 @@ use linux_raw_sys::io_uring::*;
 
 use super::world::Pages;
 use super::{Answers, name};
-use crate::differential::ring::{self, Engine, Ring};
+use crate::ring::{self, Engine, Ring};
 
 /// Asks about all of them.
 pub fn ask(engine: Engine, answers: &mut Answers) {
@@ -26,7 +26,7 @@ fn parameters(flags: u32) -> io_uring_params {
 
 /// A ring of eight entries.
 pub fn ring(engine: Engine) -> Ring {
-    Ring::new(engine, 8, parameters(0)).expect("a ring")
+    ring::above_small_numbers(|| Ring::new(engine, 8, parameters(0))).expect("a ring")
 }
 
 /// What comes of a set-up with these flags.

@@ -23,7 +23,7 @@ use anyring_engine::abi::Errno;
 use anyring_engine::request::version::{self, Version};
 use clap::{Args, ValueEnum};
 
-use crate::differential::ring::{Engine, install};
+use crate::ring::{Engine, install};
 
 /// What to ask.
 #[derive(Args, Clone, Debug)]

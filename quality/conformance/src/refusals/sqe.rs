@@ -12,7 +12,7 @@ use linux_raw_sys::io_uring::*;
 use super::call::ring;
 use super::world::World;
 use super::{Answers, PENDING};
-use crate::differential::ring::{self, Engine, Ring};
+use crate::ring::{self, Engine, Ring};
 
 /// Opcodes that are asked about: with some that no kernel has.
 const CODES: u8 = 68;

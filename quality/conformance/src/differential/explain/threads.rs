@@ -8,8 +8,8 @@ use super::{
 };
 use crate::differential::generate::sqe_flags::{ASYNC, BUFFER_SELECT, FIXED_FILE};
 use crate::differential::program::{Cell, Fd, Program, Sqe, Step, Structure, Value};
-use crate::differential::ring::Cqe;
 use crate::differential::world::Thing;
+use crate::ring::Cqe;
 
 const MSG_ERRQUEUE: u32 = 0x2000;
 

@@ -35,6 +35,17 @@ impl Rng {
     }
 }
 
+/// Reads a seed, decimal or not.
+///
+/// # Errors
+/// It is none.
+pub fn seed(text: &str) -> Result<u64, std::num::ParseIntError> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
+}
+
 /// The seed of the `index`th program of a run.
 pub fn program_seed(seed: u64, index: u64) -> u64 {
     Rng::new(seed ^ index.wrapping_mul(0xd6e8_feb8_6659_fd93)).number()
