@@ -160,6 +160,7 @@ fn on_file(number: u32, fd: i32, [_, b, c, d, e, _]: [usize; 6]) -> Answer {
                 }
                 // Nothing is shrunk.
                 nr::F_ADD_SEALS => Ok(0),
+                nr::F_DUPFD_QUERY => Ok(usize::from(kernel.description(c as i32)? == of)),
                 nr::F_DUPFD | nr::F_DUPFD_CLOEXEC => number_of(kernel.install(of, c)),
                 command => panic!("fcntl {command} is not simulated"),
             },
