@@ -219,6 +219,19 @@ pub fn is_eventfd(fd: Fd) -> bool {
     length.is_ok_and(|length| target[..length].starts_with(b"anon_inode:[eventfd]")) || length.is_err()
 }
 
+/// The number of an eventfd, which no other one has at the same time. Nothing of another file, and where the kernel has no such
+/// numbers (before 5.2).
+///
+/// # Errors
+/// Where `/proc` does not tell.
+pub fn eventfd_number(fd: Fd) -> Result<Option<u32>, Errno> {
+    let mut text = [0u8; 512];
+    let length = proc::details_of(fd, &mut text)?;
+    let mut lines = text[..length].split(|&byte| byte == b'\n');
+    let number = lines.find_map(|line| line.strip_prefix(b"eventfd-id:"));
+    Ok(number.and_then(|number| core::str::from_utf8(number).ok()?.trim().parse().ok()))
+}
+
 /// Lets other threads run.
 pub fn sched_yield() {
     // SAFETY: touches no memory.
@@ -855,6 +868,11 @@ impl FileIdentity {
     /// A regular file?
     pub fn is_regular(self) -> bool {
         self.mode & nr::S_IFMT == nr::S_IFREG
+    }
+
+    /// Without an inode of its own, as eventfds and timerfds are?
+    pub fn is_anonymous(self) -> bool {
+        self.mode & nr::S_IFMT == 0
     }
 
     /// A directory?
