@@ -6,8 +6,10 @@ use crate::abi::Errno;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd, OwnedFd};
 
-/// The engine's descriptors of all eventfds that rings of this process signal.
-static REGISTERED: Mutex<Vec<Fd>> = Mutex::new(Vec::new());
+/// All eventfds that rings of this process signal.
+static REGISTERED: Mutex<Registered> = Mutex::new(Registered(Vec::new()));
+/// So many may be compared one by one: to ask for an eventfd's number takes longer.
+const FEW: usize = 4;
 
 /// The lock of the list, for a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
@@ -16,8 +18,50 @@ pub fn lock() -> &'static dyn AcrossFork {
 
 /// Does a ring signal this eventfd? Then a multishot poll of it would feed itself.
 pub fn is_registered(fd: Fd) -> bool {
+    let is_it = |&(_, own): &(Number, Fd)| os::same_file(own, fd);
+    {
+        let registered = REGISTERED.lock();
+        if registered.0.len() <= FEW {
+            return registered.0.iter().any(is_it);
+        }
+    }
+    if os::known_identity(fd).is_ok_and(|identity| !identity.is_anonymous()) {
+        return false;
+    }
+    let number = os::eventfd_number(fd);
     let registered = REGISTERED.lock();
-    registered.iter().any(|&own| os::same_file(own, fd))
+    match number {
+        Ok(number) => registered.of(number).iter().chain(registered.of(None)).any(is_it),
+        Err(_) => registered.0.iter().any(is_it),
+    }
+}
+
+/// An eventfd's number, where the kernel tells it.
+type Number = Option<u32>;
+
+/// Eventfds by their numbers, and the engine's descriptors of them, in order. Several rings may have one.
+struct Registered(Vec<(Number, Fd)>);
+
+impl Registered {
+    /// Those with this number.
+    fn of(&self, number: Number) -> &[(Number, Fd)] {
+        let first = self.0.partition_point(|&(of, _)| of < number);
+        let rest = &self.0[first..];
+        &rest[..rest.partition_point(|&(of, _)| of == number)]
+    }
+
+    fn add(&mut self, number: Number, own: Fd) -> Result<(), Errno> {
+        self.0.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        let place = self.0.partition_point(|&known| known < (number, own));
+        self.0.insert(place, (number, own));
+        Ok(())
+    }
+
+    fn remove(&mut self, number: Number, own: Fd) {
+        if let Ok(place) = self.0.binary_search(&(number, own)) {
+            self.0.remove(place);
+        }
+    }
 }
 
 /// In a child after `fork`.
@@ -34,6 +78,7 @@ pub unsafe fn forked() {
 pub struct RegisteredEventfd {
     /// The engine's duplicate.
     own: OwnedFd,
+    number: Number,
     async_only: bool,
 }
 
@@ -47,10 +92,9 @@ impl RegisteredEventfd {
         if !os::is_eventfd(own.fd()) {
             return Err(Errno::EINVAL);
         }
-        let mut registered = REGISTERED.lock();
-        registered.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        registered.push(own.fd());
-        Ok(RegisteredEventfd { own, async_only })
+        let number = os::eventfd_number(own.fd()).ok().flatten();
+        REGISTERED.lock().add(number, own.fd())?;
+        Ok(RegisteredEventfd { own, number, async_only })
     }
 
     /// What to signal.
@@ -69,6 +113,44 @@ impl RegisteredEventfd {
 impl Drop for RegisteredEventfd {
     fn drop(&mut self) {
         // Before the number can become another's.
-        REGISTERED.lock().retain(|&fd| fd != self.own.fd());
+        REGISTERED.lock().remove(self.number, self.own.fd());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::{REGISTERED, RegisteredEventfd, is_registered};
+    use crate::os::{self, OwnedFd};
+
+    #[test]
+    fn a_registered_eventfd_is_found_among_many() {
+        let eventfds: Vec<_> = (0..100).map(|_| OwnedFd::new(os::eventfd().unwrap())).collect();
+        let others: Vec<_> = (0..100).map(|_| OwnedFd::new(os::eventfd().unwrap())).collect();
+        let [first, ..] = &eventfds[..] else { unreachable!() };
+        let again = RegisteredEventfd::new(first.fd(), false).unwrap();
+        let mut registered: Vec<_> =
+            eventfds.iter().map(|fd| RegisteredEventfd::new(fd.fd(), false).unwrap()).collect();
+        {
+            let all = REGISTERED.lock();
+            let numbers = eventfds.iter().map(|fd| os::eventfd_number(fd.fd()).unwrap());
+            let alike: Vec<usize> = numbers.map(|number| all.of(number).len()).collect();
+            assert_eq!(
+                alike.iter().sum::<usize>(),
+                101,
+                "each is compared with itself, one with its second registration"
+            );
+            assert!(all.of(None).is_empty());
+        }
+        assert!(eventfds.iter().all(|fd| is_registered(fd.fd())));
+        assert!(!others.iter().any(|fd| is_registered(fd.fd())));
+        assert!(!is_registered(OwnedFd::new(os::epoll_create().unwrap()).fd()));
+        registered.truncate(1);
+        assert!(is_registered(first.fd()) && !is_registered(eventfds[1].fd()));
+        registered.clear();
+        assert!(is_registered(first.fd()));
+        drop(again);
+        assert!(!is_registered(first.fd()));
     }
 }

@@ -219,32 +219,17 @@ pub fn is_eventfd(fd: Fd) -> bool {
     length.is_ok_and(|length| target[..length].starts_with(b"anon_inode:[eventfd]")) || length.is_err()
 }
 
-/// Whether two descriptors stand for one open file, as the kernel says (`kcmp(2)`).
+/// The number of an eventfd, which no other one has at the same time. Nothing of another file, and where the kernel has no such
+/// numbers (before 5.2).
 ///
 /// # Errors
-/// `EBADF`; `EPERM`, `ENOSYS` where it does not compare them.
-pub fn compare(a: Fd, b: Fd) -> Result<bool, Errno> {
-    const KCMP_FILE: usize = 0;
-    let pid = getpid() as usize;
-    // SAFETY: touches no memory.
-    unsafe { call(nr::__NR_kcmp, [pid, pid, KCMP_FILE, a as usize, b as usize, 0]) }
-        .map(|difference| difference == 0)
-}
-
-/// Do two descriptors stand for one open file? Where the kernel does not compare them (`kcmp` is
-/// often forbidden), files of the same identity and mode of access count as one.
-pub fn same_file(a: Fd, b: Fd) -> bool {
-    if a == b {
-        return true;
-    }
-    match compare(a, b) {
-        Ok(same) => same,
-        Err(Errno::EBADF) => false,
-        Err(_) => {
-            identity(a).is_ok_and(|of_a| identity(b) == Ok(of_a))
-                && fcntl(a, nr::F_GETFL, 0) == fcntl(b, nr::F_GETFL, 0)
-        }
-    }
+/// Where `/proc` does not tell.
+pub fn eventfd_number(fd: Fd) -> Result<Option<u32>, Errno> {
+    let mut text = [0u8; 512];
+    let length = proc::details_of(fd, &mut text)?;
+    let mut lines = text[..length].split(|&byte| byte == b'\n');
+    let number = lines.find_map(|line| line.strip_prefix(b"eventfd-id:"));
+    Ok(number.and_then(|number| core::str::from_utf8(number).ok()?.trim().parse().ok()))
 }
 
 /// Lets other threads run.
@@ -675,6 +660,19 @@ pub fn identity(fd: Fd) -> Result<FileIdentity, Errno> {
     Ok(FileIdentity { device: stat.st_dev, inode: stat.st_ino, mode: stat.st_mode, names: stat.st_rdev })
 }
 
+/// The identity of a file, asked of no file system that may be slow to answer.
+pub fn known_identity(fd: Fd) -> Result<FileIdentity, Errno> {
+    let Ok(known) = known_status(fd, nr::STATX_TYPE | nr::STATX_INO) else { return identity(fd) };
+    // As `stat` has them: `new_encode_dev` of the kernel.
+    let number = |major: u32, minor: u32| u64::from(minor & 0xff | major << 8 | (minor & !0xff) << 12);
+    Ok(FileIdentity {
+        device: number(known.stx_dev_major, known.stx_dev_minor),
+        inode: known.stx_ino,
+        mode: known.stx_mode.into(),
+        names: number(known.stx_rdev_major, known.stx_rdev_minor),
+    })
+}
+
 /// What the kernel knows of a file without asking its file system, which may take long to answer.
 pub fn known_status(fd: Fd, wanted: u32) -> Result<nr::statx, Errno> {
     let mut status = core::mem::MaybeUninit::<nr::statx>::zeroed();
@@ -870,6 +868,11 @@ impl FileIdentity {
     /// A regular file?
     pub fn is_regular(self) -> bool {
         self.mode & nr::S_IFMT == nr::S_IFREG
+    }
+
+    /// Without an inode of its own, as eventfds and timerfds are?
+    pub fn is_anonymous(self) -> bool {
+        self.mode & nr::S_IFMT == 0
     }
 
     /// A directory?

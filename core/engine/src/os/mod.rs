@@ -8,6 +8,7 @@ pub(crate) mod pages;
 pub mod pauses;
 mod proc;
 pub(crate) mod region;
+mod same_file;
 mod signals;
 pub mod sync;
 pub mod user;
@@ -33,6 +34,7 @@ pub use calls::*;
 pub use linux_raw_sys::general as nr;
 pub use pages::{max_transfer_bytes, page_bytes};
 pub use proc::{is_in_proc, mappings, mounts, number_in_proc, own_threads, target_of, thread_status};
+pub use same_file::same_file;
 pub use signals::*;
 
 use sync::atomic::AtomicU32;

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::ffi::CStr;
 
 use crate::abi::Errno;
-use crate::os::{Fd, call, close, nr, open};
+use crate::os::{Fd, OwnedFd, call, close, nr, open};
 
 /// More than any status is long: it names at most 65536 groups.
 const MOST: usize = 1 << 20;
@@ -52,6 +52,18 @@ pub fn target_of(fd: Fd, target: &mut [u8]) -> Result<usize, Errno> {
     let arguments = [directory, path.as_ptr() as usize, target.as_mut_ptr() as usize, target.len(), 0, 0];
     // SAFETY: reads a C string, writes into a buffer of ours.
     unsafe { call(nr::__NR_readlinkat, arguments) }
+}
+
+/// What `/proc` says of a descriptor of this process, as text: how much of `text` that takes, at most all of it.
+///
+/// # Errors
+/// Where `/proc` does not tell.
+pub fn details_of(fd: Fd, text: &mut [u8]) -> Result<usize, Errno> {
+    let details =
+        OwnedFd::new(open(&numbered(b"/proc/self/fdinfo/", fd, b""), nr::O_RDONLY | nr::O_CLOEXEC)?);
+    let arguments = [details.fd() as usize, text.as_mut_ptr() as usize, text.len(), 0, 0, 0];
+    // SAFETY: writes into a buffer of ours.
+    unsafe { call(nr::__NR_read, arguments) }
 }
 
 /// This process's number in the namespace that `/proc` shows, which may be an outer one; its own where `/proc` does not tell.

@@ -189,8 +189,9 @@ impl Slab {
             request if request.file == FileHold::None => Look::Later,
             request => Look::Has(request.file.fd()),
         };
-        let known = (by_file.in_use() || by_file.build(slots.len() as u32)) && by_file.look(look);
-        let Some(found) = known.then(|| by_file.find(file)).flatten() else { return self.ids().collect() };
+        let in_use = by_file.in_use() || by_file.build(slots.len() as u32);
+        let found = if in_use { by_file.find(file, look) } else { None };
+        let Some(found) = found else { return self.ids().collect() };
         let id = |at: u32| RequestId { index: at, generation: slots[at as usize].generation };
         found.into_iter().map(id).collect()
     }

@@ -172,9 +172,11 @@ pub fn recognise(fd: Fd) -> Option<InUse> {
         is(&ring.file, file)
             // Many files have this one's identity.
             || is(&ring.shown, file)
-                && ring.lock().as_ref().and_then(|core| core.observers.stand_in()).is_some_and(|shown| {
-                    os::compare(shown, fd) == Ok(true)
-                })
+                && ring
+                    .lock()
+                    .as_ref()
+                    .and_then(|core| core.observers.stand_in())
+                    .is_some_and(|shown| os::same_file(shown, fd))
     };
     let ring = live().into_iter().find(is_it)?;
     ring.lock().as_mut().filter(|core| !core.life.is_closing())?.life.gain_descriptor();
