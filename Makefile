@@ -33,7 +33,7 @@ BUILT := -p anyring-cli -p anyring-preload -p anyring-inject -p anyring-liburing
 export ANYRING_IMAGES := none
 
 .PHONY: help toolchain nextest build tools demo lint check test test-all record test-programs test-chaos-programs conformance differential bench count
-.PHONY: packages release check-packages test-places test-old-kernels install uninstall deb one-file check-one-file check-install check-aarch64 test-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants chaos
+.PHONY: packages release check-packages test-places test-old-kernels install uninstall deb one-file check-one-file check-install check-aarch64 test-aarch64 coverage sanitize sanitize-suite simulate concurrent mutants chaos
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -167,20 +167,18 @@ concurrent: toolchain ## random programs of several threads and rings: make conc
 	$(TARGET)/concurrent/release/anyring-conformance concurrent --progress --programs $(or $(N),20000) \
 		--seed $(or $(SEED),1) --first $(or $(FIRST),0)
 
-# What tests stand. They take an interrupted wait for a failure; the soak goes on after it.
+# What tests stand: they take an interrupted wait for a failure.
 TEST_FAULTS := pause-before,pause-issue,pause-wake,pause-after,cqe-rubbish,overflow
-SOAK_FAULTS := $(TEST_FAULTS),enter-eintr
 
-chaos: tools ## tests of liburing's suite and of the crate, the soak, and planted bugs under the faults of anyring chaos: make chaos SEEDS=1000
+chaos: tools ## tests of liburing's suite and of the crate, and planted bugs under the faults of anyring chaos: make chaos SEEDS=1000
 	$(ANYRING_BIN)/anyring-conformance chaos --seeds 20
-	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 60 --chaos '$(SOAK_FAULTS)'
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(ANYRING_BIN)/anyring chaos --seed 1 --runs 20 --timeout 60 --faults $(TEST_FAULTS) --" \
 		cargo test --locked -p anyring --test low --test safe --test sound
 	ANYRING_CHAOS_SEEDS=$(or $(SEEDS),50) cargo test -p anyring-cli --test chaos --test faults --locked
 
-coverage: toolchain ## fails unless the engine's tests see every operation, and every error that an operation declares
+coverage: nextest ## fails unless the engine's tests see every operation, and every error that an operation declares
 	rm -f $(TARGET)/coverage
-	ANYRING_COVERAGE=$(TARGET)/coverage cargo test -p anyring-engine --features coverage --tests --locked
+	ANYRING_COVERAGE=$(TARGET)/coverage $(NEXTEST) -p anyring-engine --features coverage --tests
 	cargo run -q -p anyring-conformance --locked -- coverage $(TARGET)/coverage
 
 mutants: toolchain ## the share of small changes to the engine that tests catch: make mutants [SAMPLE=0/10] [FILE='**/rw.rs'] [ARGS=--again]
@@ -197,12 +195,6 @@ count: tools ## system calls and instructions per operation, compared with docs/
 	scripts/need valgrind fio
 	[ -d /sys/kernel/tracing/events ] || mount -t tracefs none /sys/kernel/tracing
 	$(ANYRING_BIN)/anyring-bench count $(ARGS)
-
-SOAK_SECONDS ?= 1800
-
-soak: tools ## random real work for SOAK_SECONDS=1800; fails if anything is lost or grows (needs fio)
-	scripts/need fio
-	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds $(SOAK_SECONDS)
 
 sanitize: toolchain ## the engine's tests and the fuzzer under the address and the thread sanitizer
 	scripts/check-sanitizers address

@@ -39,17 +39,6 @@ pub enum Outcome {
 
 /// The tests of what was built.
 pub fn tests(built: &Built, tools: bool) -> Result<Vec<Test>> {
-    let output = Command::new(&built.tests)
-        .args(["--list", "--format", "terse"])
-        .output()
-        .context("the tests start")?;
-    ensure!(
-        output.status.success(),
-        "the tests list themselves: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let text = String::from_utf8(output.stdout)?;
-    let names = text.lines().filter_map(|line| line.strip_suffix(": test"));
     let test = |name: &str, program: PathBuf, arguments: &[&str]| Test {
         name: name.to_owned(),
         program,
@@ -57,8 +46,18 @@ pub fn tests(built: &Built, tools: bool) -> Result<Vec<Test>> {
         took: Duration::ZERO,
         reached: Vec::new(),
     };
-    let mut tests: Vec<Test> =
-        names.map(|name| test(name, built.tests.clone(), &["--exact", name])).collect();
+    let mut tests: Vec<Test> = Vec::new();
+    for program in &built.tests {
+        let output = Command::new(program).args(["--list", "--format", "terse"]).output();
+        let output = output.context("the tests start")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "the tests do not list themselves: {said}");
+        let text = String::from_utf8(output.stdout)?;
+        // The layers are read off the sources, which are not those of the mutants.
+        let names = text.lines().filter_map(|line| line.strip_suffix(": test"));
+        let names = names.filter(|name| !name.starts_with("layers::"));
+        tests.extend(names.map(|name| test(name, program.clone(), &["--exact", name])));
+    }
     if tools {
         let tool = |name: &str| built.tools.join(name);
         for seed in ["1", "2", "3"] {

@@ -28,19 +28,22 @@ pub struct Judged {
 
 /// Programs that were built.
 pub struct Built {
-    /// The engine's tests, all in one.
-    pub tests: PathBuf,
+    /// The engine's tests: its suite, and the models.
+    pub tests: Vec<PathBuf>,
     /// Where the tools are.
     pub tools: PathBuf,
 }
 
-const MEMBERS: [&str; 4] =
-    ["core/engine", "quality/conformance", "quality/simulation", "quality/simulation/engine"];
+const MEMBERS: [&str; 6] = [
+    "core/engine",
+    "quality/conformance",
+    "quality/deny",
+    "quality/simulation",
+    "quality/simulation/engine",
+    "quality/tally",
+];
 
 const LIBRARY: &str = "core/engine/src/lib.rs";
-
-/// Tests that read the sources, and models of the engine's parts that take long: the parts are in the others.
-const LEFT_OUT: [&str; 1] = ["layers"];
 
 impl Tree {
     /// The tree of a repository.
@@ -59,7 +62,7 @@ impl Tree {
         if !tree.at.join("Cargo.lock").exists() {
             fs::copy(root.join("Cargo.lock"), tree.at.join("Cargo.lock"))?;
         }
-        tree.write_tests()?;
+        tree.link_tests()?;
         Ok(tree)
     }
 
@@ -90,20 +93,13 @@ impl Tree {
         fs::write(&path, text).with_context(|| format!("{} can be written", path.display()))
     }
 
-    /// One program of all the engine's tests: a build for each would take most of the time.
-    fn write_tests(&self) -> Result<()> {
-        let folder = self.root.join("core/engine/tests");
-        let mut text = "#![allow(warnings)]\n".to_owned();
-        for entry in fs::read_dir(&folder)? {
-            let path = entry?.path();
-            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            if path.extension().is_some_and(|extension| extension == "rs")
-                && !LEFT_OUT.contains(&name.as_str())
-            {
-                text.push_str(&format!("#[path = {path:?}]\nmod {name};\n"));
-            }
+    /// The engine's tests are those of the repository.
+    fn link_tests(&self) -> Result<()> {
+        let (tests, there) = (self.root.join("core/engine/tests"), self.at.join("core/engine/tests"));
+        if !there.is_symlink() {
+            std::os::unix::fs::symlink(&tests, &there).with_context(|| format!("a link to {}", tests.display()))?;
         }
-        self.write("core/engine/tests/all.rs", text)
+        Ok(())
     }
 
     fn source(&self, file: &str) -> Result<String> {
@@ -181,17 +177,23 @@ impl Tree {
 
     /// Builds the tests, and the tools where they are wanted.
     pub fn build(&self, tools: bool) -> Result<Built> {
-        let messages = self.cargo(&["test", "--no-run", "-p", "anyring-engine", "--test", "all"])?;
-        let program = messages.iter().filter(|message| message["target"]["name"] == "all");
-        let program = program.filter_map(|message| message["executable"].as_str()).next_back();
-        let tests = program.with_context(|| {
+        let names = ["suite", "models"];
+        let mut arguments = vec!["test", "--no-run", "-p", "anyring-engine"];
+        arguments.extend(names.iter().flat_map(|name| ["--test", name]));
+        let messages = self.cargo(&arguments)?;
+        let program = |name: &str| {
+            let of_name = messages.iter().filter(|message| message["target"]["name"] == name);
+            of_name.filter_map(|message| message["executable"].as_str()).next_back().map(PathBuf::from)
+        };
+        let tests: Vec<PathBuf> = names.iter().filter_map(|name| program(name)).collect();
+        ensure!(tests.len() == names.len(), {
             let errors = messages.iter().filter_map(|message| message["message"]["rendered"].as_str());
-            format!("the tests build: {}", errors.take(3).collect::<String>())
-        })?;
+            format!("the tests do not build: {}", errors.take(3).collect::<String>())
+        });
         if tools {
             self.cargo(&["build", "-p", "anyring-conformance", "-p", "anyring-simulation"])?;
         }
-        Ok(Built { tests: tests.into(), tools: self.at.join("target/debug") })
+        Ok(Built { tests, tools: self.at.join("target/debug") })
     }
 }
 
