@@ -97,7 +97,8 @@ impl Tree {
     fn link_tests(&self) -> Result<()> {
         let (tests, there) = (self.root.join("core/engine/tests"), self.at.join("core/engine/tests"));
         if !there.is_symlink() {
-            std::os::unix::fs::symlink(&tests, &there).with_context(|| format!("a link to {}", tests.display()))?;
+            std::os::unix::fs::symlink(&tests, &there)
+                .with_context(|| format!("a link to {}", tests.display()))?;
         }
         Ok(())
     }
