@@ -65,7 +65,7 @@ pub fn tests(built: &Built, tools: bool) -> Result<Vec<Test>> {
             tests.push(test(&format!("differential {seed}"), tool("anyring-conformance"), &arguments));
         }
         for program in ["messages", "storage", "quiet", "cancel", "streams", "any"] {
-            let arguments = ["--keep-listeners", "--program", program, "--seed", "1", "--schedules", "300"];
+            let arguments = ["--jobs", "1", "--program", program, "--seed", "1", "--schedules", "3000"];
             tests.push(test(&format!("simulation {program}"), tool("anyring-simulation"), &arguments));
         }
     }

@@ -15,6 +15,9 @@ use crate::world::{self, Wait, Woken, world};
 
 type Answer = Result<usize, Errno>;
 
+/// What others do while a thread lets them go first.
+const YIELD_NS: u64 = 100_000;
+
 /// A transfer that can go on sleeps for one of these.
 const ENDS: u32 = EPOLLERR | EPOLLHUP | EPOLLRDHUP;
 
@@ -71,17 +74,16 @@ fn answer(number: u32, arguments: [usize; 6]) -> Answer {
         }
         nr::__NR_epoll_pwait2 => epoll_wait(fd, b, c, time_at(d)),
         nr::__NR_ppoll => poll(a, b, time_at(c)),
-        nr::__NR_read => transfer(fd, &[(b, c)], u64::MAX, 0, false),
-        nr::__NR_write => transfer(fd, &[(b, c)], u64::MAX, 0, true),
-        nr::__NR_preadv2 => transfer(fd, &vectors(b, c), d as u64, f as u32, false),
-        nr::__NR_pwritev2 => transfer(fd, &vectors(b, c), d as u64, f as u32, true),
+        nr::__NR_read => transfer(fd, (b, c), u64::MAX, 0, false),
+        nr::__NR_write => transfer(fd, (b, c), u64::MAX, 0, true),
+        nr::__NR_preadv2 => transfer(fd, vector(b, c), d as u64, f as u32, false),
+        nr::__NR_pwritev2 => transfer(fd, vector(b, c), d as u64, f as u32, true),
         nr::__NR_recvfrom => socket_transfer(fd, b, c, d as u32, false),
         nr::__NR_sendto => socket_transfer(fd, b, c, d as u32, true),
         nr::__NR_accept4 => accept(fd, d as u32),
         nr::__NR_fsync | nr::__NR_fdatasync => synchronise(fd),
         nr::__NR_sched_yield => {
-            // What others do meanwhile takes time.
-            world(|world| world.kernel.now_ns += 20_000);
+            world(|world| world.kernel.now_ns += YIELD_NS);
             world::give_way();
             Ok(0)
         }
@@ -108,6 +110,8 @@ fn answer(number: u32, arguments: [usize; 6]) -> Answer {
         }
         nr::__NR_munmap => world(|world| world.kernel.unmap(a, b, None)).map(|()| 0),
         nr::__NR_madvise => Ok(0),
+        // There are no signals.
+        nr::__NR_rt_sigaction => Err(raw::EINVAL),
         _ => on_file(number, fd, arguments),
     }
 }
@@ -159,7 +163,11 @@ fn on_file(number: u32, fd: i32, [_, b, c, d, e, _]: [usize; 6]) -> Answer {
             nr::__NR_dup3 => kernel.replace(of, b as i32).map(|()| b),
             nr::__NR_fcntl => match b as u32 {
                 nr::F_GETFD => Ok(nr::FD_CLOEXEC as usize),
-                nr::F_GETFL => Ok(kernel.at(of).flags as usize),
+                nr::F_GETFL => {
+                    let flags = kernel.at(of).flags;
+                    world.looks_at((flags & O_NONBLOCK != 0).then_some(fd));
+                    Ok(flags as usize)
+                }
                 nr::F_SETFL => {
                     kernel.set_flags(of, c as u32);
                     Ok(0)
@@ -227,6 +235,8 @@ fn on_file(number: u32, fd: i32, [_, b, c, d, e, _]: [usize; 6]) -> Answer {
                     unsafe { (c as *mut i32).write(left as i32) };
                     Ok(0)
                 }
+                // `unix_inq_len` of net/unix/af_unix.c, `tcp_ioctl` of net/ipv4/tcp.c.
+                (linux_raw_sys::ioctl::FIONREAD, Object::Listener { .. }) => Err(raw::EINVAL),
                 (linux_raw_sys::ioctl::FIONBIO, _) => {
                     // SAFETY: an integer of the caller's.
                     let sets = unsafe { (c as *const i32).read() } != 0;
@@ -268,9 +278,10 @@ fn own_path(address: usize) -> i32 {
     number.unwrap_or_else(|| panic!("the path {path} is not simulated"))
 }
 
-fn vectors(address: usize, count: usize) -> Vec<(usize, usize)> {
-    // SAFETY: an array of the caller's: each an address and a length.
-    (0..count).map(|index| unsafe { (address as *const (usize, usize)).add(index).read() }).collect()
+fn vector(address: usize, count: usize) -> (usize, usize) {
+    assert!(count == 1, "vectors of other than one piece are not simulated");
+    // SAFETY: an address and a length of the caller's.
+    unsafe { (address as *const (usize, usize)).read() }
 }
 
 /// A time of the caller's, in nanoseconds.
@@ -449,9 +460,8 @@ fn until_done(
 }
 
 /// `read(2)` and its like.
-fn transfer(fd: i32, vectors: &[(usize, usize)], offset: u64, flags: u32, writes: bool) -> Answer {
+fn transfer(fd: i32, (address, length): (usize, usize), offset: u64, flags: u32, writes: bool) -> Answer {
     let held = Held::of(fd)?;
-    let [(address, length)] = *vectors else { panic!("vectors of other than one piece are not simulated") };
     let waits = flags & RWF_NOWAIT == 0 && world(|world| world.kernel.at(held.0).flags) & O_NONBLOCK == 0;
     enum What {
         Counter,
@@ -599,8 +609,14 @@ fn socket_transfer(fd: i32, address: usize, length: usize, flags: u32, writes: b
 fn accept(fd: i32, flags: u32) -> Answer {
     let held = Held::of(fd)?;
     let waits = world(|world| world.kernel.at(held.0).flags) & O_NONBLOCK == 0;
-    let attempt = || world(|world| world.kernel.accept(held.0, flags).map(|fd| fd.map(|fd| fd as usize)));
-    until_done(&held, waits, EPOLLIN, attempt)
+    match world(|world| world.kernel.accept(held.0, flags))? {
+        Some(fd) => Ok(fd as usize),
+        // Whose number stood for a file with `O_NONBLOCK` when the engine looked is not held (process/nonblocking.rs).
+        None if waits && world(|world| world.looked_at()) != Some(fd) => {
+            crate::failure::fail("block: an accept waits, under its ring's lock")
+        }
+        None => Err(raw::EAGAIN),
+    }
 }
 
 fn socket_option(object: &Object, number: u64, level: u32, option: u32, value: usize) -> Answer {

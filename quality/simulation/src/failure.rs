@@ -1,39 +1,40 @@
 //! The end of a schedule that showed a fault: what happened, and how to see it again.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 
 use anyring_engine::simulation;
 
-use crate::program::Program;
+use crate::program::{Family, Program};
 use crate::world;
 
 thread_local! {
-    /// The program that runs, and the command that replays it.
-    static RUNNING: RefCell<Option<(Program, String)>> = const { RefCell::new(None) };
+    /// The seed of the schedule that runs, and what its program is about.
+    static RUNNING: Cell<Option<(u64, Family)>> = const { Cell::new(None) };
 }
 
 /// Exit status of a schedule with a fault.
 pub const FAULT: i32 = 3;
 
 /// Names what runs from now on.
-pub fn runs(program: Program, command: String) {
-    RUNNING.set(Some((program, command)));
+pub fn runs(seed: u64, family: Family) {
+    RUNNING.set(Some((seed, family)));
 }
 
 /// Reports a fault and ends the process: threads in the middle of the engine cannot be unwound.
 pub fn fail(fault: &str) -> ! {
-    world::end();
+    world::stop();
     eprintln!("FAULT: {fault}");
     let running = RUNNING.take();
-    if let Some((program, _)) = &running {
-        eprintln!("The program:\n{program}");
+    if let Some((seed, family)) = running {
+        eprintln!("The program:\n{}", Program::of_seed(seed, family));
     }
     if !world::is_borrowed() {
         eprintln!("Its threads:\n{}", world::world(|world| world.describe()));
         eprintln!("Its rings:\n{}", simulation::state());
     }
-    if let Some((_, command)) = &running {
-        eprintln!("To see it again: {command}");
+    if let Some((seed, family)) = running {
+        let family = format!("{family:?}").to_lowercase();
+        eprintln!("To see it again: anyring-simulation --program {family} --replay {seed}");
     }
     std::process::exit(FAULT);
 }

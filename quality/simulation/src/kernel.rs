@@ -1,7 +1,8 @@
 //! Files and memory as a Linux kernel keeps them: descriptors name descriptions, descriptions stand for objects, epoll
 //! instances hear of what becomes ready. Nothing here sleeps: [`crate::calls`] does.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use linux_raw_sys::errno as raw;
@@ -18,7 +19,7 @@ pub type Errno = u32;
 
 const PAGE: usize = 4096;
 /// Descriptors that there can be.
-const MOST_FILES: usize = 2048;
+const MOST_FILES: usize = 128;
 const READABLE: u32 = EPOLLIN | EPOLLRDNORM;
 const WRITABLE: u32 = EPOLLOUT | EPOLLWRNORM;
 /// What an epoll instance reports whether it was asked for or not.
@@ -392,10 +393,8 @@ impl Kernel {
     /// Something happened to a description: those that watch it hear of it.
     fn tell(&mut self, description: usize, events: u32) {
         self.changed();
-        if self.at(description).watchers.is_empty() {
-            return;
-        }
-        for (by, fd) in self.at(description).watchers.clone() {
+        for index in 0..self.at(description).watchers.len() {
+            let (by, fd) = self.at(description).watchers[index];
             let Object::Epoll(epoll) = &mut self.at_mut(by).object else {
                 unreachable!("only epoll watches")
             };
@@ -809,8 +808,7 @@ impl Kernel {
         }
         if gone {
             for pages in self.inodes[inode].pages.drain(..) {
-                // SAFETY: allocated with this layout, and mapped by nobody any more.
-                unsafe { dealloc(pages.address as *mut u8, layout(pages.length)) };
+                give_back(pages);
             }
         }
     }
@@ -843,8 +841,7 @@ impl Kernel {
 impl Drop for Kernel {
     fn drop(&mut self) {
         for pages in self.inodes.iter_mut().flat_map(|inode| inode.pages.drain(..)) {
-            // SAFETY: allocated with this layout; the machine that mapped it is gone.
-            unsafe { dealloc(pages.address as *mut u8, layout(pages.length)) };
+            give_back(pages);
         }
     }
 }
@@ -866,11 +863,27 @@ impl Epoll {
     }
 }
 
-fn layout(length: usize) -> Layout {
-    Layout::from_size_align(length.next_multiple_of(PAGE), PAGE).expect("a length of some pages")
+thread_local! {
+    /// Pages that nobody maps any more: their lengths and addresses.
+    static UNUSED: RefCell<Vec<(usize, usize)>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Pages of zeros.
 fn fresh_pages(length: usize) -> usize {
+    let length = length.next_multiple_of(PAGE);
+    let unused = UNUSED.with_borrow_mut(|unused| {
+        let place = unused.iter().rposition(|&(of, _)| of == length)?;
+        Some(unused.swap_remove(place).1)
+    });
+    let layout = Layout::from_size_align(length, PAGE).expect("a length of some pages");
     // SAFETY: not of no bytes.
-    unsafe { alloc_zeroed(layout(length)) as usize }
+    let address = unused.unwrap_or_else(|| unsafe { alloc(layout) } as usize);
+    // SAFETY: just allocated with this length, or given back.
+    unsafe { (address as *mut u8).write_bytes(0, length) };
+    address
+}
+
+/// Nobody maps them any more.
+fn give_back(pages: Pages) {
+    UNUSED.with_borrow_mut(|unused| unused.push((pages.length.next_multiple_of(PAGE), pages.address)));
 }

@@ -13,12 +13,12 @@
 //!      |
 //!   kernel.rs   descriptors, descriptions, epoll, eventfds, pipes, connections, files, memfds, inotify
 //!      |
-//!   world.rs    threads (shuttle's tasks), who goes on, the clock, the end of sleeps
+//!   world.rs    threads (coroutines), who goes on,    the clock, the end of sleeps
 //! ```
 //!
 //! **Who goes on** is decided in `world.rs` at every atomic access, lock and system call: any thread, mostly the
-//! same, or the one of the highest priority with some changes of priority (PCT), as the seed has it. shuttle switches
-//! the stacks. It does not know who sleeps in a call, so it is told whom to take ([`world::Picker`]).
+//! same, or the one of the highest priority with some changes of priority (PCT), as the seed has it. Threads are
+//! coroutines: a process has one thread, and is one of several that share the seeds (`--jobs`).
 //!
 //! **Time** passes when every thread sleeps, then up to the next deadline; a little with each call; and, as the seed
 //! has it, up to a deadline while threads could run, as on a busy machine.
@@ -48,12 +48,14 @@ mod run;
 mod trace;
 mod world;
 
+use std::ops::Range;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use anyring_engine::Host;
 use anyring_engine::os::System;
 use clap::Parser;
-use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
 use program::{Family, Program};
 
@@ -70,9 +72,9 @@ struct Arguments {
     /// What programs are about.
     #[arg(long, value_enum, default_value = "any")]
     program: Family,
-    /// Closes no socket that listens.
+    /// How many processes share the schedules [default: one for each processor].
     #[arg(long)]
-    keep_listeners: bool,
+    jobs: Option<u64>,
     /// Runs the schedule of this seed alone, and tells of it.
     #[arg(long)]
     replay: Option<u64>,
@@ -84,61 +86,86 @@ struct Arguments {
 static SYSTEM: &dyn System = &calls::Simulated;
 static HOST: &dyn Host = &run::SimulatedHost;
 
-fn main() {
-    let arguments = Arguments::parse();
-    failure::hear_panics();
-    trace::set(arguments.trace);
-    anyring_engine::os::install_system(&SYSTEM);
-    anyring_engine::install(&HOST);
-    let (first, count) = match arguments.replay {
-        Some(seed) => (seed, 1),
-        None => (arguments.seed, arguments.schedules),
-    };
+fn main() -> ExitCode {
+    let Arguments { schedules, seed, program: family, jobs, replay, trace } = Arguments::parse();
+    if let Some(seed) = replay {
+        println!("{}", Program::of_seed(seed, family));
+        trace::set(trace);
+        let (steps, hash) = simulate(seed..seed + 1, family);
+        println!("{steps} steps; it comes to {hash:#018x}");
+        return ExitCode::SUCCESS;
+    }
+    let jobs =
+        jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |count| count.get() as u64));
     let started = Instant::now();
-    let steps = simulate(first, count, &arguments);
-    let seconds = started.elapsed().as_secs_f64();
+    if jobs > 1 {
+        return share(seed, schedules, family, jobs);
+    }
+    let (steps, hash) = simulate(seed..seed + schedules, family);
     println!(
-        "{count} schedules without a fault, {:.0} a second, {:.0} decisions each",
-        count as f64 / seconds,
-        steps as f64 / count as f64
+        "{schedules} schedules from seed {seed} on without a fault, {:.0} a second, {} steps each; the last comes to {hash:#018x}",
+        schedules as f64 / started.elapsed().as_secs_f64(),
+        steps / schedules.max(1)
     );
+    ExitCode::SUCCESS
 }
 
-/// Runs schedules; returns the decisions of all.
-fn simulate(first: u64, count: u64, arguments: &Arguments) -> u64 {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-    let Arguments { program: family, keep_listeners, replay, .. } = *arguments;
-    let tells = replay.is_some();
-    let mut config = Config::new();
-    config.stack_size = 256 << 10;
-    config.failure_persistence = FailurePersistence::None;
-    config.max_steps = MaxSteps::None;
-    let (next, steps) = (AtomicU64::new(first), Arc::new(AtomicU64::new(0)));
-    let total = Arc::clone(&steps);
-    let runner = Runner::new(world::Picker::new(count), config);
-    runner.run(move || {
-        let seed = next.fetch_add(1, Relaxed);
-        let program = Program::of_seed(seed, family, keep_listeners);
-        if tells {
-            println!("{program}");
+/// Lets processes share the schedules, some at a time, up to a fault: the engine is one in a process.
+fn share(seed: u64, schedules: u64, family: Family, jobs: u64) -> ExitCode {
+    const SOME: u64 = 5_000;
+    let started = Instant::now();
+    let this = std::env::current_exe().expect("the executable has a path");
+    let family = format!("{family:?}").to_lowercase();
+    let (next, faulty) = (AtomicU64::new(0), AtomicBool::new(false));
+    let work = || {
+        while !faulty.load(Relaxed) {
+            let from = next.fetch_add(SOME, Relaxed);
+            if from >= schedules {
+                break;
+            }
+            let count = SOME.min(schedules - from).to_string();
+            let arguments = [
+                "--jobs",
+                "1",
+                "--program",
+                &family,
+                "--seed",
+                &(seed + from).to_string(),
+                "--schedules",
+                &count,
+            ];
+            let ended = Command::new(&this).args(arguments).stdout(Stdio::null()).status();
+            if !ended.is_ok_and(|status| status.success()) {
+                faulty.store(true, Relaxed);
+            }
         }
-        let name = format!("{family:?}").to_lowercase();
-        if seed == first {
-            world::begin(0);
-            anyring_engine::simulation::prepare();
-        }
-        let kept = if keep_listeners { " --keep-listeners" } else { "" };
-        failure::runs(program.clone(), format!("anyring-simulation --program {name}{kept} --replay {seed}"));
-        world::begin(seed);
-        run::execute(program);
-        let (taken, hash) = world::world(|world| (world.steps(), world.hash()));
-        world::end();
-        total.fetch_add(taken, Relaxed);
-        if tells {
-            println!("{taken} decisions, which come to {hash:#018x}");
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(work);
         }
     });
-    steps.load(Relaxed)
+    if faulty.into_inner() {
+        return ExitCode::from(failure::FAULT as u8);
+    }
+    println!(
+        "{schedules} schedules without a fault, {:.0} a second",
+        schedules as f64 / started.elapsed().as_secs_f64()
+    );
+    ExitCode::SUCCESS
+}
+
+/// Runs the schedules of these seeds; returns the steps of all, and what the last one comes to.
+fn simulate(seeds: Range<u64>, family: Family) -> (u64, u64) {
+    failure::hear_panics();
+    anyring_engine::os::install_system(&SYSTEM);
+    anyring_engine::install(&HOST);
+    world::prepare(anyring_engine::simulation::prepare);
+    let (mut stacks, mut total) = (Vec::new(), 0);
+    for seed in seeds.clone() {
+        failure::runs(seed, family);
+        world::run(seed, &mut stacks, move || run::execute(Program::of_seed(seed, family)));
+        total += world::world(|world| world.steps());
+    }
+    (total, world::world(|world| world.hash()))
 }

@@ -28,6 +28,8 @@ pub enum Family {
     Streams,
     /// More completions than rings have room for.
     Overflow,
+    /// Sockets that listen, closed and opened anew meanwhile.
+    Listeners,
 }
 
 /// How a program comes by its completions in the end.
@@ -141,28 +143,12 @@ pub enum Action {
     Call { file: usize },
     /// Closes the near end and opens another such file, at the same number as a rule.
     Reopen { file: usize },
+    /// Does so with two files; as a rule each gets the other's number.
+    Exchange { files: [usize; 2] },
     /// Does nothing for some time.
     Pause { time_ns: u64 },
     /// Cancels a request, and waits for its end.
     SyncCancel { ring: usize, before: usize, time_ns: u64 },
-}
-
-impl Action {
-    /// The same without an end of a listener among these files.
-    fn keep_listeners(&mut self, files: &[File]) {
-        let listens = |file: usize| matches!(files[file], File::Listener(_));
-        match self {
-            Action::Reopen { file } if listens(*file) => *self = Action::Pause { time_ns: 1000 },
-            Action::Submit { ops, .. } => {
-                for op in ops {
-                    if matches!(op.what, What::Close(file) if listens(file)) {
-                        op.what = What::Nop;
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
 }
 
 /// A program.
@@ -205,7 +191,7 @@ struct Maker {
 
 impl Program {
     /// The program of a seed.
-    pub fn of_seed(seed: u64, family: Family, keeps_listeners: bool) -> Program {
+    pub fn of_seed(seed: u64, family: Family) -> Program {
         let mut random = Random::new(seed, 3);
         let count = 2 + random.below(if family == Family::Messages { 2 } else { 3 });
         let rings = 1 + random.below(count.min(3));
@@ -220,10 +206,7 @@ impl Program {
         let files = 1 + maker.random.below(3);
         maker.files = (0..files).map(|_| maker.file()).collect();
         let tells_closes = maker.random.once_in(2);
-        let mut threads: Vec<Vec<Action>> = (0..count).map(|thread| maker.thread(thread)).collect();
-        if keeps_listeners {
-            threads.iter_mut().flatten().for_each(|action| action.keep_listeners(&maker.files));
-        }
+        let threads = (0..count).map(|thread| maker.thread(thread)).collect();
         Program { rings: maker.rings, files: maker.files, threads, tells_closes }
     }
 }
@@ -250,7 +233,7 @@ impl Maker {
     fn file(&mut self) -> File {
         let storage = match self.family {
             Family::Storage | Family::Cancel => 2,
-            Family::Streams => 0,
+            Family::Streams | Family::Listeners => 0,
             _ => 5,
         };
         if self.random.once_in(storage) {
@@ -258,7 +241,8 @@ impl Maker {
             let slowness_ns = self.random.of(&[slow, 100_000, 1_000_000, 20_000_000]);
             return File::Storage { slowness_ns, writes_wait: self.random.once_in(2) };
         }
-        match self.random.below(8) {
+        let listens = self.family == Family::Listeners && self.random.once_in(2);
+        match if listens { 7 } else { self.random.below(8) } {
             0 | 1 => File::PipeIn,
             2 => File::PipeOut,
             3 | 4 => File::Socket(Kind::Unix),
@@ -303,6 +287,14 @@ impl Maker {
                 Action::SyncCancel { ring, before: self.random.below(8), time_ns: time_ns * 10 }
             }
             (12 | 13, _) => Action::Reopen { file },
+            (15..=17, _) if self.family == Family::Listeners => {
+                let other = self.random.below(self.files.len());
+                if file == other {
+                    Action::Reopen { file }
+                } else {
+                    Action::Exchange { files: [file, other] }
+                }
+            }
             (14, _) => Action::Pause { time_ns },
             _ => match self.files[file] {
                 File::Listener(_) => Action::Call { file },
@@ -334,6 +326,10 @@ impl Maker {
             Family::Messages if self.random.once_in(2) => 12,
             Family::Cancel if self.random.once_in(3) => 10,
             Family::Overflow => self.random.of(&[0, 0, 0, 1, 2, 12, 13]),
+            // On anything: its number may be that of a socket that listens in a moment.
+            Family::Listeners if self.random.once_in(2) => {
+                return What::Accept { file, multishot: self.random.once_in(2) };
+            }
             _ => self.random.below(14),
         };
         match choice {

@@ -35,4 +35,9 @@ impl Random {
     pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
+
+    /// A step behind this one, so many further on average.
+    pub fn next_of(&mut self, step: u64, distance: usize) -> u64 {
+        step + 1 + self.below(2 * distance) as u64
+    }
 }

@@ -1,6 +1,7 @@
 //! A program runs: its threads do what it says, then fetch what is left, and everything is closed.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 
 use anyring_engine::abi::Sqe;
 use anyring_engine::{Host, frontend, simulation};
@@ -29,6 +30,8 @@ const OWN: u64 = 1 << 40;
 const BUFFER: usize = 16;
 /// How long everything rests before what is left is looked at.
 const REST_NS: u64 = 5_000_000_000;
+/// How long a program that looks at its completions from time to time waits between two looks in the end.
+const LONGEST_LOOK_NS: u64 = 500_000_000;
 /// How long a wait lasts before its thread looks whether the program ends.
 const PATIENCE_NS: u64 = 20_000_000_000;
 /// Slots for registered files.
@@ -58,10 +61,9 @@ struct Instance {
 struct Request {
     ring: usize,
     op: Op,
-    buffer: Box<[u8; BUFFER]>,
+    /// What its SQE names.
+    memory: Box<Memory>,
     length: usize,
-    time: Box<Time>,
-    argument: Box<[i32; 1]>,
     /// Part of a chain, but not its head.
     follows: bool,
     done: bool,
@@ -90,6 +92,14 @@ struct Closes {
     reopening: u32,
     /// A request does, or did; nobody has opened another file since.
     requested: bool,
+}
+
+/// Memory of a request.
+#[derive(Default)]
+struct Memory {
+    buffer: [u8; BUFFER],
+    time: Time,
+    argument: [i32; 1],
 }
 
 impl Closes {
@@ -121,7 +131,7 @@ impl Closes {
 
 /// What runs.
 struct Run {
-    program: Program,
+    program: Rc<Program>,
     rings: Vec<Option<Mapped>>,
     eventfds: Vec<i32>,
     drained: Vec<bool>,
@@ -150,7 +160,7 @@ impl Host for SimulatedHost {
         argument: *mut std::ffi::c_void,
     ) -> Result<(), i32> {
         let argument = argument as usize;
-        let name = name.to_str().unwrap_or("?").to_owned();
+        let name = name.to_str().unwrap_or("?");
         // SAFETY: once, as the engine wants it.
         let started = world::spawn(name, false, move || unsafe { entry(argument as *mut _) });
         if started { Ok(()) } else { Err(raw::EAGAIN as i32) }
@@ -196,7 +206,7 @@ pub fn execute(program: Program) {
     let (eventfds, drained) = (vec![-1; rings], vec![false; rings]);
     let closes = vec![Closes::default(); program.files.len()];
     let run_of = Run {
-        program,
+        program: Rc::new(program),
         rings: none,
         eventfds,
         drained,
@@ -207,7 +217,7 @@ pub fn execute(program: Program) {
     };
     RUN.with(|run| *run.borrow_mut() = Some(run_of));
     for thread in 0..threads {
-        world::spawn(format!("program {thread}"), true, move || act(thread));
+        world::spawn("program", true, move || act(thread));
     }
     wait_for(counters::ACTED, threads);
     world::rest(REST_NS);
@@ -224,6 +234,7 @@ pub fn execute(program: Program) {
     wait_for(counters::ENDED, threads);
     judge();
     close_everything();
+    world::stop();
     RUN.with(|run| *run.borrow_mut() = None);
 }
 
@@ -265,22 +276,26 @@ fn close(fd: i32) {
     let _ = calls::call(nr::__NR_close, [fd as usize, 0, 0, 0, 0, 0]);
 }
 
-fn reopen(file: usize) {
-    let (spec, last) = run(|run| {
-        let last = run.files[file].last_mut().expect("there is one");
-        // Nobody else is to close it.
-        let near = std::mem::replace(&mut last.near, -1);
-        let far = std::mem::replace(&mut last.far, -1);
-        run.fars.push(far);
-        run.closes[file].begin_reopening();
-        (run.program.files[file], near)
-    });
-    close(last);
-    let instance = open(spec);
+/// Closes the near ends of these files, and opens others, the last one's first.
+fn reopen(files: &[usize]) {
+    let mut closed = Vec::with_capacity(files.len());
     run(|run| {
-        run.files[file].push(instance);
-        run.closes[file].end_reopening();
+        for &file in files {
+            let last = run.files[file].last_mut().expect("there is one");
+            // Nobody else is to close it.
+            closed.push(std::mem::replace(&mut last.near, -1));
+            run.fars.push(std::mem::replace(&mut last.far, -1));
+            run.closes[file].begin_reopening();
+        }
     });
+    closed.into_iter().for_each(close);
+    for &file in files.iter().rev() {
+        let instance = open(run(|run| run.program.files[file]));
+        run(|run| {
+            run.files[file].push(instance);
+            run.closes[file].end_reopening();
+        });
+    }
 }
 
 fn near(file: usize) -> i32 {
@@ -314,17 +329,18 @@ fn call_listener(file: usize) {
 // Threads.
 
 fn act(thread: usize) {
-    let (rings, actions) = run(|run| (run.program.rings.len(), run.program.threads[thread].clone()));
+    let program = run(|run| Rc::clone(&run.program));
+    let rings = program.rings.len();
     if thread < rings {
         make_ring(thread);
         add(counters::RINGS, 1);
     }
     wait_for(counters::RINGS, rings);
-    if thread < rings && run(|run| run.program.rings[thread].flags) & IORING_SETUP_R_DISABLED != 0 {
+    if thread < rings && program.rings[thread].flags & IORING_SETUP_R_DISABLED != 0 {
         let ring = mapped(thread);
         while ring.register(Registration::IORING_REGISTER_ENABLE_RINGS as u32, 0, 0).is_err() {}
     }
-    for action in &actions {
+    for action in &program.threads[thread] {
         perform(action);
     }
     add(counters::ACTED, 1);
@@ -386,7 +402,8 @@ fn perform(action: &Action) {
         Action::Put { file, length } => far_transfer(file, length, true),
         Action::Take { file, length } => far_transfer(file, length, false),
         Action::Call { file } => call_listener(file),
-        Action::Reopen { file } => reopen(file),
+        Action::Reopen { file } => reopen(&[file]),
+        Action::Exchange { files } => reopen(&files),
         Action::Pause { time_ns } => world::sleep_for(time_ns),
         Action::SyncCancel { ring, before, time_ns } => sync_cancel(ring, before, time_ns),
     }
@@ -503,10 +520,8 @@ fn prepare(ring: usize, op: Op, follows: bool) -> usize {
         run.requests.push(Request {
             ring,
             op,
-            buffer: Box::new([0; BUFFER]),
+            memory: Box::default(),
             length,
-            time: Box::default(),
-            argument: Box::new([0]),
             follows,
             done: false,
             result: 0,
@@ -534,7 +549,7 @@ fn sqe_of(number: usize) -> Sqe {
         let (targets, slots) = (ring_fd, SLOTS);
         let mut sqe = Sqe { fd, user_data: number as u64, ..Sqe::default() };
         let request = &run.requests[number];
-        let (buffer, length) = (request.buffer.as_ptr() as u64, request.length as u32);
+        let (buffer, length) = (request.memory.buffer.as_ptr() as u64, request.length as u32);
         let mut time = None;
         let mut transfer = |code: Code, offset: u64| {
             sqe.opcode = code as u8;
@@ -588,7 +603,7 @@ fn sqe_of(number: usize) -> Sqe {
             }
             What::FilesUpdate { slot, .. } => {
                 sqe.opcode = Code::IORING_OP_FILES_UPDATE as u8;
-                (sqe.addr, sqe.len, sqe.off) = (request.argument.as_ptr() as u64, 1, u64::from(slot));
+                (sqe.addr, sqe.len, sqe.off) = (request.memory.argument.as_ptr() as u64, 1, u64::from(slot));
             }
             What::Close(_) => {
                 sqe.opcode = Code::IORING_OP_CLOSE as u8;
@@ -597,10 +612,10 @@ fn sqe_of(number: usize) -> Sqe {
             What::Sync(_) => sqe.opcode = Code::IORING_OP_FSYNC as u8,
         }
         let request = &mut run.requests[number];
-        request.argument[0] = updated;
+        request.memory.argument[0] = updated;
         if let Some(time_ns) = time {
-            *request.time = Time::from_ns(time_ns);
-            (sqe.addr, sqe.len) = (std::ptr::from_ref(&*request.time) as u64, 1);
+            request.memory.time = Time::from_ns(time_ns);
+            (sqe.addr, sqe.len) = (std::ptr::from_ref(&request.memory.time) as u64, 1);
         }
         let mut flag = |is: bool, bit: Bit| sqe.flags |= u8::from(is) << bit as u8;
         flag(op.link, Bit::IOSQE_IO_LINK_BIT);
@@ -680,7 +695,7 @@ fn completed(ring: usize, user_data: u64, result: i32, flags: u32) {
 fn compare_transfers(number: usize, result: i32) {
     let (address, since) = run(|run| {
         let request = &run.requests[number];
-        (request.buffer.as_ptr() as usize, request.transfers)
+        (request.memory.buffer.as_ptr() as usize, request.transfers)
     });
     let moved: Vec<(Place, usize)> = world(|world| {
         let of_request = world.kernel.transfers[since..].iter();
@@ -731,6 +746,7 @@ fn fetch(ring: usize) {
         (ring.fetch, ring.flags & IORING_SETUP_DEFER_TASKRUN != 0)
     });
     let mut cancelled = false;
+    let mut look_ns = 3_000_000;
     loop {
         reap(ring);
         let memory = mapped(ring);
@@ -764,7 +780,10 @@ fn fetch(ring: usize) {
             }
             _ if left == 0 => wait_for(counters::PHASE, 2),
             Fetch::Enter => _ = enter(ring, 0, 1, Some(PATIENCE_NS)),
-            Fetch::Look => world::sleep_for(if ends { 100_000_000 } else { 3_000_000 }),
+            Fetch::Look => {
+                world::sleep_for(look_ns);
+                look_ns = (look_ns * 2).min(LONGEST_LOOK_NS);
+            }
             Fetch::Eventfd => {
                 read_eventfd(ring);
                 if defers || ends {

@@ -1,19 +1,19 @@
 //! The simulated machine: its threads, which of them goes on, its clock, and its [`Kernel`].
 //!
-//! Threads are shuttle's tasks. Which of them goes on is decided here and told to shuttle ([`Picker`]), for a decision
-//! depends on what shuttle does not know: which call a thread sleeps in, until when, and what would wake it. So a
-//! thread that sleeps in a simulated call is never blocked as far as shuttle is concerned; it is not picked.
+//! Threads are coroutines, whose stacks serve one schedule after the other. Which of them goes on is decided at every
+//! [`point`], but a decision that could only be for the running thread, or that the strategy has already made, is not
+//! made again: until the next step at which it may be another's, a point costs a few comparisons ([`World::is_calm`]).
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Write;
-use std::time::Duration;
 
-use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use crate::kernel::Kernel;
 use crate::random::Random;
 
-/// More decisions than any schedule takes that is not caught in a loop.
+/// More steps than any schedule takes that is not caught in a loop.
 const MOST_STEPS: u64 = 300_000;
 /// More simulated time than any schedule takes in which nobody waits in vain.
 const MOST_TIME_NS: u64 = 400_000_000_000;
@@ -21,8 +21,10 @@ const MOST_TIME_NS: u64 = 400_000_000_000;
 const LONGEST_JUMP_NS: u64 = 20_000_000;
 /// What a system call takes.
 const CALL_NS: u64 = 300;
-/// Changes of priority among so many decisions.
-const PRIORITY_SPAN: usize = 3000;
+/// Changes of priority among so many steps at which there is a choice.
+const PRIORITY_SPAN: usize = 700;
+/// Bytes of a thread's stack.
+const STACK: usize = 256 << 10;
 
 /// What a thread sleeps for.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,24 +50,73 @@ pub enum Woken {
     Interrupted,
 }
 
-#[derive(Debug)]
-enum State {
-    Ready,
-    Asleep { wait: Wait, deadline_ns: u64, signal_ns: u64 },
-    Done,
+/// A sleep of a thread.
+struct Sleep {
+    wait: Wait,
+    deadline_ns: u64,
+    signal_ns: u64,
 }
 
+impl Sleep {
+    /// When it ends at the latest.
+    fn end_ns(&self) -> u64 {
+        self.deadline_ns.min(self.signal_ns)
+    }
+}
+
+/// Threads by their numbers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Set(u64);
+
+impl Set {
+    fn of(thread: usize) -> Set {
+        Set(1 << thread)
+    }
+
+    fn has(self, thread: usize) -> bool {
+        self.0 & 1 << thread != 0
+    }
+
+    fn with(self, thread: usize) -> Set {
+        Set(self.0 | 1 << thread)
+    }
+
+    fn without(self, thread: usize) -> Set {
+        Set(self.0 & !(1 << thread))
+    }
+
+    fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+}
+
+impl Iterator for Set {
+    type Item = usize;
+    fn next(&mut self) -> Option<usize> {
+        let first = self.0.trailing_zeros() as usize;
+        self.0 &= self.0.wrapping_sub(1);
+        (first < 64).then_some(first)
+    }
+}
+
+/// What a thread does.
+type Body = Box<dyn FnOnce()>;
+
 /// A thread.
-#[derive(Debug)]
 struct Thread {
-    name: String,
-    state: State,
+    name: &'static str,
+    /// Until it has begun.
+    body: Option<Body>,
+    /// Its last sleep.
+    sleep: Sleep,
     woken: Woken,
     priority: u64,
     /// Signals reach it.
     interruptible: bool,
     /// The call that it made last.
     call: &'static str,
+    /// The descriptor that had `O_NONBLOCK` when the thread looked at one's flags last.
+    looked_at: Option<i32>,
 }
 
 /// How the next thread is chosen.
@@ -75,7 +126,7 @@ enum Strategy {
     Uniform,
     /// The same as before, but once in so many times.
     Sticky(usize),
-    /// The one with the highest priority; at these decisions the one that runs gets the lowest (PCT).
+    /// The one with the highest priority; at these steps, the last one first, the one that runs gets the lowest (PCT).
     Priorities(Vec<u64>),
 }
 
@@ -90,11 +141,13 @@ pub struct World {
     choices: Random,
     strategy: Strategy,
     threads: Vec<Thread>,
+    /// Those that could go on.
+    ready: Set,
+    asleep: Set,
+    /// No sleep ends before.
+    next_end_ns: u64,
     current: usize,
-    next: Option<usize>,
-    /// Nobody else goes on now.
-    held: bool,
-    /// The clock jumps to the next deadline once in so many decisions, though somebody could go on.
+    /// The clock jumps to the next deadline once in so many steps, though somebody could go on.
     jumps: usize,
     /// A sleep is interrupted once in so many times.
     signals: usize,
@@ -103,20 +156,37 @@ pub struct World {
     /// A file cannot be made once in so many times.
     fileless: usize,
     lowest: u64,
+    /// Points so far.
     steps: u64,
+    /// Points at which more than one thread could go on, up to `decided_step`.
+    contested: u64,
+    /// The step of the last decision.
+    decided_step: u64,
+    /// More than one thread can go on since the last decision.
+    is_contested: bool,
+    /// The running thread goes on up to this step, unless a sleep ends or the kernel changes.
+    calm_until_step: u64,
+    /// The version of the kernel for which sleepers were looked at.
     seen: u64,
+    /// The step at which the clock jumps.
+    next_jump_step: u64,
+    /// Where the strategy is [`Strategy::Sticky`], the next of the contested steps at which any thread goes on.
+    next_switch: u64,
     hash: u64,
 }
 
 thread_local! {
-    static WORLD: RefCell<World> = RefCell::new(World::new(0));
+    /// Made by [`prepare`], and never freed: so it costs little to come by.
+    static WORLD: Cell<Option<&'static RefCell<World>>> = const { Cell::new(None) };
     /// Threads are switched: a schedule runs, and has not failed.
     static RUNS: Cell<bool> = const { Cell::new(false) };
+    /// By which the running thread lets another go on.
+    static YIELDER: Cell<*const Yielder<(), ()>> = const { Cell::new(std::ptr::null()) };
 }
 
 /// Does something with the machine.
 pub fn world<R>(body: impl FnOnce(&mut World) -> R) -> R {
-    WORLD.with(|world| body(&mut world.borrow_mut()))
+    body(&mut WORLD.get().expect("there is a machine").borrow_mut())
 }
 
 impl World {
@@ -126,8 +196,10 @@ impl World {
             0 => Strategy::Uniform,
             1 => Strategy::Sticky(4 << choices.below(5)),
             _ => {
-                let changes = choices.below(8);
-                Strategy::Priorities((0..changes).map(|_| choices.below(PRIORITY_SPAN) as u64).collect())
+                let changes = 0..choices.below(8);
+                let mut changes: Vec<u64> = changes.map(|_| choices.below(PRIORITY_SPAN) as u64).collect();
+                changes.sort_unstable_by(|a, b| b.cmp(a));
+                Strategy::Priorities(changes)
             }
         };
         let jumps = choices.of(&[0, 0, 30, 200, 1000]);
@@ -135,23 +207,31 @@ impl World {
         let threadless = choices.of(&[0, 0, 0, 5]);
         let fileless = choices.of(&[0, 0, 0, 20]);
         let mut random = Random::new(seed, 2);
+        let next_jump_step = if jumps == 0 { u64::MAX } else { choices.next_of(0, jumps) };
         World {
             kernel: Kernel::new(&mut random),
             random,
             counters: Vec::new(),
             choices,
             strategy,
-            threads: Vec::new(),
+            threads: Vec::with_capacity(16),
+            ready: Set(0),
+            asleep: Set(0),
+            next_end_ns: u64::MAX,
             current: 0,
-            next: None,
-            held: false,
             jumps,
             signals,
             threadless,
             fileless,
             lowest: u64::MAX / 2,
             steps: 0,
+            contested: 0,
+            decided_step: 0,
+            is_contested: false,
+            calm_until_step: 0,
             seen: 0,
+            next_jump_step,
+            next_switch: 0,
             hash: seed,
         }
     }
@@ -161,7 +241,7 @@ impl World {
         self.hash
     }
 
-    /// How many decisions there were.
+    /// How many points there were.
     pub fn steps(&self) -> u64 {
         self.steps
     }
@@ -184,6 +264,16 @@ impl World {
         self.mix(name.len() as u64);
     }
 
+    /// Notes what the running thread has learnt of a descriptor: that it has `O_NONBLOCK`, or nothing of the kind.
+    pub fn looks_at(&mut self, nonblocking: Option<i32>) {
+        self.threads[self.current].looked_at = nonblocking;
+    }
+
+    /// The descriptor that had `O_NONBLOCK` when the running thread looked at one's flags last.
+    pub fn looked_at(&self) -> Option<i32> {
+        self.threads[self.current].looked_at
+    }
+
     /// Something that must be the same when the schedule is replayed.
     pub fn mix(&mut self, value: u64) {
         self.hash = (self.hash ^ value).wrapping_mul(0x100_0000_01b3).rotate_left(23);
@@ -201,22 +291,22 @@ impl World {
 
     /// Is a thread gone?
     pub fn is_gone(&self, thread: usize) -> bool {
-        self.threads.get(thread).is_none_or(|thread| matches!(thread.state, State::Done))
+        !self.ready.has(thread) && !self.asleep.has(thread)
     }
 
     /// Wakes up to `count` of those that sleep for a word.
     pub fn wake_futex(&mut self, address: usize, count: usize) -> usize {
-        let mut woken = 0;
-        for thread in &mut self.threads {
-            if woken < count
-                && matches!(&thread.state, State::Asleep { wait: Wait::Futex(word), .. } if *word == address)
-            {
-                thread.state = State::Ready;
-                thread.woken = Woken::Ready;
-                woken += 1;
-            }
-        }
-        woken
+        let of_word = |&thread: &usize| self.threads[thread].sleep.wait == Wait::Futex(address);
+        let woken = self.asleep.filter(of_word).take(count).fold(Set(0), Set::with);
+        woken.for_each(|thread| self.wake(thread, Woken::Ready));
+        woken.len()
+    }
+
+    fn wake(&mut self, thread: usize, how: Woken) {
+        self.threads[thread].woken = how;
+        self.asleep = self.asleep.without(thread);
+        self.ready = self.ready.with(thread);
+        self.calm_until_step = 0;
     }
 
     fn is_met(&self, wait: &Wait) -> bool {
@@ -228,32 +318,30 @@ impl World {
     }
 
     /// Wakes those that have what they wait for, and those whose time is over.
-    fn wake(&mut self) {
+    fn wake_sleepers(&mut self) {
         let (now, changed) = (self.kernel.now_ns, self.kernel.version != self.seen);
+        if !changed && now < self.next_end_ns {
+            return;
+        }
         self.seen = self.kernel.version;
-        for index in 0..self.threads.len() {
-            let State::Asleep { wait, deadline_ns, signal_ns } = &self.threads[index].state else { continue };
-            let woken = if changed && self.is_met(wait) {
-                Woken::Ready
-            } else if *deadline_ns <= now {
-                Woken::TimedOut
-            } else if *signal_ns <= now {
-                Woken::Interrupted
+        self.next_end_ns = u64::MAX;
+        for thread in self.asleep {
+            let sleep = &self.threads[thread].sleep;
+            if changed && self.is_met(&sleep.wait) {
+                self.wake(thread, Woken::Ready);
+            } else if sleep.deadline_ns <= now {
+                self.wake(thread, Woken::TimedOut);
+            } else if sleep.signal_ns <= now {
+                self.wake(thread, Woken::Interrupted);
             } else {
-                continue;
-            };
-            self.threads[index].woken = woken;
-            self.threads[index].state = State::Ready;
+                self.next_end_ns = self.next_end_ns.min(sleep.end_ns());
+            }
         }
     }
 
-    /// Lets the clock go on to the next deadline; false where there is none within so much time.
+    /// Lets the clock go on to the end of a sleep; false where there is none within so much time.
     fn pass_time(&mut self, most_ns: u64) -> bool {
-        let times = self.threads.iter().filter_map(|thread| match thread.state {
-            State::Asleep { deadline_ns, signal_ns, .. } => Some(deadline_ns.min(signal_ns)),
-            _ => None,
-        });
-        let next = times.min().unwrap_or(u64::MAX);
+        let next = self.asleep.map(|thread| self.threads[thread].sleep.end_ns()).min().unwrap_or(u64::MAX);
         let passes = next != u64::MAX && next.saturating_sub(self.kernel.now_ns) <= most_ns;
         if passes {
             self.kernel.now_ns = self.kernel.now_ns.max(next);
@@ -261,130 +349,198 @@ impl World {
         passes
     }
 
+    /// Counts a step; does the running thread go on as a matter of course?
+    fn is_calm(&mut self) -> bool {
+        self.steps += 1;
+        self.steps < self.calm_until_step
+            && self.kernel.now_ns < self.next_end_ns
+            && self.kernel.version == self.seen
+    }
+
     /// Who goes on. `yields`: the running thread lets others go first.
     fn decide(&mut self, yields: bool) -> Result<usize, String> {
-        self.steps += 1;
-        if self.held {
-            return Ok(self.current);
+        if self.is_contested {
+            self.contested += self.steps - self.decided_step;
         }
+        self.decided_step = self.steps;
         if self.steps > MOST_STEPS {
             return Err("livelock: threads run, and nothing comes to an end".into());
         }
         if self.kernel.now_ns > MOST_TIME_NS {
             return Err("hang: nothing comes to an end, though time passes".into());
         }
-        if self.choices.once_in(self.jumps) {
+        if self.steps >= self.next_jump_step {
+            self.next_jump_step = self.choices.next_of(self.steps, self.jumps);
             self.pass_time(LONGEST_JUMP_NS);
         }
-        self.wake();
-        let mut ready: Vec<usize> = Vec::with_capacity(16);
-        loop {
-            let is_ready = |&index: &usize| matches!(self.threads[index].state, State::Ready);
-            ready.extend((0..self.threads.len()).filter(is_ready));
-            if !ready.is_empty() {
-                break;
-            }
+        self.wake_sleepers();
+        while self.ready == Set(0) {
             if !self.pass_time(u64::MAX) {
                 return Err("deadlock: every thread sleeps, and nothing wakes any".into());
             }
-            self.wake();
+            self.wake_sleepers();
         }
-        let stays = ready.contains(&self.current) && !yields;
-        let chosen = match &self.strategy {
-            _ if ready.len() == 1 => ready[0],
-            Strategy::Sticky(times) if stays && !self.choices.once_in(*times) => self.current,
-            Strategy::Uniform | Strategy::Sticky(_) => {
-                if yields {
-                    ready.retain(|&index| index != self.current);
-                }
-                self.choices.of(&ready)
+        let (current, ready, contested) = (self.current, self.ready, self.contested);
+        let stays = ready.has(current) && !yields;
+        let is_time = |&step: &u64| step <= contested;
+        // Contested steps up to the strategy's next decision.
+        let mut left = u64::MAX;
+        let chosen = match &mut self.strategy {
+            _ if ready == Set::of(current) => current,
+            Strategy::Sticky(_) if stays && !is_time(&self.next_switch) => {
+                left = self.next_switch - contested;
+                current
             }
             Strategy::Priorities(changes) => {
-                if yields || changes.contains(&self.steps) {
+                if yields || changes.pop_if(|step| is_time(step)).is_some() {
                     self.lowest -= 1;
-                    self.threads[self.current].priority = self.lowest;
+                    self.threads[current].priority = self.lowest;
                 }
-                ready.iter().copied().max_by_key(|&index| self.threads[index].priority).unwrap_or(0)
+                left = changes.last().map_or(u64::MAX, |next| next.saturating_sub(contested));
+                ready.max_by_key(|&thread| self.threads[thread].priority).unwrap_or(current)
+            }
+            strategy => {
+                left = 0;
+                if let Strategy::Sticky(times) = *strategy {
+                    self.next_switch = self.choices.next_of(contested, times);
+                    left = self.next_switch - contested;
+                }
+                let mut among = if yields { ready.without(current) } else { ready };
+                among.nth(self.choices.below(among.len())).unwrap_or(current)
             }
         };
-        self.mix(chosen as u64);
+        self.is_contested = ready.len() > 1;
+        let left = if self.is_contested { left } else { u64::MAX };
+        self.calm_until_step = self.steps.saturating_add(left).min(self.next_jump_step).min(MOST_STEPS);
+        if chosen != current {
+            self.mix(self.steps << 8 | chosen as u64);
+        }
         Ok(chosen)
     }
 
-    fn add_thread(&mut self, name: String, interruptible: bool) {
+    fn add_thread(&mut self, name: &'static str, interruptible: bool, body: Body) {
         let priority = u64::MAX / 2 + 1 + self.choices.below(1 << 30) as u64;
-        let (state, woken) = (State::Ready, Woken::Ready);
-        self.threads.push(Thread { name, state, woken, priority, interruptible, call: "-" });
+        let sleep = Sleep { wait: Wait::Time, deadline_ns: 0, signal_ns: 0 };
+        let (body, woken, call, looked_at) = (Some(body), Woken::Ready, "-", None);
+        self.ready = self.ready.with(self.threads.len());
+        self.threads.push(Thread { name, body, sleep, woken, priority, interruptible, call, looked_at });
+        assert!(self.threads.len() <= 64, "there are few threads in a schedule");
+        self.calm_until_step = 0;
     }
 
     /// What the threads are doing.
     pub fn describe(&self) -> String {
         let mut text = String::new();
-        for (index, thread) in self.threads.iter().enumerate() {
-            let state = match &thread.state {
-                State::Ready if index == self.current => "runs".into(),
-                State::Ready => "could run".into(),
-                State::Done => continue,
-                State::Asleep { wait, deadline_ns: u64::MAX, .. } => format!("sleeps for {wait:?}"),
-                State::Asleep { wait, deadline_ns, .. } => format!("sleeps for {wait:?} until {deadline_ns}"),
+        for index in self.ready.chain(self.asleep) {
+            let Thread { name, sleep: Sleep { wait, deadline_ns, .. }, call, .. } = &self.threads[index];
+            let state = match *deadline_ns {
+                _ if index == self.current => "runs".into(),
+                _ if self.ready.has(index) => "could run".into(),
+                u64::MAX => format!("sleeps for {wait:?}"),
+                deadline_ns => format!("sleeps for {wait:?} until {deadline_ns}"),
             };
-            let _ = writeln!(text, "  thread {index} {}: {state}; last call {}", thread.name, thread.call);
+            let _ = writeln!(text, "  thread {index}, {name}: {state}; last call {call}");
         }
         for (fd, what) in self.kernel.open_descriptors() {
             let _ = writeln!(text, "  descriptor {fd}: {what}");
         }
-        let _ = writeln!(
-            text,
-            "  {} decisions by {:?}, time {} ns",
-            self.steps, self.strategy, self.kernel.now_ns
-        );
+        let _ =
+            writeln!(text, "  {} steps by {:?}, time {} ns", self.steps, self.strategy, self.kernel.now_ns);
         text
     }
 }
 
-/// Begins a schedule: the calling task is its first thread.
-pub fn begin(seed: u64) {
+/// Begins without letting anything run: what is done once is the same for every schedule.
+pub fn prepare(body: impl FnOnce()) {
+    WORLD.set(Some(Box::leak(Box::new(RefCell::new(World::new(0))))));
+    world(|world| world.add_thread("main", false, Box::new(|| ())));
+    body();
+}
+
+/// Runs a schedule from its first thread, on these stacks and more if need be.
+pub fn run(seed: u64, stacks: &mut Vec<DefaultStack>, main: impl FnOnce() + 'static) {
     world(|world| {
         *world = World::new(seed);
-        world.add_thread("main".into(), false);
+        world.add_thread("main", false, Box::new(main));
     });
     RUNS.set(true);
+    let mut coroutines = Vec::with_capacity(16);
+    while RUNS.get() {
+        resume(&mut coroutines, world(|world| world.current), stacks);
+    }
+    // What has ended for us has a way to go.
+    for index in 0..coroutines.len() {
+        resume(&mut coroutines, index, stacks);
+    }
+    debug_assert!(coroutines.iter().all(Option::is_none), "every thread has ended");
 }
 
-/// The schedule is over.
-pub fn end() {
-    RUNS.set(false);
-}
+type Coroutines = Vec<Option<Coroutine<(), (), ()>>>;
 
-fn pick(yields: bool) -> usize {
-    match world(|world| world.decide(yields)) {
-        Ok(chosen) => chosen,
-        Err(fault) => crate::failure::fail(&fault),
+/// Lets a thread go on, which begins if it has not.
+fn resume(coroutines: &mut Coroutines, index: usize, stacks: &mut Vec<DefaultStack>) {
+    if coroutines.get(index).is_none_or(Option::is_none)
+        && let Some(body) = world(|world| world.threads[index].body.take())
+    {
+        let stack =
+            stacks.pop().unwrap_or_else(|| DefaultStack::new(STACK).expect("there is memory for stacks"));
+        coroutines.resize_with(coroutines.len().max(index + 1), || None);
+        coroutines[index] = Some(Coroutine::with_stack(stack, |yielder, ()| {
+            YIELDER.set(yielder);
+            body();
+            end();
+        }));
+    }
+    let Some(Some(coroutine)) = coroutines.get_mut(index) else { return };
+    if let CoroutineResult::Return(()) = coroutine.resume(()) {
+        stacks.extend(coroutines[index].take().map(Coroutine::into_stack));
     }
 }
 
-fn switch(yields: bool) {
-    let chosen = pick(yields);
-    let stays = world(|world| {
-        let stays = world.current == chosen;
-        world.next = (!stays).then_some(chosen);
-        stays
+/// The running thread is about to end.
+fn end() {
+    world(|world| {
+        world.ready = world.ready.without(world.current);
+        world.kernel.version += 1;
     });
-    if !stays {
-        // As shuttle has it, a context switch and nothing else.
-        shuttle::thread::sleep(Duration::ZERO);
+    if RUNS.get() {
+        choose(false);
+    }
+}
+
+/// The schedule is over.
+pub fn stop() {
+    RUNS.set(false);
+}
+
+/// Decides who goes on; is it another?
+fn choose(yields: bool) -> bool {
+    let decided = world(|world| {
+        let next = world.decide(yields)?;
+        Ok(std::mem::replace(&mut world.current, next) != next)
+    });
+    decided.unwrap_or_else(|fault: String| crate::failure::fail(&fault))
+}
+
+fn switch(yields: bool) {
+    if choose(yields) {
+        let yielder = YIELDER.get();
+        // SAFETY: it is the running coroutine's, which is on its own stack.
+        unsafe { &*yielder }.suspend(());
+        YIELDER.set(yielder);
     }
 }
 
 /// Another thread may go on here.
 pub fn point() {
-    if RUNS.get() {
+    if RUNS.get() && !world(World::is_calm) {
         switch(false);
     }
 }
 
 /// Another thread goes on here, if one can.
 pub fn give_way() {
+    world(|world| world.steps += 1);
     switch(true);
 }
 
@@ -395,12 +551,16 @@ pub fn sleep(wait: Wait, deadline_ns: u64) -> Woken {
         let signalled = signals && world.random.once_in(world.signals);
         let after = world.random.below(3_000_000) as u64;
         let signal_ns = if signalled { world.kernel.now_ns + after } else { u64::MAX };
-        if world.is_met(&wait) {
-            return;
-        }
         let current = world.current;
-        world.threads[current].state = State::Asleep { wait, deadline_ns, signal_ns };
+        world.steps += 1;
         world.threads[current].woken = Woken::Ready;
+        if !world.is_met(&wait) {
+            let sleep = Sleep { wait, deadline_ns, signal_ns };
+            world.next_end_ns = world.next_end_ns.min(sleep.end_ns());
+            world.threads[current].sleep = sleep;
+            world.ready = world.ready.without(current);
+            world.asleep = world.asleep.with(current);
+        }
     });
     switch(false);
     world(|world| world.threads[world.current].woken)
@@ -417,86 +577,28 @@ pub fn rest(time_ns: u64) {
     // Never at the same time as whoever looks at something every few milliseconds.
     for odd in 1.. {
         sleep_for(time_ns + 77 + odd * 1_234_567);
-        let rests = world(|world| {
-            let mut others = world.threads.iter().enumerate().filter(|&(index, _)| index != world.current);
-            !others.any(|(_, thread)| matches!(thread.state, State::Ready))
-        });
-        if rests {
+        if world(|world| world.ready == Set::of(world.current)) {
             return;
         }
     }
 }
 
 /// Starts a thread; false where none can be had.
-pub fn spawn(name: String, of_program: bool, body: impl FnOnce() + Send + 'static) -> bool {
+pub fn spawn(name: &'static str, of_program: bool, body: impl FnOnce() + 'static) -> bool {
     point();
-    let refused = world(|world| {
+    let started = world(|world| {
         // Without it nobody completes anything for a program that makes no call.
         let refused = !of_program && name != "anyring-reactor" && world.random.once_in(world.threadless);
         if !refused {
-            world.add_thread(name, of_program);
-            // Shuttle switches before it numbers the thread.
-            world.held = true;
-            world.next = Some(world.current);
+            world.add_thread(name, of_program, Box::new(body));
         }
-        refused
+        !refused
     });
-    if refused {
-        return false;
-    }
-    drop(shuttle::thread::spawn(move || {
-        body();
-        world(|world| {
-            let current = world.current;
-            world.threads[current].state = State::Done;
-            world.kernel.version += 1;
-        });
-    }));
-    world(|world| world.held = false);
     point();
-    true
-}
-
-/// Tells shuttle who goes on.
-pub struct Picker {
-    schedules: u64,
-}
-
-impl Picker {
-    /// For so many schedules.
-    pub fn new(schedules: u64) -> Picker {
-        Picker { schedules }
-    }
-}
-
-impl Scheduler for Picker {
-    fn new_execution(&mut self) -> Option<Schedule> {
-        self.schedules = self.schedules.checked_sub(1)?;
-        Some(Schedule::new(0))
-    }
-
-    fn next_task(&mut self, runnable: &[&Task], _: Option<TaskId>, _: bool) -> Option<TaskId> {
-        let with = |index: usize| runnable.iter().map(|task| task.id()).find(|&id| usize::from(id) == index);
-        if !RUNS.get() {
-            // Before the first thread has begun, and after the last has ended.
-            return runnable.first().map(|task| task.id());
-        }
-        // What has ended for us has not for shuttle.
-        let gone = |id: &TaskId| world(|world| world.is_gone(usize::from(*id)));
-        if let Some(id) = runnable.iter().map(|task| task.id()).find(gone) {
-            return Some(id);
-        }
-        let next = world(|world| world.next.take()).unwrap_or_else(|| pick(false));
-        world(|world| world.current = next);
-        Some(with(next).unwrap_or_else(|| panic!("thread {next} cannot run as shuttle has it")))
-    }
-
-    fn next_u64(&mut self) -> u64 {
-        0
-    }
+    started
 }
 
 /// Is the machine being worked on by the caller of this?
 pub fn is_borrowed() -> bool {
-    WORLD.with(|world| world.try_borrow_mut().is_err())
+    WORLD.get().is_none_or(|world| world.try_borrow_mut().is_err())
 }

@@ -1,67 +1,80 @@
-//! Some seconds of simulation, and that a replay is exact.
+//! So many schedules of every family of programs, and that a replay is exact.
 
 use std::process::{Command, Output};
 
+/// Schedules of all families together; `ANYRING_SIMULATION_SCHEDULES` says otherwise.
+const SCHEDULES: u64 = 20_000;
+
 fn simulation(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_anyring-simulation"))
+        .args(["--jobs", "1"])
         .args(arguments)
         .output()
         .expect("the simulation starts")
 }
 
-fn passes(family: &str, seed: u64, schedules: u64) {
-    let (seed, schedules) = (seed.to_string(), schedules.to_string());
-    // An attempt to accept blocks with its ring's lock held where the number becomes another listener's meanwhile.
-    let arguments = ["--keep-listeners", "--program", family, "--seed", &seed, "--schedules", &schedules];
-    let run = simulation(&arguments);
+/// So many hundredths of all schedules are about this.
+fn passes(family: &str, hundredths: u64) {
+    let all = std::env::var("ANYRING_SIMULATION_SCHEDULES")
+        .map_or(SCHEDULES, |all| all.parse().expect("ANYRING_SIMULATION_SCHEDULES is a number of schedules"));
+    let schedules = (all * hundredths / 100).to_string();
+    let run = simulation(&["--program", family, "--schedules", &schedules]);
     assert!(run.status.success(), "{family}: {}", String::from_utf8_lossy(&run.stderr));
+    print!("{family}: {}", String::from_utf8_lossy(&run.stdout));
 }
 
 #[test]
 fn all_of_it() {
-    passes("any", 1, 2000);
+    passes("any", 30);
 }
 
 #[test]
 fn messages() {
-    passes("messages", 1, 50);
+    passes("messages", 10);
 }
 
 #[test]
 fn storage() {
-    passes("storage", 1, 1000);
+    passes("storage", 10);
 }
 
 #[test]
 fn quiet_programs() {
-    passes("quiet", 1, 400);
+    passes("quiet", 10);
 }
 
 #[test]
 fn cancellation() {
-    passes("cancel", 345, 750);
+    passes("cancel", 10);
 }
 
 #[test]
 fn streams() {
-    passes("streams", 996, 1000);
+    passes("streams", 10);
 }
 
 #[test]
 fn overflow() {
-    passes("overflow", 1, 500);
+    passes("overflow", 10);
 }
 
-/// The report of a schedule ends with what all its decisions, completions and calls come to.
+#[test]
+fn listeners() {
+    passes("listeners", 10);
+}
+
+/// A schedule's report ends with what all its decisions, completions and calls come to: alone as behind others.
 #[test]
 fn a_replay_is_exact() {
-    for seed in ["7", "11"] {
-        let [first, second] = [(); 2].map(|()| {
-            let report = simulation(&["--replay", seed]);
-            assert!(report.status.success());
-            let text = String::from_utf8(report.stdout).expect("text");
-            text.lines().find(|line| line.contains("decisions, which")).expect("a sum").to_owned()
-        });
-        assert_eq!(first, second);
+    let sum = |arguments: &[&str]| {
+        let report = simulation(arguments);
+        assert!(report.status.success());
+        let text = String::from_utf8(report.stdout).expect("text");
+        text.trim_end().rsplit_once("comes to ").expect("a sum").1.to_owned()
+    };
+    for seed in ["7", "40"] {
+        let alone = sum(&["--replay", seed]);
+        assert_eq!(alone, sum(&["--replay", seed]));
+        assert_eq!(alone, sum(&["--schedules", seed]));
     }
 }

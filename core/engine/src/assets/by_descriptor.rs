@@ -7,8 +7,9 @@ use crate::abi::Errno;
 use crate::os::sync::atomic::{AtomicPtr, Ordering};
 use crate::os::{self, Fd};
 
-const CHUNK: usize = 1024;
-const CHUNKS: usize = 1024;
+/// A simulated program has some hundred descriptors: a walk through the table is not to be longer than what it is about.
+const CHUNK: usize = if cfg!(anyring_simulation) { 32 } else { 1024 };
+const CHUNKS: usize = if cfg!(anyring_simulation) { 4 } else { 1024 };
 
 /// Makes room in the table of a ring for the place `index`, which is that of `fd`.
 ///
@@ -84,7 +85,7 @@ impl<T: Default + Sync> ByDescriptor<T> {
     /// Makes the entries that a program of a simulation needs.
     #[cfg(anyring_simulation)]
     pub fn prepare(&self) {
-        for chunk in 0..4 {
+        for chunk in 0..CHUNKS {
             let made = self.get_or_make((chunk * CHUNK) as Fd);
             debug_assert!(made.is_ok(), "chunks are made");
         }

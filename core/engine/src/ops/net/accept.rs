@@ -89,11 +89,12 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     if flags.has(Flags::MULTISHOT) {
         return accept_all(core, id).unwrap_or_else(Outcome::from);
     }
-    let blocking = match blocking(core, fd) {
-        Ok(blocking) => blocking,
+    let (fd, blocking) = match listener(core, id) {
+        Ok(listener) => listener,
         Err(errno) => return errno.into(),
     };
-    let accepted = nonblocking::attempt(fd, None, blocking, |held| accept(core, id, fd, held));
+    let own = core[id].file.plain().is_none().then_some(fd);
+    let accepted = nonblocking::attempt(fd, own, blocking, |held| accept(core, id, fd, held));
     match accepted.and_then(|(result, _)| result) {
         Ok(result) => {
             tell_of_others(core, id, fd);
@@ -104,20 +105,31 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     }
 }
 
-/// A request that accepts many connections keeps a listener that may block by a descriptor of the engine's own, rather than
-/// by one for each attempt.
-/// Second: could an attempt on it block?
-fn own_listener(core: &mut Core, id: RequestId) -> Result<(Fd, Blocking), Errno> {
+/// The socket that the request accepts from, and whether an attempt on it could block.
+///
+/// What is no listener refuses at once, and needs no `O_NONBLOCK`. But the program may close it meanwhile and let its number
+/// be a listener's, on which the attempt would block: the request holds it first, as one that accepts many connections
+/// holds a listener, by one descriptor of the engine's own rather than by one for each attempt.
+fn listener(core: &mut Core, id: RequestId) -> Result<(Fd, Blocking), Errno> {
     let fd = core[id].file.fd();
-    let known = blocking(core, fd)?;
-    let request = &mut core[id];
-    if known == Blocking::Never || request.file.plain().is_none() {
+    let known = nonblocking::blocking(fd)?;
+    if known == Blocking::Never {
         return Ok((fd, known));
+    }
+    let accepts = listens(core, fd)?;
+    let request = &mut core[id];
+    if request.file.plain().is_none() || accepts && !request.flags.has(Flags::MULTISHOT) {
+        return Ok((fd, if accepts { known } else { Blocking::Never }));
     }
     request.hold_file()?;
     let own = request.file.fd();
     // Another thread may have closed the program's descriptor, and opened it anew.
-    Ok((own, blocking(core, own)?))
+    let known = nonblocking::blocking(own)?;
+    Ok((own, if listens(core, own)? { known } else { Blocking::Never }))
+}
+
+fn listens(core: &Core, fd: Fd) -> Result<bool, Errno> {
+    Ok(core.readiness().is_tcp_listener(fd) || os::socket_option(fd, SO_ACCEPTCONN)? != 0)
 }
 
 /// No connection, or one for which there was no slot, or no room for its address.
@@ -145,7 +157,7 @@ fn tell_of_others(core: &mut Core, id: RequestId, fd: Fd) {
 /// Accepts until nobody waits: one CQE for each connection, by which the program knows whether another follows.
 fn accept_all(core: &mut Core, id: RequestId) -> Result<Outcome, Errno> {
     loop {
-        let (fd, blocking) = own_listener(core, id)?;
+        let (fd, blocking) = listener(core, id)?;
         let own = core[id].file.plain().is_none().then_some(fd);
         let (round, _) = nonblocking::attempt(fd, own, blocking, |held| accept_round(core, id, fd, held))?;
         // By now the listener has its flags again: a program that sees the CQE may look at them, and change them.
@@ -222,15 +234,6 @@ fn accept(core: &mut Core, id: RequestId, fd: Fd, held: Fd) -> Result<i32, Errno
         core.give_descriptor(accepted, sqe.file_index)
     };
     given.map(|result| result as i32)
-}
-
-/// Could an attempt block?
-fn blocking(core: &mut Core, fd: Fd) -> Result<Blocking, Errno> {
-    let known = nonblocking::blocking(fd)?;
-    let may = known != Blocking::Never
-        && (core.readiness().is_tcp_listener(fd) || os::socket_option(fd, SO_ACCEPTCONN)? != 0);
-    // What is no listener refuses at once.
-    Ok(if may { known } else { Blocking::Never })
 }
 
 /// Would an attempt find nothing, not even an error? To ask costs a tenth of an attempt in vain, for which the kernel

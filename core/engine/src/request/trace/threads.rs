@@ -13,8 +13,8 @@ use crate::os::host;
 use crate::os::sync::atomic::{AtomicU64, Ordering};
 use crate::os::{stack_pointer, user};
 
-/// As many are remembered; others are asked.
-const REMEMBERED: usize = 256;
+/// As many are remembered; others are asked. A simulation forgets them after every schedule.
+const REMEMBERED: usize = if cfg!(anyring_simulation) { 4 } else { 256 };
 /// Numbers have at most 22 bits.
 const NUMBER_BITS: u32 = 22;
 /// Of addresses of stacks, what is told apart.
