@@ -18,6 +18,7 @@ fn the_user_engine_answers_as_recorded() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded/6.18.txt");
     let replayed = record::replay(&path, Engine::User, None);
     assert!(replayed.different.is_empty(), "{}", replayed.different.join("\n\n"));
+    assert!(!replayed.explains_too_much(), "{replayed:?}");
     assert!(replayed.same > 1000, "programs ran: {} of the record", replayed.same);
     println!("{} programs compared with the record, {} as explained", replayed.same, replayed.explained);
 }

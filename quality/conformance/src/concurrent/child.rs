@@ -238,7 +238,7 @@ fn run_programs(job: &Job, shared: &'static Shared, directory: &Path) -> Option<
         let mut failures = world.failures.with(std::mem::take);
         drop(world);
         if failures.is_empty() {
-            failures.extend(before.remains());
+            failures.extend(before.remains(shared));
         }
         // What was given to rings stays until their threads are gone.
         unmap_given();
@@ -307,7 +307,7 @@ impl Left {
     }
 
     /// What has not gone in a while.
-    fn remains(&self) -> Option<String> {
+    fn remains(&self, shared: &Shared) -> Option<String> {
         let deadline = Instant::now() + LINGERS;
         loop {
             let (files, threads) = (files(), threads());
@@ -327,6 +327,8 @@ impl Left {
                     self.rings
                 ));
             }
+            // This is told as what is left, not as a program that hangs.
+            shared.step();
             std::thread::sleep(Duration::from_micros(100));
         }
     }

@@ -20,7 +20,7 @@ use anyring_engine::request::version::{self, Version};
 use super::child::{Child, enter_scratch, run_with_tape, scratch_directory};
 use super::run::{Arenas, Times};
 use super::tape::Tape;
-use super::{Options, generate, lanes, progress};
+use super::{MOST_UNPROVED, Options, generate, lanes, progress};
 use crate::ring::{Engine, kernel_available};
 use crate::rng::program_seed;
 
@@ -76,6 +76,13 @@ pub struct Replayed {
     pub explained: usize,
     /// What differs.
     pub different: Vec<String>,
+}
+
+impl Replayed {
+    /// Are there more explained differences than chance makes? Programs with any were left out of the record.
+    pub fn explains_too_much(&self) -> bool {
+        self.explained as u64 * 1000 > (self.same + self.explained) as u64 * MOST_UNPROVED
+    }
 }
 
 /// Does something with programs in children, several at a time: a line of each. Where a line of a `!` is enough of a batch, and
@@ -257,5 +264,5 @@ pub fn command(path: &Path, options: &Options) -> ExitCode {
         replayed.explained,
         replayed.different.len()
     );
-    ExitCode::from(u8::from(!replayed.different.is_empty()))
+    ExitCode::from(u8::from(!replayed.different.is_empty() || replayed.explains_too_much()))
 }
