@@ -626,23 +626,6 @@ pub fn has_futex_waitv() -> bool {
     has
 }
 
-/// Does the engine tell any two files apart? It does not where `kcmp` is refused. Counts what a test leaves out for it.
-pub fn tells_files_apart() -> bool {
-    // SAFETY: compares a descriptor with itself, whether or not it is open.
-    let (result, error) = unsafe {
-        let pid = libc::getpid();
-        let result = libc::syscall(libc::SYS_kcmp, pid, pid, 0, 0, 0);
-        (result, std::io::Error::last_os_error().raw_os_error())
-    };
-    let compares = result >= 0 || error == Some(libc::EBADF);
-    if !compares {
-        skip(
-            "known fault: without kcmp the engine takes all eventfds for one file, and all timerfds, epoll instances, ...",
-        );
-    }
-    compares
-}
-
 /// Does the test run as root? Counts it as skipped where it does not.
 pub fn is_root() -> bool {
     // SAFETY: asks only.

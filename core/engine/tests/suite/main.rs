@@ -52,6 +52,7 @@ mod refusals;
 mod registered;
 mod ring_memory;
 mod rw;
+mod same_files;
 mod shapes;
 mod short_connections;
 mod shown_readiness;

@@ -77,6 +77,7 @@ fn describe(pid: i32, number: i64, arguments: [u64; 6]) -> Option<String> {
         libc::SYS_write if c == 8 => ("signal", None, none),
         libc::SYS_statx | libc::SYS_newfstatat => ("look", None, none),
         libc::SYS_kcmp => ("compare", None, none),
+        libc::SYS_fcntl if b == u64::from(linux_raw_sys::general::F_DUPFD_QUERY) => ("compare", None, none),
         libc::SYS_fcntl if b == libc::F_GETFL as u64 => ("flags", None, none),
         libc::SYS_fcntl if b == libc::F_DUPFD_CLOEXEC as u64 => ("duplicate", None, none),
         libc::SYS_ioctl if b as u32 == linux_raw_sys::ioctl::FIONBIO => ("FIONBIO", None, none),
