@@ -2,12 +2,7 @@
 //!
 //! A test runner counts a test that found nothing to test as passed. Tests that may find nothing say so here: each comparison and
 //! each skip adds a line to the file that `ANYRING_TALLY` names, which every process of a run appends to. Whoever runs the tests
-//! sums the lines up:
-//!
-//! ```text
-//! compared	net::accepts
-//! skipped	credentials::personalities	not root
-//! ```
+//! sums the lines up: `compared`, the test; `skipped`, the test, the reason. Tabs stand between.
 
 use std::fs::File;
 use std::io::Write;
