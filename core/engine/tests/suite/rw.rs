@@ -262,8 +262,17 @@ fn rw_flags() {
             Sqe { op_flags: libc::RWF_APPEND as u32, ..write(&file, b"end", 0, 5) },
             Sqe { op_flags: libc::RWF_DSYNC as u32, ..write(&file, b"A", 0, 6) },
         ];
-        let results = results(&ring.run(&sqes));
-        (results, buffer)
+        let mut results = results(&ring.run(&sqes));
+        // Not every file system has that flag.
+        let mut plain = [0u8; 4];
+        let vector = libc::iovec { iov_base: plain.as_mut_ptr().cast(), iov_len: 4 };
+        // SAFETY: writes memory of ours.
+        let called = unsafe { libc::preadv2(file.as_raw_fd(), &raw const vector, 1, 0, libc::RWF_NOWAIT) };
+        let has_flag =
+            called >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EOPNOTSUPP);
+        let read = (results.remove(0), buffer);
+        assert_eq!(read, if has_flag { ((1, 4), *b"0123") } else { ((1, -libc::EOPNOTSUPP), [0; 4]) });
+        results
     });
 }
 
