@@ -101,8 +101,8 @@ check: lint nextest ## in five minutes: lint, unit tests, models, the engine's t
 	rm -f $(ANYRING_TALLY)
 	cargo build -p anyring-deny --locked
 	$(NEXTEST) --workspace --lib --bins
-	$(NEXTEST) $(CONTAINER) -p anyring-engine --tests
-	$(NEXTEST) -p anyring-simulation --tests
+	$(NEXTEST) $(CONTAINER) --workspace --test suite
+	$(NEXTEST) --workspace --test models --test schedules
 	scripts/tally $(ANYRING_TALLY)
 
 test: lint nextest ## what CI runs: `check` with 200,000 schedules, all crates, conformance that must pass, a real program per front end
@@ -110,8 +110,8 @@ test: lint nextest ## what CI runs: `check` with 200,000 schedules, all crates, 
 	scripts/need mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mount find:findutils
 	rm -f $(ANYRING_TALLY)
 	cargo build --workspace --locked
-	$(NEXTEST) $(CONTAINER) -p anyring-engine --tests
-	ANYRING_SIMULATION_SCHEDULES=200000 $(NEXTEST) --workspace -E 'not (package(anyring-engine) and kind(test))'
+	$(NEXTEST) $(CONTAINER) --workspace --test suite
+	ANYRING_SIMULATION_SCHEDULES=200000 $(NEXTEST) --workspace -E 'not binary(suite)'
 	cargo test --workspace --doc --locked
 	scripts/link-liburing $(TESTED)
 	$(TESTED)/anyring-deny --container $(TESTED)/anyring-conformance must-pass
@@ -123,8 +123,8 @@ test: lint nextest ## what CI runs: `check` with 200,000 schedules, all crates, 
 test-all: ## everything: sanitizers, Arm, old kernels, places, packages, all programs, chaos, counts, mutants; a table at the end (hours)
 	scripts/test-all $(ONLY)
 
-record: nextest ## asks the kernel again what the engine's tests compare with, and writes core/engine/tests/record
-	ANYRING_ORACLE=record $(NEXTEST) -p anyring-engine --tests
+record: nextest ## asks the kernel again, and writes what tests compare with: core/engine/tests/record and its like (ORACLE=live: compares only)
+	ANYRING_ORACLE=$(or $(ORACLE),record) $(NEXTEST) -p anyring-engine -p anyring-cli -p anyring-liburing --tests
 
 test-places: one-file tools test-old-kernels ## programs in containers, sandboxes, gVisor and on other kernels; writes docs/places.md (some minutes)
 	quality/places/run --write docs/places.md

@@ -133,13 +133,14 @@ fn on_file(number: u32, fd: i32, [_, b, c, d, e, _]: [usize; 6]) -> Answer {
             nr::__NR_epoll_create1 => return number_of(kernel.epoll()),
             nr::__NR_inotify_init1 => return number_of(kernel.inotify(fd as u32)),
             nr::__NR_memfd_create => return number_of(kernel.memfd()),
-            // SAFETY: a string of the engine's.
-            nr::__NR_openat
-                if unsafe { CStr::from_ptr(b as *const _) }.to_bytes().starts_with(b"/proc/self/fdinfo/") =>
-            {
-                return Err(raw::ENOENT);
+            nr::__NR_openat => {
+                // SAFETY: a string of the engine's.
+                let path = unsafe { CStr::from_ptr(b as *const _) };
+                if path.to_bytes().starts_with(b"/proc/self/fdinfo/") {
+                    return Err(raw::ENOENT);
+                }
+                return number_of(kernel.reopen(own_path(b)));
             }
-            nr::__NR_openat => return number_of(kernel.reopen(own_path(b))),
             nr::__NR_readlinkat => {
                 let of = kernel.description(own_path(b))?;
                 let text: &[u8] = match kernel.at(of).object {
