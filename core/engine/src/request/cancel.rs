@@ -161,7 +161,8 @@ impl Core {
         match request.phase {
             Phase::Prepared | Phase::Deferred => return Err(Errno::ENOENT),
             Phase::Ready => {
-                if !request.flags.has(Flags::WOKEN) {
+                // A futex that was woken is none of those that wait any more.
+                if !request.flags.has(Flags::WOKEN) || request.op.caps.has(Caps::LISTED_FUTEX) {
                     return Err(Errno::ENOENT);
                 }
                 request.flags.set(Flags::CANCELED);
@@ -174,7 +175,8 @@ impl Core {
             Phase::Armed => {
                 let disarm = request.op.disarm;
                 if !disarm(self, id) {
-                    return Err(Errno::EALREADY);
+                    let ends = self[id].phase == Phase::Ready;
+                    return Err(if ends { Errno::ENOENT } else { Errno::EALREADY });
                 }
             }
             Phase::Working => {

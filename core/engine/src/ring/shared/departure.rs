@@ -11,6 +11,7 @@ use crate::os;
 use crate::os::host;
 use crate::process::family;
 use crate::queue::Cqe;
+use crate::request::op::Caps;
 use crate::request::{Flags, Phase, RequestId, timeouts};
 use crate::ring::drive::caller;
 use crate::ring::submitter::Submitter;
@@ -97,6 +98,7 @@ impl Core {
                 // Of a ring, it is the stand-in that is waited for.
                 Phase::Waiting if !registry::is_ring(request.sqe.fd) => request.flags.set(Flags::CANCELED),
                 Phase::Waiting | Phase::Working => _ = self.try_cancel(id),
+                Phase::Armed if request.op.caps.has(Caps::LISTED_FUTEX) => _ = self.try_cancel(id),
                 _ => {}
             }
         }
