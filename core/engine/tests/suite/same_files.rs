@@ -207,35 +207,33 @@ fn a_poll_of_another_eventfd_than_the_registered_one_goes_on() {
 fn a_cancellation_by_descriptor_among_many_finds_all_requests_of_its_file() {
     const OPEN: Refused = (libc::SYS_openat, None, libc::EACCES);
     // Before which of the cancellations.
+    const ALL: u64 = 160;
     for refused_at in [usize::MAX, 0, 40] {
         let pid = child(|| {
-            both(|engine| {
-                let mut ring = Ring::new(engine, 256, 0);
-                // SAFETY: touches no memory.
-                let timer =
-                    || owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC) });
-                let files: Vec<_> = (0..40).flat_map(|_| [eventfd(), timer()]).collect();
-                let others: Vec<_> = files.iter().map(|file| file.try_clone().unwrap()).collect();
-                for (user_data, file) in (1..).zip(files.iter().chain(&others)) {
-                    let poll = sqe(IORING_OP_POLL_ADD, user_data);
-                    ring.push(Sqe { fd: file.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll });
+            let mut ring = Ring::new(Engine::User, 256, 0);
+            // SAFETY: touches no memory.
+            let timer = || owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC) });
+            let files: Vec<_> = (0..40).flat_map(|_| [eventfd(), timer()]).collect();
+            let others: Vec<_> = files.iter().map(|file| file.try_clone().unwrap()).collect();
+            for (user_data, file) in (1..).zip(files.iter().chain(&others)) {
+                let poll = sqe(IORING_OP_POLL_ADD, user_data);
+                ring.push(Sqe { fd: file.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll });
+            }
+            assert_eq!(ring.enter(ALL as u32, 0), ALL as i32);
+            for (at, file) in files.iter().enumerate() {
+                if at == refused_at {
+                    refuse(&[OPEN]);
                 }
-                assert_eq!(ring.enter(160, 0), 160);
-                let mut all = Vec::new();
-                for (at, file) in files.iter().enumerate() {
-                    if at == refused_at {
-                        refuse(&[OPEN]);
-                    }
-                    let third = file.try_clone().unwrap();
-                    let op_flags = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ALL;
-                    let cancel = sqe(IORING_OP_ASYNC_CANCEL, 1000 + at as u64);
-                    ring.push(Sqe { fd: third.as_raw_fd(), op_flags, ..cancel });
-                    assert_eq!(ring.enter(1, 1), 1);
-                    all.extend(ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)));
-                }
-                all.sort_unstable();
-                all
-            });
+                let third = file.try_clone().unwrap();
+                let op_flags = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ALL;
+                let cancel = sqe(IORING_OP_ASYNC_CANCEL, 1000);
+                ring.push(Sqe { fd: third.as_raw_fd(), op_flags, ..cancel });
+                assert_eq!(ring.enter(1, 1), 1);
+                let mut ends: Vec<_> = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+                ends.sort_unstable();
+                let (first, second) = (at as u64 + 1, at as u64 + 1 + ALL / 2);
+                assert_eq!(ends, [(first, -libc::ECANCELED), (second, -libc::ECANCELED), (1000, 2)]);
+            }
             true
         });
         assert_eq!(ended(pid), 0, "refused at {refused_at}");
