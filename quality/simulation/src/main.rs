@@ -33,7 +33,7 @@
 //! end no ring, thread, descriptor or mapping of the engine is left, and no assertion has failed.
 //!
 //! What is not simulated panics with the call's name. Every access is sequentially consistent here: what a weak memory
-//! order allows beyond that is loom's to find (`core/engine/tests/token_model.rs`).
+//! order allows beyond that is loom's to find (`core/engine/tests/models/token.rs`).
 //!
 //! The engine is a package of its own here (`simulation/engine`, over the same sources), for a feature would reach
 //! every build of the workspace that builds this crate along.

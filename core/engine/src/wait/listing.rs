@@ -1,7 +1,7 @@
 //! The rings that the reactor looks after, and when it wakes: how a ring that is listed is never slept over.
 //!
 //! Plain state under the reactor's lock, without descriptors or system calls, so that the very code
-//! that runs is what the model checker runs (`core/engine/tests/listing_model.rs`).
+//! that runs is what the model checker runs (`core/engine/tests/models/listing.rs`).
 
 use alloc::vec::Vec;
 

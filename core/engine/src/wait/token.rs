@@ -1,7 +1,7 @@
 //! The driver's role as a token: who sleeps for a ring, who sleeps beside, who has to be woken when.
 //!
 //! Plain state under the ring's lock, without descriptors or system calls, so that the very code
-//! that runs is what the model checker runs (`core/engine/tests/token_model.rs`).
+//! that runs is what the model checker runs (`core/engine/tests/models/token.rs`).
 
 use alloc::vec::Vec;
 

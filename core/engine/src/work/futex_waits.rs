@@ -28,13 +28,13 @@
 //! - **A stop** (SIGSTOP, a debugger) takes threads off the queues, and the system call begins anew. The word of the
 //!   engine's has another value by then, so the thread is not parked again, but goes to the program's word by itself.
 //!
-//! While the submitter waits for a thread to be parked it holds its ring's lock, for [`PATIENCE_NS`] at most; as a rule one
-//! is parked already. Whoever recalls a wait holds the lock for [`VERDICT_NS`] at most.
+//! While the submitter waits for a thread to be parked it holds its ring's lock, for `PATIENCE_NS` at most; as a rule one
+//! is parked already. Whoever recalls a wait holds the lock for `VERDICT_NS` at most.
 //!
 //! Where a waiter is among those of a word is where it was moved to from another hash bucket (`requeue_futex` leaves it
 //! where it is if the bucket is the same), so where others wait it takes a way over some words of the engine's.
 //!
-//! Lock order: a ring's lock, [`THREADS`], the list of rings; a ring's lock, a sleeper's state.
+//! Lock order: a ring's lock, `THREADS`, the list of rings; a ring's lock, a sleeper's state.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -2,7 +2,7 @@
 //! who is woken.
 //!
 //! Locks, futexes and threads come by traits, and nothing here knows of rings: so the very code that runs is what the
-//! model checker runs (`core/engine/tests/handover_model.rs`).
+//! model checker runs (`core/engine/tests/models/handover.rs`).
 
 use alloc::vec::Vec;
 use core::ops::DerefMut;

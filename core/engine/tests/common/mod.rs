@@ -614,6 +614,34 @@ pub fn has_openat2() -> bool {
     has
 }
 
+/// Can an epoll instance be told to poll busily? Counts what a test leaves out where it cannot.
+pub fn has_busy_epoll() -> bool {
+    const EPIOCSPARAMS: u64 = 0x4008_8a01;
+    let none = [0u8; 8];
+    // SAFETY: a new descriptor, closed here; the call reads zeros of ours.
+    let result = unsafe {
+        let epoll = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+        let result = libc::ioctl(epoll, EPIOCSPARAMS, none.as_ptr());
+        libc::close(epoll);
+        result
+    };
+    if result != 0 {
+        skip("no EPIOCSPARAMS (Linux before 6.9)");
+    }
+    result == 0
+}
+
+/// Does the kernel say whether memory can be written to, as for a buffer that is registered? Counts what a test leaves out where it
+/// does not.
+pub fn has_populate() -> bool {
+    // SAFETY: concerns no memory.
+    let result = unsafe { libc::madvise(std::ptr::null_mut(), 0, libc::MADV_POPULATE_WRITE) };
+    if result != 0 {
+        skip("no MADV_POPULATE_WRITE (Linux before 5.14)");
+    }
+    result == 0
+}
+
 /// Does the test run as root? Counts it as skipped where it does not.
 pub fn is_root() -> bool {
     // SAFETY: asks only.

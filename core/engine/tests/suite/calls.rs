@@ -115,7 +115,13 @@ fn registrations() {
         } else {
             record::leave_out();
         }
-        let others: Vec<u32> = (0..37).filter(|&code| code != INTERFACES).collect();
+        const BUSY: [u32; 2] = [Code::IORING_REGISTER_NAPI as u32, Code::IORING_UNREGISTER_NAPI as u32];
+        if has_busy_epoll() {
+            registrations_of(&BUSY);
+        } else {
+            record::leave_out();
+        }
+        let others: Vec<u32> = (0..37).filter(|code| *code != INTERFACES && !BUSY.contains(code)).collect();
         registrations_of(&others);
         true
     });

@@ -674,13 +674,11 @@ fn an_open_through_a_link_waits_for_the_other_end() {
     // SAFETY: reads a path.
     assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
     std::os::unix::fs::symlink("fifo", directory.join("link")).unwrap();
-    let with = Some(libc::RESOLVE_NO_MAGICLINKS).filter(|_| has_openat2());
-    let resolves: Vec<Option<u64>> = std::iter::once(None).chain(with.map(Some)).collect();
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut results = Vec::new();
-        for (path, mode) in [(&fifo, libc::O_RDONLY), (&link, libc::O_RDONLY), (&link, libc::O_WRONLY)] {
-            for &resolve in &resolves {
+    let open_by = |resolve: Option<u64>| {
+        both(|engine| {
+            let mut ring = Ring::new(engine, 8, 0);
+            let mut results = Vec::new();
+            for (path, mode) in [(&fifo, libc::O_RDONLY), (&link, libc::O_RDONLY), (&link, libc::O_WRONLY)] {
                 let flags = mode | libc::O_CREAT;
                 let how = [flags as u64, 0o600, resolve.unwrap_or_default()];
                 let (fd, addr) = (libc::AT_FDCWD, path.as_ptr() as u64);
@@ -703,9 +701,15 @@ fn an_open_through_a_link_waits_for_the_other_end() {
                     libc::close(other);
                 }
             }
-        }
-        results
-    });
+            results
+        });
+    };
+    open_by(None);
+    if has_openat2() {
+        open_by(Some(libc::RESOLVE_NO_MAGICLINKS));
+    } else {
+        record::leave_out();
+    }
     std::fs::remove_dir_all(&directory).unwrap();
 }
 

@@ -588,8 +588,9 @@ fn one_bit_at_a_time(base: Sqe, length_bits: std::ops::Range<u32>) -> Vec<(Strin
     let bundles = base.opcode == IORING_OP_SEND as u8;
     add("ioprio", 0..4, &|bit| Sqe { ioprio: base.ioprio ^ bit as u16, ..base });
     add("ioprio", if bundles { 5 } else { 4 }..13, &|bit| Sqe { ioprio: base.ioprio ^ bit as u16, ..base });
-    // To others it is the class of real time, which takes rights.
-    if base.opcode >= IORING_OP_SENDMSG as u8 {
+    // In a transfer of files it is the class of real time, which takes rights.
+    let transfers = [IORING_OP_READ, IORING_OP_READV, IORING_OP_WRITE, IORING_OP_WRITEV];
+    if transfers.iter().all(|&opcode| opcode as u8 != base.opcode) {
         add("ioprio", 13..14, &|bit| Sqe { ioprio: base.ioprio ^ bit as u16, ..base });
     }
     add("ioprio", 14..16, &|bit| Sqe { ioprio: base.ioprio ^ bit as u16, ..base });

@@ -153,11 +153,11 @@ const TEXTS: &[(&str, &str, Text)] = &[
     (
         "ARCHITECTURE.md",
         " frontend ",
-        Text::Said("a list of modules; core/engine/tests/layers.rs has their order"),
+        Text::Said("a list of modules; core/engine/tests/suite/layers.rs has their order"),
     ),
     ("ARCHITECTURE.md", " program ", Text::Said("a drawing of a request's way")),
     ("docs/adding-an-operation.md", "pub const WAITID", Text::PartOf("core/engine/src/ops/waitid.rs")),
-    ("docs/adding-an-operation.md", "#[test]", Text::PartOf("core/engine/tests/waitid.rs")),
+    ("docs/adding-an-operation.md", "#[test]", Text::PartOf("core/engine/tests/suite/waitid.rs")),
     ("docs/containers.md", "FATAL:", Text::Said("messages of PostgreSQL")),
     ("docs/containers.md", "can't open:", Text::Said("a message of QEMU")),
     ("docs/containers.md", "fio: pid", Text::Said("a message of fio")),
@@ -363,7 +363,7 @@ fn checked(place: &str, command: &str) {
         match word.rsplit('/').next().unwrap() {
             "anyring" if at == 0 || !words[at - 1].starts_with(['-', '>']) => anyring_has(place, rest),
             "make" if at == 0 => make_has(place, rest),
-            "cargo" if at == 0 && rest.first() == Some(&"test") => has_test(place, rest),
+            "cargo" if at == 0 && rest.first() == Some(&"nextest") => has_test(place, rest),
             "cargo" if at == 0 && rest.contains(&"--path") => {
                 let path = rest[rest.iter().position(|word| *word == "--path").unwrap() + 1];
                 assert!(root().join(path).join("Cargo.toml").exists(), "{place}: no package in {path}");
@@ -458,7 +458,7 @@ fn make_has(place: &str, words: &[&str]) {
     }
 }
 
-/// `cargo test -p PACKAGE --test NAME`: there is such a test.
+/// `cargo nextest run -p PACKAGE MODULE::`: the suite of the package has such a module.
 fn has_test(place: &str, words: &[&str]) {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(root());
@@ -467,8 +467,10 @@ fn has_test(place: &str, words: &[&str]) {
     let mut packages = json["packages"].as_array().unwrap().iter();
     let package = packages.find(|package| package["name"] == value("-p"));
     let package = package.unwrap_or_else(|| panic!("{place}: there is no package {}", value("-p")));
-    let mut targets = package["targets"].as_array().unwrap().iter();
-    assert!(targets.any(|target| target["name"] == value("--test")), "{place}: there is no such test");
+    let manifest = Path::new(package["manifest_path"].as_str().unwrap());
+    let module = words.last().unwrap().trim_end_matches("::");
+    let source = manifest.with_file_name("tests").join("suite").join(module).with_extension("rs");
+    assert!(source.exists(), "{place}: there is no {}", source.display());
 }
 
 /// What the commands of a page find: the sources, the command where `make` builds it, and what stands in for other programs.
