@@ -95,7 +95,7 @@ const STAND_INS: &[StandIn] = &[
 /// Commands that are checked, and not run: the page, how the command begins, and why.
 const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/adding-an-operation.md", "git show ", "the sources may be there without their history"),
-    ("docs/adding-an-operation.md", "cargo test ", "a test of the same run"),
+    ("docs/adding-an-operation.md", "cargo nextest ", "a test of the same run"),
     (
         "docs/chaos.md",
         "anyring chaos --seed 1 --runs 100 --faults ",
