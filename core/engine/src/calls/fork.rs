@@ -6,13 +6,14 @@ use alloc::vec::Vec;
 use crate::assets::receive_queues::exported;
 use crate::assets::{directories, eventfd, mounts, ring_fds};
 use crate::calls::register;
+use crate::ops::futex;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::process::{credentials, family, identity, nonblocking, threads};
 use crate::request::{chaos, trace};
 use crate::ring::Ring;
 use crate::ring::drive::reactor;
 use crate::ring::{lifetime, registry};
-use crate::work::{futex_waits, interrupt, pool};
+use crate::work::{interrupt, pool};
 
 /// The locks below a ring's, in the order in which they are taken.
 const LOCKS: [fn() -> &'static dyn AcrossFork; 12] = [
@@ -24,7 +25,7 @@ const LOCKS: [fn() -> &'static dyn AcrossFork; 12] = [
     directories::lock,
     mounts::lock,
     exported::lock,
-    futex_waits::lock,
+    futex::lock,
     credentials::lock,
     threads::lock,
     interrupt::lock,
@@ -103,7 +104,7 @@ pub fn forked() {
     // SAFETY: the caller says that this thread is the only one of the process.
     unsafe {
         HELD.reset();
-        futex_waits::forked();
+        futex::forked();
         nonblocking::forked();
         let rings = core::mem::take(&mut *HELD.lock());
         family::born(!rings.is_empty());

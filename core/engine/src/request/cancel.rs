@@ -161,8 +161,7 @@ impl Core {
         match request.phase {
             Phase::Prepared | Phase::Deferred => return Err(Errno::ENOENT),
             Phase::Ready => {
-                // A futex that was woken is none of those that wait any more.
-                if !request.flags.has(Flags::WOKEN) || request.op.caps.has(Caps::LISTED_FUTEX) {
+                if !request.flags.has(Flags::WOKEN) {
                     return Err(Errno::ENOENT);
                 }
                 request.flags.set(Flags::CANCELED);
@@ -175,8 +174,7 @@ impl Core {
             Phase::Armed => {
                 let disarm = request.op.disarm;
                 if !disarm(self, id) {
-                    let ends = self[id].phase == Phase::Ready;
-                    return Err(if ends { Errno::ENOENT } else { Errno::EALREADY });
+                    return Err(Errno::EALREADY);
                 }
             }
             Phase::Working => {

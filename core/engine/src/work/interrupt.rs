@@ -115,18 +115,9 @@ impl Seat {
         is_ours(signal).then_some(signal)
     }
 
-    /// Is the attempt that was under way to end?
-    pub fn is_stopped(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         // The signal that came with it was delivered in this thread.
         self.stopped.load(Ordering::Relaxed) != 0
-    }
-
-    /// Does [`Seat::interrupt`] reach the worker, as far as is known?
-    pub fn can_be_interrupted(&self) -> bool {
-        match self.by {
-            By::Own(signal) => is_ours(signal),
-            By::FrontEnd(_) | By::Nothing => true,
-        }
     }
 
     /// Ends the attempt that is under way. To be called only while the worker is at it.

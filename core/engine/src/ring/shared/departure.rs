@@ -11,7 +11,6 @@ use crate::os;
 use crate::os::host;
 use crate::process::family;
 use crate::queue::Cqe;
-use crate::request::op::Caps;
 use crate::request::{Flags, Phase, RequestId, timeouts};
 use crate::ring::drive::caller;
 use crate::ring::submitter::Submitter;
@@ -98,7 +97,6 @@ impl Core {
                 // Of a ring, it is the stand-in that is waited for.
                 Phase::Waiting if !registry::is_ring(request.sqe.fd) => request.flags.set(Flags::CANCELED),
                 Phase::Waiting | Phase::Working => _ = self.try_cancel(id),
-                Phase::Armed if request.op.caps.has(Caps::LISTED_FUTEX) => _ = self.try_cancel(id),
                 _ => {}
             }
         }
