@@ -78,6 +78,9 @@ enum Task {
         /// Not under `anyring run`, but linked with our liburing.so.2, the one beside this program
         #[arg(long)]
         library: bool,
+        /// In the default sandbox of a container, as `anyring-deny --container` makes it; without the tests of container.toml
+        #[arg(long, conflicts_with = "library")]
+        container: bool,
         /// Which engine. With the kernel's, io_uring is not denied; it needs --library
         #[arg(long, value_enum, default_value_t = Engine::User, requires_if("kernel", "library"))]
         engine: Engine,
@@ -159,7 +162,9 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.command.unwrap_or_else(|| Task::Suite(SuiteArgs::default())) {
         Task::Suite(args) => suite(&cli.common, args),
-        Task::MustPass { library, engine, tries } => must_pass(&cli.common, *library, *engine, *tries),
+        Task::MustPass { library, container, engine, tries } => {
+            must_pass(&cli.common, *library, *container, *engine, *tries)
+        }
         Task::Chaos { seed, seeds } => chaos(&cli.common, *seed..seed.saturating_add(*seeds)),
         Task::Traced { engine } => traced(&cli.common, *engine),
         Task::Oracle { refresh } => oracle(&cli.common, *refresh),
@@ -411,12 +416,22 @@ fn oracle(common: &Common, refresh: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn must_pass(common: &Common, library: bool, engine: Engine, tries: NonZeroU32) -> Result<ExitCode> {
+fn must_pass(
+    common: &Common,
+    library: bool,
+    container: bool,
+    engine: Engine,
+    tries: NonZeroU32,
+) -> Result<ExitCode> {
     let (bench, conditions) =
         if library { common.linked(engine)? } else { (common.bench()?, common.with_anyring(engine)?) };
     let mut known = Reasons::default();
     if library && engine == Engine::User {
         known = Reasons::load(&common.home.join("library.toml"))?;
+    }
+    if container {
+        known = Reasons::load(&common.home.join("container.toml"))?;
+        anyring_deny::confine().context("cannot install the filter of a container")?;
     }
     let names = common.must_pass(&bench.suite, library)?;
     let (mut passed, mut failed, mut skipped, mut unsteady) = (0, 0, 0, 0);

@@ -179,9 +179,9 @@ pub fn scratch_directory(lane: usize, index: u64) -> PathBuf {
 /// Runs a range of a run's programs; reports a line for each that is not clean.
 pub fn run_range(page: &'static Page, seed: u64, range: Range, scratch: &Path) -> Child {
     Child::new(page, |reports| {
-        let arenas = Arenas::default();
         enter_scratch(scratch);
         for index in range.0..range.0 + range.1 {
+            let arenas = Arenas::default();
             page.program.store(index, Ordering::Relaxed);
             let program = generate::program(program_seed(seed, index));
             let counter = match examine(&program, &arenas, scratch) {

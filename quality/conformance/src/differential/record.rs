@@ -11,8 +11,8 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyring_engine::request::version::{self, Version};
@@ -87,11 +87,14 @@ impl Replayed {
 
 /// Does something with programs in children, several at a time: a line of each. Where a line of a `!` is enough of a batch, and
 /// so many are of all, the others are left out.
+///
+/// A child uses nothing that lies on the stack of another thread than the one that forked it: there, the next thread that is started
+/// gets that stack. So each lane has a `body` of its own, which owns what it needs.
 fn in_children(
     enough: Option<usize>,
     indices: &[u64],
     jobs: Option<usize>,
-    body: impl Fn(u64, &Arenas, &Path) -> String + Sync,
+    body: impl Fn(u64, &Arenas, &Path) -> String + Clone + Sync,
 ) -> BTreeMap<u64, String> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let pages: Vec<_> = (0..jobs.unwrap_or(8 * processors).max(1)).map(|_| progress::new_page()).collect();
@@ -101,6 +104,7 @@ fn in_children(
         enough.is_some_and(|enough| bad >= enough)
     };
     lanes(&pages, |lane, page| {
+        let (body, stops) = (body.clone(), enough.is_some());
         loop {
             let first = next.fetch_add(BATCH, Ordering::Relaxed);
             let Some(mut rest) = indices.get(first..indices.len().min(first + BATCH)) else { return };
@@ -111,13 +115,13 @@ fn in_children(
                 page.program.store(index, Ordering::Relaxed);
                 let scratch = scratch_directory(lane, 0);
                 let mut child = Child::new(page, |reports| {
-                    let arenas = Arenas::default();
                     enter_scratch(&scratch);
                     for &index in rest {
+                        let arenas = Arenas::default();
                         page.program.store(index, Ordering::Relaxed);
                         let line = body(index, &arenas, &scratch).replace('\n', "\x1f");
                         let _ = writeln!(reports, "{index}\t{line}");
-                        if enough.is_some() && line.starts_with('!') {
+                        if stops && line.starts_with('!') {
                             break;
                         }
                     }
@@ -191,7 +195,8 @@ pub fn record(path: &Path, options: &Options) -> ExitCode {
         return ExitCode::from(2);
     };
     let indices: Vec<u64> = (options.first..options.first + options.programs).collect();
-    let body = |index: u64, arenas: &Arenas, scratch: &Path| answers(options.seed, index, arenas, scratch);
+    let seed = options.seed;
+    let body = move |index: u64, arenas: &Arenas, scratch: &Path| answers(seed, index, arenas, scratch);
     let lines = in_children(None, &indices, options.jobs, body);
     let (mut text, mut left_out) = (String::new(), BTreeMap::<&str, usize>::new());
     let mut good = true;
@@ -224,9 +229,9 @@ pub fn record(path: &Path, options: &Options) -> ExitCode {
 
 /// Compares an engine with a recording.
 pub fn replay(path: &Path, engine: Engine, jobs: Option<usize>) -> Replayed {
-    let recording = Recording::read(path);
+    let recording = Arc::new(Recording::read(path));
     let indices: Vec<u64> = recording.lines.keys().copied().collect();
-    let lines = in_children(Some(MANY), &indices, jobs, |index, arenas, scratch| {
+    let lines = in_children(Some(MANY), &indices, jobs, move |index, arenas: &Arenas, scratch: &Path| {
         version::play(recording.version);
         let program = generate::program(program_seed(recording.seed, index));
         let mut tape = Tape::of(&recording.lines[&index]);

@@ -124,7 +124,8 @@ impl Times {
     pub const UNHURRIED: Times = Times { pause: Duration::from_millis(4), ..Times::PATIENT };
 }
 
-/// Memory for both engines, kept from program to program.
+/// Memory for both engines, of one program: a thread that waits for a futex may leave some time after the end of its ring, and a
+/// wake-up of the next program must not find it there.
 #[derive(Default)]
 pub struct Arenas {
     first: Arena,
