@@ -181,7 +181,7 @@ coverage: nextest ## fails unless the engine's tests see every operation, and ev
 	ANYRING_COVERAGE=$(TARGET)/coverage $(NEXTEST) -p anyring-engine --features coverage --tests
 	cargo run -q -p anyring-conformance --locked -- coverage $(TARGET)/coverage
 
-mutants: toolchain ## the share of small changes to the engine that tests catch: make mutants [SAMPLE=0/10] [FILE='**/rw.rs'] [ARGS=--again]
+mutants: toolchain ## the share of small changes to the engine that tests catch: make mutants [SAMPLE=0/10] [FILE='**/rw.rs'] [ARGS=--again, ARGS='--in-diff FILE']
 	@cargo mutants --version >/dev/null 2>&1 || { echo "make: no cargo-mutants: cargo install cargo-mutants --locked" >&2; exit 1; }
 	cargo build -p anyring-mutants --locked
 	$(TARGET)/debug/anyring-mutants --sample $(or $(SAMPLE),0/1) $(if $(FILE),--file '$(FILE)') $(ARGS)
