@@ -2,7 +2,7 @@
 //!
 //! Threads are coroutines, whose stacks serve one schedule after the other. Which of them goes on is decided at every
 //! [`point`], but a decision that could only be for the running thread, or that the strategy has already made, is not
-//! made again: until the next step at which it may be another's, a point costs a few comparisons ([`World::is_calm`]).
+//! made again: until the next step at which it may be another's, a point costs a few comparisons ([`World::count_step`]).
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Write;
@@ -349,8 +349,8 @@ impl World {
         passes
     }
 
-    /// Counts a step; does the running thread go on as a matter of course?
-    fn is_calm(&mut self) -> bool {
+    /// Counts a step. Does the running thread go on as a matter of course?
+    fn count_step(&mut self) -> bool {
         self.steps += 1;
         self.steps < self.calm_until_step
             && self.kernel.now_ns < self.next_end_ns
@@ -533,7 +533,7 @@ fn switch(yields: bool) {
 
 /// Another thread may go on here.
 pub fn point() {
-    if RUNS.get() && !world(World::is_calm) {
+    if RUNS.get() && !world(World::count_step) {
         switch(false);
     }
 }

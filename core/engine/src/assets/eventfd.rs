@@ -43,7 +43,7 @@ type Number = Option<u32>;
 struct Registered(Vec<(Number, Fd)>);
 
 impl Registered {
-    /// Those with this number.
+    /// The registered eventfds with this number.
     fn of(&self, number: Number) -> &[(Number, Fd)] {
         let first = self.0.partition_point(|&(of, _)| of < number);
         let rest = &self.0[first..];

@@ -54,7 +54,7 @@ pub fn target_of(fd: Fd, target: &mut [u8]) -> Result<usize, Errno> {
     unsafe { call(nr::__NR_readlinkat, arguments) }
 }
 
-/// What `/proc` says of a descriptor of this process, as text: how much of `text` that takes, at most all of it.
+/// Reads the text that `/proc` has for a descriptor of this process: how much of `text` it takes, at most all of it.
 ///
 /// # Errors
 /// Where `/proc` does not tell.

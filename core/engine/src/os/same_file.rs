@@ -25,7 +25,7 @@ pub fn same_file(a: Fd, b: Fd) -> bool {
     known.unwrap_or_else(|| same_by_kind(a, b))
 }
 
-/// What a way to compare says; nothing where the system refuses it, now or before.
+/// The answer of one way to compare; `None` where the system refuses it, now or before.
 fn asked(refused: &AtomicBool, ask: impl FnOnce() -> Result<bool, Errno>) -> Option<bool> {
     // Relaxed: nothing else follows from it.
     if refused.load(Ordering::Relaxed) {

@@ -10,7 +10,7 @@
 //! inherit, whether or not there are rings yet (servers fork first, and each child makes its own). Who finds the flag set
 //! while nobody has his turn knows that the program has set it, and needs none.
 //!
-//! What has the flag already, set by the program, is attempted by the program's own number: a descriptor of the engine's would
+//! A file that has the flag already, set by the program, is attempted by the program's own number: a descriptor of the engine's would
 //! cost two system calls more each time. A program that closes it in that moment, and opens a listener without the flag that
 //! gets the number, lets the attempt block until somebody connects.
 //!

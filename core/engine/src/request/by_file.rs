@@ -13,9 +13,9 @@ use crate::request::index::Index;
 const UNKNOWN: u64 = 0;
 /// The key of files without an inode of their own: timerfds, inotify instances; eventfds, too, as long as they are few.
 const ANONYMOUS: u64 = 1;
-/// What the key of an eventfd has beside its number.
+/// The bit that the key of an eventfd has beside its number.
 const EVENTFD: u64 = 1 << 62;
-/// What the key of a file has beside its device and inode.
+/// The bit that the key of a file has beside its device and inode.
 const INODE: u64 = 1 << 63;
 /// So many requests on anonymous inodes may be compared one by one: to ask for an eventfd's number takes longer.
 const FEW: usize = 16;
@@ -153,7 +153,7 @@ impl ByFile {
         Some(found)
     }
 
-    /// What all descriptors of one file have in common, whatever their number is and whoever asks. Two files may have one key. No file
+    /// The key of a file, which is the same for all its descriptors, whoever asks. Two files may have one key. No file
     /// system is asked that may be slow to answer.
     fn key(&self, file: Fd) -> u64 {
         let Ok(identity) = os::known_identity(file) else { return UNKNOWN };

@@ -686,7 +686,7 @@ pub fn by_outcome<O: PartialEq, C>(cases: impl IntoIterator<Item = (C, O)>) -> V
     all
 }
 
-/// What a case is called, without quotation marks in the record.
+/// The name of a case, without quotation marks in the record.
 #[derive(PartialEq, Eq)]
 pub struct Case(pub String);
 

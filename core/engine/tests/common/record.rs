@@ -1,4 +1,4 @@
-//! What the kernel's io_uring answered, kept in text files: `tests/record/VERSION/MODULE.txt` has an entry for each comparison of
+//! The answers of the kernel's io_uring, kept in text files: `tests/record/VERSION/MODULE.txt` has an entry for each comparison of
 //! each test. A test compares the user engine with its entries, also where the kernel's io_uring is denied.
 //!
 //! `ANYRING_ORACLE` has the kernel asked: `live` compares the user engine, the kernel and the record; `record` writes the
@@ -16,7 +16,7 @@ use anyring_engine::request::version::Version;
 
 use super::text;
 
-/// What the user engine is compared with.
+/// The other side of a comparison with the user engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Oracle {
     Record,
@@ -170,7 +170,7 @@ impl Comparisons {
         Comparisons { path, test, entries: entries.unwrap_or_default(), done: 0 }
     }
 
-    /// What is said of an answer that is not that of the record.
+    /// The place of the last comparison in the record, for messages.
     fn place(&self) -> String {
         format!("{}, {} {}", self.path.display(), self.test, self.done)
     }

@@ -107,8 +107,8 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 
 /// The socket that the request accepts from, and whether an attempt on it could block.
 ///
-/// What is no listener refuses at once, and needs no `O_NONBLOCK`. But the program may close it meanwhile and let its number
-/// be a listener's, on which the attempt would block: the request holds it first, as one that accepts many connections
+/// A file that is no listener refuses at once, and needs no `O_NONBLOCK`. But the program may close it meanwhile, and a listener may
+/// get its number, on which the attempt would block: the request holds the file first, as one that accepts many connections
 /// holds a listener, by one descriptor of the engine's own rather than by one for each attempt.
 fn listener(core: &mut Core, id: RequestId) -> Result<(Fd, Blocking), Errno> {
     let fd = core[id].file.fd();
