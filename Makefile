@@ -32,7 +32,7 @@ BUILT := -p anyring-cli -p anyring-preload -p anyring-inject -p anyring-liburing
 # The command finds its libraries beside it (tools/cli/build.rs).
 export ANYRING_IMAGES := none
 
-.PHONY: help toolchain nextest build tools demo lint check test test-all record test-programs test-chaos-programs conformance differential bench count
+.PHONY: help toolchain nextest build tools demo lint check test test-all live record test-programs test-chaos-programs conformance differential bench count
 .PHONY: packages release check-packages test-places test-old-kernels install uninstall deb one-file check-one-file check-install check-aarch64 test-aarch64 coverage sanitize sanitize-suite simulate concurrent mutants chaos
 
 help: ## list the targets
@@ -75,7 +75,7 @@ check-packages: packages tools ## installs in each way into an empty directory, 
 one-file: build ## one static executable that contains the libraries: target/release/one-file/anyring (ARCH=arm64)
 	$(FOR) scripts/make-one-file $(BUILD)
 
-check-one-file: one-file tools
+check-one-file: one-file $(if $(FOR),,tools)
 	scripts/check-one-file$(if $(FOR),-aarch64) $(BUILD)
 
 check-install: tools
@@ -123,8 +123,17 @@ test: lint nextest ## what CI runs: `check` with 200,000 schedules, all crates, 
 test-all: ## everything: sanitizers, Arm, old kernels, places, packages, all programs, chaos, counts, mutants; a table at the end (hours)
 	scripts/test-all $(ONLY)
 
-record: nextest ## asks the kernel again, and writes what tests compare with: core/engine/tests/record and its like (ORACLE=live: compares only)
-	ANYRING_ORACLE=$(or $(ORACLE),record) $(NEXTEST) -p anyring-engine -p anyring-cli -p anyring-liburing --tests
+# The packages whose tests compare with a record.
+RECORDED := -p anyring-engine -p anyring-cli -p anyring-liburing --tests
+
+live: nextest ## asks the kernel of this machine what the records say that it answered; fails where it answers otherwise
+	ANYRING_ORACLE=live $(NEXTEST) $(RECORDED)
+	cargo run -q -p anyring-conformance --locked -- differential --replay quality/conformance/recorded/6.18.txt --kernel
+
+# From nothing, so that no answer is left that no test asks for.
+record: nextest ## asks the kernel of this machine, and writes the records anew: core/engine/tests/record and its like
+	rm -rf core/engine/tests/record/$$(uname -r | cut -d. -f1,2)
+	ANYRING_ORACLE=record $(NEXTEST) $(RECORDED)
 
 test-places: one-file tools test-old-kernels ## programs in containers, sandboxes, gVisor and on other kernels; writes docs/places.md (some minutes)
 	quality/places/run --write docs/places.md

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::common::record::{self, Oracle, oracle};
 use crate::common::text::{difference, lay_out};
 
-/// What it says of a test that is gone, or has another name, nobody reads.
+/// Entries of a test that is gone, or has another name, would be read by nobody.
 #[test]
 fn has_tests_of_this_program_only() {
     if oracle() != Oracle::Record {

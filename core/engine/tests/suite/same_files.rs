@@ -14,7 +14,7 @@ use anyring_engine::os::same_file;
 use io_uring_op::{IORING_OP_ASYNC_CANCEL, IORING_OP_POLL_ADD};
 use io_uring_register_op::IORING_REGISTER_EVENTFD;
 
-/// What a process may be refused.
+/// The calls that are refused to a process, each set in its turn.
 const REFUSED: [&[Refused]; 4] = [&[], &[QUERY], &[KCMP], &[QUERY, KCMP]];
 
 /// A call, the command in its second argument where that matters, and the error that it answers.

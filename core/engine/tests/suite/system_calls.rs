@@ -115,7 +115,7 @@ fn peek(pid: i32, address: u64) -> u64 {
     unsafe { libc::ptrace(libc::PTRACE_PEEKDATA, pid, address, 0) as u64 }
 }
 
-/// What was expected and what was made, call by call, from the first difference to the last one with `-` and `+`.
+/// The expected calls and those that were made, one a line, from the first difference to the last one with `-` and `+`.
 fn difference(expected: &str, made: &[String]) -> String {
     let expected: Vec<&str> = expected.split("; ").filter(|call| !call.is_empty()).collect();
     let same = |pairs: &mut dyn Iterator<Item = (&&str, &String)>| pairs.take_while(|(a, b)| *a == b).count();
@@ -261,7 +261,7 @@ fn streams(sends: &[(&'static str, &[usize])]) {
     });
 }
 
-/// The same with datagrams.
+/// A case like [`streams`], over datagrams.
 fn datagrams(sends: &[(&'static str, &[usize])]) {
     traced(|ring| {
         let (one, _other) = datagram_pair();
@@ -360,7 +360,7 @@ fn message(opcode: io_uring_op, fd: &impl AsRawFd, length: usize) -> Sqe {
     Sqe { addr, len: 1, ..transfer(opcode, fd, 0) }
 }
 
-/// What the program itself writes, outside of a step.
+/// Writes as the program itself does, outside of a step.
 fn write(mut to: impl Write, length: usize) {
     to.write_all(memory(length)).unwrap();
 }

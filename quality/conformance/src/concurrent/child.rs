@@ -294,7 +294,7 @@ fn warm_up(engine: Engine) {
     }
 }
 
-/// What a program must not leave to a process.
+/// Descriptors, threads and rings that a program must not leave to its process.
 struct Left {
     files: usize,
     threads: usize,
@@ -340,7 +340,7 @@ fn ring_mappings() -> usize {
     maps.lines().filter(|line| line.contains("[io_uring]")).count()
 }
 
-/// What a process has that an engine keeps from program to program.
+/// Threads and memory of a process, which an engine keeps from program to program.
 struct Usage {
     /// Threads, the engine's included.
     threads: u64,

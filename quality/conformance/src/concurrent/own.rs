@@ -68,7 +68,7 @@ pub fn work(world: &World, rng: &mut Rng, what: Own) {
     }
 }
 
-/// What went wrong.
+/// The result of a step; the error says what went wrong.
 type Outcome<T = ()> = Result<T, String>;
 
 fn expect(holds: bool, what: impl FnOnce() -> String) -> Outcome {
