@@ -8,6 +8,7 @@ use crate::assets::receive_queues::exported;
 use crate::assets::{eventfd, mounts};
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
+use crate::request::op::Caps;
 use crate::request::timeouts::Timeouts;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::reactor;
@@ -260,7 +261,7 @@ impl Core {
         let ids: Vec<RequestId> = self.requests.ids().collect();
         for id in ids {
             let working = self.requests[id].phase == Phase::Working;
-            if working && !self.withdraw(id) {
+            if working && (self.requests[id].op.caps.has(Caps::COMMITTED) || !self.withdraw(id)) {
                 // What was linked to it goes before it does.
                 let request = &mut self.requests[id];
                 request.link = None;

@@ -486,3 +486,33 @@ fn epoll_instances() {
         ({ first.u64 }, all)
     });
 }
+
+/// Those that found the target busy were sent by whichever thread came first.
+#[test]
+fn messages_arrive_in_their_order() {
+    const MESSAGES: u64 = 4000;
+    both(|engine| {
+        let (mut ring, mut target) = (Ring::new(engine, 8, 0), Ring::new(engine, 8, 0));
+        let fd = target.fd;
+        let mut next = 1;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for first in (1..=MESSAGES).step_by(8) {
+                    let messages: [Sqe; 8] =
+                        std::array::from_fn(|index| message(0, fd, first + index as u64, 0));
+                    assert!(ring.run(&messages).iter().all(|cqe| cqe.res == 0));
+                }
+            });
+            while next <= MESSAGES {
+                // Keeps it busy.
+                target.push(sqe(IORING_OP_NOP, 0));
+                target.enter_with(1, 1, IORING_ENTER_GETEVENTS);
+                for cqe in target.reap_all().into_iter().filter(|cqe| cqe.user_data != 0) {
+                    assert_eq!(cqe.user_data, next);
+                    next += 1;
+                }
+            }
+        });
+        next
+    });
+}
