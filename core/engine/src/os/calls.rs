@@ -445,13 +445,16 @@ fn futex_wake_as(operation: u32, word: &AtomicU32, count: u32) {
     };
 }
 
-/// Takes a lock that is the number of the thread that holds it, or 0 (`FUTEX_LOCK_PI`). The word may be shared.
+/// Takes a lock that is the number of the thread that holds it, or 0 (`FUTEX_LOCK_PI`), until a time of `CLOCK_REALTIME`. The
+/// word may be shared.
 ///
 /// # Errors
-/// `ESRCH` where no such thread lives, `ENOSYS` where the kernel has no such locks, and others.
-pub fn futex_lock_owned(word: &AtomicU32) -> Result<(), Errno> {
-    // SAFETY: the kernel changes a word of ours.
-    unsafe { call(nr::__NR_futex, [word.as_ptr() as usize, nr::FUTEX_LOCK_PI as usize, 0, 0, 0, 0]) }
+/// `ESRCH` where no such thread lives, `ETIMEDOUT`, `ENOSYS` where the kernel has no such locks, and others.
+pub fn futex_lock_owned(word: &AtomicU32, deadline_ns: Option<u64>) -> Result<(), Errno> {
+    let deadline = deadline_ns.map(Timespec::from_ns);
+    let deadline = deadline.as_ref().map_or(0, |time| core::ptr::from_ref(time) as usize);
+    // SAFETY: the kernel changes a word of ours, and reads a time.
+    unsafe { call(nr::__NR_futex, [word.as_ptr() as usize, nr::FUTEX_LOCK_PI as usize, 0, deadline, 0, 0]) }
         .map(drop)
 }
 

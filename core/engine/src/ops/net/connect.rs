@@ -28,6 +28,7 @@ pub const CONNECT: Op =
             arg(Field::OffsetLow, "addrlen", Kind::Signed),
         ])
         .block(block)
+        .finish(finish)
         .faults(chaos::CONNECTS)
         .filtered(24, show)
         .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
@@ -92,7 +93,8 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         return Outcome::Complete(socket_error(fd));
     }
     let (result, non_blocking) = match attempt(fd, &connect.address) {
-        Ok(attempt) => attempt,
+        Ok(Some(attempt)) => attempt,
+        Ok(None) => return Outcome::BlockForLong,
         Err(errno) => return errno.into(),
     };
     match result {
@@ -120,8 +122,8 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     }
 }
 
-/// One attempt that does not wait, and whether the program wanted it so.
-fn attempt(fd: Fd, address: &Address) -> Result<(Result<usize, Errno>, bool), Errno> {
+/// One attempt that does not wait, and whether the program wanted it so; none where it could wait.
+fn attempt(fd: Fd, address: &Address) -> Result<Option<(Result<usize, Errno>, bool)>, Errno> {
     // No other file's flags are touched.
     os::socket_option(fd, SO_TYPE)?;
     nonblocking::attempt(fd, None, nonblocking::blocking(fd)?, |fd| calls::connect(fd, address))
@@ -136,4 +138,13 @@ fn block(work: &mut Work) -> Result<usize, Errno> {
     let address = &connect.address;
     // SAFETY: reads an address of ours.
     unsafe { work.call(nr::__NR_connect, [work.fd as usize, address.pointer(), address.length(), 0, 0, 0]) }
+}
+
+fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
+    if result == Err(Errno::EINPROGRESS) {
+        // The program had set O_NONBLOCK, or an attempt of another process had at that moment.
+        state(&mut core[id]).in_progress = true;
+        return Outcome::Wait(EPOLLOUT);
+    }
+    result.into()
 }
