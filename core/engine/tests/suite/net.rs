@@ -1622,6 +1622,25 @@ fn an_error_queue_is_waited_for() {
     });
 }
 
+/// Data does not make the error queue ready. But the kernel is woken by it, and gives up.
+#[test]
+fn an_error_queue_is_not_waited_for_beside_data() {
+    both(|engine| {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(socket.local_addr().unwrap()).unwrap();
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut buffer = [0u8; 8];
+        let op_flags = libc::MSG_ERRQUEUE as u32;
+        let errors = Sqe { op_flags, ..recv(1, socket.as_raw_fd(), &mut buffer) };
+        submit(&mut ring, errors);
+        let early = ring.reap_all();
+        socket.send(b"x").unwrap();
+        let after = wait(&mut ring);
+        submit(&mut ring, errors);
+        (early, after, wait(&mut ring))
+    });
+}
+
 /// An attempt at one listener may not come to its end: its process is stopped, or it waits for a page, as here. Requests
 /// on other listeners go on, and so does CONNECT.
 #[test]
