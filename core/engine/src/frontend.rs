@@ -11,7 +11,7 @@ use linux_raw_sys::net::msghdr;
 
 use crate::Outlet;
 use crate::abi::Errno;
-use crate::assets::{epoll_sets, kinds};
+use crate::assets::kinds;
 use crate::calls::{fork, setup};
 use crate::ops::net::rights;
 use crate::os::{self, Fd, user};
@@ -161,22 +161,20 @@ pub fn readiness_fd(fd: Fd) -> Result<Fd, i32> {
     stand_in::of(fd).map_err(Errno::negated)
 }
 
-/// The program did `operation` to its epoll instance with a ring's [`readiness_fd`] in the ring's place.
-pub fn changed_epoll(instance: Fd, operation: u32, ring: Fd) {
-    epoll_sets::changed(instance, operation, ring);
+/// The program has put a ring's [`readiness_fd`] into an epoll instance, in the ring's place.
+pub fn added_to_epoll(ring: Fd) {
+    stand_in::added_to_epoll(ring);
 }
 
 /// Need [`before_epoll_wait`] be called at all?
 #[inline]
-pub fn has_rings_in_epoll() -> bool {
-    epoll_sets::any()
+pub fn has_ready_rings_in_epoll() -> bool {
+    stand_in::any_lit()
 }
 
-/// The program is about to wait for one of its epoll instances, in which there may be rings.
-pub fn before_epoll_wait(instance: Fd) {
-    for ring in epoll_sets::rings_in(instance) {
-        stand_in::synchronize(ring);
-    }
+/// The program is about to wait for an epoll instance, in which there may be rings.
+pub fn before_epoll_wait() {
+    stand_in::synchronize_lit();
 }
 
 /// Brings the descriptor of [`readiness_fd`] in line with the CQ: readable if it holds

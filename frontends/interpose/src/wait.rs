@@ -7,18 +7,18 @@ use anyring_runtime::calls;
 use core::ffi::{c_int, c_long, c_void};
 use linux_raw_sys::general as raw;
 
-/// Brings the stand-ins of an instance's rings in line.
+/// Brings the stand-ins of rings in epoll instances in line.
 #[inline]
-fn before_wait<F: Frontend>(instance: c_int) {
-    if frontend::has_rings_in_epoll() {
-        synchronize::<F>(instance);
+fn before_wait<F: Frontend>() {
+    if frontend::has_ready_rings_in_epoll() {
+        synchronize::<F>();
     }
 }
 
 #[cold]
-fn synchronize<F: Frontend>(instance: c_int) {
+fn synchronize<F: Frontend>() {
     let _stay = F::enter();
-    frontend::before_epoll_wait(instance);
+    frontend::before_epoll_wait();
 }
 
 /// The stand-in of a ring, in line with it.
@@ -58,8 +58,9 @@ pub unsafe fn epoll_ctl<F: Frontend>(
         target,
         event,
     );
-    if ring && result == 0 {
-        frontend::changed_epoll(instance, operation as u32, fd);
+    if ring && result == 0 && operation as u32 == raw::EPOLL_CTL_ADD {
+        let _stay = F::enter();
+        frontend::added_to_epoll(fd);
     }
     result
 }
@@ -74,7 +75,7 @@ pub unsafe fn epoll_wait<F: Frontend>(
     count: c_int,
     timeout: c_int,
 ) -> c_int {
-    before_wait::<F>(instance);
+    before_wait::<F>();
     next!(c"epoll_wait", fn(c_int, *mut c_void, c_int, c_int) -> c_int, instance, events, count, timeout,)
 }
 
@@ -89,7 +90,7 @@ pub unsafe fn epoll_pwait<F: Frontend>(
     timeout: c_int,
     mask: *const c_void,
 ) -> c_int {
-    before_wait::<F>(instance);
+    before_wait::<F>();
     next!(
         c"epoll_pwait",
         fn(c_int, *mut c_void, c_int, c_int, *const c_void) -> c_int,
@@ -112,7 +113,7 @@ pub unsafe fn epoll_pwait2<F: Frontend>(
     timeout: *const c_void,
     mask: *const c_void,
 ) -> c_int {
-    before_wait::<F>(instance);
+    before_wait::<F>();
     next!(
         c"epoll_pwait2",
         fn(c_int, *mut c_void, c_int, *const c_void, *const c_void) -> c_int,

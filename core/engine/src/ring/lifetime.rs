@@ -249,6 +249,7 @@ impl Core {
     }
 
     fn shut_down(&mut self) {
+        self.put_out();
         self.look_for_all_pages();
         self.run_finished();
         self.forget_pages();
