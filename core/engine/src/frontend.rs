@@ -12,7 +12,7 @@ use linux_raw_sys::net::msghdr;
 use crate::Outlet;
 use crate::abi::Errno;
 use crate::assets::kinds;
-use crate::calls::{fork, setup};
+use crate::calls::{fork, register, setup};
 use crate::ops::net::rights;
 use crate::os::{self, Fd, user};
 use crate::process::identity;
@@ -240,6 +240,7 @@ pub fn exits() {
 pub fn thread_ends() {
     if identity::is_own() {
         shared::thread_ends();
+        register::ring_fds::thread_ends();
         trace::forget_thread();
     }
 }
