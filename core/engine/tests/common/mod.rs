@@ -12,6 +12,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
 
+pub use anyring_both::both;
 use anyring_engine::abi::Sqe;
 pub use anyring_engine::abi::*;
 pub use anyring_engine::io_uring_params;
@@ -664,9 +665,14 @@ pub fn is_root() -> bool {
     is
 }
 
+/// What an engine answered, as it is compared and recorded.
+pub trait Answer: PartialEq + std::fmt::Debug {}
+
+impl<T: PartialEq + std::fmt::Debug> Answer for T {}
+
 /// Runs `body` on ours, and on the kernel's io_uring where that is asked: both must hold and give the same value, which is that of
-/// the record.
-pub fn both<T: PartialEq + std::fmt::Debug>(body: impl Fn(Engine) -> T) {
+/// the record. A test that does nothing else has the attribute `#[both]`.
+pub fn both<T: Answer>(body: impl Fn(Engine) -> T) {
     install();
     let user = body(Engine::User);
     if let Err(difference) = record::compare(&user, || body(Engine::Kernel)) {
@@ -698,7 +704,7 @@ impl std::fmt::Debug for Case {
 
 /// [`both`] where the kernel may answer otherwise, too, because its own timer or worker comes at another time: it tries again until
 /// its answer is one that `counts`. Our engine has one attempt.
-pub fn both_where<T: PartialEq + std::fmt::Debug>(counts: impl Fn(&T) -> bool, body: impl Fn(Engine) -> T) {
+pub fn both_where<T: Answer>(counts: impl Fn(&T) -> bool, body: impl Fn(Engine) -> T) {
     both(|engine| {
         let counts = |answer: &T| engine == Engine::User || counts(answer);
         (0..100).map(|_| body(engine)).find(counts).expect("one of the kernel's answers counts")
@@ -707,7 +713,7 @@ pub fn both_where<T: PartialEq + std::fmt::Debug>(counts: impl Fn(&T) -> bool, b
 
 /// [`both`] where a request that waits for ever can be told from a slow one by time only: `body` waits as many milliseconds for
 /// either engine as it is told, and longer where the answers differ.
-pub fn both_in_time<T: PartialEq + std::fmt::Debug>(body: impl Fn(Engine, i64) -> T) {
+pub fn both_in_time<T: Answer>(body: impl Fn(Engine, i64) -> T) {
     install();
     let difference = [10, 200, 2000].into_iter().try_fold(String::new(), |_, limit_ms| {
         let user = body(Engine::User, limit_ms);

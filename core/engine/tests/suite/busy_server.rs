@@ -147,69 +147,63 @@ impl Server {
 
 const DEFER: u32 = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
 
-#[test]
-fn every_message_comes_whoever_is_quiet() {
-    both(|engine| {
-        let mut all = Vec::new();
-        for flags in [0, DEFER] {
-            let mut server = Server::new(engine, flags);
-            server.be_busy(0, |_| {});
-            // From now on some are quiet, others in each round.
-            for round in 0..40usize {
-                let mut expected = server.lengths();
-                for index in (0..CONNECTIONS).filter(|index| (index * 7 + round * 13) % 5 < 1 + round % 5) {
-                    server.send(index, &vec![round as u8; 1 + (index + round) % 100]);
-                    expected[index] += 1 + (index + round) % 100;
-                }
-                server.serve_until(|server| server.lengths() == expected);
-            }
-            assert_eq!(server.pending as usize, CONNECTIONS);
-            assert!(server.ends.iter().all(Option::is_none));
-            assert!(server.received == server.sent);
-            all.push(server.lengths());
-        }
-        all
-    });
-}
-
-#[test]
-fn ends_and_urgent_data_are_seen_behind_data() {
-    both(|engine| {
-        let mut server = Server::new(engine, DEFER);
+#[both]
+fn every_message_comes_whoever_is_quiet(engine: Engine) -> impl Answer {
+    let mut all = Vec::new();
+    for flags in [0, DEFER] {
+        let mut server = Server::new(engine, flags);
         server.be_busy(0, |_| {});
-        let mut expected = server.lengths();
-        for (index, expected) in expected.iter_mut().enumerate() {
-            server.send(index, b"last");
-            *expected += 4;
-            match index % 4 {
-                0 => drop(server.peers[index].take()),
-                1 => server.peers[index].as_ref().unwrap().shutdown(Shutdown::Write).unwrap(),
-                2 => {
-                    let peer = server.peers[index].as_ref().unwrap().as_raw_fd();
-                    // SAFETY: sends two bytes of ours, the second of which is urgent.
-                    assert_eq!(unsafe { libc::send(peer, b"+!".as_ptr().cast(), 2, libc::MSG_OOB) }, 2);
-                    server.sent[index].push(b'+');
-                    *expected += 1;
-                }
-                _ => {}
+        // From now on some are quiet, others in each round.
+        for round in 0..40usize {
+            let mut expected = server.lengths();
+            for index in (0..CONNECTIONS).filter(|index| (index * 7 + round * 13) % 5 < 1 + round % 5) {
+                server.send(index, &vec![round as u8; 1 + (index + round) % 100]);
+                expected[index] += 1 + (index + round) % 100;
             }
+            server.serve_until(|server| server.lengths() == expected);
         }
-        let ended = |server: &Server| server.ends.iter().filter(|end| end.is_some()).count();
-        server.serve_until(|server| server.lengths() == expected && ended(server) == CONNECTIONS / 2);
+        assert_eq!(server.pending as usize, CONNECTIONS);
+        assert!(server.ends.iter().all(Option::is_none));
         assert!(server.received == server.sent);
-        (server.lengths(), server.ends)
-    });
+        all.push(server.lengths());
+    }
+    all
 }
 
-#[test]
-fn a_poll_beside_a_receive_hears_of_data_only() {
-    both(|engine| {
-        let mut server = Server::new(engine, DEFER);
-        server.be_busy(10, |server| (0..10).for_each(|index| server.poll(index)));
-        assert_eq!(server.polled, []);
-        (0..10).for_each(|index| server.send(index, b"now"));
-        server.serve_until(|server| server.polled.len() == 10);
-        server.polled.sort_unstable();
-        server.polled
-    });
+#[both]
+fn ends_and_urgent_data_are_seen_behind_data(engine: Engine) -> impl Answer {
+    let mut server = Server::new(engine, DEFER);
+    server.be_busy(0, |_| {});
+    let mut expected = server.lengths();
+    for (index, expected) in expected.iter_mut().enumerate() {
+        server.send(index, b"last");
+        *expected += 4;
+        match index % 4 {
+            0 => drop(server.peers[index].take()),
+            1 => server.peers[index].as_ref().unwrap().shutdown(Shutdown::Write).unwrap(),
+            2 => {
+                let peer = server.peers[index].as_ref().unwrap().as_raw_fd();
+                // SAFETY: sends two bytes of ours, the second of which is urgent.
+                assert_eq!(unsafe { libc::send(peer, b"+!".as_ptr().cast(), 2, libc::MSG_OOB) }, 2);
+                server.sent[index].push(b'+');
+                *expected += 1;
+            }
+            _ => {}
+        }
+    }
+    let ended = |server: &Server| server.ends.iter().filter(|end| end.is_some()).count();
+    server.serve_until(|server| server.lengths() == expected && ended(server) == CONNECTIONS / 2);
+    assert!(server.received == server.sent);
+    (server.lengths(), server.ends)
+}
+
+#[both]
+fn a_poll_beside_a_receive_hears_of_data_only(engine: Engine) -> impl Answer {
+    let mut server = Server::new(engine, DEFER);
+    server.be_busy(10, |server| (0..10).for_each(|index| server.poll(index)));
+    assert_eq!(server.polled, []);
+    (0..10).for_each(|index| server.send(index, b"now"));
+    server.serve_until(|server| server.polled.len() == 10);
+    server.polled.sort_unstable();
+    server.polled
 }

@@ -32,29 +32,27 @@ fn try_setup(engine: Engine, entries: u32, mut params: io_uring_params) -> (i32,
 }
 
 /// A ring takes one descriptor, the lowest, where the process may have no other.
-#[test]
-fn one_descriptor_is_enough() {
-    both(|engine| {
-        // The engine's own, which it keeps, come first.
-        drop(Ring::new(engine, 8, 0));
-        let pid = child(|| {
-            // SAFETY: descriptors and a limit of this process's own.
-            let lowest = unsafe {
-                let lowest = libc::dup(2);
-                libc::close(lowest);
-                let limit = libc::rlimit { rlim_cur: lowest as u64 + 1, rlim_max: 1 << 10 };
-                assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
-                lowest
-            };
-            let mut ring = Ring::new(engine, 8, 0);
-            ring.push(sqe(IORING_OP_NOP, 1));
-            let done = ring.enter(1, 1) == 1 && ring.reap().is_some_and(|cqe| cqe.user_data == 1);
-            let first = ring.fd == lowest;
-            close(engine, ring.fd);
-            done && first && setup(engine, 8, &mut params(0)) == lowest
-        });
-        ended(pid)
+#[both]
+fn one_descriptor_is_enough(engine: Engine) -> impl Answer {
+    // The engine's own, which it keeps, come first.
+    drop(Ring::new(engine, 8, 0));
+    let pid = child(|| {
+        // SAFETY: descriptors and a limit of this process's own.
+        let lowest = unsafe {
+            let lowest = libc::dup(2);
+            libc::close(lowest);
+            let limit = libc::rlimit { rlim_cur: lowest as u64 + 1, rlim_max: 1 << 10 };
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+            lowest
+        };
+        let mut ring = Ring::new(engine, 8, 0);
+        ring.push(sqe(IORING_OP_NOP, 1));
+        let done = ring.enter(1, 1) == 1 && ring.reap().is_some_and(|cqe| cqe.user_data == 1);
+        let first = ring.fd == lowest;
+        close(engine, ring.fd);
+        done && first && setup(engine, 8, &mut params(0)) == lowest
     });
+    ended(pid)
 }
 
 #[test]
@@ -75,33 +73,31 @@ fn sizes() {
     });
 }
 
-#[test]
-fn other_parameters() {
-    both(|engine| {
-        let mut answers = Vec::new();
-        for word in 0..3 {
-            let mut reserved = params(0);
-            reserved.resv[word] = 1;
-            answers.push(try_setup(engine, 4, reserved));
+#[both]
+fn other_parameters(engine: Engine) -> impl Answer {
+    let mut answers = Vec::new();
+    for word in 0..3 {
+        let mut reserved = params(0);
+        reserved.resv[word] = 1;
+        answers.push(try_setup(engine, 4, reserved));
+    }
+    for cpu in [0, 4096, u32::MAX] {
+        let mut bound = params(IORING_SETUP_SQPOLL | IORING_SETUP_SQ_AFF);
+        bound.sq_thread_cpu = cpu;
+        answers.push(try_setup(engine, 4, bound));
+    }
+    // SAFETY: a path.
+    let file = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
+    let rings = [Ring::new(engine, 4, 0), Ring::new(engine, 4, IORING_SETUP_SQPOLL)];
+    for fd in [-1, 1 << 20, file, rings[0].fd, rings[1].fd] {
+        for flags in [0, IORING_SETUP_SQPOLL] {
+            let mut attached = params(IORING_SETUP_ATTACH_WQ | flags);
+            attached.wq_fd = fd as u32;
+            answers.push(try_setup(engine, 4, attached));
         }
-        for cpu in [0, 4096, u32::MAX] {
-            let mut bound = params(IORING_SETUP_SQPOLL | IORING_SETUP_SQ_AFF);
-            bound.sq_thread_cpu = cpu;
-            answers.push(try_setup(engine, 4, bound));
-        }
-        // SAFETY: a path.
-        let file = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
-        let rings = [Ring::new(engine, 4, 0), Ring::new(engine, 4, IORING_SETUP_SQPOLL)];
-        for fd in [-1, 1 << 20, file, rings[0].fd, rings[1].fd] {
-            for flags in [0, IORING_SETUP_SQPOLL] {
-                let mut attached = params(IORING_SETUP_ATTACH_WQ | flags);
-                attached.wq_fd = fd as u32;
-                answers.push(try_setup(engine, 4, attached));
-            }
-        }
-        close(engine, file);
-        answers
-    });
+    }
+    close(engine, file);
+    answers
 }
 
 /// In a process of its own: one of them is a rule for all rings that its caller makes from then on.
@@ -207,30 +203,25 @@ fn arguments_of_enter() {
     });
 }
 
-#[test]
-fn a_polled_ring_does_not_wait_for_what_cannot_come() {
-    both(|engine| {
-        let ring = Ring::new(engine, 4, IORING_SETUP_IOPOLL);
-        ring.enter_with(0, 1, IORING_ENTER_GETEVENTS)
-    });
+#[both(4, IORING_SETUP_IOPOLL)]
+fn a_polled_ring_does_not_wait_for_what_cannot_come(ring: Ring) -> impl Answer {
+    ring.enter_with(0, 1, IORING_ENTER_GETEVENTS)
 }
 
-#[test]
-fn kinds_of_restrictions() {
-    both(|engine| {
-        let mut answers = Vec::new();
-        for kind in 0..6u32 {
-            for argument in [0u32, 1, 34, 35, 36, 62, 63, 64, 127, 128, 255] {
-                let ring = Ring::new(engine, 4, IORING_SETUP_R_DISABLED);
-                let list = [[kind | argument << 16, 0, 0, 0]];
-                let restrict = |count| {
-                    let list = list.as_ptr().cast();
-                    ring.register(Code::IORING_REGISTER_RESTRICTIONS, list, count)
-                };
-                let enable = || ring.register(Code::IORING_REGISTER_ENABLE_RINGS, std::ptr::null(), 0);
-                answers.push([restrict(1 << 20), restrict(1), restrict(1), enable(), restrict(1), enable()]);
-            }
+#[both]
+fn kinds_of_restrictions(engine: Engine) -> impl Answer {
+    let mut answers = Vec::new();
+    for kind in 0..6u32 {
+        for argument in [0u32, 1, 34, 35, 36, 62, 63, 64, 127, 128, 255] {
+            let ring = Ring::new(engine, 4, IORING_SETUP_R_DISABLED);
+            let list = [[kind | argument << 16, 0, 0, 0]];
+            let restrict = |count| {
+                let list = list.as_ptr().cast();
+                ring.register(Code::IORING_REGISTER_RESTRICTIONS, list, count)
+            };
+            let enable = || ring.register(Code::IORING_REGISTER_ENABLE_RINGS, std::ptr::null(), 0);
+            answers.push([restrict(1 << 20), restrict(1), restrict(1), enable(), restrict(1), enable()]);
         }
-        answers
-    });
+    }
+    answers
 }

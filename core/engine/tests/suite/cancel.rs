@@ -40,102 +40,87 @@ fn collect(ring: &mut Ring, sqes: &[Sqe], count: usize) -> Vec<Cqe> {
     all
 }
 
-#[test]
-fn timeouts_are_cancelled() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let mut all = collect(&mut ring, &[timeout(1), cancel(2, 1, 0), cancel(3, 1, 0)], 3);
-        let sqes = [timeout(4), timeout(5), timeout(5), cancel(6, 5, IORING_ASYNC_CANCEL_ALL)];
-        all.extend(collect(&mut ring, &sqes, 3));
-        all.extend(collect(&mut ring, &[timeout(7), cancel(8, 0, IORING_ASYNC_CANCEL_ANY)], 3));
-        all.extend(collect(&mut ring, &[cancel(9, 0, IORING_ASYNC_CANCEL_ANY)], 1));
-        all
-    });
+#[both(16, 0)]
+fn timeouts_are_cancelled(mut ring: Ring) -> impl Answer {
+    let mut all = collect(&mut ring, &[timeout(1), cancel(2, 1, 0), cancel(3, 1, 0)], 3);
+    let sqes = [timeout(4), timeout(5), timeout(5), cancel(6, 5, IORING_ASYNC_CANCEL_ALL)];
+    all.extend(collect(&mut ring, &sqes, 3));
+    all.extend(collect(&mut ring, &[timeout(7), cancel(8, 0, IORING_ASYNC_CANCEL_ANY)], 3));
+    all.extend(collect(&mut ring, &[cancel(9, 0, IORING_ASYNC_CANCEL_ANY)], 1));
+    all
 }
 
-#[test]
-fn by_opcode() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let op = IORING_ASYNC_CANCEL_OP;
-        let timeouts = IORING_OP_TIMEOUT as u32;
-        let mut all = collect(&mut ring, &[timeout(1), cancel(2, 0, op)], 1);
-        all.extend(collect(&mut ring, &[Sqe { len: timeouts, ..cancel(3, 0, op) }], 2));
-        let user_data = op | IORING_ASYNC_CANCEL_USERDATA;
-        all.extend(collect(&mut ring, &[timeout(4), Sqe { len: timeouts, ..cancel(5, 9, user_data) }], 1));
-        all.extend(collect(&mut ring, &[Sqe { len: timeouts, ..cancel(6, 4, user_data) }], 2));
-        all
-    });
+#[both(16, 0)]
+fn by_opcode(mut ring: Ring) -> impl Answer {
+    let op = IORING_ASYNC_CANCEL_OP;
+    let timeouts = IORING_OP_TIMEOUT as u32;
+    let mut all = collect(&mut ring, &[timeout(1), cancel(2, 0, op)], 1);
+    all.extend(collect(&mut ring, &[Sqe { len: timeouts, ..cancel(3, 0, op) }], 2));
+    let user_data = op | IORING_ASYNC_CANCEL_USERDATA;
+    all.extend(collect(&mut ring, &[timeout(4), Sqe { len: timeouts, ..cancel(5, 9, user_data) }], 1));
+    all.extend(collect(&mut ring, &[Sqe { len: timeouts, ..cancel(6, 4, user_data) }], 2));
+    all
 }
 
-#[test]
-fn bad_cancellations_are_refused() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
-        let good = cancel(0, 1, 0);
-        ring.run(&[
-            Sqe { off: 1, ..good },
-            Sqe { file_index: 1, ..good },
-            Sqe { ioprio: 1, ..good },
-            cancel(0, 1, 1 << 9),
-            cancel(0, 1, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_FD),
-            cancel(0, 1, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_OP),
-            cancel(0, 1, IORING_ASYNC_CANCEL_FD),
-            cancel(0, 1, IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_FD_FIXED),
-            Sqe { fd: 0, ..cancel(0, 1, IORING_ASYNC_CANCEL_FD) },
-            Sqe { flags: 1, ..good },
-            good,
-        ])
-    });
+#[both(32, IORING_SETUP_SUBMIT_ALL)]
+fn bad_cancellations_are_refused(mut ring: Ring) -> impl Answer {
+    let good = cancel(0, 1, 0);
+    ring.run(&[
+        Sqe { off: 1, ..good },
+        Sqe { file_index: 1, ..good },
+        Sqe { ioprio: 1, ..good },
+        cancel(0, 1, 1 << 9),
+        cancel(0, 1, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_FD),
+        cancel(0, 1, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_OP),
+        cancel(0, 1, IORING_ASYNC_CANCEL_FD),
+        cancel(0, 1, IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_FD_FIXED),
+        Sqe { fd: 0, ..cancel(0, 1, IORING_ASYNC_CANCEL_FD) },
+        Sqe { flags: 1, ..good },
+        good,
+    ])
 }
 
-#[test]
-fn links_and_drains_whose_turn_has_not_come_cannot_be_found() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let first = Sqe { flags: LINK, ..timeout(1) };
-        let sqes = [first, nop(2, 0), cancel(3, 2, 0), cancel(4, 1, 0)];
-        let mut all = collect(&mut ring, &sqes, 4);
-        let sqes = [timeout(5), nop(6, DRAIN), cancel(7, 6, 0)];
-        all.extend(collect(&mut ring, &sqes, 0));
-        let sync = |ring: &Ring, user_data: u64| {
-            // SAFETY: integers only.
-            let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
-            argument.addr = user_data;
-            argument.timeout.tv_sec = -1;
-            argument.timeout.tv_nsec = -1;
-            ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, (&raw const argument).cast(), 1)
-        };
-        let found = [sync(&ring, 6), sync(&ring, 5)];
-        all.extend(collect(&mut ring, &[], 3));
-        (found, all)
-    });
-}
-
-#[test]
-fn bad_synchronous_cancellations() {
-    both(|engine| {
-        let ring = Ring::new(engine, 4, 0);
+#[both(16, 0)]
+fn links_and_drains_whose_turn_has_not_come_cannot_be_found(mut ring: Ring) -> impl Answer {
+    let first = Sqe { flags: LINK, ..timeout(1) };
+    let sqes = [first, nop(2, 0), cancel(3, 2, 0), cancel(4, 1, 0)];
+    let mut all = collect(&mut ring, &sqes, 4);
+    let sqes = [timeout(5), nop(6, DRAIN), cancel(7, 6, 0)];
+    all.extend(collect(&mut ring, &sqes, 0));
+    let sync = |ring: &Ring, user_data: u64| {
         // SAFETY: integers only.
-        let good: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
-        let call = |argument: &io_uring_sync_cancel_reg, count| {
-            let argument = std::ptr::from_ref(argument).cast();
-            ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, argument, count)
-        };
-        let mut pad = good;
-        pad.pad[0] = 1;
-        let mut fd = good;
-        (fd.flags, fd.fd) = (IORING_ASYNC_CANCEL_FD, -1);
-        [
-            call(&good, 1),
-            call(&good, 2),
-            call(&pad, 1),
-            call(&io_uring_sync_cancel_reg { flags: 1 << 9, ..good }, 1),
-            call(&fd, 1),
-            ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, std::ptr::null(), 1),
-            ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, 8 as *const _, 1),
-        ]
-    });
+        let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+        argument.addr = user_data;
+        argument.timeout.tv_sec = -1;
+        argument.timeout.tv_nsec = -1;
+        ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, (&raw const argument).cast(), 1)
+    };
+    let found = [sync(&ring, 6), sync(&ring, 5)];
+    all.extend(collect(&mut ring, &[], 3));
+    (found, all)
+}
+
+#[both(4, 0)]
+fn bad_synchronous_cancellations(ring: Ring) -> impl Answer {
+    // SAFETY: integers only.
+    let good: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+    let call = |argument: &io_uring_sync_cancel_reg, count| {
+        let argument = std::ptr::from_ref(argument).cast();
+        ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, argument, count)
+    };
+    let mut pad = good;
+    pad.pad[0] = 1;
+    let mut fd = good;
+    (fd.flags, fd.fd) = (IORING_ASYNC_CANCEL_FD, -1);
+    [
+        call(&good, 1),
+        call(&good, 2),
+        call(&pad, 1),
+        call(&io_uring_sync_cancel_reg { flags: 1 << 9, ..good }, 1),
+        call(&fd, 1),
+        ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, std::ptr::null(), 1),
+        ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, 8 as *const _, 1),
+    ]
 }
 
 /// A request that waits for a pipe that nobody writes to.
@@ -143,70 +128,65 @@ fn waiting_read(user_data: u64, fd: i32, buffer: &mut [u8; 1]) -> Sqe {
     Sqe { fd, addr: buffer.as_mut_ptr() as u64, len: 1, ..sqe(IORING_OP_READ, user_data) }
 }
 
-#[test]
-fn of_many_with_one_name_the_newest_that_waits_is_cancelled_first() {
-    both(|engine| {
-        let mut ends = [0; 2];
-        // SAFETY: two descriptors of ours.
-        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-        let mut ring = Ring::new(engine, 512, 0);
-        let mut buffer = [0u8; 1];
-        let poll = |user_data: u64, events: u32| Sqe {
-            fd: ends[0],
-            op_flags: events,
-            ..sqe(IORING_OP_POLL_ADD, user_data)
-        };
-        let remove =
-            |user_data: u64, target: u64| Sqe { addr: target, ..sqe(IORING_OP_POLL_REMOVE, user_data) };
-        let rename = |user_data: u64, target: u64, name: u64| Sqe {
-            off: name,
-            len: IORING_POLL_UPDATE_USER_DATA,
-            ..remove(user_data, target)
-        };
-        // So many that names share chains, and the chains have to be made more.
-        for number in 0..200 {
-            ring.push(waiting_read(1000 + number % 100, ends[0], &mut buffer));
-        }
-        assert_eq!(ring.enter(200, 0), 200);
-        let mut seen = Vec::new();
-        // Two CQEs for a cancellation that finds something.
-        let steps: [(Sqe, usize); 9] = [
-            (remove(2, 6), 1),
-            (cancel(3, 1042, 0), 2),
-            (cancel(4, 1042, 0), 2),
-            (cancel(5, 1042, 0), 1),
-            (cancel(6, 1043, IORING_ASYNC_CANCEL_ALL), 3),
-            (poll(7, POLLIN), 0),
-            (rename(8, 7, 9), 1),
-            (remove(10, 7), 1),
-            (remove(11, 9), 2),
-        ];
-        for (sqe, count) in steps {
-            let mut cqes = collect(&mut ring, &[sqe], count);
-            cqes.sort_by_key(|cqe| cqe.user_data);
-            seen.extend(cqes);
-        }
-        // Which one is left shows by what it polls for.
-        let polls = [poll(12, POLLIN), poll(12, POLLIN | POLLRDNORM), poll(12, POLLIN), remove(13, 12)];
-        seen.extend(collect(&mut ring, &polls, 2));
-        seen.extend(collect(&mut ring, &[cancel(14, 12, 0)], 2));
-        let mut rest = collect(&mut ring, &[cancel(15, IORING_OP_READ as u64, 0)], 1);
-        let reads = Sqe {
-            len: IORING_OP_READ as u32,
-            ..cancel(16, 0, IORING_ASYNC_CANCEL_OP | IORING_ASYNC_CANCEL_ALL)
-        };
-        rest.extend(collect(&mut ring, &[reads], 197));
-        rest.sort_by_key(|cqe| cqe.user_data);
-        seen.extend(rest);
-        // SAFETY: a byte of ours to our pipe.
-        assert_eq!(unsafe { libc::write(ends[1], b"a".as_ptr().cast(), 1) }, 1);
-        seen.extend(collect(&mut ring, &[], 1));
-        for end in ends {
-            // SAFETY: ours.
-            unsafe { libc::close(end) };
-        }
-        seen
-    });
+#[both]
+fn of_many_with_one_name_the_newest_that_waits_is_cancelled_first(engine: Engine) -> impl Answer {
+    let mut ends = [0; 2];
+    // SAFETY: two descriptors of ours.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    let mut ring = Ring::new(engine, 512, 0);
+    let mut buffer = [0u8; 1];
+    let poll = |user_data: u64, events: u32| Sqe {
+        fd: ends[0],
+        op_flags: events,
+        ..sqe(IORING_OP_POLL_ADD, user_data)
+    };
+    let remove = |user_data: u64, target: u64| Sqe { addr: target, ..sqe(IORING_OP_POLL_REMOVE, user_data) };
+    let rename = |user_data: u64, target: u64, name: u64| Sqe {
+        off: name,
+        len: IORING_POLL_UPDATE_USER_DATA,
+        ..remove(user_data, target)
+    };
+    // So many that names share chains, and the chains have to be made more.
+    for number in 0..200 {
+        ring.push(waiting_read(1000 + number % 100, ends[0], &mut buffer));
+    }
+    assert_eq!(ring.enter(200, 0), 200);
+    let mut seen = Vec::new();
+    // Two CQEs for a cancellation that finds something.
+    let steps: [(Sqe, usize); 9] = [
+        (remove(2, 6), 1),
+        (cancel(3, 1042, 0), 2),
+        (cancel(4, 1042, 0), 2),
+        (cancel(5, 1042, 0), 1),
+        (cancel(6, 1043, IORING_ASYNC_CANCEL_ALL), 3),
+        (poll(7, POLLIN), 0),
+        (rename(8, 7, 9), 1),
+        (remove(10, 7), 1),
+        (remove(11, 9), 2),
+    ];
+    for (sqe, count) in steps {
+        let mut cqes = collect(&mut ring, &[sqe], count);
+        cqes.sort_by_key(|cqe| cqe.user_data);
+        seen.extend(cqes);
+    }
+    // Which one is left shows by what it polls for.
+    let polls = [poll(12, POLLIN), poll(12, POLLIN | POLLRDNORM), poll(12, POLLIN), remove(13, 12)];
+    seen.extend(collect(&mut ring, &polls, 2));
+    seen.extend(collect(&mut ring, &[cancel(14, 12, 0)], 2));
+    let mut rest = collect(&mut ring, &[cancel(15, IORING_OP_READ as u64, 0)], 1);
+    let reads =
+        Sqe { len: IORING_OP_READ as u32, ..cancel(16, 0, IORING_ASYNC_CANCEL_OP | IORING_ASYNC_CANCEL_ALL) };
+    rest.extend(collect(&mut ring, &[reads], 197));
+    rest.sort_by_key(|cqe| cqe.user_data);
+    seen.extend(rest);
+    // SAFETY: a byte of ours to our pipe.
+    assert_eq!(unsafe { libc::write(ends[1], b"a".as_ptr().cast(), 1) }, 1);
+    seen.extend(collect(&mut ring, &[], 1));
+    for end in ends {
+        // SAFETY: ours.
+        unsafe { libc::close(end) };
+    }
+    seen
 }
 
 /// Waits until a thread sleeps or has ended.
@@ -373,61 +353,54 @@ fn files_with_others() -> Vec<[OwnedFd; 2]> {
     files.into_iter().map(|file| [file.try_clone().unwrap(), file]).collect()
 }
 
-#[test]
-fn by_file_among_many() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 64, 0);
-        let files = files_with_others();
-        let poll = |user_data, file: &OwnedFd| Sqe {
-            fd: file.as_raw_fd(),
-            op_flags: POLLIN,
-            ..sqe(IORING_OP_POLL_ADD, user_data)
-        };
-        let by_file = |user_data, file: &OwnedFd, flags| Sqe {
-            fd: file.as_raw_fd(),
-            ..cancel(user_data, 0, IORING_ASYNC_CANCEL_FD | flags)
-        };
-        let polls: Vec<Sqe> = (1..).zip(&files).map(|(number, [file, _])| poll(number, file)).collect();
-        let mut all = collect(&mut ring, &polls, 0);
-        for (number, [_, other]) in (100..).zip(&files) {
-            all.extend(collect(&mut ring, &[by_file(number, other, 0)], 2));
-            all.extend(collect(&mut ring, &[by_file(number, other, 0)], 1));
-        }
-        // Their places have other requests now, some of which end before anybody asks for a file.
-        let [[first, _], [second, again], ..] = &files[..] else { unreachable!() };
-        let sqes = [poll(10, second), nop(11, 0), poll(12, second), poll(13, first)];
-        all.extend(collect(&mut ring, &sqes, 1));
-        all.extend(collect(&mut ring, &[by_file(14, again, IORING_ASYNC_CANCEL_ALL)], 3));
-        all.extend(collect(&mut ring, &[by_file(15, again, IORING_ASYNC_CANCEL_ALL)], 1));
-        all.extend(collect(&mut ring, &[cancel(16, 13, 0)], 2));
-        all.extend(collect(&mut ring, &[poll(17, first), by_file(18, first, 0)], 2));
-        all.sort_by_key(|cqe| cqe.user_data);
-        all
-    });
+#[both(64, 0)]
+fn by_file_among_many(mut ring: Ring) -> impl Answer {
+    let files = files_with_others();
+    let poll = |user_data, file: &OwnedFd| Sqe {
+        fd: file.as_raw_fd(),
+        op_flags: POLLIN,
+        ..sqe(IORING_OP_POLL_ADD, user_data)
+    };
+    let by_file = |user_data, file: &OwnedFd, flags| Sqe {
+        fd: file.as_raw_fd(),
+        ..cancel(user_data, 0, IORING_ASYNC_CANCEL_FD | flags)
+    };
+    let polls: Vec<Sqe> = (1..).zip(&files).map(|(number, [file, _])| poll(number, file)).collect();
+    let mut all = collect(&mut ring, &polls, 0);
+    for (number, [_, other]) in (100..).zip(&files) {
+        all.extend(collect(&mut ring, &[by_file(number, other, 0)], 2));
+        all.extend(collect(&mut ring, &[by_file(number, other, 0)], 1));
+    }
+    // Their places have other requests now, some of which end before anybody asks for a file.
+    let [[first, _], [second, again], ..] = &files[..] else { unreachable!() };
+    let sqes = [poll(10, second), nop(11, 0), poll(12, second), poll(13, first)];
+    all.extend(collect(&mut ring, &sqes, 1));
+    all.extend(collect(&mut ring, &[by_file(14, again, IORING_ASYNC_CANCEL_ALL)], 3));
+    all.extend(collect(&mut ring, &[by_file(15, again, IORING_ASYNC_CANCEL_ALL)], 1));
+    all.extend(collect(&mut ring, &[cancel(16, 13, 0)], 2));
+    all.extend(collect(&mut ring, &[poll(17, first), by_file(18, first, 0)], 2));
+    all.sort_by_key(|cqe| cqe.user_data);
+    all
 }
 
 /// A request whose turn has not come has no file yet.
-#[test]
-fn by_a_file_that_comes_later() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let (near, _far) = UnixStream::pair().unwrap();
-        let (other, mut far_of_other) = UnixStream::pair().unwrap();
-        let poll = |user_data, file: &UnixStream, flags| Sqe {
-            fd: file.as_raw_fd(),
-            op_flags: POLLIN,
-            flags,
-            ..sqe(IORING_OP_POLL_ADD, user_data)
-        };
-        let by_file =
-            |user_data| Sqe { fd: near.as_raw_fd(), ..cancel(user_data, 0, IORING_ASYNC_CANCEL_FD) };
-        let chain = [poll(1, &other, LINK), poll(2, &near, 0), by_file(3)];
-        let mut all = collect(&mut ring, &chain, 1);
-        far_of_other.write_all(b"x").unwrap();
-        all.extend(collect(&mut ring, &[], 1));
-        all.extend(collect(&mut ring, &[by_file(4)], 2));
-        all.extend(collect(&mut ring, &[by_file(5)], 1));
-        all.sort_by_key(|cqe| cqe.user_data);
-        all
-    });
+#[both(16, 0)]
+fn by_a_file_that_comes_later(mut ring: Ring) -> impl Answer {
+    let (near, _far) = UnixStream::pair().unwrap();
+    let (other, mut far_of_other) = UnixStream::pair().unwrap();
+    let poll = |user_data, file: &UnixStream, flags| Sqe {
+        fd: file.as_raw_fd(),
+        op_flags: POLLIN,
+        flags,
+        ..sqe(IORING_OP_POLL_ADD, user_data)
+    };
+    let by_file = |user_data| Sqe { fd: near.as_raw_fd(), ..cancel(user_data, 0, IORING_ASYNC_CANCEL_FD) };
+    let chain = [poll(1, &other, LINK), poll(2, &near, 0), by_file(3)];
+    let mut all = collect(&mut ring, &chain, 1);
+    far_of_other.write_all(b"x").unwrap();
+    all.extend(collect(&mut ring, &[], 1));
+    all.extend(collect(&mut ring, &[by_file(4)], 2));
+    all.extend(collect(&mut ring, &[by_file(5)], 1));
+    all.sort_by_key(|cqe| cqe.user_data);
+    all
 }

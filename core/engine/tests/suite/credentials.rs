@@ -112,44 +112,38 @@ fn both_as_root<R: PartialEq + std::fmt::Debug + Send>(body: impl Fn(Engine) -> 
     both(|engine| std::thread::scope(|scope| scope.spawn(|| body(engine)).join().unwrap()));
 }
 
-#[test]
-fn numbers_of_personalities() {
-    both(|engine| {
-        let ring = Ring::new(engine, 4, 0);
-        let mut all: Vec<i32> = (0..3).map(|_| register_personality(&ring)).collect();
-        all.extend([2, 2, 0, 77, 1 << 16 | 1].map(|number| unregister_personality(&ring, number)));
-        all.push(ring.register(IORING_REGISTER_PERSONALITY, NONE, 1));
-        all.push(ring.register(IORING_UNREGISTER_PERSONALITY, std::ptr::dangling(), 1));
-        // Numbers go around before they come again.
-        all.extend((0..3).map(|_| register_personality(&ring)));
-        loop {
-            let number = register_personality(&ring);
-            if number < 100 {
-                all.push(number);
-                return all;
-            }
-            assert_eq!(unregister_personality(&ring, number as u32), 0);
+#[both(4, 0)]
+fn numbers_of_personalities(ring: Ring) -> impl Answer {
+    let mut all: Vec<i32> = (0..3).map(|_| register_personality(&ring)).collect();
+    all.extend([2, 2, 0, 77, 1 << 16 | 1].map(|number| unregister_personality(&ring, number)));
+    all.push(ring.register(IORING_REGISTER_PERSONALITY, NONE, 1));
+    all.push(ring.register(IORING_UNREGISTER_PERSONALITY, std::ptr::dangling(), 1));
+    // Numbers go around before they come again.
+    all.extend((0..3).map(|_| register_personality(&ring)));
+    loop {
+        let number = register_personality(&ring);
+        if number < 100 {
+            all.push(number);
+            return all;
         }
-    });
+        assert_eq!(unregister_personality(&ring, number as u32), 0);
+    }
 }
 
-#[test]
-fn requests_with_the_submitters_own_personality() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
-        let own = register_personality(&ring);
-        let as_own = |sqe: Sqe| Sqe { personality: own as u16, ..sqe };
-        // SAFETY: a new descriptor.
-        let file = unsafe { libc::eventfd(1, libc::EFD_CLOEXEC) };
-        assert_eq!(ring.register(IORING_REGISTER_FILES, (&raw const file).cast(), 1), 0);
-        let install = Sqe { flags: 1, ..sqe(IORING_OP_FIXED_FD_INSTALL, 2) };
-        let poll = Sqe { fd: file, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 3) };
-        let unknown = Sqe { personality: own as u16 + 1, ..nop(4, 0) };
-        let all = ring.run(&[as_own(nop(1, 0)), as_own(install), as_own(poll), unknown]);
-        // SAFETY: opened above.
-        unsafe { libc::close(file) };
-        all
-    });
+#[both(8, IORING_SETUP_SUBMIT_ALL)]
+fn requests_with_the_submitters_own_personality(mut ring: Ring) -> impl Answer {
+    let own = register_personality(&ring);
+    let as_own = |sqe: Sqe| Sqe { personality: own as u16, ..sqe };
+    // SAFETY: a new descriptor.
+    let file = unsafe { libc::eventfd(1, libc::EFD_CLOEXEC) };
+    assert_eq!(ring.register(IORING_REGISTER_FILES, (&raw const file).cast(), 1), 0);
+    let install = Sqe { flags: 1, ..sqe(IORING_OP_FIXED_FD_INSTALL, 2) };
+    let poll = Sqe { fd: file, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 3) };
+    let unknown = Sqe { personality: own as u16 + 1, ..nop(4, 0) };
+    let all = ring.run(&[as_own(nop(1, 0)), as_own(install), as_own(poll), unknown]);
+    // SAFETY: opened above.
+    unsafe { libc::close(file) };
+    all
 }
 
 #[test]

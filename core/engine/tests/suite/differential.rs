@@ -13,198 +13,157 @@ use io_uring_op::*;
 const LINK: u8 = 1 << 2;
 const SKIP: u8 = 1 << 6;
 
-#[test]
-fn a_bad_member_does_not_end_the_batch_while_its_chain_goes_on() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        ring.push(Sqe { ioprio: 1, flags: LINK, ..sqe(IORING_OP_NOP, 1) });
-        ring.push(sqe(IORING_OP_NOP, 2));
-        ring.push(sqe(IORING_OP_NOP, 3));
-        (ring.enter(3, 3), ring.reap_all())
-    });
+#[both(8, 0)]
+fn a_bad_member_does_not_end_the_batch_while_its_chain_goes_on(mut ring: Ring) -> impl Answer {
+    ring.push(Sqe { ioprio: 1, flags: LINK, ..sqe(IORING_OP_NOP, 1) });
+    ring.push(sqe(IORING_OP_NOP, 2));
+    ring.push(sqe(IORING_OP_NOP, 3));
+    (ring.enter(3, 3), ring.reap_all())
 }
 
-#[test]
-fn some_operations_fail_alone() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let file = std::fs::File::open("/dev/null").unwrap();
-        let fd = file.as_raw_fd();
-        let socket = UnixStream::pair().unwrap().0;
-        let failing = [
-            Sqe { fd, ..sqe(IORING_OP_FALLOCATE, 1) },
-            Sqe { fd, off: 1 << 63, ..sqe(IORING_OP_FTRUNCATE, 2) },
-            Sqe { fd, op_flags: 99, ..sqe(IORING_OP_SYNC_FILE_RANGE, 3) },
-            Sqe { addr: 1, len: 4096, op_flags: 4, ..sqe(IORING_OP_MADVISE, 4) },
-            Sqe { fd: socket.as_raw_fd(), len: 9, ..sqe(IORING_OP_SHUTDOWN, 5) },
-            Sqe { fd, addr: c"".as_ptr() as u64, ..sqe(IORING_OP_MKDIRAT, 6) },
-            Sqe { fd, op_flags: 99, ..sqe(IORING_OP_FADVISE, 7) },
-        ];
-        let mut seen = Vec::new();
-        for request in failing {
-            ring.push(Sqe { flags: LINK, ..request });
-            ring.push(sqe(IORING_OP_NOP, 100));
-            seen.push(ring.enter(2, 2));
-            seen.extend(ring.reap_all().iter().map(|cqe| cqe.res));
-            ring.push(Sqe { flags: LINK | SKIP, ..request });
-            ring.push(sqe(IORING_OP_NOP, 100));
-            seen.push(ring.enter(2, 1));
-            seen.extend(ring.reap_all().iter().map(|cqe| cqe.res));
-        }
-        seen
-    });
+#[both(8, 0)]
+fn some_operations_fail_alone(mut ring: Ring) -> impl Answer {
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let fd = file.as_raw_fd();
+    let socket = UnixStream::pair().unwrap().0;
+    let failing = [
+        Sqe { fd, ..sqe(IORING_OP_FALLOCATE, 1) },
+        Sqe { fd, off: 1 << 63, ..sqe(IORING_OP_FTRUNCATE, 2) },
+        Sqe { fd, op_flags: 99, ..sqe(IORING_OP_SYNC_FILE_RANGE, 3) },
+        Sqe { addr: 1, len: 4096, op_flags: 4, ..sqe(IORING_OP_MADVISE, 4) },
+        Sqe { fd: socket.as_raw_fd(), len: 9, ..sqe(IORING_OP_SHUTDOWN, 5) },
+        Sqe { fd, addr: c"".as_ptr() as u64, ..sqe(IORING_OP_MKDIRAT, 6) },
+        Sqe { fd, op_flags: 99, ..sqe(IORING_OP_FADVISE, 7) },
+    ];
+    let mut seen = Vec::new();
+    for request in failing {
+        ring.push(Sqe { flags: LINK, ..request });
+        ring.push(sqe(IORING_OP_NOP, 100));
+        seen.push(ring.enter(2, 2));
+        seen.extend(ring.reap_all().iter().map(|cqe| cqe.res));
+        ring.push(Sqe { flags: LINK | SKIP, ..request });
+        ring.push(sqe(IORING_OP_NOP, 100));
+        seen.push(ring.enter(2, 1));
+        seen.extend(ring.reap_all().iter().map(|cqe| cqe.res));
+    }
+    seen
 }
 
-#[test]
-fn the_time_to_wait_may_be_any_numbers() {
-    both(|engine| {
-        let ring = Ring::new(engine, 8, 0);
-        [[0i64, 2_000_000_000], [-1, 0], [0, -5]].map(|time| {
-            let argument = [0u64, 0, time.as_ptr() as u64];
-            let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
-            enter(engine, ring.fd, 0, 0, flags, argument.as_ptr().cast(), size_of_val(&argument))
-        })
-    });
+#[both]
+fn the_time_to_wait_may_be_any_numbers(engine: Engine) -> impl Answer {
+    let ring = Ring::new(engine, 8, 0);
+    [[0i64, 2_000_000_000], [-1, 0], [0, -5]].map(|time| {
+        let argument = [0u64, 0, time.as_ptr() as u64];
+        let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
+        enter(engine, ring.fd, 0, 0, flags, argument.as_ptr().cast(), size_of_val(&argument))
+    })
 }
 
-#[test]
-fn sockets_take_no_offset() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, b) = UnixStream::pair().unwrap();
-        let data = [1u8; 8];
-        let write = Sqe { fd: b.as_raw_fd(), addr: data.as_ptr() as u64, len: 8, ..sqe(IORING_OP_WRITE, 1) };
-        let read = Sqe { opcode: IORING_OP_READ as u8, fd: a.as_raw_fd(), user_data: 2, ..write };
-        [0, 5, u64::MAX].map(|off| (ring.run(&[Sqe { off, ..write }]), ring.run(&[Sqe { off, ..read }])))
-    });
+#[both(8, 0)]
+fn sockets_take_no_offset(mut ring: Ring) -> impl Answer {
+    let (a, b) = UnixStream::pair().unwrap();
+    let data = [1u8; 8];
+    let write = Sqe { fd: b.as_raw_fd(), addr: data.as_ptr() as u64, len: 8, ..sqe(IORING_OP_WRITE, 1) };
+    let read = Sqe { opcode: IORING_OP_READ as u8, fd: a.as_raw_fd(), user_data: 2, ..write };
+    [0, 5, u64::MAX].map(|off| (ring.run(&[Sqe { off, ..write }]), ring.run(&[Sqe { off, ..read }])))
 }
 
-#[test]
-fn a_bad_descriptor_comes_before_a_bad_registered_buffer() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let bad = Sqe { fd: 999_999, len: 8, ..sqe(IORING_OP_READ_FIXED, 1) };
-        let many = Sqe { opcode: IORING_OP_READV_FIXED as u8, fd: 0, len: 0x8000_0000, ..bad };
-        (ring.run(&[bad]), ring.run(&[many]))
-    });
+#[both(8, 0)]
+fn a_bad_descriptor_comes_before_a_bad_registered_buffer(mut ring: Ring) -> impl Answer {
+    let bad = Sqe { fd: 999_999, len: 8, ..sqe(IORING_OP_READ_FIXED, 1) };
+    let many = Sqe { opcode: IORING_OP_READV_FIXED as u8, fd: 0, len: 0x8000_0000, ..bad };
+    (ring.run(&[bad]), ring.run(&[many]))
 }
 
-#[test]
-fn sparing_a_chain_needs_a_file() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let path = std::fs::File::options().read(true).custom_flags(libc::O_PATH).open("/").unwrap();
-        [(IORING_OP_FSYNC, 999_999), (IORING_OP_FALLOCATE, path.as_raw_fd()), (IORING_OP_SHUTDOWN, 0)]
-            .map(|(opcode, fd)| ring.run(&[Sqe { fd, flags: LINK, ..sqe(opcode, 1) }, sqe(IORING_OP_NOP, 2)]))
-    });
+#[both(8, 0)]
+fn sparing_a_chain_needs_a_file(mut ring: Ring) -> impl Answer {
+    let path = std::fs::File::options().read(true).custom_flags(libc::O_PATH).open("/").unwrap();
+    [(IORING_OP_FSYNC, 999_999), (IORING_OP_FALLOCATE, path.as_raw_fd()), (IORING_OP_SHUTDOWN, 0)]
+        .map(|(opcode, fd)| ring.run(&[Sqe { fd, flags: LINK, ..sqe(opcode, 1) }, sqe(IORING_OP_NOP, 2)]))
 }
 
-#[test]
-fn a_batch_cut_short_fetches_nothing() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
-        ring.push(Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 1) });
-        ring.push(sqe(IORING_OP_NOP, 2));
-        let submitted = ring.enter(5, 1);
-        (submitted, ring.reap_all(), ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), ring.reap_all())
-    });
+#[both(8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)]
+fn a_batch_cut_short_fetches_nothing(mut ring: Ring) -> impl Answer {
+    ring.push(Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 1) });
+    ring.push(sqe(IORING_OP_NOP, 2));
+    let submitted = ring.enter(5, 1);
+    (submitted, ring.reap_all(), ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), ring.reap_all())
 }
 
-#[test]
-fn sockets_tell_of_more_after_nothing() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, mut b) = UnixStream::pair().unwrap();
-        b.write_all(&[1; 8]).unwrap();
-        let header = [0u64; 7];
-        let addr = header.as_ptr() as u64;
-        ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 1, ..sqe(IORING_OP_RECVMSG, 1) }])
-    });
+#[both(8, 0)]
+fn sockets_tell_of_more_after_nothing(mut ring: Ring) -> impl Answer {
+    let (a, mut b) = UnixStream::pair().unwrap();
+    b.write_all(&[1; 8]).unwrap();
+    let header = [0u64; 7];
+    let addr = header.as_ptr() as u64;
+    ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 1, ..sqe(IORING_OP_RECVMSG, 1) }])
 }
 
-#[test]
-fn the_end_of_a_connection_is_more_to_come() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut b = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (a, _) = listener.accept().unwrap();
-        b.write_all(&[1; 8]).unwrap();
-        b.shutdown(std::net::Shutdown::Write).unwrap();
-        let mut data = [0u8; 64];
-        let addr = data.as_mut_ptr() as u64;
-        ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 64, ..sqe(IORING_OP_RECV, 1) }])
-    });
+#[both(8, 0)]
+fn the_end_of_a_connection_is_more_to_come(mut ring: Ring) -> impl Answer {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut b = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (a, _) = listener.accept().unwrap();
+    b.write_all(&[1; 8]).unwrap();
+    b.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut data = [0u8; 64];
+    let addr = data.as_mut_ptr() as u64;
+    ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 64, ..sqe(IORING_OP_RECV, 1) }])
 }
 
-#[test]
-fn sends_take_vectors() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
-        let (a, mut b) = UnixStream::pair().unwrap();
-        let data = *b"abcdef";
-        let vectors = [data.as_ptr() as u64, 2, data.as_ptr() as u64 + 3, 3];
-        let send = Sqe {
-            fd: a.as_raw_fd(),
-            addr: vectors.as_ptr() as u64,
-            len: 2,
-            ioprio: 1 << 5,
-            ..sqe(IORING_OP_SEND, 1)
-        };
-        let noise = [u64::MAX / 3; 4];
-        let cqes = ring.run(&[send, Sqe { addr: noise.as_ptr() as u64, ..send }, Sqe { addr: 0, ..send }]);
-        let mut got = [0u8; 16];
-        (cqes, b.read(&mut got).unwrap(), got)
-    });
+#[both(8, IORING_SETUP_SUBMIT_ALL)]
+fn sends_take_vectors(mut ring: Ring) -> impl Answer {
+    let (a, mut b) = UnixStream::pair().unwrap();
+    let data = *b"abcdef";
+    let vectors = [data.as_ptr() as u64, 2, data.as_ptr() as u64 + 3, 3];
+    let send = Sqe {
+        fd: a.as_raw_fd(),
+        addr: vectors.as_ptr() as u64,
+        len: 2,
+        ioprio: 1 << 5,
+        ..sqe(IORING_OP_SEND, 1)
+    };
+    let noise = [u64::MAX / 3; 4];
+    let cqes = ring.run(&[send, Sqe { addr: noise.as_ptr() as u64, ..send }, Sqe { addr: 0, ..send }]);
+    let mut got = [0u8; 16];
+    (cqes, b.read(&mut got).unwrap(), got)
 }
 
-#[test]
-fn flags_that_a_file_does_not_know_are_refused() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, _b) = UnixStream::pair().unwrap();
-        let mut data = [0u8; 8];
-        let addr = data.as_mut_ptr() as u64;
-        let read = Sqe { fd: a.as_raw_fd(), addr, len: 8, ..sqe(IORING_OP_READ, 1) };
-        [0x40, 0x80, 1 << 31].map(|op_flags| ring.run(&[Sqe { op_flags, ..read }]))
-    });
+#[both(8, 0)]
+fn flags_that_a_file_does_not_know_are_refused(mut ring: Ring) -> impl Answer {
+    let (a, _b) = UnixStream::pair().unwrap();
+    let mut data = [0u8; 8];
+    let addr = data.as_mut_ptr() as u64;
+    let read = Sqe { fd: a.as_raw_fd(), addr, len: 8, ..sqe(IORING_OP_READ, 1) };
+    [0x40, 0x80, 1 << 31].map(|op_flags| ring.run(&[Sqe { op_flags, ..read }]))
 }
 
-#[test]
-fn a_timeout_counts_from_its_submission() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let time = [1000i64, 0];
-        let timeout = Sqe { off: 3, addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) };
-        let nop = sqe(IORING_OP_NOP, 2);
-        let mut cqes = ring.run(&[nop, timeout, nop, nop]);
-        cqes.sort_by_key(|cqe| cqe.user_data);
-        cqes
-    });
+#[both(8, 0)]
+fn a_timeout_counts_from_its_submission(mut ring: Ring) -> impl Answer {
+    let time = [1000i64, 0];
+    let timeout = Sqe { off: 3, addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) };
+    let nop = sqe(IORING_OP_NOP, 2);
+    let mut cqes = ring.run(&[nop, timeout, nop, nop]);
+    cqes.sort_by_key(|cqe| cqe.user_data);
+    cqes
 }
 
-#[test]
-fn timeouts_refuse_what_they_do_not_read() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
-        let time = [0i64, 1];
-        let timeout = Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) };
-        let remove = sqe(IORING_OP_TIMEOUT_REMOVE, 2);
-        [timeout, remove]
-            .map(|request| (ring.run(&[Sqe { addr3: 1, ..request }]), ring.run(&[Sqe { pad: 1, ..request }])))
-    });
+#[both(8, IORING_SETUP_SUBMIT_ALL)]
+fn timeouts_refuse_what_they_do_not_read(mut ring: Ring) -> impl Answer {
+    let time = [0i64, 1];
+    let timeout = Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) };
+    let remove = sqe(IORING_OP_TIMEOUT_REMOVE, 2);
+    [timeout, remove]
+        .map(|request| (ring.run(&[Sqe { addr3: 1, ..request }]), ring.run(&[Sqe { pad: 1, ..request }])))
 }
 
-#[test]
-fn accept_says_nothing_of_others_where_nobody_listens() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut b = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (a, _) = listener.accept().unwrap();
-        b.write_all(&[1; 8]).unwrap();
-        ring.run(&[Sqe { fd: a.as_raw_fd(), file_index: 1, ..sqe(IORING_OP_ACCEPT, 1) }])
-    });
+#[both(8, 0)]
+fn accept_says_nothing_of_others_where_nobody_listens(mut ring: Ring) -> impl Answer {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut b = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (a, _) = listener.accept().unwrap();
+    b.write_all(&[1; 8]).unwrap();
+    ring.run(&[Sqe { fd: a.as_raw_fd(), file_index: 1, ..sqe(IORING_OP_ACCEPT, 1) }])
 }
 
 #[test]
@@ -232,27 +191,21 @@ fn a_ring_may_end_while_a_chain_is_being_worked_on() {
     assert_eq!(ring.run(&[sqe(IORING_OP_NOP, 3)]).len(), 1);
 }
 
-#[test]
-fn a_number_that_is_no_descriptor_costs_nothing() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let begun = std::time::Instant::now();
-        let flags = 1 << 5;
-        let cqes = ring.run(&[Sqe { fd: i32::MAX, flags, ..sqe(IORING_OP_READ_MULTISHOT, 1) }]);
-        (cqes, begun.elapsed().as_secs() > 2)
-    });
+#[both(8, 0)]
+fn a_number_that_is_no_descriptor_costs_nothing(mut ring: Ring) -> impl Answer {
+    let begun = std::time::Instant::now();
+    let flags = 1 << 5;
+    let cqes = ring.run(&[Sqe { fd: i32::MAX, flags, ..sqe(IORING_OP_READ_MULTISHOT, 1) }]);
+    (cqes, begun.elapsed().as_secs() > 2)
 }
 
-#[test]
-fn a_peek_leaves_more_to_come() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, mut b) = UnixStream::pair().unwrap();
-        b.write_all(&[1; 8]).unwrap();
-        let mut data = [0u8; 64];
-        let (addr, op_flags) = (data.as_mut_ptr() as u64, libc::MSG_PEEK as u32);
-        ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 64, op_flags, ..sqe(IORING_OP_RECV, 1) }])
-    });
+#[both(8, 0)]
+fn a_peek_leaves_more_to_come(mut ring: Ring) -> impl Answer {
+    let (a, mut b) = UnixStream::pair().unwrap();
+    b.write_all(&[1; 8]).unwrap();
+    let mut data = [0u8; 64];
+    let (addr, op_flags) = (data.as_mut_ptr() as u64, libc::MSG_PEEK as u32);
+    ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 64, op_flags, ..sqe(IORING_OP_RECV, 1) }])
 }
 
 const ASYNC: u8 = 1 << 4;
@@ -266,126 +219,105 @@ fn results(cqes: &[Cqe]) -> Vec<(u64, i32)> {
     results
 }
 
-#[test]
-fn the_descriptor_is_looked_at_before_anything_else() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (pipe, _other) = std::io::pipe().unwrap();
-        let fd = pipe.as_raw_fd();
-        let flags = BUFFER_SELECT;
-        let mut seen = Vec::new();
-        for request in [
-            Sqe { fd: NOTHING, off: u64::MAX, ..sqe(IORING_OP_FTRUNCATE, 1) },
-            Sqe { fd: NOTHING, len: 8, flags, ..sqe(IORING_OP_READ, 2) },
-            Sqe { fd, len: 8, flags, ..sqe(IORING_OP_RECV, 3) },
-        ] {
-            seen.extend(ring.run(&[request]).iter().map(|cqe| (cqe.res, cqe.flags)));
-        }
-        seen
-    });
+#[both(8, 0)]
+fn the_descriptor_is_looked_at_before_anything_else(mut ring: Ring) -> impl Answer {
+    let (pipe, _other) = std::io::pipe().unwrap();
+    let fd = pipe.as_raw_fd();
+    let flags = BUFFER_SELECT;
+    let mut seen = Vec::new();
+    for request in [
+        Sqe { fd: NOTHING, off: u64::MAX, ..sqe(IORING_OP_FTRUNCATE, 1) },
+        Sqe { fd: NOTHING, len: 8, flags, ..sqe(IORING_OP_READ, 2) },
+        Sqe { fd, len: 8, flags, ..sqe(IORING_OP_RECV, 3) },
+    ] {
+        seen.extend(ring.run(&[request]).iter().map(|cqe| (cqe.res, cqe.flags)));
+    }
+    seen
 }
 
-#[test]
-fn a_listener_is_not_waited_for_to_receive_from() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let fd = listener.as_raw_fd();
-        ring.push(Sqe { fd, ..sqe(IORING_OP_ACCEPT, 1) });
-        assert_eq!(ring.enter(1, 0), 1);
-        let mut data = [0u8; 8];
-        let addr = data.as_mut_ptr() as u64;
-        ring.push(Sqe { fd, addr, len: 8, ..sqe(IORING_OP_RECV, 2) });
-        (ring.enter(1, 1), ring.reap_all())
-    });
+#[both(8, 0)]
+fn a_listener_is_not_waited_for_to_receive_from(mut ring: Ring) -> impl Answer {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let fd = listener.as_raw_fd();
+    ring.push(Sqe { fd, ..sqe(IORING_OP_ACCEPT, 1) });
+    assert_eq!(ring.enter(1, 0), 1);
+    let mut data = [0u8; 8];
+    let addr = data.as_mut_ptr() as u64;
+    ring.push(Sqe { fd, addr, len: 8, ..sqe(IORING_OP_RECV, 2) });
+    (ring.enter(1, 1), ring.reap_all())
 }
 
-#[test]
-fn transfers_of_nothing_reach_the_file() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        // SAFETY: plain numbers.
-        let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        let (pipe, _other) = std::io::pipe().unwrap();
-        let (socket, peer) = UnixStream::pair().unwrap();
-        drop(peer);
-        let (pipe, socket) = (pipe.as_raw_fd(), socket.as_raw_fd());
-        let one = [0u8; 8];
-        let addr = one.as_ptr() as u64;
-        let seen: Vec<_> = [
-            Sqe { fd: event, addr, ..sqe(IORING_OP_READ, 1) },
-            Sqe { fd: pipe, addr, ..sqe(IORING_OP_READ, 2) },
-            Sqe { fd: socket, addr, ..sqe(IORING_OP_READ, 3) },
-            Sqe { fd: event, addr, len: 1, op_flags: 16, ..sqe(IORING_OP_WRITE, 4) },
-            Sqe { fd: event, addr, len: 8, op_flags: 8, ..sqe(IORING_OP_WRITE, 5) },
-            Sqe { fd: pipe, addr, len: 8, off: i64::MAX as u64, ..sqe(IORING_OP_READ, 6) },
-        ]
-        .into_iter()
-        .flat_map(|request| ring.run(&[request]))
-        .collect();
-        // SAFETY: opened above.
-        unsafe { libc::close(event) };
-        seen
-    });
+#[both(8, 0)]
+fn transfers_of_nothing_reach_the_file(mut ring: Ring) -> impl Answer {
+    // SAFETY: plain numbers.
+    let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    let (pipe, _other) = std::io::pipe().unwrap();
+    let (socket, peer) = UnixStream::pair().unwrap();
+    drop(peer);
+    let (pipe, socket) = (pipe.as_raw_fd(), socket.as_raw_fd());
+    let one = [0u8; 8];
+    let addr = one.as_ptr() as u64;
+    let seen: Vec<_> = [
+        Sqe { fd: event, addr, ..sqe(IORING_OP_READ, 1) },
+        Sqe { fd: pipe, addr, ..sqe(IORING_OP_READ, 2) },
+        Sqe { fd: socket, addr, ..sqe(IORING_OP_READ, 3) },
+        Sqe { fd: event, addr, len: 1, op_flags: 16, ..sqe(IORING_OP_WRITE, 4) },
+        Sqe { fd: event, addr, len: 8, op_flags: 8, ..sqe(IORING_OP_WRITE, 5) },
+        Sqe { fd: pipe, addr, len: 8, off: i64::MAX as u64, ..sqe(IORING_OP_READ, 6) },
+    ]
+    .into_iter()
+    .flat_map(|request| ring.run(&[request]))
+    .collect();
+    // SAFETY: opened above.
+    unsafe { libc::close(event) };
+    seen
 }
 
-#[test]
-fn a_descriptor_being_closed_is_none_to_what_follows() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        // A number that no other test is given between the two closings.
-        // SAFETY: plain numbers; the ring closes the second.
-        let fd = unsafe {
-            let low = libc::eventfd(0, libc::EFD_CLOEXEC);
-            let fd = libc::fcntl(low, libc::F_DUPFD_CLOEXEC, 900);
-            libc::close(low);
-            fd
-        };
-        let one = 1u64;
-        let addr = &raw const one as u64;
-        ring.push(Sqe { fd, ..sqe(IORING_OP_CLOSE, 1) });
-        ring.push(Sqe { fd, addr, len: 8, ..sqe(IORING_OP_WRITE, 2) });
-        ring.push(Sqe { fd, ..sqe(IORING_OP_CLOSE, 3) });
-        (ring.enter(3, 3), results(&ring.reap_all()))
-    });
+#[both(8, 0)]
+fn a_descriptor_being_closed_is_none_to_what_follows(mut ring: Ring) -> impl Answer {
+    // A number that no other test is given between the two closings.
+    // SAFETY: plain numbers; the ring closes the second.
+    let fd = unsafe {
+        let low = libc::eventfd(0, libc::EFD_CLOEXEC);
+        let fd = libc::fcntl(low, libc::F_DUPFD_CLOEXEC, 900);
+        libc::close(low);
+        fd
+    };
+    let one = 1u64;
+    let addr = &raw const one as u64;
+    ring.push(Sqe { fd, ..sqe(IORING_OP_CLOSE, 1) });
+    ring.push(Sqe { fd, addr, len: 8, ..sqe(IORING_OP_WRITE, 2) });
+    ring.push(Sqe { fd, ..sqe(IORING_OP_CLOSE, 3) });
+    (ring.enter(3, 3), results(&ring.reap_all()))
 }
 
-#[test]
-fn a_multishot_request_by_a_thread_waits_before_it_takes_a_buffer() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, mut b) = UnixStream::pair().unwrap();
-        ring.push(Sqe { flags: LINK | ASYNC, ..sqe(IORING_OP_NOP, 1) });
-        ring.push(Sqe { fd: a.as_raw_fd(), flags: BUFFER_SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 2) });
-        let entered = ring.enter(2, 1);
-        let first = results(&ring.reap_all());
-        b.write_all(b"x").unwrap();
-        ring.enter(0, 1);
-        (entered, first, results(&ring.reap_all()))
-    });
+#[both(8, 0)]
+fn a_multishot_request_by_a_thread_waits_before_it_takes_a_buffer(mut ring: Ring) -> impl Answer {
+    let (a, mut b) = UnixStream::pair().unwrap();
+    ring.push(Sqe { flags: LINK | ASYNC, ..sqe(IORING_OP_NOP, 1) });
+    ring.push(Sqe { fd: a.as_raw_fd(), flags: BUFFER_SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 2) });
+    let entered = ring.enter(2, 1);
+    let first = results(&ring.reap_all());
+    b.write_all(b"x").unwrap();
+    ring.enter(0, 1);
+    (entered, first, results(&ring.reap_all()))
 }
 
-#[test]
-fn a_message_is_seen_before_a_timeout_that_counts() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let time = [1000i64, 0];
-        ring.push(Sqe { fd: ring.fd, len: 7, off: 77, ..sqe(IORING_OP_MSG_RING, 1) });
-        let addr = time.as_ptr() as u64;
-        ring.push(Sqe { addr, len: 1, off: 2, ..sqe(IORING_OP_TIMEOUT, 2) });
-        (ring.enter(2, 2), results(&ring.reap_all()))
-    });
+#[both(8, 0)]
+fn a_message_is_seen_before_a_timeout_that_counts(mut ring: Ring) -> impl Answer {
+    let time = [1000i64, 0];
+    ring.push(Sqe { fd: ring.fd, len: 7, off: 77, ..sqe(IORING_OP_MSG_RING, 1) });
+    let addr = time.as_ptr() as u64;
+    ring.push(Sqe { addr, len: 1, off: 2, ..sqe(IORING_OP_TIMEOUT, 2) });
+    (ring.enter(2, 2), results(&ring.reap_all()))
 }
 
-#[test]
-fn a_socket_without_a_slot_does_not_count_as_failed() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let socket = Sqe { fd: libc::AF_UNIX, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
-        ring.push(Sqe { file_index: 1, flags: SKIP | LINK, ..socket });
-        ring.push(sqe(IORING_OP_NOP, 2));
-        (ring.enter(2, 1), results(&ring.reap_all()))
-    });
+#[both(8, 0)]
+fn a_socket_without_a_slot_does_not_count_as_failed(mut ring: Ring) -> impl Answer {
+    let socket = Sqe { fd: libc::AF_UNIX, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
+    ring.push(Sqe { file_index: 1, flags: SKIP | LINK, ..socket });
+    ring.push(sqe(IORING_OP_NOP, 2));
+    (ring.enter(2, 1), results(&ring.reap_all()))
 }
 
 #[test]
@@ -406,12 +338,9 @@ fn a_shutdown_comes_after_the_chains_before_it() {
     });
 }
 
-#[test]
-fn what_waitid_refuses_is_not_told_of() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        ring.run(&[Sqe { off: i64::MAX as u64, ..sqe(IORING_OP_WAITID, 1) }])
-    });
+#[both(8, 0)]
+fn what_waitid_refuses_is_not_told_of(mut ring: Ring) -> impl Answer {
+    ring.run(&[Sqe { off: i64::MAX as u64, ..sqe(IORING_OP_WAITID, 1) }])
 }
 
 /// Provides `count` buffers of 32 bytes in group 1.
@@ -422,60 +351,51 @@ fn provide(ring: &mut Ring, memory: &mut [u8], count: i32) {
     assert_eq!(cqes[0].res, 0);
 }
 
-#[test]
-fn a_read_names_the_buffer_of_a_list_whatever_comes_of_it() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut memory = [0u8; 64];
-        provide(&mut ring, &mut memory, 2);
-        let (a, _b) = UnixStream::pair().unwrap();
-        let fd = a.as_raw_fd();
-        let read = Sqe { fd, off: 5, len: 8, flags: BUFFER_SELECT, buf_index: 1, ..sqe(IORING_OP_READ, 1) };
-        ring.run(&[read])
-    });
+#[both(8, 0)]
+fn a_read_names_the_buffer_of_a_list_whatever_comes_of_it(mut ring: Ring) -> impl Answer {
+    let mut memory = [0u8; 64];
+    provide(&mut ring, &mut memory, 2);
+    let (a, _b) = UnixStream::pair().unwrap();
+    let fd = a.as_raw_fd();
+    let read = Sqe { fd, off: 5, len: 8, flags: BUFFER_SELECT, buf_index: 1, ..sqe(IORING_OP_READ, 1) };
+    ring.run(&[read])
 }
 
-#[test]
-fn a_multishot_read_looks_for_a_buffer_when_there_is_something_to_read() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut memory = [0u8; 32];
-        provide(&mut ring, &mut memory, 1);
-        let (read, mut write) = std::io::pipe().unwrap();
-        let fd = read.as_raw_fd();
-        let flags = BUFFER_SELECT;
-        ring.push(Sqe { fd, flags, buf_index: 1, ..sqe(IORING_OP_READ_MULTISHOT, 1) });
-        assert_eq!(ring.enter(1, 0), 1);
-        write.write_all(b"abc").unwrap();
-        ring.enter(0, 1);
-        let first = ring.reap_all();
-        write.write_all(b"abc").unwrap();
-        ring.enter(0, 1);
-        (first, ring.reap_all())
-    });
+#[both(8, 0)]
+fn a_multishot_read_looks_for_a_buffer_when_there_is_something_to_read(mut ring: Ring) -> impl Answer {
+    let mut memory = [0u8; 32];
+    provide(&mut ring, &mut memory, 1);
+    let (read, mut write) = std::io::pipe().unwrap();
+    let fd = read.as_raw_fd();
+    let flags = BUFFER_SELECT;
+    ring.push(Sqe { fd, flags, buf_index: 1, ..sqe(IORING_OP_READ_MULTISHOT, 1) });
+    assert_eq!(ring.enter(1, 0), 1);
+    write.write_all(b"abc").unwrap();
+    ring.enter(0, 1);
+    let first = ring.reap_all();
+    write.write_all(b"abc").unwrap();
+    ring.enter(0, 1);
+    (first, ring.reap_all())
 }
 
-#[test]
-fn a_multishot_receive_takes_at_most_as_much_as_it_says() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut memory = [0u8; 64];
-        provide(&mut ring, &mut memory, 2);
-        let (a, mut b) = UnixStream::pair().unwrap();
-        b.write_all(&[1; 10]).unwrap();
-        let fd = a.as_raw_fd();
-        let multishot = 2;
-        ring.push(Sqe {
-            fd,
-            len: 5,
-            ioprio: multishot,
-            flags: BUFFER_SELECT,
-            buf_index: 1,
-            ..sqe(IORING_OP_RECV, 1)
-        });
-        assert_eq!(ring.enter(1, 2), 1);
-        ring.reap_all().iter().map(|cqe| cqe.res).take(2).collect::<Vec<_>>()
+#[both(8, 0)]
+fn a_multishot_receive_takes_at_most_as_much_as_it_says(mut ring: Ring) -> impl Answer {
+    let mut memory = [0u8; 64];
+    provide(&mut ring, &mut memory, 2);
+    let (a, mut b) = UnixStream::pair().unwrap();
+    b.write_all(&[1; 10]).unwrap();
+    let fd = a.as_raw_fd();
+    let multishot = 2;
+    ring.push(Sqe {
+        fd,
+        len: 5,
+        ioprio: multishot,
+        flags: BUFFER_SELECT,
+        buf_index: 1,
+        ..sqe(IORING_OP_RECV, 1)
     });
+    assert_eq!(ring.enter(1, 2), 1);
+    ring.reap_all().iter().map(|cqe| cqe.res).take(2).collect::<Vec<_>>()
 }
 
 #[test]
@@ -495,13 +415,10 @@ fn a_drain_in_a_chain_makes_its_head_wait_first() {
     });
 }
 
-#[test]
-fn a_registered_directory_is_refused_before_unknown_flags() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let addr = c"none".as_ptr() as u64;
-        ring.run(&[Sqe { addr, op_flags: 1, flags: 1, ..sqe(IORING_OP_UNLINKAT, 1) }])
-    });
+#[both(8, 0)]
+fn a_registered_directory_is_refused_before_unknown_flags(mut ring: Ring) -> impl Answer {
+    let addr = c"none".as_ptr() as u64;
+    ring.run(&[Sqe { addr, op_flags: 1, flags: 1, ..sqe(IORING_OP_UNLINKAT, 1) }])
 }
 
 #[test]
@@ -534,22 +451,19 @@ fn memory_that_cannot_be_is_refused_before_anything_else() {
     }
 }
 
-#[test]
-fn a_splice_looks_at_how_its_files_are_open_first() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (from, _to) = std::io::pipe().unwrap();
-        let (wrong, _other) = std::io::pipe().unwrap();
-        let splice = Sqe {
-            fd: wrong.as_raw_fd(),
-            file_index: from.as_raw_fd() as u32,
-            len: 10,
-            off: 0,
-            addr: u64::MAX,
-            ..sqe(IORING_OP_SPLICE, 1)
-        };
-        results(&ring.run(&[splice]))
-    });
+#[both(8, 0)]
+fn a_splice_looks_at_how_its_files_are_open_first(mut ring: Ring) -> impl Answer {
+    let (from, _to) = std::io::pipe().unwrap();
+    let (wrong, _other) = std::io::pipe().unwrap();
+    let splice = Sqe {
+        fd: wrong.as_raw_fd(),
+        file_index: from.as_raw_fd() as u32,
+        len: 10,
+        off: 0,
+        addr: u64::MAX,
+        ..sqe(IORING_OP_SPLICE, 1)
+    };
+    results(&ring.run(&[splice]))
 }
 
 #[test]
@@ -572,70 +486,55 @@ fn flags_of_a_transfer_come_after_how_the_file_is_open() {
     });
 }
 
-#[test]
-fn multishot_reads_refuse_offsets_as_reads_do() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut memory = [0u8; 64];
-        provide(&mut ring, &mut memory, 2);
-        let (a, mut b) = UnixStream::pair().unwrap();
-        b.write_all(b"abc").unwrap();
-        let (read, _write) = std::io::pipe().unwrap();
-        [(a.as_raw_fd(), 5), (read.as_raw_fd(), i64::MAX as u64)].map(|(fd, off)| {
-            let flags = BUFFER_SELECT;
-            results(&ring.run(&[Sqe { fd, off, flags, buf_index: 1, ..sqe(IORING_OP_READ_MULTISHOT, 1) }]))
-        })
-    });
+#[both(8, 0)]
+fn multishot_reads_refuse_offsets_as_reads_do(mut ring: Ring) -> impl Answer {
+    let mut memory = [0u8; 64];
+    provide(&mut ring, &mut memory, 2);
+    let (a, mut b) = UnixStream::pair().unwrap();
+    b.write_all(b"abc").unwrap();
+    let (read, _write) = std::io::pipe().unwrap();
+    [(a.as_raw_fd(), 5), (read.as_raw_fd(), i64::MAX as u64)].map(|(fd, off)| {
+        let flags = BUFFER_SELECT;
+        results(&ring.run(&[Sqe { fd, off, flags, buf_index: 1, ..sqe(IORING_OP_READ_MULTISHOT, 1) }]))
+    })
 }
 
-#[test]
-fn a_buffer_at_address_0_is_none() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        ring.run(&[Sqe { fd: 1, len: 32, buf_index: 1, ..sqe(IORING_OP_PROVIDE_BUFFERS, 99) }]);
-        let (a, mut b) = UnixStream::pair().unwrap();
-        b.write_all(b"abc").unwrap();
-        let base = Sqe { fd: a.as_raw_fd(), flags: BUFFER_SELECT, buf_index: 1, ..sqe(IORING_OP_RECV, 1) };
-        results(&ring.run(&[Sqe { opcode: IORING_OP_READ_MULTISHOT as u8, ..base }]))
-    });
+#[both(8, 0)]
+fn a_buffer_at_address_0_is_none(mut ring: Ring) -> impl Answer {
+    ring.run(&[Sqe { fd: 1, len: 32, buf_index: 1, ..sqe(IORING_OP_PROVIDE_BUFFERS, 99) }]);
+    let (a, mut b) = UnixStream::pair().unwrap();
+    b.write_all(b"abc").unwrap();
+    let base = Sqe { fd: a.as_raw_fd(), flags: BUFFER_SELECT, buf_index: 1, ..sqe(IORING_OP_RECV, 1) };
+    results(&ring.run(&[Sqe { opcode: IORING_OP_READ_MULTISHOT as u8, ..base }]))
 }
 
-#[test]
-fn options_of_waitid_are_looked_at_when_it_is_issued() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        ring.push(Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 1) });
-        ring.push(Sqe { fd: 1, len: 1, file_index: u32::MAX - 1, ..sqe(IORING_OP_WAITID, 2) });
-        (ring.enter(2, 2), results(&ring.reap_all()))
-    });
+#[both(8, 0)]
+fn options_of_waitid_are_looked_at_when_it_is_issued(mut ring: Ring) -> impl Answer {
+    ring.push(Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 1) });
+    ring.push(Sqe { fd: 1, len: 1, file_index: u32::MAX - 1, ..sqe(IORING_OP_WAITID, 2) });
+    (ring.enter(2, 2), results(&ring.reap_all()))
 }
 
-#[test]
-fn a_cancelled_futex_wait_has_not_failed() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let word = 5u32;
-        let (fd, addr) = (130, (&raw const word) as u64);
-        let wait = Sqe { fd, addr, off: 5, addr3: u64::from(u32::MAX), ..sqe(IORING_OP_FUTEX_WAIT, 1) };
-        ring.push(Sqe { flags: SKIP | LINK, ..wait });
-        ring.push(sqe(IORING_OP_NOP, 2));
-        ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
-        (ring.enter(3, 2), results(&ring.reap_all()))
-    });
+#[both(8, 0)]
+fn a_cancelled_futex_wait_has_not_failed(mut ring: Ring) -> impl Answer {
+    let word = 5u32;
+    let (fd, addr) = (130, (&raw const word) as u64);
+    let wait = Sqe { fd, addr, off: 5, addr3: u64::from(u32::MAX), ..sqe(IORING_OP_FUTEX_WAIT, 1) };
+    ring.push(Sqe { flags: SKIP | LINK, ..wait });
+    ring.push(sqe(IORING_OP_NOP, 2));
+    ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
+    (ring.enter(3, 2), results(&ring.reap_all()))
 }
 
-#[test]
-fn a_link_timeout_that_expires_at_once_does_not_stop_queued_work() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let time = [0u64, 0];
-        let file = std::fs::File::open("/proc/self/exe").unwrap();
-        ring.push(Sqe { fd: file.as_raw_fd(), flags: LINK, ..sqe(IORING_OP_FTRUNCATE, 1) });
-        ring.push(Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_LINK_TIMEOUT, 2) });
-        assert_eq!(ring.enter(2, 2), 2);
-        // What the timeout itself says depends on when it was looked at.
-        results(&ring.reap_all()).into_iter().find(|&(user_data, _)| user_data == 1)
-    });
+#[both(8, 0)]
+fn a_link_timeout_that_expires_at_once_does_not_stop_queued_work(mut ring: Ring) -> impl Answer {
+    let time = [0u64, 0];
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    ring.push(Sqe { fd: file.as_raw_fd(), flags: LINK, ..sqe(IORING_OP_FTRUNCATE, 1) });
+    ring.push(Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_LINK_TIMEOUT, 2) });
+    assert_eq!(ring.enter(2, 2), 2);
+    // What the timeout itself says depends on when it was looked at.
+    results(&ring.reap_all()).into_iter().find(|&(user_data, _)| user_data == 1)
 }
 
 #[test]
@@ -677,34 +576,28 @@ fn a_multishot_accept_by_a_thread_needs_a_file_that_can_be_polled() {
     });
 }
 
-#[test]
-fn a_connection_that_was_reset_has_no_more_to_read() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut a = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (mut b, _) = listener.accept().unwrap();
-        b.write_all(&[1; 200]).unwrap();
-        a.write_all(&[1; 200]).unwrap();
-        // With data that nobody read: a reset.
-        drop(b);
-        let mut memory = [0u8; 1000];
-        let addr = memory.as_mut_ptr() as u64;
-        ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 1000, ..sqe(IORING_OP_RECV, 1) }])
-    });
+#[both(8, 0)]
+fn a_connection_that_was_reset_has_no_more_to_read(mut ring: Ring) -> impl Answer {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut a = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut b, _) = listener.accept().unwrap();
+    b.write_all(&[1; 200]).unwrap();
+    a.write_all(&[1; 200]).unwrap();
+    // With data that nobody read: a reset.
+    drop(b);
+    let mut memory = [0u8; 1000];
+    let addr = memory.as_mut_ptr() as u64;
+    ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 1000, ..sqe(IORING_OP_RECV, 1) }])
 }
 
-#[test]
-fn an_accept_without_room_for_the_address_tells_of_the_next() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let connect = || std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let _clients = [connect(), connect()];
-        let (address, length) = ([0u64; 16], -1i32);
-        let (addr, off) = (address.as_ptr() as u64, (&raw const length) as u64);
-        ring.run(&[Sqe { fd: listener.as_raw_fd(), addr, off, ..sqe(IORING_OP_ACCEPT, 1) }])
-    });
+#[both(8, 0)]
+fn an_accept_without_room_for_the_address_tells_of_the_next(mut ring: Ring) -> impl Answer {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let connect = || std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let _clients = [connect(), connect()];
+    let (address, length) = ([0u64; 16], -1i32);
+    let (addr, off) = (address.as_ptr() as u64, (&raw const length) as u64);
+    ring.run(&[Sqe { fd: listener.as_raw_fd(), addr, off, ..sqe(IORING_OP_ACCEPT, 1) }])
 }
 
 #[test]
@@ -744,45 +637,32 @@ fn a_descriptor_that_is_none_is_not_waited_for() {
     });
 }
 
-#[test]
-fn a_message_with_control_data_is_whole_as_it_comes() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, mut b) = UnixStream::pair().unwrap();
-        b.write_all(&[1; 300]).unwrap();
-        let (mut data, mut control) = ([0u8; 1000], [0u64; 8]);
-        let mut vector = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: 1000 };
-        // SAFETY: a structure that may be zero.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        (message.msg_iov, message.msg_iovlen) = (&raw mut vector, 1);
-        (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), 64);
-        let addr = (&raw const message) as u64;
-        let op_flags = libc::MSG_WAITALL as u32;
-        ring.push(Sqe {
-            fd: a.as_raw_fd(),
-            addr,
-            len: 1,
-            op_flags,
-            flags: LINK,
-            ..sqe(IORING_OP_RECVMSG, 1)
-        });
-        ring.push(sqe(IORING_OP_NOP, 2));
-        (ring.enter(2, 2), results(&ring.reap_all()))
-    });
+#[both(8, 0)]
+fn a_message_with_control_data_is_whole_as_it_comes(mut ring: Ring) -> impl Answer {
+    let (a, mut b) = UnixStream::pair().unwrap();
+    b.write_all(&[1; 300]).unwrap();
+    let (mut data, mut control) = ([0u8; 1000], [0u64; 8]);
+    let mut vector = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: 1000 };
+    // SAFETY: a structure that may be zero.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut vector, 1);
+    (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), 64);
+    let addr = (&raw const message) as u64;
+    let op_flags = libc::MSG_WAITALL as u32;
+    ring.push(Sqe { fd: a.as_raw_fd(), addr, len: 1, op_flags, flags: LINK, ..sqe(IORING_OP_RECVMSG, 1) });
+    ring.push(sqe(IORING_OP_NOP, 2));
+    (ring.enter(2, 2), results(&ring.reap_all()))
 }
 
-#[test]
-fn what_this_side_has_shut_down_has_no_more_to_read() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let a = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let _b = listener.accept().unwrap();
-        a.shutdown(std::net::Shutdown::Read).unwrap();
-        let mut memory = [0u8; 100];
-        let addr = memory.as_mut_ptr() as u64;
-        ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 100, ..sqe(IORING_OP_RECV, 1) }])
-    });
+#[both(8, 0)]
+fn what_this_side_has_shut_down_has_no_more_to_read(mut ring: Ring) -> impl Answer {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let a = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let _b = listener.accept().unwrap();
+    a.shutdown(std::net::Shutdown::Read).unwrap();
+    let mut memory = [0u8; 100];
+    let addr = memory.as_mut_ptr() as u64;
+    ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 100, ..sqe(IORING_OP_RECV, 1) }])
 }
 
 #[test]
@@ -803,12 +683,9 @@ fn a_path_is_no_file_to_name() {
     });
 }
 
-#[test]
-fn a_priority_comes_before_the_length_of_a_vector() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        results(&ring.run(&[Sqe { len: u32::MAX, ioprio: 7 << 13, ..sqe(IORING_OP_WRITEV_FIXED, 1) }]))
-    });
+#[both(8, 0)]
+fn a_priority_comes_before_the_length_of_a_vector(mut ring: Ring) -> impl Answer {
+    results(&ring.run(&[Sqe { len: u32::MAX, ioprio: 7 << 13, ..sqe(IORING_OP_WRITEV_FIXED, 1) }]))
 }
 
 #[test]
@@ -823,57 +700,48 @@ fn waiting_first_for_what_may_not_wait_fails() {
     });
 }
 
-#[test]
-fn what_follows_is_done_though_nobody_enters() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let file = std::fs::File::open("/proc/self/exe").unwrap();
-        ring.push(Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 1) });
-        ring.push(Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 2) });
-        assert_eq!(ring.enter(2, 1), 2);
-        let mut seen = Vec::new();
-        let begun = std::time::Instant::now();
-        while seen.len() < 2 && begun.elapsed().as_secs() < 20 {
-            seen.extend(ring.reap_all());
-            std::thread::yield_now();
-        }
-        results(&seen)
-    });
+#[both(8, 0)]
+fn what_follows_is_done_though_nobody_enters(mut ring: Ring) -> impl Answer {
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    ring.push(Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 1) });
+    ring.push(Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 2) });
+    assert_eq!(ring.enter(2, 1), 2);
+    let mut seen = Vec::new();
+    let begun = std::time::Instant::now();
+    while seen.len() < 2 && begun.elapsed().as_secs() < 20 {
+        seen.extend(ring.reap_all());
+        std::thread::yield_now();
+    }
+    results(&seen)
 }
 
-#[test]
-fn the_wrong_end_of_a_pipe_is_not_waited_for() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (read, _write) = std::io::pipe().unwrap();
-        let fd = read.as_raw_fd();
-        ring.push(Sqe { fd, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) });
-        assert_eq!(ring.enter(1, 0), 1);
-        let bytes = [0u8; 8];
-        let addr = bytes.as_ptr() as u64;
-        results(&ring.run(&[Sqe { fd, addr, len: 8, ..sqe(IORING_OP_WRITE, 2) }]))
-    });
+#[both(8, 0)]
+fn the_wrong_end_of_a_pipe_is_not_waited_for(mut ring: Ring) -> impl Answer {
+    let (read, _write) = std::io::pipe().unwrap();
+    let fd = read.as_raw_fd();
+    ring.push(Sqe { fd, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) });
+    assert_eq!(ring.enter(1, 0), 1);
+    let bytes = [0u8; 8];
+    let addr = bytes.as_ptr() as u64;
+    results(&ring.run(&[Sqe { fd, addr, len: 8, ..sqe(IORING_OP_WRITE, 2) }]))
 }
 
-#[test]
-fn what_follows_a_futex_wait_is_not_a_threads() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (read, _write) = std::io::pipe().unwrap();
-        let word = 5u32;
-        let (fd, addr) = (130, (&raw const word) as u64);
-        let wait = Sqe { fd, addr, off: 5, addr3: u64::from(u32::MAX), ..sqe(IORING_OP_FUTEX_WAIT, 1) };
-        ring.push(Sqe { flags: LINK, ..wait });
-        // A thread would wait before it looks for a buffer.
-        let fd = read.as_raw_fd();
-        ring.push(Sqe { fd, flags: BUFFER_SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 2) });
-        ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
-        (ring.enter(3, 3), {
-            let mut seen = results(&ring.reap_all());
-            seen.sort_unstable();
-            seen
-        })
-    });
+#[both(8, 0)]
+fn what_follows_a_futex_wait_is_not_a_threads(mut ring: Ring) -> impl Answer {
+    let (read, _write) = std::io::pipe().unwrap();
+    let word = 5u32;
+    let (fd, addr) = (130, (&raw const word) as u64);
+    let wait = Sqe { fd, addr, off: 5, addr3: u64::from(u32::MAX), ..sqe(IORING_OP_FUTEX_WAIT, 1) };
+    ring.push(Sqe { flags: LINK, ..wait });
+    // A thread would wait before it looks for a buffer.
+    let fd = read.as_raw_fd();
+    ring.push(Sqe { fd, flags: BUFFER_SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 2) });
+    ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
+    (ring.enter(3, 3), {
+        let mut seen = results(&ring.reap_all());
+        seen.sort_unstable();
+        seen
+    })
 }
 
 /// A listener refuses to receive and to send, and without connections is never ready for either.

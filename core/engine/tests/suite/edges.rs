@@ -112,74 +112,72 @@ fn control(level: i32, kind: i32, length: usize, data: &[i32]) -> Vec<u8> {
     bytes
 }
 
-#[test]
-fn rings_are_not_handed_over() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let other = Ring::new(engine, 8, 0);
-        let plain = File::open("/dev/null").unwrap().into();
-        let file: OwnedFd = plain;
-        let (file, own) = (file.as_raw_fd(), other.fd);
-        let rights = |descriptors: &[i32]| {
-            control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 16 + 4 * descriptors.len(), descriptors)
-        };
-        let ucred = |pid: i32| {
-            // SAFETY: takes nothing.
-            let (uid, gid) = unsafe { (libc::getuid() as i32, libc::getgid() as i32) };
-            control(libc::SOL_SOCKET, libc::SCM_CREDENTIALS, 28, &[pid, uid, gid])
-        };
-        let me = std::process::id() as i32;
-        let many = vec![file; 252];
-        let last_of_many = [&many[..], &[own]].concat();
-        let cases: Vec<(Vec<u8>, Option<usize>)> = vec![
-            (rights(&[file]), None),
-            (rights(&[own]), None),
-            (rights(&[file, own]), None),
-            (rights(&[own, file]), None),
-            (rights(&last_of_many), None),
-            ([rights(&[file]), rights(&[own])].concat(), None),
-            ([ucred(me), rights(&[own])].concat(), None),
-            ([ucred(me), rights(&[file])].concat(), None),
-            // An empty one before.
-            ([rights(&[]), rights(&[own])].concat(), None),
-            // Of another kind or level.
-            (control(libc::SOL_SOCKET, 77, 20, &[own]), None),
-            (control(libc::SOL_TCP, libc::SCM_RIGHTS, 20, &[own]), None),
-            // Longer than there is, shorter than a header.
-            (control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 28, &[own]), None),
-            (control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 24, &[own]), None),
-            (control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 15, &[own]), None),
-            (control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 0, &[own]), None),
-            // A part of a descriptor behind a whole one is none.
-            (control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 22, &[own, file]), None),
-            (control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 22, &[file, own]), None),
-            // What is said of the whole.
-            (rights(&[own]), Some(20)),
-            (rights(&[own]), Some(19)),
-            (rights(&[own]), Some(16)),
-            (rights(&[own]), Some(15)),
-            ([rights(&[file]), rights(&[own])].concat(), Some(24)),
-            ([rights(&[file]), rights(&[own])].concat(), Some(39)),
-            ([rights(&[file]), rights(&[own])].concat(), Some(44)),
-        ];
-        let results: Vec<(i32, usize)> = cases
-            .iter()
-            .map(|(control, length)| {
-                let (from, to) = UnixStream::pair().unwrap();
-                let byte = libc::iovec { iov_base: c"x".as_ptr().cast_mut().cast(), iov_len: 1 };
-                // SAFETY: integers and pointers.
-                let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-                (header.msg_iov, header.msg_iovlen) = ((&raw const byte).cast_mut(), 1);
-                header.msg_control = control.as_ptr().cast_mut().cast();
-                header.msg_controllen = length.unwrap_or(control.len());
-                let addr = (&raw const header) as u64;
-                let send = Sqe { fd: from.as_raw_fd(), addr, len: 1, ..sqe(IORING_OP_SENDMSG, 1) };
-                let sent = each(&mut ring, &[send])[0];
-                (sent, received_descriptors(&to))
-            })
-            .collect();
-        results
-    });
+#[both]
+fn rings_are_not_handed_over(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 8, 0);
+    let other = Ring::new(engine, 8, 0);
+    let plain = File::open("/dev/null").unwrap().into();
+    let file: OwnedFd = plain;
+    let (file, own) = (file.as_raw_fd(), other.fd);
+    let rights = |descriptors: &[i32]| {
+        control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 16 + 4 * descriptors.len(), descriptors)
+    };
+    let ucred = |pid: i32| {
+        // SAFETY: takes nothing.
+        let (uid, gid) = unsafe { (libc::getuid() as i32, libc::getgid() as i32) };
+        control(libc::SOL_SOCKET, libc::SCM_CREDENTIALS, 28, &[pid, uid, gid])
+    };
+    let me = std::process::id() as i32;
+    let many = vec![file; 252];
+    let last_of_many = [&many[..], &[own]].concat();
+    let cases: Vec<(Vec<u8>, Option<usize>)> = vec![
+        (rights(&[file]), None),
+        (rights(&[own]), None),
+        (rights(&[file, own]), None),
+        (rights(&[own, file]), None),
+        (rights(&last_of_many), None),
+        ([rights(&[file]), rights(&[own])].concat(), None),
+        ([ucred(me), rights(&[own])].concat(), None),
+        ([ucred(me), rights(&[file])].concat(), None),
+        // An empty one before.
+        ([rights(&[]), rights(&[own])].concat(), None),
+        // Of another kind or level.
+        (control(libc::SOL_SOCKET, 77, 20, &[own]), None),
+        (control(libc::SOL_TCP, libc::SCM_RIGHTS, 20, &[own]), None),
+        // Longer than there is, shorter than a header.
+        (control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 28, &[own]), None),
+        (control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 24, &[own]), None),
+        (control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 15, &[own]), None),
+        (control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 0, &[own]), None),
+        // A part of a descriptor behind a whole one is none.
+        (control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 22, &[own, file]), None),
+        (control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 22, &[file, own]), None),
+        // What is said of the whole.
+        (rights(&[own]), Some(20)),
+        (rights(&[own]), Some(19)),
+        (rights(&[own]), Some(16)),
+        (rights(&[own]), Some(15)),
+        ([rights(&[file]), rights(&[own])].concat(), Some(24)),
+        ([rights(&[file]), rights(&[own])].concat(), Some(39)),
+        ([rights(&[file]), rights(&[own])].concat(), Some(44)),
+    ];
+    let results: Vec<(i32, usize)> = cases
+        .iter()
+        .map(|(control, length)| {
+            let (from, to) = UnixStream::pair().unwrap();
+            let byte = libc::iovec { iov_base: c"x".as_ptr().cast_mut().cast(), iov_len: 1 };
+            // SAFETY: integers and pointers.
+            let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+            (header.msg_iov, header.msg_iovlen) = ((&raw const byte).cast_mut(), 1);
+            header.msg_control = control.as_ptr().cast_mut().cast();
+            header.msg_controllen = length.unwrap_or(control.len());
+            let addr = (&raw const header) as u64;
+            let send = Sqe { fd: from.as_raw_fd(), addr, len: 1, ..sqe(IORING_OP_SENDMSG, 1) };
+            let sent = each(&mut ring, &[send])[0];
+            (sent, received_descriptors(&to))
+        })
+        .collect();
+    results
 }
 
 /// How many descriptors came with what a socket has.
@@ -211,58 +209,54 @@ fn received_descriptors(socket: &UnixStream) -> usize {
     }
 }
 
-#[test]
-fn lengths_of_messages() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (one, other) = UnixStream::pair().unwrap();
-        let mut name = [0u8; 256];
-        name[0] = libc::AF_UNIX as u8;
-        let mut bytes = [0u8; 64];
-        let vectors = vec![libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 0 }; 1100];
-        let mut results = Vec::new();
-        for (opcode, socket) in [(IORING_OP_SENDMSG, &one), (IORING_OP_RECVMSG, &other)] {
-            for count in [0, 1, 2, 1023, 1024, 1025, usize::MAX] {
-                for (name_length, named) in [
-                    (0, false),
-                    (110, false),
-                    (-1, false),
-                    (0, true),
-                    (-1, true),
-                    (1, true),
-                    (110, true),
-                    (128, true),
-                    (129, true),
-                ] {
-                    // SAFETY: integers and pointers.
-                    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-                    (header.msg_iov, header.msg_iovlen) = (vectors.as_ptr().cast_mut(), count);
-                    header.msg_namelen = name_length as u32;
-                    if named {
-                        header.msg_name = name.as_mut_ptr().cast();
-                    }
-                    let (fd, addr) = (socket.as_raw_fd(), (&raw mut header) as u64);
-                    let op_flags = libc::MSG_DONTWAIT as u32;
-                    let result = each(&mut ring, &[Sqe { fd, addr, len: 1, op_flags, ..sqe(opcode, 1) }]);
-                    results.push((opcode as u32, count, name_length, named, result[0]));
-                }
-            }
-            // Lengths that are none, memory that is none.
-            for (base, length) in
-                [(bytes.as_ptr() as u64, i64::MAX as u64 + 1), (u64::MAX - 10, 4), (1 << 62, 1)]
-            {
-                let vector = [base, length];
+#[both(8, 0)]
+fn lengths_of_messages(mut ring: Ring) -> impl Answer {
+    let (one, other) = UnixStream::pair().unwrap();
+    let mut name = [0u8; 256];
+    name[0] = libc::AF_UNIX as u8;
+    let mut bytes = [0u8; 64];
+    let vectors = vec![libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 0 }; 1100];
+    let mut results = Vec::new();
+    for (opcode, socket) in [(IORING_OP_SENDMSG, &one), (IORING_OP_RECVMSG, &other)] {
+        for count in [0, 1, 2, 1023, 1024, 1025, usize::MAX] {
+            for (name_length, named) in [
+                (0, false),
+                (110, false),
+                (-1, false),
+                (0, true),
+                (-1, true),
+                (1, true),
+                (110, true),
+                (128, true),
+                (129, true),
+            ] {
                 // SAFETY: integers and pointers.
                 let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-                (header.msg_iov, header.msg_iovlen) = (vector.as_ptr() as *mut _, 1);
+                (header.msg_iov, header.msg_iovlen) = (vectors.as_ptr().cast_mut(), count);
+                header.msg_namelen = name_length as u32;
+                if named {
+                    header.msg_name = name.as_mut_ptr().cast();
+                }
                 let (fd, addr) = (socket.as_raw_fd(), (&raw mut header) as u64);
                 let op_flags = libc::MSG_DONTWAIT as u32;
                 let result = each(&mut ring, &[Sqe { fd, addr, len: 1, op_flags, ..sqe(opcode, 1) }]);
-                results.push((opcode as u32, 1, length as i32, false, result[0]));
+                results.push((opcode as u32, count, name_length, named, result[0]));
             }
         }
-        results
-    });
+        // Lengths that are none, memory that is none.
+        for (base, length) in [(bytes.as_ptr() as u64, i64::MAX as u64 + 1), (u64::MAX - 10, 4), (1 << 62, 1)]
+        {
+            let vector = [base, length];
+            // SAFETY: integers and pointers.
+            let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+            (header.msg_iov, header.msg_iovlen) = (vector.as_ptr() as *mut _, 1);
+            let (fd, addr) = (socket.as_raw_fd(), (&raw mut header) as u64);
+            let op_flags = libc::MSG_DONTWAIT as u32;
+            let result = each(&mut ring, &[Sqe { fd, addr, len: 1, op_flags, ..sqe(opcode, 1) }]);
+            results.push((opcode as u32, 1, length as i32, false, result[0]));
+        }
+    }
+    results
 }
 
 #[test]
@@ -425,189 +419,172 @@ fn waits_on_as_many_futexes_as_there_can_be() {
     });
 }
 
-#[test]
-fn futexes_that_are_asked_for_nothing() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let words = [0u32; 4];
-        let at = words.as_ptr() as u64;
-        let mut results = Vec::new();
-        for addr in [0, 2, 4096, at, at + 1, at + 2, at + 4, 1 << 46, 1 << 60, u64::MAX - 3, u64::MAX] {
-            for flags in [SIZE_U32, SIZE_U32 | PRIVATE] {
-                let every_bit = u64::from(u32::MAX);
-                let wakes = [0, 1].map(|count| (IORING_OP_FUTEX_WAKE, count));
-                // What the word does not hold.
-                let waits = [every_bit, every_bit + 1].map(|value| (IORING_OP_FUTEX_WAIT, value));
-                for (opcode, off) in wakes.into_iter().chain(waits) {
-                    let futex = Sqe { addr, off, addr3: every_bit, fd: flags as i32, ..sqe(opcode, 1) };
-                    results.push((addr.wrapping_sub(at), flags, off, each(&mut ring, &[futex])[0]));
-                }
+#[both(8, 0)]
+fn futexes_that_are_asked_for_nothing(mut ring: Ring) -> impl Answer {
+    let words = [0u32; 4];
+    let at = words.as_ptr() as u64;
+    let mut results = Vec::new();
+    for addr in [0, 2, 4096, at, at + 1, at + 2, at + 4, 1 << 46, 1 << 60, u64::MAX - 3, u64::MAX] {
+        for flags in [SIZE_U32, SIZE_U32 | PRIVATE] {
+            let every_bit = u64::from(u32::MAX);
+            let wakes = [0, 1].map(|count| (IORING_OP_FUTEX_WAKE, count));
+            // What the word does not hold.
+            let waits = [every_bit, every_bit + 1].map(|value| (IORING_OP_FUTEX_WAIT, value));
+            for (opcode, off) in wakes.into_iter().chain(waits) {
+                let futex = Sqe { addr, off, addr3: every_bit, fd: flags as i32, ..sqe(opcode, 1) };
+                results.push((addr.wrapping_sub(at), flags, off, each(&mut ring, &[futex])[0]));
             }
         }
-        results.retain(|&(offset, ..)| !(5..=1 << 40).contains(&offset));
-        results.into_iter().map(|(_, flags, off, result)| (flags, off, result)).collect::<Vec<_>>()
-    });
+    }
+    results.retain(|&(offset, ..)| !(5..=1 << 40).contains(&offset));
+    results.into_iter().map(|(_, flags, off, result)| (flags, off, result)).collect::<Vec<_>>()
 }
 
-#[test]
-fn connections_for_which_there_is_no_room() {
-    both(|engine| {
-        let mut results = Vec::new();
-        for waiting in 1..4 {
-            for taken in 4..9 {
-                let mut ring = Ring::new(engine, 4, 0);
-                let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-                let address = listener.local_addr().unwrap();
-                let clients: Vec<_> =
-                    (0..waiting).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
-                for _ in 0..taken {
-                    ring.push(sqe(IORING_OP_NOP, 1));
-                    assert_eq!(ring.enter(1, 0), 1);
-                }
-                let ioprio = IORING_ACCEPT_MULTISHOT as u16;
-                ring.push(Sqe { fd: listener.as_raw_fd(), ioprio, ..sqe(IORING_OP_ACCEPT, 2) });
+#[both]
+fn connections_for_which_there_is_no_room(engine: Engine) -> impl Answer {
+    let mut results = Vec::new();
+    for waiting in 1..4 {
+        for taken in 4..9 {
+            let mut ring = Ring::new(engine, 4, 0);
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let clients: Vec<_> =
+                (0..waiting).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+            for _ in 0..taken {
+                ring.push(sqe(IORING_OP_NOP, 1));
                 assert_eq!(ring.enter(1, 0), 1);
-                let mut seen = ring.reap_all();
-                ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-                seen.extend(ring.reap_all());
-                let accepted: Vec<_> = seen.iter().filter(|cqe| cqe.user_data == 2).collect();
-                for cqe in &accepted {
-                    assert!(cqe.res >= 0);
-                    // SAFETY: ours.
-                    unsafe { libc::close(cqe.res) };
-                }
-                results.push((waiting, taken, accepted.iter().map(|cqe| cqe.flags).collect::<Vec<_>>()));
-                drop(clients);
             }
+            let ioprio = IORING_ACCEPT_MULTISHOT as u16;
+            ring.push(Sqe { fd: listener.as_raw_fd(), ioprio, ..sqe(IORING_OP_ACCEPT, 2) });
+            assert_eq!(ring.enter(1, 0), 1);
+            let mut seen = ring.reap_all();
+            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+            seen.extend(ring.reap_all());
+            let accepted: Vec<_> = seen.iter().filter(|cqe| cqe.user_data == 2).collect();
+            for cqe in &accepted {
+                assert!(cqe.res >= 0);
+                // SAFETY: ours.
+                unsafe { libc::close(cqe.res) };
+            }
+            results.push((waiting, taken, accepted.iter().map(|cqe| cqe.flags).collect::<Vec<_>>()));
+            drop(clients);
         }
-        results
-    });
+    }
+    results
 }
 
-#[test]
-fn what_is_refused_ends_its_submission() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut words = [0u64; 8];
-        let addr = words.as_mut_ptr() as u64;
-        let slots = [-1i32; 2];
-        let files = io_uring_register_op::IORING_REGISTER_FILES;
-        assert_eq!(ring.register(files, slots.as_ptr().cast(), 2), 0);
-        let pipe = Sqe { fd: 0, addr, ..sqe(IORING_OP_PIPE, 1) };
-        let socket = Sqe { fd: libc::AF_UNIX, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
-        let read = Sqe { fd: ring.fd, addr, len: 8, ..sqe(IORING_OP_READ, 1) };
-        let poll = Sqe { fd: 0, ..sqe(IORING_OP_POLL_ADD, 1) };
-        let fsync = Sqe { fd: 0, ..sqe(IORING_OP_FSYNC, 1) };
-        let cases = [
-            Sqe { op_flags: 1, ..pipe },
-            Sqe { op_flags: libc::O_CLOEXEC as u32 | 1 << 30, ..pipe },
-            Sqe { off: libc::SOCK_STREAM as u64 | 1 << 20, ..socket },
-            Sqe { off: libc::SOCK_STREAM as u64 | libc::SOCK_CLOEXEC as u64, file_index: 1, ..socket },
-            Sqe { off: libc::SOCK_STREAM as u64 | libc::SOCK_NONBLOCK as u64, file_index: 1, ..socket },
-            Sqe { off: libc::SOCK_STREAM as u64, file_index: 1, ..socket },
-            Sqe { pad: 1, addr3: 8, ..read },
-            Sqe { pad: 2, addr3: addr, ..read },
-            Sqe { pad: 2, addr3: 8, ..read },
-            Sqe { op_flags: 0, len: 2, ..poll },
-            Sqe { op_flags: 2, ..fsync },
-            Sqe { off: 1 << 63, ..fsync },
-        ];
-        cases.map(|case| {
-            ring.push(case);
-            ring.push(sqe(IORING_OP_NOP, 2));
-            let first = ring.enter(2, 0);
-            let second = if first < 2 { ring.enter(1, 0) } else { 0 };
-            let mut seen: Vec<_> = ring.collect(2).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-            seen.sort_unstable();
-            (first, second, seen)
-        })
-    });
+#[both(8, 0)]
+fn what_is_refused_ends_its_submission(mut ring: Ring) -> impl Answer {
+    let mut words = [0u64; 8];
+    let addr = words.as_mut_ptr() as u64;
+    let slots = [-1i32; 2];
+    let files = io_uring_register_op::IORING_REGISTER_FILES;
+    assert_eq!(ring.register(files, slots.as_ptr().cast(), 2), 0);
+    let pipe = Sqe { fd: 0, addr, ..sqe(IORING_OP_PIPE, 1) };
+    let socket = Sqe { fd: libc::AF_UNIX, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
+    let read = Sqe { fd: ring.fd, addr, len: 8, ..sqe(IORING_OP_READ, 1) };
+    let poll = Sqe { fd: 0, ..sqe(IORING_OP_POLL_ADD, 1) };
+    let fsync = Sqe { fd: 0, ..sqe(IORING_OP_FSYNC, 1) };
+    let cases = [
+        Sqe { op_flags: 1, ..pipe },
+        Sqe { op_flags: libc::O_CLOEXEC as u32 | 1 << 30, ..pipe },
+        Sqe { off: libc::SOCK_STREAM as u64 | 1 << 20, ..socket },
+        Sqe { off: libc::SOCK_STREAM as u64 | libc::SOCK_CLOEXEC as u64, file_index: 1, ..socket },
+        Sqe { off: libc::SOCK_STREAM as u64 | libc::SOCK_NONBLOCK as u64, file_index: 1, ..socket },
+        Sqe { off: libc::SOCK_STREAM as u64, file_index: 1, ..socket },
+        Sqe { pad: 1, addr3: 8, ..read },
+        Sqe { pad: 2, addr3: addr, ..read },
+        Sqe { pad: 2, addr3: 8, ..read },
+        Sqe { op_flags: 0, len: 2, ..poll },
+        Sqe { op_flags: 2, ..fsync },
+        Sqe { off: 1 << 63, ..fsync },
+    ];
+    cases.map(|case| {
+        ring.push(case);
+        ring.push(sqe(IORING_OP_NOP, 2));
+        let first = ring.enter(2, 0);
+        let second = if first < 2 { ring.enter(1, 0) } else { 0 };
+        let mut seen: Vec<_> = ring.collect(2).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+        seen.sort_unstable();
+        (first, second, seen)
+    })
 }
 
-#[test]
-fn polls_without_a_completion() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (from, mut to) = std::io::pipe().unwrap();
-        let poll = Sqe {
-            fd: from.as_raw_fd(),
-            op_flags: libc::POLLIN as u32,
-            flags: CQE_SKIP,
-            ..sqe(IORING_OP_POLL_ADD, 1)
+#[both(8, 0)]
+fn polls_without_a_completion(mut ring: Ring) -> impl Answer {
+    let (from, mut to) = std::io::pipe().unwrap();
+    let poll = Sqe {
+        fd: from.as_raw_fd(),
+        op_flags: libc::POLLIN as u32,
+        flags: CQE_SKIP,
+        ..sqe(IORING_OP_POLL_ADD, 1)
+    };
+    ring.push(poll);
+    let mut taken = vec![ring.enter(1, 0)];
+    ring.push(Sqe { len: IORING_POLL_ADD_MULTI, ..poll });
+    taken.push(ring.enter(1, 0));
+    to.write_all(b"x").unwrap();
+    ring.push(sqe(IORING_OP_NOP, 3));
+    taken.push(ring.enter(1, 1));
+    (taken, ring.reap_all())
+}
+
+#[both(8, 0)]
+fn polls_for_what_is_always_reported(mut ring: Ring) -> impl Answer {
+    let (from, to) = std::io::pipe().unwrap();
+    let (one, other) = UnixStream::pair().unwrap();
+    other.shutdown(std::net::Shutdown::Write).unwrap();
+    drop(to);
+    let mut results = Vec::new();
+    for fd in [from.as_raw_fd(), one.as_raw_fd()] {
+        for events in [libc::POLLHUP, libc::POLLERR, libc::POLLRDHUP, libc::POLLPRI, libc::POLLIN, -1] {
+            let poll = Sqe { fd, op_flags: events as u16 as u32, ..sqe(IORING_OP_POLL_ADD, 1) };
+            ring.push(poll);
+            ring.push(Sqe { addr: 1, ..sqe(IORING_OP_POLL_REMOVE, 2) });
+            ring.enter(2, 2);
+            results.push(ring.collect(2));
+        }
+    }
+    results
+}
+
+#[both(8, 0)]
+fn room_for_messages_of_a_multishot_receive(mut ring: Ring) -> impl Answer {
+    let (one, mut other) = UnixStream::pair().unwrap();
+    other.write_all(b"x").unwrap();
+    let most = i32::MAX as usize - 16;
+    let mut results = Vec::new();
+    for (name_length, control_length) in [
+        (0, most - 1),
+        (0, most),
+        (0, most + 1),
+        (1, most - 1),
+        (1, most),
+        (100, most - 100),
+        (100, most - 99),
+        (0, usize::MAX),
+        (0, usize::MAX - 16),
+        (-1, 0),
+        (i32::MAX, 0),
+        (i32::MAX - 16, 0),
+        (i32::MAX - 15, 0),
+    ] {
+        // SAFETY: integers and pointers.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_namelen = name_length as u32;
+        header.msg_controllen = control_length;
+        let receive = Sqe {
+            fd: one.as_raw_fd(),
+            addr: (&raw mut header) as u64,
+            len: 1,
+            flags: 1 << 5,
+            buf_index: 9,
+            ioprio: IORING_RECV_MULTISHOT as u16,
+            ..sqe(IORING_OP_RECVMSG, 1)
         };
-        ring.push(poll);
-        let mut taken = vec![ring.enter(1, 0)];
-        ring.push(Sqe { len: IORING_POLL_ADD_MULTI, ..poll });
-        taken.push(ring.enter(1, 0));
-        to.write_all(b"x").unwrap();
-        ring.push(sqe(IORING_OP_NOP, 3));
-        taken.push(ring.enter(1, 1));
-        (taken, ring.reap_all())
-    });
-}
-
-#[test]
-fn polls_for_what_is_always_reported() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (from, to) = std::io::pipe().unwrap();
-        let (one, other) = UnixStream::pair().unwrap();
-        other.shutdown(std::net::Shutdown::Write).unwrap();
-        drop(to);
-        let mut results = Vec::new();
-        for fd in [from.as_raw_fd(), one.as_raw_fd()] {
-            for events in [libc::POLLHUP, libc::POLLERR, libc::POLLRDHUP, libc::POLLPRI, libc::POLLIN, -1] {
-                let poll = Sqe { fd, op_flags: events as u16 as u32, ..sqe(IORING_OP_POLL_ADD, 1) };
-                ring.push(poll);
-                ring.push(Sqe { addr: 1, ..sqe(IORING_OP_POLL_REMOVE, 2) });
-                ring.enter(2, 2);
-                results.push(ring.collect(2));
-            }
-        }
-        results
-    });
-}
-
-#[test]
-fn room_for_messages_of_a_multishot_receive() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (one, mut other) = UnixStream::pair().unwrap();
-        other.write_all(b"x").unwrap();
-        let most = i32::MAX as usize - 16;
-        let mut results = Vec::new();
-        for (name_length, control_length) in [
-            (0, most - 1),
-            (0, most),
-            (0, most + 1),
-            (1, most - 1),
-            (1, most),
-            (100, most - 100),
-            (100, most - 99),
-            (0, usize::MAX),
-            (0, usize::MAX - 16),
-            (-1, 0),
-            (i32::MAX, 0),
-            (i32::MAX - 16, 0),
-            (i32::MAX - 15, 0),
-        ] {
-            // SAFETY: integers and pointers.
-            let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-            header.msg_namelen = name_length as u32;
-            header.msg_controllen = control_length;
-            let receive = Sqe {
-                fd: one.as_raw_fd(),
-                addr: (&raw mut header) as u64,
-                len: 1,
-                flags: 1 << 5,
-                buf_index: 9,
-                ioprio: IORING_RECV_MULTISHOT as u16,
-                ..sqe(IORING_OP_RECVMSG, 1)
-            };
-            results.push((name_length, control_length, each(&mut ring, &[receive])[0]));
-        }
-        results
-    });
+        results.push((name_length, control_length, each(&mut ring, &[receive])[0]));
+    }
+    results
 }
 
 #[test]
@@ -794,30 +771,27 @@ fn counts_of_vectors() {
     });
 }
 
-#[test]
-fn paths_that_may_be_empty() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let file = File::open("/proc/self/comm").unwrap();
-        let mut room = [0u8; 256];
-        let mut results = Vec::new();
-        for fd in [file.as_raw_fd(), libc::AT_FDCWD, -1] {
-            for path in [c"".as_ptr(), std::ptr::null(), c"/".as_ptr(), c"none".as_ptr()] {
-                for op_flags in [0, libc::AT_EMPTY_PATH, libc::AT_SYMLINK_NOFOLLOW] {
-                    let statx = Sqe {
-                        fd,
-                        addr: path as u64,
-                        op_flags: op_flags as u32,
-                        off: room.as_mut_ptr() as u64,
-                        len: libc::STATX_BASIC_STATS,
-                        ..sqe(IORING_OP_STATX, 1)
-                    };
-                    results.push(each(&mut ring, &[statx])[0]);
-                }
+#[both(8, 0)]
+fn paths_that_may_be_empty(mut ring: Ring) -> impl Answer {
+    let file = File::open("/proc/self/comm").unwrap();
+    let mut room = [0u8; 256];
+    let mut results = Vec::new();
+    for fd in [file.as_raw_fd(), libc::AT_FDCWD, -1] {
+        for path in [c"".as_ptr(), std::ptr::null(), c"/".as_ptr(), c"none".as_ptr()] {
+            for op_flags in [0, libc::AT_EMPTY_PATH, libc::AT_SYMLINK_NOFOLLOW] {
+                let statx = Sqe {
+                    fd,
+                    addr: path as u64,
+                    op_flags: op_flags as u32,
+                    off: room.as_mut_ptr() as u64,
+                    len: libc::STATX_BASIC_STATS,
+                    ..sqe(IORING_OP_STATX, 1)
+                };
+                results.push(each(&mut ring, &[statx])[0]);
             }
         }
-        results
-    });
+    }
+    results
 }
 
 #[test]
@@ -846,94 +820,88 @@ fn files_of_requests_that_do_nothing() {
     });
 }
 
-#[test]
-fn connects_that_cannot_begin() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        // A listener whose queue is full: further connections stay under way.
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        // SAFETY: of our own listener.
-        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
-        let std::net::SocketAddr::V4(to) = listener.local_addr().unwrap() else { panic!() };
-        let address = libc::sockaddr_in {
-            sin_family: libc::AF_INET as u16,
-            sin_port: to.port().to_be(),
-            sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(to.ip().octets()) },
-            sin_zero: [0; 8],
-        };
-        let connecting = || {
-            // SAFETY: a new descriptor; reads an address of ours.
-            unsafe {
-                let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0);
-                let socket = OwnedFd::from_raw_fd(socket);
-                (libc::connect(socket.as_raw_fd(), (&raw const address).cast(), 16), socket)
-            }
-        };
-        let mut sockets: Vec<_> = (0..4).map(|_| connecting()).collect();
-        let (_, last) = sockets.pop().unwrap();
-        let connect = Sqe { addr: (&raw const address) as u64, off: 16, ..sqe(IORING_OP_CONNECT, 1) };
-        let under_way = each(&mut ring, &[Sqe { fd: last.as_raw_fd(), ..connect }])[0];
-        // A Unix socket that does not wait for room.
-        let path = directory("connect").join(format!("{engine:?}"));
-        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        // SAFETY: of our own listener.
-        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
-        let _queued = UnixStream::connect(&path).unwrap();
-        // SAFETY: integers only; a new descriptor.
-        let (socket, mut name) = unsafe {
-            let socket = libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0);
-            (OwnedFd::from_raw_fd(socket), std::mem::zeroed::<libc::sockaddr_un>())
-        };
-        name.sun_family = libc::AF_UNIX as u16;
-        for (to, &from) in name.sun_path.iter_mut().zip(path.to_str().unwrap().as_bytes()) {
-            *to = from as libc::c_char;
+#[both]
+fn connects_that_cannot_begin(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 8, 0);
+    // A listener whose queue is full: further connections stay under way.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // SAFETY: of our own listener.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+    let std::net::SocketAddr::V4(to) = listener.local_addr().unwrap() else { panic!() };
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: to.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(to.ip().octets()) },
+        sin_zero: [0; 8],
+    };
+    let connecting = || {
+        // SAFETY: a new descriptor; reads an address of ours.
+        unsafe {
+            let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0);
+            let socket = OwnedFd::from_raw_fd(socket);
+            (libc::connect(socket.as_raw_fd(), (&raw const address).cast(), 16), socket)
         }
-        let (addr, off) = ((&raw const name) as u64, size_of_val(&name) as u64);
-        let full = each(&mut ring, &[Sqe { fd: socket.as_raw_fd(), addr, off, ..connect }])[0];
-        std::fs::remove_file(path).unwrap();
-        (under_way, full)
-    });
+    };
+    let mut sockets: Vec<_> = (0..4).map(|_| connecting()).collect();
+    let (_, last) = sockets.pop().unwrap();
+    let connect = Sqe { addr: (&raw const address) as u64, off: 16, ..sqe(IORING_OP_CONNECT, 1) };
+    let under_way = each(&mut ring, &[Sqe { fd: last.as_raw_fd(), ..connect }])[0];
+    // A Unix socket that does not wait for room.
+    let path = directory("connect").join(format!("{engine:?}"));
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    // SAFETY: of our own listener.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+    let _queued = UnixStream::connect(&path).unwrap();
+    // SAFETY: integers only; a new descriptor.
+    let (socket, mut name) = unsafe {
+        let socket = libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0);
+        (OwnedFd::from_raw_fd(socket), std::mem::zeroed::<libc::sockaddr_un>())
+    };
+    name.sun_family = libc::AF_UNIX as u16;
+    for (to, &from) in name.sun_path.iter_mut().zip(path.to_str().unwrap().as_bytes()) {
+        *to = from as libc::c_char;
+    }
+    let (addr, off) = ((&raw const name) as u64, size_of_val(&name) as u64);
+    let full = each(&mut ring, &[Sqe { fd: socket.as_raw_fd(), addr, off, ..connect }])[0];
+    std::fs::remove_file(path).unwrap();
+    (under_way, full)
 }
 
-#[test]
-fn messages_into_provided_buffers() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (one, mut other) = UnixStream::pair().unwrap();
-        let mut memory = [0u8; 256];
-        let addr = memory.as_mut_ptr() as u64;
-        let provide = Sqe { fd: 4, addr, len: 64, buf_index: 9, ..sqe(IORING_OP_PROVIDE_BUFFERS, 1) };
-        let mut results = each(&mut ring, &[provide]);
-        for length in [4usize, 64, 100, 0] {
-            let vector = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: length };
-            // SAFETY: integers and pointers.
-            let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-            (header.msg_iov, header.msg_iovlen) = ((&raw const vector).cast_mut(), 1);
-            let receive = Sqe {
-                fd: one.as_raw_fd(),
-                addr: (&raw mut header) as u64,
-                len: 1,
-                flags: 1 << 5,
-                buf_index: 9,
-                ..sqe(IORING_OP_RECVMSG, 1)
-            };
-            ring.push(receive);
-            assert_eq!(ring.enter(1, 0), 1);
-            if let Some(cqe) = ring.reap() {
-                results.push(cqe.res);
-                continue;
-            }
-            other.write_all(&[5; 10]).unwrap();
-            let cqe = ring.collect(1)[0];
-            results.extend([cqe.res, (cqe.flags & !0xffff_0000) as i32]);
-            let mut rest = [0u8; 10];
-            // SAFETY: memory of ours.
-            let left =
-                unsafe { libc::recv(one.as_raw_fd(), rest.as_mut_ptr().cast(), 10, libc::MSG_DONTWAIT) };
-            results.push(left as i32);
+#[both(8, 0)]
+fn messages_into_provided_buffers(mut ring: Ring) -> impl Answer {
+    let (one, mut other) = UnixStream::pair().unwrap();
+    let mut memory = [0u8; 256];
+    let addr = memory.as_mut_ptr() as u64;
+    let provide = Sqe { fd: 4, addr, len: 64, buf_index: 9, ..sqe(IORING_OP_PROVIDE_BUFFERS, 1) };
+    let mut results = each(&mut ring, &[provide]);
+    for length in [4usize, 64, 100, 0] {
+        let vector = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: length };
+        // SAFETY: integers and pointers.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        (header.msg_iov, header.msg_iovlen) = ((&raw const vector).cast_mut(), 1);
+        let receive = Sqe {
+            fd: one.as_raw_fd(),
+            addr: (&raw mut header) as u64,
+            len: 1,
+            flags: 1 << 5,
+            buf_index: 9,
+            ..sqe(IORING_OP_RECVMSG, 1)
+        };
+        ring.push(receive);
+        assert_eq!(ring.enter(1, 0), 1);
+        if let Some(cqe) = ring.reap() {
+            results.push(cqe.res);
+            continue;
         }
-        results
-    });
+        other.write_all(&[5; 10]).unwrap();
+        let cqe = ring.collect(1)[0];
+        results.extend([cqe.res, (cqe.flags & !0xffff_0000) as i32]);
+        let mut rest = [0u8; 10];
+        // SAFETY: memory of ours.
+        let left = unsafe { libc::recv(one.as_raw_fd(), rest.as_mut_ptr().cast(), 10, libc::MSG_DONTWAIT) };
+        results.push(left as i32);
+    }
+    results
 }
 
 /// What a program did: how many requests were taken, and what completed before and after the read.
@@ -1019,85 +987,79 @@ fn vectors_of_more_than_one_call_takes() {
     });
 }
 
-#[test]
-fn addresses_that_are_none_and_buffers_beyond_all_memory() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
-        let file = nowhere();
-        let mut status = [0u64; 32];
-        let look = Sqe { fd: file.as_raw_fd(), off: status.as_mut_ptr() as u64, ..sqe(IORING_OP_STATX, 1) };
-        let provide = Sqe { fd: 16, addr: END - 4096, len: 4096, ..sqe(IORING_OP_PROVIDE_BUFFERS, 2) };
-        let nop = Sqe { fd: file.as_raw_fd(), op_flags: IORING_NOP_FILE, ..sqe(IORING_OP_NOP, 3) };
-        let fixed = IORING_NOP_FILE | IORING_NOP_FIXED_FILE;
-        let cases = [
-            look,
-            Sqe { addr: c"".as_ptr() as u64, ..look },
-            Sqe { op_flags: libc::AT_EMPTY_PATH as u32, ..look },
-            provide,
-            Sqe { fd: 1, ..provide },
-            nop,
-            Sqe { fd: -1, ..nop },
-            Sqe { op_flags: fixed, ..nop },
-        ];
-        each(&mut ring, &cases)
-    });
+#[both(8, IORING_SETUP_SUBMIT_ALL)]
+fn addresses_that_are_none_and_buffers_beyond_all_memory(mut ring: Ring) -> impl Answer {
+    let file = nowhere();
+    let mut status = [0u64; 32];
+    let look = Sqe { fd: file.as_raw_fd(), off: status.as_mut_ptr() as u64, ..sqe(IORING_OP_STATX, 1) };
+    let provide = Sqe { fd: 16, addr: END - 4096, len: 4096, ..sqe(IORING_OP_PROVIDE_BUFFERS, 2) };
+    let nop = Sqe { fd: file.as_raw_fd(), op_flags: IORING_NOP_FILE, ..sqe(IORING_OP_NOP, 3) };
+    let fixed = IORING_NOP_FILE | IORING_NOP_FIXED_FILE;
+    let cases = [
+        look,
+        Sqe { addr: c"".as_ptr() as u64, ..look },
+        Sqe { op_flags: libc::AT_EMPTY_PATH as u32, ..look },
+        provide,
+        Sqe { fd: 1, ..provide },
+        nop,
+        Sqe { fd: -1, ..nop },
+        Sqe { op_flags: fixed, ..nop },
+    ];
+    each(&mut ring, &cases)
 }
 
 /// A file that is known to be idle, because a request waits for it, is not waited for where that would be in vain.
-#[test]
-fn transfers_that_an_idle_file_refuses() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 32, 0);
-        let (mut first, mut second) = ([0u8; 8], [0u8; 8]);
-        let mut all = Vec::new();
-        let (mut own, mut peer) = UnixStream::pair().unwrap();
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let (reading, mut writing) = std::io::pipe().unwrap();
-        // SAFETY: a new descriptor.
-        let mut event = unsafe { File::from_raw_fd(libc::eventfd(0, 0)) };
-        let read = |file: &dyn AsRawFd, buffer: &mut [u8; 8]| Sqe {
-            fd: file.as_raw_fd(),
-            addr: buffer.as_mut_ptr() as u64,
-            len: 8,
-            off: u64::MAX,
-            ..sqe(IORING_OP_READ, 1)
-        };
-        let accept = Sqe { fd: listener.as_raw_fd(), ..sqe(IORING_OP_ACCEPT, 1) };
-        let waiting = [read(&own, &mut first), read(&reading, &mut first), read(&event, &mut first), accept];
-        for sqe in waiting {
-            ring.push(sqe);
-        }
-        assert_eq!(ring.enter(4, 0), 4);
-        assert_eq!(ring.reap_all(), []);
-        let of = |file: &dyn AsRawFd, second: &mut [u8; 8]| Sqe { user_data: 2, ..read(file, second) };
-        let refused = [
-            Sqe { off: 5, ..of(&own, &mut second) },
-            Sqe { off: 5, len: 4, ..of(&own, &mut second) },
-            of(&listener, &mut second),
-            Sqe { off: 0, ..of(&listener, &mut second) },
-            Sqe { opcode: IORING_OP_WRITE as u8, ..of(&reading, &mut second) },
-            Sqe { len: 4, ..of(&event, &mut second) },
-            Sqe { len: 7, off: 0, ..of(&event, &mut second) },
-        ];
-        // What is known of a file counts where the call waits.
-        for sqe in refused {
-            all.push(ring.run(&[sqe])[0].res);
-        }
-        // These wait as the first ones do.
-        let nop = sqe(IORING_OP_NOP, 3);
-        let done = Cqe { user_data: 3, res: 0, flags: 0 };
-        for sqe in [Sqe { off: 0, ..of(&own, &mut second) }, Sqe { off: 5, ..of(&reading, &mut second) }] {
-            ring.push(sqe);
-            ring.push(nop);
-            assert_eq!(ring.enter(2, 1), 2);
-            assert_eq!(ring.reap_all(), [done]);
-        }
-        peer.write_all(&[1; 16]).unwrap();
-        writing.write_all(&[1; 16]).unwrap();
-        event.write_all(&1u64.to_ne_bytes()).unwrap();
-        let mut woken: Vec<_> = ring.collect(5).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-        woken.sort_unstable();
-        let _ = own.flush();
-        (all, woken)
-    });
+#[both(32, 0)]
+fn transfers_that_an_idle_file_refuses(mut ring: Ring) -> impl Answer {
+    let (mut first, mut second) = ([0u8; 8], [0u8; 8]);
+    let mut all = Vec::new();
+    let (mut own, mut peer) = UnixStream::pair().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (reading, mut writing) = std::io::pipe().unwrap();
+    // SAFETY: a new descriptor.
+    let mut event = unsafe { File::from_raw_fd(libc::eventfd(0, 0)) };
+    let read = |file: &dyn AsRawFd, buffer: &mut [u8; 8]| Sqe {
+        fd: file.as_raw_fd(),
+        addr: buffer.as_mut_ptr() as u64,
+        len: 8,
+        off: u64::MAX,
+        ..sqe(IORING_OP_READ, 1)
+    };
+    let accept = Sqe { fd: listener.as_raw_fd(), ..sqe(IORING_OP_ACCEPT, 1) };
+    let waiting = [read(&own, &mut first), read(&reading, &mut first), read(&event, &mut first), accept];
+    for sqe in waiting {
+        ring.push(sqe);
+    }
+    assert_eq!(ring.enter(4, 0), 4);
+    assert_eq!(ring.reap_all(), []);
+    let of = |file: &dyn AsRawFd, second: &mut [u8; 8]| Sqe { user_data: 2, ..read(file, second) };
+    let refused = [
+        Sqe { off: 5, ..of(&own, &mut second) },
+        Sqe { off: 5, len: 4, ..of(&own, &mut second) },
+        of(&listener, &mut second),
+        Sqe { off: 0, ..of(&listener, &mut second) },
+        Sqe { opcode: IORING_OP_WRITE as u8, ..of(&reading, &mut second) },
+        Sqe { len: 4, ..of(&event, &mut second) },
+        Sqe { len: 7, off: 0, ..of(&event, &mut second) },
+    ];
+    // What is known of a file counts where the call waits.
+    for sqe in refused {
+        all.push(ring.run(&[sqe])[0].res);
+    }
+    // These wait as the first ones do.
+    let nop = sqe(IORING_OP_NOP, 3);
+    let done = Cqe { user_data: 3, res: 0, flags: 0 };
+    for sqe in [Sqe { off: 0, ..of(&own, &mut second) }, Sqe { off: 5, ..of(&reading, &mut second) }] {
+        ring.push(sqe);
+        ring.push(nop);
+        assert_eq!(ring.enter(2, 1), 2);
+        assert_eq!(ring.reap_all(), [done]);
+    }
+    peer.write_all(&[1; 16]).unwrap();
+    writing.write_all(&[1; 16]).unwrap();
+    event.write_all(&1u64.to_ne_bytes()).unwrap();
+    let mut woken: Vec<_> = ring.collect(5).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+    woken.sort_unstable();
+    let _ = own.flush();
+    (all, woken)
 }

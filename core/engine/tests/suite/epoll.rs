@@ -47,120 +47,110 @@ fn ready(epoll: &OwnedFd) -> Vec<(u32, u64)> {
     events[..count as usize].iter().map(|event| (event.events, event.u64)).collect()
 }
 
-#[test]
-fn interest_is_added_changed_and_removed() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (set, source) = (epoll(), eventfd());
-        let (set_fd, fd) = (set.as_raw_fd(), source.as_raw_fd());
-        signal(&source);
-        let mut seen = Vec::new();
+#[both(8, 0)]
+fn interest_is_added_changed_and_removed(mut ring: Ring) -> impl Answer {
+    let (set, source) = (epoll(), eventfd());
+    let (set_fd, fd) = (set.as_raw_fd(), source.as_raw_fd());
+    signal(&source);
+    let mut seen = Vec::new();
 
-        let mut event = libc::epoll_event { events: IN, u64: 7 };
-        ring.push(ctl(set_fd, libc::EPOLL_CTL_ADD, fd, Some(&event)));
-        ring.enter(1, 0);
-        // Read when submitted: the program may write over it at once.
-        event.u64 = 8;
-        seen.push((ring.reap_all()[0].res, ready(&set)));
-        seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_ADD, fd, Some(&event))])[0].res, ready(&set)));
-        seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_MOD, fd, Some(&event))])[0].res, ready(&set)));
-        seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_DEL, fd, None)])[0].res, ready(&set)));
-        seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_DEL, fd, None)])[0].res, ready(&set)));
-        assert_eq!(seen[0], (0, vec![(IN, 7)]));
-        assert_eq!(seen[2], (0, vec![(IN, 8)]));
-        assert_eq!(seen[3], (0, vec![]));
-        seen
-    });
+    let mut event = libc::epoll_event { events: IN, u64: 7 };
+    ring.push(ctl(set_fd, libc::EPOLL_CTL_ADD, fd, Some(&event)));
+    ring.enter(1, 0);
+    // Read when submitted: the program may write over it at once.
+    event.u64 = 8;
+    seen.push((ring.reap_all()[0].res, ready(&set)));
+    seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_ADD, fd, Some(&event))])[0].res, ready(&set)));
+    seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_MOD, fd, Some(&event))])[0].res, ready(&set)));
+    seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_DEL, fd, None)])[0].res, ready(&set)));
+    seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_DEL, fd, None)])[0].res, ready(&set)));
+    assert_eq!(seen[0], (0, vec![(IN, 7)]));
+    assert_eq!(seen[2], (0, vec![(IN, 8)]));
+    assert_eq!(seen[3], (0, vec![]));
+    seen
 }
 
-#[test]
-fn errors_of_epoll_ctl() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (set, source) = (epoll(), eventfd());
-        let (set_fd, fd) = (set.as_raw_fd(), source.as_raw_fd());
-        let event = libc::epoll_event { events: IN, u64: 7 };
-        let add = ctl(set_fd, libc::EPOLL_CTL_ADD, fd, Some(&event));
-        [
-            Sqe { buf_index: 1, ..add },
-            Sqe { file_index: 1, ..add },
-            Sqe { ioprio: 1, ..add },
-            Sqe { addr: 8, ..add },
-            Sqe { len: 9, ..add },
-            Sqe { fd: -1, ..add },
-            Sqe { fd, ..add },
-            Sqe { off: u64::from(u32::MAX), ..add },
-            Sqe { off: set_fd as u64, ..add },
-        ]
-        .map(|sqe| ring.run(&[sqe])[0].res)
-    });
+#[both(8, 0)]
+fn errors_of_epoll_ctl(mut ring: Ring) -> impl Answer {
+    let (set, source) = (epoll(), eventfd());
+    let (set_fd, fd) = (set.as_raw_fd(), source.as_raw_fd());
+    let event = libc::epoll_event { events: IN, u64: 7 };
+    let add = ctl(set_fd, libc::EPOLL_CTL_ADD, fd, Some(&event));
+    [
+        Sqe { buf_index: 1, ..add },
+        Sqe { file_index: 1, ..add },
+        Sqe { ioprio: 1, ..add },
+        Sqe { addr: 8, ..add },
+        Sqe { len: 9, ..add },
+        Sqe { fd: -1, ..add },
+        Sqe { fd, ..add },
+        Sqe { off: u64::from(u32::MAX), ..add },
+        Sqe { off: set_fd as u64, ..add },
+    ]
+    .map(|sqe| ring.run(&[sqe])[0].res)
 }
 
-#[test]
-fn waits_for_events() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (set, source) = (epoll(), eventfd());
-        let event = libc::epoll_event { events: IN, u64: 7 };
-        ring.run(&[ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, source.as_raw_fd(), Some(&event))]);
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
-        let request = wait(set.as_raw_fd(), &mut events, 2);
-        // Kernels before 6.15 do not have it.
-        if engine == Engine::Kernel && ring.run(&[Sqe { fd: -1, ..request }])[0].res == -libc::EINVAL {
-            return;
-        }
-        assert_eq!(ring.run(&[Sqe { off: 1, ..request }])[0].res, -libc::EINVAL);
-        assert_eq!(ring.run(&[Sqe { len: 0, ..request }])[0].res, -libc::EINVAL);
-        for round in 0..3 {
-            ring.push(request);
-            assert_eq!(ring.enter(1, 0), 1);
-            assert_eq!(ring.reap_all(), [], "nothing is ready");
-            signal(&source);
-            ring.enter(0, 1);
-            let cqes = ring.reap_all();
-            assert_eq!(cqes, [Cqe { user_data: 2, res: 1, flags: 0 }], "round {round}");
-            let (what, data) = (events[0].events, events[0].u64);
-            assert_eq!((what, data), (IN, 7));
-            // Still ready: a wait completes at once.
-            assert_eq!(ring.run(&[request])[0].res, 1);
-            // SAFETY: writes eight bytes of ours.
-            assert_eq!(unsafe { libc::read(source.as_raw_fd(), [0_u64].as_mut_ptr().cast(), 8) }, 8);
-        }
-        // Not an epoll instance, no memory.
-        assert_eq!(ring.run(&[Sqe { fd: source.as_raw_fd(), ..request }])[0].res, -libc::EINVAL);
+#[both]
+fn waits_for_events(engine: Engine) {
+    let mut ring = Ring::new(engine, 8, 0);
+    let (set, source) = (epoll(), eventfd());
+    let event = libc::epoll_event { events: IN, u64: 7 };
+    ring.run(&[ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, source.as_raw_fd(), Some(&event))]);
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
+    let request = wait(set.as_raw_fd(), &mut events, 2);
+    // Kernels before 6.15 do not have it.
+    if engine == Engine::Kernel && ring.run(&[Sqe { fd: -1, ..request }])[0].res == -libc::EINVAL {
+        return;
+    }
+    assert_eq!(ring.run(&[Sqe { off: 1, ..request }])[0].res, -libc::EINVAL);
+    assert_eq!(ring.run(&[Sqe { len: 0, ..request }])[0].res, -libc::EINVAL);
+    for round in 0..3 {
+        ring.push(request);
+        assert_eq!(ring.enter(1, 0), 1);
+        assert_eq!(ring.reap_all(), [], "nothing is ready");
         signal(&source);
-        assert_eq!(ring.run(&[Sqe { addr: 8, ..request }])[0].res, -libc::EFAULT);
-    });
+        ring.enter(0, 1);
+        let cqes = ring.reap_all();
+        assert_eq!(cqes, [Cqe { user_data: 2, res: 1, flags: 0 }], "round {round}");
+        let (what, data) = (events[0].events, events[0].u64);
+        assert_eq!((what, data), (IN, 7));
+        // Still ready: a wait completes at once.
+        assert_eq!(ring.run(&[request])[0].res, 1);
+        // SAFETY: writes eight bytes of ours.
+        assert_eq!(unsafe { libc::read(source.as_raw_fd(), [0_u64].as_mut_ptr().cast(), 8) }, 8);
+    }
+    // Not an epoll instance, no memory.
+    assert_eq!(ring.run(&[Sqe { fd: source.as_raw_fd(), ..request }])[0].res, -libc::EINVAL);
+    signal(&source);
+    assert_eq!(ring.run(&[Sqe { addr: 8, ..request }])[0].res, -libc::EFAULT);
 }
 
 /// A ring is ready while there are completions, and told to be so only then.
-#[test]
-fn a_ring_is_put_into_an_epoll_instance() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut other = Ring::new(engine, 8, 0);
-        let set = epoll();
-        let look = || {
-            if engine == Engine::User {
-                anyring_engine::frontend::before_epoll_wait();
-            }
-            ready(&set)
-        };
-        let mut seen = Vec::new();
-        let event = libc::epoll_event { events: IN, u64: 7 };
-        let own = libc::epoll_event { events: IN, u64: 8 };
-        let (set_fd, fd, own_fd) = (set.as_raw_fd(), other.fd, ring.fd);
-        seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_ADD, fd, Some(&event))])[0].res, look()));
-        seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_ADD, fd, Some(&event))])[0].res, look()));
-        other.push(sqe(IORING_OP_NOP, 1));
-        seen.push((other.enter(1, 0), look()));
-        seen.push((other.reap_all()[0].res, look()));
-        other.push(sqe(IORING_OP_NOP, 1));
-        assert_eq!(other.enter(1, 0), 1);
-        seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_DEL, fd, None)])[0].res, look()));
-        seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_ADD, own_fd, Some(&own))])[0].res, look()));
-        seen
-    });
+#[both]
+fn a_ring_is_put_into_an_epoll_instance(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 8, 0);
+    let mut other = Ring::new(engine, 8, 0);
+    let set = epoll();
+    let look = || {
+        if engine == Engine::User {
+            anyring_engine::frontend::before_epoll_wait();
+        }
+        ready(&set)
+    };
+    let mut seen = Vec::new();
+    let event = libc::epoll_event { events: IN, u64: 7 };
+    let own = libc::epoll_event { events: IN, u64: 8 };
+    let (set_fd, fd, own_fd) = (set.as_raw_fd(), other.fd, ring.fd);
+    seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_ADD, fd, Some(&event))])[0].res, look()));
+    seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_ADD, fd, Some(&event))])[0].res, look()));
+    other.push(sqe(IORING_OP_NOP, 1));
+    seen.push((other.enter(1, 0), look()));
+    seen.push((other.reap_all()[0].res, look()));
+    other.push(sqe(IORING_OP_NOP, 1));
+    assert_eq!(other.enter(1, 0), 1);
+    seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_DEL, fd, None)])[0].res, look()));
+    seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_ADD, own_fd, Some(&own))])[0].res, look()));
+    seen
 }
 
 /// However many rings there are, by whatever name the instance goes, and whoever waits: a ring whose completions were taken

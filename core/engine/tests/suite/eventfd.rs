@@ -35,162 +35,148 @@ fn await_signal(event: &OwnedFd) {
     assert_eq!(unsafe { libc::poll(&mut entry, 1, -1) }, 1);
 }
 
-#[test]
-fn registering() {
-    both(|engine| {
-        let ring = Ring::new(engine, 4, 0);
-        let (event, other) = (eventfd(), eventfd());
-        let file = std::fs::File::open("/dev/null").unwrap();
-        let none = std::ptr::null();
-        let fd = event.as_raw_fd();
-        [
-            ring.register(IORING_UNREGISTER_EVENTFD, none, 0),
-            register_fd(&ring, IORING_REGISTER_EVENTFD, -1),
-            register_fd(&ring, IORING_REGISTER_EVENTFD, file.as_raw_fd()),
-            ring.register(IORING_REGISTER_EVENTFD, (&raw const fd).cast(), 2),
-            ring.register(IORING_REGISTER_EVENTFD, 8 as *const _, 1),
-            register_fd(&ring, IORING_REGISTER_EVENTFD, fd),
-            register_fd(&ring, IORING_REGISTER_EVENTFD_ASYNC, other.as_raw_fd()),
-            ring.register(IORING_UNREGISTER_EVENTFD, none, 1),
-            ring.register(IORING_UNREGISTER_EVENTFD, none, 0),
-            register_fd(&ring, IORING_REGISTER_EVENTFD_ASYNC, other.as_raw_fd()),
-        ]
-    });
+#[both(4, 0)]
+fn registering(ring: Ring) -> impl Answer {
+    let (event, other) = (eventfd(), eventfd());
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let none = std::ptr::null();
+    let fd = event.as_raw_fd();
+    [
+        ring.register(IORING_UNREGISTER_EVENTFD, none, 0),
+        register_fd(&ring, IORING_REGISTER_EVENTFD, -1),
+        register_fd(&ring, IORING_REGISTER_EVENTFD, file.as_raw_fd()),
+        ring.register(IORING_REGISTER_EVENTFD, (&raw const fd).cast(), 2),
+        ring.register(IORING_REGISTER_EVENTFD, 8 as *const _, 1),
+        register_fd(&ring, IORING_REGISTER_EVENTFD, fd),
+        register_fd(&ring, IORING_REGISTER_EVENTFD_ASYNC, other.as_raw_fd()),
+        ring.register(IORING_UNREGISTER_EVENTFD, none, 1),
+        ring.register(IORING_UNREGISTER_EVENTFD, none, 0),
+        register_fd(&ring, IORING_REGISTER_EVENTFD_ASYNC, other.as_raw_fd()),
+    ]
 }
 
-#[test]
-fn signalled_per_batch_and_seen_when_enter_returns() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn signalled_per_batch_and_seen_when_enter_returns(mut ring: Ring) -> impl Answer {
+    let event = eventfd();
+    register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
+    let nops = |n: u64| (0..n).map(|i| sqe(IORING_OP_NOP, i)).collect::<Vec<_>>();
+    let mut counts = Vec::new();
+    for n in [1, 3] {
+        for nop in nops(n) {
+            ring.push(nop);
+        }
+        ring.enter(n as u32, 0);
+        counts.push(take(&event));
+        ring.reap_all();
+    }
+    ring.word(ring.params.cq_off.flags)
+        .store(IORING_CQ_EVENTFD_DISABLED, std::sync::atomic::Ordering::Relaxed);
+    ring.run(&nops(2));
+    counts.push(take(&event));
+    ring.word(ring.params.cq_off.flags).store(0, std::sync::atomic::Ordering::Relaxed);
+    ring.register(IORING_UNREGISTER_EVENTFD, std::ptr::null(), 0);
+    ring.run(&nops(2));
+    counts.push(take(&event));
+    register_fd(&ring, IORING_REGISTER_EVENTFD_ASYNC, event.as_raw_fd());
+    ring.run(&nops(2));
+    counts.push(take(&event));
+    counts
+}
+
+#[both]
+fn signalled_while_nobody_is_inside(engine: Engine) {
+    for flags in [0, DEFER, DEFER | IORING_SETUP_TASKRUN_FLAG] {
+        let mut ring = Ring::new(engine, 8, flags);
+        let (event, trigger) = (eventfd(), eventfd());
+        register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
+        let poll = sqe(IORING_OP_POLL_ADD, 1);
+        ring.push(Sqe { fd: trigger.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll });
+        ring.enter(1, 0);
+        assert_eq!(take(&event), 0);
+        let one = 1u64;
+        // SAFETY: reads eight bytes of ours.
+        unsafe { libc::write(trigger.as_raw_fd(), (&raw const one).cast(), 8) };
+        await_signal(&event);
+        if flags & IORING_SETUP_DEFER_TASKRUN != 0 {
+            assert_eq!(ring.reap(), None, "nothing is visible before enter fetches it");
+            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        }
+        assert_eq!(ring.reap().map(|cqe| cqe.res), Some(libc::POLLIN as i32));
+    }
+}
+
+#[both]
+fn signalled_for_a_timeout(engine: Engine) {
+    for flags in [0, DEFER] {
+        let mut ring = Ring::new(engine, 8, flags);
         let event = eventfd();
         register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
-        let nops = |n: u64| (0..n).map(|i| sqe(IORING_OP_NOP, i)).collect::<Vec<_>>();
-        let mut counts = Vec::new();
-        for n in [1, 3] {
-            for nop in nops(n) {
-                ring.push(nop);
-            }
-            ring.enter(n as u32, 0);
-            counts.push(take(&event));
-            ring.reap_all();
-        }
-        ring.word(ring.params.cq_off.flags)
-            .store(IORING_CQ_EVENTFD_DISABLED, std::sync::atomic::Ordering::Relaxed);
-        ring.run(&nops(2));
-        counts.push(take(&event));
-        ring.word(ring.params.cq_off.flags).store(0, std::sync::atomic::Ordering::Relaxed);
-        ring.register(IORING_UNREGISTER_EVENTFD, std::ptr::null(), 0);
-        ring.run(&nops(2));
-        counts.push(take(&event));
-        register_fd(&ring, IORING_REGISTER_EVENTFD_ASYNC, event.as_raw_fd());
-        ring.run(&nops(2));
-        counts.push(take(&event));
-        counts
-    });
-}
-
-#[test]
-fn signalled_while_nobody_is_inside() {
-    both(|engine| {
-        for flags in [0, DEFER, DEFER | IORING_SETUP_TASKRUN_FLAG] {
-            let mut ring = Ring::new(engine, 8, flags);
-            let (event, trigger) = (eventfd(), eventfd());
-            register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
-            let poll = sqe(IORING_OP_POLL_ADD, 1);
-            ring.push(Sqe { fd: trigger.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll });
-            ring.enter(1, 0);
-            assert_eq!(take(&event), 0);
-            let one = 1u64;
-            // SAFETY: reads eight bytes of ours.
-            unsafe { libc::write(trigger.as_raw_fd(), (&raw const one).cast(), 8) };
-            await_signal(&event);
-            if flags & IORING_SETUP_DEFER_TASKRUN != 0 {
-                assert_eq!(ring.reap(), None, "nothing is visible before enter fetches it");
-                ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-            }
-            assert_eq!(ring.reap().map(|cqe| cqe.res), Some(libc::POLLIN as i32));
-        }
-    });
-}
-
-#[test]
-fn signalled_for_a_timeout() {
-    both(|engine| {
-        for flags in [0, DEFER] {
-            let mut ring = Ring::new(engine, 8, flags);
-            let event = eventfd();
-            register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
-            let time = [0i64, 1_000_000];
-            ring.push(Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
-            ring.enter(1, 0);
-            await_signal(&event);
-            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-            assert_eq!(ring.reap().map(|cqe| cqe.res), Some(-libc::ETIME));
-        }
-    });
+        let time = [0i64, 1_000_000];
+        ring.push(Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
+        ring.enter(1, 0);
+        await_signal(&event);
+        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        assert_eq!(ring.reap().map(|cqe| cqe.res), Some(-libc::ETIME));
+    }
 }
 
 /// What signalled before, and was fetched, must not keep a timeout from signalling.
-#[test]
-fn signalled_for_a_timeout_behind_something_else() {
-    both(|engine| {
-        // The reactor has gone back to sleep in some of these rounds, at least, before the program comes.
-        for _ in 0..20 {
-            let mut ring = Ring::new(engine, 8, DEFER);
-            let (event, trigger) = (eventfd(), eventfd());
-            register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
-            let time = [0i64, 20_000_000];
-            ring.push(Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
-            let poll = sqe(IORING_OP_POLL_ADD, 2);
-            ring.push(Sqe { fd: trigger.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll });
-            assert_eq!(ring.enter(2, 0), 2);
-            let one = 1u64;
-            // SAFETY: reads eight bytes of ours.
-            unsafe { libc::write(trigger.as_raw_fd(), (&raw const one).cast(), 8) };
-            await_signal(&event);
-            std::thread::yield_now();
-            take(&event);
-            let mut seen = Vec::new();
-            while seen.len() < 2 {
-                ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-                seen.extend(ring.reap_all().iter().map(|cqe| cqe.user_data));
-                if seen.len() < 2 {
-                    await_signal(&event);
-                    take(&event);
-                }
+#[both]
+fn signalled_for_a_timeout_behind_something_else(engine: Engine) {
+    // The reactor has gone back to sleep in some of these rounds, at least, before the program comes.
+    for _ in 0..20 {
+        let mut ring = Ring::new(engine, 8, DEFER);
+        let (event, trigger) = (eventfd(), eventfd());
+        register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
+        let time = [0i64, 20_000_000];
+        ring.push(Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
+        let poll = sqe(IORING_OP_POLL_ADD, 2);
+        ring.push(Sqe { fd: trigger.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll });
+        assert_eq!(ring.enter(2, 0), 2);
+        let one = 1u64;
+        // SAFETY: reads eight bytes of ours.
+        unsafe { libc::write(trigger.as_raw_fd(), (&raw const one).cast(), 8) };
+        await_signal(&event);
+        std::thread::yield_now();
+        take(&event);
+        let mut seen = Vec::new();
+        while seen.len() < 2 {
+            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+            seen.extend(ring.reap_all().iter().map(|cqe| cqe.user_data));
+            if seen.len() < 2 {
+                await_signal(&event);
+                take(&event);
             }
-            // Under load the timeout may be the first.
-            seen.sort_unstable();
-            assert_eq!(seen, [1, 2]);
         }
-    });
+        // Under load the timeout may be the first.
+        seen.sort_unstable();
+        assert_eq!(seen, [1, 2]);
+    }
 }
 
 /// A cancellation from outside the ring is told, too: only the ring's thread can post what was cancelled.
-#[test]
-fn signalled_for_a_cancellation() {
-    both(|engine| {
-        // The longer the ring is left alone before, the surer is that the reactor sleeps for good.
-        for left_alone_ms in [0, 2, 5, 10, 20] {
-            let mut ring = Ring::new(engine, 8, DEFER);
-            let (event, trigger) = (eventfd(), eventfd());
-            register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
-            let poll = sqe(IORING_OP_POLL_ADD, 7);
-            ring.push(Sqe { fd: trigger.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll });
-            assert_eq!(ring.enter(1, 0), 1);
-            std::thread::sleep(std::time::Duration::from_millis(left_alone_ms));
-            // SAFETY: integers only.
-            let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
-            argument.addr = 7;
-            argument.timeout.tv_sec = -1;
-            argument.timeout.tv_nsec = -1;
-            let address = (&raw const argument).cast();
-            assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, address, 1), 0);
-            await_signal(&event);
-            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-            assert_eq!(ring.reap().map(|cqe| cqe.res), Some(-libc::ECANCELED));
-        }
-    });
+#[both]
+fn signalled_for_a_cancellation(engine: Engine) {
+    // The longer the ring is left alone before, the surer is that the reactor sleeps for good.
+    for left_alone_ms in [0, 2, 5, 10, 20] {
+        let mut ring = Ring::new(engine, 8, DEFER);
+        let (event, trigger) = (eventfd(), eventfd());
+        register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
+        let poll = sqe(IORING_OP_POLL_ADD, 7);
+        ring.push(Sqe { fd: trigger.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll });
+        assert_eq!(ring.enter(1, 0), 1);
+        std::thread::sleep(std::time::Duration::from_millis(left_alone_ms));
+        // SAFETY: integers only.
+        let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+        argument.addr = 7;
+        argument.timeout.tv_sec = -1;
+        argument.timeout.tv_nsec = -1;
+        let address = (&raw const argument).cast();
+        assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, address, 1), 0);
+        await_signal(&event);
+        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        assert_eq!(ring.reap().map(|cqe| cqe.res), Some(-libc::ECANCELED));
+    }
 }
 
 /// The kernel signals once more for the read itself, but after a grace period: only ours is predictable.

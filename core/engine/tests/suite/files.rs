@@ -106,54 +106,49 @@ fn attempt(ring: &mut Ring, sqe: Sqe) -> (i32, i32) {
     (cqes[0].res, cqes[1].res)
 }
 
-#[test]
-fn idle_files() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
-        let mut results = Vec::new();
-        let mut buffer = [1u64; 16];
-        for (name, opcode, (file, _held)) in idle() {
-            let fd = file.as_raw_fd();
-            let events = if opcode == IORING_OP_READ { libc::POLLIN } else { libc::POLLOUT };
-            for known in [false, true] {
-                if known {
-                    // From here on the engine knows that it is not ready.
-                    let poll = Sqe { fd, op_flags: events as u32, ..sqe(IORING_OP_POLL_ADD, 1) };
-                    results.push((Case(format!("{name} poll")), vec![attempt(&mut ring, poll)]));
-                }
-                for len in [0, 4, 8, 64, 128] {
-                    for off in [0, 5, u64::MAX] {
-                        let by_flags = [0, NOWAIT, DSYNC, DONTCACHE, ATOMIC].map(|op_flags| {
-                            let addr = buffer.as_mut_ptr() as u64;
-                            attempt(&mut ring, Sqe { fd, addr, len, off, op_flags, ..sqe(opcode, 1) })
-                        });
-                        let known = if known { "known " } else { "" };
-                        let case = format!("{known}{name} {len} at {}", off as i64);
-                        results.push((Case(case), by_flags.to_vec()));
-                    }
+#[both]
+fn idle_files(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
+    let mut results = Vec::new();
+    let mut buffer = [1u64; 16];
+    for (name, opcode, (file, _held)) in idle() {
+        let fd = file.as_raw_fd();
+        let events = if opcode == IORING_OP_READ { libc::POLLIN } else { libc::POLLOUT };
+        for known in [false, true] {
+            if known {
+                // From here on the engine knows that it is not ready.
+                let poll = Sqe { fd, op_flags: events as u32, ..sqe(IORING_OP_POLL_ADD, 1) };
+                results.push((Case(format!("{name} poll")), vec![attempt(&mut ring, poll)]));
+            }
+            for len in [0, 4, 8, 64, 128] {
+                for off in [0, 5, u64::MAX] {
+                    let by_flags = [0, NOWAIT, DSYNC, DONTCACHE, ATOMIC].map(|op_flags| {
+                        let addr = buffer.as_mut_ptr() as u64;
+                        attempt(&mut ring, Sqe { fd, addr, len, off, op_flags, ..sqe(opcode, 1) })
+                    });
+                    let known = if known { "known " } else { "" };
+                    let case = format!("{known}{name} {len} at {}", off as i64);
+                    results.push((Case(case), by_flags.to_vec()));
                 }
             }
         }
-        by_outcome(results)
-    });
+    }
+    by_outcome(results)
 }
 
-#[test]
-fn directories_are_not_read() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
-        let directory = File::open("/tmp").unwrap();
-        let mut buffer = [0u8; 64];
-        let mut results = Vec::new();
-        for flags in [0, ASYNC] {
-            for op_flags in [0, NOWAIT, DSYNC, DONTCACHE, NOWAIT | DSYNC, DSYNC | DONTCACHE] {
-                for off in [0, 5, u64::MAX] {
-                    let (fd, addr) = (directory.as_raw_fd(), buffer.as_mut_ptr() as u64);
-                    let read = Sqe { fd, addr, len: 64, off, op_flags, flags, ..sqe(IORING_OP_READ, 1) };
-                    results.push((flags, op_flags, off, ring.run(&[read])[0].res));
-                }
+#[both(8, IORING_SETUP_SUBMIT_ALL)]
+fn directories_are_not_read(mut ring: Ring) -> impl Answer {
+    let directory = File::open("/tmp").unwrap();
+    let mut buffer = [0u8; 64];
+    let mut results = Vec::new();
+    for flags in [0, ASYNC] {
+        for op_flags in [0, NOWAIT, DSYNC, DONTCACHE, NOWAIT | DSYNC, DSYNC | DONTCACHE] {
+            for off in [0, 5, u64::MAX] {
+                let (fd, addr) = (directory.as_raw_fd(), buffer.as_mut_ptr() as u64);
+                let read = Sqe { fd, addr, len: 64, off, op_flags, flags, ..sqe(IORING_OP_READ, 1) };
+                results.push((flags, op_flags, off, ring.run(&[read])[0].res));
             }
         }
-        results
-    });
+    }
+    results
 }

@@ -54,21 +54,19 @@ fn works(ring: &mut Ring) -> bool {
     cqes == [Cqe { user_data: 1, res: 0, flags: 0 }]
 }
 
-#[test]
-fn parent_and_child_go_on_after_a_fork() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        assert!(works(&mut ring));
-        let child = in_child(|| {
-            let mut own = Ring::new(engine, 8, 0);
-            let both = works(&mut own) && works(&mut ring);
-            // The child's end must not be the ring's.
-            own.reap_all().is_empty() && both
-        });
-        // The child's completions are in memory that both share, and it has reaped them.
-        let head = ring.word(ring.params.sq_off.head).load(std::sync::atomic::Ordering::Relaxed);
-        (child, head, in_child(|| true))
+#[both]
+fn parent_and_child_go_on_after_a_fork(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 8, 0);
+    assert!(works(&mut ring));
+    let child = in_child(|| {
+        let mut own = Ring::new(engine, 8, 0);
+        let both = works(&mut own) && works(&mut ring);
+        // The child's end must not be the ring's.
+        own.reap_all().is_empty() && both
     });
+    // The child's completions are in memory that both share, and it has reaped them.
+    let head = ring.word(ring.params.sq_off.head).load(std::sync::atomic::Ordering::Relaxed);
+    (child, head, in_child(|| true))
 }
 
 #[test]

@@ -152,61 +152,54 @@ fn each_blocking(name: &str, mut body: impl FnMut(&str, Sqe)) {
     body("CONNECT", full.connect(1));
 }
 
-#[test]
-fn cancellation_ends_it() {
-    both(|engine| {
-        each_blocking("cancelled", |name, sqe| {
-            let mut ring = Ring::new(engine, 4, 0);
-            submit_blocking(&mut ring, sqe);
-            // The kernel does not find a request now and then, which a thread has just begun with, and may end it all
-            // the same.
-            let (mut answers, mut ends) = (Vec::new(), Vec::new());
-            while ends.is_empty() && answers.iter().all(|&answer| answer == -libc::ENOENT) {
-                ring.push(cancel(2, 1));
-                assert_eq!(ring.enter(1, 1), 1);
-                for cqe in ring.reap_all() {
-                    if cqe.user_data == 1 { ends.push(cqe.res) } else { answers.push(cqe.res) }
-                }
+#[both]
+fn cancellation_ends_it(engine: Engine) {
+    each_blocking("cancelled", |name, sqe| {
+        let mut ring = Ring::new(engine, 4, 0);
+        submit_blocking(&mut ring, sqe);
+        // The kernel does not find a request now and then, which a thread has just begun with, and may end it all
+        // the same.
+        let (mut answers, mut ends) = (Vec::new(), Vec::new());
+        while ends.is_empty() && answers.iter().all(|&answer| answer == -libc::ENOENT) {
+            ring.push(cancel(2, 1));
+            assert_eq!(ring.enter(1, 1), 1);
+            for cqe in ring.reap_all() {
+                if cqe.user_data == 1 { ends.push(cqe.res) } else { answers.push(cqe.res) }
             }
-            if ends.is_empty() {
-                ends.push(ring.collect(1)[0].res);
-            }
-            assert!(interrupted(engine, ends[0]), "{engine:?} {name}: {ends:?}, {answers:?}");
-            assert!(
-                answers == [-libc::EALREADY] || engine == Engine::Kernel,
-                "{engine:?} {name}: {answers:?}"
-            );
-        });
+        }
+        if ends.is_empty() {
+            ends.push(ring.collect(1)[0].res);
+        }
+        assert!(interrupted(engine, ends[0]), "{engine:?} {name}: {ends:?}, {answers:?}");
+        assert!(answers == [-libc::EALREADY] || engine == Engine::Kernel, "{engine:?} {name}: {answers:?}");
     });
 }
 
-#[test]
-fn synchronous_cancellation_waits_for_the_end() {
-    both(|engine| {
-        each_blocking("cancelled-at-once", |name, sqe| {
-            let mut ring = Ring::new(engine, 4, 0);
-            submit_blocking(&mut ring, sqe);
-            // SAFETY: integers only.
-            let mut wanted: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
-            (wanted.addr, wanted.fd) = (1, -1);
-            (wanted.timeout.tv_sec, wanted.timeout.tv_nsec) = (20, 0);
-            let code = io_uring_register_op::IORING_REGISTER_SYNC_CANCEL;
-            let cancel = || ring.register(code, (&raw const wanted).cast(), 1);
-            let mut result = cancel();
-            // As above; and what is done for the ring meanwhile may end the wait.
-            while engine == Engine::Kernel && [-libc::ENOENT, -libc::EINTR].contains(&result) {
-                result = cancel();
-                if result == -libc::ENOENT {
-                    break;
-                }
+#[both]
+fn synchronous_cancellation_waits_for_the_end(engine: Engine) {
+    each_blocking("cancelled-at-once", |name, sqe| {
+        let mut ring = Ring::new(engine, 4, 0);
+        submit_blocking(&mut ring, sqe);
+        // SAFETY: integers only.
+        let mut wanted: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+        (wanted.addr, wanted.fd) = (1, -1);
+        (wanted.timeout.tv_sec, wanted.timeout.tv_nsec) = (20, 0);
+        let code = io_uring_register_op::IORING_REGISTER_SYNC_CANCEL;
+        let cancel = || ring.register(code, (&raw const wanted).cast(), 1);
+        let mut result = cancel();
+        // As above; and what is done for the ring meanwhile may end the wait.
+        while engine == Engine::Kernel && [-libc::ENOENT, -libc::EINTR].contains(&result) {
+            result = cancel();
+            if result == -libc::ENOENT {
+                break;
             }
-            assert!(
-                result == 0 || engine == Engine::Kernel && result == -libc::ENOENT,
-                "{engine:?} {name}: {result}"
-            );
-            let cqes = ring.collect(1);
-            assert!(interrupted(engine, cqes[0].res), "{engine:?} {name}: {cqes:?}");
-        });
+        }
+        assert!(
+            result == 0 || engine == Engine::Kernel && result == -libc::ENOENT,
+            "{engine:?} {name}: {result}"
+        );
+        let cqes = ring.collect(1);
+        assert!(interrupted(engine, cqes[0].res), "{engine:?} {name}: {cqes:?}");
     });
 }
 
@@ -250,19 +243,17 @@ fn link_timeout_ends_it() {
     });
 }
 
-#[test]
-fn end_of_the_ring_ends_it() {
-    both(|engine| {
-        let ((from, into), (_b, to)) = (pipe(), pipe());
-        let mut ring = Ring::new(engine, 4, 0);
-        submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
-        drop((from, ring));
-        until("nobody reads the pipe any more", || {
-            let mut entry = libc::pollfd { fd: into.as_raw_fd(), events: 0, revents: 0 };
-            // SAFETY: one entry.
-            unsafe { libc::poll(&mut entry, 1, 0) };
-            entry.revents & libc::POLLERR != 0
-        });
+#[both]
+fn end_of_the_ring_ends_it(engine: Engine) {
+    let ((from, into), (_b, to)) = (pipe(), pipe());
+    let mut ring = Ring::new(engine, 4, 0);
+    submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
+    drop((from, ring));
+    until("nobody reads the pipe any more", || {
+        let mut entry = libc::pollfd { fd: into.as_raw_fd(), events: 0, revents: 0 };
+        // SAFETY: one entry.
+        unsafe { libc::poll(&mut entry, 1, 0) };
+        entry.revents & libc::POLLERR != 0
     });
 }
 
@@ -285,44 +276,40 @@ fn whenever_it_comes() {
     }
 }
 
-#[test]
-fn others_are_left_alone() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let ((from, _a), (other, into), (_b, to)) = (pipe(), pipe(), pipe());
-        submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
-        submit_blocking(&mut ring, splice(3, other.as_raw_fd(), to.as_raw_fd()));
-        ring.push(cancel(2, 1));
-        assert_eq!(ring.enter(1, 0), 1);
-        ring.collect(2);
-        assert_eq!(blocked(), 1, "{engine:?}");
+#[both]
+fn others_are_left_alone(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 8, 0);
+    let ((from, _a), (other, into), (_b, to)) = (pipe(), pipe(), pipe());
+    submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
+    submit_blocking(&mut ring, splice(3, other.as_raw_fd(), to.as_raw_fd()));
+    ring.push(cancel(2, 1));
+    assert_eq!(ring.enter(1, 0), 1);
+    ring.collect(2);
+    assert_eq!(blocked(), 1, "{engine:?}");
+    // SAFETY: reads a byte.
+    assert_eq!(unsafe { libc::write(into.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+    let cqes = ring.collect(1);
+    (cqes[0].user_data, cqes[0].res)
+}
+
+#[both]
+fn those_of_other_rings_are_left_alone(engine: Engine) {
+    let mut rings = [(); 3].map(|()| Ring::new(engine, 8, 0));
+    let (pipes, (_b, to)) = ([(); 3].map(|()| pipe()), pipe());
+    for (ring, (from, _)) in rings.iter_mut().zip(&pipes) {
+        submit_blocking(ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
+    }
+    // Neither the first that began, nor the last.
+    rings[1].push(cancel(2, 1));
+    assert_eq!(rings[1].enter(1, 0), 1);
+    assert_eq!(rings[1].collect(2).len(), 2);
+    assert_eq!(blocked(), 2, "{engine:?}");
+    for (ring, (_, into)) in rings.iter_mut().zip(&pipes).step_by(2) {
         // SAFETY: reads a byte.
         assert_eq!(unsafe { libc::write(into.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
         let cqes = ring.collect(1);
-        (cqes[0].user_data, cqes[0].res)
-    });
-}
-
-#[test]
-fn those_of_other_rings_are_left_alone() {
-    both(|engine| {
-        let mut rings = [(); 3].map(|()| Ring::new(engine, 8, 0));
-        let (pipes, (_b, to)) = ([(); 3].map(|()| pipe()), pipe());
-        for (ring, (from, _)) in rings.iter_mut().zip(&pipes) {
-            submit_blocking(ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
-        }
-        // Neither the first that began, nor the last.
-        rings[1].push(cancel(2, 1));
-        assert_eq!(rings[1].enter(1, 0), 1);
-        assert_eq!(rings[1].collect(2).len(), 2);
-        assert_eq!(blocked(), 2, "{engine:?}");
-        for (ring, (_, into)) in rings.iter_mut().zip(&pipes).step_by(2) {
-            // SAFETY: reads a byte.
-            assert_eq!(unsafe { libc::write(into.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
-            let cqes = ring.collect(1);
-            assert_eq!((cqes[0].user_data, cqes[0].res), (1, 1), "{engine:?}");
-        }
-    });
+        assert_eq!((cqes[0].user_data, cqes[0].res), (1, 1), "{engine:?}");
+    }
 }
 
 /// What the program does for a signal; it is asked and changed as a C library does it.

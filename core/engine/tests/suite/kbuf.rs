@@ -71,205 +71,176 @@ fn head(ring: &Ring, group: u16) -> i32 {
     }
 }
 
-#[test]
-fn lists_are_filled_used_and_emptied() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut a, b) = UnixStream::pair().unwrap();
-        let mut memory = [0u8; 64];
-        let mut all = vec![run(&mut ring, provide(7, 3, &mut memory, 4))];
-        a.write_all(b"first").unwrap();
-        all.push(run(&mut ring, recv(1, &b, 7)));
-        a.write_all(b"second, and longer than one buffer").unwrap();
-        all.push(run(&mut ring, recv(2, &b, 7)));
-        all.push(run(&mut ring, Sqe { len: 5, ..recv(3, &b, 7) }));
-        all.push(run(&mut ring, remove(7, 9)));
-        all.push(run(&mut ring, recv(4, &b, 7)));
-        all.push(run(&mut ring, remove(7, 9)));
-        all.push(run(&mut ring, remove(8, 9)));
-        (all, memory)
-    });
+#[both(8, 0)]
+fn lists_are_filled_used_and_emptied(mut ring: Ring) -> impl Answer {
+    let (mut a, b) = UnixStream::pair().unwrap();
+    let mut memory = [0u8; 64];
+    let mut all = vec![run(&mut ring, provide(7, 3, &mut memory, 4))];
+    a.write_all(b"first").unwrap();
+    all.push(run(&mut ring, recv(1, &b, 7)));
+    a.write_all(b"second, and longer than one buffer").unwrap();
+    all.push(run(&mut ring, recv(2, &b, 7)));
+    all.push(run(&mut ring, Sqe { len: 5, ..recv(3, &b, 7) }));
+    all.push(run(&mut ring, remove(7, 9)));
+    all.push(run(&mut ring, recv(4, &b, 7)));
+    all.push(run(&mut ring, remove(7, 9)));
+    all.push(run(&mut ring, remove(8, 9)));
+    (all, memory)
 }
 
-#[test]
-fn errors_of_lists() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-        let mut memory = [0u8; 64];
-        let good = provide(1, 0, &mut memory, 4);
-        ring.run(&[
-            Sqe { op_flags: 1, ..good },
-            Sqe { file_index: 1, ..good },
-            Sqe { fd: 0, ..good },
-            Sqe { fd: 65537, ..good },
-            Sqe { fd: -1, ..good },
-            Sqe { len: 0, ..good },
-            Sqe { addr: u64::MAX - 3, ..good },
-            Sqe { addr: 1 << 63, ..good },
-            Sqe { off: 65536, ..good },
-            Sqe { off: 65534, ..good },
-            Sqe { addr: 1, ..remove(1, 1) },
-            remove(1, 0),
-            remove(1, 65537),
-        ])
-    });
+#[both(16, IORING_SETUP_SUBMIT_ALL)]
+fn errors_of_lists(mut ring: Ring) -> impl Answer {
+    let mut memory = [0u8; 64];
+    let good = provide(1, 0, &mut memory, 4);
+    ring.run(&[
+        Sqe { op_flags: 1, ..good },
+        Sqe { file_index: 1, ..good },
+        Sqe { fd: 0, ..good },
+        Sqe { fd: 65537, ..good },
+        Sqe { fd: -1, ..good },
+        Sqe { len: 0, ..good },
+        Sqe { addr: u64::MAX - 3, ..good },
+        Sqe { addr: 1 << 63, ..good },
+        Sqe { off: 65536, ..good },
+        Sqe { off: 65534, ..good },
+        Sqe { addr: 1, ..remove(1, 1) },
+        remove(1, 0),
+        remove(1, 65537),
+    ])
 }
 
-#[test]
-fn a_waiting_receive_holds_no_buffer() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let ((mut a, b), (mut c, d)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
-        let mut memory = [0u8; 16];
-        let provided = run(&mut ring, provide(0, 0, &mut memory, 1));
-        submit(&mut ring, recv(1, &b, 0));
-        submit(&mut ring, recv(2, &d, 0));
-        c.write_all(b"x").unwrap();
-        let first = wait(&mut ring);
-        a.write_all(b"y").unwrap();
-        let second = wait(&mut ring);
-        // And one that finds none fails at once.
-        let third = run(&mut ring, recv(3, &b, 0));
-        (provided, first, second, third)
-    });
+#[both(8, 0)]
+fn a_waiting_receive_holds_no_buffer(mut ring: Ring) -> impl Answer {
+    let ((mut a, b), (mut c, d)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+    let mut memory = [0u8; 16];
+    let provided = run(&mut ring, provide(0, 0, &mut memory, 1));
+    submit(&mut ring, recv(1, &b, 0));
+    submit(&mut ring, recv(2, &d, 0));
+    c.write_all(b"x").unwrap();
+    let first = wait(&mut ring);
+    a.write_all(b"y").unwrap();
+    let second = wait(&mut ring);
+    // And one that finds none fails at once.
+    let third = run(&mut ring, recv(3, &b, 0));
+    (provided, first, second, third)
 }
 
-#[test]
-fn an_end_or_an_error_uses_no_buffer() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, b) = UnixStream::pair().unwrap();
-        let mut memory = [0u8; 16];
-        run(&mut ring, provide(0, 9, &mut memory, 1));
-        drop(a);
-        let ended = run(&mut ring, recv(1, &b, 0));
-        let failed = run(&mut ring, Sqe { fd: 9999, ..recv(2, &b, 0) });
-        let left = run(&mut ring, remove(0, 5));
-        (ended, failed, left)
-    });
+#[both(8, 0)]
+fn an_end_or_an_error_uses_no_buffer(mut ring: Ring) -> impl Answer {
+    let (a, b) = UnixStream::pair().unwrap();
+    let mut memory = [0u8; 16];
+    run(&mut ring, provide(0, 9, &mut memory, 1));
+    drop(a);
+    let ended = run(&mut ring, recv(1, &b, 0));
+    let failed = run(&mut ring, Sqe { fd: 9999, ..recv(2, &b, 0) });
+    let left = run(&mut ring, remove(0, 5));
+    (ended, failed, left)
 }
 
-#[test]
-fn rings_give_their_buffers_in_order() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut a, b) = UnixStream::pair().unwrap();
-        let mut memory = [0u8; 64];
-        let mut buffers = Buffers::map(4, -1, 0);
-        let mut all = vec![buffers.register(&ring, 5, 0), head(&ring, 5)];
-        let mut cqes = Vec::new();
-        for round in 0..9u16 {
-            let id = round * 1000;
-            let place = usize::from(round % 4) * 16;
-            buffers.add(id, &mut memory[place..place + 16]);
-            a.write_all(&[round as u8; 3]).unwrap();
-            cqes.push(run(&mut ring, recv(1, &b, 5)));
-            assert_eq!(memory[place], round as u8);
-            all.push(head(&ring, 5));
-        }
-        cqes.push(run(&mut ring, recv(2, &b, 5)));
-        all.extend([unregister(&ring, 5), unregister(&ring, 5), head(&ring, 5)]);
-        buffers.unmap();
-        (all, cqes)
-    });
+#[both(8, 0)]
+fn rings_give_their_buffers_in_order(mut ring: Ring) -> impl Answer {
+    let (mut a, b) = UnixStream::pair().unwrap();
+    let mut memory = [0u8; 64];
+    let mut buffers = Buffers::map(4, -1, 0);
+    let mut all = vec![buffers.register(&ring, 5, 0), head(&ring, 5)];
+    let mut cqes = Vec::new();
+    for round in 0..9u16 {
+        let id = round * 1000;
+        let place = usize::from(round % 4) * 16;
+        buffers.add(id, &mut memory[place..place + 16]);
+        a.write_all(&[round as u8; 3]).unwrap();
+        cqes.push(run(&mut ring, recv(1, &b, 5)));
+        assert_eq!(memory[place], round as u8);
+        all.push(head(&ring, 5));
+    }
+    cqes.push(run(&mut ring, recv(2, &b, 5)));
+    all.extend([unregister(&ring, 5), unregister(&ring, 5), head(&ring, 5)]);
+    buffers.unmap();
+    (all, cqes)
 }
 
-#[test]
-fn errors_of_rings() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut memory = [0u8; 16];
-        let buffers = Buffers::map(4, -1, 0);
-        let good = io_uring_buf_reg {
-            ring_addr: buffers.ring as u64,
-            ring_entries: 4,
-            bgid: 1,
-            flags: 0,
+#[both(8, 0)]
+fn errors_of_rings(mut ring: Ring) -> impl Answer {
+    let mut memory = [0u8; 16];
+    let buffers = Buffers::map(4, -1, 0);
+    let good =
+        io_uring_buf_reg { ring_addr: buffers.ring as u64, ring_entries: 4, bgid: 1, flags: 0, resv: [0; 3] };
+    let tries = [
+        io_uring_buf_reg { ring_addr: 0, ..good },
+        io_uring_buf_reg { ring_addr: good.ring_addr + 8, ..good },
+        io_uring_buf_reg { ring_addr: 4096, ..good },
+        io_uring_buf_reg { ring_entries: 3, ..good },
+        io_uring_buf_reg { ring_entries: 0, ..good },
+        io_uring_buf_reg { ring_entries: 65536, ..good },
+        io_uring_buf_reg { flags: 1 << 9, ..good },
+        io_uring_buf_reg { resv: [0, 0, 1], ..good },
+        good,
+        good,
+    ];
+    let mut all: Vec<i32> = tries
+        .iter()
+        .map(|request| ring.register(IORING_REGISTER_PBUF_RING, std::ptr::from_ref(request).cast(), 1))
+        .collect();
+    all.push(ring.register(IORING_REGISTER_PBUF_RING, (&raw const good).cast(), 2));
+    all.push(ring.register(IORING_REGISTER_PBUF_RING, std::ptr::null(), 1));
+    all.push(ring.register(IORING_REGISTER_PBUF_RING, 8 as *const _, 1));
+    all.push(run(&mut ring, provide(1, 0, &mut memory, 1)).res);
+    all.push(run(&mut ring, remove(1, 1)).res);
+    all.push(run(&mut ring, provide(2, 0, &mut memory, 1)).res);
+    let on_list = io_uring_buf_reg { bgid: 2, ..good };
+    all.push(ring.register(IORING_REGISTER_PBUF_RING, (&raw const on_list).cast(), 1));
+    all.extend([unregister(&ring, 2), head(&ring, 2), run(&mut ring, remove(2, 1)).res]);
+    // An emptied list may become a ring.
+    all.push(ring.register(IORING_REGISTER_PBUF_RING, (&raw const on_list).cast(), 1));
+    all
+}
+
+#[both(8, 0)]
+fn rings_in_the_rings_own_memory(mut ring: Ring) -> impl Answer {
+    let (mut a, b) = UnixStream::pair().unwrap();
+    let mut memory = [0u8; 32];
+    let mut cqes = Vec::new();
+    for group in [0u16, 3, 0] {
+        let request = io_uring_buf_reg {
+            ring_addr: 0,
+            ring_entries: 8,
+            bgid: group,
+            flags: io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_MMAP as u16,
             resv: [0; 3],
         };
-        let tries = [
-            io_uring_buf_reg { ring_addr: 0, ..good },
-            io_uring_buf_reg { ring_addr: good.ring_addr + 8, ..good },
-            io_uring_buf_reg { ring_addr: 4096, ..good },
-            io_uring_buf_reg { ring_entries: 3, ..good },
-            io_uring_buf_reg { ring_entries: 0, ..good },
-            io_uring_buf_reg { ring_entries: 65536, ..good },
-            io_uring_buf_reg { flags: 1 << 9, ..good },
-            io_uring_buf_reg { resv: [0, 0, 1], ..good },
-            good,
-            good,
-        ];
-        let mut all: Vec<i32> = tries
-            .iter()
-            .map(|request| ring.register(IORING_REGISTER_PBUF_RING, std::ptr::from_ref(request).cast(), 1))
-            .collect();
-        all.push(ring.register(IORING_REGISTER_PBUF_RING, (&raw const good).cast(), 2));
-        all.push(ring.register(IORING_REGISTER_PBUF_RING, std::ptr::null(), 1));
-        all.push(ring.register(IORING_REGISTER_PBUF_RING, 8 as *const _, 1));
-        all.push(run(&mut ring, provide(1, 0, &mut memory, 1)).res);
-        all.push(run(&mut ring, remove(1, 1)).res);
-        all.push(run(&mut ring, provide(2, 0, &mut memory, 1)).res);
-        let on_list = io_uring_buf_reg { bgid: 2, ..good };
-        all.push(ring.register(IORING_REGISTER_PBUF_RING, (&raw const on_list).cast(), 1));
-        all.extend([unregister(&ring, 2), head(&ring, 2), run(&mut ring, remove(2, 1)).res]);
-        // An emptied list may become a ring.
-        all.push(ring.register(IORING_REGISTER_PBUF_RING, (&raw const on_list).cast(), 1));
-        all
-    });
-}
-
-#[test]
-fn rings_in_the_rings_own_memory() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut a, b) = UnixStream::pair().unwrap();
-        let mut memory = [0u8; 32];
-        let mut cqes = Vec::new();
-        for group in [0u16, 3, 0] {
-            let request = io_uring_buf_reg {
-                ring_addr: 0,
-                ring_entries: 8,
-                bgid: group,
-                flags: io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_MMAP as u16,
-                resv: [0; 3],
-            };
-            assert_eq!(ring.register(IORING_REGISTER_PBUF_RING, (&raw const request).cast(), 1), 0);
-            let offset = i64::from(IORING_OFF_PBUF_RING) | i64::from(group) << IORING_OFF_PBUF_SHIFT;
-            let mut buffers = Buffers::map(8, ring.fd, offset);
-            a.write_all(b"text").unwrap();
-            cqes.push(run(&mut ring, recv(1, &b, group)));
-            buffers.add(40 + group, &mut memory);
-            cqes.push(run(&mut ring, recv(2, &b, group)));
-            assert_eq!(unregister(&ring, group), 0);
-            buffers.unmap();
-        }
-        cqes
-    });
-}
-
-#[test]
-fn buffers_are_used_up_bit_by_bit() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut a, b) = UnixStream::pair().unwrap();
-        let mut memory = [0u8; 32];
-        let mut buffers = Buffers::map(4, -1, 0);
-        let flags = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
-        assert_eq!(buffers.register(&ring, 1, flags), 0);
-        let (first, second) = memory.split_at_mut(16);
-        buffers.add(11, first);
-        buffers.add(22, second);
-        let mut all = Vec::new();
-        for length in [5, 8, 7, 16, 1] {
-            a.write_all(&vec![length as u8; length]).unwrap();
-            all.push((run(&mut ring, recv(1, &b, 1)), head(&ring, 1)));
-        }
-        all.push((run(&mut ring, recv(1, &b, 1)), head(&ring, 1)));
-        let start = memory.as_ptr() as u64;
-        let left = [0, 1].map(|index| buffers.left(index, start));
+        assert_eq!(ring.register(IORING_REGISTER_PBUF_RING, (&raw const request).cast(), 1), 0);
+        let offset = i64::from(IORING_OFF_PBUF_RING) | i64::from(group) << IORING_OFF_PBUF_SHIFT;
+        let mut buffers = Buffers::map(8, ring.fd, offset);
+        a.write_all(b"text").unwrap();
+        cqes.push(run(&mut ring, recv(1, &b, group)));
+        buffers.add(40 + group, &mut memory);
+        cqes.push(run(&mut ring, recv(2, &b, group)));
+        assert_eq!(unregister(&ring, group), 0);
         buffers.unmap();
-        (all, memory, left)
-    });
+    }
+    cqes
+}
+
+#[both(8, 0)]
+fn buffers_are_used_up_bit_by_bit(mut ring: Ring) -> impl Answer {
+    let (mut a, b) = UnixStream::pair().unwrap();
+    let mut memory = [0u8; 32];
+    let mut buffers = Buffers::map(4, -1, 0);
+    let flags = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
+    assert_eq!(buffers.register(&ring, 1, flags), 0);
+    let (first, second) = memory.split_at_mut(16);
+    buffers.add(11, first);
+    buffers.add(22, second);
+    let mut all = Vec::new();
+    for length in [5, 8, 7, 16, 1] {
+        a.write_all(&vec![length as u8; length]).unwrap();
+        all.push((run(&mut ring, recv(1, &b, 1)), head(&ring, 1)));
+    }
+    all.push((run(&mut ring, recv(1, &b, 1)), head(&ring, 1)));
+    let start = memory.as_ptr() as u64;
+    let left = [0, 1].map(|index| buffers.left(index, start));
+    buffers.unmap();
+    (all, memory, left)
 }
 
 /// Does the kernel that is asked know how little may be left in a buffer (`min_left`, from Linux 7.1 and in newer stable kernels)?
@@ -385,25 +356,22 @@ fn scribbled_rings_harm_nobody() {
     }
 }
 
-#[test]
-fn multishot_receive_goes_on_until_buffers_run_out() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut a, b) = UnixStream::pair().unwrap();
-        let mut memory = [0u8; 64];
-        run(&mut ring, provide(0, 0, &mut memory, 4));
-        submit(&mut ring, multishot(1, &b, 0));
-        let mut all = Vec::new();
-        for length in [3, 20, 2] {
-            a.write_all(&vec![9; length]).unwrap();
+#[both(8, 0)]
+fn multishot_receive_goes_on_until_buffers_run_out(mut ring: Ring) -> impl Answer {
+    let (mut a, b) = UnixStream::pair().unwrap();
+    let mut memory = [0u8; 64];
+    run(&mut ring, provide(0, 0, &mut memory, 4));
+    submit(&mut ring, multishot(1, &b, 0));
+    let mut all = Vec::new();
+    for length in [3, 20, 2] {
+        a.write_all(&vec![9; length]).unwrap();
+        all.push(wait(&mut ring));
+        if length > 16 {
             all.push(wait(&mut ring));
-            if length > 16 {
-                all.push(wait(&mut ring));
-            }
         }
-        all.push(wait_or_send(&mut ring, &mut a));
-        (all, ring.reap())
-    });
+    }
+    all.push(wait_or_send(&mut ring, &mut a));
+    (all, ring.reap())
 }
 
 fn wait_or_send(ring: &mut Ring, stream: &mut UnixStream) -> Cqe {
@@ -411,41 +379,35 @@ fn wait_or_send(ring: &mut Ring, stream: &mut UnixStream) -> Cqe {
     wait(ring)
 }
 
-#[test]
-fn multishot_receive_ends_with_the_stream() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut a, b) = UnixStream::pair().unwrap();
-        let mut memory = [0u8; 64];
-        run(&mut ring, provide(0, 0, &mut memory, 4));
-        a.write_all(b"at once").unwrap();
-        submit(&mut ring, multishot(1, &b, 0));
-        let first = wait(&mut ring);
-        drop(a);
-        let second = wait(&mut ring);
-        let left = run(&mut ring, remove(0, 9));
-        (first, second, left)
-    });
+#[both(8, 0)]
+fn multishot_receive_ends_with_the_stream(mut ring: Ring) -> impl Answer {
+    let (mut a, b) = UnixStream::pair().unwrap();
+    let mut memory = [0u8; 64];
+    run(&mut ring, provide(0, 0, &mut memory, 4));
+    a.write_all(b"at once").unwrap();
+    submit(&mut ring, multishot(1, &b, 0));
+    let first = wait(&mut ring);
+    drop(a);
+    let second = wait(&mut ring);
+    let left = run(&mut ring, remove(0, 9));
+    (first, second, left)
 }
 
-#[test]
-fn multishot_receive_ends_when_the_cq_is_full() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 2, 0);
-        let (mut a, b) = UnixStream::pair().unwrap();
-        let mut memory = [0u8; 64];
-        run(&mut ring, provide(0, 0, &mut memory, 16));
-        a.write_all(&[1; 40]).unwrap();
-        submit(&mut ring, multishot(1, &b, 0));
-        let mut all = Vec::new();
-        loop {
-            let cqe = wait(&mut ring);
-            all.push(cqe);
-            if cqe.flags & IORING_CQE_F_MORE == 0 {
-                return all;
-            }
+#[both(2, 0)]
+fn multishot_receive_ends_when_the_cq_is_full(mut ring: Ring) -> impl Answer {
+    let (mut a, b) = UnixStream::pair().unwrap();
+    let mut memory = [0u8; 64];
+    run(&mut ring, provide(0, 0, &mut memory, 16));
+    a.write_all(&[1; 40]).unwrap();
+    submit(&mut ring, multishot(1, &b, 0));
+    let mut all = Vec::new();
+    loop {
+        let cqe = wait(&mut ring);
+        all.push(cqe);
+        if cqe.flags & IORING_CQE_F_MORE == 0 {
+            return all;
         }
-    });
+    }
 }
 
 #[test]
@@ -484,159 +446,136 @@ fn multishot_messages_carry_address_and_payload() {
     });
 }
 
-#[test]
-fn multishot_messages_need_room_for_their_header() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut a, b) = UnixStream::pair().unwrap();
-        let mut memory = [0u8; 16];
-        run(&mut ring, provide(0, 0, &mut memory, 1));
-        // SAFETY: integers and pointers.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-        header.msg_namelen = 4;
-        a.write_all(b"x").unwrap();
-        let shots = Sqe {
-            fd: b.as_raw_fd(),
-            flags: SELECT,
-            addr: &raw const header as u64,
-            ioprio: IORING_RECV_MULTISHOT as u16,
-            ..sqe(IORING_OP_RECVMSG, 1)
-        };
-        (run(&mut ring, shots), run(&mut ring, remove(0, 4)))
-    });
+#[both(8, 0)]
+fn multishot_messages_need_room_for_their_header(mut ring: Ring) -> impl Answer {
+    let (mut a, b) = UnixStream::pair().unwrap();
+    let mut memory = [0u8; 16];
+    run(&mut ring, provide(0, 0, &mut memory, 1));
+    // SAFETY: integers and pointers.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_namelen = 4;
+    a.write_all(b"x").unwrap();
+    let shots = Sqe {
+        fd: b.as_raw_fd(),
+        flags: SELECT,
+        addr: &raw const header as u64,
+        ioprio: IORING_RECV_MULTISHOT as u16,
+        ..sqe(IORING_OP_RECVMSG, 1)
+    };
+    (run(&mut ring, shots), run(&mut ring, remove(0, 4)))
 }
 
-#[test]
-fn sends_take_buffers_too() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, b) = UnixStream::pair().unwrap();
-        let mut memory = *b"abcdefgh";
-        let mut buffers = Buffers::map(4, -1, 0);
-        assert_eq!(buffers.register(&ring, 1, 0), 0);
-        buffers.add(77, &mut memory);
-        buffers.add(78, &mut memory);
-        let sending = Sqe { opcode: IORING_OP_SEND as u8, ..recv(1, &a, 1) };
-        let mut all = vec![run(&mut ring, sending)];
-        all.push(run(&mut ring, Sqe { len: 3, ..sending }));
-        all.push(run(&mut ring, sending));
-        all.push(run(&mut ring, Sqe { buf_index: 9, ..sending }));
-        drop(b);
-        buffers.add(79, &mut memory);
-        all.push(run(&mut ring, sending));
-        buffers.unmap();
-        (all, head(&ring, 1))
-    });
+#[both(8, 0)]
+fn sends_take_buffers_too(mut ring: Ring) -> impl Answer {
+    let (a, b) = UnixStream::pair().unwrap();
+    let mut memory = *b"abcdefgh";
+    let mut buffers = Buffers::map(4, -1, 0);
+    assert_eq!(buffers.register(&ring, 1, 0), 0);
+    buffers.add(77, &mut memory);
+    buffers.add(78, &mut memory);
+    let sending = Sqe { opcode: IORING_OP_SEND as u8, ..recv(1, &a, 1) };
+    let mut all = vec![run(&mut ring, sending)];
+    all.push(run(&mut ring, Sqe { len: 3, ..sending }));
+    all.push(run(&mut ring, sending));
+    all.push(run(&mut ring, Sqe { buf_index: 9, ..sending }));
+    drop(b);
+    buffers.add(79, &mut memory);
+    all.push(run(&mut ring, sending));
+    buffers.unmap();
+    (all, head(&ring, 1))
 }
 
-#[test]
-fn waitall_keeps_its_buffer() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut a, b) = UnixStream::pair().unwrap();
-        let (mut list, mut memory) = ([0u8; 8], [0u8; 8]);
-        run(&mut ring, provide(0, 4, &mut list, 1));
-        let mut buffers = Buffers::map(4, -1, 0);
-        assert_eq!(buffers.register(&ring, 1, 0), 0);
-        buffers.add(5, &mut memory);
-        let mut all = Vec::new();
-        for group in [0, 1] {
-            submit(&mut ring, Sqe { op_flags: libc::MSG_WAITALL as u32, ..recv(1, &b, group) });
-            a.write_all(b"abc").unwrap();
-            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-            assert_eq!(ring.reap(), None);
-            a.write_all(b"defgh").unwrap();
-            all.push(wait(&mut ring));
-        }
-        buffers.unmap();
-        (all, list, memory)
-    });
+#[both(8, 0)]
+fn waitall_keeps_its_buffer(mut ring: Ring) -> impl Answer {
+    let (mut a, b) = UnixStream::pair().unwrap();
+    let (mut list, mut memory) = ([0u8; 8], [0u8; 8]);
+    run(&mut ring, provide(0, 4, &mut list, 1));
+    let mut buffers = Buffers::map(4, -1, 0);
+    assert_eq!(buffers.register(&ring, 1, 0), 0);
+    buffers.add(5, &mut memory);
+    let mut all = Vec::new();
+    for group in [0, 1] {
+        submit(&mut ring, Sqe { op_flags: libc::MSG_WAITALL as u32, ..recv(1, &b, group) });
+        a.write_all(b"abc").unwrap();
+        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        assert_eq!(ring.reap(), None);
+        a.write_all(b"defgh").unwrap();
+        all.push(wait(&mut ring));
+    }
+    buffers.unmap();
+    (all, list, memory)
 }
 
 const BUNDLE: u16 = IORING_RECVSEND_BUNDLE as u16;
 const SHOTS: u16 = IORING_RECV_MULTISHOT as u16;
 
-#[test]
-fn bundles_fill_buffer_after_buffer() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut all = Vec::new();
-        for flags in [0, io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16] {
-            let (mut a, b) = tcp_pair();
-            let mut memory = [0u8; 64];
-            let mut buffers = Buffers::map(8, -1, 0);
-            assert_eq!(buffers.register(&ring, 1, flags), 0);
-            for (id, buffer) in memory.chunks_mut(8).enumerate() {
-                buffers.add(id as u16 * 3, buffer);
-            }
-            let sqe = Sqe {
-                fd: b.as_raw_fd(),
-                flags: SELECT,
-                buf_index: 1,
-                ioprio: BUNDLE,
-                ..sqe(IORING_OP_RECV, 1)
-            };
-            for (length, wanted) in [(16, 0), (24, 0), (8, 10), (3, 0), (5, 0), (9, 0)] {
-                a.write_all(&vec![length as u8; length]).unwrap();
-                let cqe = ring.run(&[Sqe { len: wanted, ..sqe }])[0];
-                all.push((cqe, head(&ring, 1)));
-            }
-            assert_eq!(unregister(&ring, 1), 0);
-            buffers.unmap();
-        }
-        all
-    });
-}
-
-#[test]
-fn multishot_bundles_end_with_the_buffers() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn bundles_fill_buffer_after_buffer(mut ring: Ring) -> impl Answer {
+    let mut all = Vec::new();
+    for flags in [0, io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16] {
         let (mut a, b) = tcp_pair();
         let mut memory = [0u8; 64];
         let mut buffers = Buffers::map(8, -1, 0);
-        assert_eq!(buffers.register(&ring, 1, 0), 0);
+        assert_eq!(buffers.register(&ring, 1, flags), 0);
         for (id, buffer) in memory.chunks_mut(8).enumerate() {
-            buffers.add(id as u16, buffer);
+            buffers.add(id as u16 * 3, buffer);
         }
-        let sqe = Sqe {
-            fd: b.as_raw_fd(),
-            flags: SELECT,
-            buf_index: 1,
-            ioprio: BUNDLE | SHOTS,
-            ..sqe(IORING_OP_RECV, 1)
-        };
-        submit(&mut ring, sqe);
-        let mut all = Vec::new();
-        for length in [8, 16, 5, 40] {
-            a.write_all(&vec![1; length]).unwrap();
-            all.push(wait(&mut ring));
+        let sqe =
+            Sqe { fd: b.as_raw_fd(), flags: SELECT, buf_index: 1, ioprio: BUNDLE, ..sqe(IORING_OP_RECV, 1) };
+        for (length, wanted) in [(16, 0), (24, 0), (8, 10), (3, 0), (5, 0), (9, 0)] {
+            a.write_all(&vec![length as u8; length]).unwrap();
+            let cqe = ring.run(&[Sqe { len: wanted, ..sqe }])[0];
+            all.push((cqe, head(&ring, 1)));
         }
-        all
-    });
+        assert_eq!(unregister(&ring, 1), 0);
+        buffers.unmap();
+    }
+    all
 }
 
-#[test]
-fn bundles_send_all_there_is() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, mut b) = tcp_pair();
-        let mut memory = *b"abcdefghijklmnopqrstuvwx";
-        let mut buffers = Buffers::map(8, -1, 0);
-        assert_eq!(buffers.register(&ring, 1, 0), 0);
-        let sqe =
-            Sqe { fd: a.as_raw_fd(), flags: SELECT, buf_index: 1, ioprio: BUNDLE, ..sqe(IORING_OP_SEND, 1) };
-        let mut all = vec![ring.run(&[sqe])[0]];
-        for (id, buffer) in memory.chunks_mut(8).enumerate() {
-            buffers.add(id as u16, buffer);
-        }
-        all.extend(ring.run(&[sqe]));
-        buffers.add(7, &mut memory);
-        all.extend(ring.run(&[sqe]));
-        let mut text = [0u8; 48];
-        std::io::Read::read_exact(&mut b, &mut text).unwrap();
-        (all, text.to_vec(), head(&ring, 1))
-    });
+#[both(8, 0)]
+fn multishot_bundles_end_with_the_buffers(mut ring: Ring) -> impl Answer {
+    let (mut a, b) = tcp_pair();
+    let mut memory = [0u8; 64];
+    let mut buffers = Buffers::map(8, -1, 0);
+    assert_eq!(buffers.register(&ring, 1, 0), 0);
+    for (id, buffer) in memory.chunks_mut(8).enumerate() {
+        buffers.add(id as u16, buffer);
+    }
+    let sqe = Sqe {
+        fd: b.as_raw_fd(),
+        flags: SELECT,
+        buf_index: 1,
+        ioprio: BUNDLE | SHOTS,
+        ..sqe(IORING_OP_RECV, 1)
+    };
+    submit(&mut ring, sqe);
+    let mut all = Vec::new();
+    for length in [8, 16, 5, 40] {
+        a.write_all(&vec![1; length]).unwrap();
+        all.push(wait(&mut ring));
+    }
+    all
+}
+
+#[both(8, 0)]
+fn bundles_send_all_there_is(mut ring: Ring) -> impl Answer {
+    let (a, mut b) = tcp_pair();
+    let mut memory = *b"abcdefghijklmnopqrstuvwx";
+    let mut buffers = Buffers::map(8, -1, 0);
+    assert_eq!(buffers.register(&ring, 1, 0), 0);
+    let sqe =
+        Sqe { fd: a.as_raw_fd(), flags: SELECT, buf_index: 1, ioprio: BUNDLE, ..sqe(IORING_OP_SEND, 1) };
+    let mut all = vec![ring.run(&[sqe])[0]];
+    for (id, buffer) in memory.chunks_mut(8).enumerate() {
+        buffers.add(id as u16, buffer);
+    }
+    all.extend(ring.run(&[sqe]));
+    buffers.add(7, &mut memory);
+    all.extend(ring.run(&[sqe]));
+    let mut text = [0u8; 48];
+    std::io::Read::read_exact(&mut b, &mut text).unwrap();
+    (all, text.to_vec(), head(&ring, 1))
 }
 
 fn pipe() -> (std::fs::File, std::fs::File) {
@@ -652,188 +591,168 @@ fn read_multishot(fd: i32, group: u16) -> Sqe {
     Sqe { fd, flags: SELECT, buf_index: group, ..sqe(IORING_OP_READ_MULTISHOT, 1) }
 }
 
-#[test]
-fn multishot_reads_go_on_until_the_end() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (reader, mut writer) = pipe();
-        let mut memory = [0u8; 64];
-        run(&mut ring, provide(0, 0, &mut memory, 4));
-        submit(&mut ring, read_multishot(reader.as_raw_fd(), 0));
-        let mut all = Vec::new();
-        for length in [3, 20, 2] {
-            writer.write_all(&vec![9; length]).unwrap();
-            all.push(wait(&mut ring));
-            if length > 16 {
-                all.push(wait(&mut ring));
-            }
-        }
-        drop(writer);
+#[both(8, 0)]
+fn multishot_reads_go_on_until_the_end(mut ring: Ring) -> impl Answer {
+    let (reader, mut writer) = pipe();
+    let mut memory = [0u8; 64];
+    run(&mut ring, provide(0, 0, &mut memory, 4));
+    submit(&mut ring, read_multishot(reader.as_raw_fd(), 0));
+    let mut all = Vec::new();
+    for length in [3, 20, 2] {
+        writer.write_all(&vec![9; length]).unwrap();
         all.push(wait(&mut ring));
-        all
-    });
+        if length > 16 {
+            all.push(wait(&mut ring));
+        }
+    }
+    drop(writer);
+    all.push(wait(&mut ring));
+    all
 }
 
-#[test]
-fn multishot_reads_end_at_the_end_of_the_stream() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (reader, mut writer) = pipe();
-        let mut memory = [0u8; 64];
-        run(&mut ring, provide(0, 0, &mut memory, 4));
-        writer.write_all(b"text").unwrap();
-        submit(&mut ring, read_multishot(reader.as_raw_fd(), 0));
-        let first = wait(&mut ring);
-        drop(writer);
-        (first, wait(&mut ring), run(&mut ring, remove(0, 9)))
-    });
+#[both(8, 0)]
+fn multishot_reads_end_at_the_end_of_the_stream(mut ring: Ring) -> impl Answer {
+    let (reader, mut writer) = pipe();
+    let mut memory = [0u8; 64];
+    run(&mut ring, provide(0, 0, &mut memory, 4));
+    writer.write_all(b"text").unwrap();
+    submit(&mut ring, read_multishot(reader.as_raw_fd(), 0));
+    let first = wait(&mut ring);
+    drop(writer);
+    (first, wait(&mut ring), run(&mut ring, remove(0, 9)))
 }
 
-#[test]
-fn errors_of_multishot_reads() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
-        let (reader, _writer) = pipe();
-        let file = std::fs::File::open("/proc/self/exe").unwrap();
-        let zero = std::fs::File::open("/dev/zero").unwrap();
-        let mut memory = [0u8; 64];
-        run(&mut ring, provide(0, 0, &mut memory, 4));
-        let good = read_multishot(reader.as_raw_fd(), 0);
-        ring.run(&[
-            Sqe { flags: 0, ..good },
-            Sqe { len: 1, ..good },
-            Sqe { addr: 1, ..good },
-            Sqe { ioprio: 1, ..good },
-            Sqe { fd: 9999, ..good },
-            Sqe { buf_index: 1, ..good },
-            read_multishot(file.as_raw_fd(), 0),
-            read_multishot(zero.as_raw_fd(), 0),
-        ])
-    });
+#[both(8, IORING_SETUP_SUBMIT_ALL)]
+fn errors_of_multishot_reads(mut ring: Ring) -> impl Answer {
+    let (reader, _writer) = pipe();
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let zero = std::fs::File::open("/dev/zero").unwrap();
+    let mut memory = [0u8; 64];
+    run(&mut ring, provide(0, 0, &mut memory, 4));
+    let good = read_multishot(reader.as_raw_fd(), 0);
+    ring.run(&[
+        Sqe { flags: 0, ..good },
+        Sqe { len: 1, ..good },
+        Sqe { addr: 1, ..good },
+        Sqe { ioprio: 1, ..good },
+        Sqe { fd: 9999, ..good },
+        Sqe { buf_index: 1, ..good },
+        read_multishot(file.as_raw_fd(), 0),
+        read_multishot(zero.as_raw_fd(), 0),
+    ])
 }
 
 /// A terminal knows no non-blocking attempts.
-#[test]
-fn multishot_reads_of_a_terminal() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut main, mut terminal) = (0, 0);
-        let null = std::ptr::null_mut();
-        // SAFETY: writes two descriptors of ours.
-        assert_eq!(unsafe { libc::openpty(&mut main, &mut terminal, null, null.cast(), null.cast()) }, 0);
-        let mut memory = [0u8; 64];
-        run(&mut ring, provide(0, 0, &mut memory, 4));
-        submit(&mut ring, read_multishot(terminal, 0));
-        let mut all = Vec::new();
-        for text in [&b"line\n"[..], b"another line\n"] {
-            // SAFETY: reads bytes of ours.
-            unsafe { libc::write(main, text.as_ptr().cast(), text.len()) };
-            all.push(wait(&mut ring));
-        }
-        // SAFETY: descriptors of ours.
-        unsafe { libc::close(main) };
+#[both(8, 0)]
+fn multishot_reads_of_a_terminal(mut ring: Ring) -> impl Answer {
+    let (mut main, mut terminal) = (0, 0);
+    let null = std::ptr::null_mut();
+    // SAFETY: writes two descriptors of ours.
+    assert_eq!(unsafe { libc::openpty(&mut main, &mut terminal, null, null.cast(), null.cast()) }, 0);
+    let mut memory = [0u8; 64];
+    run(&mut ring, provide(0, 0, &mut memory, 4));
+    submit(&mut ring, read_multishot(terminal, 0));
+    let mut all = Vec::new();
+    for text in [&b"line\n"[..], b"another line\n"] {
+        // SAFETY: reads bytes of ours.
+        unsafe { libc::write(main, text.as_ptr().cast(), text.len()) };
         all.push(wait(&mut ring));
-        // SAFETY: as above.
-        unsafe { libc::close(terminal) };
-        (all, memory)
-    });
+    }
+    // SAFETY: descriptors of ours.
+    unsafe { libc::close(main) };
+    all.push(wait(&mut ring));
+    // SAFETY: as above.
+    unsafe { libc::close(terminal) };
+    (all, memory)
 }
 
-#[test]
-fn multishot_receives_have_limits() {
-    both(|engine| {
-        let mut all = Vec::new();
-        for (bundle, once, in_all) in [
-            (0, 0, 0),
-            (0, 40, 0),
-            (0, 0, 250),
-            (0, 40, 250),
-            (0, 100, 100),
-            (16, 0, 250),
-            (16, 150, 0),
-            (16, 150, 250),
-        ] {
-            let mut ring = Ring::new(engine, 16, 0);
-            let (a, b) = tcp_pair();
-            let mut memory = vec![0; 64 * 64];
-            let mut buffers = Buffers::map(64, -1, 0);
-            assert_eq!(buffers.register(&ring, 1, 0), 0);
-            memory.chunks_mut(64).enumerate().for_each(|(id, buffer)| buffers.add(id as u16, buffer));
-            (&a).write_all(&[7; 400]).unwrap();
-            let receive = Sqe {
-                fd: b.as_raw_fd(),
-                flags: SELECT,
-                buf_index: 1,
-                len: once,
-                file_index: in_all,
-                ioprio: IORING_RECV_MULTISHOT as u16 | bundle,
-                ..sqe(IORING_OP_RECV, 1)
-            };
-            submit(&mut ring, receive);
-            let mut received = 0;
-            let mut cqes = Vec::new();
-            let expected = if in_all == 0 { 400 } else { in_all as i32 };
-            while received < expected {
-                let cqe = wait(&mut ring);
-                received += cqe.res;
-                cqes.push((cqe.res, cqe.flags & IORING_CQE_F_MORE));
-                if cqe.flags & IORING_CQE_F_MORE == 0 {
-                    break;
-                }
+#[both]
+fn multishot_receives_have_limits(engine: Engine) -> impl Answer {
+    let mut all = Vec::new();
+    for (bundle, once, in_all) in [
+        (0, 0, 0),
+        (0, 40, 0),
+        (0, 0, 250),
+        (0, 40, 250),
+        (0, 100, 100),
+        (16, 0, 250),
+        (16, 150, 0),
+        (16, 150, 250),
+    ] {
+        let mut ring = Ring::new(engine, 16, 0);
+        let (a, b) = tcp_pair();
+        let mut memory = vec![0; 64 * 64];
+        let mut buffers = Buffers::map(64, -1, 0);
+        assert_eq!(buffers.register(&ring, 1, 0), 0);
+        memory.chunks_mut(64).enumerate().for_each(|(id, buffer)| buffers.add(id as u16, buffer));
+        (&a).write_all(&[7; 400]).unwrap();
+        let receive = Sqe {
+            fd: b.as_raw_fd(),
+            flags: SELECT,
+            buf_index: 1,
+            len: once,
+            file_index: in_all,
+            ioprio: IORING_RECV_MULTISHOT as u16 | bundle,
+            ..sqe(IORING_OP_RECV, 1)
+        };
+        submit(&mut ring, receive);
+        let mut received = 0;
+        let mut cqes = Vec::new();
+        let expected = if in_all == 0 { 400 } else { in_all as i32 };
+        while received < expected {
+            let cqe = wait(&mut ring);
+            received += cqe.res;
+            cqes.push((cqe.res, cqe.flags & IORING_CQE_F_MORE));
+            if cqe.flags & IORING_CQE_F_MORE == 0 {
+                break;
             }
-            all.push((once, in_all, cqes));
-            drop(ring);
-            buffers.unmap();
         }
-        all
-    });
+        all.push((once, in_all, cqes));
+        drop(ring);
+        buffers.unmap();
+    }
+    all
 }
 
-#[test]
-fn limits_that_are_none() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-        let (a, _b) = UnixStream::pair().unwrap();
-        let mut byte = [0u8];
-        // SAFETY: null pointers and zeros.
-        let header: libc::msghdr = unsafe { std::mem::zeroed() };
-        let message = Sqe { addr: std::ptr::from_ref(&header) as u64, len: 1, ..recv(3, &a, 1) };
-        let message = Sqe { opcode: IORING_OP_RECVMSG as u8, ..message };
-        ring.run(&[
-            Sqe { file_index: 10, ..recv(1, &a, 1) },
-            Sqe { file_index: 10, flags: 0, addr: byte.as_mut_ptr() as u64, len: 1, ..recv(2, &a, 0) },
-            Sqe { file_index: 10, ..message },
-            Sqe { file_index: 10, ioprio: IORING_RECV_MULTISHOT as u16, ..message },
-            Sqe { file_index: 10, flags: 0, ..multishot(4, &a, 1) },
-            Sqe { len: 1 << 31, ..multishot(5, &a, 1) },
-        ])
-    });
+#[both(16, IORING_SETUP_SUBMIT_ALL)]
+fn limits_that_are_none(mut ring: Ring) -> impl Answer {
+    let (a, _b) = UnixStream::pair().unwrap();
+    let mut byte = [0u8];
+    // SAFETY: null pointers and zeros.
+    let header: libc::msghdr = unsafe { std::mem::zeroed() };
+    let message = Sqe { addr: std::ptr::from_ref(&header) as u64, len: 1, ..recv(3, &a, 1) };
+    let message = Sqe { opcode: IORING_OP_RECVMSG as u8, ..message };
+    ring.run(&[
+        Sqe { file_index: 10, ..recv(1, &a, 1) },
+        Sqe { file_index: 10, flags: 0, addr: byte.as_mut_ptr() as u64, len: 1, ..recv(2, &a, 0) },
+        Sqe { file_index: 10, ..message },
+        Sqe { file_index: 10, ioprio: IORING_RECV_MULTISHOT as u16, ..message },
+        Sqe { file_index: 10, flags: 0, ..multishot(4, &a, 1) },
+        Sqe { len: 1 << 31, ..multishot(5, &a, 1) },
+    ])
 }
 
-#[test]
-fn lists_have_numbers_up_to_a_bound() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut memory = vec![0u8; 1 << 16];
-        let addr = memory.as_mut_ptr() as u64;
-        let mut all = Vec::new();
-        for (first, count) in
-            [(0, 65536), (0, 65537), (1, 65535), (1, 65536), (65535, 1), (65535, 2), (65536, 1), (7, 65530)]
-        {
-            let group = all.len() as u16;
-            let one = Sqe {
-                fd: count,
-                addr,
-                len: 1,
-                off: first,
-                buf_index: group,
-                ..sqe(IORING_OP_PROVIDE_BUFFERS, 1)
-            };
-            all.push(run(&mut ring, one));
-            all.extend([65537, 65536, 1].map(|count| run(&mut ring, remove(group, count))));
-        }
-        all
-    });
+#[both(8, 0)]
+fn lists_have_numbers_up_to_a_bound(mut ring: Ring) -> impl Answer {
+    let mut memory = vec![0u8; 1 << 16];
+    let addr = memory.as_mut_ptr() as u64;
+    let mut all = Vec::new();
+    for (first, count) in
+        [(0, 65536), (0, 65537), (1, 65535), (1, 65536), (65535, 1), (65535, 2), (65536, 1), (7, 65530)]
+    {
+        let group = all.len() as u16;
+        let one = Sqe {
+            fd: count,
+            addr,
+            len: 1,
+            off: first,
+            buf_index: group,
+            ..sqe(IORING_OP_PROVIDE_BUFFERS, 1)
+        };
+        all.push(run(&mut ring, one));
+        all.extend([65537, 65536, 1].map(|count| run(&mut ring, remove(group, count))));
+    }
+    all
 }
 
 /// Nothing is received but by its callers.
@@ -884,36 +803,34 @@ impl Stream {
     }
 }
 
-#[test]
-fn multishot_receives_that_have_waited_are_what_they_were() {
-    both(|engine| {
-        let mut all = Vec::new();
-        let flags = [0, libc::MSG_TRUNC, libc::MSG_NOSIGNAL];
-        for (op_flags, in_all, len) in flags.into_iter().flat_map(|flags| [(flags, 0, 0), (flags, 10, 3)]) {
-            let mut ring = Ring::new(engine, 16, DEFERS);
-            let mut stream = Stream::new(&ring, 1);
-            let receive = stream.receive(1);
-            submit(&mut ring, Sqe { op_flags: op_flags as u32, file_index: in_all, len, ..receive });
-            let mut cqes = Vec::new();
-            let mut received = 0;
-            for round in 1..=3 {
-                stream.send(4);
-                while received < 4 * round && cqes.last().is_none_or(|&(_, more)| more != 0) {
-                    let cqe = wait(&mut ring);
-                    received += cqe.res;
-                    cqes.push((cqe.res, cqe.flags & IORING_CQE_F_MORE));
-                }
-                if cqes.last().unwrap().1 == 0 {
-                    break;
-                }
+#[both]
+fn multishot_receives_that_have_waited_are_what_they_were(engine: Engine) -> impl Answer {
+    let mut all = Vec::new();
+    let flags = [0, libc::MSG_TRUNC, libc::MSG_NOSIGNAL];
+    for (op_flags, in_all, len) in flags.into_iter().flat_map(|flags| [(flags, 0, 0), (flags, 10, 3)]) {
+        let mut ring = Ring::new(engine, 16, DEFERS);
+        let mut stream = Stream::new(&ring, 1);
+        let receive = stream.receive(1);
+        submit(&mut ring, Sqe { op_flags: op_flags as u32, file_index: in_all, len, ..receive });
+        let mut cqes = Vec::new();
+        let mut received = 0;
+        for round in 1..=3 {
+            stream.send(4);
+            while received < 4 * round && cqes.last().is_none_or(|&(_, more)| more != 0) {
+                let cqe = wait(&mut ring);
+                received += cqe.res;
+                cqes.push((cqe.res, cqe.flags & IORING_CQE_F_MORE));
             }
-            // SAFETY: the ring wrote it.
-            let first = unsafe { stream.memory.as_ptr().read_volatile() };
-            all.push((cqes, first));
-            stream.end(ring);
+            if cqes.last().unwrap().1 == 0 {
+                break;
+            }
         }
-        all
-    });
+        // SAFETY: the ring wrote it.
+        let first = unsafe { stream.memory.as_ptr().read_volatile() };
+        all.push((cqes, first));
+        stream.end(ring);
+    }
+    all
 }
 
 /// In which order the requests of two streams, both with so much to receive, have completions.
@@ -940,13 +857,11 @@ fn turns(engine: Engine, change: impl Fn(Sqe) -> Sqe) -> Vec<(u64, i32)> {
     order
 }
 
-#[test]
-fn multishot_receives_take_turns() {
-    both(|engine| {
-        let plain = turns(engine, |sqe| sqe);
-        let limited = turns(engine, |sqe| Sqe { len: 16, ..sqe });
-        let bundle = IORING_RECVSEND_BUNDLE as u16;
-        let bundles = turns(engine, |sqe| Sqe { ioprio: sqe.ioprio | bundle, len: 160, ..sqe });
-        (plain, limited, bundles)
-    });
+#[both]
+fn multishot_receives_take_turns(engine: Engine) -> impl Answer {
+    let plain = turns(engine, |sqe| sqe);
+    let limited = turns(engine, |sqe| Sqe { len: 16, ..sqe });
+    let bundle = IORING_RECVSEND_BUNDLE as u16;
+    let bundles = turns(engine, |sqe| Sqe { ioprio: sqe.ioprio | bundle, len: 160, ..sqe });
+    (plain, limited, bundles)
 }

@@ -646,28 +646,26 @@ fn timeouts() {
 }
 
 /// As many as it was to fire, and where there is no room for the next.
-#[test]
-fn timeouts_end_by_themselves() {
-    both(|engine| {
-        [(16, 3), (1, 0)].map(|(entries, rounds)| {
-            let mut ring = Ring::new(engine, entries, 0);
-            ring.push(Sqe {
-                addr: SOON.as_ptr() as u64,
-                len: 1,
-                off: rounds,
-                op_flags: IORING_TIMEOUT_MULTISHOT,
-                ..sqe(IORING_OP_TIMEOUT, SHOT)
+#[both]
+fn timeouts_end_by_themselves(engine: Engine) -> impl Answer {
+    [(16, 3), (1, 0)].map(|(entries, rounds)| {
+        let mut ring = Ring::new(engine, entries, 0);
+        ring.push(Sqe {
+            addr: SOON.as_ptr() as u64,
+            len: 1,
+            off: rounds,
+            op_flags: IORING_TIMEOUT_MULTISHOT,
+            ..sqe(IORING_OP_TIMEOUT, SHOT)
+        });
+        assert_eq!(ring.enter(1, 0), 1);
+        if rounds == 0 {
+            wait_until("there is no room for a timeout", || {
+                ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+                ring.overflowed()
             });
-            assert_eq!(ring.enter(1, 0), 1);
-            if rounds == 0 {
-                wait_until("there is no room for a timeout", || {
-                    ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-                    ring.overflowed()
-                });
-            }
-            collect(&mut ring, 3, "all rounds")
-        })
-    });
+        }
+        collect(&mut ring, 3, "all rounds")
+    })
 }
 
 /// One call does not fetch so much that a request which goes on finds no room.

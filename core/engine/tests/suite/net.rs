@@ -69,55 +69,46 @@ fn submit(ring: &mut Ring, sqe: Sqe) {
     assert_eq!(ring.enter(1, 0), 1);
 }
 
-#[test]
-fn data_that_is_there_is_received_at_once() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, b) = tcp_pair();
-        let mut buffer = [0; 16];
-        let sent = ring.run(&[send(1, a.as_raw_fd(), b"hello")]);
-        let received = ring.run(&[recv(2, b.as_raw_fd(), &mut buffer)]);
-        (sent, received, buffer)
-    });
+#[both(8, 0)]
+fn data_that_is_there_is_received_at_once(mut ring: Ring) -> impl Answer {
+    let (a, b) = tcp_pair();
+    let mut buffer = [0; 16];
+    let sent = ring.run(&[send(1, a.as_raw_fd(), b"hello")]);
+    let received = ring.run(&[recv(2, b.as_raw_fd(), &mut buffer)]);
+    (sent, received, buffer)
 }
 
-#[test]
-fn a_receive_waits_for_data() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, b) = UnixStream::pair().unwrap();
-        let mut all = Vec::new();
-        for round in 0..10u8 {
-            let mut buffer = [0; 8];
-            submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
-            assert_eq!(ring.reap(), None);
-            submit(&mut ring, send(2, a.as_raw_fd(), &[round; 3]));
-            let cqes = [wait(&mut ring), wait(&mut ring)];
-            all.push((results(cqes.to_vec()), buffer));
-        }
-        all
-    });
+#[both(8, 0)]
+fn a_receive_waits_for_data(mut ring: Ring) -> impl Answer {
+    let (a, b) = UnixStream::pair().unwrap();
+    let mut all = Vec::new();
+    for round in 0..10u8 {
+        let mut buffer = [0; 8];
+        submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
+        assert_eq!(ring.reap(), None);
+        submit(&mut ring, send(2, a.as_raw_fd(), &[round; 3]));
+        let cqes = [wait(&mut ring), wait(&mut ring)];
+        all.push((results(cqes.to_vec()), buffer));
+    }
+    all
 }
 
-#[test]
-fn full_and_short_receives_alternate() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, b) = tcp_pair();
-        let mut all = Vec::new();
-        for length in [4, 8, 3, 20, 8, 16, 1] {
-            let mut buffer = [0; 8];
-            submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
-            assert_eq!(wait(ring_after_send(&mut ring, &a, length)).res, length.min(8) as i32);
-            let mut left = length.saturating_sub(8);
-            while left > 0 {
-                let cqe = ring.run(&[recv(1, b.as_raw_fd(), &mut buffer)])[0];
-                all.push(cqe);
-                left -= cqe.res as usize;
-            }
+#[both(8, 0)]
+fn full_and_short_receives_alternate(mut ring: Ring) -> impl Answer {
+    let (a, b) = tcp_pair();
+    let mut all = Vec::new();
+    for length in [4, 8, 3, 20, 8, 16, 1] {
+        let mut buffer = [0; 8];
+        submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
+        assert_eq!(wait(ring_after_send(&mut ring, &a, length)).res, length.min(8) as i32);
+        let mut left = length.saturating_sub(8);
+        while left > 0 {
+            let cqe = ring.run(&[recv(1, b.as_raw_fd(), &mut buffer)])[0];
+            all.push(cqe);
+            left -= cqe.res as usize;
         }
-        all
-    });
+    }
+    all
 }
 
 /// Sends behind the ring's back.
@@ -128,164 +119,139 @@ fn ring_after_send<'a>(ring: &'a mut Ring, stream: &TcpStream, length: usize) ->
     ring
 }
 
-#[test]
-fn a_stream_ends_with_nothing() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, b) = tcp_pair();
-        let mut buffer = [0; 8];
-        submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
-        a.shutdown(std::net::Shutdown::Write).unwrap();
-        let first = wait(&mut ring);
-        let second = ring.run(&[recv(2, b.as_raw_fd(), &mut buffer)]);
-        // The other direction still works.
-        let sent = ring.run(&[send(3, b.as_raw_fd(), b"x")]);
-        (first, second, sent)
-    });
+#[both(8, 0)]
+fn a_stream_ends_with_nothing(mut ring: Ring) -> impl Answer {
+    let (a, b) = tcp_pair();
+    let mut buffer = [0; 8];
+    submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
+    a.shutdown(std::net::Shutdown::Write).unwrap();
+    let first = wait(&mut ring);
+    let second = ring.run(&[recv(2, b.as_raw_fd(), &mut buffer)]);
+    // The other direction still works.
+    let sent = ring.run(&[send(3, b.as_raw_fd(), b"x")]);
+    (first, second, sent)
 }
 
-#[test]
-fn a_half_close_behind_data_is_seen() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, b) = tcp_pair();
-        let mut buffer = [0; 8];
-        let mut all = Vec::new();
-        submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
-        ring_after_send(&mut ring, &a, 3);
-        all.push(wait(&mut ring).res);
-        submit(&mut ring, recv(2, b.as_raw_fd(), &mut buffer));
-        ring_after_send(&mut ring, &a, 5);
-        drop(a);
-        all.push(wait(&mut ring).res);
-        submit(&mut ring, recv(3, b.as_raw_fd(), &mut buffer));
-        all.push(wait(&mut ring).res);
-        all
-    });
+#[both(8, 0)]
+fn a_half_close_behind_data_is_seen(mut ring: Ring) -> impl Answer {
+    let (a, b) = tcp_pair();
+    let mut buffer = [0; 8];
+    let mut all = Vec::new();
+    submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
+    ring_after_send(&mut ring, &a, 3);
+    all.push(wait(&mut ring).res);
+    submit(&mut ring, recv(2, b.as_raw_fd(), &mut buffer));
+    ring_after_send(&mut ring, &a, 5);
+    drop(a);
+    all.push(wait(&mut ring).res);
+    submit(&mut ring, recv(3, b.as_raw_fd(), &mut buffer));
+    all.push(wait(&mut ring).res);
+    all
 }
 
-#[test]
-fn a_reset_is_reported() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, b) = tcp_pair();
-        let mut buffer = [0; 8];
-        submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
-        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-        // SAFETY: an option of ours on a socket of ours.
-        unsafe {
-            libc::setsockopt(
-                a.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_LINGER,
-                (&raw const linger).cast(),
-                size_of_val(&linger) as u32,
-            )
-        };
-        drop(a);
-        let received = wait(&mut ring).res;
-        (received, ring.run(&[send(2, b.as_raw_fd(), b"x")]))
-    });
+#[both(8, 0)]
+fn a_reset_is_reported(mut ring: Ring) -> impl Answer {
+    let (a, b) = tcp_pair();
+    let mut buffer = [0; 8];
+    submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: an option of ours on a socket of ours.
+    unsafe {
+        libc::setsockopt(
+            a.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of_val(&linger) as u32,
+        )
+    };
+    drop(a);
+    let received = wait(&mut ring).res;
+    (received, ring.run(&[send(2, b.as_raw_fd(), b"x")]))
 }
 
-#[test]
-fn errors_of_transfers() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-        let (a, _b) = UnixStream::pair().unwrap();
-        let file = std::fs::File::open("/proc/self/exe").unwrap();
-        let mut buffer = [0; 8];
-        let fd = a.as_raw_fd();
-        let plain = recv(0, fd, &mut buffer);
-        ring.run(&[
-            Sqe { user_data: 1, ioprio: 1 << 9, ..plain },
-            Sqe { user_data: 2, off: 1, ..plain },
-            Sqe { user_data: 3, len: 1 << 31, ..plain },
-            Sqe { user_data: 4, addr: 1 << 63, ..plain },
-            Sqe { user_data: 5, fd: 9999, ..plain },
-            Sqe { user_data: 6, fd: file.as_raw_fd(), ..plain },
-            Sqe { user_data: 7, op_flags: libc::MSG_DONTWAIT as u32, ..plain },
-            Sqe { user_data: 8, ioprio: IORING_RECV_MULTISHOT as u16, ..plain },
-            Sqe { user_data: 9, file_index: 1 << 16, ..send(0, fd, b"x") },
-            Sqe { user_data: 10, addr: 8, ..send(0, fd, b"x") },
-            Sqe { user_data: 11, fd: file.as_raw_fd(), ..send(0, fd, b"x") },
-            Sqe { user_data: 12, addr: 8, ..sqe(IORING_OP_SENDMSG, 0) },
-            Sqe { user_data: 13, addr: 8, fd, ..sqe(IORING_OP_RECVMSG, 0) },
-            Sqe { user_data: 14, off: 8, file_index: 16, ..send(0, fd, b"x") },
-        ])
-    });
+#[both(16, IORING_SETUP_SUBMIT_ALL)]
+fn errors_of_transfers(mut ring: Ring) -> impl Answer {
+    let (a, _b) = UnixStream::pair().unwrap();
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let mut buffer = [0; 8];
+    let fd = a.as_raw_fd();
+    let plain = recv(0, fd, &mut buffer);
+    ring.run(&[
+        Sqe { user_data: 1, ioprio: 1 << 9, ..plain },
+        Sqe { user_data: 2, off: 1, ..plain },
+        Sqe { user_data: 3, len: 1 << 31, ..plain },
+        Sqe { user_data: 4, addr: 1 << 63, ..plain },
+        Sqe { user_data: 5, fd: 9999, ..plain },
+        Sqe { user_data: 6, fd: file.as_raw_fd(), ..plain },
+        Sqe { user_data: 7, op_flags: libc::MSG_DONTWAIT as u32, ..plain },
+        Sqe { user_data: 8, ioprio: IORING_RECV_MULTISHOT as u16, ..plain },
+        Sqe { user_data: 9, file_index: 1 << 16, ..send(0, fd, b"x") },
+        Sqe { user_data: 10, addr: 8, ..send(0, fd, b"x") },
+        Sqe { user_data: 11, fd: file.as_raw_fd(), ..send(0, fd, b"x") },
+        Sqe { user_data: 12, addr: 8, ..sqe(IORING_OP_SENDMSG, 0) },
+        Sqe { user_data: 13, addr: 8, fd, ..sqe(IORING_OP_RECVMSG, 0) },
+        Sqe { user_data: 14, off: 8, file_index: 16, ..send(0, fd, b"x") },
+    ])
 }
 
-#[test]
-fn waitall_collects_the_parts() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, b) = tcp_pair();
-        let mut buffer = [0; 8];
-        let all = libc::MSG_WAITALL as u32;
-        submit(&mut ring, Sqe { op_flags: all, flags: LINK, ..recv(1, b.as_raw_fd(), &mut buffer) });
-        ring_after_send(&mut ring, &a, 3);
-        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-        assert_eq!(ring.reap(), None);
-        ring_after_send(&mut ring, &a, 5);
-        let whole = wait(&mut ring).res;
-        // Cut short by the end of the stream: what came is reported, and the link is broken.
-        ring.push(Sqe { op_flags: all, flags: LINK, ..recv(2, b.as_raw_fd(), &mut buffer) });
-        ring.push(sqe(IORING_OP_NOP, 3));
-        assert_eq!(ring.enter(2, 0), 2);
-        ring_after_send(&mut ring, &a, 4);
-        drop(a);
-        let cqes = vec![wait(&mut ring), wait(&mut ring)];
-        (whole, results(cqes))
-    });
+#[both(8, 0)]
+fn waitall_collects_the_parts(mut ring: Ring) -> impl Answer {
+    let (a, b) = tcp_pair();
+    let mut buffer = [0; 8];
+    let all = libc::MSG_WAITALL as u32;
+    submit(&mut ring, Sqe { op_flags: all, flags: LINK, ..recv(1, b.as_raw_fd(), &mut buffer) });
+    ring_after_send(&mut ring, &a, 3);
+    ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+    assert_eq!(ring.reap(), None);
+    ring_after_send(&mut ring, &a, 5);
+    let whole = wait(&mut ring).res;
+    // Cut short by the end of the stream: what came is reported, and the link is broken.
+    ring.push(Sqe { op_flags: all, flags: LINK, ..recv(2, b.as_raw_fd(), &mut buffer) });
+    ring.push(sqe(IORING_OP_NOP, 3));
+    assert_eq!(ring.enter(2, 0), 2);
+    ring_after_send(&mut ring, &a, 4);
+    drop(a);
+    let cqes = vec![wait(&mut ring), wait(&mut ring)];
+    (whole, results(cqes))
 }
 
-#[test]
-fn a_large_send_waits_for_room() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, b) = UnixStream::pair().unwrap();
-        let out = vec![5u8; 1 << 20];
-        let mut into = vec![0u8; 1 << 20];
-        let all = libc::MSG_WAITALL as u32;
-        ring.push(Sqe { op_flags: all, ..send(1, a.as_raw_fd(), &out) });
-        ring.push(Sqe { op_flags: all, ..recv(2, b.as_raw_fd(), &mut into) });
-        assert_eq!(ring.enter(2, 2), 2);
-        assert!(out == into);
-        results(ring.reap_all())
-    });
+#[both(8, 0)]
+fn a_large_send_waits_for_room(mut ring: Ring) -> impl Answer {
+    let (a, b) = UnixStream::pair().unwrap();
+    let out = vec![5u8; 1 << 20];
+    let mut into = vec![0u8; 1 << 20];
+    let all = libc::MSG_WAITALL as u32;
+    ring.push(Sqe { op_flags: all, ..send(1, a.as_raw_fd(), &out) });
+    ring.push(Sqe { op_flags: all, ..recv(2, b.as_raw_fd(), &mut into) });
+    assert_eq!(ring.enter(2, 2), 2);
+    assert!(out == into);
+    results(ring.reap_all())
 }
 
-#[test]
-fn poll_first_waits_even_for_what_is_there() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, b) = tcp_pair();
-        let mut buffer = [0; 8];
-        let mut all = Vec::new();
-        for _ in 0..3 {
-            ring_after_send(&mut ring, &a, 8);
-            let first =
-                Sqe { ioprio: IORING_RECVSEND_POLL_FIRST as u16, ..recv(1, b.as_raw_fd(), &mut buffer) };
-            all.extend(ring.run(&[first]));
-        }
-        let first = Sqe { ioprio: IORING_RECVSEND_POLL_FIRST as u16, ..send(2, a.as_raw_fd(), b"y") };
+#[both(8, 0)]
+fn poll_first_waits_even_for_what_is_there(mut ring: Ring) -> impl Answer {
+    let (a, b) = tcp_pair();
+    let mut buffer = [0; 8];
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        ring_after_send(&mut ring, &a, 8);
+        let first = Sqe { ioprio: IORING_RECVSEND_POLL_FIRST as u16, ..recv(1, b.as_raw_fd(), &mut buffer) };
         all.extend(ring.run(&[first]));
-        all
-    });
+    }
+    let first = Sqe { ioprio: IORING_RECVSEND_POLL_FIRST as u16, ..send(2, a.as_raw_fd(), b"y") };
+    all.extend(ring.run(&[first]));
+    all
 }
 
-#[test]
-fn asynchronous_requests_wait_as_well() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, b) = UnixStream::pair().unwrap();
-        let mut buffer = [0; 8];
-        submit(&mut ring, Sqe { flags: ASYNC, ..recv(1, b.as_raw_fd(), &mut buffer) });
-        submit(&mut ring, Sqe { flags: ASYNC, ..send(2, a.as_raw_fd(), b"abc") });
-        let cqes = vec![wait(&mut ring), wait(&mut ring)];
-        (results(cqes), buffer)
-    });
+#[both(8, 0)]
+fn asynchronous_requests_wait_as_well(mut ring: Ring) -> impl Answer {
+    let (a, b) = UnixStream::pair().unwrap();
+    let mut buffer = [0; 8];
+    submit(&mut ring, Sqe { flags: ASYNC, ..recv(1, b.as_raw_fd(), &mut buffer) });
+    submit(&mut ring, Sqe { flags: ASYNC, ..send(2, a.as_raw_fd(), b"abc") });
+    let cqes = vec![wait(&mut ring), wait(&mut ring)];
+    (results(cqes), buffer)
 }
 
 struct Header {
@@ -309,285 +275,250 @@ fn message(op: io_uring_op, user_data: u64, fd: i32, header: &Header) -> Sqe {
     Sqe { fd, addr: &raw const header.raw as u64, len: 1, ..sqe(op, user_data) }
 }
 
-#[test]
-fn messages_are_copied_at_submission() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let to = raw_address(receiver.local_addr().unwrap());
+#[both(8, 0)]
+fn messages_are_copied_at_submission(mut ring: Ring) -> impl Answer {
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = raw_address(receiver.local_addr().unwrap());
+    // SAFETY: integers only.
+    let mut from: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+    let (mut first, mut second, mut control) = ([0; 3], [0; 16], [0u8; 64]);
+    let mut inward = header(&mut [&mut first, &mut second]);
+    inward.raw.msg_name = (&raw mut from).cast();
+    inward.raw.msg_namelen = size_of_val(&from) as u32;
+    inward.raw.msg_control = control.as_mut_ptr().cast();
+    inward.raw.msg_controllen = control.len();
+    submit(&mut ring, message(IORING_OP_RECVMSG, 1, receiver.as_raw_fd(), &inward));
+    inward._vectors.fill(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 9 });
+    inward.raw.msg_flags = 77;
+    inward.raw.msg_iov = std::ptr::null_mut();
+    let mut text = *b"hello, world";
+    let (left, right) = text.split_at_mut(5);
+    let mut outward = header(&mut [left, right]);
+    let mut to = to;
+    outward.raw.msg_name = (&raw mut to).cast();
+    outward.raw.msg_namelen = size_of_val(&to) as u32;
+    let sent = ring.run(&[message(IORING_OP_SENDMSG, 2, sender.as_raw_fd(), &outward)]);
+    let mut cqes = sent;
+    while cqes.len() < 2 {
+        cqes.push(wait(&mut ring));
+    }
+    assert_eq!(from.sin_port.to_be(), sender.local_addr().unwrap().port());
+    let raw = inward.raw;
+    (results(cqes), first, second, raw.msg_flags, raw.msg_namelen, raw.msg_controllen)
+}
+
+#[both(8, 0)]
+fn datagrams_go_where_the_address_says(mut ring: Ring) -> impl Answer {
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut buffer = [0; 4];
+    submit(&mut ring, recv(1, receiver.as_raw_fd(), &mut buffer));
+    let mut to = raw_address(receiver.local_addr().unwrap());
+    let sqe = Sqe {
+        off: &raw const to as u64,
+        file_index: size_of_val(&to) as u32,
+        ..send(2, sender.as_raw_fd(), b"truncated")
+    };
+    ring.push(sqe);
+    assert_eq!(ring.enter(1, 1), 1);
+    // SAFETY: ours; volatile, for nobody here reads it again.
+    unsafe { (&raw mut to.sin_port).write_volatile(0) };
+    let cqes = vec![wait(&mut ring), wait(&mut ring)];
+    (results(cqes), buffer)
+}
+
+#[both(8, 0)]
+fn descriptors_travel_in_messages(mut ring: Ring) -> impl Answer {
+    let (a, b) = UnixDatagram::pair().unwrap();
+    let (mut out, mut into) = ([1u8; 1], [0u8; 1]);
+    let mut control = [0u64; 3];
+    control[0] = 20;
+    control[1] = libc::SOL_SOCKET as u64 | (libc::SCM_RIGHTS as u64) << 32;
+    control[2] = a.as_raw_fd() as u64;
+    let mut space = [0u64; 8];
+    let mut outward = header(&mut [&mut out]);
+    outward.raw.msg_control = control.as_mut_ptr().cast();
+    outward.raw.msg_controllen = 20;
+    let mut inward = header(&mut [&mut into]);
+    inward.raw.msg_control = space.as_mut_ptr().cast();
+    inward.raw.msg_controllen = size_of_val(&space);
+    let mut cqes = ring.run(&[message(IORING_OP_SENDMSG, 1, a.as_raw_fd(), &outward)]);
+    cqes.extend(ring.run(&[message(IORING_OP_RECVMSG, 2, b.as_raw_fd(), &inward)]));
+    drop(own(space[2] as i32));
+    (results(cqes), inward.raw.msg_controllen, space[0], space[1])
+}
+
+#[both(8, 0)]
+fn connections_are_made_and_accepted(mut ring: Ring) -> impl Answer {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = raw_address(listener.local_addr().unwrap());
+    let mut peers = Vec::new();
+    for _ in 0..5 {
         // SAFETY: integers only.
-        let mut from: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-        let (mut first, mut second, mut control) = ([0; 3], [0; 16], [0u8; 64]);
-        let mut inward = header(&mut [&mut first, &mut second]);
-        inward.raw.msg_name = (&raw mut from).cast();
-        inward.raw.msg_namelen = size_of_val(&from) as u32;
-        inward.raw.msg_control = control.as_mut_ptr().cast();
-        inward.raw.msg_controllen = control.len();
-        submit(&mut ring, message(IORING_OP_RECVMSG, 1, receiver.as_raw_fd(), &inward));
-        inward._vectors.fill(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 9 });
-        inward.raw.msg_flags = 77;
-        inward.raw.msg_iov = std::ptr::null_mut();
-        let mut text = *b"hello, world";
-        let (left, right) = text.split_at_mut(5);
-        let mut outward = header(&mut [left, right]);
-        let mut to = to;
-        outward.raw.msg_name = (&raw mut to).cast();
-        outward.raw.msg_namelen = size_of_val(&to) as u32;
-        let sent = ring.run(&[message(IORING_OP_SENDMSG, 2, sender.as_raw_fd(), &outward)]);
-        let mut cqes = sent;
-        while cqes.len() < 2 {
-            cqes.push(wait(&mut ring));
-        }
-        assert_eq!(from.sin_port.to_be(), sender.local_addr().unwrap().port());
-        let raw = inward.raw;
-        (results(cqes), first, second, raw.msg_flags, raw.msg_namelen, raw.msg_controllen)
-    });
-}
-
-#[test]
-fn datagrams_go_where_the_address_says() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let mut buffer = [0; 4];
-        submit(&mut ring, recv(1, receiver.as_raw_fd(), &mut buffer));
-        let mut to = raw_address(receiver.local_addr().unwrap());
-        let sqe = Sqe {
-            off: &raw const to as u64,
-            file_index: size_of_val(&to) as u32,
-            ..send(2, sender.as_raw_fd(), b"truncated")
+        let mut peer: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+        let mut length = size_of_val(&peer) as u32;
+        let accepting = Sqe {
+            addr: &raw mut peer as u64,
+            off: &raw mut length as u64,
+            op_flags: libc::SOCK_CLOEXEC as u32,
+            ..accept(1, listener.as_raw_fd())
         };
-        ring.push(sqe);
-        assert_eq!(ring.enter(1, 1), 1);
-        // SAFETY: ours; volatile, for nobody here reads it again.
-        unsafe { (&raw mut to.sin_port).write_volatile(0) };
-        let cqes = vec![wait(&mut ring), wait(&mut ring)];
-        (results(cqes), buffer)
-    });
-}
-
-#[test]
-fn descriptors_travel_in_messages() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, b) = UnixDatagram::pair().unwrap();
-        let (mut out, mut into) = ([1u8; 1], [0u8; 1]);
-        let mut control = [0u64; 3];
-        control[0] = 20;
-        control[1] = libc::SOL_SOCKET as u64 | (libc::SCM_RIGHTS as u64) << 32;
-        control[2] = a.as_raw_fd() as u64;
-        let mut space = [0u64; 8];
-        let mut outward = header(&mut [&mut out]);
-        outward.raw.msg_control = control.as_mut_ptr().cast();
-        outward.raw.msg_controllen = 20;
-        let mut inward = header(&mut [&mut into]);
-        inward.raw.msg_control = space.as_mut_ptr().cast();
-        inward.raw.msg_controllen = size_of_val(&space);
-        let mut cqes = ring.run(&[message(IORING_OP_SENDMSG, 1, a.as_raw_fd(), &outward)]);
-        cqes.extend(ring.run(&[message(IORING_OP_RECVMSG, 2, b.as_raw_fd(), &inward)]));
-        drop(own(space[2] as i32));
-        (results(cqes), inward.raw.msg_controllen, space[0], space[1])
-    });
-}
-
-#[test]
-fn connections_are_made_and_accepted() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = raw_address(listener.local_addr().unwrap());
-        let mut peers = Vec::new();
-        for _ in 0..5 {
-            // SAFETY: integers only.
-            let mut peer: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-            let mut length = size_of_val(&peer) as u32;
-            let accepting = Sqe {
-                addr: &raw mut peer as u64,
-                off: &raw mut length as u64,
-                op_flags: libc::SOCK_CLOEXEC as u32,
-                ..accept(1, listener.as_raw_fd())
-            };
-            submit(&mut ring, accepting);
-            let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 2) };
-            let socket = own(ring.run(&[new])[0].res);
-            submit(&mut ring, connect(3, socket.as_raw_fd(), &address));
-            let mut cqes = [wait(&mut ring), wait(&mut ring)];
-            cqes.sort_by_key(|cqe| cqe.user_data);
-            let accepted = own(cqes[0].res);
-            // SAFETY: asks for flags.
-            let cloexec = unsafe { libc::fcntl(accepted.as_raw_fd(), libc::F_GETFD) };
-            peers.push((cqes[1].res, i32::from(peer.sin_family), length, cloexec));
-            let mut buffer = [0; 4];
-            let mut pair = ring.run(&[send(4, socket.as_raw_fd(), b"ping")]);
-            pair.extend(ring.run(&[recv(5, accepted.as_raw_fd(), &mut buffer)]));
-            assert_eq!(results(pair), [(4, 4), (5, 4)]);
-        }
-        peers
-    });
-}
-
-#[test]
-fn a_refused_connection_says_so() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let address = raw_address(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
-        let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
+        submit(&mut ring, accepting);
+        let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 2) };
         let socket = own(ring.run(&[new])[0].res);
-        let refused = ring.run(&[connect(2, socket.as_raw_fd(), &address)]);
+        submit(&mut ring, connect(3, socket.as_raw_fd(), &address));
+        let mut cqes = [wait(&mut ring), wait(&mut ring)];
+        cqes.sort_by_key(|cqe| cqe.user_data);
+        let accepted = own(cqes[0].res);
         // SAFETY: asks for flags.
-        let flags = unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_GETFL) };
-        (refused, flags & libc::O_NONBLOCK)
-    });
+        let cloexec = unsafe { libc::fcntl(accepted.as_raw_fd(), libc::F_GETFD) };
+        peers.push((cqes[1].res, i32::from(peer.sin_family), length, cloexec));
+        let mut buffer = [0; 4];
+        let mut pair = ring.run(&[send(4, socket.as_raw_fd(), b"ping")]);
+        pair.extend(ring.run(&[recv(5, accepted.as_raw_fd(), &mut buffer)]));
+        assert_eq!(results(pair), [(4, 4), (5, 4)]);
+    }
+    peers
 }
 
-#[test]
-fn a_second_connect_on_a_connected_socket() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = raw_address(listener.local_addr().unwrap());
-        let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
-        let socket = own(ring.run(&[new])[0].res);
-        let first = ring.run(&[connect(2, socket.as_raw_fd(), &address)]);
-        let second = ring.run(&[connect(3, socket.as_raw_fd(), &address)]);
-        (first, second)
-    });
+#[both(8, 0)]
+fn a_refused_connection_says_so(mut ring: Ring) -> impl Answer {
+    let address = raw_address(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
+    let socket = own(ring.run(&[new])[0].res);
+    let refused = ring.run(&[connect(2, socket.as_raw_fd(), &address)]);
+    // SAFETY: asks for flags.
+    let flags = unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_GETFL) };
+    (refused, flags & libc::O_NONBLOCK)
 }
 
-#[test]
-fn a_socket_is_bound_and_listens_and_shuts_down() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
-        let address = raw_address("127.0.0.1:0".parse().unwrap());
-        let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
-        let socket = own(ring.run(&[new])[0].res);
-        let fd = socket.as_raw_fd();
-        let bind = Sqe { opcode: IORING_OP_BIND as u8, ..connect(2, fd, &address) };
-        let mut all = ring.run(&[bind]);
-        all.extend(ring.run(&[Sqe { fd, len: 16, ..sqe(IORING_OP_LISTEN, 3) }]));
-        all.extend(ring.run(&[bind]));
-        let listener = TcpListener::from(socket);
-        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let shutdown = Sqe { fd: client.as_raw_fd(), len: 1, ..sqe(IORING_OP_SHUTDOWN, 4) };
-        all.extend(ring.run(&[shutdown]));
-        all.extend(ring.run(&[Sqe { len: 7, ..shutdown }]));
-        all.extend(ring.run(&[send(5, client.as_raw_fd(), b"x")]));
-        all.extend(ring.run(&[Sqe { op_flags: 1, ..shutdown }]));
-        all.extend(ring.run(&[Sqe { fd, len: 16, off: 1, ..sqe(IORING_OP_LISTEN, 3) }]));
-        all.extend(ring.run(&[Sqe { off: 7, ..bind }]));
-        all.extend(ring.run(&[Sqe { off: 700, ..bind }]));
-        all.extend(ring.run(&[Sqe { addr: 8, ..bind }]));
-        all
-    });
+#[both(8, 0)]
+fn a_second_connect_on_a_connected_socket(mut ring: Ring) -> impl Answer {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = raw_address(listener.local_addr().unwrap());
+    let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
+    let socket = own(ring.run(&[new])[0].res);
+    let first = ring.run(&[connect(2, socket.as_raw_fd(), &address)]);
+    let second = ring.run(&[connect(3, socket.as_raw_fd(), &address)]);
+    (first, second)
 }
 
-#[test]
-fn unix_sockets_are_bound_to_paths() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let path = std::env::temp_dir().join(format!("anyring-{}-{engine:?}", std::process::id()));
-        let mut address = vec![libc::AF_UNIX as u8, 0];
-        address.extend(path.as_os_str().as_encoded_bytes());
-        let new = Sqe { fd: libc::AF_UNIX, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
-        let socket = own(ring.run(&[new])[0].res);
-        let bind = Sqe {
-            fd: socket.as_raw_fd(),
-            addr: address.as_ptr() as u64,
-            off: address.len() as u64,
-            ..sqe(IORING_OP_BIND, 2)
-        };
-        let first = ring.run(&[bind]);
-        let other = own(ring.run(&[new])[0].res);
-        let second = ring.run(&[Sqe { fd: other.as_raw_fd(), ..bind }]);
-        std::fs::remove_file(path).unwrap();
-        (first, second)
-    });
+#[both(8, IORING_SETUP_SUBMIT_ALL)]
+fn a_socket_is_bound_and_listens_and_shuts_down(mut ring: Ring) -> impl Answer {
+    let address = raw_address("127.0.0.1:0".parse().unwrap());
+    let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
+    let socket = own(ring.run(&[new])[0].res);
+    let fd = socket.as_raw_fd();
+    let bind = Sqe { opcode: IORING_OP_BIND as u8, ..connect(2, fd, &address) };
+    let mut all = ring.run(&[bind]);
+    all.extend(ring.run(&[Sqe { fd, len: 16, ..sqe(IORING_OP_LISTEN, 3) }]));
+    all.extend(ring.run(&[bind]));
+    let listener = TcpListener::from(socket);
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let shutdown = Sqe { fd: client.as_raw_fd(), len: 1, ..sqe(IORING_OP_SHUTDOWN, 4) };
+    all.extend(ring.run(&[shutdown]));
+    all.extend(ring.run(&[Sqe { len: 7, ..shutdown }]));
+    all.extend(ring.run(&[send(5, client.as_raw_fd(), b"x")]));
+    all.extend(ring.run(&[Sqe { op_flags: 1, ..shutdown }]));
+    all.extend(ring.run(&[Sqe { fd, len: 16, off: 1, ..sqe(IORING_OP_LISTEN, 3) }]));
+    all.extend(ring.run(&[Sqe { off: 7, ..bind }]));
+    all.extend(ring.run(&[Sqe { off: 700, ..bind }]));
+    all.extend(ring.run(&[Sqe { addr: 8, ..bind }]));
+    all
 }
 
-#[test]
-fn errors_of_accept() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (a, _b) = UnixStream::pair().unwrap();
-        let plain = accept(0, listener.as_raw_fd());
-        ring.run(&[
-            Sqe { user_data: 1, len: 1, ..plain },
-            Sqe { user_data: 2, buf_index: 1, ..plain },
-            Sqe { user_data: 3, ioprio: 1 << 7, ..plain },
-            Sqe { user_data: 4, op_flags: 1, ..plain },
-            Sqe { user_data: 5, file_index: 1, op_flags: libc::SOCK_CLOEXEC as u32, ..plain },
-            Sqe { user_data: 6, file_index: 1, ioprio: IORING_ACCEPT_MULTISHOT as u16, ..plain },
-            Sqe { user_data: 7, ioprio: IORING_ACCEPT_DONTWAIT as u16, ..plain },
-            Sqe { user_data: 8, fd: a.as_raw_fd(), ..plain },
-            Sqe { user_data: 9, fd: 9999, ..plain },
-        ])
-    });
+#[both]
+fn unix_sockets_are_bound_to_paths(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 8, 0);
+    let path = std::env::temp_dir().join(format!("anyring-{}-{engine:?}", std::process::id()));
+    let mut address = vec![libc::AF_UNIX as u8, 0];
+    address.extend(path.as_os_str().as_encoded_bytes());
+    let new = Sqe { fd: libc::AF_UNIX, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
+    let socket = own(ring.run(&[new])[0].res);
+    let bind = Sqe {
+        fd: socket.as_raw_fd(),
+        addr: address.as_ptr() as u64,
+        off: address.len() as u64,
+        ..sqe(IORING_OP_BIND, 2)
+    };
+    let first = ring.run(&[bind]);
+    let other = own(ring.run(&[new])[0].res);
+    let second = ring.run(&[Sqe { fd: other.as_raw_fd(), ..bind }]);
+    std::fs::remove_file(path).unwrap();
+    (first, second)
 }
 
-#[test]
-fn multishot_accept_takes_all_that_wait() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let shots = IORING_ACCEPT_MULTISHOT as u16;
-        submit(&mut ring, Sqe { ioprio: shots, ..accept(1, listener.as_raw_fd()) });
-        let mut all = Vec::new();
-        for count in [1, 3, 2] {
-            let clients: Vec<_> = (0..count).map(|_| TcpStream::connect(address).unwrap()).collect();
-            for _ in &clients {
-                let cqe = wait(&mut ring);
-                drop(own(cqe.res));
-                all.push((cqe.user_data, cqe.flags & IORING_CQE_F_MORE));
-            }
-        }
-        // Nothing more comes.
-        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-        assert_eq!(ring.reap(), None);
-        all
-    });
+#[both(16, IORING_SETUP_SUBMIT_ALL)]
+fn errors_of_accept(mut ring: Ring) -> impl Answer {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (a, _b) = UnixStream::pair().unwrap();
+    let plain = accept(0, listener.as_raw_fd());
+    ring.run(&[
+        Sqe { user_data: 1, len: 1, ..plain },
+        Sqe { user_data: 2, buf_index: 1, ..plain },
+        Sqe { user_data: 3, ioprio: 1 << 7, ..plain },
+        Sqe { user_data: 4, op_flags: 1, ..plain },
+        Sqe { user_data: 5, file_index: 1, op_flags: libc::SOCK_CLOEXEC as u32, ..plain },
+        Sqe { user_data: 6, file_index: 1, ioprio: IORING_ACCEPT_MULTISHOT as u16, ..plain },
+        Sqe { user_data: 7, ioprio: IORING_ACCEPT_DONTWAIT as u16, ..plain },
+        Sqe { user_data: 8, fd: a.as_raw_fd(), ..plain },
+        Sqe { user_data: 9, fd: 9999, ..plain },
+    ])
 }
 
-#[test]
-fn multishot_accept_ends_when_the_cq_is_full() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 2, 0);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let _clients: Vec<_> = (0..6).map(|_| TcpStream::connect(address).unwrap()).collect();
-        let shots = IORING_ACCEPT_MULTISHOT as u16;
-        submit(&mut ring, Sqe { ioprio: shots, ..accept(1, listener.as_raw_fd()) });
-        let mut flags = Vec::new();
-        loop {
+#[both(8, 0)]
+fn multishot_accept_takes_all_that_wait(mut ring: Ring) -> impl Answer {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let shots = IORING_ACCEPT_MULTISHOT as u16;
+    submit(&mut ring, Sqe { ioprio: shots, ..accept(1, listener.as_raw_fd()) });
+    let mut all = Vec::new();
+    for count in [1, 3, 2] {
+        let clients: Vec<_> = (0..count).map(|_| TcpStream::connect(address).unwrap()).collect();
+        for _ in &clients {
             let cqe = wait(&mut ring);
             drop(own(cqe.res));
-            flags.push(cqe.flags & IORING_CQE_F_MORE);
-            if cqe.flags & IORING_CQE_F_MORE == 0 {
-                break;
-            }
+            all.push((cqe.user_data, cqe.flags & IORING_CQE_F_MORE));
         }
-        (flags, ring.reap())
-    });
+    }
+    // Nothing more comes.
+    ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+    assert_eq!(ring.reap(), None);
+    all
 }
 
-#[test]
-fn accept_tells_of_others_that_wait() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let _clients: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
-        let mut flags = Vec::new();
-        for _ in 0..3 {
-            let cqe = ring.run(&[accept(1, listener.as_raw_fd())])[0];
-            drop(own(cqe.res));
-            flags.push(cqe.flags);
+#[both(2, 0)]
+fn multishot_accept_ends_when_the_cq_is_full(mut ring: Ring) -> impl Answer {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let _clients: Vec<_> = (0..6).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let shots = IORING_ACCEPT_MULTISHOT as u16;
+    submit(&mut ring, Sqe { ioprio: shots, ..accept(1, listener.as_raw_fd()) });
+    let mut flags = Vec::new();
+    loop {
+        let cqe = wait(&mut ring);
+        drop(own(cqe.res));
+        flags.push(cqe.flags & IORING_CQE_F_MORE);
+        if cqe.flags & IORING_CQE_F_MORE == 0 {
+            break;
         }
-        flags
-    });
+    }
+    (flags, ring.reap())
+}
+
+#[both(8, 0)]
+fn accept_tells_of_others_that_wait(mut ring: Ring) -> impl Answer {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let _clients: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let mut flags = Vec::new();
+    for _ in 0..3 {
+        let cqe = ring.run(&[accept(1, listener.as_raw_fd())])[0];
+        drop(own(cqe.res));
+        flags.push(cqe.flags);
+    }
+    flags
 }
 
 fn register_files(ring: &Ring, fds: &[i32]) {
@@ -595,36 +526,33 @@ fn register_files(ring: &Ring, fds: &[i32]) {
     assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, fds.as_ptr().cast(), count), 0);
 }
 
-#[test]
-fn sockets_and_connections_go_into_slots() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = raw_address(listener.local_addr().unwrap());
-        let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
-        let mut all = ring.run(&[Sqe { file_index: 1, ..new }]);
-        register_files(&ring, &[-1; 4]);
-        let any = IORING_FILE_INDEX_ALLOC as u32;
-        all.extend(ring.run(&[Sqe { file_index: 2, ..new }, Sqe { file_index: 9, ..new }]));
-        all.extend(ring.run(&[Sqe { file_index: any, ..new }]));
-        let fixed = 1 << 0;
-        all.extend(ring.run(&[Sqe { flags: fixed, ..connect(2, 1, &address) }]));
-        let single = Sqe { file_index: any, ..accept(3, listener.as_raw_fd()) };
-        all.extend(ring.run(&[single]));
-        let slot = all.last().unwrap().res;
-        let mut buffer = [0; 4];
-        all.extend(ring.run(&[Sqe { flags: fixed, ..send(4, 1, b"slot") }]));
-        all.extend(ring.run(&[Sqe { flags: fixed, ..recv(5, slot, &mut buffer) }]));
-        // The last slot is filled, then there is none.
-        let _clients: Vec<_> =
-            (0..3).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();
-        submit(&mut ring, Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..single });
-        all.push(wait(&mut ring));
-        all.push(wait(&mut ring));
-        // An occupied slot is replaced.
-        all.extend(ring.run(&[Sqe { file_index: 2, ..accept(6, listener.as_raw_fd()) }]));
-        (all, buffer)
-    });
+#[both(8, IORING_SETUP_SUBMIT_ALL)]
+fn sockets_and_connections_go_into_slots(mut ring: Ring) -> impl Answer {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = raw_address(listener.local_addr().unwrap());
+    let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
+    let mut all = ring.run(&[Sqe { file_index: 1, ..new }]);
+    register_files(&ring, &[-1; 4]);
+    let any = IORING_FILE_INDEX_ALLOC as u32;
+    all.extend(ring.run(&[Sqe { file_index: 2, ..new }, Sqe { file_index: 9, ..new }]));
+    all.extend(ring.run(&[Sqe { file_index: any, ..new }]));
+    let fixed = 1 << 0;
+    all.extend(ring.run(&[Sqe { flags: fixed, ..connect(2, 1, &address) }]));
+    let single = Sqe { file_index: any, ..accept(3, listener.as_raw_fd()) };
+    all.extend(ring.run(&[single]));
+    let slot = all.last().unwrap().res;
+    let mut buffer = [0; 4];
+    all.extend(ring.run(&[Sqe { flags: fixed, ..send(4, 1, b"slot") }]));
+    all.extend(ring.run(&[Sqe { flags: fixed, ..recv(5, slot, &mut buffer) }]));
+    // The last slot is filled, then there is none.
+    let _clients: Vec<_> =
+        (0..3).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();
+    submit(&mut ring, Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..single });
+    all.push(wait(&mut ring));
+    all.push(wait(&mut ring));
+    // An occupied slot is replaced.
+    all.extend(ring.run(&[Sqe { file_index: 2, ..accept(6, listener.as_raw_fd()) }]));
+    (all, buffer)
 }
 
 /// Closes a descriptor where the engine sees it, as a front end shows it.
@@ -1006,18 +934,15 @@ fn a_short_read_of_a_unix_stream_may_leave_some() {
 }
 
 /// What is to be polled first, and is ready, is done when the call returns, whether that waits or not.
-#[test]
-fn polling_first_takes_no_second_call() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 4, 0);
-        let (a, mut b) = UnixStream::pair().unwrap();
-        ring.push(Sqe { ioprio: IORING_RECVSEND_POLL_FIRST as u16, ..send(1, a.as_raw_fd(), b"now") });
-        assert_eq!(ring.enter(1, 0), 1);
-        a.shutdown(std::net::Shutdown::Write).unwrap();
-        let mut arrived = Vec::new();
-        std::io::Read::read_to_end(&mut b, &mut arrived).unwrap();
-        (arrived, wait(&mut ring))
-    });
+#[both(4, 0)]
+fn polling_first_takes_no_second_call(mut ring: Ring) -> impl Answer {
+    let (a, mut b) = UnixStream::pair().unwrap();
+    ring.push(Sqe { ioprio: IORING_RECVSEND_POLL_FIRST as u16, ..send(1, a.as_raw_fd(), b"now") });
+    assert_eq!(ring.enter(1, 0), 1);
+    a.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut arrived = Vec::new();
+    std::io::Read::read_to_end(&mut b, &mut arrived).unwrap();
+    (arrived, wait(&mut ring))
 }
 
 /// A fresh connection on which a receive waits is not watched for room until somebody waits for that, too.
@@ -1071,92 +996,85 @@ fn run_datagrams(ring: &mut Ring, to: &UdpSocket, sqes: &[Sqe]) -> (Vec<Cqe>, Ve
     (cqes, arrived)
 }
 
-#[test]
-fn datagrams_of_one_submission_stay_what_they_are() {
-    both(|engine| {
-        let mut all = Vec::new();
-        for address in ["127.0.0.1:0", "[::1]:0"] {
-            let mut ring = Ring::new(engine, 128, IORING_SETUP_SUBMIT_ALL);
-            let to = UdpSocket::bind(address).unwrap();
-            let from = UdpSocket::bind(address).unwrap();
-            from.connect(to.local_addr().unwrap()).unwrap();
-            let (tcp, _peer) = tcp_pair();
-            let memory: Vec<u8> = (0..70_000u32).map(|i| (i % 251) as u8).collect();
-            let datagram = |i: usize, length: usize| send(i as u64, from.as_raw_fd(), &memory[i..i + length]);
-            let of_lengths = |lengths: &[usize]| -> Vec<Sqe> {
-                lengths.iter().enumerate().map(|(i, &length)| datagram(i, length)).collect()
-            };
-            all.push(run_datagrams(&mut ring, &to, &of_lengths(&[200; 8])));
-            all.push(run_datagrams(&mut ring, &to, &of_lengths(&[200; 100])));
-            let mut whole = of_lengths(&[200; 9]);
-            whole.iter_mut().step_by(2).for_each(|sqe| sqe.op_flags = libc::MSG_WAITALL as u32);
-            all.push(run_datagrams(&mut ring, &to, &whole));
-            all.push(run_datagrams(&mut ring, &to, &of_lengths(&[200, 200, 100, 200, 300, 300, 0, 5, 5, 5])));
-            all.push(run_datagrams(&mut ring, &to, &of_lengths(&[100, 100, 66_000, 100, 100])));
-            all.push(run_datagrams(&mut ring, &to, &of_lengths(&[4000; 20])));
-            all.push(run_datagrams(&mut ring, &to, &of_lengths(&[16_000, 16_000, 16_000, 16_000, 15_000])));
-            all.push(run_datagrams(&mut ring, &to, &of_lengths(&[32_500, 32_500, 32_501])));
-            let mut mixed = of_lengths(&[50; 12]);
-            mixed[2] = sqe(IORING_OP_NOP, 2);
-            mixed[4].flags = LINK;
-            mixed[6].fd = tcp.as_raw_fd();
-            mixed[8].addr = 8;
-            mixed[10].ioprio = 1 << 9;
-            all.push(run_datagrams(&mut ring, &to, &mixed));
-        }
-        all
-    });
+#[both]
+fn datagrams_of_one_submission_stay_what_they_are(engine: Engine) -> impl Answer {
+    let mut all = Vec::new();
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let mut ring = Ring::new(engine, 128, IORING_SETUP_SUBMIT_ALL);
+        let to = UdpSocket::bind(address).unwrap();
+        let from = UdpSocket::bind(address).unwrap();
+        from.connect(to.local_addr().unwrap()).unwrap();
+        let (tcp, _peer) = tcp_pair();
+        let memory: Vec<u8> = (0..70_000u32).map(|i| (i % 251) as u8).collect();
+        let datagram = |i: usize, length: usize| send(i as u64, from.as_raw_fd(), &memory[i..i + length]);
+        let of_lengths = |lengths: &[usize]| -> Vec<Sqe> {
+            lengths.iter().enumerate().map(|(i, &length)| datagram(i, length)).collect()
+        };
+        all.push(run_datagrams(&mut ring, &to, &of_lengths(&[200; 8])));
+        all.push(run_datagrams(&mut ring, &to, &of_lengths(&[200; 100])));
+        let mut whole = of_lengths(&[200; 9]);
+        whole.iter_mut().step_by(2).for_each(|sqe| sqe.op_flags = libc::MSG_WAITALL as u32);
+        all.push(run_datagrams(&mut ring, &to, &whole));
+        all.push(run_datagrams(&mut ring, &to, &of_lengths(&[200, 200, 100, 200, 300, 300, 0, 5, 5, 5])));
+        all.push(run_datagrams(&mut ring, &to, &of_lengths(&[100, 100, 66_000, 100, 100])));
+        all.push(run_datagrams(&mut ring, &to, &of_lengths(&[4000; 20])));
+        all.push(run_datagrams(&mut ring, &to, &of_lengths(&[16_000, 16_000, 16_000, 16_000, 15_000])));
+        all.push(run_datagrams(&mut ring, &to, &of_lengths(&[32_500, 32_500, 32_501])));
+        let mut mixed = of_lengths(&[50; 12]);
+        mixed[2] = sqe(IORING_OP_NOP, 2);
+        mixed[4].flags = LINK;
+        mixed[6].fd = tcp.as_raw_fd();
+        mixed[8].addr = 8;
+        mixed[10].ioprio = 1 << 9;
+        all.push(run_datagrams(&mut ring, &to, &mixed));
+    }
+    all
 }
 
-#[test]
-fn an_error_of_earlier_datagrams_is_told_once() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let closed = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let from = UdpSocket::bind("127.0.0.1:0").unwrap();
-        from.connect(closed.local_addr().unwrap()).unwrap();
-        drop(closed);
-        let first = ring.run(&[send(1, from.as_raw_fd(), b"x")])[0].res;
-        // What is refused meanwhile depends on whether they leave together.
-        let next = ring.run(&[2, 3, 4].map(|user_data| send(user_data, from.as_raw_fd(), b"x")));
-        (first, next[0])
-    });
+#[both(16, 0)]
+fn an_error_of_earlier_datagrams_is_told_once(mut ring: Ring) -> impl Answer {
+    let closed = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+    from.connect(closed.local_addr().unwrap()).unwrap();
+    drop(closed);
+    let first = ring.run(&[send(1, from.as_raw_fd(), b"x")])[0].res;
+    // What is refused meanwhile depends on whether they leave together.
+    let next = ring.run(&[2, 3, 4].map(|user_data| send(user_data, from.as_raw_fd(), b"x")));
+    (first, next[0])
 }
 
 /// On a ring that defers, what readiness has woken goes on when the program comes: with its own file.
-#[test]
-fn a_descriptor_may_be_closed_between_its_event_and_its_receive() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
-        // SAFETY: a new descriptor, owned from here.
-        let event = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
-        let named = event.as_raw_fd();
-        let registration = io_uring_register_op::IORING_REGISTER_EVENTFD;
-        assert_eq!(ring.register(registration, (&raw const named).cast(), 1), 0);
-        let (mut peer, here) = UnixStream::pair().unwrap();
-        let (mut other_peer, other) = UnixStream::pair().unwrap();
-        // A number that no other test gets meanwhile.
-        // SAFETY: makes a descriptor.
-        let number = unsafe { libc::fcntl(here.as_raw_fd(), libc::F_DUPFD, 710) };
-        let mut buffer = [0; 8];
-        ring.push(recv(1, number, &mut buffer));
-        assert_eq!(ring.enter(1, 0), 1);
-        peer.write_all(b"mine").unwrap();
-        other_peer.write_all(b"another's").unwrap();
-        let mut count = 0u64;
-        // SAFETY: reads into an integer of ours, once the event is told.
-        assert_eq!(unsafe { libc::read(named, (&raw mut count).cast(), 8) }, 8);
-        if engine == Engine::User {
-            anyring_engine::frontend::closed(number);
-        }
-        // SAFETY: descriptors of the test's own.
-        assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
-        assert_eq!(ring.enter(0, 1), 0);
-        let cqes = ring.reap_all();
-        // SAFETY: as above.
-        unsafe { libc::close(number) };
-        (cqes, buffer)
-    });
+#[both]
+fn a_descriptor_may_be_closed_between_its_event_and_its_receive(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+    // SAFETY: a new descriptor, owned from here.
+    let event = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+    let named = event.as_raw_fd();
+    let registration = io_uring_register_op::IORING_REGISTER_EVENTFD;
+    assert_eq!(ring.register(registration, (&raw const named).cast(), 1), 0);
+    let (mut peer, here) = UnixStream::pair().unwrap();
+    let (mut other_peer, other) = UnixStream::pair().unwrap();
+    // A number that no other test gets meanwhile.
+    // SAFETY: makes a descriptor.
+    let number = unsafe { libc::fcntl(here.as_raw_fd(), libc::F_DUPFD, 710) };
+    let mut buffer = [0; 8];
+    ring.push(recv(1, number, &mut buffer));
+    assert_eq!(ring.enter(1, 0), 1);
+    peer.write_all(b"mine").unwrap();
+    other_peer.write_all(b"another's").unwrap();
+    let mut count = 0u64;
+    // SAFETY: reads into an integer of ours, once the event is told.
+    assert_eq!(unsafe { libc::read(named, (&raw mut count).cast(), 8) }, 8);
+    if engine == Engine::User {
+        anyring_engine::frontend::closed(number);
+    }
+    // SAFETY: descriptors of the test's own.
+    assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
+    assert_eq!(ring.enter(0, 1), 0);
+    let cqes = ring.reap_all();
+    // SAFETY: as above.
+    unsafe { libc::close(number) };
+    (cqes, buffer)
 }
 
 /// A multishot request keeps the listener until it ends, and no longer.
@@ -1202,18 +1120,14 @@ fn a_descriptor_may_be_closed_before_its_connection_is_told() {
     });
 }
 
-#[test]
-fn a_receive_finds_what_came_while_others_were_cancelled() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 4, 0);
-        let (mut peer, here) = UnixStream::pair().unwrap();
-        let mut buffer = [0; 8];
-        let pair =
-            [recv(1, here.as_raw_fd(), &mut buffer), Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) }];
-        let cancelled = ring.run(&pair);
-        peer.write_all(b"come").unwrap();
-        (cancelled, ring.run(&pair), buffer)
-    });
+#[both(4, 0)]
+fn a_receive_finds_what_came_while_others_were_cancelled(mut ring: Ring) -> impl Answer {
+    let (mut peer, here) = UnixStream::pair().unwrap();
+    let mut buffer = [0; 8];
+    let pair = [recv(1, here.as_raw_fd(), &mut buffer), Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) }];
+    let cancelled = ring.run(&pair);
+    peer.write_all(b"come").unwrap();
+    (cancelled, ring.run(&pair), buffer)
 }
 
 /// What waits on a connection that is closed on the spot keeps it, in the same ring and in another, and nothing
@@ -1245,56 +1159,50 @@ fn a_connection_is_closed_under_what_waits_on_it() {
 }
 
 /// Receives that complete by their SQE alone say all that others do.
-#[test]
-fn receives_of_all_that_was_asked_for() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut client, server) = tcp_pair();
-        let fd = server.as_raw_fd();
-        let mut buffer = [0; 8];
-        let all_of = |user_data, flags: i32, ioprio: u32, buffer: &mut [u8]| Sqe {
-            op_flags: flags as u32,
-            ioprio: ioprio as u16,
-            ..recv(user_data, fd, buffer)
-        };
-        let (whole, quiet) = (libc::MSG_WAITALL, libc::MSG_NOSIGNAL);
-        let mut all = Vec::new();
-        client.write_all(&[1; 8]).unwrap();
-        all.extend(ring.run(&[all_of(1, whole, 0, &mut buffer)]));
-        client.write_all(&[2; 20]).unwrap();
-        all.extend(ring.run(&[all_of(2, whole | quiet, IORING_RECVSEND_POLL_FIRST, &mut buffer)]));
-        all.extend(ring.run(&[all_of(3, quiet, 0, &mut buffer)]));
-        all.extend(ring.run(&[all_of(4, 0, IORING_RECVSEND_POLL_FIRST, &mut buffer)]));
-        submit(&mut ring, all_of(5, whole, IORING_RECVSEND_POLL_FIRST, &mut buffer));
-        for part in [&[3; 5][..], &[4; 3]] {
-            client.write_all(part).unwrap();
-            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-        }
-        all.push(wait(&mut ring));
-        assert_eq!(buffer, [3, 3, 3, 3, 3, 4, 4, 4]);
-        // An end behind what fills the buffer is told of, one before it is is told with what there is.
-        client.write_all(&[5; 8]).unwrap();
-        client.shutdown(std::net::Shutdown::Write).unwrap();
-        all.extend(ring.run(&[all_of(6, 0, 0, &mut buffer)]));
-        all.extend(ring.run(&[all_of(7, whole, 0, &mut buffer)]));
-        all
-    });
+#[both(8, 0)]
+fn receives_of_all_that_was_asked_for(mut ring: Ring) -> impl Answer {
+    let (mut client, server) = tcp_pair();
+    let fd = server.as_raw_fd();
+    let mut buffer = [0; 8];
+    let all_of = |user_data, flags: i32, ioprio: u32, buffer: &mut [u8]| Sqe {
+        op_flags: flags as u32,
+        ioprio: ioprio as u16,
+        ..recv(user_data, fd, buffer)
+    };
+    let (whole, quiet) = (libc::MSG_WAITALL, libc::MSG_NOSIGNAL);
+    let mut all = Vec::new();
+    client.write_all(&[1; 8]).unwrap();
+    all.extend(ring.run(&[all_of(1, whole, 0, &mut buffer)]));
+    client.write_all(&[2; 20]).unwrap();
+    all.extend(ring.run(&[all_of(2, whole | quiet, IORING_RECVSEND_POLL_FIRST, &mut buffer)]));
+    all.extend(ring.run(&[all_of(3, quiet, 0, &mut buffer)]));
+    all.extend(ring.run(&[all_of(4, 0, IORING_RECVSEND_POLL_FIRST, &mut buffer)]));
+    submit(&mut ring, all_of(5, whole, IORING_RECVSEND_POLL_FIRST, &mut buffer));
+    for part in [&[3; 5][..], &[4; 3]] {
+        client.write_all(part).unwrap();
+        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+    }
+    all.push(wait(&mut ring));
+    assert_eq!(buffer, [3, 3, 3, 3, 3, 4, 4, 4]);
+    // An end behind what fills the buffer is told of, one before it is is told with what there is.
+    client.write_all(&[5; 8]).unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    all.extend(ring.run(&[all_of(6, 0, 0, &mut buffer)]));
+    all.extend(ring.run(&[all_of(7, whole, 0, &mut buffer)]));
+    all
 }
 
 /// There is nothing to wait for, even where the socket is known to have no data.
-#[test]
-fn urgent_data_that_are_not_there_are_refused_at_once() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (tcp, _peer) = tcp_pair();
-        let (unix, _other) = UnixStream::pair().unwrap();
-        let (mut one, mut two) = ([0; 8], [0; 8]);
-        [tcp.as_raw_fd(), unix.as_raw_fd()].map(|fd| {
-            submit(&mut ring, recv(1, fd, &mut one));
-            let urgent = Sqe { op_flags: libc::MSG_OOB as u32, ..recv(2, fd, &mut two) };
-            results(ring.run(&[urgent]))
-        })
-    });
+#[both(8, 0)]
+fn urgent_data_that_are_not_there_are_refused_at_once(mut ring: Ring) -> impl Answer {
+    let (tcp, _peer) = tcp_pair();
+    let (unix, _other) = UnixStream::pair().unwrap();
+    let (mut one, mut two) = ([0; 8], [0; 8]);
+    [tcp.as_raw_fd(), unix.as_raw_fd()].map(|fd| {
+        submit(&mut ring, recv(1, fd, &mut one));
+        let urgent = Sqe { op_flags: libc::MSG_OOB as u32, ..recv(2, fd, &mut two) };
+        results(ring.run(&[urgent]))
+    })
 }
 
 /// `O_NONBLOCK` of a descriptor, which it shares with whoever inherited it.
@@ -1303,58 +1211,54 @@ fn is_nonblocking(fd: i32) -> bool {
     unsafe { libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
 }
 
-#[test]
-fn a_listener_keeps_its_flags() {
-    both(|engine| {
-        let mut seen = Vec::new();
-        for nonblocking in [false, true] {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            listener.set_nonblocking(nonblocking).unwrap();
-            let (fd, address) = (listener.as_raw_fd(), listener.local_addr().unwrap());
-            let mut ring = Ring::new(engine, 8, 0);
-            let mut look = |ring: &mut Ring, sqe: Sqe| {
-                // Nobody waits yet, then somebody does, then nobody.
-                ring.push(sqe);
-                assert_eq!(ring.enter(1, 0), 1);
-                seen.push(is_nonblocking(fd));
-                let client = TcpStream::connect(address).unwrap();
-                for accepted in ring.collect(1) {
-                    drop(own(accepted.res));
-                }
-                seen.push(is_nonblocking(fd));
-                client
-            };
-            drop(look(&mut ring, accept(1, fd)));
-            let multishot = Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..accept(2, fd) };
-            drop(look(&mut ring, multishot));
-            // Without anybody who waits, and at once.
-            let at_once = Sqe { ioprio: IORING_ACCEPT_DONTWAIT as u16, ..accept(3, fd) };
-            seen.push(ring.run(&[at_once])[0].res == -libc::EAGAIN);
+#[both]
+fn a_listener_keeps_its_flags(engine: Engine) -> impl Answer {
+    let mut seen = Vec::new();
+    for nonblocking in [false, true] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(nonblocking).unwrap();
+        let (fd, address) = (listener.as_raw_fd(), listener.local_addr().unwrap());
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut look = |ring: &mut Ring, sqe: Sqe| {
+            // Nobody waits yet, then somebody does, then nobody.
+            ring.push(sqe);
+            assert_eq!(ring.enter(1, 0), 1);
             seen.push(is_nonblocking(fd));
-        }
-        seen
-    });
+            let client = TcpStream::connect(address).unwrap();
+            for accepted in ring.collect(1) {
+                drop(own(accepted.res));
+            }
+            seen.push(is_nonblocking(fd));
+            client
+        };
+        drop(look(&mut ring, accept(1, fd)));
+        let multishot = Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..accept(2, fd) };
+        drop(look(&mut ring, multishot));
+        // Without anybody who waits, and at once.
+        let at_once = Sqe { ioprio: IORING_ACCEPT_DONTWAIT as u16, ..accept(3, fd) };
+        seen.push(ring.run(&[at_once])[0].res == -libc::EAGAIN);
+        seen.push(is_nonblocking(fd));
+    }
+    seen
 }
 
 /// Another thread's `accept` waited no longer once a ring had accepted.
-#[test]
-fn who_accepts_beside_a_ring_waits() {
-    both(|engine| {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (fd, address) = (listener.as_raw_fd(), listener.local_addr().unwrap());
-        let mut ring = Ring::new(engine, 8, 0);
-        let first = TcpStream::connect(address).unwrap();
-        drop(own(ring.run(&[accept(1, fd)])[0].res));
-        let (tell, number) = std::sync::mpsc::channel();
-        let beside = std::thread::spawn(move || {
-            // SAFETY: asks for a number.
-            tell.send(unsafe { libc::gettid() }).unwrap();
-            listener.accept().map(drop).map_err(|error| error.kind())
-        });
-        asleep_or(number.recv().unwrap(), || beside.is_finished());
-        drop((first, TcpStream::connect(address).unwrap()));
-        beside.join().unwrap()
+#[both]
+fn who_accepts_beside_a_ring_waits(engine: Engine) -> impl Answer {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (fd, address) = (listener.as_raw_fd(), listener.local_addr().unwrap());
+    let mut ring = Ring::new(engine, 8, 0);
+    let first = TcpStream::connect(address).unwrap();
+    drop(own(ring.run(&[accept(1, fd)])[0].res));
+    let (tell, number) = std::sync::mpsc::channel();
+    let beside = std::thread::spawn(move || {
+        // SAFETY: asks for a number.
+        tell.send(unsafe { libc::gettid() }).unwrap();
+        listener.accept().map(drop).map_err(|error| error.kind())
     });
+    asleep_or(number.recv().unwrap(), || beside.is_finished());
+    drop((first, TcpStream::connect(address).unwrap()));
+    beside.join().unwrap()
 }
 
 /// Threads and a child accept from one listener that blocks, each on a ring of its own: none of them is left in an `accept`
@@ -1459,21 +1363,18 @@ fn known_pair(ring: &mut Ring) -> (TcpStream, TcpStream) {
     (one, other)
 }
 
-#[test]
-fn receives_that_may_not_wait_for_a_known_connection() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, DEFERS);
-        let (mut one, other) = known_pair(&mut ring);
-        let mut buffer = [0; 8];
-        let receive = recv(1, other.as_raw_fd(), &mut buffer);
-        let with = |flags: i32| Sqe { op_flags: flags as u32, ..receive };
-        let mut all = ring.run(&[with(libc::MSG_OOB)]);
-        all.extend(ring.run(&[with(libc::MSG_DONTWAIT)]));
-        all.extend(ring.run(&[with(libc::MSG_OOB | libc::MSG_WAITALL)]));
-        one.write_all(b"hello").unwrap();
-        all.extend(ring.run(&[receive]));
-        all
-    });
+#[both(8, DEFERS)]
+fn receives_that_may_not_wait_for_a_known_connection(mut ring: Ring) -> impl Answer {
+    let (mut one, other) = known_pair(&mut ring);
+    let mut buffer = [0; 8];
+    let receive = recv(1, other.as_raw_fd(), &mut buffer);
+    let with = |flags: i32| Sqe { op_flags: flags as u32, ..receive };
+    let mut all = ring.run(&[with(libc::MSG_OOB)]);
+    all.extend(ring.run(&[with(libc::MSG_DONTWAIT)]));
+    all.extend(ring.run(&[with(libc::MSG_OOB | libc::MSG_WAITALL)]));
+    one.write_all(b"hello").unwrap();
+    all.extend(ring.run(&[receive]));
+    all
 }
 
 /// What is held back by a drain goes on as soon as that ends for which it waits, however that was done.
@@ -1503,123 +1404,104 @@ fn connecting(ring: &mut Ring, address: &libc::sockaddr_in) -> OwnedFd {
     socket
 }
 
-#[test]
-fn connections_that_the_program_has_a_hand_in() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, DEFERS);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = raw_address(listener.local_addr().unwrap());
-        let socket = connecting(&mut ring, &address);
-        // It hears of the connection before the ring does.
-        // SAFETY: reads an address of ours.
-        let connected = unsafe {
-            libc::connect(
-                socket.as_raw_fd(),
-                std::ptr::from_ref(&address).cast(),
-                size_of_val(&address) as u32,
-            )
+#[both(8, DEFERS)]
+fn connections_that_the_program_has_a_hand_in(mut ring: Ring) -> impl Answer {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = raw_address(listener.local_addr().unwrap());
+    let socket = connecting(&mut ring, &address);
+    // It hears of the connection before the ring does.
+    // SAFETY: reads an address of ours.
+    let connected = unsafe {
+        libc::connect(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), size_of_val(&address) as u32)
+    };
+    let made = wait(&mut ring);
+    drop(listener);
+    let refused = connecting(&mut ring, &address);
+    let (mut error, mut length) = (0i32, 4u32);
+    // It takes the error away from the ring, which tries once more.
+    until("the connection is refused", || {
+        let (error_at, length_at) = ((&raw mut error).cast(), &raw mut length);
+        // SAFETY: writes integers of ours.
+        unsafe {
+            libc::getsockopt(refused.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ERROR, error_at, length_at)
         };
-        let made = wait(&mut ring);
-        drop(listener);
-        let refused = connecting(&mut ring, &address);
-        let (mut error, mut length) = (0i32, 4u32);
-        // It takes the error away from the ring, which tries once more.
-        until("the connection is refused", || {
-            let (error_at, length_at) = ((&raw mut error).cast(), &raw mut length);
-            // SAFETY: writes integers of ours.
-            unsafe {
-                libc::getsockopt(refused.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ERROR, error_at, length_at)
-            };
-            error != 0
-        });
-        (connected, made, error, wait(&mut ring))
+        error != 0
     });
+    (connected, made, error, wait(&mut ring))
 }
 
 /// What is behind the second request of a chain is part of it, though the first is done before they are looked at together.
-#[test]
-fn a_chain_of_three_breaks_behind_its_second() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, DEFERS);
-        let (one, other) = known_pair(&mut ring);
-        let mut buffer = [0; 8];
-        let first = Sqe { flags: LINK, ..send(1, one.as_raw_fd(), b"hello") };
-        let fails =
-            Sqe { flags: LINK, op_flags: libc::MSG_DONTWAIT as u32, ..recv(2, one.as_raw_fd(), &mut buffer) };
-        let all = ring.run(&[first, fails, sqe(IORING_OP_NOP, 3)]);
-        drop(other);
-        results(all)
-    });
+#[both(8, DEFERS)]
+fn a_chain_of_three_breaks_behind_its_second(mut ring: Ring) -> impl Answer {
+    let (one, other) = known_pair(&mut ring);
+    let mut buffer = [0; 8];
+    let first = Sqe { flags: LINK, ..send(1, one.as_raw_fd(), b"hello") };
+    let fails =
+        Sqe { flags: LINK, op_flags: libc::MSG_DONTWAIT as u32, ..recv(2, one.as_raw_fd(), &mut buffer) };
+    let all = ring.run(&[first, fails, sqe(IORING_OP_NOP, 3)]);
+    drop(other);
+    results(all)
 }
 
 /// What is cut off of a datagram makes one that wants all of it fail, and breaks its chain; what is not, does not.
-#[test]
-fn datagrams_that_are_wanted_as_a_whole() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let mut all = Vec::new();
-        for length in [4, 5, 6] {
-            let mut buffer = [0u8; 5];
-            let whole = recv(1, receiver.as_raw_fd(), &mut buffer);
-            let mut pieces = buffer;
-            let into = header(&mut [&mut pieces]);
-            let message = message(IORING_OP_RECVMSG, 1, receiver.as_raw_fd(), &into);
-            for request in [whole, message] {
-                for op_flags in [0, libc::MSG_WAITALL as u32] {
-                    sender.send_to(&[7; 6][..length], receiver.local_addr().unwrap()).unwrap();
-                    let first = Sqe { flags: LINK, op_flags, ..request };
-                    all.push(results(ring.run(&[first, sqe(IORING_OP_NOP, 2)])));
-                }
+#[both(8, 0)]
+fn datagrams_that_are_wanted_as_a_whole(mut ring: Ring) -> impl Answer {
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut all = Vec::new();
+    for length in [4, 5, 6] {
+        let mut buffer = [0u8; 5];
+        let whole = recv(1, receiver.as_raw_fd(), &mut buffer);
+        let mut pieces = buffer;
+        let into = header(&mut [&mut pieces]);
+        let message = message(IORING_OP_RECVMSG, 1, receiver.as_raw_fd(), &into);
+        for request in [whole, message] {
+            for op_flags in [0, libc::MSG_WAITALL as u32] {
+                sender.send_to(&[7; 6][..length], receiver.local_addr().unwrap()).unwrap();
+                let first = Sqe { flags: LINK, op_flags, ..request };
+                all.push(results(ring.run(&[first, sqe(IORING_OP_NOP, 2)])));
             }
         }
-        all
-    });
+    }
+    all
 }
 
-#[test]
-fn messages_whose_address_is_none() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
-        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
-        sender.connect(receiver.local_addr().unwrap()).unwrap();
-        let mut text = *b"hello";
-        let mut outward = header(&mut [&mut text]);
-        let mut all = Vec::new();
-        for (name, length) in [(0usize, 16u32), (8, 0), (0, 0), (8, 16), (8, 1 << 31)] {
-            outward.raw.msg_name = name as *mut _;
-            outward.raw.msg_namelen = length;
-            let sent = ring.run(&[message(IORING_OP_SENDMSG, 1, sender.as_raw_fd(), &outward)]);
-            all.extend(results(sent));
-        }
-        all
-    });
+#[both(8, IORING_SETUP_SUBMIT_ALL)]
+fn messages_whose_address_is_none(mut ring: Ring) -> impl Answer {
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    sender.connect(receiver.local_addr().unwrap()).unwrap();
+    let mut text = *b"hello";
+    let mut outward = header(&mut [&mut text]);
+    let mut all = Vec::new();
+    for (name, length) in [(0usize, 16u32), (8, 0), (0, 0), (8, 16), (8, 1 << 31)] {
+        outward.raw.msg_name = name as *mut _;
+        outward.raw.msg_namelen = length;
+        let sent = ring.run(&[message(IORING_OP_SENDMSG, 1, sender.as_raw_fd(), &outward)]);
+        all.extend(results(sent));
+    }
+    all
 }
 
 /// Nothing comes but an error, which does not make the socket readable.
-#[test]
-fn an_error_queue_is_waited_for() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let on = 1i32;
-        // SAFETY: reads an integer of ours.
-        let set = unsafe {
-            libc::setsockopt(sender.as_raw_fd(), libc::SOL_IP, libc::IP_RECVERR, (&raw const on).cast(), 4)
-        };
-        assert_eq!(set, 0);
-        let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        sender.connect(gone).unwrap();
-        let mut buffer = [0u8; 8];
-        let into = header(&mut [&mut buffer]);
-        let op_flags = libc::MSG_ERRQUEUE as u32;
-        submit(&mut ring, Sqe { op_flags, ..message(IORING_OP_RECVMSG, 1, sender.as_raw_fd(), &into) });
-        let early = ring.reap_all();
-        sender.send(b"hello").unwrap();
-        (early, wait(&mut ring), into.raw.msg_flags)
-    });
+#[both(8, 0)]
+fn an_error_queue_is_waited_for(mut ring: Ring) -> impl Answer {
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let on = 1i32;
+    // SAFETY: reads an integer of ours.
+    let set = unsafe {
+        libc::setsockopt(sender.as_raw_fd(), libc::SOL_IP, libc::IP_RECVERR, (&raw const on).cast(), 4)
+    };
+    assert_eq!(set, 0);
+    let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    sender.connect(gone).unwrap();
+    let mut buffer = [0u8; 8];
+    let into = header(&mut [&mut buffer]);
+    let op_flags = libc::MSG_ERRQUEUE as u32;
+    submit(&mut ring, Sqe { op_flags, ..message(IORING_OP_RECVMSG, 1, sender.as_raw_fd(), &into) });
+    let early = ring.reap_all();
+    sender.send(b"hello").unwrap();
+    (early, wait(&mut ring), into.raw.msg_flags)
 }
 
 /// Data does not make the error queue ready. But the kernel is woken by it, and gives up.

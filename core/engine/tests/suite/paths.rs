@@ -97,481 +97,446 @@ fn stands_for(fd: RawFd, path: &CString) -> bool {
     of(&format!("/proc/self/fd/{fd}")) == of(path.to_str().unwrap())
 }
 
-#[test]
-fn opens_and_closes() {
-    both(|engine| {
-        let directory = Directory::new();
-        let path = directory.file("a", "content");
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut seen = Vec::new();
-        for flags in [
-            libc::O_RDONLY,
-            libc::O_RDWR | libc::O_CLOEXEC,
-            libc::O_WRONLY | libc::O_APPEND,
-            libc::O_RDONLY | libc::O_NONBLOCK,
-            libc::O_PATH,
-            libc::O_CREAT | libc::O_RDWR | libc::O_TRUNC,
-        ] {
-            let fd = result(&mut ring, open(&path, flags, 1));
-            assert!(fd >= 0, "{flags:o}: {fd}");
-            seen.push(flags_of(fd));
-            assert_eq!(result(&mut ring, close(fd, 2)), 0);
-            assert!(!stands_for(fd, &path), "{flags:o}: closed");
-        }
-        (seen, result(&mut ring, close(-1, 3)), result(&mut ring, close(900_000, 3)))
-    });
+#[both]
+fn opens_and_closes(engine: Engine) -> impl Answer {
+    let directory = Directory::new();
+    let path = directory.file("a", "content");
+    let mut ring = Ring::new(engine, 8, 0);
+    let mut seen = Vec::new();
+    for flags in [
+        libc::O_RDONLY,
+        libc::O_RDWR | libc::O_CLOEXEC,
+        libc::O_WRONLY | libc::O_APPEND,
+        libc::O_RDONLY | libc::O_NONBLOCK,
+        libc::O_PATH,
+        libc::O_CREAT | libc::O_RDWR | libc::O_TRUNC,
+    ] {
+        let fd = result(&mut ring, open(&path, flags, 1));
+        assert!(fd >= 0, "{flags:o}: {fd}");
+        seen.push(flags_of(fd));
+        assert_eq!(result(&mut ring, close(fd, 2)), 0);
+        assert!(!stands_for(fd, &path), "{flags:o}: closed");
+    }
+    (seen, result(&mut ring, close(-1, 3)), result(&mut ring, close(900_000, 3)))
 }
 
-#[test]
-fn errors_of_open() {
-    both(|engine| {
-        let directory = Directory::new();
-        let path = directory.file("a", "content");
-        let missing = directory.path("missing");
-        let long = CString::new("x".repeat(5000)).unwrap();
-        let empty = CString::default();
-        let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
-        let good = open(&path, 0, 0);
-        let how = [0u64, 0, 0, 0];
-        let how_bad = [1u64 << 40, 0, 0, 0];
-        let how_long = [0u64, 0, 0, 1];
-        let open2 = |how: &[u64; 4], len: u32, user_data| Sqe {
-            op_flags: 0,
-            off: how.as_ptr() as u64,
-            len,
-            opcode: IORING_OP_OPENAT2 as u8,
-            user_data,
-            ..good
-        };
-        let sqes = [
-            open(&missing, 0, 1),
-            open(&long, 0, 2),
-            open(&empty, 0, 3),
-            Sqe { addr: 0, user_data: 4, ..good },
-            Sqe { addr: 0x1000, user_data: 5, ..good },
-            Sqe { fd: -7, addr: c"relative".as_ptr() as u64, user_data: 6, ..good },
+#[both]
+fn errors_of_open(engine: Engine) -> impl Answer {
+    let directory = Directory::new();
+    let path = directory.file("a", "content");
+    let missing = directory.path("missing");
+    let long = CString::new("x".repeat(5000)).unwrap();
+    let empty = CString::default();
+    let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
+    let good = open(&path, 0, 0);
+    let how = [0u64, 0, 0, 0];
+    let how_bad = [1u64 << 40, 0, 0, 0];
+    let how_long = [0u64, 0, 0, 1];
+    let open2 = |how: &[u64; 4], len: u32, user_data| Sqe {
+        op_flags: 0,
+        off: how.as_ptr() as u64,
+        len,
+        opcode: IORING_OP_OPENAT2 as u8,
+        user_data,
+        ..good
+    };
+    let sqes = [
+        open(&missing, 0, 1),
+        open(&long, 0, 2),
+        open(&empty, 0, 3),
+        Sqe { addr: 0, user_data: 4, ..good },
+        Sqe { addr: 0x1000, user_data: 5, ..good },
+        Sqe { fd: -7, addr: c"relative".as_ptr() as u64, user_data: 6, ..good },
+        Sqe { buf_index: 1, user_data: 7, ..good },
+        Sqe { flags: FIXED, user_data: 8, ..good },
+        Sqe { file_index: 1, user_data: 9, ..good },
+        Sqe { file_index: 1, op_flags: libc::O_CLOEXEC as u32, user_data: 10, ..good },
+        Sqe { op_flags: libc::O_DIRECTORY as u32, user_data: 11, ..good },
+        Sqe { ioprio: 1, user_data: 12, ..good },
+        open2(&how_bad, 24, 13),
+        open2(&how, 23, 14),
+        open2(&how_long, 32, 15),
+        open2(&how, 5000, 16),
+        Sqe { off: 0, user_data: 17, ..open2(&how, 24, 0) },
+        Sqe { len: 1, user_data: 18, ..close(0, 0) },
+        Sqe { file_index: 1, fd: 1, user_data: 19, ..close(0, 0) },
+        Sqe { file_index: 1, user_data: 20, ..close(0, 0) },
+        Sqe { flags: FIXED, user_data: 21, ..close(0, 0) },
+        close(ring.fd, 22),
+    ];
+    let seen = results(&mut ring, &sqes);
+    let fd = result(&mut ring, open2(&how, 32, 1));
+    assert!(fd >= 0);
+    assert_eq!(result(&mut ring, close(fd, 2)), 0);
+    seen
+}
+
+#[both]
+fn opens_into_slots(engine: Engine) -> impl Answer {
+    let directory = Directory::new();
+    let path = directory.file("a", "content");
+    let mut ring = Ring::new(engine, 8, 0);
+    sparse_files(&ring, 4);
+    let mut buffer = [0u8; 7];
+    let slot = |file_index, user_data| Sqe { file_index, ..open(&path, 0, user_data) };
+    let mut read =
+        Sqe { fd: 1, flags: FIXED, addr: buffer.as_mut_ptr() as u64, len: 7, ..sqe(IORING_OP_READ, 2) };
+    let linked = Sqe { flags: LINK, ..slot(2, 1) };
+    let mut seen = vec![results(&mut ring, &[linked, read])];
+    for index in [ALLOCATE, ALLOCATE, ALLOCATE, ALLOCATE, 5, 2] {
+        seen.push(results(&mut ring, &[slot(index, 3)]));
+    }
+    seen.push(results(&mut ring, &[Sqe { file_index: 2, ..close(0, 4) }]));
+    read.user_data = 5;
+    seen.push(results(&mut ring, &[read, Sqe { file_index: 2, ..close(0, 6) }]));
+    seen.push(results(&mut ring, &[Sqe { file_index: 9, ..close(0, 7) }]));
+    seen.push(results(&mut ring, &[slot(ALLOCATE, 8)]));
+    (seen, buffer)
+}
+
+#[both]
+fn a_fifo_hangs_nobody(engine: Engine) -> impl Answer {
+    let directory = Directory::new();
+    let path = directory.path("fifo");
+    // SAFETY: a path of ours.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    let mut ring = Ring::new(engine, 8, 0);
+    let reader = result(&mut ring, open(&path, libc::O_RDONLY, 1));
+    assert!(reader >= 0);
+    let seen = flags_of(reader);
+    assert_eq!(result(&mut ring, close(reader, 2)), 0);
+    let lonely = result(&mut ring, open(&path, libc::O_WRONLY, 3));
+    // One that waits, until somebody writes.
+    ring.push(Sqe { flags: ASYNC, ..open(&path, libc::O_RDONLY, 4) });
+    assert_eq!(ring.enter(1, 0), 1);
+    let early = ring.reap_all();
+    let other = std::fs::OpenOptions::new().write(true).open(path.to_str().unwrap()).unwrap();
+    assert_eq!(ring.enter(0, 1), 0);
+    let late = ring.reap_all()[0].res;
+    drop(other);
+    assert!(late >= 0);
+    assert_eq!(result(&mut ring, close(late, 5)), 0);
+    (seen, lonely, early)
+}
+
+#[both]
+fn paths_are_read_when_they_are_submitted(engine: Engine) -> impl Answer {
+    let directory = Directory::new();
+    directory.file("a", "");
+    let mut path = directory.path("a").into_bytes_with_nul();
+    let mut ring = Ring::new(engine, 8, 0);
+    let mut status = [0u64; 32];
+    // Held back until the read completes, which it does when the pipe is written to.
+    let mut ends = [0; 2];
+    // SAFETY: two descriptors of ours.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    let mut byte = 0u8;
+    ring.push(Sqe { fd: ends[0], addr: &raw mut byte as u64, len: 1, flags: LINK, ..sqe(IORING_OP_READ, 1) });
+    ring.push(Sqe {
+        fd: libc::AT_FDCWD,
+        addr: path.as_ptr() as u64,
+        off: status.as_mut_ptr() as u64,
+        len: 0x7ff,
+        ..sqe(IORING_OP_STATX, 2)
+    });
+    assert_eq!(ring.enter(2, 0), 2);
+    path.fill(b'x');
+    // SAFETY: one byte of ours.
+    assert_eq!(unsafe { libc::write(ends[1], [1u8].as_ptr().cast(), 1) }, 1);
+    assert_eq!(ring.enter(0, 2), 0);
+    let seen: Vec<_> = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+    for end in ends {
+        // SAFETY: ours.
+        unsafe { libc::close(end) };
+    }
+    seen
+}
+
+#[both]
+fn status_of_files(engine: Engine) -> impl Answer {
+    let directory = Directory::new();
+    let path = directory.file("a", "content");
+    let missing = directory.path("missing");
+    let empty = CString::default();
+    let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+    let mut status = [0u64; 32];
+    let good = Sqe {
+        fd: libc::AT_FDCWD,
+        addr: path.as_ptr() as u64,
+        off: status.as_mut_ptr() as u64,
+        len: 0x7ff,
+        ..sqe(IORING_OP_STATX, 1)
+    };
+    let seen = results(
+        &mut ring,
+        &[
+            good,
+            Sqe { addr: missing.as_ptr() as u64, user_data: 2, ..good },
+            Sqe { addr: empty.as_ptr() as u64, user_data: 3, ..good },
+            Sqe { addr: empty.as_ptr() as u64, op_flags: 0x1000, user_data: 4, ..good },
+            Sqe { off: 0x1000, user_data: 5, ..good },
+            Sqe { addr: 0x1000, user_data: 6, ..good },
             Sqe { buf_index: 1, user_data: 7, ..good },
             Sqe { flags: FIXED, user_data: 8, ..good },
-            Sqe { file_index: 1, user_data: 9, ..good },
-            Sqe { file_index: 1, op_flags: libc::O_CLOEXEC as u32, user_data: 10, ..good },
-            Sqe { op_flags: libc::O_DIRECTORY as u32, user_data: 11, ..good },
-            Sqe { ioprio: 1, user_data: 12, ..good },
-            open2(&how_bad, 24, 13),
-            open2(&how, 23, 14),
-            open2(&how_long, 32, 15),
-            open2(&how, 5000, 16),
-            Sqe { off: 0, user_data: 17, ..open2(&how, 24, 0) },
-            Sqe { len: 1, user_data: 18, ..close(0, 0) },
-            Sqe { file_index: 1, fd: 1, user_data: 19, ..close(0, 0) },
-            Sqe { file_index: 1, user_data: 20, ..close(0, 0) },
-            Sqe { flags: FIXED, user_data: 21, ..close(0, 0) },
-            close(ring.fd, 22),
-        ];
-        let seen = results(&mut ring, &sqes);
-        let fd = result(&mut ring, open2(&how, 32, 1));
+            Sqe { op_flags: 0x8000_0000, user_data: 9, ..good },
+            Sqe { file_index: 1, user_data: 10, ..good },
+        ],
+    );
+    // stx_size
+    (seen, status[5])
+}
+
+#[both]
+fn makes_moves_and_removes(engine: Engine) -> impl Answer {
+    let directory = Directory::new();
+    let [a, b, c, d, e] = ["a", "b", "c", "d", "e"].map(|name| directory.path(name));
+    directory.file("a", "content");
+    let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+    let at = |opcode, path: &CString, user_data| Sqe {
+        fd: libc::AT_FDCWD,
+        addr: path.as_ptr() as u64,
+        ..sqe(opcode, user_data)
+    };
+    let two = |opcode, first: &CString, second: &CString, user_data| Sqe {
+        off: second.as_ptr() as u64,
+        len: libc::AT_FDCWD as u32,
+        ..at(opcode, first, user_data)
+    };
+    let symlink = Sqe { len: 0, ..two(IORING_OP_SYMLINKAT, &a, &e, 4) };
+    let mkdir = Sqe { len: 0o755, ..at(IORING_OP_MKDIRAT, &b, 1) };
+    let mut seen = vec![(results(&mut ring, &[mkdir, mkdir]), directory.names())];
+    let steps = [
+        two(IORING_OP_LINKAT, &a, &c, 2),
+        two(IORING_OP_RENAMEAT, &c, &d, 3),
+        symlink,
+        Sqe { op_flags: 1, ..two(IORING_OP_RENAMEAT, &d, &e, 5) },
+        at(IORING_OP_UNLINKAT, &b, 6),
+        Sqe { op_flags: libc::AT_REMOVEDIR as u32, ..at(IORING_OP_UNLINKAT, &b, 7) },
+        at(IORING_OP_UNLINKAT, &d, 8),
+        at(IORING_OP_UNLINKAT, &d, 9),
+    ];
+    for step in steps {
+        seen.push((results(&mut ring, &[step]), directory.names()));
+    }
+    let bad = [
+        Sqe { flags: FIXED, user_data: 20, ..mkdir },
+        Sqe { op_flags: 1, user_data: 21, ..mkdir },
+        Sqe { len: 1, user_data: 22, ..symlink },
+        Sqe { op_flags: 1, ..at(IORING_OP_UNLINKAT, &a, 23) },
+        Sqe { off: 0x1000, user_data: 24, ..two(IORING_OP_RENAMEAT, &a, &b, 0) },
+        Sqe { addr: 0x1000, user_data: 25, ..two(IORING_OP_LINKAT, &a, &b, 0) },
+        Sqe { file_index: 1, ..two(IORING_OP_LINKAT, &a, &b, 26) },
+        Sqe { fd: -1, addr: c"x".as_ptr() as u64, user_data: 27, ..mkdir },
+    ];
+    seen.push((results(&mut ring, &bad), directory.names()));
+    seen
+}
+
+#[both]
+fn attributes(engine: Engine) -> impl Answer {
+    let directory = Directory::new();
+    let path = directory.file("a", "content");
+    let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+    let fd = result(&mut ring, open(&path, libc::O_RDWR, 1));
+    let (name, value) = (c"user.anyring", b"value");
+    let mut buffer = [0u8; 16];
+    let set = Sqe {
+        addr: name.as_ptr() as u64,
+        off: value.as_ptr() as u64,
+        len: 5,
+        addr3: path.as_ptr() as u64,
+        ..sqe(IORING_OP_SETXATTR, 1)
+    };
+    let get = Sqe {
+        addr: name.as_ptr() as u64,
+        off: buffer.as_mut_ptr() as u64,
+        len: 16,
+        addr3: path.as_ptr() as u64,
+        ..sqe(IORING_OP_GETXATTR, 2)
+    };
+    let long = CString::new("user.".to_owned() + &"x".repeat(300)).unwrap();
+    let empty = CString::default();
+    let mut seen = Vec::new();
+    for sqe in [
+        get,
+        set,
+        get,
+        Sqe { op_flags: 1, ..set },
+        Sqe { op_flags: 9, ..set },
+        Sqe { op_flags: 1, ..get },
+        Sqe { len: 2, ..get },
+        Sqe { len: 0, ..get },
+        Sqe { addr: long.as_ptr() as u64, ..set },
+        Sqe { addr: empty.as_ptr() as u64, ..set },
+        Sqe { addr: 0x1000, ..get },
+        Sqe { addr3: 0x1000, ..get },
+        Sqe { off: 0x1000, ..get },
+        Sqe { off: 0x1000, ..set },
+        Sqe { len: 65537, ..set },
+        Sqe { flags: FIXED, ..set },
+        Sqe { opcode: IORING_OP_FSETXATTR as u8, fd, addr3: 0, len: 3, ..set },
+        Sqe { opcode: IORING_OP_FGETXATTR as u8, fd, addr3: 0, ..get },
+        Sqe { opcode: IORING_OP_FGETXATTR as u8, fd: -1, addr3: 0, ..get },
+    ] {
+        seen.push(result(&mut ring, sqe));
+    }
+    result(&mut ring, close(fd, 1));
+    (seen, buffer)
+}
+
+#[both]
+fn splices_and_tees(engine: Engine) -> impl Answer {
+    let directory = Directory::new();
+    let path = directory.file("a", "0123456789");
+    let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+    let file = result(&mut ring, open(&path, libc::O_RDWR, 1));
+    let mut first = [0; 2];
+    let mut second = [0; 2];
+    // SAFETY: descriptors of ours.
+    unsafe {
+        assert_eq!(libc::pipe(first.as_mut_ptr()), 0);
+        assert_eq!(libc::pipe(second.as_mut_ptr()), 0);
+    }
+    let splice = |from: i32, from_offset: u64, to: i32, to_offset: u64, len: u32, user_data| Sqe {
+        file_index: from as u32,
+        addr: from_offset,
+        fd: to,
+        off: to_offset,
+        len,
+        ..sqe(IORING_OP_SPLICE, user_data)
+    };
+    let tee = Sqe { addr: 0, off: 0, opcode: IORING_OP_TEE as u8, ..splice(first[0], 0, second[1], 0, 4, 2) };
+    let mut seen = Vec::new();
+    for sqe in [
+        splice(file, 2, first[1], u64::MAX, 6, 1),
+        tee,
+        splice(first[0], u64::MAX, file, 8, 6, 3),
+        splice(second[0], u64::MAX, file, 0, 3, 4),
+        splice(file, 100, first[1], u64::MAX, 6, 5),
+        splice(file, 0, first[1], 7, 6, 6),
+        splice(-1, 0, first[1], u64::MAX, 6, 7),
+        splice(file, 0, -1, u64::MAX, 6, 8),
+        splice(file, 0, file, 0, 6, 9),
+        splice(file, 0, first[1], u64::MAX, 0, 10),
+        Sqe { op_flags: 0x100, ..splice(file, 0, first[1], u64::MAX, 6, 11) },
+        Sqe { op_flags: 1 << 31, ..splice(0, 0, first[1], u64::MAX, 6, 12) },
+        Sqe { addr: 1, ..tee },
+    ] {
+        seen.push(result(&mut ring, sqe));
+    }
+    for fd in first.into_iter().chain(second).chain([file]) {
+        // SAFETY: ours.
+        unsafe { libc::close(fd) };
+    }
+    (seen, std::fs::read_to_string(directory.0.join("a")).unwrap())
+}
+
+#[both(16, IORING_SETUP_SUBMIT_ALL)]
+fn pipes(mut ring: Ring) -> impl Answer {
+    sparse_files(&ring, 4);
+    let mut ends = [-5i32; 2];
+    let pipe = Sqe { fd: 0, addr: ends.as_mut_ptr() as u64, ..sqe(IORING_OP_PIPE, 1) };
+    let mut seen = Vec::new();
+    assert_eq!(result(&mut ring, Sqe { op_flags: libc::O_CLOEXEC as u32, ..pipe }), 0);
+    for end in ends {
+        seen.push(flags_of(end));
+        result(&mut ring, close(end, 2));
+    }
+    let mut slots = Vec::new();
+    for sqe in [
+        Sqe { file_index: ALLOCATE, ..pipe },
+        Sqe { file_index: 2, ..pipe },
+        Sqe { file_index: ALLOCATE, ..pipe },
+        Sqe { file_index: 4, ..pipe },
+        Sqe { file_index: 1, op_flags: libc::O_CLOEXEC as u32, ..pipe },
+        Sqe { op_flags: 1, ..pipe },
+        Sqe { fd: 1, ..pipe },
+        Sqe { addr: 0x1000, ..pipe },
+    ] {
+        ends = [-5; 2];
+        let result = result(&mut ring, sqe);
+        // SAFETY: the ring wrote it.
+        slots.push((result, unsafe { (&raw const ends).read_volatile() }));
+    }
+    (seen, slots)
+}
+
+#[both]
+fn installs_registered_files(engine: Engine) -> impl Answer {
+    let directory = Directory::new();
+    let path = directory.file("a", "content");
+    let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+    sparse_files(&ring, 2);
+    assert_eq!(result(&mut ring, Sqe { file_index: 1, ..open(&path, 0, 1) }), 0);
+    let install = Sqe { fd: 0, flags: FIXED, ..sqe(IORING_OP_FIXED_FD_INSTALL, 1) };
+    let mut seen = Vec::new();
+    for op_flags in [0, IORING_FIXED_FD_NO_CLOEXEC] {
+        let fd = result(&mut ring, Sqe { op_flags, ..install });
         assert!(fd >= 0);
-        assert_eq!(result(&mut ring, close(fd, 2)), 0);
-        seen
-    });
-}
-
-#[test]
-fn opens_into_slots() {
-    both(|engine| {
-        let directory = Directory::new();
-        let path = directory.file("a", "content");
-        let mut ring = Ring::new(engine, 8, 0);
-        sparse_files(&ring, 4);
-        let mut buffer = [0u8; 7];
-        let slot = |file_index, user_data| Sqe { file_index, ..open(&path, 0, user_data) };
-        let mut read =
-            Sqe { fd: 1, flags: FIXED, addr: buffer.as_mut_ptr() as u64, len: 7, ..sqe(IORING_OP_READ, 2) };
-        let linked = Sqe { flags: LINK, ..slot(2, 1) };
-        let mut seen = vec![results(&mut ring, &[linked, read])];
-        for index in [ALLOCATE, ALLOCATE, ALLOCATE, ALLOCATE, 5, 2] {
-            seen.push(results(&mut ring, &[slot(index, 3)]));
-        }
-        seen.push(results(&mut ring, &[Sqe { file_index: 2, ..close(0, 4) }]));
-        read.user_data = 5;
-        seen.push(results(&mut ring, &[read, Sqe { file_index: 2, ..close(0, 6) }]));
-        seen.push(results(&mut ring, &[Sqe { file_index: 9, ..close(0, 7) }]));
-        seen.push(results(&mut ring, &[slot(ALLOCATE, 8)]));
-        (seen, buffer)
-    });
-}
-
-#[test]
-fn a_fifo_hangs_nobody() {
-    both(|engine| {
-        let directory = Directory::new();
-        let path = directory.path("fifo");
-        // SAFETY: a path of ours.
-        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
-        let mut ring = Ring::new(engine, 8, 0);
-        let reader = result(&mut ring, open(&path, libc::O_RDONLY, 1));
-        assert!(reader >= 0);
-        let seen = flags_of(reader);
-        assert_eq!(result(&mut ring, close(reader, 2)), 0);
-        let lonely = result(&mut ring, open(&path, libc::O_WRONLY, 3));
-        // One that waits, until somebody writes.
-        ring.push(Sqe { flags: ASYNC, ..open(&path, libc::O_RDONLY, 4) });
-        assert_eq!(ring.enter(1, 0), 1);
-        let early = ring.reap_all();
-        let other = std::fs::OpenOptions::new().write(true).open(path.to_str().unwrap()).unwrap();
-        assert_eq!(ring.enter(0, 1), 0);
-        let late = ring.reap_all()[0].res;
-        drop(other);
-        assert!(late >= 0);
-        assert_eq!(result(&mut ring, close(late, 5)), 0);
-        (seen, lonely, early)
-    });
-}
-
-#[test]
-fn paths_are_read_when_they_are_submitted() {
-    both(|engine| {
-        let directory = Directory::new();
-        directory.file("a", "");
-        let mut path = directory.path("a").into_bytes_with_nul();
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut status = [0u64; 32];
-        // Held back until the read completes, which it does when the pipe is written to.
-        let mut ends = [0; 2];
-        // SAFETY: two descriptors of ours.
-        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-        let mut byte = 0u8;
-        ring.push(Sqe {
-            fd: ends[0],
-            addr: &raw mut byte as u64,
-            len: 1,
-            flags: LINK,
-            ..sqe(IORING_OP_READ, 1)
-        });
-        ring.push(Sqe {
-            fd: libc::AT_FDCWD,
-            addr: path.as_ptr() as u64,
-            off: status.as_mut_ptr() as u64,
-            len: 0x7ff,
-            ..sqe(IORING_OP_STATX, 2)
-        });
-        assert_eq!(ring.enter(2, 0), 2);
-        path.fill(b'x');
-        // SAFETY: one byte of ours.
-        assert_eq!(unsafe { libc::write(ends[1], [1u8].as_ptr().cast(), 1) }, 1);
-        assert_eq!(ring.enter(0, 2), 0);
-        let seen: Vec<_> = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-        for end in ends {
-            // SAFETY: ours.
-            unsafe { libc::close(end) };
-        }
-        seen
-    });
-}
-
-#[test]
-fn status_of_files() {
-    both(|engine| {
-        let directory = Directory::new();
-        let path = directory.file("a", "content");
-        let missing = directory.path("missing");
-        let empty = CString::default();
-        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-        let mut status = [0u64; 32];
-        let good = Sqe {
-            fd: libc::AT_FDCWD,
-            addr: path.as_ptr() as u64,
-            off: status.as_mut_ptr() as u64,
-            len: 0x7ff,
-            ..sqe(IORING_OP_STATX, 1)
-        };
-        let seen = results(
-            &mut ring,
-            &[
-                good,
-                Sqe { addr: missing.as_ptr() as u64, user_data: 2, ..good },
-                Sqe { addr: empty.as_ptr() as u64, user_data: 3, ..good },
-                Sqe { addr: empty.as_ptr() as u64, op_flags: 0x1000, user_data: 4, ..good },
-                Sqe { off: 0x1000, user_data: 5, ..good },
-                Sqe { addr: 0x1000, user_data: 6, ..good },
-                Sqe { buf_index: 1, user_data: 7, ..good },
-                Sqe { flags: FIXED, user_data: 8, ..good },
-                Sqe { op_flags: 0x8000_0000, user_data: 9, ..good },
-                Sqe { file_index: 1, user_data: 10, ..good },
-            ],
-        );
-        // stx_size
-        (seen, status[5])
-    });
-}
-
-#[test]
-fn makes_moves_and_removes() {
-    both(|engine| {
-        let directory = Directory::new();
-        let [a, b, c, d, e] = ["a", "b", "c", "d", "e"].map(|name| directory.path(name));
-        directory.file("a", "content");
-        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-        let at = |opcode, path: &CString, user_data| Sqe {
-            fd: libc::AT_FDCWD,
-            addr: path.as_ptr() as u64,
-            ..sqe(opcode, user_data)
-        };
-        let two = |opcode, first: &CString, second: &CString, user_data| Sqe {
-            off: second.as_ptr() as u64,
-            len: libc::AT_FDCWD as u32,
-            ..at(opcode, first, user_data)
-        };
-        let symlink = Sqe { len: 0, ..two(IORING_OP_SYMLINKAT, &a, &e, 4) };
-        let mkdir = Sqe { len: 0o755, ..at(IORING_OP_MKDIRAT, &b, 1) };
-        let mut seen = vec![(results(&mut ring, &[mkdir, mkdir]), directory.names())];
-        let steps = [
-            two(IORING_OP_LINKAT, &a, &c, 2),
-            two(IORING_OP_RENAMEAT, &c, &d, 3),
-            symlink,
-            Sqe { op_flags: 1, ..two(IORING_OP_RENAMEAT, &d, &e, 5) },
-            at(IORING_OP_UNLINKAT, &b, 6),
-            Sqe { op_flags: libc::AT_REMOVEDIR as u32, ..at(IORING_OP_UNLINKAT, &b, 7) },
-            at(IORING_OP_UNLINKAT, &d, 8),
-            at(IORING_OP_UNLINKAT, &d, 9),
-        ];
-        for step in steps {
-            seen.push((results(&mut ring, &[step]), directory.names()));
-        }
-        let bad = [
-            Sqe { flags: FIXED, user_data: 20, ..mkdir },
-            Sqe { op_flags: 1, user_data: 21, ..mkdir },
-            Sqe { len: 1, user_data: 22, ..symlink },
-            Sqe { op_flags: 1, ..at(IORING_OP_UNLINKAT, &a, 23) },
-            Sqe { off: 0x1000, user_data: 24, ..two(IORING_OP_RENAMEAT, &a, &b, 0) },
-            Sqe { addr: 0x1000, user_data: 25, ..two(IORING_OP_LINKAT, &a, &b, 0) },
-            Sqe { file_index: 1, ..two(IORING_OP_LINKAT, &a, &b, 26) },
-            Sqe { fd: -1, addr: c"x".as_ptr() as u64, user_data: 27, ..mkdir },
-        ];
-        seen.push((results(&mut ring, &bad), directory.names()));
-        seen
-    });
-}
-
-#[test]
-fn attributes() {
-    both(|engine| {
-        let directory = Directory::new();
-        let path = directory.file("a", "content");
-        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-        let fd = result(&mut ring, open(&path, libc::O_RDWR, 1));
-        let (name, value) = (c"user.anyring", b"value");
-        let mut buffer = [0u8; 16];
-        let set = Sqe {
-            addr: name.as_ptr() as u64,
-            off: value.as_ptr() as u64,
-            len: 5,
-            addr3: path.as_ptr() as u64,
-            ..sqe(IORING_OP_SETXATTR, 1)
-        };
-        let get = Sqe {
-            addr: name.as_ptr() as u64,
-            off: buffer.as_mut_ptr() as u64,
-            len: 16,
-            addr3: path.as_ptr() as u64,
-            ..sqe(IORING_OP_GETXATTR, 2)
-        };
-        let long = CString::new("user.".to_owned() + &"x".repeat(300)).unwrap();
-        let empty = CString::default();
-        let mut seen = Vec::new();
-        for sqe in [
-            get,
-            set,
-            get,
-            Sqe { op_flags: 1, ..set },
-            Sqe { op_flags: 9, ..set },
-            Sqe { op_flags: 1, ..get },
-            Sqe { len: 2, ..get },
-            Sqe { len: 0, ..get },
-            Sqe { addr: long.as_ptr() as u64, ..set },
-            Sqe { addr: empty.as_ptr() as u64, ..set },
-            Sqe { addr: 0x1000, ..get },
-            Sqe { addr3: 0x1000, ..get },
-            Sqe { off: 0x1000, ..get },
-            Sqe { off: 0x1000, ..set },
-            Sqe { len: 65537, ..set },
-            Sqe { flags: FIXED, ..set },
-            Sqe { opcode: IORING_OP_FSETXATTR as u8, fd, addr3: 0, len: 3, ..set },
-            Sqe { opcode: IORING_OP_FGETXATTR as u8, fd, addr3: 0, ..get },
-            Sqe { opcode: IORING_OP_FGETXATTR as u8, fd: -1, addr3: 0, ..get },
-        ] {
-            seen.push(result(&mut ring, sqe));
-        }
-        result(&mut ring, close(fd, 1));
-        (seen, buffer)
-    });
-}
-
-#[test]
-fn splices_and_tees() {
-    both(|engine| {
-        let directory = Directory::new();
-        let path = directory.file("a", "0123456789");
-        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-        let file = result(&mut ring, open(&path, libc::O_RDWR, 1));
-        let mut first = [0; 2];
-        let mut second = [0; 2];
-        // SAFETY: descriptors of ours.
-        unsafe {
-            assert_eq!(libc::pipe(first.as_mut_ptr()), 0);
-            assert_eq!(libc::pipe(second.as_mut_ptr()), 0);
-        }
-        let splice = |from: i32, from_offset: u64, to: i32, to_offset: u64, len: u32, user_data| Sqe {
-            file_index: from as u32,
-            addr: from_offset,
-            fd: to,
-            off: to_offset,
-            len,
-            ..sqe(IORING_OP_SPLICE, user_data)
-        };
-        let tee =
-            Sqe { addr: 0, off: 0, opcode: IORING_OP_TEE as u8, ..splice(first[0], 0, second[1], 0, 4, 2) };
-        let mut seen = Vec::new();
-        for sqe in [
-            splice(file, 2, first[1], u64::MAX, 6, 1),
-            tee,
-            splice(first[0], u64::MAX, file, 8, 6, 3),
-            splice(second[0], u64::MAX, file, 0, 3, 4),
-            splice(file, 100, first[1], u64::MAX, 6, 5),
-            splice(file, 0, first[1], 7, 6, 6),
-            splice(-1, 0, first[1], u64::MAX, 6, 7),
-            splice(file, 0, -1, u64::MAX, 6, 8),
-            splice(file, 0, file, 0, 6, 9),
-            splice(file, 0, first[1], u64::MAX, 0, 10),
-            Sqe { op_flags: 0x100, ..splice(file, 0, first[1], u64::MAX, 6, 11) },
-            Sqe { op_flags: 1 << 31, ..splice(0, 0, first[1], u64::MAX, 6, 12) },
-            Sqe { addr: 1, ..tee },
-        ] {
-            seen.push(result(&mut ring, sqe));
-        }
-        for fd in first.into_iter().chain(second).chain([file]) {
-            // SAFETY: ours.
-            unsafe { libc::close(fd) };
-        }
-        (seen, std::fs::read_to_string(directory.0.join("a")).unwrap())
-    });
-}
-
-#[test]
-fn pipes() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-        sparse_files(&ring, 4);
-        let mut ends = [-5i32; 2];
-        let pipe = Sqe { fd: 0, addr: ends.as_mut_ptr() as u64, ..sqe(IORING_OP_PIPE, 1) };
-        let mut seen = Vec::new();
-        assert_eq!(result(&mut ring, Sqe { op_flags: libc::O_CLOEXEC as u32, ..pipe }), 0);
-        for end in ends {
-            seen.push(flags_of(end));
-            result(&mut ring, close(end, 2));
-        }
-        let mut slots = Vec::new();
-        for sqe in [
-            Sqe { file_index: ALLOCATE, ..pipe },
-            Sqe { file_index: 2, ..pipe },
-            Sqe { file_index: ALLOCATE, ..pipe },
-            Sqe { file_index: 4, ..pipe },
-            Sqe { file_index: 1, op_flags: libc::O_CLOEXEC as u32, ..pipe },
-            Sqe { op_flags: 1, ..pipe },
-            Sqe { fd: 1, ..pipe },
-            Sqe { addr: 0x1000, ..pipe },
-        ] {
-            ends = [-5; 2];
-            let result = result(&mut ring, sqe);
-            // SAFETY: the ring wrote it.
-            slots.push((result, unsafe { (&raw const ends).read_volatile() }));
-        }
-        (seen, slots)
-    });
-}
-
-#[test]
-fn installs_registered_files() {
-    both(|engine| {
-        let directory = Directory::new();
-        let path = directory.file("a", "content");
-        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-        sparse_files(&ring, 2);
-        assert_eq!(result(&mut ring, Sqe { file_index: 1, ..open(&path, 0, 1) }), 0);
-        let install = Sqe { fd: 0, flags: FIXED, ..sqe(IORING_OP_FIXED_FD_INSTALL, 1) };
-        let mut seen = Vec::new();
-        for op_flags in [0, IORING_FIXED_FD_NO_CLOEXEC] {
-            let fd = result(&mut ring, Sqe { op_flags, ..install });
-            assert!(fd >= 0);
-            seen.push(flags_of(fd));
-            result(&mut ring, close(fd, 2));
-        }
-        let errors = results(
-            &mut ring,
-            &[
-                Sqe { flags: 0, user_data: 1, ..install },
-                Sqe { fd: 1, user_data: 2, ..install },
-                Sqe { fd: 7, user_data: 3, ..install },
-                Sqe { op_flags: 2, user_data: 4, ..install },
-                Sqe { off: 1, user_data: 5, ..install },
-            ],
-        );
-        (seen, errors)
-    });
+        seen.push(flags_of(fd));
+        result(&mut ring, close(fd, 2));
+    }
+    let errors = results(
+        &mut ring,
+        &[
+            Sqe { flags: 0, user_data: 1, ..install },
+            Sqe { fd: 1, user_data: 2, ..install },
+            Sqe { fd: 7, user_data: 3, ..install },
+            Sqe { op_flags: 2, user_data: 4, ..install },
+            Sqe { off: 1, user_data: 5, ..install },
+        ],
+    );
+    (seen, errors)
 }
 
 /// On a ring that defers, the file lies in wait for its thread, which closes the ring instead.
-#[test]
-fn a_file_for_a_slot_of_a_ring_that_is_closed_is_closed() {
-    both(|engine| {
-        let directory = std::env::temp_dir().join(format!("anyring-slot-{}-{engine:?}", std::process::id()));
-        std::fs::write(&directory, b"x").unwrap();
-        let path = CString::new(directory.to_str().unwrap()).unwrap();
-        let mut ring = Ring::new(engine, 4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
-        let slots = [-1i32];
-        assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, slots.as_ptr().cast(), 1), 0);
-        ring.push(Sqe {
-            fd: libc::AT_FDCWD,
-            addr: path.as_ptr() as u64,
-            file_index: 1,
-            ..sqe(IORING_OP_OPENAT, 1)
-        });
-        assert_eq!(ring.enter(1, 0), 1);
-        ring.close();
-        let open = || {
-            let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-            links.flat_map(|link| std::fs::read_link(link.path())).any(|target| target == directory)
-        };
-        let begun = std::time::Instant::now();
-        while open() {
-            assert!(begun.elapsed().as_secs() < 10, "the file is closed with the ring");
-            std::thread::yield_now();
-        }
-        std::fs::remove_file(&directory).unwrap();
+#[both]
+fn a_file_for_a_slot_of_a_ring_that_is_closed_is_closed(engine: Engine) {
+    let directory = std::env::temp_dir().join(format!("anyring-slot-{}-{engine:?}", std::process::id()));
+    std::fs::write(&directory, b"x").unwrap();
+    let path = CString::new(directory.to_str().unwrap()).unwrap();
+    let mut ring = Ring::new(engine, 4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+    let slots = [-1i32];
+    assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, slots.as_ptr().cast(), 1), 0);
+    ring.push(Sqe {
+        fd: libc::AT_FDCWD,
+        addr: path.as_ptr() as u64,
+        file_index: 1,
+        ..sqe(IORING_OP_OPENAT, 1)
     });
+    assert_eq!(ring.enter(1, 0), 1);
+    ring.close();
+    let open = || {
+        let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        links.flat_map(|link| std::fs::read_link(link.path())).any(|target| target == directory)
+    };
+    let begun = std::time::Instant::now();
+    while open() {
+        assert!(begun.elapsed().as_secs() < 10, "the file is closed with the ring");
+        std::thread::yield_now();
+    }
+    std::fs::remove_file(&directory).unwrap();
 }
 
 /// On a ring that defers, that the file is closed is told later than the number can be used again.
-#[test]
-fn the_number_of_a_closed_file_can_be_used_before_its_completion_is_seen() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
-        let null = std::fs::File::options().write(true).open("/dev/null").unwrap();
-        // SAFETY: a descriptor of the test's own, as below.
-        let number = unsafe { libc::fcntl(null.as_raw_fd(), libc::F_DUPFD, 700) };
-        ring.push(close(number, 1));
-        assert_eq!(ring.enter(1, 0), 1);
-        // SAFETY: asks, and makes a descriptor.
-        unsafe {
-            assert_eq!(libc::fcntl(number, libc::F_GETFD), -1, "it is closed");
-            assert_eq!(libc::dup2(null.as_raw_fd(), number), number);
-        }
-        let write = Sqe { fd: number, addr: c"x".as_ptr() as u64, len: 1, ..sqe(IORING_OP_WRITE, 2) };
-        let mut cqes = ring.run(&[write]);
-        assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
-        cqes.extend(ring.reap_all());
-        // SAFETY: as above.
-        unsafe { libc::close(number) };
-        cqes.sort_by_key(|cqe| cqe.user_data);
-        cqes
-    });
+#[both(4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER)]
+fn the_number_of_a_closed_file_can_be_used_before_its_completion_is_seen(mut ring: Ring) -> impl Answer {
+    let null = std::fs::File::options().write(true).open("/dev/null").unwrap();
+    // SAFETY: a descriptor of the test's own, as below.
+    let number = unsafe { libc::fcntl(null.as_raw_fd(), libc::F_DUPFD, 700) };
+    ring.push(close(number, 1));
+    assert_eq!(ring.enter(1, 0), 1);
+    // SAFETY: asks, and makes a descriptor.
+    unsafe {
+        assert_eq!(libc::fcntl(number, libc::F_GETFD), -1, "it is closed");
+        assert_eq!(libc::dup2(null.as_raw_fd(), number), number);
+    }
+    let write = Sqe { fd: number, addr: c"x".as_ptr() as u64, len: 1, ..sqe(IORING_OP_WRITE, 2) };
+    let mut cqes = ring.run(&[write]);
+    assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
+    cqes.extend(ring.reap_all());
+    // SAFETY: as above.
+    unsafe { libc::close(number) };
+    cqes.sort_by_key(|cqe| cqe.user_data);
+    cqes
 }

@@ -58,283 +58,239 @@ fn eventfd() -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }
 }
 
-#[test]
-fn ready_descriptors_complete_at_once() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (reader, mut writer) = pipe();
+#[both(8, 0)]
+fn ready_descriptors_complete_at_once(mut ring: Ring) -> impl Answer {
+    let (reader, mut writer) = pipe();
+    writer.write_all(b"x").unwrap();
+    let (mut near, far) = UnixStream::pair().unwrap();
+    near.write_all(b"x").unwrap();
+    drop(near);
+    ring.run(&[
+        poll(1, &reader, IN, 0),
+        poll(2, &writer, OUT | IN, 0),
+        poll(3, &far, IN, 0),
+        poll(4, &far, PRI, 0),
+        poll(5, &reader, IN | libc::EPOLLEXCLUSIVE as u32, 0),
+    ])
+}
+
+#[both(8, 0)]
+fn a_poll_waits(mut ring: Ring) -> impl Answer {
+    let (reader, mut writer) = pipe();
+    let mut all = collect(&mut ring, &[poll(1, &reader, IN, 0), poll(2, &reader, IN, 0)], 0);
+    all.extend(peek(&mut ring));
+    writer.write_all(b"x").unwrap();
+    all.extend(collect(&mut ring, &[], 2));
+    drop(writer);
+    (&reader).read_exact(&mut [0]).unwrap();
+    all.extend(collect(&mut ring, &[poll(3, &reader, IN, 0)], 1));
+    all.sort_by_key(|cqe| cqe.user_data);
+    all
+}
+
+#[both(8, 0)]
+fn a_waiting_caller_is_woken(mut ring: Ring) -> impl Answer {
+    let (reader, mut writer) = pipe();
+    ring.push(poll(1, &reader, IN, 0));
+    let writing = std::thread::spawn(move || {
         writer.write_all(b"x").unwrap();
-        let (mut near, far) = UnixStream::pair().unwrap();
-        near.write_all(b"x").unwrap();
-        drop(near);
-        ring.run(&[
-            poll(1, &reader, IN, 0),
-            poll(2, &writer, OUT | IN, 0),
-            poll(3, &far, IN, 0),
-            poll(4, &far, PRI, 0),
-            poll(5, &reader, IN | libc::EPOLLEXCLUSIVE as u32, 0),
-        ])
+        writer
     });
+    assert_eq!(ring.enter(1, 1), 1);
+    drop(writing.join().unwrap());
+    ring.reap_all()
 }
 
-#[test]
-fn a_poll_waits() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (reader, mut writer) = pipe();
-        let mut all = collect(&mut ring, &[poll(1, &reader, IN, 0), poll(2, &reader, IN, 0)], 0);
-        all.extend(peek(&mut ring));
+#[both(8, IORING_SETUP_SUBMIT_ALL)]
+fn files_that_cannot_be_polled(mut ring: Ring) -> impl Answer {
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let multi = IORING_POLL_ADD_MULTI;
+    ring.run(&[
+        poll(1, &file, IN, 0),
+        poll(2, &file, IN | OUT, multi),
+        poll(3, &file, PRI, 0),
+        poll(4, &file, PRI, multi),
+        poll(5, &-1, IN, 0),
+        poll(6, &999_999, IN, 0),
+        poll(7, &-1, IN, multi),
+    ])
+}
+
+#[both(32, IORING_SETUP_SUBMIT_ALL)]
+fn bad_polls_are_refused(mut ring: Ring) -> impl Answer {
+    let (reader, _writer) = pipe();
+    let good = poll(0, &reader, IN, 0);
+    ring.run(&[
+        Sqe { buf_index: 1, ..good },
+        Sqe { off: 1, ..good },
+        Sqe { addr: 1, ..good },
+        Sqe { ioprio: 1, ..good },
+        Sqe { len: 1 << 9, ..good },
+        Sqe { len: IORING_POLL_ADD_LEVEL, ..good },
+        Sqe { len: IORING_POLL_ADD_LEVEL | IORING_POLL_ADD_MULTI, ..good },
+        Sqe { len: IORING_POLL_UPDATE_EVENTS, ..good },
+        Sqe { len: IORING_POLL_ADD_MULTI, flags: 1 << 6, ..good },
+        Sqe { buf_index: 1, ..remove(0, 9) },
+        Sqe { file_index: 1, ..remove(0, 9) },
+        Sqe { len: 1 << 9, ..remove(0, 9) },
+        Sqe { len: IORING_POLL_ADD_MULTI, ..remove(0, 9) },
+        Sqe { off: 1, ..remove(0, 9) },
+        Sqe { op_flags: IN, ..remove(0, 9) },
+        remove(0, 9),
+        Sqe { len: IORING_POLL_UPDATE_EVENTS, op_flags: IN, ..remove(0, 9) },
+    ])
+}
+
+#[both(8, 0)]
+fn multishot_polls_post_per_edge(mut ring: Ring) -> impl Answer {
+    let (reader, mut writer) = pipe();
+    let mut all = collect(&mut ring, &[poll(1, &reader, IN, IORING_POLL_ADD_MULTI)], 0);
+    for _ in 0..3 {
         writer.write_all(b"x").unwrap();
-        all.extend(collect(&mut ring, &[], 2));
-        drop(writer);
-        (&reader).read_exact(&mut [0]).unwrap();
-        all.extend(collect(&mut ring, &[poll(3, &reader, IN, 0)], 1));
-        all.sort_by_key(|cqe| cqe.user_data);
-        all
-    });
-}
-
-#[test]
-fn a_waiting_caller_is_woken() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (reader, mut writer) = pipe();
-        ring.push(poll(1, &reader, IN, 0));
-        let writing = std::thread::spawn(move || {
-            writer.write_all(b"x").unwrap();
-            writer
-        });
-        assert_eq!(ring.enter(1, 1), 1);
-        drop(writing.join().unwrap());
-        ring.reap_all()
-    });
-}
-
-#[test]
-fn files_that_cannot_be_polled() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
-        let file = std::fs::File::open("/proc/self/exe").unwrap();
-        let multi = IORING_POLL_ADD_MULTI;
-        ring.run(&[
-            poll(1, &file, IN, 0),
-            poll(2, &file, IN | OUT, multi),
-            poll(3, &file, PRI, 0),
-            poll(4, &file, PRI, multi),
-            poll(5, &-1, IN, 0),
-            poll(6, &999_999, IN, 0),
-            poll(7, &-1, IN, multi),
-        ])
-    });
-}
-
-#[test]
-fn bad_polls_are_refused() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
-        let (reader, _writer) = pipe();
-        let good = poll(0, &reader, IN, 0);
-        ring.run(&[
-            Sqe { buf_index: 1, ..good },
-            Sqe { off: 1, ..good },
-            Sqe { addr: 1, ..good },
-            Sqe { ioprio: 1, ..good },
-            Sqe { len: 1 << 9, ..good },
-            Sqe { len: IORING_POLL_ADD_LEVEL, ..good },
-            Sqe { len: IORING_POLL_ADD_LEVEL | IORING_POLL_ADD_MULTI, ..good },
-            Sqe { len: IORING_POLL_UPDATE_EVENTS, ..good },
-            Sqe { len: IORING_POLL_ADD_MULTI, flags: 1 << 6, ..good },
-            Sqe { buf_index: 1, ..remove(0, 9) },
-            Sqe { file_index: 1, ..remove(0, 9) },
-            Sqe { len: 1 << 9, ..remove(0, 9) },
-            Sqe { len: IORING_POLL_ADD_MULTI, ..remove(0, 9) },
-            Sqe { off: 1, ..remove(0, 9) },
-            Sqe { op_flags: IN, ..remove(0, 9) },
-            remove(0, 9),
-            Sqe { len: IORING_POLL_UPDATE_EVENTS, op_flags: IN, ..remove(0, 9) },
-        ])
-    });
-}
-
-#[test]
-fn multishot_polls_post_per_edge() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (reader, mut writer) = pipe();
-        let mut all = collect(&mut ring, &[poll(1, &reader, IN, IORING_POLL_ADD_MULTI)], 0);
-        for _ in 0..3 {
-            writer.write_all(b"x").unwrap();
-            all.extend(collect(&mut ring, &[], 1));
-            all.extend(peek(&mut ring));
-        }
-        // Not drained, no edge.
-        all.extend(peek(&mut ring));
-        drop(writer);
         all.extend(collect(&mut ring, &[], 1));
-        all.extend(collect(&mut ring, &[remove(2, 1)], 2));
-        all
-    });
+        all.extend(peek(&mut ring));
+    }
+    // Not drained, no edge.
+    all.extend(peek(&mut ring));
+    drop(writer);
+    all.extend(collect(&mut ring, &[], 1));
+    all.extend(collect(&mut ring, &[remove(2, 1)], 2));
+    all
 }
 
-#[test]
-fn a_multishot_poll_on_a_ready_descriptor_posts_once() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (reader, mut writer) = pipe();
+#[both(8, 0)]
+fn a_multishot_poll_on_a_ready_descriptor_posts_once(mut ring: Ring) -> impl Answer {
+    let (reader, mut writer) = pipe();
+    writer.write_all(b"x").unwrap();
+    let multi = IORING_POLL_ADD_MULTI;
+    let mut all = collect(&mut ring, &[poll(1, &reader, IN, multi)], 1);
+    all.extend(peek(&mut ring));
+    all.extend(collect(&mut ring, &[poll(2, &reader, IN, multi)], 1));
+    all.extend(peek(&mut ring));
+    all.extend(collect(&mut ring, &[remove(3, 1), remove(4, 2)], 4));
+    // A registration that was there before.
+    all.extend(collect(&mut ring, &[poll(5, &reader, IN, multi)], 1));
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    all.extend(peek(&mut ring));
+    all
+}
+
+#[both(1, 0)]
+fn multishot_polls_end_where_the_ring_is_full(mut ring: Ring) -> impl Answer {
+    let (reader, mut writer) = pipe();
+    collect(&mut ring, &[poll(1, &reader, IN, IORING_POLL_ADD_MULTI)], 0);
+    for _ in 0..3 {
         writer.write_all(b"x").unwrap();
-        let multi = IORING_POLL_ADD_MULTI;
-        let mut all = collect(&mut ring, &[poll(1, &reader, IN, multi)], 1);
-        all.extend(peek(&mut ring));
-        all.extend(collect(&mut ring, &[poll(2, &reader, IN, multi)], 1));
-        all.extend(peek(&mut ring));
-        all.extend(collect(&mut ring, &[remove(3, 1), remove(4, 2)], 4));
-        // A registration that was there before.
-        all.extend(collect(&mut ring, &[poll(5, &reader, IN, multi)], 1));
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        all.extend(peek(&mut ring));
-        all
-    });
+        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+    }
+    let mut all = ring.reap_all();
+    all.extend(peek(&mut ring));
+    all
 }
 
-#[test]
-fn multishot_polls_end_where_the_ring_is_full() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 1, 0);
-        let (reader, mut writer) = pipe();
-        collect(&mut ring, &[poll(1, &reader, IN, IORING_POLL_ADD_MULTI)], 0);
-        for _ in 0..3 {
-            writer.write_all(b"x").unwrap();
-            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-        }
-        let mut all = ring.reap_all();
-        all.extend(peek(&mut ring));
-        all
-    });
+#[both(8, 0)]
+fn removing_and_updating(mut ring: Ring) -> impl Answer {
+    let (reader, mut writer) = pipe();
+    let (user_data, events) = (IORING_POLL_UPDATE_USER_DATA, IORING_POLL_UPDATE_EVENTS);
+    let mut all = collect(&mut ring, &[poll(1, &reader, IN, 0), remove(2, 1), remove(3, 1)], 3);
+    let rename = Sqe { len: user_data, off: 5, ..remove(6, 4) };
+    all.extend(collect(&mut ring, &[poll(4, &reader, IN, 0), rename, remove(7, 4)], 2));
+    let now_out = Sqe { len: events, op_flags: OUT, ..remove(9, 8) };
+    all.extend(collect(&mut ring, &[poll(8, &writer, PRI, 0), now_out], 2));
+    let multi = poll(10, &reader, PRI, IORING_POLL_ADD_MULTI);
+    let now_in = Sqe { len: events | IORING_POLL_ADD_MULTI, op_flags: IN, ..remove(11, 10) };
+    all.extend(collect(&mut ring, &[multi, now_in], 1));
+    writer.write_all(b"x").unwrap();
+    all.extend(collect(&mut ring, &[], 2));
+    all.sort_by_key(|cqe| cqe.user_data);
+    all
 }
 
-#[test]
-fn removing_and_updating() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (reader, mut writer) = pipe();
-        let (user_data, events) = (IORING_POLL_UPDATE_USER_DATA, IORING_POLL_UPDATE_EVENTS);
-        let mut all = collect(&mut ring, &[poll(1, &reader, IN, 0), remove(2, 1), remove(3, 1)], 3);
-        let rename = Sqe { len: user_data, off: 5, ..remove(6, 4) };
-        all.extend(collect(&mut ring, &[poll(4, &reader, IN, 0), rename, remove(7, 4)], 2));
-        let now_out = Sqe { len: events, op_flags: OUT, ..remove(9, 8) };
-        all.extend(collect(&mut ring, &[poll(8, &writer, PRI, 0), now_out], 2));
-        let multi = poll(10, &reader, PRI, IORING_POLL_ADD_MULTI);
-        let now_in = Sqe { len: events | IORING_POLL_ADD_MULTI, op_flags: IN, ..remove(11, 10) };
-        all.extend(collect(&mut ring, &[multi, now_in], 1));
-        writer.write_all(b"x").unwrap();
-        all.extend(collect(&mut ring, &[], 2));
-        all.sort_by_key(|cqe| cqe.user_data);
-        all
-    });
+#[both(16, 0)]
+fn polls_are_cancelled(mut ring: Ring) -> impl Answer {
+    let (reader, _writer) = pipe();
+    let (near, _far) = UnixStream::pair().unwrap();
+    let cancel =
+        |user_data, fd: i32, flags| Sqe { fd, op_flags: flags, ..sqe(IORING_OP_ASYNC_CANCEL, user_data) };
+    let by_file = IORING_ASYNC_CANCEL_FD;
+    let sqes = [
+        poll(1, &reader, IN, 0),
+        poll(2, &reader, IN, IORING_POLL_ADD_MULTI),
+        poll(3, &near, IN, 0),
+        cancel(4, reader.as_raw_fd(), by_file | IORING_ASYNC_CANCEL_ALL),
+    ];
+    let mut all = collect(&mut ring, &sqes, 3);
+    // A duplicate is the same file.
+    let duplicate = near.try_clone().unwrap();
+    all.extend(collect(&mut ring, &[cancel(5, duplicate.as_raw_fd(), by_file)], 2));
+    let sqes = [poll(6, &reader, IN, 0), poll(7, &near, IN, 0), cancel(8, -1, IORING_ASYNC_CANCEL_ANY)];
+    all.extend(collect(&mut ring, &sqes, 3));
+    let poll_op = u32::from(IORING_OP_POLL_ADD as u8);
+    let by_op = Sqe { len: poll_op, ..cancel(10, -1, IORING_ASYNC_CANCEL_OP) };
+    all.extend(collect(&mut ring, &[poll(9, &near, IN, 0), by_op], 2));
+    all.sort_by_key(|cqe| cqe.user_data);
+    all
 }
 
-#[test]
-fn polls_are_cancelled() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let (reader, _writer) = pipe();
-        let (near, _far) = UnixStream::pair().unwrap();
-        let cancel =
-            |user_data, fd: i32, flags| Sqe { fd, op_flags: flags, ..sqe(IORING_OP_ASYNC_CANCEL, user_data) };
-        let by_file = IORING_ASYNC_CANCEL_FD;
-        let sqes = [
-            poll(1, &reader, IN, 0),
-            poll(2, &reader, IN, IORING_POLL_ADD_MULTI),
-            poll(3, &near, IN, 0),
-            cancel(4, reader.as_raw_fd(), by_file | IORING_ASYNC_CANCEL_ALL),
-        ];
-        let mut all = collect(&mut ring, &sqes, 3);
-        // A duplicate is the same file.
-        let duplicate = near.try_clone().unwrap();
-        all.extend(collect(&mut ring, &[cancel(5, duplicate.as_raw_fd(), by_file)], 2));
-        let sqes = [poll(6, &reader, IN, 0), poll(7, &near, IN, 0), cancel(8, -1, IORING_ASYNC_CANCEL_ANY)];
-        all.extend(collect(&mut ring, &sqes, 3));
-        let poll_op = u32::from(IORING_OP_POLL_ADD as u8);
-        let by_op = Sqe { len: poll_op, ..cancel(10, -1, IORING_ASYNC_CANCEL_OP) };
-        all.extend(collect(&mut ring, &[poll(9, &near, IN, 0), by_op], 2));
-        all.sort_by_key(|cqe| cqe.user_data);
-        all
-    });
+#[both(8, 0)]
+fn a_poll_keeps_its_file_when_the_program_closes_it(mut ring: Ring) -> impl Answer {
+    let (near, mut far) = UnixStream::pair().unwrap();
+    collect(&mut ring, &[poll(1, &near, IN, 0)], 0);
+    let fd = near.as_raw_fd();
+    anyring_engine::frontend::closed(fd);
+    drop(near);
+    far.write_all(b"x").unwrap();
+    collect(&mut ring, &[], 1)
 }
 
-#[test]
-fn a_poll_keeps_its_file_when_the_program_closes_it() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (near, mut far) = UnixStream::pair().unwrap();
-        collect(&mut ring, &[poll(1, &near, IN, 0)], 0);
-        let fd = near.as_raw_fd();
-        anyring_engine::frontend::closed(fd);
-        drop(near);
-        far.write_all(b"x").unwrap();
-        collect(&mut ring, &[], 1)
-    });
+#[both]
+fn rings_can_be_polled(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 8, 0);
+    let mut other = Ring::new(engine, 8, 0);
+    collect(&mut ring, &[poll(1, &other.fd, IN, 0)], 0);
+    let mut all = peek(&mut ring);
+    other.run(&[sqe(IORING_OP_NOP, 9)]);
+    all.extend(collect(&mut ring, &[], 1));
+    // Reaped meanwhile.
+    collect(&mut ring, &[poll(2, &other.fd, IN, 0)], 0);
+    all.extend(peek(&mut ring));
+    other.push(sqe(IORING_OP_NOP, 9));
+    other.enter(1, 0);
+    all.extend(collect(&mut ring, &[], 1));
+    all
 }
 
-#[test]
-fn rings_can_be_polled() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut other = Ring::new(engine, 8, 0);
-        collect(&mut ring, &[poll(1, &other.fd, IN, 0)], 0);
-        let mut all = peek(&mut ring);
-        other.run(&[sqe(IORING_OP_NOP, 9)]);
-        all.extend(collect(&mut ring, &[], 1));
-        // Reaped meanwhile.
-        collect(&mut ring, &[poll(2, &other.fd, IN, 0)], 0);
-        all.extend(peek(&mut ring));
-        other.push(sqe(IORING_OP_NOP, 9));
-        other.enter(1, 0);
-        all.extend(collect(&mut ring, &[], 1));
-        all
-    });
+#[both(8, 0)]
+fn a_ring_that_polls_itself_stops(mut ring: Ring) -> impl Answer {
+    let fd = ring.fd;
+    collect(&mut ring, &[poll(1, &fd, IN, IORING_POLL_ADD_MULTI)], 0);
+    let mut all = collect(&mut ring, &[sqe(IORING_OP_NOP, 2)], 2);
+    all.extend(peek(&mut ring));
+    all
 }
 
-#[test]
-fn a_ring_that_polls_itself_stops() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let fd = ring.fd;
-        collect(&mut ring, &[poll(1, &fd, IN, IORING_POLL_ADD_MULTI)], 0);
-        let mut all = collect(&mut ring, &[sqe(IORING_OP_NOP, 2)], 2);
-        all.extend(peek(&mut ring));
-        all
-    });
+#[both(512, 0)]
+fn many_polls_of_the_ring_itself(mut ring: Ring) -> impl Answer {
+    let fd = ring.fd;
+    for round in 0..8 {
+        let sqes: Vec<_> = (0..512).map(|i| poll(round * 512 + i, &fd, IN, 0)).collect();
+        collect(&mut ring, &sqes, 0);
+    }
+    let mut all = collect(&mut ring, &[sqe(IORING_OP_NOP, 1 << 20)], 1);
+    all.truncate(1);
+    all
 }
 
-#[test]
-fn many_polls_of_the_ring_itself() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 512, 0);
-        let fd = ring.fd;
-        for round in 0..8 {
-            let sqes: Vec<_> = (0..512).map(|i| poll(round * 512 + i, &fd, IN, 0)).collect();
-            collect(&mut ring, &sqes, 0);
-        }
-        let mut all = collect(&mut ring, &[sqe(IORING_OP_NOP, 1 << 20)], 1);
-        all.truncate(1);
-        all
-    });
-}
-
-#[test]
-fn a_multishot_poll_of_the_rings_own_eventfd_stops() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let event = eventfd();
-        let fd = event.as_raw_fd();
-        ring.register(io_uring_register_op::IORING_REGISTER_EVENTFD, (&raw const fd).cast(), 1);
-        collect(&mut ring, &[poll(1, &event, IN, IORING_POLL_ADD_MULTI)], 0);
-        let mut all = collect(&mut ring, &[sqe(IORING_OP_NOP, 2)], 2);
-        all.extend(peek(&mut ring));
-        all.sort_by_key(|cqe| cqe.user_data);
-        all
-    });
+#[both(8, 0)]
+fn a_multishot_poll_of_the_rings_own_eventfd_stops(mut ring: Ring) -> impl Answer {
+    let event = eventfd();
+    let fd = event.as_raw_fd();
+    ring.register(io_uring_register_op::IORING_REGISTER_EVENTFD, (&raw const fd).cast(), 1);
+    collect(&mut ring, &[poll(1, &event, IN, IORING_POLL_ADD_MULTI)], 0);
+    let mut all = collect(&mut ring, &[sqe(IORING_OP_NOP, 2)], 2);
+    all.extend(peek(&mut ring));
+    all.sort_by_key(|cqe| cqe.user_data);
+    all
 }
 
 /// The first event is the program's own, and its completion makes the next.
@@ -393,108 +349,96 @@ fn a_multishot_poll_of_the_rings_own_eventfd_tells_what_is_over() {
     }
 }
 
-#[test]
-fn a_ring_that_asked_for_it_says_when_to_come_in() {
-    both(|engine| {
-        let flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
-        let mut ring = Ring::new(engine, 4, flags);
-        // SAFETY: a descriptor of the test's own.
-        let event = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) };
-        let poll =
-            Sqe { fd: event, op_flags: libc::POLLIN as u32, ..sqe(io_uring_op::IORING_OP_POLL_ADD, 1) };
-        ring.push(poll);
-        ring.enter(1, 0);
-        let one = 1u64;
-        // SAFETY: writes eight bytes of the test's.
-        unsafe { libc::write(event, (&raw const one).cast(), 8) };
-        let says = |ring: &Ring| {
-            let word = ring.word(ring.params.sq_off.flags).load(std::sync::atomic::Ordering::SeqCst);
-            word & IORING_SQ_TASKRUN != 0
+#[both]
+fn a_ring_that_asked_for_it_says_when_to_come_in(engine: Engine) -> impl Answer {
+    let flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
+    let mut ring = Ring::new(engine, 4, flags);
+    // SAFETY: a descriptor of the test's own.
+    let event = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) };
+    let poll = Sqe { fd: event, op_flags: libc::POLLIN as u32, ..sqe(io_uring_op::IORING_OP_POLL_ADD, 1) };
+    ring.push(poll);
+    ring.enter(1, 0);
+    let one = 1u64;
+    // SAFETY: writes eight bytes of the test's.
+    unsafe { libc::write(event, (&raw const one).cast(), 8) };
+    let says = |ring: &Ring| {
+        let word = ring.word(ring.params.sq_off.flags).load(std::sync::atomic::Ordering::SeqCst);
+        word & IORING_SQ_TASKRUN != 0
+    };
+    let before = (says(&ring), ring.reap());
+    ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+    let after = (says(&ring), ring.reap());
+    // SAFETY: ours.
+    unsafe { libc::close(event) };
+    (before, after)
+}
+
+#[both]
+fn what_a_call_completes_is_seen_in_a_ring_that_polls_that_one(engine: Engine) -> impl Answer {
+    let defer = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+    let polled_rings = [0, defer, defer | IORING_SETUP_R_DISABLED];
+    polled_rings.map(|flags| {
+        let mut polled = Ring::new(engine, 4, flags);
+        let mut polling = Ring::new(engine, 4, 0);
+        polling.push(poll(1, &polled.fd, IN, 0));
+        assert_eq!(polling.enter(1, 0), 1);
+        assert_eq!(polling.reap(), None, "nothing has happened");
+        if flags & IORING_SETUP_R_DISABLED != 0 {
+            let enable = io_uring_register_op::IORING_REGISTER_ENABLE_RINGS;
+            assert_eq!(polled.register(enable, std::ptr::null(), 0), 0);
+        }
+        polled.push(sqe(IORING_OP_NOP, 2));
+        assert_eq!(polled.enter(1, 0), 1);
+        polling.reap_all()
+    })
+}
+
+#[both(4, 0)]
+fn what_happened_before_a_ring_is_closed_can_be_read(mut ring: Ring) -> impl Answer {
+    let (read, mut write) = pipe();
+    ring.push(poll(1, &read, IN, 0));
+    assert_eq!(ring.enter(1, 0), 1);
+    write.write_all(b"x").unwrap();
+    ring.close();
+    ring.reap()
+}
+
+#[both]
+fn a_multishot_poll_of_an_epoll_set_that_holds_the_ring_ends(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 8, 0);
+    // SAFETY: a new descriptor, owned from here.
+    let set = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
+    let member = match engine {
+        Engine::Kernel => ring.fd,
+        Engine::User => anyring_engine::frontend::readiness_fd(ring.fd).unwrap(),
+    };
+    let mut event = libc::epoll_event { events: IN, u64: 0 };
+    // SAFETY: reads an event of ours.
+    let added = unsafe { libc::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, member, &mut event) };
+    assert_eq!(added, 0);
+    collect(&mut ring, &[poll(1, &set, IN, IORING_POLL_ADD_MULTI)], 0);
+    let mut all = collect(&mut ring, &[sqe(IORING_OP_NOP, 2)], 2);
+    all.extend(peek(&mut ring));
+    all.sort_by_key(|cqe| cqe.user_data);
+    all
+}
+
+#[both]
+fn readiness_is_seen_where_every_call_finds_something_else(engine: Engine) -> impl Answer {
+    let deferring = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
+    // Who never waits is told by somebody else, some time.
+    [(0, 1, 100), (deferring, 1, 100), (0, 0, usize::MAX)].map(|(setup, wanted, calls)| {
+        let mut ring = Ring::new(engine, 8, setup);
+        let (out, mut into) = pipe();
+        collect(&mut ring, &[poll(1, &out, IN, 0), sqe(IORING_OP_NOP, 2)], 1);
+        into.write_all(b"x").unwrap();
+        let mut one_more = || {
+            ring.push(sqe(IORING_OP_NOP, 2));
+            assert_eq!(ring.enter(1, wanted), 1);
+            ring.reap_all().into_iter().find(|cqe| cqe.user_data == 1)
         };
-        let before = (says(&ring), ring.reap());
-        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-        let after = (says(&ring), ring.reap());
-        // SAFETY: ours.
-        unsafe { libc::close(event) };
-        (before, after)
-    });
-}
-
-#[test]
-fn what_a_call_completes_is_seen_in_a_ring_that_polls_that_one() {
-    both(|engine| {
-        let defer = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
-        let polled_rings = [0, defer, defer | IORING_SETUP_R_DISABLED];
-        polled_rings.map(|flags| {
-            let mut polled = Ring::new(engine, 4, flags);
-            let mut polling = Ring::new(engine, 4, 0);
-            polling.push(poll(1, &polled.fd, IN, 0));
-            assert_eq!(polling.enter(1, 0), 1);
-            assert_eq!(polling.reap(), None, "nothing has happened");
-            if flags & IORING_SETUP_R_DISABLED != 0 {
-                let enable = io_uring_register_op::IORING_REGISTER_ENABLE_RINGS;
-                assert_eq!(polled.register(enable, std::ptr::null(), 0), 0);
-            }
-            polled.push(sqe(IORING_OP_NOP, 2));
-            assert_eq!(polled.enter(1, 0), 1);
-            polling.reap_all()
-        })
-    });
-}
-
-#[test]
-fn what_happened_before_a_ring_is_closed_can_be_read() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 4, 0);
-        let (read, mut write) = pipe();
-        ring.push(poll(1, &read, IN, 0));
-        assert_eq!(ring.enter(1, 0), 1);
-        write.write_all(b"x").unwrap();
-        ring.close();
-        ring.reap()
-    });
-}
-
-#[test]
-fn a_multishot_poll_of_an_epoll_set_that_holds_the_ring_ends() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        // SAFETY: a new descriptor, owned from here.
-        let set = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
-        let member = match engine {
-            Engine::Kernel => ring.fd,
-            Engine::User => anyring_engine::frontend::readiness_fd(ring.fd).unwrap(),
-        };
-        let mut event = libc::epoll_event { events: IN, u64: 0 };
-        // SAFETY: reads an event of ours.
-        let added = unsafe { libc::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, member, &mut event) };
-        assert_eq!(added, 0);
-        collect(&mut ring, &[poll(1, &set, IN, IORING_POLL_ADD_MULTI)], 0);
-        let mut all = collect(&mut ring, &[sqe(IORING_OP_NOP, 2)], 2);
-        all.extend(peek(&mut ring));
-        all.sort_by_key(|cqe| cqe.user_data);
-        all
-    });
-}
-
-#[test]
-fn readiness_is_seen_where_every_call_finds_something_else() {
-    both(|engine| {
-        let deferring = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
-        // Who never waits is told by somebody else, some time.
-        [(0, 1, 100), (deferring, 1, 100), (0, 0, usize::MAX)].map(|(setup, wanted, calls)| {
-            let mut ring = Ring::new(engine, 8, setup);
-            let (out, mut into) = pipe();
-            collect(&mut ring, &[poll(1, &out, IN, 0), sqe(IORING_OP_NOP, 2)], 1);
-            into.write_all(b"x").unwrap();
-            let mut one_more = || {
-                ring.push(sqe(IORING_OP_NOP, 2));
-                assert_eq!(ring.enter(1, wanted), 1);
-                ring.reap_all().into_iter().find(|cqe| cqe.user_data == 1)
-            };
-            (0..calls).find_map(|_| one_more()).map(|cqe| cqe.res)
-        })
-    });
+        (0..calls).find_map(|_| one_more()).map(|cqe| cqe.res)
+    })
 }
 
 fn close(user_data: u64, fd: impl IntoRawFd) -> Sqe {
@@ -544,16 +488,14 @@ fn write_at_a_close(ring: &mut Ring, id: u64, sleeps: bool) {
     peek_until(ring, |told| has(told, removal) && told.iter().any(ended));
 }
 
-#[test]
-fn an_edge_at_a_close_is_not_lost() {
-    both(|engine| {
-        for sleeps in [false, true] {
-            let mut ring = Ring::new(engine, 8, 0);
-            let deadline = Sqe { addr: LONG.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, DEADLINE) };
-            collect(&mut ring, &[deadline], 0);
-            (1..=ROUNDS).for_each(|round| write_at_a_close(&mut ring, round, sleeps));
-        }
-    });
+#[both]
+fn an_edge_at_a_close_is_not_lost(engine: Engine) {
+    for sleeps in [false, true] {
+        let mut ring = Ring::new(engine, 8, 0);
+        let deadline = Sqe { addr: LONG.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, DEADLINE) };
+        collect(&mut ring, &[deadline], 0);
+        (1..=ROUNDS).for_each(|round| write_at_a_close(&mut ring, round, sleeps));
+    }
 }
 
 /// What a multishot poll was told of stays true when its descriptor is closed, and is not told again; what comes later is.

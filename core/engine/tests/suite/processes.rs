@@ -86,169 +86,147 @@ fn what_found_no_room_outlives_its_process() {
 }
 
 /// Nor is it lost with a third process, which looks at the ring when it has said already that it ends.
-#[test]
-fn what_found_no_room_outlives_who_reads_of_it() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 4, 0);
-        let full = ring.params.cq_entries as u64;
-        assert!((1..=full).all(|user_data| submit(&mut ring, &[nop(user_data)]) == 1));
-        let [mut to_parent, mut to_child] = [pipe(), pipe()];
-        let reader = child(|| {
-            anyring_engine::frontend::exits();
-            signal(&mut to_parent.1);
-            await_signal(&mut to_child.0);
-            let entered = ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-            // SAFETY: ends the child, which has said so.
-            unsafe { libc::_exit(entered) }
-        });
-        await_signal(&mut to_parent.0);
-        let writer = child(|| submit(&mut ring, &[nop(full + 1)]) == 1);
-        assert_eq!(ended(writer), 0);
-        signal(&mut to_child.1);
-        assert_eq!(ended(reader), 0);
-        let flagged = ring.overflowed();
-        (wait_for(&mut ring, full as usize + 1).len(), flagged, ring.overflowed())
+#[both(4, 0)]
+fn what_found_no_room_outlives_who_reads_of_it(mut ring: Ring) -> impl Answer {
+    let full = ring.params.cq_entries as u64;
+    assert!((1..=full).all(|user_data| submit(&mut ring, &[nop(user_data)]) == 1));
+    let [mut to_parent, mut to_child] = [pipe(), pipe()];
+    let reader = child(|| {
+        anyring_engine::frontend::exits();
+        signal(&mut to_parent.1);
+        await_signal(&mut to_child.0);
+        let entered = ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        // SAFETY: ends the child, which has said so.
+        unsafe { libc::_exit(entered) }
     });
+    await_signal(&mut to_parent.0);
+    let writer = child(|| submit(&mut ring, &[nop(full + 1)]) == 1);
+    assert_eq!(ended(writer), 0);
+    signal(&mut to_child.1);
+    assert_eq!(ended(reader), 0);
+    let flagged = ring.overflowed();
+    (wait_for(&mut ring, full as usize + 1).len(), flagged, ring.overflowed())
 }
 
-#[test]
-fn each_side_reaps_what_the_other_submitted() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        assert_eq!(submit(&mut ring, &[nop(1)]), 1);
-        let [mut to_parent, mut to_child] = [pipe(), pipe()];
-        let pid = child(|| {
-            await_signal(&mut to_child.0);
-            let first = wait_for(&mut ring, 3) == [(1, 0), (2, 0), (3, 0)];
-            let second = submit(&mut ring, &[nop(4), nop(5)]) == 2;
-            signal(&mut to_parent.1);
-            first && second
-        });
-        assert_eq!(submit(&mut ring, &[nop(2), nop(3)]), 2);
-        signal(&mut to_child.1);
-        await_signal(&mut to_parent.0);
-        let cqes = wait_for(&mut ring, 2);
-        let status = ended(pid);
-        let after = submit(&mut ring, &[nop(6)]);
-        (cqes, status, after, wait_for(&mut ring, 1))
+#[both(8, 0)]
+fn each_side_reaps_what_the_other_submitted(mut ring: Ring) -> impl Answer {
+    assert_eq!(submit(&mut ring, &[nop(1)]), 1);
+    let [mut to_parent, mut to_child] = [pipe(), pipe()];
+    let pid = child(|| {
+        await_signal(&mut to_child.0);
+        let first = wait_for(&mut ring, 3) == [(1, 0), (2, 0), (3, 0)];
+        let second = submit(&mut ring, &[nop(4), nop(5)]) == 2;
+        signal(&mut to_parent.1);
+        first && second
     });
+    assert_eq!(submit(&mut ring, &[nop(2), nop(3)]), 2);
+    signal(&mut to_child.1);
+    await_signal(&mut to_parent.0);
+    let cqes = wait_for(&mut ring, 2);
+    let status = ended(pid);
+    let after = submit(&mut ring, &[nop(6)]);
+    (cqes, status, after, wait_for(&mut ring, 1))
 }
 
-#[test]
-fn a_sleeping_process_is_woken_by_what_another_posts() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let pid = child(|| wait_for(&mut ring, 3) == [(1, 0), (2, 0), (3, 0)]);
-        let mut own = [0; 3];
-        for user_data in 1..=3u64 {
-            asleep(pid);
-            own[user_data as usize - 1] = submit(&mut ring, &[nop(user_data)]);
-        }
-        (own, ended(pid))
-    });
-}
-
-#[test]
-fn what_is_in_flight_completes_while_only_others_wait() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (source, mut sink) = pipe();
-        let mut before = [0; 1];
-        assert_eq!(submit(&mut ring, &[read(&source, &mut before, 1)]), 1);
-        let pid = child(|| wait_for(&mut ring, 1) == [(1, 1)] && wait_for(&mut ring, 1) == [(2, 2)]);
+#[both(8, 0)]
+fn a_sleeping_process_is_woken_by_what_another_posts(mut ring: Ring) -> impl Answer {
+    let pid = child(|| wait_for(&mut ring, 3) == [(1, 0), (2, 0), (3, 0)]);
+    let mut own = [0; 3];
+    for user_data in 1..=3u64 {
         asleep(pid);
-        sink.write_all(b"x").unwrap();
-        // The child has reaped it: the memory is ours alone.
-        while ring.word(ring.params.cq_off.head).load(Ordering::Acquire) < 1 {
-            std::thread::yield_now();
-        }
-        let mut after = [0; 2];
-        assert_eq!(submit(&mut ring, &[read(&source, &mut after, 2)]), 1);
-        asleep(pid);
-        sink.write_all(b"yz").unwrap();
-        (ended(pid), before, after)
-    });
+        own[user_data as usize - 1] = submit(&mut ring, &[nop(user_data)]);
+    }
+    (own, ended(pid))
+}
+
+#[both(8, 0)]
+fn what_is_in_flight_completes_while_only_others_wait(mut ring: Ring) -> impl Answer {
+    let (source, mut sink) = pipe();
+    let mut before = [0; 1];
+    assert_eq!(submit(&mut ring, &[read(&source, &mut before, 1)]), 1);
+    let pid = child(|| wait_for(&mut ring, 1) == [(1, 1)] && wait_for(&mut ring, 1) == [(2, 2)]);
+    asleep(pid);
+    sink.write_all(b"x").unwrap();
+    // The child has reaped it: the memory is ours alone.
+    while ring.word(ring.params.cq_off.head).load(Ordering::Acquire) < 1 {
+        std::thread::yield_now();
+    }
+    let mut after = [0; 2];
+    assert_eq!(submit(&mut ring, &[read(&source, &mut after, 2)]), 1);
+    asleep(pid);
+    sink.write_all(b"yz").unwrap();
+    (ended(pid), before, after)
 }
 
 /// Where the program has closed the file, the request waits on a duplicate, which is the child's to close.
-#[test]
-fn a_child_lets_go_of_files_that_its_parent_waits_for() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let ((source, mut sink), mut buffer) = (pipe(), [0; 1]);
-        assert_eq!(submit(&mut ring, &[read(&source, &mut buffer, 1)]), 1);
-        if engine == Engine::User {
-            anyring_engine::frontend::closed(source.as_raw_fd());
-        }
-        drop(source);
-        let status = ended(child(|| true));
-        sink.write_all(b"x").unwrap();
-        (status, wait_for(&mut ring, 1), buffer)
-    });
+#[both]
+fn a_child_lets_go_of_files_that_its_parent_waits_for(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 8, 0);
+    let ((source, mut sink), mut buffer) = (pipe(), [0; 1]);
+    assert_eq!(submit(&mut ring, &[read(&source, &mut buffer, 1)]), 1);
+    if engine == Engine::User {
+        anyring_engine::frontend::closed(source.as_raw_fd());
+    }
+    drop(source);
+    let status = ended(child(|| true));
+    sink.write_all(b"x").unwrap();
+    (status, wait_for(&mut ring, 1), buffer)
 }
 
-#[test]
-fn a_childs_requests_use_its_own_memory_and_files() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (source, mut sink) = pipe();
-        let fds = [source.as_raw_fd()];
-        assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, fds.as_ptr().cast(), 1), 0);
-        let mut buffer = [0u8; 4];
-        let pid = child(|| {
-            let (own_source, mut own_sink) = pipe();
-            own_sink.write_all(b"own").unwrap();
-            let fixed = Sqe { fd: 0, flags: FIXED_FILE, ..read(&source, &mut buffer, 1) };
-            let taken = submit(&mut ring, &[fixed]) == 1 && wait_for(&mut ring, 1) == [(1, 4)];
-            let first = buffer == *b"past";
-            let taken = taken && submit(&mut ring, &[read(&own_source, &mut buffer, 2)]) == 1;
-            taken && first && wait_for(&mut ring, 1) == [(2, 3)] && buffer == *b"ownt"
-        });
-        sink.write_all(b"past").unwrap();
-        (ended(pid), buffer)
+#[both(8, 0)]
+fn a_childs_requests_use_its_own_memory_and_files(mut ring: Ring) -> impl Answer {
+    let (source, mut sink) = pipe();
+    let fds = [source.as_raw_fd()];
+    assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, fds.as_ptr().cast(), 1), 0);
+    let mut buffer = [0u8; 4];
+    let pid = child(|| {
+        let (own_source, mut own_sink) = pipe();
+        own_sink.write_all(b"own").unwrap();
+        let fixed = Sqe { fd: 0, flags: FIXED_FILE, ..read(&source, &mut buffer, 1) };
+        let taken = submit(&mut ring, &[fixed]) == 1 && wait_for(&mut ring, 1) == [(1, 4)];
+        let first = buffer == *b"past";
+        let taken = taken && submit(&mut ring, &[read(&own_source, &mut buffer, 2)]) == 1;
+        taken && first && wait_for(&mut ring, 1) == [(2, 3)] && buffer == *b"ownt"
     });
+    sink.write_all(b"past").unwrap();
+    (ended(pid), buffer)
 }
 
-#[test]
-fn a_child_cancels_what_its_parent_submitted() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let (source, _sink) = pipe();
-        let mut buffers = [[0u8; 1]; 5];
-        for (index, buffer) in buffers.iter_mut().enumerate() {
-            let flags = if index == 0 { ASYNC } else { 0 };
-            let user_data = if index < 3 { index as u64 } else { 3 };
-            assert_eq!(submit(&mut ring, &[Sqe { flags, ..read(&source, buffer, user_data) }]), 1);
-        }
-        let all = IORING_ASYNC_CANCEL_ALL;
-        let pid = child(|| {
-            let canceled = -libc::ECANCELED;
-            submit(&mut ring, &[cancel(10, 1, 0)]) == 1
-                && wait_for(&mut ring, 2) == [(1, canceled), (10, 0)]
-                && submit(&mut ring, &[cancel(11, 3, all)]) == 1
-                && wait_for(&mut ring, 3) == [(3, canceled), (3, canceled), (11, 2)]
-                && submit(&mut ring, &[cancel(12, 3, 0)]) == 1
-                && wait_for(&mut ring, 1) == [(12, -libc::ENOENT)]
-                && submit(&mut ring, &[cancel(13, 0, IORING_ASYNC_CANCEL_ANY)]) == 1
-                && wait_for(&mut ring, 3) == [(0, canceled), (2, canceled), (13, 2)]
-        });
-        ended(pid)
+#[both(16, 0)]
+fn a_child_cancels_what_its_parent_submitted(mut ring: Ring) -> impl Answer {
+    let (source, _sink) = pipe();
+    let mut buffers = [[0u8; 1]; 5];
+    for (index, buffer) in buffers.iter_mut().enumerate() {
+        let flags = if index == 0 { ASYNC } else { 0 };
+        let user_data = if index < 3 { index as u64 } else { 3 };
+        assert_eq!(submit(&mut ring, &[Sqe { flags, ..read(&source, buffer, user_data) }]), 1);
+    }
+    let all = IORING_ASYNC_CANCEL_ALL;
+    let pid = child(|| {
+        let canceled = -libc::ECANCELED;
+        submit(&mut ring, &[cancel(10, 1, 0)]) == 1
+            && wait_for(&mut ring, 2) == [(1, canceled), (10, 0)]
+            && submit(&mut ring, &[cancel(11, 3, all)]) == 1
+            && wait_for(&mut ring, 3) == [(3, canceled), (3, canceled), (11, 2)]
+            && submit(&mut ring, &[cancel(12, 3, 0)]) == 1
+            && wait_for(&mut ring, 1) == [(12, -libc::ENOENT)]
+            && submit(&mut ring, &[cancel(13, 0, IORING_ASYNC_CANCEL_ANY)]) == 1
+            && wait_for(&mut ring, 3) == [(0, canceled), (2, canceled), (13, 2)]
     });
+    ended(pid)
 }
 
-#[test]
-fn a_child_that_ends_leaves_its_timeouts_and_links_behind() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let idle = Ring::new(engine, 8, 0);
-        let soon = [0, 20_000_000];
-        let long = [1000, 0];
-        let pid = child(|| {
-            let poll = Sqe { fd: idle.fd, op_flags: 1, flags: LINK, ..sqe(IORING_OP_POLL_ADD, 1) };
-            submit(&mut ring, &[poll, timeout(&long, 2), timeout(&soon, 3)]) == 3
-        });
-        (ended(pid), wait_for(&mut ring, 3))
+#[both]
+fn a_child_that_ends_leaves_its_timeouts_and_links_behind(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 8, 0);
+    let idle = Ring::new(engine, 8, 0);
+    let soon = [0, 20_000_000];
+    let long = [1000, 0];
+    let pid = child(|| {
+        let poll = Sqe { fd: idle.fd, op_flags: 1, flags: LINK, ..sqe(IORING_OP_POLL_ADD, 1) };
+        submit(&mut ring, &[poll, timeout(&long, 2), timeout(&soon, 3)]) == 3
     });
+    (ended(pid), wait_for(&mut ring, 3))
 }
 
 #[test]
@@ -287,104 +265,93 @@ fn a_child_that_ends_leaves_timeouts_of_all_kinds_behind() {
     });
 }
 
-#[test]
-fn a_child_that_executes_another_program_leaves_nothing_in_flight() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let long = [1000, 0];
-        let (source, sink) = pipe();
-        let mut buffer = [0; 1];
-        let own = read(&source, &mut [0; 1], 9);
-        assert_eq!(submit(&mut ring, &[own]), 1);
+#[both]
+fn a_child_that_executes_another_program_leaves_nothing_in_flight(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 8, 0);
+    let long = [1000, 0];
+    let (source, sink) = pipe();
+    let mut buffer = [0; 1];
+    let own = read(&source, &mut [0; 1], 9);
+    assert_eq!(submit(&mut ring, &[own]), 1);
+    let pid = child(|| {
+        let first = Sqe { flags: LINK, ..timeout(&long, 1) };
+        assert_eq!(submit(&mut ring, &[first, nop(2), read(&source, &mut buffer, 3)]), 3);
+        if engine == Engine::User {
+            anyring_engine::frontend::executes();
+        }
+        let arguments = [c"true".as_ptr(), std::ptr::null()];
+        // SAFETY: replaces the child.
+        unsafe { libc::execv(c"/bin/true".as_ptr(), arguments.as_ptr()) };
+        false
+    });
+    let status = ended(pid);
+    let ended = wait_for(&mut ring, 3);
+    // The parent's own goes on.
+    drop(sink);
+    (status, ended, wait_for(&mut ring, 1))
+}
+
+#[both]
+fn a_single_issuer_is_a_thread_of_one_process(engine: Engine) -> impl Answer {
+    let status = |ring: &mut Ring, enables: bool| {
         let pid = child(|| {
-            let first = Sqe { flags: LINK, ..timeout(&long, 1) };
-            assert_eq!(submit(&mut ring, &[first, nop(2), read(&source, &mut buffer, 3)]), 3);
-            if engine == Engine::User {
-                anyring_engine::frontend::executes();
+            if enables {
+                let opcode = io_uring_register_op::IORING_REGISTER_ENABLE_RINGS;
+                return ring.register(opcode, std::ptr::null(), 0) == 0
+                    && submit(ring, &[nop(1)]) == 1
+                    && wait_for(ring, 1) == [(1, 0)];
             }
-            let arguments = [c"true".as_ptr(), std::ptr::null()];
-            // SAFETY: replaces the child.
-            unsafe { libc::execv(c"/bin/true".as_ptr(), arguments.as_ptr()) };
-            false
-        });
-        let status = ended(pid);
-        let ended = wait_for(&mut ring, 3);
-        // The parent's own goes on.
-        drop(sink);
-        (status, ended, wait_for(&mut ring, 1))
-    });
-}
-
-#[test]
-fn a_single_issuer_is_a_thread_of_one_process() {
-    both(|engine| {
-        let status = |ring: &mut Ring, enables: bool| {
-            let pid = child(|| {
-                if enables {
-                    let opcode = io_uring_register_op::IORING_REGISTER_ENABLE_RINGS;
-                    return ring.register(opcode, std::ptr::null(), 0) == 0
-                        && submit(ring, &[nop(1)]) == 1
-                        && wait_for(ring, 1) == [(1, 0)];
-                }
-                submit(ring, &[nop(1)]) == -libc::EEXIST
-            });
-            ended(pid)
-        };
-        let mut plain = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER);
-        assert_eq!(submit(&mut plain, &[nop(1)]), 1);
-        let mut defers = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
-        let disabled = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED;
-        let mut by_child = Ring::new(engine, 8, disabled);
-        let mut by_parent = Ring::new(engine, 8, disabled);
-        let enabled =
-            by_parent.register(io_uring_register_op::IORING_REGISTER_ENABLE_RINGS, std::ptr::null(), 0);
-        let statuses = [
-            status(&mut plain, false),
-            status(&mut defers, false),
-            status(&mut by_child, true),
-            status(&mut by_parent, false),
-        ];
-        (statuses, enabled, submit(&mut by_child, &[nop(2)]))
-    });
-}
-
-#[test]
-fn a_child_uses_its_parents_sq_thread() {
-    both(|engine| {
-        // Asleep at once, so that it has to be woken.
-        // SAFETY: integers only.
-        let mut params: io_uring_params = unsafe { std::mem::zeroed() };
-        params.flags = IORING_SETUP_SQPOLL;
-        params.sq_thread_idle = 1;
-        let mut ring = Ring::with_params(engine, 8, params).expect("a ring");
-        let pid = child(|| {
-            (1..4).all(|user_data| {
-                while ring.word(ring.params.sq_off.flags).load(Ordering::SeqCst) & IORING_SQ_NEED_WAKEUP == 0
-                {
-                    std::thread::yield_now();
-                }
-                ring.follow();
-                ring.push(nop(user_data));
-                ring.enter_with(1, 1, IORING_ENTER_SQ_WAKEUP | IORING_ENTER_GETEVENTS) == 1
-                    && wait_for(&mut ring, 1) == [(user_data, 0)]
-            })
+            submit(ring, &[nop(1)]) == -libc::EEXIST
         });
         ended(pid)
-    });
+    };
+    let mut plain = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER);
+    assert_eq!(submit(&mut plain, &[nop(1)]), 1);
+    let mut defers = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+    let disabled = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED;
+    let mut by_child = Ring::new(engine, 8, disabled);
+    let mut by_parent = Ring::new(engine, 8, disabled);
+    let enabled = by_parent.register(io_uring_register_op::IORING_REGISTER_ENABLE_RINGS, std::ptr::null(), 0);
+    let statuses = [
+        status(&mut plain, false),
+        status(&mut defers, false),
+        status(&mut by_child, true),
+        status(&mut by_parent, false),
+    ];
+    (statuses, enabled, submit(&mut by_child, &[nop(2)]))
 }
 
-#[test]
-fn what_finds_the_ring_full_comes_when_the_other_side_makes_room() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        for batch in 0..4u64 {
-            let sqes: Vec<Sqe> = (0..8).map(|index| nop(batch * 8 + index)).collect();
-            assert_eq!(submit(&mut ring, &sqes), 8);
-        }
-        assert!(ring.overflowed());
-        let pid = child(|| wait_for(&mut ring, 32).iter().map(|cqe| cqe.0).eq(0..32) && !ring.overflowed());
-        (ended(pid), ring.overflowed())
+#[both]
+fn a_child_uses_its_parents_sq_thread(engine: Engine) -> impl Answer {
+    // Asleep at once, so that it has to be woken.
+    // SAFETY: integers only.
+    let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+    params.flags = IORING_SETUP_SQPOLL;
+    params.sq_thread_idle = 1;
+    let mut ring = Ring::with_params(engine, 8, params).expect("a ring");
+    let pid = child(|| {
+        (1..4).all(|user_data| {
+            while ring.word(ring.params.sq_off.flags).load(Ordering::SeqCst) & IORING_SQ_NEED_WAKEUP == 0 {
+                std::thread::yield_now();
+            }
+            ring.follow();
+            ring.push(nop(user_data));
+            ring.enter_with(1, 1, IORING_ENTER_SQ_WAKEUP | IORING_ENTER_GETEVENTS) == 1
+                && wait_for(&mut ring, 1) == [(user_data, 0)]
+        })
     });
+    ended(pid)
+}
+
+#[both(8, 0)]
+fn what_finds_the_ring_full_comes_when_the_other_side_makes_room(mut ring: Ring) -> impl Answer {
+    for batch in 0..4u64 {
+        let sqes: Vec<Sqe> = (0..8).map(|index| nop(batch * 8 + index)).collect();
+        assert_eq!(submit(&mut ring, &sqes), 8);
+    }
+    assert!(ring.overflowed());
+    let pid = child(|| wait_for(&mut ring, 32).iter().map(|cqe| cqe.0).eq(0..32) && !ring.overflowed());
+    (ended(pid), ring.overflowed())
 }
 
 /// Two processes, one lock that the program keeps: everything arrives once.
@@ -493,147 +460,134 @@ fn what_a_killed_process_told_nobody_is_found() {
 }
 
 /// Whatever a process was at when it was killed, the others go on.
-#[test]
-fn a_killed_process_wedges_nobody() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut killed = 0;
-        for round in 0..30u32 {
-            let (mut started, mut start) = pipe();
-            let pid = child(|| {
-                signal(&mut start);
-                loop {
-                    submit(&mut ring, &[nop(1)]);
-                    ring.reap_all();
-                }
-            });
-            await_signal(&mut started);
-            for _ in 0..round * 1000 {
-                std::hint::spin_loop();
-            }
-            // SAFETY: a child of ours.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
-            killed += i32::from(ended(pid) == -libc::SIGKILL);
-            ring.follow();
-            // What it left behind is whatever it was.
-            ring.enter(8, 0);
-            ring.reap_all();
-            assert_eq!(submit(&mut ring, &[nop(2)]), 1);
-            assert_eq!(wait_for(&mut ring, 1), [(2, 0)]);
-        }
-        killed
-    });
-}
-
-#[test]
-fn the_parents_end_does_not_harm_the_child() {
-    both(|engine| {
-        let (mut result, mut tell) = pipe();
+#[both(8, 0)]
+fn a_killed_process_wedges_nobody(mut ring: Ring) -> impl Answer {
+    let mut killed = 0;
+    for round in 0..30u32 {
+        let (mut started, mut start) = pipe();
         let pid = child(|| {
-            let mut ring = Ring::new(engine, 8, 0);
-            let (mut wait, hold) = pipe();
-            child(|| {
-                drop(hold);
-                // Ends when the parent has.
-                let mut rest = Vec::new();
-                wait.read_to_end(&mut rest).unwrap();
-                let good = submit(&mut ring, &[nop(1)]) == 1 && wait_for(&mut ring, 1) == [(1, 0)];
-                tell.write_all(&[u8::from(good)]).unwrap();
-                good
-            });
-            std::mem::forget(ring);
-            true
+            signal(&mut start);
+            loop {
+                submit(&mut ring, &[nop(1)]);
+                ring.reap_all();
+            }
         });
-        let mut good = [0];
-        result.read_exact(&mut good).unwrap();
-        (ended(pid), good)
-    });
+        await_signal(&mut started);
+        for _ in 0..round * 1000 {
+            std::hint::spin_loop();
+        }
+        // SAFETY: a child of ours.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+        killed += i32::from(ended(pid) == -libc::SIGKILL);
+        ring.follow();
+        // What it left behind is whatever it was.
+        ring.enter(8, 0);
+        ring.reap_all();
+        assert_eq!(submit(&mut ring, &[nop(2)]), 1);
+        assert_eq!(wait_for(&mut ring, 1), [(2, 0)]);
+    }
+    killed
 }
 
-#[test]
-fn a_thread_that_sleeps_when_its_process_forks_is_woken_by_the_child() {
-    both(|engine| {
+#[both]
+fn the_parents_end_does_not_harm_the_child(engine: Engine) -> impl Answer {
+    let (mut result, mut tell) = pipe();
+    let pid = child(|| {
         let mut ring = Ring::new(engine, 8, 0);
+        let (mut wait, hold) = pipe();
+        child(|| {
+            drop(hold);
+            // Ends when the parent has.
+            let mut rest = Vec::new();
+            wait.read_to_end(&mut rest).unwrap();
+            let good = submit(&mut ring, &[nop(1)]) == 1 && wait_for(&mut ring, 1) == [(1, 0)];
+            tell.write_all(&[u8::from(good)]).unwrap();
+            good
+        });
+        std::mem::forget(ring);
+        true
+    });
+    let mut good = [0];
+    result.read_exact(&mut good).unwrap();
+    (ended(pid), good)
+}
+
+#[both]
+fn a_thread_that_sleeps_when_its_process_forks_is_woken_by_the_child(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 8, 0);
+    let fd = ring.fd;
+    let told = std::sync::mpsc::channel();
+    let waiter = std::thread::spawn(move || {
+        // SAFETY: touches no memory.
+        told.0.send(unsafe { libc::gettid() }).unwrap();
+        enter(engine, fd, 0, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0)
+    });
+    asleep(told.1.recv().unwrap());
+    let pid = child(|| submit(&mut ring, &[nop(1)]) == 1);
+    (ended(pid), waiter.join().unwrap(), ring.reap_all().len())
+}
+
+#[both]
+fn eventfds_tell_of_what_another_process_posts(engine: Engine) -> impl Answer {
+    let mut counts = Vec::new();
+    for before in [true, false] {
+        let mut ring = Ring::new(engine, 8, 0);
+        // SAFETY: touches no memory.
+        let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         let fd = ring.fd;
-        let told = std::sync::mpsc::channel();
-        let waiter = std::thread::spawn(move || {
-            // SAFETY: touches no memory.
-            told.0.send(unsafe { libc::gettid() }).unwrap();
-            enter(engine, fd, 0, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0)
-        });
-        asleep(told.1.recv().unwrap());
-        let pid = child(|| submit(&mut ring, &[nop(1)]) == 1);
-        (ended(pid), waiter.join().unwrap(), ring.reap_all().len())
-    });
-}
-
-#[test]
-fn eventfds_tell_of_what_another_process_posts() {
-    both(|engine| {
-        let mut counts = Vec::new();
-        for before in [true, false] {
-            let mut ring = Ring::new(engine, 8, 0);
-            // SAFETY: touches no memory.
-            let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-            let fd = ring.fd;
-            let watch = || {
-                let opcode = io_uring_register_op::IORING_REGISTER_EVENTFD as u32;
-                assert_eq!(register(engine, fd, opcode, std::ptr::from_ref(&eventfd).cast(), 1), 0);
-            };
-            if before {
-                watch();
-            }
-            let [mut to_child, mut to_parent] = [pipe(), pipe()];
-            let pid = child(|| {
-                await_signal(&mut to_child.0);
-                let good = submit(&mut ring, &[nop(1)]) == 1;
-                signal(&mut to_parent.1);
-                good
-            });
-            if !before {
-                watch();
-            }
-            signal(&mut to_child.1);
-            // SAFETY: a descriptor of ours.
-            let mut file = unsafe { File::from_raw_fd(eventfd) };
-            let mut count = [0; 8];
-            file.read_exact(&mut count).unwrap();
-            counts.push(u64::from_ne_bytes(count));
-            await_signal(&mut to_parent.0);
-            assert_eq!(ended(pid), 0);
+        let watch = || {
+            let opcode = io_uring_register_op::IORING_REGISTER_EVENTFD as u32;
+            assert_eq!(register(engine, fd, opcode, std::ptr::from_ref(&eventfd).cast(), 1), 0);
+        };
+        if before {
+            watch();
         }
-        counts
-    });
-}
-
-#[test]
-fn a_message_reaches_a_ring_that_only_the_parent_may_drive() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+        let [mut to_child, mut to_parent] = [pipe(), pipe()];
         let pid = child(|| {
-            let mut own = Ring::new(engine, 8, 0);
-            let message = Sqe { fd: ring.fd, len: 7, off: 42, ..sqe(IORING_OP_MSG_RING, 1) };
-            submit(&mut own, &[message]) == 1 && wait_for(&mut own, 1) == [(1, 0)]
+            await_signal(&mut to_child.0);
+            let good = submit(&mut ring, &[nop(1)]) == 1;
+            signal(&mut to_parent.1);
+            good
         });
-        let cqes = wait_for(&mut ring, 1);
-        (cqes, ended(pid))
-    });
+        if !before {
+            watch();
+        }
+        signal(&mut to_child.1);
+        // SAFETY: a descriptor of ours.
+        let mut file = unsafe { File::from_raw_fd(eventfd) };
+        let mut count = [0; 8];
+        file.read_exact(&mut count).unwrap();
+        counts.push(u64::from_ne_bytes(count));
+        await_signal(&mut to_parent.0);
+        assert_eq!(ended(pid), 0);
+    }
+    counts
 }
 
-#[test]
-fn a_duplicate_that_nobody_told_of_is_the_ring() {
-    both(|engine| {
-        let ring = Ring::new(engine, 8, 0);
-        // SAFETY: a new descriptor.
-        let own = unsafe { libc::syscall(libc::SYS_dup, ring.fd) } as i32;
-        let entered = enter(engine, own, 0, 0, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
-        if engine == Engine::User {
-            anyring_engine::frontend::closed(own);
-        }
-        // SAFETY: ours.
-        unsafe { libc::close(own) };
-        (entered, ring.enter(0, 0))
+#[both]
+fn a_message_reaches_a_ring_that_only_the_parent_may_drive(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+    let pid = child(|| {
+        let mut own = Ring::new(engine, 8, 0);
+        let message = Sqe { fd: ring.fd, len: 7, off: 42, ..sqe(IORING_OP_MSG_RING, 1) };
+        submit(&mut own, &[message]) == 1 && wait_for(&mut own, 1) == [(1, 0)]
     });
+    let cqes = wait_for(&mut ring, 1);
+    (cqes, ended(pid))
+}
+
+#[both]
+fn a_duplicate_that_nobody_told_of_is_the_ring(engine: Engine) -> impl Answer {
+    let ring = Ring::new(engine, 8, 0);
+    // SAFETY: a new descriptor.
+    let own = unsafe { libc::syscall(libc::SYS_dup, ring.fd) } as i32;
+    let entered = enter(engine, own, 0, 0, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
+    if engine == Engine::User {
+        anyring_engine::frontend::closed(own);
+    }
+    // SAFETY: ours.
+    unsafe { libc::close(own) };
+    (entered, ring.enter(0, 0))
 }
 
 /// The kernel does not let a ring's descriptor be sent; here it arrives, and says that it is no ring.
@@ -698,21 +652,18 @@ fn with_control_message(body: impl FnOnce(&mut libc::msghdr, *mut libc::cmsghdr)
 }
 
 /// Children come and go; in between the ring is its maker's alone again.
-#[test]
-fn a_ring_is_shared_again_after_a_time_alone() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        (0..3u64)
-            .map(|round| {
-                let pid = child(|| wait_for(&mut ring, 1) == [(round, 0)]);
-                asleep(pid);
-                let submitted = submit(&mut ring, &[nop(round)]);
-                let status = ended(pid);
-                let alone = (0..300).filter(|_| ring.enter(0, 0) == 0).count();
-                (submitted, status, alone)
-            })
-            .collect::<Vec<_>>()
-    });
+#[both(8, 0)]
+fn a_ring_is_shared_again_after_a_time_alone(mut ring: Ring) -> impl Answer {
+    (0..3u64)
+        .map(|round| {
+            let pid = child(|| wait_for(&mut ring, 1) == [(round, 0)]);
+            asleep(pid);
+            let submitted = submit(&mut ring, &[nop(round)]);
+            let status = ended(pid);
+            let alone = (0..300).filter(|_| ring.enter(0, 0) == 0).count();
+            (submitted, status, alone)
+        })
+        .collect::<Vec<_>>()
 }
 
 /// A thread that submits and ends.
@@ -725,43 +676,39 @@ fn by_thread(ring: &mut Ring, body: impl FnOnce(&mut Ring) + Send) {
     });
 }
 
-#[test]
-fn a_thread_that_ends_leaves_only_timeouts_behind() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let ((source, mut sink), mut buffers) = (pipe(), [[0u8; 1]; 2]);
-        let idle = Ring::new(engine, 8, 0);
-        let soon = [0, 20_000_000];
-        let [first, second] = &mut buffers;
-        let sqes = [
-            read(&source, first, 1),
-            Sqe { fd: source.as_raw_fd(), op_flags: 1, ..sqe(IORING_OP_POLL_ADD, 2) },
-            Sqe { fd: idle.fd, op_flags: 1, ..sqe(IORING_OP_POLL_ADD, 3) },
-            timeout(&soon, 4),
-            Sqe { flags: LINK, ..timeout(&soon, 5) },
-            nop(6),
-        ];
-        by_thread(&mut ring, |ring| assert_eq!(submit(ring, &sqes), 6));
-        let own = submit(&mut ring, &[read(&source, second, 7)]);
-        let ended = wait_for(&mut ring, 4);
-        sink.write_all(b"x").unwrap();
-        // What the ended thread wanted is not taken.
-        (own, ended, wait_for(&mut ring, 3), buffers)
-    });
+#[both]
+fn a_thread_that_ends_leaves_only_timeouts_behind(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 16, 0);
+    let ((source, mut sink), mut buffers) = (pipe(), [[0u8; 1]; 2]);
+    let idle = Ring::new(engine, 8, 0);
+    let soon = [0, 20_000_000];
+    let [first, second] = &mut buffers;
+    let sqes = [
+        read(&source, first, 1),
+        Sqe { fd: source.as_raw_fd(), op_flags: 1, ..sqe(IORING_OP_POLL_ADD, 2) },
+        Sqe { fd: idle.fd, op_flags: 1, ..sqe(IORING_OP_POLL_ADD, 3) },
+        timeout(&soon, 4),
+        Sqe { flags: LINK, ..timeout(&soon, 5) },
+        nop(6),
+    ];
+    by_thread(&mut ring, |ring| assert_eq!(submit(ring, &sqes), 6));
+    let own = submit(&mut ring, &[read(&source, second, 7)]);
+    let ended = wait_for(&mut ring, 4);
+    sink.write_all(b"x").unwrap();
+    // What the ended thread wanted is not taken.
+    (own, ended, wait_for(&mut ring, 3), buffers)
 }
 
-#[test]
-fn the_place_of_a_single_issuer_that_ended_is_not_taken() {
-    both(|engine| {
-        let flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED;
-        let mut ring = Ring::new(engine, 8, flags);
-        by_thread(&mut ring, |ring| {
-            let opcode = io_uring_register_op::IORING_REGISTER_ENABLE_RINGS;
-            assert_eq!(ring.register(opcode, std::ptr::null(), 0), 0);
-        });
-        let mut again = 0;
-        // A thread that may well have the memory, and so the identity, of the other.
-        by_thread(&mut ring, |ring| again = submit(ring, &[nop(1)]));
-        (again, submit(&mut ring, &[nop(2)]))
+#[both]
+fn the_place_of_a_single_issuer_that_ended_is_not_taken(engine: Engine) -> impl Answer {
+    let flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED;
+    let mut ring = Ring::new(engine, 8, flags);
+    by_thread(&mut ring, |ring| {
+        let opcode = io_uring_register_op::IORING_REGISTER_ENABLE_RINGS;
+        assert_eq!(ring.register(opcode, std::ptr::null(), 0), 0);
     });
+    let mut again = 0;
+    // A thread that may well have the memory, and so the identity, of the other.
+    by_thread(&mut ring, |ring| again = submit(ring, &[nop(1)]));
+    (again, submit(&mut ring, &[nop(2)]))
 }

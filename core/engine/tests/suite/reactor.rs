@@ -292,38 +292,31 @@ fn connections_that_others_have_are_taken_out() {
 
 /// A worker ends a request and issues the one that is linked behind it, which waits for readiness: nobody is inside the
 /// ring, so the worker has to find somebody who drives.
-#[test]
-fn what_a_worker_issues_is_driven() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (from, mut source) = std::io::pipe().unwrap();
-        let (_out, into) = std::io::pipe().unwrap();
-        let (polled, mut end) = std::io::pipe().unwrap();
-        let splice = Sqe {
-            flags: 1 << 2,
-            fd: into.as_raw_fd(),
-            off: u64::MAX,
-            addr: u64::MAX,
-            file_index: from.as_raw_fd() as u32,
-            len: 8,
-            ..sqe(IORING_OP_SPLICE, 1)
-        };
-        ring.push(splice);
-        ring.push(Sqe {
-            fd: polled.as_raw_fd(),
-            op_flags: libc::POLLIN as u32,
-            ..sqe(IORING_OP_POLL_ADD, 2)
-        });
-        assert_eq!(ring.enter(2, 0), 2);
-        source.write_all(b"a splice").unwrap();
-        let spliced = watch_for_some_time(&mut ring);
-        while !workers_sleep() {
-            std::thread::yield_now();
-        }
-        end.write_all(b"a poll").unwrap();
-        let polled = watch_for_some_time(&mut ring);
-        [spliced, polled].map(|cqe| cqe.map(|cqe| (cqe.user_data, cqe.res)))
-    });
+#[both(8, 0)]
+fn what_a_worker_issues_is_driven(mut ring: Ring) -> impl Answer {
+    let (from, mut source) = std::io::pipe().unwrap();
+    let (_out, into) = std::io::pipe().unwrap();
+    let (polled, mut end) = std::io::pipe().unwrap();
+    let splice = Sqe {
+        flags: 1 << 2,
+        fd: into.as_raw_fd(),
+        off: u64::MAX,
+        addr: u64::MAX,
+        file_index: from.as_raw_fd() as u32,
+        len: 8,
+        ..sqe(IORING_OP_SPLICE, 1)
+    };
+    ring.push(splice);
+    ring.push(Sqe { fd: polled.as_raw_fd(), op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 2) });
+    assert_eq!(ring.enter(2, 0), 2);
+    source.write_all(b"a splice").unwrap();
+    let spliced = watch_for_some_time(&mut ring);
+    while !workers_sleep() {
+        std::thread::yield_now();
+    }
+    end.write_all(b"a poll").unwrap();
+    let polled = watch_for_some_time(&mut ring);
+    [spliced, polled].map(|cqe| cqe.map(|cqe| (cqe.user_data, cqe.res)))
 }
 
 /// Have all workers done what they had to do?

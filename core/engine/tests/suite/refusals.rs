@@ -170,30 +170,22 @@ fn what_one_field_does_not_bring_about() {
     });
 }
 
-#[test]
-fn writes_from_registered_buffers() {
-    both(|engine| {
-        let file = memory();
-        let mut memory = *b"from a registered buffer";
-        let length = memory.len();
-        let mut ring = Ring::new(engine, 4, 0);
-        let whole = [memory.as_ptr() as u64, length as u64];
-        assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_BUFFERS, whole.as_ptr().cast(), 1), 0);
-        let parts = [[whole[0] + 5, 4], [whole[0], 5]];
-        let write =
-            Sqe { fd: file.0, addr: whole[0], len: length as u32, ..sqe(Op::IORING_OP_WRITE_FIXED, 1) };
-        let gather = Sqe {
-            fd: file.0,
-            addr: parts.as_ptr() as u64,
-            len: 2,
-            off: 5,
-            ..sqe(Op::IORING_OP_WRITEV_FIXED, 2)
-        };
-        let results = [ring.run(&[write]), ring.run(&[gather])];
-        // SAFETY: reads into memory of ours.
-        let read = unsafe { libc::pread(file.0, memory.as_mut_ptr().cast(), length, 0) };
-        (results, read, memory)
-    });
+#[both]
+fn writes_from_registered_buffers(engine: Engine) -> impl Answer {
+    let file = memory();
+    let mut memory = *b"from a registered buffer";
+    let length = memory.len();
+    let mut ring = Ring::new(engine, 4, 0);
+    let whole = [memory.as_ptr() as u64, length as u64];
+    assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_BUFFERS, whole.as_ptr().cast(), 1), 0);
+    let parts = [[whole[0] + 5, 4], [whole[0], 5]];
+    let write = Sqe { fd: file.0, addr: whole[0], len: length as u32, ..sqe(Op::IORING_OP_WRITE_FIXED, 1) };
+    let gather =
+        Sqe { fd: file.0, addr: parts.as_ptr() as u64, len: 2, off: 5, ..sqe(Op::IORING_OP_WRITEV_FIXED, 2) };
+    let results = [ring.run(&[write]), ring.run(&[gather])];
+    // SAFETY: reads into memory of ours.
+    let read = unsafe { libc::pread(file.0, memory.as_mut_ptr().cast(), length, 0) };
+    (results, read, memory)
 }
 
 #[test]

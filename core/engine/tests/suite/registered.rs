@@ -67,137 +67,125 @@ fn tags(ring: &mut Ring) -> Vec<(u64, i32, u32)> {
     tags
 }
 
-#[test]
-fn errors_of_files() {
-    both(|engine| {
-        let ring = Ring::new(engine, 4, 0);
-        let null = null();
-        let fd = null.as_raw_fd();
-        let mut seen = vec![
-            unregister(Code::IORING_UNREGISTER_FILES, &ring),
-            update_files(&ring, 0, &[fd]),
-            files(&ring, &[]),
-            files(&ring, &[fd, 900_000]),
-            files(&ring, &[ring.fd]),
-            ring.register(Code::IORING_REGISTER_FILES, std::ptr::null(), 1),
-            ring.register(Code::IORING_REGISTER_FILES, 0x1000 as *const _, 1),
-            ring.register(Code::IORING_REGISTER_FILES, 0x1000 as *const _, (1 << 20) + 1),
-            files(&ring, &[fd, -1, fd]),
-            files(&ring, &[fd]),
-            ring.register(Code::IORING_UNREGISTER_FILES, 0x1000 as *const _, 0),
-            ring.register(Code::IORING_UNREGISTER_FILES, std::ptr::null(), 1),
-        ];
-        seen.extend([
-            update_files(&ring, 0, &[]),
-            update_files(&ring, 2, &[fd, fd]),
-            update_files(&ring, u32::MAX, &[fd]),
-            update_files(&ring, 0, &[SKIP, fd, -1]),
-            update_files(&ring, 0, &[fd, 900_000, fd]),
-            update_files(&ring, 0, &[900_000]),
-            update_files(&ring, 0, &[ring.fd]),
-            unregister(Code::IORING_UNREGISTER_FILES, &ring),
-            unregister(Code::IORING_UNREGISTER_FILES, &ring),
-        ]);
-        seen
-    });
+#[both(4, 0)]
+fn errors_of_files(ring: Ring) -> impl Answer {
+    let null = null();
+    let fd = null.as_raw_fd();
+    let mut seen = vec![
+        unregister(Code::IORING_UNREGISTER_FILES, &ring),
+        update_files(&ring, 0, &[fd]),
+        files(&ring, &[]),
+        files(&ring, &[fd, 900_000]),
+        files(&ring, &[ring.fd]),
+        ring.register(Code::IORING_REGISTER_FILES, std::ptr::null(), 1),
+        ring.register(Code::IORING_REGISTER_FILES, 0x1000 as *const _, 1),
+        ring.register(Code::IORING_REGISTER_FILES, 0x1000 as *const _, (1 << 20) + 1),
+        files(&ring, &[fd, -1, fd]),
+        files(&ring, &[fd]),
+        ring.register(Code::IORING_UNREGISTER_FILES, 0x1000 as *const _, 0),
+        ring.register(Code::IORING_UNREGISTER_FILES, std::ptr::null(), 1),
+    ];
+    seen.extend([
+        update_files(&ring, 0, &[]),
+        update_files(&ring, 2, &[fd, fd]),
+        update_files(&ring, u32::MAX, &[fd]),
+        update_files(&ring, 0, &[SKIP, fd, -1]),
+        update_files(&ring, 0, &[fd, 900_000, fd]),
+        update_files(&ring, 0, &[900_000]),
+        update_files(&ring, 0, &[ring.fd]),
+        unregister(Code::IORING_UNREGISTER_FILES, &ring),
+        unregister(Code::IORING_UNREGISTER_FILES, &ring),
+    ]);
+    seen
 }
 
-#[test]
-fn sparse_tables_and_tags_of_files() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        assert_ne!(ring.params.features & IORING_FEAT_RSRC_TAGS, 0, "tags are announced");
-        let null = null();
-        let fd = null.as_raw_fd();
-        let code = Code::IORING_REGISTER_FILES2;
-        let update = Code::IORING_REGISTER_FILES_UPDATE2;
-        let data = |fds: &[i32]| fds.as_ptr() as u64;
-        let mut seen = vec![
-            tagged(code, &ring, data(&[fd]), &[], 1, IORING_RSRC_REGISTER_SPARSE),
-            tagged(code, &ring, 0, &[], 0, IORING_RSRC_REGISTER_SPARSE),
-            tagged(code, &ring, 0, &[], 1, 2),
-            tagged(code, &ring, data(&[fd, -1]), &[1, 2], 2, 0),
-            tagged(code, &ring, 0, &[], 4, IORING_RSRC_REGISTER_SPARSE),
-            unregister(Code::IORING_UNREGISTER_FILES, &ring),
-            tagged(code, &ring, data(&[fd, fd, -1]), &[1, 2, 0], 3, 0),
-            update_tagged(update, &ring, 0, data(&[fd]), &[10], 1),
-        ];
-        let mut told = vec![tags(&mut ring)];
-        seen.extend([
-            update_tagged(update, &ring, 0, data(&[-1]), &[9], 1),
-            update_tagged(update, &ring, 0, data(&[SKIP]), &[9], 1),
-            update_tagged(update, &ring, 0, data(&[SKIP, -1, fd]), &[0, 0, 12], 3),
-            update_tagged(update, &ring, 0, 0, &[], 0),
-        ]);
-        told.push(tags(&mut ring));
-        seen.push(unregister(Code::IORING_UNREGISTER_FILES, &ring));
-        told.push(tags(&mut ring));
-        (seen, told)
-    });
+#[both(8, 0)]
+fn sparse_tables_and_tags_of_files(mut ring: Ring) -> impl Answer {
+    assert_ne!(ring.params.features & IORING_FEAT_RSRC_TAGS, 0, "tags are announced");
+    let null = null();
+    let fd = null.as_raw_fd();
+    let code = Code::IORING_REGISTER_FILES2;
+    let update = Code::IORING_REGISTER_FILES_UPDATE2;
+    let data = |fds: &[i32]| fds.as_ptr() as u64;
+    let mut seen = vec![
+        tagged(code, &ring, data(&[fd]), &[], 1, IORING_RSRC_REGISTER_SPARSE),
+        tagged(code, &ring, 0, &[], 0, IORING_RSRC_REGISTER_SPARSE),
+        tagged(code, &ring, 0, &[], 1, 2),
+        tagged(code, &ring, data(&[fd, -1]), &[1, 2], 2, 0),
+        tagged(code, &ring, 0, &[], 4, IORING_RSRC_REGISTER_SPARSE),
+        unregister(Code::IORING_UNREGISTER_FILES, &ring),
+        tagged(code, &ring, data(&[fd, fd, -1]), &[1, 2, 0], 3, 0),
+        update_tagged(update, &ring, 0, data(&[fd]), &[10], 1),
+    ];
+    let mut told = vec![tags(&mut ring)];
+    seen.extend([
+        update_tagged(update, &ring, 0, data(&[-1]), &[9], 1),
+        update_tagged(update, &ring, 0, data(&[SKIP]), &[9], 1),
+        update_tagged(update, &ring, 0, data(&[SKIP, -1, fd]), &[0, 0, 12], 3),
+        update_tagged(update, &ring, 0, 0, &[], 0),
+    ]);
+    told.push(tags(&mut ring));
+    seen.push(unregister(Code::IORING_UNREGISTER_FILES, &ring));
+    told.push(tags(&mut ring));
+    (seen, told)
 }
 
-#[test]
-fn requests_keep_a_registered_file() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (from, into) = pipe();
-        let fds = [from.as_raw_fd()];
-        assert_eq!(tagged(Code::IORING_REGISTER_FILES2, &ring, fds.as_ptr() as u64, &[77], 1, 0), 0);
-        drop(from);
-        let mut buffer = [0u8; 4];
-        ring.push(fixed_read(0, &mut buffer, 1));
-        assert_eq!(ring.enter(1, 0), 1);
-        let removed = update_files(&ring, 0, &[-1]);
-        let early = tags(&mut ring);
-        let gone = ring.run(&[fixed_read(0, &mut [0u8; 4], 2)]);
-        (&into).write_all(b"abcd").unwrap();
-        assert_eq!(ring.enter(0, 2), 0);
-        let late = tags(&mut ring);
-        (removed, early, gone, late, buffer, unregister(Code::IORING_UNREGISTER_FILES, &ring))
-    });
+#[both(8, 0)]
+fn requests_keep_a_registered_file(mut ring: Ring) -> impl Answer {
+    let (from, into) = pipe();
+    let fds = [from.as_raw_fd()];
+    assert_eq!(tagged(Code::IORING_REGISTER_FILES2, &ring, fds.as_ptr() as u64, &[77], 1, 0), 0);
+    drop(from);
+    let mut buffer = [0u8; 4];
+    ring.push(fixed_read(0, &mut buffer, 1));
+    assert_eq!(ring.enter(1, 0), 1);
+    let removed = update_files(&ring, 0, &[-1]);
+    let early = tags(&mut ring);
+    let gone = ring.run(&[fixed_read(0, &mut [0u8; 4], 2)]);
+    (&into).write_all(b"abcd").unwrap();
+    assert_eq!(ring.enter(0, 2), 0);
+    let late = tags(&mut ring);
+    (removed, early, gone, late, buffer, unregister(Code::IORING_UNREGISTER_FILES, &ring))
 }
 
-#[test]
-fn slots_are_allocated_in_their_range() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        assert_eq!(files(&ring, &[-1; 6]), 0);
-        let range = |off: u32, len: u32, resv: u64| {
-            let range = io_uring_file_index_range { off, len, resv };
-            ring.register(Code::IORING_REGISTER_FILE_ALLOC_RANGE, (&raw const range).cast(), 0)
-        };
-        let mut seen = vec![range(0, 7, 0), range(u32::MAX, 2, 0), range(0, 1, 1), range(2, 3, 0)];
-        let null = null();
-        // A number that no slot has: what is left in the list must not look like one.
-        // SAFETY: a descriptor of the test's own.
-        let fd = unsafe { libc::fcntl(null.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 200) };
-        for _ in 0..2 {
-            let mut fds = [fd; 2];
-            let update = Sqe {
-                addr: fds.as_mut_ptr() as u64,
-                len: 2,
-                off: u64::from(u32::MAX),
-                ..sqe(IORING_OP_FILES_UPDATE, 1)
-            };
-            let done = ring.run(&[update])[0].res;
-            seen.push(done);
-            // SAFETY: the ring wrote it.
-            seen.extend(unsafe { (&raw const fds).read_volatile() }.iter().take(done.max(0) as usize));
-        }
-        let fds = [fd, -1, SKIP];
-        let update = |offset: u64, len: u32, op_flags: u32| Sqe {
-            addr: fds.as_ptr() as u64,
-            len,
-            off: offset,
-            op_flags,
+#[both(8, 0)]
+fn slots_are_allocated_in_their_range(mut ring: Ring) -> impl Answer {
+    assert_eq!(files(&ring, &[-1; 6]), 0);
+    let range = |off: u32, len: u32, resv: u64| {
+        let range = io_uring_file_index_range { off, len, resv };
+        ring.register(Code::IORING_REGISTER_FILE_ALLOC_RANGE, (&raw const range).cast(), 0)
+    };
+    let mut seen = vec![range(0, 7, 0), range(u32::MAX, 2, 0), range(0, 1, 1), range(2, 3, 0)];
+    let null = null();
+    // A number that no slot has: what is left in the list must not look like one.
+    // SAFETY: a descriptor of the test's own.
+    let fd = unsafe { libc::fcntl(null.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 200) };
+    for _ in 0..2 {
+        let mut fds = [fd; 2];
+        let update = Sqe {
+            addr: fds.as_mut_ptr() as u64,
+            len: 2,
+            off: u64::from(u32::MAX),
             ..sqe(IORING_OP_FILES_UPDATE, 1)
         };
-        let sqes = [update(0, 3, 0), update(5, 3, 0), update(0, 0, 0), update(0, 1, 1)];
-        seen.extend(sqes.map(|sqe| ring.run(&[sqe])[0].res));
-        // SAFETY: ours.
-        unsafe { libc::close(fd) };
-        seen
-    });
+        let done = ring.run(&[update])[0].res;
+        seen.push(done);
+        // SAFETY: the ring wrote it.
+        seen.extend(unsafe { (&raw const fds).read_volatile() }.iter().take(done.max(0) as usize));
+    }
+    let fds = [fd, -1, SKIP];
+    let update = |offset: u64, len: u32, op_flags: u32| Sqe {
+        addr: fds.as_ptr() as u64,
+        len,
+        off: offset,
+        op_flags,
+        ..sqe(IORING_OP_FILES_UPDATE, 1)
+    };
+    let sqes = [update(0, 3, 0), update(5, 3, 0), update(0, 0, 0), update(0, 1, 1)];
+    seen.extend(sqes.map(|sqe| ring.run(&[sqe])[0].res));
+    // SAFETY: ours.
+    unsafe { libc::close(fd) };
+    seen
 }
 
 #[test]
@@ -298,80 +286,75 @@ fn shared_mappings_of_files_on_storage_are_refused() {
     }
 }
 
-#[test]
-fn transfers_stay_within_their_buffer() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-        let zero = File::open("/dev/zero").unwrap();
-        let mut memory = vec![1u8; 4096];
-        let base = memory.as_mut_ptr() as u64;
-        let vectors = [IoVector { base, length: 100 }, IoVector::default()];
-        assert_eq!(ring.register(Code::IORING_REGISTER_BUFFERS, vectors.as_ptr().cast(), 2), 0);
-        let read = |addr: u64, len: u32, buf_index: u16, user_data| Sqe {
-            fd: zero.as_raw_fd(),
-            addr,
-            len,
-            buf_index,
-            ..sqe(IORING_OP_READ_FIXED, user_data)
-        };
-        let parts = [IoVector { base: base + 1, length: 9 }, IoVector { base: base + 90, length: 10 }];
-        let beyond = [IoVector { base: base + 1, length: 9 }, IoVector { base: base + 90, length: 11 }];
-        let nothing = [IoVector { base, length: 0 }; 2];
-        let vectored = |parts: &[IoVector; 2], user_data| Sqe {
-            opcode: IORING_OP_READV_FIXED as u8,
-            ..read(parts.as_ptr() as u64, 2, 0, user_data)
-        };
-        let mut cqes = ring.run(&[
-            read(base, 50, 0, 1),
-            read(base + 50, 50, 0, 2),
-            read(base + 50, 51, 0, 3),
-            read(base - 1, 10, 0, 4),
-            read(base, 0, 0, 5),
-            read(base, 10, 1, 6),
-            read(base, 10, 2, 7),
-            read(u64::MAX - 5, 10, 0, 8),
-            vectored(&parts, 9),
-            vectored(&beyond, 10),
-            Sqe { len: 1, user_data: 11, ..vectored(&nothing, 0) },
-            Sqe { len: 0, user_data: 12, ..vectored(&nothing, 0) },
-            Sqe { len: 0, buf_index: 7, user_data: 13, ..vectored(&nothing, 0) },
-        ]);
-        cqes.sort_by_key(|cqe| cqe.user_data);
-        (cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect::<Vec<_>>(), memory[..110].to_vec())
-    });
+#[both(16, IORING_SETUP_SUBMIT_ALL)]
+fn transfers_stay_within_their_buffer(mut ring: Ring) -> impl Answer {
+    let zero = File::open("/dev/zero").unwrap();
+    let mut memory = vec![1u8; 4096];
+    let base = memory.as_mut_ptr() as u64;
+    let vectors = [IoVector { base, length: 100 }, IoVector::default()];
+    assert_eq!(ring.register(Code::IORING_REGISTER_BUFFERS, vectors.as_ptr().cast(), 2), 0);
+    let read = |addr: u64, len: u32, buf_index: u16, user_data| Sqe {
+        fd: zero.as_raw_fd(),
+        addr,
+        len,
+        buf_index,
+        ..sqe(IORING_OP_READ_FIXED, user_data)
+    };
+    let parts = [IoVector { base: base + 1, length: 9 }, IoVector { base: base + 90, length: 10 }];
+    let beyond = [IoVector { base: base + 1, length: 9 }, IoVector { base: base + 90, length: 11 }];
+    let nothing = [IoVector { base, length: 0 }; 2];
+    let vectored = |parts: &[IoVector; 2], user_data| Sqe {
+        opcode: IORING_OP_READV_FIXED as u8,
+        ..read(parts.as_ptr() as u64, 2, 0, user_data)
+    };
+    let mut cqes = ring.run(&[
+        read(base, 50, 0, 1),
+        read(base + 50, 50, 0, 2),
+        read(base + 50, 51, 0, 3),
+        read(base - 1, 10, 0, 4),
+        read(base, 0, 0, 5),
+        read(base, 10, 1, 6),
+        read(base, 10, 2, 7),
+        read(u64::MAX - 5, 10, 0, 8),
+        vectored(&parts, 9),
+        vectored(&beyond, 10),
+        Sqe { len: 1, user_data: 11, ..vectored(&nothing, 0) },
+        Sqe { len: 0, user_data: 12, ..vectored(&nothing, 0) },
+        Sqe { len: 0, buf_index: 7, user_data: 13, ..vectored(&nothing, 0) },
+    ]);
+    cqes.sort_by_key(|cqe| cqe.user_data);
+    (cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect::<Vec<_>>(), memory[..110].to_vec())
 }
 
-#[test]
-fn requests_keep_a_registered_buffer() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (from, into) = pipe();
-        let mut memory = vec![0u8; 4096];
-        let vector = IoVector { base: memory.as_mut_ptr() as u64, length: 4096 };
-        let code = Code::IORING_REGISTER_BUFFERS2;
-        assert_eq!(tagged(code, &ring, (&raw const vector) as u64, &[5], 1, 0), 0);
-        let read = Sqe { fd: from.as_raw_fd(), addr: vector.base, len: 4, ..sqe(IORING_OP_READ_FIXED, 1) };
-        ring.push(read);
-        assert_eq!(ring.enter(1, 0), 1);
-        let none = IoVector::default();
-        let update = Code::IORING_REGISTER_BUFFERS_UPDATE;
-        let mut seen = vec![
-            update_tagged(update, &ring, 0, (&raw const none) as u64, &[6], 1),
-            update_tagged(update, &ring, 0, (&raw const none) as u64, &[], 1),
-            update_tagged(update, &ring, 1, (&raw const none) as u64, &[], 1),
-            update_tagged(update, &ring, 0, 0, &[], 1),
-        ];
-        let early = tags(&mut ring);
-        if engine == Engine::User {
-            anyring_engine::frontend::closed(from.as_raw_fd());
-        }
-        drop(from);
-        (&into).write_all(b"abcd").unwrap();
-        assert_eq!(ring.enter(0, 2), 0);
-        // First the request, then the buffer that it let go of.
-        let late = ring.reap_all();
-        seen.push(update_tagged(update, &ring, 0, (&raw const vector) as u64, &[7], 1));
-        seen.push(unregister(Code::IORING_UNREGISTER_BUFFERS, &ring));
-        (seen, early, late, tags(&mut ring), memory[..5].to_vec())
-    });
+#[both]
+fn requests_keep_a_registered_buffer(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 8, 0);
+    let (from, into) = pipe();
+    let mut memory = vec![0u8; 4096];
+    let vector = IoVector { base: memory.as_mut_ptr() as u64, length: 4096 };
+    let code = Code::IORING_REGISTER_BUFFERS2;
+    assert_eq!(tagged(code, &ring, (&raw const vector) as u64, &[5], 1, 0), 0);
+    let read = Sqe { fd: from.as_raw_fd(), addr: vector.base, len: 4, ..sqe(IORING_OP_READ_FIXED, 1) };
+    ring.push(read);
+    assert_eq!(ring.enter(1, 0), 1);
+    let none = IoVector::default();
+    let update = Code::IORING_REGISTER_BUFFERS_UPDATE;
+    let mut seen = vec![
+        update_tagged(update, &ring, 0, (&raw const none) as u64, &[6], 1),
+        update_tagged(update, &ring, 0, (&raw const none) as u64, &[], 1),
+        update_tagged(update, &ring, 1, (&raw const none) as u64, &[], 1),
+        update_tagged(update, &ring, 0, 0, &[], 1),
+    ];
+    let early = tags(&mut ring);
+    if engine == Engine::User {
+        anyring_engine::frontend::closed(from.as_raw_fd());
+    }
+    drop(from);
+    (&into).write_all(b"abcd").unwrap();
+    assert_eq!(ring.enter(0, 2), 0);
+    // First the request, then the buffer that it let go of.
+    let late = ring.reap_all();
+    seen.push(update_tagged(update, &ring, 0, (&raw const vector) as u64, &[7], 1));
+    seen.push(unregister(Code::IORING_UNREGISTER_BUFFERS, &ring));
+    (seen, early, late, tags(&mut ring), memory[..5].to_vec())
 }

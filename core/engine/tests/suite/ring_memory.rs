@@ -112,45 +112,37 @@ fn three_flags_together() {
     });
 }
 
-#[test]
-fn calls_on_a_ring_are_checked() {
-    both(|engine| {
-        let ring = Ring::new(engine, 4, 0);
-        let enters: Vec<i32> = (0..32)
-            .filter(|&bit| 1 << bit != IORING_ENTER_REGISTERED_RING)
-            .map(|bit| ring.enter_with(0, 0, 1 << bit))
-            .collect();
-        let null = std::ptr::null();
-        // Numbers that no kernel has; those it has are tested one by one.
-        let registers: Vec<i32> =
-            [64, 1 << 30, 1 << 20].map(|code| register(engine, ring.fd, code, null, 0)).into();
-        (enters, registers, register(engine, -1, 64, null, 0), register(engine, -1, 0, null, 0))
-    });
+#[both]
+fn calls_on_a_ring_are_checked(engine: Engine) -> impl Answer {
+    let ring = Ring::new(engine, 4, 0);
+    let enters: Vec<i32> = (0..32)
+        .filter(|&bit| 1 << bit != IORING_ENTER_REGISTERED_RING)
+        .map(|bit| ring.enter_with(0, 0, 1 << bit))
+        .collect();
+    let null = std::ptr::null();
+    // Numbers that no kernel has; those it has are tested one by one.
+    let registers: Vec<i32> =
+        [64, 1 << 30, 1 << 20].map(|code| register(engine, ring.fd, code, null, 0)).into();
+    (enters, registers, register(engine, -1, 64, null, 0), register(engine, -1, 0, null, 0))
 }
 
-#[test]
-fn a_ring_is_no_file_to_read_or_write() {
-    both(|engine| {
-        let ring = Ring::new(engine, 4, 0);
-        let mut byte = [0u8; 1];
-        // SAFETY: one byte of ours.
-        let results = unsafe {
-            [libc::read(ring.fd, byte.as_mut_ptr().cast(), 1), libc::write(ring.fd, byte.as_ptr().cast(), 1)]
-        };
-        (results, std::io::Error::last_os_error().raw_os_error())
-    });
+#[both(4, 0)]
+fn a_ring_is_no_file_to_read_or_write(ring: Ring) -> impl Answer {
+    let mut byte = [0u8; 1];
+    // SAFETY: one byte of ours.
+    let results = unsafe {
+        [libc::read(ring.fd, byte.as_mut_ptr().cast(), 1), libc::write(ring.fd, byte.as_ptr().cast(), 1)]
+    };
+    (results, std::io::Error::last_os_error().raw_os_error())
 }
 
 /// Who shrank a ring's file took memory away that the engine writes to, and the process died of `SIGBUS`.
-#[test]
-fn a_ring_keeps_its_memory() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 4, 0);
-        let fd = ring.fd;
-        // SAFETY: calls on a descriptor of ours.
-        let refused = unsafe { [libc::ftruncate(fd, 0), libc::ftruncate(fd, page_bytes() as i64)] };
-        (refused, ring.run(&[sqe(Op::IORING_OP_NOP, 1)]))
-    });
+#[both(4, 0)]
+fn a_ring_keeps_its_memory(mut ring: Ring) -> impl Answer {
+    let fd = ring.fd;
+    // SAFETY: calls on a descriptor of ours.
+    let refused = unsafe { [libc::ftruncate(fd, 0), libc::ftruncate(fd, page_bytes() as i64)] };
+    (refused, ring.run(&[sqe(Op::IORING_OP_NOP, 1)]))
 }
 
 /// Here the program can write to a ring's memory by its descriptor, too: what comes of it is the ring's trouble alone.
@@ -237,53 +229,49 @@ fn a_ring_ends_whose_file_the_engine_has_mapped_again() {
     }
 }
 
-#[test]
-fn rings_in_pages_of_the_program() {
-    both(|engine| {
-        let (rings, sqes) = (Pages::writable(1), Pages::writable(1));
-        let mut params = params(IORING_SETUP_NO_MMAP);
-        params.cq_off.user_addr = rings.address();
-        params.sq_off.user_addr = sqes.address();
-        let fd = setup(engine, 4, &mut params);
-        assert!(fd >= 0, "{fd}");
-        assert_eq!((params.cq_off.user_addr, params.sq_off.user_addr), (rings.address(), sqes.address()));
-        let mut ring = Ring::of(engine, fd, params);
-        let mut seen = Vec::new();
-        for round in 0..10 {
-            let sqes: Vec<_> = (0..3).map(|number| sqe(Op::IORING_OP_NOP, 10 * round + number)).collect();
-            seen.extend(ring.run(&sqes));
-        }
-        seen
-    });
+#[both]
+fn rings_in_pages_of_the_program(engine: Engine) -> impl Answer {
+    let (rings, sqes) = (Pages::writable(1), Pages::writable(1));
+    let mut params = params(IORING_SETUP_NO_MMAP);
+    params.cq_off.user_addr = rings.address();
+    params.sq_off.user_addr = sqes.address();
+    let fd = setup(engine, 4, &mut params);
+    assert!(fd >= 0, "{fd}");
+    assert_eq!((params.cq_off.user_addr, params.sq_off.user_addr), (rings.address(), sqes.address()));
+    let mut ring = Ring::of(engine, fd, params);
+    let mut seen = Vec::new();
+    for round in 0..10 {
+        let sqes: Vec<_> = (0..3).map(|number| sqe(Op::IORING_OP_NOP, 10 * round + number)).collect();
+        seen.extend(ring.run(&sqes));
+    }
+    seen
 }
 
-#[test]
-fn pages_for_rings_are_checked() {
-    both(|engine| {
-        let (good, read_only) = (Pages::writable(4), Pages::new(2, libc::PROT_READ));
-        // Far from where anything is mapped.
-        let gone = 1 << 46;
-        let (at, page) = (good.address(), page_bytes() as u64);
-        let addresses = [
-            (0, 0),
-            (0, at),
-            (at, 0),
-            (at + 8, at + page),
-            (at, at + page + 1),
-            (read_only.address(), at),
-            (at, read_only.address()),
-            (gone, at),
-            (at, gone),
-            (u64::MAX - page + 1, at),
-            (at, at + page),
-        ];
-        addresses.map(|(rings, sqes)| {
-            let mut params = params(IORING_SETUP_NO_MMAP);
-            params.cq_off.user_addr = rings;
-            params.sq_off.user_addr = sqes;
-            try_setup(engine, 4, params)
-        })
-    });
+#[both]
+fn pages_for_rings_are_checked(engine: Engine) -> impl Answer {
+    let (good, read_only) = (Pages::writable(4), Pages::new(2, libc::PROT_READ));
+    // Far from where anything is mapped.
+    let gone = 1 << 46;
+    let (at, page) = (good.address(), page_bytes() as u64);
+    let addresses = [
+        (0, 0),
+        (0, at),
+        (at, 0),
+        (at + 8, at + page),
+        (at, at + page + 1),
+        (read_only.address(), at),
+        (at, read_only.address()),
+        (gone, at),
+        (at, gone),
+        (u64::MAX - page + 1, at),
+        (at, at + page),
+    ];
+    addresses.map(|(rings, sqes)| {
+        let mut params = params(IORING_SETUP_NO_MMAP);
+        params.cq_off.user_addr = rings;
+        params.sq_off.user_addr = sqes;
+        try_setup(engine, 4, params)
+    })
 }
 
 #[test]
@@ -309,68 +297,63 @@ fn in_thread<T: Send>(body: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(body).join().unwrap())
 }
 
-#[test]
-fn a_ring_without_a_descriptor() {
-    both(|engine| {
-        in_thread(move || {
-            let (rings, sqes) = (Pages::writable(1), Pages::writable(1));
-            let mut params = params(IORING_SETUP_NO_MMAP | IORING_SETUP_REGISTERED_FD_ONLY);
-            params.cq_off.user_addr = rings.address();
-            params.sq_off.user_addr = sqes.address();
-            let index = setup(engine, 4, &mut params);
-            let mut ring = Ring::of(engine, index, params);
-            ring.push(sqe(Op::IORING_OP_NOP, 7));
-            let registered = IORING_ENTER_REGISTERED_RING;
-            let submitted = ring.enter_with(1, 1, IORING_ENTER_GETEVENTS | registered);
-            let cqes = ring.reap_all();
-            let mut places: Vec<_> = (0..20).map(|_| setup(engine, 4, &mut params)).collect();
-            let mut release = |offset: u32| {
-                let update = io_uring_rsrc_update { offset, resv: 0, data: 0 };
-                let code = Code::IORING_UNREGISTER_RING_FDS as u32
-                    | Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
-                register(engine, 0, code, (&raw const update).cast(), 1)
-            };
-            let released = [15, 0].map(&mut release);
-            places.push(ring.enter_with(0, 0, registered));
-            ring.forget();
-            (index, submitted, cqes, places, released)
-        })
-    });
+#[both]
+fn a_ring_without_a_descriptor(engine: Engine) -> impl Answer {
+    in_thread(move || {
+        let (rings, sqes) = (Pages::writable(1), Pages::writable(1));
+        let mut params = params(IORING_SETUP_NO_MMAP | IORING_SETUP_REGISTERED_FD_ONLY);
+        params.cq_off.user_addr = rings.address();
+        params.sq_off.user_addr = sqes.address();
+        let index = setup(engine, 4, &mut params);
+        let mut ring = Ring::of(engine, index, params);
+        ring.push(sqe(Op::IORING_OP_NOP, 7));
+        let registered = IORING_ENTER_REGISTERED_RING;
+        let submitted = ring.enter_with(1, 1, IORING_ENTER_GETEVENTS | registered);
+        let cqes = ring.reap_all();
+        let mut places: Vec<_> = (0..20).map(|_| setup(engine, 4, &mut params)).collect();
+        let mut release = |offset: u32| {
+            let update = io_uring_rsrc_update { offset, resv: 0, data: 0 };
+            let code =
+                Code::IORING_UNREGISTER_RING_FDS as u32 | Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
+            register(engine, 0, code, (&raw const update).cast(), 1)
+        };
+        let released = [15, 0].map(&mut release);
+        places.push(ring.enter_with(0, 0, registered));
+        ring.forget();
+        (index, submitted, cqes, places, released)
+    })
 }
 
-#[test]
-fn big_completions_among_small_ones() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 4, IORING_SETUP_CQE_MIXED);
-        let big = |user_data| Sqe {
-            op_flags: IORING_NOP_CQE32,
-            off: 100 + user_data,
-            addr: 200 + user_data,
-            ..sqe(Op::IORING_OP_NOP, user_data)
-        };
-        // Eight places: one small and three big, the next does not go around the end.
-        let mut seen = Vec::new();
-        for batch in [vec![sqe(Op::IORING_OP_NOP, 1), big(2), big(3), big(4)], vec![big(5), big(6)]] {
-            for &sqe in &batch {
-                ring.push(sqe);
-            }
-            let count = batch.len() as u32;
-            seen.push((
-                ring.enter(count, 0),
-                ring.overflowed(),
-                ring.word(ring.params.cq_off.tail).load_relaxed(),
-            ));
+#[both(4, IORING_SETUP_CQE_MIXED)]
+fn big_completions_among_small_ones(mut ring: Ring) -> impl Answer {
+    let big = |user_data| Sqe {
+        op_flags: IORING_NOP_CQE32,
+        off: 100 + user_data,
+        addr: 200 + user_data,
+        ..sqe(Op::IORING_OP_NOP, user_data)
+    };
+    // Eight places: one small and three big, the next does not go around the end.
+    let mut seen = Vec::new();
+    for batch in [vec![sqe(Op::IORING_OP_NOP, 1), big(2), big(3), big(4)], vec![big(5), big(6)]] {
+        for &sqe in &batch {
+            ring.push(sqe);
         }
-        let mut cqes = Vec::new();
-        while let Some(cqe) = ring.reap_big() {
-            cqes.push(cqe);
-        }
-        seen.push((ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), ring.overflowed(), 0));
-        while let Some(cqe) = ring.reap_big() {
-            cqes.push(cqe);
-        }
-        (seen, cqes)
-    });
+        let count = batch.len() as u32;
+        seen.push((
+            ring.enter(count, 0),
+            ring.overflowed(),
+            ring.word(ring.params.cq_off.tail).load_relaxed(),
+        ));
+    }
+    let mut cqes = Vec::new();
+    while let Some(cqe) = ring.reap_big() {
+        cqes.push(cqe);
+    }
+    seen.push((ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), ring.overflowed(), 0));
+    while let Some(cqe) = ring.reap_big() {
+        cqes.push(cqe);
+    }
+    (seen, cqes)
 }
 
 trait LoadRelaxed {
@@ -383,23 +366,21 @@ impl LoadRelaxed for std::sync::atomic::AtomicU32 {
     }
 }
 
-#[test]
-fn a_big_completion_needs_a_ring_that_has_them() {
-    both(|engine| {
-        [0, IORING_SETUP_CQE32, IORING_SETUP_CQE_MIXED].map(|flags| {
-            let mut ring = Ring::new(engine, 4, flags);
-            let nop = Sqe {
-                op_flags: IORING_NOP_CQE32 | IORING_NOP_INJECT_RESULT,
-                len: 9,
-                off: 5,
-                addr: 6,
-                ..sqe(Op::IORING_OP_NOP, 1)
-            };
-            ring.push(nop);
-            assert_eq!(ring.enter(1, 1), 1);
-            ring.reap_big()
-        })
-    });
+#[both]
+fn a_big_completion_needs_a_ring_that_has_them(engine: Engine) -> impl Answer {
+    [0, IORING_SETUP_CQE32, IORING_SETUP_CQE_MIXED].map(|flags| {
+        let mut ring = Ring::new(engine, 4, flags);
+        let nop = Sqe {
+            op_flags: IORING_NOP_CQE32 | IORING_NOP_INJECT_RESULT,
+            len: 9,
+            off: 5,
+            addr: 6,
+            ..sqe(Op::IORING_OP_NOP, 1)
+        };
+        ring.push(nop);
+        assert_eq!(ring.enter(1, 1), 1);
+        ring.reap_big()
+    })
 }
 
 const DEFERS: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
@@ -411,66 +392,62 @@ fn resize(ring: &Ring, sq_entries: u32, cq_entries: u32, flags: u32) -> (i32, io
     (result, wanted)
 }
 
-#[test]
-fn resizing_is_checked() {
-    both(|engine| {
-        let cqsize = IORING_SETUP_CQSIZE;
-        let cases = [
-            (0, 0, 0),
-            (8, 0, 0),
-            (8, 0, cqsize),
-            (8, 4, cqsize),
-            (8, 64, cqsize),
-            (1 << 16, 0, 0),
-            (1 << 16, 0, IORING_SETUP_CLAMP),
-            (8, 8, cqsize | IORING_SETUP_SQPOLL),
-            (8, 8, IORING_SETUP_CQE32),
-        ];
-        [0, DEFERS].map(|flags| {
-            cases.map(|(sq, cq, asked)| {
-                let ring = Ring::new(engine, 4, flags);
-                let (result, params) = resize(&ring, sq, cq, asked);
-                (result, params.sq_entries, params.cq_entries, params.flags)
-            })
+#[both]
+fn resizing_is_checked(engine: Engine) -> impl Answer {
+    let cqsize = IORING_SETUP_CQSIZE;
+    let cases = [
+        (0, 0, 0),
+        (8, 0, 0),
+        (8, 0, cqsize),
+        (8, 4, cqsize),
+        (8, 64, cqsize),
+        (1 << 16, 0, 0),
+        (1 << 16, 0, IORING_SETUP_CLAMP),
+        (8, 8, cqsize | IORING_SETUP_SQPOLL),
+        (8, 8, IORING_SETUP_CQE32),
+    ];
+    [0, DEFERS].map(|flags| {
+        cases.map(|(sq, cq, asked)| {
+            let ring = Ring::new(engine, 4, flags);
+            let (result, params) = resize(&ring, sq, cq, asked);
+            (result, params.sq_entries, params.cq_entries, params.flags)
         })
-    });
+    })
 }
 
-#[test]
-fn resizing_keeps_what_is_in_the_rings() {
-    both(|engine| {
-        [DEFERS, DEFERS | IORING_SETUP_NO_SQARRAY | IORING_SETUP_SQE128 | IORING_SETUP_CQE32].map(|flags| {
-            let mut ring = Ring::new(engine, 4, flags | IORING_SETUP_R_DISABLED);
-            assert_eq!(ring.register(Code::IORING_REGISTER_ENABLE_RINGS, std::ptr::null(), 0), 0);
-            // Neither head is at the beginning any more.
-            ring.run(&[1, 2, 3].map(|number| sqe(Op::IORING_OP_NOP, number)));
-            for number in 4..8 {
-                ring.push(sqe(Op::IORING_OP_NOP, number));
-            }
-            assert_eq!(ring.enter_with(4, 4, IORING_ENTER_GETEVENTS), 4);
-            for number in 8..11 {
-                ring.push(sqe(Op::IORING_OP_NOP, number));
-            }
-            let too_small = [(2, 0), (4, 2)].map(|(sq, cq)| {
-                let flags = if cq > 0 { IORING_SETUP_CQSIZE } else { 0 };
-                resize(&ring, sq, cq, flags).0
-            });
-            let (result, mut new) = resize(&ring, 32, 0, 0);
-            assert_eq!(result, 0);
-            if flags & IORING_SETUP_NO_SQARRAY == 0 && new.sq_off.array == 0 {
-                // Linux leaves it to the program to remember.
-                new.sq_off.array = new.cq_off.cqes + 16 * new.cq_entries;
-            }
-            let fd = ring.forget();
-            let mut ring = Ring::of(engine, fd, new);
-            ring.continue_at_tail();
-            for number in 11..31 {
-                ring.push(sqe(Op::IORING_OP_NOP, number));
-            }
-            let submitted = ring.enter_with(23, 23, IORING_ENTER_GETEVENTS);
-            (too_small, submitted, ring.reap_all())
-        })
-    });
+#[both]
+fn resizing_keeps_what_is_in_the_rings(engine: Engine) -> impl Answer {
+    [DEFERS, DEFERS | IORING_SETUP_NO_SQARRAY | IORING_SETUP_SQE128 | IORING_SETUP_CQE32].map(|flags| {
+        let mut ring = Ring::new(engine, 4, flags | IORING_SETUP_R_DISABLED);
+        assert_eq!(ring.register(Code::IORING_REGISTER_ENABLE_RINGS, std::ptr::null(), 0), 0);
+        // Neither head is at the beginning any more.
+        ring.run(&[1, 2, 3].map(|number| sqe(Op::IORING_OP_NOP, number)));
+        for number in 4..8 {
+            ring.push(sqe(Op::IORING_OP_NOP, number));
+        }
+        assert_eq!(ring.enter_with(4, 4, IORING_ENTER_GETEVENTS), 4);
+        for number in 8..11 {
+            ring.push(sqe(Op::IORING_OP_NOP, number));
+        }
+        let too_small = [(2, 0), (4, 2)].map(|(sq, cq)| {
+            let flags = if cq > 0 { IORING_SETUP_CQSIZE } else { 0 };
+            resize(&ring, sq, cq, flags).0
+        });
+        let (result, mut new) = resize(&ring, 32, 0, 0);
+        assert_eq!(result, 0);
+        if flags & IORING_SETUP_NO_SQARRAY == 0 && new.sq_off.array == 0 {
+            // Linux leaves it to the program to remember.
+            new.sq_off.array = new.cq_off.cqes + 16 * new.cq_entries;
+        }
+        let fd = ring.forget();
+        let mut ring = Ring::of(engine, fd, new);
+        ring.continue_at_tail();
+        for number in 11..31 {
+            ring.push(sqe(Op::IORING_OP_NOP, number));
+        }
+        let submitted = ring.enter_with(23, 23, IORING_ENTER_GETEVENTS);
+        (too_small, submitted, ring.reap_all())
+    })
 }
 
 /// A region of one page: registered, mapped where it is the ring's.
@@ -492,82 +469,63 @@ fn register_region(ring: &Ring, user: Option<&Pages>, flags: u64) -> (i32, *mut 
     (result, memory)
 }
 
-#[test]
-fn waits_take_their_arguments_from_registered_memory() {
-    both(|engine| {
-        [false, true].map(|user| {
-            let pages = Pages::writable(1);
-            let ring = Ring::new(engine, 4, IORING_SETUP_R_DISABLED);
-            let (result, memory) = register_region(&ring, user.then_some(&pages), 1);
-            assert_eq!(result, 0);
-            let again = register_region(&ring, None, 1).0;
-            assert_eq!(ring.register(Code::IORING_REGISTER_ENABLE_RINGS, std::ptr::null(), 0), 0);
-            // SAFETY: integers only.
-            let mut wait: io_uring_reg_wait = unsafe { std::mem::zeroed() };
-            wait.ts.tv_nsec = 20_000_000;
-            wait.flags = IORING_REG_WAIT_TS as u32;
-            // SAFETY: in the page.
-            unsafe { memory.add(64).cast::<io_uring_reg_wait>().write(wait) };
-            wait.flags = 2;
-            // SAFETY: in the page.
-            unsafe { memory.add(128).cast::<io_uring_reg_wait>().write(wait) };
-            let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG | IORING_ENTER_EXT_ARG_REG;
-            let wait =
-                |offset: usize, size| enter(engine, ring.fd, 0, 1, flags, offset as *const c_void, size);
-            let begin = Instant::now();
-            let timed_out = wait(64, 64);
-            let took = begin.elapsed() >= Duration::from_millis(20);
-            let over_the_end = page_bytes() - 64 + 8;
-            let refused = [
-                (128, 64),
-                (64, 24),
-                (64, 0),
-                (over_the_end, 64),
-                (4, 64),
-                (usize::MAX - 7, 64),
-                (1 << 20, 64),
-            ]
-            .map(|(offset, size)| wait(offset, size));
-            (again, timed_out, took, refused)
-        })
-    });
+#[both]
+fn waits_take_their_arguments_from_registered_memory(engine: Engine) -> impl Answer {
+    [false, true].map(|user| {
+        let pages = Pages::writable(1);
+        let ring = Ring::new(engine, 4, IORING_SETUP_R_DISABLED);
+        let (result, memory) = register_region(&ring, user.then_some(&pages), 1);
+        assert_eq!(result, 0);
+        let again = register_region(&ring, None, 1).0;
+        assert_eq!(ring.register(Code::IORING_REGISTER_ENABLE_RINGS, std::ptr::null(), 0), 0);
+        // SAFETY: integers only.
+        let mut wait: io_uring_reg_wait = unsafe { std::mem::zeroed() };
+        wait.ts.tv_nsec = 20_000_000;
+        wait.flags = IORING_REG_WAIT_TS as u32;
+        // SAFETY: in the page.
+        unsafe { memory.add(64).cast::<io_uring_reg_wait>().write(wait) };
+        wait.flags = 2;
+        // SAFETY: in the page.
+        unsafe { memory.add(128).cast::<io_uring_reg_wait>().write(wait) };
+        let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG | IORING_ENTER_EXT_ARG_REG;
+        let wait = |offset: usize, size| enter(engine, ring.fd, 0, 1, flags, offset as *const c_void, size);
+        let begin = Instant::now();
+        let timed_out = wait(64, 64);
+        let took = begin.elapsed() >= Duration::from_millis(20);
+        let over_the_end = page_bytes() - 64 + 8;
+        let refused =
+            [(128, 64), (64, 24), (64, 0), (over_the_end, 64), (4, 64), (usize::MAX - 7, 64), (1 << 20, 64)]
+                .map(|(offset, size)| wait(offset, size));
+        (again, timed_out, took, refused)
+    })
 }
 
-#[test]
-fn regions_are_checked() {
-    both(|engine| {
-        let (pages, page) = (Pages::writable(2), page_bytes() as u64);
-        let (user, waits) = (IORING_MEM_REGION_TYPE_USER as u32, 1);
-        // flags, address, size, region flags, offset, id, disabled ring
-        let cases = [
-            (waits, 0, page, 0, 0, 0, false),
-            (0, 0, page, 0, 0, 0, false),
-            (2, 0, page, 0, 0, 0, true),
-            (0, pages.address(), page, 0, 0, 0, true),
-            (0, 0, page, user, 0, 0, true),
-            (0, pages.address() + 8, page, user, 0, 0, true),
-            (0, pages.address(), 100, user, 0, 0, true),
-            (0, pages.address(), 0, user, 0, 0, true),
-            (0, pages.address(), 2 * page, user, 0, 0, true),
-            (0, pages.address(), page, user | 2, 0, 0, true),
-            (0, 0, page, 0, page, 0, true),
-            (0, 0, page, 0, 0, 1, true),
-            (0, 0, 1 << 60, 0, 0, 0, true),
-            (0, 1 << 46, page, user, 0, 0, true),
-        ];
-        cases.map(|(flags, user_addr, size, region_flags, mmap_offset, id, disabled)| {
-            let ring = Ring::new(engine, 4, if disabled { IORING_SETUP_R_DISABLED } else { 0 });
-            let region = io_uring_region_desc {
-                user_addr,
-                size,
-                flags: region_flags,
-                id,
-                mmap_offset,
-                __resv: [0; 4],
-            };
-            let given =
-                io_uring_mem_region_reg { region_uptr: &raw const region as u64, flags, __resv: [0; 2] };
-            ring.register(Code::IORING_REGISTER_MEM_REGION, (&raw const given).cast(), 1)
-        })
-    });
+#[both]
+fn regions_are_checked(engine: Engine) -> impl Answer {
+    let (pages, page) = (Pages::writable(2), page_bytes() as u64);
+    let (user, waits) = (IORING_MEM_REGION_TYPE_USER as u32, 1);
+    // flags, address, size, region flags, offset, id, disabled ring
+    let cases = [
+        (waits, 0, page, 0, 0, 0, false),
+        (0, 0, page, 0, 0, 0, false),
+        (2, 0, page, 0, 0, 0, true),
+        (0, pages.address(), page, 0, 0, 0, true),
+        (0, 0, page, user, 0, 0, true),
+        (0, pages.address() + 8, page, user, 0, 0, true),
+        (0, pages.address(), 100, user, 0, 0, true),
+        (0, pages.address(), 0, user, 0, 0, true),
+        (0, pages.address(), 2 * page, user, 0, 0, true),
+        (0, pages.address(), page, user | 2, 0, 0, true),
+        (0, 0, page, 0, page, 0, true),
+        (0, 0, page, 0, 0, 1, true),
+        (0, 0, 1 << 60, 0, 0, 0, true),
+        (0, 1 << 46, page, user, 0, 0, true),
+    ];
+    cases.map(|(flags, user_addr, size, region_flags, mmap_offset, id, disabled)| {
+        let ring = Ring::new(engine, 4, if disabled { IORING_SETUP_R_DISABLED } else { 0 });
+        let region =
+            io_uring_region_desc { user_addr, size, flags: region_flags, id, mmap_offset, __resv: [0; 4] };
+        let given = io_uring_mem_region_reg { region_uptr: &raw const region as u64, flags, __resv: [0; 2] };
+        ring.register(Code::IORING_REGISTER_MEM_REGION, (&raw const given).cast(), 1)
+    })
 }

@@ -81,65 +81,57 @@ fn results(cqes: &[Cqe]) -> Vec<(u64, i32)> {
     results
 }
 
-#[test]
-fn reads_whole_short_and_at_the_end() {
-    both(|engine| {
-        let file = file(b"0123456789");
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut buffers = [[0u8; 6]; 4];
-        let [a, b, c, d] = &mut buffers;
-        let sqes =
-            [read(&file, a, 0, 1), read(&file, b, 7, 2), read(&file, c, 10, 3), read(&file, d, 1 << 40, 4)];
-        let results = results(&ring.run(&sqes));
-        (results, buffers)
-    });
+#[both]
+fn reads_whole_short_and_at_the_end(engine: Engine) -> impl Answer {
+    let file = file(b"0123456789");
+    let mut ring = Ring::new(engine, 8, 0);
+    let mut buffers = [[0u8; 6]; 4];
+    let [a, b, c, d] = &mut buffers;
+    let sqes =
+        [read(&file, a, 0, 1), read(&file, b, 7, 2), read(&file, c, 10, 3), read(&file, d, 1 << 40, 4)];
+    let results = results(&ring.run(&sqes));
+    (results, buffers)
 }
 
-#[test]
-fn short_reads_break_links() {
-    both(|engine| {
-        let file = file(b"0123456789");
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut a, mut b, mut c) = ([0u8; 4], [0u8; 20], [0u8; 4]);
-        let mut sqes = [read(&file, &mut a, 0, 1), read(&file, &mut b, 0, 2), read(&file, &mut c, 0, 3)];
-        sqes[0].flags = LINK;
-        sqes[1].flags = LINK;
-        (results(&ring.run(&sqes)), a, b, c)
-    });
+#[both]
+fn short_reads_break_links(engine: Engine) -> impl Answer {
+    let file = file(b"0123456789");
+    let mut ring = Ring::new(engine, 8, 0);
+    let (mut a, mut b, mut c) = ([0u8; 4], [0u8; 20], [0u8; 4]);
+    let mut sqes = [read(&file, &mut a, 0, 1), read(&file, &mut b, 0, 2), read(&file, &mut c, 0, 3)];
+    sqes[0].flags = LINK;
+    sqes[1].flags = LINK;
+    (results(&ring.run(&sqes)), a, b, c)
 }
 
-#[test]
-fn writes_and_reads_back() {
-    both(|engine| {
-        let file = file(b"");
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut back = [0u8; 12];
-        let mut sqes =
-            [write(&file, b"hello ", 0, 1), write(&file, b"world", 6, 2), read(&file, &mut back, 0, 3)];
-        sqes[0].flags = LINK;
-        sqes[1].flags = LINK | ASYNC;
-        (results(&ring.run(&sqes)), back)
-    });
+#[both]
+fn writes_and_reads_back(engine: Engine) -> impl Answer {
+    let file = file(b"");
+    let mut ring = Ring::new(engine, 8, 0);
+    let mut back = [0u8; 12];
+    let mut sqes =
+        [write(&file, b"hello ", 0, 1), write(&file, b"world", 6, 2), read(&file, &mut back, 0, 3)];
+    sqes[0].flags = LINK;
+    sqes[1].flags = LINK | ASYNC;
+    (results(&ring.run(&sqes)), back)
 }
 
-#[test]
-fn the_position_moves_with_offset_minus_one() {
-    both(|engine| {
-        let file = file(b"abcdefghij");
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut a, mut b, mut c) = ([0u8; 3], [0u8; 3], [0u8; 9]);
-        let mut sqes = [
-            read(&file, &mut a, u64::MAX, 1),
-            read(&file, &mut b, u64::MAX, 2),
-            read(&file, &mut c, u64::MAX, 3),
-        ];
-        sqes[0].flags = LINK;
-        sqes[1].flags = LINK | ASYNC;
-        let results = results(&ring.run(&sqes));
-        // SAFETY: ours.
-        let position = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_CUR) };
-        (results, a, b, c, position)
-    });
+#[both]
+fn the_position_moves_with_offset_minus_one(engine: Engine) -> impl Answer {
+    let file = file(b"abcdefghij");
+    let mut ring = Ring::new(engine, 8, 0);
+    let (mut a, mut b, mut c) = ([0u8; 3], [0u8; 3], [0u8; 9]);
+    let mut sqes = [
+        read(&file, &mut a, u64::MAX, 1),
+        read(&file, &mut b, u64::MAX, 2),
+        read(&file, &mut c, u64::MAX, 3),
+    ];
+    sqes[0].flags = LINK;
+    sqes[1].flags = LINK | ASYNC;
+    let results = results(&ring.run(&sqes));
+    // SAFETY: ours.
+    let position = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_CUR) };
+    (results, a, b, c, position)
 }
 
 #[test]
@@ -154,377 +146,345 @@ fn queued_appends_keep_their_order() {
     assert_eq!(std::str::from_utf8(&content[..length]).unwrap(), lines.concat());
 }
 
-#[test]
-fn vectors_scatter_and_gather() {
-    both(|engine| {
-        let file = file(b"");
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut a, mut b, mut c) = (*b"one ", *b"", *b"three");
-        let vectors = [vector(&mut a), vector(&mut b), vector(&mut c)];
-        let written = results(&ring.run(&[vectored(IORING_OP_WRITEV, &file, &vectors, 0)]));
-        let (mut d, mut e) = ([0u8; 6], [0u8; 16]);
-        let vectors = [vector(&mut d), vector(&mut e)];
-        let read = results(&ring.run(&[vectored(IORING_OP_READV, &file, &vectors, 0)]));
-        let single = results(&ring.run(&[vectored(IORING_OP_READV, &file, &vectors[..1], 2)]));
-        let none = results(&ring.run(&[vectored(IORING_OP_READV, &file, &[], 0)]));
-        (written, read, single, none, d, e)
-    });
+#[both]
+fn vectors_scatter_and_gather(engine: Engine) -> impl Answer {
+    let file = file(b"");
+    let mut ring = Ring::new(engine, 8, 0);
+    let (mut a, mut b, mut c) = (*b"one ", *b"", *b"three");
+    let vectors = [vector(&mut a), vector(&mut b), vector(&mut c)];
+    let written = results(&ring.run(&[vectored(IORING_OP_WRITEV, &file, &vectors, 0)]));
+    let (mut d, mut e) = ([0u8; 6], [0u8; 16]);
+    let vectors = [vector(&mut d), vector(&mut e)];
+    let read = results(&ring.run(&[vectored(IORING_OP_READV, &file, &vectors, 0)]));
+    let single = results(&ring.run(&[vectored(IORING_OP_READV, &file, &vectors[..1], 2)]));
+    let none = results(&ring.run(&[vectored(IORING_OP_READV, &file, &[], 0)]));
+    (written, read, single, none, d, e)
 }
 
-#[test]
-fn vectors_are_read_when_they_are_submitted() {
-    both(|engine| {
-        let (from, into) = pipe(0);
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut a, mut b) = ([0u8; 3], [0u8; 3]);
-        let mut vectors = [vector(&mut a), vector(&mut b)];
-        ring.push(vectored(IORING_OP_READV, &from, &vectors, 0));
-        assert_eq!(ring.enter(1, 0), 1);
-        vectors = [IoVector { base: 1, length: 1 << 40 }; 2];
-        (&into).write_all(b"abcdef").unwrap();
-        assert_eq!(ring.enter(0, 1), 0);
-        let results = results(&ring.reap_all());
-        assert_eq!(vectors[0].base, 1);
-        (results, a, b)
-    });
+#[both]
+fn vectors_are_read_when_they_are_submitted(engine: Engine) -> impl Answer {
+    let (from, into) = pipe(0);
+    let mut ring = Ring::new(engine, 8, 0);
+    let (mut a, mut b) = ([0u8; 3], [0u8; 3]);
+    let mut vectors = [vector(&mut a), vector(&mut b)];
+    ring.push(vectored(IORING_OP_READV, &from, &vectors, 0));
+    assert_eq!(ring.enter(1, 0), 1);
+    vectors = [IoVector { base: 1, length: 1 << 40 }; 2];
+    (&into).write_all(b"abcdef").unwrap();
+    assert_eq!(ring.enter(0, 1), 0);
+    let results = results(&ring.reap_all());
+    assert_eq!(vectors[0].base, 1);
+    (results, a, b)
 }
 
-#[test]
-fn pipes_ignore_the_offset_and_wait() {
-    both(|engine| {
-        let (from, into) = pipe(0);
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut a, mut b) = ([0u8; 4], [0u8; 4]);
-        ring.push(read(&from, &mut a, 0, 1));
-        ring.push(read(&from, &mut b, 99, 2));
-        assert_eq!(ring.enter(2, 0), 2);
-        let early = ring.reap_all();
-        (&into).write_all(b"12345").unwrap();
-        assert_eq!(ring.enter(0, 2), 0);
-        let mut lengths: Vec<i32> = ring.reap_all().iter().map(|cqe| cqe.res).collect();
-        lengths.sort_unstable();
-        (early, lengths)
-    });
+#[both]
+fn pipes_ignore_the_offset_and_wait(engine: Engine) -> impl Answer {
+    let (from, into) = pipe(0);
+    let mut ring = Ring::new(engine, 8, 0);
+    let (mut a, mut b) = ([0u8; 4], [0u8; 4]);
+    ring.push(read(&from, &mut a, 0, 1));
+    ring.push(read(&from, &mut b, 99, 2));
+    assert_eq!(ring.enter(2, 0), 2);
+    let early = ring.reap_all();
+    (&into).write_all(b"12345").unwrap();
+    assert_eq!(ring.enter(0, 2), 0);
+    let mut lengths: Vec<i32> = ring.reap_all().iter().map(|cqe| cqe.res).collect();
+    lengths.sort_unstable();
+    (early, lengths)
 }
 
-#[test]
-fn a_full_pipe_waits_for_room() {
-    both(|engine| {
-        let (from, into) = pipe(0);
-        let mut ring = Ring::new(engine, 8, 0);
-        // SAFETY: ours.
-        let size = unsafe { libc::fcntl(into.as_raw_fd(), libc::F_GETPIPE_SZ) } as usize;
-        let data = vec![7u8; size];
-        let first = results(&ring.run(&[write(&into, &data, 0, 1)]));
-        ring.push(write(&into, &data[..4096], 0, 2));
-        assert_eq!(ring.enter(1, 0), 1);
-        let early = ring.reap_all();
-        let mut drained = vec![0u8; size];
-        assert_eq!(std::io::Read::read(&mut &from, &mut drained).unwrap(), size);
-        assert_eq!(ring.enter(0, 1), 0);
-        (first[0].1 as usize == size, early, results(&ring.reap_all()))
-    });
+#[both]
+fn a_full_pipe_waits_for_room(engine: Engine) -> impl Answer {
+    let (from, into) = pipe(0);
+    let mut ring = Ring::new(engine, 8, 0);
+    // SAFETY: ours.
+    let size = unsafe { libc::fcntl(into.as_raw_fd(), libc::F_GETPIPE_SZ) } as usize;
+    let data = vec![7u8; size];
+    let first = results(&ring.run(&[write(&into, &data, 0, 1)]));
+    ring.push(write(&into, &data[..4096], 0, 2));
+    assert_eq!(ring.enter(1, 0), 1);
+    let early = ring.reap_all();
+    let mut drained = vec![0u8; size];
+    assert_eq!(std::io::Read::read(&mut &from, &mut drained).unwrap(), size);
+    assert_eq!(ring.enter(0, 1), 0);
+    (first[0].1 as usize == size, early, results(&ring.reap_all()))
 }
 
-#[test]
-fn nonblocking_files_wait_all_the_same() {
-    both(|engine| {
-        let (from, into) = pipe(libc::O_NONBLOCK);
-        let mut ring = Ring::new(engine, 8, 0);
+#[both]
+fn nonblocking_files_wait_all_the_same(engine: Engine) -> impl Answer {
+    let (from, into) = pipe(libc::O_NONBLOCK);
+    let mut ring = Ring::new(engine, 8, 0);
+    let mut buffer = [0u8; 4];
+    ring.push(read(&from, &mut buffer, 0, 1));
+    assert_eq!(ring.enter(1, 0), 1);
+    let early = ring.reap_all();
+    (&into).write_all(b"abcd").unwrap();
+    assert_eq!(ring.enter(0, 1), 0);
+    (early, results(&ring.reap_all()), buffer)
+}
+
+#[both]
+fn rw_flags(engine: Engine) -> impl Answer {
+    let file = file(b"0123456789");
+    let (from, _into) = pipe(0);
+    let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+    let mut buffer = [0u8; 4];
+    let with = |file: &File, op_flags: i32, user_data| {
         let mut buffer = [0u8; 4];
-        ring.push(read(&from, &mut buffer, 0, 1));
-        assert_eq!(ring.enter(1, 0), 1);
-        let early = ring.reap_all();
-        (&into).write_all(b"abcd").unwrap();
-        assert_eq!(ring.enter(0, 1), 0);
-        (early, results(&ring.reap_all()), buffer)
-    });
+        Sqe { op_flags: op_flags as u32, ..read(file, &mut buffer, 0, user_data) }
+    };
+    let mut nowait = read(&file, &mut buffer, 0, 1);
+    nowait.op_flags = libc::RWF_NOWAIT as u32;
+    let sqes = [
+        nowait,
+        with(&from, libc::RWF_NOWAIT, 2),
+        with(&file, libc::RWF_HIPRI, 3),
+        with(&file, 0x4000_0000, 4),
+        Sqe { op_flags: libc::RWF_APPEND as u32, ..write(&file, b"end", 0, 5) },
+        Sqe { op_flags: libc::RWF_DSYNC as u32, ..write(&file, b"A", 0, 6) },
+    ];
+    let mut results = results(&ring.run(&sqes));
+    // Not every file system has that flag.
+    let mut plain = [0u8; 4];
+    let vector = libc::iovec { iov_base: plain.as_mut_ptr().cast(), iov_len: 4 };
+    // SAFETY: writes memory of ours.
+    let called = unsafe { libc::preadv2(file.as_raw_fd(), &raw const vector, 1, 0, libc::RWF_NOWAIT) };
+    let has_flag = called >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EOPNOTSUPP);
+    let read = (results.remove(0), buffer);
+    assert_eq!(read, if has_flag { ((1, 4), *b"0123") } else { ((1, -libc::EOPNOTSUPP), [0; 4]) });
+    results
 }
 
-#[test]
-fn rw_flags() {
-    both(|engine| {
-        let file = file(b"0123456789");
-        let (from, _into) = pipe(0);
-        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-        let mut buffer = [0u8; 4];
-        let with = |file: &File, op_flags: i32, user_data| {
-            let mut buffer = [0u8; 4];
-            Sqe { op_flags: op_flags as u32, ..read(file, &mut buffer, 0, user_data) }
-        };
-        let mut nowait = read(&file, &mut buffer, 0, 1);
-        nowait.op_flags = libc::RWF_NOWAIT as u32;
-        let sqes = [
-            nowait,
-            with(&from, libc::RWF_NOWAIT, 2),
-            with(&file, libc::RWF_HIPRI, 3),
-            with(&file, 0x4000_0000, 4),
-            Sqe { op_flags: libc::RWF_APPEND as u32, ..write(&file, b"end", 0, 5) },
-            Sqe { op_flags: libc::RWF_DSYNC as u32, ..write(&file, b"A", 0, 6) },
-        ];
-        let mut results = results(&ring.run(&sqes));
-        // Not every file system has that flag.
-        let mut plain = [0u8; 4];
-        let vector = libc::iovec { iov_base: plain.as_mut_ptr().cast(), iov_len: 4 };
-        // SAFETY: writes memory of ours.
-        let called = unsafe { libc::preadv2(file.as_raw_fd(), &raw const vector, 1, 0, libc::RWF_NOWAIT) };
-        let has_flag =
-            called >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EOPNOTSUPP);
-        let read = (results.remove(0), buffer);
-        assert_eq!(read, if has_flag { ((1, 4), *b"0123") } else { ((1, -libc::EOPNOTSUPP), [0; 4]) });
-        results
-    });
+#[both]
+fn hostile_memory(engine: Engine) -> impl Answer {
+    let file = file(b"0123456789");
+    let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
+    let at = |opcode, addr: u64, len: u32, user_data| Sqe {
+        fd: file.as_raw_fd(),
+        addr,
+        len,
+        ..sqe(opcode, user_data)
+    };
+    let negative = [IoVector { base: 0x1000, length: u64::MAX }; 2];
+    let nowhere = [IoVector { base: 0x1000, length: 8 }, IoVector { base: 0x2000, length: 8 }];
+    ring.push(at(IORING_OP_READ, 0, 8, 1));
+    ring.push(at(IORING_OP_READ, 0x1000, 8, 2));
+    ring.push(at(IORING_OP_READ, u64::MAX - 100, 8, 3));
+    ring.push(at(IORING_OP_WRITE, 0x1000, 8, 4));
+    ring.push(at(IORING_OP_READV, 0, 1, 5));
+    ring.push(at(IORING_OP_READV, 0x1000, 4, 6));
+    ring.push(at(IORING_OP_READV, 0x1000, 1025, 7));
+    ring.push(at(IORING_OP_READV, negative.as_ptr() as u64, 1, 8));
+    ring.push(at(IORING_OP_READV, negative.as_ptr() as u64, 2, 9));
+    ring.push(at(IORING_OP_READV, nowhere.as_ptr() as u64, 2, 10));
+    ring.push(at(IORING_OP_WRITEV, nowhere.as_ptr() as u64, 1, 11));
+    ring.push(at(IORING_OP_READ, 0x1000, 0, 12));
+    assert_eq!(ring.enter(12, 12), 12);
+    results(&ring.reap_all())
 }
 
-#[test]
-fn hostile_memory() {
-    both(|engine| {
-        let file = file(b"0123456789");
-        let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
-        let at = |opcode, addr: u64, len: u32, user_data| Sqe {
-            fd: file.as_raw_fd(),
-            addr,
-            len,
-            ..sqe(opcode, user_data)
-        };
-        let negative = [IoVector { base: 0x1000, length: u64::MAX }; 2];
-        let nowhere = [IoVector { base: 0x1000, length: 8 }, IoVector { base: 0x2000, length: 8 }];
-        ring.push(at(IORING_OP_READ, 0, 8, 1));
-        ring.push(at(IORING_OP_READ, 0x1000, 8, 2));
-        ring.push(at(IORING_OP_READ, u64::MAX - 100, 8, 3));
-        ring.push(at(IORING_OP_WRITE, 0x1000, 8, 4));
-        ring.push(at(IORING_OP_READV, 0, 1, 5));
-        ring.push(at(IORING_OP_READV, 0x1000, 4, 6));
-        ring.push(at(IORING_OP_READV, 0x1000, 1025, 7));
-        ring.push(at(IORING_OP_READV, negative.as_ptr() as u64, 1, 8));
-        ring.push(at(IORING_OP_READV, negative.as_ptr() as u64, 2, 9));
-        ring.push(at(IORING_OP_READV, nowhere.as_ptr() as u64, 2, 10));
-        ring.push(at(IORING_OP_WRITEV, nowhere.as_ptr() as u64, 1, 11));
-        ring.push(at(IORING_OP_READ, 0x1000, 0, 12));
-        assert_eq!(ring.enter(12, 12), 12);
-        results(&ring.reap_all())
-    });
+#[both]
+fn bad_files_and_fields(engine: Engine) -> impl Answer {
+    let content = file(b"0123456789");
+    let directory = File::open("/tmp").unwrap();
+    let read_only = File::open("/proc/self/exe").unwrap();
+    let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
+    let mut buffer = [0u8; 4];
+    let good = read(&content, &mut buffer, 0, 0);
+    let sqes = [
+        Sqe { fd: -1, user_data: 1, ..good },
+        Sqe { fd: 900_000, user_data: 2, ..good },
+        Sqe { fd: directory.as_raw_fd(), user_data: 3, ..good },
+        Sqe { off: u64::MAX - 1, user_data: 4, ..good },
+        Sqe { ioprio: 0xffff, user_data: 5, ..good },
+        Sqe { ioprio: 2 << 13, user_data: 6, ..good },
+        Sqe { ioprio: 3, user_data: 7, ..good },
+        Sqe { fd: 3, flags: FIXED, user_data: 8, ..good },
+        Sqe { fd: read_only.as_raw_fd(), user_data: 9, ..write(&content, b"x", 0, 0) },
+        Sqe { fd: ring.fd, user_data: 10, ..good },
+    ];
+    results(&ring.run(&sqes))
 }
 
-#[test]
-fn bad_files_and_fields() {
-    both(|engine| {
-        let content = file(b"0123456789");
-        let directory = File::open("/tmp").unwrap();
-        let read_only = File::open("/proc/self/exe").unwrap();
-        let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
-        let mut buffer = [0u8; 4];
-        let good = read(&content, &mut buffer, 0, 0);
-        let sqes = [
-            Sqe { fd: -1, user_data: 1, ..good },
-            Sqe { fd: 900_000, user_data: 2, ..good },
-            Sqe { fd: directory.as_raw_fd(), user_data: 3, ..good },
-            Sqe { off: u64::MAX - 1, user_data: 4, ..good },
-            Sqe { ioprio: 0xffff, user_data: 5, ..good },
-            Sqe { ioprio: 2 << 13, user_data: 6, ..good },
-            Sqe { ioprio: 3, user_data: 7, ..good },
-            Sqe { fd: 3, flags: FIXED, user_data: 8, ..good },
-            Sqe { fd: read_only.as_raw_fd(), user_data: 9, ..write(&content, b"x", 0, 0) },
-            Sqe { fd: ring.fd, user_data: 10, ..good },
-        ];
-        results(&ring.run(&sqes))
-    });
+#[both]
+fn syncs(engine: Engine) -> impl Answer {
+    let file = file(b"0123456789");
+    let (from, _into) = pipe(0);
+    let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+    let fsync = Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 1) };
+    let range = Sqe { fd: file.as_raw_fd(), len: 4096, op_flags: 7, ..sqe(IORING_OP_SYNC_FILE_RANGE, 2) };
+    let sqes = [
+        fsync,
+        Sqe { op_flags: 1, user_data: 11, ..fsync },
+        Sqe { op_flags: 2, user_data: 12, ..fsync },
+        Sqe { off: u64::MAX, user_data: 13, ..fsync },
+        Sqe { addr: 1, user_data: 14, ..fsync },
+        Sqe { fd: from.as_raw_fd(), user_data: 15, ..fsync },
+        Sqe { ioprio: 1, user_data: 16, ..fsync },
+        range,
+        Sqe { op_flags: 0x80, user_data: 21, ..range },
+        Sqe { buf_index: 1, user_data: 22, ..range },
+        Sqe { fd: from.as_raw_fd(), user_data: 23, ..range },
+    ];
+    results(&ring.run(&sqes))
 }
 
-#[test]
-fn syncs() {
-    both(|engine| {
-        let file = file(b"0123456789");
-        let (from, _into) = pipe(0);
-        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-        let fsync = Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 1) };
-        let range = Sqe { fd: file.as_raw_fd(), len: 4096, op_flags: 7, ..sqe(IORING_OP_SYNC_FILE_RANGE, 2) };
-        let sqes = [
-            fsync,
-            Sqe { op_flags: 1, user_data: 11, ..fsync },
-            Sqe { op_flags: 2, user_data: 12, ..fsync },
-            Sqe { off: u64::MAX, user_data: 13, ..fsync },
-            Sqe { addr: 1, user_data: 14, ..fsync },
-            Sqe { fd: from.as_raw_fd(), user_data: 15, ..fsync },
-            Sqe { ioprio: 1, user_data: 16, ..fsync },
-            range,
-            Sqe { op_flags: 0x80, user_data: 21, ..range },
-            Sqe { buf_index: 1, user_data: 22, ..range },
-            Sqe { fd: from.as_raw_fd(), user_data: 23, ..range },
-        ];
-        results(&ring.run(&sqes))
-    });
+#[both]
+fn allocation_and_advice(engine: Engine) -> impl Answer {
+    let file = file(b"0123456789");
+    let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+    let fd = file.as_raw_fd();
+    let allocate = Sqe { fd, addr: 8192, off: 100, ..sqe(IORING_OP_FALLOCATE, 1) };
+    let truncate = Sqe { fd, off: 5, ..sqe(IORING_OP_FTRUNCATE, 2) };
+    let mut memory = vec![0u8; 16384];
+    let page = (memory.as_mut_ptr() as u64 + 4095) & !4095;
+    let length = |ring: &mut Ring, sqes: &[Sqe]| {
+        let cqes = ring.run(sqes);
+        (results(&cqes), file.metadata().unwrap().len())
+    };
+    [
+        length(&mut ring, &[allocate]),
+        length(&mut ring, &[truncate]),
+        length(
+            &mut ring,
+            &[
+                Sqe { len: 0x7777, user_data: 11, ..allocate },
+                Sqe { addr: 0, user_data: 12, ..allocate },
+                Sqe { op_flags: 1, user_data: 13, ..allocate },
+                Sqe { len: 1, user_data: 21, ..truncate },
+                Sqe { off: u64::MAX, user_data: 22, ..truncate },
+                Sqe { fd, len: 4096, op_flags: 4, ..sqe(IORING_OP_FADVISE, 31) },
+                Sqe { fd, addr: 4096, op_flags: 99, ..sqe(IORING_OP_FADVISE, 32) },
+                Sqe { addr: page, len: 4096, op_flags: 4, ..sqe(IORING_OP_MADVISE, 41) },
+                Sqe { addr: page, off: 4096, op_flags: 4, ..sqe(IORING_OP_MADVISE, 42) },
+                Sqe { addr: 0x1000, len: 4096, op_flags: 3, ..sqe(IORING_OP_MADVISE, 43) },
+                Sqe { addr: page, len: 4096, op_flags: 999, ..sqe(IORING_OP_MADVISE, 44) },
+            ],
+        ),
+    ]
 }
 
-#[test]
-fn allocation_and_advice() {
-    both(|engine| {
-        let file = file(b"0123456789");
-        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-        let fd = file.as_raw_fd();
-        let allocate = Sqe { fd, addr: 8192, off: 100, ..sqe(IORING_OP_FALLOCATE, 1) };
-        let truncate = Sqe { fd, off: 5, ..sqe(IORING_OP_FTRUNCATE, 2) };
-        let mut memory = vec![0u8; 16384];
-        let page = (memory.as_mut_ptr() as u64 + 4095) & !4095;
-        let length = |ring: &mut Ring, sqes: &[Sqe]| {
-            let cqes = ring.run(sqes);
-            (results(&cqes), file.metadata().unwrap().len())
-        };
-        [
-            length(&mut ring, &[allocate]),
-            length(&mut ring, &[truncate]),
-            length(
-                &mut ring,
-                &[
-                    Sqe { len: 0x7777, user_data: 11, ..allocate },
-                    Sqe { addr: 0, user_data: 12, ..allocate },
-                    Sqe { op_flags: 1, user_data: 13, ..allocate },
-                    Sqe { len: 1, user_data: 21, ..truncate },
-                    Sqe { off: u64::MAX, user_data: 22, ..truncate },
-                    Sqe { fd, len: 4096, op_flags: 4, ..sqe(IORING_OP_FADVISE, 31) },
-                    Sqe { fd, addr: 4096, op_flags: 99, ..sqe(IORING_OP_FADVISE, 32) },
-                    Sqe { addr: page, len: 4096, op_flags: 4, ..sqe(IORING_OP_MADVISE, 41) },
-                    Sqe { addr: page, off: 4096, op_flags: 4, ..sqe(IORING_OP_MADVISE, 42) },
-                    Sqe { addr: 0x1000, len: 4096, op_flags: 3, ..sqe(IORING_OP_MADVISE, 43) },
-                    Sqe { addr: page, len: 4096, op_flags: 999, ..sqe(IORING_OP_MADVISE, 44) },
-                ],
-            ),
-        ]
-    });
+#[both]
+fn a_file_may_be_closed_under_a_waiting_read(engine: Engine) -> impl Answer {
+    let (from, into) = pipe(0);
+    let mut ring = Ring::new(engine, 8, 0);
+    let mut buffer = [0u8; 4];
+    ring.push(read(&from, &mut buffer, 0, 1));
+    assert_eq!(ring.enter(1, 0), 1);
+    if engine == Engine::User {
+        anyring_engine::frontend::closed(from.as_raw_fd());
+    }
+    drop(from);
+    (&into).write_all(b"abcd").unwrap();
+    assert_eq!(ring.enter(0, 1), 0);
+    let results = results(&ring.reap_all());
+    // The read was the last to hold the pipe's reading end.
+    // SAFETY: ours.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    let broken = (&into).write(b"x").map_err(|error| error.kind());
+    (results, buffer, broken)
 }
 
-#[test]
-fn a_file_may_be_closed_under_a_waiting_read() {
-    both(|engine| {
-        let (from, into) = pipe(0);
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut buffer = [0u8; 4];
-        ring.push(read(&from, &mut buffer, 0, 1));
-        assert_eq!(ring.enter(1, 0), 1);
-        if engine == Engine::User {
-            anyring_engine::frontend::closed(from.as_raw_fd());
+#[both(8, 0)]
+fn nothing_is_written_to_an_eventfd_without_waiting(mut ring: Ring) -> impl Answer {
+    let mut all = Vec::new();
+    for flags in [0, libc::EFD_NONBLOCK] {
+        // SAFETY: a new descriptor.
+        let event = unsafe { File::from_raw_fd(libc::eventfd(0, flags)) };
+        for rw_flags in [0, libc::RWF_NOWAIT as u32] {
+            let mut none = [];
+            let vectors = [vector(&mut none)];
+            let plain = Sqe { op_flags: rw_flags, ..write(&event, &[], 0, 1) };
+            let gathered = vectored(IORING_OP_WRITEV, &event, &vectors, 0);
+            all.extend(results(&ring.run(&[plain])));
+            all.extend(results(&ring.run(&[Sqe { op_flags: rw_flags, ..gathered }])));
         }
-        drop(from);
-        (&into).write_all(b"abcd").unwrap();
-        assert_eq!(ring.enter(0, 1), 0);
-        let results = results(&ring.reap_all());
-        // The read was the last to hold the pipe's reading end.
-        // SAFETY: ours.
-        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-        let broken = (&into).write(b"x").map_err(|error| error.kind());
-        (results, buffer, broken)
-    });
+    }
+    all
 }
 
-#[test]
-fn nothing_is_written_to_an_eventfd_without_waiting() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut all = Vec::new();
-        for flags in [0, libc::EFD_NONBLOCK] {
-            // SAFETY: a new descriptor.
-            let event = unsafe { File::from_raw_fd(libc::eventfd(0, flags)) };
-            for rw_flags in [0, libc::RWF_NOWAIT as u32] {
-                let mut none = [];
-                let vectors = [vector(&mut none)];
-                let plain = Sqe { op_flags: rw_flags, ..write(&event, &[], 0, 1) };
-                let gathered = vectored(IORING_OP_WRITEV, &event, &vectors, 0);
-                all.extend(results(&ring.run(&[plain])));
-                all.extend(results(&ring.run(&[Sqe { op_flags: rw_flags, ..gathered }])));
-            }
-        }
-        all
-    });
+#[both]
+fn an_eventfd_counts(engine: Engine) -> impl Answer {
+    // SAFETY: a descriptor of ours.
+    let event = unsafe { File::from_raw_fd(libc::eventfd(0, 0)) };
+    let mut ring = Ring::new(engine, 8, 0);
+    let mut buffer = [0u8; 8];
+    ring.push(read(&event, &mut buffer, 0, 1));
+    assert_eq!(ring.enter(1, 0), 1);
+    let early = ring.reap_all();
+    ring.push(write(&event, &5u64.to_ne_bytes(), 0, 2));
+    assert_eq!(ring.enter(1, 2), 1);
+    (early, results(&ring.reap_all()), buffer)
 }
 
-#[test]
-fn an_eventfd_counts() {
-    both(|engine| {
-        // SAFETY: a descriptor of ours.
-        let event = unsafe { File::from_raw_fd(libc::eventfd(0, 0)) };
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut buffer = [0u8; 8];
-        ring.push(read(&event, &mut buffer, 0, 1));
-        assert_eq!(ring.enter(1, 0), 1);
-        let early = ring.reap_all();
-        ring.push(write(&event, &5u64.to_ne_bytes(), 0, 2));
-        assert_eq!(ring.enter(1, 2), 1);
-        (early, results(&ring.reap_all()), buffer)
-    });
+#[both]
+fn what_a_read_leaves_behind_is_there_for_the_next(engine: Engine) -> impl Answer {
+    // inotify knows no attempts without blocking, and gives out whole events only.
+    let watched = file(b"");
+    let path = CString::new(format!("/proc/self/fd/{}", watched.as_raw_fd())).unwrap();
+    // SAFETY: a descriptor of ours; the path is a C string.
+    let events = unsafe {
+        let events = File::from_raw_fd(libc::inotify_init1(libc::IN_CLOEXEC));
+        assert!(libc::inotify_add_watch(events.as_raw_fd(), path.as_ptr(), libc::IN_ALL_EVENTS) > 0);
+        events
+    };
+    let mut ring = Ring::new(engine, 8, 0);
+    // A registered file is never looked at again by the way.
+    let fds = [events.as_raw_fd()];
+    assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, fds.as_ptr().cast(), 1), 0);
+    let mut buffer = [0u8; 16];
+    let take = Sqe { fd: 0, flags: 1, ..read(&events, &mut buffer, u64::MAX, 1) };
+    let mut all = Vec::new();
+    ring.push(take);
+    assert_eq!(ring.enter(1, 0), 1);
+    all.extend(ring.reap_all());
+    // Opened and closed: two events.
+    drop(File::open(path.to_str().unwrap()).unwrap());
+    ring.enter(0, 1);
+    all.extend(ring.reap_all());
+    all.extend(ring.run(&[take]));
+    results(&all)
 }
 
-#[test]
-fn what_a_read_leaves_behind_is_there_for_the_next() {
-    both(|engine| {
-        // inotify knows no attempts without blocking, and gives out whole events only.
-        let watched = file(b"");
-        let path = CString::new(format!("/proc/self/fd/{}", watched.as_raw_fd())).unwrap();
-        // SAFETY: a descriptor of ours; the path is a C string.
-        let events = unsafe {
-            let events = File::from_raw_fd(libc::inotify_init1(libc::IN_CLOEXEC));
-            assert!(libc::inotify_add_watch(events.as_raw_fd(), path.as_ptr(), libc::IN_ALL_EVENTS) > 0);
-            events
-        };
-        let mut ring = Ring::new(engine, 8, 0);
-        // A registered file is never looked at again by the way.
-        let fds = [events.as_raw_fd()];
-        assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, fds.as_ptr().cast(), 1), 0);
-        let mut buffer = [0u8; 16];
-        let take = Sqe { fd: 0, flags: 1, ..read(&events, &mut buffer, u64::MAX, 1) };
-        let mut all = Vec::new();
-        ring.push(take);
-        assert_eq!(ring.enter(1, 0), 1);
-        all.extend(ring.reap_all());
-        // Opened and closed: two events.
-        drop(File::open(path.to_str().unwrap()).unwrap());
-        ring.enter(0, 1);
-        all.extend(ring.reap_all());
-        all.extend(ring.run(&[take]));
-        results(&all)
-    });
-}
-
-#[test]
-fn reads_into_provided_buffers() {
-    both(|engine| {
-        let file = file(b"0123456789");
-        let (from, into) = pipe(0);
-        let mut ring = Ring::new(engine, 16, 0);
-        let memory = [0u8; 64];
-        let provide = Sqe {
-            fd: 4,
-            addr: memory.as_ptr() as u64,
-            len: 16,
-            buf_index: 3,
-            ..sqe(IORING_OP_PROVIDE_BUFFERS, 9)
-        };
-        let select = |file: &File, len: u32, off: u64, user_data| Sqe {
-            fd: file.as_raw_fd(),
-            len,
-            off,
-            flags: 1 << 5,
-            buf_index: 3,
-            ..sqe(IORING_OP_READ, user_data)
-        };
-        let mut seen = ring.run(&[provide]);
-        seen.extend(ring.run(&[select(&file, 4, 0, 1)]));
-        seen.extend(ring.run(&[select(&file, 100, 5, 2)]));
-        seen.extend(ring.run(&[select(&file, 4, 100, 3)]));
-        ring.push(select(&from, 8, 0, 4));
-        assert_eq!(ring.enter(1, 0), 1);
-        (&into).write_all(b"abc").unwrap();
-        assert_eq!(ring.enter(0, 1), 0);
-        seen.extend(ring.reap_all());
-        let vector = IoVector { base: 0, length: 2 };
-        let vectored =
-            Sqe { addr: (&raw const vector) as u64, opcode: IORING_OP_READV as u8, ..select(&file, 1, 0, 5) };
-        seen.extend(ring.run(&[vectored]));
-        seen.extend(ring.run(&[Sqe { len: 2, user_data: 6, ..vectored }]));
-        seen.extend(ring.run(&[select(&file, 4, 0, 7)]));
-        seen.extend(ring.run(&[Sqe { buf_index: 9, ..select(&file, 4, 0, 8) }]));
-        // SAFETY: the ring wrote it.
-        (seen, unsafe { (&raw const memory).read_volatile() })
-    });
+#[both]
+fn reads_into_provided_buffers(engine: Engine) -> impl Answer {
+    let file = file(b"0123456789");
+    let (from, into) = pipe(0);
+    let mut ring = Ring::new(engine, 16, 0);
+    let memory = [0u8; 64];
+    let provide = Sqe {
+        fd: 4,
+        addr: memory.as_ptr() as u64,
+        len: 16,
+        buf_index: 3,
+        ..sqe(IORING_OP_PROVIDE_BUFFERS, 9)
+    };
+    let select = |file: &File, len: u32, off: u64, user_data| Sqe {
+        fd: file.as_raw_fd(),
+        len,
+        off,
+        flags: 1 << 5,
+        buf_index: 3,
+        ..sqe(IORING_OP_READ, user_data)
+    };
+    let mut seen = ring.run(&[provide]);
+    seen.extend(ring.run(&[select(&file, 4, 0, 1)]));
+    seen.extend(ring.run(&[select(&file, 100, 5, 2)]));
+    seen.extend(ring.run(&[select(&file, 4, 100, 3)]));
+    ring.push(select(&from, 8, 0, 4));
+    assert_eq!(ring.enter(1, 0), 1);
+    (&into).write_all(b"abc").unwrap();
+    assert_eq!(ring.enter(0, 1), 0);
+    seen.extend(ring.reap_all());
+    let vector = IoVector { base: 0, length: 2 };
+    let vectored =
+        Sqe { addr: (&raw const vector) as u64, opcode: IORING_OP_READV as u8, ..select(&file, 1, 0, 5) };
+    seen.extend(ring.run(&[vectored]));
+    seen.extend(ring.run(&[Sqe { len: 2, user_data: 6, ..vectored }]));
+    seen.extend(ring.run(&[select(&file, 4, 0, 7)]));
+    seen.extend(ring.run(&[Sqe { buf_index: 9, ..select(&file, 4, 0, 8) }]));
+    // SAFETY: the ring wrote it.
+    (seen, unsafe { (&raw const memory).read_volatile() })
 }
 
 /// Memory as O_DIRECT wants it.
@@ -541,64 +501,57 @@ fn pages(count: usize) -> Vec<Page> {
     (0..count).map(|i| Page([i as u8 + 1; 4096])).collect()
 }
 
-#[test]
-fn many_direct_transfers_at_once() {
-    both(|engine| {
-        let plain = file(b"");
-        let file = direct(&plain);
-        let mut ring = Ring::new(engine, 64, 0);
-        let (out, mut back) = (pages(40), pages(40));
-        let at = |i: usize| 4096 * i as u64;
-        let writes: Vec<Sqe> = (0..40).map(|i| write(&file, &out[i].0, at(i), i as u64)).collect();
-        let written = results(&ring.run(&writes));
-        let mut reads: Vec<Sqe> = back
-            .iter_mut()
-            .enumerate()
-            .map(|(i, page)| read(&file, &mut page.0, at(39 - i), i as u64))
-            .collect();
-        // Not aligned, beyond the end, nowhere, vectored.
-        let mut more = [0u8; 4096 + 8];
-        reads.push(read(&file, &mut more[1..513], 0, 40));
-        reads.push(Sqe { off: at(40), user_data: 41, ..reads[0] });
-        reads.push(Sqe { addr: 0x1000, user_data: 42, ..reads[0] });
-        let read = results(&ring.run(&reads));
-        let fits = back.iter().enumerate().all(|(i, page)| page.0 == out[39 - i].0);
-        // One by one, without waiting in between, and closed under them.
-        for sqe in &reads[..8] {
-            ring.push(*sqe);
-            assert_eq!(ring.enter(1, 0), 1);
-        }
-        if engine == Engine::User {
-            anyring_engine::frontend::closed(file.as_raw_fd());
-        }
-        drop(file);
-        let mut seen = Vec::new();
-        while seen.len() < 8 {
-            assert_eq!(ring.enter(0, 1), 0);
-            seen.extend(ring.reap_all());
-        }
-        (written, read, fits, results(&seen))
-    });
+#[both]
+fn many_direct_transfers_at_once(engine: Engine) -> impl Answer {
+    let plain = file(b"");
+    let file = direct(&plain);
+    let mut ring = Ring::new(engine, 64, 0);
+    let (out, mut back) = (pages(40), pages(40));
+    let at = |i: usize| 4096 * i as u64;
+    let writes: Vec<Sqe> = (0..40).map(|i| write(&file, &out[i].0, at(i), i as u64)).collect();
+    let written = results(&ring.run(&writes));
+    let mut reads: Vec<Sqe> =
+        back.iter_mut().enumerate().map(|(i, page)| read(&file, &mut page.0, at(39 - i), i as u64)).collect();
+    // Not aligned, beyond the end, nowhere, vectored.
+    let mut more = [0u8; 4096 + 8];
+    reads.push(read(&file, &mut more[1..513], 0, 40));
+    reads.push(Sqe { off: at(40), user_data: 41, ..reads[0] });
+    reads.push(Sqe { addr: 0x1000, user_data: 42, ..reads[0] });
+    let read = results(&ring.run(&reads));
+    let fits = back.iter().enumerate().all(|(i, page)| page.0 == out[39 - i].0);
+    // One by one, without waiting in between, and closed under them.
+    for sqe in &reads[..8] {
+        ring.push(*sqe);
+        assert_eq!(ring.enter(1, 0), 1);
+    }
+    if engine == Engine::User {
+        anyring_engine::frontend::closed(file.as_raw_fd());
+    }
+    drop(file);
+    let mut seen = Vec::new();
+    while seen.len() < 8 {
+        assert_eq!(ring.enter(0, 1), 0);
+        seen.extend(ring.reap_all());
+    }
+    (written, read, fits, results(&seen))
 }
 
-#[test]
-fn direct_transfers_complete_by_themselves() {
-    both(|engine| {
-        let plain = file(&[9; 65536]);
-        let file = direct(&plain);
-        let mut ring = Ring::new(engine, 64, 0);
-        let mut back = pages(16);
-        for (i, page) in back.iter_mut().enumerate() {
-            ring.push(read(&file, &mut page.0, 4096 * i as u64, i as u64));
-        }
-        assert_eq!(ring.enter(16, 0), 16);
-        let mut seen = Vec::new();
-        while seen.len() < 16 {
-            seen.extend(ring.reap());
-            std::thread::yield_now();
-        }
-        (results(&seen), back.iter().all(|page| page.0 == [9; 4096]))
-    });
+#[both]
+fn direct_transfers_complete_by_themselves(engine: Engine) -> impl Answer {
+    let plain = file(&[9; 65536]);
+    let file = direct(&plain);
+    let mut ring = Ring::new(engine, 64, 0);
+    let mut back = pages(16);
+    for (i, page) in back.iter_mut().enumerate() {
+        ring.push(read(&file, &mut page.0, 4096 * i as u64, i as u64));
+    }
+    assert_eq!(ring.enter(16, 0), 16);
+    let mut seen = Vec::new();
+    while seen.len() < 16 {
+        seen.extend(ring.reap());
+        std::thread::yield_now();
+    }
+    (results(&seen), back.iter().all(|page| page.0 == [9; 4096]))
 }
 
 #[test]
@@ -646,20 +599,17 @@ fn a_descriptor_number_changes_hands_unseen() {
 }
 
 /// A transfer that is not to wait is tried, whoever waits for its file.
-#[test]
-fn transfers_that_never_wait_are_tried() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (own, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
-        let mut buffer = [0u8; 8];
-        let (fd, addr) = (own.as_raw_fd(), buffer.as_mut_ptr() as u64);
-        let ioprio = IORING_RECVSEND_POLL_FIRST as u16;
-        ring.push(Sqe { fd, addr, len: 8, ioprio, ..sqe(IORING_OP_RECV, 1) });
-        let addr = b"data".as_ptr() as u64;
-        ring.push(Sqe { fd, addr, len: 4, op_flags: libc::RWF_NOWAIT as u32, ..sqe(IORING_OP_WRITE, 2) });
-        assert_eq!(ring.enter(2, 1), 2);
-        ring.collect(1)
-    });
+#[both(8, 0)]
+fn transfers_that_never_wait_are_tried(mut ring: Ring) -> impl Answer {
+    let (own, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+    let mut buffer = [0u8; 8];
+    let (fd, addr) = (own.as_raw_fd(), buffer.as_mut_ptr() as u64);
+    let ioprio = IORING_RECVSEND_POLL_FIRST as u16;
+    ring.push(Sqe { fd, addr, len: 8, ioprio, ..sqe(IORING_OP_RECV, 1) });
+    let addr = b"data".as_ptr() as u64;
+    ring.push(Sqe { fd, addr, len: 4, op_flags: libc::RWF_NOWAIT as u32, ..sqe(IORING_OP_WRITE, 2) });
+    assert_eq!(ring.enter(2, 1), 2);
+    ring.collect(1)
 }
 
 /// The number was another file's, which is still waited for, and nobody saw that it was closed: what has to be fetched from

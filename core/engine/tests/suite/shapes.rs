@@ -502,80 +502,74 @@ fn sends_that_may_leave_together() {
     });
 }
 
-#[test]
-fn large_messages_of_several_pieces_wait_for_room() {
-    both(|engine| {
-        let mut all = Vec::new();
-        for opcode in [IORING_OP_SENDMSG, IORING_OP_SENDMSG_ZC] {
-            let mut ring = Ring::new(engine, 8, 0);
-            let (socket, peer) = pair(Tcp);
-            set(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, 64 << 10);
-            let data = pattern(3_000_000);
-            let lengths = [1, 999_999, 0, 1_500_000, 3, 499_997];
-            let mut at = 0;
-            let mut pieces: Vec<libc::iovec> = lengths
-                .iter()
-                .map(|&length| {
-                    at += length;
-                    libc::iovec { iov_base: data[at - length..].as_ptr().cast_mut().cast(), iov_len: length }
-                })
-                .collect();
-            // SAFETY: integers and pointers.
-            let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-            (header.msg_iov, header.msg_iovlen) = (pieces.as_mut_ptr(), pieces.len());
-            let send = Sqe {
-                fd: socket.as_raw_fd(),
-                addr: (&raw mut header) as u64,
-                len: 1,
-                op_flags: libc::MSG_WAITALL as u32,
-                ..sqe(opcode, 1)
-            };
-            ring.push(send);
-            assert_eq!(ring.enter(1, 0), 1);
-            let reader = std::thread::spawn(move || {
-                let mut got = vec![0u8; 3_000_000];
-                // SAFETY: a descriptor that is this thread's.
-                let mut peer =
-                    unsafe { std::fs::File::from_raw_fd(std::os::fd::IntoRawFd::into_raw_fd(peer)) };
-                std::io::Read::read_exact(&mut peer, &mut got).unwrap();
-                got
-            });
-            let cqe = ring.collect(1)[0];
-            all.push((cqe.res, reader.join().unwrap() == data));
-            anyring_engine::frontend::closed(socket.as_raw_fd());
-        }
-        all
-    });
-}
-
-#[test]
-fn messages_that_wait_for_all_of_their_pieces() {
-    both(|engine| {
+#[both]
+fn large_messages_of_several_pieces_wait_for_room(engine: Engine) -> impl Answer {
+    let mut all = Vec::new();
+    for opcode in [IORING_OP_SENDMSG, IORING_OP_SENDMSG_ZC] {
         let mut ring = Ring::new(engine, 8, 0);
-        let (peer, socket) = pair(Unix);
-        let mut memory = vec![0u8; 100];
-        let base = memory.as_mut_ptr();
-        let mut pieces = [(0, 10), (10, 0), (10, 30), (40, 60)]
-            .map(|(at, iov_len)| libc::iovec { iov_base: base.wrapping_add(at).cast(), iov_len });
+        let (socket, peer) = pair(Tcp);
+        set(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, 64 << 10);
+        let data = pattern(3_000_000);
+        let lengths = [1, 999_999, 0, 1_500_000, 3, 499_997];
+        let mut at = 0;
+        let mut pieces: Vec<libc::iovec> = lengths
+            .iter()
+            .map(|&length| {
+                at += length;
+                libc::iovec { iov_base: data[at - length..].as_ptr().cast_mut().cast(), iov_len: length }
+            })
+            .collect();
         // SAFETY: integers and pointers.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         (header.msg_iov, header.msg_iovlen) = (pieces.as_mut_ptr(), pieces.len());
-        ring.push(Sqe {
+        let send = Sqe {
             fd: socket.as_raw_fd(),
             addr: (&raw mut header) as u64,
             len: 1,
             op_flags: libc::MSG_WAITALL as u32,
-            ..sqe(IORING_OP_RECVMSG, 1)
-        });
+            ..sqe(opcode, 1)
+        };
+        ring.push(send);
         assert_eq!(ring.enter(1, 0), 1);
-        let data = pattern(100);
-        for piece in [&data[..5], &data[5..10], &data[10..45], &data[45..100]] {
-            // SAFETY: reads memory of ours.
-            assert!(unsafe { libc::send(peer.as_raw_fd(), piece.as_ptr().cast(), piece.len(), 0) } > 0);
-            assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
-        }
-        (ring.collect(1), memory == data)
+        let reader = std::thread::spawn(move || {
+            let mut got = vec![0u8; 3_000_000];
+            // SAFETY: a descriptor that is this thread's.
+            let mut peer = unsafe { std::fs::File::from_raw_fd(std::os::fd::IntoRawFd::into_raw_fd(peer)) };
+            std::io::Read::read_exact(&mut peer, &mut got).unwrap();
+            got
+        });
+        let cqe = ring.collect(1)[0];
+        all.push((cqe.res, reader.join().unwrap() == data));
+        anyring_engine::frontend::closed(socket.as_raw_fd());
+    }
+    all
+}
+
+#[both(8, 0)]
+fn messages_that_wait_for_all_of_their_pieces(mut ring: Ring) -> impl Answer {
+    let (peer, socket) = pair(Unix);
+    let mut memory = vec![0u8; 100];
+    let base = memory.as_mut_ptr();
+    let mut pieces = [(0, 10), (10, 0), (10, 30), (40, 60)]
+        .map(|(at, iov_len)| libc::iovec { iov_base: base.wrapping_add(at).cast(), iov_len });
+    // SAFETY: integers and pointers.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (pieces.as_mut_ptr(), pieces.len());
+    ring.push(Sqe {
+        fd: socket.as_raw_fd(),
+        addr: (&raw mut header) as u64,
+        len: 1,
+        op_flags: libc::MSG_WAITALL as u32,
+        ..sqe(IORING_OP_RECVMSG, 1)
     });
+    assert_eq!(ring.enter(1, 0), 1);
+    let data = pattern(100);
+    for piece in [&data[..5], &data[5..10], &data[10..45], &data[45..100]] {
+        // SAFETY: reads memory of ours.
+        assert!(unsafe { libc::send(peer.as_raw_fd(), piece.as_ptr().cast(), piece.len(), 0) } > 0);
+        assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
+    }
+    (ring.collect(1), memory == data)
 }
 
 /// The request with each bit of its fields changed that may be: what it is called, and the request.

@@ -28,68 +28,60 @@ fn shown(engine: Engine) -> Ring {
     ring
 }
 
-#[test]
-fn it_is_readable_while_there_are_completions() {
-    both(|engine| {
-        let mut ring = shown(engine);
-        let mut seen = vec![readable(ring.fd, 0)];
-        for round in 0..3 {
-            ring.push(sqe(IORING_OP_NOP, round));
-            assert_eq!(ring.enter(1, 0), 1);
-            seen.push(readable(ring.fd, 0));
-            assert_eq!(ring.reap().unwrap().user_data, round);
-            look(&ring);
-            seen.push(readable(ring.fd, 0));
-        }
-        seen
-    });
+#[both]
+fn it_is_readable_while_there_are_completions(engine: Engine) -> impl Answer {
+    let mut ring = shown(engine);
+    let mut seen = vec![readable(ring.fd, 0)];
+    for round in 0..3 {
+        ring.push(sqe(IORING_OP_NOP, round));
+        assert_eq!(ring.enter(1, 0), 1);
+        seen.push(readable(ring.fd, 0));
+        assert_eq!(ring.reap().unwrap().user_data, round);
+        look(&ring);
+        seen.push(readable(ring.fd, 0));
+    }
+    seen
 }
 
 /// Nobody is inside when it happens, and nobody comes.
-#[test]
-fn it_becomes_readable_by_itself() {
-    both(|engine| {
-        let mut ring = shown(engine);
-        let time = [0_i64, 3_000_000];
-        let addr = time.as_ptr() as u64;
-        let mut seen = vec![];
-        for _ in 0..3 {
-            ring.push(Sqe { fd: -1, addr, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
-            assert_eq!(ring.enter(1, 0), 1);
-            let became = readable(ring.fd, 5000);
-            seen.push((became, ring.reap().unwrap().res));
-            look(&ring);
-        }
-        seen
-    });
+#[both]
+fn it_becomes_readable_by_itself(engine: Engine) -> impl Answer {
+    let mut ring = shown(engine);
+    let time = [0_i64, 3_000_000];
+    let addr = time.as_ptr() as u64;
+    let mut seen = vec![];
+    for _ in 0..3 {
+        ring.push(Sqe { fd: -1, addr, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
+        assert_eq!(ring.enter(1, 0), 1);
+        let became = readable(ring.fd, 5000);
+        seen.push((became, ring.reap().unwrap().res));
+        look(&ring);
+    }
+    seen
 }
 
-#[test]
-fn a_duplicate_is_the_ring_too() {
-    both(|engine| {
-        let mut ring = shown(engine);
-        ring.push(sqe(IORING_OP_NOP, 1));
-        // SAFETY: a new descriptor, closed below.
-        let other = unsafe { libc::dup(ring.fd) };
-        let entered = enter(engine, other, 1, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
-        // SAFETY: the duplicate.
-        unsafe { libc::close(other) };
-        (entered, ring.reap().unwrap().user_data)
-    });
+#[both]
+fn a_duplicate_is_the_ring_too(engine: Engine) -> impl Answer {
+    let mut ring = shown(engine);
+    ring.push(sqe(IORING_OP_NOP, 1));
+    // SAFETY: a new descriptor, closed below.
+    let other = unsafe { libc::dup(ring.fd) };
+    let entered = enter(engine, other, 1, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
+    // SAFETY: the duplicate.
+    unsafe { libc::close(other) };
+    (entered, ring.reap().unwrap().user_data)
 }
 
 /// The number still stands for the ring, for other rings too.
-#[test]
-fn it_is_still_the_ring() {
-    both(|engine| {
-        let (mut one, mut other) = (shown(engine), shown(engine));
-        one.push(Sqe { fd: other.fd, len: 7, off: 8, ..sqe(IORING_OP_MSG_RING, 1) });
-        assert_eq!(one.enter(1, 1), 1);
-        let sent = one.reap().unwrap().res;
-        let became = readable(other.fd, 5000);
-        let got = other.reap().unwrap();
-        (sent, became, got.user_data, got.res)
-    });
+#[both]
+fn it_is_still_the_ring(engine: Engine) -> impl Answer {
+    let (mut one, mut other) = (shown(engine), shown(engine));
+    one.push(Sqe { fd: other.fd, len: 7, off: 8, ..sqe(IORING_OP_MSG_RING, 1) });
+    assert_eq!(one.enter(1, 1), 1);
+    let sent = one.reap().unwrap().res;
+    let became = readable(other.fd, 5000);
+    let got = other.reap().unwrap();
+    (sent, became, got.user_data, got.res)
 }
 
 /// A child that posts, once it is told to, so often.
@@ -104,26 +96,24 @@ fn posts(ring: &mut Ring, times: u64) -> i32 {
 }
 
 /// Parent and child have one descriptor, which either makes readable.
-#[test]
-fn what_a_child_posts_is_shown_to_its_parent() {
-    both(|engine| {
-        let mut ring = shown(engine);
-        let mut seen = vec![];
-        for _ in 0..3 {
-            assert_eq!(posts(&mut ring, 2), 0);
-            seen.push(readable(ring.fd, 5000));
-            assert_eq!(ring.reap_all().len(), 2);
-            look(&ring);
-            seen.push(readable(ring.fd, 0));
-            ring.follow();
-            ring.push(sqe(IORING_OP_NOP, 3));
-            assert_eq!(ring.enter(1, 0), 1);
-            seen.push(readable(ring.fd, 5000));
-            assert_eq!(ring.reap_all().len(), 1);
-            look(&ring);
-        }
-        seen
-    });
+#[both]
+fn what_a_child_posts_is_shown_to_its_parent(engine: Engine) -> impl Answer {
+    let mut ring = shown(engine);
+    let mut seen = vec![];
+    for _ in 0..3 {
+        assert_eq!(posts(&mut ring, 2), 0);
+        seen.push(readable(ring.fd, 5000));
+        assert_eq!(ring.reap_all().len(), 2);
+        look(&ring);
+        seen.push(readable(ring.fd, 0));
+        ring.follow();
+        ring.push(sqe(IORING_OP_NOP, 3));
+        assert_eq!(ring.enter(1, 0), 1);
+        seen.push(readable(ring.fd, 5000));
+        assert_eq!(ring.reap_all().len(), 1);
+        look(&ring);
+    }
+    seen
 }
 
 /// A child that closes what it does not know has nothing left to signal by; its parent still has.
@@ -146,27 +136,25 @@ fn a_child_without_the_engines_descriptors_silences_nobody() {
 }
 
 /// What a parent has taken, a child finds taken, and the other way round.
-#[test]
-fn what_a_child_has_taken_is_shown_to_its_parent() {
-    both(|engine| {
-        let mut ring = shown(engine);
-        let mut seen = vec![];
-        for _ in 0..2 {
+#[both]
+fn what_a_child_has_taken_is_shown_to_its_parent(engine: Engine) -> impl Answer {
+    let mut ring = shown(engine);
+    let mut seen = vec![];
+    for _ in 0..2 {
+        ring.follow();
+        ring.push(sqe(IORING_OP_NOP, 1));
+        assert_eq!(ring.enter(1, 0), 1);
+        seen.push(readable(ring.fd, 5000));
+        let pid = child(|| {
             ring.follow();
-            ring.push(sqe(IORING_OP_NOP, 1));
-            assert_eq!(ring.enter(1, 0), 1);
-            seen.push(readable(ring.fd, 5000));
-            let pid = child(|| {
-                ring.follow();
-                let taken = ring.reap_all().len() == 1;
-                look(&ring);
-                taken
-            });
-            assert_eq!(ended(pid), 0);
-            seen.push(readable(ring.fd, 0));
-        }
-        seen
-    });
+            let taken = ring.reap_all().len() == 1;
+            look(&ring);
+            taken
+        });
+        assert_eq!(ended(pid), 0);
+        seen.push(readable(ring.fd, 0));
+    }
+    seen
 }
 
 /// A child that was there before has another descriptor; its parent is told of what it posts all the same.

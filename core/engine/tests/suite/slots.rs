@@ -77,210 +77,185 @@ fn results(cqes: &[Cqe]) -> Vec<(u64, i32)> {
     all
 }
 
-#[test]
-fn what_is_behind_an_open_has_its_file() {
-    both(|engine| {
-        let files = Files::new();
-        let other = std::fs::File::open("/dev/null").unwrap();
-        let defers = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
-        let mut seen = Vec::new();
-        for before in [-1, other.as_raw_fd()] {
-            for (setup, link) in [(0, 0), (0, LINK), (defers, 0)] {
-                let mut ring = table(engine, setup, &[before]);
-                let (mut within, mut behind) = ([0_u8; 4], [0_u8; 4]);
-                let first = ring.run(&[
-                    Sqe { flags: link, ..open(&files.first, 0, 1) },
-                    sqe(IORING_OP_NOP, 2),
-                    read(0, &mut within, 3),
-                    close(0, 4),
-                ]);
-                let second = ring.run(&[read(0, &mut behind, 5)]);
-                seen.push((results(&first), results(&second), within, behind));
-            }
+#[both]
+fn what_is_behind_an_open_has_its_file(engine: Engine) -> impl Answer {
+    let files = Files::new();
+    let other = std::fs::File::open("/dev/null").unwrap();
+    let defers = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+    let mut seen = Vec::new();
+    for before in [-1, other.as_raw_fd()] {
+        for (setup, link) in [(0, 0), (0, LINK), (defers, 0)] {
+            let mut ring = table(engine, setup, &[before]);
+            let (mut within, mut behind) = ([0_u8; 4], [0_u8; 4]);
+            let first = ring.run(&[
+                Sqe { flags: link, ..open(&files.first, 0, 1) },
+                sqe(IORING_OP_NOP, 2),
+                read(0, &mut within, 3),
+                close(0, 4),
+            ]);
+            let second = ring.run(&[read(0, &mut behind, 5)]);
+            seen.push((results(&first), results(&second), within, behind));
         }
-        seen
-    });
+    }
+    seen
 }
 
-#[test]
-fn a_read_behind_the_open_of_its_slot_is_cancelled() {
-    both(|engine| {
-        let files = Files::new();
-        let fifo = files.fifo();
+#[both]
+fn a_read_behind_the_open_of_its_slot_is_cancelled(engine: Engine) -> impl Answer {
+    let files = Files::new();
+    let fifo = files.fifo();
+    let mut ring = table(engine, 0, &[-1]);
+    let mut buffer = [0_u8; 4];
+    ring.push(Sqe { op_flags: libc::O_RDWR as u32, ..open(&fifo, 0, 1) });
+    ring.push(read(0, &mut buffer, 2));
+    ring.push(Sqe { addr: 2, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
+    assert_eq!(ring.enter(3, 3), 3);
+    results(&ring.reap_all())
+}
+
+#[both]
+fn a_poll_behind_the_open_of_its_slot_is_removed(engine: Engine) -> impl Answer {
+    let files = Files::new();
+    let fifo = files.fifo();
+    let mut ring = table(engine, 0, &[-1]);
+    ring.push(Sqe { op_flags: libc::O_RDWR as u32, ..open(&fifo, 0, 1) });
+    ring.push(Sqe { fd: 0, flags: FIXED, op_flags: 1, ..sqe(IORING_OP_POLL_ADD, 2) });
+    ring.push(Sqe { addr: 2, ..sqe(IORING_OP_POLL_REMOVE, 3) });
+    assert_eq!(ring.enter(3, 3), 3);
+    results(&ring.reap_all())
+}
+
+#[both]
+fn a_close_takes_no_later_file(engine: Engine) -> impl Answer {
+    let files = Files::new();
+    let missing = c"/nowhere/at/all";
+    let mut buffer = [0_u8; 4];
+    [&files.first, missing].map(|first| {
         let mut ring = table(engine, 0, &[-1]);
-        let mut buffer = [0_u8; 4];
-        ring.push(Sqe { op_flags: libc::O_RDWR as u32, ..open(&fifo, 0, 1) });
-        ring.push(read(0, &mut buffer, 2));
-        ring.push(Sqe { addr: 2, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
-        assert_eq!(ring.enter(3, 3), 3);
-        results(&ring.reap_all())
-    });
-}
-
-#[test]
-fn a_poll_behind_the_open_of_its_slot_is_removed() {
-    both(|engine| {
-        let files = Files::new();
-        let fifo = files.fifo();
-        let mut ring = table(engine, 0, &[-1]);
-        ring.push(Sqe { op_flags: libc::O_RDWR as u32, ..open(&fifo, 0, 1) });
-        ring.push(Sqe { fd: 0, flags: FIXED, op_flags: 1, ..sqe(IORING_OP_POLL_ADD, 2) });
-        ring.push(Sqe { addr: 2, ..sqe(IORING_OP_POLL_REMOVE, 3) });
-        assert_eq!(ring.enter(3, 3), 3);
-        results(&ring.reap_all())
-    });
-}
-
-#[test]
-fn a_close_takes_no_later_file() {
-    both(|engine| {
-        let files = Files::new();
-        let missing = c"/nowhere/at/all";
-        let mut buffer = [0_u8; 4];
-        [&files.first, missing].map(|first| {
-            let mut ring = table(engine, 0, &[-1]);
-            let seen = results(&ring.run(&[open(first, 0, 1), close(0, 2), open(&files.second, 0, 3)]));
-            (seen, results(&ring.run(&[read(0, &mut buffer, 4)])))
-        })
-    });
-}
-
-#[test]
-fn a_file_that_is_put_in_behind_an_open() {
-    both(|engine| {
-        let files = Files::new();
-        let mut ring = table(engine, 0, &[-1]);
-        let mut buffer = [0_u8; 4];
-        let file = std::fs::File::open(files.second.to_str().unwrap()).unwrap();
-        let fd = file.as_raw_fd();
-        let update = Sqe { addr: (&raw const fd) as u64, len: 1, ..sqe(IORING_OP_FILES_UPDATE, 2) };
-        (results(&ring.run(&[open(&files.first, 0, 1), update, read(0, &mut buffer, 3)])), buffer)
-    });
-}
-
-#[test]
-fn a_slot_is_emptied_by_an_update_behind_its_open() {
-    both(|engine| {
-        let files = Files::new();
-        let mut ring = table(engine, 0, &[-1]);
-        let mut buffer = [0_u8; 4];
-        let none = -1_i32;
-        let update = Sqe { addr: (&raw const none) as u64, len: 1, ..sqe(IORING_OP_FILES_UPDATE, 2) };
-        let seen = results(&ring.run(&[open(&files.first, 0, 1), read(0, &mut buffer, 3), update]));
+        let seen = results(&ring.run(&[open(first, 0, 1), close(0, 2), open(&files.second, 0, 3)]));
         (seen, results(&ring.run(&[read(0, &mut buffer, 4)])))
-    });
+    })
 }
 
-#[test]
-fn a_socket_or_pipe_behind_an_open_stays() {
-    both(|engine| {
-        let files = Files::new();
-        let mut fds = [0_u32; 2];
-        let stream = libc::SOCK_STREAM as u64;
-        let socket = Sqe { fd: libc::AF_UNIX, off: stream, file_index: 1, ..sqe(IORING_OP_SOCKET, 2) };
-        let pipe = Sqe { fd: 0, addr: fds.as_mut_ptr() as u64, file_index: 1, ..sqe(IORING_OP_PIPE, 2) };
-        [socket, pipe].map(|other| {
-            let mut ring = table(engine, 0, &[-1, -1]);
-            ring.run(&[open(&files.first, 0, 1), other]);
-            let got = ring.run(&[Sqe { fd: 0, flags: FIXED, ..sqe(IORING_OP_FIXED_FD_INSTALL, 3) }])[0].res;
-            // SAFETY: a descriptor of this test's.
-            unsafe {
-                let mut status: libc::stat = std::mem::zeroed();
-                libc::fstat(got, &mut status);
-                libc::close(got);
-                status.st_mode & libc::S_IFMT
-            }
-        })
-    });
+#[both]
+fn a_file_that_is_put_in_behind_an_open(engine: Engine) -> impl Answer {
+    let files = Files::new();
+    let mut ring = table(engine, 0, &[-1]);
+    let mut buffer = [0_u8; 4];
+    let file = std::fs::File::open(files.second.to_str().unwrap()).unwrap();
+    let fd = file.as_raw_fd();
+    let update = Sqe { addr: (&raw const fd) as u64, len: 1, ..sqe(IORING_OP_FILES_UPDATE, 2) };
+    (results(&ring.run(&[open(&files.first, 0, 1), update, read(0, &mut buffer, 3)])), buffer)
 }
 
-#[test]
-fn each_reader_has_the_file_before_it() {
-    both(|engine| {
-        let files = Files::new();
-        let missing = c"/nowhere/at/all";
-        [&files.first, missing].map(|first| {
-            let mut ring = table(engine, 0, &[-1]);
-            let (mut x, mut y) = ([0_u8; 4], [0_u8; 4]);
-            let seen = results(&ring.run(&[
-                open(first, 0, 1),
-                read(0, &mut x, 2),
-                open(&files.second, 0, 3),
-                read(0, &mut y, 4),
-            ]));
-            (seen, x, y)
-        })
-    });
+#[both]
+fn a_slot_is_emptied_by_an_update_behind_its_open(engine: Engine) -> impl Answer {
+    let files = Files::new();
+    let mut ring = table(engine, 0, &[-1]);
+    let mut buffer = [0_u8; 4];
+    let none = -1_i32;
+    let update = Sqe { addr: (&raw const none) as u64, len: 1, ..sqe(IORING_OP_FILES_UPDATE, 2) };
+    let seen = results(&ring.run(&[open(&files.first, 0, 1), read(0, &mut buffer, 3), update]));
+    (seen, results(&ring.run(&[read(0, &mut buffer, 4)])))
 }
 
-#[test]
-fn splice_from_the_slot() {
-    both(|engine| {
-        let files = Files::new();
-        let mut ring = table(engine, 0, &[-1]);
-        let mut pipe = [0; 2];
-        // SAFETY: two numbers.
-        unsafe { libc::pipe(pipe.as_mut_ptr()) };
-        // SPLICE_F_FD_IN_FIXED; the slot stands where file_index is.
-        let splice =
-            Sqe { fd: pipe[1], off: u64::MAX, len: 4, op_flags: 1 << 31, ..sqe(IORING_OP_SPLICE, 2) };
-        let seen = results(&ring.run(&[open(&files.first, 0, 1), splice]));
-        // SAFETY: of this test.
-        let _ = pipe.map(|fd| unsafe { libc::close(fd) });
-        seen
-    });
-}
-
-#[test]
-fn a_message_passes_the_file_on() {
-    both(|engine| {
-        let files = Files::new();
-        let mut ring = table(engine, 0, &[-1]);
-        let mut other = table(engine, 0, &[-1]);
-        let message =
-            Sqe { fd: other.fd, addr: 1, addr3: 0, file_index: 1, off: 77, ..sqe(IORING_OP_MSG_RING, 2) };
-        (results(&ring.run(&[open(&files.first, 0, 1), message])), results(&other.reap_all()))
-    });
-}
-
-#[test]
-fn a_cancellation_by_slot() {
-    both(|engine| {
-        let files = Files::new();
-        let mut ring = table(engine, 0, &[-1]);
-        let op_flags = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_FD_FIXED;
-        let cancel = Sqe { fd: 0, op_flags, ..sqe(IORING_OP_ASYNC_CANCEL, 2) };
-        results(&ring.run(&[open(&files.first, 0, 1), cancel]))
-    });
-}
-
-#[test]
-fn a_ring_that_defers() {
-    both(|engine| {
-        let files = Files::new();
-        // SAFETY: integers only.
-        let mut params: io_uring_params = unsafe { std::mem::zeroed() };
-        params.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_CQSIZE;
-        params.cq_entries = 64;
-        let mut ring = Ring::with_params(engine, 64, params).unwrap();
-        let slots = [-1; 64];
-        assert_eq!(ring.register(IORING_REGISTER_FILES, slots.as_ptr().cast(), 64), 0);
-        let mut buffer = [0_u8; 4];
-        for slot in 0..32 {
-            ring.push(open(&files.first, slot, 1));
-            ring.push(read(slot as i32, &mut buffer, 2));
+#[both]
+fn a_socket_or_pipe_behind_an_open_stays(engine: Engine) -> impl Answer {
+    let files = Files::new();
+    let mut fds = [0_u32; 2];
+    let stream = libc::SOCK_STREAM as u64;
+    let socket = Sqe { fd: libc::AF_UNIX, off: stream, file_index: 1, ..sqe(IORING_OP_SOCKET, 2) };
+    let pipe = Sqe { fd: 0, addr: fds.as_mut_ptr() as u64, file_index: 1, ..sqe(IORING_OP_PIPE, 2) };
+    [socket, pipe].map(|other| {
+        let mut ring = table(engine, 0, &[-1, -1]);
+        ring.run(&[open(&files.first, 0, 1), other]);
+        let got = ring.run(&[Sqe { fd: 0, flags: FIXED, ..sqe(IORING_OP_FIXED_FD_INSTALL, 3) }])[0].res;
+        // SAFETY: a descriptor of this test's.
+        unsafe {
+            let mut status: libc::stat = std::mem::zeroed();
+            libc::fstat(got, &mut status);
+            libc::close(got);
+            status.st_mode & libc::S_IFMT
         }
-        assert_eq!(ring.enter(64, 1), 64);
-        let mut all = ring.reap_all();
-        ring.push(Sqe { addr: slots.as_ptr() as u64, len: 32, ..sqe(IORING_OP_FILES_UPDATE, 3) });
-        assert_eq!(ring.enter(1, 1), 1);
-        let started = Instant::now();
-        while all.len() < 65 && started.elapsed().as_secs() < 3 {
-            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-            all.extend(ring.reap_all());
-        }
-        let mut seen = results(&all);
-        seen.dedup();
-        seen
-    });
+    })
+}
+
+#[both]
+fn each_reader_has_the_file_before_it(engine: Engine) -> impl Answer {
+    let files = Files::new();
+    let missing = c"/nowhere/at/all";
+    [&files.first, missing].map(|first| {
+        let mut ring = table(engine, 0, &[-1]);
+        let (mut x, mut y) = ([0_u8; 4], [0_u8; 4]);
+        let seen = results(&ring.run(&[
+            open(first, 0, 1),
+            read(0, &mut x, 2),
+            open(&files.second, 0, 3),
+            read(0, &mut y, 4),
+        ]));
+        (seen, x, y)
+    })
+}
+
+#[both]
+fn splice_from_the_slot(engine: Engine) -> impl Answer {
+    let files = Files::new();
+    let mut ring = table(engine, 0, &[-1]);
+    let mut pipe = [0; 2];
+    // SAFETY: two numbers.
+    unsafe { libc::pipe(pipe.as_mut_ptr()) };
+    // SPLICE_F_FD_IN_FIXED; the slot stands where file_index is.
+    let splice = Sqe { fd: pipe[1], off: u64::MAX, len: 4, op_flags: 1 << 31, ..sqe(IORING_OP_SPLICE, 2) };
+    let seen = results(&ring.run(&[open(&files.first, 0, 1), splice]));
+    // SAFETY: of this test.
+    let _ = pipe.map(|fd| unsafe { libc::close(fd) });
+    seen
+}
+
+#[both]
+fn a_message_passes_the_file_on(engine: Engine) -> impl Answer {
+    let files = Files::new();
+    let mut ring = table(engine, 0, &[-1]);
+    let mut other = table(engine, 0, &[-1]);
+    let message =
+        Sqe { fd: other.fd, addr: 1, addr3: 0, file_index: 1, off: 77, ..sqe(IORING_OP_MSG_RING, 2) };
+    (results(&ring.run(&[open(&files.first, 0, 1), message])), results(&other.reap_all()))
+}
+
+#[both]
+fn a_cancellation_by_slot(engine: Engine) -> impl Answer {
+    let files = Files::new();
+    let mut ring = table(engine, 0, &[-1]);
+    let op_flags = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_FD_FIXED;
+    let cancel = Sqe { fd: 0, op_flags, ..sqe(IORING_OP_ASYNC_CANCEL, 2) };
+    results(&ring.run(&[open(&files.first, 0, 1), cancel]))
+}
+
+#[both]
+fn a_ring_that_defers(engine: Engine) -> impl Answer {
+    let files = Files::new();
+    // SAFETY: integers only.
+    let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+    params.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_CQSIZE;
+    params.cq_entries = 64;
+    let mut ring = Ring::with_params(engine, 64, params).unwrap();
+    let slots = [-1; 64];
+    assert_eq!(ring.register(IORING_REGISTER_FILES, slots.as_ptr().cast(), 64), 0);
+    let mut buffer = [0_u8; 4];
+    for slot in 0..32 {
+        ring.push(open(&files.first, slot, 1));
+        ring.push(read(slot as i32, &mut buffer, 2));
+    }
+    assert_eq!(ring.enter(64, 1), 64);
+    let mut all = ring.reap_all();
+    ring.push(Sqe { addr: slots.as_ptr() as u64, len: 32, ..sqe(IORING_OP_FILES_UPDATE, 3) });
+    assert_eq!(ring.enter(1, 1), 1);
+    let started = Instant::now();
+    while all.len() < 65 && started.elapsed().as_secs() < 3 {
+        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        all.extend(ring.reap_all());
+    }
+    let mut seen = results(&all);
+    seen.dedup();
+    seen
 }

@@ -19,129 +19,91 @@ fn failing(user_data: u64, flags: u8, res: i32) -> Sqe {
     Sqe { op_flags: IORING_NOP_INJECT_RESULT, len: res as u32, ..nop(user_data, flags) }
 }
 
-#[test]
-fn nops_complete_in_order() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        ring.run(&[nop(1, 0), nop(2, 0), nop(3, 0)])
-    });
+#[both(8, 0)]
+fn nops_complete_in_order(mut ring: Ring) -> impl Answer {
+    ring.run(&[nop(1, 0), nop(2, 0), nop(3, 0)])
 }
 
-#[test]
-fn unknown_opcodes_and_flags_are_refused() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
-        let unknown = Sqe { opcode: 250, ..nop(1, 0) };
-        let flags = nop(2, 0x80);
-        let ioprio = Sqe { ioprio: 1, ..nop(3, 0) };
-        let personality = Sqe { personality: 7, ..nop(4, 0) };
-        ring.run(&[unknown, flags, ioprio, personality])
-    });
+#[both(8, IORING_SETUP_SUBMIT_ALL)]
+fn unknown_opcodes_and_flags_are_refused(mut ring: Ring) -> impl Answer {
+    let unknown = Sqe { opcode: 250, ..nop(1, 0) };
+    let flags = nop(2, 0x80);
+    let ioprio = Sqe { ioprio: 1, ..nop(3, 0) };
+    let personality = Sqe { personality: 7, ..nop(4, 0) };
+    ring.run(&[unknown, flags, ioprio, personality])
 }
 
-#[test]
-fn a_bad_sqe_stops_the_batch() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        ring.push(nop(1, 0));
-        ring.push(Sqe { opcode: 250, ..nop(2, 0) });
-        ring.push(nop(3, 0));
-        let first = ring.enter(3, 0);
-        let second = ring.enter(1, 0);
-        (first, second, ring.reap_all())
-    });
+#[both(8, 0)]
+fn a_bad_sqe_stops_the_batch(mut ring: Ring) -> impl Answer {
+    ring.push(nop(1, 0));
+    ring.push(Sqe { opcode: 250, ..nop(2, 0) });
+    ring.push(nop(3, 0));
+    let first = ring.enter(3, 0);
+    let second = ring.enter(1, 0);
+    (first, second, ring.reap_all())
 }
 
-#[test]
-fn a_bad_sqe_in_a_chain_does_not_stop_the_batch() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let unknown = |user_data, flags| Sqe { opcode: 250, ..nop(user_data, flags) };
-        let begins = ring.run(&[unknown(1, LINK), nop(2, LINK), nop(3, 0), nop(4, 0)]);
-        let goes_on = ring.run(&[nop(5, LINK), unknown(6, LINK), nop(7, 0)]);
-        for sqe in [nop(8, LINK), unknown(9, 0), nop(10, 0)] {
-            ring.push(sqe);
+#[both(8, 0)]
+fn a_bad_sqe_in_a_chain_does_not_stop_the_batch(mut ring: Ring) -> impl Answer {
+    let unknown = |user_data, flags| Sqe { opcode: 250, ..nop(user_data, flags) };
+    let begins = ring.run(&[unknown(1, LINK), nop(2, LINK), nop(3, 0), nop(4, 0)]);
+    let goes_on = ring.run(&[nop(5, LINK), unknown(6, LINK), nop(7, 0)]);
+    for sqe in [nop(8, LINK), unknown(9, 0), nop(10, 0)] {
+        ring.push(sqe);
+    }
+    (begins, goes_on, ring.enter(3, 0), ring.reap_all())
+}
+
+#[both(16, 0)]
+fn links_fail_together_and_hard_links_do_not(mut ring: Ring) -> impl Answer {
+    let mut all = ring.run(&[nop(1, LINK), failing(2, LINK, -5), nop(3, LINK), nop(4, 0)]);
+    all.extend(ring.run(&[nop(5, HARDLINK), failing(6, HARDLINK, -5), nop(7, 0)]));
+    all.extend(ring.run(&[nop(8, LINK), nop(9, LINK)]));
+    all
+}
+
+#[both(16, IORING_SETUP_SUBMIT_ALL)]
+fn a_chain_with_a_bad_member_is_cancelled(mut ring: Ring) -> impl Answer {
+    ring.run(&[nop(1, LINK), Sqe { opcode: 250, ..nop(2, LINK) }, nop(3, 0), nop(4, 0)])
+}
+
+#[both(16, 0)]
+fn skipped_completions_appear_on_failure(mut ring: Ring) -> impl Answer {
+    for sqe in [nop(1, SKIP), failing(2, SKIP | LINK, -7), nop(3, LINK), nop(4, 0), nop(5, 0)] {
+        ring.push(sqe);
+    }
+    let submitted = ring.enter(5, 2);
+    (submitted, ring.reap_all())
+}
+
+#[both(16, 0)]
+fn drains_wait_for_all_before_them(mut ring: Ring) -> impl Answer {
+    ring.run(&[nop(1, LINK), nop(2, 0), nop(3, DRAIN), nop(4, 0), nop(5, DRAIN | LINK), nop(6, 0), nop(7, 0)])
+}
+
+#[both(16, IORING_SETUP_SUBMIT_ALL)]
+fn drains_and_skips_do_not_mix(mut ring: Ring) -> impl Answer {
+    ring.push(nop(1, SKIP));
+    ring.push(nop(2, DRAIN));
+    let submitted = ring.enter(2, 1);
+    (submitted, ring.reap_all())
+}
+
+#[both(4, 0)]
+fn a_full_cq_overflows_and_loses_nothing(mut ring: Ring) -> impl Answer {
+    let mut seen = Vec::new();
+    for round in 0..5u64 {
+        for i in 0..4 {
+            ring.push(nop(round * 4 + i, 0));
         }
-        (begins, goes_on, ring.enter(3, 0), ring.reap_all())
-    });
-}
-
-#[test]
-fn links_fail_together_and_hard_links_do_not() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let mut all = ring.run(&[nop(1, LINK), failing(2, LINK, -5), nop(3, LINK), nop(4, 0)]);
-        all.extend(ring.run(&[nop(5, HARDLINK), failing(6, HARDLINK, -5), nop(7, 0)]));
-        all.extend(ring.run(&[nop(8, LINK), nop(9, LINK)]));
-        all
-    });
-}
-
-#[test]
-fn a_chain_with_a_bad_member_is_cancelled() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-        ring.run(&[nop(1, LINK), Sqe { opcode: 250, ..nop(2, LINK) }, nop(3, 0), nop(4, 0)])
-    });
-}
-
-#[test]
-fn skipped_completions_appear_on_failure() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        for sqe in [nop(1, SKIP), failing(2, SKIP | LINK, -7), nop(3, LINK), nop(4, 0), nop(5, 0)] {
-            ring.push(sqe);
-        }
-        let submitted = ring.enter(5, 2);
-        (submitted, ring.reap_all())
-    });
-}
-
-#[test]
-fn drains_wait_for_all_before_them() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        ring.run(&[
-            nop(1, LINK),
-            nop(2, 0),
-            nop(3, DRAIN),
-            nop(4, 0),
-            nop(5, DRAIN | LINK),
-            nop(6, 0),
-            nop(7, 0),
-        ])
-    });
-}
-
-#[test]
-fn drains_and_skips_do_not_mix() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-        ring.push(nop(1, SKIP));
-        ring.push(nop(2, DRAIN));
-        let submitted = ring.enter(2, 1);
-        (submitted, ring.reap_all())
-    });
-}
-
-#[test]
-fn a_full_cq_overflows_and_loses_nothing() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 4, 0);
-        let mut seen = Vec::new();
-        for round in 0..5u64 {
-            for i in 0..4 {
-                ring.push(nop(round * 4 + i, 0));
-            }
-            assert_eq!(ring.enter(4, 0), 4);
-        }
-        let overflowed = ring.overflowed();
-        for _ in 0..5 {
-            seen.extend(ring.reap_all().iter().map(|cqe| cqe.user_data));
-            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-        }
-        (overflowed, ring.overflowed(), seen)
-    });
+        assert_eq!(ring.enter(4, 0), 4);
+    }
+    let overflowed = ring.overflowed();
+    for _ in 0..5 {
+        seen.extend(ring.reap_all().iter().map(|cqe| cqe.user_data));
+        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+    }
+    (overflowed, ring.overflowed(), seen)
 }
 
 #[test]
@@ -161,32 +123,28 @@ fn corrupt_indices_break_nothing() {
     }
 }
 
-#[test]
-fn errors_of_enter() {
-    both(|engine| {
-        let ring = Ring::new(engine, 4, 0);
-        let none = std::ptr::null();
-        [
-            enter(engine, -1, 0, 0, 0, none, 0),
-            enter(engine, 0, 0, 0, 0, none, 0),
-            enter(engine, ring.fd, 0, 0, 1 << 31, none, 0),
-            enter(engine, ring.fd, 1, 0, IORING_ENTER_GETEVENTS, none, 0),
-            enter(engine, ring.fd, 0, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, none, 3),
-        ]
-    });
+#[both]
+fn errors_of_enter(engine: Engine) -> impl Answer {
+    let ring = Ring::new(engine, 4, 0);
+    let none = std::ptr::null();
+    [
+        enter(engine, -1, 0, 0, 0, none, 0),
+        enter(engine, 0, 0, 0, 0, none, 0),
+        enter(engine, ring.fd, 0, 0, 1 << 31, none, 0),
+        enter(engine, ring.fd, 1, 0, IORING_ENTER_GETEVENTS, none, 0),
+        enter(engine, ring.fd, 0, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, none, 3),
+    ]
 }
 
-#[test]
-fn a_wait_ends_in_time() {
-    both(|engine| {
-        let ring = Ring::new(engine, 4, 0);
-        let time = [0i64, 2_000_000];
-        // SAFETY: integers only.
-        let mut arg: io_uring_getevents_arg = unsafe { std::mem::zeroed() };
-        arg.ts = time.as_ptr() as u64;
-        let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
-        enter(engine, ring.fd, 0, 1, flags, (&raw const arg).cast(), size_of_val(&arg))
-    });
+#[both]
+fn a_wait_ends_in_time(engine: Engine) -> impl Answer {
+    let ring = Ring::new(engine, 4, 0);
+    let time = [0i64, 2_000_000];
+    // SAFETY: integers only.
+    let mut arg: io_uring_getevents_arg = unsafe { std::mem::zeroed() };
+    arg.ts = time.as_ptr() as u64;
+    let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
+    enter(engine, ring.fd, 0, 1, flags, (&raw const arg).cast(), size_of_val(&arg))
 }
 
 /// Waits for one completion with times in microseconds; returns the result, and whether the wait took
@@ -203,108 +161,96 @@ fn timed_wait(ring: &Ring, min_wait_us: u32, timeout_us: Option<i64>, at_least_u
     (result, start.elapsed().as_micros() as u64 >= at_least_us)
 }
 
-#[test]
-fn the_first_part_of_a_wait_is_not_cut_short() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 4, 0);
-        let longer_than_the_rest = timed_wait(&ring, 20_000, Some(1000), 20_000);
-        let without_a_rest = timed_wait(&ring, 20_000, None, 20_000);
-        let shorter = timed_wait(&ring, 1000, Some(20_000), 20_000);
-        assert_eq!(ring.run(&[nop(1, 0)]).len(), 1);
-        ring.push(nop(2, 0));
-        assert_eq!(ring.enter(1, 0), 1);
-        let one_is_there = timed_wait(&ring, 1000, Some(900_000_000), 1000);
-        [longer_than_the_rest, without_a_rest, shorter, one_is_there]
-    });
+#[both(4, 0)]
+fn the_first_part_of_a_wait_is_not_cut_short(mut ring: Ring) -> impl Answer {
+    let longer_than_the_rest = timed_wait(&ring, 20_000, Some(1000), 20_000);
+    let without_a_rest = timed_wait(&ring, 20_000, None, 20_000);
+    let shorter = timed_wait(&ring, 1000, Some(20_000), 20_000);
+    assert_eq!(ring.run(&[nop(1, 0)]).len(), 1);
+    ring.push(nop(2, 0));
+    assert_eq!(ring.enter(1, 0), 1);
+    let one_is_there = timed_wait(&ring, 1000, Some(900_000_000), 1000);
+    [longer_than_the_rest, without_a_rest, shorter, one_is_there]
 }
 
-#[test]
-fn an_sq_thread_begins_asleep() {
-    both(|engine| {
-        // SAFETY: integers only.
-        let mut params: io_uring_params = unsafe { std::mem::zeroed() };
-        params.flags = IORING_SETUP_SQPOLL;
-        params.sq_thread_idle = 60_000;
-        let mut ring = Ring::with_params(engine, 4, params).unwrap();
-        let give_up = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while ring.word(ring.params.sq_off.flags).load(std::sync::atomic::Ordering::Acquire)
-            & IORING_SQ_NEED_WAKEUP
-            == 0
-        {
-            assert!(std::time::Instant::now() < give_up, "{engine:?}: it spins");
-            std::thread::yield_now();
-        }
-        ring.push(nop(1, 0));
-        assert_eq!(ring.enter_with(1, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_SQ_WAKEUP), 1);
-        ring.reap()
-    });
+#[both]
+fn an_sq_thread_begins_asleep(engine: Engine) -> impl Answer {
+    // SAFETY: integers only.
+    let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+    params.flags = IORING_SETUP_SQPOLL;
+    params.sq_thread_idle = 60_000;
+    let mut ring = Ring::with_params(engine, 4, params).unwrap();
+    let give_up = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while ring.word(ring.params.sq_off.flags).load(std::sync::atomic::Ordering::Acquire)
+        & IORING_SQ_NEED_WAKEUP
+        == 0
+    {
+        assert!(std::time::Instant::now() < give_up, "{engine:?}: it spins");
+        std::thread::yield_now();
+    }
+    ring.push(nop(1, 0));
+    assert_eq!(ring.enter_with(1, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_SQ_WAKEUP), 1);
+    ring.reap()
 }
 
-#[test]
-fn a_wait_that_ends_early_tells_of_what_is_there() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 4, 0);
-        assert_eq!(ring.run(&[nop(1, 0)]).len(), 1);
-        ring.push(nop(2, 0));
-        assert_eq!(ring.enter(1, 0), 1);
-        let time = [0i64, 2_000_000];
-        // SAFETY: integers only.
-        let mut arg: io_uring_getevents_arg = unsafe { std::mem::zeroed() };
-        arg.ts = time.as_ptr() as u64;
-        let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
-        enter(engine, ring.fd, 0, 2, flags, (&raw const arg).cast(), size_of_val(&arg))
-    });
+#[both]
+fn a_wait_that_ends_early_tells_of_what_is_there(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 4, 0);
+    assert_eq!(ring.run(&[nop(1, 0)]).len(), 1);
+    ring.push(nop(2, 0));
+    assert_eq!(ring.enter(1, 0), 1);
+    let time = [0i64, 2_000_000];
+    // SAFETY: integers only.
+    let mut arg: io_uring_getevents_arg = unsafe { std::mem::zeroed() };
+    arg.ts = time.as_ptr() as u64;
+    let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
+    enter(engine, ring.fd, 0, 2, flags, (&raw const arg).cast(), size_of_val(&arg))
 }
 
-#[test]
-fn a_program_limits_workers() {
-    both(|engine| {
-        let ring = Ring::new(engine, 4, 0);
-        let set = |limits: &mut [u32; 2], count| {
-            ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, limits.as_mut_ptr().cast(), count)
-        };
-        let mut first = [3, 5];
-        let mut second = [0, 4];
-        let mut third = [0, 0];
-        let results = [
-            set(&mut first, 2),
-            set(&mut second, 2),
-            set(&mut third, 2),
-            set(&mut [1 << 31, 0], 2),
-            set(&mut [1, 1], 1),
-            ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, std::ptr::null(), 2),
-            ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, 8 as *const _, 2),
-        ];
-        (results, first.map(|before| before > 0), second, third)
-    });
+#[both(4, 0)]
+fn a_program_limits_workers(ring: Ring) -> impl Answer {
+    let set = |limits: &mut [u32; 2], count| {
+        ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, limits.as_mut_ptr().cast(), count)
+    };
+    let mut first = [3, 5];
+    let mut second = [0, 4];
+    let mut third = [0, 0];
+    let results = [
+        set(&mut first, 2),
+        set(&mut second, 2),
+        set(&mut third, 2),
+        set(&mut [1 << 31, 0], 2),
+        set(&mut [1, 1], 1),
+        ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, std::ptr::null(), 2),
+        ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, 8 as *const _, 2),
+    ];
+    (results, first.map(|before| before > 0), second, third)
 }
 
-#[test]
-fn waits_are_timed_by_a_chosen_clock() {
-    both(|engine| {
-        let ring = Ring::new(engine, 4, 0);
-        let choose =
-            |clock: [u32; 4], count| ring.register(Code::IORING_REGISTER_CLOCK, clock.as_ptr().cast(), count);
-        let realtime = choose([0; 4], 0);
-        let results = [
-            realtime,
-            choose([1, 0, 1, 0], 0),
-            choose([1, 0, 0, 0], 1),
-            ring.register(Code::IORING_REGISTER_CLOCK, std::ptr::null(), 0),
-            choose([1, 0, 0, 0], 0),
-            choose([7, 0, 0, 0], 0),
-        ];
-        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: integers only; a structure of ours.
-        let mut arg: io_uring_getevents_arg = unsafe {
-            libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now);
-            std::mem::zeroed()
-        };
-        now.tv_nsec = (now.tv_nsec + 2_000_000).min(999_999_999);
-        arg.ts = (&raw const now) as u64;
-        let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG | IORING_ENTER_ABS_TIMER;
-        (results, enter(engine, ring.fd, 0, 1, flags, (&raw const arg).cast(), size_of_val(&arg)))
-    });
+#[both]
+fn waits_are_timed_by_a_chosen_clock(engine: Engine) -> impl Answer {
+    let ring = Ring::new(engine, 4, 0);
+    let choose =
+        |clock: [u32; 4], count| ring.register(Code::IORING_REGISTER_CLOCK, clock.as_ptr().cast(), count);
+    let realtime = choose([0; 4], 0);
+    let results = [
+        realtime,
+        choose([1, 0, 1, 0], 0),
+        choose([1, 0, 0, 0], 1),
+        ring.register(Code::IORING_REGISTER_CLOCK, std::ptr::null(), 0),
+        choose([1, 0, 0, 0], 0),
+        choose([7, 0, 0, 0], 0),
+    ];
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: integers only; a structure of ours.
+    let mut arg: io_uring_getevents_arg = unsafe {
+        libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now);
+        std::mem::zeroed()
+    };
+    now.tv_nsec = (now.tv_nsec + 2_000_000).min(999_999_999);
+    arg.ts = (&raw const now) as u64;
+    let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG | IORING_ENTER_ABS_TIMER;
+    (results, enter(engine, ring.fd, 0, 1, flags, (&raw const arg).cast(), size_of_val(&arg)))
 }
 
 #[test]
@@ -358,29 +304,23 @@ fn rings_come_and_go() {
     }
 }
 
-#[test]
-fn an_sq_thread_takes_sqes_by_itself() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SQPOLL);
-        let mut seen = Vec::new();
-        for i in 0..20 {
-            ring.push(nop(i, 0));
-            let flags = ring.word(ring.params.sq_off.flags).load(std::sync::atomic::Ordering::SeqCst);
-            let wake = if flags & IORING_SQ_NEED_WAKEUP != 0 { IORING_ENTER_SQ_WAKEUP } else { 0 };
-            ring.enter_with(1, 1, IORING_ENTER_GETEVENTS | wake);
-            seen.extend(ring.reap_all());
-        }
-        seen
-    });
+#[both(8, IORING_SETUP_SQPOLL)]
+fn an_sq_thread_takes_sqes_by_itself(mut ring: Ring) -> impl Answer {
+    let mut seen = Vec::new();
+    for i in 0..20 {
+        ring.push(nop(i, 0));
+        let flags = ring.word(ring.params.sq_off.flags).load(std::sync::atomic::Ordering::SeqCst);
+        let wake = if flags & IORING_SQ_NEED_WAKEUP != 0 { IORING_ENTER_SQ_WAKEUP } else { 0 };
+        ring.enter_with(1, 1, IORING_ENTER_GETEVENTS | wake);
+        seen.extend(ring.reap_all());
+    }
+    seen
 }
 
-#[test]
-fn a_polled_ring_takes_nops_and_refuses_what_cannot_be_polled() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_IOPOLL | IORING_SETUP_SUBMIT_ALL);
-        let connect = sqe(io_uring_op::IORING_OP_CONNECT, 2);
-        ring.run(&[nop(1, 0), connect, nop(3, LINK), nop(4, 0)])
-    });
+#[both(8, IORING_SETUP_IOPOLL | IORING_SETUP_SUBMIT_ALL)]
+fn a_polled_ring_takes_nops_and_refuses_what_cannot_be_polled(mut ring: Ring) -> impl Answer {
+    let connect = sqe(io_uring_op::IORING_OP_CONNECT, 2);
+    ring.run(&[nop(1, 0), connect, nop(3, LINK), nop(4, 0)])
 }
 
 #[test]
@@ -443,73 +383,66 @@ fn a_cq_that_is_never_read_stays_bounded() {
     assert_eq!(ring.enter_with(0, 1, IORING_ENTER_GETEVENTS), 0);
 }
 
-#[test]
-fn an_sq_thread_can_be_bound_to_a_processor() {
-    both(|engine| {
-        let bound = |cpu| {
-            // SAFETY: integers only.
-            let mut params: io_uring_params = unsafe { std::mem::zeroed() };
-            params.flags = IORING_SETUP_SQPOLL | IORING_SETUP_SQ_AFF;
-            params.sq_thread_cpu = cpu;
-            Ring::with_params(engine, 4, params).map(|ring| ring.enter(0, 0))
-        };
-        (bound(0), bound(100_000))
-    });
+#[both]
+fn an_sq_thread_can_be_bound_to_a_processor(engine: Engine) -> impl Answer {
+    let bound = |cpu| {
+        // SAFETY: integers only.
+        let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+        params.flags = IORING_SETUP_SQPOLL | IORING_SETUP_SQ_AFF;
+        params.sq_thread_cpu = cpu;
+        Ring::with_params(engine, 4, params).map(|ring| ring.enter(0, 0))
+    };
+    (bound(0), bound(100_000))
 }
 
-#[test]
-fn a_number_that_was_a_ring_can_be_another_file() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 4, 0);
-        let gone = Ring::new(engine, 4, 0);
-        // Closed where nobody sees it; the number goes to a file.
-        let number = gone.forget();
-        // SAFETY: descriptors of the test's own.
-        unsafe {
-            let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
-            assert_eq!(libc::dup2(null, number), number);
-            libc::close(null);
-        }
-        ring.run(&[Sqe { fd: number, ..sqe(io_uring_op::IORING_OP_CLOSE, 1) }])
-    });
+#[both]
+fn a_number_that_was_a_ring_can_be_another_file(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 4, 0);
+    let gone = Ring::new(engine, 4, 0);
+    // Closed where nobody sees it; the number goes to a file.
+    let number = gone.forget();
+    // SAFETY: descriptors of the test's own.
+    unsafe {
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        assert_eq!(libc::dup2(null, number), number);
+        libc::close(null);
+    }
+    ring.run(&[Sqe { fd: number, ..sqe(io_uring_op::IORING_OP_CLOSE, 1) }])
 }
 
-#[test]
-fn a_ring_closed_during_a_wait_lives_until_the_wait_ends() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 4, 0);
-        let mut pipe = [0; 2];
-        // SAFETY: descriptors of the test's own.
-        assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
-        let poll =
-            Sqe { fd: pipe[0], op_flags: libc::POLLIN as u32, ..sqe(io_uring_op::IORING_OP_POLL_ADD, 1) };
-        ring.push(poll);
-        assert_eq!(ring.enter(1, 0), 1);
-        let fd = ring.fd;
-        let (tell, told) = std::sync::mpsc::channel();
-        let waiter = std::thread::spawn(move || {
-            // SAFETY: asks for this thread's number.
-            tell.send(unsafe { libc::gettid() }).unwrap();
-            let waited = ring.enter(0, 1);
-            (waited, ring.reap_all(), ring.forget())
-        });
-        wait_until_asleep(told.recv().unwrap());
-        // SAFETY: the ring's only descriptor, and a pipe of the test's own.
-        unsafe {
-            if engine == Engine::User {
-                anyring_engine::frontend::closed(fd);
-            }
-            libc::close(fd);
-            libc::write(pipe[1], c"x".as_ptr().cast(), 1);
-        }
-        let (waited, cqes, _) = waiter.join().unwrap();
-        // SAFETY: ours.
-        unsafe {
-            libc::close(pipe[0]);
-            libc::close(pipe[1]);
-        }
-        (waited, cqes)
+#[both]
+fn a_ring_closed_during_a_wait_lives_until_the_wait_ends(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 4, 0);
+    let mut pipe = [0; 2];
+    // SAFETY: descriptors of the test's own.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    let poll = Sqe { fd: pipe[0], op_flags: libc::POLLIN as u32, ..sqe(io_uring_op::IORING_OP_POLL_ADD, 1) };
+    ring.push(poll);
+    assert_eq!(ring.enter(1, 0), 1);
+    let fd = ring.fd;
+    let (tell, told) = std::sync::mpsc::channel();
+    let waiter = std::thread::spawn(move || {
+        // SAFETY: asks for this thread's number.
+        tell.send(unsafe { libc::gettid() }).unwrap();
+        let waited = ring.enter(0, 1);
+        (waited, ring.reap_all(), ring.forget())
     });
+    wait_until_asleep(told.recv().unwrap());
+    // SAFETY: the ring's only descriptor, and a pipe of the test's own.
+    unsafe {
+        if engine == Engine::User {
+            anyring_engine::frontend::closed(fd);
+        }
+        libc::close(fd);
+        libc::write(pipe[1], c"x".as_ptr().cast(), 1);
+    }
+    let (waited, cqes, _) = waiter.join().unwrap();
+    // SAFETY: ours.
+    unsafe {
+        libc::close(pipe[0]);
+        libc::close(pipe[1]);
+    }
+    (waited, cqes)
 }
 
 /// Returns once a thread of this process sleeps in one of the calls that wait for a ring.

@@ -66,238 +66,198 @@ fn clock(clock: i32) -> Time {
     }
 }
 
-#[test]
-fn relative_and_absolute_on_every_clock() {
-    both(|engine| {
+#[both(8, 0)]
+fn relative_and_absolute_on_every_clock(mut ring: Ring) -> impl Answer {
+    let mut all = collect(&mut ring, &[timeout(1, &SHORT, 0, 0)], 1);
+    all.extend(collect(&mut ring, &[timeout(2, &SHORT, 0, IORING_TIMEOUT_BOOTTIME)], 1));
+    all.extend(collect(&mut ring, &[timeout(3, &SHORT, 0, IORING_TIMEOUT_REALTIME)], 1));
+    for (id, flag) in [
+        (libc::CLOCK_MONOTONIC, 0),
+        (libc::CLOCK_BOOTTIME, IORING_TIMEOUT_BOOTTIME),
+        (libc::CLOCK_REALTIME, IORING_TIMEOUT_REALTIME),
+    ] {
+        let mut until = clock(id);
+        // Not normalised: the kernel takes that too.
+        until[1] += 1_002_000_000;
+        until[0] -= 1;
+        all.extend(collect(&mut ring, &[timeout(4, &until, 0, IORING_TIMEOUT_ABS | flag)], 1));
+    }
+    all.extend(collect(&mut ring, &[timeout(5, &[0, 0], 0, IORING_TIMEOUT_ABS)], 1));
+    all.extend(collect(&mut ring, &[timeout(6, &[0, 0], 0, 0)], 1));
+    all
+}
+
+#[both(8, 0)]
+fn earlier_deadlines_expire_first(mut ring: Ring) -> impl Answer {
+    let times: [Time; 3] = [[0, 30_000_000], [0, 10_000_000], [0, 20_000_000]];
+    let sqes: Vec<_> = (0..3).map(|i| timeout(i as u64, &times[i], 0, 0)).collect();
+    collect(&mut ring, &sqes, 3)
+}
+
+#[both(32, IORING_SETUP_SUBMIT_ALL)]
+fn bad_timeouts_are_refused(mut ring: Ring) -> impl Answer {
+    let good = timeout(0, &LONG, 0, 0);
+    let sqes = [
+        Sqe { len: 0, ..good },
+        Sqe { len: 2, ..good },
+        Sqe { buf_index: 1, ..good },
+        Sqe { file_index: 1, ..good },
+        Sqe { ioprio: 1, ..good },
+        Sqe { op_flags: 1 << 20, ..good },
+        Sqe { op_flags: IORING_TIMEOUT_UPDATE, ..good },
+        Sqe { op_flags: IORING_TIMEOUT_CLOCK_MASK, ..good },
+        Sqe { op_flags: IORING_TIMEOUT_ABS | IORING_TIMEOUT_MULTISHOT, ..good },
+        Sqe { addr: 8, ..good },
+        timeout(0, &[-1, 0], 0, 0),
+        timeout(0, &[0, -1], 0, 0),
+        link_timeout(0, &LONG, 0),
+        Sqe { off: 1, ..link_timeout(0, &LONG, 0) },
+        Sqe { len: 1, ..remove(0, 99) },
+        Sqe { op_flags: IORING_TIMEOUT_ABS, ..remove(0, 99) },
+        update(0, 99, &LONG, IORING_TIMEOUT_CLOCK_MASK),
+        update(0, 99, &LONG, IORING_TIMEOUT_REALTIME),
+        update(0, 99, &[-1, 0], 0),
+        Sqe { off: 8, ..update(0, 99, &LONG, 0) },
+        update(0, 99, &LONG, 0),
+        remove(0, 99),
+    ];
+    ring.run(&sqes)
+}
+
+#[both(16, 0)]
+fn counting_timeouts_wait_for_other_completions(mut ring: Ring) -> impl Answer {
+    let batch = [timeout(1, &LONG, 2, 0), nop(2, 0), nop(3, 0), nop(4, 0)];
+    let mut all = collect(&mut ring, &batch, 4);
+    // Sorted by what they wait for; timeouts' own completions do not count.
+    let batch = [timeout(5, &LONG, 3, 0), timeout(6, &LONG, 1, 0), nop(7, 0)];
+    all.extend(collect(&mut ring, &batch, 2));
+    all.extend(collect(&mut ring, &[nop(8, 0)], 1));
+    all.extend(collect(&mut ring, &[nop(9, 0)], 2));
+    // By time all the same.
+    all.extend(collect(&mut ring, &[timeout(10, &SHORT, 1000, 0)], 1));
+    all.extend(collect(&mut ring, &[timeout(11, &LONG, 0xffff_ffff, 0), nop(12, 0), remove(13, 11)], 3));
+    all
+}
+
+#[both(16, 0)]
+fn a_removed_timeout_counts_as_a_completion(mut ring: Ring) -> impl Answer {
+    let batch = [timeout(1, &LONG, 2, 0), timeout(2, &LONG, 0, 0), remove(3, 2)];
+    let mut all = collect(&mut ring, &batch, 2);
+    for user_data in 10.. {
+        if all.iter().any(|cqe| cqe.user_data == 1) {
+            break;
+        }
+        all.extend(collect(&mut ring, &[nop(user_data, 0)], 1));
+        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        all.extend(ring.reap_all());
+    }
+    all
+}
+
+#[both(16, 0)]
+fn expiry_fails_the_link_unless_told_not_to(mut ring: Ring) -> impl Answer {
+    let mut all = collect(&mut ring, &[with(timeout(1, &SHORT, 0, 0), LINK), nop(2, 0)], 2);
+    let success = timeout(3, &SHORT, 0, IORING_TIMEOUT_ETIME_SUCCESS);
+    all.extend(collect(&mut ring, &[with(success, LINK), nop(4, 0)], 2));
+    all.extend(collect(&mut ring, &[with(timeout(5, &SHORT, 0, 0), HARDLINK), nop(6, 0)], 2));
+    all.extend(collect(&mut ring, &[with(success, SKIP | LINK), nop(8, 0)], 1));
+    all
+}
+
+#[both(16, 0)]
+fn removing_and_updating(mut ring: Ring) -> impl Answer {
+    let mut all = collect(&mut ring, &[timeout(1, &LONG, 0, 0), remove(2, 1), remove(3, 1)], 4 - 1);
+    all.extend(collect(&mut ring, &[timeout(4, &LONG, 0, 0), update(5, 4, &SHORT, 0)], 2));
+    let now = clock(libc::CLOCK_MONOTONIC);
+    all.extend(collect(&mut ring, &[timeout(6, &LONG, 0, 0), update(7, 6, &now, IORING_TIMEOUT_ABS)], 2));
+    // An updated one counts no more.
+    all.extend(collect(&mut ring, &[timeout(8, &LONG, 1, 0), update(9, 8, &SHORT, 0)], 2));
+    all
+}
+
+#[both(16, 0)]
+fn multishot_timeouts(mut ring: Ring) -> impl Answer {
+    let mut all = collect(&mut ring, &[timeout(1, &SHORT, 3, IORING_TIMEOUT_MULTISHOT)], 3);
+    let endless = timeout(2, &SHORT, 0, IORING_TIMEOUT_MULTISHOT);
+    let mut some = collect(&mut ring, &[endless], 3);
+    some.truncate(3);
+    all.extend(some);
+    let removed = collect(&mut ring, &[remove(3, 2)], 2);
+    all.extend(removed.into_iter().filter(|cqe| cqe.res != -libc::ETIME));
+    let long = timeout(4, &LONG, 2, IORING_TIMEOUT_MULTISHOT);
+    let now = clock(libc::CLOCK_MONOTONIC);
+    all.extend(collect(&mut ring, &[long, update(5, 4, &now, IORING_TIMEOUT_ABS)], 2));
+    // From now on it has no last round.
+    let mut some = collect(&mut ring, &[update(6, 4, &SHORT, 0)], 4);
+    some.truncate(4);
+    all.extend(some);
+    all
+}
+
+#[both(16, 0)]
+fn link_timeouts(mut ring: Ring) -> impl Answer {
+    // In time, not in time, and the rest of the chain.
+    let mut all = collect(&mut ring, &[nop(1, LINK), with(link_timeout(2, &LONG, 0), LINK), nop(3, 0)], 3);
+    let slow = with(timeout(4, &LONG, 0, 0), LINK);
+    all.extend(collect(&mut ring, &[slow, with(link_timeout(5, &SHORT, 0), LINK), nop(6, 0)], 3));
+    let hard = with(timeout(7, &LONG, 0, 0), HARDLINK);
+    all.extend(collect(&mut ring, &[hard, with(link_timeout(8, &SHORT, 0), LINK), nop(9, 0)], 3));
+    let quick = with(timeout(10, &SHORT, 0, IORING_TIMEOUT_ETIME_SUCCESS), LINK);
+    all.extend(collect(&mut ring, &[quick, with(link_timeout(11, &LONG, 0), LINK), nop(12, 0)], 3));
+    // A chain that fails before its turn.
+    let failing = Sqe { op_flags: IORING_NOP_INJECT_RESULT, len: -5i32 as u32, ..nop(13, LINK) };
+    all.extend(collect(&mut ring, &[failing, nop(14, LINK), link_timeout(15, &LONG, 0)], 3));
+    all
+}
+
+#[both(16, 0)]
+fn link_timeouts_are_updated_but_not_removed(mut ring: Ring) -> impl Answer {
+    let slow = with(timeout(1, &LONG, 0, 0), LINK);
+    let sqes = [
+        slow,
+        link_timeout(2, &LONG, 0),
+        remove(3, 2),
+        update(4, 2, &LONG, 0),
+        update(5, 2, &SHORT, IORING_LINK_TIMEOUT_UPDATE),
+    ];
+    collect(&mut ring, &sqes, 5)
+}
+
+#[both]
+fn misplaced_link_timeouts(engine: Engine) -> impl Answer {
+    let mut all = Vec::new();
+    let slow = |user_data| with(timeout(user_data, &LONG, 0, 0), LINK);
+    let double = [slow(1), with(link_timeout(2, &LONG, 0), LINK), link_timeout(3, &LONG, 0)];
+    let bad = [slow(4), Sqe { len: 7, ..link_timeout(5, &LONG, 0) }];
+    for sqes in [&double[..], &bad[..]] {
+        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+        all.extend(collect(&mut ring, sqes, sqes.len()));
+    }
+    all
+}
+
+#[both(16, 0)]
+fn link_timeouts_can_skip_their_completions(mut ring: Ring) -> impl Answer {
+    let mut all = collect(&mut ring, &[nop(1, LINK), with(link_timeout(2, &LONG, 0), SKIP), nop(3, 0)], 2);
+    let slow = with(timeout(4, &LONG, 0, 0), LINK);
+    all.extend(collect(&mut ring, &[slow, with(link_timeout(5, &SHORT, 0), SKIP)], 1));
+    all
+}
+
+#[both]
+fn a_deadline_added_by_another_thread_wakes_the_sleeper(engine: Engine) {
+    for _ in 0..20 {
         let mut ring = Ring::new(engine, 8, 0);
-        let mut all = collect(&mut ring, &[timeout(1, &SHORT, 0, 0)], 1);
-        all.extend(collect(&mut ring, &[timeout(2, &SHORT, 0, IORING_TIMEOUT_BOOTTIME)], 1));
-        all.extend(collect(&mut ring, &[timeout(3, &SHORT, 0, IORING_TIMEOUT_REALTIME)], 1));
-        for (id, flag) in [
-            (libc::CLOCK_MONOTONIC, 0),
-            (libc::CLOCK_BOOTTIME, IORING_TIMEOUT_BOOTTIME),
-            (libc::CLOCK_REALTIME, IORING_TIMEOUT_REALTIME),
-        ] {
-            let mut until = clock(id);
-            // Not normalised: the kernel takes that too.
-            until[1] += 1_002_000_000;
-            until[0] -= 1;
-            all.extend(collect(&mut ring, &[timeout(4, &until, 0, IORING_TIMEOUT_ABS | flag)], 1));
-        }
-        all.extend(collect(&mut ring, &[timeout(5, &[0, 0], 0, IORING_TIMEOUT_ABS)], 1));
-        all.extend(collect(&mut ring, &[timeout(6, &[0, 0], 0, 0)], 1));
-        all
-    });
-}
-
-#[test]
-fn earlier_deadlines_expire_first() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let times: [Time; 3] = [[0, 30_000_000], [0, 10_000_000], [0, 20_000_000]];
-        let sqes: Vec<_> = (0..3).map(|i| timeout(i as u64, &times[i], 0, 0)).collect();
-        collect(&mut ring, &sqes, 3)
-    });
-}
-
-#[test]
-fn bad_timeouts_are_refused() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
-        let good = timeout(0, &LONG, 0, 0);
-        let sqes = [
-            Sqe { len: 0, ..good },
-            Sqe { len: 2, ..good },
-            Sqe { buf_index: 1, ..good },
-            Sqe { file_index: 1, ..good },
-            Sqe { ioprio: 1, ..good },
-            Sqe { op_flags: 1 << 20, ..good },
-            Sqe { op_flags: IORING_TIMEOUT_UPDATE, ..good },
-            Sqe { op_flags: IORING_TIMEOUT_CLOCK_MASK, ..good },
-            Sqe { op_flags: IORING_TIMEOUT_ABS | IORING_TIMEOUT_MULTISHOT, ..good },
-            Sqe { addr: 8, ..good },
-            timeout(0, &[-1, 0], 0, 0),
-            timeout(0, &[0, -1], 0, 0),
-            link_timeout(0, &LONG, 0),
-            Sqe { off: 1, ..link_timeout(0, &LONG, 0) },
-            Sqe { len: 1, ..remove(0, 99) },
-            Sqe { op_flags: IORING_TIMEOUT_ABS, ..remove(0, 99) },
-            update(0, 99, &LONG, IORING_TIMEOUT_CLOCK_MASK),
-            update(0, 99, &LONG, IORING_TIMEOUT_REALTIME),
-            update(0, 99, &[-1, 0], 0),
-            Sqe { off: 8, ..update(0, 99, &LONG, 0) },
-            update(0, 99, &LONG, 0),
-            remove(0, 99),
-        ];
-        ring.run(&sqes)
-    });
-}
-
-#[test]
-fn counting_timeouts_wait_for_other_completions() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let batch = [timeout(1, &LONG, 2, 0), nop(2, 0), nop(3, 0), nop(4, 0)];
-        let mut all = collect(&mut ring, &batch, 4);
-        // Sorted by what they wait for; timeouts' own completions do not count.
-        let batch = [timeout(5, &LONG, 3, 0), timeout(6, &LONG, 1, 0), nop(7, 0)];
-        all.extend(collect(&mut ring, &batch, 2));
-        all.extend(collect(&mut ring, &[nop(8, 0)], 1));
-        all.extend(collect(&mut ring, &[nop(9, 0)], 2));
-        // By time all the same.
-        all.extend(collect(&mut ring, &[timeout(10, &SHORT, 1000, 0)], 1));
-        all.extend(collect(&mut ring, &[timeout(11, &LONG, 0xffff_ffff, 0), nop(12, 0), remove(13, 11)], 3));
-        all
-    });
-}
-
-#[test]
-fn a_removed_timeout_counts_as_a_completion() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let batch = [timeout(1, &LONG, 2, 0), timeout(2, &LONG, 0, 0), remove(3, 2)];
-        let mut all = collect(&mut ring, &batch, 2);
-        for user_data in 10.. {
-            if all.iter().any(|cqe| cqe.user_data == 1) {
-                break;
-            }
-            all.extend(collect(&mut ring, &[nop(user_data, 0)], 1));
-            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-            all.extend(ring.reap_all());
-        }
-        all
-    });
-}
-
-#[test]
-fn expiry_fails_the_link_unless_told_not_to() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let mut all = collect(&mut ring, &[with(timeout(1, &SHORT, 0, 0), LINK), nop(2, 0)], 2);
-        let success = timeout(3, &SHORT, 0, IORING_TIMEOUT_ETIME_SUCCESS);
-        all.extend(collect(&mut ring, &[with(success, LINK), nop(4, 0)], 2));
-        all.extend(collect(&mut ring, &[with(timeout(5, &SHORT, 0, 0), HARDLINK), nop(6, 0)], 2));
-        all.extend(collect(&mut ring, &[with(success, SKIP | LINK), nop(8, 0)], 1));
-        all
-    });
-}
-
-#[test]
-fn removing_and_updating() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let mut all = collect(&mut ring, &[timeout(1, &LONG, 0, 0), remove(2, 1), remove(3, 1)], 4 - 1);
-        all.extend(collect(&mut ring, &[timeout(4, &LONG, 0, 0), update(5, 4, &SHORT, 0)], 2));
-        let now = clock(libc::CLOCK_MONOTONIC);
-        all.extend(collect(&mut ring, &[timeout(6, &LONG, 0, 0), update(7, 6, &now, IORING_TIMEOUT_ABS)], 2));
-        // An updated one counts no more.
-        all.extend(collect(&mut ring, &[timeout(8, &LONG, 1, 0), update(9, 8, &SHORT, 0)], 2));
-        all
-    });
-}
-
-#[test]
-fn multishot_timeouts() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let mut all = collect(&mut ring, &[timeout(1, &SHORT, 3, IORING_TIMEOUT_MULTISHOT)], 3);
-        let endless = timeout(2, &SHORT, 0, IORING_TIMEOUT_MULTISHOT);
-        let mut some = collect(&mut ring, &[endless], 3);
-        some.truncate(3);
-        all.extend(some);
-        let removed = collect(&mut ring, &[remove(3, 2)], 2);
-        all.extend(removed.into_iter().filter(|cqe| cqe.res != -libc::ETIME));
-        let long = timeout(4, &LONG, 2, IORING_TIMEOUT_MULTISHOT);
-        let now = clock(libc::CLOCK_MONOTONIC);
-        all.extend(collect(&mut ring, &[long, update(5, 4, &now, IORING_TIMEOUT_ABS)], 2));
-        // From now on it has no last round.
-        let mut some = collect(&mut ring, &[update(6, 4, &SHORT, 0)], 4);
-        some.truncate(4);
-        all.extend(some);
-        all
-    });
-}
-
-#[test]
-fn link_timeouts() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        // In time, not in time, and the rest of the chain.
-        let mut all =
-            collect(&mut ring, &[nop(1, LINK), with(link_timeout(2, &LONG, 0), LINK), nop(3, 0)], 3);
-        let slow = with(timeout(4, &LONG, 0, 0), LINK);
-        all.extend(collect(&mut ring, &[slow, with(link_timeout(5, &SHORT, 0), LINK), nop(6, 0)], 3));
-        let hard = with(timeout(7, &LONG, 0, 0), HARDLINK);
-        all.extend(collect(&mut ring, &[hard, with(link_timeout(8, &SHORT, 0), LINK), nop(9, 0)], 3));
-        let quick = with(timeout(10, &SHORT, 0, IORING_TIMEOUT_ETIME_SUCCESS), LINK);
-        all.extend(collect(&mut ring, &[quick, with(link_timeout(11, &LONG, 0), LINK), nop(12, 0)], 3));
-        // A chain that fails before its turn.
-        let failing = Sqe { op_flags: IORING_NOP_INJECT_RESULT, len: -5i32 as u32, ..nop(13, LINK) };
-        all.extend(collect(&mut ring, &[failing, nop(14, LINK), link_timeout(15, &LONG, 0)], 3));
-        all
-    });
-}
-
-#[test]
-fn link_timeouts_are_updated_but_not_removed() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let slow = with(timeout(1, &LONG, 0, 0), LINK);
-        let sqes = [
-            slow,
-            link_timeout(2, &LONG, 0),
-            remove(3, 2),
-            update(4, 2, &LONG, 0),
-            update(5, 2, &SHORT, IORING_LINK_TIMEOUT_UPDATE),
-        ];
-        collect(&mut ring, &sqes, 5)
-    });
-}
-
-#[test]
-fn misplaced_link_timeouts() {
-    both(|engine| {
-        let mut all = Vec::new();
-        let slow = |user_data| with(timeout(user_data, &LONG, 0, 0), LINK);
-        let double = [slow(1), with(link_timeout(2, &LONG, 0), LINK), link_timeout(3, &LONG, 0)];
-        let bad = [slow(4), Sqe { len: 7, ..link_timeout(5, &LONG, 0) }];
-        for sqes in [&double[..], &bad[..]] {
-            let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-            all.extend(collect(&mut ring, sqes, sqes.len()));
-        }
-        all
-    });
-}
-
-#[test]
-fn link_timeouts_can_skip_their_completions() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let mut all =
-            collect(&mut ring, &[nop(1, LINK), with(link_timeout(2, &LONG, 0), SKIP), nop(3, 0)], 2);
-        let slow = with(timeout(4, &LONG, 0, 0), LINK);
-        all.extend(collect(&mut ring, &[slow, with(link_timeout(5, &SHORT, 0), SKIP)], 1));
-        all
-    });
-}
-
-#[test]
-fn a_deadline_added_by_another_thread_wakes_the_sleeper() {
-    both(|engine| {
-        for _ in 0..20 {
-            let mut ring = Ring::new(engine, 8, 0);
-            ring.push(timeout(1, &LONG, 0, 0));
-            assert_eq!(ring.enter(1, 0), 1);
-            let fd = ring.fd;
-            let waiter = std::thread::spawn(move || {
-                enter(engine, fd, 0, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0)
-            });
-            ring.push(timeout(2, &SHORT, 0, 0));
-            assert_eq!(ring.enter(1, 0), 1);
-            assert_eq!(waiter.join().unwrap(), 0);
-            assert_eq!(ring.reap().map(|cqe| cqe.user_data), Some(2));
-        }
-    });
+        ring.push(timeout(1, &LONG, 0, 0));
+        assert_eq!(ring.enter(1, 0), 1);
+        let fd = ring.fd;
+        let waiter =
+            std::thread::spawn(move || enter(engine, fd, 0, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0));
+        ring.push(timeout(2, &SHORT, 0, 0));
+        assert_eq!(ring.enter(1, 0), 1);
+        assert_eq!(waiter.join().unwrap(), 0);
+        assert_eq!(ring.reap().map(|cqe| cqe.user_data), Some(2));
+    }
 }
 
 /// What a wait for four returns that one timeout ends. None if the timeout had fired before the wait began, as it
@@ -317,49 +277,41 @@ fn wait_that_a_timeout_ends(engine: Engine, ring_flags: u32) -> Option<(i32, Vec
     in_time.then(|| (result, ring.reap_all().iter().map(|cqe| cqe.res).collect()))
 }
 
-#[test]
-fn a_timeout_ends_the_wait_for_more() {
-    both(|engine| {
-        let mut all = Vec::new();
-        for flags in [0, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SQPOLL] {
-            all.extend(std::iter::repeat_with(|| wait_that_a_timeout_ends(engine, flags)).flatten().next());
-        }
-        all
-    });
+#[both]
+fn a_timeout_ends_the_wait_for_more(engine: Engine) -> impl Answer {
+    let mut all = Vec::new();
+    for flags in [0, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SQPOLL] {
+        all.extend(std::iter::repeat_with(|| wait_that_a_timeout_ends(engine, flags)).flatten().next());
+    }
+    all
 }
 
-#[test]
-fn expiry_is_seen_without_entering() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        ring.push(timeout(1, &SHORT, 0, 0));
-        assert_eq!(ring.enter(1, 0), 1);
-        loop {
-            if let Some(cqe) = ring.reap() {
-                return cqe;
-            }
-            std::thread::yield_now();
+#[both(8, 0)]
+fn expiry_is_seen_without_entering(mut ring: Ring) -> impl Answer {
+    ring.push(timeout(1, &SHORT, 0, 0));
+    assert_eq!(ring.enter(1, 0), 1);
+    loop {
+        if let Some(cqe) = ring.reap() {
+            return cqe;
         }
-    });
+        std::thread::yield_now();
+    }
 }
 
-#[test]
-fn a_deferring_ring_shows_expiry_only_on_entering() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
-        ring.push(timeout(1, &SHORT, 0, 0));
-        assert_eq!(ring.enter(1, 0), 1);
-        let until = std::time::Instant::now() + std::time::Duration::from_millis(20);
-        while std::time::Instant::now() < until {
-            assert_eq!(ring.reap(), None);
-        }
-        let mut seen = None;
-        while seen.is_none() {
-            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-            seen = ring.reap();
-        }
-        seen
-    });
+#[both(8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)]
+fn a_deferring_ring_shows_expiry_only_on_entering(mut ring: Ring) -> impl Answer {
+    ring.push(timeout(1, &SHORT, 0, 0));
+    assert_eq!(ring.enter(1, 0), 1);
+    let until = std::time::Instant::now() + std::time::Duration::from_millis(20);
+    while std::time::Instant::now() < until {
+        assert_eq!(ring.reap(), None);
+    }
+    let mut seen = None;
+    while seen.is_none() {
+        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        seen = ring.reap();
+    }
+    seen
 }
 
 /// Its timer has gone off, whoever tells of it and when.
@@ -402,17 +354,14 @@ fn an_update_says_anew_from_when_on() {
     });
 }
 
-#[test]
-fn all_that_are_due_at_one_moment_end() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut due = clock(libc::CLOCK_MONOTONIC);
-        due[1] += 20_000_000;
-        let sqes: Vec<_> = (1..=4).map(|id| timeout(id, &due, 0, IORING_TIMEOUT_ABS)).collect();
-        let mut all = collect(&mut ring, &sqes, 0);
-        // One of them is taken away from among the others.
-        all.extend(collect(&mut ring, &[remove(5, 2)], 5));
-        all.sort_by_key(|cqe| cqe.user_data);
-        all
-    });
+#[both(8, 0)]
+fn all_that_are_due_at_one_moment_end(mut ring: Ring) -> impl Answer {
+    let mut due = clock(libc::CLOCK_MONOTONIC);
+    due[1] += 20_000_000;
+    let sqes: Vec<_> = (1..=4).map(|id| timeout(id, &due, 0, IORING_TIMEOUT_ABS)).collect();
+    let mut all = collect(&mut ring, &sqes, 0);
+    // One of them is taken away from among the others.
+    all.extend(collect(&mut ring, &[remove(5, 2)], 5));
+    all.sort_by_key(|cqe| cqe.user_data);
+    all
 }

@@ -76,22 +76,20 @@ fn time_stamps_come_to_rings_that_mix_sizes() {
     both(|engine| until_cancelled(engine, MIXED));
 }
 
-#[test]
-fn refusals() {
-    both(|engine| {
-        let mut big = Ring::new(engine, 4, IORING_SETUP_CQE32);
-        let mut small = Ring::new(engine, 4, 0);
-        let (from, _to) = stamped(REPORT);
-        let (unix, _peer) = UnixDatagram::pair().unwrap();
-        let null = std::fs::File::open("/proc/self/exe").unwrap();
-        [
-            small.run(&[stamps(1, from.as_raw_fd())]),
-            // It has none, so the request waits.
-            big.run(&[stamps(2, unix.as_raw_fd()), Sqe { addr: 2, ..sqe(IORING_OP_ASYNC_CANCEL, 5) }]),
-            big.run(&[stamps(3, null.as_raw_fd())]),
-            big.run(&[stamps(4, 900_000)]),
-        ]
-    });
+#[both]
+fn refusals(engine: Engine) -> impl Answer {
+    let mut big = Ring::new(engine, 4, IORING_SETUP_CQE32);
+    let mut small = Ring::new(engine, 4, 0);
+    let (from, _to) = stamped(REPORT);
+    let (unix, _peer) = UnixDatagram::pair().unwrap();
+    let null = std::fs::File::open("/proc/self/exe").unwrap();
+    [
+        small.run(&[stamps(1, from.as_raw_fd())]),
+        // It has none, so the request waits.
+        big.run(&[stamps(2, unix.as_raw_fd()), Sqe { addr: 2, ..sqe(IORING_OP_ASYNC_CANCEL, 5) }]),
+        big.run(&[stamps(3, null.as_raw_fd())]),
+        big.run(&[stamps(4, 900_000)]),
+    ]
 }
 
 /// The kernel picks the time stamps; we would take the error away that the program waits for.

@@ -84,60 +84,54 @@ fn run(ring: &mut Ring, peer: &mut TcpStream, sqes: &[Sqe]) -> (Vec<Cqe>, Vec<u8
     (cqes, received)
 }
 
-#[test]
-fn sends_of_any_lengths_arrive_in_order() {
-    both(|engine| {
-        let mut all = Vec::new();
-        for address in ["127.0.0.1:0", "[::1]:0"] {
-            let mut ring = Ring::new(engine, 128, 0);
-            let (from, mut to) = tcp_pair_at(address);
-            let memory = pattern(70_000);
-            let of_lengths = |lengths: &[usize]| -> Vec<Sqe> {
-                let sends = lengths.iter().enumerate();
-                sends.map(|(i, &length)| send(i as u64, from.as_raw_fd(), &memory[i..i + length])).collect()
-            };
-            all.push(run(&mut ring, &mut to, &of_lengths(&[200; 8])));
-            all.push(run(&mut ring, &mut to, &of_lengths(&[200; 100])));
-            let mut whole = of_lengths(&[200; 9]);
-            whole.iter_mut().step_by(2).for_each(|sqe| sqe.op_flags = WAITALL);
-            all.push(run(&mut ring, &mut to, &whole));
-            all.push(run(&mut ring, &mut to, &of_lengths(&[200, 7, 1000, 0, 300, 1, 5000, 20_000, 3])));
-            all.push(run(&mut ring, &mut to, &of_lengths(&[16_384, 16_384, 16_384, 16_384, 16_384])));
-            all.push(run(&mut ring, &mut to, &of_lengths(&[64_999, 1, 1, 65_000, 1, 200, 66_000, 200])));
-        }
-        all
-    });
+#[both]
+fn sends_of_any_lengths_arrive_in_order(engine: Engine) -> impl Answer {
+    let mut all = Vec::new();
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let mut ring = Ring::new(engine, 128, 0);
+        let (from, mut to) = tcp_pair_at(address);
+        let memory = pattern(70_000);
+        let of_lengths = |lengths: &[usize]| -> Vec<Sqe> {
+            let sends = lengths.iter().enumerate();
+            sends.map(|(i, &length)| send(i as u64, from.as_raw_fd(), &memory[i..i + length])).collect()
+        };
+        all.push(run(&mut ring, &mut to, &of_lengths(&[200; 8])));
+        all.push(run(&mut ring, &mut to, &of_lengths(&[200; 100])));
+        let mut whole = of_lengths(&[200; 9]);
+        whole.iter_mut().step_by(2).for_each(|sqe| sqe.op_flags = WAITALL);
+        all.push(run(&mut ring, &mut to, &whole));
+        all.push(run(&mut ring, &mut to, &of_lengths(&[200, 7, 1000, 0, 300, 1, 5000, 20_000, 3])));
+        all.push(run(&mut ring, &mut to, &of_lengths(&[16_384, 16_384, 16_384, 16_384, 16_384])));
+        all.push(run(&mut ring, &mut to, &of_lengths(&[64_999, 1, 1, 65_000, 1, 200, 66_000, 200])));
+    }
+    all
 }
 
-#[test]
-fn other_requests_come_in_between() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
-        let (from, mut to) = tcp_pair();
-        let (other, mut other_to) = tcp_pair();
-        let memory = pattern(2000);
-        let mut sqes: Vec<Sqe> = (0..20)
-            .map(|i| send(i, from.as_raw_fd(), &memory[i as usize * 50..][..30 + i as usize]))
-            .collect();
-        sqes[2] = sqe(IORING_OP_NOP, 2);
-        sqes[4].flags = LINK;
-        sqes[7].fd = other.as_raw_fd();
-        // Memory that is none.
-        sqes[10].addr = 8;
-        sqes[15].op_flags = libc::MSG_DONTWAIT as u32;
-        sqes[17].op_flags = libc::MSG_MORE as u32;
-        sqes[18].fd = -1;
-        let cqes = ring.run(&sqes);
-        let length = |fd: RawFd| -> usize {
-            let of_fd = |cqe: &&Cqe| cqe.res > 0 && sqes[cqe.user_data as usize].fd == fd;
-            cqes.iter().filter(of_fd).map(|cqe| cqe.res as usize).sum()
-        };
-        let mut received = vec![0; length(from.as_raw_fd())];
-        to.read_exact(&mut received).unwrap();
-        let mut other_received = vec![0; length(other.as_raw_fd())];
-        other_to.read_exact(&mut other_received).unwrap();
-        (cqes, received, other_received)
-    });
+#[both(32, IORING_SETUP_SUBMIT_ALL)]
+fn other_requests_come_in_between(mut ring: Ring) -> impl Answer {
+    let (from, mut to) = tcp_pair();
+    let (other, mut other_to) = tcp_pair();
+    let memory = pattern(2000);
+    let mut sqes: Vec<Sqe> =
+        (0..20).map(|i| send(i, from.as_raw_fd(), &memory[i as usize * 50..][..30 + i as usize])).collect();
+    sqes[2] = sqe(IORING_OP_NOP, 2);
+    sqes[4].flags = LINK;
+    sqes[7].fd = other.as_raw_fd();
+    // Memory that is none.
+    sqes[10].addr = 8;
+    sqes[15].op_flags = libc::MSG_DONTWAIT as u32;
+    sqes[17].op_flags = libc::MSG_MORE as u32;
+    sqes[18].fd = -1;
+    let cqes = ring.run(&sqes);
+    let length = |fd: RawFd| -> usize {
+        let of_fd = |cqe: &&Cqe| cqe.res > 0 && sqes[cqe.user_data as usize].fd == fd;
+        cqes.iter().filter(of_fd).map(|cqe| cqe.res as usize).sum()
+    };
+    let mut received = vec![0; length(from.as_raw_fd())];
+    to.read_exact(&mut received).unwrap();
+    let mut other_received = vec![0; length(other.as_raw_fd())];
+    other_to.read_exact(&mut other_received).unwrap();
+    (cqes, received, other_received)
 }
 
 /// What has room leaves by one call, and so in one segment.
@@ -159,51 +153,45 @@ fn they_leave_together() {
     }
 }
 
-#[test]
-fn sends_on_a_registered_file() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let (from, mut to) = tcp_pair();
-        let files = [-1, from.as_raw_fd()];
-        let registration = io_uring_register_op::IORING_REGISTER_FILES;
-        assert_eq!(ring.register(registration, files.as_ptr().cast(), 2), 0);
-        let memory = pattern(2000);
-        let sqes: Vec<Sqe> = (0..9)
-            .map(|i| Sqe { flags: FIXED_FILE, ..send(i, 1, &memory[i as usize * 9..][..10 + i as usize]) })
-            .collect();
-        (0..3).map(|_| run(&mut ring, &mut to, &sqes)).collect::<Vec<_>>()
-    });
+#[both(16, 0)]
+fn sends_on_a_registered_file(mut ring: Ring) -> impl Answer {
+    let (from, mut to) = tcp_pair();
+    let files = [-1, from.as_raw_fd()];
+    let registration = io_uring_register_op::IORING_REGISTER_FILES;
+    assert_eq!(ring.register(registration, files.as_ptr().cast(), 2), 0);
+    let memory = pattern(2000);
+    let sqes: Vec<Sqe> = (0..9)
+        .map(|i| Sqe { flags: FIXED_FILE, ..send(i, 1, &memory[i as usize * 9..][..10 + i as usize]) })
+        .collect();
+    (0..3).map(|_| run(&mut ring, &mut to, &sqes)).collect::<Vec<_>>()
 }
 
-#[test]
-fn sends_without_copying() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let (from, mut to) = tcp_pair();
-        let memory = pattern(60_000);
-        let vector = libc::iovec { iov_base: memory.as_ptr() as *mut _, iov_len: memory.len() };
-        let registration = io_uring_register_op::IORING_REGISTER_BUFFERS;
-        assert_eq!(ring.register(registration, (&raw const vector).cast(), 1), 0);
-        let mut all = Vec::new();
-        for ioprio in [0, REPORT, FIXED, FIXED | REPORT] {
-            for lengths in
-                [&[200, 100, 300, 5][..], &[4096, 33_000, 10, 20], &[16_000, 16_000, 16_000, 16_000, 9]]
-            {
-                for (i, &length) in lengths.iter().enumerate() {
-                    let data = &memory[i * 11..i * 11 + length];
-                    ring.push(Sqe { ioprio, ..send_zc(i as u64, from.as_raw_fd(), data) });
-                }
-                let count = lengths.len();
-                assert_eq!(ring.enter(count as u32, count as u32), count as i32);
-                let mut received = vec![0; lengths.iter().sum()];
-                to.read_exact(&mut received).unwrap();
-                let mut cqes = ring.collect(2 * count);
-                cqes.sort_by_key(|cqe| (cqe.user_data, cqe.flags & IORING_CQE_F_NOTIF != 0));
-                all.push((cqes, received));
+#[both(16, 0)]
+fn sends_without_copying(mut ring: Ring) -> impl Answer {
+    let (from, mut to) = tcp_pair();
+    let memory = pattern(60_000);
+    let vector = libc::iovec { iov_base: memory.as_ptr() as *mut _, iov_len: memory.len() };
+    let registration = io_uring_register_op::IORING_REGISTER_BUFFERS;
+    assert_eq!(ring.register(registration, (&raw const vector).cast(), 1), 0);
+    let mut all = Vec::new();
+    for ioprio in [0, REPORT, FIXED, FIXED | REPORT] {
+        for lengths in
+            [&[200, 100, 300, 5][..], &[4096, 33_000, 10, 20], &[16_000, 16_000, 16_000, 16_000, 9]]
+        {
+            for (i, &length) in lengths.iter().enumerate() {
+                let data = &memory[i * 11..i * 11 + length];
+                ring.push(Sqe { ioprio, ..send_zc(i as u64, from.as_raw_fd(), data) });
             }
+            let count = lengths.len();
+            assert_eq!(ring.enter(count as u32, count as u32), count as i32);
+            let mut received = vec![0; lengths.iter().sum()];
+            to.read_exact(&mut received).unwrap();
+            let mut cqes = ring.collect(2 * count);
+            cqes.sort_by_key(|cqe| (cqe.user_data, cqe.flags & IORING_CQE_F_NOTIF != 0));
+            all.push((cqes, received));
         }
-        all
-    });
+    }
+    all
 }
 
 /// Sends more than there is room for, each with a byte of its own, and receives all of it after that. Returns the
@@ -275,86 +263,78 @@ fn a_full_socket_takes_all_by_and_by() {
     });
 }
 
-#[test]
-fn sends_wait_for_room_together() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let (from, mut to) = narrow_pair();
-        from.set_nonblocking(true).unwrap();
-        let mut before = 0;
-        while let Ok(count @ 1..) = (&from).write(&[0xff; 1 << 16]) {
-            before += count;
-        }
-        let memory = pattern(300);
-        for i in 0..8 {
-            let sqe = send(i, from.as_raw_fd(), &memory[i as usize * 30..][..30]);
-            ring.push(Sqe { op_flags: WAITALL, ..sqe });
-        }
-        assert_eq!(ring.enter(8, 0), 8);
-        assert_eq!(ring.reap(), None);
-        let mut received = vec![0; before + 240];
-        to.read_exact(&mut received).unwrap();
-        let mut cqes = ring.collect(8);
-        cqes.sort_by_key(|cqe| cqe.user_data);
-        let mut received: Vec<&[u8]> = received[before..].chunks(30).collect();
-        received.sort();
-        (cqes, received.into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>())
-    });
+#[both(16, 0)]
+fn sends_wait_for_room_together(mut ring: Ring) -> impl Answer {
+    let (from, mut to) = narrow_pair();
+    from.set_nonblocking(true).unwrap();
+    let mut before = 0;
+    while let Ok(count @ 1..) = (&from).write(&[0xff; 1 << 16]) {
+        before += count;
+    }
+    let memory = pattern(300);
+    for i in 0..8 {
+        let sqe = send(i, from.as_raw_fd(), &memory[i as usize * 30..][..30]);
+        ring.push(Sqe { op_flags: WAITALL, ..sqe });
+    }
+    assert_eq!(ring.enter(8, 0), 8);
+    assert_eq!(ring.reap(), None);
+    let mut received = vec![0; before + 240];
+    to.read_exact(&mut received).unwrap();
+    let mut cqes = ring.collect(8);
+    cqes.sort_by_key(|cqe| cqe.user_data);
+    let mut received: Vec<&[u8]> = received[before..].chunks(30).collect();
+    received.sort();
+    (cqes, received.into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>())
 }
 
-#[test]
-fn a_connection_that_has_ended() {
-    both(|engine| {
-        let mut all = Vec::new();
-        for opcode in [IORING_OP_SEND, IORING_OP_SEND_ZC] {
-            let mut ring = Ring::new(engine, 16, 0);
-            let mut run = |from: &TcpStream| {
-                for i in 0..4 {
-                    ring.push(Sqe { opcode: opcode as u8, ..send(i, from.as_raw_fd(), b"gone") });
-                }
-                assert_eq!(ring.enter(4, 4), 4);
-                let mut cqes = ring.collect(if opcode == IORING_OP_SEND { 4 } else { 8 });
-                cqes.sort_by_key(|cqe| (cqe.user_data, cqe.flags & IORING_CQE_F_NOTIF != 0));
-                all.push(cqes);
-            };
-            let (from, to) = tcp_pair();
-            from.shutdown(Shutdown::Write).unwrap();
-            run(&from);
-            drop(to);
-            // Closed with something left to be received: it is reset, of which the first is told.
-            let (mut from, to) = tcp_pair();
-            from.write_all(b"unread").unwrap();
-            drop(to);
-            run(&from);
-        }
-        all
-    });
+#[both]
+fn a_connection_that_has_ended(engine: Engine) -> impl Answer {
+    let mut all = Vec::new();
+    for opcode in [IORING_OP_SEND, IORING_OP_SEND_ZC] {
+        let mut ring = Ring::new(engine, 16, 0);
+        let mut run = |from: &TcpStream| {
+            for i in 0..4 {
+                ring.push(Sqe { opcode: opcode as u8, ..send(i, from.as_raw_fd(), b"gone") });
+            }
+            assert_eq!(ring.enter(4, 4), 4);
+            let mut cqes = ring.collect(if opcode == IORING_OP_SEND { 4 } else { 8 });
+            cqes.sort_by_key(|cqe| (cqe.user_data, cqe.flags & IORING_CQE_F_NOTIF != 0));
+            all.push(cqes);
+        };
+        let (from, to) = tcp_pair();
+        from.shutdown(Shutdown::Write).unwrap();
+        run(&from);
+        drop(to);
+        // Closed with something left to be received: it is reset, of which the first is told.
+        let (mut from, to) = tcp_pair();
+        from.write_all(b"unread").unwrap();
+        drop(to);
+        run(&from);
+    }
+    all
 }
 
 /// The engine is not told that the descriptor stands for something else.
-#[test]
-fn a_number_that_became_another_socket() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (from, mut to) = tcp_pair();
-        let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
-        datagrams.connect(sink.local_addr().unwrap()).unwrap();
-        let data: [&[u8]; 3] = [b"one", b"three", b"four"];
-        let sqes = || [0, 1, 2].map(|i| send(i as u64, from.as_raw_fd(), data[i]));
-        let mut all = vec![run(&mut ring, &mut to, &sqes()).0];
-        // SAFETY: descriptors of the test's own.
-        assert_eq!(unsafe { libc::dup2(datagrams.as_raw_fd(), from.as_raw_fd()) }, from.as_raw_fd());
-        for _ in 0..2 {
-            all.push(ring.run(&sqes()));
-            for data in data {
-                let mut datagram = [0; 16];
-                assert_eq!(sink.recv(&mut datagram).unwrap(), data.len());
-                assert_eq!(&datagram[..data.len()], data);
-            }
+#[both(8, 0)]
+fn a_number_that_became_another_socket(mut ring: Ring) -> impl Answer {
+    let (from, mut to) = tcp_pair();
+    let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+    datagrams.connect(sink.local_addr().unwrap()).unwrap();
+    let data: [&[u8]; 3] = [b"one", b"three", b"four"];
+    let sqes = || [0, 1, 2].map(|i| send(i as u64, from.as_raw_fd(), data[i]));
+    let mut all = vec![run(&mut ring, &mut to, &sqes()).0];
+    // SAFETY: descriptors of the test's own.
+    assert_eq!(unsafe { libc::dup2(datagrams.as_raw_fd(), from.as_raw_fd()) }, from.as_raw_fd());
+    for _ in 0..2 {
+        all.push(ring.run(&sqes()));
+        for data in data {
+            let mut datagram = [0; 16];
+            assert_eq!(sink.recv(&mut datagram).unwrap(), data.len());
+            assert_eq!(&datagram[..data.len()], data);
         }
-        all
-    });
+    }
+    all
 }
 
 /// How many messages there are in a socket's error queue.

@@ -36,92 +36,80 @@ fn told(info: &[i32; 32], pid: u32) -> (i32, i32, i32, bool, i32, bool) {
     (info[0], info[1], info[2], info[4] == pid as i32, info[6], info[7..].iter().all(|&word| word == -1))
 }
 
-#[test]
-fn the_end_of_a_child() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut all = Vec::new();
-        for which in [libc::P_PID, libc::P_PGID] {
-            let child = child();
-            let mut info = [-1; 32];
-            ring.push(wait_for(which, child.id(), &mut info, libc::WEXITED, 1));
-            assert_eq!(ring.enter(1, 0), 1);
-            let early = ring.reap_all();
-            signal(child.id(), libc::SIGKILL);
-            assert_eq!(ring.enter(0, 1), 0);
-            all.push((early, ring.reap_all(), told(&info, child.id())));
-        }
-        all
-    });
-}
-
-#[test]
-fn a_stop_and_what_is_there_already() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut child = child();
-        let id = child.id();
-        let mut infos = [[-1; 32]; 4];
-        ring.push(wait_for(libc::P_PID, id, &mut infos[0], libc::WSTOPPED, 1));
-        assert_eq!(ring.enter(1, 0), 1);
-        signal(id, libc::SIGSTOP);
-        assert_eq!(ring.enter(0, 1), 0);
-        let mut all = ring.reap_all();
-        // Nothing new.
-        all.extend(ring.run(&[wait_for(libc::P_PID, id, &mut infos[1], libc::WEXITED | libc::WNOHANG, 2)]));
-        signal(id, libc::SIGKILL);
-        let stays = libc::WEXITED | libc::WNOWAIT;
-        all.extend(ring.run(&[wait_for(libc::P_PID, id, &mut infos[2], stays, 3)]));
-        all.extend(ring.run(&[wait_for(libc::P_PID, id, &mut infos[3], stays, 4)]));
-        (all, infos.map(|info| told(&info, id)), child.wait().unwrap().signal())
-    });
-}
-
-#[test]
-fn errors() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
-        let mut info = [-1; 32];
-        let no_child = wait_for(libc::P_PID, 1, &mut info, libc::WEXITED, 1);
-        let bad = [
-            Sqe { file_index: 0, ..no_child },
-            Sqe { len: 9, ..no_child },
-            Sqe { addr: 1, ..no_child },
-            Sqe { addr3: 1, ..no_child },
-            Sqe { op_flags: 1, ..no_child },
-            Sqe { buf_index: 1, ..no_child },
-        ];
-        let mut all = ring.run(&[no_child]);
-        let seen = told(&info, 0);
-        all.extend(ring.run(&bad));
-        // It is waited for all the same.
+#[both(8, 0)]
+fn the_end_of_a_child(mut ring: Ring) -> impl Answer {
+    let mut all = Vec::new();
+    for which in [libc::P_PID, libc::P_PGID] {
         let child = child();
+        let mut info = [-1; 32];
+        ring.push(wait_for(which, child.id(), &mut info, libc::WEXITED, 1));
+        assert_eq!(ring.enter(1, 0), 1);
+        let early = ring.reap_all();
         signal(child.id(), libc::SIGKILL);
-        let nowhere = Sqe { off: 8, ..wait_for(libc::P_PID, child.id(), &mut info, libc::WEXITED, 2) };
-        all.extend(ring.run(&[nowhere]));
-        all.extend(ring.run(&[Sqe { off: 0, ..nowhere }]));
-        (all, seen)
-    });
+        assert_eq!(ring.enter(0, 1), 0);
+        all.push((early, ring.reap_all(), told(&info, child.id())));
+    }
+    all
 }
 
-#[test]
-fn cancellation() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut child = child();
-        let mut all = Vec::new();
-        for options in [libc::WEXITED, libc::WEXITED | libc::WSTOPPED] {
-            let mut info = [-1; 32];
-            ring.push(wait_for(libc::P_PID, child.id(), &mut info, options, 1));
-            assert_eq!(ring.enter(1, 0), 1);
-            ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) });
-            assert_eq!(ring.enter(1, 2), 1);
-            let mut cqes = ring.reap_all();
-            cqes.sort_by_key(|cqe| cqe.user_data);
-            all.extend(cqes);
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-        all
-    });
+#[both(8, 0)]
+fn a_stop_and_what_is_there_already(mut ring: Ring) -> impl Answer {
+    let mut child = child();
+    let id = child.id();
+    let mut infos = [[-1; 32]; 4];
+    ring.push(wait_for(libc::P_PID, id, &mut infos[0], libc::WSTOPPED, 1));
+    assert_eq!(ring.enter(1, 0), 1);
+    signal(id, libc::SIGSTOP);
+    assert_eq!(ring.enter(0, 1), 0);
+    let mut all = ring.reap_all();
+    // Nothing new.
+    all.extend(ring.run(&[wait_for(libc::P_PID, id, &mut infos[1], libc::WEXITED | libc::WNOHANG, 2)]));
+    signal(id, libc::SIGKILL);
+    let stays = libc::WEXITED | libc::WNOWAIT;
+    all.extend(ring.run(&[wait_for(libc::P_PID, id, &mut infos[2], stays, 3)]));
+    all.extend(ring.run(&[wait_for(libc::P_PID, id, &mut infos[3], stays, 4)]));
+    (all, infos.map(|info| told(&info, id)), child.wait().unwrap().signal())
+}
+
+#[both(8, IORING_SETUP_SUBMIT_ALL)]
+fn errors(mut ring: Ring) -> impl Answer {
+    let mut info = [-1; 32];
+    let no_child = wait_for(libc::P_PID, 1, &mut info, libc::WEXITED, 1);
+    let bad = [
+        Sqe { file_index: 0, ..no_child },
+        Sqe { len: 9, ..no_child },
+        Sqe { addr: 1, ..no_child },
+        Sqe { addr3: 1, ..no_child },
+        Sqe { op_flags: 1, ..no_child },
+        Sqe { buf_index: 1, ..no_child },
+    ];
+    let mut all = ring.run(&[no_child]);
+    let seen = told(&info, 0);
+    all.extend(ring.run(&bad));
+    // It is waited for all the same.
+    let child = child();
+    signal(child.id(), libc::SIGKILL);
+    let nowhere = Sqe { off: 8, ..wait_for(libc::P_PID, child.id(), &mut info, libc::WEXITED, 2) };
+    all.extend(ring.run(&[nowhere]));
+    all.extend(ring.run(&[Sqe { off: 0, ..nowhere }]));
+    (all, seen)
+}
+
+#[both(8, 0)]
+fn cancellation(mut ring: Ring) -> impl Answer {
+    let mut child = child();
+    let mut all = Vec::new();
+    for options in [libc::WEXITED, libc::WEXITED | libc::WSTOPPED] {
+        let mut info = [-1; 32];
+        ring.push(wait_for(libc::P_PID, child.id(), &mut info, options, 1));
+        assert_eq!(ring.enter(1, 0), 1);
+        ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) });
+        assert_eq!(ring.enter(1, 2), 1);
+        let mut cqes = ring.reap_all();
+        cqes.sort_by_key(|cqe| cqe.user_data);
+        all.extend(cqes);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    all
 }

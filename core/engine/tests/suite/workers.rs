@@ -17,26 +17,23 @@ fn release(ring: &Ring) -> i32 {
     ring.register(Code::IORING_UNREGISTER_IOWQ_AFF, std::ptr::null(), 0)
 }
 
-#[test]
-fn errors() {
-    both(|engine| {
-        let ring = Ring::new(engine, 4, 0);
-        let long = [1u64; 1];
-        let mut larger = [0u64; 128];
-        larger[0] = 1;
-        let unregister = Code::IORING_UNREGISTER_IOWQ_AFF;
-        [
-            bind(&ring, &long, 0),
-            bind(&ring, std::ptr::null::<u64>(), 8),
-            bind(&ring, 0x1000 as *const u64, 8),
-            bind(&ring, &long, 1),
-            bind(&ring, &larger, 1024),
-            bind(&ring, &0u64, 8),
-            ring.register(unregister, (&raw const long).cast(), 0),
-            ring.register(unregister, std::ptr::null(), 1),
-            release(&ring),
-        ]
-    });
+#[both(4, 0)]
+fn errors(ring: Ring) -> impl Answer {
+    let long = [1u64; 1];
+    let mut larger = [0u64; 128];
+    larger[0] = 1;
+    let unregister = Code::IORING_UNREGISTER_IOWQ_AFF;
+    [
+        bind(&ring, &long, 0),
+        bind(&ring, std::ptr::null::<u64>(), 8),
+        bind(&ring, 0x1000 as *const u64, 8),
+        bind(&ring, &long, 1),
+        bind(&ring, &larger, 1024),
+        bind(&ring, &0u64, 8),
+        ring.register(unregister, (&raw const long).cast(), 0),
+        ring.register(unregister, std::ptr::null(), 1),
+        release(&ring),
+    ]
 }
 
 /// Where workers may run, as `/proc` lists processors.
@@ -103,17 +100,14 @@ fn workers_run_where_they_are_told() {
     fs::remove_file(path.to_str().unwrap()).unwrap();
 }
 
-#[test]
-fn limits_are_told_and_kept() {
-    both(|engine| {
-        let ring = Ring::new(engine, 4, 0);
-        let mut limits = [3u32, 5];
-        let mut call = |new: [u32; 2]| {
-            limits = new;
-            let result = ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, (&raw mut limits).cast(), 2);
-            (result, limits)
-        };
-        call([3, 5]);
-        [call([0, 0]), call([4, 0]), call([0, 7]), call([u32::MAX, 1]), call([0, 0])]
-    });
+#[both(4, 0)]
+fn limits_are_told_and_kept(ring: Ring) -> impl Answer {
+    let mut limits = [3u32, 5];
+    let mut call = |new: [u32; 2]| {
+        limits = new;
+        let result = ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, (&raw mut limits).cast(), 2);
+        (result, limits)
+    };
+    call([3, 5]);
+    [call([0, 0]), call([4, 0]), call([0, 7]), call([u32::MAX, 1]), call([0, 0])]
 }

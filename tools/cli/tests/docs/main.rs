@@ -157,7 +157,7 @@ const TEXTS: &[(&str, &str, Text)] = &[
     ),
     ("ARCHITECTURE.md", " program ", Text::Said("a drawing of a request's way")),
     ("docs/adding-an-operation.md", "pub const WAITID", Text::PartOf("core/engine/src/ops/waitid.rs")),
-    ("docs/adding-an-operation.md", "#[test]", Text::PartOf("core/engine/tests/suite/waitid.rs")),
+    ("docs/adding-an-operation.md", "#[both(", Text::PartOf("core/engine/tests/suite/waitid.rs")),
     ("docs/containers.md", "FATAL:", Text::Said("messages of PostgreSQL")),
     ("docs/containers.md", "can't open:", Text::Said("a message of QEMU")),
     ("docs/containers.md", "fio: pid", Text::Said("a message of fio")),
