@@ -536,6 +536,18 @@ pub fn is_thread(process: u32, thread: u32) -> bool {
 }
 
 /// `prctl(2)`.
+/// How many threads this process has; 0 where `/proc` does not say.
+pub fn threads() -> usize {
+    let mut status = core::mem::MaybeUninit::<raw::stat>::uninit();
+    // SAFETY: a string.
+    if unsafe { stat(c"/proc/self/task".as_ptr().cast(), &mut status) } != 0 {
+        return 0;
+    }
+    // A directory for each, beside those that every directory counts.
+    // SAFETY: filled in where the call succeeds.
+    (unsafe { status.assume_init_ref() }.st_nlink as usize).saturating_sub(2)
+}
+
 ///
 /// # Safety
 /// As for the operation that `operation` names.

@@ -15,13 +15,16 @@
 //!
 //! A static program has no C library whose functions could be interposed. For one, these trap too
 //! where its own text makes them, and only there: [`crate::trap`] says why each. The text's addresses
-//! tell it from its children, whose libraries may set up signals before ours is there to answer.
+//! tell it from its children, whose libraries may set up signals before ours is there to answer. What closes or
+//! replaces descriptors traps there, too, where the number may be one of the engine's own.
 //!
 //! A filter is for life and outlives `exec`; so that chains of programs do not pile them up,
 //! [`crate::trap`] installs one only where calls do not trap already.
 
 use crate::arch::{AUDIT_ARCH, FORKS};
 use crate::{low, stub};
+use anyring_engine::frontend;
+use anyring_runtime::arch::REPLACING;
 use anyring_runtime::{arch, credentials, sys};
 use core::ops::Range;
 use linux_raw_sys::general as raw;
@@ -141,6 +144,9 @@ enum Label {
     Text,
     Clone,
     Clone3,
+    Close,
+    CloseRange,
+    Replace,
     Forking,
     Inside,
     Same,
@@ -220,6 +226,12 @@ impl Assembler {
         self.if_within(&stub::RANGE, Label::Allow);
     }
 
+    /// Looks where a call comes from that names the loaded descriptor, if that may be one of the engine's; the others are allowed.
+    fn if_high_descriptor(&mut self) {
+        self.jump(JUMP_IF_GREATER_EQUAL, frontend::FIRST_OF_ENGINE, Label::Next, Label::Allow);
+        self.jump(JUMP_IF_GREATER_EQUAL, 1 << 31, Label::Allow, Label::Text);
+    }
+
     /// Says yes, in a call of `rt_sigaction`.
     fn answer(&mut self, question: Question) {
         self.load(argument_low(3));
@@ -248,6 +260,11 @@ fn assemble(reach: &Reach) -> Assembler {
         }
         for number in credentials::CALLS {
             code.if_equal(number, Label::Text, Label::Next);
+        }
+        code.if_equal(raw::__NR_close, Label::Close, Label::Next);
+        code.if_equal(raw::__NR_close_range, Label::CloseRange, Label::Next);
+        for &number in REPLACING {
+            code.if_equal(number, Label::Replace, Label::Next);
         }
         code.if_equal(raw::__NR_prctl, Label::Control, Label::Next);
         code.if_equal(raw::__NR_clone, Label::Clone, Label::Next);
@@ -279,6 +296,15 @@ fn assemble(reach: &Reach) -> Assembler {
         code.place(Label::Control);
         code.load(argument_low(0));
         code.jump(JUMP_IF_GREATER_EQUAL, credentials::PRCTL_END, Label::Allow, Label::Text);
+        code.place(Label::Close);
+        code.load(argument_low(0));
+        code.if_high_descriptor();
+        code.place(Label::Replace);
+        code.load(argument_low(1));
+        code.if_high_descriptor();
+        code.place(Label::CloseRange);
+        code.load(argument_low(1));
+        code.jump(JUMP_IF_GREATER_EQUAL, frontend::FIRST_OF_ENGINE, Label::Text, Label::Allow);
         code.place(Label::Text);
         code.if_within(text, Label::Trap);
         code.always(Label::Allow);
@@ -582,6 +608,17 @@ mod tests {
                     let name =
                         super::tests::run(&reach, raw::__NR_prctl, place, [0x5356_4d41, 0, 0, 0, 0, 0]);
                     assert_eq!(name, ALLOW);
+                    let call = |number, arguments| super::tests::run(&reach, number, place, arguments);
+                    let judged = if within { TRAP } else { ALLOW };
+                    for (fd, expected) in [(511, ALLOW), (512, judged), (u64::from(u32::MAX), ALLOW)] {
+                        assert_eq!(call(raw::__NR_close, [fd, 0, 0, 0, 0, 0]), expected, "{fd}");
+                        for &number in REPLACING {
+                            assert_eq!(call(number, [1, fd, 0, 0, 0, 0]), expected, "{fd}");
+                        }
+                    }
+                    for (last, expected) in [(511, ALLOW), (512, judged), (u64::from(u32::MAX), judged)] {
+                        assert_eq!(call(raw::__NR_close_range, [3, last, 0, 0, 0, 0]), expected, "{last}");
+                    }
                     let clone =
                         |flags| super::tests::run(&reach, raw::__NR_clone, place, [flags, 0, 0, 0, 0, 0]);
                     let vfork = u64::from(raw::CLONE_VM | raw::CLONE_VFORK | raw::SIGCHLD);

@@ -55,6 +55,16 @@ fn ring_descriptors_can_be_polled() {
     }
 }
 
+/// A program may close, or replace, every descriptor that it does not know: its rings go on. A child in its memory closes its own.
+#[test]
+fn unknown_descriptors_are_closed() {
+    for way in ["loop", "range", "part", "unshared", "number", "listed", "replaced", "from", "child", "epoll"]
+    {
+        let (outcome, _) = compare(&built("unknown"), &[way], true);
+        assert_eq!(outcome.code, Some(0), "{way}: {}", outcome.stdout);
+    }
+}
+
 /// Rings end when they are closed, and only for those that instructions close, which nobody sees, is an inotify instance taken.
 #[test]
 fn rings_end_when_they_are_closed() {

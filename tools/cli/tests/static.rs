@@ -74,6 +74,17 @@ fn children_let_standard_error_go() {
     }
 }
 
+/// Calls that would close or replace descriptors of the engine's trap.
+#[test]
+fn unknown_descriptors_are_closed() {
+    for program in builds("unknown") {
+        for way in ["loop", "range", "part", "unshared", "listed", "replaced", "child"] {
+            let (outcome, _) = compare(&program, &[way], true);
+            assert_eq!(outcome.code, Some(0), "{way}: {}", outcome.stdout);
+        }
+    }
+}
+
 /// Forks and every way to execute a program; what it executes is itself.
 #[test]
 fn children_have_rings_too() {
