@@ -81,6 +81,14 @@ fn rings_end_when_they_are_closed() {
 }
 
 #[test]
+fn sets_and_lists_end_where_they_end() {
+    for patch in [false, true] {
+        let (outcome, _) = compare(&built("bounds"), &NONE, patch);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    }
+}
+
+#[test]
 fn rings_are_not_handed_over() {
     let (outcome, _) = compare(&built("rights"), &NONE, true);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
