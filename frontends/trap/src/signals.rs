@@ -62,11 +62,17 @@ type Handler = unsafe extern "C" fn(c_int, *mut c_void, *mut Context);
 struct Entry {
     handler: AtomicUsize,
     flags: AtomicUsize,
+    restorer: AtomicUsize,
     mask: AtomicU64,
 }
 
 static ENTRIES: [Entry; SIGNALS] = [const {
-    Entry { handler: AtomicUsize::new(DEFAULT), flags: AtomicUsize::new(0), mask: AtomicU64::new(0) }
+    Entry {
+        handler: AtomicUsize::new(DEFAULT),
+        flags: AtomicUsize::new(0),
+        restorer: AtomicUsize::new(0),
+        mask: AtomicU64::new(0),
+    }
 }; SIGNALS];
 
 /// Taken with signals blocked, to keep an entry and the kernel's action in step.
@@ -81,13 +87,14 @@ impl Entry {
         Action {
             handler: self.handler.load(Ordering::Acquire),
             flags: self.flags.load(Ordering::Relaxed),
-            restorer: 0,
+            restorer: self.restorer.load(Ordering::Relaxed),
             mask: self.mask.load(Ordering::Relaxed),
         }
     }
 
     fn store(&self, action: &Action) {
         self.flags.store(action.flags, Ordering::Relaxed);
+        self.restorer.store(action.restorer, Ordering::Relaxed);
         self.mask.store(action.mask, Ordering::Relaxed);
         self.handler.store(action.handler, Ordering::Release);
     }
@@ -137,6 +144,18 @@ fn own_action(handler: Handler, flags: u32, mask: u64) -> Action {
     with_restorer(handler as usize, flags | raw::SA_SIGINFO, mask)
 }
 
+/// Our action for SIGSEGV or SIGBUS where `action` is the program's. A handler of the program is called by ours: with the stack
+/// and the mask that it asks for, which are ours therefore.
+fn fault_action(action: &Action) -> Action {
+    if action.handler <= IGNORE {
+        // Nothing faults in that handler, and signals that are sent to a thread without end shall not fill its stack.
+        let both = signal_bit(raw::SIGSEGV) | signal_bit(raw::SIGBUS);
+        return own_action(fault, raw::SA_NODEFER | raw::SA_ONSTACK, both);
+    }
+    let kept = action.flags as u32 & (raw::SA_NODEFER | raw::SA_ONSTACK);
+    own_action(fault, kept, action.mask & !signal_bit(raw::SIGSYS))
+}
+
 /// Takes the three signals; what was set for them before becomes the program's action.
 ///
 /// # Errors
@@ -146,8 +165,7 @@ pub fn install(trap: Handler) -> Result<(), isize> {
     // While the trap's handler runs the engine, no signal handler may come in between; faults must.
     let flags = raw::SA_NODEFER | raw::SA_ONSTACK;
     let trap = own_action(trap, flags, ASYNCHRONOUS);
-    // Nothing faults in that handler, and signals that are sent to a thread without end shall not fill its stack.
-    let fault = own_action(fault, flags, signal_bit(raw::SIGSEGV) | signal_bit(raw::SIGBUS));
+    let fault = fault_action(&Action::default());
     for (signal, action) in [(raw::SIGSYS, trap), (raw::SIGSEGV, fault), (raw::SIGBUS, fault)] {
         let mut old = Action::default();
         // SAFETY: both handlers are fit for any thread of the process at any instruction.
@@ -156,6 +174,7 @@ pub fn install(trap: Handler) -> Result<(), isize> {
             return Err(result);
         }
         ENTRIES[signal as usize].store(&old);
+        follow(signal as usize, &old);
     }
     // A thread that inherited a blocked SIGSYS would die at its first trap.
     sys::unblock_signals(OWN);
@@ -441,6 +460,7 @@ unsafe fn set_locked(signal: usize, new: Option<&Action>, old: Option<&mut Actio
         if let Some(new) = new {
             entry.store(new);
         }
+            follow(signal, new);
         if let Some(old) = old {
             *old = before;
         }
@@ -478,6 +498,15 @@ unsafe fn set_locked(signal: usize, new: Option<&Action>, old: Option<&mut Actio
 }
 
 /// In front of every handler of the program: runs it, unless the thread is inside the engine.
+/// The program's action for one of [`OWN`] is this from now on. The trap keeps the alternate stack, for it needs more than some stacks
+/// of the program have.
+fn follow(signal: usize, action: &Action) {
+    if signal != raw::SIGSYS as usize {
+        // SAFETY: the handler is fit for any thread of the process at any instruction.
+        unsafe { set_kernel_action(signal, Some(&fault_action(action)), None) };
+    }
+}
+
 ///
 /// # Safety
 /// Called by the kernel.
@@ -501,7 +530,7 @@ unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Con
     let unblocks = calls::rings_exist() || calls::TRAPS.load(Ordering::Relaxed) > 0 || pending::is_awaited();
     let unblocked = if unblocks { OWN } else { 0 };
     // SAFETY: the program installed it for this signal.
-    unsafe { run(action.handler, unblocked, signal, info, context) };
+    unsafe { run(action.handler, unblocked, false, signal, info, context) };
 }
 
 /// Whether a signal came inside the engine.

@@ -126,6 +126,15 @@ fn signals_are_the_programs() {
     }
 }
 
+/// On which stack a handler runs, whether it interrupts calls, and what is given back of an action.
+#[test]
+fn actions_are_the_programs() {
+    for way in ["stacks", "interrupting", "number"] {
+        let (outcome, _) = compare(&built("actions"), &[way], true);
+        assert_eq!(outcome.code, Some(0), "{way}: {}", outcome.stdout);
+    }
+}
+
 /// SIGSYS, SIGSEGV and SIGBUS are never blocked, and look as if they were.
 #[test]
 fn the_engines_signals_may_be_blocked_sent_and_awaited() {

@@ -42,6 +42,16 @@ fn signals_are_the_programs() {
 }
 
 #[test]
+fn actions_are_the_programs() {
+    for program in builds("actions") {
+        for way in ["stacks", "interrupting", "number"] {
+            let (outcome, _) = compare(&program, &[way], false);
+            assert_eq!(outcome.code, Some(0), "{way}: {}", outcome.stdout);
+        }
+    }
+}
+
+#[test]
 fn signals_that_are_sent_reach_the_program() {
     for program in builds("sent") {
         for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGSYS] {
