@@ -59,10 +59,11 @@ unsafe extern "C" fn answered<F: Frontend>(
     if let Some(result) = unsafe { F::other_call(number, arguments) } {
         return next::fail(result) as c_long;
     }
-    log::sees_call(number, arguments);
+    let filtering = log::sees_call(number, arguments);
     let change = credentials::by_call::<F>(number, arguments);
     // SAFETY: the program's own call.
     let result = unsafe { arch::syscall(number, arguments) };
+    filtering.made(result);
     credentials::end::<F>(change);
     next::fail(result) as c_long
 }

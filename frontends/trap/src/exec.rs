@@ -17,7 +17,7 @@ use crate::{stub, trap};
 use alloc::vec::Vec;
 use anyring_engine::os::user;
 use anyring_runtime::config::{self, entries};
-use anyring_runtime::{process, sys};
+use anyring_runtime::{log, process, sys};
 use core::ffi::{CStr, c_char};
 use core::mem;
 use core::ptr::{null, null_mut};
@@ -118,8 +118,9 @@ impl Plan {
             _options: Vec::new(),
             _library: None,
         };
-        // The kernel says best what is wrong with a path that is no string.
-        if !trap::installed() || !sys::is_string(path.cast()) {
+        // A filter of the program's own may end it for every call that the program does not make itself. The kernel says best what is
+        // wrong with a path that is no string.
+        if !trap::installed() || log::is_filtered() || !sys::is_string(path.cast()) {
             return plan;
         }
         // SAFETY: the caller's promise.
@@ -166,7 +167,7 @@ impl Plan {
         environment: Strings,
         flags: u32,
     ) -> Self {
-        if !sys::is_string(path.cast()) {
+        if log::is_filtered() || !sys::is_string(path.cast()) {
             // SAFETY: the caller's promise.
             return unsafe { Self::new(path, arguments, environment) };
         }

@@ -363,6 +363,7 @@ const TEXT_CALLS: &[u32] = &[
     raw::__NR_execve,
     raw::__NR_execveat,
     raw::__NR_exit_group,
+    raw::__NR_seccomp,
 ];
 
 /// In the upper half of `clone`'s flags, which the kernel does not look at: the trap has seen the call.

@@ -23,9 +23,9 @@ use crate::stub;
 use anyring_engine::frontend;
 use anyring_engine::os::user;
 use anyring_runtime::arch::syscall;
-use anyring_runtime::calls;
 use anyring_runtime::sys::{self, ASYNCHRONOUS, signal_bit};
 use anyring_runtime::threads;
+use anyring_runtime::{calls, log};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::errno::EINVAL;
@@ -324,8 +324,9 @@ fn told_by(mask: u64) -> u64 {
 /// At the end of a handler that the kernel called in a thread whose mask is `mask`: what was [kept](pending), and is not
 /// wanted blocked any more, comes when the handler returns.
 pub fn release_kept(mask: u64) {
-    // Blocked before the look: what is sent from here on is the kernel's to keep until the handler has returned.
-    if pending::mask() != 0 || is_own_handled() {
+    // Blocked before the look: what is sent from here on is the kernel's to keep until the handler has returned. A filter of the
+    // program's own may forbid that.
+    if pending::mask() != 0 || is_own_handled() && !log::is_filtered() {
         sys::block_signals(OWN);
         release(mask);
     }
@@ -459,8 +460,8 @@ unsafe fn set_locked(signal: usize, new: Option<&Action>, old: Option<&mut Actio
     if is_ours(signal) {
         if let Some(new) = new {
             entry.store(new);
-        }
             follow(signal, new);
+        }
         if let Some(old) = old {
             *old = before;
         }
@@ -497,7 +498,6 @@ unsafe fn set_locked(signal: usize, new: Option<&Action>, old: Option<&mut Actio
     result
 }
 
-/// In front of every handler of the program: runs it, unless the thread is inside the engine.
 /// The program's action for one of [`OWN`] is this from now on. The trap keeps the alternate stack, for it needs more than some stacks
 /// of the program have.
 fn follow(signal: usize, action: &Action) {
@@ -507,6 +507,7 @@ fn follow(signal: usize, action: &Action) {
     }
 }
 
+/// In front of every handler of the program: runs it, unless the thread is inside the engine.
 ///
 /// # Safety
 /// Called by the kernel.
@@ -579,11 +580,19 @@ pub fn let_in(mask: u64) {
     }
 }
 
-/// Calls a handler of the program, with these signals unblocked. What the handler makes of the mask ends with it.
+/// Calls a handler of the program, with these signals unblocked. What the handler makes of the mask ends with it. Where it
+/// `is_silent`, no system call follows.
 ///
 /// # Safety
 /// `handler` must be one.
-unsafe fn run(handler: usize, unblocked: u64, signal: c_int, info: *mut c_void, context: *mut Context) {
+unsafe fn run(
+    handler: usize,
+    unblocked: u64,
+    is_silent: bool,
+    signal: c_int,
+    info: *mut c_void,
+    context: *mut Context,
+) {
     let before = noted();
     let wait = pending::interrupt();
     if unblocked != 0 {
@@ -596,8 +605,10 @@ unsafe fn run(handler: usize, unblocked: u64, signal: c_int, info: *mut c_void, 
     if noted() != before {
         note(before);
     }
-    // SAFETY: the kernel's.
-    release_kept(unsafe { (*context).signal_mask() });
+    if !is_silent {
+        // SAFETY: the kernel's.
+        release_kept(unsafe { (*context).signal_mask() });
+    }
     if let Some(wait) = wait {
         sys::block_signals(OWN);
         wait.resume();
@@ -699,7 +710,8 @@ pub unsafe fn obey(signal: c_int, mut info: *mut c_void, interrupted: &mut Conte
     let mut brought;
     // SAFETY: the kernel's.
     let is_sent = unsafe { is_sent(info) };
-    if is_sent {
+    // Without rings nobody is inside; what a filter of the program's own allows is not known.
+    if is_sent && (calls::rings_exist() || !log::is_filtered()) {
         // SAFETY: the kernel's, whose `siginfo_t` is no shorter.
         let information = unsafe { &*info.cast::<pending::Information>() };
         match sent(signal, action.handler, information, interrupted) {
@@ -712,24 +724,28 @@ pub unsafe fn obey(signal: c_int, mut info: *mut c_void, interrupted: &mut Conte
         }
     }
     if action.handler <= IGNORE {
-        // Dies of it as the program would: by the same instruction, or by the signal sent again.
-        // SAFETY: the default action is always fit.
-        unsafe { set_kernel_action(signal as usize, Some(&Action::default()), None) };
+        // Dies of it as the program would: by the same instruction, for the kernel ends who raises what is blocked; or by the signal
+        // sent again.
         if is_sent || signal == raw::SIGSYS as c_int {
+            // SAFETY: the default action is always fit.
+            unsafe { set_kernel_action(signal as usize, Some(&Action::default()), None) };
             sys::unblock_signals(signal_bit(signal as u32));
             sys::raise(signal);
+        } else {
+            interrupted.set_signal_mask(interrupted.signal_mask() | signal_bit(signal as u32));
         }
         return;
     }
     if action.flags & raw::SA_RESETHAND as usize != 0 {
         entry.store(&Action::default());
     }
-    let mut blocked = action.mask & !signal_bit(raw::SIGSYS);
-    if action.flags & raw::SA_NODEFER as usize == 0 && signal != raw::SIGSYS as c_int {
-        blocked |= signal_bit(signal as u32);
+    // A filter that is not ours has trapped a call, and may trap or forbid others: the handler runs with more signals blocked than
+    // it asked for.
+    let is_silent = signal == raw::SIGSYS as c_int && !is_sent;
+    if signal == raw::SIGSYS as c_int && !is_silent {
+        // On return the kernel puts back the mask in the context.
+        sys::set_signal_mask(interrupted.signal_mask() | action.mask & !signal_bit(raw::SIGSYS));
     }
-    // On return the kernel puts back the mask in the context.
-    sys::set_signal_mask(interrupted.signal_mask() | blocked);
     // SAFETY: the program installed it for this signal.
-    unsafe { run(action.handler, 0, signal, info, interrupted) };
+    unsafe { run(action.handler, 0, is_silent, signal, info, interrupted) };
 }

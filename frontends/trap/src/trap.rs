@@ -39,6 +39,7 @@ const OTHER_CALLS: &[u32] = &[
     raw::__NR_execve,
     raw::__NR_execveat,
     raw::__NR_exit_group,
+    raw::__NR_seccomp,
     raw::__NR_close,
     raw::__NR_close_range,
 ];

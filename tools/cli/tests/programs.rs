@@ -88,6 +88,17 @@ fn sets_and_lists_end_where_they_end() {
     }
 }
 
+/// What a filter of the program's own does not allow, nobody does in its place: its handlers run, and programs are executed.
+#[test]
+fn filters_are_the_programs() {
+    let program = built("filters");
+    let executed = built("streams-static");
+    for way in ["trap", "kill", "repair", "dies", "exec"] {
+        let (outcome, _) = compare(&program, &[way, executed.to_str().unwrap()], true);
+        assert_ne!(outcome.signal, Some(libc::SIGSYS), "{way}: {}", outcome.stdout);
+    }
+}
+
 #[test]
 fn rings_are_not_handed_over() {
     let (outcome, _) = compare(&built("rights"), &NONE, true);

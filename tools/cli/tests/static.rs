@@ -84,6 +84,16 @@ fn children_let_standard_error_go() {
     }
 }
 
+#[test]
+fn filters_are_the_programs() {
+    for program in builds("filters") {
+        for way in ["trap", "kill", "repair", "dies"] {
+            let (outcome, _) = compare(&program, &[way, "/"], false);
+            assert_ne!(outcome.signal, Some(libc::SIGSYS), "{way}: {}", outcome.stdout);
+        }
+    }
+}
+
 /// Calls that would close or replace descriptors of the engine's trap.
 #[test]
 fn unknown_descriptors_are_closed() {
