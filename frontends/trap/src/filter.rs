@@ -136,14 +136,12 @@ enum Label {
     Allow,
     Trap,
     Pretend,
-    Hide,
     Ring,
     Map,
     Action,
     Control,
     Text,
     Clone,
-    Clone3,
     Close,
     CloseRange,
     Replace,
@@ -268,7 +266,7 @@ fn assemble(reach: &Reach) -> Assembler {
         }
         code.if_equal(raw::__NR_prctl, Label::Control, Label::Next);
         code.if_equal(raw::__NR_clone, Label::Clone, Label::Next);
-        code.if_equal(raw::__NR_clone3, Label::Clone3, Label::Next);
+        code.if_equal(raw::__NR_clone3, Label::Text, Label::Next);
     }
     code.jump(JUMP_IF_GREATER_EQUAL, raw::__NR_io_uring_setup, Label::Next, Label::Allow);
     code.jump(JUMP_IF_GREATER_EQUAL, raw::__NR_io_uring_register + 1, Label::Allow, Label::Ring);
@@ -317,9 +315,6 @@ fn assemble(reach: &Reach) -> Assembler {
         code.load(argument_low(0));
         code.jump(JUMP_IF_SET, raw::CLONE_VM, Label::Next, Label::Trap);
         code.jump(JUMP_IF_SET, raw::CLONE_VFORK, Label::Trap, Label::Allow);
-        code.place(Label::Clone3);
-        code.if_within(text, Label::Hide);
-        code.always(Label::Allow);
     }
 
     code.place(Label::Action);
@@ -348,14 +343,11 @@ fn assemble(reach: &Reach) -> Assembler {
     code.push(RETURN, TRAP);
     code.place(Label::Pretend);
     code.push(RETURN, PRETEND);
-    code.place(Label::Hide);
-    code.push(RETURN, PRETEND | linux_raw_sys::errno::ENOSYS);
     code
 }
 
 /// Calls besides `rt_sigaction` that trap in the text of a static program, as those do that change
-/// credentials. `clone3` is hidden there:
-/// what it may ask of signal actions the filter cannot see, and every program knows `clone`.
+/// credentials, `prctl` and `clone3`.
 const TEXT_CALLS: &[u32] = &[
     raw::__NR_rt_sigprocmask,
     raw::__NR_rt_sigpending,
@@ -603,8 +595,7 @@ mod tests {
                     {
                         assert_eq!(run(number), if within { TRAP } else { ALLOW }, "{number} {place:#x}");
                     }
-                    let hidden = PRETEND | linux_raw_sys::errno::ENOSYS;
-                    assert_eq!(run(raw::__NR_clone3), if within { hidden } else { ALLOW });
+                    assert_eq!(run(raw::__NR_clone3), if within { TRAP } else { ALLOW });
                     assert_eq!(run(raw::__NR_read), ALLOW);
                     let name =
                         super::tests::run(&reach, raw::__NR_prctl, place, [0x5356_4d41, 0, 0, 0, 0, 0]);

@@ -30,6 +30,7 @@ static PASS_ON: AtomicBool = AtomicBool::new(false);
 /// descriptor of the engine's own.
 const OTHER_CALLS: &[u32] = &[
     raw::__NR_clone,
+    raw::__NR_clone3,
     raw::__NR_prctl,
     raw::__NR_mmap,
     raw::__NR_rt_sigaction,
@@ -255,6 +256,8 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
         raw::__NR_execve | raw::__NR_execveat => return unsafe { exec::trapped(number, arguments, mask) },
         // SAFETY: the program's own call.
         raw::__NR_clone => return unsafe { fork::perform(number, arguments) },
+        // SAFETY: the program's own call.
+        raw::__NR_clone3 => return unsafe { fork::perform_clone3(arguments) },
         // SAFETY: the program's own call.
         fork if FORKS.contains(&fork) => return unsafe { fork::perform(number, arguments) },
         // SAFETY: the program's own call.

@@ -85,6 +85,12 @@ fn children_let_standard_error_go() {
 }
 
 #[test]
+fn children_by_clone3() {
+    let (outcome, _) = compare(&built("clones-static"), &NONE, false);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+}
+
+#[test]
 fn filters_are_the_programs() {
     for program in builds("filters") {
         for way in ["trap", "kill", "repair", "dies"] {
