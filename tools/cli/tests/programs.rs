@@ -100,6 +100,12 @@ fn filters_are_the_programs() {
 }
 
 #[test]
+fn nothing_is_left_of_what_is_executed() {
+    let (outcome, _) = compare(&built("inherited"), &[built("streams-static")], true);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+}
+
+#[test]
 fn rings_are_not_handed_over() {
     let (outcome, _) = compare(&built("rights"), &NONE, true);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
