@@ -461,6 +461,13 @@ pub fn is_open(fd: i32) -> bool {
     unsafe { arch::syscall(raw::__NR_fcntl as usize, [fd as usize, raw::F_GETFD as usize, 0, 0, 0, 0]) >= 0 }
 }
 
+/// Programs that this process executes are not to have `fd`.
+pub fn close_at_exec(fd: i32) {
+    let arguments = [fd as usize, raw::F_SETFD as usize, raw::FD_CLOEXEC as usize, 0, 0, 0];
+    // SAFETY: touches no memory.
+    unsafe { arch::syscall(raw::__NR_fcntl as usize, arguments) };
+}
+
 /// Whether `fd` is a descriptor that a program executed by this process will have too.
 pub fn survives_exec(fd: i32) -> bool {
     // SAFETY: asks for flags only.
@@ -529,13 +536,6 @@ pub fn raise(signal: i32) {
     unsafe { arch::syscall(raw::__NR_tgkill as usize, arguments) };
 }
 
-/// Whether `thread` is one of `process`.
-pub fn is_thread(process: u32, thread: u32) -> bool {
-    // SAFETY: sends nothing.
-    unsafe { arch::syscall(raw::__NR_tgkill as usize, [process as usize, thread as usize, 0, 0, 0, 0]) == 0 }
-}
-
-/// `prctl(2)`.
 /// How many threads this process has; 0 where `/proc` does not say.
 pub fn threads() -> usize {
     let mut status = core::mem::MaybeUninit::<raw::stat>::uninit();
@@ -548,6 +548,13 @@ pub fn threads() -> usize {
     (unsafe { status.assume_init_ref() }.st_nlink as usize).saturating_sub(2)
 }
 
+/// Whether `thread` is one of `process`.
+pub fn is_thread(process: u32, thread: u32) -> bool {
+    // SAFETY: sends nothing.
+    unsafe { arch::syscall(raw::__NR_tgkill as usize, [process as usize, thread as usize, 0, 0, 0, 0]) == 0 }
+}
+
+/// `prctl(2)`.
 ///
 /// # Safety
 /// As for the operation that `operation` names.

@@ -105,6 +105,28 @@ fn nothing_is_left_of_what_is_executed() {
     assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
 }
 
+/// `anyring run` opens nothing in the place of a standard stream that is closed.
+#[test]
+fn closed_streams_stay_closed() {
+    for program in [built("streams"), built("streams-static")] {
+        for closed in [[0].as_slice(), &[1], &[2], &[0, 1, 2]] {
+            // A log would go to standard error.
+            let mut command = support::denied_to("1", &["run", "--engine", "user", "--"]);
+            command.arg(&program);
+            let streams: Vec<i32> = closed.to_vec();
+            // SAFETY: closes descriptors only.
+            unsafe {
+                std::os::unix::process::CommandExt::pre_exec(&mut command, move || {
+                    streams.iter().for_each(|&stream| _ = libc::close(stream));
+                    Ok(())
+                })
+            };
+            let expected = closed.iter().fold(7, |open, stream| open & !(1 << stream));
+            assert_eq!(command.status().unwrap().code(), Some(expected), "{}: {closed:?}", program.display());
+        }
+    }
+}
+
 #[test]
 fn rings_are_not_handed_over() {
     let (outcome, _) = compare(&built("rights"), &NONE, true);
