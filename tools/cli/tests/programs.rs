@@ -23,6 +23,17 @@ fn inline_calls_trap_or_are_patched() {
     assert!(counters.sites > 0 && counters.traps < 24, "{counters:?}");
 }
 
+/// A function that makes its calls in a loop has their number in a register; there may be another number.
+#[test]
+fn numbers_in_registers_are_patched() {
+    let program = built("held");
+    let (outcome, counters) = compare(&program, &NONE, false);
+    // The setup, and twenty submissions.
+    assert_eq!((outcome.code, counters.traps), (Some(0), 21), "{}", outcome.stdout);
+    let (outcome, counters) = compare(&program, &NONE, true);
+    assert_eq!((outcome.code, counters.traps), (Some(0), 0), "{}", outcome.stdout);
+}
+
 #[test]
 fn library_calls_do_not_trap() {
     let program = built("nop-libc");
