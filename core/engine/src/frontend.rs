@@ -14,8 +14,8 @@ use crate::abi::Errno;
 use crate::assets::kinds;
 use crate::calls::{fork, register, setup};
 use crate::ops::net::rights;
-use crate::os::{self, Fd, user};
-use crate::process::identity;
+use crate::os::{self, Fd, own, user};
+use crate::process::{identity, threads};
 pub use crate::request::trace::counts::{Counted as OperationCount, Counts};
 use crate::request::{chaos, trace};
 use crate::ring::drive::error_queue;
@@ -123,6 +123,26 @@ pub fn in_flight(fd: Fd) -> usize {
 pub fn closed(fd: Fd) {
     descriptors::closed(fd);
 }
+
+/// Is `fd` a descriptor of the engine's own? For the program it is none: a front end that sees the program close, replace or
+/// duplicate it answers so.
+#[inline]
+pub fn is_engines(fd: Fd) -> bool {
+    own::is_own(fd)
+}
+
+/// The first descriptor of the engine's own whose number is `first` or higher.
+pub fn next_of_engine(first: u32) -> Option<u32> {
+    own::next(first)
+}
+
+/// How many threads of the engine this process has.
+pub fn threads() -> usize {
+    threads::count()
+}
+
+/// Where the engine's own descriptors begin, where the limit of descriptors lies higher.
+pub use crate::os::HIGH as FIRST_OF_ENGINE;
 
 /// The program is about to poll `fd`, a socket perhaps, by other means than its rings, or to set an option
 /// of it that has to do with its error queue: zero-copy sends must not be seen there.

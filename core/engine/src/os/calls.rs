@@ -9,9 +9,9 @@ use linux_raw_sys::general as nr;
 use linux_raw_sys::ioctl::FIONBIO;
 
 use crate::abi::Errno;
-use crate::os::call;
 use crate::os::proc::{self, fd_path};
 use crate::os::user::IoVector;
+use crate::os::{call, own};
 
 /// A file descriptor number.
 pub type Fd = i32;
@@ -184,6 +184,8 @@ pub unsafe fn unmap(address: *mut u8, length: usize) {
 
 /// `close(2)` of a descriptor of the engine's own. Whatever it answers, the number is free.
 pub fn close(fd: Fd) {
+    // Before the number can be another file's.
+    own::forget(fd);
     // SAFETY: touches no memory.
     let _ = unsafe { call(nr::__NR_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
@@ -241,13 +243,18 @@ pub fn sched_yield() {
 /// A duplicate for the engine's own use, close-on-exec, out of the way of the program's low numbers
 /// where the limit allows it.
 pub fn duplicate(fd: Fd) -> Result<Fd, Errno> {
-    const HIGH: usize = if cfg!(anyring_simulation) { 40 } else { 512 };
-    match fcntl(fd, nr::F_DUPFD_CLOEXEC, HIGH) {
+    let made = match fcntl(fd, nr::F_DUPFD_CLOEXEC, HIGH as usize) {
         // EINVAL: the limit lies below; EMFILE: all above are taken.
-        Err(Errno::EINVAL | Errno::EMFILE) => fcntl(fd, nr::F_DUPFD_CLOEXEC, 3).map(|fd| fd as Fd),
-        other => other.map(|fd| fd as Fd),
-    }
+        Err(Errno::EINVAL | Errno::EMFILE) => fcntl(fd, nr::F_DUPFD_CLOEXEC, 3),
+        other => other,
+    };
+    let made = made? as Fd;
+    own::note(made);
+    Ok(made)
 }
+
+/// Where the engine's own descriptors begin, where the limit allows it.
+pub const HIGH: u32 = if cfg!(anyring_simulation) { 40 } else { 512 };
 
 /// `dup3(2)`, close-on-exec: lets `target` be what `fd` is.
 pub fn replace(fd: Fd, target: Fd) -> Result<(), Errno> {
