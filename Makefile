@@ -89,7 +89,7 @@ demo: toolchain ## runs an unmodified fio where io_uring is forbidden, without a
 lint: toolchain ## formatting, clippy and documentation, as CI wants them
 	cargo fmt --all --check
 	cargo fmt --all --check --manifest-path quality/programs/everywhere/Cargo.toml
-	rustfmt --edition 2024 --check quality/chaos/bugs/*/*.rs quality/chaos/crates/src/*.rs quality/chaos/crates/src/bin/*.rs
+	rustfmt --edition 2024 --check quality/chaos/bugs/*/*.rs quality/chaos/crates/src/bin/*.rs
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 

@@ -2,6 +2,7 @@
 
 mod common;
 
+use anyring::Engine;
 use common::{Directory, both};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -28,13 +29,11 @@ fn text(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-#[test]
-fn a_file_is_copied() {
-    both(|engine| {
-        for name in ["copy", "copy_block_on", "copy_tokio"] {
-            copies_a_file(name, engine);
-        }
-    });
+#[both]
+fn a_file_is_copied(engine: Engine) {
+    for name in ["copy", "copy_block_on", "copy_tokio"] {
+        copies_a_file(name, engine);
+    }
 }
 
 fn copies_a_file(name: &str, engine: anyring::Engine) {
@@ -47,38 +46,32 @@ fn copies_a_file(name: &str, engine: anyring::Engine) {
     assert_eq!(std::fs::read(&target).unwrap(), content);
 }
 
-#[test]
-fn a_directory_is_looked_through() {
-    both(|engine| {
-        let directory = Directory::new();
-        for number in 0..5 {
-            let path = directory.path(&format!("d{number}"));
-            std::fs::create_dir(&path).unwrap();
-            for file in 0..40 {
-                std::fs::write(path.join(file.to_string()), vec![0; file]).unwrap();
-            }
+#[both]
+fn a_directory_is_looked_through(engine: Engine) {
+    let directory = Directory::new();
+    for number in 0..5 {
+        let path = directory.path(&format!("d{number}"));
+        std::fs::create_dir(&path).unwrap();
+        for file in 0..40 {
+            std::fs::write(path.join(file.to_string()), vec![0; file]).unwrap();
         }
-        let said = text(example("scan", engine).arg(&directory.0));
-        assert_eq!(said, format!("200 files, {} bytes with the {engine} engine\n", 5 * 39 * 40 / 2));
-    });
+    }
+    let said = text(example("scan", engine).arg(&directory.0));
+    assert_eq!(said, format!("200 files, {} bytes with the {engine} engine\n", 5 * 39 * 40 / 2));
 }
 
-#[test]
-fn time_is_over() {
-    both(|engine| {
-        let said = text(&mut example("timeout", engine));
-        assert!(said.contains(&format!("operation READ on the {engine} engine")), "{said}");
-        assert_eq!(said.matches("tick").count(), 3);
-    });
+#[both]
+fn time_is_over(engine: Engine) {
+    let said = text(&mut example("timeout", engine));
+    assert!(said.contains(&format!("operation READ on the {engine} engine")), "{said}");
+    assert_eq!(said.matches("tick").count(), 3);
 }
 
-#[test]
-fn an_echo_comes_back() {
-    both(|engine| {
-        for name in ["echo", "echo_futures", "echo_tokio"] {
-            echoes(name, engine);
-        }
-    });
+#[both]
+fn an_echo_comes_back(engine: Engine) {
+    for name in ["echo", "echo_futures", "echo_tokio"] {
+        echoes(name, engine);
+    }
 }
 
 fn echoes(name: &str, engine: anyring::Engine) {

@@ -5,7 +5,7 @@ mod common;
 mod shared;
 
 use anyring::low::Sqe;
-use anyring::{AsyncRing, CqeResult, Error, Fd, Files, Operation, Submit, SubmitMulti, op};
+use anyring::{AsyncRing, CqeResult, Engine, Error, Fd, Files, Operation, Submit, SubmitMulti, op};
 use common::{both, ring};
 use shared::{Count, Counted, begin, each_driver, finish, pair, threaded, until};
 use std::io::Write;
@@ -45,51 +45,47 @@ fn what_threads_may_do() {
 }
 
 /// What a request works on stays until the request has ended, even if nobody has the future any more.
-#[test]
-fn futures_that_are_forgotten() {
-    both(|engine| {
-        let (ring, mut driver) = AsyncRing::with_driver(ring(engine)).unwrap();
-        let (count, (socket, mut other)) = (Count::default(), pair());
-        for _ in 0..2 {
-            let mut future = ring.submit(op::recv(&socket, count.buffer()));
-            begin(&mut future);
-            std::mem::forget(future);
-        }
-        assert!(driver.process().unwrap());
-        drop((ring, socket));
-        other.write_all(b"for the first").unwrap();
-        for _ in 0..10 {
-            assert!(driver.process().unwrap(), "somebody may still have a future");
-        }
-        assert_eq!(count.get(), 2);
-        drop(driver);
-        assert!(count.get() <= 1, "what had not ended was cancelled");
-    });
+#[both]
+fn futures_that_are_forgotten(engine: Engine) {
+    let (ring, mut driver) = AsyncRing::with_driver(ring(engine)).unwrap();
+    let (count, (socket, mut other)) = (Count::default(), pair());
+    for _ in 0..2 {
+        let mut future = ring.submit(op::recv(&socket, count.buffer()));
+        begin(&mut future);
+        std::mem::forget(future);
+    }
+    assert!(driver.process().unwrap());
+    drop((ring, socket));
+    other.write_all(b"for the first").unwrap();
+    for _ in 0..10 {
+        assert!(driver.process().unwrap(), "somebody may still have a future");
+    }
+    assert_eq!(count.get(), 2);
+    drop(driver);
+    assert!(count.get() <= 1, "what had not ended was cancelled");
 }
 
 /// The waker of the last poll is the one that counts, and a thread that ends takes no request along that it has begun: the
 /// kernel would, if it had submitted that.
-#[test]
-fn futures_that_move_between_threads() {
-    both(|engine| {
-        each_driver(engine, |ring| {
-            let (socket, mut other) = pair();
-            let mut future = ring.submit(op::recv(&socket, vec![0; 8]));
-            let mut future = std::thread::spawn(move || {
-                begin(&mut future);
-                future
-            })
-            .join()
-            .unwrap();
-            finish(ring.submit(op::nop())).unwrap().unwrap();
+#[both]
+fn futures_that_move_between_threads(engine: Engine) {
+    each_driver(engine, |ring| {
+        let (socket, mut other) = pair();
+        let mut future = ring.submit(op::recv(&socket, vec![0; 8]));
+        let mut future = std::thread::spawn(move || {
             begin(&mut future);
-            let first = Arc::new(AtomicBool::new(false));
-            let flag = first.clone();
-            begin_with(&mut future, &waker(move || flag.store(true, Ordering::SeqCst)));
-            let last = std::thread::spawn(move || finish(future));
-            other.write_all(b"x").unwrap();
-            assert_eq!(last.join().unwrap().unwrap().0.unwrap(), 1);
-        });
+            future
+        })
+        .join()
+        .unwrap();
+        finish(ring.submit(op::nop())).unwrap().unwrap();
+        begin(&mut future);
+        let first = Arc::new(AtomicBool::new(false));
+        let flag = first.clone();
+        begin_with(&mut future, &waker(move || flag.store(true, Ordering::SeqCst)));
+        let last = std::thread::spawn(move || finish(future));
+        other.write_all(b"x").unwrap();
+        assert_eq!(last.join().unwrap().unwrap().0.unwrap(), 1);
     });
 }
 
@@ -176,22 +172,20 @@ fn wakers_that_come_back() {
 }
 
 /// A buffer whose end panics takes nothing else along.
-#[test]
-fn buffers_that_panic() {
-    both(|engine| {
-        each_driver(engine, |ring| {
-            let (count, (socket, mut other)) = (Count::default(), pair());
-            let mut buffer = count.buffer();
-            buffer.panics = true;
-            let mut future = ring.submit(op::recv(&socket, buffer));
-            begin(&mut future);
-            finish(ring.submit(op::nop())).unwrap().unwrap();
-            drop(future);
-            until("it is dropped", || count.get() == 0);
-            let next = ring.submit(op::recv(&socket, vec![0; 8]));
-            other.write_all(b"x").unwrap();
-            assert_eq!(finish(next).unwrap().0.unwrap(), 1);
-        });
+#[both]
+fn buffers_that_panic(engine: Engine) {
+    each_driver(engine, |ring| {
+        let (count, (socket, mut other)) = (Count::default(), pair());
+        let mut buffer = count.buffer();
+        buffer.panics = true;
+        let mut future = ring.submit(op::recv(&socket, buffer));
+        begin(&mut future);
+        finish(ring.submit(op::nop())).unwrap().unwrap();
+        drop(future);
+        until("it is dropped", || count.get() == 0);
+        let next = ring.submit(op::recv(&socket, vec![0; 8]));
+        other.write_all(b"x").unwrap();
+        assert_eq!(finish(next).unwrap().0.unwrap(), 1);
     });
 }
 
@@ -214,117 +208,106 @@ unsafe impl Operation for Panics {
     }
 }
 
-#[test]
-fn operations_that_panic() {
-    both(|engine| {
-        each_driver(engine, |ring| {
-            let count = Count::default();
-            let error = finish(ring.submit(Panics(count.buffer()))).unwrap_err();
-            assert_eq!((error.errno(), count.get()), (libc::ECANCELED, 0));
-            finish(ring.submit(op::nop())).unwrap().unwrap();
-        });
+#[both]
+fn operations_that_panic(engine: Engine) {
+    each_driver(engine, |ring| {
+        let count = Count::default();
+        let error = finish(ring.submit(Panics(count.buffer()))).unwrap_err();
+        assert_eq!((error.errno(), count.get()), (libc::ECANCELED, 0));
+        finish(ring.submit(op::nop())).unwrap().unwrap();
     });
 }
 
 /// So many buffers of that size no memory has.
-#[test]
-fn calls_that_panic() {
-    both(|engine| {
-        each_driver(engine, |ring| {
-            let error = finish(ring.register_buffers(1, usize::MAX)).expect_err("there is no such memory");
-            assert_eq!(error.errno(), libc::ECANCELED);
-            finish(ring.submit(op::nop())).unwrap().unwrap();
-        });
+#[both]
+fn calls_that_panic(engine: Engine) {
+    each_driver(engine, |ring| {
+        let error = finish(ring.register_buffers(1, usize::MAX)).expect_err("there is no such memory");
+        assert_eq!(error.errno(), libc::ECANCELED);
+        finish(ring.submit(op::nop())).unwrap().unwrap();
     });
 }
 
 /// The executor drops its tasks, the driver among them, in whatever order.
-#[test]
-fn executors_that_end() {
-    both(|engine| {
-        for workers in [1, 2] {
-            let runtime = tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(workers)
-                .enable_io()
-                .build()
-                .unwrap();
-            let (ring, driver) = AsyncRing::with_driver(ring(engine)).unwrap();
-            let count = Count::default();
-            let mut others = Vec::new();
-            for _ in 0..8 {
-                let (socket, other) = pair();
-                let future = ring.submit(op::recv(&socket, count.buffer()));
-                others.push(other);
-                runtime.spawn(async move { drop(future.await) });
-            }
-            runtime.spawn(driver.run_on_tokio());
-            let (socket, _other) = pair();
-            let mut outside = ring.submit(op::recv(&socket, count.buffer()));
-            begin(&mut outside);
-            runtime.block_on(async { ring.submit(op::nop()).await.unwrap().unwrap() });
-            drop(runtime);
-            assert_eq!(finish(outside).err().expect("its driver is gone").errno(), libc::ECANCELED);
-            assert_eq!(count.get(), 0);
-            for mut other in others {
-                assert_eq!(std::io::Read::read(&mut other, &mut [0]).unwrap(), 0);
-            }
+#[both]
+fn executors_that_end(engine: Engine) {
+    for workers in [1, 2] {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_io().build().unwrap();
+        let (ring, driver) = AsyncRing::with_driver(ring(engine)).unwrap();
+        let count = Count::default();
+        let mut others = Vec::new();
+        for _ in 0..8 {
+            let (socket, other) = pair();
+            let future = ring.submit(op::recv(&socket, count.buffer()));
+            others.push(other);
+            runtime.spawn(async move { drop(future.await) });
         }
-    });
+        runtime.spawn(driver.run_on_tokio());
+        let (socket, _other) = pair();
+        let mut outside = ring.submit(op::recv(&socket, count.buffer()));
+        begin(&mut outside);
+        runtime.block_on(async { ring.submit(op::nop()).await.unwrap().unwrap() });
+        drop(runtime);
+        assert_eq!(finish(outside).err().expect("its driver is gone").errno(), libc::ECANCELED);
+        assert_eq!(count.get(), 0);
+        for mut other in others {
+            assert_eq!(std::io::Read::read(&mut other, &mut [0]).unwrap(), 0);
+        }
+    }
 }
 
 /// A child has an error, touches nothing of its parent's, and ends.
-#[test]
-fn children() {
-    both(|engine| {
-        let ring = threaded(engine);
-        let (socket, mut other) = pair();
-        let mut future = ring.submit(op::recv(&socket, vec![0_u8; 8]));
-        begin(&mut future);
-        let mut items = ring.submit_multi(op::timeout_multi(Duration::from_secs(3600)));
-        finish(std::future::poll_fn(|context| {
-            assert!(items.poll_next(context).is_pending());
-            Poll::Ready(())
-        }));
-        // SAFETY: the child does nothing but what it is to do here, and allocates from what no other thread has locked.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            let mut context = Context::from_waker(Waker::noop());
-            let is_foreign = |error: Option<Error>| error.is_some_and(|it| it.errno() == libc::EOWNERDEAD);
-            let mut fine = matches!(pin!(&mut future).poll(&mut context), Poll::Ready(Err(error)) if is_foreign(Some(error)));
-            let mut new = ring.submit(op::nop());
-            fine &= matches!(pin!(&mut new).poll(&mut context), Poll::Ready(Err(error)) if is_foreign(Some(error)));
-            fine &= matches!(items.poll_next(&mut context), Poll::Ready(Some(Err(error))) if is_foreign(Some(error)));
-            drop((future, new, items, ring));
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(if fine { 0 } else { 1 }) };
-        }
-        let mut status = 0;
-        // SAFETY: an integer, written by the call.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        assert_eq!(status, 0, "the child had errors");
-        other.write_all(b"parent").unwrap();
-        assert_eq!(finish(future).unwrap().0.unwrap(), 6);
-    });
+#[both]
+fn children(engine: Engine) {
+    let ring = threaded(engine);
+    let (socket, mut other) = pair();
+    let mut future = ring.submit(op::recv(&socket, vec![0_u8; 8]));
+    begin(&mut future);
+    let mut items = ring.submit_multi(op::timeout_multi(Duration::from_secs(3600)));
+    finish(std::future::poll_fn(|context| {
+        assert!(items.poll_next(context).is_pending());
+        Poll::Ready(())
+    }));
+    // SAFETY: the child does nothing but what it is to do here, and allocates from what no other thread has locked.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut context = Context::from_waker(Waker::noop());
+        let is_foreign = |error: Option<Error>| error.is_some_and(|it| it.errno() == libc::EOWNERDEAD);
+        let mut fine = matches!(pin!(&mut future).poll(&mut context), Poll::Ready(Err(error)) if is_foreign(Some(error)));
+        let mut new = ring.submit(op::nop());
+        fine &=
+            matches!(pin!(&mut new).poll(&mut context), Poll::Ready(Err(error)) if is_foreign(Some(error)));
+        fine &=
+            matches!(items.poll_next(&mut context), Poll::Ready(Some(Err(error))) if is_foreign(Some(error)));
+        drop((future, new, items, ring));
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(if fine { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: an integer, written by the call.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the child had errors");
+    other.write_all(b"parent").unwrap();
+    assert_eq!(finish(future).unwrap().0.unwrap(), 6);
 }
 
 /// Threads that begin, await, cancel and drop futures at random: at the end nothing is left of them.
-#[test]
-fn nothing_is_left() {
-    both(|engine| {
-        each_driver(engine, |ring| {
-            let count = Count::default();
-            let threads: Vec<_> = (1..=3_u64)
-                .map(|seed| {
-                    let (ring, count) = (ring.clone(), count.clone());
-                    std::thread::spawn(move || anything(&ring, &count, seed))
-                })
-                .collect();
-            drop(ring);
-            for thread in threads {
-                thread.join().unwrap();
-            }
-            until("each buffer is freed", || count.get() == 0);
-        });
+#[both]
+fn nothing_is_left(engine: Engine) {
+    each_driver(engine, |ring| {
+        let count = Count::default();
+        let threads: Vec<_> = (1..=3_u64)
+            .map(|seed| {
+                let (ring, count) = (ring.clone(), count.clone());
+                std::thread::spawn(move || anything(&ring, &count, seed))
+            })
+            .collect();
+        drop(ring);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        until("each buffer is freed", || count.get() == 0);
     });
 }
 

@@ -2,16 +2,14 @@
 
 mod common;
 
-use common::{both, ring};
+use anyring::Ring;
+use common::both;
 
 /// The crate sees the ends of its rings without inotify.
-#[test]
-fn no_inotify_instance_is_taken() {
-    both(|engine| {
-        let _ring = ring(engine);
-        for one in std::fs::read_dir("/proc/self/fd").unwrap() {
-            let target = std::fs::read_link(one.unwrap().path());
-            assert!(!target.is_ok_and(|target| target.ends_with("anon_inode:inotify")));
-        }
-    });
+#[both]
+fn no_inotify_instance_is_taken(_ring: Ring) {
+    for one in std::fs::read_dir("/proc/self/fd").unwrap() {
+        let target = std::fs::read_link(one.unwrap().path());
+        assert!(!target.is_ok_and(|target| target.ends_with("anon_inode:inotify")));
+    }
 }

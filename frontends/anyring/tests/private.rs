@@ -51,65 +51,61 @@ fn names(mut bytes: &[u8]) -> Vec<(Vec<u8>, u64)> {
     names
 }
 
-#[test]
-fn directories_are_read() {
-    both(|engine| {
-        for deferred in [false, true] {
-            let files = Directory::new();
-            for number in 0..50 {
-                std::fs::write(files.path(&format!("entry-{number}")), "").unwrap();
-            }
-            let directory = std::fs::File::open(&files.0).unwrap();
-            let mut ring = ring(engine, deferred);
-            assert!(ring.probe().unwrap().has(op::Getdents::CODE));
-            let (mut seen, mut offset, mut buffer) = (Vec::new(), 0, [0_u8; 500]);
-            loop {
-                let get =
-                    op::Getdents::new(directory.as_raw_fd(), buffer.as_mut_ptr(), 500).offset(offset).build();
-                let nop = op::Nop::new().build();
-                // In a chain of the two, and among others.
-                let results = run(&mut ring, &[nop, get.user_data(1).link(), nop.user_data(2), nop]);
-                let place = |data| results.iter().position(|&(of, _)| of == data).unwrap();
-                assert!(place(1) < place(2));
-                let (_, count) = results[place(1)];
-                if count == 0 {
-                    break;
-                }
-                assert!(count > 0, "{count}");
-                seen.extend(names(&buffer[..count as usize]));
-                offset = seen.last().unwrap().1;
-            }
-            assert_eq!(seen.len(), 52);
-            // One that fails takes the rest with it, and is counted.
-            let bad = op::Getdents::new(directory.as_raw_fd(), buffer.as_mut_ptr(), 1).offset(0).build();
-            let nop = op::Nop::new().build();
-            let results = run(&mut ring, &[bad.user_data(1).link(), nop.user_data(2)]);
-            assert_eq!(results, [(1, -libc::EINVAL), (2, -libc::ECANCELED)]);
+#[both]
+fn directories_are_read(engine: Engine) {
+    for deferred in [false, true] {
+        let files = Directory::new();
+        for number in 0..50 {
+            std::fs::write(files.path(&format!("entry-{number}")), "").unwrap();
         }
-    });
+        let directory = std::fs::File::open(&files.0).unwrap();
+        let mut ring = ring(engine, deferred);
+        assert!(ring.probe().unwrap().has(op::Getdents::CODE));
+        let (mut seen, mut offset, mut buffer) = (Vec::new(), 0, [0_u8; 500]);
+        loop {
+            let get =
+                op::Getdents::new(directory.as_raw_fd(), buffer.as_mut_ptr(), 500).offset(offset).build();
+            let nop = op::Nop::new().build();
+            // In a chain of the two, and among others.
+            let results = run(&mut ring, &[nop, get.user_data(1).link(), nop.user_data(2), nop]);
+            let place = |data| results.iter().position(|&(of, _)| of == data).unwrap();
+            assert!(place(1) < place(2));
+            let (_, count) = results[place(1)];
+            if count == 0 {
+                break;
+            }
+            assert!(count > 0, "{count}");
+            seen.extend(names(&buffer[..count as usize]));
+            offset = seen.last().unwrap().1;
+        }
+        assert_eq!(seen.len(), 52);
+        // One that fails takes the rest with it, and is counted.
+        let bad = op::Getdents::new(directory.as_raw_fd(), buffer.as_mut_ptr(), 1).offset(0).build();
+        let nop = op::Nop::new().build();
+        let results = run(&mut ring, &[bad.user_data(1).link(), nop.user_data(2)]);
+        assert_eq!(results, [(1, -libc::EINVAL), (2, -libc::ECANCELED)]);
+    }
 }
 
-#[test]
-fn a_chain_is_cancelled() {
-    both(|engine| {
-        let mut ring = ring(engine, false);
-        let (reader, _writer) = std::os::unix::net::UnixStream::pair().unwrap();
-        let (mut byte, mut buffer) = ([0_u8; 1], [0_u8; 500]);
-        let directory = std::fs::File::open("/").unwrap();
-        let wait = op::Read::new(reader.as_raw_fd(), byte.as_mut_ptr(), 1).build().user_data(1).link();
-        let get = op::Getdents::new(directory.as_raw_fd(), buffer.as_mut_ptr(), 500).build().user_data(2);
-        for entry in [wait, get] {
-            // SAFETY: outlives the ring.
-            unsafe { ring.push(entry) }.unwrap();
-        }
-        assert_eq!(ring.submit().unwrap(), 2);
-        assert_eq!(ring.completion().count(), 0);
-        ring.submitter().cancel(Cancel::UserData(1), None).unwrap();
-        ring.submit_and_wait(2).unwrap();
-        let results: Vec<_> = ring.completion().map(|cqe| (cqe.user_data(), cqe.result())).collect();
-        assert_eq!(results, [(1, -libc::ECANCELED), (2, -libc::ECANCELED)]);
-        assert_eq!(ring.submitter().cancel(Cancel::UserData(1), None).unwrap_err().errno(), libc::ENOENT);
-    });
+#[both]
+fn a_chain_is_cancelled(engine: Engine) {
+    let mut ring = ring(engine, false);
+    let (reader, _writer) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (mut byte, mut buffer) = ([0_u8; 1], [0_u8; 500]);
+    let directory = std::fs::File::open("/").unwrap();
+    let wait = op::Read::new(reader.as_raw_fd(), byte.as_mut_ptr(), 1).build().user_data(1).link();
+    let get = op::Getdents::new(directory.as_raw_fd(), buffer.as_mut_ptr(), 500).build().user_data(2);
+    for entry in [wait, get] {
+        // SAFETY: outlives the ring.
+        unsafe { ring.push(entry) }.unwrap();
+    }
+    assert_eq!(ring.submit().unwrap(), 2);
+    assert_eq!(ring.completion().count(), 0);
+    ring.submitter().cancel(Cancel::UserData(1), None).unwrap();
+    ring.submit_and_wait(2).unwrap();
+    let results: Vec<_> = ring.completion().map(|cqe| (cqe.user_data(), cqe.result())).collect();
+    assert_eq!(results, [(1, -libc::ECANCELED), (2, -libc::ECANCELED)]);
+    assert_eq!(ring.submitter().cancel(Cancel::UserData(1), None).unwrap_err().errno(), libc::ENOENT);
 }
 
 /// A ring that did not ask for them has none over the kernel.
@@ -126,82 +122,73 @@ fn others_have_none() {
     assert_eq!(run(&mut ring, &[get]), [(0, -libc::EINVAL)]);
 }
 
-#[test]
-fn a_registered_directory() {
-    both(|engine| {
-        let mut ring = ring(engine, false);
-        let directory = std::fs::File::open("/").unwrap();
-        let mut buffer = [0_u8; 500];
-        let mut get = |place| {
-            op::Getdents::new(op::Fixed(place), buffer.as_mut_ptr(), 500).build().user_data(place.into())
-        };
-        let (first, second) = (get(0), get(1));
-        ring.submitter().register_files(&[Some(directory.as_fd()), None]).unwrap();
-        let mut results = run(&mut ring, &[first, second]);
-        results.sort_unstable();
-        assert!(results[0].1 > 0, "{results:?}");
-        assert_eq!(results[1], (1, -libc::EBADF));
-    });
+#[both]
+fn a_registered_directory(engine: Engine) {
+    let mut ring = ring(engine, false);
+    let directory = std::fs::File::open("/").unwrap();
+    let mut buffer = [0_u8; 500];
+    let mut get =
+        |place| op::Getdents::new(op::Fixed(place), buffer.as_mut_ptr(), 500).build().user_data(place.into());
+    let (first, second) = (get(0), get(1));
+    ring.submitter().register_files(&[Some(directory.as_fd()), None]).unwrap();
+    let mut results = run(&mut ring, &[first, second]);
+    results.sort_unstable();
+    assert!(results[0].1 > 0, "{results:?}");
+    assert_eq!(results[1], (1, -libc::EBADF));
 }
 
 /// What stands for it in the kernel's queue is not taken at once behind an entry that is refused.
-#[test]
-fn a_registered_directory_behind_a_bad_entry() {
-    both(|engine| {
-        let mut ring = common::ring(engine);
-        ring.register_files(1).unwrap();
-        let directory = ring.register_file(&std::fs::File::open("/").unwrap().into()).unwrap();
-        let bad = ring.push(safe::socket(libc::AF_UNIX, libc::SOCK_STREAM | 0x10)).unwrap();
-        let names = ring.push(safe::read_names(&directory, Vec::with_capacity(4096))).unwrap();
-        assert_eq!(ring.finish(bad).unwrap().unwrap_err().errno(), libc::EINVAL);
-        assert!(ring.finish(names).unwrap().0.unwrap() > 0);
-    });
+#[both]
+fn a_registered_directory_behind_a_bad_entry(engine: Engine) {
+    let mut ring = common::ring(engine);
+    ring.register_files(1).unwrap();
+    let directory = ring.register_file(&std::fs::File::open("/").unwrap().into()).unwrap();
+    let bad = ring.push(safe::socket(libc::AF_UNIX, libc::SOCK_STREAM | 0x10)).unwrap();
+    let names = ring.push(safe::read_names(&directory, Vec::with_capacity(4096))).unwrap();
+    assert_eq!(ring.finish(bad).unwrap().unwrap_err().errno(), libc::EINVAL);
+    assert!(ring.finish(names).unwrap().0.unwrap() > 0);
 }
 
 /// Nor is it where the whole submission is refused.
-#[test]
-fn a_registered_directory_in_a_second_submission() {
-    both(|engine| {
-        let mut ring = ring(engine, true);
-        let directory = std::fs::File::open("/").unwrap();
-        let mut buffer = [0_u8; 500];
-        ring.submitter().register_files(&[Some(directory.as_fd())]).unwrap();
-        let get = op::Getdents::new(op::Fixed(0), buffer.as_mut_ptr(), 500).build();
-        // SAFETY: outlives the ring.
-        unsafe { ring.push(get) }.unwrap();
-        std::thread::scope(|scope| {
-            let other = scope.spawn(|| ring.submit().unwrap_err().errno());
-            assert_eq!(other.join().unwrap(), libc::EEXIST, "another thread's ring");
-        });
-        ring.submit_and_wait(1).unwrap();
-        let results: Vec<_> = ring.completion().map(|cqe| cqe.result()).collect();
-        assert!(matches!(results[..], [count] if count > 0), "{results:?}");
+#[both]
+fn a_registered_directory_in_a_second_submission(engine: Engine) {
+    let mut ring = ring(engine, true);
+    let directory = std::fs::File::open("/").unwrap();
+    let mut buffer = [0_u8; 500];
+    ring.submitter().register_files(&[Some(directory.as_fd())]).unwrap();
+    let get = op::Getdents::new(op::Fixed(0), buffer.as_mut_ptr(), 500).build();
+    // SAFETY: outlives the ring.
+    unsafe { ring.push(get) }.unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| ring.submit().unwrap_err().errno());
+        assert_eq!(other.join().unwrap(), libc::EEXIST, "another thread's ring");
     });
+    ring.submit_and_wait(1).unwrap();
+    let results: Vec<_> = ring.completion().map(|cqe| cqe.result()).collect();
+    assert!(matches!(results[..], [count] if count > 0), "{results:?}");
 }
 
 /// What a chain has left open in a slot does not come there once the program has put another file into it.
-#[test]
-fn a_file_of_a_chain_stays_out_of_its_slot_once_that_has_another() {
-    both(|engine| {
-        let (mut ring, files) = (common::ring(engine), Directory::new());
-        ring.register_files(1).unwrap();
-        for round in 0..100 {
-            let directory = Fd::from(std::fs::File::open("/").unwrap());
-            let (first, second) = (files.path("first"), files.path(&format!("second-{round}")));
-            let slot = ring.slot().unwrap();
-            let mut chain = ring.chain(2).unwrap();
-            let open = chain.push(safe::open(&first).read_write().create().fixed(slot)).unwrap();
-            let names = chain.push(safe::read_names(&directory, Vec::with_capacity(4096))).unwrap();
-            drop(chain);
-            let opened = ring.finish(open).unwrap().unwrap();
-            assert!(ring.finish(names).unwrap().0.unwrap() > 0);
-            drop(opened);
-            let file = ring.register_file(&std::fs::File::create(&second).unwrap().into()).unwrap();
-            assert_eq!(ring.run(safe::write(&file, "second")).unwrap().0.unwrap(), 6);
-            assert_eq!(std::fs::read(&second).unwrap(), b"second");
-            assert_eq!(std::fs::read(&first).unwrap(), b"");
-        }
-    });
+#[both]
+fn a_file_of_a_chain_stays_out_of_its_slot_once_that_has_another(engine: Engine) {
+    let (mut ring, files) = (common::ring(engine), Directory::new());
+    ring.register_files(1).unwrap();
+    for round in 0..100 {
+        let directory = Fd::from(std::fs::File::open("/").unwrap());
+        let (first, second) = (files.path("first"), files.path(&format!("second-{round}")));
+        let slot = ring.slot().unwrap();
+        let mut chain = ring.chain(2).unwrap();
+        let open = chain.push(safe::open(&first).read_write().create().fixed(slot)).unwrap();
+        let names = chain.push(safe::read_names(&directory, Vec::with_capacity(4096))).unwrap();
+        drop(chain);
+        let opened = ring.finish(open).unwrap().unwrap();
+        assert!(ring.finish(names).unwrap().0.unwrap() > 0);
+        drop(opened);
+        let file = ring.register_file(&std::fs::File::create(&second).unwrap().into()).unwrap();
+        assert_eq!(ring.run(safe::write(&file, "second")).unwrap().0.unwrap(), 6);
+        assert_eq!(std::fs::read(&second).unwrap(), b"second");
+        assert_eq!(std::fs::read(&first).unwrap(), b"");
+    }
 }
 
 /// A slot into which a chain has opened is given to nobody, and what a request puts there on purpose stays.
@@ -280,16 +267,14 @@ fn the_memory_beside_a_ring_is_not_written_by_its_descriptor() {
 }
 
 /// A ring that is dropped with one under way waits for nothing that cannot come.
-#[test]
-fn a_safe_ring_is_dropped() {
-    both(|engine| {
-        let mut ring = Builder::new(8).engine(engine).build().unwrap();
-        let directory = ring.run(safe::open("/").flags(libc::O_DIRECTORY)).unwrap().unwrap();
-        for _ in 0..4 {
-            ring.push(safe::read_names(&directory, Vec::with_capacity(4096))).unwrap();
-        }
-        ring.submit().unwrap();
-    });
+#[both]
+fn a_safe_ring_is_dropped(engine: Engine) {
+    let mut ring = Builder::new(8).engine(engine).build().unwrap();
+    let directory = ring.run(safe::open("/").flags(libc::O_DIRECTORY)).unwrap().unwrap();
+    for _ in 0..4 {
+        ring.push(safe::read_names(&directory, Vec::with_capacity(4096))).unwrap();
+    }
+    ring.submit().unwrap();
 }
 
 /// An entry by its fields.

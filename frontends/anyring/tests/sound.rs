@@ -3,7 +3,7 @@
 mod common;
 
 use anyring::low::{Cqe, Sqe};
-use anyring::{Buffer, BufferExt, BufferMut, Builder, Fd, Ring, op};
+use anyring::{Buffer, BufferExt, BufferMut, Builder, Engine, Fd, Ring, op};
 use common::{both, ring};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -19,20 +19,17 @@ fn pair() -> (Fd, UnixStream) {
     (one.into(), other)
 }
 
-#[test]
-fn a_read_into_a_cloned_part_stays_within_the_clone() {
-    both(|engine| {
-        let mut ring = ring(engine);
-        let mut whole = Vec::with_capacity(4096);
-        whole.extend_from_slice(b"0123456789");
-        let clone = whole.spare().clone();
-        let room = clone.get().capacity() - clone.get().len();
-        assert_eq!(clone.capacity(), room, "checked before anything is written");
-        let file = ring.run(op::open("/dev/zero")).unwrap().unwrap();
-        let (count, clone) = ring.run(op::read(&file, clone)).unwrap();
-        assert_eq!(count.unwrap(), room);
-        assert_eq!(clone.into_inner().len(), 10 + room);
-    });
+#[both]
+fn a_read_into_a_cloned_part_stays_within_the_clone(mut ring: Ring) {
+    let mut whole = Vec::with_capacity(4096);
+    whole.extend_from_slice(b"0123456789");
+    let clone = whole.spare().clone();
+    let room = clone.get().capacity() - clone.get().len();
+    assert_eq!(clone.capacity(), room, "checked before anything is written");
+    let file = ring.run(op::open("/dev/zero")).unwrap().unwrap();
+    let (count, clone) = ring.run(op::read(&file, clone)).unwrap();
+    assert_eq!(count.unwrap(), room);
+    assert_eq!(clone.into_inner().len(), 10 + room);
 }
 
 /// Which file standard input is.
@@ -44,57 +41,53 @@ fn standard_input() -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-#[test]
-fn what_was_never_submitted_opens_nothing() {
-    both(|engine| {
-        let before = standard_input();
-        let mut ring = ring(engine);
-        ring.push(op::open("/dev/null")).unwrap();
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        ring.push(op::accept(&listener.into())).unwrap();
-        ring.push_multi(op::timeout_multi(Duration::from_secs(3600))).unwrap();
-        let (one, mut other) = pair();
-        let mut chain = ring.chain(2).unwrap();
-        chain.push(op::socket(libc::AF_UNIX, libc::SOCK_STREAM)).unwrap();
-        // What is to be closed is closed all the same.
-        chain.push(op::close(one).unwrap()).unwrap();
-        drop(chain);
-        drop(ring);
-        assert_eq!(standard_input(), before, "a no-op's result is no descriptor");
-        assert_eq!(other.read(&mut [0]).unwrap(), 0, "its peer was closed");
-    });
+#[both]
+fn what_was_never_submitted_opens_nothing(engine: Engine) {
+    let before = standard_input();
+    let mut ring = ring(engine);
+    ring.push(op::open("/dev/null")).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    ring.push(op::accept(&listener.into())).unwrap();
+    ring.push_multi(op::timeout_multi(Duration::from_secs(3600))).unwrap();
+    let (one, mut other) = pair();
+    let mut chain = ring.chain(2).unwrap();
+    chain.push(op::socket(libc::AF_UNIX, libc::SOCK_STREAM)).unwrap();
+    // What is to be closed is closed all the same.
+    chain.push(op::close(one).unwrap()).unwrap();
+    drop(chain);
+    drop(ring);
+    assert_eq!(standard_input(), before, "a no-op's result is no descriptor");
+    assert_eq!(other.read(&mut [0]).unwrap(), 0, "its peer was closed");
 }
 
 /// A completion cannot be made up by writing into the ring's memory.
-#[test]
-fn the_memory_of_a_ring_is_not_written_by_its_descriptor() {
-    both(|engine| {
-        for builder in [Ring::builder(8), Ring::builder(8).pollable()] {
-            let mut ring = builder.engine(engine).build().unwrap();
-            let (socket, mut other) = pair();
-            let token = ring.push(op::recv(&socket, vec![0_u8; 64])).unwrap();
-            ring.submit().unwrap();
-            let own = ring.as_fd().try_clone_to_owned().unwrap();
-            let zeros = [0; 64];
-            let reopened =
-                std::fs::File::options().write(true).open(format!("/proc/self/fd/{}", ring.as_raw_fd()));
-            let files: Vec<_> = reopened.into_iter().chain([own.try_clone().unwrap().into()]).collect();
-            for (file, offset) in files.iter().flat_map(|file| [0, 128, 4096].map(|offset| (file, offset))) {
-                file.write_at(&zeros, offset).unwrap_err();
-            }
-            let file = Fd::from(own);
-            for offset in [0, 128, 4096] {
-                ring.run(op::write(&file, zeros.to_vec()).at(offset)).unwrap().0.unwrap_err();
-            }
-            // Memory that is cut off, or out, and comes back reads as zeros.
-            ring.run(op::truncate(&file, 0)).unwrap().unwrap_err();
-            let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            ring.run(op::allocate(&file, 0, 4096).mode(hole)).unwrap().unwrap_err();
-            other.write_all(b"true").unwrap();
-            assert_eq!(ring.finish(token).unwrap().0.unwrap(), 4);
-            drop((ring, files));
+#[both]
+fn the_memory_of_a_ring_is_not_written_by_its_descriptor(engine: Engine) {
+    for builder in [Ring::builder(8), Ring::builder(8).pollable()] {
+        let mut ring = builder.engine(engine).build().unwrap();
+        let (socket, mut other) = pair();
+        let token = ring.push(op::recv(&socket, vec![0_u8; 64])).unwrap();
+        ring.submit().unwrap();
+        let own = ring.as_fd().try_clone_to_owned().unwrap();
+        let zeros = [0; 64];
+        let reopened =
+            std::fs::File::options().write(true).open(format!("/proc/self/fd/{}", ring.as_raw_fd()));
+        let files: Vec<_> = reopened.into_iter().chain([own.try_clone().unwrap().into()]).collect();
+        for (file, offset) in files.iter().flat_map(|file| [0, 128, 4096].map(|offset| (file, offset))) {
+            file.write_at(&zeros, offset).unwrap_err();
         }
-    });
+        let file = Fd::from(own);
+        for offset in [0, 128, 4096] {
+            ring.run(op::write(&file, zeros.to_vec()).at(offset)).unwrap().0.unwrap_err();
+        }
+        // Memory that is cut off, or out, and comes back reads as zeros.
+        ring.run(op::truncate(&file, 0)).unwrap().unwrap_err();
+        let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        ring.run(op::allocate(&file, 0, 4096).mode(hole)).unwrap().unwrap_err();
+        other.write_all(b"true").unwrap();
+        assert_eq!(ring.finish(token).unwrap().0.unwrap(), 4);
+        drop((ring, files));
+    }
 }
 
 /// Where it could not be sealed, an eventfd would take the descriptor's place, which costs something.
@@ -120,37 +113,30 @@ fn unknown_flags_of_rings_are_refused() {
     });
 }
 
-#[test]
-fn a_place_in_the_table_is_not_put_into_it() {
-    both(|engine| {
-        let mut ring = ring(engine);
-        ring.register_files(2).unwrap();
-        let fixed = ring.register_file(&pair().0).unwrap();
-        assert_eq!(ring.register_file(&fixed).unwrap_err().errno(), libc::EBADF);
-        ring.slot().expect("the other place is free");
-    });
+#[both]
+fn a_place_in_the_table_is_not_put_into_it(mut ring: Ring) {
+    ring.register_files(2).unwrap();
+    let fixed = ring.register_file(&pair().0).unwrap();
+    assert_eq!(ring.register_file(&fixed).unwrap_err().errno(), libc::EBADF);
+    ring.slot().expect("the other place is free");
 }
 
 /// The kernel would read the buffer after the send has ended.
-#[test]
-fn a_plain_send_keeps_no_reference_to_its_buffer() {
-    both(|engine| {
-        let mut ring = ring(engine);
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let one = 1_i32;
-        let (value, length) = ((&raw const one).cast(), size_of_val(&one) as u32);
-        // SAFETY: an integer that outlives the call.
-        let result = unsafe {
-            libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ZEROCOPY, value, length)
-        };
-        assert_eq!(result, 0);
-        let socket = Fd::from(socket);
-        let send = || op::send(&socket, vec![b'x'; 1 << 16]);
-        let (result, _) = ring.run(send().flags(libc::MSG_ZEROCOPY)).unwrap();
-        assert_eq!(result.unwrap_err().errno(), libc::EINVAL);
-        assert!(ring.run(send()).unwrap().0.unwrap() > 0);
-    });
+#[both]
+fn a_plain_send_keeps_no_reference_to_its_buffer(mut ring: Ring) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let one = 1_i32;
+    let (value, length) = ((&raw const one).cast(), size_of_val(&one) as u32);
+    // SAFETY: an integer that outlives the call.
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ZEROCOPY, value, length) };
+    assert_eq!(result, 0);
+    let socket = Fd::from(socket);
+    let send = || op::send(&socket, vec![b'x'; 1 << 16]);
+    let (result, _) = ring.run(send().flags(libc::MSG_ZEROCOPY)).unwrap();
+    assert_eq!(result.unwrap_err().errno(), libc::EINVAL);
+    assert!(ring.run(send()).unwrap().0.unwrap() > 0);
 }
 
 /// A buffer that tells when it is freed, and may panic then.
@@ -198,103 +184,89 @@ unsafe impl BufferMut for Watched {
     unsafe fn set_length(&mut self, _length: usize) {}
 }
 
-#[test]
-fn a_panic_while_a_ring_is_dropped_frees_nothing_that_is_in_use() {
-    both(|engine| {
-        let mut ring = ring(engine);
-        let buffers = ring.buffers(2, 64).unwrap();
-        let (socket, mut other) = pair();
-        let (used, freed) = Watched::new(false);
-        ring.push(op::recv(&socket, used)).unwrap();
-        ring.push_multi(op::recv_multi(&socket, &buffers)).unwrap();
-        ring.submit().unwrap();
-        // It is freed first, for it was never submitted.
-        let (queued, queued_freed) = Watched::new(true);
-        ring.push(op::send(&socket, queued)).unwrap();
-        catch_unwind(AssertUnwindSafe(|| drop(ring))).unwrap_err();
-        assert!(queued_freed.load(Ordering::Relaxed));
-        assert!(!freed.load(Ordering::Relaxed), "the engine was not asked whether it has done with it");
-        other.write_all(b"for nobody").unwrap();
-    });
+#[both]
+fn a_panic_while_a_ring_is_dropped_frees_nothing_that_is_in_use(engine: Engine) {
+    let mut ring = ring(engine);
+    let buffers = ring.buffers(2, 64).unwrap();
+    let (socket, mut other) = pair();
+    let (used, freed) = Watched::new(false);
+    ring.push(op::recv(&socket, used)).unwrap();
+    ring.push_multi(op::recv_multi(&socket, &buffers)).unwrap();
+    ring.submit().unwrap();
+    // It is freed first, for it was never submitted.
+    let (queued, queued_freed) = Watched::new(true);
+    ring.push(op::send(&socket, queued)).unwrap();
+    catch_unwind(AssertUnwindSafe(|| drop(ring))).unwrap_err();
+    assert!(queued_freed.load(Ordering::Relaxed));
+    assert!(!freed.load(Ordering::Relaxed), "the engine was not asked whether it has done with it");
+    other.write_all(b"for nobody").unwrap();
 }
 
 /// Whatever becomes of the ring, the token and the file, what a request works on stays.
-#[test]
-fn what_is_forgotten_stays() {
-    both(|engine| {
-        let mut ring = ring(engine);
-        let (socket, mut other) = pair();
-        let (used, freed) = Watched::new(false);
-        let token = ring.push(op::recv(&socket, used)).unwrap();
-        ring.submit().unwrap();
-        let _ = token;
-        std::mem::forget((socket, ring));
-        other.write_all(b"for nobody").unwrap();
-        assert!(!freed.load(Ordering::Relaxed));
-    });
+#[both]
+fn what_is_forgotten_stays(mut ring: Ring) {
+    let (socket, mut other) = pair();
+    let (used, freed) = Watched::new(false);
+    let token = ring.push(op::recv(&socket, used)).unwrap();
+    ring.submit().unwrap();
+    let _ = token;
+    std::mem::forget((socket, ring));
+    other.write_all(b"for nobody").unwrap();
+    assert!(!freed.load(Ordering::Relaxed));
 }
 
 /// Files that requests work on stay open, by whatever the program has of them.
-#[test]
-fn a_file_stays_open_for_its_request() {
-    both(|engine| {
-        let mut ring = ring(engine);
-        let (socket, mut other) = pair();
-        let number = socket.descriptor().unwrap().as_raw_fd();
-        let token = ring.push(op::recv(&socket, vec![0; 8])).unwrap();
-        let socket = op::close(socket).expect_err("the request has it");
-        let socket = socket.into_owned().expect_err("the request has it");
-        drop(socket);
-        // SAFETY: no memory is named.
-        assert_ne!(unsafe { libc::fcntl(number, libc::F_GETFD) }, -1);
-        other.write_all(b"x").unwrap();
-        assert_eq!(ring.finish(token).unwrap().0.unwrap(), 1);
-        assert_eq!(other.read(&mut [0]).unwrap(), 0, "the last reference was the request's");
-    });
+#[both]
+fn a_file_stays_open_for_its_request(mut ring: Ring) {
+    let (socket, mut other) = pair();
+    let number = socket.descriptor().unwrap().as_raw_fd();
+    let token = ring.push(op::recv(&socket, vec![0; 8])).unwrap();
+    let socket = op::close(socket).expect_err("the request has it");
+    let socket = socket.into_owned().expect_err("the request has it");
+    drop(socket);
+    // SAFETY: no memory is named.
+    assert_ne!(unsafe { libc::fcntl(number, libc::F_GETFD) }, -1);
+    other.write_all(b"x").unwrap();
+    assert_eq!(ring.finish(token).unwrap().0.unwrap(), 1);
+    assert_eq!(other.read(&mut [0]).unwrap(), 0, "the last reference was the request's");
 }
 
 /// A buffer of a group is one guard's, until that is dropped; what is forgotten is never given out again.
-#[test]
-fn a_buffer_of_a_group_has_one_guard() {
-    both(|engine| {
-        let mut ring = ring(engine);
-        let buffers = ring.buffers(2, 8).unwrap();
-        let (socket, mut other) = pair();
-        let mut next = |ring: &mut Ring, text: &[u8]| {
-            let mut stream = ring.push_multi(op::recv_multi(&socket, &buffers)).unwrap();
-            other.write_all(text).unwrap();
-            let received = ring.next(&mut stream).unwrap().unwrap();
-            ring.cancel(&stream).unwrap();
-            while ring.next(&mut stream).unwrap().is_some() {}
-            received.map(|received| received.into_buffer().unwrap())
-        };
-        let one = next(&mut ring, b"one").unwrap();
-        std::mem::forget(next(&mut ring, b"two").unwrap());
-        assert_eq!(next(&mut ring, b"three").unwrap_err().errno(), libc::ENOBUFS);
-        assert_eq!(&*one, b"one");
-        drop(one);
-        let again = next(&mut ring, b"").unwrap();
-        assert_eq!(&*again, b"three");
-        drop(buffers.clone());
-    });
+#[both]
+fn a_buffer_of_a_group_has_one_guard(mut ring: Ring) {
+    let buffers = ring.buffers(2, 8).unwrap();
+    let (socket, mut other) = pair();
+    let mut next = |ring: &mut Ring, text: &[u8]| {
+        let mut stream = ring.push_multi(op::recv_multi(&socket, &buffers)).unwrap();
+        other.write_all(text).unwrap();
+        let received = ring.next(&mut stream).unwrap().unwrap();
+        ring.cancel(&stream).unwrap();
+        while ring.next(&mut stream).unwrap().is_some() {}
+        received.map(|received| received.into_buffer().unwrap())
+    };
+    let one = next(&mut ring, b"one").unwrap();
+    std::mem::forget(next(&mut ring, b"two").unwrap());
+    assert_eq!(next(&mut ring, b"three").unwrap_err().errno(), libc::ENOBUFS);
+    assert_eq!(&*one, b"one");
+    drop(one);
+    let again = next(&mut ring, b"").unwrap();
+    assert_eq!(&*again, b"three");
+    drop(buffers.clone());
 }
 
 /// Buffers that a ring knows outlive it, and one that was dropped is not given out while a request has it.
-#[test]
-fn a_registered_buffer_has_one_user() {
-    both(|engine| {
-        let mut ring = ring(engine);
-        let pool = ring.register_buffers(1, 64).unwrap();
-        let (socket, mut other) = pair();
-        let token = ring.push(op::read(&socket, pool.get().unwrap())).unwrap();
-        ring.submit().unwrap();
-        assert!(pool.get().is_none(), "the request has it");
-        other.write_all(b"x").unwrap();
-        let (count, buffer) = ring.finish(token).unwrap();
-        assert_eq!((count.unwrap(), &*buffer), (1, &b"x"[..]));
-        drop((ring, pool));
-        assert_eq!(&*buffer, b"x");
-    });
+#[both]
+fn a_registered_buffer_has_one_user(mut ring: Ring) {
+    let pool = ring.register_buffers(1, 64).unwrap();
+    let (socket, mut other) = pair();
+    let token = ring.push(op::read(&socket, pool.get().unwrap())).unwrap();
+    ring.submit().unwrap();
+    assert!(pool.get().is_none(), "the request has it");
+    other.write_all(b"x").unwrap();
+    let (count, buffer) = ring.finish(token).unwrap();
+    assert_eq!((count.unwrap(), &*buffer), (1, &b"x"[..]));
+    drop((ring, pool));
+    assert_eq!(&*buffer, b"x");
 }
 
 #[test]
@@ -317,52 +289,46 @@ fn what_threads_may_do() {
 }
 
 /// A number of one ring may be that of another's request, of another kind.
-#[test]
-fn streams_of_another_ring() {
-    both(|engine| {
-        let (mut one, mut other) = (ring(engine), ring(engine));
-        let listener = Fd::from(std::net::TcpListener::bind("127.0.0.1:0").unwrap());
-        let mut accepts = one.push_multi(op::accept_multi(&listener)).unwrap();
-        let mut ticks = other.push_multi(op::timeout_multi(Duration::from_millis(1)).count(1)).unwrap();
-        assert_eq!(accepts.id(), ticks.id());
-        assert_eq!(other.next(&mut accepts).unwrap_err().errno(), libc::ENOENT);
-        // It is not lost.
-        other.next(&mut ticks).unwrap().expect("the one").unwrap();
-        assert!(other.next(&mut ticks).unwrap().is_none());
-    });
+#[both]
+fn streams_of_another_ring(engine: Engine) {
+    let (mut one, mut other) = (ring(engine), ring(engine));
+    let listener = Fd::from(std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let mut accepts = one.push_multi(op::accept_multi(&listener)).unwrap();
+    let mut ticks = other.push_multi(op::timeout_multi(Duration::from_millis(1)).count(1)).unwrap();
+    assert_eq!(accepts.id(), ticks.id());
+    assert_eq!(other.next(&mut accepts).unwrap_err().errno(), libc::ENOENT);
+    // It is not lost.
+    other.next(&mut ticks).unwrap().expect("the one").unwrap();
+    assert!(other.next(&mut ticks).unwrap().is_none());
 }
 
-#[test]
-fn registered_buffers_of_another_ring_are_refused() {
-    both(|engine| {
-        let (mut one, mut other) = (ring(engine), ring(engine));
-        let pools = (one.register_buffers(1, 4096).unwrap(), other.register_buffers(1, 4096).unwrap());
-        let zeros = one.run(op::open("/dev/zero")).unwrap().unwrap();
-        let (result, buffer) = other.run(op::read(&zeros, pools.0.get().unwrap())).unwrap();
-        assert_eq!(result.unwrap_err().errno(), libc::EFAULT);
-        assert!(buffer.is_empty());
-    });
+#[both]
+fn registered_buffers_of_another_ring_are_refused(engine: Engine) {
+    let (mut one, mut other) = (ring(engine), ring(engine));
+    let pools = (one.register_buffers(1, 4096).unwrap(), other.register_buffers(1, 4096).unwrap());
+    let zeros = one.run(op::open("/dev/zero")).unwrap().unwrap();
+    let (result, buffer) = other.run(op::read(&zeros, pools.0.get().unwrap())).unwrap();
+    assert_eq!(result.unwrap_err().errno(), libc::EFAULT);
+    assert!(buffer.is_empty());
 }
 
 /// A place in the table of one ring is not taken for the same place of another's.
-#[test]
-fn fixed_files_of_another_ring_are_not_found() {
-    both(|engine| {
-        let (mut one, mut other) = (ring(engine), ring(engine));
-        one.register_files(1).unwrap();
-        other.register_files(1).unwrap();
-        let (socket, mut peer) = pair();
-        let (file, victim) = (one.register_file(&pair().0).unwrap(), other.register_file(&socket).unwrap());
-        drop(socket);
-        let (result, _) = other.run(op::write(&file, "x")).unwrap();
-        assert_eq!(result.unwrap_err().errno(), libc::EBADF);
-        let close = other.run(op::close(file).unwrap()).unwrap();
-        assert_eq!(close.unwrap_err().errno(), libc::EINVAL);
-        // Its own ring empties it.
-        let slot = one.slot().expect("nobody names it any more");
-        let open = other.run(op::open("/dev/null").fixed(slot)).unwrap();
-        assert_eq!(open.unwrap_err().errno(), libc::EINVAL);
-        assert_eq!(other.run(op::write(&victim, "still there")).unwrap().0.unwrap(), 11);
-        assert_eq!(peer.read(&mut [0; 16]).unwrap(), 11);
-    });
+#[both]
+fn fixed_files_of_another_ring_are_not_found(engine: Engine) {
+    let (mut one, mut other) = (ring(engine), ring(engine));
+    one.register_files(1).unwrap();
+    other.register_files(1).unwrap();
+    let (socket, mut peer) = pair();
+    let (file, victim) = (one.register_file(&pair().0).unwrap(), other.register_file(&socket).unwrap());
+    drop(socket);
+    let (result, _) = other.run(op::write(&file, "x")).unwrap();
+    assert_eq!(result.unwrap_err().errno(), libc::EBADF);
+    let close = other.run(op::close(file).unwrap()).unwrap();
+    assert_eq!(close.unwrap_err().errno(), libc::EINVAL);
+    // Its own ring empties it.
+    let slot = one.slot().expect("nobody names it any more");
+    let open = other.run(op::open("/dev/null").fixed(slot)).unwrap();
+    assert_eq!(open.unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(other.run(op::write(&victim, "still there")).unwrap().0.unwrap(), 11);
+    assert_eq!(peer.read(&mut [0; 16]).unwrap(), 11);
 }

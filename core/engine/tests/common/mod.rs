@@ -6,9 +6,11 @@ pub mod record;
 pub mod text;
 
 use std::ffi::{CStr, c_void};
+use std::fs::File;
 use std::net::{TcpListener, TcpStream};
 use std::num::NonZeroUsize;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
 
@@ -352,10 +354,14 @@ pub fn register(engine: Engine, fd: i32, opcode: u32, arg: *const c_void, count:
     }
 }
 
+/// [`Ring::new`], for `#[both]`.
+pub fn ring(engine: Engine, entries: u32, flags: u32) -> Ring {
+    Ring::new(engine, entries, flags)
+}
+
 impl Ring {
     pub fn new(engine: Engine, entries: u32, flags: u32) -> Ring {
-        // SAFETY: integers only.
-        let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+        let mut params: io_uring_params = zeroed();
         params.flags = flags;
         Ring::with_params(engine, entries, params).expect("a ring")
     }
@@ -363,8 +369,7 @@ impl Ring {
     /// A ring of ours, of whose close the engine is told: there is no watch for it.
     pub fn told(entries: u32, flags: u32) -> Ring {
         install();
-        // SAFETY: integers only.
-        let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+        let mut params: io_uring_params = zeroed();
         params.flags = flags;
         let caller = Caller { tells_closes: true, ..Caller::default() };
         // SAFETY: passes a structure of ours.
@@ -516,12 +521,32 @@ impl Ring {
 
     /// Submits all that was pushed, waits for as many completions, returns them in order.
     pub fn run(&mut self, sqes: &[Sqe]) -> Vec<Cqe> {
-        for &sqe in sqes {
-            self.push(sqe);
-        }
-        let count = sqes.len() as u32;
-        assert_eq!(self.enter(count, count), count as i32, "{:?} takes all SQEs", self.engine);
+        self.submit_and_wait(sqes, sqes.len() as u32);
         self.reap_all()
+    }
+
+    /// Submits, and waits for nothing.
+    #[track_caller]
+    pub fn submit(&mut self, sqes: &[Sqe]) {
+        self.submit_and_wait(sqes, 0);
+    }
+
+    /// Submits, and waits until so many completions are there.
+    #[track_caller]
+    pub fn submit_and_wait(&mut self, sqes: &[Sqe], wait: u32) {
+        sqes.iter().for_each(|&sqe| self.push(sqe));
+        let count = sqes.len() as u32;
+        assert_eq!(self.enter(count, wait), count as i32, "{:?} takes all SQEs", self.engine);
+    }
+
+    /// The next completion.
+    #[track_caller]
+    pub fn wait(&mut self) -> Cqe {
+        if let Some(cqe) = self.reap() {
+            return cqe;
+        }
+        assert_eq!(self.enter_with(0, 1, IORING_ENTER_GETEVENTS), 0);
+        self.reap().expect("a completion")
     }
 
     /// Waits until there are as many completions; returns all that are there then.
@@ -534,13 +559,21 @@ impl Ring {
         cqes
     }
 
+    /// Submits, and returns all completions that are there when there are as many.
+    #[track_caller]
+    pub fn collect_from(&mut self, sqes: &[Sqe], count: usize) -> Vec<Cqe> {
+        self.submit(sqes);
+        let mut all = self.reap_all();
+        while all.len() < count {
+            self.enter(0, 1);
+            all.extend(self.reap_all());
+        }
+        all
+    }
+
     /// Closes the descriptor; the memory stays mapped.
     pub fn close(&mut self) {
-        if self.engine == Engine::User {
-            anyring_engine::frontend::closed(self.fd);
-        }
-        // SAFETY: ours, and not closed again.
-        unsafe { libc::close(self.fd) };
+        close(self.engine, self.fd);
         self.close_on_drop = false;
     }
 
@@ -555,14 +588,100 @@ impl Drop for Ring {
         unsafe {
             libc::munmap(self.rings.cast(), self.rings_length);
             libc::munmap(self.sqes.cast(), self.sqes_length);
-            if self.close_on_drop {
-                if self.engine == Engine::User {
-                    anyring_engine::frontend::closed(self.fd);
-                }
-                libc::close(self.fd);
-            }
+        }
+        if self.close_on_drop {
+            self.close();
         }
     }
+}
+
+/// Closes a descriptor of the test's, as a program does; our engine is told before.
+pub fn close(engine: Engine, fd: i32) {
+    if engine == Engine::User {
+        anyring_engine::frontend::closed(fd);
+    }
+    // SAFETY: the test's, which does not use it again.
+    unsafe { libc::close(fd) };
+}
+
+/// Structures of integers and pointers, of which zeros are a value.
+///
+/// # Safety
+/// They must be.
+pub unsafe trait Zeroes {}
+
+macro_rules! zeroes {
+    ($($name:ty),* $(,)?) => {
+        // SAFETY: C's structures of integers and pointers.
+        $(unsafe impl Zeroes for $name {})*
+    };
+}
+
+zeroes!(
+    io_uring_params,
+    io_uring_sync_cancel_reg,
+    io_uring_getevents_arg,
+    io_uring_region_desc,
+    io_uring_reg_wait,
+    io_uring_buf_reg,
+    libc::msghdr,
+    libc::sockaddr_in,
+    libc::siginfo_t,
+);
+
+/// A structure of zeros.
+pub fn zeroed<T: Zeroes>() -> T {
+    // SAFETY: the trait says so.
+    unsafe { std::mem::zeroed() }
+}
+
+/// What owns a descriptor that was just made for the test.
+#[track_caller]
+pub fn owned(fd: i32) -> OwnedFd {
+    assert!(fd >= 0, "a descriptor, not {fd}: {}", std::io::Error::last_os_error());
+    // SAFETY: new, and nobody else's.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Both ends of a pipe, the one to read from first.
+pub fn pipe() -> (File, File) {
+    pipe_with(libc::O_CLOEXEC)
+}
+
+pub fn pipe_with(flags: i32) -> (File, File) {
+    let mut ends = [0; 2];
+    // SAFETY: writes two descriptors of ours.
+    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), flags) }, 0);
+    ends.map(|end| File::from(owned(end))).into()
+}
+
+/// An eventfd.
+pub fn eventfd(count: u32, flags: i32) -> OwnedFd {
+    // SAFETY: touches no memory.
+    owned(unsafe { libc::eventfd(count, flags) })
+}
+
+/// A file in memory.
+pub fn memory_file(content: &[u8]) -> File {
+    // SAFETY: a name.
+    let file = File::from(owned(unsafe { libc::memfd_create(c"file".as_ptr(), libc::MFD_CLOEXEC) }));
+    file.write_all_at(content, 0).unwrap();
+    file
+}
+
+/// Sets an option of a socket.
+pub fn set_option<T>(socket: &impl AsRawFd, level: i32, name: i32, value: T) {
+    let (value, length) = ((&raw const value).cast(), size_of::<T>() as u32);
+    // SAFETY: reads a value of ours.
+    let set = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value, length) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Results by user data, without the flags; those with the same user data in the order in which they came.
+pub fn results(cqes: &[Cqe]) -> Vec<(u64, i32)> {
+    let mut results: Vec<_> = cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+    results.sort_by_key(|&(user_data, _)| user_data);
+    results
 }
 
 pub fn map(fd: i32, length: usize, offset: i64) -> *mut u8 {

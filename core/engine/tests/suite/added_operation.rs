@@ -49,8 +49,7 @@ static TABLE: Table = Table::new(&ROWS);
 fn ring() -> Ring {
     // Which installs the front end of the tests.
     drop(Ring::new(Engine::User, 1, 0));
-    // SAFETY: integers only.
-    let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+    let mut params: io_uring_params = zeroed();
     // SAFETY: passes a structure of ours.
     let fd =
         unsafe { anyring_engine::setup_with(&TABLE, 8, &mut params, &anyring_engine::Caller::default()) };

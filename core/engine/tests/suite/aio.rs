@@ -1,7 +1,7 @@
 //! Transfers past the cache, several at a time: the kernel does them while nobody waits.
 
 use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
@@ -228,8 +228,7 @@ fn an_eventfd_tells_of_transfers() {
     both(|engine| {
         [0, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER].map(|flags| {
             let mut ring = Ring::new(engine, 16, flags);
-            // SAFETY: makes a descriptor, which is the test's.
-            let eventfd = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+            let eventfd = eventfd(0, libc::EFD_CLOEXEC);
             let fd = eventfd.as_raw_fd();
             assert_eq!(
                 ring.register(io_uring_register_op::IORING_REGISTER_EVENTFD, (&raw const fd).cast(), 1),

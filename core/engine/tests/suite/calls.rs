@@ -8,18 +8,9 @@ use io_uring_op::IORING_OP_NOP;
 use io_uring_register_op as Code;
 
 fn params(flags: u32) -> io_uring_params {
-    // SAFETY: integers only.
-    let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+    let mut params: io_uring_params = zeroed();
     params.flags = flags;
     params
-}
-
-fn close(engine: Engine, fd: i32) {
-    if engine == Engine::User {
-        anyring_engine::frontend::closed(fd);
-    }
-    // SAFETY: ours.
-    unsafe { libc::close(fd) };
 }
 
 /// What setup answers, with descriptors closed again and not told apart, and the sizes it gives.

@@ -1,7 +1,7 @@
 //! ASYNC_CANCEL and IORING_REGISTER_SYNC_CANCEL.
 
 use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 
 use crate::common::*;
@@ -26,27 +26,13 @@ fn nop(user_data: u64, flags: u8) -> Sqe {
     Sqe { flags, ..sqe(IORING_OP_NOP, user_data) }
 }
 
-/// Submits, then collects `count` completions.
-fn collect(ring: &mut Ring, sqes: &[Sqe], count: usize) -> Vec<Cqe> {
-    for &sqe in sqes {
-        ring.push(sqe);
-    }
-    assert_eq!(ring.enter(sqes.len() as u32, 0), sqes.len() as i32);
-    let mut all = ring.reap_all();
-    while all.len() < count {
-        ring.enter(0, 1);
-        all.extend(ring.reap_all());
-    }
-    all
-}
-
 #[both(16, 0)]
 fn timeouts_are_cancelled(mut ring: Ring) -> impl Answer {
-    let mut all = collect(&mut ring, &[timeout(1), cancel(2, 1, 0), cancel(3, 1, 0)], 3);
+    let mut all = ring.collect_from(&[timeout(1), cancel(2, 1, 0), cancel(3, 1, 0)], 3);
     let sqes = [timeout(4), timeout(5), timeout(5), cancel(6, 5, IORING_ASYNC_CANCEL_ALL)];
-    all.extend(collect(&mut ring, &sqes, 3));
-    all.extend(collect(&mut ring, &[timeout(7), cancel(8, 0, IORING_ASYNC_CANCEL_ANY)], 3));
-    all.extend(collect(&mut ring, &[cancel(9, 0, IORING_ASYNC_CANCEL_ANY)], 1));
+    all.extend(ring.collect_from(&sqes, 3));
+    all.extend(ring.collect_from(&[timeout(7), cancel(8, 0, IORING_ASYNC_CANCEL_ANY)], 3));
+    all.extend(ring.collect_from(&[cancel(9, 0, IORING_ASYNC_CANCEL_ANY)], 1));
     all
 }
 
@@ -54,11 +40,11 @@ fn timeouts_are_cancelled(mut ring: Ring) -> impl Answer {
 fn by_opcode(mut ring: Ring) -> impl Answer {
     let op = IORING_ASYNC_CANCEL_OP;
     let timeouts = IORING_OP_TIMEOUT as u32;
-    let mut all = collect(&mut ring, &[timeout(1), cancel(2, 0, op)], 1);
-    all.extend(collect(&mut ring, &[Sqe { len: timeouts, ..cancel(3, 0, op) }], 2));
+    let mut all = ring.collect_from(&[timeout(1), cancel(2, 0, op)], 1);
+    all.extend(ring.collect_from(&[Sqe { len: timeouts, ..cancel(3, 0, op) }], 2));
     let user_data = op | IORING_ASYNC_CANCEL_USERDATA;
-    all.extend(collect(&mut ring, &[timeout(4), Sqe { len: timeouts, ..cancel(5, 9, user_data) }], 1));
-    all.extend(collect(&mut ring, &[Sqe { len: timeouts, ..cancel(6, 4, user_data) }], 2));
+    all.extend(ring.collect_from(&[timeout(4), Sqe { len: timeouts, ..cancel(5, 9, user_data) }], 1));
+    all.extend(ring.collect_from(&[Sqe { len: timeouts, ..cancel(6, 4, user_data) }], 2));
     all
 }
 
@@ -84,26 +70,24 @@ fn bad_cancellations_are_refused(mut ring: Ring) -> impl Answer {
 fn links_and_drains_whose_turn_has_not_come_cannot_be_found(mut ring: Ring) -> impl Answer {
     let first = Sqe { flags: LINK, ..timeout(1) };
     let sqes = [first, nop(2, 0), cancel(3, 2, 0), cancel(4, 1, 0)];
-    let mut all = collect(&mut ring, &sqes, 4);
+    let mut all = ring.collect_from(&sqes, 4);
     let sqes = [timeout(5), nop(6, DRAIN), cancel(7, 6, 0)];
-    all.extend(collect(&mut ring, &sqes, 0));
+    all.extend(ring.collect_from(&sqes, 0));
     let sync = |ring: &Ring, user_data: u64| {
-        // SAFETY: integers only.
-        let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+        let mut argument: io_uring_sync_cancel_reg = zeroed();
         argument.addr = user_data;
         argument.timeout.tv_sec = -1;
         argument.timeout.tv_nsec = -1;
         ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, (&raw const argument).cast(), 1)
     };
     let found = [sync(&ring, 6), sync(&ring, 5)];
-    all.extend(collect(&mut ring, &[], 3));
+    all.extend(ring.collect_from(&[], 3));
     (found, all)
 }
 
 #[both(4, 0)]
 fn bad_synchronous_cancellations(ring: Ring) -> impl Answer {
-    // SAFETY: integers only.
-    let good: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+    let good: io_uring_sync_cancel_reg = zeroed();
     let call = |argument: &io_uring_sync_cancel_reg, count| {
         let argument = std::ptr::from_ref(argument).cast();
         ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, argument, count)
@@ -165,23 +149,23 @@ fn of_many_with_one_name_the_newest_that_waits_is_cancelled_first(engine: Engine
         (remove(11, 9), 2),
     ];
     for (sqe, count) in steps {
-        let mut cqes = collect(&mut ring, &[sqe], count);
+        let mut cqes = ring.collect_from(&[sqe], count);
         cqes.sort_by_key(|cqe| cqe.user_data);
         seen.extend(cqes);
     }
     // Which one is left shows by what it polls for.
     let polls = [poll(12, POLLIN), poll(12, POLLIN | POLLRDNORM), poll(12, POLLIN), remove(13, 12)];
-    seen.extend(collect(&mut ring, &polls, 2));
-    seen.extend(collect(&mut ring, &[cancel(14, 12, 0)], 2));
-    let mut rest = collect(&mut ring, &[cancel(15, IORING_OP_READ as u64, 0)], 1);
+    seen.extend(ring.collect_from(&polls, 2));
+    seen.extend(ring.collect_from(&[cancel(14, 12, 0)], 2));
+    let mut rest = ring.collect_from(&[cancel(15, IORING_OP_READ as u64, 0)], 1);
     let reads =
         Sqe { len: IORING_OP_READ as u32, ..cancel(16, 0, IORING_ASYNC_CANCEL_OP | IORING_ASYNC_CANCEL_ALL) };
-    rest.extend(collect(&mut ring, &[reads], 197));
+    rest.extend(ring.collect_from(&[reads], 197));
     rest.sort_by_key(|cqe| cqe.user_data);
     seen.extend(rest);
     // SAFETY: a byte of ours to our pipe.
     assert_eq!(unsafe { libc::write(ends[1], b"a".as_ptr().cast(), 1) }, 1);
-    seen.extend(collect(&mut ring, &[], 1));
+    seen.extend(ring.collect_from(&[], 1));
     for end in ends {
         // SAFETY: ours.
         unsafe { libc::close(end) };
@@ -267,8 +251,7 @@ fn who_waits_beside_a_synchronous_cancellation_is_served() {
         let wait = move |count| enter(engine, fd, 0, count, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
         let (driver, _) = thread(move || wait(1));
         let (canceller, _) = thread(move || {
-            // SAFETY: a structure of integers.
-            let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+            let mut argument: io_uring_sync_cancel_reg = zeroed();
             (argument.addr, argument.fd) = (77, -1);
             (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
             let argument = (&raw const argument).cast();
@@ -316,19 +299,17 @@ fn returned_by_synchronous_cancellation() -> i32 {
     let canceller = std::thread::spawn(move || {
         let mut ring = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
         let (_out, into) = std::io::pipe().unwrap();
-        ring.push(Sqe {
+        ring.submit(&[Sqe {
             fd: into.as_raw_fd(),
             off: u64::MAX,
             addr: u64::MAX,
             file_index: from as u32,
             len: 8,
             ..sqe(IORING_OP_SPLICE, 77)
-        });
-        assert_eq!(ring.enter(1, 0), 1);
+        }]);
         // SAFETY: takes nothing.
         tell.send(unsafe { libc::gettid() }).unwrap();
-        // SAFETY: a structure of integers.
-        let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+        let mut argument: io_uring_sync_cancel_reg = zeroed();
         (argument.addr, argument.fd) = (77, -1);
         (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
         let argument = (&raw const argument).cast();
@@ -344,12 +325,9 @@ fn returned_by_synchronous_cancellation() -> i32 {
 
 /// Files of several kinds, and another descriptor of each.
 fn files_with_others() -> Vec<[OwnedFd; 2]> {
-    let eventfd = || {
-        // SAFETY: a new descriptor, which is nobody else's.
-        unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) }
-    };
+    let counter = || eventfd(0, libc::EFD_CLOEXEC);
     let socket = || OwnedFd::from(UnixDatagram::unbound().unwrap());
-    let files = [socket(), socket(), eventfd(), eventfd()];
+    let files = [socket(), socket(), counter(), counter()];
     files.into_iter().map(|file| [file.try_clone().unwrap(), file]).collect()
 }
 
@@ -366,19 +344,19 @@ fn by_file_among_many(mut ring: Ring) -> impl Answer {
         ..cancel(user_data, 0, IORING_ASYNC_CANCEL_FD | flags)
     };
     let polls: Vec<Sqe> = (1..).zip(&files).map(|(number, [file, _])| poll(number, file)).collect();
-    let mut all = collect(&mut ring, &polls, 0);
+    let mut all = ring.collect_from(&polls, 0);
     for (number, [_, other]) in (100..).zip(&files) {
-        all.extend(collect(&mut ring, &[by_file(number, other, 0)], 2));
-        all.extend(collect(&mut ring, &[by_file(number, other, 0)], 1));
+        all.extend(ring.collect_from(&[by_file(number, other, 0)], 2));
+        all.extend(ring.collect_from(&[by_file(number, other, 0)], 1));
     }
     // Their places have other requests now, some of which end before anybody asks for a file.
     let [[first, _], [second, again], ..] = &files[..] else { unreachable!() };
     let sqes = [poll(10, second), nop(11, 0), poll(12, second), poll(13, first)];
-    all.extend(collect(&mut ring, &sqes, 1));
-    all.extend(collect(&mut ring, &[by_file(14, again, IORING_ASYNC_CANCEL_ALL)], 3));
-    all.extend(collect(&mut ring, &[by_file(15, again, IORING_ASYNC_CANCEL_ALL)], 1));
-    all.extend(collect(&mut ring, &[cancel(16, 13, 0)], 2));
-    all.extend(collect(&mut ring, &[poll(17, first), by_file(18, first, 0)], 2));
+    all.extend(ring.collect_from(&sqes, 1));
+    all.extend(ring.collect_from(&[by_file(14, again, IORING_ASYNC_CANCEL_ALL)], 3));
+    all.extend(ring.collect_from(&[by_file(15, again, IORING_ASYNC_CANCEL_ALL)], 1));
+    all.extend(ring.collect_from(&[cancel(16, 13, 0)], 2));
+    all.extend(ring.collect_from(&[poll(17, first), by_file(18, first, 0)], 2));
     all.sort_by_key(|cqe| cqe.user_data);
     all
 }
@@ -396,11 +374,11 @@ fn by_a_file_that_comes_later(mut ring: Ring) -> impl Answer {
     };
     let by_file = |user_data| Sqe { fd: near.as_raw_fd(), ..cancel(user_data, 0, IORING_ASYNC_CANCEL_FD) };
     let chain = [poll(1, &other, LINK), poll(2, &near, 0), by_file(3)];
-    let mut all = collect(&mut ring, &chain, 1);
+    let mut all = ring.collect_from(&chain, 1);
     far_of_other.write_all(b"x").unwrap();
-    all.extend(collect(&mut ring, &[], 1));
-    all.extend(collect(&mut ring, &[by_file(4)], 2));
-    all.extend(collect(&mut ring, &[by_file(5)], 1));
+    all.extend(ring.collect_from(&[], 1));
+    all.extend(ring.collect_from(&[by_file(4)], 2));
+    all.extend(ring.collect_from(&[by_file(5)], 1));
     all.sort_by_key(|cqe| cqe.user_data);
     all
 }

@@ -25,18 +25,15 @@ const DONTWAIT: u32 = libc::MSG_DONTWAIT as u32;
 fn under_seed(seed: u64, rate: u32, faults: Faults, mode: Mode<'_>, body: impl FnOnce()) -> Vec<Entry> {
     const HANG_S: u32 = 60;
     let length = bytes(mode, ROOM);
-    // SAFETY: a fresh descriptor.
-    let fd = unsafe { libc::memfd_create(c"plan".as_ptr(), libc::MFD_CLOEXEC) };
-    // SAFETY: as above.
-    let file = unsafe { File::from_raw_fd(fd) };
+    let file = memory_file(b"");
     file.set_len(length as u64).unwrap();
-    let memory = NonNull::new(map(fd, length, 0)).unwrap();
+    let memory = NonNull::new(map(file.as_raw_fd(), length, 0)).unwrap();
     // SAFETY: of that length, and never unmapped.
     let plan = unsafe { Plan::create(memory, Settings { seed, rate, faults, delay_ns: 0 }, mode, ROOM) };
     let pid = child(|| {
         // SAFETY: sets an alarm.
         unsafe { libc::alarm(HANG_S) };
-        anyring_engine::frontend::plan_from(fd).expect("a plan");
+        anyring_engine::frontend::plan_from(file.as_raw_fd()).expect("a plan");
         body();
         true
     });
@@ -72,8 +69,7 @@ fn transfer(op: io_uring_op, fd: &impl AsRawFd, memory: &[u8], offset: u64) -> S
 
 /// One request's result.
 fn result(ring: &mut Ring, sqe: Sqe) -> i32 {
-    ring.push(sqe);
-    assert_eq!(ring.enter(1, 1), 1);
+    ring.submit_and_wait(&[sqe], 1);
     ring.collect(1)[0].res
 }
 
@@ -360,8 +356,7 @@ fn what_a_multishot_poll_has_told_of_is_there() {
         let (mut one, other) = UnixStream::pair().unwrap();
         let memory = room(1);
         let poll = Sqe { fd: other.as_raw_fd(), op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 2) };
-        ring.push(Sqe { len: MULTISHOT, ..poll });
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[Sqe { len: MULTISHOT, ..poll }]);
         for round in 0..20_u8 {
             one.write_all(&[round]).unwrap();
             assert_eq!(ring.enter(0, 1), 0);
@@ -380,10 +375,8 @@ fn enter_refuses_no_request_that_others_wait_for() {
         let (one, other) = UnixStream::pair().unwrap();
         let memory = room(1);
         for _ in 0..20 {
-            ring.push(Sqe { user_data: 2, ..transfer(IORING_OP_RECV, &other, &memory, 0) });
-            assert_eq!(ring.enter(1, 0), 1);
-            ring.push(transfer(IORING_OP_SEND, &one, &memory, 0));
-            assert_eq!(ring.enter(1, 2), 1);
+            ring.submit(&[Sqe { user_data: 2, ..transfer(IORING_OP_RECV, &other, &memory, 0) }]);
+            ring.submit_and_wait(&[transfer(IORING_OP_SEND, &one, &memory, 0)], 2);
             ring.collect(2);
         }
     });
@@ -444,9 +437,10 @@ fn what_comes_late_cannot_be_cancelled_and_ends_with_its_ring() {
     under(&[Fault::Late], || {
         for _ in 0..20 {
             let mut ring = ring(8);
-            ring.push(sqe(IORING_OP_NOP, 1));
-            ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) });
-            assert_eq!(ring.enter(2, 2), 2);
+            ring.submit_and_wait(
+                &[sqe(IORING_OP_NOP, 1), Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) }],
+                2,
+            );
             let cqes = ring.collect(2);
             let canceled = cqes.iter().find(|cqe| cqe.user_data == 2).unwrap().res;
             assert!([-libc::EALREADY, -libc::ENOENT].contains(&canceled), "{canceled}");
@@ -466,9 +460,13 @@ fn a_timeout_on_what_comes_late_is_told_once() {
             let memory = room(1);
             let time = [0_i64, 300_000];
             one.write_all(b"1").unwrap();
-            ring.push(Sqe { flags: LINK, ..transfer(IORING_OP_RECV, &other, &memory, 0) });
-            ring.push(Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_LINK_TIMEOUT, 2) });
-            assert_eq!(ring.enter(2, 2), 2);
+            ring.submit_and_wait(
+                &[
+                    Sqe { flags: LINK, ..transfer(IORING_OP_RECV, &other, &memory, 0) },
+                    Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_LINK_TIMEOUT, 2) },
+                ],
+                2,
+            );
             let cqes = ring.collect(2);
             assert_eq!(cqes.iter().find(|cqe| cqe.user_data == 1).unwrap().res, 1);
             let timed = cqes.iter().find(|cqe| cqe.user_data == 2).unwrap().res;
@@ -484,8 +482,10 @@ fn a_timeout_that_ends_a_wait_is_there() {
         let mut ring = ring(8);
         let time = [0_i64, 100_000];
         for round in 0..20 {
-            ring.push(Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, round) });
-            assert_eq!(ring.enter(1, 1), 1);
+            ring.submit_and_wait(
+                &[Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, round) }],
+                1,
+            );
             let cqe = ring.reap().expect("the wait has ended");
             assert_eq!((cqe.user_data, cqe.res), (round, -libc::ETIME));
         }
@@ -505,8 +505,7 @@ fn multishot_requests_end_early_and_lose_nothing() {
     let met = under(&[Fault::MultishotEnds], || {
         let mut ring = ring(8);
         let (listener, accept) = multishot_accept();
-        ring.push(accept);
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[accept]);
         let mut ends = 0;
         for _ in 0..CONNECTIONS {
             let _connection = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -516,8 +515,7 @@ fn multishot_requests_end_early_and_lose_nothing() {
             unsafe { libc::close(cqe.res) };
             if cqe.flags & IORING_CQE_F_MORE == 0 {
                 ends += 1;
-                ring.push(accept);
-                assert_eq!(ring.enter(1, 0), 1);
+                ring.submit(&[accept]);
             }
         }
         assert!(ends >= CONNECTIONS / 9, "{ends}");
@@ -534,13 +532,11 @@ fn multishot_accepts_that_end_early_lose_none_of_many() {
         for _ in 0..20 {
             let clients: Vec<TcpStream> =
                 (0..4).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();
-            ring.push(accept);
-            assert_eq!(ring.enter(1, 0), 1);
+            ring.submit(&[accept]);
             let (mut accepted, mut goes_on) = (0, true);
             while accepted < clients.len() {
                 if !goes_on {
-                    ring.push(accept);
-                    assert_eq!(ring.enter(1, 0), 1);
+                    ring.submit(&[accept]);
                 }
                 for cqe in ring.collect(1) {
                     assert!(cqe.res >= 0, "{}", cqe.res);
@@ -551,8 +547,7 @@ fn multishot_accepts_that_end_early_lose_none_of_many() {
                 }
             }
             if goes_on {
-                ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) });
-                assert_eq!(ring.enter(1, 2), 1);
+                ring.submit_and_wait(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) }], 2);
                 assert_eq!(ring.collect(2).iter().map(|cqe| cqe.res).min(), Some(-libc::ECANCELED));
             }
         }
@@ -564,9 +559,7 @@ fn completions_overflow_though_there_is_room() {
     let met = under(&[Fault::Overflow], || {
         let mut ring = ring(8);
         for round in 0..20 {
-            ring.push(sqe(IORING_OP_NOP, round));
-            ring.push(sqe(IORING_OP_NOP, round + 1000));
-            assert_eq!(ring.enter(2, 0), 2);
+            ring.submit(&[sqe(IORING_OP_NOP, round), sqe(IORING_OP_NOP, round + 1000)]);
             assert!(ring.overflowed());
             assert_eq!(ring.reap(), None);
             assert_eq!(ring.enter_with(0, 0, FLAGS), 0);
@@ -647,8 +640,7 @@ fn receive_until_dry() -> u32 {
         buf_index: 7,
         ..transfer(IORING_OP_RECV, &other, &[], 0)
     };
-    ring.push(receive);
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[receive]);
     let (mut dry, mut shots) = (0, 0);
     for round in 0..ROUNDS {
         one.write_all(&[round]).unwrap();
@@ -662,8 +654,7 @@ fn receive_until_dry() -> u32 {
             }
             assert_eq!((cqe.res, cqe.flags), (-libc::ENOBUFS, 0));
             dry += 1;
-            ring.push(receive);
-            assert_eq!(ring.enter(1, 0), 1);
+            ring.submit(&[receive]);
         }
     }
     assert_eq!(shots, ROUNDS);
@@ -676,9 +667,13 @@ fn cancellations_come_too_late_and_the_request_ends() {
         let mut ring = ring(8);
         let (_one, other) = UnixStream::pair().unwrap();
         let memory = room(1);
-        ring.push(transfer(IORING_OP_RECV, &other, &memory, 0));
-        ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) });
-        assert_eq!(ring.enter(2, 2), 2);
+        ring.submit_and_wait(
+            &[
+                transfer(IORING_OP_RECV, &other, &memory, 0),
+                Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) },
+            ],
+            2,
+        );
         let cqes = ring.collect(2);
         assert_eq!(cqes.iter().find(|cqe| cqe.user_data == 2).unwrap().res, -libc::EALREADY);
         assert_eq!(cqes.iter().find(|cqe| cqe.user_data == 1).unwrap().res, -libc::ECANCELED);
@@ -711,8 +706,7 @@ fn notifications_stay_behind_completions_that_come_late() {
         let (one, _other) = tcp_pair();
         let memory = vec![1; 100];
         let vector = libc::iovec { iov_base: memory.as_ptr().cast_mut().cast(), iov_len: memory.len() };
-        // SAFETY: a structure of numbers and addresses.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        let mut message: libc::msghdr = zeroed();
         message.msg_iov = (&raw const vector).cast_mut();
         message.msg_iovlen = 1;
         for number in 0..SENDS {
@@ -829,8 +823,7 @@ fn waits_on_polled_rings_end_early_or_bring_nothing() {
             let mut ring = Ring::new(Engine::User, 4, IORING_SETUP_IOPOLL);
             let mut in_vain = 0;
             for _ in 0..50 {
-                ring.push(transfer(IORING_OP_READ, &file, &block.0, 0));
-                assert_eq!(ring.enter(1, 0), 1);
+                ring.submit(&[transfer(IORING_OP_READ, &file, &block.0, 0)]);
                 while ring.reap().is_none() {
                     let entered = ring.enter(0, 1);
                     assert!([0, errno].contains(&entered), "{entered}");
@@ -888,8 +881,7 @@ fn bundles_are_received_in_part() {
             let mut is_armed = false;
             while got.len() < end {
                 if !is_armed {
-                    ring.push(receive);
-                    assert_eq!(ring.enter(1, 0), 1);
+                    ring.submit(&[receive]);
                 }
                 let Some(cqe) = ring.reap() else {
                     is_armed = true;
@@ -947,8 +939,7 @@ fn setup_and_register_find_no_memory() {
     let met = under(&[Fault::SetupNoMemory, Fault::RegisterNoMemory], || {
         let mut refused = [0; 2];
         for _ in 0..20 {
-            // SAFETY: integers only.
-            let params: io_uring_params = unsafe { std::mem::zeroed() };
+            let params: io_uring_params = zeroed();
             let ring = match Ring::with_params(Engine::User, 4, params) {
                 Ok(ring) => ring,
                 Err(errno) => {
@@ -1067,8 +1058,7 @@ fn threads_are_held_up() {
             let mut ring = ring(4);
             let begun = std::time::Instant::now();
             for number in 0..CALLS {
-                ring.push(sqe(IORING_OP_NOP, number));
-                assert_eq!(ring.enter(1, 1), 1);
+                ring.submit_and_wait(&[sqe(IORING_OP_NOP, number)], 1);
                 assert_eq!(ring.reap().map(|cqe| cqe.user_data), Some(number));
             }
             // A quarter of the pauses is of a millisecond or more.

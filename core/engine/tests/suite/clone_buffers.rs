@@ -53,8 +53,7 @@ fn slots(ring: &mut Ring, memory: &Memory) -> Vec<Option<usize>> {
             buf_index: slot,
             ..sqe(IORING_OP_READ_FIXED, 1)
         };
-        ring.push(read);
-        assert_eq!(ring.enter(1, 1), 1);
+        ring.submit_and_wait(&[read], 1);
         let cqe = ring.reap_all().into_iter().find(|cqe| cqe.user_data == 1).unwrap();
         cqe.res == 8
     };

@@ -190,9 +190,7 @@ fn requests_in_flight_keep_an_unregistered_personality() {
         let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         let poll =
             Sqe { fd: event, op_flags: libc::POLLIN as u32, flags: LINK, ..sqe(IORING_OP_POLL_ADD, 3) };
-        ring.push(poll);
-        ring.push(secret.open(0, root));
-        assert_eq!(ring.enter(2, 0), 2);
+        ring.submit(&[poll, secret.open(0, root)]);
         let unregistered = unregister_personality(&ring, root as u32);
         // SAFETY: our own descriptor.
         unsafe { libc::eventfd_write(event, 1) };
@@ -259,8 +257,7 @@ fn no_thread_keeps_what_the_process_gave_up() {
         };
         // A worker for what ends soon and one for what may not, both idle; the SQ thread; the reactor.
         assert!(result(&mut ring, &[secret.open(ASYNC, 0)]) >= 0);
-        ring.push(read);
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[read]);
         to.write_all(b"x").unwrap();
         ring.collect(1);
         assert_eq!(result(&mut polled, &[nop(1, 0)]), 0);
@@ -290,8 +287,7 @@ fn a_busy_thread_ends_with_what_was_submitted_before() {
     let pid = child(|| {
         let mut ring = Ring::new(Engine::User, 8, 0);
         let addr = path.as_ptr() as u64;
-        ring.push(Sqe { fd: -1, addr, flags: ASYNC, ..sqe(IORING_OP_OPENAT, 7) });
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[Sqe { fd: -1, addr, flags: ASYNC, ..sqe(IORING_OP_OPENAT, 7) }]);
         until("a worker opens the FIFO", || threads_of_root() > 1);
         become_nobody();
         assert_eq!(result(&mut ring, &[secret.open(ASYNC, 0)]), -libc::EACCES);
@@ -364,15 +360,12 @@ fn no_idle_thread_keeps_what_the_process_gave_up() {
         assert_eq!(ring.collect(1)[0].res, 1);
         until("the last of them leaves", || !users_of("iou-wrk").contains(&0));
         // What is submitted now is done with what is left.
-        ring.push(Sqe { fd: file.as_raw_fd(), ..sqe(io_uring_op::IORING_OP_FSYNC, 1) });
-        ring.push(splice);
-        assert_eq!(ring.enter(2, 0), 2);
+        ring.submit(&[Sqe { fd: file.as_raw_fd(), ..sqe(io_uring_op::IORING_OP_FSYNC, 1) }, splice]);
         ring.collect(1);
         until("a thread of the new user is there", || users_of("iou-wrk").contains(&NOBODY));
         assert!(!users_of("iou-wrk").contains(&0));
         // By the personality, the keeper has it done.
-        ring.push(Sqe { personality: personality as u16, ..splice });
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[Sqe { personality: personality as u16, ..splice }]);
         until("a thread of the personality is there", || users_of("iou-wrk").contains(&0));
         for _ in 0..2 {
             // One of the two takes what is there.

@@ -182,9 +182,7 @@ fn a_ring_may_end_while_a_chain_is_being_worked_on() {
         ..sqe(IORING_OP_FUTEX_WAIT, 1)
     };
     let addr = data.as_mut_ptr() as u64;
-    ring.push(futex);
-    ring.push(Sqe { fd: read.as_raw_fd(), addr, len: 8, ..sqe(IORING_OP_READ, 2) });
-    assert_eq!(ring.enter(2, 0), 2);
+    ring.submit(&[futex, Sqe { fd: read.as_raw_fd(), addr, len: 8, ..sqe(IORING_OP_READ, 2) }]);
     drop(ring);
     // The next ring's first wait comes after the thread has let go of the last one.
     let mut ring = Ring::new(Engine::User, 8, 0);
@@ -213,12 +211,6 @@ const BUFFER_SELECT: u8 = 1 << 5;
 /// A number that is never open.
 const NOTHING: i32 = 9999;
 
-fn results(cqes: &[Cqe]) -> Vec<(u64, i32)> {
-    let mut results: Vec<_> = cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-    results.sort_unstable();
-    results
-}
-
 #[both(8, 0)]
 fn the_descriptor_is_looked_at_before_anything_else(mut ring: Ring) -> impl Answer {
     let (pipe, _other) = std::io::pipe().unwrap();
@@ -239,8 +231,7 @@ fn the_descriptor_is_looked_at_before_anything_else(mut ring: Ring) -> impl Answ
 fn a_listener_is_not_waited_for_to_receive_from(mut ring: Ring) -> impl Answer {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let fd = listener.as_raw_fd();
-    ring.push(Sqe { fd, ..sqe(IORING_OP_ACCEPT, 1) });
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[Sqe { fd, ..sqe(IORING_OP_ACCEPT, 1) }]);
     let mut data = [0u8; 8];
     let addr = data.as_mut_ptr() as u64;
     ring.push(Sqe { fd, addr, len: 8, ..sqe(IORING_OP_RECV, 2) });
@@ -368,8 +359,7 @@ fn a_multishot_read_looks_for_a_buffer_when_there_is_something_to_read(mut ring:
     let (read, mut write) = std::io::pipe().unwrap();
     let fd = read.as_raw_fd();
     let flags = BUFFER_SELECT;
-    ring.push(Sqe { fd, flags, buf_index: 1, ..sqe(IORING_OP_READ_MULTISHOT, 1) });
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[Sqe { fd, flags, buf_index: 1, ..sqe(IORING_OP_READ_MULTISHOT, 1) }]);
     write.write_all(b"abc").unwrap();
     ring.enter(0, 1);
     let first = ring.reap_all();
@@ -386,15 +376,17 @@ fn a_multishot_receive_takes_at_most_as_much_as_it_says(mut ring: Ring) -> impl 
     b.write_all(&[1; 10]).unwrap();
     let fd = a.as_raw_fd();
     let multishot = 2;
-    ring.push(Sqe {
-        fd,
-        len: 5,
-        ioprio: multishot,
-        flags: BUFFER_SELECT,
-        buf_index: 1,
-        ..sqe(IORING_OP_RECV, 1)
-    });
-    assert_eq!(ring.enter(1, 2), 1);
+    ring.submit_and_wait(
+        &[Sqe {
+            fd,
+            len: 5,
+            ioprio: multishot,
+            flags: BUFFER_SELECT,
+            buf_index: 1,
+            ..sqe(IORING_OP_RECV, 1)
+        }],
+        2,
+    );
     ring.reap_all().iter().map(|cqe| cqe.res).take(2).collect::<Vec<_>>()
 }
 
@@ -530,9 +522,13 @@ fn a_cancelled_futex_wait_has_not_failed(mut ring: Ring) -> impl Answer {
 fn a_link_timeout_that_expires_at_once_does_not_stop_queued_work(mut ring: Ring) -> impl Answer {
     let time = [0u64, 0];
     let file = std::fs::File::open("/proc/self/exe").unwrap();
-    ring.push(Sqe { fd: file.as_raw_fd(), flags: LINK, ..sqe(IORING_OP_FTRUNCATE, 1) });
-    ring.push(Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_LINK_TIMEOUT, 2) });
-    assert_eq!(ring.enter(2, 2), 2);
+    ring.submit_and_wait(
+        &[
+            Sqe { fd: file.as_raw_fd(), flags: LINK, ..sqe(IORING_OP_FTRUNCATE, 1) },
+            Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_LINK_TIMEOUT, 2) },
+        ],
+        2,
+    );
     // What the timeout itself says depends on when it was looked at.
     results(&ring.reap_all()).into_iter().find(|&(user_data, _)| user_data == 1)
 }
@@ -543,8 +539,7 @@ fn recvmsg_looks_for_a_socket_before_it_polls() {
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);
         let (read, _write) = std::io::pipe().unwrap();
-        // SAFETY: a structure that may be zero.
-        let message: libc::msghdr = unsafe { std::mem::zeroed() };
+        let message: libc::msghdr = zeroed();
         let addr = (&raw const message) as u64;
         let fd = read.as_raw_fd();
         results(&ring.run(&[Sqe { fd, addr, len: 1, ioprio: POLL_FIRST, ..sqe(IORING_OP_RECVMSG, 1) }]))
@@ -643,8 +638,7 @@ fn a_message_with_control_data_is_whole_as_it_comes(mut ring: Ring) -> impl Answ
     b.write_all(&[1; 300]).unwrap();
     let (mut data, mut control) = ([0u8; 1000], [0u64; 8]);
     let mut vector = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: 1000 };
-    // SAFETY: a structure that may be zero.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    let mut message: libc::msghdr = zeroed();
     (message.msg_iov, message.msg_iovlen) = (&raw mut vector, 1);
     (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), 64);
     let addr = (&raw const message) as u64;
@@ -703,9 +697,13 @@ fn waiting_first_for_what_may_not_wait_fails() {
 #[both(8, 0)]
 fn what_follows_is_done_though_nobody_enters(mut ring: Ring) -> impl Answer {
     let file = std::fs::File::open("/proc/self/exe").unwrap();
-    ring.push(Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 1) });
-    ring.push(Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 2) });
-    assert_eq!(ring.enter(2, 1), 2);
+    ring.submit_and_wait(
+        &[
+            Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 1) },
+            Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 2) },
+        ],
+        1,
+    );
     let mut seen = Vec::new();
     let begun = std::time::Instant::now();
     while seen.len() < 2 && begun.elapsed().as_secs() < 20 {
@@ -719,8 +717,7 @@ fn what_follows_is_done_though_nobody_enters(mut ring: Ring) -> impl Answer {
 fn the_wrong_end_of_a_pipe_is_not_waited_for(mut ring: Ring) -> impl Answer {
     let (read, _write) = std::io::pipe().unwrap();
     let fd = read.as_raw_fd();
-    ring.push(Sqe { fd, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) });
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[Sqe { fd, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) }]);
     let bytes = [0u8; 8];
     let addr = bytes.as_ptr() as u64;
     results(&ring.run(&[Sqe { fd, addr, len: 8, ..sqe(IORING_OP_WRITE, 2) }]))
@@ -754,8 +751,7 @@ fn what_polls_first_on_a_listener_that_is_known_waits() {
         let fd = listener.as_raw_fd();
         let mut memory = [0u8; 8];
         let addr = memory.as_mut_ptr() as u64;
-        // SAFETY: a structure that may be zero.
-        let message: libc::msghdr = unsafe { std::mem::zeroed() };
+        let message: libc::msghdr = zeroed();
         let of_message =
             Sqe { fd, addr: (&raw const message) as u64, len: 1, ioprio: POLL_FIRST, ..Sqe::default() };
         let of_bytes = Sqe { addr, len: 8, ..of_message };

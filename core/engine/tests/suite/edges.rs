@@ -166,8 +166,7 @@ fn rings_are_not_handed_over(engine: Engine) -> impl Answer {
         .map(|(control, length)| {
             let (from, to) = UnixStream::pair().unwrap();
             let byte = libc::iovec { iov_base: c"x".as_ptr().cast_mut().cast(), iov_len: 1 };
-            // SAFETY: integers and pointers.
-            let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+            let mut header: libc::msghdr = zeroed();
             (header.msg_iov, header.msg_iovlen) = ((&raw const byte).cast_mut(), 1);
             header.msg_control = control.as_ptr().cast_mut().cast();
             header.msg_controllen = length.unwrap_or(control.len());
@@ -230,8 +229,7 @@ fn lengths_of_messages(mut ring: Ring) -> impl Answer {
                 (128, true),
                 (129, true),
             ] {
-                // SAFETY: integers and pointers.
-                let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+                let mut header: libc::msghdr = zeroed();
                 (header.msg_iov, header.msg_iovlen) = (vectors.as_ptr().cast_mut(), count);
                 header.msg_namelen = name_length as u32;
                 if named {
@@ -247,8 +245,7 @@ fn lengths_of_messages(mut ring: Ring) -> impl Answer {
         for (base, length) in [(bytes.as_ptr() as u64, i64::MAX as u64 + 1), (u64::MAX - 10, 4), (1 << 62, 1)]
         {
             let vector = [base, length];
-            // SAFETY: integers and pointers.
-            let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+            let mut header: libc::msghdr = zeroed();
             (header.msg_iov, header.msg_iovlen) = (vector.as_ptr() as *mut _, 1);
             let (fd, addr) = (socket.as_raw_fd(), (&raw mut header) as u64);
             let op_flags = libc::MSG_DONTWAIT as u32;
@@ -392,8 +389,7 @@ fn waits_on_as_many_futexes_as_there_can_be() {
             let mut ring = Ring::new(engine, 8, 0);
             let elements = wait(count);
             let sqe = sqe(IORING_OP_FUTEX_WAITV, 1);
-            ring.push(Sqe { addr: elements.as_ptr() as u64, len: count as u32, fd: 0, ..sqe });
-            assert_eq!(ring.enter(1, 0), 1);
+            ring.submit(&[Sqe { addr: elements.as_ptr() as u64, len: count as u32, fd: 0, ..sqe }]);
             if let Some(refused) = ring.reap() {
                 results.push((count, woken, refused.res));
                 continue;
@@ -409,8 +405,7 @@ fn waits_on_as_many_futexes_as_there_can_be() {
                 fd: (SIZE_U32 | PRIVATE) as i32,
                 ..crate::common::sqe(IORING_OP_FUTEX_WAKE, 2)
             };
-            ring.push(wake);
-            assert_eq!(ring.enter(1, 0), 1);
+            ring.submit(&[wake]);
             let cqes = ring.collect(2);
             word.store(0, std::sync::atomic::Ordering::SeqCst);
             results.push((count, woken, cqes.iter().find(|cqe| cqe.user_data == 1).unwrap().res));
@@ -451,12 +446,10 @@ fn connections_for_which_there_is_no_room(engine: Engine) -> impl Answer {
             let clients: Vec<_> =
                 (0..waiting).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
             for _ in 0..taken {
-                ring.push(sqe(IORING_OP_NOP, 1));
-                assert_eq!(ring.enter(1, 0), 1);
+                ring.submit(&[sqe(IORING_OP_NOP, 1)]);
             }
             let ioprio = IORING_ACCEPT_MULTISHOT as u16;
-            ring.push(Sqe { fd: listener.as_raw_fd(), ioprio, ..sqe(IORING_OP_ACCEPT, 2) });
-            assert_eq!(ring.enter(1, 0), 1);
+            ring.submit(&[Sqe { fd: listener.as_raw_fd(), ioprio, ..sqe(IORING_OP_ACCEPT, 2) }]);
             let mut seen = ring.reap_all();
             ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
             seen.extend(ring.reap_all());
@@ -569,8 +562,7 @@ fn room_for_messages_of_a_multishot_receive(mut ring: Ring) -> impl Answer {
         (i32::MAX - 16, 0),
         (i32::MAX - 15, 0),
     ] {
-        // SAFETY: integers and pointers.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        let mut header: libc::msghdr = zeroed();
         header.msg_namelen = name_length as u32;
         header.msg_controllen = control_length;
         let receive = Sqe {
@@ -668,8 +660,7 @@ fn an_open_through_a_link_waits_for_the_other_end() {
                         Sqe { fd, addr, off: how.as_ptr() as u64, len: 24, ..sqe(IORING_OP_OPENAT2, 1) }
                     }
                 };
-                ring.push(open);
-                assert_eq!(ring.enter(1, 0), 1);
+                ring.submit(&[open]);
                 assert!(ring.reap().is_none(), "{engine:?}: nobody has the other end yet");
                 // SAFETY: opens and closes descriptors of ours.
                 unsafe {
@@ -717,8 +708,7 @@ fn offsets_near_the_last() {
             other.write_all(&[1; 64]).unwrap();
         }
         let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
-        // SAFETY: a new descriptor.
-        let memory = unsafe { File::from_raw_fd(libc::memfd_create(c"edges".as_ptr(), libc::MFD_CLOEXEC)) };
+        let memory = memory_file(b"");
         let mut buffer = [0u8; 64];
         let addr = buffer.as_mut_ptr() as u64;
         let files =
@@ -876,8 +866,7 @@ fn messages_into_provided_buffers(mut ring: Ring) -> impl Answer {
     let mut results = each(&mut ring, &[provide]);
     for length in [4usize, 64, 100, 0] {
         let vector = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: length };
-        // SAFETY: integers and pointers.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        let mut header: libc::msghdr = zeroed();
         (header.msg_iov, header.msg_iovlen) = ((&raw const vector).cast_mut(), 1);
         let receive = Sqe {
             fd: one.as_raw_fd(),
@@ -887,8 +876,7 @@ fn messages_into_provided_buffers(mut ring: Ring) -> impl Answer {
             buf_index: 9,
             ..sqe(IORING_OP_RECVMSG, 1)
         };
-        ring.push(receive);
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[receive]);
         if let Some(cqe) = ring.reap() {
             results.push(cqe.res);
             continue;
@@ -1016,8 +1004,7 @@ fn transfers_that_an_idle_file_refuses(mut ring: Ring) -> impl Answer {
     let (mut own, mut peer) = UnixStream::pair().unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (reading, mut writing) = std::io::pipe().unwrap();
-    // SAFETY: a new descriptor.
-    let mut event = unsafe { File::from_raw_fd(libc::eventfd(0, 0)) };
+    let mut event = File::from(eventfd(0, 0));
     let read = |file: &dyn AsRawFd, buffer: &mut [u8; 8]| Sqe {
         fd: file.as_raw_fd(),
         addr: buffer.as_mut_ptr() as u64,
@@ -1050,9 +1037,7 @@ fn transfers_that_an_idle_file_refuses(mut ring: Ring) -> impl Answer {
     let nop = sqe(IORING_OP_NOP, 3);
     let done = Cqe { user_data: 3, res: 0, flags: 0 };
     for sqe in [Sqe { off: 0, ..of(&own, &mut second) }, Sqe { off: 5, ..of(&reading, &mut second) }] {
-        ring.push(sqe);
-        ring.push(nop);
-        assert_eq!(ring.enter(2, 1), 2);
+        ring.submit_and_wait(&[sqe, nop], 1);
         assert_eq!(ring.reap_all(), [done]);
     }
     peer.write_all(&[1; 16]).unwrap();

@@ -1,6 +1,6 @@
 //! EPOLL_CTL and EPOLL_WAIT.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::common::*;
 use anyring_engine::abi::Sqe;
@@ -8,20 +8,9 @@ use io_uring_op::{IORING_OP_EPOLL_CTL, IORING_OP_EPOLL_WAIT, IORING_OP_NOP};
 
 const IN: u32 = libc::EPOLLIN as u32;
 
-fn owned(fd: i32) -> OwnedFd {
-    assert!(fd >= 0);
-    // SAFETY: a new descriptor, owned from here.
-    unsafe { OwnedFd::from_raw_fd(fd) }
-}
-
 fn epoll() -> OwnedFd {
     // SAFETY: touches no memory.
     owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
-}
-
-fn eventfd() -> OwnedFd {
-    // SAFETY: touches no memory.
-    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
 }
 
 fn signal(fd: &OwnedFd) {
@@ -49,7 +38,7 @@ fn ready(epoll: &OwnedFd) -> Vec<(u32, u64)> {
 
 #[both(8, 0)]
 fn interest_is_added_changed_and_removed(mut ring: Ring) -> impl Answer {
-    let (set, source) = (epoll(), eventfd());
+    let (set, source) = (epoll(), eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK));
     let (set_fd, fd) = (set.as_raw_fd(), source.as_raw_fd());
     signal(&source);
     let mut seen = Vec::new();
@@ -72,7 +61,7 @@ fn interest_is_added_changed_and_removed(mut ring: Ring) -> impl Answer {
 
 #[both(8, 0)]
 fn errors_of_epoll_ctl(mut ring: Ring) -> impl Answer {
-    let (set, source) = (epoll(), eventfd());
+    let (set, source) = (epoll(), eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK));
     let (set_fd, fd) = (set.as_raw_fd(), source.as_raw_fd());
     let event = libc::epoll_event { events: IN, u64: 7 };
     let add = ctl(set_fd, libc::EPOLL_CTL_ADD, fd, Some(&event));
@@ -93,7 +82,7 @@ fn errors_of_epoll_ctl(mut ring: Ring) -> impl Answer {
 #[both]
 fn waits_for_events(engine: Engine) {
     let mut ring = Ring::new(engine, 8, 0);
-    let (set, source) = (epoll(), eventfd());
+    let (set, source) = (epoll(), eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK));
     let event = libc::epoll_event { events: IN, u64: 7 };
     ring.run(&[ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, source.as_raw_fd(), Some(&event))]);
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
@@ -105,8 +94,7 @@ fn waits_for_events(engine: Engine) {
     assert_eq!(ring.run(&[Sqe { off: 1, ..request }])[0].res, -libc::EINVAL);
     assert_eq!(ring.run(&[Sqe { len: 0, ..request }])[0].res, -libc::EINVAL);
     for round in 0..3 {
-        ring.push(request);
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[request]);
         assert_eq!(ring.reap_all(), [], "nothing is ready");
         signal(&source);
         ring.enter(0, 1);

@@ -1,6 +1,6 @@
 //! Registered eventfds.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::common::*;
 use anyring_engine::abi::Sqe;
@@ -11,9 +11,8 @@ use io_uring_register_op::{
 
 const DEFER: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 
-fn eventfd() -> OwnedFd {
-    // SAFETY: a new descriptor, owned from here.
-    unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }
+fn counter() -> OwnedFd {
+    eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)
 }
 
 fn register_fd(ring: &Ring, opcode: io_uring_register_op, fd: i32) -> i32 {
@@ -37,7 +36,7 @@ fn await_signal(event: &OwnedFd) {
 
 #[both(4, 0)]
 fn registering(ring: Ring) -> impl Answer {
-    let (event, other) = (eventfd(), eventfd());
+    let (event, other) = (counter(), counter());
     let file = std::fs::File::open("/dev/null").unwrap();
     let none = std::ptr::null();
     let fd = event.as_raw_fd();
@@ -57,7 +56,7 @@ fn registering(ring: Ring) -> impl Answer {
 
 #[both(8, 0)]
 fn signalled_per_batch_and_seen_when_enter_returns(mut ring: Ring) -> impl Answer {
-    let event = eventfd();
+    let event = counter();
     register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
     let nops = |n: u64| (0..n).map(|i| sqe(IORING_OP_NOP, i)).collect::<Vec<_>>();
     let mut counts = Vec::new();
@@ -87,7 +86,7 @@ fn signalled_per_batch_and_seen_when_enter_returns(mut ring: Ring) -> impl Answe
 fn signalled_while_nobody_is_inside(engine: Engine) {
     for flags in [0, DEFER, DEFER | IORING_SETUP_TASKRUN_FLAG] {
         let mut ring = Ring::new(engine, 8, flags);
-        let (event, trigger) = (eventfd(), eventfd());
+        let (event, trigger) = (counter(), counter());
         register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
         let poll = sqe(IORING_OP_POLL_ADD, 1);
         ring.push(Sqe { fd: trigger.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll });
@@ -109,7 +108,7 @@ fn signalled_while_nobody_is_inside(engine: Engine) {
 fn signalled_for_a_timeout(engine: Engine) {
     for flags in [0, DEFER] {
         let mut ring = Ring::new(engine, 8, flags);
-        let event = eventfd();
+        let event = counter();
         register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
         let time = [0i64, 1_000_000];
         ring.push(Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
@@ -126,7 +125,7 @@ fn signalled_for_a_timeout_behind_something_else(engine: Engine) {
     // The reactor has gone back to sleep in some of these rounds, at least, before the program comes.
     for _ in 0..20 {
         let mut ring = Ring::new(engine, 8, DEFER);
-        let (event, trigger) = (eventfd(), eventfd());
+        let (event, trigger) = (counter(), counter());
         register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
         let time = [0i64, 20_000_000];
         ring.push(Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
@@ -160,14 +159,12 @@ fn signalled_for_a_cancellation(engine: Engine) {
     // The longer the ring is left alone before, the surer is that the reactor sleeps for good.
     for left_alone_ms in [0, 2, 5, 10, 20] {
         let mut ring = Ring::new(engine, 8, DEFER);
-        let (event, trigger) = (eventfd(), eventfd());
+        let (event, trigger) = (counter(), counter());
         register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
         let poll = sqe(IORING_OP_POLL_ADD, 7);
-        ring.push(Sqe { fd: trigger.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll });
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[Sqe { fd: trigger.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll }]);
         std::thread::sleep(std::time::Duration::from_millis(left_alone_ms));
-        // SAFETY: integers only.
-        let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+        let mut argument: io_uring_sync_cancel_reg = zeroed();
         argument.addr = 7;
         argument.timeout.tv_sec = -1;
         argument.timeout.tv_nsec = -1;
@@ -185,15 +182,13 @@ fn a_read_of_the_rings_own_eventfd_finds_the_count_that_woke_it() {
     // The reactor looks at the ring in the middle of some of these rounds.
     for _ in 0..100 {
         let mut ring = Ring::new(Engine::User, 4, DEFER);
-        // SAFETY: a new descriptor, owned from here.
-        let event = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+        let event = eventfd(0, libc::EFD_CLOEXEC);
         let (mut count, fd) = (0u64, event.as_raw_fd());
         assert_eq!(register_fd(&ring, IORING_REGISTER_EVENTFD, fd), 0);
         let addr = (&raw mut count) as u64;
         let read = Sqe { fd, addr, len: 8, off: u64::MAX, ..sqe(IORING_OP_READ, 1) };
         for next in [read, sqe(IORING_OP_NOP, 2)] {
-            ring.push(next);
-            assert_eq!(ring.enter(1, 0), 1);
+            ring.submit(&[next]);
         }
         assert_eq!(ring.enter(0, 2), 0);
         assert_eq!(count, 1);

@@ -4,7 +4,7 @@ use std::ffi::{CString, c_void};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::net::UdpSocket;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -29,8 +29,8 @@ struct World {
     /// A file in memory, which is of the same kind on every machine; and the directory's `file`.
     file: File,
     named: File,
-    pipe: [OwnedFd; 2],
-    other_pipe: [OwnedFd; 2],
+    pipe: (File, File),
+    other_pipe: (File, File),
     streams: (UnixStream, UnixStream),
     listener: UnixListener,
     fresh: OwnedFd,
@@ -64,19 +64,6 @@ fn allow_many_files() -> bool {
 /// What completes; `None` where the request waits.
 type Outcome = Option<Vec<(u64, i32, u32)>>;
 
-fn owned(fd: i32) -> OwnedFd {
-    assert!(fd >= 0);
-    // SAFETY: new, and nobody else's.
-    unsafe { OwnedFd::from_raw_fd(fd) }
-}
-
-fn pipe() -> [OwnedFd; 2] {
-    let mut ends = [0; 2];
-    // SAFETY: two descriptors of ours.
-    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-    ends.map(owned)
-}
-
 /// A directory of its own; one that a process of the same number has left behind is none.
 fn fresh_directory() -> std::path::PathBuf {
     loop {
@@ -97,8 +84,7 @@ impl World {
         let directory = fresh_directory();
         let named =
             File::options().read(true).write(true).create_new(true).open(directory.join("file")).unwrap();
-        // SAFETY: makes a descriptor.
-        let file = File::from(owned(unsafe { libc::memfd_create(c"fields".as_ptr(), libc::MFD_CLOEXEC) }));
+        let file = memory_file(b"");
         for mut file in [&file, &named] {
             file.write_all(&[b'x'; 8192]).unwrap();
         }
@@ -121,7 +107,7 @@ impl World {
         let streams = UnixStream::pair().unwrap();
         (&streams.1).write_all(b"hello").unwrap();
         // SAFETY: bytes of ours.
-        unsafe { libc::write(pipe[1].as_raw_fd(), b"12345678".as_ptr().cast(), 8) };
+        unsafe { libc::write(pipe.1.as_raw_fd(), b"12345678".as_ptr().cast(), 8) };
         let listener = UnixListener::bind(directory.join("socket")).unwrap();
         let connection = UnixStream::connect(directory.join("socket")).unwrap();
         let ring = Ring::new(engine, 8, 0);
@@ -184,8 +170,7 @@ impl World {
     }
 
     fn message(&self, place: usize) -> u64 {
-        // SAFETY: integers and null pointers.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        let mut header: libc::msghdr = zeroed();
         header.msg_iov = self.vectors(place + 1) as *mut _;
         header.msg_iovlen = 2;
         self.put(place, header)
@@ -213,7 +198,7 @@ impl World {
             IORING_OP_READ | IORING_OP_WRITE | IORING_OP_READ_FIXED | IORING_OP_WRITE_FIXED => {
                 Sqe { fd: file, addr: buffer, len: 16, ..base }
             }
-            IORING_OP_POLL_ADD => Sqe { fd: self.pipe[0].as_raw_fd(), op_flags: 1, ..base },
+            IORING_OP_POLL_ADD => Sqe { fd: self.pipe.0.as_raw_fd(), op_flags: 1, ..base },
             IORING_OP_POLL_REMOVE | IORING_OP_TIMEOUT_REMOVE | IORING_OP_ASYNC_CANCEL => {
                 Sqe { addr: 77, ..base }
             }
@@ -245,22 +230,22 @@ impl World {
             }
             IORING_OP_EPOLL_CTL => Sqe {
                 fd: self.epoll.as_raw_fd(),
-                off: self.pipe[0].as_raw_fd() as u64,
+                off: self.pipe.0.as_raw_fd() as u64,
                 len: 1,
                 addr: self.put(0, [1u32, 5, 0]),
                 ..base
             },
             IORING_OP_SPLICE => Sqe {
-                fd: self.other_pipe[1].as_raw_fd(),
-                file_index: self.pipe[0].as_raw_fd() as u32,
+                fd: self.other_pipe.1.as_raw_fd(),
+                file_index: self.pipe.0.as_raw_fd() as u32,
                 len: 4,
                 off: u64::MAX,
                 addr: u64::MAX,
                 ..base
             },
             IORING_OP_TEE => Sqe {
-                fd: self.other_pipe[1].as_raw_fd(),
-                file_index: self.pipe[0].as_raw_fd() as u32,
+                fd: self.other_pipe.1.as_raw_fd(),
+                file_index: self.pipe.0.as_raw_fd() as u32,
                 len: 4,
                 ..base
             },
@@ -294,7 +279,7 @@ impl World {
             IORING_OP_SOCKET => Sqe { fd: libc::AF_UNIX, off: libc::SOCK_STREAM as u64, ..base },
             IORING_OP_URING_CMD => Sqe { fd: self.datagram.as_raw_fd(), ..base },
             IORING_OP_READ_MULTISHOT => {
-                Sqe { fd: self.pipe[0].as_raw_fd(), flags: SELECT, buf_index: 9, ..base }
+                Sqe { fd: self.pipe.0.as_raw_fd(), flags: SELECT, buf_index: 9, ..base }
             }
             IORING_OP_WAITID => Sqe { file_index: libc::WEXITED as u32, ..base },
             IORING_OP_FUTEX_WAIT => {

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::net::TcpListener;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
 use crate::common::*;
@@ -15,12 +15,6 @@ const NOWAIT: u32 = 8;
 const DSYNC: u32 = 2;
 const ATOMIC: u32 = 0x40;
 const DONTCACHE: u32 = 0x80;
-
-fn owned(fd: i32) -> OwnedFd {
-    assert!(fd >= 0, "a descriptor");
-    // SAFETY: it was made for the caller, who keeps no other.
-    unsafe { OwnedFd::from_raw_fd(fd) }
-}
 
 fn eventfd(count: u64, flags: i32) -> OwnedFd {
     // SAFETY: makes a descriptor, and writes to it.

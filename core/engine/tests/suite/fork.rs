@@ -89,8 +89,7 @@ fn a_ring_is_no_file_of_the_program() {
         let limit = libc::rlimit { rlim_cur: 1 << 17, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: a limit of ours.
         let set = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) };
-        // SAFETY: integers only.
-        let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+        let mut params: io_uring_params = zeroed();
         let fd = setup(Engine::User, 4, &mut params);
         let mut after = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: a limit of ours.

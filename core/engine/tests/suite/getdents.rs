@@ -281,8 +281,7 @@ fn refuses() {
     }
     assert_eq!(run(&mut ring, Sqe { off: POSITION - 1, ..good }), -libc::EINVAL);
     let mut polled = Ring::new(Engine::User, 4, IORING_SETUP_IOPOLL);
-    polled.push(good);
-    assert_eq!(polled.enter(1, 0), 1);
+    polled.submit(&[good]);
     assert_eq!(polled.reap().map(|cqe| cqe.res), Some(-libc::EINVAL));
 }
 
@@ -386,20 +385,15 @@ fn behind_a_drain_and_cancelled() {
     let (mut ring, mut buffer, byte) = (Ring::new(Engine::User, 8, 0), [0; 1024], [0u8]);
     let wait = Sqe { fd: ends[0], addr: byte.as_ptr() as u64, len: 1, ..sqe(IORING_OP_READ, 1) };
     let get = Sqe { user_data: 2, ..read(fd.as_raw_fd(), &mut buffer, 0) };
-    ring.push(wait);
-    ring.push(Sqe { flags: DRAIN, ..get });
-    assert_eq!(ring.enter(2, 0), 2);
+    ring.submit(&[wait, Sqe { flags: DRAIN, ..get }]);
     assert_eq!(ring.reap(), None);
     // SAFETY: a byte of ours.
     assert_eq!(unsafe { libc::write(ends[1], byte.as_ptr().cast(), 1) }, 1);
     let order: Vec<_> = ring.collect(2).iter().map(|cqe| cqe.user_data).collect();
     assert_eq!(order, [1, 2]);
     // In a chain behind what waits, it goes when that is cancelled.
-    ring.push(Sqe { flags: LINK, ..wait });
-    ring.push(get);
-    assert_eq!(ring.enter(2, 0), 2);
-    ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
-    assert_eq!(ring.enter(1, 3), 1);
+    ring.submit(&[Sqe { flags: LINK, ..wait }, get]);
+    ring.submit_and_wait(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) }], 3);
     let mut results: Vec<_> = ring.collect(0).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
     results.sort();
     assert_eq!(results, [(1, -libc::ECANCELED), (2, -libc::ECANCELED), (3, 0)]);

@@ -79,9 +79,10 @@ fn case(evidence: Evidence) {
             // SAFETY: two descriptors.
             assert_eq!(unsafe { libc::pipe2(event.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
             let poll = sqe(IORING_OP_POLL_ADD, 4);
-            ring.push(Sqe { fd: event[0], op_flags: libc::POLLIN as u32, flags: 1 << 2, ..poll });
-            ring.push(write(5, &third, b"third".as_ptr(), 5));
-            assert_eq!(ring.enter(2, 0), 2);
+            ring.submit(&[
+                Sqe { fd: event[0], op_flags: libc::POLLIN as u32, flags: 1 << 2, ..poll },
+                write(5, &third, b"third".as_ptr(), 5),
+            ]);
         }
         // SAFETY: one byte.
         let wake = || assert_eq!(unsafe { libc::write(event[1], b"x".as_ptr().cast(), 1) }, 1);

@@ -24,14 +24,6 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn pipe() -> (OwnedFd, OwnedFd) {
-    let mut ends = [0; 2];
-    // SAFETY: writes two descriptors.
-    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
-    // SAFETY: new ones.
-    unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) }
-}
-
 /// A directory that goes with its owner.
 struct Place(PathBuf);
 
@@ -132,8 +124,7 @@ fn interrupted(engine: Engine, result: i32) -> bool {
 /// Submits `sqe`, and goes on when a worker sleeps for it.
 fn submit_blocking(ring: &mut Ring, sqe: Sqe) {
     let before = blocked();
-    ring.push(sqe);
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[sqe]);
     until("a worker sleeps for the request", || blocked() > before);
 }
 
@@ -161,8 +152,7 @@ fn cancellation_ends_it(engine: Engine) {
         // the same.
         let (mut answers, mut ends) = (Vec::new(), Vec::new());
         while ends.is_empty() && answers.iter().all(|&answer| answer == -libc::ENOENT) {
-            ring.push(cancel(2, 1));
-            assert_eq!(ring.enter(1, 1), 1);
+            ring.submit_and_wait(&[cancel(2, 1)], 1);
             for cqe in ring.reap_all() {
                 if cqe.user_data == 1 { ends.push(cqe.res) } else { answers.push(cqe.res) }
             }
@@ -180,8 +170,7 @@ fn synchronous_cancellation_waits_for_the_end(engine: Engine) {
     each_blocking("cancelled-at-once", |name, sqe| {
         let mut ring = Ring::new(engine, 4, 0);
         submit_blocking(&mut ring, sqe);
-        // SAFETY: integers only.
-        let mut wanted: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+        let mut wanted: io_uring_sync_cancel_reg = zeroed();
         (wanted.addr, wanted.fd) = (1, -1);
         (wanted.timeout.tv_sec, wanted.timeout.tv_nsec) = (20, 0);
         let code = io_uring_register_op::IORING_REGISTER_SYNC_CANCEL;
@@ -205,9 +194,10 @@ fn synchronous_cancellation_waits_for_the_end(engine: Engine) {
 
 /// A request, and the timeout behind it.
 fn with_timeout(ring: &mut Ring, sqe: Sqe, time: &[i64; 2]) -> [i32; 2] {
-    ring.push(Sqe { flags: sqe.flags | LINK, ..sqe });
-    ring.push(Sqe { addr: time.as_ptr() as u64, len: 1, ..crate::common::sqe(IORING_OP_LINK_TIMEOUT, 2) });
-    assert_eq!(ring.enter(2, 0), 2);
+    ring.submit(&[
+        Sqe { flags: sqe.flags | LINK, ..sqe },
+        Sqe { addr: time.as_ptr() as u64, len: 1, ..crate::common::sqe(IORING_OP_LINK_TIMEOUT, 2) },
+    ]);
     let mut cqes = Vec::new();
     while cqes.len() < 2 {
         // The kernel's own means to carry out the timeout may end the wait with EINTR.
@@ -262,12 +252,10 @@ fn whenever_it_comes() {
     let mut ring = Ring::new(Engine::User, 4, 0);
     let ((from, _a), (_b, to)) = (pipe(), pipe());
     for round in 0..3000 {
-        ring.push(splice(1, from.as_raw_fd(), to.as_raw_fd()));
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[splice(1, from.as_raw_fd(), to.as_raw_fd())]);
         // From before the worker begins until it sleeps.
         (0..round % 300 * 30).for_each(|_| std::hint::spin_loop());
-        ring.push(cancel(2, 1));
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[cancel(2, 1)]);
         let mut cqes = ring.collect(2);
         cqes.sort_by_key(|cqe| cqe.user_data);
         let results = (cqes[0].res, cqes[1].res);
@@ -282,8 +270,7 @@ fn others_are_left_alone(engine: Engine) -> impl Answer {
     let ((from, _a), (other, into), (_b, to)) = (pipe(), pipe(), pipe());
     submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
     submit_blocking(&mut ring, splice(3, other.as_raw_fd(), to.as_raw_fd()));
-    ring.push(cancel(2, 1));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[cancel(2, 1)]);
     ring.collect(2);
     assert_eq!(blocked(), 1, "{engine:?}");
     // SAFETY: reads a byte.
@@ -341,8 +328,7 @@ fn a_program_that_takes_the_signal_is_not_killed() {
             submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
             let signal = taken_signal().expect("the engine has taken one");
             action(signal, Some(taken));
-            ring.push(cancel(2, 1));
-            assert_eq!(ring.enter(1, 0), 1);
+            ring.submit(&[cancel(2, 1)]);
             assert_eq!(ring.collect(1)[0].res, -libc::EALREADY);
             assert_eq!(blocked(), 1, "it cannot be ended");
             // SAFETY: reads a byte.
@@ -350,8 +336,7 @@ fn a_program_that_takes_the_signal_is_not_killed() {
             assert_eq!(ring.collect(1)[0].res, 1);
             // The next has another signal.
             submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
-            ring.push(cancel(2, 1));
-            assert_eq!(ring.enter(1, 0), 1);
+            ring.submit(&[cancel(2, 1)]);
             let cqes = ring.collect(2);
             assert!(cqes.iter().any(|cqe| cqe.res == -libc::EINTR), "{cqes:?}");
             assert_eq!(action(signal, None) == nothing as *const () as usize, taken != libc::SIG_DFL);

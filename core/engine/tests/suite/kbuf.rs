@@ -48,11 +48,6 @@ fn wait(ring: &mut Ring) -> Cqe {
     plain(ring.reap().expect("a completion"))
 }
 
-fn submit(ring: &mut Ring, sqe: Sqe) {
-    ring.push(sqe);
-    assert_eq!(ring.enter(1, 0), 1);
-}
-
 fn run(ring: &mut Ring, sqe: Sqe) -> Cqe {
     plain(ring.run(&[sqe])[0])
 }
@@ -114,8 +109,8 @@ fn a_waiting_receive_holds_no_buffer(mut ring: Ring) -> impl Answer {
     let ((mut a, b), (mut c, d)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
     let mut memory = [0u8; 16];
     let provided = run(&mut ring, provide(0, 0, &mut memory, 1));
-    submit(&mut ring, recv(1, &b, 0));
-    submit(&mut ring, recv(2, &d, 0));
+    ring.submit(&[recv(1, &b, 0)]);
+    ring.submit(&[recv(2, &d, 0)]);
     c.write_all(b"x").unwrap();
     let first = wait(&mut ring);
     a.write_all(b"y").unwrap();
@@ -303,10 +298,9 @@ fn multishot_messages_use_buffers_up() {
             let flags = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
             assert_eq!(buffers.register_with(&ring, 1, flags, min_left), 0);
             memory.chunks_mut(64).zip([11, 22]).for_each(|(buffer, id)| buffers.add(id, buffer));
-            // SAFETY: integers and null pointers.
-            let header: libc::msghdr = unsafe { std::mem::zeroed() };
+            let header: libc::msghdr = zeroed();
             let addr = (&raw const header) as u64;
-            submit(&mut ring, Sqe { addr, opcode: IORING_OP_RECVMSG as u8, ..multishot(1, &b, 1) });
+            ring.submit(&[Sqe { addr, opcode: IORING_OP_RECVMSG as u8, ..multishot(1, &b, 1) }]);
             let mut all = Vec::new();
             for length in [20, 10, 5] {
                 a.write_all(&vec![length as u8; length]).unwrap();
@@ -361,7 +355,7 @@ fn multishot_receive_goes_on_until_buffers_run_out(mut ring: Ring) -> impl Answe
     let (mut a, b) = UnixStream::pair().unwrap();
     let mut memory = [0u8; 64];
     run(&mut ring, provide(0, 0, &mut memory, 4));
-    submit(&mut ring, multishot(1, &b, 0));
+    ring.submit(&[multishot(1, &b, 0)]);
     let mut all = Vec::new();
     for length in [3, 20, 2] {
         a.write_all(&vec![9; length]).unwrap();
@@ -385,7 +379,7 @@ fn multishot_receive_ends_with_the_stream(mut ring: Ring) -> impl Answer {
     let mut memory = [0u8; 64];
     run(&mut ring, provide(0, 0, &mut memory, 4));
     a.write_all(b"at once").unwrap();
-    submit(&mut ring, multishot(1, &b, 0));
+    ring.submit(&[multishot(1, &b, 0)]);
     let first = wait(&mut ring);
     drop(a);
     let second = wait(&mut ring);
@@ -399,7 +393,7 @@ fn multishot_receive_ends_when_the_cq_is_full(mut ring: Ring) -> impl Answer {
     let mut memory = [0u8; 64];
     run(&mut ring, provide(0, 0, &mut memory, 16));
     a.write_all(&[1; 40]).unwrap();
-    submit(&mut ring, multishot(1, &b, 0));
+    ring.submit(&[multishot(1, &b, 0)]);
     let mut all = Vec::new();
     loop {
         let cqe = wait(&mut ring);
@@ -420,8 +414,7 @@ fn multishot_messages_carry_address_and_payload() {
         sender.connect(receiver.local_addr().unwrap()).unwrap();
         let mut memory = [0u8; 192];
         run(&mut ring, provide(0, 0, &mut memory, 3));
-        // SAFETY: integers and pointers.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        let mut header: libc::msghdr = zeroed();
         header.msg_namelen = 16;
         header.msg_controllen = 8;
         let shots = Sqe {
@@ -431,7 +424,7 @@ fn multishot_messages_carry_address_and_payload() {
             ioprio: IORING_RECV_MULTISHOT as u16,
             ..sqe(IORING_OP_RECVMSG, 1)
         };
-        submit(&mut ring, shots);
+        ring.submit(&[shots]);
         let mut all = Vec::new();
         for text in [&b"short"[..], &[5; 40], &[]] {
             sender.send(text).unwrap();
@@ -451,8 +444,7 @@ fn multishot_messages_need_room_for_their_header(mut ring: Ring) -> impl Answer 
     let (mut a, b) = UnixStream::pair().unwrap();
     let mut memory = [0u8; 16];
     run(&mut ring, provide(0, 0, &mut memory, 1));
-    // SAFETY: integers and pointers.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    let mut header: libc::msghdr = zeroed();
     header.msg_namelen = 4;
     a.write_all(b"x").unwrap();
     let shots = Sqe {
@@ -495,7 +487,7 @@ fn waitall_keeps_its_buffer(mut ring: Ring) -> impl Answer {
     buffers.add(5, &mut memory);
     let mut all = Vec::new();
     for group in [0, 1] {
-        submit(&mut ring, Sqe { op_flags: libc::MSG_WAITALL as u32, ..recv(1, &b, group) });
+        ring.submit(&[Sqe { op_flags: libc::MSG_WAITALL as u32, ..recv(1, &b, group) }]);
         a.write_all(b"abc").unwrap();
         ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
         assert_eq!(ring.reap(), None);
@@ -549,7 +541,7 @@ fn multishot_bundles_end_with_the_buffers(mut ring: Ring) -> impl Answer {
         ioprio: BUNDLE | SHOTS,
         ..sqe(IORING_OP_RECV, 1)
     };
-    submit(&mut ring, sqe);
+    ring.submit(&[sqe]);
     let mut all = Vec::new();
     for length in [8, 16, 5, 40] {
         a.write_all(&vec![1; length]).unwrap();
@@ -578,15 +570,6 @@ fn bundles_send_all_there_is(mut ring: Ring) -> impl Answer {
     (all, text.to_vec(), head(&ring, 1))
 }
 
-fn pipe() -> (std::fs::File, std::fs::File) {
-    use std::os::fd::FromRawFd;
-    let mut ends = [0; 2];
-    // SAFETY: writes two descriptors of ours.
-    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
-    // SAFETY: just opened.
-    ends.map(|fd| unsafe { std::fs::File::from_raw_fd(fd) }).into()
-}
-
 fn read_multishot(fd: i32, group: u16) -> Sqe {
     Sqe { fd, flags: SELECT, buf_index: group, ..sqe(IORING_OP_READ_MULTISHOT, 1) }
 }
@@ -596,7 +579,7 @@ fn multishot_reads_go_on_until_the_end(mut ring: Ring) -> impl Answer {
     let (reader, mut writer) = pipe();
     let mut memory = [0u8; 64];
     run(&mut ring, provide(0, 0, &mut memory, 4));
-    submit(&mut ring, read_multishot(reader.as_raw_fd(), 0));
+    ring.submit(&[read_multishot(reader.as_raw_fd(), 0)]);
     let mut all = Vec::new();
     for length in [3, 20, 2] {
         writer.write_all(&vec![9; length]).unwrap();
@@ -616,7 +599,7 @@ fn multishot_reads_end_at_the_end_of_the_stream(mut ring: Ring) -> impl Answer {
     let mut memory = [0u8; 64];
     run(&mut ring, provide(0, 0, &mut memory, 4));
     writer.write_all(b"text").unwrap();
-    submit(&mut ring, read_multishot(reader.as_raw_fd(), 0));
+    ring.submit(&[read_multishot(reader.as_raw_fd(), 0)]);
     let first = wait(&mut ring);
     drop(writer);
     (first, wait(&mut ring), run(&mut ring, remove(0, 9)))
@@ -651,7 +634,7 @@ fn multishot_reads_of_a_terminal(mut ring: Ring) -> impl Answer {
     assert_eq!(unsafe { libc::openpty(&mut main, &mut terminal, null, null.cast(), null.cast()) }, 0);
     let mut memory = [0u8; 64];
     run(&mut ring, provide(0, 0, &mut memory, 4));
-    submit(&mut ring, read_multishot(terminal, 0));
+    ring.submit(&[read_multishot(terminal, 0)]);
     let mut all = Vec::new();
     for text in [&b"line\n"[..], b"another line\n"] {
         // SAFETY: reads bytes of ours.
@@ -695,7 +678,7 @@ fn multishot_receives_have_limits(engine: Engine) -> impl Answer {
             ioprio: IORING_RECV_MULTISHOT as u16 | bundle,
             ..sqe(IORING_OP_RECV, 1)
         };
-        submit(&mut ring, receive);
+        ring.submit(&[receive]);
         let mut received = 0;
         let mut cqes = Vec::new();
         let expected = if in_all == 0 { 400 } else { in_all as i32 };
@@ -718,8 +701,7 @@ fn multishot_receives_have_limits(engine: Engine) -> impl Answer {
 fn limits_that_are_none(mut ring: Ring) -> impl Answer {
     let (a, _b) = UnixStream::pair().unwrap();
     let mut byte = [0u8];
-    // SAFETY: null pointers and zeros.
-    let header: libc::msghdr = unsafe { std::mem::zeroed() };
+    let header: libc::msghdr = zeroed();
     let message = Sqe { addr: std::ptr::from_ref(&header) as u64, len: 1, ..recv(3, &a, 1) };
     let message = Sqe { opcode: IORING_OP_RECVMSG as u8, ..message };
     ring.run(&[
@@ -811,7 +793,7 @@ fn multishot_receives_that_have_waited_are_what_they_were(engine: Engine) -> imp
         let mut ring = Ring::new(engine, 16, DEFERS);
         let mut stream = Stream::new(&ring, 1);
         let receive = stream.receive(1);
-        submit(&mut ring, Sqe { op_flags: op_flags as u32, file_index: in_all, len, ..receive });
+        ring.submit(&[Sqe { op_flags: op_flags as u32, file_index: in_all, len, ..receive }]);
         let mut cqes = Vec::new();
         let mut received = 0;
         for round in 1..=3 {
@@ -838,7 +820,7 @@ fn turns(engine: Engine, change: impl Fn(Sqe) -> Sqe) -> Vec<(u64, i32)> {
     let mut ring = Ring::new(engine, 128, DEFERS);
     let mut streams = [Stream::new(&ring, 1), Stream::new(&ring, 2)];
     for (stream, group) in streams.iter().zip(1..) {
-        submit(&mut ring, change(stream.receive(group)));
+        ring.submit(&[change(stream.receive(group))]);
     }
     streams.iter_mut().for_each(|stream| stream.send(40 * 16));
     let mut received = 0;

@@ -96,12 +96,7 @@ fn what_a_connection_holds_is_told_where_the_kernel_has_no_word_for_it() {
                 // That was reset.
                 received(engine, b"hello", |one, other| {
                     let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
-                    let (at, length) = ((&raw const at_once).cast(), size_of_val(&at_once) as u32);
-                    // SAFETY: reads a structure of ours.
-                    let set = unsafe {
-                        libc::setsockopt(one.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, at, length)
-                    };
-                    assert_eq!(set, 0);
+                    set_option(&one, libc::SOL_SOCKET, libc::SO_LINGER, at_once);
                     drop(one);
                     shows(other, libc::POLLRDHUP | libc::POLLERR);
                 }),
@@ -126,15 +121,12 @@ fn futexes_are_waited_for_one_by_one() {
         let elements = [[0u64, addr, PRIVATE as u64]];
         let several = Sqe { fd: 0, addr: elements.as_ptr() as u64, len: 1, ..sqe(IORING_OP_FUTEX_WAITV, 3) };
         assert_eq!(ring.run(&[several])[0].res, -libc::EINVAL);
-        ring.push(wait);
-        assert_eq!(ring.enter(1, 0), 1);
-        ring.push(wake);
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[wait]);
+        ring.submit(&[wake]);
         let mut all: Vec<_> = ring.collect(2).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
         all.sort_unstable();
         assert_eq!(all, [(1, 0), (2, 1)]);
-        ring.push(wait);
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[wait]);
         // Nobody says so.
         word.store(1, Ordering::SeqCst);
         let changed = ring.collect(1)[0];

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -116,15 +116,6 @@ struct Scene {
     header: Box<libc::msghdr>,
 }
 
-fn pipe() -> (OwnedFd, OwnedFd) {
-    let mut ends = [0; 2];
-    // SAFETY: writes two descriptors, which are the test's.
-    unsafe {
-        assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
-        (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
-    }
-}
-
 impl Scene {
     fn new(engine: Engine, shot: Shot, end: End) -> Scene {
         let entries = if end == End::QueueFull { 1 } else { 16 };
@@ -135,7 +126,7 @@ impl Scene {
             }
             Shot::Read(_) => {
                 let (reader, writer) = pipe();
-                (reader, Some(File::from(writer)), None)
+                (reader.into(), Some(writer), None)
             }
             _ => {
                 let (own, peer) = UnixStream::pair().unwrap();
@@ -413,8 +404,7 @@ fn map_page() -> *mut u8 {
 /// sockets too is left out.
 fn comparable(shot: Shot, mut cqe: Cqe) -> Cqe {
     if shot == Shot::Accept && cqe.user_data == SHOT && cqe.res >= 0 {
-        // SAFETY: nobody else has it.
-        drop(unsafe { OwnedFd::from_raw_fd(cqe.res) });
+        drop(owned(cqe.res));
         cqe.res = 0;
     }
     cqe.flags &= !IORING_CQE_F_SOCK_NONEMPTY;
@@ -608,8 +598,7 @@ fn timeouts() {
                 op_flags: IORING_TIMEOUT_MULTISHOT,
                 ..sqe(IORING_OP_TIMEOUT, SHOT)
             };
-            ring.push(shot);
-            assert_eq!(ring.enter(1, 0), 1);
+            ring.submit(&[shot]);
             let mut cqes = collect(&mut ring, 2, "two rounds");
             // One that comes while the timer goes off finds nothing, and the timeout goes on: it has to be sent again.
             let finds = if end.op_flags == 0 { 0 } else { 1 };
@@ -621,11 +610,9 @@ fn timeouts() {
                 if last(&cqes, SHOT).is_some() {
                     // This thread did not run for so long that there was no room for the next round.
                     cqes.clear();
-                    ring.push(shot);
-                    assert_eq!(ring.enter(1, 0), 1);
+                    ring.submit(&[shot]);
                 }
-                ring.push(end);
-                assert_eq!(ring.enter(1, 0), 1);
+                ring.submit(&[end]);
                 while last(&cqes, OTHER).is_none() {
                     cqes.extend(collect(&mut ring, 1, "an answer"));
                 }
@@ -635,8 +622,11 @@ fn timeouts() {
             }
             // Long enough for it to have fired again.
             for user_data in [3, 4, 5] {
-                ring.push(Sqe { addr: SOON.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, user_data) });
-                assert_eq!(ring.enter(1, 0), 1);
+                ring.submit(&[Sqe {
+                    addr: SOON.as_ptr() as u64,
+                    len: 1,
+                    ..sqe(IORING_OP_TIMEOUT, user_data)
+                }]);
                 cqes.extend(collect(&mut ring, 1, "a later timeout"));
             }
             cqes.retain(|cqe| cqe.flags & IORING_CQE_F_MORE == 0);
@@ -650,14 +640,13 @@ fn timeouts() {
 fn timeouts_end_by_themselves(engine: Engine) -> impl Answer {
     [(16, 3), (1, 0)].map(|(entries, rounds)| {
         let mut ring = Ring::new(engine, entries, 0);
-        ring.push(Sqe {
+        ring.submit(&[Sqe {
             addr: SOON.as_ptr() as u64,
             len: 1,
             off: rounds,
             op_flags: IORING_TIMEOUT_MULTISHOT,
             ..sqe(IORING_OP_TIMEOUT, SHOT)
-        });
-        assert_eq!(ring.enter(1, 0), 1);
+        }]);
         if rounds == 0 {
             wait_until("there is no room for a timeout", || {
                 ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
@@ -679,12 +668,10 @@ fn other_completions_leave_room() {
         let mut bytes = [0u8; OTHERS as usize];
         for ((own, _), byte) in pairs.iter().zip(&mut bytes) {
             let addr = std::ptr::from_mut(byte) as u64;
-            ring.push(Sqe { fd: own.as_raw_fd(), addr, len: 1, ..sqe(IORING_OP_RECV, OTHER) });
-            assert_eq!(ring.enter(1, 0), 1);
+            ring.submit(&[Sqe { fd: own.as_raw_fd(), addr, len: 1, ..sqe(IORING_OP_RECV, OTHER) }]);
         }
         let ioprio = IORING_ACCEPT_MULTISHOT as u16;
-        ring.push(Sqe { fd: listener.as_raw_fd(), ioprio, ..sqe(IORING_OP_ACCEPT, SHOT) });
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[Sqe { fd: listener.as_raw_fd(), ioprio, ..sqe(IORING_OP_ACCEPT, SHOT) }]);
         pairs.iter().for_each(|(_, peer)| assert_eq!((&*peer).write(b"x").unwrap(), 1));
         let _clients: Vec<_> =
             (0..4).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();

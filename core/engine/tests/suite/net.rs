@@ -43,32 +43,6 @@ fn connect(user_data: u64, fd: i32, address: &libc::sockaddr_in) -> Sqe {
     }
 }
 
-fn own(fd: i32) -> OwnedFd {
-    assert!(fd >= 0, "a descriptor, not error {fd}");
-    // SAFETY: just created for this test.
-    unsafe { OwnedFd::from_raw_fd(fd) }
-}
-
-/// Results by user data, without the flags.
-fn results(mut cqes: Vec<Cqe>) -> Vec<(u64, i32)> {
-    cqes.sort_by_key(|cqe| cqe.user_data);
-    cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect()
-}
-
-/// Waits for one completion.
-fn wait(ring: &mut Ring) -> Cqe {
-    if let Some(cqe) = ring.reap() {
-        return cqe;
-    }
-    assert_eq!(ring.enter_with(0, 1, IORING_ENTER_GETEVENTS), 0);
-    ring.reap().expect("a completion")
-}
-
-fn submit(ring: &mut Ring, sqe: Sqe) {
-    ring.push(sqe);
-    assert_eq!(ring.enter(1, 0), 1);
-}
-
 #[both(8, 0)]
 fn data_that_is_there_is_received_at_once(mut ring: Ring) -> impl Answer {
     let (a, b) = tcp_pair();
@@ -84,11 +58,11 @@ fn a_receive_waits_for_data(mut ring: Ring) -> impl Answer {
     let mut all = Vec::new();
     for round in 0..10u8 {
         let mut buffer = [0; 8];
-        submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
+        ring.submit(&[recv(1, b.as_raw_fd(), &mut buffer)]);
         assert_eq!(ring.reap(), None);
-        submit(&mut ring, send(2, a.as_raw_fd(), &[round; 3]));
-        let cqes = [wait(&mut ring), wait(&mut ring)];
-        all.push((results(cqes.to_vec()), buffer));
+        ring.submit(&[send(2, a.as_raw_fd(), &[round; 3])]);
+        let cqes = [ring.wait(), ring.wait()];
+        all.push((results(&cqes), buffer));
     }
     all
 }
@@ -99,8 +73,8 @@ fn full_and_short_receives_alternate(mut ring: Ring) -> impl Answer {
     let mut all = Vec::new();
     for length in [4, 8, 3, 20, 8, 16, 1] {
         let mut buffer = [0; 8];
-        submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
-        assert_eq!(wait(ring_after_send(&mut ring, &a, length)).res, length.min(8) as i32);
+        ring.submit(&[recv(1, b.as_raw_fd(), &mut buffer)]);
+        assert_eq!(ring_after_send(&mut ring, &a, length).wait().res, length.min(8) as i32);
         let mut left = length.saturating_sub(8);
         while left > 0 {
             let cqe = ring.run(&[recv(1, b.as_raw_fd(), &mut buffer)])[0];
@@ -123,9 +97,9 @@ fn ring_after_send<'a>(ring: &'a mut Ring, stream: &TcpStream, length: usize) ->
 fn a_stream_ends_with_nothing(mut ring: Ring) -> impl Answer {
     let (a, b) = tcp_pair();
     let mut buffer = [0; 8];
-    submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
+    ring.submit(&[recv(1, b.as_raw_fd(), &mut buffer)]);
     a.shutdown(std::net::Shutdown::Write).unwrap();
-    let first = wait(&mut ring);
+    let first = ring.wait();
     let second = ring.run(&[recv(2, b.as_raw_fd(), &mut buffer)]);
     // The other direction still works.
     let sent = ring.run(&[send(3, b.as_raw_fd(), b"x")]);
@@ -137,15 +111,15 @@ fn a_half_close_behind_data_is_seen(mut ring: Ring) -> impl Answer {
     let (a, b) = tcp_pair();
     let mut buffer = [0; 8];
     let mut all = Vec::new();
-    submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
+    ring.submit(&[recv(1, b.as_raw_fd(), &mut buffer)]);
     ring_after_send(&mut ring, &a, 3);
-    all.push(wait(&mut ring).res);
-    submit(&mut ring, recv(2, b.as_raw_fd(), &mut buffer));
+    all.push(ring.wait().res);
+    ring.submit(&[recv(2, b.as_raw_fd(), &mut buffer)]);
     ring_after_send(&mut ring, &a, 5);
     drop(a);
-    all.push(wait(&mut ring).res);
-    submit(&mut ring, recv(3, b.as_raw_fd(), &mut buffer));
-    all.push(wait(&mut ring).res);
+    all.push(ring.wait().res);
+    ring.submit(&[recv(3, b.as_raw_fd(), &mut buffer)]);
+    all.push(ring.wait().res);
     all
 }
 
@@ -153,20 +127,10 @@ fn a_half_close_behind_data_is_seen(mut ring: Ring) -> impl Answer {
 fn a_reset_is_reported(mut ring: Ring) -> impl Answer {
     let (a, b) = tcp_pair();
     let mut buffer = [0; 8];
-    submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
-    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-    // SAFETY: an option of ours on a socket of ours.
-    unsafe {
-        libc::setsockopt(
-            a.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_LINGER,
-            (&raw const linger).cast(),
-            size_of_val(&linger) as u32,
-        )
-    };
+    ring.submit(&[recv(1, b.as_raw_fd(), &mut buffer)]);
+    set_option(&a, libc::SOL_SOCKET, libc::SO_LINGER, libc::linger { l_onoff: 1, l_linger: 0 });
     drop(a);
-    let received = wait(&mut ring).res;
+    let received = ring.wait().res;
     (received, ring.run(&[send(2, b.as_raw_fd(), b"x")]))
 }
 
@@ -200,20 +164,21 @@ fn waitall_collects_the_parts(mut ring: Ring) -> impl Answer {
     let (a, b) = tcp_pair();
     let mut buffer = [0; 8];
     let all = libc::MSG_WAITALL as u32;
-    submit(&mut ring, Sqe { op_flags: all, flags: LINK, ..recv(1, b.as_raw_fd(), &mut buffer) });
+    ring.submit(&[Sqe { op_flags: all, flags: LINK, ..recv(1, b.as_raw_fd(), &mut buffer) }]);
     ring_after_send(&mut ring, &a, 3);
     ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
     assert_eq!(ring.reap(), None);
     ring_after_send(&mut ring, &a, 5);
-    let whole = wait(&mut ring).res;
+    let whole = ring.wait().res;
     // Cut short by the end of the stream: what came is reported, and the link is broken.
-    ring.push(Sqe { op_flags: all, flags: LINK, ..recv(2, b.as_raw_fd(), &mut buffer) });
-    ring.push(sqe(IORING_OP_NOP, 3));
-    assert_eq!(ring.enter(2, 0), 2);
+    ring.submit(&[
+        Sqe { op_flags: all, flags: LINK, ..recv(2, b.as_raw_fd(), &mut buffer) },
+        sqe(IORING_OP_NOP, 3),
+    ]);
     ring_after_send(&mut ring, &a, 4);
     drop(a);
-    let cqes = vec![wait(&mut ring), wait(&mut ring)];
-    (whole, results(cqes))
+    let cqes = [ring.wait(), ring.wait()];
+    (whole, results(&cqes))
 }
 
 #[both(8, 0)]
@@ -222,11 +187,15 @@ fn a_large_send_waits_for_room(mut ring: Ring) -> impl Answer {
     let out = vec![5u8; 1 << 20];
     let mut into = vec![0u8; 1 << 20];
     let all = libc::MSG_WAITALL as u32;
-    ring.push(Sqe { op_flags: all, ..send(1, a.as_raw_fd(), &out) });
-    ring.push(Sqe { op_flags: all, ..recv(2, b.as_raw_fd(), &mut into) });
-    assert_eq!(ring.enter(2, 2), 2);
+    ring.submit_and_wait(
+        &[
+            Sqe { op_flags: all, ..send(1, a.as_raw_fd(), &out) },
+            Sqe { op_flags: all, ..recv(2, b.as_raw_fd(), &mut into) },
+        ],
+        2,
+    );
     assert!(out == into);
-    results(ring.reap_all())
+    results(&ring.reap_all())
 }
 
 #[both(8, 0)]
@@ -248,10 +217,10 @@ fn poll_first_waits_even_for_what_is_there(mut ring: Ring) -> impl Answer {
 fn asynchronous_requests_wait_as_well(mut ring: Ring) -> impl Answer {
     let (a, b) = UnixStream::pair().unwrap();
     let mut buffer = [0; 8];
-    submit(&mut ring, Sqe { flags: ASYNC, ..recv(1, b.as_raw_fd(), &mut buffer) });
-    submit(&mut ring, Sqe { flags: ASYNC, ..send(2, a.as_raw_fd(), b"abc") });
-    let cqes = vec![wait(&mut ring), wait(&mut ring)];
-    (results(cqes), buffer)
+    ring.submit(&[Sqe { flags: ASYNC, ..recv(1, b.as_raw_fd(), &mut buffer) }]);
+    ring.submit(&[Sqe { flags: ASYNC, ..send(2, a.as_raw_fd(), b"abc") }]);
+    let cqes = [ring.wait(), ring.wait()];
+    (results(&cqes), buffer)
 }
 
 struct Header {
@@ -264,8 +233,7 @@ fn header(pieces: &mut [&mut [u8]]) -> Box<Header> {
         .iter_mut()
         .map(|piece| libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() })
         .collect();
-    // SAFETY: integers and pointers.
-    let mut raw: libc::msghdr = unsafe { std::mem::zeroed() };
+    let mut raw: libc::msghdr = zeroed();
     raw.msg_iov = vectors.as_mut_ptr();
     raw.msg_iovlen = vectors.len();
     Box::new(Header { raw, _vectors: vectors })
@@ -280,15 +248,14 @@ fn messages_are_copied_at_submission(mut ring: Ring) -> impl Answer {
     let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = raw_address(receiver.local_addr().unwrap());
-    // SAFETY: integers only.
-    let mut from: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+    let mut from: libc::sockaddr_in = zeroed();
     let (mut first, mut second, mut control) = ([0; 3], [0; 16], [0u8; 64]);
     let mut inward = header(&mut [&mut first, &mut second]);
     inward.raw.msg_name = (&raw mut from).cast();
     inward.raw.msg_namelen = size_of_val(&from) as u32;
     inward.raw.msg_control = control.as_mut_ptr().cast();
     inward.raw.msg_controllen = control.len();
-    submit(&mut ring, message(IORING_OP_RECVMSG, 1, receiver.as_raw_fd(), &inward));
+    ring.submit(&[message(IORING_OP_RECVMSG, 1, receiver.as_raw_fd(), &inward)]);
     inward._vectors.fill(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 9 });
     inward.raw.msg_flags = 77;
     inward.raw.msg_iov = std::ptr::null_mut();
@@ -301,11 +268,11 @@ fn messages_are_copied_at_submission(mut ring: Ring) -> impl Answer {
     let sent = ring.run(&[message(IORING_OP_SENDMSG, 2, sender.as_raw_fd(), &outward)]);
     let mut cqes = sent;
     while cqes.len() < 2 {
-        cqes.push(wait(&mut ring));
+        cqes.push(ring.wait());
     }
     assert_eq!(from.sin_port.to_be(), sender.local_addr().unwrap().port());
     let raw = inward.raw;
-    (results(cqes), first, second, raw.msg_flags, raw.msg_namelen, raw.msg_controllen)
+    (results(&cqes), first, second, raw.msg_flags, raw.msg_namelen, raw.msg_controllen)
 }
 
 #[both(8, 0)]
@@ -313,19 +280,18 @@ fn datagrams_go_where_the_address_says(mut ring: Ring) -> impl Answer {
     let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut buffer = [0; 4];
-    submit(&mut ring, recv(1, receiver.as_raw_fd(), &mut buffer));
+    ring.submit(&[recv(1, receiver.as_raw_fd(), &mut buffer)]);
     let mut to = raw_address(receiver.local_addr().unwrap());
     let sqe = Sqe {
         off: &raw const to as u64,
         file_index: size_of_val(&to) as u32,
         ..send(2, sender.as_raw_fd(), b"truncated")
     };
-    ring.push(sqe);
-    assert_eq!(ring.enter(1, 1), 1);
+    ring.submit_and_wait(&[sqe], 1);
     // SAFETY: ours; volatile, for nobody here reads it again.
     unsafe { (&raw mut to.sin_port).write_volatile(0) };
-    let cqes = vec![wait(&mut ring), wait(&mut ring)];
-    (results(cqes), buffer)
+    let cqes = [ring.wait(), ring.wait()];
+    (results(&cqes), buffer)
 }
 
 #[both(8, 0)]
@@ -345,8 +311,8 @@ fn descriptors_travel_in_messages(mut ring: Ring) -> impl Answer {
     inward.raw.msg_controllen = size_of_val(&space);
     let mut cqes = ring.run(&[message(IORING_OP_SENDMSG, 1, a.as_raw_fd(), &outward)]);
     cqes.extend(ring.run(&[message(IORING_OP_RECVMSG, 2, b.as_raw_fd(), &inward)]));
-    drop(own(space[2] as i32));
-    (results(cqes), inward.raw.msg_controllen, space[0], space[1])
+    drop(owned(space[2] as i32));
+    (results(&cqes), inward.raw.msg_controllen, space[0], space[1])
 }
 
 #[both(8, 0)]
@@ -355,8 +321,7 @@ fn connections_are_made_and_accepted(mut ring: Ring) -> impl Answer {
     let address = raw_address(listener.local_addr().unwrap());
     let mut peers = Vec::new();
     for _ in 0..5 {
-        // SAFETY: integers only.
-        let mut peer: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+        let mut peer: libc::sockaddr_in = zeroed();
         let mut length = size_of_val(&peer) as u32;
         let accepting = Sqe {
             addr: &raw mut peer as u64,
@@ -364,20 +329,20 @@ fn connections_are_made_and_accepted(mut ring: Ring) -> impl Answer {
             op_flags: libc::SOCK_CLOEXEC as u32,
             ..accept(1, listener.as_raw_fd())
         };
-        submit(&mut ring, accepting);
+        ring.submit(&[accepting]);
         let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 2) };
-        let socket = own(ring.run(&[new])[0].res);
-        submit(&mut ring, connect(3, socket.as_raw_fd(), &address));
-        let mut cqes = [wait(&mut ring), wait(&mut ring)];
+        let socket = owned(ring.run(&[new])[0].res);
+        ring.submit(&[connect(3, socket.as_raw_fd(), &address)]);
+        let mut cqes = [ring.wait(), ring.wait()];
         cqes.sort_by_key(|cqe| cqe.user_data);
-        let accepted = own(cqes[0].res);
+        let accepted = owned(cqes[0].res);
         // SAFETY: asks for flags.
         let cloexec = unsafe { libc::fcntl(accepted.as_raw_fd(), libc::F_GETFD) };
         peers.push((cqes[1].res, i32::from(peer.sin_family), length, cloexec));
         let mut buffer = [0; 4];
         let mut pair = ring.run(&[send(4, socket.as_raw_fd(), b"ping")]);
         pair.extend(ring.run(&[recv(5, accepted.as_raw_fd(), &mut buffer)]));
-        assert_eq!(results(pair), [(4, 4), (5, 4)]);
+        assert_eq!(results(&pair), [(4, 4), (5, 4)]);
     }
     peers
 }
@@ -386,7 +351,7 @@ fn connections_are_made_and_accepted(mut ring: Ring) -> impl Answer {
 fn a_refused_connection_says_so(mut ring: Ring) -> impl Answer {
     let address = raw_address(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
     let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
-    let socket = own(ring.run(&[new])[0].res);
+    let socket = owned(ring.run(&[new])[0].res);
     let refused = ring.run(&[connect(2, socket.as_raw_fd(), &address)]);
     // SAFETY: asks for flags.
     let flags = unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_GETFL) };
@@ -398,7 +363,7 @@ fn a_second_connect_on_a_connected_socket(mut ring: Ring) -> impl Answer {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = raw_address(listener.local_addr().unwrap());
     let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
-    let socket = own(ring.run(&[new])[0].res);
+    let socket = owned(ring.run(&[new])[0].res);
     let first = ring.run(&[connect(2, socket.as_raw_fd(), &address)]);
     let second = ring.run(&[connect(3, socket.as_raw_fd(), &address)]);
     (first, second)
@@ -408,7 +373,7 @@ fn a_second_connect_on_a_connected_socket(mut ring: Ring) -> impl Answer {
 fn a_socket_is_bound_and_listens_and_shuts_down(mut ring: Ring) -> impl Answer {
     let address = raw_address("127.0.0.1:0".parse().unwrap());
     let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
-    let socket = own(ring.run(&[new])[0].res);
+    let socket = owned(ring.run(&[new])[0].res);
     let fd = socket.as_raw_fd();
     let bind = Sqe { opcode: IORING_OP_BIND as u8, ..connect(2, fd, &address) };
     let mut all = ring.run(&[bind]);
@@ -435,7 +400,7 @@ fn unix_sockets_are_bound_to_paths(engine: Engine) -> impl Answer {
     let mut address = vec![libc::AF_UNIX as u8, 0];
     address.extend(path.as_os_str().as_encoded_bytes());
     let new = Sqe { fd: libc::AF_UNIX, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
-    let socket = own(ring.run(&[new])[0].res);
+    let socket = owned(ring.run(&[new])[0].res);
     let bind = Sqe {
         fd: socket.as_raw_fd(),
         addr: address.as_ptr() as u64,
@@ -443,7 +408,7 @@ fn unix_sockets_are_bound_to_paths(engine: Engine) -> impl Answer {
         ..sqe(IORING_OP_BIND, 2)
     };
     let first = ring.run(&[bind]);
-    let other = own(ring.run(&[new])[0].res);
+    let other = owned(ring.run(&[new])[0].res);
     let second = ring.run(&[Sqe { fd: other.as_raw_fd(), ..bind }]);
     std::fs::remove_file(path).unwrap();
     (first, second)
@@ -472,13 +437,13 @@ fn multishot_accept_takes_all_that_wait(mut ring: Ring) -> impl Answer {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let shots = IORING_ACCEPT_MULTISHOT as u16;
-    submit(&mut ring, Sqe { ioprio: shots, ..accept(1, listener.as_raw_fd()) });
+    ring.submit(&[Sqe { ioprio: shots, ..accept(1, listener.as_raw_fd()) }]);
     let mut all = Vec::new();
     for count in [1, 3, 2] {
         let clients: Vec<_> = (0..count).map(|_| TcpStream::connect(address).unwrap()).collect();
         for _ in &clients {
-            let cqe = wait(&mut ring);
-            drop(own(cqe.res));
+            let cqe = ring.wait();
+            drop(owned(cqe.res));
             all.push((cqe.user_data, cqe.flags & IORING_CQE_F_MORE));
         }
     }
@@ -494,11 +459,11 @@ fn multishot_accept_ends_when_the_cq_is_full(mut ring: Ring) -> impl Answer {
     let address = listener.local_addr().unwrap();
     let _clients: Vec<_> = (0..6).map(|_| TcpStream::connect(address).unwrap()).collect();
     let shots = IORING_ACCEPT_MULTISHOT as u16;
-    submit(&mut ring, Sqe { ioprio: shots, ..accept(1, listener.as_raw_fd()) });
+    ring.submit(&[Sqe { ioprio: shots, ..accept(1, listener.as_raw_fd()) }]);
     let mut flags = Vec::new();
     loop {
-        let cqe = wait(&mut ring);
-        drop(own(cqe.res));
+        let cqe = ring.wait();
+        drop(owned(cqe.res));
         flags.push(cqe.flags & IORING_CQE_F_MORE);
         if cqe.flags & IORING_CQE_F_MORE == 0 {
             break;
@@ -515,7 +480,7 @@ fn accept_tells_of_others_that_wait(mut ring: Ring) -> impl Answer {
     let mut flags = Vec::new();
     for _ in 0..3 {
         let cqe = ring.run(&[accept(1, listener.as_raw_fd())])[0];
-        drop(own(cqe.res));
+        drop(owned(cqe.res));
         flags.push(cqe.flags);
     }
     flags
@@ -547,21 +512,12 @@ fn sockets_and_connections_go_into_slots(mut ring: Ring) -> impl Answer {
     // The last slot is filled, then there is none.
     let _clients: Vec<_> =
         (0..3).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();
-    submit(&mut ring, Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..single });
-    all.push(wait(&mut ring));
-    all.push(wait(&mut ring));
+    ring.submit(&[Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..single }]);
+    all.push(ring.wait());
+    all.push(ring.wait());
     // An occupied slot is replaced.
     all.extend(ring.run(&[Sqe { file_index: 2, ..accept(6, listener.as_raw_fd()) }]));
     (all, buffer)
-}
-
-/// Closes a descriptor where the engine sees it, as a front end shows it.
-fn close(engine: Engine, fd: i32) {
-    if engine == Engine::User {
-        anyring_engine::frontend::closed(fd);
-    }
-    // SAFETY: a descriptor of the test's.
-    unsafe { libc::close(fd) };
 }
 
 #[test]
@@ -573,10 +529,10 @@ fn a_pending_receive_keeps_a_socket_that_another_thread_closes() {
         let (mut a, b) = UnixStream::pair().unwrap();
         let mut buffer = [0; 8];
         let fd = b.into_raw_fd();
-        submit(&mut ring, recv(1, fd, &mut buffer));
+        ring.submit(&[recv(1, fd, &mut buffer)]);
         std::thread::spawn(move || close(engine, fd)).join().unwrap();
         a.write_all(b"late").unwrap();
-        let cqe = wait(&mut ring);
+        let cqe = ring.wait();
         // It was the last to hold it.
         let written = a.write(b"x").map_err(|error| error.raw_os_error());
         (cqe, buffer, written)
@@ -592,12 +548,12 @@ fn requests_in_a_wait_are_woken_by_other_threads() {
         let mut buffer = [0; 8];
         let mut all = Vec::new();
         for round in 0..20u8 {
-            submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
+            ring.submit(&[recv(1, b.as_raw_fd(), &mut buffer)]);
             let writer = std::thread::spawn(move || {
                 a.write_all(&[round; 5]).unwrap();
                 a
             });
-            all.push((wait(&mut ring), buffer));
+            all.push((ring.wait(), buffer));
             a = writer.join().unwrap();
         }
         all
@@ -613,13 +569,13 @@ fn a_number_reused_behind_the_engines_back() {
     let (_a, b) = UnixStream::pair().unwrap();
     let (mut c, d) = UnixStream::pair().unwrap();
     let (mut old, mut new) = ([0; 8], [0; 8]);
-    submit(&mut ring, recv(1, b.as_raw_fd(), &mut old));
+    ring.submit(&[recv(1, b.as_raw_fd(), &mut old)]);
     // SAFETY: descriptors of the test's; `b` closes the copy.
     unsafe { libc::dup2(d.as_raw_fd(), b.as_raw_fd()) };
     ring.push(recv(2, b.as_raw_fd(), &mut new));
     c.write_all(b"for the new").unwrap();
     assert_eq!(ring.enter(1, 2), 1);
-    assert_eq!(results(ring.reap_all()), [(1, -libc::EBADF), (2, 8)]);
+    assert_eq!(results(&ring.reap_all()), [(1, -libc::EBADF), (2, 8)]);
     assert_eq!((&old, &new), (&[0; 8], b"for the "));
 }
 
@@ -630,17 +586,17 @@ fn a_number_reused_again_and_again() {
     let mut ring = Ring::new(Engine::User, 8, 0);
     let (_a, number) = UnixStream::pair().unwrap();
     let mut buffer = [0; 8];
-    submit(&mut ring, recv(0, number.as_raw_fd(), &mut buffer));
+    ring.submit(&[recv(0, number.as_raw_fd(), &mut buffer)]);
     for round in 1..20 {
         let (mut peer, new) = UnixStream::pair().unwrap();
         // SAFETY: descriptors of the test's; `number` closes the copy.
         unsafe { libc::dup2(new.as_raw_fd(), number.as_raw_fd()) };
-        submit(&mut ring, recv(round, number.as_raw_fd(), &mut buffer));
+        ring.submit(&[recv(round, number.as_raw_fd(), &mut buffer)]);
         assert!(round == 1 || epoll_knows(&new), "round {round}");
         peer.write_all(b"data").unwrap();
         let expected: &[_] = if round == 1 { &[(0, -libc::EBADF), (1, 4)] } else { &[(round, 4)] };
         assert_eq!(ring.enter(0, expected.len() as u32), 0);
-        assert_eq!(results(ring.reap_all()), expected);
+        assert_eq!(results(&ring.reap_all()), expected);
     }
 }
 
@@ -666,7 +622,7 @@ fn many_numbers_reused_behind_the_engines_back() {
     let mut after: Vec<_> = (0..COUNT).map(|_| UnixStream::pair().unwrap()).collect();
     let mut buffers = [[0u8; 8]; 2 * COUNT];
     for ((_, number), buffer) in before.iter().zip(&mut buffers) {
-        submit(&mut ring, recv(1, number.as_raw_fd(), buffer));
+        ring.submit(&[recv(1, number.as_raw_fd(), buffer)]);
     }
     for (((_, number), (peer, new)), buffer) in before.iter().zip(&mut after).zip(&mut buffers[COUNT..]) {
         // SAFETY: descriptors of the test's; `number` closes the copy.
@@ -688,7 +644,7 @@ fn a_number_reused_while_the_reactor_drives() {
     let (_a, b) = UnixStream::pair().unwrap();
     let (mut c, d) = UnixStream::pair().unwrap();
     let (mut old, mut new) = ([0; 8], [0; 8]);
-    submit(&mut ring, recv(1, b.as_raw_fd(), &mut old));
+    ring.submit(&[recv(1, b.as_raw_fd(), &mut old)]);
     // SAFETY: descriptors of the test's; `b` closes the copy.
     unsafe { libc::dup2(d.as_raw_fd(), b.as_raw_fd()) };
     // Long enough for the reactor to take the ring over, and to sleep for good: nothing tells when it has.
@@ -696,7 +652,7 @@ fn a_number_reused_while_the_reactor_drives() {
     ring.push(recv(2, b.as_raw_fd(), &mut new));
     c.write_all(b"for the new").unwrap();
     assert_eq!(ring.enter(1, 2), 1);
-    assert_eq!(results(ring.reap_all()), [(1, -libc::EBADF), (2, 8)]);
+    assert_eq!(results(&ring.reap_all()), [(1, -libc::EBADF), (2, 8)]);
     assert_eq!((&old, &new), (&[0; 8], b"for the "));
 }
 
@@ -712,13 +668,13 @@ fn a_number_reused_while_an_sq_thread_drives() {
     ring.push(sqe(IORING_OP_NOP, 3));
     // The NOP behind it is done: it waits.
     assert!(ring.enter_with(2, 1, wake) >= 0);
-    assert_eq!(results(ring.reap_all()), [(3, 0)]);
+    assert_eq!(results(&ring.reap_all()), [(3, 0)]);
     // SAFETY: descriptors of the test's; `b` closes the copy.
     unsafe { libc::dup2(d.as_raw_fd(), b.as_raw_fd()) };
     ring.push(recv(2, b.as_raw_fd(), &mut new));
     c.write_all(b"for the new").unwrap();
     assert!(ring.enter_with(1, 2, wake) >= 0);
-    assert_eq!(results(ring.reap_all()), [(1, -libc::EBADF), (2, 8)]);
+    assert_eq!(results(&ring.reap_all()), [(1, -libc::EBADF), (2, 8)]);
     assert_eq!((&old, &new), (&[0; 8], b"for the "));
 }
 
@@ -733,13 +689,13 @@ fn a_number_reused_by_accept() {
     for round in 0..50u8 {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let fd = ring.run(&[accept(1, listener.as_raw_fd())])[0].res;
-        let connection = own(fd);
+        let connection = owned(fd);
         // Twice, so that the second finds the number registered and idle.
         for _ in 0..2 {
             ring.push(recv(2, fd, &mut buffer));
             client.write_all(&[round; 3]).unwrap();
             assert_eq!(ring.enter(1, 1), 1);
-            assert_eq!(results(ring.reap_all()), [(2, 3)]);
+            assert_eq!(results(&ring.reap_all()), [(2, 3)]);
             assert_eq!(buffer[..3], [round; 3]);
         }
         // SAFETY: owned by `connection`; unseen by the engine.
@@ -910,9 +866,9 @@ fn a_short_read_of_a_unix_stream_may_leave_some() {
             let mut buffer = [0; 16];
             let receive = Sqe { opcode: read as u8, flags: 1, ..recv(1, 0, &mut buffer) };
             // Registers the socket.
-            submit(&mut ring, receive);
+            ring.submit(&[receive]);
             a.write_all(b"first").unwrap();
-            all.push(wait(&mut ring).res);
+            all.push(ring.wait().res);
             let mut text = *b"with a descriptor";
             let mut control = [20, libc::SOL_SOCKET as u64 | (libc::SCM_RIGHTS as u64) << 32, 0];
             control[2] = a.as_raw_fd() as u64;
@@ -924,9 +880,8 @@ fn a_short_read_of_a_unix_stream_may_leave_some() {
             );
             a.write_all(b"plain").unwrap();
             for _ in 0..2 {
-                ring.push(receive);
-                assert_eq!(ring.enter(1, 1), 1);
-                all.push(wait(&mut ring).res);
+                ring.submit_and_wait(&[receive], 1);
+                all.push(ring.wait().res);
             }
         }
         all
@@ -937,12 +892,11 @@ fn a_short_read_of_a_unix_stream_may_leave_some() {
 #[both(4, 0)]
 fn polling_first_takes_no_second_call(mut ring: Ring) -> impl Answer {
     let (a, mut b) = UnixStream::pair().unwrap();
-    ring.push(Sqe { ioprio: IORING_RECVSEND_POLL_FIRST as u16, ..send(1, a.as_raw_fd(), b"now") });
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[Sqe { ioprio: IORING_RECVSEND_POLL_FIRST as u16, ..send(1, a.as_raw_fd(), b"now") }]);
     a.shutdown(std::net::Shutdown::Write).unwrap();
     let mut arrived = Vec::new();
     std::io::Read::read_to_end(&mut b, &mut arrived).unwrap();
-    (arrived, wait(&mut ring))
+    (arrived, ring.wait())
 }
 
 /// A fresh connection on which a receive waits is not watched for room until somebody waits for that, too.
@@ -956,21 +910,18 @@ fn room_is_waited_for_beside_a_receive() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ioprio = IORING_ACCEPT_MULTISHOT as u16;
         let file_index = IORING_FILE_INDEX_ALLOC as u32;
-        submit(&mut ring, Sqe { file_index, ioprio, ..accept(1, listener.as_raw_fd()) });
+        ring.submit(&[Sqe { file_index, ioprio, ..accept(1, listener.as_raw_fd()) }]);
         let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let slot = wait(&mut ring).res;
+        let slot = ring.wait().res;
         let mut all = vec![slot];
         let (memory, mut buffer) = (vec![7; LENGTH], [0; 8]);
         for polls in [false, true] {
-            submit(&mut ring, Sqe { flags: FIXED_FILE, ..recv(2, slot, &mut buffer) });
+            ring.submit(&[Sqe { flags: FIXED_FILE, ..recv(2, slot, &mut buffer) }]);
             let op_flags = libc::MSG_WAITALL as u32;
-            submit(&mut ring, Sqe { flags: FIXED_FILE, op_flags, ..send(3, slot, &memory) });
+            ring.submit(&[Sqe { flags: FIXED_FILE, op_flags, ..send(3, slot, &memory) }]);
             if polls {
                 let op_flags = libc::POLLOUT as u32;
-                submit(
-                    &mut ring,
-                    Sqe { fd: slot, flags: FIXED_FILE, op_flags, ..sqe(IORING_OP_POLL_ADD, 4) },
-                );
+                ring.submit(&[Sqe { fd: slot, flags: FIXED_FILE, op_flags, ..sqe(IORING_OP_POLL_ADD, 4) }]);
             }
             assert!(ring.reap().is_none());
             std::io::Read::read_exact(&mut peer, &mut vec![0; LENGTH]).unwrap();
@@ -978,7 +929,7 @@ fn room_is_waited_for_beside_a_receive() {
             cqes.sort_by_key(|cqe| cqe.user_data);
             all.extend(cqes.iter().map(|cqe| cqe.res & !(libc::POLLIN as i32)));
             peer.write_all(b"back").unwrap();
-            all.push(wait(&mut ring).res);
+            all.push(ring.wait().res);
         }
         all
     });
@@ -1047,8 +998,7 @@ fn an_error_of_earlier_datagrams_is_told_once(mut ring: Ring) -> impl Answer {
 #[both]
 fn a_descriptor_may_be_closed_between_its_event_and_its_receive(engine: Engine) -> impl Answer {
     let mut ring = Ring::new(engine, 4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
-    // SAFETY: a new descriptor, owned from here.
-    let event = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+    let event = eventfd(0, libc::EFD_CLOEXEC);
     let named = event.as_raw_fd();
     let registration = io_uring_register_op::IORING_REGISTER_EVENTFD;
     assert_eq!(ring.register(registration, (&raw const named).cast(), 1), 0);
@@ -1058,8 +1008,7 @@ fn a_descriptor_may_be_closed_between_its_event_and_its_receive(engine: Engine) 
     // SAFETY: makes a descriptor.
     let number = unsafe { libc::fcntl(here.as_raw_fd(), libc::F_DUPFD, 710) };
     let mut buffer = [0; 8];
-    ring.push(recv(1, number, &mut buffer));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[recv(1, number, &mut buffer)]);
     peer.write_all(b"mine").unwrap();
     other_peer.write_all(b"another's").unwrap();
     let mut count = 0u64;
@@ -1086,15 +1035,14 @@ fn a_listener_ends_with_the_last_request_on_it() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let fd = listener.into_raw_fd();
-        submit(&mut ring, Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..accept(1, fd) });
+        ring.submit(&[Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..accept(1, fd) }]);
         let first = TcpStream::connect(address).unwrap();
-        let _first = own(wait(&mut ring).res);
+        let _first = owned(ring.wait().res);
         close(engine, fd);
         let second = TcpStream::connect(address).unwrap();
-        let _second = own(wait(&mut ring).res);
-        ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) });
-        assert_eq!(ring.enter(1, 2), 1);
-        let results = results(ring.reap_all());
+        let _second = owned(ring.wait().res);
+        ring.submit_and_wait(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) }], 2);
+        let results = results(&ring.reap_all());
         drop((first, second));
         (results, TcpStream::connect(address).map(|_| ()).map_err(|error| error.kind()))
     });
@@ -1112,8 +1060,7 @@ fn a_descriptor_may_be_closed_before_its_connection_is_told() {
             let own = OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0));
             libc::fcntl(own.as_raw_fd(), libc::F_DUPFD, 720)
         };
-        ring.push(connect(1, number, &address));
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[connect(1, number, &address)]);
         close(engine, number);
         assert_eq!(ring.enter(0, 1), 0);
         ring.reap_all()
@@ -1145,15 +1092,15 @@ fn a_connection_is_closed_under_what_waits_on_it() {
             drop(server);
             let (mut first, mut second) = ([0; 64], [0; 64]);
             // A short one shows that it is a connection.
-            submit(&mut ring, recv(1, fd, &mut first));
+            ring.submit(&[recv(1, fd, &mut first)]);
             client.write_all(b"short").unwrap();
-            let mut all = vec![wait(&mut ring)];
-            submit(if elsewhere { &mut other } else { &mut ring }, recv(2, fd, &mut second));
+            let mut all = vec![ring.wait()];
+            (if elsewhere { &mut other } else { &mut ring }).submit(&[recv(2, fd, &mut second)]);
             all.extend(ring.run(&[Sqe { fd, ..sqe(IORING_OP_CLOSE, 3) }, recv(4, fd, &mut first)]));
             client.write_all(b"late").unwrap();
-            all.push(wait(if elsewhere { &mut other } else { &mut ring }));
+            all.push((if elsewhere { &mut other } else { &mut ring }).wait());
             assert_eq!(&second[..5], b"late\0");
-            (results(all), client.read(&mut first).unwrap())
+            (results(&all), client.read(&mut first).unwrap())
         })
     });
 }
@@ -1177,12 +1124,12 @@ fn receives_of_all_that_was_asked_for(mut ring: Ring) -> impl Answer {
     all.extend(ring.run(&[all_of(2, whole | quiet, IORING_RECVSEND_POLL_FIRST, &mut buffer)]));
     all.extend(ring.run(&[all_of(3, quiet, 0, &mut buffer)]));
     all.extend(ring.run(&[all_of(4, 0, IORING_RECVSEND_POLL_FIRST, &mut buffer)]));
-    submit(&mut ring, all_of(5, whole, IORING_RECVSEND_POLL_FIRST, &mut buffer));
+    ring.submit(&[all_of(5, whole, IORING_RECVSEND_POLL_FIRST, &mut buffer)]);
     for part in [&[3; 5][..], &[4; 3]] {
         client.write_all(part).unwrap();
         ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
     }
-    all.push(wait(&mut ring));
+    all.push(ring.wait());
     assert_eq!(buffer, [3, 3, 3, 3, 3, 4, 4, 4]);
     // An end behind what fills the buffer is told of, one before it is is told with what there is.
     client.write_all(&[5; 8]).unwrap();
@@ -1199,9 +1146,9 @@ fn urgent_data_that_are_not_there_are_refused_at_once(mut ring: Ring) -> impl An
     let (unix, _other) = UnixStream::pair().unwrap();
     let (mut one, mut two) = ([0; 8], [0; 8]);
     [tcp.as_raw_fd(), unix.as_raw_fd()].map(|fd| {
-        submit(&mut ring, recv(1, fd, &mut one));
+        ring.submit(&[recv(1, fd, &mut one)]);
         let urgent = Sqe { op_flags: libc::MSG_OOB as u32, ..recv(2, fd, &mut two) };
-        results(ring.run(&[urgent]))
+        results(&ring.run(&[urgent]))
     })
 }
 
@@ -1221,12 +1168,11 @@ fn a_listener_keeps_its_flags(engine: Engine) -> impl Answer {
         let mut ring = Ring::new(engine, 8, 0);
         let mut look = |ring: &mut Ring, sqe: Sqe| {
             // Nobody waits yet, then somebody does, then nobody.
-            ring.push(sqe);
-            assert_eq!(ring.enter(1, 0), 1);
+            ring.submit(&[sqe]);
             seen.push(is_nonblocking(fd));
             let client = TcpStream::connect(address).unwrap();
             for accepted in ring.collect(1) {
-                drop(own(accepted.res));
+                drop(owned(accepted.res));
             }
             seen.push(is_nonblocking(fd));
             client
@@ -1249,7 +1195,7 @@ fn who_accepts_beside_a_ring_waits(engine: Engine) -> impl Answer {
     let (fd, address) = (listener.as_raw_fd(), listener.local_addr().unwrap());
     let mut ring = Ring::new(engine, 8, 0);
     let first = TcpStream::connect(address).unwrap();
-    drop(own(ring.run(&[accept(1, fd)])[0].res));
+    drop(owned(ring.run(&[accept(1, fd)])[0].res));
     let (tell, number) = std::sync::mpsc::channel();
     let beside = std::thread::spawn(move || {
         // SAFETY: asks for a number.
@@ -1282,7 +1228,7 @@ fn many_rings_on_one_listener() {
                     if cqe.user_data == 1 {
                         return true;
                     }
-                    drop(own(cqe.res));
+                    drop(owned(cqe.res));
                     (&mut &*tell).write_all(&[1]).unwrap();
                     ring.push(accept(2, fd));
                     to_submit += 1;
@@ -1340,8 +1286,7 @@ fn messages_carry_no_rings() {
                 libc::cmsghdr { cmsg_len: 20, cmsg_level: libc::SOL_SOCKET, cmsg_type: libc::SCM_RIGHTS };
             let mut rights = Rights { header, descriptor, padding: 0 };
             let mut vector = libc::iovec { iov_base: b"x".as_ptr().cast_mut().cast(), iov_len: 1 };
-            // SAFETY: integers and null pointers.
-            let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+            let mut message: libc::msghdr = zeroed();
             (message.msg_iov, message.msg_iovlen) = (&raw mut vector, 1);
             (message.msg_control, message.msg_controllen) = ((&raw mut rights).cast(), size_of::<Rights>());
             let addr = (&raw const message) as u64;
@@ -1357,9 +1302,9 @@ const DEFERS: u32 = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
 fn known_pair(ring: &mut Ring) -> (TcpStream, TcpStream) {
     let (mut one, other) = tcp_pair();
     let mut buffer = [0; 8];
-    submit(ring, recv(0, other.as_raw_fd(), &mut buffer));
+    ring.submit(&[recv(0, other.as_raw_fd(), &mut buffer)]);
     one.write_all(b"hello").unwrap();
-    assert_eq!(wait(ring).res, 5);
+    assert_eq!(ring.wait().res, 5);
     (one, other)
 }
 
@@ -1387,10 +1332,10 @@ fn a_drain_behind_a_receive_that_waits() {
         let mut all = Vec::new();
         for _ in 0..3 {
             let mut buffer = [0; 8];
-            submit(&mut ring, recv(1, other.as_raw_fd(), &mut buffer));
-            submit(&mut ring, Sqe { flags: DRAIN, ..sqe(IORING_OP_NOP, 2) });
+            ring.submit(&[recv(1, other.as_raw_fd(), &mut buffer)]);
+            ring.submit(&[Sqe { flags: DRAIN, ..sqe(IORING_OP_NOP, 2) }]);
             one.write_all(b"again").unwrap();
-            all.extend([wait(&mut ring), wait(&mut ring)]);
+            all.extend([ring.wait(), ring.wait()]);
         }
         all
     });
@@ -1399,8 +1344,8 @@ fn a_drain_behind_a_receive_that_waits() {
 /// A socket that has begun to connect to a listener, or to where none is.
 fn connecting(ring: &mut Ring, address: &libc::sockaddr_in) -> OwnedFd {
     // SAFETY: a new descriptor.
-    let socket = own(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) });
-    submit(ring, connect(1, socket.as_raw_fd(), address));
+    let socket = owned(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) });
+    ring.submit(&[connect(1, socket.as_raw_fd(), address)]);
     socket
 }
 
@@ -1414,7 +1359,7 @@ fn connections_that_the_program_has_a_hand_in(mut ring: Ring) -> impl Answer {
     let connected = unsafe {
         libc::connect(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), size_of_val(&address) as u32)
     };
-    let made = wait(&mut ring);
+    let made = ring.wait();
     drop(listener);
     let refused = connecting(&mut ring, &address);
     let (mut error, mut length) = (0i32, 4u32);
@@ -1427,7 +1372,7 @@ fn connections_that_the_program_has_a_hand_in(mut ring: Ring) -> impl Answer {
         };
         error != 0
     });
-    (connected, made, error, wait(&mut ring))
+    (connected, made, error, ring.wait())
 }
 
 /// What is behind the second request of a chain is part of it, though the first is done before they are looked at together.
@@ -1440,7 +1385,7 @@ fn a_chain_of_three_breaks_behind_its_second(mut ring: Ring) -> impl Answer {
         Sqe { flags: LINK, op_flags: libc::MSG_DONTWAIT as u32, ..recv(2, one.as_raw_fd(), &mut buffer) };
     let all = ring.run(&[first, fails, sqe(IORING_OP_NOP, 3)]);
     drop(other);
-    results(all)
+    results(&all)
 }
 
 /// What is cut off of a datagram makes one that wants all of it fail, and breaks its chain; what is not, does not.
@@ -1459,7 +1404,7 @@ fn datagrams_that_are_wanted_as_a_whole(mut ring: Ring) -> impl Answer {
             for op_flags in [0, libc::MSG_WAITALL as u32] {
                 sender.send_to(&[7; 6][..length], receiver.local_addr().unwrap()).unwrap();
                 let first = Sqe { flags: LINK, op_flags, ..request };
-                all.push(results(ring.run(&[first, sqe(IORING_OP_NOP, 2)])));
+                all.push(results(&ring.run(&[first, sqe(IORING_OP_NOP, 2)])));
             }
         }
     }
@@ -1478,7 +1423,7 @@ fn messages_whose_address_is_none(mut ring: Ring) -> impl Answer {
         outward.raw.msg_name = name as *mut _;
         outward.raw.msg_namelen = length;
         let sent = ring.run(&[message(IORING_OP_SENDMSG, 1, sender.as_raw_fd(), &outward)]);
-        all.extend(results(sent));
+        all.extend(results(&sent));
     }
     all
 }
@@ -1487,21 +1432,16 @@ fn messages_whose_address_is_none(mut ring: Ring) -> impl Answer {
 #[both(8, 0)]
 fn an_error_queue_is_waited_for(mut ring: Ring) -> impl Answer {
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let on = 1i32;
-    // SAFETY: reads an integer of ours.
-    let set = unsafe {
-        libc::setsockopt(sender.as_raw_fd(), libc::SOL_IP, libc::IP_RECVERR, (&raw const on).cast(), 4)
-    };
-    assert_eq!(set, 0);
+    set_option(&sender, libc::SOL_IP, libc::IP_RECVERR, 1);
     let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     sender.connect(gone).unwrap();
     let mut buffer = [0u8; 8];
     let into = header(&mut [&mut buffer]);
     let op_flags = libc::MSG_ERRQUEUE as u32;
-    submit(&mut ring, Sqe { op_flags, ..message(IORING_OP_RECVMSG, 1, sender.as_raw_fd(), &into) });
+    ring.submit(&[Sqe { op_flags, ..message(IORING_OP_RECVMSG, 1, sender.as_raw_fd(), &into) }]);
     let early = ring.reap_all();
     sender.send(b"hello").unwrap();
-    (early, wait(&mut ring), into.raw.msg_flags)
+    (early, ring.wait(), into.raw.msg_flags)
 }
 
 /// Data does not make the error queue ready. But the kernel is woken by it, and gives up.

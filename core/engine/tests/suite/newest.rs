@@ -46,11 +46,8 @@ fn sqes_of_two_sizes() {
         assert_eq!(ring.enter(1, 0), 1);
         assert_eq!(results(&ring.reap_all()), [(99, -libc::EINVAL)]);
         // None may wrap around: its halves are neighbours in memory.
-        ring.push(nop(5));
-        assert_eq!(ring.enter(1, 0), 1);
-        ring.push(wide(6));
-        ring.push(rubbish);
-        assert_eq!(ring.enter(2, 0), 2);
+        ring.submit(&[nop(5)]);
+        ring.submit(&[wide(6), rubbish]);
         assert_eq!(results(&ring.reap_all()), [(5, 0), (6, -libc::EINVAL), (99, -libc::EINVAL)]);
     });
 }
@@ -83,8 +80,7 @@ fn big_sqes_elsewhere() {
         assert_eq!(results(&small.run(&[wide(1)])), [(1, -libc::EINVAL)]);
         let mut big = Ring::new(engine, 4, IORING_SETUP_SQE128);
         assert_eq!(results(&big.run(&[wide(1), wide(2)])), [(1, 0), (2, 0)]);
-        // SAFETY: integers.
-        let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+        let mut params: io_uring_params = zeroed();
         params.flags = IORING_SETUP_SQE_MIXED;
         assert_eq!(Ring::with_params(engine, 1, params).err(), Some(-libc::EOVERFLOW));
         params.flags |= IORING_SETUP_SQE128;
@@ -128,8 +124,7 @@ fn submissions_that_rewind() {
         let head = ring.word(ring.params.sq_off.head).load(std::sync::atomic::Ordering::Acquire);
         assert_eq!(head, 0);
         for wrong in [IORING_SETUP_SQ_REWIND, flags | IORING_SETUP_SQPOLL] {
-            // SAFETY: integers.
-            let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+            let mut params: io_uring_params = zeroed();
             params.flags = wrong;
             assert_eq!(Ring::with_params(engine, 4, params).err(), Some(-libc::EINVAL));
         }
@@ -220,8 +215,7 @@ fn plain_transfers_with_registered_buffers() {
         theirs.read_exact(&mut got).unwrap();
         assert_eq!(got, [7; 3]);
         // One that has to wait keeps its buffer, whatever happens to the table.
-        ring.push(recv);
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[recv]);
         assert_eq!(ring.register(Register::IORING_UNREGISTER_BUFFERS, null(), 0), 0);
         theirs.write_all(b"ab").unwrap();
         assert_eq!(results(&ring.collect(1)), [(2, 2)]);
@@ -249,8 +243,7 @@ fn notifications_of_another_name() {
         let send =
             Sqe { fd: ours.as_raw_fd(), addr: data.as_ptr() as u64, len: 64, ..sqe(IORING_OP_SEND_ZC, 1) };
         for (notified, other) in [(0, 1), (77, 77)] {
-            ring.push(Sqe { addr3: notified, ..send });
-            assert_eq!(ring.enter(1, 2), 1);
+            ring.submit_and_wait(&[Sqe { addr3: notified, ..send }], 2);
             let mut all: Vec<_> =
                 ring.collect(2).iter().map(|cqe| (cqe.flags, cqe.user_data, cqe.res)).collect();
             all.sort_unstable();
@@ -360,8 +353,7 @@ fn filters_see_what_is_asked() {
         assert_eq!(filter(engine, ring.fd, IORING_OP_CONNECT as u32, 0, 24, &only(20, port.into())), (0, 24));
         // SAFETY: a new descriptor.
         let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) };
-        // SAFETY: integers.
-        let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+        let mut address: libc::sockaddr_in = zeroed();
         address.sin_family = libc::AF_INET as u16;
         address.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
         let mut connect = |port: u16| {
@@ -540,16 +532,14 @@ fn zero_copy_sends_of_vectors_of_registered_buffers() {
             ..sqe(IORING_OP_SEND_ZC, 1)
         };
         let pieces = [piece(8, 2), piece(0, 3)];
-        ring.push(send(&pieces));
-        assert_eq!(ring.enter(1, 2), 1);
+        ring.submit_and_wait(&[send(&pieces)], 2);
         assert_eq!(results(&ring.reap_all()), [(1, 5), (1, 0)]);
         let mut received = [0; 5];
         receiver.read_exact(&mut received).unwrap();
         assert_eq!(&received, b"edreg");
         // Not all of it, or nothing, lies in the buffer.
         for pieces in [[piece(0, 3), piece(8, 3)], [piece(0, 3), piece(8, 0)]] {
-            ring.push(send(&pieces));
-            assert_eq!(ring.enter(1, 2), 1);
+            ring.submit_and_wait(&[send(&pieces)], 2);
             assert_eq!(results(&ring.reap_all()), [(1, -libc::EFAULT), (1, 0)]);
         }
     });
@@ -566,8 +556,7 @@ fn cancellations_name_an_operation_that_there_is() {
             op_flags: IORING_TIMEOUT_IMMEDIATE_ARG,
             ..sqe(IORING_OP_TIMEOUT, 1)
         };
-        ring.push(never);
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[never]);
         let cancel = |len| Sqe { len, op_flags: IORING_ASYNC_CANCEL_OP, ..sqe(IORING_OP_ASYNC_CANCEL, 2) };
         for wrong in [u32::from(IORING_OP_LAST), 0x100 + IORING_OP_TIMEOUT as u32] {
             ring.push(cancel(wrong));
@@ -577,8 +566,7 @@ fn cancellations_name_an_operation_that_there_is() {
             assert_eq!(ring.enter(1, 0), 1);
             assert_eq!(results(&ring.reap_all()), [(2, -libc::EINVAL), (3, 0)]);
         }
-        ring.push(cancel(IORING_OP_TIMEOUT as u32));
-        assert_eq!(ring.enter(1, 2), 1);
+        ring.submit_and_wait(&[cancel(IORING_OP_TIMEOUT as u32)], 2);
         let mut both = results(&ring.reap_all());
         both.sort_unstable();
         assert_eq!(both, [(1, -libc::ECANCELED), (2, 0)]);

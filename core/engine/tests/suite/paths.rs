@@ -207,8 +207,7 @@ fn a_fifo_hangs_nobody(engine: Engine) -> impl Answer {
     assert_eq!(result(&mut ring, close(reader, 2)), 0);
     let lonely = result(&mut ring, open(&path, libc::O_WRONLY, 3));
     // One that waits, until somebody writes.
-    ring.push(Sqe { flags: ASYNC, ..open(&path, libc::O_RDONLY, 4) });
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[Sqe { flags: ASYNC, ..open(&path, libc::O_RDONLY, 4) }]);
     let early = ring.reap_all();
     let other = std::fs::OpenOptions::new().write(true).open(path.to_str().unwrap()).unwrap();
     assert_eq!(ring.enter(0, 1), 0);
@@ -231,15 +230,16 @@ fn paths_are_read_when_they_are_submitted(engine: Engine) -> impl Answer {
     // SAFETY: two descriptors of ours.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
     let mut byte = 0u8;
-    ring.push(Sqe { fd: ends[0], addr: &raw mut byte as u64, len: 1, flags: LINK, ..sqe(IORING_OP_READ, 1) });
-    ring.push(Sqe {
-        fd: libc::AT_FDCWD,
-        addr: path.as_ptr() as u64,
-        off: status.as_mut_ptr() as u64,
-        len: 0x7ff,
-        ..sqe(IORING_OP_STATX, 2)
-    });
-    assert_eq!(ring.enter(2, 0), 2);
+    ring.submit(&[
+        Sqe { fd: ends[0], addr: &raw mut byte as u64, len: 1, flags: LINK, ..sqe(IORING_OP_READ, 1) },
+        Sqe {
+            fd: libc::AT_FDCWD,
+            addr: path.as_ptr() as u64,
+            off: status.as_mut_ptr() as u64,
+            len: 0x7ff,
+            ..sqe(IORING_OP_STATX, 2)
+        },
+    ]);
     path.fill(b'x');
     // SAFETY: one byte of ours.
     assert_eq!(unsafe { libc::write(ends[1], [1u8].as_ptr().cast(), 1) }, 1);
@@ -498,13 +498,12 @@ fn a_file_for_a_slot_of_a_ring_that_is_closed_is_closed(engine: Engine) {
     let mut ring = Ring::new(engine, 4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
     let slots = [-1i32];
     assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, slots.as_ptr().cast(), 1), 0);
-    ring.push(Sqe {
+    ring.submit(&[Sqe {
         fd: libc::AT_FDCWD,
         addr: path.as_ptr() as u64,
         file_index: 1,
         ..sqe(IORING_OP_OPENAT, 1)
-    });
-    assert_eq!(ring.enter(1, 0), 1);
+    }]);
     ring.close();
     let open = || {
         let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -524,8 +523,7 @@ fn the_number_of_a_closed_file_can_be_used_before_its_completion_is_seen(mut rin
     let null = std::fs::File::options().write(true).open("/dev/null").unwrap();
     // SAFETY: a descriptor of the test's own, as below.
     let number = unsafe { libc::fcntl(null.as_raw_fd(), libc::F_DUPFD, 700) };
-    ring.push(close(number, 1));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[close(number, 1)]);
     // SAFETY: asks, and makes a descriptor.
     unsafe {
         assert_eq!(libc::fcntl(number, libc::F_GETFD), -1, "it is closed");

@@ -12,6 +12,7 @@ use io_uring_op::{
     IORING_OP_TIMEOUT,
 };
 
+const COUNTER: i32 = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
 const IN: u32 = libc::POLLIN as u32;
 const OUT: u32 = libc::POLLOUT as u32;
 const PRI: u32 = libc::POLLPRI as u32;
@@ -24,38 +25,10 @@ fn remove(user_data: u64, target: u64) -> Sqe {
     Sqe { addr: target, ..sqe(IORING_OP_POLL_REMOVE, user_data) }
 }
 
-/// Submits, then collects `count` completions.
-fn collect(ring: &mut Ring, sqes: &[Sqe], count: usize) -> Vec<Cqe> {
-    for &sqe in sqes {
-        ring.push(sqe);
-    }
-    assert_eq!(ring.enter(sqes.len() as u32, 0), sqes.len() as i32);
-    let mut all = ring.reap_all();
-    while all.len() < count {
-        ring.enter(0, 1);
-        all.extend(ring.reap_all());
-    }
-    all
-}
-
 /// What is there now, without waiting.
 fn peek(ring: &mut Ring) -> Vec<Cqe> {
     ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
     ring.reap_all()
-}
-
-fn pipe() -> (std::fs::File, std::fs::File) {
-    let mut fds = [0; 2];
-    // SAFETY: two new descriptors, owned from here.
-    unsafe {
-        assert_eq!(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC), 0);
-        (std::fs::File::from_raw_fd(fds[0]), std::fs::File::from_raw_fd(fds[1]))
-    }
-}
-
-fn eventfd() -> OwnedFd {
-    // SAFETY: a new descriptor, owned from here.
-    unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }
 }
 
 #[both(8, 0)]
@@ -77,13 +50,13 @@ fn ready_descriptors_complete_at_once(mut ring: Ring) -> impl Answer {
 #[both(8, 0)]
 fn a_poll_waits(mut ring: Ring) -> impl Answer {
     let (reader, mut writer) = pipe();
-    let mut all = collect(&mut ring, &[poll(1, &reader, IN, 0), poll(2, &reader, IN, 0)], 0);
+    let mut all = ring.collect_from(&[poll(1, &reader, IN, 0), poll(2, &reader, IN, 0)], 0);
     all.extend(peek(&mut ring));
     writer.write_all(b"x").unwrap();
-    all.extend(collect(&mut ring, &[], 2));
+    all.extend(ring.collect_from(&[], 2));
     drop(writer);
     (&reader).read_exact(&mut [0]).unwrap();
-    all.extend(collect(&mut ring, &[poll(3, &reader, IN, 0)], 1));
+    all.extend(ring.collect_from(&[poll(3, &reader, IN, 0)], 1));
     all.sort_by_key(|cqe| cqe.user_data);
     all
 }
@@ -144,17 +117,17 @@ fn bad_polls_are_refused(mut ring: Ring) -> impl Answer {
 #[both(8, 0)]
 fn multishot_polls_post_per_edge(mut ring: Ring) -> impl Answer {
     let (reader, mut writer) = pipe();
-    let mut all = collect(&mut ring, &[poll(1, &reader, IN, IORING_POLL_ADD_MULTI)], 0);
+    let mut all = ring.collect_from(&[poll(1, &reader, IN, IORING_POLL_ADD_MULTI)], 0);
     for _ in 0..3 {
         writer.write_all(b"x").unwrap();
-        all.extend(collect(&mut ring, &[], 1));
+        all.extend(ring.collect_from(&[], 1));
         all.extend(peek(&mut ring));
     }
     // Not drained, no edge.
     all.extend(peek(&mut ring));
     drop(writer);
-    all.extend(collect(&mut ring, &[], 1));
-    all.extend(collect(&mut ring, &[remove(2, 1)], 2));
+    all.extend(ring.collect_from(&[], 1));
+    all.extend(ring.collect_from(&[remove(2, 1)], 2));
     all
 }
 
@@ -163,13 +136,13 @@ fn a_multishot_poll_on_a_ready_descriptor_posts_once(mut ring: Ring) -> impl Ans
     let (reader, mut writer) = pipe();
     writer.write_all(b"x").unwrap();
     let multi = IORING_POLL_ADD_MULTI;
-    let mut all = collect(&mut ring, &[poll(1, &reader, IN, multi)], 1);
+    let mut all = ring.collect_from(&[poll(1, &reader, IN, multi)], 1);
     all.extend(peek(&mut ring));
-    all.extend(collect(&mut ring, &[poll(2, &reader, IN, multi)], 1));
+    all.extend(ring.collect_from(&[poll(2, &reader, IN, multi)], 1));
     all.extend(peek(&mut ring));
-    all.extend(collect(&mut ring, &[remove(3, 1), remove(4, 2)], 4));
+    all.extend(ring.collect_from(&[remove(3, 1), remove(4, 2)], 4));
     // A registration that was there before.
-    all.extend(collect(&mut ring, &[poll(5, &reader, IN, multi)], 1));
+    all.extend(ring.collect_from(&[poll(5, &reader, IN, multi)], 1));
     std::thread::sleep(std::time::Duration::from_millis(20));
     all.extend(peek(&mut ring));
     all
@@ -178,7 +151,7 @@ fn a_multishot_poll_on_a_ready_descriptor_posts_once(mut ring: Ring) -> impl Ans
 #[both(1, 0)]
 fn multishot_polls_end_where_the_ring_is_full(mut ring: Ring) -> impl Answer {
     let (reader, mut writer) = pipe();
-    collect(&mut ring, &[poll(1, &reader, IN, IORING_POLL_ADD_MULTI)], 0);
+    ring.collect_from(&[poll(1, &reader, IN, IORING_POLL_ADD_MULTI)], 0);
     for _ in 0..3 {
         writer.write_all(b"x").unwrap();
         ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
@@ -192,16 +165,16 @@ fn multishot_polls_end_where_the_ring_is_full(mut ring: Ring) -> impl Answer {
 fn removing_and_updating(mut ring: Ring) -> impl Answer {
     let (reader, mut writer) = pipe();
     let (user_data, events) = (IORING_POLL_UPDATE_USER_DATA, IORING_POLL_UPDATE_EVENTS);
-    let mut all = collect(&mut ring, &[poll(1, &reader, IN, 0), remove(2, 1), remove(3, 1)], 3);
+    let mut all = ring.collect_from(&[poll(1, &reader, IN, 0), remove(2, 1), remove(3, 1)], 3);
     let rename = Sqe { len: user_data, off: 5, ..remove(6, 4) };
-    all.extend(collect(&mut ring, &[poll(4, &reader, IN, 0), rename, remove(7, 4)], 2));
+    all.extend(ring.collect_from(&[poll(4, &reader, IN, 0), rename, remove(7, 4)], 2));
     let now_out = Sqe { len: events, op_flags: OUT, ..remove(9, 8) };
-    all.extend(collect(&mut ring, &[poll(8, &writer, PRI, 0), now_out], 2));
+    all.extend(ring.collect_from(&[poll(8, &writer, PRI, 0), now_out], 2));
     let multi = poll(10, &reader, PRI, IORING_POLL_ADD_MULTI);
     let now_in = Sqe { len: events | IORING_POLL_ADD_MULTI, op_flags: IN, ..remove(11, 10) };
-    all.extend(collect(&mut ring, &[multi, now_in], 1));
+    all.extend(ring.collect_from(&[multi, now_in], 1));
     writer.write_all(b"x").unwrap();
-    all.extend(collect(&mut ring, &[], 2));
+    all.extend(ring.collect_from(&[], 2));
     all.sort_by_key(|cqe| cqe.user_data);
     all
 }
@@ -219,15 +192,15 @@ fn polls_are_cancelled(mut ring: Ring) -> impl Answer {
         poll(3, &near, IN, 0),
         cancel(4, reader.as_raw_fd(), by_file | IORING_ASYNC_CANCEL_ALL),
     ];
-    let mut all = collect(&mut ring, &sqes, 3);
+    let mut all = ring.collect_from(&sqes, 3);
     // A duplicate is the same file.
     let duplicate = near.try_clone().unwrap();
-    all.extend(collect(&mut ring, &[cancel(5, duplicate.as_raw_fd(), by_file)], 2));
+    all.extend(ring.collect_from(&[cancel(5, duplicate.as_raw_fd(), by_file)], 2));
     let sqes = [poll(6, &reader, IN, 0), poll(7, &near, IN, 0), cancel(8, -1, IORING_ASYNC_CANCEL_ANY)];
-    all.extend(collect(&mut ring, &sqes, 3));
+    all.extend(ring.collect_from(&sqes, 3));
     let poll_op = u32::from(IORING_OP_POLL_ADD as u8);
     let by_op = Sqe { len: poll_op, ..cancel(10, -1, IORING_ASYNC_CANCEL_OP) };
-    all.extend(collect(&mut ring, &[poll(9, &near, IN, 0), by_op], 2));
+    all.extend(ring.collect_from(&[poll(9, &near, IN, 0), by_op], 2));
     all.sort_by_key(|cqe| cqe.user_data);
     all
 }
@@ -235,36 +208,36 @@ fn polls_are_cancelled(mut ring: Ring) -> impl Answer {
 #[both(8, 0)]
 fn a_poll_keeps_its_file_when_the_program_closes_it(mut ring: Ring) -> impl Answer {
     let (near, mut far) = UnixStream::pair().unwrap();
-    collect(&mut ring, &[poll(1, &near, IN, 0)], 0);
+    ring.collect_from(&[poll(1, &near, IN, 0)], 0);
     let fd = near.as_raw_fd();
     anyring_engine::frontend::closed(fd);
     drop(near);
     far.write_all(b"x").unwrap();
-    collect(&mut ring, &[], 1)
+    ring.collect_from(&[], 1)
 }
 
 #[both]
 fn rings_can_be_polled(engine: Engine) -> impl Answer {
     let mut ring = Ring::new(engine, 8, 0);
     let mut other = Ring::new(engine, 8, 0);
-    collect(&mut ring, &[poll(1, &other.fd, IN, 0)], 0);
+    ring.collect_from(&[poll(1, &other.fd, IN, 0)], 0);
     let mut all = peek(&mut ring);
     other.run(&[sqe(IORING_OP_NOP, 9)]);
-    all.extend(collect(&mut ring, &[], 1));
+    all.extend(ring.collect_from(&[], 1));
     // Reaped meanwhile.
-    collect(&mut ring, &[poll(2, &other.fd, IN, 0)], 0);
+    ring.collect_from(&[poll(2, &other.fd, IN, 0)], 0);
     all.extend(peek(&mut ring));
     other.push(sqe(IORING_OP_NOP, 9));
     other.enter(1, 0);
-    all.extend(collect(&mut ring, &[], 1));
+    all.extend(ring.collect_from(&[], 1));
     all
 }
 
 #[both(8, 0)]
 fn a_ring_that_polls_itself_stops(mut ring: Ring) -> impl Answer {
     let fd = ring.fd;
-    collect(&mut ring, &[poll(1, &fd, IN, IORING_POLL_ADD_MULTI)], 0);
-    let mut all = collect(&mut ring, &[sqe(IORING_OP_NOP, 2)], 2);
+    ring.collect_from(&[poll(1, &fd, IN, IORING_POLL_ADD_MULTI)], 0);
+    let mut all = ring.collect_from(&[sqe(IORING_OP_NOP, 2)], 2);
     all.extend(peek(&mut ring));
     all
 }
@@ -274,20 +247,20 @@ fn many_polls_of_the_ring_itself(mut ring: Ring) -> impl Answer {
     let fd = ring.fd;
     for round in 0..8 {
         let sqes: Vec<_> = (0..512).map(|i| poll(round * 512 + i, &fd, IN, 0)).collect();
-        collect(&mut ring, &sqes, 0);
+        ring.collect_from(&sqes, 0);
     }
-    let mut all = collect(&mut ring, &[sqe(IORING_OP_NOP, 1 << 20)], 1);
+    let mut all = ring.collect_from(&[sqe(IORING_OP_NOP, 1 << 20)], 1);
     all.truncate(1);
     all
 }
 
 #[both(8, 0)]
 fn a_multishot_poll_of_the_rings_own_eventfd_stops(mut ring: Ring) -> impl Answer {
-    let event = eventfd();
+    let event = eventfd(0, COUNTER);
     let fd = event.as_raw_fd();
     ring.register(io_uring_register_op::IORING_REGISTER_EVENTFD, (&raw const fd).cast(), 1);
-    collect(&mut ring, &[poll(1, &event, IN, IORING_POLL_ADD_MULTI)], 0);
-    let mut all = collect(&mut ring, &[sqe(IORING_OP_NOP, 2)], 2);
+    ring.collect_from(&[poll(1, &event, IN, IORING_POLL_ADD_MULTI)], 0);
+    let mut all = ring.collect_from(&[sqe(IORING_OP_NOP, 2)], 2);
     all.extend(peek(&mut ring));
     all.sort_by_key(|cqe| cqe.user_data);
     all
@@ -300,10 +273,10 @@ fn a_multishot_poll_of_the_rings_own_eventfd_tells_the_program_first() {
     let how = io_uring_register_op::IORING_REGISTER_EVENTFD;
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);
-        let event = std::fs::File::from(eventfd());
+        let event = std::fs::File::from(eventfd(0, COUNTER));
         let fd = event.as_raw_fd();
         assert_eq!(ring.register(how, (&raw const fd).cast(), 1), 0);
-        collect(&mut ring, &[poll(1, &event, IN, IORING_POLL_ADD_MULTI)], 0);
+        ring.collect_from(&[poll(1, &event, IN, IORING_POLL_ADD_MULTI)], 0);
         let mut all = Vec::new();
         for _ in 0..2 {
             (&event).write_all(&1u64.to_ne_bytes()).unwrap();
@@ -323,20 +296,20 @@ fn a_multishot_poll_of_the_rings_own_eventfd_tells_what_is_over() {
         both(|engine| {
             let mut ring = Ring::new(engine, 8, flags);
             let deadline = Sqe { addr: LONG.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, DEADLINE) };
-            collect(&mut ring, &[deadline], 0);
+            ring.collect_from(&[deadline], 0);
             let mut all = Vec::new();
             for round in 0..3 {
-                let event = std::fs::File::from(eventfd());
+                let event = std::fs::File::from(eventfd(0, COUNTER));
                 let fd = event.as_raw_fd();
                 assert_eq!(ring.register(register, (&raw const fd).cast(), 1), 0);
-                collect(&mut ring, &[poll(round, &event, IN, IORING_POLL_ADD_MULTI)], 0);
+                ring.collect_from(&[poll(round, &event, IN, IORING_POLL_ADD_MULTI)], 0);
                 let mut told = Vec::new();
                 for wanted in 1..=2 {
                     (&event).write_all(&1u64.to_ne_bytes()).unwrap();
                     (&event).read_exact(&mut [0; 8]).unwrap();
                     while told.len() < wanted {
                         // The end of a kernel's ring of this thread may end a wait with EINTR.
-                        told.extend(collect(&mut ring, &[], 1));
+                        told.extend(ring.collect_from(&[], 1));
                         assert!(told.iter().all(|cqe| cqe.user_data == round), "{engine:?}: {told:?}");
                     }
                 }
@@ -380,15 +353,13 @@ fn what_a_call_completes_is_seen_in_a_ring_that_polls_that_one(engine: Engine) -
     polled_rings.map(|flags| {
         let mut polled = Ring::new(engine, 4, flags);
         let mut polling = Ring::new(engine, 4, 0);
-        polling.push(poll(1, &polled.fd, IN, 0));
-        assert_eq!(polling.enter(1, 0), 1);
+        polling.submit(&[poll(1, &polled.fd, IN, 0)]);
         assert_eq!(polling.reap(), None, "nothing has happened");
         if flags & IORING_SETUP_R_DISABLED != 0 {
             let enable = io_uring_register_op::IORING_REGISTER_ENABLE_RINGS;
             assert_eq!(polled.register(enable, std::ptr::null(), 0), 0);
         }
-        polled.push(sqe(IORING_OP_NOP, 2));
-        assert_eq!(polled.enter(1, 0), 1);
+        polled.submit(&[sqe(IORING_OP_NOP, 2)]);
         polling.reap_all()
     })
 }
@@ -396,8 +367,7 @@ fn what_a_call_completes_is_seen_in_a_ring_that_polls_that_one(engine: Engine) -
 #[both(4, 0)]
 fn what_happened_before_a_ring_is_closed_can_be_read(mut ring: Ring) -> impl Answer {
     let (read, mut write) = pipe();
-    ring.push(poll(1, &read, IN, 0));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[poll(1, &read, IN, 0)]);
     write.write_all(b"x").unwrap();
     ring.close();
     ring.reap()
@@ -416,8 +386,8 @@ fn a_multishot_poll_of_an_epoll_set_that_holds_the_ring_ends(engine: Engine) -> 
     // SAFETY: reads an event of ours.
     let added = unsafe { libc::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, member, &mut event) };
     assert_eq!(added, 0);
-    collect(&mut ring, &[poll(1, &set, IN, IORING_POLL_ADD_MULTI)], 0);
-    let mut all = collect(&mut ring, &[sqe(IORING_OP_NOP, 2)], 2);
+    ring.collect_from(&[poll(1, &set, IN, IORING_POLL_ADD_MULTI)], 0);
+    let mut all = ring.collect_from(&[sqe(IORING_OP_NOP, 2)], 2);
     all.extend(peek(&mut ring));
     all.sort_by_key(|cqe| cqe.user_data);
     all
@@ -430,7 +400,7 @@ fn readiness_is_seen_where_every_call_finds_something_else(engine: Engine) -> im
     [(0, 1, 100), (deferring, 1, 100), (0, 0, usize::MAX)].map(|(setup, wanted, calls)| {
         let mut ring = Ring::new(engine, 8, setup);
         let (out, mut into) = pipe();
-        collect(&mut ring, &[poll(1, &out, IN, 0), sqe(IORING_OP_NOP, 2)], 1);
+        ring.collect_from(&[poll(1, &out, IN, 0), sqe(IORING_OP_NOP, 2)], 1);
         into.write_all(b"x").unwrap();
         let mut one_more = || {
             ring.push(sqe(IORING_OP_NOP, 2));
@@ -464,7 +434,7 @@ fn peek_until(ring: &mut Ring, enough: impl Fn(&[Cqe]) -> bool) {
 fn write_at_a_close(ring: &mut Ring, id: u64, sleeps: bool) {
     let (near, mut far) = UnixStream::pair().unwrap();
     far.write_all(b"x").unwrap();
-    let first = collect(ring, &[poll(id, &near, IN, IORING_POLL_ADD_MULTI)], 1);
+    let first = ring.collect_from(&[poll(id, &near, IN, IORING_POLL_ADD_MULTI)], 1);
     assert_eq!(first.iter().map(|cqe| cqe.user_data).collect::<Vec<_>>(), [id]);
     let (engine, fd, start) = (ring.engine, ring.fd, Barrier::new(2));
     std::thread::scope(|scope| {
@@ -483,8 +453,7 @@ fn write_at_a_close(ring: &mut Ring, id: u64, sleeps: bool) {
     peek_until(ring, |told| has(told, 0) && has(told, id));
     let removal = DEADLINE + id;
     let ended = |cqe: &Cqe| cqe.user_data == id && cqe.flags & IORING_CQE_F_MORE == 0;
-    ring.push(remove(removal, id));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[remove(removal, id)]);
     peek_until(ring, |told| has(told, removal) && told.iter().any(ended));
 }
 
@@ -493,7 +462,7 @@ fn an_edge_at_a_close_is_not_lost(engine: Engine) {
     for sleeps in [false, true] {
         let mut ring = Ring::new(engine, 8, 0);
         let deadline = Sqe { addr: LONG.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, DEADLINE) };
-        collect(&mut ring, &[deadline], 0);
+        ring.collect_from(&[deadline], 0);
         (1..=ROUNDS).for_each(|round| write_at_a_close(&mut ring, round, sleeps));
     }
 }
@@ -502,9 +471,9 @@ fn an_edge_at_a_close_is_not_lost(engine: Engine) {
 fn told_around_a_close(engine: Engine, flags: u32, waits: bool, early: bool) -> Vec<Vec<Cqe>> {
     let mut ring = Ring::new(engine, 8, flags);
     let (near, mut far) = UnixStream::pair().unwrap();
-    let mut all = vec![collect(&mut ring, &[poll(1, &near, IN, IORING_POLL_ADD_MULTI)], 0)];
+    let mut all = vec![ring.collect_from(&[poll(1, &near, IN, IORING_POLL_ADD_MULTI)], 0)];
     far.write_all(b"x").unwrap();
-    all.push(collect(&mut ring, &[], 1));
+    all.push(ring.collect_from(&[], 1));
     if waits {
         // Long enough for the reactor to take the ring over.
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -518,15 +487,15 @@ fn told_around_a_close(engine: Engine, flags: u32, waits: bool, early: bool) -> 
     anyring_engine::frontend::closed(fd);
     // SAFETY: no one else has it.
     unsafe { libc::close(fd) };
-    all.push(if early { collect(&mut ring, &[], 1) } else { Vec::new() });
+    all.push(if early { ring.collect_from(&[], 1) } else { Vec::new() });
     all.push(peek(&mut ring));
     far.write_all(b"x").unwrap();
-    all.push(collect(&mut ring, &[], 1));
+    all.push(ring.collect_from(&[], 1));
     UnixStream::from(kept).read_exact(&mut [0; 2]).unwrap();
     far.write_all(b"x").unwrap();
-    all.push(collect(&mut ring, &[], 1));
+    all.push(ring.collect_from(&[], 1));
     drop(far);
-    all.push(collect(&mut ring, &[], 1));
+    all.push(ring.collect_from(&[], 1));
     all.push(peek(&mut ring));
     all
 }
@@ -548,7 +517,7 @@ fn two_polls_of_one_submission_are_told_once_each() {
             let (near, mut far) = UnixStream::pair().unwrap();
             far.write_all(b"x").unwrap();
             let polls = [1, 2].map(|id| poll(id, &near, IN, IORING_POLL_ADD_MULTI));
-            let mut all = collect(&mut ring, &polls, 2);
+            let mut all = ring.collect_from(&polls, 2);
             all.extend(peek(&mut ring));
             far.write_all(b"x").unwrap();
             let told = all.len();

@@ -67,11 +67,6 @@ fn idle() -> usize {
         .count()
 }
 
-fn file() -> File {
-    // SAFETY: a new descriptor.
-    unsafe { File::from_raw_fd(libc::memfd_create(c"pool".as_ptr(), libc::MFD_CLOEXEC)) }
-}
-
 fn content(file: &File, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     let read = file.read_at(&mut bytes, 0).unwrap();
@@ -114,14 +109,7 @@ fn write_missing(user_data: u64, file: &File, missing: &Missing, off: u64) -> Sq
 
 /// Has a worker do it, behind another request. That one's completion has the user data 1000.
 fn push_for_worker(ring: &mut Ring, file: &File, sqe: Sqe) {
-    ring.push(Sqe { flags: LINK, ..sync(1000, file) });
-    ring.push(sqe);
-    assert_eq!(ring.enter(2, 0), 2);
-}
-
-fn submit(ring: &mut Ring, sqe: Sqe) {
-    ring.push(sqe);
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[Sqe { flags: LINK, ..sync(1000, file) }, sqe]);
 }
 
 /// Looks for so many completions, without a call that waits and does work meanwhile. Those of what sent others to workers
@@ -142,7 +130,7 @@ fn so_many_workers_and_no_more() {
     alone(|| {
         let missing = missing!();
         let mut ring = Ring::new(Engine::User, 64, 0);
-        let file = file();
+        let file = memory_file(b"");
         let before = threads();
         for number in 0..12 {
             push_for_worker(&mut ring, &file, statx(number, missing.address()));
@@ -156,7 +144,7 @@ fn so_many_workers_and_no_more() {
         until("all of them look for work", || workers() >= BOUNDED && idle() == workers());
         assert_eq!(workers(), BOUNDED);
         assert_eq!(limit(&ring, 2), BOUNDED as u32);
-        submit(&mut ring, sync(1, &file));
+        ring.submit(&[sync(1, &file)]);
         until("those beyond the limit leave", || workers() == 2);
         ring.collect(1);
         assert_eq!(limit(&ring, 0), 2);
@@ -168,7 +156,7 @@ fn workers_as_the_program_limits_them() {
     alone(|| {
         let missing = missing!();
         let mut ring = Ring::new(Engine::User, 64, 0);
-        let file = file();
+        let file = memory_file(b"");
         limit(&ring, 2);
         for number in 0..4 {
             push_for_worker(&mut ring, &file, statx(number, missing.address()));
@@ -177,7 +165,7 @@ fn workers_as_the_program_limits_them() {
         assert_eq!(workers(), 2);
         // More than there were: the next work brings another, and it does what waited first.
         limit(&ring, 3);
-        submit(&mut ring, sync(7, &file));
+        ring.submit(&[sync(7, &file)]);
         until("a third one is held up", || held_up() == 3);
         assert_eq!(workers(), 3);
         missing.give();
@@ -191,9 +179,9 @@ fn workers_as_the_program_limits_them() {
 fn a_worker_without_work_takes_what_comes() {
     alone(|| {
         let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
-        let (file, before) = (file(), threads());
+        let (file, before) = (memory_file(b""), threads());
         for number in 0..10 {
-            submit(&mut ring, sync(number, &file));
+            ring.submit(&[sync(number, &file)]);
             assert_eq!(results(&mut ring, 1), [(number, 0)]);
             until("the worker sleeps", || workers() > 0 && idle() == workers());
             assert_eq!(threads(), before + 1);
@@ -206,12 +194,12 @@ fn two_that_are_busy_get_a_third_for_what_comes() {
     alone(|| {
         let (first, second) = (missing!(), missing!());
         let mut ring = Ring::new(Engine::User, 16, 0);
-        let file = file();
+        let file = memory_file(b"");
         push_for_worker(&mut ring, &file, statx(1, first.address()));
         until("one is held up", || held_up() == 1);
         push_for_worker(&mut ring, &file, statx(2, second.address()));
         until("two are held up", || held_up() == 2);
-        submit(&mut ring, sync(3, &file));
+        ring.submit(&[sync(3, &file)]);
         assert_eq!(results(&mut ring, 3), [(3, 0)]);
         second.give();
         assert_eq!(results(&mut ring, 1), [(2, 0)]);
@@ -227,7 +215,7 @@ fn writes_to_one_file_are_done_in_order() {
         let missing = missing!();
         let mut ring = Ring::new(Engine::User, 16, 0);
         // Their numbers are neighbours.
-        let (before, file, other) = (file(), file(), file());
+        let (before, file, other) = (memory_file(b""), memory_file(b""), memory_file(b""));
         push_for_worker(&mut ring, &file, write_missing(1, &file, &missing, 0));
         until("the first is held up", || held_up() == 1);
         push_for_worker(&mut ring, &file, write(2, &file, b"second", 0));
@@ -255,7 +243,7 @@ fn behind_a_worker(registered: bool, at: u64) {
     alone(|| {
         let missing = missing!();
         let mut ring = Ring::new(Engine::User, 16, 0);
-        let (file, other) = (file(), file());
+        let (file, other) = (memory_file(b""), memory_file(b""));
         let slots = [file.as_raw_fd(), other.as_raw_fd()];
         assert_eq!(ring.register(Code::IORING_REGISTER_FILES, slots.as_ptr().cast(), 2), 0);
         let through = |slot: i32, sqe: Sqe| {
@@ -266,12 +254,12 @@ fn behind_a_worker(registered: bool, at: u64) {
         ring.reap_all();
         // Nobody does what this call does not do itself, where there is no thread for it.
         limit(&ring, 1);
-        submit(&mut ring, through(1, write(2, &other, b"other", at)));
+        ring.submit(&[through(1, write(2, &other, b"other", at))]);
         assert_eq!(
             ring.reap_all().iter().map(|cqe| cqe.user_data).filter(|&data| data != 1000).collect::<Vec<_>>(),
             [2]
         );
-        submit(&mut ring, through(0, write(3, &file, b"second", at)));
+        ring.submit(&[through(0, write(3, &file, b"second", at))]);
         assert_eq!(ring.reap(), None, "it waits for the first");
         missing.give();
         let mut seen = results(&mut ring, 2);
@@ -307,7 +295,7 @@ fn reads_at_the_position_are_done_in_order() {
     alone(|| {
         let missing = missing!();
         let mut ring = Ring::new(Engine::User, 16, 0);
-        let (file, other) = (file(), file());
+        let (file, other) = (memory_file(b""), memory_file(b""));
         file.write_all_at(&[b'x'; 4096], 0).unwrap();
         file.write_all_at(b"behind", 4096).unwrap();
         other.write_all_at(b"other", 0).unwrap();
@@ -326,11 +314,11 @@ fn reads_at_the_position_are_done_in_order() {
         });
         if held_up() == 1 {
             limit(&ring, 1);
-            submit(&mut ring, read(2, &other, buffer.as_mut_ptr(), 16, u64::MAX));
-            submit(&mut ring, read(3, &file, buffer.as_mut_ptr(), 4, 4096));
+            ring.submit(&[read(2, &other, buffer.as_mut_ptr(), 16, u64::MAX)]);
+            ring.submit(&[read(3, &file, buffer.as_mut_ptr(), 4, 4096)]);
             assert!(ring.reap_all().len() >= 2, "what needs not wait does not");
             assert_eq!(&buffer[..5], b"behir");
-            submit(&mut ring, read(4, &file, buffer.as_mut_ptr(), 16, u64::MAX));
+            ring.submit(&[read(4, &file, buffer.as_mut_ptr(), 16, u64::MAX)]);
             assert_eq!(ring.reap(), None, "it waits for the first");
             missing.give();
             let mut seen = results(&mut ring, 2);
@@ -346,22 +334,22 @@ fn what_waits_for_a_worker_can_be_cancelled() {
     alone(|| {
         let missing = missing!();
         let mut ring = Ring::new(Engine::User, 16, 0);
-        let file = file();
+        let file = memory_file(b"");
         limit(&ring, 1);
         push_for_worker(&mut ring, &file, statx(1, missing.address()));
         until("the worker is held up", || held_up() == 1);
         for number in 2..5 {
-            submit(&mut ring, sync(number, &file));
+            ring.submit(&[sync(number, &file)]);
         }
         let mut other = Ring::new(Engine::User, 16, 0);
-        submit(&mut other, sync(3, &file));
+        other.submit(&[sync(3, &file)]);
         ring.reap_all();
         let cancel = |target| Sqe { addr: target, ..sqe(IORING_OP_ASYNC_CANCEL, 100) };
-        submit(&mut ring, cancel(3));
+        ring.submit(&[cancel(3)]);
         let mut seen = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect::<Vec<_>>();
         seen.sort_unstable();
         assert_eq!(seen, [(3, -libc::ECANCELED), (100, 0)]);
-        submit(&mut ring, cancel(1));
+        ring.submit(&[cancel(1)]);
         assert_eq!(results(&mut ring, 1), [(100, -libc::EALREADY)]);
         missing.give();
         let mut seen = results(&mut ring, 3);
@@ -377,13 +365,13 @@ fn a_caller_that_waits_does_what_is_left_of_its_ring() {
         let missing = missing!();
         let mut ring = Ring::new(Engine::User, 16, 0);
         let mut other = Ring::new(Engine::User, 16, 0);
-        let file = file();
+        let file = memory_file(b"");
         limit(&ring, 1);
         push_for_worker(&mut ring, &file, statx(1, missing.address()));
         until("the worker is held up", || held_up() == 1);
         ring.reap_all();
-        submit(&mut other, sync(2, &file));
-        submit(&mut ring, sync(3, &file));
+        other.submit(&[sync(2, &file)]);
+        ring.submit(&[sync(3, &file)]);
         assert_eq!((ring.reap(), other.reap()), (None, None));
         assert_eq!(ring.collect(1)[0].user_data, 3);
         assert_eq!(other.reap(), None, "it is another ring's");
@@ -461,7 +449,7 @@ fn what_is_quick_the_caller_does() {
                 Ring::new(Engine::User, 64, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
             let mut buffer = [0u8; 256];
             let before = threads();
-            let file = file();
+            let file = memory_file(b"");
             for number in 0..40 {
                 ring.push(statx(number, buffer.as_mut_ptr()));
             }
@@ -510,13 +498,12 @@ fn a_synchronous_cancellation_waits_for_so_long() {
     alone(|| {
         let missing = missing!();
         let mut ring = Ring::new(Engine::User, 16, 0);
-        let file = file();
+        let file = memory_file(b"");
         push_for_worker(&mut ring, &file, statx(1, missing.address()));
         until("the worker is held up", || held_up() == 1);
         let fd = ring.fd;
         let cancel = |seconds, nanoseconds| {
-            // SAFETY: integers only.
-            let mut wanted: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+            let mut wanted: io_uring_sync_cancel_reg = zeroed();
             (wanted.addr, wanted.fd) = (1, -1);
             (wanted.timeout.tv_sec, wanted.timeout.tv_nsec) = (seconds, nanoseconds);
             let code = Code::IORING_REGISTER_SYNC_CANCEL as u32;
@@ -598,7 +585,7 @@ fn a_read_at_the_position_waits_for_the_one_before() {
             return skip("the disk was as fast as the cache");
         }
         // It has the file's position: an attempt would wait for it.
-        submit(&mut ring, read(2, buffer.as_mut_ptr(), 16));
+        ring.submit(&[read(2, buffer.as_mut_ptr(), 16)]);
         missing.give();
         let mut seen = results(&mut ring, 3);
         seen.sort_unstable();
@@ -616,14 +603,13 @@ fn what_is_done_and_not_fetched() {
             let flags = ring.word(ring.params.sq_off.flags);
             flags.load(std::sync::atomic::Ordering::Relaxed) & IORING_SQ_TASKRUN != 0
         };
-        let file = file();
+        let file = memory_file(b"");
         for number in [1, 2] {
-            submit(&mut ring, sync(number, &file));
+            ring.submit(&[sync(number, &file)]);
         }
         until("both are done", || workers() > 0 && idle() == workers());
         assert!(shown(&ring));
-        ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) }]);
         assert!(shown(&ring));
         let mut seen = results(&mut ring, 3);
         seen.sort_unstable();

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -16,15 +16,6 @@ const ASYNC: u8 = 1 << 4;
 
 fn nop(user_data: u64) -> Sqe {
     sqe(IORING_OP_NOP, user_data)
-}
-
-fn pipe() -> (File, File) {
-    let mut ends = [0; 2];
-    // SAFETY: two descriptors of ours.
-    unsafe {
-        assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
-        (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]))
-    }
 }
 
 fn read(file: &File, buffer: &mut [u8], user_data: u64) -> Sqe {
@@ -324,8 +315,7 @@ fn a_single_issuer_is_a_thread_of_one_process(engine: Engine) -> impl Answer {
 #[both]
 fn a_child_uses_its_parents_sq_thread(engine: Engine) -> impl Answer {
     // Asleep at once, so that it has to be woken.
-    // SAFETY: integers only.
-    let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+    let mut params: io_uring_params = zeroed();
     params.flags = IORING_SETUP_SQPOLL;
     params.sq_thread_idle = 1;
     let mut ring = Ring::with_params(engine, 8, params).expect("a ring");
@@ -384,8 +374,7 @@ fn two_processes_take_turns() {
 fn ended_within(pid: libc::pid_t, time: Duration) -> Option<i32> {
     let deadline = Instant::now() + time;
     let has_ended = || {
-        // SAFETY: integers.
-        let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let mut about: libc::siginfo_t = zeroed();
         let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
         // SAFETY: looks at a child of ours, which is waited for later.
         unsafe { libc::waitid(libc::P_PID, pid as u32, &mut about, options) == 0 && about.si_pid() == pid }
@@ -429,8 +418,7 @@ fn what_a_killed_process_told_nobody_is_found() {
     let waiter = child(|| wait_for(&mut ring, 2) == [(1, 0), (2, 0)]);
     asleep(waiter);
     let watcher = child(|| {
-        // SAFETY: makes a descriptor of this process's own.
-        let mut eventfd = unsafe { File::from_raw_fd(libc::eventfd(0, 0)) };
+        let mut eventfd = File::from(eventfd(0, 0));
         let fd = eventfd.as_raw_fd();
         let code = io_uring_register_op::IORING_REGISTER_EVENTFD;
         assert_eq!(ring.register(code, (&raw const fd).cast(), 1), 0);
@@ -553,8 +541,7 @@ fn eventfds_tell_of_what_another_process_posts(engine: Engine) -> impl Answer {
             watch();
         }
         signal(&mut to_child.1);
-        // SAFETY: a descriptor of ours.
-        let mut file = unsafe { File::from_raw_fd(eventfd) };
+        let mut file = File::from(owned(eventfd));
         let mut count = [0; 8];
         file.read_exact(&mut count).unwrap();
         counts.push(u64::from_ne_bytes(count));
@@ -640,8 +627,7 @@ fn receive_descriptor(socket: i32) -> i32 {
 fn with_control_message(body: impl FnOnce(&mut libc::msghdr, *mut libc::cmsghdr) -> i32) -> i32 {
     let (mut byte, mut buffer) = ([0u8], [0u64; 8]);
     let mut vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    // SAFETY: integers and pointers, null at first.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    let mut header: libc::msghdr = zeroed();
     header.msg_iov = &raw mut vector;
     header.msg_iovlen = 1;
     header.msg_control = buffer.as_mut_ptr().cast();

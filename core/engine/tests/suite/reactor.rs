@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use crate::common::*;
 use anyring_engine::abi::Sqe;
 use linux_raw_sys::io_uring::io_uring_op::*;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::net::UnixStream;
 
 const DEFERRING: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
@@ -83,8 +83,7 @@ fn what_still_waits_when_a_caller_leaves_is_driven_again() {
     let (mut peer, socket) = UnixStream::pair().unwrap();
     let (mut other_peer, other) = UnixStream::pair().unwrap();
     let (mut buffer, mut other_buffer) = ([0; 8], [0; 8]);
-    ring.push(receive(1, socket.as_raw_fd(), &mut buffer));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[receive(1, socket.as_raw_fd(), &mut buffer)]);
     wait_for_the_reactor();
     ring.push(receive(2, other.as_raw_fd(), &mut other_buffer));
     let writer = std::thread::spawn(move || {
@@ -119,8 +118,7 @@ fn a_sleeping_reactor_that_takes_a_ring_over_looks_at_numbers_again() {
         off: u64::MAX,
         ..receive(1, reader.as_raw_fd(), buffer)
     };
-    ring.push(read(&mut buffer));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[read(&mut buffer)]);
     wait_for_the_reactor();
     let writes = std::thread::spawn(move || {
         // The caller sleeps in its place.
@@ -135,8 +133,7 @@ fn a_sleeping_reactor_that_takes_a_ring_over_looks_at_numbers_again() {
     // Nobody tells the engine.
     // SAFETY: descriptors of ours.
     assert!(unsafe { libc::dup2(new_reader.as_raw_fd(), reader.as_raw_fd()) } >= 0);
-    ring.push(read(&mut buffer));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[read(&mut buffer)]);
     new_writer.write_all(b"yz").unwrap();
     assert_eq!(watch_for_some_time(&mut ring).map(|cqe| cqe.res), Some(2));
     // SAFETY: ours.
@@ -152,9 +149,10 @@ fn a_look_takes_no_wake_up_away() {
         let mut ring = Ring::new(Engine::User, 8, 0);
         let (_peer, socket) = UnixStream::pair().unwrap();
         let mut buffer = [0; 8];
-        ring.push(receive(1, socket.as_raw_fd(), &mut buffer));
-        ring.push(Sqe { addr: RESCUE_AFTER.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, RESCUE) });
-        assert_eq!(ring.enter(2, 0), 2);
+        ring.submit(&[
+            receive(1, socket.as_raw_fd(), &mut buffer),
+            Sqe { addr: RESCUE_AFTER.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, RESCUE) },
+        ]);
         let (fd, (tell, told)) = (ring.fd, std::sync::mpsc::channel());
         let sleeper = std::thread::spawn(move || {
             // SAFETY: takes nothing.
@@ -162,8 +160,7 @@ fn a_look_takes_no_wake_up_away() {
             enter(Engine::User, fd, 0, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0)
         });
         asleep(told.recv().unwrap());
-        ring.push(sqe(IORING_OP_NOP, 5));
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[sqe(IORING_OP_NOP, 5)]);
         for _ in 0..3 {
             ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
         }
@@ -179,19 +176,18 @@ fn who_comes_for_completions_takes_the_ring_back_even_without_sleeping() {
     let mut ring = Ring::new(Engine::User, 8, 0);
     let (mut peer, socket) = UnixStream::pair().unwrap();
     let mut buffer = [0; 8];
-    ring.push(receive(1, socket.as_raw_fd(), &mut buffer));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[receive(1, socket.as_raw_fd(), &mut buffer)]);
     peer.write_all(b"for the reactor").unwrap();
     // Nobody comes in, so the reactor does it.
     watch(&mut ring);
-    ring.push(receive(2, socket.as_raw_fd(), &mut buffer));
-    ring.push(receive(3, socket.as_raw_fd(), &mut buffer));
-    assert_eq!(ring.enter(2, 1), 2);
+    ring.submit_and_wait(
+        &[receive(2, socket.as_raw_fd(), &mut buffer), receive(3, socket.as_raw_fd(), &mut buffer)],
+        1,
+    );
     wait_for_the_reactor();
     // It may take the ring over again where this thread does not run for two ticks.
     let taken_back = (0..100).any(|_| {
-        ring.push(sqe(IORING_OP_NOP, 4));
-        assert_eq!(ring.enter(1, 1), 1);
+        ring.submit_and_wait(&[sqe(IORING_OP_NOP, 4)], 1);
         ring.reap_all();
         !reactor_drives()
     });
@@ -207,8 +203,7 @@ fn a_ring_that_defers_needs_no_reactor() {
         let (mut peer, socket) = UnixStream::pair().unwrap();
         let mut buffer = [0; 8];
         for round in 0..5 {
-            ring.push(receive(round, socket.as_raw_fd(), &mut buffer));
-            assert_eq!(ring.enter(1, 0), 1);
+            ring.submit(&[receive(round, socket.as_raw_fd(), &mut buffer)]);
             peer.write_all(b"message!").unwrap();
             assert_eq!(ring.enter(0, 1), 0);
             assert_eq!(ring.reap().map(|cqe| (cqe.user_data, cqe.res)), Some((round, 8)));
@@ -226,22 +221,18 @@ fn a_caller_of_a_ring_that_defers_looks_again_itself() {
         let (mut peer, socket) = UnixStream::pair().unwrap();
         let (mut new_peer, new) = UnixStream::pair().unwrap();
         let mut buffer = [0; 8];
-        ring.push(receive(1, socket.as_raw_fd(), &mut buffer));
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[receive(1, socket.as_raw_fd(), &mut buffer)]);
         peer.write_all(b"message!").unwrap();
         assert_eq!(ring.enter(0, 1), 0);
         // The next one waits by the registration that was made for this one.
-        ring.push(receive(2, socket.as_raw_fd(), &mut buffer));
-        ring.push(sqe(IORING_OP_NOP, 3));
-        assert_eq!(ring.enter(2, 1), 2);
+        ring.submit_and_wait(&[receive(2, socket.as_raw_fd(), &mut buffer), sqe(IORING_OP_NOP, 3)], 1);
         peer.write_all(b"message!").unwrap();
         assert_eq!(ring.enter(0, 3), 0);
         assert_eq!(ring.reap_all().len(), 3);
         // SAFETY: descriptors of the test's; `socket` closes the copy.
         unsafe { libc::dup2(new.as_raw_fd(), socket.as_raw_fd()) };
         new_peer.write_all(b"for the new one").unwrap();
-        ring.push(receive(4, socket.as_raw_fd(), &mut buffer));
-        assert_eq!(ring.enter(1, 1), 1);
+        ring.submit_and_wait(&[receive(4, socket.as_raw_fd(), &mut buffer)], 1);
         assert_eq!(ring.reap().map(|cqe| (cqe.user_data, cqe.res)), Some((4, 8)));
         &buffer == b"for the " && reactor_state().is_none()
     });
@@ -262,8 +253,7 @@ fn connections_that_others_have_are_taken_out() {
             let mut accept = sqe(IORING_OP_ACCEPT, 1);
             accept.fd = listener.as_raw_fd();
             let connection = ring.run(&[accept])[0].res;
-            ring.push(receive(2, connection, &mut buffer));
-            assert_eq!(ring.enter(1, 0), 1);
+            ring.submit(&[receive(2, connection, &mut buffer)]);
             client.write_all(b"short").unwrap();
             assert_eq!(ring.enter(0, 1), 0);
             assert_eq!(ring.reap().map(|cqe| (cqe.user_data, cqe.res)), Some((2, 5)));
@@ -306,9 +296,10 @@ fn what_a_worker_issues_is_driven(mut ring: Ring) -> impl Answer {
         len: 8,
         ..sqe(IORING_OP_SPLICE, 1)
     };
-    ring.push(splice);
-    ring.push(Sqe { fd: polled.as_raw_fd(), op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 2) });
-    assert_eq!(ring.enter(2, 0), 2);
+    ring.submit(&[
+        splice,
+        Sqe { fd: polled.as_raw_fd(), op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 2) },
+    ]);
     source.write_all(b"a splice").unwrap();
     let spliced = watch_for_some_time(&mut ring);
     while !workers_sleep() {
@@ -378,8 +369,7 @@ fn closes_that_nobody_sees_are_heard_of() {
         let none = u64::MAX;
         let splice =
             Sqe { fd: target.as_raw_fd(), off: none, addr: none, len: 1, ..sqe(IORING_OP_SPLICE, 1) };
-        ring.push(Sqe { file_index: reads.as_raw_fd() as u32, ..splice });
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[Sqe { file_index: reads.as_raw_fd() as u32, ..splice }]);
         drop(reads);
         // SAFETY: it is ours, and not closed again.
         unsafe { libc::close(ring.forget()) };
@@ -406,8 +396,7 @@ fn a_reactor_listens_to_a_later_watch() {
         let mut told = Ring::told(8, 0);
         let (other, _peer) = UnixStream::pair().unwrap();
         let mut buffer = [0; 8];
-        told.push(receive(1, other.as_raw_fd(), &mut buffer));
-        assert_eq!(told.enter(1, 0), 1);
+        told.submit(&[receive(1, other.as_raw_fd(), &mut buffer)]);
         until("the reactor drives it", reactor_drives);
         ends_unseen(Engine::User, register_file);
         true
@@ -437,18 +426,15 @@ fn more_rings_than_the_reactor_can_drive_wait_for_the_same_file() {
         let mut rings: Vec<Ring> = (0..RINGS).map(|_| Ring::new(Engine::User, 4, 0)).collect();
         let mut pairs: Vec<_> = (0..RINGS).map(|_| UnixStream::pair().unwrap()).collect();
         for (ring, (_, own)) in rings.iter_mut().zip(&pairs) {
-            ring.push(poll(own, 1));
-            assert_eq!(ring.enter(1, 0), 1);
+            ring.submit(&[poll(own, 1)]);
         }
         // Others wait for what tells of the first ring, and of one that defers.
         let mut deferring = Ring::new(Engine::User, 4, DEFERRING);
         let time = libc::timespec { tv_sec: 0, tv_nsec: 60_000_000 };
         let timeout = Sqe { addr: (&raw const time) as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 3) };
-        deferring.push(timeout);
-        assert_eq!(deferring.enter(1, 0), 1);
+        deferring.submit(&[timeout]);
         let events = [&rings[0], &deferring].map(|ring| {
-            // SAFETY: a new descriptor, owned from here.
-            let event = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+            let event = eventfd(0, libc::EFD_CLOEXEC);
             let registration = io_uring_register_op::IORING_REGISTER_EVENTFD;
             assert_eq!(ring.register(registration, (&raw const event).cast(), 1), 0);
             event
@@ -457,8 +443,7 @@ fn more_rings_than_the_reactor_can_drive_wait_for_the_same_file() {
         until("the reactor drives all rings", driven);
         // The last ones find no room in the reactor's.
         for ring in rings.iter_mut().skip(1).chain([&mut deferring]) {
-            ring.push(poll(&silent, 2));
-            assert_eq!(ring.enter(1, 0), 1);
+            ring.submit(&[poll(&silent, 2)]);
         }
         rings[0].push(poll(&silent, 2));
         assert_eq!(rings[0].enter(1, 0), 1);

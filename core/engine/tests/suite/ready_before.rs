@@ -80,8 +80,7 @@ fn synchronous_cancellations_come_too_late() {
         both(|engine| {
             let mut waiting = waiting(engine, setup, kind, None);
             waiting.peer.write_all(b"data").unwrap();
-            // SAFETY: integers only.
-            let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+            let mut argument: io_uring_sync_cancel_reg = zeroed();
             argument.addr = WAITS;
             (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
             let found = waiting.ring.register(

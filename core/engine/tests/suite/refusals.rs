@@ -120,8 +120,7 @@ const MANY: usize = 1025;
 fn what_one_field_does_not_bring_about() {
     let path = c"nowhere";
     let vectors = vec![[path.as_ptr() as u64, 1]; MANY];
-    // SAFETY: integers only.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    let mut header: libc::msghdr = zeroed();
     (header.msg_iov, header.msg_iovlen) = (vectors.as_ptr().cast_mut().cast(), MANY);
     let (mut one, how) = (header, [0u64; 3]);
     one.msg_iovlen = 1;

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 
 use crate::common::*;
 use anyring_engine::abi::Sqe;
@@ -12,15 +12,6 @@ use io_uring_register_op as Code;
 
 const FIXED: u8 = 1 << 0;
 const SKIP: i32 = IORING_REGISTER_FILES_SKIP;
-
-fn pipe() -> (File, File) {
-    let mut ends = [0; 2];
-    // SAFETY: two descriptors of ours.
-    unsafe {
-        assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
-        (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]))
-    }
-}
 
 fn null() -> File {
     File::open("/dev/null").unwrap()
@@ -137,8 +128,7 @@ fn requests_keep_a_registered_file(mut ring: Ring) -> impl Answer {
     assert_eq!(tagged(Code::IORING_REGISTER_FILES2, &ring, fds.as_ptr() as u64, &[77], 1, 0), 0);
     drop(from);
     let mut buffer = [0u8; 4];
-    ring.push(fixed_read(0, &mut buffer, 1));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[fixed_read(0, &mut buffer, 1)]);
     let removed = update_files(&ring, 0, &[-1]);
     let early = tags(&mut ring);
     let gone = ring.run(&[fixed_read(0, &mut [0u8; 4], 2)]);
@@ -262,10 +252,9 @@ fn shared_mappings_of_files_on_storage_are_refused() {
     std::fs::remove_file(&path).unwrap();
     // SAFETY: a descriptor of ours, and integers.
     let (in_memory, major) = unsafe {
-        let fd = libc::memfd_create(c"mapped".as_ptr(), 0);
         let mut stat: libc::stat = std::mem::zeroed();
         assert_eq!(libc::fstat(on_disk.as_raw_fd(), &mut stat), 0);
-        (File::from_raw_fd(fd), libc::major(stat.st_dev))
+        (memory_file(b""), libc::major(stat.st_dev))
     };
     if major == 0 {
         return skip("the working directory is on no block device");
@@ -335,8 +324,7 @@ fn requests_keep_a_registered_buffer(engine: Engine) -> impl Answer {
     let code = Code::IORING_REGISTER_BUFFERS2;
     assert_eq!(tagged(code, &ring, (&raw const vector) as u64, &[5], 1, 0), 0);
     let read = Sqe { fd: from.as_raw_fd(), addr: vector.base, len: 4, ..sqe(IORING_OP_READ_FIXED, 1) };
-    ring.push(read);
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[read]);
     let none = IoVector::default();
     let update = Code::IORING_REGISTER_BUFFERS_UPDATE;
     let mut seen = vec![

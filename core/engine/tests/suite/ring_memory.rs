@@ -12,8 +12,7 @@ use io_uring_op as Op;
 use io_uring_register_op as Code;
 
 fn params(flags: u32) -> io_uring_params {
-    // SAFETY: integers only.
-    let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+    let mut params: io_uring_params = zeroed();
     params.flags = flags;
     params
 }
@@ -60,14 +59,6 @@ fn try_setup(engine: Engine, entries: u32, mut params: io_uring_params) -> i32 {
         close(engine, fd);
     }
     fd.min(0)
-}
-
-fn close(engine: Engine, fd: i32) {
-    if engine == Engine::User {
-        anyring_engine::frontend::closed(fd);
-    }
-    // SAFETY: ours.
-    unsafe { libc::close(fd) };
 }
 
 #[test]
@@ -176,8 +167,7 @@ fn a_ring_goes_on_as_long_as_it_has_a_descriptor() {
         drop(Ring::new(Engine::User, 4, 0));
         assert_eq!(ring.run(&[sqe(Op::IORING_OP_NOP, 1)])[0].user_data, 1);
         let time = [60u64, 0];
-        ring.push(Sqe { addr: (&raw const time) as u64, len: 1, ..sqe(Op::IORING_OP_TIMEOUT, 2) });
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[Sqe { addr: (&raw const time) as u64, len: 1, ..sqe(Op::IORING_OP_TIMEOUT, 2) }]);
         let fd = ring.forget();
         assert_eq!(anyring_engine::frontend::in_flight(fd), 1);
         let null = std::fs::File::open("/dev/null").unwrap();
@@ -214,8 +204,7 @@ fn a_ring_ends_whose_file_the_engine_has_mapped_again() {
         let flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
         let mut ring = Ring::new(Engine::User, 4, flags);
         let time = [60u64, 0];
-        ring.push(Sqe { addr: (&raw const time) as u64, len: 1, ..sqe(Op::IORING_OP_TIMEOUT, 2) });
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[Sqe { addr: (&raw const time) as u64, len: 1, ..sqe(Op::IORING_OP_TIMEOUT, 2) }]);
         assert_eq!(registers(&ring), 0);
         let fd = ring.forget();
         // Nobody but the kernel tells of this end.
@@ -377,8 +366,7 @@ fn a_big_completion_needs_a_ring_that_has_them(engine: Engine) -> impl Answer {
             addr: 6,
             ..sqe(Op::IORING_OP_NOP, 1)
         };
-        ring.push(nop);
-        assert_eq!(ring.enter(1, 1), 1);
+        ring.submit_and_wait(&[nop], 1);
         ring.reap_big()
     })
 }
@@ -452,8 +440,7 @@ fn resizing_keeps_what_is_in_the_rings(engine: Engine) -> impl Answer {
 
 /// A region of one page: registered, mapped where it is the ring's.
 fn register_region(ring: &Ring, user: Option<&Pages>, flags: u64) -> (i32, *mut u8) {
-    // SAFETY: integers only.
-    let mut region: io_uring_region_desc = unsafe { std::mem::zeroed() };
+    let mut region: io_uring_region_desc = zeroed();
     region.size = page_bytes() as u64;
     if let Some(pages) = user {
         region.user_addr = pages.address();
@@ -478,8 +465,7 @@ fn waits_take_their_arguments_from_registered_memory(engine: Engine) -> impl Ans
         assert_eq!(result, 0);
         let again = register_region(&ring, None, 1).0;
         assert_eq!(ring.register(Code::IORING_REGISTER_ENABLE_RINGS, std::ptr::null(), 0), 0);
-        // SAFETY: integers only.
-        let mut wait: io_uring_reg_wait = unsafe { std::mem::zeroed() };
+        let mut wait: io_uring_reg_wait = zeroed();
         wait.ts.tv_nsec = 20_000_000;
         wait.flags = IORING_REG_WAIT_TS as u32;
         // SAFETY: in the page.

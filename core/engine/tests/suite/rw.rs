@@ -32,15 +32,6 @@ fn file(content: &[u8]) -> File {
     file
 }
 
-fn pipe(flags: i32) -> (File, File) {
-    let mut ends = [0; 2];
-    // SAFETY: two descriptors of ours.
-    unsafe {
-        assert_eq!(libc::pipe2(ends.as_mut_ptr(), flags), 0);
-        (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]))
-    }
-}
-
 fn read(file: &File, buffer: &mut [u8], off: u64, user_data: u64) -> Sqe {
     Sqe {
         fd: file.as_raw_fd(),
@@ -73,12 +64,6 @@ fn vectored(opcode: io_uring_op, file: &File, vectors: &[IoVector], off: u64) ->
 
 fn vector(bytes: &mut [u8]) -> IoVector {
     IoVector { base: bytes.as_mut_ptr() as u64, length: bytes.len() as u64 }
-}
-
-fn results(cqes: &[Cqe]) -> Vec<(u64, i32)> {
-    let mut results: Vec<_> = cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-    results.sort_unstable();
-    results
 }
 
 #[both]
@@ -163,12 +148,11 @@ fn vectors_scatter_and_gather(engine: Engine) -> impl Answer {
 
 #[both]
 fn vectors_are_read_when_they_are_submitted(engine: Engine) -> impl Answer {
-    let (from, into) = pipe(0);
+    let (from, into) = pipe();
     let mut ring = Ring::new(engine, 8, 0);
     let (mut a, mut b) = ([0u8; 3], [0u8; 3]);
     let mut vectors = [vector(&mut a), vector(&mut b)];
-    ring.push(vectored(IORING_OP_READV, &from, &vectors, 0));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[vectored(IORING_OP_READV, &from, &vectors, 0)]);
     vectors = [IoVector { base: 1, length: 1 << 40 }; 2];
     (&into).write_all(b"abcdef").unwrap();
     assert_eq!(ring.enter(0, 1), 0);
@@ -179,12 +163,10 @@ fn vectors_are_read_when_they_are_submitted(engine: Engine) -> impl Answer {
 
 #[both]
 fn pipes_ignore_the_offset_and_wait(engine: Engine) -> impl Answer {
-    let (from, into) = pipe(0);
+    let (from, into) = pipe();
     let mut ring = Ring::new(engine, 8, 0);
     let (mut a, mut b) = ([0u8; 4], [0u8; 4]);
-    ring.push(read(&from, &mut a, 0, 1));
-    ring.push(read(&from, &mut b, 99, 2));
-    assert_eq!(ring.enter(2, 0), 2);
+    ring.submit(&[read(&from, &mut a, 0, 1), read(&from, &mut b, 99, 2)]);
     let early = ring.reap_all();
     (&into).write_all(b"12345").unwrap();
     assert_eq!(ring.enter(0, 2), 0);
@@ -195,14 +177,13 @@ fn pipes_ignore_the_offset_and_wait(engine: Engine) -> impl Answer {
 
 #[both]
 fn a_full_pipe_waits_for_room(engine: Engine) -> impl Answer {
-    let (from, into) = pipe(0);
+    let (from, into) = pipe();
     let mut ring = Ring::new(engine, 8, 0);
     // SAFETY: ours.
     let size = unsafe { libc::fcntl(into.as_raw_fd(), libc::F_GETPIPE_SZ) } as usize;
     let data = vec![7u8; size];
     let first = results(&ring.run(&[write(&into, &data, 0, 1)]));
-    ring.push(write(&into, &data[..4096], 0, 2));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[write(&into, &data[..4096], 0, 2)]);
     let early = ring.reap_all();
     let mut drained = vec![0u8; size];
     assert_eq!(std::io::Read::read(&mut &from, &mut drained).unwrap(), size);
@@ -212,11 +193,10 @@ fn a_full_pipe_waits_for_room(engine: Engine) -> impl Answer {
 
 #[both]
 fn nonblocking_files_wait_all_the_same(engine: Engine) -> impl Answer {
-    let (from, into) = pipe(libc::O_NONBLOCK);
+    let (from, into) = pipe_with(libc::O_NONBLOCK);
     let mut ring = Ring::new(engine, 8, 0);
     let mut buffer = [0u8; 4];
-    ring.push(read(&from, &mut buffer, 0, 1));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[read(&from, &mut buffer, 0, 1)]);
     let early = ring.reap_all();
     (&into).write_all(b"abcd").unwrap();
     assert_eq!(ring.enter(0, 1), 0);
@@ -226,7 +206,7 @@ fn nonblocking_files_wait_all_the_same(engine: Engine) -> impl Answer {
 #[both]
 fn rw_flags(engine: Engine) -> impl Answer {
     let file = file(b"0123456789");
-    let (from, _into) = pipe(0);
+    let (from, _into) = pipe();
     let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
     let mut buffer = [0u8; 4];
     let with = |file: &File, op_flags: i32, user_data| {
@@ -267,19 +247,23 @@ fn hostile_memory(engine: Engine) -> impl Answer {
     };
     let negative = [IoVector { base: 0x1000, length: u64::MAX }; 2];
     let nowhere = [IoVector { base: 0x1000, length: 8 }, IoVector { base: 0x2000, length: 8 }];
-    ring.push(at(IORING_OP_READ, 0, 8, 1));
-    ring.push(at(IORING_OP_READ, 0x1000, 8, 2));
-    ring.push(at(IORING_OP_READ, u64::MAX - 100, 8, 3));
-    ring.push(at(IORING_OP_WRITE, 0x1000, 8, 4));
-    ring.push(at(IORING_OP_READV, 0, 1, 5));
-    ring.push(at(IORING_OP_READV, 0x1000, 4, 6));
-    ring.push(at(IORING_OP_READV, 0x1000, 1025, 7));
-    ring.push(at(IORING_OP_READV, negative.as_ptr() as u64, 1, 8));
-    ring.push(at(IORING_OP_READV, negative.as_ptr() as u64, 2, 9));
-    ring.push(at(IORING_OP_READV, nowhere.as_ptr() as u64, 2, 10));
-    ring.push(at(IORING_OP_WRITEV, nowhere.as_ptr() as u64, 1, 11));
-    ring.push(at(IORING_OP_READ, 0x1000, 0, 12));
-    assert_eq!(ring.enter(12, 12), 12);
+    ring.submit_and_wait(
+        &[
+            at(IORING_OP_READ, 0, 8, 1),
+            at(IORING_OP_READ, 0x1000, 8, 2),
+            at(IORING_OP_READ, u64::MAX - 100, 8, 3),
+            at(IORING_OP_WRITE, 0x1000, 8, 4),
+            at(IORING_OP_READV, 0, 1, 5),
+            at(IORING_OP_READV, 0x1000, 4, 6),
+            at(IORING_OP_READV, 0x1000, 1025, 7),
+            at(IORING_OP_READV, negative.as_ptr() as u64, 1, 8),
+            at(IORING_OP_READV, negative.as_ptr() as u64, 2, 9),
+            at(IORING_OP_READV, nowhere.as_ptr() as u64, 2, 10),
+            at(IORING_OP_WRITEV, nowhere.as_ptr() as u64, 1, 11),
+            at(IORING_OP_READ, 0x1000, 0, 12),
+        ],
+        12,
+    );
     results(&ring.reap_all())
 }
 
@@ -309,7 +293,7 @@ fn bad_files_and_fields(engine: Engine) -> impl Answer {
 #[both]
 fn syncs(engine: Engine) -> impl Answer {
     let file = file(b"0123456789");
-    let (from, _into) = pipe(0);
+    let (from, _into) = pipe();
     let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
     let fsync = Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 1) };
     let range = Sqe { fd: file.as_raw_fd(), len: 4096, op_flags: 7, ..sqe(IORING_OP_SYNC_FILE_RANGE, 2) };
@@ -366,11 +350,10 @@ fn allocation_and_advice(engine: Engine) -> impl Answer {
 
 #[both]
 fn a_file_may_be_closed_under_a_waiting_read(engine: Engine) -> impl Answer {
-    let (from, into) = pipe(0);
+    let (from, into) = pipe();
     let mut ring = Ring::new(engine, 8, 0);
     let mut buffer = [0u8; 4];
-    ring.push(read(&from, &mut buffer, 0, 1));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[read(&from, &mut buffer, 0, 1)]);
     if engine == Engine::User {
         anyring_engine::frontend::closed(from.as_raw_fd());
     }
@@ -389,8 +372,7 @@ fn a_file_may_be_closed_under_a_waiting_read(engine: Engine) -> impl Answer {
 fn nothing_is_written_to_an_eventfd_without_waiting(mut ring: Ring) -> impl Answer {
     let mut all = Vec::new();
     for flags in [0, libc::EFD_NONBLOCK] {
-        // SAFETY: a new descriptor.
-        let event = unsafe { File::from_raw_fd(libc::eventfd(0, flags)) };
+        let event = File::from(eventfd(0, flags));
         for rw_flags in [0, libc::RWF_NOWAIT as u32] {
             let mut none = [];
             let vectors = [vector(&mut none)];
@@ -405,15 +387,12 @@ fn nothing_is_written_to_an_eventfd_without_waiting(mut ring: Ring) -> impl Answ
 
 #[both]
 fn an_eventfd_counts(engine: Engine) -> impl Answer {
-    // SAFETY: a descriptor of ours.
-    let event = unsafe { File::from_raw_fd(libc::eventfd(0, 0)) };
+    let event = File::from(eventfd(0, 0));
     let mut ring = Ring::new(engine, 8, 0);
     let mut buffer = [0u8; 8];
-    ring.push(read(&event, &mut buffer, 0, 1));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[read(&event, &mut buffer, 0, 1)]);
     let early = ring.reap_all();
-    ring.push(write(&event, &5u64.to_ne_bytes(), 0, 2));
-    assert_eq!(ring.enter(1, 2), 1);
+    ring.submit_and_wait(&[write(&event, &5u64.to_ne_bytes(), 0, 2)], 2);
     (early, results(&ring.reap_all()), buffer)
 }
 
@@ -435,8 +414,7 @@ fn what_a_read_leaves_behind_is_there_for_the_next(engine: Engine) -> impl Answe
     let mut buffer = [0u8; 16];
     let take = Sqe { fd: 0, flags: 1, ..read(&events, &mut buffer, u64::MAX, 1) };
     let mut all = Vec::new();
-    ring.push(take);
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[take]);
     all.extend(ring.reap_all());
     // Opened and closed: two events.
     drop(File::open(path.to_str().unwrap()).unwrap());
@@ -449,7 +427,7 @@ fn what_a_read_leaves_behind_is_there_for_the_next(engine: Engine) -> impl Answe
 #[both]
 fn reads_into_provided_buffers(engine: Engine) -> impl Answer {
     let file = file(b"0123456789");
-    let (from, into) = pipe(0);
+    let (from, into) = pipe();
     let mut ring = Ring::new(engine, 16, 0);
     let memory = [0u8; 64];
     let provide = Sqe {
@@ -471,8 +449,7 @@ fn reads_into_provided_buffers(engine: Engine) -> impl Answer {
     seen.extend(ring.run(&[select(&file, 4, 0, 1)]));
     seen.extend(ring.run(&[select(&file, 100, 5, 2)]));
     seen.extend(ring.run(&[select(&file, 4, 100, 3)]));
-    ring.push(select(&from, 8, 0, 4));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[select(&from, 8, 0, 4)]);
     (&into).write_all(b"abc").unwrap();
     assert_eq!(ring.enter(0, 1), 0);
     seen.extend(ring.reap_all());
@@ -521,8 +498,7 @@ fn many_direct_transfers_at_once(engine: Engine) -> impl Answer {
     let fits = back.iter().enumerate().all(|(i, page)| page.0 == out[39 - i].0);
     // One by one, without waiting in between, and closed under them.
     for sqe in &reads[..8] {
-        ring.push(*sqe);
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[*sqe]);
     }
     if engine == Engine::User {
         anyring_engine::frontend::closed(file.as_raw_fd());
@@ -577,7 +553,7 @@ fn a_descriptor_number_changes_hands_unseen() {
     let plain = file(&[9; 8192]);
     let mut page = pages(1);
     let mut ring = Ring::new(Engine::User, 8, 0);
-    let (from, into) = pipe(0);
+    let (from, into) = pipe();
     for _ in 0..2 {
         let file = direct(&plain);
         let number = file.as_raw_fd();
@@ -588,9 +564,7 @@ fn a_descriptor_number_changes_hands_unseen() {
         // SAFETY: a descriptor of ours.
         assert_eq!(unsafe { libc::dup2(from.as_raw_fd(), number) }, number);
         let (mut a, mut b) = ([0u8; 2], [0u8; 2]);
-        ring.push(read(&file, &mut a, 0, 3));
-        ring.push(read(&file, &mut b, 0, 4));
-        assert_eq!(ring.enter(2, 0), 2);
+        ring.submit(&[read(&file, &mut a, 0, 3), read(&file, &mut b, 0, 4)]);
         assert_eq!(ring.reap_all(), []);
         (&into).write_all(b"abcd").unwrap();
         assert_eq!(ring.enter(0, 2), 0);
@@ -632,14 +606,12 @@ fn files_with_the_number_of_one_that_is_waited_for() {
             assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), fd) }, fd);
         };
         let poll = Sqe { fd, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) };
-        ring.push(poll);
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[poll]);
         let mut buffer = vec![0; 1 << 16];
         put(&cold(b'1'));
         let read =
             Sqe { fd, addr: buffer.as_mut_ptr() as u64, len: buffer.len() as u32, ..sqe(IORING_OP_READ, 2) };
-        ring.push(read);
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[read]);
         put(&cold(b'2'));
         let completions = loop {
             let mut completions = ring.collect(1);

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::net::TcpListener;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
 use crate::common::*;
@@ -69,15 +69,8 @@ fn wherever(body: impl Fn()) {
     }
 }
 
-fn owned(fd: i32) -> OwnedFd {
-    assert!(fd >= 0, "a descriptor: {}", std::io::Error::last_os_error());
-    // SAFETY: a new descriptor, which is nobody else's.
-    unsafe { OwnedFd::from_raw_fd(fd) }
-}
-
-fn eventfd() -> OwnedFd {
-    // SAFETY: touches no memory.
-    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+fn counter() -> OwnedFd {
+    eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)
 }
 
 /// Two files of each kind that waits, and some others. What begins the list has no inode of its own.
@@ -85,7 +78,7 @@ fn files() -> Vec<OwnedFd> {
     let mut files = Vec::new();
     let (fifo, _writer) = std::io::pipe().unwrap();
     for _ in 0..2 {
-        files.push(eventfd());
+        files.push(counter());
         // SAFETY: no set is read but one of ours.
         files.extend(unsafe {
             let mut signals = std::mem::zeroed();
@@ -141,7 +134,7 @@ fn each_file_is_told_from_all_others() {
 fn at_the_limit_of_descriptors_files_of_one_inode_are_taken_for_different_ones() {
     let pid = child(|| {
         refuse(&[QUERY, KCMP]);
-        let (one, two) = (eventfd(), eventfd());
+        let (one, two) = (counter(), counter());
         // SAFETY: reads a limit of ours.
         let limited =
             unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 }) };
@@ -169,8 +162,7 @@ fn a_cancellation_by_descriptor_ends_no_other_file_s_requests() {
                 let other = file.try_clone().unwrap();
                 let op_flags = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ALL;
                 let cancel = sqe(IORING_OP_ASYNC_CANCEL, user_data);
-                ring.push(Sqe { fd: other.as_raw_fd(), op_flags, ..cancel });
-                assert_eq!(ring.enter(1, 1), 1);
+                ring.submit_and_wait(&[Sqe { fd: other.as_raw_fd(), op_flags, ..cancel }], 1);
                 all.extend(ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)));
             }
             all.sort_unstable();
@@ -185,12 +177,11 @@ fn a_poll_of_another_eventfd_than_the_registered_one_goes_on() {
     wherever(|| {
         both(|engine| {
             let mut ring = Ring::new(engine, 8, 0);
-            let (registered, other) = (eventfd(), eventfd());
+            let (registered, other) = (counter(), counter());
             let fd = registered.as_raw_fd();
             assert_eq!(ring.register(IORING_REGISTER_EVENTFD, (&raw const fd).cast(), 1), 0);
             let poll = Sqe { len: IORING_POLL_ADD_MULTI, ..sqe(IORING_OP_POLL_ADD, 1) };
-            ring.push(Sqe { fd: other.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll });
-            assert_eq!(ring.enter(1, 0), 1);
+            ring.submit(&[Sqe { fd: other.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll }]);
             let mut told = Vec::new();
             while told.len() < 3 && told.iter().all(|&(_, flags)| flags & IORING_CQE_F_MORE != 0) {
                 File::from(other.try_clone().unwrap()).write_all(&1u64.to_ne_bytes()).unwrap();
@@ -213,7 +204,7 @@ fn a_cancellation_by_descriptor_among_many_finds_all_requests_of_its_file() {
             let mut ring = Ring::new(Engine::User, 256, 0);
             // SAFETY: touches no memory.
             let timer = || owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC) });
-            let files: Vec<_> = (0..40).flat_map(|_| [eventfd(), timer()]).collect();
+            let files: Vec<_> = (0..40).flat_map(|_| [counter(), timer()]).collect();
             let others: Vec<_> = files.iter().map(|file| file.try_clone().unwrap()).collect();
             for (user_data, file) in (1..).zip(files.iter().chain(&others)) {
                 let poll = sqe(IORING_OP_POLL_ADD, user_data);
@@ -227,8 +218,7 @@ fn a_cancellation_by_descriptor_among_many_finds_all_requests_of_its_file() {
                 let third = file.try_clone().unwrap();
                 let op_flags = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ALL;
                 let cancel = sqe(IORING_OP_ASYNC_CANCEL, 1000);
-                ring.push(Sqe { fd: third.as_raw_fd(), op_flags, ..cancel });
-                assert_eq!(ring.enter(1, 1), 1);
+                ring.submit_and_wait(&[Sqe { fd: third.as_raw_fd(), op_flags, ..cancel }], 1);
                 let mut ends: Vec<_> = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
                 ends.sort_unstable();
                 let (first, second) = (at as u64 + 1, at as u64 + 1 + ALL / 2);

@@ -1,7 +1,7 @@
 //! Transfers over sockets in all their shapes, on both engines: how much there is and how much is asked for, how, from
 //! whom, and what the peer did then.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::common::*;
 use anyring_engine::abi::Sqe;
@@ -104,8 +104,7 @@ fn run_or_cancel(ring: &mut Ring, sqe_: Sqe) -> Vec<Cqe> {
     };
     let is_cancel = |cqe: &Cqe| cqe.user_data == CANCEL_DATA;
     if !cqes.iter().any(ends) {
-        ring.push(Sqe { addr: sqe_.user_data, ..sqe(IORING_OP_ASYNC_CANCEL, CANCEL_DATA) });
-        assert_eq!(ring.enter(1, 1), 1);
+        ring.submit_and_wait(&[Sqe { addr: sqe_.user_data, ..sqe(IORING_OP_ASYNC_CANCEL, CANCEL_DATA) }], 1);
         cqes.extend(ring.reap_all());
         while !(cqes.iter().any(ends) && cqes.iter().any(is_cancel)) {
             cqes.extend(collect(ring));
@@ -186,20 +185,14 @@ fn receives_of_datagrams() {
     both_shapes("UnixDatagrams", |engine| receives(engine, UnixDatagrams));
 }
 
-fn set(fd: &OwnedFd, level: i32, name: i32, value: i32) {
-    // SAFETY: reads an integer.
-    let set = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), 4) };
-    assert_eq!(set, 0);
-}
-
 /// A message that comes with control data: where from, or how many were lost.
 fn talkative_pair(kind: Kind) -> (OwnedFd, OwnedFd) {
     let (peer, socket) = pair(kind);
     if kind == Udp {
-        set(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1);
-        set(&socket, libc::IPPROTO_IP, libc::IP_RECVTTL, 1);
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1);
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVTTL, 1);
     } else if kind != Tcp {
-        set(&socket, libc::SOL_SOCKET, libc::SO_PASSCRED, 1);
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_PASSCRED, 1);
     }
     (peer, socket)
 }
@@ -244,8 +237,7 @@ fn messages_with_vectors_addresses_and_control_data() {
                             libc::iovec { iov_base, iov_len: length }
                         })
                         .collect();
-                    // SAFETY: integers and pointers.
-                    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+                    let mut header: libc::msghdr = zeroed();
                     (header.msg_iov, header.msg_iovlen) = (pieces.as_mut_ptr(), pieces.len());
                     if name > 0 {
                         (header.msg_name, header.msg_namelen) = (memory[0..].as_mut_ptr().cast(), name);
@@ -303,8 +295,7 @@ fn provide_as_ring(ring: &Ring, memory: &mut [u8], length: usize) -> Box<Entries
     })));
     // The tail.
     entries.0[0].resv = count as u16;
-    // SAFETY: integers only.
-    let mut register: io_uring_buf_reg = unsafe { std::mem::zeroed() };
+    let mut register: io_uring_buf_reg = zeroed();
     (register.ring_addr, register.ring_entries, register.bgid) = ((&raw mut *entries) as u64, 8, GROUP);
     let registered =
         ring.register(io_uring_register_op::IORING_REGISTER_PBUF_RING, (&raw const register).cast(), 1);
@@ -325,8 +316,7 @@ fn multishot_messages_of_all_shapes() {
                     provide(&mut ring, &mut memory, length);
                     feed(&peer, 40);
                     feed(&peer, 30);
-                    // SAFETY: integers and pointers.
-                    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+                    let mut header: libc::msghdr = zeroed();
                     (header.msg_namelen, header.msg_controllen) = (name, control);
                     let receive = Sqe {
                         fd: socket.as_raw_fd(),
@@ -463,8 +453,8 @@ fn sends_that_may_leave_together() {
                         }
                         let mut ring = Ring::new(engine, 16, 0);
                         let (socket, peer) = pair(kind);
-                        set(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, 1 << 20);
-                        set(&peer, libc::SOL_SOCKET, libc::SO_RCVBUF, 1 << 20);
+                        set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, 1 << 20);
+                        set_option(&peer, libc::SOL_SOCKET, libc::SO_RCVBUF, 1 << 20);
                         for (index, &length) in lengths.iter().enumerate() {
                             ring.push(Sqe {
                                 fd: socket.as_raw_fd(),
@@ -508,7 +498,7 @@ fn large_messages_of_several_pieces_wait_for_room(engine: Engine) -> impl Answer
     for opcode in [IORING_OP_SENDMSG, IORING_OP_SENDMSG_ZC] {
         let mut ring = Ring::new(engine, 8, 0);
         let (socket, peer) = pair(Tcp);
-        set(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, 64 << 10);
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, 64 << 10);
         let data = pattern(3_000_000);
         let lengths = [1, 999_999, 0, 1_500_000, 3, 499_997];
         let mut at = 0;
@@ -519,8 +509,7 @@ fn large_messages_of_several_pieces_wait_for_room(engine: Engine) -> impl Answer
                 libc::iovec { iov_base: data[at - length..].as_ptr().cast_mut().cast(), iov_len: length }
             })
             .collect();
-        // SAFETY: integers and pointers.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        let mut header: libc::msghdr = zeroed();
         (header.msg_iov, header.msg_iovlen) = (pieces.as_mut_ptr(), pieces.len());
         let send = Sqe {
             fd: socket.as_raw_fd(),
@@ -529,12 +518,10 @@ fn large_messages_of_several_pieces_wait_for_room(engine: Engine) -> impl Answer
             op_flags: libc::MSG_WAITALL as u32,
             ..sqe(opcode, 1)
         };
-        ring.push(send);
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[send]);
         let reader = std::thread::spawn(move || {
             let mut got = vec![0u8; 3_000_000];
-            // SAFETY: a descriptor that is this thread's.
-            let mut peer = unsafe { std::fs::File::from_raw_fd(std::os::fd::IntoRawFd::into_raw_fd(peer)) };
+            let mut peer = std::fs::File::from(peer);
             std::io::Read::read_exact(&mut peer, &mut got).unwrap();
             got
         });
@@ -552,17 +539,15 @@ fn messages_that_wait_for_all_of_their_pieces(mut ring: Ring) -> impl Answer {
     let base = memory.as_mut_ptr();
     let mut pieces = [(0, 10), (10, 0), (10, 30), (40, 60)]
         .map(|(at, iov_len)| libc::iovec { iov_base: base.wrapping_add(at).cast(), iov_len });
-    // SAFETY: integers and pointers.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    let mut header: libc::msghdr = zeroed();
     (header.msg_iov, header.msg_iovlen) = (pieces.as_mut_ptr(), pieces.len());
-    ring.push(Sqe {
+    ring.submit(&[Sqe {
         fd: socket.as_raw_fd(),
         addr: (&raw mut header) as u64,
         len: 1,
         op_flags: libc::MSG_WAITALL as u32,
         ..sqe(IORING_OP_RECVMSG, 1)
-    });
-    assert_eq!(ring.enter(1, 0), 1);
+    }]);
     let data = pattern(100);
     for piece in [&data[..5], &data[5..10], &data[10..45], &data[45..100]] {
         // SAFETY: reads memory of ours.
@@ -615,8 +600,7 @@ fn every_bit(opcode: io_uring_op, kind: Kind, length_bits: std::ops::Range<u32>)
         let mut ring = Ring::new(engine, 8, 0);
         let mut buffer = vec![0u8; 1 << 16];
         let mut vectors = [libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: 16 }; 16];
-        // SAFETY: integers and pointers.
-        let empty: libc::msghdr = unsafe { std::mem::zeroed() };
+        let empty: libc::msghdr = zeroed();
         let mut header = Box::new(empty);
         let addr = match opcode {
             IORING_OP_RECVMSG | IORING_OP_SENDMSG | IORING_OP_SENDMSG_ZC => (&raw mut *header) as u64,
@@ -636,8 +620,7 @@ fn every_bit(opcode: io_uring_op, kind: Kind, length_bits: std::ops::Range<u32>)
                 };
                 if known {
                     // One that waited: the ring knows the socket from then on.
-                    ring.push(receive);
-                    assert_eq!(ring.enter(1, 0), 1);
+                    ring.submit(&[receive]);
                     feed(&peer, 3);
                     while !collect(&mut ring).iter().any(|cqe| (cqe.user_data, cqe.res) == (7, 3)) {}
                 }

@@ -1,7 +1,7 @@
 //! What a server of short connections does: accepts however many wait, and sends with the close linked behind.
 
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd};
 
 use crate::common::*;
 use anyring_engine::abi::Sqe;
@@ -47,8 +47,7 @@ fn linked(sqe: Sqe) -> Sqe {
 /// An accepted connection is closed and becomes 0.
 fn comparable(mut cqe: Cqe) -> Cqe {
     if cqe.res >= 0 {
-        // SAFETY: nobody else has it.
-        drop(unsafe { OwnedFd::from_raw_fd(cqe.res) });
+        drop(owned(cqe.res));
         cqe.res = 0;
     }
     cqe
@@ -62,8 +61,7 @@ fn accept_all(engine: Engine, waiting: usize, multishot: bool, armed_first: bool
     let mut clients = Vec::new();
     let mut all = Vec::new();
     let arm = |ring: &mut Ring| {
-        ring.push(accept(1, &listener, multishot));
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[accept(1, &listener, multishot)]);
     };
     if armed_first {
         arm(&mut ring);
@@ -171,9 +169,7 @@ fn a_close_follows_an_answer() {
 fn an_answer_follows_a_question() {
     pairs(|ring, a, b| {
         let mut buffer = [0; 16];
-        ring.push(linked(recv(1, &b, &mut buffer)));
-        ring.push(send(2, &b, b"answer"));
-        assert_eq!(ring.enter(2, 0), 2);
+        ring.submit(&[linked(recv(1, &b, &mut buffer)), send(2, &b, b"answer")]);
         assert_eq!(ring.reap(), None);
         let mut cqes = ring.run(&[send(3, &a, b"question")]);
         cqes.extend(ring.collect(3 - cqes.len()));
@@ -212,11 +208,8 @@ fn what_is_wrong_behind_it_stops_an_answer() {
 fn a_pair_that_waits_is_cancelled_as_a_whole() {
     pairs(|ring, _a, b| {
         let mut buffer = [0; 16];
-        ring.push(linked(recv(1, &b, &mut buffer)));
-        ring.push(close(2, &b));
-        assert_eq!(ring.enter(2, 0), 2);
-        ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[linked(recv(1, &b, &mut buffer)), close(2, &b)]);
+        ring.submit(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) }]);
         let mut cqes = ring.collect(3);
         cqes.sort_by_key(|cqe| cqe.user_data);
         cqes

@@ -33,8 +33,7 @@ fn it_is_readable_while_there_are_completions(engine: Engine) -> impl Answer {
     let mut ring = shown(engine);
     let mut seen = vec![readable(ring.fd, 0)];
     for round in 0..3 {
-        ring.push(sqe(IORING_OP_NOP, round));
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[sqe(IORING_OP_NOP, round)]);
         seen.push(readable(ring.fd, 0));
         assert_eq!(ring.reap().unwrap().user_data, round);
         look(&ring);
@@ -51,8 +50,7 @@ fn it_becomes_readable_by_itself(engine: Engine) -> impl Answer {
     let addr = time.as_ptr() as u64;
     let mut seen = vec![];
     for _ in 0..3 {
-        ring.push(Sqe { fd: -1, addr, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[Sqe { fd: -1, addr, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) }]);
         let became = readable(ring.fd, 5000);
         seen.push((became, ring.reap().unwrap().res));
         look(&ring);
@@ -76,8 +74,7 @@ fn a_duplicate_is_the_ring_too(engine: Engine) -> impl Answer {
 #[both]
 fn it_is_still_the_ring(engine: Engine) -> impl Answer {
     let (mut one, mut other) = (shown(engine), shown(engine));
-    one.push(Sqe { fd: other.fd, len: 7, off: 8, ..sqe(IORING_OP_MSG_RING, 1) });
-    assert_eq!(one.enter(1, 1), 1);
+    one.submit_and_wait(&[Sqe { fd: other.fd, len: 7, off: 8, ..sqe(IORING_OP_MSG_RING, 1) }], 1);
     let sent = one.reap().unwrap().res;
     let became = readable(other.fd, 5000);
     let got = other.reap().unwrap();
@@ -107,8 +104,7 @@ fn what_a_child_posts_is_shown_to_its_parent(engine: Engine) -> impl Answer {
         look(&ring);
         seen.push(readable(ring.fd, 0));
         ring.follow();
-        ring.push(sqe(IORING_OP_NOP, 3));
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[sqe(IORING_OP_NOP, 3)]);
         seen.push(readable(ring.fd, 5000));
         assert_eq!(ring.reap_all().len(), 1);
         look(&ring);
@@ -129,8 +125,7 @@ fn a_child_without_the_engines_descriptors_silences_nobody() {
     });
     assert_eq!(ended(pid), 0);
     ring.follow();
-    ring.push(sqe(IORING_OP_NOP, 2));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[sqe(IORING_OP_NOP, 2)]);
     assert!(readable(ring.fd, 5000));
     assert_eq!(ring.reap_all().len(), 2);
 }
@@ -142,8 +137,7 @@ fn what_a_child_has_taken_is_shown_to_its_parent(engine: Engine) -> impl Answer 
     let mut seen = vec![];
     for _ in 0..2 {
         ring.follow();
-        ring.push(sqe(IORING_OP_NOP, 1));
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[sqe(IORING_OP_NOP, 1)]);
         seen.push(readable(ring.fd, 5000));
         let pid = child(|| {
             ring.follow();

@@ -71,12 +71,6 @@ fn close(slot: u32, data: u64) -> Sqe {
     Sqe { fd: 0, file_index: slot + 1, ..sqe(IORING_OP_CLOSE, data) }
 }
 
-fn results(cqes: &[Cqe]) -> Vec<(u64, i32)> {
-    let mut all: Vec<_> = cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-    all.sort();
-    all
-}
-
 #[both]
 fn what_is_behind_an_open_has_its_file(engine: Engine) -> impl Answer {
     let files = Files::new();
@@ -106,10 +100,14 @@ fn a_read_behind_the_open_of_its_slot_is_cancelled(engine: Engine) -> impl Answe
     let fifo = files.fifo();
     let mut ring = table(engine, 0, &[-1]);
     let mut buffer = [0_u8; 4];
-    ring.push(Sqe { op_flags: libc::O_RDWR as u32, ..open(&fifo, 0, 1) });
-    ring.push(read(0, &mut buffer, 2));
-    ring.push(Sqe { addr: 2, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
-    assert_eq!(ring.enter(3, 3), 3);
+    ring.submit_and_wait(
+        &[
+            Sqe { op_flags: libc::O_RDWR as u32, ..open(&fifo, 0, 1) },
+            read(0, &mut buffer, 2),
+            Sqe { addr: 2, ..sqe(IORING_OP_ASYNC_CANCEL, 3) },
+        ],
+        3,
+    );
     results(&ring.reap_all())
 }
 
@@ -118,10 +116,14 @@ fn a_poll_behind_the_open_of_its_slot_is_removed(engine: Engine) -> impl Answer 
     let files = Files::new();
     let fifo = files.fifo();
     let mut ring = table(engine, 0, &[-1]);
-    ring.push(Sqe { op_flags: libc::O_RDWR as u32, ..open(&fifo, 0, 1) });
-    ring.push(Sqe { fd: 0, flags: FIXED, op_flags: 1, ..sqe(IORING_OP_POLL_ADD, 2) });
-    ring.push(Sqe { addr: 2, ..sqe(IORING_OP_POLL_REMOVE, 3) });
-    assert_eq!(ring.enter(3, 3), 3);
+    ring.submit_and_wait(
+        &[
+            Sqe { op_flags: libc::O_RDWR as u32, ..open(&fifo, 0, 1) },
+            Sqe { fd: 0, flags: FIXED, op_flags: 1, ..sqe(IORING_OP_POLL_ADD, 2) },
+            Sqe { addr: 2, ..sqe(IORING_OP_POLL_REMOVE, 3) },
+        ],
+        3,
+    );
     results(&ring.reap_all())
 }
 
@@ -234,8 +236,7 @@ fn a_cancellation_by_slot(engine: Engine) -> impl Answer {
 #[both]
 fn a_ring_that_defers(engine: Engine) -> impl Answer {
     let files = Files::new();
-    // SAFETY: integers only.
-    let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+    let mut params: io_uring_params = zeroed();
     params.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_CQSIZE;
     params.cq_entries = 64;
     let mut ring = Ring::with_params(engine, 64, params).unwrap();
@@ -248,8 +249,10 @@ fn a_ring_that_defers(engine: Engine) -> impl Answer {
     }
     assert_eq!(ring.enter(64, 1), 64);
     let mut all = ring.reap_all();
-    ring.push(Sqe { addr: slots.as_ptr() as u64, len: 32, ..sqe(IORING_OP_FILES_UPDATE, 3) });
-    assert_eq!(ring.enter(1, 1), 1);
+    ring.submit_and_wait(
+        &[Sqe { addr: slots.as_ptr() as u64, len: 32, ..sqe(IORING_OP_FILES_UPDATE, 3) }],
+        1,
+    );
     let started = Instant::now();
     while all.len() < 65 && started.elapsed().as_secs() < 3 {
         ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);

@@ -39,12 +39,13 @@ fn a_timeout_can_be_changed_after_its_submission() {
     anyring_engine::install(&SLOW);
     let time = [0i64, 800_000_000];
     let (address, len) = (time.as_ptr() as u64, 1);
-    ring.push(Sqe { addr: address, len, ..sqe(IORING_OP_TIMEOUT, 1) });
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[Sqe { addr: address, len, ..sqe(IORING_OP_TIMEOUT, 1) }]);
     // The time that the thread took is not the timeout's.
     let update = IORING_TIMEOUT_UPDATE;
-    ring.push(Sqe { addr: 1, off: address, op_flags: update, ..sqe(IORING_OP_TIMEOUT_REMOVE, 2) });
-    assert_eq!(ring.enter(1, 1), 1);
+    ring.submit_and_wait(
+        &[Sqe { addr: 1, off: address, op_flags: update, ..sqe(IORING_OP_TIMEOUT_REMOVE, 2) }],
+        1,
+    );
     let cqes = ring.collect(2);
     let results: Vec<_> = cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
     assert_eq!(results, [(2, 0), (1, -libc::ETIME)]);

@@ -140,8 +140,7 @@ fn errors_of_enter(engine: Engine) -> impl Answer {
 fn a_wait_ends_in_time(engine: Engine) -> impl Answer {
     let ring = Ring::new(engine, 4, 0);
     let time = [0i64, 2_000_000];
-    // SAFETY: integers only.
-    let mut arg: io_uring_getevents_arg = unsafe { std::mem::zeroed() };
+    let mut arg: io_uring_getevents_arg = zeroed();
     arg.ts = time.as_ptr() as u64;
     let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
     enter(engine, ring.fd, 0, 1, flags, (&raw const arg).cast(), size_of_val(&arg))
@@ -151,8 +150,7 @@ fn a_wait_ends_in_time(engine: Engine) -> impl Answer {
 /// `at_least_us`.
 fn timed_wait(ring: &Ring, min_wait_us: u32, timeout_us: Option<i64>, at_least_us: u64) -> (i32, bool) {
     let time = [0i64, timeout_us.unwrap_or(0) * 1000];
-    // SAFETY: integers only.
-    let mut arg: io_uring_getevents_arg = unsafe { std::mem::zeroed() };
+    let mut arg: io_uring_getevents_arg = zeroed();
     arg.min_wait_usec = min_wait_us;
     arg.ts = timeout_us.map_or(0, |_| time.as_ptr() as u64);
     let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
@@ -167,16 +165,14 @@ fn the_first_part_of_a_wait_is_not_cut_short(mut ring: Ring) -> impl Answer {
     let without_a_rest = timed_wait(&ring, 20_000, None, 20_000);
     let shorter = timed_wait(&ring, 1000, Some(20_000), 20_000);
     assert_eq!(ring.run(&[nop(1, 0)]).len(), 1);
-    ring.push(nop(2, 0));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[nop(2, 0)]);
     let one_is_there = timed_wait(&ring, 1000, Some(900_000_000), 1000);
     [longer_than_the_rest, without_a_rest, shorter, one_is_there]
 }
 
 #[both]
 fn an_sq_thread_begins_asleep(engine: Engine) -> impl Answer {
-    // SAFETY: integers only.
-    let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+    let mut params: io_uring_params = zeroed();
     params.flags = IORING_SETUP_SQPOLL;
     params.sq_thread_idle = 60_000;
     let mut ring = Ring::with_params(engine, 4, params).unwrap();
@@ -197,11 +193,9 @@ fn an_sq_thread_begins_asleep(engine: Engine) -> impl Answer {
 fn a_wait_that_ends_early_tells_of_what_is_there(engine: Engine) -> impl Answer {
     let mut ring = Ring::new(engine, 4, 0);
     assert_eq!(ring.run(&[nop(1, 0)]).len(), 1);
-    ring.push(nop(2, 0));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[nop(2, 0)]);
     let time = [0i64, 2_000_000];
-    // SAFETY: integers only.
-    let mut arg: io_uring_getevents_arg = unsafe { std::mem::zeroed() };
+    let mut arg: io_uring_getevents_arg = zeroed();
     arg.ts = time.as_ptr() as u64;
     let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
     enter(engine, ring.fd, 0, 2, flags, (&raw const arg).cast(), size_of_val(&arg))
@@ -346,8 +340,7 @@ fn a_polled_ring_takes_direct_transfers_of_files_on_storage() {
         let addr = (&raw mut page) as u64;
         let mut ring = Ring::new(engine, 8, IORING_SETUP_IOPOLL | IORING_SETUP_SUBMIT_ALL);
         let mut transfer = |opcode, fd: &dyn AsRawFd| {
-            ring.push(Sqe { fd: fd.as_raw_fd(), addr, len: 4096, ..sqe(opcode, 1) });
-            assert_eq!(ring.enter(1, 1), 1);
+            ring.submit_and_wait(&[Sqe { fd: fd.as_raw_fd(), addr, len: 4096, ..sqe(opcode, 1) }], 1);
             // Where a worker does it there is nothing to poll, and the wait ends.
             loop {
                 if let Some(cqe) = ring.reap() {
@@ -386,8 +379,7 @@ fn a_cq_that_is_never_read_stays_bounded() {
 #[both]
 fn an_sq_thread_can_be_bound_to_a_processor(engine: Engine) -> impl Answer {
     let bound = |cpu| {
-        // SAFETY: integers only.
-        let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+        let mut params: io_uring_params = zeroed();
         params.flags = IORING_SETUP_SQPOLL | IORING_SETUP_SQ_AFF;
         params.sq_thread_cpu = cpu;
         Ring::with_params(engine, 4, params).map(|ring| ring.enter(0, 0))
@@ -417,8 +409,7 @@ fn a_ring_closed_during_a_wait_lives_until_the_wait_ends(engine: Engine) -> impl
     // SAFETY: descriptors of the test's own.
     assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
     let poll = Sqe { fd: pipe[0], op_flags: libc::POLLIN as u32, ..sqe(io_uring_op::IORING_OP_POLL_ADD, 1) };
-    ring.push(poll);
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[poll]);
     let fd = ring.fd;
     let (tell, told) = std::sync::mpsc::channel();
     let waiter = std::thread::spawn(move || {
@@ -461,10 +452,11 @@ fn links_of_what_no_worker_can_take() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let mut ring = Ring::new(engine, 4, 0);
         let sync = |user_data, fd, flags| Sqe { fd, flags, ..sqe(io_uring_op::IORING_OP_FSYNC, user_data) };
-        ring.push(sync(1, file.as_raw_fd(), HARDLINK));
-        ring.push(sync(2, -1, LINK));
-        ring.push(sqe(io_uring_op::IORING_OP_NOP, 3));
-        assert_eq!(ring.enter(3, 0), 3);
+        ring.submit(&[
+            sync(1, file.as_raw_fd(), HARDLINK),
+            sync(2, -1, LINK),
+            sqe(io_uring_op::IORING_OP_NOP, 3),
+        ]);
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         let mut results = Vec::new();
         while results.len() < 3 {

@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::panic::Location;
@@ -353,8 +353,7 @@ fn vector(length: usize) -> libc::iovec {
 
 /// With a header for one piece of memory.
 fn message(opcode: io_uring_op, fd: &impl AsRawFd, length: usize) -> Sqe {
-    // SAFETY: integers and pointers.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    let mut header: libc::msghdr = zeroed();
     (header.msg_iov, header.msg_iovlen) = (Box::leak(Box::new(vector(length))), 1);
     let addr = std::ptr::from_mut(Box::leak(Box::new(header))) as u64;
     Sqe { addr, len: 1, ..transfer(opcode, fd, 0) }
@@ -394,12 +393,6 @@ fn pipe(flags: i32) -> Sqe {
 
 fn poll(fd: &impl AsRawFd, user_data: u64) -> Sqe {
     Sqe { fd: fd.as_raw_fd(), op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, user_data) }
-}
-
-/// A file in memory, which knows no attempt that does not block.
-fn memory_file() -> File {
-    // SAFETY: a new descriptor.
-    unsafe { File::from_raw_fd(libc::memfd_create(c"calls".as_ptr(), libc::MFD_CLOEXEC)) }
 }
 
 fn pidfd_open(pid: i32, flags: i32) -> i32 {
@@ -815,14 +808,14 @@ cases![
         }
     },
     work_that_the_call_does_needs_no_descriptor_of_its_own = traced_where(without(&[]), 32, ALONE, |ring| {
-        let file = memory_file();
+        let file = memory_file(b"");
         let write = transfer(IORING_OP_WRITE, &file, 5);
         run(ring, "flags; pwritev2(1); pwritev2(1)", &[write]);
         run(ring, "pwritev2(1)", &[write]);
         run(ring, "preadv2(1); preadv2(1)", &[transfer(IORING_OP_READ, &file, 5)]);
     }),
     work_for_another_thread_has_a_descriptor_of_its_own = traced_where(without(&[]), 32, ALONE, |ring| {
-        let file = memory_file();
+        let file = memory_file(b"");
         submit(ring, "duplicate", &[Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 1) }], 0);
         ring.collect(1);
     }),

@@ -2,7 +2,7 @@
 //! from threads that have asked for it.
 
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -144,12 +144,8 @@ fn have_threads_use(tag: fn(u64) -> u64) -> bool {
     // SAFETY: the room outlives the requests, which alone write to it.
     let filled = || unsafe { (&raw const room).read_volatile() } == MESSAGE;
 
-    // SAFETY: makes a file of our own.
-    let fd = unsafe { libc::memfd_create(c"tagged".as_ptr(), libc::MFD_CLOEXEC) };
-    // SAFETY: just made, and owned by nobody else.
-    let file = unsafe { std::fs::File::from_raw_fd(fd) };
-    std::os::unix::fs::FileExt::write_all_at(&file, &MESSAGE, 0).unwrap();
-    let read = Sqe { fd, addr, len: LENGTH, flags: ASYNC, ..sqe(IORING_OP_READ, 1) };
+    let file = memory_file(&MESSAGE);
+    let read = Sqe { fd: file.as_raw_fd(), addr, len: LENGTH, flags: ASYNC, ..sqe(IORING_OP_READ, 1) };
     let by_worker = (results(&ring.run(&[read])), filled());
 
     let (mut ours, theirs) = UnixStream::pair().unwrap();

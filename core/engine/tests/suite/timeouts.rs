@@ -43,20 +43,6 @@ fn with(sqe: Sqe, flags: u8) -> Sqe {
     Sqe { flags, ..sqe }
 }
 
-/// Submits, then collects `count` completions.
-fn collect(ring: &mut Ring, sqes: &[Sqe], count: usize) -> Vec<Cqe> {
-    for &sqe in sqes {
-        ring.push(sqe);
-    }
-    assert_eq!(ring.enter(sqes.len() as u32, 0), sqes.len() as i32);
-    let mut all = ring.reap_all();
-    while all.len() < count {
-        ring.enter(0, 1);
-        all.extend(ring.reap_all());
-    }
-    all
-}
-
 fn clock(clock: i32) -> Time {
     // SAFETY: writes a time of ours.
     unsafe {
@@ -68,9 +54,9 @@ fn clock(clock: i32) -> Time {
 
 #[both(8, 0)]
 fn relative_and_absolute_on_every_clock(mut ring: Ring) -> impl Answer {
-    let mut all = collect(&mut ring, &[timeout(1, &SHORT, 0, 0)], 1);
-    all.extend(collect(&mut ring, &[timeout(2, &SHORT, 0, IORING_TIMEOUT_BOOTTIME)], 1));
-    all.extend(collect(&mut ring, &[timeout(3, &SHORT, 0, IORING_TIMEOUT_REALTIME)], 1));
+    let mut all = ring.collect_from(&[timeout(1, &SHORT, 0, 0)], 1);
+    all.extend(ring.collect_from(&[timeout(2, &SHORT, 0, IORING_TIMEOUT_BOOTTIME)], 1));
+    all.extend(ring.collect_from(&[timeout(3, &SHORT, 0, IORING_TIMEOUT_REALTIME)], 1));
     for (id, flag) in [
         (libc::CLOCK_MONOTONIC, 0),
         (libc::CLOCK_BOOTTIME, IORING_TIMEOUT_BOOTTIME),
@@ -80,10 +66,10 @@ fn relative_and_absolute_on_every_clock(mut ring: Ring) -> impl Answer {
         // Not normalised: the kernel takes that too.
         until[1] += 1_002_000_000;
         until[0] -= 1;
-        all.extend(collect(&mut ring, &[timeout(4, &until, 0, IORING_TIMEOUT_ABS | flag)], 1));
+        all.extend(ring.collect_from(&[timeout(4, &until, 0, IORING_TIMEOUT_ABS | flag)], 1));
     }
-    all.extend(collect(&mut ring, &[timeout(5, &[0, 0], 0, IORING_TIMEOUT_ABS)], 1));
-    all.extend(collect(&mut ring, &[timeout(6, &[0, 0], 0, 0)], 1));
+    all.extend(ring.collect_from(&[timeout(5, &[0, 0], 0, IORING_TIMEOUT_ABS)], 1));
+    all.extend(ring.collect_from(&[timeout(6, &[0, 0], 0, 0)], 1));
     all
 }
 
@@ -91,7 +77,7 @@ fn relative_and_absolute_on_every_clock(mut ring: Ring) -> impl Answer {
 fn earlier_deadlines_expire_first(mut ring: Ring) -> impl Answer {
     let times: [Time; 3] = [[0, 30_000_000], [0, 10_000_000], [0, 20_000_000]];
     let sqes: Vec<_> = (0..3).map(|i| timeout(i as u64, &times[i], 0, 0)).collect();
-    collect(&mut ring, &sqes, 3)
+    ring.collect_from(&sqes, 3)
 }
 
 #[both(32, IORING_SETUP_SUBMIT_ALL)]
@@ -127,27 +113,27 @@ fn bad_timeouts_are_refused(mut ring: Ring) -> impl Answer {
 #[both(16, 0)]
 fn counting_timeouts_wait_for_other_completions(mut ring: Ring) -> impl Answer {
     let batch = [timeout(1, &LONG, 2, 0), nop(2, 0), nop(3, 0), nop(4, 0)];
-    let mut all = collect(&mut ring, &batch, 4);
+    let mut all = ring.collect_from(&batch, 4);
     // Sorted by what they wait for; timeouts' own completions do not count.
     let batch = [timeout(5, &LONG, 3, 0), timeout(6, &LONG, 1, 0), nop(7, 0)];
-    all.extend(collect(&mut ring, &batch, 2));
-    all.extend(collect(&mut ring, &[nop(8, 0)], 1));
-    all.extend(collect(&mut ring, &[nop(9, 0)], 2));
+    all.extend(ring.collect_from(&batch, 2));
+    all.extend(ring.collect_from(&[nop(8, 0)], 1));
+    all.extend(ring.collect_from(&[nop(9, 0)], 2));
     // By time all the same.
-    all.extend(collect(&mut ring, &[timeout(10, &SHORT, 1000, 0)], 1));
-    all.extend(collect(&mut ring, &[timeout(11, &LONG, 0xffff_ffff, 0), nop(12, 0), remove(13, 11)], 3));
+    all.extend(ring.collect_from(&[timeout(10, &SHORT, 1000, 0)], 1));
+    all.extend(ring.collect_from(&[timeout(11, &LONG, 0xffff_ffff, 0), nop(12, 0), remove(13, 11)], 3));
     all
 }
 
 #[both(16, 0)]
 fn a_removed_timeout_counts_as_a_completion(mut ring: Ring) -> impl Answer {
     let batch = [timeout(1, &LONG, 2, 0), timeout(2, &LONG, 0, 0), remove(3, 2)];
-    let mut all = collect(&mut ring, &batch, 2);
+    let mut all = ring.collect_from(&batch, 2);
     for user_data in 10.. {
         if all.iter().any(|cqe| cqe.user_data == 1) {
             break;
         }
-        all.extend(collect(&mut ring, &[nop(user_data, 0)], 1));
+        all.extend(ring.collect_from(&[nop(user_data, 0)], 1));
         ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
         all.extend(ring.reap_all());
     }
@@ -156,39 +142,39 @@ fn a_removed_timeout_counts_as_a_completion(mut ring: Ring) -> impl Answer {
 
 #[both(16, 0)]
 fn expiry_fails_the_link_unless_told_not_to(mut ring: Ring) -> impl Answer {
-    let mut all = collect(&mut ring, &[with(timeout(1, &SHORT, 0, 0), LINK), nop(2, 0)], 2);
+    let mut all = ring.collect_from(&[with(timeout(1, &SHORT, 0, 0), LINK), nop(2, 0)], 2);
     let success = timeout(3, &SHORT, 0, IORING_TIMEOUT_ETIME_SUCCESS);
-    all.extend(collect(&mut ring, &[with(success, LINK), nop(4, 0)], 2));
-    all.extend(collect(&mut ring, &[with(timeout(5, &SHORT, 0, 0), HARDLINK), nop(6, 0)], 2));
-    all.extend(collect(&mut ring, &[with(success, SKIP | LINK), nop(8, 0)], 1));
+    all.extend(ring.collect_from(&[with(success, LINK), nop(4, 0)], 2));
+    all.extend(ring.collect_from(&[with(timeout(5, &SHORT, 0, 0), HARDLINK), nop(6, 0)], 2));
+    all.extend(ring.collect_from(&[with(success, SKIP | LINK), nop(8, 0)], 1));
     all
 }
 
 #[both(16, 0)]
 fn removing_and_updating(mut ring: Ring) -> impl Answer {
-    let mut all = collect(&mut ring, &[timeout(1, &LONG, 0, 0), remove(2, 1), remove(3, 1)], 4 - 1);
-    all.extend(collect(&mut ring, &[timeout(4, &LONG, 0, 0), update(5, 4, &SHORT, 0)], 2));
+    let mut all = ring.collect_from(&[timeout(1, &LONG, 0, 0), remove(2, 1), remove(3, 1)], 4 - 1);
+    all.extend(ring.collect_from(&[timeout(4, &LONG, 0, 0), update(5, 4, &SHORT, 0)], 2));
     let now = clock(libc::CLOCK_MONOTONIC);
-    all.extend(collect(&mut ring, &[timeout(6, &LONG, 0, 0), update(7, 6, &now, IORING_TIMEOUT_ABS)], 2));
+    all.extend(ring.collect_from(&[timeout(6, &LONG, 0, 0), update(7, 6, &now, IORING_TIMEOUT_ABS)], 2));
     // An updated one counts no more.
-    all.extend(collect(&mut ring, &[timeout(8, &LONG, 1, 0), update(9, 8, &SHORT, 0)], 2));
+    all.extend(ring.collect_from(&[timeout(8, &LONG, 1, 0), update(9, 8, &SHORT, 0)], 2));
     all
 }
 
 #[both(16, 0)]
 fn multishot_timeouts(mut ring: Ring) -> impl Answer {
-    let mut all = collect(&mut ring, &[timeout(1, &SHORT, 3, IORING_TIMEOUT_MULTISHOT)], 3);
+    let mut all = ring.collect_from(&[timeout(1, &SHORT, 3, IORING_TIMEOUT_MULTISHOT)], 3);
     let endless = timeout(2, &SHORT, 0, IORING_TIMEOUT_MULTISHOT);
-    let mut some = collect(&mut ring, &[endless], 3);
+    let mut some = ring.collect_from(&[endless], 3);
     some.truncate(3);
     all.extend(some);
-    let removed = collect(&mut ring, &[remove(3, 2)], 2);
+    let removed = ring.collect_from(&[remove(3, 2)], 2);
     all.extend(removed.into_iter().filter(|cqe| cqe.res != -libc::ETIME));
     let long = timeout(4, &LONG, 2, IORING_TIMEOUT_MULTISHOT);
     let now = clock(libc::CLOCK_MONOTONIC);
-    all.extend(collect(&mut ring, &[long, update(5, 4, &now, IORING_TIMEOUT_ABS)], 2));
+    all.extend(ring.collect_from(&[long, update(5, 4, &now, IORING_TIMEOUT_ABS)], 2));
     // From now on it has no last round.
-    let mut some = collect(&mut ring, &[update(6, 4, &SHORT, 0)], 4);
+    let mut some = ring.collect_from(&[update(6, 4, &SHORT, 0)], 4);
     some.truncate(4);
     all.extend(some);
     all
@@ -197,16 +183,16 @@ fn multishot_timeouts(mut ring: Ring) -> impl Answer {
 #[both(16, 0)]
 fn link_timeouts(mut ring: Ring) -> impl Answer {
     // In time, not in time, and the rest of the chain.
-    let mut all = collect(&mut ring, &[nop(1, LINK), with(link_timeout(2, &LONG, 0), LINK), nop(3, 0)], 3);
+    let mut all = ring.collect_from(&[nop(1, LINK), with(link_timeout(2, &LONG, 0), LINK), nop(3, 0)], 3);
     let slow = with(timeout(4, &LONG, 0, 0), LINK);
-    all.extend(collect(&mut ring, &[slow, with(link_timeout(5, &SHORT, 0), LINK), nop(6, 0)], 3));
+    all.extend(ring.collect_from(&[slow, with(link_timeout(5, &SHORT, 0), LINK), nop(6, 0)], 3));
     let hard = with(timeout(7, &LONG, 0, 0), HARDLINK);
-    all.extend(collect(&mut ring, &[hard, with(link_timeout(8, &SHORT, 0), LINK), nop(9, 0)], 3));
+    all.extend(ring.collect_from(&[hard, with(link_timeout(8, &SHORT, 0), LINK), nop(9, 0)], 3));
     let quick = with(timeout(10, &SHORT, 0, IORING_TIMEOUT_ETIME_SUCCESS), LINK);
-    all.extend(collect(&mut ring, &[quick, with(link_timeout(11, &LONG, 0), LINK), nop(12, 0)], 3));
+    all.extend(ring.collect_from(&[quick, with(link_timeout(11, &LONG, 0), LINK), nop(12, 0)], 3));
     // A chain that fails before its turn.
     let failing = Sqe { op_flags: IORING_NOP_INJECT_RESULT, len: -5i32 as u32, ..nop(13, LINK) };
-    all.extend(collect(&mut ring, &[failing, nop(14, LINK), link_timeout(15, &LONG, 0)], 3));
+    all.extend(ring.collect_from(&[failing, nop(14, LINK), link_timeout(15, &LONG, 0)], 3));
     all
 }
 
@@ -220,7 +206,7 @@ fn link_timeouts_are_updated_but_not_removed(mut ring: Ring) -> impl Answer {
         update(4, 2, &LONG, 0),
         update(5, 2, &SHORT, IORING_LINK_TIMEOUT_UPDATE),
     ];
-    collect(&mut ring, &sqes, 5)
+    ring.collect_from(&sqes, 5)
 }
 
 #[both]
@@ -231,16 +217,16 @@ fn misplaced_link_timeouts(engine: Engine) -> impl Answer {
     let bad = [slow(4), Sqe { len: 7, ..link_timeout(5, &LONG, 0) }];
     for sqes in [&double[..], &bad[..]] {
         let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-        all.extend(collect(&mut ring, sqes, sqes.len()));
+        all.extend(ring.collect_from(sqes, sqes.len()));
     }
     all
 }
 
 #[both(16, 0)]
 fn link_timeouts_can_skip_their_completions(mut ring: Ring) -> impl Answer {
-    let mut all = collect(&mut ring, &[nop(1, LINK), with(link_timeout(2, &LONG, 0), SKIP), nop(3, 0)], 2);
+    let mut all = ring.collect_from(&[nop(1, LINK), with(link_timeout(2, &LONG, 0), SKIP), nop(3, 0)], 2);
     let slow = with(timeout(4, &LONG, 0, 0), LINK);
-    all.extend(collect(&mut ring, &[slow, with(link_timeout(5, &SHORT, 0), SKIP)], 1));
+    all.extend(ring.collect_from(&[slow, with(link_timeout(5, &SHORT, 0), SKIP)], 1));
     all
 }
 
@@ -248,13 +234,11 @@ fn link_timeouts_can_skip_their_completions(mut ring: Ring) -> impl Answer {
 fn a_deadline_added_by_another_thread_wakes_the_sleeper(engine: Engine) {
     for _ in 0..20 {
         let mut ring = Ring::new(engine, 8, 0);
-        ring.push(timeout(1, &LONG, 0, 0));
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[timeout(1, &LONG, 0, 0)]);
         let fd = ring.fd;
         let waiter =
             std::thread::spawn(move || enter(engine, fd, 0, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0));
-        ring.push(timeout(2, &SHORT, 0, 0));
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[timeout(2, &SHORT, 0, 0)]);
         assert_eq!(waiter.join().unwrap(), 0);
         assert_eq!(ring.reap().map(|cqe| cqe.user_data), Some(2));
     }
@@ -266,8 +250,7 @@ fn wait_that_a_timeout_ends(engine: Engine, ring_flags: u32) -> Option<(i32, Vec
     let mut ring = Ring::new(engine, 8, ring_flags);
     ring.push(timeout(1, &[0, 100_000_000], 0, 0));
     let limit: Time = [3, 0];
-    // SAFETY: integers only.
-    let mut arg: io_uring_getevents_arg = unsafe { std::mem::zeroed() };
+    let mut arg: io_uring_getevents_arg = zeroed();
     arg.ts = limit.as_ptr() as u64;
     // An SQ thread begins asleep.
     let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG | IORING_ENTER_SQ_WAKEUP;
@@ -288,8 +271,7 @@ fn a_timeout_ends_the_wait_for_more(engine: Engine) -> impl Answer {
 
 #[both(8, 0)]
 fn expiry_is_seen_without_entering(mut ring: Ring) -> impl Answer {
-    ring.push(timeout(1, &SHORT, 0, 0));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[timeout(1, &SHORT, 0, 0)]);
     loop {
         if let Some(cqe) = ring.reap() {
             return cqe;
@@ -300,8 +282,7 @@ fn expiry_is_seen_without_entering(mut ring: Ring) -> impl Answer {
 
 #[both(8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)]
 fn a_deferring_ring_shows_expiry_only_on_entering(mut ring: Ring) -> impl Answer {
-    ring.push(timeout(1, &SHORT, 0, 0));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[timeout(1, &SHORT, 0, 0)]);
     let until = std::time::Instant::now() + std::time::Duration::from_millis(20);
     while std::time::Instant::now() < until {
         assert_eq!(ring.reap(), None);
@@ -324,7 +305,7 @@ fn a_timeout_whose_time_has_come_is_neither_removed_nor_renewed() {
     both_where(interrupted_first, |engine| {
         let mut ring = Ring::new(engine, 8, 0);
         let sqes = [timeout(1, &NOW, 0, 0), update(2, 1, &SOON, 0), timeout(3, &NOW, 0, 0), remove(4, 3)];
-        let mut cqes = collect(&mut ring, &sqes, 4);
+        let mut cqes = ring.collect_from(&sqes, 4);
         cqes.sort_by_key(|cqe| cqe.user_data);
         cqes
     });
@@ -345,10 +326,10 @@ fn an_update_says_anew_from_when_on() {
         for flags in [0, IORING_TIMEOUT_ABS] {
             // What has passed long ago is far away where it is counted from now on.
             let first = timeout(1, if flags == 0 { &LONG } else { &far }, 0, flags);
-            all.extend(collect(&mut ring, &[first, update(2, 1, &LONG, 0)], 1));
-            all.extend(collect(&mut ring, &[update(3, 1, &far, IORING_TIMEOUT_ABS)], 1));
-            all.extend(collect(&mut ring, &[nop(4, 0)], 1));
-            all.extend(collect(&mut ring, &[update(5, 1, &passed, IORING_TIMEOUT_ABS)], 2));
+            all.extend(ring.collect_from(&[first, update(2, 1, &LONG, 0)], 1));
+            all.extend(ring.collect_from(&[update(3, 1, &far, IORING_TIMEOUT_ABS)], 1));
+            all.extend(ring.collect_from(&[nop(4, 0)], 1));
+            all.extend(ring.collect_from(&[update(5, 1, &passed, IORING_TIMEOUT_ABS)], 2));
         }
         all
     });
@@ -359,9 +340,9 @@ fn all_that_are_due_at_one_moment_end(mut ring: Ring) -> impl Answer {
     let mut due = clock(libc::CLOCK_MONOTONIC);
     due[1] += 20_000_000;
     let sqes: Vec<_> = (1..=4).map(|id| timeout(id, &due, 0, IORING_TIMEOUT_ABS)).collect();
-    let mut all = collect(&mut ring, &sqes, 0);
+    let mut all = ring.collect_from(&sqes, 0);
     // One of them is taken away from among the others.
-    all.extend(collect(&mut ring, &[remove(5, 2)], 5));
+    all.extend(ring.collect_from(&[remove(5, 2)], 5));
     all.sort_by_key(|cqe| cqe.user_data);
     all
 }

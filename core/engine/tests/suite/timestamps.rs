@@ -22,18 +22,11 @@ fn stamps(user_data: u64, fd: RawFd) -> Sqe {
     }
 }
 
-fn set(fd: RawFd, level: i32, name: i32, value: u32) {
-    let length = size_of_val(&value) as u32;
-    // SAFETY: reads an integer of ours.
-    let set = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), length) };
-    assert_eq!(set, 0);
-}
-
 fn stamped(events: u32) -> (UdpSocket, UdpSocket) {
     let to = UdpSocket::bind("127.0.0.1:0").unwrap();
     let from = UdpSocket::bind("127.0.0.1:0").unwrap();
     from.connect(to.local_addr().unwrap()).unwrap();
-    set(from.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPING, events);
+    set_option(&from, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, events);
     (from, to)
 }
 
@@ -53,13 +46,11 @@ fn until_cancelled(engine: Engine, setup: u32) -> Vec<(Cqe, bool)> {
     let fd = from.as_raw_fd();
     from.send(b"a").unwrap();
     from.send(b"b").unwrap();
-    ring.push(stamps(1, fd));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[stamps(1, fd)]);
     let mut seen: Vec<_> = (0..4).map(|_| next(&mut ring)).collect();
     from.send(b"c").unwrap();
     seen.extend((0..2).map(|_| next(&mut ring)));
-    ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) });
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) }]);
     let mut last = [next(&mut ring).0, next(&mut ring).0];
     last.sort_by_key(|cqe| cqe.user_data);
     seen.extend(last.map(|cqe| (cqe, false)));
@@ -97,7 +88,7 @@ fn refusals(engine: Engine) -> impl Answer {
 fn sockets_that_queue_errors_are_refused() {
     let mut ring = Ring::new(Engine::User, 4, IORING_SETUP_CQE32);
     let (from, _to) = stamped(REPORT);
-    set(from.as_raw_fd(), libc::IPPROTO_IP, libc::IP_RECVERR, 1);
+    set_option(&from, libc::IPPROTO_IP, libc::IP_RECVERR, 1);
     assert_eq!(ring.run(&[stamps(1, from.as_raw_fd())])[0].res, -libc::EOPNOTSUPP);
     let (from, _to) = stamped(REPORT & !(1 << 11));
     assert_eq!(ring.run(&[stamps(1, from.as_raw_fd())])[0].res, -libc::EOPNOTSUPP);
@@ -111,11 +102,9 @@ fn no_time_stamp_is_lost_where_the_ring_is_full() {
     for _ in 0..4 {
         from.send(b"a").unwrap();
     }
-    ring.push(stamps(1, from.as_raw_fd()));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[stamps(1, from.as_raw_fd())]);
     let keys: Vec<i32> = (0..3).map(|_| next(&mut ring).0.res).collect();
     assert_eq!(keys, [0, 1, 2]);
-    ring.push(stamps(2, from.as_raw_fd()));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[stamps(2, from.as_raw_fd())]);
     assert_eq!(next(&mut ring).0.res, 3);
 }

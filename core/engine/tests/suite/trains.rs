@@ -43,19 +43,12 @@ fn fresh_pair() -> (TcpStream, TcpStream) {
     (from, to)
 }
 
-fn set(fd: RawFd, name: i32, value: u32) {
-    let length = size_of_val(&value) as u32;
-    // SAFETY: reads an integer.
-    let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const value).cast(), length) };
-    assert_eq!(set, 0);
-}
-
 /// A pair that has room for little.
 fn narrow_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    set(listener.as_raw_fd(), libc::SO_RCVBUF, 16 << 10);
+    set_option(&listener, libc::SOL_SOCKET, libc::SO_RCVBUF, 16 << 10);
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    set(client.as_raw_fd(), libc::SO_SNDBUF, 16 << 10);
+    set_option(&client, libc::SOL_SOCKET, libc::SO_SNDBUF, 16 << 10);
     (client, listener.accept().unwrap().0)
 }
 
@@ -341,8 +334,7 @@ fn a_number_that_became_another_socket(mut ring: Ring) -> impl Answer {
 fn stamps(stream: &TcpStream) -> usize {
     let mut control = [0u64; 64];
     let mut take = || {
-        // SAFETY: null pointers and zeros.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        let mut header: libc::msghdr = zeroed();
         (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(&control));
         // SAFETY: writes into memory of ours.
         unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut header, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) }
@@ -368,7 +360,7 @@ fn each_send_has_its_time_stamp() {
                     anyring_engine::frontend::watches_errors(from.as_raw_fd());
                 }
             }
-            set(from.as_raw_fd(), libc::SO_TIMESTAMPING, EVENTS);
+            set_option(&from, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, EVENTS);
             run(&mut ring, &mut to, &sqes);
             all.push(stamps(&from));
         }

@@ -42,8 +42,7 @@ fn the_end_of_a_child(mut ring: Ring) -> impl Answer {
     for which in [libc::P_PID, libc::P_PGID] {
         let child = child();
         let mut info = [-1; 32];
-        ring.push(wait_for(which, child.id(), &mut info, libc::WEXITED, 1));
-        assert_eq!(ring.enter(1, 0), 1);
+        ring.submit(&[wait_for(which, child.id(), &mut info, libc::WEXITED, 1)]);
         let early = ring.reap_all();
         signal(child.id(), libc::SIGKILL);
         assert_eq!(ring.enter(0, 1), 0);
@@ -57,8 +56,7 @@ fn a_stop_and_what_is_there_already(mut ring: Ring) -> impl Answer {
     let mut child = child();
     let id = child.id();
     let mut infos = [[-1; 32]; 4];
-    ring.push(wait_for(libc::P_PID, id, &mut infos[0], libc::WSTOPPED, 1));
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[wait_for(libc::P_PID, id, &mut infos[0], libc::WSTOPPED, 1)]);
     signal(id, libc::SIGSTOP);
     assert_eq!(ring.enter(0, 1), 0);
     let mut all = ring.reap_all();
@@ -101,10 +99,8 @@ fn cancellation(mut ring: Ring) -> impl Answer {
     let mut all = Vec::new();
     for options in [libc::WEXITED, libc::WEXITED | libc::WSTOPPED] {
         let mut info = [-1; 32];
-        ring.push(wait_for(libc::P_PID, child.id(), &mut info, options, 1));
-        assert_eq!(ring.enter(1, 0), 1);
-        ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) });
-        assert_eq!(ring.enter(1, 2), 1);
+        ring.submit(&[wait_for(libc::P_PID, child.id(), &mut info, options, 1)]);
+        ring.submit_and_wait(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) }], 2);
         let mut cqes = ring.reap_all();
         cqes.sort_by_key(|cqe| cqe.user_data);
         all.extend(cqes);

@@ -1,7 +1,8 @@
 //! What the tests share.
-#![allow(dead_code, reason = "each test program uses its own part")]
+#![allow(dead_code, unused_imports, reason = "each test program uses its own part")]
 
 use anyring::{Builder, Engine, Ring};
+pub use anyring_both::both;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -341,24 +341,22 @@ fn overlay() {
     }
 }
 
-#[test]
-fn proc_and_sysfs() {
-    both(|engine| {
-        let mut ring = ring(engine);
-        // None that changes: in /dev the loop devices of other tests come and go.
-        for path in ["/proc/sys/kernel", "/proc/self/attr", "/sys/class", "/sys/kernel"] {
-            if Path::new(path).is_dir() {
-                is_read(&mut ring, Path::new(path));
-            } else {
-                anyring_tally::skipped(&format!("no {path}"));
-            }
+#[both]
+fn proc_and_sysfs(engine: Engine) {
+    let mut ring = ring(engine);
+    // None that changes: in /dev the loop devices of other tests come and go.
+    for path in ["/proc/sys/kernel", "/proc/self/attr", "/sys/class", "/sys/kernel"] {
+        if Path::new(path).is_dir() {
+            is_read(&mut ring, Path::new(path));
+        } else {
+            anyring_tally::skipped(&format!("no {path}"));
         }
-        // What processes and threads there are changes all the time; this process stays.
-        let directory = File::open("/proc").unwrap();
-        let own = std::process::id().to_string();
-        let all = all_by_ring(&mut ring, &directory, 1000);
-        assert_eq!(all.iter().filter(|one| one.0 == own.as_bytes()).count(), 1);
-    });
+    }
+    // What processes and threads there are changes all the time; this process stays.
+    let directory = File::open("/proc").unwrap();
+    let own = std::process::id().to_string();
+    let all = all_by_ring(&mut ring, &directory, 1000);
+    assert_eq!(all.iter().filter(|one| one.0 == own.as_bytes()).count(), 1);
 }
 
 fn fuse(places: u64) -> Option<(Mount, fuse::Server)> {

@@ -1,6 +1,6 @@
 //! Many short connections.
 
-use super::{About, Benchmark, Run, Side, run_served};
+use super::{About, Benchmark, Run, Side, run_served, side};
 use crate::failure::Result;
 use crate::harness::launch::{Context, On};
 use crate::report::Outcome;
@@ -13,33 +13,16 @@ const QUICK_CLIENTS: usize = 1000;
 const AT_ONCE: [usize; 4] = [1, 100, 1000, 10_000];
 const QUICK: usize = 2;
 
-const fn side(name: &'static str, on: On) -> Side {
-    Side { name, on }
-}
-
 const SIDES: [Side; 9] = [
-    side("epoll", On::Denied),
-    side("epoll, no filter", On::Plain),
-    side("bare loop", On::Denied),
-    side("kernel, single-shot", On::Kernel),
-    side("kernel, multishot", On::Kernel),
-    side("kernel, multishot, direct", On::Kernel),
-    side("anyring, single-shot", On::Anyring),
-    side("anyring, multishot", On::Anyring),
-    side("anyring, multishot, direct", On::Anyring),
-];
-
-/// What the server is told on each side.
-const FLAGS: [&[&str]; 9] = [
-    &["--means", "epoll"],
-    &["--means", "epoll"],
-    &["--means", "bare"],
-    &["--means", "ring"],
-    &["--means", "ring", "--multishot"],
-    &["--means", "ring", "--multishot", "--fixed"],
-    &["--means", "ring"],
-    &["--means", "ring", "--multishot"],
-    &["--means", "ring", "--multishot", "--fixed"],
+    side("epoll", On::Denied, &["--means", "epoll"]),
+    side("epoll, no filter", On::Plain, &["--means", "epoll"]),
+    side("bare loop", On::Denied, &["--means", "bare"]),
+    side("kernel, single-shot", On::Kernel, &["--means", "ring"]),
+    side("kernel, multishot", On::Kernel, &["--means", "ring", "--multishot"]),
+    side("kernel, multishot, direct", On::Kernel, &["--means", "ring", "--multishot", "--fixed"]),
+    side("anyring, single-shot", On::Anyring, &["--means", "ring"]),
+    side("anyring, multishot", On::Anyring, &["--means", "ring", "--multishot"]),
+    side("anyring, multishot, direct", On::Anyring, &["--means", "ring", "--multishot", "--fixed"]),
 ];
 
 /// Servers of many short connections.
@@ -87,7 +70,7 @@ impl Benchmark for Accept {
             .args(["--at-once", &at_once]);
         let mut server = context.workload(SIDES[side].on, "accept-server");
         server
-            .args(FLAGS[side])
+            .args(SIDES[side].flags)
             .args(["--connections", &(clients + warm_up + 1).to_string()])
             .args(["--at-once", &at_once]);
         run_served(context, server, client, count)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{About, Benchmark, Run, Side, run_served};
+use super::{About, Benchmark, Run, Side, connections, run_served, side};
 use crate::failure::Result;
 use crate::harness::launch::{Context, On};
 use crate::report::Outcome;
@@ -11,35 +11,17 @@ use crate::report::verdict::{Bound, Check, speeds};
 const CONNECTIONS: [usize; 4] = [1, 100, 1000, 10_000];
 const MESSAGE: usize = 128;
 
-const fn side(name: &'static str, on: On) -> Side {
-    Side { name, on }
-}
-
 const SIDES: [Side; 10] = [
-    side("epoll", On::Denied),
-    side("epoll, no filter", On::Plain),
-    side("kernel", On::Kernel),
-    side("kernel, deferred", On::Kernel),
-    side("kernel, tuned", On::Kernel),
-    side("kernel, multishot", On::Kernel),
-    side("anyring", On::Anyring),
-    side("anyring, deferred", On::Anyring),
-    side("anyring, tuned", On::Anyring),
-    side("anyring, multishot", On::Anyring),
-];
-
-/// What the server is told on each side.
-const FLAGS: [&[&str]; 10] = [
-    &["--means", "epoll"],
-    &["--means", "epoll"],
-    &["--means", "ring"],
-    &["--means", "ring", "--defer"],
-    &["--means", "ring", "--defer", "--fixed", "--poll-first"],
-    &["--means", "multishot"],
-    &["--means", "ring"],
-    &["--means", "ring", "--defer"],
-    &["--means", "ring", "--defer", "--fixed", "--poll-first"],
-    &["--means", "multishot"],
+    side("epoll", On::Denied, &["--means", "epoll"]),
+    side("epoll, no filter", On::Plain, &["--means", "epoll"]),
+    side("kernel", On::Kernel, &["--means", "ring"]),
+    side("kernel, deferred", On::Kernel, &["--means", "ring", "--defer"]),
+    side("kernel, tuned", On::Kernel, &["--means", "ring", "--defer", "--fixed", "--poll-first"]),
+    side("kernel, multishot", On::Kernel, &["--means", "multishot"]),
+    side("anyring", On::Anyring, &["--means", "ring"]),
+    side("anyring, deferred", On::Anyring, &["--means", "ring", "--defer"]),
+    side("anyring, tuned", On::Anyring, &["--means", "ring", "--defer", "--fixed", "--poll-first"]),
+    side("anyring, multishot", On::Anyring, &["--means", "multishot"]),
 ];
 
 /// An echo server on epoll and on rings.
@@ -69,13 +51,7 @@ impl Benchmark for Echo {
 
     fn groups(&self, quick: bool) -> Vec<String> {
         let count = if quick { 2 } else { CONNECTIONS.len() };
-        CONNECTIONS[..count]
-            .iter()
-            .map(|connections| match connections {
-                1 => "1 connection".to_owned(),
-                many => format!("{many} connections"),
-            })
-            .collect()
+        CONNECTIONS[..count].iter().map(connections).collect()
     }
 
     fn checks(&self, outcome: &Outcome) -> Vec<Check> {
@@ -91,7 +67,7 @@ impl Benchmark for Echo {
             .args(["--message", &MESSAGE.to_string()])
             .args(["--window-ms", &window(context, CONNECTIONS[group]).as_millis().to_string()]);
         let mut server = context.workload(SIDES[side].on, "echo-server");
-        server.args(FLAGS[side]).args(["--connections", &connections]);
+        server.args(SIDES[side].flags).args(["--connections", &connections]);
         run_served(context, server, client, count)
     }
 }

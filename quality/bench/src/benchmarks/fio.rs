@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{About, Benchmark, Run, Side};
+use super::{About, Benchmark, Run, Side, side};
 use crate::failure::{Doing, Failure, Result};
 use crate::harness::launch::{Context, On};
 use crate::harness::process::{Finished, Process};
@@ -22,24 +22,18 @@ use crate::workload::{Report, Window};
 
 const FILE_MIB: usize = 256;
 
-/// A side: its name, on what it runs, fio's name of the engine.
-type FioSide = (Side, &'static str);
-
-const fn side(name: &'static str, on: On, engine: &'static str) -> FioSide {
-    (Side { name, on }, engine)
-}
-
-const CACHED: [FioSide; 4] = [
-    side("kernel", On::Kernel, "io_uring"),
-    side("anyring", On::Anyring, "io_uring"),
-    side("anyring, unpatched", On::AnyringTrap, "io_uring"),
-    side("psync", On::Plain, "psync"),
+/// With fio's name of the engine.
+const CACHED: [Side; 4] = [
+    side("kernel", On::Kernel, &["io_uring"]),
+    side("anyring", On::Anyring, &["io_uring"]),
+    side("anyring, unpatched", On::AnyringTrap, &["io_uring"]),
+    side("psync", On::Plain, &["psync"]),
 ];
 
-const DIRECT: [FioSide; 3] = [
-    side("kernel", On::Kernel, "io_uring"),
-    side("anyring", On::Anyring, "io_uring"),
-    side("libaio", On::Plain, "libaio"),
+const DIRECT: [Side; 3] = [
+    side("kernel", On::Kernel, &["io_uring"]),
+    side("anyring", On::Anyring, &["io_uring"]),
+    side("libaio", On::Plain, &["libaio"]),
 ];
 
 /// I/O depth, and how many requests fio submits and reaps at once.
@@ -48,8 +42,7 @@ type Depth = (u32, u32);
 /// Random reads by fio.
 pub struct Fio {
     about: About,
-    fio_sides: &'static [FioSide],
-    sides: Vec<Side>,
+    sides: &'static [Side],
     depths: &'static [Depth],
     direct: bool,
     program: PathBuf,
@@ -87,11 +80,10 @@ impl Fio {
         Self::new(about, &DIRECT, &[(32, 1)], true)
     }
 
-    fn new(about: About, fio_sides: &'static [FioSide], depths: &'static [Depth], direct: bool) -> Self {
+    fn new(about: About, sides: &'static [Side], depths: &'static [Depth], direct: bool) -> Self {
         Self {
             about,
-            fio_sides,
-            sides: fio_sides.iter().map(|(side, _)| *side).collect(),
+            sides,
             depths,
             direct,
             program: PathBuf::new(),
@@ -101,13 +93,13 @@ impl Fio {
     }
 
     fn command(&self, context: &Context, side: usize, depth: Depth) -> Command {
-        let (Side { on, .. }, engine) = self.fio_sides[side];
+        let Side { on, flags, .. } = self.sides[side];
         let mut command = context.command(on, &self.program);
         command
             .args(["--name=read", "--rw=randread", "--bs=4k", "--norandommap=1"])
             .arg(format!("--filename={}", self.file.display()))
             .arg(format!("--size={FILE_MIB}M"))
-            .arg(format!("--ioengine={engine}"))
+            .arg(format!("--ioengine={}", flags[0]))
             .arg(format!("--direct={}", u8::from(self.direct)))
             .arg(format!("--iodepth={}", depth.0))
             .args(["--invalidate=0", "--allow_file_create=0"])
@@ -143,7 +135,7 @@ impl Benchmark for Fio {
     }
 
     fn sides(&self) -> &[Side] {
-        &self.sides
+        self.sides
     }
 
     fn groups(&self, _quick: bool) -> Vec<String> {
@@ -157,9 +149,9 @@ impl Benchmark for Fio {
     }
 
     fn obstacle(&self, context: &Context, side: usize) -> Result<Option<String>> {
-        let (Side { on, .. }, engine) = self.fio_sides[side];
-        if !engines(&find_fio()?)?.split_whitespace().any(|word| word == engine) {
-            return Ok(Some(format!("this fio has no engine {engine}")));
+        let Side { on, flags, .. } = self.sides[side];
+        if !engines(&find_fio()?)?.split_whitespace().any(|word| word == flags[0]) {
+            return Ok(Some(format!("this fio has no engine {}", flags[0])));
         }
         context.obstacle(on)
     }
@@ -195,17 +187,8 @@ impl Benchmark for Fio {
         let read = parse(&finished.output)?;
         let start_up = self.start_up.get(&side).copied().unwrap_or_default();
         let cpu = finished.cpu.saturating_sub(start_up);
-        let window = Window {
-            label: String::new(),
-            ops: read.total_ios,
-            wall_ns: read.runtime * 1_000_000,
-            cpu_ns: cpu.as_nanos() as u64,
-            ..Window::default()
-        };
-        Ok(Run {
-            report: Report { engine: None, total_ops: read.total_ios, copied: None, windows: vec![window] },
-            syscalls,
-        })
+        let window = Window::of(read.total_ios, Duration::from_millis(read.runtime), cpu);
+        Ok(Run { report: Report::of(None, read.total_ios, window), syscalls })
     }
 }
 

@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use super::{About, Benchmark, Run, Side, run_within};
+use super::{About, BOTH, Benchmark, Run, Side, run_within};
 use crate::failure::Result;
-use crate::harness::launch::{Context, On};
+use crate::harness::launch::Context;
 use crate::report::verdict::{Bound, Check, Figure};
 use crate::report::{Outcome, SideResult};
 use crate::workload::growth::can_hold_workers;
-
-const SIDES: [Side; 2] = [Side { name: "kernel", on: On::Kernel }, Side { name: "anyring", on: On::Anyring }];
 
 /// Sizes at which each operation is measured, the least first.
 const SIZES: usize = 3;
@@ -67,7 +65,7 @@ impl Benchmark for Growth {
     }
 
     fn sides(&self) -> &[Side] {
-        &SIDES
+        &BOTH
     }
 
     fn groups(&self, _quick: bool) -> Vec<String> {
@@ -81,7 +79,7 @@ impl Benchmark for Growth {
 
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
         let operation = &OPERATIONS[group / SIZES];
-        let mut command = context.workload(SIDES[side].on, "growth");
+        let mut command = context.workload(BOTH[side].on, "growth");
         command
             .args(["--what", operation.what])
             .args(["--size", &operation.sizes[group % SIZES].to_string()])
@@ -107,7 +105,7 @@ impl Benchmark for Growth {
                 let figure = one.growth(outcome, name, side.name)?;
                 Some(format!("{} {:.2}", side.name, figure.value))
             };
-            let growths: Vec<String> = SIDES.iter().filter_map(growth).collect();
+            let growths: Vec<String> = BOTH.iter().filter_map(growth).collect();
             (!growths.is_empty()).then(|| format!("{name}: {}", growths.join(", ")))
         };
         let all: Vec<String> = measured().filter_map(of).collect();

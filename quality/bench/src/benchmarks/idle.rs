@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use super::{About, Benchmark, Run, Side, tell};
+use super::{About, Benchmark, Run, Side, side, tell};
 use crate::failure::{Doing, Result};
 use crate::harness::launch::{Context, On};
 use crate::harness::process::Process;
@@ -15,14 +15,12 @@ const CONNECTIONS: [usize; 2] = [10_000, 100_000];
 const QUICK_CONNECTIONS: [usize; 1] = [200];
 
 const SIDES: [Side; 5] = [
-    Side { name: "epoll", on: On::Plain },
-    Side { name: "kernel, single-shot", on: On::Kernel },
-    Side { name: "kernel, multishot", on: On::Kernel },
-    Side { name: "anyring, single-shot", on: On::Anyring },
-    Side { name: "anyring, multishot", on: On::Anyring },
+    side("epoll", On::Plain, &["--means", "epoll"]),
+    side("kernel, single-shot", On::Kernel, &["--means", "ring"]),
+    side("kernel, multishot", On::Kernel, &["--means", "multishot"]),
+    side("anyring, single-shot", On::Anyring, &["--means", "ring"]),
+    side("anyring, multishot", On::Anyring, &["--means", "multishot"]),
 ];
-
-const MEANS: [&str; 5] = ["epoll", "ring", "multishot", "ring", "multishot"];
 
 /// Memory of connections on which nothing happens.
 pub struct Idle;
@@ -70,7 +68,7 @@ impl Benchmark for Idle {
         // The other ends are there already: what is counted from here is the server's.
         let mut counter = count.then(Counter::start).flatten();
         let mut server = context.workload(SIDES[side].on, "idle");
-        server.args(["--means", MEANS[side], "--connections", &connections]);
+        server.args(SIDES[side].flags).args(["--connections", &connections]);
         let mut server = Process::start(server, &context.scratch, context.limit())?;
         tell(&mut client, &server.first_line()?)?;
         let output = server.finish()?.output;

@@ -2,18 +2,15 @@
 
 use std::path::PathBuf;
 
-use super::{About, Benchmark, Run, Side, run_workload};
+use super::{About, Benchmark, Run, Side, run_workload, side};
 use crate::failure::Result;
 use crate::harness::launch::{Context, On};
 use crate::report::Outcome;
 use crate::report::verdict::{Bound, Check, speeds};
 use crate::workload::meta::create_tree;
 
-const SIDES: [Side; 3] = [
-    Side { name: "kernel", on: On::Kernel },
-    Side { name: "anyring", on: On::Anyring },
-    Side { name: "plain calls", on: On::Plain },
-];
+const SIDES: [Side; 3] =
+    [side("kernel", On::Kernel, &[]), side("anyring", On::Anyring, &[]), side("plain calls", On::Plain, &[])];
 
 /// Depth, and whether the three operations are a chain.
 const GROUPS: [(usize, bool); 4] = [(1, false), (64, false), (1, true), (64, true)];

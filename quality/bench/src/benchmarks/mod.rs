@@ -64,6 +64,20 @@ pub struct Side {
     pub name: &'static str,
     /// On what it runs.
     pub on: On,
+    /// What the measured program is told on this side.
+    pub flags: &'static [&'static str],
+}
+
+const fn side(name: &'static str, on: On, flags: &'static [&'static str]) -> Side {
+    Side { name, on, flags }
+}
+
+/// The same program on both engines.
+const BOTH: [Side; 2] = [side("kernel", On::Kernel, &[]), side("anyring", On::Anyring, &[])];
+
+/// A number of connections in words.
+fn connections(count: &usize) -> String {
+    format!("{count} connection{}", if *count == 1 { "" } else { "s" })
 }
 
 /// One run of one side.

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{About, Benchmark, Run, Side, run_workload};
+use super::{About, Benchmark, Run, Side, run_workload, side};
 use crate::failure::Result;
 use crate::harness::launch::{Context, On};
 use crate::report::Outcome;
@@ -14,13 +14,13 @@ const GROUPS: [(u32, bool); 7] =
 const QUICK: usize = 2;
 
 const SIDES: [Side; 7] = [
-    Side { name: "kernel", on: On::Kernel },
-    Side { name: "kernel, registered", on: On::Kernel },
-    Side { name: "anyring", on: On::Anyring },
-    Side { name: "anyring, registered", on: On::Anyring },
-    Side { name: "anyring, unpatched", on: On::AnyringTrap },
-    Side { name: "engine, called", on: On::Linked },
-    Side { name: "getppid", on: On::Plain },
+    side("kernel", On::Kernel, &[]),
+    side("kernel, registered", On::Kernel, &["--registered"]),
+    side("anyring", On::Anyring, &[]),
+    side("anyring, registered", On::Anyring, &["--registered"]),
+    side("anyring, unpatched", On::AnyringTrap, &[]),
+    side("engine, called", On::Linked, &[]),
+    side("getppid", On::Plain, &[]),
 ];
 
 /// No-ops per enter, one binary on both engines.
@@ -52,12 +52,9 @@ impl Benchmark for Nop {
     }
 
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
-        let (on, name) = (SIDES[side].on, SIDES[side].name);
         let (per_enter, threaded) = GROUPS[group];
-        let mut command = workload(context, on, per_enter);
-        if name.ends_with("registered") {
-            command.arg("--registered");
-        }
+        let mut command = workload(context, SIDES[side].on, per_enter);
+        command.args(SIDES[side].flags);
         if threaded {
             command.arg("--threaded");
         }

@@ -1,6 +1,6 @@
 //! Equal messages, by every way to send them.
 
-use super::{About, Benchmark, Run, Side, run_workload};
+use super::{About, Benchmark, Run, Side, run_workload, side};
 use crate::failure::Result;
 use crate::harness::hole::{ADDRESS, BlackHole};
 use crate::harness::launch::{Context, On};
@@ -58,33 +58,16 @@ fn groups(quick: bool) -> &'static [Group] {
     if quick { &QUICK } else { &GROUPS }
 }
 
-const fn side(name: &'static str, on: On) -> Side {
-    Side { name, on }
-}
-
 const SIDES: [Side; 9] = [
-    side("send", On::Denied),
-    side("send, no filter", On::Plain),
-    side("MSG_ZEROCOPY", On::Denied),
-    side("kernel, SEND", On::Kernel),
-    side("kernel, SEND_ZC", On::Kernel),
-    side("kernel, SEND_ZC fixed", On::Kernel),
-    side("anyring, SEND", On::Anyring),
-    side("anyring, SEND_ZC", On::Anyring),
-    side("anyring, SEND_ZC fixed", On::Anyring),
-];
-
-/// What the sender is told on each side.
-const MEANS: [&str; 9] = [
-    "send",
-    "send",
-    "zerocopy",
-    "ring-send",
-    "ring-zc",
-    "ring-zc-fixed",
-    "ring-send",
-    "ring-zc",
-    "ring-zc-fixed",
+    side("send", On::Denied, &["--means", "send"]),
+    side("send, no filter", On::Plain, &["--means", "send"]),
+    side("MSG_ZEROCOPY", On::Denied, &["--means", "zerocopy"]),
+    side("kernel, SEND", On::Kernel, &["--means", "ring-send"]),
+    side("kernel, SEND_ZC", On::Kernel, &["--means", "ring-zc"]),
+    side("kernel, SEND_ZC fixed", On::Kernel, &["--means", "ring-zc-fixed"]),
+    side("anyring, SEND", On::Anyring, &["--means", "ring-send"]),
+    side("anyring, SEND_ZC", On::Anyring, &["--means", "ring-zc"]),
+    side("anyring, SEND_ZC fixed", On::Anyring, &["--means", "ring-zc-fixed"]),
 ];
 
 /// A sender of equal messages.
@@ -143,7 +126,8 @@ impl Benchmark for Send {
         };
         let mut command = context.workload(SIDES[side].on, "send");
         command
-            .args(["--means", MEANS[side], "--protocol", protocol, "--to", &to])
+            .args(SIDES[side].flags)
+            .args(["--protocol", protocol, "--to", &to])
             .args(["--payload", &payload.to_string()])
             .args(["--per-enter", &per_enter.to_string()])
             // Half a window: there are many cases.

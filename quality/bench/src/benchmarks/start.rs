@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{About, Benchmark, Run, Side, run_workload};
+use super::{About, Benchmark, Run, Side, run_workload, side};
 use crate::failure::Result;
 use crate::harness::launch::{Context, On};
 use crate::report::Outcome;
@@ -10,14 +10,12 @@ use crate::report::verdict::{Bound, Check, Figure};
 
 const ALONE: &str = "program alone";
 
+/// With what stands before the program.
 const SIDES: [Side; 3] = [
-    Side { name: ALONE, on: On::Plain },
-    Side { name: "anyring run", on: On::Plain },
-    Side { name: "anyring run, user", on: On::Plain },
+    side(ALONE, On::Plain, &[]),
+    side("anyring run", On::Plain, &["run", "--"]),
+    side("anyring run, user", On::Plain, &["run", "--engine", "user", "--"]),
 ];
-
-/// What stands before the program.
-const LAUNCHERS: [&[&str]; 3] = [&[], &["run", "--"], &["run", "--engine", "user", "--"]];
 
 const TRUE: &str = "true";
 const SHELL: &str = "shell, 100 programs";
@@ -51,7 +49,7 @@ impl Benchmark for Start {
     }
 
     fn obstacle(&self, context: &Context, side: usize) -> Result<Option<String>> {
-        context.obstacle(if LAUNCHERS[side].is_empty() { On::Plain } else { On::Anyring })
+        context.obstacle(if SIDES[side].flags.is_empty() { On::Plain } else { On::Anyring })
     }
 
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
@@ -61,7 +59,7 @@ impl Benchmark for Start {
             command.args(["--programs", PROGRAMS]);
         }
         command.arg("--");
-        launch(&mut command, context, LAUNCHERS[side]);
+        launch(&mut command, context, SIDES[side].flags);
         match group {
             0 => command.arg("true"),
             _ => command.args(["sh", "-c", SCRIPT]),

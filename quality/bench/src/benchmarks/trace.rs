@@ -1,6 +1,6 @@
 //! What `anyring trace` takes.
 
-use super::{About, Benchmark, Run, Side, nop, run_workload};
+use super::{About, Benchmark, Run, Side, nop, run_workload, side};
 use crate::failure::Result;
 use crate::harness::launch::{Context, On};
 use crate::report::Outcome;
@@ -11,10 +11,10 @@ const GROUPS: [u32; 3] = [1, 4, 16];
 
 /// Each side's rings are the kernel's or anyring's, first without a trace.
 const SIDES: [Side; 4] = [
-    Side { name: "anyring", on: On::Anyring },
-    Side { name: "anyring, traced", on: On::AnyringTraced },
-    Side { name: "kernel", on: On::Kernel },
-    Side { name: "kernel, traced", on: On::KernelTraced },
+    side("anyring", On::Anyring, &[]),
+    side("anyring, traced", On::AnyringTraced, &[]),
+    side("kernel", On::Kernel, &[]),
+    side("kernel, traced", On::KernelTraced, &[]),
 ];
 
 /// No-ops with and without a trace of them.

@@ -3,52 +3,37 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{About, Benchmark, Run, Side, run_workload};
+use super::{About, Benchmark, Run, Side, run_workload, side};
 use crate::failure::Result;
 use crate::harness::launch::{Context, On};
 use crate::report::verdict::{Bound, Check, Figure};
 use crate::report::{Case, Outcome};
 use crate::workload::trees::Shape;
 
-/// What a side runs.
-#[derive(Clone, Copy, Debug)]
-enum What {
-    /// A program of this machine's.
-    Program(&'static [&'static str]),
-    /// A command of anyring's.
-    Anyring(&'static [&'static str]),
-    /// The plain loop, with so many threads.
-    Loop(&'static str),
-}
-
-const fn side(name: &'static str, on: On, what: What) -> (Side, What) {
-    (Side { name, on }, what)
-}
-
-const DU: [(Side, What); 4] = [
-    side("du", On::Plain, What::Program(&["du", "-s"])),
-    side("anyring du", On::Plain, What::Anyring(&["du", "-s"])),
-    side("anyring du, user", On::Plain, What::Anyring(&["du", "-s", "--engine", "user"])),
-    side("anyring du, kernel", On::Kernel, What::Anyring(&["du", "-s", "--engine", "kernel"])),
+const DU: [Side; 4] = [
+    side("du", On::Plain, &["du", "-s"]),
+    side("anyring du", On::Plain, &["du", "-s"]),
+    side("anyring du, user", On::Plain, &["du", "-s", "--engine", "user"]),
+    side("anyring du, kernel", On::Kernel, &["du", "-s", "--engine", "kernel"]),
 ];
 
-const FIND: [(Side, What); 5] = [
-    side("find", On::Plain, What::Program(&["find"])),
-    side("fd", On::Plain, What::Program(&["fdfind", "--unrestricted", "."])),
-    side("bfs", On::Plain, What::Program(&["bfs"])),
-    side("anyring find", On::Plain, What::Anyring(&["find"])),
-    side("anyring find, user", On::Plain, What::Anyring(&["find", "--engine", "user"])),
+const FIND: [Side; 5] = [
+    side("find", On::Plain, &["find"]),
+    side("fd", On::Plain, &["fdfind", "--unrestricted", "."]),
+    side("bfs", On::Plain, &["bfs"]),
+    side("anyring find", On::Plain, &["find"]),
+    side("anyring find, user", On::Plain, &["find", "--engine", "user"]),
 ];
 
 /// The loop, for every tool.
-const LOOPS: [(Side, What); 7] = [
-    side("loop, 1 thread", On::Plain, What::Loop("1")),
-    side("loop, 2 threads", On::Plain, What::Loop("2")),
-    side("loop, 4 threads", On::Plain, What::Loop("4")),
-    side("loop, 8 threads", On::Plain, What::Loop("8")),
-    side("loop, 16 threads", On::Plain, What::Loop("16")),
-    side("loop, 32 threads", On::Plain, What::Loop("32")),
-    side("loop, 64 threads", On::Plain, What::Loop("64")),
+const LOOPS: [Side; 7] = [
+    side("loop, 1 thread", On::Plain, &["--threads", "1"]),
+    side("loop, 2 threads", On::Plain, &["--threads", "2"]),
+    side("loop, 4 threads", On::Plain, &["--threads", "4"]),
+    side("loop, 8 threads", On::Plain, &["--threads", "8"]),
+    side("loop, 16 threads", On::Plain, &["--threads", "16"]),
+    side("loop, 32 threads", On::Plain, &["--threads", "32"]),
+    side("loop, 64 threads", On::Plain, &["--threads", "64"]),
 ];
 
 /// The trees, each read with everything cached and with nothing.
@@ -57,7 +42,6 @@ const SHAPES: [Shape; 3] = [Shape::Wide, Shape::Huge, Shape::Deep];
 /// A tool that walks through trees, and what it is compared to.
 pub struct Trees {
     about: About,
-    contents: Vec<(Side, What)>,
     sides: Vec<Side>,
     attributes: bool,
     /// Where the trees are, and how many entries they have; 0 before they are made.
@@ -94,10 +78,8 @@ impl Trees {
         Self::of(about, &FIND, false)
     }
 
-    fn of(about: About, tools: &[(Side, What)], attributes: bool) -> Self {
-        let contents = [tools, &LOOPS].concat();
-        let sides = contents.iter().map(|(side, _)| *side).collect();
-        Self { about, contents, sides, attributes, trees: Default::default() }
+    fn of(about: About, tools: &[Side], attributes: bool) -> Self {
+        Self { about, sides: [tools, &LOOPS].concat(), attributes, trees: Default::default() }
     }
 
     /// The tool's side, as it comes.
@@ -125,15 +107,17 @@ impl Trees {
             command.arg("--cold");
         }
         command.arg("--");
-        match self.contents[side].1 {
-            What::Program(words) => command.args(words),
-            What::Anyring(words) => command.arg(context.tool("anyring")).args(words),
-            What::Loop(threads) => {
-                let looped = context.workload(On::Plain, "tree-loop");
-                command.arg(looped.get_program()).args(looped.get_args()).args(["--threads", threads]);
-                if self.attributes { command.arg("--attributes") } else { &mut command }
-            }
-        };
+        let Side { name, flags, .. } = self.sides[side];
+        if is_loop(name) {
+            let looped = context.workload(On::Plain, "tree-loop");
+            command.arg(looped.get_program()).args(looped.get_args());
+        } else if is_anyring(name) {
+            command.arg(context.tool("anyring"));
+        }
+        command.args(flags);
+        if is_loop(name) && self.attributes {
+            command.arg("--attributes");
+        }
         command.arg(root);
         command
     }
@@ -157,13 +141,14 @@ impl Benchmark for Trees {
     }
 
     fn obstacle(&self, context: &Context, side: usize) -> Result<Option<String>> {
-        match self.contents[side].1 {
-            What::Program([name, ..]) if !is_installed(name) => Ok(Some(format!("{name} is not installed"))),
-            What::Anyring(_) if !context.tool("anyring").exists() => {
-                Ok(Some("anyring is not beside this program; name its directory with --tools".into()))
-            }
-            _ => context.obstacle(self.sides[side].on),
+        let Side { name, on, flags } = self.sides[side];
+        if is_anyring(name) && !context.tool("anyring").exists() {
+            return Ok(Some("anyring is not beside this program; name its directory with --tools".into()));
         }
+        if !is_anyring(name) && !is_loop(name) && !is_installed(flags[0]) {
+            return Ok(Some(format!("{} is not installed", flags[0])));
+        }
+        context.obstacle(on)
     }
 
     fn work_is_fixed(&self) -> bool {
@@ -257,6 +242,10 @@ impl Over<'_> {
     fn speed(&self, case: &Case) -> Figure {
         Figure::of(1.0 / self.time, format!("{}: over {}", case.name, self.side))
     }
+}
+
+fn is_anyring(side: &str) -> bool {
+    side.starts_with("anyring ")
 }
 
 fn is_loop(side: &str) -> bool {

@@ -1,6 +1,6 @@
 //! epoll beside the ring of uepoll.
 
-use super::{About, Benchmark, Run, Side, run_served, run_workload};
+use super::{About, Benchmark, Run, Side, connections, run_served, run_workload, side};
 use crate::failure::Result;
 use crate::harness::launch::{Context, On};
 use crate::report::Outcome;
@@ -12,32 +12,16 @@ const CONNECTIONS: [usize; 4] = [1, 8, 200, 2000];
 const REQUESTS: u128 = 20_000;
 const USUAL_WINDOW_MS: u128 = 150;
 
-const fn side(name: &'static str, on: On) -> Side {
-    Side { name, on }
-}
-
 const HTTP_SIDES: [Side; 9] = [
-    side("epoll", On::Plain),
-    side("epoll, level", On::Plain),
-    side("ring", On::Plain),
-    side("ring, spinning", On::Plain),
-    side("ring, epoll", On::Plain),
-    side("ring, io_uring", On::Plain),
-    side("ring, io_uring, spinning", On::Plain),
-    side("ring, AIO", On::Plain),
-    side("ring, thread", On::Plain),
-];
-
-const HTTP_FLAGS: [&[&str]; 9] = [
-    &["--means", "epoll"],
-    &["--means", "level"],
-    &["--means", "ring"],
-    &["--means", "ring", "--spin-us", "100"],
-    &["--means", "ring-epoll"],
-    &["--means", "ring-uring"],
-    &["--means", "ring-uring", "--spin-us", "100"],
-    &["--means", "ring-aio"],
-    &["--means", "ring-reactor"],
+    side("epoll", On::Plain, &["--means", "epoll"]),
+    side("epoll, level", On::Plain, &["--means", "level"]),
+    side("ring", On::Plain, &["--means", "ring"]),
+    side("ring, spinning", On::Plain, &["--means", "ring", "--spin-us", "100"]),
+    side("ring, epoll", On::Plain, &["--means", "ring-epoll"]),
+    side("ring, io_uring", On::Plain, &["--means", "ring-uring"]),
+    side("ring, io_uring, spinning", On::Plain, &["--means", "ring-uring", "--spin-us", "100"]),
+    side("ring, AIO", On::Plain, &["--means", "ring-aio"]),
+    side("ring, thread", On::Plain, &["--means", "ring-reactor"]),
 ];
 
 /// An HTTP server on epoll and on the ring.
@@ -64,17 +48,11 @@ impl Benchmark for Http {
 
     fn groups(&self, quick: bool) -> Vec<String> {
         let count = if quick { 3 } else { CONNECTIONS.len() };
-        CONNECTIONS[..count]
-            .iter()
-            .map(|connections| match connections {
-                1 => "1 connection".to_owned(),
-                many => format!("{many} connections"),
-            })
-            .collect()
+        CONNECTIONS[..count].iter().map(connections).collect()
     }
 
     fn obstacle(&self, context: &Context, side: usize) -> Result<Option<String>> {
-        obstacle(context, HTTP_FLAGS[side])
+        obstacle(context, HTTP_SIDES[side].flags)
     }
 
     fn checks(&self, outcome: &Outcome) -> Vec<Check> {
@@ -107,7 +85,7 @@ impl Benchmark for Http {
         let mut client = context.workload(On::Plain, "uepoll-client");
         client.args(["--connections", &connections, "--requests", &requests.to_string()]);
         let mut server = context.workload(HTTP_SIDES[side].on, "uepoll-server");
-        server.args(HTTP_FLAGS[side]).args(["--connections", &connections]);
+        server.args(HTTP_SIDES[side].flags).args(["--connections", &connections]);
         run_served(context, server, client, count)
     }
 }
@@ -118,19 +96,11 @@ fn obstacle(context: &Context, flags: &[&str]) -> Result<Option<String>> {
 }
 
 const EVENT_SIDES: [Side; 5] = [
-    side("epoll", On::Plain),
-    side("ring, epoll", On::Plain),
-    side("ring, io_uring", On::Plain),
-    side("ring, AIO", On::Plain),
-    side("ring, thread", On::Plain),
-];
-
-const EVENT_FLAGS: [&[&str]; 5] = [
-    &["--means", "epoll"],
-    &["--means", "ring-epoll"],
-    &["--means", "ring-uring"],
-    &["--means", "ring-aio"],
-    &["--means", "ring-reactor"],
+    side("epoll", On::Plain, &["--means", "epoll"]),
+    side("ring, epoll", On::Plain, &["--means", "ring-epoll"]),
+    side("ring, io_uring", On::Plain, &["--means", "ring-uring"]),
+    side("ring, AIO", On::Plain, &["--means", "ring-aio"]),
+    side("ring, thread", On::Plain, &["--means", "ring-reactor"]),
 ];
 
 const GROUPS: [(&str, &str); 3] =
@@ -163,7 +133,7 @@ impl Benchmark for Events {
     }
 
     fn obstacle(&self, context: &Context, side: usize) -> Result<Option<String>> {
-        obstacle(context, EVENT_FLAGS[side])
+        obstacle(context, EVENT_SIDES[side].flags)
     }
 
     fn checks(&self, outcome: &Outcome) -> Vec<Check> {
@@ -178,7 +148,7 @@ impl Benchmark for Events {
 
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
         let mut command = context.workload(EVENT_SIDES[side].on, "uepoll-ready");
-        command.args(EVENT_FLAGS[side]).args(["--what", GROUPS[group].1]);
+        command.args(EVENT_SIDES[side].flags).args(["--what", GROUPS[group].1]);
         command.args(["--window-ms", &context.window().as_millis().to_string()]);
         run_workload(context, command, count)
     }

@@ -1,12 +1,10 @@
 //! How soon completions are there.
 
-use super::{About, Benchmark, Run, Side, run_workload};
+use super::{About, BOTH, Benchmark, Run, Side, run_workload};
 use crate::failure::Result;
-use crate::harness::launch::{Context, On};
+use crate::harness::launch::Context;
 use crate::report::Outcome;
 use crate::report::verdict::{Bound, Check, Figure};
-
-const SIDES: [Side; 2] = [Side { name: "kernel", on: On::Kernel }, Side { name: "anyring", on: On::Anyring }];
 
 const FIRST: &str = "request";
 
@@ -32,7 +30,7 @@ impl Benchmark for Wake {
     }
 
     fn sides(&self) -> &[Side] {
-        &SIDES
+        &BOTH
     }
 
     fn groups(&self, _quick: bool) -> Vec<String> {
@@ -40,7 +38,7 @@ impl Benchmark for Wake {
     }
 
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
-        let mut command = context.workload(SIDES[side].on, "wake");
+        let mut command = context.workload(BOTH[side].on, "wake");
         command
             .args(["--what", GROUPS[group].1])
             .args(["--window-ms", &context.window().as_millis().to_string()]);

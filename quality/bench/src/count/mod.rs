@@ -108,7 +108,7 @@ impl Counting<'_> {
                 continue;
             }
             for &side in &usable {
-                let Side { name: side_name, on } = benchmark.sides()[side];
+                let Side { name: side_name, on, .. } = benchmark.sides()[side];
                 // Nobody runs programs so.
                 if on == On::AnyringTrap || side_name.ends_with("no filter") {
                     continue;

@@ -64,12 +64,12 @@ fn draw(outcome: &Outcome, captions: &[String; 2]) -> String {
     text(&mut svg, GAP, 42, "class=\"faint\"", &unit.said(outcome));
     for (number, name) in sides.iter().enumerate() {
         let (x, y) = (GAP + number % 3 * 200, 54 + number / 3 * 18);
-        rectangle(&mut svg, x as f64, y as f64, 11.0, colour::of(name));
+        rectangle(&mut svg, x as f64, y as f64, 11.0, colour::of(name, &sides));
         text(&mut svg, x + 16, y + 10, "", name);
     }
     for (number, case) in outcome.cases.iter().enumerate() {
         let x = GAP + number % columns * (PANEL_WIDTH + GAP);
-        panel(&mut svg, (x, head + number / columns * panel_height), case, unit);
+        panel(&mut svg, (x, head + number / columns * panel_height), case, unit, &sides);
     }
     for (number, caption) in captions.iter().enumerate() {
         text(&mut svg, GAP, height - 24 + number * 14, "class=\"faint\" font-size=\"10\"", caption);
@@ -139,7 +139,7 @@ impl Unit {
     }
 }
 
-fn panel(svg: &mut String, (x, y): (usize, usize), case: &Case, unit: Unit) {
+fn panel(svg: &mut String, (x, y): (usize, usize), case: &Case, unit: Unit, sides: &[&str]) {
     text(svg, x, y + 14, "font-weight=\"bold\"", &case.name);
     let bars: Vec<_> = case.sides.iter().map(|side| (side, unit.bar(side))).collect();
     let longest = bars.iter().map(|(_, bar)| bar.highest).fold(f64::MIN_POSITIVE, f64::max);
@@ -147,7 +147,7 @@ fn panel(svg: &mut String, (x, y): (usize, usize), case: &Case, unit: Unit) {
     let (left, top) = (x as f64, (y + TITLE_HEIGHT) as f64);
     for (number, (side, bar)) in bars.iter().enumerate() {
         let line = top + (number * BAR_HEIGHT) as f64;
-        rectangle(svg, left, line, bar.median * scale, colour::of(&side.side));
+        rectangle(svg, left, line, bar.median * scale, colour::of(&side.side, sides));
         let middle = line + 5.5;
         let (from, to) = (left + bar.lowest * scale, left + bar.highest * scale);
         let _ = writeln!(svg, "<path d=\"M{from:.1} {middle:.1}H{to:.1}\"/>");

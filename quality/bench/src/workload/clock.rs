@@ -38,8 +38,9 @@ fn read(clock: libc::clockid_t) -> Option<Duration> {
     (result == 0).then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
-/// Binds the calling thread, and those that it starts later, to one CPU.
-pub fn pin(cpu: usize) -> Result<()> {
+/// Binds the calling thread, and those that it starts later, to one CPU, where one is named.
+pub fn pin(cpu: Option<usize>) -> Result<()> {
+    let Some(cpu) = cpu else { return Ok(()) };
     // SAFETY: all-zero bytes are the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: CPU_SET checks `cpu` against the set's size; `set` lives through the call.

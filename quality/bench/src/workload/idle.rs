@@ -5,14 +5,11 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
 use clap::{Args as ClapArgs, ValueEnum};
-use linux_raw_sys::io_uring::{
-    IORING_CQE_F_MORE, IORING_RECV_MULTISHOT, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SINGLE_ISSUER,
-    io_uring_op, io_uring_sqe_flags_bit,
-};
+use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_RECV_MULTISHOT};
 
 use super::clock::{process_cpu, wall};
 use super::provided::Provided;
-use super::ring::{Engine, Ring};
+use super::ring::{DEFER, Engine, Ring, SELECT, Sqe, io_uring_op, sqe};
 use super::sockets::{
     Epoll, Transfer, announce, connect_from, listen, raise_file_limit, receive, server_address,
 };
@@ -87,7 +84,7 @@ pub fn run(args: &Args) -> Result<Report> {
         times.push((wall() - start).as_nanos() as u64);
     }
     window.latency = Some(Latency::of(&mut times));
-    Ok(Report { engine: waiter.engine(), total_ops: window.ops, copied: None, windows: vec![window] })
+    Ok(Report::of(waiter.engine(), window.ops, window))
 }
 
 fn accepted(listener: &TcpListener) -> Result<TcpStream> {
@@ -108,8 +105,7 @@ impl Waiter {
             Means::Multishot => true,
         };
         let entries = args.connections.next_power_of_two().clamp(64, 4096) as u32;
-        let flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
-        let ring = Ring::new(entries, entries * 2, flags)?;
+        let ring = Ring::new(entries, entries * 2, DEFER)?;
         let buffers = Provided::new(&ring, 64, 1024)?;
         Ok(Waiter::Ring { ring, buffers, multishot })
     }
@@ -175,18 +171,11 @@ fn unexpected() -> Failure {
 /// on top.
 fn request(ring: &mut Ring, socket: i32, multishot: bool) -> Result<()> {
     static mut BUFFER: [u8; 128] = [0; 128];
-    let request = ring.request_or_submit()?;
-    request.opcode = io_uring_op::IORING_OP_RECV as u8;
-    request.fd = socket;
-    if multishot {
-        request.ioprio = IORING_RECV_MULTISHOT as u16;
-        request.flags = 1 << io_uring_sqe_flags_bit::IOSQE_BUFFER_SELECT_BIT as u8;
-    } else {
-        request.__bindgen_anon_2.addr = &raw mut BUFFER as u64;
-        request.len = 128;
-    }
-    request.user_data = socket as u64;
-    Ok(())
+    let receive = Sqe { fd: socket, ..sqe(io_uring_op::IORING_OP_RECV, socket as u64) };
+    ring.push(match multishot {
+        true => Sqe { ioprio: IORING_RECV_MULTISHOT as u16, flags: SELECT, ..receive },
+        false => Sqe { addr: &raw mut BUFFER as u64, len: 128, ..receive },
+    })
 }
 
 fn measured(count: usize, arm: impl FnOnce() -> Result<()>) -> Result<Window> {
@@ -195,18 +184,11 @@ fn measured(count: usize, arm: impl FnOnce() -> Result<()>) -> Result<Window> {
     arm()?;
     let (elapsed, cpu) = (wall() - start, process_cpu() - cpu_start);
     let after = memory()?;
-    Ok(Window {
-        latency: None,
-        peak_bytes: None,
-        label: String::new(),
-        ops: count as u64,
-        wall_ns: elapsed.as_nanos() as u64,
-        cpu_ns: cpu.as_nanos() as u64,
-        memory: Some(Memory {
-            resident: after.resident.saturating_sub(before.resident),
-            kernel: after.kernel.saturating_sub(before.kernel),
-        }),
-    })
+    let memory = Memory {
+        resident: after.resident.saturating_sub(before.resident),
+        kernel: after.kernel.saturating_sub(before.kernel),
+    };
+    Ok(Window { memory: Some(memory), ..Window::of(count as u64, elapsed, cpu) })
 }
 
 /// What this process has in memory, and what the whole machine's kernel has in its slabs.

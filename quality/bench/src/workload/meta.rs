@@ -7,12 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
-use linux_raw_sys::io_uring::{
-    IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SINGLE_ISSUER, io_uring_op, io_uring_sqe, io_uring_sqe_flags_bit,
-};
 
 use super::clock::{process_cpu, wall};
-use super::ring::Ring;
+use super::ring::{DEFER, LINK, Ring, Sqe, close, io_uring_op, sqe};
 use super::{Report, Window, repeat_for};
 use crate::failure::{Doing, Failure, Result};
 
@@ -141,13 +138,11 @@ fn separate(worker: &mut dyn Phases, paths: &[CString], window: Duration) -> Res
     while wall() - start < window {
         ops += block(&mut spent)?;
     }
-    let windows = LABELS.iter().zip(spent).map(|(label, spent)| Window {
+    let window = |(label, spent): (&&str, Spent)| Window {
         label: (*label).into(),
-        ops,
-        wall_ns: spent.wall.as_nanos() as u64,
-        cpu_ns: spent.cpu.as_nanos() as u64,
-        ..Window::default()
-    });
+        ..Window::of(ops, spent.wall, spent.cpu)
+    };
+    let windows = LABELS.iter().zip(spent).map(window);
     Ok(Report { engine: None, total_ops: 3 * (warm_up + ops), copied: None, windows: windows.collect() })
 }
 
@@ -208,7 +203,7 @@ fn plain_chain(paths: &[CString], window: Duration) -> Result<Report> {
         }
         Ok(BLOCK as u64)
     })?;
-    Ok(Report { engine: None, total_ops, copied: None, windows: vec![measured] })
+    Ok(Report::of(None, total_ops, measured))
 }
 
 struct OnRing {
@@ -219,24 +214,21 @@ struct OnRing {
 impl OnRing {
     fn new(depth: usize) -> Result<Self> {
         let entries = (depth * 3).next_power_of_two() as u32;
-        let flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
-        let ring = Ring::new(entries, entries * 2, flags)?;
+        let ring = Ring::new(entries, entries * 2, DEFER)?;
         Ok(Self { ring, depth })
     }
 
-    /// Submits the requests that `prepare` fills in for each index of a block, `depth` at a time, and hands each
+    /// Submits the requests that `prepare` makes for each index of a block, `depth` at a time, and hands each
     /// result to `done`.
     fn in_batches(
         &mut self,
         what: &str,
-        mut prepare: impl FnMut(usize, &mut io_uring_sqe),
+        mut prepare: impl FnMut(usize) -> Sqe,
         mut done: impl FnMut(usize, i32),
     ) -> Result<()> {
         for first in (0..BLOCK).step_by(self.depth) {
             for index in first..first + self.depth {
-                let request = self.ring.request_or_submit()?;
-                prepare(index, request);
-                request.user_data = index as u64;
+                self.ring.push(Sqe { user_data: index as u64, ..prepare(index) })?;
             }
             let mut missing = self.depth;
             while missing > 0 {
@@ -258,44 +250,30 @@ impl Phases for OnRing {
     fn open(&mut self, paths: &[CString], descriptors: &mut [i32; BLOCK]) -> Result<()> {
         self.in_batches(
             "open on the ring",
-            |index, request| prepare_open(request, &paths[index], libc::O_CLOEXEC),
+            |index| open(&paths[index], libc::O_CLOEXEC),
             |index, result| descriptors[index] = result,
         )
     }
 
     fn look(&mut self, paths: &[CString], results: &mut [libc::statx; BLOCK]) -> Result<()> {
-        self.in_batches(
-            "statx on the ring",
-            |index, request| prepare_look(request, &paths[index], &mut results[index]),
-            |_, _| {},
-        )
+        self.in_batches("statx on the ring", |index| look(&paths[index], &mut results[index]), |_, _| {})
     }
 
     fn close(&mut self, descriptors: &[i32; BLOCK]) -> Result<()> {
-        self.in_batches(
-            "close on the ring",
-            |index, request| {
-                request.opcode = io_uring_op::IORING_OP_CLOSE as u8;
-                request.fd = descriptors[index];
-            },
-            |_, _| {},
-        )
+        self.in_batches("close on the ring", |index| close(false, descriptors[index] as u32, 0), |_, _| {})
     }
 }
 
-fn prepare_open(request: &mut io_uring_sqe, path: &CString, flags: i32) {
-    request.opcode = io_uring_op::IORING_OP_OPENAT as u8;
-    request.fd = libc::AT_FDCWD;
-    request.__bindgen_anon_2.addr = path.as_ptr() as u64;
-    request.__bindgen_anon_3.open_flags = (libc::O_RDONLY | flags) as u32;
+fn open(path: &CString, flags: i32) -> Sqe {
+    let op_flags = (libc::O_RDONLY | flags) as u32;
+    let open = sqe(io_uring_op::IORING_OP_OPENAT, 0);
+    Sqe { fd: libc::AT_FDCWD, addr: path.as_ptr() as u64, op_flags, ..open }
 }
 
-fn prepare_look(request: &mut io_uring_sqe, path: &CString, result: &mut libc::statx) {
-    request.opcode = io_uring_op::IORING_OP_STATX as u8;
-    request.fd = libc::AT_FDCWD;
-    request.__bindgen_anon_2.addr = path.as_ptr() as u64;
-    request.__bindgen_anon_1.addr2 = std::ptr::from_mut(result) as u64;
-    request.len = libc::STATX_BASIC_STATS;
+fn look(path: &CString, result: &mut libc::statx) -> Sqe {
+    let (addr, off) = (path.as_ptr() as u64, std::ptr::from_mut(result) as u64);
+    let look = sqe(io_uring_op::IORING_OP_STATX, 0);
+    Sqe { fd: libc::AT_FDCWD, addr, off, len: libc::STATX_BASIC_STATS, ..look }
 }
 
 fn chained(depth: usize, paths: &[CString], window: Duration) -> Result<Report> {
@@ -311,23 +289,15 @@ fn chained(depth: usize, paths: &[CString], window: Duration) -> Result<Report> 
         }
         Ok(BLOCK as u64)
     })?;
-    Ok(Report { engine: Some(worker.ring.engine()), total_ops, copied: None, windows: vec![measured] })
+    Ok(Report::of(Some(worker.ring.engine()), total_ops, measured))
 }
 
 /// Opens each path into a slot of its own, looks at it, closes the slot: one chain each, all submitted together.
 fn run_chains(ring: &mut Ring, paths: &[CString], looks: &mut [libc::statx]) -> Result<()> {
-    let link = 1 << io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
-    for (slot, (path, look)) in paths.iter().zip(looks).enumerate() {
-        let request = ring.request_or_submit()?;
-        prepare_open(request, path, 0);
-        request.__bindgen_anon_5.file_index = slot as u32 + 1;
-        request.flags = link;
-        let request = ring.request_or_submit()?;
-        prepare_look(request, path, look);
-        request.flags = link;
-        let request = ring.request_or_submit()?;
-        request.opcode = io_uring_op::IORING_OP_CLOSE as u8;
-        request.__bindgen_anon_5.file_index = slot as u32 + 1;
+    for (slot, (path, result)) in paths.iter().zip(looks).enumerate() {
+        ring.push(Sqe { file_index: slot as u32 + 1, flags: LINK, ..open(path, 0) })?;
+        ring.push(Sqe { flags: LINK, ..look(path, result) })?;
+        ring.push(close(true, slot as u32, 0))?;
     }
     let mut missing = paths.len() * 3;
     while missing > 0 {

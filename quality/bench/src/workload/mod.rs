@@ -65,6 +65,21 @@ pub struct Window {
     pub peak_bytes: Option<u64>,
 }
 
+impl Window {
+    /// Of so many operations, in so much time and CPU time.
+    pub fn of(ops: u64, elapsed: Duration, cpu: Duration) -> Self {
+        let (wall_ns, cpu_ns) = (elapsed.as_nanos() as u64, cpu.as_nanos() as u64);
+        Self { ops, wall_ns, cpu_ns, ..Self::default() }
+    }
+}
+
+impl Report {
+    /// Of one window.
+    pub fn of(engine: Option<Engine>, total_ops: u64, window: Window) -> Self {
+        Self { engine, total_ops, copied: None, windows: vec![window] }
+    }
+}
+
 /// Bytes of memory.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Memory {
@@ -192,13 +207,5 @@ pub fn repeat_for(window: Duration, mut batch: impl FnMut() -> Result<u64>) -> R
             break elapsed;
         }
     };
-    let cpu = process_cpu() - cpu_start;
-    let measured = Window {
-        label: String::new(),
-        ops,
-        wall_ns: elapsed.as_nanos() as u64,
-        cpu_ns: cpu.as_nanos() as u64,
-        ..Window::default()
-    };
-    Ok((measured, warm_up + ops))
+    Ok((Window::of(ops, elapsed, process_cpu() - cpu_start), warm_up + ops))
 }

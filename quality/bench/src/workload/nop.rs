@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
-use linux_raw_sys::io_uring::io_uring_op;
 
-use super::ring::Ring;
+use super::ring::{Ring, io_uring_op, sqe};
 use super::{Report, repeat_for};
 use crate::failure::{Failure, Result};
 
@@ -71,15 +70,12 @@ fn on_ring(args: &Args, window: Duration) -> Result<Report> {
         }
         Ok(u64::from(BATCHES * per_enter))
     })?;
-    Ok(Report { engine, total_ops, copied: None, windows: vec![measured] })
+    Ok(Report::of(engine, total_ops, measured))
 }
 
 fn batch(ring: &mut Ring, count: u32) -> Result<()> {
     for number in 0..count {
-        let request =
-            ring.request().ok_or_else(|| Failure::new("the submission ring is full after an enter"))?;
-        request.opcode = io_uring_op::IORING_OP_NOP as u8;
-        request.user_data = u64::from(number);
+        ring.push(sqe(io_uring_op::IORING_OP_NOP, u64::from(number)))?;
     }
     ring.submit_and_wait(count)?;
     for _ in 0..count {
@@ -103,5 +99,5 @@ fn plain(per_batch: u32, window: Duration) -> Result<Report> {
         }
         Ok(u64::from(BATCHES * per_batch))
     })?;
-    Ok(Report { engine: None, total_ops, copied: None, windows: vec![measured] })
+    Ok(Report::of(None, total_ops, measured))
 }

@@ -4,13 +4,17 @@
 //! in `%eax` by one immediate move, then `syscall`. That is what a program looks like that nobody
 //! prepared for anyring, so the trap and the patching of call sites apply to it as to any other.
 
+use core::ffi::c_void;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+pub use anyring_engine::abi::Sqe;
+pub use linux_raw_sys::io_uring::io_uring_op;
 use linux_raw_sys::io_uring::{
     IORING_ENTER_GETEVENTS, IORING_ENTER_REGISTERED_RING, IORING_OFF_SQ_RING, IORING_OFF_SQES,
-    IORING_RSRC_REGISTER_SPARSE, IORING_SETUP_CQSIZE, io_uring_buf_reg, io_uring_cqe, io_uring_params,
-    io_uring_register_op, io_uring_rsrc_register, io_uring_rsrc_update, io_uring_sqe,
+    IORING_RSRC_REGISTER_SPARSE, IORING_SETUP_CQSIZE, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SINGLE_ISSUER,
+    io_uring_buf_reg, io_uring_cqe, io_uring_params, io_uring_register_op, io_uring_rsrc_register,
+    io_uring_rsrc_update, io_uring_sqe_flags_bit as bit,
 };
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +30,25 @@ pub enum Engine {
     Kernel,
     /// Anything else: the ring's descriptor is not the kernel's.
     User,
+}
+
+/// What the kernel is fastest with.
+pub const DEFER: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+
+pub const FIXED_FILE: u8 = 1 << bit::IOSQE_FIXED_FILE_BIT as u8;
+pub const LINK: u8 = 1 << bit::IOSQE_IO_LINK_BIT as u8;
+pub const ASYNC: u8 = 1 << bit::IOSQE_ASYNC_BIT as u8;
+pub const SELECT: u8 = 1 << bit::IOSQE_BUFFER_SELECT_BIT as u8;
+
+/// A request without anything but its name.
+pub fn sqe(opcode: io_uring_op, user_data: u64) -> Sqe {
+    Sqe { opcode: opcode as u8, user_data, ..Sqe::EMPTY }
+}
+
+/// A close of a descriptor, or of a slot of the table of direct descriptors.
+pub fn close(fixed: bool, file: u32, user_data: u64) -> Sqe {
+    let close = sqe(io_uring_op::IORING_OP_CLOSE, user_data);
+    if fixed { Sqe { file_index: file + 1, ..close } } else { Sqe { fd: file as i32, ..close } }
 }
 
 /// A completion, copied out of the ring.
@@ -53,7 +76,7 @@ struct Submission {
     tail: &'static AtomicU32,
     mask: u32,
     entries: u32,
-    requests: *mut io_uring_sqe,
+    requests: *mut Sqe,
     /// The tail including the requests that `submit_and_wait` has not shown to the engine yet.
     local_tail: u32,
 }
@@ -83,8 +106,7 @@ impl Ring {
         let index_bytes = params.sq_off.array + params.sq_entries * 4;
         let completion_bytes = params.cq_off.cqes + params.cq_entries * size_of::<io_uring_cqe>() as u32;
         let base = map(descriptor, IORING_OFF_SQ_RING, index_bytes.max(completion_bytes) as usize)?;
-        let requests =
-            map(descriptor, IORING_OFF_SQES, params.sq_entries as usize * size_of::<io_uring_sqe>())?;
+        let requests = map(descriptor, IORING_OFF_SQES, params.sq_entries as usize * size_of::<Sqe>())?;
         // SAFETY: the offsets come from the engine and lie within the mapping, whose size was computed from them.
         unsafe {
             let indices = base.add(params.sq_off.array as usize).cast::<u32>();
@@ -121,35 +143,26 @@ impl Ring {
         }
     }
 
-    /// The next free request, zeroed; `None` when the submission ring is full.
-    pub fn request(&mut self) -> Option<&mut io_uring_sqe> {
-        let queue = &mut self.submission;
-        let head = queue.head.load(Ordering::Acquire);
-        if queue.local_tail.wrapping_sub(head) >= queue.entries {
-            return None;
-        }
-        let index = (queue.local_tail & queue.mask) as usize;
-        queue.local_tail = queue.local_tail.wrapping_add(1);
-        // SAFETY: the index is within the ring, and the engine reads this entry only once the tail has passed it.
-        unsafe {
-            let request = queue.requests.add(index);
-            ptr::write_bytes(request, 0, 1);
-            Some(&mut *request)
-        }
-    }
-
     /// How many requests fit before a submission.
     pub fn room(&self) -> u32 {
         let queue = &self.submission;
         queue.entries - queue.local_tail.wrapping_sub(queue.head.load(Ordering::Acquire))
     }
 
-    /// As [`Ring::request`], submitting what is there when the ring is full.
-    pub fn request_or_submit(&mut self) -> Result<&mut io_uring_sqe> {
+    /// Puts a request into the submission ring; where that is full, what is there is submitted before.
+    pub fn push(&mut self, request: Sqe) -> Result<()> {
         if self.room() == 0 {
             self.submit_and_wait(0)?;
         }
-        self.request().ok_or_else(|| Failure::new("the submission ring stays full after a submission"))
+        if self.room() == 0 {
+            return Err(Failure::new("the submission ring stays full after a submission"));
+        }
+        let queue = &mut self.submission;
+        let index = (queue.local_tail & queue.mask) as usize;
+        queue.local_tail = queue.local_tail.wrapping_add(1);
+        // SAFETY: the index is within the ring, and the engine reads this entry only once the tail has passed it.
+        unsafe { queue.requests.add(index).write(request) };
+        Ok(())
     }
 
     /// Submits what is queued and waits until `want` completions are there.
@@ -188,12 +201,8 @@ impl Ring {
     /// Registers the ring's descriptor with this thread, which enters by that from now on.
     pub fn register_descriptor(&mut self) -> Result<()> {
         let mut update = io_uring_rsrc_update { offset: u32::MAX, resv: 0, data: self.descriptor as u64 };
-        let opcode = io_uring_register_op::IORING_REGISTER_RING_FDS as u32;
-        // SAFETY: one entry, which lives through the call.
-        let result = unsafe { register(self.descriptor, opcode, ptr::from_mut(&mut update).cast(), 1) };
-        if result != 1 {
-            return Err(Failure::negative_errno("registering the ring's descriptor", result));
-        }
+        let code = io_uring_register_op::IORING_REGISTER_RING_FDS;
+        self.register(code, ptr::from_mut(&mut update).cast(), 1, "the ring's descriptor")?;
         self.name = (update.offset as i32, IORING_ENTER_REGISTERED_RING);
         Ok(())
     }
@@ -201,70 +210,51 @@ impl Ring {
     /// Registers memory as the one fixed buffer.
     pub fn register_buffer(&self, memory: *mut u8, bytes: usize) -> Result<()> {
         let buffer = libc::iovec { iov_base: memory.cast(), iov_len: bytes };
-        let opcode = io_uring_register_op::IORING_REGISTER_BUFFERS as u32;
-        // SAFETY: one entry, which lives through the call.
-        let result = unsafe { register(self.descriptor, opcode, ptr::from_ref(&buffer).cast(), 1) };
-        if result < 0 {
-            return Err(Failure::negative_errno(format!("registering a buffer of {bytes} bytes"), result)
-                .advice("raise the limit of locked memory with `ulimit -l`"));
-        }
-        Ok(())
+        let code = io_uring_register_op::IORING_REGISTER_BUFFERS;
+        self.register(code, ptr::from_ref(&buffer).cast(), 1, "a buffer")
+            .map_err(|failure| failure.advice("raise the limit of locked memory with `ulimit -l`"))
     }
 
     /// Registers these files, with the first in slot 0.
     pub fn register_files(&self, files: &[i32]) -> Result<()> {
-        let opcode = io_uring_register_op::IORING_REGISTER_FILES as u32;
-        // SAFETY: as many descriptors as the count says, which live through the call.
-        let result = unsafe { register(self.descriptor, opcode, files.as_ptr().cast(), files.len() as u32) };
-        if result < 0 {
-            return Err(Failure::negative_errno("registering files", result));
-        }
-        Ok(())
+        let code = io_uring_register_op::IORING_REGISTER_FILES;
+        self.register(code, files.as_ptr().cast(), files.len() as u32, "files")
     }
 
     /// Lets work that ends soon have so many workers.
     pub fn limit_workers(&self, workers: u32) -> Result<()> {
         let mut limits = [workers, 0];
-        let opcode = io_uring_register_op::IORING_REGISTER_IOWQ_MAX_WORKERS as u32;
-        // SAFETY: two entries, which live through the call.
-        let result = unsafe { register(self.descriptor, opcode, limits.as_mut_ptr().cast(), 2) };
-        if result < 0 {
-            return Err(Failure::negative_errno("limiting the workers", result));
-        }
-        Ok(())
+        let code = io_uring_register_op::IORING_REGISTER_IOWQ_MAX_WORKERS;
+        self.register(code, limits.as_mut_ptr().cast(), 2, "a limit of workers")
     }
 
     /// Registers a ring of provided buffers.
     pub fn register_provided(&self, buffers: &io_uring_buf_reg) -> Result<()> {
-        let opcode = io_uring_register_op::IORING_REGISTER_PBUF_RING as u32;
-        // SAFETY: one entry, which lives through the call.
-        let result = unsafe { register(self.descriptor, opcode, ptr::from_ref(buffers).cast(), 1) };
-        if result < 0 {
-            return Err(Failure::negative_errno("registering provided buffers", result));
-        }
-        Ok(())
+        let code = io_uring_register_op::IORING_REGISTER_PBUF_RING;
+        self.register(code, ptr::from_ref(buffers).cast(), 1, "provided buffers")
     }
 
     /// Registers a table of `slots` direct descriptors, all empty.
     pub fn register_slots(&self, slots: u32) -> Result<()> {
-        let table = io_uring_rsrc_register {
-            nr: slots,
-            flags: IORING_RSRC_REGISTER_SPARSE,
-            resv2: 0,
-            data: 0,
-            tags: 0,
-        };
-        let opcode = io_uring_register_op::IORING_REGISTER_FILES2 as u32;
-        let (address, bytes) = (ptr::from_ref(&table).cast(), size_of_val(&table) as u32);
-        // SAFETY: the table is what the opcode asks for; the count is its size.
-        let result = unsafe { register(self.descriptor, opcode, address, bytes) };
-        if result < 0 {
-            return Err(Failure::negative_errno(
-                format!("registering a table of {slots} direct descriptors"),
-                result,
-            ));
+        let flags = IORING_RSRC_REGISTER_SPARSE;
+        let table = io_uring_rsrc_register { nr: slots, flags, resv2: 0, data: 0, tags: 0 };
+        let code = io_uring_register_op::IORING_REGISTER_FILES2;
+        self.register(code, ptr::from_ref(&table).cast(), size_of_val(&table) as u32, "direct descriptors")
+    }
+
+    /// `argument` is what the code asks for, and lives through the call.
+    fn register(
+        &self,
+        code: io_uring_register_op,
+        argument: *const c_void,
+        count: u32,
+        what: &str,
+    ) -> Result<()> {
+        // SAFETY: as the callers promise.
+        match unsafe { register(self.descriptor, code as u32, argument, count) } {
+            0.. => Ok(()),
+            error => Err(Failure::negative_errno(format!("registering {what}"), error)),
         }
-        Ok(())
     }
 }
 
@@ -324,7 +314,7 @@ unsafe fn enter(descriptor: i32, submit: u32, want: u32, flags: u32) -> i64 {
 /// # Safety
 /// As for the system call.
 #[inline(never)]
-unsafe fn register(descriptor: i32, opcode: u32, argument: *const core::ffi::c_void, count: u32) -> i64 {
+unsafe fn register(descriptor: i32, opcode: u32, argument: *const c_void, count: u32) -> i64 {
     if linked::active() {
         // SAFETY: the caller's promise.
         return unsafe { anyring_engine::register(descriptor, opcode, argument as usize, count) as i64 };

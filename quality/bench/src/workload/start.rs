@@ -39,7 +39,7 @@ pub fn run(args: &Args) -> Result<Report> {
     let cpu_ns = cpu * measured.ops / total_ops;
     let latency = Some(Latency::of(&mut times));
     let window = Window { cpu_ns, latency, ..measured };
-    Ok(Report { engine: None, total_ops, copied: None, windows: vec![window] })
+    Ok(Report::of(None, total_ops, window))
 }
 
 fn run_once(words: &[OsString]) -> Result<()> {

@@ -138,7 +138,7 @@ pub fn run(args: &CommandArgs) -> Result<Report> {
     let cpu_ns = (time(usage.ru_utime) + time(usage.ru_stime)).as_nanos() as u64;
     let peak_bytes = Some(usage.ru_maxrss as u64 * 1024);
     let window = Window { ops: args.entries, wall_ns, cpu_ns, peak_bytes, ..Window::default() };
-    Ok(Report { engine: None, total_ops: args.entries, copied: None, windows: vec![window] })
+    Ok(Report::of(None, args.entries, window))
 }
 
 /// Has the kernel forget what it has cached, of all file systems.

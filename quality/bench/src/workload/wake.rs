@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use linux_raw_sys::general::__kernel_timespec;
-use linux_raw_sys::io_uring::{IORING_TIMEOUT_ABS, io_uring_op};
+use linux_raw_sys::io_uring::IORING_TIMEOUT_ABS;
 
 use super::clock::{process_cpu, wall};
 use super::memory;
-use super::ring::{Completion, Ring};
+use super::ring::{Completion, Ring, Sqe, io_uring_op, sqe};
 use super::{Latency, Report, Window};
 use crate::failure::{Doing, Failure, Result};
 
@@ -88,18 +88,15 @@ fn timeouts(window: Duration) -> Result<Report> {
             (*time).tv_sec = due.as_secs() as i64;
             (*time).tv_nsec = due.subsec_nanos().into();
         }
-        let request = ring.request_or_submit()?;
-        request.opcode = io_uring_op::IORING_OP_TIMEOUT as u8;
-        request.__bindgen_anon_2.addr = time as u64;
-        request.len = 1;
-        request.__bindgen_anon_3.timeout_flags = IORING_TIMEOUT_ABS;
+        let timeout = sqe(io_uring_op::IORING_OP_TIMEOUT, 0);
+        ring.push(Sqe { addr: time as u64, len: 1, op_flags: IORING_TIMEOUT_ABS, ..timeout })?;
         ring.submit_and_wait(0)?;
         match watch(&mut ring)? {
             Completion { result, .. } if result == -libc::ETIME => Ok(wall().saturating_sub(due)),
             other => Err(Failure::new(format!("a timeout completed as {other:?}"))),
         }
     })?;
-    Ok(Report { engine, total_ops: measured.ops, copied: None, windows: vec![measured] })
+    Ok(Report::of(engine, measured.ops, measured))
 }
 
 fn polls(window: Duration) -> Result<Report> {
@@ -120,7 +117,7 @@ fn polls(window: Duration) -> Result<Report> {
         from.read_exact(&mut [0]).doing(|| "reading from a pipe".into())?;
         Ok(seen.saturating_sub(written))
     })?;
-    Ok(Report { engine, total_ops: measured.ops, copied: None, windows: vec![measured] })
+    Ok(Report::of(engine, measured.ops, measured))
 }
 
 /// Each time that it is told, writes a little later, and then says when.
@@ -149,11 +146,7 @@ fn watch(ring: &mut Ring) -> Result<Completion> {
 }
 
 fn poll(ring: &mut Ring, file: i32) -> Result<()> {
-    let request = ring.request_or_submit()?;
-    request.opcode = io_uring_op::IORING_OP_POLL_ADD as u8;
-    request.fd = file;
-    request.__bindgen_anon_3.poll32_events = libc::POLLIN as u32;
-    Ok(())
+    ring.push(Sqe { fd: file, op_flags: libc::POLLIN as u32, ..sqe(io_uring_op::IORING_OP_POLL_ADD, 0) })
 }
 
 fn checked(completion: Completion) -> Result<()> {

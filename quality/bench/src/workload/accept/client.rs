@@ -44,9 +44,7 @@ struct Clients {
 
 /// Lets the clients come and go.
 pub fn run(args: &Args) -> Result<Report> {
-    if let Some(cpu) = args.cpu {
-        pin(cpu)?;
-    }
+    pin(args.cpu)?;
     raise_file_limit(args.at_once)?;
     let server = server_address()?;
     let mut clients = Clients { epoll: Epoll::new()?, port: server.port, clients: Vec::new() };
@@ -56,18 +54,8 @@ pub fn run(args: &Args) -> Result<Report> {
     let (elapsed, cpu) = (wall() - start, cpu_of(server.process)? - cpu_start);
     // The server may end now, and could not have before its CPU clock was read.
     clients.serve(1, 1)?;
-    Ok(Report {
-        engine: server.engine,
-        total_ops: (args.warm_up + args.connections + 1) as u64,
-        copied: None,
-        windows: vec![Window {
-            label: String::new(),
-            ops: args.connections as u64,
-            wall_ns: elapsed.as_nanos() as u64,
-            cpu_ns: cpu.as_nanos() as u64,
-            ..Window::default()
-        }],
-    })
+    let total_ops = (args.warm_up + args.connections + 1) as u64;
+    Ok(Report::of(server.engine, total_ops, Window::of(args.connections as u64, elapsed, cpu)))
 }
 
 impl Clients {

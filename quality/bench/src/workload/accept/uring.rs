@@ -3,14 +3,11 @@
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 
-use linux_raw_sys::io_uring::{
-    IORING_ACCEPT_MULTISHOT, IORING_CQE_F_MORE, IORING_FILE_INDEX_ALLOC, IORING_SETUP_DEFER_TASKRUN,
-    IORING_SETUP_SINGLE_ISSUER, io_uring_op, io_uring_sqe, io_uring_sqe_flags_bit,
-};
+use linux_raw_sys::io_uring::{IORING_ACCEPT_MULTISHOT, IORING_CQE_F_MORE, IORING_FILE_INDEX_ALLOC};
 
 use super::{MESSAGE, ROOM, ServerArgs};
 use crate::failure::{Failure, Result};
-use crate::workload::ring::{Completion, Ring};
+use crate::workload::ring::{Completion, DEFER, FIXED_FILE, LINK, Ring, Sqe, close, io_uring_op, sqe};
 use crate::workload::sockets::announce;
 
 /// Files that are open beside the connections.
@@ -40,7 +37,7 @@ struct Server {
 /// Serves so many connections.
 pub fn serve(listener: &TcpListener, args: &ServerArgs) -> Result<()> {
     let entries = (args.at_once as u32 * 2).next_power_of_two().clamp(64, 4096);
-    let ring = Ring::new(entries, entries * 2, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)?;
+    let ring = Ring::new(entries, entries * 2, DEFER)?;
     if args.fixed {
         ring.register_slots(args.at_once as u32 * 2)?;
     }
@@ -79,20 +76,13 @@ impl Server {
     }
 
     fn accept(&mut self) -> Result<()> {
-        let (listener, multishot, fixed) = (self.listener, self.multishot, self.fixed);
-        let request = self.ring.request_or_submit()?;
-        request.opcode = io_uring_op::IORING_OP_ACCEPT as u8;
-        request.fd = listener;
-        if multishot {
-            request.ioprio = IORING_ACCEPT_MULTISHOT as u16;
-        }
-        if fixed {
-            request.__bindgen_anon_5.file_index = IORING_FILE_INDEX_ALLOC as u32;
-        } else {
-            request.__bindgen_anon_3.accept_flags = libc::SOCK_CLOEXEC as u32;
-        }
-        request.user_data = tag(Operation::Accept, 0);
-        Ok(())
+        let ioprio = if self.multishot { IORING_ACCEPT_MULTISHOT as u16 } else { 0 };
+        let accept = sqe(io_uring_op::IORING_OP_ACCEPT, tag(Operation::Accept, 0));
+        let accept = Sqe { fd: self.listener, ioprio, ..accept };
+        self.ring.push(match self.fixed {
+            true => Sqe { file_index: IORING_FILE_INDEX_ALLOC as u32, ..accept },
+            false => Sqe { op_flags: libc::SOCK_CLOEXEC as u32, ..accept },
+        })
     }
 
     fn accepted(&mut self, completion: Completion) -> Result<()> {
@@ -102,7 +92,7 @@ impl Server {
         self.open += 1;
         self.left -= 1;
         let receive = self.request(io_uring_op::IORING_OP_RECV, Operation::Receive, file)?;
-        receive.len = ROOM as u32;
+        self.ring.push(Sqe { len: ROOM as u32, ..receive })?;
         if completion.flags & IORING_CQE_F_MORE == 0 && self.left > 0 {
             self.accept()?;
         }
@@ -116,40 +106,22 @@ impl Server {
             self.ring.submit_and_wait(0)?;
         }
         let send = self.request(io_uring_op::IORING_OP_SEND, Operation::Send, file)?;
-        send.len = MESSAGE as u32;
-        send.__bindgen_anon_3.msg_flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
-        send.flags |= 1 << io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
+        let op_flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
+        self.ring.push(Sqe { len: MESSAGE as u32, op_flags, flags: send.flags | LINK, ..send })?;
         self.close(file)
     }
 
     /// A request that moves the file's message.
-    fn request(&mut self, opcode: io_uring_op, operation: Operation, file: u32) -> Result<&mut io_uring_sqe> {
+    fn request(&mut self, opcode: io_uring_op, operation: Operation, file: u32) -> Result<Sqe> {
         let Some(buffer) = self.buffers.get_mut(file as usize).map(|buffer| buffer.as_mut_ptr()) else {
             return Err(Failure::new(format!("file {file} is one too many")));
         };
-        let fixed = self.fixed;
-        let request = self.ring.request_or_submit()?;
-        request.opcode = opcode as u8;
-        request.fd = file as i32;
-        if fixed {
-            request.flags |= 1 << io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
-        }
-        request.__bindgen_anon_2.addr = buffer as u64;
-        request.user_data = tag(operation, file);
-        Ok(request)
+        let flags = if self.fixed { FIXED_FILE } else { 0 };
+        Ok(Sqe { fd: file as i32, flags, addr: buffer as u64, ..sqe(opcode, tag(operation, file)) })
     }
 
     fn close(&mut self, file: u32) -> Result<()> {
-        let fixed = self.fixed;
-        let request = self.ring.request_or_submit()?;
-        request.opcode = io_uring_op::IORING_OP_CLOSE as u8;
-        if fixed {
-            request.__bindgen_anon_5.file_index = file + 1;
-        } else {
-            request.fd = file as i32;
-        }
-        request.user_data = tag(Operation::Close, file);
-        Ok(())
+        self.ring.push(close(self.fixed, file, tag(Operation::Close, file)))
     }
 }
 

@@ -43,9 +43,7 @@ pub fn run(args: &Args) -> Result<Report> {
     if !(8..=super::BUFFER).contains(&args.message) {
         return Err(Failure::new(format!("--message {} is not within 8 to {}", args.message, super::BUFFER)));
     }
-    if let Some(cpu) = args.cpu {
-        pin(cpu)?;
-    }
+    pin(args.cpu)?;
     raise_file_limit(args.connections)?;
     let server = server_address()?;
     let mut epoll = Epoll::new()?;
@@ -63,18 +61,7 @@ pub fn run(args: &Args) -> Result<Report> {
     for connection in &connections {
         close(connection.socket);
     }
-    Ok(Report {
-        engine: server.engine,
-        total_ops: warm_up + ops,
-        copied: None,
-        windows: vec![Window {
-            label: String::new(),
-            ops,
-            wall_ns: elapsed.as_nanos() as u64,
-            cpu_ns: cpu.as_nanos() as u64,
-            ..Window::default()
-        }],
-    })
+    Ok(Report::of(server.engine, warm_up + ops, Window::of(ops, elapsed, cpu)))
 }
 
 fn connect(epoll: &Epoll, port: u16, args: &Args) -> Result<Vec<Connection>> {

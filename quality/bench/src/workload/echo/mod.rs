@@ -56,9 +56,7 @@ enum Means {
 /// Runs a server until its clients are gone.
 pub fn serve(args: &ServerArgs) -> Result<()> {
     raise_file_limit(args.connections)?;
-    if let Some(cpu) = args.cpu {
-        pin(cpu)?;
-    }
+    pin(args.cpu)?;
     let listener = listen()?;
     match args.means {
         Means::Epoll => epoll::serve(&listener, args.connections),

@@ -5,15 +5,12 @@ use std::collections::VecDeque;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 
-use linux_raw_sys::io_uring::{
-    IORING_ACCEPT_MULTISHOT, IORING_CQE_F_MORE, IORING_RECV_MULTISHOT, IORING_SETUP_DEFER_TASKRUN,
-    IORING_SETUP_SINGLE_ISSUER, io_uring_op, io_uring_sqe_flags_bit,
-};
+use linux_raw_sys::io_uring::{IORING_ACCEPT_MULTISHOT, IORING_CQE_F_MORE, IORING_RECV_MULTISHOT};
 
 use super::ServerArgs;
 use crate::failure::{Failure, Result};
 use crate::workload::provided::{Provided, enough_for};
-use crate::workload::ring::{Completion, Ring};
+use crate::workload::ring::{Completion, DEFER, Ring, SELECT, Sqe, close, io_uring_op, sqe};
 use crate::workload::sockets::announce;
 
 /// Bytes of a provided buffer.
@@ -49,7 +46,7 @@ struct Server {
 /// Serves until the expected connections have come and gone.
 pub fn serve(listener: &TcpListener, args: &ServerArgs) -> Result<()> {
     let entries = (args.connections * 2).next_power_of_two().clamp(64, 4096) as u32;
-    let ring = Ring::new(entries, entries * 2, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)?;
+    let ring = Ring::new(entries, entries * 2, DEFER)?;
     let buffers = Provided::new(&ring, enough_for(args.connections), BUFFER)?;
     let mut server = Server {
         ring,
@@ -86,14 +83,12 @@ impl Server {
     }
 
     fn accept(&mut self) -> Result<()> {
-        let listener = self.listener;
-        let request = self.ring.request_or_submit()?;
-        request.opcode = io_uring_op::IORING_OP_ACCEPT as u8;
-        request.fd = listener;
-        request.ioprio = IORING_ACCEPT_MULTISHOT as u16;
-        request.__bindgen_anon_3.accept_flags = libc::SOCK_CLOEXEC as u32;
-        request.user_data = tag(0, Operation::Accept);
-        Ok(())
+        self.ring.push(Sqe {
+            fd: self.listener,
+            ioprio: IORING_ACCEPT_MULTISHOT as u16,
+            op_flags: libc::SOCK_CLOEXEC as u32,
+            ..sqe(io_uring_op::IORING_OP_ACCEPT, tag(0, Operation::Accept))
+        })
     }
 
     fn accepted(&mut self, completion: Completion) -> Result<()> {
@@ -118,14 +113,9 @@ impl Server {
     fn receive(&mut self, index: usize) -> Result<()> {
         let connection = &mut self.connections[index];
         connection.receiving = true;
-        let socket = connection.socket;
-        let request = self.ring.request_or_submit()?;
-        request.opcode = io_uring_op::IORING_OP_RECV as u8;
-        request.fd = socket;
-        request.ioprio = IORING_RECV_MULTISHOT as u16;
-        request.flags = 1 << io_uring_sqe_flags_bit::IOSQE_BUFFER_SELECT_BIT as u8;
-        request.user_data = tag(index, Operation::Receive);
-        Ok(())
+        let receive = sqe(io_uring_op::IORING_OP_RECV, tag(index, Operation::Receive));
+        let ioprio = IORING_RECV_MULTISHOT as u16;
+        self.ring.push(Sqe { fd: connection.socket, ioprio, flags: SELECT, ..receive })
     }
 
     fn received(&mut self, index: usize, completion: Completion) -> Result<()> {
@@ -152,16 +142,14 @@ impl Server {
     fn send(&mut self, index: usize) -> Result<()> {
         let connection = &self.connections[index];
         let Some(&(number, bytes)) = connection.messages.front() else { return Ok(()) };
-        let (socket, address) = (connection.socket, self.buffers.address(number));
-        let request = self.ring.request_or_submit()?;
-        request.opcode = io_uring_op::IORING_OP_SEND as u8;
-        request.fd = socket;
-        request.__bindgen_anon_2.addr = address as u64;
-        request.len = bytes;
-        // With MSG_WAITALL the engine goes on after a short send.
-        request.__bindgen_anon_3.msg_flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
-        request.user_data = tag(index, Operation::Send);
-        Ok(())
+        self.ring.push(Sqe {
+            fd: connection.socket,
+            addr: self.buffers.address(number) as u64,
+            len: bytes,
+            // With MSG_WAITALL the engine goes on after a short send.
+            op_flags: (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32,
+            ..sqe(io_uring_op::IORING_OP_SEND, tag(index, Operation::Send))
+        })
     }
 
     fn sent(&mut self, index: usize, result: i32) -> Result<()> {
@@ -182,12 +170,7 @@ impl Server {
         if !connection.ending || connection.receiving || !connection.messages.is_empty() {
             return Ok(());
         }
-        let socket = connection.socket;
-        let request = self.ring.request_or_submit()?;
-        request.opcode = io_uring_op::IORING_OP_CLOSE as u8;
-        request.fd = socket;
-        request.user_data = tag(index, Operation::Close);
-        Ok(())
+        self.ring.push(close(false, connection.socket as u32, tag(index, Operation::Close)))
     }
 }
 

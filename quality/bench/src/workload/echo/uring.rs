@@ -4,14 +4,11 @@
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 
-use linux_raw_sys::io_uring::{
-    IORING_FILE_INDEX_ALLOC, IORING_RECVSEND_POLL_FIRST, IORING_SETUP_DEFER_TASKRUN,
-    IORING_SETUP_SINGLE_ISSUER, io_uring_op, io_uring_sqe, io_uring_sqe_flags_bit,
-};
+use linux_raw_sys::io_uring::{IORING_FILE_INDEX_ALLOC, IORING_RECVSEND_POLL_FIRST};
 
 use super::{BUFFER, ServerArgs};
 use crate::failure::{Failure, Result};
-use crate::workload::ring::{Completion, Ring};
+use crate::workload::ring::{Completion, DEFER, FIXED_FILE, Ring, Sqe, close, io_uring_op, sqe};
 use crate::workload::sockets::announce;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,6 +37,7 @@ struct Server {
     listener: i32,
     connections: Vec<Connection>,
     fixed: bool,
+    file_flags: u8,
     receive_flags: u16,
     expected: usize,
     open: usize,
@@ -62,7 +60,7 @@ pub fn serve(listener: &TcpListener, args: &ServerArgs) -> Result<()> {
 impl Server {
     fn new(listener: &TcpListener, args: &ServerArgs) -> Result<Self> {
         let entries = (args.connections * 2).next_power_of_two().clamp(64, 4096) as u32;
-        let flags = if args.defer { IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN } else { 0 };
+        let flags = if args.defer { DEFER } else { 0 };
         let ring = Ring::new(entries, entries * 2, flags)?;
         if args.fixed {
             ring.register_slots(args.connections as u32)?;
@@ -72,6 +70,7 @@ impl Server {
             listener: listener.as_raw_fd(),
             connections: Vec::with_capacity(args.connections),
             fixed: args.fixed,
+            file_flags: if args.fixed { FIXED_FILE } else { 0 },
             receive_flags: if args.poll_first { IORING_RECVSEND_POLL_FIRST as u16 } else { 0 },
             expected: args.connections,
             open: 0,
@@ -92,17 +91,12 @@ impl Server {
     }
 
     fn accept(&mut self) -> Result<()> {
-        let (listener, fixed) = (self.listener, self.fixed);
-        let request = self.ring.request_or_submit()?;
-        request.opcode = io_uring_op::IORING_OP_ACCEPT as u8;
-        request.fd = listener;
-        if fixed {
-            request.__bindgen_anon_5.file_index = IORING_FILE_INDEX_ALLOC as u32;
-        } else {
-            request.__bindgen_anon_3.accept_flags = libc::SOCK_CLOEXEC as u32;
-        }
-        request.user_data = tag(0, Operation::Accept);
-        Ok(())
+        let accept = sqe(io_uring_op::IORING_OP_ACCEPT, tag(0, Operation::Accept));
+        let accept = Sqe { fd: self.listener, ..accept };
+        self.ring.push(match self.fixed {
+            true => Sqe { file_index: IORING_FILE_INDEX_ALLOC as u32, ..accept },
+            false => Sqe { op_flags: libc::SOCK_CLOEXEC as u32, ..accept },
+        })
     }
 
     fn accepted(&mut self, result: i32) -> Result<()> {
@@ -131,16 +125,14 @@ impl Server {
     fn receive(&mut self, index: usize) -> Result<()> {
         let connection = &mut self.connections[index];
         connection.receiving = true;
-        let buffer = connection.buffers[connection.filling].as_mut_ptr();
-        let (file, fixed, flags) = (connection.file, self.fixed, self.receive_flags);
-        let request = self.ring.request_or_submit()?;
-        request.opcode = io_uring_op::IORING_OP_RECV as u8;
-        request.ioprio = flags;
-        name_file(request, file, fixed);
-        request.__bindgen_anon_2.addr = buffer as u64;
-        request.len = BUFFER as u32;
-        request.user_data = tag(index, Operation::Receive);
-        Ok(())
+        self.ring.push(Sqe {
+            fd: connection.file as i32,
+            flags: self.file_flags,
+            ioprio: self.receive_flags,
+            addr: connection.buffers[connection.filling].as_mut_ptr() as u64,
+            len: BUFFER as u32,
+            ..sqe(io_uring_op::IORING_OP_RECV, tag(index, Operation::Receive))
+        })
     }
 
     fn received(&mut self, index: usize, result: i32) -> Result<()> {
@@ -162,17 +154,15 @@ impl Server {
     fn send_and_receive(&mut self, index: usize) -> Result<()> {
         let connection = &mut self.connections[index];
         connection.sending = true;
-        let bytes = std::mem::take(&mut connection.waiting);
-        let buffer = connection.buffers[connection.filling ^ 1].as_ptr();
-        let (file, fixed) = (connection.file, self.fixed);
-        let request = self.ring.request_or_submit()?;
-        request.opcode = io_uring_op::IORING_OP_SEND as u8;
-        name_file(request, file, fixed);
-        request.__bindgen_anon_2.addr = buffer as u64;
-        request.len = bytes as u32;
-        // With MSG_WAITALL the engine goes on after a short send.
-        request.__bindgen_anon_3.msg_flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
-        request.user_data = tag(index, Operation::Send);
+        self.ring.push(Sqe {
+            fd: connection.file as i32,
+            flags: self.file_flags,
+            addr: connection.buffers[connection.filling ^ 1].as_ptr() as u64,
+            len: std::mem::take(&mut connection.waiting) as u32,
+            // With MSG_WAITALL the engine goes on after a short send.
+            op_flags: (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32,
+            ..sqe(io_uring_op::IORING_OP_SEND, tag(index, Operation::Send))
+        })?;
         self.receive(index)
     }
 
@@ -194,26 +184,10 @@ impl Server {
         if connection.receiving || connection.sending {
             return Ok(());
         }
-        let (file, fixed) = (connection.file, self.fixed);
-        let request = self.ring.request_or_submit()?;
-        request.opcode = io_uring_op::IORING_OP_CLOSE as u8;
-        if fixed {
-            request.__bindgen_anon_5.file_index = file + 1;
-        } else {
-            request.fd = file as i32;
-        }
-        request.user_data = tag(index, Operation::Close);
-        Ok(())
+        self.ring.push(close(self.fixed, connection.file, tag(index, Operation::Close)))
     }
 }
 
 fn tag(index: usize, operation: Operation) -> u64 {
     (index as u64) << 8 | operation as u64
-}
-
-fn name_file(request: &mut io_uring_sqe, file: u32, fixed: bool) {
-    request.fd = file as i32;
-    if fixed {
-        request.flags |= 1 << io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
-    }
 }

@@ -3,11 +3,11 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use linux_raw_sys::io_uring::{IORING_ASYNC_CANCEL_FD, io_uring_op};
+use linux_raw_sys::io_uring::IORING_ASYNC_CANCEL_FD;
 
 use super::{expect, idle_file, poll, ring_with_polls};
 use crate::failure::{Failure, Result};
-use crate::workload::ring::Ring;
+use crate::workload::ring::{Ring, Sqe, io_uring_op, sqe};
 use crate::workload::{Report, repeat_for};
 
 /// No poll of [`ring_with_polls`] has these.
@@ -22,16 +22,13 @@ pub fn run(size: usize, window: Duration) -> Result<Report> {
         poll_and_cancel(&mut ring, &other)?;
         Ok(1)
     })?;
-    Ok(Report { engine, total_ops, copied: None, windows: vec![measured] })
+    Ok(Report::of(engine, total_ops, measured))
 }
 
 fn poll_and_cancel(ring: &mut Ring, file: &OwnedFd) -> Result<()> {
     poll(ring, file, POLL)?;
-    let request = ring.request_or_submit()?;
-    request.opcode = io_uring_op::IORING_OP_ASYNC_CANCEL as u8;
-    request.fd = file.as_raw_fd();
-    request.__bindgen_anon_3.cancel_flags = IORING_ASYNC_CANCEL_FD;
-    request.user_data = CANCELLATION;
+    let cancellation = sqe(io_uring_op::IORING_OP_ASYNC_CANCEL, CANCELLATION);
+    ring.push(Sqe { fd: file.as_raw_fd(), op_flags: IORING_ASYNC_CANCEL_FD, ..cancellation })?;
     ring.submit_and_wait(2)?;
     for _ in 0..2 {
         let completion = expect(ring)?;

@@ -27,7 +27,7 @@ pub fn run(size: usize, window: Duration, known: bool) -> Result<Report> {
         drop(ends);
         Ok(1)
     })?;
-    Ok(Report { engine, total_ops, copied: None, windows: vec![measured] })
+    Ok(Report::of(engine, total_ops, measured))
 }
 
 /// A ring that waits for something of its own.

@@ -2,12 +2,10 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use linux_raw_sys::io_uring::io_uring_op;
-
-use super::{ASYNC, LINK, memory_file, owned};
+use super::{memory_file, owned};
 use crate::failure::{Failure, Result};
 use crate::workload::memory;
-use crate::workload::ring::Ring;
+use crate::workload::ring::{ASYNC, LINK, Ring, Sqe, io_uring_op, sqe};
 
 const API: u64 = 0xc018_aa3f;
 const REGISTER: u64 = 0xc020_aa00;
@@ -40,16 +38,10 @@ impl Page {
     /// Has a worker write the page to a file, and returns when it waits for the page.
     pub fn hold_worker(&self, ring: &mut Ring) -> Result<()> {
         // What is linked behind a worker's request is a worker's, too.
-        let first = ring.request_or_submit()?;
-        first.opcode = io_uring_op::IORING_OP_FSYNC as u8;
-        first.flags = ASYNC | LINK;
-        first.fd = self.file.as_raw_fd();
-        let write = ring.request_or_submit()?;
-        write.opcode = io_uring_op::IORING_OP_WRITE as u8;
-        write.flags = ASYNC;
-        write.fd = self.file.as_raw_fd();
-        write.__bindgen_anon_2.addr = self.page as u64;
-        write.len = self.length as u32;
+        let fd = self.file.as_raw_fd();
+        ring.push(Sqe { fd, flags: ASYNC | LINK, ..sqe(io_uring_op::IORING_OP_FSYNC, 0) })?;
+        let (addr, len) = (self.page as u64, self.length as u32);
+        ring.push(Sqe { fd, flags: ASYNC, addr, len, ..sqe(io_uring_op::IORING_OP_WRITE, 0) })?;
         ring.submit_and_wait(0)?;
         let mut message = [0u64; 4];
         // SAFETY: writes one message of ours.

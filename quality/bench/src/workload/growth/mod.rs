@@ -12,18 +12,13 @@ use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
-use linux_raw_sys::io_uring::{io_uring_op, io_uring_sqe_flags_bit as bit};
 
 use super::Report;
-use super::ring::{Completion, Ring};
+use super::ring::{Completion, Ring, Sqe, io_uring_op, sqe};
 use crate::failure::{Doing, Failure, Result};
 
 /// Requests that a ring takes at once.
 const ENTRIES: u32 = 4096;
-
-const FIXED_FILE: u8 = 1 << bit::IOSQE_FIXED_FILE_BIT as u8;
-const LINK: u8 = 1 << bit::IOSQE_IO_LINK_BIT as u8;
-const ASYNC: u8 = 1 << bit::IOSQE_ASYNC_BIT as u8;
 
 /// Arguments of the workload.
 #[derive(Clone, Debug, ClapArgs)]
@@ -96,12 +91,8 @@ fn owned(descriptor: i32, what: &str) -> Result<OwnedFd> {
 
 /// A poll of `file` for input.
 fn poll(ring: &mut Ring, file: &OwnedFd, user_data: u64) -> Result<()> {
-    let request = ring.request_or_submit()?;
-    request.opcode = io_uring_op::IORING_OP_POLL_ADD as u8;
-    request.fd = file.as_raw_fd();
-    request.__bindgen_anon_3.poll32_events = libc::POLLIN as u32;
-    request.user_data = user_data;
-    Ok(())
+    let op_flags = libc::POLLIN as u32;
+    ring.push(Sqe { fd: file.as_raw_fd(), op_flags, ..sqe(io_uring_op::IORING_OP_POLL_ADD, user_data) })
 }
 
 /// A ring with so many live requests: polls of `idle`.

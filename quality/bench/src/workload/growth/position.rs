@@ -3,12 +3,10 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use linux_raw_sys::io_uring::io_uring_op;
-
 use super::held::Page;
 use super::{expect, idle_file, memory_file, ring_with_polls};
 use crate::failure::{Failure, Result};
-use crate::workload::ring::Ring;
+use crate::workload::ring::{Ring, Sqe, io_uring_op, sqe};
 use crate::workload::{Report, memory, repeat_for};
 
 const BYTES: usize = 64;
@@ -36,7 +34,7 @@ pub fn run(size: usize, window: Duration) -> Result<Report> {
         Ok(1)
     })?;
     page.give()?;
-    Ok(Report { engine, total_ops, copied: None, windows: vec![measured] })
+    Ok(Report::of(engine, total_ops, measured))
 }
 
 fn rewind(file: &OwnedFd) -> Result<()> {
@@ -48,12 +46,8 @@ fn rewind(file: &OwnedFd) -> Result<()> {
 }
 
 fn read(ring: &mut Ring, file: &OwnedFd, buffer: *mut u8) -> Result<()> {
-    let request = ring.request_or_submit()?;
-    request.opcode = io_uring_op::IORING_OP_READ as u8;
-    request.fd = file.as_raw_fd();
-    request.__bindgen_anon_1.off = u64::MAX;
-    request.__bindgen_anon_2.addr = buffer as u64;
-    request.len = BYTES as u32;
+    let (fd, addr, len) = (file.as_raw_fd(), buffer as u64, BYTES as u32);
+    ring.push(Sqe { fd, addr, len, off: u64::MAX, ..sqe(io_uring_op::IORING_OP_READ, 0) })?;
     ring.submit_and_wait(1)?;
     match expect(ring)?.result {
         result if result == BYTES as i32 => Ok(()),

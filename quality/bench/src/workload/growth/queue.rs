@@ -3,13 +3,11 @@
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use linux_raw_sys::io_uring::io_uring_op;
-
 use super::held::{self, Page};
-use super::{ASYNC, ENTRIES, FIXED_FILE, expect, memory_file, succeeded};
+use super::{ENTRIES, expect, memory_file, succeeded};
 use crate::failure::Result;
 use crate::workload::clock::{process_cpu, wall};
-use crate::workload::ring::Ring;
+use crate::workload::ring::{ASYNC, FIXED_FILE, Ring, Sqe, io_uring_op, sqe};
 use crate::workload::{Report, Window};
 
 /// Requests behind the others that are measured.
@@ -36,7 +34,7 @@ pub fn run(size: usize, window: Duration) -> Result<Report> {
         rounds += 1;
     }
     let total_ops = rounds * (size + MEASURED) as u64;
-    Ok(Report { engine, total_ops, copied: None, windows: vec![measured] })
+    Ok(Report::of(engine, total_ops, measured))
 }
 
 /// Queues all, measures the last of it, and lets the worker do it.
@@ -59,14 +57,9 @@ fn round(ring: &mut Ring, page: &Page, size: usize) -> Result<Window> {
         succeeded(expect(ring)?, "work of a worker")?;
     }
     page.take()?;
-    let (wall_ns, cpu_ns) = (elapsed.as_nanos() as u64, cpu.as_nanos() as u64);
-    Ok(Window { ops: MEASURED as u64, wall_ns, cpu_ns, ..Window::default() })
+    Ok(Window::of(MEASURED as u64, elapsed, cpu))
 }
 
 fn sync(ring: &mut Ring) -> Result<()> {
-    let request = ring.request_or_submit()?;
-    request.opcode = io_uring_op::IORING_OP_FSYNC as u8;
-    request.flags = ASYNC | FIXED_FILE;
-    request.fd = 0;
-    Ok(())
+    ring.push(Sqe { fd: 0, flags: ASYNC | FIXED_FILE, ..sqe(io_uring_op::IORING_OP_FSYNC, 0) })
 }

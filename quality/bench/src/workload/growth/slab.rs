@@ -1,5 +1,7 @@
 //! One poll after the other, none of which ends.
 
+use std::time::Duration;
+
 use super::{ENTRIES, idle_file, poll};
 use crate::failure::Result;
 use crate::workload::clock::thread_cpu;
@@ -26,12 +28,9 @@ pub fn run(size: usize) -> Result<Report> {
         }
     }
     let ops = size as u64 - WARM_UP.min(size as u64 / 2);
-    let window = |label: &str, ops, ns| Window {
-        label: label.into(),
-        ops,
-        wall_ns: ns,
-        cpu_ns: ns,
-        ..Window::default()
+    let window = |label: &str, ops, ns| {
+        let took = Duration::from_nanos(ns);
+        Window { label: label.into(), ..Window::of(ops, took, took) }
     };
     let windows = vec![window("longest submission", 1, longest), window("mean submission", ops, all)];
     Ok(Report { engine, total_ops: size as u64, copied: None, windows })

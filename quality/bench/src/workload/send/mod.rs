@@ -69,9 +69,7 @@ enum Protocol {
 
 /// Sends for the window.
 pub fn run(args: &Args) -> Result<Report> {
-    if let Some(cpu) = args.cpu {
-        pin(cpu)?;
-    }
+    pin(args.cpu)?;
     if !(1..=BUFFERS).contains(&args.per_enter) {
         return Err(Failure::new(format!("--per-enter {} is not within 1 to {BUFFERS}", args.per_enter)));
     }

@@ -27,7 +27,7 @@ pub fn send(socket: i32, buffers: &Buffers, per_enter: usize, window: Duration) 
         }
         Ok(batch as u64)
     })?;
-    Ok(Report { engine: None, total_ops, copied: None, windows: vec![measured] })
+    Ok(Report::of(None, total_ops, measured))
 }
 
 /// One message; false where there is no room for its notification.

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use linux_raw_sys::io_uring::{
     IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_NOTIF_USAGE_ZC_COPIED, IORING_RECVSEND_FIXED_BUF,
-    IORING_SEND_ZC_REPORT_USAGE, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SINGLE_ISSUER, io_uring_op,
+    IORING_SEND_ZC_REPORT_USAGE,
 };
 
 use super::{Args, BUFFERS, Buffers, Means, Notified};
 use crate::failure::{Failure, Result};
-use crate::workload::ring::{Completion, Ring};
+use crate::workload::ring::{Completion, DEFER, Ring, Sqe, io_uring_op, sqe};
 use crate::workload::{Report, repeat_for};
 
 struct Sender {
@@ -25,7 +25,7 @@ struct Sender {
 /// Sends so many per enter, each time waiting for their results; for notifications only where a buffer is wanted again.
 pub fn send(socket: i32, buffers: Buffers, args: &Args, window: Duration) -> Result<Report> {
     let entries = BUFFERS as u32;
-    let ring = Ring::new(entries, entries * 4, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)?;
+    let ring = Ring::new(entries, entries * 4, DEFER)?;
     if args.means == Means::RingZcFixed {
         ring.register_buffer(buffers.memory, buffers.stride * BUFFERS)?;
     }
@@ -60,21 +60,21 @@ impl Sender {
     }
 
     fn request(&mut self, index: usize) -> Result<()> {
-        let request = self.ring.request_or_submit()?;
-        let zero_copy = self.means != Means::RingSend;
-        request.opcode =
-            if zero_copy { io_uring_op::IORING_OP_SEND_ZC } else { io_uring_op::IORING_OP_SEND } as u8;
-        request.fd = self.socket;
-        request.__bindgen_anon_2.addr = self.buffers.address(index) as u64;
-        request.len = self.buffers.payload as u32;
-        request.__bindgen_anon_3.msg_flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
-        if zero_copy {
-            request.ioprio = IORING_SEND_ZC_REPORT_USAGE as u16;
-        }
-        if self.means == Means::RingZcFixed {
-            request.ioprio |= IORING_RECVSEND_FIXED_BUF as u16;
-        }
-        request.user_data = index as u64;
+        let (opcode, ioprio) = match self.means {
+            Means::RingSend => (io_uring_op::IORING_OP_SEND, 0),
+            Means::RingZcFixed => {
+                (io_uring_op::IORING_OP_SEND_ZC, IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF)
+            }
+            _ => (io_uring_op::IORING_OP_SEND_ZC, IORING_SEND_ZC_REPORT_USAGE),
+        };
+        self.ring.push(Sqe {
+            fd: self.socket,
+            addr: self.buffers.address(index) as u64,
+            len: self.buffers.payload as u32,
+            op_flags: (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32,
+            ioprio: ioprio as u16,
+            ..sqe(opcode, index as u64)
+        })?;
         self.buffers.busy[index] = true;
         self.pending += 1;
         Ok(())

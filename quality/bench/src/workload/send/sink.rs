@@ -29,9 +29,7 @@ pub struct Args {
 
 /// Says where it listens, and drops what comes until it is killed; over TCP until the sender closes.
 pub fn run(args: &Args) -> Result<()> {
-    if let Some(cpu) = args.cpu {
-        pin(cpu)?;
-    }
+    pin(args.cpu)?;
     match args.protocol {
         Protocol::Udp => {
             let socket = UdpSocket::bind("127.0.0.1:0").doing(|| "binding the sink".into())?;

@@ -37,9 +37,7 @@ struct Connection {
 
 /// Connects, asks, closes.
 pub fn run(args: &Args) -> Result<Report> {
-    if let Some(cpu) = args.cpu {
-        pin(cpu)?;
-    }
+    pin(args.cpu)?;
     raise_file_limit(args.connections)?;
     let server = server_address()?;
     let mut epoll = Epoll::new()?;
@@ -67,19 +65,9 @@ pub fn run(args: &Args) -> Result<Report> {
     for connection in &connections {
         close(connection.socket);
     }
-    Ok(Report {
-        engine: server.engine,
-        total_ops: warm_up + args.requests,
-        copied: None,
-        windows: vec![Window {
-            label: String::new(),
-            ops: args.requests,
-            wall_ns: elapsed.as_nanos() as u64,
-            cpu_ns: cpu.as_nanos() as u64,
-            latency: Some(Latency::of(&mut latencies)),
-            ..Window::default()
-        }],
-    })
+    let latency = Some(Latency::of(&mut latencies));
+    let window = Window { latency, ..Window::of(args.requests, elapsed, cpu) };
+    Ok(Report::of(server.engine, warm_up + args.requests, window))
 }
 
 impl Connection {

@@ -44,7 +44,7 @@ enum What {
 /// Runs the workload.
 pub fn run(args: &Args) -> Result<Report> {
     let cpus = allowed_cpus();
-    pin(cpus[0])?;
+    pin(Some(cpus[0]))?;
     let other = *cpus.last().unwrap_or(&cpus[0]);
     let window = Duration::from_millis(args.window_ms);
     let measured = match args.what {
@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Result<Report> {
         What::Alone if args.how.means == Means::Epoll => alone_eventfd(args, window)?,
         What::Alone => alone(args, window)?,
     };
-    Ok(Report { engine: None, total_ops: measured.ops, copied: None, windows: vec![measured] })
+    Ok(Report::of(None, measured.ops, measured))
 }
 
 fn eventfd() -> Result<OwnedFd> {
@@ -79,16 +79,6 @@ fn read(file: i32) {
     unsafe { libc::read(file, (&raw mut count).cast(), 8) };
 }
 
-fn window(ops: u64, time: Duration, cpu: Duration) -> Window {
-    Window {
-        label: String::new(),
-        ops,
-        wall_ns: time.as_nanos() as u64,
-        cpu_ns: cpu.as_nanos() as u64,
-        ..Window::default()
-    }
-}
-
 /// The two threads take turns by a word on which they spin: odd is the writer's.
 fn files(args: &Args, length: Duration, other: usize) -> Result<Window> {
     let files = (0..args.batch).map(|_| eventfd()).collect::<Result<Vec<_>>>()?;
@@ -100,7 +90,7 @@ fn files(args: &Args, length: Duration, other: usize) -> Result<Window> {
     let turn = AtomicU64::new(0);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let _ = pin(other);
+            let _ = pin(Some(other));
             loop {
                 match turn.load(Ordering::Acquire) {
                     u64::MAX => return,
@@ -143,7 +133,7 @@ fn harvest(args: &Args, length: Duration, poller: &mut Poller, turn: &AtomicU64)
         ops += args.batch as u64;
     }
     // CPU time of the taking alone is what passed.
-    Ok(window(ops, time, time))
+    Ok(Window::of(ops, time, time))
 }
 
 /// Counts what a thread posts before it notifies, until as much was seen.
@@ -157,7 +147,7 @@ fn notify(
     let (start, cpu) = (wall(), process_cpu());
     let seen = thread::scope(|scope| {
         scope.spawn(|| {
-            let _ = pin(other);
+            let _ = pin(Some(other));
             while wall() - start < length {
                 for _ in 0..100 {
                     posted.fetch_add(1, Ordering::Relaxed);
@@ -177,7 +167,7 @@ fn notify(
             }
         }
     })?;
-    Ok(window(seen, wall() - start, process_cpu() - cpu))
+    Ok(Window::of(seen, wall() - start, process_cpu() - cpu))
 }
 
 fn notified(length: Duration, other: usize) -> Result<Window> {
@@ -254,5 +244,5 @@ fn repeat(args: &Args, length: Duration, mut batch: impl FnMut() -> Result<usize
             ops += count as u64;
         }
     }
-    Ok(window(ops, wall() - start, process_cpu() - cpu))
+    Ok(Window::of(ops, wall() - start, process_cpu() - cpu))
 }

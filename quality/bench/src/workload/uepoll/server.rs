@@ -40,9 +40,7 @@ struct Server {
 /// Serves until its clients are gone.
 pub fn serve(args: &Args) -> Result<()> {
     raise_file_limit(args.connections)?;
-    if let Some(cpu) = args.cpu {
-        pin(cpu)?;
-    }
+    pin(args.cpu)?;
     let listener = listen()?;
     listener.set_nonblocking(true).doing(|| "preparing the listening socket".into())?;
     let mut server = Server {

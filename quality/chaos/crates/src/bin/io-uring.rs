@@ -1,6 +1,6 @@
 //! Files and an echo over a socket with the io-uring crate, several requests in flight.
 
-use chaos_crates::{BLOCK, Directory, ECHO, FILE, assert_holds, content};
+use common::{BLOCK, Directory, ECHO_BYTES as ECHO, FILE_BYTES as FILE, assert_holds, random};
 use io_uring::squeue::Entry;
 use io_uring::types::Fd;
 use io_uring::{IoUring, opcode};
@@ -79,7 +79,7 @@ fn main() {
 fn files(ring: &mut Ring) {
     let directory = Directory::new();
     let path = directory.file("data");
-    let content = content(1, FILE);
+    let content = random(1, FILE);
     let file = std::fs::File::create_new(&path).unwrap();
     ring.transfer(FILE, |from, to| {
         opcode::Write::new(Fd(file.as_raw_fd()), content[from..].as_ptr(), (to - from) as u32)
@@ -110,7 +110,7 @@ fn echo(ring: &mut Ring) {
             }
         }
     });
-    let content = content(2, ECHO);
+    let content = random(2, ECHO);
     let (mut sent, mut received, mut buffer) = (0, Vec::new(), vec![0_u8; BLOCK]);
     let fd = Fd(near.as_raw_fd());
     let send = |sent: usize| {

@@ -1,6 +1,6 @@
 //! Files with tokio's io_uring: written, read whole and in pieces, measured, renamed; opens that are given up.
 
-use chaos_crates::{Directory, FILE, assert_holds, content, descriptors_of, retry};
+use common::{Directory, FILE_BYTES as FILE, assert_holds, descriptors_of, random, retry};
 use std::io::SeekFrom;
 use std::time::Duration;
 use tokio::fs::{self, File};
@@ -26,7 +26,7 @@ fn main() {
 }
 
 async fn file(path: std::path::PathBuf, renamed: std::path::PathBuf, seed: u64) {
-    let content = content(seed, FILE);
+    let content = random(seed, FILE);
     fs::write(&path, content.clone()).await.expect("write");
     assert_holds(&path, &content);
     assert!(fs::read(&path).await.expect("read") == content, "something else was read");

@@ -2,15 +2,38 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+/// Does the program run among the faults of `anyring chaos`? It does less then, for it runs from many seeds.
+pub const FAULTS: bool = cfg!(feature = "faults");
 /// Bytes in a file of each program.
-pub const FILE_BYTES: usize = 4 << 20;
+pub const FILE_BYTES: usize = if FAULTS { 24 * BLOCK } else { 64 * BLOCK };
 /// Bytes of one read or write.
-pub const BLOCK: usize = 64 << 10;
+pub const BLOCK: usize = if FAULTS { 8 << 10 } else { 64 << 10 };
 /// Connections of each echo server.
-pub const CONNECTIONS: usize = 6;
+pub const CONNECTIONS: usize = if FAULTS { 4 } else { 6 };
 /// Bytes that each connection sends and gets back.
-pub const ECHO_BYTES: usize = 2 << 20;
+pub const ECHO_BYTES: usize = if FAULTS { 100_000 } else { 2 << 20 };
+/// How long what is given up is waited for.
+pub const SHORT: Duration = Duration::from_millis(if FAULTS { 5 } else { 30 });
+
+/// Does it again while it is interrupted, as every use of a plain read, write or accept has to.
+#[macro_export]
+macro_rules! retry {
+    ($what:expr) => {
+        loop {
+            match $what {
+                // accept(2) wants both tried again: a connection may be gone before it is accepted.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        std::io::ErrorKind::Interrupted | std::io::ErrorKind::ConnectionAborted
+                    ) => {}
+                other => break other,
+            }
+        }
+    };
+}
 
 /// The same bytes for the same `seed`, and others for others.
 pub fn random(seed: u64, length: usize) -> Vec<u8> {
@@ -75,6 +98,13 @@ impl Drop for Directory {
 /// The file holds exactly these bytes, read without io_uring.
 pub fn assert_holds(path: &Path, expected: &[u8]) {
     assert!(std::fs::read(path).unwrap() == expected, "{} holds something else", path.display());
+}
+
+/// How many descriptors this process has of a file.
+pub fn descriptors_of(path: &Path) -> usize {
+    let names =
+        std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| std::fs::read_link(entry.unwrap().path()));
+    names.filter(|name| name.as_ref().is_ok_and(|name| name == path)).count()
 }
 
 /// Both ends of a pipe.

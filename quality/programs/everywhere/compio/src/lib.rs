@@ -1,6 +1,6 @@
 //! Files, TCP, timeouts and cancellation with compio, its driver for io_uring only.
 
-use common::{BLOCK, CONNECTIONS, Directory, ECHO_BYTES, FILE_BYTES, checksum, random};
+use common::{BLOCK, CONNECTIONS, Directory, ECHO_BYTES, FAULTS, FILE_BYTES, SHORT, checksum, random, retry};
 use compio::buf::BufResult;
 use compio::driver::DriverType;
 use compio::fs::{self, File};
@@ -8,7 +8,7 @@ use compio::io::{AsyncRead, AsyncReadAtExt, AsyncReadExt, AsyncWriteAtExt, Async
 use compio::net::{TcpListener, TcpStream};
 use compio::runtime::Runtime;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 fn start<F: Future>(body: F) -> F::Output {
     let runtime = Runtime::new().unwrap();
@@ -27,22 +27,31 @@ pub fn run() {
     threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
 }
 
+/// What is done among the faults of `anyring chaos`.
+pub fn run_among_faults() {
+    start(async {
+        files(1).await;
+        echo().await;
+        given_up().await;
+    });
+}
+
 async fn files(seed: u64) {
     let directory = Directory::new();
     let (path, renamed) = (directory.file("data"), directory.file("renamed"));
     let content = random(seed, FILE_BYTES);
-    let mut file = File::create(&path).await.unwrap();
+    let mut file = retry!(File::create(&path).await).unwrap();
     for (index, block) in content.chunks(BLOCK).enumerate() {
         let BufResult(result, _) = file.write_all_at(block.to_vec(), (index * BLOCK) as u64).await;
         result.unwrap();
     }
-    file.sync_all().await.unwrap();
+    retry!(file.sync_all().await).unwrap();
     assert_eq!(file.metadata().await.unwrap().len(), FILE_BYTES as u64);
     file.close().await.unwrap();
     common::assert_holds(&path, &content);
 
     fs::rename(&path, &renamed).await.unwrap();
-    let file = File::open(&renamed).await.unwrap();
+    let file = retry!(File::open(&renamed).await).unwrap();
     let blocks = (0..FILE_BYTES / BLOCK).rev().map(|index| {
         let file = file.clone();
         compio::runtime::spawn(async move {
@@ -56,7 +65,7 @@ async fn files(seed: u64) {
         let (index, block) = block.await.unwrap();
         assert!(block == content[index * BLOCK..][..BLOCK], "block {index} differs");
     }
-    assert_eq!(File::open(&path).await.err().unwrap().kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(retry!(File::open(&path).await).err().unwrap().kind(), std::io::ErrorKind::NotFound);
     fs::remove_file(&renamed).await.unwrap();
     fs::create_dir(directory.file("below")).await.unwrap();
     assert_eq!(directory.names(), ["below"]);
@@ -67,7 +76,7 @@ async fn echo() {
     let address = listener.local_addr().unwrap();
     compio::runtime::spawn(async move {
         loop {
-            let (connection, _) = listener.accept().await.unwrap();
+            let (connection, _) = retry!(listener.accept().await).unwrap();
             compio::runtime::spawn(serve(connection)).detach();
         }
     })
@@ -79,16 +88,16 @@ async fn echo() {
 }
 
 async fn serve(mut connection: TcpStream) {
-    let mut buffer = Vec::with_capacity(BLOCK);
     loop {
-        let BufResult(count, full) = connection.read(buffer).await;
-        if count.unwrap() == 0 {
+        let received = retry!({
+            let BufResult(result, buffer) = connection.read(Vec::with_capacity(BLOCK)).await;
+            result.map(|_| buffer)
+        });
+        let received = received.unwrap();
+        if received.is_empty() {
             return;
         }
-        let BufResult(result, mut sent) = connection.write_all(full).await;
-        result.unwrap();
-        sent.clear();
-        buffer = sent;
+        connection.write_all(received).await.0.unwrap();
     }
 }
 
@@ -105,22 +114,30 @@ async fn client(address: SocketAddr, seed: u64) {
 }
 
 async fn timeouts_and_drops() {
-    const SHORT: Duration = Duration::from_millis(30);
     let begin = Instant::now();
     compio::time::sleep(SHORT).await;
     assert!(begin.elapsed() >= SHORT);
+    given_up().await;
+}
 
+/// Reads that are dropped, and cancelled, while they wait, take nothing.
+async fn given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let connecting = compio::runtime::spawn(async move { TcpStream::connect(address).await.unwrap() });
-    let (mut far, _) = listener.accept().await.unwrap();
+    let (mut far, _) = retry!(listener.accept().await).unwrap();
     let mut near = connecting.await.unwrap();
-    // The read is dropped, and cancelled, while it waits.
-    let expired = compio::time::timeout(SHORT, near.read(Vec::with_capacity(16))).await;
-    assert!(expired.is_err());
-    // Nobody has taken what comes now but the read that comes then.
-    compio::time::sleep(SHORT).await;
-    far.write_all(b"late".to_vec()).await.0.unwrap();
-    let BufResult(count, buffer) = near.read(Vec::with_capacity(16)).await;
-    assert_eq!((count.unwrap(), &buffer[..]), (4, b"late".as_slice()));
+    for turn in 0..5_u8 {
+        match compio::time::timeout(SHORT, near.read(Vec::with_capacity(16))).await {
+            Err(_) => {}
+            Ok(BufResult(result, _)) => {
+                assert!(FAULTS && result.is_err(), "{result:?} before there was anything")
+            }
+        }
+        compio::time::sleep(SHORT).await;
+        far.write_all(vec![turn; 4]).await.0.unwrap();
+        let BufResult(result, buffer) = near.read_exact(Vec::with_capacity(4)).await;
+        result.unwrap();
+        assert_eq!(buffer, [turn; 4]);
+    }
 }

@@ -1,16 +1,23 @@
 //! Files, direct ones too, TCP, timeouts and dropped reads with glommio, each of whose executors has three rings.
 
-use common::{BLOCK, CONNECTIONS, Directory, ECHO_BYTES, FILE_BYTES, checksum, random};
+use common::{BLOCK, CONNECTIONS, Directory, ECHO_BYTES, FILE_BYTES, SHORT, checksum, random, retry};
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use glommio::io::{self, BufferedFile, DmaFile};
 use glommio::net::{TcpListener, TcpStream};
 use glommio::timer::{sleep, timeout};
 use glommio::{GlommioError, LocalExecutorBuilder, Placement};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 fn start<F: Future<Output = ()> + 'static>(body: impl FnOnce() -> F + Send + 'static) {
     LocalExecutorBuilder::new(Placement::Unbound).spawn(body).unwrap().join().unwrap();
+}
+
+/// Does it again while it is interrupted, as [`retry`], with the errors of glommio.
+macro_rules! again {
+    ($what:expr) => {
+        retry!($what.await.map_err(|error: GlommioError<()>| std::io::Error::from(error)))
+    };
 }
 
 /// Everything, in one thread and in several.
@@ -25,13 +32,26 @@ pub fn run() {
     threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
 }
 
+/// What is done among the faults of `anyring chaos`.
+pub fn run_among_faults() {
+    start(|| async {
+        files(1).await;
+        direct().await;
+        echo().await;
+    });
+}
+
 async fn files(seed: u64) {
     let directory = Directory::new();
     let (path, renamed) = (directory.file("data"), directory.file("renamed"));
     let content = random(seed, FILE_BYTES);
     let file = BufferedFile::create(&path).await.unwrap();
-    for (index, block) in content.chunks(BLOCK).enumerate() {
-        assert_eq!(file.write_at(block.to_vec(), (index * BLOCK) as u64).await.unwrap(), BLOCK);
+    let mut written = 0;
+    while written < FILE_BYTES {
+        let block = content[written..FILE_BYTES.min(written + BLOCK)].to_vec();
+        let count = again!(file.write_at(block.clone(), written as u64)).unwrap();
+        assert!(count > 0);
+        written += count;
     }
     file.fdatasync().await.unwrap();
     assert_eq!(file.file_size().await.unwrap(), FILE_BYTES as u64);
@@ -42,9 +62,16 @@ async fn files(seed: u64) {
     let file = std::rc::Rc::new(BufferedFile::open(&renamed).await.unwrap());
     let blocks = (0..FILE_BYTES / BLOCK).rev().map(|index| {
         let file = file.clone();
-        glommio::spawn_local(
-            async move { (index, file.read_at((index * BLOCK) as u64, BLOCK).await.unwrap()) },
-        )
+        glommio::spawn_local(async move {
+            let mut block = Vec::new();
+            while block.len() < BLOCK {
+                let at = (index * BLOCK + block.len()) as u64;
+                let part = again!(file.read_at(at, BLOCK - block.len())).unwrap();
+                assert!(!part.is_empty(), "the file ends at {at}");
+                block.extend_from_slice(&part);
+            }
+            (index, block)
+        })
     });
     for block in blocks.collect::<Vec<_>>() {
         let (index, block) = block.await;
@@ -61,17 +88,27 @@ async fn direct() {
     let path = directory.file("direct");
     let content = random(9, FILE_BYTES);
     let file = DmaFile::create(&path).await.unwrap();
-    for (index, block) in content.chunks(BLOCK).enumerate() {
-        let mut buffer = file.alloc_dma_buffer(BLOCK);
-        buffer.as_bytes_mut().copy_from_slice(block);
-        assert_eq!(file.write_at(buffer, (index * BLOCK) as u64).await.unwrap(), BLOCK);
+    let mut written = 0;
+    while written < FILE_BYTES {
+        let block = &content[written..FILE_BYTES.min(written + BLOCK)];
+        let fill = || {
+            let mut buffer = file.alloc_dma_buffer(block.len());
+            buffer.as_bytes_mut().copy_from_slice(block);
+            buffer
+        };
+        written += again!(file.write_at(fill(), written as u64)).unwrap();
     }
     file.close().await.unwrap();
     common::assert_holds(&path, &content);
     let file = DmaFile::open(&path).await.unwrap();
-    for (index, block) in content.chunks(BLOCK).enumerate() {
-        let read = file.read_at_aligned((index * BLOCK) as u64, BLOCK).await.unwrap();
-        assert!(read[..] == *block, "block {index} differs");
+    let mut read = 0;
+    while read < FILE_BYTES {
+        let part = again!(file.read_at_aligned(read as u64, BLOCK)).unwrap();
+        assert!(
+            !part.is_empty() && part[..] == content[read..][..part.len()],
+            "something else was read at {read}"
+        );
+        read += part.len();
     }
     file.close().await.unwrap();
 }
@@ -81,7 +118,7 @@ async fn echo() {
     let address = listener.local_addr().unwrap();
     let server = glommio::spawn_local(async move {
         for _ in 0..CONNECTIONS {
-            glommio::spawn_local(serve(listener.accept().await.unwrap())).detach();
+            glommio::spawn_local(serve(again!(listener.accept()).unwrap())).detach();
         }
     });
     let clients = (0..CONNECTIONS as u64).map(|seed| glommio::spawn_local(client(address, seed)));
@@ -94,7 +131,7 @@ async fn echo() {
 async fn serve(mut connection: TcpStream) {
     let mut buffer = vec![0; BLOCK];
     loop {
-        match connection.read(&mut buffer).await.unwrap() {
+        match retry!(connection.read(&mut buffer).await).unwrap() {
             0 => return,
             count => connection.write_all(&buffer[..count]).await.unwrap(),
         }
@@ -106,9 +143,9 @@ async fn client(address: SocketAddr, seed: u64) {
     let mut connection = TcpStream::connect(address).await.unwrap();
     let content = random(seed + 100, ECHO_BYTES);
     let mut hash = 0;
-    let mut buffer = vec![0; BLOCK];
     for block in content.chunks(BLOCK) {
         connection.write_all(block).await.unwrap();
+        let mut buffer = vec![0; block.len()];
         connection.read_exact(&mut buffer).await.unwrap();
         hash = checksum(hash, &buffer);
     }
@@ -116,7 +153,6 @@ async fn client(address: SocketAddr, seed: u64) {
 }
 
 async fn timeouts_and_drops() {
-    const SHORT: Duration = Duration::from_millis(30);
     let begin = Instant::now();
     sleep(SHORT).await;
     assert!(begin.elapsed() >= SHORT);
@@ -124,7 +160,7 @@ async fn timeouts_and_drops() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let connecting = glommio::spawn_local(async move { TcpStream::connect(address).await.unwrap() });
-    let mut far = listener.accept().await.unwrap();
+    let mut far = again!(listener.accept()).unwrap();
     let mut near = connecting.await;
     // The read is dropped while it waits.
     let expired = timeout(SHORT, async {

@@ -1,13 +1,13 @@
 //! Files, TCP, timeouts and cancellation with monoio, its driver for io_uring only.
 
-use common::{BLOCK, CONNECTIONS, Directory, ECHO_BYTES, FILE_BYTES, checksum, random};
+use common::{BLOCK, CONNECTIONS, Directory, ECHO_BYTES, FAULTS, FILE_BYTES, SHORT, checksum, random, retry};
 use monoio::fs::{self, File};
 use monoio::io::{
     AsyncReadRent, AsyncReadRentExt, AsyncWriteRentExt, CancelableAsyncReadRent, Canceller, Splitable,
 };
 use monoio::net::{TcpListener, TcpStream};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 fn start<F: Future>(body: F) -> F::Output {
     let mut runtime = monoio::RuntimeBuilder::<monoio::IoUringDriver>::new().enable_timer().build().unwrap();
@@ -25,22 +25,31 @@ pub fn run() {
     threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
 }
 
+/// What is done among the faults of `anyring chaos`.
+pub fn run_among_faults() {
+    start(async {
+        files(1).await;
+        echo().await;
+        given_up().await;
+    });
+}
+
 async fn files(seed: u64) {
     let directory = Directory::new();
     let (path, renamed) = (directory.file("data"), directory.file("renamed"));
     let content = random(seed, FILE_BYTES);
-    let file = File::create(&path).await.unwrap();
+    let file = retry!(File::create(&path).await).unwrap();
     for (index, block) in content.chunks(BLOCK).enumerate() {
         let (result, _) = file.write_all_at(block.to_vec(), (index * BLOCK) as u64).await;
         result.unwrap();
     }
-    file.sync_all().await.unwrap();
+    retry!(file.sync_all().await).unwrap();
     assert_eq!(file.metadata().await.unwrap().len(), FILE_BYTES as u64);
     file.close().await.unwrap();
     common::assert_holds(&path, &content);
 
     fs::rename(&path, &renamed).await.unwrap();
-    let file = std::rc::Rc::new(File::open(&renamed).await.unwrap());
+    let file = std::rc::Rc::new(retry!(File::open(&renamed).await).unwrap());
     let blocks = (0..FILE_BYTES / BLOCK).rev().map(|index| {
         let file = file.clone();
         monoio::spawn(async move {
@@ -53,7 +62,7 @@ async fn files(seed: u64) {
         let (index, block) = block.await;
         assert!(block == content[index * BLOCK..][..BLOCK], "block {index} differs");
     }
-    assert_eq!(File::open(&path).await.err().unwrap().kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(retry!(File::open(&path).await).err().unwrap().kind(), std::io::ErrorKind::NotFound);
     fs::remove_file(&renamed).await.unwrap();
     fs::create_dir(directory.file("below")).await.unwrap();
     assert_eq!(directory.names(), ["below"]);
@@ -64,7 +73,7 @@ async fn echo() {
     let address = listener.local_addr().unwrap();
     monoio::spawn(async move {
         loop {
-            let (connection, _) = listener.accept().await.unwrap();
+            let (connection, _) = retry!(listener.accept().await).unwrap();
             monoio::spawn(serve(connection));
         }
     });
@@ -75,16 +84,16 @@ async fn echo() {
 }
 
 async fn serve(mut connection: TcpStream) {
-    let mut buffer = Vec::with_capacity(BLOCK);
     loop {
-        let (count, full) = connection.read(buffer).await;
-        if count.unwrap() == 0 {
+        let received = retry!({
+            let (result, buffer) = connection.read(Vec::with_capacity(BLOCK)).await;
+            result.map(|_| buffer)
+        });
+        let received = received.unwrap();
+        if received.is_empty() {
             return;
         }
-        let (result, mut sent) = connection.write_all(full).await;
-        result.unwrap();
-        sent.clear();
-        buffer = sent;
+        connection.write_all(received).await.0.unwrap();
     }
 }
 
@@ -104,30 +113,38 @@ async fn client(address: SocketAddr, seed: u64) {
 }
 
 async fn timeouts_and_drops() {
-    const SHORT: Duration = Duration::from_millis(30);
     let begin = Instant::now();
     monoio::time::sleep(SHORT).await;
     assert!(begin.elapsed() >= SHORT);
+    given_up().await;
+}
 
+/// Reads that are dropped, and cancelled, while they wait, take nothing.
+async fn given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (near, far) = (TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-    let (near, far) = monoio::join!(near, far);
-    let (mut near, (mut far, _)) = (near.unwrap(), far.unwrap());
-    // The read is dropped, and cancelled, while it waits.
-    let expired = monoio::time::timeout(SHORT, near.read(vec![0; 16])).await;
-    assert!(expired.is_err());
-    // This one is cancelled by name, and says so.
-    let canceller = Canceller::new();
-    let handle = canceller.handle();
-    let cancelling = monoio::spawn(async move {
+    let connecting = monoio::spawn(TcpStream::connect(listener.local_addr().unwrap()));
+    let (mut far, _) = retry!(listener.accept().await).unwrap();
+    let mut near = connecting.await.unwrap();
+    if !FAULTS {
+        // This one is cancelled by name, and says so.
+        let canceller = Canceller::new();
+        let handle = canceller.handle();
+        let cancelling = monoio::spawn(async move {
+            monoio::time::sleep(SHORT).await;
+            canceller.cancel();
+        });
+        let (result, _) = near.cancelable_read(vec![0; 16], handle).await;
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(125));
+        cancelling.await;
+    }
+    for turn in 0..5_u8 {
+        match monoio::time::timeout(SHORT, near.read(vec![0; 16])).await {
+            Err(_) => {}
+            Ok((result, _)) => assert!(FAULTS && result.is_err(), "{result:?} before there was anything"),
+        }
         monoio::time::sleep(SHORT).await;
-        canceller.cancel();
-    });
-    let (result, _) = near.cancelable_read(vec![0; 16], handle).await;
-    assert_eq!(result.unwrap_err().raw_os_error(), Some(125));
-    cancelling.await;
-    // Nobody has taken what comes now but the read that comes then.
-    far.write_all(b"late".to_vec()).await.0.unwrap();
-    let (count, buffer) = near.read(vec![0; 16]).await;
-    assert_eq!(&buffer[..count.unwrap()], b"late");
+        far.write_all(vec![turn; 4]).await.0.unwrap();
+        let (result, buffer) = near.read_exact(vec![0; 4]).await;
+        assert_eq!((result.unwrap(), buffer), (4, vec![turn; 4]));
+    }
 }

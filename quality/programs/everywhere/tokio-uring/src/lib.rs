@@ -1,6 +1,6 @@
 //! Files, TCP, timeouts and cancellation with tokio-uring.
 
-use common::{BLOCK, CONNECTIONS, Directory, ECHO_BYTES, FILE_BYTES, checksum, random};
+use common::{BLOCK, CONNECTIONS, Directory, ECHO_BYTES, FILE_BYTES, SHORT, checksum, random, retry};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
@@ -19,22 +19,30 @@ pub fn run() {
     threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
 }
 
+/// What is done among the faults of `anyring chaos`.
+pub fn run_among_faults() {
+    tokio_uring::start(async {
+        files(1).await;
+        echo().await;
+    });
+}
+
 async fn files(seed: u64) {
     let directory = Directory::new();
     let (path, renamed) = (directory.file("data"), directory.file("renamed"));
     let content = random(seed, FILE_BYTES);
-    let file = File::create(&path).await.unwrap();
+    let file = retry!(File::create(&path).await).unwrap();
     for (index, block) in content.chunks(BLOCK).enumerate() {
         let (result, _) = file.write_all_at(block.to_vec(), (index * BLOCK) as u64).await;
         result.unwrap();
     }
-    file.sync_all().await.unwrap();
+    retry!(file.sync_all().await).unwrap();
     file.close().await.unwrap();
     common::assert_holds(&path, &content);
     assert_eq!(fs::statx(&path).await.unwrap().stx_size, FILE_BYTES as u64);
 
     fs::rename(&path, &renamed).await.unwrap();
-    let file = std::rc::Rc::new(File::open(&renamed).await.unwrap());
+    let file = std::rc::Rc::new(retry!(File::open(&renamed).await).unwrap());
     let blocks = (0..FILE_BYTES / BLOCK).rev().map(|index| {
         let file = file.clone();
         tokio_uring::spawn(async move {
@@ -47,7 +55,7 @@ async fn files(seed: u64) {
         let (index, block) = block.await.unwrap();
         assert!(block == content[index * BLOCK..][..BLOCK], "block {index} differs");
     }
-    assert_eq!(File::open(&path).await.err().unwrap().kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(retry!(File::open(&path).await).err().unwrap().kind(), std::io::ErrorKind::NotFound);
     fs::remove_file(&renamed).await.unwrap();
     fs::create_dir(directory.file("below")).await.unwrap();
     assert_eq!(directory.names(), ["below"]);
@@ -58,7 +66,7 @@ async fn echo() {
     let address = listener.local_addr().unwrap();
     tokio_uring::spawn(async move {
         loop {
-            let (connection, _) = listener.accept().await.unwrap();
+            let (connection, _) = retry!(listener.accept().await).unwrap();
             tokio_uring::spawn(serve(connection));
         }
     });
@@ -68,19 +76,21 @@ async fn echo() {
     }
 }
 
+async fn read(connection: &TcpStream) -> Vec<u8> {
+    let received = retry!({
+        let (result, buffer) = connection.read(vec![0; BLOCK]).await;
+        result.map(|count| buffer[..count].to_vec())
+    });
+    received.unwrap()
+}
+
 async fn serve(connection: TcpStream) {
-    let mut buffer = vec![0; BLOCK];
     loop {
-        let (count, full) = connection.read(buffer).await;
-        let count = count.unwrap();
-        if count == 0 {
+        let received = read(&connection).await;
+        if received.is_empty() {
             return;
         }
-        let (result, sent) = connection.write_all(full[..count].to_vec()).await;
-        result.unwrap();
-        drop(sent);
-        buffer = full;
-        buffer.resize(BLOCK, 0);
+        connection.write_all(received).await.0.unwrap();
     }
 }
 
@@ -90,20 +100,17 @@ async fn client(address: SocketAddr, seed: u64) {
     let expected = checksum(0, &content);
     let writer = connection.clone();
     tokio_uring::spawn(async move { writer.write_all(content).await.0.unwrap() });
-    let (mut received, mut hash, mut buffer) = (0, 0, vec![0; BLOCK]);
+    let (mut received, mut hash) = (0, 0);
     while received < ECHO_BYTES {
-        let (count, full) = connection.read(buffer).await;
-        let count = count.unwrap();
-        assert!(count > 0, "the connection ended after {received} bytes");
-        hash = checksum(hash, &full[..count]);
-        received += count;
-        buffer = full;
+        let part = read(&connection).await;
+        assert!(!part.is_empty(), "the connection ended after {received} bytes");
+        hash = checksum(hash, &part);
+        received += part.len();
     }
     assert_eq!((received, hash), (ECHO_BYTES, expected));
 }
 
 async fn timeouts_and_drops() {
-    const SHORT: Duration = Duration::from_millis(30);
     let (reader, mut writer) = common::pipe();
     // SAFETY: the descriptor is given up here.
     let reader = File::from_std(unsafe { std::fs::File::from_raw_fd(reader.into_raw_fd()) });
