@@ -1445,22 +1445,19 @@ fn an_error_queue_is_waited_for(mut ring: Ring) -> impl Answer {
 }
 
 /// Data does not make the error queue ready. But the kernel is woken by it, and gives up.
-#[test]
-fn an_error_queue_is_not_waited_for_beside_data() {
-    both(|engine| {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.connect(socket.local_addr().unwrap()).unwrap();
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut buffer = [0u8; 8];
-        let op_flags = libc::MSG_ERRQUEUE as u32;
-        let errors = Sqe { op_flags, ..recv(1, socket.as_raw_fd(), &mut buffer) };
-        submit(&mut ring, errors);
-        let early = ring.reap_all();
-        socket.send(b"x").unwrap();
-        let after = wait(&mut ring);
-        submit(&mut ring, errors);
-        (early, after, wait(&mut ring))
-    });
+#[both(8, 0)]
+fn an_error_queue_is_not_waited_for_beside_data(mut ring: Ring) -> impl Answer {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(socket.local_addr().unwrap()).unwrap();
+    let mut buffer = [0u8; 8];
+    let op_flags = libc::MSG_ERRQUEUE as u32;
+    let errors = Sqe { op_flags, ..recv(1, socket.as_raw_fd(), &mut buffer) };
+    ring.submit(&[errors]);
+    let early = ring.reap_all();
+    socket.send(b"x").unwrap();
+    let after = ring.wait();
+    ring.submit(&[errors]);
+    (early, after, ring.wait())
 }
 
 /// An attempt at one listener may not come to its end: its process is stopped, or it waits for a page, as here. Requests
@@ -1494,7 +1491,7 @@ fn an_accept_that_is_held_up_holds_up_no_other() {
             answers.extend(ring.reap_all().iter().map(|cqe| cqe.res));
             let late = TcpListener::bind("127.0.0.1:0").unwrap();
             // SAFETY: a new descriptor, owned from here.
-            let client = own(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) });
+            let client = owned(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) });
             let address = raw_address(late.local_addr().unwrap());
             answers.push(ring.run(&[connect(4, client.as_raw_fd(), &address)])[0].res);
             missing.give();

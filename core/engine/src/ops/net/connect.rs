@@ -92,7 +92,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     if connect.in_progress && os::poll_now(fd, EPOLLERR).is_ok_and(|events| events & EPOLLERR != 0) {
         return Outcome::Complete(socket_error(fd));
     }
-    let (result, non_blocking) = match attempt(fd, &connect.address) {
+    let Attempt { result, wanted } = match attempt(fd, &connect.address) {
         Ok(Some(attempt)) => attempt,
         Ok(None) => return Outcome::BlockForLong,
         Err(errno) => return errno.into(),
@@ -115,18 +115,27 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         }
         // A Unix listener's backlog is full, and no event tells when it is not: block for it, unless
         // the program wants no blocking.
-        Err(Errno::EAGAIN) if non_blocking => Errno::EAGAIN.into(),
+        Err(Errno::EAGAIN) if wanted => Errno::EAGAIN.into(),
         Err(Errno::EAGAIN) => Outcome::BlockForLong,
         Err(Errno::EBADFD | Errno::EISCONN) if connect.in_progress => Outcome::Complete(socket_error(fd)),
         other => other.into(),
     }
 }
 
-/// One attempt that does not wait, and whether the program wanted it so; none where it could wait.
-fn attempt(fd: Fd, address: &Address) -> Result<Option<(Result<usize, Errno>, bool)>, Errno> {
+/// An attempt that did not wait.
+struct Attempt {
+    result: Result<usize, Errno>,
+    /// The program wanted it so.
+    wanted: bool,
+}
+
+/// One attempt that does not wait; none where it could wait.
+fn attempt(fd: Fd, address: &Address) -> Result<Option<Attempt>, Errno> {
     // No other file's flags are touched.
     os::socket_option(fd, SO_TYPE)?;
-    nonblocking::attempt(fd, None, nonblocking::blocking(fd)?, |fd| calls::connect(fd, address))
+    let attempted =
+        nonblocking::attempt(fd, None, nonblocking::blocking(fd)?, |fd| calls::connect(fd, address))?;
+    Ok(attempted.map(|(result, wanted)| Attempt { result, wanted }))
 }
 
 fn socket_error(fd: Fd) -> i32 {
