@@ -11,7 +11,7 @@ use crate::os::{self, Fd};
 use crate::request::op::Caps;
 use crate::request::timeouts::Timeouts;
 use crate::request::{FileHold, Flags, Phase, RequestId};
-use crate::ring::drive::reactor;
+use crate::ring::drive::{reactor, stand_in};
 use crate::ring::{Core, CoreGuard, Ring, live, registry};
 use crate::wait::{Driver, Token};
 
@@ -188,6 +188,7 @@ pub unsafe fn forked() {
         directories::forked();
         mounts::forked();
         exported::forked();
+        stand_in::forked();
     }
     let mut watches = WATCHES.lock();
     if let Some(inotify) = watches.inotify.take() {

@@ -44,6 +44,15 @@ pub fn lock() -> &'static dyn AcrossFork {
     &LIT
 }
 
+/// In a child after `fork`: its rings have the parent's stand-ins.
+///
+/// # Safety
+/// No other thread of this process may use the engine.
+pub unsafe fn forked() {
+    // SAFETY: passed on to the caller.
+    unsafe { LIT.reset() };
+}
+
 /// Is the stand-in of any ring lit?
 #[inline]
 pub fn any_lit() -> bool {
