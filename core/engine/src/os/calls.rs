@@ -987,12 +987,27 @@ pub fn populate(address: u64, length: usize) -> Result<(), Errno> {
     // SAFETY: changes no byte of memory.
     match unsafe { call(nr::__NR_madvise, [address as usize, length, advice, 0, 0, 0]) } {
         Ok(_) => Ok(()),
-        // A kernel without it (before 5.14): look whether they can be read at least.
-        Err(Errno::EINVAL) => (0..length)
-            .step_by(PAGE)
-            .try_for_each(|offset| crate::os::user::read::<u8>(address + offset as u64).map(drop)),
+        // A kernel without it (before 5.14), or pages that cannot be written.
+        Err(Errno::EINVAL) => {
+            (0..length).step_by(PAGE).try_for_each(|offset| expect_writable(address + offset as u64))
+        }
         Err(_) => Err(Errno::EFAULT),
     }
+}
+
+/// Makes sure that the word at `address`, a multiple of 4, can be written: the kernel adds 0 to it in one step.
+///
+/// # Errors
+/// `EFAULT` where it cannot.
+fn expect_writable(address: u64) -> Result<(), Errno> {
+    const ADD_NOTHING: usize = (nr::FUTEX_OP_ADD as usize) << 28;
+    let own = AtomicU32::new(0);
+    let operation = (nr::FUTEX_WAKE_OP | nr::FUTEX_PRIVATE_FLAG) as usize;
+    // SAFETY: a word of ours on which nobody sleeps, and one of the program's that stays what it is. At most one thread that
+    // sleeps on that wakes, as it may at any time.
+    unsafe { call(nr::__NR_futex, [own.as_ptr() as usize, operation, 1, 1, address as usize, ADD_NOTHING]) }
+        .map(drop)
+        .map_err(|_| Errno::EFAULT)
 }
 
 /// The size of the file behind `fd`.
