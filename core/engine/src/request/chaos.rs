@@ -23,7 +23,7 @@ use linux_raw_sys::net::{
     SO_DOMAIN, SO_PROTOCOL, SO_TYPE, SOCK_STREAM,
 };
 
-use crate::abi::{Errno, RWF_ATOMIC};
+use crate::abi::{Errno, IORING_SETUP_SQE_MIXED, RWF_ATOMIC};
 use crate::os::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::os::user::{self, IoVector};
 use crate::os::{self, Fd};
@@ -308,15 +308,20 @@ impl Core {
     /// To how many of the next `wanted` SQEs a submission may be cut, by the fault: all the numbers that come into question.
     pub fn shorter_submissions(&self, wanted: u32, fault: Fault) -> Vec<u32> {
         let all = wanted.min(self.sq_pending());
-        let links = self.sq().ahead(self.memory(), all.saturating_sub(1)).map(|index| {
-            let [_, flags, ..] = self.memory().first_word(index).to_ne_bytes();
-            Flags::of_sqe(flags).links()
-        });
-        (1..)
-            .zip(links)
-            .filter(|&(_, links)| links == (fault == Fault::TornChain))
-            .map(|(count, _)| count)
-            .collect()
+        let mixed = self.is(IORING_SETUP_SQE_MIXED);
+        let mut entries = self.sq().ahead(self.memory(), all.saturating_sub(1));
+        let (mut counts, mut count) = (Vec::new(), 0);
+        while let Some(index) = entries.next() {
+            let [opcode, flags, ..] = self.memory().first_word(index).to_ne_bytes();
+            let places = self.requests().row(opcode).places(mixed, count + 1 < all);
+            // Behind the second half of a long one.
+            (1..places).for_each(|_| _ = entries.next());
+            count += places;
+            if count < all && Flags::of_sqe(flags).links() == (fault == Fault::TornChain) {
+                counts.push(count);
+            }
+        }
+        counts
     }
 }
 
@@ -396,10 +401,22 @@ impl Core {
             },
             Fault::GroupDry => {
                 request.flags.has(Flags::BUFFER_SELECT)
-                    && (!request.flags.has(Flags::MULTISHOT) || self.is_due(id, fault, 0))
+                    && if request.flags.has(Flags::MULTISHOT) {
+                        self.is_due(id, fault, 0)
+                    } else {
+                        self.shares_group(id)
+                    }
             }
             _ => true,
         }
+    }
+
+    /// Is there another request that may have taken the last buffer of a request's group?
+    fn shares_group(&self, id: RequestId) -> bool {
+        let group = self[id].sqe.buf_index;
+        self.requests().ids().filter(|&other| other != id).map(|other| &self[other]).any(|other| {
+            (other.flags.has(Flags::BUFFER_SELECT) || other.buffer.is_some()) && other.sqe.buf_index == group
+        })
     }
 
     /// Does a multishot poll watch the file of a request? It tells of what comes, and not of what a request that answered `EAGAIN`
@@ -599,6 +616,7 @@ fn range(request: &Request) -> Option<Range> {
     } else {
         let reads = request.op.caps.has(Caps::POSITION) && !request.op.caps.has(Caps::HASHED);
         match file {
+            S_IFREG if !reads && takes_values(request.file.fd()) => return None,
             S_IFREG => {}
             S_IFIFO if reads => {}
             S_IFIFO => least = PIPE_BUF,
@@ -617,6 +635,27 @@ fn range(request: &Request) -> Option<Range> {
     }
     let most = length(request).checked_sub(1)?;
     (most >= least).then_some(Range { least, most, step })
+}
+
+/// Is it a file of a file system whose files take each write as a whole value: of the kernel, or of a program (FUSE)?
+fn takes_values(fd: Fd) -> bool {
+    // linux/magic.h: proc, sysfs, cgroup, cgroup2, debugfs, tracefs, configfs, securityfs, selinuxfs, efivarfs, bpf, resctrl, FUSE.
+    const MAGIC: [i64; 13] = [
+        0x9fa0,
+        0x6265_6572,
+        0x0027_e0eb,
+        0x6367_7270,
+        0x6462_6720,
+        0x7472_6163,
+        0x6265_6570,
+        0x7363_6673,
+        0xf97c_ff8c,
+        0xde5e_81e4,
+        0xcafe_4a11,
+        0x0765_5821,
+        0x6573_5546,
+    ];
+    os::file_system(fd).is_ok_and(|magic| MAGIC.contains(&magic))
 }
 
 /// Is a send or receive one of bytes, and not told to go on until it is whole?

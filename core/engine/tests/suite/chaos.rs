@@ -10,7 +10,8 @@ use std::ptr::NonNull;
 
 use crate::common::*;
 use anyring_chaos_plan::{Entry, Fault, Faults, MILLION, Mode, Plan, Settings, bytes};
-use anyring_engine::abi::Sqe;
+use anyring_engine::abi::{IORING_OP_NOP128, IORING_SETUP_SQE_MIXED, Sqe};
+use anyring_engine::request::version;
 use io_uring_op::*;
 
 const FLAGS: u32 = IORING_ENTER_GETEVENTS;
@@ -578,14 +579,17 @@ fn buffer_groups_run_dry() {
         let (mut one, other) = UnixStream::pair().unwrap();
         let memory = room(64);
         let mut dry = 0;
+        // Who has the buffers to itself does not miss one.
+        assert_eq!(receive_alone(&mut ring, &mut one, &other), 1);
+        let (_quiet, waits) = UnixStream::pair().unwrap();
+        let addr = memory.as_ptr() as u64;
+        let provide = Sqe { fd: 1, addr, len: 64, buf_index: 7, ..sqe(IORING_OP_PROVIDE_BUFFERS, 2) };
+        assert_eq!(result(&mut ring, provide), 0);
+        let from_group =
+            Sqe { flags: SELECT, len: 64, buf_index: 7, ..transfer(IORING_OP_RECV, &waits, &[], 0) };
+        ring.submit(&[from_group]);
+        assert_eq!(ring.reap_all(), []);
         for round in 0..20_u8 {
-            let provide = Sqe {
-                fd: 1,
-                addr: memory.as_ptr() as u64,
-                len: 64,
-                buf_index: 7,
-                ..sqe(IORING_OP_PROVIDE_BUFFERS, 2)
-            };
             assert_eq!(result(&mut ring, provide), 0);
             one.write_all(&[round]).unwrap();
             let receive = Sqe {
@@ -607,6 +611,49 @@ fn buffer_groups_run_dry() {
         assert!(dry > 0);
     });
     assert!(count(&met, Fault::GroupDry) > 0);
+}
+
+/// The result of a receive from a group of which nothing else knows.
+fn receive_alone(ring: &mut Ring, one: &mut UnixStream, other: &UnixStream) -> i32 {
+    let memory = room(64);
+    let addr = memory.as_ptr() as u64;
+    let provide = Sqe { fd: 1, addr, len: 64, buf_index: 6, ..sqe(IORING_OP_PROVIDE_BUFFERS, 2) };
+    assert_eq!(result(ring, provide), 0);
+    one.write_all(b"x").unwrap();
+    result(ring, Sqe { flags: SELECT, len: 64, buf_index: 6, ..transfer(IORING_OP_RECV, other, &[], 0) })
+}
+
+/// A short write of a number is another number.
+#[test]
+fn values_of_the_kernel_are_written_whole() {
+    let met = under(&[Fault::Short], || {
+        let mut ring = ring(8);
+        let file = File::options().read(true).write(true).open("/proc/self/oom_score_adj").unwrap();
+        assert_eq!(result(&mut ring, transfer(IORING_OP_WRITE, &file, b"500", 0)), 3);
+        assert_eq!(std::fs::read_to_string("/proc/self/oom_score_adj").unwrap(), "500\n");
+    });
+    assert_eq!(met, []);
+}
+
+/// A submission that is cut takes all of a long SQE, or nothing.
+#[test]
+fn submissions_are_cut_between_long_sqes() {
+    let met = under(&[Fault::ShortSubmission], || {
+        version::play(version::Version::NEWEST);
+        let mut ring = Ring::new(Engine::User, 32, IORING_SETUP_SQE_MIXED);
+        let wide = |user_data| Sqe { opcode: IORING_OP_NOP128, user_data, ..Sqe::default() };
+        for _ in 0..50 {
+            for user_data in 0..6 {
+                ring.push_together(&[wide(user_data), Sqe::default()]);
+            }
+            let mut left = 12;
+            while left > 0 {
+                left -= ring.enter(left, 0) as u32;
+            }
+            assert!(ring.collect(6).iter().all(|cqe| cqe.res == 0));
+        }
+    });
+    assert!(count(&met, Fault::ShortSubmission) > 0);
 }
 
 #[test]
