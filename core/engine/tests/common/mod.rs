@@ -3,11 +3,12 @@
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 pub mod record;
+pub mod scene;
 pub mod text;
 
 use std::ffi::{CStr, c_void};
 use std::fs::File;
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -21,6 +22,7 @@ pub use anyring_engine::io_uring_params;
 use anyring_engine::request::version;
 use anyring_engine::{Caller, Host};
 pub use linux_raw_sys::io_uring::*;
+pub use scene::*;
 
 /// Which engine a ring runs on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -703,6 +705,17 @@ pub fn map(fd: i32, length: usize, offset: i64) -> *mut u8 {
 /// An SQE with an opcode and user data.
 pub fn sqe(opcode: io_uring_op, user_data: u64) -> Sqe {
     Sqe { opcode: opcode as u8, user_data, fd: -1, ..Sqe::default() }
+}
+
+/// A NOP with these flags.
+pub fn nop(user_data: u64, flags: u8) -> Sqe {
+    Sqe { flags, ..sqe(io_uring_op::IORING_OP_NOP, user_data) }
+}
+
+/// Two sockets over UDP, which are not connected.
+pub fn udp_pair() -> (UdpSocket, UdpSocket) {
+    let bind = || UdpSocket::bind("127.0.0.1:0").unwrap();
+    (bind(), bind())
 }
 
 /// A connection over TCP between two ports of an address, as `127.0.0.1:0`: its client and its other end.

@@ -15,6 +15,8 @@ use loom::sync::MutexGuard;
 use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use loom::thread::{self, ThreadId};
 
+use super::start;
+
 /// What threads are for: work that ends soon, work that may take for ever, to start others.
 const SHORT: usize = 0;
 const LONG: usize = 1;
@@ -541,26 +543,18 @@ impl World {
     }
 }
 
-/// Starts a thread of the program, or the kernel.
-fn start(world: &Arc<World>, body: impl FnOnce(&World) + Send + 'static) -> thread::JoinHandle<()> {
-    let world = Arc::clone(world);
-    thread::spawn(move || body(&world))
+/// A world with so many threads at most.
+fn model(most: u32, body: impl Fn(Arc<World>) + Sync + Send + 'static) {
+    model_with(2, most, body);
 }
 
-fn model(body: impl Fn() + Sync + Send + 'static) {
-    model_with(2, body);
-}
-
-fn model_with(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(body);
+fn model_with(preemptions: usize, most: u32, body: impl Fn(Arc<World>) + Sync + Send + 'static) {
+    super::model(Some(preemptions), move || World::new(most), body);
 }
 
 #[test]
 fn what_is_pushed_is_done() {
-    model(|| {
-        let world = World::new(2);
+    model(2, |world| {
         world.push(SHORT, 0);
         world.push(SHORT, 0);
         world.wait();
@@ -570,8 +564,7 @@ fn what_is_pushed_is_done() {
 
 #[test]
 fn two_callers_push_at_once() {
-    model(|| {
-        let world = World::new(1);
+    model(1, |world| {
         let other = start(&world, |world| {
             world.push(SHORT, 0);
         });
@@ -585,8 +578,7 @@ fn two_callers_push_at_once() {
 
 #[test]
 fn workers_leave_when_nothing_is_left() {
-    model(|| {
-        let world = World::new(2);
+    model(2, |world| {
         loom::stop_exploring();
         world.push(SHORT, 0);
         world.push(SHORT, 0);
@@ -599,8 +591,7 @@ fn workers_leave_when_nothing_is_left() {
 /// A worker leaves after some time, and work comes just then.
 #[test]
 fn a_worker_that_leaves_leaves_nothing_behind() {
-    model(|| {
-        let world = World::new(1);
+    model(1, |world| {
         world.push(SHORT, 0);
         world.wait();
         let clock = start(&world, |world| world.words[SHORT].expire(false));
@@ -613,8 +604,7 @@ fn a_worker_that_leaves_leaves_nothing_behind() {
 
 #[test]
 fn who_waits_helps() {
-    model(|| {
-        let world = World::new(1);
+    model(1, |world| {
         world.push(SHORT, 0);
         world.push(SHORT, 0);
         world.wait_and_help();
@@ -624,8 +614,7 @@ fn who_waits_helps() {
 
 #[test]
 fn what_is_withdrawn_is_not_done() {
-    model(|| {
-        let world = World::new(1);
+    model(1, |world| {
         world.push(SHORT, 0);
         let last = world.push(SHORT, 0);
         let other = start(&world, move |world| {
@@ -642,8 +631,7 @@ fn what_is_withdrawn_is_not_done() {
 #[test]
 fn what_may_take_for_ever_is_ended() {
     for most in [1, 2] {
-        model_with(1, move || {
-            let world = World::new(most);
+        model_with(1, most, move |world| {
             let both = [world.push(LONG, 0), world.push(LONG, 0)];
             both.into_iter().for_each(|name| world.cancel(name));
             world.wait();
@@ -654,8 +642,7 @@ fn what_may_take_for_ever_is_ended() {
 
 #[test]
 fn work_on_one_file_is_done_in_order() {
-    model(|| {
-        let world = World::new(2);
+    model(2, |world| {
         (0..2).for_each(|_| {
             world.push(SHORT, 1);
         });
@@ -667,8 +654,7 @@ fn work_on_one_file_is_done_in_order() {
 /// The worker that was at the file has other credentials than the one that waits for it.
 #[test]
 fn the_turn_passes_to_workers_with_other_credentials() {
-    model(|| {
-        let world = World::new(1);
+    model(1, |world| {
         world.push(SHORT, 1);
         world.act_with_new();
         world.push(SHORT, 1);
@@ -681,8 +667,7 @@ fn the_turn_passes_to_workers_with_other_credentials() {
 #[test]
 fn a_thread_that_cannot_be_started_is_not_waited_for() {
     for before in [0, 1] {
-        model(move || {
-            let world = World::new(2);
+        model(2, move |world| {
             (0..before).for_each(|_| {
                 world.push(SHORT, 0);
             });
@@ -697,8 +682,7 @@ fn a_thread_that_cannot_be_started_is_not_waited_for() {
 
 #[test]
 fn a_keeper_starts_workers_for_others() {
-    model(|| {
-        let world = World::new(1);
+    model(1, |world| {
         assert!(world.pool.keep_submitter(acting()));
         world.act_with_new();
         world.push_foreign();
@@ -711,8 +695,7 @@ fn a_keeper_starts_workers_for_others() {
 /// It has to try again, for nobody else comes for the work.
 #[test]
 fn a_keeper_that_cannot_start_a_worker_tries_again() {
-    model(|| {
-        let world = World::new(1);
+    model(1, |world| {
         world.words[KEEPER].expire(true);
         assert!(world.pool.keep_submitter(acting()));
         world.refuse_a_thread();
@@ -726,8 +709,7 @@ fn a_keeper_that_cannot_start_a_worker_tries_again() {
 
 #[test]
 fn a_keeper_that_is_dismissed_has_its_work_done() {
-    model(|| {
-        let world = World::new(1);
+    model(1, |world| {
         world.words[KEEPER].expire(true);
         assert!(world.pool.keep_submitter(acting()));
         world.refuse_a_thread();
@@ -743,8 +725,7 @@ fn a_keeper_that_is_dismissed_has_its_work_done() {
 /// What it was asked for before it ends, it does.
 #[test]
 fn a_reactor_that_ends_starts_workers_for_others() {
-    model_with(1, || {
-        let world = World::new(1);
+    model_with(1, 1, |world| {
         let reactor = world.start_reactor();
         let other = start(&world, World::end_reactor);
         world.refuse_a_thread();
@@ -759,8 +740,7 @@ fn a_reactor_that_ends_starts_workers_for_others() {
 
 #[test]
 fn workers_with_credentials_that_were_given_up_leave() {
-    model(|| {
-        let world = World::new(1);
+    model(1, |world| {
         world.push(SHORT, 0);
         let other = start(&world, World::change_credentials);
         world.push(SHORT, 0);
@@ -775,8 +755,7 @@ fn workers_with_credentials_that_were_given_up_leave() {
 /// Those of both credentials sleep on the same word.
 #[test]
 fn work_wakes_a_worker_that_may_do_it() {
-    model(|| {
-        let world = World::new(1);
+    model(1, |world| {
         loom::stop_exploring();
         world.push(SHORT, 0);
         world.wait();
@@ -794,8 +773,7 @@ fn work_wakes_a_worker_that_may_do_it() {
 /// One of the two leaves: what it was woken for is the other's.
 #[test]
 fn a_lower_limit_loses_no_work() {
-    model(|| {
-        let world = World::new(2);
+    model(2, |world| {
         loom::stop_exploring();
         world.push(SHORT, 0);
         world.push(SHORT, 0);
@@ -810,8 +788,7 @@ fn a_lower_limit_loses_no_work() {
 
 #[test]
 fn workers_run_where_the_program_says() {
-    model(|| {
-        let world = World::new(1);
+    model(1, |world| {
         world.push(SHORT, 0);
         world.pool.bind(HERE);
         world.wait();
@@ -826,8 +803,7 @@ fn workers_run_where_the_program_says() {
 #[test]
 fn who_has_not_left_yet_is_known() {
     let of_new = |world: &World| world.process().common.store(NEW, Ordering::Release);
-    model(move || {
-        let world = World::new(1);
+    model(1, move |world| {
         loom::stop_exploring();
         assert!(world.pool.are_dismissed());
         world.push(SHORT, 0);
@@ -846,8 +822,7 @@ fn who_has_not_left_yet_is_known() {
         assert!(world.pool.are_dismissed());
         world.end_in_any_order();
     });
-    model(move || {
-        let world = World::new(1);
+    model(1, move |world| {
         loom::stop_exploring();
         assert!(world.pool.keep_submitter(acting()));
         of_new(&world);
@@ -857,8 +832,7 @@ fn who_has_not_left_yet_is_known() {
         assert!(world.pool.are_dismissed());
         world.end_in_any_order();
     });
-    model(move || {
-        let world = World::new(1);
+    model(1, move |world| {
         loom::stop_exploring();
         assert!(world.pool.keep_personality(acting()));
         of_new(&world);
@@ -870,8 +844,7 @@ fn who_has_not_left_yet_is_known() {
 
 #[test]
 fn a_keeper_that_cannot_be_started_is_none() {
-    model(|| {
-        let world = World::new(1);
+    model(1, |world| {
         loom::stop_exploring();
         world.refuse_a_thread();
         assert!(!world.pool.keep_submitter(acting()));

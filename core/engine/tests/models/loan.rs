@@ -6,8 +6,10 @@
 
 use anyring_engine::wait::loan::Loan;
 use loom::sync::atomic::{AtomicUsize, Ordering};
-use loom::sync::{Arc, Condvar, Mutex};
-use loom::thread;
+use loom::sync::{Condvar, Mutex};
+use std::sync::Arc;
+
+use super::start;
 
 const NAMED: usize = 1;
 const OTHER: usize = 2;
@@ -113,14 +115,14 @@ impl World {
     }
 }
 
+fn model(body: impl Fn(Arc<World>) + Sync + Send + 'static) {
+    super::model(None, || Arc::new(World::new()), body);
+}
+
 #[test]
 fn the_head_moves_only_when_the_file_is_held() {
-    loom::model(|| {
-        let world = Arc::new(World::new());
-        let submitter = thread::spawn({
-            let world = world.clone();
-            move || world.write(false)
-        });
+    model(|world| {
+        let submitter = start(&world, |world| world.write(false));
         if world.head.load(Ordering::Acquire) >= 1 {
             world.reuse();
         }
@@ -130,12 +132,8 @@ fn the_head_moves_only_when_the_file_is_held() {
 
 #[test]
 fn who_helps_takes_nothing_that_is_lent() {
-    loom::model(|| {
-        let world = Arc::new(World::new());
-        let submitter = thread::spawn({
-            let world = world.clone();
-            move || world.write(false)
-        });
+    model(|world| {
+        let submitter = start(&world, |world| world.write(false));
         world.help();
         if world.head.load(Ordering::Acquire) >= 1 {
             world.reuse();
@@ -146,12 +144,8 @@ fn who_helps_takes_nothing_that_is_lent() {
 
 #[test]
 fn what_is_behind_completes_only_when_the_file_is_held() {
-    loom::model(|| {
-        let world = Arc::new(World::new());
-        let submitter = thread::spawn({
-            let world = world.clone();
-            move || world.write(true)
-        });
+    model(|world| {
+        let submitter = start(&world, |world| world.write(true));
         // Any completion: that of the write comes later than its attempt, that of the NOP behind it says the same.
         if world.tail.load(Ordering::Acquire) >= 1 || world.head.load(Ordering::Acquire) >= 1 {
             world.reuse();
@@ -162,12 +156,8 @@ fn what_is_behind_completes_only_when_the_file_is_held() {
 
 #[test]
 fn another_call_returns_only_when_the_file_is_held() {
-    loom::model(|| {
-        let world = Arc::new(World::new());
-        let submitter = thread::spawn({
-            let world = world.clone();
-            move || world.write(false)
-        });
+    model(|world| {
+        let submitter = start(&world, |world| world.write(false));
         if world.submit_behind() {
             world.reuse();
         }

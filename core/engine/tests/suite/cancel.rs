@@ -22,10 +22,6 @@ fn timeout(user_data: u64) -> Sqe {
     Sqe { addr: LONG.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, user_data) }
 }
 
-fn nop(user_data: u64, flags: u8) -> Sqe {
-    Sqe { flags, ..sqe(IORING_OP_NOP, user_data) }
-}
-
 #[both(16, 0)]
 fn timeouts_are_cancelled(mut ring: Ring) -> impl Answer {
     let mut all = ring.collect_from(&[timeout(1), cancel(2, 1, 0), cancel(3, 1, 0)], 3);
@@ -202,8 +198,8 @@ fn reactor_at_rest() {
 }
 
 /// The thread in SYNC_CANCEL neither drives nor gets the driver's role from one that leaves: the other waiter has to.
-#[test]
-fn who_waits_beside_a_synchronous_cancellation_is_served() {
+#[both]
+fn who_waits_beside_a_synchronous_cancellation_is_served(engine: Engine) -> impl Answer {
     use std::io::Write;
     use std::os::fd::AsRawFd;
     use std::sync::mpsc;
@@ -222,55 +218,53 @@ fn who_waits_beside_a_synchronous_cancellation_is_served() {
         (thread, told)
     }
 
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (empty, mut end) = std::io::pipe().unwrap();
-        let (_out, into) = std::io::pipe().unwrap();
-        let (first, mut first_end) = std::io::pipe().unwrap();
-        let (second, mut second_end) = std::io::pipe().unwrap();
-        let mut buffers = [[0u8; 8]; 2];
-        let read = |user_data, fd: i32, buffer: &mut [u8; 8]| Sqe {
-            fd,
-            addr: buffer.as_mut_ptr() as u64,
-            len: 8,
-            ..sqe(IORING_OP_READ, user_data)
-        };
-        ring.push(Sqe {
-            fd: into.as_raw_fd(),
-            off: u64::MAX,
-            addr: u64::MAX,
-            file_index: empty.as_raw_fd() as u32,
-            len: 8,
-            ..sqe(IORING_OP_SPLICE, 77)
-        });
-        let [first_buffer, second_buffer] = &mut buffers;
-        ring.push(read(1, first.as_raw_fd(), first_buffer));
-        ring.push(read(2, second.as_raw_fd(), second_buffer));
-        assert_eq!(ring.enter(3, 0), 3);
-        let fd = ring.fd;
-        let wait = move |count| enter(engine, fd, 0, count, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
-        let (driver, _) = thread(move || wait(1));
-        let (canceller, _) = thread(move || {
-            let mut argument: io_uring_sync_cancel_reg = zeroed();
-            (argument.addr, argument.fd) = (77, -1);
-            (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
-            let argument = (&raw const argument).cast();
-            register(engine, fd, io_uring_register_op::IORING_REGISTER_SYNC_CANCEL as u32, argument, 1)
-        });
-        let (served, heard) = mpsc::channel();
-        let (other, _) = thread(move || served.send(wait(2)).unwrap());
-        reactor_at_rest();
-        first_end.write_all(b"first").unwrap();
-        driver.join().unwrap();
-        second_end.write_all(b"second").unwrap();
-        let returned = heard.recv_timeout(Duration::from_secs(20)).expect("somebody drives");
-        other.join().unwrap();
-        end.write_all(b"an end").unwrap();
-        canceller.join().unwrap();
-        let mut ended: Vec<_> = ring.collect(3).iter().map(|cqe| cqe.user_data).collect();
-        ended.sort_unstable();
-        (returned, ended)
+    let mut ring = Ring::new(engine, 8, 0);
+    let (empty, mut end) = std::io::pipe().unwrap();
+    let (_out, into) = std::io::pipe().unwrap();
+    let (first, mut first_end) = std::io::pipe().unwrap();
+    let (second, mut second_end) = std::io::pipe().unwrap();
+    let mut buffers = [[0u8; 8]; 2];
+    let read = |user_data, fd: i32, buffer: &mut [u8; 8]| Sqe {
+        fd,
+        addr: buffer.as_mut_ptr() as u64,
+        len: 8,
+        ..sqe(IORING_OP_READ, user_data)
+    };
+    ring.push(Sqe {
+        fd: into.as_raw_fd(),
+        off: u64::MAX,
+        addr: u64::MAX,
+        file_index: empty.as_raw_fd() as u32,
+        len: 8,
+        ..sqe(IORING_OP_SPLICE, 77)
     });
+    let [first_buffer, second_buffer] = &mut buffers;
+    ring.push(read(1, first.as_raw_fd(), first_buffer));
+    ring.push(read(2, second.as_raw_fd(), second_buffer));
+    assert_eq!(ring.enter(3, 0), 3);
+    let fd = ring.fd;
+    let wait = move |count| enter(engine, fd, 0, count, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
+    let (driver, _) = thread(move || wait(1));
+    let (canceller, _) = thread(move || {
+        let mut argument: io_uring_sync_cancel_reg = zeroed();
+        (argument.addr, argument.fd) = (77, -1);
+        (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
+        let argument = (&raw const argument).cast();
+        register(engine, fd, io_uring_register_op::IORING_REGISTER_SYNC_CANCEL as u32, argument, 1)
+    });
+    let (served, heard) = mpsc::channel();
+    let (other, _) = thread(move || served.send(wait(2)).unwrap());
+    reactor_at_rest();
+    first_end.write_all(b"first").unwrap();
+    driver.join().unwrap();
+    second_end.write_all(b"second").unwrap();
+    let returned = heard.recv_timeout(Duration::from_secs(20)).expect("somebody drives");
+    other.join().unwrap();
+    end.write_all(b"an end").unwrap();
+    canceller.join().unwrap();
+    let mut ended: Vec<_> = ring.collect(3).iter().map(|cqe| cqe.user_data).collect();
+    ended.sort_unstable();
+    (returned, ended)
 }
 
 /// On a ring that defers, nothing is posted of work that ended before somebody comes for it: here that is the thread in

@@ -4,29 +4,16 @@ use crate::common::*;
 use anyring_engine::abi::Sqe;
 use io_uring_op::*;
 
-/// One instruction of a filter for system calls.
-const fn code(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
-    libc::sock_filter { code: code as u16, jt, jf, k }
-}
-
 /// Lets a call with this number fail with `EPERM` from now on, unless its argument has close-on-exec among its flags.
 fn insist(number: libc::c_long, argument: u32) {
-    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
-    let mut filter = [
+    filter_calls(&mut [
         code(LOAD, 0, 0, 0),
-        code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 2, number as u32),
+        code(EQUAL, 0, 2, number as u32),
         code(LOAD, 0, 0, 16 + 8 * argument),
         code(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, libc::O_CLOEXEC as u32),
         code(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
         code(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: reads a filter of ours; of this process alone.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
-    }
+    ]);
 }
 
 #[test]

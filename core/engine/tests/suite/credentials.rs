@@ -8,8 +8,7 @@ use crate::common::*;
 use anyring_engine::abi::Sqe;
 use anyring_engine::credentials::{Change, Reach};
 use io_uring_op::{
-    IORING_OP_FIXED_FD_INSTALL, IORING_OP_NOP, IORING_OP_OPENAT, IORING_OP_POLL_ADD, IORING_OP_READ,
-    IORING_OP_TIMEOUT,
+    IORING_OP_FIXED_FD_INSTALL, IORING_OP_OPENAT, IORING_OP_POLL_ADD, IORING_OP_READ, IORING_OP_TIMEOUT,
 };
 use io_uring_register_op::{
     IORING_REGISTER_FILES, IORING_REGISTER_PERSONALITY, IORING_UNREGISTER_PERSONALITY,
@@ -26,10 +25,6 @@ fn register_personality(ring: &Ring) -> i32 {
 
 fn unregister_personality(ring: &Ring, number: u32) -> i32 {
     ring.register(IORING_UNREGISTER_PERSONALITY, NONE, number)
-}
-
-fn nop(user_data: u64, flags: u8) -> Sqe {
-    Sqe { flags, ..sqe(IORING_OP_NOP, user_data) }
 }
 
 /// A file that nobody but root may read.

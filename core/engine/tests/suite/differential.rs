@@ -390,21 +390,18 @@ fn a_multishot_receive_takes_at_most_as_much_as_it_says(mut ring: Ring) -> impl 
     ring.reap_all().iter().map(|cqe| cqe.res).take(2).collect::<Vec<_>>()
 }
 
-#[test]
-fn a_drain_in_a_chain_makes_its_head_wait_first() {
+#[both(8, 0)]
+fn a_drain_in_a_chain_makes_its_head_wait_first(mut ring: Ring) -> impl Answer {
     const DRAIN: u8 = 1 << 1;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, mut b) = UnixStream::pair().unwrap();
-        let fd = a.as_raw_fd();
-        ring.push(Sqe { fd, flags: LINK | BUFFER_SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 1) });
-        ring.push(Sqe { flags: DRAIN, ..sqe(IORING_OP_NOP, 2) });
-        let entered = ring.enter(2, 0);
-        let first = results(&ring.reap_all());
-        b.write_all(b"x").unwrap();
-        ring.enter(0, 2);
-        (entered, first, results(&ring.reap_all()))
-    });
+    let (a, mut b) = UnixStream::pair().unwrap();
+    let fd = a.as_raw_fd();
+    ring.push(Sqe { fd, flags: LINK | BUFFER_SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 1) });
+    ring.push(Sqe { flags: DRAIN, ..sqe(IORING_OP_NOP, 2) });
+    let entered = ring.enter(2, 0);
+    let first = results(&ring.reap_all());
+    b.write_all(b"x").unwrap();
+    ring.enter(0, 2);
+    (entered, first, results(&ring.reap_all()))
 }
 
 #[both(8, 0)]
@@ -458,24 +455,21 @@ fn a_splice_looks_at_how_its_files_are_open_first(mut ring: Ring) -> impl Answer
     results(&ring.run(&[splice]))
 }
 
-#[test]
-fn flags_of_a_transfer_come_after_how_the_file_is_open() {
+#[both(8, 0)]
+fn flags_of_a_transfer_come_after_how_the_file_is_open(mut ring: Ring) -> impl Answer {
     const RWF_HIPRI: u32 = 1;
     const RWF_SYNC: u32 = 4;
     const RWF_ATOMIC: u32 = 0x40;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (read, write) = std::io::pipe().unwrap();
-        let directory = std::fs::File::open("/").unwrap();
-        let mut memory = [0u8; 16];
-        let base = Sqe { addr: memory.as_mut_ptr() as u64, len: 16, ..sqe(IORING_OP_READ, 1) };
-        [
-            Sqe { fd: write.as_raw_fd(), op_flags: RWF_ATOMIC, ..base },
-            Sqe { fd: read.as_raw_fd(), op_flags: RWF_HIPRI, opcode: IORING_OP_WRITE as u8, ..base },
-            Sqe { fd: directory.as_raw_fd(), op_flags: RWF_SYNC, ..base },
-        ]
-        .map(|sqe| results(&ring.run(&[sqe])))
-    });
+    let (read, write) = std::io::pipe().unwrap();
+    let directory = std::fs::File::open("/").unwrap();
+    let mut memory = [0u8; 16];
+    let base = Sqe { addr: memory.as_mut_ptr() as u64, len: 16, ..sqe(IORING_OP_READ, 1) };
+    [
+        Sqe { fd: write.as_raw_fd(), op_flags: RWF_ATOMIC, ..base },
+        Sqe { fd: read.as_raw_fd(), op_flags: RWF_HIPRI, opcode: IORING_OP_WRITE as u8, ..base },
+        Sqe { fd: directory.as_raw_fd(), op_flags: RWF_SYNC, ..base },
+    ]
+    .map(|sqe| results(&ring.run(&[sqe])))
 }
 
 #[both(8, 0)]
@@ -533,42 +527,32 @@ fn a_link_timeout_that_expires_at_once_does_not_stop_queued_work(mut ring: Ring)
     results(&ring.reap_all()).into_iter().find(|&(user_data, _)| user_data == 1)
 }
 
-#[test]
-fn recvmsg_looks_for_a_socket_before_it_polls() {
+#[both(8, 0)]
+fn recvmsg_looks_for_a_socket_before_it_polls(mut ring: Ring) -> impl Answer {
     const POLL_FIRST: u16 = 1;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (read, _write) = std::io::pipe().unwrap();
-        let message: libc::msghdr = zeroed();
-        let addr = (&raw const message) as u64;
-        let fd = read.as_raw_fd();
-        results(&ring.run(&[Sqe { fd, addr, len: 1, ioprio: POLL_FIRST, ..sqe(IORING_OP_RECVMSG, 1) }]))
-    });
+    let (read, _write) = std::io::pipe().unwrap();
+    let message: libc::msghdr = zeroed();
+    let addr = (&raw const message) as u64;
+    let fd = read.as_raw_fd();
+    results(&ring.run(&[Sqe { fd, addr, len: 1, ioprio: POLL_FIRST, ..sqe(IORING_OP_RECVMSG, 1) }]))
 }
 
-#[test]
-fn a_bundle_from_no_group_says_so() {
+#[both(8, 0)]
+fn a_bundle_from_no_group_says_so(mut ring: Ring) -> impl Answer {
     const BUNDLE: u16 = 16;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, mut b) = UnixStream::pair().unwrap();
-        let base = Sqe { fd: a.as_raw_fd(), ioprio: BUNDLE, flags: BUFFER_SELECT, ..sqe(IORING_OP_RECV, 1) };
-        let empty = results(&ring.run(&[base]));
-        b.write_all(b"abc").unwrap();
-        (empty, results(&ring.run(&[base])))
-    });
+    let (a, mut b) = UnixStream::pair().unwrap();
+    let base = Sqe { fd: a.as_raw_fd(), ioprio: BUNDLE, flags: BUFFER_SELECT, ..sqe(IORING_OP_RECV, 1) };
+    let empty = results(&ring.run(&[base]));
+    b.write_all(b"abc").unwrap();
+    (empty, results(&ring.run(&[base])))
 }
 
-#[test]
-fn a_multishot_accept_by_a_thread_needs_a_file_that_can_be_polled() {
+#[both(8, 0)]
+fn a_multishot_accept_by_a_thread_needs_a_file_that_can_be_polled(mut ring: Ring) -> impl Answer {
     const MULTISHOT: u16 = 1;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let file = std::fs::File::open("/proc/self/exe").unwrap();
-        let accept =
-            Sqe { fd: file.as_raw_fd(), ioprio: MULTISHOT, flags: ASYNC, ..sqe(IORING_OP_ACCEPT, 1) };
-        results(&ring.run(&[accept]))
-    });
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let accept = Sqe { fd: file.as_raw_fd(), ioprio: MULTISHOT, flags: ASYNC, ..sqe(IORING_OP_ACCEPT, 1) };
+    results(&ring.run(&[accept]))
 }
 
 #[both(8, 0)]
@@ -595,41 +579,32 @@ fn an_accept_without_room_for_the_address_tells_of_the_next(mut ring: Ring) -> i
     ring.run(&[Sqe { fd: listener.as_raw_fd(), addr, off, ..sqe(IORING_OP_ACCEPT, 1) }])
 }
 
-#[test]
-fn what_polls_first_on_a_socket_that_is_known_waits() {
+#[both(8, 0)]
+fn what_polls_first_on_a_socket_that_is_known_waits(mut ring: Ring) -> impl Answer {
     const POLL_FIRST: u16 = 4;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, _b) = UnixStream::pair().unwrap();
-        let mut memory = [0u8; 8];
-        let (fd, addr) = (a.as_raw_fd(), memory.as_mut_ptr() as u64);
-        ring.push(Sqe { fd, addr, len: 8, ..sqe(IORING_OP_RECV, 1) });
-        ring.push(Sqe { fd, ioprio: POLL_FIRST, ..sqe(IORING_OP_ACCEPT, 2) });
-        (ring.enter(2, 0), results(&ring.reap_all()))
-    });
+    let (a, _b) = UnixStream::pair().unwrap();
+    let mut memory = [0u8; 8];
+    let (fd, addr) = (a.as_raw_fd(), memory.as_mut_ptr() as u64);
+    ring.push(Sqe { fd, addr, len: 8, ..sqe(IORING_OP_RECV, 1) });
+    ring.push(Sqe { fd, ioprio: POLL_FIRST, ..sqe(IORING_OP_ACCEPT, 2) });
+    (ring.enter(2, 0), results(&ring.reap_all()))
 }
 
-#[test]
-fn statx_knows_its_flags_with_an_empty_path_too() {
+#[both(8, 0)]
+fn statx_knows_its_flags_with_an_empty_path_too(mut ring: Ring) -> impl Answer {
     const EMPTY_PATH: u32 = 0x1000;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let directory = std::fs::File::open("/").unwrap();
-        let mut room = [0u8; 256];
-        let (addr, off) = (c"".as_ptr() as u64, room.as_mut_ptr() as u64);
-        let statx = Sqe { fd: directory.as_raw_fd(), addr, off, ..sqe(IORING_OP_STATX, 1) };
-        [0, 2, 0x200].map(|more| results(&ring.run(&[Sqe { op_flags: EMPTY_PATH | more, ..statx }])))
-    });
+    let directory = std::fs::File::open("/").unwrap();
+    let mut room = [0u8; 256];
+    let (addr, off) = (c"".as_ptr() as u64, room.as_mut_ptr() as u64);
+    let statx = Sqe { fd: directory.as_raw_fd(), addr, off, ..sqe(IORING_OP_STATX, 1) };
+    [0, 2, 0x200].map(|more| results(&ring.run(&[Sqe { op_flags: EMPTY_PATH | more, ..statx }])))
 }
 
-#[test]
-fn a_descriptor_that_is_none_is_not_waited_for() {
+#[both(8, 0)]
+fn a_descriptor_that_is_none_is_not_waited_for(mut ring: Ring) -> impl Answer {
     const POLL_FIRST: u16 = 1;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let op_flags = libc::MSG_DONTWAIT as u32;
-        results(&ring.run(&[Sqe { fd: 900_000, op_flags, ioprio: POLL_FIRST, ..sqe(IORING_OP_RECV, 1) }]))
-    });
+    let op_flags = libc::MSG_DONTWAIT as u32;
+    results(&ring.run(&[Sqe { fd: 900_000, op_flags, ioprio: POLL_FIRST, ..sqe(IORING_OP_RECV, 1) }]))
 }
 
 #[both(8, 0)]
@@ -659,22 +634,19 @@ fn what_this_side_has_shut_down_has_no_more_to_read(mut ring: Ring) -> impl Answ
     ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 100, ..sqe(IORING_OP_RECV, 1) }])
 }
 
-#[test]
-fn a_path_is_no_file_to_name() {
+#[both(8, 0)]
+fn a_path_is_no_file_to_name(mut ring: Ring) -> impl Answer {
     const CANCEL_FD: u32 = 2;
     const NOP_FILE: u32 = 2;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let path = std::fs::File::options().read(true).custom_flags(libc::O_PATH).open("/").unwrap();
-        let fd = path.as_raw_fd();
-        [
-            Sqe { fd, op_flags: CANCEL_FD, ..sqe(IORING_OP_ASYNC_CANCEL, 1) },
-            Sqe { fd, op_flags: NOP_FILE, ..sqe(IORING_OP_NOP, 1) },
-            Sqe { fd, ..sqe(IORING_OP_MSG_RING, 1) },
-            Sqe { fd, file_index: 0, ..sqe(IORING_OP_SPLICE, 1) },
-        ]
-        .map(|sqe| results(&ring.run(&[sqe])))
-    });
+    let path = std::fs::File::options().read(true).custom_flags(libc::O_PATH).open("/").unwrap();
+    let fd = path.as_raw_fd();
+    [
+        Sqe { fd, op_flags: CANCEL_FD, ..sqe(IORING_OP_ASYNC_CANCEL, 1) },
+        Sqe { fd, op_flags: NOP_FILE, ..sqe(IORING_OP_NOP, 1) },
+        Sqe { fd, ..sqe(IORING_OP_MSG_RING, 1) },
+        Sqe { fd, file_index: 0, ..sqe(IORING_OP_SPLICE, 1) },
+    ]
+    .map(|sqe| results(&ring.run(&[sqe])))
 }
 
 #[both(8, 0)]
@@ -682,16 +654,13 @@ fn a_priority_comes_before_the_length_of_a_vector(mut ring: Ring) -> impl Answer
     results(&ring.run(&[Sqe { len: u32::MAX, ioprio: 7 << 13, ..sqe(IORING_OP_WRITEV_FIXED, 1) }]))
 }
 
-#[test]
-fn waiting_first_for_what_may_not_wait_fails() {
+#[both(8, 0)]
+fn waiting_first_for_what_may_not_wait_fails(mut ring: Ring) -> impl Answer {
     const POLL_FIRST: u16 = 1;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (read, _write) = std::io::pipe().unwrap();
-        let op_flags = libc::MSG_DONTWAIT as u32;
-        let fd = read.as_raw_fd();
-        results(&ring.run(&[Sqe { fd, op_flags, ioprio: POLL_FIRST, ..sqe(IORING_OP_RECV, 1) }]))
-    });
+    let (read, _write) = std::io::pipe().unwrap();
+    let op_flags = libc::MSG_DONTWAIT as u32;
+    let fd = read.as_raw_fd();
+    results(&ring.run(&[Sqe { fd, op_flags, ioprio: POLL_FIRST, ..sqe(IORING_OP_RECV, 1) }]))
 }
 
 #[both(8, 0)]
@@ -742,27 +711,24 @@ fn what_follows_a_futex_wait_is_not_a_threads(mut ring: Ring) -> impl Answer {
 }
 
 /// A listener refuses to receive and to send, and without connections is never ready for either.
-#[test]
-fn what_polls_first_on_a_listener_that_is_known_waits() {
+#[both(8, 0)]
+fn what_polls_first_on_a_listener_that_is_known_waits(mut ring: Ring) -> impl Answer {
     const POLL_FIRST: u16 = 1;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let fd = listener.as_raw_fd();
-        let mut memory = [0u8; 8];
-        let addr = memory.as_mut_ptr() as u64;
-        let message: libc::msghdr = zeroed();
-        let of_message =
-            Sqe { fd, addr: (&raw const message) as u64, len: 1, ioprio: POLL_FIRST, ..Sqe::default() };
-        let of_bytes = Sqe { addr, len: 8, ..of_message };
-        let code = |op: io_uring_op| op as u8;
-        ring.push(Sqe { fd, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) });
-        ring.push(Sqe { opcode: code(IORING_OP_RECV), ..of_bytes });
-        ring.push(Sqe { opcode: code(IORING_OP_SEND), ..of_bytes });
-        ring.push(Sqe { opcode: code(IORING_OP_RECVMSG), ..of_message });
-        ring.push(Sqe { opcode: code(IORING_OP_SENDMSG), ..of_message });
-        (ring.enter(5, 0), results(&ring.reap_all()))
-    });
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let fd = listener.as_raw_fd();
+    let mut memory = [0u8; 8];
+    let addr = memory.as_mut_ptr() as u64;
+    let message: libc::msghdr = zeroed();
+    let of_message =
+        Sqe { fd, addr: (&raw const message) as u64, len: 1, ioprio: POLL_FIRST, ..Sqe::default() };
+    let of_bytes = Sqe { addr, len: 8, ..of_message };
+    let code = |op: io_uring_op| op as u8;
+    ring.push(Sqe { fd, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) });
+    ring.push(Sqe { opcode: code(IORING_OP_RECV), ..of_bytes });
+    ring.push(Sqe { opcode: code(IORING_OP_SEND), ..of_bytes });
+    ring.push(Sqe { opcode: code(IORING_OP_RECVMSG), ..of_message });
+    ring.push(Sqe { opcode: code(IORING_OP_SENDMSG), ..of_message });
+    (ring.enter(5, 0), results(&ring.reap_all()))
 }
 
 /// A connection that is refused before the submission ends: CONNECT takes the refusal, before what a later submission or a

@@ -48,58 +48,54 @@ fn partly_cached(name: &str, content: &[u8]) -> File {
     }
 }
 
-#[test]
-fn reads_go_on_behind_what_is_in_the_cache() {
+#[both]
+fn reads_go_on_behind_what_is_in_the_cache(engine: Engine) {
     let content: Vec<u8> = (0..40_000u32).map(|number| (number / 7) as u8).collect();
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut buffer = vec![0xee_u8; 50_000];
-        // Up to the end of the file, and not.
-        for (number, (off, len)) in [(100u64, 20_000u32), (0, 45_000), (4000, 4000)].into_iter().enumerate() {
-            let expected = &content[off as usize..(off as usize + len as usize).min(content.len())];
-            let file = partly_cached(&format!("{engine:?}-{number}"), &content);
-            buffer.fill(0xee);
-            let addr = buffer.as_mut_ptr() as u64;
-            let read = Sqe { fd: file.as_raw_fd(), addr, len, off, ..sqe(IORING_OP_READ, 1) };
-            assert_eq!(each(&mut ring, &[read]), [expected.len() as i32], "{engine:?}");
-            assert_eq!(&buffer[..expected.len()], expected, "{engine:?}");
-            assert!(buffer[expected.len()..].iter().all(|&byte| byte == 0xee), "{engine:?}");
+    let mut ring = Ring::new(engine, 8, 0);
+    let mut buffer = vec![0xee_u8; 50_000];
+    // Up to the end of the file, and not.
+    for (number, (off, len)) in [(100u64, 20_000u32), (0, 45_000), (4000, 4000)].into_iter().enumerate() {
+        let expected = &content[off as usize..(off as usize + len as usize).min(content.len())];
+        let file = partly_cached(&format!("{engine:?}-{number}"), &content);
+        buffer.fill(0xee);
+        let addr = buffer.as_mut_ptr() as u64;
+        let read = Sqe { fd: file.as_raw_fd(), addr, len, off, ..sqe(IORING_OP_READ, 1) };
+        assert_eq!(each(&mut ring, &[read]), [expected.len() as i32], "{engine:?}");
+        assert_eq!(&buffer[..expected.len()], expected, "{engine:?}");
+        assert!(buffer[expected.len()..].iter().all(|&byte| byte == 0xee), "{engine:?}");
 
-            if len < 4500 {
-                continue;
-            }
-            let file = partly_cached(&format!("{engine:?}-{number}v"), &content);
-            buffer.fill(0xee);
-            let lengths = [1000usize, 0, 3000, 500, len as usize - 4500];
-            let mut at = addr;
-            let vectors = lengths.map(|length| {
-                let vector = libc::iovec { iov_base: at as *mut _, iov_len: length.min(45_000) };
-                at += vector.iov_len as u64;
-                vector
-            });
-            let sqe = sqe(IORING_OP_READV, 1);
-            let read = Sqe { fd: file.as_raw_fd(), addr: vectors.as_ptr() as u64, len: 5, off, ..sqe };
-            assert_eq!(each(&mut ring, &[read]), [expected.len() as i32], "{engine:?}");
-            assert_eq!(&buffer[..expected.len()], expected, "{engine:?}");
-            assert!(buffer[expected.len()..].iter().all(|&byte| byte == 0xee), "{engine:?}");
+        if len < 4500 {
+            continue;
         }
-    });
+        let file = partly_cached(&format!("{engine:?}-{number}v"), &content);
+        buffer.fill(0xee);
+        let lengths = [1000usize, 0, 3000, 500, len as usize - 4500];
+        let mut at = addr;
+        let vectors = lengths.map(|length| {
+            let vector = libc::iovec { iov_base: at as *mut _, iov_len: length.min(45_000) };
+            at += vector.iov_len as u64;
+            vector
+        });
+        let sqe = sqe(IORING_OP_READV, 1);
+        let read = Sqe { fd: file.as_raw_fd(), addr: vectors.as_ptr() as u64, len: 5, off, ..sqe };
+        assert_eq!(each(&mut ring, &[read]), [expected.len() as i32], "{engine:?}");
+        assert_eq!(&buffer[..expected.len()], expected, "{engine:?}");
+        assert!(buffer[expected.len()..].iter().all(|&byte| byte == 0xee), "{engine:?}");
+    }
 }
 
-#[test]
-fn reads_at_the_position_go_on_behind_what_is_in_the_cache() {
+#[both]
+fn reads_at_the_position_go_on_behind_what_is_in_the_cache(engine: Engine) {
     let content: Vec<u8> = (0..40_000u32).map(|number| (number / 7) as u8).collect();
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut buffer = vec![0xee_u8; 20_000];
-        let file = partly_cached(&format!("{engine:?}-position"), &content);
-        let addr = buffer.as_mut_ptr() as u64;
-        let read = Sqe { fd: file.as_raw_fd(), addr, len: 9000, off: u64::MAX, ..sqe(IORING_OP_READ, 1) };
-        assert_eq!(each(&mut ring, &[read]), [9000]);
-        assert_eq!(buffer[..9000], content[..9000], "{engine:?}");
-        assert_eq!(each(&mut ring, &[read]), [9000]);
-        assert_eq!(buffer[..9000], content[9000..18_000], "{engine:?}");
-    });
+    let mut ring = Ring::new(engine, 8, 0);
+    let mut buffer = vec![0xee_u8; 20_000];
+    let file = partly_cached(&format!("{engine:?}-position"), &content);
+    let addr = buffer.as_mut_ptr() as u64;
+    let read = Sqe { fd: file.as_raw_fd(), addr, len: 9000, off: u64::MAX, ..sqe(IORING_OP_READ, 1) };
+    assert_eq!(each(&mut ring, &[read]), [9000]);
+    assert_eq!(buffer[..9000], content[..9000], "{engine:?}");
+    assert_eq!(each(&mut ring, &[read]), [9000]);
+    assert_eq!(buffer[..9000], content[9000..18_000], "{engine:?}");
 }
 
 /// A control message: its header says `length`, and so much of `data` follows.
@@ -684,8 +680,8 @@ fn an_open_through_a_link_waits_for_the_other_end() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-#[test]
-fn offsets_near_the_last() {
+#[both(8, 0)]
+fn offsets_near_the_last(mut ring: Ring) -> impl Answer {
     let last = i64::MAX as u64;
     let offsets = [
         0,
@@ -699,66 +695,61 @@ fn offsets_near_the_last() {
         last + 1,
         u64::MAX - 1,
     ];
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (reader, mut writer) = std::io::pipe().unwrap();
-        let (one, mut other) = UnixStream::pair().unwrap();
-        for _ in 0..100 {
-            writer.write_all(&[1; 64]).unwrap();
-            other.write_all(&[1; 64]).unwrap();
-        }
-        let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
-        let memory = memory_file(b"");
-        let mut buffer = [0u8; 64];
-        let addr = buffer.as_mut_ptr() as u64;
-        let files =
-            [reader.as_raw_fd(), writer.as_raw_fd(), one.as_raw_fd(), zero.as_raw_fd(), memory.as_raw_fd()];
-        let mut results = Vec::new();
-        for (index, fd) in files.into_iter().enumerate() {
-            for opcode in [IORING_OP_READ, IORING_OP_WRITE] {
-                for off in offsets {
-                    for len in [0, 1, 2] {
-                        // A memory file grows as far as there can be one.
-                        let result = each(&mut ring, &[Sqe { fd, addr, len, off, ..sqe(opcode, 1) }]);
-                        results.push((index, opcode as u32, off, len, result[0]));
-                    }
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let (one, mut other) = UnixStream::pair().unwrap();
+    for _ in 0..100 {
+        writer.write_all(&[1; 64]).unwrap();
+        other.write_all(&[1; 64]).unwrap();
+    }
+    let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
+    let memory = memory_file(b"");
+    let mut buffer = [0u8; 64];
+    let addr = buffer.as_mut_ptr() as u64;
+    let files =
+        [reader.as_raw_fd(), writer.as_raw_fd(), one.as_raw_fd(), zero.as_raw_fd(), memory.as_raw_fd()];
+    let mut results = Vec::new();
+    for (index, fd) in files.into_iter().enumerate() {
+        for opcode in [IORING_OP_READ, IORING_OP_WRITE] {
+            for off in offsets {
+                for len in [0, 1, 2] {
+                    // A memory file grows as far as there can be one.
+                    let result = each(&mut ring, &[Sqe { fd, addr, len, off, ..sqe(opcode, 1) }]);
+                    results.push((index, opcode as u32, off, len, result[0]));
                 }
             }
         }
-        results
-    });
+    }
+    results
 }
 
-#[test]
-fn counts_of_vectors() {
+#[both]
+fn counts_of_vectors(engine: Engine) -> impl Answer {
     // How many of them the kernel makes room for depends on the size of its pages: 4, 16, 64 KiB.
     const MOST: [u32; 3] = [1 << 18, 1 << 21, 1 << 25];
     let most = MOST[(page_bytes().trailing_zeros() as usize - 12) / 2];
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
-        let mut bytes = [0u8; 64];
-        let base = bytes.as_mut_ptr().cast();
-        let vectors = vec![libc::iovec { iov_base: base, iov_len: 1 }; 1025];
-        let whole = libc::iovec { iov_base: base, iov_len: 64 };
-        let buffers = io_uring_register_op::IORING_REGISTER_BUFFERS;
-        assert_eq!(ring.register(buffers, (&raw const whole).cast(), 1), 0);
-        let ops = [IORING_OP_READV, IORING_OP_WRITEV, IORING_OP_READV_FIXED, IORING_OP_WRITEV_FIXED];
-        let mut results = Vec::new();
-        for opcode in ops {
-            let rooms = MOST.map(|most| [most - 1, most, most + 1]);
-            for len in [0, 1, 2, 1023, 1024, 1025, u32::MAX].into_iter().chain(rooms.concat()) {
-                let sqe = Sqe { fd: zero.as_raw_fd(), addr: vectors.as_ptr() as u64, len, ..sqe(opcode, 1) };
-                let mut result = each(&mut ring, &[sqe]);
-                // Rarely it has a piece of memory for such a list.
-                if engine == Engine::Kernel && result[0] == -libc::ENOMEM && len <= most {
-                    result[0] = -libc::EINVAL;
-                }
-                results.push((opcode as u32, len, result[0]));
+    let mut ring = Ring::new(engine, 8, 0);
+    let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
+    let mut bytes = [0u8; 64];
+    let base = bytes.as_mut_ptr().cast();
+    let vectors = vec![libc::iovec { iov_base: base, iov_len: 1 }; 1025];
+    let whole = libc::iovec { iov_base: base, iov_len: 64 };
+    let buffers = io_uring_register_op::IORING_REGISTER_BUFFERS;
+    assert_eq!(ring.register(buffers, (&raw const whole).cast(), 1), 0);
+    let ops = [IORING_OP_READV, IORING_OP_WRITEV, IORING_OP_READV_FIXED, IORING_OP_WRITEV_FIXED];
+    let mut results = Vec::new();
+    for opcode in ops {
+        let rooms = MOST.map(|most| [most - 1, most, most + 1]);
+        for len in [0, 1, 2, 1023, 1024, 1025, u32::MAX].into_iter().chain(rooms.concat()) {
+            let sqe = Sqe { fd: zero.as_raw_fd(), addr: vectors.as_ptr() as u64, len, ..sqe(opcode, 1) };
+            let mut result = each(&mut ring, &[sqe]);
+            // Rarely it has a piece of memory for such a list.
+            if engine == Engine::Kernel && result[0] == -libc::ENOMEM && len <= most {
+                result[0] = -libc::EINVAL;
             }
+            results.push((opcode as u32, len, result[0]));
         }
-        results
-    });
+    }
+    results
 }
 
 #[both(8, 0)]
@@ -784,30 +775,26 @@ fn paths_that_may_be_empty(mut ring: Ring) -> impl Answer {
     results
 }
 
-#[test]
-fn files_of_requests_that_do_nothing() {
+#[both(8, 0)]
+fn files_of_requests_that_do_nothing(mut ring: Ring) -> impl Answer {
     const INJECT_RESULT: u32 = 1 << 0;
     const FILE: u32 = 1 << 1;
     const FIXED: u32 = 1 << 2;
     const FIXED_BUFFER: u32 = 1 << 3;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let file = File::open("/dev/null").unwrap();
-        let slots = [-1, file.as_raw_fd()];
-        let files = io_uring_register_op::IORING_REGISTER_FILES;
-        assert_eq!(ring.register(files, slots.as_ptr().cast(), 2), 0);
-        let mut results = Vec::new();
-        for op_flags in
-            [0, INJECT_RESULT, FILE, FIXED, FILE | FIXED, FIXED_BUFFER, FILE | INJECT_RESULT, 1 << 20]
-        {
-            for fd in [file.as_raw_fd(), 0, 1, 2, 700, -1] {
-                // As a number of the program's, a slot has the same number as its own output.
-                let fd = if op_flags & FIXED == 0 && (0..3).contains(&fd) { file.as_raw_fd() } else { fd };
-                results.push(each(&mut ring, &[Sqe { fd, op_flags, len: 7, ..sqe(IORING_OP_NOP, 1) }])[0]);
-            }
+    let file = File::open("/dev/null").unwrap();
+    let slots = [-1, file.as_raw_fd()];
+    let files = io_uring_register_op::IORING_REGISTER_FILES;
+    assert_eq!(ring.register(files, slots.as_ptr().cast(), 2), 0);
+    let mut results = Vec::new();
+    for op_flags in [0, INJECT_RESULT, FILE, FIXED, FILE | FIXED, FIXED_BUFFER, FILE | INJECT_RESULT, 1 << 20]
+    {
+        for fd in [file.as_raw_fd(), 0, 1, 2, 700, -1] {
+            // As a number of the program's, a slot has the same number as its own output.
+            let fd = if op_flags & FIXED == 0 && (0..3).contains(&fd) { file.as_raw_fd() } else { fd };
+            results.push(each(&mut ring, &[Sqe { fd, op_flags, len: 7, ..sqe(IORING_OP_NOP, 1) }])[0]);
         }
-        results
-    });
+    }
+    results
 }
 
 #[both]

@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
@@ -22,34 +22,6 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::yield_now();
     }
-}
-
-/// A directory that goes with its owner.
-struct Place(PathBuf);
-
-impl Place {
-    fn new(name: &str) -> Place {
-        let path = std::env::temp_dir().join(format!("anyring-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Place(path)
-    }
-
-    fn fifo(&self, name: &str) -> CString {
-        let path = c_path(&self.0.join(name));
-        // SAFETY: reads a path.
-        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
-        path
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn c_path(path: &Path) -> CString {
-    CString::new(path.to_str().unwrap()).unwrap()
 }
 
 /// Parts of the names of the kernel's functions in which such requests sleep. Idle workers sleep elsewhere, and those that
@@ -129,8 +101,8 @@ fn submit_blocking(ring: &mut Ring, sqe: Sqe) {
 }
 
 /// Requests that sleep in a system call until somebody else does something, one after the other.
-fn each_blocking(name: &str, mut body: impl FnMut(&str, Sqe)) {
-    let place = Place::new(name);
+fn each_blocking(mut body: impl FnMut(&str, Sqe)) {
+    let place = Directory::new();
     let ((from, _a), (_b, to)) = (pipe(), pipe());
     body("SPLICE", splice(1, from.as_raw_fd(), to.as_raw_fd()));
     let tee =
@@ -145,7 +117,7 @@ fn each_blocking(name: &str, mut body: impl FnMut(&str, Sqe)) {
 
 #[both]
 fn cancellation_ends_it(engine: Engine) {
-    each_blocking("cancelled", |name, sqe| {
+    each_blocking(|name, sqe| {
         let mut ring = Ring::new(engine, 4, 0);
         submit_blocking(&mut ring, sqe);
         // The kernel does not find a request now and then, which a thread has just begun with, and may end it all
@@ -167,7 +139,7 @@ fn cancellation_ends_it(engine: Engine) {
 
 #[both]
 fn synchronous_cancellation_waits_for_the_end(engine: Engine) {
-    each_blocking("cancelled-at-once", |name, sqe| {
+    each_blocking(|name, sqe| {
         let mut ring = Ring::new(engine, 4, 0);
         submit_blocking(&mut ring, sqe);
         let mut wanted: io_uring_sync_cancel_reg = zeroed();
@@ -218,7 +190,7 @@ fn begun_with_timeout(engine: Engine, sqe: Sqe, time: &[i64; 2]) -> [i32; 2] {
 #[test]
 fn link_timeout_ends_it() {
     let time = [0, 50_000_000];
-    let place = Place::new("out-of-time");
+    let place = Directory::new();
     both(|engine| {
         let path = place.0.join(format!("{engine:?}"));
         let full = Full::new(&path);
@@ -227,7 +199,7 @@ fn link_timeout_ends_it() {
         results
     });
     // Linux 6.18 does not arm a timeout behind what it leaves to a thread at once.
-    each_blocking("out-of-time-here", |name, sqe| {
+    each_blocking(|name, sqe| {
         let results = begun_with_timeout(Engine::User, sqe, &time);
         assert_eq!(results, [-libc::EINTR, -libc::ENOENT], "{name}");
     });
@@ -401,36 +373,30 @@ impl Seen {
     }
 }
 
-#[test]
-fn a_fifo_is_opened_once() {
-    let place = Place::new("opened-once");
-    both(|engine| {
-        let mut seen = Vec::new();
-        for (index, (flags, more)) in [
-            (libc::O_RDONLY, ASYNC),
-            (libc::O_RDONLY | libc::O_CREAT, 0),
-            (libc::O_WRONLY | libc::O_CREAT, 0),
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            let path = place.fifo(&format!("{engine:?}{index}"));
-            let watch = Seen::of(&path);
-            let mut ring = Ring::new(engine, 4, 0);
-            submit_blocking(&mut ring, Sqe { flags: more, ..open(1, &path, flags) });
-            seen.push(watch.so_far());
-            let other =
-                if flags & libc::O_ACCMODE == libc::O_RDONLY { libc::O_WRONLY } else { libc::O_RDONLY };
-            // SAFETY: reads a path.
-            let peer = unsafe { libc::open(path.as_ptr(), other) };
-            let opened = ring.collect(1)[0].res;
-            assert!(peer >= 0 && opened >= 0, "{engine:?}: {peer}, {opened}");
-            seen.push(watch.so_far());
-            // SAFETY: both are ours.
-            unsafe { (libc::close(peer), libc::close(opened)) };
-        }
-        seen
-    });
+#[both]
+fn a_fifo_is_opened_once(engine: Engine) -> impl Answer {
+    let place = Directory::new();
+    let mut seen = Vec::new();
+    for (index, (flags, more)) in
+        [(libc::O_RDONLY, ASYNC), (libc::O_RDONLY | libc::O_CREAT, 0), (libc::O_WRONLY | libc::O_CREAT, 0)]
+            .into_iter()
+            .enumerate()
+    {
+        let path = place.fifo(&format!("{engine:?}{index}"));
+        let watch = Seen::of(&path);
+        let mut ring = Ring::new(engine, 4, 0);
+        submit_blocking(&mut ring, Sqe { flags: more, ..open(1, &path, flags) });
+        seen.push(watch.so_far());
+        let other = if flags & libc::O_ACCMODE == libc::O_RDONLY { libc::O_WRONLY } else { libc::O_RDONLY };
+        // SAFETY: reads a path.
+        let peer = unsafe { libc::open(path.as_ptr(), other) };
+        let opened = ring.collect(1)[0].res;
+        assert!(peer >= 0 && opened >= 0, "{engine:?}: {peer}, {opened}");
+        seen.push(watch.so_far());
+        // SAFETY: both are ours.
+        unsafe { (libc::close(peer), libc::close(opened)) };
+    }
+    seen
 }
 
 #[test]

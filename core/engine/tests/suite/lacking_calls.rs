@@ -11,16 +11,8 @@ use crate::common::*;
 use anyring_engine::abi::Sqe;
 use io_uring_op::*;
 
-/// One instruction of a filter for system calls.
-const fn code(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
-    libc::sock_filter { code: code as u16, jt, jf, k }
-}
-
 /// Lets a call with this number fail; where a second and a third argument are named, with these only.
 fn refuse(number: libc::c_long, second_and_third: Option<[u32; 2]>, errno: i32) {
-    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-    const EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
     let [second, third] = second_and_third.unwrap_or_default();
     // What is loaded there are the lower halves of the arguments.
     let named = [
@@ -34,12 +26,7 @@ fn refuse(number: libc::c_long, second_and_third: Option<[u32; 2]>, errno: i32) 
     filter.extend(named);
     filter.push(code(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32));
     filter.push(code(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: reads a filter of ours; of this process alone.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
-    }
+    filter_calls(&mut filter);
 }
 
 /// What a receive of five bytes says after these have been sent to `other`, and `change` has happened.

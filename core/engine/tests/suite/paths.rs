@@ -2,10 +2,8 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 
 use crate::common::*;
 use anyring_engine::abi::Sqe;
@@ -16,43 +14,11 @@ const LINK: u8 = 1 << 2;
 const ASYNC: u8 = 1 << 4;
 const ALLOCATE: u32 = u32::MAX;
 
-/// A directory that goes with the test.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new() -> Directory {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("anyring-paths-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).unwrap();
-        Directory(path)
-    }
-
-    fn path(&self, name: &str) -> CString {
-        CString::new(self.0.join(name).as_os_str().as_bytes()).unwrap()
-    }
-
-    fn file(&self, name: &str, content: &str) -> CString {
-        std::fs::write(self.0.join(name), content).unwrap();
-        self.path(name)
-    }
-
-    fn names(&self) -> Vec<String> {
-        names(&self.0)
-    }
-}
-
 fn names(path: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(path).unwrap();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 fn open(path: &CString, flags: i32, user_data: u64) -> Sqe {
@@ -304,7 +270,7 @@ fn makes_moves_and_removes(engine: Engine) -> impl Answer {
     };
     let symlink = Sqe { len: 0, ..two(IORING_OP_SYMLINKAT, &a, &e, 4) };
     let mkdir = Sqe { len: 0o755, ..at(IORING_OP_MKDIRAT, &b, 1) };
-    let mut seen = vec![(results(&mut ring, &[mkdir, mkdir]), directory.names())];
+    let mut seen = vec![(results(&mut ring, &[mkdir, mkdir]), names(&directory.0))];
     let steps = [
         two(IORING_OP_LINKAT, &a, &c, 2),
         two(IORING_OP_RENAMEAT, &c, &d, 3),
@@ -316,7 +282,7 @@ fn makes_moves_and_removes(engine: Engine) -> impl Answer {
         at(IORING_OP_UNLINKAT, &d, 9),
     ];
     for step in steps {
-        seen.push((results(&mut ring, &[step]), directory.names()));
+        seen.push((results(&mut ring, &[step]), names(&directory.0)));
     }
     let bad = [
         Sqe { flags: FIXED, user_data: 20, ..mkdir },
@@ -328,7 +294,7 @@ fn makes_moves_and_removes(engine: Engine) -> impl Answer {
         Sqe { file_index: 1, ..two(IORING_OP_LINKAT, &a, &b, 26) },
         Sqe { fd: -1, addr: c"x".as_ptr() as u64, user_data: 27, ..mkdir },
     ];
-    seen.push((results(&mut ring, &bad), directory.names()));
+    seen.push((results(&mut ring, &bad), names(&directory.0)));
     seen
 }
 

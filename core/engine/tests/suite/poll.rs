@@ -267,24 +267,21 @@ fn a_multishot_poll_of_the_rings_own_eventfd_stops(mut ring: Ring) -> impl Answe
 }
 
 /// The first event is the program's own, and its completion makes the next.
-#[test]
-fn a_multishot_poll_of_the_rings_own_eventfd_tells_the_program_first() {
+#[both(8, 0)]
+fn a_multishot_poll_of_the_rings_own_eventfd_tells_the_program_first(mut ring: Ring) -> impl Answer {
     // Registered as asynchronous it tells, on the kernel, the one or the other from run to run.
     let how = io_uring_register_op::IORING_REGISTER_EVENTFD;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let event = std::fs::File::from(eventfd(0, COUNTER));
-        let fd = event.as_raw_fd();
-        assert_eq!(ring.register(how, (&raw const fd).cast(), 1), 0);
-        ring.collect_from(&[poll(1, &event, IN, IORING_POLL_ADD_MULTI)], 0);
-        let mut all = Vec::new();
-        for _ in 0..2 {
-            (&event).write_all(&1u64.to_ne_bytes()).unwrap();
-            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-            all.push(ring.reap_all());
-        }
-        all
-    });
+    let event = std::fs::File::from(eventfd(0, COUNTER));
+    let fd = event.as_raw_fd();
+    assert_eq!(ring.register(how, (&raw const fd).cast(), 1), 0);
+    ring.collect_from(&[poll(1, &event, IN, IORING_POLL_ADD_MULTI)], 0);
+    let mut all = Vec::new();
+    for _ in 0..2 {
+        (&event).write_all(&1u64.to_ne_bytes()).unwrap();
+        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        all.push(ring.reap_all());
+    }
+    all
 }
 
 /// An event of the ring's own eventfd that is taken back at once is told, and that completion makes the last event.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd};
 
 use crate::common::*;
 use anyring_engine::abi::Sqe;
@@ -334,10 +334,7 @@ fn requests_keep_a_registered_buffer(engine: Engine) -> impl Answer {
         update_tagged(update, &ring, 0, 0, &[], 1),
     ];
     let early = tags(&mut ring);
-    if engine == Engine::User {
-        anyring_engine::frontend::closed(from.as_raw_fd());
-    }
-    drop(from);
+    close(engine, from.into_raw_fd());
     (&into).write_all(b"abcd").unwrap();
     assert_eq!(ring.enter(0, 2), 0);
     // First the request, then the buffer that it let go of.

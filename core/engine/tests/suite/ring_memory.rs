@@ -61,24 +61,22 @@ fn try_setup(engine: Engine, entries: u32, mut params: io_uring_params) -> i32 {
     fd.min(0)
 }
 
-#[test]
-fn flags_are_taken_and_refused_as_the_kernel_does() {
+#[both]
+fn flags_are_taken_and_refused_as_the_kernel_does(engine: Engine) -> impl Answer {
     // What the newest kernel has beyond these is newer than the engine.
     let known = 19;
-    both(|engine| {
-        let mut answers = Vec::new();
-        for first in 0..32 {
-            answers.push((first, first, try_setup(engine, 4, params(1 << first))));
-            for second in 0..known.min(first) {
-                answers.push((first, second, try_setup(engine, 4, params(1 << first | 1 << second))));
-            }
+    let mut answers = Vec::new();
+    for first in 0..32 {
+        answers.push((first, first, try_setup(engine, 4, params(1 << first))));
+        for second in 0..known.min(first) {
+            answers.push((first, second, try_setup(engine, 4, params(1 << first | 1 << second))));
         }
-        answers
-    });
+    }
+    answers
 }
 
-#[test]
-fn three_flags_together() {
+#[both]
+fn three_flags_together(engine: Engine) -> impl Answer {
     let flags = [
         IORING_SETUP_IOPOLL,
         IORING_SETUP_SQPOLL,
@@ -90,17 +88,15 @@ fn three_flags_together() {
         IORING_SETUP_CQE_MIXED,
         IORING_SETUP_SQE128,
     ];
-    both(|engine| {
-        let mut answers = Vec::new();
-        for a in flags {
-            for b in flags {
-                for c in flags {
-                    answers.push((a, b, c, try_setup(engine, 4, params(a | b | c))));
-                }
+    let mut answers = Vec::new();
+    for a in flags {
+        for b in flags {
+            for c in flags {
+                answers.push((a, b, c, try_setup(engine, 4, params(a | b | c))));
             }
         }
-        answers
-    });
+    }
+    answers
 }
 
 #[both]

@@ -26,32 +26,23 @@ const KCMP: Refused = (libc::SYS_kcmp, None, libc::EPERM);
 
 /// Has these fail in this process from now on.
 fn refuse(refused: &[Refused]) {
-    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-    const EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
-    let code = |code: u32, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let mut filter = Vec::new();
     for &(number, second, errno) in refused {
-        let answer = code(RETURN, 0, libc::SECCOMP_RET_ERRNO | errno as u32);
-        filter.push(code(LOAD, 0, 0));
+        let answer = code(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32);
+        filter.push(code(LOAD, 0, 0, 0));
         match second {
             // The lower half of the argument.
             Some(second) => filter.extend([
-                code(EQUAL, 3, number as u32),
-                code(LOAD, 0, 16 + 8),
-                code(EQUAL, 1, second),
+                code(EQUAL, 0, 3, number as u32),
+                code(LOAD, 0, 0, 16 + 8),
+                code(EQUAL, 0, 1, second),
                 answer,
             ]),
-            None => filter.extend([code(EQUAL, 1, number as u32), answer]),
+            None => filter.extend([code(EQUAL, 0, 1, number as u32), answer]),
         }
     }
-    filter.push(code(RETURN, 0, libc::SECCOMP_RET_ALLOW));
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: reads a filter of ours; of this process alone.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
-    }
+    filter.push(code(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
+    filter_calls(&mut filter);
 }
 
 /// Runs `body` in a child of its own for each of what can be refused.

@@ -3,8 +3,6 @@
 
 use std::ffi::{CStr, CString};
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Instant;
 
 use crate::common::*;
@@ -17,37 +15,20 @@ const LINK: u8 = 1 << 2;
 
 /// A directory with two files, whose paths the caches know.
 struct Files {
-    directory: PathBuf,
+    directory: Directory,
     first: CString,
     second: CString,
 }
 
 impl Files {
     fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Relaxed);
-        let directory = std::env::temp_dir().join(format!("anyring-slots-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let make = |name: &str, content: &str| {
-            let path = directory.join(name);
-            std::fs::write(&path, content).unwrap();
-            CString::new(path.to_str().unwrap()).unwrap()
-        };
-        let (first, second) = (make("first", "1111"), make("second", "2222"));
+        let directory = Directory::new();
+        let (first, second) = (directory.file("first", "1111"), directory.file("second", "2222"));
         Self { directory, first, second }
     }
 
     fn fifo(&self) -> CString {
-        let path = CString::new(self.directory.join("fifo").to_str().unwrap()).unwrap();
-        // SAFETY: a path.
-        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
-        path
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
+        self.directory.fifo("fifo")
     }
 }
 

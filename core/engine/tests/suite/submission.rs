@@ -2,17 +2,12 @@
 
 use crate::common::*;
 use anyring_engine::abi::Sqe;
-use io_uring_op::IORING_OP_NOP;
 use io_uring_register_op as Code;
 
 const LINK: u8 = 1 << 2;
 const HARDLINK: u8 = 1 << 3;
 const DRAIN: u8 = 1 << 1;
 const SKIP: u8 = 1 << 6;
-
-fn nop(user_data: u64, flags: u8) -> Sqe {
-    Sqe { flags, ..sqe(IORING_OP_NOP, user_data) }
-}
 
 /// A NOP that fails with `res`.
 fn failing(user_data: u64, flags: u8, res: i32) -> Sqe {
@@ -445,25 +440,23 @@ fn wait_until_asleep(thread: i32) {
 }
 
 /// What is linked to a request that ends when it is to be given to a worker goes on, without anybody entering.
-#[test]
-fn links_of_what_no_worker_can_take() {
+#[both]
+fn links_of_what_no_worker_can_take(engine: Engine) -> impl Answer {
     use std::os::fd::AsRawFd;
-    both(|engine| {
-        let file = std::fs::File::open("/proc/self/exe").unwrap();
-        let mut ring = Ring::new(engine, 4, 0);
-        let sync = |user_data, fd, flags| Sqe { fd, flags, ..sqe(io_uring_op::IORING_OP_FSYNC, user_data) };
-        ring.submit(&[
-            sync(1, file.as_raw_fd(), HARDLINK),
-            sync(2, -1, LINK),
-            sqe(io_uring_op::IORING_OP_NOP, 3),
-        ]);
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        let mut results = Vec::new();
-        while results.len() < 3 {
-            results.extend(ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)));
-            assert!(std::time::Instant::now() < deadline, "{engine:?}: only {results:?}");
-            std::thread::yield_now();
-        }
-        results
-    });
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let mut ring = Ring::new(engine, 4, 0);
+    let sync = |user_data, fd, flags| Sqe { fd, flags, ..sqe(io_uring_op::IORING_OP_FSYNC, user_data) };
+    ring.submit(&[
+        sync(1, file.as_raw_fd(), HARDLINK),
+        sync(2, -1, LINK),
+        sqe(io_uring_op::IORING_OP_NOP, 3),
+    ]);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let mut results = Vec::new();
+    while results.len() < 3 {
+        results.extend(ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)));
+        assert!(std::time::Instant::now() < deadline, "{engine:?}: only {results:?}");
+        std::thread::yield_now();
+    }
+    results
 }

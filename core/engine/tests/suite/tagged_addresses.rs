@@ -126,14 +126,12 @@ fn they_are_taken_from_threads_that_have_asked_for_it() {
     });
 }
 
-#[test]
-fn they_are_refused_to_others() {
+#[both]
+fn they_are_refused_to_others(engine: Engine) -> impl Answer {
     let other = |address| address | 0x2a << 56;
-    both(|engine| {
-        let seen = in_thread(|| use_memory(engine, other));
-        assert!(seen.iter().all(|(_, answers, good)| !good && answers.contains(&-libc::EFAULT)), "{seen:?}");
-        seen
-    });
+    let seen = in_thread(|| use_memory(engine, other));
+    assert!(seen.iter().all(|(_, answers, good)| !good && answers.contains(&-libc::EFAULT)), "{seen:?}");
+    seen
 }
 
 /// Has a worker read from a file, and the reactor receive, while nobody is inside.

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use anyring_engine::abi::Sqe;
-use io_uring_op::{IORING_OP_LINK_TIMEOUT, IORING_OP_NOP, IORING_OP_TIMEOUT, IORING_OP_TIMEOUT_REMOVE};
+use io_uring_op::{IORING_OP_LINK_TIMEOUT, IORING_OP_TIMEOUT, IORING_OP_TIMEOUT_REMOVE};
 
 const LINK: u8 = 1 << 2;
 const HARDLINK: u8 = 1 << 3;
@@ -33,10 +33,6 @@ fn remove(user_data: u64, target: u64) -> Sqe {
 
 fn update(user_data: u64, target: u64, time: &Time, flags: u32) -> Sqe {
     Sqe { off: time.as_ptr() as u64, op_flags: IORING_TIMEOUT_UPDATE | flags, ..remove(user_data, target) }
-}
-
-fn nop(user_data: u64, flags: u8) -> Sqe {
-    Sqe { flags, ..sqe(IORING_OP_NOP, user_data) }
 }
 
 fn with(sqe: Sqe, flags: u8) -> Sqe {
@@ -311,28 +307,25 @@ fn a_timeout_whose_time_has_come_is_neither_removed_nor_renewed() {
     });
 }
 
-#[test]
-fn an_update_says_anew_from_when_on() {
+#[both(8, 0)]
+fn an_update_says_anew_from_when_on(mut ring: Ring) -> impl Answer {
     let now = || {
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: writes a time of ours.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
         now.tv_sec
     };
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut all = Vec::new();
-        let (passed, far): (Time, Time) = ([now() - 1, 0], [now() + 1000, 0]);
-        for flags in [0, IORING_TIMEOUT_ABS] {
-            // What has passed long ago is far away where it is counted from now on.
-            let first = timeout(1, if flags == 0 { &LONG } else { &far }, 0, flags);
-            all.extend(ring.collect_from(&[first, update(2, 1, &LONG, 0)], 1));
-            all.extend(ring.collect_from(&[update(3, 1, &far, IORING_TIMEOUT_ABS)], 1));
-            all.extend(ring.collect_from(&[nop(4, 0)], 1));
-            all.extend(ring.collect_from(&[update(5, 1, &passed, IORING_TIMEOUT_ABS)], 2));
-        }
-        all
-    });
+    let mut all = Vec::new();
+    let (passed, far): (Time, Time) = ([now() - 1, 0], [now() + 1000, 0]);
+    for flags in [0, IORING_TIMEOUT_ABS] {
+        // What has passed long ago is far away where it is counted from now on.
+        let first = timeout(1, if flags == 0 { &LONG } else { &far }, 0, flags);
+        all.extend(ring.collect_from(&[first, update(2, 1, &LONG, 0)], 1));
+        all.extend(ring.collect_from(&[update(3, 1, &far, IORING_TIMEOUT_ABS)], 1));
+        all.extend(ring.collect_from(&[nop(4, 0)], 1));
+        all.extend(ring.collect_from(&[update(5, 1, &passed, IORING_TIMEOUT_ABS)], 2));
+    }
+    all
 }
 
 #[both(8, 0)]

@@ -23,8 +23,7 @@ fn stamps(user_data: u64, fd: RawFd) -> Sqe {
 }
 
 fn stamped(events: u32) -> (UdpSocket, UdpSocket) {
-    let to = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (to, from) = udp_pair();
     from.connect(to.local_addr().unwrap()).unwrap();
     set_option(&from, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, events);
     (from, to)
