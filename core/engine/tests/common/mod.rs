@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
 
-pub use anyring_both::both;
+pub use anyring_both::{both, by};
 use anyring_engine::abi::Sqe;
 pub use anyring_engine::abi::*;
 pub use anyring_engine::io_uring_params;
@@ -809,6 +809,13 @@ pub fn both<T: Answer>(body: impl Fn(Engine) -> T) {
     let user = body(Engine::User);
     if let Err(difference) = record::compare(&user, || body(Engine::Kernel)) {
         panic!("{difference}");
+    }
+}
+
+/// [`both`] where the machine has what the test wants; `has` counts what is left out.
+pub fn both_if<T: Answer>(has: fn() -> bool, body: impl Fn(Engine) -> T) {
+    if has() {
+        both(body);
     }
 }
 

@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 
+use anyring_both::by;
 use anyring_engine::os::CpuSet;
 use anyring_engine::work::handover::{Credentials, Futex, Handover, Job, Lock, Pool, System};
 use loom::sync::MutexGuard;
@@ -552,79 +553,67 @@ fn model_with(preemptions: usize, most: u32, body: impl Fn(Arc<World>) + Sync + 
     super::model(Some(preemptions), move || World::new(most), body);
 }
 
-#[test]
-fn what_is_pushed_is_done() {
-    model(2, |world| {
-        world.push(SHORT, 0);
-        world.push(SHORT, 0);
-        world.wait();
-        world.end();
-    });
+#[by(model(2))]
+fn what_is_pushed_is_done(world: Arc<World>) {
+    world.push(SHORT, 0);
+    world.push(SHORT, 0);
+    world.wait();
+    world.end();
 }
 
-#[test]
-fn two_callers_push_at_once() {
-    model(1, |world| {
-        let other = start(&world, |world| {
-            world.push(SHORT, 0);
-        });
+#[by(model(1))]
+fn two_callers_push_at_once(world: Arc<World>) {
+    let other = start(&world, |world| {
         world.push(SHORT, 0);
-        world.wait();
-        other.join().unwrap();
-        world.wait();
-        world.end();
     });
+    world.push(SHORT, 0);
+    world.wait();
+    other.join().unwrap();
+    world.wait();
+    world.end();
 }
 
-#[test]
-fn workers_leave_when_nothing_is_left() {
-    model(2, |world| {
-        loom::stop_exploring();
-        world.push(SHORT, 0);
-        world.push(SHORT, 0);
-        world.wait();
-        loom::explore();
-        world.end_in_any_order();
-    });
+#[by(model(2))]
+fn workers_leave_when_nothing_is_left(world: Arc<World>) {
+    loom::stop_exploring();
+    world.push(SHORT, 0);
+    world.push(SHORT, 0);
+    world.wait();
+    loom::explore();
+    world.end_in_any_order();
 }
 
 /// A worker leaves after some time, and work comes just then.
-#[test]
-fn a_worker_that_leaves_leaves_nothing_behind() {
-    model(1, |world| {
-        world.push(SHORT, 0);
-        world.wait();
-        let clock = start(&world, |world| world.words[SHORT].expire(false));
-        world.push(SHORT, 0);
-        world.wait();
-        clock.join().unwrap();
-        world.end();
-    });
+#[by(model(1))]
+fn a_worker_that_leaves_leaves_nothing_behind(world: Arc<World>) {
+    world.push(SHORT, 0);
+    world.wait();
+    let clock = start(&world, |world| world.words[SHORT].expire(false));
+    world.push(SHORT, 0);
+    world.wait();
+    clock.join().unwrap();
+    world.end();
 }
 
-#[test]
-fn who_waits_helps() {
-    model(1, |world| {
-        world.push(SHORT, 0);
-        world.push(SHORT, 0);
-        world.wait_and_help();
-        world.end();
-    });
+#[by(model(1))]
+fn who_waits_helps(world: Arc<World>) {
+    world.push(SHORT, 0);
+    world.push(SHORT, 0);
+    world.wait_and_help();
+    world.end();
 }
 
-#[test]
-fn what_is_withdrawn_is_not_done() {
-    model(1, |world| {
-        world.push(SHORT, 0);
-        let last = world.push(SHORT, 0);
-        let other = start(&world, move |world| {
-            world.withdraw(last);
-        });
+#[by(model(1))]
+fn what_is_withdrawn_is_not_done(world: Arc<World>) {
+    world.push(SHORT, 0);
+    let last = world.push(SHORT, 0);
+    let other = start(&world, move |world| {
         world.withdraw(last);
-        world.wait();
-        other.join().unwrap();
-        world.end();
     });
+    world.withdraw(last);
+    world.wait();
+    other.join().unwrap();
+    world.end();
 }
 
 /// Whatever is not withdrawn has a worker that is found, and no other is.
@@ -640,27 +629,23 @@ fn what_may_take_for_ever_is_ended() {
     }
 }
 
-#[test]
-fn work_on_one_file_is_done_in_order() {
-    model(2, |world| {
-        (0..2).for_each(|_| {
-            world.push(SHORT, 1);
-        });
-        world.wait_and_help();
-        world.end();
+#[by(model(2))]
+fn work_on_one_file_is_done_in_order(world: Arc<World>) {
+    (0..2).for_each(|_| {
+        world.push(SHORT, 1);
     });
+    world.wait_and_help();
+    world.end();
 }
 
 /// The worker that was at the file has other credentials than the one that waits for it.
-#[test]
-fn the_turn_passes_to_workers_with_other_credentials() {
-    model(1, |world| {
-        world.push(SHORT, 1);
-        world.act_with_new();
-        world.push(SHORT, 1);
-        world.wait();
-        world.end();
-    });
+#[by(model(1))]
+fn the_turn_passes_to_workers_with_other_credentials(world: Arc<World>) {
+    world.push(SHORT, 1);
+    world.act_with_new();
+    world.push(SHORT, 1);
+    world.wait();
+    world.end();
 }
 
 /// The first of all: the caller has to do the work. A second one: the first does all of it.
@@ -680,123 +665,107 @@ fn a_thread_that_cannot_be_started_is_not_waited_for() {
     }
 }
 
-#[test]
-fn a_keeper_starts_workers_for_others() {
-    model(1, |world| {
-        assert!(world.pool.keep_submitter(acting()));
-        world.act_with_new();
-        world.push_foreign();
-        world.wait();
-        world.pool.release_submitter(Credentials::from_number(OLD));
-        world.end();
-    });
+#[by(model(1))]
+fn a_keeper_starts_workers_for_others(world: Arc<World>) {
+    assert!(world.pool.keep_submitter(acting()));
+    world.act_with_new();
+    world.push_foreign();
+    world.wait();
+    world.pool.release_submitter(Credentials::from_number(OLD));
+    world.end();
 }
 
 /// It has to try again, for nobody else comes for the work.
-#[test]
-fn a_keeper_that_cannot_start_a_worker_tries_again() {
-    model(1, |world| {
-        world.words[KEEPER].expire(true);
-        assert!(world.pool.keep_submitter(acting()));
-        world.refuse_a_thread();
-        world.act_with_new();
-        world.push_foreign();
-        world.wait();
-        world.pool.release_submitter(Credentials::from_number(OLD));
-        world.end();
-    });
+#[by(model(1))]
+fn a_keeper_that_cannot_start_a_worker_tries_again(world: Arc<World>) {
+    world.words[KEEPER].expire(true);
+    assert!(world.pool.keep_submitter(acting()));
+    world.refuse_a_thread();
+    world.act_with_new();
+    world.push_foreign();
+    world.wait();
+    world.pool.release_submitter(Credentials::from_number(OLD));
+    world.end();
 }
 
-#[test]
-fn a_keeper_that_is_dismissed_has_its_work_done() {
-    model(1, |world| {
-        world.words[KEEPER].expire(true);
-        assert!(world.pool.keep_submitter(acting()));
-        world.refuse_a_thread();
-        world.act_with_new();
-        world.push_foreign();
-        world.change_credentials();
-        world.wait();
-        world.wait_for_threads();
-        world.end();
-    });
+#[by(model(1))]
+fn a_keeper_that_is_dismissed_has_its_work_done(world: Arc<World>) {
+    world.words[KEEPER].expire(true);
+    assert!(world.pool.keep_submitter(acting()));
+    world.refuse_a_thread();
+    world.act_with_new();
+    world.push_foreign();
+    world.change_credentials();
+    world.wait();
+    world.wait_for_threads();
+    world.end();
 }
 
 /// What it was asked for before it ends, it does.
-#[test]
-fn a_reactor_that_ends_starts_workers_for_others() {
-    model_with(1, 1, |world| {
-        let reactor = world.start_reactor();
-        let other = start(&world, World::end_reactor);
-        world.refuse_a_thread();
-        world.act_with_new();
-        world.push_foreign();
-        world.wait();
-        other.join().unwrap();
-        reactor.join().unwrap();
-        world.end();
-    });
+#[by(model_with(1, 1))]
+fn a_reactor_that_ends_starts_workers_for_others(world: Arc<World>) {
+    let reactor = world.start_reactor();
+    let other = start(&world, World::end_reactor);
+    world.refuse_a_thread();
+    world.act_with_new();
+    world.push_foreign();
+    world.wait();
+    other.join().unwrap();
+    reactor.join().unwrap();
+    world.end();
 }
 
-#[test]
-fn workers_with_credentials_that_were_given_up_leave() {
-    model(1, |world| {
-        world.push(SHORT, 0);
-        let other = start(&world, World::change_credentials);
-        world.push(SHORT, 0);
-        world.wait();
-        other.join().unwrap();
-        world.wait_for_threads();
-        assert!(world.pool.are_dismissed());
-        world.end();
-    });
+#[by(model(1))]
+fn workers_with_credentials_that_were_given_up_leave(world: Arc<World>) {
+    world.push(SHORT, 0);
+    let other = start(&world, World::change_credentials);
+    world.push(SHORT, 0);
+    world.wait();
+    other.join().unwrap();
+    world.wait_for_threads();
+    assert!(world.pool.are_dismissed());
+    world.end();
 }
 
 /// Those of both credentials sleep on the same word.
-#[test]
-fn work_wakes_a_worker_that_may_do_it() {
-    model(1, |world| {
-        loom::stop_exploring();
-        world.push(SHORT, 0);
-        world.wait();
-        world.act_with_new();
-        world.push(SHORT, 0);
-        world.wait();
-        loom::explore();
-        world.push(SHORT, 0);
-        world.push_foreign();
-        world.wait();
-        world.end();
-    });
+#[by(model(1))]
+fn work_wakes_a_worker_that_may_do_it(world: Arc<World>) {
+    loom::stop_exploring();
+    world.push(SHORT, 0);
+    world.wait();
+    world.act_with_new();
+    world.push(SHORT, 0);
+    world.wait();
+    loom::explore();
+    world.push(SHORT, 0);
+    world.push_foreign();
+    world.wait();
+    world.end();
 }
 
 /// One of the two leaves: what it was woken for is the other's.
-#[test]
-fn a_lower_limit_loses_no_work() {
-    model(2, |world| {
-        loom::stop_exploring();
-        world.push(SHORT, 0);
-        world.push(SHORT, 0);
-        world.wait();
-        loom::explore();
-        world.pool.limit([1, 0]);
-        world.push(SHORT, 0);
-        world.wait();
-        world.end();
-    });
+#[by(model(2))]
+fn a_lower_limit_loses_no_work(world: Arc<World>) {
+    loom::stop_exploring();
+    world.push(SHORT, 0);
+    world.push(SHORT, 0);
+    world.wait();
+    loom::explore();
+    world.pool.limit([1, 0]);
+    world.push(SHORT, 0);
+    world.wait();
+    world.end();
 }
 
-#[test]
-fn workers_run_where_the_program_says() {
-    model(1, |world| {
-        world.push(SHORT, 0);
-        world.pool.bind(HERE);
-        world.wait();
-        world.push(SHORT, 0);
-        world.wait();
-        assert_eq!(world.process().ring.lock().unwrap().cpus.last(), Some(&HERE));
-        world.end();
-    });
+#[by(model(1))]
+fn workers_run_where_the_program_says(world: Arc<World>) {
+    world.push(SHORT, 0);
+    world.pool.bind(HERE);
+    world.wait();
+    world.push(SHORT, 0);
+    world.wait();
+    assert_eq!(world.process().ring.lock().unwrap().cpus.last(), Some(&HERE));
+    world.end();
 }
 
 /// Those that sleep are to leave, and so is a keeper, but for one that a personality has.
@@ -842,12 +811,10 @@ fn who_has_not_left_yet_is_known() {
     });
 }
 
-#[test]
-fn a_keeper_that_cannot_be_started_is_none() {
-    model(1, |world| {
-        loom::stop_exploring();
-        world.refuse_a_thread();
-        assert!(!world.pool.keep_submitter(acting()));
-        world.end_in_any_order();
-    });
+#[by(model(1))]
+fn a_keeper_that_cannot_be_started_is_none(world: Arc<World>) {
+    loom::stop_exploring();
+    world.refuse_a_thread();
+    assert!(!world.pool.keep_submitter(acting()));
+    world.end_in_any_order();
 }

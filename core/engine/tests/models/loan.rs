@@ -4,6 +4,7 @@
 //! The rules are the engine's own code. Around them stand, as loom knows them, the ring's lock, the SQ head in ring memory,
 //! and a descriptor that the program gives to another file as soon as it knows that the SQE was consumed.
 
+use anyring_both::by;
 use anyring_engine::wait::loan::Loan;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Condvar, Mutex};
@@ -119,48 +120,40 @@ fn model(body: impl Fn(Arc<World>) + Sync + Send + 'static) {
     super::model(None, || Arc::new(World::new()), body);
 }
 
-#[test]
-fn the_head_moves_only_when_the_file_is_held() {
-    model(|world| {
-        let submitter = start(&world, |world| world.write(false));
-        if world.head.load(Ordering::Acquire) >= 1 {
-            world.reuse();
-        }
-        submitter.join().unwrap();
-    });
+#[by(model)]
+fn the_head_moves_only_when_the_file_is_held(world: Arc<World>) {
+    let submitter = start(&world, |world| world.write(false));
+    if world.head.load(Ordering::Acquire) >= 1 {
+        world.reuse();
+    }
+    submitter.join().unwrap();
 }
 
-#[test]
-fn who_helps_takes_nothing_that_is_lent() {
-    model(|world| {
-        let submitter = start(&world, |world| world.write(false));
-        world.help();
-        if world.head.load(Ordering::Acquire) >= 1 {
-            world.reuse();
-        }
-        submitter.join().unwrap();
-    });
+#[by(model)]
+fn who_helps_takes_nothing_that_is_lent(world: Arc<World>) {
+    let submitter = start(&world, |world| world.write(false));
+    world.help();
+    if world.head.load(Ordering::Acquire) >= 1 {
+        world.reuse();
+    }
+    submitter.join().unwrap();
 }
 
-#[test]
-fn what_is_behind_completes_only_when_the_file_is_held() {
-    model(|world| {
-        let submitter = start(&world, |world| world.write(true));
-        // Any completion: that of the write comes later than its attempt, that of the NOP behind it says the same.
-        if world.tail.load(Ordering::Acquire) >= 1 || world.head.load(Ordering::Acquire) >= 1 {
-            world.reuse();
-        }
-        submitter.join().unwrap();
-    });
+#[by(model)]
+fn what_is_behind_completes_only_when_the_file_is_held(world: Arc<World>) {
+    let submitter = start(&world, |world| world.write(true));
+    // Any completion: that of the write comes later than its attempt, that of the NOP behind it says the same.
+    if world.tail.load(Ordering::Acquire) >= 1 || world.head.load(Ordering::Acquire) >= 1 {
+        world.reuse();
+    }
+    submitter.join().unwrap();
 }
 
-#[test]
-fn another_call_returns_only_when_the_file_is_held() {
-    model(|world| {
-        let submitter = start(&world, |world| world.write(false));
-        if world.submit_behind() {
-            world.reuse();
-        }
-        submitter.join().unwrap();
-    });
+#[by(model)]
+fn another_call_returns_only_when_the_file_is_held(world: Arc<World>) {
+    let submitter = start(&world, |world| world.write(false));
+    if world.submit_behind() {
+        world.reuse();
+    }
+    submitter.join().unwrap();
 }

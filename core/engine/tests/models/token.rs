@@ -4,6 +4,7 @@
 //! eventfds; what the kernel does in `epoll_wait` is a count of ready events that only a driver can
 //! turn into completions. A lost wake-up shows as a deadlock, which loom reports.
 
+use anyring_both::by;
 use anyring_engine::wait::token::{Driver, Sleep, Token, Wake};
 use loom::sync::Mutex;
 use std::sync::Arc;
@@ -90,75 +91,65 @@ fn model(body: impl Fn(Arc<Ring>) + Sync + Send + 'static) {
     super::model(Some(3), Arc::default, body);
 }
 
-#[test]
-fn two_waiters_share_one_readiness() {
-    model(|ring| {
-        let waiter = start(&ring, |ring| ring.wait(1));
-        let kernel = start(&ring, |ring| ring.become_ready());
-        ring.wait(1);
-        waiter.join().unwrap();
-        kernel.join().unwrap();
-    });
+#[by(model)]
+fn two_waiters_share_one_readiness(ring: Arc<Ring>) {
+    let waiter = start(&ring, |ring| ring.wait(1));
+    let kernel = start(&ring, |ring| ring.become_ready());
+    ring.wait(1);
+    waiter.join().unwrap();
+    kernel.join().unwrap();
 }
 
-#[test]
-fn a_driver_that_leaves_passes_the_role_on() {
-    model(|ring| {
-        let patient = start(&ring, |ring| ring.wait(2));
-        let kernel = start(&ring, |ring| {
-            ring.become_ready();
-            ring.become_ready();
-        });
-        ring.wait(1);
-        patient.join().unwrap();
-        kernel.join().unwrap();
+#[by(model)]
+fn a_driver_that_leaves_passes_the_role_on(ring: Arc<Ring>) {
+    let patient = start(&ring, |ring| ring.wait(2));
+    let kernel = start(&ring, |ring| {
+        ring.become_ready();
+        ring.become_ready();
     });
+    ring.wait(1);
+    patient.join().unwrap();
+    kernel.join().unwrap();
 }
 
-#[test]
-fn workers_wake_drivers_and_sleepers() {
-    model(|ring| {
-        let patient = start(&ring, |ring| ring.wait(2));
-        let worker = start(&ring, |ring| {
-            ring.complete();
-            ring.complete();
-        });
-        ring.wait(1);
-        patient.join().unwrap();
-        worker.join().unwrap();
+#[by(model)]
+fn workers_wake_drivers_and_sleepers(ring: Arc<Ring>) {
+    let patient = start(&ring, |ring| ring.wait(2));
+    let worker = start(&ring, |ring| {
+        ring.complete();
+        ring.complete();
     });
+    ring.wait(1);
+    patient.join().unwrap();
+    worker.join().unwrap();
 }
 
-#[test]
-fn a_caller_takes_over_from_the_reactor() {
-    model(|ring| {
-        let reactor = start(&ring, |ring| {
-            let mut core = ring.core.lock().unwrap();
-            if core.token.driver() == Driver::Nobody {
-                core.token.give(Driver::Reactor);
-            }
-        });
-        let kernel = start(&ring, |ring| ring.become_ready());
-        ring.wait(1);
-        reactor.join().unwrap();
-        kernel.join().unwrap();
+#[by(model)]
+fn a_caller_takes_over_from_the_reactor(ring: Arc<Ring>) {
+    let reactor = start(&ring, |ring| {
+        let mut core = ring.core.lock().unwrap();
+        if core.token.driver() == Driver::Nobody {
+            core.token.give(Driver::Reactor);
+        }
     });
+    let kernel = start(&ring, |ring| ring.become_ready());
+    ring.wait(1);
+    reactor.join().unwrap();
+    kernel.join().unwrap();
 }
 
 /// The driver leaves; of the two that sleep, the first only observes, as `IORING_REGISTER_SYNC_CANCEL` does. The other has
 /// to drive, or nobody sees the second event.
-#[test]
-fn the_role_is_not_passed_to_an_observer() {
-    model(|ring| {
-        assert_eq!(ring.core.lock().unwrap().token.sleep(Sleep::Observer), 0);
-        let patient = start(&ring, |ring| ring.wait(2));
-        let kernel = start(&ring, |ring| {
-            ring.become_ready();
-            ring.become_ready();
-        });
-        ring.wait(1);
-        patient.join().unwrap();
-        kernel.join().unwrap();
-        ring.core.lock().unwrap().token.awake(0);
+#[by(model)]
+fn the_role_is_not_passed_to_an_observer(ring: Arc<Ring>) {
+    assert_eq!(ring.core.lock().unwrap().token.sleep(Sleep::Observer), 0);
+    let patient = start(&ring, |ring| ring.wait(2));
+    let kernel = start(&ring, |ring| {
+        ring.become_ready();
+        ring.become_ready();
     });
+    ring.wait(1);
+    patient.join().unwrap();
+    kernel.join().unwrap();
+    ring.core.lock().unwrap().token.awake(0);
 }

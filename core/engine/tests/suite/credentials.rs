@@ -141,79 +141,71 @@ fn requests_with_the_submitters_own_personality(mut ring: Ring) -> impl Answer {
     all
 }
 
-#[test]
-fn personalities_outlive_the_rights_of_their_thread() {
-    both_as_root(|engine| {
-        let secret = Secret::new("personality");
-        let mut all = Vec::new();
-        for flags in [0, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SQPOLL] {
-            let mut ring = Ring::new(engine, 8, flags);
-            let root = register_personality(&ring);
-            act_as(engine, NOBODY);
-            let nobody = register_personality(&ring);
-            all.push(secret.opens(&mut ring, root));
-            all.push(secret.opens(&mut ring, nobody));
-            act_as(engine, 0);
-            all.push(secret.opens(&mut ring, nobody));
-            all.push(secret.opens(&mut ring, root));
-            // What a timeout does, everybody may do.
-            let time = [0u64, 1];
-            let timeout = Sqe {
-                addr: time.as_ptr() as u64,
-                len: 1,
-                personality: nobody as u16,
-                ..sqe(IORING_OP_TIMEOUT, 2)
-            };
-            all.push([result(&mut ring, &[timeout]); 3]);
-            let unregistered =
-                [nobody, root, root].map(|number| unregister_personality(&ring, number as u32));
-            all.push(unregistered);
-            all.push(secret.opens(&mut ring, nobody));
-        }
-        all
-    });
-}
-
-#[test]
-fn requests_in_flight_keep_an_unregistered_personality() {
-    both_as_root(|engine| {
-        let secret = Secret::new("in-flight");
-        let mut ring = Ring::new(engine, 8, 0);
+#[by(both_as_root)]
+fn personalities_outlive_the_rights_of_their_thread(engine: Engine) -> impl Answer + Send {
+    let secret = Secret::new("personality");
+    let mut all = Vec::new();
+    for flags in [0, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SQPOLL] {
+        let mut ring = Ring::new(engine, 8, flags);
         let root = register_personality(&ring);
         act_as(engine, NOBODY);
-        // SAFETY: a new descriptor.
-        let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        let poll =
-            Sqe { fd: event, op_flags: libc::POLLIN as u32, flags: LINK, ..sqe(IORING_OP_POLL_ADD, 3) };
-        ring.submit(&[poll, secret.open(0, root)]);
-        let unregistered = unregister_personality(&ring, root as u32);
-        // SAFETY: our own descriptor.
-        unsafe { libc::eventfd_write(event, 1) };
-        assert_eq!(ring.enter(0, 2), 0);
-        let results: Vec<i32> = ring.reap_all().iter().map(|cqe| cqe.res).collect();
-        // SAFETY: our own descriptors.
-        unsafe {
-            libc::close(event);
-            libc::close(results[1]);
-        }
-        (unregistered, results[0], results[1].min(0))
-    });
+        let nobody = register_personality(&ring);
+        all.push(secret.opens(&mut ring, root));
+        all.push(secret.opens(&mut ring, nobody));
+        act_as(engine, 0);
+        all.push(secret.opens(&mut ring, nobody));
+        all.push(secret.opens(&mut ring, root));
+        // What a timeout does, everybody may do.
+        let time = [0u64, 1];
+        let timeout = Sqe {
+            addr: time.as_ptr() as u64,
+            len: 1,
+            personality: nobody as u16,
+            ..sqe(IORING_OP_TIMEOUT, 2)
+        };
+        all.push([result(&mut ring, &[timeout]); 3]);
+        let unregistered = [nobody, root, root].map(|number| unregister_personality(&ring, number as u32));
+        all.push(unregistered);
+        all.push(secret.opens(&mut ring, nobody));
+    }
+    all
 }
 
-#[test]
-fn a_thread_has_rights_of_its_own() {
-    both_as_root(|engine| {
-        let secret = Secret::new("thread");
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut all = vec![secret.opens(&mut ring, 0)];
-        for user in [NOBODY, 0, 1, 0] {
-            act_as(engine, user);
-            all.push(secret.opens(&mut ring, 0));
-            // One that begins with what its creator has, on a ring that others have used.
-            all.push(std::thread::scope(|scope| scope.spawn(|| secret.opens(&mut ring, 0)).join().unwrap()));
-        }
-        all
-    });
+#[by(both_as_root)]
+fn requests_in_flight_keep_an_unregistered_personality(engine: Engine) -> impl Answer + Send {
+    let secret = Secret::new("in-flight");
+    let mut ring = Ring::new(engine, 8, 0);
+    let root = register_personality(&ring);
+    act_as(engine, NOBODY);
+    // SAFETY: a new descriptor.
+    let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    let poll = Sqe { fd: event, op_flags: libc::POLLIN as u32, flags: LINK, ..sqe(IORING_OP_POLL_ADD, 3) };
+    ring.submit(&[poll, secret.open(0, root)]);
+    let unregistered = unregister_personality(&ring, root as u32);
+    // SAFETY: our own descriptor.
+    unsafe { libc::eventfd_write(event, 1) };
+    assert_eq!(ring.enter(0, 2), 0);
+    let results: Vec<i32> = ring.reap_all().iter().map(|cqe| cqe.res).collect();
+    // SAFETY: our own descriptors.
+    unsafe {
+        libc::close(event);
+        libc::close(results[1]);
+    }
+    (unregistered, results[0], results[1].min(0))
+}
+
+#[by(both_as_root)]
+fn a_thread_has_rights_of_its_own(engine: Engine) -> impl Answer + Send {
+    let secret = Secret::new("thread");
+    let mut ring = Ring::new(engine, 8, 0);
+    let mut all = vec![secret.opens(&mut ring, 0)];
+    for user in [NOBODY, 0, 1, 0] {
+        act_as(engine, user);
+        all.push(secret.opens(&mut ring, 0));
+        // One that begins with what its creator has, on a ring that others have used.
+        all.push(std::thread::scope(|scope| scope.spawn(|| secret.opens(&mut ring, 0)).join().unwrap()));
+    }
+    all
 }
 
 /// How many threads of this process have root's rights.

@@ -364,50 +364,43 @@ struct Futex {
 const SIZE_U32: u32 = 2;
 const PRIVATE: u32 = 128;
 
-#[test]
-fn waits_on_as_many_futexes_as_there_can_be() {
-    if !has_futex_waitv() {
-        return;
-    }
-    both(|engine| {
-        let words: Vec<u32> = vec![0; 129];
-        let wait = |count: usize| {
-            let futex = |index: usize| Futex {
-                address: (&raw const words[index]) as u64,
-                flags: SIZE_U32 | PRIVATE,
-                ..Futex::default()
-            };
-            (0..count).map(futex).collect::<Vec<_>>()
+#[by(both_if(has_futex_waitv))]
+fn waits_on_as_many_futexes_as_there_can_be(engine: Engine) -> impl Answer {
+    let words: Vec<u32> = vec![0; 129];
+    let wait = |count: usize| {
+        let futex = |index: usize| Futex {
+            address: (&raw const words[index]) as u64,
+            flags: SIZE_U32 | PRIVATE,
+            ..Futex::default()
         };
-        let mut results = Vec::new();
-        for (count, woken) in [(1, 0), (2, 1), (127, 0), (127, 126), (128, 0), (128, 1), (128, 127), (129, 0)]
-        {
-            let mut ring = Ring::new(engine, 8, 0);
-            let elements = wait(count);
-            let sqe = sqe(IORING_OP_FUTEX_WAITV, 1);
-            ring.submit(&[Sqe { addr: elements.as_ptr() as u64, len: count as u32, fd: 0, ..sqe }]);
-            if let Some(refused) = ring.reap() {
-                results.push((count, woken, refused.res));
-                continue;
-            }
-            // SAFETY: the word lives on; others read it as an atomic.
-            let word =
-                unsafe { std::sync::atomic::AtomicU32::from_ptr((&raw const words[woken]).cast_mut()) };
-            word.store(1, std::sync::atomic::Ordering::SeqCst);
-            let wake = Sqe {
-                addr: word.as_ptr() as u64,
-                off: 1,
-                addr3: u64::from(u32::MAX),
-                fd: (SIZE_U32 | PRIVATE) as i32,
-                ..crate::common::sqe(IORING_OP_FUTEX_WAKE, 2)
-            };
-            ring.submit(&[wake]);
-            let cqes = ring.collect(2);
-            word.store(0, std::sync::atomic::Ordering::SeqCst);
-            results.push((count, woken, cqes.iter().find(|cqe| cqe.user_data == 1).unwrap().res));
+        (0..count).map(futex).collect::<Vec<_>>()
+    };
+    let mut results = Vec::new();
+    for (count, woken) in [(1, 0), (2, 1), (127, 0), (127, 126), (128, 0), (128, 1), (128, 127), (129, 0)] {
+        let mut ring = Ring::new(engine, 8, 0);
+        let elements = wait(count);
+        let sqe = sqe(IORING_OP_FUTEX_WAITV, 1);
+        ring.submit(&[Sqe { addr: elements.as_ptr() as u64, len: count as u32, fd: 0, ..sqe }]);
+        if let Some(refused) = ring.reap() {
+            results.push((count, woken, refused.res));
+            continue;
         }
-        results
-    });
+        // SAFETY: the word lives on; others read it as an atomic.
+        let word = unsafe { std::sync::atomic::AtomicU32::from_ptr((&raw const words[woken]).cast_mut()) };
+        word.store(1, std::sync::atomic::Ordering::SeqCst);
+        let wake = Sqe {
+            addr: word.as_ptr() as u64,
+            off: 1,
+            addr3: u64::from(u32::MAX),
+            fd: (SIZE_U32 | PRIVATE) as i32,
+            ..crate::common::sqe(IORING_OP_FUTEX_WAKE, 2)
+        };
+        ring.submit(&[wake]);
+        let cqes = ring.collect(2);
+        word.store(0, std::sync::atomic::Ordering::SeqCst);
+        results.push((count, woken, cqes.iter().find(|cqe| cqe.user_data == 1).unwrap().res));
+    }
+    results
 }
 
 #[both(8, 0)]

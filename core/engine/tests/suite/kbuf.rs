@@ -255,64 +255,54 @@ fn kernel_knows_min_left() -> bool {
     known == 0
 }
 
-#[test]
-fn what_is_too_little_is_not_left_in_a_buffer() {
-    if !kernel_knows_min_left() {
-        return;
+#[by(both_if(kernel_knows_min_left))]
+fn what_is_too_little_is_not_left_in_a_buffer(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 8, 0);
+    let (mut a, b) = UnixStream::pair().unwrap();
+    let mut memory = [0u8; 48];
+    let mut buffers = Buffers::map(4, -1, 0);
+    let flags = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
+    let refused = [(0, 1), (flags, 1 << 32), (0, 1 << 32)]
+        .map(|(flags, min_left)| buffers.register_with(&ring, 1, flags, min_left));
+    assert_eq!(buffers.register_with(&ring, 1, flags, 6), 0);
+    memory.chunks_mut(16).zip([11, 22, 33]).for_each(|(buffer, id)| buffers.add(id, buffer));
+    let mut all = Vec::new();
+    // Six bytes are left of the first, then three; of the second five; the third is used up.
+    for length in [10, 3, 11, 16] {
+        a.write_all(&vec![length as u8; length]).unwrap();
+        all.push((run(&mut ring, recv(1, &b, 1)), head(&ring, 1)));
     }
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut a, b) = UnixStream::pair().unwrap();
-        let mut memory = [0u8; 48];
-        let mut buffers = Buffers::map(4, -1, 0);
-        let flags = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
-        let refused = [(0, 1), (flags, 1 << 32), (0, 1 << 32)]
-            .map(|(flags, min_left)| buffers.register_with(&ring, 1, flags, min_left));
-        assert_eq!(buffers.register_with(&ring, 1, flags, 6), 0);
-        memory.chunks_mut(16).zip([11, 22, 33]).for_each(|(buffer, id)| buffers.add(id, buffer));
-        let mut all = Vec::new();
-        // Six bytes are left of the first, then three; of the second five; the third is used up.
-        for length in [10, 3, 11, 16] {
-            a.write_all(&vec![length as u8; length]).unwrap();
-            all.push((run(&mut ring, recv(1, &b, 1)), head(&ring, 1)));
-        }
-        let start = memory.as_ptr() as u64;
-        let left = [0, 1, 2].map(|index| buffers.left(index, start));
-        buffers.unmap();
-        (refused, all, memory, left)
-    });
+    let start = memory.as_ptr() as u64;
+    let left = [0, 1, 2].map(|index| buffers.left(index, start));
+    buffers.unmap();
+    (refused, all, memory, left)
 }
 
 /// A message's header has to fit, too: with `min_left` it always does, without the request fails.
-#[test]
-fn multishot_messages_use_buffers_up() {
-    if !kernel_knows_min_left() {
-        return;
-    }
-    both(|engine| {
-        [0, 16].map(|min_left| {
-            let mut ring = Ring::new(engine, 8, 0);
-            let (mut a, b) = UnixStream::pair().unwrap();
-            let mut memory = [0u8; 128];
-            let mut buffers = Buffers::map(2, -1, 0);
-            let flags = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
-            assert_eq!(buffers.register_with(&ring, 1, flags, min_left), 0);
-            memory.chunks_mut(64).zip([11, 22]).for_each(|(buffer, id)| buffers.add(id, buffer));
-            let header: libc::msghdr = zeroed();
-            let addr = (&raw const header) as u64;
-            ring.submit(&[Sqe { addr, opcode: IORING_OP_RECVMSG as u8, ..multishot(1, &b, 1) }]);
-            let mut all = Vec::new();
-            for length in [20, 10, 5] {
-                a.write_all(&vec![length as u8; length]).unwrap();
-                let cqe = wait(&mut ring);
-                all.push((cqe, head(&ring, 1)));
-                if cqe.res < 0 {
-                    break;
-                }
+#[by(both_if(kernel_knows_min_left))]
+fn multishot_messages_use_buffers_up(engine: Engine) -> impl Answer {
+    [0, 16].map(|min_left| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, b) = UnixStream::pair().unwrap();
+        let mut memory = [0u8; 128];
+        let mut buffers = Buffers::map(2, -1, 0);
+        let flags = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
+        assert_eq!(buffers.register_with(&ring, 1, flags, min_left), 0);
+        memory.chunks_mut(64).zip([11, 22]).for_each(|(buffer, id)| buffers.add(id, buffer));
+        let header: libc::msghdr = zeroed();
+        let addr = (&raw const header) as u64;
+        ring.submit(&[Sqe { addr, opcode: IORING_OP_RECVMSG as u8, ..multishot(1, &b, 1) }]);
+        let mut all = Vec::new();
+        for length in [20, 10, 5] {
+            a.write_all(&vec![length as u8; length]).unwrap();
+            let cqe = wait(&mut ring);
+            all.push((cqe, head(&ring, 1)));
+            if cqe.res < 0 {
+                break;
             }
-            (all, memory)
-        })
-    });
+        }
+        (all, memory)
+    })
 }
 
 #[test]

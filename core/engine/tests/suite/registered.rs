@@ -178,57 +178,52 @@ fn slots_are_allocated_in_their_range(mut ring: Ring) -> impl Answer {
     seen
 }
 
-#[test]
-fn errors_of_buffers() {
-    if !has_populate() {
-        return;
-    }
-    both(|engine| {
-        let ring = Ring::new(engine, 4, 0);
-        let mut memory = vec![0u8; 8192];
-        let base = memory.as_mut_ptr() as u64;
-        let register = |vectors: &[IoVector]| {
-            let code = Code::IORING_REGISTER_BUFFERS;
-            let result = ring.register(code, vectors.as_ptr().cast(), vectors.len() as u32);
-            if result == 0 {
-                assert_eq!(unregister(Code::IORING_UNREGISTER_BUFFERS, &ring), 0);
-            }
-            result
-        };
-        // SAFETY: a mapping of ours that cannot be written to.
-        let constant = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                4096,
-                libc::PROT_READ,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        let one = |base: u64, length: u64| register(&[IoVector { base, length }]);
-        let seen = vec![
-            unregister(Code::IORING_UNREGISTER_BUFFERS, &ring),
-            register(&[]),
-            one(base, 8192),
-            one(base, 0),
-            one(0, 0),
-            one(0, 1),
-            one(base, (1 << 30) + 1),
-            one(base, u64::MAX),
-            one(u64::MAX - 10, 10),
-            one(0x1000, 4096),
-            one(constant as u64, 4096),
-            one(base + 5, 1),
-            register(&[IoVector { base, length: 8192 }, IoVector { base: 0x1000, length: 1 }]),
-            ring.register(Code::IORING_REGISTER_BUFFERS, std::ptr::null(), 1),
-            ring.register(Code::IORING_REGISTER_BUFFERS, 0x1000 as *const _, 1),
-            ring.register(Code::IORING_REGISTER_BUFFERS, 0x1000 as *const _, (1 << 14) + 1),
-        ];
-        // SAFETY: ours.
-        unsafe { libc::munmap(constant, 4096) };
-        seen
-    });
+#[by(both_if(has_populate))]
+fn errors_of_buffers(engine: Engine) -> impl Answer {
+    let ring = Ring::new(engine, 4, 0);
+    let mut memory = vec![0u8; 8192];
+    let base = memory.as_mut_ptr() as u64;
+    let register = |vectors: &[IoVector]| {
+        let code = Code::IORING_REGISTER_BUFFERS;
+        let result = ring.register(code, vectors.as_ptr().cast(), vectors.len() as u32);
+        if result == 0 {
+            assert_eq!(unregister(Code::IORING_UNREGISTER_BUFFERS, &ring), 0);
+        }
+        result
+    };
+    // SAFETY: a mapping of ours that cannot be written to.
+    let constant = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            4096,
+            libc::PROT_READ,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    let one = |base: u64, length: u64| register(&[IoVector { base, length }]);
+    let seen = vec![
+        unregister(Code::IORING_UNREGISTER_BUFFERS, &ring),
+        register(&[]),
+        one(base, 8192),
+        one(base, 0),
+        one(0, 0),
+        one(0, 1),
+        one(base, (1 << 30) + 1),
+        one(base, u64::MAX),
+        one(u64::MAX - 10, 10),
+        one(0x1000, 4096),
+        one(constant as u64, 4096),
+        one(base + 5, 1),
+        register(&[IoVector { base, length: 8192 }, IoVector { base: 0x1000, length: 1 }]),
+        ring.register(Code::IORING_REGISTER_BUFFERS, std::ptr::null(), 1),
+        ring.register(Code::IORING_REGISTER_BUFFERS, 0x1000 as *const _, 1),
+        ring.register(Code::IORING_REGISTER_BUFFERS, 0x1000 as *const _, (1 << 14) + 1),
+    ];
+    // SAFETY: ours.
+    unsafe { libc::munmap(constant, 4096) };
+    seen
 }
 
 /// A mapping of a file, whose memory the kernel does not pin where it has to be written back.

@@ -2,7 +2,7 @@
 #![allow(dead_code, unused_imports, reason = "each test program uses its own part")]
 
 use anyring::{Builder, Engine, Ring};
-pub use anyring_both::both;
+pub use anyring_both::{both, by};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
