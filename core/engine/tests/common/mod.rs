@@ -1,28 +1,53 @@
 //! What the engine's tests share: a front end made of std threads, and a ring that speaks the ABI to
 //! either engine, so that the same test runs on the kernel's io_uring and on ours.
-#![allow(dead_code, reason = "each test program uses its own part")]
+#![allow(dead_code, unused_imports, reason = "each test uses its own part")]
 
 pub mod record;
 pub mod scene;
 pub mod text;
 
-use std::ffi::{CStr, c_void};
-use std::fs::File;
-use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::num::NonZeroUsize;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
-use std::sync::{Once, OnceLock};
+// What tests name again and again.
+pub use std::ffi::{CStr, CString, c_void};
+pub use std::fs::File;
+pub use std::io::{Read, Write};
+pub use std::net::{TcpListener, TcpStream, UdpSocket};
+pub use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+pub use std::os::unix::fs::FileExt;
+pub use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+pub use std::path::{Path, PathBuf};
+pub use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+pub use std::time::{Duration, Instant};
 
 pub use anyring_both::{both, by};
-use anyring_engine::abi::Sqe;
+pub use anyring_engine::abi::Sqe;
 pub use anyring_engine::abi::*;
-pub use anyring_engine::io_uring_params;
-use anyring_engine::request::version;
-use anyring_engine::{Caller, Host};
+pub use anyring_engine::{frontend, io_uring_params};
 pub use linux_raw_sys::io_uring::*;
 pub use scene::*;
+
+use std::num::NonZeroUsize;
+use std::sync::{Once, OnceLock};
+
+use anyring_engine::request::version;
+use anyring_engine::{Caller, Host};
+
+/// `IOSQE_*`.
+pub const FIXED: u8 = 1 << 0;
+pub const DRAIN: u8 = 1 << 1;
+pub const LINK: u8 = 1 << 2;
+pub const HARDLINK: u8 = 1 << 3;
+pub const ASYNC: u8 = 1 << 4;
+pub const SELECT: u8 = 1 << 5;
+pub const SKIP: u8 = 1 << 6;
+
+/// A ring whose thread does its work itself, in calls that wait.
+pub const DEFER: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+
+/// The same with the names of the operations.
+pub mod prelude {
+    pub use super::*;
+    pub use linux_raw_sys::io_uring::io_uring_op::*;
+}
 
 /// Which engine a ring runs on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -363,16 +388,13 @@ pub fn ring(engine: Engine, entries: u32, flags: u32) -> Ring {
 
 impl Ring {
     pub fn new(engine: Engine, entries: u32, flags: u32) -> Ring {
-        let mut params: io_uring_params = zeroed();
-        params.flags = flags;
-        Ring::with_params(engine, entries, params).expect("a ring")
+        Ring::with_params(engine, entries, params(flags)).expect("a ring")
     }
 
     /// A ring of ours, of whose close the engine is told: there is no watch for it.
     pub fn told(entries: u32, flags: u32) -> Ring {
         install();
-        let mut params: io_uring_params = zeroed();
-        params.flags = flags;
+        let mut params = params(flags);
         let caller = Caller { tells_closes: true, ..Caller::default() };
         // SAFETY: passes a structure of ours.
         let fd = unsafe { anyring_engine::setup(entries, &mut params, &caller) };
@@ -705,6 +727,22 @@ pub fn map(fd: i32, length: usize, offset: i64) -> *mut u8 {
 /// An SQE with an opcode and user data.
 pub fn sqe(opcode: io_uring_op, user_data: u64) -> Sqe {
     Sqe { opcode: opcode as u8, user_data, fd: -1, ..Sqe::default() }
+}
+
+pub fn cancel(user_data: u64, target: u64, flags: u32) -> Sqe {
+    Sqe { addr: target, op_flags: flags, ..sqe(io_uring_op::IORING_OP_ASYNC_CANCEL, user_data) }
+}
+
+/// Bytes that repeat late.
+pub fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|i| (i % 251) as u8).collect()
+}
+
+/// Parameters of a ring with these flags.
+pub fn params(flags: u32) -> io_uring_params {
+    let mut params: io_uring_params = zeroed();
+    params.flags = flags;
+    params
 }
 
 /// A NOP with these flags.

@@ -1,13 +1,8 @@
 //! Transfers past the cache, several at a time: the kernel does them while nobody waits.
 
-use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 
 const PAGE: usize = 4096;
 const PAGES: usize = 300;

@@ -1,17 +1,8 @@
 //! What the three calls refuse, and how: swept over their arguments on both engines.
 
-use std::ffi::c_void;
-
-use crate::common::*;
+use crate::common::prelude::*;
 use anyring_engine::os::page_bytes;
-use io_uring_op::IORING_OP_NOP;
 use io_uring_register_op as Code;
-
-fn params(flags: u32) -> io_uring_params {
-    let mut params: io_uring_params = zeroed();
-    params.flags = flags;
-    params
-}
 
 /// What setup answers, with descriptors closed again and not told apart, and the sizes it gives.
 fn try_setup(engine: Engine, entries: u32, mut params: io_uring_params) -> (i32, u32, u32) {

@@ -1,22 +1,10 @@
 //! ASYNC_CANCEL and IORING_REGISTER_SYNC_CANCEL.
 
-use std::io::Write;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use crate::common::prelude::*;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
-
-const LINK: u8 = 1 << 2;
 const POLLIN: u32 = libc::POLLIN as u32;
 const POLLRDNORM: u32 = libc::POLLRDNORM as u32;
-const DRAIN: u8 = 1 << 1;
 static LONG: [i64; 2] = [1000, 0];
-
-fn cancel(user_data: u64, target: u64, flags: u32) -> Sqe {
-    Sqe { addr: target, op_flags: flags, ..sqe(IORING_OP_ASYNC_CANCEL, user_data) }
-}
 
 fn timeout(user_data: u64) -> Sqe {
     Sqe { addr: LONG.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, user_data) }

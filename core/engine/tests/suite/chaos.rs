@@ -1,23 +1,11 @@
 //! Faults of a plan, each seen through the ABI; and what no fault may break.
 
-use std::fs::File;
-use std::io::Write;
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::FileExt;
-use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::ptr::NonNull;
 
-use crate::common::*;
+use crate::common::prelude::*;
 use anyring_chaos_plan::{Entry, Fault, Faults, MILLION, Mode, Plan, Settings, bytes};
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
 
 const FLAGS: u32 = IORING_ENTER_GETEVENTS;
-const LINK: u8 = 1 << 2;
-const DRAIN: u8 = 1 << 1;
-const SELECT: u8 = 1 << 5;
-const ASYNC: u8 = 1 << 4;
 const ROOM: usize = 1 << 16;
 const DONTWAIT: u32 = libc::MSG_DONTWAIT as u32;
 

@@ -1,8 +1,6 @@
 //! What is made for a slot of the file table is at no moment inherited by a program that another thread executes.
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 
 /// Lets a call with this number fail with `EPERM` from now on, unless its argument has close-on-exec among its flags.
 fn insist(number: libc::c_long, argument: u32) {

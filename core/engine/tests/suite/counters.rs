@@ -1,7 +1,6 @@
 //! The process's counters: they count the rings of all its threads.
 
-use crate::common::*;
-use anyring_engine::frontend;
+use crate::common::prelude::*;
 
 #[test]
 fn each_request_counts_once() {

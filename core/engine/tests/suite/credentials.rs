@@ -1,22 +1,12 @@
 //! With whose credentials requests are done: personalities, and threads with rights of their own.
 
-use std::ffi::CString;
-use std::io::Write;
-use std::os::fd::AsRawFd;
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::credentials::{Change, Reach};
-use io_uring_op::{
-    IORING_OP_FIXED_FD_INSTALL, IORING_OP_OPENAT, IORING_OP_POLL_ADD, IORING_OP_READ, IORING_OP_TIMEOUT,
-};
 use io_uring_register_op::{
     IORING_REGISTER_FILES, IORING_REGISTER_PERSONALITY, IORING_UNREGISTER_PERSONALITY,
 };
 
 const NONE: *const std::ffi::c_void = std::ptr::null();
-const ASYNC: u8 = 1 << 4;
-const LINK: u8 = 1 << 2;
 const NOBODY: u32 = 65534;
 
 fn register_personality(ring: &Ring) -> i32 {

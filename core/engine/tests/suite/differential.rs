@@ -1,17 +1,9 @@
 //! What the differential fuzzer found, each as a program of a few lines.
 
-use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::UnixStream;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::os::user::{END, FAR_END};
-use io_uring_op::*;
-
-const LINK: u8 = 1 << 2;
-const SKIP: u8 = 1 << 6;
 
 #[both(8, 0)]
 fn a_bad_member_does_not_end_the_batch_while_its_chain_goes_on(mut ring: Ring) -> impl Answer {
@@ -206,8 +198,6 @@ fn a_peek_leaves_more_to_come(mut ring: Ring) -> impl Answer {
     ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 64, op_flags, ..sqe(IORING_OP_RECV, 1) }])
 }
 
-const ASYNC: u8 = 1 << 4;
-const BUFFER_SELECT: u8 = 1 << 5;
 /// A number that is never open.
 const NOTHING: i32 = 9999;
 
@@ -215,7 +205,7 @@ const NOTHING: i32 = 9999;
 fn the_descriptor_is_looked_at_before_anything_else(mut ring: Ring) -> impl Answer {
     let (pipe, _other) = std::io::pipe().unwrap();
     let fd = pipe.as_raw_fd();
-    let flags = BUFFER_SELECT;
+    let flags = SELECT;
     let mut seen = Vec::new();
     for request in [
         Sqe { fd: NOTHING, off: u64::MAX, ..sqe(IORING_OP_FTRUNCATE, 1) },
@@ -286,7 +276,7 @@ fn a_descriptor_being_closed_is_none_to_what_follows(mut ring: Ring) -> impl Ans
 fn a_multishot_request_by_a_thread_waits_before_it_takes_a_buffer(mut ring: Ring) -> impl Answer {
     let (a, mut b) = UnixStream::pair().unwrap();
     ring.push(Sqe { flags: LINK | ASYNC, ..sqe(IORING_OP_NOP, 1) });
-    ring.push(Sqe { fd: a.as_raw_fd(), flags: BUFFER_SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 2) });
+    ring.push(Sqe { fd: a.as_raw_fd(), flags: SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 2) });
     let entered = ring.enter(2, 1);
     let first = results(&ring.reap_all());
     b.write_all(b"x").unwrap();
@@ -348,7 +338,7 @@ fn a_read_names_the_buffer_of_a_list_whatever_comes_of_it(mut ring: Ring) -> imp
     provide(&mut ring, &mut memory, 2);
     let (a, _b) = UnixStream::pair().unwrap();
     let fd = a.as_raw_fd();
-    let read = Sqe { fd, off: 5, len: 8, flags: BUFFER_SELECT, buf_index: 1, ..sqe(IORING_OP_READ, 1) };
+    let read = Sqe { fd, off: 5, len: 8, flags: SELECT, buf_index: 1, ..sqe(IORING_OP_READ, 1) };
     ring.run(&[read])
 }
 
@@ -358,7 +348,7 @@ fn a_multishot_read_looks_for_a_buffer_when_there_is_something_to_read(mut ring:
     provide(&mut ring, &mut memory, 1);
     let (read, mut write) = std::io::pipe().unwrap();
     let fd = read.as_raw_fd();
-    let flags = BUFFER_SELECT;
+    let flags = SELECT;
     ring.submit(&[Sqe { fd, flags, buf_index: 1, ..sqe(IORING_OP_READ_MULTISHOT, 1) }]);
     write.write_all(b"abc").unwrap();
     ring.enter(0, 1);
@@ -377,14 +367,7 @@ fn a_multishot_receive_takes_at_most_as_much_as_it_says(mut ring: Ring) -> impl 
     let fd = a.as_raw_fd();
     let multishot = 2;
     ring.submit_and_wait(
-        &[Sqe {
-            fd,
-            len: 5,
-            ioprio: multishot,
-            flags: BUFFER_SELECT,
-            buf_index: 1,
-            ..sqe(IORING_OP_RECV, 1)
-        }],
+        &[Sqe { fd, len: 5, ioprio: multishot, flags: SELECT, buf_index: 1, ..sqe(IORING_OP_RECV, 1) }],
         2,
     );
     ring.reap_all().iter().map(|cqe| cqe.res).take(2).collect::<Vec<_>>()
@@ -395,7 +378,7 @@ fn a_drain_in_a_chain_makes_its_head_wait_first(mut ring: Ring) -> impl Answer {
     const DRAIN: u8 = 1 << 1;
     let (a, mut b) = UnixStream::pair().unwrap();
     let fd = a.as_raw_fd();
-    ring.push(Sqe { fd, flags: LINK | BUFFER_SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 1) });
+    ring.push(Sqe { fd, flags: LINK | SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 1) });
     ring.push(Sqe { flags: DRAIN, ..sqe(IORING_OP_NOP, 2) });
     let entered = ring.enter(2, 0);
     let first = results(&ring.reap_all());
@@ -480,7 +463,7 @@ fn multishot_reads_refuse_offsets_as_reads_do(mut ring: Ring) -> impl Answer {
     b.write_all(b"abc").unwrap();
     let (read, _write) = std::io::pipe().unwrap();
     [(a.as_raw_fd(), 5), (read.as_raw_fd(), i64::MAX as u64)].map(|(fd, off)| {
-        let flags = BUFFER_SELECT;
+        let flags = SELECT;
         results(&ring.run(&[Sqe { fd, off, flags, buf_index: 1, ..sqe(IORING_OP_READ_MULTISHOT, 1) }]))
     })
 }
@@ -490,7 +473,7 @@ fn a_buffer_at_address_0_is_none(mut ring: Ring) -> impl Answer {
     ring.run(&[Sqe { fd: 1, len: 32, buf_index: 1, ..sqe(IORING_OP_PROVIDE_BUFFERS, 99) }]);
     let (a, mut b) = UnixStream::pair().unwrap();
     b.write_all(b"abc").unwrap();
-    let base = Sqe { fd: a.as_raw_fd(), flags: BUFFER_SELECT, buf_index: 1, ..sqe(IORING_OP_RECV, 1) };
+    let base = Sqe { fd: a.as_raw_fd(), flags: SELECT, buf_index: 1, ..sqe(IORING_OP_RECV, 1) };
     results(&ring.run(&[Sqe { opcode: IORING_OP_READ_MULTISHOT as u8, ..base }]))
 }
 
@@ -541,7 +524,7 @@ fn recvmsg_looks_for_a_socket_before_it_polls(mut ring: Ring) -> impl Answer {
 fn a_bundle_from_no_group_says_so(mut ring: Ring) -> impl Answer {
     const BUNDLE: u16 = 16;
     let (a, mut b) = UnixStream::pair().unwrap();
-    let base = Sqe { fd: a.as_raw_fd(), ioprio: BUNDLE, flags: BUFFER_SELECT, ..sqe(IORING_OP_RECV, 1) };
+    let base = Sqe { fd: a.as_raw_fd(), ioprio: BUNDLE, flags: SELECT, ..sqe(IORING_OP_RECV, 1) };
     let empty = results(&ring.run(&[base]));
     b.write_all(b"abc").unwrap();
     (empty, results(&ring.run(&[base])))
@@ -701,7 +684,7 @@ fn what_follows_a_futex_wait_is_not_a_threads(mut ring: Ring) -> impl Answer {
     ring.push(Sqe { flags: LINK, ..wait });
     // A thread would wait before it looks for a buffer.
     let fd = read.as_raw_fd();
-    ring.push(Sqe { fd, flags: BUFFER_SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 2) });
+    ring.push(Sqe { fd, flags: SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 2) });
     ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
     (ring.enter(3, 3), {
         let mut seen = results(&ring.reap_all());

@@ -1,17 +1,9 @@
 //! The last value that is taken and the first that is not, of lengths, counts and positions; and transfers that go on where
 //! their first attempt ended.
 
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::os::page_bytes;
 use anyring_engine::os::user::END;
-use io_uring_op::*;
 
 const CQE_SKIP: u8 = 1 << 6;
 

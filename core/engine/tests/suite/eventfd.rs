@@ -1,15 +1,9 @@
 //! Registered eventfds.
 
-use std::os::fd::{AsRawFd, OwnedFd};
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::{IORING_OP_NOP, IORING_OP_POLL_ADD, IORING_OP_READ, IORING_OP_TIMEOUT};
+use crate::common::prelude::*;
 use io_uring_register_op::{
     IORING_REGISTER_EVENTFD, IORING_REGISTER_EVENTFD_ASYNC, IORING_UNREGISTER_EVENTFD,
 };
-
-const DEFER: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 
 fn counter() -> OwnedFd {
     eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)

@@ -1,23 +1,11 @@
 //! Every operation, one field of its SQE at a time: what is refused, and how.
 
-use std::ffi::{CString, c_void};
-use std::fs::File;
-use std::io::Write;
-use std::net::UdpSocket;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::os::user::IoVector;
-use io_uring_op::*;
 use io_uring_register_op as Code;
 
 /// One more than the last operation.
 const LAST: u8 = io_uring_op::IORING_OP_LAST as u8;
-const FIXED: u8 = 1 << 0;
-const ASYNC: u8 = 1 << 4;
-const SELECT: u8 = 1 << 5;
 
 /// Files of every kind, memory, and a ring that knows some of them.
 struct World {

@@ -1,21 +1,12 @@
 //! GETDENTS: what it reads and refuses, held against `getdents64(2)`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CString;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::ops::getdents;
 use anyring_engine::request::version;
-use io_uring_op::*;
 use io_uring_register_op as Code;
 
-const FIXED: u8 = 1 << 0;
-const DRAIN: u8 = 1 << 1;
-const LINK: u8 = 1 << 2;
-const ASYNC: u8 = 1 << 4;
 const POSITION: u64 = u64::MAX;
 
 /// A directory with so many files.
@@ -32,13 +23,8 @@ fn fill(directory: &Directory, count: usize) {
 }
 
 fn open(path: &Path, flags: i32) -> OwnedFd {
-    let path = CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: opens a path; the descriptor is ours.
-    unsafe {
-        let fd = libc::open(path.as_ptr(), flags | libc::O_CLOEXEC);
-        assert!(fd >= 0, "{path:?}: {}", std::io::Error::last_os_error());
-        OwnedFd::from_raw_fd(fd)
-    }
+    // SAFETY: opens a path.
+    owned(unsafe { libc::open(c_path(path).as_ptr(), flags | libc::O_CLOEXEC) })
 }
 
 fn directory(path: &Path) -> OwnedFd {

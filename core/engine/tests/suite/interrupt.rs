@@ -1,18 +1,9 @@
 //! Attempts that sleep in a thread of their own: what cancels them ends them, and so does the end of their ring.
 
-use std::ffi::CString;
 use std::fs;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
-use std::time::{Duration, Instant};
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 
-const LINK: u8 = 1 << 2;
-const ASYNC: u8 = 1 << 4;
 /// What the kernel's own errno for an interrupted call is, which it tells programs of some operations.
 const ERESTARTSYS: i32 = 512;
 

@@ -1,15 +1,7 @@
 //! Provided buffers: lists and rings, and what takes from them.
 
-use std::io::Write;
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 use io_uring_register_op::*;
-
-const SELECT: u8 = 1 << 5;
 
 fn provide(group: u16, first: u16, buffers: &mut [u8], count: i32) -> Sqe {
     Sqe {
@@ -722,9 +714,6 @@ fn lists_have_numbers_up_to_a_bound(mut ring: Ring) -> impl Answer {
     all
 }
 
-/// Nothing is received but by its callers.
-const DEFERS: u32 = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
-
 /// A multishot receive from a connection, into buffers of 16 bytes.
 struct Stream {
     one: std::net::TcpStream,
@@ -775,7 +764,7 @@ fn multishot_receives_that_have_waited_are_what_they_were(engine: Engine) -> imp
     let mut all = Vec::new();
     let flags = [0, libc::MSG_TRUNC, libc::MSG_NOSIGNAL];
     for (op_flags, in_all, len) in flags.into_iter().flat_map(|flags| [(flags, 0, 0), (flags, 10, 3)]) {
-        let mut ring = Ring::new(engine, 16, DEFERS);
+        let mut ring = Ring::new(engine, 16, DEFER);
         let mut stream = Stream::new(&ring, 1);
         let receive = stream.receive(1);
         ring.submit(&[Sqe { op_flags: op_flags as u32, file_index: in_all, len, ..receive }]);
@@ -802,7 +791,7 @@ fn multishot_receives_that_have_waited_are_what_they_were(engine: Engine) -> imp
 
 /// In which order the requests of two streams, both with so much to receive, have completions.
 fn turns(engine: Engine, change: impl Fn(Sqe) -> Sqe) -> Vec<(u64, i32)> {
-    let mut ring = Ring::new(engine, 128, DEFERS);
+    let mut ring = Ring::new(engine, 128, DEFER);
     let mut streams = [Stream::new(&ring, 1), Stream::new(&ring, 2)];
     for (stream, group) in streams.iter().zip(1..) {
         ring.submit(&[change(stream.receive(group))]);

@@ -2,14 +2,9 @@
 //! in a child with a filter; io_uring itself is not concerned.
 #![cfg(not(anyring_sanitizer))]
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::Shutdown;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 
 /// Lets a call with this number fail; where a second and a third argument are named, with these only.
 fn refuse(number: libc::c_long, second_and_third: Option<[u32; 2]>, errno: i32) {

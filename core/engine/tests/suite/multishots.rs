@@ -1,20 +1,11 @@
 //! Multishot requests of every kind, ended in every way: whatever ends one, it posts exactly one CQE without
 //! `IORING_CQE_F_MORE`, and nothing after it.
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicU16;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 use io_uring_register_op::*;
 
-const SELECT: u8 = 1 << 5;
 const SHOT: u64 = 1;
 const OTHER: u64 = 2;
 const TEXT: &[u8] = b"abcd";

@@ -1,6 +1,6 @@
 //! Busy polling: what is told and what is refused.
 
-use crate::common::*;
+use crate::common::prelude::*;
 use io_uring_register_op as Code;
 
 const NONE: io_uring_napi =

@@ -1,16 +1,8 @@
 //! Operations on sockets: TCP, Unix and UDP on the loopback interface.
 
-use std::io::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::net::SocketAddr;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
-
-const LINK: u8 = 1 << 2;
-const ASYNC: u8 = 1 << 4;
+use crate::common::prelude::*;
 
 fn recv(user_data: u64, fd: i32, buffer: &mut [u8]) -> Sqe {
     Sqe { fd, addr: buffer.as_mut_ptr() as u64, len: buffer.len() as u32, ..sqe(IORING_OP_RECV, user_data) }
@@ -1266,8 +1258,6 @@ fn messages_carry_no_rings() {
     });
 }
 
-const DEFERS: u32 = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
-
 /// A connection from whose other end the ring has received before: it knows that there is nothing.
 fn known_pair(ring: &mut Ring) -> (TcpStream, TcpStream) {
     let (mut one, other) = tcp_pair();
@@ -1278,7 +1268,7 @@ fn known_pair(ring: &mut Ring) -> (TcpStream, TcpStream) {
     (one, other)
 }
 
-#[both(8, DEFERS)]
+#[both(8, DEFER)]
 fn receives_that_may_not_wait_for_a_known_connection(mut ring: Ring) -> impl Answer {
     let (mut one, other) = known_pair(&mut ring);
     let mut buffer = [0; 8];
@@ -1293,7 +1283,7 @@ fn receives_that_may_not_wait_for_a_known_connection(mut ring: Ring) -> impl Ans
 }
 
 /// What is held back by a drain goes on as soon as that ends for which it waits, however that was done.
-#[both(8, DEFERS)]
+#[both(8, DEFER)]
 fn a_drain_behind_a_receive_that_waits(mut ring: Ring) -> impl Answer {
     const DRAIN: u8 = 1 << 1;
     let (mut one, other) = known_pair(&mut ring);
@@ -1316,7 +1306,7 @@ fn connecting(ring: &mut Ring, address: &libc::sockaddr_in) -> OwnedFd {
     socket
 }
 
-#[both(8, DEFERS)]
+#[both(8, DEFER)]
 fn connections_that_the_program_has_a_hand_in(mut ring: Ring) -> impl Answer {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = raw_address(listener.local_addr().unwrap());
@@ -1343,7 +1333,7 @@ fn connections_that_the_program_has_a_hand_in(mut ring: Ring) -> impl Answer {
 }
 
 /// What is behind the second request of a chain is part of it, though the first is done before they are looked at together.
-#[both(8, DEFERS)]
+#[both(8, DEFER)]
 fn a_chain_of_three_breaks_behind_its_second(mut ring: Ring) -> impl Answer {
     let (one, other) = known_pair(&mut ring);
     let mut buffer = [0; 8];

@@ -1,16 +1,10 @@
 //! What the newest kernels have, Linux 6.19 to 7.2. Each answer here was that of Linux 7.2's own io_uring, too: on a kernel as
 //! new as that, both engines are asked where `ANYRING_ORACLE` says so (`quality/conformance/refusals/record sid TEST` boots one).
 
-use std::io::{Read, Write};
-use std::net::TcpListener;
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
 use std::ptr::null;
-use std::time::{Duration, Instant};
 
-use crate::common::{each_of_the_newest as each, *};
-use anyring_engine::abi::{IORING_OP_LAST, Sqe};
-use io_uring_op::*;
+use crate::common::{each_of_the_newest as each, prelude::*};
+use anyring_engine::abi::IORING_OP_LAST;
 use io_uring_register_op as Register;
 
 /// `IORING_REGISTER_BPF_FILTER`, `IORING_REGISTER_RESTRICTIONS`.
@@ -77,8 +71,7 @@ fn big_sqes_elsewhere(engine: Engine) {
     assert_eq!(results(&small.run(&[wide(1)])), [(1, -libc::EINVAL)]);
     let mut big = Ring::new(engine, 4, IORING_SETUP_SQE128);
     assert_eq!(results(&big.run(&[wide(1), wide(2)])), [(1, 0), (2, 0)]);
-    let mut params: io_uring_params = zeroed();
-    params.flags = IORING_SETUP_SQE_MIXED;
+    let mut params = params(IORING_SETUP_SQE_MIXED);
     assert_eq!(Ring::with_params(engine, 1, params).err(), Some(-libc::EOVERFLOW));
     params.flags |= IORING_SETUP_SQE128;
     assert_eq!(Ring::with_params(engine, 4, params).err(), Some(-libc::EINVAL));
@@ -116,8 +109,7 @@ fn submissions_that_rewind(engine: Engine) {
     let head = ring.word(ring.params.sq_off.head).load(std::sync::atomic::Ordering::Acquire);
     assert_eq!(head, 0);
     for wrong in [IORING_SETUP_SQ_REWIND, flags | IORING_SETUP_SQPOLL] {
-        let mut params: io_uring_params = zeroed();
-        params.flags = wrong;
+        let params = params(wrong);
         assert_eq!(Ring::with_params(engine, 4, params).err(), Some(-libc::EINVAL));
     }
 }

@@ -1,17 +1,9 @@
 //! Opening, closing, paths, attributes, pipes: results and errors as the kernel's.
 
-use std::ffi::CString;
-use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 
-const FIXED: u8 = 1 << 0;
-const LINK: u8 = 1 << 2;
-const ASYNC: u8 = 1 << 4;
 const ALLOCATE: u32 = u32::MAX;
 
 fn names(path: &Path) -> Vec<String> {

@@ -1,16 +1,8 @@
 //! POLL_ADD and POLL_REMOVE.
 
-use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Barrier;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::{
-    IORING_OP_ASYNC_CANCEL, IORING_OP_CLOSE, IORING_OP_NOP, IORING_OP_POLL_ADD, IORING_OP_POLL_REMOVE,
-    IORING_OP_TIMEOUT,
-};
+use crate::common::prelude::*;
 
 const COUNTER: i32 = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
 const IN: u32 = libc::POLLIN as u32;

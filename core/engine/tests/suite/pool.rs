@@ -2,18 +2,9 @@
 //!
 //! Work is held up on a page of memory that is not there until the test gives it (`common::Missing`).
 
-use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 use io_uring_register_op as Code;
 
-const LINK: u8 = 1 << 2;
-const FIXED_FILE: u8 = 1 << 0;
 /// Workers for what ends soon, where the program has not said how many.
 const BOUNDED: usize = 8;
 
@@ -237,7 +228,7 @@ fn behind_a_worker(registered: bool, at: u64) {
         let slots = [file.as_raw_fd(), other.as_raw_fd()];
         assert_eq!(ring.register(Code::IORING_REGISTER_FILES, slots.as_ptr().cast(), 2), 0);
         let through = |slot: i32, sqe: Sqe| {
-            if registered { Sqe { fd: slot, flags: sqe.flags | FIXED_FILE, ..sqe } } else { sqe }
+            if registered { Sqe { fd: slot, flags: sqe.flags | FIXED, ..sqe } } else { sqe }
         };
         push_for_worker(&mut ring, &file, through(0, write_missing(1, &file, &missing, at)));
         until("the first is held up", || held_up() == 1);

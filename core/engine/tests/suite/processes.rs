@@ -1,38 +1,18 @@
 //! Rings made before `fork` and used after it, by parent and child.
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, IntoRawFd};
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
-
-const LINK: u8 = 1 << 2;
-const FIXED_FILE: u8 = 1 << 0;
-const ASYNC: u8 = 1 << 4;
+use crate::common::prelude::*;
 
 fn nop(user_data: u64) -> Sqe {
     sqe(IORING_OP_NOP, user_data)
 }
 
 fn read(file: &File, buffer: &mut [u8], user_data: u64) -> Sqe {
-    Sqe {
-        fd: file.as_raw_fd(),
-        addr: buffer.as_mut_ptr() as u64,
-        len: buffer.len() as u32,
-        ..sqe(IORING_OP_READ, user_data)
-    }
+    let (fd, addr, len) = (file.as_raw_fd(), buffer.as_mut_ptr() as u64, buffer.len() as u32);
+    Sqe { fd, addr, len, ..sqe(IORING_OP_READ, user_data) }
 }
 
 fn timeout(time: &[i64; 2], user_data: u64) -> Sqe {
     Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, user_data) }
-}
-
-fn cancel(user_data: u64, target: u64, flags: u32) -> Sqe {
-    Sqe { addr: target, op_flags: flags, ..sqe(IORING_OP_ASYNC_CANCEL, user_data) }
 }
 
 fn submit(ring: &mut Ring, sqes: &[Sqe]) -> i32 {
@@ -167,7 +147,7 @@ fn a_childs_requests_use_its_own_memory_and_files(mut ring: Ring) -> impl Answer
     let pid = child(|| {
         let (own_source, mut own_sink) = pipe();
         own_sink.write_all(b"own").unwrap();
-        let fixed = Sqe { fd: 0, flags: FIXED_FILE, ..read(&source, &mut buffer, 1) };
+        let fixed = Sqe { fd: 0, flags: FIXED, ..read(&source, &mut buffer, 1) };
         let taken = submit(&mut ring, &[fixed]) == 1 && wait_for(&mut ring, 1) == [(1, 4)];
         let first = buffer == *b"past";
         let taken = taken && submit(&mut ring, &[read(&own_source, &mut buffer, 2)]) == 1;
@@ -307,8 +287,7 @@ fn a_single_issuer_is_a_thread_of_one_process(engine: Engine) -> impl Answer {
 #[both]
 fn a_child_uses_its_parents_sq_thread(engine: Engine) -> impl Answer {
     // Asleep at once, so that it has to be woken.
-    let mut params: io_uring_params = zeroed();
-    params.flags = IORING_SETUP_SQPOLL;
+    let mut params = params(IORING_SETUP_SQPOLL);
     params.sq_thread_idle = 1;
     let mut ring = Ring::with_params(engine, 8, params).expect("a ring");
     let pid = child(|| {

@@ -2,14 +2,8 @@
 //! instance. The tests look at every epoll instance of the process.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use linux_raw_sys::io_uring::io_uring_op::*;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::net::UnixStream;
+use crate::common::prelude::*;
 
 const DEFERRING: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 

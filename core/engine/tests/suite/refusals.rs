@@ -1,8 +1,7 @@
 //! What every operation answers where one field of its SQE is wrong: swept over the op table, on files
 //! on which nothing waits.
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::ops;
 use anyring_engine::request::op::Caps;
 use io_uring_op as Op;

@@ -1,16 +1,9 @@
 //! Registered files and buffers: tables, updates, tags, what requests keep.
 
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::{AsRawFd, IntoRawFd};
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::os::user::IoVector;
-use io_uring_op::*;
 use io_uring_register_op as Code;
 
-const FIXED: u8 = 1 << 0;
 const SKIP: i32 = IORING_REGISTER_FILES_SKIP;
 
 fn null() -> File {

@@ -1,21 +1,10 @@
 //! Setup flags, and where ring memory lies: the program's own pages, big completions among small ones,
 //! other sizes later on, arguments of waits in registered memory.
 
-use std::ffi::c_void;
-use std::os::fd::AsRawFd;
-use std::time::{Duration, Instant};
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::os::page_bytes;
 use io_uring_op as Op;
 use io_uring_register_op as Code;
-
-fn params(flags: u32) -> io_uring_params {
-    let mut params: io_uring_params = zeroed();
-    params.flags = flags;
-    params
-}
 
 /// Anonymous pages, given back when dropped.
 struct Pages(*mut c_void, usize);
@@ -367,8 +356,6 @@ fn a_big_completion_needs_a_ring_that_has_them(engine: Engine) -> impl Answer {
     })
 }
 
-const DEFERS: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
-
 fn resize(ring: &Ring, sq_entries: u32, cq_entries: u32, flags: u32) -> (i32, io_uring_params) {
     let mut wanted = params(flags);
     (wanted.sq_entries, wanted.cq_entries) = (sq_entries, cq_entries);
@@ -390,7 +377,7 @@ fn resizing_is_checked(engine: Engine) -> impl Answer {
         (8, 8, cqsize | IORING_SETUP_SQPOLL),
         (8, 8, IORING_SETUP_CQE32),
     ];
-    [0, DEFERS].map(|flags| {
+    [0, DEFER].map(|flags| {
         cases.map(|(sq, cq, asked)| {
             let ring = Ring::new(engine, 4, flags);
             let (result, params) = resize(&ring, sq, cq, asked);
@@ -401,7 +388,7 @@ fn resizing_is_checked(engine: Engine) -> impl Answer {
 
 #[both]
 fn resizing_keeps_what_is_in_the_rings(engine: Engine) -> impl Answer {
-    [DEFERS, DEFERS | IORING_SETUP_NO_SQARRAY | IORING_SETUP_SQE128 | IORING_SETUP_CQE32].map(|flags| {
+    [DEFER, DEFER | IORING_SETUP_NO_SQARRAY | IORING_SETUP_SQE128 | IORING_SETUP_CQE32].map(|flags| {
         let mut ring = Ring::new(engine, 4, flags | IORING_SETUP_R_DISABLED);
         assert_eq!(ring.register(Code::IORING_REGISTER_ENABLE_RINGS, std::ptr::null(), 0), 0);
         // Neither head is at the beginning any more.

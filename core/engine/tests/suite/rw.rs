@@ -1,20 +1,9 @@
 //! Reading and writing files: all forms, offsets, short transfers, links, hostile memory.
 
-use std::ffi::CString;
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::os::user::IoVector;
-use io_uring_op::*;
-
-const LINK: u8 = 1 << 2;
-const ASYNC: u8 = 1 << 4;
-const FIXED: u8 = 1 << 0;
 
 /// A nameless file with this content, at position 0.
 fn file(content: &[u8]) -> File {
@@ -33,23 +22,13 @@ fn file(content: &[u8]) -> File {
 }
 
 fn read(file: &File, buffer: &mut [u8], off: u64, user_data: u64) -> Sqe {
-    Sqe {
-        fd: file.as_raw_fd(),
-        addr: buffer.as_mut_ptr() as u64,
-        len: buffer.len() as u32,
-        off,
-        ..sqe(IORING_OP_READ, user_data)
-    }
+    let (fd, addr, len) = (file.as_raw_fd(), buffer.as_mut_ptr() as u64, buffer.len() as u32);
+    Sqe { fd, addr, len, off, ..sqe(IORING_OP_READ, user_data) }
 }
 
 fn write(file: &File, bytes: &[u8], off: u64, user_data: u64) -> Sqe {
-    Sqe {
-        fd: file.as_raw_fd(),
-        addr: bytes.as_ptr() as u64,
-        len: bytes.len() as u32,
-        off,
-        ..sqe(IORING_OP_WRITE, user_data)
-    }
+    let (fd, addr, len) = (file.as_raw_fd(), bytes.as_ptr() as u64, bytes.len() as u32);
+    Sqe { fd, addr, len, off, ..sqe(IORING_OP_WRITE, user_data) }
 }
 
 fn vectored(opcode: io_uring_op, file: &File, vectors: &[IoVector], off: u64) -> Sqe {

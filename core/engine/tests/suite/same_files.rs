@@ -2,16 +2,8 @@
 //! `F_DUPFD_QUERY` (since Linux 6.10), by `kcmp`, which the default profiles of Docker and podman refuse, and by epoll.
 #![cfg(not(anyring_sanitizer))]
 
-use std::fs::File;
-use std::io::Write;
-use std::net::TcpListener;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixDatagram;
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::os::same_file;
-use io_uring_op::{IORING_OP_ASYNC_CANCEL, IORING_OP_POLL_ADD};
 use io_uring_register_op::IORING_REGISTER_EVENTFD;
 
 /// The calls that are refused to a process, each set in its turn.

@@ -1,14 +1,9 @@
 //! Transfers over sockets in all their shapes, on both engines: how much there is and how much is asked for, how, from
 //! whom, and what the peer did then.
 
-use std::os::fd::{AsRawFd, OwnedFd};
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 
 const CANCEL_DATA: u64 = 999;
-const SELECT: u8 = 1 << 5;
 const GROUP: u16 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,10 +49,6 @@ fn pair(kind: Kind) -> (OwnedFd, OwnedFd) {
             (one.into(), other.into())
         }
     }
-}
-
-fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|i| (i % 251) as u8).collect()
 }
 
 fn feed(fd: &OwnedFd, length: usize) {

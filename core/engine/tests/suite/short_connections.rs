@@ -1,15 +1,8 @@
 //! What a server of short connections does: accepts however many wait, and sends with the close linked behind.
 
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::net::Shutdown;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
-
-const LINK: u8 = 1 << 2;
-const FIXED_FILE: u8 = 1 << 0;
-const DEFER: u32 = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
+use crate::common::prelude::*;
 
 /// Around the number after which a multishot accept asks no more whether others wait.
 const WAITING: [usize; 7] = [0, 1, 2, 7, 8, 9, 20];
@@ -235,7 +228,7 @@ fn pairs_on_registered_files(ring: &mut Ring, a: TcpStream, b: TcpStream) -> Vec
     let files = [a.as_raw_fd(), b.as_raw_fd()];
     assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, files.as_ptr().cast(), 2), 0);
     let mut buffer = [0; 16];
-    let in_slot = |slot: i32, sqe: Sqe| Sqe { fd: slot, flags: sqe.flags | FIXED_FILE, ..sqe };
+    let in_slot = |slot: i32, sqe: Sqe| Sqe { fd: slot, flags: sqe.flags | FIXED, ..sqe };
     let empties = |user_data, slot: u32| Sqe { file_index: slot + 1, ..sqe(IORING_OP_CLOSE, user_data) };
     let cqes = ring.run(&[linked(in_slot(0, send(1, &a, b"hello"))), empties(2, 0)]);
     let gone = ring.run(&[linked(in_slot(0, send(3, &a, b"hello"))), empties(4, 0)]);

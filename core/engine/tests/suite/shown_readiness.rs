@@ -1,10 +1,7 @@
 //! A ring's descriptor that shows readiness, for a front end that does not see what the program polls: it must be
 //! readable when the kernel's would be.
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use anyring_engine::frontend;
-use io_uring_op::{IORING_OP_MSG_RING, IORING_OP_NOP, IORING_OP_TIMEOUT};
+use crate::common::prelude::*;
 
 /// Whether the descriptor is readable, now or within the time.
 fn readable(fd: i32, timeout_ms: i32) -> bool {

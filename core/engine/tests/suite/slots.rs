@@ -1,17 +1,8 @@
 //! What is submitted behind an open into a slot of the file table, without a link: the kernel opens during the submission where
 //! it need not wait, so the slot has its file by then.
 
-use std::ffi::{CStr, CString};
-use std::os::fd::AsRawFd;
-use std::time::Instant;
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 use io_uring_register_op::*;
-
-const FIXED: u8 = 1;
-const LINK: u8 = 1 << 2;
 
 /// A directory with two files, whose paths the caches know.
 struct Files {
@@ -217,8 +208,7 @@ fn a_cancellation_by_slot(engine: Engine) -> impl Answer {
 #[both]
 fn a_ring_that_defers(engine: Engine) -> impl Answer {
     let files = Files::new();
-    let mut params: io_uring_params = zeroed();
-    params.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_CQSIZE;
+    let mut params = params(IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_CQSIZE);
     params.cq_entries = 64;
     let mut ring = Ring::with_params(engine, 64, params).unwrap();
     let slots = [-1; 64];

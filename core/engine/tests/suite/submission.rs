@@ -1,13 +1,7 @@
 //! Submission and completion, links and drains, on NOPs: the life cycle without any I/O.
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use io_uring_register_op as Code;
-
-const LINK: u8 = 1 << 2;
-const HARDLINK: u8 = 1 << 3;
-const DRAIN: u8 = 1 << 1;
-const SKIP: u8 = 1 << 6;
 
 /// A NOP that fails with `res`.
 fn failing(user_data: u64, flags: u8, res: i32) -> Sqe {
@@ -167,8 +161,7 @@ fn the_first_part_of_a_wait_is_not_cut_short(mut ring: Ring) -> impl Answer {
 
 #[both]
 fn an_sq_thread_begins_asleep(engine: Engine) -> impl Answer {
-    let mut params: io_uring_params = zeroed();
-    params.flags = IORING_SETUP_SQPOLL;
+    let mut params = params(IORING_SETUP_SQPOLL);
     params.sq_thread_idle = 60_000;
     let mut ring = Ring::with_params(engine, 4, params).unwrap();
     let give_up = std::time::Instant::now() + std::time::Duration::from_secs(10);
@@ -374,8 +367,7 @@ fn a_cq_that_is_never_read_stays_bounded() {
 #[both]
 fn an_sq_thread_can_be_bound_to_a_processor(engine: Engine) -> impl Answer {
     let bound = |cpu| {
-        let mut params: io_uring_params = zeroed();
-        params.flags = IORING_SETUP_SQPOLL | IORING_SETUP_SQ_AFF;
+        let mut params = params(IORING_SETUP_SQPOLL | IORING_SETUP_SQ_AFF);
         params.sq_thread_cpu = cpu;
         Ring::with_params(engine, 4, params).map(|ring| ring.enter(0, 0))
     };

@@ -5,21 +5,15 @@
 //! submit: `run(ring, "wait; recv(64)", &[receive(&other, 64)])`.
 #![cfg(not(anyring_sanitizer))]
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::UnixStream;
 use std::panic::Location;
 
 use crate::arch::Stopped;
-use crate::common::*;
+use crate::common::prelude::*;
 use anyring_engine::abi::{
-    IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_DRAIN, IOSQE_IO_LINK, Sqe, names,
+    IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_DRAIN, IOSQE_IO_LINK, names,
 };
 use anyring_engine::request::version::{self, Version};
-use io_uring_op::*;
 
 /// A call that nobody else makes: a case tells its tracer one of the three values below by it, and what belongs to that.
 const TELL: i64 = libc::SYS_getpriority;

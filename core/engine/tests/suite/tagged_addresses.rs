@@ -1,19 +1,9 @@
 //! Addresses with a tag in their upper bits, as programs have them whose allocator tags memory (HWASan, MTE): the kernel takes them
 //! from threads that have asked for it.
 
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::os::user::IoVector;
-use io_uring_op::*;
 
-const BUFFER_SELECT: u8 = 1 << 5;
-const ASYNC: u8 = 1 << 4;
 const GROUP: u16 = 7;
 const MESSAGE: [u8; 4] = *b"data";
 const LENGTH: u32 = MESSAGE.len() as u32;
@@ -78,7 +68,7 @@ fn use_memory(engine: Engine, tag: fn(u64) -> u64) -> Vec<(&'static str, Vec<i32
     let mut answers = results(&ring.run(&[provide]));
     if answers == [0] {
         ours.write_all(&MESSAGE).unwrap();
-        let receive = Sqe { flags: BUFFER_SELECT, buf_index: GROUP, ..write(IORING_OP_RECV, 0, LENGTH) };
+        let receive = Sqe { flags: SELECT, buf_index: GROUP, ..write(IORING_OP_RECV, 0, LENGTH) };
         answers.extend(results(&ring.run(&[receive])));
     }
     // SAFETY: as above.

@@ -1,12 +1,6 @@
 //! TIMEOUT, TIMEOUT_REMOVE, LINK_TIMEOUT.
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::{IORING_OP_LINK_TIMEOUT, IORING_OP_TIMEOUT, IORING_OP_TIMEOUT_REMOVE};
-
-const LINK: u8 = 1 << 2;
-const HARDLINK: u8 = 1 << 3;
-const SKIP: u8 = 1 << 6;
+use crate::common::prelude::*;
 
 type Time = [i64; 2];
 const SHORT: Time = [0, 1_000_000];

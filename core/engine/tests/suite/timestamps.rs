@@ -1,12 +1,6 @@
 //! When packets were sent: `SOCKET_URING_OP_TX_TIMESTAMP`.
 
-use std::net::UdpSocket;
-use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::net::UnixDatagram;
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 
 const MIXED: u32 = 1 << 18;
 /// The software's own clock, a key for each packet, no copies of packets.

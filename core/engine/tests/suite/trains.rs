@@ -1,16 +1,11 @@
 //! Sends of one submission on one connection, which may leave together: each has the result that it has alone, and the
 //! bytes are the same.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, RawFd};
+use std::net::Shutdown;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 
 const FIXED_FILE: u8 = 1 << 0;
-const LINK: u8 = 1 << 2;
 
 const FIXED: u16 = 1 << 2;
 const REPORT: u16 = 1 << 3;
@@ -50,10 +45,6 @@ fn narrow_pair() -> (TcpStream, TcpStream) {
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     set_option(&client, libc::SOL_SOCKET, libc::SO_SNDBUF, 16 << 10);
     (client, listener.accept().unwrap().0)
-}
-
-fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|i| (i % 251) as u8).collect()
 }
 
 /// How many segments with data a connection has sent (`tcpi_data_segs_out`).

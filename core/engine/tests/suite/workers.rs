@@ -1,12 +1,8 @@
 //! What a program says about worker threads: where they run, how many there are.
 
-use std::ffi::CString;
 use std::fs;
-use std::time::{Duration, Instant};
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 use io_uring_register_op as Code;
 
 fn bind<T>(ring: &Ring, set: *const T, length: u32) -> i32 {
