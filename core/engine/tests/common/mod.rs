@@ -621,11 +621,41 @@ impl Drop for Ring {
 
 /// Closes a descriptor of the test's, as a program does; our engine is told before.
 pub fn close(engine: Engine, fd: i32) {
+    closes(engine, fd);
+    close_number(fd);
+}
+
+/// Tells our engine that the test closes the descriptor.
+pub fn closes(engine: Engine, fd: i32) {
     if engine == Engine::User {
-        anyring_engine::frontend::closed(fd);
+        frontend::closed(fd);
     }
+}
+
+/// Closes a descriptor of the test's that it knows by its number, if there is one.
+pub fn close_number(fd: i32) {
     // SAFETY: the test's, which does not use it again.
     unsafe { libc::close(fd) };
+}
+
+/// Writes all of it at once.
+#[track_caller]
+pub fn write_to(file: &impl AsRawFd, bytes: &[u8]) {
+    // SAFETY: reads bytes of ours.
+    let written = unsafe { libc::write(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+    assert_eq!(written, bytes.len() as isize);
+}
+
+/// The calling thread's number.
+pub fn thread_id() -> libc::pid_t {
+    // SAFETY: takes nothing.
+    unsafe { libc::gettid() }
+}
+
+/// Ends a child after so many seconds, where it waits for what never comes.
+pub fn ends_after(seconds: u32) {
+    // SAFETY: touches no memory.
+    unsafe { libc::alarm(seconds) };
 }
 
 /// Structures of integers and pointers, of which zeros are a value.

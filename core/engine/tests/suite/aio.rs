@@ -63,7 +63,7 @@ fn contexts() -> usize {
 
 #[by(on_storage("many"))]
 fn more_than_there_is_room_for_at_once(engine: Engine, file: File) {
-    for flags in [0, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER] {
+    for flags in [0, DEFER] {
         let mut ring = Ring::new(engine, 512, flags);
         for wait in [0, 1, PAGES as u32] {
             let mut pages = vec![Page([0xff; PAGE]); PAGES];
@@ -156,8 +156,7 @@ fn nothing_is_left_of_a_ring_that_ends_meanwhile() {
     let Some(file) = storage("end") else { return };
     let before = {
         let pid = child(|| {
-            // SAFETY: ends the child where it waits for what never comes.
-            unsafe { libc::alarm(30) };
+            ends_after(30);
             drop(Ring::new(Engine::User, 8, 0));
             // Those of tests beside this one; the child has their memory, and nothing else of them.
             let inherited = contexts();
@@ -211,7 +210,7 @@ fn transfers_with_a_priority() {
 /// Whoever sleeps on the ring's eventfd hears of transfers, too where the ring waits for its thread to come in.
 #[by(on_storage("eventfd"))]
 fn an_eventfd_tells_of_transfers(engine: Engine, file: File) -> impl Answer {
-    [0, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER].map(|flags| {
+    [0, DEFER].map(|flags| {
         let mut ring = Ring::new(engine, 16, flags);
         let eventfd = eventfd(0, libc::EFD_CLOEXEC);
         let fd = eventfd.as_raw_fd();

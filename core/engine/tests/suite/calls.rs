@@ -152,7 +152,7 @@ fn buffer_rings(engine: Engine) -> impl Answer {
 
 #[both]
 fn arguments_of_enter(engine: Engine) -> impl Answer {
-    let defers = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+    let defers = DEFER;
     let kinds = [
         0,
         defers,

@@ -147,12 +147,10 @@ fn of_many_with_one_name_the_newest_that_waits_is_cancelled_first(engine: Engine
     rest.extend(ring.collect_from(&[reads], 197));
     rest.sort_by_key(|cqe| cqe.user_data);
     seen.extend(rest);
-    // SAFETY: a byte of ours to our pipe.
-    assert_eq!(unsafe { libc::write(ends[1], b"a".as_ptr().cast(), 1) }, 1);
+    write_to(&ends[1], b"a");
     seen.extend(ring.collect_from(&[], 1));
     for end in ends {
-        // SAFETY: ours.
-        unsafe { libc::close(end) };
+        close_number(end);
     }
     seen
 }
@@ -181,25 +179,21 @@ fn reactor_at_rest() {
     let mut before = None;
     while before.replace(wakes()) != Some(wakes()) {
         // Longer than many ticks; a test that goes on too early proves less, but fails no more.
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 
 /// The thread in SYNC_CANCEL neither drives nor gets the driver's role from one that leaves: the other waiter has to.
 #[both]
 fn who_waits_beside_a_synchronous_cancellation_is_served(engine: Engine) -> impl Answer {
-    use std::io::Write;
-    use std::os::fd::AsRawFd;
     use std::sync::mpsc;
-    use std::time::Duration;
 
     fn thread<T: Send + 'static>(
         body: impl FnOnce() -> T + Send + 'static,
     ) -> (std::thread::JoinHandle<T>, mpsc::Receiver<libc::pid_t>) {
         let (tell, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            // SAFETY: takes nothing.
-            tell.send(unsafe { libc::gettid() }).unwrap();
+            tell.send(thread_id()).unwrap();
             body()
         });
         at_rest(&thread, &told);
@@ -270,16 +264,13 @@ fn a_synchronous_cancellation_sees_work_end_on_a_ring_that_defers() {
 }
 
 fn returned_by_synchronous_cancellation() -> i32 {
-    use std::io::Write;
-    use std::os::fd::AsRawFd;
-
     let engine = Engine::User;
     let (tell, told) = std::sync::mpsc::channel();
     let (heard, hear) = std::sync::mpsc::channel();
     let (empty, mut end) = std::io::pipe().unwrap();
     let from = empty.as_raw_fd();
     let canceller = std::thread::spawn(move || {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+        let mut ring = Ring::new(engine, 8, DEFER);
         let (_out, into) = std::io::pipe().unwrap();
         ring.submit(&[Sqe {
             fd: into.as_raw_fd(),
@@ -289,8 +280,7 @@ fn returned_by_synchronous_cancellation() -> i32 {
             len: 8,
             ..sqe(IORING_OP_SPLICE, 77)
         }]);
-        // SAFETY: takes nothing.
-        tell.send(unsafe { libc::gettid() }).unwrap();
+        tell.send(thread_id()).unwrap();
         let mut argument: io_uring_sync_cancel_reg = zeroed();
         (argument.addr, argument.fd) = (77, -1);
         (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
@@ -300,7 +290,7 @@ fn returned_by_synchronous_cancellation() -> i32 {
     });
     at_rest(&canceller, &told);
     end.write_all(b"an end").unwrap();
-    let returned = hear.recv_timeout(std::time::Duration::from_secs(20)).expect("the work has ended");
+    let returned = hear.recv_timeout(Duration::from_secs(20)).expect("the work has ended");
     assert_eq!(canceller.join().unwrap(), 1);
     returned
 }

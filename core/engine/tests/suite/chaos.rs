@@ -19,8 +19,7 @@ fn under_seed(seed: u64, rate: u32, faults: Faults, mode: Mode<'_>, body: impl F
     // SAFETY: of that length, and never unmapped.
     let plan = unsafe { Plan::create(memory, Settings { seed, rate, faults, delay_ns: 0 }, mode, ROOM) };
     let pid = child(|| {
-        // SAFETY: sets an alarm.
-        unsafe { libc::alarm(HANG_S) };
+        ends_after(HANG_S);
         anyring_engine::frontend::plan_from(file.as_raw_fd()).expect("a plan");
         body();
         true
@@ -283,7 +282,7 @@ fn connections_fail_as_they_do_over_a_network() {
         format!("anyring-chaos-{}", std::process::id()),
     )
     .unwrap();
-    let local = std::os::unix::net::UnixListener::bind_addr(&name).unwrap();
+    let local = UnixListener::bind_addr(&name).unwrap();
     let accept = |fd: i32| Sqe { fd, ..sqe(IORING_OP_ACCEPT, 1) };
     let over_network = || {
         TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -420,7 +419,7 @@ fn late_ones_leave_chains_and_drains_in_order() {
 fn what_comes_late_cannot_be_cancelled_and_ends_with_its_ring() {
     for _ in 0..20 {
         let mut ring = ring(8);
-        ring.submit_and_wait(&[sqe(IORING_OP_NOP, 1), Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) }], 2);
+        ring.submit_and_wait(&[sqe(IORING_OP_NOP, 1), cancel(2, 1, 0)], 2);
         let cqes = ring.collect(2);
         let canceled = cqes.iter().find(|cqe| cqe.user_data == 2).unwrap().res;
         assert!([-libc::EALREADY, -libc::ENOENT].contains(&canceled), "{canceled}");
@@ -486,8 +485,7 @@ fn multishot_requests_end_early_and_lose_nothing() {
             let _connection = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let cqe = ring.collect(1)[0];
             assert!(cqe.res >= 0, "{}", cqe.res);
-            // SAFETY: ours.
-            unsafe { libc::close(cqe.res) };
+            close_number(cqe.res);
             if cqe.flags & IORING_CQE_F_MORE == 0 {
                 ends += 1;
                 ring.submit(&[accept]);
@@ -514,14 +512,13 @@ fn multishot_accepts_that_end_early_lose_none_of_many() {
             }
             for cqe in ring.collect(1) {
                 assert!(cqe.res >= 0, "{}", cqe.res);
-                // SAFETY: ours.
-                unsafe { libc::close(cqe.res) };
+                close_number(cqe.res);
                 goes_on = cqe.flags & IORING_CQE_F_MORE != 0;
                 accepted += 1;
             }
         }
         if goes_on {
-            ring.submit_and_wait(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) }], 2);
+            ring.submit_and_wait(&[cancel(2, 1, 0)], 2);
             assert_eq!(ring.collect(2).iter().map(|cqe| cqe.res).min(), Some(-libc::ECANCELED));
         }
     }
@@ -640,13 +637,7 @@ fn cancellations_come_too_late_and_the_request_ends() {
         let mut ring = ring(8);
         let (_one, other) = UnixStream::pair().unwrap();
         let memory = room(1);
-        ring.submit_and_wait(
-            &[
-                transfer(IORING_OP_RECV, &other, &memory, 0),
-                Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) },
-            ],
-            2,
-        );
+        ring.submit_and_wait(&[transfer(IORING_OP_RECV, &other, &memory, 0), cancel(2, 1, 0)], 2);
         let cqes = ring.collect(2);
         assert_eq!(cqes.iter().find(|cqe| cqe.user_data == 2).unwrap().res, -libc::EALREADY);
         assert_eq!(cqes.iter().find(|cqe| cqe.user_data == 1).unwrap().res, -libc::ECANCELED);
@@ -1023,7 +1014,7 @@ fn threads_are_held_up() {
     for fault in PAUSES {
         let met = under(&[fault], || {
             let mut ring = ring(4);
-            let begun = std::time::Instant::now();
+            let begun = Instant::now();
             for number in 0..CALLS {
                 ring.submit_and_wait(&[sqe(IORING_OP_NOP, number)], 1);
                 assert_eq!(ring.reap().map(|cqe| cqe.user_data), Some(number));
@@ -1071,7 +1062,7 @@ fn rings_of_every_kind_go_on() {
         0,
         IORING_SETUP_SQPOLL,
         IORING_SETUP_COOP_TASKRUN,
-        IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
+        DEFER,
         IORING_SETUP_CQE32 | IORING_SETUP_SQE128,
         IORING_SETUP_NO_SQARRAY,
     ] {

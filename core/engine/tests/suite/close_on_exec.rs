@@ -21,8 +21,8 @@ fn files_for_slots_are_made_with_it() {
         let none = [-1i32; 8];
         let files = io_uring_register_op::IORING_REGISTER_FILES;
         assert_eq!(ring.register(files, none.as_ptr().cast(), 8), 0);
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         insist(libc::SYS_openat, 2);
         insist(libc::SYS_pipe2, 1);
         insist(libc::SYS_socket, 1);
@@ -36,7 +36,7 @@ fn files_for_slots_are_made_with_it() {
         let strict = Sqe { off: address, len: size, opcode: IORING_OP_OPENAT2 as u8, file_index: 3, ..open };
         let socket = Sqe { fd: libc::AF_UNIX, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
         let pipe = Sqe { fd: 0, addr: ends.as_mut_ptr() as u64, file_index: 5, ..sqe(IORING_OP_PIPE, 1) };
-        let accept = std::os::fd::AsRawFd::as_raw_fd(&listener);
+        let accept = AsRawFd::as_raw_fd(&listener);
         let accept = Sqe { fd: accept, file_index: 7, ..sqe(IORING_OP_ACCEPT, 1) };
         let sqes = [open, waits, strict, Sqe { file_index: 4, ..socket }, pipe, accept];
         let results: Vec<_> = sqes.into_iter().map(|sqe| ring.run(&[sqe])[0].res).collect();

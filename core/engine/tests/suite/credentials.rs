@@ -6,7 +6,7 @@ use io_uring_register_op::{
     IORING_REGISTER_FILES, IORING_REGISTER_PERSONALITY, IORING_UNREGISTER_PERSONALITY,
 };
 
-const NONE: *const std::ffi::c_void = std::ptr::null();
+const NONE: *const c_void = std::ptr::null();
 const NOBODY: u32 = 65534;
 
 fn register_personality(ring: &Ring) -> i32 {
@@ -27,8 +27,7 @@ impl Secret {
         // SAFETY: a path.
         let fd = unsafe { libc::open(path.as_ptr(), libc::O_CREAT | libc::O_RDWR, 0o600) };
         assert!(fd >= 0);
-        // SAFETY: just opened.
-        unsafe { libc::close(fd) };
+        close_number(fd);
         Secret(path)
     }
 
@@ -73,8 +72,7 @@ fn result(ring: &mut Ring, sqes: &[Sqe]) -> i32 {
     }
     let result = completions[sqes.len() - 1].res;
     if result >= 0 {
-        // SAFETY: just opened, or none.
-        unsafe { libc::close(result) };
+        close_number(result);
     }
     result.min(0)
 }
@@ -126,8 +124,7 @@ fn requests_with_the_submitters_own_personality(mut ring: Ring) -> impl Answer {
     let poll = Sqe { fd: file, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 3) };
     let unknown = Sqe { personality: own as u16 + 1, ..nop(4, 0) };
     let all = ring.run(&[as_own(nop(1, 0)), as_own(install), as_own(poll), unknown]);
-    // SAFETY: opened above.
-    unsafe { libc::close(file) };
+    close_number(file);
     all
 }
 
@@ -135,7 +132,7 @@ fn requests_with_the_submitters_own_personality(mut ring: Ring) -> impl Answer {
 fn personalities_outlive_the_rights_of_their_thread(engine: Engine) -> impl Answer + Send {
     let secret = Secret::new("personality");
     let mut all = Vec::new();
-    for flags in [0, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SQPOLL] {
+    for flags in [0, DEFER, IORING_SETUP_SQPOLL] {
         let mut ring = Ring::new(engine, 8, flags);
         let root = register_personality(&ring);
         act_as(engine, NOBODY);
@@ -302,11 +299,10 @@ fn no_idle_thread_keeps_what_the_process_gave_up() {
         return;
     }
     let pid = child(|| {
-        // SAFETY: ends the child where it waits for what never comes.
-        unsafe { libc::alarm(30) };
+        ends_after(30);
         let mut ring = Ring::new(Engine::User, 16, 0);
         let (file, (from, mut into), (_b, to)) =
-            (std::fs::File::open("/dev/null").unwrap(), std::io::pipe().unwrap(), std::io::pipe().unwrap());
+            (File::open("/dev/null").unwrap(), std::io::pipe().unwrap(), std::io::pipe().unwrap());
         let personality = register_personality(&ring);
         assert!(personality > 0);
         let splice = Sqe {

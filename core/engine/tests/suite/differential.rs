@@ -15,7 +15,7 @@ fn a_bad_member_does_not_end_the_batch_while_its_chain_goes_on(mut ring: Ring) -
 
 #[both(8, 0)]
 fn some_operations_fail_alone(mut ring: Ring) -> impl Answer {
-    let file = std::fs::File::open("/dev/null").unwrap();
+    let file = File::open("/dev/null").unwrap();
     let fd = file.as_raw_fd();
     let socket = UnixStream::pair().unwrap().0;
     let failing = [
@@ -69,12 +69,12 @@ fn a_bad_descriptor_comes_before_a_bad_registered_buffer(mut ring: Ring) -> impl
 
 #[both(8, 0)]
 fn sparing_a_chain_needs_a_file(mut ring: Ring) -> impl Answer {
-    let path = std::fs::File::options().read(true).custom_flags(libc::O_PATH).open("/").unwrap();
+    let path = File::options().read(true).custom_flags(libc::O_PATH).open("/").unwrap();
     [(IORING_OP_FSYNC, 999_999), (IORING_OP_FALLOCATE, path.as_raw_fd()), (IORING_OP_SHUTDOWN, 0)]
         .map(|(opcode, fd)| ring.run(&[Sqe { fd, flags: LINK, ..sqe(opcode, 1) }, sqe(IORING_OP_NOP, 2)]))
 }
 
-#[both(8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)]
+#[both(8, DEFER)]
 fn a_batch_cut_short_fetches_nothing(mut ring: Ring) -> impl Answer {
     ring.push(Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 1) });
     ring.push(sqe(IORING_OP_NOP, 2));
@@ -93,8 +93,8 @@ fn sockets_tell_of_more_after_nothing(mut ring: Ring) -> impl Answer {
 
 #[both(8, 0)]
 fn the_end_of_a_connection_is_more_to_come(mut ring: Ring) -> impl Answer {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut b = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut b = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (a, _) = listener.accept().unwrap();
     b.write_all(&[1; 8]).unwrap();
     b.shutdown(std::net::Shutdown::Write).unwrap();
@@ -151,8 +151,8 @@ fn timeouts_refuse_what_they_do_not_read(mut ring: Ring) -> impl Answer {
 
 #[both(8, 0)]
 fn accept_says_nothing_of_others_where_nobody_listens(mut ring: Ring) -> impl Answer {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut b = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut b = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (a, _) = listener.accept().unwrap();
     b.write_all(&[1; 8]).unwrap();
     ring.run(&[Sqe { fd: a.as_raw_fd(), file_index: 1, ..sqe(IORING_OP_ACCEPT, 1) }])
@@ -183,7 +183,7 @@ fn a_ring_may_end_while_a_chain_is_being_worked_on() {
 
 #[both(8, 0)]
 fn a_number_that_is_no_descriptor_costs_nothing(mut ring: Ring) -> impl Answer {
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     let flags = 1 << 5;
     let cqes = ring.run(&[Sqe { fd: i32::MAX, flags, ..sqe(IORING_OP_READ_MULTISHOT, 1) }]);
     (cqes, begun.elapsed().as_secs() > 2)
@@ -219,7 +219,7 @@ fn the_descriptor_is_looked_at_before_anything_else(mut ring: Ring) -> impl Answ
 
 #[both(8, 0)]
 fn a_listener_is_not_waited_for_to_receive_from(mut ring: Ring) -> impl Answer {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let fd = listener.as_raw_fd();
     ring.submit(&[Sqe { fd, ..sqe(IORING_OP_ACCEPT, 1) }]);
     let mut data = [0u8; 8];
@@ -249,8 +249,7 @@ fn transfers_of_nothing_reach_the_file(mut ring: Ring) -> impl Answer {
     .into_iter()
     .flat_map(|request| ring.run(&[request]))
     .collect();
-    // SAFETY: opened above.
-    unsafe { libc::close(event) };
+    close_number(event);
     seen
 }
 
@@ -313,8 +312,7 @@ fn a_shutdown_comes_after_the_chains_before_it() {
         ring.push(Sqe { fd: tcp, len: 5, ..sqe(IORING_OP_LISTEN, 2) });
         ring.push(Sqe { fd: tcp, len: 1, ..sqe(IORING_OP_SHUTDOWN, 3) });
         let seen = (ring.enter(3, 3), results(&ring.reap_all()));
-        // SAFETY: opened above.
-        unsafe { libc::close(tcp) };
+        close_number(tcp);
         seen
     });
 }
@@ -444,7 +442,7 @@ fn flags_of_a_transfer_come_after_how_the_file_is_open(mut ring: Ring) -> impl A
     const RWF_SYNC: u32 = 4;
     const RWF_ATOMIC: u32 = 0x40;
     let (read, write) = std::io::pipe().unwrap();
-    let directory = std::fs::File::open("/").unwrap();
+    let directory = File::open("/").unwrap();
     let mut memory = [0u8; 16];
     let base = Sqe { addr: memory.as_mut_ptr() as u64, len: 16, ..sqe(IORING_OP_READ, 1) };
     [
@@ -491,14 +489,14 @@ fn a_cancelled_futex_wait_has_not_failed(mut ring: Ring) -> impl Answer {
     let wait = Sqe { fd, addr, off: 5, addr3: u64::from(u32::MAX), ..sqe(IORING_OP_FUTEX_WAIT, 1) };
     ring.push(Sqe { flags: SKIP | LINK, ..wait });
     ring.push(sqe(IORING_OP_NOP, 2));
-    ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
+    ring.push(cancel(3, 1, 0));
     (ring.enter(3, 2), results(&ring.reap_all()))
 }
 
 #[both(8, 0)]
 fn a_link_timeout_that_expires_at_once_does_not_stop_queued_work(mut ring: Ring) -> impl Answer {
     let time = [0u64, 0];
-    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let file = File::open("/proc/self/exe").unwrap();
     ring.submit_and_wait(
         &[
             Sqe { fd: file.as_raw_fd(), flags: LINK, ..sqe(IORING_OP_FTRUNCATE, 1) },
@@ -533,15 +531,15 @@ fn a_bundle_from_no_group_says_so(mut ring: Ring) -> impl Answer {
 #[both(8, 0)]
 fn a_multishot_accept_by_a_thread_needs_a_file_that_can_be_polled(mut ring: Ring) -> impl Answer {
     const MULTISHOT: u16 = 1;
-    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let file = File::open("/proc/self/exe").unwrap();
     let accept = Sqe { fd: file.as_raw_fd(), ioprio: MULTISHOT, flags: ASYNC, ..sqe(IORING_OP_ACCEPT, 1) };
     results(&ring.run(&[accept]))
 }
 
 #[both(8, 0)]
 fn a_connection_that_was_reset_has_no_more_to_read(mut ring: Ring) -> impl Answer {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut a = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (mut b, _) = listener.accept().unwrap();
     b.write_all(&[1; 200]).unwrap();
     a.write_all(&[1; 200]).unwrap();
@@ -554,8 +552,8 @@ fn a_connection_that_was_reset_has_no_more_to_read(mut ring: Ring) -> impl Answe
 
 #[both(8, 0)]
 fn an_accept_without_room_for_the_address_tells_of_the_next(mut ring: Ring) -> impl Answer {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let connect = || std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let _clients = [connect(), connect()];
     let (address, length) = ([0u64; 16], -1i32);
     let (addr, off) = (address.as_ptr() as u64, (&raw const length) as u64);
@@ -576,7 +574,7 @@ fn what_polls_first_on_a_socket_that_is_known_waits(mut ring: Ring) -> impl Answ
 #[both(8, 0)]
 fn statx_knows_its_flags_with_an_empty_path_too(mut ring: Ring) -> impl Answer {
     const EMPTY_PATH: u32 = 0x1000;
-    let directory = std::fs::File::open("/").unwrap();
+    let directory = File::open("/").unwrap();
     let mut room = [0u8; 256];
     let (addr, off) = (c"".as_ptr() as u64, room.as_mut_ptr() as u64);
     let statx = Sqe { fd: directory.as_raw_fd(), addr, off, ..sqe(IORING_OP_STATX, 1) };
@@ -608,8 +606,8 @@ fn a_message_with_control_data_is_whole_as_it_comes(mut ring: Ring) -> impl Answ
 
 #[both(8, 0)]
 fn what_this_side_has_shut_down_has_no_more_to_read(mut ring: Ring) -> impl Answer {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let a = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let _b = listener.accept().unwrap();
     a.shutdown(std::net::Shutdown::Read).unwrap();
     let mut memory = [0u8; 100];
@@ -621,7 +619,7 @@ fn what_this_side_has_shut_down_has_no_more_to_read(mut ring: Ring) -> impl Answ
 fn a_path_is_no_file_to_name(mut ring: Ring) -> impl Answer {
     const CANCEL_FD: u32 = 2;
     const NOP_FILE: u32 = 2;
-    let path = std::fs::File::options().read(true).custom_flags(libc::O_PATH).open("/").unwrap();
+    let path = File::options().read(true).custom_flags(libc::O_PATH).open("/").unwrap();
     let fd = path.as_raw_fd();
     [
         Sqe { fd, op_flags: CANCEL_FD, ..sqe(IORING_OP_ASYNC_CANCEL, 1) },
@@ -648,7 +646,7 @@ fn waiting_first_for_what_may_not_wait_fails(mut ring: Ring) -> impl Answer {
 
 #[both(8, 0)]
 fn what_follows_is_done_though_nobody_enters(mut ring: Ring) -> impl Answer {
-    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let file = File::open("/proc/self/exe").unwrap();
     ring.submit_and_wait(
         &[
             Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 1) },
@@ -657,7 +655,7 @@ fn what_follows_is_done_though_nobody_enters(mut ring: Ring) -> impl Answer {
         1,
     );
     let mut seen = Vec::new();
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     while seen.len() < 2 && begun.elapsed().as_secs() < 20 {
         seen.extend(ring.reap_all());
         std::thread::yield_now();
@@ -685,7 +683,7 @@ fn what_follows_a_futex_wait_is_not_a_threads(mut ring: Ring) -> impl Answer {
     // A thread would wait before it looks for a buffer.
     let fd = read.as_raw_fd();
     ring.push(Sqe { fd, flags: SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 2) });
-    ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
+    ring.push(cancel(3, 1, 0));
     (ring.enter(3, 3), {
         let mut seen = results(&ring.reap_all());
         seen.sort_unstable();
@@ -697,7 +695,7 @@ fn what_follows_a_futex_wait_is_not_a_threads(mut ring: Ring) -> impl Answer {
 #[both(8, 0)]
 fn what_polls_first_on_a_listener_that_is_known_waits(mut ring: Ring) -> impl Answer {
     const POLL_FIRST: u16 = 1;
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let fd = listener.as_raw_fd();
     let mut memory = [0u8; 8];
     let addr = memory.as_mut_ptr() as u64;
@@ -719,7 +717,7 @@ fn what_polls_first_on_a_listener_that_is_known_waits(mut ring: Ring) -> impl An
 #[test]
 fn a_refusal_is_the_connects() {
     // A port that nobody listens on.
-    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = libc::sockaddr_in {
         sin_family: libc::AF_INET as u16,
         sin_port: nobody.to_be(),
@@ -731,9 +729,7 @@ fn a_refusal_is_the_connects() {
         both(|engine| {
             let mut ring = Ring::new(engine, 8, 0);
             // SAFETY: makes a socket, which the first owner closes.
-            let socket = unsafe {
-                std::os::fd::OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0))
-            };
+            let socket = unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)) };
             let fd = socket.as_raw_fd();
             let connect = Sqe {
                 fd,

@@ -280,8 +280,7 @@ fn structures_of_later_versions() {
                     };
                     let result = each(&mut ring, &[open])[0];
                     if result >= 0 {
-                        // SAFETY: ours.
-                        unsafe { libc::close(result) };
+                        close_number(result);
                     }
                     results.push((start, size, set, result.min(0)));
                 }
@@ -297,7 +296,7 @@ fn attributes_of_the_greatest_length() {
     let file = |name: &str| {
         let path = directory.join(name);
         std::fs::write(&path, "").unwrap();
-        std::ffi::CString::new(path.to_str().unwrap()).unwrap()
+        CString::new(path.to_str().unwrap()).unwrap()
     };
     let (path, plain) = (file("file"), file("plain"));
     let value = vec![b'x'; 65_537];
@@ -307,8 +306,7 @@ fn attributes_of_the_greatest_length() {
     };
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);
-        let name =
-            |length: usize| std::ffi::CString::new(format!("user.{}", "n".repeat(length - 5))).unwrap();
+        let name = |length: usize| CString::new(format!("user.{}", "n".repeat(length - 5))).unwrap();
         let mut results = Vec::new();
         for length in [6, 254, 255, 256, 257] {
             let name = name(length);
@@ -378,7 +376,7 @@ fn waits_on_as_many_futexes_as_there_can_be(engine: Engine) -> impl Answer {
             continue;
         }
         // SAFETY: the word lives on; others read it as an atomic.
-        let word = unsafe { std::sync::atomic::AtomicU32::from_ptr((&raw const words[woken]).cast_mut()) };
+        let word = unsafe { AtomicU32::from_ptr((&raw const words[woken]).cast_mut()) };
         word.store(1, std::sync::atomic::Ordering::SeqCst);
         let wake = Sqe {
             addr: word.as_ptr() as u64,
@@ -422,10 +420,9 @@ fn connections_for_which_there_is_no_room(engine: Engine) -> impl Answer {
     for waiting in 1..4 {
         for taken in 4..9 {
             let mut ring = Ring::new(engine, 4, 0);
-            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_addr().unwrap();
-            let clients: Vec<_> =
-                (0..waiting).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+            let clients: Vec<_> = (0..waiting).map(|_| TcpStream::connect(address).unwrap()).collect();
             for _ in 0..taken {
                 ring.submit(&[sqe(IORING_OP_NOP, 1)]);
             }
@@ -437,8 +434,7 @@ fn connections_for_which_there_is_no_room(engine: Engine) -> impl Answer {
             let accepted: Vec<_> = seen.iter().filter(|cqe| cqe.user_data == 2).collect();
             for cqe in &accepted {
                 assert!(cqe.res >= 0);
-                // SAFETY: ours.
-                unsafe { libc::close(cqe.res) };
+                close_number(cqe.res);
             }
             results.push((waiting, taken, accepted.iter().map(|cqe| cqe.flags).collect::<Vec<_>>()));
             drop(clients);
@@ -563,7 +559,7 @@ fn room_for_messages_of_a_multishot_receive(mut ring: Ring) -> impl Answer {
 #[test]
 fn what_opens_starts_no_thread() {
     let directory = directory("open");
-    let path = |name: &str| std::ffi::CString::new(directory.join(name).to_str().unwrap()).unwrap();
+    let path = |name: &str| CString::new(directory.join(name).to_str().unwrap()).unwrap();
     let fifo = path("fifo");
     // SAFETY: reads a path.
     assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
@@ -571,12 +567,12 @@ fn what_opens_starts_no_thread() {
     let has_openat2 = has_openat2();
     let pid = child(|| {
         let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
-        let flags = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
+        let flags = DEFER;
         let mut ring = Ring::new(Engine::User, 8, flags);
         let before = threads();
         let create = libc::O_CREAT | libc::O_RDWR;
         let (file, link) = (path("file"), path("link"));
-        let open = |path: &std::ffi::CString, flags: i32| Sqe {
+        let open = |path: &CString, flags: i32| Sqe {
             fd: libc::AT_FDCWD,
             addr: path.as_ptr() as u64,
             op_flags: flags as u32,
@@ -622,7 +618,7 @@ fn what_opens_starts_no_thread() {
 #[test]
 fn an_open_through_a_link_waits_for_the_other_end() {
     let directory = directory("fifo");
-    let path = |name: &str| std::ffi::CString::new(directory.join(name).to_str().unwrap()).unwrap();
+    let path = |name: &str| CString::new(directory.join(name).to_str().unwrap()).unwrap();
     let (fifo, link) = (path("fifo"), path("link"));
     // SAFETY: reads a path.
     assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
@@ -786,7 +782,7 @@ fn files_of_requests_that_do_nothing(mut ring: Ring) -> impl Answer {
 fn connects_that_cannot_begin(engine: Engine) -> impl Answer {
     let mut ring = Ring::new(engine, 8, 0);
     // A listener whose queue is full: further connections stay under way.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // SAFETY: of our own listener.
     assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
     let std::net::SocketAddr::V4(to) = listener.local_addr().unwrap() else { panic!() };
@@ -810,7 +806,7 @@ fn connects_that_cannot_begin(engine: Engine) -> impl Answer {
     let under_way = each(&mut ring, &[Sqe { fd: last.as_raw_fd(), ..connect }])[0];
     // A Unix socket that does not wait for room.
     let path = directory("connect").join(format!("{engine:?}"));
-    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let listener = UnixListener::bind(&path).unwrap();
     // SAFETY: of our own listener.
     assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
     let _queued = UnixStream::connect(&path).unwrap();
@@ -974,7 +970,7 @@ fn transfers_that_an_idle_file_refuses(mut ring: Ring) -> impl Answer {
     let (mut first, mut second) = ([0u8; 8], [0u8; 8]);
     let mut all = Vec::new();
     let (mut own, mut peer) = UnixStream::pair().unwrap();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (reading, mut writing) = std::io::pipe().unwrap();
     let mut event = File::from(eventfd(0, 0));
     let read = |file: &dyn AsRawFd, buffer: &mut [u8; 8]| Sqe {

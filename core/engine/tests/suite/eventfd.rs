@@ -31,7 +31,7 @@ fn await_signal(event: &OwnedFd) {
 #[both(4, 0)]
 fn registering(ring: Ring) -> impl Answer {
     let (event, other) = (counter(), counter());
-    let file = std::fs::File::open("/dev/null").unwrap();
+    let file = File::open("/dev/null").unwrap();
     let none = std::ptr::null();
     let fd = event.as_raw_fd();
     [
@@ -157,7 +157,7 @@ fn signalled_for_a_cancellation(engine: Engine) {
         register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
         let poll = sqe(IORING_OP_POLL_ADD, 7);
         ring.submit(&[Sqe { fd: trigger.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll }]);
-        std::thread::sleep(std::time::Duration::from_millis(left_alone_ms));
+        std::thread::sleep(Duration::from_millis(left_alone_ms));
         let mut argument: io_uring_sync_cancel_reg = zeroed();
         argument.addr = 7;
         argument.timeout.tv_sec = -1;

@@ -77,8 +77,7 @@ impl World {
         let pipe = pipe();
         let streams = UnixStream::pair().unwrap();
         (&streams.1).write_all(b"hello").unwrap();
-        // SAFETY: bytes of ours.
-        unsafe { libc::write(pipe.1.as_raw_fd(), b"12345678".as_ptr().cast(), 8) };
+        write_to(&pipe.1, b"12345678");
         let listener = UnixListener::bind(directory.0.join("socket")).unwrap();
         let connection = UnixStream::connect(directory.0.join("socket")).unwrap();
         let ring = Ring::new(engine, 8, 0);
@@ -310,8 +309,7 @@ impl World {
                 .map(|cqe| {
                     let mut res = cqe.res;
                     if makes && res > 0 {
-                        // SAFETY: made for us.
-                        unsafe { libc::close(res) };
+                        close_number(res);
                         res = 1000;
                     }
                     (cqe.user_data, res, cqe.flags)

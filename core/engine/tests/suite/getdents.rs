@@ -360,13 +360,12 @@ fn behind_a_drain_and_cancelled() {
     assert_eq!(order, [1, 2]);
     // In a chain behind what waits, it goes when that is cancelled.
     ring.submit(&[Sqe { flags: LINK, ..wait }, get]);
-    ring.submit_and_wait(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) }], 3);
+    ring.submit_and_wait(&[cancel(3, 1, 0)], 3);
     let mut results: Vec<_> = ring.collect(0).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
     results.sort();
     assert_eq!(results, [(1, -libc::ECANCELED), (2, -libc::ECANCELED), (3, 0)]);
     for end in ends {
-        // SAFETY: ours.
-        unsafe { libc::close(end) };
+        close_number(end);
     }
 }
 
@@ -388,9 +387,9 @@ fn descriptions_are_few_and_given_up() {
     let fd = directory(&files.0);
     assert!(run(&mut ring, read(fd.as_raw_fd(), &mut buffer, 0)) > 0);
     drop(fd);
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while open_at(&files.0) > 0 {
-        assert!(std::time::Instant::now() < deadline, "it stays");
+        assert!(Instant::now() < deadline, "it stays");
         std::thread::yield_now();
     }
 }

@@ -13,8 +13,7 @@ use crate::common::prelude::*;
 fn thread(body: impl FnOnce() -> i32 + Send + 'static) -> JoinHandle<i32> {
     let (tell, told) = mpsc::channel();
     let thread = std::thread::spawn(move || {
-        // SAFETY: takes nothing.
-        tell.send(unsafe { libc::gettid() }).unwrap();
+        tell.send(thread_id()).unwrap();
         body()
     });
     let pid = told.recv().unwrap();

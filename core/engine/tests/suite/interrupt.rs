@@ -236,8 +236,7 @@ fn others_are_left_alone(engine: Engine) -> impl Answer {
     ring.submit(&[cancel(2, 1)]);
     ring.collect(2);
     assert_eq!(blocked(), 1, "{engine:?}");
-    // SAFETY: reads a byte.
-    assert_eq!(unsafe { libc::write(into.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+    write_to(&into, b"x");
     let cqes = ring.collect(1);
     (cqes[0].user_data, cqes[0].res)
 }
@@ -255,8 +254,7 @@ fn those_of_other_rings_are_left_alone(engine: Engine) {
     assert_eq!(rings[1].collect(2).len(), 2);
     assert_eq!(blocked(), 2, "{engine:?}");
     for (ring, (_, into)) in rings.iter_mut().zip(&pipes).step_by(2) {
-        // SAFETY: reads a byte.
-        assert_eq!(unsafe { libc::write(into.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+        write_to(into, b"x");
         let cqes = ring.collect(1);
         assert_eq!((cqes[0].user_data, cqes[0].res), (1, 1), "{engine:?}");
     }
@@ -294,8 +292,7 @@ fn a_program_that_takes_the_signal_is_not_killed() {
             ring.submit(&[cancel(2, 1)]);
             assert_eq!(ring.collect(1)[0].res, -libc::EALREADY);
             assert_eq!(blocked(), 1, "it cannot be ended");
-            // SAFETY: reads a byte.
-            assert_eq!(unsafe { libc::write(_a.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+            write_to(&_a, b"x");
             assert_eq!(ring.collect(1)[0].res, 1);
             // The next has another signal.
             submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
@@ -333,8 +330,7 @@ fn a_program_that_waits_for_the_signal_gets_it() {
         };
         assert_eq!(got, signal);
         // The request goes on.
-        // SAFETY: reads a byte.
-        assert_eq!(unsafe { libc::write(_a.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+        write_to(&_a, b"x");
         assert_eq!(ring.collect(1)[0].res, 1);
         true
     });
@@ -405,8 +401,7 @@ fn many_wait_at_once() {
     }
     both(|engine| {
         let ((from, _a), (_b, to), (other, into)) = (pipe(), pipe(), pipe());
-        // SAFETY: reads a byte.
-        assert_eq!(unsafe { libc::write(into.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+        write_to(&into, b"x");
         let mut ring = Ring::new(engine, 2048, 0);
         for user_data in 0..MANY {
             ring.push(splice(user_data, from.as_raw_fd(), to.as_raw_fd()));
@@ -440,8 +435,7 @@ fn with_threads(engine: Engine, user: u32, threads: u64, splices: u64) -> i32 {
         }
         assert_eq!(ring.enter(splices as u32, 0), splices as i32);
         for (_, into) in pipes.iter().rev() {
-            // SAFETY: reads a byte.
-            assert_eq!(unsafe { libc::write(into.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+            write_to(into, b"x");
         }
         let cqes = ring.collect(splices as usize);
         let done = cqes.iter().filter(|cqe| cqe.res == 1).count();

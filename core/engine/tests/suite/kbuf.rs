@@ -585,8 +585,8 @@ fn multishot_reads_end_at_the_end_of_the_stream(mut ring: Ring) -> impl Answer {
 #[both(8, IORING_SETUP_SUBMIT_ALL)]
 fn errors_of_multishot_reads(mut ring: Ring) -> impl Answer {
     let (reader, _writer) = pipe();
-    let file = std::fs::File::open("/proc/self/exe").unwrap();
-    let zero = std::fs::File::open("/dev/zero").unwrap();
+    let file = File::open("/proc/self/exe").unwrap();
+    let zero = File::open("/dev/zero").unwrap();
     let mut memory = [0u8; 64];
     run(&mut ring, provide(0, 0, &mut memory, 4));
     let good = read_multishot(reader.as_raw_fd(), 0);
@@ -618,11 +618,9 @@ fn multishot_reads_of_a_terminal(mut ring: Ring) -> impl Answer {
         unsafe { libc::write(main, text.as_ptr().cast(), text.len()) };
         all.push(wait(&mut ring));
     }
-    // SAFETY: descriptors of ours.
-    unsafe { libc::close(main) };
+    close_number(main);
     all.push(wait(&mut ring));
-    // SAFETY: as above.
-    unsafe { libc::close(terminal) };
+    close_number(terminal);
     (all, memory)
 }
 
@@ -716,8 +714,8 @@ fn lists_have_numbers_up_to_a_bound(mut ring: Ring) -> impl Answer {
 
 /// A multishot receive from a connection, into buffers of 16 bytes.
 struct Stream {
-    one: std::net::TcpStream,
-    other: std::net::TcpStream,
+    one: TcpStream,
+    other: TcpStream,
     buffers: Buffers,
     memory: Vec<u8>,
 }

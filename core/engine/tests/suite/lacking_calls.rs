@@ -135,8 +135,7 @@ fn files_are_opened_where_the_kernel_has_one_call_only() {
             };
             let result = ring.run(&[open])[0].res;
             if result >= 0 {
-                // SAFETY: it is ours.
-                unsafe { libc::close(result) };
+                close_number(result);
             }
             result.min(0)
         };
@@ -174,10 +173,9 @@ fn a_ring_ends_without_inotify() {
             let fds = [other.as_raw_fd()];
             assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, fds.as_ptr().cast(), 1), 0);
             drop(other);
-            // SAFETY: it is ours, and not closed again.
-            unsafe { libc::close(ring.forget()) };
+            close_number(ring.forget());
             // It has another number, lest that tells of the close.
-            let _taken = std::fs::File::open("/dev/null").unwrap();
+            let _taken = File::open("/dev/null").unwrap();
             let _another = Ring::new(engine, 8, 0);
             // Only the ring had it still.
             one.set_nonblocking(true).unwrap();

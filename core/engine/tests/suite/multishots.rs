@@ -643,7 +643,7 @@ fn timeouts_end_by_themselves(engine: Engine) -> impl Answer {
 }
 
 /// One call does not fetch so much that a request which goes on finds no room.
-#[both(32, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)]
+#[both(32, DEFER)]
 fn other_completions_leave_room(mut ring: Ring) -> impl Answer {
     const OTHERS: u64 = 62;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

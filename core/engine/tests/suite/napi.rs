@@ -42,7 +42,7 @@ fn errors(engine: Engine) -> impl Answer {
     let ring = Ring::new(engine, 4, 0);
     let polled = Ring::new(engine, 4, IORING_SETUP_IOPOLL);
     let mut napi = NONE;
-    let argument: *mut std::ffi::c_void = (&raw mut napi).cast();
+    let argument: *mut c_void = (&raw mut napi).cast();
     let null = std::ptr::null();
     let results = [
         ring.register(Code::IORING_REGISTER_NAPI, argument, 0),

@@ -79,7 +79,6 @@ fn full_and_short_receives_alternate(mut ring: Ring) -> impl Answer {
 
 /// Sends behind the ring's back.
 fn ring_after_send<'a>(ring: &'a mut Ring, stream: &TcpStream, length: usize) -> &'a mut Ring {
-    use std::io::Write;
     let mut stream = stream;
     stream.write_all(&vec![7; length]).unwrap();
     ring
@@ -129,7 +128,7 @@ fn a_reset_is_reported(mut ring: Ring) -> impl Answer {
 #[both(16, IORING_SETUP_SUBMIT_ALL)]
 fn errors_of_transfers(mut ring: Ring) -> impl Answer {
     let (a, _b) = UnixStream::pair().unwrap();
-    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let file = File::open("/proc/self/exe").unwrap();
     let mut buffer = [0; 8];
     let fd = a.as_raw_fd();
     let plain = recv(0, fd, &mut buffer);
@@ -512,8 +511,6 @@ fn sockets_and_connections_go_into_slots(mut ring: Ring) -> impl Answer {
 
 #[both]
 fn a_pending_receive_keeps_a_socket_that_another_thread_closes(engine: Engine) -> impl Answer {
-    use std::io::Write;
-    use std::os::fd::IntoRawFd;
     let mut ring = Ring::new(engine, 8, 0);
     let (mut a, b) = UnixStream::pair().unwrap();
     let mut buffer = [0; 8];
@@ -529,7 +526,6 @@ fn a_pending_receive_keeps_a_socket_that_another_thread_closes(engine: Engine) -
 
 #[both(8, 0)]
 fn requests_in_a_wait_are_woken_by_other_threads(mut ring: Ring) -> impl Answer {
-    use std::io::Write;
     let (mut a, b) = tcp_pair();
     let mut buffer = [0; 8];
     let mut all = Vec::new();
@@ -549,7 +545,6 @@ fn requests_in_a_wait_are_woken_by_other_threads(mut ring: Ring) -> impl Answer 
 /// requests on the new file are served.
 #[test]
 fn a_number_reused_behind_the_engines_back() {
-    use std::io::Write;
     let mut ring = Ring::new(Engine::User, 8, 0);
     let (_a, b) = UnixStream::pair().unwrap();
     let (mut c, d) = UnixStream::pair().unwrap();
@@ -567,7 +562,6 @@ fn a_number_reused_behind_the_engines_back() {
 /// A program that was seen to reuse a number does not wait for a tick at each of its next connections.
 #[test]
 fn a_number_reused_again_and_again() {
-    use std::io::Write;
     let mut ring = Ring::new(Engine::User, 8, 0);
     let (_a, number) = UnixStream::pair().unwrap();
     let mut buffer = [0; 8];
@@ -600,7 +594,6 @@ fn epoll_knows(file: &UnixStream) -> bool {
 /// More of them than are looked at in one tick.
 #[test]
 fn many_numbers_reused_behind_the_engines_back() {
-    use std::io::Write;
     const COUNT: usize = 150;
     let mut ring = Ring::new(Engine::User, 512, 0);
     let before: Vec<_> = (0..COUNT).map(|_| UnixStream::pair().unwrap()).collect();
@@ -624,7 +617,6 @@ fn many_numbers_reused_behind_the_engines_back() {
 
 #[test]
 fn a_number_reused_while_the_reactor_drives() {
-    use std::io::Write;
     let mut ring = Ring::new(Engine::User, 8, 0);
     let (_a, b) = UnixStream::pair().unwrap();
     let (mut c, d) = UnixStream::pair().unwrap();
@@ -633,7 +625,7 @@ fn a_number_reused_while_the_reactor_drives() {
     // SAFETY: descriptors of the test's; `b` closes the copy.
     unsafe { libc::dup2(d.as_raw_fd(), b.as_raw_fd()) };
     // Long enough for the reactor to take the ring over, and to sleep for good: nothing tells when it has.
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(50));
     ring.push(recv(2, b.as_raw_fd(), &mut new));
     c.write_all(b"for the new").unwrap();
     assert_eq!(ring.enter(1, 2), 1);
@@ -643,7 +635,6 @@ fn a_number_reused_while_the_reactor_drives() {
 
 #[test]
 fn a_number_reused_while_an_sq_thread_drives() {
-    use std::io::Write;
     let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_SQPOLL);
     let (_a, b) = UnixStream::pair().unwrap();
     let (mut c, d) = UnixStream::pair().unwrap();
@@ -666,8 +657,6 @@ fn a_number_reused_while_an_sq_thread_drives() {
 /// The engine itself is given the number of a file that was closed unseen.
 #[test]
 fn a_number_reused_by_accept() {
-    use std::io::Write;
-    use std::os::fd::IntoRawFd;
     let mut ring = Ring::new(Engine::User, 8, 0);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut buffer = [0; 8];
@@ -683,8 +672,7 @@ fn a_number_reused_by_accept() {
             assert_eq!(results(&ring.reap_all()), [(2, 3)]);
             assert_eq!(buffer[..3], [round; 3]);
         }
-        // SAFETY: owned by `connection`; unseen by the engine.
-        unsafe { libc::close(connection.into_raw_fd()) };
+        drop(connection);
     }
 }
 
@@ -722,7 +710,6 @@ impl Stream {
 }
 
 fn stress(engine: Engine, mut random: u32) {
-    use std::io::Write;
     let mut ring = Ring::new(engine, 64, 0);
     let mut streams: Vec<Stream> = (0..24).map(|_| Stream::new()).collect();
     let collect = |ring: &mut Ring, streams: &mut Vec<Stream>| {
@@ -756,7 +743,7 @@ fn stress(engine: Engine, mut random: u32) {
             }
             7 if !stream.pending && action & 128 == 0 => {
                 let old = std::mem::replace(stream, Stream::new());
-                close(engine, std::os::fd::IntoRawFd::into_raw_fd(old.far));
+                close(engine, IntoRawFd::into_raw_fd(old.far));
             }
             _ => {
                 ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
@@ -818,8 +805,8 @@ fn sockets_answer_commands(mut ring: Ring) -> impl Answer {
     value = [0, 0];
     all.extend(ring.run(&[option(fd, get, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &mut value)]));
     all.extend(ring.run(&[option(fd, get, libc::SOL_SOCKET, 9999, &mut value)]));
-    let executable = std::fs::File::open("/proc/self/exe").unwrap();
-    let null = std::fs::File::open("/dev/null").unwrap();
+    let executable = File::open("/proc/self/exe").unwrap();
+    let null = File::open("/dev/null").unwrap();
     all.extend(ring.run(&[
         command(6, executable.as_raw_fd(), get),
         command(10, null.as_raw_fd(), get),
@@ -834,7 +821,6 @@ fn sockets_answer_commands(mut ring: Ring) -> impl Answer {
 /// Descriptors between them keep the bytes of two messages apart: a short read is not the end.
 #[both(8, 0)]
 fn a_short_read_of_a_unix_stream_may_leave_some(mut ring: Ring) -> impl Answer {
-    use std::io::Write;
     let (mut a, b) = UnixStream::pair().unwrap();
     // A registered file is never looked at again by the way.
     register_files(&ring, &[b.as_raw_fd()]);
@@ -967,7 +953,7 @@ fn an_error_of_earlier_datagrams_is_told_once(mut ring: Ring) -> impl Answer {
 /// On a ring that defers, what readiness has woken goes on when the program comes: with its own file.
 #[both]
 fn a_descriptor_may_be_closed_between_its_event_and_its_receive(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+    let mut ring = Ring::new(engine, 4, DEFER);
     let event = eventfd(0, libc::EFD_CLOEXEC);
     let named = event.as_raw_fd();
     let registration = io_uring_register_op::IORING_REGISTER_EVENTFD;
@@ -984,22 +970,18 @@ fn a_descriptor_may_be_closed_between_its_event_and_its_receive(engine: Engine) 
     let mut count = 0u64;
     // SAFETY: reads into an integer of ours, once the event is told.
     assert_eq!(unsafe { libc::read(named, (&raw mut count).cast(), 8) }, 8);
-    if engine == Engine::User {
-        anyring_engine::frontend::closed(number);
-    }
+    closes(engine, number);
     // SAFETY: descriptors of the test's own.
     assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
     assert_eq!(ring.enter(0, 1), 0);
     let cqes = ring.reap_all();
-    // SAFETY: as above.
-    unsafe { libc::close(number) };
+    close_number(number);
     (cqes, buffer)
 }
 
 /// A multishot request keeps the listener until it ends, and no longer.
 #[both]
 fn a_listener_ends_with_the_last_request_on_it(engine: Engine) -> impl Answer {
-    use std::os::fd::IntoRawFd;
     let mut ring = Ring::new(engine, 4, 0);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -1010,7 +992,7 @@ fn a_listener_ends_with_the_last_request_on_it(engine: Engine) -> impl Answer {
     close(engine, fd);
     let second = TcpStream::connect(address).unwrap();
     let _second = owned(ring.wait().res);
-    ring.submit_and_wait(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) }], 2);
+    ring.submit_and_wait(&[cancel(2, 1, 0)], 2);
     let results = results(&ring.reap_all());
     drop((first, second));
     (results, TcpStream::connect(address).map(|_| ()).map_err(|error| error.kind()))
@@ -1021,7 +1003,7 @@ fn a_listener_ends_with_the_last_request_on_it(engine: Engine) -> impl Answer {
 fn a_descriptor_may_be_closed_before_its_connection_is_told(engine: Engine) -> impl Answer {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = raw_address(listener.local_addr().unwrap());
-    let mut ring = Ring::new(engine, 4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+    let mut ring = Ring::new(engine, 4, DEFER);
     // SAFETY: makes a descriptor, of a number that no other test gets meanwhile.
     let number = unsafe {
         let own = OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0));
@@ -1037,7 +1019,7 @@ fn a_descriptor_may_be_closed_before_its_connection_is_told(engine: Engine) -> i
 fn a_receive_finds_what_came_while_others_were_cancelled(mut ring: Ring) -> impl Answer {
     let (mut peer, here) = UnixStream::pair().unwrap();
     let mut buffer = [0; 8];
-    let pair = [recv(1, here.as_raw_fd(), &mut buffer), Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) }];
+    let pair = [recv(1, here.as_raw_fd(), &mut buffer), cancel(2, 1, 0)];
     let cancelled = ring.run(&pair);
     peer.write_all(b"come").unwrap();
     (cancelled, ring.run(&pair), buffer)
@@ -1047,7 +1029,6 @@ fn a_receive_finds_what_came_while_others_were_cancelled(mut ring: Ring) -> impl
 /// keeps it for longer.
 #[both]
 fn a_connection_is_closed_under_what_waits_on_it(engine: Engine) -> impl Answer {
-    use std::io::Read;
     [false, true].map(|elsewhere| {
         let (mut ring, mut other) = (Ring::new(engine, 8, 0), Ring::new(engine, 8, 0));
         let (mut client, server) = tcp_pair();
@@ -1162,8 +1143,7 @@ fn who_accepts_beside_a_ring_waits(engine: Engine) -> impl Answer {
     drop(owned(ring.run(&[accept(1, fd)])[0].res));
     let (tell, number) = std::sync::mpsc::channel();
     let beside = std::thread::spawn(move || {
-        // SAFETY: asks for a number.
-        tell.send(unsafe { libc::gettid() }).unwrap();
+        tell.send(thread_id()).unwrap();
         listener.accept().map(drop).map_err(|error| error.kind())
     });
     asleep_or(number.recv().unwrap(), || beside.is_finished());

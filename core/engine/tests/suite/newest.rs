@@ -296,8 +296,7 @@ fn filters_see_what_is_asked(engine: Engine) {
     let all = ring.run(&[socket, other]);
     assert!(all[0].res >= 0, "{}", all[0].res);
     assert_eq!(all[1].res, -libc::EACCES);
-    // SAFETY: the descriptor that came of it.
-    unsafe { libc::close(all[0].res) };
+    close_number(all[0].res);
 
     // Flags as the kernel has them: with O_LARGEFILE, and without what it does not know.
     let large = linux_raw_sys::general::O_LARGEFILE;
@@ -331,8 +330,7 @@ fn filters_see_what_is_asked(engine: Engine) {
     };
     assert_eq!(connect(port ^ 1), -libc::EACCES);
     assert_eq!(connect(port), 0);
-    // SAFETY: as above.
-    unsafe { libc::close(socket) };
+    close_number(socket);
 }
 
 #[by(each)]
@@ -468,7 +466,7 @@ fn zero_copy_sends_of_vectors_of_registered_buffers(engine: Engine) {
     const FIXED: u16 = IORING_RECVSEND_FIXED_BUF as u16;
     const VECTORIZED: u16 = 1 << 5;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let sender = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (mut receiver, _) = listener.accept().unwrap();
     let mut ring = Ring::new(engine, 4, 0);
     let mut memory = *b"registered";

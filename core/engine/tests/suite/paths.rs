@@ -204,8 +204,7 @@ fn paths_are_read_when_they_are_submitted(engine: Engine) -> impl Answer {
     assert_eq!(ring.enter(0, 2), 0);
     let seen: Vec<_> = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
     for end in ends {
-        // SAFETY: ours.
-        unsafe { libc::close(end) };
+        close_number(end);
     }
     seen
 }
@@ -383,8 +382,7 @@ fn splices_and_tees(engine: Engine) -> impl Answer {
         seen.push(result(&mut ring, sqe));
     }
     for fd in first.into_iter().chain(second).chain([file]) {
-        // SAFETY: ours.
-        unsafe { libc::close(fd) };
+        close_number(fd);
     }
     (seen, std::fs::read_to_string(directory.0.join("a")).unwrap())
 }
@@ -453,7 +451,7 @@ fn a_file_for_a_slot_of_a_ring_that_is_closed_is_closed(engine: Engine) {
     let directory = std::env::temp_dir().join(format!("anyring-slot-{}-{engine:?}", std::process::id()));
     std::fs::write(&directory, b"x").unwrap();
     let path = CString::new(directory.to_str().unwrap()).unwrap();
-    let mut ring = Ring::new(engine, 4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+    let mut ring = Ring::new(engine, 4, DEFER);
     let slots = [-1i32];
     assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, slots.as_ptr().cast(), 1), 0);
     ring.submit(&[Sqe {
@@ -467,7 +465,7 @@ fn a_file_for_a_slot_of_a_ring_that_is_closed_is_closed(engine: Engine) {
         let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
         links.flat_map(|link| std::fs::read_link(link.path())).any(|target| target == directory)
     };
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     while open() {
         assert!(begun.elapsed().as_secs() < 10, "the file is closed with the ring");
         std::thread::yield_now();
@@ -476,9 +474,9 @@ fn a_file_for_a_slot_of_a_ring_that_is_closed_is_closed(engine: Engine) {
 }
 
 /// On a ring that defers, that the file is closed is told later than the number can be used again.
-#[both(4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER)]
+#[both(4, DEFER)]
 fn the_number_of_a_closed_file_can_be_used_before_its_completion_is_seen(mut ring: Ring) -> impl Answer {
-    let null = std::fs::File::options().write(true).open("/dev/null").unwrap();
+    let null = File::options().write(true).open("/dev/null").unwrap();
     // SAFETY: a descriptor of the test's own, as below.
     let number = unsafe { libc::fcntl(null.as_raw_fd(), libc::F_DUPFD, 700) };
     ring.submit(&[close(number, 1)]);
@@ -491,8 +489,7 @@ fn the_number_of_a_closed_file_can_be_used_before_its_completion_is_seen(mut rin
     let mut cqes = ring.run(&[write]);
     assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
     cqes.extend(ring.reap_all());
-    // SAFETY: as above.
-    unsafe { libc::close(number) };
+    close_number(number);
     cqes.sort_by_key(|cqe| cqe.user_data);
     cqes
 }

@@ -12,8 +12,7 @@ const BOUNDED: usize = 8;
 /// held back.
 fn alone(body: impl FnOnce()) {
     let pid = child(|| {
-        // SAFETY: ends the child where it waits for what never comes.
-        unsafe { libc::alarm(30) };
+        ends_after(30);
         body();
         true
     });
@@ -164,7 +163,7 @@ fn workers_as_the_program_limits_them() {
 
 #[by(alone)]
 fn a_worker_without_work_takes_what_comes() {
-    let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+    let mut ring = Ring::new(Engine::User, 8, DEFER);
     let (file, before) = (memory_file(b""), threads());
     for number in 0..10 {
         ring.submit(&[sync(number, &file)]);
@@ -360,7 +359,7 @@ fn behind_a_slow_one(flags: u32, wait: u32) {
     alone(|| {
         let missing = missing!();
         let directory = std::env::temp_dir().join(format!("anyring-pool-{}", std::process::id()));
-        let path = |rest: &str| std::ffi::CString::new(format!("{}{rest}", directory.display())).unwrap();
+        let path = |rest: &str| CString::new(format!("{}{rest}", directory.display())).unwrap();
         let paths = ["", "/a", "/a/b", "/a/b/c"].map(path);
         let mut ring = Ring::new(Engine::User, 16, flags);
         // One worker keeps the order.
@@ -397,7 +396,7 @@ fn behind_a_slow_one(flags: u32, wait: u32) {
 #[test]
 fn what_is_behind_a_slow_one_goes_to_workers() {
     behind_a_slow_one(0, 0);
-    behind_a_slow_one(IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER, 0);
+    behind_a_slow_one(DEFER, 0);
 }
 
 /// How long a look at a file usually takes here, as without a ring.
@@ -419,8 +418,7 @@ fn what_is_quick_the_caller_does() {
     let tries = 20;
     for attempt in 1..=tries {
         let pid = child(|| {
-            let mut ring =
-                Ring::new(Engine::User, 64, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+            let mut ring = Ring::new(Engine::User, 64, DEFER);
             let mut buffer = [0u8; 256];
             let before = threads();
             let file = memory_file(b"");
@@ -459,7 +457,7 @@ fn what_a_call_has_queued_can_be_cancelled_by_it() {
     for (number, buffer) in (1..).zip(&mut buffers) {
         ring.push(statx(number, buffer.as_mut_ptr()));
     }
-    ring.push(Sqe { addr: 2, ..sqe(IORING_OP_ASYNC_CANCEL, 4) });
+    ring.push(cancel(4, 2, 0));
     assert_eq!(ring.enter(4, 4), 4);
     let mut seen: Vec<_> = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
     seen.sort_unstable();
@@ -510,7 +508,7 @@ fn attempt_is_held_up() -> bool {
 #[by(alone)]
 fn a_read_at_the_position_waits_for_the_one_before() {
     let missing = missing!();
-    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pool-{}", std::process::id()));
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pool-{}", std::process::id()));
     std::fs::write(&path, [7; 16_384]).unwrap();
     let file = File::options().read(true).write(true).open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
@@ -565,7 +563,7 @@ fn what_is_done_and_not_fetched() {
     }
     until("both are done", || workers() > 0 && idle() == workers());
     assert!(shown(&ring));
-    ring.submit(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) }]);
+    ring.submit(&[cancel(3, 1, 0)]);
     assert!(shown(&ring));
     let mut seen = results(&mut ring, 3);
     seen.sort_unstable();

@@ -270,7 +270,7 @@ fn a_single_issuer_is_a_thread_of_one_process(engine: Engine) -> impl Answer {
     };
     let mut plain = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER);
     assert_eq!(submit(&mut plain, &[nop(1)]), 1);
-    let mut defers = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+    let mut defers = Ring::new(engine, 8, DEFER);
     let disabled = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED;
     let mut by_child = Ring::new(engine, 8, disabled);
     let mut by_parent = Ring::new(engine, 8, disabled);
@@ -467,8 +467,7 @@ fn a_thread_that_sleeps_when_its_process_forks_is_woken_by_the_child(engine: Eng
     let fd = ring.fd;
     let told = std::sync::mpsc::channel();
     let waiter = std::thread::spawn(move || {
-        // SAFETY: touches no memory.
-        told.0.send(unsafe { libc::gettid() }).unwrap();
+        told.0.send(thread_id()).unwrap();
         enter(engine, fd, 0, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0)
     });
     asleep(told.1.recv().unwrap());
@@ -514,7 +513,7 @@ fn eventfds_tell_of_what_another_process_posts(engine: Engine) -> impl Answer {
 
 #[both]
 fn a_message_reaches_a_ring_that_only_the_parent_may_drive(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+    let mut ring = Ring::new(engine, 8, DEFER);
     let pid = child(|| {
         let mut own = Ring::new(engine, 8, 0);
         let message = Sqe { fd: ring.fd, len: 7, off: 42, ..sqe(IORING_OP_MSG_RING, 1) };
@@ -550,8 +549,7 @@ fn a_ring_from_a_stranger_is_none() {
     let received = receive_descriptor(ends[1]);
     let answer = enter(Engine::User, received, 0, 0, 0, std::ptr::null(), 0);
     let sized = register(Engine::User, received, 0, std::ptr::null(), 0);
-    // SAFETY: ours.
-    unsafe { libc::close(received) };
+    close_number(received);
     assert_eq!((answer, sized, ended(pid)), (-libc::EOPNOTSUPP, -libc::EOPNOTSUPP, 0));
 }
 

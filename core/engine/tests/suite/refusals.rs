@@ -40,8 +40,7 @@ struct File(i32);
 
 impl Drop for File {
     fn drop(&mut self) {
-        // SAFETY: ours, or nobody's.
-        unsafe { libc::close(self.0) };
+        close_number(self.0);
     }
 }
 

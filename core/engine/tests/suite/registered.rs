@@ -166,8 +166,7 @@ fn slots_are_allocated_in_their_range(mut ring: Ring) -> impl Answer {
     };
     let sqes = [update(0, 3, 0), update(5, 3, 0), update(0, 0, 0), update(0, 1, 1)];
     seen.extend(sqes.map(|sqe| ring.run(&[sqe])[0].res));
-    // SAFETY: ours.
-    unsafe { libc::close(fd) };
+    close_number(fd);
     seen
 }
 

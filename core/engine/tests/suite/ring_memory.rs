@@ -147,7 +147,7 @@ fn a_ring_goes_on_as_long_as_it_has_a_descriptor() {
             params.sq_off.user_addr = sqes.address();
         }
         let mut ring = Ring::with_params(Engine::User, 4, params).unwrap();
-        drop(std::fs::File::open(format!("/proc/self/fd/{}", ring.fd)).unwrap());
+        drop(File::open(format!("/proc/self/fd/{}", ring.fd)).unwrap());
         // A new ring looks for those that have ended.
         drop(Ring::new(Engine::User, 4, 0));
         assert_eq!(ring.run(&[sqe(Op::IORING_OP_NOP, 1)])[0].user_data, 1);
@@ -155,7 +155,7 @@ fn a_ring_goes_on_as_long_as_it_has_a_descriptor() {
         ring.submit(&[Sqe { addr: (&raw const time) as u64, len: 1, ..sqe(Op::IORING_OP_TIMEOUT, 2) }]);
         let fd = ring.forget();
         assert_eq!(anyring_engine::frontend::in_flight(fd), 1);
-        let null = std::fs::File::open("/dev/null").unwrap();
+        let null = File::open("/dev/null").unwrap();
         // Nobody but the kernel tells of this end.
         // SAFETY: puts another file in the place of a descriptor of ours.
         assert_eq!(unsafe { libc::dup2(null.as_raw_fd(), fd) }, fd);
@@ -184,9 +184,9 @@ fn a_ring_ends_whose_file_the_engine_has_mapped_again() {
         let wanted = io_uring_buf_reg { ring_addr: 0, ring_entries: 8, bgid: 1, flags: 1, resv: [0; 3] };
         ring.register(Code::IORING_REGISTER_PBUF_RING, (&raw const wanted).cast(), 1)
     }
-    let null = std::fs::File::open("/dev/null").unwrap();
+    let null = File::open("/dev/null").unwrap();
     for registers in [resized, with_region, with_buffers] {
-        let flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+        let flags = DEFER;
         let mut ring = Ring::new(Engine::User, 4, flags);
         let time = [60u64, 0];
         ring.submit(&[Sqe { addr: (&raw const time) as u64, len: 1, ..sqe(Op::IORING_OP_TIMEOUT, 2) }]);
@@ -334,7 +334,7 @@ trait LoadRelaxed {
     fn load_relaxed(&self) -> u32;
 }
 
-impl LoadRelaxed for std::sync::atomic::AtomicU32 {
+impl LoadRelaxed for AtomicU32 {
     fn load_relaxed(&self) -> u32 {
         self.load(std::sync::atomic::Ordering::Relaxed)
     }

@@ -548,7 +548,7 @@ fn a_descriptor_number_changes_hands_unseen() {
 /// A transfer that is not to wait is tried, whoever waits for its file.
 #[both(8, 0)]
 fn transfers_that_never_wait_are_tried(mut ring: Ring) -> impl Answer {
-    let (own, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (own, _peer) = UnixStream::pair().unwrap();
     let mut buffer = [0u8; 8];
     let (fd, addr) = (own.as_raw_fd(), buffer.as_mut_ptr() as u64);
     let ioprio = IORING_RECVSEND_POLL_FIRST as u16;

@@ -42,8 +42,7 @@ fn wherever(body: impl Fn()) {
     for refused in REFUSED {
         let pid = child(|| {
             // Ends it where it waits for what never comes.
-            // SAFETY: touches no memory.
-            unsafe { libc::alarm(60) };
+            ends_after(60);
             refuse(refused);
             body();
             true

@@ -34,18 +34,18 @@ fn pair(kind: Kind) -> (OwnedFd, OwnedFd) {
             (one.into(), other.into())
         }
         Udp => {
-            let bind = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            let bind = || UdpSocket::bind("127.0.0.1:0").unwrap();
             let (one, other) = (bind(), bind());
             one.connect(other.local_addr().unwrap()).unwrap();
             other.connect(one.local_addr().unwrap()).unwrap();
             (one.into(), other.into())
         }
         Unix => {
-            let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+            let (one, other) = UnixStream::pair().unwrap();
             (one.into(), other.into())
         }
         UnixDatagrams => {
-            let (one, other) = std::os::unix::net::UnixDatagram::pair().unwrap();
+            let (one, other) = UnixDatagram::pair().unwrap();
             (one.into(), other.into())
         }
     }
@@ -501,7 +501,7 @@ fn large_messages_of_several_pieces_wait_for_room(engine: Engine) -> impl Answer
         ring.submit(&[send]);
         let reader = std::thread::spawn(move || {
             let mut got = vec![0u8; 3_000_000];
-            let mut peer = std::fs::File::from(peer);
+            let mut peer = File::from(peer);
             std::io::Read::read_exact(&mut peer, &mut got).unwrap();
             got
         });

@@ -193,7 +193,7 @@ fn what_is_wrong_behind_it_stops_an_answer(ring: &mut Ring, a: TcpStream, b: Tcp
 fn a_pair_that_waits_is_cancelled_as_a_whole(ring: &mut Ring, _a: TcpStream, b: TcpStream) -> Vec<Cqe> {
     let mut buffer = [0; 16];
     ring.submit(&[linked(recv(1, &b, &mut buffer)), close(2, &b)]);
-    ring.submit(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) }]);
+    ring.submit(&[cancel(3, 1, 0)]);
     let mut cqes = ring.collect(3);
     cqes.sort_by_key(|cqe| cqe.user_data);
     cqes

@@ -46,8 +46,8 @@ fn close(slot: u32, data: u64) -> Sqe {
 #[both]
 fn what_is_behind_an_open_has_its_file(engine: Engine) -> impl Answer {
     let files = Files::new();
-    let other = std::fs::File::open("/dev/null").unwrap();
-    let defers = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+    let other = File::open("/dev/null").unwrap();
+    let defers = DEFER;
     let mut seen = Vec::new();
     for before in [-1, other.as_raw_fd()] {
         for (setup, link) in [(0, 0), (0, LINK), (defers, 0)] {
@@ -76,7 +76,7 @@ fn a_read_behind_the_open_of_its_slot_is_cancelled(engine: Engine) -> impl Answe
         &[
             Sqe { op_flags: libc::O_RDWR as u32, ..open(&fifo, 0, 1) },
             read(0, &mut buffer, 2),
-            Sqe { addr: 2, ..sqe(IORING_OP_ASYNC_CANCEL, 3) },
+            cancel(3, 2, 0),
         ],
         3,
     );
@@ -116,7 +116,7 @@ fn a_file_that_is_put_in_behind_an_open(engine: Engine) -> impl Answer {
     let files = Files::new();
     let mut ring = table(engine, 0, &[-1]);
     let mut buffer = [0_u8; 4];
-    let file = std::fs::File::open(files.second.to_str().unwrap()).unwrap();
+    let file = File::open(files.second.to_str().unwrap()).unwrap();
     let fd = file.as_raw_fd();
     let update = Sqe { addr: (&raw const fd) as u64, len: 1, ..sqe(IORING_OP_FILES_UPDATE, 2) };
     (results(&ring.run(&[open(&files.first, 0, 1), update, read(0, &mut buffer, 3)])), buffer)

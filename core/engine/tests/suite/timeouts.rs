@@ -244,16 +244,16 @@ fn wait_that_a_timeout_ends(engine: Engine, ring_flags: u32) -> Option<(i32, Vec
     arg.ts = limit.as_ptr() as u64;
     // An SQ thread begins asleep.
     let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG | IORING_ENTER_SQ_WAKEUP;
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     let result = enter(engine, ring.fd, 1, 4, flags, (&raw const arg).cast(), size_of_val(&arg));
-    let in_time = start.elapsed() < std::time::Duration::from_secs(3);
+    let in_time = start.elapsed() < Duration::from_secs(3);
     in_time.then(|| (result, ring.reap_all().iter().map(|cqe| cqe.res).collect()))
 }
 
 #[both]
 fn a_timeout_ends_the_wait_for_more(engine: Engine) -> impl Answer {
     let mut all = Vec::new();
-    for flags in [0, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SQPOLL] {
+    for flags in [0, DEFER, IORING_SETUP_SQPOLL] {
         all.extend(std::iter::repeat_with(|| wait_that_a_timeout_ends(engine, flags)).flatten().next());
     }
     all
@@ -270,11 +270,11 @@ fn expiry_is_seen_without_entering(mut ring: Ring) -> impl Answer {
     }
 }
 
-#[both(8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)]
+#[both(8, DEFER)]
 fn a_deferring_ring_shows_expiry_only_on_entering(mut ring: Ring) -> impl Answer {
     ring.submit(&[timeout(1, &SHORT, 0, 0)]);
-    let until = std::time::Instant::now() + std::time::Duration::from_millis(20);
-    while std::time::Instant::now() < until {
+    let until = Instant::now() + Duration::from_millis(20);
+    while Instant::now() < until {
         assert_eq!(ring.reap(), None);
     }
     let mut seen = None;
