@@ -2,15 +2,8 @@
 
 mod common;
 
-use std::io::Write;
-use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-
-use anyring_both::by;
-use anyring_engine::abi::Errno;
-use anyring_uepoll::{ADD, Event, Raiser, Set};
-use common::{each, event, next, none, pair, take, wait};
+use anyring_uepoll::Raiser;
+use common::*;
 
 const IN_EDGE: u32 = (libc::EPOLLIN | libc::EPOLLET) as u32;
 

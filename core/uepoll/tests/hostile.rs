@@ -2,16 +2,10 @@
 
 mod common;
 
-use std::io::Write;
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
-use anyring_both::by;
-use anyring_engine::abi::Errno;
-use anyring_uepoll::{ADD, DELETE, Event, Feeder, MODIFY, Options, Set};
-use common::{each, event, next, none, pair, set, take};
+use anyring_uepoll::Options;
+use common::*;
 
 const IN_EDGE: u32 = (libc::EPOLLIN | libc::EPOLLET) as u32;
 

@@ -2,17 +2,10 @@
 
 mod common;
 
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
-use std::sync::atomic::Ordering;
-use std::thread;
+use std::io::Read;
 use std::time::Duration;
 
-use anyring_both::by;
-use anyring_engine::abi::Errno;
-use anyring_uepoll::{ADD, DELETE, Event, Feeder, MODIFY, Set};
-use common::{each, each_extended, event, next, none, pair, set, take, wait};
+use common::*;
 
 const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;

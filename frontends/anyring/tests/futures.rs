@@ -4,13 +4,10 @@ mod common;
 #[path = "common/futures.rs"]
 mod shared;
 
-use anyring::{AsyncRing, Engine, Fd, Ring, op};
-use common::{both, by, ring};
+use anyring::{Ring, op};
+use common::*;
 use futures_util::future::join_all;
 use shared::{Count, begin, each_driver, each_driver_of_both, finish, pair, threaded, until};
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
 
 #[both]
 fn operations_are_futures(engine: Engine) {

@@ -4,16 +4,12 @@ mod common;
 #[path = "common/futures.rs"]
 mod shared;
 
-use anyring::low::Sqe;
-use anyring::{AsyncRing, CqeResult, Engine, Error, Fd, Files, Operation, Submit, SubmitMulti, op};
-use common::{both, by, ring};
+use anyring::{CqeResult, Error, Files, Operation, Submit, SubmitMulti, op};
+use common::*;
 use shared::{Count, Counted, begin, each_driver, each_driver_of_both, finish, pair, threaded, until};
-use std::io::Write;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
 
 /// A waker that does something.
 struct Does<F: Fn() + Send + Sync + 'static>(F);
