@@ -11,11 +11,11 @@ use linux_raw_sys::net::msghdr;
 
 use crate::Outlet;
 use crate::abi::Errno;
-use crate::assets::{epoll_sets, kinds};
-use crate::calls::{fork, setup};
+use crate::assets::kinds;
+use crate::calls::{fork, register, setup};
 use crate::ops::net::rights;
-use crate::os::{self, Fd, user};
-use crate::process::identity;
+use crate::os::{self, Fd, own, user};
+use crate::process::{identity, threads};
 pub use crate::request::trace::counts::{Counted as OperationCount, Counts};
 use crate::request::{chaos, trace};
 use crate::ring::drive::error_queue;
@@ -124,6 +124,26 @@ pub fn closed(fd: Fd) {
     descriptors::closed(fd);
 }
 
+/// Is `fd` a descriptor of the engine's own? For the program it is none: a front end that sees the program close, replace or
+/// duplicate it answers so.
+#[inline]
+pub fn is_engines(fd: Fd) -> bool {
+    own::is_own(fd)
+}
+
+/// The first descriptor of the engine's own whose number is `first` or higher.
+pub fn next_of_engine(first: u32) -> Option<u32> {
+    own::next(first)
+}
+
+/// How many threads of the engine this process has.
+pub fn threads() -> usize {
+    threads::count()
+}
+
+/// Where the engine's own descriptors begin, where the limit of descriptors lies higher.
+pub use crate::os::HIGH as FIRST_OF_ENGINE;
+
 /// The program is about to poll `fd`, a socket perhaps, by other means than its rings, or to set an option
 /// of it that has to do with its error queue: zero-copy sends must not be seen there.
 pub fn watches_errors(fd: Fd) {
@@ -161,22 +181,20 @@ pub fn readiness_fd(fd: Fd) -> Result<Fd, i32> {
     stand_in::of(fd).map_err(Errno::negated)
 }
 
-/// The program did `operation` to its epoll instance with a ring's [`readiness_fd`] in the ring's place.
-pub fn changed_epoll(instance: Fd, operation: u32, ring: Fd) {
-    epoll_sets::changed(instance, operation, ring);
+/// The program has put a ring's [`readiness_fd`] into an epoll instance, in the ring's place.
+pub fn added_to_epoll(ring: Fd) {
+    stand_in::added_to_epoll(ring);
 }
 
 /// Need [`before_epoll_wait`] be called at all?
 #[inline]
-pub fn has_rings_in_epoll() -> bool {
-    epoll_sets::any()
+pub fn has_ready_rings_in_epoll() -> bool {
+    stand_in::any_lit()
 }
 
-/// The program is about to wait for one of its epoll instances, in which there may be rings.
-pub fn before_epoll_wait(instance: Fd) {
-    for ring in epoll_sets::rings_in(instance) {
-        stand_in::synchronize(ring);
-    }
+/// The program is about to wait for an epoll instance, in which there may be rings.
+pub fn before_epoll_wait() {
+    stand_in::synchronize_lit();
 }
 
 /// Brings the descriptor of [`readiness_fd`] in line with the CQ: readable if it holds
@@ -242,6 +260,7 @@ pub fn exits() {
 pub fn thread_ends() {
     if identity::is_own() {
         shared::thread_ends();
+        register::ring_fds::thread_ends();
         trace::forget_thread();
     }
 }

@@ -45,10 +45,6 @@ unsafe extern "C" fn answered<F: Frontend>(
     f: usize,
 ) -> c_long {
     let (number, arguments) = (number as usize, [a, b, c, d, e, f]);
-    if number == raw::__NR_close as usize {
-        // libuv closes its rings so.
-        descriptors::closing::<F>(arguments[0] as i32);
-    }
     if calls::is_ring_call(number) {
         // SAFETY: the program's own call.
         if let Some(result) = unsafe { F::call(number, arguments) } {
@@ -56,13 +52,18 @@ unsafe extern "C" fn answered<F: Frontend>(
         }
     }
     // SAFETY: the program's own call.
+    if let Some(result) = unsafe { descriptors::by_number::<F>(number, arguments) } {
+        return next::fail(result) as c_long;
+    }
+    // SAFETY: the program's own call.
     if let Some(result) = unsafe { F::other_call(number, arguments) } {
         return next::fail(result) as c_long;
     }
-    log::sees_call(number, arguments);
+    let filtering = log::sees_call(number, arguments);
     let change = credentials::by_call::<F>(number, arguments);
     // SAFETY: the program's own call.
     let result = unsafe { arch::syscall(number, arguments) };
+    filtering.made(result);
     credentials::end::<F>(change);
     next::fail(result) as c_long
 }

@@ -81,9 +81,10 @@ changing! {
 /// # Safety
 /// As in C.
 pub unsafe fn prctl<F: Frontend>(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-    log::sees_prctl(option as usize);
+    let filtering = log::sees_prctl(option as usize);
     let change = if credentials::is_change(option as usize) { begin::<F>(Reach::Unseen) } else { None };
     let result = next!(c"prctl", fn(c_int, usize, usize, usize, usize) -> c_int, option, a, b, c, d);
+    filtering.made(result as isize);
     end::<F>(change);
     result
 }

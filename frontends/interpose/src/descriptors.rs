@@ -1,16 +1,15 @@
 //! Calls that close or duplicate descriptors: the engine keeps readiness registrations by number,
 //! and a ring lives as long as a descriptor of it.
 //!
-//! `closed` is said before the real call, as the number can be reused at once after it.
+//! `closed` is said before the real call, as the number can be reused at once after it. Descriptors of the engine's own are
+//! none of the program's, whose calls leave them as they are ([`own`]).
 
 use crate::{Frontend, next};
 use anyring_engine::frontend;
-use anyring_runtime::{active, calls, log, process, sys};
+use anyring_runtime::descriptors as own;
+use anyring_runtime::{active, arch, calls, log, process, sys};
 use core::ffi::c_int;
 use linux_raw_sys::general as raw;
-
-/// From `<linux/close_range.h>`.
-const CLOSE_RANGE_CLOEXEC: u32 = 4;
 
 /// Says that `fd` is about to be closed.
 #[inline]
@@ -49,11 +48,24 @@ fn duplicated<F: Frontend>(old: c_int, new: c_int) {
     }
 }
 
+/// What is said of a descriptor of the engine's own that the program names.
+fn none() -> c_int {
+    next::fail(own::NONE) as c_int
+}
+
+/// Is one of them the engine's? Then the program cannot make `new` a duplicate of `old`.
+fn is_refused(old: c_int, new: c_int) -> bool {
+    own::is_engines(old) || own::would_replace(new)
+}
+
 /// `close(2)`.
 ///
 /// # Safety
 /// As in C.
 pub unsafe fn close<F: Frontend>(fd: c_int) -> c_int {
+    if own::is_engines(fd) {
+        return none();
+    }
     closing::<F>(fd);
     next!(c"close", fn(c_int) -> c_int, fd)
 }
@@ -63,10 +75,11 @@ pub unsafe fn close<F: Frontend>(fd: c_int) -> c_int {
 /// # Safety
 /// As in C.
 pub unsafe fn close_range<F: Frontend>(first: u32, last: u32, flags: c_int) -> c_int {
-    if flags as u32 & CLOSE_RANGE_CLOEXEC == 0 {
-        closing_from::<F>(first, last);
-    }
-    next!(c"close_range", fn(u32, u32, c_int) -> c_int, first, last, flags)
+    let flags = closing_range::<F>(first, last, flags as u32);
+    let close = |first, last, flags: u32| {
+        next!(c"close_range", fn(u32, u32, c_int) -> c_int, first, last, flags as c_int) as isize
+    };
+    own::close_range(first, last, flags, close) as c_int
 }
 
 /// `closefrom(3)`.
@@ -74,8 +87,62 @@ pub unsafe fn close_range<F: Frontend>(first: u32, last: u32, flags: c_int) -> c
 /// # Safety
 /// As in C.
 pub unsafe fn closefrom<F: Frontend>(first: c_int) {
-    closing_from::<F>(first.max(0) as u32, u32::MAX);
-    next!(c"closefrom", fn(c_int) -> isize, first);
+    let least = first.max(0) as u32;
+    closing_from::<F>(least, u32::MAX);
+    if calls::rings_exist() {
+        own::close_from(least);
+    } else {
+        next!(c"closefrom", fn(c_int) -> isize, first);
+    }
+}
+
+/// The calls of this module by their numbers, through `syscall(3)`; `None` where it is none of them.
+///
+/// # Safety
+/// As for the call that `number` names.
+pub unsafe fn by_number<F: Frontend>(number: usize, a: [usize; 6]) -> Option<isize> {
+    // SAFETY: the caller's promise.
+    let call = |a| unsafe { arch::syscall(number, a) };
+    let (first, second) = (a[0] as c_int, a[1] as c_int);
+    Some(match number as u32 {
+        raw::__NR_close if own::is_engines(first) => own::NONE,
+        raw::__NR_close => {
+            // libuv closes its rings so.
+            closing::<F>(first);
+            call(a)
+        }
+        raw::__NR_close_range => {
+            let (first, last) = (a[0] as u32, a[1] as u32);
+            let flags = closing_range::<F>(first, last, a[2] as u32);
+            own::close_range(first, last, flags, |first, last, flags| {
+                call([first as usize, last as usize, flags as usize, 0, 0, 0])
+            })
+        }
+        raw::__NR_dup | raw::__NR_fcntl if own::is_engines(first) => own::NONE,
+        number if arch::REPLACING.contains(&number) && is_refused(first, second) => own::NONE,
+        number if arch::REPLACING.contains(&number) => {
+            replacing::<F>(first, second);
+            let result = call(a);
+            if first != second {
+                duplicated::<F>(first, result as c_int);
+            }
+            result
+        }
+        _ => return None,
+    })
+}
+
+/// Says what `close_range` is about to close; the flags that it is to have.
+fn closing_range<F: Frontend>(first: u32, last: u32, flags: u32) -> u32 {
+    let keeps_sharing = || {
+        let _stay = F::enter();
+        own::keeps_sharing(flags)
+    };
+    let flags = if calls::rings_exist() && keeps_sharing() { own::sharing(flags) } else { flags };
+    if own::closes(flags) {
+        closing_from::<F>(first, last);
+    }
+    flags
 }
 
 /// Says so for each number that can be open.
@@ -88,9 +155,8 @@ fn closing_from<F: Frontend>(first: u32, last: u32) {
         let _stay = F::enter();
         return process::closes_watched(first as c_int..=last.min(c_int::MAX as u32) as c_int);
     }
-    for fd in first..=last.min(sys::descriptor_limit()) {
-        closing::<F>(fd as c_int);
-    }
+    let numbers = (first..=last.min(sys::descriptor_limit())).map(|fd| fd as c_int);
+    numbers.filter(|&fd| !own::is_engines(fd)).for_each(closing::<F>);
 }
 
 /// `dup(2)`.
@@ -98,6 +164,9 @@ fn closing_from<F: Frontend>(first: u32, last: u32) {
 /// # Safety
 /// As in C.
 pub unsafe fn dup<F: Frontend>(old: c_int) -> c_int {
+    if own::is_engines(old) {
+        return none();
+    }
     let new = next!(c"dup", fn(c_int) -> c_int, old);
     duplicated::<F>(old, new);
     new
@@ -108,6 +177,9 @@ pub unsafe fn dup<F: Frontend>(old: c_int) -> c_int {
 /// # Safety
 /// As in C.
 pub unsafe fn dup2<F: Frontend>(old: c_int, new: c_int) -> c_int {
+    if is_refused(old, new) {
+        return none();
+    }
     replacing::<F>(old, new);
     let result = next!(c"dup2", fn(c_int, c_int) -> c_int, old, new);
     if old != new {
@@ -121,6 +193,9 @@ pub unsafe fn dup2<F: Frontend>(old: c_int, new: c_int) -> c_int {
 /// # Safety
 /// As in C.
 pub unsafe fn dup3<F: Frontend>(old: c_int, new: c_int, flags: c_int) -> c_int {
+    if is_refused(old, new) {
+        return none();
+    }
     replacing::<F>(old, new);
     let result = next!(c"dup3", fn(c_int, c_int, c_int) -> c_int, old, new, flags);
     duplicated::<F>(old, result);
@@ -132,6 +207,9 @@ pub unsafe fn dup3<F: Frontend>(old: c_int, new: c_int, flags: c_int) -> c_int {
 /// # Safety
 /// As in C.
 pub unsafe fn fcntl<F: Frontend>(fd: c_int, command: c_int, argument: usize) -> c_int {
+    if own::is_engines(fd) {
+        return none();
+    }
     let result = next!(c"fcntl", fn(c_int, c_int, usize) -> c_int, fd, command, argument);
     after_fcntl::<F>(fd, command, result)
 }
@@ -141,6 +219,9 @@ pub unsafe fn fcntl<F: Frontend>(fd: c_int, command: c_int, argument: usize) -> 
 /// # Safety
 /// As in C.
 pub unsafe fn fcntl64<F: Frontend>(fd: c_int, command: c_int, argument: usize) -> c_int {
+    if own::is_engines(fd) {
+        return none();
+    }
     let result = next!(c"fcntl64", fn(c_int, c_int, usize) -> c_int, fd, command, argument);
     after_fcntl::<F>(fd, command, result)
 }

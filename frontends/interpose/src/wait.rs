@@ -2,23 +2,25 @@
 //! stand-in for each that is polled ([`frontend::readiness_fd`]), which takes the ring's place here.
 
 use crate::{Frontend, next};
+use alloc::vec::Vec;
 use anyring_engine::frontend;
-use anyring_runtime::calls;
-use core::ffi::{c_int, c_long, c_void};
+use anyring_engine::os::user;
+use anyring_runtime::{calls, sys};
+use core::ffi::{c_int, c_ulong, c_void};
 use linux_raw_sys::general as raw;
 
-/// Brings the stand-ins of an instance's rings in line.
+/// Brings the stand-ins of rings in epoll instances in line.
 #[inline]
-fn before_wait<F: Frontend>(instance: c_int) {
-    if frontend::has_rings_in_epoll() {
-        synchronize::<F>(instance);
+fn before_wait<F: Frontend>() {
+    if frontend::has_ready_rings_in_epoll() {
+        synchronize::<F>();
     }
 }
 
 #[cold]
-fn synchronize<F: Frontend>(instance: c_int) {
+fn synchronize<F: Frontend>() {
     let _stay = F::enter();
-    frontend::before_epoll_wait(instance);
+    frontend::before_epoll_wait();
 }
 
 /// The stand-in of a ring, in line with it.
@@ -58,8 +60,9 @@ pub unsafe fn epoll_ctl<F: Frontend>(
         target,
         event,
     );
-    if ring && result == 0 {
-        frontend::changed_epoll(instance, operation as u32, fd);
+    if ring && result == 0 && operation as u32 == raw::EPOLL_CTL_ADD {
+        let _stay = F::enter();
+        frontend::added_to_epoll(fd);
     }
     result
 }
@@ -74,7 +77,7 @@ pub unsafe fn epoll_wait<F: Frontend>(
     count: c_int,
     timeout: c_int,
 ) -> c_int {
-    before_wait::<F>(instance);
+    before_wait::<F>();
     next!(c"epoll_wait", fn(c_int, *mut c_void, c_int, c_int) -> c_int, instance, events, count, timeout,)
 }
 
@@ -89,7 +92,7 @@ pub unsafe fn epoll_pwait<F: Frontend>(
     timeout: c_int,
     mask: *const c_void,
 ) -> c_int {
-    before_wait::<F>(instance);
+    before_wait::<F>();
     next!(
         c"epoll_pwait",
         fn(c_int, *mut c_void, c_int, c_int, *const c_void) -> c_int,
@@ -112,7 +115,7 @@ pub unsafe fn epoll_pwait2<F: Frontend>(
     timeout: *const c_void,
     mask: *const c_void,
 ) -> c_int {
-    before_wait::<F>(instance);
+    before_wait::<F>();
     next!(
         c"epoll_pwait2",
         fn(c_int, *mut c_void, c_int, *const c_void, *const c_void) -> c_int,
@@ -133,24 +136,21 @@ pub struct PollFd {
     revents: i16,
 }
 
-/// Calls `wait` with a list in which stand-ins have the rings' places, if there are any.
-///
-/// # Safety
-/// `list` must hold `count` entries, as in C.
-unsafe fn with_stand_ins<F: Frontend>(
+// SAFETY: integers only, without padding.
+unsafe impl user::Plain for PollFd {}
+
+/// Calls `wait` with a list in which stand-ins have the rings' places, if there are any. What cannot be read or written is the
+/// kernel's to refuse.
+fn with_stand_ins<F: Frontend>(
     list: *mut PollFd,
     count: usize,
     mut wait: impl FnMut(*mut PollFd) -> c_int,
 ) -> c_int {
-    if !calls::rings_exist() || list.is_null() {
+    // The kernel takes no more.
+    if !calls::rings_exist() || count > sys::descriptor_limit() as usize || !names_ring(list, count) {
         return wait(list);
     }
-    // SAFETY: the caller's promise.
-    let program = unsafe { core::slice::from_raw_parts_mut(list, count) };
-    if !program.iter().any(|entry| calls::is_ring(entry.fd)) {
-        return wait(list);
-    }
-    let mut copy = program.to_vec();
+    let Ok(mut copy) = user::read_many::<PollFd>(list.addr() as u64, count) else { return wait(list) };
     for entry in copy.iter_mut().filter(|entry| calls::is_ring(entry.fd)) {
         match stand_in::<F>(entry.fd) {
             Ok(stand_in) => entry.fd = stand_in,
@@ -159,11 +159,29 @@ unsafe fn with_stand_ins<F: Frontend>(
     }
     let result = wait(copy.as_mut_ptr());
     if result >= 0 {
-        for (entry, answer) in program.iter_mut().zip(copy) {
-            entry.revents = answer.revents;
+        let events = |index: usize| {
+            list.wrapping_add(index).wrapping_byte_add(core::mem::offset_of!(PollFd, revents)).addr()
+        };
+        let mut answers = copy.iter().enumerate();
+        let told =
+            answers.try_for_each(|(index, entry)| user::write(events(index) as u64, &(entry.revents as u16)));
+        if let Err(errno) = told {
+            return next::fail(errno.negated() as isize) as c_int;
         }
     }
     result
+}
+
+/// Is there a ring in the list?
+fn names_ring(list: *mut PollFd, count: usize) -> bool {
+    const PIECE: usize = 32;
+    let mut piece = [0; PIECE * size_of::<PollFd>()];
+    (0..count).step_by(PIECE).any(|first| {
+        let bytes = &mut piece[..PIECE.min(count - first) * size_of::<PollFd>()];
+        let read = user::read_bytes(list.wrapping_add(first).addr() as u64, bytes);
+        let number = |entry: &[u8]| entry.first_chunk().map_or(-1, |number| c_int::from_ne_bytes(*number));
+        read.is_ok() && bytes.chunks(size_of::<PollFd>()).any(|entry| calls::is_ring(number(entry)))
+    })
 }
 
 /// `poll(2)`.
@@ -172,8 +190,7 @@ unsafe fn with_stand_ins<F: Frontend>(
 /// As in C.
 pub unsafe fn poll<F: Frontend>(list: *mut PollFd, count: usize, timeout: c_int) -> c_int {
     let wait = |list| next!(c"poll", fn(*mut PollFd, usize, c_int) -> c_int, list, count, timeout);
-    // SAFETY: the caller's promise.
-    unsafe { with_stand_ins::<F>(list, count, wait) }
+    with_stand_ins::<F>(list, count, wait)
 }
 
 /// What `poll` is compiled to under `_FORTIFY_SOURCE`.
@@ -189,8 +206,7 @@ pub unsafe fn __poll_chk<F: Frontend>(
     let wait = |list| {
         next!(c"__poll_chk", fn(*mut PollFd, usize, c_int, usize) -> c_int, list, count, timeout, bytes,)
     };
-    // SAFETY: the caller's promise, which the real function checks.
-    unsafe { with_stand_ins::<F>(list, count.min(bytes / size_of::<PollFd>()), wait) }
+    with_stand_ins::<F>(list, count.min(bytes / size_of::<PollFd>()), wait)
 }
 
 /// `ppoll(2)`.
@@ -213,8 +229,7 @@ pub unsafe fn ppoll<F: Frontend>(
             mask,
         )
     };
-    // SAFETY: the caller's promise.
-    unsafe { with_stand_ins::<F>(list, count, wait) }
+    with_stand_ins::<F>(list, count, wait)
 }
 
 /// What `ppoll` is compiled to under `_FORTIFY_SOURCE`.
@@ -239,89 +254,103 @@ pub unsafe fn __ppoll_chk<F: Frontend>(
             bytes,
         )
     };
-    // SAFETY: the caller's promise, which the real function checks.
-    unsafe { with_stand_ins::<F>(list, count.min(bytes / size_of::<PollFd>()), wait) }
+    with_stand_ins::<F>(list, count.min(bytes / size_of::<PollFd>()), wait)
 }
 
-/// `fd_set`.
+/// `fd_set`, of which a program has as much as the highest number that it names takes.
 #[repr(C)]
-#[derive(Clone, Copy)]
-pub struct FdSet([c_long; 16]);
+pub struct FdSet([c_ulong; 0]);
 
-impl FdSet {
-    const BITS: c_int = c_long::BITS as c_int;
+const BITS: usize = c_ulong::BITS as usize;
+
+/// What a set says of the numbers in it, and of others behind.
+struct Words(Vec<c_ulong>);
+
+impl Words {
+    /// Of `words` words in the program's memory, with room for `all`.
+    fn read(set: *mut FdSet, words: usize, all: usize) -> Option<Words> {
+        let mut read = user::read_many(set.addr() as u64, words).ok()?;
+        read.resize(all, 0);
+        Some(Words(read))
+    }
 
     fn has(&self, fd: c_int) -> bool {
-        self.0[(fd / Self::BITS) as usize] >> (fd % Self::BITS) & 1 != 0
+        self.0[fd as usize / BITS] >> (fd as usize % BITS) & 1 != 0
     }
 
     fn set(&mut self, fd: c_int, on: bool) {
-        let bit = 1 << (fd % Self::BITS);
-        let word = &mut self.0[(fd / Self::BITS) as usize];
+        let (word, bit) = (&mut self.0[fd as usize / BITS], 1 << (fd as usize % BITS));
         *word = if on { *word | bit } else { *word & !bit };
     }
+
+    /// Moves what is said of one number to another.
+    fn exchange(&mut self, from: c_int, to: c_int) {
+        if self.has(from) {
+            self.set(from, false);
+            self.set(to, true);
+        }
+    }
+
+    /// The numbers in it.
+    fn numbers(&self) -> impl Iterator<Item = c_int> + '_ {
+        (0..(self.0.len() * BITS) as c_int).filter(|&fd| self.has(fd))
+    }
 }
 
-/// A ring in an `fd_set` and what stands in for it.
-#[derive(Clone, Copy, Default)]
-struct Standing {
-    ring: c_int,
-    stand_in: c_int,
-}
-
-/// Calls `wait` with stand-ins in the rings' places.
-///
-/// # Safety
-/// The sets are null or as in C.
-unsafe fn select_with_stand_ins<F: Frontend>(
+/// Calls `wait` with stand-ins in the rings' places, if there are any. What cannot be read or written is the kernel's to refuse.
+fn select_with_stand_ins<F: Frontend>(
     count: c_int,
     sets: [*mut FdSet; 3],
-    wait: impl FnOnce(c_int) -> c_int,
+    wait: impl FnOnce(c_int, [*mut FdSet; 3]) -> c_int,
 ) -> c_int {
-    if !calls::rings_exist() || count <= 0 || count > 1024 {
-        return wait(count);
+    if !calls::rings_exist() || count <= 0 {
+        return wait(count, sets);
     }
-    let named = |fd: c_int| {
-        // SAFETY: the caller's promise; `fd` is below `count`.
-        sets.iter().any(|set| unsafe { set.as_ref() }.is_some_and(|set| set.has(fd)))
-    };
-    let mut standing = [Standing::default(); 64];
-    let mut standing_count = 0;
-    let mut new_count = count;
-    for ring in (0..count).filter(|&fd| named(fd) && calls::is_ring(fd)) {
-        let Some(entry) = standing.get_mut(standing_count) else { break };
+    // The kernel looks at no more, however many are named.
+    let named = (count as usize).min(sys::descriptor_limit() as usize);
+    let words = named.div_ceil(BITS);
+    let mut rings = Vec::new();
+    for set in sets.iter().filter(|set| !set.is_null()) {
+        let Some(words) = Words::read(*set, words, words) else { return wait(count, sets) };
+        rings.extend(words.numbers().filter(|&fd| (fd as usize) < named && calls::is_ring(fd)));
+    }
+    if rings.is_empty() {
+        return wait(count, sets);
+    }
+    let mut pairs = Vec::new();
+    let mut highest = named as c_int - 1;
+    for ring in rings {
         match stand_in::<F>(ring) {
-            Ok(stand_in) if stand_in < 1024 => *entry = Standing { ring, stand_in },
-            _ => continue,
+            Ok(stand_in) => pairs.push((ring, stand_in)),
+            Err(error) => return next::fail(error as isize) as c_int,
         }
-        standing_count += 1;
-        new_count = new_count.max(entry.stand_in + 1);
+        highest = highest.max(pairs[pairs.len() - 1].1);
     }
-    let standing = &standing[..standing_count];
-    for set in sets {
-        // SAFETY: the caller's promise.
-        if let Some(set) = unsafe { set.as_mut() } {
-            exchange(set, standing.iter().map(|entry| (entry.ring, entry.stand_in)));
-        }
+    let all = (highest as usize + 1).div_ceil(BITS);
+    let mut copies = [const { Words(Vec::new()) }; 3];
+    let mut given = sets;
+    for ((copy, set), given) in
+        copies.iter_mut().zip(sets).zip(&mut given).filter(|((_, set), _)| !set.is_null())
+    {
+        let Some(read) = Words::read(set, words, all) else { return wait(count, sets) };
+        *copy = read;
+        pairs.iter().for_each(|&(ring, stand_in)| copy.exchange(ring, stand_in));
+        *given = copy.0.as_mut_ptr().cast();
     }
-    let result = wait(new_count);
-    for set in sets {
-        // SAFETY: the caller's promise.
-        if let Some(set) = unsafe { set.as_mut() } {
-            exchange(set, standing.iter().map(|entry| (entry.stand_in, entry.ring)));
+    let result = wait(highest + 1, given);
+    if result < 0 {
+        return result;
+    }
+    for (copy, set) in copies.iter_mut().zip(sets).filter(|(_, set)| !set.is_null()) {
+        pairs.iter().for_each(|&(ring, stand_in)| copy.exchange(stand_in, ring));
+        for (index, word) in copy.0[..words].iter().enumerate() {
+            let place = set.wrapping_byte_add(index * size_of::<c_ulong>());
+            if let Err(errno) = user::write(place.addr() as u64, word) {
+                return next::fail(errno.negated() as isize) as c_int;
+            }
         }
     }
     result
-}
-
-/// Moves what the set says of the first of each pair to the second.
-fn exchange(set: &mut FdSet, pairs: impl Iterator<Item = (c_int, c_int)>) {
-    for (from, to) in pairs {
-        if set.has(from) {
-            set.set(from, false);
-            set.set(to, true);
-        }
-    }
 }
 
 /// `select(2)`.
@@ -335,7 +364,7 @@ pub unsafe fn select<F: Frontend>(
     except: *mut FdSet,
     timeout: *mut c_void,
 ) -> c_int {
-    let wait = |count| {
+    let wait = |count, [read, write, except]: [*mut FdSet; 3]| {
         next!(
             c"select",
             fn(c_int, *mut FdSet, *mut FdSet, *mut FdSet, *mut c_void) -> c_int,
@@ -346,8 +375,7 @@ pub unsafe fn select<F: Frontend>(
             timeout,
         )
     };
-    // SAFETY: the caller's promise.
-    unsafe { select_with_stand_ins::<F>(count, [read, write, except], wait) }
+    select_with_stand_ins::<F>(count, [read, write, except], wait)
 }
 
 /// `pselect(2)`.
@@ -362,7 +390,7 @@ pub unsafe fn pselect<F: Frontend>(
     timeout: *const c_void,
     mask: *const c_void,
 ) -> c_int {
-    let wait = |count| {
+    let wait = |count, [read, write, except]: [*mut FdSet; 3]| {
         next!(
             c"pselect",
             fn(c_int, *mut FdSet, *mut FdSet, *mut FdSet, *const c_void, *const c_void) -> c_int,
@@ -374,6 +402,5 @@ pub unsafe fn pselect<F: Frontend>(
             mask,
         )
     };
-    // SAFETY: the caller's promise.
-    unsafe { select_with_stand_ins::<F>(count, [read, write, except], wait) }
+    select_with_stand_ins::<F>(count, [read, write, except], wait)
 }

@@ -2,7 +2,7 @@
 //!
 //! Threads ([`threads`]) and memory ([`allocator`]) that the program's C library knows nothing of, system calls that
 //! leave `errno` alone ([`sys`]), the settings of the user ([`config`]) and lines for him ([`log`]); which engine the
-//! process has ([`process`]) and the way into it ([`calls`]); rings of ours among the kernel's ([`beside`]); questions that may kill ([`ask`]). A library that is loaded into programs takes its allocator,
+//! process has ([`process`]) and the way into it ([`calls`]); its own descriptors ([`descriptors`]); rings of ours among the kernel's ([`beside`]); questions that may kill ([`ask`]). A library that is loaded into programs takes its allocator,
 //! its memory routines and its answer to a panic by [`runtime!`].
 //!
 //! Nothing here uses libc or thread-local storage: a static program may have neither. Nothing here knows of the trap,
@@ -21,6 +21,7 @@ pub mod calls;
 pub mod chaos;
 pub mod config;
 pub mod credentials;
+pub mod descriptors;
 pub mod log;
 pub mod process;
 pub mod stats;

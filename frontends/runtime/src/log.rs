@@ -87,30 +87,54 @@ pub fn signals_are_blocked() {
     WRITES_ONLY.store(true, Ordering::Relaxed);
 }
 
+/// A call that may give the program a filter, which may forbid every call that the program has no use for.
+#[must_use]
+pub struct Filtering(bool);
+
+impl Filtering {
+    /// The call has been made.
+    #[inline]
+    pub fn made(self, result: isize) {
+        if self.0 && result >= 0 {
+            FILTERED.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether the program was seen to give itself a filter.
+static FILTERED: AtomicBool = AtomicBool::new(false);
+
+/// Has the program given itself a filter, as far as was seen?
+#[inline]
+pub fn is_filtered() -> bool {
+    FILTERED.load(Ordering::Relaxed)
+}
+
 /// The program makes a call by its number, perhaps one that gives it a filter.
 #[inline]
-pub fn sees_call(number: usize, arguments: [usize; 6]) {
+pub fn sees_call(number: usize, arguments: [usize; 6]) -> Filtering {
+    const SET_MODE_FILTER: usize = 1;
     match number as u32 {
-        raw::__NR_seccomp => has_filter(),
+        raw::__NR_seccomp if arguments[0] <= SET_MODE_FILTER => may_have_filter(),
         raw::__NR_prctl => sees_prctl(arguments[0]),
-        _ => {}
+        _ => Filtering(false),
     }
 }
 
 /// The program calls `prctl`, perhaps for a filter.
 #[inline]
-pub fn sees_prctl(option: usize) {
-    if option == sys::PR_SET_SECCOMP {
-        has_filter();
-    }
+pub fn sees_prctl(option: usize) -> Filtering {
+    if option == sys::PR_SET_SECCOMP { may_have_filter() } else { Filtering(false) }
 }
 
 #[cold]
-fn has_filter() {
+fn may_have_filter() -> Filtering {
     // That of a child of `vfork` in this memory is the child's.
-    if sys::process_id() == process::own_id() {
+    let is_own = sys::process_id() == process::own_id();
+    if is_own {
         WRITES_ONLY.store(true, Ordering::Relaxed);
     }
+    Filtering(is_own)
 }
 
 /// A duplicate of the descriptor for lines: programs close theirs before they end, as those of the GNU project do. Only a

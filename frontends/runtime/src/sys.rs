@@ -461,6 +461,13 @@ pub fn is_open(fd: i32) -> bool {
     unsafe { arch::syscall(raw::__NR_fcntl as usize, [fd as usize, raw::F_GETFD as usize, 0, 0, 0, 0]) >= 0 }
 }
 
+/// Programs that this process executes are not to have `fd`.
+pub fn close_at_exec(fd: i32) {
+    let arguments = [fd as usize, raw::F_SETFD as usize, raw::FD_CLOEXEC as usize, 0, 0, 0];
+    // SAFETY: touches no memory.
+    unsafe { arch::syscall(raw::__NR_fcntl as usize, arguments) };
+}
+
 /// Whether `fd` is a descriptor that a program executed by this process will have too.
 pub fn survives_exec(fd: i32) -> bool {
     // SAFETY: asks for flags only.
@@ -527,6 +534,18 @@ pub fn raise(signal: i32) {
     let arguments = [process_id() as usize, thread_id() as usize, signal as usize, 0, 0, 0];
     // SAFETY: a signal to ourselves.
     unsafe { arch::syscall(raw::__NR_tgkill as usize, arguments) };
+}
+
+/// How many threads this process has; 0 where `/proc` does not say.
+pub fn threads() -> usize {
+    let mut status = core::mem::MaybeUninit::<raw::stat>::uninit();
+    // SAFETY: a string.
+    if unsafe { stat(c"/proc/self/task".as_ptr().cast(), &mut status) } != 0 {
+        return 0;
+    }
+    // A directory for each, beside those that every directory counts.
+    // SAFETY: filled in where the call succeeds.
+    (unsafe { status.assume_init_ref() }.st_nlink as usize).saturating_sub(2)
 }
 
 /// Whether `thread` is one of `process`.

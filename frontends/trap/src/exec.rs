@@ -17,7 +17,7 @@ use crate::{stub, trap};
 use alloc::vec::Vec;
 use anyring_engine::os::user;
 use anyring_runtime::config::{self, entries};
-use anyring_runtime::{process, sys};
+use anyring_runtime::{log, process, sys};
 use core::ffi::{CStr, c_char};
 use core::mem;
 use core::ptr::{null, null_mut};
@@ -95,6 +95,16 @@ pub struct Plan {
     _preload: Vec<u8>,
     _options: Vec<u8>,
     _library: Option<library::Copy>,
+    _file: Option<Inherited>,
+}
+
+/// A descriptor for a program that is about to be executed. Closed in the end, where that fails or another process has executed it.
+struct Inherited(i32);
+
+impl Drop for Inherited {
+    fn drop(&mut self) {
+        sys::close(self.0);
+    }
 }
 
 impl Plan {
@@ -117,9 +127,11 @@ impl Plan {
             _preload: Vec::new(),
             _options: Vec::new(),
             _library: None,
+            _file: None,
         };
-        // The kernel says best what is wrong with a path that is no string.
-        if !trap::installed() || !sys::is_string(path.cast()) {
+        // A filter of the program's own may end it for every call that the program does not make itself. The kernel says best what is
+        // wrong with a path that is no string.
+        if !trap::installed() || log::is_filtered() || !sys::is_string(path.cast()) {
             return plan;
         }
         // SAFETY: the caller's promise.
@@ -151,6 +163,7 @@ impl Plan {
             _preload: mem::take(&mut self._preload),
             _options: mem::take(&mut self._options),
             _library: None,
+            _file: None,
         }
     }
 
@@ -166,7 +179,7 @@ impl Plan {
         environment: Strings,
         flags: u32,
     ) -> Self {
-        if !sys::is_string(path.cast()) {
+        if log::is_filtered() || !sys::is_string(path.cast()) {
             // SAFETY: the caller's promise.
             return unsafe { Self::new(path, arguments, environment) };
         }
@@ -211,8 +224,13 @@ impl Plan {
         }
         // Below `/proc/self`, the command would find itself.
         if path.to_bytes().starts_with(b"/proc/") && !descriptor_survives(path) {
-            let Some(target) = target(path).or_else(|| descriptor_of(path)) else { return };
-            self._path = target;
+            let (found, file) = match target(path) {
+                Some(target) => (Some(target), None),
+                None => descriptor_of(path).map_or((None, None), |(path, file)| (Some(path), Some(file))),
+            };
+            let Some(found) = found else { return };
+            self._path = found;
+            self._file = file;
             self.path = self._path.as_ptr().cast();
         }
         if !sys::is_executable(command.as_ptr()) {
@@ -394,7 +412,7 @@ fn target(link: &CStr) -> Option<Vec<u8>> {
 }
 
 /// The path of a descriptor that the command will have, for a file that has none of its own any more.
-fn descriptor_of(path: &CStr) -> Option<Vec<u8>> {
+fn descriptor_of(path: &CStr) -> Option<(Vec<u8>, Inherited)> {
     // SAFETY: the path ends with zero.
     let fd = unsafe { sys::open(path.as_ptr().cast(), raw::O_RDONLY | raw::O_NONBLOCK, 0) };
     if fd < 0 {
@@ -404,7 +422,7 @@ fn descriptor_of(path: &CStr) -> Option<Vec<u8>> {
     sys::close(fd);
     let mut path = descriptor_path(u32::try_from(inherited).ok()?);
     path.push(0);
-    Some(path)
+    Some((path, Inherited(inherited)))
 }
 
 /// Whether a path names a descriptor that the command will have too.

@@ -15,13 +15,16 @@
 //!
 //! A static program has no C library whose functions could be interposed. For one, these trap too
 //! where its own text makes them, and only there: [`crate::trap`] says why each. The text's addresses
-//! tell it from its children, whose libraries may set up signals before ours is there to answer.
+//! tell it from its children, whose libraries may set up signals before ours is there to answer. What closes or
+//! replaces descriptors traps there, too, where the number may be one of the engine's own.
 //!
 //! A filter is for life and outlives `exec`; so that chains of programs do not pile them up,
 //! [`crate::trap`] installs one only where calls do not trap already.
 
 use crate::arch::{AUDIT_ARCH, FORKS};
 use crate::{low, stub};
+use anyring_engine::frontend;
+use anyring_runtime::arch::REPLACING;
 use anyring_runtime::{arch, credentials, sys};
 use core::ops::Range;
 use linux_raw_sys::general as raw;
@@ -133,14 +136,15 @@ enum Label {
     Allow,
     Trap,
     Pretend,
-    Hide,
     Ring,
     Map,
     Action,
     Control,
     Text,
     Clone,
-    Clone3,
+    Close,
+    CloseRange,
+    Replace,
     Forking,
     Inside,
     Same,
@@ -220,6 +224,12 @@ impl Assembler {
         self.if_within(&stub::RANGE, Label::Allow);
     }
 
+    /// Looks where a call comes from that names the loaded descriptor, if that may be one of the engine's; the others are allowed.
+    fn if_high_descriptor(&mut self) {
+        self.jump(JUMP_IF_GREATER_EQUAL, frontend::FIRST_OF_ENGINE, Label::Next, Label::Allow);
+        self.jump(JUMP_IF_GREATER_EQUAL, 1 << 31, Label::Allow, Label::Text);
+    }
+
     /// Says yes, in a call of `rt_sigaction`.
     fn answer(&mut self, question: Question) {
         self.load(argument_low(3));
@@ -249,9 +259,14 @@ fn assemble(reach: &Reach) -> Assembler {
         for number in credentials::CALLS {
             code.if_equal(number, Label::Text, Label::Next);
         }
+        code.if_equal(raw::__NR_close, Label::Close, Label::Next);
+        code.if_equal(raw::__NR_close_range, Label::CloseRange, Label::Next);
+        for &number in REPLACING {
+            code.if_equal(number, Label::Replace, Label::Next);
+        }
         code.if_equal(raw::__NR_prctl, Label::Control, Label::Next);
         code.if_equal(raw::__NR_clone, Label::Clone, Label::Next);
-        code.if_equal(raw::__NR_clone3, Label::Clone3, Label::Next);
+        code.if_equal(raw::__NR_clone3, Label::Text, Label::Next);
     }
     code.jump(JUMP_IF_GREATER_EQUAL, raw::__NR_io_uring_setup, Label::Next, Label::Allow);
     code.jump(JUMP_IF_GREATER_EQUAL, raw::__NR_io_uring_register + 1, Label::Allow, Label::Ring);
@@ -279,6 +294,15 @@ fn assemble(reach: &Reach) -> Assembler {
         code.place(Label::Control);
         code.load(argument_low(0));
         code.jump(JUMP_IF_GREATER_EQUAL, credentials::PRCTL_END, Label::Allow, Label::Text);
+        code.place(Label::Close);
+        code.load(argument_low(0));
+        code.if_high_descriptor();
+        code.place(Label::Replace);
+        code.load(argument_low(1));
+        code.if_high_descriptor();
+        code.place(Label::CloseRange);
+        code.load(argument_low(1));
+        code.jump(JUMP_IF_GREATER_EQUAL, frontend::FIRST_OF_ENGINE, Label::Text, Label::Allow);
         code.place(Label::Text);
         code.if_within(text, Label::Trap);
         code.always(Label::Allow);
@@ -291,9 +315,6 @@ fn assemble(reach: &Reach) -> Assembler {
         code.load(argument_low(0));
         code.jump(JUMP_IF_SET, raw::CLONE_VM, Label::Next, Label::Trap);
         code.jump(JUMP_IF_SET, raw::CLONE_VFORK, Label::Trap, Label::Allow);
-        code.place(Label::Clone3);
-        code.if_within(text, Label::Hide);
-        code.always(Label::Allow);
     }
 
     code.place(Label::Action);
@@ -322,14 +343,11 @@ fn assemble(reach: &Reach) -> Assembler {
     code.push(RETURN, TRAP);
     code.place(Label::Pretend);
     code.push(RETURN, PRETEND);
-    code.place(Label::Hide);
-    code.push(RETURN, PRETEND | linux_raw_sys::errno::ENOSYS);
     code
 }
 
 /// Calls besides `rt_sigaction` that trap in the text of a static program, as those do that change
-/// credentials. `clone3` is hidden there:
-/// what it may ask of signal actions the filter cannot see, and every program knows `clone`.
+/// credentials, `prctl` and `clone3`.
 const TEXT_CALLS: &[u32] = &[
     raw::__NR_rt_sigprocmask,
     raw::__NR_rt_sigpending,
@@ -337,6 +355,7 @@ const TEXT_CALLS: &[u32] = &[
     raw::__NR_execve,
     raw::__NR_execveat,
     raw::__NR_exit_group,
+    raw::__NR_seccomp,
 ];
 
 /// In the upper half of `clone`'s flags, which the kernel does not look at: the trap has seen the call.
@@ -576,12 +595,22 @@ mod tests {
                     {
                         assert_eq!(run(number), if within { TRAP } else { ALLOW }, "{number} {place:#x}");
                     }
-                    let hidden = PRETEND | linux_raw_sys::errno::ENOSYS;
-                    assert_eq!(run(raw::__NR_clone3), if within { hidden } else { ALLOW });
+                    assert_eq!(run(raw::__NR_clone3), if within { TRAP } else { ALLOW });
                     assert_eq!(run(raw::__NR_read), ALLOW);
                     let name =
                         super::tests::run(&reach, raw::__NR_prctl, place, [0x5356_4d41, 0, 0, 0, 0, 0]);
                     assert_eq!(name, ALLOW);
+                    let call = |number, arguments| super::tests::run(&reach, number, place, arguments);
+                    let judged = if within { TRAP } else { ALLOW };
+                    for (fd, expected) in [(511, ALLOW), (512, judged), (u64::from(u32::MAX), ALLOW)] {
+                        assert_eq!(call(raw::__NR_close, [fd, 0, 0, 0, 0, 0]), expected, "{fd}");
+                        for &number in REPLACING {
+                            assert_eq!(call(number, [1, fd, 0, 0, 0, 0]), expected, "{fd}");
+                        }
+                    }
+                    for (last, expected) in [(511, ALLOW), (512, judged), (u64::from(u32::MAX), judged)] {
+                        assert_eq!(call(raw::__NR_close_range, [3, last, 0, 0, 0, 0]), expected, "{last}");
+                    }
                     let clone =
                         |flags| super::tests::run(&reach, raw::__NR_clone, place, [flags, 0, 0, 0, 0, 0]);
                     let vfork = u64::from(raw::CLONE_VM | raw::CLONE_VFORK | raw::SIGCHLD);

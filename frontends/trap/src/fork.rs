@@ -1,8 +1,10 @@
 //! Forks of the process, as the trap sees them or hears of them.
 
 use crate::{signals, stub};
+use anyring_engine::os::user;
 use anyring_runtime::{calls, process, sys};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use linux_raw_sys::errno::ENOSYS;
 use linux_raw_sys::general as raw;
 
 /// A word that is zero in a child of a fork that nobody told of: a static program has no C library to tell, and a program may
@@ -63,4 +65,45 @@ pub unsafe fn perform(number: usize, a: [usize; 6]) -> isize {
         process::after_fork();
     }
     result
+}
+
+/// `clone3(2)`, as the trap saw it: where it is a fork. Others are made by `clone`, which every program knows that is told that there is
+/// no `clone3`. Only that has a place in another control group: what would be a `vfork` with one is a fork.
+///
+/// # Safety
+/// As for [`perform`].
+pub unsafe fn perform_clone3(a: [usize; 6]) -> isize {
+    /// The first version of the structure.
+    const LEAST: usize = 64;
+    const MOST: usize = 4096;
+    const STACK: usize = 5;
+    const CLEAR_SIGHAND: u64 = 0x1_0000_0000;
+    const INTO_CGROUP: u64 = 0x2_0000_0000;
+    let number = raw::__NR_clone3 as usize;
+    let missing = -(ENOSYS as isize);
+    // What is wrong with it, the kernel says.
+    if !(LEAST..=MOST).contains(&a[1]) {
+        // SAFETY: the program's own call, which fails.
+        return unsafe { stub::syscall(number, a) };
+    }
+    let mut arguments = match user::read_many::<u8>(a[0] as u64, a[1]) {
+        Ok(arguments) => arguments,
+        Err(errno) => return errno.negated() as isize,
+    };
+    let word = |index: usize| {
+        let bytes = arguments[index * 8..].first_chunk();
+        bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+    };
+    let (flags, stack) = (word(0), word(STACK));
+    let shared = u64::from(raw::CLONE_VM | raw::CLONE_VFORK);
+    let is_fork =
+        flags & u64::from(raw::CLONE_VM) == 0 || flags & shared == shared && flags & INTO_CGROUP != 0;
+    // Actions that the child is to have anew would be ours, too.
+    if !is_fork || stack != 0 || flags & CLEAR_SIGHAND != 0 {
+        return missing;
+    }
+    let flags = flags & !u64::from(raw::CLONE_VM);
+    arguments[..8].copy_from_slice(&flags.to_ne_bytes());
+    // SAFETY: the caller's promise; the structure is a copy of the program's.
+    unsafe { perform(number, [arguments.as_ptr().addr(), a[1], a[2], a[3], a[4], a[5]]) }
 }

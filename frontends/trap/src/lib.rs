@@ -12,6 +12,7 @@ extern crate alloc;
 pub mod altstack;
 pub mod arch;
 pub mod credentials;
+pub mod descriptors;
 pub mod exec;
 pub mod filter;
 pub mod fork;

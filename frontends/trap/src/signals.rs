@@ -23,9 +23,9 @@ use crate::stub;
 use anyring_engine::frontend;
 use anyring_engine::os::user;
 use anyring_runtime::arch::syscall;
-use anyring_runtime::calls;
 use anyring_runtime::sys::{self, ASYNCHRONOUS, signal_bit};
 use anyring_runtime::threads;
+use anyring_runtime::{calls, log};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::errno::EINVAL;
@@ -62,11 +62,17 @@ type Handler = unsafe extern "C" fn(c_int, *mut c_void, *mut Context);
 struct Entry {
     handler: AtomicUsize,
     flags: AtomicUsize,
+    restorer: AtomicUsize,
     mask: AtomicU64,
 }
 
 static ENTRIES: [Entry; SIGNALS] = [const {
-    Entry { handler: AtomicUsize::new(DEFAULT), flags: AtomicUsize::new(0), mask: AtomicU64::new(0) }
+    Entry {
+        handler: AtomicUsize::new(DEFAULT),
+        flags: AtomicUsize::new(0),
+        restorer: AtomicUsize::new(0),
+        mask: AtomicU64::new(0),
+    }
 }; SIGNALS];
 
 /// Taken with signals blocked, to keep an entry and the kernel's action in step.
@@ -81,13 +87,14 @@ impl Entry {
         Action {
             handler: self.handler.load(Ordering::Acquire),
             flags: self.flags.load(Ordering::Relaxed),
-            restorer: 0,
+            restorer: self.restorer.load(Ordering::Relaxed),
             mask: self.mask.load(Ordering::Relaxed),
         }
     }
 
     fn store(&self, action: &Action) {
         self.flags.store(action.flags, Ordering::Relaxed);
+        self.restorer.store(action.restorer, Ordering::Relaxed);
         self.mask.store(action.mask, Ordering::Relaxed);
         self.handler.store(action.handler, Ordering::Release);
     }
@@ -137,6 +144,18 @@ fn own_action(handler: Handler, flags: u32, mask: u64) -> Action {
     with_restorer(handler as usize, flags | raw::SA_SIGINFO, mask)
 }
 
+/// Our action for SIGSEGV or SIGBUS where `action` is the program's. A handler of the program is called by ours: with the stack
+/// and the mask that it asks for, which are ours therefore.
+fn fault_action(action: &Action) -> Action {
+    if action.handler <= IGNORE {
+        // Nothing faults in that handler, and signals that are sent to a thread without end shall not fill its stack.
+        let both = signal_bit(raw::SIGSEGV) | signal_bit(raw::SIGBUS);
+        return own_action(fault, raw::SA_NODEFER | raw::SA_ONSTACK, both);
+    }
+    let kept = action.flags as u32 & (raw::SA_NODEFER | raw::SA_ONSTACK);
+    own_action(fault, kept, action.mask & !signal_bit(raw::SIGSYS))
+}
+
 /// Takes the three signals; what was set for them before becomes the program's action.
 ///
 /// # Errors
@@ -146,8 +165,7 @@ pub fn install(trap: Handler) -> Result<(), isize> {
     // While the trap's handler runs the engine, no signal handler may come in between; faults must.
     let flags = raw::SA_NODEFER | raw::SA_ONSTACK;
     let trap = own_action(trap, flags, ASYNCHRONOUS);
-    // Nothing faults in that handler, and signals that are sent to a thread without end shall not fill its stack.
-    let fault = own_action(fault, flags, signal_bit(raw::SIGSEGV) | signal_bit(raw::SIGBUS));
+    let fault = fault_action(&Action::default());
     for (signal, action) in [(raw::SIGSYS, trap), (raw::SIGSEGV, fault), (raw::SIGBUS, fault)] {
         let mut old = Action::default();
         // SAFETY: both handlers are fit for any thread of the process at any instruction.
@@ -156,6 +174,7 @@ pub fn install(trap: Handler) -> Result<(), isize> {
             return Err(result);
         }
         ENTRIES[signal as usize].store(&old);
+        follow(signal as usize, &old);
     }
     // A thread that inherited a blocked SIGSYS would die at its first trap.
     sys::unblock_signals(OWN);
@@ -305,8 +324,9 @@ fn told_by(mask: u64) -> u64 {
 /// At the end of a handler that the kernel called in a thread whose mask is `mask`: what was [kept](pending), and is not
 /// wanted blocked any more, comes when the handler returns.
 pub fn release_kept(mask: u64) {
-    // Blocked before the look: what is sent from here on is the kernel's to keep until the handler has returned.
-    if pending::mask() != 0 || is_own_handled() {
+    // Blocked before the look: what is sent from here on is the kernel's to keep until the handler has returned. A filter of the
+    // program's own may forbid that.
+    if pending::mask() != 0 || is_own_handled() && !log::is_filtered() {
         sys::block_signals(OWN);
         release(mask);
     }
@@ -440,6 +460,7 @@ unsafe fn set_locked(signal: usize, new: Option<&Action>, old: Option<&mut Actio
     if is_ours(signal) {
         if let Some(new) = new {
             entry.store(new);
+            follow(signal, new);
         }
         if let Some(old) = old {
             *old = before;
@@ -477,6 +498,15 @@ unsafe fn set_locked(signal: usize, new: Option<&Action>, old: Option<&mut Actio
     result
 }
 
+/// The program's action for one of [`OWN`] is this from now on. The trap keeps the alternate stack, for it needs more than some stacks
+/// of the program have.
+fn follow(signal: usize, action: &Action) {
+    if signal != raw::SIGSYS as usize {
+        // SAFETY: the handler is fit for any thread of the process at any instruction.
+        unsafe { set_kernel_action(signal, Some(&fault_action(action)), None) };
+    }
+}
+
 /// In front of every handler of the program: runs it, unless the thread is inside the engine.
 ///
 /// # Safety
@@ -501,7 +531,7 @@ unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Con
     let unblocks = calls::rings_exist() || calls::TRAPS.load(Ordering::Relaxed) > 0 || pending::is_awaited();
     let unblocked = if unblocks { OWN } else { 0 };
     // SAFETY: the program installed it for this signal.
-    unsafe { run(action.handler, unblocked, signal, info, context) };
+    unsafe { run(action.handler, unblocked, false, signal, info, context) };
 }
 
 /// Whether a signal came inside the engine.
@@ -550,11 +580,19 @@ pub fn let_in(mask: u64) {
     }
 }
 
-/// Calls a handler of the program, with these signals unblocked. What the handler makes of the mask ends with it.
+/// Calls a handler of the program, with these signals unblocked. What the handler makes of the mask ends with it. Where it
+/// `is_silent`, no system call follows.
 ///
 /// # Safety
 /// `handler` must be one.
-unsafe fn run(handler: usize, unblocked: u64, signal: c_int, info: *mut c_void, context: *mut Context) {
+unsafe fn run(
+    handler: usize,
+    unblocked: u64,
+    is_silent: bool,
+    signal: c_int,
+    info: *mut c_void,
+    context: *mut Context,
+) {
     let before = noted();
     let wait = pending::interrupt();
     if unblocked != 0 {
@@ -567,8 +605,10 @@ unsafe fn run(handler: usize, unblocked: u64, signal: c_int, info: *mut c_void, 
     if noted() != before {
         note(before);
     }
-    // SAFETY: the kernel's.
-    release_kept(unsafe { (*context).signal_mask() });
+    if !is_silent {
+        // SAFETY: the kernel's.
+        release_kept(unsafe { (*context).signal_mask() });
+    }
     if let Some(wait) = wait {
         sys::block_signals(OWN);
         wait.resume();
@@ -670,7 +710,8 @@ pub unsafe fn obey(signal: c_int, mut info: *mut c_void, interrupted: &mut Conte
     let mut brought;
     // SAFETY: the kernel's.
     let is_sent = unsafe { is_sent(info) };
-    if is_sent {
+    // Without rings nobody is inside; what a filter of the program's own allows is not known.
+    if is_sent && (calls::rings_exist() || !log::is_filtered()) {
         // SAFETY: the kernel's, whose `siginfo_t` is no shorter.
         let information = unsafe { &*info.cast::<pending::Information>() };
         match sent(signal, action.handler, information, interrupted) {
@@ -683,24 +724,28 @@ pub unsafe fn obey(signal: c_int, mut info: *mut c_void, interrupted: &mut Conte
         }
     }
     if action.handler <= IGNORE {
-        // Dies of it as the program would: by the same instruction, or by the signal sent again.
-        // SAFETY: the default action is always fit.
-        unsafe { set_kernel_action(signal as usize, Some(&Action::default()), None) };
+        // Dies of it as the program would: by the same instruction, for the kernel ends who raises what is blocked; or by the signal
+        // sent again.
         if is_sent || signal == raw::SIGSYS as c_int {
+            // SAFETY: the default action is always fit.
+            unsafe { set_kernel_action(signal as usize, Some(&Action::default()), None) };
             sys::unblock_signals(signal_bit(signal as u32));
             sys::raise(signal);
+        } else {
+            interrupted.set_signal_mask(interrupted.signal_mask() | signal_bit(signal as u32));
         }
         return;
     }
     if action.flags & raw::SA_RESETHAND as usize != 0 {
         entry.store(&Action::default());
     }
-    let mut blocked = action.mask & !signal_bit(raw::SIGSYS);
-    if action.flags & raw::SA_NODEFER as usize == 0 && signal != raw::SIGSYS as c_int {
-        blocked |= signal_bit(signal as u32);
+    // A filter that is not ours has trapped a call, and may trap or forbid others: the handler runs with more signals blocked than
+    // it asked for.
+    let is_silent = signal == raw::SIGSYS as c_int && !is_sent;
+    if signal == raw::SIGSYS as c_int && !is_silent {
+        // On return the kernel puts back the mask in the context.
+        sys::set_signal_mask(interrupted.signal_mask() | action.mask & !signal_bit(raw::SIGSYS));
     }
-    // On return the kernel puts back the mask in the context.
-    sys::set_signal_mask(interrupted.signal_mask() | blocked);
     // SAFETY: the program installed it for this signal.
-    unsafe { run(action.handler, 0, signal, info, interrupted) };
+    unsafe { run(action.handler, 0, is_silent, signal, info, interrupted) };
 }

@@ -6,8 +6,9 @@
 
 use crate::arch::{AUDIT_ARCH, Context, FORKS};
 use crate::filter::{self, Question, Reach};
-use crate::{Frontend, altstack, credentials, exec, fork, signals, stub};
+use crate::{Frontend, altstack, credentials, descriptors, exec, fork, signals, stub};
 use anyring_engine::{Caller, frontend};
+use anyring_runtime::arch::REPLACING;
 use anyring_runtime::ask::{self, Answer};
 use anyring_runtime::calls::TRAPS;
 use anyring_runtime::credentials::CALLS as CREDENTIAL_CALLS;
@@ -25,9 +26,11 @@ static PASS_ON: AtomicBool = AtomicBool::new(false);
 
 /// Calls that trap beside those of `io_uring`: the mapping of a completion ring; and in the text of a
 /// static program what would put another action in the place of SIGSYS's, or block it, what starts
-/// another process or program, takes privileges away, and the end, of which the log tells.
+/// another process or program, takes privileges away, and the end, of which the log tells; what may close or replace a
+/// descriptor of the engine's own.
 const OTHER_CALLS: &[u32] = &[
     raw::__NR_clone,
+    raw::__NR_clone3,
     raw::__NR_prctl,
     raw::__NR_mmap,
     raw::__NR_rt_sigaction,
@@ -37,6 +40,9 @@ const OTHER_CALLS: &[u32] = &[
     raw::__NR_execve,
     raw::__NR_execveat,
     raw::__NR_exit_group,
+    raw::__NR_seccomp,
+    raw::__NR_close,
+    raw::__NR_close_range,
 ];
 
 /// `si_code` of a trap.
@@ -169,8 +175,12 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     }
     // The stub's calls pass our filters: they trap by one of the program's own, whose handler is to answer.
     let by_others = stub::RANGE.contains(&interrupted.instruction_pointer());
-    let ours =
-        !by_others && (is_ring_call || listed(OTHER_CALLS) || listed(FORKS) || listed(&CREDENTIAL_CALLS));
+    let ours = !by_others
+        && (is_ring_call
+            || listed(OTHER_CALLS)
+            || listed(FORKS)
+            || listed(REPLACING)
+            || listed(&CREDENTIAL_CALLS));
     if trap.code != SYS_SECCOMP || trap.architecture != AUDIT_ARCH || !ours {
         // SAFETY: arguments as the kernel gave them.
         unsafe { signals::obey(signal, info, interrupted) };
@@ -247,7 +257,13 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
         // SAFETY: the program's own call.
         raw::__NR_clone => return unsafe { fork::perform(number, arguments) },
         // SAFETY: the program's own call.
+        raw::__NR_clone3 => return unsafe { fork::perform_clone3(arguments) },
+        // SAFETY: the program's own call.
         fork if FORKS.contains(&fork) => return unsafe { fork::perform(number, arguments) },
+        // SAFETY: the program's own call.
+        raw::__NR_close | raw::__NR_close_range => return unsafe { descriptors::trapped(number, arguments) },
+        // SAFETY: the program's own call.
+        call if REPLACING.contains(&call) => return unsafe { descriptors::trapped(number, arguments) },
         raw::__NR_exit_group => {
             log::signals_are_blocked();
             process::exits();

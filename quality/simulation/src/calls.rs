@@ -337,7 +337,7 @@ fn futex(address: usize, operation: u32, value: u32, timeout: usize) -> Answer {
             }
         }
         FUTEX_WAKE => Ok(world(|world| world.wake_futex(address, value as usize))),
-        FUTEX_LOCK_PI => lock_owned(address),
+        FUTEX_LOCK_PI => lock_owned(address, time_at(timeout)),
         FUTEX_UNLOCK_PI => {
             // SAFETY: a word of the engine's.
             unsafe { (address as *mut u32).write_volatile(0) };
@@ -348,8 +348,8 @@ fn futex(address: usize, operation: u32, value: u32, timeout: usize) -> Answer {
     }
 }
 
-/// Takes a lock that is the number of the thread that holds it.
-fn lock_owned(address: usize) -> Answer {
+/// Takes a lock that is the number of the thread that holds it, until a time of the one clock that there is.
+fn lock_owned(address: usize, deadline_ns: Option<u64>) -> Answer {
     const WAITERS: u32 = linux_raw_sys::general::FUTEX_WAITERS;
     let place = address as *mut u32;
     loop {
@@ -363,8 +363,10 @@ fn lock_owned(address: usize) -> Answer {
         }
         // SAFETY: as above.
         unsafe { place.write_volatile(holder | WAITERS) };
-        if world::sleep(Wait::Futex(address), u64::MAX) == Woken::Interrupted {
-            return Err(raw::EINTR);
+        match world::sleep(Wait::Futex(address), deadline_ns.unwrap_or(u64::MAX)) {
+            Woken::Ready => {}
+            Woken::TimedOut => return Err(raw::ETIMEDOUT),
+            Woken::Interrupted => return Err(raw::EINTR),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A program runs: its threads do what it says, then fetch what is left, and everything is closed.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use anyring_engine::abi::Sqe;
@@ -138,6 +139,8 @@ struct Run {
     closes: Vec<Closes>,
     files: Vec<Vec<Instance>>,
     requests: Vec<Request>,
+    /// The last message that arrived from a ring at another, by their numbers.
+    arrived: HashMap<(usize, usize), usize>,
     fars: Vec<i32>,
 }
 
@@ -213,6 +216,7 @@ pub fn execute(program: Program) {
         closes,
         files,
         requests: Vec::new(),
+        arrived: HashMap::new(),
         fars: Vec::new(),
     };
     RUN.with(|run| *run.borrow_mut() = Some(run_of));
@@ -649,6 +653,23 @@ fn reap(ring: usize) {
     }
 }
 
+/// Messages from one ring to another arrive in the order in which they were sent. That of chains and drains is another.
+fn message_arrived(target: usize, number: usize) {
+    let overtaken = run(|run| {
+        let request = &mut run.requests[number];
+        request.messages += 1;
+        if request.follows || run.drained[request.ring] {
+            return None;
+        }
+        let last = run.arrived.entry((request.ring, target)).or_default();
+        let before = std::mem::replace(last, number.max(*last));
+        (before > number).then_some(before)
+    });
+    if let Some(before) = overtaken {
+        fail(&format!("wrong order: message {before} arrived before message {number} of the same ring"));
+    }
+}
+
 fn completed(ring: usize, user_data: u64, result: i32, flags: u32) {
     world(|world| world.mix(user_data ^ (result as u32 as u64) << 32));
     crate::trace::tell(|| format!("ring {ring} completes {user_data:#x} with {result}, flags {flags:#x}"));
@@ -661,7 +682,7 @@ fn completed(ring: usize, user_data: u64, result: i32, flags: u32) {
         fail(&format!("wrong completion: user data {user_data:#x} is nobody's"));
     }
     if user_data & MESSAGE != 0 {
-        run(|run| run.requests[number].messages += 1);
+        message_arrived(ring, number);
         return;
     }
     let more = flags & IORING_CQE_F_MORE != 0;

@@ -10,6 +10,7 @@ mod pipes;
 mod program;
 mod run;
 mod status;
+mod streams;
 mod trace;
 
 use clap::Parser;
@@ -17,6 +18,7 @@ use status::{OWN_FAILURE, fail};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    streams::leave_closed();
     // Their words are their own, `--` and `--help` too.
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     match words.split_first() {

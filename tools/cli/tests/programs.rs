@@ -23,6 +23,17 @@ fn inline_calls_trap_or_are_patched() {
     assert!(counters.sites > 0 && counters.traps < 24, "{counters:?}");
 }
 
+/// A function that makes its calls in a loop has their number in a register; there may be another number.
+#[test]
+fn numbers_in_registers_are_patched() {
+    let program = built("held");
+    let (outcome, counters) = compare(&program, &NONE, false);
+    // The setup, and twenty submissions.
+    assert_eq!((outcome.code, counters.traps), (Some(0), 21), "{}", outcome.stdout);
+    let (outcome, counters) = compare(&program, &NONE, true);
+    assert_eq!((outcome.code, counters.traps), (Some(0), 0), "{}", outcome.stdout);
+}
+
 #[test]
 fn library_calls_do_not_trap() {
     let program = built("nop-libc");
@@ -55,6 +66,16 @@ fn ring_descriptors_can_be_polled() {
     }
 }
 
+/// A program may close, or replace, every descriptor that it does not know: its rings go on. A child in its memory closes its own.
+#[test]
+fn unknown_descriptors_are_closed() {
+    for way in ["loop", "range", "part", "unshared", "number", "listed", "replaced", "from", "child", "epoll"]
+    {
+        let (outcome, _) = compare(&built("unknown"), &[way], true);
+        assert_eq!(outcome.code, Some(0), "{way}: {}", outcome.stdout);
+    }
+}
+
 /// Rings end when they are closed, and only for those that instructions close, which nobody sees, is an inotify instance taken.
 #[test]
 fn rings_end_when_they_are_closed() {
@@ -67,6 +88,53 @@ fn rings_end_when_they_are_closed() {
         let output = support::denied(1).arg(&program).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(errors.contains(&format!("inotify instances: {instances}\n")), "{name}: {errors}");
+    }
+}
+
+#[test]
+fn sets_and_lists_end_where_they_end() {
+    for patch in [false, true] {
+        let (outcome, _) = compare(&built("bounds"), &NONE, patch);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    }
+}
+
+/// What a filter of the program's own does not allow, nobody does in its place: its handlers run, and programs are executed.
+#[test]
+fn filters_are_the_programs() {
+    let program = built("filters");
+    let executed = built("streams-static");
+    for way in ["trap", "kill", "repair", "dies", "exec"] {
+        let (outcome, _) = compare(&program, &[way, executed.to_str().unwrap()], true);
+        assert_ne!(outcome.signal, Some(libc::SIGSYS), "{way}: {}", outcome.stdout);
+    }
+}
+
+#[test]
+fn nothing_is_left_of_what_is_executed() {
+    let (outcome, _) = compare(&built("inherited"), &[built("streams-static")], true);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+}
+
+/// `anyring run` opens nothing in the place of a standard stream that is closed.
+#[test]
+fn closed_streams_stay_closed() {
+    for program in [built("streams"), built("streams-static")] {
+        for closed in [[0].as_slice(), &[1], &[2], &[0, 1, 2]] {
+            // A log would go to standard error.
+            let mut command = support::denied_to("1", &["run", "--engine", "user", "--"]);
+            command.arg(&program);
+            let streams: Vec<i32> = closed.to_vec();
+            // SAFETY: closes descriptors only.
+            unsafe {
+                std::os::unix::process::CommandExt::pre_exec(&mut command, move || {
+                    streams.iter().for_each(|&stream| _ = libc::close(stream));
+                    Ok(())
+                })
+            };
+            let expected = closed.iter().fold(7, |open, stream| open & !(1 << stream));
+            assert_eq!(command.status().unwrap().code(), Some(expected), "{}: {closed:?}", program.display());
+        }
     }
 }
 
@@ -105,6 +173,15 @@ fn signals_are_the_programs() {
         }
         let (outcome, _) = compare(&program, &["fault"], true);
         assert_eq!(outcome.signal, Some(libc::SIGSEGV));
+    }
+}
+
+/// On which stack a handler runs, whether it interrupts calls, and what is given back of an action.
+#[test]
+fn actions_are_the_programs() {
+    for way in ["stacks", "interrupting", "number"] {
+        let (outcome, _) = compare(&built("actions"), &[way], true);
+        assert_eq!(outcome.code, Some(0), "{way}: {}", outcome.stdout);
     }
 }
 

@@ -42,6 +42,16 @@ fn signals_are_the_programs() {
 }
 
 #[test]
+fn actions_are_the_programs() {
+    for program in builds("actions") {
+        for way in ["stacks", "interrupting", "number"] {
+            let (outcome, _) = compare(&program, &[way], false);
+            assert_eq!(outcome.code, Some(0), "{way}: {}", outcome.stdout);
+        }
+    }
+}
+
+#[test]
 fn signals_that_are_sent_reach_the_program() {
     for program in builds("sent") {
         for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGSYS] {
@@ -71,6 +81,33 @@ fn children_let_standard_error_go() {
         let log = String::from_utf8_lossy(&output.stderr);
         // The child with a ring, and the program that was started, though they have closed it.
         assert_eq!((log.matches("rings=1").count(), log.lines().count()), (1, 2), "{log}");
+    }
+}
+
+#[test]
+fn children_by_clone3() {
+    let (outcome, _) = compare(&built("clones-static"), &NONE, false);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+}
+
+#[test]
+fn filters_are_the_programs() {
+    for program in builds("filters") {
+        for way in ["trap", "kill", "repair", "dies"] {
+            let (outcome, _) = compare(&program, &[way, "/"], false);
+            assert_ne!(outcome.signal, Some(libc::SIGSYS), "{way}: {}", outcome.stdout);
+        }
+    }
+}
+
+/// Calls that would close or replace descriptors of the engine's trap.
+#[test]
+fn unknown_descriptors_are_closed() {
+    for program in builds("unknown") {
+        for way in ["loop", "range", "part", "unshared", "listed", "replaced", "child"] {
+            let (outcome, _) = compare(&program, &[way], true);
+            assert_eq!(outcome.code, Some(0), "{way}: {}", outcome.stdout);
+        }
     }
 }
 

@@ -7,12 +7,15 @@ use std::io::{self, Write};
 use anyring_engine::abi::IOSQE_BUFFER_SELECT;
 use anyring_trace::event::Entered;
 use linux_raw_sys::errno::{EBADF, ECANCELED, ECONNRESET, ENOBUFS, ENOTCONN, EPIPE, ETIME};
+use linux_raw_sys::io_uring::io_uring_op;
 
 use crate::counts::is_spurious;
 use crate::decode::Decoder;
 use crate::model::{Completion, Harm, Listener, Model, Place, Request, Told};
 use crate::output::{Output, Sink};
 use crate::transfer::{asked, moves_bytes};
+
+const CLOSE: u8 = io_uring_op::IORING_OP_CLOSE as u8;
 
 /// How many examples of each are shown.
 const EXAMPLES: usize = 3;
@@ -311,6 +314,9 @@ impl Lints {
             return;
         }
         let Some(result) = result else { return };
+        if request.sqe.opcode == CLOSE && result.res == 0 && request.sqe.file_index == 0 {
+            self.file_closed(request.place.process, request.sqe.fd);
+        }
         let file = (key(request.place), request.sqe.opcode, request.file);
         let is_over =
             result.res == 0 || is_error(result.res, &[ECANCELED, ECONNRESET, EPIPE, ENOTCONN, EBADF, ETIME]);
@@ -327,6 +333,23 @@ impl Lints {
             let rest_from = asked.offset.map(|offset| offset.saturating_add(moved));
             let until = asked.offset.map(|offset| offset.saturating_add(asked.length));
             self.short.insert(file, Short { rest_from, until, writes: asked.writes, example: name() });
+        }
+    }
+
+    /// A descriptor is closed: what has its number later is another file.
+    fn file_closed(&mut self, process: u32, fd: i32) {
+        let is_on_it = |ring: &RingKey, file: i32| ring.0 == process && file == fd;
+        self.ended.retain(|(ring, _, file), _| !is_on_it(ring, *file));
+        let short: Vec<_> = self.short.extract_if(|(ring, _, file), _| is_on_it(ring, *file)).collect();
+        self.never_asked_for(short);
+    }
+
+    /// Files are gone, or a ring is.
+    fn never_asked_for(&mut self, mut short: Vec<((RingKey, u8, i32), Short)>) {
+        short.sort_by_key(|(file, _)| *file);
+        // A short read may have met the end of its file.
+        for (_, short) in short.into_iter().filter(|(_, short)| short.writes) {
+            self.find(Lint::ShortTransfer, 1, || short.example);
         }
     }
 
@@ -352,12 +375,8 @@ impl Lints {
         for (_, example) in ended {
             self.find(Lint::NotArmedAgain, 1, || example);
         }
-        let mut short: Vec<_> = self.short.extract_if(|(ring, ..), _| *ring == of).collect();
-        short.sort_by_key(|(file, _)| *file);
-        // A short read may have met the end of its file.
-        for (_, short) in short.into_iter().filter(|(_, short)| short.writes) {
-            self.find(Lint::ShortTransfer, 1, || short.example);
-        }
+        let short: Vec<_> = self.short.extract_if(|(ring, ..), _| *ring == of).collect();
+        self.never_asked_for(short);
     }
 
     fn print(&self) -> String {

@@ -12,6 +12,7 @@ const NOP: u8 = 0;
 const WRITEV: u8 = 2;
 const WRITE_FIXED: u8 = 5;
 const ACCEPT: u8 = 13;
+const CLOSE: u8 = 19;
 const READ: u8 = 22;
 const WRITE: u8 = 23;
 const SEND: u8 = 26;
@@ -233,6 +234,9 @@ fn the_rest_of_a_transfer_is_never_asked_for() {
     // The end of the file, and what comes when it comes.
     transfer(&mut ring, READ, 0, 100, 60);
     transfer(&mut ring, RECV, 0, 100, 60);
+    // Another file under a number that was closed.
+    transfer(&mut ring, CLOSE, 0, 0, 0);
+    transfer(&mut ring, READ, 100, 100, 100);
     assert_healthy(&ring);
     // It goes on behind the hole.
     let mut reads = stream();

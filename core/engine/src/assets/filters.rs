@@ -349,15 +349,16 @@ pub struct Filters {
 }
 
 impl Filters {
-    /// One more program for an operation. `others`: requests of operations that have none are refused from now on.
+    /// One more program for an operation. `denies_others`: requests of operations that have none are refused from now on,
+    /// whatever operations there are.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn add(&mut self, opcode: u8, program: Program, others: Option<u8>) -> Result<(), Errno> {
+    pub fn add(&mut self, opcode: u8, program: Program, denies_others: bool) -> Result<(), Errno> {
         self.programs.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         self.programs.push((opcode, Arc::new(program)));
-        for other in 0..others.unwrap_or(0) {
-            if self.of(other).next().is_none() {
+        for other in 0..=u8::MAX {
+            if denies_others && self.of(other).next().is_none() {
                 self.denied[usize::from(other / 64)] |= 1 << (other % 64);
             }
         }

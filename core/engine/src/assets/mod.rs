@@ -3,7 +3,6 @@
 pub mod buffers;
 pub mod by_descriptor;
 pub mod directories;
-pub mod epoll_sets;
 pub mod eventfd;
 pub mod files;
 pub mod filters;

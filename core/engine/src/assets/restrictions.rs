@@ -107,8 +107,8 @@ impl Restrictions {
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn filter(&mut self, opcode: u8, program: Program, others: Option<u8>) -> Result<(), Errno> {
-        self.filters.get_or_insert_default().add(opcode, program, others)
+    pub fn filter(&mut self, opcode: u8, program: Program, denies_others: bool) -> Result<(), Errno> {
+        self.filters.get_or_insert_default().add(opcode, program, denies_others)
     }
 
     /// The filters, where they know of an operation.

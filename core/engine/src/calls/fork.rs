@@ -11,12 +11,12 @@ use crate::os::sync::{AcrossFork, Mutex};
 use crate::process::{credentials, family, identity, nonblocking, threads};
 use crate::request::{chaos, trace};
 use crate::ring::Ring;
-use crate::ring::drive::reactor;
+use crate::ring::drive::{reactor, stand_in};
 use crate::ring::{lifetime, registry};
 use crate::work::{interrupt, pool};
 
 /// The locks below a ring's, in the order in which they are taken.
-const LOCKS: [fn() -> &'static dyn AcrossFork; 12] = [
+const LOCKS: [fn() -> &'static dyn AcrossFork; 13] = [
     pool::lock,
     reactor::lock,
     lifetime::lock,
@@ -29,6 +29,7 @@ const LOCKS: [fn() -> &'static dyn AcrossFork; 12] = [
     credentials::lock,
     threads::lock,
     interrupt::lock,
+    stand_in::lock,
 ];
 
 /// The rings that are held.

@@ -3,7 +3,6 @@
 use linux_raw_sys::general::{__NR_epoll_pwait, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN};
 
 use crate::abi::{Errno, Sqe, names};
-use crate::assets::epoll_sets;
 use crate::os::{self, EpollEvent, Fd, user};
 use crate::request::RequestId;
 use crate::request::data::OpData;
@@ -35,6 +34,8 @@ pub const EPOLL_WAIT: Op = Op::new(Code::IORING_OP_EPOLL_WAIT, "EPOLL_WAIT", Cap
         arg(Field::Address, "events", Kind::StructuresFilled(structures::EPOLL_EVENT)),
         arg(Field::Length, "maxevents", Kind::Signed),
     ])
+    .block(wait_with_rings)
+    .finish(finish_wait)
     .unused(Unused::OFF.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
 
@@ -73,16 +74,32 @@ fn control_ring(work: &mut Work) -> Result<usize, Errno> {
     let stand_in = stand_in::of(ring)?;
     stand_in::synchronize(ring);
     change(&work.sqe, &work.data, stand_in)?;
-    epoll_sets::changed(work.sqe.fd, work.sqe.len, ring);
+    if work.sqe.len == EPOLL_CTL_ADD {
+        stand_in::added_to_epoll(ring);
+    }
     Ok(0)
 }
 
 fn wait(core: &mut Core, id: RequestId) -> Outcome {
+    if stand_in::any_lit() {
+        return Outcome::Block;
+    }
     let (sqe, fd) = (core[id].sqe, core[id].file.fd());
+    finish_wait(core, id, look(&sqe, fd))
+}
+
+/// Which rings are ready still is found out without our lock.
+fn wait_with_rings(work: &mut Work) -> Result<usize, Errno> {
+    stand_in::synchronize_lit();
+    look(&work.sqe, work.fd)
+}
+
+fn look(sqe: &Sqe, fd: Fd) -> Result<usize, Errno> {
     let arguments = [fd as usize, sqe.addr as usize, sqe.len as usize, 0, 0, 8];
     // SAFETY: writes where the program wants it, which the kernel checks.
-    match unsafe { os::call(__NR_epoll_pwait, arguments) } {
-        Ok(0) => Outcome::Wait(EPOLLIN),
-        result => result.into(),
-    }
+    unsafe { os::call(__NR_epoll_pwait, arguments) }
+}
+
+fn finish_wait(_: &mut Core, _: RequestId, result: Result<usize, Errno>) -> Outcome {
+    if result == Ok(0) { Outcome::Wait(EPOLLIN) } else { result.into() }
 }

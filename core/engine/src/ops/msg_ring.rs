@@ -1,23 +1,22 @@
 //! MSG_RING: a completion, or a registered file, for another ring of this process.
 //!
-//! Two rings' locks are never waited for together: the target's is tried while ours is held, and
-//! where it is taken the message is sent as blocking work, without ours. So two rings that send to each
-//! other cannot keep each other from it: whoever waits for a ring holds none.
+//! [`messages`](crate::ring::messages) says how they get there, and in which order.
+
+use alloc::sync::Arc;
 
 use linux_raw_sys::io_uring::{
-    IORING_MSG_RING_CQE_SKIP, IORING_MSG_RING_FLAGS_PASS, IORING_SETUP_R_DISABLED,
-    io_uring_msg_ring_flags as Command,
+    IORING_MSG_RING_CQE_SKIP, IORING_MSG_RING_FLAGS_PASS, io_uring_msg_ring_flags as Command,
 };
 
 use crate::abi::{Errno, Sqe, names};
 use crate::os::{self, Fd, OwnedFd, user};
-use crate::queue::Cqe;
 use crate::request::RequestId;
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::unused::Unused;
-use crate::ring::{Core, Ring, live, registry};
+use crate::ring::messages::{Message, Passed};
+use crate::ring::{Core, CoreGuard, Ring, registry};
 use crate::work::Work;
 
 const SENDS_FILE: u64 = Command::IORING_MSG_SEND_FD as u64;
@@ -28,7 +27,7 @@ const WITHOUT_FILE: When = When::Not(Field::AddressLow, SENDS_FILE);
 pub const MSG_RING: Op = Op::new(
     Code::IORING_OP_MSG_RING,
     "MSG_RING",
-    Caps::FILE.with(Caps::IOPOLL).with(Caps::UNPOLLED),
+    Caps::FILE.with(Caps::IOPOLL).with(Caps::UNPOLLED).with(Caps::COMMITTED),
     prep,
     issue,
 )
@@ -61,16 +60,11 @@ fn is_command(sqe: &Sqe, command: Command) -> bool {
     sqe.addr as u32 == command as u32
 }
 
-/// What a message takes along where it is sent without the lock of its own ring.
-struct Message {
+/// A message that waits for the lock of its target.
+struct Sent {
     target: &'static Ring,
-    /// Which life of that ring.
-    life: u64,
-    file: Option<Passed>,
+    message: Arc<Message>,
 }
-
-/// A duplicate of the registered file that a message passes on, or why there is none.
-type Passed = Result<OwnedFd, Errno>;
 
 fn no_ring(fd: Fd) -> Errno {
     if os::is_open(fd) { Errno::EBADFD } else { Errno::EBADF }
@@ -85,18 +79,20 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         return Errno::EINVAL.into();
     }
     if core::ptr::eq(target, core.ring()) {
-        return if passes_file { Errno::EINVAL.into() } else { send_data(core, &sqe).into() };
+        return if passes_file { Errno::EINVAL.into() } else { core.accept_data(&sqe).into() };
     }
-    let mut file = passes_file.then(|| file_to_pass(core, &sqe));
-    if let Some(mut guard) = target.try_lock() {
-        match live(&mut guard, life) {
-            None => return Errno::EBADFD.into(),
-            Some(target) if !target.counts_completions() => return deliver(target, &sqe, file.take()).into(),
-            // What counts this message may end, and what is linked to it begin: not under two locks.
-            Some(_) => {}
-        }
+    let file = passes_file.then(|| file_to_pass(core, &sqe));
+    if let Some(mut guard) = target.try_lock()
+        // What counts this message may end, and what is linked to it begin: not under two locks.
+        && guard.as_ref().is_none_or(|target| !target.counts_completions())
+    {
+        return guard.send(life, &sqe, file).into();
     }
-    core[id].data = OpData::own(Message { target, life, file });
+    let message = Arc::new(Message::new(life, sqe, file));
+    if let Err(errno) = target.leave_message(Arc::clone(&message)) {
+        return errno.into();
+    }
+    core[id].data = OpData::own(Sent { target, message });
     Outcome::Block
 }
 
@@ -105,65 +101,24 @@ fn file_to_pass(core: &Core, sqe: &Sqe) -> Passed {
     os::duplicate(source).map(OwnedFd::new)
 }
 
-/// Without a lock.
+/// Comes for the message, with no ring's lock held; somebody else may have delivered it.
 fn send(work: &mut Work) -> Result<usize, Errno> {
-    let Some(message) = work.data.as_own_mut::<Message>() else { return Err(Errno::EINVAL) };
-    send_to(message.target, message.life, &work.sqe, message.file.take())
+    let Some(Sent { target, message }) = work.data.as_own_mut() else { return Err(Errno::EINVAL) };
+    with_target(target, |guard| guard.empty_mailbox());
+    message.result()
 }
 
-/// Sends with no ring's lock held, and waits for that of the target.
-fn send_to(target: &'static Ring, life: u64, sqe: &Sqe, file: Option<Passed>) -> Result<usize, Errno> {
+/// Waits for a ring's lock with no other held, and sends.
+fn with_target<R>(target: &'static Ring, sends: impl FnOnce(&mut CoreGuard<'_>) -> R) -> R {
     let mut guard = target.lock();
-    let target = live(&mut guard, life).ok_or(Errno::EBADFD)?;
-    let counts = target.counts_completions();
-    let result = deliver(target, sqe, file);
-    if counts {
+    let counts = guard.as_ref().is_some_and(Core::counts_completions);
+    let result = sends(&mut guard);
+    if counts && let Some(target) = guard.as_mut() {
         target.advance();
         target.hand_over();
         target.notify();
     }
     result
-}
-
-/// Sends, and tells whoever waits there.
-fn deliver(target: &mut Core, sqe: &Sqe, file: Option<Passed>) -> Result<usize, Errno> {
-    target.observers_mut().posts_later();
-    let result = match file {
-        Some(file) => send_file(target, sqe, file),
-        None => send_data(target, sqe),
-    };
-    target.notify();
-    result
-}
-
-fn send_data(target: &mut Core, sqe: &Sqe) -> Result<usize, Errno> {
-    if !is_command(sqe, Command::IORING_MSG_DATA) {
-        return Err(Errno::EINVAL);
-    }
-    let passes = sqe.op_flags & IORING_MSG_RING_FLAGS_PASS != 0;
-    if sqe.addr3 as u32 != 0
-        || sqe.op_flags & !IORING_MSG_RING_FLAGS_PASS != 0
-        || !passes && sqe.file_index != 0
-    {
-        return Err(Errno::EINVAL);
-    }
-    if target.is(IORING_SETUP_R_DISABLED) {
-        return Err(Errno::EBADFD);
-    }
-    let flags = if passes { sqe.file_index } else { 0 };
-    target.receive(Cqe { user_data: sqe.off, res: sqe.len as i32, flags, big: [0; 2] });
-    Ok(0)
-}
-
-fn send_file(target: &mut Core, sqe: &Sqe, file: Passed) -> Result<usize, Errno> {
-    if target.is(IORING_SETUP_R_DISABLED) {
-        return Err(Errno::EBADFD);
-    }
-    let slot = target.install_file(file?.into_fd(), sqe.file_index)?;
-    if sqe.op_flags & IORING_MSG_RING_CQE_SKIP == 0 {
-        target.receive(Cqe { user_data: sqe.off, res: slot as i32, flags: 0, big: [0; 2] });
-    }
-    Ok(slot)
 }
 
 /// `IORING_REGISTER_SEND_MSG_RING`: the same without a ring of one's own.
@@ -179,7 +134,8 @@ pub fn send_without_ring(address: u64) -> Result<usize, Errno> {
         return Err(Errno::EINVAL);
     }
     let target = registry::get(sqe.fd).ok_or_else(|| no_ring(sqe.fd))?;
-    send_to(target.ring(), target.life(), &sqe, None)
+    let life = target.life();
+    with_target(target.ring(), |guard| guard.send(life, &sqe, None))
 }
 
 impl Core {

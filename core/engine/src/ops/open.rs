@@ -384,7 +384,8 @@ fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
     if sqe.file_index != 0 {
         return core.remove_file(sqe.file_index - 1).into();
     }
-    if registry::is_ring(sqe.fd) {
+    // The engine's own are none of the program's.
+    if registry::is_ring(sqe.fd) || os::own::is_own(sqe.fd) {
         return Errno::EBADF.into();
     }
     if core.work().closes(sqe.fd) {

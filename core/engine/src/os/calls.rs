@@ -9,9 +9,9 @@ use linux_raw_sys::general as nr;
 use linux_raw_sys::ioctl::FIONBIO;
 
 use crate::abi::Errno;
-use crate::os::call;
 use crate::os::proc::{self, fd_path};
 use crate::os::user::IoVector;
+use crate::os::{call, own};
 
 /// A file descriptor number.
 pub type Fd = i32;
@@ -184,6 +184,8 @@ pub unsafe fn unmap(address: *mut u8, length: usize) {
 
 /// `close(2)` of a descriptor of the engine's own. Whatever it answers, the number is free.
 pub fn close(fd: Fd) {
+    // Before the number can be another file's.
+    own::forget(fd);
     // SAFETY: touches no memory.
     let _ = unsafe { call(nr::__NR_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
@@ -241,13 +243,18 @@ pub fn sched_yield() {
 /// A duplicate for the engine's own use, close-on-exec, out of the way of the program's low numbers
 /// where the limit allows it.
 pub fn duplicate(fd: Fd) -> Result<Fd, Errno> {
-    const HIGH: usize = if cfg!(anyring_simulation) { 40 } else { 512 };
-    match fcntl(fd, nr::F_DUPFD_CLOEXEC, HIGH) {
+    let made = match fcntl(fd, nr::F_DUPFD_CLOEXEC, HIGH as usize) {
         // EINVAL: the limit lies below; EMFILE: all above are taken.
-        Err(Errno::EINVAL | Errno::EMFILE) => fcntl(fd, nr::F_DUPFD_CLOEXEC, 3).map(|fd| fd as Fd),
-        other => other.map(|fd| fd as Fd),
-    }
+        Err(Errno::EINVAL | Errno::EMFILE) => fcntl(fd, nr::F_DUPFD_CLOEXEC, 3),
+        other => other,
+    };
+    let made = made? as Fd;
+    own::note(made);
+    Ok(made)
 }
+
+/// Where the engine's own descriptors begin, where the limit allows it.
+pub const HIGH: u32 = if cfg!(anyring_simulation) { 40 } else { 512 };
 
 /// `dup3(2)`, close-on-exec: lets `target` be what `fd` is.
 pub fn replace(fd: Fd, target: Fd) -> Result<(), Errno> {
@@ -445,13 +452,16 @@ fn futex_wake_as(operation: u32, word: &AtomicU32, count: u32) {
     };
 }
 
-/// Takes a lock that is the number of the thread that holds it, or 0 (`FUTEX_LOCK_PI`). The word may be shared.
+/// Takes a lock that is the number of the thread that holds it, or 0 (`FUTEX_LOCK_PI`), until a time of `CLOCK_REALTIME`. The
+/// word may be shared.
 ///
 /// # Errors
-/// `ESRCH` where no such thread lives, `ENOSYS` where the kernel has no such locks, and others.
-pub fn futex_lock_owned(word: &AtomicU32) -> Result<(), Errno> {
-    // SAFETY: the kernel changes a word of ours.
-    unsafe { call(nr::__NR_futex, [word.as_ptr() as usize, nr::FUTEX_LOCK_PI as usize, 0, 0, 0, 0]) }
+/// `ESRCH` where no such thread lives, `ETIMEDOUT`, `ENOSYS` where the kernel has no such locks, and others.
+pub fn futex_lock_owned(word: &AtomicU32, deadline_ns: Option<u64>) -> Result<(), Errno> {
+    let deadline = deadline_ns.map(Timespec::from_ns);
+    let deadline = deadline.as_ref().map_or(0, |time| core::ptr::from_ref(time) as usize);
+    // SAFETY: the kernel changes a word of ours, and reads a time.
+    unsafe { call(nr::__NR_futex, [word.as_ptr() as usize, nr::FUTEX_LOCK_PI as usize, 0, deadline, 0, 0]) }
         .map(drop)
 }
 
@@ -977,12 +987,27 @@ pub fn populate(address: u64, length: usize) -> Result<(), Errno> {
     // SAFETY: changes no byte of memory.
     match unsafe { call(nr::__NR_madvise, [address as usize, length, advice, 0, 0, 0]) } {
         Ok(_) => Ok(()),
-        // A kernel without it (before 5.14): look whether they can be read at least.
-        Err(Errno::EINVAL) => (0..length)
-            .step_by(PAGE)
-            .try_for_each(|offset| crate::os::user::read::<u8>(address + offset as u64).map(drop)),
+        // A kernel without it (before 5.14), or pages that cannot be written.
+        Err(Errno::EINVAL) => {
+            (0..length).step_by(PAGE).try_for_each(|offset| expect_writable(address + offset as u64))
+        }
         Err(_) => Err(Errno::EFAULT),
     }
+}
+
+/// Makes sure that the word at `address`, a multiple of 4, can be written: the kernel adds 0 to it in one step.
+///
+/// # Errors
+/// `EFAULT` where it cannot.
+fn expect_writable(address: u64) -> Result<(), Errno> {
+    const ADD_NOTHING: usize = (nr::FUTEX_OP_ADD as usize) << 28;
+    let own = AtomicU32::new(0);
+    let operation = (nr::FUTEX_WAKE_OP | nr::FUTEX_PRIVATE_FLAG) as usize;
+    // SAFETY: a word of ours on which nobody sleeps, and one of the program's that stays what it is. At most one thread that
+    // sleeps on that wakes, as it may at any time.
+    unsafe { call(nr::__NR_futex, [own.as_ptr() as usize, operation, 1, 1, address as usize, ADD_NOTHING]) }
+        .map(drop)
+        .map_err(|_| Errno::EFAULT)
 }
 
 /// The size of the file behind `fd`.

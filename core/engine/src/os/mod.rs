@@ -4,6 +4,7 @@
 mod arch;
 mod calls;
 pub mod host;
+pub mod own;
 pub(crate) mod pages;
 pub mod pauses;
 mod proc;

@@ -84,7 +84,7 @@ fn check_far_range(address: u64, length: u64) -> Result<(), Errno> {
     let untagged = arch::untagged(address);
     let end = untagged.checked_add(length).filter(|&end| end <= FAR_END).ok_or(Errno::EFAULT)?;
     // Where only the tag is in question: memory's first word, at which no thread of the program waits.
-    let word = if end <= END { 0 } else { (end - 1) & !3 };
+    let word = if end <= END { 0 } else { arch::last_word(end) };
     let tag = address ^ untagged;
     if !os::may_be_memory((tag | word) as usize) {
         return Err(Errno::EFAULT);

@@ -14,11 +14,13 @@
 //! cost two system calls more each time. A program that closes it in that moment, and opens a listener without the flag that
 //! gets the number, lets the attempt block until somebody connects.
 //!
-//! A turn is a lock within a ring's own, in which no ring's is taken.
+//! A turn is a lock within a ring's own, in which no ring's is taken. A process may be stopped, and a thread may wait for
+//! a page, in the middle of its turn; so nobody waits long for one: who has none in time makes the attempt in a thread that
+//! may block.
 
 use crate::os::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
 
-use linux_raw_sys::general::O_NONBLOCK;
+use linux_raw_sys::general::{CLOCK_REALTIME, O_NONBLOCK};
 
 use crate::abi::Errno;
 use crate::os::{self, Fd, OwnedFd};
@@ -26,6 +28,9 @@ use crate::os::{self, Fd, OwnedFd};
 /// How long to wait before the holder of a turn whom the kernel does not find is taken for dead: one in another PID
 /// namespace is not found either, but will be done by then.
 const PATIENCE_NS: u64 = 20_000_000;
+
+/// How long to wait for a turn. A holder who was merely preempted has run again by then.
+const LONGEST_NS: u64 = 10_000_000;
 
 /// The part of the word that is the holder's number (`FUTEX_TID_MASK`).
 const NUMBER: u32 = 0x3fff_ffff;
@@ -40,9 +45,13 @@ struct Turn {
     holder: AtomicU32,
     /// Odd while the flag of some socket is set.
     changes: AtomicU32,
+    /// [`Turn::holder`] and [`Turn::changes`] when somebody waited in vain, who is not waited for again; a hint. Two words
+    /// that are not read together: whoever is mistaken by that makes one attempt in a thread, or waits once more.
+    stuck: [AtomicU32; 2],
 }
 
-static OWN: Turn = Turn { holder: AtomicU32::new(0), changes: AtomicU32::new(0) };
+static OWN: Turn =
+    Turn { holder: AtomicU32::new(0), changes: AtomicU32::new(0), stuck: [const { AtomicU32::new(0) }; 2] };
 /// The turn of all processes of the family, once there may be several.
 static SHARED: AtomicPtr<Turn> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -76,7 +85,8 @@ pub fn blocking(fd: Fd) -> Result<Blocking, Errno> {
 pub fn is_wanted(fd: Fd) -> bool {
     match blocking(fd) {
         Ok(Blocking::Unknown) => {
-            let _turn = Turn::take();
+            // Without a turn it is taken for the program's: whoever is stuck may be at any other socket.
+            let _turn = Turn::take_in_time();
             os::file_flags(fd).is_ok_and(|flags| flags & O_NONBLOCK != 0)
         }
         known => known == Ok(Blocking::Never),
@@ -85,20 +95,20 @@ pub fn is_wanted(fd: Fd) -> bool {
 
 /// Does `body` while the socket has `O_NONBLOCK`, of which `known` is known; `body` gets a descriptor for it. Whoever does so
 /// often has a descriptor of the engine's `own` for the socket, which otherwise is made. Second: whether it is the program
-/// that has set the flag.
+/// that has set the flag. `None` where no turn was to be had in time: then the attempt is one for a thread that may block.
 pub fn attempt<T>(
     fd: Fd,
     own: Option<Fd>,
     known: Blocking,
     body: impl FnOnce(Fd) -> T,
-) -> Result<(T, bool), Errno> {
+) -> Result<Option<(T, bool)>, Errno> {
     if known == Blocking::Never {
-        return Ok((body(fd), true));
+        return Ok(Some((body(fd), true)));
     }
-    let turn = Turn::take();
+    let Some(turn) = Turn::take_in_time() else { return Ok(None) };
     if known == Blocking::Unknown && os::file_flags(fd)? & O_NONBLOCK != 0 {
         drop(turn);
-        return Ok((body(fd), true));
+        return Ok(Some((body(fd), true)));
     }
     // The program may close its descriptor meanwhile, and its number become that of another socket, without the flag.
     let made;
@@ -116,7 +126,7 @@ pub fn attempt<T>(
         result
     });
     turn.ends();
-    result.map(|result| (result, false))
+    result.map(|result| Some((result, false)))
 }
 
 /// The right to change flags.
@@ -146,34 +156,69 @@ impl Turn {
         unsafe { SHARED.load(Ordering::Acquire).as_ref() }.unwrap_or(&OWN)
     }
 
-    /// Waits for a turn.
+    /// Waits for a turn, however long.
     fn take() -> Taken {
-        let own = os::gettid() as u32;
         loop {
-            let turn = Turn::current();
-            turn.wait_for(own);
-            let taken = Taken { turn, own };
-            if core::ptr::eq(turn, Turn::current()) {
-                taken.ends_for_the_dead();
+            if let Some(taken) = Turn::take_if(false) {
                 return taken;
             }
         }
     }
 
-    fn wait_for(&self, own: u32) {
+    /// Waits for a turn, but not for long.
+    fn take_in_time() -> Option<Taken> {
+        Turn::take_if(true)
+    }
+
+    fn take_if(in_time: bool) -> Option<Taken> {
+        let own = os::gettid() as u32;
+        loop {
+            let turn = Turn::current();
+            if !turn.wait_for(own, in_time) {
+                return None;
+            }
+            let taken = Taken { turn, own };
+            if core::ptr::eq(turn, Turn::current()) {
+                taken.ends_for_the_dead();
+                return Some(taken);
+            }
+        }
+    }
+
+    /// Its holder and its changes: as long as both are what they were, the same turn is on.
+    fn seen(&self) -> [u32; 2] {
+        [self.holder.load(Ordering::Relaxed) & NUMBER, self.changes.load(Ordering::Relaxed)]
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.stuck.each_ref().map(|word| word.load(Ordering::Relaxed)) == self.seen()
+    }
+
+    /// False where it is not had `in_time`.
+    fn wait_for(&self, own: u32, in_time: bool) -> bool {
         // Acquire pairs with the release in `give_up`.
         let take =
             |from| self.holder.compare_exchange(from, own, Ordering::Acquire, Ordering::Relaxed).is_ok();
         for _ in 0..SPINS {
             if self.holder.load(Ordering::Relaxed) == 0 && take(0) {
-                return;
+                return true;
             }
             core::hint::spin_loop();
         }
+        let deadline_ns = in_time.then(|| os::clock_ns(CLOCK_REALTIME).saturating_add(LONGEST_NS));
         while !take(0) {
-            match os::futex_lock_owned(&self.holder) {
-                Ok(()) => return,
+            if in_time && self.is_stuck() {
+                return false;
+            }
+            let before = self.seen();
+            match os::futex_lock_owned(&self.holder, deadline_ns) {
+                Ok(()) => return true,
                 Err(Errno::EINTR | Errno::EAGAIN) => {}
+                Err(Errno::ETIMEDOUT) => {
+                    let words = self.stuck.iter().zip(before);
+                    words.for_each(|(word, seen)| word.store(seen, Ordering::Relaxed));
+                    return false;
+                }
                 Err(errno) => {
                     // Without futexes of this kind (`ENOSYS`) nobody is taken for dead, nor told of the end of a turn.
                     let seen = self.holder.load(Ordering::Relaxed);
@@ -183,11 +228,15 @@ impl Turn {
                     // A dead holder's number may have become this thread's.
                     let dead = errno == Errno::ESRCH || errno == Errno::EDEADLK && seen & NUMBER == own;
                     if dead && late && take(seen) {
-                        return;
+                        return true;
+                    }
+                    if late && !dead && in_time {
+                        return false;
                     }
                 }
             }
         }
+        true
     }
 
     fn give_up(&self, own: u32) {
@@ -281,7 +330,7 @@ mod tests {
         let fd = listener.as_raw_fd();
         assert_eq!(blocking(fd), Ok(Blocking::May));
         let within = attempt(fd, None, Blocking::May, |_| blocking(fd));
-        assert_eq!(within, Ok((Ok(Blocking::Unknown), false)), "not taken for the program's own");
+        assert_eq!(within, Ok(Some((Ok(Blocking::Unknown), false))), "not taken for the program's own");
         assert_eq!(blocking(fd), Ok(Blocking::May), "put back");
         share();
         assert!(!core::ptr::eq(Turn::current(), &OWN));
@@ -289,7 +338,7 @@ mod tests {
         a_turn_of_the_dead_is_taken_over(fd);
         listener.set_nonblocking(true).unwrap();
         assert_eq!(blocking(fd), Ok(Blocking::Never));
-        assert_eq!(attempt(fd, None, Blocking::Unknown, |_| ()), Ok(((), true)));
+        assert_eq!(attempt(fd, None, Blocking::Unknown, |_| ()), Ok(Some(((), true))));
         assert_eq!(blocking(fd), Ok(Blocking::Never), "left alone");
     }
 
@@ -299,7 +348,8 @@ mod tests {
             (0..5_000).all(|_| {
                 let known = blocking(fd).unwrap();
                 let set = || os::file_flags(fd).unwrap() & super::O_NONBLOCK != 0;
-                known != Blocking::Never && attempt(fd, None, known, |_| set() && set()) == Ok((true, false))
+                known != Blocking::Never
+                    && attempt(fd, None, known, |_| set() && set()) == Ok(Some((true, false)))
             })
         };
         let other = child(in_turns);
@@ -320,10 +370,10 @@ mod tests {
         assert_eq!(ended(killed), libc::SIGKILL);
         assert_ne!(Turn::current().holder.load(Ordering::Relaxed), 0);
         assert_eq!(blocking(fd), Ok(Blocking::Unknown), "nobody is told that it is the program's own");
-        assert_eq!(attempt(fd, None, Blocking::Unknown, |_| ()), Ok(((), true)));
+        assert_eq!(attempt(fd, None, Blocking::Unknown, |_| ()), Ok(Some(((), true))));
         assert_eq!(blocking(fd), Ok(Blocking::Never), "nobody has a turn");
         os::set_nonblocking(fd, false).unwrap();
-        assert_eq!(attempt(fd, None, Blocking::May, |_| ()), Ok(((), false)));
+        assert_eq!(attempt(fd, None, Blocking::May, |_| ()), Ok(Some(((), false))));
         assert_eq!(blocking(fd), Ok(Blocking::May));
     }
 }

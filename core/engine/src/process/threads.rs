@@ -108,7 +108,6 @@ pub fn credentials_of(identity: usize) -> Option<Credentials> {
 }
 
 /// How many there are, with those that were cloned and have not begun.
-#[cfg(anyring_simulation)]
 pub fn count() -> usize {
     let members = MEMBERS.lock();
     members.living.len() + BEGINNERS.load(Ordering::Relaxed) as usize

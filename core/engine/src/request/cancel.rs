@@ -181,6 +181,9 @@ impl Core {
                 if self.work().has_finished(id) {
                     return Err(Errno::ENOENT);
                 }
+                if self[id].op.caps.has(Caps::COMMITTED) {
+                    return Err(Errno::EALREADY);
+                }
                 if !self.withdraw(id) {
                     // It ends as soon as that is done.
                     self[id].flags.set(Flags::CANCELED);

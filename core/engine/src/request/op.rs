@@ -335,6 +335,9 @@ impl Caps {
     /// Each CQE but the last tells of data in registered pages: where they lie there stands in its second half.
     pub const PLACES: Caps = Caps(1 << 27);
 
+    /// Once it was issued it is done, though it may wait for a lock: a cancellation comes too late.
+    pub const COMMITTED: Caps = Caps(1 << 29);
+
     /// It is no operation of this version of the ABI at all.
     pub const UNKNOWN: Caps = Caps(1 << 19);
 

@@ -1,8 +1,8 @@
 //! Descriptors of the program that it closes, duplicates, or looks at by other means than its rings: what its rings have to
 //! know of that.
 
+use crate::assets::kinds;
 use crate::assets::notes::{self, Interested};
-use crate::assets::{epoll_sets, kinds};
 use crate::os::Fd;
 use crate::os::sync::atomic::{Ordering, fence};
 use crate::process::identity;
@@ -12,7 +12,6 @@ use crate::ring::{Core, lifetime, registry};
 /// `fd` is about to be closed, or replaced. Any descriptor may be named: kept readiness registrations end, a ring loses one
 /// reference.
 pub fn closed(fd: Fd) {
-    epoll_sets::closed(fd);
     notes::forget_note(fd);
     let interested = notes::interested(fd);
     if !registry::is_ring(fd) && interested == Interested::Nobody {

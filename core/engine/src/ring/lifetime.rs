@@ -8,9 +8,10 @@ use crate::assets::receive_queues::exported;
 use crate::assets::{eventfd, mounts};
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
+use crate::request::op::Caps;
 use crate::request::timeouts::Timeouts;
 use crate::request::{FileHold, Flags, Phase, RequestId};
-use crate::ring::drive::reactor;
+use crate::ring::drive::{reactor, stand_in};
 use crate::ring::{Core, CoreGuard, Ring, live, registry};
 use crate::wait::{Driver, Token};
 
@@ -187,6 +188,7 @@ pub unsafe fn forked() {
         directories::forked();
         mounts::forked();
         exported::forked();
+        stand_in::forked();
     }
     let mut watches = WATCHES.lock();
     if let Some(inotify) = watches.inotify.take() {
@@ -248,6 +250,7 @@ impl Core {
     }
 
     fn shut_down(&mut self) {
+        self.put_out();
         self.look_for_all_pages();
         self.run_finished();
         self.forget_pages();
@@ -260,7 +263,7 @@ impl Core {
         let ids: Vec<RequestId> = self.requests.ids().collect();
         for id in ids {
             let working = self.requests[id].phase == Phase::Working;
-            if working && !self.withdraw(id) {
+            if working && (self.requests[id].op.caps.has(Caps::COMMITTED) || !self.withdraw(id)) {
                 // What was linked to it goes before it does.
                 let request = &mut self.requests[id];
                 request.link = None;

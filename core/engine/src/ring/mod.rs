@@ -8,6 +8,7 @@ pub mod descriptors;
 pub mod drive;
 mod life;
 pub(crate) mod lifetime;
+pub mod messages;
 mod parts;
 mod queues;
 pub(crate) mod registry;
@@ -17,6 +18,7 @@ mod submitter;
 
 use crate::os::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::ops::{Deref, DerefMut};
 
 use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SETUP_SINGLE_ISSUER};
@@ -47,6 +49,7 @@ use crate::ring::drive::sleepers::Sleepers;
 use crate::ring::drive::sq_thread::SqThread;
 use crate::ring::drive::zero_copy::ZeroCopy;
 use crate::ring::life::Life;
+use crate::ring::messages::{Mailbox, Message};
 use crate::ring::resources::personalities::Personalities;
 use crate::ring::shared::Shared;
 use crate::ring::submitter::Submitter;
@@ -58,6 +61,8 @@ use crate::work::{self, WorkQueue};
 /// A place for one ring after another.
 pub struct Ring {
     core: Mutex<Option<Core>>,
+    /// Messages that wait for that lock.
+    mailbox: Mailbox,
     /// What the ring's processes share, if there may be others than this; changes under the lock.
     page: AtomicPtr<Page>,
     /// Calls that are using the ring right now.
@@ -270,6 +275,7 @@ impl Ring {
     pub(crate) const fn vacant(number: u32, before: Option<&'static Ring>) -> Ring {
         Ring {
             core: Mutex::new(None),
+            mailbox: Mailbox::new(),
             page: AtomicPtr::new(core::ptr::null_mut()),
             users: AtomicU32::new(0),
             returned: AtomicU32::new(0),
@@ -368,12 +374,23 @@ impl Ring {
     /// No other thread of this process may use the ring.
     pub unsafe fn forked(&self) {
         // SAFETY: passed on to the caller.
-        unsafe { self.core.reset() };
+        unsafe {
+            self.core.reset();
+            self.mailbox.forked();
+        }
         self.users.store(0, Ordering::Relaxed);
         // Not the page's lock: what the core knows of the page is still the parent's.
         if let Some(core) = self.core.lock().as_mut() {
             core.forked();
         }
+    }
+
+    /// Lets a message wait until somebody has the lock, behind those that wait already. Its sender comes for it.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn leave_message(&self, message: Arc<Message>) -> Result<(), Errno> {
+        self.mailbox.leave(message)
     }
 
     /// Locks the ring if nobody holds it.

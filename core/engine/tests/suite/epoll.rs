@@ -117,7 +117,7 @@ fn a_ring_is_put_into_an_epoll_instance(engine: Engine) -> impl Answer {
     let set = epoll();
     let look = || {
         if engine == Engine::User {
-            anyring_engine::frontend::before_epoll_wait(set.as_raw_fd());
+            anyring_engine::frontend::before_epoll_wait();
         }
         ready(&set)
     };
@@ -135,4 +135,46 @@ fn a_ring_is_put_into_an_epoll_instance(engine: Engine) -> impl Answer {
     seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_DEL, fd, None)])[0].res, look()));
     seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_ADD, own_fd, Some(&own))])[0].res, look()));
     seen
+}
+
+/// However many rings there are, by whatever name the instance goes, and whoever waits: a ring whose completions were taken
+/// is not ready.
+#[test]
+fn a_ring_is_ready_only_while_it_holds_completions() {
+    const RINGS: usize = 300;
+    both(|engine| {
+        let set = epoll();
+        let mut rings: Vec<Ring> = (0..RINGS).map(|_| Ring::new(engine, 1, 0)).collect();
+        let mut by = Ring::new(engine, 4, 0);
+        for (ring, data) in rings.iter().zip(0..) {
+            let event = libc::epoll_event { events: IN, u64: data };
+            let added = by.run(&[ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, ring.fd, Some(&event))]);
+            assert_eq!(added[0].res, 0);
+        }
+        let other_name = set.try_clone().unwrap();
+        let look = || {
+            if engine == Engine::User {
+                anyring_engine::frontend::before_epoll_wait();
+            }
+            ready(&other_name)
+        };
+        let last = rings.last_mut().unwrap();
+        last.push(sqe(IORING_OP_NOP, 1));
+        assert_eq!(last.enter(1, 0), 1);
+        let holds = look();
+        assert_eq!(last.reap_all().len(), 1);
+        let empty = look();
+        last.push(sqe(IORING_OP_NOP, 1));
+        assert_eq!(last.enter(1, 1), 1);
+        assert_eq!(last.reap_all().len(), 1);
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
+        by.push(wait(set.as_raw_fd(), &mut events, 2));
+        assert_eq!(by.enter(1, 0), 1);
+        let early = by.reap_all();
+        last.push(sqe(IORING_OP_NOP, 1));
+        assert_eq!(last.enter(1, 0), 1);
+        by.enter(0, 1);
+        let data = events[0].u64;
+        (holds, empty, early, by.reap_all(), data)
+    });
 }

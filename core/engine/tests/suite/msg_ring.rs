@@ -486,3 +486,68 @@ fn epoll_instances() {
         ({ first.u64 }, all)
     });
 }
+
+/// Those that found the target busy were sent by whichever thread came first.
+#[test]
+fn messages_arrive_in_their_order() {
+    const MESSAGES: u64 = 4000;
+    both(|engine| {
+        let (mut ring, mut target) = (Ring::new(engine, 8, 0), Ring::new(engine, 8, 0));
+        let fd = target.fd;
+        let mut next = 1;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for first in (1..=MESSAGES).step_by(8) {
+                    let messages: [Sqe; 8] =
+                        std::array::from_fn(|index| message(0, fd, first + index as u64, 0));
+                    assert!(ring.run(&messages).iter().all(|cqe| cqe.res == 0));
+                }
+            });
+            while next <= MESSAGES {
+                // Keeps it busy.
+                target.push(sqe(IORING_OP_NOP, 0));
+                target.enter_with(1, 1, IORING_ENTER_GETEVENTS);
+                for cqe in target.reap_all().into_iter().filter(|cqe| cqe.user_data != 0) {
+                    assert_eq!(cqe.user_data, next);
+                    next += 1;
+                }
+            }
+        });
+        next
+    });
+}
+
+/// A ring whose only name is a registered descriptor ends with the thread that registered it, and what it reads is let go.
+#[test]
+fn a_registered_ring_ends_with_its_thread() {
+    both(|engine| {
+        let (reads, writes) = std::io::pipe().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut buffer = [0u8; 8];
+                let mut ring = Ring::new(engine, 4, 0);
+                let mut update = io_uring_rsrc_update { offset: u32::MAX, resv: 0, data: ring.fd as u64 };
+                let registered = ring.register(IORING_REGISTER_RING_FDS, (&raw mut update).cast(), 1);
+                assert_eq!(registered, 1);
+                let (addr, len) = (buffer.as_mut_ptr() as u64, buffer.len() as u32);
+                let fd = reads.as_raw_fd();
+                ring.push(Sqe { fd, addr, len, off: u64::MAX, ..sqe(io_uring_op::IORING_OP_READ, 1) });
+                assert_eq!(ring.enter(1, 0), 1);
+                drop(ring);
+                if engine == Engine::User {
+                    anyring_engine::frontend::closed(reads.as_raw_fd());
+                }
+                drop(reads);
+                if engine == Engine::User {
+                    anyring_engine::frontend::thread_ends();
+                }
+            });
+        });
+        until("the pipe has no reader", || {
+            let mut entry = libc::pollfd { fd: writes.as_raw_fd(), events: 0, revents: 0 };
+            // SAFETY: one entry of ours.
+            unsafe { libc::poll(&raw mut entry, 1, 0) };
+            entry.revents & libc::POLLERR != 0
+        });
+    });
+}

@@ -1378,3 +1378,61 @@ fn an_error_queue_is_waited_for(mut ring: Ring) -> impl Answer {
     sender.send(b"hello").unwrap();
     (early, ring.wait(), into.raw.msg_flags)
 }
+
+/// Data does not make the error queue ready. But the kernel is woken by it, and gives up.
+#[both(8, 0)]
+fn an_error_queue_is_not_waited_for_beside_data(mut ring: Ring) -> impl Answer {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(socket.local_addr().unwrap()).unwrap();
+    let mut buffer = [0u8; 8];
+    let op_flags = libc::MSG_ERRQUEUE as u32;
+    let errors = Sqe { op_flags, ..recv(1, socket.as_raw_fd(), &mut buffer) };
+    ring.submit(&[errors]);
+    let early = ring.reap_all();
+    socket.send(b"x").unwrap();
+    let after = ring.wait();
+    ring.submit(&[errors]);
+    (early, after, ring.wait())
+}
+
+/// An attempt at one listener may not come to its end: its process is stopped, or it waits for a page, as here. Requests
+/// on other listeners go on, and so does CONNECT.
+#[test]
+fn an_accept_that_is_held_up_holds_up_no_other() {
+    if Missing::new().is_none() {
+        return skip(NO_MISSING);
+    }
+    both(|engine| {
+        let missing = Missing::new().expect("there was one");
+        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let clients = listeners
+            .each_ref()
+            .map(|listener| [(); 2].map(|()| TcpStream::connect(listener.local_addr().unwrap()).unwrap()));
+        let held = listeners[0].as_raw_fd();
+        let answers = std::thread::scope(|scope| {
+            let address = missing.address() as u64;
+            scope.spawn(move || {
+                let mut length = 16u32;
+                let mut ring = Ring::new(engine, 4, 0);
+                let off = &raw mut length as u64;
+                assert!(ring.run(&[Sqe { addr: address, off, ..accept(1, held) }])[0].res >= 0);
+            });
+            missing.await_demand();
+            let mut ring = Ring::new(engine, 4, 0);
+            let fd = listeners[1].as_raw_fd();
+            let mut answers = vec![ring.run(&[accept(2, fd)])[0].res];
+            ring.push(Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..accept(3, fd) });
+            ring.enter(1, 1);
+            answers.extend(ring.reap_all().iter().map(|cqe| cqe.res));
+            let late = TcpListener::bind("127.0.0.1:0").unwrap();
+            // SAFETY: a new descriptor, owned from here.
+            let client = owned(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) });
+            let address = raw_address(late.local_addr().unwrap());
+            answers.push(ring.run(&[connect(4, client.as_raw_fd(), &address)])[0].res);
+            missing.give();
+            answers
+        });
+        drop(clients);
+        answers.into_iter().map(|answer| answer.min(1)).collect::<Vec<_>>()
+    });
+}

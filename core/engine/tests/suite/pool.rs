@@ -484,7 +484,12 @@ fn a_synchronous_cancellation_waits_for_so_long() {
         assert_eq!(cancel(seconds, nanoseconds), -libc::ETIME, "{seconds}, {nanoseconds}");
     }
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| cancel(-1, -1));
+        let (tell, told) = std::sync::mpsc::channel();
+        let waits = scope.spawn(move || {
+            tell.send(thread_id()).unwrap();
+            cancel(-1, -1)
+        });
+        waits_for_events(told.recv().unwrap());
         // Longer than any time that was mistaken for one.
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_millis(20) {

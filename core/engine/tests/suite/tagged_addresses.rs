@@ -179,3 +179,37 @@ fn a_registered_buffer_has_its_tag(engine: Engine) -> impl Answer {
         seen
     })
 }
+
+/// What cannot be memory is refused before its file is looked at: it fails a whole chain, and ends the submission.
+#[test]
+fn memory_behind_the_last_is_refused_first() {
+    let behind = anyring_engine::os::user::END;
+    if anyring_engine::os::may_be_memory(behind as usize + (64 << 10)) {
+        return skip("programs have memory at higher addresses here");
+    }
+    both(|engine| {
+        let (_peer, theirs) = UnixStream::pair().unwrap();
+        let of = |opcode, user_data| Sqe {
+            fd: theirs.as_raw_fd(),
+            addr: behind,
+            len: 1,
+            ..sqe(opcode, user_data)
+        };
+        let none = |user_data| Sqe { fd: i32::MAX, ..sqe(IORING_OP_CLOSE, user_data) };
+        let link = 1 << 2;
+        let submissions = [
+            vec![Sqe { off: 5, ..of(IORING_OP_WRITE, 1) }],
+            vec![Sqe { flags: link, ..none(1) }, of(IORING_OP_READ, 2)],
+            vec![of(IORING_OP_RECV, 1), none(2)],
+            vec![Sqe { addr: behind - 1, len: 2, ..of(IORING_OP_SEND, 1) }, none(2)],
+        ];
+        submissions.map(|sqes| {
+            let mut ring = Ring::new(engine, 4, 0);
+            sqes.iter().for_each(|&sqe| ring.push(sqe));
+            let count = sqes.len() as u32;
+            let taken = ring.enter(count, 0);
+            ring.enter(count - taken as u32, count);
+            (taken, ring.reap_all())
+        })
+    });
+}

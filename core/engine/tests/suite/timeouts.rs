@@ -324,12 +324,17 @@ fn an_update_says_anew_from_when_on(mut ring: Ring) -> impl Answer {
 
 #[both(8, 0)]
 fn all_that_are_due_at_one_moment_end(mut ring: Ring) -> impl Answer {
-    let mut due = clock(libc::CLOCK_MONOTONIC);
-    due[1] += 20_000_000;
-    let sqes: Vec<_> = (1..=4).map(|id| timeout(id, &due, 0, IORING_TIMEOUT_ABS)).collect();
-    let mut all = ring.collect_from(&sqes, 0);
-    // One of them is taken away from among the others.
-    all.extend(ring.collect_from(&[remove(5, 2)], 5));
-    all.sort_by_key(|cqe| cqe.user_data);
-    all
+    loop {
+        let mut due = clock(libc::CLOCK_MONOTONIC);
+        due[1] += 20_000_000;
+        let sqes: Vec<_> = (1..=4).map(|id| timeout(id, &due, 0, IORING_TIMEOUT_ABS)).collect();
+        let mut all = ring.collect_from(&sqes, 0);
+        // One of them is taken away from among the others.
+        all.extend(ring.collect_from(&[remove(5, 2)], 5 - all.len()));
+        all.sort_by_key(|cqe| cqe.user_data);
+        // Unless this thread came so late that none was left.
+        if all[4].res == 0 {
+            return all;
+        }
+    }
 }

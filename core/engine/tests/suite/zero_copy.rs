@@ -62,12 +62,12 @@ fn register_buffers(ring: &Ring, buffers: &[libc::iovec]) {
 }
 
 /// Takes what the socket's buffers hold, so that nothing can be sent any more: what is on its way when they are full makes room
-/// where it arrives.
+/// where it arrives, and what little the peer has room for yet is sent by and by.
 fn fill(stream: &TcpStream) {
     stream.set_nonblocking(true).unwrap();
     let mut is_full = false;
     while !is_full {
-        is_full = unacknowledged(stream) == 0;
+        is_full = is_stuck(stream);
         while let Ok(1..) = (&mut &*stream).write(&[1; 1 << 16]) {
             is_full = false;
         }
@@ -76,10 +76,10 @@ fn fill(stream: &TcpStream) {
     stream.set_nonblocking(false).unwrap();
 }
 
-/// How many segments have not arrived yet.
-fn unacknowledged(stream: &TcpStream) -> u32 {
-    // struct tcp_info: tcpi_unacked is behind 8 bytes and 4 words.
-    let mut information = [0u32; 7];
+/// Have all segments arrived, and has the peer no room at all?
+fn is_stuck(stream: &TcpStream) -> bool {
+    // struct tcp_info: tcpi_unacked is the word behind 24 bytes; tcpi_snd_wnd, from Linux 5.4, that behind 228.
+    let mut information = [0u32; 58];
     let mut length = size_of_val(&information) as libc::socklen_t;
     // SAFETY: the kernel writes as much as there is room for.
     let result = unsafe {
@@ -87,7 +87,7 @@ fn unacknowledged(stream: &TcpStream) -> u32 {
         libc::getsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, at, &mut length)
     };
     assert_eq!(result, 0);
-    information[6]
+    (information[6], information[57]) == (0, 0)
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::{arch, inside};
 use alloc::vec::Vec;
 use anyring_interpose::next;
 use anyring_runtime::config::entries;
-use anyring_runtime::{calls, process, sys};
+use anyring_runtime::{calls, log, process, sys};
 use anyring_trap::exec::{self, Plan, Strings};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null;
@@ -41,7 +41,7 @@ unsafe fn named(path: *const c_char, arguments: Strings, environment: Strings) -
 /// As for [`Plan::new`].
 unsafe fn found(file: *const c_char, arguments: Strings, environment: Strings) -> Plan {
     // SAFETY: a string, as the kernel has seen.
-    let name = sys::is_string(file.cast()).then(|| unsafe { CStr::from_ptr(file) });
+    let name = (!log::is_filtered() && sys::is_string(file.cast())).then(|| unsafe { CStr::from_ptr(file) });
     // SAFETY: the C library looks there too.
     let search = |name| unsafe { exec::search(name, environ()) };
     let path = name.filter(|name| !name.to_bytes().contains(&b'/')).and_then(search);
@@ -259,7 +259,7 @@ spawn!(posix_spawnp, c"posix_spawnp", found);
 /// # Safety
 /// As for [`exec::shell_command`]; `command` must be null or a string.
 unsafe fn completed(command: *const c_char) -> Option<(Vec<u8>, Plan)> {
-    if command.is_null() || !sys::is_string(command.cast()) {
+    if command.is_null() || log::is_filtered() || !sys::is_string(command.cast()) {
         return None;
     }
     // SAFETY: a string; the caller's promise.

@@ -3,6 +3,7 @@
 
 use alloc::boxed::Box;
 use anyring_runtime::arch::thread_pointer;
+use anyring_runtime::log;
 use anyring_trap::exec::Plan;
 use anyring_trap::signals;
 use core::ptr::null_mut;
@@ -29,7 +30,8 @@ fn place() -> Option<&'static Place> {
 
 /// The calling thread is about to execute what `plan` says, which stays valid until it does or has failed.
 pub fn note(plan: &mut Plan) {
-    if !signals::active() || signals::is_owner() {
+    // A filter of the program's own may forbid the look at who the process is.
+    if !signals::active() || log::is_filtered() || signals::is_owner() {
         return;
     }
     let Some(place) = place() else { return };

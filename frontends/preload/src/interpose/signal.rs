@@ -3,10 +3,10 @@
 use crate::arch::CONTEXT_WORDS;
 use anyring_interpose::next;
 use anyring_runtime::sys::signal_bit;
-use anyring_trap::arch;
 use anyring_trap::pending::{self, Information, Time};
 use anyring_trap::signals::{self, Action, with_restorer};
 use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU64, Ordering};
 use linux_raw_sys::errno::{EINTR, EINVAL};
 use linux_raw_sys::general as raw;
 
@@ -53,8 +53,9 @@ pub unsafe extern "C" fn sigaction(signal: c_int, new: *const LibcAction, old: *
         old.handler = before.handler;
         old.mask = [0; 16];
         old.mask[0] = before.mask;
-        old.flags = (before.flags & !(arch::restorer().0 as usize)) as c_int;
-        old.restorer = 0;
+        // They may be put back by the number of the call, with the function that returns from the handler.
+        old.flags = before.flags as c_int;
+        old.restorer = before.restorer;
     }
     next::fail(result) as c_int
 }
@@ -82,8 +83,44 @@ pub unsafe extern "C" fn signal(number: c_int, handler: usize) -> usize {
         return next!(c"signal", fn(c_int, usize) -> usize, number, handler);
     }
     let mask = if (1..=64).contains(&number) { signal_bit(number as u32) } else { 0 };
+    let flags = if INTERRUPTING.load(Ordering::Relaxed) & mask != 0 { 0 } else { raw::SA_RESTART };
     // SAFETY: the program's handler.
-    unsafe { set_handler(number, handler, raw::SA_RESTART, mask) }
+    unsafe { set_handler(number, handler, flags, mask) }
+}
+
+/// The signals of which the program has said by `siginterrupt` that they interrupt system calls: glibc keeps that for later calls
+/// of `signal`.
+static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
+
+/// `siginterrupt(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
+    if !signals::active() {
+        return next!(c"siginterrupt", fn(c_int, c_int) -> c_int, signal, interrupts);
+    }
+    if !is_named(signal) {
+        return next::fail(-(EINVAL as isize)) as c_int;
+    }
+    let mut action = Action::default();
+    // SAFETY: asks.
+    unsafe { signals::set_action(signal as usize, None, Some(&mut action)) };
+    let flags = action.flags as u32;
+    let (bit, restart) = (signal_bit(signal as u32), raw::SA_RESTART);
+    let flags = if interrupts != 0 { flags & !restart } else { flags | restart };
+    let new = with_restorer(action.handler, flags, action.mask);
+    // SAFETY: the program's handler.
+    let result = unsafe { signals::set_action(signal as usize, Some(&new), None) };
+    // musl does not keep it.
+    let keeps = !next::find(next::Place::Anywhere, c"gnu_get_libc_version").is_null();
+    match (result, interrupts) {
+        (0, 0) => _ = INTERRUPTING.fetch_and(!bit, Ordering::Relaxed),
+        (0, _) if keeps => _ = INTERRUPTING.fetch_or(bit, Ordering::Relaxed),
+        _ => {}
+    }
+    next::fail(result) as c_int
 }
 
 /// The same by other names.

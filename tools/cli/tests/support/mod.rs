@@ -163,7 +163,7 @@ pub fn compare<A: AsRef<OsStr>>(program: &Path, arguments: &[A], patch: bool) ->
 }
 
 /// Programs that leave out what musl does not have.
-const SHORTER_WITH_MUSL: [&str; 2] = ["masks", "signals"];
+const SHORTER_WITH_MUSL: [&str; 3] = ["actions", "masks", "signals"];
 
 /// A program's record is named by its source and its arguments: however it was built, it does the same.
 fn name<A: AsRef<OsStr>>(program: &Path, arguments: &[A]) -> String {

@@ -184,17 +184,19 @@ fn filter(restrictions: &mut Restrictions, call: &Register) -> Result<usize, Err
         return Err(Errno::EMSGSIZE);
     }
     let instructions = user::read_many::<Instruction>(filter.instructions, filter.length as usize)?;
-    let others = (filter.flags & DENY_REST != 0).then_some(IORING_OP_LAST);
-    restrictions.filter(opcode, Program::new(&instructions)?, others)?;
+    restrictions.filter(opcode, Program::new(&instructions)?, filter.flags & DENY_REST != 0)?;
     Ok(0)
 }
 
 fn check(registration: &Registration) -> Result<(), Errno> {
     let filter = &registration.filter;
+    // A private operation has its filters, too.
+    let is_known = filter.opcode < IORING_OP_LAST.into()
+        || u8::try_from(filter.opcode).is_ok_and(|opcode| !ops::lookup(opcode).is_unknown());
     let bad = registration.command != COMMAND_FILTER
         || registration.command_flags != 0
         || registration.reserved != 0
-        || filter.opcode >= IORING_OP_LAST.into()
+        || !is_known
         || filter.flags & !(DENY_REST | SAME_SIZE) != 0
         || filter.reserved != [0; 3]
         || filter.reserved_too != [0; 5]

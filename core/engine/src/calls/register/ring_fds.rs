@@ -21,6 +21,11 @@ pub fn sweep() {
     release(ring_fds::clear_ended());
 }
 
+/// The calling thread ends.
+pub fn thread_ends() {
+    release(ring_fds::clear_own());
+}
+
 /// In a child after `fork`: it has none of the parent's.
 ///
 /// # Safety

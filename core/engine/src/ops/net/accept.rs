@@ -1,9 +1,10 @@
 //! ACCEPT.
 //!
 //! A listener without `O_NONBLOCK` has it while the engine accepts from it (`process/nonblocking.rs`): once for all connections
-//! that a multishot request finds.
+//! that a multishot request finds. Where another thread or process does not come to the end of its own attempt, a thread accepts,
+//! which may block.
 
-use linux_raw_sys::general::EPOLLIN;
+use linux_raw_sys::general::{self as nr, EPOLLIN};
 use linux_raw_sys::io_uring::{
     IORING_ACCEPT_DONTWAIT, IORING_ACCEPT_MULTISHOT, IORING_ACCEPT_POLL_FIRST, IORING_CQE_F_SOCK_NONEMPTY,
     IORING_FILE_INDEX_ALLOC,
@@ -11,7 +12,7 @@ use linux_raw_sys::io_uring::{
 
 use linux_raw_sys::net::SO_ACCEPTCONN;
 
-use crate::abi::{Errno, names};
+use crate::abi::{Errno, Sqe, names};
 use crate::ops::net::calls;
 use crate::ops::net::socket::{SOCK_CLOEXEC, SOCK_NONBLOCK};
 use crate::os::{self, Fd, host, user};
@@ -23,6 +24,7 @@ use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::readiness::SocketKind;
+use crate::work::Work;
 
 /// `IORING_OP_ACCEPT`.
 pub const ACCEPT: Op =
@@ -35,6 +37,8 @@ pub const ACCEPT: Op =
             arg(Field::Ioprio, "ioprio", Kind::Flags(names::ACCEPT_FLAGS)).unless_zero(),
             shown::FILE_INDEX,
         ])
+        .block(block)
+        .finish(finish)
         .faults(chaos::ACCEPTS)
         .unused(Unused::LEN.with(Unused::BUF_INDEX))
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTSOCK, Errno::EAGAIN]);
@@ -95,11 +99,49 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     };
     let own = core[id].file.plain().is_none().then_some(fd);
     let accepted = nonblocking::attempt(fd, own, blocking, |held| accept(core, id, fd, held));
-    match accepted.and_then(|(result, _)| result) {
+    let result = match accepted {
+        Ok(Some((result, _))) => result,
+        Ok(None) => return block_for(core, id, fd),
+        Err(errno) => Err(errno),
+    };
+    match result {
         Ok(result) => {
             tell_of_others(core, id, fd);
             Outcome::Complete(result)
         }
+        Err(Errno::EAGAIN) => Outcome::Wait(EPOLLIN),
+        Err(errno) => lost(core, id, fd, errno),
+    }
+}
+
+/// No attempt that surely does not wait can be made now. Nobody is asked for a thread where there is no connection.
+fn block_for(core: &Core, id: RequestId, fd: Fd) -> Outcome {
+    match nobody_waits(fd) {
+        true if core[id].flags.has(Flags::NOWAIT) => Errno::EAGAIN.into(),
+        true => Outcome::Wait(EPOLLIN),
+        false => Outcome::BlockForLong,
+    }
+}
+
+fn block(work: &mut Work) -> Result<usize, Errno> {
+    let sqe = &work.sqe;
+    let arguments = [work.fd as usize, sqe.addr as usize, sqe.off as usize, accept_flags(sqe) as usize, 0, 0];
+    // SAFETY: writes the peer's address where the program wants it.
+    unsafe { work.call(nr::__NR_accept4, arguments) }
+}
+
+fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
+    let fd = core[id].file.fd();
+    let given = result.and_then(|accepted| give(core, id, fd, accepted as Fd));
+    match given {
+        Ok(descriptor) if !core[id].flags.has(Flags::MULTISHOT) => {
+            tell_of_others(core, id, fd);
+            Outcome::Complete(descriptor)
+        }
+        Ok(descriptor) if core.post_more(id, descriptor, 0) => issue(core, id),
+        Ok(descriptor) => Outcome::Complete(descriptor),
+        // Another attempt has set O_NONBLOCK at that moment.
+        Err(Errno::EAGAIN) if core[id].flags.has(Flags::NOWAIT) => Errno::EAGAIN.into(),
         Err(Errno::EAGAIN) => Outcome::Wait(EPOLLIN),
         Err(errno) => lost(core, id, fd, errno),
     }
@@ -159,7 +201,8 @@ fn accept_all(core: &mut Core, id: RequestId) -> Result<Outcome, Errno> {
     loop {
         let (fd, blocking) = listener(core, id)?;
         let own = core[id].file.plain().is_none().then_some(fd);
-        let (round, _) = nonblocking::attempt(fd, own, blocking, |held| accept_round(core, id, fd, held))?;
+        let round = nonblocking::attempt(fd, own, blocking, |held| accept_round(core, id, fd, held))?;
+        let Some((round, _)) = round else { return Ok(block_for(core, id, fd)) };
         // By now the listener has its flags again: a program that sees the CQE may look at them, and change them.
         if let Some(Accepted { descriptor, flags }) = round.last
             && !core.post_more(id, descriptor, flags)
@@ -224,8 +267,17 @@ fn accept_round(core: &mut Core, id: RequestId, fd: Fd, held: Fd) -> Round {
 /// One connection: its descriptor or slot. In a slot it is never inherited by other programs.
 fn accept(core: &mut Core, id: RequestId, fd: Fd, held: Fd) -> Result<i32, Errno> {
     let sqe = core[id].sqe;
-    let in_slot = if sqe.file_index != 0 { SOCK_CLOEXEC } else { 0 };
-    let accepted = calls::accept(held, sqe.addr, sqe.off, sqe.op_flags | in_slot)?;
+    let accepted = calls::accept(held, sqe.addr, sqe.off, accept_flags(&sqe))?;
+    give(core, id, fd, accepted)
+}
+
+fn accept_flags(sqe: &Sqe) -> u32 {
+    sqe.op_flags | if sqe.file_index != 0 { SOCK_CLOEXEC } else { 0 }
+}
+
+/// Gives the program a connection that was accepted from `fd`: the descriptor or the slot.
+fn give(core: &mut Core, id: RequestId, fd: Fd, accepted: Fd) -> Result<i32, Errno> {
+    let sqe = core[id].sqe;
     // What is noted of it must not be taken for another socket's.
     let lasts = sqe.file_index != 0 || host::sees_closes();
     let given = if lasts && core.readiness().is_tcp_listener(fd) {

@@ -28,6 +28,7 @@ pub const CONNECT: Op =
             arg(Field::OffsetLow, "addrlen", Kind::Signed),
         ])
         .block(block)
+        .finish(finish)
         .faults(chaos::CONNECTS)
         .filtered(24, show)
         .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
@@ -91,8 +92,9 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     if connect.in_progress && os::poll_now(fd, EPOLLERR).is_ok_and(|events| events & EPOLLERR != 0) {
         return Outcome::Complete(socket_error(fd));
     }
-    let (result, non_blocking) = match attempt(fd, &connect.address) {
-        Ok(attempt) => attempt,
+    let Attempt { result, wanted } = match attempt(fd, &connect.address) {
+        Ok(Some(attempt)) => attempt,
+        Ok(None) => return Outcome::BlockForLong,
         Err(errno) => return errno.into(),
     };
     match result {
@@ -113,18 +115,27 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         }
         // A Unix listener's backlog is full, and no event tells when it is not: block for it, unless
         // the program wants no blocking.
-        Err(Errno::EAGAIN) if non_blocking => Errno::EAGAIN.into(),
+        Err(Errno::EAGAIN) if wanted => Errno::EAGAIN.into(),
         Err(Errno::EAGAIN) => Outcome::BlockForLong,
         Err(Errno::EBADFD | Errno::EISCONN) if connect.in_progress => Outcome::Complete(socket_error(fd)),
         other => other.into(),
     }
 }
 
-/// One attempt that does not wait, and whether the program wanted it so.
-fn attempt(fd: Fd, address: &Address) -> Result<(Result<usize, Errno>, bool), Errno> {
+/// An attempt that did not wait.
+struct Attempt {
+    result: Result<usize, Errno>,
+    /// The program wanted it so.
+    wanted: bool,
+}
+
+/// One attempt that does not wait; none where it could wait.
+fn attempt(fd: Fd, address: &Address) -> Result<Option<Attempt>, Errno> {
     // No other file's flags are touched.
     os::socket_option(fd, SO_TYPE)?;
-    nonblocking::attempt(fd, None, nonblocking::blocking(fd)?, |fd| calls::connect(fd, address))
+    let attempted =
+        nonblocking::attempt(fd, None, nonblocking::blocking(fd)?, |fd| calls::connect(fd, address))?;
+    Ok(attempted.map(|(result, wanted)| Attempt { result, wanted }))
 }
 
 fn socket_error(fd: Fd) -> i32 {
@@ -136,4 +147,13 @@ fn block(work: &mut Work) -> Result<usize, Errno> {
     let address = &connect.address;
     // SAFETY: reads an address of ours.
     unsafe { work.call(nr::__NR_connect, [work.fd as usize, address.pointer(), address.length(), 0, 0, 0]) }
+}
+
+fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
+    if result == Err(Errno::EINPROGRESS) {
+        // The program had set O_NONBLOCK, or an attempt of another process had at that moment.
+        state(&mut core[id]).in_progress = true;
+        return Outcome::Wait(EPOLLOUT);
+    }
+    result.into()
 }

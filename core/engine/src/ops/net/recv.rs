@@ -317,10 +317,10 @@ pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
     Some(wait)
 }
 
-/// What a receive waits for: the error queue has no `EPOLLIN`.
+/// What a receive waits for.
 fn events(request: &Request) -> u32 {
-    let errors_only = request.sqe.op_flags & MSG_ERRQUEUE != 0;
-    if errors_only { EPOLLERR | EPOLLPRI } else { EPOLLIN }
+    let of_error_queue = request.sqe.op_flags & MSG_ERRQUEUE != 0;
+    if of_error_queue { EPOLLIN | EPOLLERR | EPOLLPRI } else { EPOLLIN }
 }
 
 /// Where the next bytes go.
@@ -414,6 +414,12 @@ pub fn conclude(core: &mut Core, id: RequestId, fd: Fd, attempt: Attempt) -> Nex
         Ok(count) => count,
         Err(Errno::EAGAIN) => {
             core.return_buffer(id);
+            if core[id].sqe.op_flags & MSG_ERRQUEUE != 0
+                && os::poll_now(fd, EPOLLIN).is_ok_and(|events| events & EPOLLIN != 0)
+            {
+                // The kernel is woken by ordinary data, too, and gives up when it has tried in vain often enough.
+                return Next::Outcome(ended(core, id, Errno::EAGAIN));
+            }
             return Next::Outcome(Outcome::Wait(events(&core[id])));
         }
         Err(errno) => {

@@ -272,6 +272,11 @@ fn ask_for_tags() {
     }
 }
 
+/// A word of which the kernel says whether memory may end at `end`.
+pub const fn last_word(end: u64) -> u64 {
+    (end - 1) & !3
+}
+
 /// Where a program's memory ends with addresses of 48 bits, which nearly every kernel has; with smaller ones what lies between is
 /// found out later.
 pub const END: u64 = 1 << 48;

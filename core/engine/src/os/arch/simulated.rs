@@ -139,6 +139,11 @@ pub fn take_tags() {}
 /// See [`tags_are_used`].
 pub fn look_for_tags() {}
 
+/// A word of which the kernel says whether memory may end at `end`.
+pub const fn last_word(end: u64) -> u64 {
+    (end - 1) & !3
+}
+
 /// Where a program's memory ends at the latest with four levels of page tables, the last page left out as the kernel does.
 pub const END: u64 = (1 << 47) - 4096;
 /// Where it ends with five levels.

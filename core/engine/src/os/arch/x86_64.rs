@@ -244,6 +244,12 @@ pub fn take_tags() {}
 /// See [`tags_are_used`].
 pub fn look_for_tags() {}
 
+/// A word of which the kernel says whether memory may end at `end`. It says so of words by where they begin, and lets one
+/// begin where memory ends (`access_ok` of a known size, from Linux 6.10).
+pub const fn last_word(end: u64) -> u64 {
+    (end + 3) & !3
+}
+
 /// Where a program's memory ends at the latest with four levels of page tables, the last page left out as the kernel does.
 pub const END: u64 = (1 << 47) - 4096;
 /// Where it ends at the latest: with five levels of page tables that is below, but on a processor that lets upper bits hold a tag

@@ -27,6 +27,10 @@ pub struct Observers {
     shown: bool,
     /// It is readable, as far as this process has a say in it.
     readable: bool,
+    /// It was put into an epoll instance of the program.
+    in_epoll: bool,
+    /// It is among those that are [lit](crate::ring::drive::stand_in).
+    lit: bool,
     /// Since a caller last slept here the program has looked for completions and found none: it may be polling.
     looked: bool,
     /// Rings in which a request polls this one.
@@ -134,9 +138,29 @@ impl Observers {
         self.shown = true;
     }
 
+    /// It was put into an epoll instance of the program.
+    pub fn stand_in_is_in_epoll(&mut self) {
+        self.in_epoll = true;
+    }
+
+    /// Is it to be lit now?
+    pub(super) fn light(&mut self) -> bool {
+        self.in_epoll && !core::mem::replace(&mut self.lit, true)
+    }
+
+    /// Was it lit?
+    pub(super) fn put_out(&mut self) -> bool {
+        core::mem::take(&mut self.lit)
+    }
+
     /// It is readable, or not, or others may have drained it.
     pub fn set_readable(&mut self, readable: bool) {
         self.readable = readable;
+    }
+
+    /// Is it readable, as far as this process has a say in it?
+    pub(super) fn is_readable(&self) -> bool {
+        self.readable
     }
 
     /// Is it readable in the place of the program's descriptor, as far as this process knows by itself?
@@ -268,6 +292,7 @@ impl Core {
         // A process may have closed its own descriptor of what others still have.
         let signalled = os::eventfd_signal(fd);
         self.observers.readable = signalled;
+        self.light();
         self.tell_of_stand_in(signalled);
     }
 
@@ -275,6 +300,7 @@ impl Core {
     pub(super) fn drain_stand_in(&mut self) {
         let Some(fd) = self.observers.stand_in else { return };
         self.observers.readable = false;
+        self.put_out();
         // Before the drain: a process that dies in between leaves it readable for too long, not silent for ever.
         self.tell_of_stand_in(false);
         os::eventfd_drain(fd);

@@ -1,12 +1,19 @@
 //! What is polled in place of a ring's descriptor, which is a memfd and always ready: an eventfd that is readable while the CQ
 //! holds completions, as of the last look or completion.
+//!
+//! One that is in an epoll instance of the program and readable is *lit*: before a wait for any instance, the lit ones whose CQ
+//! the program has emptied meanwhile are drained, or a level-triggered wait would answer for completions that are gone. Which
+//! instance a ring is in is not asked: an instance has many names, and few rings are lit at a time.
 
-use crate::os::sync::atomic::Ordering;
+use crate::os::sync::atomic::{AtomicBool, Ordering};
+
+use alloc::vec::Vec;
 
 use crate::abi::Errno;
+use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
 use crate::ring::drive::reactor;
-use crate::ring::{Core, registry};
+use crate::ring::{Core, Ring, live, registry};
 use crate::wait::Driver;
 
 /// The stand-in of the ring `fd`. It stays the engine's to close.
@@ -25,6 +32,60 @@ pub fn synchronize(fd: Fd) -> bool {
     let Some(ring) = registry::get(fd) else { return false };
     let mut guard = ring.lock();
     guard.as_mut().is_some_and(Core::synchronize_stand_in)
+}
+
+/// Rings whose stand-in is lit. Changes for a ring under that ring's lock; taken inside it.
+static LIT: Mutex<Vec<(&'static Ring, u64)>> = Mutex::new(Vec::new());
+/// Is there any? A thread that waits for an instance has seen what it did itself.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// The lock of the list of lit ones, for a `fork`.
+pub fn lock() -> &'static dyn AcrossFork {
+    &LIT
+}
+
+/// In a child after `fork`: its rings have the parent's stand-ins.
+///
+/// # Safety
+/// No other thread of this process may use the engine.
+pub unsafe fn forked() {
+    // SAFETY: passed on to the caller.
+    unsafe { LIT.reset() };
+}
+
+/// Is the stand-in of any ring lit?
+#[inline]
+pub fn any_lit() -> bool {
+    ANY.load(Ordering::Relaxed)
+}
+
+/// Brings those that are lit in line. Called without a lock.
+#[cold]
+pub fn synchronize_lit() {
+    let lit = LIT.lock().clone();
+    for (ring, serial) in lit {
+        match live(&mut ring.lock(), serial) {
+            Some(core) => _ = core.look_for_completions(),
+            None => put_out(ring, serial),
+        }
+    }
+}
+
+fn put_out(ring: &'static Ring, serial: u64) {
+    let mut lit = LIT.lock();
+    lit.retain(|&(other, of)| !(core::ptr::eq(ring, other) && of == serial));
+    ANY.store(!lit.is_empty(), Ordering::Relaxed);
+}
+
+/// The stand-in of the ring `fd` was put into an epoll instance of the program.
+pub fn added_to_epoll(fd: Fd) {
+    let Some(ring) = registry::get(fd) else { return };
+    if let Some(core) = ring.lock().as_mut() {
+        core.observers.stand_in_is_in_epoll();
+        if core.observers.is_readable() {
+            core.light();
+        }
+    }
 }
 
 /// Puts the stand-in of the ring `fd` in the place of that descriptor.
@@ -66,17 +127,43 @@ impl Core {
         if self.observers.stand_in().is_none() {
             return false;
         }
-        self.flush_overflow();
-        let ready = self.cq_ready() > 0 || self.defers() && !self.ready.is_empty();
-        self.drain_stand_in();
-        if ready {
+        if self.look_for_completions() {
+            // Others may have drained it.
+            self.drain_stand_in();
             self.signal_readiness();
             return true;
         }
+        false
+    }
+
+    /// Drains the stand-in if there are no completions. Who polls it hears nothing else: an edge says that one was posted.
+    fn look_for_completions(&mut self) -> bool {
+        self.flush_overflow();
+        if self.cq_ready() > 0 || self.defers() && !self.ready.is_empty() {
+            return true;
+        }
+        self.drain_stand_in();
         self.unmark_shown();
         if self.needs_driver() && self.token.driver() == Driver::Nobody {
             reactor::attend(self);
         }
         false
+    }
+
+    /// The stand-in is readable now.
+    pub(super) fn light(&mut self) {
+        let (ring, serial) = (self.ring(), self.serial());
+        if self.observers.light() {
+            let mut lit = LIT.lock();
+            lit.push((ring, serial));
+            ANY.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// It is not, or the ring ends.
+    pub(in crate::ring) fn put_out(&mut self) {
+        if self.observers.put_out() {
+            put_out(self.ring(), self.serial());
+        }
     }
 }

@@ -3,10 +3,14 @@
 mod memory;
 
 use core::arch::{asm, global_asm};
+use linux_raw_sys::general as raw;
 
 /// Where front ends that trap calls put a page of their own ([`crate::process::others_answer`]); low enough for 39-bit
 /// address spaces, and below 64 GiB, from where on the address sanitizer has its shadow.
 pub const STUB_ADDRESS: usize = 0xe_5500_0000;
+
+/// The calls that let the descriptor that is their second argument be another one.
+pub const REPLACING: &[u32] = &[raw::__NR_dup3];
 
 /// Performs a system call, where it is called: see [`crate::sys`].
 ///

@@ -3,10 +3,14 @@
 mod memory;
 
 use core::arch::{asm, global_asm};
+use linux_raw_sys::general as raw;
 
 /// Where front ends that trap calls put a page of their own ([`crate::process::others_answer`]): far from where the
 /// kernel lays out programs, libraries and stacks. The run-times of the sanitizers leave another part to the program.
 pub const STUB_ADDRESS: usize = if cfg!(anyring_sanitizer) { 0x5900_0000_0000 } else { 0x7e95_0000_0000 };
+
+/// The calls that let the descriptor that is their second argument be another one.
+pub const REPLACING: &[u32] = &[raw::__NR_dup2, raw::__NR_dup3];
 
 /// Performs a system call, where it is called: see [`crate::sys`].
 ///

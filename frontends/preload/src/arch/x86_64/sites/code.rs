@@ -1,11 +1,12 @@
 //! The code of stubs, and of the jumps to them.
 
-use super::decode::{MOVE, is_setup};
+use super::decode::{MOVE, has_number, is_setup};
 use super::entry::entry;
 use crate::patch::{STUB, Site};
 use core::arch::asm;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
+use linux_raw_sys::general as raw;
 
 /// How far a jump reaches, but for a site's own length and a block's.
 pub const REACH: usize = (1 << 31) - (1 << 20);
@@ -17,8 +18,10 @@ pub const FILL: u8 = 0xcc;
 pub const ADDS_BESIDE_THREADS: bool = true;
 /// Bytes of what enters the engine, from the first `lea` to the `jmp`.
 const ENTERS: u8 = 5 + 6 + 8 + 5;
+/// Bytes of the look whether rings of ours are there.
+const LOOKS: u8 = 10 + 3 + 2;
 
-/// The bytes that become the jump: the `mov`.
+/// The bytes that become the jump: the `mov`, or the beginning of what stands in for it.
 pub fn changed(site: &Site) -> Range<usize> {
     site.start..site.start + MOVE
 }
@@ -56,18 +59,37 @@ fn distance(from: usize, to: usize) -> Option<i32> {
 }
 
 /// The stub of a site whose bytes are `body`, to lie at `address`. With a `mark`, the stub enters the engine only where the byte
-/// there is not zero, or the call makes a ring.
+/// there is not zero, or the call makes a ring. Where the number is another register's, all other calls go back to the site.
 pub fn stub(site: &Site, body: &[u8], mark: Option<usize>, address: usize) -> Option<[u8; STUB]> {
-    /// Bytes of what the stub has beside the copy.
-    const OWN: usize = ENTERS as usize + 15 + 7;
+    /// Bytes of a look at the number, which changes rcx only.
+    const ASKS: usize = 6 + 2;
     // All but the `syscall` is copied.
     let (copied, call) = body.split_at(body.len() - 2);
-    if copied.len() + OWN > ENTRY {
+    let asks = !has_number(body);
+    let mark = mark.filter(|_| !is_setup(body));
+    // Where the engine is entered, and where it is looked for, from the end of each question on.
+    let own = if mark.is_some() { usize::from(LOOKS) + 7 } else { 0 };
+    let all = copied.len() + if asks { 3 * ASKS + 5 } else { 0 } + usize::from(ENTERS) + own;
+    if all > ENTRY {
         return None;
     }
-    let mark = mark.filter(|_| !is_setup(body));
     let mut code = Emitter { bytes: [FILL; STUB], length: 0, address };
     code.push(copied);
+    if asks {
+        let looks = if mark.is_some() { LOOKS } else { 0 };
+        for (index, number) in
+            [raw::__NR_io_uring_setup, raw::__NR_io_uring_enter, raw::__NR_io_uring_register]
+                .into_iter()
+                .enumerate()
+        {
+            code.push(&[0x8d, 0x88]); // lea -number(%rax),%ecx
+            code.push(&number.wrapping_neg().to_le_bytes());
+            // jrcxz, over the questions that are left and the jmp; setup needs no mark.
+            let left = ((2 - index) * ASKS + 5) as u8;
+            code.push(&[0xe3, if index == 0 { left + looks } else { left }]);
+        }
+        code.relative(&[0xe9], site.next - call.len())?; // jmp to the syscall
+    }
     if let Some(mark) = mark {
         code.push(&[0x48, 0xb9]); // movabs $mark,%rcx
         code.push(&mark.to_le_bytes());
@@ -95,7 +117,7 @@ pub fn jump(site: &Site, stub: usize) -> Option<Jump> {
     Some([0xe9, a, b, c, d])
 }
 
-/// Replaces the `mov` of `site` by `jump`.
+/// Replaces the beginning of `site` by `jump`.
 ///
 /// # Safety
 /// Its page must be writable. Where the site does not [change whole](changes_whole), no other thread may run.

@@ -1,4 +1,5 @@
-//! Finds call sites: `mov $425..427,%eax`, perhaps straight-line code, `syscall`.
+//! Finds call sites: `mov $425..427,%eax`, perhaps straight-line code, `syscall`; or straight-line code in which another register's
+//! value becomes the number, where that register has been given one of these before.
 
 use super::length::{is_start, length};
 use core::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
@@ -18,6 +19,70 @@ pub fn for_each_site(bytes: &[u8], mut found: impl FnMut(usize, usize)) {
             found(start, length);
         }
     });
+    for_each_byte(bytes, SYSCALL[0], |call| {
+        if bytes.get(call + 1) == Some(&SYSCALL[1])
+            && let Some((start, register)) = held_before(bytes, call)
+            && is_given_number(bytes, start, register)
+        {
+            found(start, call + SYSCALL.len() - start);
+        }
+    });
+}
+
+/// Does the site with these bytes move a number of one of the calls itself? Otherwise its number is known when it runs.
+pub fn has_number(site: &[u8]) -> bool {
+    site[0] == MOVE_OPCODE
+}
+
+/// Where straight code of a `syscall` at offset `call` begins whose number another register has: with an instruction that is no
+/// shorter than a jump. And that register.
+fn held_before(bytes: &[u8], call: usize) -> Option<(usize, u8)> {
+    let last = call.checked_sub(MOVE)?;
+    (last.saturating_sub(BETWEEN)..=last).rev().find_map(|start| {
+        if bytes[start] == MOVE_OPCODE || movable_length(&bytes[start..])? < MOVE {
+            return None;
+        }
+        let (mut at, mut holder) = (start, None);
+        while at < call {
+            let rest = &bytes[at..];
+            holder = moved_to_number(rest).or(holder);
+            at += movable_length(rest)?;
+        }
+        let found = (start, holder?);
+        (at == call && is_start(bytes, start)).then_some(found)
+    })
+}
+
+/// The register whose value the instruction that `bytes` begin with moves to eax.
+fn moved_to_number(bytes: &[u8]) -> Option<u8> {
+    const EAX: u8 = 0;
+    let (rex, bytes) = match *bytes.first()? {
+        rex @ 0x40..=0x4f => (rex, &bytes[1..]),
+        _ => (0, bytes),
+    };
+    let &[opcode, operands, ..] = bytes else { return None };
+    let (mode, middle, low) =
+        (operands >> 6, operands >> 3 & 7 | (rex & 4) << 1, operands & 7 | (rex & 1) << 3);
+    let (from, to) = match opcode {
+        0x89 => (middle, low),
+        0x8b => (low, middle),
+        _ => return None,
+    };
+    (mode == 3 && to == EAX && from != EAX).then_some(from)
+}
+
+/// Is the register given the number of one of the calls in what comes before `end`? Where that is not how the code comes to `end`, the
+/// number is another one when it runs.
+fn is_given_number(bytes: &[u8], end: usize, register: u8) -> bool {
+    // Of a function.
+    const BEFORE: usize = 2048;
+    let first = end.saturating_sub(BEFORE);
+    bytes[first..end].iter().enumerate().rev().any(|(offset, &byte)| {
+        let opcode = first + offset;
+        let is_move = byte == MOVE_OPCODE | register & 7 && is_number(bytes, opcode + 1);
+        let start = if register < 8 { Some(opcode) } else { opcode.checked_sub(1) };
+        is_move && start.is_some_and(|start| (register < 8 || bytes[start] == 0x41) && is_start(bytes, start))
+    })
 }
 
 /// Is one of the calls made in `bytes` as no site makes it? What lies between the two instructions may not be straight, or the
@@ -82,16 +147,17 @@ fn for_each_byte(bytes: &[u8], byte: u8, mut found: impl FnMut(usize)) {
     }
 }
 
-/// The offset of the `mov` that belongs to the `syscall` before offset `next`.
+/// The offset of the site that belongs to the `syscall` before offset `next`, which has made one of the calls.
 pub fn site_before(bytes: &[u8], next: usize) -> Option<usize> {
     let last = next.checked_sub(SYSCALL.len() + MOVE)?;
     let first = last.saturating_sub(BETWEEN);
-    (first..=last).rev().find(|&start| site_at(bytes, start) == Some(next - start))
+    let moves = (first..=last).rev().find(|&start| site_at(bytes, start) == Some(next - start));
+    moves.or_else(|| held_before(bytes, next - SYSCALL.len()).map(|(start, _)| start))
 }
 
-/// Does the site with these bytes make rings?
+/// Does the site with these bytes make rings, and nothing else?
 pub fn is_setup(site: &[u8]) -> bool {
-    site[1..MOVE] == 425_u32.to_le_bytes()
+    has_number(site) && site[1..MOVE] == 425_u32.to_le_bytes()
 }
 
 /// The length of the site at `start`, if there is one: the same bytes may be part of other instructions.
@@ -262,6 +328,63 @@ mod tests {
         for_each_site(&setup, |start, length| found.push((start, length)));
         assert_eq!(found, [(2, 15)]);
         assert_eq!(site_before(&setup, 17), Some(2));
+    }
+
+    /// The wait of liburing 2.3 as Debian 12 has it: the number is in a register that the function gives it at its beginning.
+    const BEGINNING: &[u8] = &[
+        0x41, 0x57, // push %r15
+        0x41, 0xbf, 0xaa, 1, 0, 0, // mov $426,%r15d
+        0x41, 0x56, // push %r14
+    ];
+    const HELD: &[u8] = &[
+        0xf6, 0x85, 0xd0, 0, 0, 0, 1, // testb $1,0xd0(%rbp)
+        0x4d, 0x63, 0x4c, 0x24, 0x0c, // movslq 12(%r12),%r9
+        0x44, 0x0f, 0x44, 0xd0, // cmove %eax,%r10d
+        0x44, 0x89, 0xf8, // mov %r15d,%eax
+        0x0f, 0x05, // syscall
+        0x85, 0xc0, // test %eax,%eax
+    ];
+
+    #[test]
+    fn a_number_in_a_register() {
+        let sites = |code: &[u8]| {
+            let mut found = Vec::new();
+            for_each_site(code, |start, length| found.push((start, length)));
+            found
+        };
+        let between = [0x90; 300];
+        let end = [0x90; 16];
+        let code = [BEGINNING, &between, HELD, &end].concat();
+        let start = BEGINNING.len() + between.len() + 7;
+        assert_eq!(sites(&code), [(start, 14)]);
+        assert_eq!(site_before(&code, start + 14), Some(start));
+        assert!(!has_number(&code[start..]) && !is_setup(&code[start..]));
+        // Another register has the number, or another number is in the register: nobody knows before the call is made.
+        for (at, byte) in [(3, 0xbe), (4, 0xa0)] {
+            let mut other = code.clone();
+            other[at] = byte;
+            assert_eq!((sites(&other), site_before(&other, start + 14)), (Vec::new(), Some(start)), "{at}");
+        }
+        // No instruction has room for a jump.
+        let mut short = code;
+        short.splice(start..start + 5, [0x49, 0x89, 0xc1, 0x66, 0x90]);
+        assert_eq!(sites(&short), []);
+    }
+
+    #[test]
+    fn registers_that_become_the_number() {
+        let cases: [(&[u8], Option<u8>); 7] = [
+            (&[0x89, 0xd8], Some(3)),        // mov %ebx,%eax
+            (&[0x44, 0x89, 0xf8], Some(15)), // mov %r15d,%eax
+            (&[0x41, 0x8b, 0xc4], Some(12)), // mov %r12d,%eax
+            (&[0x89, 0xc0], None),           // mov %eax,%eax
+            (&[0x41, 0x89, 0xd8], None),     // mov %ebx,%r8d
+            (&[0x8b, 0x03], None),           // mov (%rbx),%eax
+            (&[0x31, 0xd8], None),           // xor %ebx,%eax
+        ];
+        for (code, from) in cases {
+            assert_eq!(moved_to_number(code), from, "{code:x?}");
+        }
     }
 
     /// Calls that are no sites are noticed, and numbers that are for no call are not.

@@ -15,6 +15,17 @@
 //! (`length`); where that leaves a doubt, the site is left to the trap. What lies between the two instructions is copied
 //! if it is straight and does not depend on where it lies (`decode`). The `syscall` stays where it is: code that jumps to it still traps.
 //!
+//! Compilers keep the number in another register where a function makes the call in a loop (liburing 2.3). There the jump takes the place
+//! of the nearest instruction before that has room for it, and the stub looks at the number, without changing the flags:
+//!
+//! ```text
+//!        movslq 12(%r12),%r9   ->   jmp  stub          stub:  movslq 12(%r12),%r9     (a copy)
+//!        mov  %r15d,%eax            mov  %r15d,%eax           mov  %r15d,%eax
+//!  call: syscall                    syscall                   lea  -426(%rax),%ecx    (and the same for the others)
+//!  next: ...                        ...                       jrcxz enter
+//!                                                             jmp  call
+//! ```
+//!
 //! Other threads may run through the site while it changes. One aligned 8-byte store is seen whole,
 //! so where the five bytes lie within an aligned word they are written so; where they do not, the
 //! site is left to the trap, unless the process has one thread only, as before `main`.
@@ -31,7 +42,7 @@
 //!
 //! A system call changes rcx anyway, and none of these changes the flags.
 //!
-//! The entry keeps what a system call keeps: all registers but rax, rcx and r11, the red zone, the
+//! The entry keeps what a system call keeps: all registers but rax, rcx and r11, the flags, the red zone, the
 //! vector registers. Of those it saves xmm0 to xmm15; their upper halves, the AVX-512 registers, the
 //! x87 state and MXCSR are safe because nothing compiled here touches them (the memory routines of
 //! the C library would: hence our own).

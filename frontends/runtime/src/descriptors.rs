@@ -1,0 +1,78 @@
+//! The engine's own descriptors, where a program closes, replaces or duplicates descriptors: they are none of the program's.
+
+use crate::{calls, process, sys};
+use anyring_engine::frontend;
+use linux_raw_sys::errno::EBADF;
+use linux_raw_sys::general as raw;
+
+// From <linux/close_range.h>.
+const UNSHARE: u32 = 2;
+const CLOEXEC: u32 = 4;
+
+/// What is said of a number that is none of the program's descriptors; `dup2` says it of a target that is out of the allowed
+/// range, too. musl takes the other answer that there would be, `EBUSY`, for one that passes, and calls again.
+pub const NONE: isize = -(EBADF as isize);
+
+/// Is it one of the engine's?
+#[inline]
+pub fn is_engines(fd: i32) -> bool {
+    calls::rings_exist() && frontend::is_engines(fd)
+}
+
+/// Does `dup2` to this number replace one of the engine's? A child of `vfork` has descriptors of its own.
+#[inline]
+pub fn would_replace(fd: i32) -> bool {
+    is_engines(fd) && sys::process_id() == process::own_id()
+}
+
+/// Does `close_range` with these flags close descriptors of this process, rather than mark them, or close a thread's copies?
+pub fn closes(flags: u32) -> bool {
+    flags & (CLOEXEC | UNSHARE) == 0
+}
+
+/// `close_range(2)` by `call`, which is 0 on success: leaves out the engine's own.
+pub fn close_range(first: u32, last: u32, flags: u32, call: impl Fn(u32, u32, u32) -> isize) -> isize {
+    // They are marked already.
+    let leaves_out = calls::rings_exist() && flags & CLOEXEC == 0;
+    let mut from = first;
+    while let Some(own) = frontend::next_of_engine(from).filter(|&own| leaves_out && own <= last) {
+        if own > from {
+            let result = call(from, own - 1, flags);
+            if result != 0 {
+                return result;
+            }
+        }
+        if own == last {
+            // Where there is nothing beside them, the kernel still says what is wrong with the flags.
+            return call(u32::MAX, u32::MAX, flags);
+        }
+        from = own + 1;
+    }
+    call(from, last, flags)
+}
+
+/// Closes all from `first` on.
+pub fn close_from(first: u32) {
+    let call = |first: u32, last: u32, flags: u32| {
+        let arguments = [first as usize, last as usize, flags as usize, 0, 0, 0];
+        // SAFETY: the program's own call; those of the engine are left out.
+        unsafe { crate::arch::syscall(raw::__NR_close_range as usize, arguments) }
+    };
+    if close_range(first, u32::MAX, 0, call) == 0 {
+        return;
+    }
+    // Linux before 5.9.
+    (first..sys::descriptor_limit()).map(|fd| fd as i32).filter(|&fd| !is_engines(fd)).for_each(sys::close);
+}
+
+/// Is that to be done for a process of one thread? Threads of the engine, which the program does not know, share its descriptors,
+/// and must go on to. The calling thread takes a lock of the engine.
+pub fn keeps_sharing(flags: u32) -> bool {
+    let alone = || sys::threads().saturating_sub(frontend::threads()) == 1;
+    flags & UNSHARE != 0 && calls::rings_exist() && sys::process_id() == process::own_id() && alone()
+}
+
+/// The flags without the one that ends the sharing.
+pub fn sharing(flags: u32) -> u32 {
+    flags & !UNSHARE
+}
