@@ -2,53 +2,43 @@
 
 mod common;
 
-use std::io::Write;
-use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-
-use anyring_engine::abi::Errno;
-use anyring_uepoll::{ADD, Event, Raiser, Set};
-use common::{each, event, next, none, pair, take, wait};
+use anyring_uepoll::Raiser;
+use common::*;
 
 const IN_EDGE: u32 = (libc::EPOLLIN | libc::EPOLLET) as u32;
 
-#[test]
-fn bits_are_gathered_until_they_are_taken() {
-    each(4, |set| {
-        let (one, two) = (set.add_event(1).unwrap(), set.add_event(2).unwrap());
-        one.raise(1);
-        two.raise(0x8000_0000);
-        one.raise(6);
-        assert_eq!(next(set), event(7, 1));
-        one.raise(1);
-        assert_eq!(next(set), event(0x8000_0000, 2));
-        assert_eq!(next(set), event(1, 1));
-        none(set);
-        set.delete_event(&one).unwrap();
-        one.raise(1);
-        none(set);
-        assert_eq!(set.delete_event(&one).err(), Some(Errno::ENOENT));
-        // Its item is another's, whom the old name does not reach.
-        let three = set.add_event(3).unwrap();
-        assert_eq!(three.item(), one.item());
-        one.raise(1);
-        none(set);
-        three.raise(1);
-        assert_eq!(next(set), event(1, 3));
-    });
+#[by(each(4))]
+fn bits_are_gathered_until_they_are_taken(set: &Set) {
+    let (one, two) = (set.add_event(1).unwrap(), set.add_event(2).unwrap());
+    one.raise(1);
+    two.raise(0x8000_0000);
+    one.raise(6);
+    assert_eq!(next(set), event(7, 1));
+    one.raise(1);
+    assert_eq!(next(set), event(0x8000_0000, 2));
+    assert_eq!(next(set), event(1, 1));
+    none(set);
+    set.delete_event(&one).unwrap();
+    one.raise(1);
+    none(set);
+    assert_eq!(set.delete_event(&one).err(), Some(Errno::ENOENT));
+    // Its item is another's, whom the old name does not reach.
+    let three = set.add_event(3).unwrap();
+    assert_eq!(three.item(), one.item());
+    one.raise(1);
+    none(set);
+    three.raise(1);
+    assert_eq!(next(set), event(1, 3));
 }
 
-#[test]
-fn an_event_is_removed_while_it_is_raised() {
-    each(2, |set| {
-        for round in 0..10 {
-            let one = set.add_event(round).unwrap();
-            one.raise(1);
-            set.delete_event(&one).unwrap();
-            none(set);
-        }
-    });
+#[by(each(2))]
+fn an_event_is_removed_while_it_is_raised(set: &Set) {
+    for round in 0..10 {
+        let one = set.add_event(round).unwrap();
+        one.raise(1);
+        set.delete_event(&one).unwrap();
+        none(set);
+    }
 }
 
 /// Each of many threads passes many messages to a consumer that sleeps whenever it finds none. A message is counted
@@ -90,15 +80,13 @@ fn sleepers_wake() {
 }
 
 /// The same with files in the set, so that it sleeps where these are heard, too.
-#[test]
-fn sleepers_beside_files_wake() {
-    each(64, |set| {
-        let (ours, theirs) = pair();
-        set.control(ADD, ours.as_raw_fd(), event(IN_EDGE, 99)).unwrap();
-        ping(set, 4, 5_000);
-        (&theirs).write_all(b"x").unwrap();
-        assert_eq!(next(set), event(libc::EPOLLIN as u32, 99));
-    });
+#[by(each(64))]
+fn sleepers_beside_files_wake(set: &Set) {
+    let (ours, theirs) = pair();
+    set.control(ADD, ours.as_raw_fd(), event(IN_EDGE, 99)).unwrap();
+    ping(set, 4, 5_000);
+    (&theirs).write_all(b"x").unwrap();
+    assert_eq!(next(set), event(libc::EPOLLIN as u32, 99));
 }
 
 /// A child raises the parent's events, and wakes it.
@@ -136,24 +124,22 @@ fn a_child_raises_events() {
 
 /// A consumer that died in the middle, with events in the ring and its head behind: raisers go on, and another
 /// consumer takes what is there.
-#[test]
-fn a_consumer_dies() {
-    each(4, |set| {
-        let (one, two) = (set.add_event(1).unwrap(), set.add_event(2).unwrap());
+#[by(each(4))]
+fn a_consumer_dies(set: &Set) {
+    let (one, two) = (set.add_event(1).unwrap(), set.add_event(2).unwrap());
+    one.raise(1);
+    two.raise(2);
+    thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(next(set), event(1, 1)));
+    });
+    // As if it had died asleep.
+    for how in [1, 2, 77] {
+        set.ring().header().sleeper.store(how, Ordering::Relaxed);
         one.raise(1);
         two.raise(2);
-        thread::scope(|scope| {
-            scope.spawn(|| assert_eq!(next(set), event(1, 1)));
-        });
-        // As if it had died asleep.
-        for how in [1, 2, 77] {
-            set.ring().header().sleeper.store(how, Ordering::Relaxed);
-            one.raise(1);
-            two.raise(2);
-            assert_eq!((next(set).data + next(set).data), 3);
-        }
-        wait_and_see(set, &one);
-    });
+        assert_eq!((next(set).data + next(set).data), 3);
+    }
+    wait_and_see(set, &one);
 }
 
 fn wait_and_see(set: &Set, raiser: &Raiser) {

@@ -2,15 +2,10 @@
 
 mod common;
 
-use std::io::Write;
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
-use anyring_engine::abi::Errno;
-use anyring_uepoll::{ADD, DELETE, Event, Feeder, MODIFY, Options, Set};
-use common::{each, event, next, none, pair, set, take};
+use anyring_uepoll::Options;
+use common::*;
 
 const IN_EDGE: u32 = (libc::EPOLLIN | libc::EPOLLET) as u32;
 
@@ -27,75 +22,71 @@ fn mapped(set: &Set) -> &[AtomicU32] {
 }
 
 /// Somebody scribbles while files are registered, written to and removed: calls may fail, nothing else.
-#[test]
-fn scribbling() {
-    each(8, |set| {
-        let words = mapped(set);
-        let done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                let mut random = 0x9e37_79b9_7f4a_7c15u64;
-                while !done.load(Ordering::Relaxed) {
-                    random ^= random << 13;
-                    random ^= random >> 7;
-                    random ^= random << 17;
-                    let among = if random & 1 == 0 { 64 } else { words.len() };
-                    words[(random >> 8) as usize % among].store((random >> 32) as u32, Ordering::Relaxed);
-                }
-            });
-            let raiser = set.add_event(1);
-            for round in 0..300 {
-                let (ours, theirs) = pair();
-                let _ = set.control(ADD, ours.as_raw_fd(), event(IN_EDGE, round));
-                (&theirs).write_all(b"x").unwrap();
-                if let Ok(raiser) = &raiser {
-                    raiser.raise(1);
-                }
-                let _ = set.take(&mut [Event::default(); 4], Some(10_000));
-                let _ = set.wait(Some(10_000));
-                let _ = set.control(MODIFY, ours.as_raw_fd(), event(IN_EDGE, round));
-                let _ = set.control(DELETE, ours.as_raw_fd(), event(0, 0));
+#[by(each(8))]
+fn scribbling(set: &Set) {
+    let words = mapped(set);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = 0x9e37_79b9_7f4a_7c15u64;
+            while !done.load(Ordering::Relaxed) {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                let among = if random & 1 == 0 { 64 } else { words.len() };
+                words[(random >> 8) as usize % among].store((random >> 32) as u32, Ordering::Relaxed);
             }
-            done.store(true, Ordering::Relaxed);
         });
+        let raiser = set.add_event(1);
+        for round in 0..300 {
+            let (ours, theirs) = pair();
+            let _ = set.control(ADD, ours.as_raw_fd(), event(IN_EDGE, round));
+            (&theirs).write_all(b"x").unwrap();
+            if let Ok(raiser) = &raiser {
+                raiser.raise(1);
+            }
+            let _ = set.take(&mut [Event::default(); 4], Some(10_000));
+            let _ = set.wait(Some(10_000));
+            let _ = set.control(MODIFY, ours.as_raw_fd(), event(IN_EDGE, round));
+            let _ = set.control(DELETE, ours.as_raw_fd(), event(0, 0));
+        }
+        done.store(true, Ordering::Relaxed);
     });
 }
 
 /// A child that uses and drops what it has of the set: the parent notices nothing.
-#[test]
-fn a_child_does_not_break_the_parents_set() {
-    each(4, |parents| {
-        let (ours, theirs) = pair();
-        parents.control(ADD, ours.as_raw_fd(), event(IN_EDGE, 1)).unwrap();
-        none(parents);
-        // SAFETY: the child makes system calls and touches memory of its own; nobody else holds the set's locks.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            let fd = ours.as_raw_fd();
-            let refused = [
-                parents.control(MODIFY, fd, event(IN_EDGE, 2)),
-                parents.control(DELETE, fd, event(0, 0)),
-                parents.add_event(1).map(drop),
-                parents.wait(Some(0)),
-                parents.take(&mut [Event::default()], Some(0)).map(drop),
-            ];
-            let good = refused.iter().all(|result| *result == Err(Errno::EPERM));
-            // SAFETY: the child's copy of what the parent owns, dropped once there.
-            unsafe { std::ptr::drop_in_place(std::ptr::from_ref(parents).cast_mut()) };
-            // SAFETY: ends the child at once.
-            unsafe { libc::_exit(i32::from(!good)) };
-        }
-        let mut status = 0;
-        // SAFETY: waits for the child.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        assert_eq!(status, 0);
-        for _ in 0..3 {
-            (&theirs).write_all(b"x").unwrap();
-            assert_eq!(next(parents), event(libc::EPOLLIN as u32, 1));
-            while matches!(std::io::Read::read(&mut &ours, &mut [0; 8]), Ok(1..)) {}
-        }
-        parents.control(DELETE, ours.as_raw_fd(), event(0, 0)).unwrap();
-    });
+#[by(each(4))]
+fn a_child_does_not_break_the_parents_set(parents: &Set) {
+    let (ours, theirs) = pair();
+    parents.control(ADD, ours.as_raw_fd(), event(IN_EDGE, 1)).unwrap();
+    none(parents);
+    // SAFETY: the child makes system calls and touches memory of its own; nobody else holds the set's locks.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let fd = ours.as_raw_fd();
+        let refused = [
+            parents.control(MODIFY, fd, event(IN_EDGE, 2)),
+            parents.control(DELETE, fd, event(0, 0)),
+            parents.add_event(1).map(drop),
+            parents.wait(Some(0)),
+            parents.take(&mut [Event::default()], Some(0)).map(drop),
+        ];
+        let good = refused.iter().all(|result| *result == Err(Errno::EPERM));
+        // SAFETY: the child's copy of what the parent owns, dropped once there.
+        unsafe { std::ptr::drop_in_place(std::ptr::from_ref(parents).cast_mut()) };
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!good)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    for _ in 0..3 {
+        (&theirs).write_all(b"x").unwrap();
+        assert_eq!(next(parents), event(libc::EPOLLIN as u32, 1));
+        while matches!(std::io::Read::read(&mut &ours, &mut [0; 8]), Ok(1..)) {}
+    }
+    parents.control(DELETE, ours.as_raw_fd(), event(0, 0)).unwrap();
 }
 
 /// Refuses `io_uring_setup` to the calling thread, as containers do.
@@ -238,38 +229,36 @@ impl Drop for EndsConsumer<'_> {
 }
 
 /// Threads register and remove files while the consumer waits and takes.
-#[test]
-fn registered_and_removed_by_many_threads() {
-    each(64, |set| {
-        let done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let threads: Vec<_> = (0..4)
-                .map(|_| {
-                    scope.spawn(|| {
-                        for round in 0..300 {
-                            let (ours, theirs): (UnixStream, UnixStream) = pair();
-                            add_once_there_is_room(set, ours.as_raw_fd(), event(IN_EDGE, 1));
-                            (&theirs).write_all(b"x").unwrap();
-                            if round % 2 == 0 {
-                                set.control(MODIFY, ours.as_raw_fd(), event(IN_EDGE, 2)).unwrap();
-                            }
-                            // One whose place is still in the ring may rest meanwhile.
-                            set.control(DELETE, ours.as_raw_fd(), event(0, 0)).unwrap();
+#[by(each(64))]
+fn registered_and_removed_by_many_threads(set: &Set) {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    for round in 0..300 {
+                        let (ours, theirs): (UnixStream, UnixStream) = pair();
+                        add_once_there_is_room(set, ours.as_raw_fd(), event(IN_EDGE, 1));
+                        (&theirs).write_all(b"x").unwrap();
+                        if round % 2 == 0 {
+                            set.control(MODIFY, ours.as_raw_fd(), event(IN_EDGE, 2)).unwrap();
                         }
-                    })
+                        // One whose place is still in the ring may rest meanwhile.
+                        set.control(DELETE, ours.as_raw_fd(), event(0, 0)).unwrap();
+                    }
                 })
-                .collect();
-            scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) {
-                    let mut out = [Event::default(); 4];
-                    take(set, &mut out, 1_000_000);
-                }
-            });
-            let _ends = EndsConsumer(&done);
-            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            })
+            .collect();
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let mut out = [Event::default(); 4];
+                take(set, &mut out, 1_000_000);
+            }
         });
-        none(set);
+        let _ends = EndsConsumer(&done);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
+    none(set);
 }
 
 #[test]

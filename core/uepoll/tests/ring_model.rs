@@ -3,6 +3,7 @@
 //!
 //! The algorithm is the crate's own; only the memory is loom's.
 
+use anyring_both::by;
 use anyring_uepoll::insert::{Cells, Raised, counter, insert, raise, take};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -110,64 +111,58 @@ fn two_producers_and_the_consumer() {
 }
 
 /// Two raise the same item: it is in the ring once, unless it was taken in between, and both events come out.
-#[test]
+#[by(check)]
 fn one_item_by_two_producers() {
-    check(|| {
-        let memory = Memory::new(u32::MAX);
-        let other = memory.clone();
-        let producer = thread::spawn(move || raise(&*other, 0, 1));
-        let other = memory.clone();
-        let second = thread::spawn(move || raise(&*other, 0, 2));
-        let mut seen = [0; 2];
-        drain(&memory, &mut seen);
-        let results = [producer.join().unwrap(), second.join().unwrap()];
-        let queued = results.iter().filter(|&&raised| raised != Raised::Already).count() as u32;
-        drain(&memory, &mut seen);
-        assert_eq!(seen, [3, 0]);
-        assert_eq!(memory.head.load(Ordering::Relaxed), u32::MAX.wrapping_add(queued));
-        memory.is_at_rest();
-    });
+    let memory = Memory::new(u32::MAX);
+    let other = memory.clone();
+    let producer = thread::spawn(move || raise(&*other, 0, 1));
+    let other = memory.clone();
+    let second = thread::spawn(move || raise(&*other, 0, 2));
+    let mut seen = [0; 2];
+    drain(&memory, &mut seen);
+    let results = [producer.join().unwrap(), second.join().unwrap()];
+    let queued = results.iter().filter(|&&raised| raised != Raised::Already).count() as u32;
+    drain(&memory, &mut seen);
+    assert_eq!(seen, [3, 0]);
+    assert_eq!(memory.head.load(Ordering::Relaxed), u32::MAX.wrapping_add(queued));
+    memory.is_at_rest();
 }
 
 /// An item comes again as soon as it was taken, with the ring full: nothing is written over.
-#[test]
+#[by(check)]
 fn again_after_it_was_taken() {
-    check(|| {
-        let memory = Memory::new(u32::MAX);
-        raise(&*memory, 0, 1);
-        raise(&*memory, 1, 1);
-        let other = memory.clone();
-        let producer = thread::spawn(move || {
-            raise(&*other, 0, 2);
-            raise(&*other, 1, 2);
-        });
-        let mut seen = [0; 2];
-        drain(&memory, &mut seen);
-        producer.join().unwrap();
-        drain(&memory, &mut seen);
-        assert_eq!(seen, [3, 3]);
-        memory.is_at_rest();
+    let memory = Memory::new(u32::MAX);
+    raise(&*memory, 0, 1);
+    raise(&*memory, 1, 1);
+    let other = memory.clone();
+    let producer = thread::spawn(move || {
+        raise(&*other, 0, 2);
+        raise(&*other, 1, 2);
     });
+    let mut seen = [0; 2];
+    drain(&memory, &mut seen);
+    producer.join().unwrap();
+    drain(&memory, &mut seen);
+    assert_eq!(seen, [3, 3]);
+    memory.is_at_rest();
 }
 
 /// A batch beside a single one.
-#[test]
+#[by(check)]
 fn a_batch_and_a_producer() {
-    check(|| {
-        let memory = Memory::new(u32::MAX);
-        let other = memory.clone();
-        let producer = thread::spawn(move || {
-            let items = [0, 1].map(|item| (item, other.mark(item, 1)));
-            let fresh: Vec<u32> =
-                items.iter().filter(|(_, before)| *before == 0).map(|(item, _)| *item).collect();
-            insert(&*other, &fresh);
-        });
-        raise(&*memory, 1, 2);
-        let mut seen = [0; 2];
-        drain(&memory, &mut seen);
-        producer.join().unwrap();
-        drain(&memory, &mut seen);
-        assert_eq!(seen, [1, 3]);
-        memory.is_at_rest();
+    let memory = Memory::new(u32::MAX);
+    let other = memory.clone();
+    let producer = thread::spawn(move || {
+        let items = [0, 1].map(|item| (item, other.mark(item, 1)));
+        let fresh: Vec<u32> =
+            items.iter().filter(|(_, before)| *before == 0).map(|(item, _)| *item).collect();
+        insert(&*other, &fresh);
     });
+    raise(&*memory, 1, 2);
+    let mut seen = [0; 2];
+    drain(&memory, &mut seen);
+    producer.join().unwrap();
+    drain(&memory, &mut seen);
+    assert_eq!(seen, [1, 3]);
+    memory.is_at_rest();
 }

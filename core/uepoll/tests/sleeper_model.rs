@@ -3,6 +3,7 @@
 //! The algorithm is the crate's own; only the memory, the futex and the bell are the model's. Where the consumer sleeps for ever, loom
 //! says that all threads wait.
 
+use anyring_both::by;
 use anyring_uepoll::sleeper::{AT_THE_BELL, AWAKE, Alarm, ON_THE_WORD, announce, changed, wake};
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
@@ -140,43 +141,37 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 }
 
 /// The consumer sleeps on the word, where two threads add files, and one of them raises an event then.
-#[test]
+#[by(check)]
 fn two_add_files_and_one_raises() {
-    check(|| {
-        let set = Set::new();
-        let first = set.clone();
-        let first = thread::spawn(move || first.add());
-        let second = set.clone();
-        let second = thread::spawn(move || {
-            second.add();
-            second.add_event_and_raise();
-        });
-        set.wait();
-        first.join().unwrap();
-        second.join().unwrap();
+    let set = Set::new();
+    let first = set.clone();
+    let first = thread::spawn(move || first.add());
+    let second = set.clone();
+    let second = thread::spawn(move || {
+        second.add();
+        second.add_event_and_raise();
     });
+    set.wait();
+    first.join().unwrap();
+    second.join().unwrap();
 }
 
 /// Without files.
-#[test]
+#[by(check)]
 fn one_raises() {
-    check(|| {
-        let set = Set::new();
-        let other = set.clone();
-        let other = thread::spawn(move || other.add_event_and_raise());
-        set.wait();
-        other.join().unwrap();
-    });
+    let set = Set::new();
+    let other = set.clone();
+    let other = thread::spawn(move || other.add_event_and_raise());
+    set.wait();
+    other.join().unwrap();
 }
 
 /// A file is added while the consumer falls asleep on the word, where it would not hear of the file.
-#[test]
+#[by(check)]
 fn one_adds_a_file() {
-    check(|| {
-        let set = Set::new();
-        let other = set.clone();
-        let other = thread::spawn(move || other.add());
-        set.wait_for_files();
-        other.join().unwrap();
-    });
+    let set = Set::new();
+    let other = set.clone();
+    let other = thread::spawn(move || other.add());
+    set.wait_for_files();
+    other.join().unwrap();
 }

@@ -2,11 +2,9 @@
 
 mod common;
 
-use anyring::{BufferExt, Fd, Ring, op};
+use anyring::{Ring, op};
 use bytes::{BufMut, Bytes, BytesMut};
-use common::both;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use common::*;
 
 #[both]
 fn bytes_are_buffers(mut ring: Ring) {

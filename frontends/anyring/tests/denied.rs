@@ -2,11 +2,12 @@
 
 mod common;
 
-use anyring::low::{self, Cqe, Sqe128};
-use anyring::{AsyncRing, Builder, Engine, Fd, Ring, op};
+use common::*;
+
+use anyring::low;
+use anyring::{Ring, op};
 use linux_raw_sys::io_uring::{IORING_SETUP_NO_SQARRAY, IORING_SETUP_SINGLE_ISSUER, IORING_SETUP_SQE128};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
 
 /// The variable that says that this process is the one in which it is denied.
 const DENIED: &str = "ANYRING_TEST_DENIED";

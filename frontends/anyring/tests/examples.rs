@@ -2,12 +2,9 @@
 
 mod common;
 
-use anyring::Engine;
-use common::{Directory, both};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use common::*;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
 /// An example, which cargo has built beside the tests.
 fn example(name: &str, engine: anyring::Engine) -> Command {

@@ -4,13 +4,10 @@ mod common;
 #[path = "common/futures.rs"]
 mod shared;
 
-use anyring::{AsyncRing, Engine, Fd, Ring, op};
-use common::{both, ring};
+use anyring::{Ring, op};
+use common::*;
 use futures_util::future::join_all;
-use shared::{Count, begin, each_driver, finish, pair, threaded, until};
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
+use shared::{Count, begin, each_driver, each_driver_of_both, finish, pair, threaded, until};
 
 #[both]
 fn operations_are_futures(engine: Engine) {
@@ -28,42 +25,38 @@ fn operations_are_futures(engine: Engine) {
 }
 
 /// More requests than the ring has entries, which all end.
-#[both]
-fn many_at_once(engine: Engine) {
-    each_driver(engine, |ring| {
-        let nops = (0..300).map(|_| ring.submit(op::nop()));
-        let waits = (0..50).map(|_| ring.submit(op::timeout(Duration::from_millis(5))));
-        for ended in finish(async { [join_all(nops).await, join_all(waits).await].concat() }) {
-            ended.unwrap().unwrap();
-        }
-    });
+#[by(each_driver_of_both)]
+fn many_at_once(ring: AsyncRing) {
+    let nops = (0..300).map(|_| ring.submit(op::nop()));
+    let waits = (0..50).map(|_| ring.submit(op::timeout(Duration::from_millis(5))));
+    for ended in finish(async { [join_all(nops).await, join_all(waits).await].concat() }) {
+        ended.unwrap().unwrap();
+    }
 }
 
-#[both]
-fn conversations(engine: Engine) {
-    each_driver(engine, |ring| {
-        let (one, other) = UnixStreamPair::new();
-        let lines = async {
-            for round in 0..50_u8 {
-                ring.submit(op::send(&one, vec![round; 100]).all()).await.unwrap().0.unwrap();
-                let (count, back) = ring.submit(op::recv(&one, vec![0; 100])).await.unwrap();
-                assert_eq!((count.unwrap(), back), (100, vec![round; 100]));
+#[by(each_driver_of_both)]
+fn conversations(ring: AsyncRing) {
+    let (one, other) = UnixStreamPair::new();
+    let lines = async {
+        for round in 0..50_u8 {
+            ring.submit(op::send(&one, vec![round; 100]).all()).await.unwrap().0.unwrap();
+            let (count, back) = ring.submit(op::recv(&one, vec![0; 100])).await.unwrap();
+            assert_eq!((count.unwrap(), back), (100, vec![round; 100]));
+        }
+        ring.submit(op::shutdown(&one, std::net::Shutdown::Write)).await.unwrap().unwrap();
+    };
+    let echo = async {
+        let buffers = ring.buffers(4, 256).await.unwrap();
+        let mut received = ring.submit_multi(op::recv_multi(&other, &buffers));
+        while let Some(bytes) = received.next().await {
+            let bytes = bytes.unwrap().unwrap();
+            if bytes.is_empty() {
+                break;
             }
-            ring.submit(op::shutdown(&one, std::net::Shutdown::Write)).await.unwrap().unwrap();
-        };
-        let echo = async {
-            let buffers = ring.buffers(4, 256).await.unwrap();
-            let mut received = ring.submit_multi(op::recv_multi(&other, &buffers));
-            while let Some(bytes) = received.next().await {
-                let bytes = bytes.unwrap().unwrap();
-                if bytes.is_empty() {
-                    break;
-                }
-                ring.submit(op::send(&other, bytes).all()).await.unwrap().0.unwrap();
-            }
-        };
-        finish(async { futures_util::future::join(lines, echo).await });
-    });
+            ring.submit(op::send(&other, bytes).all()).await.unwrap().0.unwrap();
+        }
+    };
+    finish(async { futures_util::future::join(lines, echo).await });
 }
 
 struct UnixStreamPair;
@@ -76,32 +69,30 @@ impl UnixStreamPair {
     }
 }
 
-#[both]
-fn streams(engine: Engine) {
-    each_driver(engine, |ring| {
-        let mut ticks = ring.submit_multi(op::timeout_multi(Duration::from_millis(1)).count(3));
-        finish(async {
-            for _ in 0..3 {
-                ticks.next().await.expect("three").unwrap().unwrap();
-            }
-            assert!(ticks.next().await.is_none());
-            assert!(ticks.next().await.is_none(), "and stays so");
-        });
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let mut accepted = ring.submit_multi(op::accept_multi(&listener.into()));
-        for round in 0..3 {
-            let mut client = TcpStream::connect(address).unwrap();
-            let socket = finish(accepted.next()).expect("it does not end").unwrap().unwrap();
-            client.write_all(&[round]).unwrap();
-            let (count, bytes) = finish(ring.submit(op::recv(&socket, vec![0; 8]))).unwrap();
-            assert_eq!((count.unwrap(), bytes[0]), (1, round));
+#[by(each_driver_of_both)]
+fn streams(ring: AsyncRing) {
+    let mut ticks = ring.submit_multi(op::timeout_multi(Duration::from_millis(1)).count(3));
+    finish(async {
+        for _ in 0..3 {
+            ticks.next().await.expect("three").unwrap().unwrap();
         }
-        accepted.cancel();
-        let last = finish(accepted.next()).expect("its end").unwrap();
-        assert_eq!(last.unwrap_err().errno(), libc::ECANCELED);
-        assert!(finish(accepted.next()).is_none());
+        assert!(ticks.next().await.is_none());
+        assert!(ticks.next().await.is_none(), "and stays so");
     });
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut accepted = ring.submit_multi(op::accept_multi(&listener.into()));
+    for round in 0..3 {
+        let mut client = TcpStream::connect(address).unwrap();
+        let socket = finish(accepted.next()).expect("it does not end").unwrap().unwrap();
+        client.write_all(&[round]).unwrap();
+        let (count, bytes) = finish(ring.submit(op::recv(&socket, vec![0; 8]))).unwrap();
+        assert_eq!((count.unwrap(), bytes[0]), (1, round));
+    }
+    accepted.cancel();
+    let last = finish(accepted.next()).expect("its end").unwrap();
+    assert_eq!(last.unwrap_err().errno(), libc::ECANCELED);
+    assert!(finish(accepted.next()).is_none());
 }
 
 #[test]
@@ -143,40 +134,36 @@ fn a_future_that_is_dropped_before_the_driver_has_come(engine: Engine) {
     assert_eq!(socket.read(&mut [0; 8]).unwrap(), 1, "nobody has read it");
 }
 
-#[both]
-fn a_dropped_future_cancels_its_request(engine: Engine) {
-    each_driver(engine, |ring| {
-        let (count, (socket, mut other)) = (Count::default(), pair());
-        let mut future = ring.submit(op::recv(&socket, count.buffer()));
-        begin(&mut future);
-        // It is in flight when something behind it has ended.
-        finish(ring.submit(op::nop())).unwrap().unwrap();
-        assert_eq!(count.get(), 1);
-        drop((future, socket));
-        until("the buffer is freed", || count.get() == 0);
-        assert_eq!(other.read(&mut [0]).unwrap(), 0, "its file is closed");
-    });
+#[by(each_driver_of_both)]
+fn a_dropped_future_cancels_its_request(ring: AsyncRing) {
+    let (count, (socket, mut other)) = (Count::default(), pair());
+    let mut future = ring.submit(op::recv(&socket, count.buffer()));
+    begin(&mut future);
+    // It is in flight when something behind it has ended.
+    finish(ring.submit(op::nop())).unwrap().unwrap();
+    assert_eq!(count.get(), 1);
+    drop((future, socket));
+    until("the buffer is freed", || count.get() == 0);
+    assert_eq!(other.read(&mut [0]).unwrap(), 0, "its file is closed");
 }
 
-#[both]
-fn a_cancelled_future_gives_the_buffer_back(engine: Engine) {
-    each_driver(engine, |ring| {
-        let (count, (socket, _other)) = (Count::default(), pair());
-        let mut in_flight = ring.submit(op::recv(&socket, count.buffer()));
-        begin(&mut in_flight);
-        finish(ring.submit(op::nop())).unwrap().unwrap();
-        let mut new = ring.submit(op::recv(&socket, count.buffer()));
-        for future in [&mut in_flight, &mut new] {
-            future.cancel();
-            let (result, buffer) = finish(future).unwrap();
-            assert_eq!(result.unwrap_err().errno(), libc::ECANCELED);
-            drop(buffer);
-        }
-        assert_eq!(count.get(), 0);
-        let timed = ring.submit_with_timeout(op::recv(&socket, count.buffer()), Duration::from_millis(5));
-        let (result, _buffer) = finish(timed).unwrap();
-        assert_eq!((result.unwrap_err().errno(), count.get()), (libc::ECANCELED, 1));
-    });
+#[by(each_driver_of_both)]
+fn a_cancelled_future_gives_the_buffer_back(ring: AsyncRing) {
+    let (count, (socket, _other)) = (Count::default(), pair());
+    let mut in_flight = ring.submit(op::recv(&socket, count.buffer()));
+    begin(&mut in_flight);
+    finish(ring.submit(op::nop())).unwrap().unwrap();
+    let mut new = ring.submit(op::recv(&socket, count.buffer()));
+    for future in [&mut in_flight, &mut new] {
+        future.cancel();
+        let (result, buffer) = finish(future).unwrap();
+        assert_eq!(result.unwrap_err().errno(), libc::ECANCELED);
+        drop(buffer);
+    }
+    assert_eq!(count.get(), 0);
+    let timed = ring.submit_with_timeout(op::recv(&socket, count.buffer()), Duration::from_millis(5));
+    let (result, _buffer) = finish(timed).unwrap();
+    assert_eq!((result.unwrap_err().errno(), count.get()), (libc::ECANCELED, 1));
 }
 
 /// How many descriptors of this process are open for the path.
@@ -326,16 +313,14 @@ fn rings_that_cannot_have_futures(engine: Engine) {
 }
 
 /// The ring outlives its handle for as long as there are futures.
-#[both]
-fn a_ring_that_is_dropped_before_its_futures(engine: Engine) {
-    each_driver(engine, |ring| {
-        let (socket, mut other) = pair();
-        let mut begun = ring.submit(op::recv(&socket, vec![0; 8]));
-        begin(&mut begun);
-        let new = ring.submit(op::nop());
-        drop(ring);
-        other.write_all(b"x").unwrap();
-        assert_eq!(finish(begun).unwrap().0.unwrap(), 1);
-        finish(new).unwrap().unwrap();
-    });
+#[by(each_driver_of_both)]
+fn a_ring_that_is_dropped_before_its_futures(ring: AsyncRing) {
+    let (socket, mut other) = pair();
+    let mut begun = ring.submit(op::recv(&socket, vec![0; 8]));
+    begin(&mut begun);
+    let new = ring.submit(op::nop());
+    drop(ring);
+    other.write_all(b"x").unwrap();
+    assert_eq!(finish(begun).unwrap().0.unwrap(), 1);
+    finish(new).unwrap().unwrap();
 }

@@ -4,16 +4,12 @@ mod common;
 #[path = "common/futures.rs"]
 mod shared;
 
-use anyring::low::Sqe;
-use anyring::{AsyncRing, CqeResult, Engine, Error, Fd, Files, Operation, Submit, SubmitMulti, op};
-use common::{both, ring};
-use shared::{Count, Counted, begin, each_driver, finish, pair, threaded, until};
-use std::io::Write;
+use anyring::{CqeResult, Error, Files, Operation, Submit, SubmitMulti, op};
+use common::*;
+use shared::{Count, Counted, begin, each_driver, each_driver_of_both, finish, pair, threaded, until};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
 
 /// A waker that does something.
 struct Does<F: Fn() + Send + Sync + 'static>(F);
@@ -67,26 +63,24 @@ fn futures_that_are_forgotten(engine: Engine) {
 
 /// The waker of the last poll is the one that counts, and a thread that ends takes no request along that it has begun: the
 /// kernel would, if it had submitted that.
-#[both]
-fn futures_that_move_between_threads(engine: Engine) {
-    each_driver(engine, |ring| {
-        let (socket, mut other) = pair();
-        let mut future = ring.submit(op::recv(&socket, vec![0; 8]));
-        let mut future = std::thread::spawn(move || {
-            begin(&mut future);
-            future
-        })
-        .join()
-        .unwrap();
-        finish(ring.submit(op::nop())).unwrap().unwrap();
+#[by(each_driver_of_both)]
+fn futures_that_move_between_threads(ring: AsyncRing) {
+    let (socket, mut other) = pair();
+    let mut future = ring.submit(op::recv(&socket, vec![0; 8]));
+    let mut future = std::thread::spawn(move || {
         begin(&mut future);
-        let first = Arc::new(AtomicBool::new(false));
-        let flag = first.clone();
-        begin_with(&mut future, &waker(move || flag.store(true, Ordering::SeqCst)));
-        let last = std::thread::spawn(move || finish(future));
-        other.write_all(b"x").unwrap();
-        assert_eq!(last.join().unwrap().unwrap().0.unwrap(), 1);
-    });
+        future
+    })
+    .join()
+    .unwrap();
+    finish(ring.submit(op::nop())).unwrap().unwrap();
+    begin(&mut future);
+    let first = Arc::new(AtomicBool::new(false));
+    let flag = first.clone();
+    begin_with(&mut future, &waker(move || flag.store(true, Ordering::SeqCst)));
+    let last = std::thread::spawn(move || finish(future));
+    other.write_all(b"x").unwrap();
+    assert_eq!(last.join().unwrap().unwrap().0.unwrap(), 1);
 }
 
 /// Others hear of their completions all the same.
@@ -172,21 +166,19 @@ fn wakers_that_come_back() {
 }
 
 /// A buffer whose end panics takes nothing else along.
-#[both]
-fn buffers_that_panic(engine: Engine) {
-    each_driver(engine, |ring| {
-        let (count, (socket, mut other)) = (Count::default(), pair());
-        let mut buffer = count.buffer();
-        buffer.panics = true;
-        let mut future = ring.submit(op::recv(&socket, buffer));
-        begin(&mut future);
-        finish(ring.submit(op::nop())).unwrap().unwrap();
-        drop(future);
-        until("it is dropped", || count.get() == 0);
-        let next = ring.submit(op::recv(&socket, vec![0; 8]));
-        other.write_all(b"x").unwrap();
-        assert_eq!(finish(next).unwrap().0.unwrap(), 1);
-    });
+#[by(each_driver_of_both)]
+fn buffers_that_panic(ring: AsyncRing) {
+    let (count, (socket, mut other)) = (Count::default(), pair());
+    let mut buffer = count.buffer();
+    buffer.panics = true;
+    let mut future = ring.submit(op::recv(&socket, buffer));
+    begin(&mut future);
+    finish(ring.submit(op::nop())).unwrap().unwrap();
+    drop(future);
+    until("it is dropped", || count.get() == 0);
+    let next = ring.submit(op::recv(&socket, vec![0; 8]));
+    other.write_all(b"x").unwrap();
+    assert_eq!(finish(next).unwrap().0.unwrap(), 1);
 }
 
 /// An operation that panics where its entry is made.
@@ -208,24 +200,20 @@ unsafe impl Operation for Panics {
     }
 }
 
-#[both]
-fn operations_that_panic(engine: Engine) {
-    each_driver(engine, |ring| {
-        let count = Count::default();
-        let error = finish(ring.submit(Panics(count.buffer()))).unwrap_err();
-        assert_eq!((error.errno(), count.get()), (libc::ECANCELED, 0));
-        finish(ring.submit(op::nop())).unwrap().unwrap();
-    });
+#[by(each_driver_of_both)]
+fn operations_that_panic(ring: AsyncRing) {
+    let count = Count::default();
+    let error = finish(ring.submit(Panics(count.buffer()))).unwrap_err();
+    assert_eq!((error.errno(), count.get()), (libc::ECANCELED, 0));
+    finish(ring.submit(op::nop())).unwrap().unwrap();
 }
 
 /// So many buffers of that size no memory has.
-#[both]
-fn calls_that_panic(engine: Engine) {
-    each_driver(engine, |ring| {
-        let error = finish(ring.register_buffers(1, usize::MAX)).expect_err("there is no such memory");
-        assert_eq!(error.errno(), libc::ECANCELED);
-        finish(ring.submit(op::nop())).unwrap().unwrap();
-    });
+#[by(each_driver_of_both)]
+fn calls_that_panic(ring: AsyncRing) {
+    let error = finish(ring.register_buffers(1, usize::MAX)).expect_err("there is no such memory");
+    assert_eq!(error.errno(), libc::ECANCELED);
+    finish(ring.submit(op::nop())).unwrap().unwrap();
 }
 
 /// The executor drops its tasks, the driver among them, in whatever order.
@@ -293,22 +281,20 @@ fn children(engine: Engine) {
 }
 
 /// Threads that begin, await, cancel and drop futures at random: at the end nothing is left of them.
-#[both]
-fn nothing_is_left(engine: Engine) {
-    each_driver(engine, |ring| {
-        let count = Count::default();
-        let threads: Vec<_> = (1..=3_u64)
-            .map(|seed| {
-                let (ring, count) = (ring.clone(), count.clone());
-                std::thread::spawn(move || anything(&ring, &count, seed))
-            })
-            .collect();
-        drop(ring);
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        until("each buffer is freed", || count.get() == 0);
-    });
+#[by(each_driver_of_both)]
+fn nothing_is_left(ring: AsyncRing) {
+    let count = Count::default();
+    let threads: Vec<_> = (1..=3_u64)
+        .map(|seed| {
+            let (ring, count) = (ring.clone(), count.clone());
+            std::thread::spawn(move || anything(&ring, &count, seed))
+        })
+        .collect();
+    drop(ring);
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    until("each buffer is freed", || count.get() == 0);
 }
 
 fn anything(ring: &AsyncRing, count: &Count, seed: u64) {

@@ -3,7 +3,7 @@
 mod common;
 
 use anyring::Ring;
-use common::both;
+use common::*;
 
 /// The crate sees the ends of its rings without inotify.
 #[both]

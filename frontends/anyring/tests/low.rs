@@ -2,14 +2,12 @@
 
 mod common;
 
+use anyring::ErrorContext;
 use anyring::low::op::{self, Fixed, Slot, Timespec};
-use anyring::low::{Cancel, Cqe32, Full, Restriction, Ring, Sqe, Sqe128, SqeMixed, Wait};
-use anyring::{Builder, Engine, ErrorContext};
-use common::both;
+use anyring::low::{Cqe32, Full, Restriction, Ring, SqeMixed, Wait};
+use common::*;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::os::fd::{FromRawFd, OwnedFd};
 
 fn ring(engine: Engine, entries: u32) -> Ring {
     Builder::new(entries).engine(engine).build_low().unwrap()

@@ -2,17 +2,12 @@
 
 mod common;
 
-use anyring::low::{Cancel, Ring, Sqe, op};
+use anyring::low::{Ring, op};
 use anyring::op as safe;
-use anyring::{Builder, Engine, Fd};
-use common::{Directory, both};
+use common::*;
 use linux_raw_sys::io_uring as abi;
 use std::ffi::CString;
-use std::io::Write;
-use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 
 fn ring(engine: Engine, deferred: bool) -> Ring {
     let builder = Builder::new(16).engine(engine);

@@ -2,14 +2,10 @@
 
 mod common;
 
-use anyring::{BufferExt, Builder, Engine, Fd, Ring, low, op};
-use common::{Directory, both, ring};
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use anyring::{Ring, low, op};
+use common::*;
+use std::net::UdpSocket;
+use std::sync::atomic::AtomicU32;
 
 fn pair() -> (Fd, UnixStream) {
     let (one, other) = UnixStream::pair().unwrap();

@@ -2,17 +2,9 @@
 
 mod common;
 
-use anyring::low::{Cqe, Sqe};
-use anyring::{Buffer, BufferExt, BufferMut, Builder, Engine, Fd, Ring, op};
-use common::{both, ring};
-use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixStream;
+use anyring::{Buffer, BufferMut, Ring, op};
+use common::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 fn pair() -> (Fd, UnixStream) {
     let (one, other) = UnixStream::pair().unwrap();

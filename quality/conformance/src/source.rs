@@ -9,13 +9,6 @@ use anyhow::{Context, Result, bail, ensure};
 /// The version of liburing whose tests are run.
 pub const VERSION: &str = "2.15";
 
-/// Where Debian keeps that version's sources: as long as a suite of it has them, and for ever.
-const PLACES: [&str; 2] = [
-    "http://deb.debian.org/debian/pool/main/libu/liburing/liburing_2.15.orig.tar.gz",
-    "http://snapshot.debian.org/file/b627017465a67eed053b032ec4a2530f3994bccd",
-];
-const CHECKSUM: &str = "efd299ff27cde40a45efc7dbb97ebe40a0c461921cb462f1d62611642bb4ee86";
-
 /// The built suite.
 pub struct Suite {
     /// The version of liburing that it belongs to.
@@ -38,12 +31,15 @@ pub fn prepare(work: &Path, given: Option<&Path>) -> Result<Suite> {
     let stamp = tree.join(".built-by-anyring");
     if !stamp.exists() {
         need_tools()?;
-        // scripts/liburing-source may have fetched it.
-        if given.is_none() && !tree.join("src/liburing-ffi.so.2.15").exists() {
-            fetch(work, &tree)?;
+        if given.is_none() {
+            let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/liburing-source");
+            run(
+                Command::new(script).arg(work),
+                "it says why; sources of some version may be named with --liburing",
+            )?;
         }
         verify(&tree)?;
-        build(work, &tree)?;
+        build(work, &tree, given.is_some())?;
         File::create(&stamp).with_context(|| format!("cannot create {}", stamp.display()))?;
     }
     let version = version(&tree)?;
@@ -127,31 +123,6 @@ fn need_tools() -> Result<()> {
     Ok(())
 }
 
-/// Fetches the sources from the first place that has them.
-fn fetch(work: &Path, tree: &Path) -> Result<()> {
-    eprintln!("fetching liburing {VERSION} from Debian");
-    let archive = work.join(format!("liburing-{VERSION}.tar.gz"));
-    let mut curl = |place: &&str| {
-        let mut curl = Command::new("curl");
-        curl.args(["--fail", "--silent", "--show-error", "--location", "--retry", "2", "--output"]);
-        curl.arg(&archive).arg(place).status().is_ok_and(|status| status.success())
-    };
-    ensure!(
-        PLACES.iter().any(&mut curl),
-        "none of these has liburing {VERSION}, or can be reached: {}. Sources of some version may be named with --liburing",
-        PLACES.join(" ")
-    );
-    let sum = Command::new("sha256sum").arg(&archive).output().context("cannot run sha256sum")?;
-    ensure!(
-        sum.stdout.starts_with(CHECKSUM.as_bytes()),
-        "{} is not the archive this was written for (its checksum differs)",
-        archive.display()
-    );
-    remove(tree)?;
-    run(Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(work), "is there room?")?;
-    fs::remove_file(&archive).with_context(|| format!("cannot remove {}", archive.display()))
-}
-
 fn remove(path: &Path) -> Result<()> {
     if path.exists() {
         fs::remove_dir_all(path).with_context(|| format!("cannot remove {}", path.display()))?;
@@ -197,8 +168,9 @@ fn test_names(tests: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn build(work: &Path, tree: &Path) -> Result<()> {
-    eprintln!("building liburing and its tests in {}", tree.display());
+/// Builds the tests, and before them the library where that is `given`, too.
+fn build(work: &Path, tree: &Path, given: bool) -> Result<()> {
+    eprintln!("building liburing's tests in {}", tree.display());
     let log = work.join("build.log");
     let out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
     let step = |words: &[&str]| -> Result<Command> {
@@ -210,8 +182,10 @@ fn build(work: &Path, tree: &Path) -> Result<()> {
         Ok(command)
     };
     let hint = format!("see {}", log.display());
-    run(&mut step(&["sh", "./configure"])?, &hint)?;
-    run(&mut step(&["make", "-C", "src", "-j2"])?, &hint)?;
+    if given {
+        run(&mut step(&["sh", "./configure"])?, &hint)?;
+        run(&mut step(&["make", "-C", "src", "-j2"])?, &hint)?;
+    }
     // A test that cannot be built here is left out; the report says so.
     step(&["make", "-C", "test", "-j2", "-k"])?.status().context("cannot run make")?;
     Ok(())

@@ -34,8 +34,9 @@ pub struct Built {
     pub tools: PathBuf,
 }
 
-const MEMBERS: [&str; 6] = [
+const MEMBERS: [&str; 7] = [
     "core/engine",
+    "quality/both",
     "quality/conformance",
     "quality/deny",
     "quality/simulation",

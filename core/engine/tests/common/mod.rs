@@ -1,26 +1,53 @@
 //! What the engine's tests share: a front end made of std threads, and a ring that speaks the ABI to
 //! either engine, so that the same test runs on the kernel's io_uring and on ours.
-#![allow(dead_code, reason = "each test program uses its own part")]
+#![allow(dead_code, unused_imports, reason = "each test uses its own part")]
 
 pub mod record;
+pub mod scene;
 pub mod text;
 
-use std::ffi::{CStr, c_void};
-use std::fs::File;
-use std::net::{TcpListener, TcpStream};
+// What tests name again and again.
+pub use std::ffi::{CStr, CString, c_void};
+pub use std::fs::File;
+pub use std::io::{Read, Write};
+pub use std::net::{TcpListener, TcpStream, UdpSocket};
+pub use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+pub use std::os::unix::fs::FileExt;
+pub use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+pub use std::path::{Path, PathBuf};
+pub use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+pub use std::time::{Duration, Instant};
+
+pub use anyring_both::{both, by};
+pub use anyring_engine::abi::Sqe;
+pub use anyring_engine::abi::*;
+pub use anyring_engine::{frontend, io_uring_params};
+pub use linux_raw_sys::io_uring::*;
+pub use scene::*;
+
 use std::num::NonZeroUsize;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
 
-pub use anyring_both::both;
-use anyring_engine::abi::Sqe;
-pub use anyring_engine::abi::*;
-pub use anyring_engine::io_uring_params;
 use anyring_engine::request::version;
 use anyring_engine::{Caller, Host};
-pub use linux_raw_sys::io_uring::*;
+
+/// `IOSQE_*`.
+pub const FIXED: u8 = 1 << 0;
+pub const DRAIN: u8 = 1 << 1;
+pub const LINK: u8 = 1 << 2;
+pub const HARDLINK: u8 = 1 << 3;
+pub const ASYNC: u8 = 1 << 4;
+pub const SELECT: u8 = 1 << 5;
+pub const SKIP: u8 = 1 << 6;
+
+/// A ring whose thread does its work itself, in calls that wait.
+pub const DEFER: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+
+/// The same with the names of the operations.
+pub mod prelude {
+    pub use super::*;
+    pub use linux_raw_sys::io_uring::io_uring_op::*;
+}
 
 /// Which engine a ring runs on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -361,16 +388,13 @@ pub fn ring(engine: Engine, entries: u32, flags: u32) -> Ring {
 
 impl Ring {
     pub fn new(engine: Engine, entries: u32, flags: u32) -> Ring {
-        let mut params: io_uring_params = zeroed();
-        params.flags = flags;
-        Ring::with_params(engine, entries, params).expect("a ring")
+        Ring::with_params(engine, entries, params(flags)).expect("a ring")
     }
 
     /// A ring of ours, of whose close the engine is told: there is no watch for it.
     pub fn told(entries: u32, flags: u32) -> Ring {
         install();
-        let mut params: io_uring_params = zeroed();
-        params.flags = flags;
+        let mut params = params(flags);
         let caller = Caller { tells_closes: true, ..Caller::default() };
         // SAFETY: passes a structure of ours.
         let fd = unsafe { anyring_engine::setup(entries, &mut params, &caller) };
@@ -597,11 +621,41 @@ impl Drop for Ring {
 
 /// Closes a descriptor of the test's, as a program does; our engine is told before.
 pub fn close(engine: Engine, fd: i32) {
+    closes(engine, fd);
+    close_number(fd);
+}
+
+/// Tells our engine that the test closes the descriptor.
+pub fn closes(engine: Engine, fd: i32) {
     if engine == Engine::User {
-        anyring_engine::frontend::closed(fd);
+        frontend::closed(fd);
     }
+}
+
+/// Closes a descriptor of the test's that it knows by its number, if there is one.
+pub fn close_number(fd: i32) {
     // SAFETY: the test's, which does not use it again.
     unsafe { libc::close(fd) };
+}
+
+/// Writes all of it at once.
+#[track_caller]
+pub fn write_to(file: &impl AsRawFd, bytes: &[u8]) {
+    // SAFETY: reads bytes of ours.
+    let written = unsafe { libc::write(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+    assert_eq!(written, bytes.len() as isize);
+}
+
+/// The calling thread's number.
+pub fn thread_id() -> libc::pid_t {
+    // SAFETY: takes nothing.
+    unsafe { libc::gettid() }
+}
+
+/// Ends a child after so many seconds, where it waits for what never comes.
+pub fn ends_after(seconds: u32) {
+    // SAFETY: touches no memory.
+    unsafe { libc::alarm(seconds) };
 }
 
 /// Structures of integers and pointers, of which zeros are a value.
@@ -705,6 +759,33 @@ pub fn sqe(opcode: io_uring_op, user_data: u64) -> Sqe {
     Sqe { opcode: opcode as u8, user_data, fd: -1, ..Sqe::default() }
 }
 
+pub fn cancel(user_data: u64, target: u64, flags: u32) -> Sqe {
+    Sqe { addr: target, op_flags: flags, ..sqe(io_uring_op::IORING_OP_ASYNC_CANCEL, user_data) }
+}
+
+/// Bytes that repeat late.
+pub fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|i| (i % 251) as u8).collect()
+}
+
+/// Parameters of a ring with these flags.
+pub fn params(flags: u32) -> io_uring_params {
+    let mut params: io_uring_params = zeroed();
+    params.flags = flags;
+    params
+}
+
+/// A NOP with these flags.
+pub fn nop(user_data: u64, flags: u8) -> Sqe {
+    Sqe { flags, ..sqe(io_uring_op::IORING_OP_NOP, user_data) }
+}
+
+/// Two sockets over UDP, which are not connected.
+pub fn udp_pair() -> (UdpSocket, UdpSocket) {
+    let bind = || UdpSocket::bind("127.0.0.1:0").unwrap();
+    (bind(), bind())
+}
+
 /// A connection over TCP between two ports of an address, as `127.0.0.1:0`: its client and its other end.
 pub fn tcp_pair_at(address: &str) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(address).unwrap();
@@ -796,6 +877,13 @@ pub fn both<T: Answer>(body: impl Fn(Engine) -> T) {
     let user = body(Engine::User);
     if let Err(difference) = record::compare(&user, || body(Engine::Kernel)) {
         panic!("{difference}");
+    }
+}
+
+/// [`both`] where the machine has what the test wants; `has` counts what is left out.
+pub fn both_if<T: Answer>(has: fn() -> bool, body: impl Fn(Engine) -> T) {
+    if has() {
+        both(body);
     }
 }
 

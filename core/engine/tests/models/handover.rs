@@ -9,11 +9,14 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 
+use anyring_both::by;
 use anyring_engine::os::CpuSet;
 use anyring_engine::work::handover::{Credentials, Futex, Handover, Job, Lock, Pool, System};
 use loom::sync::MutexGuard;
 use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use loom::thread::{self, ThreadId};
+
+use super::start;
 
 /// What threads are for: work that ends soon, work that may take for ever, to start others.
 const SHORT: usize = 0;
@@ -541,109 +544,83 @@ impl World {
     }
 }
 
-/// Starts a thread of the program, or the kernel.
-fn start(world: &Arc<World>, body: impl FnOnce(&World) + Send + 'static) -> thread::JoinHandle<()> {
-    let world = Arc::clone(world);
-    thread::spawn(move || body(&world))
+/// A world with so many threads at most.
+fn model(most: u32, body: impl Fn(Arc<World>) + Sync + Send + 'static) {
+    model_with(2, most, body);
 }
 
-fn model(body: impl Fn() + Sync + Send + 'static) {
-    model_with(2, body);
+fn model_with(preemptions: usize, most: u32, body: impl Fn(Arc<World>) + Sync + Send + 'static) {
+    super::model(Some(preemptions), move || World::new(most), body);
 }
 
-fn model_with(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(body);
+#[by(model(2))]
+fn what_is_pushed_is_done(world: Arc<World>) {
+    world.push(SHORT, 0);
+    world.push(SHORT, 0);
+    world.wait();
+    world.end();
 }
 
-#[test]
-fn what_is_pushed_is_done() {
-    model(|| {
-        let world = World::new(2);
+#[by(model(1))]
+fn two_callers_push_at_once(world: Arc<World>) {
+    let other = start(&world, |world| {
         world.push(SHORT, 0);
-        world.push(SHORT, 0);
-        world.wait();
-        world.end();
     });
+    world.push(SHORT, 0);
+    world.wait();
+    other.join().unwrap();
+    world.wait();
+    world.end();
 }
 
-#[test]
-fn two_callers_push_at_once() {
-    model(|| {
-        let world = World::new(1);
-        let other = start(&world, |world| {
-            world.push(SHORT, 0);
-        });
-        world.push(SHORT, 0);
-        world.wait();
-        other.join().unwrap();
-        world.wait();
-        world.end();
-    });
-}
-
-#[test]
-fn workers_leave_when_nothing_is_left() {
-    model(|| {
-        let world = World::new(2);
-        loom::stop_exploring();
-        world.push(SHORT, 0);
-        world.push(SHORT, 0);
-        world.wait();
-        loom::explore();
-        world.end_in_any_order();
-    });
+#[by(model(2))]
+fn workers_leave_when_nothing_is_left(world: Arc<World>) {
+    loom::stop_exploring();
+    world.push(SHORT, 0);
+    world.push(SHORT, 0);
+    world.wait();
+    loom::explore();
+    world.end_in_any_order();
 }
 
 /// A worker leaves after some time, and work comes just then.
-#[test]
-fn a_worker_that_leaves_leaves_nothing_behind() {
-    model(|| {
-        let world = World::new(1);
-        world.push(SHORT, 0);
-        world.wait();
-        let clock = start(&world, |world| world.words[SHORT].expire(false));
-        world.push(SHORT, 0);
-        world.wait();
-        clock.join().unwrap();
-        world.end();
-    });
+#[by(model(1))]
+fn a_worker_that_leaves_leaves_nothing_behind(world: Arc<World>) {
+    world.push(SHORT, 0);
+    world.wait();
+    let clock = start(&world, |world| world.words[SHORT].expire(false));
+    world.push(SHORT, 0);
+    world.wait();
+    clock.join().unwrap();
+    world.end();
 }
 
-#[test]
-fn who_waits_helps() {
-    model(|| {
-        let world = World::new(1);
-        world.push(SHORT, 0);
-        world.push(SHORT, 0);
-        world.wait_and_help();
-        world.end();
-    });
+#[by(model(1))]
+fn who_waits_helps(world: Arc<World>) {
+    world.push(SHORT, 0);
+    world.push(SHORT, 0);
+    world.wait_and_help();
+    world.end();
 }
 
-#[test]
-fn what_is_withdrawn_is_not_done() {
-    model(|| {
-        let world = World::new(1);
-        world.push(SHORT, 0);
-        let last = world.push(SHORT, 0);
-        let other = start(&world, move |world| {
-            world.withdraw(last);
-        });
+#[by(model(1))]
+fn what_is_withdrawn_is_not_done(world: Arc<World>) {
+    world.push(SHORT, 0);
+    let last = world.push(SHORT, 0);
+    let other = start(&world, move |world| {
         world.withdraw(last);
-        world.wait();
-        other.join().unwrap();
-        world.end();
     });
+    world.withdraw(last);
+    world.wait();
+    other.join().unwrap();
+    world.end();
 }
 
 /// Whatever is not withdrawn has a worker that is found, and no other is.
 #[test]
 fn what_may_take_for_ever_is_ended() {
     for most in [1, 2] {
-        model_with(1, move || {
-            let world = World::new(most);
+        model_with(1, most, move |world| {
             let both = [world.push(LONG, 0), world.push(LONG, 0)];
             both.into_iter().for_each(|name| world.cancel(name));
             world.wait();
@@ -652,37 +629,30 @@ fn what_may_take_for_ever_is_ended() {
     }
 }
 
-#[test]
-fn work_on_one_file_is_done_in_order() {
-    model(|| {
-        let world = World::new(2);
-        (0..2).for_each(|_| {
-            world.push(SHORT, 1);
-        });
-        world.wait_and_help();
-        world.end();
+#[by(model(2))]
+fn work_on_one_file_is_done_in_order(world: Arc<World>) {
+    (0..2).for_each(|_| {
+        world.push(SHORT, 1);
     });
+    world.wait_and_help();
+    world.end();
 }
 
 /// The worker that was at the file has other credentials than the one that waits for it.
-#[test]
-fn the_turn_passes_to_workers_with_other_credentials() {
-    model(|| {
-        let world = World::new(1);
-        world.push(SHORT, 1);
-        world.act_with_new();
-        world.push(SHORT, 1);
-        world.wait();
-        world.end();
-    });
+#[by(model(1))]
+fn the_turn_passes_to_workers_with_other_credentials(world: Arc<World>) {
+    world.push(SHORT, 1);
+    world.act_with_new();
+    world.push(SHORT, 1);
+    world.wait();
+    world.end();
 }
 
 /// The first of all: the caller has to do the work. A second one: the first does all of it.
 #[test]
 fn a_thread_that_cannot_be_started_is_not_waited_for() {
     for before in [0, 1] {
-        model(move || {
-            let world = World::new(2);
+        model(2, move |world| {
             (0..before).for_each(|_| {
                 world.push(SHORT, 0);
             });
@@ -695,139 +665,114 @@ fn a_thread_that_cannot_be_started_is_not_waited_for() {
     }
 }
 
-#[test]
-fn a_keeper_starts_workers_for_others() {
-    model(|| {
-        let world = World::new(1);
-        assert!(world.pool.keep_submitter(acting()));
-        world.act_with_new();
-        world.push_foreign();
-        world.wait();
-        world.pool.release_submitter(Credentials::from_number(OLD));
-        world.end();
-    });
+#[by(model(1))]
+fn a_keeper_starts_workers_for_others(world: Arc<World>) {
+    assert!(world.pool.keep_submitter(acting()));
+    world.act_with_new();
+    world.push_foreign();
+    world.wait();
+    world.pool.release_submitter(Credentials::from_number(OLD));
+    world.end();
 }
 
 /// It has to try again, for nobody else comes for the work.
-#[test]
-fn a_keeper_that_cannot_start_a_worker_tries_again() {
-    model(|| {
-        let world = World::new(1);
-        world.words[KEEPER].expire(true);
-        assert!(world.pool.keep_submitter(acting()));
-        world.refuse_a_thread();
-        world.act_with_new();
-        world.push_foreign();
-        world.wait();
-        world.pool.release_submitter(Credentials::from_number(OLD));
-        world.end();
-    });
+#[by(model(1))]
+fn a_keeper_that_cannot_start_a_worker_tries_again(world: Arc<World>) {
+    world.words[KEEPER].expire(true);
+    assert!(world.pool.keep_submitter(acting()));
+    world.refuse_a_thread();
+    world.act_with_new();
+    world.push_foreign();
+    world.wait();
+    world.pool.release_submitter(Credentials::from_number(OLD));
+    world.end();
 }
 
-#[test]
-fn a_keeper_that_is_dismissed_has_its_work_done() {
-    model(|| {
-        let world = World::new(1);
-        world.words[KEEPER].expire(true);
-        assert!(world.pool.keep_submitter(acting()));
-        world.refuse_a_thread();
-        world.act_with_new();
-        world.push_foreign();
-        world.change_credentials();
-        world.wait();
-        world.wait_for_threads();
-        world.end();
-    });
+#[by(model(1))]
+fn a_keeper_that_is_dismissed_has_its_work_done(world: Arc<World>) {
+    world.words[KEEPER].expire(true);
+    assert!(world.pool.keep_submitter(acting()));
+    world.refuse_a_thread();
+    world.act_with_new();
+    world.push_foreign();
+    world.change_credentials();
+    world.wait();
+    world.wait_for_threads();
+    world.end();
 }
 
 /// What it was asked for before it ends, it does.
-#[test]
-fn a_reactor_that_ends_starts_workers_for_others() {
-    model_with(1, || {
-        let world = World::new(1);
-        let reactor = world.start_reactor();
-        let other = start(&world, World::end_reactor);
-        world.refuse_a_thread();
-        world.act_with_new();
-        world.push_foreign();
-        world.wait();
-        other.join().unwrap();
-        reactor.join().unwrap();
-        world.end();
-    });
+#[by(model_with(1, 1))]
+fn a_reactor_that_ends_starts_workers_for_others(world: Arc<World>) {
+    let reactor = world.start_reactor();
+    let other = start(&world, World::end_reactor);
+    world.refuse_a_thread();
+    world.act_with_new();
+    world.push_foreign();
+    world.wait();
+    other.join().unwrap();
+    reactor.join().unwrap();
+    world.end();
 }
 
-#[test]
-fn workers_with_credentials_that_were_given_up_leave() {
-    model(|| {
-        let world = World::new(1);
-        world.push(SHORT, 0);
-        let other = start(&world, World::change_credentials);
-        world.push(SHORT, 0);
-        world.wait();
-        other.join().unwrap();
-        world.wait_for_threads();
-        assert!(world.pool.are_dismissed());
-        world.end();
-    });
+#[by(model(1))]
+fn workers_with_credentials_that_were_given_up_leave(world: Arc<World>) {
+    world.push(SHORT, 0);
+    let other = start(&world, World::change_credentials);
+    world.push(SHORT, 0);
+    world.wait();
+    other.join().unwrap();
+    world.wait_for_threads();
+    assert!(world.pool.are_dismissed());
+    world.end();
 }
 
 /// Those of both credentials sleep on the same word.
-#[test]
-fn work_wakes_a_worker_that_may_do_it() {
-    model(|| {
-        let world = World::new(1);
-        loom::stop_exploring();
-        world.push(SHORT, 0);
-        world.wait();
-        world.act_with_new();
-        world.push(SHORT, 0);
-        world.wait();
-        loom::explore();
-        world.push(SHORT, 0);
-        world.push_foreign();
-        world.wait();
-        world.end();
-    });
+#[by(model(1))]
+fn work_wakes_a_worker_that_may_do_it(world: Arc<World>) {
+    loom::stop_exploring();
+    world.push(SHORT, 0);
+    world.wait();
+    world.act_with_new();
+    world.push(SHORT, 0);
+    world.wait();
+    loom::explore();
+    world.push(SHORT, 0);
+    world.push_foreign();
+    world.wait();
+    world.end();
 }
 
 /// One of the two leaves: what it was woken for is the other's.
-#[test]
-fn a_lower_limit_loses_no_work() {
-    model(|| {
-        let world = World::new(2);
-        loom::stop_exploring();
-        world.push(SHORT, 0);
-        world.push(SHORT, 0);
-        world.wait();
-        loom::explore();
-        world.pool.limit([1, 0]);
-        world.push(SHORT, 0);
-        world.wait();
-        world.end();
-    });
+#[by(model(2))]
+fn a_lower_limit_loses_no_work(world: Arc<World>) {
+    loom::stop_exploring();
+    world.push(SHORT, 0);
+    world.push(SHORT, 0);
+    world.wait();
+    loom::explore();
+    world.pool.limit([1, 0]);
+    world.push(SHORT, 0);
+    world.wait();
+    world.end();
 }
 
-#[test]
-fn workers_run_where_the_program_says() {
-    model(|| {
-        let world = World::new(1);
-        world.push(SHORT, 0);
-        world.pool.bind(HERE);
-        world.wait();
-        world.push(SHORT, 0);
-        world.wait();
-        assert_eq!(world.process().ring.lock().unwrap().cpus.last(), Some(&HERE));
-        world.end();
-    });
+#[by(model(1))]
+fn workers_run_where_the_program_says(world: Arc<World>) {
+    world.push(SHORT, 0);
+    world.pool.bind(HERE);
+    world.wait();
+    world.push(SHORT, 0);
+    world.wait();
+    assert_eq!(world.process().ring.lock().unwrap().cpus.last(), Some(&HERE));
+    world.end();
 }
 
 /// Those that sleep are to leave, and so is a keeper, but for one that a personality has.
 #[test]
 fn who_has_not_left_yet_is_known() {
     let of_new = |world: &World| world.process().common.store(NEW, Ordering::Release);
-    model(move || {
-        let world = World::new(1);
+    model(1, move |world| {
         loom::stop_exploring();
         assert!(world.pool.are_dismissed());
         world.push(SHORT, 0);
@@ -846,8 +791,7 @@ fn who_has_not_left_yet_is_known() {
         assert!(world.pool.are_dismissed());
         world.end_in_any_order();
     });
-    model(move || {
-        let world = World::new(1);
+    model(1, move |world| {
         loom::stop_exploring();
         assert!(world.pool.keep_submitter(acting()));
         of_new(&world);
@@ -857,8 +801,7 @@ fn who_has_not_left_yet_is_known() {
         assert!(world.pool.are_dismissed());
         world.end_in_any_order();
     });
-    model(move || {
-        let world = World::new(1);
+    model(1, move |world| {
         loom::stop_exploring();
         assert!(world.pool.keep_personality(acting()));
         of_new(&world);
@@ -868,13 +811,10 @@ fn who_has_not_left_yet_is_known() {
     });
 }
 
-#[test]
-fn a_keeper_that_cannot_be_started_is_none() {
-    model(|| {
-        let world = World::new(1);
-        loom::stop_exploring();
-        world.refuse_a_thread();
-        assert!(!world.pool.keep_submitter(acting()));
-        world.end_in_any_order();
-    });
+#[by(model(1))]
+fn a_keeper_that_cannot_be_started_is_none(world: Arc<World>) {
+    loom::stop_exploring();
+    world.refuse_a_thread();
+    assert!(!world.pool.keep_submitter(acting()));
+    world.end_in_any_order();
 }

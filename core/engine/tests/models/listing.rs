@@ -3,30 +3,12 @@
 //! The list is the engine's own code. Around it stand, as loom knows them, the locks of the reactor and of the rings,
 //! and the eventfd that ends the reactor's sleep. A ring that nobody looks at shows as a deadlock, which loom reports.
 
+use anyring_both::by;
 use anyring_engine::wait::listing::{Kick, Listing, TICK_NS};
-use loom::sync::{Arc, Condvar, Mutex};
-use loom::thread;
+use loom::sync::Mutex;
+use std::sync::Arc;
 
-#[derive(Default)]
-struct Event {
-    set: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Event {
-    fn signal(&self) {
-        *self.set.lock().unwrap() = true;
-        self.changed.notify_all();
-    }
-
-    fn wait_and_drain(&self) {
-        let mut set = self.set.lock().unwrap();
-        while !*set {
-            set = self.changed.wait(set).unwrap();
-        }
-        *set = false;
-    }
-}
+use super::{Event, start};
 
 #[derive(Default)]
 struct Ring {
@@ -102,49 +84,29 @@ impl World {
     }
 }
 
-fn model(body: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(body);
+fn model(body: impl Fn(Arc<World>) + Sync + Send + 'static) {
+    super::model(Some(3), || Arc::new(World::new()), body);
 }
 
-#[test]
-fn a_ring_that_is_listed_is_looked_at() {
-    model(|| {
-        let world = Arc::new(World::new());
-        let reactor = thread::spawn({
-            let world = world.clone();
-            move || world.react(1)
-        });
-        world.attend(0);
-        reactor.join().unwrap();
-    });
+#[by(model)]
+fn a_ring_that_is_listed_is_looked_at(world: Arc<World>) {
+    let reactor = start(&world, |world| world.react(1));
+    world.attend(0);
+    reactor.join().unwrap();
 }
 
-#[test]
-fn two_rings_that_are_listed_at_once_are_both_looked_at() {
-    model(|| {
-        let world = Arc::new(World::new());
-        let threads = [0, 1].map(|ring| {
-            let world = world.clone();
-            thread::spawn(move || world.attend(ring))
-        });
-        world.react(2);
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-    });
+#[by(model)]
+fn two_rings_that_are_listed_at_once_are_both_looked_at(world: Arc<World>) {
+    let threads = [0, 1].map(|ring| start(&world, move |world| world.attend(ring)));
+    world.react(2);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-#[test]
-fn a_deadline_that_is_set_while_the_reactor_looks_is_kept() {
-    model(|| {
-        let world = Arc::new(World::new());
-        let _ = world.listing.lock().unwrap().add(0, 0);
-        world.rings[0].lock().unwrap().driven = true;
-        let reactor = thread::spawn({
-            let world = world.clone();
-            move || world.react(1)
-        });
-        world.set_deadline(0);
-        reactor.join().unwrap();
-    });
+#[by(model)]
+fn a_deadline_that_is_set_while_the_reactor_looks_is_kept(world: Arc<World>) {
+    let _ = world.listing.lock().unwrap().add(0, 0);
+    world.rings[0].lock().unwrap().driven = true;
+    let reactor = start(&world, |world| world.react(1));
+    world.set_deadline(0);
+    reactor.join().unwrap();
 }

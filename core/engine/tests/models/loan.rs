@@ -4,10 +4,13 @@
 //! The rules are the engine's own code. Around them stand, as loom knows them, the ring's lock, the SQ head in ring memory,
 //! and a descriptor that the program gives to another file as soon as it knows that the SQE was consumed.
 
+use anyring_both::by;
 use anyring_engine::wait::loan::Loan;
 use loom::sync::atomic::{AtomicUsize, Ordering};
-use loom::sync::{Arc, Condvar, Mutex};
-use loom::thread;
+use loom::sync::{Condvar, Mutex};
+use std::sync::Arc;
+
+use super::start;
 
 const NAMED: usize = 1;
 const OTHER: usize = 2;
@@ -113,64 +116,44 @@ impl World {
     }
 }
 
-#[test]
-fn the_head_moves_only_when_the_file_is_held() {
-    loom::model(|| {
-        let world = Arc::new(World::new());
-        let submitter = thread::spawn({
-            let world = world.clone();
-            move || world.write(false)
-        });
-        if world.head.load(Ordering::Acquire) >= 1 {
-            world.reuse();
-        }
-        submitter.join().unwrap();
-    });
+fn model(body: impl Fn(Arc<World>) + Sync + Send + 'static) {
+    super::model(None, || Arc::new(World::new()), body);
 }
 
-#[test]
-fn who_helps_takes_nothing_that_is_lent() {
-    loom::model(|| {
-        let world = Arc::new(World::new());
-        let submitter = thread::spawn({
-            let world = world.clone();
-            move || world.write(false)
-        });
-        world.help();
-        if world.head.load(Ordering::Acquire) >= 1 {
-            world.reuse();
-        }
-        submitter.join().unwrap();
-    });
+#[by(model)]
+fn the_head_moves_only_when_the_file_is_held(world: Arc<World>) {
+    let submitter = start(&world, |world| world.write(false));
+    if world.head.load(Ordering::Acquire) >= 1 {
+        world.reuse();
+    }
+    submitter.join().unwrap();
 }
 
-#[test]
-fn what_is_behind_completes_only_when_the_file_is_held() {
-    loom::model(|| {
-        let world = Arc::new(World::new());
-        let submitter = thread::spawn({
-            let world = world.clone();
-            move || world.write(true)
-        });
-        // Any completion: that of the write comes later than its attempt, that of the NOP behind it says the same.
-        if world.tail.load(Ordering::Acquire) >= 1 || world.head.load(Ordering::Acquire) >= 1 {
-            world.reuse();
-        }
-        submitter.join().unwrap();
-    });
+#[by(model)]
+fn who_helps_takes_nothing_that_is_lent(world: Arc<World>) {
+    let submitter = start(&world, |world| world.write(false));
+    world.help();
+    if world.head.load(Ordering::Acquire) >= 1 {
+        world.reuse();
+    }
+    submitter.join().unwrap();
 }
 
-#[test]
-fn another_call_returns_only_when_the_file_is_held() {
-    loom::model(|| {
-        let world = Arc::new(World::new());
-        let submitter = thread::spawn({
-            let world = world.clone();
-            move || world.write(false)
-        });
-        if world.submit_behind() {
-            world.reuse();
-        }
-        submitter.join().unwrap();
-    });
+#[by(model)]
+fn what_is_behind_completes_only_when_the_file_is_held(world: Arc<World>) {
+    let submitter = start(&world, |world| world.write(true));
+    // Any completion: that of the write comes later than its attempt, that of the NOP behind it says the same.
+    if world.tail.load(Ordering::Acquire) >= 1 || world.head.load(Ordering::Acquire) >= 1 {
+        world.reuse();
+    }
+    submitter.join().unwrap();
+}
+
+#[by(model)]
+fn another_call_returns_only_when_the_file_is_held(world: Arc<World>) {
+    let submitter = start(&world, |world| world.write(false));
+    if world.submit_behind() {
+        world.reuse();
+    }
+    submitter.join().unwrap();
 }

@@ -4,34 +4,12 @@
 //! eventfds; what the kernel does in `epoll_wait` is a count of ready events that only a driver can
 //! turn into completions. A lost wake-up shows as a deadlock, which loom reports.
 
+use anyring_both::by;
 use anyring_engine::wait::token::{Driver, Sleep, Token, Wake};
-use loom::sync::{Arc, Condvar, Mutex};
-use loom::thread;
+use loom::sync::Mutex;
+use std::sync::Arc;
 
-/// An eventfd: signals stick until drained.
-#[derive(Default)]
-struct Event {
-    set: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Event {
-    fn signal(&self) {
-        *self.set.lock().unwrap() = true;
-        self.changed.notify_all();
-    }
-
-    fn wait(&self) {
-        let mut set = self.set.lock().unwrap();
-        while !*set {
-            set = self.changed.wait(set).unwrap();
-        }
-    }
-
-    fn drain(&self) {
-        *self.set.lock().unwrap() = false;
-    }
-}
+use super::{Event, start};
 
 #[derive(Default)]
 struct Core {
@@ -109,96 +87,69 @@ impl Ring {
     }
 }
 
-fn model(body: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(body);
+fn model(body: impl Fn(Arc<Ring>) + Sync + Send + 'static) {
+    super::model(Some(3), Arc::default, body);
 }
 
-#[test]
-fn two_waiters_share_one_readiness() {
-    model(|| {
-        let ring = Arc::new(Ring::default());
-        let other = ring.clone();
-        let waiter = thread::spawn(move || other.wait(1));
-        let other = ring.clone();
-        let kernel = thread::spawn(move || other.become_ready());
-        ring.wait(1);
-        waiter.join().unwrap();
-        kernel.join().unwrap();
-    });
+#[by(model)]
+fn two_waiters_share_one_readiness(ring: Arc<Ring>) {
+    let waiter = start(&ring, |ring| ring.wait(1));
+    let kernel = start(&ring, |ring| ring.become_ready());
+    ring.wait(1);
+    waiter.join().unwrap();
+    kernel.join().unwrap();
 }
 
-#[test]
-fn a_driver_that_leaves_passes_the_role_on() {
-    model(|| {
-        let ring = Arc::new(Ring::default());
-        let other = ring.clone();
-        let patient = thread::spawn(move || other.wait(2));
-        let other = ring.clone();
-        let kernel = thread::spawn(move || {
-            other.become_ready();
-            other.become_ready();
-        });
-        ring.wait(1);
-        patient.join().unwrap();
-        kernel.join().unwrap();
+#[by(model)]
+fn a_driver_that_leaves_passes_the_role_on(ring: Arc<Ring>) {
+    let patient = start(&ring, |ring| ring.wait(2));
+    let kernel = start(&ring, |ring| {
+        ring.become_ready();
+        ring.become_ready();
     });
+    ring.wait(1);
+    patient.join().unwrap();
+    kernel.join().unwrap();
 }
 
-#[test]
-fn workers_wake_drivers_and_sleepers() {
-    model(|| {
-        let ring = Arc::new(Ring::default());
-        let other = ring.clone();
-        let patient = thread::spawn(move || other.wait(2));
-        let other = ring.clone();
-        let worker = thread::spawn(move || {
-            other.complete();
-            other.complete();
-        });
-        ring.wait(1);
-        patient.join().unwrap();
-        worker.join().unwrap();
+#[by(model)]
+fn workers_wake_drivers_and_sleepers(ring: Arc<Ring>) {
+    let patient = start(&ring, |ring| ring.wait(2));
+    let worker = start(&ring, |ring| {
+        ring.complete();
+        ring.complete();
     });
+    ring.wait(1);
+    patient.join().unwrap();
+    worker.join().unwrap();
 }
 
-#[test]
-fn a_caller_takes_over_from_the_reactor() {
-    model(|| {
-        let ring = Arc::new(Ring::default());
-        let other = ring.clone();
-        let reactor = thread::spawn(move || {
-            let mut core = other.core.lock().unwrap();
-            if core.token.driver() == Driver::Nobody {
-                core.token.give(Driver::Reactor);
-            }
-        });
-        let other = ring.clone();
-        let kernel = thread::spawn(move || other.become_ready());
-        ring.wait(1);
-        reactor.join().unwrap();
-        kernel.join().unwrap();
+#[by(model)]
+fn a_caller_takes_over_from_the_reactor(ring: Arc<Ring>) {
+    let reactor = start(&ring, |ring| {
+        let mut core = ring.core.lock().unwrap();
+        if core.token.driver() == Driver::Nobody {
+            core.token.give(Driver::Reactor);
+        }
     });
+    let kernel = start(&ring, |ring| ring.become_ready());
+    ring.wait(1);
+    reactor.join().unwrap();
+    kernel.join().unwrap();
 }
 
 /// The driver leaves; of the two that sleep, the first only observes, as `IORING_REGISTER_SYNC_CANCEL` does. The other has
 /// to drive, or nobody sees the second event.
-#[test]
-fn the_role_is_not_passed_to_an_observer() {
-    model(|| {
-        let ring = Arc::new(Ring::default());
-        assert_eq!(ring.core.lock().unwrap().token.sleep(Sleep::Observer), 0);
-        let other = ring.clone();
-        let patient = thread::spawn(move || other.wait(2));
-        let other = ring.clone();
-        let kernel = thread::spawn(move || {
-            other.become_ready();
-            other.become_ready();
-        });
-        ring.wait(1);
-        patient.join().unwrap();
-        kernel.join().unwrap();
-        ring.core.lock().unwrap().token.awake(0);
+#[by(model)]
+fn the_role_is_not_passed_to_an_observer(ring: Arc<Ring>) {
+    assert_eq!(ring.core.lock().unwrap().token.sleep(Sleep::Observer), 0);
+    let patient = start(&ring, |ring| ring.wait(2));
+    let kernel = start(&ring, |ring| {
+        ring.become_ready();
+        ring.become_ready();
     });
+    ring.wait(1);
+    patient.join().unwrap();
+    kernel.join().unwrap();
+    ring.core.lock().unwrap().token.awake(0);
 }

@@ -1,8 +1,7 @@
 //! What it takes to add an operation: a file of its own, a row in the table, and tests. Here the operation is one that
 //! nobody needs, and the table is the engine's with one row more.
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::ops;
 use anyring_engine::request::op::Op;
 use anyring_engine::request::table::Table;

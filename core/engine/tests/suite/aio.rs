@@ -1,13 +1,8 @@
 //! Transfers past the cache, several at a time: the kernel does them while nobody waits.
 
-use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 
 const PAGE: usize = 4096;
 const PAGES: usize = 300;
@@ -35,6 +30,13 @@ fn storage(name: &str) -> Option<File> {
     file
 }
 
+/// [`both`] with such a file, where there is one.
+fn on_storage<T: Answer>(name: &str, body: impl Fn(Engine, File) -> T) {
+    if let Some(file) = storage(name) {
+        both(|engine| body(engine, file.try_clone().unwrap()));
+    }
+}
+
 fn read(user_data: u64, file: &File, page: &mut Page, at: usize) -> Sqe {
     let addr = page.0.as_mut_ptr() as u64;
     let off = (at * PAGE) as u64;
@@ -59,109 +61,94 @@ fn contexts() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().matches("[aio]").count()
 }
 
-#[test]
-fn more_than_there_is_room_for_at_once() {
-    let Some(file) = storage("many") else { return };
-    both(|engine| {
-        for flags in [0, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER] {
-            let mut ring = Ring::new(engine, 512, flags);
-            for wait in [0, 1, PAGES as u32] {
-                let mut pages = vec![Page([0xff; PAGE]); PAGES];
-                let sqes: Vec<Sqe> =
-                    pages.iter_mut().enumerate().map(|(at, page)| read(at as u64, &file, page, at)).collect();
-                let seen = run(&mut ring, &sqes, wait);
-                let all: Vec<_> = (0..PAGES as u64).map(|number| (number, PAGE as i32)).collect();
-                assert_eq!(seen, all, "{engine:?}");
-                assert!(pages.iter().enumerate().all(|(at, page)| page.0 == [at as u8; PAGE]), "{engine:?}");
-            }
-        }
-    });
-}
-
-#[test]
-fn some_fail_and_some_come_short() {
-    let Some(file) = storage("errors") else { return };
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        [0, 7].map(|wait| {
-            let mut pages = vec![Page([0xff; PAGE]); 8];
-            let vector = libc::iovec { iov_base: 0x1000 as *mut _, iov_len: PAGE };
-            let [a, b, c, d, e, f, ..] = &mut pages[..] else { panic!() };
-            let sqes = [
-                read(1, &file, a, 0),
-                // Not where a page begins.
-                Sqe { off: 17, ..read(2, &file, b, 0) },
-                read(3, &file, c, 2),
-                // Nothing is there.
-                Sqe { addr: 0x1000, ..read(4, &file, d, 3) },
-                // The end of the file, and what is behind it.
-                Sqe { len: 2 * PAGE as u32, ..read(5, &file, e, PAGES - 1) },
-                read(6, &file, f, PAGES + 1),
-                Sqe {
-                    opcode: IORING_OP_READV as u8,
-                    addr: (&raw const vector) as u64,
-                    len: 1,
-                    ..read(7, &file, &mut Page([0; PAGE]), 1)
-                },
-            ];
+#[by(on_storage("many"))]
+fn more_than_there_is_room_for_at_once(engine: Engine, file: File) {
+    for flags in [0, DEFER] {
+        let mut ring = Ring::new(engine, 512, flags);
+        for wait in [0, 1, PAGES as u32] {
+            let mut pages = vec![Page([0xff; PAGE]); PAGES];
+            let sqes: Vec<Sqe> =
+                pages.iter_mut().enumerate().map(|(at, page)| read(at as u64, &file, page, at)).collect();
             let seen = run(&mut ring, &sqes, wait);
-            (seen, pages[..5].iter().map(|page| page.0[0]).collect::<Vec<_>>())
-        })
-    });
-}
-
-#[test]
-fn one_after_the_other_and_together() {
-    let Some(file) = storage("writes") else { return };
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let (mut buffers, mut pages) = ([Page([1; PAGE]), Page([2; PAGE])], [Page([0; PAGE]); 4]);
-        for round in 0..20u8 {
-            let count = 1 + usize::from(round % 4);
-            let mut sqes = Vec::new();
-            for (number, page) in pages[..count].iter_mut().enumerate() {
-                page.0.fill(round + number as u8);
-                let opcode = IORING_OP_WRITE as u8;
-                sqes.push(Sqe { opcode, ..read(number as u64, &file, page, 2 * number) });
-            }
-            let seen = run(&mut ring, &sqes, if round < 10 { 0 } else { count as u32 });
-            assert!(seen.iter().all(|&(_, result)| result == PAGE as i32), "{engine:?}: {seen:?}");
-            let reads: Vec<Sqe> = buffers
-                .iter_mut()
-                .zip([0, 2 * (count - 1)])
-                .map(|(page, at)| read(9, &file, page, at))
-                .collect();
-            assert_eq!(run(&mut ring, &reads, 0), [(9, PAGE as i32); 2]);
-            assert_eq!(buffers.each_ref().map(|page| page.0[17]), [round, round + count as u8 - 1]);
+            let all: Vec<_> = (0..PAGES as u64).map(|number| (number, PAGE as i32)).collect();
+            assert_eq!(seen, all, "{engine:?}");
+            assert!(pages.iter().enumerate().all(|(at, page)| page.0 == [at as u8; PAGE]), "{engine:?}");
         }
-    });
+    }
 }
 
-#[test]
-fn priorities_and_flags() {
-    let Some(file) = storage("flags") else { return };
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let mut pages = [Page([7; PAGE]); 3];
-        let [a, b, c] = &mut pages;
-        // Best effort, in the middle.
-        let ioprio = 2 << 13 | 4;
+#[by(on_storage("errors"))]
+fn some_fail_and_some_come_short(engine: Engine, file: File) -> impl Answer {
+    let mut ring = Ring::new(engine, 16, 0);
+    [0, 7].map(|wait| {
+        let mut pages = vec![Page([0xff; PAGE]); 8];
+        let vector = libc::iovec { iov_base: 0x1000 as *mut _, iov_len: PAGE };
+        let [a, b, c, d, e, f, ..] = &mut pages[..] else { panic!() };
         let sqes = [
-            Sqe { ioprio, ..read(1, &file, a, 3) },
-            Sqe { ioprio, ..read(2, &file, b, 4) },
-            read(3, &file, c, 5),
+            read(1, &file, a, 0),
+            // Not where a page begins.
+            Sqe { off: 17, ..read(2, &file, b, 0) },
+            read(3, &file, c, 2),
+            // Nothing is there.
+            Sqe { addr: 0x1000, ..read(4, &file, d, 3) },
+            // The end of the file, and what is behind it.
+            Sqe { len: 2 * PAGE as u32, ..read(5, &file, e, PAGES - 1) },
+            read(6, &file, f, PAGES + 1),
+            Sqe {
+                opcode: IORING_OP_READV as u8,
+                addr: (&raw const vector) as u64,
+                len: 1,
+                ..read(7, &file, &mut Page([0; PAGE]), 1)
+            },
         ];
-        let seen = run(&mut ring, &sqes, 0);
-        assert_eq!(seen, [(1, PAGE as i32), (2, PAGE as i32), (3, PAGE as i32)]);
-        assert_eq!(pages.each_ref().map(|page| page.0[9]), [3, 4, 5]);
-        // To the end, wherever the request says.
-        file.set_len((PAGES * PAGE) as u64).unwrap();
-        let (opcode, op_flags) = (IORING_OP_WRITE as u8, libc::RWF_APPEND as u32);
-        let [a, b, _] = &mut pages;
-        let sqes = [read(1, &file, a, 0), read(2, &file, b, 0)].map(|sqe| Sqe { opcode, op_flags, ..sqe });
-        let seen = run(&mut ring, &sqes, 0);
-        (seen, file.metadata().unwrap().len())
-    });
+        let seen = run(&mut ring, &sqes, wait);
+        (seen, pages[..5].iter().map(|page| page.0[0]).collect::<Vec<_>>())
+    })
+}
+
+#[by(on_storage("writes"))]
+fn one_after_the_other_and_together(engine: Engine, file: File) {
+    let mut ring = Ring::new(engine, 16, 0);
+    let (mut buffers, mut pages) = ([Page([1; PAGE]), Page([2; PAGE])], [Page([0; PAGE]); 4]);
+    for round in 0..20u8 {
+        let count = 1 + usize::from(round % 4);
+        let mut sqes = Vec::new();
+        for (number, page) in pages[..count].iter_mut().enumerate() {
+            page.0.fill(round + number as u8);
+            let opcode = IORING_OP_WRITE as u8;
+            sqes.push(Sqe { opcode, ..read(number as u64, &file, page, 2 * number) });
+        }
+        let seen = run(&mut ring, &sqes, if round < 10 { 0 } else { count as u32 });
+        assert!(seen.iter().all(|&(_, result)| result == PAGE as i32), "{engine:?}: {seen:?}");
+        let reads: Vec<Sqe> =
+            buffers.iter_mut().zip([0, 2 * (count - 1)]).map(|(page, at)| read(9, &file, page, at)).collect();
+        assert_eq!(run(&mut ring, &reads, 0), [(9, PAGE as i32); 2]);
+        assert_eq!(buffers.each_ref().map(|page| page.0[17]), [round, round + count as u8 - 1]);
+    }
+}
+
+#[by(on_storage("flags"))]
+fn priorities_and_flags(engine: Engine, file: File) -> impl Answer {
+    let mut ring = Ring::new(engine, 16, 0);
+    let mut pages = [Page([7; PAGE]); 3];
+    let [a, b, c] = &mut pages;
+    // Best effort, in the middle.
+    let ioprio = 2 << 13 | 4;
+    let sqes = [
+        Sqe { ioprio, ..read(1, &file, a, 3) },
+        Sqe { ioprio, ..read(2, &file, b, 4) },
+        read(3, &file, c, 5),
+    ];
+    let seen = run(&mut ring, &sqes, 0);
+    assert_eq!(seen, [(1, PAGE as i32), (2, PAGE as i32), (3, PAGE as i32)]);
+    assert_eq!(pages.each_ref().map(|page| page.0[9]), [3, 4, 5]);
+    // To the end, wherever the request says.
+    file.set_len((PAGES * PAGE) as u64).unwrap();
+    let (opcode, op_flags) = (IORING_OP_WRITE as u8, libc::RWF_APPEND as u32);
+    let [a, b, _] = &mut pages;
+    let sqes = [read(1, &file, a, 0), read(2, &file, b, 0)].map(|sqe| Sqe { opcode, op_flags, ..sqe });
+    let seen = run(&mut ring, &sqes, 0);
+    (seen, file.metadata().unwrap().len())
 }
 
 #[test]
@@ -169,8 +156,7 @@ fn nothing_is_left_of_a_ring_that_ends_meanwhile() {
     let Some(file) = storage("end") else { return };
     let before = {
         let pid = child(|| {
-            // SAFETY: ends the child where it waits for what never comes.
-            unsafe { libc::alarm(30) };
+            ends_after(30);
             drop(Ring::new(Engine::User, 8, 0));
             // Those of tests beside this one; the child has their memory, and nothing else of them.
             let inherited = contexts();
@@ -222,27 +208,24 @@ fn transfers_with_a_priority() {
 }
 
 /// Whoever sleeps on the ring's eventfd hears of transfers, too where the ring waits for its thread to come in.
-#[test]
-fn an_eventfd_tells_of_transfers() {
-    let Some(file) = storage("eventfd") else { return };
-    both(|engine| {
-        [0, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER].map(|flags| {
-            let mut ring = Ring::new(engine, 16, flags);
-            let eventfd = eventfd(0, libc::EFD_CLOEXEC);
-            let fd = eventfd.as_raw_fd();
-            assert_eq!(
-                ring.register(io_uring_register_op::IORING_REGISTER_EVENTFD, (&raw const fd).cast(), 1),
-                0
-            );
-            let mut pages = [Page([0; PAGE]); 4];
-            for (at, page) in pages.iter_mut().enumerate() {
-                ring.push(read(at as u64, &file, page, at));
-            }
-            assert_eq!(ring.enter(4, 0), 4);
-            let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // SAFETY: `poll` lives through the call.
-            let told = unsafe { libc::poll(&raw mut poll, 1, 10_000) };
-            (told, ring.collect(4).iter().filter(|cqe| cqe.res == PAGE as i32).count())
-        })
-    });
+#[by(on_storage("eventfd"))]
+fn an_eventfd_tells_of_transfers(engine: Engine, file: File) -> impl Answer {
+    [0, DEFER].map(|flags| {
+        let mut ring = Ring::new(engine, 16, flags);
+        let eventfd = eventfd(0, libc::EFD_CLOEXEC);
+        let fd = eventfd.as_raw_fd();
+        assert_eq!(
+            ring.register(io_uring_register_op::IORING_REGISTER_EVENTFD, (&raw const fd).cast(), 1),
+            0
+        );
+        let mut pages = [Page([0; PAGE]); 4];
+        for (at, page) in pages.iter_mut().enumerate() {
+            ring.push(read(at as u64, &file, page, at));
+        }
+        assert_eq!(ring.enter(4, 0), 4);
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: `poll` lives through the call.
+        let told = unsafe { libc::poll(&raw mut poll, 1, 10_000) };
+        (told, ring.collect(4).iter().filter(|cqe| cqe.res == PAGE as i32).count())
+    })
 }

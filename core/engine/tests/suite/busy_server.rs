@@ -1,13 +1,9 @@
 //! A server with data on nearly every connection receives without asking epoll first
 //! (`core/engine/src/wait/readiness/guesses.rs`): nothing may be lost by it, and nothing made up.
 
-use std::io::Write;
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::net::Shutdown;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 
 const CONNECTIONS: usize = 100;
 const ROOM: usize = 64;
@@ -144,8 +140,6 @@ impl Server {
         self.received.iter().map(Vec::len).collect()
     }
 }
-
-const DEFER: u32 = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
 
 #[both]
 fn every_message_comes_whoever_is_quiet(engine: Engine) -> impl Answer {

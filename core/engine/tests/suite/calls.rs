@@ -1,17 +1,8 @@
 //! What the three calls refuse, and how: swept over their arguments on both engines.
 
-use std::ffi::c_void;
-
-use crate::common::*;
+use crate::common::prelude::*;
 use anyring_engine::os::page_bytes;
-use io_uring_op::IORING_OP_NOP;
 use io_uring_register_op as Code;
-
-fn params(flags: u32) -> io_uring_params {
-    let mut params: io_uring_params = zeroed();
-    params.flags = flags;
-    params
-}
 
 /// What setup answers, with descriptors closed again and not told apart, and the sizes it gives.
 fn try_setup(engine: Engine, entries: u32, mut params: io_uring_params) -> (i32, u32, u32) {
@@ -46,22 +37,20 @@ fn one_descriptor_is_enough(engine: Engine) -> impl Answer {
     ended(pid)
 }
 
-#[test]
-fn sizes() {
+#[both]
+fn sizes(engine: Engine) -> impl Answer {
     let (cqsize, clamp) = (IORING_SETUP_CQSIZE, IORING_SETUP_CLAMP);
-    both(|engine| {
-        let mut answers = Vec::new();
-        for flags in [0, cqsize, clamp, cqsize | clamp] {
-            for sq in [0, 1, 3, 8, 32768, 32769, u32::MAX] {
-                for cq in [0, 1, 5, 8, 65536, 65537, u32::MAX] {
-                    let mut params = params(flags);
-                    params.cq_entries = cq;
-                    answers.push((flags, sq, cq, try_setup(engine, sq, params)));
-                }
+    let mut answers = Vec::new();
+    for flags in [0, cqsize, clamp, cqsize | clamp] {
+        for sq in [0, 1, 3, 8, 32768, 32769, u32::MAX] {
+            for cq in [0, 1, 5, 8, 65536, 65537, u32::MAX] {
+                let mut params = params(flags);
+                params.cq_entries = cq;
+                answers.push((flags, sq, cq, try_setup(engine, sq, params)));
             }
         }
-        answers
-    });
+    }
+    answers
 }
 
 #[both]
@@ -141,31 +130,29 @@ fn registrations_of(codes: &[u32]) {
     });
 }
 
-#[test]
-fn buffer_rings() {
+#[both]
+fn buffer_rings(engine: Engine) -> impl Answer {
     let mut memory = vec![0u8; 32768 * 16 + 2 * page_bytes()];
     let page = (memory.as_mut_ptr() as u64).next_multiple_of(page_bytes() as u64);
-    both(|engine| {
-        let mut answers = Vec::new();
-        for flags in 0..5 {
-            let addresses = [0, 8, page, page + 8, 1 << 46];
-            for (ring_addr, name) in addresses.into_iter().zip(["0", "8", "page", "page + 8", "1 << 46"]) {
-                for ring_entries in [0, 1, 3, 8, 32768, 65536, 1 << 31] {
-                    let ring = Ring::new(engine, 4, 0);
-                    let request = io_uring_buf_reg { ring_addr, ring_entries, bgid: 7, flags, resv: [0; 3] };
-                    let argument = (&raw const request).cast();
-                    let twice = [(); 2].map(|()| ring.register(Code::IORING_REGISTER_PBUF_RING, argument, 1));
-                    answers.push((flags, Case(name.to_owned()), ring_entries, twice[0], twice[1]));
-                }
+    let mut answers = Vec::new();
+    for flags in 0..5 {
+        let addresses = [0, 8, page, page + 8, 1 << 46];
+        for (ring_addr, name) in addresses.into_iter().zip(["0", "8", "page", "page + 8", "1 << 46"]) {
+            for ring_entries in [0, 1, 3, 8, 32768, 65536, 1 << 31] {
+                let ring = Ring::new(engine, 4, 0);
+                let request = io_uring_buf_reg { ring_addr, ring_entries, bgid: 7, flags, resv: [0; 3] };
+                let argument = (&raw const request).cast();
+                let twice = [(); 2].map(|()| ring.register(Code::IORING_REGISTER_PBUF_RING, argument, 1));
+                answers.push((flags, Case(name.to_owned()), ring_entries, twice[0], twice[1]));
             }
         }
-        answers
-    });
+    }
+    answers
 }
 
-#[test]
-fn arguments_of_enter() {
-    let defers = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+#[both]
+fn arguments_of_enter(engine: Engine) -> impl Answer {
+    let defers = DEFER;
     let kinds = [
         0,
         defers,
@@ -175,23 +162,21 @@ fn arguments_of_enter() {
         IORING_SETUP_R_DISABLED,
     ];
     let (get, ext, reg) = (IORING_ENTER_GETEVENTS, IORING_ENTER_EXT_ARG, IORING_ENTER_EXT_ARG_REG);
-    both(|engine| {
-        let zeros = [0u64; 16];
-        let mut answers = Vec::new();
-        for kind in kinds {
-            let ring = Ring::new(engine, 4, kind);
-            for flags in [0, get, get | ext, get | ext | reg, get | reg, get | IORING_ENTER_ABS_TIMER, ext] {
-                for address in [0, 8, zeros.as_ptr() as usize] {
-                    for size in [0, 4, 8, 16, 24, 64] {
-                        let argument = address as *const c_void;
-                        let answer = enter(engine, ring.fd, 0, 0, flags, argument, size);
-                        answers.push((kind, flags, address.min(9), size, answer));
-                    }
+    let zeros = [0u64; 16];
+    let mut answers = Vec::new();
+    for kind in kinds {
+        let ring = Ring::new(engine, 4, kind);
+        for flags in [0, get, get | ext, get | ext | reg, get | reg, get | IORING_ENTER_ABS_TIMER, ext] {
+            for address in [0, 8, zeros.as_ptr() as usize] {
+                for size in [0, 4, 8, 16, 24, 64] {
+                    let argument = address as *const c_void;
+                    let answer = enter(engine, ring.fd, 0, 0, flags, argument, size);
+                    answers.push((kind, flags, address.min(9), size, answer));
                 }
             }
         }
-        answers
-    });
+    }
+    answers
 }
 
 #[both(4, IORING_SETUP_IOPOLL)]

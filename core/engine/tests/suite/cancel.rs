@@ -1,29 +1,13 @@
 //! ASYNC_CANCEL and IORING_REGISTER_SYNC_CANCEL.
 
-use std::io::Write;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use crate::common::prelude::*;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
-
-const LINK: u8 = 1 << 2;
 const POLLIN: u32 = libc::POLLIN as u32;
 const POLLRDNORM: u32 = libc::POLLRDNORM as u32;
-const DRAIN: u8 = 1 << 1;
 static LONG: [i64; 2] = [1000, 0];
-
-fn cancel(user_data: u64, target: u64, flags: u32) -> Sqe {
-    Sqe { addr: target, op_flags: flags, ..sqe(IORING_OP_ASYNC_CANCEL, user_data) }
-}
 
 fn timeout(user_data: u64) -> Sqe {
     Sqe { addr: LONG.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, user_data) }
-}
-
-fn nop(user_data: u64, flags: u8) -> Sqe {
-    Sqe { flags, ..sqe(IORING_OP_NOP, user_data) }
 }
 
 #[both(16, 0)]
@@ -163,12 +147,10 @@ fn of_many_with_one_name_the_newest_that_waits_is_cancelled_first(engine: Engine
     rest.extend(ring.collect_from(&[reads], 197));
     rest.sort_by_key(|cqe| cqe.user_data);
     seen.extend(rest);
-    // SAFETY: a byte of ours to our pipe.
-    assert_eq!(unsafe { libc::write(ends[1], b"a".as_ptr().cast(), 1) }, 1);
+    write_to(&ends[1], b"a");
     seen.extend(ring.collect_from(&[], 1));
     for end in ends {
-        // SAFETY: ours.
-        unsafe { libc::close(end) };
+        close_number(end);
     }
     seen
 }
@@ -197,80 +179,74 @@ fn reactor_at_rest() {
     let mut before = None;
     while before.replace(wakes()) != Some(wakes()) {
         // Longer than many ticks; a test that goes on too early proves less, but fails no more.
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 
 /// The thread in SYNC_CANCEL neither drives nor gets the driver's role from one that leaves: the other waiter has to.
-#[test]
-fn who_waits_beside_a_synchronous_cancellation_is_served() {
-    use std::io::Write;
-    use std::os::fd::AsRawFd;
+#[both]
+fn who_waits_beside_a_synchronous_cancellation_is_served(engine: Engine) -> impl Answer {
     use std::sync::mpsc;
-    use std::time::Duration;
 
     fn thread<T: Send + 'static>(
         body: impl FnOnce() -> T + Send + 'static,
     ) -> (std::thread::JoinHandle<T>, mpsc::Receiver<libc::pid_t>) {
         let (tell, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            // SAFETY: takes nothing.
-            tell.send(unsafe { libc::gettid() }).unwrap();
+            tell.send(thread_id()).unwrap();
             body()
         });
         at_rest(&thread, &told);
         (thread, told)
     }
 
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (empty, mut end) = std::io::pipe().unwrap();
-        let (_out, into) = std::io::pipe().unwrap();
-        let (first, mut first_end) = std::io::pipe().unwrap();
-        let (second, mut second_end) = std::io::pipe().unwrap();
-        let mut buffers = [[0u8; 8]; 2];
-        let read = |user_data, fd: i32, buffer: &mut [u8; 8]| Sqe {
-            fd,
-            addr: buffer.as_mut_ptr() as u64,
-            len: 8,
-            ..sqe(IORING_OP_READ, user_data)
-        };
-        ring.push(Sqe {
-            fd: into.as_raw_fd(),
-            off: u64::MAX,
-            addr: u64::MAX,
-            file_index: empty.as_raw_fd() as u32,
-            len: 8,
-            ..sqe(IORING_OP_SPLICE, 77)
-        });
-        let [first_buffer, second_buffer] = &mut buffers;
-        ring.push(read(1, first.as_raw_fd(), first_buffer));
-        ring.push(read(2, second.as_raw_fd(), second_buffer));
-        assert_eq!(ring.enter(3, 0), 3);
-        let fd = ring.fd;
-        let wait = move |count| enter(engine, fd, 0, count, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
-        let (driver, _) = thread(move || wait(1));
-        let (canceller, _) = thread(move || {
-            let mut argument: io_uring_sync_cancel_reg = zeroed();
-            (argument.addr, argument.fd) = (77, -1);
-            (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
-            let argument = (&raw const argument).cast();
-            register(engine, fd, io_uring_register_op::IORING_REGISTER_SYNC_CANCEL as u32, argument, 1)
-        });
-        let (served, heard) = mpsc::channel();
-        let (other, _) = thread(move || served.send(wait(2)).unwrap());
-        reactor_at_rest();
-        first_end.write_all(b"first").unwrap();
-        driver.join().unwrap();
-        second_end.write_all(b"second").unwrap();
-        let returned = heard.recv_timeout(Duration::from_secs(20)).expect("somebody drives");
-        other.join().unwrap();
-        end.write_all(b"an end").unwrap();
-        canceller.join().unwrap();
-        let mut ended: Vec<_> = ring.collect(3).iter().map(|cqe| cqe.user_data).collect();
-        ended.sort_unstable();
-        (returned, ended)
+    let mut ring = Ring::new(engine, 8, 0);
+    let (empty, mut end) = std::io::pipe().unwrap();
+    let (_out, into) = std::io::pipe().unwrap();
+    let (first, mut first_end) = std::io::pipe().unwrap();
+    let (second, mut second_end) = std::io::pipe().unwrap();
+    let mut buffers = [[0u8; 8]; 2];
+    let read = |user_data, fd: i32, buffer: &mut [u8; 8]| Sqe {
+        fd,
+        addr: buffer.as_mut_ptr() as u64,
+        len: 8,
+        ..sqe(IORING_OP_READ, user_data)
+    };
+    ring.push(Sqe {
+        fd: into.as_raw_fd(),
+        off: u64::MAX,
+        addr: u64::MAX,
+        file_index: empty.as_raw_fd() as u32,
+        len: 8,
+        ..sqe(IORING_OP_SPLICE, 77)
     });
+    let [first_buffer, second_buffer] = &mut buffers;
+    ring.push(read(1, first.as_raw_fd(), first_buffer));
+    ring.push(read(2, second.as_raw_fd(), second_buffer));
+    assert_eq!(ring.enter(3, 0), 3);
+    let fd = ring.fd;
+    let wait = move |count| enter(engine, fd, 0, count, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
+    let (driver, _) = thread(move || wait(1));
+    let (canceller, _) = thread(move || {
+        let mut argument: io_uring_sync_cancel_reg = zeroed();
+        (argument.addr, argument.fd) = (77, -1);
+        (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
+        let argument = (&raw const argument).cast();
+        register(engine, fd, io_uring_register_op::IORING_REGISTER_SYNC_CANCEL as u32, argument, 1)
+    });
+    let (served, heard) = mpsc::channel();
+    let (other, _) = thread(move || served.send(wait(2)).unwrap());
+    reactor_at_rest();
+    first_end.write_all(b"first").unwrap();
+    driver.join().unwrap();
+    second_end.write_all(b"second").unwrap();
+    let returned = heard.recv_timeout(Duration::from_secs(20)).expect("somebody drives");
+    other.join().unwrap();
+    end.write_all(b"an end").unwrap();
+    canceller.join().unwrap();
+    let mut ended: Vec<_> = ring.collect(3).iter().map(|cqe| cqe.user_data).collect();
+    ended.sort_unstable();
+    (returned, ended)
 }
 
 /// On a ring that defers, nothing is posted of work that ended before somebody comes for it: here that is the thread in
@@ -288,16 +264,13 @@ fn a_synchronous_cancellation_sees_work_end_on_a_ring_that_defers() {
 }
 
 fn returned_by_synchronous_cancellation() -> i32 {
-    use std::io::Write;
-    use std::os::fd::AsRawFd;
-
     let engine = Engine::User;
     let (tell, told) = std::sync::mpsc::channel();
     let (heard, hear) = std::sync::mpsc::channel();
     let (empty, mut end) = std::io::pipe().unwrap();
     let from = empty.as_raw_fd();
     let canceller = std::thread::spawn(move || {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+        let mut ring = Ring::new(engine, 8, DEFER);
         let (_out, into) = std::io::pipe().unwrap();
         ring.submit(&[Sqe {
             fd: into.as_raw_fd(),
@@ -307,8 +280,7 @@ fn returned_by_synchronous_cancellation() -> i32 {
             len: 8,
             ..sqe(IORING_OP_SPLICE, 77)
         }]);
-        // SAFETY: takes nothing.
-        tell.send(unsafe { libc::gettid() }).unwrap();
+        tell.send(thread_id()).unwrap();
         let mut argument: io_uring_sync_cancel_reg = zeroed();
         (argument.addr, argument.fd) = (77, -1);
         (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
@@ -318,7 +290,7 @@ fn returned_by_synchronous_cancellation() -> i32 {
     });
     at_rest(&canceller, &told);
     end.write_all(b"an end").unwrap();
-    let returned = hear.recv_timeout(std::time::Duration::from_secs(20)).expect("the work has ended");
+    let returned = hear.recv_timeout(Duration::from_secs(20)).expect("the work has ended");
     assert_eq!(canceller.join().unwrap(), 1);
     returned
 }

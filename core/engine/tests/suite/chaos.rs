@@ -1,24 +1,13 @@
 //! Faults of a plan, each seen through the ABI; and what no fault may break.
 
-use std::fs::File;
-use std::io::Write;
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::FileExt;
-use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::ptr::NonNull;
 
-use crate::common::*;
+use crate::common::prelude::*;
 use anyring_chaos_plan::{Entry, Fault, Faults, MILLION, Mode, Plan, Settings, bytes};
-use anyring_engine::abi::{IORING_OP_NOP128, IORING_SETUP_SQE_MIXED, Sqe};
+use anyring_engine::abi::{IORING_OP_NOP128, IORING_SETUP_SQE_MIXED};
 use anyring_engine::request::version;
-use io_uring_op::*;
 
 const FLAGS: u32 = IORING_ENTER_GETEVENTS;
-const LINK: u8 = 1 << 2;
-const DRAIN: u8 = 1 << 1;
-const SELECT: u8 = 1 << 5;
-const ASYNC: u8 = 1 << 4;
 const ROOM: usize = 1 << 16;
 const DONTWAIT: u32 = libc::MSG_DONTWAIT as u32;
 
@@ -32,8 +21,7 @@ fn under_seed(seed: u64, rate: u32, faults: Faults, mode: Mode<'_>, body: impl F
     // SAFETY: of that length, and never unmapped.
     let plan = unsafe { Plan::create(memory, Settings { seed, rate, faults, delay_ns: 0 }, mode, ROOM) };
     let pid = child(|| {
-        // SAFETY: sets an alarm.
-        unsafe { libc::alarm(HANG_S) };
+        ends_after(HANG_S);
         anyring_engine::frontend::plan_from(file.as_raw_fd()).expect("a plan");
         body();
         true
@@ -146,16 +134,14 @@ fn vectored_transfers_are_cut_to_a_prefix() {
     assert_eq!(met.len(), 1);
 }
 
-#[test]
+#[by(under(&[Fault::Short]))]
 fn a_short_read_breaks_its_chain() {
-    under(&[Fault::Short], || {
-        let mut ring = ring(4);
-        let (from, memory) = (file(&text(100)), vec![0; 100]);
-        let head = Sqe { flags: LINK, ..transfer(IORING_OP_READ, &from, &memory, 0) };
-        let cqes = ring.run(&[head, sqe(IORING_OP_NOP, 2)]);
-        assert!(cqes[0].res < 100);
-        assert_eq!((cqes[1].user_data, cqes[1].res), (2, -libc::ECANCELED));
-    });
+    let mut ring = ring(4);
+    let (from, memory) = (file(&text(100)), vec![0; 100]);
+    let head = Sqe { flags: LINK, ..transfer(IORING_OP_READ, &from, &memory, 0) };
+    let cqes = ring.run(&[head, sqe(IORING_OP_NOP, 2)]);
+    assert!(cqes[0].res < 100);
+    assert_eq!((cqes[1].user_data, cqes[1].res), (2, -libc::ECANCELED));
 }
 
 #[test]
@@ -298,7 +284,7 @@ fn connections_fail_as_they_do_over_a_network() {
         format!("anyring-chaos-{}", std::process::id()),
     )
     .unwrap();
-    let local = std::os::unix::net::UnixListener::bind_addr(&name).unwrap();
+    let local = UnixListener::bind_addr(&name).unwrap();
     let accept = |fd: i32| Sqe { fd, ..sqe(IORING_OP_ACCEPT, 1) };
     let over_network = || {
         TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -407,90 +393,79 @@ fn completions_come_late_and_in_another_order() {
     assert_eq!(met.len() as u64, 2 * REQUESTS);
 }
 
-#[test]
+#[by(under(&[Fault::Late]))]
 fn late_ones_leave_chains_and_drains_in_order() {
-    under(&[Fault::Late], || {
-        let mut ring = ring(64);
-        for chain in 0..4_u64 {
-            for number in 0..4 {
-                let flags = if number < 3 { LINK } else { 0 };
-                ring.push(Sqe { flags, ..sqe(IORING_OP_NOP, chain * 4 + number) });
-            }
+    let mut ring = ring(64);
+    for chain in 0..4_u64 {
+        for number in 0..4 {
+            let flags = if number < 3 { LINK } else { 0 };
+            ring.push(Sqe { flags, ..sqe(IORING_OP_NOP, chain * 4 + number) });
         }
-        assert_eq!(ring.enter(16, 16), 16);
-        let order: Vec<u64> = ring.collect(16).iter().map(|cqe| cqe.user_data).collect();
-        for chain in 0..4 {
-            let own: Vec<u64> = order.iter().copied().filter(|number| number / 4 == chain).collect();
-            assert!(own.is_sorted(), "{order:?}");
-        }
-        (0..4).for_each(|number| ring.push(sqe(IORING_OP_NOP, number)));
-        ring.push(Sqe { flags: DRAIN, ..sqe(IORING_OP_NOP, 4) });
-        (5..8).for_each(|number| ring.push(sqe(IORING_OP_NOP, number)));
-        assert_eq!(ring.enter(8, 8), 8);
-        let order: Vec<u64> = ring.collect(8).iter().map(|cqe| cqe.user_data).collect();
-        assert_eq!(order[4], 4, "{order:?}");
-        assert!(order[..4].iter().all(|&number| number < 4));
-    });
+    }
+    assert_eq!(ring.enter(16, 16), 16);
+    let order: Vec<u64> = ring.collect(16).iter().map(|cqe| cqe.user_data).collect();
+    for chain in 0..4 {
+        let own: Vec<u64> = order.iter().copied().filter(|number| number / 4 == chain).collect();
+        assert!(own.is_sorted(), "{order:?}");
+    }
+    (0..4).for_each(|number| ring.push(sqe(IORING_OP_NOP, number)));
+    ring.push(Sqe { flags: DRAIN, ..sqe(IORING_OP_NOP, 4) });
+    (5..8).for_each(|number| ring.push(sqe(IORING_OP_NOP, number)));
+    assert_eq!(ring.enter(8, 8), 8);
+    let order: Vec<u64> = ring.collect(8).iter().map(|cqe| cqe.user_data).collect();
+    assert_eq!(order[4], 4, "{order:?}");
+    assert!(order[..4].iter().all(|&number| number < 4));
 }
 
-#[test]
+#[by(under(&[Fault::Late]))]
 fn what_comes_late_cannot_be_cancelled_and_ends_with_its_ring() {
-    under(&[Fault::Late], || {
-        for _ in 0..20 {
-            let mut ring = ring(8);
-            ring.submit_and_wait(
-                &[sqe(IORING_OP_NOP, 1), Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) }],
-                2,
-            );
-            let cqes = ring.collect(2);
-            let canceled = cqes.iter().find(|cqe| cqe.user_data == 2).unwrap().res;
-            assert!([-libc::EALREADY, -libc::ENOENT].contains(&canceled), "{canceled}");
-            assert_eq!(cqes.iter().find(|cqe| cqe.user_data == 1).unwrap().res, 0);
-            ring.push(sqe(IORING_OP_NOP, 3));
-            ring.enter(1, 0);
-        }
-    });
+    for _ in 0..20 {
+        let mut ring = ring(8);
+        ring.submit_and_wait(&[sqe(IORING_OP_NOP, 1), cancel(2, 1, 0)], 2);
+        let cqes = ring.collect(2);
+        let canceled = cqes.iter().find(|cqe| cqe.user_data == 2).unwrap().res;
+        assert!([-libc::EALREADY, -libc::ENOENT].contains(&canceled), "{canceled}");
+        assert_eq!(cqes.iter().find(|cqe| cqe.user_data == 1).unwrap().res, 0);
+        ring.push(sqe(IORING_OP_NOP, 3));
+        ring.enter(1, 0);
+    }
 }
 
-#[test]
+#[by(under(&[Fault::Late]))]
 fn a_timeout_on_what_comes_late_is_told_once() {
-    under(&[Fault::Late], || {
-        let mut ring = ring(8);
-        let (mut one, other) = UnixStream::pair().unwrap();
-        for _ in 0..50 {
-            let memory = room(1);
-            let time = [0_i64, 300_000];
-            one.write_all(b"1").unwrap();
-            ring.submit_and_wait(
-                &[
-                    Sqe { flags: LINK, ..transfer(IORING_OP_RECV, &other, &memory, 0) },
-                    Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_LINK_TIMEOUT, 2) },
-                ],
-                2,
-            );
-            let cqes = ring.collect(2);
-            assert_eq!(cqes.iter().find(|cqe| cqe.user_data == 1).unwrap().res, 1);
-            let timed = cqes.iter().find(|cqe| cqe.user_data == 2).unwrap().res;
-            assert!([-libc::EALREADY, -libc::ENOENT, -libc::ECANCELED].contains(&timed), "{timed}");
-        }
-        assert_eq!(anyring_engine::frontend::in_flight(ring.fd), 0);
-    });
+    let mut ring = ring(8);
+    let (mut one, other) = UnixStream::pair().unwrap();
+    for _ in 0..50 {
+        let memory = room(1);
+        let time = [0_i64, 300_000];
+        one.write_all(b"1").unwrap();
+        ring.submit_and_wait(
+            &[
+                Sqe { flags: LINK, ..transfer(IORING_OP_RECV, &other, &memory, 0) },
+                Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_LINK_TIMEOUT, 2) },
+            ],
+            2,
+        );
+        let cqes = ring.collect(2);
+        assert_eq!(cqes.iter().find(|cqe| cqe.user_data == 1).unwrap().res, 1);
+        let timed = cqes.iter().find(|cqe| cqe.user_data == 2).unwrap().res;
+        assert!([-libc::EALREADY, -libc::ENOENT, -libc::ECANCELED].contains(&timed), "{timed}");
+    }
+    assert_eq!(anyring_engine::frontend::in_flight(ring.fd), 0);
 }
 
-#[test]
+#[by(under(&[Fault::Late, Fault::Overflow]))]
 fn a_timeout_that_ends_a_wait_is_there() {
-    under(&[Fault::Late, Fault::Overflow], || {
-        let mut ring = ring(8);
-        let time = [0_i64, 100_000];
-        for round in 0..20 {
-            ring.submit_and_wait(
-                &[Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, round) }],
-                1,
-            );
-            let cqe = ring.reap().expect("the wait has ended");
-            assert_eq!((cqe.user_data, cqe.res), (round, -libc::ETIME));
-        }
-    });
+    let mut ring = ring(8);
+    let time = [0_i64, 100_000];
+    for round in 0..20 {
+        ring.submit_and_wait(
+            &[Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, round) }],
+            1,
+        );
+        let cqe = ring.reap().expect("the wait has ended");
+        assert_eq!((cqe.user_data, cqe.res), (round, -libc::ETIME));
+    }
 }
 
 /// A listener, and a request that accepts all its connections.
@@ -512,8 +487,7 @@ fn multishot_requests_end_early_and_lose_nothing() {
             let _connection = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let cqe = ring.collect(1)[0];
             assert!(cqe.res >= 0, "{}", cqe.res);
-            // SAFETY: ours.
-            unsafe { libc::close(cqe.res) };
+            close_number(cqe.res);
             if cqe.flags & IORING_CQE_F_MORE == 0 {
                 ends += 1;
                 ring.submit(&[accept]);
@@ -525,34 +499,31 @@ fn multishot_requests_end_early_and_lose_nothing() {
 }
 
 /// Where several connections waited, the one behind the last CQE was accepted, and nobody heard of it.
-#[test]
+#[by(under(&[Fault::MultishotEnds]))]
 fn multishot_accepts_that_end_early_lose_none_of_many() {
-    under(&[Fault::MultishotEnds], || {
-        let mut ring = ring(8);
-        let (listener, accept) = multishot_accept();
-        for _ in 0..20 {
-            let clients: Vec<TcpStream> =
-                (0..4).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();
-            ring.submit(&[accept]);
-            let (mut accepted, mut goes_on) = (0, true);
-            while accepted < clients.len() {
-                if !goes_on {
-                    ring.submit(&[accept]);
-                }
-                for cqe in ring.collect(1) {
-                    assert!(cqe.res >= 0, "{}", cqe.res);
-                    // SAFETY: ours.
-                    unsafe { libc::close(cqe.res) };
-                    goes_on = cqe.flags & IORING_CQE_F_MORE != 0;
-                    accepted += 1;
-                }
+    let mut ring = ring(8);
+    let (listener, accept) = multishot_accept();
+    for _ in 0..20 {
+        let clients: Vec<TcpStream> =
+            (0..4).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();
+        ring.submit(&[accept]);
+        let (mut accepted, mut goes_on) = (0, true);
+        while accepted < clients.len() {
+            if !goes_on {
+                ring.submit(&[accept]);
             }
-            if goes_on {
-                ring.submit_and_wait(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) }], 2);
-                assert_eq!(ring.collect(2).iter().map(|cqe| cqe.res).min(), Some(-libc::ECANCELED));
+            for cqe in ring.collect(1) {
+                assert!(cqe.res >= 0, "{}", cqe.res);
+                close_number(cqe.res);
+                goes_on = cqe.flags & IORING_CQE_F_MORE != 0;
+                accepted += 1;
             }
         }
-    });
+        if goes_on {
+            ring.submit_and_wait(&[cancel(2, 1, 0)], 2);
+            assert_eq!(ring.collect(2).iter().map(|cqe| cqe.res).min(), Some(-libc::ECANCELED));
+        }
+    }
 }
 
 #[test]
@@ -714,13 +685,7 @@ fn cancellations_come_too_late_and_the_request_ends() {
         let mut ring = ring(8);
         let (_one, other) = UnixStream::pair().unwrap();
         let memory = room(1);
-        ring.submit_and_wait(
-            &[
-                transfer(IORING_OP_RECV, &other, &memory, 0),
-                Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) },
-            ],
-            2,
-        );
+        ring.submit_and_wait(&[transfer(IORING_OP_RECV, &other, &memory, 0), cancel(2, 1, 0)], 2);
         let cqes = ring.collect(2);
         assert_eq!(cqes.iter().find(|cqe| cqe.user_data == 2).unwrap().res, -libc::EALREADY);
         assert_eq!(cqes.iter().find(|cqe| cqe.user_data == 1).unwrap().res, -libc::ECANCELED);
@@ -745,34 +710,32 @@ fn notifications_come_late() {
     assert_eq!(met.len(), SENDS);
 }
 
-#[test]
+#[by(under(&[Fault::Late]))]
 fn notifications_stay_behind_completions_that_come_late() {
     const SENDS: u64 = 16;
-    under(&[Fault::Late], || {
-        let mut ring = ring(64);
-        let (one, _other) = tcp_pair();
-        let memory = vec![1; 100];
-        let vector = libc::iovec { iov_base: memory.as_ptr().cast_mut().cast(), iov_len: memory.len() };
-        let mut message: libc::msghdr = zeroed();
-        message.msg_iov = (&raw const vector).cast_mut();
-        message.msg_iovlen = 1;
-        for number in 0..SENDS {
-            let plain = Sqe { user_data: number, ..transfer(IORING_OP_SEND_ZC, &one, &memory, 0) };
-            let addr = (&raw const message) as u64;
-            ring.push(if number % 2 == 0 {
-                plain
-            } else {
-                Sqe { addr, len: 1, ..Sqe { opcode: IORING_OP_SENDMSG_ZC as u8, ..plain } }
-            });
-        }
-        assert_eq!(ring.enter(SENDS as u32, 2 * SENDS as u32), SENDS as i32);
-        let cqes = ring.collect(2 * SENDS as usize);
-        for number in 0..SENDS {
-            let both: Vec<&Cqe> = cqes.iter().filter(|cqe| cqe.user_data == number).collect();
-            assert_eq!((both[0].res, both[0].flags), (100, IORING_CQE_F_MORE), "{both:?}");
-            assert_eq!(both[1].flags, IORING_CQE_F_NOTIF, "{both:?}");
-        }
-    });
+    let mut ring = ring(64);
+    let (one, _other) = tcp_pair();
+    let memory = vec![1; 100];
+    let vector = libc::iovec { iov_base: memory.as_ptr().cast_mut().cast(), iov_len: memory.len() };
+    let mut message: libc::msghdr = zeroed();
+    message.msg_iov = (&raw const vector).cast_mut();
+    message.msg_iovlen = 1;
+    for number in 0..SENDS {
+        let plain = Sqe { user_data: number, ..transfer(IORING_OP_SEND_ZC, &one, &memory, 0) };
+        let addr = (&raw const message) as u64;
+        ring.push(if number % 2 == 0 {
+            plain
+        } else {
+            Sqe { addr, len: 1, ..Sqe { opcode: IORING_OP_SENDMSG_ZC as u8, ..plain } }
+        });
+    }
+    assert_eq!(ring.enter(SENDS as u32, 2 * SENDS as u32), SENDS as i32);
+    let cqes = ring.collect(2 * SENDS as usize);
+    for number in 0..SENDS {
+        let both: Vec<&Cqe> = cqes.iter().filter(|cqe| cqe.user_data == number).collect();
+        assert_eq!((both[0].res, both[0].flags), (100, IORING_CQE_F_MORE), "{both:?}");
+        assert_eq!(both[1].flags, IORING_CQE_F_NOTIF, "{both:?}");
+    }
 }
 
 #[test]
@@ -1009,46 +972,42 @@ fn setup_and_register_find_no_memory() {
     assert!(count(&met, Fault::SetupNoMemory) > 0 && count(&met, Fault::RegisterNoMemory) > 0);
 }
 
-#[test]
+#[by(under(&[Fault::CqeRubbish, Fault::SqeRubbish]))]
 fn reaped_cqes_and_consumed_sqes_are_overwritten() {
     const RUBBISH: u64 = 0xa5a5_a5a5_a5a5_a5a5;
-    under(&[Fault::CqeRubbish, Fault::SqeRubbish], || {
-        let mut ring = ring(4);
-        for round in 0..100_u64 {
-            for number in 0..3 {
-                ring.push(sqe(IORING_OP_NOP, 3 * round + number));
-            }
-            assert_eq!(ring.enter(3, 3), 3);
-            let consumed = ((3 * round) % 4) as u32;
-            // SAFETY: a slot of the ring.
-            assert_eq!(unsafe { (*ring.sqe_slot(consumed)).user_data }, RUBBISH);
-            let head = ring.word(ring.params.cq_off.head).load(std::sync::atomic::Ordering::Relaxed);
-            let order: Vec<u64> = ring.reap_all().iter().map(|cqe| cqe.user_data).collect();
-            assert_eq!(order, (3 * round..3 * round + 3).collect::<Vec<_>>());
-            assert_eq!(ring.enter(0, 0), 0);
-            let place = ring.params.cq_off.cqes + 16 * (head & (ring.params.cq_entries - 1));
-            let word = ring.word(place).load(std::sync::atomic::Ordering::Relaxed);
-            assert_eq!(word, RUBBISH as u32);
+    let mut ring = ring(4);
+    for round in 0..100_u64 {
+        for number in 0..3 {
+            ring.push(sqe(IORING_OP_NOP, 3 * round + number));
         }
-    });
+        assert_eq!(ring.enter(3, 3), 3);
+        let consumed = ((3 * round) % 4) as u32;
+        // SAFETY: a slot of the ring.
+        assert_eq!(unsafe { (*ring.sqe_slot(consumed)).user_data }, RUBBISH);
+        let head = ring.word(ring.params.cq_off.head).load(std::sync::atomic::Ordering::Relaxed);
+        let order: Vec<u64> = ring.reap_all().iter().map(|cqe| cqe.user_data).collect();
+        assert_eq!(order, (3 * round..3 * round + 3).collect::<Vec<_>>());
+        assert_eq!(ring.enter(0, 0), 0);
+        let place = ring.params.cq_off.cqes + 16 * (head & (ring.params.cq_entries - 1));
+        let word = ring.word(place).load(std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(word, RUBBISH as u32);
+    }
 }
 
-#[test]
+#[by(under(&[Fault::BufferRubbish]))]
 fn memory_to_be_filled_holds_rubbish_where_nothing_was_read() {
-    under(&[Fault::BufferRubbish], || {
-        let mut ring = ring(4);
-        let memory = vec![0; 10_000];
-        let from = file(b"abc");
-        assert_eq!(result(&mut ring, transfer(IORING_OP_READ, &from, &memory, 0)), 3);
-        assert_eq!(&memory[..3], b"abc");
-        assert!(memory[3..].iter().all(|&byte| byte == 0xa5));
-        let memory = vec![0; 10];
-        assert_eq!(
-            result(&mut ring, Sqe { fd: 999, ..transfer(IORING_OP_READ, &from, &memory, 0) }),
-            -libc::EBADF
-        );
-        assert!(memory.iter().all(|&byte| byte == 0));
-    });
+    let mut ring = ring(4);
+    let memory = vec![0; 10_000];
+    let from = file(b"abc");
+    assert_eq!(result(&mut ring, transfer(IORING_OP_READ, &from, &memory, 0)), 3);
+    assert_eq!(&memory[..3], b"abc");
+    assert!(memory[3..].iter().all(|&byte| byte == 0xa5));
+    let memory = vec![0; 10];
+    assert_eq!(
+        result(&mut ring, Sqe { fd: 999, ..transfer(IORING_OP_READ, &from, &memory, 0) }),
+        -libc::EBADF
+    );
+    assert!(memory.iter().all(|&byte| byte == 0));
 }
 
 /// What a correct program does, a few times over.
@@ -1103,7 +1062,7 @@ fn threads_are_held_up() {
     for fault in PAUSES {
         let met = under(&[fault], || {
             let mut ring = ring(4);
-            let begun = std::time::Instant::now();
+            let begun = Instant::now();
             for number in 0..CALLS {
                 ring.submit_and_wait(&[sqe(IORING_OP_NOP, number)], 1);
                 assert_eq!(ring.reap().map(|cqe| cqe.user_data), Some(number));
@@ -1115,35 +1074,33 @@ fn threads_are_held_up() {
     }
 }
 
-#[test]
+#[by(under(&[Fault::PauseWake]))]
 fn a_completion_is_there_before_its_eventfd_tells() {
     const ROUNDS: u64 = 50;
-    under(&[Fault::PauseWake], || {
-        let mut ring = ring(4);
-        // SAFETY: a fresh descriptor.
-        let told = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) };
-        let code = io_uring_register_op::IORING_REGISTER_EVENTFD;
-        assert_eq!(ring.register(code, (&raw const told).cast(), 1), 0);
-        let tells = || {
-            let mut count = 0_u64;
-            // SAFETY: reads into memory of that size.
-            unsafe { libc::read(told, (&raw mut count).cast(), size_of_val(&count)) > 0 }
-        };
-        let mut early = 0;
-        for number in 0..ROUNDS {
-            ring.push(sqe(IORING_OP_NOP, number));
-            let (fd, tail) = (ring.fd, ring.word(ring.params.cq_off.tail));
-            std::thread::scope(|scope| {
-                let submits = scope.spawn(move || enter(Engine::User, fd, 1, 0, 0, std::ptr::null(), 0));
-                until("it is posted", || tail.load(std::sync::atomic::Ordering::Acquire) as u64 > number);
-                early += u32::from(!tells());
-                assert_eq!(submits.join().unwrap(), 1);
-            });
-            tells();
-            assert_eq!(ring.reap().map(|cqe| cqe.user_data), Some(number));
-        }
-        assert!(early > 0);
-    });
+    let mut ring = ring(4);
+    // SAFETY: a fresh descriptor.
+    let told = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) };
+    let code = io_uring_register_op::IORING_REGISTER_EVENTFD;
+    assert_eq!(ring.register(code, (&raw const told).cast(), 1), 0);
+    let tells = || {
+        let mut count = 0_u64;
+        // SAFETY: reads into memory of that size.
+        unsafe { libc::read(told, (&raw mut count).cast(), size_of_val(&count)) > 0 }
+    };
+    let mut early = 0;
+    for number in 0..ROUNDS {
+        ring.push(sqe(IORING_OP_NOP, number));
+        let (fd, tail) = (ring.fd, ring.word(ring.params.cq_off.tail));
+        std::thread::scope(|scope| {
+            let submits = scope.spawn(move || enter(Engine::User, fd, 1, 0, 0, std::ptr::null(), 0));
+            until("it is posted", || tail.load(std::sync::atomic::Ordering::Acquire) as u64 > number);
+            early += u32::from(!tells());
+            assert_eq!(submits.join().unwrap(), 1);
+        });
+        tells();
+        assert_eq!(ring.reap().map(|cqe| cqe.user_data), Some(number));
+    }
+    assert!(early > 0);
 }
 
 #[test]
@@ -1153,7 +1110,7 @@ fn rings_of_every_kind_go_on() {
         0,
         IORING_SETUP_SQPOLL,
         IORING_SETUP_COOP_TASKRUN,
-        IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
+        DEFER,
         IORING_SETUP_CQE32 | IORING_SETUP_SQE128,
         IORING_SETUP_NO_SQARRAY,
     ] {

@@ -1,12 +1,7 @@
 //! `IORING_REGISTER_CLONE_BUFFERS`.
 
-use std::fs::File;
-use std::os::fd::AsRawFd;
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::os::user::IoVector;
-use io_uring_op::*;
 use io_uring_register_op as Code;
 
 const REGISTERED: u32 = IORING_REGISTER_SRC_REGISTERED as u32;

@@ -1,32 +1,17 @@
 //! What is made for a slot of the file table is at no moment inherited by a program that another thread executes.
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
-
-/// One instruction of a filter for system calls.
-const fn code(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
-    libc::sock_filter { code: code as u16, jt, jf, k }
-}
+use crate::common::prelude::*;
 
 /// Lets a call with this number fail with `EPERM` from now on, unless its argument has close-on-exec among its flags.
 fn insist(number: libc::c_long, argument: u32) {
-    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
-    let mut filter = [
+    filter_calls(&mut [
         code(LOAD, 0, 0, 0),
-        code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 2, number as u32),
+        code(EQUAL, 0, 2, number as u32),
         code(LOAD, 0, 0, 16 + 8 * argument),
         code(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, libc::O_CLOEXEC as u32),
         code(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
         code(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: reads a filter of ours; of this process alone.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
-    }
+    ]);
 }
 
 #[test]
@@ -36,8 +21,8 @@ fn files_for_slots_are_made_with_it() {
         let none = [-1i32; 8];
         let files = io_uring_register_op::IORING_REGISTER_FILES;
         assert_eq!(ring.register(files, none.as_ptr().cast(), 8), 0);
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         insist(libc::SYS_openat, 2);
         insist(libc::SYS_pipe2, 1);
         insist(libc::SYS_socket, 1);
@@ -51,7 +36,7 @@ fn files_for_slots_are_made_with_it() {
         let strict = Sqe { off: address, len: size, opcode: IORING_OP_OPENAT2 as u8, file_index: 3, ..open };
         let socket = Sqe { fd: libc::AF_UNIX, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
         let pipe = Sqe { fd: 0, addr: ends.as_mut_ptr() as u64, file_index: 5, ..sqe(IORING_OP_PIPE, 1) };
-        let accept = std::os::fd::AsRawFd::as_raw_fd(&listener);
+        let accept = AsRawFd::as_raw_fd(&listener);
         let accept = Sqe { fd: accept, file_index: 7, ..sqe(IORING_OP_ACCEPT, 1) };
         let sqes = [open, waits, strict, Sqe { file_index: 4, ..socket }, pipe, accept];
         let results: Vec<_> = sqes.into_iter().map(|sqe| ring.run(&[sqe])[0].res).collect();

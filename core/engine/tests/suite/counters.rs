@@ -1,7 +1,6 @@
 //! The process's counters: they count the rings of all its threads.
 
-use crate::common::*;
-use anyring_engine::frontend;
+use crate::common::prelude::*;
 
 #[test]
 fn each_request_counts_once() {
@@ -25,8 +24,8 @@ fn each_request_counts_once() {
 
     let expected = frontend::Counters { rings: 2, submitted: 2 * entries + 1, completed: 2 * entries + 1 };
     // The SQ thread counts after it has posted.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    while frontend::counters() != expected && std::time::Instant::now() < deadline {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while frontend::counters() != expected && Instant::now() < deadline {
         std::thread::yield_now();
     }
     assert_eq!(frontend::counters(), expected);

@@ -1,23 +1,12 @@
 //! With whose credentials requests are done: personalities, and threads with rights of their own.
 
-use std::ffi::CString;
-use std::io::Write;
-use std::os::fd::AsRawFd;
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::credentials::{Change, Reach};
-use io_uring_op::{
-    IORING_OP_FIXED_FD_INSTALL, IORING_OP_NOP, IORING_OP_OPENAT, IORING_OP_POLL_ADD, IORING_OP_READ,
-    IORING_OP_TIMEOUT,
-};
 use io_uring_register_op::{
     IORING_REGISTER_FILES, IORING_REGISTER_PERSONALITY, IORING_UNREGISTER_PERSONALITY,
 };
 
-const NONE: *const std::ffi::c_void = std::ptr::null();
-const ASYNC: u8 = 1 << 4;
-const LINK: u8 = 1 << 2;
+const NONE: *const c_void = std::ptr::null();
 const NOBODY: u32 = 65534;
 
 fn register_personality(ring: &Ring) -> i32 {
@@ -26,10 +15,6 @@ fn register_personality(ring: &Ring) -> i32 {
 
 fn unregister_personality(ring: &Ring, number: u32) -> i32 {
     ring.register(IORING_UNREGISTER_PERSONALITY, NONE, number)
-}
-
-fn nop(user_data: u64, flags: u8) -> Sqe {
-    Sqe { flags, ..sqe(IORING_OP_NOP, user_data) }
 }
 
 /// A file that nobody but root may read.
@@ -42,8 +27,7 @@ impl Secret {
         // SAFETY: a path.
         let fd = unsafe { libc::open(path.as_ptr(), libc::O_CREAT | libc::O_RDWR, 0o600) };
         assert!(fd >= 0);
-        // SAFETY: just opened.
-        unsafe { libc::close(fd) };
+        close_number(fd);
         Secret(path)
     }
 
@@ -88,8 +72,7 @@ fn result(ring: &mut Ring, sqes: &[Sqe]) -> i32 {
     }
     let result = completions[sqes.len() - 1].res;
     if result >= 0 {
-        // SAFETY: just opened, or none.
-        unsafe { libc::close(result) };
+        close_number(result);
     }
     result.min(0)
 }
@@ -141,84 +124,75 @@ fn requests_with_the_submitters_own_personality(mut ring: Ring) -> impl Answer {
     let poll = Sqe { fd: file, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 3) };
     let unknown = Sqe { personality: own as u16 + 1, ..nop(4, 0) };
     let all = ring.run(&[as_own(nop(1, 0)), as_own(install), as_own(poll), unknown]);
-    // SAFETY: opened above.
-    unsafe { libc::close(file) };
+    close_number(file);
     all
 }
 
-#[test]
-fn personalities_outlive_the_rights_of_their_thread() {
-    both_as_root(|engine| {
-        let secret = Secret::new("personality");
-        let mut all = Vec::new();
-        for flags in [0, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SQPOLL] {
-            let mut ring = Ring::new(engine, 8, flags);
-            let root = register_personality(&ring);
-            act_as(engine, NOBODY);
-            let nobody = register_personality(&ring);
-            all.push(secret.opens(&mut ring, root));
-            all.push(secret.opens(&mut ring, nobody));
-            act_as(engine, 0);
-            all.push(secret.opens(&mut ring, nobody));
-            all.push(secret.opens(&mut ring, root));
-            // What a timeout does, everybody may do.
-            let time = [0u64, 1];
-            let timeout = Sqe {
-                addr: time.as_ptr() as u64,
-                len: 1,
-                personality: nobody as u16,
-                ..sqe(IORING_OP_TIMEOUT, 2)
-            };
-            all.push([result(&mut ring, &[timeout]); 3]);
-            let unregistered =
-                [nobody, root, root].map(|number| unregister_personality(&ring, number as u32));
-            all.push(unregistered);
-            all.push(secret.opens(&mut ring, nobody));
-        }
-        all
-    });
-}
-
-#[test]
-fn requests_in_flight_keep_an_unregistered_personality() {
-    both_as_root(|engine| {
-        let secret = Secret::new("in-flight");
-        let mut ring = Ring::new(engine, 8, 0);
+#[by(both_as_root)]
+fn personalities_outlive_the_rights_of_their_thread(engine: Engine) -> impl Answer + Send {
+    let secret = Secret::new("personality");
+    let mut all = Vec::new();
+    for flags in [0, DEFER, IORING_SETUP_SQPOLL] {
+        let mut ring = Ring::new(engine, 8, flags);
         let root = register_personality(&ring);
         act_as(engine, NOBODY);
-        // SAFETY: a new descriptor.
-        let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        let poll =
-            Sqe { fd: event, op_flags: libc::POLLIN as u32, flags: LINK, ..sqe(IORING_OP_POLL_ADD, 3) };
-        ring.submit(&[poll, secret.open(0, root)]);
-        let unregistered = unregister_personality(&ring, root as u32);
-        // SAFETY: our own descriptor.
-        unsafe { libc::eventfd_write(event, 1) };
-        assert_eq!(ring.enter(0, 2), 0);
-        let results: Vec<i32> = ring.reap_all().iter().map(|cqe| cqe.res).collect();
-        // SAFETY: our own descriptors.
-        unsafe {
-            libc::close(event);
-            libc::close(results[1]);
-        }
-        (unregistered, results[0], results[1].min(0))
-    });
+        let nobody = register_personality(&ring);
+        all.push(secret.opens(&mut ring, root));
+        all.push(secret.opens(&mut ring, nobody));
+        act_as(engine, 0);
+        all.push(secret.opens(&mut ring, nobody));
+        all.push(secret.opens(&mut ring, root));
+        // What a timeout does, everybody may do.
+        let time = [0u64, 1];
+        let timeout = Sqe {
+            addr: time.as_ptr() as u64,
+            len: 1,
+            personality: nobody as u16,
+            ..sqe(IORING_OP_TIMEOUT, 2)
+        };
+        all.push([result(&mut ring, &[timeout]); 3]);
+        let unregistered = [nobody, root, root].map(|number| unregister_personality(&ring, number as u32));
+        all.push(unregistered);
+        all.push(secret.opens(&mut ring, nobody));
+    }
+    all
 }
 
-#[test]
-fn a_thread_has_rights_of_its_own() {
-    both_as_root(|engine| {
-        let secret = Secret::new("thread");
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut all = vec![secret.opens(&mut ring, 0)];
-        for user in [NOBODY, 0, 1, 0] {
-            act_as(engine, user);
-            all.push(secret.opens(&mut ring, 0));
-            // One that begins with what its creator has, on a ring that others have used.
-            all.push(std::thread::scope(|scope| scope.spawn(|| secret.opens(&mut ring, 0)).join().unwrap()));
-        }
-        all
-    });
+#[by(both_as_root)]
+fn requests_in_flight_keep_an_unregistered_personality(engine: Engine) -> impl Answer + Send {
+    let secret = Secret::new("in-flight");
+    let mut ring = Ring::new(engine, 8, 0);
+    let root = register_personality(&ring);
+    act_as(engine, NOBODY);
+    // SAFETY: a new descriptor.
+    let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    let poll = Sqe { fd: event, op_flags: libc::POLLIN as u32, flags: LINK, ..sqe(IORING_OP_POLL_ADD, 3) };
+    ring.submit(&[poll, secret.open(0, root)]);
+    let unregistered = unregister_personality(&ring, root as u32);
+    // SAFETY: our own descriptor.
+    unsafe { libc::eventfd_write(event, 1) };
+    assert_eq!(ring.enter(0, 2), 0);
+    let results: Vec<i32> = ring.reap_all().iter().map(|cqe| cqe.res).collect();
+    // SAFETY: our own descriptors.
+    unsafe {
+        libc::close(event);
+        libc::close(results[1]);
+    }
+    (unregistered, results[0], results[1].min(0))
+}
+
+#[by(both_as_root)]
+fn a_thread_has_rights_of_its_own(engine: Engine) -> impl Answer + Send {
+    let secret = Secret::new("thread");
+    let mut ring = Ring::new(engine, 8, 0);
+    let mut all = vec![secret.opens(&mut ring, 0)];
+    for user in [NOBODY, 0, 1, 0] {
+        act_as(engine, user);
+        all.push(secret.opens(&mut ring, 0));
+        // One that begins with what its creator has, on a ring that others have used.
+        all.push(std::thread::scope(|scope| scope.spawn(|| secret.opens(&mut ring, 0)).join().unwrap()));
+    }
+    all
 }
 
 /// How many threads of this process have root's rights.
@@ -325,11 +299,10 @@ fn no_idle_thread_keeps_what_the_process_gave_up() {
         return;
     }
     let pid = child(|| {
-        // SAFETY: ends the child where it waits for what never comes.
-        unsafe { libc::alarm(30) };
+        ends_after(30);
         let mut ring = Ring::new(Engine::User, 16, 0);
         let (file, (from, mut into), (_b, to)) =
-            (std::fs::File::open("/dev/null").unwrap(), std::io::pipe().unwrap(), std::io::pipe().unwrap());
+            (File::open("/dev/null").unwrap(), std::io::pipe().unwrap(), std::io::pipe().unwrap());
         let personality = register_personality(&ring);
         assert!(personality > 0);
         let splice = Sqe {

@@ -1,17 +1,9 @@
 //! What the differential fuzzer found, each as a program of a few lines.
 
-use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::UnixStream;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::os::user::{END, FAR_END};
-use io_uring_op::*;
-
-const LINK: u8 = 1 << 2;
-const SKIP: u8 = 1 << 6;
 
 #[both(8, 0)]
 fn a_bad_member_does_not_end_the_batch_while_its_chain_goes_on(mut ring: Ring) -> impl Answer {
@@ -23,7 +15,7 @@ fn a_bad_member_does_not_end_the_batch_while_its_chain_goes_on(mut ring: Ring) -
 
 #[both(8, 0)]
 fn some_operations_fail_alone(mut ring: Ring) -> impl Answer {
-    let file = std::fs::File::open("/dev/null").unwrap();
+    let file = File::open("/dev/null").unwrap();
     let fd = file.as_raw_fd();
     let socket = UnixStream::pair().unwrap().0;
     let failing = [
@@ -77,12 +69,12 @@ fn a_bad_descriptor_comes_before_a_bad_registered_buffer(mut ring: Ring) -> impl
 
 #[both(8, 0)]
 fn sparing_a_chain_needs_a_file(mut ring: Ring) -> impl Answer {
-    let path = std::fs::File::options().read(true).custom_flags(libc::O_PATH).open("/").unwrap();
+    let path = File::options().read(true).custom_flags(libc::O_PATH).open("/").unwrap();
     [(IORING_OP_FSYNC, 999_999), (IORING_OP_FALLOCATE, path.as_raw_fd()), (IORING_OP_SHUTDOWN, 0)]
         .map(|(opcode, fd)| ring.run(&[Sqe { fd, flags: LINK, ..sqe(opcode, 1) }, sqe(IORING_OP_NOP, 2)]))
 }
 
-#[both(8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)]
+#[both(8, DEFER)]
 fn a_batch_cut_short_fetches_nothing(mut ring: Ring) -> impl Answer {
     ring.push(Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 1) });
     ring.push(sqe(IORING_OP_NOP, 2));
@@ -101,8 +93,8 @@ fn sockets_tell_of_more_after_nothing(mut ring: Ring) -> impl Answer {
 
 #[both(8, 0)]
 fn the_end_of_a_connection_is_more_to_come(mut ring: Ring) -> impl Answer {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut b = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut b = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (a, _) = listener.accept().unwrap();
     b.write_all(&[1; 8]).unwrap();
     b.shutdown(std::net::Shutdown::Write).unwrap();
@@ -159,8 +151,8 @@ fn timeouts_refuse_what_they_do_not_read(mut ring: Ring) -> impl Answer {
 
 #[both(8, 0)]
 fn accept_says_nothing_of_others_where_nobody_listens(mut ring: Ring) -> impl Answer {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut b = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut b = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (a, _) = listener.accept().unwrap();
     b.write_all(&[1; 8]).unwrap();
     ring.run(&[Sqe { fd: a.as_raw_fd(), file_index: 1, ..sqe(IORING_OP_ACCEPT, 1) }])
@@ -191,7 +183,7 @@ fn a_ring_may_end_while_a_chain_is_being_worked_on() {
 
 #[both(8, 0)]
 fn a_number_that_is_no_descriptor_costs_nothing(mut ring: Ring) -> impl Answer {
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     let flags = 1 << 5;
     let cqes = ring.run(&[Sqe { fd: i32::MAX, flags, ..sqe(IORING_OP_READ_MULTISHOT, 1) }]);
     (cqes, begun.elapsed().as_secs() > 2)
@@ -206,8 +198,6 @@ fn a_peek_leaves_more_to_come(mut ring: Ring) -> impl Answer {
     ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 64, op_flags, ..sqe(IORING_OP_RECV, 1) }])
 }
 
-const ASYNC: u8 = 1 << 4;
-const BUFFER_SELECT: u8 = 1 << 5;
 /// A number that is never open.
 const NOTHING: i32 = 9999;
 
@@ -215,7 +205,7 @@ const NOTHING: i32 = 9999;
 fn the_descriptor_is_looked_at_before_anything_else(mut ring: Ring) -> impl Answer {
     let (pipe, _other) = std::io::pipe().unwrap();
     let fd = pipe.as_raw_fd();
-    let flags = BUFFER_SELECT;
+    let flags = SELECT;
     let mut seen = Vec::new();
     for request in [
         Sqe { fd: NOTHING, off: u64::MAX, ..sqe(IORING_OP_FTRUNCATE, 1) },
@@ -229,7 +219,7 @@ fn the_descriptor_is_looked_at_before_anything_else(mut ring: Ring) -> impl Answ
 
 #[both(8, 0)]
 fn a_listener_is_not_waited_for_to_receive_from(mut ring: Ring) -> impl Answer {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let fd = listener.as_raw_fd();
     ring.submit(&[Sqe { fd, ..sqe(IORING_OP_ACCEPT, 1) }]);
     let mut data = [0u8; 8];
@@ -259,8 +249,7 @@ fn transfers_of_nothing_reach_the_file(mut ring: Ring) -> impl Answer {
     .into_iter()
     .flat_map(|request| ring.run(&[request]))
     .collect();
-    // SAFETY: opened above.
-    unsafe { libc::close(event) };
+    close_number(event);
     seen
 }
 
@@ -286,7 +275,7 @@ fn a_descriptor_being_closed_is_none_to_what_follows(mut ring: Ring) -> impl Ans
 fn a_multishot_request_by_a_thread_waits_before_it_takes_a_buffer(mut ring: Ring) -> impl Answer {
     let (a, mut b) = UnixStream::pair().unwrap();
     ring.push(Sqe { flags: LINK | ASYNC, ..sqe(IORING_OP_NOP, 1) });
-    ring.push(Sqe { fd: a.as_raw_fd(), flags: BUFFER_SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 2) });
+    ring.push(Sqe { fd: a.as_raw_fd(), flags: SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 2) });
     let entered = ring.enter(2, 1);
     let first = results(&ring.reap_all());
     b.write_all(b"x").unwrap();
@@ -323,8 +312,7 @@ fn a_shutdown_comes_after_the_chains_before_it() {
         ring.push(Sqe { fd: tcp, len: 5, ..sqe(IORING_OP_LISTEN, 2) });
         ring.push(Sqe { fd: tcp, len: 1, ..sqe(IORING_OP_SHUTDOWN, 3) });
         let seen = (ring.enter(3, 3), results(&ring.reap_all()));
-        // SAFETY: opened above.
-        unsafe { libc::close(tcp) };
+        close_number(tcp);
         seen
     });
 }
@@ -348,7 +336,7 @@ fn a_read_names_the_buffer_of_a_list_whatever_comes_of_it(mut ring: Ring) -> imp
     provide(&mut ring, &mut memory, 2);
     let (a, _b) = UnixStream::pair().unwrap();
     let fd = a.as_raw_fd();
-    let read = Sqe { fd, off: 5, len: 8, flags: BUFFER_SELECT, buf_index: 1, ..sqe(IORING_OP_READ, 1) };
+    let read = Sqe { fd, off: 5, len: 8, flags: SELECT, buf_index: 1, ..sqe(IORING_OP_READ, 1) };
     ring.run(&[read])
 }
 
@@ -358,7 +346,7 @@ fn a_multishot_read_looks_for_a_buffer_when_there_is_something_to_read(mut ring:
     provide(&mut ring, &mut memory, 1);
     let (read, mut write) = std::io::pipe().unwrap();
     let fd = read.as_raw_fd();
-    let flags = BUFFER_SELECT;
+    let flags = SELECT;
     ring.submit(&[Sqe { fd, flags, buf_index: 1, ..sqe(IORING_OP_READ_MULTISHOT, 1) }]);
     write.write_all(b"abc").unwrap();
     ring.enter(0, 1);
@@ -377,34 +365,24 @@ fn a_multishot_receive_takes_at_most_as_much_as_it_says(mut ring: Ring) -> impl 
     let fd = a.as_raw_fd();
     let multishot = 2;
     ring.submit_and_wait(
-        &[Sqe {
-            fd,
-            len: 5,
-            ioprio: multishot,
-            flags: BUFFER_SELECT,
-            buf_index: 1,
-            ..sqe(IORING_OP_RECV, 1)
-        }],
+        &[Sqe { fd, len: 5, ioprio: multishot, flags: SELECT, buf_index: 1, ..sqe(IORING_OP_RECV, 1) }],
         2,
     );
     ring.reap_all().iter().map(|cqe| cqe.res).take(2).collect::<Vec<_>>()
 }
 
-#[test]
-fn a_drain_in_a_chain_makes_its_head_wait_first() {
+#[both(8, 0)]
+fn a_drain_in_a_chain_makes_its_head_wait_first(mut ring: Ring) -> impl Answer {
     const DRAIN: u8 = 1 << 1;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, mut b) = UnixStream::pair().unwrap();
-        let fd = a.as_raw_fd();
-        ring.push(Sqe { fd, flags: LINK | BUFFER_SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 1) });
-        ring.push(Sqe { flags: DRAIN, ..sqe(IORING_OP_NOP, 2) });
-        let entered = ring.enter(2, 0);
-        let first = results(&ring.reap_all());
-        b.write_all(b"x").unwrap();
-        ring.enter(0, 2);
-        (entered, first, results(&ring.reap_all()))
-    });
+    let (a, mut b) = UnixStream::pair().unwrap();
+    let fd = a.as_raw_fd();
+    ring.push(Sqe { fd, flags: LINK | SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 1) });
+    ring.push(Sqe { flags: DRAIN, ..sqe(IORING_OP_NOP, 2) });
+    let entered = ring.enter(2, 0);
+    let first = results(&ring.reap_all());
+    b.write_all(b"x").unwrap();
+    ring.enter(0, 2);
+    (entered, first, results(&ring.reap_all()))
 }
 
 #[both(8, 0)]
@@ -458,24 +436,21 @@ fn a_splice_looks_at_how_its_files_are_open_first(mut ring: Ring) -> impl Answer
     results(&ring.run(&[splice]))
 }
 
-#[test]
-fn flags_of_a_transfer_come_after_how_the_file_is_open() {
+#[both(8, 0)]
+fn flags_of_a_transfer_come_after_how_the_file_is_open(mut ring: Ring) -> impl Answer {
     const RWF_HIPRI: u32 = 1;
     const RWF_SYNC: u32 = 4;
     const RWF_ATOMIC: u32 = 0x40;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (read, write) = std::io::pipe().unwrap();
-        let directory = std::fs::File::open("/").unwrap();
-        let mut memory = [0u8; 16];
-        let base = Sqe { addr: memory.as_mut_ptr() as u64, len: 16, ..sqe(IORING_OP_READ, 1) };
-        [
-            Sqe { fd: write.as_raw_fd(), op_flags: RWF_ATOMIC, ..base },
-            Sqe { fd: read.as_raw_fd(), op_flags: RWF_HIPRI, opcode: IORING_OP_WRITE as u8, ..base },
-            Sqe { fd: directory.as_raw_fd(), op_flags: RWF_SYNC, ..base },
-        ]
-        .map(|sqe| results(&ring.run(&[sqe])))
-    });
+    let (read, write) = std::io::pipe().unwrap();
+    let directory = File::open("/").unwrap();
+    let mut memory = [0u8; 16];
+    let base = Sqe { addr: memory.as_mut_ptr() as u64, len: 16, ..sqe(IORING_OP_READ, 1) };
+    [
+        Sqe { fd: write.as_raw_fd(), op_flags: RWF_ATOMIC, ..base },
+        Sqe { fd: read.as_raw_fd(), op_flags: RWF_HIPRI, opcode: IORING_OP_WRITE as u8, ..base },
+        Sqe { fd: directory.as_raw_fd(), op_flags: RWF_SYNC, ..base },
+    ]
+    .map(|sqe| results(&ring.run(&[sqe])))
 }
 
 #[both(8, 0)]
@@ -486,7 +461,7 @@ fn multishot_reads_refuse_offsets_as_reads_do(mut ring: Ring) -> impl Answer {
     b.write_all(b"abc").unwrap();
     let (read, _write) = std::io::pipe().unwrap();
     [(a.as_raw_fd(), 5), (read.as_raw_fd(), i64::MAX as u64)].map(|(fd, off)| {
-        let flags = BUFFER_SELECT;
+        let flags = SELECT;
         results(&ring.run(&[Sqe { fd, off, flags, buf_index: 1, ..sqe(IORING_OP_READ_MULTISHOT, 1) }]))
     })
 }
@@ -496,7 +471,7 @@ fn a_buffer_at_address_0_is_none(mut ring: Ring) -> impl Answer {
     ring.run(&[Sqe { fd: 1, len: 32, buf_index: 1, ..sqe(IORING_OP_PROVIDE_BUFFERS, 99) }]);
     let (a, mut b) = UnixStream::pair().unwrap();
     b.write_all(b"abc").unwrap();
-    let base = Sqe { fd: a.as_raw_fd(), flags: BUFFER_SELECT, buf_index: 1, ..sqe(IORING_OP_RECV, 1) };
+    let base = Sqe { fd: a.as_raw_fd(), flags: SELECT, buf_index: 1, ..sqe(IORING_OP_RECV, 1) };
     results(&ring.run(&[Sqe { opcode: IORING_OP_READ_MULTISHOT as u8, ..base }]))
 }
 
@@ -514,14 +489,14 @@ fn a_cancelled_futex_wait_has_not_failed(mut ring: Ring) -> impl Answer {
     let wait = Sqe { fd, addr, off: 5, addr3: u64::from(u32::MAX), ..sqe(IORING_OP_FUTEX_WAIT, 1) };
     ring.push(Sqe { flags: SKIP | LINK, ..wait });
     ring.push(sqe(IORING_OP_NOP, 2));
-    ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
+    ring.push(cancel(3, 1, 0));
     (ring.enter(3, 2), results(&ring.reap_all()))
 }
 
 #[both(8, 0)]
 fn a_link_timeout_that_expires_at_once_does_not_stop_queued_work(mut ring: Ring) -> impl Answer {
     let time = [0u64, 0];
-    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let file = File::open("/proc/self/exe").unwrap();
     ring.submit_and_wait(
         &[
             Sqe { fd: file.as_raw_fd(), flags: LINK, ..sqe(IORING_OP_FTRUNCATE, 1) },
@@ -533,48 +508,38 @@ fn a_link_timeout_that_expires_at_once_does_not_stop_queued_work(mut ring: Ring)
     results(&ring.reap_all()).into_iter().find(|&(user_data, _)| user_data == 1)
 }
 
-#[test]
-fn recvmsg_looks_for_a_socket_before_it_polls() {
+#[both(8, 0)]
+fn recvmsg_looks_for_a_socket_before_it_polls(mut ring: Ring) -> impl Answer {
     const POLL_FIRST: u16 = 1;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (read, _write) = std::io::pipe().unwrap();
-        let message: libc::msghdr = zeroed();
-        let addr = (&raw const message) as u64;
-        let fd = read.as_raw_fd();
-        results(&ring.run(&[Sqe { fd, addr, len: 1, ioprio: POLL_FIRST, ..sqe(IORING_OP_RECVMSG, 1) }]))
-    });
+    let (read, _write) = std::io::pipe().unwrap();
+    let message: libc::msghdr = zeroed();
+    let addr = (&raw const message) as u64;
+    let fd = read.as_raw_fd();
+    results(&ring.run(&[Sqe { fd, addr, len: 1, ioprio: POLL_FIRST, ..sqe(IORING_OP_RECVMSG, 1) }]))
 }
 
-#[test]
-fn a_bundle_from_no_group_says_so() {
+#[both(8, 0)]
+fn a_bundle_from_no_group_says_so(mut ring: Ring) -> impl Answer {
     const BUNDLE: u16 = 16;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, mut b) = UnixStream::pair().unwrap();
-        let base = Sqe { fd: a.as_raw_fd(), ioprio: BUNDLE, flags: BUFFER_SELECT, ..sqe(IORING_OP_RECV, 1) };
-        let empty = results(&ring.run(&[base]));
-        b.write_all(b"abc").unwrap();
-        (empty, results(&ring.run(&[base])))
-    });
+    let (a, mut b) = UnixStream::pair().unwrap();
+    let base = Sqe { fd: a.as_raw_fd(), ioprio: BUNDLE, flags: SELECT, ..sqe(IORING_OP_RECV, 1) };
+    let empty = results(&ring.run(&[base]));
+    b.write_all(b"abc").unwrap();
+    (empty, results(&ring.run(&[base])))
 }
 
-#[test]
-fn a_multishot_accept_by_a_thread_needs_a_file_that_can_be_polled() {
+#[both(8, 0)]
+fn a_multishot_accept_by_a_thread_needs_a_file_that_can_be_polled(mut ring: Ring) -> impl Answer {
     const MULTISHOT: u16 = 1;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let file = std::fs::File::open("/proc/self/exe").unwrap();
-        let accept =
-            Sqe { fd: file.as_raw_fd(), ioprio: MULTISHOT, flags: ASYNC, ..sqe(IORING_OP_ACCEPT, 1) };
-        results(&ring.run(&[accept]))
-    });
+    let file = File::open("/proc/self/exe").unwrap();
+    let accept = Sqe { fd: file.as_raw_fd(), ioprio: MULTISHOT, flags: ASYNC, ..sqe(IORING_OP_ACCEPT, 1) };
+    results(&ring.run(&[accept]))
 }
 
 #[both(8, 0)]
 fn a_connection_that_was_reset_has_no_more_to_read(mut ring: Ring) -> impl Answer {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut a = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (mut b, _) = listener.accept().unwrap();
     b.write_all(&[1; 200]).unwrap();
     a.write_all(&[1; 200]).unwrap();
@@ -587,49 +552,40 @@ fn a_connection_that_was_reset_has_no_more_to_read(mut ring: Ring) -> impl Answe
 
 #[both(8, 0)]
 fn an_accept_without_room_for_the_address_tells_of_the_next(mut ring: Ring) -> impl Answer {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let connect = || std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let _clients = [connect(), connect()];
     let (address, length) = ([0u64; 16], -1i32);
     let (addr, off) = (address.as_ptr() as u64, (&raw const length) as u64);
     ring.run(&[Sqe { fd: listener.as_raw_fd(), addr, off, ..sqe(IORING_OP_ACCEPT, 1) }])
 }
 
-#[test]
-fn what_polls_first_on_a_socket_that_is_known_waits() {
+#[both(8, 0)]
+fn what_polls_first_on_a_socket_that_is_known_waits(mut ring: Ring) -> impl Answer {
     const POLL_FIRST: u16 = 4;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (a, _b) = UnixStream::pair().unwrap();
-        let mut memory = [0u8; 8];
-        let (fd, addr) = (a.as_raw_fd(), memory.as_mut_ptr() as u64);
-        ring.push(Sqe { fd, addr, len: 8, ..sqe(IORING_OP_RECV, 1) });
-        ring.push(Sqe { fd, ioprio: POLL_FIRST, ..sqe(IORING_OP_ACCEPT, 2) });
-        (ring.enter(2, 0), results(&ring.reap_all()))
-    });
+    let (a, _b) = UnixStream::pair().unwrap();
+    let mut memory = [0u8; 8];
+    let (fd, addr) = (a.as_raw_fd(), memory.as_mut_ptr() as u64);
+    ring.push(Sqe { fd, addr, len: 8, ..sqe(IORING_OP_RECV, 1) });
+    ring.push(Sqe { fd, ioprio: POLL_FIRST, ..sqe(IORING_OP_ACCEPT, 2) });
+    (ring.enter(2, 0), results(&ring.reap_all()))
 }
 
-#[test]
-fn statx_knows_its_flags_with_an_empty_path_too() {
+#[both(8, 0)]
+fn statx_knows_its_flags_with_an_empty_path_too(mut ring: Ring) -> impl Answer {
     const EMPTY_PATH: u32 = 0x1000;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let directory = std::fs::File::open("/").unwrap();
-        let mut room = [0u8; 256];
-        let (addr, off) = (c"".as_ptr() as u64, room.as_mut_ptr() as u64);
-        let statx = Sqe { fd: directory.as_raw_fd(), addr, off, ..sqe(IORING_OP_STATX, 1) };
-        [0, 2, 0x200].map(|more| results(&ring.run(&[Sqe { op_flags: EMPTY_PATH | more, ..statx }])))
-    });
+    let directory = File::open("/").unwrap();
+    let mut room = [0u8; 256];
+    let (addr, off) = (c"".as_ptr() as u64, room.as_mut_ptr() as u64);
+    let statx = Sqe { fd: directory.as_raw_fd(), addr, off, ..sqe(IORING_OP_STATX, 1) };
+    [0, 2, 0x200].map(|more| results(&ring.run(&[Sqe { op_flags: EMPTY_PATH | more, ..statx }])))
 }
 
-#[test]
-fn a_descriptor_that_is_none_is_not_waited_for() {
+#[both(8, 0)]
+fn a_descriptor_that_is_none_is_not_waited_for(mut ring: Ring) -> impl Answer {
     const POLL_FIRST: u16 = 1;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let op_flags = libc::MSG_DONTWAIT as u32;
-        results(&ring.run(&[Sqe { fd: 900_000, op_flags, ioprio: POLL_FIRST, ..sqe(IORING_OP_RECV, 1) }]))
-    });
+    let op_flags = libc::MSG_DONTWAIT as u32;
+    results(&ring.run(&[Sqe { fd: 900_000, op_flags, ioprio: POLL_FIRST, ..sqe(IORING_OP_RECV, 1) }]))
 }
 
 #[both(8, 0)]
@@ -650,8 +606,8 @@ fn a_message_with_control_data_is_whole_as_it_comes(mut ring: Ring) -> impl Answ
 
 #[both(8, 0)]
 fn what_this_side_has_shut_down_has_no_more_to_read(mut ring: Ring) -> impl Answer {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let a = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let _b = listener.accept().unwrap();
     a.shutdown(std::net::Shutdown::Read).unwrap();
     let mut memory = [0u8; 100];
@@ -659,22 +615,19 @@ fn what_this_side_has_shut_down_has_no_more_to_read(mut ring: Ring) -> impl Answ
     ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 100, ..sqe(IORING_OP_RECV, 1) }])
 }
 
-#[test]
-fn a_path_is_no_file_to_name() {
+#[both(8, 0)]
+fn a_path_is_no_file_to_name(mut ring: Ring) -> impl Answer {
     const CANCEL_FD: u32 = 2;
     const NOP_FILE: u32 = 2;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let path = std::fs::File::options().read(true).custom_flags(libc::O_PATH).open("/").unwrap();
-        let fd = path.as_raw_fd();
-        [
-            Sqe { fd, op_flags: CANCEL_FD, ..sqe(IORING_OP_ASYNC_CANCEL, 1) },
-            Sqe { fd, op_flags: NOP_FILE, ..sqe(IORING_OP_NOP, 1) },
-            Sqe { fd, ..sqe(IORING_OP_MSG_RING, 1) },
-            Sqe { fd, file_index: 0, ..sqe(IORING_OP_SPLICE, 1) },
-        ]
-        .map(|sqe| results(&ring.run(&[sqe])))
-    });
+    let path = File::options().read(true).custom_flags(libc::O_PATH).open("/").unwrap();
+    let fd = path.as_raw_fd();
+    [
+        Sqe { fd, op_flags: CANCEL_FD, ..sqe(IORING_OP_ASYNC_CANCEL, 1) },
+        Sqe { fd, op_flags: NOP_FILE, ..sqe(IORING_OP_NOP, 1) },
+        Sqe { fd, ..sqe(IORING_OP_MSG_RING, 1) },
+        Sqe { fd, file_index: 0, ..sqe(IORING_OP_SPLICE, 1) },
+    ]
+    .map(|sqe| results(&ring.run(&[sqe])))
 }
 
 #[both(8, 0)]
@@ -682,21 +635,18 @@ fn a_priority_comes_before_the_length_of_a_vector(mut ring: Ring) -> impl Answer
     results(&ring.run(&[Sqe { len: u32::MAX, ioprio: 7 << 13, ..sqe(IORING_OP_WRITEV_FIXED, 1) }]))
 }
 
-#[test]
-fn waiting_first_for_what_may_not_wait_fails() {
+#[both(8, 0)]
+fn waiting_first_for_what_may_not_wait_fails(mut ring: Ring) -> impl Answer {
     const POLL_FIRST: u16 = 1;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (read, _write) = std::io::pipe().unwrap();
-        let op_flags = libc::MSG_DONTWAIT as u32;
-        let fd = read.as_raw_fd();
-        results(&ring.run(&[Sqe { fd, op_flags, ioprio: POLL_FIRST, ..sqe(IORING_OP_RECV, 1) }]))
-    });
+    let (read, _write) = std::io::pipe().unwrap();
+    let op_flags = libc::MSG_DONTWAIT as u32;
+    let fd = read.as_raw_fd();
+    results(&ring.run(&[Sqe { fd, op_flags, ioprio: POLL_FIRST, ..sqe(IORING_OP_RECV, 1) }]))
 }
 
 #[both(8, 0)]
 fn what_follows_is_done_though_nobody_enters(mut ring: Ring) -> impl Answer {
-    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let file = File::open("/proc/self/exe").unwrap();
     ring.submit_and_wait(
         &[
             Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 1) },
@@ -705,7 +655,7 @@ fn what_follows_is_done_though_nobody_enters(mut ring: Ring) -> impl Answer {
         1,
     );
     let mut seen = Vec::new();
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     while seen.len() < 2 && begun.elapsed().as_secs() < 20 {
         seen.extend(ring.reap_all());
         std::thread::yield_now();
@@ -732,8 +682,8 @@ fn what_follows_a_futex_wait_is_not_a_threads(mut ring: Ring) -> impl Answer {
     ring.push(Sqe { flags: LINK, ..wait });
     // A thread would wait before it looks for a buffer.
     let fd = read.as_raw_fd();
-    ring.push(Sqe { fd, flags: BUFFER_SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 2) });
-    ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
+    ring.push(Sqe { fd, flags: SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 2) });
+    ring.push(cancel(3, 1, 0));
     (ring.enter(3, 3), {
         let mut seen = results(&ring.reap_all());
         seen.sort_unstable();
@@ -742,27 +692,24 @@ fn what_follows_a_futex_wait_is_not_a_threads(mut ring: Ring) -> impl Answer {
 }
 
 /// A listener refuses to receive and to send, and without connections is never ready for either.
-#[test]
-fn what_polls_first_on_a_listener_that_is_known_waits() {
+#[both(8, 0)]
+fn what_polls_first_on_a_listener_that_is_known_waits(mut ring: Ring) -> impl Answer {
     const POLL_FIRST: u16 = 1;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let fd = listener.as_raw_fd();
-        let mut memory = [0u8; 8];
-        let addr = memory.as_mut_ptr() as u64;
-        let message: libc::msghdr = zeroed();
-        let of_message =
-            Sqe { fd, addr: (&raw const message) as u64, len: 1, ioprio: POLL_FIRST, ..Sqe::default() };
-        let of_bytes = Sqe { addr, len: 8, ..of_message };
-        let code = |op: io_uring_op| op as u8;
-        ring.push(Sqe { fd, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) });
-        ring.push(Sqe { opcode: code(IORING_OP_RECV), ..of_bytes });
-        ring.push(Sqe { opcode: code(IORING_OP_SEND), ..of_bytes });
-        ring.push(Sqe { opcode: code(IORING_OP_RECVMSG), ..of_message });
-        ring.push(Sqe { opcode: code(IORING_OP_SENDMSG), ..of_message });
-        (ring.enter(5, 0), results(&ring.reap_all()))
-    });
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let fd = listener.as_raw_fd();
+    let mut memory = [0u8; 8];
+    let addr = memory.as_mut_ptr() as u64;
+    let message: libc::msghdr = zeroed();
+    let of_message =
+        Sqe { fd, addr: (&raw const message) as u64, len: 1, ioprio: POLL_FIRST, ..Sqe::default() };
+    let of_bytes = Sqe { addr, len: 8, ..of_message };
+    let code = |op: io_uring_op| op as u8;
+    ring.push(Sqe { fd, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) });
+    ring.push(Sqe { opcode: code(IORING_OP_RECV), ..of_bytes });
+    ring.push(Sqe { opcode: code(IORING_OP_SEND), ..of_bytes });
+    ring.push(Sqe { opcode: code(IORING_OP_RECVMSG), ..of_message });
+    ring.push(Sqe { opcode: code(IORING_OP_SENDMSG), ..of_message });
+    (ring.enter(5, 0), results(&ring.reap_all()))
 }
 
 /// A connection that is refused before the submission ends: CONNECT takes the refusal, before what a later submission or a
@@ -770,7 +717,7 @@ fn what_polls_first_on_a_listener_that_is_known_waits() {
 #[test]
 fn a_refusal_is_the_connects() {
     // A port that nobody listens on.
-    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = libc::sockaddr_in {
         sin_family: libc::AF_INET as u16,
         sin_port: nobody.to_be(),
@@ -782,9 +729,7 @@ fn a_refusal_is_the_connects() {
         both(|engine| {
             let mut ring = Ring::new(engine, 8, 0);
             // SAFETY: makes a socket, which the first owner closes.
-            let socket = unsafe {
-                std::os::fd::OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0))
-            };
+            let socket = unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)) };
             let fd = socket.as_raw_fd();
             let connect = Sqe {
                 fd,

@@ -1,17 +1,9 @@
 //! The last value that is taken and the first that is not, of lengths, counts and positions; and transfers that go on where
 //! their first attempt ended.
 
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::os::page_bytes;
 use anyring_engine::os::user::END;
-use io_uring_op::*;
 
 const CQE_SKIP: u8 = 1 << 6;
 
@@ -48,58 +40,54 @@ fn partly_cached(name: &str, content: &[u8]) -> File {
     }
 }
 
-#[test]
-fn reads_go_on_behind_what_is_in_the_cache() {
+#[both]
+fn reads_go_on_behind_what_is_in_the_cache(engine: Engine) {
     let content: Vec<u8> = (0..40_000u32).map(|number| (number / 7) as u8).collect();
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut buffer = vec![0xee_u8; 50_000];
-        // Up to the end of the file, and not.
-        for (number, (off, len)) in [(100u64, 20_000u32), (0, 45_000), (4000, 4000)].into_iter().enumerate() {
-            let expected = &content[off as usize..(off as usize + len as usize).min(content.len())];
-            let file = partly_cached(&format!("{engine:?}-{number}"), &content);
-            buffer.fill(0xee);
-            let addr = buffer.as_mut_ptr() as u64;
-            let read = Sqe { fd: file.as_raw_fd(), addr, len, off, ..sqe(IORING_OP_READ, 1) };
-            assert_eq!(each(&mut ring, &[read]), [expected.len() as i32], "{engine:?}");
-            assert_eq!(&buffer[..expected.len()], expected, "{engine:?}");
-            assert!(buffer[expected.len()..].iter().all(|&byte| byte == 0xee), "{engine:?}");
+    let mut ring = Ring::new(engine, 8, 0);
+    let mut buffer = vec![0xee_u8; 50_000];
+    // Up to the end of the file, and not.
+    for (number, (off, len)) in [(100u64, 20_000u32), (0, 45_000), (4000, 4000)].into_iter().enumerate() {
+        let expected = &content[off as usize..(off as usize + len as usize).min(content.len())];
+        let file = partly_cached(&format!("{engine:?}-{number}"), &content);
+        buffer.fill(0xee);
+        let addr = buffer.as_mut_ptr() as u64;
+        let read = Sqe { fd: file.as_raw_fd(), addr, len, off, ..sqe(IORING_OP_READ, 1) };
+        assert_eq!(each(&mut ring, &[read]), [expected.len() as i32], "{engine:?}");
+        assert_eq!(&buffer[..expected.len()], expected, "{engine:?}");
+        assert!(buffer[expected.len()..].iter().all(|&byte| byte == 0xee), "{engine:?}");
 
-            if len < 4500 {
-                continue;
-            }
-            let file = partly_cached(&format!("{engine:?}-{number}v"), &content);
-            buffer.fill(0xee);
-            let lengths = [1000usize, 0, 3000, 500, len as usize - 4500];
-            let mut at = addr;
-            let vectors = lengths.map(|length| {
-                let vector = libc::iovec { iov_base: at as *mut _, iov_len: length.min(45_000) };
-                at += vector.iov_len as u64;
-                vector
-            });
-            let sqe = sqe(IORING_OP_READV, 1);
-            let read = Sqe { fd: file.as_raw_fd(), addr: vectors.as_ptr() as u64, len: 5, off, ..sqe };
-            assert_eq!(each(&mut ring, &[read]), [expected.len() as i32], "{engine:?}");
-            assert_eq!(&buffer[..expected.len()], expected, "{engine:?}");
-            assert!(buffer[expected.len()..].iter().all(|&byte| byte == 0xee), "{engine:?}");
+        if len < 4500 {
+            continue;
         }
-    });
+        let file = partly_cached(&format!("{engine:?}-{number}v"), &content);
+        buffer.fill(0xee);
+        let lengths = [1000usize, 0, 3000, 500, len as usize - 4500];
+        let mut at = addr;
+        let vectors = lengths.map(|length| {
+            let vector = libc::iovec { iov_base: at as *mut _, iov_len: length.min(45_000) };
+            at += vector.iov_len as u64;
+            vector
+        });
+        let sqe = sqe(IORING_OP_READV, 1);
+        let read = Sqe { fd: file.as_raw_fd(), addr: vectors.as_ptr() as u64, len: 5, off, ..sqe };
+        assert_eq!(each(&mut ring, &[read]), [expected.len() as i32], "{engine:?}");
+        assert_eq!(&buffer[..expected.len()], expected, "{engine:?}");
+        assert!(buffer[expected.len()..].iter().all(|&byte| byte == 0xee), "{engine:?}");
+    }
 }
 
-#[test]
-fn reads_at_the_position_go_on_behind_what_is_in_the_cache() {
+#[both]
+fn reads_at_the_position_go_on_behind_what_is_in_the_cache(engine: Engine) {
     let content: Vec<u8> = (0..40_000u32).map(|number| (number / 7) as u8).collect();
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut buffer = vec![0xee_u8; 20_000];
-        let file = partly_cached(&format!("{engine:?}-position"), &content);
-        let addr = buffer.as_mut_ptr() as u64;
-        let read = Sqe { fd: file.as_raw_fd(), addr, len: 9000, off: u64::MAX, ..sqe(IORING_OP_READ, 1) };
-        assert_eq!(each(&mut ring, &[read]), [9000]);
-        assert_eq!(buffer[..9000], content[..9000], "{engine:?}");
-        assert_eq!(each(&mut ring, &[read]), [9000]);
-        assert_eq!(buffer[..9000], content[9000..18_000], "{engine:?}");
-    });
+    let mut ring = Ring::new(engine, 8, 0);
+    let mut buffer = vec![0xee_u8; 20_000];
+    let file = partly_cached(&format!("{engine:?}-position"), &content);
+    let addr = buffer.as_mut_ptr() as u64;
+    let read = Sqe { fd: file.as_raw_fd(), addr, len: 9000, off: u64::MAX, ..sqe(IORING_OP_READ, 1) };
+    assert_eq!(each(&mut ring, &[read]), [9000]);
+    assert_eq!(buffer[..9000], content[..9000], "{engine:?}");
+    assert_eq!(each(&mut ring, &[read]), [9000]);
+    assert_eq!(buffer[..9000], content[9000..18_000], "{engine:?}");
 }
 
 /// A control message: its header says `length`, and so much of `data` follows.
@@ -292,8 +280,7 @@ fn structures_of_later_versions() {
                     };
                     let result = each(&mut ring, &[open])[0];
                     if result >= 0 {
-                        // SAFETY: ours.
-                        unsafe { libc::close(result) };
+                        close_number(result);
                     }
                     results.push((start, size, set, result.min(0)));
                 }
@@ -309,7 +296,7 @@ fn attributes_of_the_greatest_length() {
     let file = |name: &str| {
         let path = directory.join(name);
         std::fs::write(&path, "").unwrap();
-        std::ffi::CString::new(path.to_str().unwrap()).unwrap()
+        CString::new(path.to_str().unwrap()).unwrap()
     };
     let (path, plain) = (file("file"), file("plain"));
     let value = vec![b'x'; 65_537];
@@ -319,8 +306,7 @@ fn attributes_of_the_greatest_length() {
     };
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);
-        let name =
-            |length: usize| std::ffi::CString::new(format!("user.{}", "n".repeat(length - 5))).unwrap();
+        let name = |length: usize| CString::new(format!("user.{}", "n".repeat(length - 5))).unwrap();
         let mut results = Vec::new();
         for length in [6, 254, 255, 256, 257] {
             let name = name(length);
@@ -368,50 +354,43 @@ struct Futex {
 const SIZE_U32: u32 = 2;
 const PRIVATE: u32 = 128;
 
-#[test]
-fn waits_on_as_many_futexes_as_there_can_be() {
-    if !has_futex_waitv() {
-        return;
-    }
-    both(|engine| {
-        let words: Vec<u32> = vec![0; 129];
-        let wait = |count: usize| {
-            let futex = |index: usize| Futex {
-                address: (&raw const words[index]) as u64,
-                flags: SIZE_U32 | PRIVATE,
-                ..Futex::default()
-            };
-            (0..count).map(futex).collect::<Vec<_>>()
+#[by(both_if(has_futex_waitv))]
+fn waits_on_as_many_futexes_as_there_can_be(engine: Engine) -> impl Answer {
+    let words: Vec<u32> = vec![0; 129];
+    let wait = |count: usize| {
+        let futex = |index: usize| Futex {
+            address: (&raw const words[index]) as u64,
+            flags: SIZE_U32 | PRIVATE,
+            ..Futex::default()
         };
-        let mut results = Vec::new();
-        for (count, woken) in [(1, 0), (2, 1), (127, 0), (127, 126), (128, 0), (128, 1), (128, 127), (129, 0)]
-        {
-            let mut ring = Ring::new(engine, 8, 0);
-            let elements = wait(count);
-            let sqe = sqe(IORING_OP_FUTEX_WAITV, 1);
-            ring.submit(&[Sqe { addr: elements.as_ptr() as u64, len: count as u32, fd: 0, ..sqe }]);
-            if let Some(refused) = ring.reap() {
-                results.push((count, woken, refused.res));
-                continue;
-            }
-            // SAFETY: the word lives on; others read it as an atomic.
-            let word =
-                unsafe { std::sync::atomic::AtomicU32::from_ptr((&raw const words[woken]).cast_mut()) };
-            word.store(1, std::sync::atomic::Ordering::SeqCst);
-            let wake = Sqe {
-                addr: word.as_ptr() as u64,
-                off: 1,
-                addr3: u64::from(u32::MAX),
-                fd: (SIZE_U32 | PRIVATE) as i32,
-                ..crate::common::sqe(IORING_OP_FUTEX_WAKE, 2)
-            };
-            ring.submit(&[wake]);
-            let cqes = ring.collect(2);
-            word.store(0, std::sync::atomic::Ordering::SeqCst);
-            results.push((count, woken, cqes.iter().find(|cqe| cqe.user_data == 1).unwrap().res));
+        (0..count).map(futex).collect::<Vec<_>>()
+    };
+    let mut results = Vec::new();
+    for (count, woken) in [(1, 0), (2, 1), (127, 0), (127, 126), (128, 0), (128, 1), (128, 127), (129, 0)] {
+        let mut ring = Ring::new(engine, 8, 0);
+        let elements = wait(count);
+        let sqe = sqe(IORING_OP_FUTEX_WAITV, 1);
+        ring.submit(&[Sqe { addr: elements.as_ptr() as u64, len: count as u32, fd: 0, ..sqe }]);
+        if let Some(refused) = ring.reap() {
+            results.push((count, woken, refused.res));
+            continue;
         }
-        results
-    });
+        // SAFETY: the word lives on; others read it as an atomic.
+        let word = unsafe { AtomicU32::from_ptr((&raw const words[woken]).cast_mut()) };
+        word.store(1, std::sync::atomic::Ordering::SeqCst);
+        let wake = Sqe {
+            addr: word.as_ptr() as u64,
+            off: 1,
+            addr3: u64::from(u32::MAX),
+            fd: (SIZE_U32 | PRIVATE) as i32,
+            ..crate::common::sqe(IORING_OP_FUTEX_WAKE, 2)
+        };
+        ring.submit(&[wake]);
+        let cqes = ring.collect(2);
+        word.store(0, std::sync::atomic::Ordering::SeqCst);
+        results.push((count, woken, cqes.iter().find(|cqe| cqe.user_data == 1).unwrap().res));
+    }
+    results
 }
 
 #[both(8, 0)]
@@ -441,10 +420,9 @@ fn connections_for_which_there_is_no_room(engine: Engine) -> impl Answer {
     for waiting in 1..4 {
         for taken in 4..9 {
             let mut ring = Ring::new(engine, 4, 0);
-            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_addr().unwrap();
-            let clients: Vec<_> =
-                (0..waiting).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+            let clients: Vec<_> = (0..waiting).map(|_| TcpStream::connect(address).unwrap()).collect();
             for _ in 0..taken {
                 ring.submit(&[sqe(IORING_OP_NOP, 1)]);
             }
@@ -456,8 +434,7 @@ fn connections_for_which_there_is_no_room(engine: Engine) -> impl Answer {
             let accepted: Vec<_> = seen.iter().filter(|cqe| cqe.user_data == 2).collect();
             for cqe in &accepted {
                 assert!(cqe.res >= 0);
-                // SAFETY: ours.
-                unsafe { libc::close(cqe.res) };
+                close_number(cqe.res);
             }
             results.push((waiting, taken, accepted.iter().map(|cqe| cqe.flags).collect::<Vec<_>>()));
             drop(clients);
@@ -582,7 +559,7 @@ fn room_for_messages_of_a_multishot_receive(mut ring: Ring) -> impl Answer {
 #[test]
 fn what_opens_starts_no_thread() {
     let directory = directory("open");
-    let path = |name: &str| std::ffi::CString::new(directory.join(name).to_str().unwrap()).unwrap();
+    let path = |name: &str| CString::new(directory.join(name).to_str().unwrap()).unwrap();
     let fifo = path("fifo");
     // SAFETY: reads a path.
     assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
@@ -590,12 +567,12 @@ fn what_opens_starts_no_thread() {
     let has_openat2 = has_openat2();
     let pid = child(|| {
         let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
-        let flags = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
+        let flags = DEFER;
         let mut ring = Ring::new(Engine::User, 8, flags);
         let before = threads();
         let create = libc::O_CREAT | libc::O_RDWR;
         let (file, link) = (path("file"), path("link"));
-        let open = |path: &std::ffi::CString, flags: i32| Sqe {
+        let open = |path: &CString, flags: i32| Sqe {
             fd: libc::AT_FDCWD,
             addr: path.as_ptr() as u64,
             op_flags: flags as u32,
@@ -641,7 +618,7 @@ fn what_opens_starts_no_thread() {
 #[test]
 fn an_open_through_a_link_waits_for_the_other_end() {
     let directory = directory("fifo");
-    let path = |name: &str| std::ffi::CString::new(directory.join(name).to_str().unwrap()).unwrap();
+    let path = |name: &str| CString::new(directory.join(name).to_str().unwrap()).unwrap();
     let (fifo, link) = (path("fifo"), path("link"));
     // SAFETY: reads a path.
     assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
@@ -684,8 +661,8 @@ fn an_open_through_a_link_waits_for_the_other_end() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-#[test]
-fn offsets_near_the_last() {
+#[both(8, 0)]
+fn offsets_near_the_last(mut ring: Ring) -> impl Answer {
     let last = i64::MAX as u64;
     let offsets = [
         0,
@@ -699,66 +676,61 @@ fn offsets_near_the_last() {
         last + 1,
         u64::MAX - 1,
     ];
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (reader, mut writer) = std::io::pipe().unwrap();
-        let (one, mut other) = UnixStream::pair().unwrap();
-        for _ in 0..100 {
-            writer.write_all(&[1; 64]).unwrap();
-            other.write_all(&[1; 64]).unwrap();
-        }
-        let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
-        let memory = memory_file(b"");
-        let mut buffer = [0u8; 64];
-        let addr = buffer.as_mut_ptr() as u64;
-        let files =
-            [reader.as_raw_fd(), writer.as_raw_fd(), one.as_raw_fd(), zero.as_raw_fd(), memory.as_raw_fd()];
-        let mut results = Vec::new();
-        for (index, fd) in files.into_iter().enumerate() {
-            for opcode in [IORING_OP_READ, IORING_OP_WRITE] {
-                for off in offsets {
-                    for len in [0, 1, 2] {
-                        // A memory file grows as far as there can be one.
-                        let result = each(&mut ring, &[Sqe { fd, addr, len, off, ..sqe(opcode, 1) }]);
-                        results.push((index, opcode as u32, off, len, result[0]));
-                    }
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let (one, mut other) = UnixStream::pair().unwrap();
+    for _ in 0..100 {
+        writer.write_all(&[1; 64]).unwrap();
+        other.write_all(&[1; 64]).unwrap();
+    }
+    let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
+    let memory = memory_file(b"");
+    let mut buffer = [0u8; 64];
+    let addr = buffer.as_mut_ptr() as u64;
+    let files =
+        [reader.as_raw_fd(), writer.as_raw_fd(), one.as_raw_fd(), zero.as_raw_fd(), memory.as_raw_fd()];
+    let mut results = Vec::new();
+    for (index, fd) in files.into_iter().enumerate() {
+        for opcode in [IORING_OP_READ, IORING_OP_WRITE] {
+            for off in offsets {
+                for len in [0, 1, 2] {
+                    // A memory file grows as far as there can be one.
+                    let result = each(&mut ring, &[Sqe { fd, addr, len, off, ..sqe(opcode, 1) }]);
+                    results.push((index, opcode as u32, off, len, result[0]));
                 }
             }
         }
-        results
-    });
+    }
+    results
 }
 
-#[test]
-fn counts_of_vectors() {
+#[both]
+fn counts_of_vectors(engine: Engine) -> impl Answer {
     // How many of them the kernel makes room for depends on the size of its pages: 4, 16, 64 KiB.
     const MOST: [u32; 3] = [1 << 18, 1 << 21, 1 << 25];
     let most = MOST[(page_bytes().trailing_zeros() as usize - 12) / 2];
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
-        let mut bytes = [0u8; 64];
-        let base = bytes.as_mut_ptr().cast();
-        let vectors = vec![libc::iovec { iov_base: base, iov_len: 1 }; 1025];
-        let whole = libc::iovec { iov_base: base, iov_len: 64 };
-        let buffers = io_uring_register_op::IORING_REGISTER_BUFFERS;
-        assert_eq!(ring.register(buffers, (&raw const whole).cast(), 1), 0);
-        let ops = [IORING_OP_READV, IORING_OP_WRITEV, IORING_OP_READV_FIXED, IORING_OP_WRITEV_FIXED];
-        let mut results = Vec::new();
-        for opcode in ops {
-            let rooms = MOST.map(|most| [most - 1, most, most + 1]);
-            for len in [0, 1, 2, 1023, 1024, 1025, u32::MAX].into_iter().chain(rooms.concat()) {
-                let sqe = Sqe { fd: zero.as_raw_fd(), addr: vectors.as_ptr() as u64, len, ..sqe(opcode, 1) };
-                let mut result = each(&mut ring, &[sqe]);
-                // Rarely it has a piece of memory for such a list.
-                if engine == Engine::Kernel && result[0] == -libc::ENOMEM && len <= most {
-                    result[0] = -libc::EINVAL;
-                }
-                results.push((opcode as u32, len, result[0]));
+    let mut ring = Ring::new(engine, 8, 0);
+    let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
+    let mut bytes = [0u8; 64];
+    let base = bytes.as_mut_ptr().cast();
+    let vectors = vec![libc::iovec { iov_base: base, iov_len: 1 }; 1025];
+    let whole = libc::iovec { iov_base: base, iov_len: 64 };
+    let buffers = io_uring_register_op::IORING_REGISTER_BUFFERS;
+    assert_eq!(ring.register(buffers, (&raw const whole).cast(), 1), 0);
+    let ops = [IORING_OP_READV, IORING_OP_WRITEV, IORING_OP_READV_FIXED, IORING_OP_WRITEV_FIXED];
+    let mut results = Vec::new();
+    for opcode in ops {
+        let rooms = MOST.map(|most| [most - 1, most, most + 1]);
+        for len in [0, 1, 2, 1023, 1024, 1025, u32::MAX].into_iter().chain(rooms.concat()) {
+            let sqe = Sqe { fd: zero.as_raw_fd(), addr: vectors.as_ptr() as u64, len, ..sqe(opcode, 1) };
+            let mut result = each(&mut ring, &[sqe]);
+            // Rarely it has a piece of memory for such a list.
+            if engine == Engine::Kernel && result[0] == -libc::ENOMEM && len <= most {
+                result[0] = -libc::EINVAL;
             }
+            results.push((opcode as u32, len, result[0]));
         }
-        results
-    });
+    }
+    results
 }
 
 #[both(8, 0)]
@@ -784,37 +756,33 @@ fn paths_that_may_be_empty(mut ring: Ring) -> impl Answer {
     results
 }
 
-#[test]
-fn files_of_requests_that_do_nothing() {
+#[both(8, 0)]
+fn files_of_requests_that_do_nothing(mut ring: Ring) -> impl Answer {
     const INJECT_RESULT: u32 = 1 << 0;
     const FILE: u32 = 1 << 1;
     const FIXED: u32 = 1 << 2;
     const FIXED_BUFFER: u32 = 1 << 3;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let file = File::open("/dev/null").unwrap();
-        let slots = [-1, file.as_raw_fd()];
-        let files = io_uring_register_op::IORING_REGISTER_FILES;
-        assert_eq!(ring.register(files, slots.as_ptr().cast(), 2), 0);
-        let mut results = Vec::new();
-        for op_flags in
-            [0, INJECT_RESULT, FILE, FIXED, FILE | FIXED, FIXED_BUFFER, FILE | INJECT_RESULT, 1 << 20]
-        {
-            for fd in [file.as_raw_fd(), 0, 1, 2, 700, -1] {
-                // As a number of the program's, a slot has the same number as its own output.
-                let fd = if op_flags & FIXED == 0 && (0..3).contains(&fd) { file.as_raw_fd() } else { fd };
-                results.push(each(&mut ring, &[Sqe { fd, op_flags, len: 7, ..sqe(IORING_OP_NOP, 1) }])[0]);
-            }
+    let file = File::open("/dev/null").unwrap();
+    let slots = [-1, file.as_raw_fd()];
+    let files = io_uring_register_op::IORING_REGISTER_FILES;
+    assert_eq!(ring.register(files, slots.as_ptr().cast(), 2), 0);
+    let mut results = Vec::new();
+    for op_flags in [0, INJECT_RESULT, FILE, FIXED, FILE | FIXED, FIXED_BUFFER, FILE | INJECT_RESULT, 1 << 20]
+    {
+        for fd in [file.as_raw_fd(), 0, 1, 2, 700, -1] {
+            // As a number of the program's, a slot has the same number as its own output.
+            let fd = if op_flags & FIXED == 0 && (0..3).contains(&fd) { file.as_raw_fd() } else { fd };
+            results.push(each(&mut ring, &[Sqe { fd, op_flags, len: 7, ..sqe(IORING_OP_NOP, 1) }])[0]);
         }
-        results
-    });
+    }
+    results
 }
 
 #[both]
 fn connects_that_cannot_begin(engine: Engine) -> impl Answer {
     let mut ring = Ring::new(engine, 8, 0);
     // A listener whose queue is full: further connections stay under way.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // SAFETY: of our own listener.
     assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
     let std::net::SocketAddr::V4(to) = listener.local_addr().unwrap() else { panic!() };
@@ -838,7 +806,7 @@ fn connects_that_cannot_begin(engine: Engine) -> impl Answer {
     let under_way = each(&mut ring, &[Sqe { fd: last.as_raw_fd(), ..connect }])[0];
     // A Unix socket that does not wait for room.
     let path = directory("connect").join(format!("{engine:?}"));
-    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let listener = UnixListener::bind(&path).unwrap();
     // SAFETY: of our own listener.
     assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
     let _queued = UnixStream::connect(&path).unwrap();
@@ -1002,7 +970,7 @@ fn transfers_that_an_idle_file_refuses(mut ring: Ring) -> impl Answer {
     let (mut first, mut second) = ([0u8; 8], [0u8; 8]);
     let mut all = Vec::new();
     let (mut own, mut peer) = UnixStream::pair().unwrap();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (reading, mut writing) = std::io::pipe().unwrap();
     let mut event = File::from(eventfd(0, 0));
     let read = |file: &dyn AsRawFd, buffer: &mut [u8; 8]| Sqe {

@@ -1,10 +1,6 @@
 //! EPOLL_CTL and EPOLL_WAIT.
 
-use std::os::fd::{AsRawFd, OwnedFd};
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::{IORING_OP_EPOLL_CTL, IORING_OP_EPOLL_WAIT, IORING_OP_NOP};
+use crate::common::prelude::*;
 
 const IN: u32 = libc::EPOLLIN as u32;
 

@@ -1,15 +1,9 @@
 //! Registered eventfds.
 
-use std::os::fd::{AsRawFd, OwnedFd};
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::{IORING_OP_NOP, IORING_OP_POLL_ADD, IORING_OP_READ, IORING_OP_TIMEOUT};
+use crate::common::prelude::*;
 use io_uring_register_op::{
     IORING_REGISTER_EVENTFD, IORING_REGISTER_EVENTFD_ASYNC, IORING_UNREGISTER_EVENTFD,
 };
-
-const DEFER: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 
 fn counter() -> OwnedFd {
     eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)
@@ -37,7 +31,7 @@ fn await_signal(event: &OwnedFd) {
 #[both(4, 0)]
 fn registering(ring: Ring) -> impl Answer {
     let (event, other) = (counter(), counter());
-    let file = std::fs::File::open("/dev/null").unwrap();
+    let file = File::open("/dev/null").unwrap();
     let none = std::ptr::null();
     let fd = event.as_raw_fd();
     [
@@ -163,7 +157,7 @@ fn signalled_for_a_cancellation(engine: Engine) {
         register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
         let poll = sqe(IORING_OP_POLL_ADD, 7);
         ring.submit(&[Sqe { fd: trigger.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll }]);
-        std::thread::sleep(std::time::Duration::from_millis(left_alone_ms));
+        std::thread::sleep(Duration::from_millis(left_alone_ms));
         let mut argument: io_uring_sync_cancel_reg = zeroed();
         argument.addr = 7;
         argument.timeout.tv_sec = -1;

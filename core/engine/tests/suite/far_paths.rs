@@ -1,15 +1,9 @@
 //! Paths on file systems that others answer for: who submits such a request is not held up.
 
-use std::ffi::CString;
 use std::fs;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::PathBuf;
-use std::time::Duration;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::request::version::{self, Version};
-use io_uring_op::*;
 
 /// A file system in user space whose server answers nothing.
 struct Mute {

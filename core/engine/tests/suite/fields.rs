@@ -1,30 +1,16 @@
 //! Every operation, one field of its SQE at a time: what is refused, and how.
 
-use std::ffi::{CString, c_void};
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
-use std::net::UdpSocket;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicU32, Ordering};
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::os::user::IoVector;
-use io_uring_op::*;
 use io_uring_register_op as Code;
 
-static SERIAL: AtomicU32 = AtomicU32::new(0);
 /// One more than the last operation.
 const LAST: u8 = io_uring_op::IORING_OP_LAST as u8;
-const FIXED: u8 = 1 << 0;
-const ASYNC: u8 = 1 << 4;
-const SELECT: u8 = 1 << 5;
 
 /// Files of every kind, memory, and a ring that knows some of them.
 struct World {
     ring: Ring,
-    directory: std::path::PathBuf,
+    directory: Directory,
     memory: *mut u8,
     /// A file in memory, which is of the same kind on every machine; and the directory's `file`.
     file: File,
@@ -64,26 +50,11 @@ fn allow_many_files() -> bool {
 /// What completes; `None` where the request waits.
 type Outcome = Option<Vec<(u64, i32, u32)>>;
 
-/// A directory of its own; one that a process of the same number has left behind is none.
-fn fresh_directory() -> std::path::PathBuf {
-    loop {
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("anyring-fields-{}-{serial}", std::process::id()));
-        match fs::create_dir(&directory) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            created => {
-                created.unwrap();
-                return directory;
-            }
-        }
-    }
-}
-
 impl World {
     fn new(engine: Engine) -> World {
-        let directory = fresh_directory();
+        let directory = Directory::new();
         let named =
-            File::options().read(true).write(true).create_new(true).open(directory.join("file")).unwrap();
+            File::options().read(true).write(true).create_new(true).open(directory.0.join("file")).unwrap();
         let file = memory_file(b"");
         for mut file in [&file, &named] {
             file.write_all(&[b'x'; 8192]).unwrap();
@@ -106,10 +77,9 @@ impl World {
         let pipe = pipe();
         let streams = UnixStream::pair().unwrap();
         (&streams.1).write_all(b"hello").unwrap();
-        // SAFETY: bytes of ours.
-        unsafe { libc::write(pipe.1.as_raw_fd(), b"12345678".as_ptr().cast(), 8) };
-        let listener = UnixListener::bind(directory.join("socket")).unwrap();
-        let connection = UnixStream::connect(directory.join("socket")).unwrap();
+        write_to(&pipe.1, b"12345678");
+        let listener = UnixListener::bind(directory.0.join("socket")).unwrap();
+        let connection = UnixStream::connect(directory.0.join("socket")).unwrap();
         let ring = Ring::new(engine, 8, 0);
         let fds = [file.as_raw_fd(), -1, -1, -1];
         assert_eq!(ring.register(Code::IORING_REGISTER_FILES, fds.as_ptr().cast(), 4), 0);
@@ -143,7 +113,7 @@ impl World {
     }
 
     fn path(&self, place: usize, name: &str) -> u64 {
-        let path = CString::new(self.directory.join(name).to_str().unwrap()).unwrap();
+        let path = CString::new(self.directory.0.join(name).to_str().unwrap()).unwrap();
         let mut bytes = [0u8; 256];
         bytes[..path.as_bytes().len()].copy_from_slice(path.as_bytes());
         self.put(place, bytes)
@@ -163,7 +133,7 @@ impl World {
     fn address(&self, place: usize, name: &str) -> (u64, u64) {
         let mut address = [0u8; 110];
         address[0] = libc::AF_UNIX as u8;
-        let path = self.directory.join(name);
+        let path = self.directory.0.join(name);
         let path = path.to_str().unwrap().as_bytes();
         address[2..2 + path.len()].copy_from_slice(path);
         (self.put(place, address), 110)
@@ -339,8 +309,7 @@ impl World {
                 .map(|cqe| {
                     let mut res = cqe.res;
                     if makes && res > 0 {
-                        // SAFETY: made for us.
-                        unsafe { libc::close(res) };
+                        close_number(res);
                         res = 1000;
                     }
                     (cqe.user_data, res, cqe.flags)
@@ -352,7 +321,6 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.directory);
         self.ring.close();
         // SAFETY: ours; the spare one may have been closed by a request.
         unsafe {

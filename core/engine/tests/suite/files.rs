@@ -1,16 +1,8 @@
 //! Reads and writes of files that are neither storage nor streams, in all lengths, at all offsets, with flags: what waits,
 //! what is refused, and with what.
 
-use std::fs::File;
-use std::net::TcpListener;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixDatagram;
+use crate::common::prelude::*;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
-
-const ASYNC: u8 = 1 << 4;
 const NOWAIT: u32 = 8;
 const DSYNC: u32 = 2;
 const ATOMIC: u32 = 0x40;

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::common::*;
+use crate::common::prelude::*;
 
 /// Whether the system has `MADV_WIPEONFORK`, by which the engine notices a fork; a front end must tell it where
 /// there is none. An emulator (qemu-user) may say yes to the call and do nothing.

@@ -1,63 +1,30 @@
 //! GETDENTS: what it reads and refuses, held against `getdents64(2)`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CString;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::ops::getdents;
 use anyring_engine::request::version;
-use io_uring_op::*;
 use io_uring_register_op as Code;
 
-const FIXED: u8 = 1 << 0;
-const DRAIN: u8 = 1 << 1;
-const LINK: u8 = 1 << 2;
-const ASYNC: u8 = 1 << 4;
 const POSITION: u64 = u64::MAX;
 
-/// A directory that goes with the test.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn below(parent: &Path) -> Directory {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let serial = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = parent.join(format!("anyring-getdents-{}-{serial}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Directory(path)
-    }
-
-    fn with(count: usize) -> Directory {
-        let directory = Directory::below(&std::env::temp_dir());
-        directory.fill(count);
-        directory
-    }
-
-    fn fill(&self, count: usize) {
-        for number in 0..count {
-            std::fs::write(self.0.join(format!("entry-{number}")), "").unwrap();
-        }
-    }
+/// A directory with so many files.
+fn with(count: usize) -> Directory {
+    let directory = Directory::new();
+    fill(&directory, count);
+    directory
 }
 
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+fn fill(directory: &Directory, count: usize) {
+    for number in 0..count {
+        std::fs::write(directory.0.join(format!("entry-{number}")), "").unwrap();
     }
 }
 
 fn open(path: &Path, flags: i32) -> OwnedFd {
-    let path = CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: opens a path; the descriptor is ours.
-    unsafe {
-        let fd = libc::open(path.as_ptr(), flags | libc::O_CLOEXEC);
-        assert!(fd >= 0, "{path:?}: {}", std::io::Error::last_os_error());
-        OwnedFd::from_raw_fd(fd)
-    }
+    // SAFETY: opens a path.
+    owned(unsafe { libc::open(c_path(path).as_ptr(), flags | libc::O_CLOEXEC) })
 }
 
 fn directory(path: &Path) -> OwnedFd {
@@ -209,7 +176,7 @@ fn reads_an_overlay() {
 
 #[test]
 fn many_at_once_on_one_descriptor() {
-    let files = Directory::with(2000);
+    let files = with(2000);
     let fd = directory(&files.0);
     let mut ring = Ring::new(Engine::User, 256, 0);
     let all = read_all(&mut ring, fd.as_raw_fd(), 600);
@@ -236,7 +203,7 @@ fn many_at_once_on_one_descriptor() {
 
 #[test]
 fn uses_the_position_where_asked_to() {
-    let files = Directory::with(100);
+    let files = with(100);
     let (fd, other) = (directory(&files.0), directory(&files.0));
     let mut ring = Ring::new(Engine::User, 4, 0);
     let (mut ours, mut theirs) = ([0; 512], [0; 512]);
@@ -252,7 +219,7 @@ fn uses_the_position_where_asked_to() {
 
 #[test]
 fn refuses() {
-    let files = Directory::with(3);
+    let files = with(3);
     let fd = directory(&files.0);
     let (file, path) = (open(Path::new("/dev/null"), libc::O_RDWR), open(&files.0, libc::O_PATH));
     let mut buffer = [0; 512];
@@ -287,7 +254,7 @@ fn refuses() {
 
 #[test]
 fn a_removed_directory() {
-    let files = Directory::with(0);
+    let files = with(0);
     let fd = directory(&files.0);
     std::fs::remove_dir(&files.0).unwrap();
     let (mut ring, mut buffer) = (Ring::new(Engine::User, 4, 0), [0; 512]);
@@ -302,7 +269,7 @@ fn a_removed_directory() {
 fn a_directory_that_changes() {
     for parent in [std::env::temp_dir(), PathBuf::from("/dev/shm")] {
         let files = Directory::below(&parent);
-        files.fill(1000);
+        fill(&files, 1000);
         let fd = directory(&files.0);
         let (mut ring, mut buffer) = (Ring::new(Engine::User, 4, 0), [0; 1024]);
         let (mut seen, mut offset, mut round) = (BTreeMap::new(), 0, 0);
@@ -346,7 +313,7 @@ fn a_hundred_thousand_entries() {
 
 #[test]
 fn open_read_close_as_one_chain() {
-    let files = Directory::with(5);
+    let files = with(5);
     let path = CString::new(files.0.to_str().unwrap()).unwrap();
     let mut ring = Ring::new(Engine::User, 8, 0);
     let slots = [-1i32; 4];
@@ -377,7 +344,7 @@ fn open_read_close_as_one_chain() {
 
 #[test]
 fn behind_a_drain_and_cancelled() {
-    let files = Directory::with(5);
+    let files = with(5);
     let fd = directory(&files.0);
     let mut ends = [0; 2];
     // SAFETY: two descriptors of ours.
@@ -393,19 +360,18 @@ fn behind_a_drain_and_cancelled() {
     assert_eq!(order, [1, 2]);
     // In a chain behind what waits, it goes when that is cancelled.
     ring.submit(&[Sqe { flags: LINK, ..wait }, get]);
-    ring.submit_and_wait(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) }], 3);
+    ring.submit_and_wait(&[cancel(3, 1, 0)], 3);
     let mut results: Vec<_> = ring.collect(0).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
     results.sort();
     assert_eq!(results, [(1, -libc::ECANCELED), (2, -libc::ECANCELED), (3, 0)]);
     for end in ends {
-        // SAFETY: ours.
-        unsafe { libc::close(end) };
+        close_number(end);
     }
 }
 
 #[test]
 fn descriptions_are_few_and_given_up() {
-    let files = Directory::with(200);
+    let files = with(200);
     let fds: Vec<_> = (0..30).map(|_| directory(&files.0)).collect();
     let (mut ring, mut buffer) = (Ring::new(Engine::User, 4, 0), [0; 512]);
     for fd in &fds {
@@ -421,16 +387,16 @@ fn descriptions_are_few_and_given_up() {
     let fd = directory(&files.0);
     assert!(run(&mut ring, read(fd.as_raw_fd(), &mut buffer, 0)) > 0);
     drop(fd);
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while open_at(&files.0) > 0 {
-        assert!(std::time::Instant::now() < deadline, "it stays");
+        assert!(Instant::now() < deadline, "it stays");
         std::thread::yield_now();
     }
 }
 
 #[test]
 fn a_number_that_another_directory_got() {
-    let (one, other) = (Directory::with(200), Directory::with(300));
+    let (one, other) = (with(200), with(300));
     let (fd, next) = (directory(&one.0), directory(&other.0));
     let (mut ring, mut buffer) = (Ring::new(Engine::User, 4, 0), [0; 512]);
     assert!(run(&mut ring, read(fd.as_raw_fd(), &mut buffer, 0)) > 0);
@@ -448,7 +414,7 @@ fn a_number_that_another_directory_got() {
 /// position is what it was.
 #[test]
 fn without_the_right_to_open_it() {
-    let files = Directory::with(300);
+    let files = with(300);
     let fd = directory(&files.0);
     let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o000);
     std::fs::set_permissions(&files.0, permissions).unwrap();
@@ -470,7 +436,7 @@ fn without_the_right_to_open_it() {
 
 #[test]
 fn parent_and_child_read_on() {
-    let files = Directory::with(300);
+    let files = with(300);
     let fd = directory(&files.0);
     let (mut ring, mut buffer) = (Ring::new(Engine::User, 4, 0), [0; 512]);
     let all = read_all(&mut ring, fd.as_raw_fd(), 512);
@@ -518,7 +484,7 @@ fn the_probe_shows_it() {
 
 #[test]
 fn restrictions_name_it() {
-    let files = Directory::with(1);
+    let files = with(1);
     let fd = directory(&files.0);
     for code in [getdents::CODE, IORING_OP_NOP as u8] {
         let (ring, mut buffer) = (Ring::new(Engine::User, 4, IORING_SETUP_R_DISABLED), [0; 512]);

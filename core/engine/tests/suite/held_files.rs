@@ -4,23 +4,16 @@
 //! The first of two writes stops in the middle, on a page of its buffer that is not there until the test gives it. As soon
 //! as there is evidence that both SQEs were consumed, the descriptor of the second becomes that of another file.
 
-use std::fs::File;
-use std::io::Read;
-use std::os::fd::AsRawFd;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use linux_raw_sys::io_uring::io_uring_op::*;
+use crate::common::prelude::*;
 
 /// A thread, once it sleeps or has ended.
 fn thread(body: impl FnOnce() -> i32 + Send + 'static) -> JoinHandle<i32> {
     let (tell, told) = mpsc::channel();
     let thread = std::thread::spawn(move || {
-        // SAFETY: takes nothing.
-        tell.send(unsafe { libc::gettid() }).unwrap();
+        tell.send(thread_id()).unwrap();
         body()
     });
     let pid = told.recv().unwrap();

@@ -1,18 +1,9 @@
 //! Attempts that sleep in a thread of their own: what cancels them ends them, and so does the end of their ring.
 
-use std::ffi::CString;
 use std::fs;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 
-const LINK: u8 = 1 << 2;
-const ASYNC: u8 = 1 << 4;
 /// What the kernel's own errno for an interrupted call is, which it tells programs of some operations.
 const ERESTARTSYS: i32 = 512;
 
@@ -22,34 +13,6 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::yield_now();
     }
-}
-
-/// A directory that goes with its owner.
-struct Place(PathBuf);
-
-impl Place {
-    fn new(name: &str) -> Place {
-        let path = std::env::temp_dir().join(format!("anyring-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Place(path)
-    }
-
-    fn fifo(&self, name: &str) -> CString {
-        let path = c_path(&self.0.join(name));
-        // SAFETY: reads a path.
-        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
-        path
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn c_path(path: &Path) -> CString {
-    CString::new(path.to_str().unwrap()).unwrap()
 }
 
 /// Parts of the names of the kernel's functions in which such requests sleep. Idle workers sleep elsewhere, and those that
@@ -129,8 +92,8 @@ fn submit_blocking(ring: &mut Ring, sqe: Sqe) {
 }
 
 /// Requests that sleep in a system call until somebody else does something, one after the other.
-fn each_blocking(name: &str, mut body: impl FnMut(&str, Sqe)) {
-    let place = Place::new(name);
+fn each_blocking(mut body: impl FnMut(&str, Sqe)) {
+    let place = Directory::new();
     let ((from, _a), (_b, to)) = (pipe(), pipe());
     body("SPLICE", splice(1, from.as_raw_fd(), to.as_raw_fd()));
     let tee =
@@ -145,7 +108,7 @@ fn each_blocking(name: &str, mut body: impl FnMut(&str, Sqe)) {
 
 #[both]
 fn cancellation_ends_it(engine: Engine) {
-    each_blocking("cancelled", |name, sqe| {
+    each_blocking(|name, sqe| {
         let mut ring = Ring::new(engine, 4, 0);
         submit_blocking(&mut ring, sqe);
         // The kernel does not find a request now and then, which a thread has just begun with, and may end it all
@@ -167,7 +130,7 @@ fn cancellation_ends_it(engine: Engine) {
 
 #[both]
 fn synchronous_cancellation_waits_for_the_end(engine: Engine) {
-    each_blocking("cancelled-at-once", |name, sqe| {
+    each_blocking(|name, sqe| {
         let mut ring = Ring::new(engine, 4, 0);
         submit_blocking(&mut ring, sqe);
         let mut wanted: io_uring_sync_cancel_reg = zeroed();
@@ -218,7 +181,7 @@ fn begun_with_timeout(engine: Engine, sqe: Sqe, time: &[i64; 2]) -> [i32; 2] {
 #[test]
 fn link_timeout_ends_it() {
     let time = [0, 50_000_000];
-    let place = Place::new("out-of-time");
+    let place = Directory::new();
     both(|engine| {
         let path = place.0.join(format!("{engine:?}"));
         let full = Full::new(&path);
@@ -227,7 +190,7 @@ fn link_timeout_ends_it() {
         results
     });
     // Linux 6.18 does not arm a timeout behind what it leaves to a thread at once.
-    each_blocking("out-of-time-here", |name, sqe| {
+    each_blocking(|name, sqe| {
         let results = begun_with_timeout(Engine::User, sqe, &time);
         assert_eq!(results, [-libc::EINTR, -libc::ENOENT], "{name}");
     });
@@ -273,8 +236,7 @@ fn others_are_left_alone(engine: Engine) -> impl Answer {
     ring.submit(&[cancel(2, 1)]);
     ring.collect(2);
     assert_eq!(blocked(), 1, "{engine:?}");
-    // SAFETY: reads a byte.
-    assert_eq!(unsafe { libc::write(into.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+    write_to(&into, b"x");
     let cqes = ring.collect(1);
     (cqes[0].user_data, cqes[0].res)
 }
@@ -292,8 +254,7 @@ fn those_of_other_rings_are_left_alone(engine: Engine) {
     assert_eq!(rings[1].collect(2).len(), 2);
     assert_eq!(blocked(), 2, "{engine:?}");
     for (ring, (_, into)) in rings.iter_mut().zip(&pipes).step_by(2) {
-        // SAFETY: reads a byte.
-        assert_eq!(unsafe { libc::write(into.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+        write_to(into, b"x");
         let cqes = ring.collect(1);
         assert_eq!((cqes[0].user_data, cqes[0].res), (1, 1), "{engine:?}");
     }
@@ -331,8 +292,7 @@ fn a_program_that_takes_the_signal_is_not_killed() {
             ring.submit(&[cancel(2, 1)]);
             assert_eq!(ring.collect(1)[0].res, -libc::EALREADY);
             assert_eq!(blocked(), 1, "it cannot be ended");
-            // SAFETY: reads a byte.
-            assert_eq!(unsafe { libc::write(_a.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+            write_to(&_a, b"x");
             assert_eq!(ring.collect(1)[0].res, 1);
             // The next has another signal.
             submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
@@ -370,8 +330,7 @@ fn a_program_that_waits_for_the_signal_gets_it() {
         };
         assert_eq!(got, signal);
         // The request goes on.
-        // SAFETY: reads a byte.
-        assert_eq!(unsafe { libc::write(_a.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+        write_to(&_a, b"x");
         assert_eq!(ring.collect(1)[0].res, 1);
         true
     });
@@ -401,36 +360,30 @@ impl Seen {
     }
 }
 
-#[test]
-fn a_fifo_is_opened_once() {
-    let place = Place::new("opened-once");
-    both(|engine| {
-        let mut seen = Vec::new();
-        for (index, (flags, more)) in [
-            (libc::O_RDONLY, ASYNC),
-            (libc::O_RDONLY | libc::O_CREAT, 0),
-            (libc::O_WRONLY | libc::O_CREAT, 0),
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            let path = place.fifo(&format!("{engine:?}{index}"));
-            let watch = Seen::of(&path);
-            let mut ring = Ring::new(engine, 4, 0);
-            submit_blocking(&mut ring, Sqe { flags: more, ..open(1, &path, flags) });
-            seen.push(watch.so_far());
-            let other =
-                if flags & libc::O_ACCMODE == libc::O_RDONLY { libc::O_WRONLY } else { libc::O_RDONLY };
-            // SAFETY: reads a path.
-            let peer = unsafe { libc::open(path.as_ptr(), other) };
-            let opened = ring.collect(1)[0].res;
-            assert!(peer >= 0 && opened >= 0, "{engine:?}: {peer}, {opened}");
-            seen.push(watch.so_far());
-            // SAFETY: both are ours.
-            unsafe { (libc::close(peer), libc::close(opened)) };
-        }
-        seen
-    });
+#[both]
+fn a_fifo_is_opened_once(engine: Engine) -> impl Answer {
+    let place = Directory::new();
+    let mut seen = Vec::new();
+    for (index, (flags, more)) in
+        [(libc::O_RDONLY, ASYNC), (libc::O_RDONLY | libc::O_CREAT, 0), (libc::O_WRONLY | libc::O_CREAT, 0)]
+            .into_iter()
+            .enumerate()
+    {
+        let path = place.fifo(&format!("{engine:?}{index}"));
+        let watch = Seen::of(&path);
+        let mut ring = Ring::new(engine, 4, 0);
+        submit_blocking(&mut ring, Sqe { flags: more, ..open(1, &path, flags) });
+        seen.push(watch.so_far());
+        let other = if flags & libc::O_ACCMODE == libc::O_RDONLY { libc::O_WRONLY } else { libc::O_RDONLY };
+        // SAFETY: reads a path.
+        let peer = unsafe { libc::open(path.as_ptr(), other) };
+        let opened = ring.collect(1)[0].res;
+        assert!(peer >= 0 && opened >= 0, "{engine:?}: {peer}, {opened}");
+        seen.push(watch.so_far());
+        // SAFETY: both are ours.
+        unsafe { (libc::close(peer), libc::close(opened)) };
+    }
+    seen
 }
 
 #[test]
@@ -448,8 +401,7 @@ fn many_wait_at_once() {
     }
     both(|engine| {
         let ((from, _a), (_b, to), (other, into)) = (pipe(), pipe(), pipe());
-        // SAFETY: reads a byte.
-        assert_eq!(unsafe { libc::write(into.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+        write_to(&into, b"x");
         let mut ring = Ring::new(engine, 2048, 0);
         for user_data in 0..MANY {
             ring.push(splice(user_data, from.as_raw_fd(), to.as_raw_fd()));
@@ -483,8 +435,7 @@ fn with_threads(engine: Engine, user: u32, threads: u64, splices: u64) -> i32 {
         }
         assert_eq!(ring.enter(splices as u32, 0), splices as i32);
         for (_, into) in pipes.iter().rev() {
-            // SAFETY: reads a byte.
-            assert_eq!(unsafe { libc::write(into.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+            write_to(into, b"x");
         }
         let cqes = ring.collect(splices as usize);
         let done = cqes.iter().filter(|cqe| cqe.res == 1).count();

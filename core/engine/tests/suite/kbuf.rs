@@ -1,15 +1,7 @@
 //! Provided buffers: lists and rings, and what takes from them.
 
-use std::io::Write;
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 use io_uring_register_op::*;
-
-const SELECT: u8 = 1 << 5;
 
 fn provide(group: u16, first: u16, buffers: &mut [u8], count: i32) -> Sqe {
     Sqe {
@@ -259,64 +251,54 @@ fn kernel_knows_min_left() -> bool {
     known == 0
 }
 
-#[test]
-fn what_is_too_little_is_not_left_in_a_buffer() {
-    if !kernel_knows_min_left() {
-        return;
+#[by(both_if(kernel_knows_min_left))]
+fn what_is_too_little_is_not_left_in_a_buffer(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 8, 0);
+    let (mut a, b) = UnixStream::pair().unwrap();
+    let mut memory = [0u8; 48];
+    let mut buffers = Buffers::map(4, -1, 0);
+    let flags = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
+    let refused = [(0, 1), (flags, 1 << 32), (0, 1 << 32)]
+        .map(|(flags, min_left)| buffers.register_with(&ring, 1, flags, min_left));
+    assert_eq!(buffers.register_with(&ring, 1, flags, 6), 0);
+    memory.chunks_mut(16).zip([11, 22, 33]).for_each(|(buffer, id)| buffers.add(id, buffer));
+    let mut all = Vec::new();
+    // Six bytes are left of the first, then three; of the second five; the third is used up.
+    for length in [10, 3, 11, 16] {
+        a.write_all(&vec![length as u8; length]).unwrap();
+        all.push((run(&mut ring, recv(1, &b, 1)), head(&ring, 1)));
     }
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut a, b) = UnixStream::pair().unwrap();
-        let mut memory = [0u8; 48];
-        let mut buffers = Buffers::map(4, -1, 0);
-        let flags = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
-        let refused = [(0, 1), (flags, 1 << 32), (0, 1 << 32)]
-            .map(|(flags, min_left)| buffers.register_with(&ring, 1, flags, min_left));
-        assert_eq!(buffers.register_with(&ring, 1, flags, 6), 0);
-        memory.chunks_mut(16).zip([11, 22, 33]).for_each(|(buffer, id)| buffers.add(id, buffer));
-        let mut all = Vec::new();
-        // Six bytes are left of the first, then three; of the second five; the third is used up.
-        for length in [10, 3, 11, 16] {
-            a.write_all(&vec![length as u8; length]).unwrap();
-            all.push((run(&mut ring, recv(1, &b, 1)), head(&ring, 1)));
-        }
-        let start = memory.as_ptr() as u64;
-        let left = [0, 1, 2].map(|index| buffers.left(index, start));
-        buffers.unmap();
-        (refused, all, memory, left)
-    });
+    let start = memory.as_ptr() as u64;
+    let left = [0, 1, 2].map(|index| buffers.left(index, start));
+    buffers.unmap();
+    (refused, all, memory, left)
 }
 
 /// A message's header has to fit, too: with `min_left` it always does, without the request fails.
-#[test]
-fn multishot_messages_use_buffers_up() {
-    if !kernel_knows_min_left() {
-        return;
-    }
-    both(|engine| {
-        [0, 16].map(|min_left| {
-            let mut ring = Ring::new(engine, 8, 0);
-            let (mut a, b) = UnixStream::pair().unwrap();
-            let mut memory = [0u8; 128];
-            let mut buffers = Buffers::map(2, -1, 0);
-            let flags = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
-            assert_eq!(buffers.register_with(&ring, 1, flags, min_left), 0);
-            memory.chunks_mut(64).zip([11, 22]).for_each(|(buffer, id)| buffers.add(id, buffer));
-            let header: libc::msghdr = zeroed();
-            let addr = (&raw const header) as u64;
-            ring.submit(&[Sqe { addr, opcode: IORING_OP_RECVMSG as u8, ..multishot(1, &b, 1) }]);
-            let mut all = Vec::new();
-            for length in [20, 10, 5] {
-                a.write_all(&vec![length as u8; length]).unwrap();
-                let cqe = wait(&mut ring);
-                all.push((cqe, head(&ring, 1)));
-                if cqe.res < 0 {
-                    break;
-                }
+#[by(both_if(kernel_knows_min_left))]
+fn multishot_messages_use_buffers_up(engine: Engine) -> impl Answer {
+    [0, 16].map(|min_left| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, b) = UnixStream::pair().unwrap();
+        let mut memory = [0u8; 128];
+        let mut buffers = Buffers::map(2, -1, 0);
+        let flags = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
+        assert_eq!(buffers.register_with(&ring, 1, flags, min_left), 0);
+        memory.chunks_mut(64).zip([11, 22]).for_each(|(buffer, id)| buffers.add(id, buffer));
+        let header: libc::msghdr = zeroed();
+        let addr = (&raw const header) as u64;
+        ring.submit(&[Sqe { addr, opcode: IORING_OP_RECVMSG as u8, ..multishot(1, &b, 1) }]);
+        let mut all = Vec::new();
+        for length in [20, 10, 5] {
+            a.write_all(&vec![length as u8; length]).unwrap();
+            let cqe = wait(&mut ring);
+            all.push((cqe, head(&ring, 1)));
+            if cqe.res < 0 {
+                break;
             }
-            (all, memory)
-        })
-    });
+        }
+        (all, memory)
+    })
 }
 
 #[test]
@@ -408,39 +390,34 @@ fn multishot_receive_ends_when_the_cq_is_full(mut ring: Ring) -> impl Answer {
     }
 }
 
-#[test]
-fn multishot_messages_carry_address_and_payload() {
-    use std::net::UdpSocket;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
-        sender.connect(receiver.local_addr().unwrap()).unwrap();
-        let mut memory = [0u8; 192];
-        run(&mut ring, provide(0, 0, &mut memory, 3));
-        let mut header: libc::msghdr = zeroed();
-        header.msg_namelen = 16;
-        header.msg_controllen = 8;
-        let shots = Sqe {
-            fd: receiver.as_raw_fd(),
-            flags: SELECT,
-            addr: &raw const header as u64,
-            ioprio: IORING_RECV_MULTISHOT as u16,
-            ..sqe(IORING_OP_RECVMSG, 1)
-        };
-        ring.submit(&[shots]);
-        let mut all = Vec::new();
-        for text in [&b"short"[..], &[5; 40], &[]] {
-            sender.send(text).unwrap();
-            all.push(wait(&mut ring));
-        }
-        let port = sender.local_addr().unwrap().port().to_be_bytes();
-        for buffer in memory.chunks_mut(64) {
-            assert_eq!(buffer[18..20], port, "the sender's address");
-            buffer[18..20].fill(0);
-        }
-        (all, memory.to_vec())
-    });
+#[both(8, 0)]
+fn multishot_messages_carry_address_and_payload(mut ring: Ring) -> impl Answer {
+    let (receiver, sender) = udp_pair();
+    sender.connect(receiver.local_addr().unwrap()).unwrap();
+    let mut memory = [0u8; 192];
+    run(&mut ring, provide(0, 0, &mut memory, 3));
+    let mut header: libc::msghdr = zeroed();
+    header.msg_namelen = 16;
+    header.msg_controllen = 8;
+    let shots = Sqe {
+        fd: receiver.as_raw_fd(),
+        flags: SELECT,
+        addr: &raw const header as u64,
+        ioprio: IORING_RECV_MULTISHOT as u16,
+        ..sqe(IORING_OP_RECVMSG, 1)
+    };
+    ring.submit(&[shots]);
+    let mut all = Vec::new();
+    for text in [&b"short"[..], &[5; 40], &[]] {
+        sender.send(text).unwrap();
+        all.push(wait(&mut ring));
+    }
+    let port = sender.local_addr().unwrap().port().to_be_bytes();
+    for buffer in memory.chunks_mut(64) {
+        assert_eq!(buffer[18..20], port, "the sender's address");
+        buffer[18..20].fill(0);
+    }
+    (all, memory.to_vec())
 }
 
 #[both(8, 0)]
@@ -612,8 +589,8 @@ fn multishot_reads_end_at_the_end_of_the_stream(mut ring: Ring) -> impl Answer {
 #[both(8, IORING_SETUP_SUBMIT_ALL)]
 fn errors_of_multishot_reads(mut ring: Ring) -> impl Answer {
     let (reader, _writer) = pipe();
-    let file = std::fs::File::open("/proc/self/exe").unwrap();
-    let zero = std::fs::File::open("/dev/zero").unwrap();
+    let file = File::open("/proc/self/exe").unwrap();
+    let zero = File::open("/dev/zero").unwrap();
     let mut memory = [0u8; 64];
     run(&mut ring, provide(0, 0, &mut memory, 4));
     let good = read_multishot(reader.as_raw_fd(), 0);
@@ -645,11 +622,9 @@ fn multishot_reads_of_a_terminal(mut ring: Ring) -> impl Answer {
         unsafe { libc::write(main, text.as_ptr().cast(), text.len()) };
         all.push(wait(&mut ring));
     }
-    // SAFETY: descriptors of ours.
-    unsafe { libc::close(main) };
+    close_number(main);
     all.push(wait(&mut ring));
-    // SAFETY: as above.
-    unsafe { libc::close(terminal) };
+    close_number(terminal);
     (all, memory)
 }
 
@@ -741,13 +716,10 @@ fn lists_have_numbers_up_to_a_bound(mut ring: Ring) -> impl Answer {
     all
 }
 
-/// Nothing is received but by its callers.
-const DEFERS: u32 = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
-
 /// A multishot receive from a connection, into buffers of 16 bytes.
 struct Stream {
-    one: std::net::TcpStream,
-    other: std::net::TcpStream,
+    one: TcpStream,
+    other: TcpStream,
     buffers: Buffers,
     memory: Vec<u8>,
 }
@@ -794,7 +766,7 @@ fn multishot_receives_that_have_waited_are_what_they_were(engine: Engine) -> imp
     let mut all = Vec::new();
     let flags = [0, libc::MSG_TRUNC, libc::MSG_NOSIGNAL];
     for (op_flags, in_all, len) in flags.into_iter().flat_map(|flags| [(flags, 0, 0), (flags, 10, 3)]) {
-        let mut ring = Ring::new(engine, 16, DEFERS);
+        let mut ring = Ring::new(engine, 16, DEFER);
         let mut stream = Stream::new(&ring, 1);
         let receive = stream.receive(1);
         ring.submit(&[Sqe { op_flags: op_flags as u32, file_index: in_all, len, ..receive }]);
@@ -821,7 +793,7 @@ fn multishot_receives_that_have_waited_are_what_they_were(engine: Engine) -> imp
 
 /// In which order the requests of two streams, both with so much to receive, have completions.
 fn turns(engine: Engine, change: impl Fn(Sqe) -> Sqe) -> Vec<(u64, i32)> {
-    let mut ring = Ring::new(engine, 128, DEFERS);
+    let mut ring = Ring::new(engine, 128, DEFER);
     let mut streams = [Stream::new(&ring, 1), Stream::new(&ring, 2)];
     for (stream, group) in streams.iter().zip(1..) {
         ring.submit(&[change(stream.receive(group))]);

@@ -2,25 +2,12 @@
 //! in a child with a filter; io_uring itself is not concerned.
 #![cfg(not(anyring_sanitizer))]
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::Shutdown;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
-
-/// One instruction of a filter for system calls.
-const fn code(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
-    libc::sock_filter { code: code as u16, jt, jf, k }
-}
+use crate::common::prelude::*;
 
 /// Lets a call with this number fail; where a second and a third argument are named, with these only.
 fn refuse(number: libc::c_long, second_and_third: Option<[u32; 2]>, errno: i32) {
-    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-    const EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
     let [second, third] = second_and_third.unwrap_or_default();
     // What is loaded there are the lower halves of the arguments.
     let named = [
@@ -34,12 +21,7 @@ fn refuse(number: libc::c_long, second_and_third: Option<[u32; 2]>, errno: i32) 
     filter.extend(named);
     filter.push(code(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32));
     filter.push(code(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: reads a filter of ours; of this process alone.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
-    }
+    filter_calls(&mut filter);
 }
 
 /// What a receive of five bytes says after these have been sent to `other`, and `change` has happened.
@@ -153,8 +135,7 @@ fn files_are_opened_where_the_kernel_has_one_call_only() {
             };
             let result = ring.run(&[open])[0].res;
             if result >= 0 {
-                // SAFETY: it is ours.
-                unsafe { libc::close(result) };
+                close_number(result);
             }
             result.min(0)
         };
@@ -192,10 +173,9 @@ fn a_ring_ends_without_inotify() {
             let fds = [other.as_raw_fd()];
             assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, fds.as_ptr().cast(), 1), 0);
             drop(other);
-            // SAFETY: it is ours, and not closed again.
-            unsafe { libc::close(ring.forget()) };
+            close_number(ring.forget());
             // It has another number, lest that tells of the close.
-            let _taken = std::fs::File::open("/dev/null").unwrap();
+            let _taken = File::open("/dev/null").unwrap();
             let _another = Ring::new(engine, 8, 0);
             // Only the ring had it still.
             one.set_nonblocking(true).unwrap();

@@ -2,14 +2,7 @@
 //!
 //! Its host sees every close, so the engine may note that a socket does not linger.
 
-use std::io::Read;
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use anyring_engine::frontend;
-use io_uring_op::*;
+use crate::common::prelude::*;
 
 /// Longer than the test may take.
 static LINGER: libc::linger = libc::linger { l_onoff: 1, l_linger: 60 };

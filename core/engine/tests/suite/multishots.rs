@@ -1,20 +1,11 @@
 //! Multishot requests of every kind, ended in every way: whatever ends one, it posts exactly one CQE without
 //! `IORING_CQE_F_MORE`, and nothing after it.
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicU16;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 use io_uring_register_op::*;
 
-const SELECT: u8 = 1 << 5;
 const SHOT: u64 = 1;
 const OTHER: u64 = 2;
 const TEXT: &[u8] = b"abcd";
@@ -658,26 +649,23 @@ fn timeouts_end_by_themselves(engine: Engine) -> impl Answer {
 }
 
 /// One call does not fetch so much that a request which goes on finds no room.
-#[test]
-fn other_completions_leave_room() {
+#[both(32, DEFER)]
+fn other_completions_leave_room(mut ring: Ring) -> impl Answer {
     const OTHERS: u64 = 62;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 32, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let pairs: Vec<_> = (0..OTHERS).map(|_| UnixStream::pair().unwrap()).collect();
-        let mut bytes = [0u8; OTHERS as usize];
-        for ((own, _), byte) in pairs.iter().zip(&mut bytes) {
-            let addr = std::ptr::from_mut(byte) as u64;
-            ring.submit(&[Sqe { fd: own.as_raw_fd(), addr, len: 1, ..sqe(IORING_OP_RECV, OTHER) }]);
-        }
-        let ioprio = IORING_ACCEPT_MULTISHOT as u16;
-        ring.submit(&[Sqe { fd: listener.as_raw_fd(), ioprio, ..sqe(IORING_OP_ACCEPT, SHOT) }]);
-        pairs.iter().for_each(|(_, peer)| assert_eq!((&*peer).write(b"x").unwrap(), 1));
-        let _clients: Vec<_> =
-            (0..4).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();
-        let cqes = collect(&mut ring, OTHERS as usize + 4, "all that was waited for");
-        let mut cqes: Vec<_> = cqes.into_iter().map(|cqe| comparable(Shot::Accept, cqe)).collect();
-        cqes.sort_by_key(|cqe| cqe.user_data);
-        cqes
-    });
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let pairs: Vec<_> = (0..OTHERS).map(|_| UnixStream::pair().unwrap()).collect();
+    let mut bytes = [0u8; OTHERS as usize];
+    for ((own, _), byte) in pairs.iter().zip(&mut bytes) {
+        let addr = std::ptr::from_mut(byte) as u64;
+        ring.submit(&[Sqe { fd: own.as_raw_fd(), addr, len: 1, ..sqe(IORING_OP_RECV, OTHER) }]);
+    }
+    let ioprio = IORING_ACCEPT_MULTISHOT as u16;
+    ring.submit(&[Sqe { fd: listener.as_raw_fd(), ioprio, ..sqe(IORING_OP_ACCEPT, SHOT) }]);
+    pairs.iter().for_each(|(_, peer)| assert_eq!((&*peer).write(b"x").unwrap(), 1));
+    let _clients: Vec<_> =
+        (0..4).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();
+    let cqes = collect(&mut ring, OTHERS as usize + 4, "all that was waited for");
+    let mut cqes: Vec<_> = cqes.into_iter().map(|cqe| comparable(Shot::Accept, cqe)).collect();
+    cqes.sort_by_key(|cqe| cqe.user_data);
+    cqes
 }

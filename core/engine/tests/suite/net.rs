@@ -1,16 +1,8 @@
 //! Operations on sockets: TCP, Unix and UDP on the loopback interface.
 
-use std::io::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::net::SocketAddr;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
-
-const LINK: u8 = 1 << 2;
-const ASYNC: u8 = 1 << 4;
+use crate::common::prelude::*;
 
 fn recv(user_data: u64, fd: i32, buffer: &mut [u8]) -> Sqe {
     Sqe { fd, addr: buffer.as_mut_ptr() as u64, len: buffer.len() as u32, ..sqe(IORING_OP_RECV, user_data) }
@@ -87,7 +79,6 @@ fn full_and_short_receives_alternate(mut ring: Ring) -> impl Answer {
 
 /// Sends behind the ring's back.
 fn ring_after_send<'a>(ring: &'a mut Ring, stream: &TcpStream, length: usize) -> &'a mut Ring {
-    use std::io::Write;
     let mut stream = stream;
     stream.write_all(&vec![7; length]).unwrap();
     ring
@@ -137,7 +128,7 @@ fn a_reset_is_reported(mut ring: Ring) -> impl Answer {
 #[both(16, IORING_SETUP_SUBMIT_ALL)]
 fn errors_of_transfers(mut ring: Ring) -> impl Answer {
     let (a, _b) = UnixStream::pair().unwrap();
-    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let file = File::open("/proc/self/exe").unwrap();
     let mut buffer = [0; 8];
     let fd = a.as_raw_fd();
     let plain = recv(0, fd, &mut buffer);
@@ -245,8 +236,7 @@ fn message(op: io_uring_op, user_data: u64, fd: i32, header: &Header) -> Sqe {
 
 #[both(8, 0)]
 fn messages_are_copied_at_submission(mut ring: Ring) -> impl Answer {
-    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (receiver, sender) = udp_pair();
     let to = raw_address(receiver.local_addr().unwrap());
     let mut from: libc::sockaddr_in = zeroed();
     let (mut first, mut second, mut control) = ([0; 3], [0; 16], [0u8; 64]);
@@ -277,8 +267,7 @@ fn messages_are_copied_at_submission(mut ring: Ring) -> impl Answer {
 
 #[both(8, 0)]
 fn datagrams_go_where_the_address_says(mut ring: Ring) -> impl Answer {
-    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (receiver, sender) = udp_pair();
     let mut buffer = [0; 4];
     ring.submit(&[recv(1, receiver.as_raw_fd(), &mut buffer)]);
     let mut to = raw_address(receiver.local_addr().unwrap());
@@ -520,51 +509,42 @@ fn sockets_and_connections_go_into_slots(mut ring: Ring) -> impl Answer {
     (all, buffer)
 }
 
-#[test]
-fn a_pending_receive_keeps_a_socket_that_another_thread_closes() {
-    use std::io::Write;
-    use std::os::fd::IntoRawFd;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut a, b) = UnixStream::pair().unwrap();
-        let mut buffer = [0; 8];
-        let fd = b.into_raw_fd();
-        ring.submit(&[recv(1, fd, &mut buffer)]);
-        std::thread::spawn(move || close(engine, fd)).join().unwrap();
-        a.write_all(b"late").unwrap();
-        let cqe = ring.wait();
-        // It was the last to hold it.
-        let written = a.write(b"x").map_err(|error| error.raw_os_error());
-        (cqe, buffer, written)
-    });
+#[both]
+fn a_pending_receive_keeps_a_socket_that_another_thread_closes(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 8, 0);
+    let (mut a, b) = UnixStream::pair().unwrap();
+    let mut buffer = [0; 8];
+    let fd = b.into_raw_fd();
+    ring.submit(&[recv(1, fd, &mut buffer)]);
+    std::thread::spawn(move || close(engine, fd)).join().unwrap();
+    a.write_all(b"late").unwrap();
+    let cqe = ring.wait();
+    // It was the last to hold it.
+    let written = a.write(b"x").map_err(|error| error.raw_os_error());
+    (cqe, buffer, written)
 }
 
-#[test]
-fn requests_in_a_wait_are_woken_by_other_threads() {
-    use std::io::Write;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut a, b) = tcp_pair();
-        let mut buffer = [0; 8];
-        let mut all = Vec::new();
-        for round in 0..20u8 {
-            ring.submit(&[recv(1, b.as_raw_fd(), &mut buffer)]);
-            let writer = std::thread::spawn(move || {
-                a.write_all(&[round; 5]).unwrap();
-                a
-            });
-            all.push((ring.wait(), buffer));
-            a = writer.join().unwrap();
-        }
-        all
-    });
+#[both(8, 0)]
+fn requests_in_a_wait_are_woken_by_other_threads(mut ring: Ring) -> impl Answer {
+    let (mut a, b) = tcp_pair();
+    let mut buffer = [0; 8];
+    let mut all = Vec::new();
+    for round in 0..20u8 {
+        ring.submit(&[recv(1, b.as_raw_fd(), &mut buffer)]);
+        let writer = std::thread::spawn(move || {
+            a.write_all(&[round; 5]).unwrap();
+            a
+        });
+        all.push((ring.wait(), buffer));
+        a = writer.join().unwrap();
+    }
+    all
 }
 
 /// A number that changes its file where the engine does not see it: nobody gets another's data, and
 /// requests on the new file are served.
 #[test]
 fn a_number_reused_behind_the_engines_back() {
-    use std::io::Write;
     let mut ring = Ring::new(Engine::User, 8, 0);
     let (_a, b) = UnixStream::pair().unwrap();
     let (mut c, d) = UnixStream::pair().unwrap();
@@ -582,7 +562,6 @@ fn a_number_reused_behind_the_engines_back() {
 /// A program that was seen to reuse a number does not wait for a tick at each of its next connections.
 #[test]
 fn a_number_reused_again_and_again() {
-    use std::io::Write;
     let mut ring = Ring::new(Engine::User, 8, 0);
     let (_a, number) = UnixStream::pair().unwrap();
     let mut buffer = [0; 8];
@@ -615,7 +594,6 @@ fn epoll_knows(file: &UnixStream) -> bool {
 /// More of them than are looked at in one tick.
 #[test]
 fn many_numbers_reused_behind_the_engines_back() {
-    use std::io::Write;
     const COUNT: usize = 150;
     let mut ring = Ring::new(Engine::User, 512, 0);
     let before: Vec<_> = (0..COUNT).map(|_| UnixStream::pair().unwrap()).collect();
@@ -639,7 +617,6 @@ fn many_numbers_reused_behind_the_engines_back() {
 
 #[test]
 fn a_number_reused_while_the_reactor_drives() {
-    use std::io::Write;
     let mut ring = Ring::new(Engine::User, 8, 0);
     let (_a, b) = UnixStream::pair().unwrap();
     let (mut c, d) = UnixStream::pair().unwrap();
@@ -648,7 +625,7 @@ fn a_number_reused_while_the_reactor_drives() {
     // SAFETY: descriptors of the test's; `b` closes the copy.
     unsafe { libc::dup2(d.as_raw_fd(), b.as_raw_fd()) };
     // Long enough for the reactor to take the ring over, and to sleep for good: nothing tells when it has.
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(50));
     ring.push(recv(2, b.as_raw_fd(), &mut new));
     c.write_all(b"for the new").unwrap();
     assert_eq!(ring.enter(1, 2), 1);
@@ -658,7 +635,6 @@ fn a_number_reused_while_the_reactor_drives() {
 
 #[test]
 fn a_number_reused_while_an_sq_thread_drives() {
-    use std::io::Write;
     let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_SQPOLL);
     let (_a, b) = UnixStream::pair().unwrap();
     let (mut c, d) = UnixStream::pair().unwrap();
@@ -681,8 +657,6 @@ fn a_number_reused_while_an_sq_thread_drives() {
 /// The engine itself is given the number of a file that was closed unseen.
 #[test]
 fn a_number_reused_by_accept() {
-    use std::io::Write;
-    use std::os::fd::IntoRawFd;
     let mut ring = Ring::new(Engine::User, 8, 0);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut buffer = [0; 8];
@@ -698,8 +672,7 @@ fn a_number_reused_by_accept() {
             assert_eq!(results(&ring.reap_all()), [(2, 3)]);
             assert_eq!(buffer[..3], [round; 3]);
         }
-        // SAFETY: owned by `connection`; unseen by the engine.
-        unsafe { libc::close(connection.into_raw_fd()) };
+        drop(connection);
     }
 }
 
@@ -737,7 +710,6 @@ impl Stream {
 }
 
 fn stress(engine: Engine, mut random: u32) {
-    use std::io::Write;
     let mut ring = Ring::new(engine, 64, 0);
     let mut streams: Vec<Stream> = (0..24).map(|_| Stream::new()).collect();
     let collect = |ring: &mut Ring, streams: &mut Vec<Stream>| {
@@ -771,7 +743,7 @@ fn stress(engine: Engine, mut random: u32) {
             }
             7 if !stream.pending && action & 128 == 0 => {
                 let old = std::mem::replace(stream, Stream::new());
-                close(engine, std::os::fd::IntoRawFd::into_raw_fd(old.far));
+                close(engine, IntoRawFd::into_raw_fd(old.far));
             }
             _ => {
                 ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
@@ -799,93 +771,81 @@ fn command(user_data: u64, fd: i32, operation: io_uring_socket_op) -> Sqe {
 }
 
 /// Linux 7.1 was the first to answer.
-#[test]
-fn sockets_are_not_polled_for_commands() {
+#[both(4, IORING_SETUP_IOPOLL)]
+fn sockets_are_not_polled_for_commands(mut ring: Ring) -> impl Answer {
     let (socket, _peer) = tcp_pair();
-    both(|engine| {
-        let mut ring = Ring::new(engine, 4, IORING_SETUP_IOPOLL);
-        ring.run(&[command(1, socket.as_raw_fd(), io_uring_socket_op::SOCKET_URING_OP_SIOCINQ)])
-    });
+    ring.run(&[command(1, socket.as_raw_fd(), io_uring_socket_op::SOCKET_URING_OP_SIOCINQ)])
 }
 
-#[test]
-fn sockets_answer_commands() {
+#[both(8, IORING_SETUP_SUBMIT_ALL)]
+fn sockets_answer_commands(mut ring: Ring) -> impl Answer {
     use io_uring_socket_op::*;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
-        let (a, b) = tcp_pair();
-        let (unix, _peer) = UnixStream::pair().unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        ring_after_send(&mut ring, &a, 9);
-        let mut value = [0i32; 2];
-        let option = |fd, operation, level: i32, name: i32, value: &mut [i32; 2]| Sqe {
-            addr: level as u64 | (name as u64) << 32,
-            file_index: 4,
-            addr3: value.as_mut_ptr() as u64,
-            ..command(1, fd, operation)
-        };
-        let (get, set) = (SOCKET_URING_OP_GETSOCKOPT, SOCKET_URING_OP_SETSOCKOPT);
-        let mut all = ring.run(&[command(2, b.as_raw_fd(), SOCKET_URING_OP_SIOCINQ)]);
-        all.extend(ring.run(&[command(3, b.as_raw_fd(), SOCKET_URING_OP_SIOCOUTQ)]));
-        all.extend(ring.run(&[command(4, unix.as_raw_fd(), SOCKET_URING_OP_SIOCINQ)]));
-        all.extend(ring.run(&[command(5, listener.as_raw_fd(), SOCKET_URING_OP_SIOCINQ)]));
-        let fd = a.as_raw_fd();
-        all.extend(ring.run(&[option(fd, get, libc::SOL_SOCKET, libc::SO_TYPE, &mut value)]));
-        let kind = value[0];
-        value = [1, 0];
-        all.extend(ring.run(&[option(fd, set, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &mut value)]));
-        all.extend(ring.run(&[option(fd, set, libc::IPPROTO_TCP, libc::TCP_NODELAY, &mut value)]));
-        value = [0, 0];
-        all.extend(ring.run(&[option(fd, get, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &mut value)]));
-        all.extend(ring.run(&[option(fd, get, libc::SOL_SOCKET, 9999, &mut value)]));
-        let executable = std::fs::File::open("/proc/self/exe").unwrap();
-        let null = std::fs::File::open("/dev/null").unwrap();
-        all.extend(ring.run(&[
-            command(6, executable.as_raw_fd(), get),
-            command(10, null.as_raw_fd(), get),
-            Sqe { off: 77, ..command(11, null.as_raw_fd(), get) },
-            command(7, 9999, get),
-            Sqe { off: 77, ..command(8, fd, get) },
-            Sqe { off: 1 << 32, ..command(9, fd, get) },
-        ]));
-        (all, kind, value)
-    });
+    let (a, b) = tcp_pair();
+    let (unix, _peer) = UnixStream::pair().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ring_after_send(&mut ring, &a, 9);
+    let mut value = [0i32; 2];
+    let option = |fd, operation, level: i32, name: i32, value: &mut [i32; 2]| Sqe {
+        addr: level as u64 | (name as u64) << 32,
+        file_index: 4,
+        addr3: value.as_mut_ptr() as u64,
+        ..command(1, fd, operation)
+    };
+    let (get, set) = (SOCKET_URING_OP_GETSOCKOPT, SOCKET_URING_OP_SETSOCKOPT);
+    let mut all = ring.run(&[command(2, b.as_raw_fd(), SOCKET_URING_OP_SIOCINQ)]);
+    all.extend(ring.run(&[command(3, b.as_raw_fd(), SOCKET_URING_OP_SIOCOUTQ)]));
+    all.extend(ring.run(&[command(4, unix.as_raw_fd(), SOCKET_URING_OP_SIOCINQ)]));
+    all.extend(ring.run(&[command(5, listener.as_raw_fd(), SOCKET_URING_OP_SIOCINQ)]));
+    let fd = a.as_raw_fd();
+    all.extend(ring.run(&[option(fd, get, libc::SOL_SOCKET, libc::SO_TYPE, &mut value)]));
+    let kind = value[0];
+    value = [1, 0];
+    all.extend(ring.run(&[option(fd, set, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &mut value)]));
+    all.extend(ring.run(&[option(fd, set, libc::IPPROTO_TCP, libc::TCP_NODELAY, &mut value)]));
+    value = [0, 0];
+    all.extend(ring.run(&[option(fd, get, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &mut value)]));
+    all.extend(ring.run(&[option(fd, get, libc::SOL_SOCKET, 9999, &mut value)]));
+    let executable = File::open("/proc/self/exe").unwrap();
+    let null = File::open("/dev/null").unwrap();
+    all.extend(ring.run(&[
+        command(6, executable.as_raw_fd(), get),
+        command(10, null.as_raw_fd(), get),
+        Sqe { off: 77, ..command(11, null.as_raw_fd(), get) },
+        command(7, 9999, get),
+        Sqe { off: 77, ..command(8, fd, get) },
+        Sqe { off: 1 << 32, ..command(9, fd, get) },
+    ]));
+    (all, kind, value)
 }
 
 /// Descriptors between them keep the bytes of two messages apart: a short read is not the end.
-#[test]
-fn a_short_read_of_a_unix_stream_may_leave_some() {
-    use std::io::Write;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (mut a, b) = UnixStream::pair().unwrap();
-        // A registered file is never looked at again by the way.
-        register_files(&ring, &[b.as_raw_fd()]);
-        let mut all = Vec::new();
-        for read in [IORING_OP_RECV, IORING_OP_READ] {
-            let mut buffer = [0; 16];
-            let receive = Sqe { opcode: read as u8, flags: 1, ..recv(1, 0, &mut buffer) };
-            // Registers the socket.
-            ring.submit(&[receive]);
-            a.write_all(b"first").unwrap();
+#[both(8, 0)]
+fn a_short_read_of_a_unix_stream_may_leave_some(mut ring: Ring) -> impl Answer {
+    let (mut a, b) = UnixStream::pair().unwrap();
+    // A registered file is never looked at again by the way.
+    register_files(&ring, &[b.as_raw_fd()]);
+    let mut all = Vec::new();
+    for read in [IORING_OP_RECV, IORING_OP_READ] {
+        let mut buffer = [0; 16];
+        let receive = Sqe { opcode: read as u8, flags: 1, ..recv(1, 0, &mut buffer) };
+        // Registers the socket.
+        ring.submit(&[receive]);
+        a.write_all(b"first").unwrap();
+        all.push(ring.wait().res);
+        let mut text = *b"with a descriptor";
+        let mut control = [20, libc::SOL_SOCKET as u64 | (libc::SCM_RIGHTS as u64) << 32, 0];
+        control[2] = a.as_raw_fd() as u64;
+        let mut outward = header(&mut [&mut text[..6]]);
+        outward.raw.msg_control = control.as_mut_ptr().cast();
+        outward.raw.msg_controllen = 20;
+        all.extend(ring.run(&[message(IORING_OP_SENDMSG, 2, a.as_raw_fd(), &outward)]).iter().map(|c| c.res));
+        a.write_all(b"plain").unwrap();
+        for _ in 0..2 {
+            ring.submit_and_wait(&[receive], 1);
             all.push(ring.wait().res);
-            let mut text = *b"with a descriptor";
-            let mut control = [20, libc::SOL_SOCKET as u64 | (libc::SCM_RIGHTS as u64) << 32, 0];
-            control[2] = a.as_raw_fd() as u64;
-            let mut outward = header(&mut [&mut text[..6]]);
-            outward.raw.msg_control = control.as_mut_ptr().cast();
-            outward.raw.msg_controllen = 20;
-            all.extend(
-                ring.run(&[message(IORING_OP_SENDMSG, 2, a.as_raw_fd(), &outward)]).iter().map(|c| c.res),
-            );
-            a.write_all(b"plain").unwrap();
-            for _ in 0..2 {
-                ring.submit_and_wait(&[receive], 1);
-                all.push(ring.wait().res);
-            }
         }
-        all
-    });
+    }
+    all
 }
 
 /// What is to be polled first, and is ready, is done when the call returns, whether that waits or not.
@@ -900,39 +860,36 @@ fn polling_first_takes_no_second_call(mut ring: Ring) -> impl Answer {
 }
 
 /// A fresh connection on which a receive waits is not watched for room until somebody waits for that, too.
-#[test]
-fn room_is_waited_for_beside_a_receive() {
+#[both(8, 0)]
+fn room_is_waited_for_beside_a_receive(mut ring: Ring) -> impl Answer {
     const LENGTH: usize = 16 << 20;
     const FIXED_FILE: u8 = 1;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        register_files(&ring, &[-1; 2]);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let ioprio = IORING_ACCEPT_MULTISHOT as u16;
-        let file_index = IORING_FILE_INDEX_ALLOC as u32;
-        ring.submit(&[Sqe { file_index, ioprio, ..accept(1, listener.as_raw_fd()) }]);
-        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let slot = ring.wait().res;
-        let mut all = vec![slot];
-        let (memory, mut buffer) = (vec![7; LENGTH], [0; 8]);
-        for polls in [false, true] {
-            ring.submit(&[Sqe { flags: FIXED_FILE, ..recv(2, slot, &mut buffer) }]);
-            let op_flags = libc::MSG_WAITALL as u32;
-            ring.submit(&[Sqe { flags: FIXED_FILE, op_flags, ..send(3, slot, &memory) }]);
-            if polls {
-                let op_flags = libc::POLLOUT as u32;
-                ring.submit(&[Sqe { fd: slot, flags: FIXED_FILE, op_flags, ..sqe(IORING_OP_POLL_ADD, 4) }]);
-            }
-            assert!(ring.reap().is_none());
-            std::io::Read::read_exact(&mut peer, &mut vec![0; LENGTH]).unwrap();
-            let mut cqes = ring.collect(if polls { 2 } else { 1 });
-            cqes.sort_by_key(|cqe| cqe.user_data);
-            all.extend(cqes.iter().map(|cqe| cqe.res & !(libc::POLLIN as i32)));
-            peer.write_all(b"back").unwrap();
-            all.push(ring.wait().res);
+    register_files(&ring, &[-1; 2]);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let ioprio = IORING_ACCEPT_MULTISHOT as u16;
+    let file_index = IORING_FILE_INDEX_ALLOC as u32;
+    ring.submit(&[Sqe { file_index, ioprio, ..accept(1, listener.as_raw_fd()) }]);
+    let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let slot = ring.wait().res;
+    let mut all = vec![slot];
+    let (memory, mut buffer) = (vec![7; LENGTH], [0; 8]);
+    for polls in [false, true] {
+        ring.submit(&[Sqe { flags: FIXED_FILE, ..recv(2, slot, &mut buffer) }]);
+        let op_flags = libc::MSG_WAITALL as u32;
+        ring.submit(&[Sqe { flags: FIXED_FILE, op_flags, ..send(3, slot, &memory) }]);
+        if polls {
+            let op_flags = libc::POLLOUT as u32;
+            ring.submit(&[Sqe { fd: slot, flags: FIXED_FILE, op_flags, ..sqe(IORING_OP_POLL_ADD, 4) }]);
         }
-        all
-    });
+        assert!(ring.reap().is_none());
+        std::io::Read::read_exact(&mut peer, &mut vec![0; LENGTH]).unwrap();
+        let mut cqes = ring.collect(if polls { 2 } else { 1 });
+        cqes.sort_by_key(|cqe| cqe.user_data);
+        all.extend(cqes.iter().map(|cqe| cqe.res & !(libc::POLLIN as i32)));
+        peer.write_all(b"back").unwrap();
+        all.push(ring.wait().res);
+    }
+    all
 }
 
 /// Sends all of these in one submission; returns what came of them, and what arrived.
@@ -984,8 +941,7 @@ fn datagrams_of_one_submission_stay_what_they_are(engine: Engine) -> impl Answer
 
 #[both(16, 0)]
 fn an_error_of_earlier_datagrams_is_told_once(mut ring: Ring) -> impl Answer {
-    let closed = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (closed, from) = udp_pair();
     from.connect(closed.local_addr().unwrap()).unwrap();
     drop(closed);
     let first = ring.run(&[send(1, from.as_raw_fd(), b"x")])[0].res;
@@ -997,7 +953,7 @@ fn an_error_of_earlier_datagrams_is_told_once(mut ring: Ring) -> impl Answer {
 /// On a ring that defers, what readiness has woken goes on when the program comes: with its own file.
 #[both]
 fn a_descriptor_may_be_closed_between_its_event_and_its_receive(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+    let mut ring = Ring::new(engine, 4, DEFER);
     let event = eventfd(0, libc::EFD_CLOEXEC);
     let named = event.as_raw_fd();
     let registration = io_uring_register_op::IORING_REGISTER_EVENTFD;
@@ -1014,64 +970,56 @@ fn a_descriptor_may_be_closed_between_its_event_and_its_receive(engine: Engine) 
     let mut count = 0u64;
     // SAFETY: reads into an integer of ours, once the event is told.
     assert_eq!(unsafe { libc::read(named, (&raw mut count).cast(), 8) }, 8);
-    if engine == Engine::User {
-        anyring_engine::frontend::closed(number);
-    }
+    closes(engine, number);
     // SAFETY: descriptors of the test's own.
     assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
     assert_eq!(ring.enter(0, 1), 0);
     let cqes = ring.reap_all();
-    // SAFETY: as above.
-    unsafe { libc::close(number) };
+    close_number(number);
     (cqes, buffer)
 }
 
 /// A multishot request keeps the listener until it ends, and no longer.
-#[test]
-fn a_listener_ends_with_the_last_request_on_it() {
-    use std::os::fd::IntoRawFd;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 4, 0);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let fd = listener.into_raw_fd();
-        ring.submit(&[Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..accept(1, fd) }]);
-        let first = TcpStream::connect(address).unwrap();
-        let _first = owned(ring.wait().res);
-        close(engine, fd);
-        let second = TcpStream::connect(address).unwrap();
-        let _second = owned(ring.wait().res);
-        ring.submit_and_wait(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) }], 2);
-        let results = results(&ring.reap_all());
-        drop((first, second));
-        (results, TcpStream::connect(address).map(|_| ()).map_err(|error| error.kind()))
-    });
+#[both]
+fn a_listener_ends_with_the_last_request_on_it(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 4, 0);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let fd = listener.into_raw_fd();
+    ring.submit(&[Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..accept(1, fd) }]);
+    let first = TcpStream::connect(address).unwrap();
+    let _first = owned(ring.wait().res);
+    close(engine, fd);
+    let second = TcpStream::connect(address).unwrap();
+    let _second = owned(ring.wait().res);
+    ring.submit_and_wait(&[cancel(2, 1, 0)], 2);
+    let results = results(&ring.reap_all());
+    drop((first, second));
+    (results, TcpStream::connect(address).map(|_| ()).map_err(|error| error.kind()))
 }
 
 /// The same of a connection that stood at once, which nothing waits for by readiness.
-#[test]
-fn a_descriptor_may_be_closed_before_its_connection_is_told() {
+#[both]
+fn a_descriptor_may_be_closed_before_its_connection_is_told(engine: Engine) -> impl Answer {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = raw_address(listener.local_addr().unwrap());
-    both(|engine| {
-        let mut ring = Ring::new(engine, 4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
-        // SAFETY: makes a descriptor, of a number that no other test gets meanwhile.
-        let number = unsafe {
-            let own = OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0));
-            libc::fcntl(own.as_raw_fd(), libc::F_DUPFD, 720)
-        };
-        ring.submit(&[connect(1, number, &address)]);
-        close(engine, number);
-        assert_eq!(ring.enter(0, 1), 0);
-        ring.reap_all()
-    });
+    let mut ring = Ring::new(engine, 4, DEFER);
+    // SAFETY: makes a descriptor, of a number that no other test gets meanwhile.
+    let number = unsafe {
+        let own = OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0));
+        libc::fcntl(own.as_raw_fd(), libc::F_DUPFD, 720)
+    };
+    ring.submit(&[connect(1, number, &address)]);
+    close(engine, number);
+    assert_eq!(ring.enter(0, 1), 0);
+    ring.reap_all()
 }
 
 #[both(4, 0)]
 fn a_receive_finds_what_came_while_others_were_cancelled(mut ring: Ring) -> impl Answer {
     let (mut peer, here) = UnixStream::pair().unwrap();
     let mut buffer = [0; 8];
-    let pair = [recv(1, here.as_raw_fd(), &mut buffer), Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) }];
+    let pair = [recv(1, here.as_raw_fd(), &mut buffer), cancel(2, 1, 0)];
     let cancelled = ring.run(&pair);
     peer.write_all(b"come").unwrap();
     (cancelled, ring.run(&pair), buffer)
@@ -1079,30 +1027,27 @@ fn a_receive_finds_what_came_while_others_were_cancelled(mut ring: Ring) -> impl
 
 /// What waits on a connection that is closed on the spot keeps it, in the same ring and in another, and nothing
 /// keeps it for longer.
-#[test]
-fn a_connection_is_closed_under_what_waits_on_it() {
-    use std::io::Read;
-    both(|engine| {
-        [false, true].map(|elsewhere| {
-            let (mut ring, mut other) = (Ring::new(engine, 8, 0), Ring::new(engine, 8, 0));
-            let (mut client, server) = tcp_pair();
-            // A number that no other test gets once it is closed: it is received from after that.
-            // SAFETY: makes a descriptor.
-            let fd = unsafe { libc::fcntl(server.as_raw_fd(), libc::F_DUPFD, 730) };
-            drop(server);
-            let (mut first, mut second) = ([0; 64], [0; 64]);
-            // A short one shows that it is a connection.
-            ring.submit(&[recv(1, fd, &mut first)]);
-            client.write_all(b"short").unwrap();
-            let mut all = vec![ring.wait()];
-            (if elsewhere { &mut other } else { &mut ring }).submit(&[recv(2, fd, &mut second)]);
-            all.extend(ring.run(&[Sqe { fd, ..sqe(IORING_OP_CLOSE, 3) }, recv(4, fd, &mut first)]));
-            client.write_all(b"late").unwrap();
-            all.push((if elsewhere { &mut other } else { &mut ring }).wait());
-            assert_eq!(&second[..5], b"late\0");
-            (results(&all), client.read(&mut first).unwrap())
-        })
-    });
+#[both]
+fn a_connection_is_closed_under_what_waits_on_it(engine: Engine) -> impl Answer {
+    [false, true].map(|elsewhere| {
+        let (mut ring, mut other) = (Ring::new(engine, 8, 0), Ring::new(engine, 8, 0));
+        let (mut client, server) = tcp_pair();
+        // A number that no other test gets once it is closed: it is received from after that.
+        // SAFETY: makes a descriptor.
+        let fd = unsafe { libc::fcntl(server.as_raw_fd(), libc::F_DUPFD, 730) };
+        drop(server);
+        let (mut first, mut second) = ([0; 64], [0; 64]);
+        // A short one shows that it is a connection.
+        ring.submit(&[recv(1, fd, &mut first)]);
+        client.write_all(b"short").unwrap();
+        let mut all = vec![ring.wait()];
+        (if elsewhere { &mut other } else { &mut ring }).submit(&[recv(2, fd, &mut second)]);
+        all.extend(ring.run(&[Sqe { fd, ..sqe(IORING_OP_CLOSE, 3) }, recv(4, fd, &mut first)]));
+        client.write_all(b"late").unwrap();
+        all.push((if elsewhere { &mut other } else { &mut ring }).wait());
+        assert_eq!(&second[..5], b"late\0");
+        (results(&all), client.read(&mut first).unwrap())
+    })
 }
 
 /// Receives that complete by their SQE alone say all that others do.
@@ -1198,8 +1143,7 @@ fn who_accepts_beside_a_ring_waits(engine: Engine) -> impl Answer {
     drop(owned(ring.run(&[accept(1, fd)])[0].res));
     let (tell, number) = std::sync::mpsc::channel();
     let beside = std::thread::spawn(move || {
-        // SAFETY: asks for a number.
-        tell.send(unsafe { libc::gettid() }).unwrap();
+        tell.send(thread_id()).unwrap();
         listener.accept().map(drop).map_err(|error| error.kind())
     });
     asleep_or(number.recv().unwrap(), || beside.is_finished());
@@ -1209,59 +1153,57 @@ fn who_accepts_beside_a_ring_waits(engine: Engine) -> impl Answer {
 
 /// Threads and a child accept from one listener that blocks, each on a ring of its own: none of them is left in an `accept`
 /// that finds nobody, where its ring would do nothing else.
-#[test]
-fn many_rings_on_one_listener() {
+#[both]
+fn many_rings_on_one_listener(engine: Engine) -> impl Answer {
     const CONNECTIONS: usize = 300;
-    both(|engine| {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (fd, address) = (listener.as_raw_fd(), listener.local_addr().unwrap());
-        let (mut told, tell) = std::io::pipe().unwrap();
-        let serve = |stop: i32, tell: &std::io::PipeWriter| {
-            let mut ring = Ring::new(engine, 8, 0);
-            // The ring still does something else: it hears of the end.
-            ring.push(Sqe { fd: stop, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) });
-            ring.push(accept(2, fd));
-            let mut to_submit = 2;
-            loop {
-                ring.enter(std::mem::take(&mut to_submit), 1);
-                for cqe in ring.reap_all() {
-                    if cqe.user_data == 1 {
-                        return true;
-                    }
-                    drop(owned(cqe.res));
-                    (&mut &*tell).write_all(&[1]).unwrap();
-                    ring.push(accept(2, fd));
-                    to_submit += 1;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (fd, address) = (listener.as_raw_fd(), listener.local_addr().unwrap());
+    let (mut told, tell) = std::io::pipe().unwrap();
+    let serve = |stop: i32, tell: &std::io::PipeWriter| {
+        let mut ring = Ring::new(engine, 8, 0);
+        // The ring still does something else: it hears of the end.
+        ring.push(Sqe { fd: stop, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) });
+        ring.push(accept(2, fd));
+        let mut to_submit = 2;
+        loop {
+            ring.enter(std::mem::take(&mut to_submit), 1);
+            for cqe in ring.reap_all() {
+                if cqe.user_data == 1 {
+                    return true;
                 }
+                drop(owned(cqe.res));
+                (&mut &*tell).write_all(&[1]).unwrap();
+                ring.push(accept(2, fd));
+                to_submit += 1;
             }
-        };
-        let (stop, stopper) = std::io::pipe().unwrap();
-        let stop = &stop;
-        let other = child(|| serve(stop.as_raw_fd(), &tell));
-        std::thread::scope(|scope| {
-            let serve = &serve;
-            let servers = [(); 2].map(|()| {
-                let tell = tell.try_clone().unwrap();
-                scope.spawn(move || serve(stop.as_raw_fd(), &tell))
-            });
-            for _ in 0..CONNECTIONS {
-                drop(TcpStream::connect(address).unwrap());
-            }
-            let mut each = vec![0; CONNECTIONS];
-            std::io::Read::read_exact(&mut told, &mut each).unwrap();
-            (&stopper).write_all(&[1]).unwrap();
-            until("the threads hear of the end", || servers.iter().all(|server| server.is_finished()));
-            // The end of the scope would do, but ThreadSanitizer does not see what that orders.
-            servers.into_iter().for_each(|server| drop(server.join()));
+        }
+    };
+    let (stop, stopper) = std::io::pipe().unwrap();
+    let stop = &stop;
+    let other = child(|| serve(stop.as_raw_fd(), &tell));
+    std::thread::scope(|scope| {
+        let serve = &serve;
+        let servers = [(); 2].map(|()| {
+            let tell = tell.try_clone().unwrap();
+            scope.spawn(move || serve(stop.as_raw_fd(), &tell))
         });
-        let mut status = 0;
-        // SAFETY: asks for the end of a child of ours.
-        until("the child hears of the end", || unsafe {
-            libc::waitpid(other, &mut status, libc::WNOHANG) == other
-        });
-        assert_eq!(status, 0);
-        is_nonblocking(fd)
+        for _ in 0..CONNECTIONS {
+            drop(TcpStream::connect(address).unwrap());
+        }
+        let mut each = vec![0; CONNECTIONS];
+        std::io::Read::read_exact(&mut told, &mut each).unwrap();
+        (&stopper).write_all(&[1]).unwrap();
+        until("the threads hear of the end", || servers.iter().all(|server| server.is_finished()));
+        // The end of the scope would do, but ThreadSanitizer does not see what that orders.
+        servers.into_iter().for_each(|server| drop(server.join()));
     });
+    let mut status = 0;
+    // SAFETY: asks for the end of a child of ours.
+    until("the child hears of the end", || unsafe {
+        libc::waitpid(other, &mut status, libc::WNOHANG) == other
+    });
+    assert_eq!(status, 0);
+    is_nonblocking(fd)
 }
 
 /// A ring is not handed over by a socket; to one that hands nothing over it is of no concern.
@@ -1296,8 +1238,6 @@ fn messages_carry_no_rings() {
     });
 }
 
-const DEFERS: u32 = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
-
 /// A connection from whose other end the ring has received before: it knows that there is nothing.
 fn known_pair(ring: &mut Ring) -> (TcpStream, TcpStream) {
     let (mut one, other) = tcp_pair();
@@ -1308,7 +1248,7 @@ fn known_pair(ring: &mut Ring) -> (TcpStream, TcpStream) {
     (one, other)
 }
 
-#[both(8, DEFERS)]
+#[both(8, DEFER)]
 fn receives_that_may_not_wait_for_a_known_connection(mut ring: Ring) -> impl Answer {
     let (mut one, other) = known_pair(&mut ring);
     let mut buffer = [0; 8];
@@ -1323,22 +1263,19 @@ fn receives_that_may_not_wait_for_a_known_connection(mut ring: Ring) -> impl Ans
 }
 
 /// What is held back by a drain goes on as soon as that ends for which it waits, however that was done.
-#[test]
-fn a_drain_behind_a_receive_that_waits() {
+#[both(8, DEFER)]
+fn a_drain_behind_a_receive_that_waits(mut ring: Ring) -> impl Answer {
     const DRAIN: u8 = 1 << 1;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, DEFERS);
-        let (mut one, other) = known_pair(&mut ring);
-        let mut all = Vec::new();
-        for _ in 0..3 {
-            let mut buffer = [0; 8];
-            ring.submit(&[recv(1, other.as_raw_fd(), &mut buffer)]);
-            ring.submit(&[Sqe { flags: DRAIN, ..sqe(IORING_OP_NOP, 2) }]);
-            one.write_all(b"again").unwrap();
-            all.extend([ring.wait(), ring.wait()]);
-        }
-        all
-    });
+    let (mut one, other) = known_pair(&mut ring);
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        let mut buffer = [0; 8];
+        ring.submit(&[recv(1, other.as_raw_fd(), &mut buffer)]);
+        ring.submit(&[Sqe { flags: DRAIN, ..sqe(IORING_OP_NOP, 2) }]);
+        one.write_all(b"again").unwrap();
+        all.extend([ring.wait(), ring.wait()]);
+    }
+    all
 }
 
 /// A socket that has begun to connect to a listener, or to where none is.
@@ -1349,7 +1286,7 @@ fn connecting(ring: &mut Ring, address: &libc::sockaddr_in) -> OwnedFd {
     socket
 }
 
-#[both(8, DEFERS)]
+#[both(8, DEFER)]
 fn connections_that_the_program_has_a_hand_in(mut ring: Ring) -> impl Answer {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = raw_address(listener.local_addr().unwrap());
@@ -1376,7 +1313,7 @@ fn connections_that_the_program_has_a_hand_in(mut ring: Ring) -> impl Answer {
 }
 
 /// What is behind the second request of a chain is part of it, though the first is done before they are looked at together.
-#[both(8, DEFERS)]
+#[both(8, DEFER)]
 fn a_chain_of_three_breaks_behind_its_second(mut ring: Ring) -> impl Answer {
     let (one, other) = known_pair(&mut ring);
     let mut buffer = [0; 8];
@@ -1391,8 +1328,7 @@ fn a_chain_of_three_breaks_behind_its_second(mut ring: Ring) -> impl Answer {
 /// What is cut off of a datagram makes one that wants all of it fail, and breaks its chain; what is not, does not.
 #[both(8, 0)]
 fn datagrams_that_are_wanted_as_a_whole(mut ring: Ring) -> impl Answer {
-    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (receiver, sender) = udp_pair();
     let mut all = Vec::new();
     for length in [4, 5, 6] {
         let mut buffer = [0u8; 5];
@@ -1413,8 +1349,7 @@ fn datagrams_that_are_wanted_as_a_whole(mut ring: Ring) -> impl Answer {
 
 #[both(8, IORING_SETUP_SUBMIT_ALL)]
 fn messages_whose_address_is_none(mut ring: Ring) -> impl Answer {
-    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (receiver, sender) = udp_pair();
     sender.connect(receiver.local_addr().unwrap()).unwrap();
     let mut text = *b"hello";
     let mut outward = header(&mut [&mut text]);

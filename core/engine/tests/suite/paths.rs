@@ -1,58 +1,16 @@
 //! Opening, closing, paths, attributes, pipes: results and errors as the kernel's.
 
-use std::ffi::CString;
-use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 
-const FIXED: u8 = 1 << 0;
-const LINK: u8 = 1 << 2;
-const ASYNC: u8 = 1 << 4;
 const ALLOCATE: u32 = u32::MAX;
-
-/// A directory that goes with the test.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new() -> Directory {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("anyring-paths-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).unwrap();
-        Directory(path)
-    }
-
-    fn path(&self, name: &str) -> CString {
-        CString::new(self.0.join(name).as_os_str().as_bytes()).unwrap()
-    }
-
-    fn file(&self, name: &str, content: &str) -> CString {
-        std::fs::write(self.0.join(name), content).unwrap();
-        self.path(name)
-    }
-
-    fn names(&self) -> Vec<String> {
-        names(&self.0)
-    }
-}
 
 fn names(path: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(path).unwrap();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 fn open(path: &CString, flags: i32, user_data: u64) -> Sqe {
@@ -246,8 +204,7 @@ fn paths_are_read_when_they_are_submitted(engine: Engine) -> impl Answer {
     assert_eq!(ring.enter(0, 2), 0);
     let seen: Vec<_> = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
     for end in ends {
-        // SAFETY: ours.
-        unsafe { libc::close(end) };
+        close_number(end);
     }
     seen
 }
@@ -304,7 +261,7 @@ fn makes_moves_and_removes(engine: Engine) -> impl Answer {
     };
     let symlink = Sqe { len: 0, ..two(IORING_OP_SYMLINKAT, &a, &e, 4) };
     let mkdir = Sqe { len: 0o755, ..at(IORING_OP_MKDIRAT, &b, 1) };
-    let mut seen = vec![(results(&mut ring, &[mkdir, mkdir]), directory.names())];
+    let mut seen = vec![(results(&mut ring, &[mkdir, mkdir]), names(&directory.0))];
     let steps = [
         two(IORING_OP_LINKAT, &a, &c, 2),
         two(IORING_OP_RENAMEAT, &c, &d, 3),
@@ -316,7 +273,7 @@ fn makes_moves_and_removes(engine: Engine) -> impl Answer {
         at(IORING_OP_UNLINKAT, &d, 9),
     ];
     for step in steps {
-        seen.push((results(&mut ring, &[step]), directory.names()));
+        seen.push((results(&mut ring, &[step]), names(&directory.0)));
     }
     let bad = [
         Sqe { flags: FIXED, user_data: 20, ..mkdir },
@@ -328,7 +285,7 @@ fn makes_moves_and_removes(engine: Engine) -> impl Answer {
         Sqe { file_index: 1, ..two(IORING_OP_LINKAT, &a, &b, 26) },
         Sqe { fd: -1, addr: c"x".as_ptr() as u64, user_data: 27, ..mkdir },
     ];
-    seen.push((results(&mut ring, &bad), directory.names()));
+    seen.push((results(&mut ring, &bad), names(&directory.0)));
     seen
 }
 
@@ -425,8 +382,7 @@ fn splices_and_tees(engine: Engine) -> impl Answer {
         seen.push(result(&mut ring, sqe));
     }
     for fd in first.into_iter().chain(second).chain([file]) {
-        // SAFETY: ours.
-        unsafe { libc::close(fd) };
+        close_number(fd);
     }
     (seen, std::fs::read_to_string(directory.0.join("a")).unwrap())
 }
@@ -495,7 +451,7 @@ fn a_file_for_a_slot_of_a_ring_that_is_closed_is_closed(engine: Engine) {
     let directory = std::env::temp_dir().join(format!("anyring-slot-{}-{engine:?}", std::process::id()));
     std::fs::write(&directory, b"x").unwrap();
     let path = CString::new(directory.to_str().unwrap()).unwrap();
-    let mut ring = Ring::new(engine, 4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+    let mut ring = Ring::new(engine, 4, DEFER);
     let slots = [-1i32];
     assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, slots.as_ptr().cast(), 1), 0);
     ring.submit(&[Sqe {
@@ -509,7 +465,7 @@ fn a_file_for_a_slot_of_a_ring_that_is_closed_is_closed(engine: Engine) {
         let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
         links.flat_map(|link| std::fs::read_link(link.path())).any(|target| target == directory)
     };
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     while open() {
         assert!(begun.elapsed().as_secs() < 10, "the file is closed with the ring");
         std::thread::yield_now();
@@ -518,9 +474,9 @@ fn a_file_for_a_slot_of_a_ring_that_is_closed_is_closed(engine: Engine) {
 }
 
 /// On a ring that defers, that the file is closed is told later than the number can be used again.
-#[both(4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER)]
+#[both(4, DEFER)]
 fn the_number_of_a_closed_file_can_be_used_before_its_completion_is_seen(mut ring: Ring) -> impl Answer {
-    let null = std::fs::File::options().write(true).open("/dev/null").unwrap();
+    let null = File::options().write(true).open("/dev/null").unwrap();
     // SAFETY: a descriptor of the test's own, as below.
     let number = unsafe { libc::fcntl(null.as_raw_fd(), libc::F_DUPFD, 700) };
     ring.submit(&[close(number, 1)]);
@@ -533,8 +489,7 @@ fn the_number_of_a_closed_file_can_be_used_before_its_completion_is_seen(mut rin
     let mut cqes = ring.run(&[write]);
     assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
     cqes.extend(ring.reap_all());
-    // SAFETY: as above.
-    unsafe { libc::close(number) };
+    close_number(number);
     cqes.sort_by_key(|cqe| cqe.user_data);
     cqes
 }

@@ -1,16 +1,8 @@
 //! POLL_ADD and POLL_REMOVE.
 
-use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Barrier;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::{
-    IORING_OP_ASYNC_CANCEL, IORING_OP_CLOSE, IORING_OP_NOP, IORING_OP_POLL_ADD, IORING_OP_POLL_REMOVE,
-    IORING_OP_TIMEOUT,
-};
+use crate::common::prelude::*;
 
 const COUNTER: i32 = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
 const IN: u32 = libc::POLLIN as u32;
@@ -76,7 +68,7 @@ fn a_waiting_caller_is_woken(mut ring: Ring) -> impl Answer {
 
 #[both(8, IORING_SETUP_SUBMIT_ALL)]
 fn files_that_cannot_be_polled(mut ring: Ring) -> impl Answer {
-    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let file = File::open("/proc/self/exe").unwrap();
     let multi = IORING_POLL_ADD_MULTI;
     ring.run(&[
         poll(1, &file, IN, 0),
@@ -143,7 +135,7 @@ fn a_multishot_poll_on_a_ready_descriptor_posts_once(mut ring: Ring) -> impl Ans
     all.extend(ring.collect_from(&[remove(3, 1), remove(4, 2)], 4));
     // A registration that was there before.
     all.extend(ring.collect_from(&[poll(5, &reader, IN, multi)], 1));
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    std::thread::sleep(Duration::from_millis(20));
     all.extend(peek(&mut ring));
     all
 }
@@ -267,24 +259,21 @@ fn a_multishot_poll_of_the_rings_own_eventfd_stops(mut ring: Ring) -> impl Answe
 }
 
 /// The first event is the program's own, and its completion makes the next.
-#[test]
-fn a_multishot_poll_of_the_rings_own_eventfd_tells_the_program_first() {
+#[both(8, 0)]
+fn a_multishot_poll_of_the_rings_own_eventfd_tells_the_program_first(mut ring: Ring) -> impl Answer {
     // Registered as asynchronous it tells, on the kernel, the one or the other from run to run.
     let how = io_uring_register_op::IORING_REGISTER_EVENTFD;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let event = std::fs::File::from(eventfd(0, COUNTER));
-        let fd = event.as_raw_fd();
-        assert_eq!(ring.register(how, (&raw const fd).cast(), 1), 0);
-        ring.collect_from(&[poll(1, &event, IN, IORING_POLL_ADD_MULTI)], 0);
-        let mut all = Vec::new();
-        for _ in 0..2 {
-            (&event).write_all(&1u64.to_ne_bytes()).unwrap();
-            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
-            all.push(ring.reap_all());
-        }
-        all
-    });
+    let event = File::from(eventfd(0, COUNTER));
+    let fd = event.as_raw_fd();
+    assert_eq!(ring.register(how, (&raw const fd).cast(), 1), 0);
+    ring.collect_from(&[poll(1, &event, IN, IORING_POLL_ADD_MULTI)], 0);
+    let mut all = Vec::new();
+    for _ in 0..2 {
+        (&event).write_all(&1u64.to_ne_bytes()).unwrap();
+        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        all.push(ring.reap_all());
+    }
+    all
 }
 
 /// An event of the ring's own eventfd that is taken back at once is told, and that completion makes the last event.
@@ -292,14 +281,14 @@ fn a_multishot_poll_of_the_rings_own_eventfd_tells_the_program_first() {
 fn a_multishot_poll_of_the_rings_own_eventfd_tells_what_is_over() {
     let register = io_uring_register_op::IORING_REGISTER_EVENTFD;
     let unregister = io_uring_register_op::IORING_UNREGISTER_EVENTFD;
-    for flags in [0, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER] {
+    for flags in [0, DEFER] {
         both(|engine| {
             let mut ring = Ring::new(engine, 8, flags);
             let deadline = Sqe { addr: LONG.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, DEADLINE) };
             ring.collect_from(&[deadline], 0);
             let mut all = Vec::new();
             for round in 0..3 {
-                let event = std::fs::File::from(eventfd(0, COUNTER));
+                let event = File::from(eventfd(0, COUNTER));
                 let fd = event.as_raw_fd();
                 assert_eq!(ring.register(register, (&raw const fd).cast(), 1), 0);
                 ring.collect_from(&[poll(round, &event, IN, IORING_POLL_ADD_MULTI)], 0);
@@ -341,14 +330,13 @@ fn a_ring_that_asked_for_it_says_when_to_come_in(engine: Engine) -> impl Answer 
     let before = (says(&ring), ring.reap());
     ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
     let after = (says(&ring), ring.reap());
-    // SAFETY: ours.
-    unsafe { libc::close(event) };
+    close_number(event);
     (before, after)
 }
 
 #[both]
 fn what_a_call_completes_is_seen_in_a_ring_that_polls_that_one(engine: Engine) -> impl Answer {
-    let defer = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+    let defer = DEFER;
     let polled_rings = [0, defer, defer | IORING_SETUP_R_DISABLED];
     polled_rings.map(|flags| {
         let mut polled = Ring::new(engine, 4, flags);
@@ -395,7 +383,7 @@ fn a_multishot_poll_of_an_epoll_set_that_holds_the_ring_ends(engine: Engine) -> 
 
 #[both]
 fn readiness_is_seen_where_every_call_finds_something_else(engine: Engine) -> impl Answer {
-    let deferring = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
+    let deferring = DEFER;
     // Who never waits is told by somebody else, some time.
     [(0, 1, 100), (deferring, 1, 100), (0, 0, usize::MAX)].map(|(setup, wanted, calls)| {
         let mut ring = Ring::new(engine, 8, setup);
@@ -476,7 +464,7 @@ fn told_around_a_close(engine: Engine, flags: u32, waits: bool, early: bool) -> 
     all.push(ring.collect_from(&[], 1));
     if waits {
         // Long enough for the reactor to take the ring over.
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
     }
     if early {
         far.write_all(b"x").unwrap();
@@ -485,8 +473,7 @@ fn told_around_a_close(engine: Engine, flags: u32, waits: bool, early: bool) -> 
     // SAFETY: a descriptor of the test's own.
     let kept = unsafe { OwnedFd::from_raw_fd(libc::dup(fd)) };
     anyring_engine::frontend::closed(fd);
-    // SAFETY: no one else has it.
-    unsafe { libc::close(fd) };
+    close_number(fd);
     all.push(if early { ring.collect_from(&[], 1) } else { Vec::new() });
     all.push(peek(&mut ring));
     far.write_all(b"x").unwrap();
@@ -502,7 +489,7 @@ fn told_around_a_close(engine: Engine, flags: u32, waits: bool, early: bool) -> 
 
 #[test]
 fn a_close_tells_a_multishot_poll_nothing_twice() {
-    for flags in [0, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER] {
+    for flags in [0, DEFER] {
         for (waits, early) in [(false, false), (false, true), (true, false), (true, true)] {
             both(|engine| told_around_a_close(engine, flags, waits, early));
         }
@@ -511,7 +498,7 @@ fn a_close_tells_a_multishot_poll_nothing_twice() {
 
 #[test]
 fn two_polls_of_one_submission_are_told_once_each() {
-    for flags in [0, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER] {
+    for flags in [0, DEFER] {
         both(|engine| {
             let mut ring = Ring::new(engine, 8, flags);
             let (near, mut far) = UnixStream::pair().unwrap();

@@ -2,18 +2,9 @@
 //!
 //! Work is held up on a page of memory that is not there until the test gives it (`common::Missing`).
 
-use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 use io_uring_register_op as Code;
 
-const LINK: u8 = 1 << 2;
-const FIXED_FILE: u8 = 1 << 0;
 /// Workers for what ends soon, where the program has not said how many.
 const BOUNDED: usize = 8;
 
@@ -21,8 +12,7 @@ const BOUNDED: usize = 8;
 /// held back.
 fn alone(body: impl FnOnce()) {
     let pid = child(|| {
-        // SAFETY: ends the child where it waits for what never comes.
-        unsafe { libc::alarm(30) };
+        ends_after(30);
         body();
         true
     });
@@ -125,117 +115,107 @@ fn results(ring: &mut Ring, count: usize) -> Vec<(u64, i32)> {
     cqes.iter().filter(|cqe| cqe.user_data != 1000).map(|cqe| (cqe.user_data, cqe.res)).collect()
 }
 
-#[test]
+#[by(alone)]
 fn so_many_workers_and_no_more() {
-    alone(|| {
-        let missing = missing!();
-        let mut ring = Ring::new(Engine::User, 64, 0);
-        let file = memory_file(b"");
-        let before = threads();
-        for number in 0..12 {
-            push_for_worker(&mut ring, &file, statx(number, missing.address()));
-        }
-        until("so many workers are held up", || held_up() == BOUNDED);
-        // The reactor may have begun.
-        assert!(threads() <= before + BOUNDED + 1);
-        missing.give();
-        let results = results(&mut ring, 24);
-        assert!(results.iter().all(|&(_, result)| result == 0), "{results:?}");
-        until("all of them look for work", || workers() >= BOUNDED && idle() == workers());
-        assert_eq!(workers(), BOUNDED);
-        assert_eq!(limit(&ring, 2), BOUNDED as u32);
-        ring.submit(&[sync(1, &file)]);
-        until("those beyond the limit leave", || workers() == 2);
-        ring.collect(1);
-        assert_eq!(limit(&ring, 0), 2);
-    });
+    let missing = missing!();
+    let mut ring = Ring::new(Engine::User, 64, 0);
+    let file = memory_file(b"");
+    let before = threads();
+    for number in 0..12 {
+        push_for_worker(&mut ring, &file, statx(number, missing.address()));
+    }
+    until("so many workers are held up", || held_up() == BOUNDED);
+    // The reactor may have begun.
+    assert!(threads() <= before + BOUNDED + 1);
+    missing.give();
+    let results = results(&mut ring, 24);
+    assert!(results.iter().all(|&(_, result)| result == 0), "{results:?}");
+    until("all of them look for work", || workers() >= BOUNDED && idle() == workers());
+    assert_eq!(workers(), BOUNDED);
+    assert_eq!(limit(&ring, 2), BOUNDED as u32);
+    ring.submit(&[sync(1, &file)]);
+    until("those beyond the limit leave", || workers() == 2);
+    ring.collect(1);
+    assert_eq!(limit(&ring, 0), 2);
 }
 
-#[test]
+#[by(alone)]
 fn workers_as_the_program_limits_them() {
-    alone(|| {
-        let missing = missing!();
-        let mut ring = Ring::new(Engine::User, 64, 0);
-        let file = memory_file(b"");
-        limit(&ring, 2);
-        for number in 0..4 {
-            push_for_worker(&mut ring, &file, statx(number, missing.address()));
-        }
-        until("two workers are held up", || held_up() == 2);
-        assert_eq!(workers(), 2);
-        // More than there were: the next work brings another, and it does what waited first.
-        limit(&ring, 3);
-        ring.submit(&[sync(7, &file)]);
-        until("a third one is held up", || held_up() == 3);
-        assert_eq!(workers(), 3);
-        missing.give();
-        assert_eq!(results(&mut ring, 9).len(), 5);
-        until("all of them look for work", || idle() == workers());
-        assert_eq!(workers(), 3);
-    });
+    let missing = missing!();
+    let mut ring = Ring::new(Engine::User, 64, 0);
+    let file = memory_file(b"");
+    limit(&ring, 2);
+    for number in 0..4 {
+        push_for_worker(&mut ring, &file, statx(number, missing.address()));
+    }
+    until("two workers are held up", || held_up() == 2);
+    assert_eq!(workers(), 2);
+    // More than there were: the next work brings another, and it does what waited first.
+    limit(&ring, 3);
+    ring.submit(&[sync(7, &file)]);
+    until("a third one is held up", || held_up() == 3);
+    assert_eq!(workers(), 3);
+    missing.give();
+    assert_eq!(results(&mut ring, 9).len(), 5);
+    until("all of them look for work", || idle() == workers());
+    assert_eq!(workers(), 3);
 }
 
-#[test]
+#[by(alone)]
 fn a_worker_without_work_takes_what_comes() {
-    alone(|| {
-        let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
-        let (file, before) = (memory_file(b""), threads());
-        for number in 0..10 {
-            ring.submit(&[sync(number, &file)]);
-            assert_eq!(results(&mut ring, 1), [(number, 0)]);
-            until("the worker sleeps", || workers() > 0 && idle() == workers());
-            assert_eq!(threads(), before + 1);
-        }
-    });
+    let mut ring = Ring::new(Engine::User, 8, DEFER);
+    let (file, before) = (memory_file(b""), threads());
+    for number in 0..10 {
+        ring.submit(&[sync(number, &file)]);
+        assert_eq!(results(&mut ring, 1), [(number, 0)]);
+        until("the worker sleeps", || workers() > 0 && idle() == workers());
+        assert_eq!(threads(), before + 1);
+    }
 }
 
-#[test]
+#[by(alone)]
 fn two_that_are_busy_get_a_third_for_what_comes() {
-    alone(|| {
-        let (first, second) = (missing!(), missing!());
-        let mut ring = Ring::new(Engine::User, 16, 0);
-        let file = memory_file(b"");
-        push_for_worker(&mut ring, &file, statx(1, first.address()));
-        until("one is held up", || held_up() == 1);
-        push_for_worker(&mut ring, &file, statx(2, second.address()));
-        until("two are held up", || held_up() == 2);
-        ring.submit(&[sync(3, &file)]);
-        assert_eq!(results(&mut ring, 3), [(3, 0)]);
-        second.give();
-        assert_eq!(results(&mut ring, 1), [(2, 0)]);
-        assert_eq!(held_up(), 1);
-        first.give();
-        assert_eq!(results(&mut ring, 1), [(1, 0)]);
-    });
+    let (first, second) = (missing!(), missing!());
+    let mut ring = Ring::new(Engine::User, 16, 0);
+    let file = memory_file(b"");
+    push_for_worker(&mut ring, &file, statx(1, first.address()));
+    until("one is held up", || held_up() == 1);
+    push_for_worker(&mut ring, &file, statx(2, second.address()));
+    until("two are held up", || held_up() == 2);
+    ring.submit(&[sync(3, &file)]);
+    assert_eq!(results(&mut ring, 3), [(3, 0)]);
+    second.give();
+    assert_eq!(results(&mut ring, 1), [(2, 0)]);
+    assert_eq!(held_up(), 1);
+    first.give();
+    assert_eq!(results(&mut ring, 1), [(1, 0)]);
 }
 
-#[test]
+#[by(alone)]
 fn writes_to_one_file_are_done_in_order() {
-    alone(|| {
-        let missing = missing!();
-        let mut ring = Ring::new(Engine::User, 16, 0);
-        // Their numbers are neighbours.
-        let (before, file, other) = (memory_file(b""), memory_file(b""), memory_file(b""));
-        push_for_worker(&mut ring, &file, write_missing(1, &file, &missing, 0));
-        until("the first is held up", || held_up() == 1);
-        push_for_worker(&mut ring, &file, write(2, &file, b"second", 0));
-        push_for_worker(&mut ring, &other, write(3, &other, b"other", 0));
-        push_for_worker(&mut ring, &before, write(4, &before, b"before", 0));
-        push_for_worker(&mut ring, &file, statx(5, Box::leak(Box::new([0u8; 256])).as_mut_ptr()));
-        let mut seen = results(&mut ring, 8);
-        seen.sort_unstable();
-        assert_eq!(seen, [(3, 5), (4, 6), (5, 0)], "what is for other files does not wait");
-        until("nobody has begun with the second", || idle() + 1 >= workers());
-        assert_eq!(ring.reap(), None);
-        missing.give();
-        let mut seen = results(&mut ring, 2);
-        seen.sort_unstable();
-        assert_eq!(seen, [(1, Missing::LENGTH as i32), (2, 6)]);
-        assert_eq!(content(&file, 8), b"second11");
-        // Nothing is left of that.
-        push_for_worker(&mut ring, &file, write(5, &file, b"third", 0));
-        assert_eq!(results(&mut ring, 2), [(5, 5)]);
-    });
+    let missing = missing!();
+    let mut ring = Ring::new(Engine::User, 16, 0);
+    // Their numbers are neighbours.
+    let (before, file, other) = (memory_file(b""), memory_file(b""), memory_file(b""));
+    push_for_worker(&mut ring, &file, write_missing(1, &file, &missing, 0));
+    until("the first is held up", || held_up() == 1);
+    push_for_worker(&mut ring, &file, write(2, &file, b"second", 0));
+    push_for_worker(&mut ring, &other, write(3, &other, b"other", 0));
+    push_for_worker(&mut ring, &before, write(4, &before, b"before", 0));
+    push_for_worker(&mut ring, &file, statx(5, Box::leak(Box::new([0u8; 256])).as_mut_ptr()));
+    let mut seen = results(&mut ring, 8);
+    seen.sort_unstable();
+    assert_eq!(seen, [(3, 5), (4, 6), (5, 0)], "what is for other files does not wait");
+    until("nobody has begun with the second", || idle() + 1 >= workers());
+    assert_eq!(ring.reap(), None);
+    missing.give();
+    let mut seen = results(&mut ring, 2);
+    seen.sort_unstable();
+    assert_eq!(seen, [(1, Missing::LENGTH as i32), (2, 6)]);
+    assert_eq!(content(&file, 8), b"second11");
+    // Nothing is left of that.
+    push_for_worker(&mut ring, &file, write(5, &file, b"third", 0));
+    assert_eq!(results(&mut ring, 2), [(5, 5)]);
 }
 
 /// Writes that the call itself could do, behind one that a worker is at.
@@ -247,7 +227,7 @@ fn behind_a_worker(registered: bool, at: u64) {
         let slots = [file.as_raw_fd(), other.as_raw_fd()];
         assert_eq!(ring.register(Code::IORING_REGISTER_FILES, slots.as_ptr().cast(), 2), 0);
         let through = |slot: i32, sqe: Sqe| {
-            if registered { Sqe { fd: slot, flags: sqe.flags | FIXED_FILE, ..sqe } } else { sqe }
+            if registered { Sqe { fd: slot, flags: sqe.flags | FIXED, ..sqe } } else { sqe }
         };
         push_for_worker(&mut ring, &file, through(0, write_missing(1, &file, &missing, at)));
         until("the first is held up", || held_up() == 1);
@@ -290,95 +270,88 @@ fn a_write_at_the_position_behind_one_that_a_worker_is_at() {
     behind_a_worker(true, u64::MAX);
 }
 
-#[test]
+#[by(alone)]
 fn reads_at_the_position_are_done_in_order() {
-    alone(|| {
-        let missing = missing!();
-        let mut ring = Ring::new(Engine::User, 16, 0);
-        let (file, other) = (memory_file(b""), memory_file(b""));
-        file.write_all_at(&[b'x'; 4096], 0).unwrap();
-        file.write_all_at(b"behind", 4096).unwrap();
-        other.write_all_at(b"other", 0).unwrap();
-        let mut buffer = [0u8; 16];
-        let read = |user_data, file: &File, addr: *mut u8, len, off| Sqe {
-            fd: file.as_raw_fd(),
-            addr: addr as u64,
-            len,
-            off,
-            ..sqe(IORING_OP_READ, user_data)
-        };
-        push_for_worker(&mut ring, &file, read(1, &file, missing.address(), Missing::LENGTH, u64::MAX));
-        until("the first is held up", || {
-            held_up() == 1
-                || ring.word(ring.params.cq_off.tail).load(std::sync::atomic::Ordering::Acquire) > 1
-        });
-        if held_up() == 1 {
-            limit(&ring, 1);
-            ring.submit(&[read(2, &other, buffer.as_mut_ptr(), 16, u64::MAX)]);
-            ring.submit(&[read(3, &file, buffer.as_mut_ptr(), 4, 4096)]);
-            assert!(ring.reap_all().len() >= 2, "what needs not wait does not");
-            assert_eq!(&buffer[..5], b"behir");
-            ring.submit(&[read(4, &file, buffer.as_mut_ptr(), 16, u64::MAX)]);
-            assert_eq!(ring.reap(), None, "it waits for the first");
-            missing.give();
-            let mut seen = results(&mut ring, 2);
-            seen.sort_unstable();
-            assert_eq!(seen, [(1, 4096), (4, 6)]);
-            assert_eq!(&buffer[..6], b"behind");
-        }
+    let missing = missing!();
+    let mut ring = Ring::new(Engine::User, 16, 0);
+    let (file, other) = (memory_file(b""), memory_file(b""));
+    file.write_all_at(&[b'x'; 4096], 0).unwrap();
+    file.write_all_at(b"behind", 4096).unwrap();
+    other.write_all_at(b"other", 0).unwrap();
+    let mut buffer = [0u8; 16];
+    let read = |user_data, file: &File, addr: *mut u8, len, off| Sqe {
+        fd: file.as_raw_fd(),
+        addr: addr as u64,
+        len,
+        off,
+        ..sqe(IORING_OP_READ, user_data)
+    };
+    push_for_worker(&mut ring, &file, read(1, &file, missing.address(), Missing::LENGTH, u64::MAX));
+    until("the first is held up", || {
+        held_up() == 1 || ring.word(ring.params.cq_off.tail).load(std::sync::atomic::Ordering::Acquire) > 1
     });
+    if held_up() == 1 {
+        limit(&ring, 1);
+        ring.submit(&[read(2, &other, buffer.as_mut_ptr(), 16, u64::MAX)]);
+        ring.submit(&[read(3, &file, buffer.as_mut_ptr(), 4, 4096)]);
+        assert!(ring.reap_all().len() >= 2, "what needs not wait does not");
+        assert_eq!(&buffer[..5], b"behir");
+        ring.submit(&[read(4, &file, buffer.as_mut_ptr(), 16, u64::MAX)]);
+        assert_eq!(ring.reap(), None, "it waits for the first");
+        missing.give();
+        let mut seen = results(&mut ring, 2);
+        seen.sort_unstable();
+        assert_eq!(seen, [(1, 4096), (4, 6)]);
+        assert_eq!(&buffer[..6], b"behind");
+    }
 }
 
-#[test]
+#[by(alone)]
 fn what_waits_for_a_worker_can_be_cancelled() {
-    alone(|| {
-        let missing = missing!();
-        let mut ring = Ring::new(Engine::User, 16, 0);
-        let file = memory_file(b"");
-        limit(&ring, 1);
-        push_for_worker(&mut ring, &file, statx(1, missing.address()));
-        until("the worker is held up", || held_up() == 1);
-        for number in 2..5 {
-            ring.submit(&[sync(number, &file)]);
-        }
-        let mut other = Ring::new(Engine::User, 16, 0);
-        other.submit(&[sync(3, &file)]);
-        ring.reap_all();
-        let cancel = |target| Sqe { addr: target, ..sqe(IORING_OP_ASYNC_CANCEL, 100) };
-        ring.submit(&[cancel(3)]);
-        let mut seen = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect::<Vec<_>>();
-        seen.sort_unstable();
-        assert_eq!(seen, [(3, -libc::ECANCELED), (100, 0)]);
-        ring.submit(&[cancel(1)]);
-        assert_eq!(results(&mut ring, 1), [(100, -libc::EALREADY)]);
-        missing.give();
-        let mut seen = results(&mut ring, 3);
-        seen.sort_unstable();
-        assert_eq!(seen, [(1, 0), (2, 0), (4, 0)]);
-        assert_eq!(results(&mut other, 1), [(3, 0)]);
-    });
+    let missing = missing!();
+    let mut ring = Ring::new(Engine::User, 16, 0);
+    let file = memory_file(b"");
+    limit(&ring, 1);
+    push_for_worker(&mut ring, &file, statx(1, missing.address()));
+    until("the worker is held up", || held_up() == 1);
+    for number in 2..5 {
+        ring.submit(&[sync(number, &file)]);
+    }
+    let mut other = Ring::new(Engine::User, 16, 0);
+    other.submit(&[sync(3, &file)]);
+    ring.reap_all();
+    let cancel = |target| Sqe { addr: target, ..sqe(IORING_OP_ASYNC_CANCEL, 100) };
+    ring.submit(&[cancel(3)]);
+    let mut seen = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect::<Vec<_>>();
+    seen.sort_unstable();
+    assert_eq!(seen, [(3, -libc::ECANCELED), (100, 0)]);
+    ring.submit(&[cancel(1)]);
+    assert_eq!(results(&mut ring, 1), [(100, -libc::EALREADY)]);
+    missing.give();
+    let mut seen = results(&mut ring, 3);
+    seen.sort_unstable();
+    assert_eq!(seen, [(1, 0), (2, 0), (4, 0)]);
+    assert_eq!(results(&mut other, 1), [(3, 0)]);
 }
 
-#[test]
+#[by(alone)]
 fn a_caller_that_waits_does_what_is_left_of_its_ring() {
-    alone(|| {
-        let missing = missing!();
-        let mut ring = Ring::new(Engine::User, 16, 0);
-        let mut other = Ring::new(Engine::User, 16, 0);
-        let file = memory_file(b"");
-        limit(&ring, 1);
-        push_for_worker(&mut ring, &file, statx(1, missing.address()));
-        until("the worker is held up", || held_up() == 1);
-        ring.reap_all();
-        other.submit(&[sync(2, &file)]);
-        ring.submit(&[sync(3, &file)]);
-        assert_eq!((ring.reap(), other.reap()), (None, None));
-        assert_eq!(ring.collect(1)[0].user_data, 3);
-        assert_eq!(other.reap(), None, "it is another ring's");
-        assert_eq!(other.collect(1)[0].user_data, 2);
-        missing.give();
-        assert_eq!(results(&mut ring, 1), [(1, 0)]);
-    });
+    let missing = missing!();
+    let mut ring = Ring::new(Engine::User, 16, 0);
+    let mut other = Ring::new(Engine::User, 16, 0);
+    let file = memory_file(b"");
+    limit(&ring, 1);
+    push_for_worker(&mut ring, &file, statx(1, missing.address()));
+    until("the worker is held up", || held_up() == 1);
+    ring.reap_all();
+    other.submit(&[sync(2, &file)]);
+    ring.submit(&[sync(3, &file)]);
+    assert_eq!((ring.reap(), other.reap()), (None, None));
+    assert_eq!(ring.collect(1)[0].user_data, 3);
+    assert_eq!(other.reap(), None, "it is another ring's");
+    assert_eq!(other.collect(1)[0].user_data, 2);
+    missing.give();
+    assert_eq!(results(&mut ring, 1), [(1, 0)]);
 }
 
 /// The rest of a submission, where its first request is held up for longer than a quick one takes.
@@ -386,7 +359,7 @@ fn behind_a_slow_one(flags: u32, wait: u32) {
     alone(|| {
         let missing = missing!();
         let directory = std::env::temp_dir().join(format!("anyring-pool-{}", std::process::id()));
-        let path = |rest: &str| std::ffi::CString::new(format!("{}{rest}", directory.display())).unwrap();
+        let path = |rest: &str| CString::new(format!("{}{rest}", directory.display())).unwrap();
         let paths = ["", "/a", "/a/b", "/a/b/c"].map(path);
         let mut ring = Ring::new(Engine::User, 16, flags);
         // One worker keeps the order.
@@ -423,7 +396,7 @@ fn behind_a_slow_one(flags: u32, wait: u32) {
 #[test]
 fn what_is_behind_a_slow_one_goes_to_workers() {
     behind_a_slow_one(0, 0);
-    behind_a_slow_one(IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER, 0);
+    behind_a_slow_one(DEFER, 0);
 }
 
 /// How long a look at a file usually takes here, as without a ring.
@@ -445,8 +418,7 @@ fn what_is_quick_the_caller_does() {
     let tries = 20;
     for attempt in 1..=tries {
         let pid = child(|| {
-            let mut ring =
-                Ring::new(Engine::User, 64, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+            let mut ring = Ring::new(Engine::User, 64, DEFER);
             let mut buffer = [0u8; 256];
             let before = threads();
             let file = memory_file(b"");
@@ -485,7 +457,7 @@ fn what_a_call_has_queued_can_be_cancelled_by_it() {
     for (number, buffer) in (1..).zip(&mut buffers) {
         ring.push(statx(number, buffer.as_mut_ptr()));
     }
-    ring.push(Sqe { addr: 2, ..sqe(IORING_OP_ASYNC_CANCEL, 4) });
+    ring.push(cancel(4, 2, 0));
     assert_eq!(ring.enter(4, 4), 4);
     let mut seen: Vec<_> = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
     seen.sort_unstable();
@@ -493,42 +465,39 @@ fn what_a_call_has_queued_can_be_cancelled_by_it() {
     assert_eq!(buffers.map(|buffer| buffer[0] != 0), [true, false, true]);
 }
 
-#[test]
+#[by(alone)]
 fn a_synchronous_cancellation_waits_for_so_long() {
-    alone(|| {
-        let missing = missing!();
-        let mut ring = Ring::new(Engine::User, 16, 0);
-        let file = memory_file(b"");
-        push_for_worker(&mut ring, &file, statx(1, missing.address()));
-        until("the worker is held up", || held_up() == 1);
-        let fd = ring.fd;
-        let cancel = |seconds, nanoseconds| {
-            let mut wanted: io_uring_sync_cancel_reg = zeroed();
-            (wanted.addr, wanted.fd) = (1, -1);
-            (wanted.timeout.tv_sec, wanted.timeout.tv_nsec) = (seconds, nanoseconds);
-            let code = Code::IORING_REGISTER_SYNC_CANCEL as u32;
-            register(Engine::User, fd, code, (&raw const wanted).cast(), 1)
-        };
-        for (seconds, nanoseconds) in [(0, 1_000_000), (0, 0), (-1, 0), (0, -1), (-1, 1)] {
-            assert_eq!(cancel(seconds, nanoseconds), -libc::ETIME, "{seconds}, {nanoseconds}");
-        }
-        std::thread::scope(|scope| {
-            let (tell, told) = std::sync::mpsc::channel();
-            let waits = scope.spawn(move || {
-                // SAFETY: reports a number.
-                tell.send(unsafe { libc::gettid() }).unwrap();
-                cancel(-1, -1)
-            });
-            waits_for_events(told.recv().unwrap());
-            // Longer than any time that was mistaken for one.
-            let begun = Instant::now();
-            while begun.elapsed() < Duration::from_millis(20) {
-                std::thread::yield_now();
-            }
-            assert!(!waits.is_finished());
-            missing.give();
-            assert_eq!(waits.join().unwrap(), 0);
+    let missing = missing!();
+    let mut ring = Ring::new(Engine::User, 16, 0);
+    let file = memory_file(b"");
+    push_for_worker(&mut ring, &file, statx(1, missing.address()));
+    until("the worker is held up", || held_up() == 1);
+    let fd = ring.fd;
+    let cancel = |seconds, nanoseconds| {
+        let mut wanted: io_uring_sync_cancel_reg = zeroed();
+        (wanted.addr, wanted.fd) = (1, -1);
+        (wanted.timeout.tv_sec, wanted.timeout.tv_nsec) = (seconds, nanoseconds);
+        let code = Code::IORING_REGISTER_SYNC_CANCEL as u32;
+        register(Engine::User, fd, code, (&raw const wanted).cast(), 1)
+    };
+    for (seconds, nanoseconds) in [(0, 1_000_000), (0, 0), (-1, 0), (0, -1), (-1, 1)] {
+        assert_eq!(cancel(seconds, nanoseconds), -libc::ETIME, "{seconds}, {nanoseconds}");
+    }
+    std::thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let waits = scope.spawn(move || {
+            tell.send(thread_id()).unwrap();
+            cancel(-1, -1)
         });
+        waits_for_events(told.recv().unwrap());
+        // Longer than any time that was mistaken for one.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(20) {
+            std::thread::yield_now();
+        }
+        assert!(!waits.is_finished());
+        missing.give();
+        assert_eq!(waits.join().unwrap(), 0);
     });
 }
 
@@ -541,81 +510,70 @@ fn attempt_is_held_up() -> bool {
     })
 }
 
-#[test]
+#[by(alone)]
 fn a_read_at_the_position_waits_for_the_one_before() {
-    alone(|| {
-        let missing = missing!();
-        let path =
-            std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pool-{}", std::process::id()));
-        std::fs::write(&path, [7; 16_384]).unwrap();
-        let file = File::options().read(true).write(true).open(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        file.sync_all().unwrap();
-        // SAFETY: advice, and a mapping that is only asked about.
-        let cached = unsafe {
-            libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED);
-            let at = libc::mmap(
-                std::ptr::null_mut(),
-                16_384,
-                libc::PROT_READ,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            );
-            assert_ne!(at, libc::MAP_FAILED);
-            let mut pages = [0u8; 4];
-            libc::mincore(at, 16_384, pages.as_mut_ptr()) != 0 || pages.iter().any(|page| page & 1 != 0)
-        };
-        if cached {
-            return skip("the file stays in the cache");
-        }
-        let mut ring = Ring::new(Engine::User, 16, 0);
-        let mut buffer = [0u8; 16];
-        let read = |user_data, addr: *mut u8, len| Sqe {
-            fd: file.as_raw_fd(),
-            addr: addr as u64,
-            len,
-            off: u64::MAX,
-            ..sqe(IORING_OP_READ, user_data)
-        };
-        push_for_worker(&mut ring, &file, read(1, missing.address(), Missing::LENGTH));
-        until("the first is held up", || held_up() == 1);
-        if attempt_is_held_up() {
-            missing.give();
-            return skip("the disk was as fast as the cache");
-        }
-        // It has the file's position: an attempt would wait for it.
-        ring.submit(&[read(2, buffer.as_mut_ptr(), 16)]);
+    let missing = missing!();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pool-{}", std::process::id()));
+    std::fs::write(&path, [7; 16_384]).unwrap();
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    file.sync_all().unwrap();
+    // SAFETY: advice, and a mapping that is only asked about.
+    let cached = unsafe {
+        libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED);
+        let at =
+            libc::mmap(std::ptr::null_mut(), 16_384, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
+        assert_ne!(at, libc::MAP_FAILED);
+        let mut pages = [0u8; 4];
+        libc::mincore(at, 16_384, pages.as_mut_ptr()) != 0 || pages.iter().any(|page| page & 1 != 0)
+    };
+    if cached {
+        return skip("the file stays in the cache");
+    }
+    let mut ring = Ring::new(Engine::User, 16, 0);
+    let mut buffer = [0u8; 16];
+    let read = |user_data, addr: *mut u8, len| Sqe {
+        fd: file.as_raw_fd(),
+        addr: addr as u64,
+        len,
+        off: u64::MAX,
+        ..sqe(IORING_OP_READ, user_data)
+    };
+    push_for_worker(&mut ring, &file, read(1, missing.address(), Missing::LENGTH));
+    until("the first is held up", || held_up() == 1);
+    if attempt_is_held_up() {
         missing.give();
-        let mut seen = results(&mut ring, 3);
-        seen.sort_unstable();
-        assert_eq!(seen, [(1, Missing::LENGTH as i32), (2, 16)]);
-        assert_eq!(buffer, [7; 16]);
-    });
+        return skip("the disk was as fast as the cache");
+    }
+    // It has the file's position: an attempt would wait for it.
+    ring.submit(&[read(2, buffer.as_mut_ptr(), 16)]);
+    missing.give();
+    let mut seen = results(&mut ring, 3);
+    seen.sort_unstable();
+    assert_eq!(seen, [(1, Missing::LENGTH as i32), (2, 16)]);
+    assert_eq!(buffer, [7; 16]);
 }
 
-#[test]
+#[by(alone)]
 fn what_is_done_and_not_fetched() {
-    alone(|| {
-        let flags = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_TASKRUN_FLAG;
-        let mut ring = Ring::new(Engine::User, 16, flags);
-        let shown = |ring: &Ring| {
-            let flags = ring.word(ring.params.sq_off.flags);
-            flags.load(std::sync::atomic::Ordering::Relaxed) & IORING_SQ_TASKRUN != 0
-        };
-        let file = memory_file(b"");
-        for number in [1, 2] {
-            ring.submit(&[sync(number, &file)]);
-        }
-        until("both are done", || workers() > 0 && idle() == workers());
-        assert!(shown(&ring));
-        ring.submit(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) }]);
-        assert!(shown(&ring));
-        let mut seen = results(&mut ring, 3);
-        seen.sort_unstable();
-        assert_eq!(seen, [(1, 0), (2, 0), (3, -libc::ENOENT)]);
-        assert!(!shown(&ring));
-    });
+    let flags = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_TASKRUN_FLAG;
+    let mut ring = Ring::new(Engine::User, 16, flags);
+    let shown = |ring: &Ring| {
+        let flags = ring.word(ring.params.sq_off.flags);
+        flags.load(std::sync::atomic::Ordering::Relaxed) & IORING_SQ_TASKRUN != 0
+    };
+    let file = memory_file(b"");
+    for number in [1, 2] {
+        ring.submit(&[sync(number, &file)]);
+    }
+    until("both are done", || workers() > 0 && idle() == workers());
+    assert!(shown(&ring));
+    ring.submit(&[cancel(3, 1, 0)]);
+    assert!(shown(&ring));
+    let mut seen = results(&mut ring, 3);
+    seen.sort_unstable();
+    assert_eq!(seen, [(1, 0), (2, 0), (3, -libc::ENOENT)]);
+    assert!(!shown(&ring));
 }
 
 /// What makes a file in a directory may have to wait for its file system; other addresses need none.

@@ -1,38 +1,18 @@
 //! Rings made before `fork` and used after it, by parent and child.
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
-
-const LINK: u8 = 1 << 2;
-const FIXED_FILE: u8 = 1 << 0;
-const ASYNC: u8 = 1 << 4;
+use crate::common::prelude::*;
 
 fn nop(user_data: u64) -> Sqe {
     sqe(IORING_OP_NOP, user_data)
 }
 
 fn read(file: &File, buffer: &mut [u8], user_data: u64) -> Sqe {
-    Sqe {
-        fd: file.as_raw_fd(),
-        addr: buffer.as_mut_ptr() as u64,
-        len: buffer.len() as u32,
-        ..sqe(IORING_OP_READ, user_data)
-    }
+    let (fd, addr, len) = (file.as_raw_fd(), buffer.as_mut_ptr() as u64, buffer.len() as u32);
+    Sqe { fd, addr, len, ..sqe(IORING_OP_READ, user_data) }
 }
 
 fn timeout(time: &[i64; 2], user_data: u64) -> Sqe {
     Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, user_data) }
-}
-
-fn cancel(user_data: u64, target: u64, flags: u32) -> Sqe {
-    Sqe { addr: target, op_flags: flags, ..sqe(IORING_OP_ASYNC_CANCEL, user_data) }
 }
 
 fn submit(ring: &mut Ring, sqes: &[Sqe]) -> i32 {
@@ -63,17 +43,14 @@ fn await_signal(file: &mut File) {
 }
 
 /// What a child's requests came to outlives it, though the queue had no room: more of it than there is room for letters.
-#[test]
-fn what_found_no_room_outlives_its_process() {
+#[both(4, 0)]
+fn what_found_no_room_outlives_its_process(mut ring: Ring) -> impl Answer {
     const ALL: u64 = 100;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 4, 0);
-        let pid = child(|| (1..=ALL).all(|user_data| submit(&mut ring, &[nop(user_data)]) == 1));
-        let mut found = wait_for(&mut ring, ALL as usize);
-        assert_eq!(ended(pid), 0);
-        found.dedup();
-        (found, ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), ring.overflowed())
-    });
+    let pid = child(|| (1..=ALL).all(|user_data| submit(&mut ring, &[nop(user_data)]) == 1));
+    let mut found = wait_for(&mut ring, ALL as usize);
+    assert_eq!(ended(pid), 0);
+    found.dedup();
+    (found, ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), ring.overflowed())
 }
 
 /// Nor is it lost with a third process, which looks at the ring when it has said already that it ends.
@@ -155,10 +132,7 @@ fn a_child_lets_go_of_files_that_its_parent_waits_for(engine: Engine) -> impl An
     let mut ring = Ring::new(engine, 8, 0);
     let ((source, mut sink), mut buffer) = (pipe(), [0; 1]);
     assert_eq!(submit(&mut ring, &[read(&source, &mut buffer, 1)]), 1);
-    if engine == Engine::User {
-        anyring_engine::frontend::closed(source.as_raw_fd());
-    }
-    drop(source);
+    close(engine, source.into_raw_fd());
     let status = ended(child(|| true));
     sink.write_all(b"x").unwrap();
     (status, wait_for(&mut ring, 1), buffer)
@@ -173,7 +147,7 @@ fn a_childs_requests_use_its_own_memory_and_files(mut ring: Ring) -> impl Answer
     let pid = child(|| {
         let (own_source, mut own_sink) = pipe();
         own_sink.write_all(b"own").unwrap();
-        let fixed = Sqe { fd: 0, flags: FIXED_FILE, ..read(&source, &mut buffer, 1) };
+        let fixed = Sqe { fd: 0, flags: FIXED, ..read(&source, &mut buffer, 1) };
         let taken = submit(&mut ring, &[fixed]) == 1 && wait_for(&mut ring, 1) == [(1, 4)];
         let first = buffer == *b"past";
         let taken = taken && submit(&mut ring, &[read(&own_source, &mut buffer, 2)]) == 1;
@@ -220,40 +194,38 @@ fn a_child_that_ends_leaves_its_timeouts_and_links_behind(engine: Engine) -> imp
     (ended(pid), wait_for(&mut ring, 3))
 }
 
-#[test]
-fn a_child_that_ends_leaves_timeouts_of_all_kinds_behind() {
+#[both]
+fn a_child_that_ends_leaves_timeouts_of_all_kinds_behind(engine: Engine) -> impl Answer {
     const CQE_SKIP: u8 = 1 << 6;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 16, 0);
-        let soon = [0, 20_000_000];
-        let later = [0, 60_000_000];
-        let pid = child(|| {
-            let flags = |op_flags, sqe| Sqe { op_flags, ..sqe };
-            let sqes = [
-                Sqe { flags: CQE_SKIP, ..flags(IORING_TIMEOUT_ETIME_SUCCESS, timeout(&soon, 1)) },
-                Sqe { flags: CQE_SKIP, ..timeout(&soon, 2) },
-                Sqe { off: 1000, ..timeout(&soon, 3) },
-                Sqe { off: 2, ..flags(IORING_TIMEOUT_MULTISHOT, timeout(&soon, 4)) },
-                flags(IORING_TIMEOUT_BOOTTIME, timeout(&soon, 5)),
-                Sqe { flags: LINK, ..timeout(&soon, 6) },
-                nop(7),
-                timeout(&later, 8),
-            ];
-            submit(&mut ring, &sqes) == sqes.len() as i32
-        });
-        let (status, mut all) = (ended(pid), Vec::new());
-        while !all.iter().any(|&(user_data, _)| user_data == 8) {
-            all.extend(wait_for(&mut ring, 1));
-        }
-        all.sort();
-        let (others, simple): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|&(user_data, _)| [3, 4, 6, 7].contains(&user_data));
-        if engine == Engine::User {
-            // Those that count, come again or are linked end with their process here.
-            assert_eq!(others, [3, 4, 6, 7].map(|user_data| (user_data, -libc::ECANCELED)));
-        }
-        (status, simple)
+    let mut ring = Ring::new(engine, 16, 0);
+    let soon = [0, 20_000_000];
+    let later = [0, 60_000_000];
+    let pid = child(|| {
+        let flags = |op_flags, sqe| Sqe { op_flags, ..sqe };
+        let sqes = [
+            Sqe { flags: CQE_SKIP, ..flags(IORING_TIMEOUT_ETIME_SUCCESS, timeout(&soon, 1)) },
+            Sqe { flags: CQE_SKIP, ..timeout(&soon, 2) },
+            Sqe { off: 1000, ..timeout(&soon, 3) },
+            Sqe { off: 2, ..flags(IORING_TIMEOUT_MULTISHOT, timeout(&soon, 4)) },
+            flags(IORING_TIMEOUT_BOOTTIME, timeout(&soon, 5)),
+            Sqe { flags: LINK, ..timeout(&soon, 6) },
+            nop(7),
+            timeout(&later, 8),
+        ];
+        submit(&mut ring, &sqes) == sqes.len() as i32
     });
+    let (status, mut all) = (ended(pid), Vec::new());
+    while !all.iter().any(|&(user_data, _)| user_data == 8) {
+        all.extend(wait_for(&mut ring, 1));
+    }
+    all.sort();
+    let (others, simple): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|&(user_data, _)| [3, 4, 6, 7].contains(&user_data));
+    if engine == Engine::User {
+        // Those that count, come again or are linked end with their process here.
+        assert_eq!(others, [3, 4, 6, 7].map(|user_data| (user_data, -libc::ECANCELED)));
+    }
+    (status, simple)
 }
 
 #[both]
@@ -298,7 +270,7 @@ fn a_single_issuer_is_a_thread_of_one_process(engine: Engine) -> impl Answer {
     };
     let mut plain = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER);
     assert_eq!(submit(&mut plain, &[nop(1)]), 1);
-    let mut defers = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+    let mut defers = Ring::new(engine, 8, DEFER);
     let disabled = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED;
     let mut by_child = Ring::new(engine, 8, disabled);
     let mut by_parent = Ring::new(engine, 8, disabled);
@@ -315,8 +287,7 @@ fn a_single_issuer_is_a_thread_of_one_process(engine: Engine) -> impl Answer {
 #[both]
 fn a_child_uses_its_parents_sq_thread(engine: Engine) -> impl Answer {
     // Asleep at once, so that it has to be woken.
-    let mut params: io_uring_params = zeroed();
-    params.flags = IORING_SETUP_SQPOLL;
+    let mut params = params(IORING_SETUP_SQPOLL);
     params.sq_thread_idle = 1;
     let mut ring = Ring::with_params(engine, 8, params).expect("a ring");
     let pid = child(|| {
@@ -345,29 +316,26 @@ fn what_finds_the_ring_full_comes_when_the_other_side_makes_room(mut ring: Ring)
 }
 
 /// Two processes, one lock that the program keeps: everything arrives once.
-#[test]
-fn two_processes_take_turns() {
+#[both(8, 0)]
+fn two_processes_take_turns(mut ring: Ring) -> impl Answer {
     const ROUNDS: u64 = 2000;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let [mut to_parent, mut to_child] = [pipe(), pipe()];
-        let pid = child(|| {
-            (0..ROUNDS).all(|round| {
-                await_signal(&mut to_child.0);
-                let got = wait_for(&mut ring, 1) == [(round, 0)];
-                let sent = submit(&mut ring, &[nop(ROUNDS + round)]) == 1;
-                signal(&mut to_parent.1);
-                got && sent
-            })
-        });
-        let good = (0..ROUNDS).all(|round| {
-            let sent = submit(&mut ring, &[nop(round)]) == 1;
-            signal(&mut to_child.1);
-            await_signal(&mut to_parent.0);
-            sent && wait_for(&mut ring, 1) == [(ROUNDS + round, 0)]
-        });
-        (good, ended(pid))
+    let [mut to_parent, mut to_child] = [pipe(), pipe()];
+    let pid = child(|| {
+        (0..ROUNDS).all(|round| {
+            await_signal(&mut to_child.0);
+            let got = wait_for(&mut ring, 1) == [(round, 0)];
+            let sent = submit(&mut ring, &[nop(ROUNDS + round)]) == 1;
+            signal(&mut to_parent.1);
+            got && sent
+        })
     });
+    let good = (0..ROUNDS).all(|round| {
+        let sent = submit(&mut ring, &[nop(round)]) == 1;
+        signal(&mut to_child.1);
+        await_signal(&mut to_parent.0);
+        sent && wait_for(&mut ring, 1) == [(ROUNDS + round, 0)]
+    });
+    (good, ended(pid))
 }
 
 /// How a child has ended, if it does in time; it is killed otherwise.
@@ -393,19 +361,12 @@ fn ended_within(pid: libc::pid_t, time: Duration) -> Option<i32> {
 
 /// From here on whoever writes to a file is killed: an eventfd is signalled so.
 fn die_of_writing() {
-    let step = |code: u32, k: u32, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
-    let mut filter = [
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_write as u32, 0, 1),
-        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_KILL_PROCESS, 0, 0),
-        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: a filter of this length, which the kernel copies.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
-    }
+    filter_calls(&mut [
+        code(LOAD, 0, 0, 0),
+        code(EQUAL, 0, 1, libc::SYS_write as u32),
+        code(RETURN, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
+        code(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ]);
 }
 
 /// A process that posts a completion and is killed before it tells of it: who sleeps for it in another process finds it,
@@ -506,8 +467,7 @@ fn a_thread_that_sleeps_when_its_process_forks_is_woken_by_the_child(engine: Eng
     let fd = ring.fd;
     let told = std::sync::mpsc::channel();
     let waiter = std::thread::spawn(move || {
-        // SAFETY: touches no memory.
-        told.0.send(unsafe { libc::gettid() }).unwrap();
+        told.0.send(thread_id()).unwrap();
         enter(engine, fd, 0, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0)
     });
     asleep(told.1.recv().unwrap());
@@ -553,7 +513,7 @@ fn eventfds_tell_of_what_another_process_posts(engine: Engine) -> impl Answer {
 
 #[both]
 fn a_message_reaches_a_ring_that_only_the_parent_may_drive(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+    let mut ring = Ring::new(engine, 8, DEFER);
     let pid = child(|| {
         let mut own = Ring::new(engine, 8, 0);
         let message = Sqe { fd: ring.fd, len: 7, off: 42, ..sqe(IORING_OP_MSG_RING, 1) };
@@ -569,11 +529,7 @@ fn a_duplicate_that_nobody_told_of_is_the_ring(engine: Engine) -> impl Answer {
     // SAFETY: a new descriptor.
     let own = unsafe { libc::syscall(libc::SYS_dup, ring.fd) } as i32;
     let entered = enter(engine, own, 0, 0, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
-    if engine == Engine::User {
-        anyring_engine::frontend::closed(own);
-    }
-    // SAFETY: ours.
-    unsafe { libc::close(own) };
+    close(engine, own);
     (entered, ring.enter(0, 0))
 }
 
@@ -593,8 +549,7 @@ fn a_ring_from_a_stranger_is_none() {
     let received = receive_descriptor(ends[1]);
     let answer = enter(Engine::User, received, 0, 0, 0, std::ptr::null(), 0);
     let sized = register(Engine::User, received, 0, std::ptr::null(), 0);
-    // SAFETY: ours.
-    unsafe { libc::close(received) };
+    close_number(received);
     assert_eq!((answer, sized, ended(pid)), (-libc::EOPNOTSUPP, -libc::EOPNOTSUPP, 0));
 }
 

@@ -2,16 +2,10 @@
 //! instance. The tests look at every epoll instance of the process.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use linux_raw_sys::io_uring::io_uring_op::*;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::net::UnixStream;
+use crate::common::prelude::*;
 
-const DEFERRING: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+const DEFERRING: u32 = DEFER;
 
 /// Is any ring's epoll instance in another one, which is the reactor's?
 fn reactor_drives() -> bool {
@@ -136,8 +130,7 @@ fn a_sleeping_reactor_that_takes_a_ring_over_looks_at_numbers_again() {
     ring.submit(&[read(&mut buffer)]);
     new_writer.write_all(b"yz").unwrap();
     assert_eq!(watch_for_some_time(&mut ring).map(|cqe| cqe.res), Some(2));
-    // SAFETY: ours.
-    unsafe { libc::close(eventfd) };
+    close_number(eventfd);
 }
 
 /// What wakes the caller who sleeps must not be taken away by one who only looks.
@@ -155,8 +148,7 @@ fn a_look_takes_no_wake_up_away() {
         ]);
         let (fd, (tell, told)) = (ring.fd, std::sync::mpsc::channel());
         let sleeper = std::thread::spawn(move || {
-            // SAFETY: takes nothing.
-            tell.send(unsafe { libc::gettid() }).unwrap();
+            tell.send(thread_id()).unwrap();
             enter(Engine::User, fd, 0, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0)
         });
         asleep(told.recv().unwrap());
@@ -321,8 +313,8 @@ fn workers_sleep() -> bool {
 
 /// Waits for a completion without coming in for it; `None` where none comes.
 fn watch_for_some_time(ring: &mut Ring) -> Option<Cqe> {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while std::time::Instant::now() < deadline {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < deadline {
         if let Some(cqe) = ring.reap() {
             return Some(cqe);
         }
@@ -338,8 +330,7 @@ fn ends_unseen(engine: Engine, body: impl FnOnce(&mut Ring, i32)) {
     let mut ring = Ring::new(engine, 8, 0);
     body(&mut ring, other.as_raw_fd());
     drop(other);
-    // SAFETY: it is ours, and not closed again.
-    unsafe { libc::close(ring.forget()) };
+    close_number(ring.forget());
     peer.set_nonblocking(true).unwrap();
     until("the other end is closed", || (&peer).read(&mut [0]).is_ok());
 }
@@ -371,8 +362,7 @@ fn closes_that_nobody_sees_are_heard_of() {
             Sqe { fd: target.as_raw_fd(), off: none, addr: none, len: 1, ..sqe(IORING_OP_SPLICE, 1) };
         ring.submit(&[Sqe { file_index: reads.as_raw_fd() as u32, ..splice }]);
         drop(reads);
-        // SAFETY: it is ours, and not closed again.
-        unsafe { libc::close(ring.forget()) };
+        close_number(ring.forget());
         until("nobody can read the pipe", || {
             let mut poll = libc::pollfd { fd: writes.as_raw_fd(), events: 0, revents: 0 };
             // SAFETY: one entry.
@@ -383,8 +373,7 @@ fn closes_that_nobody_sees_are_heard_of() {
     alone(&|engine| {
         let ring = Ring::new(engine, 8, IORING_SETUP_SQPOLL);
         until("its thread runs", has_sq_thread);
-        // SAFETY: it is ours, and not closed again.
-        unsafe { libc::close(ring.forget()) };
+        close_number(ring.forget());
         until("its thread ends", || !has_sq_thread());
     });
 }
@@ -448,7 +437,7 @@ fn more_rings_than_the_reactor_can_drive_wait_for_the_same_file() {
         rings[0].push(poll(&silent, 2));
         assert_eq!(rings[0].enter(1, 0), 1);
         // Some looks of the reactor, so that it finds that nobody comes by any more.
-        std::thread::sleep(std::time::Duration::from_millis(40));
+        std::thread::sleep(Duration::from_millis(40));
         for (peer, _) in &mut pairs {
             peer.write_all(b"!").unwrap();
         }

@@ -1,19 +1,10 @@
 //! What became ready before a call is completed by it, not cancelled: the kernel completes it when it happens.
 
-use std::io::Write;
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 
 const WAITS: u64 = 1;
 const OTHER: u64 = 2;
-const LINK: u8 = 1 << 2;
-const DEFERS: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
-const SETUPS: [u32; 3] = [0, IORING_SETUP_COOP_TASKRUN, DEFERS];
+const SETUPS: [u32; 3] = [0, IORING_SETUP_COOP_TASKRUN, DEFER];
 static SOON: [i64; 2] = [0, 1_000_000];
 
 /// A ring with a request that waits for data of a socket.

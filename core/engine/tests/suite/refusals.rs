@@ -1,8 +1,7 @@
 //! What every operation answers where one field of its SQE is wrong: swept over the op table, on files
 //! on which nothing waits.
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::ops;
 use anyring_engine::request::op::Caps;
 use io_uring_op as Op;
@@ -41,8 +40,7 @@ struct File(i32);
 
 impl Drop for File {
     fn drop(&mut self) {
-        // SAFETY: ours, or nobody's.
-        unsafe { libc::close(self.0) };
+        close_number(self.0);
     }
 }
 

@@ -1,16 +1,9 @@
 //! Registered files and buffers: tables, updates, tags, what requests keep.
 
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::AsRawFd;
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::os::user::IoVector;
-use io_uring_op::*;
 use io_uring_register_op as Code;
 
-const FIXED: u8 = 1 << 0;
 const SKIP: i32 = IORING_REGISTER_FILES_SKIP;
 
 fn null() -> File {
@@ -173,62 +166,56 @@ fn slots_are_allocated_in_their_range(mut ring: Ring) -> impl Answer {
     };
     let sqes = [update(0, 3, 0), update(5, 3, 0), update(0, 0, 0), update(0, 1, 1)];
     seen.extend(sqes.map(|sqe| ring.run(&[sqe])[0].res));
-    // SAFETY: ours.
-    unsafe { libc::close(fd) };
+    close_number(fd);
     seen
 }
 
-#[test]
-fn errors_of_buffers() {
-    if !has_populate() {
-        return;
-    }
-    both(|engine| {
-        let ring = Ring::new(engine, 4, 0);
-        let mut memory = vec![0u8; 8192];
-        let base = memory.as_mut_ptr() as u64;
-        let register = |vectors: &[IoVector]| {
-            let code = Code::IORING_REGISTER_BUFFERS;
-            let result = ring.register(code, vectors.as_ptr().cast(), vectors.len() as u32);
-            if result == 0 {
-                assert_eq!(unregister(Code::IORING_UNREGISTER_BUFFERS, &ring), 0);
-            }
-            result
-        };
-        // SAFETY: a mapping of ours that cannot be written to.
-        let constant = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                4096,
-                libc::PROT_READ,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        let one = |base: u64, length: u64| register(&[IoVector { base, length }]);
-        let seen = vec![
-            unregister(Code::IORING_UNREGISTER_BUFFERS, &ring),
-            register(&[]),
-            one(base, 8192),
-            one(base, 0),
-            one(0, 0),
-            one(0, 1),
-            one(base, (1 << 30) + 1),
-            one(base, u64::MAX),
-            one(u64::MAX - 10, 10),
-            one(0x1000, 4096),
-            one(constant as u64, 4096),
-            one(base + 5, 1),
-            register(&[IoVector { base, length: 8192 }, IoVector { base: 0x1000, length: 1 }]),
-            ring.register(Code::IORING_REGISTER_BUFFERS, std::ptr::null(), 1),
-            ring.register(Code::IORING_REGISTER_BUFFERS, 0x1000 as *const _, 1),
-            ring.register(Code::IORING_REGISTER_BUFFERS, 0x1000 as *const _, (1 << 14) + 1),
-        ];
-        // SAFETY: ours.
-        unsafe { libc::munmap(constant, 4096) };
-        seen
-    });
+#[by(both_if(has_populate))]
+fn errors_of_buffers(engine: Engine) -> impl Answer {
+    let ring = Ring::new(engine, 4, 0);
+    let mut memory = vec![0u8; 8192];
+    let base = memory.as_mut_ptr() as u64;
+    let register = |vectors: &[IoVector]| {
+        let code = Code::IORING_REGISTER_BUFFERS;
+        let result = ring.register(code, vectors.as_ptr().cast(), vectors.len() as u32);
+        if result == 0 {
+            assert_eq!(unregister(Code::IORING_UNREGISTER_BUFFERS, &ring), 0);
+        }
+        result
+    };
+    // SAFETY: a mapping of ours that cannot be written to.
+    let constant = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            4096,
+            libc::PROT_READ,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    let one = |base: u64, length: u64| register(&[IoVector { base, length }]);
+    let seen = vec![
+        unregister(Code::IORING_UNREGISTER_BUFFERS, &ring),
+        register(&[]),
+        one(base, 8192),
+        one(base, 0),
+        one(0, 0),
+        one(0, 1),
+        one(base, (1 << 30) + 1),
+        one(base, u64::MAX),
+        one(u64::MAX - 10, 10),
+        one(0x1000, 4096),
+        one(constant as u64, 4096),
+        one(base + 5, 1),
+        register(&[IoVector { base, length: 8192 }, IoVector { base: 0x1000, length: 1 }]),
+        ring.register(Code::IORING_REGISTER_BUFFERS, std::ptr::null(), 1),
+        ring.register(Code::IORING_REGISTER_BUFFERS, 0x1000 as *const _, 1),
+        ring.register(Code::IORING_REGISTER_BUFFERS, 0x1000 as *const _, (1 << 14) + 1),
+    ];
+    // SAFETY: ours.
+    unsafe { libc::munmap(constant, 4096) };
+    seen
 }
 
 /// A mapping of a file, whose memory the kernel does not pin where it has to be written back.
@@ -334,10 +321,7 @@ fn requests_keep_a_registered_buffer(engine: Engine) -> impl Answer {
         update_tagged(update, &ring, 0, 0, &[], 1),
     ];
     let early = tags(&mut ring);
-    if engine == Engine::User {
-        anyring_engine::frontend::closed(from.as_raw_fd());
-    }
-    drop(from);
+    close(engine, from.into_raw_fd());
     (&into).write_all(b"abcd").unwrap();
     assert_eq!(ring.enter(0, 2), 0);
     // First the request, then the buffer that it let go of.

@@ -1,21 +1,10 @@
 //! Setup flags, and where ring memory lies: the program's own pages, big completions among small ones,
 //! other sizes later on, arguments of waits in registered memory.
 
-use std::ffi::c_void;
-use std::os::fd::AsRawFd;
-use std::time::{Duration, Instant};
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::os::page_bytes;
 use io_uring_op as Op;
 use io_uring_register_op as Code;
-
-fn params(flags: u32) -> io_uring_params {
-    let mut params: io_uring_params = zeroed();
-    params.flags = flags;
-    params
-}
 
 /// Anonymous pages, given back when dropped.
 struct Pages(*mut c_void, usize);
@@ -61,24 +50,22 @@ fn try_setup(engine: Engine, entries: u32, mut params: io_uring_params) -> i32 {
     fd.min(0)
 }
 
-#[test]
-fn flags_are_taken_and_refused_as_the_kernel_does() {
+#[both]
+fn flags_are_taken_and_refused_as_the_kernel_does(engine: Engine) -> impl Answer {
     // What the newest kernel has beyond these is newer than the engine.
     let known = 19;
-    both(|engine| {
-        let mut answers = Vec::new();
-        for first in 0..32 {
-            answers.push((first, first, try_setup(engine, 4, params(1 << first))));
-            for second in 0..known.min(first) {
-                answers.push((first, second, try_setup(engine, 4, params(1 << first | 1 << second))));
-            }
+    let mut answers = Vec::new();
+    for first in 0..32 {
+        answers.push((first, first, try_setup(engine, 4, params(1 << first))));
+        for second in 0..known.min(first) {
+            answers.push((first, second, try_setup(engine, 4, params(1 << first | 1 << second))));
         }
-        answers
-    });
+    }
+    answers
 }
 
-#[test]
-fn three_flags_together() {
+#[both]
+fn three_flags_together(engine: Engine) -> impl Answer {
     let flags = [
         IORING_SETUP_IOPOLL,
         IORING_SETUP_SQPOLL,
@@ -90,17 +77,15 @@ fn three_flags_together() {
         IORING_SETUP_CQE_MIXED,
         IORING_SETUP_SQE128,
     ];
-    both(|engine| {
-        let mut answers = Vec::new();
-        for a in flags {
-            for b in flags {
-                for c in flags {
-                    answers.push((a, b, c, try_setup(engine, 4, params(a | b | c))));
-                }
+    let mut answers = Vec::new();
+    for a in flags {
+        for b in flags {
+            for c in flags {
+                answers.push((a, b, c, try_setup(engine, 4, params(a | b | c))));
             }
         }
-        answers
-    });
+    }
+    answers
 }
 
 #[both]
@@ -162,7 +147,7 @@ fn a_ring_goes_on_as_long_as_it_has_a_descriptor() {
             params.sq_off.user_addr = sqes.address();
         }
         let mut ring = Ring::with_params(Engine::User, 4, params).unwrap();
-        drop(std::fs::File::open(format!("/proc/self/fd/{}", ring.fd)).unwrap());
+        drop(File::open(format!("/proc/self/fd/{}", ring.fd)).unwrap());
         // A new ring looks for those that have ended.
         drop(Ring::new(Engine::User, 4, 0));
         assert_eq!(ring.run(&[sqe(Op::IORING_OP_NOP, 1)])[0].user_data, 1);
@@ -170,7 +155,7 @@ fn a_ring_goes_on_as_long_as_it_has_a_descriptor() {
         ring.submit(&[Sqe { addr: (&raw const time) as u64, len: 1, ..sqe(Op::IORING_OP_TIMEOUT, 2) }]);
         let fd = ring.forget();
         assert_eq!(anyring_engine::frontend::in_flight(fd), 1);
-        let null = std::fs::File::open("/dev/null").unwrap();
+        let null = File::open("/dev/null").unwrap();
         // Nobody but the kernel tells of this end.
         // SAFETY: puts another file in the place of a descriptor of ours.
         assert_eq!(unsafe { libc::dup2(null.as_raw_fd(), fd) }, fd);
@@ -199,9 +184,9 @@ fn a_ring_ends_whose_file_the_engine_has_mapped_again() {
         let wanted = io_uring_buf_reg { ring_addr: 0, ring_entries: 8, bgid: 1, flags: 1, resv: [0; 3] };
         ring.register(Code::IORING_REGISTER_PBUF_RING, (&raw const wanted).cast(), 1)
     }
-    let null = std::fs::File::open("/dev/null").unwrap();
+    let null = File::open("/dev/null").unwrap();
     for registers in [resized, with_region, with_buffers] {
-        let flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+        let flags = DEFER;
         let mut ring = Ring::new(Engine::User, 4, flags);
         let time = [60u64, 0];
         ring.submit(&[Sqe { addr: (&raw const time) as u64, len: 1, ..sqe(Op::IORING_OP_TIMEOUT, 2) }]);
@@ -349,7 +334,7 @@ trait LoadRelaxed {
     fn load_relaxed(&self) -> u32;
 }
 
-impl LoadRelaxed for std::sync::atomic::AtomicU32 {
+impl LoadRelaxed for AtomicU32 {
     fn load_relaxed(&self) -> u32 {
         self.load(std::sync::atomic::Ordering::Relaxed)
     }
@@ -370,8 +355,6 @@ fn a_big_completion_needs_a_ring_that_has_them(engine: Engine) -> impl Answer {
         ring.reap_big()
     })
 }
-
-const DEFERS: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 
 fn resize(ring: &Ring, sq_entries: u32, cq_entries: u32, flags: u32) -> (i32, io_uring_params) {
     let mut wanted = params(flags);
@@ -394,7 +377,7 @@ fn resizing_is_checked(engine: Engine) -> impl Answer {
         (8, 8, cqsize | IORING_SETUP_SQPOLL),
         (8, 8, IORING_SETUP_CQE32),
     ];
-    [0, DEFERS].map(|flags| {
+    [0, DEFER].map(|flags| {
         cases.map(|(sq, cq, asked)| {
             let ring = Ring::new(engine, 4, flags);
             let (result, params) = resize(&ring, sq, cq, asked);
@@ -405,7 +388,7 @@ fn resizing_is_checked(engine: Engine) -> impl Answer {
 
 #[both]
 fn resizing_keeps_what_is_in_the_rings(engine: Engine) -> impl Answer {
-    [DEFERS, DEFERS | IORING_SETUP_NO_SQARRAY | IORING_SETUP_SQE128 | IORING_SETUP_CQE32].map(|flags| {
+    [DEFER, DEFER | IORING_SETUP_NO_SQARRAY | IORING_SETUP_SQE128 | IORING_SETUP_CQE32].map(|flags| {
         let mut ring = Ring::new(engine, 4, flags | IORING_SETUP_R_DISABLED);
         assert_eq!(ring.register(Code::IORING_REGISTER_ENABLE_RINGS, std::ptr::null(), 0), 0);
         // Neither head is at the beginning any more.

@@ -1,20 +1,9 @@
 //! Reading and writing files: all forms, offsets, short transfers, links, hostile memory.
 
-use std::ffi::CString;
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::os::user::IoVector;
-use io_uring_op::*;
-
-const LINK: u8 = 1 << 2;
-const ASYNC: u8 = 1 << 4;
-const FIXED: u8 = 1 << 0;
 
 /// A nameless file with this content, at position 0.
 fn file(content: &[u8]) -> File {
@@ -33,23 +22,13 @@ fn file(content: &[u8]) -> File {
 }
 
 fn read(file: &File, buffer: &mut [u8], off: u64, user_data: u64) -> Sqe {
-    Sqe {
-        fd: file.as_raw_fd(),
-        addr: buffer.as_mut_ptr() as u64,
-        len: buffer.len() as u32,
-        off,
-        ..sqe(IORING_OP_READ, user_data)
-    }
+    let (fd, addr, len) = (file.as_raw_fd(), buffer.as_mut_ptr() as u64, buffer.len() as u32);
+    Sqe { fd, addr, len, off, ..sqe(IORING_OP_READ, user_data) }
 }
 
 fn write(file: &File, bytes: &[u8], off: u64, user_data: u64) -> Sqe {
-    Sqe {
-        fd: file.as_raw_fd(),
-        addr: bytes.as_ptr() as u64,
-        len: bytes.len() as u32,
-        off,
-        ..sqe(IORING_OP_WRITE, user_data)
-    }
+    let (fd, addr, len) = (file.as_raw_fd(), bytes.as_ptr() as u64, bytes.len() as u32);
+    Sqe { fd, addr, len, off, ..sqe(IORING_OP_WRITE, user_data) }
 }
 
 fn vectored(opcode: io_uring_op, file: &File, vectors: &[IoVector], off: u64) -> Sqe {
@@ -354,10 +333,7 @@ fn a_file_may_be_closed_under_a_waiting_read(engine: Engine) -> impl Answer {
     let mut ring = Ring::new(engine, 8, 0);
     let mut buffer = [0u8; 4];
     ring.submit(&[read(&from, &mut buffer, 0, 1)]);
-    if engine == Engine::User {
-        anyring_engine::frontend::closed(from.as_raw_fd());
-    }
-    drop(from);
+    close(engine, from.into_raw_fd());
     (&into).write_all(b"abcd").unwrap();
     assert_eq!(ring.enter(0, 1), 0);
     let results = results(&ring.reap_all());
@@ -500,10 +476,7 @@ fn many_direct_transfers_at_once(engine: Engine) -> impl Answer {
     for sqe in &reads[..8] {
         ring.submit(&[*sqe]);
     }
-    if engine == Engine::User {
-        anyring_engine::frontend::closed(file.as_raw_fd());
-    }
-    drop(file);
+    close(engine, file.into_raw_fd());
     let mut seen = Vec::new();
     while seen.len() < 8 {
         assert_eq!(ring.enter(0, 1), 0);
@@ -575,7 +548,7 @@ fn a_descriptor_number_changes_hands_unseen() {
 /// A transfer that is not to wait is tried, whoever waits for its file.
 #[both(8, 0)]
 fn transfers_that_never_wait_are_tried(mut ring: Ring) -> impl Answer {
-    let (own, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (own, _peer) = UnixStream::pair().unwrap();
     let mut buffer = [0u8; 8];
     let (fd, addr) = (own.as_raw_fd(), buffer.as_mut_ptr() as u64);
     let ioprio = IORING_RECVSEND_POLL_FIRST as u16;
@@ -588,8 +561,8 @@ fn transfers_that_never_wait_are_tried(mut ring: Ring) -> impl Answer {
 
 /// The number was another file's, which is still waited for, and nobody saw that it was closed: what has to be fetched from
 /// storage is fetched from the file that the number stands for when the request is submitted.
-#[test]
-fn files_with_the_number_of_one_that_is_waited_for() {
+#[both]
+fn files_with_the_number_of_one_that_is_waited_for(engine: Engine) {
     let cold = |byte: u8| {
         let file = file(&vec![byte; 1 << 20]);
         file.sync_all().unwrap();
@@ -597,30 +570,28 @@ fn files_with_the_number_of_one_that_is_waited_for() {
         assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) }, 0);
         file
     };
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (socket, _peer) = UnixStream::pair().unwrap();
-        let fd = socket.as_raw_fd();
-        let put = |file: &File| {
-            // SAFETY: descriptors of the test's; `socket` closes the copy.
-            assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), fd) }, fd);
-        };
-        let poll = Sqe { fd, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) };
-        ring.submit(&[poll]);
-        let mut buffer = vec![0; 1 << 16];
-        put(&cold(b'1'));
-        let read =
-            Sqe { fd, addr: buffer.as_mut_ptr() as u64, len: buffer.len() as u32, ..sqe(IORING_OP_READ, 2) };
-        ring.submit(&[read]);
-        put(&cold(b'2'));
-        let completions = loop {
-            let mut completions = ring.collect(1);
-            completions.retain(|cqe| cqe.user_data == 2);
-            if !completions.is_empty() {
-                break completions;
-            }
-        };
-        assert_eq!(completions[0].res, buffer.len() as i32);
-        assert!(buffer.iter().all(|&byte| byte == b'1'), "{engine:?}: of the file that was there at first");
-    });
+    let mut ring = Ring::new(engine, 8, 0);
+    let (socket, _peer) = UnixStream::pair().unwrap();
+    let fd = socket.as_raw_fd();
+    let put = |file: &File| {
+        // SAFETY: descriptors of the test's; `socket` closes the copy.
+        assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), fd) }, fd);
+    };
+    let poll = Sqe { fd, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) };
+    ring.submit(&[poll]);
+    let mut buffer = vec![0; 1 << 16];
+    put(&cold(b'1'));
+    let read =
+        Sqe { fd, addr: buffer.as_mut_ptr() as u64, len: buffer.len() as u32, ..sqe(IORING_OP_READ, 2) };
+    ring.submit(&[read]);
+    put(&cold(b'2'));
+    let completions = loop {
+        let mut completions = ring.collect(1);
+        completions.retain(|cqe| cqe.user_data == 2);
+        if !completions.is_empty() {
+            break completions;
+        }
+    };
+    assert_eq!(completions[0].res, buffer.len() as i32);
+    assert!(buffer.iter().all(|&byte| byte == b'1'), "{engine:?}: of the file that was there at first");
 }

@@ -2,16 +2,8 @@
 //! `F_DUPFD_QUERY` (since Linux 6.10), by `kcmp`, which the default profiles of Docker and podman refuse, and by epoll.
 #![cfg(not(anyring_sanitizer))]
 
-use std::fs::File;
-use std::io::Write;
-use std::net::TcpListener;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixDatagram;
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::os::same_file;
-use io_uring_op::{IORING_OP_ASYNC_CANCEL, IORING_OP_POLL_ADD};
 use io_uring_register_op::IORING_REGISTER_EVENTFD;
 
 /// The calls that are refused to a process, each set in its turn.
@@ -26,32 +18,23 @@ const KCMP: Refused = (libc::SYS_kcmp, None, libc::EPERM);
 
 /// Has these fail in this process from now on.
 fn refuse(refused: &[Refused]) {
-    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-    const EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
-    let code = |code: u32, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let mut filter = Vec::new();
     for &(number, second, errno) in refused {
-        let answer = code(RETURN, 0, libc::SECCOMP_RET_ERRNO | errno as u32);
-        filter.push(code(LOAD, 0, 0));
+        let answer = code(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32);
+        filter.push(code(LOAD, 0, 0, 0));
         match second {
             // The lower half of the argument.
             Some(second) => filter.extend([
-                code(EQUAL, 3, number as u32),
-                code(LOAD, 0, 16 + 8),
-                code(EQUAL, 1, second),
+                code(EQUAL, 0, 3, number as u32),
+                code(LOAD, 0, 0, 16 + 8),
+                code(EQUAL, 0, 1, second),
                 answer,
             ]),
-            None => filter.extend([code(EQUAL, 1, number as u32), answer]),
+            None => filter.extend([code(EQUAL, 0, 1, number as u32), answer]),
         }
     }
-    filter.push(code(RETURN, 0, libc::SECCOMP_RET_ALLOW));
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: reads a filter of ours; of this process alone.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
-    }
+    filter.push(code(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
+    filter_calls(&mut filter);
 }
 
 /// Runs `body` in a child of its own for each of what can be refused.
@@ -59,8 +42,7 @@ fn wherever(body: impl Fn()) {
     for refused in REFUSED {
         let pid = child(|| {
             // Ends it where it waits for what never comes.
-            // SAFETY: touches no memory.
-            unsafe { libc::alarm(60) };
+            ends_after(60);
             refuse(refused);
             body();
             true
@@ -107,26 +89,24 @@ fn files() -> Vec<OwnedFd> {
     files
 }
 
-#[test]
+#[by(wherever)]
 fn each_file_is_told_from_all_others() {
-    wherever(|| {
-        let files = files();
-        for (at, file) in files.iter().enumerate() {
-            let other = file.try_clone().unwrap();
-            for (with, candidate) in files.iter().enumerate() {
-                assert_eq!(
-                    same_file(other.as_raw_fd(), candidate.as_raw_fd()),
-                    at == with,
-                    "{:?} and {:?}",
-                    std::fs::read_link(format!("/proc/self/fd/{}", other.as_raw_fd())),
-                    std::fs::read_link(format!("/proc/self/fd/{}", candidate.as_raw_fd())),
-                );
-            }
-            let number = other.as_raw_fd();
-            drop(other);
-            assert!(!same_file(number, file.as_raw_fd()) && !same_file(file.as_raw_fd(), number));
+    let files = files();
+    for (at, file) in files.iter().enumerate() {
+        let other = file.try_clone().unwrap();
+        for (with, candidate) in files.iter().enumerate() {
+            assert_eq!(
+                same_file(other.as_raw_fd(), candidate.as_raw_fd()),
+                at == with,
+                "{:?} and {:?}",
+                std::fs::read_link(format!("/proc/self/fd/{}", other.as_raw_fd())),
+                std::fs::read_link(format!("/proc/self/fd/{}", candidate.as_raw_fd())),
+            );
         }
-    });
+        let number = other.as_raw_fd();
+        drop(other);
+        assert!(!same_file(number, file.as_raw_fd()) && !same_file(file.as_raw_fd(), number));
+    }
 }
 
 /// An epoll instance takes a descriptor.
@@ -144,52 +124,48 @@ fn at_the_limit_of_descriptors_files_of_one_inode_are_taken_for_different_ones()
     assert_eq!(ended(pid), 0);
 }
 
-#[test]
+#[by(wherever)]
 fn a_cancellation_by_descriptor_ends_no_other_file_s_requests() {
-    wherever(|| {
-        both(|engine| {
-            let mut ring = Ring::new(engine, 64, 0);
-            // An eventfd, a timerfd, an inotify instance, an epoll instance, a signalfd.
-            let waiting = || files().into_iter().take(5);
-            let files: Vec<_> = waiting().chain(waiting()).collect();
-            for (user_data, file) in (1..).zip(&files) {
-                let poll = sqe(IORING_OP_POLL_ADD, user_data);
-                ring.push(Sqe { fd: file.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll });
-            }
-            assert_eq!(ring.enter(files.len() as u32, 0), files.len() as i32);
-            let mut all = Vec::new();
-            for (user_data, file) in (100..).zip(&files) {
-                let other = file.try_clone().unwrap();
-                let op_flags = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ALL;
-                let cancel = sqe(IORING_OP_ASYNC_CANCEL, user_data);
-                ring.submit_and_wait(&[Sqe { fd: other.as_raw_fd(), op_flags, ..cancel }], 1);
-                all.extend(ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)));
-            }
-            all.sort_unstable();
-            all
-        });
+    both(|engine| {
+        let mut ring = Ring::new(engine, 64, 0);
+        // An eventfd, a timerfd, an inotify instance, an epoll instance, a signalfd.
+        let waiting = || files().into_iter().take(5);
+        let files: Vec<_> = waiting().chain(waiting()).collect();
+        for (user_data, file) in (1..).zip(&files) {
+            let poll = sqe(IORING_OP_POLL_ADD, user_data);
+            ring.push(Sqe { fd: file.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll });
+        }
+        assert_eq!(ring.enter(files.len() as u32, 0), files.len() as i32);
+        let mut all = Vec::new();
+        for (user_data, file) in (100..).zip(&files) {
+            let other = file.try_clone().unwrap();
+            let op_flags = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ALL;
+            let cancel = sqe(IORING_OP_ASYNC_CANCEL, user_data);
+            ring.submit_and_wait(&[Sqe { fd: other.as_raw_fd(), op_flags, ..cancel }], 1);
+            all.extend(ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)));
+        }
+        all.sort_unstable();
+        all
     });
 }
 
 /// The poll of an eventfd that a ring signals must not feed itself; one of another eventfd goes on.
-#[test]
+#[by(wherever)]
 fn a_poll_of_another_eventfd_than_the_registered_one_goes_on() {
-    wherever(|| {
-        both(|engine| {
-            let mut ring = Ring::new(engine, 8, 0);
-            let (registered, other) = (counter(), counter());
-            let fd = registered.as_raw_fd();
-            assert_eq!(ring.register(IORING_REGISTER_EVENTFD, (&raw const fd).cast(), 1), 0);
-            let poll = Sqe { len: IORING_POLL_ADD_MULTI, ..sqe(IORING_OP_POLL_ADD, 1) };
-            ring.submit(&[Sqe { fd: other.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll }]);
-            let mut told = Vec::new();
-            while told.len() < 3 && told.iter().all(|&(_, flags)| flags & IORING_CQE_F_MORE != 0) {
-                File::from(other.try_clone().unwrap()).write_all(&1u64.to_ne_bytes()).unwrap();
-                let cqe = ring.collect(1)[0];
-                told.push((cqe.res, cqe.flags));
-            }
-            told
-        });
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (registered, other) = (counter(), counter());
+        let fd = registered.as_raw_fd();
+        assert_eq!(ring.register(IORING_REGISTER_EVENTFD, (&raw const fd).cast(), 1), 0);
+        let poll = Sqe { len: IORING_POLL_ADD_MULTI, ..sqe(IORING_OP_POLL_ADD, 1) };
+        ring.submit(&[Sqe { fd: other.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll }]);
+        let mut told = Vec::new();
+        while told.len() < 3 && told.iter().all(|&(_, flags)| flags & IORING_CQE_F_MORE != 0) {
+            File::from(other.try_clone().unwrap()).write_all(&1u64.to_ne_bytes()).unwrap();
+            let cqe = ring.collect(1)[0];
+            told.push((cqe.res, cqe.flags));
+        }
+        told
     });
 }
 

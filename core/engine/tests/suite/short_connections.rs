@@ -1,15 +1,8 @@
 //! What a server of short connections does: accepts however many wait, and sends with the close linked behind.
 
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::net::Shutdown;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
-
-const LINK: u8 = 1 << 2;
-const FIXED_FILE: u8 = 1 << 0;
-const DEFER: u32 = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
+use crate::common::prelude::*;
 
 /// Around the number after which a multishot accept asks no more whether others wait.
 const WAITING: [usize; 7] = [0, 1, 2, 7, 8, 9, 20];
@@ -156,102 +149,88 @@ fn pairs(body: impl Fn(&mut Ring, TcpStream, TcpStream) -> Vec<Cqe>) {
     }
 }
 
-#[test]
-fn a_close_follows_an_answer() {
-    pairs(|ring, a, b| {
-        let cqes = ring.run(&[linked(send(1, &a, b"hello")), close(2, &a)]);
-        let mut buffer = [0; 16];
-        [cqes, ring.run(&[linked(recv(3, &b, &mut buffer)), close(4, &b)])].concat()
-    });
+#[by(pairs)]
+fn a_close_follows_an_answer(ring: &mut Ring, a: TcpStream, b: TcpStream) -> Vec<Cqe> {
+    let cqes = ring.run(&[linked(send(1, &a, b"hello")), close(2, &a)]);
+    let mut buffer = [0; 16];
+    [cqes, ring.run(&[linked(recv(3, &b, &mut buffer)), close(4, &b)])].concat()
 }
 
-#[test]
-fn an_answer_follows_a_question() {
-    pairs(|ring, a, b| {
-        let mut buffer = [0; 16];
-        ring.submit(&[linked(recv(1, &b, &mut buffer)), send(2, &b, b"answer")]);
-        assert_eq!(ring.reap(), None);
-        let mut cqes = ring.run(&[send(3, &a, b"question")]);
-        cqes.extend(ring.collect(3 - cqes.len()));
-        // Which of the two ends of the connection comes first is the network's affair.
-        cqes.sort_by_key(|cqe| cqe.user_data);
-        cqes
-    });
+#[by(pairs)]
+fn an_answer_follows_a_question(ring: &mut Ring, a: TcpStream, b: TcpStream) -> Vec<Cqe> {
+    let mut buffer = [0; 16];
+    ring.submit(&[linked(recv(1, &b, &mut buffer)), send(2, &b, b"answer")]);
+    assert_eq!(ring.reap(), None);
+    let mut cqes = ring.run(&[send(3, &a, b"question")]);
+    cqes.extend(ring.collect(3 - cqes.len()));
+    // Which of the two ends of the connection comes first is the network's affair.
+    cqes.sort_by_key(|cqe| cqe.user_data);
+    cqes
 }
 
-#[test]
-fn what_follows_a_failure_is_cancelled() {
-    pairs(|ring, a, _b| {
-        a.shutdown(Shutdown::Write).unwrap();
-        ring.run(&[
-            linked(send(1, &a, b"hello")),
-            close(2, &a),
-            linked(Sqe { fd: 9999, ..send(3, &a, b"hello") }),
-            close(4, &a),
-        ])
-    });
+#[by(pairs)]
+fn what_follows_a_failure_is_cancelled(ring: &mut Ring, a: TcpStream, _b: TcpStream) -> Vec<Cqe> {
+    a.shutdown(Shutdown::Write).unwrap();
+    ring.run(&[
+        linked(send(1, &a, b"hello")),
+        close(2, &a),
+        linked(Sqe { fd: 9999, ..send(3, &a, b"hello") }),
+        close(4, &a),
+    ])
 }
 
-#[test]
-fn what_is_wrong_behind_it_stops_an_answer() {
-    pairs(|ring, a, b| {
-        let wrong = Sqe { addr: 1, ..close(2, &a) };
-        let cqes = ring.run(&[linked(send(1, &a, b"hello")), wrong]);
-        b.set_nonblocking(true).unwrap();
-        let nothing = std::io::Read::read(&mut &b, &mut [0; 8]).unwrap_err();
-        assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock, "nothing was sent");
-        cqes
-    });
+#[by(pairs)]
+fn what_is_wrong_behind_it_stops_an_answer(ring: &mut Ring, a: TcpStream, b: TcpStream) -> Vec<Cqe> {
+    let wrong = Sqe { addr: 1, ..close(2, &a) };
+    let cqes = ring.run(&[linked(send(1, &a, b"hello")), wrong]);
+    b.set_nonblocking(true).unwrap();
+    let nothing = std::io::Read::read(&mut &b, &mut [0; 8]).unwrap_err();
+    assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock, "nothing was sent");
+    cqes
 }
 
-#[test]
-fn a_pair_that_waits_is_cancelled_as_a_whole() {
-    pairs(|ring, _a, b| {
-        let mut buffer = [0; 16];
-        ring.submit(&[linked(recv(1, &b, &mut buffer)), close(2, &b)]);
-        ring.submit(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) }]);
-        let mut cqes = ring.collect(3);
-        cqes.sort_by_key(|cqe| cqe.user_data);
-        cqes
-    });
+#[by(pairs)]
+fn a_pair_that_waits_is_cancelled_as_a_whole(ring: &mut Ring, _a: TcpStream, b: TcpStream) -> Vec<Cqe> {
+    let mut buffer = [0; 16];
+    ring.submit(&[linked(recv(1, &b, &mut buffer)), close(2, &b)]);
+    ring.submit(&[cancel(3, 1, 0)]);
+    let mut cqes = ring.collect(3);
+    cqes.sort_by_key(|cqe| cqe.user_data);
+    cqes
 }
 
-#[test]
-fn pairs_and_longer_chains_keep_their_order() {
-    pairs(|ring, a, b| {
-        let mut buffer = [0; 64];
-        let mut cqes = ring.run(&[
-            linked(send(1, &a, b"one")),
-            send(2, &a, b"two"),
-            linked(send(3, &a, b"three")),
-            linked(send(4, &a, b"four")),
-            send(5, &a, b"five"),
-            send(6, &a, b"six"),
-            // A chain that ends with the submission.
-            linked(send(7, &a, b"seven")),
-        ]);
-        cqes.sort_by_key(|cqe| cqe.user_data);
-        drop(a);
-        let mut text = Vec::new();
-        std::io::Read::read_to_end(&mut &b, &mut text).unwrap();
-        let all = String::from_utf8(text).unwrap();
-        let at = |word: &str| all.find(word).expect(word);
-        assert!(at("one") < at("two") && at("three") < at("four") && at("four") < at("five"), "{all}");
-        cqes.extend(ring.run(&[linked(recv(8, &b, &mut buffer)), close(9, &b)]));
-        cqes
-    });
+#[by(pairs)]
+fn pairs_and_longer_chains_keep_their_order(ring: &mut Ring, a: TcpStream, b: TcpStream) -> Vec<Cqe> {
+    let mut buffer = [0; 64];
+    let mut cqes = ring.run(&[
+        linked(send(1, &a, b"one")),
+        send(2, &a, b"two"),
+        linked(send(3, &a, b"three")),
+        linked(send(4, &a, b"four")),
+        send(5, &a, b"five"),
+        send(6, &a, b"six"),
+        // A chain that ends with the submission.
+        linked(send(7, &a, b"seven")),
+    ]);
+    cqes.sort_by_key(|cqe| cqe.user_data);
+    drop(a);
+    let mut text = Vec::new();
+    std::io::Read::read_to_end(&mut &b, &mut text).unwrap();
+    let all = String::from_utf8(text).unwrap();
+    let at = |word: &str| all.find(word).expect(word);
+    assert!(at("one") < at("two") && at("three") < at("four") && at("four") < at("five"), "{all}");
+    cqes.extend(ring.run(&[linked(recv(8, &b, &mut buffer)), close(9, &b)]));
+    cqes
 }
 
-#[test]
-fn pairs_on_registered_files() {
-    pairs(|ring, a, b| {
-        let files = [a.as_raw_fd(), b.as_raw_fd()];
-        assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, files.as_ptr().cast(), 2), 0);
-        let mut buffer = [0; 16];
-        let in_slot = |slot: i32, sqe: Sqe| Sqe { fd: slot, flags: sqe.flags | FIXED_FILE, ..sqe };
-        let empties = |user_data, slot: u32| Sqe { file_index: slot + 1, ..sqe(IORING_OP_CLOSE, user_data) };
-        let cqes = ring.run(&[linked(in_slot(0, send(1, &a, b"hello"))), empties(2, 0)]);
-        let gone = ring.run(&[linked(in_slot(0, send(3, &a, b"hello"))), empties(4, 0)]);
-        [cqes, gone, ring.run(&[linked(in_slot(1, recv(5, &b, &mut buffer))), empties(6, 1)])].concat()
-    });
+#[by(pairs)]
+fn pairs_on_registered_files(ring: &mut Ring, a: TcpStream, b: TcpStream) -> Vec<Cqe> {
+    let files = [a.as_raw_fd(), b.as_raw_fd()];
+    assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, files.as_ptr().cast(), 2), 0);
+    let mut buffer = [0; 16];
+    let in_slot = |slot: i32, sqe: Sqe| Sqe { fd: slot, flags: sqe.flags | FIXED, ..sqe };
+    let empties = |user_data, slot: u32| Sqe { file_index: slot + 1, ..sqe(IORING_OP_CLOSE, user_data) };
+    let cqes = ring.run(&[linked(in_slot(0, send(1, &a, b"hello"))), empties(2, 0)]);
+    let gone = ring.run(&[linked(in_slot(0, send(3, &a, b"hello"))), empties(4, 0)]);
+    [cqes, gone, ring.run(&[linked(in_slot(1, recv(5, &b, &mut buffer))), empties(6, 1)])].concat()
 }

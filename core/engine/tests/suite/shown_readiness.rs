@@ -1,10 +1,7 @@
 //! A ring's descriptor that shows readiness, for a front end that does not see what the program polls: it must be
 //! readable when the kernel's would be.
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use anyring_engine::frontend;
-use io_uring_op::{IORING_OP_MSG_RING, IORING_OP_NOP, IORING_OP_TIMEOUT};
+use crate::common::prelude::*;
 
 /// Whether the descriptor is readable, now or within the time.
 fn readable(fd: i32, timeout_ms: i32) -> bool {
@@ -65,8 +62,7 @@ fn a_duplicate_is_the_ring_too(engine: Engine) -> impl Answer {
     // SAFETY: a new descriptor, closed below.
     let other = unsafe { libc::dup(ring.fd) };
     let entered = enter(engine, other, 1, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
-    // SAFETY: the duplicate.
-    unsafe { libc::close(other) };
+    close_number(other);
     (entered, ring.reap().unwrap().user_data)
 }
 
@@ -166,8 +162,7 @@ fn what_a_child_posts_is_shown_at_a_later_descriptor() {
         told && ring.enter(1, 0) == 1
     });
     frontend::show_readiness(ring.fd).unwrap();
-    // SAFETY: a byte of ours.
-    assert_eq!(unsafe { libc::write(ends[1], b"x".as_ptr().cast(), 1) }, 1);
+    write_to(&ends[1], b"x");
     assert!(readable(ring.fd, 10_000));
     assert_eq!(ended(pid), 0);
 }

@@ -1,53 +1,25 @@
 //! What is submitted behind an open into a slot of the file table, without a link: the kernel opens during the submission where
 //! it need not wait, so the slot has its file by then.
 
-use std::ffi::{CStr, CString};
-use std::os::fd::AsRawFd;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::Instant;
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 use io_uring_register_op::*;
-
-const FIXED: u8 = 1;
-const LINK: u8 = 1 << 2;
 
 /// A directory with two files, whose paths the caches know.
 struct Files {
-    directory: PathBuf,
+    directory: Directory,
     first: CString,
     second: CString,
 }
 
 impl Files {
     fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Relaxed);
-        let directory = std::env::temp_dir().join(format!("anyring-slots-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let make = |name: &str, content: &str| {
-            let path = directory.join(name);
-            std::fs::write(&path, content).unwrap();
-            CString::new(path.to_str().unwrap()).unwrap()
-        };
-        let (first, second) = (make("first", "1111"), make("second", "2222"));
+        let directory = Directory::new();
+        let (first, second) = (directory.file("first", "1111"), directory.file("second", "2222"));
         Self { directory, first, second }
     }
 
     fn fifo(&self) -> CString {
-        let path = CString::new(self.directory.join("fifo").to_str().unwrap()).unwrap();
-        // SAFETY: a path.
-        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
-        path
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
+        self.directory.fifo("fifo")
     }
 }
 
@@ -74,8 +46,8 @@ fn close(slot: u32, data: u64) -> Sqe {
 #[both]
 fn what_is_behind_an_open_has_its_file(engine: Engine) -> impl Answer {
     let files = Files::new();
-    let other = std::fs::File::open("/dev/null").unwrap();
-    let defers = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+    let other = File::open("/dev/null").unwrap();
+    let defers = DEFER;
     let mut seen = Vec::new();
     for before in [-1, other.as_raw_fd()] {
         for (setup, link) in [(0, 0), (0, LINK), (defers, 0)] {
@@ -104,7 +76,7 @@ fn a_read_behind_the_open_of_its_slot_is_cancelled(engine: Engine) -> impl Answe
         &[
             Sqe { op_flags: libc::O_RDWR as u32, ..open(&fifo, 0, 1) },
             read(0, &mut buffer, 2),
-            Sqe { addr: 2, ..sqe(IORING_OP_ASYNC_CANCEL, 3) },
+            cancel(3, 2, 0),
         ],
         3,
     );
@@ -144,7 +116,7 @@ fn a_file_that_is_put_in_behind_an_open(engine: Engine) -> impl Answer {
     let files = Files::new();
     let mut ring = table(engine, 0, &[-1]);
     let mut buffer = [0_u8; 4];
-    let file = std::fs::File::open(files.second.to_str().unwrap()).unwrap();
+    let file = File::open(files.second.to_str().unwrap()).unwrap();
     let fd = file.as_raw_fd();
     let update = Sqe { addr: (&raw const fd) as u64, len: 1, ..sqe(IORING_OP_FILES_UPDATE, 2) };
     (results(&ring.run(&[open(&files.first, 0, 1), update, read(0, &mut buffer, 3)])), buffer)
@@ -236,8 +208,7 @@ fn a_cancellation_by_slot(engine: Engine) -> impl Answer {
 #[both]
 fn a_ring_that_defers(engine: Engine) -> impl Answer {
     let files = Files::new();
-    let mut params: io_uring_params = zeroed();
-    params.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_CQSIZE;
+    let mut params = params(IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_CQSIZE);
     params.cq_entries = 64;
     let mut ring = Ring::with_params(engine, 64, params).unwrap();
     let slots = [-1; 64];

@@ -1,13 +1,9 @@
 //! A thread that takes long to start takes no time away from what was submitted.
 
-use std::ffi::{CStr, c_void};
 use std::num::NonZeroUsize;
-use std::time::Duration;
 
-use crate::common::*;
+use crate::common::prelude::*;
 use anyring_engine::Host;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
 
 /// Provides threads, each after a while.
 struct Slow;

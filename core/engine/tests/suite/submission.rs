@@ -1,18 +1,7 @@
 //! Submission and completion, links and drains, on NOPs: the life cycle without any I/O.
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::IORING_OP_NOP;
+use crate::common::prelude::*;
 use io_uring_register_op as Code;
-
-const LINK: u8 = 1 << 2;
-const HARDLINK: u8 = 1 << 3;
-const DRAIN: u8 = 1 << 1;
-const SKIP: u8 = 1 << 6;
-
-fn nop(user_data: u64, flags: u8) -> Sqe {
-    Sqe { flags, ..sqe(IORING_OP_NOP, user_data) }
-}
 
 /// A NOP that fails with `res`.
 fn failing(user_data: u64, flags: u8, res: i32) -> Sqe {
@@ -108,7 +97,6 @@ fn a_full_cq_overflows_and_loses_nothing(mut ring: Ring) -> impl Answer {
 
 #[test]
 fn corrupt_indices_break_nothing() {
-    use std::sync::atomic::Ordering;
     let mut ring = Ring::new(Engine::User, 4, 0);
     ring.push(nop(1, 0));
     let array = ring.params.sq_off.array;
@@ -154,7 +142,7 @@ fn timed_wait(ring: &Ring, min_wait_us: u32, timeout_us: Option<i64>, at_least_u
     arg.min_wait_usec = min_wait_us;
     arg.ts = timeout_us.map_or(0, |_| time.as_ptr() as u64);
     let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     let result = enter(ring.engine, ring.fd, 0, 2, flags, (&raw const arg).cast(), size_of_val(&arg));
     (result, start.elapsed().as_micros() as u64 >= at_least_us)
 }
@@ -172,16 +160,15 @@ fn the_first_part_of_a_wait_is_not_cut_short(mut ring: Ring) -> impl Answer {
 
 #[both]
 fn an_sq_thread_begins_asleep(engine: Engine) -> impl Answer {
-    let mut params: io_uring_params = zeroed();
-    params.flags = IORING_SETUP_SQPOLL;
+    let mut params = params(IORING_SETUP_SQPOLL);
     params.sq_thread_idle = 60_000;
     let mut ring = Ring::with_params(engine, 4, params).unwrap();
-    let give_up = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let give_up = Instant::now() + Duration::from_secs(10);
     while ring.word(ring.params.sq_off.flags).load(std::sync::atomic::Ordering::Acquire)
         & IORING_SQ_NEED_WAKEUP
         == 0
     {
-        assert!(std::time::Instant::now() < give_up, "{engine:?}: it spins");
+        assert!(Instant::now() < give_up, "{engine:?}: it spins");
         std::thread::yield_now();
     }
     ring.push(nop(1, 0));
@@ -319,13 +306,12 @@ fn a_polled_ring_takes_nops_and_refuses_what_cannot_be_polled(mut ring: Ring) ->
 
 #[test]
 fn a_polled_ring_takes_direct_transfers_of_files_on_storage() {
-    use std::os::fd::AsRawFd;
     use std::os::unix::fs::OpenOptionsExt;
-    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("polled");
-    let open = |path: &std::path::Path, flags| {
-        std::fs::File::options().read(true).write(true).create(true).custom_flags(flags).open(path)
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("polled");
+    let open = |path: &Path, flags| {
+        File::options().read(true).write(true).create(true).custom_flags(flags).open(path)
     };
-    let is_storage = |file: &std::fs::File| {
+    let is_storage = |file: &File| {
         // That takes the flag, and is none.
         anyring_engine::os::file_system(file.as_raw_fd()) != Ok(libc::TMPFS_MAGIC)
     };
@@ -362,7 +348,6 @@ fn a_polled_ring_takes_direct_transfers_of_files_on_storage() {
 
 #[test]
 fn a_cq_that_is_never_read_stays_bounded() {
-    use std::sync::atomic::Ordering;
     const BADR: i32 = -53;
     let mut ring = Ring::new(Engine::User, 32768, 0);
     for _ in 0..36 {
@@ -379,8 +364,7 @@ fn a_cq_that_is_never_read_stays_bounded() {
 #[both]
 fn an_sq_thread_can_be_bound_to_a_processor(engine: Engine) -> impl Answer {
     let bound = |cpu| {
-        let mut params: io_uring_params = zeroed();
-        params.flags = IORING_SETUP_SQPOLL | IORING_SETUP_SQ_AFF;
+        let mut params = params(IORING_SETUP_SQPOLL | IORING_SETUP_SQ_AFF);
         params.sq_thread_cpu = cpu;
         Ring::with_params(engine, 4, params).map(|ring| ring.enter(0, 0))
     };
@@ -413,17 +397,14 @@ fn a_ring_closed_during_a_wait_lives_until_the_wait_ends(engine: Engine) -> impl
     let fd = ring.fd;
     let (tell, told) = std::sync::mpsc::channel();
     let waiter = std::thread::spawn(move || {
-        // SAFETY: asks for this thread's number.
-        tell.send(unsafe { libc::gettid() }).unwrap();
+        tell.send(thread_id()).unwrap();
         let waited = ring.enter(0, 1);
         (waited, ring.reap_all(), ring.forget())
     });
     wait_until_asleep(told.recv().unwrap());
     // SAFETY: the ring's only descriptor, and a pipe of the test's own.
     unsafe {
-        if engine == Engine::User {
-            anyring_engine::frontend::closed(fd);
-        }
+        closes(engine, fd);
         libc::close(fd);
         libc::write(pipe[1], c"x".as_ptr().cast(), 1);
     }
@@ -445,25 +426,22 @@ fn wait_until_asleep(thread: i32) {
 }
 
 /// What is linked to a request that ends when it is to be given to a worker goes on, without anybody entering.
-#[test]
-fn links_of_what_no_worker_can_take() {
-    use std::os::fd::AsRawFd;
-    both(|engine| {
-        let file = std::fs::File::open("/proc/self/exe").unwrap();
-        let mut ring = Ring::new(engine, 4, 0);
-        let sync = |user_data, fd, flags| Sqe { fd, flags, ..sqe(io_uring_op::IORING_OP_FSYNC, user_data) };
-        ring.submit(&[
-            sync(1, file.as_raw_fd(), HARDLINK),
-            sync(2, -1, LINK),
-            sqe(io_uring_op::IORING_OP_NOP, 3),
-        ]);
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        let mut results = Vec::new();
-        while results.len() < 3 {
-            results.extend(ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)));
-            assert!(std::time::Instant::now() < deadline, "{engine:?}: only {results:?}");
-            std::thread::yield_now();
-        }
-        results
-    });
+#[both]
+fn links_of_what_no_worker_can_take(engine: Engine) -> impl Answer {
+    let file = File::open("/proc/self/exe").unwrap();
+    let mut ring = Ring::new(engine, 4, 0);
+    let sync = |user_data, fd, flags| Sqe { fd, flags, ..sqe(io_uring_op::IORING_OP_FSYNC, user_data) };
+    ring.submit(&[
+        sync(1, file.as_raw_fd(), HARDLINK),
+        sync(2, -1, LINK),
+        sqe(io_uring_op::IORING_OP_NOP, 3),
+    ]);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut results = Vec::new();
+    while results.len() < 3 {
+        results.extend(ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)));
+        assert!(Instant::now() < deadline, "{engine:?}: only {results:?}");
+        std::thread::yield_now();
+    }
+    results
 }

@@ -5,21 +5,15 @@
 //! submit: `run(ring, "wait; recv(64)", &[receive(&other, 64)])`.
 #![cfg(not(anyring_sanitizer))]
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::UnixStream;
 use std::panic::Location;
 
 use crate::arch::Stopped;
-use crate::common::*;
+use crate::common::prelude::*;
 use anyring_engine::abi::{
-    IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_DRAIN, IOSQE_IO_LINK, Sqe, names,
+    IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_DRAIN, IOSQE_IO_LINK, names,
 };
 use anyring_engine::request::version::{self, Version};
-use io_uring_op::*;
 
 /// A call that nobody else makes: a case tells its tracer one of the three values below by it, and what belongs to that.
 const TELL: i64 = libc::SYS_getpriority;
@@ -207,7 +201,7 @@ fn traced_where(shown: impl Fn(&str) -> bool, entries: u32, flags: u32, case: im
 const UNTOLD: &[&str] = &["duplicate", "look", "compare"];
 
 /// The flags of a ring for which no other thread does anything.
-const ALONE: u32 = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
+const ALONE: u32 = DEFER;
 
 fn without(hidden: &[&str]) -> impl Fn(&str) -> bool {
     |call| !hidden.contains(&call)
@@ -272,7 +266,7 @@ fn datagrams(sends: &[(&'static str, &[usize])]) {
 /// Runs a case with a file that is read and written past the cache, and a write of a page of it.
 fn storage(hidden: &[&str], case: impl FnOnce(&mut Ring, &File, Sqe)) {
     let name = format!("calls-{}", std::process::id());
-    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(true).custom_flags(libc::O_DIRECT);
     let Ok(file) = options.open(&path) else {
@@ -739,13 +733,13 @@ cases![
     }),
     opens_that_may_create = if has_openat2() {
         let name = format!("opens-{}", std::process::id());
-        let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::write(directory.join("file"), "").unwrap();
         std::os::unix::fs::symlink("file", directory.join("link")).unwrap();
         // It looks (`poll`) whether anything was mounted meanwhile.
         traced_where(without(&["poll"]), 32, ALONE, |ring| {
-            let path = |name| std::ffi::CString::new(directory.join(name).to_str().unwrap()).unwrap();
+            let path = |name| CString::new(directory.join(name).to_str().unwrap()).unwrap();
             let (file, link, new) = (path("file"), path("link"), path("new"));
             let how = |path, flags: i32, resolve| {
                 let mode = if flags & libc::O_CREAT == 0 { 0 } else { 0o600 };
@@ -939,7 +933,7 @@ cases![
                 unsafe { libc::kill(pid, libc::SIGKILL) };
                 step(ends, || {
                     if options != WEXITED || flags != 0 {
-                        ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) });
+                        ring.push(cancel(2, 1, 0));
                         ring.enter(1, 0);
                     }
                     ring.collect(1);

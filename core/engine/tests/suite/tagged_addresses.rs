@@ -1,19 +1,9 @@
 //! Addresses with a tag in their upper bits, as programs have them whose allocator tags memory (HWASan, MTE): the kernel takes them
 //! from threads that have asked for it.
 
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::os::user::IoVector;
-use io_uring_op::*;
 
-const BUFFER_SELECT: u8 = 1 << 5;
-const ASYNC: u8 = 1 << 4;
 const GROUP: u16 = 7;
 const MESSAGE: [u8; 4] = *b"data";
 const LENGTH: u32 = MESSAGE.len() as u32;
@@ -78,7 +68,7 @@ fn use_memory(engine: Engine, tag: fn(u64) -> u64) -> Vec<(&'static str, Vec<i32
     let mut answers = results(&ring.run(&[provide]));
     if answers == [0] {
         ours.write_all(&MESSAGE).unwrap();
-        let receive = Sqe { flags: BUFFER_SELECT, buf_index: GROUP, ..write(IORING_OP_RECV, 0, LENGTH) };
+        let receive = Sqe { flags: SELECT, buf_index: GROUP, ..write(IORING_OP_RECV, 0, LENGTH) };
         answers.extend(results(&ring.run(&[receive])));
     }
     // SAFETY: as above.
@@ -105,8 +95,11 @@ fn has_tags() -> bool {
     allowed.is_ok()
 }
 
-/// Runs `body` on ours, and on the kernel's io_uring where that is asked: its own assertions say what both answer.
-fn both_with_tags<T: PartialEq + std::fmt::Debug>(body: impl Fn(Engine) -> T) {
+/// Runs `body` on ours, and on the kernel's io_uring where that is asked, if there are tags: its own assertions say what both answer.
+fn both_with_tags<T: Answer>(body: impl Fn(Engine) -> T) {
+    if !has_tags() {
+        return;
+    }
     let user = body(Engine::User);
     if record::oracle().asks_the_kernel() {
         assert_eq!(user, body(Engine::Kernel), "user engine (left) and kernel (right) agree");
@@ -114,26 +107,19 @@ fn both_with_tags<T: PartialEq + std::fmt::Debug>(body: impl Fn(Engine) -> T) {
     anyring_tally::compared();
 }
 
-#[test]
-fn they_are_taken_from_threads_that_have_asked_for_it() {
-    if !has_tags() {
-        return;
-    }
-    both_with_tags(|engine| {
-        let seen = in_thread_with_tags(|tag| use_memory(engine, tag));
-        assert!(seen.iter().all(|(_, _, good)| *good), "{engine:?}: {seen:?}");
-        seen
-    });
+#[by(both_with_tags)]
+fn they_are_taken_from_threads_that_have_asked_for_it(engine: Engine) -> impl Answer {
+    let seen = in_thread_with_tags(|tag| use_memory(engine, tag));
+    assert!(seen.iter().all(|(_, _, good)| *good), "{engine:?}: {seen:?}");
+    seen
 }
 
-#[test]
-fn they_are_refused_to_others() {
+#[both]
+fn they_are_refused_to_others(engine: Engine) -> impl Answer {
     let other = |address| address | 0x2a << 56;
-    both(|engine| {
-        let seen = in_thread(|| use_memory(engine, other));
-        assert!(seen.iter().all(|(_, answers, good)| !good && answers.contains(&-libc::EFAULT)), "{seen:?}");
-        seen
-    });
+    let seen = in_thread(|| use_memory(engine, other));
+    assert!(seen.iter().all(|(_, answers, good)| !good && answers.contains(&-libc::EFAULT)), "{seen:?}");
+    seen
 }
 
 /// Has a worker read from a file, and the reactor receive, while nobody is inside.
@@ -174,29 +160,24 @@ fn threads_of_the_engine_take_them_that_were_made_before() {
     assert_eq!(ended(pid), 0);
 }
 
-#[test]
-fn a_registered_buffer_has_its_tag() {
-    if !has_tags() {
-        return;
-    }
-    both_with_tags(|engine| {
-        in_thread_with_tags(|tag| {
-            let mut ring = Ring::new(engine, 8, 0);
-            let (mut ours, theirs) = UnixStream::pair().unwrap();
-            let room = [0_u8; 64];
-            let plain = room.as_ptr() as u64;
-            let buffer = IoVector { base: tag(plain), length: room.len() as u64 };
-            let opcode = io_uring_register_op::IORING_REGISTER_BUFFERS;
-            let mut seen = vec![ring.register(opcode, (&raw const buffer).cast(), 1)];
-            for addr in [tag(plain), plain, tag(plain) + 60, tag(plain) + 61] {
-                ours.write_all(&MESSAGE).unwrap();
-                let read = Sqe { fd: theirs.as_raw_fd(), addr, len: LENGTH, ..sqe(IORING_OP_READ_FIXED, 1) };
-                seen.extend(results(&ring.run(&[read])));
-            }
-            assert_eq!(seen, [0, 4, -libc::EFAULT, 4, -libc::EFAULT]);
-            seen
-        })
-    });
+#[by(both_with_tags)]
+fn a_registered_buffer_has_its_tag(engine: Engine) -> impl Answer {
+    in_thread_with_tags(|tag| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let room = [0_u8; 64];
+        let plain = room.as_ptr() as u64;
+        let buffer = IoVector { base: tag(plain), length: room.len() as u64 };
+        let opcode = io_uring_register_op::IORING_REGISTER_BUFFERS;
+        let mut seen = vec![ring.register(opcode, (&raw const buffer).cast(), 1)];
+        for addr in [tag(plain), plain, tag(plain) + 60, tag(plain) + 61] {
+            ours.write_all(&MESSAGE).unwrap();
+            let read = Sqe { fd: theirs.as_raw_fd(), addr, len: LENGTH, ..sqe(IORING_OP_READ_FIXED, 1) };
+            seen.extend(results(&ring.run(&[read])));
+        }
+        assert_eq!(seen, [0, 4, -libc::EFAULT, 4, -libc::EFAULT]);
+        seen
+    })
 }
 
 /// What cannot be memory is refused before its file is looked at: it fails a whole chain, and ends the submission.

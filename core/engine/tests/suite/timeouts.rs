@@ -1,12 +1,6 @@
 //! TIMEOUT, TIMEOUT_REMOVE, LINK_TIMEOUT.
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::{IORING_OP_LINK_TIMEOUT, IORING_OP_NOP, IORING_OP_TIMEOUT, IORING_OP_TIMEOUT_REMOVE};
-
-const LINK: u8 = 1 << 2;
-const HARDLINK: u8 = 1 << 3;
-const SKIP: u8 = 1 << 6;
+use crate::common::prelude::*;
 
 type Time = [i64; 2];
 const SHORT: Time = [0, 1_000_000];
@@ -33,10 +27,6 @@ fn remove(user_data: u64, target: u64) -> Sqe {
 
 fn update(user_data: u64, target: u64, time: &Time, flags: u32) -> Sqe {
     Sqe { off: time.as_ptr() as u64, op_flags: IORING_TIMEOUT_UPDATE | flags, ..remove(user_data, target) }
-}
-
-fn nop(user_data: u64, flags: u8) -> Sqe {
-    Sqe { flags, ..sqe(IORING_OP_NOP, user_data) }
 }
 
 fn with(sqe: Sqe, flags: u8) -> Sqe {
@@ -254,16 +244,16 @@ fn wait_that_a_timeout_ends(engine: Engine, ring_flags: u32) -> Option<(i32, Vec
     arg.ts = limit.as_ptr() as u64;
     // An SQ thread begins asleep.
     let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG | IORING_ENTER_SQ_WAKEUP;
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     let result = enter(engine, ring.fd, 1, 4, flags, (&raw const arg).cast(), size_of_val(&arg));
-    let in_time = start.elapsed() < std::time::Duration::from_secs(3);
+    let in_time = start.elapsed() < Duration::from_secs(3);
     in_time.then(|| (result, ring.reap_all().iter().map(|cqe| cqe.res).collect()))
 }
 
 #[both]
 fn a_timeout_ends_the_wait_for_more(engine: Engine) -> impl Answer {
     let mut all = Vec::new();
-    for flags in [0, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SQPOLL] {
+    for flags in [0, DEFER, IORING_SETUP_SQPOLL] {
         all.extend(std::iter::repeat_with(|| wait_that_a_timeout_ends(engine, flags)).flatten().next());
     }
     all
@@ -280,11 +270,11 @@ fn expiry_is_seen_without_entering(mut ring: Ring) -> impl Answer {
     }
 }
 
-#[both(8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)]
+#[both(8, DEFER)]
 fn a_deferring_ring_shows_expiry_only_on_entering(mut ring: Ring) -> impl Answer {
     ring.submit(&[timeout(1, &SHORT, 0, 0)]);
-    let until = std::time::Instant::now() + std::time::Duration::from_millis(20);
-    while std::time::Instant::now() < until {
+    let until = Instant::now() + Duration::from_millis(20);
+    while Instant::now() < until {
         assert_eq!(ring.reap(), None);
     }
     let mut seen = None;
@@ -311,28 +301,25 @@ fn a_timeout_whose_time_has_come_is_neither_removed_nor_renewed() {
     });
 }
 
-#[test]
-fn an_update_says_anew_from_when_on() {
+#[both(8, 0)]
+fn an_update_says_anew_from_when_on(mut ring: Ring) -> impl Answer {
     let now = || {
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: writes a time of ours.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
         now.tv_sec
     };
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut all = Vec::new();
-        let (passed, far): (Time, Time) = ([now() - 1, 0], [now() + 1000, 0]);
-        for flags in [0, IORING_TIMEOUT_ABS] {
-            // What has passed long ago is far away where it is counted from now on.
-            let first = timeout(1, if flags == 0 { &LONG } else { &far }, 0, flags);
-            all.extend(ring.collect_from(&[first, update(2, 1, &LONG, 0)], 1));
-            all.extend(ring.collect_from(&[update(3, 1, &far, IORING_TIMEOUT_ABS)], 1));
-            all.extend(ring.collect_from(&[nop(4, 0)], 1));
-            all.extend(ring.collect_from(&[update(5, 1, &passed, IORING_TIMEOUT_ABS)], 2));
-        }
-        all
-    });
+    let mut all = Vec::new();
+    let (passed, far): (Time, Time) = ([now() - 1, 0], [now() + 1000, 0]);
+    for flags in [0, IORING_TIMEOUT_ABS] {
+        // What has passed long ago is far away where it is counted from now on.
+        let first = timeout(1, if flags == 0 { &LONG } else { &far }, 0, flags);
+        all.extend(ring.collect_from(&[first, update(2, 1, &LONG, 0)], 1));
+        all.extend(ring.collect_from(&[update(3, 1, &far, IORING_TIMEOUT_ABS)], 1));
+        all.extend(ring.collect_from(&[nop(4, 0)], 1));
+        all.extend(ring.collect_from(&[update(5, 1, &passed, IORING_TIMEOUT_ABS)], 2));
+    }
+    all
 }
 
 #[both(8, 0)]

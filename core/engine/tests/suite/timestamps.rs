@@ -1,12 +1,6 @@
 //! When packets were sent: `SOCKET_URING_OP_TX_TIMESTAMP`.
 
-use std::net::UdpSocket;
-use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::net::UnixDatagram;
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 
 const MIXED: u32 = 1 << 18;
 /// The software's own clock, a key for each packet, no copies of packets.
@@ -23,8 +17,7 @@ fn stamps(user_data: u64, fd: RawFd) -> Sqe {
 }
 
 fn stamped(events: u32) -> (UdpSocket, UdpSocket) {
-    let to = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (to, from) = udp_pair();
     from.connect(to.local_addr().unwrap()).unwrap();
     set_option(&from, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, events);
     (from, to)
@@ -50,7 +43,7 @@ fn until_cancelled(engine: Engine, setup: u32) -> Vec<(Cqe, bool)> {
     let mut seen: Vec<_> = (0..4).map(|_| next(&mut ring)).collect();
     from.send(b"c").unwrap();
     seen.extend((0..2).map(|_| next(&mut ring)));
-    ring.submit(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) }]);
+    ring.submit(&[cancel(2, 1, 0)]);
     let mut last = [next(&mut ring).0, next(&mut ring).0];
     last.sort_by_key(|cqe| cqe.user_data);
     seen.extend(last.map(|cqe| (cqe, false)));
@@ -73,11 +66,11 @@ fn refusals(engine: Engine) -> impl Answer {
     let mut small = Ring::new(engine, 4, 0);
     let (from, _to) = stamped(REPORT);
     let (unix, _peer) = UnixDatagram::pair().unwrap();
-    let null = std::fs::File::open("/proc/self/exe").unwrap();
+    let null = File::open("/proc/self/exe").unwrap();
     [
         small.run(&[stamps(1, from.as_raw_fd())]),
         // It has none, so the request waits.
-        big.run(&[stamps(2, unix.as_raw_fd()), Sqe { addr: 2, ..sqe(IORING_OP_ASYNC_CANCEL, 5) }]),
+        big.run(&[stamps(2, unix.as_raw_fd()), cancel(5, 2, 0)]),
         big.run(&[stamps(3, null.as_raw_fd())]),
         big.run(&[stamps(4, 900_000)]),
     ]

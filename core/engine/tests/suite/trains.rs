@@ -1,16 +1,11 @@
 //! Sends of one submission on one connection, which may leave together: each has the result that it has alone, and the
 //! bytes are the same.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsRawFd, RawFd};
+use std::net::Shutdown;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 
 const FIXED_FILE: u8 = 1 << 0;
-const LINK: u8 = 1 << 2;
 
 const FIXED: u16 = 1 << 2;
 const REPORT: u16 = 1 << 3;
@@ -50,10 +45,6 @@ fn narrow_pair() -> (TcpStream, TcpStream) {
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     set_option(&client, libc::SOL_SOCKET, libc::SO_SNDBUF, 16 << 10);
     (client, listener.accept().unwrap().0)
-}
-
-fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|i| (i % 251) as u8).collect()
 }
 
 /// How many segments with data a connection has sent (`tcpi_data_segs_out`).
@@ -240,20 +231,18 @@ fn overfill(engine: Engine, opcode: io_uring_op, flags: u32, lengths: &[usize]) 
     results
 }
 
-#[test]
-fn a_full_socket_takes_all_by_and_by() {
+#[both]
+fn a_full_socket_takes_all_by_and_by(engine: Engine) -> impl Answer {
     const MIXED: [usize; 10] = [3, 30_000, 1, 200, 32_000, 7, 31_000, 15_000, 9000, 32_000];
-    both(|engine| {
-        let mut whole = Vec::new();
-        for opcode in [IORING_OP_SEND, IORING_OP_SEND_ZC] {
-            for lengths in [&[6000; 60][..], &[20_000; 12], &MIXED] {
-                whole.push(overfill(engine, opcode, WAITALL, lengths));
-                // How much of each is sent is a matter of time.
-                overfill(engine, opcode, 0, lengths);
-            }
+    let mut whole = Vec::new();
+    for opcode in [IORING_OP_SEND, IORING_OP_SEND_ZC] {
+        for lengths in [&[6000; 60][..], &[20_000; 12], &MIXED] {
+            whole.push(overfill(engine, opcode, WAITALL, lengths));
+            // How much of each is sent is a matter of time.
+            overfill(engine, opcode, 0, lengths);
         }
-        whole
-    });
+    }
+    whole
 }
 
 #[both(16, 0)]
@@ -311,8 +300,7 @@ fn a_connection_that_has_ended(engine: Engine) -> impl Answer {
 #[both(8, 0)]
 fn a_number_that_became_another_socket(mut ring: Ring) -> impl Answer {
     let (from, mut to) = tcp_pair();
-    let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (sink, datagrams) = udp_pair();
     datagrams.connect(sink.local_addr().unwrap()).unwrap();
     let data: [&[u8]; 3] = [b"one", b"three", b"four"];
     let sqes = || [0, 1, 2].map(|i| send(i as u64, from.as_raw_fd(), data[i]));
@@ -342,28 +330,25 @@ fn stamps(stream: &TcpStream) -> usize {
     std::iter::from_fn(|| (take() >= 0).then_some(())).count()
 }
 
-#[test]
-fn each_send_has_its_time_stamp() {
+#[both]
+fn each_send_has_its_time_stamp(engine: Engine) {
     // On sending and on queueing, by the software's clock, with a key and without the data.
     const EVENTS: u32 = 1 << 1 | 1 << 4 | 1 << 7 | 1 << 11;
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let memory = pattern(100);
-        let mut all = Vec::new();
-        for together_before in [false, true] {
-            let (from, mut to) = fresh_pair();
-            let sqes: Vec<Sqe> =
-                (0..4).map(|i| send(i, from.as_raw_fd(), &memory[i as usize..][..50])).collect();
-            if together_before {
-                run(&mut ring, &mut to, &sqes);
-                if engine == Engine::User {
-                    anyring_engine::frontend::watches_errors(from.as_raw_fd());
-                }
-            }
-            set_option(&from, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, EVENTS);
+    let mut ring = Ring::new(engine, 8, 0);
+    let memory = pattern(100);
+    let mut all = Vec::new();
+    for together_before in [false, true] {
+        let (from, mut to) = fresh_pair();
+        let sqes: Vec<Sqe> = (0..4).map(|i| send(i, from.as_raw_fd(), &memory[i as usize..][..50])).collect();
+        if together_before {
             run(&mut ring, &mut to, &sqes);
-            all.push(stamps(&from));
+            if engine == Engine::User {
+                anyring_engine::frontend::watches_errors(from.as_raw_fd());
+            }
         }
-        assert_eq!(all, [4, 4]);
-    });
+        set_option(&from, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, EVENTS);
+        run(&mut ring, &mut to, &sqes);
+        all.push(stamps(&from));
+    }
+    assert_eq!(all, [4, 4]);
 }

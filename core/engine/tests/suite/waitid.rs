@@ -5,9 +5,7 @@
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command};
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 
 /// A child that lives until it is killed, in a process group of its own.
 fn child() -> Child {
@@ -100,7 +98,7 @@ fn cancellation(mut ring: Ring) -> impl Answer {
     for options in [libc::WEXITED, libc::WEXITED | libc::WSTOPPED] {
         let mut info = [-1; 32];
         ring.submit(&[wait_for(libc::P_PID, child.id(), &mut info, options, 1)]);
-        ring.submit_and_wait(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) }], 2);
+        ring.submit_and_wait(&[cancel(2, 1, 0)], 2);
         let mut cqes = ring.reap_all();
         cqes.sort_by_key(|cqe| cqe.user_data);
         all.extend(cqes);

@@ -1,12 +1,8 @@
 //! What a program says about worker threads: where they run, how many there are.
 
-use std::ffi::CString;
 use std::fs;
-use std::time::{Duration, Instant};
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::*;
+use crate::common::prelude::*;
 use io_uring_register_op as Code;
 
 fn bind<T>(ring: &Ring, set: *const T, length: u32) -> i32 {
@@ -38,7 +34,7 @@ fn errors(ring: Ring) -> impl Answer {
 
 /// Where workers may run, as `/proc` lists processors.
 fn processors_of_workers() -> Vec<String> {
-    let list = |path: std::path::PathBuf| {
+    let list = |path: PathBuf| {
         let name = fs::read_to_string(path.join("comm")).ok()?;
         let status = fs::read_to_string(path.join("status")).ok()?;
         let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
@@ -68,8 +64,7 @@ fn opens_where(ring: &mut Ring, path: &CString, expected: impl Fn(&str) -> bool)
     drop(writer);
     let opened = ring.reap().unwrap().res;
     assert!(opened >= 0, "{opened}");
-    // SAFETY: ours now.
-    unsafe { libc::close(opened) };
+    close_number(opened);
 }
 
 #[test]

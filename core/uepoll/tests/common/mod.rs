@@ -1,11 +1,19 @@
 //! Sets with every feeder, and what is asked of them.
-#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses a part")]
+
+// What tests name again and again.
+pub use anyring_both::by;
+pub use anyring_engine::abi::Errno;
+pub use anyring_uepoll::{ADD, DELETE, Event, Feeder, MODIFY, Set};
+pub use std::io::Write;
+pub use std::os::fd::AsRawFd;
+pub use std::os::unix::net::UnixStream;
+pub use std::sync::atomic::{AtomicU64, Ordering};
+pub use std::thread;
 
 use std::ffi::{CStr, c_void};
-use std::os::unix::net::UnixStream;
 
-use anyring_engine::abi::Errno;
-use anyring_uepoll::{Event, Feeder, Options, Set};
+use anyring_uepoll::Options;
 
 /// A thread for the reactor.
 fn spawn(

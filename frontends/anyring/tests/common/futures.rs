@@ -78,6 +78,11 @@ pub fn each_driver(engine: Engine, body: impl Fn(AsyncRing)) {
     on_tokio(engine, body);
 }
 
+/// The same on both engines.
+pub fn each_driver_of_both(body: impl Fn(AsyncRing)) {
+    crate::common::both(|engine| each_driver(engine, &body));
+}
+
 fn on_tokio(engine: Engine, body: impl Fn(AsyncRing)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let (ring, driver) = AsyncRing::with_driver(super::ring(engine)).unwrap();

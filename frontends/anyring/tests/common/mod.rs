@@ -1,10 +1,23 @@
 //! What the tests share.
 #![allow(dead_code, unused_imports, reason = "each test program uses its own part")]
 
-use anyring::{Builder, Engine, Ring};
-pub use anyring_both::both;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+// What tests name again and again.
+pub use anyring::low::{Cancel, Cqe, Sqe, Sqe128};
+pub use anyring::{AsyncRing, BufferExt, Builder, Engine, Fd};
+pub use std::io::{Read, Write};
+pub use std::net::{TcpListener, TcpStream};
+pub use std::os::fd::{AsFd, AsRawFd};
+pub use std::os::unix::fs::FileExt;
+pub use std::os::unix::net::UnixStream;
+pub use std::path::PathBuf;
+pub use std::process::Command;
+pub use std::sync::Arc;
+pub use std::sync::atomic::{AtomicBool, Ordering};
+pub use std::time::{Duration, Instant};
+
+use anyring::Ring;
+pub use anyring_both::{both, by};
+use std::sync::atomic::AtomicU32;
 
 /// Does this machine's kernel give its io_uring? What is not done without it is counted as skipped.
 pub fn kernel_available() -> bool {

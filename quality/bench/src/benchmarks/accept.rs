@@ -44,11 +44,8 @@ impl Benchmark for Accept {
                    filter` runs without it. CPU time and system calls are those of the server.",
             goal: "at least epoll's speed and at most 1.05 of its CPU; multishot costs no more CPU than single-shot",
             baseline: "epoll",
+            sides: &SIDES,
         }
-    }
-
-    fn sides(&self) -> &[Side] {
-        &SIDES
     }
 
     fn groups(&self, quick: bool) -> Vec<String> {

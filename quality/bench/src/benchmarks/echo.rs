@@ -42,11 +42,8 @@ impl Benchmark for Echo {
                    filter` runs without it. CPU time and system calls are those of the server.",
             goal: "at least as fast as epoll, at every number of connections",
             baseline: "epoll",
+            sides: &SIDES,
         }
-    }
-
-    fn sides(&self) -> &[Side] {
-        &SIDES
     }
 
     fn groups(&self, quick: bool) -> Vec<String> {

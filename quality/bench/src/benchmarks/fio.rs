@@ -42,7 +42,6 @@ type Depth = (u32, u32);
 /// Random reads by fio.
 pub struct Fio {
     about: About,
-    sides: &'static [Side],
     depths: &'static [Depth],
     direct: bool,
     program: PathBuf,
@@ -63,8 +62,9 @@ impl Fio {
                    depth.",
             goal: "at least 1.0 of the kernel's io_uring at depth 1, 8 and 32",
             baseline: "kernel",
+            sides: &CACHED,
         };
-        Self::new(about, &CACHED, &[(1, 1), (8, 1), (32, 1), (32, 16)], false)
+        Self::new(about, &[(1, 1), (8, 1), (32, 1), (32, 16)], false)
     }
 
     /// Reads past the page cache.
@@ -76,14 +76,14 @@ impl Fio {
                    is that of all of fio's threads and processes, without the time that fio takes to start and end.",
             goal: "at least 0.85 of the kernel's io_uring",
             baseline: "kernel",
+            sides: &DIRECT,
         };
-        Self::new(about, &DIRECT, &[(32, 1)], true)
+        Self::new(about, &[(32, 1)], true)
     }
 
-    fn new(about: About, sides: &'static [Side], depths: &'static [Depth], direct: bool) -> Self {
+    fn new(about: About, depths: &'static [Depth], direct: bool) -> Self {
         Self {
             about,
-            sides,
             depths,
             direct,
             program: PathBuf::new(),
@@ -93,7 +93,7 @@ impl Fio {
     }
 
     fn command(&self, context: &Context, side: usize, depth: Depth) -> Command {
-        let Side { on, flags, .. } = self.sides[side];
+        let Side { on, flags, .. } = self.about.sides[side];
         let mut command = context.command(on, &self.program);
         command
             .args(["--name=read", "--rw=randread", "--bs=4k", "--norandommap=1"])
@@ -134,10 +134,6 @@ impl Benchmark for Fio {
         self.about
     }
 
-    fn sides(&self) -> &[Side] {
-        self.sides
-    }
-
     fn groups(&self, _quick: bool) -> Vec<String> {
         self.depths
             .iter()
@@ -149,7 +145,7 @@ impl Benchmark for Fio {
     }
 
     fn obstacle(&self, context: &Context, side: usize) -> Result<Option<String>> {
-        let Side { on, flags, .. } = self.sides[side];
+        let Side { on, flags, .. } = self.about.sides[side];
         if !engines(&find_fio()?)?.split_whitespace().any(|word| word == flags[0]) {
             return Ok(Some(format!("this fio has no engine {}", flags[0])));
         }

@@ -61,11 +61,8 @@ impl Benchmark for Growth {
                    which other work on the machine changes least.",
             goal: "among 1,000,000 requests, 1000 rings or 60,000 queued at most 3 times the CPU time among few; no submission above 1 ms",
             baseline: "kernel",
+            sides: &BOTH,
         }
-    }
-
-    fn sides(&self) -> &[Side] {
-        &BOTH
     }
 
     fn groups(&self, _quick: bool) -> Vec<String> {

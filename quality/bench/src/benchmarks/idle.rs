@@ -38,11 +38,8 @@ impl Benchmark for Idle {
                    `send` until it was received. System calls are all of the process, those for the messages included.",
             goal: "under 1 KiB for a connection",
             baseline: "epoll",
+            sides: &SIDES,
         }
-    }
-
-    fn sides(&self) -> &[Side] {
-        &SIDES
     }
 
     fn groups(&self, quick: bool) -> Vec<String> {

@@ -33,11 +33,8 @@ impl Benchmark for Meta {
                    mean of the three.",
             goal: "ahead of the kernel's io_uring at depth 1 and 64",
             baseline: "kernel",
+            sides: &SIDES,
         }
-    }
-
-    fn sides(&self) -> &[Side] {
-        &SIDES
     }
 
     fn groups(&self, _quick: bool) -> Vec<String> {

@@ -42,6 +42,9 @@ pub struct About {
     pub goal: &'static str,
     /// The side that the others are compared to.
     pub baseline: &'static str,
+    /// What is compared.
+    #[serde(skip)]
+    pub sides: &'static [Side],
 }
 
 /// A record names its benchmark; what there is to know about it stands here.
@@ -94,7 +97,9 @@ pub trait Benchmark {
     fn about(&self) -> About;
 
     /// What is compared.
-    fn sides(&self) -> &[Side];
+    fn sides(&self) -> &[Side] {
+        self.about().sides
+    }
 
     /// The groups of cases, by name.
     fn groups(&self, quick: bool) -> Vec<String>;

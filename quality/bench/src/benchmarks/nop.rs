@@ -39,11 +39,8 @@ impl Benchmark for Nop {
                    descriptor only if its table is shared.",
             goal: "a no-op costs less than on the kernel's io_uring; registration gains, or there is nothing left to gain",
             baseline: "kernel",
+            sides: &SIDES,
         }
-    }
-
-    fn sides(&self) -> &[Side] {
-        &SIDES
     }
 
     fn groups(&self, quick: bool) -> Vec<String> {

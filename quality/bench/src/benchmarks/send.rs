@@ -92,11 +92,8 @@ impl Benchmark for Send {
                    An operation is a message; CPU time and system calls are those of the sender.",
             goal: "SEND_ZC at least 0.95 of the better of send and MSG_ZEROCOPY; 1.5 times send at 60 KiB over veth; eight datagrams of 200 bytes per enter at least 1.2 of send",
             baseline: "send",
+            sides: &SIDES,
         }
-    }
-
-    fn sides(&self) -> &[Side] {
-        &SIDES
     }
 
     fn groups(&self, quick: bool) -> Vec<String> {

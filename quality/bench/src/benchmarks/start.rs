@@ -37,11 +37,8 @@ impl Benchmark for Start {
                    start is shared among them. CPU time is that of all of these processes. The quantiles are those of single runs.",
             goal: "`anyring run` takes at most 3 ms more than the program alone; a further program at most 0.3 ms more",
             baseline: ALONE,
+            sides: &SIDES,
         }
-    }
-
-    fn sides(&self) -> &[Side] {
-        &SIDES
     }
 
     fn groups(&self, _quick: bool) -> Vec<String> {

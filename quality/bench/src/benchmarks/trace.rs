@@ -30,11 +30,8 @@ impl Benchmark for Trace {
                    program alone; `anyring trace` takes another processor.",
             goal: "a trace to a file takes at most 1 µs more for each request, on either engine",
             baseline: "anyring",
+            sides: &SIDES,
         }
-    }
-
-    fn sides(&self) -> &[Side] {
-        &SIDES
     }
 
     fn groups(&self, _quick: bool) -> Vec<String> {

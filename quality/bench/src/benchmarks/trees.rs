@@ -60,6 +60,7 @@ impl Trees {
                    openat, getdents64 with 64 KiB, fstatat for each entry, and close; its threads share the directories.",
             goal: "at most 1.15 of the loop's best number of threads hot, 1.2 cold; under 64 MiB for a million files",
             baseline: "du",
+            sides: &[],
         };
         Self::of(about, &DU, true)
     }
@@ -74,6 +75,7 @@ impl Trees {
                    `fdfind`, with options by which it skips no file.",
             goal: "at most 1.15 of the loop's best number of threads hot, 1.2 cold; 1.5 times faster than the better of fd and bfs; under 64 MiB for a million files",
             baseline: "find",
+            sides: &[],
         };
         Self::of(about, &FIND, false)
     }

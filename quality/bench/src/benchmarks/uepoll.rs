@@ -39,11 +39,8 @@ impl Benchmark for Http {
                    those of the clients; CPU time and system calls are those of the server.",
             goal: "2.5 times epoll at 1 connection (spinning), more than epoll at 200, and nowhere less than 0.97 by default",
             baseline: "epoll",
+            sides: &HTTP_SIDES,
         }
-    }
-
-    fn sides(&self) -> &[Side] {
-        &HTTP_SIDES
     }
 
     fn groups(&self, quick: bool) -> Vec<String> {
@@ -121,11 +118,8 @@ impl Benchmark for Events {
                    writes to 64 eventfds and takes their events by epoll.",
             goal: "1.5 times epoll for files, 10 times for raised events",
             baseline: "epoll",
+            sides: &EVENT_SIDES,
         }
-    }
-
-    fn sides(&self) -> &[Side] {
-        &EVENT_SIDES
     }
 
     fn groups(&self, _quick: bool) -> Vec<String> {

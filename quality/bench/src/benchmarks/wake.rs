@@ -1,6 +1,6 @@
 //! How soon completions are there.
 
-use super::{About, BOTH, Benchmark, Run, Side, run_workload};
+use super::{About, BOTH, Benchmark, Run, run_workload};
 use crate::failure::Result;
 use crate::harness::launch::Context;
 use crate::report::Outcome;
@@ -26,11 +26,8 @@ impl Benchmark for Wake {
                    to which another thread writes. Measured is the delay from the timeout's end, or from before the write.",
             goal: "the first request of a ring takes at most 0.2 ms, a watched completion comes within 0.1 ms at the median",
             baseline: "kernel",
+            sides: &BOTH,
         }
-    }
-
-    fn sides(&self) -> &[Side] {
-        &BOTH
     }
 
     fn groups(&self, _quick: bool) -> Vec<String> {

@@ -42,15 +42,17 @@ impl Host for Workload {
         let argument = Sent(argument);
         let body = move || {
             let Sent(argument) = { argument };
+            // SAFETY: blocks signals in this thread only.
+            unsafe {
+                let mut all = std::mem::zeroed();
+                libc::sigfillset(&mut all);
+                libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+            }
             // SAFETY: once, as the engine wants it.
             unsafe { entry(argument) };
         };
-        // The new thread inherits the mask.
-        let before = block_signals();
         let name = name.to_string_lossy().into_owned();
-        let result = std::thread::Builder::new().name(name).spawn(body);
-        restore_signals(&before);
-        result.map(drop).map_err(|_| libc::EAGAIN)
+        std::thread::Builder::new().name(name).spawn(body).map(drop).map_err(|_| libc::EAGAIN)
     }
 
     fn thread_identity(&self) -> NonZeroUsize {
@@ -63,19 +65,4 @@ impl Host for Workload {
         // The workloads name no memory that is not there, so there is nothing to resume from.
         true
     }
-}
-
-fn block_signals() -> libc::sigset_t {
-    // SAFETY: all-zero bytes are a valid set; both sets live through the calls.
-    unsafe {
-        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        before
-    }
-}
-
-fn restore_signals(before: &libc::sigset_t) {
-    // SAFETY: the set lives through the call.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
 }

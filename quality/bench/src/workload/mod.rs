@@ -5,6 +5,7 @@
 pub mod accept;
 mod arch;
 pub mod clock;
+mod conversation;
 pub mod echo;
 pub mod growth;
 pub mod idle;

@@ -5,6 +5,8 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
+use clap::ValueEnum;
+
 /// Requests that one program can have.
 pub const MAX_REQUESTS: usize = 1024;
 /// Rings that one program can have.
@@ -112,7 +114,7 @@ impl State {
 }
 
 /// What kind of request it is: what may come of it is judged by that.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 #[expect(missing_docs, reason = "the names say it")]
 #[repr(u32)]
 pub enum Kind {
@@ -140,31 +142,6 @@ pub enum Kind {
     OtherPipe,
     FilesUpdate,
 }
-
-const KINDS: [Kind; 22] = [
-    Kind::Nop,
-    Kind::Timeout,
-    Kind::TimeoutMany,
-    Kind::TimeoutRemove,
-    Kind::LinkTimeout,
-    Kind::Poll,
-    Kind::PollMany,
-    Kind::ReadFile,
-    Kind::WriteFile,
-    Kind::Write,
-    Kind::SendZc,
-    Kind::Read,
-    Kind::ReadMany,
-    Kind::Accept,
-    Kind::AcceptMany,
-    Kind::SendMessage,
-    Kind::SendFile,
-    Kind::Message,
-    Kind::Cancel,
-    Kind::Splice,
-    Kind::OtherPipe,
-    Kind::FilesUpdate,
-];
 
 /// Properties of requests.
 pub mod traits {
@@ -245,8 +222,9 @@ impl Entry {
 
     /// The request.
     pub fn request(&self) -> Request {
+        let kinds = Kind::value_variants();
         Request {
-            kind: KINDS[self.kind.load(Relaxed) as usize % KINDS.len()],
+            kind: kinds[self.kind.load(Relaxed) as usize % kinds.len()],
             ring: self.ring.load(Relaxed),
             traits: self.traits.load(Relaxed),
             object: self.object.load(Relaxed),

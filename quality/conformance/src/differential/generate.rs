@@ -6,11 +6,12 @@
 
 use anyring_engine::ops;
 use anyring_engine::request::op::{Caps, Op};
+use clap::ValueEnum;
 use linux_raw_sys::io_uring::*;
 
 use super::operations::{self, Effect};
 use super::program::*;
-use super::world::{THINGS, Thing};
+use super::world::Thing;
 use crate::rng::Rng;
 
 /// Bits of `IOSQE_*`.
@@ -380,7 +381,7 @@ impl Generator {
         let bits = |rng: &mut Rng| 1u64 << rng.below(32);
         match rng.below(14) {
             0 => sqe.fd = rng.pick(&[Fd::Raw(-1), Fd::Raw(399), Fd::Raw(i32::MIN), Fd::Raw(i32::MAX)]),
-            1 => sqe.fd = Fd::Of(rng.pick(THINGS)),
+            1 => sqe.fd = Fd::Of(rng.pick(Thing::value_variants())),
             2 => sqe.addr = Value::Raw(rng.pick(&bad)),
             3 => sqe.off = Value::Raw(rng.pick(&[0, 1, 1 << 40, i64::MAX as u64, 1 << 63, u64::MAX])),
             4 => {

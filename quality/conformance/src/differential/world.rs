@@ -8,11 +8,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
+
 use super::program::{Act, Cell, Fd, Program, Step, Value};
 use crate::ring::close;
 
 /// A descriptor of the world.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 #[repr(u8)]
 pub enum Thing {
     /// The directory that all paths are relative to.
@@ -81,45 +83,6 @@ pub enum Thing {
     Zero,
 }
 
-/// All things, in the order of their numbers.
-pub const THINGS: &[Thing] = {
-    use Thing::*;
-    &[
-        Dir,
-        File,
-        ReadOnly,
-        WriteOnly,
-        Append,
-        FullR,
-        FullW,
-        EmptyR,
-        EmptyW,
-        NonblockR,
-        NonblockW,
-        EofR,
-        BrokenW,
-        StreamA,
-        StreamB,
-        IdleA,
-        IdleB,
-        DgramA,
-        DgramB,
-        Listener,
-        TcpA,
-        TcpB,
-        TcpNew,
-        Udp,
-        Event0,
-        Event5,
-        Signal,
-        SignalAsync,
-        Epoll,
-        OPath,
-        Null,
-        Zero,
-    ]
-};
-
 /// Which of the two worlds of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
@@ -157,7 +120,7 @@ fn result(value: isize) -> i32 {
 
 /// What a program names.
 fn named(program: &Program) -> Vec<bool> {
-    let mut named = vec![false; THINGS.len()];
+    let mut named = vec![false; Thing::value_variants().len()];
     let mut name = |fd: Fd| {
         if let Fd::Of(thing) = fd {
             named[thing as usize] = true;
@@ -208,8 +171,13 @@ impl World {
             Place::Second => (300, "second"),
         };
         let directory = scratch.join(name);
-        let mut world =
-            World { directory, base, open: vec![false; THINGS.len()], clients: Vec::new(), port: [0; 2] };
+        let mut world = World {
+            directory,
+            base,
+            open: vec![false; Thing::value_variants().len()],
+            clients: Vec::new(),
+            port: [0; 2],
+        };
         let named = named(program);
         let wants = |things: &[Thing]| things.iter().any(|&thing| named[thing as usize]);
         use Thing::*;
@@ -449,7 +417,7 @@ impl World {
     /// What can be seen of the world from outside: the contents of files, what is left in pipes and sockets.
     pub fn state(&self) -> Vec<String> {
         let mut state = Vec::new();
-        for &thing in THINGS.iter().filter(|&&thing| self.open[thing as usize]) {
+        for &thing in Thing::value_variants().iter().filter(|&&thing| self.open[thing as usize]) {
             match thing {
                 Thing::File | Thing::ReadOnly | Thing::WriteOnly | Thing::Append => {
                     // SAFETY: plain numbers.
@@ -478,7 +446,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for &thing in THINGS.iter().filter(|&&thing| self.open[thing as usize]) {
+        for &thing in Thing::value_variants().iter().filter(|&&thing| self.open[thing as usize]) {
             close(self.fd(thing));
         }
         for &client in &self.clients {

@@ -4,6 +4,7 @@ use crate::{next, push};
 use common::{BLOCK, CONNECTIONS, ECHO_BYTES, checksum, random};
 use io_uring::types::Fd;
 use io_uring::{IoUring, opcode};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 
@@ -144,4 +145,49 @@ fn clients(address: SocketAddr) {
     for (connection, hash) in connections.iter().zip(hashes) {
         assert_eq!(hash, checksum(0, &connection.buffer));
     }
+}
+
+/// Sends and receives at once; the other end is a thread that makes plain calls.
+pub fn over_a_pair(ring: &mut IoUring) {
+    let (near, mut far) = std::os::unix::net::UnixStream::pair().unwrap();
+    let echoing = std::thread::spawn(move || {
+        let mut buffer = [0; 1000];
+        loop {
+            match far.read(&mut buffer).unwrap() {
+                0 => return,
+                count => far.write_all(&buffer[..count]).unwrap(),
+            }
+        }
+    });
+    let content = random(2, ECHO_BYTES);
+    let (mut sent, mut received, mut buffer) = (0, Vec::new(), vec![0_u8; BLOCK]);
+    let fd = Fd(near.as_raw_fd());
+    let send = |sent: usize| {
+        opcode::Send::new(fd, content[sent..].as_ptr(), (ECHO_BYTES - sent).min(BLOCK) as u32).build()
+    };
+    let receive = opcode::Recv::new(fd, buffer.as_mut_ptr(), BLOCK as u32).build();
+    push(ring, send(0), 0);
+    push(ring, receive.clone(), 1);
+    while received.len() < ECHO_BYTES {
+        let (which, result) = next(ring);
+        let count = match result {
+            _ if result == -libc::EINTR => 0,
+            1.. => result as usize,
+            _ => panic!("{} answers {result}", ["send", "receive"][which as usize]),
+        };
+        if which == 0 {
+            sent += count;
+            if sent < ECHO_BYTES {
+                push(ring, send(sent), 0);
+            }
+        } else {
+            received.extend_from_slice(&buffer[..count]);
+            if received.len() < ECHO_BYTES {
+                push(ring, receive.clone(), 1);
+            }
+        }
+    }
+    assert!(received == content, "something else came back");
+    drop(near);
+    echoing.join().unwrap();
 }

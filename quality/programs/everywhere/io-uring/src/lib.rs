@@ -2,7 +2,7 @@
 
 mod echo;
 
-use common::{BLOCK, Directory, FILE_BYTES, random};
+use common::{BLOCK, Directory, FAULTS, FILE_BYTES, SHORT, random};
 use io_uring::squeue::{Entry, Flags};
 use io_uring::types::{CancelBuilder, Fd, Fixed, FsyncFlags, OpenHow, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode};
@@ -13,7 +13,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-const SHORT: Duration = Duration::from_millis(30);
+/// Transfers at a time.
+const DEPTH: usize = 16;
 
 /// Everything, in one thread and in several.
 pub fn run() {
@@ -38,6 +39,16 @@ pub fn run() {
     files(&mut ring, 5);
 }
 
+/// What is done among the faults of `anyring chaos`.
+pub fn run_among_faults() {
+    let mut ring = IoUring::new(DEPTH as u32).unwrap();
+    let directory = Directory::new();
+    let path = directory.file("data");
+    let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    write_and_read(&mut ring, &path, file.as_raw_fd(), &random(1, FILE_BYTES));
+    echo::over_a_pair(&mut ring);
+}
+
 fn push(ring: &mut IoUring, entry: Entry, data: u64) {
     // SAFETY: who calls this waits for the completion before what the entry names is gone.
     unsafe { ring.submission().push(&entry.user_data(data)).unwrap() };
@@ -49,8 +60,53 @@ fn next(ring: &mut IoUring) -> (u64, i32) {
         if let Some(entry) = ring.completion().next() {
             return (entry.user_data(), entry.result());
         }
-        ring.submit_and_wait(1).unwrap();
+        match ring.submit_and_wait(1) {
+            Err(error)
+                if ![libc::EINTR, libc::EAGAIN, libc::EBUSY].contains(&error.raw_os_error().unwrap()) =>
+            {
+                panic!("submit_and_wait: {error}")
+            }
+            _ => {}
+        }
     }
+}
+
+/// Transfers what lies at offsets `0..length`, in blocks, the last one first, up to DEPTH at a time.
+fn transfer(ring: &mut IoUring, length: usize, entry: impl Fn(usize, usize) -> Entry) {
+    let mut todo: Vec<_> =
+        (0..length.div_ceil(BLOCK)).map(|n| (n * BLOCK, length.min((n + 1) * BLOCK))).collect();
+    let mut doing = [(0, 0); DEPTH];
+    let mut free: Vec<_> = (0..DEPTH).collect();
+    while !todo.is_empty() || free.len() < DEPTH {
+        while !todo.is_empty() && !free.is_empty() {
+            let (slot, (from, to)) = (free.pop().unwrap(), todo.pop().unwrap());
+            doing[slot] = (from, to);
+            push(ring, entry(from, to), slot as u64);
+        }
+        let (slot, result) = next(ring);
+        free.push(slot as usize);
+        let (from, to) = doing[slot as usize];
+        match result {
+            _ if FAULTS && [-libc::EINTR, -libc::EAGAIN].contains(&result) => todo.push((from, to)),
+            1.. if FAULTS && from + (result as usize) < to => todo.push((from + result as usize, to)),
+            _ => assert_eq!(result, (to - from) as i32, "a transfer of {from}..{to}"),
+        }
+    }
+}
+
+fn write_and_read(ring: &mut IoUring, path: &Path, file: RawFd, content: &[u8]) {
+    transfer(ring, content.len(), |from, to| {
+        let write = opcode::Write::new(Fd(file), content[from..].as_ptr(), (to - from) as u32);
+        write.offset(from as u64).build()
+    });
+    common::assert_holds(path, content);
+    let mut read = vec![0_u8; content.len()];
+    let place = read.as_mut_ptr();
+    transfer(ring, content.len(), |from, to| {
+        let read = opcode::Read::new(Fd(file), place.wrapping_add(from), (to - from) as u32);
+        read.offset(from as u64).build()
+    });
+    assert!(read == content, "something else was read");
 }
 
 /// Does one thing.
@@ -74,22 +130,13 @@ fn open(ring: &mut IoUring, path: &Path, flags: i32) -> i32 {
 }
 
 fn files(ring: &mut IoUring, seed: u64) {
-    const DEPTH: usize = 16;
     let directory = Directory::new();
     let (path, renamed) = (directory.file("data"), directory.file("renamed"));
     let content = random(seed, FILE_BYTES);
     let file = open(ring, &path, libc::O_CREAT | libc::O_EXCL | libc::O_RDWR);
     assert!(file >= 0, "open: {file}");
-    for (turn, blocks) in content.chunks(BLOCK * DEPTH).enumerate() {
-        for (index, block) in blocks.chunks(BLOCK).enumerate() {
-            let offset = (turn * DEPTH + index) * BLOCK;
-            let write = opcode::Write::new(Fd(file), block.as_ptr(), BLOCK as u32).offset(offset as u64);
-            push(ring, write.build(), offset as u64);
-        }
-        blocks.chunks(BLOCK).for_each(|_| assert_eq!(next(ring).1, BLOCK as i32));
-    }
+    write_and_read(ring, &path, file, &content);
     assert_eq!(one(ring, opcode::Fsync::new(Fd(file)).flags(FsyncFlags::DATASYNC).build()), 0);
-    common::assert_holds(&path, &content);
 
     // SAFETY: all zeros are one.
     let mut status: libc::statx = unsafe { std::mem::zeroed() };
@@ -97,17 +144,6 @@ fn files(ring: &mut IoUring, seed: u64) {
     let statx = opcode::Statx::new(Fd(libc::AT_FDCWD), name.as_ptr(), place).mask(libc::STATX_ALL);
     assert_eq!(one(ring, statx.build()), 0);
     assert_eq!(status.stx_size, FILE_BYTES as u64);
-
-    let mut read = vec![0; FILE_BYTES];
-    for blocks in (0..FILE_BYTES / BLOCK).rev().collect::<Vec<_>>().chunks(DEPTH) {
-        for &index in blocks {
-            let place = read[index * BLOCK..][..BLOCK].as_mut_ptr();
-            let entry = opcode::Read::new(Fd(file), place, BLOCK as u32).offset((index * BLOCK) as u64);
-            push(ring, entry.build(), index as u64);
-        }
-        blocks.iter().for_each(|_| assert_eq!(next(ring).1, BLOCK as i32));
-    }
-    assert!(read == content, "what was read is something else");
 
     // One after the other, as a chain.
     let other = c_path(&renamed);
