@@ -173,6 +173,7 @@ fn drive(
             core.take_events_as_driver(&events[..count]);
             Ok(())
         }
+        Err(Errno::EBADF | Errno::EINVAL) if core.renews_epoll() => Ok(()),
         Err(errno) => interrupted(core, wanted, errno),
     }
 }

@@ -31,13 +31,24 @@ impl Sleepers {
         }
     }
 
-    /// That of the sleeper at `place`.
+    /// The driver's own is gone with its epoll set.
+    pub fn lose_kick(&mut self) {
+        if let Some(kick) = self.kick.take() {
+            os::close_own(kick);
+        }
+    }
+
+    /// That of the sleeper at `place`; another one where it is gone.
     ///
     /// # Errors
     /// Where no descriptor can be had.
     pub fn at(&mut self, place: usize) -> Result<Fd, Errno> {
         while self.places.len() <= place {
             self.places.push(os::eventfd()?);
+        }
+        if !os::is_still_own(self.places[place]) {
+            os::close_own(self.places[place]);
+            self.places[place] = os::eventfd()?;
         }
         Ok(self.places[place])
     }
@@ -56,7 +67,7 @@ impl Sleepers {
     /// Nobody sleeps here any more.
     pub fn close(&mut self) {
         for fd in self.kick.take().into_iter().chain(self.places.drain(..)) {
-            os::close(fd);
+            os::close_own(fd);
         }
     }
 }
