@@ -284,6 +284,17 @@ fn processes_finish_each_others_requests() {
     }
 }
 
+/// A thread that is cancelled in a call leaves the ring to others, wherever it was.
+#[test]
+fn threads_are_cancelled_in_calls() {
+    for name in ["cancel", "cancel-libc"] {
+        for patch in [false, true] {
+            let (outcome, _) = compare(&built(name), &NONE, patch);
+            assert_eq!(outcome.code, Some(0), "{name}, {patch}: {}", outcome.stdout);
+        }
+    }
+}
+
 #[test]
 fn threads_take_what_they_wait_for_with_them() {
     for name in ["threads", "threads-libc"] {
