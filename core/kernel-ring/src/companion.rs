@@ -129,6 +129,8 @@ impl Companion {
         if self.room() < 2 {
             self.submit();
         }
+        // For the companion it is one of the program's, which a request may close.
+        os::own::forget(fd);
         sqe.flags = sqe.flags & !(FIXED | LINKS) | flag(io_uring_sqe_flags_bit::IOSQE_IO_HARDLINK_BIT);
         sqe.fd = fd;
         self.push(sqe);

@@ -41,6 +41,10 @@ impl Host for Beside {
         false
     }
 
+    fn may_end_here(&self, may: bool) {
+        inside::may_end_here(may);
+    }
+
     fn sees_closes(&self) -> bool {
         true
     }
@@ -62,8 +66,11 @@ impl Frontend for Preload {
         inside::take_kept_out()
     }
 
-    fn trapped_at(&self, next: usize) {
+    fn enters(&self) {
         crate::threads::seen();
+    }
+
+    fn trapped_at(&self, next: usize) {
         patch::trapped_at(next);
     }
 
@@ -107,6 +114,10 @@ impl Host for Preload {
 
     fn sees_closes(&self) -> bool {
         true
+    }
+
+    fn may_end_here(&self, may: bool) {
+        inside::may_end_here(may);
     }
 
     unsafe fn sleep(&self, number: usize, arguments: [usize; 6]) -> Option<isize> {

@@ -6,7 +6,7 @@
 //! anyway, and its return puts the mask back. Where the engine comes in late ([`block_signals`]), signals are blocked instead.
 //! Threads of ours have zeros where the note would be.
 
-use crate::arch;
+use crate::{arch, cancel};
 use anyring_runtime::sys::{self, signal_bit};
 use anyring_trap::signals;
 use core::cell::Cell;
@@ -22,6 +22,9 @@ struct Note {
     blocked: Cell<bool>,
     /// Whether its end will be told ([`crate::threads`]).
     known: Cell<bool>,
+    /// Whether the program lets the C library end the thread at any instruction (`PTHREAD_CANCEL_ASYNCHRONOUS`). In the engine it
+    /// does so only where the thread [may end](may_end_here).
+    ends_anywhere: Cell<bool>,
     /// Which of [`signals::OWN`] the program wants blocked, a bit each in the order of [`OWN`], with [`SAID`]; 0 where it has
     /// not said so.
     wanted_blocked: Cell<u8>,
@@ -70,6 +73,9 @@ pub fn enter() -> Inside {
         note.mask.set(mask);
         note.blocked.set(true);
     }
+    if note.depth.get() == 0 && note.ends_anywhere.get() {
+        cancel::set(cancel::DEFERRED);
+    }
     note.depth.set(note.depth.get() + 1);
     // A handler on this very thread must see the note before anything of the engine changes.
     compiler_fence(Ordering::SeqCst);
@@ -115,6 +121,33 @@ impl Drop for Inside {
             sys::set_signal_mask(mask);
             signals::release(mask);
         }
+        if depth == 0 && note.ends_anywhere.get() {
+            // Here the thread ends, where that was asked for meanwhile.
+            cancel::set(cancel::ASYNCHRONOUS);
+        }
+    }
+}
+
+/// Whether the C library may end the calling thread at any instruction, as the program has it.
+pub fn note_ends_anywhere(anywhere: bool) {
+    note().ends_anywhere.set(anywhere);
+}
+
+/// The calling thread, which is inside, is about to sleep, or is back: it may end there, or not.
+pub fn may_end_here(may: bool) {
+    let note = note();
+    if note.depth.get() != 0 && note.ends_anywhere.get() {
+        cancel::set(if may { cancel::ASYNCHRONOUS } else { cancel::DEFERRED });
+    }
+}
+
+/// The calling thread ends. If it was inside, it is not any more.
+pub fn thread_ends() {
+    let note = note();
+    note.ends_anywhere.set(false);
+    if note.depth.get() != 0 {
+        note.depth.set(1);
+        leave();
     }
 }
 

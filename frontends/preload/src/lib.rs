@@ -14,6 +14,7 @@ extern crate alloc;
 #[cfg(not(test))]
 pub mod answer;
 pub mod arch;
+pub mod cancel;
 pub mod dispatch;
 pub mod file_actions;
 pub mod frontend;

@@ -64,6 +64,7 @@ fn note_thread() {
 extern "C" fn ended(_: *mut c_void) {
     // It may still come back, in another destructor.
     inside::set_known(false);
+    inside::thread_ends();
     if calls::rings_exist() {
         let _inside = inside::enter();
         frontend::thread_ends();

@@ -40,6 +40,9 @@ pub trait Frontend: Sync {
     /// forgotten.
     fn take_kept_out(&self) -> u64;
 
+    /// A call trapped, and the calling thread is about to enter a ring, in which it may end. Called in the handler.
+    fn enters(&self) {}
+
     /// A call trapped; `next` is the address behind its instruction. Called in the handler.
     fn trapped_at(&self, next: usize);
 

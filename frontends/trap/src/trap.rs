@@ -219,6 +219,9 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
 
 /// Answers one of the three calls, that the program made.
 fn answer(number: usize, arguments: [usize; 6], interrupted: &mut Context) {
+    if let Some(frontend) = crate::frontend() {
+        frontend.enters();
+    }
     // SAFETY: the program made the call.
     let result = unsafe { perform(number, arguments, interrupted) };
     interrupted.set_result(result);

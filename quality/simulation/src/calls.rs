@@ -173,6 +173,11 @@ fn on_file(number: u32, fd: i32, [_, b, c, d, e, _]: [usize; 6]) -> Answer {
                     kernel.set_flags(of, c as u32);
                     Ok(0)
                 }
+                nr::F_SETSIG => {
+                    kernel.at_mut(of).signal = c;
+                    Ok(0)
+                }
+                nr::F_GETSIG => Ok(kernel.at(of).signal),
                 // Nothing is shrunk.
                 nr::F_ADD_SEALS => Ok(0),
                 nr::F_DUPFD_QUERY => Ok(usize::from(kernel.description(c as i32)? == of)),

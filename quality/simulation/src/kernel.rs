@@ -68,6 +68,8 @@ pub struct Description {
     /// Epoll instances that watch it, each with the number it was registered by.
     watchers: Vec<(usize, i32)>,
     inode: u64,
+    /// `F_SETSIG`.
+    pub signal: usize,
 }
 
 /// An epoll instance.
@@ -204,7 +206,7 @@ impl Kernel {
         self.descriptions[description].as_ref().expect("a description that is held is there")
     }
 
-    fn at_mut(&mut self, description: usize) -> &mut Description {
+    pub fn at_mut(&mut self, description: usize) -> &mut Description {
         self.descriptions[description].as_mut().expect("a description that is held is there")
     }
 
@@ -228,7 +230,8 @@ impl Kernel {
             Object::Eventfd(_) | Object::Epoll(_) | Object::Inotify { .. } => 99,
             _ => self.next_inode,
         };
-        let new = Description { references: 0, object, flags, position: 0, watchers: Vec::new(), inode };
+        let new =
+            Description { references: 0, object, flags, position: 0, watchers: Vec::new(), inode, signal: 0 };
         match self.descriptions.iter().position(Option::is_none) {
             Some(place) => {
                 self.descriptions[place] = Some(new);

@@ -66,6 +66,16 @@ fn ring_descriptors_can_be_polled() {
     }
 }
 
+/// Nobody sees what instructions of the program close: the engine finds out, and writes nothing to the files that have the numbers
+/// then.
+#[test]
+fn descriptors_that_are_gone_are_made_anew() {
+    for patch in [false, true] {
+        let (outcome, _) = compare(&built("unknown"), &["instruction"], patch);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    }
+}
+
 /// A program may close, or replace, every descriptor that it does not know: its rings go on. A child in its memory closes its own.
 #[test]
 fn unknown_descriptors_are_closed() {
@@ -270,6 +280,17 @@ fn processes_finish_each_others_requests() {
         for patch in [false, true] {
             let (outcome, _) = compare(&program, &NONE, patch);
             assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+        }
+    }
+}
+
+/// A thread that is cancelled in a call leaves the ring to others, wherever it was.
+#[test]
+fn threads_are_cancelled_in_calls() {
+    for name in ["cancel", "cancel-libc"] {
+        for patch in [false, true] {
+            let (outcome, _) = compare(&built(name), &NONE, patch);
+            assert_eq!(outcome.code, Some(0), "{name}, {patch}: {}", outcome.stdout);
         }
     }
 }

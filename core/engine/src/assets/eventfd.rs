@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::abi::Errno;
 use crate::os::sync::{AcrossFork, Mutex};
-use crate::os::{self, Fd, OwnedFd};
+use crate::os::{self, Fd, FileIdentity, OwnedFd};
 
 /// All eventfds that rings of this process signal.
 static REGISTERED: Mutex<Registered> = Mutex::new(Registered(Vec::new()));
@@ -78,6 +78,8 @@ pub unsafe fn forked() {
 pub struct RegisteredEventfd {
     /// The engine's duplicate.
     own: OwnedFd,
+    /// What that is, as far as files that have no inode of their own are told from others.
+    identity: FileIdentity,
     number: Number,
     async_only: bool,
 }
@@ -92,12 +94,21 @@ impl RegisteredEventfd {
         if !os::is_eventfd(own.fd()) {
             return Err(Errno::EINVAL);
         }
+        let identity = os::identity(own.fd())?;
         let number = os::eventfd_number(own.fd()).ok().flatten();
         REGISTERED.lock().add(number, own.fd())?;
-        Ok(RegisteredEventfd { own, number, async_only })
+        Ok(RegisteredEventfd { own, identity, number, async_only })
     }
 
-    /// What to signal.
+    /// Signals it. Where nobody saw it, the program may have closed the engine's duplicate, and opened a file that has the number now:
+    /// nothing is written to that.
+    pub fn signal(&self) {
+        if os::identity(self.own.fd()) == Ok(self.identity) {
+            os::eventfd_add(self.own.fd());
+        }
+    }
+
+    /// What is signalled.
     #[inline]
     pub fn fd(&self) -> Fd {
         self.own.fd()

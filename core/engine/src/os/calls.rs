@@ -267,7 +267,31 @@ pub fn eventfd() -> Result<Fd, Errno> {
     let flags = nr::EFD_NONBLOCK | nr::EFD_CLOEXEC;
     // SAFETY: touches no memory.
     let low = unsafe { call(nr::__NR_eventfd2, [0, flags as usize, 0, 0, 0, 0]) }.map(|fd| fd as Fd)?;
-    move_high(low)
+    move_high(low).inspect(|&fd| mark(fd))
+}
+
+/// What `F_SETSIG` has set for the files that are the engine's alone: a signal that C libraries keep for themselves, which nobody
+/// has sent for a descriptor.
+const MARK: usize = 32;
+/// The system keeps no such thing.
+static KEEPS_NO_MARKS: AtomicBool = AtomicBool::new(false);
+
+/// Makes a file known again.
+fn mark(fd: Fd) {
+    if fcntl(fd, nr::F_SETSIG, MARK).is_err() {
+        KEEPS_NO_MARKS.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Is this still an eventfd or an epoll instance that the engine made? Where nobody saw it, the program may have closed the number, and
+/// opened a file that has it now.
+pub fn is_still_own(fd: Fd) -> bool {
+    fcntl(fd, nr::F_GETSIG, 0) == Ok(MARK) || KEEPS_NO_MARKS.load(Ordering::Relaxed)
+}
+
+/// Closes one, if it still is.
+pub fn close_own(fd: Fd) {
+    if is_still_own(fd) { close(fd) } else { own::forget(fd) }
 }
 
 /// Moves a descriptor of the engine's own out of the program's low numbers.
@@ -277,16 +301,24 @@ pub fn move_high(low: Fd) -> Result<Fd, Errno> {
     high
 }
 
-/// Adds one to an eventfd. A full counter is as good as a signal. False where there is no eventfd any more.
+/// Adds one to an eventfd of [`eventfd`]. A full counter is as good as a signal. False where it is gone.
 pub fn eventfd_signal(fd: Fd) -> bool {
+    is_still_own(fd) && eventfd_add(fd)
+}
+
+/// Adds one to an eventfd. False where there is none.
+pub fn eventfd_add(fd: Fd) -> bool {
     let one = 1u64;
     // SAFETY: reads eight bytes of ours.
     let written = unsafe { call(nr::__NR_write, [fd as usize, &raw const one as usize, 8, 0, 0, 0]) };
     matches!(written, Ok(_) | Err(Errno::EAGAIN))
 }
 
-/// Takes the count of an eventfd, if it has one.
+/// Takes the count of an eventfd of [`eventfd`], if it has one.
 pub fn eventfd_drain(fd: Fd) {
+    if !is_still_own(fd) {
+        return;
+    }
     let mut count = 0u64;
     // SAFETY: writes eight bytes of ours.
     let _ = unsafe { call(nr::__NR_read, [fd as usize, &raw mut count as usize, 8, 0, 0, 0]) };
@@ -297,7 +329,7 @@ pub fn epoll_create() -> Result<Fd, Errno> {
     // SAFETY: touches no memory.
     let low = unsafe { call(nr::__NR_epoll_create1, [nr::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0]) }
         .map(|fd| fd as Fd)?;
-    move_high(low)
+    move_high(low).inspect(|&fd| mark(fd))
 }
 
 /// `epoll_ctl(2)`.

@@ -50,6 +50,10 @@ pub trait Host: Sync {
         None
     }
 
+    /// The calling thread is about to sleep (`true`) or is back (`false`), with no lock and nothing else that would be missed: a C library
+    /// may end it here, as `pthread_cancel` asks for. [`crate::frontend::thread_ends`] is to be called then.
+    fn may_end_here(&self, _may: bool) {}
+
     /// Makes a system call that may sleep, with the thread's own signal mask. A front end that keeps the
     /// program's signal handlers out of the engine answers `-EINTR` without the call if one is due;
     /// `None` leaves the call to the engine, as a front end does that keeps nothing out.
@@ -100,6 +104,19 @@ pub fn get() -> Option<&'static dyn Host> {
 #[inline]
 pub fn sees_closes() -> bool {
     get().is_some_and(Host::sees_closes)
+}
+
+/// Makes a call that sleeps, in which the calling thread [may end](Host::may_end_here).
+pub fn sleep<R>(call: impl FnOnce() -> R) -> R {
+    let tell = |may| {
+        if let Some(host) = get() {
+            host.may_end_here(may);
+        }
+    };
+    tell(true);
+    let result = call();
+    tell(false);
+    result
 }
 
 /// The calling thread's identity, by the front end's word or else by its thread pointer.

@@ -29,9 +29,9 @@ pub(super) fn note(fd: Fd) {
     }
 }
 
-/// A descriptor is about to be closed, whoever had it.
+/// A descriptor is about to be closed, whoever had it, or is given to a request as one of the program's.
 #[inline]
-pub(super) fn forget(fd: Fd) {
+pub fn forget(fd: Fd) {
     if let Some((word, bit)) = place(fd)
         && word.load(Ordering::Relaxed) & bit != 0
     {

@@ -296,7 +296,7 @@ impl Drop for Core {
         self.zero_copy.close();
         self.sleepers.close();
         for fd in [self.readiness.epoll(), self.observers.end()].into_iter().flatten() {
-            os::close(fd);
+            os::close_own(fd);
         }
     }
 }

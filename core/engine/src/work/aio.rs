@@ -153,7 +153,7 @@ impl Context {
 
     /// In a child after `fork`, where the context is not.
     pub fn abandon(self) {
-        os::close(self.eventfd);
+        os::close_own(self.eventfd);
         core::mem::forget(self);
     }
 
@@ -189,7 +189,7 @@ impl Drop for Context {
     /// Waits for what is in flight.
     fn drop(&mut self) {
         destroy(self.header as usize);
-        os::close(self.eventfd);
+        os::close_own(self.eventfd);
     }
 }
 

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -13,6 +14,16 @@ static int last;
 static void by_loop(void) {
     for (int fd = last + 1; fd < 1024; fd++)
         close(fd);
+}
+
+/* By instructions of this program, and then a file has the numbers. */
+static void by_instruction(void) {
+    for (int fd = last + 1; fd < 1024; fd++)
+        call_by_instruction(SYS_close, fd, 0, 0, 0, 0, 0);
+    int file = memfd_create("file", 0);
+    for (int fd = 512; fd < 540; fd++)
+        CHECK(call_by_instruction(SYS_dup3, file, fd, 0, 0, 0, 0) == fd);
+    close(file);
 }
 
 static void by_range(void) {
@@ -91,7 +102,7 @@ int main(int count, char **ways) {
 #ifdef __GLIBC__
                {"from", from},
 #endif
-               {"child", in_a_child}, {"epoll", in_a_child}};
+               {"child", in_a_child}, {"instruction", by_instruction}, {"epoll", in_a_child}};
     CHECK(count == 2);
     struct ring ring;
     int ends[2], more[2], epoll = -1;
@@ -126,5 +137,8 @@ int main(int count, char **ways) {
         if (epoll >= 0)
             printf("reported: %d\n", is_reported(&ring, epoll));
     }
+    struct stat status;
+    if (!strcmp(ways[1], "instruction"))
+        CHECK(call_by_instruction(SYS_fstat, 512, (long)&status, 0, 0, 0, 0) == 0 && status.st_size == 0);
     return 0;
 }

@@ -1,6 +1,7 @@
 //! Waiting in `enter`: the caller does queued work, drives the ring, or sleeps while another drives.
 
 use crate::abi::Errno;
+use crate::os::host;
 use crate::os::{self, EpollEvent};
 use crate::ring::drive::{BATCH, reactor};
 use crate::ring::{Core, CoreGuard, live};
@@ -163,8 +164,11 @@ fn drive(
     core.watch_pages();
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
     core.sleeps(1);
-    let woken = guard.unlocked(|| os::epoll_wait(epoll, &mut events, timeout_ns, signal_mask));
+    core.sleepers.falls_asleep(None);
+    let woken =
+        guard.unlocked(|| host::sleep(|| os::epoll_wait(epoll, &mut events, timeout_ns, signal_mask)));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    core.sleepers.is_back(None);
     core.sleeps(-1);
     debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
     core.token.give_up();
@@ -173,6 +177,7 @@ fn drive(
             core.take_events_as_driver(&events[..count]);
             Ok(())
         }
+        Err(Errno::EBADF | Errno::EINVAL) if core.renews_epoll() => Ok(()),
         Err(errno) => interrupted(core, wanted, errno),
     }
 }
@@ -215,9 +220,11 @@ fn sleep_as(
     let place = core.token.sleep(sleep);
     let event = core.sleepers.at(place).inspect_err(|_| core.token.awake(place))?;
     core.sleeps(1);
+    core.sleepers.falls_asleep(Some(place));
     let timeout_ns = [timeout_ns, core.next_look_ns()].into_iter().flatten().min();
-    let woken = guard.unlocked(|| os::poll_readable(event, timeout_ns, signal_mask));
+    let woken = guard.unlocked(|| host::sleep(|| os::poll_readable(event, timeout_ns, signal_mask)));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    core.sleepers.is_back(Some(place));
     core.sleeps(-1);
     // Under the lock: whoever signals does so under it too, so none of the next sleeper is lost.
     os::eventfd_drain(event);

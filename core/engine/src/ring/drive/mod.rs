@@ -116,6 +116,23 @@ impl Core {
             || !self.work.is_empty()
     }
 
+    /// Whether the ring's epoll instance was gone, for the program has closed it where nobody saw that: another one has all that it had.
+    pub fn renews_epoll(&mut self) -> bool {
+        let Some(lost) = self.readiness.epoll().filter(|&epoll| !os::is_still_own(epoll)) else {
+            return false;
+        };
+        os::close_own(lost);
+        self.readiness.lose_epoll();
+        self.sleepers.lose_kick();
+        let Ok(epoll) = self.epoll() else { return true };
+        self.hear_again(epoll);
+        self.zero_copy.watch_by(epoll);
+        for index in self.readiness.register_again(epoll) {
+            self.wake_waiters(index, readiness::ALL_EVENTS);
+        }
+        true
+    }
+
     /// The ring's epoll instance, with the driver's eventfd in it.
     pub fn epoll(&mut self) -> Result<Fd, Errno> {
         if let Some(fd) = self.readiness.epoll() {
@@ -140,7 +157,13 @@ impl Core {
             return;
         }
         let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
-        let count = os::epoll_wait(epoll, &mut events, Some(0), None).unwrap_or(0);
+        let count = match os::epoll_wait(epoll, &mut events, Some(0), None) {
+            Ok(count) => count,
+            Err(_) => {
+                self.renews_epoll();
+                0
+            }
+        };
         self.take_events(&events[..count]);
     }
 
@@ -274,7 +297,7 @@ impl Core {
         if let Some(eventfd) = self.observers.eventfd()
             && !self.only_waits_for(eventfd)
         {
-            self.signal_eventfd(eventfd);
+            self.signal_eventfd();
         }
         self.signal_readiness();
         self.disturb_driver();

@@ -115,11 +115,9 @@ impl Observers {
         self.glimpse = Some(glimpse);
     }
 
-    /// The program's eventfd, if it is to hear of what was posted just now.
-    fn eventfd_to_signal(&self) -> Option<Fd> {
-        let eventfd = self.eventfd.as_ref()?;
-        let silent = eventfd.is_async_only() && self.inline;
-        (!silent).then_some(eventfd.fd())
+    /// Is the program's eventfd to hear of what was posted just now?
+    fn is_eventfd_to_signal(&self) -> bool {
+        self.eventfd.as_ref().is_some_and(|eventfd| !(eventfd.is_async_only() && self.inline))
     }
 
     /// What stands in where the program polls the ring's descriptor.
@@ -233,8 +231,8 @@ impl Core {
     /// Tells those beside the callers who sleep.
     #[inline(never)]
     pub(super) fn notify_observers(&mut self) {
-        if let Some(fd) = self.observers.eventfd_to_signal() {
-            self.signal_eventfd(fd);
+        if self.observers.is_eventfd_to_signal() {
+            self.signal_eventfd();
         }
         if self.observers.stand_in.is_some() {
             self.signal_readiness();
@@ -263,14 +261,18 @@ impl Core {
 
     /// Is what was posted just now going to signal the program's eventfd?
     pub fn is_about_to_signal(&self) -> bool {
-        self.observers.eventfd_to_signal().is_some() && !self.is_eventfd_disabled()
+        self.observers.is_eventfd_to_signal() && !self.is_eventfd_disabled()
     }
 
     /// Tells the program by its eventfd.
-    pub fn signal_eventfd(&mut self, fd: Fd) {
-        if !self.is_eventfd_disabled() {
-            self.observers.rung = true;
-            os::eventfd_signal(fd);
+    pub fn signal_eventfd(&mut self) {
+        if self.is_eventfd_disabled() {
+            return;
+        }
+        // First: who is woken may look for it at once.
+        self.observers.rung = true;
+        if let Some(eventfd) = &self.observers.eventfd {
+            eventfd.signal();
         }
     }
 

@@ -75,6 +75,8 @@ struct Reactor {
     credentials: Credentials,
     /// How many there have been; one that is not the last ends.
     term: usize,
+    /// The term of the thread that runs.
+    launched: usize,
     listing: Listing<Attended>,
 }
 
@@ -85,6 +87,7 @@ static REACTOR: Mutex<Reactor> = Mutex::new(Reactor {
     leaves: false,
     credentials: Credentials::FIRST,
     term: 0,
+    launched: 0,
     listing: Listing::new(),
 });
 
@@ -168,8 +171,9 @@ pub fn attend_stale(core: &mut Core) {
 
 /// The reactor may be asleep for good, or until some other ring's deadline.
 fn wake_for_a_tick() {
-    let reactor = REACTOR.lock();
-    reactor.kicked_if(reactor.listing.needs_tick(os::monotonic_ns()));
+    let mut reactor = REACTOR.lock();
+    let kick = reactor.listing.needs_tick(os::monotonic_ns());
+    reactor.kicked_if(kick);
 }
 
 fn start(core: &Core) -> bool {
@@ -185,10 +189,45 @@ fn start(core: &Core) -> bool {
 
 impl Reactor {
     /// Wakes the thread where it has to look again.
-    fn kicked_if(&self, Kick(needed): Kick) {
+    fn kicked_if(&mut self, Kick(needed): Kick) {
         if needed {
-            os::eventfd_signal(self.kick);
+            self.wake();
         }
+    }
+
+    /// Wakes the thread. Where the program has closed its descriptors unseen, nobody can: another one goes on with the list.
+    fn wake(&mut self) {
+        if !os::eventfd_signal(self.kick) {
+            self.lose_descriptors();
+            self.running = false;
+            self.launch();
+        }
+    }
+
+    fn lose_descriptors(&mut self) {
+        if let Some(epoll) = self.epoll.take() {
+            os::close_own(epoll);
+            os::close_own(self.kick);
+        }
+    }
+
+    /// Makes the thread's descriptors, where it has none.
+    fn has_descriptors(&mut self) -> bool {
+        if self.epoll.is_some() {
+            return true;
+        }
+        let Ok(epoll) = os::epoll_create() else { return false };
+        let Ok(kick) = os::eventfd() else {
+            os::close(epoll);
+            return false;
+        };
+        let _ = os::epoll_ctl(epoll, EPOLL_CTL_ADD, kick, EPOLLIN | EPOLLET, KICK);
+        if let Some(closed) = lifetime::watch_fd() {
+            hear_in(epoll, closed);
+        }
+        self.epoll = Some(epoll);
+        self.kick = kick;
+        true
     }
 
     /// Does the thread run, or could it be launched?
@@ -197,20 +236,11 @@ impl Reactor {
     }
 
     fn launch(&mut self) -> bool {
-        if self.epoll.is_none() {
-            let Ok(epoll) = os::epoll_create() else { return false };
-            let Ok(kick) = os::eventfd() else {
-                os::close(epoll);
-                return false;
-            };
-            let _ = os::epoll_ctl(epoll, EPOLL_CTL_ADD, kick, EPOLLIN | EPOLLET, KICK);
-            if let Some(closed) = lifetime::watch_fd() {
-                hear_in(epoll, closed);
-            }
-            self.epoll = Some(epoll);
-            self.kick = kick;
+        if !self.has_descriptors() {
+            return false;
         }
         self.term += 1;
+        self.launched = self.term;
         self.credentials = credentials::acting();
         self.leaves = false;
         self.running = threads::spawn(c"anyring-reactor", run, self.term as *mut c_void).is_ok();
@@ -221,8 +251,9 @@ impl Reactor {
     fn dismiss(&mut self) {
         self.term += 1;
         self.leaves = true;
-        if self.running {
-            os::eventfd_signal(self.kick);
+        if self.running && !os::eventfd_signal(self.kick) {
+            self.lose_descriptors();
+            self.running = false;
         }
     }
 }
@@ -238,9 +269,9 @@ pub fn has(credentials: Credentials) -> bool {
 pub fn recruit() {
     // Release pairs with the acquire where the reactor looks: the work was queued before.
     RECRUITS.store(true, Ordering::Release);
-    let reactor = REACTOR.lock();
+    let mut reactor = REACTOR.lock();
     if reactor.running {
-        os::eventfd_signal(reactor.kick);
+        reactor.wake();
     }
 }
 
@@ -272,7 +303,8 @@ pub fn is_running() -> bool {
 pub fn retire() {
     REACTOR.lock().dismiss();
     threads::wait(u64::MAX, || !is_running());
-    REACTOR.lock().term = 0;
+    let mut reactor = REACTOR.lock();
+    (reactor.term, reactor.launched) = (0, 0);
 }
 
 /// Is the time of the reactor of this term over?
@@ -281,14 +313,21 @@ fn is_over(term: usize) -> bool {
 }
 
 /// The reactor ends, once the workers are started that it was asked for: nobody else has its credentials.
-fn leave(own: Credentials) {
+fn leave(own: Credentials, term: usize) {
+    // Another one may run already, where nobody could wake this one.
+    let ends = || {
+        let mut reactor = REACTOR.lock();
+        if reactor.launched == term {
+            reactor.running = false;
+        }
+    };
     if pool::recruit(own) {
         threads::end();
-        REACTOR.lock().running = false;
+        ends();
         return;
     }
     // No thread is to be had now. Another reactor need not wait for that.
-    REACTOR.lock().running = false;
+    ends();
     while !pool::recruit(own) {
         os::pause(TICK_NS);
     }
@@ -299,15 +338,9 @@ fn leave(own: Credentials) {
 /// kernel lets only so many instances that are in another one know the same file.
 fn take_over(core: &mut Core) -> bool {
     let Ok(epoll) = core.epoll() else { return false };
-    let reactor = REACTOR.lock();
+    let mut reactor = REACTOR.lock();
     let Some(outer) = reactor.epoll else { return false };
-    let data = core::ptr::from_ref(core.ring) as u64;
-    let events = EPOLLIN | EPOLLONESHOT;
-    let put = match os::epoll_ctl(outer, EPOLL_CTL_ADD, epoll, events, data) {
-        Err(Errno::EEXIST) => os::epoll_ctl(outer, EPOLL_CTL_MOD, epoll, events, data),
-        other => other,
-    };
-    if put.is_err() {
+    if put(outer, epoll, core.ring).is_err() {
         return false;
     }
     core.token.give(Driver::Reactor);
@@ -315,8 +348,35 @@ fn take_over(core: &mut Core) -> bool {
     core.attendance.was_driven = true;
     // A ring's deadlines bound the reactor's sleep, and so does what has to be looked at by and by.
     let tick_ns = if core.needs_ticks() { os::monotonic_ns().saturating_add(TICK_NS) } else { u64::MAX };
-    reactor.kicked_if(reactor.listing.is_due(due_ns(core).min(tick_ns)));
+    let kick = reactor.listing.is_due(due_ns(core).min(tick_ns));
+    reactor.kicked_if(kick);
     true
+}
+
+/// Puts a ring's epoll instance into the reactor's.
+fn put(outer: Fd, epoll: Fd, ring: &'static Ring) -> Result<(), Errno> {
+    let data = core::ptr::from_ref(ring) as u64;
+    let events = EPOLLIN | EPOLLONESHOT;
+    match os::epoll_ctl(outer, EPOLL_CTL_ADD, epoll, events, data) {
+        Err(Errno::EEXIST) => os::epoll_ctl(outer, EPOLL_CTL_MOD, epoll, events, data),
+        other => other,
+    }
+}
+
+/// The reactor has another epoll instance than before: the rings that it drives are put there.
+fn put_all(outer: Fd) {
+    for attended in rings_now() {
+        let mut guard = enter(attended.ring);
+        let Some(core) = live(&mut guard, attended.serial) else { continue };
+        if core.token.driver() != Driver::Reactor {
+            continue;
+        }
+        core.renews_epoll();
+        let epoll = core.readiness.epoll();
+        if epoll.is_none_or(|epoll| put(outer, epoll, core.ring).is_err()) {
+            leave_to_looks(core);
+        }
+    }
 }
 
 /// When a ring's next timer is due, on the monotonic clock; `u64::MAX` where it has none.
@@ -347,18 +407,21 @@ pub fn deadline_changed(core: &mut Core) {
         return;
     }
     let due_ns = due_ns(core);
-    let reactor = REACTOR.lock();
-    reactor.kicked_if(reactor.listing.is_due(due_ns));
+    let mut reactor = REACTOR.lock();
+    let kick = reactor.listing.is_due(due_ns);
+    reactor.kicked_if(kick);
 }
 
 extern "C" fn run(term: *mut c_void) {
-    let (epoll, own) = {
+    let term = term as usize;
+    let (mut epoll, own) = {
         let reactor = REACTOR.lock();
         (reactor.epoll.unwrap_or(-1), reactor.credentials)
     };
     threads::begin(own);
+    put_all(epoll);
     let mut next_tick_ns = 0;
-    while !is_over(term as usize) {
+    while !is_over(term) {
         // Acquire pairs with the release in `recruit`.
         let wanting = RECRUITS.swap(false, Ordering::Acquire) && !pool::recruit(own);
         let mut timeout_ns = sleep_time(next_tick_ns);
@@ -368,7 +431,27 @@ extern "C" fn run(term: *mut c_void) {
             timeout_ns = Some(timeout_ns.map_or(TICK_NS, |left_ns| left_ns.min(TICK_NS)));
         }
         let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
-        let count = os::epoll_wait(epoll, &mut events, timeout_ns, None).unwrap_or(0);
+        let count = match os::epoll_wait(epoll, &mut events, timeout_ns, None) {
+            Ok(count) => count,
+            // The program has closed it unseen.
+            Err(Errno::EBADF | Errno::EINVAL) => {
+                let mut reactor = REACTOR.lock();
+                if reactor.term == term {
+                    reactor.lose_descriptors();
+                    reactor.has_descriptors();
+                    epoll = reactor.epoll.unwrap_or(-1);
+                }
+                drop(reactor);
+                // Where there is none to be had, it is tried again.
+                if epoll < 0 {
+                    os::pause(TICK_NS)
+                } else {
+                    put_all(epoll)
+                }
+                0
+            }
+            Err(_) => 0,
+        };
         for event in &events[..count] {
             let data = event.data;
             if data == CLOSED {
@@ -390,7 +473,7 @@ extern "C" fn run(term: *mut c_void) {
         }
         expire();
     }
-    leave(own);
+    leave(own, term);
 }
 
 fn rings_now() -> Vec<Attended> {
@@ -582,8 +665,8 @@ pub unsafe fn forked() {
     let mut reactor = REACTOR.lock();
     // The epoll instance is shared with the parent's reactor: leave it alone.
     if let Some(epoll) = reactor.epoll.take() {
-        os::close(epoll);
-        os::close(reactor.kick);
+        os::close_own(epoll);
+        os::close_own(reactor.kick);
     }
     reactor.running = false;
     RECRUITS.store(false, Ordering::Relaxed);

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::abi::Errno;
+use crate::os::host;
 use crate::os::{self, Fd};
 use crate::ring::Core;
 use crate::ring::drive::reactor;
@@ -16,6 +17,8 @@ pub struct Sleepers {
     kick: Option<Fd>,
     /// Those of sleepers beside the driver, by their place in the token.
     places: Vec<Fd>,
+    /// The threads that sleep, with their places; the driver has none. A thread may end there.
+    threads: Vec<(usize, Option<usize>)>,
 }
 
 impl Sleepers {
@@ -31,13 +34,24 @@ impl Sleepers {
         }
     }
 
-    /// That of the sleeper at `place`.
+    /// The driver's own is gone with its epoll set.
+    pub fn lose_kick(&mut self) {
+        if let Some(kick) = self.kick.take() {
+            os::close_own(kick);
+        }
+    }
+
+    /// That of the sleeper at `place`; another one where it is gone.
     ///
     /// # Errors
     /// Where no descriptor can be had.
     pub fn at(&mut self, place: usize) -> Result<Fd, Errno> {
         while self.places.len() <= place {
             self.places.push(os::eventfd()?);
+        }
+        if !os::is_still_own(self.places[place]) {
+            os::close_own(self.places[place]);
+            self.places[place] = os::eventfd()?;
         }
         Ok(self.places[place])
     }
@@ -53,15 +67,50 @@ impl Sleepers {
         }
     }
 
+    /// The calling thread is about to sleep.
+    pub fn falls_asleep(&mut self, place: Option<usize>) {
+        self.threads.push((host::thread_identity(), place));
+    }
+
+    /// It is back.
+    pub fn is_back(&mut self, place: Option<usize>) {
+        let own = (host::thread_identity(), place);
+        if let Some(index) = self.threads.iter().rposition(|&thread| thread == own) {
+            self.threads.swap_remove(index);
+        }
+    }
+
+    /// Where a thread sleeps that has ended.
+    fn left_by(&mut self, thread: usize) -> Option<Option<usize>> {
+        let index = self.threads.iter().position(|&(sleeper, _)| sleeper == thread)?;
+        Some(self.threads.swap_remove(index).1)
+    }
+
     /// Nobody sleeps here any more.
     pub fn close(&mut self) {
+        self.threads.clear();
         for fd in self.kick.take().into_iter().chain(self.places.drain(..)) {
-            os::close(fd);
+            os::close_own(fd);
         }
     }
 }
 
 impl Core {
+    /// A thread has ended that slept here, perhaps: what it would have done when it came back is done. Whether it did.
+    pub fn sleeper_ended(&mut self, thread: usize) -> bool {
+        let mut slept = false;
+        while let Some(place) = self.sleepers.left_by(thread) {
+            slept = true;
+            self.sleeps(-1);
+            match place {
+                Some(place) => self.token.awake(place),
+                None => self.token.give_up(),
+            }
+            self.life.go_out();
+        }
+        slept
+    }
+
     /// Wakes the sleeping driver, so that it looks at the ring again.
     pub fn kick_driver(&mut self) {
         self.sleepers.wake(Wake::Driver);

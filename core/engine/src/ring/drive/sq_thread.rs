@@ -183,7 +183,10 @@ fn harvest(core: &mut Core, timeout_ns: u64) -> bool {
     let Some(epoll) = core.readiness.epoll() else { return false };
     core.look_beside_epoll();
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
-    let count = os::epoll_wait(epoll, &mut events, Some(timeout_ns), None).unwrap_or(0);
+    let count = os::epoll_wait(epoll, &mut events, Some(timeout_ns), None).unwrap_or_else(|_| {
+        core.renews_epoll();
+        0
+    });
     core.take_events_as_driver(&events[..count]);
     count > 0
 }
@@ -215,7 +218,11 @@ fn wait(guard: &mut CoreGuard<'_>, serial: u64) {
     let Some(core) = live(guard, serial) else { return };
     debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
     core.sq_thread.asleep = false;
-    core.take_events_as_driver(&events[..woken.unwrap_or(0)]);
+    let count = woken.unwrap_or_else(|_| {
+        core.renews_epoll();
+        0
+    });
+    core.take_events_as_driver(&events[..count]);
     // In flight work goes on while asleep: only SQEs end the need for a wake-up.
     core.memory.change_sq_flags(0, IORING_SQ_NEED_WAKEUP);
 }

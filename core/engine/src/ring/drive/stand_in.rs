@@ -108,7 +108,7 @@ pub fn show(fd: Fd) -> Result<(), Errno> {
 
 impl Core {
     fn stand_in(&mut self) -> Result<Fd, Errno> {
-        if let Some(fd) = self.observers.stand_in() {
+        if let Some(fd) = self.observers.stand_in().filter(|&fd| os::is_still_own(fd)) {
             return Ok(fd);
         }
         let fd = os::eventfd()?;

@@ -345,6 +345,17 @@ impl ZeroCopy {
         }
     }
 
+    /// This epoll instance stands in for one that is gone.
+    pub fn watch_by(&mut self, epoll: Fd) {
+        for (index, channel) in self.channels.iter_mut().enumerate() {
+            let Some(channel) = channel else { continue };
+            channel.epoll = epoll;
+            if channel.watch == Watch::Epoll {
+                let _ = channel.listen(index);
+            }
+        }
+    }
+
     /// A place for a channel.
     fn place(&mut self) -> usize {
         let free = self.channels.iter().position(Option::is_none);

@@ -36,8 +36,16 @@ pub fn executes() {
 pub fn thread_ends() {
     let thread = host::thread_identity();
     registry::for_each_live(|ring| {
-        if let Some(core) = ring.lock().as_mut() {
-            core.thread_ended(thread);
+        let mut guard = ring.lock();
+        let Some(core) = guard.as_mut() else { return };
+        let (serial, slept) = (core.serial, core.sleeper_ended(thread));
+        core.thread_ended(thread);
+        if slept {
+            // The role of the driver, too, is another's now.
+            caller::leave(core);
+            if core.life.is_closing() {
+                lifetime::end(guard, serial);
+            }
         }
     });
 }

@@ -74,7 +74,7 @@ struct Published {
 impl Drop for Shared {
     fn drop(&mut self) {
         // The page goes when its lock has been given up.
-        os::close(self.bell);
+        os::close_own(self.bell);
     }
 }
 
@@ -181,6 +181,14 @@ impl Core {
         {
             shared.heard = os::epoll_ctl(epoll, EPOLL_CTL_ADD, shared.bell, EPOLLIN | EPOLLET, BELL).is_ok();
         }
+    }
+
+    /// The same where that instance stands in for one that is gone.
+    pub fn hear_again(&mut self, epoll: Fd) {
+        if let Some(shared) = &mut self.shared {
+            shared.heard = false;
+        }
+        self.hear(epoll);
     }
 
     /// This process begins to use the ring.
@@ -301,10 +309,8 @@ impl Core {
         {
             os::eventfd_signal(fd);
         }
-        if let Some(eventfd) = self.observers.eventfd()
-            && own_eventfd
-        {
-            self.signal_eventfd(eventfd);
+        if own_eventfd {
+            self.signal_eventfd();
         }
         self.wake_sleepers();
     }

@@ -62,6 +62,25 @@ impl Readiness {
         self.epoll = Some(epoll);
     }
 
+    /// The epoll instance is gone.
+    pub fn lose_epoll(&mut self) {
+        self.epoll = None;
+    }
+
+    /// Registers with another instance what was registered with one that is gone; returns the entries whose file is gone, too, or
+    /// cannot be registered.
+    pub fn register_again(&mut self, epoll: Fd) -> Vec<u32> {
+        let mut gone = Vec::new();
+        for (index, entry) in (0..).zip(&mut self.entries).filter(|(_, entry)| entry.registered) {
+            let (events, data) = (entry.events(), entry.data(index));
+            if os::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, events, data).is_err() {
+                entry.registered = false;
+                gone.push(index);
+            }
+        }
+        gone
+    }
+
     /// A call of `enter` begins. `eager`: its submission is not followed by a wait.
     #[inline]
     pub fn begin_call(&mut self, eager: bool) {
@@ -209,7 +228,7 @@ impl Readiness {
     /// In a child after `fork`: the epoll instance is the parent's.
     pub fn forked(&mut self) {
         if let Some(epoll) = self.epoll {
-            os::close(epoll);
+            os::close_own(epoll);
         }
         *self = Readiness { busy_poll: self.busy_poll, ..Readiness::default() };
     }

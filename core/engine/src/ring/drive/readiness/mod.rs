@@ -159,6 +159,10 @@ impl Core {
 
     fn register(&mut self, epoll: Fd, index: u32, events: u32) -> Result<(), Errno> {
         match self.readiness.register(epoll, index, events) {
+            Err(_) if self.renews_epoll() => {
+                let epoll = self.epoll()?;
+                self.readiness.register(epoll, index, events)
+            }
             // Too many rings that the reactor drives know the file.
             Err(Errno::EINVAL) if self.token.driver() == Driver::Reactor => {
                 reactor::leave_to_looks(self);
@@ -308,7 +312,7 @@ impl Core {
         events & !EPOLLERR | errors
     }
 
-    fn wake_waiters(&mut self, index: u32, bits: u32) {
+    pub(super) fn wake_waiters(&mut self, index: u32, bits: u32) {
         // A peer that hung up is worth a read attempt.
         let effective = if bits & (EPOLLRDHUP | EPOLLERR | EPOLLHUP) != 0 { bits | EPOLLIN } else { bits };
         let deferred_in = self.deferred_in();
