@@ -9,6 +9,7 @@ use crate::process::{identity, threads};
 use crate::ring::Core;
 use crate::ring::drive::reactor;
 use crate::ring::{lifetime, registry};
+use crate::work::futex_waits;
 
 /// Rings that have not ended.
 pub fn rings() -> usize {
@@ -30,6 +31,8 @@ pub fn collect() {
 pub fn workers() -> usize {
     // It counts as running from a little before it is known until a little after it is not.
     threads::count().saturating_sub(usize::from(reactor::is_running()))
+        // One that is about to be gone has said so to the others, and not here yet.
+        + usize::from(!futex_waits::are_dismissed())
 }
 
 /// Ends the reactor, lets go of what is kept for the next ring, and forgets what is remembered. There must be no ring

@@ -5,8 +5,8 @@ use std::ffi::CStr;
 use anyring_engine::os::System;
 use linux_raw_sys::general as nr;
 use linux_raw_sys::general::{
-    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, FUTEX_CMD_MASK, FUTEX_LOCK_PI, FUTEX_UNLOCK_PI,
-    FUTEX_WAIT, FUTEX_WAKE, O_NONBLOCK, RWF_NOWAIT,
+    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, FUTEX_CMD_MASK, FUTEX_LOCK_PI, FUTEX_REQUEUE,
+    FUTEX_UNLOCK_PI, FUTEX_WAIT, FUTEX_WAIT_BITSET, FUTEX_WAKE, FUTEX_WAKE_BITSET, O_NONBLOCK, RWF_NOWAIT,
 };
 use linux_raw_sys::{errno as raw, net};
 
@@ -55,6 +55,8 @@ pub fn call(number: u32, arguments: [usize; 6]) -> Answer {
     world::point();
     world(|world| world.calls(name(number)));
     let answer = answer(number, arguments);
+    // Its handler has run, at the end of a call at the latest.
+    world(world::World::take_signal);
     crate::trace::tell(|| {
         let [a, b, c, d, ..] = arguments.map(|argument| argument as isize);
         format!("{} ({number}) {a} {b:#x} {c:#x} {d:#x} = {answer:?}", name(number))
@@ -66,7 +68,8 @@ fn answer(number: u32, arguments: [usize; 6]) -> Answer {
     let [a, b, c, d, e, f] = arguments;
     let fd = a as i32;
     match number {
-        nr::__NR_futex => futex(a, b as u32, c as u32, d),
+        nr::__NR_futex => futex(a, b as u32, c as u32, d, e),
+        nr::__NR_futex_waitv => Err(raw::ENOSYS),
         nr::__NR_clock_gettime => clock(a as u32, b),
         nr::__NR_epoll_pwait => {
             let timeout = d as i32;
@@ -110,7 +113,11 @@ fn answer(number: u32, arguments: [usize; 6]) -> Answer {
         }
         nr::__NR_munmap => world(|world| world.kernel.unmap(a, b, None)).map(|()| 0),
         nr::__NR_madvise => Ok(0),
-        // There are no signals.
+        nr::__NR_rt_tgsigqueueinfo => {
+            world(|world| world.signal(b - thread_number(0)));
+            Ok(0)
+        }
+        // There is no signal that the engine can take.
         nr::__NR_rt_sigaction => Err(raw::EINVAL),
         _ => on_file(number, fd, arguments),
     }
@@ -328,20 +335,28 @@ fn deadline(timeout_ns: Option<u64>) -> u64 {
     timeout_ns.map_or(u64::MAX, |timeout| world(|world| world.now_ns()).saturating_add(timeout))
 }
 
-fn futex(address: usize, operation: u32, value: u32, timeout: usize) -> Answer {
+fn futex(address: usize, operation: u32, value: u32, timeout: usize, to: usize) -> Answer {
     match operation & FUTEX_CMD_MASK as u32 {
-        FUTEX_WAIT => {
-            // SAFETY: a word of the engine's.
+        operation @ (FUTEX_WAIT | FUTEX_WAIT_BITSET) => {
+            // SAFETY: a word of the engine's, or of the program's.
             if unsafe { (address as *const u32).read_volatile() } != value {
                 return Err(raw::EAGAIN);
             }
-            match world::sleep(Wait::Futex(address), deadline(time_at(timeout))) {
+            let time = time_at(timeout);
+            // The former has a time from now on, the latter one of the clock.
+            let until = if operation == FUTEX_WAIT { deadline(time) } else { time.unwrap_or(u64::MAX) };
+            if world(world::World::take_signal) {
+                return Err(raw::EINTR);
+            }
+            match world::sleep(Wait::Futex(address), until) {
                 Woken::Ready => Ok(0),
                 Woken::TimedOut => Err(raw::ETIMEDOUT),
                 Woken::Interrupted => Err(raw::EINTR),
             }
         }
-        FUTEX_WAKE => Ok(world(|world| world.wake_futex(address, value as usize))),
+        FUTEX_WAKE | FUTEX_WAKE_BITSET => Ok(world(|world| world.wake_futex(address, value as usize))),
+        // Of which it wakes none.
+        FUTEX_REQUEUE => Ok(world(|world| world.requeue_futex(address, to, timeout))),
         FUTEX_LOCK_PI => lock_owned(address, time_at(timeout)),
         FUTEX_UNLOCK_PI => {
             // SAFETY: a word of the engine's.

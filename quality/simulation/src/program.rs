@@ -30,7 +30,12 @@ pub enum Family {
     Overflow,
     /// Sockets that listen, closed and opened anew meanwhile.
     Listeners,
+    /// Waits for futexes, woken by rings and by plain calls.
+    Futexes,
 }
+
+/// How many words there are to wait for.
+pub const WORDS: usize = 3;
 
 /// How a program comes by its completions in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +101,9 @@ pub enum What {
     FilesUpdate { slot: u32, file: usize },
     Close(usize),
     Sync(usize),
+    FutexWait { word: usize },
+    FutexWaitv { first: usize, count: usize },
+    FutexWake { word: usize, count: u32 },
 }
 
 /// A request.
@@ -147,6 +155,8 @@ pub enum Action {
     Exchange { files: [usize; 2] },
     /// Does nothing for some time.
     Pause { time_ns: u64 },
+    /// `futex(2)`: wakes some of those that wait for a word.
+    Wake { word: usize, count: u32 },
     /// Cancels a request, and waits for its end.
     SyncCancel { ring: usize, before: usize, time_ns: u64 },
 }
@@ -162,6 +172,8 @@ pub struct Program {
     pub threads: Vec<Vec<Action>>,
     /// The engine is told of every descriptor that is closed.
     pub tells_closes: bool,
+    /// The engine has a signal for its threads.
+    pub has_signal: bool,
 }
 
 impl fmt::Display for Program {
@@ -207,7 +219,8 @@ impl Program {
         maker.files = (0..files).map(|_| maker.file()).collect();
         let tells_closes = maker.random.once_in(2);
         let threads = (0..count).map(|thread| maker.thread(thread)).collect();
-        Program { rings: maker.rings, files: maker.files, threads, tells_closes }
+        let has_signal = family == Family::Futexes;
+        Program { rings: maker.rings, files: maker.files, threads, tells_closes, has_signal }
     }
 }
 
@@ -270,9 +283,17 @@ impl Maker {
         let ring = self.ring_of(thread);
         let time_ns = self.random.of(&[1_000, 50_000, 1_000_000, 6_000_000]);
         match (choice, ring) {
+            (9..=17, _) if self.family == Family::Futexes => {
+                Action::Wake { word: self.random.below(WORDS), count: 1 + self.random.below(2) as u32 }
+            }
             (0..=8, Some(ring)) => {
                 let many = self.family == Family::Overflow || self.random.once_in(4);
-                let most = if many { 6 } else { 3 };
+                let most = match self.family {
+                    // Each wait has a thread.
+                    Family::Futexes => 2,
+                    _ if many => 6,
+                    _ => 3,
+                };
                 let count = 1 + self.random.below(most);
                 let ops = (0..count).map(|_| self.op(ring)).collect();
                 let seldom = if self.family == Family::Overflow { 9 } else { 3 };
@@ -325,6 +346,9 @@ impl Maker {
         let choice = match self.family {
             Family::Messages if self.random.once_in(2) => 12,
             Family::Cancel if self.random.once_in(3) => 10,
+            Family::Futexes if self.random.once_in(4) => 10,
+            Family::Futexes if self.random.once_in(8) => 13,
+            Family::Futexes => return self.futex(),
             Family::Overflow => self.random.of(&[0, 0, 0, 1, 2, 12, 13]),
             // On anything: its number may be that of a socket that listens in a moment.
             Family::Listeners if self.random.once_in(2) => {
@@ -349,6 +373,18 @@ impl Maker {
             12 => What::Message { ring: other },
             13 => What::LinkTimeout { time_ns },
             _ => self.transfer(file),
+        }
+    }
+
+    fn futex(&mut self) -> What {
+        let word = self.random.below(WORDS);
+        match self.random.below(5) {
+            0 => What::FutexWake { word, count: 1 + self.random.below(2) as u32 },
+            1 => {
+                let first = self.random.below(WORDS - 1);
+                What::FutexWaitv { first, count: 2 + self.random.below(WORDS - 1 - first) }
+            }
+            _ => What::FutexWait { word },
         }
     }
 

@@ -19,7 +19,7 @@ use linux_raw_sys::io_uring::{
 use crate::calls;
 use crate::failure::fail;
 use crate::kernel::{Kind, Object, Place};
-use crate::program::{Action, Fetch, File, Op, Program, What};
+use crate::program::{Action, Fetch, File, Op, Program, WORDS, What};
 use crate::ring::{Mapped, Time, is_passing};
 use crate::world::{self, Wait, world};
 
@@ -101,6 +101,17 @@ struct Memory {
     buffer: [u8; BUFFER],
     time: Time,
     argument: [i32; 1],
+    elements: [FutexElement; WORDS],
+}
+
+/// `struct futex_waitv`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FutexElement {
+    value: u64,
+    address: u64,
+    flags: u32,
+    reserved: u32,
 }
 
 impl Closes {
@@ -130,8 +141,24 @@ impl Closes {
     }
 }
 
+/// What wake-ups of futexes came to.
+#[derive(Default)]
+struct Wakes {
+    /// So many said that they woke somebody.
+    said: usize,
+    /// So many waits have ended by one.
+    ended: usize,
+    /// So many more may have ended the same waits, which were for several words.
+    spare: usize,
+}
+
 /// What runs.
 struct Run {
+    /// What is waited for. They never change.
+    words: Box<[u32; WORDS]>,
+    wakes: Wakes,
+    /// Something is linked to a wait for futexes.
+    waits_follow_waits: bool,
     program: Rc<Program>,
     rings: Vec<Option<Mapped>>,
     eventfds: Vec<i32>,
@@ -180,6 +207,10 @@ impl Host for SimulatedHost {
     fn sees_closes(&self) -> bool {
         run(|run| run.program.tells_closes)
     }
+
+    fn interrupt_signal(&self) -> Option<u32> {
+        run(|run| run.program.has_signal.then_some(nr::SIGSYS))
+    }
 }
 
 fn add(counter: usize, more: u64) {
@@ -209,6 +240,9 @@ pub fn execute(program: Program) {
     let (eventfds, drained) = (vec![-1; rings], vec![false; rings]);
     let closes = vec![Closes::default(); program.files.len()];
     let run_of = Run {
+        words: Box::default(),
+        wakes: Wakes::default(),
+        waits_follow_waits: false,
         program: Rc::new(program),
         rings: none,
         eventfds,
@@ -409,8 +443,17 @@ fn perform(action: &Action) {
         Action::Reopen { file } => reopen(&[file]),
         Action::Exchange { files } => reopen(&files),
         Action::Pause { time_ns } => world::sleep_for(time_ns),
+        Action::Wake { word, count } => wake(word, count),
         Action::SyncCancel { ring, before, time_ns } => sync_cancel(ring, before, time_ns),
     }
+}
+
+/// The program wakes those that wait for a word, without a ring.
+fn wake(word: usize, count: u32) {
+    let address = run(|run| &raw const run.words[word] as usize);
+    let operation = nr::FUTEX_WAKE | nr::FUTEX_PRIVATE_FLAG;
+    let woken = calls::call(nr::__NR_futex, [address, operation as usize, count as usize, 0, 0, 0]);
+    run(|run| run.wakes.said += woken.unwrap_or(0));
 }
 
 /// Enters a ring; what only asks to try again is as good as nothing.
@@ -521,6 +564,8 @@ fn prepare(ring: usize, op: Op, follows: bool) -> usize {
             run.closes[file].request();
         }
         run.drained[ring] |= op.drain;
+        run.waits_follow_waits |=
+            op.link && matches!(op.what, What::FutexWait { .. } | What::FutexWaitv { .. });
         run.requests.push(Request {
             ring,
             op,
@@ -614,6 +659,26 @@ fn sqe_of(number: usize) -> Sqe {
                 sqe.fd = request.closes;
             }
             What::Sync(_) => sqe.opcode = Code::IORING_OP_FSYNC as u8,
+            What::FutexWait { word } | What::FutexWake { word, .. } => {
+                sqe.opcode = Code::IORING_OP_FUTEX_WAIT as u8;
+                sqe.fd = (nr::FUTEX2_SIZE_U32 | nr::FUTEX2_PRIVATE) as i32;
+                (sqe.addr, sqe.addr3) = (&raw const run.words[word] as u64, u64::from(u32::MAX));
+                if let What::FutexWake { count, .. } = op.what {
+                    (sqe.opcode, sqe.off) = (Code::IORING_OP_FUTEX_WAKE as u8, u64::from(count));
+                }
+            }
+            What::FutexWaitv { count, .. } => {
+                sqe.opcode = Code::IORING_OP_FUTEX_WAITV as u8;
+                (sqe.fd, sqe.addr, sqe.len) = (0, request.memory.elements.as_ptr() as u64, count as u32);
+            }
+        }
+        if let What::FutexWaitv { first, count } = op.what {
+            let flags = nr::FUTEX2_SIZE_U32 | nr::FUTEX2_PRIVATE;
+            for index in 0..count {
+                let address = &raw const run.words[first + index] as u64;
+                run.requests[number].memory.elements[index] =
+                    FutexElement { address, flags, ..FutexElement::default() };
+            }
         }
         let request = &mut run.requests[number];
         request.memory.argument[0] = updated;
@@ -708,6 +773,12 @@ fn completed(ring: usize, user_data: u64, result: i32, flags: u32) {
             let closes = run(|run| std::mem::replace(&mut run.requests[number].closes, -1));
             run(|run| run.fars.push(closes));
         }
+        What::FutexWake { .. } => run(|run| run.wakes.said += result.max(0) as usize),
+        What::FutexWait { .. } if result == 0 => run(|run| run.wakes.ended += 1),
+        What::FutexWaitv { count, .. } if result >= 0 => run(|run| {
+            run.wakes.ended += 1;
+            run.wakes.spare += count - 1;
+        }),
         _ => {}
     }
 }
@@ -788,8 +859,9 @@ fn fetch(ring: usize) {
         if ends && left == 0 {
             return;
         }
-        if ends && run(|run| run.drained[ring]) {
-            // What drains holds back whatever comes behind it, cancellations, too.
+        if ends && run(|run| run.drained[ring] || run.waits_follow_waits) {
+            // What drains holds back whatever comes behind it, cancellations, too. A chain goes on behind a wait for a futex
+            // that was cancelled.
             cancel_all_at_once(ring);
         } else if ends && !cancelled {
             cancelled = cancel_all(ring);
@@ -905,6 +977,7 @@ fn is_stuck(run: &Run, request: &Request) -> bool {
             What::Timeout { time_ns } => {
                 request.submitted_ns + time_ns + 1_000_000_000 < world(|world| world.now_ns())
             }
+            What::FutexWait { .. } | What::FutexWaitv { .. } => false,
             _ => true,
         };
     };
@@ -953,6 +1026,12 @@ fn judge() {
     });
     if let Some(wrong) = wrong {
         fail(&format!("lost or doubled message: {wrong}"));
+    }
+    let Wakes { said, ended, spare } = run(|run| std::mem::take(&mut run.wakes));
+    if said < ended || said > ended + spare {
+        fail(&format!(
+            "lost wake-up: {said} were said to have woken somebody, and {ended} waits ended, which may have had {spare} more"
+        ));
     }
 }
 

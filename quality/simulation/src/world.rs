@@ -66,7 +66,7 @@ impl Sleep {
 
 /// Threads by their numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Set(u64);
+struct Set(u128);
 
 impl Set {
     fn of(thread: usize) -> Set {
@@ -95,7 +95,7 @@ impl Iterator for Set {
     fn next(&mut self) -> Option<usize> {
         let first = self.0.trailing_zeros() as usize;
         self.0 &= self.0.wrapping_sub(1);
-        (first < 64).then_some(first)
+        (first < 128).then_some(first)
     }
 }
 
@@ -113,6 +113,8 @@ struct Thread {
     priority: u64,
     /// Signals reach it.
     interruptible: bool,
+    /// A signal came while it ran.
+    signalled: bool,
     /// The call that it made last.
     call: &'static str,
     /// The descriptor that had `O_NONBLOCK` when the thread looked at one's flags last.
@@ -302,6 +304,28 @@ impl World {
         woken.len()
     }
 
+    /// Lets up to `count` of those that sleep for a word sleep for another; tells how many.
+    pub fn requeue_futex(&mut self, from: usize, to: usize, count: usize) -> usize {
+        let of_word = |&thread: &usize| self.threads[thread].sleep.wait == Wait::Futex(from);
+        let moved = self.asleep.filter(of_word).take(count).fold(Set(0), Set::with);
+        moved.for_each(|thread| self.threads[thread].sleep.wait = Wait::Futex(to));
+        moved.len()
+    }
+
+    /// Sends a signal to a thread that has a handler for it.
+    pub fn signal(&mut self, thread: usize) {
+        if self.asleep.has(thread) {
+            self.wake(thread, Woken::Interrupted);
+        } else {
+            self.threads[thread].signalled = true;
+        }
+    }
+
+    /// Has a signal come since the running thread made its last call?
+    pub fn take_signal(&mut self) -> bool {
+        std::mem::take(&mut self.threads[self.current].signalled)
+    }
+
     fn wake(&mut self, thread: usize, how: Woken) {
         self.threads[thread].woken = how;
         self.asleep = self.asleep.without(thread);
@@ -421,10 +445,11 @@ impl World {
     fn add_thread(&mut self, name: &'static str, interruptible: bool, body: Body) {
         let priority = u64::MAX / 2 + 1 + self.choices.below(1 << 30) as u64;
         let sleep = Sleep { wait: Wait::Time, deadline_ns: 0, signal_ns: 0 };
-        let (body, woken, call, looked_at) = (Some(body), Woken::Ready, "-", None);
+        let (body, woken, signalled, call, looked_at) = (Some(body), Woken::Ready, false, "-", None);
         self.ready = self.ready.with(self.threads.len());
-        self.threads.push(Thread { name, body, sleep, woken, priority, interruptible, call, looked_at });
-        assert!(self.threads.len() <= 64, "there are few threads in a schedule");
+        let thread = Thread { name, body, sleep, woken, priority, interruptible, signalled, call, looked_at };
+        self.threads.push(thread);
+        assert!(self.threads.len() <= 128, "there are few threads in a schedule");
         self.calm_until_step = 0;
     }
 

@@ -6,7 +6,6 @@ use crate::abi::Errno;
 use crate::assets::ring_fds;
 use crate::calls::fork;
 use crate::calls::support::{self, Flag};
-use crate::ops::futex;
 use crate::os::host::{self, Caller};
 use crate::os::{self, Fd, Timespec, user};
 use crate::request::version;
@@ -311,10 +310,6 @@ fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u3
     if !core.ready().is_empty() {
         // Only where completions are deferred does anything stay behind.
         core.notify_deferred();
-    }
-    // Only once all of them have threads.
-    if core.work().is_empty() && core.settles() {
-        guard.unlocked(|| futex::settle(serial));
     }
     Ok(())
 }

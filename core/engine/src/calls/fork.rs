@@ -6,14 +6,13 @@ use alloc::vec::Vec;
 use crate::assets::receive_queues::exported;
 use crate::assets::{directories, eventfd, mounts, ring_fds};
 use crate::calls::register;
-use crate::ops::futex;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::process::{credentials, family, identity, nonblocking, threads};
 use crate::request::{chaos, trace};
 use crate::ring::Ring;
 use crate::ring::drive::{reactor, stand_in};
 use crate::ring::{lifetime, registry};
-use crate::work::{interrupt, pool};
+use crate::work::{futex_waits, interrupt, pool};
 
 /// The locks below a ring's, in the order in which they are taken.
 const LOCKS: [fn() -> &'static dyn AcrossFork; 13] = [
@@ -25,7 +24,7 @@ const LOCKS: [fn() -> &'static dyn AcrossFork; 13] = [
     directories::lock,
     mounts::lock,
     exported::lock,
-    futex::lock,
+    futex_waits::lock,
     credentials::lock,
     threads::lock,
     interrupt::lock,
@@ -105,7 +104,7 @@ pub fn forked() {
     // SAFETY: the caller says that this thread is the only one of the process.
     unsafe {
         HELD.reset();
-        futex::forked();
+        futex_waits::forked();
         nonblocking::forked();
         let rings = core::mem::take(&mut *HELD.lock());
         family::born(!rings.is_empty());

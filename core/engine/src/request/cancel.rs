@@ -129,7 +129,11 @@ impl Core {
         let mut result = Err(Errno::ENOENT);
         let mut count = 0;
         let mut emptied = Caps::NONE;
-        for id in self.cancellable(wanted) {
+        let found = self.cancellable(wanted);
+        if wanted.all() {
+            self.call_off_waits(&found);
+        }
+        for id in found {
             let Some(request) = self.requests().get(id) else { continue };
             let list = request.op.caps.of(Caps::LISTED);
             match self.try_cancel(id) {
@@ -161,7 +165,8 @@ impl Core {
         match request.phase {
             Phase::Prepared | Phase::Deferred => return Err(Errno::ENOENT),
             Phase::Ready => {
-                if !request.flags.has(Flags::WOKEN) {
+                // A futex that was woken is none of those that wait any more.
+                if !request.flags.has(Flags::WOKEN) || request.op.caps.has(Caps::LISTED_FUTEX) {
                     return Err(Errno::ENOENT);
                 }
                 request.flags.set(Flags::CANCELED);
@@ -174,7 +179,8 @@ impl Core {
             Phase::Armed => {
                 let disarm = request.op.disarm;
                 if !disarm(self, id) {
-                    return Err(Errno::EALREADY);
+                    let ends = self[id].phase == Phase::Ready;
+                    return Err(if ends { Errno::ENOENT } else { Errno::EALREADY });
                 }
             }
             Phase::Working => {

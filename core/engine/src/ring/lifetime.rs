@@ -14,6 +14,7 @@ use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::{reactor, stand_in};
 use crate::ring::{Core, CoreGuard, Ring, live, registry};
 use crate::wait::{Driver, Token};
+use crate::work::futex_waits;
 
 /// The rings of whose closes no front end tells. Where there is none of them, no inotify instance is taken: a user has few.
 struct Watches {
@@ -174,6 +175,9 @@ pub fn dispose_if_done(mut guard: CoreGuard<'_>, serial: u64) {
     drop(guard);
     drop(core);
     registry::give_back(ring);
+    if !registry::has_live() {
+        futex_waits::dismiss();
+    }
 }
 
 /// In a child after `fork`: rings stay, without the parent's threads and requests.

@@ -261,8 +261,6 @@ pub struct Core {
     sq_thread: SqThread,
     /// What this process has of the ring's page.
     shared: Option<Box<Shared>>,
-    /// Threads were given futexes to wait for, and may not be asleep yet.
-    unsettled: bool,
     /// On a ring that defers: so many completions that wait to be reaped end the call that fetches them.
     fetched_at_once: u32,
     /// Whether it is traced or under chaos.
@@ -460,7 +458,6 @@ impl Core {
             submitter,
             sq_thread: SqThread::default(),
             shared: None,
-            unsettled: false,
             fetched_at_once: u32::MAX,
             traced: Traced::new(),
             chaos: Chaos::new(),
@@ -487,16 +484,6 @@ impl Core {
     /// From now on it is this one.
     pub fn set_wait_clock(&mut self, clock: Clock) {
         self.wait_clock = clock;
-    }
-
-    /// A thread was given futexes to wait for, and may not be asleep yet.
-    pub fn unsettle(&mut self) {
-        self.unsettled = true;
-    }
-
-    /// Are there threads that were given futexes? They are waited for now.
-    pub fn settles(&mut self) -> bool {
-        core::mem::take(&mut self.unsettled)
     }
 
     /// On a ring that defers, from now on so many completions that wait to be reaped end the call that fetches them.

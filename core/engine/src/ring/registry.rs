@@ -262,6 +262,11 @@ pub fn live() -> Vec<&'static Ring> {
     LIVE.lock().clone()
 }
 
+/// Is there any ring?
+pub fn has_live() -> bool {
+    !LIVE.lock().is_empty()
+}
+
 /// The rings that keep something about a descriptor. `body` may take any lock.
 pub fn for_each(interested: Interested, mut body: impl FnMut(&'static Ring)) {
     match interested {

@@ -115,9 +115,23 @@ impl Seat {
         is_ours(signal).then_some(signal)
     }
 
-    fn is_stopped(&self) -> bool {
+    /// Is the attempt that was under way to end?
+    pub fn is_stopped(&self) -> bool {
         // The signal that came with it was delivered in this thread.
         self.stopped.load(Ordering::Relaxed) != 0
+    }
+
+    /// Does [`Seat::interrupt`] reach the worker, as far as is known?
+    pub fn can_be_interrupted(&self) -> bool {
+        match self.by {
+            By::Own(signal) => is_ours(signal),
+            By::FrontEnd(_) | By::Nothing => true,
+        }
+    }
+
+    /// Is there a signal by which [`Seat::interrupt`] ends a call? Else a call is to look up now and then.
+    pub fn is_reached_by_signals(&self) -> bool {
+        self.by != By::Nothing
     }
 
     /// Ends the attempt that is under way. To be called only while the worker is at it.
@@ -131,8 +145,11 @@ impl Seat {
             By::Own(signal) if is_ours(signal) => signal,
             _ => return,
         };
-        // One that does not arrive leaves the attempt as it is.
-        let _ = os::signal_thread(self.thread, signal, &raw const VALUE as usize);
+        // One that cannot be sent (there are so many in the queue as there may be) leaves the attempt as it is. Whoever wants it
+        // to end may try again.
+        if os::signal_thread(self.thread, signal, &raw const VALUE as usize).is_err() {
+            self.stopped.store(0, Ordering::Relaxed);
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 pub mod aio;
 mod backlog;
 mod closing;
+pub mod futex_waits;
 pub mod handover;
 pub mod interrupt;
 mod on_files;

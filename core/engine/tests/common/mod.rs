@@ -815,18 +815,6 @@ pub fn has_openat2() -> bool {
     has
 }
 
-/// Has this kernel `futex_waitv`? Old ones, emulators and some filters have not: waits on several futexes are absent then, and
-/// those on one cannot be told when they are queued. Counts what a test leaves out for it.
-pub fn has_futex_waitv() -> bool {
-    // SAFETY: names no futex at all.
-    let result = unsafe { libc::syscall(libc::SYS_futex_waitv, 0, 0, 0, 0, 0) };
-    let has = result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
-    if !has {
-        skip("no futex_waitv");
-    }
-    has
-}
-
 /// Can an epoll instance be told to poll busily? Counts what a test leaves out where it cannot.
 pub fn has_busy_epoll() -> bool {
     const EPIOCSPARAMS: u64 = 0x4008_8a01;

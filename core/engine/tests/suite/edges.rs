@@ -354,7 +354,7 @@ struct Futex {
 const SIZE_U32: u32 = 2;
 const PRIVATE: u32 = 128;
 
-#[by(both_if(has_futex_waitv))]
+#[both]
 fn waits_on_as_many_futexes_as_there_can_be(engine: Engine) -> impl Answer {
     let words: Vec<u32> = vec![0; 129];
     let wait = |count: usize| {

@@ -86,9 +86,6 @@ fn waking() {
 
 #[test]
 fn first_come_first_woken() {
-    if !has_futex_waitv() {
-        return;
-    }
     both(|engine| {
         for _ in 0..20 {
             let mut ring = Ring::new(engine, 8, 0);
@@ -119,9 +116,6 @@ fn woken_by_plain_system_calls() {
 
 #[test]
 fn a_wait_that_was_submitted_waits_whatever_the_word_becomes() {
-    if !has_futex_waitv() {
-        return;
-    }
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);
         let mut woken = Vec::new();
@@ -179,9 +173,6 @@ fn bad_futexes_are_refused() {
         ];
         ring.run(&sqes)
     });
-    if !has_futex_waitv() {
-        return record::leave_out();
-    }
     both(|engine| {
         let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
         let word = AtomicU32::new(0);
@@ -202,9 +193,6 @@ fn bad_futexes_are_refused() {
 
 #[test]
 fn waiting_on_several() {
-    if !has_futex_waitv() {
-        return;
-    }
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);
         let words: Vec<_> = (0..4).map(|_| AtomicU32::new(0)).collect();
@@ -254,9 +242,6 @@ fn a_ring_is_closed_under_waiters() {
 /// empties a list in one go, and counts that once.
 #[test]
 fn a_cancellation_of_all_counts_lists() {
-    if !has_futex_waitv() {
-        return;
-    }
     const EACH: u32 = IORING_ASYNC_CANCEL_ANY;
     const ALL: u32 = IORING_ASYNC_CANCEL_ALL;
     both(|engine| {

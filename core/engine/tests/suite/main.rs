@@ -27,6 +27,7 @@ mod files;
 mod filters;
 mod fork;
 mod futex;
+mod futex_kinds;
 mod getdents;
 mod held_files;
 mod interrupt;

@@ -244,7 +244,6 @@ impl Core {
     pub fn is_at_rest(&self) -> bool {
         self.work.is_at_rest()
             && self.cq.is_at_rest()
-            && !self.unsettled
             && self.timers.is_empty()
             && self.timeouts.counting() == 0
             && self.aio.in_flight() == 0

@@ -11,6 +11,7 @@ use crate::os;
 use crate::os::host;
 use crate::process::family;
 use crate::queue::Cqe;
+use crate::request::op::Caps;
 use crate::request::{Flags, Phase, RequestId, timeouts};
 use crate::ring::drive::caller;
 use crate::ring::submitter::Submitter;
@@ -98,6 +99,7 @@ impl Core {
         if ids.is_empty() {
             return;
         }
+        self.call_off_waits(&ids);
         for id in ids {
             let Some(request) = self.requests.get_mut(id) else { continue };
             request.thread = 0;
@@ -105,6 +107,7 @@ impl Core {
                 // Of a ring, it is the stand-in that is waited for.
                 Phase::Waiting if !registry::is_ring(request.sqe.fd) => request.flags.set(Flags::CANCELED),
                 Phase::Waiting | Phase::Working => _ = self.try_cancel(id),
+                Phase::Armed if request.op.caps.has(Caps::LISTED_FUTEX) => _ = self.try_cancel(id),
                 _ => {}
             }
         }
@@ -129,6 +132,7 @@ impl Core {
             self.complete(id, Errno::ECANCELED.negated());
         }
         let ids: Vec<RequestId> = self.requests.ids().collect();
+        self.call_off_waits(&ids);
         for id in ids {
             if self.requests.get(id).is_none() {
                 continue;

@@ -1,0 +1,805 @@
+//! Threads that wait for futexes of the program, one for each wait.
+//!
+//! The kernel's io_uring queues a request on its word while the submitter is at it, counts each wake-up for the request
+//! that it took off the queue, and a cancellation takes that off or says that it came too late. Threads can do the same:
+//!
+//! ```text
+//!           spawn
+//!             |
+//!             v     engage, place                               FUTEX_WAKE
+//!   .---> PARKED ------------------> PLACED -----------------------------------------> woken ---.
+//!   |  asleep on a word of   moved to the program's word by       a signal of `call_off`        |
+//!   |  the engine's          FUTEX_REQUEUE, in the submitter   |---------------------> recalled |
+//!   |                                                          |  stopped and continued         |
+//!   |                                                          '-> waits on the word itself, ---|
+//!   |                                                              if it is still unchanged     |
+//!   '-------------------------------------------------------------------------------------------'
+//! ```
+//!
+//! - **Placing** is the submitter's: a thread that sleeps on a word of the engine's is moved to the program's, behind those
+//!   that wait there already. Then the word is looked at once more: who changed it before has perhaps woken before.
+//! - **A wake-up counts** for the thread that it took off the queue: `__futex_wait` (kernel/futex/waitwake.c) asks for that
+//!   first (`futex_unqueue`), and only then for signals. So the result of the call tells a thread that was woken from
+//!   one that was recalled, whichever came first.
+//! - **Requests share no thread.** By `futex_waitv` one thread could sleep on 128 words of many requests. But when it
+//!   is woken, `futex_unqueue_multiple` takes it off all of them, and tells of the last alone that had a wake-up: others are
+//!   lost, and so are those that come before the thread is queued again. A FUTEX_WAITV, which ends with the first wake-up
+//!   of any of its words, does sleep by `futex_waitv` where there is that call; else it has a thread for each word.
+//! - **A stop** (SIGSTOP, a debugger) takes threads off the queues, and the system call begins anew. The word of the
+//!   engine's has another value by then, so the thread is not parked again, but goes to the program's word by itself.
+//! - **Where requeues do not tell** how many they moved (gVisor's tell how many they woke), or no signal reaches the
+//!   thread, it is not moved either, but goes to the program's word by itself. The submitter waits a little for it.
+//!
+//! While the submitter waits for a thread to be parked it holds its ring's lock, for [`PATIENCE_NS`] at most; as a rule one
+//! is parked already. Whoever recalls waits holds the lock for [`VERDICT_NS`] at most, however many they are.
+//!
+//! Where a waiter is among those of a word is where it was moved to from another hash bucket (`requeue_futex` leaves it
+//! where it is if the bucket is the same), so where others wait it takes a way over some words of the engine's.
+//!
+//! Lock order: a ring's lock, [`THREADS`], then the list of rings or a sleeper's state. A wait's progress is held alone.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ffi::c_void;
+
+use linux_raw_sys::general::{
+    __NR_futex, __NR_futex_waitv, CLOCK_MONOTONIC, FUTEX_PRIVATE_FLAG, FUTEX_REQUEUE, FUTEX_WAIT_BITSET,
+    FUTEX_WAITV_MAX, FUTEX_WAKE, FUTEX2_PRIVATE, FUTEX2_SIZE_MASK, FUTEX2_SIZE_U32,
+};
+
+use crate::abi::Errno;
+use crate::os::sync::atomic::{AtomicU32, Ordering};
+use crate::os::sync::{AcrossFork, Mutex};
+use crate::os::{self, Timespec, user};
+use crate::process::credentials::{self, Credentials};
+use crate::process::threads;
+use crate::request::{Phase, RequestId};
+use crate::ring::{Core, Ring, registry};
+use crate::work::interrupt::{self, Seat};
+
+/// So many threads stay when they have nothing to wait for, as long as there is a ring.
+const MOST_IDLE: usize = 32;
+/// A thread that has not begun to sleep by then is given up: the request fails.
+const PATIENCE_NS: u64 = 2_000_000_000;
+/// Whoever recalls waits is told by then whether they were woken before, or goes on without an answer.
+const VERDICT_NS: u64 = 100_000_000;
+/// A thread that cannot be seen to sleep has so long to fall asleep.
+const SETTLE_BLINDLY_NS: u64 = 1_000_000;
+/// A thread that no signal reaches looks up so often.
+const SLICE_NS: u64 = 20_000_000;
+/// Between two looks whether a thread sleeps: the first, and the longest.
+const LOOK_NS: core::ops::RangeInclusive<u64> = 10_000..=1_000_000;
+/// How many words of the engine's there are between where a thread is parked and the word of the program. The smallest
+/// table of the kernel's has 16 buckets: one way in 16^5 begins and ends in the same without a change between.
+const STOPS: usize = 4;
+/// Beside the program's words, `futex_waitv` has one of the engine's, by which the thread is seen to sleep.
+const MOST_TOGETHER: usize = FUTEX_WAITV_MAX as usize - 1;
+
+/// The values of the word that a thread is parked on: while it is this one, it sleeps there, or is about to.
+const PARKED: u32 = 0;
+/// It has an order.
+const ORDERED: u32 = 1;
+
+/// `struct futex_waitv`: a word of the program's and what it is to hold.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Element {
+    /// What it is to hold.
+    pub value: u64,
+    /// Its address.
+    pub address: u64,
+    /// `FUTEX2_*`.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+// SAFETY: integers without padding.
+unsafe impl user::Plain for Element {}
+
+impl Element {
+    /// Is it one that the kernel takes?
+    ///
+    /// # Errors
+    /// `EINVAL` where not.
+    pub fn check(&self) -> Result<(), Errno> {
+        let known = FUTEX2_SIZE_MASK | FUTEX2_PRIVATE;
+        let bad = self.flags & !known != 0
+            || self.flags & FUTEX2_SIZE_MASK != FUTEX2_SIZE_U32
+            || self.value > u64::from(u32::MAX)
+            || self.reserved != 0;
+        if bad { Err(Errno::EINVAL) } else { Ok(()) }
+    }
+
+    /// Can a futex be there?
+    pub fn is_aligned(&self) -> bool {
+        self.address % 4 == 0
+    }
+
+    /// Does the word hold the value?
+    ///
+    /// # Errors
+    /// `EINVAL` and `EFAULT` where there is no word.
+    pub fn holds(&self) -> Result<bool, Errno> {
+        if !self.is_aligned() {
+            return Err(Errno::EINVAL);
+        }
+        Ok(user::read::<u32>(self.address)? == self.value as u32)
+    }
+
+    /// Is it known by its address alone?
+    pub fn is_private(&self) -> bool {
+        self.flags & FUTEX2_PRIVATE != 0
+    }
+}
+
+/// `FUTEX_PRIVATE_FLAG` of the older calls.
+pub fn private_flag(private: bool) -> u32 {
+    if private { FUTEX_PRIVATE_FLAG } else { 0 }
+}
+
+/// How a thread sleeps that is parked: it is moved as it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Manner {
+    private: bool,
+    mask: u32,
+}
+
+/// A thread that waits for futexes.
+struct Sleeper {
+    /// It is parked on this. Written under the state's lock.
+    word: AtomicU32,
+    /// On its way to a word of the program's it is moved over these.
+    stops: [AtomicU32; STOPS],
+    /// The last word that it sleeps on with `futex_waitv`.
+    end: AtomicU32,
+    credentials: Credentials,
+    state: Mutex<State>,
+}
+
+struct State {
+    manner: Manner,
+    /// None before the thread has begun.
+    seat: Option<Arc<Seat>>,
+    /// Something, where the word says so.
+    order: Option<Order>,
+}
+
+/// What a thread is to do that sleeps where it is parked.
+enum Order {
+    /// It is at this, until it has told what came of it.
+    Wait(Task),
+    /// To sleep in another manner.
+    ParkAnew,
+    /// To end.
+    Leave,
+}
+
+/// A thread's part of a wait: so many of its elements.
+#[derive(Clone)]
+struct Task {
+    wait: Arc<Wait>,
+    first: usize,
+    count: usize,
+    /// The thread goes to the words by itself: it is not moved.
+    itself: bool,
+}
+
+/// The threads that nobody has.
+struct Threads {
+    idle: Vec<Arc<Sleeper>>,
+    /// Told to end, and not gone yet.
+    leaving: usize,
+}
+
+impl Threads {
+    const NONE: Threads = Threads { idle: Vec::new(), leaving: 0 };
+}
+
+static THREADS: Mutex<Threads> = Mutex::new(Threads::NONE);
+/// How often this process was born: what a child has of its parent's waits has no threads.
+static BIRTHS: AtomicU32 = AtomicU32::new(0);
+
+/// Does FUTEX_REQUEUE tell how many it moved? `UNKNOWN` before the first thread was parked.
+static REQUEUES_TELL: AtomicU32 = AtomicU32::new(UNKNOWN);
+const UNKNOWN: u32 = 0;
+const NO: u32 = 1;
+const YES: u32 = 2;
+
+/// The lock of the list of threads, for a `fork`.
+pub fn lock() -> &'static dyn AcrossFork {
+    &THREADS
+}
+
+/// In a child after `fork`: the parent's threads are not here.
+///
+/// # Safety
+/// No other thread of this process may use the list.
+pub unsafe fn forked() {
+    // SAFETY: passed on to the caller.
+    unsafe { THREADS.reset() };
+    *THREADS.lock() = Threads::NONE;
+    REQUEUES_TELL.store(UNKNOWN, Ordering::Relaxed);
+    BIRTHS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Threads that wait for nothing end: there is no ring any more, or the process has other credentials.
+pub fn dismiss() {
+    let mut threads = THREADS.lock();
+    let idle = core::mem::take(&mut threads.idle);
+    threads.leaving += idle.len();
+    drop(threads);
+    idle.iter().for_each(|sleeper| sleeper.order(Order::Leave));
+}
+
+/// Are those gone that were told so?
+pub fn are_dismissed() -> bool {
+    THREADS.lock().leaving == 0
+}
+
+/// A wait for one word or several.
+pub struct Wait {
+    ring: &'static Ring,
+    serial: u64,
+    id: RequestId,
+    elements: Vec<Element>,
+    sleepers: Vec<Arc<Sleeper>>,
+    birth: u32,
+    progress: Mutex<Progress>,
+    /// Not 0: no thread is out.
+    back: AtomicU32,
+    /// Called by the thread that is back last.
+    report: fn(&Arc<Wait>),
+}
+
+/// How far a wait has come.
+struct Progress {
+    /// Threads that are not back yet.
+    out: usize,
+    /// They were called off, and whoever asks for a verdict is told by this time; 0: nobody has asked.
+    recalled: Option<u64>,
+    /// The highest index of the words that were woken (`futex_unqueue_multiple` tells the last, too), else an error.
+    result: Option<i32>,
+    /// Whoever recalled the wait has not stayed for the verdict: what it comes to if it was not woken.
+    left: Option<i32>,
+}
+
+/// What came of a recall.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recall {
+    /// Nobody is woken for this wait any more, and nobody was.
+    Done,
+    /// It was woken before.
+    TooLate,
+    /// Not all of its threads have answered in time. The last completes the wait.
+    Unknown,
+}
+
+/// A request's hold of its wait: where that is dropped, the wait ends.
+pub struct Placed(Arc<Wait>);
+
+/// For whom a wait is.
+pub struct Request {
+    /// The ring that the request belongs to.
+    pub ring: &'static Ring,
+    /// Which life of that ring.
+    pub serial: u64,
+    /// Which request.
+    pub id: RequestId,
+    /// Called without a lock when the wait has a result, and all its threads are off its words.
+    pub report: fn(&Arc<Wait>),
+}
+
+impl Placed {
+    /// Has threads wait for `elements`: queued on all of them when this returns.
+    ///
+    /// # Errors
+    /// `ENOMEM` where a thread cannot be had.
+    pub fn place(request: Request, elements: Vec<Element>, mask: u32) -> Result<Placed, Errno> {
+        let together = if elements.len() > 1 && kernel_waits_on_several() { MOST_TOGETHER } else { 1 };
+        let mut sleepers = Vec::new();
+        let result = elements.chunks(together).try_for_each(|part| {
+            sleepers.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            sleepers.push(engage(Manner { private: part[0].is_private(), mask })?);
+            Ok(())
+        });
+        if let Err(errno) = result {
+            sleepers.into_iter().for_each(Sleeper::give_back);
+            return Err(errno);
+        }
+        let wait = Arc::new(Wait {
+            ring: request.ring,
+            serial: request.serial,
+            id: request.id,
+            birth: BIRTHS.load(Ordering::Relaxed),
+            progress: Mutex::new(Progress { out: sleepers.len(), recalled: None, result: None, left: None }),
+            elements,
+            sleepers,
+            back: AtomicU32::new(0),
+            report: request.report,
+        });
+        for (sleeper, first) in wait.sleepers.iter().zip((0..).step_by(together)) {
+            let count = together.min(wait.elements.len() - first);
+            if let Err(errno) = sleeper.place(&wait, first, count) {
+                wait.fails(errno);
+            }
+        }
+        // One that has ended it has called off those only that were placed by then.
+        if wait.progress.lock().recalled.is_some() {
+            wait.interrupt();
+        }
+        Ok(Placed(wait))
+    }
+
+    /// Is it this one?
+    pub fn is(&self, wait: &Arc<Wait>) -> bool {
+        Arc::ptr_eq(&self.0, wait)
+    }
+
+    /// The index of the word that was woken, or an error; `None` while a thread waits.
+    pub fn result(&self) -> Option<i32> {
+        let progress = self.0.progress.lock();
+        progress.result.filter(|_| progress.out == 0)
+    }
+
+    /// Has it ended already, or is it not to begin: does a word not hold its value any more?
+    pub fn is_over(&self) -> bool {
+        self.0.progress.lock().recalled.is_some() || self.0.changed().is_some()
+    }
+
+    /// Takes its threads off the words. Where it is not known in time what came of that, the wait comes to `errno` if
+    /// it was not woken.
+    pub fn recall(&self, errno: Errno) -> Recall {
+        self.0.call_off(os::monotonic_ns() + VERDICT_NS);
+        self.0.verdict(errno)
+    }
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        if self.0.birth == BIRTHS.load(Ordering::Relaxed) {
+            self.0.call_off(0);
+        }
+    }
+}
+
+impl Core {
+    /// Begins to cancel those of these requests that wait for futexes: threads are called off all at once, and all have
+    /// the same time.
+    pub fn call_off_waits(&self, ids: &[RequestId]) {
+        let until_ns = os::monotonic_ns() + VERDICT_NS;
+        for request in ids.iter().filter_map(|&id| self.requests().get(id)) {
+            if request.phase == Phase::Armed
+                && let Some(Placed(wait)) = request.data.as_own()
+            {
+                wait.call_off(until_ns);
+            }
+        }
+    }
+}
+
+impl Wait {
+    /// The ring that it belongs to.
+    pub fn ring(&self) -> &'static Ring {
+        self.ring
+    }
+
+    /// Which life of that ring.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Which request.
+    pub fn id(&self) -> RequestId {
+        self.id
+    }
+
+    fn changed(&self) -> Option<usize> {
+        self.elements.iter().position(|element| element.holds() == Ok(false))
+    }
+
+    /// Its threads are to come back. Whoever asks for a verdict is told by then, if it was not 0, and no earlier time was set.
+    fn call_off(self: &Arc<Self>, until_ns: u64) {
+        let mut progress = self.progress.lock();
+        if progress.out == 0 {
+            return;
+        }
+        progress.recalled = progress.recalled.filter(|&until_ns| until_ns > 0).or(Some(until_ns));
+        drop(progress);
+        self.interrupt();
+    }
+
+    fn interrupt(self: &Arc<Self>) {
+        self.sleepers.iter().for_each(|sleeper| sleeper.interrupt(self));
+    }
+
+    /// It has an error, before any thread told so.
+    fn fails(self: &Arc<Self>, errno: Errno) {
+        let mut progress = self.progress.lock();
+        progress.result = progress.result.max(Some(errno.negated()));
+        drop(progress);
+        self.call_off(0);
+    }
+
+    fn verdict(&self, errno: Errno) -> Recall {
+        loop {
+            let mut progress = self.progress.lock();
+            if progress.out == 0 {
+                let left = progress.left.is_some();
+                return match progress.result {
+                    Some(_) => Recall::TooLate,
+                    None if left => Recall::Unknown,
+                    None => Recall::Done,
+                };
+            }
+            let left_ns = progress.recalled.unwrap_or(0).saturating_sub(os::monotonic_ns());
+            if left_ns == 0 {
+                progress.left = progress.left.or(Some(errno.negated()));
+                return Recall::Unknown;
+            }
+            drop(progress);
+            let _ = os::futex_wait(&self.back, 0, Some(left_ns));
+        }
+    }
+
+    /// A thread is back: `result` is the index of the word that it was woken on, or an error, or nothing if it was
+    /// recalled.
+    fn end(self: &Arc<Self>, result: Option<i32>) {
+        let mut progress = self.progress.lock();
+        // An index is more than an error, and that is more than nothing.
+        progress.result = progress.result.max(result);
+        progress.out -= 1;
+        if progress.out > 0 {
+            let ends = progress.result.is_some();
+            drop(progress);
+            if ends {
+                self.call_off(0);
+            }
+            return;
+        }
+        let awaited = progress.recalled.is_some();
+        progress.result = progress.result.or(progress.left);
+        let reports = progress.result.is_some();
+        drop(progress);
+        if awaited {
+            self.back.store(1, Ordering::Relaxed);
+            os::futex_wake(&self.back, i32::MAX as u32);
+        }
+        if reports {
+            (self.report)(self);
+        }
+    }
+}
+
+/// A thread that is parked in this manner, for the caller alone.
+fn engage(manner: Manner) -> Result<Arc<Sleeper>, Errno> {
+    loop {
+        let mut threads = THREADS.lock();
+        let alike = threads.idle.iter().rposition(|sleeper| sleeper.state.lock().manner == manner);
+        let idle = alike.map(|index| threads.idle.swap_remove(index)).or_else(|| threads.idle.pop());
+        drop(threads);
+        let was_idle = idle.is_some();
+        let sleeper = idle.map_or_else(|| start(manner), Ok)?;
+        sleeper.park_as(manner);
+        if let Err(errno) = sleeper.wait_until_parked() {
+            sleeper.dismiss();
+            return Err(errno);
+        }
+        // Where the program has taken a thread's signal, another one has another one.
+        if sleeper.can_be_recalled() || !was_idle {
+            return Ok(sleeper);
+        }
+        sleeper.dismiss();
+    }
+}
+
+/// A new thread.
+fn start(manner: Manner) -> Result<Arc<Sleeper>, Errno> {
+    let sleeper = Arc::new(Sleeper {
+        word: AtomicU32::new(PARKED),
+        stops: [const { AtomicU32::new(0) }; STOPS],
+        end: AtomicU32::new(0),
+        credentials: credentials::acting(),
+        state: Mutex::new(State { manner, seat: None, order: None }),
+    });
+    let argument = Arc::into_raw(sleeper.clone()).cast_mut();
+    threads::spawn(c"iou-futex", run, argument.cast::<c_void>()).map_err(|_| {
+        // SAFETY: no thread has it.
+        drop(unsafe { Arc::from_raw(argument) });
+        Errno::ENOMEM
+    })?;
+    Ok(sleeper)
+}
+
+unsafe extern "C" fn run(argument: *mut c_void) {
+    // SAFETY: `start` gave it to this thread.
+    let sleeper = unsafe { Arc::from_raw(argument.cast::<Sleeper>()) };
+    threads::begin(sleeper.credentials);
+    let mut seat = Arc::new(Seat::of_this_thread());
+    sleeper.state.lock().seat = Some(seat.clone());
+    while let Some((task, result)) = sleeper.serve(&seat) {
+        // Whoever recalls what comes next does not mean this one.
+        if seat.is_stopped() {
+            // A signal that was sent comes at the end of a system call, and does not end a sleep.
+            os::gettid();
+        }
+        seat = interrupt::renew(seat);
+        sleeper.state.lock().seat = Some(seat.clone());
+        task.wait.end(result);
+        if !sleeper.offer() {
+            break;
+        }
+    }
+    threads::end();
+    THREADS.lock().leaving -= 1;
+}
+
+impl Sleeper {
+    /// Lets others have this thread, which is about to park; false where it is to end.
+    fn offer(self: &Arc<Self>) -> bool {
+        let mut threads = THREADS.lock();
+        let stays = threads.idle.len() < MOST_IDLE
+            && self.credentials == credentials::common()
+            && registry::has_live()
+            && threads.idle.try_reserve(1).is_ok();
+        if stays {
+            threads.idle.push(self.clone());
+        } else {
+            threads.leaving += 1;
+        }
+        stays
+    }
+
+    /// Sleeps until the thread has done what it was placed for, and what came of that; `None` where it is to leave.
+    fn serve(&self, seat: &Seat) -> Option<(Task, Option<i32>)> {
+        loop {
+            let manner = self.state.lock().manner;
+            // Orders come by FUTEX_WAKE, and only who is reached by signals is moved: for ever.
+            let slept = wait_on_one(seat, self.word.as_ptr() as u64, PARKED, manner, 0);
+            let mut state = self.state.lock();
+            let task = match &state.order {
+                // Disturbed.
+                None => continue,
+                Some(Order::Leave) => return None,
+                Some(Order::ParkAnew) => {
+                    state.order = None;
+                    self.word.store(PARKED, Ordering::Relaxed);
+                    continue;
+                }
+                Some(Order::Wait(task)) => task.clone(),
+            };
+            let manner = state.manner;
+            drop(state);
+            let result = match slept {
+                Ok(_) if !task.itself => Some(task.first as i32),
+                Err(Errno::EINTR) => None,
+                _ => self.wait_by_itself(seat, &task, manner),
+            };
+            let mut state = self.state.lock();
+            state.order = None;
+            self.word.store(PARKED, Ordering::Relaxed);
+            return Some((task, result));
+        }
+    }
+
+    /// Waits on the program's words: the index of the one that was woken, or that has changed since somebody waited for it,
+    /// or an error; `None` where the wait was recalled.
+    fn wait_by_itself(&self, seat: &Seat, task: &Task, manner: Manner) -> Option<i32> {
+        // The program's addresses are given to the kernel.
+        user::take_tags();
+        let elements = &task.wait.elements[task.first..][..task.count];
+        let result = match elements {
+            [element] => in_slices(seat, |until| {
+                wait_on_one(seat, element.address, element.value as u32, manner, until)
+            }),
+            _ => self.wait_on_several(seat, elements),
+        };
+        match result {
+            Ok(index) => Some((task.first + index) as i32),
+            Err(Errno::EINTR) => None,
+            Err(Errno::EAGAIN) => Some(task.wait.changed().unwrap_or(task.first) as i32),
+            Err(errno) => Some(errno.negated()),
+        }
+    }
+
+    fn wait_on_several(&self, seat: &Seat, elements: &[Element]) -> Result<usize, Errno> {
+        let end = Element {
+            value: 0,
+            address: self.end.as_ptr() as u64,
+            flags: FUTEX2_SIZE_U32 | FUTEX2_PRIVATE,
+            reserved: 0,
+        };
+        let mut all = Vec::new();
+        all.try_reserve_exact(elements.len() + 1).map_err(|_| Errno::ENOMEM)?;
+        all.extend_from_slice(elements);
+        all.push(end);
+        in_slices(seat, |until| {
+            let arguments = [all.as_ptr() as usize, all.len(), 0, until, CLOCK_MONOTONIC as usize, 0];
+            // SAFETY: reads the elements, and the words that they name, which the kernel checks.
+            unsafe { seat.call(__NR_futex_waitv, arguments) }
+        })
+    }
+
+    /// Has the thread, which is parked or about to be, do something else.
+    fn order(&self, order: Order) {
+        let mut state = self.state.lock();
+        state.order = Some(order);
+        let private = state.manner.private;
+        self.word.store(ORDERED, Ordering::Relaxed);
+        drop(state);
+        wake_one(&self.word, private);
+    }
+
+    /// The caller, who has engaged it, has no use for it, and nobody else has.
+    fn dismiss(&self) {
+        THREADS.lock().leaving += 1;
+        self.order(Order::Leave);
+    }
+
+    /// The caller, who has engaged it, does not need it after all.
+    fn give_back(self: Arc<Self>) {
+        if !self.offer() {
+            self.order(Order::Leave);
+        }
+    }
+
+    /// Has the thread, which is parked or about to be, park in this manner.
+    fn park_as(&self, manner: Manner) {
+        let mut state = self.state.lock();
+        let before = core::mem::replace(&mut state.manner, manner);
+        if before == manner {
+            return;
+        }
+        state.order = Some(Order::ParkAnew);
+        self.word.store(ORDERED, Ordering::Relaxed);
+        drop(state);
+        wake_one(&self.word, before.private);
+    }
+
+    /// Waits until the thread sleeps where it is parked, if that can be told.
+    fn wait_until_parked(&self) -> Result<(), Errno> {
+        let private = self.state.lock().manner.private;
+        let (word, stop) = (self.word.as_ptr() as u64, self.stops[0].as_ptr() as u64);
+        wait_until(|| match REQUEUES_TELL.load(Ordering::Relaxed) {
+            NO => self.state.lock().seat.is_some(),
+            YES => is_queued(word, private),
+            _ => {
+                // Whoever is moved to the stop is found there, whatever the requeue tells.
+                let told = requeue(word, stop, private);
+                let moved = wake_one(&self.stops[0], private);
+                if told == Ok(1) {
+                    REQUEUES_TELL.store(YES, Ordering::Relaxed);
+                } else if moved || told.is_err() {
+                    REQUEUES_TELL.store(NO, Ordering::Relaxed);
+                }
+                false
+            }
+        })
+    }
+
+    /// Moves the thread, which is parked, to the words of its task, or sends it there.
+    ///
+    /// # Errors
+    /// What the kernel says of a word. The thread is to be interrupted then.
+    fn place(&self, wait: &Arc<Wait>, first: usize, count: usize) -> Result<(), Errno> {
+        // Until it is where it is to be: if it is woken before, the thread waits for this lock, and not for others.
+        let mut state = self.state.lock();
+        let signalled = state.seat.as_ref().is_some_and(|seat| seat.is_reached_by_signals());
+        let tell = REQUEUES_TELL.load(Ordering::Relaxed) == YES;
+        let itself = count > 1 || !tell || !signalled;
+        state.order = Some(Order::Wait(Task { wait: wait.clone(), first, count, itself }));
+        // Before it is moved: if it is stopped from now on, it is not parked again.
+        self.word.store(ORDERED, Ordering::Relaxed);
+        if !itself {
+            return self.move_to(&wait.elements[first]);
+        }
+        let private = state.manner.private;
+        drop(state);
+        wake_one(&self.word, private);
+        if count > 1 && tell {
+            let end = self.end.as_ptr() as u64;
+            return wait_until(|| is_queued(end, true) || wait.progress.lock().result.is_some());
+        }
+        os::pause(SETTLE_BLINDLY_NS);
+        Ok(())
+    }
+
+    /// Moves the thread behind those that wait for an element. If it does not sleep there any more, it has been stopped,
+    /// and knows what to do.
+    fn move_to(&self, element: &Element) -> Result<(), Errno> {
+        let (address, private) = (element.address, element.is_private());
+        let mut from = self.word.as_ptr() as u64;
+        if requeue(address, address, private)? > 0 {
+            for stop in &self.stops {
+                let to = stop.as_ptr() as u64;
+                if requeue(from, to, private)? == 0 {
+                    return Ok(());
+                }
+                from = to;
+            }
+        }
+        requeue(from, address, private).map(drop)
+    }
+
+    /// Can a recall reach it?
+    fn can_be_recalled(&self) -> bool {
+        self.state.lock().seat.as_ref().is_some_and(|seat| seat.can_be_interrupted())
+    }
+
+    /// Has the thread come back if it is at this wait.
+    fn interrupt(&self, wait: &Arc<Wait>) {
+        let state = self.state.lock();
+        if let State { seat: Some(seat), order: Some(Order::Wait(task)), .. } = &*state
+            && Arc::ptr_eq(&task.wait, wait)
+        {
+            seat.interrupt();
+        }
+    }
+}
+
+/// Looks until something is so, each time after a longer sleep.
+///
+/// # Errors
+/// `ENOMEM` where it takes too long.
+fn wait_until(mut done: impl FnMut() -> bool) -> Result<(), Errno> {
+    let give_up_ns = os::monotonic_ns() + PATIENCE_NS;
+    let mut look_ns = *LOOK_NS.start();
+    while !done() {
+        if os::monotonic_ns() > give_up_ns {
+            return Err(Errno::ENOMEM);
+        }
+        os::pause(look_ns);
+        look_ns = (look_ns * 2).min(*LOOK_NS.end());
+    }
+    Ok(())
+}
+
+/// Makes a call that sleeps until a time that it is given (0: for ever), as often as it needs to see that it is recalled.
+fn in_slices(seat: &Seat, mut call: impl FnMut(usize) -> Result<usize, Errno>) -> Result<usize, Errno> {
+    if seat.is_reached_by_signals() {
+        return call(0);
+    }
+    loop {
+        let until = Timespec::from_ns(os::monotonic_ns() + SLICE_NS);
+        match call(&raw const until as usize) {
+            Err(Errno::ETIMEDOUT) if seat.is_stopped() => return Err(Errno::EINTR),
+            Err(Errno::ETIMEDOUT) => {}
+            other => return other,
+        }
+    }
+}
+
+fn wait_on_one(seat: &Seat, address: u64, value: u32, manner: Manner, until: usize) -> Result<usize, Errno> {
+    let operation = FUTEX_WAIT_BITSET | private_flag(manner.private);
+    let arguments = [address as usize, operation as usize, value as usize, until, 0, manner.mask as usize];
+    // SAFETY: names a word, which the kernel checks.
+    unsafe { seat.call(__NR_futex, arguments) }
+}
+
+/// Wakes who sleeps on a word of the engine's: was there anybody?
+fn wake_one(word: &AtomicU32, private: bool) -> bool {
+    let operation = FUTEX_WAKE | private_flag(private);
+    // SAFETY: names a word of ours.
+    let woken = unsafe { os::call(__NR_futex, [word.as_ptr() as usize, operation as usize, 1, 0, 0, 0]) };
+    woken == Ok(1)
+}
+
+/// Moves the first of those that wait on one word to another; tells how many that were. From a word to itself it moves
+/// none, and tells whether one waits there.
+fn requeue(from: u64, to: u64, private: bool) -> Result<usize, Errno> {
+    let operation = FUTEX_REQUEUE | private_flag(private);
+    // SAFETY: names words; wakes nobody.
+    unsafe { os::call(__NR_futex, [from as usize, operation as usize, 0, 1, to as usize, 0]) }
+}
+
+/// Does somebody sleep on a word of the engine's?
+fn is_queued(word: u64, private: bool) -> bool {
+    requeue(word, word, private) == Ok(1)
+}
+
+/// Has the kernel `futex_waitv` (since 5.16), and may this process use it?
+fn kernel_waits_on_several() -> bool {
+    // SAFETY: names no futex at all.
+    let answer = unsafe { os::call(__NR_futex_waitv, [0; 6]) };
+    answer == Err(Errno::EINVAL)
+}
