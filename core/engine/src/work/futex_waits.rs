@@ -30,13 +30,13 @@
 //! - **Where requeues do not tell** how many they moved (gVisor's tell how many they woke), or no signal reaches the
 //!   thread, it is not moved either, but goes to the program's word by itself. The submitter waits a little for it.
 //!
-//! While the submitter waits for a thread to be parked it holds its ring's lock, for [`PATIENCE_NS`] at most; as a rule one
-//! is parked already. Whoever recalls waits holds the lock for [`VERDICT_NS`] at most, however many they are.
+//! While the submitter waits for a thread to be parked it holds its ring's lock, for `PATIENCE_NS` at most; as a rule one
+//! is parked already. Whoever recalls waits holds the lock for `VERDICT_NS` at most, however many they are.
 //!
 //! Where a waiter is among those of a word is where it was moved to from another hash bucket (`requeue_futex` leaves it
 //! where it is if the bucket is the same), so where others wait it takes a way over some words of the engine's.
 //!
-//! Lock order: a ring's lock, [`THREADS`], then the list of rings or a sleeper's state. A wait's progress is held alone.
+//! Lock order: a ring's lock, `THREADS`, then the list of rings or a sleeper's state. A wait's progress is held alone.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
