@@ -11,7 +11,7 @@ use linux_raw_sys::net::msghdr;
 
 use crate::Outlet;
 use crate::abi::Errno;
-use crate::assets::kinds;
+use crate::assets::{kinds, notes};
 use crate::calls::{fork, register, setup};
 use crate::ops::net::rights;
 use crate::os::{self, Fd, own, user};
@@ -144,10 +144,15 @@ pub fn threads() -> usize {
 /// Where the engine's own descriptors begin, where the limit of descriptors lies higher.
 pub use crate::os::HIGH as FIRST_OF_ENGINE;
 
-/// The program is about to poll `fd`, a socket perhaps, by other means than its rings, or to set an option
-/// of it that has to do with its error queue: zero-copy sends must not be seen there.
+/// The program is about to poll `fd`, a socket perhaps, by other means than its rings: zero-copy sends must not be seen there.
 pub fn watches_errors(fd: Fd) {
-    descriptors::watches_errors(fd);
+    descriptors::watches_errors(fd, false);
+}
+
+/// The program is about to set an option of `fd`, a socket perhaps, that has to do with its error queue: what comes there is the
+/// program's.
+pub fn takes_errors(fd: Fd) {
+    descriptors::watches_errors(fd, true);
 }
 
 /// The program is about to set an option of `fd`, a socket perhaps: what was noted of it may no longer hold.
@@ -162,12 +167,12 @@ pub fn hands_over_ring(fd: Fd, message: u64) -> bool {
     user::read::<msghdr>(message).is_ok_and(|message| rights::hands_over_ring(fd, &message))
 }
 
-/// Is a socket option one that [`watches_errors`] should be told of?
+/// Is a socket option one that [`takes_errors`] should be told of?
 pub fn concerns_errors(level: i32, name: i32) -> bool {
     error_queue::is_option(level as u32, name as u32)
 }
 
-/// The program duplicated `old` to `new` (`dup`, `dup2`, `dup3`, `F_DUPFD`). Harmless where `old` is no ring.
+/// The program duplicated `old` to `new` (`dup`, `dup2`, `dup3`, `F_DUPFD`). Any descriptors may be named.
 pub fn duplicated(old: Fd, new: Fd) {
     descriptors::duplicated(old, new);
 }
@@ -243,6 +248,11 @@ pub fn before_fork() {
     fork::before();
 }
 
+/// The process is about to start another that gets its descriptors, as by `vfork`, where it need not announce a fork.
+pub fn hands_over() {
+    notes::hands_over();
+}
+
 /// The process has forked, or could not, and this is the parent.
 pub fn after_fork() {
     fork::after();
@@ -265,8 +275,9 @@ pub fn thread_ends() {
     }
 }
 
-/// The process is about to execute another program; as for [`exits`].
+/// The process is about to execute another program; as for [`exits`]. It may be a child of `vfork`.
 pub fn executes() {
+    notes::hands_over();
     if identity::is_own() {
         shared::executes();
     }

@@ -42,7 +42,7 @@ fn replacing<F: Frontend>(old: c_int, new: c_int) {
 /// Says that `new` is a duplicate of `old`.
 #[inline]
 fn duplicated<F: Frontend>(old: c_int, new: c_int) {
-    if new >= 0 && calls::is_ring(old) {
+    if new >= 0 && active() && calls::rings_exist() {
         let _stay = F::enter();
         frontend::duplicated(old, new);
     }

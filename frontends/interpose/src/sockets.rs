@@ -9,7 +9,7 @@ use core::ffi::{c_int, c_void};
 use linux_raw_sys::errno;
 use linux_raw_sys::net::mmsghdr;
 
-/// Says that the program looks for errors of `fd` itself.
+/// Says that the program looks for errors of `fd` itself, by polling it.
 pub fn watches_errors<F: Frontend>(fd: c_int) {
     if active() && calls::rings_exist() {
         let _stay = F::enter();
@@ -29,8 +29,9 @@ pub unsafe fn setsockopt<F: Frontend>(
     length: u32,
 ) -> c_int {
     frontend::sets_option(fd, level, name);
-    if frontend::concerns_errors(level, name) {
-        watches_errors::<F>(fd);
+    if frontend::concerns_errors(level, name) && active() && calls::rings_exist() {
+        let _stay = F::enter();
+        frontend::takes_errors(fd);
     }
     next!(c"setsockopt", fn(c_int, c_int, c_int, *const c_void, u32) -> c_int, fd, level, name, value, length,)
 }

@@ -230,6 +230,7 @@ fn child_of_vfork_ends() -> bool {
 
 /// The process is about to have a child by `vfork`.
 pub fn vforks() {
+    frontend::hands_over();
     VFORKED.store(true, Ordering::Relaxed);
 }
 

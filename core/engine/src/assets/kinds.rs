@@ -185,6 +185,7 @@ pub fn option_set(fd: Fd, level: u32, name: u32) {
 }
 
 /// The program looks for errors of a socket by itself; it may be about to ask for a time stamp of each send.
-pub fn watch_errors(fd: Fd) {
-    notes::change_note(fd, Kind::ALL_OF_TRAINS.0, Kind::ERRORS_WATCHED.0);
+/// True where this was not noted before.
+pub fn watch_errors(fd: Fd) -> bool {
+    !Kind(notes::change_note(fd, Kind::ALL_OF_TRAINS.0, Kind::ERRORS_WATCHED.0)).has(Kind::ERRORS_WATCHED)
 }

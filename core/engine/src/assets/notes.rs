@@ -4,9 +4,10 @@
 //! A ring that keeps something about a number holds an [`Interest`] in it. As a rule it is the only ring that does, and
 //! who closes the descriptor has to look at that ring alone, however many there are.
 
+use crate::abi::Errno;
 use crate::assets::by_descriptor::ByDescriptor;
-use crate::os::Fd;
-use crate::os::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use crate::os::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use crate::os::{self, Fd};
 
 /// What is known of one number.
 #[derive(Debug)]
@@ -18,11 +19,25 @@ struct Entry {
     renewals: AtomicU32,
     /// What [`crate::assets::kinds`] remembers of it; zero for nothing.
     note: AtomicU16,
+    /// How often the process had handed descriptors over when the number stood for nothing, or for a file that the engine made;
+    /// or [`OLD`].
+    free_at: AtomicU16,
 }
 
 impl Entry {
     const fn new() -> Entry {
-        Entry { interest: AtomicU64::new(0), renewals: AtomicU32::new(0), note: AtomicU16::new(0) }
+        Entry {
+            interest: AtomicU64::new(0),
+            renewals: AtomicU32::new(0),
+            note: AtomicU16::new(0),
+            free_at: AtomicU16::new(0),
+        }
+    }
+}
+
+impl Entry {
+    fn is_free(&self) {
+        self.free_at.store(HANDED_OVER.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
@@ -116,8 +131,77 @@ pub fn renew(fd: Fd) {
     // What stands for many numbers must not look renewed for one of them.
     let Some(entry) = TABLE.get(fd) else { return };
     entry.note.store(0, Ordering::Relaxed);
+    entry.is_free();
     if count_of(entry.interest.load(Ordering::Relaxed)) > 0 {
         entry.renewals.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// How often this process may have handed descriptors over to others: by a fork, or in a message.
+static HANDED_OVER: AtomicU16 = AtomicU16::new(0);
+
+/// Stands for a file that may be as old as the process.
+const OLD: u16 = u16::MAX;
+
+/// Before the first ring: whoever started this process may have the files that it has by now.
+pub fn begin() {
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    // Relaxed: a ring that another thread makes at the same time is without files so far. Simulated processes are started by nobody.
+    if cfg!(anyring_simulation) || BEGUN.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    for entry in os::own_descriptors().unwrap_or_default().into_iter().map(|fd| TABLE.get_or_make(fd)) {
+        entry.into_iter().for_each(|entry| entry.free_at.store(OLD, Ordering::Relaxed));
+    }
+}
+
+/// The process is about to hand descriptors over, or has just done so.
+pub fn hands_over() {
+    let mut times = HANDED_OVER.load(Ordering::Relaxed);
+    // Where it has done so too often to be counted, every file may be somebody else's, too.
+    while times < OLD {
+        match HANDED_OVER.compare_exchange(times, times + 1, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => times = now,
+        }
+    }
+}
+
+/// How often the process has handed descriptors over, if it can still be counted.
+pub fn times_handed_over() -> Option<u16> {
+    Some(HANDED_OVER.load(Ordering::Relaxed)).filter(|&times| times < OLD)
+}
+
+/// [`times_handed_over`], where the file of `fd` came since the last time: no other process has it by that, and none as long as the
+/// number is the same.
+///
+/// Of what nobody here sees this says nothing: the file may have been another process's before it was this one's.
+pub fn unshared(fd: Fd) -> Option<u16> {
+    let free_at = TABLE.get(fd).map_or(0, |entry| entry.free_at.load(Ordering::Relaxed));
+    times_handed_over().filter(|&times| times == free_at)
+}
+
+/// `new` is a duplicate of `old`: its file is as old.
+pub fn duplicated(old: Fd, new: Fd) {
+    let free_at = TABLE.get(old).map_or(0, |entry| entry.free_at.load(Ordering::Relaxed));
+    if let Some(entry) = TABLE.get(new) {
+        entry.free_at.store(free_at, Ordering::Relaxed);
+    }
+}
+
+/// A duplicate of the engine's own, close-on-exec.
+///
+/// # Errors
+/// As `F_DUPFD_CLOEXEC`.
+pub fn duplicate(fd: Fd) -> Result<Fd, Errno> {
+    os::duplicate(fd).inspect(|&own| duplicated(fd, own))
+}
+
+/// `fd` is about to be closed.
+pub fn closes(fd: Fd) {
+    if let Some(entry) = TABLE.get(fd) {
+        entry.note.store(0, Ordering::Relaxed);
+        entry.is_free();
     }
 }
 
@@ -161,6 +245,7 @@ pub fn prepare() {
 /// For the next schedule of a simulation: nothing is remembered of any descriptor.
 #[cfg(anyring_simulation)]
 pub fn reset() {
+    HANDED_OVER.store(0, Ordering::Relaxed);
     for entry in TABLE.iter().map(|(_, entry)| entry).chain([&BEYOND]) {
         debug_assert!(
             count_of(entry.interest.load(Ordering::Relaxed)) == 0,
@@ -171,6 +256,9 @@ pub fn reset() {
         }
         if entry.note.load(Ordering::Relaxed) != 0 {
             entry.note.store(0, Ordering::Relaxed);
+        }
+        if entry.free_at.load(Ordering::Relaxed) != 0 {
+            entry.free_at.store(0, Ordering::Relaxed);
         }
     }
 }

@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use crate::assets::receive_queues::exported;
-use crate::assets::{directories, eventfd, mounts, ring_fds};
+use crate::assets::{directories, eventfd, mounts, notes, ring_fds};
 use crate::calls::register;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::process::{credentials, family, identity, nonblocking, threads};
@@ -37,6 +37,7 @@ static HELD: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
 /// Before: takes every lock, the rings' first. Never two rings at once, says the order of locks; but
 /// whoever waits for a ring holds nothing that is taken here.
 pub fn before() {
+    notes::hands_over();
     nonblocking::share();
     chaos::forks();
     loop {
@@ -67,6 +68,8 @@ pub fn before() {
 
 /// After, in the parent, whether or not there is a child.
 pub fn after() {
+    // What came between `before` and the fork is the child's, too.
+    notes::hands_over();
     let rings = core::mem::take(&mut *HELD.lock());
     if rings.is_empty() {
         return;
@@ -101,6 +104,7 @@ pub fn notice() {
 /// requests.
 pub fn forked() {
     identity::announce();
+    notes::hands_over();
     // SAFETY: the caller says that this thread is the only one of the process.
     unsafe {
         HELD.reset();

@@ -6,6 +6,7 @@ use linux_raw_sys::io_uring::*;
 
 use crate::abi::layout::Layout;
 use crate::abi::{Errno, IORING_SETUP_CQE_MIXED, IORING_SETUP_SQ_REWIND, IORING_SETUP_SQE_MIXED};
+use crate::assets::notes;
 use crate::calls::fork;
 use crate::calls::register::ring_fds;
 use crate::calls::support::{self, Flag};
@@ -90,6 +91,7 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
     let mut params: io_uring_params = user::read(params_address)?;
     check(&params)?;
     user::look_for_tags();
+    notes::begin();
     lifetime::collect_all();
     ring_fds::sweep();
     let table = ops::table_of(version::current(), table);

@@ -56,7 +56,7 @@ fn control(core: &mut Core, id: RequestId) -> Outcome {
         return Outcome::Block;
     }
     if sqe.len == EPOLL_CTL_ADD {
-        core.leave_error_queue(fd);
+        core.leave_error_queue(fd, false);
     }
     change(&sqe, &core[id].data, fd).into()
 }

@@ -398,7 +398,8 @@ fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
         core.forget_fd(sqe.fd);
     }
     if connection && ends_at_once(sqe.fd) {
-        notes::forget_note(sqe.fd);
+        notes::closes(sqe.fd);
+        core.end_orphans(Some(sqe.fd));
         return close_call(sqe.fd).into();
     }
     match core.will_close(id) {
@@ -424,6 +425,7 @@ fn close(work: &mut Work) -> Result<usize, Errno> {
     // From the system call on, and before its result is known here, the number may be another file's.
     if let Some(core) = live(&mut work.ring.lock(), work.serial) {
         core.forget_closing(work.id);
+        core.end_orphans(Some(work.sqe.fd));
     }
     close_call(work.sqe.fd)
 }
@@ -503,7 +505,12 @@ fn issue_install(core: &mut Core, id: RequestId) -> Outcome {
     let request = &core[id];
     let inherits = request.sqe.op_flags & IORING_FIXED_FD_NO_CLOEXEC != 0;
     let command = if inherits { F_DUPFD } else { F_DUPFD_CLOEXEC };
-    os::fcntl(request.file.fd(), command, 0).inspect(|&fd| notes::renew(fd as Fd)).into()
+    let file = request.file.fd();
+    let installed = os::fcntl(file, command, 0).inspect(|&fd| {
+        notes::renew(fd as Fd);
+        notes::duplicated(file, fd as Fd);
+    });
+    installed.into()
 }
 
 fn prep_files_update(core: &mut Core, id: RequestId) -> Result<(), Errno> {

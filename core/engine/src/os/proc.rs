@@ -94,23 +94,36 @@ pub fn is_in_proc(process: u32) -> bool {
 /// # Errors
 /// Where `/proc` cannot be read.
 pub fn own_threads() -> Result<Vec<i32>, Errno> {
-    let directory = open(c"/proc/self/task", nr::O_RDONLY | nr::O_DIRECTORY | nr::O_CLOEXEC)?;
+    numbers_in(c"/proc/self/task")
+}
+
+/// All descriptors of this process, and one that is closed again.
+///
+/// # Errors
+/// Where `/proc` cannot be read.
+pub fn own_descriptors() -> Result<Vec<Fd>, Errno> {
+    numbers_in(c"/proc/self/fd")
+}
+
+/// The entries of a directory that are numbers.
+fn numbers_in(path: &CStr) -> Result<Vec<i32>, Errno> {
+    let directory = open(path, nr::O_RDONLY | nr::O_DIRECTORY | nr::O_CLOEXEC)?;
     let entries = read_all(nr::__NR_getdents64, directory);
     close(directory);
     let entries = entries?;
-    let mut threads = Vec::new();
+    let mut numbers = Vec::new();
     let mut rest = entries.as_slice();
     // struct linux_dirent64: inode and offset in 16 bytes, the record's length, the type, the name.
     while let Some(&[low, high]) = rest.get(16..18) {
         let length = usize::from(u16::from_ne_bytes([low, high])).max(19);
         let record = &rest[..length.min(rest.len())];
         let name = record.get(19..).unwrap_or_default().split(|&byte| byte == 0).next().unwrap_or_default();
-        if let Some(thread) = core::str::from_utf8(name).ok().and_then(|name| name.parse().ok()) {
-            threads.push(thread);
+        if let Some(number) = core::str::from_utf8(name).ok().and_then(|name| name.parse().ok()) {
+            numbers.push(number);
         }
         rest = &rest[record.len()..];
     }
-    Ok(threads)
+    Ok(numbers)
 }
 
 /// A thread's status, as text.

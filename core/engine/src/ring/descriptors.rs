@@ -6,13 +6,13 @@ use crate::assets::notes::{self, Interested};
 use crate::os::Fd;
 use crate::os::sync::atomic::{Ordering, fence};
 use crate::process::identity;
-use crate::ring::drive::caller;
-use crate::ring::{Core, lifetime, registry};
+use crate::ring::drive::{caller, zero_copy};
+use crate::ring::{Core, Ring, lifetime, registry};
 
 /// `fd` is about to be closed, or replaced. Any descriptor may be named: kept readiness registrations end, a ring loses one
 /// reference.
 pub fn closed(fd: Fd) {
-    notes::forget_note(fd);
+    notes::closes(fd);
     let interested = notes::interested(fd);
     if !registry::is_ring(fd) && interested == Interested::Nobody {
         return;
@@ -23,18 +23,29 @@ pub fn closed(fd: Fd) {
     if let Some(ring) = registry::clear(fd) {
         lifetime::descriptor_gone(ring);
     }
+    let mut has_orphans = false;
     registry::for_each(interested, |ring| {
-        let mut guard = ring.lock();
-        if let Some(core) = guard.as_mut() {
-            let was_idle = core.ready.is_empty();
+        with(ring, |core| {
             core.forget_fd(fd);
-            if was_idle && !core.ready.is_empty() {
-                proceed(core);
-            }
-            // What is linked behind a request that this ended may be under way.
-            caller::leave(core);
-        }
+            has_orphans |= core.has_orphans();
+        });
     });
+    if has_orphans {
+        registry::for_each(interested, |ring| with(ring, |core| core.end_orphans(Some(fd))));
+    }
+}
+
+/// Lets a ring know of something, and go on with what that ended.
+fn with(ring: &Ring, know: impl FnOnce(&mut Core)) {
+    let mut guard = ring.lock();
+    let Some(core) = guard.as_mut() else { return };
+    let was_idle = core.ready.is_empty();
+    know(core);
+    if was_idle && !core.ready.is_empty() {
+        proceed(core);
+    }
+    // What is linked behind a request that this ended may be under way.
+    caller::leave(core);
 }
 
 /// Something became ready that epoll does not report once more.
@@ -47,8 +58,9 @@ fn proceed(core: &mut Core) {
     }
 }
 
-/// `old` was duplicated to `new`. Harmless where `old` is no ring.
+/// `old` was duplicated to `new`.
 pub fn duplicated(old: Fd, new: Fd) {
+    notes::duplicated(old, new);
     let Some(ring) = registry::get(old) else { return };
     if !identity::is_own() {
         return;
@@ -62,19 +74,23 @@ pub fn duplicated(old: Fd, new: Fd) {
 }
 
 /// `fd`, a socket perhaps, is about to be polled by other means than rings, or to get an option that has to do with its error
-/// queue: zero-copy sends must not be seen there.
-pub fn watches_errors(fd: Fd) {
-    kinds::watch_errors(fd);
+/// queue, so that it `takes` what comes there: zero-copy sends must not be seen there.
+pub fn watches_errors(fd: Fd, takes: bool) {
+    let is_news = kinds::watch_errors(fd);
     // Pairs with `Core::channel_for`: either the ring is found here, or that finds what was noted.
     fence(Ordering::SeqCst);
-    let interested = notes::interested(fd);
+    let mut interested = notes::interested(fd);
+    if is_news && zero_copy::are_any() {
+        // A ring may know the socket by another descriptor.
+        interested = Interested::Several;
+    }
     if interested == Interested::Nobody || !identity::is_own() {
         return;
     }
     registry::for_each(interested, |ring| {
         let mut guard = ring.lock();
         let Some(core) = guard.as_mut() else { return };
-        core.leave_error_queue(fd);
+        core.leave_error_queue(fd, takes);
         if !core.defers() {
             core.advance();
             caller::leave(core);

@@ -71,5 +71,6 @@ mod waitid;
 mod waiting;
 mod workers;
 mod zero_copy;
+mod zero_copy_names;
 mod zero_copy_paths;
 mod zero_copy_receive;

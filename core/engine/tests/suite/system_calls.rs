@@ -10,6 +10,7 @@ use std::panic::Location;
 
 use crate::arch::Stopped;
 use crate::common::prelude::*;
+use crate::zero_copy_names::{LARGE, unread};
 use anyring_engine::abi::{
     IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_DRAIN, IOSQE_IO_LINK, names,
 };
@@ -397,6 +398,22 @@ fn pidfd_open(pid: i32, flags: i32) -> i32 {
 const ALL: u32 = libc::MSG_WAITALL as u32;
 const POLL_FIRST: u16 = IORING_RECVSEND_POLL_FIRST as u16;
 
+/// Connections whose peers do not read, with a send on each that the engine makes without a copy.
+fn pages_out(ring: &mut Ring, count: usize) -> Vec<(TcpStream, TcpStream)> {
+    let pairs: Vec<_> = (0..count).map(|_| unread()).collect();
+    for (near, _far) in &pairs {
+        ring.push(send_zc(near, LARGE));
+    }
+    assert_eq!(ring.enter(count as u32, 0), count as i32);
+    let sent = ring.reap_all();
+    assert_eq!(sent.iter().map(|cqe| cqe.res).collect::<Vec<_>>(), vec![LARGE as i32; count]);
+    // Whether any come back at once is looked for once. Who has slept hears of all by epoll, also of the few that would be looked at.
+    let soon = [0i64, 1_000_000];
+    let wakes = Sqe { addr: (&raw const soon) as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) };
+    (0..2).for_each(|_| assert_eq!(ring.run(&[wakes])[0].res, -libc::ETIME));
+    pairs
+}
+
 macro_rules! cases {
     ($($name:ident = $case:expr),* $(,)?) => { $(#[test] fn $name() { $case })* };
 }
@@ -651,6 +668,22 @@ cases![
             submit(ring, others, &[send], 1);
         }
     }),
+    an_error_of_a_connection_beside_sends_whose_pages_are_out =
+        traced_where(only("recvmsg"), 32, ALONE, |ring| {
+            let _out = pages_out(ring, 8);
+            let (waits, resets) = tcp_pair();
+            // Whoever sleeps hears of all pages; there are none.
+            submit(ring, "", &[receive(&waits, 64)], 0);
+            let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+            let (at, length) = ((&raw const linger).cast(), size_of_val(&linger) as u32);
+            // SAFETY: an option of ours on a socket of ours.
+            let set = unsafe {
+                libc::setsockopt(resets.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, at, length)
+            };
+            assert_eq!(set, 0);
+            drop(resets);
+            assert_eq!(collect(ring, "", 1), [-libc::ECONNRESET]);
+        }),
     // Accepts.
     connections_that_wait = traced(|ring| {
         let (listener, _clients) = listener(3);
@@ -942,3 +975,63 @@ cases![
         });
     },
 ];
+
+/// How many system calls the only other thread of a process makes between two of its sleeps, at most, while nothing happens.
+fn calls_of_a_tick(process: i32) -> usize {
+    const TICKS: usize = 20;
+    let tasks = || std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let ids = tasks().map(|entry| entry.unwrap().file_name().into_string().unwrap().parse().unwrap());
+    let others: Vec<i32> = ids.filter(|&id| id != process).collect();
+    let [reactor] = others[..] else { panic!("one other thread: {others:?}") };
+    let options = libc::PTRACE_O_TRACESYSGOOD;
+    // SAFETY: a thread of our child, which goes on as it was.
+    unsafe {
+        assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, reactor, 0, options), 0);
+        assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, reactor, 0, 0), 0);
+    }
+    let (mut enters, mut made, mut most, mut ticks, mut status) = (false, 0, 0, 0, 0);
+    while ticks < TICKS {
+        // SAFETY: as before.
+        unsafe {
+            assert_eq!(libc::waitpid(reactor, &mut status, libc::__WALL), reactor);
+            assert!(libc::WIFSTOPPED(status), "it goes on");
+        }
+        if libc::WSTOPSIG(status) == libc::SIGTRAP | 0x80 {
+            enters = !enters;
+            let number = Stopped::look(reactor).number();
+            if enters && [libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2].contains(&number) {
+                // The first is not seen from its begin.
+                most = if ticks == 0 { 0 } else { most.max(made) };
+                (made, ticks) = (0, ticks + 1);
+            }
+            made += usize::from(enters);
+        }
+        // SAFETY: as before.
+        assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SYSCALL, reactor, 0, 0) }, 0);
+    }
+    most
+}
+
+#[test]
+fn a_tick_does_not_look_at_all_sends_whose_pages_are_out() {
+    let calls = [4, 64].map(|count| {
+        let (mut ready, mut says) = UnixStream::pair().unwrap();
+        let (ends, mut end) = UnixStream::pair().unwrap();
+        let pid = child(|| {
+            let ends_at = ends.as_raw_fd();
+            // SAFETY: the parent's is another one.
+            unsafe { libc::close(ends_at) };
+            let mut ring = Ring::new(Engine::User, 128, 0);
+            let _out = pages_out(&mut ring, count);
+            says.write_all(b"x").unwrap();
+            end.read(&mut [0]).unwrap() == 0
+        });
+        ready.read_exact(&mut [0]).unwrap();
+        let calls = calls_of_a_tick(pid);
+        // SAFETY: our child.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+        drop(ends);
+        calls
+    });
+    assert!(calls[1] <= calls[0] + 2, "{calls:?}");
+}

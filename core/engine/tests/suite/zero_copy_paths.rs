@@ -591,6 +591,30 @@ fn one_that_the_program_begins_to_use_is_left_to_it_from_then_on() {
 }
 
 #[test]
+fn one_that_the_program_begins_to_watch_by_another_descriptor_is_left_to_it() {
+    with_link("pfifo limit 0", |engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let socket = connected();
+        let other = socket.try_clone().unwrap();
+        let memory = vec![1; LARGE];
+        submit(&mut ring, send_zc(1, &socket, &memory));
+        let first = ring.collect(2);
+        if engine == Engine::User {
+            anyring_engine::frontend::watches_errors(other.as_raw_fd());
+        }
+        submit(&mut ring, send_zc(2, &socket, &memory));
+        let second = ring.collect(2);
+        if engine == Engine::User {
+            // The number may be another test's next.
+            anyring_engine::frontend::closed(other.as_raw_fd());
+        }
+        let is_copied = second.iter().any(|cqe| cqe.res < 0);
+        assert_eq!(is_copied, engine == Engine::User);
+        first
+    });
+}
+
+#[test]
 fn nothing_is_left_in_the_error_queue() {
     with_link("pfifo limit 0", |engine| {
         let mut ring = Ring::new(engine, 16, 0);

@@ -238,6 +238,7 @@ macro_rules! spawn {
             // SAFETY: the caller's promise.
             let kept = plan.descriptor.and_then(|descriptor| unsafe { Kept::new(actions, descriptor) });
             let actions = kept.as_ref().map_or(actions, Kept::as_ptr);
+            anyring_engine::frontend::hands_over();
             next!(
                 $text,
                 fn(*mut c_int, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int,

@@ -266,7 +266,8 @@ impl Generator<'_> {
     }
 
     fn own(&mut self) -> Own {
-        match self.rng.below(10) {
+        match self.rng.below(12) {
+            10.. if self.has("zero-copy") => Own::Unread,
             0..3 => Own::Nops,
             3..6 => Own::Leaves,
             6 => Own::Files,

@@ -38,6 +38,7 @@ pub mod plan;
 mod prepare;
 mod ring;
 mod run;
+mod unread;
 mod watch;
 mod world;
 

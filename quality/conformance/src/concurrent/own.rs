@@ -62,6 +62,7 @@ pub fn work(world: &World, rng: &mut Rng, what: Own) {
         Own::Files => own.files(),
         Own::Chain => own.chain(),
         Own::Connections(count) => own.connections(count),
+        Own::Unread => return super::unread::work(world, own.rng),
     };
     if let Err(what) = done {
         world.fail(format!("a ring of its own: {what}"));
@@ -69,13 +70,13 @@ pub fn work(world: &World, rng: &mut Rng, what: Own) {
 }
 
 /// The result of a step; the error says what went wrong.
-type Outcome<T = ()> = Result<T, String>;
+pub(super) type Outcome<T = ()> = Result<T, String>;
 
-fn expect(holds: bool, what: impl FnOnce() -> String) -> Outcome {
+pub(super) fn expect(holds: bool, what: impl FnOnce() -> String) -> Outcome {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-fn sqe(op: Op, fd: i32) -> Sqe {
+pub(super) fn sqe(op: Op, fd: i32) -> Sqe {
     Sqe { opcode: op as u8, fd, ..Sqe::default() }
 }
 

@@ -205,6 +205,8 @@ pub enum Own {
     Chain,
     /// So many connections at a time.
     Connections(usize),
+    /// Sends without a copy by several names of a socket, to a peer that does not always read.
+    Unread,
 }
 
 /// One thing that a thread does.

@@ -84,7 +84,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         return Errno::EOPNOTSUPP.into();
     }
     if sqe.off == SocketOp::SOCKET_URING_OP_TX_TIMESTAMP as u64 {
-        core.leave_error_queue(fd);
+        core.leave_error_queue(fd, true);
         return match domain(fd) {
             Ok(domain) => timestamp::report(core, id, domain),
             Err(errno) => errno.into(),
@@ -94,7 +94,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         let (level, name, ..) = option(&sqe);
         kinds::option_set(fd, level as u32, name as u32);
         if error_queue::is_option(level as u32, name as u32) {
-            core.leave_error_queue(fd);
+            core.leave_error_queue(fd, true);
         }
     }
     command(fd, &sqe).into()

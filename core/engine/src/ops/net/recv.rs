@@ -287,7 +287,7 @@ fn is_no_socket(core: &mut Core, fd: Fd) -> bool {
 #[inline]
 pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
     if core[id].sqe.op_flags & MSG_ERRQUEUE != 0 {
-        core.leave_error_queue(fd);
+        core.leave_error_queue(fd, true);
     }
     if polls_first(core, id, fd, EPOLLIN) {
         let request = &core[id];

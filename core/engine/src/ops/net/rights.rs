@@ -2,6 +2,7 @@
 
 use linux_raw_sys::net::{AF_UNIX, SCM_RIGHTS, SO_DOMAIN, SOL_SOCKET, cmsghdr, msghdr};
 
+use crate::assets::notes;
 use crate::os::{self, Fd, user};
 use crate::ring::registry;
 
@@ -13,7 +14,7 @@ const MOST_CONTROL: usize = 1 << 17;
 /// Descriptors of one message (`SCM_MAX_FD`).
 const MOST_DESCRIPTORS: usize = 253;
 
-/// Would a message to `fd` hand a ring over? The kernel lets no socket carry one (`EINVAL`): a ring that has the socket
+/// Would a message to `fd` hand a ring over? That it hands anything over is noted. The kernel lets no socket carry one (`EINVAL`): a ring that has the socket
 /// in whose queue it lies would never end. Neither would one here.
 pub fn hands_over_ring(fd: Fd, message: &msghdr) -> bool {
     carries_ring(message.msg_control as u64, message.msg_controllen)
@@ -30,6 +31,7 @@ fn carries_ring(control: u64, length: usize) -> bool {
             return false;
         }
         if kind == u64::from(SOL_SOCKET) | u64::from(SCM_RIGHTS) << 32 {
+            notes::hands_over();
             let count = (size - HEADER) / size_of::<Fd>();
             let descriptors =
                 user::read_many::<Fd>(control + (at + HEADER) as u64, count.min(MOST_DESCRIPTORS));

@@ -4,14 +4,15 @@
 use core::mem::offset_of;
 
 use linux_raw_sys::general as nr;
-use linux_raw_sys::ioctl::TIOCOUTQ;
+use linux_raw_sys::ioctl::{FIONREAD, TIOCOUTQ};
 use linux_raw_sys::net::{
-    AF_INET, AF_INET6, IP_RECVERR, IPV6_RECVERR, MSG_ERRQUEUE, SO_COOKIE, SO_SELECT_ERR_QUEUE,
+    AF_INET, AF_INET6, IP_RECVERR, IPV6_RECVERR, MSG_ERRQUEUE, SHUT_RDWR, SO_LINGER, SO_SELECT_ERR_QUEUE,
     SO_TIMESTAMPING, SO_TIMESTAMPING_NEW, SO_ZEROCOPY, SOL_IP, SOL_IPV6, SOL_SOCKET, cmsghdr,
 };
 
 use crate::abi::Errno;
 use crate::assets::kinds::{self, Kind};
+use crate::os::sync::Mutex;
 use crate::os::{self, Fd, call};
 use crate::request::data::message::empty_header;
 
@@ -135,12 +136,48 @@ pub fn is_option(level: u32, name: u32) -> bool {
     OPTIONS.contains(&(level, name))
 }
 
+/// Only one ring of the process at a time takes a queue.
+static CLAIMING: Mutex<()> = Mutex::new(());
+
+/// Makes the error queue of a socket the caller's, if it is nobody's so far and the path may be free of copies; `MSG_ZEROCOPY`
+/// means something from then on.
+///
+/// # Errors
+/// `EBUSY` where it is not the caller's; as for setting the option.
+pub fn claim(fd: Fd) -> Result<(), Errno> {
+    if !is_unused(fd) {
+        return Err(Errno::EBUSY);
+    }
+    let _among_rings = CLAIMING.lock();
+    // Another process may have the socket, too, and an engine of its own.
+    change_lock(fd, nr::F_WRLCK)?;
+    let claimed = match os::socket_option(fd, SO_ZEROCOPY) {
+        Ok(0) => allow(fd),
+        _ => Err(Errno::EBUSY),
+    };
+    let _ = change_lock(fd, nr::F_UNLCK);
+    claimed
+}
+
+/// Takes the lock that one process at a time can have on a file, or gives it back.
+fn change_lock(fd: Fd, kind: u32) -> Result<(), Errno> {
+    // SAFETY: integers only.
+    let mut lock: nr::flock = unsafe { core::mem::zeroed() };
+    lock.l_type = kind as _;
+    os::fcntl(fd, nr::F_SETLK, &raw const lock as usize).map(drop)
+}
+
+/// Does the program look for errors of the socket at this descriptor, so that a poll would be told of errors that are none?
+pub fn is_watched(fd: Fd) -> bool {
+    kinds::noted(fd).has(Kind::ERRORS_WATCHED)
+}
+
 /// Is the error queue nobody's so far, and may the path be free of copies? On the machine itself every
-/// send ends in a copy. A program that polls the socket by itself would be told of errors that are none.
-pub fn is_unused(fd: Fd) -> bool {
+/// send ends in a copy.
+fn is_unused(fd: Fd) -> bool {
     let set =
         |&(level, name): &(u32, u32)| os::socket_option_at(fd, level, name).is_ok_and(|value| value != 0);
-    !kinds::noted(fd).has(Kind::ERRORS_WATCHED) && !OPTIONS.iter().any(set) && !stays_here(fd)
+    !is_watched(fd) && !OPTIONS.iter().any(set) && !stays_here(fd)
 }
 
 /// Is the socket connected to an address that it has itself?
@@ -167,18 +204,14 @@ fn address(fd: Fd, call_number: u32) -> Option<[u8; 16]> {
     Some(address)
 }
 
-/// Lets `MSG_ZEROCOPY` mean something on a socket, or nothing.
-pub fn allow(fd: Fd, allowed: bool) -> Result<(), Errno> {
-    os::set_socket_option(fd, SOL_SOCKET, SO_ZEROCOPY, i32::from(allowed))
+/// Lets `MSG_ZEROCOPY` mean something on a socket.
+fn allow(fd: Fd) -> Result<(), Errno> {
+    os::set_socket_option(fd, SOL_SOCKET, SO_ZEROCOPY, 1)
 }
 
-/// A number that no other socket has.
-pub fn cookie(fd: Fd) -> Option<u64> {
-    let (mut cookie, mut length) = (0u64, size_of::<u64>() as u32);
-    let (to, length_at) = (&raw mut cookie as usize, &raw mut length as usize);
-    let arguments = [fd as usize, SOL_SOCKET as usize, SO_COOKIE as usize, to, length_at, 0];
-    // SAFETY: writes a number and a length of ours.
-    unsafe { call(nr::__NR_getsockopt, arguments) }.ok().map(|_| cookie)
+/// Lets it mean nothing again.
+pub fn disallow(fd: Fd) {
+    let _ = os::set_socket_option(fd, SOL_SOCKET, SO_ZEROCOPY, 0);
 }
 
 /// Has all that was sent left the socket for good?
@@ -188,4 +221,102 @@ pub fn is_all_sent(fd: Fd) -> bool {
     let asked =
         unsafe { call(nr::__NR_ioctl, [fd as usize, TIOCOUTQ as usize, &raw mut unsent as usize, 0, 0, 0]) };
     asked.is_err() || unsent == 0
+}
+
+/// Would the end of a connection reset it at once? So it is where data are left unread, and where the program asked for it
+/// (`SO_LINGER` without a time).
+pub fn is_reset_by_end(fd: Fd) -> bool {
+    let mut unread = 0i32;
+    // SAFETY: writes an integer of ours.
+    let asked =
+        unsafe { call(nr::__NR_ioctl, [fd as usize, FIONREAD as usize, &raw mut unread as usize, 0, 0, 0]) };
+    let (mut linger, mut length) = ([0i32; 2], size_of::<[i32; 2]>() as u32);
+    let (to, length_at) = (linger.as_mut_ptr() as usize, &raw mut length as usize);
+    let arguments = [fd as usize, SOL_SOCKET as usize, SO_LINGER as usize, to, length_at, 0];
+    // SAFETY: writes two integers and a length of ours.
+    let told = unsafe { call(nr::__NR_getsockopt, arguments) };
+    asked.is_ok() && unread > 0 || told.is_ok() && linger[0] != 0 && linger[1] == 0
+}
+
+/// Resets a connection, of which nothing more is sent.
+pub fn reset(fd: Fd) -> Result<(), Errno> {
+    // An address of no family.
+    let nowhere = [0u8; 16];
+    // SAFETY: reads an address of ours.
+    unsafe { call(nr::__NR_connect, [fd as usize, nowhere.as_ptr() as usize, nowhere.len(), 0, 0, 0]) }
+        .map(drop)
+}
+
+/// Lets the end of a connection follow what is still to be sent; what the peer sends after that resets it.
+pub fn end(fd: Fd) {
+    // SAFETY: touches no memory. A connection that has ended needs no other end.
+    let _ = unsafe { call(nr::__NR_shutdown, [fd as usize, SHUT_RDWR as usize, 0, 0, 0, 0]) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::claim;
+    use crate::os::sync::atomic::{AtomicU32, Ordering};
+    extern crate std;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+    use std::{thread, vec::Vec};
+
+    const ROUNDS: usize = 300;
+
+    fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.2:0").unwrap();
+        (TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn one_thread_gets_a_queue() {
+        for _ in 0..ROUNDS {
+            let (near, _far) = connection();
+            let (fd, both) = (near.as_raw_fd(), std::sync::Barrier::new(2));
+            let claims = || {
+                both.wait();
+                claim(fd).is_ok()
+            };
+            let got = thread::scope(|scope| {
+                let claims: Vec<_> = [scope.spawn(claims), scope.spawn(claims)].into();
+                claims.into_iter().filter_map(|thread| thread.join().ok()).filter(|&got| got).count()
+            });
+            assert_eq!(got, 1);
+        }
+    }
+
+    #[test]
+    fn one_process_gets_a_queue() {
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: new memory, which starts as zeros and stays.
+        let ready = unsafe {
+            let memory = libc::mmap(core::ptr::null_mut(), 4096, protection, flags, -1, 0);
+            assert_ne!(memory, libc::MAP_FAILED);
+            &*memory.cast::<AtomicU32>()
+        };
+        for round in 1..=ROUNDS as u32 {
+            let (near, _far) = connection();
+            let claims = || {
+                ready.fetch_add(1, Ordering::SeqCst);
+                while ready.load(Ordering::SeqCst) < 2 * round {
+                    core::hint::spin_loop();
+                }
+                claim(near.as_raw_fd()).is_ok()
+            };
+            // SAFETY: the child makes system calls only.
+            let child = unsafe { libc::fork() };
+            assert!(child >= 0);
+            if child == 0 {
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(i32::from(claims())) };
+            }
+            let own = claims();
+            let mut status = 0;
+            // SAFETY: waits for our child.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(libc::WEXITSTATUS(status), i32::from(!own), "one of them");
+        }
+    }
 }

@@ -8,9 +8,12 @@
 //!   come back as copied, that was the last for long;
 //! - a socket on whose error queue the program may wait for something is left alone, and one on which it
 //!   starts to ([`Core::leave_error_queue`]) from then on;
-//! - sends are numbered by the socket. The probe tells the number; nobody else sends like this;
+//! - sends are numbered by the socket, and told of in its one error queue. So a channel belongs to the socket, whatever
+//!   descriptors the program has of it, and to one ring: who opens it finds the socket's `SO_ZEROCOPY` off, and sets it, at a
+//!   time when nobody else does ([`error_queue::claim`]). As long as it is set, others copy;
+//! - the probe tells the number; nobody else sends like this;
 //! - a socket is held by a duplicate while pages are out, and some milliseconds longer. So the program may
-//!   close its own at any time.
+//!   close its own at any time ([`ending`]).
 //!
 //! The queue is looked at when epoll reports it, for a batch of sends at once, and before somebody waits where
 //! pages have come back at once before.
@@ -24,7 +27,10 @@
 //! - whoever only looks into epoll looks at the queues of those that are not watched, too ([`Core::look_beside_epoll`]);
 //! - a channel is taken out of epoll again when a batch of sends went by without anybody sleeping.
 //!
-//! What epoll refuses to watch is left to the reactor's ticks.
+//! A tick of the reactor looks again at a few channels of those with pages out, one after the other, however many there are:
+//! what epoll refuses to watch, descriptors that were closed behind our back, pages whose notice went to somebody else.
+
+mod ending;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -35,9 +41,9 @@ use linux_raw_sys::net::{SO_TYPE, SOCK_DGRAM};
 
 use crate::abi::Errno;
 use crate::assets::kinds;
-use crate::assets::notes::Interest;
-use crate::os::sync::atomic::{Ordering, fence};
-use crate::os::{self, Fd};
+use crate::assets::notes::{self, Interest};
+use crate::os::sync::atomic::{AtomicU32, Ordering, fence};
+use crate::os::{self, Fd, host};
 use crate::request::RequestId;
 use crate::request::notification::Announced;
 use crate::ring::Core;
@@ -50,15 +56,38 @@ const BATCH: u8 = 16;
 const FEW: usize = 4;
 /// Large sends that are copied before a socket is tried again.
 const PATIENCE: u32 = 4096;
-/// Ticks without anything left to send after which pages are taken for free, though nobody said so: their
-/// notice went to somebody else.
-const SILENT_TICKS: u16 = 256;
+/// Channels that one tick looks at again.
+const RECHECKS: usize = 4;
+/// How long there must have been nothing left to send until pages are taken for free, though nobody said so: their notice went to
+/// somebody else.
+const SILENCE_NS: u64 = 1_000_000_000;
+
+/// The channels of all rings. Relaxed: who begins to look for errors of a socket, and has not heard of a send on it, does so beside
+/// that send.
+static CHANNELS: AtomicU32 = AtomicU32::new(0);
+
+/// Are there any channels?
+pub fn are_any() -> bool {
+    CHANNELS.load(Ordering::Relaxed) > 0
+}
 
 /// What is known of the sockets of one ring.
 #[derive(Default)]
 pub struct ZeroCopy {
     sockets: BTreeMap<Fd, (Standing, Interest)>,
+    /// Those that have a channel, by what is theirs alone.
+    by_cookie: BTreeMap<u64, usize>,
     channels: Vec<Option<Channel>>,
+    /// Places without one.
+    free: Vec<usize>,
+    /// Channels with pages out, in the order in which they are looked at again.
+    rechecks: VecDeque<usize>,
+    /// Channels without; those that are not used until the next tick end.
+    idle: Vec<usize>,
+    /// Channels with pages out whose last known descriptor was closed, and of which it is not known yet whether there are others.
+    orphans: Vec<usize>,
+    /// When descriptors may be looked through next.
+    search_at: u64,
     /// Channels on which something was sent since they were looked at last.
     fresh: Vec<usize>,
     /// Channels that are not watched; among them those with pages out.
@@ -108,20 +137,28 @@ enum Sent {
 
 /// A socket that sends without copying.
 struct Channel {
-    /// The descriptor that it is known by, or -1.
-    fd: Fd,
+    /// The program's descriptors that it is known by.
+    names: Vec<Fd>,
     /// The engine's duplicate.
     own: Fd,
     /// The ring's epoll instance.
     epoll: Fd,
     watch: Watch,
+    /// Its place among those that are listed.
+    listed_at: usize,
     /// Sends since it is watched, or since somebody slept.
     calm: u8,
     /// [`ZeroCopy::sleeps`] then.
     sleeps: u32,
     cookie: u64,
-    /// A send may take a part of what it is given.
+    /// It is a connection: a send may take a part of what it is given.
     stream: bool,
+    /// What [`notes::unshared`] said of the descriptor by which it was found first.
+    unshared: Option<u16>,
+    /// It is among the orphans.
+    is_orphan: bool,
+    /// The program has closed the socket.
+    ended: bool,
     /// Its probe came back without a copy, so the numbers of its sends are known.
     proven: bool,
     /// The number of the first of `sends`.
@@ -135,9 +172,19 @@ struct Channel {
     /// Pages were back at once when they were looked for last.
     prompt: bool,
     used: bool,
-    /// Somebody else reads the error queue, too.
+    /// Nothing more is sent through it; it lasts until its pages are back.
+    refused: bool,
+    /// Somebody else reads the error queue, too, and may want `SO_ZEROCOPY`.
     shared: bool,
-    silent_ticks: u16,
+    /// There may be notices that nobody here waits for any more. The socket keeps `SO_ZEROCOPY`: no other channel of it is to
+    /// take them for its own.
+    owes: bool,
+    /// It is among those to be looked at again.
+    is_rechecked: bool,
+    /// It is among the idle ones.
+    is_idle: bool,
+    /// Nothing has been left to send since then.
+    silent_since: Option<u64>,
 }
 
 impl ZeroCopy {
@@ -215,7 +262,7 @@ impl ZeroCopy {
 
     /// Is there anything to look at by and by?
     pub fn needs_ticks(&self) -> bool {
-        self.channels.iter().any(Option::is_some)
+        self.channels.len() > self.free.len()
     }
 
     /// Are sends through a channel such that they may take a part?
@@ -244,6 +291,7 @@ impl ZeroCopy {
     /// In a child after `fork`: sockets and epoll instance are the parent's, too.
     pub fn forked(&mut self) {
         for channel in core::mem::take(&mut self.channels).into_iter().flatten() {
+            CHANNELS.fetch_sub(1, Ordering::Relaxed);
             os::close(channel.own);
         }
         *self = ZeroCopy::default();
@@ -262,36 +310,41 @@ impl ZeroCopy {
         self.sockets.entry(fd).or_insert_with(|| (standing, Interest::new(fd, place))).0 = standing;
     }
 
-    /// A descriptor stands for another socket from now on, or for none.
-    pub fn forget(&mut self, fd: Fd) {
-        let Some((standing, _)) = self.sockets.remove(&fd) else { return };
-        if let Standing::Channel(index) = standing {
-            self.part(index);
-        }
-    }
-
-    /// Nothing more is sent through a channel.
-    fn part(&mut self, index: usize) {
-        if let Some(channel) = self.channel(index) {
-            channel.fd = -1;
-            let _ = error_queue::allow(channel.own, false);
-            if channel.sends.is_empty() {
-                self.retire(index);
-            }
-        }
-    }
-
     fn retire(&mut self, index: usize) {
         let Some(channel) = self.channels[index].take() else { return };
-        if let Some(Standing::Channel(_)) = self.standing(channel.fd) {
-            self.sockets.remove(&channel.fd);
+        for name in &channel.names {
+            match self.sockets.get_mut(name) {
+                Some((standing, _)) if channel.refused => *standing = Standing::Copied(PATIENCE),
+                _ => drop(self.sockets.remove(name)),
+            }
         }
+        self.by_cookie.remove(&channel.cookie);
         match channel.watch {
             Watch::No => {}
-            Watch::Listed => self.unwatched.retain(|&listed| listed != index),
+            Watch::Listed => self.unlist(channel.listed_at),
             Watch::Epoll => self.watched -= 1,
         }
         channel.end();
+        self.free.push(index);
+    }
+
+    /// Epoll does not tell of a channel's pages.
+    fn list(&mut self, index: usize) {
+        let place = self.unwatched.len();
+        if let Some(channel) = self.channel(index) {
+            (channel.watch, channel.listed_at) = (Watch::Listed, place);
+            self.unwatched.push(index);
+        }
+    }
+
+    /// Takes a channel from its place in the list.
+    fn unlist(&mut self, place: usize) {
+        self.unwatched.swap_remove(place);
+        if let Some(&moved) = self.unwatched.get(place)
+            && let Some(channel) = self.channel(moved)
+        {
+            channel.listed_at = place;
+        }
     }
 
     /// Epoll is to tell of all pages that are out.
@@ -305,21 +358,22 @@ impl ZeroCopy {
                 self.watched += 1;
             } else {
                 self.refused = true;
-                self.unwatched.push(index);
+                self.list(index);
             }
         }
     }
 
     /// Those of which nothing is out any more need not be listed.
     fn unlist_idle(&mut self) {
-        let ZeroCopy { channels, unwatched, .. } = self;
-        unwatched.retain(|&index| {
-            let Some(channel) = channels[index].as_mut() else { return false };
-            if channel.sends.is_empty() {
+        for place in (0..self.unwatched.len()).rev() {
+            let index = self.unwatched[place];
+            if let Some(channel) = self.channel(index)
+                && channel.sends.is_empty()
+            {
                 channel.watch = Watch::No;
+                self.unlist(place);
             }
-            channel.watch == Watch::Listed
-        });
+        }
     }
 
     /// Nobody is told of a channel's pages any longer but who looks.
@@ -327,21 +381,36 @@ impl ZeroCopy {
     fn unwatch(&mut self, index: usize) {
         if let Some(channel) = self.channels[index].as_mut() {
             channel.deafen();
-            channel.watch = Watch::Listed;
             self.watched -= 1;
-            self.unwatched.push(index);
+            self.list(index);
         }
     }
 
-    /// Large sends on a descriptor are copied from now on.
-    fn refuse(&mut self, fd: Fd, place: u32) {
-        if fd < 0 {
-            return;
+    /// A channel has no pages out: it ends where none go out until the next tick but one.
+    fn rests(&mut self, index: usize) {
+        if let Some(channel) = self.channel(index)
+            && !core::mem::replace(&mut channel.is_idle, true)
+        {
+            self.idle.push(index);
         }
-        let before = self.standing(fd);
-        self.note(fd, place, Standing::Copied(PATIENCE));
-        if let Some(Standing::Channel(index)) = before {
-            self.part(index);
+    }
+
+    /// Large sends on a socket are copied from now on.
+    fn refuse(&mut self, index: usize) {
+        if let Some(channel) = self.channel(index) {
+            channel.refused = true;
+            if channel.is_over() {
+                self.retire(index);
+            }
+        }
+    }
+
+    /// The channel of the socket that `fd` stands for, whatever else that is known by.
+    fn channel_of(&self, fd: Fd) -> Option<usize> {
+        match self.standing(fd) {
+            Some(Standing::Channel(index)) => Some(index),
+            _ if self.by_cookie.is_empty() => None,
+            _ => self.by_cookie.get(&os::socket_cookie(fd).ok()?).copied(),
         }
     }
 
@@ -358,8 +427,7 @@ impl ZeroCopy {
 
     /// A place for a channel.
     fn place(&mut self) -> usize {
-        let free = self.channels.iter().position(Option::is_none);
-        free.unwrap_or_else(|| {
+        self.free.pop().unwrap_or_else(|| {
             self.channels.push(None);
             self.channels.len() - 1
         })
@@ -368,7 +436,10 @@ impl ZeroCopy {
 
 impl Channel {
     fn end(self) {
-        let _ = error_queue::allow(self.own, false);
+        CHANNELS.fetch_sub(1, Ordering::Relaxed);
+        if !self.owes && !self.shared {
+            error_queue::disallow(self.own);
+        }
         if self.watch == Watch::Epoll {
             // The file stays open by the program's descriptor, and with it the registration would.
             self.deafen();
@@ -401,19 +472,24 @@ impl Channel {
 
     /// May it be used? While the probe is out nobody knows.
     fn is_open(&self) -> bool {
-        self.proven || self.sends.is_empty()
+        !self.refused && (self.proven || self.sends.is_empty())
     }
 
-    /// Where those stand among `sends` that have these numbers.
-    fn places(&mut self, first: u32, last: u32) -> Range<usize> {
+    /// Has it nothing to wait for, and nothing to send?
+    fn is_over(&self) -> bool {
+        self.sends.is_empty() && (self.refused || self.names.is_empty())
+    }
+
+    /// Where those stand among `sends` that have these numbers; `None` where one of them is nobody's here.
+    fn places(&mut self, first: u32, last: u32) -> Option<Range<usize>> {
         if !self.proven {
-            // It is the probe, which was sent alone.
-            self.first = last.wrapping_add(1).wrapping_sub(self.sends.len() as u32);
-            return 0..self.sends.len();
+            // It is of the probe, which was sent alone.
+            self.first = last;
         }
+        let count = last.wrapping_sub(first) as usize + 1;
         let start = first.wrapping_sub(self.first) as usize;
-        let end = start.saturating_add(last.wrapping_sub(first) as usize + 1);
-        start..end.min(self.sends.len())
+        let end = start.checked_add(count).filter(|&end| end <= self.sends.len())?;
+        Some(start..end)
     }
 
     fn drop_settled(&mut self) {
@@ -430,7 +506,13 @@ impl Core {
         match self.zero_copy.sockets.get_mut(&fd) {
             Some((Standing::Channel(index), _)) => {
                 let index = *index;
-                return self.zero_copy.channel(index)?.is_open().then_some(index);
+                if let Some(channel) = self.zero_copy.channel(index)
+                    && (host::sees_closes() || os::socket_cookie(fd) == Ok(channel.cookie))
+                {
+                    return channel.is_open().then_some(index);
+                }
+                // Closed, and used again, behind our back.
+                self.forget_name(fd);
             }
             Some((Standing::Copied(left), _)) if *left > 0 => {
                 *left -= 1;
@@ -442,29 +524,48 @@ impl Core {
         self.zero_copy.note(fd, self.ring.number(), Standing::Copied(0));
         // Pairs with `descriptors::watches_errors`.
         fence(Ordering::SeqCst);
-        let opened = if error_queue::is_unused(fd) { self.open_channel(fd).ok() } else { None };
-        if opened.is_none() {
-            self.zero_copy.refuse(fd, self.ring.number());
+        let found = match self.zero_copy.channel_of(fd) {
+            Some(index) => self.add_name(index, fd),
+            None => self.open_channel(fd).ok(),
+        };
+        match found {
+            Some(index) => self.zero_copy.note(fd, self.ring.number(), Standing::Channel(index)),
+            None => self.zero_copy.note(fd, self.ring.number(), Standing::Copied(PATIENCE)),
         }
-        opened
+        found.filter(|&index| self.zero_copy.channel(index).is_some_and(|channel| channel.is_open()))
+    }
+
+    /// Another descriptor of a channel's socket.
+    #[cold]
+    fn add_name(&mut self, index: usize, fd: Fd) -> Option<usize> {
+        if error_queue::is_watched(fd) {
+            self.leave_channel(index, false);
+        }
+        self.zero_copy.channel(index)?.names.push(fd);
+        Some(index)
     }
 
     #[cold]
     fn open_channel(&mut self, fd: Fd) -> Result<usize, Errno> {
         let epoll = self.epoll()?;
-        let cookie = error_queue::cookie(fd).ok_or(Errno::EOPNOTSUPP)?;
-        let own = os::duplicate(fd)?;
-        error_queue::allow(own, true).inspect_err(|_| os::close(own))?;
+        error_queue::claim(fd)?;
+        let unshared = notes::unshared(fd);
+        let kept = os::socket_cookie(fd).and_then(|cookie| Ok((cookie, os::duplicate(fd)?)));
+        let (cookie, own) = kept.inspect_err(|_| error_queue::disallow(fd))?;
         let index = self.zero_copy.place();
         self.zero_copy.channels[index] = Some(Channel {
-            fd,
+            names: alloc::vec![fd],
             own,
             epoll,
             watch: Watch::No,
+            listed_at: 0,
             calm: 0,
             sleeps: 0,
             cookie,
             stream: os::socket_option(own, SO_TYPE) != Ok(SOCK_DGRAM as i32),
+            unshared,
+            is_orphan: false,
+            ended: false,
             proven: false,
             first: 0,
             sends: VecDeque::new(),
@@ -472,10 +573,16 @@ impl Core {
             fresh: false,
             prompt: true,
             used: true,
+            refused: false,
             shared: false,
-            silent_ticks: 0,
+            owes: false,
+            is_rechecked: false,
+            is_idle: false,
+            silent_since: None,
         });
-        self.zero_copy.note(fd, self.ring.number(), Standing::Channel(index));
+        self.zero_copy.rests(index);
+        self.zero_copy.by_cookie.insert(cookie, index);
+        CHANNELS.fetch_add(1, Ordering::Relaxed);
         crate::ring::drive::reactor::attend_stale(self);
         Ok(index)
     }
@@ -500,7 +607,7 @@ impl Core {
     #[inline(always)]
     fn count_pages(&mut self, index: usize, sent: Sent) -> bool {
         let listened_to = self.is_listened_to();
-        let ZeroCopy { channels, fresh, out, .. } = &mut self.zero_copy;
+        let ZeroCopy { channels, fresh, rechecks, out, .. } = &mut self.zero_copy;
         let Some(Some(channel)) = channels.get_mut(index) else { return false };
         channel.sends.push_back(Some(sent));
         channel.used = true;
@@ -508,6 +615,10 @@ impl Core {
         *out += 1;
         if !core::mem::replace(&mut channel.fresh, true) {
             fresh.push(index);
+        }
+        channel.silent_since = None;
+        if !core::mem::replace(&mut channel.is_rechecked, true) {
+            rechecks.push_back(index);
         }
         let due = channel.unseen >= BATCH;
         if listened_to || channel.watch != Watch::Listed {
@@ -519,12 +630,11 @@ impl Core {
     /// Pages of a channel went out: those who listen to epoll are to hear of them, and nobody else.
     #[inline(never)]
     fn see_to_watch(&mut self, index: usize, listened_to: bool) {
-        let ZeroCopy { channels, unwatched, watched, sleeps, .. } = &mut self.zero_copy;
-        let Some(channel) = channels[index].as_mut() else { return };
-        if channel.watch == Watch::No {
-            channel.watch = Watch::Listed;
-            unwatched.push(index);
+        if self.zero_copy.channel(index).is_some_and(|channel| channel.watch == Watch::No) {
+            self.zero_copy.list(index);
         }
+        let ZeroCopy { channels, watched, sleeps, .. } = &mut self.zero_copy;
+        let Some(channel) = channels[index].as_mut() else { return };
         match (channel.watch, listened_to) {
             (Watch::Epoll, false) if *watched <= FEW && channel.is_calm(*sleeps) => {
                 self.zero_copy.unwatch(index);
@@ -566,9 +676,9 @@ impl Core {
     }
 
     fn look_for_unwatched_pages(&mut self) {
-        let list = core::mem::take(&mut self.zero_copy.unwatched);
-        list.iter().for_each(|&index| self.look_for_pages(index));
-        self.zero_copy.unwatched = list;
+        let (mut few, count) = ([0; FEW], self.zero_copy.unwatched.len());
+        few[..count].copy_from_slice(&self.zero_copy.unwatched);
+        few[..count].iter().for_each(|&index| self.look_for_pages(index));
         self.zero_copy.unlist_idle();
     }
 
@@ -577,8 +687,7 @@ impl Core {
         self.look_for_pages(index);
         let Some(channel) = self.zero_copy.channel(index) else { return };
         if errno != Errno::ENOBUFS || channel.sends.is_empty() {
-            let fd = channel.fd;
-            self.zero_copy.refuse(fd, self.ring.number());
+            self.zero_copy.refuse(index);
         }
     }
 
@@ -598,7 +707,15 @@ impl Core {
         !self.ready.is_empty()
     }
 
-    /// Looks through all error queues: an error that epoll reports may be no more than pages.
+    /// Looks at the error queue of the socket that `fd` stands for, if it has a channel: an error that epoll reports may be no
+    /// more than pages.
+    pub fn look_for_pages_of(&mut self, fd: Fd) {
+        if let Some(index) = self.zero_copy.channel_of(fd) {
+            self.look_for_pages(index);
+        }
+    }
+
+    /// Looks through all error queues.
     pub fn look_for_all_pages(&mut self) {
         for index in 0..self.zero_copy.channels.len() {
             self.look_for_pages(index);
@@ -619,28 +736,29 @@ impl Core {
             if channel.sends.is_empty() || channel.shared {
                 break;
             }
-            let fd = channel.fd;
-            match error_queue::take(channel.own) {
+            let places = match error_queue::take(channel.own) {
                 None => break,
-                Some(Notice::Foreign) => {
-                    channel.shared = true;
-                    self.zero_copy.refuse(fd, self.ring.number());
-                }
                 Some(Notice::PagesBack { first, last, copied }) => {
-                    let places = channel.places(first, last);
-                    channel.proven |= !copied;
-                    self.pages_back(index, places, copied);
-                    if copied {
-                        self.zero_copy.refuse(fd, self.ring.number());
-                    }
+                    channel.places(first, last).map(|places| (places, copied))
                 }
+                Some(Notice::Foreign) => None,
+            };
+            let Some((places, copied)) = places else {
+                channel.shared = true;
+                self.zero_copy.refuse(index);
+                continue;
+            };
+            channel.proven |= !copied;
+            self.pages_back(index, places, copied);
+            if copied {
+                self.zero_copy.refuse(index);
             }
         }
-        self.retire_if_parted(index);
+        self.retire_if_over(index);
     }
 
-    fn retire_if_parted(&mut self, index: usize) {
-        if self.zero_copy.channel(index).is_some_and(|channel| channel.fd < 0 && channel.sends.is_empty()) {
+    fn retire_if_over(&mut self, index: usize) {
+        if self.zero_copy.channel(index).is_some_and(|channel| channel.is_over()) {
             self.zero_copy.retire(index);
         }
     }
@@ -660,12 +778,19 @@ impl Core {
         }
         if let Some(channel) = self.zero_copy.channel(index) {
             channel.drop_settled();
+            channel.silent_since = None;
+            if channel.sends.is_empty() {
+                self.zero_copy.rests(index);
+            }
         }
     }
 
     /// The ring ends, or it is a child's: nobody is told any more of pages that are out.
     pub fn forget_pages(&mut self) {
-        let sends = |channel: &mut Channel| core::mem::take(&mut channel.sends);
+        let sends = |channel: &mut Channel| {
+            channel.owes |= !channel.sends.is_empty();
+            core::mem::take(&mut channel.sends)
+        };
         let sends: Vec<Option<Sent>> = self.zero_copy.channels.iter_mut().flatten().flat_map(sends).collect();
         for sent in sends.into_iter().flatten() {
             if let Sent::Beside(announced) = sent {
@@ -677,53 +802,82 @@ impl Core {
         }
     }
 
-    /// The program is about to use the error queue of `fd` itself, or to look for errors there: no more is
-    /// sent over it without copying, and what is going to be in the queue is left to the program.
-    pub fn leave_error_queue(&mut self, fd: Fd) {
+    /// The program is about to look for errors of `fd` itself: no more is sent over it without copying. If it `takes` what comes to
+    /// the error queue, that is left to the program.
+    pub fn leave_error_queue(&mut self, fd: Fd, takes: bool) {
         kinds::watch_errors(fd);
-        if let Some(Standing::Channel(index)) = self.zero_copy.standing(fd) {
-            self.look_for_pages(index);
-            if let Some(channel) = self.zero_copy.channel(index) {
-                channel.shared = true;
-            }
+        if let Some(index) = self.zero_copy.channel_of(fd) {
+            self.leave_channel(index, takes);
+        } else if self.zero_copy.sockets.contains_key(&fd) {
+            self.zero_copy.note(fd, self.ring.number(), Standing::Copied(PATIENCE));
         }
-        if self.zero_copy.sockets.contains_key(&fd) {
-            self.zero_copy.refuse(fd, self.ring.number());
+    }
+
+    fn leave_channel(&mut self, index: usize, takes: bool) {
+        self.look_for_pages(index);
+        if let Some(channel) = self.zero_copy.channel(index) {
+            channel.shared |= takes && !channel.sends.is_empty();
+            self.zero_copy.refuse(index);
         }
     }
 
     /// By and by: channels that are not used any more end; pages of which nobody hears anything, too.
     pub fn tick_channels(&mut self) {
-        for index in 0..self.zero_copy.channels.len() {
-            self.look_for_pages(index);
+        self.end_orphans(None);
+        for index in core::mem::take(&mut self.zero_copy.idle) {
             let Some(channel) = self.zero_copy.channel(index) else { continue };
-            let used = core::mem::take(&mut channel.used);
-            if channel.fd >= 0 && error_queue::cookie(channel.fd) != Some(channel.cookie) {
-                // Closed, and perhaps used again, behind our back.
-                let fd = channel.fd;
-                self.zero_copy.forget(fd);
-            } else if channel.sends.is_empty() {
-                if !used {
-                    self.zero_copy.retire(index);
-                }
-            } else if error_queue::is_all_sent(channel.own) {
-                channel.silent_ticks += 1;
-                if channel.silent_ticks >= SILENT_TICKS {
-                    self.give_pages_up(index);
-                }
-            } else {
-                channel.silent_ticks = 0;
+            // Another one in its place may be listed, too.
+            if !core::mem::take(&mut channel.is_idle) || !channel.sends.is_empty() {
+                continue;
             }
+            if core::mem::take(&mut channel.used) {
+                self.zero_copy.rests(index);
+            } else {
+                self.zero_copy.retire(index);
+            }
+        }
+        for _ in 0..RECHECKS.min(self.zero_copy.rechecks.len()) {
+            let Some(index) = self.zero_copy.rechecks.pop_front() else { return };
+            let Some(channel) = self.zero_copy.channel(index) else { continue };
+            if !core::mem::take(&mut channel.is_rechecked) {
+                continue;
+            }
+            self.recheck_channel(index);
+            if let Some(channel) = self.zero_copy.channel(index)
+                && !channel.sends.is_empty()
+                && !core::mem::replace(&mut channel.is_rechecked, true)
+            {
+                self.zero_copy.rechecks.push_back(index);
+            }
+        }
+    }
+
+    fn recheck_channel(&mut self, index: usize) {
+        self.look_for_pages(index);
+        self.forget_closed_names(index);
+        let Some(channel) = self.zero_copy.channel(index) else { return };
+        if channel.sends.is_empty() {
+            return;
+        }
+        // Of one that was ended here, nobody else can have taken a notice.
+        if channel.ended && !channel.shared || !error_queue::is_all_sent(channel.own) {
+            channel.silent_since = None;
+            return;
+        }
+        let now = os::monotonic_ns();
+        let since = *channel.silent_since.get_or_insert(now);
+        if now.saturating_sub(since) >= SILENCE_NS {
+            self.give_pages_up(index);
         }
     }
 
     #[cold]
     fn give_pages_up(&mut self, index: usize) {
         let Some(channel) = self.zero_copy.channel(index) else { return };
-        let (fd, places) = (channel.fd, 0..channel.sends.len());
+        channel.owes = true;
+        let places = 0..channel.sends.len();
         self.pages_back(index, places, false);
         self.list_announced();
-        self.zero_copy.refuse(fd, self.ring.number());
-        self.retire_if_parted(index);
+        self.zero_copy.refuse(index);
     }
 }

@@ -6,6 +6,7 @@ use linux_raw_sys::io_uring::{IORING_REGISTER_FILES_SKIP, io_uring_rsrc_update2}
 
 use crate::abi::Errno;
 use crate::assets::files::ALLOCATE;
+use crate::assets::notes;
 use crate::assets::table::NodeIndex;
 use crate::os::{self, Fd, user};
 use crate::ring::drive::reactor;
@@ -15,7 +16,7 @@ const MAX_FILES: u32 = 1 << 20;
 
 /// A duplicate of a descriptor of the program, for the table.
 fn duplicate(fd: Fd) -> Result<Fd, Errno> {
-    if registry::is_ring(fd) { Err(Errno::EBADF) } else { os::duplicate(fd) }
+    if registry::is_ring(fd) { Err(Errno::EBADF) } else { notes::duplicate(fd) }
 }
 
 fn open_files_limit() -> u64 {

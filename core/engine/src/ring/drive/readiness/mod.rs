@@ -307,7 +307,7 @@ impl Core {
         if !self.zero_copy.is_used() {
             return events;
         }
-        self.look_for_all_pages();
+        self.look_for_pages_of(fd);
         let errors = os::poll_now(fd, 0).unwrap_or(EPOLLERR) & EPOLLERR;
         events & !EPOLLERR | errors
     }
@@ -369,7 +369,7 @@ impl Core {
         }
         self.keep_files_of_work(fd);
         self.keep_files_of_ready(fd);
-        self.zero_copy.forget(fd);
+        self.forget_name(fd);
         self.directories.forget(fd);
         let Some(index) = self.readiness.find(fd) else { return };
         let entry = &self.readiness.entries[index as usize];
@@ -381,7 +381,7 @@ impl Core {
         }
         for waiter in self.readiness.remove(index).as_slice() {
             self.readiness.waiting -= 1;
-            match os::duplicate(fd) {
+            match notes::duplicate(fd) {
                 Ok(own) => {
                     self.requests[waiter.id].file = FileHold::Owned(own);
                     if self.arm(waiter.id, waiter.events).is_err() {
@@ -400,7 +400,7 @@ impl Core {
             if request.file != FileHold::Plain(fd) {
                 continue;
             }
-            match os::duplicate(fd) {
+            match notes::duplicate(fd) {
                 Ok(own) => request.file = FileHold::Owned(own),
                 Err(errno) => {
                     request.flags.set(Flags::FAILED_EARLY);
@@ -412,8 +412,8 @@ impl Core {
 
     /// Closes a descriptor of the engine's own.
     pub fn close_own(&mut self, fd: Fd) {
-        notes::forget_note(fd);
-        self.zero_copy.forget(fd);
+        notes::closes(fd);
+        self.forget_name(fd);
         self.directories.forget(fd);
         if let Some(index) = self.readiness.find(fd) {
             let waiters = self.readiness.remove(index);
@@ -421,5 +421,6 @@ impl Core {
             self.readiness.waiting -= waiters.as_slice().len();
         }
         os::close(fd);
+        self.end_orphans(None);
     }
 }
