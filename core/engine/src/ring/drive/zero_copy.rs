@@ -13,7 +13,7 @@
 //!   time when nobody else does ([`error_queue::claim`]). As long as it is set, others copy;
 //! - the probe tells the number; nobody else sends like this;
 //! - a socket is held by a duplicate while pages are out, and some milliseconds longer. So the program may
-//!   close its own at any time ([`ending`]).
+//!   close its own at any time (`ending`).
 //!
 //! The queue is looked at when epoll reports it, for a batch of sends at once, and before somebody waits where
 //! pages have come back at once before.
