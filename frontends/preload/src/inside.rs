@@ -144,7 +144,10 @@ pub fn may_end_here(may: bool) {
 /// The calling thread ends. If it was inside, it is not any more.
 pub fn thread_ends() {
     let note = note();
-    note.ends_anywhere.set(false);
+    // The C library lets it be cancelled in its destructors, which take the engine's locks, where it ends by itself.
+    if note.ends_anywhere.replace(false) {
+        cancel::set(cancel::DEFERRED);
+    }
     if note.depth.get() != 0 {
         note.depth.set(1);
         leave();
