@@ -131,6 +131,16 @@ fn why(error: &io::Error, version: &str, disabled: Option<u32>, seccomp: &Seccom
         (Some(libc::EPERM), _) if filtered => {
             "a seccomp filter denies it, as the default profiles of container engines do"
         }
+        (Some(libc::ENOMEM), _) if filtered => {
+            "a seccomp filter answers so, perhaps; else there is too little memory, or before Linux 5.12 the limit on locked \
+             memory is too low for a ring"
+        }
+        (Some(libc::EMFILE | libc::ENFILE), _) if filtered => {
+            "no more descriptors may be opened, or a seccomp filter answers so"
+        }
+        (Some(number), _) if filtered && number != libc::ENOSYS => {
+            return format!("a seccomp filter answers {}, most likely", error_name(error));
+        }
         (Some(libc::EPERM | libc::EACCES), _) => "a security module (SELinux, AppArmor, ...) denies it",
         (Some(libc::ENOSYS), _) if older_than_5_1(version) => "the kernel is older than 5.1 and has none",
         (Some(libc::ENOSYS), _) if filtered => "a seccomp filter hides it",
@@ -139,7 +149,12 @@ fn why(error: &io::Error, version: &str, disabled: Option<u32>, seccomp: &Seccom
         }
         (Some(libc::ENOMEM), _) => "the limit on locked memory is too low for a ring",
         (Some(libc::EMFILE | libc::ENFILE), _) => "no more descriptors may be opened",
-        _ => "for an unknown reason",
+        _ => {
+            return format!(
+                "its own answer to a small ring is {}, for which there is no usual reason",
+                error_name(error)
+            );
+        }
     };
     text.to_owned()
 }
@@ -439,5 +454,15 @@ mod tests {
         assert!(explain(libc::ENOSYS, "5.15.0", None, 2).contains("seccomp"));
         assert!(explain(libc::ENOSYS, "4.4.0", None, 0).contains("older than 5.1"));
         assert!(explain(libc::ENOSYS, "6.1.0", None, 0).contains("built without"));
+        for (error, name) in
+            [(11, "EAGAIN"), (13, "EACCES"), (16, "EBUSY"), (22, "EINVAL"), (95, "EOPNOTSUPP")]
+        {
+            let said = explain(error, "6.1.0", None, 2);
+            assert!(said.contains("filter") && said.contains(name), "{said}");
+        }
+        assert!(explain(524, "6.1.0", None, 2).contains("524"));
+        assert!(explain(libc::ENOMEM, "6.1.0", None, 2).contains("filter"));
+        assert!(explain(libc::EMFILE, "6.1.0", None, 2).contains("filter"));
+        assert!(explain(libc::EINVAL, "6.1.0", None, 0).contains("EINVAL"));
     }
 }
