@@ -7,7 +7,7 @@
 use crate::abi::Errno;
 use crate::assets::by_descriptor::ByDescriptor;
 use crate::os::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use crate::os::{self, Fd};
+use crate::os::{self, Fd, host};
 
 /// What is known of one number.
 #[derive(Debug)]
@@ -167,9 +167,9 @@ pub fn hands_over() {
     }
 }
 
-/// How often the process has handed descriptors over, if it can still be counted.
+/// How often the process has handed descriptors over, if that is known and can still be counted.
 pub fn times_handed_over() -> Option<u16> {
-    Some(HANDED_OVER.load(Ordering::Relaxed)).filter(|&times| times < OLD)
+    Some(HANDED_OVER.load(Ordering::Relaxed)).filter(|&times| times < OLD && host::sees_handovers())
 }
 
 /// [`times_handed_over`], where the file of `fd` came since the last time: no other process has it by that, and none as long as the

@@ -42,6 +42,13 @@ pub trait Host: Sync {
         false
     }
 
+    /// Whether the front end tells before descriptors may become another process's, in every way that there is
+    /// ([`crate::frontend::hands_over`]): by a child of whatever kind, and in a message. Where it does not, the engine ends no
+    /// socket that the program has closed before its data are acknowledged.
+    fn sees_handovers(&self) -> bool {
+        false
+    }
+
     /// A signal whose action is the front end's for good, which no thread of [`Host::spawn`] blocks. The engine sends it
     /// to such threads alone, to end a system call; its handler must let the thread go on where
     /// [`crate::frontend::interrupted`] says. Where there is none, the engine takes a real-time signal for which the program
@@ -117,6 +124,11 @@ pub fn sleep<R>(call: impl FnOnce() -> R) -> R {
     let result = call();
     tell(false);
     result
+}
+
+/// [`Host::sees_handovers`] of the installed front end.
+pub fn sees_handovers() -> bool {
+    get().is_some_and(Host::sees_handovers)
 }
 
 /// The calling thread's identity, by the front end's word or else by its thread pointer.

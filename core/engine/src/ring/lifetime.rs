@@ -11,7 +11,7 @@ use crate::os::{self, Fd};
 use crate::request::op::Caps;
 use crate::request::timeouts::Timeouts;
 use crate::request::{FileHold, Flags, Phase, RequestId};
-use crate::ring::drive::{reactor, stand_in};
+use crate::ring::drive::{error_queue, reactor, stand_in};
 use crate::ring::{Core, CoreGuard, Ring, live, registry};
 use crate::wait::{Driver, Token};
 use crate::work::futex_waits;
@@ -193,6 +193,7 @@ pub unsafe fn forked() {
         mounts::forked();
         exported::forked();
         stand_in::forked();
+        error_queue::forked();
     }
     let mut watches = WATCHES.lock();
     if let Some(inotify) = watches.inotify.take() {

@@ -65,6 +65,10 @@ struct Start(unsafe extern "C" fn(*mut c_void), *mut c_void);
 unsafe impl Send for Start {}
 
 impl Host for StdHost {
+    fn sees_handovers(&self) -> bool {
+        true
+    }
+
     fn spawn(
         &self,
         name: &'static CStr,

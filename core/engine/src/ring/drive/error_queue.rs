@@ -139,6 +139,15 @@ pub fn is_option(level: u32, name: u32) -> bool {
 /// Only one ring of the process at a time takes a queue.
 static CLAIMING: Mutex<()> = Mutex::new(());
 
+/// In a child after `fork`.
+///
+/// # Safety
+/// No other thread of this process may use the engine.
+pub unsafe fn forked() {
+    // SAFETY: passed on to the caller.
+    unsafe { CLAIMING.reset() };
+}
+
 /// Makes the error queue of a socket the caller's, if it is nobody's so far and the path may be free of copies; `MSG_ZEROCOPY`
 /// means something from then on.
 ///
