@@ -55,7 +55,7 @@ fn none() -> c_int {
 
 /// Is one of them the engine's? Then the program cannot make `new` a duplicate of `old`.
 fn is_refused(old: c_int, new: c_int) -> bool {
-    own::is_engines(old) || own::would_replace(new)
+    own::is_engines(old) || own::is_engines(new)
 }
 
 /// `close(2)`.

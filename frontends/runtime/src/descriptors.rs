@@ -16,13 +16,8 @@ pub const NONE: isize = -(EBADF as isize);
 /// Is it one of the engine's?
 #[inline]
 pub fn is_engines(fd: i32) -> bool {
-    calls::rings_exist() && frontend::is_engines(fd)
-}
-
-/// Does `dup2` to this number replace one of the engine's? A child of `vfork` has descriptors of its own.
-#[inline]
-pub fn would_replace(fd: i32) -> bool {
-    is_engines(fd) && sys::process_id() == process::own_id()
+    // A child of `vfork` has descriptors of its own.
+    calls::rings_exist() && frontend::is_engines(fd) && sys::process_id() == process::own_id()
 }
 
 /// Does `close_range` with these flags close descriptors of this process, rather than mark them, or close a thread's copies?
@@ -35,7 +30,8 @@ pub fn close_range(first: u32, last: u32, flags: u32, call: impl Fn(u32, u32, u3
     // They are marked already.
     let leaves_out = calls::rings_exist() && flags & CLOEXEC == 0;
     let mut from = first;
-    while let Some(own) = frontend::next_of_engine(from).filter(|&own| leaves_out && own <= last) {
+    let next = |from| leaves_out.then(|| frontend::next_of_engine(from)).flatten();
+    while let Some(own) = next(from).filter(|&own| own <= last) {
         if own > from {
             let result = call(from, own - 1, flags);
             if result != 0 {

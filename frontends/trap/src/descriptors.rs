@@ -23,7 +23,7 @@ pub unsafe fn trapped(number: usize, a: [usize; 6]) -> isize {
             })
         }
         // `dup2` and `dup3`.
-        _ if own::is_engines(a[0] as i32) || own::would_replace(a[1] as i32) => own::NONE,
+        _ if own::is_engines(a[0] as i32) || own::is_engines(a[1] as i32) => own::NONE,
         _ => call(a),
     }
 }

@@ -286,7 +286,12 @@ fn mark(fd: Fd) {
 /// Is this still an eventfd or an epoll instance that the engine made? Where nobody saw it, the program may have closed the number, and
 /// opened a file that has it now.
 pub fn is_still_own(fd: Fd) -> bool {
-    fcntl(fd, nr::F_GETSIG, 0) == Ok(MARK) || KEEPS_NO_MARKS.load(Ordering::Relaxed)
+    match fcntl(fd, nr::F_GETSIG, 0) {
+        Ok(mark) => mark == MARK || KEEPS_NO_MARKS.load(Ordering::Relaxed),
+        Err(Errno::EBADF) => false,
+        // A filter of the program's own refuses to say.
+        Err(_) => true,
+    }
 }
 
 /// Closes one, if it still is.

@@ -129,6 +129,23 @@ pub fn attempt<T>(
     result.map(|result| Some((result, false)))
 }
 
+/// [`attempt`] by a thread that may wait for its turn, however long.
+pub fn attempt_in_thread<T>(fd: Fd, body: impl FnOnce(Fd) -> T) -> Result<T, Errno> {
+    let turn = Turn::take();
+    if os::file_flags(fd)? & O_NONBLOCK != 0 {
+        drop(turn);
+        return Ok(body(fd));
+    }
+    turn.begins();
+    let result = os::set_nonblocking(fd, true).map(|()| {
+        let result = body(fd);
+        let _ = os::set_nonblocking(fd, false);
+        result
+    });
+    turn.ends();
+    result
+}
+
 /// The right to change flags.
 struct Taken {
     turn: &'static Turn,

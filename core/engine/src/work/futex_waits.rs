@@ -61,6 +61,8 @@ use crate::work::interrupt::{self, Seat};
 const MOST_IDLE: usize = 32;
 /// A thread that has not begun to sleep by then is given up: the request fails.
 const PATIENCE_NS: u64 = 2_000_000_000;
+/// Between two attempts to call threads back.
+const AGAIN_NS: u64 = 10_000_000;
 /// Whoever recalls waits is told by then whether they were woken before, or goes on without an answer.
 const VERDICT_NS: u64 = 100_000_000;
 /// A thread that cannot be seen to sleep has so long to fall asleep.
@@ -421,7 +423,7 @@ impl Wait {
         self.call_off(0);
     }
 
-    fn verdict(&self, errno: Errno) -> Recall {
+    fn verdict(self: &Arc<Self>, errno: Errno) -> Recall {
         loop {
             let mut progress = self.progress.lock();
             if progress.out == 0 {
@@ -438,7 +440,9 @@ impl Wait {
                 return Recall::Unknown;
             }
             drop(progress);
-            let _ = os::futex_wait(&self.back, 0, Some(left_ns));
+            let _ = os::futex_wait(&self.back, 0, Some(left_ns.min(AGAIN_NS)));
+            // A signal that could not be sent is sent again.
+            self.interrupt();
         }
     }
 

@@ -125,6 +125,10 @@ fn block_for(core: &Core, id: RequestId, fd: Fd) -> Outcome {
 
 fn block(work: &mut Work) -> Result<usize, Errno> {
     let sqe = &work.sqe;
+    if u32::from(sqe.ioprio) & IORING_ACCEPT_DONTWAIT != 0 {
+        let accepted = |fd| calls::accept(fd, sqe.addr, sqe.off, accept_flags(sqe));
+        return nonblocking::attempt_in_thread(work.fd, accepted)?.map(|fd| fd as usize);
+    }
     let arguments = [work.fd as usize, sqe.addr as usize, sqe.off as usize, accept_flags(sqe) as usize, 0, 0];
     // SAFETY: writes the peer's address where the program wants it.
     unsafe { work.call(nr::__NR_accept4, arguments) }

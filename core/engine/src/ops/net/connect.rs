@@ -8,7 +8,7 @@ use linux_raw_sys::net::{AF_INET, AF_INET6, SO_ERROR, SO_TYPE};
 use crate::abi::Errno;
 use crate::ops::net::calls;
 use crate::os::{self, Fd, nr};
-use crate::process::nonblocking;
+use crate::process::nonblocking::{self, Blocking};
 use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::address::Address;
@@ -97,6 +97,14 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         Ok(None) => return Outcome::BlockForLong,
         Err(errno) => return errno.into(),
     };
+    judge(core, id, result, wanted)
+}
+
+/// What an attempt comes to; `wanted`: the program wants it not to wait.
+fn judge(core: &mut Core, id: RequestId, result: Result<usize, Errno>, wanted: bool) -> Outcome {
+    let request = &mut core[id];
+    let fd = request.file.fd();
+    let connect = state(request);
     match result {
         Err(Errno::EINPROGRESS) => {
             connect.in_progress = true;
@@ -150,10 +158,7 @@ fn block(work: &mut Work) -> Result<usize, Errno> {
 }
 
 fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    if result == Err(Errno::EINPROGRESS) {
-        // The program had set O_NONBLOCK, or an attempt of another process had at that moment.
-        state(&mut core[id]).in_progress = true;
-        return Outcome::Wait(EPOLLOUT);
-    }
-    result.into()
+    // The thread's attempt does not wait where the program has set O_NONBLOCK, or another process has at that moment.
+    let wanted = nonblocking::blocking(core[id].file.fd()) == Ok(Blocking::Never);
+    judge(core, id, result, wanted)
 }

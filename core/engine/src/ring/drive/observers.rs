@@ -302,7 +302,7 @@ impl Core {
     pub(super) fn drain_stand_in(&mut self) {
         let Some(fd) = self.observers.stand_in else { return };
         self.observers.readable = false;
-        self.put_out();
+        self.is_drained();
         // Before the drain: a process that dies in between leaves it readable for too long, not silent for ever.
         self.tell_of_stand_in(false);
         os::eventfd_drain(fd);

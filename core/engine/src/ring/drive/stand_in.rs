@@ -64,7 +64,9 @@ pub fn any_lit() -> bool {
 pub fn synchronize_lit() {
     let lit = LIT.lock().clone();
     for (ring, serial) in lit {
-        match live(&mut ring.lock(), serial) {
+        // Who is inside leaves a ring that is ready for too long at worst: the next wait looks again.
+        let Some(mut guard) = ring.try_lock() else { continue };
+        match live(&mut guard, serial) {
             Some(core) => _ = core.look_for_completions(),
             None => put_out(ring, serial),
         }
@@ -82,7 +84,7 @@ pub fn added_to_epoll(fd: Fd) {
     let Some(ring) = registry::get(fd) else { return };
     if let Some(core) = ring.lock().as_mut() {
         core.observers.stand_in_is_in_epoll();
-        if core.observers.is_readable() {
+        if core.observers.is_readable() || core.is_shared() {
             core.light();
         }
     }
@@ -112,6 +114,9 @@ impl Core {
             return Ok(fd);
         }
         let fd = os::eventfd()?;
+        if let Some(lost) = self.observers.stand_in() {
+            os::close_own(lost);
+        }
         self.observers.set_stand_in(fd);
         self.stand_in_is_own();
         if self.cq_ready() > 0 {
@@ -151,7 +156,7 @@ impl Core {
     }
 
     /// The stand-in is readable now.
-    pub(super) fn light(&mut self) {
+    pub(in crate::ring) fn light(&mut self) {
         let (ring, serial) = (self.ring(), self.serial());
         if self.observers.light() {
             let mut lit = LIT.lock();
@@ -160,7 +165,14 @@ impl Core {
         }
     }
 
-    /// It is not, or the ring ends.
+    /// It is not. One that other processes make readable, too, stays lit.
+    pub(super) fn is_drained(&mut self) {
+        if !self.is_shared() {
+            self.put_out();
+        }
+    }
+
+    /// It is not to be looked at any more.
     pub(in crate::ring) fn put_out(&mut self) {
         if self.observers.put_out() {
             put_out(self.ring(), self.serial());

@@ -143,6 +143,8 @@ impl Core {
             own_stand_in: false,
             published: Published::default(),
         }));
+        // From now on others make its stand-in readable, too.
+        self.light();
         // The child takes the count from there.
         debug_assert!(!self.work.is_lent(), "lent work may lose its files once the SQ head is known");
         self.publish_sq_head();
@@ -307,7 +309,9 @@ impl Core {
         if let Some(fd) = self.observers.stand_in()
             && own_stand_in
         {
-            os::eventfd_signal(fd);
+            let signalled = os::eventfd_signal(fd);
+            self.observers.set_readable(signalled);
+            self.light();
         }
         if own_eventfd {
             self.signal_eventfd();
