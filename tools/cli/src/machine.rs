@@ -416,15 +416,23 @@ fn memlock_limit() -> Option<u64> {
 }
 
 fn error_name(error: &io::Error) -> String {
-    match error.raw_os_error() {
-        Some(libc::EPERM) => String::from("EPERM"),
-        Some(libc::ENOSYS) => String::from("ENOSYS"),
-        Some(libc::EACCES) => String::from("EACCES"),
-        Some(libc::ENOMEM) => String::from("ENOMEM"),
-        Some(libc::EMFILE) => String::from("EMFILE"),
-        Some(libc::ENFILE) => String::from("ENFILE"),
-        other => format!("errno {}", other.unwrap_or(0)),
-    }
+    const NAMES: [(i32, &str); 10] = [
+        (libc::EPERM, "EPERM"),
+        (libc::EAGAIN, "EAGAIN"),
+        (libc::ENOMEM, "ENOMEM"),
+        (libc::EACCES, "EACCES"),
+        (libc::EBUSY, "EBUSY"),
+        (libc::EINVAL, "EINVAL"),
+        (libc::ENFILE, "ENFILE"),
+        (libc::EMFILE, "EMFILE"),
+        (libc::ENOSYS, "ENOSYS"),
+        (libc::EOPNOTSUPP, "EOPNOTSUPP"),
+    ];
+    let number = error.raw_os_error().unwrap_or(0);
+    NAMES
+        .iter()
+        .find(|(known, _)| *known == number)
+        .map_or_else(|| format!("errno {number}"), |(_, name)| (*name).to_owned())
 }
 
 #[cfg(test)]
