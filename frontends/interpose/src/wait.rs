@@ -267,11 +267,9 @@ const BITS: usize = c_ulong::BITS as usize;
 struct Words(Vec<c_ulong>);
 
 impl Words {
-    /// Of `words` words in the program's memory, with room for `all`.
-    fn read(set: *mut FdSet, words: usize, all: usize) -> Option<Words> {
-        let mut read = user::read_many(set.addr() as u64, words).ok()?;
-        read.resize(all, 0);
-        Some(Words(read))
+    /// Reads so many from the program's memory.
+    fn read(set: *mut FdSet, words: usize) -> Option<Words> {
+        user::read_many(set.addr() as u64, words).ok().map(Words)
     }
 
     fn has(&self, fd: c_int) -> bool {
@@ -310,9 +308,11 @@ fn select_with_stand_ins<F: Frontend>(
     let named = (count as usize).min(sys::descriptor_limit() as usize);
     let words = named.div_ceil(BITS);
     let mut rings = Vec::new();
-    for set in sets.iter().filter(|set| !set.is_null()) {
-        let Some(words) = Words::read(*set, words, words) else { return wait(count, sets) };
-        rings.extend(words.numbers().filter(|&fd| (fd as usize) < named && calls::is_ring(fd)));
+    let mut copies = [const { Words(Vec::new()) }; 3];
+    for (copy, set) in copies.iter_mut().zip(sets).filter(|(_, set)| !set.is_null()) {
+        let Some(read) = Words::read(set, words) else { return wait(count, sets) };
+        *copy = read;
+        rings.extend(copy.numbers().filter(|&fd| (fd as usize) < named && calls::is_ring(fd)));
     }
     if rings.is_empty() {
         return wait(count, sets);
@@ -327,13 +327,9 @@ fn select_with_stand_ins<F: Frontend>(
         highest = highest.max(pairs[pairs.len() - 1].1);
     }
     let all = (highest as usize + 1).div_ceil(BITS);
-    let mut copies = [const { Words(Vec::new()) }; 3];
     let mut given = sets;
-    for ((copy, set), given) in
-        copies.iter_mut().zip(sets).zip(&mut given).filter(|((_, set), _)| !set.is_null())
-    {
-        let Some(read) = Words::read(set, words, all) else { return wait(count, sets) };
-        *copy = read;
+    for (copy, given) in copies.iter_mut().zip(&mut given).filter(|(_, given)| !given.is_null()) {
+        copy.0.resize(all, 0);
         pairs.iter().for_each(|&(ring, stand_in)| copy.exchange(ring, stand_in));
         *given = copy.0.as_mut_ptr().cast();
     }

@@ -344,7 +344,7 @@ impl Lints {
         self.never_asked_for(short);
     }
 
-    /// Files are gone, or a ring is.
+    /// Finds the short writes among transfers whose rest nobody can ask for any more.
     fn never_asked_for(&mut self, mut short: Vec<((RingKey, u8, i32), Short)>) {
         short.sort_by_key(|(file, _)| *file);
         // A short read may have met the end of its file.

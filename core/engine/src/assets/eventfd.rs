@@ -78,7 +78,7 @@ pub unsafe fn forked() {
 pub struct RegisteredEventfd {
     /// The engine's duplicate.
     own: OwnedFd,
-    /// What that is, as far as files that have no inode of their own are told from others.
+    /// Device and inode of that: the same for all files without an inode of their own, so it tells them from other files only.
     identity: FileIdentity,
     number: Number,
     async_only: bool,
@@ -108,7 +108,7 @@ impl RegisteredEventfd {
         }
     }
 
-    /// What is signalled.
+    /// The descriptor that is signalled.
     #[inline]
     pub fn fd(&self) -> Fd {
         self.own.fd()

@@ -36,7 +36,8 @@ impl Entry {
 }
 
 impl Entry {
-    fn is_free(&self) {
+    /// The number stands for nothing now, or for a file that the engine has just made.
+    fn note_freed(&self) {
         self.free_at.store(HANDED_OVER.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
@@ -131,7 +132,7 @@ pub fn renew(fd: Fd) {
     // What stands for many numbers must not look renewed for one of them.
     let Some(entry) = TABLE.get(fd) else { return };
     entry.note.store(0, Ordering::Relaxed);
-    entry.is_free();
+    entry.note_freed();
     if count_of(entry.interest.load(Ordering::Relaxed)) > 0 {
         entry.renewals.fetch_add(1, Ordering::Relaxed);
     }
@@ -147,7 +148,7 @@ const OLD: u16 = u16::MAX;
 pub fn begin() {
     static BEGUN: AtomicBool = AtomicBool::new(false);
     // Relaxed: a ring that another thread makes at the same time is without files so far. Simulated processes are started by nobody.
-    if cfg!(anyring_simulation) || BEGUN.swap(true, Ordering::Relaxed) {
+    if cfg!(anyring_simulation) || !host::sees_handovers() || BEGUN.swap(true, Ordering::Relaxed) {
         return;
     }
     for entry in os::own_descriptors().unwrap_or_default().into_iter().map(|fd| TABLE.get_or_make(fd)) {
@@ -201,7 +202,7 @@ pub fn duplicate(fd: Fd) -> Result<Fd, Errno> {
 pub fn closes(fd: Fd) {
     if let Some(entry) = TABLE.get(fd) {
         entry.note.store(0, Ordering::Relaxed);
-        entry.is_free();
+        entry.note_freed();
     }
 }
 

@@ -116,8 +116,8 @@ pub fn clear_own() -> Vec<Fd> {
     own().map_or_else(Vec::new, |thread| thread.clear().collect())
 }
 
-/// Empties the places of threads that have ended: of the one whose identity the calling thread has now, and of some others.
-/// What was in them is the caller's to let go of.
+/// Empties the places of threads that have ended: of the one whose identity the calling thread has now, and of some others;
+/// what was in them is the caller's to let go of.
 pub fn clear_ended() -> Vec<Fd> {
     // A thread that is not counted yet has not ended.
     if GIVEN.load(Ordering::Relaxed) == 0 {
@@ -158,7 +158,7 @@ pub fn take(index: usize) -> Option<Fd> {
 pub fn put(own: Fd, places: core::ops::Range<usize>) -> Result<u32, Errno> {
     let (identity, number) = (host::thread_identity(), os::gettid());
     let _changes = CHANGES.lock();
-    // It was looked for one that ended before: `clear_ended`.
+    // Who registers calls `clear_ended` before: no thread that has ended has this identity.
     let thread = find(identity).unwrap_or_else(|| add(identity, number));
     let is_empty = |&place: &usize| thread.places[place].load(Ordering::Relaxed) == NONE;
     let place = places.into_iter().find(is_empty).ok_or(Errno::EBUSY)?;

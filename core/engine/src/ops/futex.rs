@@ -71,7 +71,7 @@ pub const FUTEX_WAKE: Op =
         .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EFAULT]);
 
-/// What a wait is for, before it is issued.
+/// The words of a wait that is not issued yet, and the wake-ups that count for it.
 struct Prepared {
     elements: Vec<Element>,
     mask: u32,
@@ -184,7 +184,7 @@ fn wake_request(core: &mut Core, id: RequestId) {
     core.make_ready(id);
 }
 
-/// The same, told by the thread that waited.
+/// A wait has its result, as the thread tells that waited: [`wake_request`] without the ring's lock.
 fn report(wait: &Arc<Wait>) {
     let (serial, id) = (wait.serial(), wait.id());
     let mut guard = wait.ring().lock();

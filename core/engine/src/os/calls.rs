@@ -270,10 +270,10 @@ pub fn eventfd() -> Result<Fd, Errno> {
     move_high(low).inspect(|&fd| mark(fd))
 }
 
-/// What `F_SETSIG` has set for the files that are the engine's alone: a signal that C libraries keep for themselves, which nobody
-/// has sent for a descriptor.
+/// The signal that `F_SETSIG` sets for the eventfds and epoll instances that the engine has made, by which they are told from
+/// files of the program: C libraries keep it for themselves, and nobody has it sent for a descriptor.
 const MARK: usize = 32;
-/// The system keeps no such thing.
+/// The system keeps no such signal.
 static KEEPS_NO_MARKS: AtomicBool = AtomicBool::new(false);
 
 /// Makes a file known again.

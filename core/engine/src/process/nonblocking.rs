@@ -119,14 +119,7 @@ pub fn attempt<T>(
             made.fd()
         }
     };
-    turn.begins();
-    let result = os::set_nonblocking(held, true).map(|()| {
-        let result = body(held);
-        let _ = os::set_nonblocking(held, false);
-        result
-    });
-    turn.ends();
-    result.map(|result| Some((result, false)))
+    turn.with_flag(held, body).map(|result| Some((result, false)))
 }
 
 /// [`attempt`] by a thread that may wait for its turn, however long.
@@ -136,14 +129,7 @@ pub fn attempt_in_thread<T>(fd: Fd, body: impl FnOnce(Fd) -> T) -> Result<T, Err
         drop(turn);
         return Ok(body(fd));
     }
-    turn.begins();
-    let result = os::set_nonblocking(fd, true).map(|()| {
-        let result = body(fd);
-        let _ = os::set_nonblocking(fd, false);
-        result
-    });
-    turn.ends();
-    result
+    turn.with_flag(fd, body)
 }
 
 /// The right to change flags.
@@ -151,6 +137,20 @@ struct Taken {
     turn: &'static Turn,
     /// The number of this thread.
     own: u32,
+}
+
+impl Taken {
+    /// Does `body` while the socket has `O_NONBLOCK`, which the program has not set.
+    fn with_flag<T>(&self, held: Fd, body: impl FnOnce(Fd) -> T) -> Result<T, Errno> {
+        self.begins();
+        let result = os::set_nonblocking(held, true).map(|()| {
+            let result = body(held);
+            let _ = os::set_nonblocking(held, false);
+            result
+        });
+        self.ends();
+        result
+    }
 }
 
 impl core::ops::Deref for Taken {

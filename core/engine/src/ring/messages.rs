@@ -31,7 +31,7 @@ pub type Passed = Result<OwnedFd, Errno>;
 
 /// A message on its way to a ring.
 pub struct Message {
-    /// Which life of the target.
+    /// The life of the target that it is for.
     life: u64,
     sqe: Sqe,
     progress: Mutex<Progress>,
@@ -81,7 +81,7 @@ impl Mailbox {
         Mailbox { used: AtomicBool::new(false), messages: Mutex::new(VecDeque::new()) }
     }
 
-    /// Puts a message behind the others. Who does so comes for them with [`CoreGuard::send`] or [`CoreGuard::empty_mailbox`].
+    /// Puts a message behind the others. Its sender then takes the ring's lock without another, and empties the mailbox.
     ///
     /// # Errors
     /// `ENOMEM`.

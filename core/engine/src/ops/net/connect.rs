@@ -100,7 +100,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     judge(core, id, result, wanted)
 }
 
-/// What an attempt comes to; `wanted`: the program wants it not to wait.
+/// The outcome of an attempt with this result; `wanted`: the program wants it not to wait.
 fn judge(core: &mut Core, id: RequestId, result: Result<usize, Errno>, wanted: bool) -> Outcome {
     let request = &mut core[id];
     let fd = request.file.fd();

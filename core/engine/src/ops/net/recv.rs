@@ -317,7 +317,7 @@ pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
     Some(wait)
 }
 
-/// What a receive waits for.
+/// The events that a receive waits for.
 fn events(request: &Request) -> u32 {
     let of_error_queue = request.sqe.op_flags & MSG_ERRQUEUE != 0;
     if of_error_queue { EPOLLIN | EPOLLERR | EPOLLPRI } else { EPOLLIN }

@@ -168,7 +168,7 @@ fn drive(
     let woken =
         guard.unlocked(|| host::sleep(|| os::epoll_wait(epoll, &mut events, timeout_ns, signal_mask)));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    core.sleepers.is_back(None);
+    core.sleepers.note_return(None);
     core.sleeps(-1);
     debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
     core.token.give_up();
@@ -224,7 +224,7 @@ fn sleep_as(
     let timeout_ns = [timeout_ns, core.next_look_ns()].into_iter().flatten().min();
     let woken = guard.unlocked(|| host::sleep(|| os::poll_readable(event, timeout_ns, signal_mask)));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    core.sleepers.is_back(Some(place));
+    core.sleepers.note_return(Some(place));
     core.sleeps(-1);
     // Under the lock: whoever signals does so under it too, so none of the next sleeper is lost.
     os::eventfd_drain(event);

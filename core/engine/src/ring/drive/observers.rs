@@ -27,9 +27,9 @@ pub struct Observers {
     shown: bool,
     /// It is readable, as far as this process has a say in it.
     readable: bool,
-    /// It was put into an epoll instance of the program.
+    /// The stand-in was put into an epoll instance of the program.
     in_epoll: bool,
-    /// It is among those that are [lit](crate::ring::drive::stand_in).
+    /// The stand-in is among those that are [lit](crate::ring::drive::stand_in).
     lit: bool,
     /// Since a caller last slept here the program has looked for completions and found none: it may be polling.
     looked: bool,
@@ -136,18 +136,18 @@ impl Observers {
         self.shown = true;
     }
 
-    /// It was put into an epoll instance of the program.
-    pub fn stand_in_is_in_epoll(&mut self) {
+    /// The stand-in was put into an epoll instance of the program.
+    pub fn note_in_epoll(&mut self) {
         self.in_epoll = true;
     }
 
-    /// Is it to be lit now?
-    pub(super) fn light(&mut self) -> bool {
+    /// Notes a stand-in that is in an epoll instance as lit. False where it was, or is in none.
+    pub(super) fn mark_lit(&mut self) -> bool {
         self.in_epoll && !core::mem::replace(&mut self.lit, true)
     }
 
-    /// Was it lit?
-    pub(super) fn put_out(&mut self) -> bool {
+    /// Notes that the stand-in is not lit. False where it was not.
+    pub(super) fn unmark_lit(&mut self) -> bool {
         core::mem::take(&mut self.lit)
     }
 
@@ -302,7 +302,7 @@ impl Core {
     pub(super) fn drain_stand_in(&mut self) {
         let Some(fd) = self.observers.stand_in else { return };
         self.observers.readable = false;
-        self.is_drained();
+        self.put_out_own();
         // Before the drain: a process that dies in between leaves it readable for too long, not silent for ever.
         self.tell_of_stand_in(false);
         os::eventfd_drain(fd);

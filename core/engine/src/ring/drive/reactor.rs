@@ -211,8 +211,8 @@ impl Reactor {
         }
     }
 
-    /// Makes the thread's descriptors, where it has none.
-    fn has_descriptors(&mut self) -> bool {
+    /// Makes the thread's descriptors, where it has none. False where they cannot be had.
+    fn make_descriptors(&mut self) -> bool {
         if self.epoll.is_some() {
             return true;
         }
@@ -236,7 +236,7 @@ impl Reactor {
     }
 
     fn launch(&mut self) -> bool {
-        if !self.has_descriptors() {
+        if !self.make_descriptors() {
             return false;
         }
         self.term += 1;
@@ -438,7 +438,7 @@ extern "C" fn run(term: *mut c_void) {
                 let mut reactor = REACTOR.lock();
                 if reactor.term == term {
                     reactor.lose_descriptors();
-                    reactor.has_descriptors();
+                    reactor.make_descriptors();
                     epoll = reactor.epoll.unwrap_or(-1);
                 }
                 drop(reactor);

@@ -72,8 +72,8 @@ impl Sleepers {
         self.threads.push((host::thread_identity(), place));
     }
 
-    /// It is back.
-    pub fn is_back(&mut self, place: Option<usize>) {
+    /// The calling thread, which [fell asleep](Sleepers::falls_asleep) there, is back.
+    pub fn note_return(&mut self, place: Option<usize>) {
         let own = (host::thread_identity(), place);
         if let Some(index) = self.threads.iter().rposition(|&thread| thread == own) {
             self.threads.swap_remove(index);

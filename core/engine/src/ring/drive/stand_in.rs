@@ -1,15 +1,14 @@
 //! What is polled in place of a ring's descriptor, which is a memfd and always ready: an eventfd that is readable while the CQ
 //! holds completions, as of the last look or completion.
 //!
-//! One that is in an epoll instance of the program and readable is *lit*: before a wait for any instance, the lit ones whose CQ
+//! A stand-in that is in an epoll instance of the program and readable is *lit*: before a wait for any instance, the lit ones whose CQ
 //! the program has emptied meanwhile are drained, or a level-triggered wait would answer for completions that are gone. Which
 //! instance a ring is in is not asked: an instance has many names, and few rings are lit at a time.
-
-use crate::os::sync::atomic::{AtomicBool, Ordering};
 
 use alloc::vec::Vec;
 
 use crate::abi::Errno;
+use crate::os::sync::atomic::{AtomicBool, Ordering};
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
 use crate::ring::drive::reactor;
@@ -83,7 +82,7 @@ fn put_out(ring: &'static Ring, serial: u64) {
 pub fn added_to_epoll(fd: Fd) {
     let Some(ring) = registry::get(fd) else { return };
     if let Some(core) = ring.lock().as_mut() {
-        core.observers.stand_in_is_in_epoll();
+        core.observers.note_in_epoll();
         if core.observers.is_readable() || core.is_shared() {
             core.light();
         }
@@ -155,26 +154,26 @@ impl Core {
         false
     }
 
-    /// The stand-in is readable now.
+    /// Lists the stand-in, which is readable now, among the lit ones.
     pub(in crate::ring) fn light(&mut self) {
         let (ring, serial) = (self.ring(), self.serial());
-        if self.observers.light() {
+        if self.observers.mark_lit() {
             let mut lit = LIT.lock();
             lit.push((ring, serial));
             ANY.store(true, Ordering::Relaxed);
         }
     }
 
-    /// It is not. One that other processes make readable, too, stays lit.
-    pub(super) fn is_drained(&mut self) {
+    /// Takes the stand-in, which is drained now, off the list. One that other processes make readable, too, stays lit.
+    pub(super) fn put_out_own(&mut self) {
         if !self.is_shared() {
             self.put_out();
         }
     }
 
-    /// It is not to be looked at any more.
+    /// Takes the stand-in off the list, whoever makes it readable.
     pub(in crate::ring) fn put_out(&mut self) {
-        if self.observers.put_out() {
+        if self.observers.unmark_lit() {
             put_out(self.ring(), self.serial());
         }
     }

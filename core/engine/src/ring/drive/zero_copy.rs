@@ -75,7 +75,7 @@ pub fn are_any() -> bool {
 #[derive(Default)]
 pub struct ZeroCopy {
     sockets: BTreeMap<Fd, (Standing, Interest)>,
-    /// Those that have a channel, by what is theirs alone.
+    /// The channels of sockets, by the sockets' cookies.
     by_cookie: BTreeMap<u64, usize>,
     channels: Vec<Option<Channel>>,
     /// Places without one.
