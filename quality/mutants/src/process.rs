@@ -18,7 +18,7 @@ pub enum End {
     Late,
 }
 
-/// What a mutant may take: more than any test does.
+/// What a mutant may take for its data: more than any test does. Addresses that are only reserved are no memory.
 const MEMORY_BYTES: u64 = 8 << 30;
 
 /// Runs a command, for `limit` at most.
@@ -32,7 +32,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<(End, Duration)> {
             libc::setsid();
             // Nobody is left behind where this program is ended.
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            libc::setrlimit(libc::RLIMIT_AS, &bound(MEMORY_BYTES));
+            libc::setrlimit(libc::RLIMIT_DATA, &bound(MEMORY_BYTES));
             Ok(())
         });
     }

@@ -34,15 +34,8 @@ pub struct Built {
     pub tools: PathBuf,
 }
 
-const MEMBERS: [&str; 7] = [
-    "core/engine",
-    "quality/both",
-    "quality/conformance",
-    "quality/deny",
-    "quality/simulation",
-    "quality/simulation/engine",
-    "quality/tally",
-];
+/// What is built; with it goes all of the repository that it depends on.
+const BUILT: [&str; 3] = ["anyring-engine", "anyring-conformance", "anyring-simulation"];
 
 const LIBRARY: &str = "core/engine/src/lib.rs";
 
@@ -52,13 +45,14 @@ impl Tree {
         let tree = Tree { root: root.to_owned(), at: at.to_owned() };
         let mut changed: HashSet<&str> = mutants.iter().map(|mutant| mutant.file.as_str()).collect();
         changed.insert(LIBRARY);
-        for member in MEMBERS {
-            tree.copy(member, &changed)?;
+        let members = tree.members()?;
+        for member in &members {
+            tree.copy(member, &members, &changed)?;
         }
         let manifest = fs::read_to_string(root.join("Cargo.toml"))?;
         let start = manifest.find("members = [").context("the members in Cargo.toml")?;
         let end = start + manifest[start..].find(']').context("the end of the members")?;
-        let members = MEMBERS.map(|member| format!("\"{member}\"")).join(", ");
+        let members = members.iter().map(|member| format!("\"{member}\"")).collect::<Vec<_>>().join(", ");
         tree.write("Cargo.toml", format!("{}members = [{members}{}", &manifest[..start], &manifest[end..]))?;
         if !tree.at.join("Cargo.lock").exists() {
             fs::copy(root.join("Cargo.lock"), tree.at.join("Cargo.lock"))?;
@@ -67,16 +61,47 @@ impl Tree {
         Ok(tree)
     }
 
+    /// The folders of what is built and of all packages of the repository that it depends on.
+    fn members(&self) -> Result<Vec<String>> {
+        let mut cargo = Command::new("cargo");
+        cargo.args(["metadata", "--no-deps", "--format-version=1", "--offline"]).current_dir(&self.root);
+        let metadata: Value = serde_json::from_slice(&cargo.output().context("cargo starts")?.stdout)?;
+        let packages = metadata["packages"].as_array().context("packages in cargo's metadata")?;
+        let folder = |path: &Value| {
+            let path = Path::new(path.as_str()?).strip_prefix(&self.root).ok()?.to_str()?;
+            Some(path.trim_end_matches("/Cargo.toml").to_owned())
+        };
+        let is_built = |package: &&Value| BUILT.iter().any(|name| package["name"] == *name);
+        let mut members: Vec<String> = packages
+            .iter()
+            .filter(is_built)
+            .filter_map(|package| folder(&package["manifest_path"]))
+            .collect();
+        let mut seen = 0;
+        while let Some(member) = members.get(seen).cloned() {
+            seen += 1;
+            let of_member = |package: &&Value| folder(&package["manifest_path"]).as_ref() == Some(&member);
+            let package = packages.iter().find(of_member).with_context(|| member.clone())?;
+            let needed = package["dependencies"].as_array().into_iter().flatten();
+            for path in needed.filter_map(|needed| folder(&needed["path"])) {
+                if !members.contains(&path) {
+                    members.push(path);
+                }
+            }
+        }
+        Ok(members)
+    }
+
     /// Copies what a package is built from, but for what changes. The tests are not copied: they stay where they are.
-    fn copy(&self, package: &str, changed: &HashSet<&str>) -> Result<()> {
+    fn copy(&self, package: &str, members: &[String], changed: &HashSet<&str>) -> Result<()> {
         for entry in fs::read_dir(self.root.join(package))? {
             let name = format!("{package}/{}", entry?.file_name().to_string_lossy());
             let is_tests = name.ends_with("/tests") || name.ends_with("/work");
-            if MEMBERS.contains(&name.as_str()) || is_tests || changed.contains(name.as_str()) {
+            if members.contains(&name) || is_tests || changed.contains(name.as_str()) {
                 continue;
             }
             if self.root.join(&name).is_dir() {
-                self.copy(&name, changed)?;
+                self.copy(&name, members, changed)?;
             } else {
                 self.write(&name, &fs::read(self.root.join(&name))?)?;
             }

@@ -270,8 +270,13 @@ impl World {
         }
     }
 
-    /// Lets descriptors be this world's: a number from nowhere may be open in another test of the process.
+    /// Lets descriptors be this world's: a number from nowhere may be open in another test of the process, and whoever runs the tests
+    /// decides what their standard streams are.
     fn own_descriptors(&self, request: &mut Sqe) {
+        if request.opcode == IORING_OP_EPOLL_CTL as u8 && request.off < 2 {
+            let others = [self.file.as_raw_fd(), self.other_pipe.1.as_raw_fd()];
+            request.off = others[request.off as usize] as u64;
+        }
         let takes = [IORING_OP_SPLICE, IORING_OP_TEE].iter().any(|&code| code as u8 == request.opcode);
         if takes && request.file_index == 5 {
             request.file_index = self.file.as_raw_fd() as u32;
