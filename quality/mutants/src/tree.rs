@@ -28,7 +28,7 @@ pub struct Judged {
 
 /// Programs that were built.
 pub struct Built {
-    /// The engine's tests: its suite, and the models.
+    /// The engine's tests: those in its sources, its suite, and the models.
     pub tests: Vec<PathBuf>,
     /// Where the tools are.
     pub tools: PathBuf,
@@ -204,9 +204,9 @@ impl Tree {
 
     /// Builds the tests, and the tools where they are wanted.
     pub fn build(&self, tools: bool) -> Result<Built> {
-        let names = ["suite", "models"];
-        let mut arguments = vec!["test", "--no-run", "-p", "anyring-engine"];
-        arguments.extend(names.iter().flat_map(|name| ["--test", name]));
+        let names = ["anyring_engine", "suite", "models"];
+        let mut arguments = vec!["test", "--no-run", "-p", "anyring-engine", "--lib"];
+        arguments.extend(names[1..].iter().flat_map(|name| ["--test", name]));
         let messages = self.cargo(&arguments)?;
         let program = |name: &str| {
             let of_name = messages.iter().filter(|message| message["target"]["name"] == name);

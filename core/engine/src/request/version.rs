@@ -468,3 +468,18 @@ pub const LONG_BUFFERS: Version = Version::new(7, 2);
 
 /// The version from which on some registrations need no ring; before, none is `EBADF`.
 pub const WITHOUT_RING: Version = Version::new(6, 13);
+
+#[cfg(test)]
+mod tests {
+    use super::Version;
+
+    #[test]
+    fn a_release_is_played_by_the_newest_that_it_has() {
+        let of = |release| Version::of_release(release);
+        assert_eq!(of("6.18.44-amd64"), Some(Version::new(6, 18)));
+        assert_eq!(of("6.17"), Some(Version::new(6, 12)));
+        assert_eq!(of("5.15.0"), None);
+        assert_eq!(of("6"), None);
+        assert_eq!(of("99.1"), Some(Version::NEWEST));
+    }
+}

@@ -451,6 +451,9 @@ fn sends_take_buffers_too(mut ring: Ring) -> impl Answer {
     all.push(run(&mut ring, Sqe { len: 3, ..sending }));
     all.push(run(&mut ring, sending));
     all.push(run(&mut ring, Sqe { buf_index: 9, ..sending }));
+    // An address beside it is nobody's.
+    buffers.add(80, &mut memory);
+    all.push(run(&mut ring, Sqe { addr: u64::MAX - 100, ..sending }));
     drop(b);
     buffers.add(79, &mut memory);
     all.push(run(&mut ring, sending));

@@ -190,6 +190,32 @@ fn a_large_send_waits_for_room(mut ring: Ring) -> impl Answer {
 }
 
 #[both(8, 0)]
+fn a_send_that_may_be_short_ends_where_there_is_no_room(mut ring: Ring) -> impl Answer {
+    let (a, mut b) = UnixStream::pair().unwrap();
+    let sent = ring.run(&[send(1, a.as_raw_fd(), &vec![5; 1 << 22])])[0].res;
+    drop(a);
+    // How much there is room for is the kernel's affair.
+    let arrived = b.read_to_end(&mut Vec::new()).unwrap();
+    (arrived == sent as usize, sent < 1 << 22)
+}
+
+/// Raw sockets have a protocol, too, which does not make them sockets that send without copying.
+#[test]
+fn a_raw_socket_sends_no_pages() {
+    // SAFETY: a plain call.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_UDP) };
+    if fd < 0 {
+        return skip("raw sockets need rights");
+    }
+    let socket = owned(fd);
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let request = Sqe { opcode: IORING_OP_SEND_ZC as u8, ..send(1, socket.as_raw_fd(), b"hello") };
+        results(&ring.run(&[request]))
+    });
+}
+
+#[both(8, 0)]
 fn poll_first_waits_even_for_what_is_there(mut ring: Ring) -> impl Answer {
     let (a, b) = tcp_pair();
     let mut buffer = [0; 8];

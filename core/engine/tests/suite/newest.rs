@@ -205,9 +205,10 @@ fn plain_transfers_with_registered_buffers(engine: Engine) {
     let bundle = Sqe { ioprio: fixed | IORING_RECVSEND_BUNDLE as u16, ..send };
     let multishot = Sqe { ioprio: fixed | IORING_RECV_MULTISHOT as u16, flags: 1 << 5, len: 0, ..recv };
     let message = Sqe { opcode: IORING_OP_SENDMSG as u8, ..send };
-    let all = results(&ring.run(&[beyond, bundle, multishot, message]));
+    let selecting = Sqe { flags: 1 << 5, ..recv };
+    let all = results(&ring.run(&[beyond, bundle, multishot, message, selecting]));
     let invalid = -libc::EINVAL;
-    assert_eq!(all, [(1, -libc::EFAULT), (1, invalid), (2, invalid), (1, invalid)]);
+    assert_eq!(all, [(1, -libc::EFAULT), (1, invalid), (2, invalid), (1, invalid), (2, invalid)]);
 }
 
 /// The notification of a send has user data of its own, if asked.

@@ -1,5 +1,6 @@
 //! Reading and writing files: all forms, offsets, short transfers, links, hostile memory.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Mutex;
 
 use crate::common::prelude::*;
@@ -225,6 +226,7 @@ fn hostile_memory(engine: Engine) -> impl Answer {
         ..sqe(opcode, user_data)
     };
     let negative = [IoVector { base: 0x1000, length: u64::MAX }; 2];
+    let widest = [IoVector { base: 0x1000, length: i64::MAX as u64 }; 2];
     let nowhere = [IoVector { base: 0x1000, length: 8 }, IoVector { base: 0x2000, length: 8 }];
     ring.submit_and_wait(
         &[
@@ -240,8 +242,10 @@ fn hostile_memory(engine: Engine) -> impl Answer {
             at(IORING_OP_READV, nowhere.as_ptr() as u64, 2, 10),
             at(IORING_OP_WRITEV, nowhere.as_ptr() as u64, 1, 11),
             at(IORING_OP_READ, 0x1000, 0, 12),
+            at(IORING_OP_READV, widest.as_ptr() as u64, 1, 13),
+            at(IORING_OP_READV, widest.as_ptr() as u64, 2, 14),
         ],
-        12,
+        14,
     );
     results(&ring.reap_all())
 }
@@ -325,6 +329,20 @@ fn allocation_and_advice(engine: Engine) -> impl Answer {
             ],
         ),
     ]
+}
+
+/// What is linked to an operation on a file goes on when the operation fails, unless its file was at fault.
+#[both(8, IORING_SETUP_SUBMIT_ALL)]
+fn failures_that_break_no_link(mut ring: Ring) -> impl Answer {
+    let writable = file(b"0123456789");
+    let path = format!("/proc/self/fd/{}", writable.as_raw_fd());
+    let read_only = File::open(&path).unwrap();
+    let of_path = File::options().read(true).custom_flags(libc::O_PATH).open(&path).unwrap();
+    let fds = [read_only.as_raw_fd(), of_path.as_raw_fd(), -1];
+    fds.map(|fd| {
+        let allocate = Sqe { fd, addr: 8192, flags: 1 << 2, ..sqe(IORING_OP_FALLOCATE, 1) };
+        results(&ring.run(&[allocate, sqe(IORING_OP_NOP, 2)]))
+    })
 }
 
 #[both]

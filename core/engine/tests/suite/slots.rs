@@ -99,6 +99,22 @@ fn a_poll_behind_the_open_of_its_slot_is_removed(engine: Engine) -> impl Answer 
     results(&ring.reap_all())
 }
 
+#[test]
+fn an_open_says_how_to_look_for_its_path() {
+    if !has_openat2() {
+        return;
+    }
+    both(|engine| {
+        let mut ring = table(engine, 0, &[-1]);
+        let (addr, fd) = (c"/proc/self/exe".as_ptr() as u64, libc::AT_FDCWD);
+        [0, libc::RESOLVE_NO_XDEV, libc::RESOLVE_NO_SYMLINKS, libc::RESOLVE_NO_MAGICLINKS].map(|resolve| {
+            let how = [libc::O_RDONLY as u64, 0, resolve];
+            let off = how.as_ptr() as u64;
+            results(&ring.run(&[Sqe { fd, addr, off, len: 24, file_index: 1, ..sqe(IORING_OP_OPENAT2, 1) }]))
+        })
+    });
+}
+
 #[both]
 fn a_close_takes_no_later_file(engine: Engine) -> impl Answer {
     let files = Files::new();

@@ -70,6 +70,19 @@ fn drains_wait_for_all_before_them(mut ring: Ring) -> impl Answer {
     ring.run(&[nop(1, LINK), nop(2, 0), nop(3, DRAIN), nop(4, 0), nop(5, DRAIN | LINK), nop(6, 0), nop(7, 0)])
 }
 
+/// Nothing is before the chain; what follows it waits for it all the same.
+#[both(16, 0)]
+fn what_follows_a_chain_that_drains_does_so_too(mut ring: Ring) -> impl Answer {
+    let (reader, writer) = pipe();
+    let mut buffer = [0; 8];
+    let (fd, addr) = (reader.as_raw_fd(), buffer.as_mut_ptr() as u64);
+    let first = Sqe { fd, addr, len: 8, flags: DRAIN | LINK, ..sqe(IORING_OP_READ, 1) };
+    ring.submit(&[first, nop(2, 0), nop(3, 0)]);
+    let early = ring.reap_all();
+    write_to(&writer, b"x");
+    (early, ring.collect(3))
+}
+
 #[both(16, IORING_SETUP_SUBMIT_ALL)]
 fn drains_and_skips_do_not_mix(mut ring: Ring) -> impl Answer {
     ring.push(nop(1, SKIP));

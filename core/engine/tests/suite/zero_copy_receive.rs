@@ -457,6 +457,16 @@ fn limited_requests() {
         peer.write_all(&pattern(10, 10)).unwrap();
         assert_eq!(receiver.next_page(1), 5);
         assert_eq!(receiver.next(), (0, 0, 0));
+        // A limit within the second of three pages; what is behind it is then received.
+        let page = page_bytes();
+        peer.write_all(&pattern(20, 2 * page)).unwrap();
+        receiver.arm(&socket, page as u32 + 100);
+        receiver.next_page(page);
+        receiver.next_page(100);
+        assert_eq!(receiver.next(), (0, 0, 0));
+        receiver.arm(&socket, page as u32 - 100);
+        receiver.next_page(page - 100);
+        assert_eq!(receiver.next(), (0, 0, 0));
         // The end of the stream breaks what is linked to it; the end of a limit does not.
         peer.shutdown(Shutdown::Write).unwrap();
         for (length, linked) in [(9, 0), (0, -libc::ECANCELED)] {
