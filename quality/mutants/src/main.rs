@@ -36,7 +36,7 @@ use tree::Tree;
 /// Changes the engine's sources a little, many times, and counts how often a test fails.
 #[derive(Parser)]
 struct Arguments {
-    /// Only each N-th mutant, from the K-th on: K/N.
+    /// Only one of N parts of the mutants, the K-th: K/N. A mutant's part depends on its name.
     #[arg(long, default_value = "0/1")]
     sample: String,
     /// Only mutants of what a diff changes (as cargo-mutants' --in-diff).
@@ -203,7 +203,7 @@ fn main() -> Result<ExitCode> {
     let (part, of): (usize, usize) = (part.parse()?, of.parse()?);
     let record = Record::open(&at.join("outcomes.txt"))?;
     let sampled = |mutant: &&Mutant| {
-        mutant.number % of == part % of && options.name.as_ref().is_none_or(|name| mutant.name.contains(name))
+        mutant.part(of) == part % of && options.name.as_ref().is_none_or(|name| mutant.name.contains(name))
     };
     let sample: Vec<&Mutant> = mutants.iter().filter(sampled).collect();
     let wanted = |mutant: &&&Mutant| {
