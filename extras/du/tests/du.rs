@@ -370,6 +370,61 @@ fn links_are_followed() {
     }
 }
 
+/// Sizes and times of which there are no larger ones.
+#[test]
+fn beyond_all_numbers() {
+    let place = tree();
+    for name in ["a/f", "a/g", "b/f", "c/f", "far/f", "last/f"] {
+        std::fs::create_dir_all(place.path().join(name).parent().unwrap()).unwrap();
+        let file = File::create(place.path().join(name)).unwrap();
+        if !name.starts_with("last") && file.set_len(i64::MAX.cast_unsigned()).is_err() {
+            anyring_tally::skipped("no file can be so long");
+            return;
+        }
+    }
+    let touch = |path: &str, seconds: i64| {
+        let path = CString::new(place.path().join(path).into_os_string().into_encoded_bytes()).unwrap();
+        let time = libc::timespec { tv_sec: seconds, tv_nsec: 7 };
+        // SAFETY: a string, and two times.
+        let result = unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), [time; 2].as_ptr(), 0) };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    };
+    // 2300, 1600, 10000, and years that no calendar has; of each directory its file's time is the last.
+    for (name, seconds) in
+        [("b", 10_413_792_000), ("c", -11_676_096_000), ("far", 253_402_300_800), ("last", 1 << 62)]
+    {
+        touch(&format!("{name}/f"), seconds);
+        touch(name, seconds - 1);
+    }
+    for way in WAYS {
+        for line in [
+            "a b",
+            "-c a/f a/g b/f",
+            "-b b a",
+            "-h a",
+            "--si -a a",
+            "-BE a",
+            "-BkB a",
+            "-t8E a b",
+            "a/f b/f c/f",
+            "last",
+        ] {
+            let words = format!("--apparent-size -s {line}").replace("-s --si -a", "--si -a");
+            same(way, place.path(), &arguments(&words.split(' ').collect::<Vec<_>>()), &[("TZ", "UTC0")]);
+        }
+        for line in
+            ["b", "-a far", "--time-style=full-iso far", "--time-style=+%s b", "--time-style=iso last"]
+        {
+            let words = format!("--time -a {line}").replace("-a -a", "-a");
+            same(way, place.path(), &arguments(&words.split(' ').collect::<Vec<_>>()), &[("TZ", "UTC0")]);
+        }
+        // GNU du has 1970 for the first directory of all that are older.
+        same(way, place.path(), &arguments(&["--time", "c/f"]), &[("TZ", "UTC0")]);
+        let old = ours(way, place.path(), &arguments(&["--time", "c"]), &[("TZ", "UTC0")]);
+        assert_eq!(String::from_utf8_lossy(&old.stdout), "0\t1600-01-01 00:00\tc\n");
+    }
+}
+
 /// File systems in the tree: -x leaves them out, unless they are arguments.
 #[test]
 fn other_file_systems() {
