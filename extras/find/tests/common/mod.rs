@@ -129,7 +129,8 @@ pub fn text(bytes: &[u8]) -> String {
 /// What a run is compared by: its output in order, its exit status, whether it complained (not: only warned).
 pub fn outcome(output: &Output, end: u8) -> (Vec<String>, Option<i32>, bool) {
     let parts = parts(&output.stdout, end).iter().map(|part| text(part)).collect();
-    let complained = !output.stderr.is_empty() && !output.stderr.starts_with(b"find: warning:");
+    let mut said = output.stderr.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+    let complained = said.any(|line| !line.starts_with(b"find: warning:"));
     (parts, output.status.code(), complained)
 }
 
