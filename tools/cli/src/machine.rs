@@ -69,15 +69,26 @@ pub struct Injection {
     pub works: bool,
     /// What went wrong.
     pub why_not: Option<String>,
+    /// What to do then.
+    #[serde(skip)]
+    pub remedy: Option<&'static str>,
 }
 
 /// Tries how far the way into a static program goes before it is executed.
 pub fn injection() -> Injection {
+    const ALLOW: &str =
+        "let the filter answer with an error (systemd: SystemCallErrorNumber=EPERM), or take it away";
     let image = library::find().and_then(|library| library::image(&library)).and_then(inject::check);
-    let traced = || inject::possible().map_err(|error| why_not_traced(&error).0);
-    let possible = image.and_then(|()| traced());
-    let why_not = if process::rings_kill() { Some(process::RINGS_KILL.to_owned()) } else { possible.err() };
-    Injection { works: why_not.is_none(), why_not }
+    let image = || image.map_err(|why| (why, "install anyring whole"));
+    let traced = || inject::possible().map_err(|error| why_not_traced(&error));
+    // Each call of theirs is trapped.
+    let trapped = || why_no_trap(ask::in_child(traps_here)).map_or(Ok(()), |why| Err((why, ALLOW)));
+    let possible = match process::rings_kill() {
+        true => Err((process::RINGS_KILL.to_owned(), ALLOW)),
+        false => image().and_then(|()| traced()).and_then(|()| trapped()),
+    };
+    let (why_not, remedy) = possible.err().unzip();
+    Injection { works: why_not.is_none(), why_not, remedy }
 }
 
 /// Why the kernel's `io_uring` cannot be used.
@@ -236,7 +247,7 @@ pub fn trap() -> Trap {
     });
     let Some(program) = trial_program(None) else {
         // All programs are static here, as this command is: the engine comes into them by the other way.
-        let why_not = injection().why_not.or_else(|| why_no_trap(ask::in_child(traps_here)));
+        let why_not = injection().why_not;
         return Trap { library: shown, works: why_not.is_none(), loads: why_not.is_none(), why_not };
     };
     let loads = loads_into(&program, &library);
@@ -250,8 +261,13 @@ pub fn trap() -> Trap {
 /// Puts a trap into this process, for good, and makes a call; whether it trapped.
 fn traps_here() -> bool {
     let reach = Reach { low: true, text: None };
-    if stub::install().is_err() || trap::install(&reach, false).is_err() {
+    if stub::install().is_err() {
         return false;
+    }
+    match trap::install(&reach, false) {
+        // Who makes the call is ended for it below.
+        Ok(()) | Err(trap::Failure::Kills) => {}
+        Err(trap::Failure::Refused(..)) => return false,
     }
     // SAFETY: creates nothing, reads nothing, whoever answers.
     unsafe { arch::syscall(libc::SYS_io_uring_setup as usize, [0; 6]) };
