@@ -4,7 +4,7 @@ use crate::arguments::Time;
 use crate::exclude::Exclude;
 use crate::output::{Amount, Output, complain};
 use crate::seen::{Identity, Seen};
-use crate::time;
+use crate::time::{self, Stamp};
 use anyring_walk::{Counters, Entry, Failure, Follow, Kind, Statx, Step, Visitor, What};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -70,6 +70,8 @@ pub struct Count<'a> {
     /// Something is in the present argument, or a directory of it could not be read.
     filled: AtomicBool,
     total: Mutex<Amount>,
+    /// Who holds one may change the times in the counters that are its own.
+    times: [Mutex<()>; 16],
     mask: u32,
 }
 
@@ -93,6 +95,7 @@ impl<'a> Count<'a> {
             device: AtomicU64::new(0),
             filled: AtomicBool::new(false),
             total: Mutex::default(),
+            times: Default::default(),
             mask: settings.mask(),
         }
     }
@@ -111,7 +114,7 @@ impl<'a> Count<'a> {
     /// All that was counted, since 1970.
     pub fn total(&self) -> Amount {
         let total = *locked(&self.total);
-        Amount { time: total.time.max(time::EPOCH), ..total }
+        Amount { time: total.time.max(Some(0)), ..total }
     }
 
     /// Is this argument counted, or was it already?
@@ -135,7 +138,7 @@ impl<'a> Count<'a> {
             Some(status) => status.stx_blocks.saturating_mul(BLOCK),
             None => 0,
         };
-        let time = status.zip(self.settings.time).map_or(0, |(status, which)| time::of(status, which));
+        let time = status.zip(self.settings.time).map(|(status, which)| time::of(status, which));
         Amount { bytes, inodes: 1, time }
     }
 
@@ -176,19 +179,40 @@ impl<'a> Count<'a> {
 
     /// Adds to what is counted for a directory.
     fn charge(&self, counters: &Counters, amount: &Amount) {
-        let [bytes, inodes, time, _] = counters;
+        let [bytes, inodes, ..] = counters;
         // Relaxed: the walk leaves a directory behind all that is in it.
-        bytes.fetch_add(amount.bytes, Ordering::Relaxed);
+        let before = bytes.fetch_add(amount.bytes, Ordering::Relaxed);
+        if before.checked_add(amount.bytes).is_none() {
+            // Whoever adds to that comes here, too. It is read when all have added.
+            bytes.store(u64::MAX, Ordering::Relaxed);
+        }
         inodes.fetch_add(amount.inodes, Ordering::Relaxed);
-        if self.settings.time.is_some() {
-            time.fetch_max(amount.time, Ordering::Relaxed);
+        if let Some(time) = amount.time {
+            let address = std::ptr::from_ref(counters).addr();
+            let _changes = locked(&self.times[address / size_of::<Counters>() % self.times.len()]);
+            if Some(time) > time_in(counters) {
+                put_time(counters, time);
+            }
         }
     }
 }
 
 fn charged(counters: &Counters) -> Amount {
-    let [bytes, inodes, time, _] = counters.each_ref().map(|counter| counter.load(Ordering::Relaxed));
-    Amount { bytes, inodes, time }
+    let [bytes, inodes, ..] = counters.each_ref().map(|counter| counter.load(Ordering::Relaxed));
+    Amount { bytes, inodes, time: time_in(counters) }
+}
+
+/// The time in counters: seconds, and in the last one nanoseconds, which are one more than there are so that 0 is none.
+fn time_in([.., seconds, rest]: &Counters) -> Option<Stamp> {
+    let rest = rest.load(Ordering::Relaxed).checked_sub(1)?;
+    let seconds = seconds.load(Ordering::Relaxed).cast_signed();
+    Some(Stamp::from(seconds) * time::SECOND + Stamp::from(rest))
+}
+
+fn put_time([.., seconds, rest]: &Counters, time: Stamp) {
+    // A stamp is made of so many seconds, and less than one.
+    seconds.store((time.div_euclid(time::SECOND) as i64).cast_unsigned(), Ordering::Relaxed);
+    rest.store(time.rem_euclid(time::SECOND) as u64 + 1, Ordering::Relaxed);
 }
 
 impl Visitor for Count<'_> {

@@ -1,7 +1,7 @@
 //! What is printed.
 
 use crate::size::Scale;
-use crate::time::Style;
+use crate::time::{Stamp, Style};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
@@ -12,15 +12,17 @@ const AT_ONCE: usize = 64 << 10;
 /// How much there is of something: what is counted, and summed up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
+    /// Never more than [`u64::MAX`], which is more than can be counted.
     pub bytes: u64,
     pub inodes: u64,
-    /// See [`crate::time::of`].
-    pub time: u64,
+    /// The last of them.
+    pub time: Option<Stamp>,
 }
 
 impl Amount {
     pub fn add(&mut self, other: Amount) {
         self.bytes = self.bytes.saturating_add(other.bytes);
+        // Fewer than there are numbers of inodes.
         self.inodes += other.inodes;
         self.time = self.time.max(other.time);
     }
@@ -43,7 +45,7 @@ impl Lines {
         line.extend_from_slice(size.as_bytes());
         line.push(b'\t');
         if let Some(style) = &self.times {
-            line.extend(style.show(amount.time));
+            line.extend(style.show(amount.time.unwrap_or_default()));
             line.push(b'\t');
         }
         line.extend_from_slice(path);

@@ -73,8 +73,11 @@ impl Scale {
         Ok(Scale { block: Some(bytes), base: if decimal { 1000 } else { 1024 }, suffix })
     }
 
-    /// A number of bytes, rounded up.
+    /// A number of bytes, rounded up. The greatest stands for all that are greater.
     pub fn show(&self, bytes: u64) -> String {
+        if bytes == u64::MAX {
+            return "Infinity".to_owned();
+        }
         let Some(block) = self.block else { return self.fit(bytes) };
         let count = bytes.div_ceil(block);
         let power = (1..=POWERS.len() as u32).find(|&power| u128::from(self.base).pow(power) >= block.into());
@@ -205,7 +208,8 @@ mod tests {
             ((10 << 10) - 1, "10K"),
             (10_189, "10K"),
             ((1 << 20) - 1, "1.0M"),
-            (u64::MAX, "16E"),
+            (u64::MAX - 1, "16E"),
+            (u64::MAX, "Infinity"),
         ] {
             assert_eq!(human.show(bytes), text, "{bytes}");
         }
@@ -217,5 +221,6 @@ mod tests {
         assert_eq!(shown("KiB", 1), "1KiB");
         assert_eq!(shown("1M", 1), "1");
         assert_eq!(shown("si", 12_000), "12k");
+        assert_eq!(shown("M", u64::MAX), "Infinity");
     }
 }

@@ -1,21 +1,23 @@
 //! Times, as they are counted and printed.
 
 use crate::arguments::Time;
+use crate::output;
 use anyring_walk::Statx;
 use std::ffi::{CString, c_char};
 
-/// The beginning of 1970.
-pub const EPOCH: u64 = 1 << 63;
+/// Nanoseconds since 1970.
+pub type Stamp = i128;
 
-/// A time of a file, as a number that grows with it; 0 is before all times.
-pub fn of(status: &Statx, which: Time) -> u64 {
+pub const SECOND: Stamp = 1_000_000_000;
+
+/// A time of a file.
+pub fn of(status: &Statx, which: Time) -> Stamp {
     let time = match which {
         Time::Modified => status.stx_mtime,
         Time::Accessed => status.stx_atime,
         Time::Changed => status.stx_ctime,
     };
-    let nanoseconds = time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec.into());
-    nanoseconds.cast_unsigned() ^ EPOCH
+    Stamp::from(time.tv_sec) * SECOND + Stamp::from(time.tv_nsec)
 }
 
 /// What of the status has to be asked for.
@@ -47,13 +49,14 @@ impl Style {
     }
 
     /// A time, where this machine is.
-    pub fn show(&self, time: u64) -> Vec<u8> {
-        let nanoseconds = (time ^ EPOCH).cast_signed();
-        let (seconds, rest) = (nanoseconds.div_euclid(1_000_000_000), nanoseconds.rem_euclid(1_000_000_000));
+    pub fn show(&self, time: Stamp) -> Vec<u8> {
+        // A stamp is made of so many seconds.
+        let (seconds, rest) = (time.div_euclid(SECOND) as i64, time.rem_euclid(SECOND));
         // SAFETY: integers and a pointer that the C library sets.
         let mut parts: libc::tm = unsafe { std::mem::zeroed() };
         // SAFETY: both are ours.
         if unsafe { libc::localtime_r(&seconds, &mut parts) }.is_null() {
+            output::say(&format!("the time {seconds} has no date"));
             return seconds.to_string().into_bytes();
         }
         let mut text = formatted(&self.format, &parts);

@@ -1,7 +1,7 @@
 //! The same lines and the same totals as GNU du, on random trees with random options, over both engines and denied.
 
 use std::collections::BTreeMap;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -370,6 +370,61 @@ fn links_are_followed() {
     }
 }
 
+/// Sizes and times of which there are no larger ones.
+#[test]
+fn beyond_all_numbers() {
+    let place = tree();
+    for name in ["a/f", "a/g", "b/f", "c/f", "far/f", "last/f"] {
+        std::fs::create_dir_all(place.path().join(name).parent().unwrap()).unwrap();
+        let file = File::create(place.path().join(name)).unwrap();
+        if !name.starts_with("last") && file.set_len(i64::MAX.cast_unsigned()).is_err() {
+            anyring_tally::skipped("no file can be so long");
+            return;
+        }
+    }
+    let touch = |path: &str, seconds: i64| {
+        let path = CString::new(place.path().join(path).into_os_string().into_encoded_bytes()).unwrap();
+        let time = libc::timespec { tv_sec: seconds, tv_nsec: 7 };
+        // SAFETY: a string, and two times.
+        let result = unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), [time; 2].as_ptr(), 0) };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    };
+    // 2300, 1600, 10000, and years that no calendar has; of each directory its file's time is the last.
+    for (name, seconds) in
+        [("b", 10_413_792_000), ("c", -11_676_096_000), ("far", 253_402_300_800), ("last", 1 << 62)]
+    {
+        touch(&format!("{name}/f"), seconds);
+        touch(name, seconds - 1);
+    }
+    for way in WAYS {
+        for line in [
+            "a b",
+            "-c a/f a/g b/f",
+            "-b b a",
+            "-h a",
+            "--si -a a",
+            "-BE a",
+            "-BkB a",
+            "-t8E a b",
+            "a/f b/f c/f",
+            "last",
+        ] {
+            let words = format!("--apparent-size -s {line}").replace("-s --si -a", "--si -a");
+            same(way, place.path(), &arguments(&words.split(' ').collect::<Vec<_>>()), &[("TZ", "UTC0")]);
+        }
+        for line in
+            ["b", "-a far", "--time-style=full-iso far", "--time-style=+%s b", "--time-style=iso last"]
+        {
+            let words = format!("--time -a {line}").replace("-a -a", "-a");
+            same(way, place.path(), &arguments(&words.split(' ').collect::<Vec<_>>()), &[("TZ", "UTC0")]);
+        }
+        // GNU du has 1970 for the first directory of all that are older.
+        same(way, place.path(), &arguments(&["--time", "c/f"]), &[("TZ", "UTC0")]);
+        let old = ours(way, place.path(), &arguments(&["--time", "c"]), &[("TZ", "UTC0")]);
+        assert_eq!(String::from_utf8_lossy(&old.stdout), "0\t1600-01-01 00:00\tc\n");
+    }
+}
+
 /// File systems in the tree: -x leaves them out, unless they are arguments.
 #[test]
 fn other_file_systems() {
@@ -399,6 +454,76 @@ fn other_file_systems() {
     // SAFETY: as above.
     unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
     result.unwrap();
+}
+
+/// Has directories mounted at others while the command runs, seen by nobody else. The paths are from where it runs.
+fn mounted(command: &mut Command, mounts: &[(&str, &str)]) {
+    let name = |path: &str| CString::new(path).unwrap();
+    let mounts: Vec<_> = mounts.iter().map(|(what, place)| (name(what), name(place))).collect();
+    let mount = |what: &CStr, place: &CStr, flags| {
+        let none = std::ptr::null();
+        // SAFETY: strings that end.
+        match unsafe { libc::mount(what.as_ptr(), place.as_ptr(), none, flags, none.cast()) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: system calls only.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::unshare(libc::CLONE_NEWNS) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            mount(c"", c"/", libc::MS_REC | libc::MS_PRIVATE)?;
+            mounts.iter().try_for_each(|(what, place)| mount(what, place, libc::MS_BIND))
+        })
+    };
+}
+
+/// Directories that are mounted below themselves are counted once.
+#[test]
+fn mounted_below_itself() {
+    const MOUNTS: &[(&str, &str)] = &[("t/a", "t/a/again"), (".", "t/b/whole"), ("t/a/deep", "t/beside")];
+    let place = tree();
+    for directory in ["t/a/again", "t/a/deep", "t/b/whole", "t/beside"] {
+        std::fs::create_dir_all(place.path().join(directory)).unwrap();
+    }
+    for (file, length) in [("t/a/file", 50_000), ("t/a/deep/file", 9000), ("t/b/file", 20_000)] {
+        std::fs::write(place.path().join(file), vec![1; length]).unwrap();
+    }
+    let measure = |mut command: Command, words: &[&str]| {
+        mounted(&mut command, MOUNTS);
+        command.current_dir(place.path()).args(words).env("LC_ALL", "C").output()
+    };
+    if let Err(error) = measure(Command::new("du"), &["t"]) {
+        assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
+        anyring_tally::skipped("nothing can be mounted");
+        return;
+    }
+    for line in [
+        "t",
+        "-a t",
+        "-x t",
+        "-s t/a",
+        "-l t",
+        "-al --inodes t",
+        "t/b",
+        "t/beside",
+        "-L t/a",
+        "-a t/a t/a/again",
+        "-a t/a/again t/a",
+        "-ld1 t t/b",
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let theirs = measure(Command::new("du"), &words).unwrap();
+        for engine in [&[][..], &["--engine=user"], &["--sorted"]] {
+            let command = Command::new(env!("CARGO_BIN_EXE_anyring-du"));
+            let ours = measure(command, &[engine, &words].concat()).unwrap();
+            let said = String::from_utf8_lossy(&ours.stderr);
+            assert_eq!(lines(&ours), lines(&theirs), "{line} {engine:?}: {said}");
+            assert_eq!((ours.status.code(), &*said), (theirs.status.code(), ""), "{line} {engine:?}");
+        }
+    }
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl<'a> Look<'a> {
         below.strip_prefix(b"/").unwrap_or(below)
     }
 
-    /// The last part of the path, of a root with the slashes behind it.
+    /// The last part of the path, of a root with a slash behind it if it has some.
     pub fn base(&self) -> &[u8] {
         if self.depth() > 0 { self.entry.name() } else { split(self.entry.name()).1 }
     }
@@ -94,16 +94,17 @@ fn trimmed(path: &[u8]) -> &[u8] {
     &path[..path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1)]
 }
 
-/// A root's path in two: before the last slash that has something behind it, and what that is, with slashes behind.
+/// A root's path in two: before the last slash that has something behind it, and what that is, with one of the slashes behind.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let name = trimmed(path);
     if name.is_empty() {
         return (&path[..path.len().saturating_sub(1)], b"/");
     }
+    let named = &path[..path.len().min(name.len() + 1)];
     match name.iter().rposition(|&byte| byte == b'/') {
-        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        Some(slash) => (&path[..slash], &named[slash + 1..]),
         // As GNU find has it.
-        None => (path.strip_suffix(b"/").unwrap_or(b"."), path),
+        None => (path.strip_suffix(b"/").unwrap_or(b"."), named),
     }
 }
 
@@ -116,7 +117,8 @@ mod tests {
         for (path, directory, base) in [
             ("a", ".", "a"),
             ("a/", "a", "a/"),
-            ("a/b//", "a", "b//"),
+            ("a/b//", "a", "b/"),
+            ("a//", "a/", "a/"),
             ("./a", ".", "a"),
             ("/a", "", "a"),
             ("/", "", "/"),

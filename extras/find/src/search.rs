@@ -375,7 +375,8 @@ impl<'a> Visitor for Search<'a> {
     }
 
     fn failed(&self, _: &mut Local<'a>, failure: &Failure) {
-        if self.is_race(failure.error()) {
+        // What was named is to be there.
+        if failure.depth() > 0 && self.is_race(failure.error()) {
             return;
         }
         let (path, error) = (message::quoted(failure.path()), message::of(failure.error()));

@@ -74,10 +74,12 @@ pub fn speak_the_users_language() {
 pub fn parse(text: &str, now: Stamp) -> Option<Stamp> {
     let text = text.trim();
     if let Some(number) = text.strip_prefix('@') {
-        return decimal(number);
+        let number = number.trim_start();
+        return decimal(number.strip_prefix('+').unwrap_or(number));
     }
     let day = 86400 * SECOND;
     match text.to_ascii_lowercase().as_str() {
+        "" => return Some(Stamp::from(midnight(split(now).0)) * SECOND),
         "now" | "today" => return Some(now),
         "yesterday" => return Some(now - day),
         "tomorrow" => return Some(now + day),
@@ -182,9 +184,9 @@ fn number(text: &str, most: i32) -> Option<i32> {
 /// A number with a fraction, in billionths.
 fn decimal(text: &str) -> Option<Stamp> {
     let (text, negative) = text.strip_prefix('-').map_or((text, false), |text| (text, true));
-    let (whole, fraction) = text.split_once(['.', ',']).unwrap_or((text, ""));
+    let (whole, fraction) = text.split_once(['.', ',']).unwrap_or((text, "0"));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty() || whole.len() > 18 || !digits(whole) || !digits(fraction) {
+    if whole.is_empty() || fraction.is_empty() || whole.len() > 18 || !digits(whole) || !digits(fraction) {
         return None;
     }
     let billionths: String = fraction.chars().chain("000000000".chars()).take(9).collect();
@@ -220,7 +222,7 @@ mod tests {
         assert_eq!(at("20261122"), at("2026-11-22"));
         assert_eq!(at("2026-11-22"), at("2026/11/22 00:00:00"));
         for text in
-            ["", "x", "2026-02-30", "2026-13-01", "25:00", "2026-11-22 10:61", "@", "1 2 3", "26-01-01"]
+            ["x", "2026-02-30", "2026-13-01", "25:00", "2026-11-22 10:61", "@", "@1.", "1 2 3", "26-01-01"]
         {
             assert_eq!(at(text), None, "{text}");
         }

@@ -46,6 +46,23 @@ fn printf() {
     none(&failures);
 }
 
+/// Years that no calendar has, on a file system that has them.
+#[test]
+fn times_without_a_date() {
+    let Ok(place) = tempfile::tempdir_in("/dev/shm") else {
+        anyring_tally::skipped("no /dev/shm");
+        return;
+    };
+    for (name, time) in [("far", "@9000000000000000000.5"), ("old", "1600-01-01"), ("late", "10000-01-01")] {
+        let touch = Command::new("touch").args(["-d", time, name]).current_dir(place.path()).status();
+        assert!(touch.unwrap().success());
+    }
+    let mut failures = Vec::new();
+    let format = "%t|%T@|%T+|%TS|%TT|%TX|%TY|%Tc|%Ts\\n";
+    compare(place.path(), &["far", "old", "late", "-printf", format], b'\n', common::WAYS[2], &mut failures);
+    none(&failures);
+}
+
 #[test]
 fn listings() {
     let tree = Tree::full();

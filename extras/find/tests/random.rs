@@ -5,6 +5,7 @@ mod common;
 use common::{Tree, Way, difference, difference_of_runs, fifo, gnu, ours, set_times};
 use proptest::prelude::*;
 use proptest::sample::select;
+use proptest::string::string_regex;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 use std::ffi::OsStr;
 use std::fs;
@@ -208,6 +209,135 @@ fn random_expressions_on_random_trees() {
                     way,
                     difference.unwrap_or_default()
                 );
+            }
+            Ok(())
+        })
+        .unwrap_or_else(explain);
+}
+
+/// What stands behind the name of a test, right or wrong.
+fn argument() -> impl Strategy<Value = Vec<String>> {
+    let sign = select(&["", "", "+", "-", "++", "--", "+-", "-+", " ", "- +"][..]);
+    let digits = select(
+        &[
+            "0",
+            "1",
+            "2",
+            "007",
+            "08",
+            "1e3",
+            "1e0",
+            "1e400",
+            "0x10",
+            "1.5",
+            ".5",
+            "5.",
+            "",
+            ".",
+            "inf",
+            "1 ",
+            "1,5",
+            "2147483648",
+            "18446744073709551615",
+            "18446744073709551616",
+        ][..],
+    );
+    let number = (sign, digits).prop_map(|(sign, digits)| format!("{sign}{digits}"));
+    let unit = select(&["", "c", "w", "b", "k", "M", "G", "K", "T", "cc"][..]);
+    let size = (number.clone(), unit).prop_map(|(number, unit)| number + unit);
+    let clause = "[ugoa]{0,2}([-+=]([rwxXst]{0,3}|[ugo]|[0-7]{1,2}|644|4755|10000|8)){0,2}";
+    let clauses = string_regex(&format!("[-/]?{clause}(,{clause})?")).unwrap();
+    let mode = prop_oneof![string_regex("[-/+]{0,2}0{0,3}[0-8]{0,5}").unwrap(), clauses];
+    let kinds = "[fdlpsbcDx],{0,2}[fd]?(,[fdl])?";
+    let owner = select(
+        &[
+            "root",
+            "0",
+            "65534",
+            "nosuch",
+            "",
+            "+0",
+            "-1",
+            "00",
+            " 0",
+            "2147483648",
+            "4294967295",
+            "4294967296",
+        ][..],
+    );
+    let date = select(
+        &[
+            "@0",
+            "@+1",
+            "@ 5",
+            "@1.",
+            "@-1",
+            "@",
+            "2026-11-22",
+            "",
+            "yesterday",
+            "2026-02-30",
+            "2026-13-01",
+            "10:30:61",
+        ][..],
+    );
+    let dialect = select(&["emacs", "egrep", "", "x", "EMACS"][..]);
+    let file = select(&["t", "nosuch", ""][..]);
+    let with = |names: &'static [&'static str], value: BoxedStrategy<String>| {
+        (select(names), value).prop_map(|(name, value)| vec![name.to_owned(), value])
+    };
+    let text = |value: proptest::sample::Select<&'static str>| value.prop_map(String::from).boxed();
+    prop_oneof![
+        4 => with(
+            &[
+                "-amin", "-mmin", "-atime", "-mtime", "-uid", "-gid", "-links", "-inum", "-maxdepth", "-mindepth",
+            ],
+            number.boxed(),
+        ),
+        2 => with(&["-size"], size.boxed()),
+        3 => with(&["-perm"], mode.boxed()),
+        1 => with(&["-type", "-xtype"], kinds.boxed()),
+        1 => with(&["-user", "-group"], text(owner)),
+        1 => with(&["-newermt"], text(date)),
+        1 => with(&["-regextype"], text(dialect)),
+        1 => with(&["-newer", "-anewer", "-neweraa", "-samefile", "-newermx"], text(file)),
+        1 => select(&["-daystart", "-xdev", "-depth", "-noleaf", "-true", "-ignore_readdir_race", "-newermq"][..])
+            .prop_map(|word| vec![word.to_owned()]),
+    ]
+}
+
+/// Roots as they are written, and options before them.
+fn root() -> impl Strategy<Value = Vec<String>> {
+    let roots = [
+        "t", "t", "t", "t/", "t//", "./t", "t/.", "t t", "nosuch", "t -", "-H t", "-O3 t", "-O t", "-- t",
+        "t )", "t ,",
+    ];
+    prop_oneof![select(roots.to_vec()).prop_map(words), Just(vec![String::new()])]
+}
+
+/// The same arguments are right, and mean the same.
+#[test]
+fn random_arguments() {
+    let files = proptest::collection::vec(file(), 10..30);
+    let join = select(&["", "", "-a", "-o", "!", "! !", ",", "-o !"][..]).prop_map(words);
+    let line = (root(), select(&["", "", "!"][..]).prop_map(words), argument(), join, argument())
+        .prop_map(|(root, not, first, join, second)| [root, not, first, join, second].concat());
+    runner(4)
+        .run(&(files, proptest::collection::vec((way(), line), 50)), |(files, lines)| {
+            let tree = grow(&files);
+            for (way, line) in lines {
+                for end in [&["-print0"][..], &["-printf", "%f|%h|%P|%p\\0"]] {
+                    let line: Vec<&str> =
+                        line.iter().map(String::as_str).chain(end.iter().copied()).collect();
+                    let difference = difference_of_runs(tree.path(), &line, 0, way);
+                    prop_assert!(
+                        difference.is_none(),
+                        "find {:?} ({:?})\n{}",
+                        line,
+                        way,
+                        difference.unwrap_or_default()
+                    );
+                }
             }
             Ok(())
         })

@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::{Tree, compare, none, text, words};
+use std::fs;
+use std::process::Command;
+
+use common::{Tree, compare, difference, gnu, mounted, none, ours, text, words};
 
 /// Without an action, and judged by what `-print0` prints.
 const TESTS: &[&str] = &[
@@ -342,4 +345,61 @@ fn what_is_wrong() {
     }
     none(&failures);
     assert!(tree.at("t/d/one").exists());
+}
+
+/// Directories that are mounted below themselves are loops, though no link is followed.
+#[test]
+fn mounted_below_itself() {
+    const MOUNTS: &[(&str, &str)] = &[("t/a", "t/a/again"), (".", "t/b/whole")];
+    let tree = Tree::empty();
+    for directory in ["t/a/again", "t/a/deep", "t/b/whole", "t/beside"] {
+        fs::create_dir_all(tree.at(directory)).unwrap();
+    }
+    for file in ["t/a/file", "t/a/deep/file", "t/b/file"] {
+        fs::write(tree.at(file), "x").unwrap();
+    }
+    let run = |mut command: Command, words: &[&str]| {
+        mounted(&mut command, MOUNTS);
+        command.args(words).output()
+    };
+    if let Err(error) = run(gnu(tree.path()), &["t"]) {
+        assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
+        anyring_tally::skipped("nothing can be mounted");
+        return;
+    }
+    let mut failures = Vec::new();
+    for line in [
+        "t",
+        "t -xdev",
+        "t -depth",
+        "t -mount -type d",
+        "t/a",
+        // The loop is not where something is mounted, but below it.
+        "t/b",
+        "t/beside",
+        "t -maxdepth 1",
+        "t -maxdepth 2 -name again",
+        "t -mindepth 3",
+        "t -name again -prune -o -print",
+        "t/a/again",
+        "-L t",
+        "-H t/b t/a",
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let expected = run(gnu(tree.path()), &words).unwrap();
+        for way in common::ways() {
+            let got = run(ours(tree.path(), way), &words).unwrap();
+            if let Some(difference) = difference(&got, &expected, b'\n') {
+                failures.push(format!("find {line} ({way:?})\n{difference}"));
+            }
+        }
+    }
+    none(&failures);
+    // What is behind the loop is not deleted twice, and the loop is no success.
+    for way in common::ways() {
+        fs::write(tree.at("t/a/file"), "x").unwrap();
+        let output = run(ours(tree.path(), way), &["t/a", "-type", "f", "-delete", "-print"]).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{way:?}");
+        assert!(!tree.at("t/a/file").exists());
+    }
 }

@@ -27,6 +27,8 @@ pub struct Directory {
     pub inode: u64,
     /// Its name may be a link that is followed.
     pub follow: bool,
+    /// What is below it may be it itself or one of its ancestors.
+    pub may_loop: bool,
     counters: Counters,
     /// For whoever leaves it.
     pub attributes: Option<Box<Statx>>,
@@ -71,6 +73,7 @@ pub struct Found<'a> {
     pub root: u32,
     pub inode: u64,
     pub follow: bool,
+    pub may_loop: bool,
     pub attributes: Option<&'a Statx>,
     pub asked: u32,
 }
@@ -85,6 +88,7 @@ impl Directory {
             root: 0,
             inode: 0,
             follow: false,
+            may_loop: false,
             counters: Counters::default(),
             attributes: None,
             asked: 0,
@@ -102,6 +106,7 @@ impl Directory {
             root: found.root,
             inode: found.inode,
             follow: found.follow,
+            may_loop: found.may_loop,
             counters: Counters::default(),
             attributes: found.attributes.map(|attributes| Box::new(*attributes)),
             asked: found.asked,

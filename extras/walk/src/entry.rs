@@ -102,8 +102,8 @@ impl Entry<'_> {
     }
 
     /// Its attributes, if they were asked for. They are there at the first visit already where the walk itself needed
-    /// them: `STATX_BASIC_STATS` of roots, of what a file system does not tell the kind of, and of links and directories
-    /// where links are followed. What they are of is said by [`kind`](Entry::kind).
+    /// them: `STATX_BASIC_STATS` of roots, of what a file system does not tell the kind of, of links that are followed, and of
+    /// directories that may be their own ancestors. What they are of is said by [`kind`](Entry::kind).
     pub fn attributes(&self) -> Option<&Statx> {
         self.attributes
     }

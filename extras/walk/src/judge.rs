@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What the walk itself asks for.
-const OWN: u32 = libc::STATX_BASIC_STATS;
+const OWN: u32 = libc::STATX_BASIC_STATS | libc::STATX_MNT_ID;
 
 /// What all threads of a walk share.
 pub struct Walk<'a, V: Visitor> {
@@ -71,13 +71,18 @@ impl<V: Visitor> Walk<'_, V> {
     /// Has the walk itself to know more of an entry before the visitor sees it?
     fn needs(&self, directory: &Directory, kind: Kind) -> bool {
         kind == Kind::Unknown
-            || self.follows(directory)
-                && (kind == Kind::Link || kind == Kind::Directory && self.minds_loops())
+            || kind == Kind::Link && self.follows(directory)
+            || kind == Kind::Directory && directory.may_loop
     }
 
-    /// Can a directory be its own ancestor?
-    pub fn minds_loops(&self) -> bool {
+    /// Can a directory below one in `directory` be its own ancestor?
+    fn may_loop(&self, directory: &Directory, attributes: Option<&Statx>) -> bool {
+        if directory.parent().is_some() {
+            return directory.may_loop;
+        }
+        let known = attributes.filter(|attributes| attributes.stx_mask & libc::STATX_MNT_ID != 0);
         self.options.follow == Follow::Always
+            || self.options.mounts.may_loop(known.map(|attributes| attributes.stx_mnt_id))
     }
 
     /// Are directories to be reached by descriptors until they have been left?
@@ -101,7 +106,7 @@ impl<V: Visitor> Walk<'_, V> {
             Some((attributes, _)) => {
                 kind = Kind::of_mode(attributes.stx_mode.into());
                 inode = attributes.stx_ino;
-                if self.minds_loops()
+                if directory.may_loop
                     && kind == Kind::Directory
                     && let Some(ancestor) = directory.ancestor(files::identity_of(attributes))
                 {
@@ -142,7 +147,8 @@ impl<V: Visitor> Walk<'_, V> {
                 }
                 let kept = attributes.filter(|_| self.options.post_order);
                 let follow = self.follows(directory);
-                let found = Found { name, root, inode, follow, attributes: kept, asked };
+                let may_loop = self.may_loop(directory, attributes);
+                let found = Found { name, root, inode, follow, may_loop, attributes: kept, asked };
                 let child = directory.child(&found);
                 if too_deep { Verdict::Leave(child) } else { Verdict::Read(child) }
             }
@@ -152,7 +158,7 @@ impl<V: Visitor> Walk<'_, V> {
 
     /// Is what was opened to be read: is it on the root's device?
     pub fn belongs(&self, directory: &Directory, fd: RawFd) -> bool {
-        if !self.options.same_device && !self.minds_loops() {
+        if !self.options.same_device && !directory.may_loop {
             return true;
         }
         match directory.identify(fd) {

@@ -8,6 +8,8 @@
 //!   is renamed meanwhile may be visited or not.
 //! - Names are bytes. Paths may be as long as they like: everything is opened by its parent's descriptor.
 //! - No symbolic link is followed unless [`Follow`] says so: one that takes a directory's place in time is a failure.
+//! - A directory that is its own ancestor, by a link that is followed or because it is mounted below itself, is not visited:
+//!   [`What::Loop`].
 //! - Few descriptors are open at once, whatever the depth: [`Options::descriptors`].
 //! - A failure is told ([`Visitor::failed`]) and the walk goes on.
 //!
@@ -45,6 +47,7 @@ mod entry;
 mod files;
 mod judge;
 mod lane;
+mod mounts;
 mod names;
 mod parallel;
 mod share;
@@ -55,6 +58,7 @@ pub use directory::Counters;
 pub use entry::{Entry, Failure, Kind, Parent, What};
 /// What is known of a file: the kernel's structure, with the fields of `statx(2)`.
 pub use libc::statx as Statx;
+pub use mounts::Mounts;
 
 /// Where a walk begins: a path, of a directory or of anything else, as it is to be shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +89,7 @@ pub enum Follow {
     Never,
     /// Those among the roots (`find -H`).
     Roots,
-    /// All that lead somewhere (`find -L`). A directory that is its own ancestor is a failure, [`What::Loop`].
+    /// All that lead somewhere (`find -L`).
     Always,
 }
 
@@ -114,6 +118,8 @@ pub struct Options {
     /// all is cached a round trip through a ring costs a fifth, and where nothing is, handing each call to a worker costs
     /// more than a thread that makes all of a directory's.
     pub engine: Option<Engine>,
+    /// What is mounted, for walks one after the other.
+    pub mounts: Mounts,
 }
 
 /// What to do with an entry.

@@ -9,6 +9,7 @@ use anyring_engine::{Host, frontend};
 use anyring_trace::event::{ENGINE_KERNEL, ENGINE_USER};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use linux_raw_sys::errno::{EACCES, ENXIO};
 use linux_raw_sys::general as raw;
 
 /// Who is to see the three calls of this process.
@@ -76,21 +77,44 @@ pub enum Asks {
     Itself,
 }
 
-/// Whether the kernel's `io_uring` works here, which making a ring shows: limits, quotas and security modules speak up
-/// only then. Where a filter kills who asks, it does not.
+/// A call that a small ring was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Its number.
+    pub call: u32,
+    /// The kernel's, or a filter's.
+    pub errno: i32,
+}
+
+/// Whether the kernel's `io_uring` works here, which using a ring shows: limits, quotas and security modules speak up only when one
+/// is made, and a filter may refuse one of the calls alone. `kernel` makes a system call of the kernel.
+///
+/// # Errors
+/// The first call that is refused.
+pub fn use_a_ring(kernel: impl Fn(usize, [usize; 6]) -> isize) -> Result<(), Refused> {
+    /// Says at once that there are none, in every kernel that has rings.
+    const UNREGISTER_BUFFERS: usize = 1;
+    let mut parameters = [0_u32; 30];
+    let made = kernel(raw::__NR_io_uring_setup as usize, [1, parameters.as_mut_ptr().addr(), 0, 0, 0, 0]);
+    let refused = |call, result: isize| Err(Refused { call, errno: -result as i32 });
+    let Ok(fd) = usize::try_from(made) else { return refused(raw::__NR_io_uring_setup, made) };
+    let entered = kernel(raw::__NR_io_uring_enter as usize, [fd, 0, 0, 0, 0, 0]);
+    let registered = kernel(raw::__NR_io_uring_register as usize, [fd, UNREGISTER_BUFFERS, 0, 0, 0, 0]);
+    sys::close(fd as i32);
+    // The kernel's own restrictions of a process may refuse a registration; the ring is the kernel's then, too.
+    let restricted = registered == -(EACCES as isize) && !ask::is_filtered();
+    if entered < 0 {
+        refused(raw::__NR_io_uring_enter, entered)
+    } else if registered == -(ENXIO as isize) || restricted {
+        Ok(())
+    } else {
+        refused(raw::__NR_io_uring_register, registered)
+    }
+}
+
+/// Whether [it works](use_a_ring). Where a filter kills who asks, it does not.
 fn kernel_allows(asks: Asks, kernel: impl Fn(usize, [usize; 6]) -> isize) -> bool {
-    let makes_a_ring = || {
-        let mut parameters = [0_u32; 30];
-        let number = raw::__NR_io_uring_setup as usize;
-        let Ok(fd) = i32::try_from(kernel(number, [1, parameters.as_mut_ptr().addr(), 0, 0, 0, 0])) else {
-            return false;
-        };
-        let made = fd >= 0;
-        if made {
-            sys::close(fd);
-        }
-        made
-    };
+    let makes_a_ring = || use_a_ring(&kernel).is_ok();
     let answer = match asks {
         Asks::Thread => ask::by_thread(makes_a_ring),
         Asks::Itself => ask::safely(makes_a_ring),

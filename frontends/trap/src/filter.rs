@@ -18,6 +18,9 @@
 //! tell it from its children, whose libraries may set up signals before ours is there to answer. What closes or
 //! replaces descriptors traps there, too, where the number may be one of the engine's own.
 //!
+//! Where a filter is, the kernel refuses the strict mode of seccomp, and a program that does not look would go on unconfined. Whoever
+//! asks for that mode is ended.
+//!
 //! A filter is for life and outlives `exec`; so that chains of programs do not pile them up,
 //! [`crate::trap`] installs one only where calls do not trap already.
 
@@ -55,9 +58,12 @@ const JUMP_IF_SET: u16 = 0x45;
 const RETURN: u16 = 0x06;
 const ALLOW: u32 = 0x7fff_0000;
 const TRAP: u32 = 0x0003_0000;
+const KILL: u32 = 0x8000_0000;
 /// `SECCOMP_RET_ERRNO`: the call is not made and returns an errno, or 0.
 const PRETEND: u32 = 0x0005_0000;
+const SET_MODE_STRICT: u32 = 0;
 const SET_MODE_FILTER: usize = 1;
+const MODE_STRICT: u32 = 1;
 const FLAG_TSYNC: usize = 1;
 /// Without it, kernels before 5.16 slow the whole process down by a mitigation.
 const FLAG_SPEC_ALLOW: usize = 4;
@@ -136,10 +142,12 @@ enum Label {
     Allow,
     Trap,
     Pretend,
+    Kill,
     Ring,
     Map,
     Action,
     Control,
+    Seccomp,
     Text,
     Clone,
     Close,
@@ -236,6 +244,28 @@ impl Assembler {
         self.if_equal(question as u32, Label::Pretend, Label::Next);
     }
 
+    /// Ends who asks `prctl` or `seccomp` for the strict mode; the rest goes on at `other`.
+    fn no_strict_mode(&mut self, other: Label) {
+        self.place(Label::Seccomp);
+        self.load(argument_low(0));
+        self.if_equal(SET_MODE_STRICT, Label::Kill, other);
+        self.place(Label::Control);
+        self.load(argument_low(0));
+        self.if_equal(sys::PR_SET_SECCOMP as u32, Label::Next, other);
+        self.load(argument_low(1));
+        self.if_equal(MODE_STRICT, Label::Kill, other);
+    }
+
+    /// The answers that have been named so far.
+    fn answers(&mut self) {
+        for (label, answer) in
+            [(Label::Allow, ALLOW), (Label::Trap, TRAP), (Label::Pretend, PRETEND), (Label::Kill, KILL)]
+        {
+            self.place(label);
+            self.push(RETURN, answer);
+        }
+    }
+
     fn always(&mut self, label: Label) {
         self.if_equal(0, label, label);
     }
@@ -252,6 +282,8 @@ fn assemble(reach: &Reach) -> Assembler {
     code.load(NUMBER);
     code.if_equal(raw::__NR_mmap, Label::Map, Label::Next);
     code.if_equal(raw::__NR_rt_sigaction, Label::Action, Label::Next);
+    code.if_equal(raw::__NR_prctl, Label::Control, Label::Next);
+    code.if_equal(raw::__NR_seccomp, Label::Seccomp, Label::Next);
     if reach.text.is_some() {
         for &number in FORKS.iter().chain(TEXT_CALLS) {
             code.if_equal(number, Label::Text, Label::Next);
@@ -264,7 +296,6 @@ fn assemble(reach: &Reach) -> Assembler {
         for &number in REPLACING {
             code.if_equal(number, Label::Replace, Label::Next);
         }
-        code.if_equal(raw::__NR_prctl, Label::Control, Label::Next);
         code.if_equal(raw::__NR_clone, Label::Clone, Label::Next);
         code.if_equal(raw::__NR_clone3, Label::Text, Label::Next);
     }
@@ -290,8 +321,11 @@ fn assemble(reach: &Reach) -> Assembler {
         code.if_equal(0, Label::Allow, Label::Trap);
     }
 
+    code.no_strict_mode(if reach.text.is_some() { Label::Inside } else { Label::Allow });
     if let Some(text) = &reach.text {
-        code.place(Label::Control);
+        code.place(Label::Inside);
+        code.load(NUMBER);
+        code.if_equal(raw::__NR_seccomp, Label::Text, Label::Next);
         code.load(argument_low(0));
         code.jump(JUMP_IF_GREATER_EQUAL, credentials::PRCTL_END, Label::Allow, Label::Text);
         code.place(Label::Close);
@@ -337,17 +371,12 @@ fn assemble(reach: &Reach) -> Assembler {
     code.load(argument_high(1));
     code.if_equal(0, Label::Allow, Label::Pretend);
 
-    code.place(Label::Allow);
-    code.push(RETURN, ALLOW);
-    code.place(Label::Trap);
-    code.push(RETURN, TRAP);
-    code.place(Label::Pretend);
-    code.push(RETURN, PRETEND);
+    code.answers();
     code
 }
 
 /// Calls besides `rt_sigaction` that trap in the text of a static program, as those do that change
-/// credentials, `prctl` and `clone3`.
+/// credentials, `prctl`, `seccomp` and `clone3`.
 const TEXT_CALLS: &[u32] = &[
     raw::__NR_rt_sigprocmask,
     raw::__NR_rt_sigpending,
@@ -355,7 +384,6 @@ const TEXT_CALLS: &[u32] = &[
     raw::__NR_execve,
     raw::__NR_execveat,
     raw::__NR_exit_group,
-    raw::__NR_seccomp,
 ];
 
 /// In the upper half of `clone`'s flags, which the kernel does not look at: the trap has seen the call.
@@ -369,18 +397,16 @@ fn assemble_within(text: &Range<usize>) -> Assembler {
     code.if_equal(AUDIT_ARCH, Label::Next, Label::Allow);
     code.load(NUMBER);
     code.if_equal(raw::__NR_rt_sigaction, Label::Action, Label::Next);
+    code.if_equal(raw::__NR_prctl, Label::Control, Label::Next);
+    code.if_equal(raw::__NR_seccomp, Label::Seccomp, Label::Next);
     code.jump(JUMP_IF_GREATER_EQUAL, raw::__NR_io_uring_setup, Label::Next, Label::Allow);
     code.jump(JUMP_IF_GREATER_EQUAL, raw::__NR_io_uring_register + 1, Label::Allow, Label::Next);
     code.if_within(text, Label::Trap);
     code.always(Label::Allow);
+    code.no_strict_mode(Label::Allow);
     code.place(Label::Action);
     code.answer(Question::Within);
-    code.place(Label::Allow);
-    code.push(RETURN, ALLOW);
-    code.place(Label::Trap);
-    code.push(RETURN, TRAP);
-    code.place(Label::Pretend);
-    code.push(RETURN, PRETEND);
+    code.answers();
     code
 }
 
@@ -505,6 +531,29 @@ mod tests {
     }
 
     #[test]
+    fn the_strict_mode_ends_who_asks_for_it() {
+        let text = 0x5555_5555_0000..0x5555_5560_0000;
+        let fixed = Reach { low: true, text: Some(low::RANGE) };
+        let filters = [assemble(&HIGH), assemble(&EVERYTHING), assemble(&fixed), assemble_within(&text)];
+        for code in &filters {
+            for place in [0x7f12_3456_7890, 0x40_1000, text.start, stub::RANGE.start] {
+                let run = |number, first, second| interpret(code, number, place, [first, second, 0, 0, 0, 0]);
+                assert_eq!(run(raw::__NR_prctl, 22, 1), KILL);
+                assert_eq!(run(raw::__NR_seccomp, 0, 0), KILL);
+                // Filters, and questions.
+                for (number, first, second) in [
+                    (raw::__NR_prctl, 22, 2),
+                    (raw::__NR_prctl, 21, 1),
+                    (raw::__NR_seccomp, 1, 0),
+                    (raw::__NR_seccomp, 2, 0),
+                ] {
+                    assert_ne!(run(number, first, second), KILL);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_linked_frontend_sees_the_text_of_its_program_only() {
         let text = 0x5555_5555_0000..0x5555_5560_0000;
         let code = assemble_within(&text);
@@ -586,13 +635,11 @@ mod tests {
             for (places, within) in [(inside, true), (outside, false)] {
                 for place in places {
                     let run = |number| run(&reach, number, place, [17, 1, 0, 8, 0, 0]);
-                    for number in FORKS
-                        .iter()
-                        .chain(TEXT_CALLS)
-                        .copied()
-                        .chain(credentials::CALLS)
-                        .chain([raw::__NR_rt_sigaction, raw::__NR_prctl])
-                    {
+                    for number in FORKS.iter().chain(TEXT_CALLS).copied().chain(credentials::CALLS).chain([
+                        raw::__NR_rt_sigaction,
+                        raw::__NR_prctl,
+                        raw::__NR_seccomp,
+                    ]) {
                         assert_eq!(run(number), if within { TRAP } else { ALLOW }, "{number} {place:#x}");
                     }
                     assert_eq!(run(raw::__NR_clone3), if within { TRAP } else { ALLOW });

@@ -1,16 +1,17 @@
 //! A file with code: its unwind tables, and the names of what is in it.
 
 use std::cell::OnceCell;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use addr2line::Loader;
 use framehop::{ExplicitModuleSectionInfo, Module};
-use memmap2::Mmap;
 use object::elf::PF_X;
-use object::{Object, ObjectSection, ObjectSegment, SegmentFlags};
+use object::{Object, ObjectSection, ObjectSegment, ReadCache, SegmentFlags};
+
+use crate::names::{Names, unnamed};
 
 /// One of them.
 pub struct CodeFile {
@@ -19,7 +20,7 @@ pub struct CodeFile {
     sections: ExplicitModuleSectionInfo<Rc<[u8]>>,
     /// Where its debug information is.
     debug: PathBuf,
-    loader: OnceCell<Option<Loader>>,
+    names: OnceCell<Option<Names>>,
 }
 
 /// A segment with code.
@@ -34,10 +35,8 @@ struct Code {
 impl CodeFile {
     /// Reads what is needed to unwind; `None` where that is no such file.
     pub fn open(path: &Path) -> Option<CodeFile> {
-        let file = File::open(path).ok()?;
-        // SAFETY: read only; who changes it meanwhile gets wrong names.
-        let bytes = unsafe { Mmap::map(&file) }.ok()?;
-        let object = object::File::parse(&*bytes).ok()?;
+        let content = content(path)?;
+        let object = object::File::parse(&content).ok()?;
         let is_code = |flags| matches!(flags, SegmentFlags::Elf { p_flags } if p_flags & PF_X != 0);
         let code = object.segments().filter(|segment| is_code(segment.flags())).map(|segment| {
             let (offset, length) = segment.file_range();
@@ -49,7 +48,7 @@ impl CodeFile {
             code: code.collect(),
             sections: sections(&object),
             debug: debug.unwrap_or_else(|| path.to_owned()),
-            loader: OnceCell::new(),
+            names: OnceCell::new(),
         })
     }
 
@@ -65,30 +64,10 @@ impl CodeFile {
 
     /// What stands at an address of the file, which is shown by `name`: the innermost function first.
     pub fn names(&self, address: u64, name: &str) -> Vec<String> {
-        let loader = self.loader.get_or_init(|| Loader::new(&self.debug).ok());
-        let Some(loader) = loader else { return vec![format!("{address:#x} ({name})")] };
-        let mut names = Vec::new();
-        if let Ok(mut frames) = loader.find_frames(address) {
-            while let Ok(Some(frame)) = frames.next() {
-                let Some(function) = &frame.function else { continue };
-                let Ok(function) = function.demangle() else { continue };
-                let location = frame.location.as_ref().and_then(|at| Some((at.file?, at.line?)));
-                names.push(match location {
-                    Some((file, line)) => format!("{function} ({}:{line})", last(file)),
-                    None => format!("{function} ({name})"),
-                });
-            }
+        match self.names.get_or_init(|| Names::of(&self.debug)) {
+            Some(names) => names.at(address, name),
+            None => vec![unnamed(address, name)],
         }
-        if names.is_empty() {
-            names.push(match loader.find_symbol_info(address) {
-                Some(symbol) => {
-                    let function = addr2line::demangle_auto(symbol.name().into(), None);
-                    format!("{function}+{:#x} ({name})", address - symbol.address())
-                }
-                None => format!("{address:#x} ({name})"),
-            });
-        }
-        names
     }
 }
 
@@ -101,12 +80,16 @@ fn address_of(code: &[Code], offset: u64) -> Option<u64> {
     Some(code.address.wrapping_sub(code.range.start).wrapping_add(offset))
 }
 
-/// A path without its directories.
-fn last(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
+/// What is in a file, read as it is needed; nothing where it is not a regular one. It is not mapped: whoever shortens a file that is mapped
+/// ends who looks there.
+pub fn content(path: &Path) -> Option<ReadCache<File>> {
+    // A FIFO would have this wait for a writer.
+    let file =
+        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).ok()?;
+    file.metadata().is_ok_and(|metadata| metadata.is_file()).then(|| ReadCache::new(file))
 }
 
-fn sections(object: &object::File<'_>) -> ExplicitModuleSectionInfo<Rc<[u8]>> {
+fn sections<'o>(object: &impl Object<'o>) -> ExplicitModuleSectionInfo<Rc<[u8]>> {
     let range = |name| {
         let section = object.section_by_name(name)?;
         Some(section.address()..section.address() + section.size())
@@ -125,7 +108,7 @@ fn sections(object: &object::File<'_>) -> ExplicitModuleSectionInfo<Rc<[u8]>> {
 }
 
 /// The file that distributions keep debug information in.
-fn separate(object: &object::File<'_>) -> Option<PathBuf> {
+fn separate<'o>(object: &impl Object<'o>) -> Option<PathBuf> {
     let id = object.build_id().ok()??;
     let digits: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
     let (directory, name) = digits.split_at_checked(2)?;

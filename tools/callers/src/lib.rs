@@ -7,6 +7,7 @@
 
 mod arch;
 mod file;
+mod names;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -243,6 +244,62 @@ mod tests {
         stacks.mapped(7, &mapped, Path::new("/proc/self/exe"));
         stacks.mapped(7, &mapped, Path::new("/no/such/file"));
         assert!(stacks.frames(7, &called, &[]).len() <= 1);
+    }
+
+    /// A directory of this test.
+    fn directory(name: &str) -> PathBuf {
+        let directory = std::env::temp_dir().join(format!("anyring-callers-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        directory
+    }
+
+    #[test]
+    fn a_file_that_is_shortened_has_the_names_that_it_had() {
+        let directory = directory("shortened");
+        let (own, copy) = (std::env::current_exe().unwrap(), directory.join("copy"));
+        std::fs::copy(&own, &copy).unwrap();
+        let mut stacks = Stacks::default();
+        for line in std::fs::read_to_string("/proc/self/maps").unwrap().lines() {
+            if let Some((start, end, offset, path)) = parse(line)
+                && path == own
+            {
+                stacks.mapped(7, &Mapped { start, end, offset }, &copy);
+            }
+        }
+        let (called, stack) = here();
+        let has = |frames: &[String], name: &str| frames.iter().any(|frame| frame.contains(name));
+        assert!(has(&stacks.frames(7, &called, &stack), "shortened_has_the_names"));
+        std::fs::File::options().write(true).open(&copy).unwrap().set_len(100).unwrap();
+        let (called, stack) = a_function_with_a_name();
+        let frames = stacks.frames(7, &called, &stack);
+        assert!(has(&frames, "a_function_with_a_name"), "{frames:#?}");
+        // As short as it is when it is first met, it has none.
+        stacks = Stacks::default();
+        stacks.mapped(7, &Mapped { start: called.ip & !4095, end: called.ip | 4095, offset: 0 }, &copy);
+        assert_eq!(stacks.frames(7, &called, &stack), [format!("{:#x} (copy)", called.ip - 1)]);
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    /// A path of a traced program may be anything by the time it is looked at.
+    #[test]
+    fn what_is_no_file_is_not_waited_for() {
+        let directory = directory("fifo");
+        let fifo = directory.join("fifo");
+        let path = std::ffi::CString::new(fifo.as_os_str().as_encoded_bytes()).unwrap();
+        // SAFETY: a string that ends.
+        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut stacks = Stacks::default();
+            let mapped = Mapped { start: 0x1000, end: 0x2000, offset: 0 };
+            stacks.mapped(7, &mapped, &fifo);
+            let called = Called { ip: 0x1008, sp: 0x7000, bp: 1, lr: 8 };
+            sender.send(stacks.frames(7, &called, &[]))
+        });
+        let frames =
+            receiver.recv_timeout(std::time::Duration::from_secs(60)).expect("nobody waits for a writer");
+        assert_eq!(frames[0], "0x1007 (fifo)");
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]

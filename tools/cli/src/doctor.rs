@@ -98,7 +98,10 @@ fn print(report: &Report) {
     let Report { kernel, seccomp, trap, static_programs, .. } = report;
     line("kernel", &kernel.version);
     match (&kernel.error, kernel.operations) {
-        (Some(error), _) => line("io_uring", &format!("denied ({error})")),
+        (Some(error), _) => {
+            let call = kernel.refused_call.map_or(String::new(), |call| format!("{call}: "));
+            line("io_uring", &format!("denied ({call}{error})"));
+        }
         (None, Some(0) | None) => line("io_uring", "works"),
         (None, Some(operations)) => line("io_uring", &format!("works, {operations} operations")),
     }

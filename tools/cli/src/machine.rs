@@ -21,10 +21,13 @@ use std::sync::atomic::Ordering;
 pub struct Kernel {
     /// The kernel's release.
     pub version: String,
-    /// Whether `io_uring_setup` succeeds.
+    /// Whether a ring can be made and used.
     pub io_uring: bool,
     /// The errno that it gives otherwise, by name.
     pub error: Option<String>,
+    /// The call that gives it, where that is not `io_uring_setup`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused_call: Option<&'static str>,
     /// Why it is denied.
     pub why: Option<String>,
     /// How many operations it supports.
@@ -69,15 +72,26 @@ pub struct Injection {
     pub works: bool,
     /// What went wrong.
     pub why_not: Option<String>,
+    /// What to do then.
+    #[serde(skip)]
+    pub remedy: Option<&'static str>,
 }
 
 /// Tries how far the way into a static program goes before it is executed.
 pub fn injection() -> Injection {
+    const ALLOW: &str =
+        "let the filter answer with an error (systemd: SystemCallErrorNumber=EPERM), or take it away";
     let image = library::find().and_then(|library| library::image(&library)).and_then(inject::check);
-    let traced = || inject::possible().map_err(|error| why_not_traced(&error).0);
-    let possible = image.and_then(|()| traced());
-    let why_not = if process::rings_kill() { Some(process::RINGS_KILL.to_owned()) } else { possible.err() };
-    Injection { works: why_not.is_none(), why_not }
+    let image = || image.map_err(|why| (why, "install anyring whole"));
+    let traced = || inject::possible().map_err(|error| why_not_traced(&error));
+    // Each call of theirs is trapped.
+    let trapped = || why_no_trap(ask::in_child(traps_here)).map_or(Ok(()), |why| Err((why, ALLOW)));
+    let possible = match process::rings_kill() {
+        true => Err((process::RINGS_KILL.to_owned(), ALLOW)),
+        false => image().and_then(|()| traced()).and_then(|()| trapped()),
+    };
+    let (why_not, remedy) = possible.err().unzip();
+    Injection { works: why_not.is_none(), why_not, remedy }
 }
 
 /// Why the kernel's `io_uring` cannot be used.
@@ -85,6 +99,8 @@ pub fn injection() -> Injection {
 enum Denial {
     /// It says so.
     Error(io::Error),
+    /// It makes rings, and refuses this call for them.
+    Call(&'static str, io::Error),
     /// Whoever calls is killed.
     Killed,
 }
@@ -100,6 +116,7 @@ pub fn kernel(seccomp: &Seccomp) -> Kernel {
     };
     let why = error.as_ref().map(|denial| match denial {
         Denial::Error(error) => why(error, &version, disabled, seccomp),
+        Denial::Call(name, error) => why_not_used(name, error, seccomp),
         Denial::Killed => {
             String::from("a seccomp filter ends the process that calls it, as systemd's does by default")
         }
@@ -108,9 +125,13 @@ pub fn kernel(seccomp: &Seccomp) -> Kernel {
         version,
         io_uring: error.is_none(),
         error: error.as_ref().map(|denial| match denial {
-            Denial::Error(error) => error_name(error),
+            Denial::Error(error) | Denial::Call(_, error) => error_name(error),
             Denial::Killed => String::from("SIGSYS"),
         }),
+        refused_call: match &error {
+            Some(Denial::Call(name, _)) => Some(name),
+            _ => None,
+        },
         why,
         operations,
         io_uring_disabled: disabled,
@@ -159,35 +180,52 @@ fn why(error: &io::Error, version: &str, disabled: Option<u32>, seccomp: &Seccom
     text.to_owned()
 }
 
+/// Why `call` says `error` where rings can be made.
+fn why_not_used(call: &str, error: &io::Error, seccomp: &Seccomp) -> String {
+    let who = match seccomp.mode {
+        Some(2) => "most likely a seccomp filter refuses it",
+        _ => "a sandbox (gVisor, ...) stands in the kernel's place, perhaps",
+    };
+    format!("rings can be made, but {call} answers {}: {who}", error_name(error))
+}
+
 fn older_than_5_1(version: &str) -> bool {
     let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     let (major, minor) = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     major != 0 && (major, minor) < (5, 1)
 }
 
-/// Lets a child process create a ring and ask for its operations: what it does may end it.
+/// Lets a child process use a ring and ask for its operations: what it does may end it.
 fn probe() -> Result<usize, Denial> {
     let (mut reader, mut writer) = io::pipe().map_err(Denial::Error)?;
+    // SAFETY: what a ring of one's own takes.
+    let kernel = |number, arguments| unsafe { arch::syscall(number, arguments) };
     let tells = || {
-        let count = operations().map(|count| count as i64);
-        let told = count.unwrap_or_else(|error| -i64::from(error.raw_os_error().unwrap_or(libc::EIO)));
-        writer.write_all(&told.to_ne_bytes()).is_ok()
+        let told = match process::use_a_ring(kernel) {
+            Ok(()) => [0, operations() as i64],
+            Err(refused) => [i64::from(refused.call), -i64::from(refused.errno)],
+        };
+        writer.write_all(told.map(i64::to_ne_bytes).as_flattened()).is_ok()
     };
     match ask::in_child(tells) {
         Answer::Is(_) => {}
         Answer::Dies => return Err(Denial::Killed),
         Answer::Unknown => return Err(Denial::Error(io::Error::from_raw_os_error(libc::EAGAIN))),
     }
-    let mut told = [0; 8];
-    reader.read_exact(&mut told).map_err(Denial::Error)?;
-    match i64::from_ne_bytes(told) {
-        error @ ..0 => Err(Denial::Error(io::Error::from_raw_os_error(-error as i32))),
-        count => Ok(count as usize),
+    let mut told = [[0; 8]; 2];
+    reader.read_exact(told.as_flattened_mut()).map_err(Denial::Error)?;
+    let [call, result] = told.map(i64::from_ne_bytes);
+    let error = || io::Error::from_raw_os_error(-result as i32);
+    match call {
+        0 => Ok(result as usize),
+        libc::SYS_io_uring_enter => Err(Denial::Call("io_uring_enter", error())),
+        libc::SYS_io_uring_register => Err(Denial::Call("io_uring_register", error())),
+        _ => Err(Denial::Error(error())),
     }
 }
 
-/// Creates a ring and asks for its operations.
-fn operations() -> io::Result<usize> {
+/// Creates a ring and asks for its operations; 0 where that cannot be told.
+fn operations() -> usize {
     const REGISTER_PROBE: usize = 8;
     const OPERATIONS: usize = 256;
     const SUPPORTED: u16 = 1;
@@ -195,7 +233,7 @@ fn operations() -> io::Result<usize> {
     // SAFETY: the structure is 120 bytes long.
     let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr()) };
     if fd < 0 {
-        return Err(io::Error::last_os_error());
+        return 0;
     }
     // A header of 16 bytes and 8 bytes for each operation, its flags in the third and fourth.
     let mut probe = vec![0_u16; 8 + OPERATIONS * 4];
@@ -207,7 +245,7 @@ fn operations() -> io::Result<usize> {
     unsafe { libc::close(fd as i32) };
     // Kernels before 5.6 have rings but cannot tell.
     let operations = probe[8..].chunks(4).filter(|operation| operation[1] & SUPPORTED != 0).count();
-    Ok(if result < 0 { 0 } else { operations })
+    if result < 0 { 0 } else { operations }
 }
 
 /// Reads this process's status.
@@ -236,7 +274,7 @@ pub fn trap() -> Trap {
     });
     let Some(program) = trial_program(None) else {
         // All programs are static here, as this command is: the engine comes into them by the other way.
-        let why_not = injection().why_not.or_else(|| why_no_trap(ask::in_child(traps_here)));
+        let why_not = injection().why_not;
         return Trap { library: shown, works: why_not.is_none(), loads: why_not.is_none(), why_not };
     };
     let loads = loads_into(&program, &library);
@@ -250,8 +288,13 @@ pub fn trap() -> Trap {
 /// Puts a trap into this process, for good, and makes a call; whether it trapped.
 fn traps_here() -> bool {
     let reach = Reach { low: true, text: None };
-    if stub::install().is_err() || trap::install(&reach, false).is_err() {
+    if stub::install().is_err() {
         return false;
+    }
+    match trap::install(&reach, false) {
+        // Who makes the call is ended for it below.
+        Ok(()) | Err(trap::Failure::Kills) => {}
+        Err(trap::Failure::Refused(..)) => return false,
     }
     // SAFETY: creates nothing, reads nothing, whoever answers.
     unsafe { arch::syscall(libc::SYS_io_uring_setup as usize, [0; 6]) };

@@ -214,7 +214,7 @@ impl Program {
             }
             Linkage::Static | Linkage::StaticPie => self.fails(
                 injection.why_not.as_deref().unwrap_or("static programs do not work here"),
-                "allow ptrace (docker run --cap-add SYS_PTRACE), or use a dynamically linked build",
+                injection.remedy.unwrap_or_default(),
             ),
             Linkage::Privileged => self.fails(
                 "a program that gains privileges loads no library that its caller names",

@@ -74,6 +74,12 @@ fn static_programs_get_it_by_ptrace() {
     assert!(report["works"] == false && report["why_not"].as_str().unwrap().contains("ptrace"), "{report}");
     assert!(report["remedy"].as_str().unwrap().contains("SYS_PTRACE"), "{report}");
     is(&built("nop-static-pie"), "static-pie", "inject");
+    // What is killed cannot be trapped.
+    let report = examined("kill", &program);
+    assert!(
+        report["works"] == false && report["why_not"].as_str().unwrap().contains("takes precedence"),
+        "{report}"
+    );
 }
 
 #[test]

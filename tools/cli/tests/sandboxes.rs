@@ -67,6 +67,36 @@ fn calls_by_instructions_are_patched_where_they_would_kill() {
     assert_eq!(output.status.signal(), Some(libc::SIGSYS), "as without anyring: {output:?}");
 }
 
+/// The engine is chosen by what a ring can be used for, not by whether one can be made.
+#[test]
+fn one_call_alone_is_refused() {
+    if !support::kernel_has_io_uring() {
+        return;
+    }
+    let expected = Command::new(path("nop")).output().unwrap();
+    for (sandbox, call) in [
+        ("1,enter", "io_uring_enter"),
+        ("38,enter", "io_uring_enter"),
+        ("1,register", "io_uring_register"),
+        ("13,register", "io_uring_register"),
+    ] {
+        for program in ["nop", "nop-libc", "nop-static"] {
+            let output = confined(sandbox, &["run", "--log", "info", "--", &path(program)]).unwrap();
+            assert!(text(&output).contains("engine=user rings=2"), "{sandbox}: {output:?}");
+            assert_eq!(output.stdout, expected.stdout, "{sandbox}");
+        }
+        let report = confined(sandbox, &["doctor", "--json"]).unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+        assert_eq!((&report["verdict"], &report["kernel"]["io_uring"]), (&"user".into(), &false.into()));
+        assert_eq!(report["kernel"]["refused_call"], call);
+        let why = report["kernel"]["why"].as_str().unwrap();
+        assert!(why.contains(call) && why.contains("seccomp filter"), "{why}");
+    }
+    let report = confined("1", &["doctor", "--json"]).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert!(report["kernel"]["refused_call"].is_null(), "{report}");
+}
+
 #[test]
 fn static_programs_are_refused_or_go_without_where_calls_kill() {
     let program = path("nop-static");

@@ -161,7 +161,8 @@ struct Whole<'a> {
     result: Option<Finish>,
     #[serde(skip_serializing_if = "Option::is_none")]
     notification: Option<Finish>,
-    way: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    way: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     worker_thread: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -336,7 +337,7 @@ impl Json {
             bytes: transfer::moves_bytes(request.op).then_some(request.bytes()),
             result: result.map(|result| finish(result, Some(request))),
             notification: request.notification().map(|completion| finish(completion, Some(request))),
-            way: match way {
+            way: way.map(|way| match way {
                 Way::Inline => "inline",
                 Way::Readiness => "readiness",
                 Way::Caller => "caller",
@@ -345,9 +346,9 @@ impl Json {
                 Way::Train(_) => "train",
                 Way::Armed => "armed",
                 Way::Queued => "queued",
-            },
-            worker_thread: if let Way::Worker(thread) = way { thread.map(u32::from) } else { None },
-            train_length: if let Way::Train(length) = way { Some(length) } else { None },
+            }),
+            worker_thread: if let Some(Way::Worker(thread)) = way { thread.map(u32::from) } else { None },
+            train_length: if let Some(Way::Train(length)) = way { Some(length) } else { None },
             drained: request.was_deferred(),
             steps: request.steps().iter().map(Json::step).collect(),
             caller: &request.caller,

@@ -347,8 +347,8 @@ impl Request {
         self.steps.iter().any(|stepped| stepped.step == step)
     }
 
-    /// How it was done.
-    pub fn way(&self) -> Way {
+    /// How it was done; not known of what the kernel did on its rings.
+    pub fn way(&self) -> Option<Way> {
         let decisive = self.steps.iter().rev().find_map(|stepped| match stepped.step {
             Step::ByCaller => Some(Way::Caller),
             Step::ByWorker => Some(Way::Worker(NonZero::new(stepped.value))),
@@ -359,7 +359,7 @@ impl Request {
             Step::Queued => Some(Way::Queued),
             Step::Deferred | Step::Canceled | Step::Injected => None,
         });
-        decisive.unwrap_or(Way::Inline)
+        decisive.or_else(|| (self.engine != ENGINE_KERNEL).then_some(Way::Inline))
     }
 
     /// What a descriptor was called when the request was submitted.

@@ -233,10 +233,11 @@ impl Perfetto {
         let facts = [
             ("request", text),
             ("result", outcome),
-            ("way", format!("{:?}", request.way())),
+            ("way", request.way().map_or(String::new(), |way| format!("{way:?}"))),
             ("serial", request.serial.to_string()),
         ];
-        facts.iter().fold(Message::default().text(event::NAME, request.op.name), |message, (name, text)| {
+        let known = facts.iter().filter(|(_, text)| !text.is_empty());
+        known.fold(Message::default().text(event::NAME, request.op.name), |message, (name, text)| {
             let annotation = Message::default().text(event::ANNOTATION_NAME, name);
             message.message(event::ANNOTATIONS, &annotation.text(event::ANNOTATION_TEXT, text))
         })

@@ -263,7 +263,8 @@ impl Text {
         if request.was_deferred() {
             self.line.push_str(" drained");
         }
-        let _ = match request.way() {
+        let Some(way) = request.way() else { return };
+        let _ = match way {
             Way::Inline if !request.is_done() => return,
             Way::Inline => write!(self.line, " inline"),
             Way::Readiness if !request.is_done() => write!(self.line, " waits for readiness"),

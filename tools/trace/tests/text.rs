@@ -404,6 +404,20 @@ fn a_success_without_a_cqe_is_unseen_on_the_kernels_rings() {
 }
 
 #[test]
+fn how_the_kernel_did_a_request_is_not_known() {
+    for (engine, is_known) in [(ENGINE_KERNEL, false), (ENGINE_USER, true)] {
+        let mut stream = Stream::default();
+        stream.put(Kind::Started, &Started { parent: 0, engine }, &[]);
+        let serial = stream.submitted(sqe(NOP), &[]);
+        stream.completed(serial, 0);
+        assert_eq!(stream.text().contains("inline"), is_known, "{}", stream.text());
+        let json = stream.shown(Settings::default(), Session::json);
+        assert_eq!(json.contains(r#""way":"inline""#), is_known, "{json}");
+        assert_eq!(json.contains(r#""way""#), is_known, "{json}");
+    }
+}
+
+#[test]
 fn a_process_that_is_forked_knows_its_parents_files() {
     let mut stream = Stream::default();
     stream.started("/bin/server", &["server"], 0);

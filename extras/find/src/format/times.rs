@@ -32,7 +32,11 @@ impl Style {
         let (seconds, nanoseconds) = when::split(stamp);
         // GNU find's tenth digit is always 0.
         let fraction = format!(".{nanoseconds:09}0");
-        let Some(parts) = when::local(seconds) else { return seconds.to_string().into_bytes() };
+        let Some(parts) = when::local(seconds) else {
+            // No calendar has it.
+            let plain = matches!(self, Style::Letter(letter) if !b"STX".contains(letter));
+            return format!("{seconds}{}", if plain { "" } else { &fraction }).into_bytes();
+        };
         let mut out = Vec::new();
         let mut write = |format: &str| {
             when::write(&mut out, &CString::new(format).unwrap_or_default(), &parts);

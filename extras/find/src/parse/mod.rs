@@ -177,7 +177,14 @@ impl<'a> Parser<'a> {
                 b"-L" => self.settings.follow = Follow::Always,
                 b"-P" => self.settings.follow = Follow::Never,
                 // How much GNU find is to optimise: there is nothing to choose here.
-                [b'-', b'O', level @ ..] if level.iter().all(u8::is_ascii_digit) => {}
+                [b'-', b'O', level @ ..] if level.iter().all(u8::is_ascii_digit) => {
+                    if String::from_utf8_lossy(level).parse::<u16>().is_err() {
+                        return Err(Stop::Wrong(format!(
+                            "{} needs a number right behind it, as -O3",
+                            shown(word)
+                        )));
+                    }
+                }
                 b"--" => {
                     self.at += 1;
                     return Ok(());
@@ -198,9 +205,6 @@ impl<'a> Parser<'a> {
             }
             if begins_expression(word) {
                 break;
-            }
-            if word.is_empty() {
-                return Err(Stop::Wrong("a path is empty".into()));
             }
             paths.push(OsString::from_vec(word.to_vec()).into_vec());
             self.at += 1;
@@ -249,7 +253,7 @@ impl<'a> Parser<'a> {
 
     /// All that stands behind the paths.
     fn expression(&mut self) -> Result<Tree, Stop> {
-        self.skip_own_options()?;
+        self.skip_options()?;
         if self.peek().is_none() {
             return Ok(Tree::And(Vec::new()));
         }
@@ -261,8 +265,9 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn skip_own_options(&mut self) -> Result<(), Stop> {
-        while self.own_option()? {}
+    /// They stand anywhere.
+    fn skip_options(&mut self) -> Result<(), Stop> {
+        while self.own_option()? || self.silent_option()? {}
         Ok(())
     }
 
@@ -294,7 +299,7 @@ impl<'a> Parser<'a> {
     fn and(&mut self) -> Result<Tree, Stop> {
         let mut parts = vec![self.not()?];
         loop {
-            self.skip_own_options()?;
+            self.skip_options()?;
             match self.peek() {
                 None | Some(b")" | b"," | b"-o" | b"-or") => break,
                 Some(b"-a" | b"-and") => self.at += 1,
@@ -307,7 +312,7 @@ impl<'a> Parser<'a> {
 
     /// `! a`, `( a )` or `a`.
     fn not(&mut self) -> Result<Tree, Stop> {
-        self.skip_own_options()?;
+        self.skip_options()?;
         let before = self.at.checked_sub(1).map(|at| self.words[at]);
         match self.take() {
             None => Err(Stop::Wrong(match before {

@@ -12,10 +12,16 @@ pub struct Mode {
 /// Reads a mode; nothing where it is none.
 pub fn parse(text: &str) -> Option<Mode> {
     if text.starts_with(|first: char| first.is_ascii_digit()) {
-        let bits = u32::from_str_radix(text, 8).ok().filter(|&bits| bits <= 0o7777)?;
+        let bits = number(text.as_bytes())?;
         return Some(Mode { file: bits, directory: bits });
     }
     Some(Mode { file: symbolic(text, false)?, directory: symbolic(text, true)? })
+}
+
+/// Octal digits.
+fn number(digits: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(digits).ok()?;
+    u32::from_str_radix(text, 8).ok().filter(|&bits| bits <= 0o7777)
 }
 
 fn symbolic(text: &str, directory: bool) -> Option<u32> {
@@ -30,6 +36,7 @@ const EXECUTE: u32 = 0o111;
 fn apply(mut bits: u32, clause: &[u8], directory: bool) -> Option<u32> {
     let length = clause.iter().take_while(|byte| b"ugoa".contains(byte)).count();
     let (who, mut rest) = clause.split_at(length);
+    let everybody = who.is_empty();
     let who = match who {
         [] => 0o7777,
         _ => who.iter().fold(0, |all, byte| {
@@ -45,7 +52,13 @@ fn apply(mut bits: u32, clause: &[u8], directory: bool) -> Option<u32> {
         return None;
     }
     while let [operator, behind @ ..] = rest {
-        let (value, length) = value(bits, behind, directory);
+        let octal = behind.iter().take_while(|byte| (b'0'..=b'7').contains(byte)).count();
+        let (value, length) = match octal {
+            0 => value(bits, behind, directory),
+            // Bits by number are everybody's, and the last that a clause sets.
+            length if everybody && length == behind.len() => (number(behind)?, length),
+            _ => return None,
+        };
         rest = &behind[length..];
         let value = value & who;
         match operator {
@@ -101,10 +114,12 @@ mod tests {
             ("u=rwx-x", 0o600, 0o600),
             ("+t", 0o1000, 0o1000),
             ("=", 0, 0),
+            ("+644", 0o644, 0o644),
+            ("=rw+70,-4", 0o672, 0o672),
         ] {
             assert_eq!(parse(text), Some(Mode { file, directory }), "{text}");
         }
-        for text in ["", "9", "10000", "u", "u=z", "u+rw/", "rw", ","] {
+        for text in ["", "9", "10000", "u", "u=z", "u+rw/", "rw", ",", "u+7", "+7+7", "+10000", "+8"] {
             assert_eq!(parse(text), None, "{text}");
         }
     }

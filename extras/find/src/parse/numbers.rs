@@ -2,11 +2,13 @@
 
 use crate::expression::{Compare, Window};
 use crate::when::{SECOND, Stamp};
+use std::ffi::CString;
 
-/// A whole number, compared as its sign says.
+/// A whole number, compared as its sign says. Behind that, as with GNU find, may stand space and a plus sign.
 pub fn compare(text: &str) -> Option<Compare> {
-    let (sign, digits) = signed(text);
-    let number = whole(digits)?;
+    let (sign, rest) = signed(text);
+    let digits = without_space(rest);
+    let number = whole(digits.strip_prefix('+').unwrap_or(digits))?;
     Some(match sign {
         Some('+') => Compare::More(number),
         Some(_) => Compare::Less(number),
@@ -15,9 +17,33 @@ pub fn compare(text: &str) -> Option<Compare> {
 }
 
 /// Digits only.
-pub fn whole(digits: &str) -> Option<u64> {
+fn whole(digits: &str) -> Option<u64> {
     let all = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     all.then(|| digits.parse().ok()).flatten()
+}
+
+/// Digits only, of a number that an `int` holds.
+pub fn int(digits: &str) -> Option<u32> {
+    whole(digits).and_then(|number| i32::try_from(number).ok()).map(i32::cast_unsigned)
+}
+
+/// Without what `strtoumax(3)` skips.
+fn without_space(text: &str) -> &str {
+    text.trim_start_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r'])
+}
+
+/// What `strtod(3)` takes, whole.
+fn float(text: &str) -> Option<f64> {
+    let text = CString::new(text).ok()?;
+    let mut end = std::ptr::null_mut();
+    // SAFETY: a string that ends, and a place for a pointer into it; the thread's own number.
+    let (number, errno) = unsafe {
+        *libc::__errno_location() = 0;
+        (libc::strtod(text.as_ptr(), &mut end), *libc::__errno_location())
+    };
+    // SAFETY: it points into the string.
+    let all = end.cast_const() != text.as_ptr() && unsafe { *end } == 0;
+    (all && !number.is_nan() && (errno != libc::ERANGE || number == 0.0)).then_some(number)
 }
 
 fn signed(text: &str) -> (Option<char>, &str) {
@@ -42,15 +68,17 @@ pub fn size(text: &str) -> Option<(u64, Compare)> {
 }
 
 /// An age in units of so many seconds. A unit ends at `end`: a file of age 0 lies in the unit behind it; so days are
-/// rounded down and minutes up. `slack` is what GNU find adds to the newer side of whole days.
+/// rounded down and minutes up. `slack` is what GNU find adds to the newer side of whole days. Behind the sign that says how to
+/// compare, the number may have one of its own.
 pub fn age(text: &str, end: Stamp, unit: i64, slack: Stamp) -> Option<Window> {
-    let (sign, digits) = signed(text);
-    let valid = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let number: f64 = valid.then(|| digits.parse().ok()).flatten()?;
-    let seconds = number * unit as f64;
-    if !(0.0..1e15).contains(&seconds) {
+    /// No file is as old as that.
+    const OLDEST: f64 = i64::MAX as f64;
+    let (sign, number) = signed(text);
+    let seconds = float(number)? * unit as f64;
+    if seconds < -OLDEST {
         return None;
     }
+    let seconds = seconds.min(OLDEST);
     let (whole, fraction) = (seconds.trunc(), seconds.fract());
     let begin = end - (whole as Stamp * SECOND + (fraction * SECOND as f64) as Stamp);
     Some(match sign {
@@ -71,7 +99,9 @@ mod tests {
         assert_eq!(compare("5"), Some(Compare::Equal(5)));
         assert_eq!(size("-3k"), Some((1024, Compare::Less(3))));
         assert_eq!(size("3"), Some((512, Compare::Equal(3))));
-        for text in ["", "+", "5x", "--5", "0x5", "99999999999999999999999"] {
+        assert_eq!(compare("-+ 5"), None);
+        assert_eq!(compare("- +5"), Some(Compare::Less(5)));
+        for text in ["", "+", "5x", "--5", "0x5", "5 ", "+++5", "99999999999999999999999"] {
             assert_eq!(compare(text), None, "{text}");
         }
         assert_eq!(size(""), None);
@@ -80,7 +110,11 @@ mod tests {
         let day = 86400 * SECOND;
         assert_eq!(age("1", 10 * day, 86400, 0), Some(Window::Between(9 * day, 10 * day)));
         assert_eq!(age("+0.5", 10 * day, 86400, 0), Some(Window::Before(19 * day / 2)));
-        assert_eq!(age("1e3", 0, 60, 0), None);
-        assert_eq!(age(".", 0, 60, 0), None);
+        assert_eq!(age("1e3", 0, 60, 0), Some(Window::Between(-60_000 * SECOND, -59_940 * SECOND)));
+        assert_eq!(age("--0x10", 0, 60, 0), Some(Window::After(960 * SECOND)));
+        assert_eq!(age("+inf", 0, 60, 0), age("+1e300", 0, 60, 0));
+        for text in [".", "", "+", "1 ", "nan", "--inf", "+-1e300", "1e400", "1,5"] {
+            assert_eq!(age(text, 0, 60, 0), None, "{text}");
+        }
     }
 }

@@ -61,12 +61,24 @@ impl<'a> Parser<'a> {
             "-noleaf" | "-warn" | "-nowarn" => {}
             "-maxdepth" => self.settings.max_depth = Some(self.depth_of(name)?),
             "-mindepth" => self.settings.min_depth = self.depth_of(name)?,
-            "-files0-from" => self.roots_from = Some(self.argument(name)?),
-            "-daystart" => {
+            "-regextype" => self.dialect = Dialect::named(self.text(name)?)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Takes an option that is no part of the expression, if there stands one: `! -daystart -mtime 1` is `-daystart ! -mtime 1`.
+    pub(super) fn silent_option(&mut self) -> Result<bool, String> {
+        match self.peek() {
+            Some(b"-daystart") => {
+                self.at += 1;
                 let midnight = when::midnight(when::split(self.now).0);
                 self.day_ago = Stamp::from(midnight) * SECOND;
             }
-            "-regextype" => self.dialect = Dialect::named(self.text(name)?)?,
+            Some(b"-files0-from") => {
+                self.at += 1;
+                self.roots_from = Some(self.argument("-files0-from")?);
+            }
             _ => return Ok(false),
         }
         Ok(true)
@@ -74,9 +86,7 @@ impl<'a> Parser<'a> {
 
     fn depth_of(&mut self, name: &str) -> Result<u32, String> {
         let text = self.text(name)?;
-        let number =
-            numbers::whole(text).ok_or_else(|| format!("{name} {text}: a number of levels is wanted"))?;
-        Ok(u32::try_from(number).unwrap_or(u32::MAX))
+        numbers::int(text).ok_or_else(|| format!("{name} {text}: a number of levels is wanted"))
     }
 
     fn action(&mut self, name: &str) -> Result<Option<Action>, String> {
@@ -190,9 +200,10 @@ impl<'a> Parser<'a> {
             _ => None,
         };
         let kinds: Option<Vec<Kind>> = text.split(',').map(kind).collect();
-        kinds.ok_or_else(|| {
+        let once = |kinds: &Vec<Kind>| !kinds.iter().enumerate().any(|(at, kind)| kinds[..at].contains(kind));
+        kinds.filter(once).ok_or_else(|| {
             format!(
-                "{name} {text}: wanted are letters out of f d l p s b c, with commas between them, as f,l"
+                "{name} {text}: wanted are letters out of f d l p s b c, each once, with commas between them, as f,l"
             )
         })
     }
@@ -207,8 +218,8 @@ impl<'a> Parser<'a> {
     /// A user or a group, by name, else by number.
     fn owner(&mut self, name: &str, find: fn(&[u8]) -> Option<u32>) -> Result<Compare, String> {
         let word = self.argument(name)?;
-        let number = || numbers::whole(std::str::from_utf8(word).ok()?);
-        let found = find(word).map(u64::from).or_else(number);
+        let number = || numbers::int(std::str::from_utf8(word).ok()?);
+        let found = find(word).or_else(number).map(u64::from);
         let what = &name[1..];
         found
             .map(Compare::Equal)
@@ -222,7 +233,9 @@ impl<'a> Parser<'a> {
             Some('/') => (Bits::Any, &text[1..]),
             _ => (Bits::Exactly, text),
         };
-        let mode = mode::parse(rest).ok_or_else(|| {
+        // What `+644` once meant is `/644` now: GNU find takes it for neither.
+        let old = matches!(text.as_bytes(), [b'+', b'0'..=b'7', ..]);
+        let mode = mode::parse(rest).filter(|_| !old).ok_or_else(|| {
             format!("{name} {text}: no permissions; they are as 644, u=rw,g=r, with - before for all of, / for any of")
         })?;
         Ok(Test::Permissions { mode, how })

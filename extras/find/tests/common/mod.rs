@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "no test program uses all of it")]
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
@@ -70,6 +70,30 @@ pub fn ours(directory: &Path, way: Way) -> Command {
     command
 }
 
+/// Has directories mounted at others while the command runs, seen by nobody else. The paths are from where it runs.
+pub fn mounted(command: &mut Command, mounts: &[(&str, &str)]) {
+    let name = |path: &str| CString::new(path).unwrap();
+    let mounts: Vec<_> = mounts.iter().map(|(what, place)| (name(what), name(place))).collect();
+    let mount = |what: &CStr, place: &CStr, flags| {
+        let none = std::ptr::null();
+        // SAFETY: strings that end.
+        match unsafe { libc::mount(what.as_ptr(), place.as_ptr(), none, flags, none.cast()) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: system calls only.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::unshare(libc::CLONE_NEWNS) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            mount(c"", c"/", libc::MS_REC | libc::MS_PRIVATE)?;
+            mounts.iter().try_for_each(|(what, place)| mount(what, place, libc::MS_BIND))
+        })
+    };
+}
+
 /// Whether the kernel's engine can be had; where not, it is the user engine's turn.
 pub fn kernel_works() -> bool {
     let entries = 1_u32;
@@ -105,7 +129,8 @@ pub fn text(bytes: &[u8]) -> String {
 /// What a run is compared by: its output in order, its exit status, whether it complained (not: only warned).
 pub fn outcome(output: &Output, end: u8) -> (Vec<String>, Option<i32>, bool) {
     let parts = parts(&output.stdout, end).iter().map(|part| text(part)).collect();
-    let complained = !output.stderr.is_empty() && !output.stderr.starts_with(b"find: warning:");
+    let mut said = output.stderr.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+    let complained = said.any(|line| !line.starts_with(b"find: warning:"));
     (parts, output.status.code(), complained)
 }
 

@@ -1,8 +1,8 @@
 /* Runs a program in a sandbox: the io_uring calls are answered by an errno, as the default profiles of container engines
- * do, or end the process; ptrace is perhaps denied, as older ones do; no memory becomes executable; files in memory end
+ * do, or end the process, or one of them alone is; ptrace is perhaps denied, as older ones do; no memory becomes executable; files in memory end
  * the process.
  *
- *   deny ERRNO|kill[,ptrace][,mdwe][,memfd] PROGRAM [ARGUMENTS] */
+ *   deny ERRNO|kill[,enter|,register][,ptrace][,mdwe][,memfd] PROGRAM [ARGUMENTS] */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -25,6 +25,8 @@ int main(int count, char **arguments) {
     const char *how = arguments[1];
     int kills = strncmp(how, "kill", 4) == 0;
     unsigned answer = kills ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ERRNO | atoi(how);
+    int first = strstr(how, ",enter") ? SYS_io_uring_enter : strstr(how, ",register") ? SYS_io_uring_register : SYS_io_uring_setup;
+    int last = strstr(how, ",enter") ? SYS_io_uring_enter : SYS_io_uring_register;
     int ptrace = strstr(how, ",ptrace") ? SYS_ptrace : -1;
     int memfd = strstr(how, ",memfd") ? SYS_memfd_create : -1;
     struct sock_filter filter[] = {
@@ -32,8 +34,8 @@ int main(int count, char **arguments) {
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, memfd, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ptrace, 3, 0),
-        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, SYS_io_uring_setup, 0, 3),
-        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, SYS_io_uring_register, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, first, 0, 3),
+        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, last, 2, 0),
         BPF_STMT(BPF_RET | BPF_K, answer),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
