@@ -299,9 +299,13 @@ pub fn close_own(fd: Fd) {
     if is_still_own(fd) { close(fd) } else { own::forget(fd) }
 }
 
-/// Moves a descriptor of the engine's own out of the program's low numbers.
+/// Moves a descriptor of the engine's own out of the program's low numbers. Where the process may have no other number, it stays.
 pub fn move_high(low: Fd) -> Result<Fd, Errno> {
     let high = duplicate(low);
+    if high == Err(Errno::EMFILE) {
+        own::note(low);
+        return Ok(low);
+    }
     close(low);
     high
 }

@@ -170,6 +170,31 @@ fn slots_are_allocated_in_their_range(mut ring: Ring) -> impl Answer {
     seen
 }
 
+/// A file in a slot takes one number of the process's, and no more for the moment in which it gets there.
+#[test]
+fn direct_descriptors_take_the_last_numbers() {
+    let pid = child(|| {
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        files(&ring, &[-1; 8]);
+        // SAFETY: descriptors and a limit of this process's own.
+        unsafe {
+            let lowest = libc::dup(2);
+            libc::close(lowest);
+            let limit = libc::rlimit { rlim_cur: lowest as u64 + 3, rlim_max: 1 << 10 };
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+        }
+        let socket = Sqe {
+            fd: libc::AF_INET,
+            off: libc::SOCK_STREAM as u64,
+            file_index: IORING_FILE_INDEX_ALLOC as u32,
+            ..sqe(IORING_OP_SOCKET, 1)
+        };
+        let results: Vec<i32> = (0..5).map(|_| ring.run(&[socket])[0].res).collect();
+        results == [0, 1, 2, -libc::EMFILE, -libc::EMFILE]
+    });
+    assert_eq!(ended(pid), 0);
+}
+
 #[by(both_if(has_populate))]
 fn errors_of_buffers(engine: Engine) -> impl Answer {
     let ring = Ring::new(engine, 4, 0);
