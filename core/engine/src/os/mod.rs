@@ -4,6 +4,7 @@
 mod arch;
 mod calls;
 pub mod host;
+pub(crate) mod limits;
 pub mod own;
 pub(crate) mod pages;
 pub mod pauses;
