@@ -17,14 +17,13 @@ use linux_raw_sys::io_uring::{
 /// Messages that go out by one system call.
 const BATCH: u32 = 64;
 
-/// How often a submission that the kernel has no memory for is tried.
-const TRIES: u32 = 1000;
-
 /// The other end of what a companion completes.
 pub struct Poster {
     fd: OwnedFd,
     queues: Queues,
     tail: u32,
+    /// The kernel takes messages of this process no more: nobody can be told of anything.
+    is_cut_off: bool,
     /// The program's ring.
     target: OwnedFd,
     /// The companion's.
@@ -154,7 +153,7 @@ impl Poster {
     pub fn new(target: Fd, source: Arc<Queues>, mark: Arc<Mark>) -> Result<Poster, Errno> {
         let target = OwnedFd::new(os::duplicate(target)?);
         let (fd, queues) = new_ring(BATCH)?;
-        Ok(Poster { fd, queues, tail: 0, target, source, mark })
+        Ok(Poster { fd, queues, tail: 0, is_cut_off: false, target, source, mark })
     }
 
     fn message(&self, cqe: Cqe) -> Sqe {
@@ -183,24 +182,37 @@ impl Poster {
         }
     }
 
-    /// Lets the kernel deliver what is in the queue.
+    /// Lets the kernel deliver what is in the queue. All of it is delivered, however long the kernel has no memory for it: what is
+    /// left there would be overwritten by what follows.
     fn send(&mut self) {
         // Release: the entries are written.
         self.queues.sq_tail().store(self.tail, Ordering::Release);
-        for _ in 0..TRIES {
+        while !self.is_cut_off {
             let left = self.tail.wrapping_sub(self.queues.sq_head().load(Ordering::Acquire));
             if left == 0 {
                 break;
             }
-            let arguments = [self.fd.fd() as usize, left as usize, 0, 0, 0, 0];
-            // SAFETY: the entries name no memory.
-            if unsafe { os::call(__NR_io_uring_enter, arguments) }.is_err() {
-                os::sched_yield();
+            match self.enter(left) {
+                Ok(_) => {}
+                Err(Errno::EAGAIN | Errno::EBUSY | Errno::EINTR | Errno::ENOMEM) => os::sched_yield(),
+                // A filter of the program's own, or it has closed the descriptor.
+                Err(_) => self.is_cut_off = true,
             }
         }
         // Only what failed is told, a program that is ending or has no memory left: nobody is to hear of it.
         let tail = self.queues.cq_tail().load(Ordering::Acquire);
         self.queues.cq_head().store(tail, Ordering::Release);
+    }
+}
+
+impl Poster {
+    fn enter(&self, count: u32) -> Result<usize, Errno> {
+        #[cfg(test)]
+        if let Some(refusal) = tests::refusal() {
+            return Err(refusal);
+        }
+        // SAFETY: the entries name no memory.
+        unsafe { os::call(__NR_io_uring_enter, [self.fd.fd() as usize, count as usize, 0, 0, 0, 0]) }
     }
 }
 
@@ -226,6 +238,9 @@ impl Outlet for Poster {
                     continue;
                 }
             }
+            if self.is_cut_off {
+                continue;
+            }
             let message = self.message(cqe);
             // SAFETY: at most as many as the queue holds are filled before they are sent.
             unsafe { self.queues.fill(self.tail, message) };
@@ -250,11 +265,24 @@ mod tests {
     use super::{Mark, Poster, Queues, new_ring};
     use alloc::sync::Arc;
     use anyring_engine::Outlet;
-    use anyring_engine::abi::Sqe;
+    use anyring_engine::abi::{Errno, Sqe};
     use anyring_engine::os::{self, Fd, OwnedFd};
+    use core::cell::Cell;
     use core::sync::atomic::Ordering;
     use linux_raw_sys::general::__NR_io_uring_enter;
     use linux_raw_sys::io_uring::io_uring_op;
+
+    std::thread_local! {
+        /// How many calls of this thread the kernel is to refuse, and how.
+        static REFUSALS: Cell<(u32, Errno)> = const { Cell::new((0, Errno::EAGAIN)) };
+    }
+
+    /// What the kernel answers in this test instead of taking messages.
+    pub fn refusal() -> Option<Errno> {
+        let (left, error) = REFUSALS.get();
+        REFUSALS.set((left.checked_sub(1)?, error));
+        Some(error)
+    }
 
     /// Has the kernel complete requests of these numbers at once.
     fn complete(fd: Fd, queues: &Queues, numbers: &[u64]) {
@@ -317,6 +345,36 @@ mod tests {
             });
             heard.cq_head().store(seen, Ordering::Release);
         }
+    }
+
+    /// However long the kernel has no memory for messages, all arrive, in their order.
+    #[test]
+    fn nothing_is_lost_while_the_kernel_refuses_for_a_while() {
+        let Some(Posting { fd, source, mut poster, heard, .. }) = posting(256) else { return };
+        let numbers: std::vec::Vec<u64> = (1..200).collect();
+        complete(fd.fd(), &source, &numbers);
+        REFUSALS.set((5_000, Errno::EAGAIN));
+        poster.posted();
+        assert_eq!(heard.cq_tail().load(Ordering::Acquire), 199);
+        for (position, number) in (0..).zip(numbers) {
+            // SAFETY: posted, and not reaped.
+            assert_eq!(unsafe { heard.cqe(position) }.user_data, number);
+        }
+    }
+
+    /// Where the kernel refuses for good, as a filter of the program does, the thread goes on.
+    #[test]
+    fn who_is_cut_off_does_not_wait() {
+        let Some(Posting { fd, source, mark, mut poster, heard, .. }) = posting(256) else { return };
+        let mut numbers: std::vec::Vec<u64> = (1..200).collect();
+        numbers.push(mark.user_data());
+        complete(fd.fd(), &source, &numbers);
+        REFUSALS.set((u32::MAX, Errno::EPERM));
+        poster.posted();
+        assert_eq!(REFUSALS.get().0, u32::MAX - 1, "it was asked once");
+        assert_eq!(heard.cq_tail().load(Ordering::Acquire), 0);
+        assert_eq!(mark.wait(), 0, "who waits for the mark goes on");
+        assert_eq!(source.cq_head().load(Ordering::Relaxed), 200);
     }
 
     /// Who hears of the mark finds in the program's ring what was completed before it.

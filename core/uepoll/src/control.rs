@@ -38,7 +38,7 @@ impl Set {
         if operation != DELETE {
             self.check_events(operation, event.events)?;
         }
-        if fd == self.fd() || fd == self.inside {
+        if fd == self.fd() || fd == self.inside.fd() {
             return Err(Errno::EINVAL);
         }
         let mut state = self.state.lock();
@@ -80,7 +80,7 @@ impl Set {
         if let Some(&item) = state.numbers.get(&fd) {
             // epoll alone notices that a file was closed.
             let inside = state.slots[item as usize].place == Place::Inside;
-            if !inside || place != Place::Inside || !self.is_gone(state, item) {
+            if !inside || !self.is_gone(state, item) {
                 return Err(Errno::EEXIST);
             }
             self.release(state, item);
@@ -95,7 +95,7 @@ impl Set {
         // Pairs with `sleep`: a consumer that sleeps at the bell for this file finds the bell watched, where one was made above.
         self.files.fetch_add(1, Ordering::Release);
         if place == Place::Inside
-            && let Err(error) = os::epoll_ctl(self.inside, ADD, fd, event.events, name)
+            && let Err(error) = self.inside.add(fd, event.events, name)
         {
             self.release(state, item);
             return Err(error);
@@ -112,19 +112,15 @@ impl Set {
         }
         let (before, name) = (*slot, token(item, slot.generation, 0));
         let place = self.place(event.events);
-        // Before anybody watches anew: what comes from the watch that still is counts for the new events, too.
+        match (before.place, place) {
+            (Place::Inside, Place::Inside) => self.inside.control(MODIFY, fd, event.events, name)?,
+            (Place::Inside, _) => self.inside.control(DELETE, fd, 0, 0)?,
+            (_, Place::Inside) => self.inside.add(fd, event.events, name)?,
+            _ => {}
+        }
+        // Whoever has an event of the new registration waits for the lock before it is passed on.
         *slot = Slot { events: event.events, data: event.data, place, enabled: true, ..before };
         self.show(item, event);
-        let result = match (before.place, place) {
-            (Place::Inside, Place::Inside) => os::epoll_ctl(self.inside, MODIFY, fd, event.events, name),
-            (Place::Inside, _) => os::epoll_ctl(self.inside, DELETE, fd, 0, 0),
-            (_, Place::Inside) => os::epoll_ctl(self.inside, ADD, fd, event.events, name),
-            _ => Ok(()),
-        };
-        if let Err(error) = result {
-            state.slots[item as usize] = before;
-            return Err(error);
-        }
         if before.place == Place::Feeder && matches!(self.source, Source::Aio(_)) {
             self.forget(state, item, before.arm);
         }
@@ -143,7 +139,7 @@ impl Set {
         let item = *state.numbers.get(&fd).ok_or(Errno::ENOENT)?;
         let slot = state.slots[item as usize];
         let result = match slot.place {
-            Place::Inside => os::epoll_ctl(self.inside, DELETE, fd, 0, 0),
+            Place::Inside => self.inside.control(DELETE, fd, 0, 0),
             Place::Feeder => {
                 self.forget(state, item, slot.arm);
                 Ok(())
@@ -195,15 +191,10 @@ impl Set {
         }
     }
 
-    /// Whether a file that is registered inside was closed: then its number is free there.
+    /// Whether a file that is registered inside was closed.
     fn is_gone(&self, state: &State, item: u32) -> bool {
         let slot = &state.slots[item as usize];
-        let there = os::epoll_ctl(self.inside, ADD, slot.fd, EPOLLET, token(item, slot.generation, 0));
-        if there.is_ok() {
-            let _ = os::epoll_ctl(self.inside, DELETE, slot.fd, 0, 0);
-        }
-        // Nobody's number, or that of a file that cannot be polled.
-        matches!(there, Ok(()) | Err(Errno::EBADF | Errno::EPERM))
+        self.inside.has_lost(slot, token(item, slot.generation, 0))
     }
 
     /// An item that is free.
@@ -263,7 +254,8 @@ impl Set {
             self.count_level(slot.events, false);
             self.files.fetch_sub(1, Ordering::Relaxed);
         }
-        *slot = Slot { generation: slot.generation.wrapping_add(1), ..Slot::FREE };
+        state.ended += 1;
+        *slot = Slot { generation: slot.generation.wrapping_add(1), ended: state.ended, ..Slot::FREE };
         let ring = &self.shared.ring;
         ring.item(item).events.store(0, Ordering::Relaxed);
         if ring.clear(item) != 0 {

@@ -10,6 +10,7 @@ extern crate alloc;
 mod control;
 mod feeder;
 pub mod insert;
+mod inside;
 pub mod layout;
 mod raise;
 mod reactor;

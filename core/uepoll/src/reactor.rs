@@ -8,9 +8,10 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use anyring_engine::abi::Errno;
 use anyring_engine::os::sync::Mutex;
 use anyring_engine::os::{self, EpollEvent, Fd};
-use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLIN};
+use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN};
 
 use crate::feeder::{BELL, Sink};
+use crate::inside::{Inside, Strangers};
 use crate::raise::Shared;
 use crate::set::{Spawn, State};
 
@@ -20,7 +21,7 @@ pub struct Reactor {
     /// 1 once it is gone.
     ended: AtomicU32,
     wake: Fd,
-    epoll: Fd,
+    inside: Arc<Inside>,
     spin_ns: u64,
     shared: Arc<Shared>,
     state: Arc<Mutex<State>>,
@@ -31,14 +32,14 @@ impl Reactor {
     pub(crate) fn start(
         shared: Arc<Shared>,
         state: Arc<Mutex<State>>,
-        epoll: Fd,
+        inside: Arc<Inside>,
         spin_ns: u64,
         spawn: Spawn,
     ) -> Result<Arc<Reactor>, Errno> {
         let wake = os::eventfd()?;
         let (stops, ended) = (AtomicBool::new(false), AtomicU32::new(0));
-        let reactor = Arc::new(Reactor { stops, ended, wake, epoll, spin_ns, shared, state });
-        os::epoll_ctl(epoll, EPOLL_CTL_ADD, wake, EPOLLIN, BELL)?;
+        let reactor = Arc::new(Reactor { stops, ended, wake, inside, spin_ns, shared, state });
+        reactor.inside.control(EPOLL_CTL_ADD, wake, EPOLLIN | EPOLLET, BELL)?;
         let argument = Box::into_raw(Box::new(reactor.clone()));
         spawn(c"anyring-uepoll", run, argument.cast()).map_err(|error| {
             // SAFETY: no thread has it.
@@ -59,11 +60,11 @@ impl Reactor {
 
     fn serve(&self) {
         let mut events = [EpollEvent { events: 0, data: 0 }; 256];
-        let mut last = 0;
+        let (mut last, mut strangers) = (0, Strangers::NONE);
         while !self.stops.load(Ordering::Acquire) {
             let spins = self.spin_ns != 0 && os::monotonic_ns().saturating_sub(last) < self.spin_ns;
             let timeout = if spins { Some(0) } else { None };
-            let count = os::epoll_wait(self.epoll, &mut events, timeout, None).unwrap_or(0);
+            let count = self.inside.wait(&mut events, timeout).unwrap_or(0);
             if count == 0 {
                 continue;
             }
@@ -73,9 +74,15 @@ impl Reactor {
             let mut state = self.state.lock();
             let mut sink = Sink::new(&self.shared.ring, &mut state.slots);
             for event in &events[..count] {
+                strangers.look_at(sink.slots, event.data);
                 sink.event(event.data, event.events);
             }
             sink.flush();
+            strangers.all_seen(&state);
+            // Where that fails, the next event that names nobody has it tried again: all are edge-triggered.
+            if strangers.found() && self.inside.renew(&state, Some(self.wake)).is_ok() {
+                strangers.forget();
+            }
             drop(state);
             self.shared.wake();
         }

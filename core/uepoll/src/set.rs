@@ -15,6 +15,7 @@ use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN};
 use crate::feeder::aio::{Aio, Context};
 use crate::feeder::uring::Uring;
 use crate::feeder::{BELL, Feeder, INSIDE, Slot};
+use crate::inside::{Inside, Strangers};
 use crate::raise::Shared;
 use crate::reactor::Reactor;
 use crate::ring::Ring;
@@ -70,6 +71,8 @@ pub(crate) struct State {
     /// Items whose removed registration may still be in the ring, up to the position.
     pub resting: VecDeque<(u32, u32)>,
     pub numbers: BTreeMap<Fd, u32>,
+    /// How many registrations have ended.
+    pub ended: u64,
     pub aio: Option<Aio>,
 }
 
@@ -79,6 +82,8 @@ pub(crate) struct Consumer {
     pub events: Vec<EpollEvent>,
     /// Which of them were found and are not passed on yet.
     pub found: Range<usize>,
+    /// Whether the epoll instance inside has what nobody can remove.
+    pub strangers: Strangers,
     /// The epoll instance inside may have something.
     pub inside: bool,
     /// Whose turn it is.
@@ -92,7 +97,7 @@ pub struct Set {
     pub(crate) shared: Arc<Shared>,
     pub(crate) options: Options,
     pub(crate) source: Source,
-    pub(crate) inside: Fd,
+    pub(crate) inside: Arc<Inside>,
     pub(crate) state: Arc<Mutex<State>>,
     pub(crate) consumer: Mutex<Consumer>,
     /// Files that are watched; without any, the consumer sleeps on a word of the ring.
@@ -119,18 +124,15 @@ impl Set {
             free: Vec::new(),
             resting: VecDeque::new(),
             numbers: BTreeMap::new(),
+            ended: 0,
             aio: None,
         };
         let state = Arc::new(Mutex::new(state));
         let fd = shared.ring.fd();
-        let inside = os::epoll_create().inspect_err(|_| os::close(fd))?;
-        let end = || {
-            os::close(inside);
-            os::close(fd);
-        };
-        let source = source(&mut options, &shared, &state, inside).inspect_err(|_| end())?;
+        let inside = Arc::new(Inside::create().inspect_err(|_| os::close(fd))?);
+        let source = source(&mut options, &shared, &state, &inside).inspect_err(|_| os::close(fd))?;
         // A child reads 0 there.
-        let owner = os::map_wiped_on_fork(PAGE_BYTES).inspect_err(|_| end())?.cast::<AtomicU32>();
+        let owner = os::map_wiped_on_fork(PAGE_BYTES).inspect_err(|_| os::close(fd))?.cast::<AtomicU32>();
         // SAFETY: mapped just now.
         unsafe { (*owner).store(1, Ordering::Relaxed) };
         Ok(Set {
@@ -142,6 +144,7 @@ impl Set {
             consumer: Mutex::new(Consumer {
                 events: Vec::new(),
                 found: 0..0,
+                strangers: Strangers::NONE,
                 inside: false,
                 inside_first: false,
                 looks: 0,
@@ -191,16 +194,16 @@ impl Set {
         }
         let bell = os::eventfd()?;
         let heard = match &self.source {
-            Source::Epoll => os::epoll_ctl(self.inside, EPOLL_CTL_ADD, bell, EPOLLIN | EPOLLET, BELL),
+            Source::Epoll => self.inside.control(EPOLL_CTL_ADD, bell, EPOLLIN | EPOLLET, BELL),
             Source::Uring(uring) => {
                 uring.watch_own(bell, BELL);
-                uring.watch_own(self.inside, INSIDE);
+                uring.watch_own(self.inside.fd(), INSIDE);
                 Ok(())
             }
             Source::Aio(_) => {
                 if let Some(aio) = &mut state.aio {
                     aio.watch_own(bell, BELL);
-                    aio.watch_own(self.inside, INSIDE);
+                    aio.watch_own(self.inside.fd(), INSIDE);
                 }
                 Ok(())
             }
@@ -217,7 +220,7 @@ fn source(
     options: &mut Options,
     shared: &Arc<Shared>,
     state: &Arc<Mutex<State>>,
-    inside: Fd,
+    inside: &Arc<Inside>,
 ) -> Result<Source, Errno> {
     match options.feeder {
         Feeder::Auto | Feeder::Epoll => {
@@ -233,7 +236,8 @@ fn source(
         }
         Feeder::Reactor => {
             let spawn = options.spawn.ok_or(Errno::EOPNOTSUPP)?;
-            let reactor = Reactor::start(shared.clone(), state.clone(), inside, options.spin_ns, spawn)?;
+            let reactor =
+                Reactor::start(shared.clone(), state.clone(), inside.clone(), options.spin_ns, spawn)?;
             Ok(Source::Reactor(reactor))
         }
     }
@@ -246,7 +250,6 @@ impl Drop for Set {
         {
             reactor.stop();
         }
-        os::close(self.inside);
         if !*self.descriptor_is_lost.get_mut() {
             os::close(self.shared.ring.fd());
         }

@@ -85,6 +85,10 @@ impl Set {
             if count != 0 || !self.shared.ring.is_empty() || timeout_ns == Some(0) {
                 return Ok(count);
             }
+            if consumer.strangers.found() {
+                self.renew_inside(&mut consumer)?;
+                continue;
+            }
             if spins {
                 spins = os::ticks().wrapping_sub(spin_start) < spin_ticks;
                 core::hint::spin_loop();
@@ -156,7 +160,29 @@ impl Set {
             consumer.events.resize(MOST, EpollEvent { events: 0, data: 0 });
         }
         consumer.found = 0..0;
-        consumer.found.end = os::epoll_wait(self.inside, &mut consumer.events, timeout_ns, None)?;
+        consumer.found.end = self.inside.wait(&mut consumer.events, timeout_ns)?;
+        Ok(())
+    }
+
+    /// Has another epoll instance inside, without what nobody can remove.
+    #[cold]
+    fn renew_inside(&self, consumer: &mut Consumer) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        let bell = self.shared.bell.load(Ordering::Relaxed);
+        let own = (bell >= 0 && matches!(self.source, Source::Epoll)).then_some(bell);
+        self.inside.renew(&state, own)?;
+        // Their polls of the other instance end, and those that follow are of the new one.
+        match &self.source {
+            Source::Uring(uring) => uring.forget_inside(),
+            Source::Aio(_) => {
+                if let Some(aio) = &mut state.aio {
+                    aio.forget_inside(self.inside.fd());
+                }
+            }
+            Source::Epoll | Source::Reactor(_) => {}
+        }
+        consumer.inside = true;
+        consumer.strangers.forget();
         Ok(())
     }
 
@@ -172,10 +198,15 @@ impl Set {
         {
             let event = &consumer.events[place];
             // The bell names no item.
+            consumer.strangers.look_at(sink.slots, event.data);
             sink.event(event.data, event.events);
         }
         sink.flush();
-        sink.count
+        let count = sink.count;
+        if consumer.found.is_empty() {
+            consumer.strangers.all_seen(&state);
+        }
+        count
     }
 
     /// Takes what the feeder has, and what the epoll instance inside has beside it: each first in its turn, for there
@@ -214,7 +245,7 @@ impl Set {
             Source::Uring(uring) if uring.has_completions() => {
                 let mut state = self.state.lock();
                 let mut sink = Sink::to(&self.shared.ring, &mut state.slots, target);
-                consumer.inside |= uring.harvest(&mut sink, bell, self.inside);
+                consumer.inside |= uring.harvest(&mut sink, bell, self.inside.fd());
                 sink.flush();
                 sink.count
             }
@@ -226,8 +257,9 @@ impl Set {
                 let before = sink.count;
                 // What was armed may be ready at once; what is not armed wakes nobody.
                 for _ in 0..ARMINGS {
-                    consumer.inside |=
-                        aio.harvest(&mut sink, bell, self.inside, |slot, item| self.move_inside(slot, item));
+                    consumer.inside |= aio.harvest(&mut sink, bell, self.inside.fd(), |slot, item| {
+                        self.move_inside(slot, item)
+                    });
                     if sink.count > before || !aio.has_pending() {
                         break;
                     }
@@ -245,6 +277,6 @@ impl Set {
         slot.place = Place::Inside;
         let name = token(item, slot.generation, 0);
         // Where the file was closed, nothing is said.
-        let _ = os::epoll_ctl(self.inside, crate::control::ADD, slot.fd, slot.events, name);
+        let _ = self.inside.add(slot.fd, slot.events, name);
     }
 }

@@ -426,3 +426,71 @@ fn many_files_and_little_room(set: &Set) {
         assert!(seen.iter().all(|&count| count <= 2));
     }
 }
+
+/// A registration whose number was closed, and whose file lives on by another, cannot be removed from an epoll instance. No event
+/// of it comes, and a wait sleeps all the same.
+#[by(each_extended(8))]
+fn a_registration_that_cannot_be_removed_wakes_nobody(set: &Set) {
+    let level = if set.feeder() == Feeder::Reactor { ET } else { 0 };
+    let (ours, theirs) = pair();
+    let (other, others) = pair();
+    let (edge, edges) = pair();
+    set.control(ADD, other.as_raw_fd(), event(IN | level, 2)).unwrap();
+    set.control(ADD, edge.as_raw_fd(), event(IN | ET | ONESHOT, 3)).unwrap();
+    for round in 0..3 {
+        let name = ours.try_clone().unwrap();
+        set.control(ADD, name.as_raw_fd(), event(IN | level, 1)).unwrap();
+        (&theirs).write_all(b"x").unwrap();
+        assert_eq!(next(set), event(IN, 1));
+        let fd = name.as_raw_fd();
+        drop(name);
+        if round == 0 {
+            assert_eq!(set.control(DELETE, fd, Event::default()), Err(Errno::EBADF));
+        } else {
+            // Its number is another file's.
+            let another = pair().0;
+            assert_eq!(another.as_raw_fd(), fd);
+            set.control(ADD, fd, event(IN | ET, 4)).unwrap();
+            set.control(DELETE, fd, Event::default()).unwrap();
+        }
+        let processor = processor_time();
+        let start = std::time::Instant::now();
+        assert_eq!(take(set, &mut [Event::default()], 50_000_000), 0);
+        assert!(start.elapsed() >= Duration::from_millis(50));
+        let used = processor_time() - processor;
+        assert!(used < Duration::from_millis(25), "{used:?} of a processor");
+        // Another thread is heard, and the others are watched as before.
+        (&others).write_all(b"x").unwrap();
+        assert_eq!(next(set), event(IN, 2));
+        drain(&other);
+        drain(&ours);
+    }
+    (&edges).write_all(b"x").unwrap();
+    assert_eq!(next(set), event(IN, 3));
+    (&edges).write_all(b"x").unwrap();
+    none(set);
+}
+
+/// What this thread has used.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes a structure of ours.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// A modification that fails changes nothing.
+#[by(each_extended(8))]
+fn a_failed_modification_shows_nothing(set: &Set) {
+    let (ours, theirs) = pair();
+    let (fd, name) = (ours.as_raw_fd(), ours.try_clone().unwrap());
+    set.control(ADD, fd, event(IN | ET, 7)).unwrap();
+    (&theirs).write_all(b"x").unwrap();
+    wait(set);
+    drop(ours);
+    // What is level-triggered epoll is to watch, which knows that the number was closed.
+    let level = if set.feeder() == Feeder::Reactor { ET } else { 0 };
+    assert_eq!(set.control(MODIFY, fd, event(IN | level, 99)), Err(Errno::EBADF));
+    assert_eq!(set.ring().take(), Some(event(IN, 7)));
+    drop(name);
+}

@@ -161,7 +161,11 @@ fn on_file(number: u32, fd: i32, [_, b, c, d, e, _]: [usize; 6]) -> Answer {
             }
             nr::__NR_kcmp => {
                 let (first, second) = (kernel.description(d as i32)?, kernel.description(e as i32)?);
-                return Ok(usize::from(first != second));
+                return Ok(match first.cmp(&second) {
+                    std::cmp::Ordering::Equal => 0,
+                    std::cmp::Ordering::Less => 1,
+                    std::cmp::Ordering::Greater => 2,
+                });
             }
             _ => {}
         }

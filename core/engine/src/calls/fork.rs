@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use crate::assets::receive_queues::exported;
 use crate::assets::{directories, eventfd, mounts, notes, ring_fds};
 use crate::calls::register;
+use crate::os::limits;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::process::{credentials, family, identity, nonblocking, threads};
 use crate::request::{chaos, trace};
@@ -15,7 +16,7 @@ use crate::ring::{lifetime, registry};
 use crate::work::{futex_waits, interrupt, pool};
 
 /// The locks below a ring's, in the order in which they are taken.
-const LOCKS: [fn() -> &'static dyn AcrossFork; 13] = [
+const LOCKS: [fn() -> &'static dyn AcrossFork; 14] = [
     pool::lock,
     reactor::lock,
     lifetime::lock,
@@ -29,6 +30,7 @@ const LOCKS: [fn() -> &'static dyn AcrossFork; 13] = [
     threads::lock,
     interrupt::lock,
     stand_in::lock,
+    limits::lock,
 ];
 
 /// The rings that are held.
@@ -108,6 +110,7 @@ pub fn forked() {
     // SAFETY: the caller says that this thread is the only one of the process.
     unsafe {
         HELD.reset();
+        limits::forked();
         futex_waits::forked();
         nonblocking::forked();
         let rings = core::mem::take(&mut *HELD.lock());

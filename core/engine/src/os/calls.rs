@@ -11,7 +11,7 @@ use linux_raw_sys::ioctl::FIONBIO;
 use crate::abi::Errno;
 use crate::os::proc::{self, fd_path};
 use crate::os::user::IoVector;
-use crate::os::{call, own};
+use crate::os::{call, limits, own};
 
 /// A file descriptor number.
 pub type Fd = i32;
@@ -98,14 +98,7 @@ pub fn grow_memfd(memfd: Fd, length: u64) -> Result<(), Errno> {
     if size(memfd)? >= length {
         return Ok(());
     }
-    let old = limit(nr::RLIMIT_FSIZE, None)?;
-    if old.rlim_cur >= length {
-        return ftruncate(memfd, length);
-    }
-    let high = nr::rlimit64 { rlim_cur: length, rlim_max: old.rlim_max.max(length) };
-    limit(nr::RLIMIT_FSIZE, Some(&high)).map_err(|_| Errno::EFBIG)?;
-    let result = ftruncate(memfd, length);
-    limit(nr::RLIMIT_FSIZE, Some(&old)).and(result)
+    limits::with_file_size(length, || ftruncate(memfd, length))
 }
 
 /// Maps `length` bytes of `fd` at `offset`, shared, readable and writable.
@@ -241,11 +234,20 @@ pub fn sched_yield() {
 }
 
 /// A duplicate for the engine's own use, close-on-exec, out of the way of the program's low numbers
-/// where the limit allows it.
+/// where the limit allows it. The limit that the program has set for itself is lifted where it leaves no such number: what the engine
+/// holds for requests is not to take the program's numbers away.
 pub fn duplicate(fd: Fd) -> Result<Fd, Errno> {
-    let made = match fcntl(fd, nr::F_DUPFD_CLOEXEC, HIGH as usize) {
+    let from = |least: u64| fcntl(fd, nr::F_DUPFD_CLOEXEC, least as usize);
+    let made = match from(HIGH.into()) {
         // EINVAL: the limit lies below; EMFILE: all above are taken.
-        Err(Errno::EINVAL | Errno::EMFILE) => fcntl(fd, nr::F_DUPFD_CLOEXEC, 3),
+        Err(Errno::EINVAL | Errno::EMFILE) => {
+            let beyond = |old: &nr::rlimit64| {
+                let least = old.rlim_cur.max(HIGH.into());
+                from(if least < old.rlim_max { least } else { old.rlim_cur })
+            };
+            let lifted = limits::with_limit(nr::RLIMIT_NOFILE, limits::highest, beyond);
+            lifted.and_then(Result::ok).map_or_else(|| from(3), Ok)
+        }
         other => other,
     };
     let made = made? as Fd;
@@ -299,9 +301,13 @@ pub fn close_own(fd: Fd) {
     if is_still_own(fd) { close(fd) } else { own::forget(fd) }
 }
 
-/// Moves a descriptor of the engine's own out of the program's low numbers.
+/// Moves a descriptor of the engine's own out of the program's low numbers. Where the process may have no other number, it stays.
 pub fn move_high(low: Fd) -> Result<Fd, Errno> {
     let high = duplicate(low);
+    if high == Err(Errno::EMFILE) {
+        own::note(low);
+        return Ok(low);
+    }
     close(low);
     high
 }

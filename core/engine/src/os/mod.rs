@@ -4,6 +4,7 @@
 mod arch;
 mod calls;
 pub mod host;
+pub(crate) mod limits;
 pub mod own;
 pub(crate) mod pages;
 pub mod pauses;
@@ -37,7 +38,7 @@ pub use pages::{max_transfer_bytes, page_bytes};
 pub use proc::{
     is_in_proc, mappings, mounts, number_in_proc, own_descriptors, own_threads, target_of, thread_status,
 };
-pub use same_file::same_file;
+pub use same_file::{order_of_files, same_file};
 pub use signals::*;
 
 use sync::atomic::AtomicU32;

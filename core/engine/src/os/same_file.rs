@@ -3,8 +3,10 @@
 //! The kernel says so by `F_DUPFD_QUERY` (since Linux 6.10) or by `kcmp`, which sandboxes refuse: the default profiles of Docker and
 //! podman do. Without both, an epoll instance tells files apart: it knows what it has by file and number.
 
+use core::cmp::Ordering;
+
 use crate::abi::Errno;
-use crate::os::sync::atomic::{AtomicBool, Ordering};
+use crate::os::sync::atomic::{self, AtomicBool};
 use crate::os::{self, Fd, OwnedFd, call, nr};
 
 /// The system has refused `F_DUPFD_QUERY`: it is not asked again.
@@ -28,14 +30,14 @@ pub fn same_file(a: Fd, b: Fd) -> bool {
 /// The answer of one way to compare; `None` where the system refuses it, now or before.
 fn asked(refused: &AtomicBool, ask: impl FnOnce() -> Result<bool, Errno>) -> Option<bool> {
     // Relaxed: nothing else follows from it.
-    if refused.load(Ordering::Relaxed) {
+    if refused.load(atomic::Ordering::Relaxed) {
         return None;
     }
     match ask() {
         Ok(same) => Some(same),
         Err(Errno::EBADF) => Some(false),
         Err(_) => {
-            refused.store(true, Ordering::Relaxed);
+            refused.store(true, atomic::Ordering::Relaxed);
             None
         }
     }
@@ -48,11 +50,40 @@ fn query(a: Fd, b: Fd) -> Result<bool, Errno> {
 
 /// `kcmp(2)`.
 fn kcmp(a: Fd, b: Fd) -> Result<bool, Errno> {
+    ordering(a, b).map(Ordering::is_eq)
+}
+
+/// The order that `kcmp(2)` has for open files.
+fn ordering(a: Fd, b: Fd) -> Result<Ordering, Errno> {
     const KCMP_FILE: usize = 0;
     let pid = os::getpid() as usize;
     // SAFETY: touches no memory.
-    unsafe { call(nr::__NR_kcmp, [pid, pid, KCMP_FILE, a as usize, b as usize, 0]) }
-        .map(|difference| difference == 0)
+    match unsafe { call(nr::__NR_kcmp, [pid, pid, KCMP_FILE, a as usize, b as usize, 0]) }? {
+        0 => Ok(Ordering::Equal),
+        1 => Ok(Ordering::Less),
+        2 => Ok(Ordering::Greater),
+        // Neither file is before the other: by kcmp(2) no kernel answers that.
+        _ => Err(Errno::ENOSYS),
+    }
+}
+
+/// The order of two open files, which stays as long as both are open. None where the system does not tell.
+///
+/// # Errors
+/// `EBADF` where one of them is closed.
+pub fn order_of_files(a: Fd, b: Fd) -> Result<Option<Ordering>, Errno> {
+    // Relaxed: nothing else follows from it.
+    if LACKS_KCMP.load(atomic::Ordering::Relaxed) {
+        return Ok(None);
+    }
+    match ordering(a, b) {
+        Ok(order) => Ok(Some(order)),
+        Err(Errno::EBADF) => Err(Errno::EBADF),
+        Err(_) => {
+            LACKS_KCMP.store(true, atomic::Ordering::Relaxed);
+            Ok(None)
+        }
+    }
 }
 
 /// Whether two descriptors stand for one open file, by what tells files of their kind apart.

@@ -295,6 +295,7 @@ impl Drop for Core {
                 os::close(fd);
             }
         }
+        reactor::forget(self);
         self.files.close_all();
         self.personalities.forget_all();
         self.readiness.forget_all();

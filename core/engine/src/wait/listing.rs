@@ -1,11 +1,13 @@
-//! The rings that the reactor looks after, and when it wakes: how a ring that is listed is never slept over.
+//! The rings that the reactor looks after, and when it wakes: how a ring that is listed is never slept over, and how one that has
+//! nothing due is not looked at.
 //!
 //! Plain state under the reactor's lock, without descriptors or system calls, so that the very code
 //! that runs is what the model checker runs (`core/engine/tests/models/listing.rs`).
 
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-/// Between two looks at the rings on the list.
+/// Between two looks at a ring that is to be looked at from time to time.
 pub const TICK_NS: u64 = 4_000_000;
 
 /// Has the reactor to be kicked, so that it looks again?
@@ -16,66 +18,93 @@ pub struct Kick(pub bool);
 /// The list, and the end of the reactor's sleep.
 #[derive(Debug)]
 pub struct Listing<R> {
-    rings: Vec<R>,
-    /// When the reactor wakes by itself, on the monotonic clock. `u64::MAX`: never, or it is looking at the rings and
-    /// does not know yet.
+    /// By their serial numbers, with the time at which each is to be looked at, on the monotonic clock; `u64::MAX` is never.
+    rings: BTreeMap<u64, (R, u64)>,
+    /// Those times, without the never.
+    due: BTreeSet<(u64, u64)>,
+    /// When the reactor wakes by itself. `u64::MAX`: never. 0: it is awake, and finds what is due before it sleeps.
     wakes_at_ns: u64,
 }
 
 impl<R: Clone> Listing<R> {
     /// No rings, and a reactor that sleeps for good.
     pub const fn new() -> Listing<R> {
-        Listing { rings: Vec::new(), wakes_at_ns: u64::MAX }
+        Listing { rings: BTreeMap::new(), due: BTreeSet::new(), wakes_at_ns: u64::MAX }
     }
 
-    /// Lists a ring; `None` where there is no memory for it.
-    pub fn add(&mut self, ring: R, now_ns: u64) -> Option<Kick> {
-        self.rings.try_reserve(1).ok()?;
-        self.rings.push(ring);
-        Some(self.needs_tick(now_ns))
+    /// Lists a ring, which is looked at within the time of a tick.
+    pub fn add(&mut self, serial: u64, ring: R, now_ns: u64) -> Kick {
+        self.rings.insert(serial, (ring, u64::MAX));
+        self.is_due(serial, now_ns.saturating_add(TICK_NS))
     }
 
-    /// Something has to be looked at within the time of a tick.
-    pub fn needs_tick(&self, now_ns: u64) -> Kick {
-        Kick(self.wakes_at_ns > now_ns.saturating_add(TICK_NS))
-    }
-
-    /// A ring that the reactor drives has something due at that time.
-    pub fn is_due(&self, due_ns: u64) -> Kick {
+    /// A ring on the list is to be looked at at that time, if not before.
+    pub fn is_due(&mut self, serial: u64, due_ns: u64) -> Kick {
+        match self.rings.get(&serial) {
+            Some(&(_, before_ns)) if due_ns < before_ns => self.set_due(serial, due_ns),
+            _ => {}
+        }
         Kick(due_ns < self.wakes_at_ns)
     }
 
-    /// The reactor begins to look at the rings, to find out how long it may sleep. Whatever is listed or changed from
-    /// now on kicks: the list is copied in the same moment, so what is not in the copy does.
-    pub fn look(&mut self) -> Vec<R> {
-        self.wakes_at_ns = u64::MAX;
-        self.rings.clone()
+    /// The reactor has looked at a ring, whose lock it has: it is to be looked at again at that time.
+    pub fn set_due(&mut self, serial: u64, due_ns: u64) {
+        let Some((_, due)) = self.rings.get_mut(&serial) else { return };
+        self.due.remove(&(*due, serial));
+        *due = due_ns;
+        if due_ns != u64::MAX {
+            self.due.insert((due_ns, serial));
+        }
     }
 
-    /// The reactor is about to sleep, until it is kicked or this time has come.
-    pub fn sleeps_until(&mut self, wakes_at_ns: u64) {
-        self.wakes_at_ns = wakes_at_ns;
+    /// The rings that are due by now. They are due no more until that is said again.
+    pub fn take_due(&mut self, now_ns: u64) -> Vec<R> {
+        let mut rings = Vec::new();
+        while let Some(&(due_ns, serial)) = self.due.first()
+            && due_ns <= now_ns
+        {
+            self.set_due(serial, u64::MAX);
+            rings.extend(self.get(serial));
+        }
+        rings
     }
 
-    /// The rings as they are now.
+    /// The reactor is about to sleep, until it is kicked or this time has come. What is listed or changed from now on kicks where
+    /// that is sooner.
+    pub fn falls_asleep(&mut self) -> u64 {
+        self.wakes_at_ns = self.due.first().map_or(u64::MAX, |&(due_ns, _)| due_ns);
+        self.wakes_at_ns
+    }
+
+    /// It is awake.
+    pub fn wakes(&mut self) {
+        self.wakes_at_ns = 0;
+    }
+
+    /// All of them.
     pub fn rings(&self) -> Vec<R> {
-        self.rings.clone()
+        self.rings.values().map(|(ring, _)| ring.clone()).collect()
     }
 
-    /// The first ring on the list that fits.
-    pub fn find(&mut self, fits: impl Fn(&R) -> bool) -> Option<&mut R> {
-        self.rings.iter_mut().find(|ring| fits(ring))
+    /// One on the list.
+    pub fn get(&self, serial: u64) -> Option<R> {
+        self.rings.get(&serial).map(|(ring, _)| ring.clone())
     }
 
-    /// Takes rings off the list.
-    pub fn remove(&mut self, fits: impl Fn(&R) -> bool) {
-        self.rings.retain(|ring| !fits(ring));
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, serial: u64) -> Option<&mut R> {
+        self.rings.get_mut(&serial).map(|(ring, _)| ring)
+    }
+
+    /// Takes a ring off the list.
+    pub fn remove(&mut self, serial: u64) {
+        self.set_due(serial, u64::MAX);
+        self.rings.remove(&serial);
     }
 
     /// No rings any more.
     pub fn clear(&mut self) {
-        self.rings.clear();
-        self.wakes_at_ns = u64::MAX;
+        *self = Listing::new();
     }
 }
 

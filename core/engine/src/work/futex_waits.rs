@@ -25,6 +25,8 @@
 //!   is woken, `futex_unqueue_multiple` takes it off all of them, and tells of the last alone that had a wake-up: others are
 //!   lost, and so are those that come before the thread is queued again. A FUTEX_WAITV, which ends with the first wake-up
 //!   of any of its words, does sleep by `futex_waitv` where there is that call; else it has a thread for each word.
+//! - **A thread that stays behind** when its request is gone (its signal has an action of the program's now) is on the
+//!   program's word until somebody wakes it, and passes that wake-up on.
 //! - **A stop** (SIGSTOP, a debugger) takes threads off the queues, and the system call begins anew. The word of the
 //!   engine's has another value by then, so the thread is not parked again, but goes to the program's word by itself.
 //! - **Where requeues do not tell** how many they moved (gVisor's tell how many they woke), or no signal reaches the
@@ -44,7 +46,7 @@ use core::ffi::c_void;
 
 use linux_raw_sys::general::{
     __NR_futex, __NR_futex_waitv, CLOCK_MONOTONIC, FUTEX_PRIVATE_FLAG, FUTEX_REQUEUE, FUTEX_WAIT_BITSET,
-    FUTEX_WAITV_MAX, FUTEX_WAKE, FUTEX2_PRIVATE, FUTEX2_SIZE_MASK, FUTEX2_SIZE_U32,
+    FUTEX_WAITV_MAX, FUTEX_WAKE, FUTEX_WAKE_BITSET, FUTEX2_PRIVATE, FUTEX2_SIZE_MASK, FUTEX2_SIZE_U32,
 };
 
 use crate::abi::Errno;
@@ -246,6 +248,8 @@ pub struct Wait {
     id: RequestId,
     elements: Vec<Element>,
     sleepers: Vec<Arc<Sleeper>>,
+    /// Which wake-ups count.
+    mask: u32,
     birth: u32,
     progress: Mutex<Progress>,
     /// Not 0: no thread is out.
@@ -264,6 +268,8 @@ struct Progress {
     result: Option<i32>,
     /// Whoever recalled the wait has not stayed for the verdict: what it comes to if it was not woken.
     left: Option<i32>,
+    /// The request is gone: nobody has a use for a wake-up.
+    abandoned: bool,
 }
 
 /// What came of a recall.
@@ -314,9 +320,16 @@ impl Placed {
             serial: request.serial,
             id: request.id,
             birth: BIRTHS.load(Ordering::Relaxed),
-            progress: Mutex::new(Progress { out: sleepers.len(), recalled: None, result: None, left: None }),
+            progress: Mutex::new(Progress {
+                out: sleepers.len(),
+                recalled: None,
+                result: None,
+                left: None,
+                abandoned: false,
+            }),
             elements,
             sleepers,
+            mask,
             back: AtomicU32::new(0),
             report: request.report,
         });
@@ -360,6 +373,7 @@ impl Placed {
 impl Drop for Placed {
     fn drop(&mut self) {
         if self.0.birth == BIRTHS.load(Ordering::Relaxed) {
+            self.0.progress.lock().abandoned = true;
             self.0.call_off(0);
         }
     }
@@ -450,6 +464,11 @@ impl Wait {
     /// recalled.
     fn end(self: &Arc<Self>, result: Option<i32>) {
         let mut progress = self.progress.lock();
+        if progress.abandoned
+            && let Some(element) = result.and_then(|index| self.elements.get(usize::try_from(index).ok()?))
+        {
+            pass_on(element, self.mask);
+        }
         // An index is more than an error, and that is more than nothing.
         progress.result = progress.result.max(result);
         progress.out -= 1;
@@ -786,6 +805,15 @@ fn wake_one(word: &AtomicU32, private: bool) -> bool {
     // SAFETY: names a word of ours.
     let woken = unsafe { os::call(__NR_futex, [word.as_ptr() as usize, operation as usize, 1, 0, 0, 0]) };
     woken == Ok(1)
+}
+
+/// Wakes the next one of those that wait for a word of the program's, for a thread that has no use for its wake-up.
+fn pass_on(element: &Element, mask: u32) {
+    user::take_tags();
+    let operation = FUTEX_WAKE_BITSET | private_flag(element.is_private());
+    let arguments = [element.address as usize, operation as usize, 1, 0, 0, mask as usize];
+    // SAFETY: names a word, which the kernel checks. Whoever waits there may be woken for nothing, says futex(2).
+    let _ = unsafe { os::call(__NR_futex, arguments) };
 }
 
 /// Moves the first of those that wait on one word to another; tells how many that were. From a word to itself it moves

@@ -40,7 +40,7 @@ impl World {
     /// A caller leaves a ring that needs somebody, as `reactor::attend` does it.
     fn attend(&self, ring: usize) {
         let mut core = self.rings[ring].lock().unwrap();
-        let kick = self.listing.lock().unwrap().add(ring, 0).unwrap();
+        let kick = self.listing.lock().unwrap().add(ring as u64, ring, 0);
         self.kick_if(kick);
         core.attended = true;
     }
@@ -49,35 +49,28 @@ impl World {
     fn set_deadline(&self, ring: usize) {
         let mut core = self.rings[ring].lock().unwrap();
         core.due_ns = Some(TICK_NS / 2);
-        let kick = self.listing.lock().unwrap().is_due(TICK_NS / 2);
+        let kick = self.listing.lock().unwrap().is_due(ring as u64, TICK_NS / 2);
         self.kick_if(kick);
     }
 
     /// The reactor's thread, until so many rings were served.
     fn react(&self, until_served: usize) {
         while self.rings.iter().filter(|ring| ring.lock().unwrap().served).count() < until_served {
-            let rings = self.listing.lock().unwrap().look();
-            let mut until_ns = u64::MAX;
-            for ring in rings {
-                let core = self.rings[ring].lock().unwrap();
-                if !core.driven {
-                    until_ns = until_ns.min(TICK_NS);
-                } else if let Some(due_ns) = core.due_ns {
-                    until_ns = until_ns.min(due_ns);
-                }
-            }
-            self.listing.lock().unwrap().sleeps_until(until_ns);
+            let until_ns = self.listing.lock().unwrap().falls_asleep();
             if until_ns == u64::MAX {
                 self.kick.wait_and_drain();
-                continue;
             }
-            let rings = self.listing.lock().unwrap().rings();
-            for ring in rings {
+            self.listing.lock().unwrap().wakes();
+            let due = self.listing.lock().unwrap().take_due(TICK_NS);
+            for ring in due {
                 let mut core = self.rings[ring].lock().unwrap();
+                let mut listing = self.listing.lock().unwrap();
                 if !core.driven || core.due_ns.is_some() {
                     core.served = true;
                     core.attended = false;
-                    self.listing.lock().unwrap().remove(|&listed| listed == ring);
+                    listing.remove(ring as u64);
+                } else {
+                    listing.set_due(ring as u64, u64::MAX);
                 }
             }
         }
@@ -104,7 +97,7 @@ fn two_rings_that_are_listed_at_once_are_both_looked_at(world: Arc<World>) {
 
 #[by(model)]
 fn a_deadline_that_is_set_while_the_reactor_looks_is_kept(world: Arc<World>) {
-    let _ = world.listing.lock().unwrap().add(0, 0);
+    let _ = world.listing.lock().unwrap().add(0, 0, 0);
     world.rings[0].lock().unwrap().driven = true;
     let reactor = start(&world, |world| world.react(1));
     world.set_deadline(0);

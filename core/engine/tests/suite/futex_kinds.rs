@@ -294,6 +294,39 @@ fn closing_takes_waits_off_the_words() {
     });
 }
 
+/// The program has given its own action to the signal by which a thread of the engine is called back, while that waited: the thread
+/// takes no wake-up from others.
+#[test]
+fn a_thread_that_is_left_on_a_word_passes_its_wake_up_on() {
+    let pid = child(|| {
+        ends_after(60);
+        let word = AtomicU32::new(0);
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        ring.submit(&[wait(1, &word)]);
+        for signal in 35..=64 {
+            // SAFETY: of this process alone.
+            unsafe { libc::signal(signal, libc::SIG_IGN) };
+        }
+        drop(ring);
+        std::thread::scope(|scope| {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let word = &word;
+            scope.spawn(move || {
+                sender.send(thread_id()).unwrap();
+                let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+                let nothing = std::ptr::null::<libc::timespec>();
+                // SAFETY: names a word of ours.
+                unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, 0, nothing) }
+            });
+            let thread = receiver.recv().unwrap();
+            until("it waits", || sleeps_in(thread) == Some(libc::SYS_futex));
+            assert_eq!(wake(word, 1), 1);
+        });
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}
+
 /// FUTEX_WAKE of a ring counts what waits in other rings.
 #[test]
 fn rings_wake_each_other() {

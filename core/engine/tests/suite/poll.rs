@@ -545,3 +545,80 @@ fn what_comes_before_a_poll_tells_is_told() {
     let all = i32::from(libc::POLLHUP | libc::POLLIN);
     assert_eq!(told & all, all, "both are told");
 }
+
+/// Lets the number of `old` be that of `new`, unseen by the engine.
+fn replace_unseen(old: &impl AsRawFd, new: &impl AsRawFd) {
+    // SAFETY: both are the test's.
+    assert!(unsafe { libc::dup2(new.as_raw_fd(), old.as_raw_fd()) } >= 0);
+}
+
+/// A number was closed unseen, and is another file's, while the file that had it lives on by another number: what happens to that one
+/// is none of the other's.
+#[both(8, 0)]
+fn a_poll_hears_nothing_of_the_file_that_had_the_number(mut ring: Ring) -> impl Answer {
+    let (reader, mut writer) = pipe();
+    let name = reader.try_clone().unwrap();
+    let (other, mut others) = pipe();
+    // Its registration is kept.
+    writer.write_all(b"x").unwrap();
+    let mut all = ring.run(&[poll(1, &reader, IN, 0)]);
+    (&name).read_exact(&mut [0]).unwrap();
+    all.extend(ring.collect_from(&[poll(2, &reader, IN, 0)], 0));
+    writer.write_all(b"x").unwrap();
+    all.extend(ring.collect(1));
+    (&name).read_exact(&mut [0]).unwrap();
+    replace_unseen(&reader, &other);
+    for user_data in [3, 4] {
+        all.extend(ring.collect_from(&[poll(user_data, &reader, IN, IORING_POLL_ADD_MULTI)], 0));
+    }
+    writer.write_all(b"x").unwrap();
+    all.extend(peek(&mut ring));
+    let early = all.len();
+    others.write_all(b"x").unwrap();
+    let mut told = ring.collect(2);
+    told.sort_by_key(|cqe| cqe.user_data);
+    all.extend(told);
+    (early, all)
+}
+
+/// So it is where somebody waits for the file that had the number.
+#[test]
+fn a_poll_beside_one_of_the_file_that_had_the_number() {
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    let (reader, mut writer) = pipe();
+    let _name = reader.try_clone().unwrap();
+    let (other, mut others) = pipe();
+    ring.submit(&[poll(1, &reader, IN, 0)]);
+    replace_unseen(&reader, &other);
+    ring.submit(&[poll(2, &reader, IN, 0)]);
+    writer.write_all(b"x").unwrap();
+    let early = peek(&mut ring);
+    assert!(early.iter().all(|cqe| cqe.user_data == 1), "{early:?}");
+    others.write_all(b"x").unwrap();
+    let told = ring.collect(2 - early.len());
+    assert!(told.iter().any(|cqe| (cqe.user_data, cqe.res) == (2, IN as i32)), "{told:?}");
+}
+
+/// The program closes its descriptor of a file for which requests wait, and may have no other number than that.
+#[both]
+fn a_close_at_the_limit_of_descriptors(engine: Engine) -> impl Answer {
+    ended(child(|| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (reader, mut writer) = pipe();
+        let number = reader.as_raw_fd();
+        ring.submit(&[poll(1, &reader, IN, 0), poll(2, &reader, IN, IORING_POLL_ADD_MULTI)]);
+        std::mem::forget(reader);
+        // SAFETY: descriptors and a limit of this process's own.
+        unsafe {
+            let lowest = libc::dup(2);
+            libc::close(lowest);
+            let limit = libc::rlimit { rlim_cur: lowest as u64, rlim_max: 1 << 10 };
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+        }
+        crate::common::close(engine, number);
+        writer.write_all(b"x").unwrap();
+        let mut told = results(&ring.collect(2));
+        told.sort_unstable();
+        told == [(1, IN as i32), (2, IN as i32)]
+    }))
+}

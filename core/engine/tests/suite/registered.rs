@@ -170,6 +170,48 @@ fn slots_are_allocated_in_their_range(mut ring: Ring) -> impl Answer {
     seen
 }
 
+/// A file in a slot takes one number of the process's, and no more for the moment in which it gets there. It takes none that the
+/// program may have, as long as the process could set its limit higher.
+#[test]
+fn direct_descriptors_take_the_last_numbers() {
+    let numbers = |highest: Option<u64>| {
+        ended(child(|| {
+            let mut ring = Ring::new(Engine::User, 8, 0);
+            files(&ring, &[-1; 8]);
+            // SAFETY: descriptors and a limit of this process's own.
+            let limit = unsafe {
+                let lowest = libc::dup(2);
+                libc::close(lowest);
+                let rlim_cur = lowest as u64 + 3;
+                let limit = libc::rlimit { rlim_cur, rlim_max: highest.unwrap_or(rlim_cur) };
+                assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+                limit
+            };
+            let socket = Sqe {
+                fd: libc::AF_INET,
+                off: libc::SOCK_STREAM as u64,
+                file_index: IORING_FILE_INDEX_ALLOC as u32,
+                ..sqe(IORING_OP_SOCKET, 1)
+            };
+            let results: Vec<i32> = (0..5).map(|_| ring.run(&[socket])[0].res).collect();
+            let few = [0, 1, 2, -libc::EMFILE, -libc::EMFILE];
+            results == if highest.is_some() { [0, 1, 2, 3, 4] } else { few } && soft_limit() == limit.rlim_cur
+        }))
+    };
+    assert_eq!(numbers(None), 0);
+    assert_eq!(numbers(Some(1 << 10)), 0);
+    // Fewer than where the engine's own begin as a rule.
+    assert_eq!(numbers(Some(200)), 0);
+}
+
+/// How many descriptors the program lets itself have.
+fn soft_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes a structure of ours.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
+    limit.rlim_cur
+}
+
 #[by(both_if(has_populate))]
 fn errors_of_buffers(engine: Engine) -> impl Answer {
     let ring = Ring::new(engine, 4, 0);

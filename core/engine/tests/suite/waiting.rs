@@ -60,16 +60,38 @@ fn the_role_goes_to_a_sleeper_that_may_have_it() {
 #[test]
 fn a_reactor_that_sleeps_too_long_is_kicked() {
     let mut listing = Listing::new();
-    assert_eq!(listing.add('a', 0), Some(Kick(true)));
-    assert_eq!(listing.look(), ['a']);
-    listing.sleeps_until(TICK_NS);
-    assert_eq!((listing.needs_tick(0), listing.is_due(TICK_NS)), (Kick(false), Kick(false)));
-    assert_eq!(listing.is_due(TICK_NS - 1), Kick(true));
-    listing.sleeps_until(TICK_NS + 1);
-    assert_eq!(listing.needs_tick(0), Kick(true));
+    assert_eq!(listing.add(7, 'a', 0), Kick(true));
+    assert_eq!(listing.is_due(7, 60), Kick(true), "the reactor does not know yet that it wakes sooner");
+    assert_eq!(listing.falls_asleep(), 60);
+    assert_eq!((listing.is_due(7, 60), listing.is_due(7, 70)), (Kick(false), Kick(false)));
+    assert_eq!(listing.is_due(7, 50), Kick(true));
+    listing.wakes();
+    assert_eq!(listing.is_due(7, 1), Kick(false), "it finds that before it sleeps");
+    assert_eq!(listing.falls_asleep(), 1);
     listing.clear();
     assert!(listing.rings().is_empty());
-    assert_eq!(listing.is_due(u64::MAX - 1), Kick(true), "nobody has said when it wakes");
+    assert_eq!(listing.is_due(7, u64::MAX - 1), Kick(true), "nobody has said when it wakes");
+}
+
+/// However many rings there are, those are looked at that are due.
+#[test]
+fn a_reactor_looks_at_what_is_due() {
+    let mut listing = Listing::new();
+    for serial in 0..3000 {
+        let _ = listing.add(serial, serial, 0);
+    }
+    assert_eq!(listing.take_due(TICK_NS - 1), []);
+    assert_eq!(listing.take_due(TICK_NS).len(), 3000);
+    assert_eq!(listing.take_due(u64::MAX), [], "each is due once");
+    assert_eq!(listing.falls_asleep(), u64::MAX);
+    for (serial, due_ns) in [(8, 40), (9, 60), (7, 50), (5, 70), (5, 1)] {
+        let _ = listing.is_due(serial, due_ns);
+    }
+    listing.remove(8);
+    assert_eq!(listing.take_due(50), [5, 7]);
+    assert_eq!(listing.falls_asleep(), 60);
+    listing.set_due(9, u64::MAX);
+    assert_eq!((listing.falls_asleep(), listing.get(8), listing.get(9)), (u64::MAX, None, Some(9)));
 }
 
 #[test]

@@ -179,8 +179,11 @@ impl Aio {
 
     /// Has a file of the set's own watched for being readable.
     pub fn watch_own(&mut self, fd: Fd, name: Token) {
-        let block = self.blocks.len() as u32 - if name == BELL { 1 } else { 2 };
-        self.arm(block, fd, EPOLLIN, name);
+        self.arm(self.own_block(name), fd, EPOLLIN, name);
+    }
+
+    fn own_block(&self, name: Token) -> u32 {
+        self.blocks.len() as u32 - if name == BELL { 1 } else { 2 }
     }
 
     /// Has an item's file watched from the next batch on.
@@ -192,8 +195,21 @@ impl Aio {
     /// Ends that; the kernel lets go of the file.
     pub fn forget(&mut self, item: u32) {
         self.pending.retain(|&block| block != item);
+        self.cancel(item);
+    }
+
+    /// Ends the poll of the epoll instance inside; its last completion has it polled anew, unless it waits to be armed.
+    pub fn forget_inside(&mut self, fresh: Fd) {
+        let block = self.own_block(INSIDE);
+        self.blocks[block as usize].fd = fresh as u32;
+        if !self.pending.contains(&block) {
+            self.cancel(block);
+        }
+    }
+
+    fn cancel(&mut self, block: u32) {
         let mut nothing = Completion::default();
-        let block = &raw const self.blocks[item as usize];
+        let block = &raw const self.blocks[block as usize];
         let arguments = [self.context.header as usize, block as usize, &raw mut nothing as usize, 0, 0, 0];
         // SAFETY: names a block, and may write one event of ours.
         let _ = unsafe { os::call(nr::__NR_io_cancel, arguments) };

@@ -89,6 +89,8 @@ pub struct Slot {
     pub enabled: bool,
     /// Which attempt of the feeder counts.
     pub arm: u16,
+    /// Which of the set's registrations it was to end, where one has.
+    pub ended: u64,
     /// Where its event is among those that one look takes, and which look that was.
     pub told: (u32, usize),
 }
@@ -103,6 +105,7 @@ impl Slot {
         place: Place::Nowhere,
         enabled: false,
         arm: 0,
+        ended: 0,
         told: (0, 0),
     };
 

@@ -181,16 +181,26 @@ impl Uring {
 
     /// Ends that. The kernel lets go of the file at once where `now`, else at the next submission.
     pub fn forget(&self, item: u32, generation: u32, arm: u16, now: bool) {
+        self.remove(token(item, generation, arm));
+        if now {
+            self.submit();
+        }
+    }
+
+    fn remove(&self, name: Token) {
         // SAFETY: all zeroes are a valid entry.
         let mut sqe: io_uring_sqe = unsafe { core::mem::zeroed() };
         sqe.opcode = io_uring_op::IORING_OP_POLL_REMOVE as u8;
         sqe.fd = -1;
-        sqe.__bindgen_anon_2.addr = token(item, generation, arm);
+        sqe.__bindgen_anon_2.addr = name;
         sqe.user_data = NOBODY;
         self.push(sqe);
-        if now {
-            self.submit();
-        }
+    }
+
+    /// Ends the poll of the epoll instance inside; its last completion has it polled anew.
+    pub fn forget_inside(&self) {
+        self.remove(INSIDE);
+        self.submit();
     }
 
     /// Takes what came. Returns what of the set's own was among it: the bell, the epoll instance inside.

@@ -1,17 +1,16 @@
 //! The reactor: the process's one thread that drives rings while nobody waits in `enter`.
 //!
-//! It keeps a list of rings that want attention and looks at them every few milliseconds. A ring
-//! with requests outstanding into which nobody came since the last look is taken over: its epoll
-//! instance is put into the reactor's own, which then sleeps without a time-out. A caller that starts
-//! to wait takes it out again by `EPOLL_CTL_DEL`: no wake-up, no hand-shake. A ring that needs
-//! nothing any more, or whose caller has been waiting inside for a whole tick, leaves the list;
-//! without a list the thread sleeps for good.
+//! It keeps a list of rings that want attention and looks at each of them when it is due: every few
+//! milliseconds, at its next deadline, or never. A ring with requests outstanding into which nobody
+//! came since the last look is taken over: its epoll instance is put into the reactor's own, and it is
+//! due at its deadlines only. A caller that starts to wait takes it out again by `EPOLL_CTL_DEL`: no
+//! wake-up, no hand-shake. A ring that needs nothing any more, or whose caller has been waiting inside
+//! for a whole tick, leaves the list. A wake-up costs what is ready and due; with nothing due the thread sleeps for good.
 //!
 //! A DEFER_TASKRUN ring is only watched from here: when something of it becomes ready its observers
 //! are told (eventfd, `IORING_SQ_TASKRUN`), and the program comes and drives it itself.
 
 use crate::os::sync::atomic::{AtomicBool, Ordering};
-use alloc::vec::Vec;
 use core::ffi::c_void;
 
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT};
@@ -21,7 +20,6 @@ use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, EpollEvent, Fd, user};
 use crate::process::credentials::{self, Credentials};
 use crate::process::threads;
-use crate::ring;
 use crate::ring::drive::BATCH;
 use crate::ring::{Core, CoreGuard, Ring, lifetime, live};
 use crate::wait::Driver;
@@ -39,6 +37,8 @@ struct Attended {
     ring: &'static Ring,
     serial: u64,
     activity: u64,
+    /// When it was looked at last.
+    looked_ns: u64,
 }
 
 /// What a ring knows of the reactor.
@@ -108,7 +108,7 @@ pub fn attend(core: &mut Core) {
         let left = core.token.driver() == Driver::Nobody && !(at_once && take_over(core));
         if left && core::mem::take(&mut core.attendance.was_driven) {
             // It was taken back from a reactor that had gone to sleep for good.
-            wake_for_a_tick();
+            wake_for_a_tick(core);
         }
         return;
     }
@@ -162,17 +162,18 @@ pub fn attend_stale(core: &mut Core) {
     if core.attendance.listed {
         // While the reactor drove the ring, nothing of it needed a tick; otherwise it ticks.
         if core::mem::take(&mut core.attendance.was_driven) {
-            wake_for_a_tick();
+            wake_for_a_tick(core);
         }
     } else if start(core) {
         core.attendance.listed = true;
     }
 }
 
-/// The reactor may be asleep for good, or until some other ring's deadline.
-fn wake_for_a_tick() {
+/// A ring on the list is to be looked at within the time of a tick: the reactor may be asleep for good.
+fn wake_for_a_tick(core: &Core) {
+    let due_ns = os::monotonic_ns().saturating_add(TICK_NS);
     let mut reactor = REACTOR.lock();
-    let kick = reactor.listing.needs_tick(os::monotonic_ns());
+    let kick = reactor.listing.is_due(core.serial, due_ns);
     reactor.kicked_if(kick);
 }
 
@@ -181,8 +182,10 @@ fn start(core: &Core) -> bool {
     if !reactor.is_there() {
         return false;
     }
-    let attended = Attended { ring: core.ring, serial: core.serial, activity: core.life.activity() };
-    let Some(kick) = reactor.listing.add(attended, os::monotonic_ns()) else { return false };
+    let now = os::monotonic_ns();
+    let activity = core.life.activity();
+    let attended = Attended { ring: core.ring, serial: core.serial, activity, looked_ns: now };
+    let kick = reactor.listing.add(core.serial, attended, now);
     reactor.kicked_if(kick);
     true
 }
@@ -340,7 +343,7 @@ fn take_over(core: &mut Core) -> bool {
     let Ok(epoll) = core.epoll() else { return false };
     let mut reactor = REACTOR.lock();
     let Some(outer) = reactor.epoll else { return false };
-    if put(outer, epoll, core.ring).is_err() {
+    if put(outer, epoll, core.serial).is_err() {
         return false;
     }
     core.token.give(Driver::Reactor);
@@ -348,24 +351,24 @@ fn take_over(core: &mut Core) -> bool {
     core.attendance.was_driven = true;
     // A ring's deadlines bound the reactor's sleep, and so does what has to be looked at by and by.
     let tick_ns = if core.needs_ticks() { os::monotonic_ns().saturating_add(TICK_NS) } else { u64::MAX };
-    let kick = reactor.listing.is_due(due_ns(core).min(tick_ns));
+    let kick = reactor.listing.is_due(core.serial, due_ns(core).min(tick_ns));
     reactor.kicked_if(kick);
     true
 }
 
-/// Puts a ring's epoll instance into the reactor's.
-fn put(outer: Fd, epoll: Fd, ring: &'static Ring) -> Result<(), Errno> {
-    let data = core::ptr::from_ref(ring) as u64;
+/// Puts a ring's epoll instance into the reactor's, where the ring is known by its serial number.
+fn put(outer: Fd, epoll: Fd, serial: u64) -> Result<(), Errno> {
     let events = EPOLLIN | EPOLLONESHOT;
-    match os::epoll_ctl(outer, EPOLL_CTL_ADD, epoll, events, data) {
-        Err(Errno::EEXIST) => os::epoll_ctl(outer, EPOLL_CTL_MOD, epoll, events, data),
+    match os::epoll_ctl(outer, EPOLL_CTL_ADD, epoll, events, serial) {
+        Err(Errno::EEXIST) => os::epoll_ctl(outer, EPOLL_CTL_MOD, epoll, events, serial),
         other => other,
     }
 }
 
 /// The reactor has another epoll instance than before: the rings that it drives are put there.
 fn put_all(outer: Fd) {
-    for attended in rings_now() {
+    let rings = REACTOR.lock().listing.rings();
+    for attended in rings {
         let mut guard = enter(attended.ring);
         let Some(core) = live(&mut guard, attended.serial) else { continue };
         if core.token.driver() != Driver::Reactor {
@@ -373,7 +376,7 @@ fn put_all(outer: Fd) {
         }
         core.renews_epoll();
         let epoll = core.readiness.epoll();
-        if epoll.is_none_or(|epoll| put(outer, epoll, core.ring).is_err()) {
+        if epoll.is_none_or(|epoll| put(outer, epoll, core.serial).is_err()) {
             leave_to_looks(core);
         }
     }
@@ -398,7 +401,7 @@ pub fn release(core: &mut Core) {
 pub fn leave_to_looks(core: &mut Core) {
     release(core);
     core.attendance.was_driven = false;
-    wake_for_a_tick();
+    wake_for_a_tick(core);
 }
 
 /// A ring that the reactor drives got a timer: it may have to wake earlier.
@@ -408,8 +411,15 @@ pub fn deadline_changed(core: &mut Core) {
     }
     let due_ns = due_ns(core);
     let mut reactor = REACTOR.lock();
-    let kick = reactor.listing.is_due(due_ns);
+    let kick = reactor.listing.is_due(core.serial, due_ns);
     reactor.kicked_if(kick);
+}
+
+/// A ring ends: it leaves the list.
+pub fn forget(core: &mut Core) {
+    if core::mem::take(&mut core.attendance.listed) {
+        REACTOR.lock().listing.remove(core.serial);
+    }
 }
 
 extern "C" fn run(term: *mut c_void) {
@@ -420,18 +430,19 @@ extern "C" fn run(term: *mut c_void) {
     };
     threads::begin(own);
     put_all(epoll);
-    let mut next_tick_ns = 0;
     while !is_over(term) {
         // Acquire pairs with the release in `recruit`.
         let wanting = RECRUITS.swap(false, Ordering::Acquire) && !pool::recruit(own);
-        let mut timeout_ns = sleep_time(next_tick_ns);
+        let mut timeout_ns = sleep_time();
         if wanting {
             // No thread is to be had now.
             RECRUITS.store(true, Ordering::Relaxed);
             timeout_ns = Some(timeout_ns.map_or(TICK_NS, |left_ns| left_ns.min(TICK_NS)));
         }
         let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
-        let count = match os::epoll_wait(epoll, &mut events, timeout_ns, None) {
+        let woken = os::epoll_wait(epoll, &mut events, timeout_ns, None);
+        REACTOR.lock().listing.wakes();
+        let count = match woken {
             Ok(count) => count,
             // The program has closed it unseen.
             Err(Errno::EBADF | Errno::EINVAL) => {
@@ -459,55 +470,72 @@ extern "C" fn run(term: *mut c_void) {
                 user::take_tags();
                 lifetime::collect();
             } else if data != KICK {
-                // A ring that is gone may have left an entry with the same place.
-                let here = |a: &&Attended| core::ptr::from_ref(a.ring) as u64 == data;
-                for attended in rings_now().iter().filter(here) {
-                    drive(epoll, *attended);
+                // A ring that is gone may have left an entry.
+                let attended = REACTOR.lock().listing.get(data);
+                if let Some(attended) = attended {
+                    serve(attended, |core| drive(epoll, core));
                 }
             }
         }
-        let now = os::monotonic_ns();
-        if now >= next_tick_ns {
-            next_tick_ns = now + TICK_NS;
-            tick();
+        let due = REACTOR.lock().listing.take_due(os::monotonic_ns());
+        for attended in due {
+            serve(attended, expire);
         }
-        expire();
     }
     leave(own, term);
 }
 
-fn rings_now() -> Vec<Attended> {
-    REACTOR.lock().listing.rings()
+/// How long to sleep: until the first ring is due.
+fn sleep_time() -> Option<u64> {
+    let until = REACTOR.lock().listing.falls_asleep();
+    (until != u64::MAX).then(|| until.saturating_sub(os::monotonic_ns()))
 }
 
-/// How long to sleep: until the next tick if a ring is on the list that is not driven from here,
-/// and until the earliest deadline of those that are.
-fn sleep_time(next_tick_ns: u64) -> Option<u64> {
+/// Does with a ring on the list what is to be done now, looks at it if the time of a tick is over since the last look, and says when
+/// it is due again.
+fn serve(attended: Attended, act: impl FnOnce(&mut Core)) {
+    let Attended { ring, serial, activity, looked_ns } = attended;
+    let mut guard = enter(ring);
+    let Some(core) = live(&mut guard, serial) else {
+        REACTOR.lock().listing.remove(serial);
+        return;
+    };
+    act(core);
     let now = os::monotonic_ns();
-    let rings = REACTOR.lock().listing.look();
-    let mut until = u64::MAX;
-    for attended in rings {
-        let mut guard = attended.ring.lock();
-        let Some(core) = live(&mut guard, attended.serial) else {
-            until = until.min(next_tick_ns);
-            continue;
-        };
-        if core.token.driver() != Driver::Reactor || core.needs_ticks() {
-            until = until.min(next_tick_ns.max(now));
-        }
-        // The look takes the ring's lock, which finds what a process posted that was killed before it told of it.
-        if let Some(look_ns) = core.next_look_ns().filter(|_| core.is_owed()) {
-            until = until.min(now.saturating_add(look_ns));
-        }
-        if core.token.driver() == Driver::Reactor
-            && !core.observers.know_of_deferred()
-            && let Some(left) = core.timers.next_ns()
-        {
-            until = until.min(now.saturating_add(left));
-        }
+    let looks = now >= looked_ns.saturating_add(TICK_NS);
+    let seen = if looks { look_at(core, activity) } else { Some(activity) };
+    let looked_ns = if looks { now } else { looked_ns };
+    let due_ns = next_look_ns(core, looked_ns, now);
+    let mut reactor = REACTOR.lock();
+    let Some(activity) = seen else {
+        reactor.listing.remove(serial);
+        return;
+    };
+    if let Some(entry) = reactor.listing.get_mut(serial) {
+        (entry.activity, entry.looked_ns) = (activity, looked_ns);
     }
-    REACTOR.lock().listing.sleeps_until(until);
-    (until != u64::MAX).then(|| until.saturating_sub(now))
+    reactor.listing.set_due(serial, due_ns);
+}
+
+/// When a ring on the list is to be looked at again: a tick after the last look if it is not driven from here, or needs ticks, and at
+/// its earliest deadline if it is.
+fn next_look_ns(core: &Core, looked_ns: u64, now_ns: u64) -> u64 {
+    let mut due_ns = u64::MAX;
+    let is_driven = core.token.driver() == Driver::Reactor;
+    if !is_driven || core.needs_ticks() {
+        due_ns = looked_ns.saturating_add(TICK_NS);
+    }
+    // The look takes the ring's lock, which finds what a process posted that was killed before it told of it.
+    if let Some(look_ns) = core.next_look_ns().filter(|_| core.is_owed()) {
+        due_ns = due_ns.min(now_ns.saturating_add(look_ns));
+    }
+    if is_driven
+        && !core.observers.know_of_deferred()
+        && let Some(left_ns) = core.timers.next_ns()
+    {
+        due_ns = due_ns.min(now_ns.saturating_add(left_ns));
+    }
+    due_ns
 }
 
 /// Locks a ring to go on with its requests.
@@ -518,10 +546,8 @@ fn enter(ring: &Ring) -> CoreGuard<'_> {
     guard
 }
 
-/// A ring that the reactor drives is ready.
-fn drive(outer: Fd, attended: Attended) {
-    let mut guard = enter(attended.ring);
-    let Some(core) = live(&mut guard, attended.serial) else { return };
+/// A ring may be ready that the reactor drives.
+fn drive(outer: Fd, core: &mut Core) {
     if core.token.driver() != Driver::Reactor {
         return;
     }
@@ -531,8 +557,7 @@ fn drive(outer: Fd, attended: Attended) {
     let count = os::epoll_wait(epoll, &mut events, Some(0), None).unwrap_or(0);
     core.take_events_as_driver(&events[..count]);
     proceed(core);
-    let data = core::ptr::from_ref(core.ring) as u64;
-    let _ = os::epoll_ctl(outer, EPOLL_CTL_MOD, epoll, EPOLLIN | EPOLLONESHOT, data);
+    let _ = os::epoll_ctl(outer, EPOLL_CTL_MOD, epoll, EPOLLIN | EPOLLONESHOT, core.serial);
 }
 
 /// Something is ready, or due: goes on with it, or tells the observers of a ring that only its own
@@ -557,38 +582,10 @@ fn tell_of_deferred(core: &mut Core) {
     }
 }
 
-/// Fires timers of the rings that are driven from here.
-fn expire() {
-    for attended in rings_now() {
-        let mut guard = attended.ring.lock();
-        if let Some(core) = live(&mut guard, attended.serial)
-            && core.token.driver() == Driver::Reactor
-            && core.timers.next_ns().is_some_and(|left| left == 0)
-        {
-            user::take_tags();
-            proceed(core);
-        }
-    }
-}
-
-/// Looks at every ring on the list: takes it over, keeps it, or drops it.
-fn tick() {
-    for attended in rings_now() {
-        let mut guard = enter(attended.ring);
-        let keep = match ring::live(&mut guard, attended.serial) {
-            Some(core) => look_at(core, attended.activity),
-            None => None,
-        };
-        let mut reactor = REACTOR.lock();
-        let same = |a: &Attended| core::ptr::eq(a.ring, attended.ring) && a.serial == attended.serial;
-        match keep {
-            Some(activity) => {
-                if let Some(entry) = reactor.listing.find(same) {
-                    entry.activity = activity;
-                }
-            }
-            None => reactor.listing.remove(same),
-        }
+/// Fires the timers of a ring that is driven from here.
+fn expire(core: &mut Core) {
+    if core.token.driver() == Driver::Reactor && core.timers.next_ns() == Some(0) {
+        proceed(core);
     }
 }
 

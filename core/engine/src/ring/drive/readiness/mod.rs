@@ -180,9 +180,13 @@ impl Core {
     /// As for [`Core::arm`].
     pub fn arm_poll(&mut self, id: RequestId, events: u32, renew: bool) -> Result<bool, Errno> {
         let (known, registration) = self.find_or_watch(id, ALL_EVENTS)?;
-        let kept = registration != Registration::New;
         let Known(index) = known;
         let alone = self.readiness.entries[index as usize].waiters.is_empty();
+        // Where others wait, nothing is renewed; but an event of another file must not be taken for one of this.
+        let doubts = renew && !alone && registration == Registration::Believed;
+        let plain = matches!(self.requests[id].file, FileHold::Plain(_));
+        let registration = if doubts && plain { self.look_at_registration(index) } else { registration };
+        let kept = registration != Registration::New;
         let renews = kept && renew && alone;
         // One that is renewed is for this file.
         self.listen(id, known, events, if renews { Registration::New } else { registration });
@@ -209,6 +213,7 @@ impl Core {
         entry.narrow = false;
         match os::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, entry.events(), entry.data(index)) {
             Err(Errno::ENOENT) => {
+                entry.is_of_another();
                 entry.registered = false;
                 self.register(epoll, index, ALL_EVENTS)
             }

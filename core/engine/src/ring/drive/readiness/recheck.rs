@@ -101,12 +101,14 @@ impl Core {
     fn add_once_more(&self, index: u32) -> Result<(), Errno> {
         let epoll = self.readiness.epoll.ok_or(Errno::EEXIST)?;
         let entry = &self.readiness.entries[index as usize];
-        os::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, ALL_EVENTS | EPOLLET, entry.data(index))
+        let name = entry.next_data(index);
+        os::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, ALL_EVENTS | EPOLLET, name)
     }
 
     /// A number is another file's, which is registered now, or cannot be.
     fn replaced(&mut self, index: u32, registered: bool) {
         let entry = &mut self.readiness.entries[index as usize];
+        entry.is_of_another();
         entry.registered = registered;
         entry.narrow = false;
         entry.kind = None;
