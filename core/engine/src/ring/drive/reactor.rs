@@ -23,7 +23,7 @@ use crate::process::credentials::{self, Credentials};
 use crate::process::threads;
 use crate::ring;
 use crate::ring::drive::BATCH;
-use crate::ring::{Core, CoreGuard, Ring, lifetime, live};
+use crate::ring::{Core, CoreGuard, Ring, descriptors, lifetime, live};
 use crate::wait::Driver;
 pub use crate::wait::listing::TICK_NS;
 use crate::wait::listing::{Kick, Listing};
@@ -575,9 +575,9 @@ fn expire() {
 fn tick() {
     for attended in rings_now() {
         let mut guard = enter(attended.ring);
-        let keep = match ring::live(&mut guard, attended.serial) {
-            Some(core) => look_at(core, attended.activity),
-            None => None,
+        let (keep, has_orphans) = match ring::live(&mut guard, attended.serial) {
+            Some(core) => (look_at(core, attended.activity), core.has_orphans()),
+            None => (None, false),
         };
         let mut reactor = REACTOR.lock();
         let same = |a: &Attended| core::ptr::eq(a.ring, attended.ring) && a.serial == attended.serial;
@@ -588,6 +588,10 @@ fn tick() {
                 }
             }
             None => reactor.listing.remove(same),
+        }
+        drop((reactor, guard));
+        if has_orphans {
+            descriptors::end_orphans(attended.ring, None);
         }
     }
 }

@@ -421,6 +421,5 @@ impl Core {
             self.readiness.waiting -= waiters.as_slice().len();
         }
         os::close(fd);
-        self.end_orphans(None);
     }
 }
