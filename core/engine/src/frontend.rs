@@ -167,6 +167,18 @@ pub fn hands_over_ring(fd: Fd, message: u64) -> bool {
     user::read::<msghdr>(message).is_ok_and(|message| rights::hands_over_ring(fd, &message))
 }
 
+/// The program has received the message whose `struct msghdr` lies at `message`: whoever sent it may still have what came with it.
+pub fn received(message: u64) {
+    if let Ok(message) = user::read::<msghdr>(message) {
+        rights::received(&message);
+    }
+}
+
+/// The program got the descriptor `fd` from another process, which may still have the file.
+pub fn received_descriptor(fd: Fd) {
+    notes::received(fd);
+}
+
 /// Is a socket option one that [`takes_errors`] should be told of?
 pub fn concerns_errors(level: i32, name: i32) -> bool {
     error_queue::is_option(level as u32, name as u32)
@@ -248,7 +260,8 @@ pub fn before_fork() {
     fork::before();
 }
 
-/// The process is about to start another that gets its descriptors, as by `vfork`, where it need not announce a fork.
+/// The process is about to start another that gets its descriptors, as by `vfork`, where it need not announce a fork, or has just
+/// done so; or a thread gets descriptors of its own.
 pub fn hands_over() {
     notes::hands_over();
 }

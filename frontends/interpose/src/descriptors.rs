@@ -34,7 +34,7 @@ fn closing_among_rings<F: Frontend>(fd: c_int) {
 /// Says that `new` is about to become a duplicate of `old`, if `old` is a descriptor.
 #[inline]
 fn replacing<F: Frontend>(old: c_int, new: c_int) {
-    if old != new && (!calls::is_ring(new) || sys::is_open(old)) {
+    if old != new && (!calls::rings_exist() || sys::is_open(old)) {
         closing::<F>(new);
     }
 }
@@ -75,11 +75,9 @@ pub unsafe fn close<F: Frontend>(fd: c_int) -> c_int {
 /// # Safety
 /// As in C.
 pub unsafe fn close_range<F: Frontend>(first: u32, last: u32, flags: c_int) -> c_int {
-    let flags = closing_range::<F>(first, last, flags as u32);
-    let close = |first, last, flags: u32| {
+    closing_range::<F>(first, last, flags as u32, |first, last, flags| {
         next!(c"close_range", fn(u32, u32, c_int) -> c_int, first, last, flags as c_int) as isize
-    };
-    own::close_range(first, last, flags, close) as c_int
+    }) as c_int
 }
 
 /// `closefrom(3)`.
@@ -113,12 +111,17 @@ pub unsafe fn by_number<F: Frontend>(number: usize, a: [usize; 6]) -> Option<isi
         }
         raw::__NR_close_range => {
             let (first, last) = (a[0] as u32, a[1] as u32);
-            let flags = closing_range::<F>(first, last, a[2] as u32);
-            own::close_range(first, last, flags, |first, last, flags| {
+            closing_range::<F>(first, last, a[2] as u32, |first, last, flags| {
                 call([first as usize, last as usize, flags as usize, 0, 0, 0])
             })
         }
         raw::__NR_dup | raw::__NR_fcntl if own::is_engines(first) => own::NONE,
+        raw::__NR_dup => {
+            let new = call(a);
+            duplicated::<F>(first, new as c_int);
+            new
+        }
+        raw::__NR_fcntl => after_fcntl::<F>(first, second, call(a) as c_int) as isize,
         number if arch::REPLACING.contains(&number) && is_refused(first, second) => own::NONE,
         number if arch::REPLACING.contains(&number) => {
             replacing::<F>(first, second);
@@ -132,8 +135,13 @@ pub unsafe fn by_number<F: Frontend>(number: usize, a: [usize; 6]) -> Option<isi
     })
 }
 
-/// Says what `close_range` is about to close; the flags that it is to have.
-fn closing_range<F: Frontend>(first: u32, last: u32, flags: u32) -> u32 {
+/// `close_range` by `call`; says before what it is about to close.
+fn closing_range<F: Frontend>(
+    first: u32,
+    last: u32,
+    flags: u32,
+    call: impl Fn(u32, u32, u32) -> isize,
+) -> isize {
     let keeps_sharing = || {
         let _stay = F::enter();
         own::keeps_sharing(flags)
@@ -142,7 +150,15 @@ fn closing_range<F: Frontend>(first: u32, last: u32, flags: u32) -> u32 {
     if own::closes(flags) {
         closing_from::<F>(first, last);
     }
-    flags
+    let unshares = own::unshares(flags);
+    if unshares {
+        frontend::hands_over();
+    }
+    let result = own::close_range(first, last, flags, call);
+    if unshares {
+        frontend::hands_over();
+    }
+    result
 }
 
 /// Says so for each number that can be open.

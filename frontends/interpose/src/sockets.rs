@@ -4,9 +4,10 @@
 use crate::next::fail;
 use crate::{Frontend, next};
 use anyring_engine::frontend;
-use anyring_runtime::{active, calls};
+use anyring_runtime::{active, arch, calls};
 use core::ffi::{c_int, c_void};
 use linux_raw_sys::errno;
+use linux_raw_sys::general as raw;
 use linux_raw_sys::net::mmsghdr;
 
 /// Says that the program looks for errors of `fd` itself, by polling it.
@@ -58,18 +59,39 @@ pub unsafe fn sendmsg<F: Frontend>(fd: c_int, message: *const c_void, flags: c_i
     next!(c"sendmsg", fn(c_int, *const c_void, c_int) -> isize, fd, message, flags)
 }
 
+/// How many messages of as many are sent until one is refused.
+fn sendable<F: Frontend>(fd: c_int, messages: *const c_void, count: u32) -> Option<u32> {
+    // The kernel takes no more.
+    const MOST: u32 = 1024;
+    let message = |index: u32| messages.wrapping_byte_add(index as usize * size_of::<mmsghdr>());
+    let refused = (0..count.min(MOST)).find(|&index| hands_over_ring::<F>(fd, message(index)));
+    (refused != Some(0)).then(|| refused.unwrap_or(count))
+}
+
 /// `sendmmsg(2)`: what comes before a message that is refused is sent.
 ///
 /// # Safety
 /// As in C.
 pub unsafe fn sendmmsg<F: Frontend>(fd: c_int, messages: *mut c_void, count: u32, flags: c_int) -> c_int {
-    // The kernel takes no more.
-    const MOST: u32 = 1024;
-    let message = |index: u32| messages.wrapping_byte_add(index as usize * size_of::<mmsghdr>());
-    let refused = (0..count.min(MOST)).find(|&index| hands_over_ring::<F>(fd, message(index)));
-    if refused == Some(0) {
-        return fail(REFUSED) as c_int;
-    }
-    let count = refused.unwrap_or(count);
+    let Some(count) = sendable::<F>(fd, messages, count) else { return fail(REFUSED) as c_int };
     next!(c"sendmmsg", fn(c_int, *mut c_void, u32, c_int) -> c_int, fd, messages, count, flags)
+}
+
+/// The calls that send messages by their numbers, through `syscall(3)`; `None` where it is none of them.
+///
+/// # Safety
+/// As for the call that `number` names.
+pub unsafe fn by_number<F: Frontend>(number: usize, mut a: [usize; 6]) -> Option<isize> {
+    let (fd, messages) = (a[0] as c_int, a[1] as *const c_void);
+    match number as u32 {
+        raw::__NR_sendmsg if hands_over_ring::<F>(fd, messages) => return Some(REFUSED),
+        raw::__NR_sendmsg => {}
+        raw::__NR_sendmmsg => match sendable::<F>(fd, messages, a[2] as u32) {
+            Some(count) => a[2] = count as usize,
+            None => return Some(REFUSED),
+        },
+        _ => return None,
+    }
+    // SAFETY: the caller's promise.
+    Some(unsafe { arch::syscall(number, a) })
 }

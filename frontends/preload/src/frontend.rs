@@ -116,6 +116,14 @@ impl Host for Preload {
         true
     }
 
+    fn sees_handovers(&self) -> bool {
+        true
+    }
+
+    fn has_seen_handovers(&self) -> bool {
+        patch::unseen::are_seen()
+    }
+
     fn may_end_here(&self, may: bool) {
         inside::may_end_here(may);
     }

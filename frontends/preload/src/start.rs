@@ -66,6 +66,7 @@ pub extern "C" fn start() {
     if config.patch {
         patch::before_main(entry.unwrap_or(0));
     }
+    patch::unseen::learn();
     #[cfg(not(test))]
     crate::threads::prepare();
 }

@@ -25,6 +25,11 @@ pub fn closes(flags: u32) -> bool {
     flags & (CLOEXEC | UNSHARE) == 0
 }
 
+/// Does it give the calling thread descriptors of its own?
+pub fn unshares(flags: u32) -> bool {
+    flags & UNSHARE != 0
+}
+
 /// `close_range(2)` by `call`, which is 0 on success: leaves out the engine's own.
 pub fn close_range(first: u32, last: u32, flags: u32, call: impl Fn(u32, u32, u32) -> isize) -> isize {
     // They are marked already.

@@ -154,6 +154,16 @@ fn rings_are_not_handed_over() {
     assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
 }
 
+/// A socket that is closed while pages of a zero-copy send are out is reset where that was asked for, unless another process has it, or
+/// may have, for code of the program makes calls that nobody sees.
+#[test]
+fn closed_sockets_are_reset_where_nobody_has_them() {
+    for (name, arguments) in [("closed-libc", NONE.as_slice()), ("closed-inline", &["instruction"])] {
+        let (outcome, _) = compare(&built(name), arguments, true);
+        assert_eq!(outcome.code, Some(0), "{name}: {}", outcome.stdout);
+    }
+}
+
 #[test]
 fn credentials_are_the_submitters() {
     let program = built("credentials");

@@ -21,7 +21,7 @@ struct Entry {
     note: AtomicU16,
     /// How often the process had handed descriptors over when the number stood for nothing, or for a file that the engine made;
     /// or [`OLD`].
-    free_at: AtomicU16,
+    free_at: AtomicU32,
 }
 
 impl Entry {
@@ -30,7 +30,7 @@ impl Entry {
             interest: AtomicU64::new(0),
             renewals: AtomicU32::new(0),
             note: AtomicU16::new(0),
-            free_at: AtomicU16::new(0),
+            free_at: AtomicU32::new(0),
         }
     }
 }
@@ -138,11 +138,14 @@ pub fn renew(fd: Fd) {
     }
 }
 
-/// How often this process may have handed descriptors over to others: by a fork, or in a message.
-static HANDED_OVER: AtomicU16 = AtomicU16::new(0);
+/// How often this process may have handed descriptors over to others: by a child, or in a message.
+static HANDED_OVER: AtomicU32 = AtomicU32::new(0);
 
-/// Stands for a file that may be as old as the process.
-const OLD: u16 = u16::MAX;
+/// Stands for a file that may be as old as the process, or that came from another one.
+const OLD: u32 = u32::MAX;
+
+/// How often a descriptor was duplicated, modulo 2^32.
+static DUPLICATIONS: AtomicU32 = AtomicU32::new(0);
 
 /// Before the first ring: whoever started this process may have the files that it has by now.
 pub fn begin() {
@@ -151,8 +154,13 @@ pub fn begin() {
     if cfg!(anyring_simulation) || !host::sees_handovers() || BEGUN.swap(true, Ordering::Relaxed) {
         return;
     }
-    for entry in os::own_descriptors().unwrap_or_default().into_iter().map(|fd| TABLE.get_or_make(fd)) {
-        entry.into_iter().for_each(|entry| entry.free_at.store(OLD, Ordering::Relaxed));
+    os::own_descriptors().unwrap_or_default().into_iter().for_each(received);
+}
+
+/// The file of `fd` came from another process, which may still have it.
+pub fn received(fd: Fd) {
+    if let Ok(entry) = TABLE.get_or_make(fd) {
+        entry.free_at.store(OLD, Ordering::Relaxed);
     }
 }
 
@@ -169,25 +177,32 @@ pub fn hands_over() {
 }
 
 /// How often the process has handed descriptors over, if that is known and can still be counted.
-pub fn times_handed_over() -> Option<u16> {
+pub fn times_handed_over() -> Option<u32> {
     Some(HANDED_OVER.load(Ordering::Relaxed)).filter(|&times| times < OLD && host::sees_handovers())
 }
 
 /// [`times_handed_over`], where the file of `fd` came since the last time: no other process has it by that, and none as long as the
 /// number is the same.
-///
-/// Of what nobody here sees this says nothing: the file may have been another process's before it was this one's.
-pub fn unshared(fd: Fd) -> Option<u16> {
-    let free_at = TABLE.get(fd).map_or(0, |entry| entry.free_at.load(Ordering::Relaxed));
+pub fn unshared(fd: Fd) -> Option<u32> {
+    let free_at = TABLE.get_or_make(fd).ok()?.free_at.load(Ordering::Relaxed);
     times_handed_over().filter(|&times| times == free_at)
 }
 
 /// `new` is a duplicate of `old`: its file is as old.
 pub fn duplicated(old: Fd, new: Fd) {
     let free_at = TABLE.get(old).map_or(0, |entry| entry.free_at.load(Ordering::Relaxed));
-    if let Some(entry) = TABLE.get(new) {
+    // Where there is no entry, it stands for a file of unknown age.
+    if let Ok(entry) = TABLE.get_or_make(new) {
         entry.free_at.store(free_at, Ordering::Relaxed);
     }
+    // Release pairs with the acquire in `duplications`.
+    DUPLICATIONS.fetch_add(1, Ordering::Release);
+}
+
+/// Has another value after each duplication: whoever looks through descriptors, one after the other, may have missed a file whose
+/// number changed meanwhile.
+pub fn duplications() -> u32 {
+    DUPLICATIONS.load(Ordering::Acquire)
 }
 
 /// A duplicate of the engine's own, close-on-exec.
@@ -204,6 +219,14 @@ pub fn closes(fd: Fd) {
         entry.note.store(0, Ordering::Relaxed);
         entry.note_freed();
     }
+}
+
+/// Is anything noted of `fd` that its close changes?
+pub fn changes_by_close(fd: Fd) -> bool {
+    TABLE.get(fd).is_some_and(|entry| {
+        let free_at = entry.free_at.load(Ordering::Relaxed);
+        entry.note.load(Ordering::Relaxed) != 0 || free_at != HANDED_OVER.load(Ordering::Relaxed)
+    })
 }
 
 /// What is remembered of `fd`.
@@ -247,6 +270,7 @@ pub fn prepare() {
 #[cfg(anyring_simulation)]
 pub fn reset() {
     HANDED_OVER.store(0, Ordering::Relaxed);
+    DUPLICATIONS.store(0, Ordering::Relaxed);
     for entry in TABLE.iter().map(|(_, entry)| entry).chain([&BEYOND]) {
         debug_assert!(
             count_of(entry.interest.load(Ordering::Relaxed)) == 0,

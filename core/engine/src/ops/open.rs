@@ -399,7 +399,6 @@ fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
     }
     if connection && ends_at_once(sqe.fd) {
         notes::closes(sqe.fd);
-        core.end_orphans(Some(sqe.fd));
         return close_call(sqe.fd).into();
     }
     match core.will_close(id) {
@@ -425,8 +424,8 @@ fn close(work: &mut Work) -> Result<usize, Errno> {
     // From the system call on, and before its result is known here, the number may be another file's.
     if let Some(core) = live(&mut work.ring.lock(), work.serial) {
         core.forget_closing(work.id);
-        core.end_orphans(Some(work.sqe.fd));
     }
+    descriptors::end_orphans(work.ring, Some(work.sqe.fd));
     close_call(work.sqe.fd)
 }
 

@@ -42,11 +42,18 @@ pub trait Host: Sync {
         false
     }
 
-    /// Whether the front end tells before descriptors may become another process's, in every way that there is
-    /// ([`crate::frontend::hands_over`]): by a child of whatever kind, and in a message. Where it does not, the engine ends no
+    /// Whether the front end tells of descriptors that become another process's, or have been: before and after each child of
+    /// whatever kind ([`crate::frontend::hands_over`]), and of messages ([`crate::frontend::hands_over_ring`],
+    /// [`crate::frontend::received`]); and of duplicates ([`crate::frontend::duplicated`]). Where it does not, the engine ends no
     /// socket that the program has closed before its data are acknowledged.
     fn sees_handovers(&self) -> bool {
         false
+    }
+
+    /// Whether all code of the process is such that [`Host::sees_handovers`] holds. Asked without a lock, when something depends on
+    /// it.
+    fn has_seen_handovers(&self) -> bool {
+        self.sees_handovers()
     }
 
     /// A signal whose action is the front end's for good, which no thread of [`Host::spawn`] blocks. The engine sends it
@@ -129,6 +136,11 @@ pub fn sleep<R>(call: impl FnOnce() -> R) -> R {
 /// [`Host::sees_handovers`] of the installed front end.
 pub fn sees_handovers() -> bool {
     get().is_some_and(Host::sees_handovers)
+}
+
+/// [`Host::has_seen_handovers`] of the installed front end.
+pub fn has_seen_handovers() -> bool {
+    get().is_some_and(Host::has_seen_handovers)
 }
 
 /// The calling thread's identity, by the front end's word or else by its thread pointer.

@@ -97,12 +97,12 @@ pub fn own_threads() -> Result<Vec<i32>, Errno> {
     numbers_in(c"/proc/self/task")
 }
 
-/// All descriptors of this process, and one that is closed again.
+/// All descriptors of the calling thread, and one that is closed again.
 ///
 /// # Errors
 /// Where `/proc` cannot be read.
 pub fn own_descriptors() -> Result<Vec<Fd>, Errno> {
-    numbers_in(c"/proc/self/fd")
+    numbers_in(c"/proc/thread-self/fd")
 }
 
 /// The entries of a directory that are numbers.

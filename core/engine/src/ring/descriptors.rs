@@ -12,14 +12,15 @@ use crate::ring::{Core, Ring, lifetime, registry};
 /// `fd` is about to be closed, or replaced. Any descriptor may be named: kept readiness registrations end, a ring loses one
 /// reference.
 pub fn closed(fd: Fd) {
-    notes::closes(fd);
     let interested = notes::interested(fd);
-    if !registry::is_ring(fd) && interested == Interested::Nobody {
+    if !registry::is_ring(fd) && interested == Interested::Nobody && !notes::changes_by_close(fd) {
         return;
     }
+    // What a child of `vfork` closes, in this memory, stays open here.
     if !identity::is_own() {
         return;
     }
+    notes::closes(fd);
     if let Some(ring) = registry::clear(fd) {
         lifetime::descriptor_gone(ring);
     }
@@ -31,8 +32,16 @@ pub fn closed(fd: Fd) {
         });
     });
     if has_orphans {
-        registry::for_each(interested, |ring| with(ring, |core| core.end_orphans(Some(fd))));
+        registry::for_each(interested, |ring| end_orphans(ring, Some(fd)));
     }
+}
+
+/// Ends sockets that the program has closed while pages are out, where nobody else has them. It is about to close `closing`.
+pub fn end_orphans(ring: &Ring, closing: Option<Fd>) {
+    let Some(search) = ring.lock().as_mut().and_then(Core::begin_search) else { return };
+    // There may be many descriptors.
+    let found = search.look(closing);
+    with(ring, |core| core.end_search(search, found));
 }
 
 /// Lets a ring know of something, and go on with what that ended.
@@ -60,11 +69,11 @@ fn proceed(core: &mut Core) {
 
 /// `old` was duplicated to `new`.
 pub fn duplicated(old: Fd, new: Fd) {
-    notes::duplicated(old, new);
-    let Some(ring) = registry::get(old) else { return };
     if !identity::is_own() {
         return;
     }
+    notes::duplicated(old, new);
+    let Some(ring) = registry::get(old) else { return };
     if let Some(core) = ring.lock().as_mut() {
         core.life.gain_descriptor();
     }

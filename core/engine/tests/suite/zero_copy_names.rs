@@ -255,13 +255,9 @@ fn a_message_keeps_a_connection() {
         set(&near, libc::SO_LINGER, &NO_LINGER);
         let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
         let (from, _to) = UnixStream::pair().unwrap();
-        let rights = libc::SOL_SOCKET as u64 | (libc::SCM_RIGHTS as u64) << 32;
-        let control = [20, rights, near.as_raw_fd() as u64];
-        let byte = libc::iovec { iov_base: memory.as_ptr().cast_mut().cast(), iov_len: 1 };
-        // SAFETY: null pointers and zeros.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-        (header.msg_iov, header.msg_iovlen) = ((&raw const byte).cast_mut(), 1);
-        (header.msg_control, header.msg_controllen) = (control.as_ptr().cast_mut().cast(), 24);
+        let control = rights(near.as_raw_fd());
+        let data = libc::iovec { iov_base: memory.as_ptr().cast_mut().cast(), iov_len: 1 };
+        let header = message(&data, &control);
         let addr = (&raw const header) as u64;
         let sent = Sqe { fd: from.as_raw_fd(), addr, len: 1, ..sqe(IORING_OP_SENDMSG, 2) };
         assert_eq!(ring.run(&[sent])[0].res, 1);
@@ -333,4 +329,156 @@ fn a_request_keeps_a_connection() {
             (byte, cqes, error)
         })
     });
+}
+
+/// The number that a socket has, whatever descriptors there are of it.
+fn cookie(fd: i32) -> Option<u64> {
+    let (mut value, mut length) = (0u64, 8);
+    let to = (&raw mut value).cast();
+    // SAFETY: writes an integer of ours.
+    let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, to, &mut length) };
+    (result == 0).then_some(value)
+}
+
+/// The peer may have the socket, too, that it has sent.
+#[test]
+fn a_socket_that_came_in_a_message_is_left_to_its_sender() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let (near, far) = unread();
+        let memory = vec![1; LARGE];
+        set(&near, libc::SO_LINGER, &NO_LINGER);
+        let (from, to) = UnixStream::pair().unwrap();
+        let (lives, mut waits) = UnixStream::pair().unwrap();
+        let lives_fd = lives.as_raw_fd();
+        let sender = child(|| {
+            // SAFETY: the parent's is another one.
+            drop(unsafe { OwnedFd::from_raw_fd(lives_fd) });
+            hand_over(&from, &near);
+            waits.read(&mut [0]).unwrap() == 0
+        });
+        // The child has it, and from here on this process knows nothing of that.
+        if engine == Engine::User {
+            anyring_engine::frontend::closed(near.as_raw_fd());
+        }
+        drop(near);
+        let (mut byte, control) = ([0u8], [0u64; 3]);
+        let data = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+        let header = message(&data, &control);
+        let received =
+            Sqe { fd: to.as_raw_fd(), addr: (&raw const header) as u64, len: 1, ..sqe(IORING_OP_RECVMSG, 2) };
+        assert_eq!(ring.run(&[received])[0].res, 1);
+        // SAFETY: it came with the message.
+        let near = unsafe { TcpStream::from_raw_fd((&raw const control[2]).read_volatile() as i32) };
+        let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
+        close(engine, near, true);
+        assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
+        assert!(receive(&far, LARGE).iter().all(|&byte| byte == 1));
+        cqes.extend(ring.collect(2 - cqes.len()));
+        drop(lives);
+        (cqes, ended(sender))
+    });
+}
+
+/// A thread may have descriptors of its own (`unshare`): what it closes, others have.
+#[test]
+fn a_thread_with_descriptors_of_its_own_keeps_a_connection() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let (near, far) = unread();
+        let memory = vec![1; LARGE];
+        set(&near, libc::SO_LINGER, &NO_LINGER);
+        let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
+        let fd = near.as_raw_fd();
+        let closes = move || {
+            // SAFETY: this thread has its own.
+            unsafe {
+                if engine == Engine::User {
+                    anyring_engine::frontend::hands_over();
+                }
+                assert_eq!(libc::unshare(libc::CLONE_FILES), 0);
+                if engine == Engine::User {
+                    anyring_engine::frontend::hands_over();
+                    anyring_engine::frontend::closed(fd);
+                }
+                libc::close(fd);
+            }
+        };
+        std::thread::spawn(closes).join().unwrap();
+        assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
+        assert!(receive(&far, LARGE).iter().all(|&byte| byte == 1));
+        cqes.extend(ring.collect(2 - cqes.len()));
+        drop(near);
+        cqes
+    });
+}
+
+/// The kernel does not wait for ever for a peer that takes nothing more.
+#[test]
+fn a_connection_that_was_closed_ends_though_its_peer_takes_nothing() {
+    let mut ring = Ring::new(Engine::User, 16, 0);
+    let (near, _far) = unread();
+    let memory = vec![1; LARGE];
+    send(&mut ring, send_zc(1, &near, &memory));
+    let number = cookie(near.as_raw_fd());
+    close(Engine::User, near, true);
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    let numbers = descriptors.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let own = numbers.filter(|&fd| cookie(fd) == number).collect::<Vec<i32>>();
+    assert_eq!(own.len(), 1, "the engine's");
+    let (mut limit, mut length) = (0i32, 4);
+    let to = (&raw mut limit).cast();
+    // SAFETY: writes an integer of ours.
+    let result =
+        unsafe { libc::getsockopt(own[0], libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, to, &mut length) };
+    assert_eq!(result, 0);
+    assert!((1..=300_000).contains(&limit), "{limit} milliseconds");
+}
+
+/// A child in this memory (`vfork`) has descriptors of its own: what it closes, the program goes on to look for errors of.
+#[test]
+fn a_child_in_this_memory_closes_its_own() {
+    let mut ring = Ring::new(Engine::User, 16, 0);
+    let (near, far) = unread();
+    let fd = near.as_raw_fd();
+    anyring_engine::frontend::watches_errors(fd);
+    extern "C" fn closes(fd: *mut c_void) -> i32 {
+        anyring_engine::frontend::closed(fd.addr() as i32);
+        0
+    }
+    let mut stack = vec![0u128; 16 << 10];
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the child runs on a stack of its own, and this thread waits for its end.
+    let child = unsafe {
+        let end = stack.as_mut_ptr().add(stack.len()).cast();
+        libc::clone(closes, end, flags, std::ptr::without_provenance_mut(fd as usize))
+    };
+    assert_eq!(ended(child), 0);
+    let memory = vec![1; LARGE];
+    let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
+    // A send that copies needs nobody to read.
+    cqes.extend(ring.collect(2 - cqes.len()));
+    drop(far);
+}
+
+/// A message of one piece, with a descriptor.
+fn message(data: &libc::iovec, control: &[u64; 3]) -> libc::msghdr {
+    // SAFETY: null pointers and zeros.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (core::ptr::from_ref(data).cast_mut(), 1);
+    (header.msg_control, header.msg_controllen) = (control.as_ptr().cast_mut().cast(), 24);
+    header
+}
+
+/// The control data that hand over a descriptor.
+fn rights(fd: i32) -> [u64; 3] {
+    [20, libc::SOL_SOCKET as u64 | (libc::SCM_RIGHTS as u64) << 32, fd as u64]
+}
+
+/// Sends a socket in a message.
+fn hand_over(by: &UnixStream, socket: &TcpStream) {
+    let (byte, control) = ([0u8], rights(socket.as_raw_fd()));
+    let data = libc::iovec { iov_base: byte.as_ptr().cast_mut().cast(), iov_len: 1 };
+    // SAFETY: reads what is ours.
+    assert_eq!(unsafe { libc::sendmsg(by.as_raw_fd(), &message(&data, &control), 0) }, 1);
 }

@@ -1,7 +1,7 @@
 //! `execve` and its kin, with what [`anyring_trap::exec`] makes of them.
 
-use super::left;
 use super::spawn::Kept;
+use super::{handovers, left};
 use crate::{arch, inside};
 use alloc::vec::Vec;
 use anyring_interpose::next;
@@ -238,22 +238,27 @@ macro_rules! spawn {
             // SAFETY: the caller's promise.
             let kept = plan.descriptor.and_then(|descriptor| unsafe { Kept::new(actions, descriptor) });
             let actions = kept.as_ref().map_or(actions, Kept::as_ptr);
-            anyring_engine::frontend::hands_over();
-            next!(
-                $text,
-                fn(*mut c_int, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int,
-                process,
-                path,
-                actions,
-                attributes,
-                arguments,
-                environment,
-            )
+            let result = handovers::around(|| {
+                next!(
+                    $text,
+                    fn(*mut c_int, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int,
+                    process,
+                    path,
+                    actions,
+                    attributes,
+                    arguments,
+                    environment,
+                )
+            });
+            // Such a function returns an errno, also where the C library has none.
+            if result < 0 { -next::MISSING as c_int } else { result }
         }
     };
 }
 spawn!(posix_spawn, c"posix_spawn", named);
 spawn!(posix_spawnp, c"posix_spawnp", found);
+spawn!(pidfd_spawn, c"pidfd_spawn", named);
+spawn!(pidfd_spawnp, c"pidfd_spawnp", found);
 
 /// A command as a shell is to be given it, by a function that takes no environment.
 ///
@@ -276,7 +281,7 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     let completed = unsafe { completed(command) };
     let command = completed.as_ref().map_or(command, |(command, _)| command.as_ptr().cast());
-    next!(c"system", fn(*const c_char) -> c_int, command)
+    handovers::around(|| next!(c"system", fn(*const c_char) -> c_int, command))
 }
 
 /// `popen(3)`.
@@ -288,5 +293,5 @@ pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *
     // SAFETY: the caller's promise.
     let completed = unsafe { completed(command) };
     let command = completed.as_ref().map_or(command, |(command, _)| command.as_ptr().cast());
-    next!(c"popen", fn(*const c_char, *const c_char) -> *mut c_void, command, kind)
+    handovers::around(|| next!(c"popen", fn(*const c_char, *const c_char) -> *mut c_void, command, kind))
 }

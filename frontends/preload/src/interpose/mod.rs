@@ -6,6 +6,7 @@ use anyring_runtime::{arch, beside};
 use linux_raw_sys::general as raw;
 
 pub mod exec;
+pub mod handovers;
 mod left;
 pub mod process;
 pub mod signal;
@@ -40,7 +41,7 @@ impl anyring_interpose::Frontend for Interposed {
 
     unsafe fn other_call(number: usize, arguments: [usize; 6]) -> Option<isize> {
         // SAFETY: the caller's promise.
-        unsafe { signal::by_number(number, arguments) }
+        unsafe { signal::by_number(number, arguments).or_else(|| handovers::by_number(number, arguments)) }
     }
 }
 

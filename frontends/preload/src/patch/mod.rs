@@ -9,6 +9,7 @@
 
 mod maps;
 mod stubs;
+pub mod unseen;
 
 use crate::arch::sites;
 use crate::dispatch;

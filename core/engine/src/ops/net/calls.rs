@@ -6,6 +6,7 @@ use linux_raw_sys::net::{IPPROTO_TCP, MSG_DONTWAIT, TCP_INFO, TCP_ZEROCOPY_RECEI
 
 use crate::abi::Errno;
 use crate::assets::kbuf::Span;
+use crate::ops::net::rights;
 use crate::os::{self, Fd, call};
 use crate::request::data::address::Address;
 
@@ -27,7 +28,11 @@ pub fn send(fd: Fd, span: Span, flags: u32, to: Option<&Address>) -> Result<usiz
 /// `recvmsg(2)` without waiting. The header is ours; what it names is the program's, or ours.
 pub fn receive_message(fd: Fd, header: &mut msghdr, flags: u32) -> Result<usize, Errno> {
     // SAFETY: the caller of this module names only memory that is to be written.
-    unsafe { os::receive_message(fd, header, flags) }
+    let received = unsafe { os::receive_message(fd, header, flags) };
+    if received.is_ok() {
+        rights::received(header);
+    }
+    received
 }
 
 /// `sendmsg(2)` without waiting.

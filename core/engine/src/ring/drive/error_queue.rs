@@ -6,8 +6,9 @@ use core::mem::offset_of;
 use linux_raw_sys::general as nr;
 use linux_raw_sys::ioctl::{FIONREAD, TIOCOUTQ};
 use linux_raw_sys::net::{
-    AF_INET, AF_INET6, IP_RECVERR, IPV6_RECVERR, MSG_ERRQUEUE, SHUT_RDWR, SO_LINGER, SO_SELECT_ERR_QUEUE,
-    SO_TIMESTAMPING, SO_TIMESTAMPING_NEW, SO_ZEROCOPY, SOL_IP, SOL_IPV6, SOL_SOCKET, cmsghdr,
+    AF_INET, AF_INET6, IP_RECVERR, IPPROTO_TCP, IPV6_RECVERR, MSG_ERRQUEUE, SHUT_RDWR, SO_LINGER,
+    SO_SELECT_ERR_QUEUE, SO_TIMESTAMPING, SO_TIMESTAMPING_NEW, SO_ZEROCOPY, SOL_IP, SOL_IPV6, SOL_SOCKET,
+    TCP_USER_TIMEOUT, cmsghdr,
 };
 
 use crate::abi::Errno;
@@ -256,8 +257,16 @@ pub fn reset(fd: Fd) -> Result<(), Errno> {
         .map(drop)
 }
 
+/// How long the end of a connection waits for a peer that takes nothing. The kernel gives up one that nobody has any more when the
+/// intervals at which it asks, from 200 ms on, have grown to two minutes: after 0.2 * (2^10 - 1) seconds.
+const PATIENCE_MS: i32 = 204_600;
+
 /// Lets the end of a connection follow what is still to be sent; what the peer sends after that resets it.
 pub fn end(fd: Fd) {
+    let (level, option) = (IPPROTO_TCP as u32, TCP_USER_TIMEOUT);
+    if os::socket_option_at(fd, level, option).is_ok_and(|limit| !(1..PATIENCE_MS).contains(&limit)) {
+        let _ = os::set_socket_option(fd, level, option, PATIENCE_MS);
+    }
     // SAFETY: touches no memory. A connection that has ended needs no other end.
     let _ = unsafe { call(nr::__NR_shutdown, [fd as usize, SHUT_RDWR as usize, 0, 0, 0, 0]) };
 }

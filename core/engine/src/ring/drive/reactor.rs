@@ -21,7 +21,7 @@ use crate::os::{self, EpollEvent, Fd, user};
 use crate::process::credentials::{self, Credentials};
 use crate::process::threads;
 use crate::ring::drive::BATCH;
-use crate::ring::{Core, CoreGuard, Ring, lifetime, live};
+use crate::ring::{Core, CoreGuard, Ring, descriptors, lifetime, live};
 use crate::wait::Driver;
 pub use crate::wait::listing::TICK_NS;
 use crate::wait::listing::{Kick, Listing};
@@ -506,15 +506,21 @@ fn serve(attended: Attended, act: impl FnOnce(&mut Core)) {
     let seen = if looks { look_at(core, activity) } else { Some(activity) };
     let looked_ns = if looks { now } else { looked_ns };
     let due_ns = next_look_ns(core, looked_ns, now);
+    let has_orphans = looks && core.has_orphans();
     let mut reactor = REACTOR.lock();
-    let Some(activity) = seen else {
-        reactor.listing.remove(serial);
-        return;
-    };
-    if let Some(entry) = reactor.listing.get_mut(serial) {
-        (entry.activity, entry.looked_ns) = (activity, looked_ns);
+    match seen {
+        Some(activity) => {
+            if let Some(entry) = reactor.listing.get_mut(serial) {
+                (entry.activity, entry.looked_ns) = (activity, looked_ns);
+            }
+            reactor.listing.set_due(serial, due_ns);
+        }
+        None => reactor.listing.remove(serial),
     }
-    reactor.listing.set_due(serial, due_ns);
+    drop((reactor, guard));
+    if has_orphans {
+        descriptors::end_orphans(ring, None);
+    }
 }
 
 /// When a ring on the list is to be looked at again: a tick after the last look if it is not driven from here, or needs ticks, and at

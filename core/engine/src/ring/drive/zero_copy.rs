@@ -154,7 +154,7 @@ struct Channel {
     /// It is a connection: a send may take a part of what it is given.
     stream: bool,
     /// What [`notes::unshared`] said of the descriptor by which it was found first.
-    unshared: Option<u16>,
+    unshared: Option<u32>,
     /// It is among the orphans.
     is_orphan: bool,
     /// The program has closed the socket.
@@ -823,7 +823,6 @@ impl Core {
 
     /// By and by: channels that are not used any more end; pages of which nobody hears anything, too.
     pub fn tick_channels(&mut self) {
-        self.end_orphans(None);
         for index in core::mem::take(&mut self.zero_copy.idle) {
             let Some(channel) = self.zero_copy.channel(index) else { continue };
             // Another one in its place may be listed, too.

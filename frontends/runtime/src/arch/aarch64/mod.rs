@@ -12,6 +12,9 @@ pub const STUB_ADDRESS: usize = 0xe_5500_0000;
 /// The calls that let the descriptor that is their second argument be another one.
 pub const REPLACING: &[u32] = &[raw::__NR_dup3];
 
+/// The calls that do nothing but make a child.
+pub const FORKS: &[u32] = &[];
+
 /// Performs a system call, where it is called: see [`crate::sys`].
 ///
 /// # Safety

@@ -12,6 +12,9 @@ pub const STUB_ADDRESS: usize = if cfg!(anyring_sanitizer) { 0x5900_0000_0000 } 
 /// The calls that let the descriptor that is their second argument be another one.
 pub const REPLACING: &[u32] = &[raw::__NR_dup2, raw::__NR_dup3];
 
+/// The calls that do nothing but make a child.
+pub const FORKS: &[u32] = &[raw::__NR_fork, raw::__NR_vfork];
+
 /// Performs a system call, where it is called: see [`crate::sys`].
 ///
 /// # Safety

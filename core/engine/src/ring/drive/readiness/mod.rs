@@ -426,6 +426,5 @@ impl Core {
             self.readiness.waiting -= waiters.as_slice().len();
         }
         os::close(fd);
-        self.end_orphans(None);
     }
 }

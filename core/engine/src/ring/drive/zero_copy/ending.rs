@@ -7,20 +7,71 @@
 //!
 //! That must not happen to a socket that somebody else has as well, and no system call tells. So:
 //!
-//! - when the last known descriptor is closed, those of the process are looked through, once. One that stands for the socket is
-//!   known from then on;
-//! - a socket that another process may have ([`notes::unshared`]) is left alone. It ends when its pages are back;
+//! - when the last known descriptor is closed, those of the process are looked through, once, without the ring's lock. One that
+//!   stands for the socket is known from then on;
+//! - a socket that another process may have ([`notes::unshared`]) is left alone. It ends when its pages are back. So it is where the
+//!   front end does not see every hand-over ([`host::sees_handovers`]);
 //! - descriptors are looked through so seldom that this takes a small part of the time, however many there are: of all sockets that
 //!   were closed meanwhile at once, by the reactor's ticks.
 
+use alloc::vec::Vec;
+
 use crate::assets::notes;
-use crate::os::{self, Fd};
+use crate::os::{self, Fd, host};
 use crate::ring::Core;
 use crate::ring::drive::error_queue;
-use crate::ring::drive::zero_copy::{Standing, ZeroCopy};
+use crate::ring::drive::zero_copy::{Channel, Standing, ZeroCopy};
 
 /// How many times as long as a search takes there is none after it.
 const REST: u64 = 20;
+
+/// A channel whose socket has no known descriptor.
+struct Orphan {
+    index: usize,
+    cookie: u64,
+    own: Fd,
+}
+
+/// A search for descriptors of orphans. It is made without the ring's lock.
+pub struct Search {
+    orphans: Vec<Orphan>,
+    /// Of the ring.
+    serial: u64,
+    begin_ns: u64,
+    /// [`notes::duplications`] at its beginning.
+    duplications: u32,
+}
+
+impl Search {
+    /// The descriptors of the orphans' sockets, with the sockets' cookies; `None` where that is not to be known: they cannot be looked
+    /// through, or are not those that the engine's threads have, for a thread may have descriptors of its own.
+    pub fn look(&self, closing: Option<Fd>) -> Option<Vec<(Fd, u64)>> {
+        let is_own =
+            |fd, cookie| self.orphans.iter().any(|orphan| (orphan.own, orphan.cookie) == (fd, cookie));
+        if !host::has_seen_handovers() {
+            return None;
+        }
+        let mut own = 0;
+        let mut found = Vec::new();
+        for fd in os::own_descriptors().ok()?.into_iter().filter(|&fd| Some(fd) != closing) {
+            let Ok(cookie) = os::socket_cookie(fd) else { continue };
+            if is_own(fd, cookie) {
+                own += 1;
+            } else if self.orphans.iter().any(|orphan| orphan.cookie == cookie) {
+                found.push((fd, cookie));
+            }
+        }
+        (own == self.orphans.len()).then_some(found)
+    }
+}
+
+impl Channel {
+    /// May what the close of the last descriptor would do be done to an orphan, as far as is known?
+    fn may_be_ended(&self) -> bool {
+        let unshared = self.unshared.is_some() && self.unshared == notes::times_handed_over();
+        self.stream && !self.ended && self.names.is_empty() && unshared
+    }
+}
 
 impl ZeroCopy {
     /// A channel is not known by `fd` any longer.
@@ -37,7 +88,7 @@ impl ZeroCopy {
 
 impl Core {
     /// A descriptor stands for another socket from now on, or for none. What waits for the socket, in any ring, gets a descriptor of
-    /// its own before [`Core::end_orphans`] is called.
+    /// its own before [`Core::begin_search`] is called.
     pub fn forget_name(&mut self, fd: Fd) {
         if let Some((Standing::Channel(index), _)) = self.zero_copy.sockets.remove(&fd) {
             self.zero_copy.lose_name(index, fd);
@@ -57,61 +108,75 @@ impl Core {
             self.zero_copy.sockets.remove(&name);
             self.zero_copy.lose_name(index, name);
         }
-        self.end_orphans(None);
     }
 
-    /// Does to sockets without a descriptor what the close of the last one would have done. The program is about to close
-    /// `closing`.
-    pub fn end_orphans(&mut self, closing: Option<Fd>) {
-        if self.zero_copy.orphans.is_empty() {
-            return;
+    /// Begins to look for other descriptors of orphans, if that is due; [`Core::end_search`] follows.
+    pub fn begin_search(&mut self) -> Option<Search> {
+        let begin_ns = os::monotonic_ns();
+        if self.zero_copy.orphans.is_empty() || begin_ns < self.zero_copy.search_at {
+            return None;
         }
-        let begin = os::monotonic_ns();
-        if begin < self.zero_copy.search_at {
-            return;
-        }
-        let mut orphans = core::mem::take(&mut self.zero_copy.orphans);
-        orphans.retain(|&index| {
+        let mut orphans = Vec::new();
+        for index in core::mem::take(&mut self.zero_copy.orphans) {
             self.look_for_pages(index);
             // Another channel in its place may be an orphan, too.
             let Some(channel) = self.zero_copy.channel(index).filter(|channel| channel.is_orphan) else {
-                return false;
+                continue;
             };
-            let unshared = channel.unshared.is_some() && channel.unshared == notes::times_handed_over();
-            channel.is_orphan = channel.stream && !channel.ended && channel.names.is_empty() && unshared;
-            channel.is_orphan
-        });
+            channel.is_orphan = channel.may_be_ended();
+            if channel.is_orphan {
+                orphans.push(Orphan { index, cookie: channel.cookie, own: channel.own });
+            }
+        }
         if orphans.is_empty() {
+            return None;
+        }
+        // Nobody else searches for this ring meanwhile.
+        self.zero_copy.search_at = u64::MAX;
+        Some(Search { orphans, serial: self.serial, begin_ns, duplications: notes::duplications() })
+    }
+
+    /// Does to sockets without a descriptor what the close of the last one would have done.
+    pub fn end_search(&mut self, search: Search, found: Option<Vec<(Fd, u64)>>) {
+        if self.serial != search.serial {
             return;
         }
-        let searched = self.find_names(closing);
-        for index in orphans {
-            let Some(channel) = self.zero_copy.channel(index) else { continue };
-            channel.is_orphan = false;
-            if searched && channel.names.is_empty() {
+        let moved = notes::duplications() != search.duplications;
+        for (name, cookie) in found.iter().flatten() {
+            self.find_name(*name, *cookie, &search);
+        }
+        for Orphan { index, cookie, .. } in search.orphans {
+            let is_the_same = |channel: &&mut Channel| channel.cookie == cookie && channel.is_orphan;
+            let Some(channel) = self.zero_copy.channel(index).filter(is_the_same) else { continue };
+            if found.is_none() || !channel.may_be_ended() {
+                channel.is_orphan = false;
+            } else if moved {
+                // A descriptor that was duplicated meanwhile may have been missed.
+                self.zero_copy.orphans.push(index);
+            } else {
+                channel.is_orphan = false;
                 self.end_socket(index);
             }
         }
-        let end = os::monotonic_ns();
-        self.zero_copy.search_at = end + REST * end.saturating_sub(begin);
+        let end_ns = os::monotonic_ns();
+        self.zero_copy.search_at = end_ns + REST * end_ns.saturating_sub(search.begin_ns);
     }
 
-    /// Finds other descriptors of orphans. False where they cannot be looked through.
-    fn find_names(&mut self, closing: Option<Fd>) -> bool {
-        let Ok(descriptors) = os::own_descriptors() else { return false };
-        for fd in descriptors.into_iter().filter(|&fd| Some(fd) != closing) {
-            let Ok(cookie) = os::socket_cookie(fd) else { continue };
-            let Some(&index) = self.zero_copy.by_cookie.get(&cookie) else { continue };
-            let Some(channel) = self.zero_copy.channel(index) else { continue };
-            if channel.is_orphan && channel.own != fd {
-                channel.names.push(fd);
-                if let Some(Standing::Channel(before)) = self.zero_copy.standing(fd) {
-                    self.zero_copy.lose_name(before, fd);
-                }
-                self.zero_copy.note(fd, self.ring.number(), Standing::Channel(index));
-            }
+    /// Another descriptor of an orphan, perhaps.
+    fn find_name(&mut self, fd: Fd, cookie: u64, search: &Search) {
+        let Some(orphan) = search.orphans.iter().find(|orphan| orphan.cookie == cookie) else { return };
+        let index = orphan.index;
+        // It may have been closed since it was met.
+        let is_one = |channel: &&mut Channel| channel.cookie == cookie && channel.is_orphan;
+        let Some(channel) = self.zero_copy.channel(index).filter(is_one) else { return };
+        if channel.names.contains(&fd) || os::socket_cookie(fd) != Ok(cookie) {
+            return;
         }
-        true
+        channel.names.push(fd);
+        if let Some(Standing::Channel(before)) = self.zero_copy.standing(fd) {
+            self.zero_copy.lose_name(before, fd);
+        }
+        self.zero_copy.note(fd, self.ring.number(), Standing::Channel(index));
     }
 
     fn end_socket(&mut self, index: usize) {

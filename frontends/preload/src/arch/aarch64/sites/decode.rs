@@ -25,6 +25,23 @@ pub fn has_other_calls(bytes: &[u8]) -> bool {
     words.any(|(at, chunk)| is_number(word(chunk)) && call_after(bytes, at).is_none())
 }
 
+/// Is a call made in `bytes` that may have another number than `is_harmless` says?
+pub fn has_calls_but(bytes: &[u8], is_harmless: impl Fn(u32) -> bool) -> bool {
+    let at = |index: usize| word(&bytes[index * WORD..(index + 1) * WORD]);
+    (0..bytes.len() / WORD).filter(|&call| is_call(at(call))).any(|call| {
+        let before = (call.saturating_sub(BETWEEN)..call).rev().map(at);
+        let last =
+            before.take_while(|&word| !is_call(word)).find(|&word| moves_number(word) || changes(word));
+        !last.filter(|&word| moves_number(word)).is_some_and(|word| is_harmless(word >> 5 & 0xffff))
+    })
+}
+
+/// Does an instruction leave for elsewhere, or have x8 as what most instructions change?
+fn changes(instruction: u32) -> bool {
+    let leaves = instruction & 0x7c00_0000 == 0x1400_0000 || instruction & 0xfe00_0000 == 0xd600_0000;
+    leaves || instruction & 0x1f == 8
+}
+
 /// The offset of the site before offset `next`, where a call was made: the `svc`, if a number before it comes to it. Code without
 /// one makes other calls, too, and perhaps on a stack with little room.
 pub fn site_before(bytes: &[u8], next: usize) -> Option<usize> {

@@ -31,7 +31,7 @@ use crate::patch::Site;
 use core::ffi::c_ulong;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-pub use decode::{for_each_site, has_other_calls, site_before};
+pub use decode::{for_each_site, has_calls_but, has_other_calls, site_before};
 pub use entry::stub;
 
 /// How far a branch reaches, but for a block's length.

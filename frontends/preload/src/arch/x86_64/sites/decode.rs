@@ -103,6 +103,61 @@ pub fn has_other_calls(bytes: &[u8]) -> bool {
     has
 }
 
+/// Is a call made in `bytes` that may have another number than `is_harmless` says?
+pub fn has_calls_but(bytes: &[u8], is_harmless: impl Fn(u32) -> bool) -> bool {
+    let mut has = false;
+    for_each_byte(bytes, SYSCALL[0], |call| {
+        has = has
+            || bytes.get(call + 1) == Some(&SYSCALL[1])
+                && is_start(bytes, call)
+                && !number_before(bytes, call).is_some_and(&is_harmless);
+    });
+    has
+}
+
+/// The number that a `syscall` at offset `call` has, where an instruction before it moves one and the code between them goes on.
+fn number_before(bytes: &[u8], call: usize) -> Option<u32> {
+    let last = call.checked_sub(MOVE)?;
+    let start = (last.saturating_sub(BETWEEN)..=last)
+        .rev()
+        .find(|&start| bytes[start] == MOVE_OPCODE && goes_on(bytes, start + MOVE, call))?;
+    let number = bytes[start + 1..start + MOVE].try_into().map(u32::from_le_bytes);
+    number.ok().filter(|_| is_start(bytes, start))
+}
+
+/// Do the instructions from `at` on come to `end`, and leave eax as it is?
+fn goes_on(bytes: &[u8], mut at: usize, end: usize) -> bool {
+    while at < end {
+        let Some(length) = movable_length(&bytes[at..]).filter(|_| !changes_number(&bytes[at..])) else {
+            return false;
+        };
+        at += length;
+    }
+    at == end
+}
+
+/// Does an instruction that [`movable_length`] knows give eax another value, or may it?
+fn changes_number(bytes: &[u8]) -> bool {
+    moved_to_number(bytes).is_some() || {
+        let (rex, bytes) = match bytes[0] {
+            rex @ 0x40..=0x4f => (rex, &bytes[1..]),
+            _ => (0, bytes),
+        };
+        let operands = |at: usize| bytes.get(at).copied().unwrap_or(0);
+        let to_low = |byte: u8| byte >> 6 == 3 && byte & 7 == 0 && rex & 1 == 0;
+        let to_middle = |byte: u8| byte >> 3 & 7 == 0 && rex & 4 == 0;
+        match bytes[0] {
+            0xb8 => rex & 1 == 0,
+            // cmp and test change nothing; nop, push
+            0x39 | 0x3b | 0x85 | 0x90 | 0x50..=0x57 => false,
+            // To a register by its place in the middle.
+            0x03 | 0x0b | 0x23 | 0x2b | 0x33 | 0x63 | 0x8a | 0x8b | 0x8d => to_middle(operands(1)),
+            0x0f => matches!(operands(1), 0x40..=0x4f | 0xb6 | 0xb7 | 0xbe | 0xbf) && to_middle(operands(2)),
+            _ => to_low(operands(1)),
+        }
+    }
+}
+
 /// Does the number of one of the calls stand there?
 fn is_number(bytes: &[u8], at: usize) -> bool {
     let number = bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
@@ -405,6 +460,28 @@ mod tests {
         for (code, has) in cases {
             let bytes = [&[0x90; 8], &code.concat()[..], &[0x90; 32]].concat();
             assert_eq!(has_other_calls(&bytes), has, "{bytes:x?}");
+        }
+    }
+
+    /// Calls whose number is known to be another one, and those of which it is not known.
+    #[test]
+    fn calls_but_some() {
+        let call = |number: u8, between: &[u8]| [&[0xb8, number, 0, 0, 0], between, &SYSCALL].concat();
+        let cases: [(Vec<u8>, bool); 10] = [
+            (vec![0x90; 8], false),
+            (call(9, &[]), false),                             // mov $9,%eax
+            (call(46, &[]), true),                             // mov $46,%eax
+            (call(9, &[0x48, 0x89, 0xf7, 0x31, 0xf6]), false), // mov %rsi,%rdi; xor %esi,%esi
+            (call(9, &[0x89, 0xd0]), true),                    // mov %edx,%eax
+            (call(9, &[0x31, 0xc0]), true),                    // xor %eax,%eax
+            (call(9, &[0x83, 0xc0, 37]), true),                // add $37,%eax
+            (call(9, &[0xc3]), true),                          // ret
+            ([&[0x89, 0xf8][..], &SYSCALL].concat(), true),    // mov %edi,%eax
+            (vec![0xb9, 0x0f, 0x05, 0, 0, 0x90], false),       // mov $0x50f,%ecx
+        ];
+        for (code, has) in cases {
+            let bytes = [&[0x90; 120], &code[..], &[0x90; 32]].concat();
+            assert_eq!(has_calls_but(&bytes, |number| number == 9), has, "{code:x?}");
         }
     }
 

@@ -53,7 +53,7 @@ mod entry;
 mod length;
 
 pub use code::{ADDS_BESIDE_THREADS, FILL, REACH, changed, changes_whole, jump, stub, write};
-pub use decode::{for_each_site, has_other_calls, site_before};
+pub use decode::{for_each_site, has_calls_but, has_other_calls, site_before};
 
 /// Linkers have what is only read in a segment of its own, or before the code.
 pub const HAS_DATA_BEHIND_CODE: bool = false;

@@ -1,0 +1,181 @@
+//! Functions by which other processes get descriptors of this one, or this one theirs, beside `fork` and what [`super::exec`] has. The
+//! engine has to know of a socket that a program closes whether somebody else has it.
+
+use super::Interposed;
+use anyring_engine::frontend;
+use anyring_interpose::{Frontend, next};
+use anyring_runtime::{active, arch, calls};
+use core::ffi::{c_char, c_int, c_void};
+use linux_raw_sys::general as raw;
+use linux_raw_sys::net::mmsghdr;
+
+/// Does what another process, or a thread, gets descriptors by.
+pub fn around<T>(hands_over: impl FnOnce() -> T) -> T {
+    frontend::hands_over();
+    let result = hands_over();
+    // What came meanwhile may be there, too.
+    frontend::hands_over();
+    result
+}
+
+/// Says of each message what came with it.
+fn received(messages: impl Iterator<Item = *const c_void>) {
+    if active() && calls::rings_exist() {
+        let _stay = Interposed::enter();
+        messages.for_each(|message| frontend::received(message as u64));
+    }
+}
+
+fn first(messages: *const c_void, count: isize) -> impl Iterator<Item = *const c_void> {
+    let count = usize::try_from(count).unwrap_or(0);
+    (0..count).map(move |index| messages.wrapping_byte_add(index * size_of::<mmsghdr>()))
+}
+
+fn got(fd: isize) {
+    if let Ok(fd @ 0..) = c_int::try_from(fd) {
+        frontend::received_descriptor(fd);
+    }
+}
+
+fn gives_own_descriptors(flags: usize) -> bool {
+    flags & raw::CLONE_FILES as usize != 0
+}
+
+/// `recvmsg(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut c_void, flags: c_int) -> isize {
+    let result = next!(c"recvmsg", fn(c_int, *mut c_void, c_int) -> isize, fd, message, flags);
+    if result >= 0 {
+        received(core::iter::once(message.cast_const()));
+    }
+    result
+}
+
+/// `recvmmsg(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    messages: *mut c_void,
+    count: u32,
+    flags: c_int,
+    timeout: *mut c_void,
+) -> c_int {
+    let result = next!(
+        c"recvmmsg",
+        fn(c_int, *mut c_void, u32, c_int, *mut c_void) -> c_int,
+        fd,
+        messages,
+        count,
+        flags,
+        timeout,
+    );
+    received(first(messages, result as isize));
+    result
+}
+
+/// `pidfd_getfd(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pidfd_getfd(process: c_int, fd: c_int, flags: u32) -> c_int {
+    let result = next!(c"pidfd_getfd", fn(c_int, c_int, u32) -> c_int, process, fd, flags);
+    got(result as isize);
+    result
+}
+
+/// `unshare(2)`: the calling thread gets descriptors of its own, perhaps.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    let call = || next!(c"unshare", fn(c_int) -> c_int, flags);
+    if gives_own_descriptors(flags as usize) { around(call) } else { call() }
+}
+
+/// `clone(2)`. Variadic in C; what the caller did not pass is not used.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clone(
+    entry: *mut c_void,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent: *mut c_void,
+    storage: *mut c_void,
+    child: *mut c_void,
+) -> c_int {
+    // The child begins at `entry`, and never returns to here.
+    around(|| {
+        next!(
+            c"clone",
+            fn(*mut c_void, *mut c_void, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> c_int,
+            entry,
+            stack,
+            flags,
+            argument,
+            parent,
+            storage,
+            child,
+        )
+    })
+}
+
+/// `_Fork(3)`, of which no hook is told.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Fork() -> c_int {
+    around(|| next!(c"_Fork", fn() -> c_int,))
+}
+
+/// `wordexp(3)`, which may start a shell.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int {
+    around(|| next!(c"wordexp", fn(*const c_char, *mut c_void, c_int) -> c_int, words, result, flags))
+}
+
+/// The calls of this module by their numbers, through `syscall(3)`; `None` where it is none of them.
+///
+/// # Safety
+/// As for the call that `number` names.
+pub unsafe fn by_number(number: usize, a: [usize; 6]) -> Option<isize> {
+    // SAFETY: the caller's promise.
+    let call = || unsafe { arch::syscall(number, a) };
+    let messages = a[1] as *const c_void;
+    let result = match number as u32 {
+        raw::__NR_clone | raw::__NR_clone3 => around(call),
+        number if arch::FORKS.contains(&number) => around(call),
+        raw::__NR_unshare if gives_own_descriptors(a[0]) => around(call),
+        raw::__NR_pidfd_getfd => {
+            let fd = call();
+            got(fd);
+            fd
+        }
+        raw::__NR_recvmsg => {
+            let result = call();
+            received(first(messages, if result < 0 { 0 } else { 1 }));
+            result
+        }
+        raw::__NR_recvmmsg => {
+            let result = call();
+            received(first(messages, result));
+            result
+        }
+        _ => return None,
+    };
+    Some(result)
+}
