@@ -130,8 +130,7 @@ fn a_ring_is_put_into_an_epoll_instance(engine: Engine) -> impl Answer {
     other.push(sqe(IORING_OP_NOP, 1));
     seen.push((other.enter(1, 0), look()));
     seen.push((other.reap_all()[0].res, look()));
-    other.push(sqe(IORING_OP_NOP, 1));
-    assert_eq!(other.enter(1, 0), 1);
+    other.submit(&[sqe(IORING_OP_NOP, 1)]);
     seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_DEL, fd, None)])[0].res, look()));
     seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_ADD, own_fd, Some(&own))])[0].res, look()));
     seen
@@ -159,20 +158,16 @@ fn a_ring_is_ready_only_while_it_holds_completions() {
             ready(&other_name)
         };
         let last = rings.last_mut().unwrap();
-        last.push(sqe(IORING_OP_NOP, 1));
-        assert_eq!(last.enter(1, 0), 1);
+        last.submit(&[sqe(IORING_OP_NOP, 1)]);
         let holds = look();
         assert_eq!(last.reap_all().len(), 1);
         let empty = look();
-        last.push(sqe(IORING_OP_NOP, 1));
-        assert_eq!(last.enter(1, 1), 1);
+        last.submit_and_wait(&[sqe(IORING_OP_NOP, 1)], 1);
         assert_eq!(last.reap_all().len(), 1);
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
-        by.push(wait(set.as_raw_fd(), &mut events, 2));
-        assert_eq!(by.enter(1, 0), 1);
+        by.submit(&[wait(set.as_raw_fd(), &mut events, 2)]);
         let early = by.reap_all();
-        last.push(sqe(IORING_OP_NOP, 1));
-        assert_eq!(last.enter(1, 0), 1);
+        last.submit(&[sqe(IORING_OP_NOP, 1)]);
         by.enter(0, 1);
         let data = events[0].u64;
         (holds, empty, early, by.reap_all(), data)

@@ -69,81 +69,67 @@ fn collect(ring: &mut Ring, sqes: &[Sqe], count: usize) -> Vec<Cqe> {
     all
 }
 
-#[test]
-fn waking() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (word, shared) = (AtomicU32::new(7), AtomicU32::new(7));
-        let mut all = collect(&mut ring, &[wait(1, &word, 7), wake(2, &word, 1)], 2);
-        let public = |sqe: Sqe| Sqe { fd: U32, ..sqe };
-        all.extend(collect(&mut ring, &[public(wait(3, &shared, 7)), public(wake(4, &shared, 1))], 2));
-        all.extend(collect(&mut ring, &[wait(5, &word, 7), wait(6, &word, 7)], 0));
-        all.extend(collect(&mut ring, &[wake(7, &word, 2)], 3));
-        all.extend(collect(&mut ring, &[wake(8, &word, 1), wake(9, &word, 0)], 2));
-        all
-    });
+#[both(8, 0)]
+fn waking(mut ring: Ring) -> impl Answer {
+    let (word, shared) = (AtomicU32::new(7), AtomicU32::new(7));
+    let mut all = collect(&mut ring, &[wait(1, &word, 7), wake(2, &word, 1)], 2);
+    let public = |sqe: Sqe| Sqe { fd: U32, ..sqe };
+    all.extend(collect(&mut ring, &[public(wait(3, &shared, 7)), public(wake(4, &shared, 1))], 2));
+    all.extend(collect(&mut ring, &[wait(5, &word, 7), wait(6, &word, 7)], 0));
+    all.extend(collect(&mut ring, &[wake(7, &word, 2)], 3));
+    all.extend(collect(&mut ring, &[wake(8, &word, 1), wake(9, &word, 0)], 2));
+    all
 }
 
-#[test]
-fn first_come_first_woken() {
-    both(|engine| {
-        for _ in 0..20 {
-            let mut ring = Ring::new(engine, 8, 0);
-            let word = AtomicU32::new(0);
-            collect(&mut ring, &[wait(1, &word, 0), wait(2, &word, 0), wait(3, &word, 0)], 0);
-            for next in 1..=3 {
-                let all = collect(&mut ring, &[wake(9, &word, 1)], 2);
-                let woken: Vec<_> = all.iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-                assert_eq!(woken, [(next, 0), (9, 1)], "{engine:?}");
-            }
-        }
-    });
-}
-
-#[test]
-fn woken_by_plain_system_calls() {
-    both(|engine| {
+#[both]
+fn first_come_first_woken(engine: Engine) {
+    for _ in 0..20 {
         let mut ring = Ring::new(engine, 8, 0);
         let word = AtomicU32::new(0);
-        collect(&mut ring, &[wait(1, &word, 0)], 0);
+        collect(&mut ring, &[wait(1, &word, 0), wait(2, &word, 0), wait(3, &word, 0)], 0);
+        for next in 1..=3 {
+            let all = collect(&mut ring, &[wake(9, &word, 1)], 2);
+            let woken: Vec<_> = all.iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+            assert_eq!(woken, [(next, 0), (9, 1)], "{engine:?}");
+        }
+    }
+}
+
+#[both(8, 0)]
+fn woken_by_plain_system_calls(mut ring: Ring) -> impl Answer {
+    let word = AtomicU32::new(0);
+    collect(&mut ring, &[wait(1, &word, 0)], 0);
+    word.store(1, Ordering::SeqCst);
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: names a word of ours.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, 1) };
+    collect(&mut ring, &[], 1)
+}
+
+#[both(8, 0)]
+fn a_wait_that_was_submitted_waits_whatever_the_word_becomes(mut ring: Ring) -> impl Answer {
+    let mut woken = Vec::new();
+    for _ in 0..20 {
+        let word = AtomicU32::new(0);
+        for user_data in 0..4 {
+            ring.push(wait(user_data, &word, 0));
+        }
+        assert_eq!(ring.enter(4, 0), 4);
         word.store(1, Ordering::SeqCst);
-        let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: names a word of ours.
-        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, 1) };
-        collect(&mut ring, &[], 1)
-    });
+        woken.extend(collect(&mut ring, &[wake(100, &word, 1)], 2));
+        woken.extend(collect(&mut ring, &[wake(101, &word, 3)], 4));
+    }
+    woken
 }
 
-#[test]
-fn a_wait_that_was_submitted_waits_whatever_the_word_becomes() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut woken = Vec::new();
-        for _ in 0..20 {
-            let word = AtomicU32::new(0);
-            for user_data in 0..4 {
-                ring.push(wait(user_data, &word, 0));
-            }
-            assert_eq!(ring.enter(4, 0), 4);
-            word.store(1, Ordering::SeqCst);
-            woken.extend(collect(&mut ring, &[wake(100, &word, 1)], 2));
-            woken.extend(collect(&mut ring, &[wake(101, &word, 3)], 4));
-        }
-        woken
-    });
-}
-
-#[test]
-fn masks_select_waiters() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let word = AtomicU32::new(0);
-        let masked = |sqe: Sqe, mask| Sqe { addr3: mask, ..sqe };
-        collect(&mut ring, &[masked(wait(1, &word, 0), 1), masked(wait(2, &word, 0), 2)], 0);
-        let mut all = collect(&mut ring, &[masked(wake(3, &word, 9), 2)], 2);
-        all.extend(collect(&mut ring, &[cancel(4, 1, 0)], 2));
-        all
-    });
+#[both(8, 0)]
+fn masks_select_waiters(mut ring: Ring) -> impl Answer {
+    let word = AtomicU32::new(0);
+    let masked = |sqe: Sqe, mask| Sqe { addr3: mask, ..sqe };
+    collect(&mut ring, &[masked(wait(1, &word, 0), 1), masked(wait(2, &word, 0), 2)], 0);
+    let mut all = collect(&mut ring, &[masked(wake(3, &word, 9), 2)], 2);
+    all.extend(collect(&mut ring, &[cancel(4, 1, 0)], 2));
+    all
 }
 
 #[test]
@@ -191,39 +177,33 @@ fn bad_futexes_are_refused() {
     });
 }
 
-#[test]
-fn waiting_on_several() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let words: Vec<_> = (0..4).map(|_| AtomicU32::new(0)).collect();
-        let elements: Vec<_> = words.iter().map(|word| element(word, 0)).collect();
-        let mut all = collect(&mut ring, &[waitv(1, &elements), wake(2, &words[2], 1)], 2);
-        all.extend(collect(&mut ring, &[waitv(3, &elements), cancel(4, 3, 0)], 2));
-        all
-    });
+#[both(8, 0)]
+fn waiting_on_several(mut ring: Ring) -> impl Answer {
+    let words: Vec<_> = (0..4).map(|_| AtomicU32::new(0)).collect();
+    let elements: Vec<_> = words.iter().map(|word| element(word, 0)).collect();
+    let mut all = collect(&mut ring, &[waitv(1, &elements), wake(2, &words[2], 1)], 2);
+    all.extend(collect(&mut ring, &[waitv(3, &elements), cancel(4, 3, 0)], 2));
+    all
 }
 
-#[test]
-fn cancelling() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let word = AtomicU32::new(0);
-        let mut all = collect(&mut ring, &[wait(1, &word, 0), cancel(2, 1, 0)], 2);
-        all.extend(collect(&mut ring, &[cancel(3, 1, 0)], 1));
-        let time = [0i64, 1_000_000];
-        let timeout = Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_LINK_TIMEOUT, 5) };
-        let sqes = [Sqe { flags: LINK, ..wait(4, &word, 0) }, timeout];
-        all.extend(collect(&mut ring, &sqes, 2));
-        collect(&mut ring, &[wait(6, &word, 0)], 0);
-        // SAFETY: integers only.
-        let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
-        argument.addr = 6;
-        (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
-        let opcode = io_uring_register_op::IORING_REGISTER_SYNC_CANCEL;
-        let counted = ring.register(opcode, (&raw const argument).cast(), 1);
-        all.extend(collect(&mut ring, &[], 1));
-        (counted, all)
-    });
+#[both(8, 0)]
+fn cancelling(mut ring: Ring) -> impl Answer {
+    let word = AtomicU32::new(0);
+    let mut all = collect(&mut ring, &[wait(1, &word, 0), cancel(2, 1, 0)], 2);
+    all.extend(collect(&mut ring, &[cancel(3, 1, 0)], 1));
+    let time = [0i64, 1_000_000];
+    let timeout = Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_LINK_TIMEOUT, 5) };
+    let sqes = [Sqe { flags: LINK, ..wait(4, &word, 0) }, timeout];
+    all.extend(collect(&mut ring, &sqes, 2));
+    collect(&mut ring, &[wait(6, &word, 0)], 0);
+    // SAFETY: integers only.
+    let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+    argument.addr = 6;
+    (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
+    let opcode = io_uring_register_op::IORING_REGISTER_SYNC_CANCEL;
+    let counted = ring.register(opcode, (&raw const argument).cast(), 1);
+    all.extend(collect(&mut ring, &[], 1));
+    (counted, all)
 }
 
 #[test]

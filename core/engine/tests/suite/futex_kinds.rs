@@ -101,67 +101,60 @@ fn no_wake_up_is_lost_to_a_cancellation() {
 }
 
 /// A wait that was woken is none to be cancelled, though its thread may not have run yet.
-#[test]
-fn a_cancellation_comes_too_late() {
-    both(|engine| {
-        let (mut ring, word) = (Ring::new(engine, 8, 0), AtomicU32::new(0));
-        let mut seen = Vec::new();
-        for _ in 0..100 {
-            ring.submit(&[wait(1, &word)]);
-            ring.push(cancel(2, 1));
-            let woken = wake(&word, 1);
-            assert_eq!(ring.enter(1, 0), 1);
-            seen.push((woken, collected(&mut ring, 2)));
-        }
-        seen
-    });
+#[both]
+fn a_cancellation_comes_too_late(engine: Engine) -> impl Answer {
+    let (mut ring, word) = (Ring::new(engine, 8, 0), AtomicU32::new(0));
+    let mut seen = Vec::new();
+    for _ in 0..100 {
+        ring.submit(&[wait(1, &word)]);
+        ring.push(cancel(2, 1));
+        let woken = wake(&word, 1);
+        assert_eq!(ring.enter(1, 0), 1);
+        seen.push((woken, collected(&mut ring, 2)));
+    }
+    seen
 }
 
 /// Who has submitted a wait knows that it waits: the very next call of any thread finds it. So it is where only other
 /// processes see the word as well, with masks, and where the SQ thread submits.
-#[test]
-fn what_was_submitted_is_found() {
-    both(|engine| {
-        let mut seen = Vec::new();
-        for flags in [0, IORING_SETUP_SQPOLL, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN] {
-            let mut ring = Ring::new(engine, 8, flags);
-            let word = AtomicU32::new(0);
-            for turn in 0..40u32 {
-                let shared = if turn % 4 == 1 { Sqe { fd: U32, ..wait(1, &word) } } else { wait(1, &word) };
-                let masked = if turn % 4 == 2 { Sqe { addr3: 6, ..shared } } else { shared };
-                ring.push(masked);
-                if flags == IORING_SETUP_SQPOLL {
-                    ring.enter_with(1, 0, IORING_ENTER_SQ_WAKEUP);
-                    until("the SQ thread takes it", || ring.sq_taken() == turn + 1);
-                } else {
-                    assert_eq!(ring.enter(1, 0), 1);
-                }
-                let private = if masked.fd & PRIVATE != 0 { libc::FUTEX_PRIVATE_FLAG } else { 0 };
-                // SAFETY: names a word of ours.
-                let woken =
-                    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | private, 9) };
-                seen.push((woken, collected(&mut ring, 1)));
+#[both]
+fn what_was_submitted_is_found(engine: Engine) -> impl Answer {
+    let mut seen = Vec::new();
+    for flags in [0, IORING_SETUP_SQPOLL, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN] {
+        let mut ring = Ring::new(engine, 8, flags);
+        let word = AtomicU32::new(0);
+        for turn in 0..40u32 {
+            let shared = if turn % 4 == 1 { Sqe { fd: U32, ..wait(1, &word) } } else { wait(1, &word) };
+            let masked = if turn % 4 == 2 { Sqe { addr3: 6, ..shared } } else { shared };
+            ring.push(masked);
+            if flags == IORING_SETUP_SQPOLL {
+                ring.enter_with(1, 0, IORING_ENTER_SQ_WAKEUP);
+                until("the SQ thread takes it", || ring.sq_taken() == turn + 1);
+            } else {
+                assert_eq!(ring.enter(1, 0), 1);
             }
+            let private = if masked.fd & PRIVATE != 0 { libc::FUTEX_PRIVATE_FLAG } else { 0 };
+            // SAFETY: names a word of ours.
+            let woken =
+                unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | private, 9) };
+            seen.push((woken, collected(&mut ring, 1)));
         }
-        seen
-    });
+    }
+    seen
 }
 
 /// Those that wait for one word are woken in their order, wherever their threads slept before.
-#[test]
-fn the_first_is_woken_first() {
-    both(|engine| {
-        let words: Vec<_> = (0..64).map(|_| AtomicU32::new(0)).collect();
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut seen = Vec::new();
-        for word in &words {
-            ring.submit(&[wait(1, word), wait(2, word), wait(3, word)]);
-            for _ in 0..3 {
-                seen.push((wake(word, 1), collected(&mut ring, 1)));
-            }
+#[both(8, 0)]
+fn the_first_is_woken_first(mut ring: Ring) -> impl Answer {
+    let words: Vec<_> = (0..64).map(|_| AtomicU32::new(0)).collect();
+    let mut seen = Vec::new();
+    for word in &words {
+        ring.submit(&[wait(1, word), wait(2, word), wait(3, word)]);
+        for _ in 0..3 {
+            seen.push((wake(word, 1), collected(&mut ring, 1)));
         }
-        seen
-    });
+    }
+    seen
 }
 
 /// A wait for several words ends with the first wake-up, with or without `futex_waitv`; a word that has changed is told.
@@ -281,32 +274,27 @@ fn waiting_threads() -> usize {
 }
 
 /// Waits that end in every way, of several rings at once, leave nothing on the words.
-#[test]
-fn closing_takes_waits_off_the_words() {
-    both(|engine| {
-        let words: Vec<_> = (0..8).map(|_| AtomicU32::new(0)).collect();
-        let mut ring = Ring::new(engine, 16, 0);
-        let waits: Vec<_> = words.iter().map(|word| wait(1, word)).collect();
-        ring.submit(&waits);
-        drop(ring);
-        // The kernel, too, ends a ring some time after its close.
-        words.iter().for_each(|word| until("nobody waits", || wake(word, 1) == 0));
-    });
+#[both(16, 0)]
+fn closing_takes_waits_off_the_words(mut ring: Ring) {
+    let words: Vec<_> = (0..8).map(|_| AtomicU32::new(0)).collect();
+    let waits: Vec<_> = words.iter().map(|word| wait(1, word)).collect();
+    ring.submit(&waits);
+    drop(ring);
+    // The kernel, too, ends a ring some time after its close.
+    words.iter().for_each(|word| until("nobody waits", || wake(word, 1) == 0));
 }
 
 /// FUTEX_WAKE of a ring counts what waits in other rings.
-#[test]
-fn rings_wake_each_other() {
-    both(|engine| {
-        let word = AtomicU32::new(0);
-        let mut rings: Vec<_> = (0..3).map(|_| Ring::new(engine, 8, 0)).collect();
-        rings.iter_mut().for_each(|ring| ring.submit(&[wait(1, &word)]));
-        let wake = Sqe { opcode: IORING_OP_FUTEX_WAKE as u8, off: 9, ..wait(2, &word) };
-        let mut all = rings[0].run(&[wake]).iter().map(|cqe| (cqe.user_data, cqe.res)).collect::<Vec<_>>();
-        all.extend(collected(&mut rings[0], 2 - all.len()));
-        all.sort_unstable();
-        (all, collected(&mut rings[1], 1), collected(&mut rings[2], 1))
-    });
+#[both]
+fn rings_wake_each_other(engine: Engine) -> impl Answer {
+    let word = AtomicU32::new(0);
+    let mut rings: Vec<_> = (0..3).map(|_| Ring::new(engine, 8, 0)).collect();
+    rings.iter_mut().for_each(|ring| ring.submit(&[wait(1, &word)]));
+    let wake = Sqe { opcode: IORING_OP_FUTEX_WAKE as u8, off: 9, ..wait(2, &word) };
+    let mut all = rings[0].run(&[wake]).iter().map(|cqe| (cqe.user_data, cqe.res)).collect::<Vec<_>>();
+    all.extend(collected(&mut rings[0], 2 - all.len()));
+    all.sort_unstable();
+    (all, collected(&mut rings[1], 1), collected(&mut rings[2], 1))
 }
 
 /// Threads of the program that submit their first waits at the same time take no thread of one another.

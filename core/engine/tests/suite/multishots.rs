@@ -219,8 +219,7 @@ impl Scene {
             Shot::Poll => (IORING_OP_POLL_ADD, poll(libc::POLLIN)),
             Shot::PollUpdated => (IORING_OP_POLL_ADD, poll(libc::POLLPRI)),
         };
-        self.ring.push(Sqe { opcode: code as u8, user_data: SHOT, ..sqe });
-        assert_eq!(self.ring.enter(1, 0), 1);
+        self.ring.submit(&[Sqe { opcode: code as u8, user_data: SHOT, ..sqe }]);
         if self.shot == Shot::PollUpdated {
             let update = Sqe {
                 addr: SHOT,
@@ -268,8 +267,7 @@ impl Scene {
     }
 
     fn cancel(&mut self, sqe: Sqe) -> Vec<Cqe> {
-        self.ring.push(Sqe { user_data: OTHER, ..sqe });
-        assert_eq!(self.ring.enter(1, 0), 1);
+        self.ring.submit(&[Sqe { user_data: OTHER, ..sqe }]);
         self.collect(2)
     }
 

@@ -57,8 +57,7 @@ fn cancellations_come_too_late() {
             both(|engine| {
                 let mut waiting = waiting(engine, setup, kind, None);
                 waiting.peer.write_all(b"data").unwrap();
-                waiting.ring.push(end);
-                assert_eq!(waiting.ring.enter(1, 1), 1);
+                waiting.ring.submit_and_wait(&[end], 1);
                 sorted(waiting.ring.collect(2))
             });
         }
@@ -91,9 +90,13 @@ fn a_submission_cancels_what_it_made_ready() {
         both(|engine| {
             let mut waiting = waiting(engine, setup, IORING_OP_RECV, None);
             let (fd, addr) = (waiting.peer.as_raw_fd(), b"data".as_ptr() as u64);
-            waiting.ring.push(Sqe { fd, addr, len: 4, ..sqe(IORING_OP_SEND, 3) });
-            waiting.ring.push(Sqe { addr: WAITS, ..sqe(IORING_OP_ASYNC_CANCEL, OTHER) });
-            assert_eq!(waiting.ring.enter(2, 3), 2);
+            waiting.ring.submit_and_wait(
+                &[
+                    Sqe { fd, addr, len: 4, ..sqe(IORING_OP_SEND, 3) },
+                    Sqe { addr: WAITS, ..sqe(IORING_OP_ASYNC_CANCEL, OTHER) },
+                ],
+                3,
+            );
             sorted(waiting.ring.collect(3))
         });
     }
