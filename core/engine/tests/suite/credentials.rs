@@ -2,9 +2,6 @@
 
 use crate::common::prelude::*;
 use anyring_engine::credentials::{Change, Reach};
-use io_uring_register_op::{
-    IORING_REGISTER_FILES, IORING_REGISTER_PERSONALITY, IORING_UNREGISTER_PERSONALITY,
-};
 
 const NONE: *const c_void = std::ptr::null();
 const NOBODY: u32 = 65534;
@@ -117,8 +114,7 @@ fn numbers_of_personalities(ring: Ring) -> impl Answer {
 fn requests_with_the_submitters_own_personality(mut ring: Ring) -> impl Answer {
     let own = register_personality(&ring);
     let as_own = |sqe: Sqe| Sqe { personality: own as u16, ..sqe };
-    // SAFETY: a new descriptor.
-    let file = unsafe { libc::eventfd(1, libc::EFD_CLOEXEC) };
+    let file = eventfd(1, libc::EFD_CLOEXEC).into_raw_fd();
     assert_eq!(ring.register(IORING_REGISTER_FILES, (&raw const file).cast(), 1), 0);
     let install = Sqe { flags: 1, ..sqe(IORING_OP_FIXED_FD_INSTALL, 2) };
     let poll = Sqe { fd: file, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 3) };
@@ -143,13 +139,8 @@ fn personalities_outlive_the_rights_of_their_thread(engine: Engine) -> impl Answ
         all.push(secret.opens(&mut ring, nobody));
         all.push(secret.opens(&mut ring, root));
         // What a timeout does, everybody may do.
-        let time = [0u64, 1];
-        let timeout = Sqe {
-            addr: time.as_ptr() as u64,
-            len: 1,
-            personality: nobody as u16,
-            ..sqe(IORING_OP_TIMEOUT, 2)
-        };
+        let time = [0i64, 1];
+        let timeout = Sqe { personality: nobody as u16, ..timeout(2, &time) };
         all.push([result(&mut ring, &[timeout]); 3]);
         let unregistered = [nobody, root, root].map(|number| unregister_personality(&ring, number as u32));
         all.push(unregistered);
@@ -164,15 +155,13 @@ fn requests_in_flight_keep_an_unregistered_personality(engine: Engine) -> impl A
     let mut ring = Ring::new(engine, 8, 0);
     let root = register_personality(&ring);
     act_as(engine, NOBODY);
-    // SAFETY: a new descriptor.
-    let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    let event = eventfd(0, libc::EFD_CLOEXEC).into_raw_fd();
     let poll = Sqe { fd: event, op_flags: libc::POLLIN as u32, flags: LINK, ..sqe(IORING_OP_POLL_ADD, 3) };
     ring.submit(&[poll, secret.open(0, root)]);
     let unregistered = unregister_personality(&ring, root as u32);
     // SAFETY: our own descriptor.
     unsafe { libc::eventfd_write(event, 1) };
-    assert_eq!(ring.enter(0, 2), 0);
-    let results: Vec<i32> = ring.reap_all().iter().map(|cqe| cqe.res).collect();
+    let results: Vec<i32> = ring.waited(2).iter().map(|cqe| cqe.res).collect();
     // SAFETY: our own descriptors.
     unsafe {
         libc::close(event);
@@ -217,18 +206,12 @@ fn no_thread_keeps_what_the_process_gave_up() {
         return;
     }
     let secret = Secret::new("given-up");
-    let pid = child(|| {
+    in_child(|| {
         let (mut ring, mut polled) =
             (Ring::new(Engine::User, 8, 0), Ring::new(Engine::User, 8, IORING_SETUP_SQPOLL));
         let (from, mut to) = std::io::pipe().unwrap();
-        let mut byte = 0u8;
-        let read = Sqe {
-            fd: from.as_raw_fd(),
-            addr: (&raw mut byte) as u64,
-            len: 1,
-            flags: ASYNC,
-            ..sqe(IORING_OP_READ, 7)
-        };
+        let mut byte = [0u8];
+        let read = Sqe { flags: ASYNC, ..reading(IORING_OP_READ, 7, &from, &mut byte) };
         // A worker for what ends soon and one for what may not, both idle; the SQ thread; the reactor.
         assert!(result(&mut ring, &[secret.open(ASYNC, 0)]) >= 0);
         ring.submit(&[read]);
@@ -240,9 +223,7 @@ fn no_thread_keeps_what_the_process_gave_up() {
         assert_eq!(threads_of_root(), 0, "none is left that had nothing to do");
         assert_eq!(result(&mut ring, &[secret.open(ASYNC, 0)]), -libc::EACCES);
         assert_eq!(result(&mut polled, &[secret.open(0, 0)]), -libc::EACCES);
-        true
     });
-    assert_eq!(ended(pid), 0);
 }
 
 #[test]
@@ -298,21 +279,14 @@ fn no_idle_thread_keeps_what_the_process_gave_up() {
     if !is_root() {
         return;
     }
-    let pid = child(|| {
+    in_child(|| {
         ends_after(30);
         let mut ring = Ring::new(Engine::User, 16, 0);
         let (file, (from, mut into), (_b, to)) =
             (File::open("/dev/null").unwrap(), std::io::pipe().unwrap(), std::io::pipe().unwrap());
         let personality = register_personality(&ring);
         assert!(personality > 0);
-        let splice = Sqe {
-            fd: to.as_raw_fd(),
-            file_index: from.as_raw_fd() as u32,
-            len: 4096,
-            addr: u64::MAX,
-            off: u64::MAX,
-            ..sqe(io_uring_op::IORING_OP_SPLICE, 7)
-        };
+        let splice = splice(7, &from, &to, 4096);
         for _ in 0..3 {
             ring.push(Sqe { fd: file.as_raw_fd(), ..sqe(io_uring_op::IORING_OP_FSYNC, 1) });
         }
@@ -349,7 +323,5 @@ fn no_idle_thread_keeps_what_the_process_gave_up() {
         until("nobody is root any more", || {
             !users_of("iou-wrk").contains(&0) && users_of("iou-keeper").is_empty()
         });
-        true
     });
-    assert_eq!(ended(pid), 0);
 }

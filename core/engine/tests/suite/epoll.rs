@@ -20,8 +20,7 @@ fn ctl(epoll: i32, operation: i32, fd: i32, event: Option<&libc::epoll_event>) -
 }
 
 fn wait(epoll: i32, events: &mut [libc::epoll_event], user_data: u64) -> Sqe {
-    let addr = events.as_mut_ptr() as u64;
-    Sqe { fd: epoll, addr, len: events.len() as u32, ..sqe(IORING_OP_EPOLL_WAIT, user_data) }
+    reading(IORING_OP_EPOLL_WAIT, user_data, &epoll, events)
 }
 
 /// What the system's own call finds ready, by its data.

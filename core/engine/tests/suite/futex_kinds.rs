@@ -1,35 +1,23 @@
 //! Waits for futexes that are woken, cancelled and stopped at the same time as others.
 
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize};
 
-use crate::common::*;
+use super::futex::{PRIVATE, U32, waitv};
+use crate::common::prelude::*;
 #[cfg(not(anyring_sanitizer))]
 use crate::lacking_calls::refuse;
-use anyring_engine::abi::Sqe;
-use io_uring_op::{
-    IORING_OP_ASYNC_CANCEL, IORING_OP_FUTEX_WAIT, IORING_OP_FUTEX_WAITV, IORING_OP_FUTEX_WAKE,
-};
-
-const ANY: u64 = 0xffff_ffff;
-const U32: i32 = 2;
-const PRIVATE: i32 = 128;
 
 fn wait(user_data: u64, word: &AtomicU32) -> Sqe {
-    Sqe { fd: U32 | PRIVATE, addr: word.as_ptr() as u64, addr3: ANY, ..sqe(IORING_OP_FUTEX_WAIT, user_data) }
+    super::futex::wait(user_data, word, 0)
 }
 
 fn cancel(user_data: u64, target: u64) -> Sqe {
-    Sqe { addr: target, ..sqe(IORING_OP_ASYNC_CANCEL, user_data) }
-}
-
-fn waitv(user_data: u64, elements: &[[u64; 3]]) -> Sqe {
-    let (addr, len) = (elements.as_ptr() as u64, elements.len() as u32);
-    Sqe { fd: 0, addr, len, ..sqe(IORING_OP_FUTEX_WAITV, user_data) }
+    crate::common::cancel(user_data, target, 0)
 }
 
 fn element(word: &AtomicU32) -> [u64; 3] {
-    [0, word.as_ptr() as u64, (U32 | PRIVATE) as u64]
+    super::futex::element(word, 0)
 }
 
 /// `futex(2)`: how many it woke.
@@ -231,7 +219,7 @@ fn waits_outlast_a_stop() {
 /// A wait costs a thread, which others use after it; a process that may not have more threads is told so.
 #[test]
 fn threads_are_used_again_and_a_lack_of_them_is_told() {
-    let pid = child(|| {
+    in_child(|| {
         let mut ring = Ring::new(Engine::User, 64, 0);
         let words: Vec<_> = (0..16).map(|_| AtomicU32::new(0)).collect();
         let mut most = 0;
@@ -244,10 +232,8 @@ fn threads_are_used_again_and_a_lack_of_them_is_told() {
         }
         // A thread is idle a little after its wait has ended.
         assert!(threads() <= most + 16, "{} threads, {most} at first", threads());
-        true
     });
-    assert_eq!(ended(pid), 0);
-    let pid = child(|| {
+    in_child(|| {
         let mut ring = Ring::new(Engine::User, 8, 0);
         let (word, limit) = (AtomicU32::new(0), libc::rlimit { rlim_cur: 0, rlim_max: 0 });
         // SAFETY: of this process alone. Root has no limit.
@@ -259,7 +245,6 @@ fn threads_are_used_again_and_a_lack_of_them_is_told() {
         }
         ring.run(&[wait(1, &word)])[0].res == -libc::ENOMEM
     });
-    assert_eq!(ended(pid), 0);
 }
 
 /// Threads that wait for futexes.
@@ -324,38 +309,34 @@ fn waits_begin_at_once_in_several_threads() {
 /// A wait for several words that is woken while its threads are still being moved there leaves none of them behind, which
 /// would take wake-ups that are meant for others.
 #[cfg(not(anyring_sanitizer))]
-#[test]
+#[by(in_child)]
 fn a_wait_for_several_leaves_nobody_behind() {
-    let pid = child(|| {
-        refuse(libc::SYS_futex_waitv, None, libc::ENOSYS);
-        let words: Vec<_> = (0..8).map(|_| AtomicU32::new(0)).collect();
-        let elements: Vec<_> = words.iter().map(element).collect();
-        let over = AtomicU32::new(0);
-        let mut ring = Ring::new(Engine::User, 8, 0);
-        std::thread::scope(|scope| {
-            for word in &words[..2] {
-                let over = &over;
-                scope.spawn(move || {
-                    while over.load(Ordering::Relaxed) == 0 {
-                        wake(word, 1);
-                    }
-                });
-            }
-            for turn in 0..300 {
-                ring.submit(&[waitv(1, &elements)]);
-                if turn % 2 == 1 {
-                    ring.submit(&[cancel(2, 1)]);
-                    collected(&mut ring, 2);
-                } else {
-                    collected(&mut ring, 1);
+    refuse(libc::SYS_futex_waitv, None, libc::ENOSYS);
+    let words: Vec<_> = (0..8).map(|_| AtomicU32::new(0)).collect();
+    let elements: Vec<_> = words.iter().map(element).collect();
+    let over = AtomicU32::new(0);
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    std::thread::scope(|scope| {
+        for word in &words[..2] {
+            let over = &over;
+            scope.spawn(move || {
+                while over.load(Ordering::Relaxed) == 0 {
+                    wake(word, 1);
                 }
-                assert!(words[2..].iter().all(|word| wake(word, 1) == 0), "turn {turn}");
+            });
+        }
+        for turn in 0..300 {
+            ring.submit(&[waitv(1, &elements)]);
+            if turn % 2 == 1 {
+                ring.submit(&[cancel(2, 1)]);
+                collected(&mut ring, 2);
+            } else {
+                collected(&mut ring, 1);
             }
-            over.store(1, Ordering::Relaxed);
-        });
-        true
+            assert!(words[2..].iter().all(|word| wake(word, 1) == 0), "turn {turn}");
+        }
+        over.store(1, Ordering::Relaxed);
     });
-    assert_eq!(ended(pid), 0);
 }
 
 /// Waits are woken and cancelled where threads cannot be moved, and where no signal reaches them.
@@ -419,18 +400,14 @@ fn a_word_that_never_changes() {
 }
 
 /// Threads end with the last ring, also those that are at a wait then.
-#[test]
+#[by(in_child)]
 fn no_thread_outlives_the_rings() {
-    let pid = child(|| {
-        let words: Vec<_> = (0..8).map(|_| AtomicU32::new(0)).collect();
-        let mut ring = Ring::new(Engine::User, 16, 0);
-        let waits: Vec<_> = words.iter().map(|word| wait(1, word)).collect();
-        ring.submit(&waits);
-        assert!(words[..4].iter().all(|word| wake(word, 1) == 1));
-        collected(&mut ring, 4);
-        drop(ring);
-        until("the threads are gone", || waiting_threads() == 0);
-        true
-    });
-    assert_eq!(ended(pid), 0);
+    let words: Vec<_> = (0..8).map(|_| AtomicU32::new(0)).collect();
+    let mut ring = Ring::new(Engine::User, 16, 0);
+    let waits: Vec<_> = words.iter().map(|word| wait(1, word)).collect();
+    ring.submit(&waits);
+    assert!(words[..4].iter().all(|word| wake(word, 1) == 1));
+    collected(&mut ring, 4);
+    drop(ring);
+    until("the threads are gone", || waiting_threads() == 0);
 }

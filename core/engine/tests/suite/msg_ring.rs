@@ -1,29 +1,16 @@
 //! MSG_RING, registered ring descriptors, restrictions, EPOLL_CTL and EPOLL_WAIT: what rings do to
 //! each other and to themselves.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use crate::common::prelude::*;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::{
-    IORING_OP_EPOLL_CTL, IORING_OP_EPOLL_WAIT, IORING_OP_MSG_RING, IORING_OP_NOP, IORING_OP_TIMEOUT,
-};
-use io_uring_register_op::{
-    IORING_REGISTER_ENABLE_RINGS, IORING_REGISTER_EVENTFD, IORING_REGISTER_FILES, IORING_REGISTER_PROBE,
-    IORING_REGISTER_RESTRICTIONS, IORING_REGISTER_RING_FDS, IORING_REGISTER_SEND_MSG_RING,
-    IORING_UNREGISTER_EVENTFD, IORING_UNREGISTER_RING_FDS,
-};
-
-const DEFER: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 const NONE: *const std::ffi::c_void = std::ptr::null();
 
 fn message(user_data: u64, target: i32, data: u64, value: u32) -> Sqe {
     Sqe { fd: target, off: data, len: value, ..sqe(IORING_OP_MSG_RING, user_data) }
 }
 
-fn eventfd() -> OwnedFd {
-    // SAFETY: a new descriptor, owned from here.
-    unsafe { OwnedFd::from_raw_fd(libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }
+fn counter() -> OwnedFd {
+    eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)
 }
 
 /// What a ring has received.
@@ -94,7 +81,7 @@ fn bad_messages_are_refused(engine: Engine) -> impl Answer {
     let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
     let target = Ring::new(engine, 4, 0);
     let disabled = Ring::new(engine, 4, IORING_SETUP_R_DISABLED);
-    let file = std::fs::File::open("/dev/null").unwrap();
+    let file = File::open("/dev/null").unwrap();
     let good = message(0, target.fd, 1, 0);
     let send_file = Sqe { addr: 1, ..good };
     let own = ring.fd;
@@ -120,34 +107,28 @@ fn bad_messages_are_refused(engine: Engine) -> impl Answer {
 fn files_are_passed_on(engine: Engine) -> impl Answer {
     let mut ring = Ring::new(engine, 8, 0);
     let mut target = Ring::new(engine, 8, 0);
-    let event = eventfd();
-    ring.register(IORING_REGISTER_FILES, (&raw const *&[event.as_raw_fd()]).cast(), 1);
-    target.register(IORING_REGISTER_FILES, (&raw const *&[-1i32, -1, -1]).cast(), 3);
+    let event = counter();
+    ring.register_files(&[event.as_raw_fd()]);
+    target.register_files(&[-1; 3]);
     let send = Sqe { addr: 1, file_index: 2, ..message(1, target.fd, 33, 0) };
     let quiet = Sqe { op_flags: IORING_MSG_RING_CQE_SKIP, file_index: u32::MAX, ..send };
-    let mut all = ring.run(&[send]);
-    all.extend(ring.run(&[quiet]));
-    all.extend(ring.run(&[Sqe { file_index: 9, ..send }]));
-    all.extend(ring.run(&[Sqe { addr3: 4, ..send }]));
+    let mut all = ring.one_by_one(&[send, quiet, Sqe { file_index: 9, ..send }, Sqe { addr3: 4, ..send }]);
     all.extend(received(&mut target));
     let nop = |user_data, slot| Sqe {
         fd: slot,
         op_flags: IORING_NOP_FILE | IORING_NOP_FIXED_FILE,
         ..sqe(IORING_OP_NOP, user_data)
     };
-    all.extend(target.run(&[nop(1, 0)]));
-    all.extend(target.run(&[nop(2, 1)]));
-    all.extend(target.run(&[nop(3, 2)]));
+    all.extend(target.one_by_one(&[nop(1, 0), nop(2, 1), nop(3, 2)]));
     all
 }
 
 /// Each of so many rings sends to the next, all at the same time, as `body` says. Waits for them.
 fn in_a_circle(engine: Engine, rings: usize, body: fn(&mut Ring, i32)) {
     let mut all: Vec<Ring> = (0..rings).map(|_| Ring::new(engine, 8, 0)).collect();
-    let event = eventfd();
+    let event = counter();
     for ring in &all {
-        let files = [event.as_raw_fd(), -1];
-        assert_eq!(ring.register(IORING_REGISTER_FILES, files.as_ptr().cast(), 2), 0);
+        ring.register_files(&[event.as_raw_fd(), -1]);
     }
     let fds: Vec<i32> = all.iter().map(|ring| ring.fd).collect();
     let (done, ends) = std::sync::mpsc::channel();
@@ -159,7 +140,7 @@ fn in_a_circle(engine: Engine, rings: usize, body: fn(&mut Ring, i32)) {
             done.send(ring).unwrap();
         });
     }
-    let deadline = std::time::Duration::from_secs(60);
+    let deadline = Duration::from_secs(60);
     let ended: Vec<Ring> = (0..rings).map_while(|_| ends.recv_timeout(deadline).ok()).collect();
     assert_eq!(ended.len(), rings, "{engine:?}: rings that send to each other come to an end");
 }
@@ -195,9 +176,8 @@ fn rings_that_send_messages_to_each_other_end(engine: Engine) {
 /// or nobody does, and what is linked behind it begins.
 #[both]
 fn messages_count_for_timeouts(engine: Engine) -> impl Answer {
-    let time = [60u64, 0];
-    let count =
-        Sqe { addr: (&raw const time) as u64, len: 1, off: 2, flags: 4, ..sqe(IORING_OP_TIMEOUT, 10) };
+    let time = [60i64, 0];
+    let count = Sqe { off: 2, flags: 4, ..timeout(10, &time) };
     let mut all = Vec::new();
     for flags in [0, IORING_SETUP_SQPOLL, DEFER] {
         let mut ring = Ring::new(engine, 8, 0);
@@ -226,16 +206,15 @@ fn messages_count_for_timeouts(engine: Engine) -> impl Answer {
 
 #[both]
 fn a_message_that_a_timeout_counts_ends_a_wait(engine: Engine) {
-    let time = [60u64, 0];
-    let count = Sqe { addr: (&raw const time) as u64, len: 1, off: 1, ..sqe(IORING_OP_TIMEOUT, 10) };
+    let time = [60i64, 0];
+    let count = Sqe { off: 1, ..timeout(10, &time) };
     let mut ring = Ring::new(engine, 8, 0);
     let (sender, tell) = std::sync::mpsc::channel();
     let (done, ends) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut target = Ring::new(engine, 8, 0);
         target.submit(&[count]);
-        // SAFETY: asks for a number.
-        sender.send((target.fd, unsafe { libc::gettid() })).unwrap();
+        sender.send((target.fd, thread_id())).unwrap();
         // The timeout ends a wait for more than there will be.
         let waited = target.enter(0, 4);
         done.send((waited, target.reap_all())).unwrap();
@@ -243,28 +222,19 @@ fn a_message_that_a_timeout_counts_ends_a_wait(engine: Engine) {
     let (target, thread) = tell.recv().unwrap();
     waits_for_events(thread);
     assert_eq!(ring.run(&[message(1, target, 20, 0)])[0].res, 0);
-    let (waited, cqes) = ends
-        .recv_timeout(std::time::Duration::from_secs(20))
-        .unwrap_or_else(|_| panic!("{engine:?}: the wait ends"));
+    let (waited, cqes) =
+        ends.recv_timeout(Duration::from_secs(20)).unwrap_or_else(|_| panic!("{engine:?}: the wait ends"));
     assert_eq!(waited, 0);
     assert_eq!(cqes.iter().map(|cqe| cqe.user_data).collect::<Vec<_>>(), [20, 10]);
 }
 
 /// A message to the ring itself counts among those of its submission.
-#[both]
-fn a_message_to_itself_counts_for_timeouts(engine: Engine) -> impl Answer {
-    let time = [60u64, 0];
-    let count = |user_data, off| Sqe {
-        addr: (&raw const time) as u64,
-        len: 1,
-        off,
-        ..sqe(IORING_OP_TIMEOUT, user_data)
-    };
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn a_message_to_itself_counts_for_timeouts(mut ring: Ring) -> impl Answer {
+    let time = [60i64, 0];
+    let count = |user_data, off| Sqe { off, ..timeout(user_data, &time) };
     ring.submit(&[count(1, 1), message(2, ring.fd, 3, 0), count(4, 1)]);
-    let mut all = ring.collect(4);
-    all.sort_by_key(|cqe| cqe.user_data);
-    all
+    by_user_data(ring.collect(4))
 }
 
 #[both]
@@ -315,8 +285,8 @@ fn registered_rings(engine: Engine) -> impl Answer {
     let by = |index, submit| enter(engine, index, submit, 0, registered, NONE, 0);
     results.extend([by(5, 1), by(1, 0), by(16, 0), by(-1, 0)]);
     results.extend(ring.reap_all().iter().map(|cqe| cqe.res));
-    let by_index = io_uring_register_op::IORING_REGISTER_USE_REGISTERED_RING as u32;
-    let event = eventfd();
+    let by_index = IORING_REGISTER_USE_REGISTERED_RING as u32;
+    let event = counter();
     let event_fd = event.as_raw_fd();
     let opcode = IORING_REGISTER_EVENTFD as u32 | by_index;
     results.push(register(engine, 5, opcode, (&raw const event_fd).cast(), 1));
@@ -340,7 +310,7 @@ fn a_registered_ring_outlives_its_descriptor(engine: Engine) -> impl Answer {
     ring.push(sqe(IORING_OP_NOP, 1));
     ring.close();
     let entered = enter(engine, 3, 1, 0, IORING_ENTER_REGISTERED_RING, NONE, 0);
-    let by_index = io_uring_register_op::IORING_REGISTER_USE_REGISTERED_RING as u32;
+    let by_index = IORING_REGISTER_USE_REGISTERED_RING as u32;
     let seen = ring.reap_all();
     update.data = 0;
     let opcode = IORING_UNREGISTER_RING_FDS as u32 | by_index;
@@ -363,7 +333,7 @@ fn restrictions(engine: Engine) -> impl Answer {
         restriction(IORING_RESTRICTION_SQE_FLAGS_ALLOWED, 4),
         restriction(IORING_RESTRICTION_REGISTER_OP, IORING_REGISTER_EVENTFD as u32),
     ];
-    let event = eventfd();
+    let event = counter();
     let fd = event.as_raw_fd();
     let mut results = vec![
         restrict(&open, &list),
@@ -375,31 +345,22 @@ fn restrictions(engine: Engine) -> impl Answer {
         ring.enter(0, 0),
         ring.register(IORING_REGISTER_EVENTFD, (&raw const fd).cast(), 1),
         ring.register(IORING_UNREGISTER_EVENTFD, NONE, 0),
-        ring.register(IORING_REGISTER_ENABLE_RINGS, NONE, 0),
+        ring.enable(),
         ring.register(IORING_REGISTER_EVENTFD, (&raw const fd).cast(), 1),
         ring.register(IORING_UNREGISTER_EVENTFD, NONE, 0),
     ];
     let nop = sqe(IORING_OP_NOP, 1);
-    let all = ring.run(&[
-        nop,
-        Sqe { flags: 4, ..nop },
-        Sqe { flags: 2, ..nop },
-        message(2, ring_fd(&open), 1, 1),
-        nop,
-    ]);
+    let all =
+        ring.run(&[nop, Sqe { flags: 4, ..nop }, Sqe { flags: 2, ..nop }, message(2, open.fd, 1, 1), nop]);
     results.extend(all.iter().map(|cqe| cqe.res));
     results
-}
-
-fn ring_fd(ring: &Ring) -> i32 {
-    ring.fd
 }
 
 #[both(32, IORING_SETUP_SUBMIT_ALL)]
 fn epoll_instances(mut ring: Ring) -> impl Answer {
     // SAFETY: a new descriptor, owned from here.
     let epoll = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
-    let event = eventfd();
+    let event = counter();
     let wanted = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 99 };
     let mut got = [libc::epoll_event { events: 0, u64: 0 }; 4];
     let control = |operation: i32, fd: i32| Sqe {
@@ -485,23 +446,15 @@ fn a_registered_ring_ends_with_its_thread(engine: Engine) {
             let mut update = io_uring_rsrc_update { offset: u32::MAX, resv: 0, data: ring.fd as u64 };
             let registered = ring.register(IORING_REGISTER_RING_FDS, (&raw mut update).cast(), 1);
             assert_eq!(registered, 1);
-            let (addr, len) = (buffer.as_mut_ptr() as u64, buffer.len() as u32);
             let fd = reads.as_raw_fd();
-            ring.submit(&[Sqe { fd, addr, len, off: u64::MAX, ..sqe(io_uring_op::IORING_OP_READ, 1) }]);
+            ring.submit(&[Sqe { off: u64::MAX, ..reading(IORING_OP_READ, 1, &fd, &mut buffer) }]);
             drop(ring);
-            if engine == Engine::User {
-                anyring_engine::frontend::closed(reads.as_raw_fd());
-            }
+            closes(engine, reads.as_raw_fd());
             drop(reads);
             if engine == Engine::User {
                 anyring_engine::frontend::thread_ends();
             }
         });
     });
-    until("the pipe has no reader", || {
-        let mut entry = libc::pollfd { fd: writes.as_raw_fd(), events: 0, revents: 0 };
-        // SAFETY: one entry of ours.
-        unsafe { libc::poll(&raw mut entry, 1, 0) };
-        entry.revents & libc::POLLERR != 0
-    });
+    until("the pipe has no reader", || shown(&writes, 0, 0) & libc::POLLERR != 0);
 }

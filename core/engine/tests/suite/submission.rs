@@ -1,7 +1,6 @@
 //! Submission and completion, links and drains, on NOPs: the life cycle without any I/O.
 
 use crate::common::prelude::*;
-use io_uring_register_op as Code;
 
 /// A NOP that fails with `res`.
 fn failing(user_data: u64, flags: u8, res: i32) -> Sqe {
@@ -191,7 +190,7 @@ fn a_wait_that_ends_early_tells_of_what_is_there(engine: Engine) -> impl Answer 
 #[both(4, 0)]
 fn a_program_limits_workers(ring: Ring) -> impl Answer {
     let set = |limits: &mut [u32; 2], count| {
-        ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, limits.as_mut_ptr().cast(), count)
+        ring.register(IORING_REGISTER_IOWQ_MAX_WORKERS, limits.as_mut_ptr().cast(), count)
     };
     let mut first = [3, 5];
     let mut second = [0, 4];
@@ -202,8 +201,8 @@ fn a_program_limits_workers(ring: Ring) -> impl Answer {
         set(&mut third, 2),
         set(&mut [1 << 31, 0], 2),
         set(&mut [1, 1], 1),
-        ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, std::ptr::null(), 2),
-        ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, 8 as *const _, 2),
+        ring.register(IORING_REGISTER_IOWQ_MAX_WORKERS, std::ptr::null(), 2),
+        ring.register(IORING_REGISTER_IOWQ_MAX_WORKERS, 8 as *const _, 2),
     ];
     (results, first.map(|before| before > 0), second, third)
 }
@@ -211,14 +210,13 @@ fn a_program_limits_workers(ring: Ring) -> impl Answer {
 #[both]
 fn waits_are_timed_by_a_chosen_clock(engine: Engine) -> impl Answer {
     let ring = Ring::new(engine, 4, 0);
-    let choose =
-        |clock: [u32; 4], count| ring.register(Code::IORING_REGISTER_CLOCK, clock.as_ptr().cast(), count);
+    let choose = |clock: [u32; 4], count| ring.register(IORING_REGISTER_CLOCK, clock.as_ptr().cast(), count);
     let realtime = choose([0; 4], 0);
     let results = [
         realtime,
         choose([1, 0, 1, 0], 0),
         choose([1, 0, 0, 0], 1),
-        ring.register(Code::IORING_REGISTER_CLOCK, std::ptr::null(), 0),
+        ring.register(IORING_REGISTER_CLOCK, std::ptr::null(), 0),
         choose([1, 0, 0, 0], 0),
         choose([7, 0, 0, 0], 0),
     ];
@@ -377,12 +375,7 @@ fn a_number_that_was_a_ring_can_be_another_file(engine: Engine) -> impl Answer {
     let gone = Ring::new(engine, 4, 0);
     // Closed where nobody sees it; the number goes to a file.
     let number = gone.forget();
-    // SAFETY: descriptors of the test's own.
-    unsafe {
-        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
-        assert_eq!(libc::dup2(null, number), number);
-        libc::close(null);
-    }
+    replace(&number, &File::open("/dev/null").unwrap());
     ring.run(&[Sqe { fd: number, ..sqe(io_uring_op::IORING_OP_CLOSE, 1) }])
 }
 

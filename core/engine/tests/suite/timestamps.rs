@@ -44,9 +44,8 @@ fn until_cancelled(engine: Engine, setup: u32) -> Vec<(Cqe, bool)> {
     from.send(b"c").unwrap();
     seen.extend((0..2).map(|_| next(&mut ring)));
     ring.submit(&[cancel(2, 1, 0)]);
-    let mut last = [next(&mut ring).0, next(&mut ring).0];
-    last.sort_by_key(|cqe| cqe.user_data);
-    seen.extend(last.map(|cqe| (cqe, false)));
+    let last = by_user_data(vec![next(&mut ring).0, next(&mut ring).0]);
+    seen.extend(last.into_iter().map(|cqe| (cqe, false)));
     seen
 }
 

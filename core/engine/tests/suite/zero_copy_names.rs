@@ -1,46 +1,23 @@
 //! SEND_ZC on sockets that have several descriptors, and that are closed, while peers do not read: over two addresses of the
 //! loopback interface, where the engine tries without a copy, and pages are out until the peer takes what they hold.
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-
 use crate::common::prelude::*;
-use anyring_engine::abi::Sqe;
 
 pub const LARGE: usize = 256 << 10;
-
-fn set(fd: &impl AsRawFd, option: i32, value: &[i32]) {
-    let (at, length) = (value.as_ptr().cast(), size_of_val(value) as u32);
-    // SAFETY: an option of ours on a socket of ours.
-    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, at, length) };
-    assert_eq!(result, 0);
-}
 
 /// A connection whose second end takes little before it is read from.
 pub fn unread() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.2:0").unwrap();
-    set(&listener, libc::SO_RCVBUF, &[16 << 10]);
+    set_option(&listener, libc::SOL_SOCKET, libc::SO_RCVBUF, 16 << 10);
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     assert_ne!(near.local_addr().unwrap().ip(), near.peer_addr().unwrap().ip());
-    set(&near, libc::SO_SNDBUF, &[4 << 20]);
+    set_option(&near, libc::SOL_SOCKET, libc::SO_SNDBUF, 4 << 20);
     (near, listener.accept().unwrap().0)
-}
-
-fn send_zc(user_data: u64, fd: &impl AsRawFd, memory: &[u8]) -> Sqe {
-    Sqe {
-        fd: fd.as_raw_fd(),
-        addr: memory.as_ptr() as u64,
-        len: memory.len() as u32,
-        ..sqe(IORING_OP_SEND_ZC, user_data)
-    }
 }
 
 /// Sends all of it, and returns what is there then.
 fn send(ring: &mut Ring, sqe: Sqe) -> Vec<Cqe> {
-    ring.submit(&[sqe]);
-    let cqes = ring.collect(1);
+    let cqes = ring.collect_from(&[sqe], 1);
     assert_eq!((cqes[0].res, cqes[0].flags), (sqe.len as i32, IORING_CQE_F_MORE));
     cqes
 }
@@ -76,10 +53,7 @@ fn sends_by_two_descriptors_of_a_socket_are_told_apart(engine: Engine) -> impl A
             let count = far.read(&mut block).unwrap();
             received.extend_from_slice(&block[..count]);
             // Who sleeps is told of all that has come back at once.
-            ring.submit_and_wait(
-                &[Sqe { addr: (&raw const soon) as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 9) }],
-                1,
-            );
+            ring.submit_and_wait(&[timeout(9, &soon)], 1);
             pending.extend(ring.reap_all());
             for free in notified(&std::mem::take(&mut pending)) {
                 memories[free as usize].fill(9);
@@ -98,19 +72,15 @@ fn sends_by_two_descriptors_of_a_socket_are_told_apart(engine: Engine) -> impl A
 
 /// Closes a descriptor, and says so before, as a front end does, if it is to be `told`.
 fn close(engine: Engine, socket: TcpStream, told: bool) {
-    if engine == Engine::User && told {
-        anyring_engine::frontend::closed(socket.as_raw_fd());
+    if told {
+        closes(engine, socket.as_raw_fd());
     }
     drop(socket);
 }
 
 /// Waits until a connection is reset.
 fn wait_reset(far: &TcpStream) -> std::io::ErrorKind {
-    let mut poll = libc::pollfd { fd: far.as_raw_fd(), events: 0, revents: 0 };
-    // SAFETY: one entry, of ours.
-    let found = unsafe { libc::poll(&mut poll, 1, 20_000) };
-    assert_eq!(found, 1, "the peer hears of it");
-    assert_ne!(poll.revents & libc::POLLERR, 0, "an error");
+    assert_ne!(shown(far, 0, 20_000) & libc::POLLERR, 0, "the peer hears of an error");
     far.take_error().unwrap().expect("an error").kind()
 }
 
@@ -136,7 +106,7 @@ fn a_close_resets_a_connection_whose_pages_are_out(engine: Engine) -> impl Answe
             far.write_all(b"x").unwrap();
             near.peek(&mut [0]).unwrap();
         } else {
-            set(&near, libc::SO_LINGER, &NO_LINGER);
+            set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);
         }
         close(engine, near, told);
         let error = wait_reset(&far);
@@ -169,7 +139,7 @@ fn another_descriptor_keeps_a_connection(engine: Engine) -> impl Answer {
             anyring_engine::frontend::duplicated(near.as_raw_fd(), other.as_raw_fd());
         }
         let memory = vec![1; LARGE];
-        set(&near, libc::SO_LINGER, &NO_LINGER);
+        set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);
         let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
         close(engine, near, told);
         (&other).write_all(b"end").unwrap();
@@ -193,7 +163,7 @@ fn a_descriptor_that_no_send_named_is_closed_last(engine: Engine) -> impl Answer
         let (near, far) = unread();
         let other = near.try_clone().unwrap();
         let memory = vec![1; LARGE];
-        set(&near, libc::SO_LINGER, &NO_LINGER);
+        set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);
         let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
         close(engine, near, told);
         assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
@@ -211,7 +181,7 @@ fn a_child_keeps_a_connection(engine: Engine) -> impl Answer {
         let mut ring = Ring::new(engine, 16, 0);
         let (near, far) = unread();
         let memory = vec![1; LARGE];
-        set(&near, libc::SO_LINGER, &NO_LINGER);
+        set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);
         let (lives, mut waits) = UnixStream::pair().unwrap();
         let fork = |lives: &UnixStream, waits: &mut UnixStream| {
             let lives = lives.as_raw_fd();
@@ -240,15 +210,13 @@ fn a_message_keeps_a_connection(engine: Engine) -> impl Answer {
     let mut ring = Ring::new(engine, 16, 0);
     let (near, far) = unread();
     let memory = vec![1; LARGE];
-    set(&near, libc::SO_LINGER, &NO_LINGER);
+    set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);
     let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
     let (from, _to) = UnixStream::pair().unwrap();
     let rights = libc::SOL_SOCKET as u64 | (libc::SCM_RIGHTS as u64) << 32;
     let control = [20, rights, near.as_raw_fd() as u64];
-    let byte = libc::iovec { iov_base: memory.as_ptr().cast_mut().cast(), iov_len: 1 };
-    // SAFETY: null pointers and zeros.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    (header.msg_iov, header.msg_iovlen) = ((&raw const byte).cast_mut(), 1);
+    let byte = [vector(&memory[..1])];
+    let mut header = message_of(&byte);
     (header.msg_control, header.msg_controllen) = (control.as_ptr().cast_mut().cast(), 24);
     let addr = (&raw const header) as u64;
     let sent = Sqe { fd: from.as_raw_fd(), addr, len: 1, ..sqe(IORING_OP_SENDMSG, 2) };
@@ -268,10 +236,9 @@ fn a_slot_keeps_a_connection(engine: Engine) -> impl Answer {
         let mut ring = Ring::new(engine, 16, 0);
         let (near, far) = unread();
         let memory = vec![1; LARGE];
-        set(&near, libc::SO_LINGER, &NO_LINGER);
+        set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);
         let fd = near.as_raw_fd();
-        let register = io_uring_register_op::IORING_REGISTER_FILES;
-        assert_eq!(ring.register(register, (&raw const fd).cast(), 1), 0);
+        ring.register_files(&[fd]);
         let plain = send_zc(1, &near, &memory);
         let fixed = Sqe { fd: 0, flags: 1, ..plain };
         let mut cqes = send(&mut ring, if by_slot { fixed } else { plain });
@@ -280,8 +247,7 @@ fn a_slot_keeps_a_connection(engine: Engine) -> impl Answer {
         assert!(received.iter().all(|&byte| byte == 1));
         cqes.extend(ring.collect(2 - cqes.len()));
         let mut again = send(&mut ring, Sqe { user_data: 2, ..fixed });
-        let unregister = io_uring_register_op::IORING_UNREGISTER_FILES;
-        assert_eq!(ring.register(unregister, std::ptr::null(), 0), 0);
+        assert_eq!(ring.unregister(IORING_UNREGISTER_FILES), 0);
         let error = wait_reset(&far);
         again.extend(ring.collect(2 - again.len()));
         (cqes, again, error)
@@ -297,16 +263,10 @@ fn a_request_keeps_a_connection(engine: Engine) -> impl Answer {
         let (near, mut far) = unread();
         let memory = vec![1; LARGE];
         let mut byte = [0u8];
-        set(&near, libc::SO_LINGER, &NO_LINGER);
+        set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);
         let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
-        let receive = Sqe {
-            opcode: IORING_OP_RECV as u8,
-            addr: byte.as_mut_ptr() as u64,
-            len: 1,
-            ..send_zc(2, &near, &[])
-        };
-        let waits = another.as_mut().unwrap_or(&mut ring);
-        waits.submit(&[receive]);
+        let receive = reading(IORING_OP_RECV, 2, &near, &mut byte);
+        another.as_mut().unwrap_or(&mut ring).submit(&[receive]);
         close(engine, near, true);
         far.write_all(b"x").unwrap();
         cqes.extend(another.as_mut().unwrap_or(&mut ring).collect(1));

@@ -2,23 +2,15 @@
 //! kernel as new as that, both engines are asked (`quality/conformance/refusals/record sid TEST` boots one). The rules are those
 //! of `io_uring/zcrx.c`, and of `io_recvzc_prep` and `io_recvzc` in `io_uring/net.c`.
 
-use std::ffi::c_void;
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream, UdpSocket};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
+use std::net::Shutdown;
 use std::ptr::{from_mut, null, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::channel;
 
-use crate::common::*;
-use anyring_engine::abi::Sqe;
+use crate::common::prelude::*;
 use anyring_engine::os::page_bytes;
 use anyring_engine::request::version::{self, Version};
-use io_uring_op::*;
-use io_uring_register_op as Register;
 
 const CONTROL: u32 = 36;
 const FLUSH: u32 = 0;
@@ -29,21 +21,31 @@ const WITHOUT_INTERFACE: u32 = 2;
 const NO_PAGE: i32 = 0;
 const COPIED: i32 = 1;
 const MORE: u32 = IORING_CQE_F_MORE;
-const DEFERS: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SUBMIT_ALL;
+const DEFERS: u32 = DEFER | IORING_SETUP_SUBMIT_ALL;
 const BIG: u32 = DEFERS | IORING_SETUP_CQE32;
 const EVENT_DATA: u64 = 0xe7e7;
 
-/// Has the user engine play the newest kernel. False where the test has not the rights that both engines want.
-fn prepared() -> bool {
+/// Has the user engine, which plays the newest kernel, do this, if the test has the rights that both engines want.
+fn ours(body: impl Fn()) {
     drop(Ring::new(Engine::User, 1, 0));
     version::play(Version::NEWEST);
-    is_root()
+    if is_root() {
+        body();
+    }
 }
 
 fn each(body: impl Fn(Engine)) {
     if is_root() {
         each_of_the_newest(body);
     }
+}
+
+/// The same with a queue of so many pages and entries, and a connection: where it is written, and where received.
+fn connected(pages: usize, entries: u32, body: impl Fn(Receiver, TcpStream, TcpStream)) {
+    each(|engine| {
+        let (peer, socket) = tcp_pair();
+        body(Receiver::new(engine, pages, entries), peer, socket);
+    });
 }
 
 /// Where the next [`Pages`] are to lie: far from where the system puts other mappings. What is unmapped early stays so,
@@ -62,7 +64,8 @@ impl Pages {
         let kind = if fd < 0 { libc::MAP_PRIVATE | libc::MAP_ANONYMOUS } else { libc::MAP_SHARED };
         let length = count * page_bytes();
         // The kernel chooses where memory of a ring lies, and refuses to be told (`io_uring_get_unmapped_area`).
-        let place = if fd < 0 { NEXT_PLACE.fetch_add(length, Relaxed) as *mut c_void } else { null_mut() };
+        let place =
+            if fd < 0 { NEXT_PLACE.fetch_add(length, Ordering::Relaxed) as *mut c_void } else { null_mut() };
         // SAFETY: a new mapping.
         let start = unsafe { libc::mmap(place, length, protection, kind, fd, offset as i64) };
         assert_ne!(start, libc::MAP_FAILED);
@@ -213,7 +216,7 @@ impl Setup {
 }
 
 fn register_queue(ring: &Ring, wanted: &mut Wanted) -> i32 {
-    ring.register(Register::IORING_REGISTER_ZCRX_IFQ, from_mut(wanted).cast(), 1)
+    ring.register(IORING_REGISTER_ZCRX_IFQ, from_mut(wanted).cast(), 1)
 }
 
 fn control(ring: &Ring, control: &mut Control) -> i32 {
@@ -332,10 +335,8 @@ fn pattern(start: usize, length: usize) -> Vec<u8> {
 }
 
 /// Everything arrives, in order, in far fewer pages than there is data.
-#[by(each)]
-fn more_than_the_area_holds(engine: Engine) {
-    let mut receiver = Receiver::new(engine, 8, 4);
-    let (mut peer, socket) = tcp_pair();
+#[by(connected(8, 4))]
+fn more_than_the_area_holds(mut receiver: Receiver, mut peer: TcpStream, socket: TcpStream) {
     let total = 300 * page_bytes() + 77;
     receiver.arm(&socket, 0);
     let (mut sent, mut received) = (0, 0);
@@ -359,10 +360,8 @@ fn more_than_the_area_holds(engine: Engine) {
 }
 
 /// The page that came back last is used first; in the beginning it is the area's last one.
-#[by(each)]
-fn pages_are_a_stack(engine: Engine) {
-    let mut receiver = Receiver::new(engine, 4, 8);
-    let (mut peer, socket) = tcp_pair();
+#[by(connected(4, 8))]
+fn pages_are_a_stack(mut receiver: Receiver, mut peer: TcpStream, socket: TcpStream) {
     receiver.arm(&socket, 0);
     let mut step = |receiver: &mut Receiver| {
         peer.write_all(b"some").unwrap();
@@ -390,10 +389,8 @@ fn pages_are_a_stack(engine: Engine) {
 }
 
 /// What the refill ring says is believed only of pages that the program has; an entry that names none ends the flush.
-#[by(each)]
-fn entries_that_make_no_sense(engine: Engine) {
-    let mut receiver = Receiver::new(engine, 4, 8);
-    let (mut peer, socket) = tcp_pair();
+#[by(connected(4, 8))]
+fn entries_that_make_no_sense(mut receiver: Receiver, mut peer: TcpStream, socket: TcpStream) {
     receiver.arm(&socket, 0);
     peer.write_all(b"some").unwrap();
     assert_eq!(receiver.next_page(4), 3);
@@ -435,10 +432,8 @@ fn entries_that_make_no_sense(engine: Engine) {
 }
 
 /// A request that is to have so much ends there, and what is behind it stays.
-#[by(each)]
-fn limited_requests(engine: Engine) {
-    let mut receiver = Receiver::new(engine, 8, 8);
-    let (mut peer, socket) = tcp_pair();
+#[by(connected(8, 8))]
+fn limited_requests(mut receiver: Receiver, mut peer: TcpStream, socket: TcpStream) {
     peer.write_all(&pattern(0, 10)).unwrap();
     receiver.arm(&socket, 6);
     let first = receiver.next_page(6);
@@ -452,8 +447,7 @@ fn limited_requests(engine: Engine) {
     // The end of the stream breaks what is linked to it; the end of a limit does not.
     peer.shutdown(Shutdown::Write).unwrap();
     for (length, linked) in [(9, 0), (0, -libc::ECANCELED)] {
-        let request =
-            Sqe { flags: IOSQE_IO_LINK, ..receive(socket.as_raw_fd(), receiver.setup.wanted.id, length) };
+        let request = Sqe { flags: LINK, ..receive(socket.as_raw_fd(), receiver.setup.wanted.id, length) };
         receiver.ring.submit(&[request, Sqe { user_data: 1, ..sqe(IORING_OP_NOP, 1) }]);
         if length != 0 {
             receiver.next_page(9);
@@ -461,8 +455,6 @@ fn limited_requests(engine: Engine) {
         assert_eq!([receiver.next(), receiver.next()], [(0, 0, 0), (linked, 0, 0)]);
     }
 }
-
-const IOSQE_IO_LINK: u8 = 1 << 2;
 
 /// Without room for a completion a request ends, and what it was to receive stays.
 #[by(each)]
@@ -507,9 +499,8 @@ fn refused_requests(engine: Engine) {
     let good = receive(socket.as_raw_fd(), receiver.setup.wanted.id, 0);
     let (unix, _other) = UnixStream::pair().unwrap();
     let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let file = std::fs::File::open("/proc/self/status").unwrap();
-    // SAFETY: touches no memory.
-    let fresh = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) };
+    let file = File::open("/proc/self/status").unwrap();
+    let fresh = crate::common::socket(libc::AF_INET, libc::SOCK_STREAM);
     let refused = [
         (Sqe { file_index: 1, ..good }, libc::EINVAL),
         (Sqe { op_flags: libc::MSG_DONTWAIT as u32, ..good }, libc::EINVAL),
@@ -524,14 +515,12 @@ fn refused_requests(engine: Engine) {
         (Sqe { fd: receiver.ring.fd, ..good }, libc::ENOTSOCK),
         (Sqe { fd: unix.as_raw_fd(), ..good }, libc::EPROTONOSUPPORT),
         (Sqe { fd: datagrams.as_raw_fd(), ..good }, libc::EPROTONOSUPPORT),
-        (Sqe { fd: fresh, ..good }, libc::ENOTCONN),
+        (Sqe { fd: fresh.as_raw_fd(), ..good }, libc::ENOTCONN),
     ];
     for (sqe, errno) in refused {
         receiver.ring.submit_and_wait(&[sqe], 1);
         assert_eq!(receiver.next(), (-errno, 0, 0), "{sqe:?}");
     }
-    // SAFETY: ours.
-    unsafe { libc::close(fresh) };
 }
 
 /// What a registration is refused, in the kernel's order.
@@ -583,7 +572,7 @@ fn refused_registrations(engine: Engine) {
     let described = (setup.wanted.head, setup.wanted.tail, setup.wanted.rqes, setup.wanted.page_length);
     assert_eq!(described, (0, 4, 64, page_bytes() as u32));
     for (wanted, errno) in [(0, EINVAL), (8, EFAULT)] {
-        let result = ring.register(Register::IORING_REGISTER_ZCRX_IFQ, wanted as *const _, 1);
+        let result = ring.register(IORING_REGISTER_ZCRX_IFQ, wanted as *const _, 1);
         assert_eq!(result, -errno);
     }
 }
@@ -644,14 +633,12 @@ fn rings_in_memory_of_the_ring(engine: Engine) {
 #[by(each)]
 fn queues_of_several_rings(engine: Engine) {
     let mut first = Receiver::new(engine, 4, 8);
-    let mut export = Control { operation: EXPORT, ..Control::default() };
-    assert_eq!(control(&first.ring, &mut export), 0);
-    let exported = export.words[0] as i32;
+    let exported = export(&first.ring);
     // SAFETY: asks only.
     assert_eq!(unsafe { libc::fcntl(exported, libc::F_GETFD) }, libc::FD_CLOEXEC);
     let by = |fd: i32| Wanted { flags: IMPORT, interface: fd as u32, ..Wanted::default() };
     let other = Ring::new(engine, 64, BIG);
-    let file = std::fs::File::open("/proc/self/status").unwrap();
+    let file = File::open("/proc/self/status").unwrap();
     let refused = [
         (by(-1), libc::EBADF),
         (by(file.as_raw_fd()), libc::EBADF),
@@ -667,8 +654,7 @@ fn queues_of_several_rings(engine: Engine) {
     let mut wanted = by(exported);
     assert_eq!(register_queue(&other, &mut wanted), 0);
     assert_eq!((wanted.id, wanted.head, wanted.tail, wanted.rqes), (0, 0, 4, 64));
-    // SAFETY: ours.
-    unsafe { libc::close(exported) };
+    close_number(exported);
 
     let (mut peer, socket) = tcp_pair();
     first.arm(&socket, 4);
@@ -724,7 +710,7 @@ fn refused_controls(engine: Engine) {
 /// In a process whose descriptors are not those of other tests.
 #[by(each)]
 fn a_descriptor_that_the_program_does_not_hear_of_is_none(engine: Engine) {
-    let pid = child(|| {
+    in_child(|| {
         let receiver = Receiver::new(engine, 4, 8);
         let read_only = Pages::new(1);
         // SAFETY: this test's own page.
@@ -737,7 +723,6 @@ fn a_descriptor_that_the_program_does_not_hear_of_is_none(engine: Engine) {
         let result = register(engine, receiver.ring.fd, CONTROL, read_only.0.cast(), 0);
         (result, open()) == (-libc::EFAULT, before)
     });
-    assert_eq!(ended(pid), 0);
 }
 
 /// The program hears that data was copied, once until it asks again; and how much.
@@ -809,10 +794,8 @@ fn refused_events(engine: Engine) {
 }
 
 /// Cancelled, and closed with requests under way.
-#[by(each)]
-fn ends_of_requests(engine: Engine) {
-    let mut receiver = Receiver::new(engine, 4, 8);
-    let (mut peer, socket) = tcp_pair();
+#[by(connected(4, 8))]
+fn ends_of_requests(mut receiver: Receiver, mut peer: TcpStream, socket: TcpStream) {
     receiver.arm(&socket, 0);
     receiver.ring.submit_and_wait(&[Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 1) }], 2);
     let mut results = [receiver.next().0, receiver.next().0];
@@ -850,11 +833,8 @@ fn questions(engine: Engine) {
 }
 
 /// The queue of an interface: everything is copied, and pages come back without a flush.
-#[test]
+#[by(ours)]
 fn queues_of_interfaces() {
-    if !prepared() {
-        return;
-    }
     let of_loopback = |queue: u32| {
         let mut setup = Setup::of_loopback(4, 8);
         setup.wanted.queue = queue;
@@ -899,11 +879,8 @@ fn queues_of_interfaces() {
 }
 
 /// Area and refill ring are the program's, and may be gone. That ends requests, and nothing else.
-#[test]
+#[by(ours)]
 fn memory_that_is_gone() {
-    if !prepared() {
-        return;
-    }
     let mut receiver = Receiver::new(Engine::User, 4, 8);
     let (mut peer, socket) = tcp_pair();
     receiver.arm(&socket, 0);
@@ -937,16 +914,12 @@ fn events_for_the_ring_that_registered(engine: Engine) {
         first.events == 1 << COPIED
     });
     assert_eq!(second.events, 0);
-    // SAFETY: ours.
-    unsafe { libc::close(fd) };
+    close_number(fd);
 }
 
 /// Such an event waits for a ring that is in use at the moment (`zcrx_send_notif`: it is work of the ring's task).
-#[test]
+#[by(ours)]
 fn events_for_a_ring_in_use() {
-    if !prepared() {
-        return;
-    }
     for (event, pages) in [(COPIED, 4), (NO_PAGE, 1)] {
         let Some(missing) = Missing::new().map(Arc::new) else { return skip(NO_MISSING) };
         let mut setup = Setup::of_loopback(pages, 8);
@@ -967,8 +940,7 @@ fn events_for_a_ring_in_use() {
             peer.write_all(b"more").unwrap();
             ready.send(()).unwrap();
             demanded.await_demand();
-            // SAFETY: asks only.
-            to_third.send(unsafe { libc::gettid() }).unwrap();
+            to_third.send(thread_id()).unwrap();
             second.arm(&socket, 4);
             if event == COPIED {
                 second.next_page(4);
@@ -994,8 +966,7 @@ fn events_for_a_ring_in_use() {
             first.events == 1 << event
         });
         other.join().unwrap();
-        // SAFETY: ours.
-        unsafe { libc::close(fd) };
+        close_number(fd);
     }
 }
 
@@ -1006,11 +977,8 @@ fn waits_for_a_lock(thread: i32) -> bool {
 
 /// Of a refill ring no more is read at once than the kernel would (`io_zcrx_ring_refill`); entries that name no page do not
 /// hide the one behind them.
-#[test]
+#[by(ours)]
 fn a_long_refill_ring() {
-    if !prepared() {
-        return;
-    }
     let mut receiver = Receiver::of(Ring::new(Engine::User, 64, BIG), Setup::of_loopback(4, 256));
     let (mut peer, socket) = tcp_pair();
     let step = |receiver: &mut Receiver, peer: &mut TcpStream| {
@@ -1032,10 +1000,8 @@ fn a_long_refill_ring() {
 }
 
 /// Without a page nothing is taken, nor does the place move from which the program peeks.
-#[by(each)]
-fn a_program_that_peeks(engine: Engine) {
-    let mut receiver = Receiver::new(engine, 1, 8);
-    let (mut peer, socket) = tcp_pair();
+#[by(connected(1, 8))]
+fn a_program_that_peeks(mut receiver: Receiver, mut peer: TcpStream, socket: TcpStream) {
     let zero = 0i32;
     let set = |name: i32| {
         let (value, length) = ((&raw const zero).cast(), size_of::<i32>() as u32);
@@ -1058,11 +1024,8 @@ fn a_program_that_peeks(engine: Engine) {
 
 /// Parent and child register queues with a ring that is not enabled yet: no two have one refill ring
 /// (`io_register_zcrx` takes each id from the ring, whoever asks).
-#[test]
+#[by(ours)]
 fn queues_of_a_ring_of_two_processes() {
-    if !prepared() {
-        return;
-    }
     let ring = Ring::new(Engine::User, 8, BIG | IORING_SETUP_R_DISABLED);
     let add = |ring: &Ring| {
         let mut setup = Setup::new(4, 8);
@@ -1072,11 +1035,10 @@ fn queues_of_a_ring_of_two_processes() {
     };
     let own = add(&ring);
     let (mut from_child, mut to_parent) = std::io::pipe().unwrap();
-    let pid = child(|| {
+    in_child(|| {
         let (id, offset) = add(&ring);
         to_parent.write_all(&[u64::from(id), offset].map(u64::to_ne_bytes).concat()).is_ok()
     });
-    assert_eq!(ended(pid), 0);
     let mut told = [[0; 8]; 2];
     from_child.read_exact(told.as_flattened_mut()).unwrap();
     let [id, offset] = told.map(u64::from_ne_bytes);
@@ -1086,79 +1048,55 @@ fn queues_of_a_ring_of_two_processes() {
 }
 
 /// A ring ends with its last descriptor, though others have a queue of it whose refill ring lies in its file.
-#[test]
+#[by(ours)]
 fn a_ring_ends_whose_queue_was_exported() {
-    if !prepared() {
-        return;
-    }
     let mut setup = Setup::new(4, 8);
     setup.in_memory_of_the_ring();
     let mut ring = Ring::new(Engine::User, 8, BIG);
     assert_eq!(setup.register(&ring), 0);
     let exported = export(&ring);
-    let time = [60u64, 0];
-    ring.submit(&[Sqe { addr: (&raw const time) as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 2) }]);
+    let time = [60i64, 0];
+    ring.submit(&[timeout(2, &time)]);
     let fd = ring.forget();
-    let null = std::fs::File::open("/dev/null").unwrap();
-    // SAFETY: puts another file in the place of a descriptor of ours.
-    assert_eq!(unsafe { libc::dup2(null.as_raw_fd(), fd) }, fd);
-    until("the ring has ended", || {
-        drop(Ring::new(Engine::User, 4, 0));
-        anyring_engine::frontend::in_flight(fd) == 0
-    });
-    anyring_engine::frontend::closed(fd);
-    // SAFETY: ours.
-    assert_eq!([fd, exported].map(|fd| unsafe { libc::close(fd) }), [0, 0]);
+    ends_unseen(fd);
+    drop(owned(exported));
 }
 
 /// An export wants no more descriptors than it keeps.
-#[test]
+#[by(ours)]
 fn an_export_with_few_descriptors() {
-    if !prepared() {
-        return;
-    }
-    let pid = child(|| {
+    in_child(|| {
         let receiver = Receiver::new(Engine::User, 4, 8);
         let few = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
         // SAFETY: reads a limit of ours.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &few) }, 0);
-        let mut files: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+        let mut files: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
         files.truncate(files.len() - 2);
         export(&receiver.ring) >= 0
     });
-    assert_eq!(ended(pid), 0);
 }
 
 /// A child has its parent's rings, but not their queues; nor can it have one by its descriptor.
-#[test]
+#[by(ours)]
 fn children_have_no_queues() {
-    if !prepared() {
-        return;
-    }
     let mut receiver = Receiver::new(Engine::User, 4, 8);
-    let mut export = Control { operation: EXPORT, ..Control::default() };
-    assert_eq!(control(&receiver.ring, &mut export), 0);
+    let exported = export(&receiver.ring);
     let (mut peer, socket) = tcp_pair();
     receiver.arm(&socket, 4);
-    let pid = child(|| {
+    in_child(|| {
         let ring = Ring::new(Engine::User, 8, BIG);
-        let mut wanted = Wanted { flags: IMPORT, interface: export.words[0], ..Wanted::default() };
+        let mut wanted = Wanted { flags: IMPORT, interface: exported as u32, ..Wanted::default() };
         register_queue(&ring, &mut wanted) == -libc::EBADF && Setup::new(4, 8).register(&ring) == 0
     });
-    assert_eq!(ended(pid), 0);
     peer.write_all(b"some").unwrap();
     assert_eq!(receiver.next_page(4), 3);
-    // SAFETY: ours.
-    unsafe { libc::close(export.words[0] as i32) };
+    close_number(exported);
 }
 
 /// What older kernels answer.
-#[test]
+#[by(ours)]
 fn older_versions() {
-    if !prepared() {
-        return;
-    }
-    let pid = child(|| {
+    in_child(|| {
         drop(Ring::new(Engine::User, 1, 0));
         version::play(Version::parse(b"6.18").unwrap());
         let ring = Ring::new(Engine::User, 8, BIG);
@@ -1176,5 +1114,4 @@ fn older_versions() {
             && setup.wanted.page_length == 0
             && control(&ring, &mut flush) == invalid
     });
-    assert_eq!(ended(pid), 0);
 }
