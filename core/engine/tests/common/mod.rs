@@ -201,10 +201,23 @@ impl Found for bool {
     }
 }
 
+/// Gives `body` a ring of ours.
+pub fn ours(entries: u32, flags: u32, body: impl FnOnce(Ring)) {
+    body(Ring::new(Engine::User, entries, flags));
+}
+
 /// Does this in a [`child`], which must find it good.
 #[track_caller]
 pub fn in_child<T: Found>(body: impl FnOnce() -> T) {
     assert_eq!(ended(child(|| body().good())), 0);
+}
+
+/// The same where the test runs as root.
+#[track_caller]
+pub fn in_child_of_root<T: Found>(body: impl FnOnce() -> T) {
+    if is_root() {
+        in_child(body);
+    }
 }
 
 /// Waits until a process, or the thread with this number, sleeps.

@@ -41,13 +41,12 @@ fn some_operations_fail_alone(mut ring: Ring) -> impl Answer {
     seen
 }
 
-#[both]
-fn the_time_to_wait_may_be_any_numbers(engine: Engine) -> impl Answer {
-    let ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn the_time_to_wait_may_be_any_numbers(ring: Ring) -> impl Answer {
     [[0i64, 2_000_000_000], [-1, 0], [0, -5]].map(|time| {
         let argument = [0u64, 0, time.as_ptr() as u64];
         let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
-        enter(engine, ring.fd, 0, 0, flags, argument.as_ptr().cast(), size_of_val(&argument))
+        enter(ring.engine, ring.fd, 0, 0, flags, argument.as_ptr().cast(), size_of_val(&argument))
     })
 }
 
@@ -148,11 +147,10 @@ fn accept_says_nothing_of_others_where_nobody_listens(mut ring: Ring) -> impl An
     ring.run(&[Sqe { fd: a.as_raw_fd(), file_index: 1, ..sqe(IORING_OP_ACCEPT, 1) }])
 }
 
-#[test]
-fn a_ring_may_end_while_a_chain_is_being_worked_on() {
+#[by(ours(8, 0))]
+fn a_ring_may_end_while_a_chain_is_being_worked_on(mut ring: Ring) {
     // Only the user engine: what counts is that it lives.
     let (read, _write) = std::io::pipe().unwrap();
-    let mut ring = Ring::new(Engine::User, 8, 0);
     let mut data = [0u8; 8];
     let word = 7u32;
     let futex = Sqe {

@@ -97,10 +97,9 @@ fn control(level: i32, kind: i32, length: usize, data: &[i32]) -> Vec<u8> {
     bytes
 }
 
-#[both]
-fn rings_are_not_handed_over(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
-    let other = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn rings_are_not_handed_over(mut ring: Ring) -> impl Answer {
+    let other = Ring::new(ring.engine, 8, 0);
     let plain = File::open("/dev/null").unwrap().into();
     let file: OwnedFd = plain;
     let (file, own) = (file.as_raw_fd(), other.fd);
@@ -617,12 +616,11 @@ fn offsets_near_the_last(mut ring: Ring) -> impl Answer {
     results
 }
 
-#[both]
-fn counts_of_vectors(engine: Engine) -> impl Answer {
+#[both(8, 0)]
+fn counts_of_vectors(mut ring: Ring) -> impl Answer {
     // How many of them the kernel makes room for depends on the size of its pages: 4, 16, 64 KiB.
     const MOST: [u32; 3] = [1 << 18, 1 << 21, 1 << 25];
     let most = MOST[(page_bytes().trailing_zeros() as usize - 12) / 2];
-    let mut ring = Ring::new(engine, 8, 0);
     let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
     let mut bytes = [0u8; 64];
     let base = bytes.as_mut_ptr().cast();
@@ -637,7 +635,7 @@ fn counts_of_vectors(engine: Engine) -> impl Answer {
             let sqe = Sqe { fd: zero.as_raw_fd(), addr: vectors.as_ptr() as u64, len, ..sqe(opcode, 1) };
             let mut result = each(&mut ring, &[sqe]);
             // Rarely it has a piece of memory for such a list.
-            if engine == Engine::Kernel && result[0] == -libc::ENOMEM && len <= most {
+            if ring.engine == Engine::Kernel && result[0] == -libc::ENOMEM && len <= most {
                 result[0] = -libc::EINVAL;
             }
             results.push((opcode as u32, len, result[0]));

@@ -74,16 +74,15 @@ fn errors_of_epoll_ctl(mut ring: Ring) -> impl Answer {
     .map(|sqe| ring.run(&[sqe])[0].res)
 }
 
-#[both]
-fn waits_for_events(engine: Engine) {
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn waits_for_events(mut ring: Ring) {
     let (set, source) = (epoll(), eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK));
     let event = libc::epoll_event { events: IN, u64: 7 };
     ring.run(&[ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, source.as_raw_fd(), Some(&event))]);
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
     let request = wait(set.as_raw_fd(), &mut events, 2);
     // Kernels before 6.15 do not have it.
-    if engine == Engine::Kernel && ring.run(&[Sqe { fd: -1, ..request }])[0].res == -libc::EINVAL {
+    if ring.engine == Engine::Kernel && ring.run(&[Sqe { fd: -1, ..request }])[0].res == -libc::EINVAL {
         return;
     }
     assert_eq!(ring.run(&[Sqe { off: 1, ..request }])[0].res, -libc::EINVAL);
@@ -109,11 +108,11 @@ fn waits_for_events(engine: Engine) {
 }
 
 /// A ring is ready while there are completions, and told to be so only then.
-#[both]
-fn a_ring_is_put_into_an_epoll_instance(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
-    let mut other = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn a_ring_is_put_into_an_epoll_instance(mut ring: Ring) -> impl Answer {
+    let mut other = Ring::new(ring.engine, 8, 0);
     let set = epoll();
+    let engine = ring.engine;
     let look = || {
         if engine == Engine::User {
             anyring_engine::frontend::before_epoll_wait();

@@ -108,9 +108,8 @@ fn everywhere() -> Vec<PathBuf> {
     all.iter().map(PathBuf::from).filter(|path| path.is_dir()).collect()
 }
 
-#[test]
-fn reads_what_the_system_call_reads() {
-    let mut ring = Ring::new(Engine::User, 4, 0);
+#[by(ours(4, 0))]
+fn reads_what_the_system_call_reads(mut ring: Ring) {
     for path in everywhere() {
         // Some of these change by themselves: then they are read again.
         let agrees = (0..20).any(|_| {
@@ -168,11 +167,10 @@ fn reads_an_overlay() {
     result.unwrap();
 }
 
-#[test]
-fn many_at_once_on_one_descriptor() {
+#[by(ours(256, 0))]
+fn many_at_once_on_one_descriptor(mut ring: Ring) {
     let files = with(2000);
     let fd = directory(&files.0);
-    let mut ring = Ring::new(Engine::User, 256, 0);
     let all = read_all(&mut ring, fd.as_raw_fd(), 600);
     assert_eq!(all.len(), 2002);
     // From many places at once, in no order, each what is there, whoever does it.
@@ -195,11 +193,10 @@ fn many_at_once_on_one_descriptor() {
     assert_eq!(position(&fd), 0);
 }
 
-#[test]
-fn uses_the_position_where_asked_to() {
+#[by(ours(4, 0))]
+fn uses_the_position_where_asked_to(mut ring: Ring) {
     let files = with(100);
     let (fd, other) = (directory(&files.0), directory(&files.0));
-    let mut ring = Ring::new(Engine::User, 4, 0);
     let (mut ours, mut theirs) = ([0; 512], [0; 512]);
     loop {
         let count = run(&mut ring, read(fd.as_raw_fd(), &mut ours, POSITION));
@@ -211,13 +208,12 @@ fn uses_the_position_where_asked_to() {
     }
 }
 
-#[test]
-fn refuses() {
+#[by(ours(4, 0))]
+fn refuses(mut ring: Ring) {
     let files = with(3);
     let fd = directory(&files.0);
     let (file, path) = (open(Path::new("/dev/null"), libc::O_RDWR), open(&files.0, libc::O_PATH));
     let mut buffer = [0; 512];
-    let mut ring = Ring::new(Engine::User, 4, 0);
     let good = read(fd.as_raw_fd(), &mut buffer, 0);
     let number = |fd: &OwnedFd| fd.as_raw_fd();
     for offset in [0, POSITION] {
@@ -290,8 +286,8 @@ fn a_directory_that_changes() {
     }
 }
 
-#[test]
-fn a_hundred_thousand_entries() {
+#[by(ours(4, 0))]
+fn a_hundred_thousand_entries(mut ring: Ring) {
     let files = Directory::below(Path::new("/dev/shm"));
     let first = files.0.join("entry-0");
     std::fs::write(&first, "").unwrap();
@@ -299,17 +295,15 @@ fn a_hundred_thousand_entries() {
         std::fs::hard_link(&first, files.0.join(format!("entry-{number}"))).unwrap();
     }
     let fd = directory(&files.0);
-    let mut ring = Ring::new(Engine::User, 4, 0);
     let all = read_all(&mut ring, fd.as_raw_fd(), 32768);
     assert_eq!(names(all).len(), 100_002);
     assert_eq!(position(&fd), 0);
 }
 
-#[test]
-fn open_read_close_as_one_chain() {
+#[by(ours(8, 0))]
+fn open_read_close_as_one_chain(mut ring: Ring) {
     let files = with(5);
     let path = c_path(&files.0);
-    let mut ring = Ring::new(Engine::User, 8, 0);
     ring.register_files(&[-1; 4]);
     let mut buffer = [0; 1024];
     for offset in [0, POSITION, 0] {

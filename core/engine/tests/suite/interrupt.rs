@@ -149,9 +149,8 @@ fn end_of_the_ring_ends_it(mut ring: Ring) {
     until("nobody reads the pipe any more", || shown(&into, 0, 0) & libc::POLLERR != 0);
 }
 
-#[test]
-fn whenever_it_comes() {
-    let mut ring = Ring::new(Engine::User, 4, 0);
+#[by(ours(4, 0))]
+fn whenever_it_comes(mut ring: Ring) {
     let ((from, _a), (_b, to)) = (pipe(), pipe());
     for round in 0..3000 {
         ring.submit(&[splice(1, &from, &to, 4096)]);
@@ -377,35 +376,25 @@ fn with_threads(engine: Engine, user: u32, threads: u64, splices: u64) -> i32 {
     ended(pid)
 }
 
-#[test]
-fn without_threads_the_caller_does_what_is_slow() {
-    if !is_root() {
-        return;
-    }
+#[by(in_child_of_root)]
+fn without_threads_the_caller_does_what_is_slow() -> impl Found {
     const LENGTH: usize = 32 << 20;
-    in_child(|| {
-        without_more_threads(0x5000_0000 + std::process::id(), 1);
-        let mut ring = Ring::new(Engine::User, 8, 0);
-        let file = memory_file(b"");
-        let data = vec![1u8; LENGTH];
-        for index in 0..4 {
-            ring.push(Sqe { off: index * LENGTH as u64, ..writing(IORING_OP_WRITE, index, &file, &data) });
-        }
-        assert_eq!(ring.enter(4, 0), 4);
-        // Nobody else could do it.
-        let cqes = ring.reap_all();
-        cqes.len() == 4 && cqes.iter().all(|cqe| cqe.res == LENGTH as i32)
-    });
+    without_more_threads(0x5000_0000 + std::process::id(), 1);
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    let file = memory_file(b"");
+    let data = vec![1u8; LENGTH];
+    for index in 0..4 {
+        ring.push(Sqe { off: index * LENGTH as u64, ..writing(IORING_OP_WRITE, index, &file, &data) });
+    }
+    assert_eq!(ring.enter(4, 0), 4);
+    // Nobody else could do it.
+    let cqes = ring.reap_all();
+    cqes.len() == 4 && cqes.iter().all(|cqe| cqe.res == LENGTH as i32)
 }
 
-#[test]
-fn without_threads_requests_wait_or_end() {
-    if !is_root() {
-        return;
-    }
+#[by(both_if(is_root))]
+fn without_threads_requests_wait_or_end(engine: Engine) -> impl Answer {
     let user = 0x4000_0000 + std::process::id();
-    both(|engine| {
-        let with = |offset, threads| with_threads(engine, user + offset, threads, 10);
-        [with(0, 1), with(1, 4)]
-    });
+    let with = |offset, threads| with_threads(engine, user + offset, threads, 10);
+    [with(0, 1), with(1, 4)]
 }

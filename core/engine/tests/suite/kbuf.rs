@@ -304,9 +304,8 @@ fn multishot_messages_use_buffers_up(engine: Engine) -> impl Answer {
     })
 }
 
-#[test]
-fn ring_memory_that_is_gone_harms_nobody() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn ring_memory_that_is_gone_harms_nobody(mut ring: Ring) {
     let (mut a, b) = UnixStream::pair().unwrap();
     let buffers = Buffers::of(&ring, 4, 1, 0);
     // Not unmapped, so that no other thread's mapping takes the place.
@@ -317,9 +316,8 @@ fn ring_memory_that_is_gone_harms_nobody() {
     assert_eq!(unregister(&ring, 1), 0);
 }
 
-#[test]
-fn scribbled_rings_harm_nobody() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn scribbled_rings_harm_nobody(mut ring: Ring) {
     let (mut a, b) = UnixStream::pair().unwrap();
     a.set_nonblocking(true).unwrap();
     for flags in [0, 2] {

@@ -19,12 +19,11 @@ fn received(ring: &mut Ring) -> Vec<Cqe> {
     ring.reap_all()
 }
 
-#[both]
-fn messages(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
+#[both(8, IORING_SETUP_SUBMIT_ALL)]
+fn messages(mut ring: Ring) -> impl Answer {
     let mut all = Vec::new();
     for flags in [0, DEFER] {
-        let mut target = Ring::new(engine, 4, flags);
+        let mut target = Ring::new(ring.engine, 4, flags);
         let good = message(1, target.fd, 77, 5);
         let pass = Sqe { op_flags: IORING_MSG_RING_FLAGS_PASS, file_index: 0x42, ..good };
         all.extend(ring.run(&[good, pass, Sqe { len: -3i32 as u32, ..good }]));
@@ -46,10 +45,9 @@ fn messages(engine: Engine) -> impl Answer {
     all
 }
 
-#[both]
-fn polled_rings_exchange_messages(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, IORING_SETUP_IOPOLL);
-    let mut target = Ring::new(engine, 8, IORING_SETUP_IOPOLL);
+#[both(8, IORING_SETUP_IOPOLL)]
+fn polled_rings_exchange_messages(mut ring: Ring) -> impl Answer {
+    let mut target = Ring::new(ring.engine, 8, IORING_SETUP_IOPOLL);
     let mut all = ring.run(&[message(1, target.fd, 77, 5)]);
     all.extend(received(&mut target));
     // To itself, which the kernel leaves to a thread.
@@ -76,11 +74,10 @@ fn a_waiting_target_is_woken(engine: Engine) {
     }
 }
 
-#[both]
-fn bad_messages_are_refused(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
-    let target = Ring::new(engine, 4, 0);
-    let disabled = Ring::new(engine, 4, IORING_SETUP_R_DISABLED);
+#[both(32, IORING_SETUP_SUBMIT_ALL)]
+fn bad_messages_are_refused(mut ring: Ring) -> impl Answer {
+    let target = Ring::new(ring.engine, 4, 0);
+    let disabled = Ring::new(ring.engine, 4, IORING_SETUP_R_DISABLED);
     let file = File::open("/dev/null").unwrap();
     let good = message(0, target.fd, 1, 0);
     let send_file = Sqe { addr: 1, ..good };
@@ -103,10 +100,9 @@ fn bad_messages_are_refused(engine: Engine) -> impl Answer {
     ])
 }
 
-#[both]
-fn files_are_passed_on(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
-    let mut target = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn files_are_passed_on(mut ring: Ring) -> impl Answer {
+    let mut target = Ring::new(ring.engine, 8, 0);
     let event = counter();
     ring.register_files(&[event.as_raw_fd()]);
     target.register_files(&[-1; 3]);
@@ -302,19 +298,18 @@ fn registered_rings(engine: Engine) -> impl Answer {
     results
 }
 
-#[both]
-fn a_registered_ring_outlives_its_descriptor(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn a_registered_ring_outlives_its_descriptor(mut ring: Ring) -> impl Answer {
     let mut update = io_uring_rsrc_update { offset: 3, resv: 0, data: ring.fd as u64 };
     let registered = ring.register(IORING_REGISTER_RING_FDS, (&raw mut update).cast(), 1);
     ring.push(sqe(IORING_OP_NOP, 1));
     ring.close();
-    let entered = enter(engine, 3, 1, 0, IORING_ENTER_REGISTERED_RING, NONE, 0);
+    let entered = enter(ring.engine, 3, 1, 0, IORING_ENTER_REGISTERED_RING, NONE, 0);
     let by_index = IORING_REGISTER_USE_REGISTERED_RING as u32;
     let seen = ring.reap_all();
     update.data = 0;
     let opcode = IORING_UNREGISTER_RING_FDS as u32 | by_index;
-    let unregistered = register(engine, 3, opcode, (&raw mut update).cast(), 1);
+    let unregistered = register(ring.engine, 3, opcode, (&raw mut update).cast(), 1);
     (registered, entered, seen, unregistered)
 }
 

@@ -537,9 +537,8 @@ fn a_number_reused_while_an_sq_thread_drives() {
 }
 
 /// A program that was seen to reuse a number does not wait for a tick at each of its next connections.
-#[test]
-fn a_number_reused_again_and_again() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn a_number_reused_again_and_again(mut ring: Ring) {
     let (_a, number) = UnixStream::pair().unwrap();
     let mut buffer = [0; 8];
     ring.submit(&[recv(0, number.as_raw_fd(), &mut buffer)]);
@@ -568,10 +567,9 @@ fn epoll_knows(file: &UnixStream) -> bool {
 }
 
 /// More of them than are looked at in one tick.
-#[test]
-fn many_numbers_reused_behind_the_engines_back() {
+#[by(ours(512, 0))]
+fn many_numbers_reused_behind_the_engines_back(mut ring: Ring) {
     const COUNT: usize = 150;
-    let mut ring = Ring::new(Engine::User, 512, 0);
     let before: Vec<_> = (0..COUNT).map(|_| UnixStream::pair().unwrap()).collect();
     let mut after: Vec<_> = (0..COUNT).map(|_| UnixStream::pair().unwrap()).collect();
     let mut buffers = [[0u8; 8]; 2 * COUNT];
@@ -591,9 +589,8 @@ fn many_numbers_reused_behind_the_engines_back() {
 }
 
 /// The engine itself is given the number of a file that was closed unseen.
-#[test]
-fn a_number_reused_by_accept() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn a_number_reused_by_accept(mut ring: Ring) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut buffer = [0; 8];
     for round in 0..50u8 {
@@ -882,9 +879,8 @@ fn an_error_of_earlier_datagrams_is_told_once(mut ring: Ring) -> impl Answer {
 }
 
 /// On a ring that defers, what readiness has woken goes on when the program comes: with its own file.
-#[both]
-fn a_descriptor_may_be_closed_between_its_event_and_its_receive(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 4, DEFER);
+#[both(4, DEFER)]
+fn a_descriptor_may_be_closed_between_its_event_and_its_receive(mut ring: Ring) -> impl Answer {
     let mut event = File::from(eventfd(0, libc::EFD_CLOEXEC));
     ring.register_eventfd(&event);
     let (mut peer, here) = UnixStream::pair().unwrap();
@@ -895,7 +891,7 @@ fn a_descriptor_may_be_closed_between_its_event_and_its_receive(engine: Engine) 
     peer.write_all(b"mine").unwrap();
     other_peer.write_all(b"another's").unwrap();
     event.read_exact(&mut [0; 8]).unwrap();
-    closes(engine, number);
+    closes(ring.engine, number);
     replace(&number, &other);
     let cqes = ring.waited(1);
     close_number(number);
@@ -903,15 +899,14 @@ fn a_descriptor_may_be_closed_between_its_event_and_its_receive(engine: Engine) 
 }
 
 /// A multishot request keeps the listener until it ends, and no longer.
-#[both]
-fn a_listener_ends_with_the_last_request_on_it(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 4, 0);
+#[both(4, 0)]
+fn a_listener_ends_with_the_last_request_on_it(mut ring: Ring) -> impl Answer {
     let (listener, address) = listening();
     let fd = listener.into_raw_fd();
     ring.submit(&[Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..accept(1, fd) }]);
     let first = TcpStream::connect(address).unwrap();
     let _first = owned(ring.wait().res);
-    close(engine, fd);
+    close(ring.engine, fd);
     let second = TcpStream::connect(address).unwrap();
     let _second = owned(ring.wait().res);
     ring.submit_and_wait(&[cancel(2, 1, 0)], 2);
@@ -921,14 +916,13 @@ fn a_listener_ends_with_the_last_request_on_it(engine: Engine) -> impl Answer {
 }
 
 /// The same of a connection that stood at once, which nothing waits for by readiness.
-#[both]
-fn a_descriptor_may_be_closed_before_its_connection_is_told(engine: Engine) -> impl Answer {
+#[both(4, DEFER)]
+fn a_descriptor_may_be_closed_before_its_connection_is_told(mut ring: Ring) -> impl Answer {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = address_of(listener.local_addr().unwrap());
-    let mut ring = Ring::new(engine, 4, DEFER);
     let number = numbered(&socket(libc::AF_INET, libc::SOCK_STREAM), 720);
     ring.submit(&[connect(1, &number, &address)]);
-    close(engine, number);
+    close(ring.engine, number);
     ring.waited(1)
 }
 

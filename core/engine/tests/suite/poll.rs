@@ -205,10 +205,9 @@ fn a_poll_keeps_its_file_when_the_program_closes_it(mut ring: Ring) -> impl Answ
     ring.collect_from(&[], 1)
 }
 
-#[both]
-fn rings_can_be_polled(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
-    let mut other = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn rings_can_be_polled(mut ring: Ring) -> impl Answer {
+    let mut other = Ring::new(ring.engine, 8, 0);
     ring.collect_from(&[poll(1, &other.fd, IN, 0)], 0);
     let mut all = peek(&mut ring);
     other.run(&[sqe(IORING_OP_NOP, 9)]);
@@ -350,12 +349,11 @@ fn what_happened_before_a_ring_is_closed_can_be_read(mut ring: Ring) -> impl Ans
     ring.reap()
 }
 
-#[both]
-fn a_multishot_poll_of_an_epoll_set_that_holds_the_ring_ends(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn a_multishot_poll_of_an_epoll_set_that_holds_the_ring_ends(mut ring: Ring) -> impl Answer {
     // SAFETY: a new descriptor, owned from here.
     let set = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
-    let member = match engine {
+    let member = match ring.engine {
         Engine::Kernel => ring.fd,
         Engine::User => anyring_engine::frontend::readiness_fd(ring.fd).unwrap(),
     };

@@ -440,9 +440,8 @@ fn what_is_quick_the_caller_does() {
     }
 }
 
-#[test]
-fn what_a_call_has_queued_can_be_cancelled_by_it() {
-    let mut ring = Ring::new(Engine::User, 16, 0);
+#[by(ours(16, 0))]
+fn what_a_call_has_queued_can_be_cancelled_by_it(mut ring: Ring) {
     let mut buffers = [[0u8; 256]; 3];
     for (number, buffer) in (1..).zip(&mut buffers) {
         ring.push(statx(number, buffer.as_mut_ptr()));
@@ -562,9 +561,8 @@ fn what_is_done_and_not_fetched() {
 }
 
 /// What makes a file in a directory may have to wait for its file system; other addresses need none.
-#[test]
-fn a_bind_that_makes_a_file_is_work() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn a_bind_that_makes_a_file_is_work(mut ring: Ring) {
     let path = format!("{}/bind-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
     let of_unix = |name: &[u8]| [&(libc::AF_UNIX as u16).to_ne_bytes()[..], name].concat();
     let local = [&(libc::AF_INET as u16).to_ne_bytes()[..], &[0, 0, 127, 0, 0, 1], &[0; 8]].concat();

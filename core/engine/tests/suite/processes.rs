@@ -122,12 +122,11 @@ fn what_is_in_flight_completes_while_only_others_wait(mut ring: Ring) -> impl An
 }
 
 /// Where the program has closed the file, the request waits on a duplicate, which is the child's to close.
-#[both]
-fn a_child_lets_go_of_files_that_its_parent_waits_for(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn a_child_lets_go_of_files_that_its_parent_waits_for(mut ring: Ring) -> impl Answer {
     let ((source, mut sink), mut buffer) = (pipe(), [0; 1]);
     assert_eq!(submit(&mut ring, &[read(&source, &mut buffer, 1)]), 1);
-    close(engine, source.into_raw_fd());
+    close(ring.engine, source.into_raw_fd());
     let status = ended(child(|| true));
     sink.write_all(b"x").unwrap();
     (status, wait_for(&mut ring, 1), buffer)
@@ -175,10 +174,9 @@ fn a_child_cancels_what_its_parent_submitted(mut ring: Ring) -> impl Answer {
     ended(pid)
 }
 
-#[both]
-fn a_child_that_ends_leaves_its_timeouts_and_links_behind(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
-    let idle = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn a_child_that_ends_leaves_its_timeouts_and_links_behind(mut ring: Ring) -> impl Answer {
+    let idle = Ring::new(ring.engine, 8, 0);
     let soon = [0, 20_000_000];
     let long = [1000, 0];
     let pid = child(|| {
@@ -188,10 +186,9 @@ fn a_child_that_ends_leaves_its_timeouts_and_links_behind(engine: Engine) -> imp
     (ended(pid), wait_for(&mut ring, 3))
 }
 
-#[both]
-fn a_child_that_ends_leaves_timeouts_of_all_kinds_behind(engine: Engine) -> impl Answer {
+#[both(16, 0)]
+fn a_child_that_ends_leaves_timeouts_of_all_kinds_behind(mut ring: Ring) -> impl Answer {
     const CQE_SKIP: u8 = 1 << 6;
-    let mut ring = Ring::new(engine, 16, 0);
     let soon = [0, 20_000_000];
     let later = [0, 60_000_000];
     let pid = child(|| {
@@ -215,16 +212,15 @@ fn a_child_that_ends_leaves_timeouts_of_all_kinds_behind(engine: Engine) -> impl
     all.sort();
     let (others, simple): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|&(user_data, _)| [3, 4, 6, 7].contains(&user_data));
-    if engine == Engine::User {
+    if ring.engine == Engine::User {
         // Those that count, come again or are linked end with their process here.
         assert_eq!(others, [3, 4, 6, 7].map(|user_data| (user_data, -libc::ECANCELED)));
     }
     (status, simple)
 }
 
-#[both]
-fn a_child_that_executes_another_program_leaves_nothing_in_flight(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn a_child_that_executes_another_program_leaves_nothing_in_flight(mut ring: Ring) -> impl Answer {
     let long = [1000, 0];
     let (source, sink) = pipe();
     let mut buffer = [0; 1];
@@ -233,7 +229,7 @@ fn a_child_that_executes_another_program_leaves_nothing_in_flight(engine: Engine
     let pid = child(|| {
         let first = Sqe { flags: LINK, ..timeout(1, &long) };
         assert_eq!(submit(&mut ring, &[first, nop(2), read(&source, &mut buffer, 3)]), 3);
-        if engine == Engine::User {
+        if ring.engine == Engine::User {
             anyring_engine::frontend::executes();
         }
         let arguments = [c"true".as_ptr(), std::ptr::null()];
@@ -499,11 +495,10 @@ fn eventfds_tell_of_what_another_process_posts(engine: Engine) -> impl Answer {
     counts
 }
 
-#[both]
-fn a_message_reaches_a_ring_that_only_the_parent_may_drive(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, DEFER);
+#[both(8, DEFER)]
+fn a_message_reaches_a_ring_that_only_the_parent_may_drive(mut ring: Ring) -> impl Answer {
     let pid = child(|| {
-        let mut own = Ring::new(engine, 8, 0);
+        let mut own = Ring::new(ring.engine, 8, 0);
         let message = Sqe { fd: ring.fd, len: 7, off: 42, ..sqe(IORING_OP_MSG_RING, 1) };
         submit(&mut own, &[message]) == 1 && wait_for(&mut own, 1) == [(1, 0)]
     });
@@ -511,13 +506,12 @@ fn a_message_reaches_a_ring_that_only_the_parent_may_drive(engine: Engine) -> im
     (cqes, ended(pid))
 }
 
-#[both]
-fn a_duplicate_that_nobody_told_of_is_the_ring(engine: Engine) -> impl Answer {
-    let ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn a_duplicate_that_nobody_told_of_is_the_ring(ring: Ring) -> impl Answer {
     // SAFETY: a new descriptor.
     let own = unsafe { libc::syscall(libc::SYS_dup, ring.fd) } as i32;
-    let entered = enter(engine, own, 0, 0, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
-    close(engine, own);
+    let entered = enter(ring.engine, own, 0, 0, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
+    close(ring.engine, own);
     (entered, ring.enter(0, 0))
 }
 

@@ -67,9 +67,8 @@ fn has_sq_thread() -> bool {
 }
 
 /// The reactor had gone to sleep for good, for it drove the ring.
-#[test]
-fn what_still_waits_when_a_caller_leaves_is_driven_again() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn what_still_waits_when_a_caller_leaves_is_driven_again(mut ring: Ring) {
     let (mut peer, socket) = UnixStream::pair().unwrap();
     let (mut other_peer, other) = UnixStream::pair().unwrap();
     let (mut buffer, mut other_buffer) = ([0; 8], [0; 8]);
@@ -93,9 +92,8 @@ fn what_still_waits_when_a_caller_leaves_is_driven_again() {
 
 /// The reactor takes a ring over at once where its eventfd is waited on. It sleeps for good, and has to look by and by at what is
 /// registered for a file that is gone.
-#[test]
-fn a_sleeping_reactor_that_takes_a_ring_over_looks_at_numbers_again() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn a_sleeping_reactor_that_takes_a_ring_over_looks_at_numbers_again(mut ring: Ring) {
     let eventfd = eventfd(0, libc::EFD_CLOEXEC);
     ring.register_eventfd(&eventfd);
     let ((reader, mut writer), (new_reader, mut new_writer)) =
@@ -147,9 +145,8 @@ fn a_look_takes_no_wake_up_away() {
 }
 
 /// Every event would wake the reactor as well, only to find that somebody was there before.
-#[test]
-fn who_comes_for_completions_takes_the_ring_back_even_without_sleeping() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn who_comes_for_completions_takes_the_ring_back_even_without_sleeping(mut ring: Ring) {
     let (mut peer, socket) = UnixStream::pair().unwrap();
     let mut buffer = [0; 8];
     ring.submit(&[receive(1, socket.as_raw_fd(), &mut buffer)]);

@@ -290,9 +290,8 @@ fn transfers_stay_within_their_buffer(mut ring: Ring) -> impl Answer {
     (cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect::<Vec<_>>(), memory[..110].to_vec())
 }
 
-#[both]
-fn requests_keep_a_registered_buffer(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn requests_keep_a_registered_buffer(mut ring: Ring) -> impl Answer {
     let (from, into) = pipe();
     let mut memory = vec![0u8; 4096];
     let vector = IoVector { base: memory.as_mut_ptr() as u64, length: 4096 };
@@ -309,7 +308,7 @@ fn requests_keep_a_registered_buffer(engine: Engine) -> impl Answer {
         update_tagged(update, &ring, 0, 0, &[], 1),
     ];
     let early = tags(&mut ring);
-    close(engine, from.into_raw_fd());
+    close(ring.engine, from.into_raw_fd());
     (&into).write_all(b"abcd").unwrap();
     assert_eq!(ring.enter(0, 2), 0);
     // First the request, then the buffer that it let go of.

@@ -87,9 +87,8 @@ fn three_flags_together(engine: Engine) -> impl Answer {
     answers
 }
 
-#[both]
-fn calls_on_a_ring_are_checked(engine: Engine) -> impl Answer {
-    let ring = Ring::new(engine, 4, 0);
+#[both(4, 0)]
+fn calls_on_a_ring_are_checked(ring: Ring) -> impl Answer {
     let enters: Vec<i32> = (0..32)
         .filter(|&bit| 1 << bit != IORING_ENTER_REGISTERED_RING)
         .map(|bit| ring.enter_with(0, 0, 1 << bit))
@@ -97,8 +96,8 @@ fn calls_on_a_ring_are_checked(engine: Engine) -> impl Answer {
     let null = std::ptr::null();
     // Numbers that no kernel has; those it has are tested one by one.
     let registers: Vec<i32> =
-        [64, 1 << 30, 1 << 20].map(|code| register(engine, ring.fd, code, null, 0)).into();
-    (enters, registers, register(engine, -1, 64, null, 0), register(engine, -1, 0, null, 0))
+        [64, 1 << 30, 1 << 20].map(|code| register(ring.engine, ring.fd, code, null, 0)).into();
+    (enters, registers, register(ring.engine, -1, 64, null, 0), register(ring.engine, -1, 0, null, 0))
 }
 
 #[both(4, 0)]
@@ -121,9 +120,8 @@ fn a_ring_keeps_its_memory(mut ring: Ring) -> impl Answer {
 }
 
 /// Here the program can write to a ring's memory by its descriptor, too: what comes of it is the ring's trouble alone.
-#[test]
-fn a_hole_in_ring_memory_harms_nobody() {
-    let mut ring = Ring::new(Engine::User, 4, 0);
+#[by(ours(4, 0))]
+fn a_hole_in_ring_memory_harms_nobody(mut ring: Ring) {
     assert_eq!(ring.run(&[sqe(Op::IORING_OP_NOP, 1)]).len(), 1);
     let length = i64::from(IORING_OFF_SQES) + page_bytes() as i64;
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;

@@ -70,10 +70,9 @@ fn the_position_moves_with_offset_minus_one(mut ring: Ring) -> impl Answer {
     (results, a, b, c, position)
 }
 
-#[test]
-fn queued_appends_keep_their_order() {
+#[by(ours(64, 0))]
+fn queued_appends_keep_their_order(mut ring: Ring) {
     let file = nameless(b"");
-    let mut ring = Ring::new(Engine::User, 64, 0);
     let lines: Vec<String> = (0..64).map(|i| format!("line {i}\n")).collect();
     let sqes: Vec<Sqe> = lines.iter().map(|line| write(&file, line.as_bytes(), u64::MAX, 1)).collect();
     ring.run(&sqes);
@@ -285,13 +284,12 @@ fn allocation_and_advice(mut ring: Ring) -> impl Answer {
     ]
 }
 
-#[both]
-fn a_file_may_be_closed_under_a_waiting_read(engine: Engine) -> impl Answer {
+#[both(8, 0)]
+fn a_file_may_be_closed_under_a_waiting_read(mut ring: Ring) -> impl Answer {
     let (from, into) = pipe();
-    let mut ring = Ring::new(engine, 8, 0);
     let mut buffer = [0u8; 4];
     ring.submit(&[read(&from, &mut buffer, 0, 1)]);
-    close(engine, from.into_raw_fd());
+    close(ring.engine, from.into_raw_fd());
     (&into).write_all(b"abcd").unwrap();
     let results = results(&ring.waited(1));
     // The read was the last to hold the pipe's reading end.
@@ -402,11 +400,10 @@ fn pages(count: usize) -> Vec<Page> {
     (0..count).map(|i| Page([i as u8 + 1; 4096])).collect()
 }
 
-#[both]
-fn many_direct_transfers_at_once(engine: Engine) -> impl Answer {
+#[both(64, 0)]
+fn many_direct_transfers_at_once(mut ring: Ring) -> impl Answer {
     let plain = nameless(b"");
     let file = direct(&plain);
-    let mut ring = Ring::new(engine, 64, 0);
     let (out, mut back) = (pages(40), pages(40));
     let at = |i: usize| 4096 * i as u64;
     let writes: Vec<Sqe> = (0..40).map(|i| write(&file, &out[i].0, at(i), i as u64)).collect();
@@ -424,7 +421,7 @@ fn many_direct_transfers_at_once(engine: Engine) -> impl Answer {
     for sqe in &reads[..8] {
         ring.submit(&[*sqe]);
     }
-    close(engine, file.into_raw_fd());
+    close(ring.engine, file.into_raw_fd());
     let mut seen = Vec::new();
     while seen.len() < 8 {
         seen.extend(ring.waited(1));
@@ -467,11 +464,10 @@ fn a_ring_may_end_under_direct_transfers() {
     }
 }
 
-#[test]
-fn a_descriptor_number_changes_hands_unseen() {
+#[by(ours(8, 0))]
+fn a_descriptor_number_changes_hands_unseen(mut ring: Ring) {
     let plain = nameless(&[9; 8192]);
     let mut page = pages(1);
-    let mut ring = Ring::new(Engine::User, 8, 0);
     let (from, into) = pipe();
     for _ in 0..2 {
         let file = direct(&plain);

@@ -146,9 +146,8 @@ fn what_a_child_has_taken_is_shown_to_its_parent(engine: Engine) -> impl Answer 
 }
 
 /// A child that was there before has another descriptor; its parent is told of what it posts all the same.
-#[test]
-fn what_a_child_posts_is_shown_at_a_later_descriptor() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn what_a_child_posts_is_shown_at_a_later_descriptor(mut ring: Ring) {
     let mut ends = [0; 2];
     // SAFETY: two descriptors of ours.
     assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);

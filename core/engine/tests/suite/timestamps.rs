@@ -76,9 +76,8 @@ fn refusals(engine: Engine) -> impl Answer {
 }
 
 /// The kernel picks the time stamps; we would take the error away that the program waits for.
-#[test]
-fn sockets_that_queue_errors_are_refused() {
-    let mut ring = Ring::new(Engine::User, 4, IORING_SETUP_CQE32);
+#[by(ours(4, IORING_SETUP_CQE32))]
+fn sockets_that_queue_errors_are_refused(mut ring: Ring) {
     let (from, _to) = stamped(REPORT);
     set_option(&from, libc::IPPROTO_IP, libc::IP_RECVERR, 1);
     assert_eq!(ring.run(&[stamps(1, from.as_raw_fd())])[0].res, -libc::EOPNOTSUPP);
@@ -87,9 +86,8 @@ fn sockets_that_queue_errors_are_refused() {
 }
 
 /// The kernel leaves what finds no room in the queue. We have taken it by then: the request ends with it.
-#[test]
-fn no_time_stamp_is_lost_where_the_ring_is_full() {
-    let mut ring = Ring::new(Engine::User, 1, IORING_SETUP_CQE32);
+#[by(ours(1, IORING_SETUP_CQE32))]
+fn no_time_stamp_is_lost_where_the_ring_is_full(mut ring: Ring) {
     let (from, _to) = stamped(REPORT | ON_SENDING);
     for _ in 0..4 {
         from.send(b"a").unwrap();

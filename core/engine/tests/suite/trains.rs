@@ -119,9 +119,8 @@ fn other_requests_come_in_between(mut ring: Ring) -> impl Answer {
 }
 
 /// What has room leaves by one call, and so in one segment.
-#[test]
-fn they_leave_together() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn they_leave_together(mut ring: Ring) {
     let (from, mut to) = fresh_pair();
     let memory = pattern(2000);
     for (count, opcode) in [IORING_OP_SEND, IORING_OP_SEND_ZC].into_iter().enumerate() {
@@ -323,11 +322,10 @@ fn stamps(stream: &TcpStream) -> usize {
     std::iter::from_fn(|| (take() >= 0).then_some(())).count()
 }
 
-#[both]
-fn each_send_has_its_time_stamp(engine: Engine) {
+#[both(8, 0)]
+fn each_send_has_its_time_stamp(mut ring: Ring) {
     // On sending and on queueing, by the software's clock, with a key and without the data.
     const EVENTS: u32 = 1 << 1 | 1 << 4 | 1 << 7 | 1 << 11;
-    let mut ring = Ring::new(engine, 8, 0);
     let memory = pattern(100);
     let mut all = Vec::new();
     for together_before in [false, true] {
@@ -335,7 +333,7 @@ fn each_send_has_its_time_stamp(engine: Engine) {
         let sqes: Vec<Sqe> = (0..4).map(|i| send(i, from.as_raw_fd(), &memory[i as usize..][..50])).collect();
         if together_before {
             run(&mut ring, &mut to, &sqes);
-            if engine == Engine::User {
+            if ring.engine == Engine::User {
                 anyring_engine::frontend::watches_errors(from.as_raw_fd());
             }
         }

@@ -116,13 +116,12 @@ fn a_close_resets_a_connection_whose_pages_are_out(engine: Engine) -> impl Answe
 }
 
 /// The end of a connection follows its data, though a descriptor of the engine's own is there until the last of them arrived.
-#[both]
-fn a_close_ends_a_connection_whose_pages_are_out(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 16, 0);
+#[both(16, 0)]
+fn a_close_ends_a_connection_whose_pages_are_out(mut ring: Ring) -> impl Answer {
     let (near, mut far) = unread();
     let memory = vec![1; LARGE];
     send(&mut ring, send_zc(1, &near, &memory));
-    close(engine, near, true);
+    close(ring.engine, near, true);
     // Nobody is there any more who would take it.
     far.write_all(b"x").unwrap();
     wait_reset(&far)
@@ -205,9 +204,8 @@ fn a_child_keeps_a_connection(engine: Engine) -> impl Answer {
 }
 
 /// A descriptor that lies in a message, or was taken from it.
-#[both]
-fn a_message_keeps_a_connection(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 16, 0);
+#[both(16, 0)]
+fn a_message_keeps_a_connection(mut ring: Ring) -> impl Answer {
     let (near, far) = unread();
     let memory = vec![1; LARGE];
     set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);
@@ -221,7 +219,7 @@ fn a_message_keeps_a_connection(engine: Engine) -> impl Answer {
     let addr = (&raw const header) as u64;
     let sent = Sqe { fd: from.as_raw_fd(), addr, len: 1, ..sqe(IORING_OP_SENDMSG, 2) };
     assert_eq!(ring.run(&[sent])[0].res, 1);
-    close(engine, near, true);
+    close(ring.engine, near, true);
     assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
     let received = receive(&far, LARGE);
     assert!(received.iter().all(|&byte| byte == 1));
