@@ -7,7 +7,7 @@ mod shared;
 use anyring::{Ring, op};
 use common::*;
 use futures_util::future::join_all;
-use shared::{Count, begin, each_driver, each_driver_of_both, finish, pair, threaded, until};
+use shared::{begin, each_driver, each_driver_of_both, finish, threaded, until};
 
 #[both]
 fn operations_are_futures(engine: Engine) {

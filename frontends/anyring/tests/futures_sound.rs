@@ -6,7 +6,7 @@ mod shared;
 
 use anyring::{CqeResult, Error, Files, Operation, Submit, SubmitMulti, op};
 use common::*;
-use shared::{Count, Counted, begin, each_driver, each_driver_of_both, finish, pair, threaded, until};
+use shared::{begin, each_driver, each_driver_of_both, finish, threaded, until};
 use std::pin::{Pin, pin};
 use std::sync::Mutex;
 use std::task::{Context, Poll, Wake, Waker};

@@ -7,11 +7,6 @@ use common::*;
 use std::net::UdpSocket;
 use std::sync::atomic::AtomicU32;
 
-fn pair() -> (Fd, UnixStream) {
-    let (one, other) = UnixStream::pair().unwrap();
-    (one.into(), other)
-}
-
 #[both]
 fn files(engine: Engine) {
     let (mut ring, directory) = (ring(engine), Directory::new());

@@ -2,14 +2,9 @@
 
 mod common;
 
-use anyring::{Buffer, BufferMut, Ring, op};
+use anyring::{BufferMut, Ring, op};
 use common::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-fn pair() -> (Fd, UnixStream) {
-    let (one, other) = UnixStream::pair().unwrap();
-    (one.into(), other)
-}
 
 #[both]
 fn a_read_into_a_cloned_part_stays_within_the_clone(mut ring: Ring) {
@@ -131,66 +126,22 @@ fn a_plain_send_keeps_no_reference_to_its_buffer(mut ring: Ring) {
     assert!(ring.run(send()).unwrap().0.unwrap() > 0);
 }
 
-/// A buffer that tells when it is freed, and may panic then.
-struct Watched {
-    bytes: Box<[u8]>,
-    freed: Arc<AtomicBool>,
-    panics: bool,
-}
-
-impl Watched {
-    fn new(panics: bool) -> (Watched, Arc<AtomicBool>) {
-        let freed = Arc::new(AtomicBool::new(false));
-        (Watched { bytes: vec![0; 64].into(), freed: freed.clone(), panics }, freed)
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        self.freed.store(true, Ordering::Relaxed);
-        assert!(!self.panics, "panics where it is freed");
-    }
-}
-
-// SAFETY: as the box.
-unsafe impl Buffer for Watched {
-    fn pointer(&self) -> *const u8 {
-        self.bytes.pointer()
-    }
-
-    fn length(&self) -> usize {
-        self.bytes.length()
-    }
-}
-
-// SAFETY: as the box.
-unsafe impl BufferMut for Watched {
-    fn pointer_mut(&mut self) -> *mut u8 {
-        self.bytes.pointer_mut()
-    }
-
-    fn capacity(&self) -> usize {
-        self.bytes.capacity()
-    }
-
-    unsafe fn set_length(&mut self, _length: usize) {}
-}
-
 #[both]
 fn a_panic_while_a_ring_is_dropped_frees_nothing_that_is_in_use(engine: Engine) {
     let mut ring = ring(engine);
     let buffers = ring.buffers(2, 64).unwrap();
     let (socket, mut other) = pair();
-    let (used, freed) = Watched::new(false);
-    ring.push(op::recv(&socket, used)).unwrap();
+    let (used, unused) = (Count::default(), Count::default());
+    let mut panicking = unused.buffer();
+    panicking.panics = true;
+    ring.push(op::recv(&socket, used.buffer())).unwrap();
     ring.push_multi(op::recv_multi(&socket, &buffers)).unwrap();
     ring.submit().unwrap();
     // It is freed first, for it was never submitted.
-    let (queued, queued_freed) = Watched::new(true);
-    ring.push(op::send(&socket, queued)).unwrap();
+    ring.push(op::send(&socket, panicking)).unwrap();
     catch_unwind(AssertUnwindSafe(|| drop(ring))).unwrap_err();
-    assert!(queued_freed.load(Ordering::Relaxed));
-    assert!(!freed.load(Ordering::Relaxed), "the engine was not asked whether it has done with it");
+    assert_eq!(unused.get(), 0);
+    assert_eq!(used.get(), 1, "the engine was not asked whether it has done with it");
     other.write_all(b"for nobody").unwrap();
 }
 
@@ -198,13 +149,13 @@ fn a_panic_while_a_ring_is_dropped_frees_nothing_that_is_in_use(engine: Engine) 
 #[both]
 fn what_is_forgotten_stays(mut ring: Ring) {
     let (socket, mut other) = pair();
-    let (used, freed) = Watched::new(false);
-    let token = ring.push(op::recv(&socket, used)).unwrap();
+    let used = Count::default();
+    let token = ring.push(op::recv(&socket, used.buffer())).unwrap();
     ring.submit().unwrap();
     let _ = token;
     std::mem::forget((socket, ring));
     other.write_all(b"for nobody").unwrap();
-    assert!(!freed.load(Ordering::Relaxed));
+    assert_eq!(used.get(), 1);
 }
 
 /// Files that requests work on stay open, by whatever the program has of them.

@@ -9,6 +9,7 @@ pub mod cli;
 pub mod concurrent;
 mod coverage;
 pub mod differential;
+pub mod harness;
 mod oracle;
 pub mod refusals;
 mod report;

@@ -10,8 +10,8 @@ fn good_on(engine: Engine, programs: u64) {
         #[command(flatten)]
         options: Options,
     }
-    let options = Command::parse_from(["concurrent", "--patience", "30"]).options;
-    let options = Options { programs, ..options };
+    let mut options = Command::parse_from(["concurrent", "--patience", "30"]).options;
+    options.run.programs = programs;
     let summary = run_many(&options, engine, options.features(engine).unwrap());
     assert_eq!(summary.programs, programs, "programs ran: {summary:?}");
     assert!(summary.failures.is_empty(), "{summary:#?}");

@@ -43,10 +43,11 @@ pub const SKIP: u8 = 1 << 6;
 /// A ring whose thread does its work itself, in calls that wait.
 pub const DEFER: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 
-/// The same with the names of the operations.
+/// The same with the names of operations and registrations.
 pub mod prelude {
     pub use super::*;
     pub use linux_raw_sys::io_uring::io_uring_op::*;
+    pub use linux_raw_sys::io_uring::io_uring_register_op::*;
 }
 
 /// Which engine a ring runs on.
@@ -181,6 +182,42 @@ pub fn child(body: impl FnOnce() -> bool) -> libc::pid_t {
     anyring_engine::frontend::exits();
     // SAFETY: ends the child.
     unsafe { libc::_exit(result.map_or(101, |good| i32::from(!good))) }
+}
+
+/// What a test in a child found: nothing amiss, or whether it is as it should be.
+pub trait Found {
+    fn good(self) -> bool;
+}
+
+impl Found for () {
+    fn good(self) -> bool {
+        true
+    }
+}
+
+impl Found for bool {
+    fn good(self) -> bool {
+        self
+    }
+}
+
+/// Gives `body` a ring of ours.
+pub fn ours(entries: u32, flags: u32, body: impl FnOnce(Ring)) {
+    body(Ring::new(Engine::User, entries, flags));
+}
+
+/// Does this in a [`child`], which must find it good.
+#[track_caller]
+pub fn in_child<T: Found>(body: impl FnOnce() -> T) {
+    assert_eq!(ended(child(|| body().good())), 0);
+}
+
+/// The same where the test runs as root.
+#[track_caller]
+pub fn in_child_of_root<T: Found>(body: impl FnOnce() -> T) {
+    if is_root() {
+        in_child(body);
+    }
 }
 
 /// Waits until a process, or the thread with this number, sleeps.
@@ -507,6 +544,44 @@ impl Ring {
         register(self.engine, self.fd, opcode as u32, arg, count)
     }
 
+    /// Registers these files, in slots from 0 on, -1 for none.
+    #[track_caller]
+    pub fn register_files(&self, files: &[i32]) {
+        let code = io_uring_register_op::IORING_REGISTER_FILES;
+        assert_eq!(self.register(code, files.as_ptr().cast(), files.len() as u32), 0);
+    }
+
+    /// Registers these buffers.
+    #[track_caller]
+    pub fn register_buffers(&self, buffers: &[libc::iovec]) {
+        let code = io_uring_register_op::IORING_REGISTER_BUFFERS;
+        assert_eq!(self.register(code, buffers.as_ptr().cast(), buffers.len() as u32), 0);
+    }
+
+    /// Has completions told to an eventfd.
+    #[track_caller]
+    pub fn register_eventfd(&self, event: &impl AsRawFd) {
+        let (code, fd) = (io_uring_register_op::IORING_REGISTER_EVENTFD, event.as_raw_fd());
+        assert_eq!(self.register(code, (&raw const fd).cast(), 1), 0);
+    }
+
+    /// Enables a ring that was set up disabled.
+    pub fn enable(&self) -> i32 {
+        self.unregister(io_uring_register_op::IORING_REGISTER_ENABLE_RINGS)
+    }
+
+    /// Gives up what was registered so.
+    pub fn unregister(&self, code: io_uring_register_op) -> i32 {
+        self.register(code, std::ptr::null(), 0)
+    }
+
+    /// `IORING_REGISTER_SYNC_CANCEL` of a request, which waits as long as it takes.
+    pub fn sync_cancel(&self, user_data: u64) -> i32 {
+        let timeout = __kernel_timespec { tv_sec: -1, tv_nsec: -1 };
+        let argument = io_uring_sync_cancel_reg { addr: user_data, timeout, ..zeroed() };
+        self.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, (&raw const argument).cast(), 1)
+    }
+
     pub fn reap(&mut self) -> Option<Cqe> {
         self.reap_big().map(|(cqe, _)| cqe)
     }
@@ -550,6 +625,18 @@ impl Ring {
     /// Submits all that was pushed, waits for as many completions, returns them in order.
     pub fn run(&mut self, sqes: &[Sqe]) -> Vec<Cqe> {
         self.submit_and_wait(sqes, sqes.len() as u32);
+        self.reap_all()
+    }
+
+    /// The same of each in a submission of its own.
+    pub fn one_by_one(&mut self, sqes: &[Sqe]) -> Vec<Cqe> {
+        sqes.iter().flat_map(|&sqe| self.run(&[sqe])).collect()
+    }
+
+    /// Waits until so many completions are there, and takes all that are.
+    #[track_caller]
+    pub fn waited(&mut self, count: u32) -> Vec<Cqe> {
+        assert_eq!(self.enter_with(0, count, IORING_ENTER_GETEVENTS), 0);
         self.reap_all()
     }
 
@@ -636,6 +723,16 @@ pub fn closes(engine: Engine, fd: i32) {
     }
 }
 
+/// Ends a ring whose last descriptor this is where nobody but the kernel tells of it: another file is in its place then.
+pub fn ends_unseen(fd: i32) {
+    replace(&fd, &File::open("/dev/null").unwrap());
+    until("the ring has ended", || {
+        drop(Ring::new(Engine::User, 4, 0));
+        frontend::in_flight(fd) == 0
+    });
+    close(Engine::User, fd);
+}
+
 /// Closes a descriptor of the test's that it knows by its number, if there is one.
 pub fn close_number(fd: i32) {
     // SAFETY: the test's, which does not use it again.
@@ -648,6 +745,105 @@ pub fn write_to(file: &impl AsRawFd, bytes: &[u8]) {
     // SAFETY: reads bytes of ours.
     let written = unsafe { libc::write(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
     assert_eq!(written, bytes.len() as isize);
+}
+
+/// What a file shows of these events, and of those that are always shown, within so many milliseconds.
+pub fn shown(file: &impl AsRawFd, events: i16, timeout_ms: i32) -> i16 {
+    let mut entry = libc::pollfd { fd: file.as_raw_fd(), events, revents: 0 };
+    // SAFETY: one entry of ours.
+    unsafe { libc::poll(&mut entry, 1, timeout_ms) };
+    entry.revents
+}
+
+/// These bytes as a vector.
+pub fn vector(bytes: &[u8]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
+}
+
+/// A message of these vectors.
+pub fn message_of(vectors: &[libc::iovec]) -> libc::msghdr {
+    let mut message: libc::msghdr = zeroed();
+    (message.msg_iov, message.msg_iovlen) = (vectors.as_ptr().cast_mut(), vectors.len());
+    message
+}
+
+/// An address as calls take it.
+pub fn address_of(address: std::net::SocketAddr) -> libc::sockaddr_in {
+    let std::net::SocketAddr::V4(to) = address else { panic!("{address} is none of IPv4") };
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: to.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(to.ip().octets()) },
+        sin_zero: [0; 8],
+    }
+}
+
+/// Puts another file behind a descriptor of the test's, of which nobody is told.
+#[track_caller]
+pub fn replace(descriptor: &impl AsRawFd, by: &impl AsRawFd) {
+    let fd = descriptor.as_raw_fd();
+    // SAFETY: the test's, which closes what is behind it then.
+    assert_eq!(unsafe { libc::dup2(by.as_raw_fd(), fd) }, fd);
+}
+
+/// Another descriptor of a file, with this number or a higher one: one that no other test gets meanwhile.
+#[track_caller]
+pub fn numbered(file: &impl AsRawFd, least: i32) -> i32 {
+    // SAFETY: makes a descriptor.
+    owned(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD, least) }).into_raw_fd()
+}
+
+/// The flags of an open file, which it shares with whoever inherited it.
+pub fn flags_of(file: &impl AsRawFd) -> i32 {
+    // SAFETY: asks for flags.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) }
+}
+
+/// A socket.
+#[track_caller]
+pub fn socket(domain: i32, kind: i32) -> OwnedFd {
+    // SAFETY: touches no memory.
+    owned(unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC, 0) })
+}
+
+/// A listener over the loopback interface, and its address.
+pub fn listening() -> (TcpListener, std::net::SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// Has a listener keep so many connections, and one, that nobody has accepted yet.
+#[track_caller]
+pub fn has_room_for(listener: &impl AsRawFd, waiting: i32) {
+    // SAFETY: touches no memory.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), waiting) }, 0);
+}
+
+/// A Unix socket whose listener's backlog is full, and the address.
+pub struct Full {
+    _listener: UnixListener,
+    _queued: UnixStream,
+    socket: OwnedFd,
+    address: libc::sockaddr_un,
+}
+
+impl Full {
+    pub fn new(path: &Path, flags: i32) -> Full {
+        let listener = UnixListener::bind(path).unwrap();
+        has_room_for(&listener, 0);
+        let queued = UnixStream::connect(path).unwrap();
+        let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+        for (to, &from) in address.sun_path.iter_mut().zip(path.to_str().unwrap().as_bytes()) {
+            *to = from as libc::c_char;
+        }
+        let socket = socket(libc::AF_UNIX, libc::SOCK_STREAM | flags);
+        Full { _listener: listener, _queued: queued, socket, address }
+    }
+
+    pub fn connect(&self, user_data: u64) -> Sqe {
+        connect(user_data, &self.socket, &self.address)
+    }
 }
 
 /// The calling thread's number.
@@ -681,6 +877,7 @@ zeroes!(
     io_uring_getevents_arg,
     io_uring_region_desc,
     io_uring_reg_wait,
+    io_uring_rsrc_register,
     io_uring_buf_reg,
     libc::msghdr,
     libc::sockaddr_in,
@@ -735,6 +932,12 @@ pub fn set_option<T>(socket: &impl AsRawFd, level: i32, name: i32, value: T) {
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
+/// Completions by user data; those with the same in the order in which they came.
+pub fn by_user_data(mut cqes: Vec<Cqe>) -> Vec<Cqe> {
+    cqes.sort_by_key(|cqe| cqe.user_data);
+    cqes
+}
+
 /// Results by user data, without the flags; those with the same user data in the order in which they came.
 pub fn results(cqes: &[Cqe]) -> Vec<(u64, i32)> {
     let mut results: Vec<_> = cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
@@ -763,6 +966,98 @@ pub fn sqe(opcode: io_uring_op, user_data: u64) -> Sqe {
     Sqe { opcode: opcode as u8, user_data, fd: -1, ..Sqe::default() }
 }
 
+/// What requests count the bytes or the vectors of.
+pub trait Unit {}
+impl Unit for u8 {}
+impl Unit for u64 {}
+impl Unit for libc::iovec {}
+impl Unit for libc::epoll_event {}
+impl Unit for anyring_engine::os::user::IoVector {}
+
+/// A request that reads from a file into all of this memory, which may be the vectors of one.
+pub fn reading<T: Unit>(
+    opcode: io_uring_op,
+    user_data: u64,
+    file: &(impl AsRawFd + ?Sized),
+    memory: &mut [T],
+) -> Sqe {
+    let (addr, len) = (memory.as_mut_ptr() as u64, memory.len() as u32);
+    Sqe { fd: file.as_raw_fd(), addr, len, ..sqe(opcode, user_data) }
+}
+
+/// A request that writes all of this memory to a file.
+pub fn writing<T: Unit>(
+    opcode: io_uring_op,
+    user_data: u64,
+    file: &(impl AsRawFd + ?Sized),
+    memory: &[T],
+) -> Sqe {
+    let (addr, len) = (memory.as_ptr() as u64, memory.len() as u32);
+    Sqe { fd: file.as_raw_fd(), addr, len, ..sqe(opcode, user_data) }
+}
+
+/// A request that connects a socket to an address.
+pub fn connect<T>(user_data: u64, socket: &impl AsRawFd, address: &T) -> Sqe {
+    let (addr, off) = (std::ptr::from_ref(address) as u64, size_of::<T>() as u64);
+    Sqe { fd: socket.as_raw_fd(), addr, off, ..sqe(io_uring_op::IORING_OP_CONNECT, user_data) }
+}
+
+/// A request that waits until a file shows one of these events.
+pub fn poll(user_data: u64, file: &(impl AsRawFd + ?Sized), events: i16) -> Sqe {
+    let op_flags = u32::from(events as u16);
+    Sqe { fd: file.as_raw_fd(), op_flags, ..sqe(io_uring_op::IORING_OP_POLL_ADD, user_data) }
+}
+
+/// What the kernel reads as a time.
+pub trait Time {}
+impl Time for [i64; 2] {}
+impl Time for libc::timespec {}
+impl Time for __kernel_timespec {}
+
+/// A request that receives or sends a message.
+pub fn messaging(
+    opcode: io_uring_op,
+    user_data: u64,
+    socket: &impl AsRawFd,
+    header: *const libc::msghdr,
+) -> Sqe {
+    Sqe { fd: socket.as_raw_fd(), addr: header as u64, len: 1, ..sqe(opcode, user_data) }
+}
+
+/// A request that provides all of this memory as buffers of a length, from number 0 on.
+pub fn providing(user_data: u64, group: u16, memory: &mut [u8], length: usize) -> Sqe {
+    let (fd, addr) = ((memory.len() / length) as i32, memory.as_mut_ptr() as u64);
+    let sqe = sqe(io_uring_op::IORING_OP_PROVIDE_BUFFERS, user_data);
+    Sqe { fd, addr, len: length as u32, buf_index: group, ..sqe }
+}
+
+/// A request on a path, as if from the working directory.
+pub fn at_path(opcode: io_uring_op, user_data: u64, path: &CStr) -> Sqe {
+    Sqe { fd: libc::AT_FDCWD, addr: path.as_ptr() as u64, ..sqe(opcode, user_data) }
+}
+
+pub fn open(user_data: u64, path: &CStr, flags: i32) -> Sqe {
+    Sqe { op_flags: flags as u32, len: 0o600, ..at_path(io_uring_op::IORING_OP_OPENAT, user_data, path) }
+}
+
+/// A request on an attribute of a path, by so much of this value.
+pub fn attribute(opcode: io_uring_op, user_data: u64, path: &CStr, name: &CStr, value: *const [u8]) -> Sqe {
+    let (addr3, off, len) = (path.as_ptr() as u64, value.cast::<u8>() as u64, value.len() as u32);
+    Sqe { addr: name.as_ptr() as u64, addr3, off, len, ..sqe(opcode, user_data) }
+}
+
+/// A timeout of a time that lives on.
+pub fn timeout<T: Time>(user_data: u64, time: &T) -> Sqe {
+    let addr = std::ptr::from_ref(time) as u64;
+    Sqe { addr, len: 1, ..sqe(io_uring_op::IORING_OP_TIMEOUT, user_data) }
+}
+
+/// A splice of so many bytes between two pipes.
+pub fn splice(user_data: u64, from: &impl AsRawFd, to: &impl AsRawFd, len: u32) -> Sqe {
+    let (fd, file_index, none) = (to.as_raw_fd(), from.as_raw_fd() as u32, u64::MAX);
+    Sqe { fd, file_index, len, addr: none, off: none, ..sqe(io_uring_op::IORING_OP_SPLICE, user_data) }
+}
+
 pub fn cancel(user_data: u64, target: u64, flags: u32) -> Sqe {
     Sqe { addr: target, op_flags: flags, ..sqe(io_uring_op::IORING_OP_ASYNC_CANCEL, user_data) }
 }
@@ -788,6 +1083,18 @@ pub fn nop(user_data: u64, flags: u8) -> Sqe {
 pub fn udp_pair() -> (UdpSocket, UdpSocket) {
     let bind = || UdpSocket::bind("127.0.0.1:0").unwrap();
     (bind(), bind())
+}
+
+/// The same, of which the second sends to the first.
+pub fn udp_connected() -> (UdpSocket, UdpSocket) {
+    let (to, from) = udp_pair();
+    from.connect(to.local_addr().unwrap()).unwrap();
+    (to, from)
+}
+
+/// A zero-copy send of these bytes.
+pub fn send_zc(user_data: u64, socket: &(impl AsRawFd + ?Sized), bytes: &[u8]) -> Sqe {
+    writing(io_uring_op::IORING_OP_SEND_ZC, user_data, socket, bytes)
 }
 
 /// A connection over TCP between two ports of an address, as `127.0.0.1:0`: its client and its other end.
@@ -977,6 +1284,14 @@ impl Buffers {
         Buffers { ring: ring.cast(), entries, tail: 0, length }
     }
 
+    /// One that a ring takes buffers of a group from.
+    #[track_caller]
+    pub fn of(ring: &Ring, entries: u16, group: u16, flags: u16) -> Buffers {
+        let buffers = Buffers::map(entries, -1, 0);
+        assert_eq!(buffers.register(ring, group, flags), 0);
+        buffers
+    }
+
     pub fn register(&self, ring: &Ring, group: u16, flags: u16) -> i32 {
         self.register_with(ring, group, flags, 0)
     }
@@ -1006,6 +1321,11 @@ impl Buffers {
         unsafe { AtomicU16::from_ptr(self.ring.add(14).cast()) }.store(self.tail, Ordering::Release);
     }
 
+    /// Adds all of this memory, in buffers of a length, with numbers from `first` on, each `step` higher.
+    pub fn fill(&mut self, memory: &mut [u8], length: usize, first: u16, step: u16) {
+        memory.chunks_mut(length).zip(0..).for_each(|(buffer, at)| self.add(first + at * step, buffer));
+    }
+
     /// Where a buffer begins by now, from `start` on, and its length.
     pub fn left(&self, index: usize, start: u64) -> (u64, u32) {
         // SAFETY: an entry of the mapping.
@@ -1014,8 +1334,10 @@ impl Buffers {
             (entry.cast::<u64>().read() - start, entry.add(8).cast::<u32>().read())
         }
     }
+}
 
-    pub fn unmap(&self) {
+impl Drop for Buffers {
+    fn drop(&mut self) {
         // SAFETY: mapped by `map`, used by the test no more.
         unsafe { libc::munmap(self.ring.cast(), self.length) };
     }

@@ -1,7 +1,9 @@
 //! What tests make around a ring: directories, and filters for system calls.
 
 use std::ffi::CString;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -44,6 +46,14 @@ impl Directory {
         assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
         path
     }
+}
+
+/// A file of the directory for temporary ones that has no name, at its begin.
+pub fn nameless(content: &[u8]) -> File {
+    let (directory, mut options) = (Directory::new(), File::options());
+    let file = options.read(true).write(true).create_new(true).open(directory.0.join("file")).unwrap();
+    file.write_all_at(content, 0).unwrap();
+    file
 }
 
 impl Drop for Directory {

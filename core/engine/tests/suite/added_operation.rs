@@ -106,8 +106,7 @@ fn goes_with_the_engines_own() {
     assert_eq!(results, [(1, 9), (2, 0), (3, -libc::EFAULT), (4, -libc::ECANCELED)]);
 }
 
-#[test]
-fn is_unknown_to_other_rings() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn is_unknown_to_other_rings(mut ring: Ring) {
     assert_eq!(result(&mut ring, sum_of(&[1])), -libc::EINVAL);
 }

@@ -38,17 +38,14 @@ fn on_storage<T: Answer>(name: &str, body: impl Fn(Engine, File) -> T) {
 }
 
 fn read(user_data: u64, file: &File, page: &mut Page, at: usize) -> Sqe {
-    let addr = page.0.as_mut_ptr() as u64;
     let off = (at * PAGE) as u64;
-    Sqe { fd: file.as_raw_fd(), addr, len: PAGE as u32, off, ..sqe(IORING_OP_READ, user_data) }
+    Sqe { len: PAGE as u32, off, ..reading(IORING_OP_READ, user_data, file, &mut page.0) }
 }
 
 fn run(ring: &mut Ring, sqes: &[Sqe], wait: u32) -> Vec<(u64, i32)> {
     sqes.iter().for_each(|&sqe| ring.push(sqe));
     assert_eq!(ring.enter(sqes.len() as u32, wait), sqes.len() as i32);
-    let mut seen: Vec<_> = ring.collect(sqes.len()).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-    seen.sort_unstable();
-    seen
+    results(&ring.collect(sqes.len()))
 }
 
 /// How many descriptors this process has.
@@ -214,10 +211,7 @@ fn an_eventfd_tells_of_transfers(engine: Engine, file: File) -> impl Answer {
         let mut ring = Ring::new(engine, 16, flags);
         let eventfd = eventfd(0, libc::EFD_CLOEXEC);
         let fd = eventfd.as_raw_fd();
-        assert_eq!(
-            ring.register(io_uring_register_op::IORING_REGISTER_EVENTFD, (&raw const fd).cast(), 1),
-            0
-        );
+        ring.register_eventfd(&eventfd);
         let mut pages = [Page([0; PAGE]); 4];
         for (at, page) in pages.iter_mut().enumerate() {
             ring.push(read(at as u64, &file, page, at));

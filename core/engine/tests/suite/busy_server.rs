@@ -53,12 +53,7 @@ impl Server {
 
     fn receive(&mut self, index: usize) {
         let buffer = &mut self.buffers[index];
-        self.ring.push(Sqe {
-            fd: self.sockets[index].as_raw_fd(),
-            addr: buffer.as_mut_ptr() as u64,
-            len: buffer.len() as u32,
-            ..sqe(IORING_OP_RECV, index as u64)
-        });
+        self.ring.push(reading(IORING_OP_RECV, index as u64, &self.sockets[index], buffer));
         (self.pending, self.queued) = (self.pending + 1, self.queued + 1);
     }
 

@@ -2,7 +2,6 @@
 
 use crate::common::prelude::*;
 use anyring_engine::os::page_bytes;
-use io_uring_register_op as Code;
 
 /// What setup answers, with descriptors closed again and not told apart, and the sizes it gives.
 fn try_setup(engine: Engine, entries: u32, mut params: io_uring_params) -> (i32, u32, u32) {
@@ -81,27 +80,23 @@ fn other_parameters(engine: Engine) -> impl Answer {
 }
 
 /// In a process of its own: one of them is a rule for all rings that its caller makes from then on.
-#[test]
+#[by(in_child)]
 fn registrations() {
-    let pid = child(|| {
-        // Interfaces for zero-copy receives are the administrator's.
-        const INTERFACES: u32 = Code::IORING_REGISTER_ZCRX_IFQ as u32;
-        if is_root() {
-            registrations_of(&[INTERFACES]);
-        } else {
-            record::leave_out();
-        }
-        const BUSY: [u32; 2] = [Code::IORING_REGISTER_NAPI as u32, Code::IORING_UNREGISTER_NAPI as u32];
-        if has_busy_epoll() {
-            registrations_of(&BUSY);
-        } else {
-            record::leave_out();
-        }
-        let others: Vec<u32> = (0..37).filter(|code| *code != INTERFACES && !BUSY.contains(code)).collect();
-        registrations_of(&others);
-        true
-    });
-    assert_eq!(ended(pid), 0);
+    // Interfaces for zero-copy receives are the administrator's.
+    const INTERFACES: u32 = IORING_REGISTER_ZCRX_IFQ as u32;
+    if is_root() {
+        registrations_of(&[INTERFACES]);
+    } else {
+        record::leave_out();
+    }
+    const BUSY: [u32; 2] = [IORING_REGISTER_NAPI as u32, IORING_UNREGISTER_NAPI as u32];
+    if has_busy_epoll() {
+        registrations_of(&BUSY);
+    } else {
+        record::leave_out();
+    }
+    let others: Vec<u32> = (0..37).filter(|code| *code != INTERFACES && !BUSY.contains(code)).collect();
+    registrations_of(&others);
 }
 
 fn registrations_of(codes: &[u32]) {
@@ -142,7 +137,7 @@ fn buffer_rings(engine: Engine) -> impl Answer {
                 let ring = Ring::new(engine, 4, 0);
                 let request = io_uring_buf_reg { ring_addr, ring_entries, bgid: 7, flags, resv: [0; 3] };
                 let argument = (&raw const request).cast();
-                let twice = [(); 2].map(|()| ring.register(Code::IORING_REGISTER_PBUF_RING, argument, 1));
+                let twice = [(); 2].map(|()| ring.register(IORING_REGISTER_PBUF_RING, argument, 1));
                 answers.push((flags, Case(name.to_owned()), ring_entries, twice[0], twice[1]));
             }
         }
@@ -193,9 +188,9 @@ fn kinds_of_restrictions(engine: Engine) -> impl Answer {
             let list = [[kind | argument << 16, 0, 0, 0]];
             let restrict = |count| {
                 let list = list.as_ptr().cast();
-                ring.register(Code::IORING_REGISTER_RESTRICTIONS, list, count)
+                ring.register(IORING_REGISTER_RESTRICTIONS, list, count)
             };
-            let enable = || ring.register(Code::IORING_REGISTER_ENABLE_RINGS, std::ptr::null(), 0);
+            let enable = || ring.enable();
             answers.push([restrict(1 << 20), restrict(1), restrict(1), enable(), restrict(1), enable()]);
         }
     }

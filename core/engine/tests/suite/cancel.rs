@@ -2,12 +2,11 @@
 
 use crate::common::prelude::*;
 
-const POLLIN: u32 = libc::POLLIN as u32;
-const POLLRDNORM: u32 = libc::POLLRDNORM as u32;
+const POLLIN: i16 = libc::POLLIN;
 static LONG: [i64; 2] = [1000, 0];
 
 fn timeout(user_data: u64) -> Sqe {
-    Sqe { addr: LONG.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, user_data) }
+    crate::common::timeout(user_data, &LONG)
 }
 
 #[both(16, 0)]
@@ -57,14 +56,7 @@ fn links_and_drains_whose_turn_has_not_come_cannot_be_found(mut ring: Ring) -> i
     let mut all = ring.collect_from(&sqes, 4);
     let sqes = [timeout(5), nop(6, DRAIN), cancel(7, 6, 0)];
     all.extend(ring.collect_from(&sqes, 0));
-    let sync = |ring: &Ring, user_data: u64| {
-        let mut argument: io_uring_sync_cancel_reg = zeroed();
-        argument.addr = user_data;
-        argument.timeout.tv_sec = -1;
-        argument.timeout.tv_nsec = -1;
-        ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, (&raw const argument).cast(), 1)
-    };
-    let found = [sync(&ring, 6), sync(&ring, 5)];
+    let found = [ring.sync_cancel(6), ring.sync_cancel(5)];
     all.extend(ring.collect_from(&[], 3));
     (found, all)
 }
@@ -74,7 +66,7 @@ fn bad_synchronous_cancellations(ring: Ring) -> impl Answer {
     let good: io_uring_sync_cancel_reg = zeroed();
     let call = |argument: &io_uring_sync_cancel_reg, count| {
         let argument = std::ptr::from_ref(argument).cast();
-        ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, argument, count)
+        ring.register(IORING_REGISTER_SYNC_CANCEL, argument, count)
     };
     let mut pad = good;
     pad.pad[0] = 1;
@@ -86,28 +78,16 @@ fn bad_synchronous_cancellations(ring: Ring) -> impl Answer {
         call(&pad, 1),
         call(&io_uring_sync_cancel_reg { flags: 1 << 9, ..good }, 1),
         call(&fd, 1),
-        ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, std::ptr::null(), 1),
-        ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, 8 as *const _, 1),
+        ring.register(IORING_REGISTER_SYNC_CANCEL, std::ptr::null(), 1),
+        ring.register(IORING_REGISTER_SYNC_CANCEL, 8 as *const _, 1),
     ]
 }
 
-/// A request that waits for a pipe that nobody writes to.
-fn waiting_read(user_data: u64, fd: i32, buffer: &mut [u8; 1]) -> Sqe {
-    Sqe { fd, addr: buffer.as_mut_ptr() as u64, len: 1, ..sqe(IORING_OP_READ, user_data) }
-}
-
-#[both]
-fn of_many_with_one_name_the_newest_that_waits_is_cancelled_first(engine: Engine) -> impl Answer {
-    let mut ends = [0; 2];
-    // SAFETY: two descriptors of ours.
-    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-    let mut ring = Ring::new(engine, 512, 0);
+#[both(512, 0)]
+fn of_many_with_one_name_the_newest_that_waits_is_cancelled_first(mut ring: Ring) -> impl Answer {
+    let (source, sink) = pipe();
     let mut buffer = [0u8; 1];
-    let poll = |user_data: u64, events: u32| Sqe {
-        fd: ends[0],
-        op_flags: events,
-        ..sqe(IORING_OP_POLL_ADD, user_data)
-    };
+    let poll = |user_data, events| poll(user_data, &source, events);
     let remove = |user_data: u64, target: u64| Sqe { addr: target, ..sqe(IORING_OP_POLL_REMOVE, user_data) };
     let rename = |user_data: u64, target: u64, name: u64| Sqe {
         off: name,
@@ -116,7 +96,7 @@ fn of_many_with_one_name_the_newest_that_waits_is_cancelled_first(engine: Engine
     };
     // So many that names share chains, and the chains have to be made more.
     for number in 0..200 {
-        ring.push(waiting_read(1000 + number % 100, ends[0], &mut buffer));
+        ring.push(reading(IORING_OP_READ, 1000 + number % 100, &source, &mut buffer));
     }
     assert_eq!(ring.enter(200, 0), 200);
     let mut seen = Vec::new();
@@ -133,12 +113,11 @@ fn of_many_with_one_name_the_newest_that_waits_is_cancelled_first(engine: Engine
         (remove(11, 9), 2),
     ];
     for (sqe, count) in steps {
-        let mut cqes = ring.collect_from(&[sqe], count);
-        cqes.sort_by_key(|cqe| cqe.user_data);
+        let cqes = by_user_data(ring.collect_from(&[sqe], count));
         seen.extend(cqes);
     }
     // Which one is left shows by what it polls for.
-    let polls = [poll(12, POLLIN), poll(12, POLLIN | POLLRDNORM), poll(12, POLLIN), remove(13, 12)];
+    let polls = [poll(12, POLLIN), poll(12, POLLIN | libc::POLLRDNORM), poll(12, POLLIN), remove(13, 12)];
     seen.extend(ring.collect_from(&polls, 2));
     seen.extend(ring.collect_from(&[cancel(14, 12, 0)], 2));
     let mut rest = ring.collect_from(&[cancel(15, IORING_OP_READ as u64, 0)], 1);
@@ -147,11 +126,8 @@ fn of_many_with_one_name_the_newest_that_waits_is_cancelled_first(engine: Engine
     rest.extend(ring.collect_from(&[reads], 197));
     rest.sort_by_key(|cqe| cqe.user_data);
     seen.extend(rest);
-    write_to(&ends[1], b"a");
+    write_to(&sink, b"a");
     seen.extend(ring.collect_from(&[], 1));
-    for end in ends {
-        close_number(end);
-    }
     seen
 }
 
@@ -206,24 +182,15 @@ fn who_waits_beside_a_synchronous_cancellation_is_served(engine: Engine) -> impl
     let (first, mut first_end) = std::io::pipe().unwrap();
     let (second, mut second_end) = std::io::pipe().unwrap();
     let mut buffers = [[0u8; 8]; 2];
-    let read = |user_data, fd: i32, buffer: &mut [u8; 8]| Sqe {
-        fd,
-        addr: buffer.as_mut_ptr() as u64,
-        len: 8,
-        ..sqe(IORING_OP_READ, user_data)
+    let read = |user_data, from: &std::io::PipeReader, buffer: &mut [u8; 8]| {
+        reading(IORING_OP_READ, user_data, from, buffer)
     };
-    ring.push(Sqe {
-        fd: into.as_raw_fd(),
-        off: u64::MAX,
-        addr: u64::MAX,
-        file_index: empty.as_raw_fd() as u32,
-        len: 8,
-        ..sqe(IORING_OP_SPLICE, 77)
-    });
     let [first_buffer, second_buffer] = &mut buffers;
-    ring.push(read(1, first.as_raw_fd(), first_buffer));
-    ring.push(read(2, second.as_raw_fd(), second_buffer));
-    assert_eq!(ring.enter(3, 0), 3);
+    ring.submit(&[
+        splice(77, &empty, &into, 8),
+        read(1, &first, first_buffer),
+        read(2, &second, second_buffer),
+    ]);
     let fd = ring.fd;
     let wait = move |count| enter(engine, fd, 0, count, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
     let (driver, _) = thread(move || wait(1));
@@ -232,7 +199,7 @@ fn who_waits_beside_a_synchronous_cancellation_is_served(engine: Engine) -> impl
         (argument.addr, argument.fd) = (77, -1);
         (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
         let argument = (&raw const argument).cast();
-        register(engine, fd, io_uring_register_op::IORING_REGISTER_SYNC_CANCEL as u32, argument, 1)
+        register(engine, fd, IORING_REGISTER_SYNC_CANCEL as u32, argument, 1)
     });
     let (served, heard) = mpsc::channel();
     let (other, _) = thread(move || served.send(wait(2)).unwrap());
@@ -272,20 +239,9 @@ fn returned_by_synchronous_cancellation() -> i32 {
     let canceller = std::thread::spawn(move || {
         let mut ring = Ring::new(engine, 8, DEFER);
         let (_out, into) = std::io::pipe().unwrap();
-        ring.submit(&[Sqe {
-            fd: into.as_raw_fd(),
-            off: u64::MAX,
-            addr: u64::MAX,
-            file_index: from as u32,
-            len: 8,
-            ..sqe(IORING_OP_SPLICE, 77)
-        }]);
+        ring.submit(&[splice(77, &from, &into, 8)]);
         tell.send(thread_id()).unwrap();
-        let mut argument: io_uring_sync_cancel_reg = zeroed();
-        (argument.addr, argument.fd) = (77, -1);
-        (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
-        let argument = (&raw const argument).cast();
-        heard.send(ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, argument, 1)).unwrap();
+        heard.send(ring.sync_cancel(77)).unwrap();
         ring.collect(1).len()
     });
     at_rest(&canceller, &told);
@@ -306,11 +262,7 @@ fn files_with_others() -> Vec<[OwnedFd; 2]> {
 #[both(64, 0)]
 fn by_file_among_many(mut ring: Ring) -> impl Answer {
     let files = files_with_others();
-    let poll = |user_data, file: &OwnedFd| Sqe {
-        fd: file.as_raw_fd(),
-        op_flags: POLLIN,
-        ..sqe(IORING_OP_POLL_ADD, user_data)
-    };
+    let poll = |user_data, file: &OwnedFd| poll(user_data, file, POLLIN);
     let by_file = |user_data, file: &OwnedFd, flags| Sqe {
         fd: file.as_raw_fd(),
         ..cancel(user_data, 0, IORING_ASYNC_CANCEL_FD | flags)
@@ -329,8 +281,7 @@ fn by_file_among_many(mut ring: Ring) -> impl Answer {
     all.extend(ring.collect_from(&[by_file(15, again, IORING_ASYNC_CANCEL_ALL)], 1));
     all.extend(ring.collect_from(&[cancel(16, 13, 0)], 2));
     all.extend(ring.collect_from(&[poll(17, first), by_file(18, first, 0)], 2));
-    all.sort_by_key(|cqe| cqe.user_data);
-    all
+    by_user_data(all)
 }
 
 /// A request whose turn has not come has no file yet.
@@ -338,12 +289,7 @@ fn by_file_among_many(mut ring: Ring) -> impl Answer {
 fn by_a_file_that_comes_later(mut ring: Ring) -> impl Answer {
     let (near, _far) = UnixStream::pair().unwrap();
     let (other, mut far_of_other) = UnixStream::pair().unwrap();
-    let poll = |user_data, file: &UnixStream, flags| Sqe {
-        fd: file.as_raw_fd(),
-        op_flags: POLLIN,
-        flags,
-        ..sqe(IORING_OP_POLL_ADD, user_data)
-    };
+    let poll = |user_data, file: &UnixStream, flags| Sqe { flags, ..poll(user_data, file, POLLIN) };
     let by_file = |user_data| Sqe { fd: near.as_raw_fd(), ..cancel(user_data, 0, IORING_ASYNC_CANCEL_FD) };
     let chain = [poll(1, &other, LINK), poll(2, &near, 0), by_file(3)];
     let mut all = ring.collect_from(&chain, 1);
@@ -351,6 +297,5 @@ fn by_a_file_that_comes_later(mut ring: Ring) -> impl Answer {
     all.extend(ring.collect_from(&[], 1));
     all.extend(ring.collect_from(&[by_file(4)], 2));
     all.extend(ring.collect_from(&[by_file(5)], 1));
-    all.sort_by_key(|cqe| cqe.user_data);
-    all
+    by_user_data(all)
 }

@@ -47,13 +47,7 @@ fn ring(entries: u32) -> Ring {
 }
 
 fn transfer(op: io_uring_op, fd: &impl AsRawFd, memory: &[u8], offset: u64) -> Sqe {
-    Sqe {
-        fd: fd.as_raw_fd(),
-        addr: memory.as_ptr() as u64,
-        len: memory.len() as u32,
-        off: offset,
-        ..sqe(op, 1)
-    }
+    Sqe { off: offset, ..writing(op, 1, fd, memory) }
 }
 
 /// One request's result.
@@ -115,17 +109,8 @@ fn vectored_transfers_are_cut_to_a_prefix() {
         let wanted = text(300);
         let from = file(&wanted);
         let mut memory = [[0_u8; 100]; 3];
-        let vectors: Vec<libc::iovec> = memory
-            .iter_mut()
-            .map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() })
-            .collect();
-        let sqe = Sqe {
-            fd: from.as_raw_fd(),
-            addr: vectors.as_ptr() as u64,
-            len: vectors.len() as u32,
-            ..sqe(IORING_OP_READV, 1)
-        };
-        let got = result(&mut ring, sqe) as usize;
+        let vectors = memory.each_mut().map(|part| vector(part));
+        let got = result(&mut ring, writing(IORING_OP_READV, 1, &from, &vectors)) as usize;
         assert!((1..300).contains(&got));
         let memory = memory.concat();
         assert_eq!(memory[..got], wanted[..got]);
@@ -185,14 +170,7 @@ fn pipes_are_cut_only_where_their_writes_are_not_one_piece() {
         let big = text(20_000);
         let put = result(&mut ring, transfer(IORING_OP_WRITE, &to, &big, u64::MAX));
         assert!((4096..20_000).contains(&put));
-        let splice = Sqe {
-            fd: file(b"").as_raw_fd(),
-            file_index: from.as_raw_fd() as u32,
-            addr: u64::MAX,
-            off: 0,
-            len: 4000,
-            ..sqe(IORING_OP_SPLICE, 1)
-        };
+        let splice = Sqe { off: 0, ..splice(1, &from, &file(b""), 4000) };
         // The file is closed by now: that counts for more.
         assert_eq!(result(&mut ring, splice), -libc::EBADF);
         let to = file(b"");
@@ -246,9 +224,7 @@ fn answers(fault: Fault, errno: i32, mut does: impl FnMut() -> Sqe, mut never: i
     const REQUESTS: usize = 40;
     let met = under(&[fault], || {
         let mut ring = ring(4);
-        let slots = [-1];
-        let code = io_uring_register_op::IORING_REGISTER_FILES;
-        assert_eq!(ring.register(code, slots.as_ptr().cast(), 1), 0);
+        ring.register_files(&[-1]);
         let results: Vec<i32> = (0..REQUESTS).map(|_| result(&mut ring, does())).collect();
         assert!(results.iter().all(|&result| result >= 0 || result == -errno), "{results:?}");
         assert!(results.iter().any(|&result| result >= 0), "{results:?}");
@@ -261,10 +237,7 @@ fn answers(fault: Fault, errno: i32, mut does: impl FnMut() -> Sqe, mut never: i
 
 #[test]
 fn what_lacks_a_resource_says_so() {
-    let open = |slot, flags: i32| {
-        let (fd, addr) = (libc::AT_FDCWD, c"/dev/null".as_ptr() as u64);
-        Sqe { fd, addr, file_index: slot, op_flags: flags as u32, ..sqe(IORING_OP_OPENAT, 1) }
-    };
+    let open = |slot, flags| Sqe { file_index: slot, ..open(1, c"/dev/null", flags) };
     let (storage, memory) = (file(b"x"), room(1));
     let (from, to) = std::io::pipe().unwrap();
     let on_pipe = || transfer(IORING_OP_WRITE, &to, &memory, u64::MAX);
@@ -295,19 +268,9 @@ fn connections_fail_as_they_do_over_a_network() {
         accept(local.as_raw_fd())
     };
     answers(Fault::Aborted, libc::ECONNABORTED, over_network, locally);
-    let address = libc::sockaddr_in {
-        sin_family: libc::AF_INET as u16,
-        sin_port: listener.local_addr().unwrap().port().to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from(std::net::Ipv4Addr::LOCALHOST).to_be() },
-        sin_zero: [0; 8],
-    };
-    let connect = || Sqe {
-        // SAFETY: a fresh descriptor, left to the process.
-        fd: unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) },
-        addr: (&raw const address) as u64,
-        off: size_of_val(&address) as u64,
-        ..sqe(IORING_OP_CONNECT, 1)
-    };
+    let address = address_of(listener.local_addr().unwrap());
+    // The socket is left to the process.
+    let connect = || connect(1, &socket(libc::AF_INET, libc::SOCK_STREAM).into_raw_fd(), &address);
     answers(Fault::Refused, libc::ECONNREFUSED, connect, || sqe(IORING_OP_NOP, 1));
 }
 
@@ -459,10 +422,7 @@ fn a_timeout_that_ends_a_wait_is_there() {
     let mut ring = ring(8);
     let time = [0_i64, 100_000];
     for round in 0..20 {
-        ring.submit_and_wait(
-            &[Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, round) }],
-            1,
-        );
+        ring.submit_and_wait(&[timeout(round, &time)], 1);
         let cqe = ring.reap().expect("the wait has ended");
         assert_eq!((cqe.user_data, cqe.res), (round, -libc::ETIME));
     }
@@ -563,13 +523,7 @@ fn buffer_groups_run_dry() {
         for round in 0..20_u8 {
             assert_eq!(result(&mut ring, provide), 0);
             one.write_all(&[round]).unwrap();
-            let receive = Sqe {
-                flags: SELECT,
-                addr: 0,
-                len: 64,
-                buf_index: 7,
-                ..transfer(IORING_OP_RECV, &other, &[], 0)
-            };
+            let receive = Sqe { fd: other.as_raw_fd(), ..from_group };
             loop {
                 match result(&mut ring, receive) {
                     1 => break,
@@ -643,21 +597,11 @@ fn receive_until_dry() -> u32 {
     const ROUNDS: u8 = 20;
     let mut ring = ring(8);
     let (mut one, other) = UnixStream::pair().unwrap();
-    let memory = room(64 * 64);
-    let provide = Sqe {
-        fd: 64,
-        addr: memory.as_ptr() as u64,
-        len: 64,
-        buf_index: 7,
-        ..sqe(IORING_OP_PROVIDE_BUFFERS, 2)
-    };
+    let mut memory = room(64 * 64);
+    let provide = providing(2, 7, &mut memory, 64);
     assert_eq!(result(&mut ring, provide), 0);
-    let receive = Sqe {
-        flags: SELECT,
-        ioprio: IORING_RECV_MULTISHOT as u16,
-        buf_index: 7,
-        ..transfer(IORING_OP_RECV, &other, &[], 0)
-    };
+    let (flags, ioprio, buf_index) = (SELECT, IORING_RECV_MULTISHOT as u16, 7);
+    let receive = Sqe { flags, ioprio, buf_index, ..transfer(IORING_OP_RECV, &other, &[], 0) };
     ring.submit(&[receive]);
     let (mut dry, mut shots) = (0, 0);
     for round in 0..ROUNDS {
@@ -770,7 +714,7 @@ fn enter_is_interrupted_refuses_and_submits_a_part() {
         }
         let time = [0_i64, 1_000_000];
         for _ in 0..20 {
-            ring.push(Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
+            ring.push(timeout(1, &time));
             while ring.enter(1, 0) != 1 {}
             loop {
                 match ring.enter(0, 1) {
@@ -875,8 +819,7 @@ fn bundles_are_received_in_part() {
         let mut ring = ring(8);
         let (mut one, other) = UnixStream::pair().unwrap();
         let mut memory = [[0_u8; LENGTH]; BUFFERS];
-        let mut buffers = Buffers::map(BUFFERS as u16, -1, 0);
-        assert_eq!(buffers.register(&ring, 7, 0), 0);
+        let mut buffers = Buffers::of(&ring, BUFFERS as u16, 7, 0);
         (0..BUFFERS).for_each(|id| buffers.add(id as u16, &mut memory[id]));
         let wanted = text(1000);
         let (mut got, mut ends) = (Vec::new(), std::collections::BTreeSet::new());
@@ -959,7 +902,7 @@ fn setup_and_register_find_no_memory() {
                 }
             };
             let files = [0_i32; 1];
-            match ring.register(io_uring_register_op::IORING_REGISTER_FILES, files.as_ptr().cast(), 1) {
+            match ring.register(IORING_REGISTER_FILES, files.as_ptr().cast(), 1) {
                 0 => {}
                 errno => {
                     assert_eq!(errno, -libc::ENOMEM);
@@ -1078,10 +1021,8 @@ fn threads_are_held_up() {
 fn a_completion_is_there_before_its_eventfd_tells() {
     const ROUNDS: u64 = 50;
     let mut ring = ring(4);
-    // SAFETY: a fresh descriptor.
-    let told = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) };
-    let code = io_uring_register_op::IORING_REGISTER_EVENTFD;
-    assert_eq!(ring.register(code, (&raw const told).cast(), 1), 0);
+    let told = eventfd(0, libc::EFD_NONBLOCK).into_raw_fd();
+    ring.register_eventfd(&told);
     let tells = || {
         let mut count = 0_u64;
         // SAFETY: reads into memory of that size.

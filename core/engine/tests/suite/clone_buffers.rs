@@ -2,7 +2,6 @@
 
 use crate::common::prelude::*;
 use anyring_engine::os::user::IoVector;
-use io_uring_register_op as Code;
 
 const REGISTERED: u32 = IORING_REGISTER_SRC_REGISTERED as u32;
 const REPLACE: u32 = IORING_REGISTER_DST_REPLACE as u32;
@@ -23,31 +22,26 @@ impl Memory {
         let vectors: Vec<IoVector> = (0..4).map(|index| self.buffer(index)).collect();
         let data = vectors.as_ptr() as u64;
         let register = io_uring_rsrc_register { nr: 4, flags: 0, resv2: 0, data, tags: tags.as_ptr() as u64 };
-        let code = Code::IORING_REGISTER_BUFFERS2;
+        let code = IORING_REGISTER_BUFFERS2;
         assert_eq!(ring.register(code, (&raw const register).cast(), size_of_val(&register) as u32), 0);
     }
 }
 
 fn clone(to: &Ring, src_fd: i32, flags: u32, src_off: u32, dst_off: u32, nr: u32) -> i32 {
     let argument = io_uring_clone_buffers { src_fd: src_fd as u32, flags, src_off, dst_off, nr, pad: [0; 3] };
-    to.register(Code::IORING_REGISTER_CLONE_BUFFERS, (&raw const argument).cast(), 1)
+    to.register(IORING_REGISTER_CLONE_BUFFERS, (&raw const argument).cast(), 1)
 }
 
 fn unregister(ring: &Ring) -> i32 {
-    ring.register(Code::IORING_UNREGISTER_BUFFERS, std::ptr::null(), 0)
+    ring.register(IORING_UNREGISTER_BUFFERS, std::ptr::null(), 0)
 }
 
 /// Which slots of a ring hold which buffer, by reading into each.
 fn slots(ring: &mut Ring, memory: &Memory) -> Vec<Option<usize>> {
     let zero = File::open("/dev/zero").unwrap();
     let holds = |ring: &mut Ring, slot: u16, index: usize| {
-        let read = Sqe {
-            fd: zero.as_raw_fd(),
-            addr: memory.buffer(index).base,
-            len: 8,
-            buf_index: slot,
-            ..sqe(IORING_OP_READ_FIXED, 1)
-        };
+        let (fd, addr) = (zero.as_raw_fd(), memory.buffer(index).base);
+        let read = Sqe { fd, addr, len: 8, buf_index: slot, ..sqe(IORING_OP_READ_FIXED, 1) };
         ring.submit_and_wait(&[read], 1);
         let cqe = ring.reap_all().into_iter().find(|cqe| cqe.user_data == 1).unwrap();
         cqe.res == 8
@@ -60,7 +54,7 @@ fn errors(engine: Engine) -> impl Answer {
     let (from, to) = (Ring::new(engine, 4, 0), Ring::new(engine, 4, 0));
     let null = File::open("/dev/null").unwrap();
     let memory = Memory::new();
-    let call = |arg: *const _, count| to.register(Code::IORING_REGISTER_CLONE_BUFFERS, arg, count);
+    let call = |arg: *const _, count| to.register(IORING_REGISTER_CLONE_BUFFERS, arg, count);
     let mut padded = io_uring_clone_buffers {
         src_fd: from.fd as u32,
         flags: 0,
@@ -144,11 +138,11 @@ fn a_ring_by_its_registered_number(engine: Engine) -> impl Answer {
     let memory = Memory::new();
     memory.register(&from, &[0; 4]);
     let mut update = io_uring_rsrc_update { offset: u32::MAX, resv: 0, data: from.fd as u64 };
-    assert_eq!(from.register(Code::IORING_REGISTER_RING_FDS, (&raw const update).cast(), 1), 1);
+    assert_eq!(from.register(IORING_REGISTER_RING_FDS, (&raw const update).cast(), 1), 1);
     let place = update.offset as i32;
     let cloned = clone(&to, place, REGISTERED, 0, 0, 0);
     update.data = 0;
-    assert_eq!(from.register(Code::IORING_UNREGISTER_RING_FDS, (&raw const update).cast(), 1), 1);
+    assert_eq!(from.register(IORING_UNREGISTER_RING_FDS, (&raw const update).cast(), 1), 1);
     (cloned, slots(&mut to, &memory), clone(&to, place, REGISTERED | REPLACE, 0, 0, 0))
 }
 

@@ -2,9 +2,8 @@
 
 use crate::common::prelude::*;
 
-#[test]
-fn each_request_counts_once() {
-    let mut ring = Ring::new(Engine::User, 4, 0);
+#[by(ours(4, 0))]
+fn each_request_counts_once(mut ring: Ring) {
     let entries = ring.params.cq_entries as u64;
     // Twice as many as the CQ holds: the second half is kept, and moves into the CQ later.
     for number in 0..2 * entries {

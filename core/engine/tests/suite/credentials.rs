@@ -1,10 +1,10 @@
 //! With whose credentials requests are done: personalities, and threads with rights of their own.
 
 use crate::common::prelude::*;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use anyring_engine::credentials::{Change, Reach};
-use io_uring_register_op::{
-    IORING_REGISTER_FILES, IORING_REGISTER_PERSONALITY, IORING_UNREGISTER_PERSONALITY,
-};
 
 const NONE: *const c_void = std::ptr::null();
 const NOBODY: u32 = 65534;
@@ -18,22 +18,18 @@ fn unregister_personality(ring: &Ring, number: u32) -> i32 {
 }
 
 /// A file that nobody but root may read.
-struct Secret(CString);
+struct Secret(CString, Directory);
 
 impl Secret {
-    fn new(name: &str) -> Secret {
-        let path = std::env::temp_dir().join(format!("anyring-{name}-{}", std::process::id()));
-        let path = CString::new(path.into_os_string().into_encoded_bytes()).unwrap();
-        // SAFETY: a path.
-        let fd = unsafe { libc::open(path.as_ptr(), libc::O_CREAT | libc::O_RDWR, 0o600) };
-        assert!(fd >= 0);
-        close_number(fd);
-        Secret(path)
+    fn new() -> Secret {
+        let directory = Directory::new();
+        let path = directory.file("secret", "");
+        std::fs::set_permissions(directory.0.join("secret"), Permissions::from_mode(0o600)).unwrap();
+        Secret(path, directory)
     }
 
     fn open(&self, flags: u8, personality: i32) -> Sqe {
-        let addr = self.0.as_ptr() as u64;
-        Sqe { fd: -1, addr, flags, personality: personality as u16, ..sqe(IORING_OP_OPENAT, 1) }
+        Sqe { flags, personality: personality as u16, ..open(1, &self.0, 0) }
     }
 
     /// What opening it comes to, in every way: by the caller, by a worker, behind another request.
@@ -49,18 +45,9 @@ impl Secret {
     }
 }
 
-impl Drop for Secret {
-    fn drop(&mut self) {
-        // SAFETY: a path of ours.
-        unsafe { libc::unlink(self.0.as_ptr()) };
-    }
-}
-
 /// The result of the last request; 0 for a descriptor, which is closed.
 fn result(ring: &mut Ring, sqes: &[Sqe]) -> i32 {
-    for &sqe in sqes {
-        ring.push(sqe);
-    }
+    ring.push_together(sqes);
     // The SQ thread, where there is one, may have fallen asleep.
     let (count, flags) = (sqes.len() as u32, IORING_ENTER_GETEVENTS | IORING_ENTER_SQ_WAKEUP);
     assert_eq!(ring.enter_with(count, count, flags), count as i32);
@@ -89,10 +76,13 @@ fn act_as(engine: Engine, user: u32) {
 
 /// Runs `body` on both engines, each in a thread of its own, where there are rights to give up.
 fn both_as_root<R: PartialEq + std::fmt::Debug + Send>(body: impl Fn(Engine) -> R + Sync) {
-    if !is_root() {
-        return;
-    }
-    both(|engine| std::thread::scope(|scope| scope.spawn(|| body(engine)).join().unwrap()));
+    both_if(is_root, |engine| std::thread::scope(|scope| scope.spawn(|| body(engine)).join().unwrap()));
+}
+
+/// Runs `body` in a child that is root, with a secret that others take away.
+fn secretly(body: impl FnOnce(&Secret)) {
+    let secret = Secret::new();
+    in_child_of_root(|| body(&secret));
 }
 
 #[both(4, 0)]
@@ -117,20 +107,16 @@ fn numbers_of_personalities(ring: Ring) -> impl Answer {
 fn requests_with_the_submitters_own_personality(mut ring: Ring) -> impl Answer {
     let own = register_personality(&ring);
     let as_own = |sqe: Sqe| Sqe { personality: own as u16, ..sqe };
-    // SAFETY: a new descriptor.
-    let file = unsafe { libc::eventfd(1, libc::EFD_CLOEXEC) };
-    assert_eq!(ring.register(IORING_REGISTER_FILES, (&raw const file).cast(), 1), 0);
-    let install = Sqe { flags: 1, ..sqe(IORING_OP_FIXED_FD_INSTALL, 2) };
-    let poll = Sqe { fd: file, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 3) };
+    let file = eventfd(1, libc::EFD_CLOEXEC);
+    ring.register_files(&[file.as_raw_fd()]);
+    let install = Sqe { flags: FIXED, ..sqe(IORING_OP_FIXED_FD_INSTALL, 2) };
     let unknown = Sqe { personality: own as u16 + 1, ..nop(4, 0) };
-    let all = ring.run(&[as_own(nop(1, 0)), as_own(install), as_own(poll), unknown]);
-    close_number(file);
-    all
+    ring.run(&[as_own(nop(1, 0)), as_own(install), as_own(poll(3, &file, libc::POLLIN)), unknown])
 }
 
 #[by(both_as_root)]
 fn personalities_outlive_the_rights_of_their_thread(engine: Engine) -> impl Answer + Send {
-    let secret = Secret::new("personality");
+    let secret = Secret::new();
     let mut all = Vec::new();
     for flags in [0, DEFER, IORING_SETUP_SQPOLL] {
         let mut ring = Ring::new(engine, 8, flags);
@@ -143,13 +129,8 @@ fn personalities_outlive_the_rights_of_their_thread(engine: Engine) -> impl Answ
         all.push(secret.opens(&mut ring, nobody));
         all.push(secret.opens(&mut ring, root));
         // What a timeout does, everybody may do.
-        let time = [0u64, 1];
-        let timeout = Sqe {
-            addr: time.as_ptr() as u64,
-            len: 1,
-            personality: nobody as u16,
-            ..sqe(IORING_OP_TIMEOUT, 2)
-        };
+        let time = [0i64, 1];
+        let timeout = Sqe { personality: nobody as u16, ..timeout(2, &time) };
         all.push([result(&mut ring, &[timeout]); 3]);
         let unregistered = [nobody, root, root].map(|number| unregister_personality(&ring, number as u32));
         all.push(unregistered);
@@ -160,30 +141,23 @@ fn personalities_outlive_the_rights_of_their_thread(engine: Engine) -> impl Answ
 
 #[by(both_as_root)]
 fn requests_in_flight_keep_an_unregistered_personality(engine: Engine) -> impl Answer + Send {
-    let secret = Secret::new("in-flight");
+    let secret = Secret::new();
     let mut ring = Ring::new(engine, 8, 0);
     let root = register_personality(&ring);
     act_as(engine, NOBODY);
-    // SAFETY: a new descriptor.
-    let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-    let poll = Sqe { fd: event, op_flags: libc::POLLIN as u32, flags: LINK, ..sqe(IORING_OP_POLL_ADD, 3) };
-    ring.submit(&[poll, secret.open(0, root)]);
+    let event = eventfd(0, libc::EFD_CLOEXEC);
+    let waits = Sqe { flags: LINK, ..poll(3, &event, libc::POLLIN) };
+    ring.submit(&[waits, secret.open(0, root)]);
     let unregistered = unregister_personality(&ring, root as u32);
-    // SAFETY: our own descriptor.
-    unsafe { libc::eventfd_write(event, 1) };
-    assert_eq!(ring.enter(0, 2), 0);
-    let results: Vec<i32> = ring.reap_all().iter().map(|cqe| cqe.res).collect();
-    // SAFETY: our own descriptors.
-    unsafe {
-        libc::close(event);
-        libc::close(results[1]);
-    }
+    write_to(&event, &1u64.to_ne_bytes());
+    let results: Vec<i32> = ring.waited(2).iter().map(|cqe| cqe.res).collect();
+    close_number(results[1]);
     (unregistered, results[0], results[1].min(0))
 }
 
 #[by(both_as_root)]
 fn a_thread_has_rights_of_its_own(engine: Engine) -> impl Answer + Send {
-    let secret = Secret::new("thread");
+    let secret = Secret::new();
     let mut ring = Ring::new(engine, 8, 0);
     let mut all = vec![secret.opens(&mut ring, 0)];
     for user in [NOBODY, 0, 1, 0] {
@@ -211,71 +185,41 @@ fn become_nobody() {
     change.end();
 }
 
-#[test]
-fn no_thread_keeps_what_the_process_gave_up() {
-    if !is_root() {
-        return;
-    }
-    let secret = Secret::new("given-up");
-    let pid = child(|| {
-        let (mut ring, mut polled) =
-            (Ring::new(Engine::User, 8, 0), Ring::new(Engine::User, 8, IORING_SETUP_SQPOLL));
-        let (from, mut to) = std::io::pipe().unwrap();
-        let mut byte = 0u8;
-        let read = Sqe {
-            fd: from.as_raw_fd(),
-            addr: (&raw mut byte) as u64,
-            len: 1,
-            flags: ASYNC,
-            ..sqe(IORING_OP_READ, 7)
-        };
-        // A worker for what ends soon and one for what may not, both idle; the SQ thread; the reactor.
-        assert!(result(&mut ring, &[secret.open(ASYNC, 0)]) >= 0);
-        ring.submit(&[read]);
-        to.write_all(b"x").unwrap();
-        ring.collect(1);
-        assert_eq!(result(&mut polled, &[nop(1, 0)]), 0);
-        assert!(threads_of_root() > 1, "there are threads of the engine");
-        become_nobody();
-        assert_eq!(threads_of_root(), 0, "none is left that had nothing to do");
-        assert_eq!(result(&mut ring, &[secret.open(ASYNC, 0)]), -libc::EACCES);
-        assert_eq!(result(&mut polled, &[secret.open(0, 0)]), -libc::EACCES);
-        true
-    });
-    assert_eq!(ended(pid), 0);
+#[by(secretly)]
+fn no_thread_keeps_what_the_process_gave_up(secret: &Secret) {
+    let (mut ring, mut polled) =
+        (Ring::new(Engine::User, 8, 0), Ring::new(Engine::User, 8, IORING_SETUP_SQPOLL));
+    let (from, mut to) = std::io::pipe().unwrap();
+    let mut byte = [0u8];
+    let read = Sqe { flags: ASYNC, ..reading(IORING_OP_READ, 7, &from, &mut byte) };
+    // A worker for what ends soon and one for what may not, both idle; the SQ thread; the reactor.
+    assert!(result(&mut ring, &[secret.open(ASYNC, 0)]) >= 0);
+    ring.submit(&[read]);
+    to.write_all(b"x").unwrap();
+    ring.collect(1);
+    assert_eq!(result(&mut polled, &[nop(1, 0)]), 0);
+    assert!(threads_of_root() > 1, "there are threads of the engine");
+    become_nobody();
+    assert_eq!(threads_of_root(), 0, "none is left that had nothing to do");
+    assert_eq!(result(&mut ring, &[secret.open(ASYNC, 0)]), -libc::EACCES);
+    assert_eq!(result(&mut polled, &[secret.open(0, 0)]), -libc::EACCES);
 }
 
-#[test]
-fn a_busy_thread_ends_with_what_was_submitted_before() {
-    if !is_root() {
-        return;
-    }
-    let secret = Secret::new("busy");
-    let fifo = std::env::temp_dir().join(format!("anyring-busy-fifo-{}", std::process::id()));
-    let path = CString::new(fifo.clone().into_os_string().into_encoded_bytes()).unwrap();
+#[by(secretly)]
+fn a_busy_thread_ends_with_what_was_submitted_before(secret: &Secret) {
+    let fifo = secret.1.fifo("fifo");
+    std::fs::set_permissions(secret.1.0.join("fifo"), Permissions::from_mode(0o666)).unwrap();
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    ring.submit(&[Sqe { flags: ASYNC, ..open(7, &fifo, 0) }]);
+    until("a worker opens the FIFO", || threads_of_root() > 1);
+    become_nobody();
+    assert_eq!(result(&mut ring, &[secret.open(ASYNC, 0)]), -libc::EACCES);
     // SAFETY: a path.
-    unsafe {
-        assert_eq!(libc::mkfifo(path.as_ptr(), 0o666), 0);
-        assert_eq!(libc::chmod(path.as_ptr(), 0o666), 0);
-    }
-    let pid = child(|| {
-        let mut ring = Ring::new(Engine::User, 8, 0);
-        let addr = path.as_ptr() as u64;
-        ring.submit(&[Sqe { fd: -1, addr, flags: ASYNC, ..sqe(IORING_OP_OPENAT, 7) }]);
-        until("a worker opens the FIFO", || threads_of_root() > 1);
-        become_nobody();
-        assert_eq!(result(&mut ring, &[secret.open(ASYNC, 0)]), -libc::EACCES);
-        // SAFETY: a path.
-        until("the reader is there", || unsafe {
-            libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_NONBLOCK) >= 0
-        });
-        assert!(ring.collect(1)[0].res >= 0);
-        until("the busy thread ends", || threads_of_root() == 0);
-        true
+    until("the reader is there", || unsafe {
+        libc::open(fifo.as_ptr(), libc::O_WRONLY | libc::O_NONBLOCK) >= 0
     });
-    let status = ended(pid);
-    std::fs::remove_file(&fifo).unwrap();
-    assert_eq!(status, 0);
+    assert!(ring.collect(1)[0].res >= 0);
+    until("the busy thread ends", || threads_of_root() == 0);
 }
 
 /// The users of this process's threads of this name, but for those that the kernel is about to take away.
@@ -293,63 +237,44 @@ fn users_of(name: &str) -> Vec<u32> {
     std::fs::read_dir("/proc/self/task").unwrap().flatten().filter_map(user).collect()
 }
 
-#[test]
+#[by(in_child_of_root)]
 fn no_idle_thread_keeps_what_the_process_gave_up() {
-    if !is_root() {
-        return;
+    ends_after(30);
+    let mut ring = Ring::new(Engine::User, 16, 0);
+    let (file, (from, mut into), (_b, to)) =
+        (File::open("/dev/null").unwrap(), std::io::pipe().unwrap(), std::io::pipe().unwrap());
+    let personality = register_personality(&ring);
+    assert!(personality > 0);
+    let splice = splice(7, &from, &to, 4096);
+    for _ in 0..3 {
+        ring.push(Sqe { fd: file.as_raw_fd(), ..sqe(io_uring_op::IORING_OP_FSYNC, 1) });
     }
-    let pid = child(|| {
-        ends_after(30);
-        let mut ring = Ring::new(Engine::User, 16, 0);
-        let (file, (from, mut into), (_b, to)) =
-            (File::open("/dev/null").unwrap(), std::io::pipe().unwrap(), std::io::pipe().unwrap());
-        let personality = register_personality(&ring);
-        assert!(personality > 0);
-        let splice = Sqe {
-            fd: to.as_raw_fd(),
-            file_index: from.as_raw_fd() as u32,
-            len: 4096,
-            addr: u64::MAX,
-            off: u64::MAX,
-            ..sqe(io_uring_op::IORING_OP_SPLICE, 7)
-        };
-        for _ in 0..3 {
-            ring.push(Sqe { fd: file.as_raw_fd(), ..sqe(io_uring_op::IORING_OP_FSYNC, 1) });
-        }
-        ring.push(splice);
-        assert_eq!(ring.enter(4, 0), 4);
-        ring.collect(3);
-        until("threads are there", || !users_of("iou-wrk").is_empty() && users_of("iou-keeper") == [0]);
-        let change = Change::begin(Reach::Process);
-        // SAFETY: changes this thread, and the engine sees to its own.
-        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) }, 0);
-        if let Some(change) = change {
-            change.end();
-        }
-        // One is at the splice, in the name of whoever submitted it; others may still be on their way back from the rest.
-        until("who is idle leaves", || users_of("iou-wrk").iter().filter(|&&user| user == 0).count() <= 1);
-        assert_eq!(users_of("iou-keeper"), [0], "the personality goes on");
+    ring.push(splice);
+    assert_eq!(ring.enter(4, 0), 4);
+    ring.collect(3);
+    until("threads are there", || !users_of("iou-wrk").is_empty() && users_of("iou-keeper") == [0]);
+    become_nobody();
+    // One is at the splice, in the name of whoever submitted it; others may still be on their way back from the rest.
+    until("who is idle leaves", || users_of("iou-wrk").iter().filter(|&&user| user == 0).count() <= 1);
+    assert_eq!(users_of("iou-keeper"), [0], "the personality goes on");
+    into.write_all(b"x").unwrap();
+    assert_eq!(ring.collect(1)[0].res, 1);
+    until("the last of them leaves", || !users_of("iou-wrk").contains(&0));
+    // What is submitted now is done with what is left.
+    ring.submit(&[Sqe { fd: file.as_raw_fd(), ..sqe(io_uring_op::IORING_OP_FSYNC, 1) }, splice]);
+    ring.collect(1);
+    until("a thread of the new user is there", || users_of("iou-wrk").contains(&NOBODY));
+    assert!(!users_of("iou-wrk").contains(&0));
+    // By the personality, the keeper has it done.
+    ring.submit(&[Sqe { personality: personality as u16, ..splice }]);
+    until("a thread of the personality is there", || users_of("iou-wrk").contains(&0));
+    for _ in 0..2 {
+        // One of the two takes what is there.
         into.write_all(b"x").unwrap();
         assert_eq!(ring.collect(1)[0].res, 1);
-        until("the last of them leaves", || !users_of("iou-wrk").contains(&0));
-        // What is submitted now is done with what is left.
-        ring.submit(&[Sqe { fd: file.as_raw_fd(), ..sqe(io_uring_op::IORING_OP_FSYNC, 1) }, splice]);
-        ring.collect(1);
-        until("a thread of the new user is there", || users_of("iou-wrk").contains(&NOBODY));
-        assert!(!users_of("iou-wrk").contains(&0));
-        // By the personality, the keeper has it done.
-        ring.submit(&[Sqe { personality: personality as u16, ..splice }]);
-        until("a thread of the personality is there", || users_of("iou-wrk").contains(&0));
-        for _ in 0..2 {
-            // One of the two takes what is there.
-            into.write_all(b"x").unwrap();
-            assert_eq!(ring.collect(1)[0].res, 1);
-        }
-        assert_eq!(unregister_personality(&ring, personality as u32), 0);
-        until("nobody is root any more", || {
-            !users_of("iou-wrk").contains(&0) && users_of("iou-keeper").is_empty()
-        });
-        true
+    }
+    assert_eq!(unregister_personality(&ring, personality as u32), 0);
+    until("nobody is root any more", || {
+        !users_of("iou-wrk").contains(&0) && users_of("iou-keeper").is_empty()
     });
-    assert_eq!(ended(pid), 0);
 }

@@ -41,13 +41,12 @@ fn some_operations_fail_alone(mut ring: Ring) -> impl Answer {
     seen
 }
 
-#[both]
-fn the_time_to_wait_may_be_any_numbers(engine: Engine) -> impl Answer {
-    let ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn the_time_to_wait_may_be_any_numbers(ring: Ring) -> impl Answer {
     [[0i64, 2_000_000_000], [-1, 0], [0, -5]].map(|time| {
         let argument = [0u64, 0, time.as_ptr() as u64];
         let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
-        enter(engine, ring.fd, 0, 0, flags, argument.as_ptr().cast(), size_of_val(&argument))
+        enter(ring.engine, ring.fd, 0, 0, flags, argument.as_ptr().cast(), size_of_val(&argument))
     })
 }
 
@@ -99,8 +98,7 @@ fn the_end_of_a_connection_is_more_to_come(mut ring: Ring) -> impl Answer {
     b.write_all(&[1; 8]).unwrap();
     b.shutdown(std::net::Shutdown::Write).unwrap();
     let mut data = [0u8; 64];
-    let addr = data.as_mut_ptr() as u64;
-    ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 64, ..sqe(IORING_OP_RECV, 1) }])
+    ring.run(&[Sqe { len: 64, ..reading(IORING_OP_RECV, 1, &a, &mut data) }])
 }
 
 #[both(8, IORING_SETUP_SUBMIT_ALL)]
@@ -108,13 +106,7 @@ fn sends_take_vectors(mut ring: Ring) -> impl Answer {
     let (a, mut b) = UnixStream::pair().unwrap();
     let data = *b"abcdef";
     let vectors = [data.as_ptr() as u64, 2, data.as_ptr() as u64 + 3, 3];
-    let send = Sqe {
-        fd: a.as_raw_fd(),
-        addr: vectors.as_ptr() as u64,
-        len: 2,
-        ioprio: 1 << 5,
-        ..sqe(IORING_OP_SEND, 1)
-    };
+    let send = Sqe { len: 2, ioprio: 1 << 5, ..writing(IORING_OP_SEND, 1, &a, &vectors) };
     let noise = [u64::MAX / 3; 4];
     let cqes = ring.run(&[send, Sqe { addr: noise.as_ptr() as u64, ..send }, Sqe { addr: 0, ..send }]);
     let mut got = [0u8; 16];
@@ -125,8 +117,7 @@ fn sends_take_vectors(mut ring: Ring) -> impl Answer {
 fn flags_that_a_file_does_not_know_are_refused(mut ring: Ring) -> impl Answer {
     let (a, _b) = UnixStream::pair().unwrap();
     let mut data = [0u8; 8];
-    let addr = data.as_mut_ptr() as u64;
-    let read = Sqe { fd: a.as_raw_fd(), addr, len: 8, ..sqe(IORING_OP_READ, 1) };
+    let read = Sqe { len: 8, ..reading(IORING_OP_READ, 1, &a, &mut data) };
     [0x40, 0x80, 1 << 31].map(|op_flags| ring.run(&[Sqe { op_flags, ..read }]))
 }
 
@@ -135,15 +126,13 @@ fn a_timeout_counts_from_its_submission(mut ring: Ring) -> impl Answer {
     let time = [1000i64, 0];
     let timeout = Sqe { off: 3, addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) };
     let nop = sqe(IORING_OP_NOP, 2);
-    let mut cqes = ring.run(&[nop, timeout, nop, nop]);
-    cqes.sort_by_key(|cqe| cqe.user_data);
-    cqes
+    by_user_data(ring.run(&[nop, timeout, nop, nop]))
 }
 
 #[both(8, IORING_SETUP_SUBMIT_ALL)]
 fn timeouts_refuse_what_they_do_not_read(mut ring: Ring) -> impl Answer {
     let time = [0i64, 1];
-    let timeout = Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) };
+    let timeout = timeout(1, &time);
     let remove = sqe(IORING_OP_TIMEOUT_REMOVE, 2);
     [timeout, remove]
         .map(|request| (ring.run(&[Sqe { addr3: 1, ..request }]), ring.run(&[Sqe { pad: 1, ..request }])))
@@ -158,11 +147,10 @@ fn accept_says_nothing_of_others_where_nobody_listens(mut ring: Ring) -> impl An
     ring.run(&[Sqe { fd: a.as_raw_fd(), file_index: 1, ..sqe(IORING_OP_ACCEPT, 1) }])
 }
 
-#[test]
-fn a_ring_may_end_while_a_chain_is_being_worked_on() {
+#[by(ours(8, 0))]
+fn a_ring_may_end_while_a_chain_is_being_worked_on(mut ring: Ring) {
     // Only the user engine: what counts is that it lives.
     let (read, _write) = std::io::pipe().unwrap();
-    let mut ring = Ring::new(Engine::User, 8, 0);
     let mut data = [0u8; 8];
     let word = 7u32;
     let futex = Sqe {
@@ -173,8 +161,7 @@ fn a_ring_may_end_while_a_chain_is_being_worked_on() {
         flags: LINK,
         ..sqe(IORING_OP_FUTEX_WAIT, 1)
     };
-    let addr = data.as_mut_ptr() as u64;
-    ring.submit(&[futex, Sqe { fd: read.as_raw_fd(), addr, len: 8, ..sqe(IORING_OP_READ, 2) }]);
+    ring.submit(&[futex, Sqe { len: 8, ..reading(IORING_OP_READ, 2, &read, &mut data) }]);
     drop(ring);
     // The next ring's first wait comes after the thread has let go of the last one.
     let mut ring = Ring::new(Engine::User, 8, 0);
@@ -223,15 +210,13 @@ fn a_listener_is_not_waited_for_to_receive_from(mut ring: Ring) -> impl Answer {
     let fd = listener.as_raw_fd();
     ring.submit(&[Sqe { fd, ..sqe(IORING_OP_ACCEPT, 1) }]);
     let mut data = [0u8; 8];
-    let addr = data.as_mut_ptr() as u64;
-    ring.push(Sqe { fd, addr, len: 8, ..sqe(IORING_OP_RECV, 2) });
+    ring.push(Sqe { len: 8, ..reading(IORING_OP_RECV, 2, &fd, &mut data) });
     (ring.enter(1, 1), ring.reap_all())
 }
 
 #[both(8, 0)]
 fn transfers_of_nothing_reach_the_file(mut ring: Ring) -> impl Answer {
-    // SAFETY: plain numbers.
-    let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    let event = eventfd(0, libc::EFD_CLOEXEC).into_raw_fd();
     let (pipe, _other) = std::io::pipe().unwrap();
     let (socket, peer) = UnixStream::pair().unwrap();
     drop(peer);
@@ -256,17 +241,9 @@ fn transfers_of_nothing_reach_the_file(mut ring: Ring) -> impl Answer {
 #[both(8, 0)]
 fn a_descriptor_being_closed_is_none_to_what_follows(mut ring: Ring) -> impl Answer {
     // A number that no other test is given between the two closings.
-    // SAFETY: plain numbers; the ring closes the second.
-    let fd = unsafe {
-        let low = libc::eventfd(0, libc::EFD_CLOEXEC);
-        let fd = libc::fcntl(low, libc::F_DUPFD_CLOEXEC, 900);
-        libc::close(low);
-        fd
-    };
-    let one = 1u64;
-    let addr = &raw const one as u64;
+    let fd = numbered(&eventfd(0, libc::EFD_CLOEXEC), 900);
     ring.push(Sqe { fd, ..sqe(IORING_OP_CLOSE, 1) });
-    ring.push(Sqe { fd, addr, len: 8, ..sqe(IORING_OP_WRITE, 2) });
+    ring.push(writing(IORING_OP_WRITE, 2, &fd, &1u64.to_ne_bytes()));
     ring.push(Sqe { fd, ..sqe(IORING_OP_CLOSE, 3) });
     (ring.enter(3, 3), results(&ring.reap_all()))
 }
@@ -306,14 +283,12 @@ fn a_shutdown_comes_after_the_chains_before_it() {
     let chain_first = |seen: &(i32, Vec<_>)| seen.1.contains(&(3, 0));
     both_where(chain_first, |engine| {
         let mut ring = Ring::new(engine, 8, 0);
-        // SAFETY: plain numbers.
-        let tcp = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+        let tcp = socket(libc::AF_INET, libc::SOCK_STREAM);
+        let fd = tcp.as_raw_fd();
         ring.push(Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 1) });
-        ring.push(Sqe { fd: tcp, len: 5, ..sqe(IORING_OP_LISTEN, 2) });
-        ring.push(Sqe { fd: tcp, len: 1, ..sqe(IORING_OP_SHUTDOWN, 3) });
-        let seen = (ring.enter(3, 3), results(&ring.reap_all()));
-        close_number(tcp);
-        seen
+        ring.push(Sqe { fd, len: 5, ..sqe(IORING_OP_LISTEN, 2) });
+        ring.push(Sqe { fd, len: 1, ..sqe(IORING_OP_SHUTDOWN, 3) });
+        (ring.enter(3, 3), results(&ring.reap_all()))
     });
 }
 
@@ -425,15 +400,7 @@ fn memory_that_cannot_be_is_refused_before_anything_else() {
 fn a_splice_looks_at_how_its_files_are_open_first(mut ring: Ring) -> impl Answer {
     let (from, _to) = std::io::pipe().unwrap();
     let (wrong, _other) = std::io::pipe().unwrap();
-    let splice = Sqe {
-        fd: wrong.as_raw_fd(),
-        file_index: from.as_raw_fd() as u32,
-        len: 10,
-        off: 0,
-        addr: u64::MAX,
-        ..sqe(IORING_OP_SPLICE, 1)
-    };
-    results(&ring.run(&[splice]))
+    results(&ring.run(&[Sqe { off: 0, ..splice(1, &from, &wrong, 10) }]))
 }
 
 #[both(8, 0)]
@@ -546,8 +513,7 @@ fn a_connection_that_was_reset_has_no_more_to_read(mut ring: Ring) -> impl Answe
     // With data that nobody read: a reset.
     drop(b);
     let mut memory = [0u8; 1000];
-    let addr = memory.as_mut_ptr() as u64;
-    ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 1000, ..sqe(IORING_OP_RECV, 1) }])
+    ring.run(&[Sqe { len: 1000, ..reading(IORING_OP_RECV, 1, &a, &mut memory) }])
 }
 
 #[both(8, 0)]
@@ -611,8 +577,7 @@ fn what_this_side_has_shut_down_has_no_more_to_read(mut ring: Ring) -> impl Answ
     let _b = listener.accept().unwrap();
     a.shutdown(std::net::Shutdown::Read).unwrap();
     let mut memory = [0u8; 100];
-    let addr = memory.as_mut_ptr() as u64;
-    ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 100, ..sqe(IORING_OP_RECV, 1) }])
+    ring.run(&[Sqe { len: 100, ..reading(IORING_OP_RECV, 1, &a, &mut memory) }])
 }
 
 #[both(8, 0)]
@@ -669,8 +634,7 @@ fn the_wrong_end_of_a_pipe_is_not_waited_for(mut ring: Ring) -> impl Answer {
     let fd = read.as_raw_fd();
     ring.submit(&[Sqe { fd, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) }]);
     let bytes = [0u8; 8];
-    let addr = bytes.as_ptr() as u64;
-    results(&ring.run(&[Sqe { fd, addr, len: 8, ..sqe(IORING_OP_WRITE, 2) }]))
+    results(&ring.run(&[Sqe { len: 8, ..writing(IORING_OP_WRITE, 2, &fd, &bytes) }]))
 }
 
 #[both(8, 0)]
@@ -717,28 +681,15 @@ fn what_polls_first_on_a_listener_that_is_known_waits(mut ring: Ring) -> impl An
 #[test]
 fn a_refusal_is_the_connects() {
     // A port that nobody listens on.
-    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let address = libc::sockaddr_in {
-        sin_family: libc::AF_INET as u16,
-        sin_port: nobody.to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([127, 0, 0, 1]) },
-        sin_zero: [0; 8],
-    };
+    let address = address_of(UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
     let byte = [0u8; 1];
     for order in ["later", "link before", "link behind", "at once"] {
         both(|engine| {
             let mut ring = Ring::new(engine, 8, 0);
-            // SAFETY: makes a socket, which the first owner closes.
-            let socket = unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)) };
-            let fd = socket.as_raw_fd();
-            let connect = Sqe {
-                fd,
-                addr: (&raw const address) as u64,
-                off: size_of_val(&address) as u64,
-                ..sqe(IORING_OP_CONNECT, 1)
-            };
+            let socket = socket(libc::AF_INET, libc::SOCK_STREAM);
+            let connect = connect(1, &socket, &address);
             let op_flags = libc::MSG_NOSIGNAL as u32;
-            let send = Sqe { fd, addr: byte.as_ptr() as u64, len: 1, op_flags, ..sqe(IORING_OP_SEND, 2) };
+            let send = Sqe { op_flags, ..writing(IORING_OP_SEND, 2, &socket, &byte) };
             let nop = Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 3) };
             let submissions: &[&[Sqe]] = match order {
                 "later" => &[&[connect], &[send]],

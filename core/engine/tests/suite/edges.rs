@@ -5,27 +5,25 @@ use crate::common::prelude::*;
 use anyring_engine::os::page_bytes;
 use anyring_engine::os::user::END;
 
-const CQE_SKIP: u8 = 1 << 6;
+use super::futex::{PRIVATE, U32, element, waitv, wake};
 
 /// Results of requests, each in a submission of its own.
 fn each(ring: &mut Ring, sqes: &[Sqe]) -> Vec<i32> {
     sqes.iter().map(|&sqe| ring.run(&[sqe])[0].res).collect()
 }
 
-fn directory(name: &str) -> PathBuf {
-    let path =
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("edges-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&path).unwrap();
-    path
+/// On storage.
+fn directory() -> Directory {
+    Directory::below(Path::new(env!("CARGO_TARGET_TMPDIR")))
 }
 
 /// A file on storage of which only the first page is in the cache. Its number is one that no other test's file has had: the
 /// engine is not told here of what is closed.
-fn partly_cached(name: &str, content: &[u8]) -> File {
-    let path = directory("cached").join(name);
+fn partly_cached(content: &[u8]) -> File {
+    let directory = directory();
+    let path = directory.0.join("cached");
     let mut options = File::options();
     let mut file = options.read(true).write(true).create(true).truncate(true).open(&path).unwrap();
-    std::fs::remove_file(&path).unwrap();
     file.write_all(content).unwrap();
     file.sync_all().unwrap();
     // SAFETY: advice, and a read into memory of ours.
@@ -46,9 +44,9 @@ fn reads_go_on_behind_what_is_in_the_cache(engine: Engine) {
     let mut ring = Ring::new(engine, 8, 0);
     let mut buffer = vec![0xee_u8; 50_000];
     // Up to the end of the file, and not.
-    for (number, (off, len)) in [(100u64, 20_000u32), (0, 45_000), (4000, 4000)].into_iter().enumerate() {
+    for (off, len) in [(100u64, 20_000u32), (0, 45_000), (4000, 4000)] {
         let expected = &content[off as usize..(off as usize + len as usize).min(content.len())];
-        let file = partly_cached(&format!("{engine:?}-{number}"), &content);
+        let file = partly_cached(&content);
         buffer.fill(0xee);
         let addr = buffer.as_mut_ptr() as u64;
         let read = Sqe { fd: file.as_raw_fd(), addr, len, off, ..sqe(IORING_OP_READ, 1) };
@@ -59,7 +57,7 @@ fn reads_go_on_behind_what_is_in_the_cache(engine: Engine) {
         if len < 4500 {
             continue;
         }
-        let file = partly_cached(&format!("{engine:?}-{number}v"), &content);
+        let file = partly_cached(&content);
         buffer.fill(0xee);
         let lengths = [1000usize, 0, 3000, 500, len as usize - 4500];
         let mut at = addr;
@@ -81,9 +79,8 @@ fn reads_at_the_position_go_on_behind_what_is_in_the_cache(engine: Engine) {
     let content: Vec<u8> = (0..40_000u32).map(|number| (number / 7) as u8).collect();
     let mut ring = Ring::new(engine, 8, 0);
     let mut buffer = vec![0xee_u8; 20_000];
-    let file = partly_cached(&format!("{engine:?}-position"), &content);
-    let addr = buffer.as_mut_ptr() as u64;
-    let read = Sqe { fd: file.as_raw_fd(), addr, len: 9000, off: u64::MAX, ..sqe(IORING_OP_READ, 1) };
+    let file = partly_cached(&content);
+    let read = Sqe { len: 9000, off: u64::MAX, ..reading(IORING_OP_READ, 1, &file, &mut buffer) };
     assert_eq!(each(&mut ring, &[read]), [9000]);
     assert_eq!(buffer[..9000], content[..9000], "{engine:?}");
     assert_eq!(each(&mut ring, &[read]), [9000]);
@@ -100,10 +97,9 @@ fn control(level: i32, kind: i32, length: usize, data: &[i32]) -> Vec<u8> {
     bytes
 }
 
-#[both]
-fn rings_are_not_handed_over(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
-    let other = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn rings_are_not_handed_over(mut ring: Ring) -> impl Answer {
+    let other = Ring::new(ring.engine, 8, 0);
     let plain = File::open("/dev/null").unwrap().into();
     let file: OwnedFd = plain;
     let (file, own) = (file.as_raw_fd(), other.fd);
@@ -153,9 +149,8 @@ fn rings_are_not_handed_over(engine: Engine) -> impl Answer {
         .iter()
         .map(|(control, length)| {
             let (from, to) = UnixStream::pair().unwrap();
-            let byte = libc::iovec { iov_base: c"x".as_ptr().cast_mut().cast(), iov_len: 1 };
-            let mut header: libc::msghdr = zeroed();
-            (header.msg_iov, header.msg_iovlen) = ((&raw const byte).cast_mut(), 1);
+            let byte = [vector(b"x")];
+            let mut header = message_of(&byte);
             header.msg_control = control.as_ptr().cast_mut().cast();
             header.msg_controllen = length.unwrap_or(control.len());
             let addr = (&raw const header) as u64;
@@ -170,11 +165,10 @@ fn rings_are_not_handed_over(engine: Engine) -> impl Answer {
 /// How many descriptors came with what a socket has.
 fn received_descriptors(socket: &UnixStream) -> usize {
     let (mut byte, mut control) = ([0u8; 1], [0u64; 160]);
-    let mut vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    let vectors = [libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 }];
+    let mut header = message_of(&vectors);
     // SAFETY: names memory of ours; descriptors that come are closed.
     unsafe {
-        let mut header: libc::msghdr = std::mem::zeroed();
-        (header.msg_iov, header.msg_iovlen) = (&raw mut vector, 1);
         header.msg_control = control.as_mut_ptr().cast();
         header.msg_controllen = size_of_val(&control);
         if libc::recvmsg(socket.as_raw_fd(), &mut header, libc::MSG_DONTWAIT) <= 0 {
@@ -271,13 +265,8 @@ fn structures_of_later_versions() {
                     if let Some(byte) = set.and_then(|set| bytes.get_mut(start + set)).filter(|_| size > 24) {
                         *byte = 1;
                     }
-                    let open = Sqe {
-                        fd: libc::AT_FDCWD,
-                        addr: c"/dev/null".as_ptr() as u64,
-                        off: (memory + start) as u64,
-                        len: size as u32,
-                        ..sqe(IORING_OP_OPENAT2, 1)
-                    };
+                    let (off, len) = ((memory + start) as u64, size as u32);
+                    let open = Sqe { off, len, ..at_path(IORING_OP_OPENAT2, 1, c"/dev/null") };
                     let result = each(&mut ring, &[open])[0];
                     if result >= 0 {
                         close_number(result);
@@ -292,13 +281,8 @@ fn structures_of_later_versions() {
 
 #[test]
 fn attributes_of_the_greatest_length() {
-    let directory = directory("attributes");
-    let file = |name: &str| {
-        let path = directory.join(name);
-        std::fs::write(&path, "").unwrap();
-        CString::new(path.to_str().unwrap()).unwrap()
-    };
-    let (path, plain) = (file("file"), file("plain"));
+    let directory = directory();
+    let (path, plain) = (directory.file("file", ""), directory.file("plain", ""));
     let value = vec![b'x'; 65_537];
     // What the calls answer, a file system may decide.
     let errno = |result: i64| {
@@ -311,13 +295,7 @@ fn attributes_of_the_greatest_length() {
         for length in [6, 254, 255, 256, 257] {
             let name = name(length);
             for len in [0, 1, 65_536, 65_537] {
-                let set = Sqe {
-                    addr: name.as_ptr() as u64,
-                    off: value.as_ptr() as u64,
-                    addr3: path.as_ptr() as u64,
-                    len,
-                    ..sqe(IORING_OP_SETXATTR, 1)
-                };
+                let set = Sqe { len, ..attribute(IORING_OP_SETXATTR, 1, &path, &name, &raw const value[..]) };
                 // SAFETY: reads strings and memory of ours.
                 let called = errno(i64::from(unsafe {
                     libc::setxattr(plain.as_ptr(), name.as_ptr(), value.as_ptr().cast(), len as usize, 0)
@@ -329,65 +307,29 @@ fn attributes_of_the_greatest_length() {
             let called = errno(unsafe {
                 libc::getxattr(plain.as_ptr(), name.as_ptr(), got.as_mut_ptr().cast(), got.len()) as i64
             });
-            let get = Sqe {
-                addr: name.as_ptr() as u64,
-                off: got.as_mut_ptr() as u64,
-                addr3: path.as_ptr() as u64,
-                len: 16,
-                ..sqe(IORING_OP_GETXATTR, 1)
-            };
+            let get = attribute(IORING_OP_GETXATTR, 1, &path, &name, &raw mut got);
             results.push((length, 16, each(&mut ring, &[get])[0] == called));
         }
         results
     });
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Futex {
-    value: u64,
-    address: u64,
-    flags: u32,
-    reserved: u32,
-}
-
-const SIZE_U32: u32 = 2;
-const PRIVATE: u32 = 128;
-
 #[both]
 fn waits_on_as_many_futexes_as_there_can_be(engine: Engine) -> impl Answer {
-    let words: Vec<u32> = vec![0; 129];
-    let wait = |count: usize| {
-        let futex = |index: usize| Futex {
-            address: (&raw const words[index]) as u64,
-            flags: SIZE_U32 | PRIVATE,
-            ..Futex::default()
-        };
-        (0..count).map(futex).collect::<Vec<_>>()
-    };
+    let words: Vec<_> = (0..129).map(|_| AtomicU32::new(0)).collect();
     let mut results = Vec::new();
     for (count, woken) in [(1, 0), (2, 1), (127, 0), (127, 126), (128, 0), (128, 1), (128, 127), (129, 0)] {
         let mut ring = Ring::new(engine, 8, 0);
-        let elements = wait(count);
-        let sqe = sqe(IORING_OP_FUTEX_WAITV, 1);
-        ring.submit(&[Sqe { addr: elements.as_ptr() as u64, len: count as u32, fd: 0, ..sqe }]);
+        let elements: Vec<_> = words[..count].iter().map(|word| element(word, 0)).collect();
+        ring.submit(&[waitv(1, &elements)]);
         if let Some(refused) = ring.reap() {
             results.push((count, woken, refused.res));
             continue;
         }
-        // SAFETY: the word lives on; others read it as an atomic.
-        let word = unsafe { AtomicU32::from_ptr((&raw const words[woken]).cast_mut()) };
-        word.store(1, std::sync::atomic::Ordering::SeqCst);
-        let wake = Sqe {
-            addr: word.as_ptr() as u64,
-            off: 1,
-            addr3: u64::from(u32::MAX),
-            fd: (SIZE_U32 | PRIVATE) as i32,
-            ..crate::common::sqe(IORING_OP_FUTEX_WAKE, 2)
-        };
-        ring.submit(&[wake]);
+        words[woken].store(1, Ordering::SeqCst);
+        ring.submit(&[wake(2, &words[woken], 1)]);
         let cqes = ring.collect(2);
-        word.store(0, std::sync::atomic::Ordering::SeqCst);
+        words[woken].store(0, Ordering::SeqCst);
         results.push((count, woken, cqes.iter().find(|cqe| cqe.user_data == 1).unwrap().res));
     }
     results
@@ -399,7 +341,7 @@ fn futexes_that_are_asked_for_nothing(mut ring: Ring) -> impl Answer {
     let at = words.as_ptr() as u64;
     let mut results = Vec::new();
     for addr in [0, 2, 4096, at, at + 1, at + 2, at + 4, 1 << 46, 1 << 60, u64::MAX - 3, u64::MAX] {
-        for flags in [SIZE_U32, SIZE_U32 | PRIVATE] {
+        for flags in [U32 as u32, (U32 | PRIVATE) as u32] {
             let every_bit = u64::from(u32::MAX);
             let wakes = [0, 1].map(|count| (IORING_OP_FUTEX_WAKE, count));
             // What the word does not hold.
@@ -447,9 +389,7 @@ fn connections_for_which_there_is_no_room(engine: Engine) -> impl Answer {
 fn what_is_refused_ends_its_submission(mut ring: Ring) -> impl Answer {
     let mut words = [0u64; 8];
     let addr = words.as_mut_ptr() as u64;
-    let slots = [-1i32; 2];
-    let files = io_uring_register_op::IORING_REGISTER_FILES;
-    assert_eq!(ring.register(files, slots.as_ptr().cast(), 2), 0);
+    ring.register_files(&[-1; 2]);
     let pipe = Sqe { fd: 0, addr, ..sqe(IORING_OP_PIPE, 1) };
     let socket = Sqe { fd: libc::AF_UNIX, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
     let read = Sqe { fd: ring.fd, addr, len: 8, ..sqe(IORING_OP_READ, 1) };
@@ -474,8 +414,7 @@ fn what_is_refused_ends_its_submission(mut ring: Ring) -> impl Answer {
         ring.push(sqe(IORING_OP_NOP, 2));
         let first = ring.enter(2, 0);
         let second = if first < 2 { ring.enter(1, 0) } else { 0 };
-        let mut seen: Vec<_> = ring.collect(2).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-        seen.sort_unstable();
+        let seen = results(&ring.collect(2));
         (first, second, seen)
     })
 }
@@ -483,12 +422,7 @@ fn what_is_refused_ends_its_submission(mut ring: Ring) -> impl Answer {
 #[both(8, 0)]
 fn polls_without_a_completion(mut ring: Ring) -> impl Answer {
     let (from, mut to) = std::io::pipe().unwrap();
-    let poll = Sqe {
-        fd: from.as_raw_fd(),
-        op_flags: libc::POLLIN as u32,
-        flags: CQE_SKIP,
-        ..sqe(IORING_OP_POLL_ADD, 1)
-    };
+    let poll = Sqe { flags: SKIP, ..poll(1, &from, libc::POLLIN) };
     ring.push(poll);
     let mut taken = vec![ring.enter(1, 0)];
     ring.push(Sqe { len: IORING_POLL_ADD_MULTI, ..poll });
@@ -542,14 +476,12 @@ fn room_for_messages_of_a_multishot_receive(mut ring: Ring) -> impl Answer {
         let mut header: libc::msghdr = zeroed();
         header.msg_namelen = name_length as u32;
         header.msg_controllen = control_length;
+        let ioprio = IORING_RECV_MULTISHOT as u16;
         let receive = Sqe {
-            fd: one.as_raw_fd(),
-            addr: (&raw mut header) as u64,
-            len: 1,
-            flags: 1 << 5,
+            flags: SELECT,
             buf_index: 9,
-            ioprio: IORING_RECV_MULTISHOT as u16,
-            ..sqe(IORING_OP_RECVMSG, 1)
+            ioprio,
+            ..messaging(IORING_OP_RECVMSG, 1, &one, &raw mut header)
         };
         results.push((name_length, control_length, each(&mut ring, &[receive])[0]));
     }
@@ -558,12 +490,9 @@ fn room_for_messages_of_a_multishot_receive(mut ring: Ring) -> impl Answer {
 
 #[test]
 fn what_opens_starts_no_thread() {
-    let directory = directory("open");
-    let path = |name: &str| CString::new(directory.join(name).to_str().unwrap()).unwrap();
-    let fifo = path("fifo");
-    // SAFETY: reads a path.
-    assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
-    std::os::unix::fs::symlink("fifo", directory.join("link")).unwrap();
+    let directory = directory();
+    let fifo = directory.fifo("fifo");
+    std::os::unix::fs::symlink("fifo", directory.0.join("link")).unwrap();
     let has_openat2 = has_openat2();
     let pid = child(|| {
         let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
@@ -571,14 +500,8 @@ fn what_opens_starts_no_thread() {
         let mut ring = Ring::new(Engine::User, 8, flags);
         let before = threads();
         let create = libc::O_CREAT | libc::O_RDWR;
-        let (file, link) = (path("file"), path("link"));
-        let open = |path: &CString, flags: i32| Sqe {
-            fd: libc::AT_FDCWD,
-            addr: path.as_ptr() as u64,
-            op_flags: flags as u32,
-            len: 0o600,
-            ..sqe(IORING_OP_OPENAT, 1)
-        };
+        let (file, link) = (directory.path("file"), directory.path("link"));
+        let open = |path: &CString, flags| open(1, path, flags);
         let hows = [
             [create as u64, 0o600, 0],
             [create as u64, 0o600, libc::RESOLVE_NO_SYMLINKS],
@@ -588,11 +511,9 @@ fn what_opens_starts_no_thread() {
             [(libc::O_RDWR | libc::O_TRUNC) as u64, 0, libc::RESOLVE_NO_SYMLINKS],
         ];
         let how = |how: &[u64; 3]| Sqe {
-            fd: libc::AT_FDCWD,
-            addr: file.as_ptr() as u64,
             off: how.as_ptr() as u64,
             len: 24,
-            ..sqe(IORING_OP_OPENAT2, 1)
+            ..at_path(IORING_OP_OPENAT2, 1, &file)
         };
         let results = [
             each(&mut ring, &[open(&file, create), open(&file, create), open(&file, libc::O_RDWR)]),
@@ -609,20 +530,15 @@ fn what_opens_starts_no_thread() {
         assert_eq!(codes, expected);
         threads() == before
     });
-    let ended = ended(pid);
-    std::fs::remove_dir_all(&directory).unwrap();
-    assert_eq!(ended, 0);
+    assert_eq!(ended(pid), 0);
 }
 
 /// With a flag that has the call's own thread try first: an open that waits there never returns.
 #[test]
 fn an_open_through_a_link_waits_for_the_other_end() {
-    let directory = directory("fifo");
-    let path = |name: &str| CString::new(directory.join(name).to_str().unwrap()).unwrap();
-    let (fifo, link) = (path("fifo"), path("link"));
-    // SAFETY: reads a path.
-    assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
-    std::os::unix::fs::symlink("fifo", directory.join("link")).unwrap();
+    let directory = directory();
+    let (fifo, link) = (directory.fifo("fifo"), directory.path("link"));
+    std::os::unix::fs::symlink("fifo", directory.0.join("link")).unwrap();
     let open_by = |resolve: Option<u64>| {
         both(|engine| {
             let mut ring = Ring::new(engine, 8, 0);
@@ -630,12 +546,10 @@ fn an_open_through_a_link_waits_for_the_other_end() {
             for (path, mode) in [(&fifo, libc::O_RDONLY), (&link, libc::O_RDONLY), (&link, libc::O_WRONLY)] {
                 let flags = mode | libc::O_CREAT;
                 let how = [flags as u64, 0o600, resolve.unwrap_or_default()];
-                let (fd, addr) = (libc::AT_FDCWD, path.as_ptr() as u64);
+                let (opcode, off) = (IORING_OP_OPENAT2 as u8, how.as_ptr() as u64);
                 let open = match resolve {
-                    None => Sqe { fd, addr, op_flags: flags as u32, len: 0o600, ..sqe(IORING_OP_OPENAT, 1) },
-                    Some(_) => {
-                        Sqe { fd, addr, off: how.as_ptr() as u64, len: 24, ..sqe(IORING_OP_OPENAT2, 1) }
-                    }
+                    None => open(1, path, flags),
+                    Some(_) => Sqe { opcode, off, len: 24, ..open(1, path, 0) },
                 };
                 ring.submit(&[open]);
                 assert!(ring.reap().is_none(), "{engine:?}: nobody has the other end yet");
@@ -658,7 +572,6 @@ fn an_open_through_a_link_waits_for_the_other_end() {
     } else {
         record::leave_out();
     }
-    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 #[both(8, 0)]
@@ -703,19 +616,17 @@ fn offsets_near_the_last(mut ring: Ring) -> impl Answer {
     results
 }
 
-#[both]
-fn counts_of_vectors(engine: Engine) -> impl Answer {
+#[both(8, 0)]
+fn counts_of_vectors(mut ring: Ring) -> impl Answer {
     // How many of them the kernel makes room for depends on the size of its pages: 4, 16, 64 KiB.
     const MOST: [u32; 3] = [1 << 18, 1 << 21, 1 << 25];
     let most = MOST[(page_bytes().trailing_zeros() as usize - 12) / 2];
-    let mut ring = Ring::new(engine, 8, 0);
     let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
     let mut bytes = [0u8; 64];
     let base = bytes.as_mut_ptr().cast();
     let vectors = vec![libc::iovec { iov_base: base, iov_len: 1 }; 1025];
     let whole = libc::iovec { iov_base: base, iov_len: 64 };
-    let buffers = io_uring_register_op::IORING_REGISTER_BUFFERS;
-    assert_eq!(ring.register(buffers, (&raw const whole).cast(), 1), 0);
+    ring.register_buffers(&[whole]);
     let ops = [IORING_OP_READV, IORING_OP_WRITEV, IORING_OP_READV_FIXED, IORING_OP_WRITEV_FIXED];
     let mut results = Vec::new();
     for opcode in ops {
@@ -724,7 +635,7 @@ fn counts_of_vectors(engine: Engine) -> impl Answer {
             let sqe = Sqe { fd: zero.as_raw_fd(), addr: vectors.as_ptr() as u64, len, ..sqe(opcode, 1) };
             let mut result = each(&mut ring, &[sqe]);
             // Rarely it has a piece of memory for such a list.
-            if engine == Engine::Kernel && result[0] == -libc::ENOMEM && len <= most {
+            if ring.engine == Engine::Kernel && result[0] == -libc::ENOMEM && len <= most {
                 result[0] = -libc::EINVAL;
             }
             results.push((opcode as u32, len, result[0]));
@@ -741,14 +652,9 @@ fn paths_that_may_be_empty(mut ring: Ring) -> impl Answer {
     for fd in [file.as_raw_fd(), libc::AT_FDCWD, -1] {
         for path in [c"".as_ptr(), std::ptr::null(), c"/".as_ptr(), c"none".as_ptr()] {
             for op_flags in [0, libc::AT_EMPTY_PATH, libc::AT_SYMLINK_NOFOLLOW] {
-                let statx = Sqe {
-                    fd,
-                    addr: path as u64,
-                    op_flags: op_flags as u32,
-                    off: room.as_mut_ptr() as u64,
-                    len: libc::STATX_BASIC_STATS,
-                    ..sqe(IORING_OP_STATX, 1)
-                };
+                let (off, len) = (room.as_mut_ptr() as u64, libc::STATX_BASIC_STATS);
+                let (addr, op_flags) = (path as u64, op_flags as u32);
+                let statx = Sqe { fd, addr, op_flags, off, len, ..sqe(IORING_OP_STATX, 1) };
                 results.push(each(&mut ring, &[statx])[0]);
             }
         }
@@ -763,9 +669,7 @@ fn files_of_requests_that_do_nothing(mut ring: Ring) -> impl Answer {
     const FIXED: u32 = 1 << 2;
     const FIXED_BUFFER: u32 = 1 << 3;
     let file = File::open("/dev/null").unwrap();
-    let slots = [-1, file.as_raw_fd()];
-    let files = io_uring_register_op::IORING_REGISTER_FILES;
-    assert_eq!(ring.register(files, slots.as_ptr().cast(), 2), 0);
+    ring.register_files(&[-1, file.as_raw_fd()]);
     let mut results = Vec::new();
     for op_flags in [0, INJECT_RESULT, FILE, FIXED, FILE | FIXED, FIXED_BUFFER, FILE | INJECT_RESULT, 1 << 20]
     {
@@ -778,51 +682,24 @@ fn files_of_requests_that_do_nothing(mut ring: Ring) -> impl Answer {
     results
 }
 
-#[both]
-fn connects_that_cannot_begin(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn connects_that_cannot_begin(mut ring: Ring) -> impl Answer {
     // A listener whose queue is full: further connections stay under way.
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // SAFETY: of our own listener.
-    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
-    let std::net::SocketAddr::V4(to) = listener.local_addr().unwrap() else { panic!() };
-    let address = libc::sockaddr_in {
-        sin_family: libc::AF_INET as u16,
-        sin_port: to.port().to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(to.ip().octets()) },
-        sin_zero: [0; 8],
-    };
+    let (listener, address) = listening();
+    has_room_for(&listener, 0);
+    let address = address_of(address);
     let connecting = || {
-        // SAFETY: a new descriptor; reads an address of ours.
-        unsafe {
-            let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0);
-            let socket = OwnedFd::from_raw_fd(socket);
-            (libc::connect(socket.as_raw_fd(), (&raw const address).cast(), 16), socket)
-        }
+        let socket = socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK);
+        // SAFETY: reads an address of ours.
+        unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), 16) };
+        socket
     };
     let mut sockets: Vec<_> = (0..4).map(|_| connecting()).collect();
-    let (_, last) = sockets.pop().unwrap();
-    let connect = Sqe { addr: (&raw const address) as u64, off: 16, ..sqe(IORING_OP_CONNECT, 1) };
-    let under_way = each(&mut ring, &[Sqe { fd: last.as_raw_fd(), ..connect }])[0];
+    let under_way = each(&mut ring, &[connect(1, &sockets.pop().unwrap(), &address)])[0];
     // A Unix socket that does not wait for room.
-    let path = directory("connect").join(format!("{engine:?}"));
-    let listener = UnixListener::bind(&path).unwrap();
-    // SAFETY: of our own listener.
-    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
-    let _queued = UnixStream::connect(&path).unwrap();
-    // SAFETY: integers only; a new descriptor.
-    let (socket, mut name) = unsafe {
-        let socket = libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0);
-        (OwnedFd::from_raw_fd(socket), std::mem::zeroed::<libc::sockaddr_un>())
-    };
-    name.sun_family = libc::AF_UNIX as u16;
-    for (to, &from) in name.sun_path.iter_mut().zip(path.to_str().unwrap().as_bytes()) {
-        *to = from as libc::c_char;
-    }
-    let (addr, off) = ((&raw const name) as u64, size_of_val(&name) as u64);
-    let full = each(&mut ring, &[Sqe { fd: socket.as_raw_fd(), addr, off, ..connect }])[0];
-    std::fs::remove_file(path).unwrap();
-    (under_way, full)
+    let directory = directory();
+    let full = Full::new(&directory.0.join("socket"), libc::SOCK_NONBLOCK);
+    (under_way, each(&mut ring, &[full.connect(1)])[0])
 }
 
 #[both(8, 0)]
@@ -833,18 +710,13 @@ fn messages_into_provided_buffers(mut ring: Ring) -> impl Answer {
     let provide = Sqe { fd: 4, addr, len: 64, buf_index: 9, ..sqe(IORING_OP_PROVIDE_BUFFERS, 1) };
     let mut results = each(&mut ring, &[provide]);
     for length in [4usize, 64, 100, 0] {
-        let vector = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: length };
-        let mut header: libc::msghdr = zeroed();
-        (header.msg_iov, header.msg_iovlen) = ((&raw const vector).cast_mut(), 1);
-        let receive = Sqe {
-            fd: one.as_raw_fd(),
-            addr: (&raw mut header) as u64,
-            len: 1,
-            flags: 1 << 5,
+        let vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: length }];
+        let mut header = message_of(&vectors);
+        ring.submit(&[Sqe {
+            flags: SELECT,
             buf_index: 9,
-            ..sqe(IORING_OP_RECVMSG, 1)
-        };
-        ring.submit(&[receive]);
+            ..messaging(IORING_OP_RECVMSG, 1, &one, &raw mut header)
+        }]);
         if let Some(cqe) = ring.reap() {
             results.push(cqe.res);
             continue;
@@ -868,8 +740,7 @@ fn program(engine: Engine, kinds: &[Sqe], program: usize) -> Told {
     let mut ring = Ring::new(engine, 8, 0);
     let (from, mut to) = std::io::pipe().unwrap();
     let mut buffer = [0u8; 1];
-    let addr = buffer.as_mut_ptr() as u64;
-    ring.push(Sqe { fd: from.as_raw_fd(), addr, len: 1, ..sqe(IORING_OP_READ, 9) });
+    ring.push(Sqe { len: 1, ..reading(IORING_OP_READ, 9, &from, &mut buffer) });
     let mut rest = program;
     for user_data in 0..4 {
         ring.push(Sqe { user_data, ..kinds[rest % kinds.len()] });
@@ -877,11 +748,7 @@ fn program(engine: Engine, kinds: &[Sqe], program: usize) -> Told {
     }
     let taken = ring.enter(5, 0);
     // In which order what may go goes is each engine's own affair.
-    let list = |cqes: Vec<Cqe>| -> Vec<(u64, i32)> {
-        let mut list: Vec<_> = cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-        list.sort_unstable();
-        list
-    };
+    let list = |cqes: Vec<Cqe>| results(&cqes);
     let before = list(ring.reap_all());
     to.write_all(b"x").unwrap();
     let mut after = ring.collect(1);
@@ -912,8 +779,8 @@ fn programs(kinds: &[Sqe]) {
 
 #[test]
 fn timeouts_that_count() {
-    static HOUR: [u64; 2] = [3600, 0];
-    let timeout = |off| Sqe { addr: HOUR.as_ptr() as u64, len: 1, off, ..sqe(IORING_OP_TIMEOUT, 0) };
+    static HOUR: [i64; 2] = [3600, 0];
+    let timeout = |off| Sqe { off, ..timeout(0, &HOUR) };
     programs(&[sqe(IORING_OP_NOP, 0), timeout(1), timeout(2), timeout(3)]);
 }
 
@@ -922,25 +789,13 @@ fn nowhere() -> File {
     File::options().read(true).write(true).open("/dev/null").unwrap()
 }
 
-#[test]
-fn vectors_of_more_than_one_call_takes() {
-    const LINK: u8 = 1 << 2;
-    #[repr(C)]
-    struct Vector(u64, u64);
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let file = nowhere();
-        let vectors = [Vector(4096, 1 << 30), Vector(4096, 1 << 30), Vector(4096, 1 << 30)];
-        let write = Sqe {
-            fd: file.as_raw_fd(),
-            addr: vectors.as_ptr() as u64,
-            len: 3,
-            flags: LINK,
-            ..sqe(IORING_OP_WRITEV, 1)
-        };
-        let cqes = ring.run(&[write, sqe(IORING_OP_NOP, 2)]);
-        cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect::<Vec<_>>()
-    });
+#[both(8, 0)]
+fn vectors_of_more_than_one_call_takes(mut ring: Ring) -> impl Answer {
+    let (file, vectors) =
+        (nowhere(), [anyring_engine::os::user::IoVector { base: 4096, length: 1 << 30 }; 3]);
+    let write = Sqe { flags: LINK, ..writing(IORING_OP_WRITEV, 1, &file, &vectors) };
+    let cqes = ring.run(&[write, sqe(IORING_OP_NOP, 2)]);
+    cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect::<Vec<_>>()
 }
 
 #[both(8, IORING_SETUP_SUBMIT_ALL)]
@@ -971,17 +826,15 @@ fn transfers_that_an_idle_file_refuses(mut ring: Ring) -> impl Answer {
     let mut all = Vec::new();
     let (mut own, mut peer) = UnixStream::pair().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (reading, mut writing) = std::io::pipe().unwrap();
+    let (source, mut sink) = std::io::pipe().unwrap();
     let mut event = File::from(eventfd(0, 0));
     let read = |file: &dyn AsRawFd, buffer: &mut [u8; 8]| Sqe {
-        fd: file.as_raw_fd(),
-        addr: buffer.as_mut_ptr() as u64,
         len: 8,
         off: u64::MAX,
-        ..sqe(IORING_OP_READ, 1)
+        ..reading(IORING_OP_READ, 1, file, buffer)
     };
     let accept = Sqe { fd: listener.as_raw_fd(), ..sqe(IORING_OP_ACCEPT, 1) };
-    let waiting = [read(&own, &mut first), read(&reading, &mut first), read(&event, &mut first), accept];
+    let waiting = [read(&own, &mut first), read(&source, &mut first), read(&event, &mut first), accept];
     for sqe in waiting {
         ring.push(sqe);
     }
@@ -993,7 +846,7 @@ fn transfers_that_an_idle_file_refuses(mut ring: Ring) -> impl Answer {
         Sqe { off: 5, len: 4, ..of(&own, &mut second) },
         of(&listener, &mut second),
         Sqe { off: 0, ..of(&listener, &mut second) },
-        Sqe { opcode: IORING_OP_WRITE as u8, ..of(&reading, &mut second) },
+        Sqe { opcode: IORING_OP_WRITE as u8, ..of(&source, &mut second) },
         Sqe { len: 4, ..of(&event, &mut second) },
         Sqe { len: 7, off: 0, ..of(&event, &mut second) },
     ];
@@ -1004,15 +857,15 @@ fn transfers_that_an_idle_file_refuses(mut ring: Ring) -> impl Answer {
     // These wait as the first ones do.
     let nop = sqe(IORING_OP_NOP, 3);
     let done = Cqe { user_data: 3, res: 0, flags: 0 };
-    for sqe in [Sqe { off: 0, ..of(&own, &mut second) }, Sqe { off: 5, ..of(&reading, &mut second) }] {
+    for sqe in [Sqe { off: 0, ..of(&own, &mut second) }, Sqe { off: 5, ..of(&source, &mut second) }] {
         ring.submit_and_wait(&[sqe, nop], 1);
         assert_eq!(ring.reap_all(), [done]);
     }
     peer.write_all(&[1; 16]).unwrap();
-    writing.write_all(&[1; 16]).unwrap();
+    sink.write_all(&[1; 16]).unwrap();
     event.write_all(&1u64.to_ne_bytes()).unwrap();
-    let mut woken: Vec<_> = ring.collect(5).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-    woken.sort_unstable();
+    let mut woken = results(&ring.collect(5));
+    woken.sort();
     let _ = own.flush();
     (all, woken)
 }

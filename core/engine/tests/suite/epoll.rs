@@ -20,8 +20,7 @@ fn ctl(epoll: i32, operation: i32, fd: i32, event: Option<&libc::epoll_event>) -
 }
 
 fn wait(epoll: i32, events: &mut [libc::epoll_event], user_data: u64) -> Sqe {
-    let addr = events.as_mut_ptr() as u64;
-    Sqe { fd: epoll, addr, len: events.len() as u32, ..sqe(IORING_OP_EPOLL_WAIT, user_data) }
+    reading(IORING_OP_EPOLL_WAIT, user_data, &epoll, events)
 }
 
 /// What the system's own call finds ready, by its data.
@@ -75,16 +74,15 @@ fn errors_of_epoll_ctl(mut ring: Ring) -> impl Answer {
     .map(|sqe| ring.run(&[sqe])[0].res)
 }
 
-#[both]
-fn waits_for_events(engine: Engine) {
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn waits_for_events(mut ring: Ring) {
     let (set, source) = (epoll(), eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK));
     let event = libc::epoll_event { events: IN, u64: 7 };
     ring.run(&[ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, source.as_raw_fd(), Some(&event))]);
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
     let request = wait(set.as_raw_fd(), &mut events, 2);
     // Kernels before 6.15 do not have it.
-    if engine == Engine::Kernel && ring.run(&[Sqe { fd: -1, ..request }])[0].res == -libc::EINVAL {
+    if ring.engine == Engine::Kernel && ring.run(&[Sqe { fd: -1, ..request }])[0].res == -libc::EINVAL {
         return;
     }
     assert_eq!(ring.run(&[Sqe { off: 1, ..request }])[0].res, -libc::EINVAL);
@@ -110,11 +108,11 @@ fn waits_for_events(engine: Engine) {
 }
 
 /// A ring is ready while there are completions, and told to be so only then.
-#[both]
-fn a_ring_is_put_into_an_epoll_instance(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
-    let mut other = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn a_ring_is_put_into_an_epoll_instance(mut ring: Ring) -> impl Answer {
+    let mut other = Ring::new(ring.engine, 8, 0);
     let set = epoll();
+    let engine = ring.engine;
     let look = || {
         if engine == Engine::User {
             anyring_engine::frontend::before_epoll_wait();
@@ -130,8 +128,7 @@ fn a_ring_is_put_into_an_epoll_instance(engine: Engine) -> impl Answer {
     other.push(sqe(IORING_OP_NOP, 1));
     seen.push((other.enter(1, 0), look()));
     seen.push((other.reap_all()[0].res, look()));
-    other.push(sqe(IORING_OP_NOP, 1));
-    assert_eq!(other.enter(1, 0), 1);
+    other.submit(&[sqe(IORING_OP_NOP, 1)]);
     seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_DEL, fd, None)])[0].res, look()));
     seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_ADD, own_fd, Some(&own))])[0].res, look()));
     seen
@@ -159,20 +156,16 @@ fn a_ring_is_ready_only_while_it_holds_completions() {
             ready(&other_name)
         };
         let last = rings.last_mut().unwrap();
-        last.push(sqe(IORING_OP_NOP, 1));
-        assert_eq!(last.enter(1, 0), 1);
+        last.submit(&[sqe(IORING_OP_NOP, 1)]);
         let holds = look();
         assert_eq!(last.reap_all().len(), 1);
         let empty = look();
-        last.push(sqe(IORING_OP_NOP, 1));
-        assert_eq!(last.enter(1, 1), 1);
+        last.submit_and_wait(&[sqe(IORING_OP_NOP, 1)], 1);
         assert_eq!(last.reap_all().len(), 1);
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
-        by.push(wait(set.as_raw_fd(), &mut events, 2));
-        assert_eq!(by.enter(1, 0), 1);
+        by.submit(&[wait(set.as_raw_fd(), &mut events, 2)]);
         let early = by.reap_all();
-        last.push(sqe(IORING_OP_NOP, 1));
-        assert_eq!(last.enter(1, 0), 1);
+        last.submit(&[sqe(IORING_OP_NOP, 1)]);
         by.enter(0, 1);
         let data = events[0].u64;
         (holds, empty, early, by.reap_all(), data)

@@ -1,9 +1,6 @@
 //! Registered eventfds.
 
 use crate::common::prelude::*;
-use io_uring_register_op::{
-    IORING_REGISTER_EVENTFD, IORING_REGISTER_EVENTFD_ASYNC, IORING_UNREGISTER_EVENTFD,
-};
 
 fn counter() -> OwnedFd {
     eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)
@@ -23,9 +20,7 @@ fn take(event: &OwnedFd) -> u64 {
 
 /// Waits until an eventfd has a count.
 fn await_signal(event: &OwnedFd) {
-    let mut entry = libc::pollfd { fd: event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry of ours.
-    assert_eq!(unsafe { libc::poll(&mut entry, 1, -1) }, 1);
+    assert_eq!(shown(event, libc::POLLIN, -1), libc::POLLIN);
 }
 
 #[both(4, 0)]
@@ -51,7 +46,7 @@ fn registering(ring: Ring) -> impl Answer {
 #[both(8, 0)]
 fn signalled_per_batch_and_seen_when_enter_returns(mut ring: Ring) -> impl Answer {
     let event = counter();
-    register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
+    ring.register_eventfd(&event);
     let nops = |n: u64| (0..n).map(|i| sqe(IORING_OP_NOP, i)).collect::<Vec<_>>();
     let mut counts = Vec::new();
     for n in [1, 3] {
@@ -81,7 +76,7 @@ fn signalled_while_nobody_is_inside(engine: Engine) {
     for flags in [0, DEFER, DEFER | IORING_SETUP_TASKRUN_FLAG] {
         let mut ring = Ring::new(engine, 8, flags);
         let (event, trigger) = (counter(), counter());
-        register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
+        ring.register_eventfd(&event);
         let poll = sqe(IORING_OP_POLL_ADD, 1);
         ring.push(Sqe { fd: trigger.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll });
         ring.enter(1, 0);
@@ -103,9 +98,9 @@ fn signalled_for_a_timeout(engine: Engine) {
     for flags in [0, DEFER] {
         let mut ring = Ring::new(engine, 8, flags);
         let event = counter();
-        register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
+        ring.register_eventfd(&event);
         let time = [0i64, 1_000_000];
-        ring.push(Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
+        ring.push(timeout(1, &time));
         ring.enter(1, 0);
         await_signal(&event);
         ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
@@ -120,9 +115,9 @@ fn signalled_for_a_timeout_behind_something_else(engine: Engine) {
     for _ in 0..20 {
         let mut ring = Ring::new(engine, 8, DEFER);
         let (event, trigger) = (counter(), counter());
-        register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
+        ring.register_eventfd(&event);
         let time = [0i64, 20_000_000];
-        ring.push(Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
+        ring.push(timeout(1, &time));
         let poll = sqe(IORING_OP_POLL_ADD, 2);
         ring.push(Sqe { fd: trigger.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll });
         assert_eq!(ring.enter(2, 0), 2);
@@ -154,16 +149,10 @@ fn signalled_for_a_cancellation(engine: Engine) {
     for left_alone_ms in [0, 2, 5, 10, 20] {
         let mut ring = Ring::new(engine, 8, DEFER);
         let (event, trigger) = (counter(), counter());
-        register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
-        let poll = sqe(IORING_OP_POLL_ADD, 7);
-        ring.submit(&[Sqe { fd: trigger.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll }]);
+        ring.register_eventfd(&event);
+        ring.submit(&[poll(7, &trigger, libc::POLLIN)]);
         std::thread::sleep(Duration::from_millis(left_alone_ms));
-        let mut argument: io_uring_sync_cancel_reg = zeroed();
-        argument.addr = 7;
-        argument.timeout.tv_sec = -1;
-        argument.timeout.tv_nsec = -1;
-        let address = (&raw const argument).cast();
-        assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, address, 1), 0);
+        assert_eq!(ring.sync_cancel(7), 0);
         await_signal(&event);
         ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
         assert_eq!(ring.reap().map(|cqe| cqe.res), Some(-libc::ECANCELED));
@@ -178,7 +167,7 @@ fn a_read_of_the_rings_own_eventfd_finds_the_count_that_woke_it() {
         let mut ring = Ring::new(Engine::User, 4, DEFER);
         let event = eventfd(0, libc::EFD_CLOEXEC);
         let (mut count, fd) = (0u64, event.as_raw_fd());
-        assert_eq!(register_fd(&ring, IORING_REGISTER_EVENTFD, fd), 0);
+        ring.register_eventfd(&fd);
         let addr = (&raw mut count) as u64;
         let read = Sqe { fd, addr, len: 8, off: u64::MAX, ..sqe(IORING_OP_READ, 1) };
         for next in [read, sqe(IORING_OP_NOP, 2)] {

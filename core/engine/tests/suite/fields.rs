@@ -2,7 +2,6 @@
 
 use crate::common::prelude::*;
 use anyring_engine::os::user::IoVector;
-use io_uring_register_op as Code;
 
 /// One more than the last operation.
 const LAST: u8 = io_uring_op::IORING_OP_LAST as u8;
@@ -81,10 +80,9 @@ impl World {
         let listener = UnixListener::bind(directory.0.join("socket")).unwrap();
         let connection = UnixStream::connect(directory.0.join("socket")).unwrap();
         let ring = Ring::new(engine, 8, 0);
-        let fds = [file.as_raw_fd(), -1, -1, -1];
-        assert_eq!(ring.register(Code::IORING_REGISTER_FILES, fds.as_ptr().cast(), 4), 0);
+        ring.register_files(&[file.as_raw_fd(), -1, -1, -1]);
         let buffer = IoVector { base: memory as u64, length: 4096 };
-        assert_eq!(ring.register(Code::IORING_REGISTER_BUFFERS, (&raw const buffer).cast(), 1), 0);
+        assert_eq!(ring.register(IORING_REGISTER_BUFFERS, (&raw const buffer).cast(), 1), 0);
         World {
             ring,
             directory,

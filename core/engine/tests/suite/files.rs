@@ -87,14 +87,12 @@ fn idle() -> Vec<(&'static str, io_uring_op, Made)> {
 /// The call waits for both: before others the engine looks at what is ready.
 fn attempt(ring: &mut Ring, sqe: Sqe) -> (i32, i32) {
     let cancel = Sqe { addr: sqe.user_data, ..crate::common::sqe(IORING_OP_ASYNC_CANCEL, sqe.user_data + 1) };
-    let mut cqes = ring.run(&[sqe, cancel]);
-    cqes.sort_by_key(|cqe| cqe.user_data);
+    let cqes = by_user_data(ring.run(&[sqe, cancel]));
     (cqes[0].res, cqes[1].res)
 }
 
-#[both]
-fn idle_files(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
+#[both(8, IORING_SETUP_SUBMIT_ALL)]
+fn idle_files(mut ring: Ring) -> impl Answer {
     let mut results = Vec::new();
     let mut buffer = [1u64; 16];
     for (name, opcode, (file, _held)) in idle() {
@@ -130,8 +128,13 @@ fn directories_are_not_read(mut ring: Ring) -> impl Answer {
     for flags in [0, ASYNC] {
         for op_flags in [0, NOWAIT, DSYNC, DONTCACHE, NOWAIT | DSYNC, DSYNC | DONTCACHE] {
             for off in [0, 5, u64::MAX] {
-                let (fd, addr) = (directory.as_raw_fd(), buffer.as_mut_ptr() as u64);
-                let read = Sqe { fd, addr, len: 64, off, op_flags, flags, ..sqe(IORING_OP_READ, 1) };
+                let read = Sqe {
+                    len: 64,
+                    off,
+                    op_flags,
+                    flags,
+                    ..reading(IORING_OP_READ, 1, &directory, &mut buffer)
+                };
                 results.push((flags, op_flags, off, ring.run(&[read])[0].res));
             }
         }

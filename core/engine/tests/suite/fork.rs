@@ -54,12 +54,11 @@ fn works(ring: &mut Ring) -> bool {
     cqes == [Cqe { user_data: 1, res: 0, flags: 0 }]
 }
 
-#[both]
-fn parent_and_child_go_on_after_a_fork(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn parent_and_child_go_on_after_a_fork(mut ring: Ring) -> impl Answer {
     assert!(works(&mut ring));
     let child = in_child(|| {
-        let mut own = Ring::new(engine, 8, 0);
+        let mut own = Ring::new(ring.engine, 8, 0);
         let both = works(&mut own) && works(&mut ring);
         // The child's end must not be the ring's.
         own.reap_all().is_empty() && both
@@ -69,9 +68,8 @@ fn parent_and_child_go_on_after_a_fork(engine: Engine) -> impl Answer {
     (child, head, in_child(|| true))
 }
 
-#[test]
-fn a_ring_made_by_the_parent_with_an_sq_thread_has_none_in_the_child() {
-    let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_SQPOLL);
+#[by(ours(8, IORING_SETUP_SQPOLL))]
+fn a_ring_made_by_the_parent_with_an_sq_thread_has_none_in_the_child(mut ring: Ring) {
     assert!(in_child(|| {
         ring.push(sqe(io_uring_op::IORING_OP_NOP, 1));
         ring.enter(1, 0) == -libc::EOWNERDEAD

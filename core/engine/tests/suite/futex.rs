@@ -1,20 +1,12 @@
 //! FUTEX_WAIT, FUTEX_WAITV, FUTEX_WAKE.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
-use crate::common::*;
-use anyring_engine::abi::Sqe;
-use io_uring_op::{
-    IORING_OP_ASYNC_CANCEL, IORING_OP_FUTEX_WAIT, IORING_OP_FUTEX_WAITV, IORING_OP_FUTEX_WAKE,
-    IORING_OP_LINK_TIMEOUT, IORING_OP_WAITID,
-};
+use crate::common::prelude::*;
 
 const ANY: u64 = 0xffff_ffff;
-const U32: i32 = 2;
-const PRIVATE: i32 = 128;
-const LINK: u8 = 1 << 2;
+pub const U32: i32 = 2;
+pub const PRIVATE: i32 = 128;
 
-fn wait(user_data: u64, word: &AtomicU32, value: u64) -> Sqe {
+pub fn wait(user_data: u64, word: &AtomicU32, value: u64) -> Sqe {
     Sqe {
         fd: U32 | PRIVATE,
         addr: word.as_ptr() as u64,
@@ -24,126 +16,83 @@ fn wait(user_data: u64, word: &AtomicU32, value: u64) -> Sqe {
     }
 }
 
-fn wake(user_data: u64, word: &AtomicU32, count: u64) -> Sqe {
+pub fn wake(user_data: u64, word: &AtomicU32, count: u64) -> Sqe {
     Sqe { opcode: IORING_OP_FUTEX_WAKE as u8, ..wait(user_data, word, count) }
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Element {
-    value: u64,
-    address: u64,
-    flags: u32,
-    reserved: u32,
+/// A word to wait for beside others (`struct futex_waitv`).
+pub fn element(word: &AtomicU32, value: u64) -> [u64; 3] {
+    [value, word.as_ptr() as u64, (U32 | PRIVATE) as u64]
 }
 
-fn element(word: &AtomicU32, value: u64) -> Element {
-    Element { value, address: word.as_ptr() as u64, flags: (U32 | PRIVATE) as u32, reserved: 0 }
+pub fn waitv(user_data: u64, elements: &[[u64; 3]]) -> Sqe {
+    let (addr, len) = (elements.as_ptr() as u64, elements.len() as u32);
+    Sqe { fd: 0, addr, len, ..sqe(IORING_OP_FUTEX_WAITV, user_data) }
 }
 
-fn waitv(user_data: u64, elements: &[Element]) -> Sqe {
-    Sqe {
-        fd: 0,
-        addr: elements.as_ptr() as u64,
-        len: elements.len() as u32,
-        ..sqe(IORING_OP_FUTEX_WAITV, user_data)
-    }
-}
-
-fn cancel(user_data: u64, target: u64, flags: u32) -> Sqe {
-    Sqe { addr: target, op_flags: flags, ..sqe(IORING_OP_ASYNC_CANCEL, user_data) }
-}
-
-/// Submits, then collects `count` completions.
+/// Submits, then collects `count` completions, by user data.
 fn collect(ring: &mut Ring, sqes: &[Sqe], count: usize) -> Vec<Cqe> {
-    for &sqe in sqes {
-        ring.push(sqe);
-    }
-    assert_eq!(ring.enter(sqes.len() as u32, 0), sqes.len() as i32);
-    let mut all = ring.reap_all();
-    while all.len() < count {
-        ring.enter(0, 1);
-        all.extend(ring.reap_all());
-    }
-    all.sort_by_key(|cqe| cqe.user_data);
+    by_user_data(ring.collect_from(sqes, count))
+}
+
+#[both(8, 0)]
+fn waking(mut ring: Ring) -> impl Answer {
+    let (word, shared) = (AtomicU32::new(7), AtomicU32::new(7));
+    let mut all = collect(&mut ring, &[wait(1, &word, 7), wake(2, &word, 1)], 2);
+    let public = |sqe: Sqe| Sqe { fd: U32, ..sqe };
+    all.extend(collect(&mut ring, &[public(wait(3, &shared, 7)), public(wake(4, &shared, 1))], 2));
+    all.extend(collect(&mut ring, &[wait(5, &word, 7), wait(6, &word, 7)], 0));
+    all.extend(collect(&mut ring, &[wake(7, &word, 2)], 3));
+    all.extend(collect(&mut ring, &[wake(8, &word, 1), wake(9, &word, 0)], 2));
     all
 }
 
-#[test]
-fn waking() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let (word, shared) = (AtomicU32::new(7), AtomicU32::new(7));
-        let mut all = collect(&mut ring, &[wait(1, &word, 7), wake(2, &word, 1)], 2);
-        let public = |sqe: Sqe| Sqe { fd: U32, ..sqe };
-        all.extend(collect(&mut ring, &[public(wait(3, &shared, 7)), public(wake(4, &shared, 1))], 2));
-        all.extend(collect(&mut ring, &[wait(5, &word, 7), wait(6, &word, 7)], 0));
-        all.extend(collect(&mut ring, &[wake(7, &word, 2)], 3));
-        all.extend(collect(&mut ring, &[wake(8, &word, 1), wake(9, &word, 0)], 2));
-        all
-    });
-}
-
-#[test]
-fn first_come_first_woken() {
-    both(|engine| {
-        for _ in 0..20 {
-            let mut ring = Ring::new(engine, 8, 0);
-            let word = AtomicU32::new(0);
-            collect(&mut ring, &[wait(1, &word, 0), wait(2, &word, 0), wait(3, &word, 0)], 0);
-            for next in 1..=3 {
-                let all = collect(&mut ring, &[wake(9, &word, 1)], 2);
-                let woken: Vec<_> = all.iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-                assert_eq!(woken, [(next, 0), (9, 1)], "{engine:?}");
-            }
-        }
-    });
-}
-
-#[test]
-fn woken_by_plain_system_calls() {
-    both(|engine| {
+#[both]
+fn first_come_first_woken(engine: Engine) {
+    for _ in 0..20 {
         let mut ring = Ring::new(engine, 8, 0);
         let word = AtomicU32::new(0);
-        collect(&mut ring, &[wait(1, &word, 0)], 0);
+        collect(&mut ring, &[wait(1, &word, 0), wait(2, &word, 0), wait(3, &word, 0)], 0);
+        for next in 1..=3 {
+            let all = collect(&mut ring, &[wake(9, &word, 1)], 2);
+            let woken: Vec<_> = all.iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+            assert_eq!(woken, [(next, 0), (9, 1)], "{engine:?}");
+        }
+    }
+}
+
+#[both(8, 0)]
+fn woken_by_plain_system_calls(mut ring: Ring) -> impl Answer {
+    let word = AtomicU32::new(0);
+    collect(&mut ring, &[wait(1, &word, 0)], 0);
+    word.store(1, Ordering::SeqCst);
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: names a word of ours.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, 1) };
+    collect(&mut ring, &[], 1)
+}
+
+#[both(8, 0)]
+fn a_wait_that_was_submitted_waits_whatever_the_word_becomes(mut ring: Ring) -> impl Answer {
+    let mut woken = Vec::new();
+    for _ in 0..20 {
+        let word = AtomicU32::new(0);
+        ring.submit(&[0, 1, 2, 3].map(|user_data| wait(user_data, &word, 0)));
         word.store(1, Ordering::SeqCst);
-        let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: names a word of ours.
-        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, 1) };
-        collect(&mut ring, &[], 1)
-    });
+        woken.extend(collect(&mut ring, &[wake(100, &word, 1)], 2));
+        woken.extend(collect(&mut ring, &[wake(101, &word, 3)], 4));
+    }
+    woken
 }
 
-#[test]
-fn a_wait_that_was_submitted_waits_whatever_the_word_becomes() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut woken = Vec::new();
-        for _ in 0..20 {
-            let word = AtomicU32::new(0);
-            for user_data in 0..4 {
-                ring.push(wait(user_data, &word, 0));
-            }
-            assert_eq!(ring.enter(4, 0), 4);
-            word.store(1, Ordering::SeqCst);
-            woken.extend(collect(&mut ring, &[wake(100, &word, 1)], 2));
-            woken.extend(collect(&mut ring, &[wake(101, &word, 3)], 4));
-        }
-        woken
-    });
-}
-
-#[test]
-fn masks_select_waiters() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let word = AtomicU32::new(0);
-        let masked = |sqe: Sqe, mask| Sqe { addr3: mask, ..sqe };
-        collect(&mut ring, &[masked(wait(1, &word, 0), 1), masked(wait(2, &word, 0), 2)], 0);
-        let mut all = collect(&mut ring, &[masked(wake(3, &word, 9), 2)], 2);
-        all.extend(collect(&mut ring, &[cancel(4, 1, 0)], 2));
-        all
-    });
+#[both(8, 0)]
+fn masks_select_waiters(mut ring: Ring) -> impl Answer {
+    let word = AtomicU32::new(0);
+    let masked = |sqe: Sqe, mask| Sqe { addr3: mask, ..sqe };
+    collect(&mut ring, &[masked(wait(1, &word, 0), 1), masked(wait(2, &word, 0), 2)], 0);
+    let mut all = collect(&mut ring, &[masked(wake(3, &word, 9), 2)], 2);
+    all.extend(collect(&mut ring, &[cancel(4, 1, 0)], 2));
+    all
 }
 
 #[test]
@@ -177,7 +126,8 @@ fn bad_futexes_are_refused() {
         let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
         let word = AtomicU32::new(0);
         let elements = [element(&word, 1)];
-        let reserved = [Element { reserved: 1, ..element(&word, 1) }];
+        let mut reserved = elements;
+        reserved[0][2] |= 1 << 32;
         let vector = waitv(0, &elements);
         let sqes = [
             vector,
@@ -191,39 +141,28 @@ fn bad_futexes_are_refused() {
     });
 }
 
-#[test]
-fn waiting_on_several() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let words: Vec<_> = (0..4).map(|_| AtomicU32::new(0)).collect();
-        let elements: Vec<_> = words.iter().map(|word| element(word, 0)).collect();
-        let mut all = collect(&mut ring, &[waitv(1, &elements), wake(2, &words[2], 1)], 2);
-        all.extend(collect(&mut ring, &[waitv(3, &elements), cancel(4, 3, 0)], 2));
-        all
-    });
+#[both(8, 0)]
+fn waiting_on_several(mut ring: Ring) -> impl Answer {
+    let words: Vec<_> = (0..4).map(|_| AtomicU32::new(0)).collect();
+    let elements: Vec<_> = words.iter().map(|word| element(word, 0)).collect();
+    let mut all = collect(&mut ring, &[waitv(1, &elements), wake(2, &words[2], 1)], 2);
+    all.extend(collect(&mut ring, &[waitv(3, &elements), cancel(4, 3, 0)], 2));
+    all
 }
 
-#[test]
-fn cancelling() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let word = AtomicU32::new(0);
-        let mut all = collect(&mut ring, &[wait(1, &word, 0), cancel(2, 1, 0)], 2);
-        all.extend(collect(&mut ring, &[cancel(3, 1, 0)], 1));
-        let time = [0i64, 1_000_000];
-        let timeout = Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_LINK_TIMEOUT, 5) };
-        let sqes = [Sqe { flags: LINK, ..wait(4, &word, 0) }, timeout];
-        all.extend(collect(&mut ring, &sqes, 2));
-        collect(&mut ring, &[wait(6, &word, 0)], 0);
-        // SAFETY: integers only.
-        let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
-        argument.addr = 6;
-        (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
-        let opcode = io_uring_register_op::IORING_REGISTER_SYNC_CANCEL;
-        let counted = ring.register(opcode, (&raw const argument).cast(), 1);
-        all.extend(collect(&mut ring, &[], 1));
-        (counted, all)
-    });
+#[both(8, 0)]
+fn cancelling(mut ring: Ring) -> impl Answer {
+    let word = AtomicU32::new(0);
+    let mut all = collect(&mut ring, &[wait(1, &word, 0), cancel(2, 1, 0)], 2);
+    all.extend(collect(&mut ring, &[cancel(3, 1, 0)], 1));
+    let time = [0i64, 1_000_000];
+    let timeout = Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_LINK_TIMEOUT, 5) };
+    let sqes = [Sqe { flags: LINK, ..wait(4, &word, 0) }, timeout];
+    all.extend(collect(&mut ring, &sqes, 2));
+    collect(&mut ring, &[wait(6, &word, 0)], 0);
+    let counted = ring.sync_cancel(6);
+    all.extend(collect(&mut ring, &[], 1));
+    (counted, all)
 }
 
 #[test]

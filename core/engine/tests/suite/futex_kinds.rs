@@ -1,35 +1,23 @@
 //! Waits for futexes that are woken, cancelled and stopped at the same time as others.
 
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize};
 
-use crate::common::*;
+use super::futex::{PRIVATE, U32, waitv};
+use crate::common::prelude::*;
 #[cfg(not(anyring_sanitizer))]
 use crate::lacking_calls::refuse;
-use anyring_engine::abi::Sqe;
-use io_uring_op::{
-    IORING_OP_ASYNC_CANCEL, IORING_OP_FUTEX_WAIT, IORING_OP_FUTEX_WAITV, IORING_OP_FUTEX_WAKE,
-};
-
-const ANY: u64 = 0xffff_ffff;
-const U32: i32 = 2;
-const PRIVATE: i32 = 128;
 
 fn wait(user_data: u64, word: &AtomicU32) -> Sqe {
-    Sqe { fd: U32 | PRIVATE, addr: word.as_ptr() as u64, addr3: ANY, ..sqe(IORING_OP_FUTEX_WAIT, user_data) }
+    super::futex::wait(user_data, word, 0)
 }
 
 fn cancel(user_data: u64, target: u64) -> Sqe {
-    Sqe { addr: target, ..sqe(IORING_OP_ASYNC_CANCEL, user_data) }
-}
-
-fn waitv(user_data: u64, elements: &[[u64; 3]]) -> Sqe {
-    let (addr, len) = (elements.as_ptr() as u64, elements.len() as u32);
-    Sqe { fd: 0, addr, len, ..sqe(IORING_OP_FUTEX_WAITV, user_data) }
+    crate::common::cancel(user_data, target, 0)
 }
 
 fn element(word: &AtomicU32) -> [u64; 3] {
-    [0, word.as_ptr() as u64, (U32 | PRIVATE) as u64]
+    super::futex::element(word, 0)
 }
 
 /// `futex(2)`: how many it woke.
@@ -101,67 +89,60 @@ fn no_wake_up_is_lost_to_a_cancellation() {
 }
 
 /// A wait that was woken is none to be cancelled, though its thread may not have run yet.
-#[test]
-fn a_cancellation_comes_too_late() {
-    both(|engine| {
-        let (mut ring, word) = (Ring::new(engine, 8, 0), AtomicU32::new(0));
-        let mut seen = Vec::new();
-        for _ in 0..100 {
-            ring.submit(&[wait(1, &word)]);
-            ring.push(cancel(2, 1));
-            let woken = wake(&word, 1);
-            assert_eq!(ring.enter(1, 0), 1);
-            seen.push((woken, collected(&mut ring, 2)));
-        }
-        seen
-    });
+#[both]
+fn a_cancellation_comes_too_late(engine: Engine) -> impl Answer {
+    let (mut ring, word) = (Ring::new(engine, 8, 0), AtomicU32::new(0));
+    let mut seen = Vec::new();
+    for _ in 0..100 {
+        ring.submit(&[wait(1, &word)]);
+        ring.push(cancel(2, 1));
+        let woken = wake(&word, 1);
+        assert_eq!(ring.enter(1, 0), 1);
+        seen.push((woken, collected(&mut ring, 2)));
+    }
+    seen
 }
 
 /// Who has submitted a wait knows that it waits: the very next call of any thread finds it. So it is where only other
 /// processes see the word as well, with masks, and where the SQ thread submits.
-#[test]
-fn what_was_submitted_is_found() {
-    both(|engine| {
-        let mut seen = Vec::new();
-        for flags in [0, IORING_SETUP_SQPOLL, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN] {
-            let mut ring = Ring::new(engine, 8, flags);
-            let word = AtomicU32::new(0);
-            for turn in 0..40u32 {
-                let shared = if turn % 4 == 1 { Sqe { fd: U32, ..wait(1, &word) } } else { wait(1, &word) };
-                let masked = if turn % 4 == 2 { Sqe { addr3: 6, ..shared } } else { shared };
-                ring.push(masked);
-                if flags == IORING_SETUP_SQPOLL {
-                    ring.enter_with(1, 0, IORING_ENTER_SQ_WAKEUP);
-                    until("the SQ thread takes it", || ring.sq_taken() == turn + 1);
-                } else {
-                    assert_eq!(ring.enter(1, 0), 1);
-                }
-                let private = if masked.fd & PRIVATE != 0 { libc::FUTEX_PRIVATE_FLAG } else { 0 };
-                // SAFETY: names a word of ours.
-                let woken =
-                    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | private, 9) };
-                seen.push((woken, collected(&mut ring, 1)));
+#[both]
+fn what_was_submitted_is_found(engine: Engine) -> impl Answer {
+    let mut seen = Vec::new();
+    for flags in [0, IORING_SETUP_SQPOLL, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN] {
+        let mut ring = Ring::new(engine, 8, flags);
+        let word = AtomicU32::new(0);
+        for turn in 0..40u32 {
+            let shared = if turn % 4 == 1 { Sqe { fd: U32, ..wait(1, &word) } } else { wait(1, &word) };
+            let masked = if turn % 4 == 2 { Sqe { addr3: 6, ..shared } } else { shared };
+            ring.push(masked);
+            if flags == IORING_SETUP_SQPOLL {
+                ring.enter_with(1, 0, IORING_ENTER_SQ_WAKEUP);
+                until("the SQ thread takes it", || ring.sq_taken() == turn + 1);
+            } else {
+                assert_eq!(ring.enter(1, 0), 1);
             }
+            let private = if masked.fd & PRIVATE != 0 { libc::FUTEX_PRIVATE_FLAG } else { 0 };
+            // SAFETY: names a word of ours.
+            let woken =
+                unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | private, 9) };
+            seen.push((woken, collected(&mut ring, 1)));
         }
-        seen
-    });
+    }
+    seen
 }
 
 /// Those that wait for one word are woken in their order, wherever their threads slept before.
-#[test]
-fn the_first_is_woken_first() {
-    both(|engine| {
-        let words: Vec<_> = (0..64).map(|_| AtomicU32::new(0)).collect();
-        let mut ring = Ring::new(engine, 8, 0);
-        let mut seen = Vec::new();
-        for word in &words {
-            ring.submit(&[wait(1, word), wait(2, word), wait(3, word)]);
-            for _ in 0..3 {
-                seen.push((wake(word, 1), collected(&mut ring, 1)));
-            }
+#[both(8, 0)]
+fn the_first_is_woken_first(mut ring: Ring) -> impl Answer {
+    let words: Vec<_> = (0..64).map(|_| AtomicU32::new(0)).collect();
+    let mut seen = Vec::new();
+    for word in &words {
+        ring.submit(&[wait(1, word), wait(2, word), wait(3, word)]);
+        for _ in 0..3 {
+            seen.push((wake(word, 1), collected(&mut ring, 1)));
         }
-        seen
-    });
+    }
+    seen
 }
 
 /// A wait for several words ends with the first wake-up, with or without `futex_waitv`; a word that has changed is told.
@@ -238,7 +219,7 @@ fn waits_outlast_a_stop() {
 /// A wait costs a thread, which others use after it; a process that may not have more threads is told so.
 #[test]
 fn threads_are_used_again_and_a_lack_of_them_is_told() {
-    let pid = child(|| {
+    in_child(|| {
         let mut ring = Ring::new(Engine::User, 64, 0);
         let words: Vec<_> = (0..16).map(|_| AtomicU32::new(0)).collect();
         let mut most = 0;
@@ -251,10 +232,8 @@ fn threads_are_used_again_and_a_lack_of_them_is_told() {
         }
         // A thread is idle a little after its wait has ended.
         assert!(threads() <= most + 16, "{} threads, {most} at first", threads());
-        true
     });
-    assert_eq!(ended(pid), 0);
-    let pid = child(|| {
+    in_child(|| {
         let mut ring = Ring::new(Engine::User, 8, 0);
         let (word, limit) = (AtomicU32::new(0), libc::rlimit { rlim_cur: 0, rlim_max: 0 });
         // SAFETY: of this process alone. Root has no limit.
@@ -266,7 +245,6 @@ fn threads_are_used_again_and_a_lack_of_them_is_told() {
         }
         ring.run(&[wait(1, &word)])[0].res == -libc::ENOMEM
     });
-    assert_eq!(ended(pid), 0);
 }
 
 /// Threads that wait for futexes.
@@ -281,17 +259,14 @@ fn waiting_threads() -> usize {
 }
 
 /// Waits that end in every way, of several rings at once, leave nothing on the words.
-#[test]
-fn closing_takes_waits_off_the_words() {
-    both(|engine| {
-        let words: Vec<_> = (0..8).map(|_| AtomicU32::new(0)).collect();
-        let mut ring = Ring::new(engine, 16, 0);
-        let waits: Vec<_> = words.iter().map(|word| wait(1, word)).collect();
-        ring.submit(&waits);
-        drop(ring);
-        // The kernel, too, ends a ring some time after its close.
-        words.iter().for_each(|word| until("nobody waits", || wake(word, 1) == 0));
-    });
+#[both(16, 0)]
+fn closing_takes_waits_off_the_words(mut ring: Ring) {
+    let words: Vec<_> = (0..8).map(|_| AtomicU32::new(0)).collect();
+    let waits: Vec<_> = words.iter().map(|word| wait(1, word)).collect();
+    ring.submit(&waits);
+    drop(ring);
+    // The kernel, too, ends a ring some time after its close.
+    words.iter().for_each(|word| until("nobody waits", || wake(word, 1) == 0));
 }
 
 /// The program has given its own action to the signal by which a thread of the engine is called back, while that waited: the thread
@@ -328,18 +303,16 @@ fn a_thread_that_is_left_on_a_word_passes_its_wake_up_on() {
 }
 
 /// FUTEX_WAKE of a ring counts what waits in other rings.
-#[test]
-fn rings_wake_each_other() {
-    both(|engine| {
-        let word = AtomicU32::new(0);
-        let mut rings: Vec<_> = (0..3).map(|_| Ring::new(engine, 8, 0)).collect();
-        rings.iter_mut().for_each(|ring| ring.submit(&[wait(1, &word)]));
-        let wake = Sqe { opcode: IORING_OP_FUTEX_WAKE as u8, off: 9, ..wait(2, &word) };
-        let mut all = rings[0].run(&[wake]).iter().map(|cqe| (cqe.user_data, cqe.res)).collect::<Vec<_>>();
-        all.extend(collected(&mut rings[0], 2 - all.len()));
-        all.sort_unstable();
-        (all, collected(&mut rings[1], 1), collected(&mut rings[2], 1))
-    });
+#[both]
+fn rings_wake_each_other(engine: Engine) -> impl Answer {
+    let word = AtomicU32::new(0);
+    let mut rings: Vec<_> = (0..3).map(|_| Ring::new(engine, 8, 0)).collect();
+    rings.iter_mut().for_each(|ring| ring.submit(&[wait(1, &word)]));
+    let wake = Sqe { opcode: IORING_OP_FUTEX_WAKE as u8, off: 9, ..wait(2, &word) };
+    let mut all = rings[0].run(&[wake]).iter().map(|cqe| (cqe.user_data, cqe.res)).collect::<Vec<_>>();
+    all.extend(collected(&mut rings[0], 2 - all.len()));
+    all.sort_unstable();
+    (all, collected(&mut rings[1], 1), collected(&mut rings[2], 1))
 }
 
 /// Threads of the program that submit their first waits at the same time take no thread of one another.
@@ -369,38 +342,34 @@ fn waits_begin_at_once_in_several_threads() {
 /// A wait for several words that is woken while its threads are still being moved there leaves none of them behind, which
 /// would take wake-ups that are meant for others.
 #[cfg(not(anyring_sanitizer))]
-#[test]
+#[by(in_child)]
 fn a_wait_for_several_leaves_nobody_behind() {
-    let pid = child(|| {
-        refuse(libc::SYS_futex_waitv, None, libc::ENOSYS);
-        let words: Vec<_> = (0..8).map(|_| AtomicU32::new(0)).collect();
-        let elements: Vec<_> = words.iter().map(element).collect();
-        let over = AtomicU32::new(0);
-        let mut ring = Ring::new(Engine::User, 8, 0);
-        std::thread::scope(|scope| {
-            for word in &words[..2] {
-                let over = &over;
-                scope.spawn(move || {
-                    while over.load(Ordering::Relaxed) == 0 {
-                        wake(word, 1);
-                    }
-                });
-            }
-            for turn in 0..300 {
-                ring.submit(&[waitv(1, &elements)]);
-                if turn % 2 == 1 {
-                    ring.submit(&[cancel(2, 1)]);
-                    collected(&mut ring, 2);
-                } else {
-                    collected(&mut ring, 1);
+    refuse(libc::SYS_futex_waitv, None, libc::ENOSYS);
+    let words: Vec<_> = (0..8).map(|_| AtomicU32::new(0)).collect();
+    let elements: Vec<_> = words.iter().map(element).collect();
+    let over = AtomicU32::new(0);
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    std::thread::scope(|scope| {
+        for word in &words[..2] {
+            let over = &over;
+            scope.spawn(move || {
+                while over.load(Ordering::Relaxed) == 0 {
+                    wake(word, 1);
                 }
-                assert!(words[2..].iter().all(|word| wake(word, 1) == 0), "turn {turn}");
+            });
+        }
+        for turn in 0..300 {
+            ring.submit(&[waitv(1, &elements)]);
+            if turn % 2 == 1 {
+                ring.submit(&[cancel(2, 1)]);
+                collected(&mut ring, 2);
+            } else {
+                collected(&mut ring, 1);
             }
-            over.store(1, Ordering::Relaxed);
-        });
-        true
+            assert!(words[2..].iter().all(|word| wake(word, 1) == 0), "turn {turn}");
+        }
+        over.store(1, Ordering::Relaxed);
     });
-    assert_eq!(ended(pid), 0);
 }
 
 /// Waits are woken and cancelled where threads cannot be moved, and where no signal reaches them.
@@ -464,18 +433,14 @@ fn a_word_that_never_changes() {
 }
 
 /// Threads end with the last ring, also those that are at a wait then.
-#[test]
+#[by(in_child)]
 fn no_thread_outlives_the_rings() {
-    let pid = child(|| {
-        let words: Vec<_> = (0..8).map(|_| AtomicU32::new(0)).collect();
-        let mut ring = Ring::new(Engine::User, 16, 0);
-        let waits: Vec<_> = words.iter().map(|word| wait(1, word)).collect();
-        ring.submit(&waits);
-        assert!(words[..4].iter().all(|word| wake(word, 1) == 1));
-        collected(&mut ring, 4);
-        drop(ring);
-        until("the threads are gone", || waiting_threads() == 0);
-        true
-    });
-    assert_eq!(ended(pid), 0);
+    let words: Vec<_> = (0..8).map(|_| AtomicU32::new(0)).collect();
+    let mut ring = Ring::new(Engine::User, 16, 0);
+    let waits: Vec<_> = words.iter().map(|word| wait(1, word)).collect();
+    ring.submit(&waits);
+    assert!(words[..4].iter().all(|word| wake(word, 1) == 1));
+    collected(&mut ring, 4);
+    drop(ring);
+    until("the threads are gone", || waiting_threads() == 0);
 }

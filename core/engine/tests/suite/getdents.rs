@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::common::prelude::*;
 use anyring_engine::ops::getdents;
 use anyring_engine::request::version;
-use io_uring_register_op as Code;
 
 const POSITION: u64 = u64::MAX;
 
@@ -109,9 +108,8 @@ fn everywhere() -> Vec<PathBuf> {
     all.iter().map(PathBuf::from).filter(|path| path.is_dir()).collect()
 }
 
-#[test]
-fn reads_what_the_system_call_reads() {
-    let mut ring = Ring::new(Engine::User, 4, 0);
+#[by(ours(4, 0))]
+fn reads_what_the_system_call_reads(mut ring: Ring) {
     for path in everywhere() {
         // Some of these change by themselves: then they are read again.
         let agrees = (0..20).any(|_| {
@@ -145,14 +143,9 @@ fn reads_an_overlay() {
         let layer = if number % 2 == 0 { "lower" } else { "upper" };
         std::fs::write(at(layer).join(format!("entry-{number}")), "").unwrap();
     }
-    let options = format!(
-        "lowerdir={},upperdir={},workdir={}",
-        at("lower").display(),
-        at("upper").display(),
-        at("work").display()
-    );
-    let text = |text: &str| CString::new(text).unwrap();
-    let (merged, options) = (text(at("merged").to_str().unwrap()), text(&options));
+    let below = base.0.display();
+    let options = format!("lowerdir={below}/lower,upperdir={below}/upper,workdir={below}/work");
+    let (merged, options) = (c_path(&at("merged")), CString::new(options).unwrap());
     // SAFETY: strings of ours.
     let mounted = unsafe {
         libc::mount(c"o".as_ptr(), merged.as_ptr(), c"overlay".as_ptr(), 0, options.as_ptr().cast()) == 0
@@ -174,11 +167,10 @@ fn reads_an_overlay() {
     result.unwrap();
 }
 
-#[test]
-fn many_at_once_on_one_descriptor() {
+#[by(ours(256, 0))]
+fn many_at_once_on_one_descriptor(mut ring: Ring) {
     let files = with(2000);
     let fd = directory(&files.0);
-    let mut ring = Ring::new(Engine::User, 256, 0);
     let all = read_all(&mut ring, fd.as_raw_fd(), 600);
     assert_eq!(all.len(), 2002);
     // From many places at once, in no order, each what is there, whoever does it.
@@ -201,11 +193,10 @@ fn many_at_once_on_one_descriptor() {
     assert_eq!(position(&fd), 0);
 }
 
-#[test]
-fn uses_the_position_where_asked_to() {
+#[by(ours(4, 0))]
+fn uses_the_position_where_asked_to(mut ring: Ring) {
     let files = with(100);
     let (fd, other) = (directory(&files.0), directory(&files.0));
-    let mut ring = Ring::new(Engine::User, 4, 0);
     let (mut ours, mut theirs) = ([0; 512], [0; 512]);
     loop {
         let count = run(&mut ring, read(fd.as_raw_fd(), &mut ours, POSITION));
@@ -217,13 +208,12 @@ fn uses_the_position_where_asked_to() {
     }
 }
 
-#[test]
-fn refuses() {
+#[by(ours(4, 0))]
+fn refuses(mut ring: Ring) {
     let files = with(3);
     let fd = directory(&files.0);
     let (file, path) = (open(Path::new("/dev/null"), libc::O_RDWR), open(&files.0, libc::O_PATH));
     let mut buffer = [0; 512];
-    let mut ring = Ring::new(Engine::User, 4, 0);
     let good = read(fd.as_raw_fd(), &mut buffer, 0);
     let number = |fd: &OwnedFd| fd.as_raw_fd();
     for offset in [0, POSITION] {
@@ -296,8 +286,8 @@ fn a_directory_that_changes() {
     }
 }
 
-#[test]
-fn a_hundred_thousand_entries() {
+#[by(ours(4, 0))]
+fn a_hundred_thousand_entries(mut ring: Ring) {
     let files = Directory::below(Path::new("/dev/shm"));
     let first = files.0.join("entry-0");
     std::fs::write(&first, "").unwrap();
@@ -305,29 +295,19 @@ fn a_hundred_thousand_entries() {
         std::fs::hard_link(&first, files.0.join(format!("entry-{number}"))).unwrap();
     }
     let fd = directory(&files.0);
-    let mut ring = Ring::new(Engine::User, 4, 0);
     let all = read_all(&mut ring, fd.as_raw_fd(), 32768);
     assert_eq!(names(all).len(), 100_002);
     assert_eq!(position(&fd), 0);
 }
 
-#[test]
-fn open_read_close_as_one_chain() {
+#[by(ours(8, 0))]
+fn open_read_close_as_one_chain(mut ring: Ring) {
     let files = with(5);
-    let path = CString::new(files.0.to_str().unwrap()).unwrap();
-    let mut ring = Ring::new(Engine::User, 8, 0);
-    let slots = [-1i32; 4];
-    assert_eq!(ring.register(Code::IORING_REGISTER_FILES, slots.as_ptr().cast(), 4), 0);
+    let path = c_path(&files.0);
+    ring.register_files(&[-1; 4]);
     let mut buffer = [0; 1024];
     for offset in [0, POSITION, 0] {
-        let open = Sqe {
-            fd: libc::AT_FDCWD,
-            addr: path.as_ptr() as u64,
-            op_flags: libc::O_DIRECTORY as u32,
-            file_index: 3,
-            flags: LINK,
-            ..sqe(IORING_OP_OPENAT, 1)
-        };
+        let open = Sqe { file_index: 3, flags: LINK, ..crate::common::open(1, &path, libc::O_DIRECTORY) };
         let get = Sqe { user_data: 2, flags: FIXED | LINK, ..read(2, &mut buffer, offset) };
         let close = Sqe { fd: 0, file_index: 3, ..sqe(IORING_OP_CLOSE, 3) };
         let cqes = ring.run(&[open, get, close]);
@@ -346,27 +326,19 @@ fn open_read_close_as_one_chain() {
 fn behind_a_drain_and_cancelled() {
     let files = with(5);
     let fd = directory(&files.0);
-    let mut ends = [0; 2];
-    // SAFETY: two descriptors of ours.
-    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
-    let (mut ring, mut buffer, byte) = (Ring::new(Engine::User, 8, 0), [0; 1024], [0u8]);
-    let wait = Sqe { fd: ends[0], addr: byte.as_ptr() as u64, len: 1, ..sqe(IORING_OP_READ, 1) };
+    let (source, sink) = pipe();
+    let (mut ring, mut buffer, mut byte) = (Ring::new(Engine::User, 8, 0), [0; 1024], [0u8]);
+    let wait = reading(IORING_OP_READ, 1, &source, &mut byte);
     let get = Sqe { user_data: 2, ..read(fd.as_raw_fd(), &mut buffer, 0) };
     ring.submit(&[wait, Sqe { flags: DRAIN, ..get }]);
     assert_eq!(ring.reap(), None);
-    // SAFETY: a byte of ours.
-    assert_eq!(unsafe { libc::write(ends[1], byte.as_ptr().cast(), 1) }, 1);
+    write_to(&sink, b"x");
     let order: Vec<_> = ring.collect(2).iter().map(|cqe| cqe.user_data).collect();
     assert_eq!(order, [1, 2]);
     // In a chain behind what waits, it goes when that is cancelled.
     ring.submit(&[Sqe { flags: LINK, ..wait }, get]);
     ring.submit_and_wait(&[cancel(3, 1, 0)], 3);
-    let mut results: Vec<_> = ring.collect(0).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-    results.sort();
-    assert_eq!(results, [(1, -libc::ECANCELED), (2, -libc::ECANCELED), (3, 0)]);
-    for end in ends {
-        close_number(end);
-    }
+    assert_eq!(results(&ring.collect(0)), [(1, -libc::ECANCELED), (2, -libc::ECANCELED), (3, 0)]);
 }
 
 #[test]
@@ -387,11 +359,7 @@ fn descriptions_are_few_and_given_up() {
     let fd = directory(&files.0);
     assert!(run(&mut ring, read(fd.as_raw_fd(), &mut buffer, 0)) > 0);
     drop(fd);
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while open_at(&files.0) > 0 {
-        assert!(Instant::now() < deadline, "it stays");
-        std::thread::yield_now();
-    }
+    until("it is given up", || open_at(&files.0) == 0);
 }
 
 #[test]
@@ -418,7 +386,7 @@ fn without_the_right_to_open_it() {
     let fd = directory(&files.0);
     let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o000);
     std::fs::set_permissions(&files.0, permissions).unwrap();
-    let pid = child(|| {
+    in_child(|| {
         // SAFETY: changes this process, which has one thread.
         let dropped = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) == 0 };
         if !dropped {
@@ -431,7 +399,6 @@ fn without_the_right_to_open_it() {
         let all = read_all(&mut ring, fd.as_raw_fd(), 512);
         all.len() == 302 && position(&fd) == before
     });
-    assert_eq!(ended(pid), 0);
 }
 
 #[test]
@@ -443,11 +410,10 @@ fn parent_and_child_read_on() {
     let count = run(&mut ring, read(fd.as_raw_fd(), &mut buffer, 0));
     let last = entries(&buffer[..count as usize]).len() - 1;
     let next = all[last].1;
-    let pid = child(|| {
+    in_child(|| {
         let mut ring = Ring::new(Engine::User, 4, 0);
         read_all(&mut ring, fd.as_raw_fd(), 512).len() == all.len()
     });
-    assert_eq!(ended(pid), 0);
     let count = run(&mut ring, read(fd.as_raw_fd(), &mut buffer, next));
     let read = entries(&buffer[..count as usize]);
     assert_eq!(read, all[last + 1..][..read.len()]);
@@ -460,7 +426,7 @@ fn the_probe_shows_it() {
         let ring = Ring::new(Engine::User, 4, 0);
         let mut memory = vec![0u64; 2 + room];
         memory[2 + rows..].fill(u64::MAX);
-        assert_eq!(ring.register(Code::IORING_REGISTER_PROBE, memory.as_ptr().cast(), rows as u32), 0);
+        assert_eq!(ring.register(IORING_REGISTER_PROBE, memory.as_ptr().cast(), rows as u32), 0);
         assert!(memory[2 + rows..].iter().all(|&word| word == u64::MAX));
         memory
     };
@@ -487,12 +453,11 @@ fn restrictions_name_it() {
     let files = with(1);
     let fd = directory(&files.0);
     for code in [getdents::CODE, IORING_OP_NOP as u8] {
-        let (ring, mut buffer) = (Ring::new(Engine::User, 4, IORING_SETUP_R_DISABLED), [0; 512]);
-        let mut ring = ring;
+        let (mut ring, mut buffer) = (Ring::new(Engine::User, 4, IORING_SETUP_R_DISABLED), [0; 512]);
         let kind = io_uring_register_restriction_op::IORING_RESTRICTION_SQE_OP as u32;
         let restriction = [kind | u32::from(code) << 16, 0, 0, 0];
-        assert_eq!(ring.register(Code::IORING_REGISTER_RESTRICTIONS, restriction.as_ptr().cast(), 1), 0);
-        assert_eq!(ring.register(Code::IORING_REGISTER_ENABLE_RINGS, std::ptr::null(), 0), 0);
+        assert_eq!(ring.register(IORING_REGISTER_RESTRICTIONS, restriction.as_ptr().cast(), 1), 0);
+        assert_eq!(ring.enable(), 0);
         let result = run(&mut ring, read(fd.as_raw_fd(), &mut buffer, 0));
         assert_eq!(result == -libc::EACCES, code != getdents::CODE, "result {result}");
     }

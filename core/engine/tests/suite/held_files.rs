@@ -116,8 +116,7 @@ fn case(evidence: Evidence) {
                 Evidence::OtherCall => other_call.as_ref().is_some_and(JoinHandle::is_finished),
             };
         if consumed {
-            // SAFETY: both descriptors are this test's.
-            assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), second.as_raw_fd()) }, second.as_raw_fd());
+            replace(&second, &other);
         }
         missing.give();
         if waiter.is_some() && engine == Engine::Kernel {
@@ -138,8 +137,7 @@ fn case(evidence: Evidence) {
         if let Some(forks) = forks {
             assert_eq!(ended(forks.join().unwrap()), 0);
         }
-        let mut results: Vec<_> = ring.collect(2 + nops).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-        results.sort_unstable();
+        let results = results(&ring.collect(2 + nops));
         let (mut content, mut wrong) = (String::new(), String::new());
         written.read_to_string(&mut content).unwrap();
         spoiled.read_to_string(&mut wrong).unwrap();

@@ -7,14 +7,6 @@ use crate::common::prelude::*;
 /// What the kernel's own errno for an interrupted call is, which it tells programs of some operations.
 const ERESTARTSYS: i32 = 512;
 
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::yield_now();
-    }
-}
-
 /// Parts of the names of the kernel's functions in which such requests sleep. Idle workers sleep elsewhere, and those that
 /// begin may.
 const WAITS: [&str; 3] = ["pipe", "partner", "unix"];
@@ -33,52 +25,6 @@ fn blocked() -> usize {
         .count()
 }
 
-fn splice(user_data: u64, from: i32, to: i32) -> Sqe {
-    let sqe = sqe(IORING_OP_SPLICE, user_data);
-    Sqe { fd: to, file_index: from as u32, len: 4096, addr: u64::MAX, off: u64::MAX, ..sqe }
-}
-
-fn cancel(user_data: u64, target: u64) -> Sqe {
-    Sqe { addr: target, ..sqe(IORING_OP_ASYNC_CANCEL, user_data) }
-}
-
-fn open(user_data: u64, path: &CString, flags: i32) -> Sqe {
-    let sqe = sqe(IORING_OP_OPENAT, user_data);
-    Sqe { fd: libc::AT_FDCWD, addr: path.as_ptr() as u64, op_flags: flags as u32, len: 0o600, ..sqe }
-}
-
-/// A Unix socket whose listener's backlog is full, and the address.
-struct Full {
-    _listener: UnixListener,
-    _queued: Vec<UnixStream>,
-    socket: OwnedFd,
-    address: libc::sockaddr_un,
-}
-
-impl Full {
-    fn new(path: &Path) -> Full {
-        let listener = UnixListener::bind(path).unwrap();
-        // SAFETY: of our own listener.
-        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
-        let queued = vec![UnixStream::connect(path).unwrap()];
-        // SAFETY: a new descriptor; integers only.
-        let (socket, mut address) = unsafe {
-            let fd = libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
-            (OwnedFd::from_raw_fd(fd), std::mem::zeroed::<libc::sockaddr_un>())
-        };
-        address.sun_family = libc::AF_UNIX as u16;
-        for (to, &from) in address.sun_path.iter_mut().zip(path.to_str().unwrap().as_bytes()) {
-            *to = from as libc::c_char;
-        }
-        Full { _listener: listener, _queued: queued, socket, address }
-    }
-
-    fn connect(&self, user_data: u64) -> Sqe {
-        let (address, length) = (&raw const self.address as u64, size_of::<libc::sockaddr_un>() as u64);
-        Sqe { fd: self.socket.as_raw_fd(), addr: address, off: length, ..sqe(IORING_OP_CONNECT, user_data) }
-    }
-}
-
 /// The result of what was interrupted: the kernel does not translate its own errno where it does not expect one.
 fn interrupted(engine: Engine, result: i32) -> bool {
     result == -libc::EINTR || engine == Engine::Kernel && result == -ERESTARTSYS
@@ -95,14 +41,13 @@ fn submit_blocking(ring: &mut Ring, sqe: Sqe) {
 fn each_blocking(mut body: impl FnMut(&str, Sqe)) {
     let place = Directory::new();
     let ((from, _a), (_b, to)) = (pipe(), pipe());
-    body("SPLICE", splice(1, from.as_raw_fd(), to.as_raw_fd()));
-    let tee =
-        Sqe { fd: to.as_raw_fd(), file_index: from.as_raw_fd() as u32, len: 1, ..sqe(IORING_OP_TEE, 1) };
+    body("SPLICE", splice(1, &from, &to, 4096));
+    let tee = Sqe { opcode: IORING_OP_TEE as u8, addr: 0, off: 0, ..splice(1, &from, &to, 1) };
     body("TEE", tee);
     let fifo = place.fifo("fifo");
     body("OPENAT in a thread", Sqe { flags: ASYNC, ..open(1, &fifo, libc::O_RDONLY) });
     body("OPENAT that may create", open(1, &fifo, libc::O_WRONLY | libc::O_CREAT));
-    let full = Full::new(&place.0.join("socket"));
+    let full = Full::new(&place.0.join("socket"), 0);
     body("CONNECT", full.connect(1));
 }
 
@@ -115,7 +60,7 @@ fn cancellation_ends_it(engine: Engine) {
         // the same.
         let (mut answers, mut ends) = (Vec::new(), Vec::new());
         while ends.is_empty() && answers.iter().all(|&answer| answer == -libc::ENOENT) {
-            ring.submit_and_wait(&[cancel(2, 1)], 1);
+            ring.submit_and_wait(&[cancel(2, 1, 0)], 1);
             for cqe in ring.reap_all() {
                 if cqe.user_data == 1 { ends.push(cqe.res) } else { answers.push(cqe.res) }
             }
@@ -136,7 +81,7 @@ fn synchronous_cancellation_waits_for_the_end(engine: Engine) {
         let mut wanted: io_uring_sync_cancel_reg = zeroed();
         (wanted.addr, wanted.fd) = (1, -1);
         (wanted.timeout.tv_sec, wanted.timeout.tv_nsec) = (20, 0);
-        let code = io_uring_register_op::IORING_REGISTER_SYNC_CANCEL;
+        let code = IORING_REGISTER_SYNC_CANCEL;
         let cancel = || ring.register(code, (&raw const wanted).cast(), 1);
         let mut result = cancel();
         // As above; and what is done for the ring meanwhile may end the wait.
@@ -159,7 +104,7 @@ fn synchronous_cancellation_waits_for_the_end(engine: Engine) {
 fn with_timeout(ring: &mut Ring, sqe: Sqe, time: &[i64; 2]) -> [i32; 2] {
     ring.submit(&[
         Sqe { flags: sqe.flags | LINK, ..sqe },
-        Sqe { addr: time.as_ptr() as u64, len: 1, ..crate::common::sqe(IORING_OP_LINK_TIMEOUT, 2) },
+        Sqe { opcode: IORING_OP_LINK_TIMEOUT as u8, ..timeout(2, time) },
     ]);
     let mut cqes = Vec::new();
     while cqes.len() < 2 {
@@ -184,7 +129,7 @@ fn link_timeout_ends_it() {
     let place = Directory::new();
     both(|engine| {
         let path = place.0.join(format!("{engine:?}"));
-        let full = Full::new(&path);
+        let full = Full::new(&path, 0);
         let results = begun_with_timeout(engine, full.connect(1), &time);
         assert_eq!(results[0], -libc::EINTR);
         results
@@ -196,31 +141,23 @@ fn link_timeout_ends_it() {
     });
 }
 
-#[both]
-fn end_of_the_ring_ends_it(engine: Engine) {
+#[both(4, 0)]
+fn end_of_the_ring_ends_it(mut ring: Ring) {
     let ((from, into), (_b, to)) = (pipe(), pipe());
-    let mut ring = Ring::new(engine, 4, 0);
-    submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
+    submit_blocking(&mut ring, splice(1, &from, &to, 4096));
     drop((from, ring));
-    until("nobody reads the pipe any more", || {
-        let mut entry = libc::pollfd { fd: into.as_raw_fd(), events: 0, revents: 0 };
-        // SAFETY: one entry.
-        unsafe { libc::poll(&mut entry, 1, 0) };
-        entry.revents & libc::POLLERR != 0
-    });
+    until("nobody reads the pipe any more", || shown(&into, 0, 0) & libc::POLLERR != 0);
 }
 
-#[test]
-fn whenever_it_comes() {
-    let mut ring = Ring::new(Engine::User, 4, 0);
+#[by(ours(4, 0))]
+fn whenever_it_comes(mut ring: Ring) {
     let ((from, _a), (_b, to)) = (pipe(), pipe());
     for round in 0..3000 {
-        ring.submit(&[splice(1, from.as_raw_fd(), to.as_raw_fd())]);
+        ring.submit(&[splice(1, &from, &to, 4096)]);
         // From before the worker begins until it sleeps.
         (0..round % 300 * 30).for_each(|_| std::hint::spin_loop());
-        ring.submit(&[cancel(2, 1)]);
-        let mut cqes = ring.collect(2);
-        cqes.sort_by_key(|cqe| cqe.user_data);
+        ring.submit(&[cancel(2, 1, 0)]);
+        let cqes = by_user_data(ring.collect(2));
         let results = (cqes[0].res, cqes[1].res);
         let ended = results == (-libc::EINTR, -libc::EALREADY) || results == (-libc::ECANCELED, 0);
         assert!(ended, "round {round}: {cqes:?}");
@@ -231,9 +168,9 @@ fn whenever_it_comes() {
 fn others_are_left_alone(engine: Engine) -> impl Answer {
     let mut ring = Ring::new(engine, 8, 0);
     let ((from, _a), (other, into), (_b, to)) = (pipe(), pipe(), pipe());
-    submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
-    submit_blocking(&mut ring, splice(3, other.as_raw_fd(), to.as_raw_fd()));
-    ring.submit(&[cancel(2, 1)]);
+    submit_blocking(&mut ring, splice(1, &from, &to, 4096));
+    submit_blocking(&mut ring, splice(3, &other, &to, 4096));
+    ring.submit(&[cancel(2, 1, 0)]);
     ring.collect(2);
     assert_eq!(blocked(), 1, "{engine:?}");
     write_to(&into, b"x");
@@ -246,10 +183,10 @@ fn those_of_other_rings_are_left_alone(engine: Engine) {
     let mut rings = [(); 3].map(|()| Ring::new(engine, 8, 0));
     let (pipes, (_b, to)) = ([(); 3].map(|()| pipe()), pipe());
     for (ring, (from, _)) in rings.iter_mut().zip(&pipes) {
-        submit_blocking(ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
+        submit_blocking(ring, splice(1, from, &to, 4096));
     }
     // Neither the first that began, nor the last.
-    rings[1].push(cancel(2, 1));
+    rings[1].push(cancel(2, 1, 0));
     assert_eq!(rings[1].enter(1, 0), 1);
     assert_eq!(rings[1].collect(2).len(), 2);
     assert_eq!(blocked(), 2, "{engine:?}");
@@ -280,61 +217,53 @@ fn taken_signal() -> Option<i32> {
 
 extern "C" fn nothing(_signal: i32) {}
 
-#[test]
+#[by(in_child)]
 fn a_program_that_takes_the_signal_is_not_killed() {
-    let pid = child(|| {
-        let ((from, _a), (_b, to)) = (pipe(), pipe());
-        let mut ring = Ring::new(Engine::User, 4, 0);
-        for taken in [libc::SIG_DFL, nothing as *const () as usize] {
-            submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
-            let signal = taken_signal().expect("the engine has taken one");
-            action(signal, Some(taken));
-            ring.submit(&[cancel(2, 1)]);
-            assert_eq!(ring.collect(1)[0].res, -libc::EALREADY);
-            assert_eq!(blocked(), 1, "it cannot be ended");
-            write_to(&_a, b"x");
-            assert_eq!(ring.collect(1)[0].res, 1);
-            // The next has another signal.
-            submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
-            ring.submit(&[cancel(2, 1)]);
-            let cqes = ring.collect(2);
-            assert!(cqes.iter().any(|cqe| cqe.res == -libc::EINTR), "{cqes:?}");
-            assert_eq!(action(signal, None) == nothing as *const () as usize, taken != libc::SIG_DFL);
-        }
-        true
-    });
-    assert_eq!(ended(pid), 0);
-}
-
-#[test]
-fn a_program_that_waits_for_the_signal_gets_it() {
-    let pid = child(|| {
-        let ((from, _a), (_b, to)) = (pipe(), pipe());
-        let mut ring = Ring::new(Engine::User, 4, 0);
-        // SAFETY: a set of signals of ours.
-        let (signal, set) = unsafe {
-            let mut set = std::mem::zeroed();
-            libc::sigfillset(&mut set);
-            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
-            submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
-            let signal = taken_signal().expect("the engine has taken one");
-            libc::sigemptyset(&mut set);
-            libc::sigaddset(&mut set, signal);
-            (signal, set)
-        };
-        // SAFETY: to this process, which waits for it.
-        let got = unsafe {
-            libc::kill(libc::getpid(), signal);
-            let time = libc::timespec { tv_sec: 20, tv_nsec: 0 };
-            libc::sigtimedwait(&set, std::ptr::null_mut(), &time)
-        };
-        assert_eq!(got, signal);
-        // The request goes on.
+    let ((from, _a), (_b, to)) = (pipe(), pipe());
+    let mut ring = Ring::new(Engine::User, 4, 0);
+    for taken in [libc::SIG_DFL, nothing as *const () as usize] {
+        submit_blocking(&mut ring, splice(1, &from, &to, 4096));
+        let signal = taken_signal().expect("the engine has taken one");
+        action(signal, Some(taken));
+        ring.submit(&[cancel(2, 1, 0)]);
+        assert_eq!(ring.collect(1)[0].res, -libc::EALREADY);
+        assert_eq!(blocked(), 1, "it cannot be ended");
         write_to(&_a, b"x");
         assert_eq!(ring.collect(1)[0].res, 1);
-        true
-    });
-    assert_eq!(ended(pid), 0);
+        // The next has another signal.
+        submit_blocking(&mut ring, splice(1, &from, &to, 4096));
+        ring.submit(&[cancel(2, 1, 0)]);
+        let cqes = ring.collect(2);
+        assert!(cqes.iter().any(|cqe| cqe.res == -libc::EINTR), "{cqes:?}");
+        assert_eq!(action(signal, None) == nothing as *const () as usize, taken != libc::SIG_DFL);
+    }
+}
+
+#[by(in_child)]
+fn a_program_that_waits_for_the_signal_gets_it() {
+    let ((from, _a), (_b, to)) = (pipe(), pipe());
+    let mut ring = Ring::new(Engine::User, 4, 0);
+    // SAFETY: a set of signals of ours.
+    let (signal, set) = unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigfillset(&mut set);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        submit_blocking(&mut ring, splice(1, &from, &to, 4096));
+        let signal = taken_signal().expect("the engine has taken one");
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, signal);
+        (signal, set)
+    };
+    // SAFETY: to this process, which waits for it.
+    let got = unsafe {
+        libc::kill(libc::getpid(), signal);
+        let time = libc::timespec { tv_sec: 20, tv_nsec: 0 };
+        libc::sigtimedwait(&set, std::ptr::null_mut(), &time)
+    };
+    assert_eq!(got, signal);
+    // The request goes on.
+    write_to(&_a, b"x");
+    assert_eq!(ring.collect(1)[0].res, 1);
 }
 
 /// Opens and closes of a FIFO that others can see, as inotify tells them.
@@ -404,9 +333,9 @@ fn many_wait_at_once() {
         write_to(&into, b"x");
         let mut ring = Ring::new(engine, 2048, 0);
         for user_data in 0..MANY {
-            ring.push(splice(user_data, from.as_raw_fd(), to.as_raw_fd()));
+            ring.push(splice(user_data, &from, &to, 4096));
         }
-        ring.push(splice(MANY, other.as_raw_fd(), to.as_raw_fd()));
+        ring.push(splice(MANY, &other, &to, 4096));
         assert_eq!(ring.enter(MANY as u32 + 1, 1), MANY as i32 + 1);
         let cqes = ring.reap_all();
         (cqes[0].user_data, cqes[0].res)
@@ -431,7 +360,7 @@ fn with_threads(engine: Engine, user: u32, threads: u64, splices: u64) -> i32 {
         let (_b, to) = pipe();
         let pipes: Vec<_> = (0..splices).map(|_| pipe()).collect();
         for (user_data, (from, _)) in pipes.iter().enumerate() {
-            ring.push(splice(user_data as u64, from.as_raw_fd(), to.as_raw_fd()));
+            ring.push(splice(user_data as u64, from, &to, 4096));
         }
         assert_eq!(ring.enter(splices as u32, 0), splices as i32);
         for (_, into) in pipes.iter().rev() {
@@ -447,38 +376,25 @@ fn with_threads(engine: Engine, user: u32, threads: u64, splices: u64) -> i32 {
     ended(pid)
 }
 
-#[test]
-fn without_threads_the_caller_does_what_is_slow() {
-    if !is_root() {
-        return;
-    }
+#[by(in_child_of_root)]
+fn without_threads_the_caller_does_what_is_slow() -> impl Found {
     const LENGTH: usize = 32 << 20;
-    let pid = child(|| {
-        without_more_threads(0x5000_0000 + std::process::id(), 1);
-        let mut ring = Ring::new(Engine::User, 8, 0);
-        // SAFETY: a new descriptor.
-        let file = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"slow".as_ptr(), libc::MFD_CLOEXEC)) };
-        let data = vec![1u8; LENGTH];
-        for index in 0..4 {
-            let to = Sqe { fd: file.as_raw_fd(), off: index * LENGTH as u64, ..sqe(IORING_OP_WRITE, index) };
-            ring.push(Sqe { addr: data.as_ptr() as u64, len: LENGTH as u32, ..to });
-        }
-        assert_eq!(ring.enter(4, 0), 4);
-        // Nobody else could do it.
-        let cqes = ring.reap_all();
-        cqes.len() == 4 && cqes.iter().all(|cqe| cqe.res == LENGTH as i32)
-    });
-    assert_eq!(ended(pid), 0);
+    without_more_threads(0x5000_0000 + std::process::id(), 1);
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    let file = memory_file(b"");
+    let data = vec![1u8; LENGTH];
+    for index in 0..4 {
+        ring.push(Sqe { off: index * LENGTH as u64, ..writing(IORING_OP_WRITE, index, &file, &data) });
+    }
+    assert_eq!(ring.enter(4, 0), 4);
+    // Nobody else could do it.
+    let cqes = ring.reap_all();
+    cqes.len() == 4 && cqes.iter().all(|cqe| cqe.res == LENGTH as i32)
 }
 
-#[test]
-fn without_threads_requests_wait_or_end() {
-    if !is_root() {
-        return;
-    }
+#[by(both_if(is_root))]
+fn without_threads_requests_wait_or_end(engine: Engine) -> impl Answer {
     let user = 0x4000_0000 + std::process::id();
-    both(|engine| {
-        let with = |offset, threads| with_threads(engine, user + offset, threads, 10);
-        [with(0, 1), with(1, 4)]
-    });
+    let with = |offset, threads| with_threads(engine, user + offset, threads, 10);
+    [with(0, 1), with(1, 4)]
 }

@@ -1,7 +1,11 @@
 //! Provided buffers: lists and rings, and what takes from them.
 
 use crate::common::prelude::*;
-use io_uring_register_op::*;
+
+const BUNDLE: u16 = IORING_RECVSEND_BUNDLE as u16;
+const SHOTS: u16 = IORING_RECV_MULTISHOT as u16;
+/// Of a ring of buffers.
+const INC: u16 = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
 
 fn provide(group: u16, first: u16, buffers: &mut [u8], count: i32) -> Sqe {
     Sqe {
@@ -18,12 +22,18 @@ fn remove(group: u16, count: i32) -> Sqe {
     Sqe { fd: count, buf_index: group, ..sqe(IORING_OP_REMOVE_BUFFERS, 101) }
 }
 
-fn recv(user_data: u64, socket: &UnixStream, group: u16) -> Sqe {
+fn recv(user_data: u64, socket: &impl AsRawFd, group: u16) -> Sqe {
     Sqe { fd: socket.as_raw_fd(), flags: SELECT, buf_index: group, ..sqe(IORING_OP_RECV, user_data) }
 }
 
-fn multishot(user_data: u64, socket: &UnixStream, group: u16) -> Sqe {
-    Sqe { ioprio: IORING_RECV_MULTISHOT as u16, ..recv(user_data, socket, group) }
+fn multishot(user_data: u64, socket: &impl AsRawFd, group: u16) -> Sqe {
+    Sqe { ioprio: SHOTS, ..recv(user_data, socket, group) }
+}
+
+/// A multishot receive of messages whose header has room for a name and for what is beside.
+fn messages(socket: &impl AsRawFd, group: u16, header: &libc::msghdr) -> Sqe {
+    let (opcode, addr) = (IORING_OP_RECVMSG as u8, std::ptr::from_ref(header) as u64);
+    Sqe { opcode, addr, ..multishot(1, socket, group) }
 }
 
 /// Without the hint that newer kernels give for Unix sockets too.
@@ -33,15 +43,16 @@ fn plain(mut cqe: Cqe) -> Cqe {
 }
 
 fn wait(ring: &mut Ring) -> Cqe {
-    if let Some(cqe) = ring.reap() {
-        return plain(cqe);
-    }
-    assert_eq!(ring.enter_with(0, 1, IORING_ENTER_GETEVENTS), 0);
-    plain(ring.reap().expect("a completion"))
+    plain(ring.wait())
 }
 
 fn run(ring: &mut Ring, sqe: Sqe) -> Cqe {
     plain(ring.run(&[sqe])[0])
+}
+
+/// Each in a submission of its own.
+fn each(ring: &mut Ring, sqes: &[Sqe]) -> Vec<Cqe> {
+    ring.one_by_one(sqes).into_iter().map(plain).collect()
 }
 
 fn unregister(ring: &Ring, group: u16) -> i32 {
@@ -66,12 +77,17 @@ fn lists_are_filled_used_and_emptied(mut ring: Ring) -> impl Answer {
     a.write_all(b"first").unwrap();
     all.push(run(&mut ring, recv(1, &b, 7)));
     a.write_all(b"second, and longer than one buffer").unwrap();
-    all.push(run(&mut ring, recv(2, &b, 7)));
-    all.push(run(&mut ring, Sqe { len: 5, ..recv(3, &b, 7) }));
-    all.push(run(&mut ring, remove(7, 9)));
-    all.push(run(&mut ring, recv(4, &b, 7)));
-    all.push(run(&mut ring, remove(7, 9)));
-    all.push(run(&mut ring, remove(8, 9)));
+    all.extend(each(
+        &mut ring,
+        &[
+            recv(2, &b, 7),
+            Sqe { len: 5, ..recv(3, &b, 7) },
+            remove(7, 9),
+            recv(4, &b, 7),
+            remove(7, 9),
+            remove(8, 9),
+        ],
+    ));
     (all, memory)
 }
 
@@ -142,7 +158,6 @@ fn rings_give_their_buffers_in_order(mut ring: Ring) -> impl Answer {
     }
     cqes.push(run(&mut ring, recv(2, &b, 5)));
     all.extend([unregister(&ring, 5), unregister(&ring, 5), head(&ring, 5)]);
-    buffers.unmap();
     (all, cqes)
 }
 
@@ -207,7 +222,6 @@ fn rings_in_the_rings_own_memory(mut ring: Ring) -> impl Answer {
         buffers.add(40 + group, &mut memory);
         cqes.push(run(&mut ring, recv(2, &b, group)));
         assert_eq!(unregister(&ring, group), 0);
-        buffers.unmap();
     }
     cqes
 }
@@ -216,12 +230,8 @@ fn rings_in_the_rings_own_memory(mut ring: Ring) -> impl Answer {
 fn buffers_are_used_up_bit_by_bit(mut ring: Ring) -> impl Answer {
     let (mut a, b) = UnixStream::pair().unwrap();
     let mut memory = [0u8; 32];
-    let mut buffers = Buffers::map(4, -1, 0);
-    let flags = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
-    assert_eq!(buffers.register(&ring, 1, flags), 0);
-    let (first, second) = memory.split_at_mut(16);
-    buffers.add(11, first);
-    buffers.add(22, second);
+    let mut buffers = Buffers::of(&ring, 4, 1, INC);
+    buffers.fill(&mut memory, 16, 11, 11);
     let mut all = Vec::new();
     for length in [5, 8, 7, 16, 1] {
         a.write_all(&vec![length as u8; length]).unwrap();
@@ -230,7 +240,6 @@ fn buffers_are_used_up_bit_by_bit(mut ring: Ring) -> impl Answer {
     all.push((run(&mut ring, recv(1, &b, 1)), head(&ring, 1)));
     let start = memory.as_ptr() as u64;
     let left = [0, 1].map(|index| buffers.left(index, start));
-    buffers.unmap();
     (all, memory, left)
 }
 
@@ -242,9 +251,7 @@ fn kernel_knows_min_left() -> bool {
     }
     let ring = Ring::new(Engine::Kernel, 4, 0);
     let buffers = Buffers::map(4, -1, 0);
-    let known =
-        buffers.register_with(&ring, 1, io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16, 1);
-    buffers.unmap();
+    let known = buffers.register_with(&ring, 1, INC, 1);
     if known != 0 {
         skip("the kernel has no min_left for buffers");
     }
@@ -257,11 +264,10 @@ fn what_is_too_little_is_not_left_in_a_buffer(engine: Engine) -> impl Answer {
     let (mut a, b) = UnixStream::pair().unwrap();
     let mut memory = [0u8; 48];
     let mut buffers = Buffers::map(4, -1, 0);
-    let flags = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
-    let refused = [(0, 1), (flags, 1 << 32), (0, 1 << 32)]
+    let refused = [(0, 1), (INC, 1 << 32), (0, 1 << 32)]
         .map(|(flags, min_left)| buffers.register_with(&ring, 1, flags, min_left));
-    assert_eq!(buffers.register_with(&ring, 1, flags, 6), 0);
-    memory.chunks_mut(16).zip([11, 22, 33]).for_each(|(buffer, id)| buffers.add(id, buffer));
+    assert_eq!(buffers.register_with(&ring, 1, INC, 6), 0);
+    buffers.fill(&mut memory, 16, 11, 11);
     let mut all = Vec::new();
     // Six bytes are left of the first, then three; of the second five; the third is used up.
     for length in [10, 3, 11, 16] {
@@ -270,7 +276,6 @@ fn what_is_too_little_is_not_left_in_a_buffer(engine: Engine) -> impl Answer {
     }
     let start = memory.as_ptr() as u64;
     let left = [0, 1, 2].map(|index| buffers.left(index, start));
-    buffers.unmap();
     (refused, all, memory, left)
 }
 
@@ -282,12 +287,10 @@ fn multishot_messages_use_buffers_up(engine: Engine) -> impl Answer {
         let (mut a, b) = UnixStream::pair().unwrap();
         let mut memory = [0u8; 128];
         let mut buffers = Buffers::map(2, -1, 0);
-        let flags = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
-        assert_eq!(buffers.register_with(&ring, 1, flags, min_left), 0);
-        memory.chunks_mut(64).zip([11, 22]).for_each(|(buffer, id)| buffers.add(id, buffer));
+        assert_eq!(buffers.register_with(&ring, 1, INC, min_left), 0);
+        buffers.fill(&mut memory, 64, 11, 11);
         let header: libc::msghdr = zeroed();
-        let addr = (&raw const header) as u64;
-        ring.submit(&[Sqe { addr, opcode: IORING_OP_RECVMSG as u8, ..multishot(1, &b, 1) }]);
+        ring.submit(&[messages(&b, 1, &header)]);
         let mut all = Vec::new();
         for length in [20, 10, 5] {
             a.write_all(&vec![length as u8; length]).unwrap();
@@ -301,29 +304,24 @@ fn multishot_messages_use_buffers_up(engine: Engine) -> impl Answer {
     })
 }
 
-#[test]
-fn ring_memory_that_is_gone_harms_nobody() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn ring_memory_that_is_gone_harms_nobody(mut ring: Ring) {
     let (mut a, b) = UnixStream::pair().unwrap();
-    let buffers = Buffers::map(4, -1, 0);
-    assert_eq!(buffers.register(&ring, 1, 0), 0);
+    let buffers = Buffers::of(&ring, 4, 1, 0);
     // Not unmapped, so that no other thread's mapping takes the place.
     // SAFETY: a mapping of ours.
     unsafe { libc::mprotect(buffers.ring.cast(), buffers.length, libc::PROT_NONE) };
     a.write_all(b"x").unwrap();
     assert_eq!(run(&mut ring, recv(1, &b, 1)).res, -libc::EFAULT);
     assert_eq!(unregister(&ring, 1), 0);
-    buffers.unmap();
 }
 
-#[test]
-fn scribbled_rings_harm_nobody() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn scribbled_rings_harm_nobody(mut ring: Ring) {
     let (mut a, b) = UnixStream::pair().unwrap();
     a.set_nonblocking(true).unwrap();
     for flags in [0, 2] {
-        let buffers = Buffers::map(4, -1, 0);
-        assert_eq!(buffers.register(&ring, 1, flags), 0);
+        let buffers = Buffers::of(&ring, 4, 1, flags);
         for byte in 0..=255u8 {
             // SAFETY: the whole mapping.
             unsafe { buffers.ring.write_bytes(byte, 64) };
@@ -332,7 +330,6 @@ fn scribbled_rings_harm_nobody() {
             assert!(cqe.res <= 0 || byte == 0, "{cqe:?}");
         }
         assert_eq!(unregister(&ring, 1), 0);
-        buffers.unmap();
     }
 }
 
@@ -350,13 +347,9 @@ fn multishot_receive_goes_on_until_buffers_run_out(mut ring: Ring) -> impl Answe
             all.push(wait(&mut ring));
         }
     }
-    all.push(wait_or_send(&mut ring, &mut a));
+    a.write_all(b"more").unwrap();
+    all.push(wait(&mut ring));
     (all, ring.reap())
-}
-
-fn wait_or_send(ring: &mut Ring, stream: &mut UnixStream) -> Cqe {
-    stream.write_all(b"more").unwrap();
-    wait(ring)
 }
 
 #[both(8, 0)]
@@ -392,21 +385,13 @@ fn multishot_receive_ends_when_the_cq_is_full(mut ring: Ring) -> impl Answer {
 
 #[both(8, 0)]
 fn multishot_messages_carry_address_and_payload(mut ring: Ring) -> impl Answer {
-    let (receiver, sender) = udp_pair();
-    sender.connect(receiver.local_addr().unwrap()).unwrap();
+    let (receiver, sender) = udp_connected();
     let mut memory = [0u8; 192];
     run(&mut ring, provide(0, 0, &mut memory, 3));
     let mut header: libc::msghdr = zeroed();
     header.msg_namelen = 16;
     header.msg_controllen = 8;
-    let shots = Sqe {
-        fd: receiver.as_raw_fd(),
-        flags: SELECT,
-        addr: &raw const header as u64,
-        ioprio: IORING_RECV_MULTISHOT as u16,
-        ..sqe(IORING_OP_RECVMSG, 1)
-    };
-    ring.submit(&[shots]);
+    ring.submit(&[messages(&receiver, 0, &header)]);
     let mut all = Vec::new();
     for text in [&b"short"[..], &[5; 40], &[]] {
         sender.send(text).unwrap();
@@ -428,36 +413,25 @@ fn multishot_messages_need_room_for_their_header(mut ring: Ring) -> impl Answer 
     let mut header: libc::msghdr = zeroed();
     header.msg_namelen = 4;
     a.write_all(b"x").unwrap();
-    let shots = Sqe {
-        fd: b.as_raw_fd(),
-        flags: SELECT,
-        addr: &raw const header as u64,
-        ioprio: IORING_RECV_MULTISHOT as u16,
-        ..sqe(IORING_OP_RECVMSG, 1)
-    };
-    (run(&mut ring, shots), run(&mut ring, remove(0, 4)))
+    (run(&mut ring, messages(&b, 0, &header)), run(&mut ring, remove(0, 4)))
 }
 
 #[both(8, 0)]
 fn sends_take_buffers_too(mut ring: Ring) -> impl Answer {
     let (a, b) = UnixStream::pair().unwrap();
     let mut memory = *b"abcdefgh";
-    let mut buffers = Buffers::map(4, -1, 0);
-    assert_eq!(buffers.register(&ring, 1, 0), 0);
+    let mut buffers = Buffers::of(&ring, 4, 1, 0);
     buffers.add(77, &mut memory);
     buffers.add(78, &mut memory);
     let sending = Sqe { opcode: IORING_OP_SEND as u8, ..recv(1, &a, 1) };
-    let mut all = vec![run(&mut ring, sending)];
-    all.push(run(&mut ring, Sqe { len: 3, ..sending }));
-    all.push(run(&mut ring, sending));
-    all.push(run(&mut ring, Sqe { buf_index: 9, ..sending }));
+    let mut all =
+        each(&mut ring, &[sending, Sqe { len: 3, ..sending }, sending, Sqe { buf_index: 9, ..sending }]);
     // An address beside it is nobody's.
     buffers.add(80, &mut memory);
     all.push(run(&mut ring, Sqe { addr: u64::MAX - 100, ..sending }));
     drop(b);
     buffers.add(79, &mut memory);
     all.push(run(&mut ring, sending));
-    buffers.unmap();
     (all, head(&ring, 1))
 }
 
@@ -466,8 +440,7 @@ fn waitall_keeps_its_buffer(mut ring: Ring) -> impl Answer {
     let (mut a, b) = UnixStream::pair().unwrap();
     let (mut list, mut memory) = ([0u8; 8], [0u8; 8]);
     run(&mut ring, provide(0, 4, &mut list, 1));
-    let mut buffers = Buffers::map(4, -1, 0);
-    assert_eq!(buffers.register(&ring, 1, 0), 0);
+    let mut buffers = Buffers::of(&ring, 4, 1, 0);
     buffers.add(5, &mut memory);
     let mut all = Vec::new();
     for group in [0, 1] {
@@ -478,33 +451,24 @@ fn waitall_keeps_its_buffer(mut ring: Ring) -> impl Answer {
         a.write_all(b"defgh").unwrap();
         all.push(wait(&mut ring));
     }
-    buffers.unmap();
     (all, list, memory)
 }
-
-const BUNDLE: u16 = IORING_RECVSEND_BUNDLE as u16;
-const SHOTS: u16 = IORING_RECV_MULTISHOT as u16;
 
 #[both(8, 0)]
 fn bundles_fill_buffer_after_buffer(mut ring: Ring) -> impl Answer {
     let mut all = Vec::new();
-    for flags in [0, io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16] {
+    for flags in [0, INC] {
         let (mut a, b) = tcp_pair();
         let mut memory = [0u8; 64];
-        let mut buffers = Buffers::map(8, -1, 0);
-        assert_eq!(buffers.register(&ring, 1, flags), 0);
-        for (id, buffer) in memory.chunks_mut(8).enumerate() {
-            buffers.add(id as u16 * 3, buffer);
-        }
-        let sqe =
-            Sqe { fd: b.as_raw_fd(), flags: SELECT, buf_index: 1, ioprio: BUNDLE, ..sqe(IORING_OP_RECV, 1) };
+        let mut buffers = Buffers::of(&ring, 8, 1, flags);
+        buffers.fill(&mut memory, 8, 0, 3);
+        let sqe = Sqe { ioprio: BUNDLE, ..recv(1, &b, 1) };
         for (length, wanted) in [(16, 0), (24, 0), (8, 10), (3, 0), (5, 0), (9, 0)] {
             a.write_all(&vec![length as u8; length]).unwrap();
             let cqe = ring.run(&[Sqe { len: wanted, ..sqe }])[0];
             all.push((cqe, head(&ring, 1)));
         }
         assert_eq!(unregister(&ring, 1), 0);
-        buffers.unmap();
     }
     all
 }
@@ -513,19 +477,9 @@ fn bundles_fill_buffer_after_buffer(mut ring: Ring) -> impl Answer {
 fn multishot_bundles_end_with_the_buffers(mut ring: Ring) -> impl Answer {
     let (mut a, b) = tcp_pair();
     let mut memory = [0u8; 64];
-    let mut buffers = Buffers::map(8, -1, 0);
-    assert_eq!(buffers.register(&ring, 1, 0), 0);
-    for (id, buffer) in memory.chunks_mut(8).enumerate() {
-        buffers.add(id as u16, buffer);
-    }
-    let sqe = Sqe {
-        fd: b.as_raw_fd(),
-        flags: SELECT,
-        buf_index: 1,
-        ioprio: BUNDLE | SHOTS,
-        ..sqe(IORING_OP_RECV, 1)
-    };
-    ring.submit(&[sqe]);
+    let mut buffers = Buffers::of(&ring, 8, 1, 0);
+    buffers.fill(&mut memory, 8, 0, 1);
+    ring.submit(&[Sqe { ioprio: BUNDLE | SHOTS, ..recv(1, &b, 1) }]);
     let mut all = Vec::new();
     for length in [8, 16, 5, 40] {
         a.write_all(&vec![1; length]).unwrap();
@@ -538,19 +492,15 @@ fn multishot_bundles_end_with_the_buffers(mut ring: Ring) -> impl Answer {
 fn bundles_send_all_there_is(mut ring: Ring) -> impl Answer {
     let (a, mut b) = tcp_pair();
     let mut memory = *b"abcdefghijklmnopqrstuvwx";
-    let mut buffers = Buffers::map(8, -1, 0);
-    assert_eq!(buffers.register(&ring, 1, 0), 0);
-    let sqe =
-        Sqe { fd: a.as_raw_fd(), flags: SELECT, buf_index: 1, ioprio: BUNDLE, ..sqe(IORING_OP_SEND, 1) };
+    let mut buffers = Buffers::of(&ring, 8, 1, 0);
+    let sqe = Sqe { opcode: IORING_OP_SEND as u8, ioprio: BUNDLE, ..recv(1, &a, 1) };
     let mut all = vec![ring.run(&[sqe])[0]];
-    for (id, buffer) in memory.chunks_mut(8).enumerate() {
-        buffers.add(id as u16, buffer);
-    }
+    buffers.fill(&mut memory, 8, 0, 1);
     all.extend(ring.run(&[sqe]));
     buffers.add(7, &mut memory);
     all.extend(ring.run(&[sqe]));
     let mut text = [0u8; 48];
-    std::io::Read::read_exact(&mut b, &mut text).unwrap();
+    b.read_exact(&mut text).unwrap();
     (all, text.to_vec(), head(&ring, 1))
 }
 
@@ -621,8 +571,7 @@ fn multishot_reads_of_a_terminal(mut ring: Ring) -> impl Answer {
     ring.submit(&[read_multishot(terminal, 0)]);
     let mut all = Vec::new();
     for text in [&b"line\n"[..], b"another line\n"] {
-        // SAFETY: reads bytes of ours.
-        unsafe { libc::write(main, text.as_ptr().cast(), text.len()) };
+        write_to(&main, text);
         all.push(wait(&mut ring));
     }
     close_number(main);
@@ -647,20 +596,10 @@ fn multishot_receives_have_limits(engine: Engine) -> impl Answer {
         let mut ring = Ring::new(engine, 16, 0);
         let (a, b) = tcp_pair();
         let mut memory = vec![0; 64 * 64];
-        let mut buffers = Buffers::map(64, -1, 0);
-        assert_eq!(buffers.register(&ring, 1, 0), 0);
-        memory.chunks_mut(64).enumerate().for_each(|(id, buffer)| buffers.add(id as u16, buffer));
+        let mut buffers = Buffers::of(&ring, 64, 1, 0);
+        buffers.fill(&mut memory, 64, 0, 1);
         (&a).write_all(&[7; 400]).unwrap();
-        let receive = Sqe {
-            fd: b.as_raw_fd(),
-            flags: SELECT,
-            buf_index: 1,
-            len: once,
-            file_index: in_all,
-            ioprio: IORING_RECV_MULTISHOT as u16 | bundle,
-            ..sqe(IORING_OP_RECV, 1)
-        };
-        ring.submit(&[receive]);
+        ring.submit(&[Sqe { len: once, file_index: in_all, ioprio: SHOTS | bundle, ..recv(1, &b, 1) }]);
         let mut received = 0;
         let mut cqes = Vec::new();
         let expected = if in_all == 0 { 400 } else { in_all as i32 };
@@ -674,7 +613,6 @@ fn multishot_receives_have_limits(engine: Engine) -> impl Answer {
         }
         all.push((once, in_all, cqes));
         drop(ring);
-        buffers.unmap();
     }
     all
 }
@@ -684,13 +622,12 @@ fn limits_that_are_none(mut ring: Ring) -> impl Answer {
     let (a, _b) = UnixStream::pair().unwrap();
     let mut byte = [0u8];
     let header: libc::msghdr = zeroed();
-    let message = Sqe { addr: std::ptr::from_ref(&header) as u64, len: 1, ..recv(3, &a, 1) };
-    let message = Sqe { opcode: IORING_OP_RECVMSG as u8, ..message };
+    let message = Sqe { user_data: 3, len: 1, ioprio: 0, ..messages(&a, 1, &header) };
     ring.run(&[
         Sqe { file_index: 10, ..recv(1, &a, 1) },
         Sqe { file_index: 10, flags: 0, addr: byte.as_mut_ptr() as u64, len: 1, ..recv(2, &a, 0) },
         Sqe { file_index: 10, ..message },
-        Sqe { file_index: 10, ioprio: IORING_RECV_MULTISHOT as u16, ..message },
+        Sqe { file_index: 10, ioprio: SHOTS, ..message },
         Sqe { file_index: 10, flags: 0, ..multishot(4, &a, 1) },
         Sqe { len: 1 << 31, ..multishot(5, &a, 1) },
     ])
@@ -705,15 +642,8 @@ fn lists_have_numbers_up_to_a_bound(mut ring: Ring) -> impl Answer {
         [(0, 65536), (0, 65537), (1, 65535), (1, 65536), (65535, 1), (65535, 2), (65536, 1), (7, 65530)]
     {
         let group = all.len() as u16;
-        let one = Sqe {
-            fd: count,
-            addr,
-            len: 1,
-            off: first,
-            buf_index: group,
-            ..sqe(IORING_OP_PROVIDE_BUFFERS, 1)
-        };
-        all.push(run(&mut ring, one));
+        let provide = sqe(IORING_OP_PROVIDE_BUFFERS, 1);
+        all.extend(ring.run(&[Sqe { fd: count, addr, len: 1, off: first, buf_index: group, ..provide }]));
         all.extend([65537, 65536, 1].map(|count| run(&mut ring, remove(group, count))));
     }
     all
@@ -723,7 +653,7 @@ fn lists_have_numbers_up_to_a_bound(mut ring: Ring) -> impl Answer {
 struct Stream {
     one: TcpStream,
     other: TcpStream,
-    buffers: Buffers,
+    _buffers: Buffers,
     memory: Vec<u8>,
 }
 
@@ -731,20 +661,13 @@ impl Stream {
     fn new(ring: &Ring, group: u16) -> Stream {
         let (one, other) = tcp_pair();
         one.set_nodelay(true).unwrap();
-        let (mut buffers, mut memory) = (Buffers::map(64, -1, 0), vec![0; 64 * 16]);
-        assert_eq!(buffers.register(ring, group, 0), 0);
-        memory.chunks_mut(16).enumerate().for_each(|(id, buffer)| buffers.add(id as u16, buffer));
-        Stream { one, other, buffers, memory }
+        let (mut buffers, mut memory) = (Buffers::of(ring, 64, group, 0), vec![0; 64 * 16]);
+        buffers.fill(&mut memory, 16, 0, 1);
+        Stream { one, other, _buffers: buffers, memory }
     }
 
     fn receive(&self, group: u16) -> Sqe {
-        Sqe {
-            fd: self.other.as_raw_fd(),
-            flags: SELECT,
-            buf_index: group,
-            ioprio: IORING_RECV_MULTISHOT as u16,
-            ..sqe(IORING_OP_RECV, group.into())
-        }
+        multishot(group.into(), &self.other, group)
     }
 
     /// Sends so many bytes, and waits until they are there.
@@ -756,11 +679,6 @@ impl Stream {
             let asked = unsafe { libc::ioctl(self.other.as_raw_fd(), libc::FIONREAD, &raw mut unread) };
             asked == 0 && unread as usize == count
         });
-    }
-
-    fn end(self, ring: Ring) {
-        drop(ring);
-        self.buffers.unmap();
     }
 }
 
@@ -789,7 +707,7 @@ fn multishot_receives_that_have_waited_are_what_they_were(engine: Engine) -> imp
         // SAFETY: the ring wrote it.
         let first = unsafe { stream.memory.as_ptr().read_volatile() };
         all.push((cqes, first));
-        stream.end(ring);
+        drop(ring);
     }
     all
 }
@@ -812,9 +730,7 @@ fn turns(engine: Engine, change: impl Fn(Sqe) -> Sqe) -> Vec<(u64, i32)> {
             _ => order.push((cqe.user_data, 1)),
         }
     }
-    let [first, second] = streams;
-    second.buffers.unmap();
-    first.end(ring);
+    drop(ring);
     order
 }
 

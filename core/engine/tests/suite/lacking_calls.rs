@@ -3,7 +3,6 @@
 #![cfg(not(anyring_sanitizer))]
 
 use std::net::Shutdown;
-use std::sync::atomic::AtomicU32;
 
 use crate::common::prelude::*;
 
@@ -25,6 +24,14 @@ pub fn refuse(number: libc::c_long, second_and_third: Option<[u32; 2]>, errno: i
     filter_calls(&mut filter);
 }
 
+/// Does this in a child for which such calls fail.
+fn without(number: libc::c_long, second_and_third: Option<[u32; 2]>, errno: i32, body: impl FnOnce()) {
+    in_child(|| {
+        refuse(number, second_and_third, errno);
+        body();
+    });
+}
+
 /// What a receive of five bytes says after these have been sent to `other`, and `change` has happened.
 fn received(engine: Engine, bytes: &[u8], change: impl FnOnce(TcpStream, &TcpStream)) -> (i32, u32) {
     let mut ring = Ring::new(engine, 8, 0);
@@ -32,27 +39,20 @@ fn received(engine: Engine, bytes: &[u8], change: impl FnOnce(TcpStream, &TcpStr
     one.write_all(bytes).unwrap();
     change(one, &other);
     let mut buffer = [0u8; 5];
-    let (fd, addr) = (other.as_raw_fd(), buffer.as_mut_ptr() as u64);
-    let cqe = ring.run(&[Sqe { fd, addr, len: 5, ..sqe(IORING_OP_RECV, 1) }])[0];
+    let cqe = ring.run(&[Sqe { len: 5, ..reading(IORING_OP_RECV, 1, &other, &mut buffer) }])[0];
     (cqe.res, cqe.flags)
 }
 
 /// Waits until a socket shows these events.
 fn shows(socket: &TcpStream, events: i16) {
-    until("the socket shows what happened", || {
-        let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 };
-        // SAFETY: one entry.
-        unsafe { libc::poll(&mut poll, 1, 0) };
-        poll.revents & events == events
-    });
+    until("the socket shows what happened", || shown(socket, events, 0) & events == events);
 }
 
 #[test]
 fn what_a_connection_holds_is_told_where_the_kernel_has_no_word_for_it() {
     const TCP_ZEROCOPY_RECEIVE: u32 = 35;
-    let pid = child(|| {
-        let option = [libc::IPPROTO_TCP as u32, TCP_ZEROCOPY_RECEIVE];
-        refuse(libc::SYS_getsockopt, Some(option), libc::ENOPROTOOPT);
+    let option = [libc::IPPROTO_TCP as u32, TCP_ZEROCOPY_RECEIVE];
+    without(libc::SYS_getsockopt, Some(option), libc::ENOPROTOOPT, || {
         both(|engine| {
             let stays = std::cell::Cell::new(None);
             let stay = |one| stays.set(Some(one));
@@ -85,17 +85,14 @@ fn what_a_connection_holds_is_told_where_the_kernel_has_no_word_for_it() {
                 }),
             ]
         });
-        true
     });
-    assert_eq!(ended(pid), 0);
 }
 
 /// Without `futex_waitv`, a wait on several has a thread for each.
 #[test]
 fn futexes_are_waited_for_one_by_one() {
     const PRIVATE: i32 = 2 | 128;
-    let pid = child(|| {
-        refuse(libc::SYS_futex_waitv, None, libc::ENOSYS);
+    without(libc::SYS_futex_waitv, None, libc::ENOSYS, || {
         let mut ring = Ring::new(Engine::User, 8, 0);
         let words = [const { AtomicU32::new(0) }; 3];
         let addr = words[1].as_ptr() as u64;
@@ -108,29 +105,18 @@ fn futexes_are_waited_for_one_by_one() {
             ..sqe(IORING_OP_FUTEX_WAITV, 1)
         }]);
         ring.submit(&[wake]);
-        let mut all: Vec<_> = ring.collect(2).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-        all.sort_unstable();
-        assert_eq!(all, [(1, 1), (2, 1)]);
-        true
+        assert_eq!(results(&ring.collect(2)), [(1, 1), (2, 1)]);
     });
-    assert_eq!(ended(pid), 0);
 }
 
 /// What says nothing of how a path is to be resolved is opened by the older call, and refused as by the newer one.
 #[test]
 fn files_are_opened_where_the_kernel_has_one_call_only() {
-    let pid = child(|| {
-        refuse(libc::SYS_openat2, None, libc::ENOSYS);
+    without(libc::SYS_openat2, None, libc::ENOSYS, || {
         let open = |ring: &mut Ring, flags: i32, more: u64, mode: u64, resolve: u64| {
             let how = [flags as u64 | more, mode, resolve];
-            let path = c"/dev/null".as_ptr() as u64;
-            let open = Sqe {
-                fd: libc::AT_FDCWD,
-                addr: path,
-                off: how.as_ptr() as u64,
-                len: 24,
-                ..sqe(IORING_OP_OPENAT2, 1)
-            };
+            let open = at_path(IORING_OP_OPENAT2, 1, c"/dev/null");
+            let open = Sqe { off: how.as_ptr() as u64, len: 24, ..open };
             let result = ring.run(&[open])[0].res;
             if result >= 0 {
                 close_number(result);
@@ -155,21 +141,17 @@ fn files_are_opened_where_the_kernel_has_one_call_only() {
         // As rings that do not know the operation.
         let mut ring = Ring::new(Engine::User, 8, 0);
         assert_eq!(open(&mut ring, libc::O_RDWR, 0, 0, libc::RESOLVE_NO_SYMLINKS), -libc::EINVAL);
-        true
     });
-    assert_eq!(ended(pid), 0);
 }
 
 /// A ring whose descriptor is closed where nobody sees it, and for which there was no watch, ends when another is made.
 #[test]
 fn a_ring_ends_without_inotify() {
-    let pid = child(|| {
-        refuse(libc::SYS_inotify_init1, None, libc::EMFILE);
+    without(libc::SYS_inotify_init1, None, libc::EMFILE, || {
         both(|engine| {
             let ring = Ring::new(engine, 8, 0);
             let (mut one, other) = tcp_pair();
-            let fds = [other.as_raw_fd()];
-            assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, fds.as_ptr().cast(), 1), 0);
+            ring.register_files(&[other.as_raw_fd()]);
             drop(other);
             close_number(ring.forget());
             // It has another number, lest that tells of the close.
@@ -179,9 +161,7 @@ fn a_ring_ends_without_inotify() {
             one.set_nonblocking(true).unwrap();
             until("the connection ends", || one.read(&mut [0]).is_ok());
         });
-        true
     });
-    assert_eq!(ended(pid), 0);
 }
 
 /// Has this process an inotify instance?
@@ -193,15 +173,11 @@ fn watches() -> bool {
 }
 
 /// A user has few inotify instances: none is taken where a front end tells of closes.
-#[test]
+#[by(in_child)]
 fn no_ring_is_watched_whose_close_is_told() {
-    let pid = child(|| {
-        let mut told = Ring::told(8, 0);
-        assert_eq!(told.run(&[sqe(IORING_OP_NOP, 7)])[0].user_data, 7);
-        assert!(!watches());
-        let _unseen = Ring::new(Engine::User, 8, 0);
-        assert!(watches());
-        true
-    });
-    assert_eq!(ended(pid), 0);
+    let mut told = Ring::told(8, 0);
+    assert_eq!(told.run(&[sqe(IORING_OP_NOP, 7)])[0].user_data, 7);
+    assert!(!watches());
+    let _unseen = Ring::new(Engine::User, 8, 0);
+    assert!(watches());
 }

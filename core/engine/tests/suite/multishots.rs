@@ -1,10 +1,7 @@
 //! Multishot requests of every kind, ended in every way: whatever ends one, it posts exactly one CQE without
 //! `IORING_CQE_F_MORE`, and nothing after it.
 
-use std::sync::atomic::AtomicU16;
-
 use crate::common::prelude::*;
-use io_uring_register_op::*;
 
 const SHOT: u64 = 1;
 const OTHER: u64 = 2;
@@ -124,8 +121,6 @@ impl Scene {
                 (own.into(), Some(File::from(OwnedFd::from(peer))), None)
             }
         };
-        // SAFETY: integers and pointers.
-        let header = Box::new(unsafe { std::mem::zeroed() });
         let mut scene = Scene {
             ring: Ring::new(engine, entries, 0),
             shot,
@@ -134,7 +129,7 @@ impl Scene {
             own: Some(own),
             peer,
             memory: vec![0; 4096 + ENTRIES * 64],
-            header,
+            header: Box::new(zeroed()),
         };
         scene.provide(end);
         scene
@@ -158,36 +153,15 @@ impl Scene {
         let page = self.memory.as_mut_ptr() as usize;
         let start = page.next_multiple_of(16);
         if buffers == Buffers::List {
-            let list = Sqe {
-                fd: count as i32,
-                addr: start as u64,
-                len: length as u32,
-                ..sqe(IORING_OP_PROVIDE_BUFFERS, OTHER)
-            };
+            let (fd, addr, len) = (count as i32, start as u64, length as u32);
+            let list = Sqe { fd, addr, len, ..sqe(IORING_OP_PROVIDE_BUFFERS, OTHER) };
             assert_eq!(self.ring.run(&[list])[0].res, 0);
             return;
         }
-        let ring = map_page();
         let flags = if buffers == Buffers::Incremental { INCREMENTAL } else { 0 };
-        let request = io_uring_buf_reg {
-            ring_addr: ring as u64,
-            ring_entries: ENTRIES as u32,
-            bgid: 0,
-            flags,
-            resv: [0; 3],
-        };
-        assert_eq!(self.ring.register(IORING_REGISTER_PBUF_RING, (&raw const request).cast(), 1), 0);
-        for index in 0..count {
-            // SAFETY: an entry of the page; its tail is written last.
-            unsafe {
-                let entry = ring.add(index * 16);
-                entry.cast::<u64>().write((start + index * length) as u64);
-                entry.add(8).cast::<u32>().write(length as u32);
-                entry.add(12).cast::<u16>().write(index as u16);
-            }
-        }
-        // SAFETY: the tail, in the first entry.
-        unsafe { AtomicU16::from_ptr(ring.add(14).cast()) }.store(count as u16, Ordering::Release);
+        let ring = Box::leak(Box::new(crate::common::Buffers::of(&self.ring, ENTRIES as u16, 0, flags)));
+        let places = self.memory[start - page..].chunks_mut(length).take(count);
+        places.enumerate().for_each(|(index, buffer)| ring.add(index as u16, buffer));
     }
 
     fn fd(&self) -> RawFd {
@@ -219,8 +193,7 @@ impl Scene {
             Shot::Poll => (IORING_OP_POLL_ADD, poll(libc::POLLIN)),
             Shot::PollUpdated => (IORING_OP_POLL_ADD, poll(libc::POLLPRI)),
         };
-        self.ring.push(Sqe { opcode: code as u8, user_data: SHOT, ..sqe });
-        assert_eq!(self.ring.enter(1, 0), 1);
+        self.ring.submit(&[Sqe { opcode: code as u8, user_data: SHOT, ..sqe }]);
         if self.shot == Shot::PollUpdated {
             let update = Sqe {
                 addr: SHOT,
@@ -268,8 +241,7 @@ impl Scene {
     }
 
     fn cancel(&mut self, sqe: Sqe) -> Vec<Cqe> {
-        self.ring.push(Sqe { user_data: OTHER, ..sqe });
-        assert_eq!(self.ring.enter(1, 0), 1);
+        self.ring.submit(&[Sqe { user_data: OTHER, ..sqe }]);
         self.collect(2)
     }
 
@@ -288,12 +260,7 @@ impl Scene {
             }
             End::CancelledWithAll => self.cancel(by(IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL)),
             End::CancelledSynchronously => {
-                let time = __kernel_timespec { tv_sec: -1, tv_nsec: -1 };
-                let request =
-                    io_uring_sync_cancel_reg { addr: SHOT, fd: -1, flags: 0, timeout: time, ..zeroed() };
-                let cancelled =
-                    self.ring.register(IORING_REGISTER_SYNC_CANCEL, (&raw const request).cast(), 1);
-                assert_eq!(cancelled, 0);
+                assert_eq!(self.ring.sync_cancel(SHOT), 0);
                 self.collect(1)
             }
             End::PollRemoved => self.cancel(Sqe { addr: SHOT, ..sqe(IORING_OP_POLL_REMOVE, OTHER) }),
@@ -339,7 +306,7 @@ impl Scene {
         for room in [true, true, false] {
             let before = self.queued();
             self.fire();
-            wait_until(&format!("{:?}, {:?} is told of", self.ring.engine, self.shot), || {
+            until(&format!("{:?}, {:?} is told of", self.ring.engine, self.shot), || {
                 self.ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
                 if room { self.queued() > before } else { self.ring.overflowed() }
             });
@@ -376,19 +343,6 @@ impl Scene {
         let listens = self.listener.is_some() && end != End::Error;
         listens && self.clients.len() < 16 || self.peer.is_some() && self.own.is_some()
     }
-}
-
-fn zeroed<T>() -> T {
-    // SAFETY: used for structures of integers.
-    unsafe { std::mem::zeroed() }
-}
-
-fn map_page() -> *mut u8 {
-    let (protection, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping, which stays.
-    let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, kind, -1, 0) };
-    assert_ne!(page, libc::MAP_FAILED);
-    page.cast()
 }
 
 /// What can be compared: an accepted descriptor is closed and becomes 0, and the hint that newer kernels give for Unix
@@ -542,7 +496,7 @@ fn the_ring_gone() {
                 }
                 (None, None) => true,
             };
-            wait_until(&format!("{engine:?}, {shot:?}: what it held is gone"), is_gone);
+            until(&format!("{engine:?}, {shot:?}: what it held is gone"), is_gone);
             trace.into_iter().map(|cqe| comparable(shot, cqe)).collect::<Vec<_>>()
         });
     }
@@ -551,7 +505,7 @@ fn the_ring_gone() {
 /// Waits for so many completions. A kernel's ring that was closed interrupts the thread's next sleeps.
 fn collect(ring: &mut Ring, count: usize, what: &str) -> Vec<Cqe> {
     let mut cqes = ring.reap_all();
-    wait_until(what, || {
+    until(what, || {
         if cqes.len() < count {
             ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
             cqes.extend(ring.reap_all());
@@ -559,14 +513,6 @@ fn collect(ring: &mut Ring, count: usize, what: &str) -> Vec<Cqe> {
         cqes.len() >= count
     });
     cqes
-}
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::yield_now();
-    }
 }
 
 static SOON: [i64; 2] = [0, 1_000_000];
@@ -583,12 +529,7 @@ fn timeouts() {
     for end in ends {
         both(|engine| {
             let mut ring = Ring::new(engine, 16, 0);
-            let shot = Sqe {
-                addr: SOON.as_ptr() as u64,
-                len: 1,
-                op_flags: IORING_TIMEOUT_MULTISHOT,
-                ..sqe(IORING_OP_TIMEOUT, SHOT)
-            };
+            let shot = Sqe { op_flags: IORING_TIMEOUT_MULTISHOT, ..timeout(SHOT, &SOON) };
             ring.submit(&[shot]);
             let mut cqes = collect(&mut ring, 2, "two rounds");
             // One that comes while the timer goes off finds nothing, and the timeout goes on: it has to be sent again.
@@ -613,11 +554,7 @@ fn timeouts() {
             }
             // Long enough for it to have fired again.
             for user_data in [3, 4, 5] {
-                ring.submit(&[Sqe {
-                    addr: SOON.as_ptr() as u64,
-                    len: 1,
-                    ..sqe(IORING_OP_TIMEOUT, user_data)
-                }]);
+                ring.submit(&[timeout(user_data, &SOON)]);
                 cqes.extend(collect(&mut ring, 1, "a later timeout"));
             }
             cqes.retain(|cqe| cqe.flags & IORING_CQE_F_MORE == 0);
@@ -631,15 +568,9 @@ fn timeouts() {
 fn timeouts_end_by_themselves(engine: Engine) -> impl Answer {
     [(16, 3), (1, 0)].map(|(entries, rounds)| {
         let mut ring = Ring::new(engine, entries, 0);
-        ring.submit(&[Sqe {
-            addr: SOON.as_ptr() as u64,
-            len: 1,
-            off: rounds,
-            op_flags: IORING_TIMEOUT_MULTISHOT,
-            ..sqe(IORING_OP_TIMEOUT, SHOT)
-        }]);
+        ring.submit(&[Sqe { off: rounds, op_flags: IORING_TIMEOUT_MULTISHOT, ..timeout(SHOT, &SOON) }]);
         if rounds == 0 {
-            wait_until("there is no room for a timeout", || {
+            until("there is no room for a timeout", || {
                 ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
                 ring.overflowed()
             });
@@ -665,7 +596,5 @@ fn other_completions_leave_room(mut ring: Ring) -> impl Answer {
     let _clients: Vec<_> =
         (0..4).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();
     let cqes = collect(&mut ring, OTHERS as usize + 4, "all that was waited for");
-    let mut cqes: Vec<_> = cqes.into_iter().map(|cqe| comparable(Shot::Accept, cqe)).collect();
-    cqes.sort_by_key(|cqe| cqe.user_data);
-    cqes
+    by_user_data(cqes.into_iter().map(|cqe| comparable(Shot::Accept, cqe)).collect())
 }

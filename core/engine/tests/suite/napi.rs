@@ -14,11 +14,11 @@ fn call(ring: &Ring, code: Code, mut napi: io_uring_napi) -> Said {
 }
 
 fn register(ring: &Ring, napi: io_uring_napi) -> Said {
-    call(ring, Code::IORING_REGISTER_NAPI, napi)
+    call(ring, IORING_REGISTER_NAPI, napi)
 }
 
 fn unregister(ring: &Ring) -> Said {
-    call(ring, Code::IORING_UNREGISTER_NAPI, NONE)
+    call(ring, IORING_UNREGISTER_NAPI, NONE)
 }
 
 #[by(both_if(has_busy_epoll))]
@@ -45,15 +45,15 @@ fn errors(engine: Engine) -> impl Answer {
     let argument: *mut c_void = (&raw mut napi).cast();
     let null = std::ptr::null();
     let results = [
-        ring.register(Code::IORING_REGISTER_NAPI, argument, 0),
-        ring.register(Code::IORING_REGISTER_NAPI, argument, 2),
-        ring.register(Code::IORING_REGISTER_NAPI, null, 1),
-        ring.register(Code::IORING_REGISTER_NAPI, 0x1000 as *const _, 1),
-        ring.register(Code::IORING_UNREGISTER_NAPI, argument, 0),
-        ring.register(Code::IORING_UNREGISTER_NAPI, null, 1),
-        ring.register(Code::IORING_UNREGISTER_NAPI, 0x1000 as *const _, 1),
-        polled.register(Code::IORING_REGISTER_NAPI, argument, 1),
-        polled.register(Code::IORING_UNREGISTER_NAPI, argument, 1),
+        ring.register(IORING_REGISTER_NAPI, argument, 0),
+        ring.register(IORING_REGISTER_NAPI, argument, 2),
+        ring.register(IORING_REGISTER_NAPI, null, 1),
+        ring.register(IORING_REGISTER_NAPI, 0x1000 as *const _, 1),
+        ring.register(IORING_UNREGISTER_NAPI, argument, 0),
+        ring.register(IORING_UNREGISTER_NAPI, null, 1),
+        ring.register(IORING_UNREGISTER_NAPI, 0x1000 as *const _, 1),
+        polled.register(IORING_REGISTER_NAPI, argument, 1),
+        polled.register(IORING_UNREGISTER_NAPI, argument, 1),
     ];
     let refused = [
         io_uring_napi { pad: [1, 0], ..NONE },

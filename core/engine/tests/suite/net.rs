@@ -1,38 +1,27 @@
 //! Operations on sockets: TCP, Unix and UDP on the loopback interface.
 
-use std::net::SocketAddr;
-
 use crate::common::prelude::*;
 
 fn recv(user_data: u64, fd: i32, buffer: &mut [u8]) -> Sqe {
-    Sqe { fd, addr: buffer.as_mut_ptr() as u64, len: buffer.len() as u32, ..sqe(IORING_OP_RECV, user_data) }
+    reading(IORING_OP_RECV, user_data, &fd, buffer)
 }
 
 fn send(user_data: u64, fd: i32, buffer: &[u8]) -> Sqe {
-    Sqe { fd, addr: buffer.as_ptr() as u64, len: buffer.len() as u32, ..sqe(IORING_OP_SEND, user_data) }
+    writing(IORING_OP_SEND, user_data, &fd, buffer)
 }
 
 fn accept(user_data: u64, fd: i32) -> Sqe {
     Sqe { fd, ..sqe(IORING_OP_ACCEPT, user_data) }
 }
 
-fn raw_address(address: SocketAddr) -> libc::sockaddr_in {
-    let SocketAddr::V4(v4) = address else { panic!("an IPv4 address") };
-    libc::sockaddr_in {
-        sin_family: libc::AF_INET as u16,
-        sin_port: v4.port().to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
-        sin_zero: [0; 8],
-    }
+/// A request for a socket.
+fn new_socket(user_data: u64, domain: i32) -> Sqe {
+    Sqe { fd: domain, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, user_data) }
 }
 
-fn connect(user_data: u64, fd: i32, address: &libc::sockaddr_in) -> Sqe {
-    Sqe {
-        fd,
-        addr: std::ptr::from_ref(address) as u64,
-        off: size_of_val(address) as u64,
-        ..sqe(IORING_OP_CONNECT, user_data)
-    }
+/// A socket for TCP of the ring's making.
+fn made(ring: &mut Ring) -> OwnedFd {
+    owned(ring.run(&[new_socket(1, libc::AF_INET)])[0].res)
 }
 
 #[both(8, 0)]
@@ -178,15 +167,12 @@ fn a_large_send_waits_for_room(mut ring: Ring) -> impl Answer {
     let out = vec![5u8; 1 << 20];
     let mut into = vec![0u8; 1 << 20];
     let all = libc::MSG_WAITALL as u32;
-    ring.submit_and_wait(
-        &[
-            Sqe { op_flags: all, ..send(1, a.as_raw_fd(), &out) },
-            Sqe { op_flags: all, ..recv(2, b.as_raw_fd(), &mut into) },
-        ],
-        2,
-    );
+    let cqes = ring.run(&[
+        Sqe { op_flags: all, ..send(1, a.as_raw_fd(), &out) },
+        Sqe { op_flags: all, ..recv(2, b.as_raw_fd(), &mut into) },
+    ]);
     assert!(out == into);
-    results(&ring.reap_all())
+    results(&cqes)
 }
 
 #[both(8, 0)]
@@ -246,14 +232,8 @@ struct Header {
 }
 
 fn header(pieces: &mut [&mut [u8]]) -> Box<Header> {
-    let mut vectors: Vec<libc::iovec> = pieces
-        .iter_mut()
-        .map(|piece| libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() })
-        .collect();
-    let mut raw: libc::msghdr = zeroed();
-    raw.msg_iov = vectors.as_mut_ptr();
-    raw.msg_iovlen = vectors.len();
-    Box::new(Header { raw, _vectors: vectors })
+    let vectors: Vec<_> = pieces.iter().map(|piece| vector(piece)).collect();
+    Box::new(Header { raw: message_of(&vectors), _vectors: vectors })
 }
 
 fn message(op: io_uring_op, user_data: u64, fd: i32, header: &Header) -> Sqe {
@@ -263,14 +243,12 @@ fn message(op: io_uring_op, user_data: u64, fd: i32, header: &Header) -> Sqe {
 #[both(8, 0)]
 fn messages_are_copied_at_submission(mut ring: Ring) -> impl Answer {
     let (receiver, sender) = udp_pair();
-    let to = raw_address(receiver.local_addr().unwrap());
+    let to = address_of(receiver.local_addr().unwrap());
     let mut from: libc::sockaddr_in = zeroed();
     let (mut first, mut second, mut control) = ([0; 3], [0; 16], [0u8; 64]);
     let mut inward = header(&mut [&mut first, &mut second]);
-    inward.raw.msg_name = (&raw mut from).cast();
-    inward.raw.msg_namelen = size_of_val(&from) as u32;
-    inward.raw.msg_control = control.as_mut_ptr().cast();
-    inward.raw.msg_controllen = control.len();
+    (inward.raw.msg_name, inward.raw.msg_namelen) = ((&raw mut from).cast(), size_of_val(&from) as u32);
+    (inward.raw.msg_control, inward.raw.msg_controllen) = (control.as_mut_ptr().cast(), control.len());
     ring.submit(&[message(IORING_OP_RECVMSG, 1, receiver.as_raw_fd(), &inward)]);
     inward._vectors.fill(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 9 });
     inward.raw.msg_flags = 77;
@@ -279,10 +257,8 @@ fn messages_are_copied_at_submission(mut ring: Ring) -> impl Answer {
     let (left, right) = text.split_at_mut(5);
     let mut outward = header(&mut [left, right]);
     let mut to = to;
-    outward.raw.msg_name = (&raw mut to).cast();
-    outward.raw.msg_namelen = size_of_val(&to) as u32;
-    let sent = ring.run(&[message(IORING_OP_SENDMSG, 2, sender.as_raw_fd(), &outward)]);
-    let mut cqes = sent;
+    (outward.raw.msg_name, outward.raw.msg_namelen) = ((&raw mut to).cast(), size_of_val(&to) as u32);
+    let mut cqes = ring.run(&[message(IORING_OP_SENDMSG, 2, sender.as_raw_fd(), &outward)]);
     while cqes.len() < 2 {
         cqes.push(ring.wait());
     }
@@ -296,7 +272,7 @@ fn datagrams_go_where_the_address_says(mut ring: Ring) -> impl Answer {
     let (receiver, sender) = udp_pair();
     let mut buffer = [0; 4];
     ring.submit(&[recv(1, receiver.as_raw_fd(), &mut buffer)]);
-    let mut to = raw_address(receiver.local_addr().unwrap());
+    let mut to = address_of(receiver.local_addr().unwrap());
     let sqe = Sqe {
         off: &raw const to as u64,
         file_index: size_of_val(&to) as u32,
@@ -319,13 +295,13 @@ fn descriptors_travel_in_messages(mut ring: Ring) -> impl Answer {
     control[2] = a.as_raw_fd() as u64;
     let mut space = [0u64; 8];
     let mut outward = header(&mut [&mut out]);
-    outward.raw.msg_control = control.as_mut_ptr().cast();
-    outward.raw.msg_controllen = 20;
+    (outward.raw.msg_control, outward.raw.msg_controllen) = (control.as_mut_ptr().cast(), 20);
     let mut inward = header(&mut [&mut into]);
-    inward.raw.msg_control = space.as_mut_ptr().cast();
-    inward.raw.msg_controllen = size_of_val(&space);
-    let mut cqes = ring.run(&[message(IORING_OP_SENDMSG, 1, a.as_raw_fd(), &outward)]);
-    cqes.extend(ring.run(&[message(IORING_OP_RECVMSG, 2, b.as_raw_fd(), &inward)]));
+    (inward.raw.msg_control, inward.raw.msg_controllen) = (space.as_mut_ptr().cast(), size_of_val(&space));
+    let cqes = ring.one_by_one(&[
+        message(IORING_OP_SENDMSG, 1, a.as_raw_fd(), &outward),
+        message(IORING_OP_RECVMSG, 2, b.as_raw_fd(), &inward),
+    ]);
     drop(owned(space[2] as i32));
     (results(&cqes), inward.raw.msg_controllen, space[0], space[1])
 }
@@ -333,7 +309,7 @@ fn descriptors_travel_in_messages(mut ring: Ring) -> impl Answer {
 #[both(8, 0)]
 fn connections_are_made_and_accepted(mut ring: Ring) -> impl Answer {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = raw_address(listener.local_addr().unwrap());
+    let address = address_of(listener.local_addr().unwrap());
     let mut peers = Vec::new();
     for _ in 0..5 {
         let mut peer: libc::sockaddr_in = zeroed();
@@ -345,18 +321,16 @@ fn connections_are_made_and_accepted(mut ring: Ring) -> impl Answer {
             ..accept(1, listener.as_raw_fd())
         };
         ring.submit(&[accepting]);
-        let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 2) };
-        let socket = owned(ring.run(&[new])[0].res);
-        ring.submit(&[connect(3, socket.as_raw_fd(), &address)]);
-        let mut cqes = [ring.wait(), ring.wait()];
-        cqes.sort_by_key(|cqe| cqe.user_data);
+        let socket = made(&mut ring);
+        ring.submit(&[connect(3, &socket, &address)]);
+        let cqes = by_user_data(vec![ring.wait(), ring.wait()]);
         let accepted = owned(cqes[0].res);
         // SAFETY: asks for flags.
         let cloexec = unsafe { libc::fcntl(accepted.as_raw_fd(), libc::F_GETFD) };
         peers.push((cqes[1].res, i32::from(peer.sin_family), length, cloexec));
         let mut buffer = [0; 4];
-        let mut pair = ring.run(&[send(4, socket.as_raw_fd(), b"ping")]);
-        pair.extend(ring.run(&[recv(5, accepted.as_raw_fd(), &mut buffer)]));
+        let pair = ring
+            .one_by_one(&[send(4, socket.as_raw_fd(), b"ping"), recv(5, accepted.as_raw_fd(), &mut buffer)]);
         assert_eq!(results(&pair), [(4, 4), (5, 4)]);
     }
     peers
@@ -364,47 +338,42 @@ fn connections_are_made_and_accepted(mut ring: Ring) -> impl Answer {
 
 #[both(8, 0)]
 fn a_refused_connection_says_so(mut ring: Ring) -> impl Answer {
-    let address = raw_address(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
-    let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
-    let socket = owned(ring.run(&[new])[0].res);
-    let refused = ring.run(&[connect(2, socket.as_raw_fd(), &address)]);
-    // SAFETY: asks for flags.
-    let flags = unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_GETFL) };
-    (refused, flags & libc::O_NONBLOCK)
+    let address = address_of(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    let socket = made(&mut ring);
+    let refused = ring.run(&[connect(2, &socket, &address)]);
+    (refused, flags_of(&socket) & libc::O_NONBLOCK)
 }
 
 #[both(8, 0)]
 fn a_second_connect_on_a_connected_socket(mut ring: Ring) -> impl Answer {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = raw_address(listener.local_addr().unwrap());
-    let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
-    let socket = owned(ring.run(&[new])[0].res);
-    let first = ring.run(&[connect(2, socket.as_raw_fd(), &address)]);
-    let second = ring.run(&[connect(3, socket.as_raw_fd(), &address)]);
+    let address = address_of(listener.local_addr().unwrap());
+    let socket = made(&mut ring);
+    let first = ring.run(&[connect(2, &socket, &address)]);
+    let second = ring.run(&[connect(3, &socket, &address)]);
     (first, second)
 }
 
 #[both(8, IORING_SETUP_SUBMIT_ALL)]
 fn a_socket_is_bound_and_listens_and_shuts_down(mut ring: Ring) -> impl Answer {
-    let address = raw_address("127.0.0.1:0".parse().unwrap());
-    let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
-    let socket = owned(ring.run(&[new])[0].res);
+    let address = address_of("127.0.0.1:0".parse().unwrap());
+    let socket = made(&mut ring);
     let fd = socket.as_raw_fd();
-    let bind = Sqe { opcode: IORING_OP_BIND as u8, ..connect(2, fd, &address) };
-    let mut all = ring.run(&[bind]);
-    all.extend(ring.run(&[Sqe { fd, len: 16, ..sqe(IORING_OP_LISTEN, 3) }]));
-    all.extend(ring.run(&[bind]));
+    let bind = Sqe { opcode: IORING_OP_BIND as u8, ..connect(2, &fd, &address) };
+    let mut all = ring.one_by_one(&[bind, Sqe { fd, len: 16, ..sqe(IORING_OP_LISTEN, 3) }, bind]);
     let listener = TcpListener::from(socket);
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let shutdown = Sqe { fd: client.as_raw_fd(), len: 1, ..sqe(IORING_OP_SHUTDOWN, 4) };
-    all.extend(ring.run(&[shutdown]));
-    all.extend(ring.run(&[Sqe { len: 7, ..shutdown }]));
-    all.extend(ring.run(&[send(5, client.as_raw_fd(), b"x")]));
-    all.extend(ring.run(&[Sqe { op_flags: 1, ..shutdown }]));
-    all.extend(ring.run(&[Sqe { fd, len: 16, off: 1, ..sqe(IORING_OP_LISTEN, 3) }]));
-    all.extend(ring.run(&[Sqe { off: 7, ..bind }]));
-    all.extend(ring.run(&[Sqe { off: 700, ..bind }]));
-    all.extend(ring.run(&[Sqe { addr: 8, ..bind }]));
+    all.extend(ring.one_by_one(&[
+        shutdown,
+        Sqe { len: 7, ..shutdown },
+        send(5, client.as_raw_fd(), b"x"),
+        Sqe { op_flags: 1, ..shutdown },
+        Sqe { fd, len: 16, off: 1, ..sqe(IORING_OP_LISTEN, 3) },
+        Sqe { off: 7, ..bind },
+        Sqe { off: 700, ..bind },
+        Sqe { addr: 8, ..bind },
+    ]));
     all
 }
 
@@ -414,14 +383,10 @@ fn unix_sockets_are_bound_to_paths(engine: Engine) -> impl Answer {
     let path = std::env::temp_dir().join(format!("anyring-{}-{engine:?}", std::process::id()));
     let mut address = vec![libc::AF_UNIX as u8, 0];
     address.extend(path.as_os_str().as_encoded_bytes());
-    let new = Sqe { fd: libc::AF_UNIX, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
+    let new = new_socket(1, libc::AF_UNIX);
     let socket = owned(ring.run(&[new])[0].res);
-    let bind = Sqe {
-        fd: socket.as_raw_fd(),
-        addr: address.as_ptr() as u64,
-        off: address.len() as u64,
-        ..sqe(IORING_OP_BIND, 2)
-    };
+    let off = address.len() as u64;
+    let bind = Sqe { len: 0, off, ..writing(IORING_OP_BIND, 2, &socket, &address) };
     let first = ring.run(&[bind]);
     let other = owned(ring.run(&[new])[0].res);
     let second = ring.run(&[Sqe { fd: other.as_raw_fd(), ..bind }]);
@@ -449,8 +414,7 @@ fn errors_of_accept(mut ring: Ring) -> impl Answer {
 
 #[both(8, 0)]
 fn multishot_accept_takes_all_that_wait(mut ring: Ring) -> impl Answer {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+    let (listener, address) = listening();
     let shots = IORING_ACCEPT_MULTISHOT as u16;
     ring.submit(&[Sqe { ioprio: shots, ..accept(1, listener.as_raw_fd()) }]);
     let mut all = Vec::new();
@@ -470,8 +434,7 @@ fn multishot_accept_takes_all_that_wait(mut ring: Ring) -> impl Answer {
 
 #[both(2, 0)]
 fn multishot_accept_ends_when_the_cq_is_full(mut ring: Ring) -> impl Answer {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+    let (listener, address) = listening();
     let _clients: Vec<_> = (0..6).map(|_| TcpStream::connect(address).unwrap()).collect();
     let shots = IORING_ACCEPT_MULTISHOT as u16;
     ring.submit(&[Sqe { ioprio: shots, ..accept(1, listener.as_raw_fd()) }]);
@@ -489,8 +452,7 @@ fn multishot_accept_ends_when_the_cq_is_full(mut ring: Ring) -> impl Answer {
 
 #[both(8, 0)]
 fn accept_tells_of_others_that_wait(mut ring: Ring) -> impl Answer {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+    let (listener, address) = listening();
     let _clients: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
     let mut flags = Vec::new();
     for _ in 0..3 {
@@ -501,29 +463,25 @@ fn accept_tells_of_others_that_wait(mut ring: Ring) -> impl Answer {
     flags
 }
 
-fn register_files(ring: &Ring, fds: &[i32]) {
-    let count = fds.len() as u32;
-    assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, fds.as_ptr().cast(), count), 0);
-}
-
 #[both(8, IORING_SETUP_SUBMIT_ALL)]
 fn sockets_and_connections_go_into_slots(mut ring: Ring) -> impl Answer {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = raw_address(listener.local_addr().unwrap());
-    let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
+    let address = address_of(listener.local_addr().unwrap());
+    let new = new_socket(1, libc::AF_INET);
     let mut all = ring.run(&[Sqe { file_index: 1, ..new }]);
-    register_files(&ring, &[-1; 4]);
+    ring.register_files(&[-1; 4]);
     let any = IORING_FILE_INDEX_ALLOC as u32;
     all.extend(ring.run(&[Sqe { file_index: 2, ..new }, Sqe { file_index: 9, ..new }]));
     all.extend(ring.run(&[Sqe { file_index: any, ..new }]));
-    let fixed = 1 << 0;
-    all.extend(ring.run(&[Sqe { flags: fixed, ..connect(2, 1, &address) }]));
+    all.extend(ring.run(&[Sqe { flags: FIXED, ..connect(2, &1, &address) }]));
     let single = Sqe { file_index: any, ..accept(3, listener.as_raw_fd()) };
     all.extend(ring.run(&[single]));
     let slot = all.last().unwrap().res;
     let mut buffer = [0; 4];
-    all.extend(ring.run(&[Sqe { flags: fixed, ..send(4, 1, b"slot") }]));
-    all.extend(ring.run(&[Sqe { flags: fixed, ..recv(5, slot, &mut buffer) }]));
+    all.extend(ring.one_by_one(&[
+        Sqe { flags: FIXED, ..send(4, 1, b"slot") },
+        Sqe { flags: FIXED, ..recv(5, slot, &mut buffer) },
+    ]));
     // The last slot is filled, then there is none.
     let _clients: Vec<_> =
         (0..3).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();
@@ -567,35 +525,52 @@ fn requests_in_a_wait_are_woken_by_other_threads(mut ring: Ring) -> impl Answer 
     all
 }
 
-/// A number that changes its file where the engine does not see it: nobody gets another's data, and
-/// requests on the new file are served.
-#[test]
-fn a_number_reused_behind_the_engines_back() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+/// A number that changes its file where the engine does not see it, while the ring is driven in some way: nobody gets another's
+/// data, and requests on the new file are served.
+fn a_number_is_reused(flags: u32, driven: impl FnOnce()) {
+    let mut ring = Ring::new(Engine::User, 8, flags);
     let (_a, b) = UnixStream::pair().unwrap();
     let (mut c, d) = UnixStream::pair().unwrap();
     let (mut old, mut new) = ([0; 8], [0; 8]);
-    ring.submit(&[recv(1, b.as_raw_fd(), &mut old)]);
-    // SAFETY: descriptors of the test's; `b` closes the copy.
-    unsafe { libc::dup2(d.as_raw_fd(), b.as_raw_fd()) };
+    let wake = IORING_ENTER_SQ_WAKEUP | IORING_ENTER_GETEVENTS;
+    ring.push_together(&[recv(1, b.as_raw_fd(), &mut old), sqe(IORING_OP_NOP, 3)]);
+    // The NOP behind it is done: it waits.
+    assert!(ring.enter_with(2, 1, wake) >= 0);
+    assert_eq!(results(&ring.reap_all()), [(3, 0)]);
+    replace(&b, &d);
+    driven();
     ring.push(recv(2, b.as_raw_fd(), &mut new));
     c.write_all(b"for the new").unwrap();
-    assert_eq!(ring.enter(1, 2), 1);
+    assert!(ring.enter_with(1, 2, wake) >= 0);
     assert_eq!(results(&ring.reap_all()), [(1, -libc::EBADF), (2, 8)]);
     assert_eq!((&old, &new), (&[0; 8], b"for the "));
 }
 
-/// A program that was seen to reuse a number does not wait for a tick at each of its next connections.
 #[test]
-fn a_number_reused_again_and_again() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+fn a_number_reused_behind_the_engines_back() {
+    a_number_is_reused(0, || ());
+}
+
+#[test]
+fn a_number_reused_while_the_reactor_drives() {
+    // Long enough for the reactor to take the ring over, and to sleep for good: nothing tells when it has.
+    a_number_is_reused(0, || std::thread::sleep(Duration::from_millis(50)));
+}
+
+#[test]
+fn a_number_reused_while_an_sq_thread_drives() {
+    a_number_is_reused(IORING_SETUP_SQPOLL, || ());
+}
+
+/// A program that was seen to reuse a number does not wait for a tick at each of its next connections.
+#[by(ours(8, 0))]
+fn a_number_reused_again_and_again(mut ring: Ring) {
     let (_a, number) = UnixStream::pair().unwrap();
     let mut buffer = [0; 8];
     ring.submit(&[recv(0, number.as_raw_fd(), &mut buffer)]);
     for round in 1..20 {
         let (mut peer, new) = UnixStream::pair().unwrap();
-        // SAFETY: descriptors of the test's; `number` closes the copy.
-        unsafe { libc::dup2(new.as_raw_fd(), number.as_raw_fd()) };
+        replace(&number, &new);
         ring.submit(&[recv(round, number.as_raw_fd(), &mut buffer)]);
         assert!(round == 1 || epoll_knows(&new), "round {round}");
         peer.write_all(b"data").unwrap();
@@ -618,10 +593,9 @@ fn epoll_knows(file: &UnixStream) -> bool {
 }
 
 /// More of them than are looked at in one tick.
-#[test]
-fn many_numbers_reused_behind_the_engines_back() {
+#[by(ours(512, 0))]
+fn many_numbers_reused_behind_the_engines_back(mut ring: Ring) {
     const COUNT: usize = 150;
-    let mut ring = Ring::new(Engine::User, 512, 0);
     let before: Vec<_> = (0..COUNT).map(|_| UnixStream::pair().unwrap()).collect();
     let mut after: Vec<_> = (0..COUNT).map(|_| UnixStream::pair().unwrap()).collect();
     let mut buffers = [[0u8; 8]; 2 * COUNT];
@@ -629,8 +603,7 @@ fn many_numbers_reused_behind_the_engines_back() {
         ring.submit(&[recv(1, number.as_raw_fd(), buffer)]);
     }
     for (((_, number), (peer, new)), buffer) in before.iter().zip(&mut after).zip(&mut buffers[COUNT..]) {
-        // SAFETY: descriptors of the test's; `number` closes the copy.
-        unsafe { libc::dup2(new.as_raw_fd(), number.as_raw_fd()) };
+        replace(number, new);
         ring.push(recv(2, number.as_raw_fd(), buffer));
         peer.write_all(b"for the new").unwrap();
     }
@@ -641,49 +614,9 @@ fn many_numbers_reused_behind_the_engines_back() {
     assert_eq!([count(1, -libc::EBADF), count(2, 8)], [COUNT; 2]);
 }
 
-#[test]
-fn a_number_reused_while_the_reactor_drives() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
-    let (_a, b) = UnixStream::pair().unwrap();
-    let (mut c, d) = UnixStream::pair().unwrap();
-    let (mut old, mut new) = ([0; 8], [0; 8]);
-    ring.submit(&[recv(1, b.as_raw_fd(), &mut old)]);
-    // SAFETY: descriptors of the test's; `b` closes the copy.
-    unsafe { libc::dup2(d.as_raw_fd(), b.as_raw_fd()) };
-    // Long enough for the reactor to take the ring over, and to sleep for good: nothing tells when it has.
-    std::thread::sleep(Duration::from_millis(50));
-    ring.push(recv(2, b.as_raw_fd(), &mut new));
-    c.write_all(b"for the new").unwrap();
-    assert_eq!(ring.enter(1, 2), 1);
-    assert_eq!(results(&ring.reap_all()), [(1, -libc::EBADF), (2, 8)]);
-    assert_eq!((&old, &new), (&[0; 8], b"for the "));
-}
-
-#[test]
-fn a_number_reused_while_an_sq_thread_drives() {
-    let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_SQPOLL);
-    let (_a, b) = UnixStream::pair().unwrap();
-    let (mut c, d) = UnixStream::pair().unwrap();
-    let (mut old, mut new) = ([0; 8], [0; 8]);
-    let wake = IORING_ENTER_SQ_WAKEUP | IORING_ENTER_GETEVENTS;
-    ring.push(recv(1, b.as_raw_fd(), &mut old));
-    ring.push(sqe(IORING_OP_NOP, 3));
-    // The NOP behind it is done: it waits.
-    assert!(ring.enter_with(2, 1, wake) >= 0);
-    assert_eq!(results(&ring.reap_all()), [(3, 0)]);
-    // SAFETY: descriptors of the test's; `b` closes the copy.
-    unsafe { libc::dup2(d.as_raw_fd(), b.as_raw_fd()) };
-    ring.push(recv(2, b.as_raw_fd(), &mut new));
-    c.write_all(b"for the new").unwrap();
-    assert!(ring.enter_with(1, 2, wake) >= 0);
-    assert_eq!(results(&ring.reap_all()), [(1, -libc::EBADF), (2, 8)]);
-    assert_eq!((&old, &new), (&[0; 8], b"for the "));
-}
-
 /// The engine itself is given the number of a file that was closed unseen.
-#[test]
-fn a_number_reused_by_accept() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn a_number_reused_by_accept(mut ring: Ring) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut buffer = [0; 8];
     for round in 0..50u8 {
@@ -700,13 +633,6 @@ fn a_number_reused_by_accept() {
         }
         drop(connection);
     }
-}
-
-/// Streams that come and go, with receives that are cancelled or closed under: every byte arrives
-/// once, in order, and every request completes once.
-#[test]
-fn many_streams_with_cancellations_and_closes() {
-    both(|engine| stress(engine, 0x1234_5678));
 }
 
 struct Stream {
@@ -735,8 +661,11 @@ impl Stream {
     }
 }
 
-fn stress(engine: Engine, mut random: u32) {
-    let mut ring = Ring::new(engine, 64, 0);
+/// Streams that come and go, with receives that are cancelled or closed under: every byte arrives
+/// once, in order, and every request completes once.
+#[both(64, 0)]
+fn many_streams_with_cancellations_and_closes(mut ring: Ring) {
+    let mut random = 0x1234_5678u32;
     let mut streams: Vec<Stream> = (0..24).map(|_| Stream::new()).collect();
     let collect = |ring: &mut Ring, streams: &mut Vec<Stream>| {
         for cqe in ring.reap_all() {
@@ -752,9 +681,7 @@ fn stress(engine: Engine, mut random: u32) {
         match action % 8 {
             0..=2 if !stream.pending => {
                 stream.pending = true;
-                let buffer = &mut stream.buffer[..];
-                let sqe = recv(index as u64, stream.far.as_raw_fd(), buffer);
-                ring.push(sqe);
+                ring.push(recv(index as u64, stream.far.as_raw_fd(), &mut stream.buffer[..]));
                 ring.enter_with(1, 0, if action & 64 == 0 { 0 } else { IORING_ENTER_GETEVENTS });
             }
             3..=5 => {
@@ -763,13 +690,12 @@ fn stress(engine: Engine, mut random: u32) {
                 stream.sent = stream.sent.wrapping_add(written as u8);
             }
             6 if stream.pending => {
-                let cancel = Sqe { addr: index as u64, ..sqe(IORING_OP_ASYNC_CANCEL, 1 << 32) };
-                ring.push(cancel);
+                ring.push(cancel(1 << 32, index as u64, 0));
                 ring.enter(1, 1);
             }
             7 if !stream.pending && action & 128 == 0 => {
                 let old = std::mem::replace(stream, Stream::new());
-                close(engine, IntoRawFd::into_raw_fd(old.far));
+                close(ring.engine, old.far.into_raw_fd());
             }
             _ => {
                 ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
@@ -818,19 +744,25 @@ fn sockets_answer_commands(mut ring: Ring) -> impl Answer {
         ..command(1, fd, operation)
     };
     let (get, set) = (SOCKET_URING_OP_GETSOCKOPT, SOCKET_URING_OP_SETSOCKOPT);
-    let mut all = ring.run(&[command(2, b.as_raw_fd(), SOCKET_URING_OP_SIOCINQ)]);
-    all.extend(ring.run(&[command(3, b.as_raw_fd(), SOCKET_URING_OP_SIOCOUTQ)]));
-    all.extend(ring.run(&[command(4, unix.as_raw_fd(), SOCKET_URING_OP_SIOCINQ)]));
-    all.extend(ring.run(&[command(5, listener.as_raw_fd(), SOCKET_URING_OP_SIOCINQ)]));
+    let mut all = ring.one_by_one(&[
+        command(2, b.as_raw_fd(), SOCKET_URING_OP_SIOCINQ),
+        command(3, b.as_raw_fd(), SOCKET_URING_OP_SIOCOUTQ),
+        command(4, unix.as_raw_fd(), SOCKET_URING_OP_SIOCINQ),
+        command(5, listener.as_raw_fd(), SOCKET_URING_OP_SIOCINQ),
+    ]);
     let fd = a.as_raw_fd();
     all.extend(ring.run(&[option(fd, get, libc::SOL_SOCKET, libc::SO_TYPE, &mut value)]));
     let kind = value[0];
     value = [1, 0];
-    all.extend(ring.run(&[option(fd, set, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &mut value)]));
-    all.extend(ring.run(&[option(fd, set, libc::IPPROTO_TCP, libc::TCP_NODELAY, &mut value)]));
+    all.extend(ring.one_by_one(&[
+        option(fd, set, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &mut value),
+        option(fd, set, libc::IPPROTO_TCP, libc::TCP_NODELAY, &mut value),
+    ]));
     value = [0, 0];
-    all.extend(ring.run(&[option(fd, get, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &mut value)]));
-    all.extend(ring.run(&[option(fd, get, libc::SOL_SOCKET, 9999, &mut value)]));
+    all.extend(ring.one_by_one(&[
+        option(fd, get, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &mut value),
+        option(fd, get, libc::SOL_SOCKET, 9999, &mut value),
+    ]));
     let executable = File::open("/proc/self/exe").unwrap();
     let null = File::open("/dev/null").unwrap();
     all.extend(ring.run(&[
@@ -849,7 +781,7 @@ fn sockets_answer_commands(mut ring: Ring) -> impl Answer {
 fn a_short_read_of_a_unix_stream_may_leave_some(mut ring: Ring) -> impl Answer {
     let (mut a, b) = UnixStream::pair().unwrap();
     // A registered file is never looked at again by the way.
-    register_files(&ring, &[b.as_raw_fd()]);
+    ring.register_files(&[b.as_raw_fd()]);
     let mut all = Vec::new();
     for read in [IORING_OP_RECV, IORING_OP_READ] {
         let mut buffer = [0; 16];
@@ -881,7 +813,7 @@ fn polling_first_takes_no_second_call(mut ring: Ring) -> impl Answer {
     ring.submit(&[Sqe { ioprio: IORING_RECVSEND_POLL_FIRST as u16, ..send(1, a.as_raw_fd(), b"now") }]);
     a.shutdown(std::net::Shutdown::Write).unwrap();
     let mut arrived = Vec::new();
-    std::io::Read::read_to_end(&mut b, &mut arrived).unwrap();
+    b.read_to_end(&mut arrived).unwrap();
     (arrived, ring.wait())
 }
 
@@ -889,8 +821,7 @@ fn polling_first_takes_no_second_call(mut ring: Ring) -> impl Answer {
 #[both(8, 0)]
 fn room_is_waited_for_beside_a_receive(mut ring: Ring) -> impl Answer {
     const LENGTH: usize = 16 << 20;
-    const FIXED_FILE: u8 = 1;
-    register_files(&ring, &[-1; 2]);
+    ring.register_files(&[-1; 2]);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let ioprio = IORING_ACCEPT_MULTISHOT as u16;
     let file_index = IORING_FILE_INDEX_ALLOC as u32;
@@ -900,17 +831,15 @@ fn room_is_waited_for_beside_a_receive(mut ring: Ring) -> impl Answer {
     let mut all = vec![slot];
     let (memory, mut buffer) = (vec![7; LENGTH], [0; 8]);
     for polls in [false, true] {
-        ring.submit(&[Sqe { flags: FIXED_FILE, ..recv(2, slot, &mut buffer) }]);
+        ring.submit(&[Sqe { flags: FIXED, ..recv(2, slot, &mut buffer) }]);
         let op_flags = libc::MSG_WAITALL as u32;
-        ring.submit(&[Sqe { flags: FIXED_FILE, op_flags, ..send(3, slot, &memory) }]);
+        ring.submit(&[Sqe { flags: FIXED, op_flags, ..send(3, slot, &memory) }]);
         if polls {
-            let op_flags = libc::POLLOUT as u32;
-            ring.submit(&[Sqe { fd: slot, flags: FIXED_FILE, op_flags, ..sqe(IORING_OP_POLL_ADD, 4) }]);
+            ring.submit(&[Sqe { flags: FIXED, ..poll(4, &slot, libc::POLLOUT) }]);
         }
         assert!(ring.reap().is_none());
-        std::io::Read::read_exact(&mut peer, &mut vec![0; LENGTH]).unwrap();
-        let mut cqes = ring.collect(if polls { 2 } else { 1 });
-        cqes.sort_by_key(|cqe| cqe.user_data);
+        peer.read_exact(&mut vec![0; LENGTH]).unwrap();
+        let cqes = by_user_data(ring.collect(if polls { 2 } else { 1 }));
         all.extend(cqes.iter().map(|cqe| cqe.res & !(libc::POLLIN as i32)));
         peer.write_all(b"back").unwrap();
         all.push(ring.wait().res);
@@ -967,8 +896,7 @@ fn datagrams_of_one_submission_stay_what_they_are(engine: Engine) -> impl Answer
 
 #[both(16, 0)]
 fn an_error_of_earlier_datagrams_is_told_once(mut ring: Ring) -> impl Answer {
-    let (closed, from) = udp_pair();
-    from.connect(closed.local_addr().unwrap()).unwrap();
+    let (closed, from) = udp_connected();
     drop(closed);
     let first = ring.run(&[send(1, from.as_raw_fd(), b"x")])[0].res;
     // What is refused meanwhile depends on whether they leave together.
@@ -977,45 +905,34 @@ fn an_error_of_earlier_datagrams_is_told_once(mut ring: Ring) -> impl Answer {
 }
 
 /// On a ring that defers, what readiness has woken goes on when the program comes: with its own file.
-#[both]
-fn a_descriptor_may_be_closed_between_its_event_and_its_receive(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 4, DEFER);
-    let event = eventfd(0, libc::EFD_CLOEXEC);
-    let named = event.as_raw_fd();
-    let registration = io_uring_register_op::IORING_REGISTER_EVENTFD;
-    assert_eq!(ring.register(registration, (&raw const named).cast(), 1), 0);
+#[both(4, DEFER)]
+fn a_descriptor_may_be_closed_between_its_event_and_its_receive(mut ring: Ring) -> impl Answer {
+    let mut event = File::from(eventfd(0, libc::EFD_CLOEXEC));
+    ring.register_eventfd(&event);
     let (mut peer, here) = UnixStream::pair().unwrap();
     let (mut other_peer, other) = UnixStream::pair().unwrap();
-    // A number that no other test gets meanwhile.
-    // SAFETY: makes a descriptor.
-    let number = unsafe { libc::fcntl(here.as_raw_fd(), libc::F_DUPFD, 710) };
+    let number = numbered(&here, 710);
     let mut buffer = [0; 8];
     ring.submit(&[recv(1, number, &mut buffer)]);
     peer.write_all(b"mine").unwrap();
     other_peer.write_all(b"another's").unwrap();
-    let mut count = 0u64;
-    // SAFETY: reads into an integer of ours, once the event is told.
-    assert_eq!(unsafe { libc::read(named, (&raw mut count).cast(), 8) }, 8);
-    closes(engine, number);
-    // SAFETY: descriptors of the test's own.
-    assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
-    assert_eq!(ring.enter(0, 1), 0);
-    let cqes = ring.reap_all();
+    event.read_exact(&mut [0; 8]).unwrap();
+    closes(ring.engine, number);
+    replace(&number, &other);
+    let cqes = ring.waited(1);
     close_number(number);
     (cqes, buffer)
 }
 
 /// A multishot request keeps the listener until it ends, and no longer.
-#[both]
-fn a_listener_ends_with_the_last_request_on_it(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 4, 0);
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+#[both(4, 0)]
+fn a_listener_ends_with_the_last_request_on_it(mut ring: Ring) -> impl Answer {
+    let (listener, address) = listening();
     let fd = listener.into_raw_fd();
     ring.submit(&[Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..accept(1, fd) }]);
     let first = TcpStream::connect(address).unwrap();
     let _first = owned(ring.wait().res);
-    close(engine, fd);
+    close(ring.engine, fd);
     let second = TcpStream::connect(address).unwrap();
     let _second = owned(ring.wait().res);
     ring.submit_and_wait(&[cancel(2, 1, 0)], 2);
@@ -1025,20 +942,14 @@ fn a_listener_ends_with_the_last_request_on_it(engine: Engine) -> impl Answer {
 }
 
 /// The same of a connection that stood at once, which nothing waits for by readiness.
-#[both]
-fn a_descriptor_may_be_closed_before_its_connection_is_told(engine: Engine) -> impl Answer {
+#[both(4, DEFER)]
+fn a_descriptor_may_be_closed_before_its_connection_is_told(mut ring: Ring) -> impl Answer {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = raw_address(listener.local_addr().unwrap());
-    let mut ring = Ring::new(engine, 4, DEFER);
-    // SAFETY: makes a descriptor, of a number that no other test gets meanwhile.
-    let number = unsafe {
-        let own = OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0));
-        libc::fcntl(own.as_raw_fd(), libc::F_DUPFD, 720)
-    };
-    ring.submit(&[connect(1, number, &address)]);
-    close(engine, number);
-    assert_eq!(ring.enter(0, 1), 0);
-    ring.reap_all()
+    let address = address_of(listener.local_addr().unwrap());
+    let number = numbered(&socket(libc::AF_INET, libc::SOCK_STREAM), 720);
+    ring.submit(&[connect(1, &number, &address)]);
+    close(ring.engine, number);
+    ring.waited(1)
 }
 
 #[both(4, 0)]
@@ -1058,9 +969,8 @@ fn a_connection_is_closed_under_what_waits_on_it(engine: Engine) -> impl Answer 
     [false, true].map(|elsewhere| {
         let (mut ring, mut other) = (Ring::new(engine, 8, 0), Ring::new(engine, 8, 0));
         let (mut client, server) = tcp_pair();
-        // A number that no other test gets once it is closed: it is received from after that.
-        // SAFETY: makes a descriptor.
-        let fd = unsafe { libc::fcntl(server.as_raw_fd(), libc::F_DUPFD, 730) };
+        // It is received from after it is closed, too.
+        let fd = numbered(&server, 730);
         drop(server);
         let (mut first, mut second) = ([0; 64], [0; 64]);
         // A short one shows that it is a connection.
@@ -1092,9 +1002,11 @@ fn receives_of_all_that_was_asked_for(mut ring: Ring) -> impl Answer {
     client.write_all(&[1; 8]).unwrap();
     all.extend(ring.run(&[all_of(1, whole, 0, &mut buffer)]));
     client.write_all(&[2; 20]).unwrap();
-    all.extend(ring.run(&[all_of(2, whole | quiet, IORING_RECVSEND_POLL_FIRST, &mut buffer)]));
-    all.extend(ring.run(&[all_of(3, quiet, 0, &mut buffer)]));
-    all.extend(ring.run(&[all_of(4, 0, IORING_RECVSEND_POLL_FIRST, &mut buffer)]));
+    all.extend(ring.one_by_one(&[
+        all_of(2, whole | quiet, IORING_RECVSEND_POLL_FIRST, &mut buffer),
+        all_of(3, quiet, 0, &mut buffer),
+        all_of(4, 0, IORING_RECVSEND_POLL_FIRST, &mut buffer),
+    ]));
     ring.submit(&[all_of(5, whole, IORING_RECVSEND_POLL_FIRST, &mut buffer)]);
     for part in [&[3; 5][..], &[4; 3]] {
         client.write_all(part).unwrap();
@@ -1105,8 +1017,7 @@ fn receives_of_all_that_was_asked_for(mut ring: Ring) -> impl Answer {
     // An end behind what fills the buffer is told of, one before it is is told with what there is.
     client.write_all(&[5; 8]).unwrap();
     client.shutdown(std::net::Shutdown::Write).unwrap();
-    all.extend(ring.run(&[all_of(6, 0, 0, &mut buffer)]));
-    all.extend(ring.run(&[all_of(7, whole, 0, &mut buffer)]));
+    all.extend(ring.one_by_one(&[all_of(6, 0, 0, &mut buffer), all_of(7, whole, 0, &mut buffer)]));
     all
 }
 
@@ -1123,10 +1034,8 @@ fn urgent_data_that_are_not_there_are_refused_at_once(mut ring: Ring) -> impl An
     })
 }
 
-/// `O_NONBLOCK` of a descriptor, which it shares with whoever inherited it.
 fn is_nonblocking(fd: i32) -> bool {
-    // SAFETY: asks for flags.
-    unsafe { libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
+    flags_of(&fd) & libc::O_NONBLOCK != 0
 }
 
 #[both]
@@ -1160,11 +1069,10 @@ fn a_listener_keeps_its_flags(engine: Engine) -> impl Answer {
 }
 
 /// Another thread's `accept` waited no longer once a ring had accepted.
-#[both]
-fn who_accepts_beside_a_ring_waits(engine: Engine) -> impl Answer {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (fd, address) = (listener.as_raw_fd(), listener.local_addr().unwrap());
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn who_accepts_beside_a_ring_waits(mut ring: Ring) -> impl Answer {
+    let (listener, address) = listening();
+    let fd = listener.as_raw_fd();
     let first = TcpStream::connect(address).unwrap();
     drop(owned(ring.run(&[accept(1, fd)])[0].res));
     let (tell, number) = std::sync::mpsc::channel();
@@ -1182,13 +1090,13 @@ fn who_accepts_beside_a_ring_waits(engine: Engine) -> impl Answer {
 #[both]
 fn many_rings_on_one_listener(engine: Engine) -> impl Answer {
     const CONNECTIONS: usize = 300;
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (fd, address) = (listener.as_raw_fd(), listener.local_addr().unwrap());
+    let (listener, address) = listening();
+    let fd = listener.as_raw_fd();
     let (mut told, tell) = std::io::pipe().unwrap();
     let serve = |stop: i32, tell: &std::io::PipeWriter| {
         let mut ring = Ring::new(engine, 8, 0);
         // The ring still does something else: it hears of the end.
-        ring.push(Sqe { fd: stop, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) });
+        ring.push(poll(1, &stop, libc::POLLIN));
         ring.push(accept(2, fd));
         let mut to_submit = 2;
         loop {
@@ -1217,7 +1125,7 @@ fn many_rings_on_one_listener(engine: Engine) -> impl Answer {
             drop(TcpStream::connect(address).unwrap());
         }
         let mut each = vec![0; CONNECTIONS];
-        std::io::Read::read_exact(&mut told, &mut each).unwrap();
+        told.read_exact(&mut each).unwrap();
         (&stopper).write_all(&[1]).unwrap();
         until("the threads hear of the end", || servers.iter().all(|server| server.is_finished()));
         // The end of the scope would do, but ThreadSanitizer does not see what that orders.
@@ -1253,9 +1161,8 @@ fn messages_carry_no_rings() {
             let header =
                 libc::cmsghdr { cmsg_len: 20, cmsg_level: libc::SOL_SOCKET, cmsg_type: libc::SCM_RIGHTS };
             let mut rights = Rights { header, descriptor, padding: 0 };
-            let mut vector = libc::iovec { iov_base: b"x".as_ptr().cast_mut().cast(), iov_len: 1 };
-            let mut message: libc::msghdr = zeroed();
-            (message.msg_iov, message.msg_iovlen) = (&raw mut vector, 1);
+            let byte = [vector(b"x")];
+            let mut message = message_of(&byte);
             (message.msg_control, message.msg_controllen) = ((&raw mut rights).cast(), size_of::<Rights>());
             let addr = (&raw const message) as u64;
             all.extend(ring.run(&[Sqe { fd: socket, addr, len: 1, ..sqe(IORING_OP_SENDMSG, 1) }]));
@@ -1280,9 +1187,11 @@ fn receives_that_may_not_wait_for_a_known_connection(mut ring: Ring) -> impl Ans
     let mut buffer = [0; 8];
     let receive = recv(1, other.as_raw_fd(), &mut buffer);
     let with = |flags: i32| Sqe { op_flags: flags as u32, ..receive };
-    let mut all = ring.run(&[with(libc::MSG_OOB)]);
-    all.extend(ring.run(&[with(libc::MSG_DONTWAIT)]));
-    all.extend(ring.run(&[with(libc::MSG_OOB | libc::MSG_WAITALL)]));
+    let mut all = ring.one_by_one(&[
+        with(libc::MSG_OOB),
+        with(libc::MSG_DONTWAIT),
+        with(libc::MSG_OOB | libc::MSG_WAITALL),
+    ]);
     one.write_all(b"hello").unwrap();
     all.extend(ring.run(&[receive]));
     all
@@ -1291,7 +1200,6 @@ fn receives_that_may_not_wait_for_a_known_connection(mut ring: Ring) -> impl Ans
 /// What is held back by a drain goes on as soon as that ends for which it waits, however that was done.
 #[both(8, DEFER)]
 fn a_drain_behind_a_receive_that_waits(mut ring: Ring) -> impl Answer {
-    const DRAIN: u8 = 1 << 1;
     let (mut one, other) = known_pair(&mut ring);
     let mut all = Vec::new();
     for _ in 0..3 {
@@ -1306,16 +1214,15 @@ fn a_drain_behind_a_receive_that_waits(mut ring: Ring) -> impl Answer {
 
 /// A socket that has begun to connect to a listener, or to where none is.
 fn connecting(ring: &mut Ring, address: &libc::sockaddr_in) -> OwnedFd {
-    // SAFETY: a new descriptor.
-    let socket = owned(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) });
-    ring.submit(&[connect(1, socket.as_raw_fd(), address)]);
+    let socket = socket(libc::AF_INET, libc::SOCK_STREAM);
+    ring.submit(&[connect(1, &socket, address)]);
     socket
 }
 
 #[both(8, DEFER)]
 fn connections_that_the_program_has_a_hand_in(mut ring: Ring) -> impl Answer {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = raw_address(listener.local_addr().unwrap());
+    let address = address_of(listener.local_addr().unwrap());
     let socket = connecting(&mut ring, &address);
     // It hears of the connection before the ring does.
     // SAFETY: reads an address of ours.
@@ -1375,8 +1282,7 @@ fn datagrams_that_are_wanted_as_a_whole(mut ring: Ring) -> impl Answer {
 
 #[both(8, IORING_SETUP_SUBMIT_ALL)]
 fn messages_whose_address_is_none(mut ring: Ring) -> impl Answer {
-    let (receiver, sender) = udp_pair();
-    sender.connect(receiver.local_addr().unwrap()).unwrap();
+    let (_receiver, sender) = udp_connected();
     let mut text = *b"hello";
     let mut outward = header(&mut [&mut text]);
     let mut all = Vec::new();
@@ -1451,10 +1357,9 @@ fn an_accept_that_is_held_up_holds_up_no_other() {
             ring.enter(1, 1);
             answers.extend(ring.reap_all().iter().map(|cqe| cqe.res));
             let late = TcpListener::bind("127.0.0.1:0").unwrap();
-            // SAFETY: a new descriptor, owned from here.
-            let client = owned(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) });
-            let address = raw_address(late.local_addr().unwrap());
-            answers.push(ring.run(&[connect(4, client.as_raw_fd(), &address)])[0].res);
+            let client = socket(libc::AF_INET, libc::SOCK_STREAM);
+            let address = address_of(late.local_addr().unwrap());
+            answers.push(ring.run(&[connect(4, &client, &address)])[0].res);
             missing.give();
             answers
         });

@@ -33,8 +33,7 @@ fn sqes_of_two_sizes(engine: Engine) {
     assert_eq!(results(&ring.reap_all()), [(1, 0), (2, 0), (3, 0)]);
     // Its second half is not submitted with it: the entry itself is taken.
     ring.push(wide(4));
-    ring.push(rubbish);
-    assert_eq!(ring.enter(1, 0), 1);
+    ring.submit(&[rubbish]);
     assert_eq!(results(&ring.reap_all()), [(4, -libc::EINVAL)]);
     assert_eq!(ring.enter(1, 0), 1);
     assert_eq!(results(&ring.reap_all()), [(99, -libc::EINVAL)]);
@@ -138,13 +137,7 @@ fn times_in_the_sqe(engine: Engine) {
     let waits = Sqe { fd: -1, addr: 1, len: 1, op_flags: flags, ..sqe(IORING_OP_LINK_TIMEOUT, 4) };
     let (ours, _theirs) = UnixStream::pair().unwrap();
     let mut byte = [0u8];
-    let read = Sqe {
-        flags: 1 << 2,
-        fd: ours.as_raw_fd(),
-        addr: byte.as_mut_ptr() as u64,
-        len: 1,
-        ..sqe(IORING_OP_RECV, 3)
-    };
+    let read = Sqe { flags: 1 << 2, len: 1, ..reading(IORING_OP_RECV, 3, &ours, &mut byte) };
     let mut both = results(&ring.run(&[read, waits]));
     both.sort_unstable();
     assert_eq!(both, [(3, -libc::ECANCELED), (4, -libc::ETIME)]);
@@ -182,7 +175,7 @@ fn plain_transfers_with_registered_buffers(engine: Engine) {
     let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
     let mut memory = vec![7u8; 8192];
     let vector = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };
-    assert_eq!(ring.register(Register::IORING_REGISTER_BUFFERS, (&raw const vector).cast(), 1), 0);
+    ring.register_buffers(&[vector]);
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let fixed = IORING_RECVSEND_FIXED_BUF as u16;
     let base = memory.as_ptr() as u64;
@@ -200,7 +193,7 @@ fn plain_transfers_with_registered_buffers(engine: Engine) {
     assert_eq!(&memory[100..102], b"ab");
     // Nothing is registered any more; beside others; beyond the buffer.
     assert_eq!(results(&ring.run(&[send])), [(1, -libc::EFAULT)]);
-    assert_eq!(ring.register(Register::IORING_REGISTER_BUFFERS, (&raw const vector).cast(), 1), 0);
+    ring.register_buffers(&[vector]);
     let beyond = Sqe { addr: base + 8190, ..send };
     let bundle = Sqe { ioprio: fixed | IORING_RECVSEND_BUNDLE as u16, ..send };
     let multishot = Sqe { ioprio: fixed | IORING_RECV_MULTISHOT as u16, flags: 1 << 5, len: 0, ..recv };
@@ -287,24 +280,22 @@ fn filters_that_deny_the_rest(engine: Engine) {
 }
 
 /// An allow-list need not know of private operations to deny them, and may allow them.
-#[test]
-fn filters_of_private_operations() {
-    each(|engine| {
-        if engine == Engine::Kernel {
-            return;
+#[by(each)]
+fn filters_of_private_operations(engine: Engine) {
+    if engine == Engine::Kernel {
+        return;
+    }
+    let getdents = u32::from(anyring_engine::ops::getdents::CODE);
+    let asked = Sqe { fd: -1, opcode: getdents as u8, ..sqe(IORING_OP_NOP, 1) };
+    for (allowed, answer) in [(false, -libc::EACCES), (true, -libc::EBADF)] {
+        let mut ring = Ring::new(engine, 8, 0);
+        if allowed {
+            assert_eq!(filter(engine, ring.fd, getdents, 0, 0, &ALLOW), (0, 0));
         }
-        let getdents = u32::from(anyring_engine::ops::getdents::CODE);
-        let asked = Sqe { fd: -1, opcode: getdents as u8, ..sqe(IORING_OP_NOP, 1) };
-        for (allowed, answer) in [(false, -libc::EACCES), (true, -libc::EBADF)] {
-            let mut ring = Ring::new(engine, 8, 0);
-            if allowed {
-                assert_eq!(filter(engine, ring.fd, getdents, 0, 0, &ALLOW), (0, 0));
-            }
-            assert_eq!(filter(engine, ring.fd, IORING_OP_NOP as u32, 1, 0, &ALLOW), (0, 0));
-            assert_eq!(results(&ring.run(&[asked])), [(1, answer)]);
-            assert_eq!(results(&ring.run(&[Sqe { opcode: 250, ..asked }])), [(1, -libc::EINVAL)]);
-        }
-    });
+        assert_eq!(filter(engine, ring.fd, IORING_OP_NOP as u32, 1, 0, &ALLOW), (0, 0));
+        assert_eq!(results(&ring.run(&[asked])), [(1, answer)]);
+        assert_eq!(results(&ring.run(&[Sqe { opcode: 250, ..asked }])), [(1, -libc::EINVAL)]);
+    }
 }
 
 /// What SOCKET, OPENAT, OPENAT2 and CONNECT show of themselves.
@@ -313,9 +304,9 @@ fn filters_see_what_is_asked(engine: Engine) {
     let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
     let kind = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as u64;
     assert_eq!(filter(engine, ring.fd, IORING_OP_SOCKET as u32, 0, 12, &only(20, kind as u32)), (0, 12));
-    let socket = Sqe { fd: libc::AF_UNIX, off: kind, ..sqe(IORING_OP_SOCKET, 1) };
-    let other = Sqe { off: libc::SOCK_DGRAM as u64, user_data: 2, ..socket };
-    let all = ring.run(&[socket, other]);
+    let stream = Sqe { fd: libc::AF_UNIX, off: kind, ..sqe(IORING_OP_SOCKET, 1) };
+    let other = Sqe { off: libc::SOCK_DGRAM as u64, user_data: 2, ..stream };
+    let all = ring.run(&[stream, other]);
     assert!(all[0].res >= 0, "{}", all[0].res);
     assert_eq!(all[1].res, -libc::EACCES);
     close_number(all[0].res);
@@ -323,36 +314,25 @@ fn filters_see_what_is_asked(engine: Engine) {
     // Flags as the kernel has them: with O_LARGEFILE, and without what it does not know.
     let large = linux_raw_sys::general::O_LARGEFILE;
     assert_eq!(filter(engine, ring.fd, IORING_OP_OPENAT as u32, 0, 24, &only(16, large)), (0, 24));
-    let open = |user_data: u64, flags: i32| Sqe {
-        fd: libc::AT_FDCWD,
-        addr: c"/dev/null".as_ptr() as u64,
-        op_flags: flags as u32,
-        ..sqe(IORING_OP_OPENAT, user_data)
-    };
+    let open = |user_data, flags| Sqe { len: 0, ..open(user_data, c"/dev/null", flags) };
     let mut all =
         ring.run(&[open(3, libc::O_RDONLY), open(4, libc::O_RDONLY | 1 << 28), open(5, libc::O_WRONLY)]);
     all.sort_by_key(|cqe| cqe.user_data);
     assert!(all[0].res >= 0 && all[1].res >= 0, "{all:?}");
     assert_eq!(all[2].res, -libc::EACCES);
-    // SAFETY: the descriptors that came of it.
-    unsafe { (libc::close(all[0].res), libc::close(all[1].res)) };
+    drop([owned(all[0].res), owned(all[1].res)]);
 
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port().to_be();
     assert_eq!(filter(engine, ring.fd, IORING_OP_CONNECT as u32, 0, 24, &only(20, port.into())), (0, 24));
-    // SAFETY: a new descriptor.
-    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) };
-    let mut address: libc::sockaddr_in = zeroed();
-    address.sin_family = libc::AF_INET as u16;
-    address.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
+    let client = socket(libc::AF_INET, libc::SOCK_STREAM);
+    let mut address = address_of(listener.local_addr().unwrap());
     let mut connect = |port: u16| {
         address.sin_port = port;
-        let to = Sqe { fd: socket, addr: (&raw const address) as u64, off: 16, ..sqe(IORING_OP_CONNECT, 4) };
-        ring.run(&[to])[0].res
+        ring.run(&[connect(4, &client, &address)])[0].res
     };
     assert_eq!(connect(port ^ 1), -libc::EACCES);
     assert_eq!(connect(port), 0);
-    close_number(socket);
 }
 
 #[by(each)]
@@ -396,7 +376,7 @@ fn filters_that_are_refused(engine: Engine) {
 #[by(each)]
 fn restrictions_of_a_process(engine: Engine) {
     let before = Ring::new(engine, 4, 0);
-    let child = child(|| {
+    in_child(|| {
         // Only who cannot gain rights may give up some, or who has all.
         // SAFETY: changes the child.
         assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
@@ -421,7 +401,6 @@ fn restrictions_of_a_process(engine: Engine) {
         let inherited = ended(crate::common::child(obeys)) == 0;
         own && inherited
     });
-    assert_eq!(ended(child), 0);
     drop(before);
 }
 
@@ -431,7 +410,7 @@ fn rules_of_one_kind(engine: Engine) {
     for (rule, nop, registers) in [([4u32 << 16, 0, 0, 0], 0, -libc::EACCES), ([1, 0, 0, 0], 0, 0)] {
         let mut ring = Ring::new(engine, 4, IORING_SETUP_R_DISABLED);
         assert_eq!(ring.register(Register::IORING_REGISTER_RESTRICTIONS, rule.as_ptr().cast(), 1), 0);
-        assert_eq!(ring.register(Register::IORING_REGISTER_ENABLE_RINGS, null(), 0), 0);
+        assert_eq!(ring.enable(), 0);
         let files = [-1i32];
         assert_eq!(ring.register(Register::IORING_REGISTER_FILES, files.as_ptr().cast(), 1), registers);
         assert_eq!(results(&ring.run(&[sqe(IORING_OP_NOP, 1)])), [(1, nop)]);
@@ -457,13 +436,8 @@ fn a_receive_looks_whether_it_is_a_socket(engine: Engine) {
     let mut ring = Ring::new(engine, 4, 0);
     let (read, _write) = std::io::pipe().unwrap();
     let mut buffer = [0u8; 4];
-    let receive = Sqe {
-        fd: read.as_raw_fd(),
-        addr: buffer.as_mut_ptr().expose_provenance() as u64,
-        len: 4,
-        ioprio: IORING_RECVSEND_POLL_FIRST as u16,
-        ..sqe(IORING_OP_RECV, 1)
-    };
+    let ioprio = IORING_RECVSEND_POLL_FIRST as u16;
+    let receive = Sqe { ioprio, ..reading(IORING_OP_RECV, 1, &read, &mut buffer) };
     for op_flags in [0, libc::MSG_DONTWAIT as u32] {
         assert_eq!(results(&ring.run(&[Sqe { op_flags, ..receive }])), [(1, -libc::ENOTSOCK)]);
     }
@@ -494,16 +468,10 @@ fn zero_copy_sends_of_vectors_of_registered_buffers(engine: Engine) {
     let mut memory = *b"registered";
     let start = memory.as_mut_ptr();
     let whole = libc::iovec { iov_base: start.cast(), iov_len: 10 };
-    let buffers = Register::IORING_REGISTER_BUFFERS;
-    assert_eq!(ring.register(buffers, (&raw const whole).cast(), 1), 0);
+    ring.register_buffers(&[whole]);
     let piece = |from: usize, iov_len| libc::iovec { iov_base: start.wrapping_add(from).cast(), iov_len };
-    let send = |pieces: &[libc::iovec]| Sqe {
-        fd: sender.as_raw_fd(),
-        addr: pieces.as_ptr().expose_provenance() as u64,
-        len: pieces.len() as u32,
-        ioprio: FIXED | VECTORIZED,
-        ..sqe(IORING_OP_SEND_ZC, 1)
-    };
+    let ioprio = FIXED | VECTORIZED;
+    let send = |pieces: &[libc::iovec]| Sqe { ioprio, ..writing(IORING_OP_SEND_ZC, 1, &sender, pieces) };
     let pieces = [piece(8, 2), piece(0, 3)];
     ring.submit_and_wait(&[send(&pieces)], 2);
     assert_eq!(results(&ring.reap_all()), [(1, 5), (1, 0)]);

@@ -14,33 +14,19 @@ fn names(path: &Path) -> Vec<String> {
 }
 
 fn open(path: &CString, flags: i32, user_data: u64) -> Sqe {
-    Sqe {
-        fd: libc::AT_FDCWD,
-        addr: path.as_ptr() as u64,
-        op_flags: flags as u32,
-        len: 0o644,
-        ..sqe(IORING_OP_OPENAT, user_data)
-    }
+    Sqe { len: 0o644, ..crate::common::open(user_data, path, flags) }
 }
 
 fn close(fd: RawFd, user_data: u64) -> Sqe {
     Sqe { fd, ..sqe(IORING_OP_CLOSE, user_data) }
 }
 
-fn results(ring: &mut Ring, sqes: &[Sqe]) -> Vec<(u64, i32)> {
-    let mut results: Vec<_> = ring.run(sqes).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-    results.sort_unstable();
-    results
-}
-
 fn result(ring: &mut Ring, sqe: Sqe) -> i32 {
-    results(ring, &[sqe])[0].1
+    results(&ring.run(&[sqe]))[0].1
 }
 
 fn sparse_files(ring: &Ring, count: u32) {
-    let fds = vec![-1i32; count as usize];
-    let code = io_uring_register_op::IORING_REGISTER_FILES;
-    assert_eq!(ring.register(code, fds.as_ptr().cast(), count), 0);
+    ring.register_files(&vec![-1; count as usize]);
 }
 
 fn flags_of(fd: RawFd) -> (i32, i32) {
@@ -55,11 +41,10 @@ fn stands_for(fd: RawFd, path: &CString) -> bool {
     of(&format!("/proc/self/fd/{fd}")) == of(path.to_str().unwrap())
 }
 
-#[both]
-fn opens_and_closes(engine: Engine) -> impl Answer {
+#[both(8, 0)]
+fn opens_and_closes(mut ring: Ring) -> impl Answer {
     let directory = Directory::new();
     let path = directory.file("a", "content");
-    let mut ring = Ring::new(engine, 8, 0);
     let mut seen = Vec::new();
     for flags in [
         libc::O_RDONLY,
@@ -78,14 +63,13 @@ fn opens_and_closes(engine: Engine) -> impl Answer {
     (seen, result(&mut ring, close(-1, 3)), result(&mut ring, close(900_000, 3)))
 }
 
-#[both]
-fn errors_of_open(engine: Engine) -> impl Answer {
+#[both(32, IORING_SETUP_SUBMIT_ALL)]
+fn errors_of_open(mut ring: Ring) -> impl Answer {
     let directory = Directory::new();
     let path = directory.file("a", "content");
     let missing = directory.path("missing");
     let long = CString::new("x".repeat(5000)).unwrap();
     let empty = CString::default();
-    let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
     let good = open(&path, 0, 0);
     let how = [0u64, 0, 0, 0];
     let how_bad = [1u64 << 40, 0, 0, 0];
@@ -122,43 +106,41 @@ fn errors_of_open(engine: Engine) -> impl Answer {
         Sqe { flags: FIXED, user_data: 21, ..close(0, 0) },
         close(ring.fd, 22),
     ];
-    let seen = results(&mut ring, &sqes);
+    let seen = results(&ring.run(&sqes));
     let fd = result(&mut ring, open2(&how, 32, 1));
     assert!(fd >= 0);
     assert_eq!(result(&mut ring, close(fd, 2)), 0);
     seen
 }
 
-#[both]
-fn opens_into_slots(engine: Engine) -> impl Answer {
+#[both(8, 0)]
+fn opens_into_slots(mut ring: Ring) -> impl Answer {
     let directory = Directory::new();
     let path = directory.file("a", "content");
-    let mut ring = Ring::new(engine, 8, 0);
     sparse_files(&ring, 4);
     let mut buffer = [0u8; 7];
     let slot = |file_index, user_data| Sqe { file_index, ..open(&path, 0, user_data) };
     let mut read =
         Sqe { fd: 1, flags: FIXED, addr: buffer.as_mut_ptr() as u64, len: 7, ..sqe(IORING_OP_READ, 2) };
     let linked = Sqe { flags: LINK, ..slot(2, 1) };
-    let mut seen = vec![results(&mut ring, &[linked, read])];
+    let mut seen = vec![results(&ring.run(&[linked, read]))];
     for index in [ALLOCATE, ALLOCATE, ALLOCATE, ALLOCATE, 5, 2] {
-        seen.push(results(&mut ring, &[slot(index, 3)]));
+        seen.push(results(&ring.run(&[slot(index, 3)])));
     }
-    seen.push(results(&mut ring, &[Sqe { file_index: 2, ..close(0, 4) }]));
+    seen.push(results(&ring.run(&[Sqe { file_index: 2, ..close(0, 4) }])));
     read.user_data = 5;
-    seen.push(results(&mut ring, &[read, Sqe { file_index: 2, ..close(0, 6) }]));
-    seen.push(results(&mut ring, &[Sqe { file_index: 9, ..close(0, 7) }]));
-    seen.push(results(&mut ring, &[slot(ALLOCATE, 8)]));
+    seen.push(results(&ring.run(&[read, Sqe { file_index: 2, ..close(0, 6) }])));
+    seen.push(results(&ring.run(&[Sqe { file_index: 9, ..close(0, 7) }])));
+    seen.push(results(&ring.run(&[slot(ALLOCATE, 8)])));
     (seen, buffer)
 }
 
-#[both]
-fn a_fifo_hangs_nobody(engine: Engine) -> impl Answer {
+#[both(8, 0)]
+fn a_fifo_hangs_nobody(mut ring: Ring) -> impl Answer {
     let directory = Directory::new();
     let path = directory.path("fifo");
     // SAFETY: a path of ours.
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
-    let mut ring = Ring::new(engine, 8, 0);
     let reader = result(&mut ring, open(&path, libc::O_RDONLY, 1));
     assert!(reader >= 0);
     let seen = flags_of(reader);
@@ -168,92 +150,63 @@ fn a_fifo_hangs_nobody(engine: Engine) -> impl Answer {
     ring.submit(&[Sqe { flags: ASYNC, ..open(&path, libc::O_RDONLY, 4) }]);
     let early = ring.reap_all();
     let other = std::fs::OpenOptions::new().write(true).open(path.to_str().unwrap()).unwrap();
-    assert_eq!(ring.enter(0, 1), 0);
-    let late = ring.reap_all()[0].res;
+    let late = ring.waited(1)[0].res;
     drop(other);
     assert!(late >= 0);
     assert_eq!(result(&mut ring, close(late, 5)), 0);
     (seen, lonely, early)
 }
 
-#[both]
-fn paths_are_read_when_they_are_submitted(engine: Engine) -> impl Answer {
+#[both(8, 0)]
+fn paths_are_read_when_they_are_submitted(mut ring: Ring) -> impl Answer {
     let directory = Directory::new();
     directory.file("a", "");
     let mut path = directory.path("a").into_bytes_with_nul();
-    let mut ring = Ring::new(engine, 8, 0);
     let mut status = [0u64; 32];
     // Held back until the read completes, which it does when the pipe is written to.
-    let mut ends = [0; 2];
-    // SAFETY: two descriptors of ours.
-    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-    let mut byte = 0u8;
+    let (reader, writer) = pipe();
+    let mut byte = [0u8];
+    let off = status.as_mut_ptr() as u64;
+    let (fd, addr) = (libc::AT_FDCWD, path.as_ptr() as u64);
     ring.submit(&[
-        Sqe { fd: ends[0], addr: &raw mut byte as u64, len: 1, flags: LINK, ..sqe(IORING_OP_READ, 1) },
-        Sqe {
-            fd: libc::AT_FDCWD,
-            addr: path.as_ptr() as u64,
-            off: status.as_mut_ptr() as u64,
-            len: 0x7ff,
-            ..sqe(IORING_OP_STATX, 2)
-        },
+        Sqe { flags: LINK, ..reading(IORING_OP_READ, 1, &reader, &mut byte) },
+        Sqe { fd, addr, off, len: 0x7ff, ..sqe(IORING_OP_STATX, 2) },
     ]);
     path.fill(b'x');
-    // SAFETY: one byte of ours.
-    assert_eq!(unsafe { libc::write(ends[1], [1u8].as_ptr().cast(), 1) }, 1);
-    assert_eq!(ring.enter(0, 2), 0);
-    let seen: Vec<_> = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-    for end in ends {
-        close_number(end);
-    }
-    seen
+    write_to(&writer, &[1]);
+    ring.waited(2).iter().map(|cqe| (cqe.user_data, cqe.res)).collect::<Vec<_>>()
 }
 
-#[both]
-fn status_of_files(engine: Engine) -> impl Answer {
+#[both(16, IORING_SETUP_SUBMIT_ALL)]
+fn status_of_files(mut ring: Ring) -> impl Answer {
     let directory = Directory::new();
     let path = directory.file("a", "content");
     let missing = directory.path("missing");
     let empty = CString::default();
-    let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
     let mut status = [0u64; 32];
-    let good = Sqe {
-        fd: libc::AT_FDCWD,
-        addr: path.as_ptr() as u64,
-        off: status.as_mut_ptr() as u64,
-        len: 0x7ff,
-        ..sqe(IORING_OP_STATX, 1)
-    };
-    let seen = results(
-        &mut ring,
-        &[
-            good,
-            Sqe { addr: missing.as_ptr() as u64, user_data: 2, ..good },
-            Sqe { addr: empty.as_ptr() as u64, user_data: 3, ..good },
-            Sqe { addr: empty.as_ptr() as u64, op_flags: 0x1000, user_data: 4, ..good },
-            Sqe { off: 0x1000, user_data: 5, ..good },
-            Sqe { addr: 0x1000, user_data: 6, ..good },
-            Sqe { buf_index: 1, user_data: 7, ..good },
-            Sqe { flags: FIXED, user_data: 8, ..good },
-            Sqe { op_flags: 0x8000_0000, user_data: 9, ..good },
-            Sqe { file_index: 1, user_data: 10, ..good },
-        ],
-    );
+    let good = Sqe { off: status.as_mut_ptr() as u64, len: 0x7ff, ..at_path(IORING_OP_STATX, 1, &path) };
+    let seen = results(&ring.run(&[
+        good,
+        Sqe { addr: missing.as_ptr() as u64, user_data: 2, ..good },
+        Sqe { addr: empty.as_ptr() as u64, user_data: 3, ..good },
+        Sqe { addr: empty.as_ptr() as u64, op_flags: 0x1000, user_data: 4, ..good },
+        Sqe { off: 0x1000, user_data: 5, ..good },
+        Sqe { addr: 0x1000, user_data: 6, ..good },
+        Sqe { buf_index: 1, user_data: 7, ..good },
+        Sqe { flags: FIXED, user_data: 8, ..good },
+        Sqe { op_flags: 0x8000_0000, user_data: 9, ..good },
+        Sqe { file_index: 1, user_data: 10, ..good },
+    ]));
     // stx_size
     (seen, status[5])
 }
 
-#[both]
-fn makes_moves_and_removes(engine: Engine) -> impl Answer {
+#[both(16, IORING_SETUP_SUBMIT_ALL)]
+fn makes_moves_and_removes(mut ring: Ring) -> impl Answer {
     let directory = Directory::new();
     let [a, b, c, d, e] = ["a", "b", "c", "d", "e"].map(|name| directory.path(name));
     directory.file("a", "content");
-    let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
-    let at = |opcode, path: &CString, user_data| Sqe {
-        fd: libc::AT_FDCWD,
-        addr: path.as_ptr() as u64,
-        ..sqe(opcode, user_data)
-    };
+    let at = |opcode, path: &CString, user_data| at_path(opcode, user_data, path);
     let two = |opcode, first: &CString, second: &CString, user_data| Sqe {
         off: second.as_ptr() as u64,
         len: libc::AT_FDCWD as u32,
@@ -261,7 +214,9 @@ fn makes_moves_and_removes(engine: Engine) -> impl Answer {
     };
     let symlink = Sqe { len: 0, ..two(IORING_OP_SYMLINKAT, &a, &e, 4) };
     let mkdir = Sqe { len: 0o755, ..at(IORING_OP_MKDIRAT, &b, 1) };
-    let mut seen = vec![(results(&mut ring, &[mkdir, mkdir]), names(&directory.0))];
+    let mut made = results(&ring.run(&[mkdir, mkdir]));
+    made.sort();
+    let mut seen = vec![(made, names(&directory.0))];
     let steps = [
         two(IORING_OP_LINKAT, &a, &c, 2),
         two(IORING_OP_RENAMEAT, &c, &d, 3),
@@ -273,7 +228,7 @@ fn makes_moves_and_removes(engine: Engine) -> impl Answer {
         at(IORING_OP_UNLINKAT, &d, 9),
     ];
     for step in steps {
-        seen.push((results(&mut ring, &[step]), names(&directory.0)));
+        seen.push((results(&ring.run(&[step])), names(&directory.0)));
     }
     let bad = [
         Sqe { flags: FIXED, user_data: 20, ..mkdir },
@@ -285,32 +240,19 @@ fn makes_moves_and_removes(engine: Engine) -> impl Answer {
         Sqe { file_index: 1, ..two(IORING_OP_LINKAT, &a, &b, 26) },
         Sqe { fd: -1, addr: c"x".as_ptr() as u64, user_data: 27, ..mkdir },
     ];
-    seen.push((results(&mut ring, &bad), names(&directory.0)));
+    seen.push((results(&ring.run(&bad)), names(&directory.0)));
     seen
 }
 
-#[both]
-fn attributes(engine: Engine) -> impl Answer {
+#[both(16, IORING_SETUP_SUBMIT_ALL)]
+fn attributes(mut ring: Ring) -> impl Answer {
     let directory = Directory::new();
     let path = directory.file("a", "content");
-    let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
     let fd = result(&mut ring, open(&path, libc::O_RDWR, 1));
-    let (name, value) = (c"user.anyring", b"value");
+    let name = c"user.anyring";
     let mut buffer = [0u8; 16];
-    let set = Sqe {
-        addr: name.as_ptr() as u64,
-        off: value.as_ptr() as u64,
-        len: 5,
-        addr3: path.as_ptr() as u64,
-        ..sqe(IORING_OP_SETXATTR, 1)
-    };
-    let get = Sqe {
-        addr: name.as_ptr() as u64,
-        off: buffer.as_mut_ptr() as u64,
-        len: 16,
-        addr3: path.as_ptr() as u64,
-        ..sqe(IORING_OP_GETXATTR, 2)
-    };
+    let set = attribute(IORING_OP_SETXATTR, 1, &path, name, b"value");
+    let get = attribute(IORING_OP_GETXATTR, 2, &path, name, &raw mut buffer);
     let long = CString::new("user.".to_owned() + &"x".repeat(300)).unwrap();
     let empty = CString::default();
     let mut seen = Vec::new();
@@ -341,11 +283,10 @@ fn attributes(engine: Engine) -> impl Answer {
     (seen, buffer)
 }
 
-#[both]
-fn splices_and_tees(engine: Engine) -> impl Answer {
+#[both(16, IORING_SETUP_SUBMIT_ALL)]
+fn splices_and_tees(mut ring: Ring) -> impl Answer {
     let directory = Directory::new();
     let path = directory.file("a", "0123456789");
-    let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
     let file = result(&mut ring, open(&path, libc::O_RDWR, 1));
     let mut first = [0; 2];
     let mut second = [0; 2];
@@ -417,11 +358,10 @@ fn pipes(mut ring: Ring) -> impl Answer {
     (seen, slots)
 }
 
-#[both]
-fn installs_registered_files(engine: Engine) -> impl Answer {
+#[both(16, IORING_SETUP_SUBMIT_ALL)]
+fn installs_registered_files(mut ring: Ring) -> impl Answer {
     let directory = Directory::new();
     let path = directory.file("a", "content");
-    let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
     sparse_files(&ring, 2);
     assert_eq!(result(&mut ring, Sqe { file_index: 1, ..open(&path, 0, 1) }), 0);
     let install = Sqe { fd: 0, flags: FIXED, ..sqe(IORING_OP_FIXED_FD_INSTALL, 1) };
@@ -432,16 +372,13 @@ fn installs_registered_files(engine: Engine) -> impl Answer {
         seen.push(flags_of(fd));
         result(&mut ring, close(fd, 2));
     }
-    let errors = results(
-        &mut ring,
-        &[
-            Sqe { flags: 0, user_data: 1, ..install },
-            Sqe { fd: 1, user_data: 2, ..install },
-            Sqe { fd: 7, user_data: 3, ..install },
-            Sqe { op_flags: 2, user_data: 4, ..install },
-            Sqe { off: 1, user_data: 5, ..install },
-        ],
-    );
+    let errors = results(&ring.run(&[
+        Sqe { flags: 0, user_data: 1, ..install },
+        Sqe { fd: 1, user_data: 2, ..install },
+        Sqe { fd: 7, user_data: 3, ..install },
+        Sqe { op_flags: 2, user_data: 4, ..install },
+        Sqe { off: 1, user_data: 5, ..install },
+    ]));
     (seen, errors)
 }
 
@@ -452,14 +389,8 @@ fn a_file_for_a_slot_of_a_ring_that_is_closed_is_closed(engine: Engine) {
     std::fs::write(&directory, b"x").unwrap();
     let path = CString::new(directory.to_str().unwrap()).unwrap();
     let mut ring = Ring::new(engine, 4, DEFER);
-    let slots = [-1i32];
-    assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, slots.as_ptr().cast(), 1), 0);
-    ring.submit(&[Sqe {
-        fd: libc::AT_FDCWD,
-        addr: path.as_ptr() as u64,
-        file_index: 1,
-        ..sqe(IORING_OP_OPENAT, 1)
-    }]);
+    ring.register_files(&[-1]);
+    ring.submit(&[Sqe { file_index: 1, ..open(&path, 0, 1) }]);
     ring.close();
     let open = || {
         let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -477,19 +408,12 @@ fn a_file_for_a_slot_of_a_ring_that_is_closed_is_closed(engine: Engine) {
 #[both(4, DEFER)]
 fn the_number_of_a_closed_file_can_be_used_before_its_completion_is_seen(mut ring: Ring) -> impl Answer {
     let null = File::options().write(true).open("/dev/null").unwrap();
-    // SAFETY: a descriptor of the test's own, as below.
-    let number = unsafe { libc::fcntl(null.as_raw_fd(), libc::F_DUPFD, 700) };
+    let number = numbered(&null, 700);
     ring.submit(&[close(number, 1)]);
-    // SAFETY: asks, and makes a descriptor.
-    unsafe {
-        assert_eq!(libc::fcntl(number, libc::F_GETFD), -1, "it is closed");
-        assert_eq!(libc::dup2(null.as_raw_fd(), number), number);
-    }
-    let write = Sqe { fd: number, addr: c"x".as_ptr() as u64, len: 1, ..sqe(IORING_OP_WRITE, 2) };
-    let mut cqes = ring.run(&[write]);
-    assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
-    cqes.extend(ring.reap_all());
+    assert_eq!(flags_of(number), (-1, -1), "it is closed");
+    replace(&number, &null);
+    let mut cqes = ring.run(&[writing(IORING_OP_WRITE, 2, &number, b"x")]);
+    cqes.extend(ring.waited(0));
     close_number(number);
-    cqes.sort_by_key(|cqe| cqe.user_data);
-    cqes
+    by_user_data(cqes)
 }

@@ -49,8 +49,7 @@ fn a_poll_waits(mut ring: Ring) -> impl Answer {
     drop(writer);
     (&reader).read_exact(&mut [0]).unwrap();
     all.extend(ring.collect_from(&[poll(3, &reader, IN, 0)], 1));
-    all.sort_by_key(|cqe| cqe.user_data);
-    all
+    by_user_data(all)
 }
 
 #[both(8, 0)]
@@ -167,8 +166,7 @@ fn removing_and_updating(mut ring: Ring) -> impl Answer {
     all.extend(ring.collect_from(&[multi, now_in], 1));
     writer.write_all(b"x").unwrap();
     all.extend(ring.collect_from(&[], 2));
-    all.sort_by_key(|cqe| cqe.user_data);
-    all
+    by_user_data(all)
 }
 
 #[both(16, 0)]
@@ -193,8 +191,7 @@ fn polls_are_cancelled(mut ring: Ring) -> impl Answer {
     let poll_op = u32::from(IORING_OP_POLL_ADD as u8);
     let by_op = Sqe { len: poll_op, ..cancel(10, -1, IORING_ASYNC_CANCEL_OP) };
     all.extend(ring.collect_from(&[poll(9, &near, IN, 0), by_op], 2));
-    all.sort_by_key(|cqe| cqe.user_data);
-    all
+    by_user_data(all)
 }
 
 #[both(8, 0)]
@@ -208,10 +205,9 @@ fn a_poll_keeps_its_file_when_the_program_closes_it(mut ring: Ring) -> impl Answ
     ring.collect_from(&[], 1)
 }
 
-#[both]
-fn rings_can_be_polled(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
-    let mut other = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn rings_can_be_polled(mut ring: Ring) -> impl Answer {
+    let mut other = Ring::new(ring.engine, 8, 0);
     ring.collect_from(&[poll(1, &other.fd, IN, 0)], 0);
     let mut all = peek(&mut ring);
     other.run(&[sqe(IORING_OP_NOP, 9)]);
@@ -249,23 +245,19 @@ fn many_polls_of_the_ring_itself(mut ring: Ring) -> impl Answer {
 #[both(8, 0)]
 fn a_multishot_poll_of_the_rings_own_eventfd_stops(mut ring: Ring) -> impl Answer {
     let event = eventfd(0, COUNTER);
-    let fd = event.as_raw_fd();
-    ring.register(io_uring_register_op::IORING_REGISTER_EVENTFD, (&raw const fd).cast(), 1);
+    ring.register_eventfd(&event);
     ring.collect_from(&[poll(1, &event, IN, IORING_POLL_ADD_MULTI)], 0);
     let mut all = ring.collect_from(&[sqe(IORING_OP_NOP, 2)], 2);
     all.extend(peek(&mut ring));
-    all.sort_by_key(|cqe| cqe.user_data);
-    all
+    by_user_data(all)
 }
 
 /// The first event is the program's own, and its completion makes the next.
 #[both(8, 0)]
 fn a_multishot_poll_of_the_rings_own_eventfd_tells_the_program_first(mut ring: Ring) -> impl Answer {
     // Registered as asynchronous it tells, on the kernel, the one or the other from run to run.
-    let how = io_uring_register_op::IORING_REGISTER_EVENTFD;
     let event = File::from(eventfd(0, COUNTER));
-    let fd = event.as_raw_fd();
-    assert_eq!(ring.register(how, (&raw const fd).cast(), 1), 0);
+    ring.register_eventfd(&event);
     ring.collect_from(&[poll(1, &event, IN, IORING_POLL_ADD_MULTI)], 0);
     let mut all = Vec::new();
     for _ in 0..2 {
@@ -279,18 +271,16 @@ fn a_multishot_poll_of_the_rings_own_eventfd_tells_the_program_first(mut ring: R
 /// An event of the ring's own eventfd that is taken back at once is told, and that completion makes the last event.
 #[test]
 fn a_multishot_poll_of_the_rings_own_eventfd_tells_what_is_over() {
-    let register = io_uring_register_op::IORING_REGISTER_EVENTFD;
-    let unregister = io_uring_register_op::IORING_UNREGISTER_EVENTFD;
+    let unregister = IORING_UNREGISTER_EVENTFD;
     for flags in [0, DEFER] {
         both(|engine| {
             let mut ring = Ring::new(engine, 8, flags);
-            let deadline = Sqe { addr: LONG.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, DEADLINE) };
+            let deadline = timeout(DEADLINE, &LONG);
             ring.collect_from(&[deadline], 0);
             let mut all = Vec::new();
             for round in 0..3 {
                 let event = File::from(eventfd(0, COUNTER));
-                let fd = event.as_raw_fd();
-                assert_eq!(ring.register(register, (&raw const fd).cast(), 1), 0);
+                ring.register_eventfd(&event);
                 ring.collect_from(&[poll(round, &event, IN, IORING_POLL_ADD_MULTI)], 0);
                 let mut told = Vec::new();
                 for wanted in 1..=2 {
@@ -315,8 +305,7 @@ fn a_multishot_poll_of_the_rings_own_eventfd_tells_what_is_over() {
 fn a_ring_that_asked_for_it_says_when_to_come_in(engine: Engine) -> impl Answer {
     let flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
     let mut ring = Ring::new(engine, 4, flags);
-    // SAFETY: a descriptor of the test's own.
-    let event = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) };
+    let event = eventfd(0, libc::EFD_NONBLOCK).into_raw_fd();
     let poll = Sqe { fd: event, op_flags: libc::POLLIN as u32, ..sqe(io_uring_op::IORING_OP_POLL_ADD, 1) };
     ring.push(poll);
     ring.enter(1, 0);
@@ -344,8 +333,7 @@ fn what_a_call_completes_is_seen_in_a_ring_that_polls_that_one(engine: Engine) -
         polling.submit(&[poll(1, &polled.fd, IN, 0)]);
         assert_eq!(polling.reap(), None, "nothing has happened");
         if flags & IORING_SETUP_R_DISABLED != 0 {
-            let enable = io_uring_register_op::IORING_REGISTER_ENABLE_RINGS;
-            assert_eq!(polled.register(enable, std::ptr::null(), 0), 0);
+            assert_eq!(polled.enable(), 0);
         }
         polled.submit(&[sqe(IORING_OP_NOP, 2)]);
         polling.reap_all()
@@ -361,12 +349,11 @@ fn what_happened_before_a_ring_is_closed_can_be_read(mut ring: Ring) -> impl Ans
     ring.reap()
 }
 
-#[both]
-fn a_multishot_poll_of_an_epoll_set_that_holds_the_ring_ends(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn a_multishot_poll_of_an_epoll_set_that_holds_the_ring_ends(mut ring: Ring) -> impl Answer {
     // SAFETY: a new descriptor, owned from here.
     let set = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
-    let member = match engine {
+    let member = match ring.engine {
         Engine::Kernel => ring.fd,
         Engine::User => anyring_engine::frontend::readiness_fd(ring.fd).unwrap(),
     };
@@ -377,8 +364,7 @@ fn a_multishot_poll_of_an_epoll_set_that_holds_the_ring_ends(engine: Engine) -> 
     ring.collect_from(&[poll(1, &set, IN, IORING_POLL_ADD_MULTI)], 0);
     let mut all = ring.collect_from(&[sqe(IORING_OP_NOP, 2)], 2);
     all.extend(peek(&mut ring));
-    all.sort_by_key(|cqe| cqe.user_data);
-    all
+    by_user_data(all)
 }
 
 #[both]
@@ -449,7 +435,7 @@ fn write_at_a_close(ring: &mut Ring, id: u64, sleeps: bool) {
 fn an_edge_at_a_close_is_not_lost(engine: Engine) {
     for sleeps in [false, true] {
         let mut ring = Ring::new(engine, 8, 0);
-        let deadline = Sqe { addr: LONG.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, DEADLINE) };
+        let deadline = timeout(DEADLINE, &LONG);
         ring.collect_from(&[deadline], 0);
         (1..=ROUNDS).for_each(|round| write_at_a_close(&mut ring, round, sleeps));
     }

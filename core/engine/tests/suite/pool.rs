@@ -3,7 +3,6 @@
 //! Work is held up on a page of memory that is not there until the test gives it (`common::Missing`).
 
 use crate::common::prelude::*;
-use io_uring_register_op as Code;
 
 /// Workers for what ends soon, where the program has not said how many.
 const BOUNDED: usize = 8;
@@ -11,12 +10,10 @@ const BOUNDED: usize = 8;
 /// Runs `body` in a process of its own: workers and their limits are a process's. False where there are no pages to be
 /// held back.
 fn alone(body: impl FnOnce()) {
-    let pid = child(|| {
+    in_child(|| {
         ends_after(30);
         body();
-        true
     });
-    assert_eq!(ended(pid), 0);
 }
 
 /// Skips the test where memory cannot be held back.
@@ -66,7 +63,7 @@ fn content(file: &File, length: usize) -> Vec<u8> {
 
 fn limit(ring: &Ring, workers: u32) -> u32 {
     let mut limits = [workers, 0u32];
-    assert_eq!(ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, (&raw mut limits).cast(), 2), 0);
+    assert_eq!(ring.register(IORING_REGISTER_IOWQ_MAX_WORKERS, (&raw mut limits).cast(), 2), 0);
     limits[0]
 }
 
@@ -76,20 +73,13 @@ fn sync(user_data: u64, file: &File) -> Sqe {
 }
 
 fn statx(user_data: u64, into: *mut u8) -> Sqe {
-    let sqe = sqe(IORING_OP_STATX, user_data);
-    Sqe {
-        fd: libc::AT_FDCWD,
-        addr: c"/".as_ptr() as u64,
-        off: into as u64,
-        len: libc::STATX_BASIC_STATS,
-        ..sqe
-    }
+    let len = libc::STATX_BASIC_STATS;
+    Sqe { off: into as u64, len, ..at_path(IORING_OP_STATX, user_data, c"/") }
 }
 
 /// Of memory files, which know no attempt that does not block.
 fn write(user_data: u64, file: &File, bytes: &[u8], off: u64) -> Sqe {
-    let (addr, len) = (bytes.as_ptr() as u64, bytes.len() as u32);
-    Sqe { fd: file.as_raw_fd(), addr, len, off, ..sqe(IORING_OP_WRITE, user_data) }
+    Sqe { off, ..writing(IORING_OP_WRITE, user_data, file, bytes) }
 }
 
 fn write_missing(user_data: u64, file: &File, missing: &Missing, off: u64) -> Sqe {
@@ -113,6 +103,20 @@ fn results(ring: &mut Ring, count: usize) -> Vec<(u64, i32)> {
     });
     assert_eq!(cqes.len(), count);
     cqes.iter().filter(|cqe| cqe.user_data != 1000).map(|cqe| (cqe.user_data, cqe.res)).collect()
+}
+
+/// The same, sorted.
+fn sorted(ring: &mut Ring, count: usize) -> Vec<(u64, i32)> {
+    let mut seen = results(ring, count);
+    seen.sort_unstable();
+    seen
+}
+
+/// Has one worker more held up by this.
+fn hold_up(ring: &mut Ring, file: &File, sqe: Sqe) {
+    let held = held_up() + 1;
+    push_for_worker(ring, file, sqe);
+    until("the worker is held up", || held_up() == held);
 }
 
 #[by(alone)]
@@ -178,10 +182,8 @@ fn two_that_are_busy_get_a_third_for_what_comes() {
     let (first, second) = (missing!(), missing!());
     let mut ring = Ring::new(Engine::User, 16, 0);
     let file = memory_file(b"");
-    push_for_worker(&mut ring, &file, statx(1, first.address()));
-    until("one is held up", || held_up() == 1);
-    push_for_worker(&mut ring, &file, statx(2, second.address()));
-    until("two are held up", || held_up() == 2);
+    hold_up(&mut ring, &file, statx(1, first.address()));
+    hold_up(&mut ring, &file, statx(2, second.address()));
     ring.submit(&[sync(3, &file)]);
     assert_eq!(results(&mut ring, 3), [(3, 0)]);
     second.give();
@@ -197,20 +199,17 @@ fn writes_to_one_file_are_done_in_order() {
     let mut ring = Ring::new(Engine::User, 16, 0);
     // Their numbers are neighbours.
     let (before, file, other) = (memory_file(b""), memory_file(b""), memory_file(b""));
-    push_for_worker(&mut ring, &file, write_missing(1, &file, &missing, 0));
-    until("the first is held up", || held_up() == 1);
+    hold_up(&mut ring, &file, write_missing(1, &file, &missing, 0));
     push_for_worker(&mut ring, &file, write(2, &file, b"second", 0));
     push_for_worker(&mut ring, &other, write(3, &other, b"other", 0));
     push_for_worker(&mut ring, &before, write(4, &before, b"before", 0));
     push_for_worker(&mut ring, &file, statx(5, Box::leak(Box::new([0u8; 256])).as_mut_ptr()));
-    let mut seen = results(&mut ring, 8);
-    seen.sort_unstable();
+    let seen = sorted(&mut ring, 8);
     assert_eq!(seen, [(3, 5), (4, 6), (5, 0)], "what is for other files does not wait");
     until("nobody has begun with the second", || idle() + 1 >= workers());
     assert_eq!(ring.reap(), None);
     missing.give();
-    let mut seen = results(&mut ring, 2);
-    seen.sort_unstable();
+    let seen = sorted(&mut ring, 2);
     assert_eq!(seen, [(1, Missing::LENGTH as i32), (2, 6)]);
     assert_eq!(content(&file, 8), b"second11");
     // Nothing is left of that.
@@ -224,13 +223,11 @@ fn behind_a_worker(registered: bool, at: u64) {
         let missing = missing!();
         let mut ring = Ring::new(Engine::User, 16, 0);
         let (file, other) = (memory_file(b""), memory_file(b""));
-        let slots = [file.as_raw_fd(), other.as_raw_fd()];
-        assert_eq!(ring.register(Code::IORING_REGISTER_FILES, slots.as_ptr().cast(), 2), 0);
+        ring.register_files(&[file.as_raw_fd(), other.as_raw_fd()]);
         let through = |slot: i32, sqe: Sqe| {
             if registered { Sqe { fd: slot, flags: sqe.flags | FIXED, ..sqe } } else { sqe }
         };
-        push_for_worker(&mut ring, &file, through(0, write_missing(1, &file, &missing, at)));
-        until("the first is held up", || held_up() == 1);
+        hold_up(&mut ring, &file, through(0, write_missing(1, &file, &missing, at)));
         ring.reap_all();
         // Nobody does what this call does not do itself, where there is no thread for it.
         limit(&ring, 1);
@@ -242,8 +239,7 @@ fn behind_a_worker(registered: bool, at: u64) {
         ring.submit(&[through(0, write(3, &file, b"second", at))]);
         assert_eq!(ring.reap(), None, "it waits for the first");
         missing.give();
-        let mut seen = results(&mut ring, 2);
-        seen.sort_unstable();
+        let seen = sorted(&mut ring, 2);
         assert_eq!(seen, [(1, Missing::LENGTH as i32), (3, 6)]);
         let (length, start) = (Missing::LENGTH as usize, &content(&file, 8192));
         if at == 0 {
@@ -299,8 +295,7 @@ fn reads_at_the_position_are_done_in_order() {
         ring.submit(&[read(4, &file, buffer.as_mut_ptr(), 16, u64::MAX)]);
         assert_eq!(ring.reap(), None, "it waits for the first");
         missing.give();
-        let mut seen = results(&mut ring, 2);
-        seen.sort_unstable();
+        let seen = sorted(&mut ring, 2);
         assert_eq!(seen, [(1, 4096), (4, 6)]);
         assert_eq!(&buffer[..6], b"behind");
     }
@@ -312,8 +307,7 @@ fn what_waits_for_a_worker_can_be_cancelled() {
     let mut ring = Ring::new(Engine::User, 16, 0);
     let file = memory_file(b"");
     limit(&ring, 1);
-    push_for_worker(&mut ring, &file, statx(1, missing.address()));
-    until("the worker is held up", || held_up() == 1);
+    hold_up(&mut ring, &file, statx(1, missing.address()));
     for number in 2..5 {
         ring.submit(&[sync(number, &file)]);
     }
@@ -322,14 +316,12 @@ fn what_waits_for_a_worker_can_be_cancelled() {
     ring.reap_all();
     let cancel = |target| Sqe { addr: target, ..sqe(IORING_OP_ASYNC_CANCEL, 100) };
     ring.submit(&[cancel(3)]);
-    let mut seen = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect::<Vec<_>>();
-    seen.sort_unstable();
+    let seen = crate::common::results(&ring.reap_all());
     assert_eq!(seen, [(3, -libc::ECANCELED), (100, 0)]);
     ring.submit(&[cancel(1)]);
     assert_eq!(results(&mut ring, 1), [(100, -libc::EALREADY)]);
     missing.give();
-    let mut seen = results(&mut ring, 3);
-    seen.sort_unstable();
+    let seen = sorted(&mut ring, 3);
     assert_eq!(seen, [(1, 0), (2, 0), (4, 0)]);
     assert_eq!(results(&mut other, 1), [(3, 0)]);
 }
@@ -341,8 +333,7 @@ fn a_caller_that_waits_does_what_is_left_of_its_ring() {
     let mut other = Ring::new(Engine::User, 16, 0);
     let file = memory_file(b"");
     limit(&ring, 1);
-    push_for_worker(&mut ring, &file, statx(1, missing.address()));
-    until("the worker is held up", || held_up() == 1);
+    hold_up(&mut ring, &file, statx(1, missing.address()));
     ring.reap_all();
     other.submit(&[sync(2, &file)]);
     ring.submit(&[sync(3, &file)]);
@@ -366,8 +357,7 @@ fn behind_a_slow_one(flags: u32, wait: u32) {
         limit(&ring, 1);
         ring.push(statx(1, missing.address()));
         for (number, path) in (2..).zip(&paths) {
-            let sqe = sqe(IORING_OP_MKDIRAT, number);
-            ring.push(Sqe { fd: libc::AT_FDCWD, addr: path.as_ptr() as u64, len: 0o700, ..sqe });
+            ring.push(Sqe { len: 0o700, ..at_path(IORING_OP_MKDIRAT, number, path) });
         }
         std::thread::scope(|scope| {
             let giver = scope.spawn(|| {
@@ -450,17 +440,15 @@ fn what_is_quick_the_caller_does() {
     }
 }
 
-#[test]
-fn what_a_call_has_queued_can_be_cancelled_by_it() {
-    let mut ring = Ring::new(Engine::User, 16, 0);
+#[by(ours(16, 0))]
+fn what_a_call_has_queued_can_be_cancelled_by_it(mut ring: Ring) {
     let mut buffers = [[0u8; 256]; 3];
     for (number, buffer) in (1..).zip(&mut buffers) {
         ring.push(statx(number, buffer.as_mut_ptr()));
     }
     ring.push(cancel(4, 2, 0));
     assert_eq!(ring.enter(4, 4), 4);
-    let mut seen: Vec<_> = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-    seen.sort_unstable();
+    let seen = crate::common::results(&ring.reap_all());
     assert_eq!(seen, [(1, 0), (2, -libc::ECANCELED), (3, 0), (4, 0)]);
     assert_eq!(buffers.map(|buffer| buffer[0] != 0), [true, false, true]);
 }
@@ -470,14 +458,13 @@ fn a_synchronous_cancellation_waits_for_so_long() {
     let missing = missing!();
     let mut ring = Ring::new(Engine::User, 16, 0);
     let file = memory_file(b"");
-    push_for_worker(&mut ring, &file, statx(1, missing.address()));
-    until("the worker is held up", || held_up() == 1);
+    hold_up(&mut ring, &file, statx(1, missing.address()));
     let fd = ring.fd;
     let cancel = |seconds, nanoseconds| {
         let mut wanted: io_uring_sync_cancel_reg = zeroed();
         (wanted.addr, wanted.fd) = (1, -1);
         (wanted.timeout.tv_sec, wanted.timeout.tv_nsec) = (seconds, nanoseconds);
-        let code = Code::IORING_REGISTER_SYNC_CANCEL as u32;
+        let code = IORING_REGISTER_SYNC_CANCEL as u32;
         register(Engine::User, fd, code, (&raw const wanted).cast(), 1)
     };
     for (seconds, nanoseconds) in [(0, 1_000_000), (0, 0), (-1, 0), (0, -1), (-1, 1)] {
@@ -539,8 +526,7 @@ fn a_read_at_the_position_waits_for_the_one_before() {
         off: u64::MAX,
         ..sqe(IORING_OP_READ, user_data)
     };
-    push_for_worker(&mut ring, &file, read(1, missing.address(), Missing::LENGTH));
-    until("the first is held up", || held_up() == 1);
+    hold_up(&mut ring, &file, read(1, missing.address(), Missing::LENGTH));
     if attempt_is_held_up() {
         missing.give();
         return skip("the disk was as fast as the cache");
@@ -548,8 +534,7 @@ fn a_read_at_the_position_waits_for_the_one_before() {
     // It has the file's position: an attempt would wait for it.
     ring.submit(&[read(2, buffer.as_mut_ptr(), 16)]);
     missing.give();
-    let mut seen = results(&mut ring, 3);
-    seen.sort_unstable();
+    let seen = sorted(&mut ring, 3);
     assert_eq!(seen, [(1, Missing::LENGTH as i32), (2, 16)]);
     assert_eq!(buffer, [7; 16]);
 }
@@ -570,16 +555,14 @@ fn what_is_done_and_not_fetched() {
     assert!(shown(&ring));
     ring.submit(&[cancel(3, 1, 0)]);
     assert!(shown(&ring));
-    let mut seen = results(&mut ring, 3);
-    seen.sort_unstable();
+    let seen = sorted(&mut ring, 3);
     assert_eq!(seen, [(1, 0), (2, 0), (3, -libc::ENOENT)]);
     assert!(!shown(&ring));
 }
 
 /// What makes a file in a directory may have to wait for its file system; other addresses need none.
-#[test]
-fn a_bind_that_makes_a_file_is_work() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn a_bind_that_makes_a_file_is_work(mut ring: Ring) {
     let path = format!("{}/bind-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
     let of_unix = |name: &[u8]| [&(libc::AF_UNIX as u16).to_ne_bytes()[..], name].concat();
     let local = [&(libc::AF_INET as u16).to_ne_bytes()[..], &[0, 0, 127, 0, 0, 1], &[0; 8]].concat();
@@ -593,10 +576,9 @@ fn a_bind_that_makes_a_file_is_work() {
     ]
     .iter()
     .map(|(family, address)| {
-        // SAFETY: a new descriptor.
-        let socket = unsafe { File::from_raw_fd(libc::socket(*family, libc::SOCK_STREAM, 0)) };
-        let (addr, off) = (address.as_ptr() as u64, address.len() as u64);
-        let bind = Sqe { fd: socket.as_raw_fd(), addr, off, ..sqe(IORING_OP_BIND, 1) };
+        let socket = socket(*family, libc::SOCK_STREAM);
+        let off = address.len() as u64;
+        let bind = Sqe { len: 0, off, ..writing(IORING_OP_BIND, 1, &socket, address) };
         let cqes = ring.run(&[bind, sqe(IORING_OP_NOP, 2)]);
         assert!(cqes.iter().all(|cqe| cqe.res == 0), "{cqes:?}");
         cqes.iter().map(|cqe| cqe.user_data).collect()

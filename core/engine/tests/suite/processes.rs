@@ -7,12 +7,7 @@ fn nop(user_data: u64) -> Sqe {
 }
 
 fn read(file: &File, buffer: &mut [u8], user_data: u64) -> Sqe {
-    let (fd, addr, len) = (file.as_raw_fd(), buffer.as_mut_ptr() as u64, buffer.len() as u32);
-    Sqe { fd, addr, len, ..sqe(IORING_OP_READ, user_data) }
-}
-
-fn timeout(time: &[i64; 2], user_data: u64) -> Sqe {
-    Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, user_data) }
+    reading(IORING_OP_READ, user_data, file, buffer)
 }
 
 fn submit(ring: &mut Ring, sqes: &[Sqe]) -> i32 {
@@ -127,12 +122,11 @@ fn what_is_in_flight_completes_while_only_others_wait(mut ring: Ring) -> impl An
 }
 
 /// Where the program has closed the file, the request waits on a duplicate, which is the child's to close.
-#[both]
-fn a_child_lets_go_of_files_that_its_parent_waits_for(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn a_child_lets_go_of_files_that_its_parent_waits_for(mut ring: Ring) -> impl Answer {
     let ((source, mut sink), mut buffer) = (pipe(), [0; 1]);
     assert_eq!(submit(&mut ring, &[read(&source, &mut buffer, 1)]), 1);
-    close(engine, source.into_raw_fd());
+    close(ring.engine, source.into_raw_fd());
     let status = ended(child(|| true));
     sink.write_all(b"x").unwrap();
     (status, wait_for(&mut ring, 1), buffer)
@@ -141,8 +135,7 @@ fn a_child_lets_go_of_files_that_its_parent_waits_for(engine: Engine) -> impl An
 #[both(8, 0)]
 fn a_childs_requests_use_its_own_memory_and_files(mut ring: Ring) -> impl Answer {
     let (source, mut sink) = pipe();
-    let fds = [source.as_raw_fd()];
-    assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, fds.as_ptr().cast(), 1), 0);
+    ring.register_files(&[source.as_raw_fd()]);
     let mut buffer = [0u8; 4];
     let pid = child(|| {
         let (own_source, mut own_sink) = pipe();
@@ -181,36 +174,34 @@ fn a_child_cancels_what_its_parent_submitted(mut ring: Ring) -> impl Answer {
     ended(pid)
 }
 
-#[both]
-fn a_child_that_ends_leaves_its_timeouts_and_links_behind(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
-    let idle = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn a_child_that_ends_leaves_its_timeouts_and_links_behind(mut ring: Ring) -> impl Answer {
+    let idle = Ring::new(ring.engine, 8, 0);
     let soon = [0, 20_000_000];
     let long = [1000, 0];
     let pid = child(|| {
         let poll = Sqe { fd: idle.fd, op_flags: 1, flags: LINK, ..sqe(IORING_OP_POLL_ADD, 1) };
-        submit(&mut ring, &[poll, timeout(&long, 2), timeout(&soon, 3)]) == 3
+        submit(&mut ring, &[poll, timeout(2, &long), timeout(3, &soon)]) == 3
     });
     (ended(pid), wait_for(&mut ring, 3))
 }
 
-#[both]
-fn a_child_that_ends_leaves_timeouts_of_all_kinds_behind(engine: Engine) -> impl Answer {
+#[both(16, 0)]
+fn a_child_that_ends_leaves_timeouts_of_all_kinds_behind(mut ring: Ring) -> impl Answer {
     const CQE_SKIP: u8 = 1 << 6;
-    let mut ring = Ring::new(engine, 16, 0);
     let soon = [0, 20_000_000];
     let later = [0, 60_000_000];
     let pid = child(|| {
         let flags = |op_flags, sqe| Sqe { op_flags, ..sqe };
         let sqes = [
-            Sqe { flags: CQE_SKIP, ..flags(IORING_TIMEOUT_ETIME_SUCCESS, timeout(&soon, 1)) },
-            Sqe { flags: CQE_SKIP, ..timeout(&soon, 2) },
-            Sqe { off: 1000, ..timeout(&soon, 3) },
-            Sqe { off: 2, ..flags(IORING_TIMEOUT_MULTISHOT, timeout(&soon, 4)) },
-            flags(IORING_TIMEOUT_BOOTTIME, timeout(&soon, 5)),
-            Sqe { flags: LINK, ..timeout(&soon, 6) },
+            Sqe { flags: CQE_SKIP, ..flags(IORING_TIMEOUT_ETIME_SUCCESS, timeout(1, &soon)) },
+            Sqe { flags: CQE_SKIP, ..timeout(2, &soon) },
+            Sqe { off: 1000, ..timeout(3, &soon) },
+            Sqe { off: 2, ..flags(IORING_TIMEOUT_MULTISHOT, timeout(4, &soon)) },
+            flags(IORING_TIMEOUT_BOOTTIME, timeout(5, &soon)),
+            Sqe { flags: LINK, ..timeout(6, &soon) },
             nop(7),
-            timeout(&later, 8),
+            timeout(8, &later),
         ];
         submit(&mut ring, &sqes) == sqes.len() as i32
     });
@@ -221,25 +212,24 @@ fn a_child_that_ends_leaves_timeouts_of_all_kinds_behind(engine: Engine) -> impl
     all.sort();
     let (others, simple): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|&(user_data, _)| [3, 4, 6, 7].contains(&user_data));
-    if engine == Engine::User {
+    if ring.engine == Engine::User {
         // Those that count, come again or are linked end with their process here.
         assert_eq!(others, [3, 4, 6, 7].map(|user_data| (user_data, -libc::ECANCELED)));
     }
     (status, simple)
 }
 
-#[both]
-fn a_child_that_executes_another_program_leaves_nothing_in_flight(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn a_child_that_executes_another_program_leaves_nothing_in_flight(mut ring: Ring) -> impl Answer {
     let long = [1000, 0];
     let (source, sink) = pipe();
     let mut buffer = [0; 1];
     let own = read(&source, &mut [0; 1], 9);
     assert_eq!(submit(&mut ring, &[own]), 1);
     let pid = child(|| {
-        let first = Sqe { flags: LINK, ..timeout(&long, 1) };
+        let first = Sqe { flags: LINK, ..timeout(1, &long) };
         assert_eq!(submit(&mut ring, &[first, nop(2), read(&source, &mut buffer, 3)]), 3);
-        if engine == Engine::User {
+        if ring.engine == Engine::User {
             anyring_engine::frontend::executes();
         }
         let arguments = [c"true".as_ptr(), std::ptr::null()];
@@ -259,10 +249,7 @@ fn a_single_issuer_is_a_thread_of_one_process(engine: Engine) -> impl Answer {
     let status = |ring: &mut Ring, enables: bool| {
         let pid = child(|| {
             if enables {
-                let opcode = io_uring_register_op::IORING_REGISTER_ENABLE_RINGS;
-                return ring.register(opcode, std::ptr::null(), 0) == 0
-                    && submit(ring, &[nop(1)]) == 1
-                    && wait_for(ring, 1) == [(1, 0)];
+                return ring.enable() == 0 && submit(ring, &[nop(1)]) == 1 && wait_for(ring, 1) == [(1, 0)];
             }
             submit(ring, &[nop(1)]) == -libc::EEXIST
         });
@@ -274,7 +261,7 @@ fn a_single_issuer_is_a_thread_of_one_process(engine: Engine) -> impl Answer {
     let disabled = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED;
     let mut by_child = Ring::new(engine, 8, disabled);
     let mut by_parent = Ring::new(engine, 8, disabled);
-    let enabled = by_parent.register(io_uring_register_op::IORING_REGISTER_ENABLE_RINGS, std::ptr::null(), 0);
+    let enabled = by_parent.enable();
     let statuses = [
         status(&mut plain, false),
         status(&mut defers, false),
@@ -380,9 +367,7 @@ fn what_a_killed_process_told_nobody_is_found() {
     asleep(waiter);
     let watcher = child(|| {
         let mut eventfd = File::from(eventfd(0, 0));
-        let fd = eventfd.as_raw_fd();
-        let code = io_uring_register_op::IORING_REGISTER_EVENTFD;
-        assert_eq!(ring.register(code, (&raw const fd).cast(), 1), 0);
+        ring.register_eventfd(&eventfd);
         let mut count = [0; 8];
         signal(&mut to_parent.1);
         eventfd.read_exact(&mut count).unwrap();
@@ -480,11 +465,10 @@ fn eventfds_tell_of_what_another_process_posts(engine: Engine) -> impl Answer {
     let mut counts = Vec::new();
     for before in [true, false] {
         let mut ring = Ring::new(engine, 8, 0);
-        // SAFETY: touches no memory.
-        let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        let eventfd = eventfd(0, libc::EFD_CLOEXEC).into_raw_fd();
         let fd = ring.fd;
         let watch = || {
-            let opcode = io_uring_register_op::IORING_REGISTER_EVENTFD as u32;
+            let opcode = IORING_REGISTER_EVENTFD as u32;
             assert_eq!(register(engine, fd, opcode, std::ptr::from_ref(&eventfd).cast(), 1), 0);
         };
         if before {
@@ -511,11 +495,10 @@ fn eventfds_tell_of_what_another_process_posts(engine: Engine) -> impl Answer {
     counts
 }
 
-#[both]
-fn a_message_reaches_a_ring_that_only_the_parent_may_drive(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, DEFER);
+#[both(8, DEFER)]
+fn a_message_reaches_a_ring_that_only_the_parent_may_drive(mut ring: Ring) -> impl Answer {
     let pid = child(|| {
-        let mut own = Ring::new(engine, 8, 0);
+        let mut own = Ring::new(ring.engine, 8, 0);
         let message = Sqe { fd: ring.fd, len: 7, off: 42, ..sqe(IORING_OP_MSG_RING, 1) };
         submit(&mut own, &[message]) == 1 && wait_for(&mut own, 1) == [(1, 0)]
     });
@@ -523,13 +506,12 @@ fn a_message_reaches_a_ring_that_only_the_parent_may_drive(engine: Engine) -> im
     (cqes, ended(pid))
 }
 
-#[both]
-fn a_duplicate_that_nobody_told_of_is_the_ring(engine: Engine) -> impl Answer {
-    let ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn a_duplicate_that_nobody_told_of_is_the_ring(ring: Ring) -> impl Answer {
     // SAFETY: a new descriptor.
     let own = unsafe { libc::syscall(libc::SYS_dup, ring.fd) } as i32;
-    let entered = enter(engine, own, 0, 0, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
-    close(engine, own);
+    let entered = enter(ring.engine, own, 0, 0, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
+    close(ring.engine, own);
     (entered, ring.enter(0, 0))
 }
 
@@ -628,8 +610,8 @@ fn a_thread_that_ends_leaves_only_timeouts_behind(engine: Engine) -> impl Answer
         read(&source, first, 1),
         Sqe { fd: source.as_raw_fd(), op_flags: 1, ..sqe(IORING_OP_POLL_ADD, 2) },
         Sqe { fd: idle.fd, op_flags: 1, ..sqe(IORING_OP_POLL_ADD, 3) },
-        timeout(&soon, 4),
-        Sqe { flags: LINK, ..timeout(&soon, 5) },
+        timeout(4, &soon),
+        Sqe { flags: LINK, ..timeout(5, &soon) },
         nop(6),
     ];
     by_thread(&mut ring, |ring| assert_eq!(submit(ring, &sqes), 6));
@@ -645,8 +627,7 @@ fn the_place_of_a_single_issuer_that_ended_is_not_taken(engine: Engine) -> impl 
     let flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED;
     let mut ring = Ring::new(engine, 8, flags);
     by_thread(&mut ring, |ring| {
-        let opcode = io_uring_register_op::IORING_REGISTER_ENABLE_RINGS;
-        assert_eq!(ring.register(opcode, std::ptr::null(), 0), 0);
+        assert_eq!(ring.enable(), 0);
     });
     let mut again = 0;
     // A thread that may well have the memory, and so the identity, of the other.

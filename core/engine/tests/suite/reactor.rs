@@ -32,11 +32,7 @@ fn registered_in(epoll: &str) -> Vec<String> {
 }
 
 fn receive(user_data: u64, fd: i32, buffer: &mut [u8; 8]) -> Sqe {
-    let mut sqe = sqe(IORING_OP_RECV, user_data);
-    sqe.fd = fd;
-    sqe.addr = buffer.as_mut_ptr() as u64;
-    sqe.len = buffer.len() as u32;
-    sqe
+    reading(IORING_OP_RECV, user_data, &fd, buffer)
 }
 
 /// Waits for a completion without coming in for it.
@@ -71,9 +67,8 @@ fn has_sq_thread() -> bool {
 }
 
 /// The reactor had gone to sleep for good, for it drove the ring.
-#[test]
-fn what_still_waits_when_a_caller_leaves_is_driven_again() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn what_still_waits_when_a_caller_leaves_is_driven_again(mut ring: Ring) {
     let (mut peer, socket) = UnixStream::pair().unwrap();
     let (mut other_peer, other) = UnixStream::pair().unwrap();
     let (mut buffer, mut other_buffer) = ([0; 8], [0; 8]);
@@ -97,21 +92,14 @@ fn what_still_waits_when_a_caller_leaves_is_driven_again() {
 
 /// The reactor takes a ring over at once where its eventfd is waited on. It sleeps for good, and has to look by and by at what is
 /// registered for a file that is gone.
-#[test]
-fn a_sleeping_reactor_that_takes_a_ring_over_looks_at_numbers_again() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
-    // SAFETY: touches no memory.
-    let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-    let code = io_uring_register_op::IORING_REGISTER_EVENTFD;
-    assert_eq!(ring.register(code, (&raw const eventfd).cast(), 1), 0);
+#[by(ours(8, 0))]
+fn a_sleeping_reactor_that_takes_a_ring_over_looks_at_numbers_again(mut ring: Ring) {
+    let eventfd = eventfd(0, libc::EFD_CLOEXEC);
+    ring.register_eventfd(&eventfd);
     let ((reader, mut writer), (new_reader, mut new_writer)) =
         (std::io::pipe().unwrap(), std::io::pipe().unwrap());
     let mut buffer = [0; 8];
-    let read = |buffer: &mut [u8; 8]| Sqe {
-        opcode: IORING_OP_READ as u8,
-        off: u64::MAX,
-        ..receive(1, reader.as_raw_fd(), buffer)
-    };
+    let read = |buffer: &mut [u8; 8]| Sqe { off: u64::MAX, ..reading(IORING_OP_READ, 1, &reader, buffer) };
     ring.submit(&[read(&mut buffer)]);
     wait_for_the_reactor();
     let writes = std::thread::spawn(move || {
@@ -124,13 +112,10 @@ fn a_sleeping_reactor_that_takes_a_ring_over_looks_at_numbers_again() {
     assert_eq!(ring.enter_with(0, 1, IORING_ENTER_GETEVENTS), 0);
     writes.join().unwrap().unwrap();
     assert_eq!(ring.reap().map(|cqe| cqe.res), Some(1));
-    // Nobody tells the engine.
-    // SAFETY: descriptors of ours.
-    assert!(unsafe { libc::dup2(new_reader.as_raw_fd(), reader.as_raw_fd()) } >= 0);
+    replace(&reader, &new_reader);
     ring.submit(&[read(&mut buffer)]);
     new_writer.write_all(b"yz").unwrap();
     assert_eq!(watch_for_some_time(&mut ring).map(|cqe| cqe.res), Some(2));
-    close_number(eventfd);
 }
 
 /// What wakes the caller who sleeps must not be taken away by one who only looks.
@@ -142,10 +127,7 @@ fn a_look_takes_no_wake_up_away() {
         let mut ring = Ring::new(Engine::User, 8, 0);
         let (_peer, socket) = UnixStream::pair().unwrap();
         let mut buffer = [0; 8];
-        ring.submit(&[
-            receive(1, socket.as_raw_fd(), &mut buffer),
-            Sqe { addr: RESCUE_AFTER.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, RESCUE) },
-        ]);
+        ring.submit(&[receive(1, socket.as_raw_fd(), &mut buffer), timeout(RESCUE, &RESCUE_AFTER)]);
         let (fd, (tell, told)) = (ring.fd, std::sync::mpsc::channel());
         let sleeper = std::thread::spawn(move || {
             tell.send(thread_id()).unwrap();
@@ -163,9 +145,8 @@ fn a_look_takes_no_wake_up_away() {
 }
 
 /// Every event would wake the reactor as well, only to find that somebody was there before.
-#[test]
-fn who_comes_for_completions_takes_the_ring_back_even_without_sleeping() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn who_comes_for_completions_takes_the_ring_back_even_without_sleeping(mut ring: Ring) {
     let (mut peer, socket) = UnixStream::pair().unwrap();
     let mut buffer = [0; 8];
     ring.submit(&[receive(1, socket.as_raw_fd(), &mut buffer)]);
@@ -188,88 +169,70 @@ fn who_comes_for_completions_takes_the_ring_back_even_without_sleeping() {
 
 /// Where the callers do everything, and tell of the close, a program that has one thread keeps that one: in a child, for this
 /// process has a reactor.
-#[test]
-fn a_ring_that_defers_needs_no_reactor() {
-    let child = child(|| {
-        let mut ring = Ring::told(8, DEFERRING);
-        let (mut peer, socket) = UnixStream::pair().unwrap();
-        let mut buffer = [0; 8];
-        for round in 0..5 {
-            ring.submit(&[receive(round, socket.as_raw_fd(), &mut buffer)]);
-            peer.write_all(b"message!").unwrap();
-            assert_eq!(ring.enter(0, 1), 0);
-            assert_eq!(ring.reap().map(|cqe| (cqe.user_data, cqe.res)), Some((round, 8)));
-        }
-        reactor_state().is_none()
-    });
-    assert_eq!(ended(child), 0);
+#[by(in_child)]
+fn a_ring_that_defers_needs_no_reactor() -> impl Found {
+    let mut ring = Ring::told(8, DEFERRING);
+    let (mut peer, socket) = UnixStream::pair().unwrap();
+    let mut buffer = [0; 8];
+    for round in 0..5 {
+        ring.submit(&[receive(round, socket.as_raw_fd(), &mut buffer)]);
+        peer.write_all(b"message!").unwrap();
+        assert_eq!(ring.enter(0, 1), 0);
+        assert_eq!(ring.reap().map(|cqe| (cqe.user_data, cqe.res)), Some((round, 8)));
+    }
+    reactor_state().is_none()
 }
 
 /// The number was given to another file where nobody saw it, and that one makes no event by itself.
-#[test]
-fn a_caller_of_a_ring_that_defers_looks_again_itself() {
-    let child = child(|| {
-        let mut ring = Ring::told(8, DEFERRING);
-        let (mut peer, socket) = UnixStream::pair().unwrap();
-        let (mut new_peer, new) = UnixStream::pair().unwrap();
-        let mut buffer = [0; 8];
-        ring.submit(&[receive(1, socket.as_raw_fd(), &mut buffer)]);
-        peer.write_all(b"message!").unwrap();
-        assert_eq!(ring.enter(0, 1), 0);
-        // The next one waits by the registration that was made for this one.
-        ring.submit_and_wait(&[receive(2, socket.as_raw_fd(), &mut buffer), sqe(IORING_OP_NOP, 3)], 1);
-        peer.write_all(b"message!").unwrap();
-        assert_eq!(ring.enter(0, 3), 0);
-        assert_eq!(ring.reap_all().len(), 3);
-        // SAFETY: descriptors of the test's; `socket` closes the copy.
-        unsafe { libc::dup2(new.as_raw_fd(), socket.as_raw_fd()) };
-        new_peer.write_all(b"for the new one").unwrap();
-        ring.submit_and_wait(&[receive(4, socket.as_raw_fd(), &mut buffer)], 1);
-        assert_eq!(ring.reap().map(|cqe| (cqe.user_data, cqe.res)), Some((4, 8)));
-        &buffer == b"for the " && reactor_state().is_none()
-    });
-    assert_eq!(ended(child), 0);
+#[by(in_child)]
+fn a_caller_of_a_ring_that_defers_looks_again_itself() -> impl Found {
+    let mut ring = Ring::told(8, DEFERRING);
+    let (mut peer, socket) = UnixStream::pair().unwrap();
+    let (mut new_peer, new) = UnixStream::pair().unwrap();
+    let mut buffer = [0; 8];
+    ring.submit(&[receive(1, socket.as_raw_fd(), &mut buffer)]);
+    peer.write_all(b"message!").unwrap();
+    assert_eq!(ring.enter(0, 1), 0);
+    // The next one waits by the registration that was made for this one.
+    ring.submit_and_wait(&[receive(2, socket.as_raw_fd(), &mut buffer), sqe(IORING_OP_NOP, 3)], 1);
+    peer.write_all(b"message!").unwrap();
+    assert_eq!(ring.waited(3).len(), 3);
+    replace(&socket, &new);
+    new_peer.write_all(b"for the new one").unwrap();
+    ring.submit_and_wait(&[receive(4, socket.as_raw_fd(), &mut buffer)], 1);
+    assert_eq!(ring.reap().map(|cqe| (cqe.user_data, cqe.res)), Some((4, 8)));
+    &buffer == b"for the " && reactor_state().is_none()
 }
 
 /// A connection is closed without taking it out of the ring's epoll instance, for as a rule it is gone with that. One
 /// that is not shows it by its events, which are nobody's; and then none is left there any more.
-#[test]
-fn connections_that_others_have_are_taken_out() {
-    let child = child(|| {
-        let mut ring = Ring::new(Engine::User, 8, DEFERRING);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut buffer = [0; 8];
-        let mut left_behind = Vec::new();
-        for _ in 0..2 {
-            let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let mut accept = sqe(IORING_OP_ACCEPT, 1);
-            accept.fd = listener.as_raw_fd();
-            let connection = ring.run(&[accept])[0].res;
-            ring.submit(&[receive(2, connection, &mut buffer)]);
-            client.write_all(b"short").unwrap();
-            assert_eq!(ring.enter(0, 1), 0);
-            assert_eq!(ring.reap().map(|cqe| (cqe.user_data, cqe.res)), Some((2, 5)));
-            // SAFETY: a descriptor that is open; the copy is closed with the stream.
-            let mut copy = unsafe { TcpStream::from_raw_fd(libc::dup(connection)) };
-            let mut close = sqe(IORING_OP_CLOSE, 3);
-            close.fd = connection;
-            assert_eq!(ring.run(&[close])[0].res, 0);
-            left_behind
-                .push(epolls().iter().any(|epoll| registered_in(epoll).contains(&connection.to_string())));
-            // Its event is nobody's, and the ring goes on.
-            client.write_all(b"for the copy").unwrap();
-            let timeout = [0u64, 1_000_000];
-            let mut wait = sqe(IORING_OP_TIMEOUT, 4);
-            wait.addr = timeout.as_ptr() as u64;
-            wait.len = 1;
-            assert_eq!(ring.run(&[wait])[0].res, -libc::ETIME);
-            let mut received = [0; 12];
-            copy.read_exact(&mut received).unwrap();
-            assert_eq!(&received, b"for the copy");
-        }
-        left_behind == [true, false]
-    });
-    assert_eq!(ended(child), 0);
+#[by(in_child)]
+fn connections_that_others_have_are_taken_out() -> impl Found {
+    let mut ring = Ring::new(Engine::User, 8, DEFERRING);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut buffer = [0; 8];
+    let mut left_behind = Vec::new();
+    for _ in 0..2 {
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accept = Sqe { fd: listener.as_raw_fd(), ..sqe(IORING_OP_ACCEPT, 1) };
+        let connection = ring.run(&[accept])[0].res;
+        ring.submit(&[receive(2, connection, &mut buffer)]);
+        client.write_all(b"short").unwrap();
+        assert_eq!(ring.enter(0, 1), 0);
+        assert_eq!(ring.reap().map(|cqe| (cqe.user_data, cqe.res)), Some((2, 5)));
+        // SAFETY: a descriptor that is open; the copy is closed with the stream.
+        let mut copy = unsafe { TcpStream::from_raw_fd(libc::dup(connection)) };
+        assert_eq!(ring.run(&[Sqe { fd: connection, ..sqe(IORING_OP_CLOSE, 3) }])[0].res, 0);
+        left_behind.push(epolls().iter().any(|epoll| registered_in(epoll).contains(&connection.to_string())));
+        // Its event is nobody's, and the ring goes on.
+        client.write_all(b"for the copy").unwrap();
+        let time = [0i64, 1_000_000];
+        assert_eq!(ring.run(&[timeout(4, &time)])[0].res, -libc::ETIME);
+        let mut received = [0; 12];
+        copy.read_exact(&mut received).unwrap();
+        assert_eq!(&received, b"for the copy");
+    }
+    left_behind == [true, false]
 }
 
 /// A worker ends a request and issues the one that is linked behind it, which waits for readiness: nobody is inside the
@@ -279,19 +242,8 @@ fn what_a_worker_issues_is_driven(mut ring: Ring) -> impl Answer {
     let (from, mut source) = std::io::pipe().unwrap();
     let (_out, into) = std::io::pipe().unwrap();
     let (polled, mut end) = std::io::pipe().unwrap();
-    let splice = Sqe {
-        flags: 1 << 2,
-        fd: into.as_raw_fd(),
-        off: u64::MAX,
-        addr: u64::MAX,
-        file_index: from.as_raw_fd() as u32,
-        len: 8,
-        ..sqe(IORING_OP_SPLICE, 1)
-    };
-    ring.submit(&[
-        splice,
-        Sqe { fd: polled.as_raw_fd(), op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 2) },
-    ]);
+    let splice = Sqe { flags: LINK, ..splice(1, &from, &into, 8) };
+    ring.submit(&[splice, poll(2, &polled, libc::POLLIN)]);
     source.write_all(b"a splice").unwrap();
     let spliced = watch_for_some_time(&mut ring);
     while !workers_sleep() {
@@ -335,40 +287,25 @@ fn ends_unseen(engine: Engine, body: impl FnOnce(&mut Ring, i32)) {
     until("the other end is closed", || (&peer).read(&mut [0]).is_ok());
 }
 
-fn register_file(ring: &mut Ring, fd: i32) {
-    let result = ring.register(io_uring_register_op::IORING_REGISTER_FILES, (&raw const fd).cast(), 1);
-    assert_eq!(result, 0);
-}
-
 /// Whatever a ring was doing when nobody saw its close, and though no other ring is made: it ends.
 #[test]
 fn closes_that_nobody_sees_are_heard_of() {
     // In a child each: the parent has a reactor, perhaps.
     let alone = |body: &dyn Fn(Engine)| {
-        let pid = child(|| {
+        in_child(|| {
             both(body);
-            true
         });
-        assert_eq!(ended(pid), 0);
     };
-    alone(&|engine| ends_unseen(engine, register_file));
+    alone(&|engine| ends_unseen(engine, |ring, fd| ring.register_files(&[fd])));
     // A splice that waits for data has the pipe that it reads.
     alone(&|engine| {
         let (reads, writes) = std::io::pipe().unwrap();
         let (_kept, target) = std::io::pipe().unwrap();
         let mut ring = Ring::new(engine, 8, 0);
-        let none = u64::MAX;
-        let splice =
-            Sqe { fd: target.as_raw_fd(), off: none, addr: none, len: 1, ..sqe(IORING_OP_SPLICE, 1) };
-        ring.submit(&[Sqe { file_index: reads.as_raw_fd() as u32, ..splice }]);
+        ring.submit(&[splice(1, &reads, &target, 1)]);
         drop(reads);
         close_number(ring.forget());
-        until("nobody can read the pipe", || {
-            let mut poll = libc::pollfd { fd: writes.as_raw_fd(), events: 0, revents: 0 };
-            // SAFETY: one entry.
-            unsafe { libc::poll(&mut poll, 1, 0) };
-            poll.revents & libc::POLLERR != 0
-        });
+        until("nobody can read the pipe", || shown(&writes, 0, 0) & libc::POLLERR != 0);
     });
     alone(&|engine| {
         let ring = Ring::new(engine, 8, IORING_SETUP_SQPOLL);
@@ -379,18 +316,14 @@ fn closes_that_nobody_sees_are_heard_of() {
 }
 
 /// The watch may be made after the reactor.
-#[test]
+#[by(in_child)]
 fn a_reactor_listens_to_a_later_watch() {
-    let pid = child(|| {
-        let mut told = Ring::told(8, 0);
-        let (other, _peer) = UnixStream::pair().unwrap();
-        let mut buffer = [0; 8];
-        told.submit(&[receive(1, other.as_raw_fd(), &mut buffer)]);
-        until("the reactor drives it", reactor_drives);
-        ends_unseen(Engine::User, register_file);
-        true
-    });
-    assert_eq!(ended(pid), 0);
+    let mut told = Ring::told(8, 0);
+    let (other, _peer) = UnixStream::pair().unwrap();
+    let mut buffer = [0; 8];
+    told.submit(&[receive(1, other.as_raw_fd(), &mut buffer)]);
+    until("the reactor drives it", reactor_drives);
+    ends_unseen(Engine::User, |ring, fd| ring.register_files(&[fd]));
 }
 
 /// The kernel lets 500 epoll instances that are in another one, as the reactor drives rings, know the same file: of
@@ -398,7 +331,7 @@ fn a_reactor_listens_to_a_later_watch() {
 #[test]
 fn more_rings_than_the_reactor_can_drive_wait_for_the_same_file() {
     const RINGS: usize = 520;
-    let child = child(|| {
+    in_child(|| {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: writes and reads a structure of ours.
         unsafe {
@@ -407,11 +340,7 @@ fn more_rings_than_the_reactor_can_drive_wait_for_the_same_file() {
             assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
         }
         let (_peer, silent) = UnixStream::pair().unwrap();
-        let poll = |fd: &UnixStream, user_data| Sqe {
-            fd: fd.as_raw_fd(),
-            op_flags: libc::POLLIN as u32,
-            ..sqe(IORING_OP_POLL_ADD, user_data)
-        };
+        let poll = |fd: &UnixStream, user_data| poll(user_data, fd, libc::POLLIN);
         let mut rings: Vec<Ring> = (0..RINGS).map(|_| Ring::new(Engine::User, 4, 0)).collect();
         let mut pairs: Vec<_> = (0..RINGS).map(|_| UnixStream::pair().unwrap()).collect();
         for (ring, (_, own)) in rings.iter_mut().zip(&pairs) {
@@ -420,12 +349,11 @@ fn more_rings_than_the_reactor_can_drive_wait_for_the_same_file() {
         // Others wait for what tells of the first ring, and of one that defers.
         let mut deferring = Ring::new(Engine::User, 4, DEFERRING);
         let time = libc::timespec { tv_sec: 0, tv_nsec: 60_000_000 };
-        let timeout = Sqe { addr: (&raw const time) as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 3) };
+        let timeout = timeout(3, &time);
         deferring.submit(&[timeout]);
         let events = [&rings[0], &deferring].map(|ring| {
             let event = eventfd(0, libc::EFD_CLOEXEC);
-            let registration = io_uring_register_op::IORING_REGISTER_EVENTFD;
-            assert_eq!(ring.register(registration, (&raw const event).cast(), 1), 0);
+            ring.register_eventfd(&event);
             event
         });
         let driven = || epolls().iter().map(|number| registered_in(number).len()).max().unwrap_or(0) >= RINGS;
@@ -441,15 +369,10 @@ fn more_rings_than_the_reactor_can_drive_wait_for_the_same_file() {
         for (peer, _) in &mut pairs {
             peer.write_all(b"!").unwrap();
         }
-        let told = events.iter().all(|event| {
-            let mut poll = libc::pollfd { fd: event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: waits for a descriptor of ours.
-            (unsafe { libc::poll(&mut poll, 1, 20_000) }) == 1
-        });
+        let told = events.iter().all(|event| shown(event, libc::POLLIN, 20_000) != 0);
         told && rings.iter_mut().all(|ring| {
             let cqe = watch(ring);
             (cqe.user_data, cqe.res) == (1, 1) && ring.reap_all().is_empty()
         })
     });
-    assert_eq!(ended(child), 0);
 }

@@ -18,6 +18,11 @@ struct Waiting {
 /// Which request waits.
 const KINDS: [io_uring_op; 3] = [IORING_OP_RECV, IORING_OP_READ, IORING_OP_POLL_ADD];
 
+/// Each of them in each kind of ring.
+fn rings_and_kinds() -> impl Iterator<Item = (u32, io_uring_op)> {
+    SETUPS.into_iter().flat_map(|setup| KINDS.map(|kind| (setup, kind)))
+}
+
 fn waiting(engine: Engine, setup: u32, kind: io_uring_op, behind: Option<Sqe>) -> Waiting {
     let mut waiting = submitted(engine, setup, kind, behind);
     assert_eq!(waiting.ring.reap(), None);
@@ -33,18 +38,9 @@ fn submitted(engine: Engine, setup: u32, kind: io_uring_op, behind: Option<Sqe>)
     let (addr, len) = if polls { (0, 0) } else { (buffer.as_mut_ptr() as u64, 8) };
     let op_flags = if polls { libc::POLLIN as u32 } else { 0 };
     let flags = if behind.is_some() { LINK } else { 0 };
-    ring.push(Sqe { fd: own.as_raw_fd(), addr, len, op_flags, flags, ..sqe(kind, WAITS) });
-    let count = 1 + behind.map_or(0, |behind| {
-        ring.push(behind);
-        1
-    });
-    assert_eq!(ring.enter(count, 0), count as i32);
+    let waits = Sqe { fd: own.as_raw_fd(), addr, len, op_flags, flags, ..sqe(kind, WAITS) };
+    ring.submit(&[&[waits][..], behind.as_slice()].concat());
     Waiting { ring, peer, _own: own, _buffer: buffer }
-}
-
-fn sorted(mut cqes: Vec<Cqe>) -> Vec<Cqe> {
-    cqes.sort_by_key(|cqe| cqe.user_data);
-    cqes
 }
 
 #[test]
@@ -52,14 +48,13 @@ fn cancellations_come_too_late() {
     let by_name = Sqe { addr: WAITS, ..sqe(IORING_OP_ASYNC_CANCEL, OTHER) };
     let all = Sqe { op_flags: IORING_ASYNC_CANCEL_ANY, ..sqe(IORING_OP_ASYNC_CANCEL, OTHER) };
     let remove = Sqe { addr: WAITS, ..sqe(IORING_OP_POLL_REMOVE, OTHER) };
-    for (setup, kind) in SETUPS.into_iter().flat_map(|setup| KINDS.map(|kind| (setup, kind))) {
+    for (setup, kind) in rings_and_kinds() {
         for end in [by_name, all, remove] {
             both(|engine| {
                 let mut waiting = waiting(engine, setup, kind, None);
                 waiting.peer.write_all(b"data").unwrap();
-                waiting.ring.push(end);
-                assert_eq!(waiting.ring.enter(1, 1), 1);
-                sorted(waiting.ring.collect(2))
+                waiting.ring.submit_and_wait(&[end], 1);
+                by_user_data(waiting.ring.collect(2))
             });
         }
     }
@@ -67,19 +62,11 @@ fn cancellations_come_too_late() {
 
 #[test]
 fn synchronous_cancellations_come_too_late() {
-    for (setup, kind) in SETUPS.into_iter().flat_map(|setup| KINDS.map(|kind| (setup, kind))) {
+    for (setup, kind) in rings_and_kinds() {
         both(|engine| {
             let mut waiting = waiting(engine, setup, kind, None);
             waiting.peer.write_all(b"data").unwrap();
-            let mut argument: io_uring_sync_cancel_reg = zeroed();
-            argument.addr = WAITS;
-            (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
-            let found = waiting.ring.register(
-                io_uring_register_op::IORING_REGISTER_SYNC_CANCEL,
-                std::ptr::from_ref(&argument).cast(),
-                1,
-            );
-            (found, waiting.ring.collect(1))
+            (waiting.ring.sync_cancel(WAITS), waiting.ring.collect(1))
         });
     }
 }
@@ -91,10 +78,14 @@ fn a_submission_cancels_what_it_made_ready() {
         both(|engine| {
             let mut waiting = waiting(engine, setup, IORING_OP_RECV, None);
             let (fd, addr) = (waiting.peer.as_raw_fd(), b"data".as_ptr() as u64);
-            waiting.ring.push(Sqe { fd, addr, len: 4, ..sqe(IORING_OP_SEND, 3) });
-            waiting.ring.push(Sqe { addr: WAITS, ..sqe(IORING_OP_ASYNC_CANCEL, OTHER) });
-            assert_eq!(waiting.ring.enter(2, 3), 2);
-            sorted(waiting.ring.collect(3))
+            waiting.ring.submit_and_wait(
+                &[
+                    Sqe { fd, addr, len: 4, ..sqe(IORING_OP_SEND, 3) },
+                    Sqe { addr: WAITS, ..sqe(IORING_OP_ASYNC_CANCEL, OTHER) },
+                ],
+                3,
+            );
+            by_user_data(waiting.ring.collect(3))
         });
     }
 }
@@ -102,7 +93,7 @@ fn a_submission_cancels_what_it_made_ready() {
 /// Neither does a timeout that has run out since.
 #[test]
 fn link_timeouts_come_too_late() {
-    for (setup, kind) in SETUPS.into_iter().flat_map(|setup| KINDS.map(|kind| (setup, kind))) {
+    for (setup, kind) in rings_and_kinds() {
         both(|engine| {
             // Where the machine was so busy or slow that the time was over before the data were there, once more, with a longer one.
             let mut soon = Duration::from_nanos(SOON[1] as u64);
@@ -115,7 +106,7 @@ fn link_timeouts_come_too_late() {
                 waiting.peer.write_all(b"data").unwrap();
                 if begin.elapsed() < soon {
                     std::thread::sleep(20 * soon);
-                    return sorted(waiting.ring.collect(2));
+                    return by_user_data(waiting.ring.collect(2));
                 }
                 soon *= 2;
             }
@@ -125,14 +116,14 @@ fn link_timeouts_come_too_late() {
 
 #[test]
 fn calls_that_do_not_wait_complete_it() {
-    for (setup, kind) in SETUPS.into_iter().flat_map(|setup| KINDS.map(|kind| (setup, kind))) {
+    for (setup, kind) in rings_and_kinds() {
         for submits in [0, 1] {
             both(|engine| {
                 let mut waiting = waiting(engine, setup, kind, None);
                 waiting.peer.write_all(b"data").unwrap();
                 (0..submits).for_each(|_| waiting.ring.push(sqe(IORING_OP_NOP, OTHER)));
                 assert_eq!(waiting.ring.enter(submits, 0), submits as i32);
-                sorted(waiting.ring.reap_all())
+                by_user_data(waiting.ring.reap_all())
             });
         }
     }
@@ -151,7 +142,7 @@ fn calls_that_do_not_wait_complete_what_they_made_ready() {
             let (fd, addr) = (peer.as_raw_fd(), b"data".as_ptr() as u64);
             ring.push(Sqe { fd, addr, len: 4, ..sqe(IORING_OP_SEND, OTHER) });
             assert_eq!(ring.enter(2, 0), 2);
-            sorted(ring.reap_all())
+            by_user_data(ring.reap_all())
         });
     }
 }

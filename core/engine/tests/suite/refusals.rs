@@ -154,10 +154,7 @@ fn what_one_field_does_not_bring_about() {
 
         let mut ring = Ring::new(engine, 2, 0);
         let count = numbers.len() as u32;
-        assert_eq!(
-            ring.register(io_uring_register_op::IORING_REGISTER_FILES, numbers.as_ptr().cast(), count),
-            0
-        );
+        assert_eq!(ring.register(IORING_REGISTER_FILES, numbers.as_ptr().cast(), count), 0);
         for (addr, off) in [(8, 0), (numbers.as_ptr() as u64, u64::from(u32::MAX) - 1)] {
             let update = Sqe { addr, off, len: count, ..sqe(Op::IORING_OP_FILES_UPDATE, 1) };
             answers.push(ring.run(&[update]).first().map(|cqe| cqe.res));
@@ -167,14 +164,13 @@ fn what_one_field_does_not_bring_about() {
     });
 }
 
-#[both]
-fn writes_from_registered_buffers(engine: Engine) -> impl Answer {
+#[both(4, 0)]
+fn writes_from_registered_buffers(mut ring: Ring) -> impl Answer {
     let file = memory();
     let mut memory = *b"from a registered buffer";
     let length = memory.len();
-    let mut ring = Ring::new(engine, 4, 0);
     let whole = [memory.as_ptr() as u64, length as u64];
-    assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_BUFFERS, whole.as_ptr().cast(), 1), 0);
+    assert_eq!(ring.register(IORING_REGISTER_BUFFERS, whole.as_ptr().cast(), 1), 0);
     let parts = [[whole[0] + 5, 4], [whole[0], 5]];
     let write = Sqe { fd: file.0, addr: whole[0], len: length as u32, ..sqe(Op::IORING_OP_WRITE_FIXED, 1) };
     let gather =

@@ -11,12 +11,12 @@ fn null() -> File {
 }
 
 fn files(ring: &Ring, fds: &[i32]) -> i32 {
-    ring.register(Code::IORING_REGISTER_FILES, fds.as_ptr().cast(), fds.len() as u32)
+    ring.register(IORING_REGISTER_FILES, fds.as_ptr().cast(), fds.len() as u32)
 }
 
 fn update_files(ring: &Ring, offset: u32, fds: &[i32]) -> i32 {
     let update = io_uring_rsrc_update { offset, resv: 0, data: fds.as_ptr() as u64 };
-    ring.register(Code::IORING_REGISTER_FILES_UPDATE, (&raw const update).cast(), fds.len() as u32)
+    ring.register(IORING_REGISTER_FILES_UPDATE, (&raw const update).cast(), fds.len() as u32)
 }
 
 fn tagged(code: Code, ring: &Ring, data: u64, tags: &[u64], nr: u32, flags: u32) -> i32 {
@@ -36,13 +36,7 @@ fn unregister(code: Code, ring: &Ring) -> i32 {
 }
 
 fn fixed_read(slot: i32, buffer: &mut [u8], user_data: u64) -> Sqe {
-    Sqe {
-        fd: slot,
-        flags: FIXED,
-        addr: buffer.as_mut_ptr() as u64,
-        len: buffer.len() as u32,
-        ..sqe(IORING_OP_READ, user_data)
-    }
+    Sqe { flags: FIXED, ..reading(IORING_OP_READ, user_data, &slot, buffer) }
 }
 
 fn tags(ring: &mut Ring) -> Vec<(u64, i32, u32)> {
@@ -56,18 +50,18 @@ fn errors_of_files(ring: Ring) -> impl Answer {
     let null = null();
     let fd = null.as_raw_fd();
     let mut seen = vec![
-        unregister(Code::IORING_UNREGISTER_FILES, &ring),
+        unregister(IORING_UNREGISTER_FILES, &ring),
         update_files(&ring, 0, &[fd]),
         files(&ring, &[]),
         files(&ring, &[fd, 900_000]),
         files(&ring, &[ring.fd]),
-        ring.register(Code::IORING_REGISTER_FILES, std::ptr::null(), 1),
-        ring.register(Code::IORING_REGISTER_FILES, 0x1000 as *const _, 1),
-        ring.register(Code::IORING_REGISTER_FILES, 0x1000 as *const _, (1 << 20) + 1),
+        ring.register(IORING_REGISTER_FILES, std::ptr::null(), 1),
+        ring.register(IORING_REGISTER_FILES, 0x1000 as *const _, 1),
+        ring.register(IORING_REGISTER_FILES, 0x1000 as *const _, (1 << 20) + 1),
         files(&ring, &[fd, -1, fd]),
         files(&ring, &[fd]),
-        ring.register(Code::IORING_UNREGISTER_FILES, 0x1000 as *const _, 0),
-        ring.register(Code::IORING_UNREGISTER_FILES, std::ptr::null(), 1),
+        ring.register(IORING_UNREGISTER_FILES, 0x1000 as *const _, 0),
+        ring.register(IORING_UNREGISTER_FILES, std::ptr::null(), 1),
     ];
     seen.extend([
         update_files(&ring, 0, &[]),
@@ -77,8 +71,8 @@ fn errors_of_files(ring: Ring) -> impl Answer {
         update_files(&ring, 0, &[fd, 900_000, fd]),
         update_files(&ring, 0, &[900_000]),
         update_files(&ring, 0, &[ring.fd]),
-        unregister(Code::IORING_UNREGISTER_FILES, &ring),
-        unregister(Code::IORING_UNREGISTER_FILES, &ring),
+        unregister(IORING_UNREGISTER_FILES, &ring),
+        unregister(IORING_UNREGISTER_FILES, &ring),
     ]);
     seen
 }
@@ -88,8 +82,8 @@ fn sparse_tables_and_tags_of_files(mut ring: Ring) -> impl Answer {
     assert_ne!(ring.params.features & IORING_FEAT_RSRC_TAGS, 0, "tags are announced");
     let null = null();
     let fd = null.as_raw_fd();
-    let code = Code::IORING_REGISTER_FILES2;
-    let update = Code::IORING_REGISTER_FILES_UPDATE2;
+    let code = IORING_REGISTER_FILES2;
+    let update = IORING_REGISTER_FILES_UPDATE2;
     let data = |fds: &[i32]| fds.as_ptr() as u64;
     let mut seen = vec![
         tagged(code, &ring, data(&[fd]), &[], 1, IORING_RSRC_REGISTER_SPARSE),
@@ -97,7 +91,7 @@ fn sparse_tables_and_tags_of_files(mut ring: Ring) -> impl Answer {
         tagged(code, &ring, 0, &[], 1, 2),
         tagged(code, &ring, data(&[fd, -1]), &[1, 2], 2, 0),
         tagged(code, &ring, 0, &[], 4, IORING_RSRC_REGISTER_SPARSE),
-        unregister(Code::IORING_UNREGISTER_FILES, &ring),
+        unregister(IORING_UNREGISTER_FILES, &ring),
         tagged(code, &ring, data(&[fd, fd, -1]), &[1, 2, 0], 3, 0),
         update_tagged(update, &ring, 0, data(&[fd]), &[10], 1),
     ];
@@ -109,7 +103,7 @@ fn sparse_tables_and_tags_of_files(mut ring: Ring) -> impl Answer {
         update_tagged(update, &ring, 0, 0, &[], 0),
     ]);
     told.push(tags(&mut ring));
-    seen.push(unregister(Code::IORING_UNREGISTER_FILES, &ring));
+    seen.push(unregister(IORING_UNREGISTER_FILES, &ring));
     told.push(tags(&mut ring));
     (seen, told)
 }
@@ -118,7 +112,7 @@ fn sparse_tables_and_tags_of_files(mut ring: Ring) -> impl Answer {
 fn requests_keep_a_registered_file(mut ring: Ring) -> impl Answer {
     let (from, into) = pipe();
     let fds = [from.as_raw_fd()];
-    assert_eq!(tagged(Code::IORING_REGISTER_FILES2, &ring, fds.as_ptr() as u64, &[77], 1, 0), 0);
+    assert_eq!(tagged(IORING_REGISTER_FILES2, &ring, fds.as_ptr() as u64, &[77], 1, 0), 0);
     drop(from);
     let mut buffer = [0u8; 4];
     ring.submit(&[fixed_read(0, &mut buffer, 1)]);
@@ -128,7 +122,7 @@ fn requests_keep_a_registered_file(mut ring: Ring) -> impl Answer {
     (&into).write_all(b"abcd").unwrap();
     assert_eq!(ring.enter(0, 2), 0);
     let late = tags(&mut ring);
-    (removed, early, gone, late, buffer, unregister(Code::IORING_UNREGISTER_FILES, &ring))
+    (removed, early, gone, late, buffer, unregister(IORING_UNREGISTER_FILES, &ring))
 }
 
 #[both(8, 0)]
@@ -136,21 +130,16 @@ fn slots_are_allocated_in_their_range(mut ring: Ring) -> impl Answer {
     assert_eq!(files(&ring, &[-1; 6]), 0);
     let range = |off: u32, len: u32, resv: u64| {
         let range = io_uring_file_index_range { off, len, resv };
-        ring.register(Code::IORING_REGISTER_FILE_ALLOC_RANGE, (&raw const range).cast(), 0)
+        ring.register(IORING_REGISTER_FILE_ALLOC_RANGE, (&raw const range).cast(), 0)
     };
     let mut seen = vec![range(0, 7, 0), range(u32::MAX, 2, 0), range(0, 1, 1), range(2, 3, 0)];
     let null = null();
     // A number that no slot has: what is left in the list must not look like one.
-    // SAFETY: a descriptor of the test's own.
-    let fd = unsafe { libc::fcntl(null.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 200) };
+    let fd = numbered(&null, 200);
     for _ in 0..2 {
         let mut fds = [fd; 2];
-        let update = Sqe {
-            addr: fds.as_mut_ptr() as u64,
-            len: 2,
-            off: u64::from(u32::MAX),
-            ..sqe(IORING_OP_FILES_UPDATE, 1)
-        };
+        let (addr, off) = (fds.as_mut_ptr() as u64, u64::from(u32::MAX));
+        let update = Sqe { addr, len: 2, off, ..sqe(IORING_OP_FILES_UPDATE, 1) };
         let done = ring.run(&[update])[0].res;
         seen.push(done);
         // SAFETY: the ring wrote it.
@@ -218,10 +207,10 @@ fn errors_of_buffers(engine: Engine) -> impl Answer {
     let mut memory = vec![0u8; 8192];
     let base = memory.as_mut_ptr() as u64;
     let register = |vectors: &[IoVector]| {
-        let code = Code::IORING_REGISTER_BUFFERS;
+        let code = IORING_REGISTER_BUFFERS;
         let result = ring.register(code, vectors.as_ptr().cast(), vectors.len() as u32);
         if result == 0 {
-            assert_eq!(unregister(Code::IORING_UNREGISTER_BUFFERS, &ring), 0);
+            assert_eq!(unregister(IORING_UNREGISTER_BUFFERS, &ring), 0);
         }
         result
     };
@@ -238,7 +227,7 @@ fn errors_of_buffers(engine: Engine) -> impl Answer {
     };
     let one = |base: u64, length: u64| register(&[IoVector { base, length }]);
     let seen = vec![
-        unregister(Code::IORING_UNREGISTER_BUFFERS, &ring),
+        unregister(IORING_UNREGISTER_BUFFERS, &ring),
         register(&[]),
         one(base, 8192),
         one(base, 0),
@@ -251,9 +240,9 @@ fn errors_of_buffers(engine: Engine) -> impl Answer {
         one(constant as u64, 4096),
         one(base + 5, 1),
         register(&[IoVector { base, length: 8192 }, IoVector { base: 0x1000, length: 1 }]),
-        ring.register(Code::IORING_REGISTER_BUFFERS, std::ptr::null(), 1),
-        ring.register(Code::IORING_REGISTER_BUFFERS, 0x1000 as *const _, 1),
-        ring.register(Code::IORING_REGISTER_BUFFERS, 0x1000 as *const _, (1 << 14) + 1),
+        ring.register(IORING_REGISTER_BUFFERS, std::ptr::null(), 1),
+        ring.register(IORING_REGISTER_BUFFERS, 0x1000 as *const _, 1),
+        ring.register(IORING_REGISTER_BUFFERS, 0x1000 as *const _, (1 << 14) + 1),
     ];
     // SAFETY: ours.
     unsafe { libc::munmap(constant, 4096) };
@@ -294,7 +283,7 @@ fn shared_mappings_of_files_on_storage_are_refused() {
     both(|engine| {
         let register = |vector: &IoVector| {
             let ring = Ring::new(engine, 4, 0);
-            ring.register(Code::IORING_REGISTER_BUFFERS, std::ptr::from_ref(vector).cast(), 1)
+            ring.register(IORING_REGISTER_BUFFERS, std::ptr::from_ref(vector).cast(), 1)
         };
         [shared, private, memory].map(|vector| register(&vector))
     });
@@ -310,7 +299,7 @@ fn transfers_stay_within_their_buffer(mut ring: Ring) -> impl Answer {
     let mut memory = vec![1u8; 4096];
     let base = memory.as_mut_ptr() as u64;
     let vectors = [IoVector { base, length: 100 }, IoVector::default()];
-    assert_eq!(ring.register(Code::IORING_REGISTER_BUFFERS, vectors.as_ptr().cast(), 2), 0);
+    assert_eq!(ring.register(IORING_REGISTER_BUFFERS, vectors.as_ptr().cast(), 2), 0);
     let read = |addr: u64, len: u32, buf_index: u16, user_data| Sqe {
         fd: zero.as_raw_fd(),
         addr,
@@ -325,7 +314,7 @@ fn transfers_stay_within_their_buffer(mut ring: Ring) -> impl Answer {
         opcode: IORING_OP_READV_FIXED as u8,
         ..read(parts.as_ptr() as u64, 2, 0, user_data)
     };
-    let mut cqes = ring.run(&[
+    let cqes = by_user_data(ring.run(&[
         read(base, 50, 0, 1),
         read(base + 50, 50, 0, 2),
         read(base + 50, 51, 0, 3),
@@ -339,23 +328,21 @@ fn transfers_stay_within_their_buffer(mut ring: Ring) -> impl Answer {
         Sqe { len: 1, user_data: 11, ..vectored(&nothing, 0) },
         Sqe { len: 0, user_data: 12, ..vectored(&nothing, 0) },
         Sqe { len: 0, buf_index: 7, user_data: 13, ..vectored(&nothing, 0) },
-    ]);
-    cqes.sort_by_key(|cqe| cqe.user_data);
+    ]));
     (cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect::<Vec<_>>(), memory[..110].to_vec())
 }
 
-#[both]
-fn requests_keep_a_registered_buffer(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn requests_keep_a_registered_buffer(mut ring: Ring) -> impl Answer {
     let (from, into) = pipe();
     let mut memory = vec![0u8; 4096];
     let vector = IoVector { base: memory.as_mut_ptr() as u64, length: 4096 };
-    let code = Code::IORING_REGISTER_BUFFERS2;
+    let code = IORING_REGISTER_BUFFERS2;
     assert_eq!(tagged(code, &ring, (&raw const vector) as u64, &[5], 1, 0), 0);
     let read = Sqe { fd: from.as_raw_fd(), addr: vector.base, len: 4, ..sqe(IORING_OP_READ_FIXED, 1) };
     ring.submit(&[read]);
     let none = IoVector::default();
-    let update = Code::IORING_REGISTER_BUFFERS_UPDATE;
+    let update = IORING_REGISTER_BUFFERS_UPDATE;
     let mut seen = vec![
         update_tagged(update, &ring, 0, (&raw const none) as u64, &[6], 1),
         update_tagged(update, &ring, 0, (&raw const none) as u64, &[], 1),
@@ -363,12 +350,12 @@ fn requests_keep_a_registered_buffer(engine: Engine) -> impl Answer {
         update_tagged(update, &ring, 0, 0, &[], 1),
     ];
     let early = tags(&mut ring);
-    close(engine, from.into_raw_fd());
+    close(ring.engine, from.into_raw_fd());
     (&into).write_all(b"abcd").unwrap();
     assert_eq!(ring.enter(0, 2), 0);
     // First the request, then the buffer that it let go of.
     let late = ring.reap_all();
     seen.push(update_tagged(update, &ring, 0, (&raw const vector) as u64, &[7], 1));
-    seen.push(unregister(Code::IORING_UNREGISTER_BUFFERS, &ring));
+    seen.push(unregister(IORING_UNREGISTER_BUFFERS, &ring));
     (seen, early, late, tags(&mut ring), memory[..5].to_vec())
 }

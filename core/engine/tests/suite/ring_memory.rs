@@ -4,7 +4,6 @@
 use crate::common::prelude::*;
 use anyring_engine::os::page_bytes;
 use io_uring_op as Op;
-use io_uring_register_op as Code;
 
 /// Anonymous pages, given back when dropped.
 struct Pages(*mut c_void, usize);
@@ -88,9 +87,8 @@ fn three_flags_together(engine: Engine) -> impl Answer {
     answers
 }
 
-#[both]
-fn calls_on_a_ring_are_checked(engine: Engine) -> impl Answer {
-    let ring = Ring::new(engine, 4, 0);
+#[both(4, 0)]
+fn calls_on_a_ring_are_checked(ring: Ring) -> impl Answer {
     let enters: Vec<i32> = (0..32)
         .filter(|&bit| 1 << bit != IORING_ENTER_REGISTERED_RING)
         .map(|bit| ring.enter_with(0, 0, 1 << bit))
@@ -98,8 +96,8 @@ fn calls_on_a_ring_are_checked(engine: Engine) -> impl Answer {
     let null = std::ptr::null();
     // Numbers that no kernel has; those it has are tested one by one.
     let registers: Vec<i32> =
-        [64, 1 << 30, 1 << 20].map(|code| register(engine, ring.fd, code, null, 0)).into();
-    (enters, registers, register(engine, -1, 64, null, 0), register(engine, -1, 0, null, 0))
+        [64, 1 << 30, 1 << 20].map(|code| register(ring.engine, ring.fd, code, null, 0)).into();
+    (enters, registers, register(ring.engine, -1, 64, null, 0), register(ring.engine, -1, 0, null, 0))
 }
 
 #[both(4, 0)]
@@ -122,9 +120,8 @@ fn a_ring_keeps_its_memory(mut ring: Ring) -> impl Answer {
 }
 
 /// Here the program can write to a ring's memory by its descriptor, too: what comes of it is the ring's trouble alone.
-#[test]
-fn a_hole_in_ring_memory_harms_nobody() {
-    let mut ring = Ring::new(Engine::User, 4, 0);
+#[by(ours(4, 0))]
+fn a_hole_in_ring_memory_harms_nobody(mut ring: Ring) {
     assert_eq!(ring.run(&[sqe(Op::IORING_OP_NOP, 1)]).len(), 1);
     let length = i64::from(IORING_OFF_SQES) + page_bytes() as i64;
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -151,19 +148,11 @@ fn a_ring_goes_on_as_long_as_it_has_a_descriptor() {
         // A new ring looks for those that have ended.
         drop(Ring::new(Engine::User, 4, 0));
         assert_eq!(ring.run(&[sqe(Op::IORING_OP_NOP, 1)])[0].user_data, 1);
-        let time = [60u64, 0];
-        ring.submit(&[Sqe { addr: (&raw const time) as u64, len: 1, ..sqe(Op::IORING_OP_TIMEOUT, 2) }]);
+        let time = [60i64, 0];
+        ring.submit(&[timeout(2, &time)]);
         let fd = ring.forget();
         assert_eq!(anyring_engine::frontend::in_flight(fd), 1);
-        let null = File::open("/dev/null").unwrap();
-        // Nobody but the kernel tells of this end.
-        // SAFETY: puts another file in the place of a descriptor of ours.
-        assert_eq!(unsafe { libc::dup2(null.as_raw_fd(), fd) }, fd);
-        until("the ring has ended", || {
-            drop(Ring::new(Engine::User, 4, 0));
-            anyring_engine::frontend::in_flight(fd) == 0
-        });
-        close(Engine::User, fd);
+        ends_unseen(fd);
     }
 }
 
@@ -182,24 +171,15 @@ fn a_ring_ends_whose_file_the_engine_has_mapped_again() {
     }
     fn with_buffers(ring: &Ring) -> i32 {
         let wanted = io_uring_buf_reg { ring_addr: 0, ring_entries: 8, bgid: 1, flags: 1, resv: [0; 3] };
-        ring.register(Code::IORING_REGISTER_PBUF_RING, (&raw const wanted).cast(), 1)
+        ring.register(IORING_REGISTER_PBUF_RING, (&raw const wanted).cast(), 1)
     }
-    let null = File::open("/dev/null").unwrap();
     for registers in [resized, with_region, with_buffers] {
-        let flags = DEFER;
-        let mut ring = Ring::new(Engine::User, 4, flags);
-        let time = [60u64, 0];
-        ring.submit(&[Sqe { addr: (&raw const time) as u64, len: 1, ..sqe(Op::IORING_OP_TIMEOUT, 2) }]);
+        let mut ring = Ring::new(Engine::User, 4, DEFER);
+        let time = [60i64, 0];
+        ring.submit(&[timeout(2, &time)]);
         assert_eq!(registers(&ring), 0);
         let fd = ring.forget();
-        // Nobody but the kernel tells of this end.
-        // SAFETY: puts another file in the place of a descriptor of ours.
-        assert_eq!(unsafe { libc::dup2(null.as_raw_fd(), fd) }, fd);
-        until("the ring has ended", || {
-            drop(Ring::new(Engine::User, 4, 0));
-            anyring_engine::frontend::in_flight(fd) == 0
-        });
-        close(Engine::User, fd);
+        ends_unseen(fd);
     }
 }
 
@@ -287,8 +267,7 @@ fn a_ring_without_a_descriptor(engine: Engine) -> impl Answer {
         let mut places: Vec<_> = (0..20).map(|_| setup(engine, 4, &mut params)).collect();
         let mut release = |offset: u32| {
             let update = io_uring_rsrc_update { offset, resv: 0, data: 0 };
-            let code =
-                Code::IORING_UNREGISTER_RING_FDS as u32 | Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
+            let code = IORING_UNREGISTER_RING_FDS as u32 | IORING_REGISTER_USE_REGISTERED_RING as u32;
             register(engine, 0, code, (&raw const update).cast(), 1)
         };
         let released = [15, 0].map(&mut release);
@@ -359,7 +338,7 @@ fn a_big_completion_needs_a_ring_that_has_them(engine: Engine) -> impl Answer {
 fn resize(ring: &Ring, sq_entries: u32, cq_entries: u32, flags: u32) -> (i32, io_uring_params) {
     let mut wanted = params(flags);
     (wanted.sq_entries, wanted.cq_entries) = (sq_entries, cq_entries);
-    let result = ring.register(Code::IORING_REGISTER_RESIZE_RINGS, (&raw const wanted).cast(), 1);
+    let result = ring.register(IORING_REGISTER_RESIZE_RINGS, (&raw const wanted).cast(), 1);
     (result, wanted)
 }
 
@@ -390,7 +369,7 @@ fn resizing_is_checked(engine: Engine) -> impl Answer {
 fn resizing_keeps_what_is_in_the_rings(engine: Engine) -> impl Answer {
     [DEFER, DEFER | IORING_SETUP_NO_SQARRAY | IORING_SETUP_SQE128 | IORING_SETUP_CQE32].map(|flags| {
         let mut ring = Ring::new(engine, 4, flags | IORING_SETUP_R_DISABLED);
-        assert_eq!(ring.register(Code::IORING_REGISTER_ENABLE_RINGS, std::ptr::null(), 0), 0);
+        assert_eq!(ring.enable(), 0);
         // Neither head is at the beginning any more.
         ring.run(&[1, 2, 3].map(|number| sqe(Op::IORING_OP_NOP, number)));
         for number in 4..8 {
@@ -430,7 +409,7 @@ fn register_region(ring: &Ring, user: Option<&Pages>, flags: u64) -> (i32, *mut 
         region.flags = IORING_MEM_REGION_TYPE_USER as u32;
     }
     let given = io_uring_mem_region_reg { region_uptr: &raw mut region as u64, flags, __resv: [0; 2] };
-    let result = ring.register(Code::IORING_REGISTER_MEM_REGION, (&raw const given).cast(), 1);
+    let result = ring.register(IORING_REGISTER_MEM_REGION, (&raw const given).cast(), 1);
     let memory = match user {
         Some(pages) => pages.0.cast(),
         None if result == 0 => map(ring.fd, page_bytes(), region.mmap_offset as i64),
@@ -447,7 +426,7 @@ fn waits_take_their_arguments_from_registered_memory(engine: Engine) -> impl Ans
         let (result, memory) = register_region(&ring, user.then_some(&pages), 1);
         assert_eq!(result, 0);
         let again = register_region(&ring, None, 1).0;
-        assert_eq!(ring.register(Code::IORING_REGISTER_ENABLE_RINGS, std::ptr::null(), 0), 0);
+        assert_eq!(ring.enable(), 0);
         let mut wait: io_uring_reg_wait = zeroed();
         wait.ts.tv_nsec = 20_000_000;
         wait.flags = IORING_REG_WAIT_TS as u32;
@@ -495,6 +474,6 @@ fn regions_are_checked(engine: Engine) -> impl Answer {
         let region =
             io_uring_region_desc { user_addr, size, flags: region_flags, id, mmap_offset, __resv: [0; 4] };
         let given = io_uring_mem_region_reg { region_uptr: &raw const region as u64, flags, __resv: [0; 2] };
-        ring.register(Code::IORING_REGISTER_MEM_REGION, (&raw const given).cast(), 1)
+        ring.register(IORING_REGISTER_MEM_REGION, (&raw const given).cast(), 1)
     })
 }

@@ -6,50 +6,25 @@ use std::sync::Mutex;
 use crate::common::prelude::*;
 use anyring_engine::os::user::IoVector;
 
-/// A nameless file with this content, at position 0.
-fn file(content: &[u8]) -> File {
-    let mut template = *b"/tmp/anyring-rw-XXXXXX\0";
-    // SAFETY: a template of ours.
-    let mut file = unsafe {
-        let fd = libc::mkstemp(template.as_mut_ptr().cast());
-        assert!(fd >= 0);
-        libc::unlink(template.as_ptr().cast());
-        File::from_raw_fd(fd)
-    };
-    file.write_all(content).unwrap();
-    // SAFETY: ours.
-    unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_SET) };
-    file
-}
-
 fn read(file: &File, buffer: &mut [u8], off: u64, user_data: u64) -> Sqe {
-    let (fd, addr, len) = (file.as_raw_fd(), buffer.as_mut_ptr() as u64, buffer.len() as u32);
-    Sqe { fd, addr, len, off, ..sqe(IORING_OP_READ, user_data) }
+    Sqe { off, ..reading(IORING_OP_READ, user_data, file, buffer) }
 }
 
 fn write(file: &File, bytes: &[u8], off: u64, user_data: u64) -> Sqe {
-    let (fd, addr, len) = (file.as_raw_fd(), bytes.as_ptr() as u64, bytes.len() as u32);
-    Sqe { fd, addr, len, off, ..sqe(IORING_OP_WRITE, user_data) }
+    Sqe { off, ..writing(IORING_OP_WRITE, user_data, file, bytes) }
 }
 
 fn vectored(opcode: io_uring_op, file: &File, vectors: &[IoVector], off: u64) -> Sqe {
-    Sqe {
-        fd: file.as_raw_fd(),
-        addr: vectors.as_ptr() as u64,
-        len: vectors.len() as u32,
-        off,
-        ..sqe(opcode, 1)
-    }
+    Sqe { off, ..writing(opcode, 1, file, vectors) }
 }
 
 fn vector(bytes: &mut [u8]) -> IoVector {
     IoVector { base: bytes.as_mut_ptr() as u64, length: bytes.len() as u64 }
 }
 
-#[both]
-fn reads_whole_short_and_at_the_end(engine: Engine) -> impl Answer {
-    let file = file(b"0123456789");
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn reads_whole_short_and_at_the_end(mut ring: Ring) -> impl Answer {
+    let file = nameless(b"0123456789");
     let mut buffers = [[0u8; 6]; 4];
     let [a, b, c, d] = &mut buffers;
     let sqes =
@@ -58,10 +33,9 @@ fn reads_whole_short_and_at_the_end(engine: Engine) -> impl Answer {
     (results, buffers)
 }
 
-#[both]
-fn short_reads_break_links(engine: Engine) -> impl Answer {
-    let file = file(b"0123456789");
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn short_reads_break_links(mut ring: Ring) -> impl Answer {
+    let file = nameless(b"0123456789");
     let (mut a, mut b, mut c) = ([0u8; 4], [0u8; 20], [0u8; 4]);
     let mut sqes = [read(&file, &mut a, 0, 1), read(&file, &mut b, 0, 2), read(&file, &mut c, 0, 3)];
     sqes[0].flags = LINK;
@@ -69,10 +43,9 @@ fn short_reads_break_links(engine: Engine) -> impl Answer {
     (results(&ring.run(&sqes)), a, b, c)
 }
 
-#[both]
-fn writes_and_reads_back(engine: Engine) -> impl Answer {
-    let file = file(b"");
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn writes_and_reads_back(mut ring: Ring) -> impl Answer {
+    let file = nameless(b"");
     let mut back = [0u8; 12];
     let mut sqes =
         [write(&file, b"hello ", 0, 1), write(&file, b"world", 6, 2), read(&file, &mut back, 0, 3)];
@@ -81,10 +54,9 @@ fn writes_and_reads_back(engine: Engine) -> impl Answer {
     (results(&ring.run(&sqes)), back)
 }
 
-#[both]
-fn the_position_moves_with_offset_minus_one(engine: Engine) -> impl Answer {
-    let file = file(b"abcdefghij");
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn the_position_moves_with_offset_minus_one(mut ring: Ring) -> impl Answer {
+    let file = nameless(b"abcdefghij");
     let (mut a, mut b, mut c) = ([0u8; 3], [0u8; 3], [0u8; 9]);
     let mut sqes = [
         read(&file, &mut a, u64::MAX, 1),
@@ -99,10 +71,9 @@ fn the_position_moves_with_offset_minus_one(engine: Engine) -> impl Answer {
     (results, a, b, c, position)
 }
 
-#[test]
-fn queued_appends_keep_their_order() {
-    let file = file(b"");
-    let mut ring = Ring::new(Engine::User, 64, 0);
+#[by(ours(64, 0))]
+fn queued_appends_keep_their_order(mut ring: Ring) {
+    let file = nameless(b"");
     let lines: Vec<String> = (0..64).map(|i| format!("line {i}\n")).collect();
     let sqes: Vec<Sqe> = lines.iter().map(|line| write(&file, line.as_bytes(), u64::MAX, 1)).collect();
     ring.run(&sqes);
@@ -111,10 +82,9 @@ fn queued_appends_keep_their_order() {
     assert_eq!(std::str::from_utf8(&content[..length]).unwrap(), lines.concat());
 }
 
-#[both]
-fn vectors_scatter_and_gather(engine: Engine) -> impl Answer {
-    let file = file(b"");
-    let mut ring = Ring::new(engine, 8, 0);
+#[both(8, 0)]
+fn vectors_scatter_and_gather(mut ring: Ring) -> impl Answer {
+    let file = nameless(b"");
     let (mut a, mut b, mut c) = (*b"one ", *b"", *b"three");
     let vectors = [vector(&mut a), vector(&mut b), vector(&mut c)];
     let written = results(&ring.run(&[vectored(IORING_OP_WRITEV, &file, &vectors, 0)]));
@@ -126,39 +96,34 @@ fn vectors_scatter_and_gather(engine: Engine) -> impl Answer {
     (written, read, single, none, d, e)
 }
 
-#[both]
-fn vectors_are_read_when_they_are_submitted(engine: Engine) -> impl Answer {
+#[both(8, 0)]
+fn vectors_are_read_when_they_are_submitted(mut ring: Ring) -> impl Answer {
     let (from, into) = pipe();
-    let mut ring = Ring::new(engine, 8, 0);
     let (mut a, mut b) = ([0u8; 3], [0u8; 3]);
     let mut vectors = [vector(&mut a), vector(&mut b)];
     ring.submit(&[vectored(IORING_OP_READV, &from, &vectors, 0)]);
     vectors = [IoVector { base: 1, length: 1 << 40 }; 2];
     (&into).write_all(b"abcdef").unwrap();
-    assert_eq!(ring.enter(0, 1), 0);
-    let results = results(&ring.reap_all());
+    let results = results(&ring.waited(1));
     assert_eq!(vectors[0].base, 1);
     (results, a, b)
 }
 
-#[both]
-fn pipes_ignore_the_offset_and_wait(engine: Engine) -> impl Answer {
+#[both(8, 0)]
+fn pipes_ignore_the_offset_and_wait(mut ring: Ring) -> impl Answer {
     let (from, into) = pipe();
-    let mut ring = Ring::new(engine, 8, 0);
     let (mut a, mut b) = ([0u8; 4], [0u8; 4]);
     ring.submit(&[read(&from, &mut a, 0, 1), read(&from, &mut b, 99, 2)]);
     let early = ring.reap_all();
     (&into).write_all(b"12345").unwrap();
-    assert_eq!(ring.enter(0, 2), 0);
-    let mut lengths: Vec<i32> = ring.reap_all().iter().map(|cqe| cqe.res).collect();
+    let mut lengths: Vec<i32> = ring.waited(2).iter().map(|cqe| cqe.res).collect();
     lengths.sort_unstable();
     (early, lengths)
 }
 
-#[both]
-fn a_full_pipe_waits_for_room(engine: Engine) -> impl Answer {
+#[both(8, 0)]
+fn a_full_pipe_waits_for_room(mut ring: Ring) -> impl Answer {
     let (from, into) = pipe();
-    let mut ring = Ring::new(engine, 8, 0);
     // SAFETY: ours.
     let size = unsafe { libc::fcntl(into.as_raw_fd(), libc::F_GETPIPE_SZ) } as usize;
     let data = vec![7u8; size];
@@ -167,27 +132,23 @@ fn a_full_pipe_waits_for_room(engine: Engine) -> impl Answer {
     let early = ring.reap_all();
     let mut drained = vec![0u8; size];
     assert_eq!(std::io::Read::read(&mut &from, &mut drained).unwrap(), size);
-    assert_eq!(ring.enter(0, 1), 0);
-    (first[0].1 as usize == size, early, results(&ring.reap_all()))
+    (first[0].1 as usize == size, early, results(&ring.waited(1)))
 }
 
-#[both]
-fn nonblocking_files_wait_all_the_same(engine: Engine) -> impl Answer {
+#[both(8, 0)]
+fn nonblocking_files_wait_all_the_same(mut ring: Ring) -> impl Answer {
     let (from, into) = pipe_with(libc::O_NONBLOCK);
-    let mut ring = Ring::new(engine, 8, 0);
     let mut buffer = [0u8; 4];
     ring.submit(&[read(&from, &mut buffer, 0, 1)]);
     let early = ring.reap_all();
     (&into).write_all(b"abcd").unwrap();
-    assert_eq!(ring.enter(0, 1), 0);
-    (early, results(&ring.reap_all()), buffer)
+    (early, results(&ring.waited(1)), buffer)
 }
 
-#[both]
-fn rw_flags(engine: Engine) -> impl Answer {
-    let file = file(b"0123456789");
+#[both(16, IORING_SETUP_SUBMIT_ALL)]
+fn rw_flags(mut ring: Ring) -> impl Answer {
+    let file = nameless(b"0123456789");
     let (from, _into) = pipe();
-    let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
     let mut buffer = [0u8; 4];
     let with = |file: &File, op_flags: i32, user_data| {
         let mut buffer = [0u8; 4];
@@ -215,10 +176,9 @@ fn rw_flags(engine: Engine) -> impl Answer {
     results
 }
 
-#[both]
-fn hostile_memory(engine: Engine) -> impl Answer {
-    let file = file(b"0123456789");
-    let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
+#[both(32, IORING_SETUP_SUBMIT_ALL)]
+fn hostile_memory(mut ring: Ring) -> impl Answer {
+    let file = nameless(b"0123456789");
     let at = |opcode, addr: u64, len: u32, user_data| Sqe {
         fd: file.as_raw_fd(),
         addr,
@@ -250,12 +210,11 @@ fn hostile_memory(engine: Engine) -> impl Answer {
     results(&ring.reap_all())
 }
 
-#[both]
-fn bad_files_and_fields(engine: Engine) -> impl Answer {
-    let content = file(b"0123456789");
+#[both(32, IORING_SETUP_SUBMIT_ALL)]
+fn bad_files_and_fields(mut ring: Ring) -> impl Answer {
+    let content = nameless(b"0123456789");
     let directory = File::open("/tmp").unwrap();
     let read_only = File::open("/proc/self/exe").unwrap();
-    let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
     let mut buffer = [0u8; 4];
     let good = read(&content, &mut buffer, 0, 0);
     let sqes = [
@@ -273,11 +232,10 @@ fn bad_files_and_fields(engine: Engine) -> impl Answer {
     results(&ring.run(&sqes))
 }
 
-#[both]
-fn syncs(engine: Engine) -> impl Answer {
-    let file = file(b"0123456789");
+#[both(16, IORING_SETUP_SUBMIT_ALL)]
+fn syncs(mut ring: Ring) -> impl Answer {
+    let file = nameless(b"0123456789");
     let (from, _into) = pipe();
-    let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
     let fsync = Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 1) };
     let range = Sqe { fd: file.as_raw_fd(), len: 4096, op_flags: 7, ..sqe(IORING_OP_SYNC_FILE_RANGE, 2) };
     let sqes = [
@@ -296,10 +254,9 @@ fn syncs(engine: Engine) -> impl Answer {
     results(&ring.run(&sqes))
 }
 
-#[both]
-fn allocation_and_advice(engine: Engine) -> impl Answer {
-    let file = file(b"0123456789");
-    let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+#[both(16, IORING_SETUP_SUBMIT_ALL)]
+fn allocation_and_advice(mut ring: Ring) -> impl Answer {
+    let file = nameless(b"0123456789");
     let fd = file.as_raw_fd();
     let allocate = Sqe { fd, addr: 8192, off: 100, ..sqe(IORING_OP_FALLOCATE, 1) };
     let truncate = Sqe { fd, off: 5, ..sqe(IORING_OP_FTRUNCATE, 2) };
@@ -334,7 +291,7 @@ fn allocation_and_advice(engine: Engine) -> impl Answer {
 /// What is linked to an operation on a file goes on when the operation fails, unless its file was at fault.
 #[both(8, IORING_SETUP_SUBMIT_ALL)]
 fn failures_that_break_no_link(mut ring: Ring) -> impl Answer {
-    let writable = file(b"0123456789");
+    let writable = memory_file(b"0123456789");
     let path = format!("/proc/self/fd/{}", writable.as_raw_fd());
     let read_only = File::open(&path).unwrap();
     let of_path = File::options().read(true).custom_flags(libc::O_PATH).open(&path).unwrap();
@@ -345,16 +302,14 @@ fn failures_that_break_no_link(mut ring: Ring) -> impl Answer {
     })
 }
 
-#[both]
-fn a_file_may_be_closed_under_a_waiting_read(engine: Engine) -> impl Answer {
+#[both(8, 0)]
+fn a_file_may_be_closed_under_a_waiting_read(mut ring: Ring) -> impl Answer {
     let (from, into) = pipe();
-    let mut ring = Ring::new(engine, 8, 0);
     let mut buffer = [0u8; 4];
     ring.submit(&[read(&from, &mut buffer, 0, 1)]);
-    close(engine, from.into_raw_fd());
+    close(ring.engine, from.into_raw_fd());
     (&into).write_all(b"abcd").unwrap();
-    assert_eq!(ring.enter(0, 1), 0);
-    let results = results(&ring.reap_all());
+    let results = results(&ring.waited(1));
     // The read was the last to hold the pipe's reading end.
     // SAFETY: ours.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
@@ -379,10 +334,9 @@ fn nothing_is_written_to_an_eventfd_without_waiting(mut ring: Ring) -> impl Answ
     all
 }
 
-#[both]
-fn an_eventfd_counts(engine: Engine) -> impl Answer {
+#[both(8, 0)]
+fn an_eventfd_counts(mut ring: Ring) -> impl Answer {
     let event = File::from(eventfd(0, 0));
-    let mut ring = Ring::new(engine, 8, 0);
     let mut buffer = [0u8; 8];
     ring.submit(&[read(&event, &mut buffer, 0, 1)]);
     let early = ring.reap_all();
@@ -390,10 +344,10 @@ fn an_eventfd_counts(engine: Engine) -> impl Answer {
     (early, results(&ring.reap_all()), buffer)
 }
 
-#[both]
-fn what_a_read_leaves_behind_is_there_for_the_next(engine: Engine) -> impl Answer {
+#[both(8, 0)]
+fn what_a_read_leaves_behind_is_there_for_the_next(mut ring: Ring) -> impl Answer {
     // inotify knows no attempts without blocking, and gives out whole events only.
-    let watched = file(b"");
+    let watched = nameless(b"");
     let path = CString::new(format!("/proc/self/fd/{}", watched.as_raw_fd())).unwrap();
     // SAFETY: a descriptor of ours; the path is a C string.
     let events = unsafe {
@@ -401,10 +355,8 @@ fn what_a_read_leaves_behind_is_there_for_the_next(engine: Engine) -> impl Answe
         assert!(libc::inotify_add_watch(events.as_raw_fd(), path.as_ptr(), libc::IN_ALL_EVENTS) > 0);
         events
     };
-    let mut ring = Ring::new(engine, 8, 0);
     // A registered file is never looked at again by the way.
-    let fds = [events.as_raw_fd()];
-    assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, fds.as_ptr().cast(), 1), 0);
+    ring.register_files(&[events.as_raw_fd()]);
     let mut buffer = [0u8; 16];
     let take = Sqe { fd: 0, flags: 1, ..read(&events, &mut buffer, u64::MAX, 1) };
     let mut all = Vec::new();
@@ -418,42 +370,36 @@ fn what_a_read_leaves_behind_is_there_for_the_next(engine: Engine) -> impl Answe
     results(&all)
 }
 
-#[both]
-fn reads_into_provided_buffers(engine: Engine) -> impl Answer {
-    let file = file(b"0123456789");
+#[both(16, 0)]
+fn reads_into_provided_buffers(mut ring: Ring) -> impl Answer {
+    let file = nameless(b"0123456789");
     let (from, into) = pipe();
-    let mut ring = Ring::new(engine, 16, 0);
-    let memory = [0u8; 64];
-    let provide = Sqe {
-        fd: 4,
-        addr: memory.as_ptr() as u64,
-        len: 16,
-        buf_index: 3,
-        ..sqe(IORING_OP_PROVIDE_BUFFERS, 9)
-    };
+    let mut memory = [0u8; 64];
+    let provide = providing(9, 3, &mut memory, 16);
     let select = |file: &File, len: u32, off: u64, user_data| Sqe {
-        fd: file.as_raw_fd(),
         len,
-        off,
-        flags: 1 << 5,
+        flags: SELECT,
         buf_index: 3,
-        ..sqe(IORING_OP_READ, user_data)
+        ..read(file, &mut [], off, user_data)
     };
-    let mut seen = ring.run(&[provide]);
-    seen.extend(ring.run(&[select(&file, 4, 0, 1)]));
-    seen.extend(ring.run(&[select(&file, 100, 5, 2)]));
-    seen.extend(ring.run(&[select(&file, 4, 100, 3)]));
+    let mut seen = ring.one_by_one(&[
+        provide,
+        select(&file, 4, 0, 1),
+        select(&file, 100, 5, 2),
+        select(&file, 4, 100, 3),
+    ]);
     ring.submit(&[select(&from, 8, 0, 4)]);
     (&into).write_all(b"abc").unwrap();
-    assert_eq!(ring.enter(0, 1), 0);
-    seen.extend(ring.reap_all());
+    seen.extend(ring.waited(1));
     let vector = IoVector { base: 0, length: 2 };
     let vectored =
         Sqe { addr: (&raw const vector) as u64, opcode: IORING_OP_READV as u8, ..select(&file, 1, 0, 5) };
-    seen.extend(ring.run(&[vectored]));
-    seen.extend(ring.run(&[Sqe { len: 2, user_data: 6, ..vectored }]));
-    seen.extend(ring.run(&[select(&file, 4, 0, 7)]));
-    seen.extend(ring.run(&[Sqe { buf_index: 9, ..select(&file, 4, 0, 8) }]));
+    seen.extend(ring.one_by_one(&[
+        vectored,
+        Sqe { len: 2, user_data: 6, ..vectored },
+        select(&file, 4, 0, 7),
+        Sqe { buf_index: 9, ..select(&file, 4, 0, 8) },
+    ]));
     // SAFETY: the ring wrote it.
     (seen, unsafe { (&raw const memory).read_volatile() })
 }
@@ -472,11 +418,10 @@ fn pages(count: usize) -> Vec<Page> {
     (0..count).map(|i| Page([i as u8 + 1; 4096])).collect()
 }
 
-#[both]
-fn many_direct_transfers_at_once(engine: Engine) -> impl Answer {
-    let plain = file(b"");
+#[both(64, 0)]
+fn many_direct_transfers_at_once(mut ring: Ring) -> impl Answer {
+    let plain = nameless(b"");
     let file = direct(&plain);
-    let mut ring = Ring::new(engine, 64, 0);
     let (out, mut back) = (pages(40), pages(40));
     let at = |i: usize| 4096 * i as u64;
     let writes: Vec<Sqe> = (0..40).map(|i| write(&file, &out[i].0, at(i), i as u64)).collect();
@@ -494,20 +439,18 @@ fn many_direct_transfers_at_once(engine: Engine) -> impl Answer {
     for sqe in &reads[..8] {
         ring.submit(&[*sqe]);
     }
-    close(engine, file.into_raw_fd());
+    close(ring.engine, file.into_raw_fd());
     let mut seen = Vec::new();
     while seen.len() < 8 {
-        assert_eq!(ring.enter(0, 1), 0);
-        seen.extend(ring.reap_all());
+        seen.extend(ring.waited(1));
     }
     (written, read, fits, results(&seen))
 }
 
-#[both]
-fn direct_transfers_complete_by_themselves(engine: Engine) -> impl Answer {
-    let plain = file(&[9; 65536]);
+#[both(64, 0)]
+fn direct_transfers_complete_by_themselves(mut ring: Ring) -> impl Answer {
+    let plain = nameless(&[9; 65536]);
     let file = direct(&plain);
-    let mut ring = Ring::new(engine, 64, 0);
     let mut back = pages(16);
     for (i, page) in back.iter_mut().enumerate() {
         ring.push(read(&file, &mut page.0, 4096 * i as u64, i as u64));
@@ -526,7 +469,7 @@ fn a_ring_may_end_under_direct_transfers() {
     // What a thread is at goes on when the ring is closed: the memory stays.
     static KEPT: Mutex<Vec<Vec<Page>>> = Mutex::new(Vec::new());
     for _ in 0..20 {
-        let plain = file(&[9; 65536]);
+        let plain = nameless(&[9; 65536]);
         let file = direct(&plain);
         let mut back = pages(16);
         let mut ring = Ring::new(Engine::User, 64, 0);
@@ -539,27 +482,23 @@ fn a_ring_may_end_under_direct_transfers() {
     }
 }
 
-#[test]
-fn a_descriptor_number_changes_hands_unseen() {
-    let plain = file(&[9; 8192]);
+#[by(ours(8, 0))]
+fn a_descriptor_number_changes_hands_unseen(mut ring: Ring) {
+    let plain = nameless(&[9; 8192]);
     let mut page = pages(1);
-    let mut ring = Ring::new(Engine::User, 8, 0);
     let (from, into) = pipe();
     for _ in 0..2 {
         let file = direct(&plain);
-        let number = file.as_raw_fd();
         let seen =
             results(&ring.run(&[read(&file, &mut page[0].0, 0, 1), read(&file, &mut page[0].0, 0, 2)]));
         assert_eq!(seen, [(1, 4096), (2, 4096)]);
         // The pipe takes the number over, and the engine hears nothing of it.
-        // SAFETY: a descriptor of ours.
-        assert_eq!(unsafe { libc::dup2(from.as_raw_fd(), number) }, number);
+        replace(&file, &from);
         let (mut a, mut b) = ([0u8; 2], [0u8; 2]);
         ring.submit(&[read(&file, &mut a, 0, 3), read(&file, &mut b, 0, 4)]);
         assert_eq!(ring.reap_all(), []);
         (&into).write_all(b"abcd").unwrap();
-        assert_eq!(ring.enter(0, 2), 0);
-        assert_eq!(results(&ring.reap_all()), [(3, 2), (4, 2)]);
+        assert_eq!(results(&ring.waited(2)), [(3, 2), (4, 2)]);
     }
 }
 
@@ -568,12 +507,9 @@ fn a_descriptor_number_changes_hands_unseen() {
 fn transfers_that_never_wait_are_tried(mut ring: Ring) -> impl Answer {
     let (own, _peer) = UnixStream::pair().unwrap();
     let mut buffer = [0u8; 8];
-    let (fd, addr) = (own.as_raw_fd(), buffer.as_mut_ptr() as u64);
-    let ioprio = IORING_RECVSEND_POLL_FIRST as u16;
-    ring.push(Sqe { fd, addr, len: 8, ioprio, ..sqe(IORING_OP_RECV, 1) });
-    let addr = b"data".as_ptr() as u64;
-    ring.push(Sqe { fd, addr, len: 4, op_flags: libc::RWF_NOWAIT as u32, ..sqe(IORING_OP_WRITE, 2) });
-    assert_eq!(ring.enter(2, 1), 2);
+    let (ioprio, op_flags) = (IORING_RECVSEND_POLL_FIRST as u16, libc::RWF_NOWAIT as u32);
+    let receive = Sqe { ioprio, ..reading(IORING_OP_RECV, 1, &own, &mut buffer) };
+    ring.submit_and_wait(&[receive, Sqe { op_flags, ..writing(IORING_OP_WRITE, 2, &own, b"data") }], 1);
     ring.collect(1)
 }
 
@@ -582,7 +518,7 @@ fn transfers_that_never_wait_are_tried(mut ring: Ring) -> impl Answer {
 #[both]
 fn files_with_the_number_of_one_that_is_waited_for(engine: Engine) {
     let cold = |byte: u8| {
-        let file = file(&vec![byte; 1 << 20]);
+        let file = nameless(&vec![byte; 1 << 20]);
         file.sync_all().unwrap();
         // SAFETY: advice about a file of ours.
         assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) }, 0);
@@ -590,19 +526,11 @@ fn files_with_the_number_of_one_that_is_waited_for(engine: Engine) {
     };
     let mut ring = Ring::new(engine, 8, 0);
     let (socket, _peer) = UnixStream::pair().unwrap();
-    let fd = socket.as_raw_fd();
-    let put = |file: &File| {
-        // SAFETY: descriptors of the test's; `socket` closes the copy.
-        assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), fd) }, fd);
-    };
-    let poll = Sqe { fd, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) };
-    ring.submit(&[poll]);
+    ring.submit(&[poll(1, &socket, libc::POLLIN)]);
     let mut buffer = vec![0; 1 << 16];
-    put(&cold(b'1'));
-    let read =
-        Sqe { fd, addr: buffer.as_mut_ptr() as u64, len: buffer.len() as u32, ..sqe(IORING_OP_READ, 2) };
-    ring.submit(&[read]);
-    put(&cold(b'2'));
+    replace(&socket, &cold(b'1'));
+    ring.submit(&[reading(IORING_OP_READ, 2, &socket, &mut buffer)]);
+    replace(&socket, &cold(b'2'));
     let completions = loop {
         let mut completions = ring.collect(1);
         completions.retain(|cqe| cqe.user_data == 2);

@@ -4,7 +4,6 @@
 
 use crate::common::prelude::*;
 use anyring_engine::os::same_file;
-use io_uring_register_op::IORING_REGISTER_EVENTFD;
 
 /// The calls that are refused to a process, each set in its turn.
 const REFUSED: [&[Refused]; 4] = [&[], &[QUERY], &[KCMP], &[QUERY, KCMP]];
@@ -110,18 +109,14 @@ fn each_file_is_told_from_all_others() {
 }
 
 /// An epoll instance takes a descriptor.
-#[test]
-fn at_the_limit_of_descriptors_files_of_one_inode_are_taken_for_different_ones() {
-    let pid = child(|| {
-        refuse(&[QUERY, KCMP]);
-        let (one, two) = (counter(), counter());
-        // SAFETY: reads a limit of ours.
-        let limited =
-            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 }) };
-        assert_eq!(limited, 0);
-        !same_file(one.as_raw_fd(), two.as_raw_fd()) && same_file(one.as_raw_fd(), one.as_raw_fd())
-    });
-    assert_eq!(ended(pid), 0);
+#[by(in_child)]
+fn at_the_limit_of_descriptors_files_of_one_inode_are_taken_for_different_ones() -> impl Found {
+    refuse(&[QUERY, KCMP]);
+    let (one, two) = (counter(), counter());
+    // SAFETY: reads a limit of ours.
+    let limited = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 }) };
+    assert_eq!(limited, 0);
+    !same_file(one.as_raw_fd(), two.as_raw_fd()) && same_file(one.as_raw_fd(), one.as_raw_fd())
 }
 
 #[by(wherever)]
@@ -155,8 +150,7 @@ fn a_poll_of_another_eventfd_than_the_registered_one_goes_on() {
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);
         let (registered, other) = (counter(), counter());
-        let fd = registered.as_raw_fd();
-        assert_eq!(ring.register(IORING_REGISTER_EVENTFD, (&raw const fd).cast(), 1), 0);
+        ring.register_eventfd(&registered);
         let poll = Sqe { len: IORING_POLL_ADD_MULTI, ..sqe(IORING_OP_POLL_ADD, 1) };
         ring.submit(&[Sqe { fd: other.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll }]);
         let mut told = Vec::new();
@@ -195,8 +189,7 @@ fn a_cancellation_by_descriptor_among_many_finds_all_requests_of_its_file() {
                 let op_flags = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ALL;
                 let cancel = sqe(IORING_OP_ASYNC_CANCEL, 1000);
                 ring.submit_and_wait(&[Sqe { fd: third.as_raw_fd(), op_flags, ..cancel }], 1);
-                let mut ends: Vec<_> = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
-                ends.sort_unstable();
+                let ends = results(&ring.reap_all());
                 let (first, second) = (at as u64 + 1, at as u64 + 1 + ALL / 2);
                 assert_eq!(ends, [(first, -libc::ECANCELED), (second, -libc::ECANCELED), (1000, 2)]);
             }

@@ -140,12 +140,10 @@ fn receives(engine: Engine, kind: Kind) -> Outcomes {
                         let peer = act(peer, then);
                         let mut buffer = vec![0; asked];
                         let receive = Sqe {
-                            fd: socket.as_raw_fd(),
-                            addr: buffer.as_mut_ptr() as u64,
                             len: asked as u32,
                             op_flags: flags as u32,
                             ioprio,
-                            ..sqe(IORING_OP_RECV, 1)
+                            ..reading(IORING_OP_RECV, 1, &socket, &mut buffer)
                         };
                         let cqes = run_or_cancel(&mut ring, receive);
                         let what = format!("{asked} of {there} flags {flags:#x} ioprio {ioprio} {then:?}");
@@ -218,7 +216,7 @@ fn messages_with_vectors_addresses_and_control_data(engine: Engine) -> Outcomes 
                 feed(&peer, 40);
                 let mut memory = vec![0u8; 1024];
                 let mut at = 512;
-                let mut pieces: Vec<libc::iovec> = vectors
+                let pieces: Vec<libc::iovec> = vectors
                     .iter()
                     .map(|&length| {
                         at += length;
@@ -226,8 +224,7 @@ fn messages_with_vectors_addresses_and_control_data(engine: Engine) -> Outcomes 
                         libc::iovec { iov_base, iov_len: length }
                     })
                     .collect();
-                let mut header: libc::msghdr = zeroed();
-                (header.msg_iov, header.msg_iovlen) = (pieces.as_mut_ptr(), pieces.len());
+                let mut header = message_of(&pieces);
                 if name > 0 {
                     (header.msg_name, header.msg_namelen) = (memory[0..].as_mut_ptr().cast(), name);
                 }
@@ -236,11 +233,8 @@ fn messages_with_vectors_addresses_and_control_data(engine: Engine) -> Outcomes 
                     header.msg_controllen = control;
                 }
                 let receive = Sqe {
-                    fd: socket.as_raw_fd(),
-                    addr: (&raw mut header) as u64,
-                    len: 1,
                     op_flags: flags as u32,
-                    ..sqe(IORING_OP_RECVMSG, 1)
+                    ..messaging(IORING_OP_RECVMSG, 1, &socket, &raw mut header)
                 };
                 let cqes = run_or_cancel(&mut ring, receive);
                 anyring_engine::frontend::closed(socket.as_raw_fd());
@@ -285,8 +279,7 @@ fn provide_as_ring(ring: &Ring, memory: &mut [u8], length: usize) -> Box<Entries
     entries.0[0].resv = count as u16;
     let mut register: io_uring_buf_reg = zeroed();
     (register.ring_addr, register.ring_entries, register.bgid) = ((&raw mut *entries) as u64, 8, GROUP);
-    let registered =
-        ring.register(io_uring_register_op::IORING_REGISTER_PBUF_RING, (&raw const register).cast(), 1);
+    let registered = ring.register(IORING_REGISTER_PBUF_RING, (&raw const register).cast(), 1);
     assert_eq!(registered, 0);
     entries
 }
@@ -306,14 +299,11 @@ fn multishot_messages_of_all_shapes(engine: Engine) -> Outcomes {
                 let mut header: libc::msghdr = zeroed();
                 (header.msg_namelen, header.msg_controllen) = (name, control);
                 let receive = Sqe {
-                    fd: socket.as_raw_fd(),
                     flags: SELECT,
                     buf_index: GROUP,
-                    addr: (&raw mut header) as u64,
-                    len: 1,
                     op_flags: flags as u32,
                     ioprio: IORING_RECV_MULTISHOT as u16,
-                    ..sqe(IORING_OP_RECVMSG, 1)
+                    ..messaging(IORING_OP_RECVMSG, 1, &socket, &raw mut header)
                 };
                 let cqes = run_or_cancel(&mut ring, receive);
                 anyring_engine::frontend::closed(socket.as_raw_fd());
@@ -355,14 +345,9 @@ fn multishot_receives_of_all_shapes(engine: Engine) -> Outcomes {
                     let _entries = provide_as_ring(ring, &mut memory, length);
                     feed(&peer, there);
                     let peer = act(peer, then);
-                    let receive = Sqe {
-                        fd: socket.as_raw_fd(),
-                        flags: SELECT,
-                        buf_index: GROUP,
-                        len: asked,
-                        ioprio: mode as u16,
-                        ..sqe(IORING_OP_RECV, 1)
-                    };
+                    let (fd, ioprio) = (socket.as_raw_fd(), mode as u16);
+                    let receive = sqe(IORING_OP_RECV, 1);
+                    let receive = Sqe { fd, flags: SELECT, buf_index: GROUP, len: asked, ioprio, ..receive };
                     let cqes = run_or_cancel(ring, receive);
                     drop(peer);
                     anyring_engine::frontend::closed(socket.as_raw_fd());
@@ -438,11 +423,9 @@ fn sends_that_may_leave_together(engine: Engine) -> Outcomes {
                     set_option(&peer, libc::SOL_SOCKET, libc::SO_RCVBUF, 1 << 20);
                     for (index, &length) in lengths.iter().enumerate() {
                         ring.push(Sqe {
-                            fd: socket.as_raw_fd(),
-                            addr: data.as_ptr() as u64,
                             len: length as u32,
                             op_flags: flags as u32,
-                            ..sqe(opcode, index as u64)
+                            ..writing(opcode, index as u64, &socket, &data)
                         });
                     }
                     let count = lengths.len() as u32;
@@ -482,27 +465,20 @@ fn large_messages_of_several_pieces_wait_for_room(engine: Engine) -> impl Answer
         let data = pattern(3_000_000);
         let lengths = [1, 999_999, 0, 1_500_000, 3, 499_997];
         let mut at = 0;
-        let mut pieces: Vec<libc::iovec> = lengths
+        let pieces: Vec<libc::iovec> = lengths
             .iter()
             .map(|&length| {
                 at += length;
-                libc::iovec { iov_base: data[at - length..].as_ptr().cast_mut().cast(), iov_len: length }
+                vector(&data[at - length..at])
             })
             .collect();
-        let mut header: libc::msghdr = zeroed();
-        (header.msg_iov, header.msg_iovlen) = (pieces.as_mut_ptr(), pieces.len());
-        let send = Sqe {
-            fd: socket.as_raw_fd(),
-            addr: (&raw mut header) as u64,
-            len: 1,
-            op_flags: libc::MSG_WAITALL as u32,
-            ..sqe(opcode, 1)
-        };
+        let mut header = message_of(&pieces);
+        let send =
+            Sqe { op_flags: libc::MSG_WAITALL as u32, ..messaging(opcode, 1, &socket, &raw mut header) };
         ring.submit(&[send]);
         let reader = std::thread::spawn(move || {
             let mut got = vec![0u8; 3_000_000];
-            let mut peer = File::from(peer);
-            std::io::Read::read_exact(&mut peer, &mut got).unwrap();
+            File::from(peer).read_exact(&mut got).unwrap();
             got
         });
         let cqe = ring.collect(1)[0];
@@ -517,16 +493,12 @@ fn messages_that_wait_for_all_of_their_pieces(mut ring: Ring) -> impl Answer {
     let (peer, socket) = pair(Unix);
     let mut memory = vec![0u8; 100];
     let base = memory.as_mut_ptr();
-    let mut pieces = [(0, 10), (10, 0), (10, 30), (40, 60)]
+    let pieces = [(0, 10), (10, 0), (10, 30), (40, 60)]
         .map(|(at, iov_len)| libc::iovec { iov_base: base.wrapping_add(at).cast(), iov_len });
-    let mut header: libc::msghdr = zeroed();
-    (header.msg_iov, header.msg_iovlen) = (pieces.as_mut_ptr(), pieces.len());
+    let mut header = message_of(&pieces);
     ring.submit(&[Sqe {
-        fd: socket.as_raw_fd(),
-        addr: (&raw mut header) as u64,
-        len: 1,
         op_flags: libc::MSG_WAITALL as u32,
-        ..sqe(IORING_OP_RECVMSG, 1)
+        ..messaging(IORING_OP_RECVMSG, 1, &socket, &raw mut header)
     }]);
     let data = pattern(100);
     for piece in [&data[..5], &data[5..10], &data[10..45], &data[45..100]] {
@@ -592,12 +564,7 @@ fn every_bit(opcode: io_uring_op, kind: Kind, length_bits: std::ops::Range<u32>)
         for known in [false, true] {
             for (what, changed) in one_bit_at_a_time(base, length_bits.clone()) {
                 let (peer, socket) = pair(kind);
-                let receive = Sqe {
-                    fd: socket.as_raw_fd(),
-                    len: 16,
-                    addr: buffer.as_mut_ptr() as u64,
-                    ..sqe(IORING_OP_RECV, 7)
-                };
+                let receive = Sqe { len: 16, ..reading(IORING_OP_RECV, 7, &socket, &mut buffer) };
                 if known {
                     // One that waited: the ring knows the socket from then on.
                     ring.submit(&[receive]);

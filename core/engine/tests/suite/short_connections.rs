@@ -13,19 +13,11 @@ fn accept(user_data: u64, listener: &TcpListener, multishot: bool) -> Sqe {
 }
 
 fn send(user_data: u64, socket: &TcpStream, text: &'static [u8]) -> Sqe {
-    let (addr, len) = (text.as_ptr() as u64, text.len() as u32);
-    Sqe {
-        fd: socket.as_raw_fd(),
-        addr,
-        len,
-        op_flags: libc::MSG_NOSIGNAL as u32,
-        ..sqe(IORING_OP_SEND, user_data)
-    }
+    Sqe { op_flags: libc::MSG_NOSIGNAL as u32, ..writing(IORING_OP_SEND, user_data, socket, text) }
 }
 
 fn recv(user_data: u64, socket: &TcpStream, buffer: &mut [u8]) -> Sqe {
-    let (addr, len) = (buffer.as_mut_ptr() as u64, buffer.len() as u32);
-    Sqe { fd: socket.as_raw_fd(), addr, len, ..sqe(IORING_OP_RECV, user_data) }
+    reading(IORING_OP_RECV, user_data, socket, buffer)
 }
 
 /// A close of a descriptor of its own.
@@ -164,8 +156,7 @@ fn an_answer_follows_a_question(ring: &mut Ring, a: TcpStream, b: TcpStream) -> 
     let mut cqes = ring.run(&[send(3, &a, b"question")]);
     cqes.extend(ring.collect(3 - cqes.len()));
     // Which of the two ends of the connection comes first is the network's affair.
-    cqes.sort_by_key(|cqe| cqe.user_data);
-    cqes
+    by_user_data(cqes)
 }
 
 #[by(pairs)]
@@ -194,15 +185,13 @@ fn a_pair_that_waits_is_cancelled_as_a_whole(ring: &mut Ring, _a: TcpStream, b: 
     let mut buffer = [0; 16];
     ring.submit(&[linked(recv(1, &b, &mut buffer)), close(2, &b)]);
     ring.submit(&[cancel(3, 1, 0)]);
-    let mut cqes = ring.collect(3);
-    cqes.sort_by_key(|cqe| cqe.user_data);
-    cqes
+    by_user_data(ring.collect(3))
 }
 
 #[by(pairs)]
 fn pairs_and_longer_chains_keep_their_order(ring: &mut Ring, a: TcpStream, b: TcpStream) -> Vec<Cqe> {
     let mut buffer = [0; 64];
-    let mut cqes = ring.run(&[
+    let mut cqes = by_user_data(ring.run(&[
         linked(send(1, &a, b"one")),
         send(2, &a, b"two"),
         linked(send(3, &a, b"three")),
@@ -211,8 +200,7 @@ fn pairs_and_longer_chains_keep_their_order(ring: &mut Ring, a: TcpStream, b: Tc
         send(6, &a, b"six"),
         // A chain that ends with the submission.
         linked(send(7, &a, b"seven")),
-    ]);
-    cqes.sort_by_key(|cqe| cqe.user_data);
+    ]));
     drop(a);
     let mut text = Vec::new();
     std::io::Read::read_to_end(&mut &b, &mut text).unwrap();
@@ -225,8 +213,7 @@ fn pairs_and_longer_chains_keep_their_order(ring: &mut Ring, a: TcpStream, b: Tc
 
 #[by(pairs)]
 fn pairs_on_registered_files(ring: &mut Ring, a: TcpStream, b: TcpStream) -> Vec<Cqe> {
-    let files = [a.as_raw_fd(), b.as_raw_fd()];
-    assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, files.as_ptr().cast(), 2), 0);
+    ring.register_files(&[a.as_raw_fd(), b.as_raw_fd()]);
     let mut buffer = [0; 16];
     let in_slot = |slot: i32, sqe: Sqe| Sqe { fd: slot, flags: sqe.flags | FIXED, ..sqe };
     let empties = |user_data, slot: u32| Sqe { file_index: slot + 1, ..sqe(IORING_OP_CLOSE, user_data) };

@@ -112,14 +112,13 @@ fn what_a_child_posts_is_shown_to_its_parent(engine: Engine) -> impl Answer {
 #[test]
 fn a_child_without_the_engines_descriptors_silences_nobody() {
     let mut ring = shown(Engine::User);
-    let pid = child(|| {
+    in_child(|| {
         // SAFETY: all above the ring's, most of them the engine's.
         unsafe { libc::syscall(libc::SYS_close_range, ring.fd + 1, u32::MAX, 0) };
         ring.follow();
         ring.push(sqe(IORING_OP_NOP, 1));
         ring.enter(1, 0) == 1
     });
-    assert_eq!(ended(pid), 0);
     ring.follow();
     ring.submit(&[sqe(IORING_OP_NOP, 2)]);
     assert!(readable(ring.fd, 5000));
@@ -135,22 +134,20 @@ fn what_a_child_has_taken_is_shown_to_its_parent(engine: Engine) -> impl Answer 
         ring.follow();
         ring.submit(&[sqe(IORING_OP_NOP, 1)]);
         seen.push(readable(ring.fd, 5000));
-        let pid = child(|| {
+        in_child(|| {
             ring.follow();
             let taken = ring.reap_all().len() == 1;
             look(&ring);
             taken
         });
-        assert_eq!(ended(pid), 0);
         seen.push(readable(ring.fd, 0));
     }
     seen
 }
 
 /// A child that was there before has another descriptor; its parent is told of what it posts all the same.
-#[test]
-fn what_a_child_posts_is_shown_at_a_later_descriptor() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn what_a_child_posts_is_shown_at_a_later_descriptor(mut ring: Ring) {
     let mut ends = [0; 2];
     // SAFETY: two descriptors of ours.
     assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
@@ -172,7 +169,7 @@ fn what_a_child_posts_is_shown_at_a_later_descriptor() {
 #[test]
 fn a_readable_ring_asks_to_be_entered() {
     install();
-    let pid = child(|| {
+    in_child(|| {
         // SAFETY: a set of this thread's, and of those that it starts.
         unsafe {
             let mut one: libc::cpu_set_t = std::mem::zeroed();
@@ -191,5 +188,4 @@ fn a_readable_ring_asks_to_be_entered() {
             asks
         })
     });
-    assert_eq!(ended(pid), 0);
 }

@@ -2,7 +2,6 @@
 //! it need not wait, so the slot has its file by then.
 
 use crate::common::prelude::*;
-use io_uring_register_op::*;
 
 /// A directory with two files, whose paths the caches know.
 struct Files {
@@ -25,18 +24,16 @@ impl Files {
 
 fn table(engine: Engine, flags: u32, slots: &[i32]) -> Ring {
     let ring = Ring::new(engine, 64, flags);
-    assert_eq!(ring.register(IORING_REGISTER_FILES, slots.as_ptr().cast(), slots.len() as u32), 0);
+    ring.register_files(slots);
     ring
 }
 
 fn open(path: &CStr, slot: u32, data: u64) -> Sqe {
-    let addr = path.as_ptr() as u64;
-    Sqe { fd: libc::AT_FDCWD, addr, file_index: slot + 1, ..sqe(IORING_OP_OPENAT, data) }
+    Sqe { file_index: slot + 1, ..crate::common::open(data, path, 0) }
 }
 
 fn read(slot: i32, buffer: &mut [u8], data: u64) -> Sqe {
-    let (addr, len) = (buffer.as_mut_ptr() as u64, buffer.len() as u32);
-    Sqe { fd: slot, flags: FIXED, addr, len, ..sqe(IORING_OP_READ, data) }
+    Sqe { flags: FIXED, ..reading(IORING_OP_READ, data, &slot, buffer) }
 }
 
 fn close(slot: u32, data: u64) -> Sqe {
@@ -228,7 +225,7 @@ fn a_ring_that_defers(engine: Engine) -> impl Answer {
     params.cq_entries = 64;
     let mut ring = Ring::with_params(engine, 64, params).unwrap();
     let slots = [-1; 64];
-    assert_eq!(ring.register(IORING_REGISTER_FILES, slots.as_ptr().cast(), 64), 0);
+    ring.register_files(&slots);
     let mut buffer = [0_u8; 4];
     for slot in 0..32 {
         ring.push(open(&files.first, slot, 1));

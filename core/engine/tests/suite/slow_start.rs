@@ -28,10 +28,9 @@ impl Host for Slow {
     }
 }
 
-#[test]
-fn a_timeout_can_be_changed_after_its_submission() {
+#[by(ours(4, 0))]
+fn a_timeout_can_be_changed_after_its_submission(mut ring: Ring) {
     static SLOW: &dyn Host = &Slow;
-    let mut ring = Ring::new(Engine::User, 4, 0);
     anyring_engine::install(&SLOW);
     let time = [0i64, 800_000_000];
     let (address, len) = (time.as_ptr() as u64, 1);

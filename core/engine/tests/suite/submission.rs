@@ -1,7 +1,6 @@
 //! Submission and completion, links and drains, on NOPs: the life cycle without any I/O.
 
 use crate::common::prelude::*;
-use io_uring_register_op as Code;
 
 /// A NOP that fails with `res`.
 fn failing(user_data: u64, flags: u8, res: i32) -> Sqe {
@@ -108,9 +107,8 @@ fn a_full_cq_overflows_and_loses_nothing(mut ring: Ring) -> impl Answer {
     (overflowed, ring.overflowed(), seen)
 }
 
-#[test]
-fn corrupt_indices_break_nothing() {
-    let mut ring = Ring::new(Engine::User, 4, 0);
+#[by(ours(4, 0))]
+fn corrupt_indices_break_nothing(mut ring: Ring) {
     ring.push(nop(1, 0));
     let array = ring.params.sq_off.array;
     ring.word(array).store(77, Ordering::Relaxed);
@@ -124,27 +122,25 @@ fn corrupt_indices_break_nothing() {
     }
 }
 
-#[both]
-fn errors_of_enter(engine: Engine) -> impl Answer {
-    let ring = Ring::new(engine, 4, 0);
+#[both(4, 0)]
+fn errors_of_enter(ring: Ring) -> impl Answer {
     let none = std::ptr::null();
     [
-        enter(engine, -1, 0, 0, 0, none, 0),
-        enter(engine, 0, 0, 0, 0, none, 0),
-        enter(engine, ring.fd, 0, 0, 1 << 31, none, 0),
-        enter(engine, ring.fd, 1, 0, IORING_ENTER_GETEVENTS, none, 0),
-        enter(engine, ring.fd, 0, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, none, 3),
+        enter(ring.engine, -1, 0, 0, 0, none, 0),
+        enter(ring.engine, 0, 0, 0, 0, none, 0),
+        enter(ring.engine, ring.fd, 0, 0, 1 << 31, none, 0),
+        enter(ring.engine, ring.fd, 1, 0, IORING_ENTER_GETEVENTS, none, 0),
+        enter(ring.engine, ring.fd, 0, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, none, 3),
     ]
 }
 
-#[both]
-fn a_wait_ends_in_time(engine: Engine) -> impl Answer {
-    let ring = Ring::new(engine, 4, 0);
+#[both(4, 0)]
+fn a_wait_ends_in_time(ring: Ring) -> impl Answer {
     let time = [0i64, 2_000_000];
     let mut arg: io_uring_getevents_arg = zeroed();
     arg.ts = time.as_ptr() as u64;
     let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
-    enter(engine, ring.fd, 0, 1, flags, (&raw const arg).cast(), size_of_val(&arg))
+    enter(ring.engine, ring.fd, 0, 1, flags, (&raw const arg).cast(), size_of_val(&arg))
 }
 
 /// Waits for one completion with times in microseconds; returns the result, and whether the wait took
@@ -189,22 +185,21 @@ fn an_sq_thread_begins_asleep(engine: Engine) -> impl Answer {
     ring.reap()
 }
 
-#[both]
-fn a_wait_that_ends_early_tells_of_what_is_there(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 4, 0);
+#[both(4, 0)]
+fn a_wait_that_ends_early_tells_of_what_is_there(mut ring: Ring) -> impl Answer {
     assert_eq!(ring.run(&[nop(1, 0)]).len(), 1);
     ring.submit(&[nop(2, 0)]);
     let time = [0i64, 2_000_000];
     let mut arg: io_uring_getevents_arg = zeroed();
     arg.ts = time.as_ptr() as u64;
     let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
-    enter(engine, ring.fd, 0, 2, flags, (&raw const arg).cast(), size_of_val(&arg))
+    enter(ring.engine, ring.fd, 0, 2, flags, (&raw const arg).cast(), size_of_val(&arg))
 }
 
 #[both(4, 0)]
 fn a_program_limits_workers(ring: Ring) -> impl Answer {
     let set = |limits: &mut [u32; 2], count| {
-        ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, limits.as_mut_ptr().cast(), count)
+        ring.register(IORING_REGISTER_IOWQ_MAX_WORKERS, limits.as_mut_ptr().cast(), count)
     };
     let mut first = [3, 5];
     let mut second = [0, 4];
@@ -215,23 +210,21 @@ fn a_program_limits_workers(ring: Ring) -> impl Answer {
         set(&mut third, 2),
         set(&mut [1 << 31, 0], 2),
         set(&mut [1, 1], 1),
-        ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, std::ptr::null(), 2),
-        ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, 8 as *const _, 2),
+        ring.register(IORING_REGISTER_IOWQ_MAX_WORKERS, std::ptr::null(), 2),
+        ring.register(IORING_REGISTER_IOWQ_MAX_WORKERS, 8 as *const _, 2),
     ];
     (results, first.map(|before| before > 0), second, third)
 }
 
-#[both]
-fn waits_are_timed_by_a_chosen_clock(engine: Engine) -> impl Answer {
-    let ring = Ring::new(engine, 4, 0);
-    let choose =
-        |clock: [u32; 4], count| ring.register(Code::IORING_REGISTER_CLOCK, clock.as_ptr().cast(), count);
+#[both(4, 0)]
+fn waits_are_timed_by_a_chosen_clock(ring: Ring) -> impl Answer {
+    let choose = |clock: [u32; 4], count| ring.register(IORING_REGISTER_CLOCK, clock.as_ptr().cast(), count);
     let realtime = choose([0; 4], 0);
     let results = [
         realtime,
         choose([1, 0, 1, 0], 0),
         choose([1, 0, 0, 0], 1),
-        ring.register(Code::IORING_REGISTER_CLOCK, std::ptr::null(), 0),
+        ring.register(IORING_REGISTER_CLOCK, std::ptr::null(), 0),
         choose([1, 0, 0, 0], 0),
         choose([7, 0, 0, 0], 0),
     ];
@@ -244,7 +237,7 @@ fn waits_are_timed_by_a_chosen_clock(engine: Engine) -> impl Answer {
     now.tv_nsec = (now.tv_nsec + 2_000_000).min(999_999_999);
     arg.ts = (&raw const now) as u64;
     let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG | IORING_ENTER_ABS_TIMER;
-    (results, enter(engine, ring.fd, 0, 1, flags, (&raw const arg).cast(), size_of_val(&arg)))
+    (results, enter(ring.engine, ring.fd, 0, 1, flags, (&raw const arg).cast(), size_of_val(&arg)))
 }
 
 #[test]
@@ -359,10 +352,9 @@ fn a_polled_ring_takes_direct_transfers_of_files_on_storage() {
     });
 }
 
-#[test]
-fn a_cq_that_is_never_read_stays_bounded() {
+#[by(ours(32768, 0))]
+fn a_cq_that_is_never_read_stays_bounded(mut ring: Ring) {
     const BADR: i32 = -53;
-    let mut ring = Ring::new(Engine::User, 32768, 0);
     for _ in 0..36 {
         for i in 0..32768 {
             ring.push(nop(i, 0));
@@ -384,18 +376,12 @@ fn an_sq_thread_can_be_bound_to_a_processor(engine: Engine) -> impl Answer {
     (bound(0), bound(100_000))
 }
 
-#[both]
-fn a_number_that_was_a_ring_can_be_another_file(engine: Engine) -> impl Answer {
-    let mut ring = Ring::new(engine, 4, 0);
-    let gone = Ring::new(engine, 4, 0);
+#[both(4, 0)]
+fn a_number_that_was_a_ring_can_be_another_file(mut ring: Ring) -> impl Answer {
+    let gone = Ring::new(ring.engine, 4, 0);
     // Closed where nobody sees it; the number goes to a file.
     let number = gone.forget();
-    // SAFETY: descriptors of the test's own.
-    unsafe {
-        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
-        assert_eq!(libc::dup2(null, number), number);
-        libc::close(null);
-    }
+    replace(&number, &File::open("/dev/null").unwrap());
     ring.run(&[Sqe { fd: number, ..sqe(io_uring_op::IORING_OP_CLOSE, 1) }])
 }
 

@@ -243,12 +243,6 @@ fn arrived(calls: &'static str, receive: impl FnOnce(&TcpStream) -> Sqe, answer:
     });
 }
 
-fn datagram_pair() -> (UdpSocket, UdpSocket) {
-    let (one, other) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
-    one.connect(other.local_addr().unwrap()).unwrap();
-    (one, other)
-}
-
 /// Runs a case of sends of these lengths on a connection.
 fn streams(sends: &[(&'static str, &[usize])]) {
     connection(|ring, one, _other| {
@@ -259,7 +253,7 @@ fn streams(sends: &[(&'static str, &[usize])]) {
 /// A case like [`streams`], over datagrams.
 fn datagrams(sends: &[(&'static str, &[usize])]) {
     traced(|ring| {
-        let (one, _other) = datagram_pair();
+        let (_other, one) = udp_connected();
         sends.iter().for_each(|(calls, lengths)| send_all(ring, calls, &one, lengths));
     });
 }
@@ -327,9 +321,8 @@ fn receive(fd: &impl AsRawFd, length: usize) -> Sqe {
 
 /// Has eight buffers of a length provided, for a multishot receive.
 fn receives(ring: &Ring, fd: &impl AsRawFd, length: usize) -> Sqe {
-    let mut buffers = Buffers::map(8, -1, 0);
-    (0..8).for_each(|id| buffers.add(id, memory(length)));
-    assert_eq!(buffers.register(ring, 7, 0), 0);
+    let buffers = Box::leak(Box::new(Buffers::of(ring, 8, 7, 0)));
+    buffers.fill(memory(8 * length), length, 0, 1);
     let (flags, ioprio) = (IOSQE_BUFFER_SELECT as u8, IORING_RECV_MULTISHOT as u16);
     Sqe { flags, buf_index: 7, ioprio, ..receive(fd, 0) }
 }
@@ -373,13 +366,11 @@ fn accept(listener: &TcpListener, ioprio: u32) -> Sqe {
 
 /// Four slots for files, all empty.
 fn empty_slots(ring: &Ring) {
-    let slots = [-1i32; 4];
-    assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, slots.as_ptr().cast(), 4), 0);
+    ring.register_files(&[-1; 4]);
 }
 
-fn open(path: &std::ffi::CStr, flags: i32) -> Sqe {
-    let (fd, addr, op_flags) = (libc::AT_FDCWD, path.as_ptr() as u64, flags as u32);
-    Sqe { fd, addr, op_flags, len: 0o600, ..sqe(IORING_OP_OPENAT, 1) }
+fn open(path: &CStr, flags: i32) -> Sqe {
+    crate::common::open(1, path, flags)
 }
 
 fn pipe(flags: i32) -> Sqe {
@@ -387,7 +378,7 @@ fn pipe(flags: i32) -> Sqe {
 }
 
 fn poll(fd: &impl AsRawFd, user_data: u64) -> Sqe {
-    Sqe { fd: fd.as_raw_fd(), op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, user_data) }
+    crate::common::poll(user_data, fd, libc::POLLIN)
 }
 
 fn pidfd_open(pid: i32, flags: i32) -> i32 {
@@ -409,7 +400,7 @@ fn pages_out(ring: &mut Ring, count: usize) -> Vec<(TcpStream, TcpStream)> {
     assert_eq!(sent.iter().map(|cqe| cqe.res).collect::<Vec<_>>(), vec![LARGE as i32; count]);
     // Whether any come back at once is looked for once. Who has slept hears of all by epoll, also of the few that would be looked at.
     let soon = [0i64, 1_000_000];
-    let wakes = Sqe { addr: (&raw const soon) as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) };
+    let wakes = timeout(1, &soon);
     (0..2).for_each(|_| assert_eq!(ring.run(&[wakes])[0].res, -libc::ETIME));
     pairs
 }
@@ -517,7 +508,7 @@ cases![
     }),
     receives_of_unusual_kinds = connection(|ring, one, other| {
         version::play(Version::NEWEST);
-        let (sender, receiver) = datagram_pair();
+        let (receiver, sender) = udp_connected();
         let (left, right) = UnixStream::pair().unwrap();
         write(&one, 11);
         write(&left, 18);
@@ -580,7 +571,7 @@ cases![
         ("send(5); send(9)", &[5, 9])
     ]),
     datagrams_to_a_destination_go_alone = traced(|ring| {
-        let (one, other) = datagram_pair();
+        let (other, one) = udp_connected();
         let port = other.local_addr().unwrap().port().to_be_bytes();
         let family = (libc::AF_INET as u16).to_ne_bytes();
         let address = [family, port, [127, 0], [0, 1], [0; 2], [0; 2], [0; 2], [0; 2]].concat();
@@ -595,7 +586,7 @@ cases![
     more_datagrams_than_leave_together =
         datagrams(&[("SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg", &[5; 30])]),
     sends_that_may_not_go_together = connection(|ring, one, _other| {
-        let (sender, _receiver) = datagram_pair();
+        let (_receiver, sender) = udp_connected();
         send_all(ring, "send(0); send(5)", &one, &[0, 5]);
         send_all(ring, "send(0); send(5)", &sender, &[0, 5]);
         send_all(ring, "SO_TIMESTAMPING_OLD; TCP_MAXSEG; send(5); send(0)", &one, &[5, 0]);
@@ -652,7 +643,7 @@ cases![
         submit(ring, "SO_PROTOCOL; send(40000)", &[send], 1);
     }),
     transfers_without_a_copy_of_unusual_kinds = connection(|ring, one, _other| {
-        let (sender, _receiver) = datagram_pair();
+        let (_receiver, sender) = udp_connected();
         let (left, _right) = UnixStream::pair().unwrap();
         let asks = "SO_PROTOCOL; SO_TYPE; SO_DOMAIN; SO_ZEROCOPY; SO_TIMESTAMPING_OLD; SO_TIMESTAMPING_NEW; \
                     SO_SELECT_ERR_QUEUE; IP_RECVERR; IPV6_RECVERR; send(40000, WAITALL)";
@@ -892,17 +883,17 @@ cases![
         assert_eq!(run(ring, "poll", &[poll(&from, 1)]), [i32::from(libc::POLLIN)]);
     }),
     operations_that_need_none = traced(|ring| {
-        let time = [3600u64, 0];
+        let time = [3600i64, 0];
         run(ring, "", &[sqe(IORING_OP_NOP, 1); 3]);
-        submit(ring, "", &[Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) }], 0);
+        submit(ring, "", &[timeout(1, &time)], 0);
         submit(ring, "", &[Sqe { addr: 1, ..sqe(IORING_OP_TIMEOUT_REMOVE, 2) }], 2);
         assert_eq!(ring.collect(2).len(), 2);
     }),
     // A timeout that was taken away is not looked for.
     what_has_been_removed_costs_nothing = traced(|ring| {
-        let hour = [3600u64, 0];
+        let hour = [3600i64, 0];
         for off in [0, 5] {
-            let timeout = Sqe { addr: hour.as_ptr() as u64, len: 1, off, ..sqe(IORING_OP_TIMEOUT, 1) };
+            let timeout = Sqe { off, ..timeout(1, &hour) };
             ring.run(&[timeout, Sqe { addr: 1, ..sqe(IORING_OP_TIMEOUT_REMOVE, 3) }]);
         }
         ring.reap_all();

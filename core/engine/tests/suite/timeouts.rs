@@ -8,13 +8,7 @@ const LONG: Time = [1000, 0];
 
 /// A TIMEOUT of `time`, which must live until submission.
 fn timeout(user_data: u64, time: &Time, count: u64, flags: u32) -> Sqe {
-    Sqe {
-        addr: time.as_ptr() as u64,
-        len: 1,
-        off: count,
-        op_flags: flags,
-        ..sqe(IORING_OP_TIMEOUT, user_data)
-    }
+    Sqe { off: count, op_flags: flags, ..crate::common::timeout(user_data, time) }
 }
 
 fn link_timeout(user_data: u64, time: &Time, flags: u32) -> Sqe {
@@ -295,9 +289,7 @@ fn a_timeout_whose_time_has_come_is_neither_removed_nor_renewed() {
     both_where(interrupted_first, |engine| {
         let mut ring = Ring::new(engine, 8, 0);
         let sqes = [timeout(1, &NOW, 0, 0), update(2, 1, &SOON, 0), timeout(3, &NOW, 0, 0), remove(4, 3)];
-        let mut cqes = ring.collect_from(&sqes, 4);
-        cqes.sort_by_key(|cqe| cqe.user_data);
-        cqes
+        by_user_data(ring.collect_from(&sqes, 4))
     });
 }
 

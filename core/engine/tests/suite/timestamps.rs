@@ -44,9 +44,8 @@ fn until_cancelled(engine: Engine, setup: u32) -> Vec<(Cqe, bool)> {
     from.send(b"c").unwrap();
     seen.extend((0..2).map(|_| next(&mut ring)));
     ring.submit(&[cancel(2, 1, 0)]);
-    let mut last = [next(&mut ring).0, next(&mut ring).0];
-    last.sort_by_key(|cqe| cqe.user_data);
-    seen.extend(last.map(|cqe| (cqe, false)));
+    let last = by_user_data(vec![next(&mut ring).0, next(&mut ring).0]);
+    seen.extend(last.into_iter().map(|cqe| (cqe, false)));
     seen
 }
 
@@ -77,9 +76,8 @@ fn refusals(engine: Engine) -> impl Answer {
 }
 
 /// The kernel picks the time stamps; we would take the error away that the program waits for.
-#[test]
-fn sockets_that_queue_errors_are_refused() {
-    let mut ring = Ring::new(Engine::User, 4, IORING_SETUP_CQE32);
+#[by(ours(4, IORING_SETUP_CQE32))]
+fn sockets_that_queue_errors_are_refused(mut ring: Ring) {
     let (from, _to) = stamped(REPORT);
     set_option(&from, libc::IPPROTO_IP, libc::IP_RECVERR, 1);
     assert_eq!(ring.run(&[stamps(1, from.as_raw_fd())])[0].res, -libc::EOPNOTSUPP);
@@ -88,9 +86,8 @@ fn sockets_that_queue_errors_are_refused() {
 }
 
 /// The kernel leaves what finds no room in the queue. We have taken it by then: the request ends with it.
-#[test]
-fn no_time_stamp_is_lost_where_the_ring_is_full() {
-    let mut ring = Ring::new(Engine::User, 1, IORING_SETUP_CQE32);
+#[by(ours(1, IORING_SETUP_CQE32))]
+fn no_time_stamp_is_lost_where_the_ring_is_full(mut ring: Ring) {
     let (from, _to) = stamped(REPORT | ON_SENDING);
     for _ in 0..4 {
         from.send(b"a").unwrap();

@@ -119,9 +119,8 @@ fn other_requests_come_in_between(mut ring: Ring) -> impl Answer {
 }
 
 /// What has room leaves by one call, and so in one segment.
-#[test]
-fn they_leave_together() {
-    let mut ring = Ring::new(Engine::User, 8, 0);
+#[by(ours(8, 0))]
+fn they_leave_together(mut ring: Ring) {
     let (from, mut to) = fresh_pair();
     let memory = pattern(2000);
     for (count, opcode) in [IORING_OP_SEND, IORING_OP_SEND_ZC].into_iter().enumerate() {
@@ -140,9 +139,7 @@ fn they_leave_together() {
 #[both(16, 0)]
 fn sends_on_a_registered_file(mut ring: Ring) -> impl Answer {
     let (from, mut to) = tcp_pair();
-    let files = [-1, from.as_raw_fd()];
-    let registration = io_uring_register_op::IORING_REGISTER_FILES;
-    assert_eq!(ring.register(registration, files.as_ptr().cast(), 2), 0);
+    ring.register_files(&[-1, from.as_raw_fd()]);
     let memory = pattern(2000);
     let sqes: Vec<Sqe> = (0..9)
         .map(|i| Sqe { flags: FIXED_FILE, ..send(i, 1, &memory[i as usize * 9..][..10 + i as usize]) })
@@ -155,8 +152,7 @@ fn sends_without_copying(mut ring: Ring) -> impl Answer {
     let (from, mut to) = tcp_pair();
     let memory = pattern(60_000);
     let vector = libc::iovec { iov_base: memory.as_ptr() as *mut _, iov_len: memory.len() };
-    let registration = io_uring_register_op::IORING_REGISTER_BUFFERS;
-    assert_eq!(ring.register(registration, (&raw const vector).cast(), 1), 0);
+    ring.register_buffers(&[vector]);
     let mut all = Vec::new();
     for ioprio in [0, REPORT, FIXED, FIXED | REPORT] {
         for lengths in
@@ -214,8 +210,7 @@ fn overfill(engine: Engine, opcode: io_uring_op, flags: u32, lengths: &[usize]) 
     let mut results = first.clone();
     let mut done = done;
     while !done {
-        assert_eq!(ring.enter(0, 1), 0);
-        (results, done) = take(ring.reap_all());
+        (results, done) = take(ring.waited(1));
     }
     drop(from);
     let received = reader.join().unwrap();
@@ -262,8 +257,7 @@ fn sends_wait_for_room_together(mut ring: Ring) -> impl Answer {
     assert_eq!(ring.reap(), None);
     let mut received = vec![0; before + 240];
     to.read_exact(&mut received).unwrap();
-    let mut cqes = ring.collect(8);
-    cqes.sort_by_key(|cqe| cqe.user_data);
+    let cqes = by_user_data(ring.collect(8));
     let mut received: Vec<&[u8]> = received[before..].chunks(30).collect();
     received.sort();
     (cqes, received.into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>())
@@ -300,13 +294,11 @@ fn a_connection_that_has_ended(engine: Engine) -> impl Answer {
 #[both(8, 0)]
 fn a_number_that_became_another_socket(mut ring: Ring) -> impl Answer {
     let (from, mut to) = tcp_pair();
-    let (sink, datagrams) = udp_pair();
-    datagrams.connect(sink.local_addr().unwrap()).unwrap();
+    let (sink, datagrams) = udp_connected();
     let data: [&[u8]; 3] = [b"one", b"three", b"four"];
     let sqes = || [0, 1, 2].map(|i| send(i as u64, from.as_raw_fd(), data[i]));
     let mut all = vec![run(&mut ring, &mut to, &sqes()).0];
-    // SAFETY: descriptors of the test's own.
-    assert_eq!(unsafe { libc::dup2(datagrams.as_raw_fd(), from.as_raw_fd()) }, from.as_raw_fd());
+    replace(&from, &datagrams);
     for _ in 0..2 {
         all.push(ring.run(&sqes()));
         for data in data {
@@ -330,11 +322,10 @@ fn stamps(stream: &TcpStream) -> usize {
     std::iter::from_fn(|| (take() >= 0).then_some(())).count()
 }
 
-#[both]
-fn each_send_has_its_time_stamp(engine: Engine) {
+#[both(8, 0)]
+fn each_send_has_its_time_stamp(mut ring: Ring) {
     // On sending and on queueing, by the software's clock, with a key and without the data.
     const EVENTS: u32 = 1 << 1 | 1 << 4 | 1 << 7 | 1 << 11;
-    let mut ring = Ring::new(engine, 8, 0);
     let memory = pattern(100);
     let mut all = Vec::new();
     for together_before in [false, true] {
@@ -342,7 +333,7 @@ fn each_send_has_its_time_stamp(engine: Engine) {
         let sqes: Vec<Sqe> = (0..4).map(|i| send(i, from.as_raw_fd(), &memory[i as usize..][..50])).collect();
         if together_before {
             run(&mut ring, &mut to, &sqes);
-            if engine == Engine::User {
+            if ring.engine == Engine::User {
                 anyring_engine::frontend::watches_errors(from.as_raw_fd());
             }
         }

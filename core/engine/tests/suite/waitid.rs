@@ -43,8 +43,7 @@ fn the_end_of_a_child(mut ring: Ring) -> impl Answer {
         ring.submit(&[wait_for(which, child.id(), &mut info, libc::WEXITED, 1)]);
         let early = ring.reap_all();
         signal(child.id(), libc::SIGKILL);
-        assert_eq!(ring.enter(0, 1), 0);
-        all.push((early, ring.reap_all(), told(&info, child.id())));
+        all.push((early, ring.waited(1), told(&info, child.id())));
     }
     all
 }
@@ -56,14 +55,15 @@ fn a_stop_and_what_is_there_already(mut ring: Ring) -> impl Answer {
     let mut infos = [[-1; 32]; 4];
     ring.submit(&[wait_for(libc::P_PID, id, &mut infos[0], libc::WSTOPPED, 1)]);
     signal(id, libc::SIGSTOP);
-    assert_eq!(ring.enter(0, 1), 0);
-    let mut all = ring.reap_all();
+    let mut all = ring.waited(1);
     // Nothing new.
     all.extend(ring.run(&[wait_for(libc::P_PID, id, &mut infos[1], libc::WEXITED | libc::WNOHANG, 2)]));
     signal(id, libc::SIGKILL);
     let stays = libc::WEXITED | libc::WNOWAIT;
-    all.extend(ring.run(&[wait_for(libc::P_PID, id, &mut infos[2], stays, 3)]));
-    all.extend(ring.run(&[wait_for(libc::P_PID, id, &mut infos[3], stays, 4)]));
+    all.extend(ring.one_by_one(&[
+        wait_for(libc::P_PID, id, &mut infos[2], stays, 3),
+        wait_for(libc::P_PID, id, &mut infos[3], stays, 4),
+    ]));
     (all, infos.map(|info| told(&info, id)), child.wait().unwrap().signal())
 }
 
@@ -86,8 +86,7 @@ fn errors(mut ring: Ring) -> impl Answer {
     let child = child();
     signal(child.id(), libc::SIGKILL);
     let nowhere = Sqe { off: 8, ..wait_for(libc::P_PID, child.id(), &mut info, libc::WEXITED, 2) };
-    all.extend(ring.run(&[nowhere]));
-    all.extend(ring.run(&[Sqe { off: 0, ..nowhere }]));
+    all.extend(ring.one_by_one(&[nowhere, Sqe { off: 0, ..nowhere }]));
     (all, seen)
 }
 
@@ -99,8 +98,7 @@ fn cancellation(mut ring: Ring) -> impl Answer {
         let mut info = [-1; 32];
         ring.submit(&[wait_for(libc::P_PID, child.id(), &mut info, options, 1)]);
         ring.submit_and_wait(&[cancel(2, 1, 0)], 2);
-        let mut cqes = ring.reap_all();
-        cqes.sort_by_key(|cqe| cqe.user_data);
+        let cqes = by_user_data(ring.reap_all());
         all.extend(cqes);
     }
     child.kill().unwrap();

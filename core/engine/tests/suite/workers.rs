@@ -3,14 +3,13 @@
 use std::fs;
 
 use crate::common::prelude::*;
-use io_uring_register_op as Code;
 
 fn bind<T>(ring: &Ring, set: *const T, length: u32) -> i32 {
-    ring.register(Code::IORING_REGISTER_IOWQ_AFF, set.cast(), length)
+    ring.register(IORING_REGISTER_IOWQ_AFF, set.cast(), length)
 }
 
 fn release(ring: &Ring) -> i32 {
-    ring.register(Code::IORING_UNREGISTER_IOWQ_AFF, std::ptr::null(), 0)
+    ring.register(IORING_UNREGISTER_IOWQ_AFF, std::ptr::null(), 0)
 }
 
 #[both(4, 0)]
@@ -18,7 +17,7 @@ fn errors(ring: Ring) -> impl Answer {
     let long = [1u64; 1];
     let mut larger = [0u64; 128];
     larger[0] = 1;
-    let unregister = Code::IORING_UNREGISTER_IOWQ_AFF;
+    let unregister = IORING_UNREGISTER_IOWQ_AFF;
     [
         bind(&ring, &long, 0),
         bind(&ring, std::ptr::null::<u64>(), 8),
@@ -46,14 +45,7 @@ fn processors_of_workers() -> Vec<String> {
 
 /// Has a worker open a FIFO that nobody writes to, and waits until one runs where it should.
 fn opens_where(ring: &mut Ring, path: &CString, expected: impl Fn(&str) -> bool) {
-    let open = Sqe {
-        fd: libc::AT_FDCWD,
-        addr: path.as_ptr() as u64,
-        op_flags: libc::O_RDONLY as u32,
-        flags: 1 << 4,
-        ..sqe(IORING_OP_OPENAT, 1)
-    };
-    ring.submit(&[open]);
+    ring.submit(&[Sqe { flags: ASYNC, ..open(1, path, libc::O_RDONLY) }]);
     let begun = Instant::now();
     while !processors_of_workers().iter().any(|list| expected(list)) {
         assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", processors_of_workers());
@@ -99,7 +91,7 @@ fn limits_are_told_and_kept(ring: Ring) -> impl Answer {
     let mut limits = [3u32, 5];
     let mut call = |new: [u32; 2]| {
         limits = new;
-        let result = ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, (&raw mut limits).cast(), 2);
+        let result = ring.register(IORING_REGISTER_IOWQ_MAX_WORKERS, (&raw mut limits).cast(), 2);
         (result, limits)
     };
     call([3, 5]);

@@ -1,47 +1,23 @@
 //! SEND_ZC on sockets that have several descriptors, and that are closed, while peers do not read: over two addresses of the
 //! loopback interface, where the engine tries without a copy, and pages are out until the peer takes what they hold.
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-
 use crate::common::prelude::*;
-use anyring_engine::abi::Sqe;
 
 pub const LARGE: usize = 256 << 10;
-
-fn set(fd: &impl AsRawFd, option: i32, value: &[i32]) {
-    let (at, length) = (value.as_ptr().cast(), size_of_val(value) as u32);
-    // SAFETY: an option of ours on a socket of ours.
-    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, at, length) };
-    assert_eq!(result, 0);
-}
 
 /// A connection whose second end takes little before it is read from.
 pub fn unread() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.2:0").unwrap();
-    set(&listener, libc::SO_RCVBUF, &[16 << 10]);
+    set_option(&listener, libc::SOL_SOCKET, libc::SO_RCVBUF, 16 << 10);
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     assert_ne!(near.local_addr().unwrap().ip(), near.peer_addr().unwrap().ip());
-    set(&near, libc::SO_SNDBUF, &[4 << 20]);
+    set_option(&near, libc::SOL_SOCKET, libc::SO_SNDBUF, 4 << 20);
     (near, listener.accept().unwrap().0)
-}
-
-fn send_zc(user_data: u64, fd: &impl AsRawFd, memory: &[u8]) -> Sqe {
-    Sqe {
-        fd: fd.as_raw_fd(),
-        addr: memory.as_ptr() as u64,
-        len: memory.len() as u32,
-        ..sqe(IORING_OP_SEND_ZC, user_data)
-    }
 }
 
 /// Sends all of it, and returns what is there then.
 fn send(ring: &mut Ring, sqe: Sqe) -> Vec<Cqe> {
-    ring.push(sqe);
-    assert_eq!(ring.enter(1, 0), 1);
-    let cqes = ring.collect(1);
+    let cqes = ring.collect_from(&[sqe], 1);
     assert_eq!((cqes[0].res, cqes[0].flags), (sqe.len as i32, IORING_CQE_F_MORE));
     cqes
 }
@@ -53,65 +29,58 @@ fn notified(cqes: &[Cqe]) -> impl Iterator<Item = u64> {
 
 /// The program writes into what it was told to be free again. Whichever descriptor a send named, in whichever order they are
 /// closed: the peer gets what was sent.
-#[test]
-fn sends_by_two_descriptors_of_a_socket_are_told_apart() {
-    both(|engine| {
-        // A millisecond: seconds and nanoseconds.
-        let soon = [0i64, 1_000_000];
-        [None, Some(false), Some(true)].map(|closed_first| {
-            let mut ring = Ring::new(engine, 16, 0);
-            let (near, mut far) = unread();
-            let mut names = [Some(near.try_clone().unwrap()), Some(near)];
-            let mut memories = [vec![0u8; LARGE], vec![1; LARGE]];
-            let mut pending = send(&mut ring, send_zc(0, names[0].as_ref().unwrap(), &memories[0]));
-            // What lies between them in the stream lets them have notices of their own.
-            names[0].as_ref().unwrap().write_all(&[0; 100_000]).unwrap();
-            if closed_first == Some(false) {
-                close(engine, names[0].take().unwrap(), true);
+#[both]
+fn sends_by_two_descriptors_of_a_socket_are_told_apart(engine: Engine) -> impl Answer {
+    // A millisecond: seconds and nanoseconds.
+    let soon = [0i64, 1_000_000];
+    [None, Some(false), Some(true)].map(|closed_first| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let (near, mut far) = unread();
+        let mut names = [Some(near.try_clone().unwrap()), Some(near)];
+        let mut memories = [vec![0u8; LARGE], vec![1; LARGE]];
+        let mut pending = send(&mut ring, send_zc(0, names[0].as_ref().unwrap(), &memories[0]));
+        // What lies between them in the stream lets them have notices of their own.
+        names[0].as_ref().unwrap().write_all(&[0; 100_000]).unwrap();
+        if closed_first == Some(false) {
+            close(engine, names[0].take().unwrap(), true);
+        }
+        pending.extend(send(&mut ring, send_zc(1, names[1].as_ref().unwrap(), &memories[1])));
+        if closed_first == Some(true) {
+            close(engine, names[1].take().unwrap(), true);
+        }
+        let (mut received, mut block, mut told) = (Vec::new(), [0; 8192], 0);
+        while received.len() < 2 * LARGE + 100_000 {
+            let count = far.read(&mut block).unwrap();
+            received.extend_from_slice(&block[..count]);
+            // Who sleeps is told of all that has come back at once.
+            ring.submit_and_wait(&[timeout(9, &soon)], 1);
+            pending.extend(ring.reap_all());
+            for free in notified(&std::mem::take(&mut pending)) {
+                memories[free as usize].fill(9);
+                told += 1;
             }
-            pending.extend(send(&mut ring, send_zc(1, names[1].as_ref().unwrap(), &memories[1])));
-            if closed_first == Some(true) {
-                close(engine, names[1].take().unwrap(), true);
-            }
-            let (mut received, mut block, mut told) = (Vec::new(), [0; 8192], 0);
-            while received.len() < 2 * LARGE + 100_000 {
-                let count = far.read(&mut block).unwrap();
-                received.extend_from_slice(&block[..count]);
-                // Who sleeps is told of all that has come back at once.
-                ring.push(Sqe { addr: (&raw const soon) as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 9) });
-                assert_eq!(ring.enter(1, 1), 1);
-                pending.extend(ring.reap_all());
-                for free in notified(&std::mem::take(&mut pending)) {
-                    memories[free as usize].fill(9);
-                    told += 1;
-                }
-            }
-            let (first, second) = received.split_at(LARGE + 100_000);
-            assert!(first.iter().all(|&byte| byte == 0), "of the first");
-            assert!(second.iter().all(|&byte| byte == 1), "of the second");
-            while told < 2 {
-                told += notified(&ring.collect(1)).count();
-            }
-            told
-        })
-    });
+        }
+        let (first, second) = received.split_at(LARGE + 100_000);
+        assert!(first.iter().all(|&byte| byte == 0), "of the first");
+        assert!(second.iter().all(|&byte| byte == 1), "of the second");
+        while told < 2 {
+            told += notified(&ring.collect(1)).count();
+        }
+        told
+    })
 }
 
 /// Closes a descriptor, and says so before, as a front end does, if it is to be `told`.
 fn close(engine: Engine, socket: TcpStream, told: bool) {
-    if engine == Engine::User && told {
-        anyring_engine::frontend::closed(socket.as_raw_fd());
+    if told {
+        closes(engine, socket.as_raw_fd());
     }
     drop(socket);
 }
 
 /// Waits until a connection is reset.
 fn wait_reset(far: &TcpStream) -> std::io::ErrorKind {
-    let mut poll = libc::pollfd { fd: far.as_raw_fd(), events: 0, revents: 0 };
-    // SAFETY: one entry, of ours.
-    let found = unsafe { libc::poll(&mut poll, 1, 20_000) };
-    assert_eq!(found, 1, "the peer hears of it");
-    assert_ne!(poll.revents & libc::POLLERR, 0, "an error");
+    assert_ne!(shown(far, 0, 20_000) & libc::POLLERR, 0, "the peer hears of an error");
     far.take_error().unwrap().expect("an error").kind()
 }
 
@@ -126,209 +95,182 @@ const NO_LINGER: [i32; 2] = [1, 0];
 
 /// Of one that is asked not to linger, and of one that left data unread. Where nobody says that the program closes, the engine
 /// finds out.
-#[test]
-fn a_close_resets_a_connection_whose_pages_are_out() {
-    both(|engine| {
-        [(true, true), (true, false), (false, true), (false, false)].map(|(told, unread_data)| {
-            let mut ring = Ring::new(engine, 16, 0);
-            let (near, mut far) = unread();
-            let memory = vec![1; LARGE];
-            let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
-            if unread_data {
-                far.write_all(b"x").unwrap();
-                near.peek(&mut [0]).unwrap();
-            } else {
-                set(&near, libc::SO_LINGER, &NO_LINGER);
-            }
-            close(engine, near, told);
-            let error = wait_reset(&far);
-            cqes.extend(ring.collect(2 - cqes.len()));
-            (error, cqes)
-        })
-    });
-}
-
-/// The end of a connection follows its data, though a descriptor of the engine's own is there until the last of them arrived.
-#[test]
-fn a_close_ends_a_connection_whose_pages_are_out() {
-    both(|engine| {
+#[both]
+fn a_close_resets_a_connection_whose_pages_are_out(engine: Engine) -> impl Answer {
+    [(true, true), (true, false), (false, true), (false, false)].map(|(told, unread_data)| {
         let mut ring = Ring::new(engine, 16, 0);
         let (near, mut far) = unread();
         let memory = vec![1; LARGE];
-        send(&mut ring, send_zc(1, &near, &memory));
-        close(engine, near, true);
-        // Nobody is there any more who would take it.
-        far.write_all(b"x").unwrap();
-        wait_reset(&far)
-    });
+        let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
+        if unread_data {
+            far.write_all(b"x").unwrap();
+            near.peek(&mut [0]).unwrap();
+        } else {
+            set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);
+        }
+        close(engine, near, told);
+        let error = wait_reset(&far);
+        cqes.extend(ring.collect(2 - cqes.len()));
+        (error, cqes)
+    })
+}
+
+/// The end of a connection follows its data, though a descriptor of the engine's own is there until the last of them arrived.
+#[both(16, 0)]
+fn a_close_ends_a_connection_whose_pages_are_out(mut ring: Ring) -> impl Answer {
+    let (near, mut far) = unread();
+    let memory = vec![1; LARGE];
+    send(&mut ring, send_zc(1, &near, &memory));
+    close(ring.engine, near, true);
+    // Nobody is there any more who would take it.
+    far.write_all(b"x").unwrap();
+    wait_reset(&far)
 }
 
 /// Whichever of two descriptors a send named, and whichever is closed first: the connection goes on until both are.
-#[test]
-fn another_descriptor_keeps_a_connection() {
-    both(|engine| {
-        [true, false].map(|told| {
-            let mut ring = Ring::new(engine, 16, 0);
-            let (near, far) = unread();
-            let other = near.try_clone().unwrap();
-            if engine == Engine::User && told {
-                anyring_engine::frontend::duplicated(near.as_raw_fd(), other.as_raw_fd());
-            }
-            let memory = vec![1; LARGE];
-            set(&near, libc::SO_LINGER, &NO_LINGER);
-            let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
-            close(engine, near, told);
-            (&other).write_all(b"end").unwrap();
-            let received = receive(&far, LARGE + 3);
-            assert!(received[..LARGE].iter().all(|&byte| byte == 1));
-            assert_eq!(&received[LARGE..], b"end");
-            cqes.extend(ring.collect(2 - cqes.len()));
-            let mut again = send(&mut ring, send_zc(2, &other, &memory));
-            close(engine, other, told);
-            let error = wait_reset(&far);
-            again.extend(ring.collect(2 - again.len()));
-            (cqes, again, error)
-        })
-    });
+#[both]
+fn another_descriptor_keeps_a_connection(engine: Engine) -> impl Answer {
+    [true, false].map(|told| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let (near, far) = unread();
+        let other = near.try_clone().unwrap();
+        if engine == Engine::User && told {
+            anyring_engine::frontend::duplicated(near.as_raw_fd(), other.as_raw_fd());
+        }
+        let memory = vec![1; LARGE];
+        set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);
+        let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
+        close(engine, near, told);
+        (&other).write_all(b"end").unwrap();
+        let received = receive(&far, LARGE + 3);
+        assert!(received[..LARGE].iter().all(|&byte| byte == 1));
+        assert_eq!(&received[LARGE..], b"end");
+        cqes.extend(ring.collect(2 - cqes.len()));
+        let mut again = send(&mut ring, send_zc(2, &other, &memory));
+        close(engine, other, told);
+        let error = wait_reset(&far);
+        again.extend(ring.collect(2 - again.len()));
+        (cqes, again, error)
+    })
 }
 
 /// The same of a descriptor that nothing was sent by.
-#[test]
-fn a_descriptor_that_no_send_named_is_closed_last() {
-    both(|engine| {
-        [true, false].map(|told| {
-            let mut ring = Ring::new(engine, 16, 0);
-            let (near, far) = unread();
-            let other = near.try_clone().unwrap();
-            let memory = vec![1; LARGE];
-            set(&near, libc::SO_LINGER, &NO_LINGER);
-            let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
-            close(engine, near, told);
-            assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
-            close(engine, other, told);
-            let error = wait_reset(&far);
-            cqes.extend(ring.collect(2 - cqes.len()));
-            (cqes, error)
-        })
-    });
+#[both]
+fn a_descriptor_that_no_send_named_is_closed_last(engine: Engine) -> impl Answer {
+    [true, false].map(|told| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let (near, far) = unread();
+        let other = near.try_clone().unwrap();
+        let memory = vec![1; LARGE];
+        set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);
+        let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
+        close(engine, near, told);
+        assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
+        close(engine, other, told);
+        let error = wait_reset(&far);
+        cqes.extend(ring.collect(2 - cqes.len()));
+        (cqes, error)
+    })
 }
 
 /// A process that was forked before the send, or after it.
-#[test]
-fn a_child_keeps_a_connection() {
-    both(|engine| {
-        [false, true].map(|forks_first| {
-            let mut ring = Ring::new(engine, 16, 0);
-            let (near, far) = unread();
-            let memory = vec![1; LARGE];
-            set(&near, libc::SO_LINGER, &NO_LINGER);
-            let (lives, mut waits) = UnixStream::pair().unwrap();
-            let fork = |lives: &UnixStream, waits: &mut UnixStream| {
-                let lives = lives.as_raw_fd();
-                child(|| {
-                    // SAFETY: the parent's is another one.
-                    drop(unsafe { OwnedFd::from_raw_fd(lives) });
-                    waits.read(&mut [0]).unwrap() == 0
-                })
-            };
-            let early = forks_first.then(|| fork(&lives, &mut waits));
-            let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
-            let child = early.unwrap_or_else(|| fork(&lives, &mut waits));
-            close(engine, near, true);
-            assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
-            let received = receive(&far, LARGE);
-            assert!(received.iter().all(|&byte| byte == 1));
-            cqes.extend(ring.collect(2 - cqes.len()));
-            drop(lives);
-            (cqes, ended(child))
-        })
-    });
-}
-
-/// A descriptor that lies in a message, or was taken from it.
-#[test]
-fn a_message_keeps_a_connection() {
-    both(|engine| {
+#[both]
+fn a_child_keeps_a_connection(engine: Engine) -> impl Answer {
+    [false, true].map(|forks_first| {
         let mut ring = Ring::new(engine, 16, 0);
         let (near, far) = unread();
         let memory = vec![1; LARGE];
-        set(&near, libc::SO_LINGER, &NO_LINGER);
+        set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);
+        let (lives, mut waits) = UnixStream::pair().unwrap();
+        let fork = |lives: &UnixStream, waits: &mut UnixStream| {
+            let lives = lives.as_raw_fd();
+            child(|| {
+                // SAFETY: the parent's is another one.
+                drop(unsafe { OwnedFd::from_raw_fd(lives) });
+                waits.read(&mut [0]).unwrap() == 0
+            })
+        };
+        let early = forks_first.then(|| fork(&lives, &mut waits));
         let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
-        let (from, _to) = UnixStream::pair().unwrap();
-        let control = rights(near.as_raw_fd());
-        let data = libc::iovec { iov_base: memory.as_ptr().cast_mut().cast(), iov_len: 1 };
-        let header = message(&data, &control);
-        let addr = (&raw const header) as u64;
-        let sent = Sqe { fd: from.as_raw_fd(), addr, len: 1, ..sqe(IORING_OP_SENDMSG, 2) };
-        assert_eq!(ring.run(&[sent])[0].res, 1);
+        let child = early.unwrap_or_else(|| fork(&lives, &mut waits));
         close(engine, near, true);
         assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
         let received = receive(&far, LARGE);
         assert!(received.iter().all(|&byte| byte == 1));
         cqes.extend(ring.collect(2 - cqes.len()));
-        cqes
-    });
+        drop(lives);
+        (cqes, ended(child))
+    })
+}
+
+/// A descriptor that lies in a message, or was taken from it.
+#[both(16, 0)]
+fn a_message_keeps_a_connection(mut ring: Ring) -> impl Answer {
+    let (near, far) = unread();
+    let memory = vec![1; LARGE];
+    set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);
+    let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
+    let (from, _to) = UnixStream::pair().unwrap();
+    let control = rights(near.as_raw_fd());
+    let data = [vector(&memory[..1])];
+    let header = message(&data, &control);
+    let addr = (&raw const header) as u64;
+    let sent = Sqe { fd: from.as_raw_fd(), addr, len: 1, ..sqe(IORING_OP_SENDMSG, 2) };
+    assert_eq!(ring.run(&[sent])[0].res, 1);
+    close(ring.engine, near, true);
+    assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
+    let received = receive(&far, LARGE);
+    assert!(received.iter().all(|&byte| byte == 1));
+    cqes.extend(ring.collect(2 - cqes.len()));
+    cqes
 }
 
 /// A slot, by which the sends go, or not.
-#[test]
-fn a_slot_keeps_a_connection() {
-    both(|engine| {
-        [true, false].map(|by_slot| {
-            let mut ring = Ring::new(engine, 16, 0);
-            let (near, far) = unread();
-            let memory = vec![1; LARGE];
-            set(&near, libc::SO_LINGER, &NO_LINGER);
-            let fd = near.as_raw_fd();
-            let register = io_uring_register_op::IORING_REGISTER_FILES;
-            assert_eq!(ring.register(register, (&raw const fd).cast(), 1), 0);
-            let plain = send_zc(1, &near, &memory);
-            let fixed = Sqe { fd: 0, flags: 1, ..plain };
-            let mut cqes = send(&mut ring, if by_slot { fixed } else { plain });
-            close(engine, near, true);
-            let received = receive(&far, LARGE);
-            assert!(received.iter().all(|&byte| byte == 1));
-            cqes.extend(ring.collect(2 - cqes.len()));
-            let mut again = send(&mut ring, Sqe { user_data: 2, ..fixed });
-            let unregister = io_uring_register_op::IORING_UNREGISTER_FILES;
-            assert_eq!(ring.register(unregister, std::ptr::null(), 0), 0);
-            let error = wait_reset(&far);
-            again.extend(ring.collect(2 - again.len()));
-            (cqes, again, error)
-        })
-    });
+#[both]
+fn a_slot_keeps_a_connection(engine: Engine) -> impl Answer {
+    [true, false].map(|by_slot| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let (near, far) = unread();
+        let memory = vec![1; LARGE];
+        set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);
+        let fd = near.as_raw_fd();
+        ring.register_files(&[fd]);
+        let plain = send_zc(1, &near, &memory);
+        let fixed = Sqe { fd: 0, flags: 1, ..plain };
+        let mut cqes = send(&mut ring, if by_slot { fixed } else { plain });
+        close(engine, near, true);
+        let received = receive(&far, LARGE);
+        assert!(received.iter().all(|&byte| byte == 1));
+        cqes.extend(ring.collect(2 - cqes.len()));
+        let mut again = send(&mut ring, Sqe { user_data: 2, ..fixed });
+        assert_eq!(ring.unregister(IORING_UNREGISTER_FILES), 0);
+        let error = wait_reset(&far);
+        again.extend(ring.collect(2 - again.len()));
+        (cqes, again, error)
+    })
 }
 
 /// A request that waits for data, in the ring that sends, or in another one.
-#[test]
-fn a_request_keeps_a_connection() {
-    both(|engine| {
-        [true, false].map(|other| {
-            let mut ring = Ring::new(engine, 16, 0);
-            let mut another = other.then(|| Ring::new(engine, 16, 0));
-            let (near, mut far) = unread();
-            let memory = vec![1; LARGE];
-            let mut byte = [0u8];
-            set(&near, libc::SO_LINGER, &NO_LINGER);
-            let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
-            let receive = Sqe {
-                opcode: IORING_OP_RECV as u8,
-                addr: byte.as_mut_ptr() as u64,
-                len: 1,
-                ..send_zc(2, &near, &[])
-            };
-            let waits = another.as_mut().unwrap_or(&mut ring);
-            waits.push(receive);
-            assert_eq!(waits.enter(1, 0), 1);
-            close(engine, near, true);
-            far.write_all(b"x").unwrap();
-            cqes.extend(another.as_mut().unwrap_or(&mut ring).collect(1));
-            let error = wait_reset(&far);
-            cqes.extend(ring.collect(3 - cqes.len()));
-            cqes.sort_by_key(|cqe| (cqe.user_data, cqe.flags));
-            (byte, cqes, error)
-        })
-    });
+#[both]
+fn a_request_keeps_a_connection(engine: Engine) -> impl Answer {
+    [true, false].map(|other| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let mut another = other.then(|| Ring::new(engine, 16, 0));
+        let (near, mut far) = unread();
+        let memory = vec![1; LARGE];
+        let mut byte = [0u8];
+        set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);
+        let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
+        let receive = reading(IORING_OP_RECV, 2, &near, &mut byte);
+        another.as_mut().unwrap_or(&mut ring).submit(&[receive]);
+        close(engine, near, true);
+        far.write_all(b"x").unwrap();
+        cqes.extend(another.as_mut().unwrap_or(&mut ring).collect(1));
+        let error = wait_reset(&far);
+        cqes.extend(ring.collect(3 - cqes.len()));
+        cqes.sort_by_key(|cqe| (cqe.user_data, cqe.flags));
+        (byte, cqes, error)
+    })
 }
 
 /// The number that a socket has, whatever descriptors there are of it.
@@ -347,7 +289,7 @@ fn a_socket_that_came_in_a_message_is_left_to_its_sender() {
         let mut ring = Ring::new(engine, 16, 0);
         let (near, far) = unread();
         let memory = vec![1; LARGE];
-        set(&near, libc::SO_LINGER, &NO_LINGER);
+        set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);
         let (from, to) = UnixStream::pair().unwrap();
         let (lives, mut waits) = UnixStream::pair().unwrap();
         let lives_fd = lives.as_raw_fd();
@@ -363,7 +305,7 @@ fn a_socket_that_came_in_a_message_is_left_to_its_sender() {
         }
         drop(near);
         let (mut byte, control) = ([0u8], [0u64; 3]);
-        let data = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+        let data = [libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 }];
         let header = message(&data, &control);
         let received =
             Sqe { fd: to.as_raw_fd(), addr: (&raw const header) as u64, len: 1, ..sqe(IORING_OP_RECVMSG, 2) };
@@ -387,7 +329,7 @@ fn a_thread_with_descriptors_of_its_own_keeps_a_connection() {
         let mut ring = Ring::new(engine, 16, 0);
         let (near, far) = unread();
         let memory = vec![1; LARGE];
-        set(&near, libc::SO_LINGER, &NO_LINGER);
+        set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);
         let mut cqes = send(&mut ring, send_zc(1, &near, &memory));
         let fd = near.as_raw_fd();
         let closes = move || {
@@ -462,10 +404,8 @@ fn a_child_in_this_memory_closes_its_own() {
 }
 
 /// A message of one piece, with a descriptor.
-fn message(data: &libc::iovec, control: &[u64; 3]) -> libc::msghdr {
-    // SAFETY: null pointers and zeros.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    (header.msg_iov, header.msg_iovlen) = (core::ptr::from_ref(data).cast_mut(), 1);
+fn message(data: &[libc::iovec; 1], control: &[u64; 3]) -> libc::msghdr {
+    let mut header = message_of(data);
     (header.msg_control, header.msg_controllen) = (control.as_ptr().cast_mut().cast(), 24);
     header
 }
@@ -478,7 +418,7 @@ fn rights(fd: i32) -> [u64; 3] {
 /// Sends a socket in a message.
 fn hand_over(by: &UnixStream, socket: &TcpStream) {
     let (byte, control) = ([0u8], rights(socket.as_raw_fd()));
-    let data = libc::iovec { iov_base: byte.as_ptr().cast_mut().cast(), iov_len: 1 };
+    let data = [vector(&byte)];
     // SAFETY: reads what is ours.
     assert_eq!(unsafe { libc::sendmsg(by.as_raw_fd(), &message(&data, &control), 0) }, 1);
 }

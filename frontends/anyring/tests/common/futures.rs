@@ -1,11 +1,9 @@
 //! What the tests of futures share.
 
-use anyring::{AsyncRing, Buffer, BufferMut, Engine, Fd, Ring};
+use anyring::{AsyncRing, Engine, Ring};
 use std::future::{Future, IntoFuture, poll_fn};
-use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -90,62 +88,4 @@ fn on_tokio(engine: Engine, body: impl Fn(AsyncRing)) {
     let thread = std::thread::spawn(move || runtime.block_on(driving).unwrap().unwrap());
     body(ring);
     thread.join().unwrap();
-}
-
-pub fn pair() -> (Fd, UnixStream) {
-    let (one, other) = UnixStream::pair().unwrap();
-    (one.into(), other)
-}
-
-/// Counts buffers that are not freed.
-#[derive(Clone, Default)]
-pub struct Count(Arc<AtomicUsize>);
-
-impl Count {
-    pub fn get(&self) -> usize {
-        self.0.load(Ordering::SeqCst)
-    }
-
-    pub fn buffer(&self) -> Counted {
-        self.0.fetch_add(1, Ordering::SeqCst);
-        Counted { bytes: vec![0; 64].into(), count: self.clone(), panics: false }
-    }
-}
-
-/// A buffer that is counted, and may panic when it is freed.
-pub struct Counted {
-    bytes: Box<[u8]>,
-    count: Count,
-    pub panics: bool,
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.count.0.fetch_sub(1, Ordering::SeqCst);
-        assert!(!self.panics, "panics where it is freed, as the test wants");
-    }
-}
-
-// SAFETY: as the box.
-unsafe impl Buffer for Counted {
-    fn pointer(&self) -> *const u8 {
-        self.bytes.pointer()
-    }
-
-    fn length(&self) -> usize {
-        self.bytes.length()
-    }
-}
-
-// SAFETY: as the box.
-unsafe impl BufferMut for Counted {
-    fn pointer_mut(&mut self) -> *mut u8 {
-        self.bytes.pointer_mut()
-    }
-
-    fn capacity(&self) -> usize {
-        self.bytes.capacity()
-    }
-
-    unsafe fn set_length(&mut self, _length: usize) {}
 }

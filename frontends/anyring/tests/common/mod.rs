@@ -15,9 +15,9 @@ pub use std::sync::Arc;
 pub use std::sync::atomic::{AtomicBool, Ordering};
 pub use std::time::{Duration, Instant};
 
-use anyring::Ring;
+use anyring::{Buffer, BufferMut, Ring};
 pub use anyring_both::{both, by};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 
 /// Does this machine's kernel give its io_uring? What is not done without it is counted as skipped.
 pub fn kernel_available() -> bool {
@@ -39,6 +39,65 @@ pub fn both(body: impl Fn(Engine)) {
 /// A ring.
 pub fn ring(engine: Engine) -> Ring {
     Builder::new(16).engine(engine).build().unwrap()
+}
+
+/// Two sockets that are connected.
+pub fn pair() -> (Fd, UnixStream) {
+    let (one, other) = UnixStream::pair().unwrap();
+    (one.into(), other)
+}
+
+/// Counts buffers that are not freed.
+#[derive(Clone, Default)]
+pub struct Count(Arc<AtomicUsize>);
+
+impl Count {
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    pub fn buffer(&self) -> Counted {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Counted { bytes: vec![0; 64].into(), count: self.clone(), panics: false }
+    }
+}
+
+/// A buffer that is counted, and may panic when it is freed.
+pub struct Counted {
+    bytes: Box<[u8]>,
+    count: Count,
+    pub panics: bool,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.count.0.fetch_sub(1, Ordering::SeqCst);
+        assert!(!self.panics, "panics where it is freed, as the test wants");
+    }
+}
+
+// SAFETY: as the box.
+unsafe impl Buffer for Counted {
+    fn pointer(&self) -> *const u8 {
+        self.bytes.pointer()
+    }
+
+    fn length(&self) -> usize {
+        self.bytes.length()
+    }
+}
+
+// SAFETY: as the box.
+unsafe impl BufferMut for Counted {
+    fn pointer_mut(&mut self) -> *mut u8 {
+        self.bytes.pointer_mut()
+    }
+
+    fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    unsafe fn set_length(&mut self, _length: usize) {}
 }
 
 /// A directory of the test's own, removed with all that is in it.

@@ -1,7 +1,7 @@
 //! Programs run in forked children, many in each: one that dies or hangs takes only its child with it.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::*;
@@ -19,6 +19,7 @@ use super::ring::unmap_given;
 use super::run::run;
 use super::watch;
 use super::world::{Ground, World};
+use crate::harness::{Child, Heard};
 use crate::ring::{Engine, Ring};
 use crate::rng::program_seed;
 
@@ -96,116 +97,82 @@ pub fn run_job(job: &Job, shared: &'static Shared, mut note: impl FnMut(Failure)
     let mut seeds = job.seeds;
     while !seeds.range().is_empty() {
         let part = Job { seeds, ..job.clone() };
-        let Some(failure) = Child::new(&part, shared).watch(part.patience) else { return };
+        let Some(failure) = watch(fork(&part, shared), shared, part.patience) else { return };
         let index = failure.index;
         note(failure);
         seeds = seeds.from(index + 1);
     }
 }
 
-/// A forked child with the pipe that it reports through.
-struct Child {
-    pid: i32,
-    reports: BufReader<File>,
-    shared: &'static Shared,
+/// Forks a child for a job, with a process group of its own.
+fn fork(job: &Job, shared: &'static Shared) -> Child {
+    let child = Child::fork(900, |mut reports| {
+        let high = reports.as_raw_fd();
+        std::panic::set_hook(Box::new(move |panic| {
+            let text = panic.to_string().replace('\n', " ");
+            // SAFETY: the descriptor stays open until the process ends, as it does here.
+            unsafe {
+                let mut reports = std::mem::ManuallyDrop::new(File::from_raw_fd(high));
+                let _ = writeln!(reports, "panic: {text}");
+                libc::_exit(101);
+            }
+        }));
+        // SAFETY: concerns this process only.
+        let pid = unsafe {
+            libc::setpgid(0, 0);
+            libc::getpid()
+        };
+        let Some((index, failures)) = run_programs(job, shared, &directory(pid)) else { return 0 };
+        shared.program.store(index, Relaxed);
+        for line in failures {
+            let _ = writeln!(reports, "{}", line.replace('\n', " "));
+        }
+        100
+    });
+    // SAFETY: our own child, which may not have done so yet.
+    unsafe { libc::setpgid(child.pid, child.pid) };
+    child
 }
 
-impl Child {
-    fn new(job: &Job, shared: &'static Shared) -> Child {
-        let mut ends = [0; 2];
-        // SAFETY: room for two numbers; the child leaves by `_exit` and never returns from here.
-        unsafe {
-            assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0, "a pipe");
-            let pid = libc::fork();
-            assert!(pid >= 0, "a child");
-            if pid == 0 {
-                libc::setpgid(0, 0);
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-                let high = libc::fcntl(ends[1], libc::F_DUPFD_CLOEXEC, 900);
-                libc::syscall(libc::SYS_close_range, 3, 899, 0);
-                let mut reports = File::from_raw_fd(high);
-                std::panic::set_hook(Box::new(move |panic| {
-                    let text = panic.to_string().replace('\n', " ");
-                    let mut reports = std::mem::ManuallyDrop::new(File::from_raw_fd(high));
-                    let _ = writeln!(reports, "panic: {text}");
-                    libc::_exit(101);
-                }));
-                let index = run_programs(job, shared, &directory(libc::getpid()));
-                if let Some((index, failures)) = index {
-                    shared.program.store(index, Relaxed);
-                    for line in failures {
-                        let _ = writeln!(reports, "{}", line.replace('\n', " "));
-                    }
-                    libc::_exit(100);
+/// Watches a child until it has ended; says how if not well.
+fn watch(mut child: Child, shared: &Shared, patience: Duration) -> Option<Failure> {
+    let mut seen = (shared.progress.load(Relaxed), Instant::now());
+    let (mut lines, mut stuck) = (Vec::new(), None);
+    loop {
+        match child.hear(100) {
+            Heard::Line(line) => lines.push(line),
+            Heard::End => break,
+            Heard::Nothing => {
+                let now = shared.progress.load(Relaxed);
+                if now != seen.0 {
+                    seen = (now, Instant::now());
+                } else if seen.1.elapsed() > patience {
+                    // It may go on while it is looked at.
+                    stuck = Some(shared.program.load(Relaxed));
+                    let mut told = vec![format!("hangs: no progress in {} s", patience.as_secs())];
+                    told.extend(watch::describe(child.pid, shared));
+                    lines.splice(0..0, told);
+                    break;
                 }
-                libc::_exit(0);
-            }
-            libc::close(ends[1]);
-            libc::setpgid(pid, pid);
-            Child { pid, reports: BufReader::new(File::from_raw_fd(ends[0])), shared }
-        }
-    }
-
-    /// Watches the child until it has ended; says how if not well.
-    fn watch(mut self, patience: Duration) -> Option<Failure> {
-        let mut seen = (self.shared.progress.load(Relaxed), Instant::now());
-        let (mut lines, mut stuck) = (Vec::new(), None);
-        loop {
-            if !self.reports.buffer().is_empty() || self.readable() {
-                let mut line = String::new();
-                match self.reports.read_line(&mut line) {
-                    Ok(count) if count > 0 => lines.push(line.trim_end().to_owned()),
-                    _ => break,
-                }
-                continue;
-            }
-            let now = self.shared.progress.load(Relaxed);
-            if now != seen.0 {
-                seen = (now, Instant::now());
-            } else if seen.1.elapsed() > patience {
-                // It may go on while it is looked at.
-                stuck = Some(self.shared.program.load(Relaxed));
-                let mut told = vec![format!("hangs: no progress in {} s", patience.as_secs())];
-                told.extend(watch::describe(self.pid, self.shared));
-                lines.splice(0..0, told);
-                break;
             }
         }
-        let hangs = stuck.is_some();
-        let status = self.end(hangs);
-        if status == 0 {
-            return None;
-        }
-        if !hangs && libc::WIFSIGNALED(status) {
-            lines.insert(0, format!("killed by signal {}", libc::WTERMSIG(status)));
-        } else if lines.is_empty() {
-            lines.push(format!("ended with status {status:#x}"));
-        }
-        Some(Failure { index: stuck.unwrap_or_else(|| self.shared.program.load(Relaxed)), lines })
     }
-
-    fn readable(&self) -> bool {
-        let mut poll =
-            libc::pollfd { fd: self.reports.get_ref().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure.
-        unsafe { libc::poll(&mut poll, 1, 100) > 0 }
-    }
-
-    fn end(&self, kill: bool) -> i32 {
-        let mut status = 0;
+    let hangs = stuck.is_some();
+    if hangs {
         // SAFETY: our own child, not waited for yet, and its children.
-        unsafe {
-            if kill {
-                libc::kill(-self.pid, libc::SIGKILL);
-            }
-            libc::waitpid(self.pid, &mut status, 0);
-        }
-        if status != 0 {
-            Ground::remove(&directory(self.pid), self.pid);
-        }
-        status
+        unsafe { libc::kill(-child.pid, libc::SIGKILL) };
     }
+    let status = child.wait();
+    if status == 0 {
+        return None;
+    }
+    Ground::remove(&directory(child.pid), child.pid);
+    if !hangs && libc::WIFSIGNALED(status) {
+        lines.insert(0, format!("killed by signal {}", libc::WTERMSIG(status)));
+    } else if lines.is_empty() {
+        lines.push(format!("ended with status {status:#x}"));
+    }
+    Some(Failure { index: stuck.unwrap_or_else(|| shared.program.load(Relaxed)), lines })
 }
 
 /// Where a child works.

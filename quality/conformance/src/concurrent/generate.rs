@@ -4,12 +4,8 @@ use anyring_engine::abi::{IORING_SETUP_CQE_MIXED, IORING_SETUP_SQE_MIXED};
 use linux_raw_sys::io_uring::*;
 
 use super::plan::*;
+use crate::harness::sqe_flags::{ASYNC, DRAIN, HARDLINK, LINK};
 use crate::rng::Rng;
-
-const DRAIN: u8 = 1 << 1;
-const LINK: u8 = 1 << 2;
-const HARDLINK: u8 = 1 << 3;
-const ASYNC: u8 = 1 << 4;
 
 /// Files with a pattern each.
 pub const FILES: usize = 4;

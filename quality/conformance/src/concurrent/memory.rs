@@ -319,14 +319,8 @@ pub struct Shared {
 impl Shared {
     /// Maps one that children share.
     pub fn map() -> &'static Shared {
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping of zeroes, never taken away, and zeroes are a value of every field.
-        unsafe {
-            let page = libc::mmap(std::ptr::null_mut(), size_of::<Shared>(), protection, flags, -1, 0);
-            assert_ne!(page, libc::MAP_FAILED, "memory can be mapped");
-            &*page.cast::<Shared>()
-        }
+        // SAFETY: zeroes are a value of every field.
+        unsafe { crate::harness::map_shared() }
     }
 
     /// Begins a program: nothing is known yet.

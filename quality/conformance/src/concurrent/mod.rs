@@ -50,6 +50,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
+use crate::harness::{self, Programs, lanes, listed};
 use crate::ring::{Engine, kernel_available};
 use crate::rng::program_seed;
 use child::{Failure, Job, Seeds, run_job};
@@ -62,21 +63,12 @@ const BATCH: u64 = 200;
 /// Failures of one kind that are printed.
 const SHOWN: u64 = 2;
 
-/// Between two lines that say how far a run is.
-const PROGRESS: Duration = Duration::from_secs(10);
-
 /// What to do.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// How many programs, on each engine
-    #[arg(long, default_value_t = 10_000)]
-    pub programs: u64,
-    /// Where random numbers begin
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Begin with this program: resumes a run that was stopped
-    #[arg(long, default_value_t = 0)]
-    pub first: u64,
+    /// Which programs.
+    #[command(flatten)]
+    pub run: Programs,
     /// Run the one program of this seed, as a report printed it
     #[arg(long, value_name = "HEX", value_parser = crate::rng::seed)]
     pub one: Option<u64>,
@@ -101,9 +93,6 @@ pub struct Options {
     /// On the user engine, do not leave out what has open faults
     #[arg(long)]
     pub all: bool,
-    /// Say now and then how far it is
-    #[arg(long)]
-    pub progress: bool,
     /// Print the program and do not run it
     #[arg(long, requires = "one")]
     pub list: bool,
@@ -140,9 +129,7 @@ impl Options {
     /// # Errors
     /// A name that is none of a feature.
     pub fn features(&self, engine: Engine) -> Result<Features, String> {
-        let bare = |line: &str| line.split('#').next().unwrap_or("").trim().to_owned();
-        let open = OPEN.lines().map(bare).filter(|name| !name.is_empty());
-        let open = open.filter(|_| engine == Engine::User && !self.all);
+        let open = listed(OPEN).map(str::to_owned).filter(|_| engine == Engine::User && !self.all);
         Features::without(&open.chain(self.without.iter().cloned()).collect::<Vec<_>>())
     }
 }
@@ -181,7 +168,7 @@ fn run_and_tell(options: &Options, engine: Engine, features: Features) -> bool {
          ways",
         summary.programs,
         summary.requests,
-        options.first,
+        options.run.first,
         summary.programs as f64 / seconds,
         summary.failures.len()
     );
@@ -206,63 +193,41 @@ fn engines(options: &Options) -> Vec<Engine> {
 
 /// Runs programs on an engine, in several children at a time.
 pub fn run_many(options: &Options, engine: Engine, features: Features) -> Summary {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let lanes = options.jobs.unwrap_or(processors).max(1);
-    let pages: Vec<&'static Shared> = (0..lanes).map(|_| Shared::map()).collect();
-    let end = if options.one.is_some() { options.times } else { options.first + options.programs };
-    let next = AtomicU64::new(if options.one.is_some() { 0 } else { options.first });
-    let failures = Mutex::new(BTreeMap::new());
-    let lane = |lane: usize| loop {
-        let first = next.fetch_add(options.batch, Ordering::Relaxed);
-        if first >= end {
-            return;
-        }
-        let last = end.min(first + options.batch);
-        let seeds = match options.one {
-            Some(seed) => Seeds::One(seed, last - first),
-            None => Seeds::Range(options.seed, first, last),
-        };
-        let patience = Duration::from_secs(options.patience);
-        let job = Job { engine, seeds, features, patience };
-        run_job(&job, pages[lane], |failure| note(&job, &failure, options, &failures));
+    let pages = harness::pages(options.jobs, 1, Shared::map);
+    let (first, end) = match options.one {
+        Some(_) => (0, options.times),
+        None => (options.run.first, options.run.end()),
     };
-    // ThreadSanitizer sees nothing in the children of a process that has several threads.
-    if lanes == 1 && !options.progress {
-        lane(0);
-    } else {
-        std::thread::scope(|scope| {
-            let lane = &lane;
-            let running: Vec<_> = (0..lanes).map(|index| scope.spawn(move || lane(index))).collect();
-            let begun = Instant::now();
-            let mut told = begun;
-            while !running.iter().all(|lane| lane.is_finished()) {
-                std::thread::sleep(Duration::from_millis(50));
-                if options.progress && told.elapsed() > PROGRESS {
-                    told = Instant::now();
-                    report_progress(options, engine, &pages, begun, next.load(Ordering::Relaxed));
-                }
-            }
-        });
-    }
+    let (begun, next, failures) = (Instant::now(), AtomicU64::new(first), Mutex::new(BTreeMap::new()));
     let sum =
         |count: fn(&Shared) -> &AtomicU64| pages.iter().map(|page| count(page).load(Ordering::Relaxed)).sum();
+    let tell = || {
+        let behind = pages.iter().map(|page| page.program.load(Ordering::Relaxed)).min().unwrap_or(0);
+        let behind = behind.min(next.load(Ordering::Relaxed));
+        eprintln!("{engine:?}: {}", options.run.progress(sum(|page| &page.done), begun, behind));
+    };
+    let lane = |_, page: &'static Shared| {
+        loop {
+            let first = next.fetch_add(options.batch, Ordering::Relaxed);
+            if first >= end {
+                return;
+            }
+            let last = end.min(first + options.batch);
+            let seeds = match options.one {
+                Some(seed) => Seeds::One(seed, last - first),
+                None => Seeds::Range(options.run.seed, first, last),
+            };
+            let patience = Duration::from_secs(options.patience);
+            let job = Job { engine, seeds, features, patience };
+            run_job(&job, page, |failure| note(&job, &failure, options, &failures));
+        }
+    };
+    harness::telling(options.run.progress, tell, || lanes(&pages, lane));
     Summary {
         programs: sum(|page| &page.done),
         requests: sum(|page| &page.requests),
         failures: failures.into_inner().unwrap(),
     }
-}
-
-fn report_progress(options: &Options, engine: Engine, pages: &[&'static Shared], begun: Instant, next: u64) {
-    let done: u64 = pages.iter().map(|page| page.done.load(Ordering::Relaxed)).sum();
-    let behind = pages.iter().map(|page| page.program.load(Ordering::Relaxed)).min().unwrap_or(0);
-    eprintln!(
-        "{engine:?}: {done} of {} programs, {:.0} a second; to resume: --seed {} --first {}",
-        options.programs,
-        done as f64 / begun.elapsed().as_secs_f64(),
-        options.seed,
-        behind.min(next).max(options.first)
-    );
 }
 
 /// Counts a failure, and prints the first of its kind.
@@ -275,7 +240,7 @@ fn note(job: &Job, failure: &Failure, options: &Options, failures: &Mutex<BTreeM
     }
     let seed = match options.one {
         Some(seed) => seed,
-        None => program_seed(options.seed, failure.index),
+        None => program_seed(options.run.seed, failure.index),
     };
     let engine = format!("{:?}", job.engine).to_lowercase();
     let mut without = options.without.iter().map(|name| format!(" --without {name}")).collect::<String>();

@@ -11,14 +11,11 @@ use linux_raw_sys::io_uring::{io_uring_op as Op, *};
 
 use super::plan::Own;
 use super::world::{PERIOD, World, abort_at_close};
+use crate::harness::sqe_flags::{ASYNC, BUFFER_SELECT, FIXED_FILE, LINK};
 use crate::ring::{Cqe, Ring};
 use crate::rng::Rng;
 
 const FILES: u32 = io_uring_register_op::IORING_REGISTER_FILES as u32;
-const FIXED_FILE: u8 = 1 << 0;
-const LINK: u8 = 1 << 2;
-const ASYNC: u8 = 1 << 4;
-const BUFFER_SELECT: u8 = 1 << 5;
 
 /// So long a wait may take on a busy machine: the parent looks after what hangs.
 const SLICE_US: u32 = 100_000;

@@ -4,6 +4,8 @@ use std::fmt;
 
 use linux_raw_sys::io_uring::*;
 
+use crate::harness::{SETUP, SQE_FLAGS, flags};
+
 /// A ring to be made.
 #[derive(Clone, Debug)]
 pub struct RingPlan {
@@ -280,22 +282,6 @@ impl Program {
     }
 }
 
-const SETUP_FLAGS: [(u32, &str); 13] = [
-    (IORING_SETUP_SQPOLL, "SQPOLL"),
-    (IORING_SETUP_ATTACH_WQ, "ATTACH_WQ"),
-    (IORING_SETUP_SUBMIT_ALL, "SUBMIT_ALL"),
-    (IORING_SETUP_COOP_TASKRUN, "COOP_TASKRUN"),
-    (IORING_SETUP_TASKRUN_FLAG, "TASKRUN_FLAG"),
-    (IORING_SETUP_CQE32, "CQE32"),
-    (IORING_SETUP_SQE128, "SQE128"),
-    (IORING_SETUP_SINGLE_ISSUER, "SINGLE_ISSUER"),
-    (IORING_SETUP_DEFER_TASKRUN, "DEFER_TASKRUN"),
-    (IORING_SETUP_NO_MMAP, "NO_MMAP"),
-    (IORING_SETUP_NO_SQARRAY, "NO_SQARRAY"),
-    (anyring_engine::abi::IORING_SETUP_CQE_MIXED, "CQE_MIXED"),
-    (anyring_engine::abi::IORING_SETUP_SQE_MIXED, "SQE_MIXED"),
-];
-
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Program { seed, announces, pauses, end, streams, listeners, newest, .. } = self;
@@ -305,11 +291,6 @@ impl fmt::Display for Program {
              newest: {newest}, streams: {streams:?}, listeners over TCP: {listeners:?}"
         )?;
         for (index, ring) in self.rings.iter().enumerate() {
-            let flags: Vec<&str> = SETUP_FLAGS
-                .iter()
-                .filter(|(flag, _)| ring.flags & flag != 0)
-                .map(|&(_, name)| name)
-                .collect();
             let RingPlan { entries, cq_entries, owner, users, .. } = ring;
             let has = [
                 (ring.doomed, "is closed"),
@@ -323,7 +304,7 @@ impl fmt::Display for Program {
             writeln!(
                 f,
                 "  ring {index}: {entries} entries, CQ {cq_entries}, {}; of thread {owner}, used by {users:?}; {}",
-                flags.join("|"),
+                flags(ring.flags, SETUP),
                 has.join(", ")
             )?;
         }
@@ -344,12 +325,8 @@ impl fmt::Display for Act {
                 write!(f, "ring {ring}:")?;
                 for (index, request) in requests.iter().enumerate() {
                     write!(f, "{} {:?}", if index > 0 { "," } else { "" }, request.what)?;
-                    for (flag, name) in
-                        [(1 << 1, "DRAIN"), (1 << 2, "LINK"), (1 << 3, "HARDLINK"), (1 << 4, "ASYNC")]
-                    {
-                        if request.flags & flag != 0 {
-                            write!(f, " {name}")?;
-                        }
+                    if request.flags != 0 {
+                        write!(f, " {}", flags(request.flags.into(), SQE_FLAGS))?;
                     }
                 }
                 write!(f, "; {then:?}")

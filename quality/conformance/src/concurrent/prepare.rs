@@ -7,6 +7,7 @@ use super::generate::UNIT;
 use super::memory::{Kind, Request, State, traits};
 use super::plan::*;
 use super::world::{BUFFER, PLACE, World};
+use crate::harness::sqe_flags::{BUFFER_SELECT, DRAIN, FIXED_FILE, HARDLINK, LINKS};
 use crate::ring::Engine;
 use crate::rng::Rng;
 
@@ -16,10 +17,6 @@ pub const GROUP: u16 = 7;
 const HEADER: usize = PLACE - 88;
 /// What a request writes to a file.
 pub const WRITTEN: u32 = 64;
-
-const FIXED_FILE: u8 = 1 << 0;
-const BUFFER_SELECT: u8 = 1 << 5;
-const LINKS: u8 = 1 << 2 | 1 << 3;
 
 /// Requests that are pushed together.
 pub struct Batch<'a> {
@@ -45,21 +42,9 @@ impl<'a> Batch<'a> {
     /// Prepares requests; what cannot be done now becomes a NOP.
     pub fn new(world: &'a World<'a>, ring: usize, rng: &'a mut Rng, requests: &[Req]) -> Batch<'a> {
         let linked = requests.iter().any(|request| request.flags & LINKS != 0);
-        let (sqes, closes) = (Vec::new(), Vec::new());
-        let (writes, reads) = ([None; 3], [false; 3]);
-        let mut batch = Batch {
-            world,
-            ring,
-            rng,
-            linked,
-            writes,
-            reads,
-            before: 0,
-            hard: false,
-            sqes,
-            closes,
-            wakes: None,
-        };
+        let (sqes, closes, wakes) = (Vec::new(), Vec::new(), None);
+        let (writes, reads, before, hard) = ([None; 3], [false; 3], 0, false);
+        let mut batch = Batch { world, ring, rng, linked, writes, reads, before, hard, sqes, closes, wakes };
         for (place, request) in requests.iter().enumerate() {
             let limited = matches!(requests.get(place + 1), Some(Req { what: What::LinkTimeout { .. }, .. }));
             if !batch.add(request, limited) {
@@ -74,7 +59,7 @@ impl<'a> Batch<'a> {
     fn add(&mut self, request: &Req, limited: bool) -> bool {
         let Some((mut sqe, mut entry)) = self.prepare(request.what) else { return false };
         entry.traits |= if limited { traits::TIMED } else { 0 };
-        entry.traits |= if request.flags & 1 << 1 != 0 { traits::DRAIN } else { 0 };
+        entry.traits |= if request.flags & DRAIN != 0 { traits::DRAIN } else { 0 };
         entry.traits |= if self.hard { traits::HARD } else { 0 };
         entry.before = self.before;
         let Some(id) = self.world.shared.open(&entry) else { return false };
@@ -83,7 +68,7 @@ impl<'a> Batch<'a> {
         self.fill(id, request.what, &mut sqe, &entry);
         // Whoever takes its completion sees what was filled in, also in the eyes of a sanitizer.
         self.world.shared.entry(id).set_state(State::Pushed);
-        self.hard = request.flags & 1 << 3 != 0;
+        self.hard = request.flags & HARDLINK != 0;
         self.before = if request.flags & LINKS != 0 { id + 1 } else { 0 };
         self.sqes.push((id, sqe));
         true

@@ -12,12 +12,12 @@ use linux_raw_sys::io_uring::{io_uring_op as Op, *};
 
 use super::own::{Outcome, expect, sqe};
 use super::world::World;
+use crate::harness::sqe_flags::FIXED_FILE;
 use crate::ring::{Engine, Ring};
 use crate::rng::Rng;
 
 const REGISTER: u32 = io_uring_register_op::IORING_REGISTER_FILES as u32;
 const UNREGISTER: u32 = io_uring_register_op::IORING_UNREGISTER_FILES as u32;
-const FIXED_FILE: u8 = 1 << 0;
 /// What the program writes into memory that is free again; no block holds it.
 const FREE: u8 = 0xee;
 /// A wait between two looks.

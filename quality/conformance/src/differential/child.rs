@@ -1,8 +1,7 @@
 //! Programs run in forked children, so that one that dies or hangs takes only its child with it.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
-use std::os::fd::FromRawFd;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use super::progress::{self, Page};
 use super::run::{Arenas, Difference, Times, run};
 use super::tape::Tape;
 use super::timing;
+use crate::harness::{self, Heard};
 use crate::ring::{self, Engine};
 use crate::rng::program_seed;
 
@@ -53,10 +53,9 @@ pub struct Lost {
     pub by_kernel: bool,
 }
 
-/// A forked child with the pipe that it reports through.
+/// A forked child that is followed by its page.
 pub struct Child {
-    pid: i32,
-    reports: BufReader<File>,
+    forked: harness::Child,
     page: &'static Page,
     seen: (u64, u64, Instant),
 }
@@ -67,26 +66,12 @@ impl Child {
         // Before the fork: the child would wait for ever for another thread of this process that is
         // in the middle of it.
         ring::install();
-        let mut ends = [0; 2];
-        // SAFETY: room for two numbers; the child leaves by `_exit` and never returns from here.
-        unsafe {
-            assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0, "a pipe");
-            let pid = libc::fork();
-            assert!(pid >= 0, "a child");
-            if pid == 0 {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                let high = libc::fcntl(ends[1], libc::F_DUPFD_CLOEXEC, 450);
-                quiet();
-                let mut reports = File::from_raw_fd(high);
-                progress::use_page(page);
-                // Where panics unwind, none may run on into what the parent was doing.
-                let body = std::panic::AssertUnwindSafe(|| body(&mut reports));
-                libc::_exit(std::panic::catch_unwind(body).unwrap_or(101));
-            }
-            libc::close(ends[1]);
-            let reports = BufReader::new(File::from_raw_fd(ends[0]));
-            Child { pid, reports, page, seen: (0, 0, Instant::now()) }
-        }
+        let forked = harness::Child::fork(450, |mut reports| {
+            quiet();
+            progress::use_page(page);
+            body(&mut reports)
+        });
+        Child { forked, page, seen: (0, 0, Instant::now()) }
     }
 
     /// Waits for the child's next report; `None` when it has ended well.
@@ -95,31 +80,20 @@ impl Child {
     /// How it was lost.
     pub fn report(&mut self) -> Result<Option<String>, Lost> {
         loop {
-            if self.reports.buffer().is_empty() && !self.readable() {
-                if self.stuck() {
+            match self.forked.hear(200) {
+                Heard::Line(line) => return Ok(Some(line)),
+                Heard::End => return self.ended().map(|()| None),
+                Heard::Nothing if self.stuck() => {
                     let how = format!("hangs ({})", self.page.place());
                     let by_kernel = self.page.engine() == Engine::Kernel;
                     // SAFETY: our own child, not waited for yet.
-                    unsafe { libc::kill(self.pid, libc::SIGKILL) };
-                    self.wait();
+                    unsafe { libc::kill(self.forked.pid, libc::SIGKILL) };
+                    self.forked.wait();
                     return Err(Lost { how, by_kernel });
                 }
-                continue;
+                Heard::Nothing => {}
             }
-            let mut line = String::new();
-            return match self.reports.read_line(&mut line) {
-                Ok(count) if count > 0 => Ok(Some(line.trim_end().to_owned())),
-                _ => self.ended().map(|()| None),
-            };
         }
-    }
-
-    fn readable(&self) -> bool {
-        use std::os::fd::AsRawFd;
-        let mut poll =
-            libc::pollfd { fd: self.reports.get_ref().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure.
-        unsafe { libc::poll(&mut poll, 1, 200) > 0 }
     }
 
     fn stuck(&mut self) -> bool {
@@ -130,15 +104,8 @@ impl Child {
         self.seen.2.elapsed() > HANGS
     }
 
-    fn wait(&mut self) -> i32 {
-        let mut status = 0;
-        // SAFETY: our own child.
-        unsafe { libc::waitpid(self.pid, &mut status, 0) };
-        status
-    }
-
-    fn ended(&mut self) -> Result<(), Lost> {
-        let status = self.wait();
+    fn ended(&self) -> Result<(), Lost> {
+        let status = self.forked.wait();
         if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0 {
             return Ok(());
         }
@@ -151,7 +118,7 @@ impl Child {
     }
 }
 
-/// Standard descriptors go nowhere, so that programs may use them; broken pipes are errors, not signals.
+/// Standard descriptors go nowhere, so that programs may use them.
 fn quiet() {
     // SAFETY: system calls on descriptors of this process, which has one thread.
     unsafe {
@@ -159,8 +126,7 @@ fn quiet() {
         for fd in if std::env::var_os("ANYRING_FUZZ_LOUD").is_some() { 0..1 } else { 0..3 } {
             libc::dup2(null, fd);
         }
-        libc::syscall(libc::SYS_close_range, 3, 449, 0);
-        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        libc::close(null);
         libc::alarm(0);
     }
 }

@@ -28,8 +28,8 @@ use anyring_engine::ops;
 use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, io_uring_op as Code};
 
 use super::explain::{self, Case, explanation};
-use super::generate::sqe_flags::{DRAIN, SKIP};
 use super::program::{Fd, Program, Sqe, Value};
+use crate::harness::sqe_flags::{DRAIN, SKIP};
 use crate::ring::Cqe;
 
 /// Marks a result as "a descriptor".

@@ -6,9 +6,9 @@
 use anyring_engine::ops;
 use linux_raw_sys::io_uring::*;
 
-use super::generate::sqe_flags::{ASYNC, BUFFER_SELECT, DRAIN, FIXED_FILE, SKIP};
-use super::program::{Cell, Fd, LINKS, Program, Sqe, Step, Value};
+use super::program::{Cell, Fd, Program, Sqe, Step, Value};
 use super::world::Thing;
+use crate::harness::sqe_flags::{ASYNC, BUFFER_SELECT, DRAIN, FIXED_FILE, LINKS, SKIP};
 use crate::ring::Cqe;
 
 mod order;

@@ -12,20 +12,8 @@ use linux_raw_sys::io_uring::*;
 use super::operations::{self, Effect};
 use super::program::*;
 use super::world::Thing;
+use crate::harness::sqe_flags::*;
 use crate::rng::Rng;
-
-/// Bits of `IOSQE_*`.
-#[expect(missing_docs, reason = "the names of the ABI")]
-pub mod sqe_flags {
-    pub const FIXED_FILE: u8 = 1;
-    pub const DRAIN: u8 = 1 << 1;
-    pub const LINK: u8 = 1 << 2;
-    pub const HARDLINK: u8 = 1 << 3;
-    pub const ASYNC: u8 = 1 << 4;
-    pub const BUFFER_SELECT: u8 = 1 << 5;
-    pub const SKIP: u8 = 1 << 6;
-}
-use sqe_flags::*;
 
 /// What the generator keeps while it makes a program.
 pub struct Generator {

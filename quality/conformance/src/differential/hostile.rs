@@ -36,20 +36,20 @@ pub fn run_many(options: &Options) -> (u64, Vec<String>) {
     let page = progress::new_page();
     let (first, count) = match options.program_seed {
         Some(_) => (0, 1),
-        None => (0, options.programs),
+        None => (0, options.run.programs),
     };
     let mut lost = Vec::new();
     let mut next = first;
     while next < first + count && lost.len() < 20 {
         let end = (next + BATCH).min(first + count);
-        let seed_of = |index| options.program_seed.unwrap_or_else(|| program_seed(options.seed, index));
+        let seed_of = |index| options.program_seed.unwrap_or_else(|| program_seed(options.run.seed, index));
         let mut child = Child::new(page, |_| {
             let scratch = super::child::scratch_directory(0, 0);
             let arena = Arena::default();
             std::fs::create_dir_all(&scratch).expect("a scratch directory");
             std::env::set_current_dir(&scratch).expect("a scratch directory");
             // What the engine needs once it keeps.
-            harm(program_seed(options.seed, u64::MAX), &arena, &scratch);
+            harm(program_seed(options.run.seed, u64::MAX), &arena, &scratch);
             let before = descriptors();
             for index in next..end {
                 page.program.store(index, Ordering::Relaxed);

@@ -28,7 +28,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -39,6 +38,7 @@ use program::Program;
 use progress::Page;
 use run::Difference;
 
+use crate::harness::{self, Programs, lanes, listed};
 use crate::ring;
 use crate::rng::program_seed;
 
@@ -51,15 +51,9 @@ const SHOWN: u64 = 1;
 /// What to do.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// How many programs
-    #[arg(long, default_value_t = 10_000)]
-    pub programs: u64,
-    /// Where random numbers begin
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Begin with this program: resumes a run that was stopped
-    #[arg(long, default_value_t = 0)]
-    pub first: u64,
+    /// Which programs.
+    #[command(flatten)]
+    pub run: Programs,
     /// Run the one program of this seed, as a report printed it
     #[arg(long, value_parser = crate::rng::seed)]
     pub program_seed: Option<u64>,
@@ -84,9 +78,6 @@ pub struct Options {
     /// Print programs that differed once only, too, and those for which the kernel differs from itself
     #[arg(long)]
     pub unsteady: bool,
-    /// Say now and then how far it is
-    #[arg(long)]
-    pub progress: bool,
     /// Print programs as they are generated, without making them smaller
     #[arg(long)]
     pub no_shrink: bool,
@@ -97,7 +88,7 @@ const OPEN: &str = include_str!("open.txt");
 
 /// Is a signature in the list?
 fn is_open(signature: &str) -> bool {
-    OPEN.lines().any(|line| line.split('#').next().unwrap_or("").trim() == signature)
+    listed(OPEN).any(|name| name == signature)
 }
 
 /// So many programs of a thousand may differ by an explanation that no run of the kernel proves.
@@ -218,7 +209,7 @@ pub fn command(options: &Options) -> ExitCode {
         "{total} programs from {} on in {seconds:.1} s ({:.0} a second): {} the same, {} explained ({} unproved), \
          {} unsteady, \
          {} racy on the kernel itself, {} differ as known, {different} differ in {} other ways",
-        options.first,
+        options.run.first,
         total as f64 / seconds,
         summary.clean,
         summary.explained().all,
@@ -253,89 +244,47 @@ fn one(seed: u64, options: &Options) -> ExitCode {
     }
 }
 
-/// Between two lines that say how far a run is.
-const PROGRESS: Duration = Duration::from_secs(10);
-
 /// Runs programs in several children at a time.
 pub fn run_many(options: &Options) -> Summary {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let jobs = options.jobs.unwrap_or(16 * processors);
-    let pages: Vec<&'static Page> = (0..jobs.max(1)).map(|_| progress::new_page()).collect();
-    let end = options.first + options.programs;
-    let next = AtomicU64::new(options.first);
-    let summaries = std::thread::scope(|scope| {
-        let (stop, stopped) = mpsc::channel::<()>();
-        if options.progress {
-            scope.spawn(|| report_progress(stopped, &pages, options, &next));
-        }
-        let summaries = lanes(&pages, |lane, page| {
+    let pages = harness::pages(options.jobs, 16, progress::new_page);
+    let (begun, next) = (Instant::now(), AtomicU64::new(options.run.first));
+    let sum = |summaries: Vec<Summary>| {
+        summaries.into_iter().fold(Summary::default(), |mut all, one| {
+            all.add(one);
+            all
+        })
+    };
+    let counted = |page: &Page| {
+        let mut summary = Summary::default();
+        summary.take_counts(page);
+        summary
+    };
+    let tell = || {
+        let done = sum(pages.iter().map(|page| counted(page)).collect()).total();
+        // What is being worked on, and as much before it as one batch may lag behind the others.
+        let behind = pages.iter().map(|page| page.program.load(Ordering::Relaxed)).min().unwrap_or(0);
+        eprintln!("{}", options.run.progress(done, begun, behind.min(next.load(Ordering::Relaxed))));
+    };
+    let summaries = harness::telling(options.run.progress, tell, || {
+        lanes(&pages, |lane, page| {
             let mut summary = Summary::default();
             loop {
                 let first = next.fetch_add(BATCH, Ordering::Relaxed);
-                if first >= end {
-                    break;
-                }
-                run_batch(page, options, (first, BATCH.min(end - first)), lane, &mut summary);
+                let Some(left) = options.run.end().checked_sub(first).filter(|&left| left > 0) else { break };
+                run_batch(page, options, (first, BATCH.min(left)), lane, &mut summary);
             }
             summary.take_counts(page);
             summary
-        });
-        drop(stop);
-        summaries
+        })
     });
-    summaries.into_iter().fold(Summary::default(), |mut all, one| {
-        all.add(one);
-        all
-    })
-}
-
-/// Says how far the children are, until the other end of `stopped` is gone.
-fn report_progress(
-    stopped: mpsc::Receiver<()>,
-    pages: &[&'static Page],
-    options: &Options,
-    next: &AtomicU64,
-) {
-    let begun = Instant::now();
-    while stopped.recv_timeout(PROGRESS) == Err(mpsc::RecvTimeoutError::Timeout) {
-        let mut summary = Summary::default();
-        for page in pages {
-            let mut one = Summary::default();
-            one.take_counts(page);
-            summary.add(one);
-        }
-        let done = summary.total();
-        // What is being worked on, and as much before it as one batch may lag behind the others.
-        let behind = pages.iter().map(|page| page.program.load(Ordering::Relaxed)).min().unwrap_or(0);
-        let resume = behind.min(next.load(Ordering::Relaxed)).max(options.first);
-        eprintln!(
-            "{done} of {} programs, {:.0} a second; to resume: --seed {} --first {resume}",
-            options.programs,
-            done as f64 / begun.elapsed().as_secs_f64(),
-            options.seed,
-        );
-    }
-}
-
-/// Runs `body` for each page in a thread; a single one in the calling thread, for ThreadSanitizer sees nothing in the
-/// children of a process that has several.
-fn lanes<T: Send>(pages: &[&'static Page], body: impl Fn(usize, &'static Page) -> T + Sync) -> Vec<T> {
-    if let [page] = pages {
-        return vec![body(0, page)];
-    }
-    let body = &body;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            pages.iter().enumerate().map(|(lane, &page)| scope.spawn(move || body(lane, page))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a lane ends")).collect()
-    })
+    sum(summaries)
 }
 
 fn run_batch(page: &'static Page, options: &Options, range: Range, lane: usize, summary: &mut Summary) {
     let (mut first, end) = (range.0, range.0 + range.1);
     while first < end {
         let scratch = scratch_directory(lane, first / BATCH);
-        let mut child = run_range(page, options.seed, (first, end - first), &scratch);
+        let mut child = run_range(page, options.run.seed, (first, end - first), &scratch);
         loop {
             match child.report() {
                 Ok(Some(line)) => {
@@ -367,7 +316,7 @@ fn judge_lost(page: &'static Page, options: &Options, index: u64, lost: Lost, sc
     if !lost.by_kernel {
         return Finding::Lost(lost.how);
     }
-    let program = generate::program(program_seed(options.seed, index));
+    let program = generate::program(program_seed(options.run.seed, index));
     run_alone(page, &program, scratch, true).unwrap_or_else(|| {
         let (signature, user) = ("hangs once".to_owned(), String::new());
         Finding::Unsteady(Difference { step: None, signature, user, kernel: lost.how })
@@ -375,7 +324,7 @@ fn judge_lost(page: &'static Page, options: &Options, index: u64, lost: Lost, sc
 }
 
 fn note(options: &Options, index: u64, finding: &Finding, summary: &mut Summary) {
-    let program = generate::program(program_seed(options.seed, index));
+    let program = generate::program(program_seed(options.run.seed, index));
     if let Finding::Unsteady(difference) | Finding::Racy(difference) = finding {
         if options.unsteady {
             let kind = if matches!(finding, Finding::Racy(_)) { "racy" } else { "unsteady" };

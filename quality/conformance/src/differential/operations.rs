@@ -7,9 +7,9 @@ use anyring_engine::request::shown::{Argument, Kind, Names};
 use linux_raw_sys::io_uring::*;
 
 use super::generate::Generator;
-use super::generate::sqe_flags::{BUFFER_SELECT, FIXED_FILE};
 use super::program::*;
 use super::world::{LISTENER_PORT, Thing};
+use crate::harness::sqe_flags::{BUFFER_SELECT, FIXED_FILE};
 
 /// What a request does beside completing, as far as the order of independent requests matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

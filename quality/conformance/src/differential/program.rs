@@ -3,21 +3,19 @@
 //! Addresses and descriptors are kept symbolic, because the two engines run the same program each in
 //! a world of its own.
 
-use std::fmt::{self, Display, Formatter, Write as _};
+use std::fmt::{self, Display, Formatter};
 
 use anyring_engine::ops;
 
-use super::generate::sqe_flags::{ASYNC, DRAIN};
 use super::world::Thing;
+use crate::harness::sqe_flags::{ASYNC, DRAIN, LINKS};
+use crate::harness::{SETUP, SQE_FLAGS, flags};
 
 /// Bytes of the memory that requests read and write. The lower half holds structures (iovecs,
 /// paths, timespecs), the upper half buffers.
 pub const ARENA: u32 = 128 * 1024;
 /// Where the buffers begin.
 pub const BUFFERS: u32 = 64 * 1024;
-
-/// `IOSQE_IO_LINK` and `IOSQE_IO_HARDLINK`.
-pub const LINKS: u8 = 1 << 2 | 1 << 3;
 
 /// A descriptor, or a number where one is expected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -305,29 +303,6 @@ impl Program {
     }
 }
 
-const SETUP: &[&str] = &[
-    "IOPOLL",
-    "SQPOLL",
-    "SQ_AFF",
-    "CQSIZE",
-    "CLAMP",
-    "ATTACH_WQ",
-    "R_DISABLED",
-    "SUBMIT_ALL",
-    "COOP_TASKRUN",
-    "TASKRUN_FLAG",
-    "SQE128",
-    "CQE32",
-    "SINGLE_ISSUER",
-    "DEFER_TASKRUN",
-    "NO_MMAP",
-    "REGISTERED_FD_ONLY",
-    "NO_SQARRAY",
-    "HYBRID_IOPOLL",
-    "CQE_MIXED",
-];
-const SQE_FLAGS: &[&str] =
-    &["FIXED_FILE", "DRAIN", "LINK", "HARDLINK", "ASYNC", "BUFFER_SELECT", "CQE_SKIP", "0x80"];
 const ENTER: &[&str] = &[
     "GETEVENTS",
     "SQ_WAKEUP",
@@ -338,20 +313,6 @@ const ENTER: &[&str] = &[
     "EXT_ARG_REG",
     "NO_IOWAIT",
 ];
-
-/// Flags by name.
-pub fn flags(value: u32, names: &[&str]) -> String {
-    let mut text = String::new();
-    for bit in (0..32).filter(|bit| value & (1 << bit) != 0) {
-        let separator = if text.is_empty() { "" } else { "|" };
-        match names.get(bit) {
-            Some(name) => write!(text, "{separator}{name}"),
-            None => write!(text, "{separator}{:#x}", 1u32 << bit),
-        }
-        .expect("a string takes text");
-    }
-    if text.is_empty() { "0".into() } else { text }
-}
 
 impl Display for Fd {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

@@ -29,13 +29,8 @@ static PAGE: AtomicPtr<Page> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Maps a page that children share.
 pub fn new_page() -> &'static Page {
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping of zeroes, never taken away, and zeroes make a page.
-    unsafe {
-        let page = libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0);
-        assert_ne!(page, libc::MAP_FAILED, "memory can be mapped");
-        &*page.cast::<Page>()
-    }
+    // SAFETY: zeroes make a page.
+    unsafe { crate::harness::map_shared() }
 }
 
 /// In a child: this is our page.

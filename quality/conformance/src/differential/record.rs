@@ -20,7 +20,8 @@ use anyring_engine::request::version::{self, Version};
 use super::child::{Child, enter_scratch, run_with_tape, scratch_directory};
 use super::run::{Arenas, Times};
 use super::tape::Tape;
-use super::{MOST_UNPROVED, Options, generate, lanes, progress};
+use super::{MOST_UNPROVED, Options, generate, progress};
+use crate::harness::{self, lanes};
 use crate::ring::{Engine, kernel_available};
 use crate::rng::program_seed;
 
@@ -96,8 +97,7 @@ fn in_children(
     jobs: Option<usize>,
     body: impl Fn(u64, &Arenas, &Path) -> String + Clone + Sync,
 ) -> BTreeMap<u64, String> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let pages: Vec<_> = (0..jobs.unwrap_or(8 * processors).max(1)).map(|_| progress::new_page()).collect();
+    let pages = harness::pages(jobs, 8, progress::new_page);
     let (next, all) = (AtomicUsize::new(0), Mutex::new(BTreeMap::<u64, String>::new()));
     let is_enough = || {
         let bad = all.lock().unwrap().values().filter(|line| line.starts_with('!')).count();
@@ -194,8 +194,8 @@ pub fn record(path: &Path, options: &Options) -> ExitCode {
         eprintln!("anyring-conformance: the user engine does not play Linux {release}");
         return ExitCode::from(2);
     };
-    let indices: Vec<u64> = (options.first..options.first + options.programs).collect();
-    let seed = options.seed;
+    let indices: Vec<u64> = (options.run.first..options.run.end()).collect();
+    let seed = options.run.seed;
     let body = move |index: u64, arenas: &Arenas, scratch: &Path| answers(seed, index, arenas, scratch);
     let lines = in_children(None, &indices, options.jobs, body);
     let (mut text, mut left_out) = (String::new(), BTreeMap::<&str, usize>::new());
@@ -215,7 +215,7 @@ pub fn record(path: &Path, options: &Options) -> ExitCode {
     let counts: String = left_out.iter().map(|(kind, count)| format!(", {kind} {count}")).collect();
     let head = format!(
         "# Linux {version} seed {} programs {}; recorded {}{counts}",
-        options.seed,
+        options.run.seed,
         indices.len(),
         text.lines().count()
     );

@@ -11,12 +11,12 @@ use linux_raw_sys::io_uring::*;
 
 use super::compare::{self, Verdict, returns_fd};
 use super::explain;
-use super::generate::sqe_flags::{ASYNC, SKIP};
 use super::program::*;
 use super::progress;
 use super::side::{Arena, Side};
 use super::tape::{Tape, Taped};
 use super::world::{Place, digest};
+use crate::harness::sqe_flags::{ASYNC, LINKS, SKIP};
 use crate::ring::{self, Engine};
 
 /// `IORING_REGISTER_SYNC_CANCEL`.

@@ -5,9 +5,9 @@
 use std::path::Path;
 
 use super::child::run_and_clean;
-use super::generate::sqe_flags::{ASYNC, DRAIN};
-use super::program::{LINKS, Program, Sqe};
+use super::program::{Program, Sqe};
 use super::run::{Arenas, Times, Unsaid};
+use crate::harness::sqe_flags::{ASYNC, DRAIN, LINKS};
 use crate::ring::Engine;
 
 /// Do the engines agree under another timing?

@@ -4,8 +4,8 @@ use super::{
     Case, ORDER_OF_REQUESTS, PATHS, POLLED_LATER, PROVIDES, READS, RECEIVES, SENDS, SPLICES, WRITES, name,
     named, passes_data, polls_first,
 };
-use crate::differential::generate::sqe_flags::{BUFFER_SELECT, FIXED_FILE};
 use crate::differential::program::{Program, Sqe};
+use crate::harness::sqe_flags::{BUFFER_SELECT, FIXED_FILE};
 
 /// They change the state of a file, or tell of it.
 const CHANGES: &[&str] = &["CONNECT", "LISTEN", "BIND", "SHUTDOWN", "ACCEPT", "EPOLL_CTL", "URING_CMD"];

@@ -6,9 +6,9 @@ use linux_raw_sys::io_uring::*;
 use super::{
     CANCELED, Case, PATHS, READS, RECEIVES, RWF_NOWAIT, SENDS, WRITES, is_multishot, name, named, polls_first,
 };
-use crate::differential::generate::sqe_flags::{ASYNC, BUFFER_SELECT, FIXED_FILE};
 use crate::differential::program::{Cell, Fd, Program, Sqe, Step, Structure, Value};
 use crate::differential::world::Thing;
+use crate::harness::sqe_flags::{ASYNC, BUFFER_SELECT, FIXED_FILE};
 use crate::ring::Cqe;
 
 const MSG_ERRQUEUE: u32 = 0x2000;
