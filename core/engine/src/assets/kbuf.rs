@@ -32,6 +32,8 @@ const TAIL: u64 = 14;
 #[derive(Default)]
 pub struct BufferGroups {
     groups: BTreeMap<u16, Group>,
+    /// Rings that there were.
+    rings: u32,
 }
 
 enum Group {
@@ -64,6 +66,8 @@ enum State {
     Listed(Buffer),
     /// At the head of a ring, and still there.
     AtHead,
+    /// Taken from this position of the ring with this number, while an attempt is made without the lock. What is left of it goes back.
+    Lent { ring: u32, position: u16 },
     /// The request's for good; `more` where the program will see it used again.
     Kept { more: bool },
 }
@@ -79,6 +83,8 @@ pub struct Span {
 
 struct BufferRing {
     memory: Memory,
+    /// Tells it from one that had its group before.
+    number: u32,
     mask: u16,
     head: u16,
     /// The program's tail when it was last looked at.
@@ -251,11 +257,6 @@ impl Selected {
     pub fn next(group: u16, buffer: &Buffer) -> Selected {
         Selected { group, id: buffer.id, state: State::AtHead }
     }
-
-    /// May others still get the same buffer?
-    pub fn is_shared(&self) -> bool {
-        self.state == State::AtHead
-    }
 }
 
 impl BufferGroups {
@@ -369,6 +370,7 @@ impl BufferGroups {
             State::Listed(_) => false,
             State::Kept { more } => more,
             State::AtHead => self.commit(selected.group, used, count),
+            State::Lent { .. } => self.put_back(selected) && self.commit(selected.group, used, count),
         };
         report(selected.id, more)
     }
@@ -376,11 +378,22 @@ impl BufferGroups {
     /// As [`BufferGroups::report`], but the buffer stays with whom it was selected for; so nobody else gets it.
     pub fn keep(&mut self, selected: &mut Selected, used: usize, count: u16) {
         let more = match selected.state {
-            State::Kept { .. } => return,
+            State::Kept { .. } | State::Lent { .. } => return,
             State::Listed(_) => false,
             State::AtHead => self.commit(selected.group, used, count),
         };
         selected.state = State::Kept { more };
+    }
+
+    /// Takes a buffer at the head of a ring out of it, for an attempt that is made without the lock: nobody else gets it until it is
+    /// reported or put back.
+    pub fn lend(&mut self, selected: &mut Selected) {
+        if selected.state == State::AtHead
+            && let Some(Group::Ring(ring)) = self.groups.get_mut(&selected.group)
+        {
+            selected.state = State::Lent { ring: ring.number, position: ring.head };
+            ring.head = ring.head.wrapping_add(1);
+        }
     }
 
     fn commit(&mut self, group: u16, used: usize, count: u16) -> bool {
@@ -390,11 +403,18 @@ impl BufferGroups {
         }
     }
 
-    /// Makes a buffer the next one to be had again. False where it was taken or kept, and so cannot be put back.
+    /// Makes a buffer the next one to be had again. False where it was taken or kept, or was lent and those behind it were used up
+    /// meanwhile: it cannot be put back then.
     pub fn put_back(&mut self, selected: &Selected) -> bool {
         match selected.state {
             State::AtHead => {}
             State::Kept { .. } => return false,
+            State::Lent { ring: number, position } => match self.groups.get_mut(&selected.group) {
+                Some(Group::Ring(ring)) if ring.number == number && ring.head == position.wrapping_add(1) => {
+                    ring.head = position;
+                }
+                _ => return false,
+            },
             State::Listed(buffer) => {
                 if let Some(Group::List(list)) = self.groups.get_mut(&selected.group) {
                     list.push_front(buffer);
@@ -509,8 +529,10 @@ impl BufferGroups {
                 Memory::Program(address)
             }
         };
+        self.rings = self.rings.wrapping_add(1);
         let ring = BufferRing {
             memory,
+            number: self.rings,
             mask: new.entries - 1,
             head: 0,
             tail: 0,

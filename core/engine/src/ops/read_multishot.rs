@@ -6,6 +6,7 @@ use linux_raw_sys::general::{EPOLLIN, RWF_NOWAIT};
 
 use crate::abi::{Errno, names};
 use crate::assets::kbuf::Span;
+use crate::assets::kinds;
 use crate::ops::rw;
 use crate::os::user::IoVector;
 use crate::os::{self, Fd};
@@ -85,7 +86,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 }
 
 fn read_once(core: &mut Core, id: RequestId, fd: Fd) -> Next {
-    let span = match core.select_buffer(id, 0) {
+    let span = match held_buffer(core, id).map_or_else(|| core.select_buffer(id, 0), Ok) {
         Ok(span) => span,
         Err(errno) => return Next::Outcome(errno.into()),
     };
@@ -104,13 +105,21 @@ fn read_once(core: &mut Core, id: RequestId, fd: Fd) -> Next {
             result = Err(Errno::EAGAIN);
         } else {
             // Ready, but if another reader is faster the read blocks: nobody may wait for us then.
-            core.detach_buffer(id, span.length);
+            core.lend_buffer(id);
             let vector = IoVector { base: span.address, length: span.length as u64 };
             core[id].data = OpData::Vectors(Box::new([vector]));
             return Next::Outcome(Outcome::Block);
         }
     }
     conclude(core, id, result)
+}
+
+/// The buffer that an attempt without the lock did not use, where it could not be given back.
+fn held_buffer(core: &Core, id: RequestId) -> Option<Span> {
+    let request = &core[id];
+    let OpData::Vectors(vectors) = &request.data else { return None };
+    let vector = vectors.first().filter(|_| request.buffer.is_some())?;
+    Some(Span { address: vector.base, length: vector.length as usize })
 }
 
 /// The offset of a file that has no positions is ignored, where the kernel ignores it.
@@ -140,12 +149,23 @@ fn conclude(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Nex
             return Next::Outcome(other.into());
         }
     };
+    advance(core, id, count);
     let flags = core.use_buffer(id, count);
     if core.post_more(id, count as i32, flags) {
         return Next::Read;
     }
     core[id].cqe_flags |= flags;
     Next::Outcome(Outcome::Complete(count as i32))
+}
+
+/// The next read of a file with an end, as one in /proc that can be polled, goes on behind this one.
+fn advance(core: &mut Core, id: RequestId, count: usize) {
+    let request = &core[id];
+    if request.sqe.off != rw::POSITION
+        && kinds::typed_kind(request.file.fd()).is_ok_and(|kind| kind.has(kinds::Kind::STORAGE))
+    {
+        core[id].sqe.off += count as u64;
+    }
 }
 
 fn block(work: &mut Work) -> Result<usize, Errno> {

@@ -347,6 +347,8 @@ fn issue_selected(core: &mut Core, id: RequestId) -> Outcome {
     sqe.len = span.length as u32;
     let outcome = issue_into(core, id, Direction::Read);
     match outcome {
+        // Of a file that can be polled, a part of the buffer may be enough.
+        Outcome::Block | Outcome::BlockForLong if lends_buffer(core, id) => core.lend_buffer(id),
         Outcome::Block | Outcome::BlockForLong => core.keep_buffer(id, span.length),
         // At the end of a file the buffer goes along, empty.
         Outcome::Complete(0) => {
@@ -363,6 +365,15 @@ fn issue_selected(core: &mut Core, id: RequestId) -> Outcome {
         }
     }
     outcome
+}
+
+/// Is the buffer of a read by a thread to be used as that of an attempt at once would be? The kernel makes no other attempts on files
+/// that can be polled. Those on storage hardly ever can, and it matters only where a buffer may be used in part.
+#[cold]
+fn lends_buffer(core: &Core, id: RequestId) -> bool {
+    let fd = core[id].file.fd();
+    let storage = kinds::look_at_type(fd).is_ok_and(|kind| kind.has(Kind::STORAGE));
+    (!storage || core.uses_buffers_up(id)) && !core.has_buffer_list(id) && os::can_be_polled(fd)
 }
 
 fn issue_into(core: &mut Core, id: RequestId, direction: Direction) -> Outcome {
@@ -758,6 +769,12 @@ fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>, directio
             kinds::forget(request.file.fd());
             ignore_offset(core, id);
             issue(core, id, direction)
+        }
+        // At the end of a file the buffer goes along, as in `issue_selected`.
+        Ok(0) if request.buffer.is_some() && request.result == 0 => {
+            let flags = core.use_buffer(id, 0);
+            core[id].cqe_flags |= flags;
+            end(core, id, Ok(0))
         }
         other => end(core, id, other),
     }

@@ -356,6 +356,15 @@ pub fn epoll_ctl(epoll: Fd, operation: u32, fd: Fd, events: u32, data: u64) -> R
     .map(drop)
 }
 
+/// Can a file be polled, as the kernel's io_uring asks before it waits for it? `poll(2)` calls files ready that cannot. Takes an epoll
+/// instance: for who asks seldom.
+pub fn can_be_polled(fd: Fd) -> bool {
+    let Ok(epoll) = epoll_create() else { return false };
+    let added = epoll_ctl(epoll, nr::EPOLL_CTL_ADD, fd, 0, 0);
+    close_own(epoll);
+    added != Err(Errno::EPERM)
+}
+
 /// Makes a call that may sleep, through the front end where it wants to know of that.
 ///
 /// # Safety

@@ -562,10 +562,7 @@ fn errors_of_multishot_reads(mut ring: Ring) -> impl Answer {
 /// A terminal knows no non-blocking attempts.
 #[both(8, 0)]
 fn multishot_reads_of_a_terminal(mut ring: Ring) -> impl Answer {
-    let (mut main, mut terminal) = (0, 0);
-    let null = std::ptr::null_mut();
-    // SAFETY: writes two descriptors of ours.
-    assert_eq!(unsafe { libc::openpty(&mut main, &mut terminal, null, null.cast(), null.cast()) }, 0);
+    let (main, terminal) = self::terminal();
     let mut memory = [0u8; 64];
     run(&mut ring, provide(0, 0, &mut memory, 4));
     ring.submit(&[read_multishot(terminal, 0)]);
@@ -578,6 +575,109 @@ fn multishot_reads_of_a_terminal(mut ring: Ring) -> impl Answer {
     all.push(wait(&mut ring));
     close_number(terminal);
     (all, memory)
+}
+
+/// A pseudo-terminal that both ends of know no non-blocking attempts.
+fn terminal() -> (i32, i32) {
+    let (mut main, mut terminal) = (0, 0);
+    let null = std::ptr::null_mut();
+    // SAFETY: writes two descriptors of ours.
+    assert_eq!(unsafe { libc::openpty(&mut main, &mut terminal, null, null.cast(), null.cast()) }, 0);
+    (main, terminal)
+}
+
+fn read(fd: i32, len: u32, group: u16) -> Sqe {
+    Sqe { fd, len, off: u64::MAX, flags: SELECT, buf_index: group, ..sqe(IORING_OP_READ, 1) }
+}
+
+/// Reads of a terminal by a thread use as much of a buffer as they fill.
+#[both(8, 0)]
+fn reads_of_a_terminal_use_buffers_up_bit_by_bit(mut ring: Ring) -> impl Answer {
+    let (main, terminal) = terminal();
+    let (mut all, mut left) = (Vec::new(), Vec::new());
+    for multishot in [false, true] {
+        let mut memory = [0u8; 32];
+        let mut buffers = Buffers::map(4, -1, 0);
+        let flags = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
+        assert_eq!(buffers.register(&ring, 1, flags), 0);
+        memory.chunks_mut(16).zip([11, 22]).for_each(|(buffer, id)| buffers.add(id, buffer));
+        if multishot {
+            ring.submit(&[read_multishot(terminal, 1)]);
+        }
+        for text in [&b"line\n"[..], b"another\n", b"ab\n", b"end\n"] {
+            write_to(&main, text);
+            if !multishot {
+                ring.submit(&[read(terminal, 100, 1)]);
+            }
+            all.push((wait(&mut ring), head(&ring, 1)));
+        }
+        if multishot {
+            let cancel = Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) };
+            ring.submit(&[cancel]);
+            let mut ends = [wait(&mut ring), wait(&mut ring)];
+            ends.sort_by_key(|cqe| cqe.user_data);
+            all.extend(ends.map(|cqe| (cqe, head(&ring, 1))));
+        }
+        let start = memory.as_ptr() as u64;
+        assert_eq!(memory[..20], *b"line\nanother\nab\nend\n");
+        left.extend([0, 1].map(|index| buffers.left(index, start)));
+        assert_eq!(unregister(&ring, 1), 0);
+        buffers.unmap();
+    }
+    close_number(terminal);
+    close_number(main);
+    (all, left)
+}
+
+/// What is in `/proc` looks like a file on storage, and some of it can be polled.
+#[both(8, 0)]
+fn reads_of_proc_use_buffers_up_bit_by_bit(mut ring: Ring) -> impl Answer {
+    // The second cannot be polled: all that was asked for is used up.
+    ["/proc/version", "/proc/self/oom_score"].map(|path| {
+        let file = std::fs::File::open(path).unwrap();
+        let expected = std::fs::read(path).unwrap().len();
+        let mut memory = [0u8; 2 << 10];
+        let mut buffers = Buffers::map(4, -1, 0);
+        let flags = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
+        assert_eq!(buffers.register(&ring, 1, flags), 0);
+        memory.chunks_mut(1 << 10).zip([11, 22]).for_each(|(buffer, id)| buffers.add(id, buffer));
+        let all: Vec<_> = [1000, 1000, 4000]
+            .map(|length| {
+                let cqe = run(&mut ring, Sqe { off: 0, ..read(file.as_raw_fd(), length, 1) });
+                (cqe.res == expected as i32, cqe.flags, head(&ring, 1))
+            })
+            .into();
+        assert_eq!(unregister(&ring, 1), 0);
+        buffers.unmap();
+        all
+    })
+}
+
+/// Of a buffer that a thread reads into, nobody else gets a part meanwhile; what is left of it can be had again.
+#[both(8, 0)]
+fn two_terminals_share_their_buffers(mut ring: Ring) -> impl Answer {
+    let terminals = [terminal(), terminal()];
+    let mut memory = [0u8; 48];
+    let mut buffers = Buffers::map(4, -1, 0);
+    let flags = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
+    assert_eq!(buffers.register(&ring, 1, flags), 0);
+    memory.chunks_mut(16).zip([11, 22, 33]).for_each(|(buffer, id)| buffers.add(id, buffer));
+    for (main, terminal) in terminals {
+        ring.submit(&[read(terminal, 100, 1)]);
+        write_to(&main, b"line\n");
+    }
+    let lengths = [wait(&mut ring).res, wait(&mut ring).res];
+    // Whichever buffers those were, at least one is left, and it is not a part of them.
+    write_to(&terminals[0].0, b"end\n");
+    let last = run(&mut ring, read(terminals[0].1, 100, 1)).res;
+    let text: Vec<u8> = memory.iter().copied().filter(|&byte| byte != 0).collect();
+    assert_eq!(text.len(), 14);
+    buffers.unmap();
+    for (main, terminal) in terminals {
+        close_number(terminal);
+        close_number(main);
+    }
+    (lengths, last)
 }
 
 #[both]

@@ -5,7 +5,7 @@
 //!   - [`Core::use_buffer`]: so many bytes of it were used; returns the `IORING_CQE_F_*` that say so,
 //!     for [`Core::post_more`] or to be added to the request's `cqe_flags`,
 //!   - [`Core::keep_buffer`]: the request goes on with it (a transfer retried for its rest),
-//!   - [`Core::detach_buffer`]: the attempt is made without the lock after all,
+//!   - [`Core::lend_buffer`]: the attempt is made without the lock after all, and nobody else gets the buffer meanwhile,
 //!   - [`Core::return_buffer`]: nothing came of it, the next request gets it.
 //! - [`Core::select_buffers`] names as many as there are, for a bundle; [`Core::use_buffers`] follows.
 //! - [`Core::take_buffer`] is for an attempt made without the lock (a worker's), or on a file that
@@ -136,16 +136,15 @@ impl Core {
         }
     }
 
-    /// The lock is about to be given up: nobody else may get the buffer meanwhile. One of a list can
-    /// still be returned afterwards.
-    pub fn detach_buffer(&mut self, id: RequestId, used: usize) {
-        if self.requests[id].buffer.is_some_and(|selected| selected.is_shared()) {
-            self.keep_buffer(id, used);
+    /// The lock is about to be given up: nobody else may get the buffer meanwhile. It can still be used in part, or returned.
+    pub fn lend_buffer(&mut self, id: RequestId) {
+        if let Some(selected) = &mut self.requests[id].buffer {
+            self.groups.lend(selected);
         }
     }
 
     /// Nothing came of the attempt: the buffer is the next one to be had again. One that was taken or
-    /// kept cannot be put back, and stays with the request.
+    /// kept cannot be put back, nor one that was lent if later ones were used up meanwhile; it stays with the request.
     pub fn return_buffer(&mut self, id: RequestId) {
         if let Some(selected) = self.requests[id].buffer
             && self.groups.put_back(&selected)
