@@ -43,8 +43,9 @@ pub use slab::Slab;
 
 use crate::abi::{Errno, Sqe};
 use crate::assets::kbuf::Selected;
+use crate::assets::notes;
 use crate::assets::table::NodeIndex;
-use crate::os::{self, Fd};
+use crate::os::Fd;
 use crate::process::credentials::Whose;
 use crate::queue::Cqe;
 use crate::request::data::OpData;
@@ -283,7 +284,7 @@ impl Request {
     /// `EBADF` where the program has closed it, `EMFILE` where there cannot be another.
     pub fn hold_file(&mut self) -> Result<(), Errno> {
         if let FileHold::Plain(fd) = self.file {
-            self.file = FileHold::Owned(os::duplicate(fd)?);
+            self.file = FileHold::Owned(notes::duplicate(fd)?);
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET, EPOLLONESHOT};
 
 use crate::abi::Errno;
+use crate::assets::notes;
 use crate::os::{self, EpollEvent, Fd};
 use crate::request::op::Caps;
 use crate::request::{FileHold, RequestId};
@@ -61,7 +62,7 @@ impl Core {
     }
 
     fn heir(&mut self, poll: RequestId, fd: Fd) -> Result<Heir, Errno> {
-        let own = os::duplicate(fd)?;
+        let own = notes::duplicate(fd)?;
         let index = self.watch(own).inspect_err(|_| os::close(own))?;
         Ok(Heir { poll, own, index })
     }
