@@ -5,6 +5,7 @@ use alloc::string::String;
 use core::fmt::Write;
 
 use crate::calls::fork;
+use crate::os;
 use crate::process::{identity, threads};
 use crate::ring::Core;
 use crate::ring::drive::reactor;
@@ -43,6 +44,7 @@ pub fn end() {
     fork::forked();
     identity::reset();
     registry::reset();
+    os::forget_system();
 }
 
 /// What every ring is doing, for a report. Nothing else may run meanwhile.

@@ -54,7 +54,8 @@ fn thread_number(index: usize) -> usize {
 pub fn call(number: u32, arguments: [usize; 6]) -> Answer {
     world::point();
     world(|world| world.calls(name(number)));
-    let answer = answer(number, arguments);
+    let denied = world(|world| world.refuses(number, arguments[1]));
+    let answer = denied.map_or_else(|| answer(number, arguments), Err);
     // Its handler has run, at the end of a call at the latest.
     world(world::World::take_signal);
     crate::trace::tell(|| {
@@ -326,12 +327,18 @@ fn clock(clock: u32, address: usize) -> Answer {
 }
 
 fn limits(resource: u32, new: usize, old: usize) -> Answer {
+    let of_files = resource == nr::RLIMIT_NOFILE;
     if old != 0 {
-        let limit = if resource == nr::RLIMIT_NOFILE { 1 << 20 } else { u64::MAX };
+        let now = world(|world| world.kernel.limit.map(|limit| limit as u64));
         // SAFETY: limits of the caller's.
-        unsafe { (old as *mut [u64; 2]).write([limit; 2]) };
+        unsafe { (old as *mut [u64; 2]).write(if of_files { now } else { [u64::MAX; 2] }) };
     }
-    assert!(new == 0, "a new limit is not simulated");
+    if new != 0 {
+        assert!(of_files, "no other limit is changed here");
+        // SAFETY: as above.
+        let new = unsafe { (new as *const [u64; 2]).read() }.map(|limit| limit as usize);
+        world(|world| world.kernel.limit = new);
+    }
     Ok(0)
 }
 

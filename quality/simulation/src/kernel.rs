@@ -68,6 +68,8 @@ pub struct Description {
     /// Epoll instances that watch it, each with the number it was registered by.
     watchers: Vec<(usize, i32)>,
     inode: u64,
+    /// Connections that ever waited.
+    called: u64,
     /// `F_SETSIG`.
     pub signal: usize,
 }
@@ -169,6 +171,8 @@ pub struct Kernel {
     mappings: Vec<(usize, usize, usize)>,
     capacity: usize,
     next_inode: u64,
+    /// How many descriptors the process may have, and how high it may set that.
+    pub limit: [usize; 2],
 }
 
 impl Kernel {
@@ -187,6 +191,7 @@ impl Kernel {
             mappings: Vec::new(),
             capacity: random.of(&[4, 16, 64, 4096]),
             next_inode: 100,
+            limit: [MOST_FILES; 2],
         }
     }
 
@@ -230,8 +235,16 @@ impl Kernel {
             Object::Eventfd(_) | Object::Epoll(_) | Object::Inotify { .. } => 99,
             _ => self.next_inode,
         };
-        let new =
-            Description { references: 0, object, flags, position: 0, watchers: Vec::new(), inode, signal: 0 };
+        let new = Description {
+            references: 0,
+            object,
+            flags,
+            position: 0,
+            watchers: Vec::new(),
+            inode,
+            called: 0,
+            signal: 0,
+        };
         match self.descriptions.iter().position(Option::is_none) {
             Some(place) => {
                 self.descriptions[place] = Some(new);
@@ -246,7 +259,11 @@ impl Kernel {
 
     /// The lowest free number from `least` on, for a description.
     pub fn install(&mut self, description: usize, least: usize) -> Result<i32, Errno> {
-        let free = (least..MOST_FILES).find(|&fd| self.table.get(fd).is_none_or(Option::is_none));
+        let most = self.limit[0].min(MOST_FILES);
+        if least >= most {
+            return Err(raw::EINVAL);
+        }
+        let free = (least..most).find(|&fd| self.table.get(fd).is_none_or(Option::is_none));
         let Some(fd) = free else {
             if self.at(description).references == 0 {
                 self.hold(description);
@@ -260,6 +277,14 @@ impl Kernel {
         self.table[fd] = Some(description);
         self.hold(description);
         Ok(fd as i32)
+    }
+
+    /// Does what is the program's, which has descriptors to spare.
+    pub fn without_limit<R>(&mut self, body: impl FnOnce(&mut Kernel) -> R) -> R {
+        let limit = std::mem::replace(&mut self.limit, [MOST_FILES; 2]);
+        let result = body(self);
+        self.limit = limit;
+        result
     }
 
     /// Puts a description in the place of what `fd` was.
@@ -279,6 +304,20 @@ impl Kernel {
         self.table[fd as usize] = None;
         self.release(description);
         Ok(())
+    }
+
+    /// What of a description's may make it ready, so far: does it grow, it was ready since. `None` where the description is another
+    /// by now than the one of this inode.
+    pub fn stirred(&self, description: usize, inode: u64) -> Option<u64> {
+        let of = self.descriptions[description].as_ref().filter(|of| of.inode == inode)?;
+        let channel = |channel: Option<usize>| channel.map(|channel| &self.channels[channel]);
+        match of.object {
+            Object::Stream { receives, sends, .. } => {
+                Some(channel(receives).map_or(0, |from| from.put) + channel(sends).map_or(0, |to| to.taken))
+            }
+            Object::Listener { .. } => Some(of.called),
+            _ => None,
+        }
     }
 
     /// The descriptors that are open.
@@ -560,6 +599,7 @@ impl Kernel {
         if let Object::Listener { waiting, .. } = &mut self.at_mut(listener).object {
             waiting.push_back(theirs);
         }
+        self.at_mut(listener).called += 1;
         self.tell(listener, READABLE);
         self.install(ours, 0)
     }

@@ -24,12 +24,13 @@
 //! has it, up to a deadline while threads could run, as on a busy machine.
 //!
 //! **Faults of the system** as the seed has them: `EINTR` in the program's threads, threads and descriptors that cannot
-//! be had, transfers of storage that come short, would block or take long, pipes and sockets with room for few bytes.
-//! A number that is closed is given to the next file.
+//! be had, a limit of descriptors that is reached, which the process may set higher or not, a call that the system lacks or a sandbox
+//! refuses (`world.rs`, `DENIED`), transfers of storage that come short, would block or take long, pipes and sockets with room for few
+//! bytes. A number that is closed is given to the next file. A file may have two names, of which either is closed first.
 //!
 //! **The judge**: every request completes exactly once, multishot ones end once, messages arrive exactly once; what a
 //! completion reports is what the system moved to or from the request's memory, and in a file that the request may
-//! reach; nothing that could go on rests (looked at when all threads sleep); nothing sleeps or runs for ever; in the
+//! reach; a poll tells of a file that was ready; nothing that could go on rests (looked at when all threads sleep); nothing sleeps or runs for ever; in the
 //! end no ring, thread, descriptor or mapping of the engine is left, and no assertion has failed.
 //!
 //! What is not simulated panics with the call's name. Every access is sequentially consistent here: what a weak memory

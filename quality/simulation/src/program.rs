@@ -153,6 +153,10 @@ pub enum Action {
     Reopen { file: usize },
     /// Does so with two files; as a rule each gets the other's number.
     Exchange { files: [usize; 2] },
+    /// Gives the near end another name, which requests use from now on, or not.
+    Name { file: usize, changes: bool },
+    /// Closes a name of the near end that requests do not use any more.
+    CloseName { file: usize },
     /// Does nothing for some time.
     Pause { time_ns: u64 },
     /// `futex(2)`: wakes some of those that wait for a word.
@@ -317,6 +321,8 @@ impl Maker {
                 }
             }
             (14, _) => Action::Pause { time_ns },
+            (18, _) if self.random.once_in(2) => Action::Name { file, changes: self.random.once_in(2) },
+            (19, _) if self.random.once_in(2) => Action::CloseName { file },
             _ => match self.files[file] {
                 File::Listener(_) => Action::Call { file },
                 File::PipeOut => Action::Take { file, length },

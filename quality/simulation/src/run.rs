@@ -52,10 +52,13 @@ mod counters {
 #[derive(Clone, Copy, Debug)]
 struct Instance {
     near: i32,
+    /// Another name of the near end.
+    name: i32,
     far: i32,
     receives: Option<Place>,
     sends: Option<Place>,
     description: usize,
+    inode: u64,
 }
 
 /// A request, from its SQE on.
@@ -79,6 +82,8 @@ struct Request {
     closes_before: Option<u32>,
     /// Transfers that were logged before it.
     transfers: usize,
+    /// What a poll found of its file before it was submitted: [`Kernel::stirred`], unless it was ready.
+    calm: Option<u64>,
     submitted_ns: u64,
     /// A descriptor that it was given to close.
     closes: i32,
@@ -281,7 +286,7 @@ pub fn execute(program: Program) {
 fn open(file: File) -> Instance {
     world(|world| {
         let kernel = &mut world.kernel;
-        let opened = match file {
+        let opened = kernel.without_limit(|kernel| match file {
             File::PipeIn => kernel.pair(Kind::Pipe, 0),
             File::PipeOut => kernel.pair(Kind::Pipe, 0).map(|[reads, writes]| [writes, reads]),
             File::Socket(kind) => kernel.pair(kind, 0),
@@ -289,7 +294,7 @@ fn open(file: File) -> Instance {
             File::Storage { slowness_ns, writes_wait } => {
                 kernel.storage(slowness_ns, writes_wait).map(|fd| [fd, -1])
             }
-        };
+        });
         let [near, far] = opened.expect("the program has descriptors to spare");
         let description = kernel.description(near).expect("just opened");
         let (receives, sends) = match kernel.at(description).object {
@@ -299,7 +304,8 @@ fn open(file: File) -> Instance {
             Object::Storage(file) => (Some(Place::File(file)), Some(Place::File(file))),
             _ => (None, None),
         };
-        Instance { near, far, receives, sends, description }
+        let (.., inode) = kernel.identity(description);
+        Instance { near, name: -1, far, receives, sends, description, inode }
     })
 }
 
@@ -322,6 +328,8 @@ fn reopen(files: &[usize]) {
             let last = run.files[file].last_mut().expect("there is one");
             // Nobody else is to close it.
             closed.push(std::mem::replace(&mut last.near, -1));
+            // It lives on by its other name.
+            run.fars.push(std::mem::replace(&mut last.name, -1));
             run.fars.push(std::mem::replace(&mut last.far, -1));
             run.closes[file].begin_reopening();
         }
@@ -333,6 +341,52 @@ fn reopen(files: &[usize]) {
             run.files[file].push(instance);
             run.closes[file].end_reopening();
         });
+    }
+}
+
+/// Gives the near end of a file another name.
+fn name(file: usize, changes: bool) {
+    let old = near(file);
+    let new = world(|world| {
+        let description = world.kernel.description(old)?;
+        let (.., inode) = world.kernel.identity(description);
+        world.kernel.without_limit(|kernel| kernel.install(description, 0)).map(|new| (new, inode))
+    });
+    let Ok((new, inode)) = new else { return };
+    if run(|run| run.program.tells_closes) {
+        frontend::duplicated(old, new);
+    }
+    let rest = run(|run| {
+        let last = run.files[file].last_mut().expect("there is one");
+        if last.near != old || last.inode != inode || last.name >= 0 {
+            // Another thread has closed it meanwhile, or named it. The number may be that of the next one.
+            return new;
+        }
+        (last.near, last.name) = if changes { (new, old) } else { (old, new) };
+        -1
+    });
+    close(rest);
+}
+
+/// Closes the other name of the near end of a file. Requests may have been submitted by it.
+fn close_name(file: usize) {
+    let name = run(|run| {
+        let tells = run.program.tells_closes;
+        let last = run.files[file].last_mut().expect("there is one");
+        let name = std::mem::replace(&mut last.name, -1);
+        if name >= 0 {
+            run.closes[file].begin_reopening();
+            if !tells {
+                // What waits by that number may find it closed, or another file there.
+                let of_file = |request: &&mut Request| file_of(request.op.what) == Some(file);
+                run.requests.iter_mut().filter(of_file).for_each(|request| request.is_sure = false);
+            }
+        }
+        name
+    });
+    if name >= 0 {
+        close(name);
+        run(|run| run.closes[file].reopening -= 1);
     }
 }
 
@@ -401,7 +455,8 @@ fn make_ring(index: usize) {
     let Some(ring) = made else { fail("setup: none of a thousand attempts succeeds") };
     run(|run| run.rings[index] = Some(ring));
     if spec.fetch == Fetch::Eventfd {
-        let fd = world(|world| world.kernel.eventfd(0, 0)).expect("the program has descriptors to spare");
+        let fd = world(|world| world.kernel.without_limit(|kernel| kernel.eventfd(0, 0)))
+            .expect("the program has descriptors to spare");
         run(|run| run.eventfds[index] = fd);
         let address = &raw const fd as usize;
         insist(|| ring.register(Registration::IORING_REGISTER_EVENTFD as u32, address, 1));
@@ -442,6 +497,8 @@ fn perform(action: &Action) {
         Action::Call { file } => call_listener(file),
         Action::Reopen { file } => reopen(&[file]),
         Action::Exchange { files } => reopen(&files),
+        Action::Name { file, changes } => name(file, changes),
+        Action::CloseName { file } => close_name(file),
         Action::Pause { time_ns } => world::sleep_for(time_ns),
         Action::Wake { word, count } => wake(word, count),
         Action::SyncCancel { ring, before, time_ns } => sync_cancel(ring, before, time_ns),
@@ -553,6 +610,7 @@ fn file_of(what: What) -> Option<usize> {
 fn prepare(ring: usize, op: Op, follows: bool) -> usize {
     let (submitted_ns, transfers) = world(|world| (world.now_ns(), world.kernel.transfers.len()));
     let length = 1 + world(|world| world.random.below(BUFFER - 1));
+    let calm = calm(op.what);
     run(|run| {
         let current = file_of(op.what).map_or(0, |file| run.files[file].len() - 1);
         let mut closes = -1;
@@ -579,11 +637,46 @@ fn prepare(ring: usize, op: Op, follows: bool) -> usize {
             is_sure: false,
             closes_before,
             transfers,
+            calm,
             submitted_ns,
             closes,
         });
         run.requests.len() - 1
     })
+}
+
+/// What a poll finds of its file, unless that is ready.
+fn calm(what: What) -> Option<u64> {
+    let What::Poll { file, .. } = what else { return None };
+    let (instance, events) =
+        run(|run| (*run.files[file].last().expect("there is one"), poll_events(run.program.files[file])));
+    world(|world| {
+        let stirred = world.kernel.stirred(instance.description, instance.inode)?;
+        (world.kernel.ready(instance.description) & events == 0).then_some(stirred)
+    })
+}
+
+/// A poll tells what its file was ready for.
+fn compare_readiness(number: usize, result: i32) {
+    let told = run(|run| {
+        let request = &run.requests[number];
+        let What::Poll { file, .. } = request.op.what else { return None };
+        let instance = run.files[file][request.instance];
+        let events = poll_events(run.program.files[file]);
+        let is_known =
+            request.is_sure && !request.op.fixed && run.closes[file].are_still(request.closes_before);
+        (is_known && result > 0 && result as u32 & events != 0).then_some((instance, events, request.calm?))
+    });
+    let Some((instance, events, before)) = told else { return };
+    let was_ready = world(|world| {
+        let Some(now) = world.kernel.stirred(instance.description, instance.inode) else { return true };
+        now > before || world.kernel.ready(instance.description) & events != 0
+    });
+    if !was_ready {
+        fail(&format!(
+            "wrong readiness: request {number} tells {result:#x} of {instance:?}, which was never ready"
+        ));
+    }
 }
 
 fn sqe_of(number: usize) -> Sqe {
@@ -766,6 +859,7 @@ fn completed(ring: usize, user_data: u64, result: i32, flags: u32) {
     }
     match what {
         What::Accept { .. } if result >= 0 => close(result),
+        What::Poll { multishot: false, .. } => compare_readiness(number, result),
         What::Poll { multishot: true, .. } | What::Accept { multishot: true, .. } => {}
         _ if more => fail(&format!("wrong completion: request {number} ({what:?}) tells of more")),
         What::Read(_) | What::Write(_) | What::Recv(_) | What::Send(_) => compare_transfers(number, result),
@@ -1058,7 +1152,7 @@ fn close_everything() {
     }
     close_far_ends();
     let rest: Vec<i32> = run(|run| {
-        let near = run.files.iter_mut().flatten().map(|instance| instance.near);
+        let near = run.files.iter_mut().flatten().flat_map(|instance| [instance.near, instance.name]);
         near.chain(run.eventfds.iter().copied()).collect()
     });
     rest.into_iter().for_each(close);

@@ -9,6 +9,8 @@ use std::fmt::Write;
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
+use linux_raw_sys::errno as raw;
+use linux_raw_sys::general as nr;
 
 use crate::kernel::Kernel;
 use crate::random::Random;
@@ -25,6 +27,27 @@ const CALL_NS: u64 = 300;
 const PRIORITY_SPAN: usize = 700;
 /// Bytes of a thread's stack.
 const STACK: usize = 256 << 10;
+
+/// A call that a system or a sandbox lacks, with its second argument where that matters, and what it answers.
+type Denied = (Option<u32>, Option<u32>, u32);
+
+const NOT_DENIED: Denied = (None, None, 0);
+
+/// The calls without which the engine has to do the same.
+const DENIED: &[Denied] = &[
+    (Some(nr::__NR_kcmp), None, raw::EPERM),
+    // Before Linux 6.10.
+    (Some(nr::__NR_fcntl), Some(nr::F_DUPFD_QUERY), raw::EINVAL),
+    // gVisor.
+    (Some(nr::__NR_fcntl), Some(nr::F_SETSIG), raw::EINVAL),
+    (Some(nr::__NR_fcntl), Some(nr::F_GETSIG), raw::EPERM),
+    (Some(nr::__NR_prlimit64), None, raw::EPERM),
+    (Some(nr::__NR_readlinkat), None, raw::EACCES),
+    (Some(nr::__NR_sched_getaffinity), None, raw::EPERM),
+    (Some(nr::__NR_statx), None, raw::ENOSYS),
+    (Some(nr::__NR_epoll_pwait2), None, raw::ENOSYS),
+    (Some(nr::__NR_madvise), None, raw::EPERM),
+];
 
 /// What a thread sleeps for.
 #[derive(Clone, Debug, PartialEq)]
@@ -157,6 +180,8 @@ pub struct World {
     threadless: usize,
     /// A file cannot be made once in so many times.
     fileless: usize,
+    /// A call that the system refuses.
+    denied: Denied,
     lowest: u64,
     /// Points so far.
     steps: u64,
@@ -208,10 +233,14 @@ impl World {
         let signals = choices.of(&[0, 0, 8, 50]);
         let threadless = choices.of(&[0, 0, 0, 5]);
         let fileless = choices.of(&[0, 0, 0, 20]);
+        let denied = if choices.once_in(3) { choices.of(DENIED) } else { NOT_DENIED };
+        let limit = choices.of(&[None, None, Some([46, 128]), Some([52, 128]), Some([56, 56])]);
         let mut random = Random::new(seed, 2);
         let next_jump_step = if jumps == 0 { u64::MAX } else { choices.next_of(0, jumps) };
+        let mut kernel = Kernel::new(&mut random);
+        kernel.limit = limit.unwrap_or(kernel.limit);
         World {
-            kernel: Kernel::new(&mut random),
+            kernel,
             random,
             counters: Vec::new(),
             choices,
@@ -225,6 +254,7 @@ impl World {
             signals,
             threadless,
             fileless,
+            denied,
             lowest: u64::MAX / 2,
             steps: 0,
             contested: 0,
@@ -288,7 +318,14 @@ impl World {
 
     /// Are there always descriptors to be had?
     pub fn grants_files(&self) -> bool {
-        self.fileless == 0
+        self.fileless == 0 && self.kernel.limit[1] == 128
+    }
+
+    /// Does the system refuse this call?
+    pub fn refuses(&self, number: u32, second: usize) -> Option<u32> {
+        let (of, only, errno) = self.denied;
+        let is_it = of == Some(number) && only.is_none_or(|only| only as usize == second);
+        is_it.then_some(errno)
     }
 
     /// Is a thread gone?

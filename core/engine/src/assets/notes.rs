@@ -210,7 +210,18 @@ pub fn duplications() -> u32 {
 /// # Errors
 /// As `F_DUPFD_CLOEXEC`.
 pub fn duplicate(fd: Fd) -> Result<Fd, Errno> {
-    os::duplicate(fd).inspect(|&own| duplicated(fd, own))
+    os::duplicate(fd).inspect(|&own| {
+        renew(own);
+        duplicated(fd, own);
+    })
+}
+
+/// The engine's own from now on, out of the way of the program's: a file that is new.
+///
+/// # Errors
+/// As [`os::move_high`].
+pub fn move_high(low: Fd) -> Result<Fd, Errno> {
+    os::move_high(low).inspect(|&own| renew(own))
 }
 
 /// `fd` is about to be closed.

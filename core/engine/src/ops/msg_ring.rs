@@ -9,6 +9,7 @@ use linux_raw_sys::io_uring::{
 };
 
 use crate::abi::{Errno, Sqe, names};
+use crate::assets::notes;
 use crate::os::{self, Fd, OwnedFd, user};
 use crate::request::RequestId;
 use crate::request::data::OpData;
@@ -98,7 +99,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 
 fn file_to_pass(core: &Core, sqe: &Sqe) -> Passed {
     let source = core.files().get(sqe.addr3 as u32).ok_or(Errno::EBADF)?;
-    os::duplicate(source).map(OwnedFd::new)
+    notes::duplicate(source).map(OwnedFd::new)
 }
 
 /// Comes for the message, with no ring's lock held; somebody else may have delivered it.

@@ -302,7 +302,7 @@ impl Open {
         // SAFETY: reads a path and a structure of ours.
         let fd = unsafe { os::call(nr::__NR_openat2, arguments) }? as Fd;
         let fd = if waits { self.may_wait_again(fd)? } else { fd };
-        os::move_high(fd)
+        notes::move_high(fd)
     }
 
     /// A file that was opened with `O_NONBLOCK` is as the program wants it.
@@ -340,7 +340,7 @@ fn open(work: &mut Work) -> Result<usize, Errno> {
         return Ok(fd as usize);
     }
     // A registered file takes none of the program's low numbers.
-    os::move_high(fd).map(|fd| fd as usize)
+    notes::move_high(fd).map(|fd| fd as usize)
 }
 
 fn opened(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
@@ -459,7 +459,7 @@ fn issue_pipe(core: &mut Core, id: RequestId) -> Outcome {
 
 /// Puts both ends of a new pipe into the file table.
 fn install_pipe(core: &mut Core, ends: [Fd; 2], sqe: &crate::abi::Sqe) -> Result<usize, Errno> {
-    let [out, into] = ends.map(os::move_high);
+    let [out, into] = ends.map(notes::move_high);
     let (out, into) = match (out, into) {
         (Ok(out), Ok(into)) => (out, into),
         (out, into) => {

@@ -16,7 +16,7 @@ use linux_raw_sys::io_uring::{
 };
 
 use crate::abi::{Errno, names};
-use crate::assets::eventfd;
+use crate::assets::{eventfd, notes};
 use crate::os::{self, Fd};
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{self, Kind, When, arg};
@@ -205,7 +205,7 @@ fn poll_stand_in(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -
     let hold = match result {
         // Lives as long as the request's own ring.
         Ok(stand_in) if own_ring => Ok(FileHold::Plain(stand_in as Fd)),
-        Ok(stand_in) => os::duplicate(stand_in as Fd).map(FileHold::Owned),
+        Ok(stand_in) => notes::duplicate(stand_in as Fd).map(FileHold::Owned),
         Err(errno) => Err(errno),
     };
     match hold {

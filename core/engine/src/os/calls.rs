@@ -278,6 +278,13 @@ const MARK: usize = 32;
 /// The system keeps no such signal.
 static KEEPS_NO_MARKS: AtomicBool = AtomicBool::new(false);
 
+/// The next schedule runs on another system.
+#[cfg(anyring_simulation)]
+pub fn forget_system() {
+    super::same_file::reset();
+    KEEPS_NO_MARKS.store(false, Ordering::Relaxed);
+}
+
 /// Makes a file known again.
 fn mark(fd: Fd) {
     if fcntl(fd, nr::F_SETSIG, MARK).is_err() {

@@ -14,6 +14,13 @@ static LACKS_QUERY: AtomicBool = AtomicBool::new(false);
 /// The system has refused `kcmp`: it is not asked again.
 static LACKS_KCMP: AtomicBool = AtomicBool::new(false);
 
+/// The next schedule runs on another system.
+#[cfg(anyring_simulation)]
+pub fn reset() {
+    LACKS_QUERY.store(false, atomic::Ordering::Relaxed);
+    LACKS_KCMP.store(false, atomic::Ordering::Relaxed);
+}
+
 /// Do two descriptors stand for one open file? Not where one of them is closed. Where the kernel does not say, files that cannot be
 /// waited for count as one if they are on one inode and have the same flags.
 pub fn same_file(a: Fd, b: Fd) -> bool {

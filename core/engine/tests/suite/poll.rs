@@ -608,3 +608,26 @@ fn a_close_at_the_limit_of_descriptors(engine: Engine) -> impl Answer {
         told == [(1, IN as i32), (2, IN as i32)]
     }))
 }
+
+/// At the limit of descriptors, the engine's own have any number: also one by which a request waits, whose file was closed unseen.
+#[test]
+fn the_engine_gets_the_number_of_a_file_that_was_closed_unseen() {
+    let pid = child(|| {
+        ends_after(60);
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        let ((near, _far), (other, mut others)) = (pipe(), pipe());
+        ring.submit(&[poll(1, &near, IN, 0), poll(2, &other, IN, 0)]);
+        let few = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
+        // SAFETY: reads a limit of ours.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &few) }, 0);
+        let _files: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        drop(near);
+        // The engine keeps the file for the request.
+        crate::common::close(Engine::User, other.into_raw_fd());
+        others.write_all(b"x").unwrap();
+        let mut told = results(&ring.collect(2));
+        told.sort_unstable();
+        told == [(1, -libc::EBADF), (2, IN as i32)]
+    });
+    assert_eq!(ended(pid), 0);
+}

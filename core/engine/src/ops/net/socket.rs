@@ -7,7 +7,7 @@ use crate::abi::{Errno, names};
 use crate::assets::kinds::{self, Kind};
 use crate::assets::notes;
 use crate::ops::net::calls;
-use crate::os::{self, Fd};
+use crate::os::Fd;
 use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::address::Address;
@@ -123,7 +123,7 @@ impl Core {
         if file_index == 0 {
             return Ok(fd as usize);
         }
-        self.install_file(os::move_high(fd)?, file_index)
+        self.install_file(notes::move_high(fd)?, file_index)
     }
 
     /// As [`Core::give_descriptor`], of a connection over TCP that `listener` accepted.
@@ -132,7 +132,7 @@ impl Core {
     /// As there.
     pub fn give_connection(&mut self, fd: Fd, listener: Fd, file_index: u32) -> Result<usize, Errno> {
         notes::renew(fd);
-        let own = if file_index == 0 { fd } else { os::move_high(fd)? };
+        let own = if file_index == 0 { fd } else { notes::move_high(fd)? };
         let inherited = if kinds::closes_at_once(listener) { Kind::NO_LINGER } else { Kind::default() };
         kinds::add(own, Kind::TCP.with(inherited));
         if file_index == 0 { Ok(own as usize) } else { self.install_file(own, file_index) }
