@@ -281,6 +281,7 @@ pub fn leave(core: &mut Core) {
     if !core.ready.is_empty() && core.defers() && core.has_fetched_enough() {
         core.notify_deferred();
     }
+    core.put_right();
     core.mark_task_work();
     match core.token.driver() {
         Driver::Nobody if !core.pass_on() && core.needs_driver() => reactor::attend(core),
