@@ -91,6 +91,10 @@ impl Host for Process {
     fn sees_closes(&self) -> bool {
         crate::everywhere::sees_closes()
     }
+
+    fn may_end_in(&self, call: &mut dyn FnMut(), ended: &mut dyn FnMut()) {
+        linked::may_end_in(call, ended);
+    }
 }
 
 /// Starts a thread that no signal of the program's interrupts.

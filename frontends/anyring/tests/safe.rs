@@ -124,8 +124,61 @@ fn what_was_truncated_is_not_believed(mut ring: Ring) {
     let (one, other) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     one.send_to(b"0123456789", other.local_addr().unwrap()).unwrap();
     let receive = op::recv(&other.into(), Vec::with_capacity(4)).flags(libc::MSG_TRUNC);
-    let (_, bytes) = ring.run(receive).unwrap();
-    assert_eq!(bytes, b"0123");
+    let (count, bytes) = ring.run(receive).unwrap();
+    assert_eq!((count.unwrap(), bytes.as_slice()), (10, &b"0123"[..]));
+    // A stream's are dropped, and nothing is written.
+    let (near, mut far) = (TcpListener::bind("127.0.0.1:0").unwrap(), Vec::with_capacity(8));
+    let mut stream = TcpStream::connect(near.local_addr().unwrap()).unwrap();
+    let near = Fd::from(near.accept().unwrap().0);
+    stream.write_all(b"dropped").unwrap();
+    far.extend([1; 8]);
+    far.clear();
+    let (count, bytes) = ring.run(op::recv(&near, far).flags(libc::MSG_TRUNC)).unwrap();
+    assert_eq!((count.unwrap(), bytes.as_slice()), (7, &[0; 7][..]));
+    stream.write_all(b"kept").unwrap();
+    let (count, bytes) = ring.run(op::recv(&near, Vec::with_capacity(8))).unwrap();
+    assert_eq!((count.unwrap(), bytes.as_slice()), (4, &b"kept"[..]));
+}
+
+/// What was registered is given back when nothing uses it any more, and others take its place.
+#[both]
+fn what_was_registered_is_given_back(engine: Engine) {
+    let mut ring = ring(engine);
+    let (socket, mut other) = pair();
+    let buffers = ring.buffers(4, 64).unwrap();
+    let mut receives = ring.push_multi(op::recv_multi(&socket, &buffers)).unwrap();
+    let busy = |result: Result<(), anyring::Error>| assert_eq!(result.unwrap_err().errno(), libc::EBUSY);
+    busy(ring.unregister_group(&buffers));
+    other.write_all(b"x").unwrap();
+    let received = ring.next(&mut receives).unwrap().unwrap().unwrap();
+    drop(other);
+    while ring.next(&mut receives).unwrap().is_some() {}
+    busy(ring.unregister_group(&buffers));
+    drop(received);
+    ring.unregister_group(&buffers).unwrap();
+    assert_eq!(ring.unregister_group(&buffers).unwrap_err().errno(), libc::EXDEV);
+    let error = ring.push_multi(op::recv_multi(&socket, &buffers)).unwrap_err();
+    assert_eq!(error.errno(), libc::EXDEV);
+    // More than there are numbers.
+    for _ in 0..70_000 {
+        let buffers = ring.buffers(1, 1).unwrap();
+        ring.unregister_group(&buffers).unwrap();
+    }
+    let pool = ring.register_buffers(2, 64).unwrap();
+    let buffer = pool.get().unwrap();
+    busy(ring.unregister_buffers(&pool));
+    drop(buffer);
+    ring.unregister_buffers(&pool).unwrap();
+    let pool = ring.register_buffers(1, 64).unwrap();
+    assert!(pool.get().is_some());
+    assert_eq!(ring.unregister_files().unwrap_err().errno(), libc::ENXIO);
+    ring.register_files(2).unwrap();
+    let zero = ring.register_file(&std::fs::File::open("/dev/zero").unwrap().into()).unwrap();
+    busy(ring.unregister_files());
+    drop(zero);
+    ring.unregister_files().unwrap();
+    ring.register_files(1).unwrap();
+    assert!(ring.slot().is_ok());
 }
 
 #[both]

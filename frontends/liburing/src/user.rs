@@ -32,6 +32,10 @@ impl Host for Library {
         // Signal actions are the program's.
         false
     }
+
+    fn may_end_in(&self, call: &mut dyn FnMut(), ended: &mut dyn FnMut()) {
+        anyring_linked::may_end_in(call, ended);
+    }
 }
 
 /// Whether this process's rings are to be anyring's; if so, they can be made from here on.

@@ -6,12 +6,14 @@
 //! so signals are blocked inside, but for waits, which have the program's mask.
 #![no_std]
 
+mod cancel;
 mod notice;
 
 pub use anyring_runtime::arch::{syscall, thread_pointer};
 pub use anyring_runtime::beside;
 pub use anyring_runtime::config::Choice;
 pub use anyring_runtime::process::{RINGS_KILL, exits, others_answer};
+pub use cancel::may_end_in;
 pub use notice::thread as thread_enters;
 
 use anyring_engine::{Caller, Host, frontend};

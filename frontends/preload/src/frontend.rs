@@ -41,8 +41,8 @@ impl Host for Beside {
         false
     }
 
-    fn may_end_here(&self, may: bool) {
-        inside::may_end_here(may);
+    fn may_end_in(&self, call: &mut dyn FnMut(), ended: &mut dyn FnMut()) {
+        inside::may_end_in(call, ended);
     }
 
     fn sees_closes(&self) -> bool {
@@ -124,8 +124,8 @@ impl Host for Preload {
         patch::unseen::are_seen()
     }
 
-    fn may_end_here(&self, may: bool) {
-        inside::may_end_here(may);
+    fn may_end_in(&self, call: &mut dyn FnMut(), ended: &mut dyn FnMut()) {
+        inside::may_end_in(call, ended);
     }
 
     unsafe fn sleep(&self, number: usize, arguments: [usize; 6]) -> Option<isize> {

@@ -23,7 +23,7 @@ struct Note {
     /// Whether its end will be told ([`crate::threads`]).
     known: Cell<bool>,
     /// Whether the program lets the C library end the thread at any instruction (`PTHREAD_CANCEL_ASYNCHRONOUS`). In the engine it
-    /// does so only where the thread [may end](may_end_here).
+    /// does so only where the thread [may end](may_end_in).
     ends_anywhere: Cell<bool>,
     /// Which of [`signals::OWN`] the program wants blocked, a bit each in the order of [`OWN`], with [`SAID`]; 0 where it has
     /// not said so.
@@ -133,12 +133,27 @@ pub fn note_ends_anywhere(anywhere: bool) {
     note().ends_anywhere.set(anywhere);
 }
 
-/// The calling thread, which is inside, is about to sleep, or is back: it may end there, or not.
-pub fn may_end_here(may: bool) {
+/// Makes a call that sleeps, in which the calling thread may end: then `ended` is called.
+pub fn may_end_in(call: &mut dyn FnMut(), ended: &mut dyn FnMut()) {
     let note = note();
-    if note.depth.get() != 0 && note.ends_anywhere.get() {
-        cancel::set(if may { cancel::ASYNCHRONOUS } else { cancel::DEFERRED });
+    if !note.ends_anywhere.get() {
+        return call();
     }
+    let mut leaves = || {
+        ended();
+        thread_ends();
+    };
+    // The trap has signals blocked but in the call, among them the one by which the C library ends a thread.
+    let sets = note.depth.get() != 0;
+    cancel::with_cleanup(&mut leaves, || {
+        if sets {
+            cancel::set(cancel::ASYNCHRONOUS);
+        }
+        call();
+        if sets {
+            cancel::set(cancel::DEFERRED);
+        }
+    });
 }
 
 /// The calling thread ends. If it was inside, it is not any more.

@@ -100,7 +100,8 @@ pub fn enter_changed(
         core.unshare_if_alone();
         core.join();
     }
-    core.observers_mut().posts_in_submission();
+    core.observers_mut()
+        .posts_in_submission(call.flags & IORING_ENTER_GETEVENTS != 0 && call.min_complete > 0);
     core.readiness_mut().begin_call(call.flags & IORING_ENTER_GETEVENTS == 0);
     let taken = if core.is(IORING_SETUP_SQPOLL) { 0 } else { take(core, call)? };
     if core.looks_when_it_leaves(call, taken) {
@@ -109,6 +110,7 @@ pub fn enter_changed(
     if core.is_done_with(call, taken) {
         core.keep_submitter();
         caller::leave(core);
+        core.observers_mut().posts_later();
         return Ok(taken as usize);
     }
     stay(guard, call, caller, taken)
@@ -140,6 +142,7 @@ fn stay(mut guard: CoreGuard<'_>, call: &Enter, caller: &Caller, taken: u32) -> 
     core.life_mut().come_in();
     let result = go_on(&mut guard, serial, call, caller, (!polled).then_some(taken));
     if let Some(core) = live(&mut guard, serial) {
+        core.observers_mut().posts_later();
         let pollers = core.observers_mut().pollers_to_tell();
         lifetime::go_out(guard, serial);
         pollers.into_iter().for_each(|(ring, serial)| look_in(ring, serial));

@@ -437,8 +437,9 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
         };
     }
     let fd = if uses_registered { resolve(fd)? } else { fd };
-    let ring = registry::get(fd).or_else(|| registry::recognise(fd)).ok_or_else(|| registry::no_ring(fd))?;
-    let mut guard = ring.lock();
+    let in_use =
+        registry::get(fd).or_else(|| registry::recognise(fd)).ok_or_else(|| registry::no_ring(fd))?;
+    let mut guard = in_use.ring().lock();
     let core = guard.as_mut().ok_or(Errno::EBADF)?;
     let serial = core.serial();
     if core.is_anothers() {
@@ -457,6 +458,8 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
         Carry::Descriptor(carry) => carry(core, fd, call),
         Carry::Guard(carry) => {
             core.life_mut().come_in();
+            // The calling thread may end in there. The ring stays until the call is out of it.
+            drop(in_use);
             let result = carry(&mut guard, serial, call);
             if let Some(core) = live(&mut guard, serial) {
                 caller::leave(core);

@@ -64,9 +64,12 @@ pub trait Host: Sync {
         None
     }
 
-    /// The calling thread is about to sleep (`true`) or is back (`false`), with no lock and nothing else that would be missed: a C library
-    /// may end it here, as `pthread_cancel` asks for. [`crate::frontend::thread_ends`] is to be called then.
-    fn may_end_here(&self, _may: bool) {}
+    /// Makes a `call` that sleeps, with no lock and nothing else that would be missed: a C library may end the thread in it, as
+    /// `pthread_cancel` asks for. Then `ended` is to be called, by the thread, before it does anything else of the program's; and
+    /// [`crate::frontend::thread_ends`] in the end.
+    fn may_end_in(&self, call: &mut dyn FnMut(), _ended: &mut dyn FnMut()) {
+        call();
+    }
 
     /// Makes a system call that may sleep, with the thread's own signal mask. A front end that keeps the
     /// program's signal handlers out of the engine answers `-EINTR` without the call if one is due;
@@ -120,17 +123,13 @@ pub fn sees_closes() -> bool {
     get().is_some_and(Host::sees_closes)
 }
 
-/// Makes a call that sleeps, in which the calling thread [may end](Host::may_end_here).
-pub fn sleep<R>(call: impl FnOnce() -> R) -> R {
-    let tell = |may| {
-        if let Some(host) = get() {
-            host.may_end_here(may);
-        }
-    };
-    tell(true);
-    let result = call();
-    tell(false);
-    result
+/// Makes a call that sleeps, in which the calling thread [may end](Host::may_end_in).
+pub fn sleep<R>(mut call: impl FnMut() -> R, mut ended: impl FnMut()) -> R {
+    let mut result = None;
+    if let Some(host) = get() {
+        host.may_end_in(&mut || result = Some(call()), &mut ended);
+    }
+    result.unwrap_or_else(call)
 }
 
 /// [`Host::sees_handovers`] of the installed front end.

@@ -55,6 +55,91 @@ fn it_becomes_readable_by_itself(engine: Engine) -> impl Answer {
     seen
 }
 
+/// An epoll instance with the ring's descriptor.
+fn instance(ring: &Ring, events: i32) -> OwnedFd {
+    let mut event = libc::epoll_event { events: (libc::EPOLLIN | events) as u32, u64: 1 };
+    // SAFETY: new descriptors, an event of ours.
+    unsafe {
+        let epoll = OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC));
+        assert_eq!(libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, ring.fd, &mut event), 0);
+        epoll
+    }
+}
+
+/// Whether the instance reports the ring within the time.
+fn reported(epoll: &OwnedFd, timeout_ms: i32) -> bool {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for one.
+    unsafe { libc::epoll_wait(epoll.as_raw_fd(), &mut event, 1, timeout_ms) == 1 }
+}
+
+/// Whether or not the program takes what there is, and though it makes no call for that.
+#[both]
+fn an_edge_comes_for_each_completion(engine: Engine) -> impl Answer {
+    let mut ring = shown(engine);
+    let epoll = instance(&ring, libc::EPOLLET);
+    let mut seen = vec![reported(&epoll, 0)];
+    for round in 0..6 {
+        ring.submit(&[sqe(IORING_OP_NOP, round)]);
+        seen.extend([reported(&epoll, 5000), reported(&epoll, 0)]);
+        if round % 2 == 1 {
+            assert_eq!(ring.reap_all().len(), 2);
+        }
+    }
+    // A call that waits is told by its return; the next edge comes all the same.
+    ring.submit_and_wait(&[sqe(IORING_OP_NOP, 7)], 1);
+    reported(&epoll, 0);
+    assert_eq!(ring.reap_all().len(), 1);
+    ring.submit(&[sqe(IORING_OP_NOP, 8)]);
+    seen.push(reported(&epoll, 5000));
+    seen
+}
+
+/// The same of what completes by itself; a ring that defers has edges for what waits for its thread.
+#[both]
+fn an_edge_comes_for_what_completes_later(engine: Engine) -> impl Answer {
+    [0, DEFER].map(|flags| {
+        let mut ring = Ring::new(engine, 8, flags);
+        if engine == Engine::User {
+            frontend::show_readiness(ring.fd).unwrap();
+        }
+        let epoll = instance(&ring, libc::EPOLLET);
+        let (from, to) = UnixStream::pair().unwrap();
+        let mut byte = [0u8];
+        (0..10)
+            .map(|round| {
+                let (fd, addr) = (from.as_raw_fd(), byte.as_mut_ptr() as u64);
+                ring.submit(&[Sqe { fd, addr, len: 1, ..sqe(IORING_OP_RECV, round) }]);
+                (&to).write_all(b"x").unwrap();
+                let told = reported(&epoll, 5000);
+                assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
+                (told, ring.reap_all().len())
+            })
+            .collect::<Vec<_>>()
+    })
+}
+
+/// The engine does not see who takes completions: it finds out.
+#[test]
+fn it_ceases_to_be_readable_without_a_call() {
+    let mut ring = shown(Engine::User);
+    let epoll = instance(&ring, 0);
+    for round in 0..3 {
+        ring.submit(&[sqe(IORING_OP_NOP, round)]);
+        assert!(reported(&epoll, 5000));
+        assert_eq!(ring.reap_all().len(), 1);
+        until("the descriptor is readable no more", || !reported(&epoll, 0));
+    }
+    // Nothing is there after a call that only submits, either.
+    let (one, _other) = UnixStream::pair().unwrap();
+    ring.submit(&[sqe(IORING_OP_NOP, 4)]);
+    assert_eq!(ring.reap_all().len(), 1);
+    let mut byte = [0u8];
+    let (fd, addr) = (one.as_raw_fd(), byte.as_mut_ptr() as u64);
+    ring.submit(&[Sqe { fd, addr, len: 1, ..sqe(IORING_OP_RECV, 5) }]);
+    assert!(!reported(&epoll, 0));
+}
+
 #[both]
 fn a_duplicate_is_the_ring_too(engine: Engine) -> impl Answer {
     let mut ring = shown(engine);

@@ -254,7 +254,8 @@ pub fn recv<B: BufferMut>(socket: &Fd, buffer: B) -> Recv<B> {
 }
 
 impl<B> Recv<B> {
-    /// `MSG_*`.
+    /// `MSG_*`. With `MSG_TRUNC`, the result is the length of a whole message, of which the buffer has as much as it has room for; of a
+    /// stream, so much is dropped, and the buffer has zeros.
     pub fn flags(mut self, flags: i32) -> Recv<B> {
         self.flags = flags;
         self
@@ -269,14 +270,16 @@ unsafe impl<B: BufferMut> Operation for Recv<B> {
 
     fn entry(&mut self, files: Files<'_>) -> Sqe {
         let (pointer, length) = (self.buffer.pointer_mut(), length(self.buffer.capacity()));
-        // With `MSG_TRUNC` the result would be more than was written.
-        low::Recv::new(self.socket.target(files), pointer, length)
-            .flags(self.flags & !libc::MSG_TRUNC)
-            .build()
+        if self.flags & libc::MSG_TRUNC != 0 {
+            // The result says less than how much is written: a stream's data is dropped.
+            // SAFETY: the buffer's own, as long as that.
+            unsafe { pointer.write_bytes(0, length as usize) };
+        }
+        low::Recv::new(self.socket.target(files), pointer, length).flags(self.flags).build()
     }
 
     unsafe fn output(self, came: CqeResult) -> Self::Output {
-        // SAFETY: the result says how much the engine has written.
+        // SAFETY: the result says how much the engine has written, or what was written before is there.
         unsafe { filled(self.buffer, came.number()) }
     }
 }

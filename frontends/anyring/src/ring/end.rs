@@ -32,7 +32,7 @@ impl Drop for Ending<'_> {
             std::mem::forget(std::mem::take(&mut ring.groups));
             std::mem::forget(ring.pool.take());
         }
-        for group in &ring.groups {
+        for group in ring.groups.iter().flatten() {
             let _ = ring.low.submitter().unregister_buffer_ring(group.id());
         }
     }

@@ -3,13 +3,13 @@
 mod chain;
 mod end;
 mod push;
+mod ready;
 mod resources;
 mod wait;
 
 pub use chain::Chain;
 pub use push::Raw;
 
-use crate::completion::Completion;
 use crate::error::ErrorContext;
 use crate::fixed::Table;
 use crate::low::{self, Control, Probe, Sqe, Submitter};
@@ -18,14 +18,14 @@ use crate::provided::Group;
 use crate::registered::Memory;
 use crate::requests::Requests;
 use crate::{Builder, Engine, Error, engine};
-use std::collections::VecDeque;
+use ready::Ready;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 /// A ring whose requests are safe.
 ///
 /// [`push`](Ring::push) hands an operation over and answers with a token; [`wait`](Ring::wait) answers with the next
-/// completion, whose [`take`](Completion::take) gives back, for the token, what came of the operation and the
+/// completion, whose [`take`](crate::Completion::take) gives back, for the token, what came of the operation and the
 /// buffers that it was given. [`run`](Ring::run) does both for one operation.
 ///
 /// What is pushed goes to the engine with the next [`submit`](Ring::submit), [`wait`](Ring::wait) or
@@ -59,13 +59,14 @@ pub struct Ring {
     low: low::Ring,
     requests: Requests,
     /// Completions that nobody has asked for yet.
-    ready: VecDeque<Completion>,
+    ready: Ready,
     /// Of the process that it was made in.
     generation: u32,
     table: Option<Arc<Table>>,
     /// Wakes the driver that has the ring, if one has it.
     driver: Option<Waker>,
-    groups: Vec<Arc<Group>>,
+    /// By their numbers.
+    groups: Vec<Option<Arc<Group>>>,
     pool: Option<Arc<Memory>>,
     /// The entries of a chain that is being made.
     chain: Vec<Sqe>,
@@ -89,7 +90,7 @@ impl Ring {
         Ring {
             low,
             requests: Requests::default(),
-            ready: VecDeque::new(),
+            ready: Ready::default(),
             generation: engine::generation(),
             table: None,
             driver: None,
@@ -138,7 +139,7 @@ impl Ring {
 
     /// How many requests have completions to come.
     pub fn in_flight(&self) -> usize {
-        self.requests.waited_for() + self.ready.iter().filter(|completion| !completion.more()).count()
+        self.requests.waited_for() + self.ready.ended()
     }
 
     pub(crate) fn error(&self, context: ErrorContext, errno: i32) -> Error {

@@ -10,7 +10,6 @@ use crate::operation::{CqeResult, Files, Id, MultiToken, Multishot, Operation, S
 use crate::requests::{Request, Vacancy};
 use anyring_engine::request::op::FIRST_PRIVATE;
 use linux_raw_sys::io_uring as abi;
-use std::sync::Arc;
 use std::time::Duration;
 
 impl Ring {
@@ -33,7 +32,7 @@ impl Ring {
     pub fn push_multi<M: Multishot>(&mut self, operation: M) -> Result<MultiToken<M>, Error> {
         self.make_room(1)?;
         let source = operation.buffers().map(|buffers| buffers.0.clone());
-        if source.as_ref().is_some_and(|source| !self.groups.iter().any(|group| Arc::ptr_eq(group, source))) {
+        if source.as_ref().is_some_and(|source| !self.has_group(source)) {
             return Err(self.error(ErrorContext::Use("use of another ring's buffers"), libc::EXDEV));
         }
         let (id, sqe) = self.enlist_multi(operation, source);

@@ -7,6 +7,7 @@ use crate::op::Waker;
 use crate::provided::{Buffers, Group};
 use crate::registered::{BufferPool, Memory};
 use crate::{Error, Fd};
+use std::sync::Arc;
 
 impl Ring {
     /// Makes the ring's table of files, with `count` places.
@@ -106,13 +107,98 @@ impl Ring {
         self.check_process()?;
         let invalid = self.error(ErrorContext::Register("PBUF_RING"), libc::EINVAL);
         let entries = count.checked_next_power_of_two().filter(|_| count > 0 && size > 0).ok_or(invalid)?;
-        let number = u16::try_from(self.groups.len()).map_err(|_| invalid)?;
+        let place = self.groups.iter().position(Option::is_none).unwrap_or(self.groups.len());
+        let number = u16::try_from(place).map_err(|_| invalid)?;
         let group = Group::new(number, entries, size)
             .map_err(|error| self.error(ErrorContext::Map, error.raw_os_error().unwrap_or(libc::ENOMEM)))?;
         let (memory, submitter) = (group.memory(), self.low.submitter());
         // SAFETY: the ring keeps the memory until it is closed.
         unsafe { submitter.register_buffer_ring(memory, entries.into(), number, 0)? };
-        self.groups.push(group.clone());
+        if place == self.groups.len() {
+            self.groups.push(None);
+        }
+        self.groups[place] = Some(group.clone());
         Ok(Buffers(group))
+    }
+
+    /// Is it one of this ring's groups?
+    pub(super) fn has_group(&self, group: &Arc<Group>) -> bool {
+        self.groups.iter().flatten().any(|own| Arc::ptr_eq(own, group))
+    }
+
+    /// Takes a group of buffers back from the ring: no operation can use it any more, and its memory is free when `buffers` is dropped.
+    ///
+    /// ```
+    /// # let mut ring = anyring::Ring::new(8)?;
+    /// let buffers = ring.buffers(16, 4096)?;
+    /// ring.unregister_group(&buffers)?;
+    /// # Ok::<(), anyring::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `EXDEV` where it is not a group of this ring's; `EBUSY` while an operation has it, a buffer of it is out, or there is another
+    /// [`Buffers`] of it. As `IORING_UNREGISTER_PBUF_RING`.
+    #[doc(alias = "unregister_buf_ring")]
+    pub fn unregister_group(&mut self, buffers: &Buffers) -> Result<(), Error> {
+        self.check_process()?;
+        if !self.has_group(&buffers.0) {
+            return Err(self.error(ErrorContext::Use("use of another ring's buffers"), libc::EXDEV));
+        }
+        // The ring's and the caller's. The engine would find another group by the same number later on.
+        if Arc::strong_count(&buffers.0) > 2 {
+            return Err(
+                self.error(ErrorContext::Use("the end of a group of buffers that is in use"), libc::EBUSY)
+            );
+        }
+        self.low.submitter().unregister_buffer_ring(buffers.0.id())?;
+        self.groups[usize::from(buffers.0.id())] = None;
+        Ok(())
+    }
+
+    /// Takes the registered buffers back from the ring: others can be registered, and their memory is free when `pool` is dropped.
+    ///
+    /// # Errors
+    /// `EXDEV` where they are not this ring's; `EBUSY` while one of them is out, or there is another [`BufferPool`] of them. As
+    /// `IORING_UNREGISTER_BUFFERS`.
+    pub fn unregister_buffers(&mut self, pool: &BufferPool) -> Result<(), Error> {
+        self.check_process()?;
+        if !self.pool.as_ref().is_some_and(|own| Arc::ptr_eq(own, &pool.0)) {
+            return Err(self.error(ErrorContext::Use("use of another ring's buffers"), libc::EXDEV));
+        }
+        if Arc::strong_count(&pool.0) > 2 {
+            return Err(
+                self.error(ErrorContext::Use("the end of registered buffers that are in use"), libc::EBUSY)
+            );
+        }
+        self.low.submitter().unregister_buffers()?;
+        self.pool = None;
+        Ok(())
+    }
+
+    /// Takes the table of files back from the ring: another one can be made.
+    ///
+    /// # Errors
+    /// `ENXIO` where the ring has none; `EBUSY` while a place of it is taken, by a file or by an operation. As
+    /// `IORING_UNREGISTER_FILES`.
+    pub fn unregister_files(&mut self) -> Result<(), Error> {
+        self.check_process()?;
+        self.close_chain();
+        self.clean();
+        let in_use = match &self.table {
+            None => {
+                return Err(
+                    self.error(ErrorContext::Use("the end of a table that was not registered"), libc::ENXIO)
+                );
+            }
+            Some(table) => Arc::strong_count(table) > 1,
+        };
+        if in_use {
+            return Err(
+                self.error(ErrorContext::Use("the end of a table of files that is in use"), libc::EBUSY)
+            );
+        }
+        self.low.submitter().unregister_files()?;
+        self.table = None;
+        Ok(())
     }
 }

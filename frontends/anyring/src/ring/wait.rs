@@ -129,7 +129,7 @@ impl Ring {
     /// Keeps a completion that is not of the request that was asked for.
     #[cold]
     fn keep(&mut self, other: Completion, gone: Error) -> Error {
-        self.ready.push_back(other);
+        self.ready.push(other);
         gone
     }
 
@@ -156,8 +156,7 @@ impl Ring {
     /// The next completion of a request; nothing where none is to come.
     fn wait_for(&mut self, id: Id) -> Result<Option<Completion>, Error> {
         self.begin()?;
-        let kept = self.ready.iter().position(|completion| completion.id() == id);
-        if let Some(completion) = kept.and_then(|position| self.ready.remove(position)) {
+        if let Some(completion) = self.ready.pop_of(id) {
             return Ok(Some(completion));
         }
         loop {
@@ -165,7 +164,7 @@ impl Ring {
                 if completion.id() == id {
                     return Ok(Some(completion));
                 }
-                self.ready.push_back(completion);
+                self.ready.push(completion);
             }
             if !self.requests.contains(id) {
                 return Ok(None);
@@ -213,7 +212,7 @@ impl Ring {
 
     /// The next completion that is there.
     pub(crate) fn take(&mut self) -> Option<Completion> {
-        if self.ready.is_empty() { self.take_new() } else { self.ready.pop_front() }
+        if self.ready.is_empty() { self.take_new() } else { self.ready.pop() }
     }
 
     /// The next completion in the queue. The others stay there: what finds no room is kept by the engine.
@@ -225,7 +224,7 @@ impl Ring {
     /// Takes all that is in the completion queue.
     pub(super) fn reap(&mut self) {
         while let Some(completion) = self.take_new() {
-            self.ready.push_back(completion);
+            self.ready.push(completion);
         }
     }
 }

@@ -405,6 +405,42 @@ static void users(void)
 	SAY("child", status);
 }
 
+static void time_out(void *ring)
+{
+	struct __kernel_timespec soon = { .tv_nsec = 1000000 };
+	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
+	io_uring_prep_timeout(sqe, &soon, 0, 0);
+	SAY("submitted", io_uring_submit(ring));
+	SAY("timed out", reap(ring, NULL));
+}
+
+static void *wait_for_nothing(void *ring)
+{
+	struct io_uring_cqe *cqe;
+	int before;
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &before);
+	pthread_cleanup_push(time_out, ring);
+	io_uring_wait_cqe(ring, &cqe);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+// A thread is cancelled in a wait: what it wants done then, and others, go on with the ring.
+static void cancelled(void)
+{
+	struct io_uring ring;
+	pthread_t thread;
+	void *result;
+	open_ring(&ring, 0);
+	pthread_create(&thread, NULL, wait_for_nothing, &ring);
+	usleep(20000);
+	pthread_cancel(thread);
+	pthread_join(thread, &result);
+	SAY("cancelled", result == PTHREAD_CANCELED);
+	time_out(&ring);
+	io_uring_queue_exit(&ring);
+}
+
 int main(int count, char **arguments)
 {
 	static const struct {
@@ -412,7 +448,7 @@ int main(int count, char **arguments)
 		void (*run)(void);
 	} parts[] = { { "memory", memory }, { "resizing", resizing }, { "buffers", buffers }, { "between", between },
 		      { "settings", settings }, { "signals", signals }, { "threads", threads_and_children },
-		      { "users", users } };
+		      { "users", users }, { "cancelled", cancelled } };
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	for (unsigned i = 0; i < sizeof(parts) / sizeof(*parts); i++)
 		if (count < 2 || !strcmp(arguments[1], parts[i].name)) {

@@ -4,7 +4,7 @@ use crate::abi::Errno;
 use crate::os::host;
 use crate::os::{self, EpollEvent};
 use crate::ring::drive::{BATCH, reactor};
-use crate::ring::{Core, CoreGuard, live};
+use crate::ring::{Core, CoreGuard, Ring, lifetime, live};
 use crate::wait::Driver;
 use crate::wait::token::Sleep;
 use crate::work::{self, pool};
@@ -165,8 +165,18 @@ fn drive(
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
     core.sleeps(1);
     core.sleepers.falls_asleep(None);
-    let woken =
-        guard.unlocked(|| host::sleep(|| os::epoll_wait(epoll, &mut events, timeout_ns, signal_mask)));
+    let (ring, first) = (core.ring, events.as_ptr());
+    let ended = || {
+        // What the kernel has reported is there, perhaps, though the call did not return: no event is without a bit.
+        // SAFETY: the events are there until the call returns; nobody else has them.
+        let reported = (0..BATCH).map(|index| unsafe { first.add(index).read_volatile() });
+        let mut taken = [EpollEvent { events: 0, data: 0 }; BATCH];
+        let reported = reported.take_while(|event| { event.events } != 0);
+        let count = taken.iter_mut().zip(reported).map(|(place, event)| *place = event).count();
+        ended(ring, serial, None, &taken[..count]);
+    };
+    let sleep = || os::epoll_wait(epoll, &mut events, timeout_ns, signal_mask);
+    let woken = guard.unlocked(|| host::sleep(sleep, ended));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     core.sleepers.note_return(None);
     core.sleeps(-1);
@@ -222,7 +232,9 @@ fn sleep_as(
     core.sleeps(1);
     core.sleepers.falls_asleep(Some(place));
     let timeout_ns = [timeout_ns, core.next_look_ns()].into_iter().flatten().min();
-    let woken = guard.unlocked(|| host::sleep(|| os::poll_readable(event, timeout_ns, signal_mask)));
+    let ring = core.ring;
+    let ended = || ended(ring, serial, Some(place), &[]);
+    let woken = guard.unlocked(|| host::sleep(|| os::poll_readable(event, timeout_ns, signal_mask), ended));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     core.sleepers.note_return(Some(place));
     core.sleeps(-1);
@@ -230,6 +242,27 @@ fn sleep_as(
     os::eventfd_drain(event);
     core.token.awake(place);
     woken.map(drop)
+}
+
+/// The calling thread ends in its sleep, at this place or as the driver, to whom `events` were reported: what it would have done when it
+/// came back is done.
+fn ended(ring: &'static Ring, serial: u64, place: Option<usize>, events: &[EpollEvent]) {
+    let mut guard = ring.lock();
+    let Some(core) = live(&mut guard, serial) else { return };
+    core.sleepers.note_return(place);
+    core.sleeps(-1);
+    if let Some(place) = place {
+        core.sleepers.drain(place);
+        core.token.awake(place);
+    } else {
+        core.token.give_up();
+        core.take_events_as_driver(events);
+        if !core.defers() {
+            core.advance();
+        }
+    }
+    leave(core);
+    lifetime::go_out(guard, serial);
 }
 
 fn interrupted(core: &mut Core, wanted: u32, errno: Errno) -> Result<(), Errno> {
@@ -248,6 +281,7 @@ pub fn leave(core: &mut Core) {
     if !core.ready.is_empty() && core.defers() && core.has_fetched_enough() {
         core.notify_deferred();
     }
+    core.put_right();
     core.mark_task_work();
     match core.token.driver() {
         Driver::Nobody if !core.pass_on() && core.needs_driver() => reactor::attend(core),

@@ -112,6 +112,7 @@ impl Core {
         self.readiness.needs_recheck()
             || self.zero_copy.needs_ticks()
             || !self.directories.is_empty()
+            || self.observers.may_be_stale()
             // There was no worker for it.
             || !self.work.is_empty()
     }

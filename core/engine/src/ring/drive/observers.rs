@@ -41,6 +41,8 @@ pub struct Observers {
     told: bool,
     /// Whether the current posts happen inside a submission.
     inline: bool,
+    /// Whether they happen in a call that waits for completions.
+    awaited: bool,
     /// Where completions go that nobody enters the ring for.
     outlet: Option<Box<dyn Outlet>>,
 }
@@ -67,16 +69,25 @@ impl Observers {
         self.pollers.is_empty() && !self.told
     }
 
-    /// What is posted from now on, a submission posts.
+    /// What is posted from now on, a submission posts, in a call that waits for completions, or not.
     #[inline]
-    pub fn posts_in_submission(&mut self) {
+    pub fn posts_in_submission(&mut self, awaited: bool) {
         self.inline = true;
+        self.awaited = awaited;
     }
 
-    /// What is posted from now on was not posted by a submission.
+    /// What is posted from now on was not posted by a submission, and no call waits for it.
     #[inline]
     pub fn posts_later(&mut self) {
         self.inline = false;
+        self.awaited = false;
+    }
+
+    /// May the stand-in, in the place of the program's descriptor, be readable though the program has taken all completions? Nobody
+    /// sees who takes them. A program that is in a call that waits does not poll.
+    #[inline]
+    pub fn may_be_stale(&self) -> bool {
+        self.shown && self.readable && !self.awaited
     }
 
     /// The program's eventfd.
@@ -281,12 +292,13 @@ impl Core {
         self.observers.eventfd().is_some_and(|own| os::same_file(own, fd))
     }
 
-    /// Lets who polls the ring's descriptor wake up. One that is shown stays readable until it is drained here, so
-    /// most of the time there is nothing to be done.
+    /// Lets who polls the ring's descriptor wake up. One that is shown stays readable until it is drained here. Who waits for an edge
+    /// there hears of each completion, but for those that are posted in a call that waits for them: most of the time there is nothing
+    /// to be done.
     pub fn signal_readiness(&mut self) {
         let Some(fd) = self.observers.stand_in else { return };
         let known = self.shared.is_none() || self.common_stand_in_is_readable().is_some();
-        if known && self.shows_readable() {
+        if known && self.observers.awaited && self.shows_readable() {
             return;
         }
         // First: who is woken may take what there is, and look for the mark, before this thread runs again.

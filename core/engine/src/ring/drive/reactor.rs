@@ -601,6 +601,7 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
         core.observers.posts_later();
         core.recheck();
         core.tick_channels();
+        core.put_right();
         core.directories.tick();
         if !core.defers() && core.token.driver() != Driver::SqThread {
             core.advance();

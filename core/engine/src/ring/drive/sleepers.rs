@@ -80,10 +80,11 @@ impl Sleepers {
         }
     }
 
-    /// Where a thread sleeps that has ended.
-    fn left_by(&mut self, thread: usize) -> Option<Option<usize>> {
-        let index = self.threads.iter().position(|&(sleeper, _)| sleeper == thread)?;
-        Some(self.threads.swap_remove(index).1)
+    /// Nobody sleeps at a place any more: what it was woken by is gone.
+    pub fn drain(&self, place: usize) {
+        if let Some(&event) = self.places.get(place) {
+            os::eventfd_drain(event);
+        }
     }
 
     /// Nobody sleeps here any more.
@@ -96,21 +97,6 @@ impl Sleepers {
 }
 
 impl Core {
-    /// A thread has ended that slept here, perhaps: what it would have done when it came back is done. Whether it did.
-    pub fn sleeper_ended(&mut self, thread: usize) -> bool {
-        let mut slept = false;
-        while let Some(place) = self.sleepers.left_by(thread) {
-            slept = true;
-            self.sleeps(-1);
-            match place {
-                Some(place) => self.token.awake(place),
-                None => self.token.give_up(),
-            }
-            self.life.go_out();
-        }
-        slept
-    }
-
     /// Wakes the sleeping driver, so that it looks at the ring again.
     pub fn kick_driver(&mut self) {
         self.sleepers.wake(Wake::Driver);

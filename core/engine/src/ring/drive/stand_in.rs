@@ -140,6 +140,22 @@ impl Core {
         false
     }
 
+    /// Drains a stand-in that is shown, and readable, if the program has taken all completions without a call. Who polls it would
+    /// find it readable for ever. Until it polls again, the reactor's ticks look.
+    #[inline]
+    pub fn put_right(&mut self) {
+        if self.observers.may_be_stale() {
+            self.put_right_shown();
+        }
+    }
+
+    #[cold]
+    fn put_right_shown(&mut self) {
+        if self.look_for_completions() {
+            reactor::attend_stale(self);
+        }
+    }
+
     /// Drains the stand-in if there are no completions. Who polls it hears nothing else: an edge says that one was posted.
     fn look_for_completions(&mut self) -> bool {
         self.flush_overflow();

@@ -39,15 +39,7 @@ pub fn thread_ends() {
     registry::for_each_live(|ring| {
         let mut guard = ring.lock();
         let Some(core) = guard.as_mut() else { return };
-        let (serial, slept) = (core.serial, core.sleeper_ended(thread));
         core.thread_ended(thread);
-        if slept {
-            // The role of the driver, too, is another's now.
-            caller::leave(core);
-            if core.life.is_closing() {
-                lifetime::end(guard, serial);
-            }
-        }
     });
 }
 

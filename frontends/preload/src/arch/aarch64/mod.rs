@@ -28,6 +28,8 @@ global_asm!(
     ".globl anyring_preload_sleep_interrupted",
     ".hidden anyring_preload_sleep_interrupted",
     "anyring_preload_sleep:",
+    // A thread may end in the call: what unwinds it comes by.
+    ".cfi_startproc",
     "mov x9, x1",
     "mov x10, x2",
     "mov x8, x0",
@@ -43,6 +45,7 @@ global_asm!(
     "anyring_preload_sleep_interrupted:",
     "mov x0, #-4",
     "ret",
+    ".cfi_endproc",
     ".size anyring_preload_sleep, . - anyring_preload_sleep",
     ".popsection",
 );

@@ -35,6 +35,8 @@ global_asm!(
     ".globl anyring_preload_sleep_interrupted",
     ".hidden anyring_preload_sleep_interrupted",
     "anyring_preload_sleep:",
+    // A thread may end in the call: what unwinds it comes by.
+    ".cfi_startproc",
     "mov rcx, rdx",
     "mov rax, rdi",
     "mov r11, rsi",
@@ -53,6 +55,7 @@ global_asm!(
     "anyring_preload_sleep_interrupted:",
     "mov rax, -4",
     "ret",
+    ".cfi_endproc",
     ".size anyring_preload_sleep, . - anyring_preload_sleep",
     ".popsection",
 );
