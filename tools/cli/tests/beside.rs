@@ -5,13 +5,14 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
-use support::{Outcome, anyring, built, kernel_has_io_uring, kernel_makes};
+use anyring_both::by;
+use support::{Outcome, anyring, built, kernel_makes, over_the_kernel};
 
 /// `IORING_SETUP_SQE_MIXED`, of Linux 6.19.
 const SQE_MIXED: u32 = 1 << 19;
 
 /// Runs the program by an engine; what came of it, and the log.
-fn by(engine: &str, program: &Path, arguments: &[&str]) -> (Outcome, String) {
+fn run(engine: &str, program: &Path, arguments: &[&str]) -> (Outcome, String) {
     let mut command = Command::new(anyring());
     command.args(["run", "--log", "info", "--engine", engine, "--"]).arg(program).args(arguments);
     let output = command.output().unwrap();
@@ -23,31 +24,25 @@ fn expected() -> &'static str {
     if kernel_makes(SQE_MIXED) { "engine=kernel program=" } else { "engine=kernel+user" }
 }
 
-#[test]
+#[by(over_the_kernel)]
 fn a_ring_is_ours_among_the_kernels() {
-    if !kernel_has_io_uring() {
-        return;
-    }
     for name in ["beside-inline", "beside-apart", "beside-libc"] {
         let program = built(name);
-        let (ours, _) = by("user", &program, &[]);
+        let (ours, _) = run("user", &program, &[]);
         assert_eq!(ours.code, Some(0), "{}", ours.stdout);
-        let (auto, log) = by("auto", &program, &[]);
+        let (auto, log) = run("auto", &program, &[]);
         assert_eq!(auto, ours, "{name}: left: auto\n{log}");
         assert!(log.contains(expected()), "{name}: {log}");
         // The kernel's engine was asked for: nothing is done about what it refuses.
-        let (kernel, log) = by("kernel", &program, &[]);
+        let (kernel, log) = run("kernel", &program, &[]);
         assert_eq!(kernel.code, Some(i32::from(!kernel_makes(SQE_MIXED))), "{}", kernel.stdout);
         assert!(log.contains("engine=kernel program="), "{log}");
     }
 }
 
 /// Programs that know nothing of it, all of whose rings are such.
-#[test]
+#[by(over_the_kernel)]
 fn programs_do_what_they_do_on_the_kernel() {
-    if !kernel_has_io_uring() {
-        return;
-    }
     for (name, code) in [
         ("signals-new-apart", 0),
         ("signals-new-libc", 0),
@@ -57,31 +52,25 @@ fn programs_do_what_they_do_on_the_kernel() {
         ("backends-new-libc", 0),
         ("readiness-new-libc", 0),
     ] {
-        let (auto, log) = by("auto", &built(name), &[]);
+        let (auto, log) = run("auto", &built(name), &[]);
         assert_eq!((auto.code, auto.signal), (Some(code), None), "{name}: {}\n{log}", auto.stdout);
         assert!(log.contains(expected()), "{name}: {log}");
     }
 }
 
-#[test]
+#[by(over_the_kernel)]
 fn a_process_that_asks_for_nothing_new_is_the_kernels() {
-    if !kernel_has_io_uring() {
-        return;
-    }
-    let (outcome, log) = by("auto", &built("nop"), &[]);
+    let (outcome, log) = run("auto", &built("nop"), &[]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
     assert!(log.contains("engine=kernel program="), "{log}");
 }
 
 /// Whether the kernel makes rings is tried where the program does not notice.
-#[test]
+#[by(over_the_kernel)]
 fn a_program_without_rings_is_not_interrupted() {
-    if !kernel_has_io_uring() {
-        return;
-    }
     let program = built("calm");
     for _ in 0..5 {
-        let (auto, log) = by("auto", &program, &[]);
+        let (auto, log) = run("auto", &program, &[]);
         assert_eq!((auto.code, auto.signal), (Some(0), None), "{}\n{log}", auto.stdout);
     }
 }

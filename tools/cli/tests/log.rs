@@ -2,11 +2,12 @@
 
 mod support;
 
+use anyring_both::by;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use support::{anyring, built};
+use support::{anyring, built, over_the_kernel};
 
 fn logged(words: &[&str]) -> Output {
     Command::new(anyring())
@@ -115,11 +116,8 @@ fn children_without_a_ring_are_silent() {
 const NEWEST: u32 = 1 << 16 | 1 << 18 | 1 << 19 | 1 << 20;
 
 /// A child of `vfork` that executes nothing takes nothing from its parent, nor does one of `fork` say what the parent is to say.
-#[test]
+#[by(over_the_kernel)]
 fn children_do_not_take_their_parents_line() {
-    if !support::kernel_has_io_uring() {
-        return;
-    }
     let library = anyring().with_file_name("libanyring_preload.so");
     // Where `anyring run` has not started it, a process has a line once it has asked for a ring.
     let program = built("vfork-with-ring");

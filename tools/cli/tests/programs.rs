@@ -2,24 +2,39 @@
 
 mod support;
 
+use std::ffi::OsStr;
+use std::fmt::Debug;
 use std::path::Path;
-use support::{built, compare};
+use support::{Counters, built, compare};
 
 const NONE: [&str; 0] = [];
 
 /// Sites of `sites-*.c` that are patched while threads run: those of the 24 that lie in one word, which half of x86-64's do.
 const SITES: u64 = if cfg!(target_arch = "aarch64") { 24 } else { 12 };
 
+/// Runs a program, which does what its record says and ends well.
+#[track_caller]
+fn ends_well<A: AsRef<OsStr> + Debug>(name: &str, arguments: &[A], patch: bool) -> Counters {
+    let (outcome, counters) = compare(&built(name), arguments, patch);
+    assert_eq!(outcome.code, Some(0), "{name} {arguments:?}, {patch}: {}", outcome.stdout);
+    counters
+}
+
+/// The same whether its calls are patched or not.
+#[track_caller]
+fn ends_well_either_way<A: AsRef<OsStr> + Debug>(name: &str, arguments: &[A]) {
+    for patch in [false, true] {
+        ends_well(name, arguments, patch);
+    }
+}
+
 #[test]
 fn inline_calls_trap_or_are_patched() {
-    let program = built("nop");
-    let (outcome, counters) = compare(&program, &NONE, false);
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    let counters = ends_well("nop", &NONE, false);
     assert_eq!(counters.rings, 2);
     // 16 batches, two setups, five bad calls, a mapping of the completion ring.
     assert_eq!((counters.traps, counters.sites), (24, 0));
-    let (outcome, counters) = compare(&program, &NONE, true);
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    let counters = ends_well("nop", &NONE, true);
     assert!(counters.sites > 0 && counters.traps < 24, "{counters:?}");
 }
 
@@ -36,9 +51,7 @@ fn numbers_in_registers_are_patched() {
 
 #[test]
 fn library_calls_do_not_trap() {
-    let program = built("nop-libc");
-    let (outcome, counters) = compare(&program, &NONE, false);
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    let counters = ends_well("nop-libc", &NONE, false);
     // The mapping of the completion ring does.
     assert_eq!((counters.rings, counters.traps), (2, 1));
 }
@@ -46,8 +59,7 @@ fn library_calls_do_not_trap() {
 #[test]
 fn programs_at_a_fixed_address() {
     let program = built("nop-fixed");
-    let (outcome, counters) = compare(&program, &NONE, false);
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    let counters = ends_well("nop-fixed", &NONE, false);
     assert_eq!(counters.traps, 24);
     // Started by a program whose filter does not reach there.
     let output = support::denied(1).args(["sh", "-c"]).arg(format!("'{}'; true", program.display())).output();
@@ -61,8 +73,7 @@ fn programs_at_a_fixed_address() {
 #[test]
 fn ring_descriptors_can_be_polled() {
     for name in ["readiness", "readiness-fortified"] {
-        let (outcome, _) = compare(&built(name), &NONE, true);
-        assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+        ends_well(name, &NONE, true);
     }
 }
 
@@ -70,10 +81,7 @@ fn ring_descriptors_can_be_polled() {
 /// then.
 #[test]
 fn descriptors_that_are_gone_are_made_anew() {
-    for patch in [false, true] {
-        let (outcome, _) = compare(&built("unknown"), &["instruction"], patch);
-        assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
-    }
+    ends_well_either_way("unknown", &["instruction"]);
 }
 
 /// A program may close, or replace, every descriptor that it does not know: its rings go on. A child in its memory closes its own.
@@ -81,8 +89,7 @@ fn descriptors_that_are_gone_are_made_anew() {
 fn unknown_descriptors_are_closed() {
     for way in ["loop", "range", "part", "unshared", "number", "listed", "replaced", "from", "child", "epoll"]
     {
-        let (outcome, _) = compare(&built("unknown"), &[way], true);
-        assert_eq!(outcome.code, Some(0), "{way}: {}", outcome.stdout);
+        ends_well("unknown", &[way], true);
     }
 }
 
@@ -91,10 +98,7 @@ fn unknown_descriptors_are_closed() {
 fn rings_end_when_they_are_closed() {
     for (name, instances) in [("instances-inline", 1), ("instances-apart", 1), ("instances-libc", 0)] {
         let program = built(name);
-        for patch in [false, true] {
-            let (outcome, _) = compare(&program, &NONE, patch);
-            assert_eq!(outcome.code, Some(0), "{name}: {}", outcome.stdout);
-        }
+        ends_well_either_way(name, &NONE);
         let output = support::denied(1).arg(&program).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(errors.contains(&format!("inotify instances: {instances}\n")), "{name}: {errors}");
@@ -103,10 +107,7 @@ fn rings_end_when_they_are_closed() {
 
 #[test]
 fn sets_and_lists_end_where_they_end() {
-    for patch in [false, true] {
-        let (outcome, _) = compare(&built("bounds"), &NONE, patch);
-        assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
-    }
+    ends_well_either_way("bounds", &NONE);
 }
 
 /// What a filter of the program's own does not allow, nobody does in its place: its handlers run, and programs are executed.
@@ -122,8 +123,7 @@ fn filters_are_the_programs() {
 
 #[test]
 fn nothing_is_left_of_what_is_executed() {
-    let (outcome, _) = compare(&built("inherited"), &[built("streams-static")], true);
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    ends_well("inherited", &[built("streams-static")], true);
 }
 
 /// `anyring run` opens nothing in the place of a standard stream that is closed.
@@ -150,8 +150,7 @@ fn closed_streams_stay_closed() {
 
 #[test]
 fn rings_are_not_handed_over() {
-    let (outcome, _) = compare(&built("rights"), &NONE, true);
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    ends_well("rights", &NONE, true);
 }
 
 /// A socket that is closed while pages of a zero-copy send are out is reset where that was asked for, unless another process has it, or
@@ -166,10 +165,8 @@ fn closed_sockets_are_reset_where_nobody_has_them() {
 
 #[test]
 fn credentials_are_the_submitters() {
-    let program = built("credentials");
     for way in ["setuid", "personality", "capset", "fsuid"] {
-        let (outcome, _) = compare(&program, &[way], true);
-        assert_eq!(outcome.code, Some(0), "{way}: {}", outcome.stdout);
+        ends_well("credentials", &[way], true);
     }
 }
 
@@ -187,10 +184,7 @@ fn sq_threads_give_up_what_the_process_does() {
 fn signals_are_the_programs() {
     for name in ["signals", "signals-libc"] {
         let program = built(name);
-        for patch in [false, true] {
-            let (outcome, _) = compare(&program, &NONE, patch);
-            assert_eq!(outcome.code, Some(0), "{name}, {patch}: {}", outcome.stdout);
-        }
+        ends_well_either_way(name, &NONE);
         let (outcome, _) = compare(&program, &["fault"], true);
         assert_eq!(outcome.signal, Some(libc::SIGSEGV));
     }
@@ -200,8 +194,7 @@ fn signals_are_the_programs() {
 #[test]
 fn actions_are_the_programs() {
     for way in ["stacks", "interrupting", "number"] {
-        let (outcome, _) = compare(&built("actions"), &[way], true);
-        assert_eq!(outcome.code, Some(0), "{way}: {}", outcome.stdout);
+        ends_well("actions", &[way], true);
     }
 }
 
@@ -225,10 +218,7 @@ fn signals_that_are_sent_reach_the_program() {
         let number = signal.to_string();
         let (outcome, _) = compare(&program, &["dies", &number], true);
         assert_eq!(outcome.signal, Some(signal), "{}", outcome.stdout);
-        for patch in [false, true] {
-            let (outcome, _) = compare(&program, &["late", &number], patch);
-            assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
-        }
+        ends_well_either_way("sent", &["late", &number]);
     }
 }
 
@@ -236,8 +226,7 @@ fn signals_that_are_sent_reach_the_program() {
 #[test]
 fn children_let_standard_error_go() {
     let program = built("descends");
-    let (outcome, _) = compare(&program, &NONE, false);
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    ends_well("descends", &NONE, false);
     let output = support::denied(libc::EPERM).arg(&program).output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
     // The child with a ring, and the program that was started, though they have closed it.
@@ -286,11 +275,7 @@ fn code_that_cannot_be_read_is_left_alone() {
 #[test]
 fn processes_finish_each_others_requests() {
     for name in ["backends", "backends-libc"] {
-        let program = built(name);
-        for patch in [false, true] {
-            let (outcome, _) = compare(&program, &NONE, patch);
-            assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
-        }
+        ends_well_either_way(name, &NONE);
     }
 }
 
@@ -298,21 +283,14 @@ fn processes_finish_each_others_requests() {
 #[test]
 fn threads_are_cancelled_in_calls() {
     for name in ["cancel", "cancel-libc"] {
-        for patch in [false, true] {
-            let (outcome, _) = compare(&built(name), &NONE, patch);
-            assert_eq!(outcome.code, Some(0), "{name}, {patch}: {}", outcome.stdout);
-        }
+        ends_well_either_way(name, &NONE);
     }
 }
 
 #[test]
 fn threads_take_what_they_wait_for_with_them() {
     for name in ["threads", "threads-libc"] {
-        let program = built(name);
-        for patch in [false, true] {
-            let (outcome, _) = compare(&program, &NONE, patch);
-            assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
-        }
+        ends_well_either_way(name, &NONE);
     }
 }
 
@@ -358,10 +336,8 @@ fn filters_do_not_pile_up() {
 #[test]
 fn sites_are_patched_under_running_threads() {
     let library = built("libsites.so");
-    let program = built("stress");
     for patch in [true, false] {
-        let (outcome, counters) = compare(&program, &[&library], patch);
-        assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+        let counters = ends_well("stress", &[&library], patch);
         if patch {
             assert!(counters.sites >= SITES, "{counters:?}");
         }
@@ -382,7 +358,6 @@ fn what_only_looks_like_a_site_is_left_alone() {
 #[test]
 fn rings_in_pages_that_go_away() {
     for name in ["pages", "pages-libc"] {
-        let (outcome, _) = compare(&built(name), &NONE, true);
-        assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+        ends_well(name, &NONE, true);
     }
 }

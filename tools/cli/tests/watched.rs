@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use anyring_both::by;
 use anyring_mapping::SharedFile;
 use anyring_trace::buffer::{self, Buffer, Next};
 use anyring_trace::event::{
     Body, Completed, ENGINE_KERNEL, ENGINE_USER, Event, FOUND, LAST, SKIPPED, Submitted, UNSEEN_REAPED,
     UNSEEN_SQ_THREAD,
 };
-use support::{Outcome, anyring, kernel_has_io_uring};
+use support::{Outcome, anyring, kernel_has_io_uring, over_the_kernel};
 
 const SLOTS: usize = 1 << 16;
 /// `IORING_CQE_F_NOTIF`.
@@ -115,6 +116,7 @@ fn run(program: &Path, engine: &str, way: &[&str], patch: bool) -> (Outcome, Vec
 type Line = (u8, u64, Option<i32>);
 
 /// All requests and their completions; that they fit together.
+#[derive(Default)]
 struct Requests {
     lines: Vec<Line>,
     /// Those linked behind others.
@@ -144,14 +146,7 @@ fn line(submitted: &Submitted, completed: Option<&Completed>) -> Line {
 }
 
 fn requests(told: &[Told]) -> Requests {
-    let mut all = Requests {
-        lines: Vec::new(),
-        linked: 0,
-        strays: 0,
-        unseen_submissions: 0,
-        unseen_completions: 0,
-        ended: false,
-    };
+    let mut all = Requests::default();
     let mut submitted: BTreeMap<(u32, u32, u64), Submitted> = BTreeMap::new();
     let mut last: BTreeMap<(u32, u32), u64> = BTreeMap::new();
     let mut done: BTreeSet<(u32, u32, u64)> = BTreeSet::new();
@@ -261,8 +256,7 @@ fn follow_all(way: &str) -> Requests {
 
 #[test]
 fn requests_and_chains() {
-    let all = follow_all("plain");
-    assert_eq!(all.linked, 3 * 2 + 1);
+    assert_eq!(follow_all("plain").linked, 3 * 2 + 1);
 }
 
 /// The name of a registered file is known, though its descriptor is closed, and no other's is taken for it.
@@ -293,20 +287,17 @@ fn multishots() {
 
 #[test]
 fn zero_copy_sends_complete_twice() {
-    let all = follow_all("zero-copy");
-    assert_eq!(all.lines.len(), 3 * 3);
+    assert_eq!(follow_all("zero-copy").lines.len(), 3 * 3);
 }
 
 #[test]
 fn successes_without_a_completion() {
-    let all = follow_all("skips");
-    assert_eq!(all.lines.len(), 10 + 2 * 10 + 2);
+    assert_eq!(follow_all("skips").lines.len(), 10 + 2 * 10 + 2);
 }
 
 #[test]
 fn threads_share_a_ring() {
-    let all = follow_all("threads");
-    assert_eq!(all.lines.len(), 4 * 500 * 2);
+    assert_eq!(follow_all("threads").lines.len(), 4 * 500 * 2);
 }
 
 #[test]
@@ -323,17 +314,13 @@ fn children_have_the_ring_too() {
 
 #[test]
 fn completions_that_are_reaped_without_a_call() {
-    let all = follow_all("reaps");
-    assert_eq!(all.lines.len(), 2 * 3);
+    assert_eq!(follow_all("reaps").lines.len(), 2 * 3);
 }
 
 /// An SQ thread takes and completes more than the queues hold while nobody looks: what is missing is counted.
-#[test]
+#[by(over_the_kernel)]
 fn what_an_sq_thread_does_unseen_is_counted() {
     const COUNT: u64 = 20_000;
-    if !kernel_has_io_uring() {
-        return;
-    }
     let all = follow(&program(), &["polled", &COUNT.to_string()], true);
     let told = |completed: bool| all.lines.iter().filter(|line| line.2.is_some() == completed).count() as u64;
     assert_eq!(told(false) + all.unseen_submissions, COUNT);
@@ -442,16 +429,12 @@ fn a_descriptor_is_closed_during_the_call() {
 /// What one thread submits while another one waits is not told to complete before.
 #[test]
 fn one_thread_submits_and_another_waits() {
-    let all = follow_all("two");
-    assert_eq!(all.lines.len(), 2 * 2500);
+    assert_eq!(follow_all("two").lines.len(), 2 * 2500);
 }
 
 /// What a request brings is copied before the call.
-#[test]
+#[by(over_the_kernel)]
 fn memory_is_told_as_it_was() {
-    if !kernel_has_io_uring() {
-        return;
-    }
     let (_, told) = run(&program(), "kernel", &["plain"], true);
     let is_write = |body: &Body| matches!(body, Body::Submitted(one) if opcode(one) == WRITE);
     let writes: Vec<_> = told.iter().filter(|told| is_write(&told.body)).collect();
@@ -459,11 +442,8 @@ fn memory_is_told_as_it_was() {
 }
 
 /// Handlers interrupt waits, enter rings and jump away; masks and actions are the program's.
-#[test]
+#[by(over_the_kernel)]
 fn signals_are_the_programs() {
-    if !kernel_has_io_uring() {
-        return;
-    }
     for name in ["signals", "signals-libc", "signals-static"] {
         let program = support::built(name);
         for patch in [false, true] {
@@ -475,11 +455,8 @@ fn signals_are_the_programs() {
 }
 
 /// So it is with those that are sent to the process at any moment, and those that end it.
-#[test]
+#[by(over_the_kernel)]
 fn signals_that_are_sent_reach_the_program() {
-    if !kernel_has_io_uring() {
-        return;
-    }
     let program = support::built("sent");
     for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGSYS] {
         for (way, patch) in [("dies", true), ("late", false), ("late", true)] {
@@ -491,11 +468,8 @@ fn signals_that_are_sent_reach_the_program() {
 }
 
 /// Processes that use each other's rings, and programs that start others.
-#[test]
+#[by(over_the_kernel)]
 fn processes() {
-    if !kernel_has_io_uring() {
-        return;
-    }
     for name in ["processes", "backends"] {
         let program = support::built(name);
         let outcome = run(&program, "kernel", &[], true).0;

@@ -1,5 +1,6 @@
 //! Faults of a plan, each seen through the ABI; and what no fault may break.
 
+use std::ops::RangeBounds;
 use std::ptr::NonNull;
 
 use crate::common::prelude::*;
@@ -38,6 +39,12 @@ fn under(faults: &[Fault], body: impl FnOnce()) -> Vec<Entry> {
     met
 }
 
+/// The same with one fault, which is met so often, and with a ring.
+fn meeting(fault: Fault, times: impl RangeBounds<usize>, entries: u32, body: impl FnOnce(Ring)) {
+    let met = under(&[fault], || body(ring(entries)));
+    assert!(times.contains(&met.len()), "{}: {met:?}", fault.name());
+}
+
 fn count(met: &[Entry], fault: Fault) -> usize {
     met.iter().filter(|entry| entry.subject.fault == fault).count()
 }
@@ -56,13 +63,6 @@ fn result(ring: &mut Ring, sqe: Sqe) -> i32 {
     ring.collect(1)[0].res
 }
 
-fn file(content: &[u8]) -> File {
-    // SAFETY: a fresh descriptor.
-    let file = unsafe { File::from_raw_fd(libc::memfd_create(c"file".as_ptr(), libc::MFD_CLOEXEC)) };
-    file.write_all_at(content, 0).unwrap();
-    file
-}
-
 /// Memory that others write to.
 fn room(length: usize) -> Vec<u8> {
     vec![0; length]
@@ -77,7 +77,7 @@ fn transfers_are_cut_to_a_prefix() {
     let met = under(&[Fault::Short], || {
         let mut ring = ring(4);
         let wanted = text(1000);
-        let (from, to) = (file(&wanted), file(b""));
+        let (from, to) = (memory_file(&wanted), memory_file(b""));
         let (mut done, mut rounds) = (0, 0);
         while done < wanted.len() {
             let memory = vec![0; wanted.len() - done];
@@ -102,27 +102,22 @@ fn transfers_are_cut_to_a_prefix() {
     assert!(met.iter().any(|entry| entry.opcode == IORING_OP_WRITE as u16));
 }
 
-#[test]
-fn vectored_transfers_are_cut_to_a_prefix() {
-    let met = under(&[Fault::Short], || {
-        let mut ring = ring(4);
-        let wanted = text(300);
-        let from = file(&wanted);
-        let mut memory = [[0_u8; 100]; 3];
-        let vectors = memory.each_mut().map(|part| vector(part));
-        let got = result(&mut ring, writing(IORING_OP_READV, 1, &from, &vectors)) as usize;
-        assert!((1..300).contains(&got));
-        let memory = memory.concat();
-        assert_eq!(memory[..got], wanted[..got]);
-        assert!(memory[got..].iter().all(|&byte| byte == 0));
-    });
-    assert_eq!(met.len(), 1);
+#[by(meeting(Fault::Short, 1..=1, 4))]
+fn vectored_transfers_are_cut_to_a_prefix(mut ring: Ring) {
+    let wanted = text(300);
+    let from = memory_file(&wanted);
+    let mut memory = [[0_u8; 100]; 3];
+    let vectors = memory.each_mut().map(|part| vector(part));
+    let got = result(&mut ring, writing(IORING_OP_READV, 1, &from, &vectors)) as usize;
+    assert!((1..300).contains(&got));
+    let memory = memory.concat();
+    assert_eq!(memory[..got], wanted[..got]);
+    assert!(memory[got..].iter().all(|&byte| byte == 0));
 }
 
-#[by(under(&[Fault::Short]))]
-fn a_short_read_breaks_its_chain() {
-    let mut ring = ring(4);
-    let (from, memory) = (file(&text(100)), vec![0; 100]);
+#[by(meeting(Fault::Short, 0.., 4))]
+fn a_short_read_breaks_its_chain(mut ring: Ring) {
+    let (from, memory) = (memory_file(&text(100)), vec![0; 100]);
     let head = Sqe { flags: LINK, ..transfer(IORING_OP_READ, &from, &memory, 0) };
     let cqes = ring.run(&[head, sqe(IORING_OP_NOP, 2)]);
     assert!(cqes[0].res < 100);
@@ -170,10 +165,10 @@ fn pipes_are_cut_only_where_their_writes_are_not_one_piece() {
         let big = text(20_000);
         let put = result(&mut ring, transfer(IORING_OP_WRITE, &to, &big, u64::MAX));
         assert!((4096..20_000).contains(&put));
-        let splice = Sqe { off: 0, ..splice(1, &from, &file(b""), 4000) };
+        let splice = Sqe { off: 0, ..splice(1, &from, &memory_file(b""), 4000) };
         // The file is closed by now: that counts for more.
         assert_eq!(result(&mut ring, splice), -libc::EBADF);
-        let to = file(b"");
+        let to = memory_file(b"");
         let moved = result(&mut ring, Sqe { fd: to.as_raw_fd(), ..splice }) as usize;
         assert!((1..=4000).contains(&moved));
     });
@@ -238,7 +233,7 @@ fn answers(fault: Fault, errno: i32, mut does: impl FnMut() -> Sqe, mut never: i
 #[test]
 fn what_lacks_a_resource_says_so() {
     let open = |slot, flags| Sqe { file_index: slot, ..open(1, c"/dev/null", flags) };
-    let (storage, memory) = (file(b"x"), room(1));
+    let (storage, memory) = (memory_file(b"x"), room(1));
     let (from, to) = std::io::pipe().unwrap();
     let on_pipe = || transfer(IORING_OP_WRITE, &to, &memory, u64::MAX);
     answers(Fault::NoDescriptor, libc::EMFILE, || open(0, 0), || open(1, 0));
@@ -274,91 +269,74 @@ fn connections_fail_as_they_do_over_a_network() {
     answers(Fault::Refused, libc::ECONNREFUSED, connect, || sqe(IORING_OP_NOP, 1));
 }
 
-#[test]
-fn only_what_must_not_wait_answers_eagain() {
-    let met = under(&[Fault::Again], || {
-        let mut ring = ring(4);
-        let (mut one, other) = UnixStream::pair().unwrap();
-        let memory = room(1);
-        let mut failed = 0;
-        for round in 0..20_u8 {
-            one.write_all(&[round]).unwrap();
-            let receive = transfer(IORING_OP_RECV, &other, &memory, 0);
-            if round % 2 == 0 {
-                assert_eq!(result(&mut ring, receive), 1);
-                continue;
-            }
-            while result(&mut ring, Sqe { op_flags: DONTWAIT, ..receive }) != 1 {
-                failed += 1;
-            }
-            assert_eq!(memory[0], round);
+#[by(meeting(Fault::Again, 1.., 4))]
+fn only_what_must_not_wait_answers_eagain(mut ring: Ring) {
+    let (mut one, other) = UnixStream::pair().unwrap();
+    let memory = room(1);
+    let mut failed = 0;
+    for round in 0..20_u8 {
+        one.write_all(&[round]).unwrap();
+        let receive = transfer(IORING_OP_RECV, &other, &memory, 0);
+        if round % 2 == 0 {
+            assert_eq!(result(&mut ring, receive), 1);
+            continue;
         }
-        assert!(failed > 0);
-    });
-    assert!(count(&met, Fault::Again) > 0);
+        while result(&mut ring, Sqe { op_flags: DONTWAIT, ..receive }) != 1 {
+            failed += 1;
+        }
+        assert_eq!(memory[0], round);
+    }
+    assert!(failed > 0);
 }
 
-#[test]
-fn what_a_multishot_poll_has_told_of_is_there() {
+#[by(meeting(Fault::Again, ..1, 4))]
+fn what_a_multishot_poll_has_told_of_is_there(mut ring: Ring) {
     const MULTISHOT: u32 = 1;
-    let met = under(&[Fault::Again], || {
-        let mut ring = ring(4);
-        let (mut one, other) = UnixStream::pair().unwrap();
-        let memory = room(1);
-        let poll = Sqe { fd: other.as_raw_fd(), op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 2) };
-        ring.submit(&[Sqe { len: MULTISHOT, ..poll }]);
-        for round in 0..20_u8 {
-            one.write_all(&[round]).unwrap();
-            assert_eq!(ring.enter(0, 1), 0);
-            assert_eq!(ring.collect(1)[0].user_data, 2);
-            let receive = transfer(IORING_OP_RECV, &other, &memory, 0);
-            assert_eq!(result(&mut ring, Sqe { op_flags: DONTWAIT, ..receive }), 1);
-        }
-    });
-    assert!(met.is_empty());
+    let (mut one, other) = UnixStream::pair().unwrap();
+    let memory = room(1);
+    let poll = Sqe { fd: other.as_raw_fd(), op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 2) };
+    ring.submit(&[Sqe { len: MULTISHOT, ..poll }]);
+    for round in 0..20_u8 {
+        one.write_all(&[round]).unwrap();
+        assert_eq!(ring.enter(0, 1), 0);
+        assert_eq!(ring.collect(1)[0].user_data, 2);
+        let receive = transfer(IORING_OP_RECV, &other, &memory, 0);
+        assert_eq!(result(&mut ring, Sqe { op_flags: DONTWAIT, ..receive }), 1);
+    }
 }
 
-#[test]
-fn enter_refuses_no_request_that_others_wait_for() {
-    let met = under(&[Fault::EnterAgain], || {
-        let mut ring = ring(4);
-        let (one, other) = UnixStream::pair().unwrap();
-        let memory = room(1);
-        for _ in 0..20 {
-            ring.submit(&[Sqe { user_data: 2, ..transfer(IORING_OP_RECV, &other, &memory, 0) }]);
-            ring.submit_and_wait(&[transfer(IORING_OP_SEND, &one, &memory, 0)], 2);
-            ring.collect(2);
-        }
-    });
-    assert!(met.is_empty());
+#[by(meeting(Fault::EnterAgain, ..1, 4))]
+fn enter_refuses_no_request_that_others_wait_for(mut ring: Ring) {
+    let (one, other) = UnixStream::pair().unwrap();
+    let memory = room(1);
+    for _ in 0..20 {
+        ring.submit(&[Sqe { user_data: 2, ..transfer(IORING_OP_RECV, &other, &memory, 0) }]);
+        ring.submit_and_wait(&[transfer(IORING_OP_SEND, &one, &memory, 0)], 2);
+        ring.collect(2);
+    }
 }
 
-#[test]
-fn completions_come_late_and_in_another_order() {
+#[by(meeting(Fault::Late, 64..=64, 64))]
+fn completions_come_late_and_in_another_order(mut ring: Ring) {
     const REQUESTS: u64 = 32;
-    let met = under(&[Fault::Late], || {
-        let mut ring = ring(64);
-        (0..REQUESTS).for_each(|number| ring.push(sqe(IORING_OP_NOP, number)));
-        assert_eq!(ring.enter(REQUESTS as u32, REQUESTS as u32), REQUESTS as i32);
-        let order: Vec<u64> = ring.collect(REQUESTS as usize).iter().map(|cqe| cqe.user_data).collect();
-        let mut sorted = order.clone();
-        sorted.sort_unstable();
-        assert_eq!(sorted, (0..REQUESTS).collect::<Vec<_>>(), "each once");
-        assert_ne!(order, sorted);
-        // Nobody waits: they come all the same.
-        (0..REQUESTS).for_each(|number| ring.push(sqe(IORING_OP_NOP, number)));
-        assert_eq!(ring.enter(REQUESTS as u32, 0), REQUESTS as i32);
-        let tail = ring.params.cq_off.tail;
-        until("all have come", || {
-            ring.word(tail).load(std::sync::atomic::Ordering::Acquire) == 2 * REQUESTS as u32
-        });
+    (0..REQUESTS).for_each(|number| ring.push(sqe(IORING_OP_NOP, number)));
+    assert_eq!(ring.enter(REQUESTS as u32, REQUESTS as u32), REQUESTS as i32);
+    let order: Vec<u64> = ring.collect(REQUESTS as usize).iter().map(|cqe| cqe.user_data).collect();
+    let mut sorted = order.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, (0..REQUESTS).collect::<Vec<_>>(), "each once");
+    assert_ne!(order, sorted);
+    // Nobody waits: they come all the same.
+    (0..REQUESTS).for_each(|number| ring.push(sqe(IORING_OP_NOP, number)));
+    assert_eq!(ring.enter(REQUESTS as u32, 0), REQUESTS as i32);
+    let tail = ring.params.cq_off.tail;
+    until("all have come", || {
+        ring.word(tail).load(std::sync::atomic::Ordering::Acquire) == 2 * REQUESTS as u32
     });
-    assert_eq!(met.len() as u64, 2 * REQUESTS);
 }
 
-#[by(under(&[Fault::Late]))]
-fn late_ones_leave_chains_and_drains_in_order() {
-    let mut ring = ring(64);
+#[by(meeting(Fault::Late, 0.., 64))]
+fn late_ones_leave_chains_and_drains_in_order(mut ring: Ring) {
     for chain in 0..4_u64 {
         for number in 0..4 {
             let flags = if number < 3 { LINK } else { 0 };
@@ -394,9 +372,8 @@ fn what_comes_late_cannot_be_cancelled_and_ends_with_its_ring() {
     }
 }
 
-#[by(under(&[Fault::Late]))]
-fn a_timeout_on_what_comes_late_is_told_once() {
-    let mut ring = ring(8);
+#[by(meeting(Fault::Late, 0.., 8))]
+fn a_timeout_on_what_comes_late_is_told_once(mut ring: Ring) {
     let (mut one, other) = UnixStream::pair().unwrap();
     for _ in 0..50 {
         let memory = room(1);
@@ -435,33 +412,28 @@ fn multishot_accept() -> (TcpListener, Sqe) {
     (listener, Sqe { fd, ioprio, ..sqe(IORING_OP_ACCEPT, 1) })
 }
 
-#[test]
-fn multishot_requests_end_early_and_lose_nothing() {
+#[by(meeting(Fault::MultishotEnds, 4.., 8))]
+fn multishot_requests_end_early_and_lose_nothing(mut ring: Ring) {
     const CONNECTIONS: usize = 40;
-    let met = under(&[Fault::MultishotEnds], || {
-        let mut ring = ring(8);
-        let (listener, accept) = multishot_accept();
-        ring.submit(&[accept]);
-        let mut ends = 0;
-        for _ in 0..CONNECTIONS {
-            let _connection = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let cqe = ring.collect(1)[0];
-            assert!(cqe.res >= 0, "{}", cqe.res);
-            close_number(cqe.res);
-            if cqe.flags & IORING_CQE_F_MORE == 0 {
-                ends += 1;
-                ring.submit(&[accept]);
-            }
+    let (listener, accept) = multishot_accept();
+    ring.submit(&[accept]);
+    let mut ends = 0;
+    for _ in 0..CONNECTIONS {
+        let _connection = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let cqe = ring.collect(1)[0];
+        assert!(cqe.res >= 0, "{}", cqe.res);
+        close_number(cqe.res);
+        if cqe.flags & IORING_CQE_F_MORE == 0 {
+            ends += 1;
+            ring.submit(&[accept]);
         }
-        assert!(ends >= CONNECTIONS / 9, "{ends}");
-    });
-    assert!(count(&met, Fault::MultishotEnds) >= CONNECTIONS / 9);
+    }
+    assert!(ends >= CONNECTIONS / 9, "{ends}");
 }
 
 /// Where several connections waited, the one behind the last CQE was accepted, and nobody heard of it.
-#[by(under(&[Fault::MultishotEnds]))]
-fn multishot_accepts_that_end_early_lose_none_of_many() {
-    let mut ring = ring(8);
+#[by(meeting(Fault::MultishotEnds, 0.., 8))]
+fn multishot_accepts_that_end_early_lose_none_of_many(mut ring: Ring) {
     let (listener, accept) = multishot_accept();
     for _ in 0..20 {
         let clients: Vec<TcpStream> =
@@ -486,56 +458,47 @@ fn multishot_accepts_that_end_early_lose_none_of_many() {
     }
 }
 
-#[test]
-fn completions_overflow_though_there_is_room() {
-    let met = under(&[Fault::Overflow], || {
-        let mut ring = ring(8);
-        for round in 0..20 {
-            ring.submit(&[sqe(IORING_OP_NOP, round), sqe(IORING_OP_NOP, round + 1000)]);
-            assert!(ring.overflowed());
-            assert_eq!(ring.reap(), None);
-            assert_eq!(ring.enter_with(0, 0, FLAGS), 0);
-            let order: Vec<u64> = ring.reap_all().iter().map(|cqe| cqe.user_data).collect();
-            assert_eq!(order, [round, round + 1000]);
-            assert!(!ring.overflowed());
-        }
-    });
-    assert_eq!(met.len(), 40);
+#[by(meeting(Fault::Overflow, 40..=40, 8))]
+fn completions_overflow_though_there_is_room(mut ring: Ring) {
+    for round in 0..20 {
+        ring.submit(&[sqe(IORING_OP_NOP, round), sqe(IORING_OP_NOP, round + 1000)]);
+        assert!(ring.overflowed());
+        assert_eq!(ring.reap(), None);
+        assert_eq!(ring.enter_with(0, 0, FLAGS), 0);
+        let order: Vec<u64> = ring.reap_all().iter().map(|cqe| cqe.user_data).collect();
+        assert_eq!(order, [round, round + 1000]);
+        assert!(!ring.overflowed());
+    }
 }
 
-#[test]
-fn buffer_groups_run_dry() {
-    let met = under(&[Fault::GroupDry], || {
-        let mut ring = ring(8);
-        let (mut one, other) = UnixStream::pair().unwrap();
-        let memory = room(64);
-        let mut dry = 0;
-        // Who has the buffers to itself does not miss one.
-        assert_eq!(receive_alone(&mut ring, &mut one, &other), 1);
-        let (_quiet, waits) = UnixStream::pair().unwrap();
-        let addr = memory.as_ptr() as u64;
-        let provide = Sqe { fd: 1, addr, len: 64, buf_index: 7, ..sqe(IORING_OP_PROVIDE_BUFFERS, 2) };
+#[by(meeting(Fault::GroupDry, 1.., 8))]
+fn buffer_groups_run_dry(mut ring: Ring) {
+    let (mut one, other) = UnixStream::pair().unwrap();
+    let memory = room(64);
+    let mut dry = 0;
+    // Who has the buffers to itself does not miss one.
+    assert_eq!(receive_alone(&mut ring, &mut one, &other), 1);
+    let (_quiet, waits) = UnixStream::pair().unwrap();
+    let addr = memory.as_ptr() as u64;
+    let provide = Sqe { fd: 1, addr, len: 64, buf_index: 7, ..sqe(IORING_OP_PROVIDE_BUFFERS, 2) };
+    assert_eq!(result(&mut ring, provide), 0);
+    let from_group = Sqe { flags: SELECT, len: 64, buf_index: 7, ..transfer(IORING_OP_RECV, &waits, &[], 0) };
+    ring.submit(&[from_group]);
+    assert_eq!(ring.reap_all(), []);
+    for round in 0..20_u8 {
         assert_eq!(result(&mut ring, provide), 0);
-        let from_group =
-            Sqe { flags: SELECT, len: 64, buf_index: 7, ..transfer(IORING_OP_RECV, &waits, &[], 0) };
-        ring.submit(&[from_group]);
-        assert_eq!(ring.reap_all(), []);
-        for round in 0..20_u8 {
-            assert_eq!(result(&mut ring, provide), 0);
-            one.write_all(&[round]).unwrap();
-            let receive = Sqe { fd: other.as_raw_fd(), ..from_group };
-            loop {
-                match result(&mut ring, receive) {
-                    1 => break,
-                    error => assert_eq!(error, -libc::ENOBUFS),
-                }
-                dry += 1;
+        one.write_all(&[round]).unwrap();
+        let receive = Sqe { fd: other.as_raw_fd(), ..from_group };
+        loop {
+            match result(&mut ring, receive) {
+                1 => break,
+                error => assert_eq!(error, -libc::ENOBUFS),
             }
-            assert_eq!(memory[0], round);
+            dry += 1;
         }
-        assert!(dry > 0);
-    });
-    assert!(count(&met, Fault::GroupDry) > 0);
+        assert_eq!(memory[0], round);
+    }
+    assert!(dry > 0);
 }
 
 /// The result of a receive from a group of which nothing else knows.
@@ -549,15 +512,11 @@ fn receive_alone(ring: &mut Ring, one: &mut UnixStream, other: &UnixStream) -> i
 }
 
 /// A short write of a number is another number.
-#[test]
-fn values_of_the_kernel_are_written_whole() {
-    let met = under(&[Fault::Short], || {
-        let mut ring = ring(8);
-        let file = File::options().read(true).write(true).open("/proc/self/oom_score_adj").unwrap();
-        assert_eq!(result(&mut ring, transfer(IORING_OP_WRITE, &file, b"500", 0)), 3);
-        assert_eq!(std::fs::read_to_string("/proc/self/oom_score_adj").unwrap(), "500\n");
-    });
-    assert_eq!(met, []);
+#[by(meeting(Fault::Short, ..1, 8))]
+fn values_of_the_kernel_are_written_whole(mut ring: Ring) {
+    let file = File::options().read(true).write(true).open("/proc/self/oom_score_adj").unwrap();
+    assert_eq!(result(&mut ring, transfer(IORING_OP_WRITE, &file, b"500", 0)), 3);
+    assert_eq!(std::fs::read_to_string("/proc/self/oom_score_adj").unwrap(), "500\n");
 }
 
 /// A submission that is cut takes all of a long SQE, or nothing.
@@ -623,35 +582,27 @@ fn receive_until_dry() -> u32 {
     dry
 }
 
-#[test]
-fn cancellations_come_too_late_and_the_request_ends() {
-    let met = under(&[Fault::CancelTooLate], || {
-        let mut ring = ring(8);
-        let (_one, other) = UnixStream::pair().unwrap();
-        let memory = room(1);
-        ring.submit_and_wait(&[transfer(IORING_OP_RECV, &other, &memory, 0), cancel(2, 1, 0)], 2);
-        let cqes = ring.collect(2);
-        assert_eq!(cqes.iter().find(|cqe| cqe.user_data == 2).unwrap().res, -libc::EALREADY);
-        assert_eq!(cqes.iter().find(|cqe| cqe.user_data == 1).unwrap().res, -libc::ECANCELED);
-    });
-    assert_eq!(met.len(), 1);
+#[by(meeting(Fault::CancelTooLate, 1..=1, 8))]
+fn cancellations_come_too_late_and_the_request_ends(mut ring: Ring) {
+    let (_one, other) = UnixStream::pair().unwrap();
+    let memory = room(1);
+    ring.submit_and_wait(&[transfer(IORING_OP_RECV, &other, &memory, 0), cancel(2, 1, 0)], 2);
+    let cqes = ring.collect(2);
+    assert_eq!(cqes.iter().find(|cqe| cqe.user_data == 2).unwrap().res, -libc::EALREADY);
+    assert_eq!(cqes.iter().find(|cqe| cqe.user_data == 1).unwrap().res, -libc::ECANCELED);
 }
 
-#[test]
-fn notifications_come_late() {
+#[by(meeting(Fault::NotificationLate, 16..=16, 64))]
+fn notifications_come_late(mut ring: Ring) {
     const SENDS: usize = 16;
-    let met = under(&[Fault::NotificationLate], || {
-        let mut ring = ring(64);
-        let (one, _other) = tcp_pair();
-        let memory = vec![1; 100];
-        (0..SENDS).for_each(|_| ring.push(transfer(IORING_OP_SEND_ZC, &one, &memory, 0)));
-        assert_eq!(ring.enter(SENDS as u32, 2 * SENDS as u32), SENDS as i32);
-        let cqes = ring.collect(2 * SENDS);
-        let notified = cqes.iter().filter(|cqe| cqe.flags & IORING_CQE_F_NOTIF != 0).count();
-        assert_eq!((cqes.len(), notified), (2 * SENDS, SENDS));
-        assert_eq!(anyring_engine::frontend::in_flight(ring.fd), 0);
-    });
-    assert_eq!(met.len(), SENDS);
+    let (one, _other) = tcp_pair();
+    let memory = vec![1; 100];
+    (0..SENDS).for_each(|_| ring.push(transfer(IORING_OP_SEND_ZC, &one, &memory, 0)));
+    assert_eq!(ring.enter(SENDS as u32, 2 * SENDS as u32), SENDS as i32);
+    let cqes = ring.collect(2 * SENDS);
+    let notified = cqes.iter().filter(|cqe| cqe.flags & IORING_CQE_F_NOTIF != 0).count();
+    assert_eq!((cqes.len(), notified), (2 * SENDS, SENDS));
+    assert_eq!(anyring_engine::frontend::in_flight(ring.fd), 0);
 }
 
 #[by(under(&[Fault::Late]))]
@@ -660,18 +611,12 @@ fn notifications_stay_behind_completions_that_come_late() {
     let mut ring = ring(64);
     let (one, _other) = tcp_pair();
     let memory = vec![1; 100];
-    let vector = libc::iovec { iov_base: memory.as_ptr().cast_mut().cast(), iov_len: memory.len() };
-    let mut message: libc::msghdr = zeroed();
-    message.msg_iov = (&raw const vector).cast_mut();
-    message.msg_iovlen = 1;
+    let vectors = [vector(&memory)];
+    let message = message_of(&vectors);
     for number in 0..SENDS {
         let plain = Sqe { user_data: number, ..transfer(IORING_OP_SEND_ZC, &one, &memory, 0) };
-        let addr = (&raw const message) as u64;
-        ring.push(if number % 2 == 0 {
-            plain
-        } else {
-            Sqe { addr, len: 1, ..Sqe { opcode: IORING_OP_SENDMSG_ZC as u8, ..plain } }
-        });
+        let by_message = messaging(IORING_OP_SENDMSG_ZC, number, &one, &message);
+        ring.push(if number % 2 == 0 { plain } else { by_message });
     }
     assert_eq!(ring.enter(SENDS as u32, 2 * SENDS as u32), SENDS as i32);
     let cqes = ring.collect(2 * SENDS as usize);
@@ -811,80 +756,72 @@ fn direct_file() -> Option<(File, Box<Block>)> {
     (read == block.0.len() as i32).then_some((file, block))
 }
 
-#[test]
-fn bundles_are_received_in_part() {
+#[by(meeting(Fault::Short, 11.., 8))]
+fn bundles_are_received_in_part(mut ring: Ring) {
     const BUFFERS: usize = 8;
     const LENGTH: usize = 8;
-    let met = under(&[Fault::Short], || {
-        let mut ring = ring(8);
-        let (mut one, other) = UnixStream::pair().unwrap();
-        let mut memory = [[0_u8; LENGTH]; BUFFERS];
-        let mut buffers = Buffers::of(&ring, BUFFERS as u16, 7, 0);
-        (0..BUFFERS).for_each(|id| buffers.add(id as u16, &mut memory[id]));
-        let wanted = text(1000);
-        let (mut got, mut ends) = (Vec::new(), std::collections::BTreeSet::new());
-        one.write_all(&wanted).unwrap();
-        for (multishot, end) in [(0, 500), (IORING_RECV_MULTISHOT, wanted.len())] {
-            let receive = Sqe {
-                flags: SELECT,
-                ioprio: (IORING_RECVSEND_BUNDLE | multishot) as u16,
-                buf_index: 7,
-                ..transfer(IORING_OP_RECV, &other, &[], 0)
+    let (mut one, other) = UnixStream::pair().unwrap();
+    let mut memory = [[0_u8; LENGTH]; BUFFERS];
+    let mut buffers = Buffers::of(&ring, BUFFERS as u16, 7, 0);
+    (0..BUFFERS).for_each(|id| buffers.add(id as u16, &mut memory[id]));
+    let wanted = text(1000);
+    let (mut got, mut ends) = (Vec::new(), std::collections::BTreeSet::new());
+    one.write_all(&wanted).unwrap();
+    for (multishot, end) in [(0, 500), (IORING_RECV_MULTISHOT, wanted.len())] {
+        let receive = Sqe {
+            flags: SELECT,
+            ioprio: (IORING_RECVSEND_BUNDLE | multishot) as u16,
+            buf_index: 7,
+            ..transfer(IORING_OP_RECV, &other, &[], 0)
+        };
+        let mut is_armed = false;
+        while got.len() < end {
+            if !is_armed {
+                ring.submit(&[receive]);
+            }
+            let Some(cqe) = ring.reap() else {
+                is_armed = true;
+                assert_eq!(ring.enter(0, 1), 0);
+                continue;
             };
-            let mut is_armed = false;
-            while got.len() < end {
-                if !is_armed {
-                    ring.submit(&[receive]);
-                }
-                let Some(cqe) = ring.reap() else {
-                    is_armed = true;
-                    assert_eq!(ring.enter(0, 1), 0);
-                    continue;
-                };
-                is_armed = cqe.flags & IORING_CQE_F_MORE != 0;
-                if cqe.res < 0 {
-                    assert_eq!(cqe.res, -libc::ENOBUFS);
-                    continue;
-                }
-                let (first, mut left) = ((cqe.flags >> IORING_CQE_BUFFER_SHIFT) as usize, cqe.res as usize);
-                ends.insert(left % LENGTH);
-                for place in 0..left.div_ceil(LENGTH) {
-                    let id = (first + place) % BUFFERS;
-                    got.extend_from_slice(&memory[id][..left.min(LENGTH)]);
-                    left = left.saturating_sub(LENGTH);
-                    buffers.add(id as u16, &mut memory[id]);
-                }
+            is_armed = cqe.flags & IORING_CQE_F_MORE != 0;
+            if cqe.res < 0 {
+                assert_eq!(cqe.res, -libc::ENOBUFS);
+                continue;
+            }
+            let (first, mut left) = ((cqe.flags >> IORING_CQE_BUFFER_SHIFT) as usize, cqe.res as usize);
+            ends.insert(left % LENGTH);
+            for place in 0..left.div_ceil(LENGTH) {
+                let id = (first + place) % BUFFERS;
+                got.extend_from_slice(&memory[id][..left.min(LENGTH)]);
+                left = left.saturating_sub(LENGTH);
+                buffers.add(id as u16, &mut memory[id]);
             }
         }
-        assert_eq!(got, wanted);
-        assert!(ends.len() > 2, "they end within buffers: {ends:?}");
-    });
-    assert!(count(&met, Fault::Short) > 10);
+    }
+    assert_eq!(got, wanted);
+    assert!(ends.len() > 2, "they end within buffers: {ends:?}");
 }
 
-#[test]
-fn a_torn_chain_is_two() {
-    let met = under(&[Fault::TornChain], || {
-        let mut ring = ring(8);
-        for _ in 0..10 {
-            ring.push(Sqe { fd: 999, flags: LINK, ..sqe(IORING_OP_READ, 1) });
-            ring.push(Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 2) });
-            ring.push(sqe(IORING_OP_NOP, 3));
-            ring.push(sqe(IORING_OP_NOP, 4));
-            let mut left = 4;
-            while left > 0 {
-                let taken = ring.enter(left, 0);
-                assert!([1, 2].contains(&taken), "it ends within the chain: {taken}");
-                left -= taken as u32;
-            }
-            let cqes = ring.collect(4);
-            let result = |number| cqes.iter().find(|cqe| cqe.user_data == number).unwrap().res;
-            assert_eq!((result(1), result(3), result(4)), (-libc::EBADF, 0, 0));
-            // It is of the first part or of the second.
-            assert!([0, -libc::ECANCELED].contains(&result(2)), "{}", result(2));
+#[by(meeting(Fault::TornChain, 10.., 8))]
+fn a_torn_chain_is_two(mut ring: Ring) {
+    for _ in 0..10 {
+        ring.push(Sqe { fd: 999, flags: LINK, ..sqe(IORING_OP_READ, 1) });
+        ring.push(Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 2) });
+        ring.push(sqe(IORING_OP_NOP, 3));
+        ring.push(sqe(IORING_OP_NOP, 4));
+        let mut left = 4;
+        while left > 0 {
+            let taken = ring.enter(left, 0);
+            assert!([1, 2].contains(&taken), "it ends within the chain: {taken}");
+            left -= taken as u32;
         }
-    });
-    assert!(count(&met, Fault::TornChain) >= 10);
+        let cqes = ring.collect(4);
+        let result = |number| cqes.iter().find(|cqe| cqe.user_data == number).unwrap().res;
+        assert_eq!((result(1), result(3), result(4)), (-libc::EBADF, 0, 0));
+        // It is of the first part or of the second.
+        assert!([0, -libc::ECANCELED].contains(&result(2)), "{}", result(2));
+    }
 }
 
 #[test]
@@ -937,11 +874,10 @@ fn reaped_cqes_and_consumed_sqes_are_overwritten() {
     }
 }
 
-#[by(under(&[Fault::BufferRubbish]))]
-fn memory_to_be_filled_holds_rubbish_where_nothing_was_read() {
-    let mut ring = ring(4);
+#[by(meeting(Fault::BufferRubbish, 0.., 4))]
+fn memory_to_be_filled_holds_rubbish_where_nothing_was_read(mut ring: Ring) {
     let memory = vec![0; 10_000];
-    let from = file(b"abc");
+    let from = memory_file(b"abc");
     assert_eq!(result(&mut ring, transfer(IORING_OP_READ, &from, &memory, 0)), 3);
     assert_eq!(&memory[..3], b"abc");
     assert!(memory[3..].iter().all(|&byte| byte == 0xa5));

@@ -135,6 +135,13 @@ pub fn kernel_has_io_uring() -> bool {
     has
 }
 
+/// Does what wants the kernel's rings, where there are any.
+pub fn over_the_kernel(body: impl FnOnce()) {
+    if kernel_has_io_uring() {
+        body();
+    }
+}
+
 /// Whether the kernel makes a ring with these flags of setup.
 pub fn kernel_makes(flags: u32) -> bool {
     let mut params = [0_u32; 30];
