@@ -622,7 +622,6 @@ fn reads_of_a_terminal_use_buffers_up_bit_by_bit(mut ring: Ring) -> impl Answer 
         assert_eq!(memory[..20], *b"line\nanother\nab\nend\n");
         left.extend([0, 1].map(|index| buffers.left(index, start)));
         assert_eq!(unregister(&ring, 1), 0);
-        buffers.unmap();
     }
     close_number(terminal);
     close_number(main);
@@ -648,7 +647,6 @@ fn reads_of_proc_use_buffers_up_bit_by_bit(mut ring: Ring) -> impl Answer {
             })
             .into();
         assert_eq!(unregister(&ring, 1), 0);
-        buffers.unmap();
         all
     })
 }
@@ -672,7 +670,6 @@ fn two_terminals_share_their_buffers(mut ring: Ring) -> impl Answer {
     let last = run(&mut ring, read(terminals[0].1, 100, 1)).res;
     let text: Vec<u8> = memory.iter().copied().filter(|&byte| byte != 0).collect();
     assert_eq!(text.len(), 14);
-    buffers.unmap();
     for (main, terminal) in terminals {
         close_number(terminal);
         close_number(main);
