@@ -82,7 +82,7 @@ struct Request {
     closes_before: Option<u32>,
     /// Transfers that were logged before it.
     transfers: usize,
-    /// What a poll found of its file before it was submitted: [`Kernel::stirred`], unless it was ready.
+    /// What a poll found of its file before it was submitted: what `stirred` tells of it, unless it was ready.
     calm: Option<u64>,
     submitted_ns: u64,
     /// A descriptor that it was given to close.
