@@ -161,7 +161,9 @@ fn one_of_several() {
                 seen.push((left, Vec::new()));
             }
             ring.submit(&[waitv(1, &elements), cancel(2, 1)]);
-            seen.push((0, collected(&mut ring, 2)));
+            // Where 128 threads do not come back in time, the cancellation does not wait for its answer.
+            let told = |(name, result)| (name, if result == -libc::EALREADY { 0 } else { result });
+            seen.push((0, collected(&mut ring, 2).into_iter().map(told).collect()));
             words[count - 1].store(1, Ordering::SeqCst);
             ring.submit(&[waitv(1, &elements)]);
             seen.push((0, collected(&mut ring, 1)));

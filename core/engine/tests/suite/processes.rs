@@ -191,15 +191,17 @@ fn a_child_that_ends_leaves_timeouts_of_all_kinds_behind(mut ring: Ring) -> impl
     const CQE_SKIP: u8 = 1 << 6;
     let soon = [0, 20_000_000];
     let later = [0, 60_000_000];
+    // However slow the child is, these are not over before it ends.
+    let long = [1000, 0];
     let pid = child(|| {
         let flags = |op_flags, sqe| Sqe { op_flags, ..sqe };
         let sqes = [
             Sqe { flags: CQE_SKIP, ..flags(IORING_TIMEOUT_ETIME_SUCCESS, timeout(1, &soon)) },
             Sqe { flags: CQE_SKIP, ..timeout(2, &soon) },
-            Sqe { off: 1000, ..timeout(3, &soon) },
-            Sqe { off: 2, ..flags(IORING_TIMEOUT_MULTISHOT, timeout(4, &soon)) },
+            Sqe { off: 1000, ..timeout(3, &long) },
+            Sqe { off: 2, ..flags(IORING_TIMEOUT_MULTISHOT, timeout(4, &long)) },
             flags(IORING_TIMEOUT_BOOTTIME, timeout(5, &soon)),
-            Sqe { flags: LINK, ..timeout(6, &soon) },
+            Sqe { flags: LINK, ..timeout(6, &long) },
             nop(7),
             timeout(8, &later),
         ];
