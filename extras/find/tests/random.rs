@@ -319,7 +319,7 @@ fn root() -> impl Strategy<Value = Vec<String>> {
 #[test]
 fn random_arguments() {
     let files = proptest::collection::vec(file(), 10..30);
-    let join = select(&["", "", "-a", "-o", "!", "! !", ",", "-o !"][..]).prop_map(words);
+    let join = select(&["", "", "-a", "-o", "!", "! !", "-o !"][..]).prop_map(words);
     let line = (root(), select(&["", "", "!"][..]).prop_map(words), argument(), join, argument())
         .prop_map(|(root, not, first, join, second)| [root, not, first, join, second].concat());
     runner(4)

@@ -34,6 +34,8 @@ pub extern "C" fn start() {
     process::own_id();
     #[cfg(not(test))]
     crate::interpose::process::find_vfork();
+    #[cfg(not(test))]
+    crate::interpose::map::find();
     // SAFETY: as above; the process has one thread.
     unsafe { config::forget_started(environment) };
     let entry = auxiliary(AT_ENTRY);

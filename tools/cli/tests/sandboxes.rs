@@ -461,6 +461,25 @@ fn one_front_end_answers_below_valgrind() {
     assert_eq!(said.matches("rings=2").count(), 1, "{said}");
 }
 
+/// In a program that valgrind runs, the library is the only front end: valgrind knows no filters, so no call traps.
+#[test]
+fn the_library_answers_within_valgrind() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        anyring_tally::skipped("no valgrind");
+        return;
+    }
+    for program in ["nop-libc", "nop-apart"] {
+        let output = Command::new("valgrind")
+            .args(["-q", "--undef-value-errors=no", &path(program)])
+            .env("LD_PRELOAD", anyring().with_file_name("libanyring_preload.so"))
+            .env("ANYRING_ENGINE", "user")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{program}: {output:?}");
+        assert!(text(&output).contains("three mappings: all there"), "{program}: {output:?}");
+    }
+}
+
 /// The address sanitizer's run time refuses to come behind another library; it does where that is ours, and sees what it saw.
 #[test]
 fn programs_with_an_address_sanitizer_run() {

@@ -8,6 +8,8 @@ use linux_raw_sys::general as raw;
 pub mod exec;
 pub mod handovers;
 mod left;
+#[cfg(not(test))]
+pub mod map;
 pub mod process;
 pub mod signal;
 pub mod spawn;
