@@ -8,7 +8,7 @@ use anyring_mapping::{Lengths, is_single};
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
-use linux_raw_sys::errno::{EINVAL, ENOMEM};
+use linux_raw_sys::errno::{EFBIG, EINVAL, ENOMEM};
 use linux_raw_sys::general::{MAP_ANONYMOUS, MAP_HUGETLB, MAP_POPULATE, MAP_SHARED};
 use linux_raw_sys::io_uring::{
     IORING_OFF_CQ_RING, IORING_OFF_SQ_RING, IORING_OFF_SQES, IORING_SETUP_IOPOLL, IORING_SETUP_NO_MMAP,
@@ -98,12 +98,14 @@ impl Queues {
         }
     }
 
-    /// Queues in memory of the program's own, `buffer`, or in new memory; and how much of it they take.
+    /// Queues in memory of the program's own, `buffer`, or in new memory, of huge pages where the kernel is to have it in one piece; and
+    /// how much of it they take.
     fn place(
         entries: c_uint,
         p: &mut io_uring_params,
         buffer: *mut c_void,
         bytes: usize,
+        huge: bool,
     ) -> Result<(Queues, usize), c_int> {
         let page = call::page_bytes();
         let (sq_entries, cq_entries) = size::entries(entries, p)?;
@@ -113,11 +115,11 @@ impl Queues {
         let mut queues = Queues { sq: EMPTY_SQ, cq: EMPTY_CQ };
         let sq = &mut queues.sq;
         let room = if buffer.is_null() {
-            if sqe_bytes > HUGE_PAGE || ring_bytes > HUGE_PAGE {
+            if huge && (sqe_bytes > HUGE_PAGE || ring_bytes > HUGE_PAGE) {
                 return Err(-(ENOMEM as c_int));
             }
-            let room = memory_for(sqe_bytes, page);
-            sq.sqes = map_own(room, page)?.cast::<Sqe>();
+            let room = memory_for(sqe_bytes, page, huge);
+            sq.sqes = map_own(room, page, huge)?.cast::<Sqe>();
             sq.sqes_sz = room as c_uint;
             room
         } else if used > bytes {
@@ -131,9 +133,9 @@ impl Queues {
             // SAFETY: within it.
             sq.ring_ptr = unsafe { sq.sqes.byte_add(sqe_bytes) }.cast();
         } else {
-            let room = memory_for(ring_bytes, page);
+            let room = memory_for(ring_bytes, page, huge);
             // SAFETY: nobody knows of it yet.
-            let ring = map_own(room, page).inspect_err(|_| unsafe {
+            let ring = map_own(room, page, huge).inspect_err(|_| unsafe {
                 call::unmap(sq.sqes.cast(), sq.sqes_sz as usize);
             })?;
             (sq.ring_ptr, sq.ring_sz) = (ring, room);
@@ -146,12 +148,12 @@ impl Queues {
 }
 
 /// A page, or a huge one where more is needed: the kernel wants it in one piece.
-fn memory_for(bytes: usize, page: usize) -> usize {
-    if bytes <= page { page } else { HUGE_PAGE }
+fn memory_for(bytes: usize, page: usize, huge: bool) -> usize {
+    if bytes > page && huge { HUGE_PAGE } else { bytes.next_multiple_of(page) }
 }
 
-fn map_own(bytes: usize, page: usize) -> Result<*mut c_void, c_int> {
-    let huge = if bytes > page { MAP_HUGETLB | HUGE_2MB } else { 0 };
+fn map_own(bytes: usize, page: usize, huge: bool) -> Result<*mut c_void, c_int> {
+    let huge = if bytes > page && huge { MAP_HUGETLB | HUGE_2MB } else { 0 };
     call::map(bytes, MAP_SHARED | MAP_ANONYMOUS | huge, -1, 0)
 }
 
@@ -206,19 +208,27 @@ unsafe fn init(
     bytes: usize,
 ) -> Result<usize, c_int> {
     *ring = EMPTY;
-    let placed = p.flags & IORING_SETUP_NO_MMAP != 0;
+    let mut placed = p.flags & IORING_SETUP_NO_MMAP != 0;
     let index_only = p.flags & IORING_SETUP_REGISTERED_FD_ONLY != 0;
     if index_only && !placed {
         return Err(-(EINVAL as c_int));
     }
-    let own = placed && buffer.is_null();
+    let mut own = placed && buffer.is_null();
     let (mut queues, used) = if placed {
-        Queues::place(entries, p, buffer, bytes)?
+        Queues::place(entries, p, buffer, bytes, true)?
     } else {
         (Queues { sq: EMPTY_SQ, cq: EMPTY_CQ }, 0)
     };
     // SAFETY: the memory is the program's or the library's.
-    let fd = unsafe { call::setup(entries, p) };
+    let mut fd = unsafe { call::setup(entries, p) };
+    if fd == -(EFBIG as c_int) && !placed {
+        // A ring of our engine lies in a file, which the program's limit on the size of files forbids: the ring goes without it.
+        p.flags |= IORING_SETUP_NO_MMAP;
+        (placed, own) = (true, true);
+        queues = Queues::place(entries, p, ptr::null_mut(), 0, false)?.0;
+        // SAFETY: as above.
+        fd = unsafe { call::setup(entries, p) };
+    }
     if fd < 0 {
         if own {
             // SAFETY: nobody knows of it.

@@ -140,3 +140,25 @@ fn the_engine_is_chosen() {
         assert!(log(By::Kernel, Some("user")).contains("engine=user rings=6"));
     }
 }
+
+/// A limit on the size of files that the process cannot lift is less than the offset at which programs map a ring's entries.
+#[test]
+fn a_ring_where_files_are_small() {
+    use std::os::unix::process::CommandExt;
+
+    let program = program("files", Header::Newest);
+    let expected = recorded("files newest", &program, &[]);
+    let mut limited = command(&program, &[], By::Denied);
+    let limit = || {
+        let small = libc::rlimit { rlim_cur: 64 << 20, rlim_max: 64 << 20 };
+        // SAFETY: a limit and the privileges of the child alone. Without privileges there is none to be dropped.
+        unsafe {
+            libc::setrlimit(libc::RLIMIT_FSIZE, &small);
+            libc::prctl(libc::PR_CAPBSET_DROP, 24, 0, 0, 0);
+        }
+        Ok(())
+    };
+    // SAFETY: two system calls.
+    unsafe { limited.pre_exec(limit) };
+    assert_eq!(run(&mut limited), expected);
+}
