@@ -2,16 +2,8 @@
 
 mod common;
 
-use anyring_engine::abi::Sqe;
-use anyring_trace::event::*;
 use anyring_tracer::filter::Filter;
-use anyring_tracer::{Session, Settings};
-use common::Stream;
-use insta::assert_snapshot;
-
-const READ: u8 = 22;
-const ACCEPT: u8 = 13;
-const TIMEOUT: u8 = 11;
+use common::*;
 
 fn stream() -> Stream {
     let mut stream = Stream::default();

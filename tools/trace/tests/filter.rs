@@ -2,15 +2,8 @@
 
 mod common;
 
-use anyring_engine::abi::Sqe;
-use anyring_trace::event::*;
 use anyring_tracer::filter::Filter;
-use anyring_tracer::{Session, Settings};
-use common::{Stream, attached};
-
-const READ: u8 = 22;
-const WRITE: u8 = 23;
-const OPENAT: u8 = 18;
+use common::*;
 
 /// Requests 1 to 6: a slow read of a database, a write to it that fails, an open of it, a chain of a read and a write of
 /// another file, and on another ring a read that never ends.

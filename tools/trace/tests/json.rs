@@ -5,19 +5,12 @@ mod common;
 use std::collections::BTreeSet;
 
 use anyring_chaos_plan::Fault;
-use anyring_engine::abi::Sqe;
 use anyring_engine::ops;
-use anyring_trace::event::*;
-use anyring_tracer::{Session, Settings};
-use common::{Stream, attached, sqe};
-use insta::assert_snapshot;
+use common::*;
 use serde_json::Value;
 
 const SCHEMA: &str = include_str!("../../../docs/trace-json.schema.json");
 const PAGE: &str = include_str!("../../../docs/trace-json.md");
-const READ: u8 = 22;
-const ACCEPT: u8 = 13;
-const SEND_ZC: u8 = 47;
 
 /// Everything that a line can be about.
 fn stream() -> Stream {

@@ -2,25 +2,8 @@
 
 mod common;
 
-use anyring_engine::abi::Sqe;
-use anyring_trace::event::*;
-use anyring_tracer::{Session, Settings};
-use common::{Stream, attached, sqe, words};
-use insta::assert_snapshot;
+use common::*;
 
-const NOP: u8 = 0;
-const WRITEV: u8 = 2;
-const WRITE_FIXED: u8 = 5;
-const ACCEPT: u8 = 13;
-const CLOSE: u8 = 19;
-const READ: u8 = 22;
-const WRITE: u8 = 23;
-const SEND: u8 = 26;
-const RECV: u8 = 27;
-const SEND_ZC: u8 = 47;
-const BUFFER_SELECT: u8 = 1 << 5;
-const F_MORE: u32 = 2;
-const F_NOTIF: u32 = 8;
 const GETEVENTS: u32 = 1;
 const SQ_WAKEUP: u32 = 2;
 const ENOBUFS: i32 = -105;

@@ -2,13 +2,8 @@
 
 mod common;
 
-use anyring_engine::abi::Sqe;
-use anyring_trace::event::*;
 use anyring_tracer::model::{Listener, Model, Place, Told};
-use common::Stream;
-
-const ACCEPT: u8 = 13;
-const LINK: u8 = 1 << 2;
+use common::*;
 
 /// Counts of what is told.
 #[derive(Default)]

@@ -4,8 +4,7 @@ mod common;
 
 use std::io::sink;
 
-use anyring_trace::event::*;
-use anyring_tracer::{Session, Settings};
+use common::*;
 
 /// Xorshift.
 struct Random(u64);

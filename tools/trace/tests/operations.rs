@@ -6,14 +6,11 @@ use anyring_engine::abi::{IOSQE_BUFFER_SELECT, Sqe};
 use anyring_engine::ops;
 use anyring_engine::request::op::{Caps, Field, Op};
 use anyring_engine::request::shown::{Argument, Kind, Names, Structure};
-use anyring_trace::event::{Completed, Content, LAST};
-use common::{Attached, Stream, attached, words};
-use insta::assert_snapshot;
+use common::*;
 
 const DATA: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 const FILLED: &[u8] = b"\x01\x02binary\0\xff9 and \"text\"";
 const AT_FDCWD: u64 = -100_i32 as u32 as u64;
-const F_BUFFER: u32 = 1;
 
 /// How its fields are filled.
 #[derive(Clone, Copy, PartialEq)]

@@ -6,12 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use anyring_trace::event::*;
-use anyring_tracer::{Session, Settings};
-use common::{Stream, sqe};
-
-const READ: u8 = 22;
-const ACCEPT: u8 = 13;
+use common::*;
 
 #[derive(Clone, Debug)]
 enum Value {

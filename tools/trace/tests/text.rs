@@ -3,23 +3,8 @@
 mod common;
 
 use anyring_chaos_plan::Fault;
-use anyring_engine::abi::Sqe;
-use anyring_trace::event::*;
-use anyring_tracer::{Callers, Session, Settings};
-use common::{Attached, Stream, attached, sqe, words};
-use insta::assert_snapshot;
-
-const NOP: u8 = 0;
-const ACCEPT: u8 = 13;
-const LINK_TIMEOUT: u8 = 15;
-const READ: u8 = 22;
-const WRITE: u8 = 23;
-const SEND_ZC: u8 = 47;
-const RECV_ZC: u8 = 58;
-const LINK: u8 = 1 << 2;
-const F_BUFFER: u32 = 1;
-const F_MORE: u32 = 2;
-const F_NOTIF: u32 = 8;
+use anyring_tracer::Callers;
+use common::*;
 
 fn linked(opcode: u8) -> Sqe {
     Sqe { flags: LINK, ..sqe(opcode) }

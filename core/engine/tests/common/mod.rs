@@ -531,6 +531,11 @@ impl Ring {
         self.word(self.params.sq_off.tail).store(self.sq_tail, Ordering::Release);
     }
 
+    /// The same of each for itself.
+    pub fn push_all(&mut self, sqes: impl IntoIterator<Item = Sqe>) {
+        sqes.into_iter().for_each(|sqe| self.push(sqe));
+    }
+
     pub fn enter(&self, submit: u32, wait: u32) -> i32 {
         let flags = if wait > 0 { IORING_ENTER_GETEVENTS } else { 0 };
         self.enter_with(submit, wait, flags)
@@ -649,9 +654,27 @@ impl Ring {
     /// Submits, and waits until so many completions are there.
     #[track_caller]
     pub fn submit_and_wait(&mut self, sqes: &[Sqe], wait: u32) {
-        sqes.iter().for_each(|&sqe| self.push(sqe));
-        let count = sqes.len() as u32;
+        self.submit_all(sqes.iter().copied(), wait);
+    }
+
+    #[track_caller]
+    pub fn submit_all(&mut self, sqes: impl IntoIterator<Item = Sqe>, wait: u32) {
+        let before = self.sq_tail;
+        self.push_all(sqes);
+        let count = self.sq_tail.wrapping_sub(before);
         assert_eq!(self.enter(count, wait), count as i32, "{:?} takes all SQEs", self.engine);
+    }
+
+    /// What `enter` says of these, where it waits for so many completions, and those that are there then.
+    pub fn entered(&mut self, sqes: &[Sqe], wait: u32) -> (i32, Vec<Cqe>) {
+        sqes.iter().for_each(|&sqe| self.push(sqe));
+        (self.enter(sqes.len() as u32, wait), self.reap_all())
+    }
+
+    /// The same with results by user data.
+    pub fn answers(&mut self, sqes: &[Sqe], wait: u32) -> (i32, Vec<(u64, i32)>) {
+        let (entered, cqes) = self.entered(sqes, wait);
+        (entered, results(&cqes))
     }
 
     /// The next completion.
@@ -846,6 +869,18 @@ impl Full {
     }
 }
 
+/// Has this process open so many files, if it may have as many; whether it may.
+pub fn allow_files(most: u64) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a limit of this process.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+        limit.rlim_cur = limit.rlim_max.min(most);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+    }
+    limit.rlim_cur == most
+}
+
 /// The calling thread's number.
 pub fn thread_id() -> libc::pid_t {
     // SAFETY: takes nothing.
@@ -943,6 +978,32 @@ pub fn results(cqes: &[Cqe]) -> Vec<(u64, i32)> {
     let mut results: Vec<_> = cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
     results.sort_by_key(|&(user_data, _)| user_data);
     results
+}
+
+/// Memory as direct transfers want it.
+#[derive(Clone, Copy)]
+#[repr(align(4096))]
+pub struct Page(pub [u8; 4096]);
+
+/// New memory of no file, private or shared, which stays until somebody unmaps it.
+pub fn mapped(length: usize, protection: i32, kind: i32) -> *mut c_void {
+    // SAFETY: a new mapping.
+    let address =
+        unsafe { libc::mmap(std::ptr::null_mut(), length, protection, kind | libc::MAP_ANONYMOUS, -1, 0) };
+    assert_ne!(address, libc::MAP_FAILED);
+    address
+}
+
+/// Some pages behind which nothing can be read or written; they stay.
+pub fn pages_before_a_hole(count: usize) -> &'static mut [u8] {
+    let page = anyring_engine::os::page_bytes();
+    let length = count * page;
+    let start = mapped(length + page, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
+    // SAFETY: a mapping of our own; all but its last page stays accessible for good.
+    unsafe {
+        assert_eq!(libc::mprotect(start.add(length), page, libc::PROT_NONE), 0);
+        std::slice::from_raw_parts_mut(start.cast(), length)
+    }
 }
 
 pub fn map(fd: i32, length: usize, offset: i64) -> *mut u8 {

@@ -95,7 +95,7 @@ fn goes_with_the_engines_own() {
     const LINK: u8 = 1 << 2;
     let mut ring = ring();
     let bytes = [4, 5];
-    let nop = Sqe { opcode: io_uring_op::IORING_OP_NOP as u8, ..Sqe::default() };
+    let nop = Sqe { opcode: IORING_OP_NOP as u8, ..Sqe::default() };
     let results = ring.run(&[
         Sqe { flags: LINK, user_data: 1, ..sum_of(&bytes) },
         Sqe { flags: LINK, user_data: 2, ..nop },

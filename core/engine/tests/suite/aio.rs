@@ -7,11 +7,6 @@ use crate::common::prelude::*;
 const PAGE: usize = 4096;
 const PAGES: usize = 300;
 
-/// Memory that devices can write to.
-#[derive(Clone, Copy)]
-#[repr(align(4096))]
-struct Page([u8; PAGE]);
-
 /// A file that is read and written past the cache; `None` where the file system has none such. Each of its pages is full
 /// of its number's last byte.
 fn storage(name: &str) -> Option<File> {
@@ -161,10 +156,10 @@ fn nothing_is_left_of_a_ring_that_ends_meanwhile() {
             let open = descriptors();
             for round in 0..20 {
                 let mut ring = Ring::new(Engine::User, 512, 0);
-                for (at, page) in pages.iter_mut().enumerate() {
-                    ring.push(read(at as u64, &file, page, at));
-                }
-                assert_eq!(ring.enter(PAGES as u32, 0), PAGES as i32);
+                ring.submit_all(
+                    pages.iter_mut().enumerate().map(|(at, page)| read(at as u64, &file, page, at)),
+                    0,
+                );
                 if round % 2 == 0 {
                     ring.collect(PAGES);
                 }
@@ -213,10 +208,7 @@ fn an_eventfd_tells_of_transfers(engine: Engine, file: File) -> impl Answer {
         let fd = eventfd.as_raw_fd();
         ring.register_eventfd(&eventfd);
         let mut pages = [Page([0; PAGE]); 4];
-        for (at, page) in pages.iter_mut().enumerate() {
-            ring.push(read(at as u64, &file, page, at));
-        }
-        assert_eq!(ring.enter(4, 0), 4);
+        ring.submit_all(pages.iter_mut().enumerate().map(|(at, page)| read(at as u64, &file, page, at)), 0);
         let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // SAFETY: `poll` lives through the call.
         let told = unsafe { libc::poll(&raw mut poll, 1, 10_000) };

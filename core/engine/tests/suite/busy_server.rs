@@ -29,8 +29,7 @@ struct Server {
 
 impl Server {
     fn new(engine: Engine, flags: u32) -> Server {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
+        let (listener, address) = listening();
         let (peers, sockets) = (0..CONNECTIONS)
             .map(|_| (Some(TcpStream::connect(address).unwrap()), listener.accept().unwrap().0))
             .unzip();

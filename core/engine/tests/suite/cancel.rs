@@ -95,10 +95,10 @@ fn of_many_with_one_name_the_newest_that_waits_is_cancelled_first(mut ring: Ring
         ..remove(user_data, target)
     };
     // So many that names share chains, and the chains have to be made more.
-    for number in 0..200 {
-        ring.push(reading(IORING_OP_READ, 1000 + number % 100, &source, &mut buffer));
-    }
-    assert_eq!(ring.enter(200, 0), 200);
+    ring.submit_all(
+        (0..200).map(|number| reading(IORING_OP_READ, 1000 + number % 100, &source, &mut buffer)),
+        0,
+    );
     let mut seen = Vec::new();
     // Two CQEs for a cancellation that finds something.
     let steps: [(Sqe, usize); 9] = [

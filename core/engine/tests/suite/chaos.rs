@@ -1,6 +1,7 @@
 //! Faults of a plan, each seen through the ABI; and what no fault may break.
 
 use std::ops::RangeBounds;
+use std::os::unix::fs::OpenOptionsExt;
 use std::ptr::NonNull;
 
 use crate::common::prelude::*;
@@ -23,7 +24,7 @@ fn under_seed(seed: u64, rate: u32, faults: Faults, mode: Mode<'_>, body: impl F
     let plan = unsafe { Plan::create(memory, Settings { seed, rate, faults, delay_ns: 0 }, mode, ROOM) };
     let pid = child(|| {
         ends_after(HANG_S);
-        anyring_engine::frontend::plan_from(file.as_raw_fd()).expect("a plan");
+        frontend::plan_from(file.as_raw_fd()).expect("a plan");
         body();
         true
     });
@@ -327,12 +328,9 @@ fn completions_come_late_and_in_another_order(mut ring: Ring) {
     assert_eq!(sorted, (0..REQUESTS).collect::<Vec<_>>(), "each once");
     assert_ne!(order, sorted);
     // Nobody waits: they come all the same.
-    (0..REQUESTS).for_each(|number| ring.push(sqe(IORING_OP_NOP, number)));
-    assert_eq!(ring.enter(REQUESTS as u32, 0), REQUESTS as i32);
+    ring.submit_all((0..REQUESTS).map(|number| sqe(IORING_OP_NOP, number)), 0);
     let tail = ring.params.cq_off.tail;
-    until("all have come", || {
-        ring.word(tail).load(std::sync::atomic::Ordering::Acquire) == 2 * REQUESTS as u32
-    });
+    until("all have come", || ring.word(tail).load(Ordering::Acquire) == 2 * REQUESTS as u32);
 }
 
 #[by(meeting(Fault::Late, 0.., 64))]
@@ -351,7 +349,7 @@ fn late_ones_leave_chains_and_drains_in_order(mut ring: Ring) {
     }
     (0..4).for_each(|number| ring.push(sqe(IORING_OP_NOP, number)));
     ring.push(Sqe { flags: DRAIN, ..sqe(IORING_OP_NOP, 4) });
-    (5..8).for_each(|number| ring.push(sqe(IORING_OP_NOP, number)));
+    ring.push_all((5..8).map(|number| sqe(IORING_OP_NOP, number)));
     assert_eq!(ring.enter(8, 8), 8);
     let order: Vec<u64> = ring.collect(8).iter().map(|cqe| cqe.user_data).collect();
     assert_eq!(order[4], 4, "{order:?}");
@@ -367,8 +365,7 @@ fn what_comes_late_cannot_be_cancelled_and_ends_with_its_ring() {
         let canceled = cqes.iter().find(|cqe| cqe.user_data == 2).unwrap().res;
         assert!([-libc::EALREADY, -libc::ENOENT].contains(&canceled), "{canceled}");
         assert_eq!(cqes.iter().find(|cqe| cqe.user_data == 1).unwrap().res, 0);
-        ring.push(sqe(IORING_OP_NOP, 3));
-        ring.enter(1, 0);
+        ring.submit(&[sqe(IORING_OP_NOP, 3)]);
     }
 }
 
@@ -391,7 +388,7 @@ fn a_timeout_on_what_comes_late_is_told_once(mut ring: Ring) {
         let timed = cqes.iter().find(|cqe| cqe.user_data == 2).unwrap().res;
         assert!([-libc::EALREADY, -libc::ENOENT, -libc::ECANCELED].contains(&timed), "{timed}");
     }
-    assert_eq!(anyring_engine::frontend::in_flight(ring.fd), 0);
+    assert_eq!(frontend::in_flight(ring.fd), 0);
 }
 
 #[by(under(&[Fault::Late, Fault::Overflow]))]
@@ -602,7 +599,7 @@ fn notifications_come_late(mut ring: Ring) {
     let cqes = ring.collect(2 * SENDS);
     let notified = cqes.iter().filter(|cqe| cqe.flags & IORING_CQE_F_NOTIF != 0).count();
     assert_eq!((cqes.len(), notified), (2 * SENDS, SENDS));
-    assert_eq!(anyring_engine::frontend::in_flight(ring.fd), 0);
+    assert_eq!(frontend::in_flight(ring.fd), 0);
 }
 
 #[by(under(&[Fault::Late]))]
@@ -737,18 +734,12 @@ fn waits_on_polled_rings_end_early_or_bring_nothing() {
     }
 }
 
-/// Memory that a file is read into past the page cache.
-#[repr(align(4096))]
-struct Block([u8; 4096]);
-
 /// A block of a file that is read past the page cache, and memory for it; `None` where polled rings take none.
-fn direct_file() -> Option<(File, Box<Block>)> {
-    let block = Box::new(Block([0; 4096]));
+fn direct_file() -> Option<(File, Box<Page>)> {
+    let block = Box::new(Page([0; 4096]));
     let path = std::env::temp_dir().join(format!("anyring-chaos-{}", std::process::id()));
     std::fs::write(&path, block.0).unwrap();
-    let mut options = File::options();
-    let file =
-        std::os::unix::fs::OpenOptionsExt::custom_flags(options.read(true), libc::O_DIRECT).open(&path);
+    let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(&path);
     std::fs::remove_file(&path).unwrap();
     let file = file.ok()?;
     let mut ring = Ring::new(Engine::User, 4, IORING_SETUP_IOPOLL);
@@ -857,19 +848,16 @@ fn reaped_cqes_and_consumed_sqes_are_overwritten() {
     const RUBBISH: u64 = 0xa5a5_a5a5_a5a5_a5a5;
     let mut ring = ring(4);
     for round in 0..100_u64 {
-        for number in 0..3 {
-            ring.push(sqe(IORING_OP_NOP, 3 * round + number));
-        }
-        assert_eq!(ring.enter(3, 3), 3);
+        ring.submit_all((0..3).map(|number| sqe(IORING_OP_NOP, 3 * round + number)), 3);
         let consumed = ((3 * round) % 4) as u32;
         // SAFETY: a slot of the ring.
         assert_eq!(unsafe { (*ring.sqe_slot(consumed)).user_data }, RUBBISH);
-        let head = ring.word(ring.params.cq_off.head).load(std::sync::atomic::Ordering::Relaxed);
+        let head = ring.word(ring.params.cq_off.head).load(Ordering::Relaxed);
         let order: Vec<u64> = ring.reap_all().iter().map(|cqe| cqe.user_data).collect();
         assert_eq!(order, (3 * round..3 * round + 3).collect::<Vec<_>>());
         assert_eq!(ring.enter(0, 0), 0);
         let place = ring.params.cq_off.cqes + 16 * (head & (ring.params.cq_entries - 1));
-        let word = ring.word(place).load(std::sync::atomic::Ordering::Relaxed);
+        let word = ring.word(place).load(Ordering::Relaxed);
         assert_eq!(word, RUBBISH as u32);
     }
 }
@@ -970,7 +958,7 @@ fn a_completion_is_there_before_its_eventfd_tells() {
         let (fd, tail) = (ring.fd, ring.word(ring.params.cq_off.tail));
         std::thread::scope(|scope| {
             let submits = scope.spawn(move || enter(Engine::User, fd, 1, 0, 0, std::ptr::null(), 0));
-            until("it is posted", || tail.load(std::sync::atomic::Ordering::Acquire) as u64 > number);
+            until("it is posted", || tail.load(Ordering::Acquire) as u64 > number);
             early += u32::from(!tells());
             assert_eq!(submits.join().unwrap(), 1);
         });
@@ -1006,7 +994,7 @@ fn rings_of_every_kind_go_on() {
                     while patiently(&mut ring, asynchronous) != 1 {}
                     while patiently(&mut ring, transfer(IORING_OP_READ, &other, &memory, 0)) != 1 {}
                 }
-                assert_eq!(anyring_engine::frontend::in_flight(ring.fd), 0);
+                assert_eq!(frontend::in_flight(ring.fd), 0);
             });
         }
     }

@@ -7,7 +7,7 @@ fn each_request_counts_once(mut ring: Ring) {
     let entries = ring.params.cq_entries as u64;
     // Twice as many as the CQ holds: the second half is kept, and moves into the CQ later.
     for number in 0..2 * entries {
-        ring.submit(&[sqe(io_uring_op::IORING_OP_NOP, number)]);
+        ring.submit(&[sqe(IORING_OP_NOP, number)]);
     }
     assert!(ring.overflowed());
     let mut seen = 0;
@@ -17,7 +17,7 @@ fn each_request_counts_once(mut ring: Ring) {
     }
 
     let mut polled = Ring::new(Engine::User, 4, IORING_SETUP_SQPOLL);
-    polled.push(sqe(io_uring_op::IORING_OP_NOP, 1));
+    polled.push(sqe(IORING_OP_NOP, 1));
     polled.enter_with(1, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_SQ_WAKEUP);
     assert_eq!(polled.reap_all().len(), 1);
 

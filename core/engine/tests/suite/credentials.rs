@@ -246,9 +246,7 @@ fn no_idle_thread_keeps_what_the_process_gave_up() {
     let personality = register_personality(&ring);
     assert!(personality > 0);
     let splice = splice(7, &from, &to, 4096);
-    for _ in 0..3 {
-        ring.push(Sqe { fd: file.as_raw_fd(), ..sqe(io_uring_op::IORING_OP_FSYNC, 1) });
-    }
+    ring.push_all((0..3).map(|_| Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 1) }));
     ring.push(splice);
     assert_eq!(ring.enter(4, 0), 4);
     ring.collect(3);
@@ -261,7 +259,7 @@ fn no_idle_thread_keeps_what_the_process_gave_up() {
     assert_eq!(ring.collect(1)[0].res, 1);
     until("the last of them leaves", || !users_of("iou-wrk").contains(&0));
     // What is submitted now is done with what is left.
-    ring.submit(&[Sqe { fd: file.as_raw_fd(), ..sqe(io_uring_op::IORING_OP_FSYNC, 1) }, splice]);
+    ring.submit(&[Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 1) }, splice]);
     ring.collect(1);
     until("a thread of the new user is there", || users_of("iou-wrk").contains(&NOBODY));
     assert!(!users_of("iou-wrk").contains(&0));

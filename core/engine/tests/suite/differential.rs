@@ -92,9 +92,7 @@ fn sockets_tell_of_more_after_nothing(mut ring: Ring) -> impl Answer {
 
 #[both(8, 0)]
 fn the_end_of_a_connection_is_more_to_come(mut ring: Ring) -> impl Answer {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut b = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (a, _) = listener.accept().unwrap();
+    let (mut b, a) = tcp_pair();
     b.write_all(&[1; 8]).unwrap();
     b.shutdown(std::net::Shutdown::Write).unwrap();
     let mut data = [0u8; 64];
@@ -140,9 +138,7 @@ fn timeouts_refuse_what_they_do_not_read(mut ring: Ring) -> impl Answer {
 
 #[both(8, 0)]
 fn accept_says_nothing_of_others_where_nobody_listens(mut ring: Ring) -> impl Answer {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut b = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (a, _) = listener.accept().unwrap();
+    let (mut b, a) = tcp_pair();
     b.write_all(&[1; 8]).unwrap();
     ring.run(&[Sqe { fd: a.as_raw_fd(), file_index: 1, ..sqe(IORING_OP_ACCEPT, 1) }])
 }
@@ -191,17 +187,13 @@ const NOTHING: i32 = 9999;
 #[both(8, 0)]
 fn the_descriptor_is_looked_at_before_anything_else(mut ring: Ring) -> impl Answer {
     let (pipe, _other) = std::io::pipe().unwrap();
-    let fd = pipe.as_raw_fd();
-    let flags = SELECT;
-    let mut seen = Vec::new();
-    for request in [
+    let (fd, flags) = (pipe.as_raw_fd(), SELECT);
+    let cqes = ring.one_by_one(&[
         Sqe { fd: NOTHING, off: u64::MAX, ..sqe(IORING_OP_FTRUNCATE, 1) },
         Sqe { fd: NOTHING, len: 8, flags, ..sqe(IORING_OP_READ, 2) },
         Sqe { fd, len: 8, flags, ..sqe(IORING_OP_RECV, 3) },
-    ] {
-        seen.extend(ring.run(&[request]).iter().map(|cqe| (cqe.res, cqe.flags)));
-    }
-    seen
+    ]);
+    cqes.iter().map(|cqe| (cqe.res, cqe.flags)).collect::<Vec<_>>()
 }
 
 #[both(8, 0)]
@@ -210,32 +202,26 @@ fn a_listener_is_not_waited_for_to_receive_from(mut ring: Ring) -> impl Answer {
     let fd = listener.as_raw_fd();
     ring.submit(&[Sqe { fd, ..sqe(IORING_OP_ACCEPT, 1) }]);
     let mut data = [0u8; 8];
-    ring.push(Sqe { len: 8, ..reading(IORING_OP_RECV, 2, &fd, &mut data) });
-    (ring.enter(1, 1), ring.reap_all())
+    ring.entered(&[Sqe { len: 8, ..reading(IORING_OP_RECV, 2, &fd, &mut data) }], 1)
 }
 
 #[both(8, 0)]
 fn transfers_of_nothing_reach_the_file(mut ring: Ring) -> impl Answer {
-    let event = eventfd(0, libc::EFD_CLOEXEC).into_raw_fd();
+    let counter = eventfd(0, libc::EFD_CLOEXEC);
     let (pipe, _other) = std::io::pipe().unwrap();
     let (socket, peer) = UnixStream::pair().unwrap();
     drop(peer);
-    let (pipe, socket) = (pipe.as_raw_fd(), socket.as_raw_fd());
+    let (event, pipe, socket) = (counter.as_raw_fd(), pipe.as_raw_fd(), socket.as_raw_fd());
     let one = [0u8; 8];
     let addr = one.as_ptr() as u64;
-    let seen: Vec<_> = [
+    ring.one_by_one(&[
         Sqe { fd: event, addr, ..sqe(IORING_OP_READ, 1) },
         Sqe { fd: pipe, addr, ..sqe(IORING_OP_READ, 2) },
         Sqe { fd: socket, addr, ..sqe(IORING_OP_READ, 3) },
         Sqe { fd: event, addr, len: 1, op_flags: 16, ..sqe(IORING_OP_WRITE, 4) },
         Sqe { fd: event, addr, len: 8, op_flags: 8, ..sqe(IORING_OP_WRITE, 5) },
         Sqe { fd: pipe, addr, len: 8, off: i64::MAX as u64, ..sqe(IORING_OP_READ, 6) },
-    ]
-    .into_iter()
-    .flat_map(|request| ring.run(&[request]))
-    .collect();
-    close_number(event);
-    seen
+    ])
 }
 
 #[both(8, 0)]
@@ -272,9 +258,7 @@ fn a_message_is_seen_before_a_timeout_that_counts(mut ring: Ring) -> impl Answer
 #[both(8, 0)]
 fn a_socket_without_a_slot_does_not_count_as_failed(mut ring: Ring) -> impl Answer {
     let socket = Sqe { fd: libc::AF_UNIX, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
-    ring.push(Sqe { file_index: 1, flags: SKIP | LINK, ..socket });
-    ring.push(sqe(IORING_OP_NOP, 2));
-    (ring.enter(2, 1), results(&ring.reap_all()))
+    ring.answers(&[Sqe { file_index: 1, flags: SKIP | LINK, ..socket }, sqe(IORING_OP_NOP, 2)], 1)
 }
 
 #[test]
@@ -297,18 +281,15 @@ fn what_waitid_refuses_is_not_told_of(mut ring: Ring) -> impl Answer {
     ring.run(&[Sqe { off: i64::MAX as u64, ..sqe(IORING_OP_WAITID, 1) }])
 }
 
-/// Provides `count` buffers of 32 bytes in group 1.
-fn provide(ring: &mut Ring, memory: &mut [u8], count: i32) {
-    let addr = memory.as_mut_ptr() as u64;
-    let cqes =
-        ring.run(&[Sqe { fd: count, addr, len: 32, buf_index: 1, ..sqe(IORING_OP_PROVIDE_BUFFERS, 99) }]);
-    assert_eq!(cqes[0].res, 0);
+/// Provides buffers of 32 bytes in group 1.
+fn provide(ring: &mut Ring, memory: &mut [u8]) {
+    assert_eq!(ring.run(&[providing(99, 1, memory, 32)])[0].res, 0);
 }
 
 #[both(8, 0)]
 fn a_read_names_the_buffer_of_a_list_whatever_comes_of_it(mut ring: Ring) -> impl Answer {
     let mut memory = [0u8; 64];
-    provide(&mut ring, &mut memory, 2);
+    provide(&mut ring, &mut memory);
     let (a, _b) = UnixStream::pair().unwrap();
     let fd = a.as_raw_fd();
     let read = Sqe { fd, off: 5, len: 8, flags: SELECT, buf_index: 1, ..sqe(IORING_OP_READ, 1) };
@@ -318,7 +299,7 @@ fn a_read_names_the_buffer_of_a_list_whatever_comes_of_it(mut ring: Ring) -> imp
 #[both(8, 0)]
 fn a_multishot_read_looks_for_a_buffer_when_there_is_something_to_read(mut ring: Ring) -> impl Answer {
     let mut memory = [0u8; 32];
-    provide(&mut ring, &mut memory, 1);
+    provide(&mut ring, &mut memory);
     let (read, mut write) = std::io::pipe().unwrap();
     let fd = read.as_raw_fd();
     let flags = SELECT;
@@ -334,21 +315,18 @@ fn a_multishot_read_looks_for_a_buffer_when_there_is_something_to_read(mut ring:
 #[both(8, 0)]
 fn a_multishot_receive_takes_at_most_as_much_as_it_says(mut ring: Ring) -> impl Answer {
     let mut memory = [0u8; 64];
-    provide(&mut ring, &mut memory, 2);
+    provide(&mut ring, &mut memory);
     let (a, mut b) = UnixStream::pair().unwrap();
     b.write_all(&[1; 10]).unwrap();
     let fd = a.as_raw_fd();
     let multishot = 2;
-    ring.submit_and_wait(
-        &[Sqe { fd, len: 5, ioprio: multishot, flags: SELECT, buf_index: 1, ..sqe(IORING_OP_RECV, 1) }],
-        2,
-    );
-    ring.reap_all().iter().map(|cqe| cqe.res).take(2).collect::<Vec<_>>()
+    let receive = Sqe { fd, len: 5, ioprio: multishot, flags: SELECT, ..sqe(IORING_OP_RECV, 1) };
+    let (_, cqes) = ring.entered(&[Sqe { buf_index: 1, ..receive }], 2);
+    cqes.iter().map(|cqe| cqe.res).take(2).collect::<Vec<_>>()
 }
 
 #[both(8, 0)]
 fn a_drain_in_a_chain_makes_its_head_wait_first(mut ring: Ring) -> impl Answer {
-    const DRAIN: u8 = 1 << 1;
     let (a, mut b) = UnixStream::pair().unwrap();
     let fd = a.as_raw_fd();
     ring.push(Sqe { fd, flags: LINK | SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 1) });
@@ -423,7 +401,7 @@ fn flags_of_a_transfer_come_after_how_the_file_is_open(mut ring: Ring) -> impl A
 #[both(8, 0)]
 fn multishot_reads_refuse_offsets_as_reads_do(mut ring: Ring) -> impl Answer {
     let mut memory = [0u8; 64];
-    provide(&mut ring, &mut memory, 2);
+    provide(&mut ring, &mut memory);
     let (a, mut b) = UnixStream::pair().unwrap();
     b.write_all(b"abc").unwrap();
     let (read, _write) = std::io::pipe().unwrap();
@@ -454,25 +432,19 @@ fn a_cancelled_futex_wait_has_not_failed(mut ring: Ring) -> impl Answer {
     let word = 5u32;
     let (fd, addr) = (130, (&raw const word) as u64);
     let wait = Sqe { fd, addr, off: 5, addr3: u64::from(u32::MAX), ..sqe(IORING_OP_FUTEX_WAIT, 1) };
-    ring.push(Sqe { flags: SKIP | LINK, ..wait });
-    ring.push(sqe(IORING_OP_NOP, 2));
-    ring.push(cancel(3, 1, 0));
-    (ring.enter(3, 2), results(&ring.reap_all()))
+    ring.answers(&[Sqe { flags: SKIP | LINK, ..wait }, sqe(IORING_OP_NOP, 2), cancel(3, 1, 0)], 2)
 }
 
 #[both(8, 0)]
 fn a_link_timeout_that_expires_at_once_does_not_stop_queued_work(mut ring: Ring) -> impl Answer {
     let time = [0u64, 0];
     let file = File::open("/proc/self/exe").unwrap();
-    ring.submit_and_wait(
-        &[
-            Sqe { fd: file.as_raw_fd(), flags: LINK, ..sqe(IORING_OP_FTRUNCATE, 1) },
-            Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_LINK_TIMEOUT, 2) },
-        ],
-        2,
-    );
+    let cqes = ring.run(&[
+        Sqe { fd: file.as_raw_fd(), flags: LINK, ..sqe(IORING_OP_FTRUNCATE, 1) },
+        Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_LINK_TIMEOUT, 2) },
+    ]);
     // What the timeout itself says depends on when it was looked at.
-    results(&ring.reap_all()).into_iter().find(|&(user_data, _)| user_data == 1)
+    results(&cqes).into_iter().find(|&(user_data, _)| user_data == 1)
 }
 
 #[both(8, 0)]
@@ -505,9 +477,7 @@ fn a_multishot_accept_by_a_thread_needs_a_file_that_can_be_polled(mut ring: Ring
 
 #[both(8, 0)]
 fn a_connection_that_was_reset_has_no_more_to_read(mut ring: Ring) -> impl Answer {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (mut b, _) = listener.accept().unwrap();
+    let (mut a, mut b) = tcp_pair();
     b.write_all(&[1; 200]).unwrap();
     a.write_all(&[1; 200]).unwrap();
     // With data that nobody read: a reset.
@@ -558,10 +528,9 @@ fn a_descriptor_that_is_none_is_not_waited_for(mut ring: Ring) -> impl Answer {
 fn a_message_with_control_data_is_whole_as_it_comes(mut ring: Ring) -> impl Answer {
     let (a, mut b) = UnixStream::pair().unwrap();
     b.write_all(&[1; 300]).unwrap();
-    let (mut data, mut control) = ([0u8; 1000], [0u64; 8]);
-    let mut vector = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: 1000 };
-    let mut message: libc::msghdr = zeroed();
-    (message.msg_iov, message.msg_iovlen) = (&raw mut vector, 1);
+    let (data, mut control) = ([0u8; 1000], [0u64; 8]);
+    let vectors = [vector(&data)];
+    let mut message = message_of(&vectors);
     (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), 64);
     let addr = (&raw const message) as u64;
     let op_flags = libc::MSG_WAITALL as u32;
@@ -572,9 +541,7 @@ fn a_message_with_control_data_is_whole_as_it_comes(mut ring: Ring) -> impl Answ
 
 #[both(8, 0)]
 fn what_this_side_has_shut_down_has_no_more_to_read(mut ring: Ring) -> impl Answer {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let _b = listener.accept().unwrap();
+    let (a, _b) = tcp_pair();
     a.shutdown(std::net::Shutdown::Read).unwrap();
     let mut memory = [0u8; 100];
     ring.run(&[Sqe { len: 100, ..reading(IORING_OP_RECV, 1, &a, &mut memory) }])
@@ -699,8 +666,7 @@ fn a_refusal_is_the_connects() {
             };
             let mut seen = Vec::new();
             for sqes in submissions {
-                sqes.iter().for_each(|&sqe| ring.push(sqe));
-                assert_eq!(ring.enter(sqes.len() as u32, 0), sqes.len() as i32);
+                ring.submit(sqes);
             }
             let count = submissions.iter().map(|sqes| sqes.len()).sum();
             while seen.len() < count {

@@ -241,16 +241,7 @@ fn lengths_of_messages(mut ring: Ring) -> impl Answer {
 #[test]
 fn structures_of_later_versions() {
     let page = page_bytes();
-    let memory = {
-        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping of four pages, the last of which nobody may read.
-        unsafe {
-            let at = libc::mmap(std::ptr::null_mut(), 4 * page, access, flags, -1, 0);
-            assert_ne!(at, libc::MAP_FAILED);
-            assert_eq!(libc::mprotect(at.add(3 * page), page, libc::PROT_NONE), 0);
-            at as usize
-        }
-    };
+    let memory = pages_before_a_hole(3).as_mut_ptr() as usize;
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);
         let mut results = Vec::new();
@@ -362,8 +353,7 @@ fn connections_for_which_there_is_no_room(engine: Engine) -> impl Answer {
     for waiting in 1..4 {
         for taken in 4..9 {
             let mut ring = Ring::new(engine, 4, 0);
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let address = listener.local_addr().unwrap();
+            let (listener, address) = listening();
             let clients: Vec<_> = (0..waiting).map(|_| TcpStream::connect(address).unwrap()).collect();
             for _ in 0..taken {
                 ring.submit(&[sqe(IORING_OP_NOP, 1)]);
@@ -496,8 +486,7 @@ fn what_opens_starts_no_thread() {
     let has_openat2 = has_openat2();
     let pid = child(|| {
         let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
-        let flags = DEFER;
-        let mut ring = Ring::new(Engine::User, 8, flags);
+        let mut ring = Ring::new(Engine::User, 8, DEFER);
         let before = threads();
         let create = libc::O_CREAT | libc::O_RDWR;
         let (file, link) = (directory.path("file"), directory.path("link"));
@@ -835,10 +824,7 @@ fn transfers_that_an_idle_file_refuses(mut ring: Ring) -> impl Answer {
     };
     let accept = Sqe { fd: listener.as_raw_fd(), ..sqe(IORING_OP_ACCEPT, 1) };
     let waiting = [read(&own, &mut first), read(&source, &mut first), read(&event, &mut first), accept];
-    for sqe in waiting {
-        ring.push(sqe);
-    }
-    assert_eq!(ring.enter(4, 0), 4);
+    ring.submit_all(waiting, 0);
     assert_eq!(ring.reap_all(), []);
     let of = |file: &dyn AsRawFd, second: &mut [u8; 8]| Sqe { user_data: 2, ..read(file, second) };
     let refused = [

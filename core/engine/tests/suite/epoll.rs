@@ -39,8 +39,7 @@ fn interest_is_added_changed_and_removed(mut ring: Ring) -> impl Answer {
     let mut seen = Vec::new();
 
     let mut event = libc::epoll_event { events: IN, u64: 7 };
-    ring.push(ctl(set_fd, libc::EPOLL_CTL_ADD, fd, Some(&event)));
-    ring.enter(1, 0);
+    ring.submit(&[ctl(set_fd, libc::EPOLL_CTL_ADD, fd, Some(&event))]);
     // Read when submitted: the program may write over it at once.
     event.u64 = 8;
     seen.push((ring.reap_all()[0].res, ready(&set)));
@@ -115,7 +114,7 @@ fn a_ring_is_put_into_an_epoll_instance(mut ring: Ring) -> impl Answer {
     let engine = ring.engine;
     let look = || {
         if engine == Engine::User {
-            anyring_engine::frontend::before_epoll_wait();
+            frontend::before_epoll_wait();
         }
         ready(&set)
     };
@@ -151,7 +150,7 @@ fn a_ring_is_ready_only_while_it_holds_completions() {
         let other_name = set.try_clone().unwrap();
         let look = || {
             if engine == Engine::User {
-                anyring_engine::frontend::before_epoll_wait();
+                frontend::before_epoll_wait();
             }
             ready(&other_name)
         };

@@ -50,18 +50,15 @@ fn signalled_per_batch_and_seen_when_enter_returns(mut ring: Ring) -> impl Answe
     let nops = |n: u64| (0..n).map(|i| sqe(IORING_OP_NOP, i)).collect::<Vec<_>>();
     let mut counts = Vec::new();
     for n in [1, 3] {
-        for nop in nops(n) {
-            ring.push(nop);
-        }
+        ring.push_all(nops(n));
         ring.enter(n as u32, 0);
         counts.push(take(&event));
         ring.reap_all();
     }
-    ring.word(ring.params.cq_off.flags)
-        .store(IORING_CQ_EVENTFD_DISABLED, std::sync::atomic::Ordering::Relaxed);
+    ring.word(ring.params.cq_off.flags).store(IORING_CQ_EVENTFD_DISABLED, Ordering::Relaxed);
     ring.run(&nops(2));
     counts.push(take(&event));
-    ring.word(ring.params.cq_off.flags).store(0, std::sync::atomic::Ordering::Relaxed);
+    ring.word(ring.params.cq_off.flags).store(0, Ordering::Relaxed);
     ring.register(IORING_UNREGISTER_EVENTFD, std::ptr::null(), 0);
     ring.run(&nops(2));
     counts.push(take(&event));
@@ -78,8 +75,7 @@ fn signalled_while_nobody_is_inside(engine: Engine) {
         let (event, trigger) = (counter(), counter());
         ring.register_eventfd(&event);
         let poll = sqe(IORING_OP_POLL_ADD, 1);
-        ring.push(Sqe { fd: trigger.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll });
-        ring.enter(1, 0);
+        ring.submit(&[Sqe { fd: trigger.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll }]);
         assert_eq!(take(&event), 0);
         let one = 1u64;
         // SAFETY: reads eight bytes of ours.
@@ -100,8 +96,7 @@ fn signalled_for_a_timeout(engine: Engine) {
         let event = counter();
         ring.register_eventfd(&event);
         let time = [0i64, 1_000_000];
-        ring.push(timeout(1, &time));
-        ring.enter(1, 0);
+        ring.submit(&[timeout(1, &time)]);
         await_signal(&event);
         ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
         assert_eq!(ring.reap().map(|cqe| cqe.res), Some(-libc::ETIME));

@@ -34,18 +34,6 @@ const BEHIND: usize = 5 << 30;
 /// world's.
 const SPARE_NUMBERS: i32 = 3000;
 
-/// Worlds have many files, and some stay until others are through: false where there cannot be so many.
-fn allow_many_files() -> bool {
-    // SAFETY: limits of this process.
-    unsafe {
-        let mut limit = std::mem::zeroed::<libc::rlimit>();
-        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
-        limit.rlim_cur = limit.rlim_max.min(4096);
-        libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
-        limit.rlim_cur == 4096
-    }
-}
-
 /// What completes; `None` where the request waits.
 type Outcome = Option<Vec<(u64, i32, u32)>>;
 
@@ -436,7 +424,7 @@ fn sweep(codes: std::ops::Range<u8>) {
 
 /// These changes to the requests of these operations.
 fn sweep_with(codes: std::ops::Range<u8>, changes: fn() -> Vec<Change>) {
-    if !allow_many_files() {
+    if !allow_files(4096) {
         return skip("too few files may be open (ulimit -n)");
     }
     for code in codes {

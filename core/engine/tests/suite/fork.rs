@@ -8,12 +8,9 @@ use crate::common::prelude::*;
 /// there is none. An emulator (qemu-user) may say yes to the call and do nothing.
 fn pages_are_wiped() -> bool {
     static WIPED: LazyLock<bool> = LazyLock::new(|| {
+        let page = mapped(4096, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
         // SAFETY: a page of our own, and a child that only reads it.
         unsafe {
-            let (access, flags) =
-                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            let page = libc::mmap(std::ptr::null_mut(), 4096, access, flags, -1, 0);
-            assert_ne!(page, libc::MAP_FAILED);
             if libc::madvise(page, 4096, libc::MADV_WIPEONFORK) != 0 {
                 return false;
             }
@@ -39,7 +36,7 @@ fn in_child(body: impl FnOnce() -> bool) -> bool {
         assert!(pid >= 0, "a child");
         if pid == 0 {
             if !wiped {
-                anyring_engine::frontend::forked();
+                frontend::forked();
             }
             libc::_exit(i32::from(!body()));
         }
@@ -50,7 +47,7 @@ fn in_child(body: impl FnOnce() -> bool) -> bool {
 }
 
 fn works(ring: &mut Ring) -> bool {
-    let cqes = ring.run(&[sqe(io_uring_op::IORING_OP_NOP, 1)]);
+    let cqes = ring.run(&[sqe(IORING_OP_NOP, 1)]);
     cqes == [Cqe { user_data: 1, res: 0, flags: 0 }]
 }
 
@@ -64,14 +61,14 @@ fn parent_and_child_go_on_after_a_fork(mut ring: Ring) -> impl Answer {
         own.reap_all().is_empty() && both
     });
     // The child's completions are in memory that both share, and it has reaped them.
-    let head = ring.word(ring.params.sq_off.head).load(std::sync::atomic::Ordering::Relaxed);
+    let head = ring.word(ring.params.sq_off.head).load(Ordering::Relaxed);
     (child, head, in_child(|| true))
 }
 
 #[by(ours(8, IORING_SETUP_SQPOLL))]
 fn a_ring_made_by_the_parent_with_an_sq_thread_has_none_in_the_child(mut ring: Ring) {
     assert!(in_child(|| {
-        ring.push(sqe(io_uring_op::IORING_OP_NOP, 1));
+        ring.push(sqe(IORING_OP_NOP, 1));
         ring.enter(1, 0) == -libc::EOWNERDEAD
     }));
 }
@@ -81,9 +78,7 @@ fn a_ring_made_by_the_parent_with_an_sq_thread_has_none_in_the_child(mut ring: R
 fn a_ring_is_no_file_of_the_program() {
     install();
     // In a process of its own: the limit is for all threads.
-    // SAFETY: the child makes one ring and ends.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
+    assert!(in_child(|| {
         let limit = libc::rlimit { rlim_cur: 1 << 17, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: a limit of ours.
         let set = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) };
@@ -92,12 +87,6 @@ fn a_ring_is_no_file_of_the_program() {
         let mut after = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: a limit of ours.
         unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut after) };
-        let good = set == 0 && fd >= 0 && after.rlim_cur == 1 << 17;
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(i32::from(!good)) };
-    }
-    let mut status = 0;
-    // SAFETY: our child.
-    unsafe { libc::waitpid(child, &mut status, 0) };
-    assert_eq!(status, 0);
+        set == 0 && fd >= 0 && after.rlim_cur == 1 << 17
+    }));
 }

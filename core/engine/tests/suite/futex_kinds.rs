@@ -108,7 +108,7 @@ fn a_cancellation_comes_too_late(engine: Engine) -> impl Answer {
 #[both]
 fn what_was_submitted_is_found(engine: Engine) -> impl Answer {
     let mut seen = Vec::new();
-    for flags in [0, IORING_SETUP_SQPOLL, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN] {
+    for flags in [0, IORING_SETUP_SQPOLL, DEFER] {
         let mut ring = Ring::new(engine, 8, flags);
         let word = AtomicU32::new(0);
         for turn in 0..40u32 {
@@ -187,11 +187,9 @@ fn one_of_several() {
 #[test]
 fn waits_outlast_a_stop() {
     let stopped = |body: fn(&AtomicU32) -> bool| {
+        let word = mapped(4096, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED).cast::<AtomicU32>();
         // SAFETY: shared memory that both processes see.
-        let word = unsafe {
-            let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-            &*libc::mmap(std::ptr::null_mut(), 4096, access, kind, -1, 0).cast::<AtomicU32>()
-        };
+        let word = unsafe { &*word };
         let pid = child(|| body(word));
         let mut status = 0;
         // SAFETY: of a child of ours.
@@ -417,10 +415,9 @@ fn threads_go_to_the_words_by_themselves() {
 #[test]
 fn a_word_that_never_changes() {
     let length = 1 << 16;
+    let word = mapped(length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE).cast::<AtomicU32>();
     // SAFETY: new memory, given back below.
     let word = unsafe {
-        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        let word = libc::mmap(std::ptr::null_mut(), length, access, kind, -1, 0).cast::<AtomicU32>();
         (*word).store(0, Ordering::Relaxed);
         assert_eq!(libc::mprotect(word.cast(), length, libc::PROT_READ), 0);
         &*word

@@ -352,7 +352,7 @@ fn descriptions_are_few_and_given_up() {
     let kept = open_at(&files.0) - fds.len();
     assert!(kept <= 8, "{kept} are kept");
     for fd in fds {
-        anyring_engine::frontend::closed(fd.as_raw_fd());
+        frontend::closed(fd.as_raw_fd());
     }
     assert_eq!(open_at(&files.0), 0, "the program's go, and ours with them");
     // One whose end nobody tells of goes by and by.

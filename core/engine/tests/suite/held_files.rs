@@ -67,18 +67,12 @@ fn case(evidence: Evidence) {
             ..sqe(IORING_OP_WRITE, user_data)
         };
         let mut waiter = None;
-        let mut event = [0; 2];
+        let (event, woken) = pipe();
         if evidence == Evidence::HeadAfterOtherWork {
-            // SAFETY: two descriptors.
-            assert_eq!(unsafe { libc::pipe2(event.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
-            let poll = sqe(IORING_OP_POLL_ADD, 4);
-            ring.submit(&[
-                Sqe { fd: event[0], op_flags: libc::POLLIN as u32, flags: 1 << 2, ..poll },
-                write(5, &third, b"third".as_ptr(), 5),
-            ]);
+            let waits = Sqe { flags: LINK, ..poll(4, &event, libc::POLLIN) };
+            ring.submit(&[waits, write(5, &third, b"third".as_ptr(), 5)]);
         }
-        // SAFETY: one byte.
-        let wake = || assert_eq!(unsafe { libc::write(event[1], b"x".as_ptr().cast(), 1) }, 1);
+        let wake = || write_to(&woken, b"x");
         let before = ring.word(ring.params.sq_off.head).load(Ordering::Acquire);
         ring.push(write(1, &first, missing.address(), Missing::LENGTH));
         ring.push(write(2, &second, b"second".as_ptr(), 6));
@@ -131,8 +125,6 @@ fn case(evidence: Evidence) {
         }
         if let Some(waiter) = waiter {
             assert_eq!(waiter.join().unwrap(), 0);
-            // SAFETY: both are this test's.
-            event.iter().for_each(|&fd| _ = unsafe { libc::close(fd) });
         }
         if let Some(forks) = forks {
             assert_eq!(ended(forks.join().unwrap()), 0);

@@ -309,8 +309,7 @@ fn a_fifo_is_opened_once(engine: Engine) -> impl Answer {
         let opened = ring.collect(1)[0].res;
         assert!(peer >= 0 && opened >= 0, "{engine:?}: {peer}, {opened}");
         seen.push(watch.so_far());
-        // SAFETY: both are ours.
-        unsafe { (libc::close(peer), libc::close(opened)) };
+        drop([owned(peer), owned(opened)]);
     }
     seen
 }
@@ -318,23 +317,14 @@ fn a_fifo_is_opened_once(engine: Engine) -> impl Answer {
 #[test]
 fn many_wait_at_once() {
     const MANY: u64 = 1100;
-    // SAFETY: limits of this process.
-    unsafe {
-        let mut limit = std::mem::zeroed::<libc::rlimit>();
-        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
-        limit.rlim_cur = limit.rlim_max;
-        libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
-        if limit.rlim_max < 8192 {
-            return skip("too few files may be open (ulimit -n)");
-        }
+    if !allow_files(8192) {
+        return skip("too few files may be open (ulimit -n)");
     }
     both(|engine| {
         let ((from, _a), (_b, to), (other, into)) = (pipe(), pipe(), pipe());
         write_to(&into, b"x");
         let mut ring = Ring::new(engine, 2048, 0);
-        for user_data in 0..MANY {
-            ring.push(splice(user_data, &from, &to, 4096));
-        }
+        ring.push_all((0..MANY).map(|user_data| splice(user_data, &from, &to, 4096)));
         ring.push(splice(MANY, &other, &to, 4096));
         assert_eq!(ring.enter(MANY as u32 + 1, 1), MANY as i32 + 1);
         let cqes = ring.reap_all();
@@ -359,10 +349,10 @@ fn with_threads(engine: Engine, user: u32, threads: u64, splices: u64) -> i32 {
         let mut ring = Ring::new(engine, 64, 0);
         let (_b, to) = pipe();
         let pipes: Vec<_> = (0..splices).map(|_| pipe()).collect();
-        for (user_data, (from, _)) in pipes.iter().enumerate() {
-            ring.push(splice(user_data as u64, from, &to, 4096));
-        }
-        assert_eq!(ring.enter(splices as u32, 0), splices as i32);
+        ring.submit_all(
+            pipes.iter().enumerate().map(|(user_data, (from, _))| splice(user_data as u64, from, &to, 4096)),
+            0,
+        );
         for (_, into) in pipes.iter().rev() {
             write_to(into, b"x");
         }
@@ -383,10 +373,11 @@ fn without_threads_the_caller_does_what_is_slow() -> impl Found {
     let mut ring = Ring::new(Engine::User, 8, 0);
     let file = memory_file(b"");
     let data = vec![1u8; LENGTH];
-    for index in 0..4 {
-        ring.push(Sqe { off: index * LENGTH as u64, ..writing(IORING_OP_WRITE, index, &file, &data) });
-    }
-    assert_eq!(ring.enter(4, 0), 4);
+    ring.submit_all(
+        (0..4)
+            .map(|index| Sqe { off: index * LENGTH as u64, ..writing(IORING_OP_WRITE, index, &file, &data) }),
+        0,
+    );
     // Nobody else could do it.
     let cqes = ring.reap_all();
     cqes.len() == 4 && cqes.iter().all(|cqe| cqe.res == LENGTH as i32)

@@ -167,9 +167,7 @@ fn errors_of_rings(mut ring: Ring) -> impl Answer {
     let buffers = Buffers::map(4, -1, 0);
     let good =
         io_uring_buf_reg { ring_addr: buffers.ring as u64, ring_entries: 4, bgid: 1, flags: 0, resv: [0; 3] };
-    let (length, flags) = (anyring_engine::os::page_bytes(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a fresh mapping, which stays.
-    let read_only = unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ, flags, -1, 0) } as u64;
+    let read_only = mapped(anyring_engine::os::page_bytes(), libc::PROT_READ, libc::MAP_PRIVATE) as u64;
     let tries = [
         io_uring_buf_reg { ring_addr: 0, ..good },
         io_uring_buf_reg { ring_addr: good.ring_addr + 8, ..good },

@@ -1,28 +1,11 @@
 //! Copies from and to memory that may not be there.
 
 use anyring_engine::abi::Errno;
-use anyring_engine::os::{page_bytes, pipe_copy, process_copy};
+use anyring_engine::os::{pipe_copy, process_copy};
+
+use crate::common::pages_before_a_hole;
 
 type Copy = unsafe fn(*mut u8, *const u8, usize) -> Result<(), Errno>;
-
-/// Some pages of which the last may not be touched.
-fn pages_before_a_hole(count: usize) -> &'static mut [u8] {
-    let length = count * page_bytes();
-    // SAFETY: a new mapping of our own; all but its last page stays accessible for good.
-    unsafe {
-        let start = libc::mmap(
-            std::ptr::null_mut(),
-            length + page_bytes(),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        );
-        assert_ne!(start, libc::MAP_FAILED);
-        assert_eq!(libc::mprotect(start.add(length), page_bytes(), libc::PROT_NONE), 0);
-        std::slice::from_raw_parts_mut(start.cast(), length)
-    }
-}
 
 #[test]
 fn copies_are_whole_or_fault() {

@@ -390,8 +390,7 @@ fn epoll_instances(mut ring: Ring) -> impl Answer {
     // SAFETY: reads and writes eight bytes of ours.
     unsafe {
         libc::read(fd, (&raw mut count).cast(), 8);
-        ring.push(wait);
-        ring.enter(1, 0);
+        ring.submit(&[wait]);
         assert_eq!(ring.reap(), None);
         libc::write(fd, (&raw const count).cast(), 8);
     }
@@ -447,7 +446,7 @@ fn a_registered_ring_ends_with_its_thread(engine: Engine) {
             closes(engine, reads.as_raw_fd());
             drop(reads);
             if engine == Engine::User {
-                anyring_engine::frontend::thread_ends();
+                frontend::thread_ends();
             }
         });
     });

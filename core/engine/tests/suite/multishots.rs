@@ -374,7 +374,7 @@ fn live(engine: Engine, shot: Shot, end: End) -> Vec<Cqe> {
                 let sent = sent;
                 let Sent(scene) = sent;
                 begin(scene, trace);
-                anyring_engine::frontend::thread_ends();
+                frontend::thread_ends();
             });
             // Its closure alone would not have to be all of it.
             thread.join().unwrap();

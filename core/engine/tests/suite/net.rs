@@ -690,8 +690,7 @@ fn many_streams_with_cancellations_and_closes(mut ring: Ring) {
                 stream.sent = stream.sent.wrapping_add(written as u8);
             }
             6 if stream.pending => {
-                ring.push(cancel(1 << 32, index as u64, 0));
-                ring.enter(1, 1);
+                ring.submit_and_wait(&[cancel(1 << 32, index as u64, 0)], 1);
             }
             7 if !stream.pending && action & 128 == 0 => {
                 let old = std::mem::replace(stream, Stream::new());
@@ -1353,8 +1352,7 @@ fn an_accept_that_is_held_up_holds_up_no_other() {
             let mut ring = Ring::new(engine, 4, 0);
             let fd = listeners[1].as_raw_fd();
             let mut answers = vec![ring.run(&[accept(2, fd)])[0].res];
-            ring.push(Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..accept(3, fd) });
-            ring.enter(1, 1);
+            ring.submit_and_wait(&[Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..accept(3, fd) }], 1);
             answers.extend(ring.reap_all().iter().map(|cqe| cqe.res));
             let late = TcpListener::bind("127.0.0.1:0").unwrap();
             let client = socket(libc::AF_INET, libc::SOCK_STREAM);

@@ -26,10 +26,7 @@ fn sqes_of_two_sizes(engine: Engine) {
     let nop = |user_data| sqe(IORING_OP_NOP, user_data);
     // Of the second half nothing is read.
     let rubbish = Sqe { opcode: 250, user_data: 99, ..Sqe::default() };
-    for sqe in [nop(1), wide(2), rubbish, nop(3)] {
-        ring.push(sqe);
-    }
-    assert_eq!(ring.enter(4, 0), 4);
+    ring.submit_all([nop(1), wide(2), rubbish, nop(3)], 0);
     assert_eq!(results(&ring.reap_all()), [(1, 0), (2, 0), (3, 0)]);
     // Its second half is not submitted with it: the entry itself is taken.
     ring.push(wide(4));
@@ -105,7 +102,7 @@ fn submissions_that_rewind(engine: Engine) {
     }
     // As many as there are, at most.
     assert_eq!(ring.enter(9, 0), 4);
-    let head = ring.word(ring.params.sq_off.head).load(std::sync::atomic::Ordering::Acquire);
+    let head = ring.word(ring.params.sq_off.head).load(Ordering::Acquire);
     assert_eq!(head, 0);
     for wrong in [IORING_SETUP_SQ_REWIND, flags | IORING_SETUP_SQPOLL] {
         let params = params(wrong);
@@ -461,9 +458,7 @@ fn lists_of_as_many_buffers_as_there_are_numbers(engine: Engine) {
 fn zero_copy_sends_of_vectors_of_registered_buffers(engine: Engine) {
     const FIXED: u16 = IORING_RECVSEND_FIXED_BUF as u16;
     const VECTORIZED: u16 = 1 << 5;
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (mut receiver, _) = listener.accept().unwrap();
+    let (sender, mut receiver) = tcp_pair();
     let mut ring = Ring::new(engine, 4, 0);
     let mut memory = *b"registered";
     let start = memory.as_mut_ptr();

@@ -199,7 +199,7 @@ fn a_poll_keeps_its_file_when_the_program_closes_it(mut ring: Ring) -> impl Answ
     let (near, mut far) = UnixStream::pair().unwrap();
     ring.collect_from(&[poll(1, &near, IN, 0)], 0);
     let fd = near.as_raw_fd();
-    anyring_engine::frontend::closed(fd);
+    frontend::closed(fd);
     drop(near);
     far.write_all(b"x").unwrap();
     ring.collect_from(&[], 1)
@@ -215,8 +215,7 @@ fn rings_can_be_polled(mut ring: Ring) -> impl Answer {
     // Reaped meanwhile.
     ring.collect_from(&[poll(2, &other.fd, IN, 0)], 0);
     all.extend(peek(&mut ring));
-    other.push(sqe(IORING_OP_NOP, 9));
-    other.enter(1, 0);
+    other.submit(&[sqe(IORING_OP_NOP, 9)]);
     all.extend(ring.collect_from(&[], 1));
     all
 }
@@ -303,17 +302,16 @@ fn a_multishot_poll_of_the_rings_own_eventfd_tells_what_is_over() {
 
 #[both]
 fn a_ring_that_asked_for_it_says_when_to_come_in(engine: Engine) -> impl Answer {
-    let flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
+    let flags = DEFER | IORING_SETUP_TASKRUN_FLAG;
     let mut ring = Ring::new(engine, 4, flags);
     let event = eventfd(0, libc::EFD_NONBLOCK).into_raw_fd();
-    let poll = Sqe { fd: event, op_flags: libc::POLLIN as u32, ..sqe(io_uring_op::IORING_OP_POLL_ADD, 1) };
-    ring.push(poll);
-    ring.enter(1, 0);
+    let poll = Sqe { fd: event, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) };
+    ring.submit(&[poll]);
     let one = 1u64;
     // SAFETY: writes eight bytes of the test's.
     unsafe { libc::write(event, (&raw const one).cast(), 8) };
     let says = |ring: &Ring| {
-        let word = ring.word(ring.params.sq_off.flags).load(std::sync::atomic::Ordering::SeqCst);
+        let word = ring.word(ring.params.sq_off.flags).load(Ordering::SeqCst);
         word & IORING_SQ_TASKRUN != 0
     };
     let before = (says(&ring), ring.reap());
@@ -325,9 +323,7 @@ fn a_ring_that_asked_for_it_says_when_to_come_in(engine: Engine) -> impl Answer 
 
 #[both]
 fn what_a_call_completes_is_seen_in_a_ring_that_polls_that_one(engine: Engine) -> impl Answer {
-    let defer = DEFER;
-    let polled_rings = [0, defer, defer | IORING_SETUP_R_DISABLED];
-    polled_rings.map(|flags| {
+    [0, DEFER, DEFER | IORING_SETUP_R_DISABLED].map(|flags| {
         let mut polled = Ring::new(engine, 4, flags);
         let mut polling = Ring::new(engine, 4, 0);
         polling.submit(&[poll(1, &polled.fd, IN, 0)]);
@@ -355,7 +351,7 @@ fn a_multishot_poll_of_an_epoll_set_that_holds_the_ring_ends(mut ring: Ring) -> 
     let set = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
     let member = match ring.engine {
         Engine::Kernel => ring.fd,
-        Engine::User => anyring_engine::frontend::readiness_fd(ring.fd).unwrap(),
+        Engine::User => frontend::readiness_fd(ring.fd).unwrap(),
     };
     let mut event = libc::epoll_event { events: IN, u64: 0 };
     // SAFETY: reads an event of ours.
@@ -369,9 +365,8 @@ fn a_multishot_poll_of_an_epoll_set_that_holds_the_ring_ends(mut ring: Ring) -> 
 
 #[both]
 fn readiness_is_seen_where_every_call_finds_something_else(engine: Engine) -> impl Answer {
-    let deferring = DEFER;
     // Who never waits is told by somebody else, some time.
-    [(0, 1, 100), (deferring, 1, 100), (0, 0, usize::MAX)].map(|(setup, wanted, calls)| {
+    [(0, 1, 100), (DEFER, 1, 100), (0, 0, usize::MAX)].map(|(setup, wanted, calls)| {
         let mut ring = Ring::new(engine, 8, setup);
         let (out, mut into) = pipe();
         ring.collect_from(&[poll(1, &out, IN, 0), sqe(IORING_OP_NOP, 2)], 1);
@@ -458,7 +453,7 @@ fn told_around_a_close(engine: Engine, flags: u32, waits: bool, early: bool) -> 
     let fd = near.into_raw_fd();
     // SAFETY: a descriptor of the test's own.
     let kept = unsafe { OwnedFd::from_raw_fd(libc::dup(fd)) };
-    anyring_engine::frontend::closed(fd);
+    frontend::closed(fd);
     close_number(fd);
     all.push(if early { ring.collect_from(&[], 1) } else { Vec::new() });
     all.push(peek(&mut ring));
@@ -505,16 +500,14 @@ fn two_polls_of_one_submission_are_told_once_each() {
 /// A ring that defers leaves what does not fit for later: meanwhile a socket that was readable hangs up.
 #[test]
 fn what_comes_before_a_poll_tells_is_told() {
-    let flags = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_CQSIZE;
+    let flags = DEFER | IORING_SETUP_CQSIZE;
     // SAFETY: integers.
     let params = io_uring_params { flags, cq_entries: 16, ..unsafe { std::mem::zeroed() } };
     let mut ring = Ring::with_params(Engine::User, 16, params).unwrap();
     let (idle, _peer) = UnixStream::pair().unwrap();
     let (last, mut far) = UnixStream::pair().unwrap();
     let mut pairs: Vec<_> = (0..11).map(|_| UnixStream::pair().unwrap()).collect();
-    for (id, (near, _)) in pairs.iter().enumerate() {
-        ring.push(poll(id as u64, near, IN, 0));
-    }
+    ring.push_all(pairs.iter().enumerate().map(|(id, (near, _))| poll(id as u64, near, IN, 0)));
     ring.push(poll(98, &idle, IN, 0));
     ring.push(poll(99, &last, IN, IORING_POLL_ADD_MULTI));
     assert_eq!(ring.enter(13, 0), 13);

@@ -284,7 +284,7 @@ fn reads_at_the_position_are_done_in_order() {
     };
     push_for_worker(&mut ring, &file, read(1, &file, missing.address(), Missing::LENGTH, u64::MAX));
     until("the first is held up", || {
-        held_up() == 1 || ring.word(ring.params.cq_off.tail).load(std::sync::atomic::Ordering::Acquire) > 1
+        held_up() == 1 || ring.word(ring.params.cq_off.tail).load(Ordering::Acquire) > 1
     });
     if held_up() == 1 {
         limit(&ring, 1);
@@ -356,9 +356,11 @@ fn behind_a_slow_one(flags: u32, wait: u32) {
         // One worker keeps the order.
         limit(&ring, 1);
         ring.push(statx(1, missing.address()));
-        for (number, path) in (2..).zip(&paths) {
-            ring.push(Sqe { len: 0o700, ..at_path(IORING_OP_MKDIRAT, number, path) });
-        }
+        ring.push_all(
+            (2..)
+                .zip(&paths)
+                .map(|(number, path)| Sqe { len: 0o700, ..at_path(IORING_OP_MKDIRAT, number, path) }),
+        );
         std::thread::scope(|scope| {
             let giver = scope.spawn(|| {
                 // The calling thread is the process's first.
@@ -412,13 +414,8 @@ fn what_is_quick_the_caller_does() {
             let mut buffer = [0u8; 256];
             let before = threads();
             let file = memory_file(b"");
-            for number in 0..40 {
-                ring.push(statx(number, buffer.as_mut_ptr()));
-            }
-            for number in 40..44 {
-                ring.push(write(number, &file, b"quick", 0));
-            }
-            assert_eq!(ring.enter(44, 0), 44);
+            let looks = (0..40).map(|number| statx(number, buffer.as_mut_ptr()));
+            ring.submit_all(looks.chain((40..44).map(|number| write(number, &file, b"quick", 0))), 0);
             let seen = results(&mut ring, 44);
             assert!(
                 seen.iter().all(|&(number, result)| result == if number < 40 { 0 } else { 5 }),
@@ -443,9 +440,7 @@ fn what_is_quick_the_caller_does() {
 #[by(ours(16, 0))]
 fn what_a_call_has_queued_can_be_cancelled_by_it(mut ring: Ring) {
     let mut buffers = [[0u8; 256]; 3];
-    for (number, buffer) in (1..).zip(&mut buffers) {
-        ring.push(statx(number, buffer.as_mut_ptr()));
-    }
+    ring.push_all((1..).zip(&mut buffers).map(|(number, buffer)| statx(number, buffer.as_mut_ptr())));
     ring.push(cancel(4, 2, 0));
     assert_eq!(ring.enter(4, 4), 4);
     let seen = crate::common::results(&ring.reap_all());
@@ -541,11 +536,11 @@ fn a_read_at_the_position_waits_for_the_one_before() {
 
 #[by(alone)]
 fn what_is_done_and_not_fetched() {
-    let flags = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_TASKRUN_FLAG;
+    let flags = DEFER | IORING_SETUP_TASKRUN_FLAG;
     let mut ring = Ring::new(Engine::User, 16, flags);
     let shown = |ring: &Ring| {
         let flags = ring.word(ring.params.sq_off.flags);
-        flags.load(std::sync::atomic::Ordering::Relaxed) & IORING_SQ_TASKRUN != 0
+        flags.load(Ordering::Relaxed) & IORING_SQ_TASKRUN != 0
     };
     let file = memory_file(b"");
     for number in [1, 2] {

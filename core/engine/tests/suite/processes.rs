@@ -55,7 +55,7 @@ fn what_found_no_room_outlives_who_reads_of_it(mut ring: Ring) -> impl Answer {
     assert!((1..=full).all(|user_data| submit(&mut ring, &[nop(user_data)]) == 1));
     let [mut to_parent, mut to_child] = [pipe(), pipe()];
     let reader = child(|| {
-        anyring_engine::frontend::exits();
+        frontend::exits();
         signal(&mut to_parent.1);
         await_signal(&mut to_child.0);
         let entered = ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
@@ -232,7 +232,7 @@ fn a_child_that_executes_another_program_leaves_nothing_in_flight(mut ring: Ring
         let first = Sqe { flags: LINK, ..timeout(1, &long) };
         assert_eq!(submit(&mut ring, &[first, nop(2), read(&source, &mut buffer, 3)]), 3);
         if ring.engine == Engine::User {
-            anyring_engine::frontend::executes();
+            frontend::executes();
         }
         let arguments = [c"true".as_ptr(), std::ptr::null()];
         // SAFETY: replaces the child.
@@ -520,17 +520,13 @@ fn a_duplicate_that_nobody_told_of_is_the_ring(ring: Ring) -> impl Answer {
 /// The kernel does not let a ring's descriptor be sent; here it arrives, and says that it is no ring.
 #[test]
 fn a_ring_from_a_stranger_is_none() {
-    let mut ends = [0; 2];
-    // SAFETY: two descriptors of ours.
-    unsafe {
-        assert_eq!(libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr()), 0);
-    }
+    let (sender, receiver) = UnixStream::pair().unwrap();
     let pid = child(|| {
         let ring = Ring::new(Engine::User, 8, 0);
-        send_descriptor(ends[0], ring.fd);
+        send_descriptor(sender.as_raw_fd(), ring.fd);
         true
     });
-    let received = receive_descriptor(ends[1]);
+    let received = receive_descriptor(receiver.as_raw_fd());
     let answer = enter(Engine::User, received, 0, 0, 0, std::ptr::null(), 0);
     let sized = register(Engine::User, received, 0, std::ptr::null(), 0);
     close_number(received);
@@ -564,11 +560,9 @@ fn receive_descriptor(socket: i32) -> i32 {
 }
 
 fn with_control_message(body: impl FnOnce(&mut libc::msghdr, *mut libc::cmsghdr) -> i32) -> i32 {
-    let (mut byte, mut buffer) = ([0u8], [0u64; 8]);
-    let mut vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    let mut header: libc::msghdr = zeroed();
-    header.msg_iov = &raw mut vector;
-    header.msg_iovlen = 1;
+    let (byte, mut buffer) = ([0u8], [0u64; 8]);
+    let vectors = [vector(&byte)];
+    let mut header = message_of(&vectors);
     header.msg_control = buffer.as_mut_ptr().cast();
     // SAFETY: arithmetic.
     header.msg_controllen = unsafe { libc::CMSG_SPACE(4) } as _;
@@ -596,7 +590,7 @@ fn by_thread(ring: &mut Ring, body: impl FnOnce(&mut Ring) + Send) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             body(ring);
-            anyring_engine::frontend::thread_ends();
+            frontend::thread_ends();
         });
     });
 }

@@ -332,13 +332,7 @@ fn a_reactor_listens_to_a_later_watch() {
 fn more_rings_than_the_reactor_can_drive_wait_for_the_same_file() {
     const RINGS: usize = 520;
     in_child(|| {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: writes and reads a structure of ours.
-        unsafe {
-            assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
-            limit.rlim_cur = limit.rlim_max.min(1 << 16);
-            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
-        }
+        allow_files(1 << 16);
         let (_peer, silent) = UnixStream::pair().unwrap();
         let poll = |fd: &UnixStream, user_data| poll(user_data, fd, libc::POLLIN);
         let mut rings: Vec<Ring> = (0..RINGS).map(|_| Ring::new(Engine::User, 4, 0)).collect();

@@ -214,17 +214,7 @@ fn errors_of_buffers(engine: Engine) -> impl Answer {
         }
         result
     };
-    // SAFETY: a mapping of ours that cannot be written to.
-    let constant = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            4096,
-            libc::PROT_READ,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
+    let constant = mapped(4096, libc::PROT_READ, libc::MAP_PRIVATE);
     let one = |base: u64, length: u64| register(&[IoVector { base, length }]);
     let seen = vec![
         unregister(IORING_UNREGISTER_BUFFERS, &ring),

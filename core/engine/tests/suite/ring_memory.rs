@@ -3,19 +3,14 @@
 
 use crate::common::prelude::*;
 use anyring_engine::os::page_bytes;
-use io_uring_op as Op;
 
 /// Anonymous pages, given back when dropped.
 struct Pages(*mut c_void, usize);
 
 impl Pages {
     fn new(count: usize, protection: i32) -> Pages {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping.
-        let start =
-            unsafe { libc::mmap(std::ptr::null_mut(), count * page_bytes(), protection, flags, -1, 0) };
-        assert_ne!(start, libc::MAP_FAILED);
-        Pages(start, count * page_bytes())
+        let length = count * page_bytes();
+        Pages(mapped(length, protection, libc::MAP_PRIVATE), length)
     }
 
     fn writable(count: usize) -> Pages {
@@ -38,6 +33,13 @@ impl Drop for Pages {
         // SAFETY: ours.
         unsafe { libc::munmap(self.0, self.1) };
     }
+}
+
+/// Parameters of a ring whose memory lies there.
+fn in_pages(flags: u32, rings: u64, sqes: u64) -> io_uring_params {
+    let mut params = params(flags);
+    (params.cq_off.user_addr, params.sq_off.user_addr) = (rings, sqes);
+    params
 }
 
 /// What setup answers, with descriptors closed again and not told apart.
@@ -116,21 +118,21 @@ fn a_ring_keeps_its_memory(mut ring: Ring) -> impl Answer {
     let fd = ring.fd;
     // SAFETY: calls on a descriptor of ours.
     let refused = unsafe { [libc::ftruncate(fd, 0), libc::ftruncate(fd, page_bytes() as i64)] };
-    (refused, ring.run(&[sqe(Op::IORING_OP_NOP, 1)]))
+    (refused, ring.run(&[nop(1, 0)]))
 }
 
 /// Here the program can write to a ring's memory by its descriptor, too: what comes of it is the ring's trouble alone.
 #[by(ours(4, 0))]
 fn a_hole_in_ring_memory_harms_nobody(mut ring: Ring) {
-    assert_eq!(ring.run(&[sqe(Op::IORING_OP_NOP, 1)]).len(), 1);
+    assert_eq!(ring.run(&[nop(1, 0)]).len(), 1);
     let length = i64::from(IORING_OFF_SQES) + page_bytes() as i64;
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: takes pages of a ring away, which are zeros from then on.
     assert_eq!(unsafe { libc::fallocate(ring.fd, mode, 0, length) }, 0);
-    ring.push(sqe(Op::IORING_OP_NOP, 2));
+    ring.push(nop(2, 0));
     ring.enter_with(4, 0, IORING_ENTER_GETEVENTS);
     let mut other = Ring::new(Engine::User, 4, 0);
-    assert_eq!(other.run(&[sqe(Op::IORING_OP_NOP, 3)])[0].user_data, 3);
+    assert_eq!(other.run(&[nop(3, 0)])[0].user_data, 3);
 }
 
 /// Whoever opened the file behind a ring's descriptor, and closed it, ended the ring.
@@ -138,20 +140,19 @@ fn a_hole_in_ring_memory_harms_nobody(mut ring: Ring) {
 fn a_ring_goes_on_as_long_as_it_has_a_descriptor() {
     for flags in [0, IORING_SETUP_NO_MMAP] {
         let (rings, sqes) = (Pages::writable(4), Pages::writable(4));
-        let mut params = params(flags);
-        if flags != 0 {
-            params.cq_off.user_addr = rings.address();
-            params.sq_off.user_addr = sqes.address();
-        }
+        let params = match flags {
+            0 => params(0),
+            _ => in_pages(flags, rings.address(), sqes.address()),
+        };
         let mut ring = Ring::with_params(Engine::User, 4, params).unwrap();
         drop(File::open(format!("/proc/self/fd/{}", ring.fd)).unwrap());
         // A new ring looks for those that have ended.
         drop(Ring::new(Engine::User, 4, 0));
-        assert_eq!(ring.run(&[sqe(Op::IORING_OP_NOP, 1)])[0].user_data, 1);
+        assert_eq!(ring.run(&[nop(1, 0)])[0].user_data, 1);
         let time = [60i64, 0];
         ring.submit(&[timeout(2, &time)]);
         let fd = ring.forget();
-        assert_eq!(anyring_engine::frontend::in_flight(fd), 1);
+        assert_eq!(frontend::in_flight(fd), 1);
         ends_unseen(fd);
     }
 }
@@ -186,16 +187,14 @@ fn a_ring_ends_whose_file_the_engine_has_mapped_again() {
 #[both]
 fn rings_in_pages_of_the_program(engine: Engine) -> impl Answer {
     let (rings, sqes) = (Pages::writable(1), Pages::writable(1));
-    let mut params = params(IORING_SETUP_NO_MMAP);
-    params.cq_off.user_addr = rings.address();
-    params.sq_off.user_addr = sqes.address();
+    let mut params = in_pages(IORING_SETUP_NO_MMAP, rings.address(), sqes.address());
     let fd = setup(engine, 4, &mut params);
     assert!(fd >= 0, "{fd}");
     assert_eq!((params.cq_off.user_addr, params.sq_off.user_addr), (rings.address(), sqes.address()));
     let mut ring = Ring::of(engine, fd, params);
     let mut seen = Vec::new();
     for round in 0..10 {
-        let sqes: Vec<_> = (0..3).map(|number| sqe(Op::IORING_OP_NOP, 10 * round + number)).collect();
+        let sqes: Vec<_> = (0..3).map(|number| nop(10 * round + number, 0)).collect();
         seen.extend(ring.run(&sqes));
     }
     seen
@@ -220,25 +219,18 @@ fn pages_for_rings_are_checked(engine: Engine) -> impl Answer {
         (u64::MAX - page + 1, at),
         (at, at + page),
     ];
-    addresses.map(|(rings, sqes)| {
-        let mut params = params(IORING_SETUP_NO_MMAP);
-        params.cq_off.user_addr = rings;
-        params.sq_off.user_addr = sqes;
-        try_setup(engine, 4, params)
-    })
+    addresses.map(|(rings, sqes)| try_setup(engine, 4, in_pages(IORING_SETUP_NO_MMAP, rings, sqes)))
 }
 
 #[test]
 fn pages_that_are_taken_away_harm_nobody() {
     let (rings, sqes) = (Pages::writable(1), Pages::writable(1));
-    let mut params = params(IORING_SETUP_NO_MMAP);
-    params.cq_off.user_addr = rings.address();
-    params.sq_off.user_addr = sqes.address();
+    let mut params = in_pages(IORING_SETUP_NO_MMAP, rings.address(), sqes.address());
     let fd = setup(Engine::User, 4, &mut params);
     assert!(fd >= 0, "{fd}");
     sqes.forbid();
     let mut ring = Ring::of(Engine::User, fd, params);
-    ring.word(params.sq_off.tail).store(2, std::sync::atomic::Ordering::Release);
+    ring.word(params.sq_off.tail).store(2, Ordering::Release);
     assert_eq!(ring.enter(2, 0), 1, "the first SQE cannot be read and ends the batch");
     assert_eq!(ring.reap().map(|cqe| cqe.res), Some(-libc::EINVAL));
     rings.forbid();
@@ -255,12 +247,11 @@ fn in_thread<T: Send>(body: impl FnOnce() -> T + Send) -> T {
 fn a_ring_without_a_descriptor(engine: Engine) -> impl Answer {
     in_thread(move || {
         let (rings, sqes) = (Pages::writable(1), Pages::writable(1));
-        let mut params = params(IORING_SETUP_NO_MMAP | IORING_SETUP_REGISTERED_FD_ONLY);
-        params.cq_off.user_addr = rings.address();
-        params.sq_off.user_addr = sqes.address();
+        let mut params =
+            in_pages(IORING_SETUP_NO_MMAP | IORING_SETUP_REGISTERED_FD_ONLY, rings.address(), sqes.address());
         let index = setup(engine, 4, &mut params);
         let mut ring = Ring::of(engine, index, params);
-        ring.push(sqe(Op::IORING_OP_NOP, 7));
+        ring.push(nop(7, 0));
         let registered = IORING_ENTER_REGISTERED_RING;
         let submitted = ring.enter_with(1, 1, IORING_ENTER_GETEVENTS | registered);
         let cqes = ring.reap_all();
@@ -283,40 +274,21 @@ fn big_completions_among_small_ones(mut ring: Ring) -> impl Answer {
         op_flags: IORING_NOP_CQE32,
         off: 100 + user_data,
         addr: 200 + user_data,
-        ..sqe(Op::IORING_OP_NOP, user_data)
+        ..nop(user_data, 0)
     };
     // Eight places: one small and three big, the next does not go around the end.
     let mut seen = Vec::new();
-    for batch in [vec![sqe(Op::IORING_OP_NOP, 1), big(2), big(3), big(4)], vec![big(5), big(6)]] {
-        for &sqe in &batch {
-            ring.push(sqe);
-        }
+    for batch in [vec![nop(1, 0), big(2), big(3), big(4)], vec![big(5), big(6)]] {
+        ring.push_all(batch.iter().copied());
         let count = batch.len() as u32;
-        seen.push((
-            ring.enter(count, 0),
-            ring.overflowed(),
-            ring.word(ring.params.cq_off.tail).load_relaxed(),
-        ));
+        let entered = ring.enter(count, 0);
+        let tail = ring.word(ring.params.cq_off.tail).load(Ordering::Relaxed);
+        seen.push((entered, ring.overflowed(), tail));
     }
-    let mut cqes = Vec::new();
-    while let Some(cqe) = ring.reap_big() {
-        cqes.push(cqe);
-    }
+    let mut cqes: Vec<_> = std::iter::from_fn(|| ring.reap_big()).collect();
     seen.push((ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), ring.overflowed(), 0));
-    while let Some(cqe) = ring.reap_big() {
-        cqes.push(cqe);
-    }
+    cqes.extend(std::iter::from_fn(|| ring.reap_big()));
     (seen, cqes)
-}
-
-trait LoadRelaxed {
-    fn load_relaxed(&self) -> u32;
-}
-
-impl LoadRelaxed for AtomicU32 {
-    fn load_relaxed(&self) -> u32 {
-        self.load(std::sync::atomic::Ordering::Relaxed)
-    }
 }
 
 #[both]
@@ -328,7 +300,7 @@ fn a_big_completion_needs_a_ring_that_has_them(engine: Engine) -> impl Answer {
             len: 9,
             off: 5,
             addr: 6,
-            ..sqe(Op::IORING_OP_NOP, 1)
+            ..nop(1, 0)
         };
         ring.submit_and_wait(&[nop], 1);
         ring.reap_big()
@@ -371,14 +343,10 @@ fn resizing_keeps_what_is_in_the_rings(engine: Engine) -> impl Answer {
         let mut ring = Ring::new(engine, 4, flags | IORING_SETUP_R_DISABLED);
         assert_eq!(ring.enable(), 0);
         // Neither head is at the beginning any more.
-        ring.run(&[1, 2, 3].map(|number| sqe(Op::IORING_OP_NOP, number)));
-        for number in 4..8 {
-            ring.push(sqe(Op::IORING_OP_NOP, number));
-        }
+        ring.run(&[1, 2, 3].map(|number| nop(number, 0)));
+        ring.push_all((4..8).map(|number| nop(number, 0)));
         assert_eq!(ring.enter_with(4, 4, IORING_ENTER_GETEVENTS), 4);
-        for number in 8..11 {
-            ring.push(sqe(Op::IORING_OP_NOP, number));
-        }
+        ring.push_all((8..11).map(|number| nop(number, 0)));
         let too_small = [(2, 0), (4, 2)].map(|(sq, cq)| {
             let flags = if cq > 0 { IORING_SETUP_CQSIZE } else { 0 };
             resize(&ring, sq, cq, flags).0
@@ -392,9 +360,7 @@ fn resizing_keeps_what_is_in_the_rings(engine: Engine) -> impl Answer {
         let fd = ring.forget();
         let mut ring = Ring::of(engine, fd, new);
         ring.continue_at_tail();
-        for number in 11..31 {
-            ring.push(sqe(Op::IORING_OP_NOP, number));
-        }
+        ring.push_all((11..31).map(|number| nop(number, 0)));
         let submitted = ring.enter_with(23, 23, IORING_ENTER_GETEVENTS);
         (too_small, submitted, ring.reap_all())
     })

@@ -188,26 +188,22 @@ fn hostile_memory(mut ring: Ring) -> impl Answer {
     let negative = [IoVector { base: 0x1000, length: u64::MAX }; 2];
     let widest = [IoVector { base: 0x1000, length: i64::MAX as u64 }; 2];
     let nowhere = [IoVector { base: 0x1000, length: 8 }, IoVector { base: 0x2000, length: 8 }];
-    ring.submit_and_wait(
-        &[
-            at(IORING_OP_READ, 0, 8, 1),
-            at(IORING_OP_READ, 0x1000, 8, 2),
-            at(IORING_OP_READ, u64::MAX - 100, 8, 3),
-            at(IORING_OP_WRITE, 0x1000, 8, 4),
-            at(IORING_OP_READV, 0, 1, 5),
-            at(IORING_OP_READV, 0x1000, 4, 6),
-            at(IORING_OP_READV, 0x1000, 1025, 7),
-            at(IORING_OP_READV, negative.as_ptr() as u64, 1, 8),
-            at(IORING_OP_READV, negative.as_ptr() as u64, 2, 9),
-            at(IORING_OP_READV, nowhere.as_ptr() as u64, 2, 10),
-            at(IORING_OP_WRITEV, nowhere.as_ptr() as u64, 1, 11),
-            at(IORING_OP_READ, 0x1000, 0, 12),
-            at(IORING_OP_READV, widest.as_ptr() as u64, 1, 13),
-            at(IORING_OP_READV, widest.as_ptr() as u64, 2, 14),
-        ],
-        14,
-    );
-    results(&ring.reap_all())
+    results(&ring.run(&[
+        at(IORING_OP_READ, 0, 8, 1),
+        at(IORING_OP_READ, 0x1000, 8, 2),
+        at(IORING_OP_READ, u64::MAX - 100, 8, 3),
+        at(IORING_OP_WRITE, 0x1000, 8, 4),
+        at(IORING_OP_READV, 0, 1, 5),
+        at(IORING_OP_READV, 0x1000, 4, 6),
+        at(IORING_OP_READV, 0x1000, 1025, 7),
+        at(IORING_OP_READV, negative.as_ptr() as u64, 1, 8),
+        at(IORING_OP_READV, negative.as_ptr() as u64, 2, 9),
+        at(IORING_OP_READV, nowhere.as_ptr() as u64, 2, 10),
+        at(IORING_OP_WRITEV, nowhere.as_ptr() as u64, 1, 11),
+        at(IORING_OP_READ, 0x1000, 0, 12),
+        at(IORING_OP_READV, widest.as_ptr() as u64, 1, 13),
+        at(IORING_OP_READV, widest.as_ptr() as u64, 2, 14),
+    ]))
 }
 
 #[both(32, IORING_SETUP_SUBMIT_ALL)]
@@ -404,10 +400,6 @@ fn reads_into_provided_buffers(mut ring: Ring) -> impl Answer {
     (seen, unsafe { (&raw const memory).read_volatile() })
 }
 
-/// Memory as O_DIRECT wants it.
-#[repr(C, align(4096))]
-struct Page([u8; 4096]);
-
 fn direct(file: &File) -> File {
     use std::os::unix::fs::OpenOptionsExt;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -452,10 +444,10 @@ fn direct_transfers_complete_by_themselves(mut ring: Ring) -> impl Answer {
     let plain = nameless(&[9; 65536]);
     let file = direct(&plain);
     let mut back = pages(16);
-    for (i, page) in back.iter_mut().enumerate() {
-        ring.push(read(&file, &mut page.0, 4096 * i as u64, i as u64));
-    }
-    assert_eq!(ring.enter(16, 0), 16);
+    ring.submit_all(
+        back.iter_mut().enumerate().map(|(i, page)| read(&file, &mut page.0, 4096 * i as u64, i as u64)),
+        0,
+    );
     let mut seen = Vec::new();
     while seen.len() < 16 {
         seen.extend(ring.reap());
@@ -473,10 +465,10 @@ fn a_ring_may_end_under_direct_transfers() {
         let file = direct(&plain);
         let mut back = pages(16);
         let mut ring = Ring::new(Engine::User, 64, 0);
-        for (i, page) in back.iter_mut().enumerate() {
-            ring.push(read(&file, &mut page.0, 4096 * i as u64, i as u64));
-        }
-        assert_eq!(ring.enter(16, 0), 16);
+        ring.submit_all(
+            back.iter_mut().enumerate().map(|(i, page)| read(&file, &mut page.0, 4096 * i as u64, i as u64)),
+            0,
+        );
         drop(ring);
         KEPT.lock().unwrap().push(back);
     }

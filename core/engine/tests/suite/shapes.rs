@@ -149,7 +149,7 @@ fn receives(engine: Engine, kind: Kind) -> Outcomes {
                         let what = format!("{asked} of {there} flags {flags:#x} ioprio {ioprio} {then:?}");
                         all.push((Case(what), (cqes, buffer)));
                         drop(peer);
-                        anyring_engine::frontend::closed(socket.as_raw_fd());
+                        frontend::closed(socket.as_raw_fd());
                     }
                 }
             }
@@ -237,7 +237,7 @@ fn messages_with_vectors_addresses_and_control_data(engine: Engine) -> Outcomes 
                     ..messaging(IORING_OP_RECVMSG, 1, &socket, &raw mut header)
                 };
                 let cqes = run_or_cancel(&mut ring, receive);
-                anyring_engine::frontend::closed(socket.as_raw_fd());
+                frontend::closed(socket.as_raw_fd());
                 // Ports differ.
                 memory[2..4].fill(0);
                 forget_credentials(&mut memory);
@@ -306,7 +306,7 @@ fn multishot_messages_of_all_shapes(engine: Engine) -> Outcomes {
                     ..messaging(IORING_OP_RECVMSG, 1, &socket, &raw mut header)
                 };
                 let cqes = run_or_cancel(&mut ring, receive);
-                anyring_engine::frontend::closed(socket.as_raw_fd());
+                frontend::closed(socket.as_raw_fd());
                 // Ports differ: they stand behind the family in the address.
                 let port = 18..16 + 4.min(name as usize).max(2);
                 let buffers = memory.chunks_exact_mut(length).filter(|buffer| buffer.len() >= port.end);
@@ -350,7 +350,7 @@ fn multishot_receives_of_all_shapes(engine: Engine) -> Outcomes {
                     let receive = Sqe { fd, flags: SELECT, buf_index: GROUP, len: asked, ioprio, ..receive };
                     let cqes = run_or_cancel(ring, receive);
                     drop(peer);
-                    anyring_engine::frontend::closed(socket.as_raw_fd());
+                    frontend::closed(socket.as_raw_fd());
                     let what =
                         format!("{kind:?} {asked} of {there} in buffers of {length} mode {mode:#x} {then:?}");
                     all.push((Case(what), (cqes, memory)));
@@ -447,7 +447,7 @@ fn sends_that_may_leave_together(engine: Engine) -> Outcomes {
                     // What is held back for more comes later.
                     let got = if flags == libc::MSG_MORE { Vec::new() } else { drained(kind, &peer) };
                     all.push((Case(what), (cqes, got)));
-                    anyring_engine::frontend::closed(socket.as_raw_fd());
+                    frontend::closed(socket.as_raw_fd());
                 }
             }
         }
@@ -483,7 +483,7 @@ fn large_messages_of_several_pieces_wait_for_room(engine: Engine) -> impl Answer
         });
         let cqe = ring.collect(1)[0];
         all.push((cqe.res, reader.join().unwrap() == data));
-        anyring_engine::frontend::closed(socket.as_raw_fd());
+        frontend::closed(socket.as_raw_fd());
     }
     all
 }
@@ -577,7 +577,7 @@ fn every_bit(opcode: io_uring_op, kind: Kind, length_bits: std::ops::Range<u32>)
                 let cqes = run_or_cancel(&mut ring, Sqe { fd: socket.as_raw_fd(), ..changed });
                 let what = if known { format!("known {what}") } else { what };
                 all.push((Case(what), (comparable(cqes), Vec::new())));
-                anyring_engine::frontend::closed(socket.as_raw_fd());
+                frontend::closed(socket.as_raw_fd());
             }
         }
         all

@@ -41,8 +41,7 @@ fn comparable(mut cqe: Cqe) -> Cqe {
 /// Accepts those who wait and then some more, one by one; all that the CQEs say.
 fn accept_all(engine: Engine, waiting: usize, multishot: bool, armed_first: bool) -> Vec<Cqe> {
     let mut ring = Ring::new(engine, 32, DEFER);
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+    let (listener, address) = listening();
     let mut clients = Vec::new();
     let mut all = Vec::new();
     let arm = |ring: &mut Ring| {
@@ -99,8 +98,7 @@ fn nobody_is_lost_in_a_crowd() {
     const CLIENTS: usize = 250 * CROWD;
     for multishot in [false, true] {
         let mut ring = Ring::new(Engine::User, 32, DEFER);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
+        let (listener, address) = listening();
         // Each waits for its end, so that never more wait than the listener has room for.
         let visit = move || {
             let mut client = TcpStream::connect(address).unwrap();

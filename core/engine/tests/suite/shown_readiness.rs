@@ -233,18 +233,14 @@ fn what_a_child_has_taken_is_shown_to_its_parent(engine: Engine) -> impl Answer 
 /// A child that was there before has another descriptor; its parent is told of what it posts all the same.
 #[by(ours(8, 0))]
 fn what_a_child_posts_is_shown_at_a_later_descriptor(mut ring: Ring) {
-    let mut ends = [0; 2];
-    // SAFETY: two descriptors of ours.
-    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+    let (mut told, teller) = pipe();
     let pid = child(|| {
-        let mut byte = 0_u8;
-        // SAFETY: a byte of ours.
-        let told = unsafe { libc::read(ends[0], (&raw mut byte).cast(), 1) } == 1;
+        let told = told.read_exact(&mut [0]).is_ok();
         ring.push(sqe(IORING_OP_NOP, 1));
         told && ring.enter(1, 0) == 1
     });
     frontend::show_readiness(ring.fd).unwrap();
-    write_to(&ends[1], b"x");
+    write_to(&teller, b"x");
     assert!(readable(ring.fd, 10_000));
     assert_eq!(ended(pid), 0);
 }
@@ -267,7 +263,7 @@ fn a_readable_ring_asks_to_be_entered() {
         (0..2000).all(|_| {
             ring.push(Sqe { fd: -1, addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
             assert!(ring.enter(1, 0) == 1 && readable(ring.fd, 5000));
-            let asks = ring.word(flags).load(std::sync::atomic::Ordering::Acquire) & IORING_SQ_TASKRUN != 0;
+            let asks = ring.word(flags).load(Ordering::Acquire) & IORING_SQ_TASKRUN != 0;
             assert!(ring.reap().is_some());
             look(&ring);
             asks

@@ -69,15 +69,11 @@ fn a_read_behind_the_open_of_its_slot_is_cancelled(engine: Engine) -> impl Answe
     let fifo = files.fifo();
     let mut ring = table(engine, 0, &[-1]);
     let mut buffer = [0_u8; 4];
-    ring.submit_and_wait(
-        &[
-            Sqe { op_flags: libc::O_RDWR as u32, ..open(&fifo, 0, 1) },
-            read(0, &mut buffer, 2),
-            cancel(3, 2, 0),
-        ],
-        3,
-    );
-    results(&ring.reap_all())
+    results(&ring.run(&[
+        Sqe { op_flags: libc::O_RDWR as u32, ..open(&fifo, 0, 1) },
+        read(0, &mut buffer, 2),
+        cancel(3, 2, 0),
+    ]))
 }
 
 #[both]
@@ -85,15 +81,11 @@ fn a_poll_behind_the_open_of_its_slot_is_removed(engine: Engine) -> impl Answer 
     let files = Files::new();
     let fifo = files.fifo();
     let mut ring = table(engine, 0, &[-1]);
-    ring.submit_and_wait(
-        &[
-            Sqe { op_flags: libc::O_RDWR as u32, ..open(&fifo, 0, 1) },
-            Sqe { fd: 0, flags: FIXED, op_flags: 1, ..sqe(IORING_OP_POLL_ADD, 2) },
-            Sqe { addr: 2, ..sqe(IORING_OP_POLL_REMOVE, 3) },
-        ],
-        3,
-    );
-    results(&ring.reap_all())
+    results(&ring.run(&[
+        Sqe { op_flags: libc::O_RDWR as u32, ..open(&fifo, 0, 1) },
+        Sqe { fd: 0, flags: FIXED, op_flags: 1, ..sqe(IORING_OP_POLL_ADD, 2) },
+        Sqe { addr: 2, ..sqe(IORING_OP_POLL_REMOVE, 3) },
+    ]))
 }
 
 #[test]
@@ -188,15 +180,11 @@ fn each_reader_has_the_file_before_it(engine: Engine) -> impl Answer {
 fn splice_from_the_slot(engine: Engine) -> impl Answer {
     let files = Files::new();
     let mut ring = table(engine, 0, &[-1]);
-    let mut pipe = [0; 2];
-    // SAFETY: two numbers.
-    unsafe { libc::pipe(pipe.as_mut_ptr()) };
+    let (_from, into) = pipe();
     // SPLICE_F_FD_IN_FIXED; the slot stands where file_index is.
-    let splice = Sqe { fd: pipe[1], off: u64::MAX, len: 4, op_flags: 1 << 31, ..sqe(IORING_OP_SPLICE, 2) };
-    let seen = results(&ring.run(&[open(&files.first, 0, 1), splice]));
-    // SAFETY: of this test.
-    let _ = pipe.map(|fd| unsafe { libc::close(fd) });
-    seen
+    let splice =
+        Sqe { fd: into.as_raw_fd(), off: u64::MAX, len: 4, op_flags: 1 << 31, ..sqe(IORING_OP_SPLICE, 2) };
+    results(&ring.run(&[open(&files.first, 0, 1), splice]))
 }
 
 #[both]
@@ -221,7 +209,7 @@ fn a_cancellation_by_slot(engine: Engine) -> impl Answer {
 #[both]
 fn a_ring_that_defers(engine: Engine) -> impl Answer {
     let files = Files::new();
-    let mut params = params(IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_CQSIZE);
+    let mut params = params(DEFER | IORING_SETUP_CQSIZE);
     params.cq_entries = 64;
     let mut ring = Ring::with_params(engine, 64, params).unwrap();
     let slots = [-1; 64];

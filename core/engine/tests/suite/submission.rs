@@ -36,9 +36,7 @@ fn a_bad_sqe_in_a_chain_does_not_stop_the_batch(mut ring: Ring) -> impl Answer {
     let unknown = |user_data, flags| Sqe { opcode: 250, ..nop(user_data, flags) };
     let begins = ring.run(&[unknown(1, LINK), nop(2, LINK), nop(3, 0), nop(4, 0)]);
     let goes_on = ring.run(&[nop(5, LINK), unknown(6, LINK), nop(7, 0)]);
-    for sqe in [nop(8, LINK), unknown(9, 0), nop(10, 0)] {
-        ring.push(sqe);
-    }
+    ring.push_all([nop(8, LINK), unknown(9, 0), nop(10, 0)]);
     (begins, goes_on, ring.enter(3, 0), ring.reap_all())
 }
 
@@ -57,9 +55,7 @@ fn a_chain_with_a_bad_member_is_cancelled(mut ring: Ring) -> impl Answer {
 
 #[both(16, 0)]
 fn skipped_completions_appear_on_failure(mut ring: Ring) -> impl Answer {
-    for sqe in [nop(1, SKIP), failing(2, SKIP | LINK, -7), nop(3, LINK), nop(4, 0), nop(5, 0)] {
-        ring.push(sqe);
-    }
+    ring.push_all([nop(1, SKIP), failing(2, SKIP | LINK, -7), nop(3, LINK), nop(4, 0), nop(5, 0)]);
     let submitted = ring.enter(5, 2);
     (submitted, ring.reap_all())
 }
@@ -94,10 +90,7 @@ fn drains_and_skips_do_not_mix(mut ring: Ring) -> impl Answer {
 fn a_full_cq_overflows_and_loses_nothing(mut ring: Ring) -> impl Answer {
     let mut seen = Vec::new();
     for round in 0..5u64 {
-        for i in 0..4 {
-            ring.push(nop(round * 4 + i, 0));
-        }
-        assert_eq!(ring.enter(4, 0), 4);
+        ring.submit_all((0..4).map(|i| nop(round * 4 + i, 0)), 0);
     }
     let overflowed = ring.overflowed();
     for _ in 0..5 {
@@ -173,10 +166,7 @@ fn an_sq_thread_begins_asleep(engine: Engine) -> impl Answer {
     params.sq_thread_idle = 60_000;
     let mut ring = Ring::with_params(engine, 4, params).unwrap();
     let give_up = Instant::now() + Duration::from_secs(10);
-    while ring.word(ring.params.sq_off.flags).load(std::sync::atomic::Ordering::Acquire)
-        & IORING_SQ_NEED_WAKEUP
-        == 0
-    {
+    while ring.word(ring.params.sq_off.flags).load(Ordering::Acquire) & IORING_SQ_NEED_WAKEUP == 0 {
         assert!(Instant::now() < give_up, "{engine:?}: it spins");
         std::thread::yield_now();
     }
@@ -296,7 +286,7 @@ fn an_sq_thread_takes_sqes_by_itself(mut ring: Ring) -> impl Answer {
     let mut seen = Vec::new();
     for i in 0..20 {
         ring.push(nop(i, 0));
-        let flags = ring.word(ring.params.sq_off.flags).load(std::sync::atomic::Ordering::SeqCst);
+        let flags = ring.word(ring.params.sq_off.flags).load(Ordering::SeqCst);
         let wake = if flags & IORING_SQ_NEED_WAKEUP != 0 { IORING_ENTER_SQ_WAKEUP } else { 0 };
         ring.enter_with(1, 1, IORING_ENTER_GETEVENTS | wake);
         seen.extend(ring.reap_all());
@@ -306,7 +296,7 @@ fn an_sq_thread_takes_sqes_by_itself(mut ring: Ring) -> impl Answer {
 
 #[both(8, IORING_SETUP_IOPOLL | IORING_SETUP_SUBMIT_ALL)]
 fn a_polled_ring_takes_nops_and_refuses_what_cannot_be_polled(mut ring: Ring) -> impl Answer {
-    let connect = sqe(io_uring_op::IORING_OP_CONNECT, 2);
+    let connect = sqe(IORING_OP_CONNECT, 2);
     ring.run(&[nop(1, 0), connect, nop(3, LINK), nop(4, 0)])
 }
 
@@ -325,8 +315,6 @@ fn a_polled_ring_takes_direct_transfers_of_files_on_storage() {
         return skip("no direct transfers to and from storage");
     };
     let (buffered, (pipe, _end)) = (open(&path, 0).unwrap(), std::io::pipe().unwrap());
-    #[repr(align(4096))]
-    struct Page([u8; 4096]);
     both(|engine| {
         let mut page = Page([b'x'; 4096]);
         let addr = (&raw mut page) as u64;
@@ -341,8 +329,7 @@ fn a_polled_ring_takes_direct_transfers_of_files_on_storage() {
                 assert_eq!(ring.enter(0, 1), 0);
             }
         };
-        let write = io_uring_op::IORING_OP_WRITE;
-        let read = io_uring_op::IORING_OP_READ;
+        let (write, read) = (IORING_OP_WRITE, IORING_OP_READ);
         let refused = (transfer(write, &buffered), transfer(read, &pipe));
         let appended = transfer(write, &direct);
         let read_back = transfer(read, &direct);
@@ -356,10 +343,7 @@ fn a_polled_ring_takes_direct_transfers_of_files_on_storage() {
 fn a_cq_that_is_never_read_stays_bounded(mut ring: Ring) {
     const BADR: i32 = -53;
     for _ in 0..36 {
-        for i in 0..32768 {
-            ring.push(nop(i, 0));
-        }
-        assert_eq!(ring.enter(32768, 0), 32768);
+        ring.submit_all((0..32768).map(|i| nop(i, 0)), 0);
     }
     assert!(ring.word(ring.params.cq_off.overflow).load(Ordering::Relaxed) > 0);
     assert_eq!(ring.enter_with(0, 1, IORING_ENTER_GETEVENTS), BADR);
@@ -382,17 +366,14 @@ fn a_number_that_was_a_ring_can_be_another_file(mut ring: Ring) -> impl Answer {
     // Closed where nobody sees it; the number goes to a file.
     let number = gone.forget();
     replace(&number, &File::open("/dev/null").unwrap());
-    ring.run(&[Sqe { fd: number, ..sqe(io_uring_op::IORING_OP_CLOSE, 1) }])
+    ring.run(&[Sqe { fd: number, ..sqe(IORING_OP_CLOSE, 1) }])
 }
 
 #[both]
 fn a_ring_closed_during_a_wait_lives_until_the_wait_ends(engine: Engine) -> impl Answer {
     let mut ring = Ring::new(engine, 4, 0);
-    let mut pipe = [0; 2];
-    // SAFETY: descriptors of the test's own.
-    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
-    let poll = Sqe { fd: pipe[0], op_flags: libc::POLLIN as u32, ..sqe(io_uring_op::IORING_OP_POLL_ADD, 1) };
-    ring.submit(&[poll]);
+    let (from, into) = pipe();
+    ring.submit(&[poll(1, &from, libc::POLLIN)]);
     let fd = ring.fd;
     let (tell, told) = std::sync::mpsc::channel();
     let waiter = std::thread::spawn(move || {
@@ -401,18 +382,9 @@ fn a_ring_closed_during_a_wait_lives_until_the_wait_ends(engine: Engine) -> impl
         (waited, ring.reap_all(), ring.forget())
     });
     wait_until_asleep(told.recv().unwrap());
-    // SAFETY: the ring's only descriptor, and a pipe of the test's own.
-    unsafe {
-        closes(engine, fd);
-        libc::close(fd);
-        libc::write(pipe[1], c"x".as_ptr().cast(), 1);
-    }
+    close(engine, fd);
+    write_to(&into, b"x");
     let (waited, cqes, _) = waiter.join().unwrap();
-    // SAFETY: ours.
-    unsafe {
-        libc::close(pipe[0]);
-        libc::close(pipe[1]);
-    }
     (waited, cqes)
 }
 
@@ -429,12 +401,8 @@ fn wait_until_asleep(thread: i32) {
 fn links_of_what_no_worker_can_take(engine: Engine) -> impl Answer {
     let file = File::open("/proc/self/exe").unwrap();
     let mut ring = Ring::new(engine, 4, 0);
-    let sync = |user_data, fd, flags| Sqe { fd, flags, ..sqe(io_uring_op::IORING_OP_FSYNC, user_data) };
-    ring.submit(&[
-        sync(1, file.as_raw_fd(), HARDLINK),
-        sync(2, -1, LINK),
-        sqe(io_uring_op::IORING_OP_NOP, 3),
-    ]);
+    let sync = |user_data, fd, flags| Sqe { fd, flags, ..sqe(IORING_OP_FSYNC, user_data) };
+    ring.submit(&[sync(1, file.as_raw_fd(), HARDLINK), sync(2, -1, LINK), sqe(IORING_OP_NOP, 3)]);
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut results = Vec::new();
     while results.len() < 3 {

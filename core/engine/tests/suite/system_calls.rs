@@ -225,8 +225,7 @@ fn connection(case: impl FnOnce(&mut Ring, TcpStream, TcpStream)) {
         }
         for (from, to) in [(&one, &other), (&other, &one)] {
             for sqe in [receive(to, 8), send(from, 5)] {
-                ring.push(sqe);
-                ring.enter(1, 0);
+                ring.submit(&[sqe]);
             }
             ring.collect(2);
         }
@@ -354,8 +353,7 @@ fn write(mut to: impl Write, length: usize) {
 
 /// A socket that listens, and connections that wait for it.
 fn listener(waiting: usize) -> (TcpListener, Vec<TcpStream>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+    let (listener, address) = listening();
     let clients = (0..waiting).map(|_| TcpStream::connect(address).unwrap()).collect();
     (listener, clients)
 }
@@ -392,10 +390,7 @@ const POLL_FIRST: u16 = IORING_RECVSEND_POLL_FIRST as u16;
 /// Connections whose peers do not read, with a send on each that the engine makes without a copy.
 fn pages_out(ring: &mut Ring, count: usize) -> Vec<(TcpStream, TcpStream)> {
     let pairs: Vec<_> = (0..count).map(|_| unread()).collect();
-    for (near, _far) in &pairs {
-        ring.push(send_zc(near, LARGE));
-    }
-    assert_eq!(ring.enter(count as u32, 0), count as i32);
+    ring.submit_all(pairs.iter().map(|(near, _far)| send_zc(near, LARGE)), 0);
     let sent = ring.reap_all();
     assert_eq!(sent.iter().map(|cqe| cqe.res).collect::<Vec<_>>(), vec![LARGE as i32; count]);
     // Whether any come back at once is looked for once. Who has slept hears of all by epoll, also of the few that would be looked at.
@@ -444,8 +439,7 @@ cases![
         }
     }),
     a_multishot_receive_that_fills_buffers = connection(|ring, one, other| {
-        ring.push(receives(ring, &other, 16));
-        ring.enter(1, 0);
+        ring.submit(&[receives(ring, &other, 16)]);
         write(&one, 40);
         let calls = "wait; recv(16); TCP_ZEROCOPY_RECEIVE; recv(16); TCP_ZEROCOPY_RECEIVE; recv(16)";
         assert_eq!(collect(ring, calls, 3), [16, 16, 8]);
@@ -638,8 +632,7 @@ cases![
     }),
     large_sends_without_a_copy_ask_once = connection(|ring, one, _other| {
         let send = send_zc(&one, 40_000);
-        ring.push(send);
-        ring.enter(1, 1);
+        ring.submit_and_wait(&[send], 1);
         submit(ring, "SO_PROTOCOL; send(40000)", &[send], 1);
     }),
     transfers_without_a_copy_of_unusual_kinds = connection(|ring, one, _other| {
@@ -903,7 +896,7 @@ cases![
     // Other processes that use a ring have its descriptor, too, which stays readable until one of them has looked: who posts has
     // nobody to tell.
     completions_that_are_shown_to_a_child_cost_nothing = traced_where(without(UNTOLD), 8, 0, |ring| {
-        anyring_engine::frontend::show_readiness(ring.fd).unwrap();
+        frontend::show_readiness(ring.fd).unwrap();
         let (mut told, mut teller) = std::io::pipe().unwrap();
         let pid = child(|| {
             ring.push(sqe(IORING_OP_NOP, 1));
@@ -923,9 +916,7 @@ cases![
     }),
     a_cancellation_by_descriptor_compares_no_other_files = traced_where(only("compare"), 32, ALONE, |ring| {
         let sockets = [(); 8].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
-        for (user_data, socket) in (1..).zip(&sockets) {
-            ring.push(poll(socket, user_data));
-        }
+        ring.push_all((1..).zip(&sockets).map(|(user_data, socket)| poll(socket, user_data)));
         ring.enter(8, 0);
         let other = sockets[3].try_clone().unwrap();
         let (fd, op_flags) = (other.as_raw_fd(), IORING_ASYNC_CANCEL_FD);
@@ -957,8 +948,7 @@ cases![
                 unsafe { libc::kill(pid, libc::SIGKILL) };
                 step(ends, || {
                     if options != WEXITED || flags != 0 {
-                        ring.push(cancel(2, 1, 0));
-                        ring.enter(1, 0);
+                        ring.submit(&[cancel(2, 1, 0)]);
                     }
                     ring.collect(1);
                 });

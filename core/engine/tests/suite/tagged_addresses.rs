@@ -136,8 +136,7 @@ fn have_threads_use(tag: fn(u64) -> u64) -> bool {
 
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     let fd = theirs.as_raw_fd();
-    ring.push(Sqe { fd, addr, len: LENGTH, ..sqe(IORING_OP_RECV, 2) });
-    ring.enter(1, 0);
+    ring.submit(&[Sqe { fd, addr, len: LENGTH, ..sqe(IORING_OP_RECV, 2) }]);
     ours.write_all(&MESSAGE.map(|byte| byte ^ 1)).unwrap();
     let tail = ring.params.cq_off.tail;
     until("the reactor receives", || ring.word(tail).load(Ordering::Acquire) == 2);

@@ -17,8 +17,7 @@ fn stamps(user_data: u64, fd: RawFd) -> Sqe {
 }
 
 fn stamped(events: u32) -> (UdpSocket, UdpSocket) {
-    let (to, from) = udp_pair();
-    from.connect(to.local_addr().unwrap()).unwrap();
+    let (to, from) = udp_connected();
     set_option(&from, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, events);
     (from, to)
 }

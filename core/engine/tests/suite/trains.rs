@@ -34,7 +34,7 @@ fn tcp_pair() -> (TcpStream, TcpStream) {
 /// A pair of whose number nothing is remembered: other tests close descriptors without a word.
 fn fresh_pair() -> (TcpStream, TcpStream) {
     let (from, to) = tcp_pair();
-    anyring_engine::frontend::closed(from.as_raw_fd());
+    frontend::closed(from.as_raw_fd());
     (from, to)
 }
 
@@ -269,10 +269,10 @@ fn a_connection_that_has_ended(engine: Engine) -> impl Answer {
     for opcode in [IORING_OP_SEND, IORING_OP_SEND_ZC] {
         let mut ring = Ring::new(engine, 16, 0);
         let mut run = |from: &TcpStream| {
-            for i in 0..4 {
-                ring.push(Sqe { opcode: opcode as u8, ..send(i, from.as_raw_fd(), b"gone") });
-            }
-            assert_eq!(ring.enter(4, 4), 4);
+            ring.submit_all(
+                (0..4).map(|i| Sqe { opcode: opcode as u8, ..send(i, from.as_raw_fd(), b"gone") }),
+                4,
+            );
             let mut cqes = ring.collect(if opcode == IORING_OP_SEND { 4 } else { 8 });
             cqes.sort_by_key(|cqe| (cqe.user_data, cqe.flags & IORING_CQE_F_NOTIF != 0));
             all.push(cqes);
@@ -334,7 +334,7 @@ fn each_send_has_its_time_stamp(mut ring: Ring) {
         if together_before {
             run(&mut ring, &mut to, &sqes);
             if ring.engine == Engine::User {
-                anyring_engine::frontend::watches_errors(from.as_raw_fd());
+                frontend::watches_errors(from.as_raw_fd());
             }
         }
         set_option(&from, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, EVENTS);

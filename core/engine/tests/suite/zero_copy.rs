@@ -349,10 +349,10 @@ fn datagrams_of_one_submission(mut ring: Ring) -> impl Answer {
     let datagrams: [&[u8]; 4] = [&memory[..9], &memory[11..25], &memory[27..44], &memory[61..63]];
     let mut all = Vec::new();
     for ioprio in [0, REPORT, FIXED, FIXED | REPORT] {
-        for (user_data, data) in (0..).zip(datagrams) {
-            ring.push(Sqe { ioprio, ..send_zc(user_data, &from, data) });
-        }
-        assert_eq!(ring.enter(4, 4), 4);
+        ring.submit_all(
+            (0..).zip(datagrams).map(|(user_data, data)| Sqe { ioprio, ..send_zc(user_data, &from, data) }),
+            4,
+        );
         let mut buffer = [0; 64];
         for data in datagrams {
             assert_eq!(to.recv(&mut buffer).unwrap(), data.len());

@@ -135,7 +135,7 @@ fn another_descriptor_keeps_a_connection(engine: Engine) -> impl Answer {
         let (near, far) = unread();
         let other = near.try_clone().unwrap();
         if engine == Engine::User && told {
-            anyring_engine::frontend::duplicated(near.as_raw_fd(), other.as_raw_fd());
+            frontend::duplicated(near.as_raw_fd(), other.as_raw_fd());
         }
         let memory = vec![1; LARGE];
         set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);

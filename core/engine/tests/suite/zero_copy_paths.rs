@@ -85,8 +85,7 @@ fn nothing_is_copied_where_nobody_receives(engine: Engine) -> impl Answer {
         let socket = connected();
         let (mut all, begin) = (Vec::new(), Instant::now());
         for batch in [1, 1, 2, 20, 40] {
-            (0..batch).for_each(|i| ring.push(send(i, &socket, &memory)));
-            assert_eq!(ring.enter(batch as u32, 0), batch as i32);
+            ring.submit_all((0..batch).map(|i| send(i, &socket, &memory)), 0);
             let mut cqes = ring.collect(2 * batch as usize);
             cqes.sort_by_key(|cqe| (cqe.user_data, cqe.flags));
             all.extend(cqes);
@@ -270,8 +269,8 @@ fn a_ring_that_is_polled_tells_of_pages(engine: Engine) -> impl Answer {
         let polled = match engine {
             Engine::Kernel => ring.fd,
             Engine::User => {
-                let stand_in = anyring_engine::frontend::readiness_fd(ring.fd).unwrap();
-                assert!(!anyring_engine::frontend::sync_readiness(ring.fd));
+                let stand_in = frontend::readiness_fd(ring.fd).unwrap();
+                assert!(!frontend::sync_readiness(ring.fd));
                 stand_in
             }
         };
@@ -312,8 +311,7 @@ fn who_sleeps_hears_of_pages_that_another_thread_sends(engine: Engine) -> impl A
         });
         let tid = tid.recv().unwrap();
         until("the other thread sleeps", || is_asleep(tid).then_some(()));
-        (0..SENDS).for_each(|i| ring.push(send(i, &socket, &memory)));
-        assert_eq!(ring.enter(SENDS as u32, 0), SENDS as i32);
+        ring.submit_all((0..SENDS).map(|i| send(i, &socket, &memory)), 0);
         let_go();
         assert_eq!(sleeper.join().unwrap(), 0);
     });
@@ -332,8 +330,7 @@ fn who_has_been_busy_and_sleeps_hears_of_pages(engine: Engine) -> impl Answer {
         let round = || {
             queue("pfifo limit 0");
             for _ in 0..20 {
-                (0..8).for_each(|i| ring.push(send(i, &socket, &memory)));
-                assert_eq!(ring.enter(8, 8), 8);
+                ring.submit_all((0..8).map(|i| send(i, &socket, &memory)), 8);
                 ring.collect(16);
             }
             queue(HOLDING);
@@ -378,8 +375,7 @@ fn pages_of_many_sockets_come_back(engine: Engine) -> impl Answer {
         let mut ring = Ring::new(engine, 16, KINDS[1]);
         let sockets: Vec<UdpSocket> = (0..SOCKETS).map(|_| connected()).collect();
         let memory = vec![1; LARGE];
-        sockets.iter().zip(0..).for_each(|(socket, i)| ring.push(send(i, socket, &memory)));
-        assert_eq!(ring.enter(SOCKETS as u32, 0), SOCKETS as i32);
+        ring.submit_all(sockets.iter().zip(0..).map(|(socket, i)| send(i, socket, &memory)), 0);
         let sent = settled(&mut ring);
         let mut free = Vec::new();
         if sleeps {
@@ -472,7 +468,7 @@ fn an_error_queue_that_the_program_uses_is_left_to_it(engine: Engine) -> impl An
 fn one_that_the_program_begins_to_use_is_left_to_it_from_then_on(engine: Engine) -> impl Answer {
     let (mut ring, sent, (socket, _memory)) = held(engine, 0);
     if engine == Engine::User {
-        anyring_engine::frontend::watches_errors(socket.as_raw_fd());
+        frontend::watches_errors(socket.as_raw_fd());
     }
     let_go();
     let free = ring.collect(1);
@@ -488,7 +484,7 @@ fn one_that_the_program_begins_to_watch_by_another_descriptor_is_left_to_it(engi
     ring.submit(&[send(1, &socket, &memory)]);
     let first = ring.collect(2);
     if engine == Engine::User {
-        anyring_engine::frontend::watches_errors(other.as_raw_fd());
+        frontend::watches_errors(other.as_raw_fd());
     }
     ring.submit(&[send(2, &socket, &memory)]);
     let second = ring.collect(2);
@@ -516,10 +512,10 @@ fn datagrams_longer_than_the_path_takes_in_one_piece(engine: Engine) {
     let memory: Vec<u8> = (0..20_000u32).map(|byte| (byte % 251) as u8).collect();
     let mut datagram = [0; 8192];
     for length in [4000, 200, 4000, 1472, 1473, 200] {
-        for user_data in 0..6 {
-            ring.push(send(user_data, &from, &memory[user_data as usize * 7..][..length]));
-        }
-        assert_eq!(ring.enter(6, 6), 6);
+        ring.submit_all(
+            (0..6).map(|user_data| send(user_data, &from, &memory[user_data as usize * 7..][..length])),
+            6,
+        );
         let cqes = ring.collect(12);
         for (cqe, user_data) in cqes.iter().filter(|cqe| cqe.flags & IORING_CQE_F_NOTIF == 0).zip(0..) {
             assert_eq!((cqe.user_data, cqe.res), (user_data, length as i32));
@@ -643,7 +639,7 @@ fn pieces_of_a_send_have_one_notification(engine: Engine) -> impl Answer {
 /// What comes of it stands in the socket's error queue, and is no error that the program polls for.
 #[by(with_link("pfifo limit 0"))]
 fn a_poll_hears_nothing_of_pages(engine: Engine) -> impl Answer {
-    let (mut ring, socket, memory) = sender(engine, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+    let (mut ring, socket, memory) = sender(engine, DEFER);
     let mut all = Vec::new();
     for events in [0, libc::POLLIN as u32] {
         ring.submit(&[send(1, &socket, &memory)]);

@@ -1,12 +1,36 @@
 //! Streams of events, made by hand.
-#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test program uses a part of it")]
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-use anyring_engine::abi::Sqe;
-use anyring_trace::event::*;
-use anyring_tracer::{Session, Settings};
+pub use anyring_engine::abi::Sqe;
+pub use anyring_trace::event::*;
+pub use anyring_tracer::{Session, Settings};
+pub use insta::assert_snapshot;
+
+/// `IORING_OP_*`.
+pub const NOP: u8 = 0;
+pub const WRITEV: u8 = 2;
+pub const WRITE_FIXED: u8 = 5;
+pub const TIMEOUT: u8 = 11;
+pub const ACCEPT: u8 = 13;
+pub const LINK_TIMEOUT: u8 = 15;
+pub const OPENAT: u8 = 18;
+pub const CLOSE: u8 = 19;
+pub const READ: u8 = 22;
+pub const WRITE: u8 = 23;
+pub const SEND: u8 = 26;
+pub const RECV: u8 = 27;
+pub const SEND_ZC: u8 = 47;
+pub const RECV_ZC: u8 = 58;
+
+/// `IOSQE_*`, `IORING_CQE_F_*`.
+pub const LINK: u8 = 1 << 2;
+pub const BUFFER_SELECT: u8 = 1 << 5;
+pub const F_BUFFER: u32 = 1;
+pub const F_MORE: u32 = 2;
+pub const F_NOTIF: u32 = 8;
 
 /// The process and thread of whatever is not said to be elsewhere.
 pub const PROCESS: u32 = 100;
