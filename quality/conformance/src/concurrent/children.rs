@@ -8,8 +8,10 @@ use anyring_engine::{frontend, io_uring_params};
 use linux_raw_sys::io_uring::*;
 
 use super::memory::{Kind, Request, State};
+use super::plan::Own;
 use super::world::World;
 use crate::ring::{Engine, Ring};
+use crate::rng::Rng;
 
 /// Tells the engine of every `fork` from now on.
 pub fn announce_forks() {
@@ -32,8 +34,9 @@ unsafe extern "C" fn forked() {
     frontend::forked();
 }
 
-/// Forks a child that ends at once, uses a ring of its own, or pushes a NOP to one of the program's.
-pub fn fork(world: &World, child: Option<Option<usize>>) {
+/// Forks a child that ends at once, uses a ring of its own, or pushes a NOP to one of the program's. Where it is `stopped`, whatever it
+/// is at, the work on another ring goes on all the same.
+pub fn fork(world: &World, rng: &mut Rng, child: Option<Option<usize>>, stopped: Option<Own>) {
     let shared = child.flatten().and_then(|index| world.ring(index).map(|ring| (index, ring)));
     let shared = shared.filter(|(_, ring)| !ring.is_closed());
     let nop = shared.and_then(|(index, _)| world.shared.open(&Request::new(Kind::Nop, index)));
@@ -59,6 +62,14 @@ pub fn fork(world: &World, child: Option<Option<usize>>) {
             world.shared.entry(id).set_state(State::Free);
         }
         return;
+    }
+    if let Some(work) = stopped {
+        (0..rng.below(20_000)).for_each(|_| std::hint::spin_loop());
+        // SAFETY: a child of ours, which nobody has waited for.
+        let signal = |signal| unsafe { libc::kill(pid, signal) };
+        signal(libc::SIGSTOP);
+        super::own::work(world, rng, work);
+        signal(libc::SIGCONT);
     }
     world.children.with(|children| children.push(pid));
 }

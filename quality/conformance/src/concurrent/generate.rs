@@ -19,7 +19,7 @@ pub const SLOTS: u32 = 8;
 pub const EVENTS: usize = 2;
 
 /// What programs may be made of, by the names that `--without` takes.
-pub const FEATURES: [&str; 25] = [
+pub const FEATURES: [&str; 26] = [
     "timeouts",
     "polls",
     "closed-files",
@@ -40,6 +40,7 @@ pub const FEATURES: [&str; 25] = [
     "eventfd",
     "close-ring",
     "fork",
+    "stops",
     "own-ring",
     "sqpoll",
     "defer",
@@ -248,15 +249,19 @@ impl Generator<'_> {
                 Act::CloseRing(self.rng.pick(&doomed), self.rng.percent(50) || self.has("own-ring"))
             }
             82 if self.has("fork") => Act::Exec,
-            76..82 if self.has("fork") => Act::Fork(match self.rng.below(3) {
-                0 => None,
-                1 => Some(None),
-                // What a child leaves behind a drain fails with it.
-                _ => Some((0..rings).find(|&ring| {
-                    let plan = &self.program.rings[ring];
-                    !plan.is_private() && !plan.drains
-                })),
-            }),
+            76..82 if self.has("fork") => {
+                let child = match self.rng.below(3) {
+                    0 => None,
+                    1 => Some(None),
+                    // What a child leaves behind a drain fails with it.
+                    _ => Some((0..rings).find(|&ring| {
+                        let plan = &self.program.rings[ring];
+                        !plan.is_private() && !plan.drains
+                    })),
+                };
+                let stops = child.is_some() && self.has("stops");
+                Act::Fork(child, stops.then(|| self.own()))
+            }
             _ => Act::Spin(1 + self.rng.below(20) as u32),
         }
     }

@@ -236,8 +236,9 @@ pub enum Act {
     Exec,
     /// Closes a ring that others use.
     CloseRing(usize, bool),
-    /// A child that ends at once, uses a ring of its own, or pushes a NOP to a ring.
-    Fork(Option<Option<usize>>),
+    /// A child that ends at once, uses a ring of its own, or pushes a NOP to a ring. It is stopped at any moment, perhaps, until
+    /// this work on another ring is done.
+    Fork(Option<Option<usize>>, Option<Own>),
     /// Nothing, for so many turns.
     Spin(u32),
 }

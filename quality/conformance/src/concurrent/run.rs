@@ -166,7 +166,7 @@ impl<'a> Runner<'a> {
             Act::OwnRing(what) => super::own::work(world, &mut self.rng, *what),
             Act::Exec => exec(world),
             Act::CloseRing(ring, stays) => self.close_ring(*ring, *stays),
-            Act::Fork(child) => super::children::fork(world, *child),
+            Act::Fork(child, stopped) => super::children::fork(world, &mut self.rng, *child, *stopped),
             Act::Spin(turns) => (0..*turns).for_each(|_| {
                 std::hint::black_box(0);
                 if self.rng.percent(20) {
