@@ -16,6 +16,10 @@ use linux_raw_sys::io_uring::{
 
 /// Messages that go out by one system call.
 const BATCH: u32 = 64;
+/// After so many refusals in a row, whoever posts leaves the processor to others.
+const MOST_YIELDS: u32 = 1000;
+/// Between two attempts from then on.
+const PAUSE_NS: u64 = 100_000;
 
 /// The other end of what a companion completes.
 pub struct Poster {
@@ -185,6 +189,7 @@ impl Poster {
     /// Lets the kernel deliver what is in the queue. All of it is delivered, however long the kernel has no memory for it: what is
     /// left there would be overwritten by what follows.
     fn send(&mut self) {
+        let mut refusals = 0u32;
         // Release: the entries are written.
         self.queues.sq_tail().store(self.tail, Ordering::Release);
         while !self.is_cut_off {
@@ -194,7 +199,10 @@ impl Poster {
             }
             match self.enter(left) {
                 Ok(_) => {}
-                Err(Errno::EAGAIN | Errno::EBUSY | Errno::EINTR | Errno::ENOMEM) => os::sched_yield(),
+                Err(Errno::EAGAIN | Errno::EBUSY | Errno::EINTR | Errno::ENOMEM) => {
+                    refusals = refusals.saturating_add(1);
+                    if refusals < MOST_YIELDS { os::sched_yield() } else { os::pause(PAUSE_NS) }
+                }
                 // A filter of the program's own, or it has closed the descriptor.
                 Err(_) => self.is_cut_off = true,
             }

@@ -86,8 +86,12 @@ impl Set {
                 return Ok(count);
             }
             if consumer.strangers.found() {
-                self.renew_inside(&mut consumer)?;
-                continue;
+                let renewed = self.renew_inside(&mut consumer);
+                // Where there is no room for another instance now, the next event that names nobody asks for it again.
+                consumer.strangers.forget();
+                if renewed.is_ok() {
+                    continue;
+                }
             }
             if spins {
                 spins = os::ticks().wrapping_sub(spin_start) < spin_ticks;

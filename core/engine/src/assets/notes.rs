@@ -154,7 +154,11 @@ pub fn begin() {
     if cfg!(anyring_simulation) || !host::sees_handovers() || BEGUN.swap(true, Ordering::Relaxed) {
         return;
     }
-    os::own_descriptors().unwrap_or_default().into_iter().for_each(received);
+    match os::own_descriptors() {
+        Ok(descriptors) => descriptors.into_iter().for_each(received),
+        // Any file may be somebody else's, too.
+        Err(_) => HANDED_OVER.store(OLD, Ordering::Relaxed),
+    }
 }
 
 /// The file of `fd` came from another process, which may still have it.

@@ -111,6 +111,7 @@ pub fn enter_changed(
         core.keep_submitter();
         caller::leave(core);
         core.observers_mut().posts_later();
+        caller::leave_shown(core);
         return Ok(taken as usize);
     }
     stay(guard, call, caller, taken)
@@ -143,6 +144,7 @@ fn stay(mut guard: CoreGuard<'_>, call: &Enter, caller: &Caller, taken: u32) -> 
     let result = go_on(&mut guard, serial, call, caller, (!polled).then_some(taken));
     if let Some(core) = live(&mut guard, serial) {
         core.observers_mut().posts_later();
+        caller::leave_shown(core);
         let pollers = core.observers_mut().pollers_to_tell();
         lifetime::go_out(guard, serial);
         pollers.into_iter().for_each(|(ring, serial)| look_in(ring, serial));

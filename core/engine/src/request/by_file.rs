@@ -240,7 +240,8 @@ impl ByFile {
             let (ordered, index) = (&mut self.ordered, &self.index);
             let before = ordered.len();
             ordered.retain(|&key| index.find(key).next().is_some());
-            if ordered.len() < before {
+            // Where few are dead, the next one would soon look through all of them again.
+            if ordered.len() <= before - before / 4 && ordered.len() < before {
                 return self.ordered_key(file, look, unknown);
             }
             if ordered.try_reserve(1).is_err() {

@@ -3,7 +3,7 @@
 use crate::abi::Errno;
 use crate::os::host;
 use crate::os::{self, EpollEvent};
-use crate::ring::drive::{BATCH, reactor};
+use crate::ring::drive::{BATCH, look_in, reactor};
 use crate::ring::{Core, CoreGuard, Ring, lifetime, live};
 use crate::wait::Driver;
 use crate::wait::token::Sleep;
@@ -165,7 +165,7 @@ fn drive(
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
     core.sleeps(1);
     core.sleepers.falls_asleep(None);
-    let (ring, first) = (core.ring, events.as_ptr());
+    let (ring, first) = (core.ring, events.as_mut_ptr());
     let ended = || {
         // What the kernel has reported is there, perhaps, though the call did not return: no event is without a bit.
         // SAFETY: the events are there until the call returns; nobody else has them.
@@ -175,7 +175,9 @@ fn drive(
         let count = taken.iter_mut().zip(reported).map(|(place, event)| *place = event).count();
         ended(ring, serial, None, &taken[..count]);
     };
-    let sleep = || os::epoll_wait(epoll, &mut events, timeout_ns, signal_mask);
+    // SAFETY: as many as there are, which nobody else touches during the call.
+    let buffer = unsafe { core::slice::from_raw_parts_mut(first, BATCH) };
+    let sleep = || os::epoll_wait(epoll, buffer, timeout_ns, signal_mask);
     let woken = guard.unlocked(|| host::sleep(sleep, ended));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     core.sleepers.note_return(None);
@@ -251,6 +253,8 @@ fn ended(ring: &'static Ring, serial: u64, place: Option<usize>, events: &[Epoll
     let Some(core) = live(&mut guard, serial) else { return };
     core.sleepers.note_return(place);
     core.sleeps(-1);
+    // Nobody is in a call any more who would see what is posted.
+    core.observers.posts_later();
     if let Some(place) = place {
         core.sleepers.drain(place);
         core.token.awake(place);
@@ -262,13 +266,23 @@ fn ended(ring: &'static Ring, serial: u64, place: Option<usize>, events: &[Epoll
         }
     }
     leave(core);
+    let pollers = core.observers.pollers_to_tell();
     lifetime::go_out(guard, serial);
+    pollers.into_iter().for_each(|(ring, serial)| look_in(ring, serial));
 }
 
 fn interrupted(core: &mut Core, wanted: u32, errno: Errno) -> Result<(), Errno> {
     core.advance();
     core.flush_overflow();
     if wanted > 0 && core.cq_ready() >= wanted { Ok(()) } else { Err(errno) }
+}
+
+/// The caller has gone, and takes completions that the ring's descriptor goes on to show: somebody has to look whether they are gone.
+#[inline]
+pub fn leave_shown(core: &mut Core) {
+    if core.observers.may_be_stale() {
+        reactor::attend_stale(core);
+    }
 }
 
 /// The caller goes away: somebody else may have to drive.

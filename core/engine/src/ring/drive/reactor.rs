@@ -310,11 +310,6 @@ pub fn retire() {
     (reactor.term, reactor.launched) = (0, 0);
 }
 
-/// Is the time of the reactor of this term over?
-fn is_over(term: usize) -> bool {
-    REACTOR.lock().term != term
-}
-
 /// The reactor ends, once the workers are started that it was asked for: nobody else has its credentials.
 fn leave(own: Credentials, term: usize) {
     // Another one may run already, where nobody could wake this one.
@@ -430,10 +425,10 @@ extern "C" fn run(term: *mut c_void) {
     };
     threads::begin(own);
     put_all(epoll);
-    while !is_over(term) {
+    loop {
         // Acquire pairs with the release in `recruit`.
         let wanting = RECRUITS.swap(false, Ordering::Acquire) && !pool::recruit(own);
-        let mut timeout_ns = sleep_time();
+        let Some(mut timeout_ns) = sleep_time(term) else { break };
         if wanting {
             // No thread is to be had now.
             RECRUITS.store(true, Ordering::Relaxed);
@@ -441,7 +436,12 @@ extern "C" fn run(term: *mut c_void) {
         }
         let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
         let woken = os::epoll_wait(epoll, &mut events, timeout_ns, None);
-        REACTOR.lock().listing.wakes();
+        let mut reactor = REACTOR.lock();
+        if reactor.term != term {
+            break;
+        }
+        reactor.listing.wakes();
+        drop(reactor);
         let count = match woken {
             Ok(count) => count,
             // The program has closed it unseen.
@@ -477,7 +477,12 @@ extern "C" fn run(term: *mut c_void) {
                 }
             }
         }
-        let due = REACTOR.lock().listing.take_due(os::monotonic_ns());
+        let mut reactor = REACTOR.lock();
+        if reactor.term != term {
+            break;
+        }
+        let due = reactor.listing.take_due(os::monotonic_ns());
+        drop(reactor);
         for attended in due {
             serve(attended, expire);
         }
@@ -485,10 +490,16 @@ extern "C" fn run(term: *mut c_void) {
     leave(own, term);
 }
 
-/// How long to sleep: until the first ring is due.
-fn sleep_time() -> Option<u64> {
-    let until = REACTOR.lock().listing.falls_asleep();
-    (until != u64::MAX).then(|| until.saturating_sub(os::monotonic_ns()))
+/// How long the reactor of this term is to sleep: until the first ring is due, or for good. `None` where its time is over: the list
+/// is its successor's.
+#[expect(clippy::option_option, reason = "a sleep without an end is not a reactor without a time")]
+fn sleep_time(term: usize) -> Option<Option<u64>> {
+    let mut reactor = REACTOR.lock();
+    if reactor.term != term {
+        return None;
+    }
+    let until = reactor.listing.falls_asleep();
+    Some((until != u64::MAX).then(|| until.saturating_sub(os::monotonic_ns())))
 }
 
 /// Does with a ring on the list what is to be done now, looks at it if the time of a tick is over since the last look, and says when
@@ -506,6 +517,10 @@ fn serve(attended: Attended, act: impl FnOnce(&mut Core)) {
     let seen = if looks { look_at(core, activity) } else { Some(activity) };
     let looked_ns = if looks { now } else { looked_ns };
     let due_ns = next_look_ns(core, looked_ns, now);
+    // Without a need for ticks there will be none: who takes the ring back asks for the next one.
+    if core.token.driver() == Driver::Reactor && !core.needs_ticks() {
+        core.attendance.was_driven = true;
+    }
     let has_orphans = looks && core.has_orphans();
     let mut reactor = REACTOR.lock();
     match seen {
@@ -635,8 +650,6 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
     match core.token.driver() {
         Driver::Nobody if quiet && take_over(core) => {}
         Driver::Nobody => look_for_events(core),
-        // Without a need for ticks there will be none.
-        Driver::Reactor if !core.needs_ticks() => core.attendance.was_driven = true,
         _ => {}
     }
     Some(core.life.activity())

@@ -142,15 +142,20 @@ impl Core {
             return;
         }
         let moved = notes::duplications() != search.duplications;
+        // What was to be met may have gone meanwhile: then the search has said nothing of the others.
+        let is_there = |&Orphan { index, cookie, .. }: &Orphan| {
+            self.zero_copy.channel(index).is_some_and(|channel| channel.cookie == cookie)
+        };
+        let all_are_there = search.orphans.iter().all(is_there);
         for (name, cookie) in found.iter().flatten() {
             self.find_name(*name, *cookie, &search);
         }
         for Orphan { index, cookie, .. } in search.orphans {
             let is_the_same = |channel: &&mut Channel| channel.cookie == cookie && channel.is_orphan;
             let Some(channel) = self.zero_copy.channel(index).filter(is_the_same) else { continue };
-            if found.is_none() || !channel.may_be_ended() {
+            if found.is_none() && all_are_there || !channel.may_be_ended() {
                 channel.is_orphan = false;
-            } else if moved {
+            } else if moved || found.is_none() {
                 // A descriptor that was duplicated meanwhile may have been missed.
                 self.zero_copy.orphans.push(index);
             } else {
