@@ -248,10 +248,20 @@ impl Assembler {
     fn no_strict_mode(&mut self, other: Label) {
         self.place(Label::Seccomp);
         self.load(argument_low(0));
-        self.if_equal(SET_MODE_STRICT, Label::Kill, other);
+        self.if_equal(SET_MODE_STRICT, Label::Next, other);
+        // With flags or an argument it is `EINVAL`, by which libseccomp learns that the call exists.
+        for offset in [argument_low(1), argument_low(2)] {
+            self.load(offset);
+            self.if_equal(0, Label::Next, other);
+        }
+        self.load(argument_high(2));
+        self.if_equal(0, Label::Kill, other);
         self.place(Label::Control);
         self.load(argument_low(0));
         self.if_equal(sys::PR_SET_SECCOMP as u32, Label::Next, other);
+        // The kernel reads the mode as a long.
+        self.load(argument_high(1));
+        self.if_equal(0, Label::Next, other);
         self.load(argument_low(1));
         self.if_equal(MODE_STRICT, Label::Kill, other);
     }
@@ -537,17 +547,28 @@ mod tests {
         let filters = [assemble(&HIGH), assemble(&EVERYTHING), assemble(&fixed), assemble_within(&text)];
         for code in &filters {
             for place in [0x7f12_3456_7890, 0x40_1000, text.start, stub::RANGE.start] {
-                let run = |number, first, second| interpret(code, number, place, [first, second, 0, 0, 0, 0]);
-                assert_eq!(run(raw::__NR_prctl, 22, 1), KILL);
-                assert_eq!(run(raw::__NR_seccomp, 0, 0), KILL);
-                // Filters, and questions.
-                for (number, first, second) in [
-                    (raw::__NR_prctl, 22, 2),
-                    (raw::__NR_prctl, 21, 1),
-                    (raw::__NR_seccomp, 1, 0),
-                    (raw::__NR_seccomp, 2, 0),
+                let run = |number, [a, b, c]: [u64; 3]| interpret(code, number, place, [a, b, c, 0, 0, 0]);
+                // The kernel does not look at the upper halves of integers, nor at the third argument of `prctl`.
+                for (number, arguments) in [
+                    (raw::__NR_prctl, [22, 1, 0]),
+                    (raw::__NR_prctl, [1 << 32 | 22, 1, 7]),
+                    (raw::__NR_seccomp, [0, 0, 0]),
+                    (raw::__NR_seccomp, [1 << 32, 1 << 32, 0]),
                 ] {
-                    assert_ne!(run(number, first, second), KILL);
+                    assert_eq!(run(number, arguments), KILL, "{number} {arguments:x?}");
+                }
+                // Filters, questions, and what is an error.
+                for (number, arguments) in [
+                    (raw::__NR_prctl, [22, 2, 0]),
+                    (raw::__NR_prctl, [21, 1, 0]),
+                    (raw::__NR_prctl, [22, 0x1_0000_0001, 0]),
+                    (raw::__NR_seccomp, [1, 0, 0]),
+                    (raw::__NR_seccomp, [2, 0, 0]),
+                    (raw::__NR_seccomp, [0, 1, 0]),
+                    (raw::__NR_seccomp, [0, 0, 1]),
+                    (raw::__NR_seccomp, [0, 0, 1 << 32]),
+                ] {
+                    assert_ne!(run(number, arguments), KILL, "{number} {arguments:x?}");
                 }
             }
         }
