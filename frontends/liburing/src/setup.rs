@@ -221,13 +221,21 @@ unsafe fn init(
     };
     // SAFETY: the memory is the program's or the library's.
     let mut fd = unsafe { call::setup(entries, p) };
+    let mut flags = p.flags;
     if fd == -(EFBIG as c_int) && !placed {
-        // A ring of our engine lies in a file, which the program's limit on the size of files forbids: the ring goes without it.
-        p.flags |= IORING_SETUP_NO_MMAP;
+        // A ring of our engine lies in a file, which the program's limit on the size of files forbids: the ring goes without it. The
+        // program did not ask for that, and may use its parameters again: they do not show it.
+        flags |= IORING_SETUP_NO_MMAP;
+        let mut changed = io_uring_params { flags, ..*p };
         (placed, own) = (true, true);
-        queues = Queues::place(entries, p, ptr::null_mut(), 0, false)?.0;
+        queues = Queues::place(entries, &mut changed, ptr::null_mut(), 0, false)?.0;
         // SAFETY: as above.
-        fd = unsafe { call::setup(entries, p) };
+        fd = unsafe { call::setup(entries, &mut changed) };
+        if fd >= 0 {
+            changed.flags = p.flags;
+            (changed.sq_off.user_addr, changed.cq_off.user_addr) = (0, 0);
+            *p = changed;
+        }
     }
     if fd < 0 {
         if own {
@@ -247,7 +255,7 @@ unsafe fn init(
         // SAFETY: then it has one.
         unsafe { fill_array(&ring.sq, ring.sq.ring_entries) };
     }
-    (ring.flags, ring.features) = (p.flags, p.features);
+    (ring.flags, ring.features) = (flags, p.features);
     (ring.ring_fd, ring.enter_ring_fd) = (fd, fd);
     if index_only {
         ring.ring_fd = -1;
@@ -379,7 +387,10 @@ pub unsafe extern "C" fn io_uring_ring_dontfork(ring: &Ring) -> c_int {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn io_uring_queue_exit(ring: &mut Ring) {
-    if !ring.has(PROGRAM_MEMORY) {
+    // Memory that was mapped by the descriptor keeps the ring. Into other memory a ring writes until its end: the addresses are free
+    // only after that.
+    let is_mapped = ring.flags & IORING_SETUP_NO_MMAP == 0;
+    if is_mapped {
         // SAFETY: the program gives the ring up.
         unsafe { unmap_all(&ring.sq, &ring.cq) };
     }
@@ -395,6 +406,10 @@ pub unsafe extern "C" fn io_uring_queue_exit(ring: &mut Ring) {
     }
     if ring.pad2 != 0 {
         call::close_own(ring.memory_fd());
+    }
+    if !is_mapped && !ring.has(PROGRAM_MEMORY) {
+        // SAFETY: as above.
+        unsafe { unmap_all(&ring.sq, &ring.cq) };
     }
 }
 

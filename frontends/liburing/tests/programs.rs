@@ -147,8 +147,6 @@ fn a_ring_where_files_are_small() {
     use std::os::unix::process::CommandExt;
 
     let program = program("files", Header::Newest);
-    let expected = recorded("files newest", &program, &[]);
-    let mut limited = command(&program, &[], By::Denied);
     let limit = || {
         let small = libc::rlimit { rlim_cur: 64 << 20, rlim_max: 64 << 20 };
         // SAFETY: a limit and the privileges of the child alone. Without privileges there is none to be dropped.
@@ -158,7 +156,11 @@ fn a_ring_where_files_are_small() {
         }
         Ok(())
     };
-    // SAFETY: two system calls.
-    unsafe { limited.pre_exec(limit) };
-    assert_eq!(run(&mut limited), expected);
+    for (record, arguments) in [("files newest", &[][..]), ("files kinds newest", &["kinds"])] {
+        let expected = recorded(record, &program, arguments);
+        let mut limited = command(&program, arguments, By::Denied);
+        // SAFETY: two system calls.
+        unsafe { limited.pre_exec(limit) };
+        assert_eq!(run(&mut limited), expected);
+    }
 }

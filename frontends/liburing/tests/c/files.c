@@ -63,6 +63,9 @@ static void kinds(void)
 		struct io_uring ring;
 		int result = io_uring_queue_init_params(5, &ring, &p);
 		printf("kind %#x: %d\n", flags[i], result);
+		/* IORING_SETUP_NO_MMAP, which older headers do not have. */
+		if (p.flags & 1u << 14)
+			SAY("flag that was not asked for", p.flags);
 		if (result)
 			continue;
 		SAY("entries", ring.sq.ring_entries);
