@@ -275,7 +275,13 @@ fn static_programs_are_traced_on_each_engine() {
 
 #[test]
 fn who_submits_is_shown_with_k() {
-    for name in ["callers-debug", "callers-debug-libc", "callers-plain", "callers-debug-static"] {
+    for name in [
+        "callers-debug",
+        "callers-debug-libc",
+        "callers-debug-compressed",
+        "callers-plain",
+        "callers-debug-static",
+    ] {
         let program = support::built(name);
         for engine in engines() {
             let mut command = Command::new(anyring());
