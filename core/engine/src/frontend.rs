@@ -124,6 +124,11 @@ pub fn closed(fd: Fd) {
     descriptors::closed(fd);
 }
 
+/// Does it make a difference whether the engine is told that `fd` is [closed]?
+pub fn is_concerned(fd: Fd) -> bool {
+    descriptors::concerns(fd)
+}
+
 /// Is `fd` a descriptor of the engine's own? For the program it is none: a front end that sees the program close, replace or
 /// duplicate it answers so.
 #[inline]

@@ -34,9 +34,15 @@ fn closing_among_rings<F: Frontend>(fd: c_int) {
 /// Says that `new` is about to become a duplicate of `old`, if `old` is a descriptor.
 #[inline]
 fn replacing<F: Frontend>(old: c_int, new: c_int) {
-    if old != new && (!calls::rings_exist() || sys::is_open(old)) {
+    if old != new && (!calls::rings_exist() || !matters::<F>(new) || sys::is_open(old)) {
         closing::<F>(new);
     }
+}
+
+/// Would anybody miss `fd`, where there may be rings?
+fn matters<F: Frontend>(fd: c_int) -> bool {
+    let _stay = F::enter();
+    if active() { frontend::is_concerned(fd) } else { process::watches_kernel() }
 }
 
 /// Says that `new` is a duplicate of `old`.

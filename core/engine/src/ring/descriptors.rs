@@ -12,10 +12,10 @@ use crate::ring::{Core, Ring, lifetime, registry};
 /// `fd` is about to be closed, or replaced. Any descriptor may be named: kept readiness registrations end, a ring loses one
 /// reference.
 pub fn closed(fd: Fd) {
-    let interested = notes::interested(fd);
-    if !registry::is_ring(fd) && interested == Interested::Nobody && !notes::changes_by_close(fd) {
+    if !concerns(fd) {
         return;
     }
+    let interested = notes::interested(fd);
     // What a child of `vfork` closes, in this memory, stays open here.
     if !identity::is_own() {
         return;
@@ -34,6 +34,11 @@ pub fn closed(fd: Fd) {
     if has_orphans {
         registry::for_each(interested, |ring| end_orphans(ring, Some(fd)));
     }
+}
+
+/// Does the end of `fd` change anything here?
+pub fn concerns(fd: Fd) -> bool {
+    registry::is_ring(fd) || notes::interested(fd) != Interested::Nobody || notes::changes_by_close(fd)
 }
 
 /// Ends sockets that the program has closed while pages are out, where nobody else has them. It is about to close `closing`.

@@ -205,6 +205,18 @@ fn a_poll_keeps_its_file_when_the_program_closes_it(mut ring: Ring) -> impl Answ
     ring.collect_from(&[], 1)
 }
 
+/// Of what the engine knows nothing it need not be told.
+#[test]
+fn the_end_of_a_descriptor_concerns_who_keeps_something_of_it() {
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    let (near, _far) = UnixStream::pair().unwrap();
+    let fd = near.as_raw_fd();
+    frontend::closed(fd);
+    assert!(!frontend::is_concerned(fd));
+    ring.collect_from(&[poll(1, &near, IN, 0)], 0);
+    assert!(frontend::is_concerned(fd) && frontend::is_concerned(ring.fd.as_raw_fd()));
+}
+
 #[both(8, 0)]
 fn rings_can_be_polled(mut ring: Ring) -> impl Answer {
     let mut other = Ring::new(ring.engine, 8, 0);
