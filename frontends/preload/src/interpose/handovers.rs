@@ -100,7 +100,8 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     if gives_own_descriptors(flags as usize) { around(call) } else { call() }
 }
 
-/// `clone(2)`. Variadic in C; what the caller did not pass is not used.
+/// `clone(2)`. Variadic in C; what the caller did not pass is not used. The next function of that name may be another library's, which
+/// returns a pointer: all of the result is passed on.
 ///
 /// # Safety
 /// As in C.
@@ -113,12 +114,12 @@ pub unsafe extern "C" fn clone(
     parent: *mut c_void,
     storage: *mut c_void,
     child: *mut c_void,
-) -> c_int {
+) -> isize {
     // The child begins at `entry`, and never returns to here.
     around(|| {
         next!(
             c"clone",
-            fn(*mut c_void, *mut c_void, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> c_int,
+            fn(*mut c_void, *mut c_void, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> isize,
             entry,
             stack,
             flags,
