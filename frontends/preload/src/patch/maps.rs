@@ -104,7 +104,14 @@ pub fn code_at(address: usize) -> Option<Mapping> {
 
 /// Calls `each` with every such mapping and its file's name, until it returns false.
 pub fn for_each_code(mut each: impl FnMut(&Mapping, &[u8]) -> bool) {
-    for_each_line(c"/proc/self/maps", |line| parse(line).is_none_or(|(mapping, name)| each(&mapping, name)));
+    for_each_code_line(|mapping, name, _| each(mapping, name));
+}
+
+/// The same with all that the kernel says of the mapping, which tells whether another one is there.
+pub fn for_each_code_line(mut each: impl FnMut(&Mapping, &[u8], &[u8]) -> bool) {
+    for_each_line(c"/proc/self/maps", |line| {
+        parse(line).is_none_or(|(mapping, name)| each(&mapping, name, line))
+    });
 }
 
 /// Calls `each` with every line of a file, until it returns false.

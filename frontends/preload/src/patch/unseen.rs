@@ -55,25 +55,24 @@ fn makes_calls(functions: &[usize]) -> bool {
     let is_left_out = |mapping: &Mapping| {
         functions.iter().chain([&own]).any(|address| (mapping.start..mapping.end).contains(address))
     };
-    let for_each_other = |each: &mut dyn FnMut(&Mapping)| {
-        maps::for_each_code(|mapping, _| {
+    let for_each_other = |each: &mut dyn FnMut(&Mapping, &[u8])| {
+        maps::for_each_code_line(|mapping, _, line| {
             if !is_left_out(mapping) {
-                each(mapping);
+                each(mapping, line);
             }
             true
         });
     };
     let mut others = 1;
-    for_each_other(&mut |mapping| {
-        others = [mapping.start, mapping.end]
-            .iter()
-            .fold(others, |sum: usize, &address| (sum ^ address).wrapping_mul(PRIME));
+    // Another file, or another part of it, may lie at the same addresses by now.
+    for_each_other(&mut |_, line| {
+        others = line.iter().fold(others, |sum: usize, &byte| (sum ^ usize::from(byte)).wrapping_mul(PRIME));
     });
     if others == CLEAN.load(Ordering::Relaxed) {
         return false;
     }
     let mut makes = false;
-    for_each_other(&mut |mapping| {
+    for_each_other(&mut |mapping, _| {
         let length = mapping.end - mapping.start;
         // Another thread may unmap it.
         let bytes = || user::read_many::<u8>(mapping.start as u64, length);
@@ -88,4 +87,37 @@ fn makes_calls(functions: &[usize]) -> bool {
         CLEAN.store(others, Ordering::Relaxed);
     }
     makes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyring_runtime::sys;
+
+    /// Puts a new file's code at the address, or anywhere; where it is.
+    fn map_code(code: &[u8], address: usize) -> usize {
+        const PAGE: usize = 1 << 16;
+        let mut bytes = [0; PAGE];
+        bytes[..code.len()].copy_from_slice(code);
+        let fd = sys::memory_file(c"code");
+        assert_eq!(sys::write_from(fd, bytes.as_ptr().addr(), PAGE), PAGE);
+        let fixed = if address == 0 { 0 } else { raw::MAP_FIXED };
+        let (access, flags) = (raw::PROT_READ | raw::PROT_EXEC, raw::MAP_PRIVATE | fixed);
+        let arguments = [address, PAGE, access as usize, flags as usize, fd as usize, 0];
+        // SAFETY: new memory, or in the place of what this has mapped before.
+        let mapped = unsafe { arch::syscall(raw::__NR_mmap as usize, arguments) };
+        sys::close(fd);
+        usize::try_from(mapped).unwrap()
+    }
+
+    #[test]
+    fn other_code_at_the_same_place_is_looked_through() {
+        const CALL: &[u8] =
+            if cfg!(target_arch = "x86_64") { &[0x0f, 0x05] } else { &0xd400_0001_u32.to_le_bytes() };
+        learn();
+        let place = map_code(&[0; 4], 0);
+        assert!(are_seen() && are_seen());
+        assert_eq!(map_code(CALL, place), place);
+        assert!(!are_seen());
+    }
 }
