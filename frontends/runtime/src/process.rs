@@ -114,7 +114,11 @@ pub fn use_a_ring(kernel: impl Fn(usize, [usize; 6]) -> isize) -> Result<(), Ref
 
 /// Whether [it works](use_a_ring). Where a filter kills who asks, it does not.
 fn kernel_allows(asks: Asks, kernel: impl Fn(usize, [usize; 6]) -> isize) -> bool {
-    let makes_a_ring = || use_a_ring(&kernel).is_ok();
+    let makes_a_ring = || match use_a_ring(&kernel) {
+        Ok(()) => true,
+        // A ring with which nothing can be registered is better than none.
+        Err(refused) => refused.call == raw::__NR_io_uring_register && !makes_a_file(),
+    };
     let answer = match asks {
         Asks::Thread => ask::by_thread(makes_a_ring),
         Asks::Itself => ask::safely(makes_a_ring),
@@ -128,13 +132,15 @@ fn kernel_allows(asks: Asks, kernel: impl Fn(usize, [usize; 6]) -> isize) -> boo
     }
 }
 
-/// Whether a filter ends whoever makes a file in memory, which our engine needs for a ring.
+/// Whether a file in memory can be made, which our engine needs for a ring.
+fn makes_a_file() -> bool {
+    let fd = sys::memory_file(c"anyring");
+    sys::close(fd);
+    fd >= 0
+}
+
+/// Whether a filter ends whoever makes such a file.
 pub fn rings_kill() -> bool {
-    let makes_a_file = || {
-        let fd = sys::memory_file(c"anyring");
-        sys::close(fd);
-        fd >= 0
-    };
     ask::safely(makes_a_file) == Answer::Dies
 }
 

@@ -95,6 +95,10 @@ fn one_call_alone_is_refused() {
     let report = confined("1", &["doctor", "--json"]).unwrap();
     let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
     assert!(report["kernel"]["refused_call"].is_null(), "{report}");
+    // Without files in memory our engine has no rings: the kernel's are better than none.
+    let output = confined("1,register,nomemfd", &["run", "--log", "info", "--", &path("nop")]).unwrap();
+    assert!(text(&output).contains("engine=kernel"), "{output:?}");
+    assert_eq!(output.stdout, expected.stdout);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 /* Runs a program in a sandbox: the io_uring calls are answered by an errno, as the default profiles of container engines
  * do, or end the process, or one of them alone is; ptrace is perhaps denied, as older ones do; no memory becomes executable; files in memory end
- * the process.
+ * the process, or are denied.
  *
- *   deny ERRNO|kill[,enter|,register][,ptrace][,mdwe][,memfd] PROGRAM [ARGUMENTS] */
+ *   deny ERRNO|kill[,enter|,register][,ptrace][,mdwe][,memfd|,nomemfd] PROGRAM [ARGUMENTS] */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -28,11 +28,11 @@ int main(int count, char **arguments) {
     int first = strstr(how, ",enter") ? SYS_io_uring_enter : strstr(how, ",register") ? SYS_io_uring_register : SYS_io_uring_setup;
     int last = strstr(how, ",enter") ? SYS_io_uring_enter : SYS_io_uring_register;
     int ptrace = strstr(how, ",ptrace") ? SYS_ptrace : -1;
-    int memfd = strstr(how, ",memfd") ? SYS_memfd_create : -1;
+    int memfd = strstr(how, "memfd") ? SYS_memfd_create : -1;
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, memfd, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, strstr(how, ",nomemfd") ? SECCOMP_RET_ERRNO | EPERM : SECCOMP_RET_KILL_PROCESS),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ptrace, 3, 0),
         BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, first, 0, 3),
         BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, last, 2, 0),
