@@ -29,9 +29,13 @@ fn sparse_files(ring: &Ring, count: u32) {
     ring.register_files(&vec![-1; count as usize]);
 }
 
+/// The flags of a file, without `O_LARGEFILE`, which the kernel adds, and which has another number on aarch64; and those of its
+/// descriptor.
 fn flags_of(fd: RawFd) -> (i32, i32) {
+    const LARGE_FILE: i32 = if cfg!(target_arch = "aarch64") { 0o400_000 } else { 0o100_000 };
     // SAFETY: touches no memory.
-    unsafe { (libc::fcntl(fd, libc::F_GETFL), libc::fcntl(fd, libc::F_GETFD)) }
+    let (flags, own) = unsafe { (libc::fcntl(fd, libc::F_GETFL), libc::fcntl(fd, libc::F_GETFD)) };
+    (if flags < 0 { flags } else { flags & !LARGE_FILE }, own)
 }
 
 /// Is `fd` a descriptor of this file? Other tests run at the same time, and may be given the number
