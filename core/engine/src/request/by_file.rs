@@ -241,11 +241,13 @@ impl ByFile {
             let before = ordered.len();
             ordered.retain(|&key| index.find(key).next().is_some());
             // Where few are dead, the next one would soon look through all of them again.
-            if ordered.len() <= before - before / 4 && ordered.len() < before {
-                return self.ordered_key(file, look, unknown);
-            }
-            if ordered.try_reserve(1).is_err() {
+            let is_full = ordered.len() >= before - before / 4;
+            if is_full && ordered.try_reserve(ordered.len().max(1)).is_err() {
                 return UNKNOWN;
+            }
+            if ordered.len() < before {
+                // The place is another one now.
+                return self.ordered_key(file, look, unknown);
             }
         }
         self.given += 1;
