@@ -188,15 +188,18 @@ pub fn times_handed_over() -> Option<u32> {
 /// [`times_handed_over`], where the file of `fd` came since the last time: no other process has it by that, and none as long as the
 /// number is the same.
 pub fn unshared(fd: Fd) -> Option<u32> {
+    let times = times_handed_over()?;
     let free_at = TABLE.get_or_make(fd).ok()?.free_at.load(Ordering::Relaxed);
-    times_handed_over().filter(|&times| times == free_at)
+    (times == free_at).then_some(times)
 }
 
 /// `new` is a duplicate of `old`: its file is as old.
 pub fn duplicated(old: Fd, new: Fd) {
     let free_at = TABLE.get(old).map_or(0, |entry| entry.free_at.load(Ordering::Relaxed));
     // Where there is no entry, it stands for a file of unknown age.
-    if let Ok(entry) = TABLE.get_or_make(new) {
+    if host::sees_handovers()
+        && let Ok(entry) = TABLE.get_or_make(new)
+    {
         entry.free_at.store(free_at, Ordering::Relaxed);
     }
     // Release pairs with the acquire in `duplications`.
