@@ -125,8 +125,8 @@ pub fn closed(fd: Fd) {
 }
 
 /// Does it make a difference whether the engine is told that `fd` is [closed]?
-pub fn is_concerned(fd: Fd) -> bool {
-    descriptors::concerns(fd)
+pub fn concerns_close(fd: Fd) -> bool {
+    descriptors::concerns_close(fd)
 }
 
 /// Is `fd` a descriptor of the engine's own? For the program it is none: a front end that sees the program close, replace or
@@ -269,6 +269,15 @@ pub fn before_fork() {
 /// done so; or a thread gets descriptors of its own.
 pub fn hands_over() {
     notes::hands_over();
+}
+
+/// Does what another process, or a thread, gets descriptors by: says so [before and after](hands_over), for what comes meanwhile may be
+/// handed over, too.
+pub fn handing_over<T>(act: impl FnOnce() -> T) -> T {
+    hands_over();
+    let result = act();
+    hands_over();
+    result
 }
 
 /// The process has forked, or could not, and this is the parent.

@@ -211,9 +211,7 @@ impl Poster {
         let tail = self.queues.cq_tail().load(Ordering::Acquire);
         self.queues.cq_head().store(tail, Ordering::Release);
     }
-}
 
-impl Poster {
     fn enter(&self, count: u32) -> Result<usize, Errno> {
         #[cfg(test)]
         if let Some(refusal) = tests::refusal() {

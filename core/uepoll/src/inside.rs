@@ -72,7 +72,7 @@ impl Inside {
             if slot.place != Place::Inside || self.has_lost(slot, name) {
                 continue;
             }
-            // Nothing before it is modified, except what an instance always tells, once.
+            // A one-shot that has fired is told nothing until it is modified, but for the errors that an instance always tells: once.
             let events = if slot.enabled { slot.events } else { EPOLLET | EPOLLONESHOT };
             match fresh.control(EPOLL_CTL_ADD, slot.fd, events, name) {
                 // Closed just now.
@@ -96,7 +96,7 @@ impl Drop for Inside {
 pub struct Strangers {
     /// How many registrations had ended when the instance was asked for the events.
     ended: u64,
-    /// One of them has come.
+    /// An event that names nobody's registration has come.
     found: bool,
 }
 
@@ -120,7 +120,7 @@ impl Strangers {
         self.found
     }
 
-    /// It was.
+    /// The instance was replaced, or cannot be replaced now.
     pub fn forget(&mut self) {
         self.found = false;
     }

@@ -186,7 +186,6 @@ impl Set {
             Source::Epoll | Source::Reactor(_) => {}
         }
         consumer.inside = true;
-        consumer.strangers.forget();
         Ok(())
     }
 

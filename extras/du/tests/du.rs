@@ -1,7 +1,11 @@
 //! The same lines and the same totals as GNU du, on random trees with random options, over both engines and denied.
 
+#[path = "../../walk/tests/common/mounted.rs"]
+mod mounted;
+
+use mounted::mounted;
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -454,30 +458,6 @@ fn other_file_systems() {
     // SAFETY: as above.
     unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
     result.unwrap();
-}
-
-/// Has directories mounted at others while the command runs, seen by nobody else. The paths are from where it runs.
-fn mounted(command: &mut Command, mounts: &[(&str, &str)]) {
-    let name = |path: &str| CString::new(path).unwrap();
-    let mounts: Vec<_> = mounts.iter().map(|(what, place)| (name(what), name(place))).collect();
-    let mount = |what: &CStr, place: &CStr, flags| {
-        let none = std::ptr::null();
-        // SAFETY: strings that end.
-        match unsafe { libc::mount(what.as_ptr(), place.as_ptr(), none, flags, none.cast()) } {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        }
-    };
-    // SAFETY: system calls only.
-    unsafe {
-        command.pre_exec(move || {
-            if libc::unshare(libc::CLONE_NEWNS) != 0 {
-                return Err(std::io::Error::last_os_error());
-            }
-            mount(c"", c"/", libc::MS_REC | libc::MS_PRIVATE)?;
-            mounts.iter().try_for_each(|(what, place)| mount(what, place, libc::MS_BIND))
-        })
-    };
 }
 
 /// Directories that are mounted below themselves are counted once.

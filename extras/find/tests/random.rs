@@ -8,6 +8,7 @@ use proptest::sample::select;
 use proptest::string::string_regex;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 use std::ffi::OsStr;
+use std::fmt::Debug;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -201,18 +202,18 @@ fn random_expressions_on_random_trees() {
                 let root = vec![String::from("t")];
                 let expression = [vec!["(".into()], expression, vec![")".into(), "-print0".into()]].concat();
                 let line = [before, root, behind, expression].concat();
-                let difference = difference_of_runs(tree.path(), &line, 0, way);
-                prop_assert!(
-                    difference.is_none(),
-                    "find {:?} ({:?})\n{}",
-                    line,
-                    way,
-                    difference.unwrap_or_default()
-                );
+                says_the_same(&tree, &line, way)?;
             }
             Ok(())
         })
         .unwrap_or_else(explain);
+}
+
+/// Both finds say the same, given this line.
+fn says_the_same<S: AsRef<OsStr> + Debug>(tree: &Tree, line: &[S], way: Way) -> Result<(), TestCaseError> {
+    let difference = difference_of_runs(tree.path(), line, 0, way);
+    prop_assert!(difference.is_none(), "find {:?} ({:?})\n{}", line, way, difference.unwrap_or_default());
+    Ok(())
 }
 
 /// What stands behind the name of a test, right or wrong.
@@ -329,14 +330,7 @@ fn random_arguments() {
                 for end in [&["-print0"][..], &["-printf", "%f|%h|%P|%p\\0"]] {
                     let line: Vec<&str> =
                         line.iter().map(String::as_str).chain(end.iter().copied()).collect();
-                    let difference = difference_of_runs(tree.path(), &line, 0, way);
-                    prop_assert!(
-                        difference.is_none(),
-                        "find {:?} ({:?})\n{}",
-                        line,
-                        way,
-                        difference.unwrap_or_default()
-                    );
+                    says_the_same(&tree, &line, way)?;
                 }
             }
             Ok(())

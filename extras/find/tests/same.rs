@@ -5,7 +5,8 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::{Tree, compare, difference, gnu, mounted, none, ours, text, words};
+use common::mounted::mounted;
+use common::{Tree, compare, difference, gnu, none, ours, text, words};
 
 /// Without an action, and judged by what `-print0` prints.
 const TESTS: &[&str] = &[

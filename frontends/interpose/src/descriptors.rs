@@ -42,7 +42,7 @@ fn replacing<F: Frontend>(old: c_int, new: c_int) {
 /// Would anybody miss `fd`, where there may be rings?
 fn matters<F: Frontend>(fd: c_int) -> bool {
     let _stay = F::enter();
-    if active() { frontend::is_concerned(fd) } else { process::watches_kernel() }
+    if active() { frontend::concerns_close(fd) } else { process::watches_kernel() }
 }
 
 /// Says that `new` is a duplicate of `old`.
@@ -156,15 +156,8 @@ fn closing_range<F: Frontend>(
     if own::closes(flags) {
         closing_from::<F>(first, last);
     }
-    let unshares = own::unshares(flags);
-    if unshares {
-        frontend::hands_over();
-    }
-    let result = own::close_range(first, last, flags, call);
-    if unshares {
-        frontend::hands_over();
-    }
-    result
+    let close = || own::close_range(first, last, flags, call);
+    if own::unshares(flags) { frontend::handing_over(close) } else { close() }
 }
 
 /// Says so for each number that can be open.

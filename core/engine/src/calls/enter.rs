@@ -110,8 +110,7 @@ pub fn enter_changed(
     if core.is_done_with(call, taken) {
         core.keep_submitter();
         caller::leave(core);
-        core.observers_mut().posts_later();
-        caller::leave_shown(core);
+        caller::end_call(core);
         return Ok(taken as usize);
     }
     stay(guard, call, caller, taken)
@@ -143,8 +142,7 @@ fn stay(mut guard: CoreGuard<'_>, call: &Enter, caller: &Caller, taken: u32) -> 
     core.life_mut().come_in();
     let result = go_on(&mut guard, serial, call, caller, (!polled).then_some(taken));
     if let Some(core) = live(&mut guard, serial) {
-        core.observers_mut().posts_later();
-        caller::leave_shown(core);
+        caller::end_call(core);
         let pollers = core.observers_mut().pollers_to_tell();
         lifetime::go_out(guard, serial);
         pollers.into_iter().for_each(|(ring, serial)| look_in(ring, serial));

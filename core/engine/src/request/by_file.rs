@@ -256,12 +256,12 @@ impl ByFile {
     }
 }
 
-/// What the key of a file is that nobody knows yet.
+/// A file that has no key yet: which one it gets.
 #[derive(Clone, Copy)]
 enum Unknown {
-    /// A new one.
+    /// A key of its own, which is new.
     IsNew,
-    /// One that no slot has.
+    /// A key that no slot has.
     IsNobodys,
 }
 

@@ -12,7 +12,7 @@ use crate::ring::{Core, Ring, lifetime, registry};
 /// `fd` is about to be closed, or replaced. Any descriptor may be named: kept readiness registrations end, a ring loses one
 /// reference.
 pub fn closed(fd: Fd) {
-    if !concerns(fd) {
+    if !concerns_close(fd) {
         return;
     }
     let interested = notes::interested(fd);
@@ -37,7 +37,7 @@ pub fn closed(fd: Fd) {
 }
 
 /// Does the end of `fd` change anything here?
-pub fn concerns(fd: Fd) -> bool {
+pub fn concerns_close(fd: Fd) -> bool {
     registry::is_ring(fd) || notes::interested(fd) != Interested::Nobody || notes::changes_by_close(fd)
 }
 

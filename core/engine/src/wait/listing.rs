@@ -18,9 +18,9 @@ pub struct Kick(pub bool);
 /// The list, and the end of the reactor's sleep.
 #[derive(Debug)]
 pub struct Listing<R> {
-    /// By their serial numbers, with the time at which each is to be looked at, on the monotonic clock; `u64::MAX` is never.
+    /// The rings by their serial numbers, with the time at which each is to be looked at, on the monotonic clock; `u64::MAX` is never.
     rings: BTreeMap<u64, (R, u64)>,
-    /// Those times, without the never.
+    /// The times at which rings are to be looked at, with the rings' serial numbers; a ring that is never looked at is not here.
     due: BTreeSet<(u64, u64)>,
     /// When the reactor wakes by itself. `u64::MAX`: never. 0: it is awake, and finds what is due before it sleeps.
     wakes_at_ns: u64,
@@ -35,11 +35,11 @@ impl<R: Clone> Listing<R> {
     /// Lists a ring, which is looked at within the time of a tick.
     pub fn add(&mut self, serial: u64, ring: R, now_ns: u64) -> Kick {
         self.rings.insert(serial, (ring, u64::MAX));
-        self.is_due(serial, now_ns.saturating_add(TICK_NS))
+        self.bring_look_forward(serial, now_ns.saturating_add(TICK_NS))
     }
 
-    /// A ring on the list is to be looked at at that time, if not before.
-    pub fn is_due(&mut self, serial: u64, due_ns: u64) -> Kick {
+    /// Has a ring on the list looked at by that time, if it is not to be looked at before.
+    pub fn bring_look_forward(&mut self, serial: u64, due_ns: u64) -> Kick {
         match self.rings.get(&serial) {
             Some(&(_, before_ns)) if due_ns < before_ns => self.set_due(serial, due_ns),
             _ => {}
@@ -76,22 +76,22 @@ impl<R: Clone> Listing<R> {
         self.wakes_at_ns
     }
 
-    /// It is awake.
+    /// The reactor is awake.
     pub fn wakes(&mut self) {
         self.wakes_at_ns = 0;
     }
 
-    /// All of them.
+    /// All rings on the list.
     pub fn rings(&self) -> Vec<R> {
         self.rings.values().map(|(ring, _)| ring.clone()).collect()
     }
 
-    /// One on the list.
+    /// The ring on the list with this serial number.
     pub fn get(&self, serial: u64) -> Option<R> {
         self.rings.get(&serial).map(|(ring, _)| ring.clone())
     }
 
-    /// The same, to be changed.
+    /// [`Listing::get`] of what is on the list itself, to be changed.
     pub fn get_mut(&mut self, serial: u64) -> Option<&mut R> {
         self.rings.get_mut(&serial).map(|(ring, _)| ring)
     }

@@ -43,7 +43,7 @@ pub const SKIP: u8 = 1 << 6;
 /// A ring whose thread does its work itself, in calls that wait.
 pub const DEFER: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 
-/// The same with the names of operations and registrations.
+/// All of this module, with the names of operations and registrations.
 pub mod prelude {
     pub use super::*;
     pub use linux_raw_sys::io_uring::io_uring_op::*;
@@ -184,7 +184,7 @@ pub fn child(body: impl FnOnce() -> bool) -> libc::pid_t {
     unsafe { libc::_exit(result.map_or(101, |good| i32::from(!good))) }
 }
 
-/// What a test in a child found: nothing amiss, or whether it is as it should be.
+/// The result of a test in a child process: nothing, where it has only assertions, or whether all is as it should be.
 pub trait Found {
     fn good(self) -> bool;
 }
@@ -212,7 +212,7 @@ pub fn in_child<T: Found>(body: impl FnOnce() -> T) {
     assert_eq!(ended(child(|| body().good())), 0);
 }
 
-/// The same where the test runs as root.
+/// [`in_child`] where the test runs as root.
 #[track_caller]
 pub fn in_child_of_root<T: Found>(body: impl FnOnce() -> T) {
     if is_root() {
@@ -531,7 +531,7 @@ impl Ring {
         self.word(self.params.sq_off.tail).store(self.sq_tail, Ordering::Release);
     }
 
-    /// The same of each for itself.
+    /// [`Ring::push`] of each SQE.
     pub fn push_all(&mut self, sqes: impl IntoIterator<Item = Sqe>) {
         sqes.into_iter().for_each(|sqe| self.push(sqe));
     }
@@ -633,7 +633,7 @@ impl Ring {
         self.reap_all()
     }
 
-    /// The same of each in a submission of its own.
+    /// [`Ring::run`] of each SQE in a submission of its own.
     pub fn one_by_one(&mut self, sqes: &[Sqe]) -> Vec<Cqe> {
         sqes.iter().flat_map(|&sqe| self.run(&[sqe])).collect()
     }
@@ -665,13 +665,13 @@ impl Ring {
         assert_eq!(self.enter(count, wait), count as i32, "{:?} takes all SQEs", self.engine);
     }
 
-    /// What `enter` says of these, where it waits for so many completions, and those that are there then.
+    /// The result of an `enter` that submits these SQEs and waits for so many completions, and the completions that are there then.
     pub fn entered(&mut self, sqes: &[Sqe], wait: u32) -> (i32, Vec<Cqe>) {
-        sqes.iter().for_each(|&sqe| self.push(sqe));
+        self.push_all(sqes.iter().copied());
         (self.enter(sqes.len() as u32, wait), self.reap_all())
     }
 
-    /// The same with results by user data.
+    /// [`Ring::entered`], with the completions' results by user data.
     pub fn answers(&mut self, sqes: &[Sqe], wait: u32) -> (i32, Vec<(u64, i32)>) {
         let (entered, cqes) = self.entered(sqes, wait);
         (entered, results(&cqes))

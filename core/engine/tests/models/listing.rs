@@ -49,7 +49,7 @@ impl World {
     fn set_deadline(&self, ring: usize) {
         let mut core = self.rings[ring].lock().unwrap();
         core.due_ns = Some(TICK_NS / 2);
-        let kick = self.listing.lock().unwrap().is_due(ring as u64, TICK_NS / 2);
+        let kick = self.listing.lock().unwrap().bring_look_forward(ring as u64, TICK_NS / 2);
         self.kick_if(kick);
     }
 

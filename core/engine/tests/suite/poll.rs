@@ -212,9 +212,9 @@ fn the_end_of_a_descriptor_concerns_who_keeps_something_of_it() {
     let (near, _far) = UnixStream::pair().unwrap();
     let fd = near.as_raw_fd();
     frontend::closed(fd);
-    assert!(!frontend::is_concerned(fd));
+    assert!(!frontend::concerns_close(fd));
     ring.collect_from(&[poll(1, &near, IN, 0)], 0);
-    assert!(frontend::is_concerned(fd) && frontend::is_concerned(ring.fd.as_raw_fd()));
+    assert!(frontend::concerns_close(fd) && frontend::concerns_close(ring.fd.as_raw_fd()));
 }
 
 #[both(8, 0)]

@@ -61,16 +61,23 @@ fn the_role_goes_to_a_sleeper_that_may_have_it() {
 fn a_reactor_that_sleeps_too_long_is_kicked() {
     let mut listing = Listing::new();
     assert_eq!(listing.add(7, 'a', 0), Kick(true));
-    assert_eq!(listing.is_due(7, 60), Kick(true), "the reactor does not know yet that it wakes sooner");
+    assert_eq!(
+        listing.bring_look_forward(7, 60),
+        Kick(true),
+        "the reactor does not know yet that it wakes sooner"
+    );
     assert_eq!(listing.falls_asleep(), 60);
-    assert_eq!((listing.is_due(7, 60), listing.is_due(7, 70)), (Kick(false), Kick(false)));
-    assert_eq!(listing.is_due(7, 50), Kick(true));
+    assert_eq!(
+        (listing.bring_look_forward(7, 60), listing.bring_look_forward(7, 70)),
+        (Kick(false), Kick(false))
+    );
+    assert_eq!(listing.bring_look_forward(7, 50), Kick(true));
     listing.wakes();
-    assert_eq!(listing.is_due(7, 1), Kick(false), "it finds that before it sleeps");
+    assert_eq!(listing.bring_look_forward(7, 1), Kick(false), "it finds that before it sleeps");
     assert_eq!(listing.falls_asleep(), 1);
     listing.clear();
     assert!(listing.rings().is_empty());
-    assert_eq!(listing.is_due(7, u64::MAX - 1), Kick(true), "nobody has said when it wakes");
+    assert_eq!(listing.bring_look_forward(7, u64::MAX - 1), Kick(true), "nobody has said when it wakes");
 }
 
 /// However many rings there are, those are looked at that are due.
@@ -85,7 +92,7 @@ fn a_reactor_looks_at_what_is_due() {
     assert_eq!(listing.take_due(u64::MAX), [], "each is due once");
     assert_eq!(listing.falls_asleep(), u64::MAX);
     for (serial, due_ns) in [(8, 40), (9, 60), (7, 50), (5, 70), (5, 1)] {
-        let _ = listing.is_due(serial, due_ns);
+        let _ = listing.bring_look_forward(serial, due_ns);
     }
     listing.remove(8);
     assert_eq!(listing.take_due(50), [5, 7]);

@@ -2,7 +2,10 @@
 
 #![allow(dead_code, reason = "no test program uses all of it")]
 
-use std::ffi::{CStr, CString, OsStr, OsString};
+#[path = "../../../walk/tests/common/mounted.rs"]
+pub mod mounted;
+
+use std::ffi::{CString, OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
@@ -68,30 +71,6 @@ pub fn ours(directory: &Path, way: Way) -> Command {
     }
     command.arg(format!("--threads={}", way.threads));
     command
-}
-
-/// Has directories mounted at others while the command runs, seen by nobody else. The paths are from where it runs.
-pub fn mounted(command: &mut Command, mounts: &[(&str, &str)]) {
-    let name = |path: &str| CString::new(path).unwrap();
-    let mounts: Vec<_> = mounts.iter().map(|(what, place)| (name(what), name(place))).collect();
-    let mount = |what: &CStr, place: &CStr, flags| {
-        let none = std::ptr::null();
-        // SAFETY: strings that end.
-        match unsafe { libc::mount(what.as_ptr(), place.as_ptr(), none, flags, none.cast()) } {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        }
-    };
-    // SAFETY: system calls only.
-    unsafe {
-        command.pre_exec(move || {
-            if libc::unshare(libc::CLONE_NEWNS) != 0 {
-                return Err(std::io::Error::last_os_error());
-            }
-            mount(c"", c"/", libc::MS_REC | libc::MS_PRIVATE)?;
-            mounts.iter().try_for_each(|(what, place)| mount(what, place, libc::MS_BIND))
-        })
-    };
 }
 
 /// Whether the kernel's engine can be had; where not, it is the user engine's turn.

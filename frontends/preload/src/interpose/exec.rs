@@ -1,9 +1,10 @@
 //! `execve` and its kin, with what [`anyring_trap::exec`] makes of them.
 
+use super::left;
 use super::spawn::Kept;
-use super::{handovers, left};
 use crate::{arch, inside};
 use alloc::vec::Vec;
+use anyring_engine::frontend;
 use anyring_interpose::next;
 use anyring_runtime::config::entries;
 use anyring_runtime::{calls, log, process, sys};
@@ -238,7 +239,7 @@ macro_rules! spawn {
             // SAFETY: the caller's promise.
             let kept = plan.descriptor.and_then(|descriptor| unsafe { Kept::new(actions, descriptor) });
             let actions = kept.as_ref().map_or(actions, Kept::as_ptr);
-            let result = handovers::around(|| {
+            let result = frontend::handing_over(|| {
                 next!(
                     $text,
                     fn(*mut c_int, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int,
@@ -281,7 +282,7 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     let completed = unsafe { completed(command) };
     let command = completed.as_ref().map_or(command, |(command, _)| command.as_ptr().cast());
-    handovers::around(|| next!(c"system", fn(*const c_char) -> c_int, command))
+    frontend::handing_over(|| next!(c"system", fn(*const c_char) -> c_int, command))
 }
 
 /// `popen(3)`.
@@ -293,5 +294,5 @@ pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *
     // SAFETY: the caller's promise.
     let completed = unsafe { completed(command) };
     let command = completed.as_ref().map_or(command, |(command, _)| command.as_ptr().cast());
-    handovers::around(|| next!(c"popen", fn(*const c_char, *const c_char) -> *mut c_void, command, kind))
+    frontend::handing_over(|| next!(c"popen", fn(*const c_char, *const c_char) -> *mut c_void, command, kind))
 }

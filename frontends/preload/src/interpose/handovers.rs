@@ -9,15 +9,6 @@ use core::ffi::{c_char, c_int, c_void};
 use linux_raw_sys::general as raw;
 use linux_raw_sys::net::mmsghdr;
 
-/// Does what another process, or a thread, gets descriptors by.
-pub fn around<T>(hands_over: impl FnOnce() -> T) -> T {
-    frontend::hands_over();
-    let result = hands_over();
-    // What came meanwhile may be there, too.
-    frontend::hands_over();
-    result
-}
-
 /// Says of each message what came with it.
 fn received(messages: impl Iterator<Item = *const c_void>) {
     if active() && calls::rings_exist() {
@@ -97,7 +88,7 @@ pub unsafe extern "C" fn pidfd_getfd(process: c_int, fd: c_int, flags: u32) -> c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     let call = || next!(c"unshare", fn(c_int) -> c_int, flags);
-    if gives_own_descriptors(flags as usize) { around(call) } else { call() }
+    if gives_own_descriptors(flags as usize) { frontend::handing_over(call) } else { call() }
 }
 
 /// `clone(2)`. Variadic in C; what the caller did not pass is not used. The next function of that name may be another library's, which
@@ -116,7 +107,7 @@ pub unsafe extern "C" fn clone(
     child: *mut c_void,
 ) -> isize {
     // The child begins at `entry`, and never returns to here.
-    around(|| {
+    frontend::handing_over(|| {
         next!(
             c"clone",
             fn(*mut c_void, *mut c_void, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> isize,
@@ -137,7 +128,7 @@ pub unsafe extern "C" fn clone(
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Fork() -> c_int {
-    around(|| next!(c"_Fork", fn() -> c_int,))
+    frontend::handing_over(|| next!(c"_Fork", fn() -> c_int,))
 }
 
 /// `wordexp(3)`, which may start a shell.
@@ -146,7 +137,9 @@ pub unsafe extern "C" fn _Fork() -> c_int {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int {
-    around(|| next!(c"wordexp", fn(*const c_char, *mut c_void, c_int) -> c_int, words, result, flags))
+    frontend::handing_over(|| {
+        next!(c"wordexp", fn(*const c_char, *mut c_void, c_int) -> c_int, words, result, flags)
+    })
 }
 
 /// The calls of this module by their numbers, through `syscall(3)`; `None` where it is none of them.
@@ -158,9 +151,9 @@ pub unsafe fn by_number(number: usize, a: [usize; 6]) -> Option<isize> {
     let call = || unsafe { arch::syscall(number, a) };
     let messages = a[1] as *const c_void;
     let result = match number as u32 {
-        raw::__NR_clone | raw::__NR_clone3 => around(call),
-        number if arch::FORKS.contains(&number) => around(call),
-        raw::__NR_unshare if gives_own_descriptors(a[0]) => around(call),
+        raw::__NR_clone | raw::__NR_clone3 => frontend::handing_over(call),
+        number if arch::FORKS.contains(&number) => frontend::handing_over(call),
+        raw::__NR_unshare if gives_own_descriptors(a[0]) => frontend::handing_over(call),
         raw::__NR_pidfd_getfd => {
             let fd = call();
             got(fd);

@@ -277,9 +277,11 @@ fn interrupted(core: &mut Core, wanted: u32, errno: Errno) -> Result<(), Errno> 
     if wanted > 0 && core.cq_ready() >= wanted { Ok(()) } else { Err(errno) }
 }
 
-/// The caller has gone, and takes completions that the ring's descriptor goes on to show: somebody has to look whether they are gone.
+/// A call of the program's ends: what is posted from now on no call waits for. The program takes completions that the ring's descriptor
+/// goes on to show, so somebody has to look whether they are gone.
 #[inline]
-pub fn leave_shown(core: &mut Core) {
+pub fn end_call(core: &mut Core) {
+    core.observers.posts_later();
     if core.observers.may_be_stale() {
         reactor::attend_stale(core);
     }

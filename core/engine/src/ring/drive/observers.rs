@@ -69,14 +69,14 @@ impl Observers {
         self.pollers.is_empty() && !self.told
     }
 
-    /// What is posted from now on, a submission posts, in a call that waits for completions, or not.
+    /// A submission begins, which posts what is posted from now on; `awaited`: in a call that waits for completions.
     #[inline]
     pub fn posts_in_submission(&mut self, awaited: bool) {
         self.inline = true;
         self.awaited = awaited;
     }
 
-    /// What is posted from now on was not posted by a submission, and no call waits for it.
+    /// A submission is over: no submission posts what is posted from now on, and no call waits for it.
     #[inline]
     pub fn posts_later(&mut self) {
         self.inline = false;

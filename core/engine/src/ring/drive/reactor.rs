@@ -1,6 +1,6 @@
 //! The reactor: the process's one thread that drives rings while nobody waits in `enter`.
 //!
-//! It keeps a list of rings that want attention and looks at each of them when it is due: every few
+//! The reactor keeps a list of rings that want attention and looks at each of them when it is due: every few
 //! milliseconds, at its next deadline, or never. A ring with requests outstanding into which nobody
 //! came since the last look is taken over: its epoll instance is put into the reactor's own, and it is
 //! due at its deadlines only. A caller that starts to wait takes it out again by `EPOLL_CTL_DEL`: no
@@ -16,7 +16,7 @@ use core::ffi::c_void;
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT};
 
 use crate::abi::Errno;
-use crate::os::sync::{AcrossFork, Mutex};
+use crate::os::sync::{AcrossFork, Guard, Mutex};
 use crate::os::{self, EpollEvent, Fd, user};
 use crate::process::credentials::{self, Credentials};
 use crate::process::threads;
@@ -173,7 +173,7 @@ pub fn attend_stale(core: &mut Core) {
 fn wake_for_a_tick(core: &Core) {
     let due_ns = os::monotonic_ns().saturating_add(TICK_NS);
     let mut reactor = REACTOR.lock();
-    let kick = reactor.listing.is_due(core.serial, due_ns);
+    let kick = reactor.listing.bring_look_forward(core.serial, due_ns);
     reactor.kicked_if(kick);
 }
 
@@ -346,7 +346,7 @@ fn take_over(core: &mut Core) -> bool {
     core.attendance.was_driven = true;
     // A ring's deadlines bound the reactor's sleep, and so does what has to be looked at by and by.
     let tick_ns = if core.needs_ticks() { os::monotonic_ns().saturating_add(TICK_NS) } else { u64::MAX };
-    let kick = reactor.listing.is_due(core.serial, due_ns(core).min(tick_ns));
+    let kick = reactor.listing.bring_look_forward(core.serial, due_ns(core).min(tick_ns));
     reactor.kicked_if(kick);
     true
 }
@@ -406,7 +406,7 @@ pub fn deadline_changed(core: &mut Core) {
     }
     let due_ns = due_ns(core);
     let mut reactor = REACTOR.lock();
-    let kick = reactor.listing.is_due(core.serial, due_ns);
+    let kick = reactor.listing.bring_look_forward(core.serial, due_ns);
     reactor.kicked_if(kick);
 }
 
@@ -428,7 +428,8 @@ extern "C" fn run(term: *mut c_void) {
     loop {
         // Acquire pairs with the release in `recruit`.
         let wanting = RECRUITS.swap(false, Ordering::Acquire) && !pool::recruit(own);
-        let Some(mut timeout_ns) = sleep_time(term) else { break };
+        let Some(until_ns) = in_term(term).map(|mut reactor| reactor.listing.falls_asleep()) else { break };
+        let mut timeout_ns = (until_ns != u64::MAX).then(|| until_ns.saturating_sub(os::monotonic_ns()));
         if wanting {
             // No thread is to be had now.
             RECRUITS.store(true, Ordering::Relaxed);
@@ -436,23 +437,16 @@ extern "C" fn run(term: *mut c_void) {
         }
         let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
         let woken = os::epoll_wait(epoll, &mut events, timeout_ns, None);
-        let mut reactor = REACTOR.lock();
-        if reactor.term != term {
-            break;
-        }
-        reactor.listing.wakes();
-        drop(reactor);
+        let Some(()) = in_term(term).map(|mut reactor| reactor.listing.wakes()) else { break };
         let count = match woken {
             Ok(count) => count,
             // The program has closed it unseen.
             Err(Errno::EBADF | Errno::EINVAL) => {
-                let mut reactor = REACTOR.lock();
-                if reactor.term == term {
+                if let Some(mut reactor) = in_term(term) {
                     reactor.lose_descriptors();
                     reactor.make_descriptors();
                     epoll = reactor.epoll.unwrap_or(-1);
                 }
-                drop(reactor);
                 // Where there is none to be had, it is tried again.
                 if epoll < 0 {
                     os::pause(TICK_NS)
@@ -477,12 +471,8 @@ extern "C" fn run(term: *mut c_void) {
                 }
             }
         }
-        let mut reactor = REACTOR.lock();
-        if reactor.term != term {
-            break;
-        }
-        let due = reactor.listing.take_due(os::monotonic_ns());
-        drop(reactor);
+        let due = in_term(term).map(|mut reactor| reactor.listing.take_due(os::monotonic_ns()));
+        let Some(due) = due else { break };
         for attended in due {
             serve(attended, expire);
         }
@@ -490,16 +480,9 @@ extern "C" fn run(term: *mut c_void) {
     leave(own, term);
 }
 
-/// How long the reactor of this term is to sleep: until the first ring is due, or for good. `None` where its time is over: the list
-/// is its successor's.
-#[expect(clippy::option_option, reason = "a sleep without an end is not a reactor without a time")]
-fn sleep_time(term: usize) -> Option<Option<u64>> {
-    let mut reactor = REACTOR.lock();
-    if reactor.term != term {
-        return None;
-    }
-    let until = reactor.listing.falls_asleep();
-    Some((until != u64::MAX).then(|| until.saturating_sub(os::monotonic_ns())))
+/// The reactor's state, for the thread of this term. `None` where its time is over: the state is its successor's.
+fn in_term(term: usize) -> Option<Guard<'static, Reactor>> {
+    Some(REACTOR.lock()).filter(|reactor| reactor.term == term)
 }
 
 /// Does with a ring on the list what is to be done now, looks at it if the time of a tick is over since the last look, and says when

@@ -80,7 +80,7 @@ impl Sleepers {
         }
     }
 
-    /// Nobody sleeps at a place any more: what it was woken by is gone.
+    /// Takes away what a sleeper at a place was woken by: nobody sleeps there any more.
     pub fn drain(&self, place: usize) {
         if let Some(&event) = self.places.get(place) {
             os::eventfd_drain(event);

@@ -178,15 +178,15 @@ impl Entry {
         (u64::from(self.generation) << 32) | u64::from(index)
     }
 
-    /// The number is another file's: what epoll still reports of the one that had it names nothing any more.
-    pub(crate) fn is_of_another(&mut self) {
+    /// Renames the registration, for the number is another file's: what epoll still reports of the one that had it names nothing any more.
+    pub(crate) fn rename_for_another_file(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         // That it stands in the list of those to be looked at again was said of the other.
         self.rechecked = false;
         self.ready = 0;
     }
 
-    /// What epoll calls the registration of the next file that has the number.
+    /// The name that epoll is to have for the registration of the next file with this number.
     pub(crate) fn next_data(&self, index: u32) -> u64 {
         (u64::from(self.generation.wrapping_add(1)) << 32) | u64::from(index)
     }

@@ -213,7 +213,7 @@ impl Core {
         entry.narrow = false;
         match os::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, entry.events(), entry.data(index)) {
             Err(Errno::ENOENT) => {
-                entry.is_of_another();
+                entry.rename_for_another_file();
                 entry.registered = false;
                 self.register(epoll, index, ALL_EVENTS)
             }

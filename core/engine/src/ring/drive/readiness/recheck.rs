@@ -108,7 +108,7 @@ impl Core {
     /// A number is another file's, which is registered now, or cannot be.
     fn replaced(&mut self, index: u32, registered: bool) {
         let entry = &mut self.readiness.entries[index as usize];
-        entry.is_of_another();
+        entry.rename_for_another_file();
         entry.registered = registered;
         entry.narrow = false;
         entry.kind = None;
