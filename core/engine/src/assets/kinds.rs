@@ -8,12 +8,13 @@ use linux_raw_sys::general::{F_GETFL, O_DIRECT, S_IFBLK, S_IFDIR, S_IFIFO, S_IFM
 use linux_raw_sys::net::{SO_LINGER, SOL_SOCKET};
 
 use crate::abi::Errno;
+use crate::assets::mounts::{self, Place};
 use crate::assets::notes;
 use crate::os::{self, Fd, host};
 
 /// Facts about a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Kind(u16);
+pub struct Kind(u32);
 
 impl Kind {
     /// It has been looked at.
@@ -46,6 +47,14 @@ impl Kind {
     /// A socket whose close waits for nobody, or that hands this down to the connections that it accepts: `SO_LINGER`
     /// is off. Where the program turns it on and nobody sees that, a close waits in its submission, as the kernel's does.
     pub const NO_LINGER: Kind = Kind(1 << 13);
+    /// Its file system knows no non-blocking attempts, but reads can be begun by an advice.
+    pub const ADVISED: Kind = Kind(1 << 14);
+    /// Its file system asks other machines or processes.
+    pub const FAR: Kind = Kind(1 << 15);
+    /// Its file system knows no non-blocking reads, and reads cannot be begun otherwise.
+    pub const READS_BLOCK: Kind = Kind(1 << 16);
+    /// How reads are done where they know no non-blocking attempts.
+    pub const OF_READS: Kind = Kind::ADVISED.with(Kind::FAR).with(Kind::READS_BLOCK);
     /// All about sends that leave together.
     pub const ALL_OF_TRAINS: Kind =
         Kind::TRAINS_ASKED.with(Kind::TRAINS).with(Kind::SHORT_TRAINS).with(Kind::STREAM_TRAINS);
@@ -97,7 +106,7 @@ pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
     let mode = os::identity(fd)?.mode & S_IFMT;
     let more = match mode {
         S_IFREG | S_IFDIR | S_IFBLK => {
-            let kept = Kind::DIRECT.with(Kind::WRITES_BLOCK);
+            let kept = Kind::DIRECT.with(Kind::WRITES_BLOCK).with(Kind::OF_READS);
             Kind::STORAGE.with(Kind(notes::note(fd) & kept.0))
         }
         S_IFIFO if os::fcntl(fd, F_GETFL, 0)? as u32 & O_DIRECT == 0 => Kind::STREAM,
@@ -139,7 +148,18 @@ pub fn forget(fd: Fd) {
 
 /// A non-blocking write to storage was refused for good.
 pub fn writes_block(fd: Fd) {
-    add(fd, Kind::WRITES_BLOCK);
+    add(fd, if mounts::is_far(fd) { Kind::WRITES_BLOCK.with(Kind::FAR) } else { Kind::WRITES_BLOCK });
+}
+
+/// How a file on storage is read that knows no non-blocking reads: one of [`Kind::OF_READS`], which is remembered.
+pub fn look_at_reads(fd: Fd) -> Kind {
+    let kind = match mounts::place_of(fd) {
+        Place::Far => Kind::FAR,
+        Place::Below => Kind::ADVISED,
+        Place::Here => Kind::READS_BLOCK,
+    };
+    add(fd, kind);
+    kind
 }
 
 /// Replaces what was noted of a descriptor as a file; what concerns it as a socket stays.

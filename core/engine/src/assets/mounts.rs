@@ -141,23 +141,44 @@ fn unescaped(name: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// What was found out: the number of a mount times four, plus two where it is far, plus one. Linux before 6.8 uses
-/// numbers again: there this is a hint.
+/// Where a file system has what it holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Place {
+    /// In this machine.
+    Here = 1,
+    /// With another machine or process.
+    Far = 2,
+    /// In other file systems, of which it has made one: overlayfs.
+    Below = 3,
+}
+
+/// What was found out: the number of a mount times four, plus the [`Place`]. Linux before 6.8 uses numbers again: there this
+/// is a hint.
 static SEEN: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
 
-/// May reading this directory take for ever? Asked each time, for the number of a descriptor may stand for another
-/// file than before.
+/// May reading this directory take for ever?
 pub fn is_far(fd: Fd) -> bool {
+    place_of(fd) == Place::Far
+}
+
+/// Where is a file? Asked each time, for the number of a descriptor may stand for another file than before.
+pub fn place_of(fd: Fd) -> Place {
     // Where nothing can be found out, there is nothing to be done about it.
-    let Some(mount) = mount_of(fd, STATX_MNT_ID | STATX_MNT_ID_UNIQUE) else { return false };
-    let place = &SEEN[(mount % SEEN.len() as u64) as usize];
-    let seen = place.load(Relaxed);
-    if seen >> 2 == mount && seen & 1 != 0 {
-        return seen & 2 != 0;
+    let Some(mount) = mount_of(fd, STATX_MNT_ID | STATX_MNT_ID_UNIQUE) else { return Place::Here };
+    let slot = &SEEN[(mount % SEEN.len() as u64) as usize];
+    let seen = slot.load(Relaxed);
+    if seen >> 2 == mount {
+        match seen & 3 {
+            1 => return Place::Here,
+            2 => return Place::Far,
+            3 => return Place::Below,
+            _ => {}
+        }
     }
-    let far = mount_of(fd, STATX_MNT_ID).is_some_and(is_mount_far);
-    place.store(mount << 2 | u64::from(far) << 1 | 1, Relaxed);
-    far
+    let place = mount_of(fd, STATX_MNT_ID).map_or(Place::Here, place_of_mount);
+    slot.store(mount << 2 | place as u64, Relaxed);
+    place
 }
 
 fn mount_of(fd: Fd, wanted: u32) -> Option<u64> {
@@ -165,8 +186,13 @@ fn mount_of(fd: Fd, wanted: u32) -> Option<u64> {
     (known.stx_mask & (STATX_MNT_ID | STATX_MNT_ID_UNIQUE) != 0).then_some(known.stx_mnt_id)
 }
 
-fn is_mount_far(mount: u64) -> bool {
-    os::mounts().is_ok_and(|mounts| kind_of(&mounts, mount).is_some_and(is_kind_far))
+fn place_of_mount(mount: u64) -> Place {
+    let Ok(mounts) = os::mounts() else { return Place::Here };
+    match kind_of(&mounts, mount) {
+        Some(b"overlay") => Place::Below,
+        Some(kind) if is_kind_far(kind) => Place::Far,
+        _ => Place::Here,
+    }
 }
 
 fn is_kind_far(kind: &[u8]) -> bool {

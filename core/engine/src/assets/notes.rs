@@ -6,7 +6,7 @@
 
 use crate::abi::Errno;
 use crate::assets::by_descriptor::ByDescriptor;
-use crate::os::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use crate::os::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::os::{self, Fd, host};
 
 /// What is known of one number.
@@ -18,7 +18,7 @@ struct Entry {
     /// How often the engine itself was given the number for a new file while a ring knew it.
     renewals: AtomicU32,
     /// What [`crate::assets::kinds`] remembers of it; zero for nothing.
-    note: AtomicU16,
+    note: AtomicU32,
     /// How often the process had handed descriptors over when the number stood for nothing, or for a file that the engine made;
     /// or [`OLD`].
     free_at: AtomicU32,
@@ -29,7 +29,7 @@ impl Entry {
         Entry {
             interest: AtomicU64::new(0),
             renewals: AtomicU32::new(0),
-            note: AtomicU16::new(0),
+            note: AtomicU32::new(0),
             free_at: AtomicU32::new(0),
         }
     }
@@ -248,13 +248,13 @@ pub fn changes_by_close(fd: Fd) -> bool {
 }
 
 /// What is remembered of `fd`.
-pub fn note(fd: Fd) -> u16 {
+pub fn note(fd: Fd) -> u32 {
     // Relaxed, as everywhere: a note is a hint.
     TABLE.get(fd).map_or(0, |entry| entry.note.load(Ordering::Relaxed))
 }
 
 /// Forgets these bits of what is remembered of a descriptor that exists, and then remembers those. Returns what it was before.
-pub fn change_note(fd: Fd, less: u16, more: u16) -> u16 {
+pub fn change_note(fd: Fd, less: u32, more: u32) -> u32 {
     let entry = if more == 0 { TABLE.get(fd) } else { TABLE.get_or_make(fd).ok() };
     let Some(entry) = entry else { return 0 };
     let mut known = entry.note.load(Ordering::Relaxed);
@@ -348,7 +348,7 @@ mod tests {
         // Of a number that no other test has.
         let fd = 70_002;
         let both = std::sync::Barrier::new(2);
-        let noting = |bit: u16| {
+        let noting = |bit: u32| {
             let both = &both;
             move || {
                 both.wait();

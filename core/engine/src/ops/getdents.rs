@@ -2,13 +2,12 @@
 
 use crate::abi::Errno;
 use crate::assets::mounts;
-use crate::ops::rw;
 use crate::os::{self, Fd};
 use crate::request::data::OpData;
 use crate::request::op::{Caps, FIRST_PRIVATE, Field, Op, Outcome, prep_address};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
-use crate::request::{FileHold, RequestId};
+use crate::request::{FileHold, POSITION, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::reactor;
 use crate::work::Work;
@@ -45,7 +44,7 @@ fn named(core: &Core, id: RequestId) -> Fd {
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let offset = core[id].sqe.off;
-    if offset != rw::POSITION {
+    if offset != POSITION {
         let number = named(core, id);
         let description = core.directories_mut().take(number, offset);
         core[id].data = OpData::Directory(description);

@@ -16,7 +16,7 @@ use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::unused::Unused;
-use crate::request::{Flags, RequestId};
+use crate::request::{Flags, POSITION, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
 
@@ -92,7 +92,7 @@ fn read_once(core: &mut Core, id: RequestId, fd: Fd) -> Next {
     };
     let (offset, flags) = (core[id].sqe.off, core[id].sqe.op_flags);
     if offset > rw::LAST_SAFE_OFFSET
-        && offset != rw::POSITION
+        && offset != POSITION
         && let Err(errno) = rw::check_end(fd, offset, span.length, rw::Direction::Read)
     {
         return conclude(core, id, Err(errno));
@@ -161,7 +161,7 @@ fn conclude(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Nex
 /// The next read of a file with an end, as one in /proc that can be polled, goes on behind this one.
 fn advance(core: &mut Core, id: RequestId, count: usize) {
     let request = &core[id];
-    if request.sqe.off != rw::POSITION
+    if request.sqe.off != POSITION
         && kinds::typed_kind(request.file.fd()).is_ok_and(|kind| kind.has(kinds::Kind::STORAGE))
     {
         core[id].sqe.off += count as u64;

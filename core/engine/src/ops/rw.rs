@@ -22,7 +22,7 @@ use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Prep};
 use crate::request::shown::{self, Argument, When, arg};
-use crate::request::{FileHold, Flags, Request, RequestId};
+use crate::request::{FileHold, Flags, POSITION, Request, RequestId};
 use crate::ring::drive::readiness::SocketKind;
 use crate::ring::{Core, registry};
 use crate::work::Work;
@@ -35,8 +35,8 @@ const PLAIN_FLAGS: u32 = RWF_DSYNC | RWF_SYNC | RWF_APPEND | RWF_NOAPPEND | RWF_
 const KNOWN_FLAGS: u32 = PLAIN_FLAGS | RWF_HIPRI | RWF_NOWAIT | RWF_ATOMIC | RWF_DONTCACHE;
 /// Beyond it, a transfer may end behind the last offset there can be.
 pub const LAST_SAFE_OFFSET: u64 = (i64::MAX - i32::MAX as i64) as u64;
-/// The offset that means the file's own position.
-pub const POSITION: u64 = u64::MAX;
+/// An advice that takes longer has begun a read.
+const CACHED_US: u64 = 3;
 
 /// What a transfer reads off the SQE, its memory given.
 const fn arguments(memory: Argument, length: &'static str) -> [Argument; 9] {
@@ -349,7 +349,7 @@ fn issue_selected(core: &mut Core, id: RequestId) -> Outcome {
     match outcome {
         // Of a file that can be polled, a part of the buffer may be enough.
         Outcome::Block | Outcome::BlockForLong if lends_buffer(core, id) => core.lend_buffer(id),
-        Outcome::Block | Outcome::BlockForLong => core.keep_buffer(id, span.length),
+        Outcome::Block | Outcome::BlockForLong | Outcome::InFlight => core.keep_buffer(id, span.length),
         // At the end of a file the buffer goes along, empty.
         Outcome::Complete(0) => {
             let flags = core.use_buffer(id, 0);
@@ -395,6 +395,9 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
     }
     if kind.has(Kind::DIRECT) && past_the_cache(core, id)? || blocks_at_once(core, id, kind, direction)? {
         return block_on_storage(core, id);
+    }
+    if direction == Direction::Read && kind.has(Kind::OF_READS) && can_begin(&core[id]) {
+        return begin_read(core, id, Errno::EOPNOTSUPP);
     }
     let request = &core[id];
     let memory = Memory::of(&request.sqe, &request.data);
@@ -647,7 +650,7 @@ fn short(core: &mut Core, id: RequestId, done: usize, direction: Direction) -> R
     // Whatever the number stands for by now, these bytes were transferred.
     let Ok(kind) = kind else { return Ok(end(core, id, Ok(done))) };
     if kind.has(Kind::STORAGE) {
-        advance(core, id, done);
+        core[id].step_over(done);
         return attempt(core, id, direction);
     }
     if kind.has(Kind::STREAM) {
@@ -656,27 +659,6 @@ fn short(core: &mut Core, id: RequestId, done: usize, direction: Direction) -> R
         core.readiness_mut().came_short(fd);
     }
     Ok(end(core, id, Ok(done)))
-}
-
-/// Steps over what was done.
-fn advance(core: &mut Core, id: RequestId, done: usize) {
-    let request = &mut core[id];
-    request.result += done as i32;
-    if request.sqe.off != POSITION {
-        request.sqe.off += done as u64;
-    }
-    let OpData::Vectors(vectors) = &mut request.data else {
-        request.sqe.addr += done as u64;
-        request.sqe.len -= done as u32;
-        return;
-    };
-    let mut rest = done as u64;
-    for vector in vectors.iter_mut() {
-        let step = rest.min(vector.length);
-        vector.base += step;
-        vector.length -= step;
-        rest -= step;
-    }
 }
 
 /// The attempt would have blocked, or the file knows no such attempt.
@@ -689,13 +671,19 @@ fn not_now(core: &mut Core, id: RequestId, errno: Errno, direction: Direction) -
         core.readiness_mut().drained(fd, events);
         return Ok(Outcome::Wait(events));
     }
-    let kind = kinds::look_at_type(fd)?;
+    let begins = direction == Direction::Read && can_begin(request);
+    // What was seen before is enough where an attempt at an offset has just answered so.
+    let kind = if begins && host::sees_closes() { kinds::typed_kind(fd)? } else { kinds::look_at_type(fd)? };
     if kind.has(Kind::STORAGE) {
         if errno == Errno::EOPNOTSUPP && direction == Direction::Write {
             kinds::writes_block(fd);
         }
         let told = if direction == Direction::Write { Errno::EAGAIN } else { errno };
-        return if nowait { Err(told) } else { block_on_storage(core, id) };
+        return match (nowait, begins) {
+            (true, _) => Err(told),
+            (_, true) => begin_read(core, id, errno),
+            _ => block_on_storage(core, id),
+        };
     }
     if nowait
         && errno == Errno::EOPNOTSUPP
@@ -709,6 +697,36 @@ fn not_now(core: &mut Core, id: RequestId, errno: Errno, direction: Direction) -
         return Err(errno);
     }
     if errno == Errno::EAGAIN { Ok(Outcome::Wait(events)) } else { without_nowait(core, id, direction) }
+}
+
+/// Can a read that misses the page cache be left to the device?
+fn can_begin(request: &Request) -> bool {
+    request.sqe.off != POSITION && !request.flags.has(Flags::NOWAIT)
+}
+
+/// A read on storage would have blocked, or its file knows no attempts that do not. The device gets it now, where that can be
+/// had without waiting.
+#[cold]
+fn begin_read(core: &mut Core, id: RequestId, errno: Errno) -> Result<Outcome, Errno> {
+    let request = &core[id];
+    let (fd, offset) = (request.file.fd(), request.sqe.off);
+    let length = Memory::of(&request.sqe, &request.data).length();
+    if errno == Errno::EAGAIN {
+        if !os::nowait_begins_reads() {
+            os::will_need(fd, offset, length)?;
+        }
+        return Ok(Outcome::InFlight);
+    }
+    let noted = kinds::noted(fd);
+    let kind = if noted.has(Kind::OF_READS) { noted } else { kinds::look_at_reads(fd) };
+    if !kind.has(Kind::ADVISED) {
+        return Ok(Outcome::Block);
+    }
+    let started = os::ticks();
+    os::will_need(fd, offset, length)?;
+    // What is cached needs nobody to fetch it.
+    let is_cached = os::ticks().wrapping_sub(started) < CACHED_US * os::ticks_per_us();
+    Ok(if is_cached { Outcome::Block } else { Outcome::InFlight })
 }
 
 /// The attempt blocks, on what was storage when its type was looked at. Another thread may have closed the descriptor

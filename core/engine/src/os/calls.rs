@@ -1,6 +1,6 @@
 //! The system calls that the engine itself lives by; operations make theirs through [`call`].
 
-use crate::os::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::os::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use core::ffi::{CStr, c_void};
 use core::fmt::{self, Write};
 use core::ptr::NonNull;
@@ -777,6 +777,47 @@ pub fn file_system(fd: Fd) -> Result<i64, Errno> {
         stat.assume_init()
     };
     Ok(stat.f_type)
+}
+
+/// Has a range of a file read into the page cache, as far as it is not there, without waiting for that (`posix_fadvise(2)`).
+///
+/// # Errors
+/// As the call. A file system may take no advice: that is no error.
+pub fn will_need(fd: Fd, offset: u64, length: usize) -> Result<(), Errno> {
+    let arguments = [fd as usize, offset as usize, length, nr::POSIX_FADV_WILLNEED as usize, 0, 0];
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_fadvise64, arguments).map(drop) }
+}
+
+/// Does a read by `RWF_NOWAIT` that misses the page cache begin at the device, as from Linux 6.12 on? Before that nothing is begun.
+pub fn nowait_begins_reads() -> bool {
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
+    // Relaxed: it stands for nothing else.
+    match KNOWN.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let begins = release().is_some_and(|release| release >= (6, 12));
+            KNOWN.store(if begins { YES } else { NO }, Ordering::Relaxed);
+            begins
+        }
+        known => known == YES,
+    }
+}
+
+/// The first two numbers of the kernel's release (`uname(2)`).
+fn release() -> Option<(u32, u32)> {
+    const FIELD: usize = 65;
+    let mut names = [[0u8; FIELD]; 6];
+    // SAFETY: writes one `utsname` of ours, six fields of bytes.
+    unsafe { call(nr::__NR_uname, [names.as_mut_ptr() as usize, 0, 0, 0, 0, 0]).ok()? };
+    let [_, _, release, ..] = &names;
+    let number = |digits: &[u8]| {
+        digits.iter().fold(0u32, |sum, &digit| sum.wrapping_mul(10).wrapping_add(u32::from(digit - b'0')))
+    };
+    let mut numbers = release.split(|byte| !byte.is_ascii_digit()).map(number);
+    Some((numbers.next()?, numbers.next()?))
 }
 
 /// `read(2)` of no bytes.

@@ -89,7 +89,8 @@ impl Wanted {
 fn rank(core: &Core, id: RequestId) -> Option<u8> {
     let request = &core[id];
     match request.phase {
-        Phase::Prepared | Phase::Deferred => None,
+        // The kernel's own reads of this kind are in no list either.
+        Phase::Prepared | Phase::Deferred | Phase::InFlight => None,
         Phase::Working => Some(0),
         Phase::Waiting => Some(1),
         Phase::Ready => request.flags.has(Flags::WOKEN).then_some(1),
@@ -163,7 +164,7 @@ impl Core {
         let request = &mut self[id];
         let counts = usize::from(request.op.caps.has(Caps::LISTED));
         match request.phase {
-            Phase::Prepared | Phase::Deferred => return Err(Errno::ENOENT),
+            Phase::Prepared | Phase::Deferred | Phase::InFlight => return Err(Errno::ENOENT),
             Phase::Ready => {
                 // A futex that was woken is none of those that wait any more.
                 if !request.flags.has(Flags::WOKEN) || request.op.caps.has(Caps::LISTED_FUTEX) {

@@ -6,6 +6,7 @@
 //!                                 └─► issue ──┬─ Complete ──────────────────────────► CQE
 //!                                             ├─ Wait ──► Waiting ──readiness──► issue again
 //!                                             ├─ Block ─► Working ──a worker or the caller──► CQE
+//!                                             ├─ InFlight ─► InFlight ──by whoever waits──► Working
 //!                                             └─ Armed ─► Armed (timer, futex, ...) ────────► CQE
 //! ```
 //!
@@ -71,6 +72,8 @@ pub enum Phase {
     Waiting,
     /// In the hands of the caller's work queue or of a worker.
     Working,
+    /// The device has what it reads: see [`crate::work::in_flight`].
+    InFlight,
     /// Armed by its operation: a timer, a sequence count.
     Armed,
 }
@@ -191,6 +194,9 @@ impl Flags {
     }
 }
 
+/// The offset of a transfer that means the file's own position.
+pub const POSITION: u64 = u64::MAX;
+
 /// How a request holds its file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FileHold {
@@ -287,6 +293,26 @@ impl Request {
             self.file = FileHold::Owned(notes::duplicate(fd)?);
         }
         Ok(())
+    }
+
+    /// Steps over so many bytes of a transfer that are done.
+    pub fn step_over(&mut self, done: usize) {
+        self.result += done as i32;
+        if self.sqe.off != POSITION {
+            self.sqe.off += done as u64;
+        }
+        let OpData::Vectors(vectors) = &mut self.data else {
+            self.sqe.addr += done as u64;
+            self.sqe.len -= done as u32;
+            return;
+        };
+        let mut rest = done as u64;
+        for vector in vectors.iter_mut() {
+            let step = rest.min(vector.length);
+            vector.base += step;
+            vector.length -= step;
+            rest -= step;
+        }
     }
 
     /// Its CQE, with this result.

@@ -139,6 +139,8 @@ pub enum Outcome {
     Block,
     /// To be done by [`Op::block`] in a thread of its own: it may take for ever.
     BlockForLong,
+    /// The device has it: to be fetched by [`Op::block`] before long, or by that with `RWF_NOWAIT`.
+    InFlight,
     /// Try again once those that are ready now had their turn.
     Again,
     /// The operation armed what will complete it.

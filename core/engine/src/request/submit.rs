@@ -386,6 +386,7 @@ impl Core {
                 self.complete(id, Errno::ECANCELED.negated());
             }
             Outcome::Block => self.block(id, false),
+            Outcome::InFlight => self.keep_in_flight(id),
             Outcome::BlockForLong => self.block(id, true),
         }
     }
@@ -406,7 +407,7 @@ impl Core {
     }
 
     /// Puts a request into the work queue.
-    fn block(&mut self, id: RequestId, long: bool) {
+    pub fn block(&mut self, id: RequestId, long: bool) {
         let request = &mut self[id];
         debug_assert!(request.op.block.is_some(), "only operations that can block do");
         request.phase = Phase::Working;

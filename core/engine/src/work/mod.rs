@@ -11,6 +11,7 @@ mod backlog;
 mod closing;
 pub mod futex_waits;
 pub mod handover;
+pub mod in_flight;
 pub mod interrupt;
 mod on_files;
 pub mod pool;
@@ -85,6 +86,12 @@ pub struct Work {
     /// Nothing but its own attempt has to be minded: it needs no file of the program, no order, no
     /// other thread.
     light: bool,
+    /// Its file system asks other machines or processes.
+    far: bool,
+    /// The device has had it since before: how long it takes says how fast that is.
+    is_fetched: bool,
+    /// How long the attempt took, in microseconds, where that says something.
+    took_us: Option<u64>,
     /// An O_DIRECT transfer, which the kernel can do while nobody waits.
     pub direct: Option<Command>,
     /// Work with the same non-zero hash is done one after the other.
@@ -118,6 +125,7 @@ impl Work {
         request.flags.clear(Flags::DIRECT);
         let exposed = request.file.plain().map(|fd| Interest::new(fd, ring.number()));
         let minded = Caps::SLOW.with(Caps::HASHED).with(Caps::POSITION);
+        let far = request.op.caps.has(Caps::POSITION) && kinds::noted(request.file.fd()).has(Kind::FAR);
         Work {
             ring,
             serial,
@@ -133,7 +141,10 @@ impl Work {
             step: None,
             light: exposed.is_none() && !long && direct.is_none() && !request.op.caps.has(minded),
             exposed,
-            lendable: lends && !long && direct.is_none() && can_be_lent(request),
+            lendable: lends && !long && !far && direct.is_none() && can_be_lent(request),
+            far,
+            is_fetched: false,
+            took_us: None,
             direct,
             hash: 0,
             seat: None,
@@ -169,6 +180,13 @@ impl Work {
     fn attempt(&mut self) {
         let run = self.run;
         self.result = run(self);
+    }
+
+    /// The same, and notes how long it took.
+    fn attempt_timed(&mut self) {
+        let started = os::ticks();
+        self.attempt();
+        self.took_us = Some(os::ticks().wrapping_sub(started) / os::ticks_per_us());
     }
 
     /// It cannot be done, for this reason.
@@ -220,7 +238,7 @@ impl Piece {
         if trace::is_on() {
             self.0.thread = os::gettid() as u32;
         }
-        self.0.attempt();
+        if self.0.is_fetched { self.0.attempt_timed() } else { self.0.attempt() }
     }
 
     /// Does it, in a caller that it was given back to.
@@ -313,6 +331,9 @@ impl Core {
     /// Ends the request whose work is done.
     fn conclude(&mut self, work: &mut Work) {
         self.work_mut().ends(work);
+        if let Some(took_us) = work.took_us {
+            self.work_mut().in_flight.note_time(took_us);
+        }
         let Some(request) = self.requests_mut().get_mut(work.id) else { return };
         debug_assert!(request.phase == Phase::Working, "work is done once");
         request.data = core::mem::take(&mut work.data);
@@ -415,7 +436,7 @@ impl Core {
     /// Must a worker do this, though it ends soon? Where it takes longer than waking one, and where
     /// workers are still at what comes before it in the same file.
     fn must_hand_over(&self, work: &Work) -> bool {
-        self[work.id].op.caps.has(Caps::SLOW) || self.has_order_to_keep(work)
+        work.far || self[work.id].op.caps.has(Caps::SLOW) || self.has_order_to_keep(work)
     }
 
     /// Are workers still at what comes before it in the same file?
@@ -600,6 +621,14 @@ impl Core {
             work.is_exposed() && work.lendable && !work.is_foreign(own) && !self.has_order_to_keep(work)
         };
         !self.work().is_empty() && self.work().queued().all(fits)
+    }
+
+    /// A caller that waits has done this.
+    fn give_back(&mut self, mut work: Work) {
+        // Its file was that of the request to the end.
+        work.covered();
+        let batch = self.work_mut().alone(work);
+        self.give_batch_back(batch, 1, true);
     }
 
     /// Ends what was `done` of a batch; the rest is to be done before what is queued.

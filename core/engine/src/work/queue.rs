@@ -12,6 +12,7 @@ use crate::request::{Flags, RequestId, Slab};
 use crate::ring::Core;
 use crate::wait::loan::{Loan, Posted};
 use crate::work::closing::Closing;
+use crate::work::in_flight::InFlight;
 use crate::work::on_files::OnFiles;
 use crate::work::{Batch, Work, own_file};
 
@@ -41,6 +42,8 @@ pub struct WorkQueue {
     on_files: OnFiles,
     /// How much of that work a worker has, or had.
     handed_over: OnFiles,
+    /// Reads that the device has.
+    pub in_flight: InFlight,
 }
 
 impl WorkQueue {
@@ -261,9 +264,14 @@ impl WorkQueue {
 
     /// One piece that was taken out of the queue, as a batch.
     pub(super) fn take_alone(&mut self, work: Work) -> Batch {
+        self.out += 1;
+        self.alone(work)
+    }
+
+    /// One piece that is out, as a batch.
+    pub(super) fn alone(&mut self, work: Work) -> Batch {
         let mut batch = self.batch.take().unwrap_or_default();
         batch.push_back(work);
-        self.out += 1;
         Batch::held(batch)
     }
 

@@ -30,6 +30,7 @@ mod futex;
 mod futex_kinds;
 mod getdents;
 mod held_files;
+mod in_flight;
 mod interrupt;
 mod kbuf;
 mod lacking_calls;

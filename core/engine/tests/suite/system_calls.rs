@@ -821,9 +821,12 @@ cases![
     work_that_the_call_does_needs_no_descriptor_of_its_own = traced_where(without(&[]), 32, ALONE, |ring| {
         let file = memory_file(b"");
         let write = transfer(IORING_OP_WRITE, &file, 5);
-        run(ring, "flags; pwritev2(1); pwritev2(1)", &[write]);
+        let read = transfer(IORING_OP_READ, &file, 5);
+        // Once it is found out where the file system has what it holds: by the mount, then for the descriptor.
+        run(ring, "flags; pwritev2(1); look; look; openat(CLOEXEC); pwritev2(1)", &[write]);
         run(ring, "pwritev2(1)", &[write]);
-        run(ring, "preadv2(1); preadv2(1)", &[transfer(IORING_OP_READ, &file, 5)]);
+        run(ring, "preadv2(1); look; preadv2(1)", &[read]);
+        run(ring, "preadv2(1)", &[read]);
     }),
     work_for_another_thread_has_a_descriptor_of_its_own = traced_where(without(&[]), 32, ALONE, |ring| {
         let file = memory_file(b"");

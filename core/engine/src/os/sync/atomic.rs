@@ -122,6 +122,7 @@ macro_rules! number {
 atomic!(AtomicBool, real::AtomicBool, bool, []);
 atomic!(AtomicPtr, real::AtomicPtr<T>, *mut T, [T]);
 number!(AtomicI32, i32);
+number!(AtomicU8, u8);
 number!(AtomicU16, u16);
 number!(AtomicU32, u32);
 number!(AtomicU64, u64);

@@ -7,7 +7,7 @@ use crate::ring::drive::{BATCH, look_in, reactor};
 use crate::ring::{Core, CoreGuard, Ring, lifetime, live};
 use crate::wait::Driver;
 use crate::wait::token::Sleep;
-use crate::work::{self, pool};
+use crate::work::{self, in_flight, pool};
 
 /// Between two looks whether there is room for kept CQEs, where one waits for completions. The kernel does not sleep then.
 const ROOM_NS: u64 = 1_000_000;
@@ -60,6 +60,9 @@ fn wait_in_turns(
         let core = live(guard, serial).ok_or(Errno::EBADF)?;
         core.fire_timers();
         core.advance_before_work();
+        if wanted == 0 {
+            core.fetch_answered();
+        }
         core.flush_overflow();
         core.notify();
         if core.cq.take_dropped() {
@@ -75,7 +78,7 @@ fn wait_in_turns(
             return Ok(());
         }
         // Only who needs a notification looks for it: the next look finds those of many sends at once.
-        if core.look_for_prompt_pages() || help(guard, serial) {
+        if core.look_for_prompt_pages() || help(guard, serial, &limits) {
             continue;
         }
         let core = live(guard, serial).ok_or(Errno::EBADF)?;
@@ -123,11 +126,14 @@ fn time_left(wanted: &mut u32, limits: &mut Limits) -> Result<Time, Errno> {
     }
 }
 
-/// Does a piece of this ring's queued work, if there is one.
-fn help(guard: &mut CoreGuard<'_>, serial: u64) -> bool {
+/// Does a piece of this ring's queued work, or fetches a read, if there is one.
+fn help(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> bool {
     let Some(core) = live(guard, serial) else { return false };
     if !core.work.is_empty() {
         return work::run_by_caller(guard, serial, true);
+    }
+    if core.work.in_flight.is_any() {
+        return in_flight::fetch_oldest(guard, serial, limits);
     }
     if core.work.out() == 0 {
         return false;
@@ -293,6 +299,7 @@ pub fn leave(core: &mut Core) {
     if !core.work.is_empty() {
         core.hand_over();
     }
+    core.leave_in_flight();
     core.notify();
     if !core.ready.is_empty() && core.defers() && core.has_fetched_enough() {
         core.notify_deferred();

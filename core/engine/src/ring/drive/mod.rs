@@ -104,6 +104,7 @@ impl Core {
             || self.aio.in_flight() > 0
             || self.zero_copy.is_waiting()
             || self.is_owed()
+            || self.work.in_flight.is_any()
             || !self.work.is_empty()
     }
 
@@ -113,6 +114,7 @@ impl Core {
             || self.zero_copy.needs_ticks()
             || !self.directories.is_empty()
             || self.observers.may_be_stale()
+            || self.work.in_flight.is_any()
             // There was no worker for it.
             || !self.work.is_empty()
     }

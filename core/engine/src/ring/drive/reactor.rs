@@ -601,6 +601,9 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
         core.tick_channels();
         core.put_right();
         core.directories.tick();
+        if !core.is_left_to_callers() {
+            core.rescue_in_flight();
+        }
         if !core.defers() && core.token.driver() != Driver::SqThread {
             core.advance();
             core.hand_over();

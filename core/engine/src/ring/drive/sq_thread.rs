@@ -172,6 +172,7 @@ fn serve(core: &mut Core) -> bool {
         reactor::attend_stale(core);
         active |= harvest(core, 0);
     }
+    core.fetch_answered();
     core.advance();
     core.hand_over();
     active |= core.cq.has_news();
@@ -199,6 +200,7 @@ fn sleep(guard: &mut CoreGuard<'_>, serial: u64) {
     // flag: either it sees the flag, or the tail is seen here.
     fence(Ordering::SeqCst);
     if core.sq_pending() == 0 || core.is(IORING_SETUP_R_DISABLED) {
+        core.hand_over_in_flight();
         wait(guard, serial);
     } else {
         core.memory.change_sq_flags(0, IORING_SQ_NEED_WAKEUP);

@@ -373,6 +373,7 @@ impl Core {
             self.hand_polls_over(fd, index);
         }
         self.keep_files_of_work(fd);
+        self.keep_files_in_flight(fd);
         self.keep_files_of_ready(fd);
         self.forget_name(fd);
         self.directories.forget(fd);

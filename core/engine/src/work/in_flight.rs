@@ -1,0 +1,265 @@
+//! Reads that the device has: begun without a thread, and fetched later by whoever waits for completions.
+//!
+//! A read that misses the page cache is under way when its first attempt returns: `RWF_NOWAIT` has begun it, or
+//! `POSIX_FADV_WILLNEED` (`ops/rw.rs` says which). Any number of reads is, and none of them needs a thread:
+//!
+//! ```text
+//!  a miss ──► in flight ──┬─ a caller that waits: the oldest by a read that blocks, the next ones as long as they are there
+//!                         ├─ a caller that only looks, the SQ thread: as long as they are there
+//!                         └─ workers: where the device is slow, where somebody waits elsewhere than in `enter`, and where
+//!                            nobody came for the time of a tick
+//! ```
+//!
+//! A read of a file cannot be interrupted. So a caller blocks only for as long as the device has taken of late, and leaves that
+//! to workers where it is long.
+//!
+//! No duplicate holds the file: a process loses its POSIX locks with any descriptor that is closed. The front end tells of a close
+//! before it is done, and then the request gets a duplicate. A caller may be about to read at that moment, by the program's
+//! descriptor and without the ring's lock; it finds the duplicate when it comes back, and reads once more by that, for its call may have met the
+//! number's next file. All reads here are at offsets: what has no offsets refuses them. Where closes are not seen, a request has its duplicate from the
+//! beginning.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use anyring_trace::event::Step;
+use linux_raw_sys::general::RWF_NOWAIT;
+
+use crate::abi::Errno;
+use crate::assets::kinds::{self, Kind};
+use crate::assets::notes::Interest;
+use crate::os::{self, Fd, host};
+use crate::process::credentials::Whose;
+use crate::request::data::OpData;
+use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::ring::drive::caller::Limits;
+use crate::ring::{Core, CoreGuard, live};
+use crate::work::Work;
+
+/// So long may a caller be held up that has nothing else to look at than its reads. A signal handler waits as long.
+const LONG_US: u64 = 20_000;
+/// The same for one that would hear of sockets and the like meanwhile.
+const LONG_AMONG_OTHERS_US: u64 = 500;
+
+/// One read.
+struct Read {
+    id: RequestId,
+    /// In the program's descriptor, if the request has the file by that.
+    _interest: Option<Interest>,
+}
+
+/// The reads of one ring.
+#[derive(Default)]
+pub struct InFlight {
+    /// The oldest first.
+    reads: VecDeque<Read>,
+    /// Requests for which a caller reads at the moment.
+    fetched: Vec<RequestId>,
+    /// How long reads that block have taken of late, in microseconds.
+    takes_us: u64,
+    /// The oldest read at the reactor's last look.
+    seen: Option<RequestId>,
+    /// The program does not come for its reads: workers do them at once.
+    is_left_alone: bool,
+}
+
+impl InFlight {
+    /// Is there any read for which nobody has come?
+    #[inline]
+    pub fn is_any(&self) -> bool {
+        !self.reads.is_empty()
+    }
+
+    /// A read that blocks has taken so long.
+    pub(super) fn note_time(&mut self, took_us: u64) {
+        self.takes_us = (3 * self.takes_us + took_us) / 4;
+    }
+}
+
+/// Of how many bytes is a transfer?
+fn length(work: &Work) -> usize {
+    match &work.data {
+        OpData::Vectors(vectors) => vectors.iter().map(|vector| vector.length as usize).sum(),
+        _ => work.sqe.len as usize,
+    }
+}
+
+impl Core {
+    /// The device has what a request reads.
+    #[cold]
+    pub fn keep_in_flight(&mut self, id: RequestId) {
+        if self[id].whose != Whose::Common {
+            return self.block(id, false);
+        }
+        if !host::sees_closes()
+            && let Err(errno) = self[id].hold_file()
+        {
+            return self.complete(id, errno.negated());
+        }
+        let number = self.ring().number();
+        if self[id].flags.has(Flags::TRACED) {
+            self.trace_step(id, Step::Queued, 0);
+        }
+        let request = &mut self[id];
+        request.phase = Phase::InFlight;
+        let interest = request.file.plain().map(|fd| Interest::new(fd, number));
+        self.work_mut().in_flight.reads.push_back(Read { id, _interest: interest });
+    }
+
+    /// Takes the oldest read that nobody has fetched, as work.
+    fn take_in_flight(&mut self) -> Option<Work> {
+        loop {
+            let read = self.work_mut().in_flight.reads.pop_front()?;
+            let request = self.requests_mut().get_mut(read.id);
+            let Some(request) = request.filter(|request| request.phase == Phase::InFlight) else { continue };
+            request.phase = Phase::Working;
+            // It has an interest of its own in the descriptor before the read's ends: who closes that looks without the lock.
+            let mut work = Work::new(self, read.id, false);
+            work.is_fetched = true;
+            return Some(work);
+        }
+    }
+
+    /// Gives all reads to workers.
+    pub fn hand_over_in_flight(&mut self) {
+        while let Some(work) = self.take_in_flight() {
+            self.queue_work(work);
+        }
+        self.hand_over();
+    }
+
+    /// A call ends. Do its reads wait for the next one?
+    #[inline]
+    pub fn leave_in_flight(&mut self) {
+        if self.work().in_flight.is_any() && self.comes_nobody() {
+            self.hand_over_in_flight();
+        }
+    }
+
+    #[cold]
+    fn comes_nobody(&self) -> bool {
+        let observers = self.observers();
+        self.work().in_flight.is_left_alone
+            || observers.may_wait_outside()
+            || self.token().is_awaited()
+            || self.is_shared()
+    }
+
+    /// The reactor looks at the ring, once in a tick. Reads for which nobody came since its last look are for workers.
+    pub fn rescue_in_flight(&mut self) {
+        let in_flight = &mut self.work_mut().in_flight;
+        let oldest = in_flight.reads.front().map(|read| read.id);
+        if oldest.is_some() && oldest == in_flight.seen {
+            in_flight.is_left_alone = true;
+            self.hand_over_in_flight();
+        } else {
+            in_flight.seen = oldest;
+        }
+    }
+
+    /// Ends the reads that the device has answered, the oldest first, until one is not there.
+    pub fn fetch_answered(&mut self) {
+        while !self.has_fetched_enough()
+            && let Some(mut work) = self.take_in_flight()
+        {
+            let id = work.id;
+            let Some(part) = self.part_answered(&mut work) else {
+                self.conclude(&mut work);
+                continue;
+            };
+            self.work_mut().ends(&work);
+            let request = &mut self[id];
+            request.data = core::mem::take(&mut work.data);
+            request.phase = Phase::InFlight;
+            request.step_over(part);
+            let read = Read { id, _interest: work.exposed.take() };
+            self.work_mut().in_flight.reads.push_front(read);
+            return;
+        }
+    }
+
+    /// How much of what a request reads is there by now, where that is not all; else the work has its result.
+    fn part_answered(&self, work: &mut Work) -> Option<usize> {
+        if kinds::noted(work.fd).has(Kind::OF_READS) {
+            return Some(0);
+        }
+        let flags = work.sqe.op_flags;
+        work.sqe.op_flags |= RWF_NOWAIT;
+        work.attempt();
+        work.sqe.op_flags = flags;
+        match work.result {
+            Ok(done) => (done > 0 && done < length(work)).then_some(done),
+            Err(Errno::EAGAIN | Errno::EOPNOTSUPP) => Some(0),
+            Err(_) => None,
+        }
+    }
+
+    /// May a caller be held up by the device until then?
+    fn may_block(&self, limits: &Limits) -> bool {
+        let takes_us = self.work().in_flight.takes_us;
+        let among_others = self.readiness().waiting() > 0 || self.zero_copy().is_waiting();
+        let bound_us = if among_others { LONG_AMONG_OTHERS_US } else { LONG_US };
+        if takes_us > bound_us {
+            return false;
+        }
+        let ends_ns = limits.enough_ns.or(limits.deadline_ns);
+        let left_ns = ends_ns.map(|end_ns| end_ns.saturating_sub(os::monotonic_ns()));
+        let ends = [left_ns, self.timers().next_ns()].into_iter().flatten().min();
+        ends.is_none_or(|left_ns| left_ns / 1000 >= 2 * takes_us)
+    }
+
+    /// The program is about to close `fd`: reads of it keep the file.
+    pub fn keep_files_in_flight(&mut self, fd: Fd) {
+        let in_flight = &self.work().in_flight;
+        if in_flight.reads.is_empty() && in_flight.fetched.is_empty() {
+            return;
+        }
+        let of_reads = in_flight.reads.iter().map(|read| read.id);
+        let all: Vec<RequestId> = of_reads.chain(in_flight.fetched.iter().copied()).collect();
+        for id in all {
+            let Some(request) = self.requests_mut().get_mut(id) else { continue };
+            if request.file != FileHold::Plain(fd) {
+                continue;
+            }
+            match request.hold_file() {
+                Ok(()) => {}
+                Err(errno) if request.phase == Phase::InFlight => self.complete(id, errno.negated()),
+                // What is read now counts for nothing.
+                Err(_) => request.file = FileHold::None,
+            }
+        }
+    }
+}
+
+/// The share of a caller that waits: fetches the oldest read, and those behind it that are there. False where there is none, or the
+/// device is too slow for that; then workers have them.
+pub fn fetch_oldest(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> bool {
+    let Some(core) = live(guard, serial).filter(|core| core.work().in_flight.is_any()) else { return false };
+    core.work_mut().in_flight.is_left_alone = false;
+    if !core.may_block(limits) {
+        core.hand_over_in_flight();
+        return false;
+    }
+    let Some(mut work) = core.take_in_flight() else { return false };
+    let id = work.id;
+    core.work_mut().goes_out(1);
+    core.work_mut().in_flight.fetched.push(id);
+    loop {
+        guard.unlocked(|| work.attempt_timed());
+        let Some(core) = live(guard, serial) else { return true };
+        match core.requests().get(id).map(|request| request.file) {
+            Some(FileHold::None) => work.result = Err(Errno::EBADF),
+            // The program has closed its descriptor meanwhile.
+            Some(hold) if hold.fd() != work.fd => {
+                work.fd = hold.fd();
+                work.covered();
+                continue;
+            }
+            _ => {}
+        }
+        core.work_mut().in_flight.fetched.retain(|&fetched| fetched != id);
+        core.give_back(work);
+        core.fetch_answered();
+        return true;
+    }
+}
