@@ -53,6 +53,12 @@ impl Kind {
     pub const FAR: Kind = Kind(1 << 15);
     /// Its file system knows no non-blocking reads, and reads cannot be begun otherwise.
     pub const READS_BLOCK: Kind = Kind(1 << 16);
+    /// Reads past the cache are not done by the kernel without waiting.
+    pub const DIRECT_READS_WAIT: Kind = Kind(1 << 17);
+    /// The same of writes.
+    pub const DIRECT_WRITES_WAIT: Kind = Kind(1 << 18);
+    /// Which transfers past the cache the kernel does not do without waiting.
+    pub const OF_DIRECT: Kind = Kind::DIRECT_READS_WAIT.with(Kind::DIRECT_WRITES_WAIT);
     /// How reads are done where they know no non-blocking attempts.
     pub const OF_READS: Kind = Kind::ADVISED.with(Kind::FAR).with(Kind::READS_BLOCK);
     /// All about sends that leave together.
@@ -106,7 +112,7 @@ pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
     let mode = os::identity(fd)?.mode & S_IFMT;
     let more = match mode {
         S_IFREG | S_IFDIR | S_IFBLK => {
-            let kept = Kind::DIRECT.with(Kind::WRITES_BLOCK).with(Kind::OF_READS);
+            let kept = Kind::DIRECT.with(Kind::WRITES_BLOCK).with(Kind::OF_READS).with(Kind::OF_DIRECT);
             Kind::STORAGE.with(Kind(notes::note(fd) & kept.0))
         }
         S_IFIFO if os::fcntl(fd, F_GETFL, 0)? as u32 & O_DIRECT == 0 => Kind::STREAM,

@@ -596,13 +596,14 @@ fn blocks_at_once(core: &Core, id: RequestId, kind: Kind, direction: Direction) 
     Ok(direction == Direction::Write && kind.has(Kind::WRITES_BLOCK))
 }
 
-/// Does a transfer wait for the device, whatever its flags say? What is remembered of a plain
-/// descriptor is not enough here: AIO would hang on a pipe that has the number by now.
+/// Does a transfer wait for the device, whatever its flags say? What is remembered of a plain descriptor is enough only where closes
+/// are seen.
 #[cold]
 fn past_the_cache(core: &mut Core, id: RequestId) -> Result<bool, Errno> {
     let request = &mut core[id];
     let fd = request.file.fd();
-    if !matches!(request.file, FileHold::Fixed(..)) && !kinds::is_direct(fd)? {
+    let is_sure = host::sees_closes() || !matches!(request.file, FileHold::Plain(_));
+    if !is_sure && !kinds::is_direct(fd)? {
         kinds::forget(fd);
         return Ok(false);
     }

@@ -434,6 +434,34 @@ pub fn epoll_wait(
     }
 }
 
+/// Leaves a mapping out of the memory of children (`MADV_DONTFORK`).
+///
+/// # Errors
+/// As `madvise(2)`.
+pub fn keep_from_children(address: *mut u8, length: usize) -> Result<(), Errno> {
+    let arguments = [address as usize, length, nr::MADV_DONTFORK as usize, 0, 0, 0];
+    // SAFETY: changes nothing in this process.
+    unsafe { call(nr::__NR_madvise, arguments).map(drop) }
+}
+
+/// Waits for a completion of a context of Linux AIO, which stays where it is: `EFAULT` says that there is one.
+pub fn await_completion(
+    context: usize,
+    timeout_ns: Option<u64>,
+    signal_mask: Option<u64>,
+) -> Result<usize, Errno> {
+    let timeout = timeout_ns.map(Timespec::from_ns);
+    let timeout = timeout.as_ref().map_or(0, |timeout| core::ptr::from_ref(timeout) as usize);
+    let Some(mask) = signal_mask else {
+        // SAFETY: reads a time of ours; there is no memory to write to.
+        return unsafe { sleep(nr::__NR_io_getevents, [context, 1, 1, 0, timeout, 0], false) };
+    };
+    // `struct __aio_sigset`.
+    let set = [&raw const mask as usize, size_of::<u64>()];
+    // SAFETY: as above; reads a mask of ours.
+    unsafe { sleep(nr::__NR_io_pgetevents, [context, 1, 1, 0, timeout, set.as_ptr() as usize], true) }
+}
+
 /// The system has refused `epoll_pwait2` (since Linux 5.11): it is not asked again.
 static LACKS_PWAIT2: AtomicBool = AtomicBool::new(false);
 

@@ -80,6 +80,7 @@ impl Core {
     /// The submission under way is over: the program hears of what was consumed, unless work is lent.
     #[inline]
     pub fn end_submission(&mut self) {
+        self.submit_direct();
         if !self.work.end_submission(self.sq.head(), self.posted()) {
             // Whoever reads the SQ head needs no lock for it, and may close what the SQEs name.
             self.hold_queue();

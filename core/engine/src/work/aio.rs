@@ -1,25 +1,58 @@
-//! O_DIRECT transfers, by Linux AIO: the one interface beside io_uring through which the kernel does
-//! them while nobody waits. `RWF_NOWAIT` does not help here, a thread waits for the device all the
-//! same.
+//! O_DIRECT transfers, by Linux AIO: the one interface beside io_uring through which the kernel does them while nobody waits.
 //!
-//! A process that holds a context takes some 40 ms longer to exit, so a ring makes its own when a
-//! second transfer is wanted while one is in flight. Completions are read out of the context's ring
-//! memory without any call; an eventfd in the ring's epoll set tells when to look.
+//! ```text
+//!  queued ──end of the submission, one io_submit──► in flight ──event──┬─► done
+//!     │                                                                └─ EAGAIN, EOPNOTSUPP ─► queued, for one who waits for the device
+//!     └─ a single one in a ring without a context: by the caller that waits for it
+//! ```
+//!
+//! The kernel holds the file from `io_submit` on, so that no duplicate is needed; that is called with the lock, before the program can know of
+//! the submission. `RWF_NOWAIT` keeps it from waiting for anything, and makes it safe whatever file has the number by now. What the kernel
+//! does not do without waiting (btrfs, writes behind the end of a file) is done by a plain call. Where the front end tells of closes, the request gets a
+//! duplicate for that before the program closes its descriptor; where it does not, at once.
+//!
+//! Completions are read out of the context's ring memory, without a call. A caller that has nothing else to wait for sleeps in
+//! `io_getevents`, into memory that is not there: as soon as an event is, the call fails with `EFAULT`, and leaves the event where it is. A poll of the
+//! driver's eventfd in the same context lets others wake the caller. Everybody else hears of transfers by an eventfd in the ring's epoll
+//! set, which costs each transfer something.
+//!
+//! A process that holds a context takes some 40 ms longer to exit, and so does the end of a context. So a ring makes its own when a second transfer is
+//! wanted while one is in flight, or after some single ones; and a thread ends it when it was not used for a while.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN};
+use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN, RWF_NOWAIT};
+use linux_raw_sys::io_uring::IORING_SETUP_SQPOLL;
 
 use crate::abi::Errno;
+use crate::assets::kinds::{self, Kind};
 use crate::os::user::IoVector;
 use crate::os::{self, Fd, nr};
+use crate::process::{credentials, threads};
+use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::AIO;
-use crate::work::Work;
+use crate::work::{Work, length};
 
 /// Transfers in flight in one ring; what is beyond goes to workers.
 const MOST: usize = 256;
+/// So many transfers may come one after the other before there is a context for them.
+const SINGLES: u32 = 16;
+/// So many ticks of the reactor may pass without a transfer before the context ends: a quarter of a second.
+const IDLE_TICKS: u32 = 64;
+/// Of transfers on files of which the kernel has done none without waiting, one in so many is tried again.
+const TRY_AGAIN: u32 = 64;
+/// How soon to look for transfers that no eventfd tells of, where the caller has to sleep for other files.
+const SILENT_NS: u64 = 100_000;
+
+/// The least that a transfer goes on behind.
+const SECTOR: usize = 512;
+
+/// Names the poll of the driver's eventfd among events.
+const KICK: u64 = u64::MAX;
 
 const MAGIC: u32 = 0xa10a_10a1;
 const HEADER: usize = 32;
@@ -37,6 +70,16 @@ pub enum Command {
     Read = 7,
     /// `IOCB_CMD_PWRITEV`.
     Write = 8,
+}
+
+impl Command {
+    /// What is noted of a descriptor where the kernel does not do it without waiting.
+    fn waits(self) -> Kind {
+        match self {
+            Command::Read => Kind::DIRECT_READS_WAIT,
+            Command::Write => Kind::DIRECT_WRITES_WAIT,
+        }
+    }
 }
 
 /// `struct iocb`.
@@ -102,6 +145,30 @@ pub struct Aio {
     refused: bool,
     flying: Vec<Option<Work>>,
     free: Vec<u32>,
+    /// How many of those no eventfd tells of.
+    silent: usize,
+    /// How many there were so far; the first are left to callers.
+    wanted: u32,
+    /// How many were left to callers since one was tried, of files that the kernel does nothing to without waiting.
+    untried: u32,
+    /// What polls the driver's eventfd.
+    kick: Kick,
+    /// The driver sleeps in the context.
+    is_awaited: bool,
+    /// Ticks of the reactor since the last transfer.
+    idle_ticks: u32,
+}
+
+/// The poll of the driver's eventfd in a context.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Kick {
+    /// There is none.
+    #[default]
+    Unarmed,
+    /// It waits.
+    Armed,
+    /// There is no such poll in this system.
+    Refused,
 }
 
 impl Context {
@@ -122,6 +189,9 @@ impl Context {
             return Err(Errno::ENOSYS);
         }
         os::epoll_ctl(epoll, EPOLL_CTL_ADD, eventfd, EPOLLIN | EPOLLET, name)?;
+        // What a child stores there would reach this process. Where it is not kept from children, theirs leave it alone all the same.
+        let bytes = HEADER + count as usize * size_of::<Event>();
+        let _ = os::keep_from_children(header.cast(), bytes);
         Ok(context)
     }
 
@@ -140,7 +210,12 @@ impl Context {
     /// # Errors
     /// Those of `io_submit`: `EINVAL` before Linux 4.19, `EAGAIN` while as many are in flight as there may be.
     pub fn poll(&self, fd: Fd, events: u32) -> Result<(), Errno> {
+        self.poll_as(fd, events, 0)
+    }
+
+    fn poll_as(&self, fd: Fd, events: u32, data: u64) -> Result<(), Errno> {
         let iocb = Iocb {
+            data,
             opcode: POLL,
             fd: fd as u32,
             address: u64::from(events),
@@ -193,6 +268,39 @@ impl Drop for Context {
     }
 }
 
+/// Ends a context in a thread of its own, where there is one to be had: the system takes its time.
+fn end_aside(context: Context) {
+    extern "C" fn run(context: *mut c_void) {
+        threads::begin(credentials::common());
+        // SAFETY: `end_aside` has made it of a box, for this thread alone.
+        drop(unsafe { Box::from_raw(context.cast::<Context>()) });
+        threads::end();
+    }
+    let context = Box::into_raw(Box::new(context));
+    if threads::spawn(c"iou-aio", run, context.cast()).is_err() {
+        // SAFETY: as above; there is no thread.
+        drop(unsafe { Box::from_raw(context) });
+    }
+}
+
+/// A context in which a thread sleeps without the ring's lock. That it is not ended meanwhile is the driver's: see
+/// [`Core::transfers_to_await`].
+#[derive(Clone, Copy)]
+pub struct Awaited(usize);
+
+impl Awaited {
+    /// Sleeps until there is a completion, which stays there.
+    ///
+    /// # Errors
+    /// `EINTR` where a signal came, `EINVAL` where the context is gone.
+    pub fn wait(self, timeout_ns: Option<u64>, signal_mask: Option<u64>) -> Result<(), Errno> {
+        match os::await_completion(self.0, timeout_ns, signal_mask) {
+            Err(Errno::EFAULT) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+}
+
 fn destroy(context: usize) {
     // SAFETY: a context of ours, whose ring memory nobody looks at any more.
     let _ = unsafe { os::call(nr::__NR_io_destroy, [context, 0, 0, 0, 0, 0]) };
@@ -217,11 +325,37 @@ impl Aio {
         *self = Aio::default();
     }
 
-    /// Ends the context; returns how many transfers it waited for.
+    /// Ends the context; returns how many transfers nobody will hear of.
     pub fn shut_down(&mut self) -> usize {
         let in_flight = self.in_flight();
-        *self = Aio::default();
+        if let Some(context) = core::mem::take(self).context {
+            end_aside(context);
+        }
         in_flight
+    }
+
+    /// Is there something to be looked at by the reactor's ticks: transfers that no eventfd tells of, a context that is not used?
+    pub fn needs_ticks(&self) -> bool {
+        self.context.is_some()
+    }
+
+    /// How long a caller may sleep for other files that has transfers of which it would not hear.
+    pub fn next_look_ns(&self) -> Option<u64> {
+        (self.silent > 0).then_some(SILENT_NS)
+    }
+
+    /// Has the context ended that nobody has used for a while.
+    fn tick(&mut self) {
+        if self.in_flight() > 0 || self.is_awaited {
+            self.idle_ticks = 0;
+            return;
+        }
+        self.idle_ticks += 1;
+        if self.idle_ticks > IDLE_TICKS
+            && let Some(context) = core::mem::take(self).context
+        {
+            end_aside(context);
+        }
     }
 
     fn place(&mut self, work: Work) -> u32 {
@@ -245,22 +379,21 @@ impl Aio {
 }
 
 impl Core {
-    /// Gives the queued O_DIRECT transfers to the kernel, unless there is but one that the caller can
-    /// wait for as well.
+    /// Gives the queued O_DIRECT transfers to the kernel, unless there is but one that the caller can wait for as well.
     #[inline]
-    pub fn submit_direct(&mut self, waits: bool) {
+    pub fn submit_direct(&mut self) {
         if self.work().direct() > 0 && !self.aio().refused {
-            self.submit_transfers(waits);
+            self.submit_transfers();
         }
     }
 
-    fn submit_transfers(&mut self, waits: bool) {
-        let alone = self.work().direct() + self.work().out() < 2;
-        if alone && (waits || self.aio().context.is_none()) {
-            return;
-        }
+    fn submit_transfers(&mut self) {
         if self.aio().context.is_none() {
-            match self.epoll().and_then(|epoll| Context::create(epoll, MOST, AIO)) {
+            let alone = self.work().direct() + self.work().out() < 2;
+            if alone && self.aio().wanted <= SINGLES {
+                return;
+            }
+            match self.epoll().and_then(|epoll| Context::create(epoll, MOST + 1, AIO)) {
                 Ok(context) => self.aio_mut().context = Some(context),
                 Err(_) => {
                     self.aio_mut().refused = true;
@@ -271,6 +404,20 @@ impl Core {
         while self.work().direct() > 0 && self.submit_batch() {}
     }
 
+    /// Has anybody to be told of transfers but callers that wait for nothing else?
+    fn tells_of_transfers(&self) -> bool {
+        !self.may_await_transfers() || self.comes_nobody() || self.is(IORING_SETUP_SQPOLL)
+    }
+
+    /// Does a caller that waits have nothing to wait for but transfers, workers and time?
+    fn may_await_transfers(&self) -> bool {
+        self.aio().kick != Kick::Refused
+            && self.readiness().waiting() == 0
+            && !self.zero_copy().is_waiting()
+            && !self.observers().has_glimpse()
+            && !self.is_shared()
+    }
+
     /// Submits as many queued transfers as there is room for; false where no more can be.
     fn submit_batch(&mut self) -> bool {
         const BATCH: usize = 32;
@@ -278,11 +425,12 @@ impl Core {
         let mut iocbs = [Iocb::default(); BATCH];
         let mut vectors = [IoVector::default(); BATCH];
         let mut count = 0;
+        let told = self.tells_of_transfers();
         while count < BATCH && self.aio().in_flight() < MOST {
             let Some(work) = self.work_mut().pop_direct() else { break };
             let slot = self.aio_mut().place(work);
             let Some(work) = &self.aio().flying[slot as usize] else { break };
-            iocbs[count] = self.describe(work, slot, &mut vectors[count]);
+            iocbs[count] = self.describe(work, slot, told, &mut vectors[count]);
             slots[count] = slot;
             count += 1;
         }
@@ -290,10 +438,12 @@ impl Core {
         let Some(context) = &self.aio().context else { return false };
         let accepted = if count > 0 { context.submit(&pointers[..count]).unwrap_or(0) } else { 0 };
         self.work_mut().goes_out(accepted);
+        let aio = self.aio_mut();
+        aio.idle_ticks = 0;
         for &slot in &slots[..accepted] {
-            if let Some(Some(work)) = self.aio_mut().flying.get_mut(slot as usize) {
-                // The kernel holds the file.
-                work.covered();
+            if let Some(Some(work)) = aio.flying.get_mut(slot as usize) {
+                work.is_told = told;
+                aio.silent += usize::from(!told);
             }
         }
         for &slot in slots[accepted..count].iter().rev() {
@@ -308,27 +458,39 @@ impl Core {
         count > 0
     }
 
-    fn describe(&self, work: &Work, slot: u32, single: &mut IoVector) -> Iocb {
+    fn describe(&self, work: &Work, slot: u32, told: bool, single: &mut IoVector) -> Iocb {
         let sqe = &work.sqe;
-        let eventfd = self.aio().context.as_ref().map_or(-1, |context| context.eventfd);
+        let eventfd = self.aio().context.as_ref().filter(|_| told).map_or(0, |context| context.eventfd);
         *single = IoVector { base: sqe.addr, length: u64::from(sqe.len) };
         let vectors: &[IoVector] = match &work.data {
             crate::request::data::OpData::Vectors(vectors) => vectors,
             _ => core::slice::from_ref(single),
         };
+        let tells = if told { FLAG_RESFD } else { 0 };
         Iocb {
             data: u64::from(slot),
-            rw_flags: sqe.op_flags,
+            rw_flags: sqe.op_flags | RWF_NOWAIT,
             opcode: work.direct.map_or(0, |command| command as u16),
             priority: sqe.ioprio,
             fd: work.fd as u32,
             address: vectors.as_ptr() as u64,
             length: vectors.len() as u64,
             offset: sqe.off,
-            flags: if sqe.ioprio != 0 { FLAG_RESFD | FLAG_IOPRIO } else { FLAG_RESFD },
+            flags: if sqe.ioprio != 0 { tells | FLAG_IOPRIO } else { tells },
             eventfd: eventfd as u32,
             ..Iocb::default()
         }
+    }
+
+    /// May the kernel be asked to do a transfer of this kind on `fd` without waiting? Not where it did not lately.
+    pub(super) fn tries_direct(&mut self, fd: Fd, command: Command) -> bool {
+        let aio = self.aio_mut();
+        if !kinds::noted(fd).has(command.waits()) {
+            aio.wanted = aio.wanted.saturating_add(1);
+            return true;
+        }
+        aio.untried += 1;
+        aio.untried.is_multiple_of(TRY_AGAIN)
     }
 
     /// Ends all transfers, of which nobody is to hear.
@@ -340,22 +502,124 @@ impl Core {
     /// Takes back the transfers that are done.
     #[inline]
     pub fn reap_direct(&mut self) {
-        if self.aio().in_flight() > 0 {
+        if self.aio().has_completion() {
             self.reap_transfers();
         }
     }
 
     fn reap_transfers(&mut self) {
-        while self.aio().in_flight() > 0
-            && let Some((slot, result)) = self.aio_mut().context.as_mut().and_then(Context::take_completion)
+        while let Some((slot, result)) = self.aio_mut().context.as_mut().and_then(Context::take_completion)
         {
-            let Some(mut work) = self.aio_mut().take_back(slot) else { continue };
-            work.conclude(if result < 0 {
-                Err(Errno::from_raw(result as isize))
-            } else {
-                Ok(result as usize)
-            });
-            self.work_mut().finish(work);
+            if slot == KICK {
+                self.aio_mut().kick = Kick::Unarmed;
+                continue;
+            }
+            let aio = self.aio_mut();
+            let Some(work) = aio.take_back(slot) else { continue };
+            aio.silent -= usize::from(!work.is_told);
+            self.end_transfer(work, result);
+        }
+    }
+
+    fn end_transfer(&mut self, mut work: Work, result: i64) {
+        let fd = work.fd;
+        let waits = work.direct.take().map_or(Kind::default(), Command::waits);
+        let result = if result < 0 { Err(Errno::from_raw(result as isize)) } else { Ok(result as usize) };
+        let asked = work.sqe.op_flags & RWF_NOWAIT != 0;
+        let rest = match result {
+            Err(Errno::EAGAIN | Errno::EOPNOTSUPP) if !asked => {
+                kinds::add(fd, waits);
+                Some(0)
+            }
+            // The part that could be done without waiting.
+            Ok(done) if !asked && done > 0 && done < length(&work) && done.is_multiple_of(SECTOR) => Some(done),
+            _ => None,
+        };
+        let Some(done) = rest else {
+            if result.is_ok() && kinds::noted(fd).has(waits) {
+                kinds::take(fd, waits);
+            }
+            work.conclude(result);
+            return self.work_mut().finish(work);
+        };
+        // For somebody who waits for the device, by the program's descriptor still or by what stands in its place.
+        self.work_mut().comes_back(1);
+        self.work_mut().ends(&work);
+        let id = work.id;
+        let Some(request) = self.requests_mut().get_mut(id) else { return };
+        request.data = core::mem::take(&mut work.data);
+        request.step_over(done);
+        request.phase = Phase::Prepared;
+        if request.flags.has(Flags::CANCELED) {
+            return self.complete(id, Errno::ECANCELED.negated());
+        }
+        request.phase = Phase::Working;
+        // Its interest in the descriptor begins before that of the transfer ends.
+        let mut again = Work::new(self, id, false);
+        drop(work);
+        again.is_slow = true;
+        self.queue_work(again);
+    }
+
+    /// The context in which a driver may sleep, for it has nothing else to hear of. Whoever wakes the driver is heard there, too.
+    pub(crate) fn transfers_to_await(&mut self) -> Option<Awaited> {
+        if self.aio().in_flight() == 0 {
+            return None;
+        }
+        self.work_mut().in_flight.is_left_alone = false;
+        if !self.may_await_transfers() {
+            return None;
+        }
+        let kick = self.kick()?;
+        let aio = self.aio_mut();
+        let context = aio.context.as_ref()?;
+        if aio.kick == Kick::Unarmed {
+            // What it was signalled before has been heard.
+            os::eventfd_drain(kick);
+            aio.kick = context.poll_as(kick, EPOLLIN, KICK).map_or(Kick::Refused, |()| Kick::Armed);
+        }
+        aio.is_awaited = aio.kick == Kick::Armed;
+        aio.is_awaited.then_some(Awaited(context.header as usize))
+    }
+
+    /// The driver is back from its sleep in a context, with this.
+    pub(crate) fn end_wait_for_transfers(&mut self, woken: Result<(), Errno>) {
+        let aio = self.aio_mut();
+        aio.is_awaited = false;
+        if woken.is_err_and(|errno| errno != Errno::EINTR) {
+            // A sandbox that has no such call.
+            aio.kick = Kick::Refused;
+        }
+    }
+
+    /// Something may be waited for now that a driver does not hear of that sleeps for transfers alone.
+    #[inline]
+    pub(crate) fn rouse_from_transfers(&mut self) {
+        if self.aio().is_awaited && !self.may_await_transfers() {
+            self.kick_driver();
+        }
+    }
+
+    /// The reactor looks at the ring, once in a tick.
+    pub fn tick_transfers(&mut self) {
+        if self.aio().has_completion() && self.aio().silent > 0 {
+            // Nobody came for it.
+            self.work_mut().in_flight.is_left_alone = true;
+        }
+        self.aio_mut().tick();
+    }
+
+    /// The program is about to close `fd`: what is to be done of its transfers beside the kernel keeps the file.
+    pub fn keep_files_of_transfers(&mut self, fd: Fd) {
+        if self.aio().in_flight() == 0 {
+            return;
+        }
+        let ids: Vec<RequestId> = self.aio().flying.iter().flatten().map(|work| work.id).collect();
+        for id in ids {
+            let Some(request) = self.requests_mut().get_mut(id) else { continue };
+            if request.file == FileHold::Plain(fd) && request.hold_file().is_err() {
+                request.file = FileHold::None;
+            }
         }
     }
 }

@@ -30,11 +30,10 @@ use crate::assets::kinds::{self, Kind};
 use crate::assets::notes::Interest;
 use crate::os::{self, Fd, host};
 use crate::process::credentials::Whose;
-use crate::request::data::OpData;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::caller::Limits;
 use crate::ring::{Core, CoreGuard, live};
-use crate::work::Work;
+use crate::work::{Work, length};
 
 /// So long may a caller be held up that has nothing else to look at than its reads. A signal handler waits as long.
 const LONG_US: u64 = 20_000;
@@ -59,8 +58,8 @@ pub struct InFlight {
     takes_us: u64,
     /// The oldest read at the reactor's last look.
     seen: Option<RequestId>,
-    /// The program does not come for its reads: workers do them at once.
-    is_left_alone: bool,
+    /// The program does not come for what is in flight: workers do reads at once.
+    pub(super) is_left_alone: bool,
 }
 
 impl InFlight {
@@ -73,14 +72,6 @@ impl InFlight {
     /// A read that blocks has taken so long.
     pub(super) fn note_time(&mut self, took_us: u64) {
         self.takes_us = (3 * self.takes_us + took_us) / 4;
-    }
-}
-
-/// Of how many bytes is a transfer?
-fn length(work: &Work) -> usize {
-    match &work.data {
-        OpData::Vectors(vectors) => vectors.iter().map(|vector| vector.length as usize).sum(),
-        _ => work.sqe.len as usize,
     }
 }
 
@@ -137,7 +128,7 @@ impl Core {
     }
 
     #[cold]
-    fn comes_nobody(&self) -> bool {
+    pub(super) fn comes_nobody(&self) -> bool {
         let observers = self.observers();
         self.work().in_flight.is_left_alone
             || observers.may_wait_outside()

@@ -94,6 +94,10 @@ pub struct Work {
     took_us: Option<u64>,
     /// An O_DIRECT transfer, which the kernel can do while nobody waits.
     pub direct: Option<Command>,
+    /// An eventfd tells of the end of that.
+    is_told: bool,
+    /// It takes as long as a device: a caller that does not wait is not held up by it.
+    is_slow: bool,
     /// Work with the same non-zero hash is done one after the other.
     pub hash: u64,
     /// Of the worker that does it and that can be interrupted.
@@ -117,12 +121,11 @@ impl Work {
         request.flags.clear(Flags::HANDED_OVER);
         // The kernel would do a transfer with the credentials of whoever submits it.
         let transfers = request.flags.has(Flags::DIRECT) && request.whose == Whose::Common;
-        let direct = transfers.then_some(if request.op.caps.has(Caps::HASHED) {
-            Command::Write
-        } else {
-            Command::Read
-        });
+        let command = if request.op.caps.has(Caps::HASHED) { Command::Write } else { Command::Read };
         request.flags.clear(Flags::DIRECT);
+        let fd = request.file.fd();
+        let direct = (transfers && core.tries_direct(fd, command)).then_some(command);
+        let request = &mut core[id];
         let exposed = request.file.plain().map(|fd| Interest::new(fd, ring.number()));
         let minded = Caps::SLOW.with(Caps::HASHED).with(Caps::POSITION);
         let far = request.op.caps.has(Caps::POSITION) && kinds::noted(request.file.fd()).has(Kind::FAR);
@@ -141,11 +144,13 @@ impl Work {
             step: None,
             light: exposed.is_none() && !long && direct.is_none() && !request.op.caps.has(minded),
             exposed,
-            lendable: lends && !long && !far && direct.is_none() && can_be_lent(request),
+            lendable: lends && !long && !far && !transfers && can_be_lent(request),
             far,
             is_fetched: false,
             took_us: None,
             direct,
+            is_told: false,
+            is_slow: transfers,
             hash: 0,
             seat: None,
             by: event::Step::ByCaller,
@@ -357,7 +362,7 @@ impl Core {
     /// Gives all queued work to workers, as far as there are any to be had.
     pub fn hand_over(&mut self) {
         loop {
-            self.submit_direct(false);
+            self.submit_direct();
             while let Some(work) = self.work_mut().pop() {
                 if let Err(work) = self.hand_over_one(work) {
                     self.work_mut().put_back(work);
@@ -505,6 +510,14 @@ impl Core {
     }
 }
 
+/// Of how many bytes is a transfer?
+fn length(work: &Work) -> usize {
+    match &work.data {
+        OpData::Vectors(vectors) => vectors.iter().map(|vector| vector.length as usize).sum(),
+        _ => work.sqe.len as usize,
+    }
+}
+
 /// May the call that submits a request do its work on the program's descriptor? Only where its time is that of a device:
 /// who submits meanwhile waits for it.
 fn can_be_lent(request: &Request) -> bool {
@@ -566,7 +579,7 @@ pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> boo
     let mut slow_before = false;
     loop {
         let Some(core) = live(guard, serial) else { return false };
-        core.submit_direct(waits);
+        core.submit_direct();
         let Some((mut batch, lent)) = core.take_batch(waits) else { return true };
         let (done, slow) = guard.unlocked(|| batch.run(&mut slow_before));
         let Some(core) = live(guard, serial) else { return false };
@@ -602,9 +615,9 @@ impl Core {
             if first.is_light_for(own) {
                 return Some((self.work_mut().take_light(own), false));
             }
-            let (foreign, direct) = (first.is_foreign(own), first.direct.is_some());
+            let (foreign, slow) = (first.is_foreign(own), first.is_slow);
             let mut work = self.work_mut().pop()?;
-            if foreign || work.long || direct && !waits || self.must_hand_over(&work) {
+            if foreign || work.long || slow && !waits || self.must_hand_over(&work) {
                 match self.hand_over_one(work) {
                     Ok(()) => continue,
                     Err(back) => work = back,

@@ -164,7 +164,11 @@ fn drive(
     // Another thread may make room by reaping, and tells nobody.
     let room_ns = (core.cq.kept() > 0).then_some(ROOM_NS);
     let bounds = [timeout_ns, core.timers.next_ns(), core.next_recheck_ns(), room_ns, core.next_look_ns()];
-    let timeout_ns = bounds.into_iter().flatten().min();
+    let mut timeout_ns = bounds.into_iter().flatten().min();
+    let context = core.transfers_to_await();
+    if context.is_none() {
+        timeout_ns = [timeout_ns, core.aio.next_look_ns()].into_iter().flatten().min();
+    }
     core.token.drive(wanted);
     core.observers.caller_sleeps();
     core.watch_pages();
@@ -183,14 +187,21 @@ fn drive(
     };
     // SAFETY: as many as there are, which nobody else touches during the call.
     let buffer = unsafe { core::slice::from_raw_parts_mut(first, BATCH) };
-    let sleep = || os::epoll_wait(epoll, buffer, timeout_ns, signal_mask);
+    let sleep = || match context {
+        Some(context) => context.wait(timeout_ns, signal_mask).map(|()| 0),
+        None => os::epoll_wait(epoll, buffer, timeout_ns, signal_mask),
+    };
     let woken = guard.unlocked(|| host::sleep(sleep, ended));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     core.sleepers.note_return(None);
     core.sleeps(-1);
     debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
     core.token.give_up();
+    if context.is_some() {
+        core.end_wait_for_transfers(woken.map(drop));
+    }
     match woken {
+        Err(errno) if context.is_some() && errno != Errno::EINTR => Ok(()),
         Ok(count) => {
             core.take_events_as_driver(&events[..count]);
             Ok(())
@@ -266,6 +277,7 @@ fn ended(ring: &'static Ring, serial: u64, place: Option<usize>, events: &[Epoll
         core.token.awake(place);
     } else {
         core.token.give_up();
+        core.end_wait_for_transfers(Ok(()));
         core.take_events_as_driver(events);
         if !core.defers() {
             core.advance();
@@ -300,6 +312,7 @@ pub fn leave(core: &mut Core) {
         core.hand_over();
     }
     core.leave_in_flight();
+    core.rouse_from_transfers();
     core.notify();
     if !core.ready.is_empty() && core.defers() && core.has_fetched_enough() {
         core.notify_deferred();

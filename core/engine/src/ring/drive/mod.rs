@@ -115,6 +115,7 @@ impl Core {
             || !self.directories.is_empty()
             || self.observers.may_be_stale()
             || self.work.in_flight.is_any()
+            || self.aio.needs_ticks()
             // There was no worker for it.
             || !self.work.is_empty()
     }

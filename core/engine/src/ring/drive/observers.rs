@@ -184,6 +184,11 @@ impl Observers {
             || self.stand_in.is_some() && (!self.shown || self.looked)
     }
 
+    /// Does a poll by Linux AIO stand beside a registration?
+    pub fn has_glimpse(&self) -> bool {
+        self.glimpse.is_some()
+    }
+
     /// A caller sleeps here: the program does not poll.
     pub fn caller_sleeps(&mut self) {
         self.looked = false;

@@ -604,6 +604,7 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
         if !core.is_left_to_callers() {
             core.rescue_in_flight();
         }
+        core.tick_transfers();
         if !core.defers() && core.token.driver() != Driver::SqThread {
             core.advance();
             core.hand_over();

@@ -27,6 +27,11 @@ impl Sleepers {
         self.kick = Some(kick);
     }
 
+    /// The driver's own.
+    pub fn kick(&self) -> Option<Fd> {
+        self.kick
+    }
+
     /// The driver has heard of its own.
     pub fn drain_kick(&self) {
         if let Some(kick) = self.kick {
@@ -97,6 +102,11 @@ impl Sleepers {
 }
 
 impl Core {
+    /// The driver's eventfd.
+    pub(crate) fn kick(&self) -> Option<Fd> {
+        self.sleepers.kick()
+    }
+
     /// Wakes the sleeping driver, so that it looks at the ring again.
     pub fn kick_driver(&mut self) {
         self.sleepers.wake(Wake::Driver);

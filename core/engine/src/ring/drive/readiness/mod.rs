@@ -374,6 +374,7 @@ impl Core {
         }
         self.keep_files_of_work(fd);
         self.keep_files_in_flight(fd);
+        self.keep_files_of_transfers(fd);
         self.keep_files_of_ready(fd);
         self.forget_name(fd);
         self.directories.forget(fd);
