@@ -8,9 +8,9 @@ use crate::os::{self, Fd, nr};
 use crate::request::op::{Block, Caps, Code, Field, Op, Outcome, Prep, issue_blocks, prep_nothing};
 use crate::request::shown::{self, Argument, Kind, When, arg};
 use crate::request::unused::Unused;
-use crate::request::{RequestId, chaos};
+use crate::request::{Flags, RequestId, chaos};
 use crate::ring::Core;
-use crate::work::Work;
+use crate::work::{Work, pool};
 
 const fn op(
     code: Code,
@@ -21,6 +21,14 @@ const fn op(
     arguments: &'static [Argument],
 ) -> Op {
     Op::new(code, name, caps, prep, issue_blocks).block(block).arguments(arguments)
+}
+
+/// The kernel has threads of its own for this, which no limit of the program's counts.
+fn issue_fsync(core: &mut Core, id: RequestId) -> Outcome {
+    if !pool::is_limited() {
+        core[id].flags.set(Flags::DIRECT);
+    }
+    Outcome::Block
 }
 
 /// `IORING_OP_FSYNC`. The kernel offers no call for a part of a file that also writes what is needed
@@ -38,6 +46,7 @@ pub const FSYNC: Op = op(
         arg(Field::Length, "len", Kind::Number).unless_zero(),
     ],
 )
+.issue(issue_fsync)
 .faults(chaos::STORAGE)
 .unused(Unused::ADDR.with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EBADF]);

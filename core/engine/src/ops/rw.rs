@@ -609,6 +609,10 @@ fn past_the_cache(core: &mut Core, id: RequestId) -> Result<bool, Errno> {
     }
     if request.sqe.off != POSITION {
         request.flags.set(Flags::DIRECT);
+        if !host::sees_closes() {
+            // What the kernel does not do without waiting is done after the call.
+            request.hold_file()?;
+        }
     }
     Ok(true)
 }

@@ -25,14 +25,15 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN, RWF_NOWAIT};
-use linux_raw_sys::io_uring::IORING_SETUP_SQPOLL;
+use linux_raw_sys::io_uring::{IORING_FSYNC_DATASYNC, IORING_SETUP_SQPOLL};
 
 use crate::abi::Errno;
 use crate::assets::kinds::{self, Kind};
 use crate::os::user::IoVector;
 use crate::os::{self, Fd, nr};
 use crate::process::{credentials, threads};
-use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::request::op::Caps;
+use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::AIO;
 use crate::work::{Work, length};
@@ -66,6 +67,10 @@ const FLAG_IOPRIO: u32 = 2;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum Command {
+    /// `IOCB_CMD_FSYNC`, since Linux 4.18.
+    Sync = 2,
+    /// `IOCB_CMD_FDSYNC`.
+    SyncData = 3,
     /// `IOCB_CMD_PREADV`.
     Read = 7,
     /// `IOCB_CMD_PWRITEV`.
@@ -73,9 +78,23 @@ pub enum Command {
 }
 
 impl Command {
+    /// What a request comes to that [`Flags::DIRECT`] is set of.
+    pub(super) fn of(request: &Request) -> Command {
+        if request.op.caps.has(Caps::HASHED) {
+            Command::Write
+        } else if request.op.caps.has(Caps::POSITION) {
+            Command::Read
+        } else if request.sqe.op_flags & IORING_FSYNC_DATASYNC != 0 {
+            Command::SyncData
+        } else {
+            Command::Sync
+        }
+    }
+
     /// What is noted of a descriptor where the kernel does not do it without waiting.
     fn waits(self) -> Kind {
         match self {
+            Command::Sync | Command::SyncData => Kind::default(),
             Command::Read => Kind::DIRECT_READS_WAIT,
             Command::Write => Kind::DIRECT_WRITES_WAIT,
         }
@@ -467,6 +486,11 @@ impl Core {
             _ => core::slice::from_ref(single),
         };
         let tells = if told { FLAG_RESFD } else { 0 };
+        if matches!(work.direct, Some(Command::Sync | Command::SyncData)) {
+            let opcode = work.direct.map_or(0, |command| command as u16);
+            let (data, fd, eventfd) = (u64::from(slot), work.fd as u32, eventfd as u32);
+            return Iocb { data, opcode, fd, flags: tells, eventfd, ..Iocb::default() };
+        }
         Iocb {
             data: u64::from(slot),
             rw_flags: sqe.op_flags | RWF_NOWAIT,
@@ -508,8 +532,7 @@ impl Core {
     }
 
     fn reap_transfers(&mut self) {
-        while let Some((slot, result)) = self.aio_mut().context.as_mut().and_then(Context::take_completion)
-        {
+        while let Some((slot, result)) = self.aio_mut().context.as_mut().and_then(Context::take_completion) {
             if slot == KICK {
                 self.aio_mut().kick = Kick::Unarmed;
                 continue;
@@ -532,7 +555,9 @@ impl Core {
                 Some(0)
             }
             // The part that could be done without waiting.
-            Ok(done) if !asked && done > 0 && done < length(&work) && done.is_multiple_of(SECTOR) => Some(done),
+            Ok(done) if !asked && done > 0 && done < length(&work) && done.is_multiple_of(SECTOR) => {
+                Some(done)
+            }
             _ => None,
         };
         let Some(done) = rest else {

@@ -121,7 +121,7 @@ impl Work {
         request.flags.clear(Flags::HANDED_OVER);
         // The kernel would do a transfer with the credentials of whoever submits it.
         let transfers = request.flags.has(Flags::DIRECT) && request.whose == Whose::Common;
-        let command = if request.op.caps.has(Caps::HASHED) { Command::Write } else { Command::Read };
+        let command = Command::of(request);
         request.flags.clear(Flags::DIRECT);
         let fd = request.file.fd();
         let direct = (transfers && core.tries_direct(fd, command)).then_some(command);

@@ -8,7 +8,7 @@
 //! queues work may start a worker for it if it has the same credentials itself; else a thread that has
 //! them is asked to: the squad's keeper, or the reactor. Who is woken when is [`crate::work::handover`]'s.
 
-use crate::os::sync::atomic::AtomicU32;
+use crate::os::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use alloc::sync::Arc;
 use core::ffi::c_void;
 
@@ -32,6 +32,14 @@ static POOL: Handover<Process> = Handover::new(
     AtomicU32::new(0),
     Process,
 );
+
+/// The program has said how many workers there may be.
+static IS_LIMITED: AtomicBool = AtomicBool::new(false);
+
+/// Has the program said how many workers there may be? Then others do not do their work.
+pub fn is_limited() -> bool {
+    IS_LIMITED.load(Ordering::Relaxed)
+}
 
 /// The lock of the pool, for a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
@@ -177,6 +185,8 @@ pub fn recruit(credentials: Credentials) -> bool {
 /// Limits the threads of each class (`IORING_REGISTER_IOWQ_MAX_WORKERS`), where it is not 0. Returns
 /// the limits so far.
 pub fn limit_workers(limits: [u32; 2]) -> [u32; 2] {
+    // Relaxed: what was queued before is not concerned.
+    IS_LIMITED.fetch_or(limits != [0, 0], Ordering::Relaxed);
     POOL.limit(limits)
 }
 

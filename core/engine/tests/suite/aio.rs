@@ -215,3 +215,21 @@ fn an_eventfd_tells_of_transfers(engine: Engine, file: File) -> impl Answer {
         (told, ring.collect(4).iter().filter(|cqe| cqe.res == PAGE as i32).count())
     })
 }
+
+/// What a file cannot do, or is none, is told as by the calls that wait.
+#[both]
+fn what_cannot_be_synchronized(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 32, 0);
+    let (pipe, _other) = pipe();
+    let file = memory_file(b"some");
+    (0..3)
+        .map(|_| {
+            let sqes = [file.as_raw_fd(), pipe.as_raw_fd(), 9999, file.as_raw_fd()];
+            let sqes = sqes.map(|fd| Sqe { fd, user_data: fd as u64, ..sqe(IORING_OP_FSYNC, 0) });
+            ring.submit_and_wait(&(0..6).flat_map(|_| sqes).collect::<Vec<_>>(), 24);
+            let mut seen: Vec<_> = ring.reap_all().iter().map(|cqe| cqe.res).collect();
+            seen.sort_unstable();
+            seen
+        })
+        .collect::<Vec<_>>()
+}

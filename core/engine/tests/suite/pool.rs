@@ -69,7 +69,7 @@ fn limit(ring: &Ring, workers: u32) -> u32 {
 
 /// Always done by a worker.
 fn sync(user_data: u64, file: &File) -> Sqe {
-    Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, user_data) }
+    Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_SYNC_FILE_RANGE, user_data) }
 }
 
 fn statx(user_data: u64, into: *mut u8) -> Sqe {

@@ -849,12 +849,26 @@ cases![
             ring.collect(count);
         }
     }),
-    single_transfers_past_the_cache = storage(&["flags", "await"], |ring, _, write| {
+    single_transfers_past_the_cache = storage(&["flags"], |ring, _, write| {
         for _ in 0..16 {
             run(ring, "pwritev2(1)", &[write]);
         }
-        run(ring, "io_submit(1); io_submit(1)", &[write]);
-        run(ring, "io_submit(1)", &[write]);
+        for _ in 0..2 {
+            submit(ring, "io_submit(1)", &[write], 0);
+            ring.collect(1);
+        }
+    }),
+    files_are_synchronized_by_threads_of_the_kernel = storage(&["await"], |ring, file, _| {
+        let [all, data] = [0, IORING_FSYNC_DATASYNC].map(|op_flags| Sqe {
+            op_flags,
+            fd: file.as_raw_fd(),
+            ..sqe(IORING_OP_FSYNC, 1)
+        });
+        (0..16).for_each(|_| assert_eq!(ring.run(&[all])[0].res, 0));
+        submit(ring, "io_submit(1)", &[data], 0);
+        ring.collect(1);
+        submit(ring, "io_submit(2)", &[all, data], 0);
+        ring.collect(2);
     }),
     more_transfers_past_the_cache_than_leave_together = storage(&["flags"], |ring, _, write| {
         let writes: Vec<_> = (0..70).map(|at| Sqe { off: 4096 * (at % 64), ..write }).collect();

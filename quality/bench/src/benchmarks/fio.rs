@@ -30,25 +30,87 @@ const CACHED: [Side; 4] = [
     side("psync", On::Plain, &["psync"]),
 ];
 
-const DIRECT: [Side; 3] = [
+/// What a user would configure instead is among them: fio's threads are those of POSIX AIO.
+const DEVICE: [Side; 5] = [
     side("kernel", On::Kernel, &["io_uring"]),
     side("anyring", On::Anyring, &["io_uring"]),
+    side("psync", On::Plain, &["psync"]),
     side("libaio", On::Plain, &["libaio"]),
+    side("posixaio", On::Plain, &["posixaio"]),
 ];
 
-/// I/O depth, and how many requests fio submits and reaps at once.
-type Depth = (u32, u32);
+/// What fio does in a case.
+#[derive(Clone, Copy)]
+struct Case {
+    name: &'static str,
+    /// I/O depth, and how many requests fio submits and reaps at once.
+    depth: (u32, u32),
+    /// What differs from random reads of 4 KiB.
+    options: &'static [&'static str],
+}
 
-/// Random reads by fio.
+const fn case(name: &'static str, depth: (u32, u32), options: &'static [&'static str]) -> Case {
+    Case { name, depth, options }
+}
+
+const READS: &[Case] = &[
+    case("iodepth 1", (1, 1), &[]),
+    case("iodepth 8", (8, 1), &[]),
+    case("iodepth 32", (32, 1), &[]),
+    case("iodepth 32, batches of 16", (32, 16), &[]),
+];
+const COLD: &[Case] = &[
+    case("iodepth 1", (1, 1), &[]),
+    case("iodepth 4", (4, 1), &[]),
+    case("iodepth 32", (32, 1), &[]),
+    case("iodepth 32, batches of 16", (32, 16), &[]),
+];
+const TRANSFERS: &[Case] = &[
+    case("iodepth 1", (1, 1), &[]),
+    case("iodepth 8", (8, 1), &[]),
+    case("iodepth 32", (32, 1), &[]),
+    case("iodepth 32, batches of 16", (32, 16), &[]),
+    case("iodepth 128", (128, 1), &[]),
+    case("reads of 128 KiB, iodepth 8", (8, 1), &["--bs=128k"]),
+    case("writes, iodepth 1", (1, 1), &["--rw=randwrite"]),
+    case("writes, iodepth 8", (8, 1), &["--rw=randwrite"]),
+    case("writes, iodepth 32", (32, 1), &["--rw=randwrite"]),
+    case("writes of 128 KiB, iodepth 8", (8, 1), &["--rw=randwrite", "--bs=128k"]),
+];
+const SYNCS: &[Case] = &[
+    case("O_DIRECT, iodepth 1", (1, 1), &["--direct=1", "--fdatasync=1"]),
+    case("O_DIRECT, iodepth 8", (8, 1), &["--direct=1", "--fdatasync=1"]),
+    case("buffered, iodepth 1", (1, 1), &["--fsync=1"]),
+    case("buffered, iodepth 8", (8, 1), &["--fsync=1"]),
+];
+
+/// What stands between fio and the device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cache {
+    /// All of the file is there.
+    Full,
+    /// Nothing is.
+    Empty,
+    /// There is none, by `O_DIRECT`.
+    None,
+    /// What is written is brought to the device.
+    Synchronized,
+}
+
+/// Random transfers by fio.
 pub struct Fio {
     about: About,
-    depths: &'static [Depth],
-    direct: bool,
+    cases: &'static [Case],
+    cache: Cache,
     program: PathBuf,
     file: PathBuf,
     /// CPU time that a side takes to start and to end, by number.
     start_up: BTreeMap<usize, Duration>,
 }
+
+/// Of all but reads from the cache.
+const CONDITIONS: &str = "One job, a file of 256 MiB. The speed of the machine's disk affects all sides. CPU time is that of all of fio's \
+                          threads and processes, without the time that fio takes to start and end. psync has no depth.";
 
 impl Fio {
     /// Reads that the page cache answers.
@@ -64,52 +126,76 @@ impl Fio {
             baseline: "kernel",
             sides: &CACHED,
         };
-        Self::new(about, &[(1, 1), (8, 1), (32, 1), (32, 16)], false)
+        Self::new(about, READS, Cache::Full)
     }
 
-    /// Reads past the page cache.
-    pub fn direct_reads() -> Self {
+    /// Reads that the page cache does not answer.
+    pub fn cold_reads() -> Self {
+        let about = About {
+            name: "fio-cold",
+            title: "fio, random reads of 4 KiB that miss the page cache",
+            text: CONDITIONS,
+            goal: "at least 0.95 of the speed of the kernel's io_uring, with at most 1.15 of its CPU time at depth 32",
+            baseline: "kernel",
+            sides: &DEVICE,
+        };
+        Self::new(about, COLD, Cache::Empty)
+    }
+
+    /// Transfers past the page cache.
+    pub fn direct_transfers() -> Self {
         let about = About {
             name: "fio-direct",
-            title: "fio, O_DIRECT random reads of 4 KiB at depth 32",
-            text: "One job, a file of 256 MiB, `direct=1`, `norandommap`. The speed of the machine's disk affects all sides. CPU time \
-                   is that of all of fio's threads and processes, without the time that fio takes to start and end.",
-            goal: "at least 0.85 of the kernel's io_uring",
+            title: "fio, O_DIRECT random reads and writes",
+            text: CONDITIONS,
+            goal: "at depth 8 and 32 at least 0.93 of the speed of the kernel's io_uring and 0.97 of libaio's, at depth 1 as fast as the \
+                   kernel's and at least 0.88 of psync's",
             baseline: "kernel",
-            sides: &DIRECT,
+            sides: &DEVICE,
         };
-        Self::new(about, &[(32, 1)], true)
+        Self::new(about, TRANSFERS, Cache::None)
     }
 
-    fn new(about: About, depths: &'static [Depth], direct: bool) -> Self {
-        Self {
-            about,
-            depths,
-            direct,
-            program: PathBuf::new(),
-            file: PathBuf::new(),
-            start_up: BTreeMap::new(),
-        }
+    /// Writes, each brought to the device.
+    pub fn syncs() -> Self {
+        let about = About {
+            name: "fio-sync",
+            title: "fio, random writes of 4 KiB, each followed by fdatasync or fsync",
+            text: CONDITIONS,
+            goal: "at least 0.95 of the speed of the kernel's io_uring where the writes are O_DIRECT",
+            baseline: "kernel",
+            sides: &DEVICE,
+        };
+        Self::new(about, SYNCS, Cache::Synchronized)
     }
 
-    fn command(&self, context: &Context, side: usize, depth: Depth) -> Command {
+    fn new(about: About, cases: &'static [Case], cache: Cache) -> Self {
+        Self { about, cases, cache, program: PathBuf::new(), file: PathBuf::new(), start_up: BTreeMap::new() }
+    }
+
+    fn command(&self, context: &Context, side: usize, case: Case) -> Command {
         let Side { on, flags, .. } = self.about.sides[side];
         let mut command = context.command(on, &self.program);
         command
-            .args(["--name=read", "--rw=randread", "--bs=4k", "--norandommap=1"])
+            .args(["--name=fio", "--rw=randread", "--bs=4k", "--allow_file_create=0", "--output-format=json"])
             .arg(format!("--filename={}", self.file.display()))
             .arg(format!("--size={FILE_MIB}M"))
             .arg(format!("--ioengine={}", flags[0]))
-            .arg(format!("--direct={}", u8::from(self.direct)))
-            .arg(format!("--iodepth={}", depth.0))
-            .args(["--invalidate=0", "--allow_file_create=0"])
-            .arg("--output-format=json");
-        if depth.1 > 1 {
-            command
-                .arg(format!("--iodepth_batch_submit={}", depth.1))
-                .arg(format!("--iodepth_batch_complete_min={}", depth.1))
-                .arg(format!("--iodepth_batch_complete_max={}", depth.0));
+            .arg(format!("--direct={}", u8::from(self.cache == Cache::None)))
+            .arg(format!("--invalidate={}", u8::from(self.cache == Cache::Empty)));
+        let (depth, batch) = case.depth;
+        command.arg(format!("--iodepth={depth}"));
+        if self.cache != Cache::Empty {
+            command.arg("--norandommap=1");
         }
+        if batch > 1 {
+            command
+                .arg(format!("--iodepth_batch_submit={batch}"))
+                .arg(format!("--iodepth_batch_complete_min={batch}"))
+                .arg(format!("--iodepth_batch_complete_max={depth}"));
+        }
+        // The last of an option counts.
+        command.args(case.options);
         command
     }
 
@@ -121,7 +207,7 @@ impl Fio {
     fn measure_start_up(&self, context: &Context, side: usize) -> Result<Duration> {
         let mut seconds = Vec::new();
         for _ in 0..3 {
-            let mut command = self.command(context, side, self.depths[0]);
+            let mut command = self.command(context, side, self.cases[0]);
             command.arg("--number_ios=1");
             seconds.push(self.finish(context, command)?.cpu.as_secs_f64());
         }
@@ -135,13 +221,7 @@ impl Benchmark for Fio {
     }
 
     fn groups(&self, _quick: bool) -> Vec<String> {
-        self.depths
-            .iter()
-            .map(|depth| match depth {
-                (depth, 1) => format!("iodepth {depth}"),
-                (depth, batch) => format!("iodepth {depth}, batches of {batch}"),
-            })
-            .collect()
+        self.cases.iter().map(|case| case.name.to_owned()).collect()
     }
 
     fn obstacle(&self, context: &Context, side: usize) -> Result<Option<String>> {
@@ -156,7 +236,7 @@ impl Benchmark for Fio {
         self.program = find_fio()?;
         self.file = context.scratch.join(self.about.name);
         create(&self.file)?;
-        if !self.direct {
+        if self.cache == Cache::Full {
             read_all(&self.file)?;
         }
         for &side in usable {
@@ -170,21 +250,33 @@ impl Benchmark for Fio {
 
     fn checks(&self, outcome: &Outcome) -> Vec<Check> {
         let ours = |case: &str, side: &str| side == "anyring" && !case.contains("batches");
-        let least = if self.direct { 0.85 } else { 1.0 };
-        vec![Check::new("speed over the kernel's io_uring", Bound::AtLeast(least), speeds(outcome, ours))]
+        let (least, counted): (f64, fn(&str) -> bool) = match self.cache {
+            Cache::Full => (1.0, |_| true),
+            Cache::Empty => (0.95, |_| true),
+            Cache::None => (0.93, |case| case.ends_with("iodepth 8") || case.ends_with("iodepth 32")),
+            Cache::Synchronized => (0.95, |case| case.starts_with("O_DIRECT")),
+        };
+        let counts = |case: &str, side: &str| ours(case, side) && counted(case);
+        vec![Check::new("speed over the kernel's io_uring", Bound::AtLeast(least), speeds(outcome, counts))]
     }
 
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
-        let mut command = self.command(context, side, self.depths[group]);
-        command.arg("--time_based=1").arg(format!("--runtime={}ms", context.window().as_millis()));
+        let mut command = self.command(context, side, self.cases[group]);
+        if self.cache == Cache::Empty {
+            // Not for a time: what was read once is there.
+            let kib = (context.window().as_millis() as usize * 64).min(FILE_MIB << 9);
+            command.arg(format!("--io_size={kib}k"));
+        } else {
+            command.arg("--time_based=1").arg(format!("--runtime={}ms", context.window().as_millis()));
+        }
         let mut counter = count.then(Counter::start).flatten();
         let finished = self.finish(context, command)?;
         let syscalls = counter.as_mut().map(Counter::count);
-        let read = parse(&finished.output)?;
+        let done = parse(&finished.output)?;
         let start_up = self.start_up.get(&side).copied().unwrap_or_default();
         let cpu = finished.cpu.saturating_sub(start_up);
-        let window = Window::of(read.total_ios, Duration::from_millis(read.runtime), cpu);
-        Ok(Run { report: Report::of(None, read.total_ios, window), syscalls })
+        let window = Window::of(done.total_ios, Duration::from_millis(done.runtime), cpu);
+        Ok(Run { report: Report::of(None, done.total_ios, window), syscalls })
     }
 }
 
@@ -197,22 +289,24 @@ struct Output {
 #[derive(Deserialize)]
 struct Job {
     error: i32,
-    read: ReadSide,
+    read: Transfers,
+    write: Transfers,
 }
 
 #[derive(Deserialize)]
-struct ReadSide {
+struct Transfers {
     total_ios: u64,
     /// Milliseconds.
     runtime: u64,
 }
 
-fn parse(text: &str) -> Result<ReadSide> {
+fn parse(text: &str) -> Result<Transfers> {
     // fio may print notes before the JSON.
     let json = text.find('{').map_or("", |start| &text[start..]);
     let output: Output = serde_json::from_str(json).doing(|| "understanding fio's JSON".into())?;
     match output.jobs.into_iter().next() {
-        Some(job) if job.error == 0 && job.read.runtime > 0 => Ok(job.read),
+        Some(Job { error: 0, read, .. }) if read.runtime > 0 => Ok(read),
+        Some(Job { error: 0, write, .. }) if write.runtime > 0 => Ok(write),
         Some(job) => Err(Failure::new(format!("fio's job ended with error {}", job.error))),
         None => Err(Failure::new("fio's JSON names no job")),
     }
