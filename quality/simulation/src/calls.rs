@@ -124,6 +124,7 @@ fn answer(number: u32, arguments: [usize; 6]) -> Answer {
             world(|world| world.signal(b - thread_number(0)));
             Ok(0)
         }
+        nr::__NR_io_setup => Err(raw::ENOSYS),
         // There is no signal that the engine can take.
         nr::__NR_rt_sigaction => Err(raw::EINVAL),
         _ => on_file(number, fd, arguments),

@@ -185,8 +185,10 @@ pub fn recruit(credentials: Credentials) -> bool {
 /// Limits the threads of each class (`IORING_REGISTER_IOWQ_MAX_WORKERS`), where it is not 0. Returns
 /// the limits so far.
 pub fn limit_workers(limits: [u32; 2]) -> [u32; 2] {
-    // Relaxed: what was queued before is not concerned.
-    IS_LIMITED.fetch_or(limits != [0, 0], Ordering::Relaxed);
+    if limits != [0, 0] {
+        // Relaxed: what was queued before is not concerned.
+        IS_LIMITED.store(true, Ordering::Relaxed);
+    }
     POOL.limit(limits)
 }
 
