@@ -10,10 +10,11 @@ use linux_raw_sys::general::{
 };
 use linux_raw_sys::{errno as raw, net};
 
+use crate::aio;
 use crate::kernel::{Errno, Kind, Object, Place, Transfer};
 use crate::world::{self, Wait, Woken, world};
 
-type Answer = Result<usize, Errno>;
+pub type Answer = Result<usize, Errno>;
 
 /// What others do while a thread lets them go first.
 const YIELD_NS: u64 = 100_000;
@@ -124,7 +125,10 @@ fn answer(number: u32, arguments: [usize; 6]) -> Answer {
             world(|world| world.signal(b - thread_number(0)));
             Ok(0)
         }
-        nr::__NR_io_setup => Err(raw::ENOSYS),
+        nr::__NR_io_setup => aio::setup(a, b),
+        nr::__NR_io_submit => aio::submit(a, b, c),
+        nr::__NR_io_getevents => aio::get_events(a, d, e),
+        nr::__NR_io_destroy => aio::destroy(a),
         // There is no signal that the engine can take.
         nr::__NR_rt_sigaction => Err(raw::EINVAL),
         _ => on_file(number, fd, arguments),
@@ -291,6 +295,8 @@ fn name(number: u32) -> &'static str {
         nr::__NR_fcntl => "fcntl",
         nr::__NR_fsync => "fsync",
         nr::__NR_sched_yield => "sched_yield",
+        nr::__NR_io_submit => "io_submit",
+        nr::__NR_io_getevents => "io_getevents",
         _ => "another call",
     }
 }
@@ -310,7 +316,7 @@ fn vector(address: usize, count: usize) -> (usize, usize) {
 }
 
 /// A time of the caller's, in nanoseconds.
-fn time_at(address: usize) -> Option<u64> {
+pub fn time_at(address: usize) -> Option<u64> {
     if address == 0 {
         return None;
     }
@@ -349,7 +355,7 @@ fn limits(resource: u32, new: usize, old: usize) -> Answer {
     Ok(0)
 }
 
-fn deadline(timeout_ns: Option<u64>) -> u64 {
+pub fn deadline(timeout_ns: Option<u64>) -> u64 {
     timeout_ns.map_or(u64::MAX, |timeout| world(|world| world.now_ns()).saturating_add(timeout))
 }
 
@@ -410,10 +416,10 @@ fn lock_owned(address: usize, deadline_ns: Option<u64>) -> Answer {
 }
 
 /// Keeps a description while a call sleeps on it.
-struct Held(usize);
+pub struct Held(pub usize);
 
 impl Held {
-    fn of(fd: i32) -> Result<Held, Errno> {
+    pub fn of(fd: i32) -> Result<Held, Errno> {
         world(|world| {
             let description = world.kernel.description(fd)?;
             world.kernel.hold(description);
@@ -501,7 +507,7 @@ fn until_done(
 }
 
 /// `read(2)` and its like.
-fn transfer(fd: i32, (address, length): (usize, usize), offset: u64, flags: u32, writes: bool) -> Answer {
+pub fn transfer(fd: i32, (address, length): (usize, usize), offset: u64, flags: u32, writes: bool) -> Answer {
     let held = Held::of(fd)?;
     let waits = flags & RWF_NOWAIT == 0 && world(|world| world.kernel.at(held.0).flags) & O_NONBLOCK == 0;
     enum What {

@@ -8,10 +8,11 @@ use std::collections::VecDeque;
 use linux_raw_sys::errno as raw;
 use linux_raw_sys::general::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT,
-    EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM, O_NONBLOCK, O_RDONLY, O_RDWR, O_WRONLY, S_IFIFO, S_IFREG,
-    S_IFSOCK,
+    EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM, O_DIRECT, O_NONBLOCK, O_RDONLY, O_RDWR, O_WRONLY,
+    S_IFIFO, S_IFREG, S_IFSOCK,
 };
 
+use crate::aio;
 use crate::random::Random;
 
 /// A positive errno.
@@ -164,6 +165,8 @@ pub struct Kernel {
     pub files: Vec<File>,
     /// Transfers so far.
     pub transfers: Vec<Transfer>,
+    /// Contexts of Linux AIO.
+    pub contexts: Vec<aio::Context>,
     table: Vec<Option<usize>>,
     descriptions: Vec<Option<Description>>,
     inodes: Vec<Inode>,
@@ -184,6 +187,7 @@ impl Kernel {
             channels: Vec::new(),
             files: Vec::new(),
             transfers: Vec::new(),
+            contexts: Vec::new(),
             // Standard input, output and error.
             table: Vec::new(),
             descriptions: Vec::new(),
@@ -621,9 +625,10 @@ impl Kernel {
     }
 
     /// A file on storage, opened.
-    pub fn storage(&mut self, slowness_ns: usize, writes_wait: bool) -> Result<i32, Errno> {
+    pub fn storage(&mut self, slowness_ns: usize, writes_wait: bool, direct: bool) -> Result<i32, Errno> {
         self.files.push(File { bytes: vec![0; 256], slowness_ns, writes_wait });
-        let description = self.describe(Object::Storage(self.files.len() - 1), O_RDWR);
+        let flags = if direct { O_RDWR | O_DIRECT } else { O_RDWR };
+        let description = self.describe(Object::Storage(self.files.len() - 1), flags);
         self.install(description, 0)
     }
 

@@ -39,6 +39,7 @@
 //! The engine is a package of its own here (`simulation/engine`, over the same sources), for a feature would reach
 //! every build of the workspace that builds this crate along.
 
+mod aio;
 mod calls;
 mod failure;
 mod kernel;

@@ -78,7 +78,7 @@ pub enum File {
     /// A socket that listens.
     Listener(Kind),
     /// On storage.
-    Storage { slowness_ns: usize, writes_wait: bool },
+    Storage { slowness_ns: usize, writes_wait: bool, direct: bool },
 }
 
 /// What a request does.
@@ -256,7 +256,8 @@ impl Maker {
         if self.random.once_in(storage) {
             let slow = if self.family == Family::Cancel { 20_000_000 } else { 10_000 };
             let slowness_ns = self.random.of(&[slow, 100_000, 1_000_000, 20_000_000]);
-            return File::Storage { slowness_ns, writes_wait: self.random.once_in(2) };
+            let writes_wait = self.random.once_in(2);
+            return File::Storage { slowness_ns, writes_wait, direct: self.random.once_in(2) };
         }
         let listens = self.family == Family::Listeners && self.random.once_in(2);
         match if listens { 7 } else { self.random.below(8) } {

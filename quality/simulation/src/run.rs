@@ -291,8 +291,8 @@ fn open(file: File) -> Instance {
             File::PipeOut => kernel.pair(Kind::Pipe, 0).map(|[reads, writes]| [writes, reads]),
             File::Socket(kind) => kernel.pair(kind, 0),
             File::Listener(kind) => kernel.listener(kind).map(|fd| [fd, -1]),
-            File::Storage { slowness_ns, writes_wait } => {
-                kernel.storage(slowness_ns, writes_wait).map(|fd| [fd, -1])
+            File::Storage { slowness_ns, writes_wait, direct } => {
+                kernel.storage(slowness_ns, writes_wait, direct).map(|fd| [fd, -1])
             }
         });
         let [near, far] = opened.expect("the program has descriptors to spare");

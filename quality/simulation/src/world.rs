@@ -12,6 +12,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use linux_raw_sys::errno as raw;
 use linux_raw_sys::general as nr;
 
+use crate::aio;
 use crate::kernel::Kernel;
 use crate::random::Random;
 
@@ -60,6 +61,10 @@ pub enum Wait {
     Events(usize, u32),
     /// A counter of the program that is at least this.
     Counter(usize, u64),
+    /// An event of a context of Linux AIO.
+    Aio(usize),
+    /// The end of all transfers of one.
+    Idle(usize),
 }
 
 /// How a sleep ended.
@@ -375,6 +380,8 @@ impl World {
             Wait::Time | Wait::Futex(_) => false,
             Wait::Events(description, events) => self.kernel.ready(description) & events != 0,
             Wait::Counter(counter, least) => self.counters[counter] >= least,
+            Wait::Aio(context) => aio::is_met(&self.kernel, context),
+            Wait::Idle(context) => aio::is_idle(&self.kernel, context),
         }
     }
 
@@ -658,6 +665,16 @@ pub fn spawn(name: &'static str, of_program: bool, body: impl FnOnce() + 'static
     });
     point();
     started
+}
+
+/// Starts a thread of the system.
+pub fn add(name: &'static str, body: impl FnOnce() + 'static) {
+    world(|world| world.add_thread(name, false, Box::new(body)));
+}
+
+/// Does the schedule run still?
+pub fn runs() -> bool {
+    RUNS.get()
 }
 
 /// Is the machine being worked on by the caller of this?

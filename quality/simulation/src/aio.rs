@@ -1,0 +1,294 @@
+//! Linux AIO over the simulated files: a device that answers late and out of order, and a thread of the system for each transfer that it
+//! has.
+
+use linux_raw_sys::errno as raw;
+use linux_raw_sys::general::{EPOLLIN, O_DIRECT, RWF_NOWAIT};
+
+use crate::calls::{self, Answer, Held, deadline, time_at};
+use crate::kernel::{Errno, Object};
+use crate::world::{self, Wait, Woken, world};
+
+const MAGIC: u32 = 0xa10a_10a1;
+/// Words of the header, in which `head` and `tail` follow the number and the count.
+const HEADER: usize = 4;
+/// Words of an event.
+const EVENT: usize = 4;
+
+const FSYNC: u16 = 2;
+const FDSYNC: u16 = 3;
+const POLL: u16 = 5;
+const PREADV: u16 = 7;
+const PWRITEV: u16 = 8;
+const FLAG_RESFD: u32 = 1;
+
+/// A context.
+#[derive(Debug)]
+pub struct Context {
+    memory: Box<[u64]>,
+    most: usize,
+    in_flight: usize,
+    /// Polls that wait: of a description, for whom.
+    polls: Vec<(usize, u64)>,
+    ended: bool,
+}
+
+impl Context {
+    fn new(most: usize) -> Context {
+        let count = most + 2;
+        let mut memory = vec![0u64; HEADER + EVENT * count].into_boxed_slice();
+        memory[0] = (count as u64) << 32;
+        memory[2] = u64::from(MAGIC) | 1 << 32;
+        memory[3] = (HEADER as u64 * 8) << 32;
+        Context { memory, most, in_flight: 0, polls: Vec::new(), ended: false }
+    }
+
+    fn count(&self) -> u32 {
+        (self.memory[0] >> 32) as u32
+    }
+
+    /// Where the next event is taken, and where the next one is put. The other side changes the first.
+    fn ends(&self) -> (u32, u32) {
+        // SAFETY: a word of ours, which the engine writes to, in the same thread of the real system.
+        let word = unsafe { (&raw const self.memory[1]).read_volatile() };
+        (word as u32, (word >> 32) as u32)
+    }
+
+    fn has_events(&self) -> bool {
+        let (head, tail) = self.ends();
+        head != tail
+    }
+
+    fn post(&mut self, data: u64, result: i64) {
+        let (head, tail) = self.ends();
+        let place = HEADER + EVENT * tail as usize;
+        self.memory[place..place + EVENT].copy_from_slice(&[data, 0, result as u64, 0]);
+        let next = (tail + 1) % self.count();
+        assert!(next != head, "there are no more events than transfers");
+        self.memory[1] = u64::from(head) | u64::from(next) << 32;
+        self.in_flight -= 1;
+    }
+}
+
+/// What is to be done.
+struct Command {
+    data: u64,
+    flags: u32,
+    opcode: u16,
+    fd: i32,
+    address: u64,
+    offset: u64,
+    tells: Option<i32>,
+}
+
+impl Command {
+    fn at(address: usize) -> Command {
+        // SAFETY: an `iocb` of the caller's.
+        let words = unsafe { *(address as *const [u64; 8]) };
+        let told = words[7] as u32 & FLAG_RESFD != 0;
+        Command {
+            data: words[0],
+            flags: (words[1] >> 32) as u32,
+            opcode: words[2] as u16,
+            fd: (words[2] >> 32) as i32,
+            address: words[3],
+            offset: words[5],
+            tells: told.then_some((words[7] >> 32) as i32),
+        }
+    }
+}
+
+/// The context at an address.
+fn index_of(address: usize) -> Result<usize, Errno> {
+    world(|world| {
+        let is_it = |context: &Context| !context.ended && context.memory.as_ptr() as usize == address;
+        world.kernel.contexts.iter().position(is_it).ok_or(raw::EINVAL)
+    })
+}
+
+pub fn setup(most: usize, place: usize) -> Answer {
+    if world(|world| world.refuses_file()) {
+        return Err(raw::EAGAIN);
+    }
+    world(|world| {
+        let context = Context::new(most);
+        // SAFETY: a word of the caller's.
+        unsafe { (place as *mut usize).write(context.memory.as_ptr() as usize) };
+        world.kernel.contexts.push(context);
+    });
+    Ok(0)
+}
+
+/// Waits for what is in flight.
+pub fn destroy(address: usize) -> Answer {
+    let index = index_of(address)?;
+    world(|world| {
+        let context = &mut world.kernel.contexts[index];
+        context.ended = true;
+        context.in_flight -= context.polls.len();
+        for (description, _) in std::mem::take(&mut context.polls) {
+            world.kernel.release(description);
+        }
+        world.kernel.version += 1;
+    });
+    world::sleep(Wait::Idle(index), u64::MAX);
+    Ok(0)
+}
+
+/// Is what a sleeper waits for there: an event, a poll that becomes one, the end?
+pub fn is_met(kernel: &crate::kernel::Kernel, index: usize) -> bool {
+    let context = &kernel.contexts[index];
+    let mut polls = context.polls.iter();
+    context.ended
+        || context.has_events()
+        || polls.any(|&(description, _)| kernel.ready(description) & EPOLLIN != 0)
+}
+
+/// Has a context nothing in flight?
+pub fn is_idle(kernel: &crate::kernel::Kernel, index: usize) -> bool {
+    kernel.contexts[index].in_flight == 0
+}
+
+/// The engine gives memory that is not there, and takes events by itself.
+pub fn get_events(address: usize, place: usize, timeout: usize) -> Answer {
+    assert!(place == 0, "events are left where they are");
+    let index = index_of(address)?;
+    let deadline_ns = deadline(time_at(timeout));
+    loop {
+        let ended = world(|world| {
+            let kernel = &mut world.kernel;
+            let polls = std::mem::take(&mut kernel.contexts[index].polls);
+            for (description, data) in polls {
+                if kernel.ready(description) & EPOLLIN == 0 {
+                    kernel.contexts[index].polls.push((description, data));
+                } else {
+                    kernel.release(description);
+                    kernel.contexts[index].post(data, i64::from(EPOLLIN));
+                }
+            }
+            let context = &kernel.contexts[index];
+            if context.ended {
+                return Some(raw::EINVAL);
+            }
+            context.has_events().then_some(raw::EFAULT)
+        });
+        if let Some(errno) = ended {
+            return Err(errno);
+        }
+        match world::sleep(Wait::Aio(index), deadline_ns) {
+            Woken::Ready => {}
+            Woken::TimedOut => return Ok(0),
+            Woken::Interrupted => return Err(raw::EINTR),
+        }
+    }
+}
+
+pub fn submit(address: usize, count: usize, list: usize) -> Answer {
+    let index = index_of(address)?;
+    for at in 0..count {
+        // SAFETY: so many pointers of the caller's.
+        let command = Command::at(unsafe { *(list as *const usize).add(at) });
+        match submit_one(index, &command) {
+            Ok(()) => {}
+            Err(errno) if at == 0 => return Err(errno),
+            Err(_) => return Ok(at),
+        }
+    }
+    Ok(count)
+}
+
+fn submit_one(index: usize, command: &Command) -> Result<(), Errno> {
+    let held = Held::of(command.fd)?;
+    let told = command.tells.map(Held::of).transpose()?;
+    let full = world(|world| {
+        let context = &mut world.kernel.contexts[index];
+        let full = context.in_flight == context.most;
+        context.in_flight += usize::from(!full);
+        full
+    });
+    if full {
+        return Err(raw::EAGAIN);
+    }
+    let ends = move |data, result: Answer| {
+        world(|world| {
+            let result = result.map_or_else(|errno| -i64::from(errno), |done| done as i64);
+            world.kernel.contexts[index].post(data, result);
+            if let Some(told) = &told {
+                world.kernel.add_to_eventfd(told.0, 1);
+            }
+            world.kernel.version += 1;
+        });
+    };
+    let (data, opcode, offset) = (command.data, command.opcode, command.offset);
+    let storage = world(|world| {
+        let description = world.kernel.at(held.0);
+        match description.object {
+            Object::Storage(file) => Some((file, description.flags & O_DIRECT != 0)),
+            _ => None,
+        }
+    });
+    match (opcode, storage) {
+        (POLL, None) => {
+            world(|world| {
+                world.kernel.hold(held.0);
+                world.kernel.contexts[index].polls.push((held.0, data));
+            });
+            return Ok(());
+        }
+        (FSYNC | FDSYNC, Some((file, _))) => {
+            let takes = world(|world| world.random.below(world.kernel.files[file].slowness_ns));
+            after(takes as u64, move || {
+                drop(held);
+                ends(data, Ok(0));
+            });
+        }
+        (PREADV | PWRITEV, found) => {
+            let writes = opcode == PWRITEV;
+            assert!(command.flags & RWF_NOWAIT != 0, "the engine never waits in io_submit");
+            // SAFETY: a vector of one of the caller's.
+            let [base, length] = unsafe { *(command.address as *const [usize; 2]) };
+            let Some((file, true)) = found else {
+                // Another file has the number by now.
+                let offset = if found.is_some() { offset } else { u64::MAX };
+                ends(data, calls::transfer(command.fd, (base, length), offset, command.flags, writes));
+                return Ok(());
+            };
+            match world(|world| world.random.below(8)) {
+                0 => ends(data, Err(raw::EAGAIN)),
+                chance => {
+                    let (takes_ns, length) = world(|world| {
+                        let slowness = world.kernel.files[file].slowness_ns;
+                        let short = chance == 1 && length > 1;
+                        let length = if short { 1 + world.random.below(length - 1) } else { length };
+                        (if chance < 3 { 0 } else { world.random.below(slowness) as u64 }, length)
+                    });
+                    after(takes_ns, move || {
+                        let done = world(|world| world.kernel.transfer(file, offset, base, length, writes));
+                        drop(held);
+                        ends(data, Ok(done));
+                    });
+                }
+            }
+        }
+        _ => {
+            world(|world| world.kernel.contexts[index].in_flight -= 1);
+            return Err(raw::EINVAL);
+        }
+    }
+    Ok(())
+}
+
+/// Does something now, or later in a thread of the system.
+fn after(takes_ns: u64, end: impl FnOnce() + 'static) {
+    if takes_ns == 0 {
+        return end();
+    }
+    world::add("device", move || {
+        world::sleep_for(takes_ns);
+        // The memory is there only as long as the schedule runs.
+        if world::runs() {
+            end();
+        } else {
+            std::mem::forget(end);
+        }
+    });
+}
