@@ -5,7 +5,7 @@ use linux_raw_sys::errno as raw;
 use linux_raw_sys::general::{EPOLLIN, O_DIRECT, RWF_NOWAIT};
 
 use crate::calls::{self, Answer, Held, deadline, time_at};
-use crate::kernel::{Errno, Object};
+use crate::kernel::{Errno, Kernel, Object};
 use crate::world::{self, Wait, Woken, world};
 
 const MAGIC: u32 = 0xa10a_10a1;
@@ -135,7 +135,7 @@ pub fn destroy(address: usize) -> Answer {
 }
 
 /// Is what a sleeper waits for there: an event, a poll that becomes one, the end?
-pub fn is_met(kernel: &crate::kernel::Kernel, index: usize) -> bool {
+pub fn is_met(kernel: &Kernel, index: usize) -> bool {
     let context = &kernel.contexts[index];
     let mut polls = context.polls.iter();
     context.ended
@@ -144,8 +144,24 @@ pub fn is_met(kernel: &crate::kernel::Kernel, index: usize) -> bool {
 }
 
 /// Has a context nothing in flight?
-pub fn is_idle(kernel: &crate::kernel::Kernel, index: usize) -> bool {
+pub fn is_idle(kernel: &Kernel, index: usize) -> bool {
     kernel.contexts[index].in_flight == 0
+}
+
+/// Polls of what is ready become events.
+pub fn deliver_polls(kernel: &mut Kernel) {
+    for index in 0..kernel.contexts.len() {
+        let polls = std::mem::take(&mut kernel.contexts[index].polls);
+        for (description, data) in polls {
+            if kernel.ready(description) & EPOLLIN == 0 {
+                kernel.contexts[index].polls.push((description, data));
+            } else {
+                kernel.release(description);
+                kernel.contexts[index].post(data, i64::from(EPOLLIN));
+                kernel.version += 1;
+            }
+        }
+    }
 }
 
 /// The engine gives memory that is not there, and takes events by itself.
@@ -155,17 +171,8 @@ pub fn get_events(address: usize, place: usize, timeout: usize) -> Answer {
     let deadline_ns = deadline(time_at(timeout));
     loop {
         let ended = world(|world| {
-            let kernel = &mut world.kernel;
-            let polls = std::mem::take(&mut kernel.contexts[index].polls);
-            for (description, data) in polls {
-                if kernel.ready(description) & EPOLLIN == 0 {
-                    kernel.contexts[index].polls.push((description, data));
-                } else {
-                    kernel.release(description);
-                    kernel.contexts[index].post(data, i64::from(EPOLLIN));
-                }
-            }
-            let context = &kernel.contexts[index];
+            deliver_polls(&mut world.kernel);
+            let context = &world.kernel.contexts[index];
             if context.ended {
                 return Some(raw::EINVAL);
             }

@@ -534,7 +534,9 @@ impl Core {
     fn reap_transfers(&mut self) {
         while let Some((slot, result)) = self.aio_mut().context.as_mut().and_then(Context::take_completion) {
             if slot == KICK {
-                self.aio_mut().kick = Kick::Unarmed;
+                if self.hands_kick_on() {
+                    return;
+                }
                 continue;
             }
             let aio = self.aio_mut();
@@ -542,6 +544,20 @@ impl Core {
             aio.silent -= usize::from(!work.is_told);
             self.end_transfer(work, result);
         }
+    }
+
+    /// The poll of the driver's eventfd has ended, and its event was taken by who is not the driver, perhaps: that one is about to sleep, and has to
+    /// find another. True where there is one, behind all events so far.
+    fn hands_kick_on(&mut self) -> bool {
+        let kick = self.kick();
+        let aio = self.aio_mut();
+        aio.kick = Kick::Unarmed;
+        let (Some(context), Some(kick), true) = (&aio.context, kick, aio.is_awaited) else { return false };
+        // It is readable still, so that the poll ends at once.
+        if context.poll_as(kick, EPOLLIN, KICK).is_ok() {
+            aio.kick = Kick::Armed;
+        }
+        true
     }
 
     fn end_transfer(&mut self, mut work: Work, result: i64) {
