@@ -379,6 +379,24 @@ fn a_connection_that_was_closed_ends_though_its_peer_takes_nothing() {
     assert!((1..=300_000).contains(&limit), "{limit} milliseconds");
 }
 
+/// Another thread closes a descriptor just when the engine finds that it stands for a socket. What has the number next is another one,
+/// of which the engine knows nothing.
+#[test]
+fn a_descriptor_that_is_closed_as_it_is_found_is_not_believed() {
+    let mut ring = Ring::new(Engine::User, 16, 0);
+    anyring_engine::install(&SEEING);
+    let (near, _far) = unread();
+    let other = near.try_clone().unwrap();
+    let memory = vec![1; LARGE];
+    send(&mut ring, send_zc(1, &near, &memory));
+    closes(Engine::User, other.as_raw_fd());
+    close(Engine::User, near, true);
+    let (next, _far) = unread();
+    replace(&other, &next);
+    send(&mut ring, send_zc(2, &other, &memory));
+    assert_eq!(option(next.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ZEROCOPY), Some(1));
+}
+
 /// Has descriptors duplicated whenever others are looked through.
 struct Busy;
 

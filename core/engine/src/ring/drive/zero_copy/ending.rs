@@ -94,7 +94,8 @@ impl Core {
     /// A descriptor stands for another socket from now on, or for none. What waits for the socket, in any ring, gets a descriptor of
     /// its own before [`Core::begin_search`] is called.
     pub fn forget_name(&mut self, fd: Fd) {
-        if let Some((Standing::Channel(index), _)) = self.zero_copy.sockets.remove(&fd) {
+        let known = self.zero_copy.sockets.remove(&fd);
+        if let Some((Standing::Channel(index) | Standing::Found(index), _)) = known {
             self.zero_copy.lose_name(index, fd);
         }
     }
@@ -189,10 +190,10 @@ impl Core {
             return;
         }
         channel.names.push(fd);
-        if let Some(Standing::Channel(before)) = self.zero_copy.standing(fd) {
+        if let Some(Standing::Channel(before) | Standing::Found(before)) = self.zero_copy.standing(fd) {
             self.zero_copy.lose_name(before, fd);
         }
-        self.zero_copy.note(fd, self.ring.number(), Standing::Channel(index));
+        self.zero_copy.note(fd, self.ring.number(), Standing::Found(index));
     }
 
     fn end_socket(&mut self, index: usize) {
