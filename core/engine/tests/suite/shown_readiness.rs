@@ -142,6 +142,21 @@ fn it_ceases_to_be_readable_without_a_call() {
     assert!(!reported(&epoll, 0));
 }
 
+/// The same after a call that was to wait, and was refused.
+#[test]
+fn it_ceases_to_be_readable_after_a_call_that_was_refused() {
+    let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_SINGLE_ISSUER);
+    frontend::show_readiness(ring.fd).unwrap();
+    let epoll = instance(&ring, 0);
+    ring.submit(&[sqe(IORING_OP_NOP, 1)]);
+    assert!(reported(&epoll, 5000));
+    let fd = ring.fd;
+    let waits = move || enter(Engine::User, fd, 1, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
+    assert_eq!(std::thread::spawn(waits).join().unwrap(), -libc::EEXIST);
+    assert_eq!(ring.reap_all().len(), 1);
+    until("the descriptor is readable no more", || !reported(&epoll, 0));
+}
+
 #[both]
 fn a_duplicate_is_the_ring_too(engine: Engine) -> impl Answer {
     let mut ring = shown(engine);
