@@ -45,6 +45,24 @@ fn messages(mut ring: Ring) -> impl Answer {
     all
 }
 
+/// A ring that is closed when its message becomes due, to one that counts completions.
+#[both]
+fn the_message_of_a_ring_that_ends_keeps_no_file(engine: Engine) -> impl Answer {
+    let (mut ring, mut target) = (Ring::new(engine, 8, 0), Ring::new(engine, 8, 0));
+    target.register_files(&[-1]);
+    target.submit(&[Sqe { off: 5, ..timeout(1, &[100i64, 0]) }]);
+    let (read, write) = pipe();
+    ring.register_files(&[write.as_raw_fd()]);
+    drop(write);
+    let (waits, wakes) = pipe();
+    let passes = Sqe { fd: target.fd, addr: 1, file_index: 1, ..sqe(IORING_OP_MSG_RING, 3) };
+    ring.submit(&[Sqe { flags: LINK, ..poll(2, &waits, libc::POLLIN) }, passes]);
+    write_to(&wakes, b"x");
+    drop(ring);
+    drop(target);
+    shown(&read, 0, 20_000)
+}
+
 #[both(8, IORING_SETUP_IOPOLL)]
 fn polled_rings_exchange_messages(mut ring: Ring) -> impl Answer {
     let mut target = Ring::new(ring.engine, 8, IORING_SETUP_IOPOLL);
