@@ -1,9 +1,11 @@
 //! The epoll instance inside a set.
 //!
 //! It knows a file by the file and its number. Once the number is closed and the file lives on by another, nobody can remove the
-//! registration; if it is level-triggered and the file is ready, no wait sleeps any more. So an event that names nobody's
-//! registration has the instance replaced by another, with what is still registered.
+//! registration; if it is level-triggered and the file is ready, no wait sleeps any more. So events that name nobody's
+//! registration have the instance replaced by another, with what is still registered: those that come again and again, and as many
+//! others as there are registrations, for each of these takes calls.
 
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicI32, Ordering};
 
 use anyring_engine::abi::Errno;
@@ -96,23 +98,37 @@ impl Drop for Inside {
 pub struct Strangers {
     /// How many registrations had ended when the instance was asked for the events.
     ended: u64,
-    /// An event that names nobody's registration has come.
+    /// What the events of this look name, and those of the look before, in order.
+    looks: [Vec<Token>; 2],
+    /// How many came since the instance was replaced.
+    count: usize,
+    /// The instance is to be replaced.
     found: bool,
 }
 
 impl Strangers {
-    pub const NONE: Strangers = Strangers { ended: 0, found: false };
+    pub const NONE: Strangers =
+        Strangers { ended: 0, looks: [Vec::new(), Vec::new()], count: 0, found: false };
 
     /// Looks at an event. One whose registration ended after the instance was asked may be nothing but late.
     pub fn look_at(&mut self, slots: &[Slot], name: Token) {
-        let slot = slots.get(item_of(name));
-        self.found |=
-            slot.is_some_and(|slot| slot.generation != (name >> 32) as u32 && slot.ended <= self.ended);
+        let Some(slot) = slots.get(item_of(name)) else { return };
+        if slot.generation == (name >> 32) as u32 || slot.ended > self.ended {
+            return;
+        }
+        let [now, before] = &mut self.looks;
+        now.push(name);
+        self.count += 1;
+        self.found |= before.binary_search(&name).is_ok() || self.count > slots.len();
     }
 
     /// All events were looked at; the instance is asked anew later than now.
     pub fn all_seen(&mut self, state: &State) {
         self.ended = state.ended;
+        let [now, before] = &mut self.looks;
+        core::mem::swap(now, before);
+        now.clear();
+        before.sort_unstable();
     }
 
     /// Whether the instance is to be replaced.
@@ -122,6 +138,6 @@ impl Strangers {
 
     /// The instance was replaced, or cannot be replaced now.
     pub fn forget(&mut self) {
-        self.found = false;
+        (self.count, self.found) = (0, false);
     }
 }

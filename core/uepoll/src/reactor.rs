@@ -79,7 +79,7 @@ impl Reactor {
             }
             sink.flush();
             strangers.all_seen(&state);
-            // Where that fails, the next event that names nobody has it tried again: all are edge-triggered.
+            // Where that fails, the next event has it tried again: all are edge-triggered.
             if strangers.found() && self.inside.renew(&state, Some(self.wake)).is_ok() {
                 strangers.forget();
             }

@@ -87,7 +87,7 @@ impl Set {
             }
             if consumer.strangers.found() {
                 let renewed = self.renew_inside(&mut consumer);
-                // Where there is no room for another instance now, the next event that names nobody asks for it again.
+                // Where there is no room for another instance now, the next events that name nobody ask for it again.
                 consumer.strangers.forget();
                 if renewed.is_ok() {
                     continue;

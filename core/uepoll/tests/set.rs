@@ -471,6 +471,24 @@ fn a_registration_that_cannot_be_removed_wakes_nobody(set: &Set) {
     none(set);
 }
 
+/// Its event is no news of the others.
+#[test]
+fn an_event_of_a_registration_that_cannot_be_removed_tells_nothing_of_others() {
+    let set = &set(Feeder::Epoll, 8, false).unwrap();
+    let (ours, theirs) = pair();
+    let (other, others) = pair();
+    set.control(ADD, other.as_raw_fd(), event(IN | ET, 2)).unwrap();
+    let name = ours.try_clone().unwrap();
+    let fd = name.as_raw_fd();
+    set.control(ADD, fd, event(IN | ET, 1)).unwrap();
+    drop(name);
+    assert_eq!(set.control(DELETE, fd, Event::default()), Err(Errno::EBADF));
+    (&others).write_all(b"x").unwrap();
+    assert_eq!(next(set), event(IN, 2));
+    (&theirs).write_all(b"x").unwrap();
+    assert_eq!(take(set, &mut [Event::default()], 2_000_000), 0);
+}
+
 /// What this thread has used.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -42,6 +42,19 @@ impl FileTable {
         Ok((node, fd))
     }
 
+    /// A hold on a file in no slot, as [`FileTable::hold`].
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn keep(&mut self, fd: Fd) -> Result<NodeIndex, Errno> {
+        self.table.keep(fd, 0)
+    }
+
+    /// One more hold.
+    pub fn share(&mut self, node: NodeIndex) {
+        self.table.hold(node);
+    }
+
     /// The file in a slot.
     pub fn get(&self, slot: u32) -> Option<Fd> {
         self.table.get(slot as usize).map(|(_, fd)| fd)

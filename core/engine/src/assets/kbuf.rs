@@ -66,8 +66,9 @@ enum State {
     Listed(Buffer),
     /// At the head of a ring, and still there.
     AtHead,
-    /// Taken from this position of the ring with this number, while an attempt is made without the lock. What is left of it goes back.
-    Lent { ring: u32, position: u16 },
+    /// The ring with this number gave it when it had given as many before, for an attempt without the lock. What is left of it goes
+    /// back.
+    Lent { ring: u32, given: u64 },
     /// The request's for good; `more` where the program will see it used again.
     Kept { more: bool },
 }
@@ -87,6 +88,8 @@ struct BufferRing {
     number: u32,
     mask: u16,
     head: u16,
+    /// How far the head has come, in all.
+    given: u64,
     /// The program's tail when it was last looked at.
     tail: u16,
     /// Buffers are used up bit by bit (`IOU_PBUF_RING_INC`).
@@ -217,11 +220,17 @@ impl BufferRing {
         }
     }
 
+    /// So many buffers from the head on are nobody else's.
+    fn give(&mut self, count: u16) {
+        self.head = self.head.wrapping_add(count);
+        self.given += u64::from(count);
+    }
+
     /// `used` bytes of `count` buffers from the head on are the program's now. Returns whether it
     /// will see the last of them used again.
     fn commit(&mut self, used: usize, count: u16) -> bool {
         if !self.incremental {
-            self.head = self.head.wrapping_add(count);
+            self.give(count);
             return false;
         }
         let mut left = used as u64;
@@ -239,7 +248,7 @@ impl BufferRing {
             if stays || written.is_err() {
                 return true;
             }
-            self.head = self.head.wrapping_add(1);
+            self.give(1);
             left -= u64::from(part);
         }
         false
@@ -391,9 +400,15 @@ impl BufferGroups {
         if selected.state == State::AtHead
             && let Some(Group::Ring(ring)) = self.groups.get_mut(&selected.group)
         {
-            selected.state = State::Lent { ring: ring.number, position: ring.head };
-            ring.head = ring.head.wrapping_add(1);
+            selected.state = State::Lent { ring: ring.number, given: ring.given };
+            ring.give(1);
         }
+    }
+
+    /// May a buffer still be used? One that was lent is the program's again where its ring was unregistered.
+    pub fn has(&self, selected: &Selected) -> bool {
+        let State::Lent { ring: number, .. } = selected.state else { return true };
+        matches!(self.groups.get(&selected.group), Some(Group::Ring(ring)) if ring.number == number)
     }
 
     fn commit(&mut self, group: u16, used: usize, count: u16) -> bool {
@@ -409,9 +424,9 @@ impl BufferGroups {
         match selected.state {
             State::AtHead => {}
             State::Kept { .. } => return false,
-            State::Lent { ring: number, position } => match self.groups.get_mut(&selected.group) {
-                Some(Group::Ring(ring)) if ring.number == number && ring.head == position.wrapping_add(1) => {
-                    ring.head = position;
+            State::Lent { ring: number, given } => match self.groups.get_mut(&selected.group) {
+                Some(Group::Ring(ring)) if ring.number == number && ring.given == given + 1 => {
+                    (ring.head, ring.given) = (ring.head.wrapping_sub(1), given);
                 }
                 _ => return false,
             },
@@ -535,6 +550,7 @@ impl BufferGroups {
             number: self.rings,
             mask: new.entries - 1,
             head: 0,
+            given: 0,
             tail: 0,
             incremental: new.incremental,
             min_left: new.min_left,
@@ -585,5 +601,55 @@ impl BufferGroups {
             Some(Group::List(_)) => Err(Errno::EINVAL),
             Some(Group::Ring(ring)) => Ok(ring.head),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::{BufferGroups, NewRing, Place};
+
+    /// A ring in the memory, of which the program has put in all buffers, as often as it is asked.
+    fn add_ring(groups: &mut BufferGroups, memory: &mut [[u16; 8]]) {
+        let place = Place::Program(memory.as_mut_ptr().addr() as u64);
+        let entries = memory.len() as u16;
+        groups.add_ring(1, &NewRing { place, entries, incremental: false, min_left: 1 }).unwrap();
+    }
+
+    #[test]
+    fn a_lent_buffer_goes_back_to_its_own_ring_alone() {
+        let mut memory = [[0, 0, 0, 0, 1, 0, 0, 0]; 4];
+        let mut groups = BufferGroups::default();
+        add_ring(&mut groups, &mut memory);
+        memory[0][7] = 1;
+        let (mut lent, _) = groups.select(1, 0).unwrap();
+        groups.lend(&mut lent);
+        assert!(groups.has(&lent));
+        groups.remove_ring(1).unwrap();
+        assert!(!groups.has(&lent));
+        // The next one has given as many.
+        add_ring(&mut groups, &mut memory);
+        let (mut other, _) = groups.select(1, 0).unwrap();
+        groups.lend(&mut other);
+        assert!(groups.has(&other) && !groups.has(&lent));
+        assert!(!groups.put_back(&lent) && groups.put_back(&other));
+    }
+
+    /// Positions in a ring come again after 65,536 buffers.
+    #[test]
+    fn a_lent_buffer_does_not_go_back_behind_later_ones() {
+        let mut memory = [[0, 0, 0, 0, 1, 0, 0, 0]; 4];
+        let mut groups = BufferGroups::default();
+        add_ring(&mut groups, &mut memory);
+        memory[0][7] = 1;
+        let (mut lent, _) = groups.select(1, 0).unwrap();
+        groups.lend(&mut lent);
+        for _ in 0..1 << 16 {
+            memory[0][7] = memory[0][7].wrapping_add(1);
+            let (selected, _) = groups.select(1, 0).unwrap();
+            groups.report(&selected, 1, 1);
+        }
+        assert!(!groups.put_back(&lent));
     }
 }

@@ -4,6 +4,8 @@
 //! A ring that keeps something about a number holds an [`Interest`] in it. As a rule it is the only ring that does, and
 //! who closes the descriptor has to look at that ring alone, however many there are.
 
+use alloc::vec::Vec;
+
 use crate::abi::Errno;
 use crate::assets::by_descriptor::ByDescriptor;
 use crate::os::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -147,6 +149,13 @@ const OLD: u32 = u32::MAX;
 /// How often a descriptor was duplicated, modulo 2^32.
 static DUPLICATIONS: AtomicU32 = AtomicU32::new(0);
 
+/// The newest duplicates, each at its place among all: in the upper half how many there were with it, in the lower half its number.
+static NEWEST: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
+
+fn newest(count: u32) -> &'static AtomicU64 {
+    &NEWEST[count as usize % NEWEST.len()]
+}
+
 /// Before the first ring: whoever started this process may have the files that it has by now.
 pub fn begin() {
     static BEGUN: AtomicBool = AtomicBool::new(false);
@@ -203,11 +212,25 @@ pub fn duplicated(old: Fd, new: Fd) {
         entry.free_at.store(free_at, Ordering::Relaxed);
     }
     // Release pairs with the acquire in `duplications`.
-    DUPLICATIONS.fetch_add(1, Ordering::Release);
+    let count = DUPLICATIONS.fetch_add(1, Ordering::Release).wrapping_add(1);
+    newest(count).store(u64::from(count) << 32 | u64::from(new as u32), Ordering::Relaxed);
 }
 
-/// Has another value after each duplication: whoever looks through descriptors, one after the other, may have missed a file whose
-/// number changed meanwhile.
+/// The descriptors that were made since [`duplications`] was `seen`, which is what it is now; `None` where they were too many, or
+/// another thread is about to tell. Whoever looks through descriptors, one after the other, may have missed a file whose number
+/// changed meanwhile.
+pub fn duplicates_since(seen: &mut u32) -> Option<Vec<Fd>> {
+    let before = core::mem::replace(seen, duplications());
+    let count = seen.wrapping_sub(before);
+    let each = (1..=count).map(|more| {
+        let count = before.wrapping_add(more);
+        let known = newest(count).load(Ordering::Relaxed);
+        ((known >> 32) as u32 == count).then_some(known as u32 as Fd)
+    });
+    if count as usize <= NEWEST.len() { each.collect() } else { None }
+}
+
+/// How often a descriptor was duplicated.
 pub fn duplications() -> u32 {
     DUPLICATIONS.load(Ordering::Acquire)
 }
@@ -289,6 +312,7 @@ pub fn prepare() {
 pub fn reset() {
     HANDED_OVER.store(0, Ordering::Relaxed);
     DUPLICATIONS.store(0, Ordering::Relaxed);
+    NEWEST.iter().for_each(|known| known.store(0, Ordering::Relaxed));
     for entry in TABLE.iter().map(|(_, entry)| entry).chain([&BEYOND]) {
         debug_assert!(
             count_of(entry.interest.load(Ordering::Relaxed)) == 0,
@@ -308,7 +332,9 @@ pub fn reset() {
 
 #[cfg(test)]
 mod tests {
-    use super::{Interest, Interested, change_note, interested, note};
+    use super::{
+        Interest, Interested, change_note, duplicated, duplicates_since, duplications, interested, note,
+    };
     extern crate std;
 
     #[test]
@@ -340,6 +366,16 @@ mod tests {
         assert_eq!(interested(far), Interested::Several);
         drop((one, other));
         assert_eq!((interested(far), interested(-1)), (Interested::Nobody, Interested::Nobody));
+    }
+
+    #[test]
+    fn the_newest_duplicates_are_known() {
+        let mut seen = duplications();
+        (0..3).for_each(|more| duplicated(70_010, 70_011 + more));
+        assert_eq!(duplicates_since(&mut seen).unwrap(), [70_011, 70_012, 70_013]);
+        assert_eq!(duplicates_since(&mut seen).unwrap(), []);
+        (0..300).for_each(|_| duplicated(70_010, 70_011));
+        assert_eq!(duplicates_since(&mut seen), None);
     }
 
     /// Two threads note different things of a number at the same time: neither takes back what the other notes.

@@ -11,7 +11,7 @@ pub struct NodeIndex(u32);
 
 struct Node<T> {
     value: T,
-    /// The slot's hold and one for each request.
+    /// The slot's hold, if it has one, and one for each request.
     holds: u32,
     /// Posted when the thing is gone, if not zero.
     tag: u64,
@@ -95,6 +95,15 @@ impl<T: Copy> Table<T> {
     /// `ENOMEM`.
     pub fn fill(&mut self, slot: usize, value: T, tag: u64) -> Result<(), Errno> {
         debug_assert!(self.slots[slot].is_none(), "filled slots are emptied first");
+        self.slots[slot] = Some(self.keep(value, tag)?);
+        Ok(())
+    }
+
+    /// A thing in no slot, with a hold.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn keep(&mut self, value: T, tag: u64) -> Result<NodeIndex, Errno> {
         let node = Node { value, holds: 1, tag };
         let index = if let Some(index) = self.free.pop() {
             self.nodes[index as usize] = node;
@@ -106,8 +115,7 @@ impl<T: Copy> Table<T> {
             self.nodes.push(node);
             self.nodes.len() as u32 - 1
         };
-        self.slots[slot] = Some(NodeIndex(index));
-        Ok(())
+        Ok(NodeIndex(index))
     }
 
     /// Empties a slot; what was in it is the caller's to [`Table::release`].

@@ -103,7 +103,8 @@ pub fn enter_changed(
     core.observers_mut()
         .posts_in_submission(call.flags & IORING_ENTER_GETEVENTS != 0 && call.min_complete > 0);
     core.readiness_mut().begin_call(call.flags & IORING_ENTER_GETEVENTS == 0);
-    let taken = if core.is(IORING_SETUP_SQPOLL) { 0 } else { take(core, call)? };
+    let taken = if core.is(IORING_SETUP_SQPOLL) { Ok(0) } else { take(core, call) };
+    let taken = taken.inspect_err(|_| take_nothing(core))?;
     if core.looks_when_it_leaves(call, taken) {
         core.harvest_now();
     }
@@ -114,6 +115,13 @@ pub fn enter_changed(
         return Ok(taken as usize);
     }
     stay(guard, call, caller, taken)
+}
+
+/// A call ends with an error before it has submitted anything.
+#[cold]
+fn take_nothing(core: &mut Core) {
+    caller::leave(core);
+    caller::end_call(core);
 }
 
 #[cold]

@@ -67,6 +67,13 @@ struct Sent {
     message: Arc<Message>,
 }
 
+impl Drop for Sent {
+    /// Nobody comes for a message whose sender has ended before: it takes nothing along.
+    fn drop(&mut self) {
+        self.message.revoke();
+    }
+}
+
 fn no_ring(fd: Fd) -> Errno {
     if os::is_open(fd) { Errno::EBADFD } else { Errno::EBADF }
 }

@@ -115,10 +115,10 @@ fn read_once(core: &mut Core, id: RequestId, fd: Fd) -> Next {
 }
 
 /// The buffer that an attempt without the lock did not use, where it could not be given back.
-fn held_buffer(core: &Core, id: RequestId) -> Option<Span> {
-    let request = &core[id];
-    let OpData::Vectors(vectors) = &request.data else { return None };
-    let vector = vectors.first().filter(|_| request.buffer.is_some())?;
+fn held_buffer(core: &mut Core, id: RequestId) -> Option<Span> {
+    let held = core.holds_buffer(id);
+    let OpData::Vectors(vectors) = &core[id].data else { return None };
+    let vector = vectors.first().filter(|_| held)?;
     Some(Span { address: vector.base, length: vector.length as usize })
 }
 

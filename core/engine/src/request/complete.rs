@@ -36,9 +36,9 @@ impl Core {
         if holds {
             // No duplicate outlives the completion; but what is announced when its last request has let
             // go of it, is announced after that request.
-            if let FileHold::Owned(fd) = request.file {
-                request.file = FileHold::None;
-                self.close_own(fd);
+            if let FileHold::Owned(_) | FileHold::Kept(..) = request.file {
+                let file = core::mem::take(&mut request.file);
+                self.let_go(file);
             }
             self.settle_buffer(id, result);
             request = &mut self[id];
@@ -174,13 +174,18 @@ impl Core {
 
     /// Lets go of a request's file and registered buffer.
     pub fn release_file(&mut self, id: RequestId) {
-        match core::mem::take(&mut self[id].file) {
-            FileHold::None | FileHold::Plain(_) => {}
-            FileHold::Owned(fd) => self.close_own(fd),
-            FileHold::Fixed(node, _) => self.release_node(node),
-        }
+        let file = core::mem::take(&mut self[id].file);
+        self.let_go(file);
         if let Some(node) = self[id].registered_buffer.take() {
             self.release_buffer(node);
+        }
+    }
+
+    fn let_go(&mut self, file: FileHold) {
+        match file {
+            FileHold::None | FileHold::Plain(_) => {}
+            FileHold::Owned(fd) => self.close_own(fd),
+            FileHold::Kept(node, _) | FileHold::Fixed(node, _) => self.release_node(node),
         }
     }
 }

@@ -207,6 +207,8 @@ pub enum FileHold {
     Plain(Fd),
     /// A duplicate of the engine's own, since the program may close its descriptor.
     Owned(Fd),
+    /// The same, of several requests: it lasts until the last of them lets go of it.
+    Kept(NodeIndex, Fd),
     /// A registered file, which stays alive until this request lets go of it.
     Fixed(NodeIndex, Fd),
 }
@@ -229,7 +231,7 @@ impl FileHold {
     pub fn fd(self) -> Fd {
         match self {
             FileHold::None => -1,
-            FileHold::Plain(fd) | FileHold::Owned(fd) | FileHold::Fixed(_, fd) => fd,
+            FileHold::Plain(fd) | FileHold::Owned(fd) | FileHold::Kept(_, fd) | FileHold::Fixed(_, fd) => fd,
         }
     }
 }
@@ -323,7 +325,7 @@ impl Request {
 
     /// Has it anything to give back when it ends: a file of the engine's, a buffer?
     fn holds(&self) -> bool {
-        matches!(self.file, FileHold::Owned(_) | FileHold::Fixed(..))
+        !matches!(self.file, FileHold::None | FileHold::Plain(_))
             || self.registered_buffer.is_some()
             || self.buffer.is_some()
     }

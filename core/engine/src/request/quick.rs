@@ -200,7 +200,7 @@ impl Core {
         let (sqe, fd) = (request.sqe, request.file.fd());
         let tried = (quick.again)(self, &sqe, fd);
         if let Tried::Done(result, flags) = tried
-            && !matches!(self[id].file, FileHold::Owned(_))
+            && !matches!(self[id].file, FileHold::Owned(_) | FileHold::Kept(..))
         {
             let file = core::mem::take(&mut self[id].file);
             self.tell(op, sqe.user_data, result, flags);

@@ -281,6 +281,8 @@ impl Core {
             self.drop_request(id);
         }
         self.drop_queues();
+        // What is left is committed.
+        self.hand_over();
         self.leave_receive_queues();
         self.kick_driver();
         self.wake_all();

@@ -59,6 +59,14 @@ impl Message {
         });
     }
 
+    /// It does not arrive, unless it has.
+    pub fn revoke(&self) {
+        let mut progress = self.progress.lock();
+        if let Progress::Waits(_) = &*progress {
+            *progress = Progress::Arrived(Err(Errno::ECANCELED));
+        }
+    }
+
     /// What came of it, for who has locked the target since and delivered what waited there.
     pub fn result(&self) -> Result<usize, Errno> {
         match *self.progress.lock() {

@@ -530,7 +530,7 @@ fn can_be_lent(request: &Request) -> bool {
 /// The descriptor by which the program names a request's file, whoever holds it by now.
 fn named(request: &Request) -> Fd {
     match request.file {
-        FileHold::Owned(_) => request.sqe.fd,
+        FileHold::Owned(_) | FileHold::Kept(..) => request.sqe.fd,
         hold => hold.fd(),
     }
 }

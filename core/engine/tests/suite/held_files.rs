@@ -9,6 +9,21 @@ use std::thread::JoinHandle;
 
 use crate::common::prelude::*;
 
+/// However many requests wait for a file that is closed, the engine has one descriptor of it.
+#[test]
+fn requests_on_a_closed_file_share_a_descriptor() {
+    let mut ring = Ring::new(Engine::User, 128, 0);
+    let (near, far) = UnixStream::pair().unwrap();
+    let polls = |user_data| Sqe { len: user_data as u32 % 2, ..poll(user_data, &near, libc::POLLIN) };
+    ring.submit_all((0..100).map(polls), 0);
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open();
+    close(Engine::User, near.into_raw_fd());
+    assert_eq!(open(), before);
+    write_to(&far, b"x");
+    assert!(ring.collect(100).iter().all(|cqe| cqe.res & i32::from(libc::POLLIN) != 0));
+}
+
 /// A thread, once it sleeps or has ended.
 fn thread(body: impl FnOnce() -> i32 + Send + 'static) -> JoinHandle<i32> {
     let (tell, told) = mpsc::channel();

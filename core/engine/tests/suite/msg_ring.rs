@@ -45,6 +45,40 @@ fn messages(mut ring: Ring) -> impl Answer {
     all
 }
 
+/// Does a thread of this process sleep in a splice?
+fn is_splicing() -> bool {
+    // splice(2) on the machine's own processor, whichever is emulated: x86-64, aarch64.
+    const SPLICE: [libc::c_long; 2] = [275, 76];
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let mut numbers = threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok());
+    numbers.any(|thread| sleeps_in(thread).is_some_and(|call| SPLICE.contains(&call)))
+}
+
+/// A ring that is closed when its message becomes due, to one that counts completions; while a thread works for it, or not.
+#[both]
+fn the_message_of_a_ring_that_ends_keeps_no_file(engine: Engine) -> impl Answer {
+    [false, true].map(|is_busy| {
+        let (mut ring, mut target) = (Ring::new(engine, 8, 0), Ring::new(engine, 8, 0));
+        let (empty, other) = (pipe(), pipe());
+        if is_busy {
+            ring.submit(&[splice(1, &empty.0, &other.1, 1)]);
+            until("a thread works", || engine == Engine::Kernel || is_splicing());
+        }
+        target.register_files(&[-1]);
+        target.submit(&[Sqe { off: 5, ..timeout(1, &[100i64, 0]) }]);
+        let (read, write) = pipe();
+        ring.register_files(&[write.as_raw_fd()]);
+        drop(write);
+        let (waits, wakes) = pipe();
+        let passes = Sqe { fd: target.fd, addr: 1, file_index: 1, ..sqe(IORING_OP_MSG_RING, 3) };
+        ring.submit(&[Sqe { flags: LINK, ..poll(2, &waits, libc::POLLIN) }, passes]);
+        write_to(&wakes, b"x");
+        drop(ring);
+        drop(target);
+        shown(&read, 0, 20_000)
+    })
+}
+
 #[both(8, IORING_SETUP_IOPOLL)]
 fn polled_rings_exchange_messages(mut ring: Ring) -> impl Answer {
     let mut target = Ring::new(ring.engine, 8, IORING_SETUP_IOPOLL);

@@ -142,6 +142,53 @@ fn it_ceases_to_be_readable_without_a_call() {
     assert!(!reported(&epoll, 0));
 }
 
+/// Completions that the program leaves are looked at ever more seldom, and as soon as ever once it goes on.
+#[test]
+fn completions_that_are_left_wake_nobody() {
+    let mut ring = shown(Engine::User);
+    ring.submit(&[sqe(IORING_OP_NOP, 1)]);
+    until("the reactor is there", || reactor().is_some());
+    // Twice its longest tick.
+    std::thread::sleep(Duration::from_secs(2));
+    let woken = switches(reactor().unwrap());
+    assert!(woken < 50, "{woken} times");
+    // It looks more often when the program goes on.
+    ring.submit(&[sqe(IORING_OP_NOP, 2)]);
+    assert_eq!(ring.reap_all().len(), 2);
+    until("the descriptor is readable no more", || !readable(ring.fd, 0));
+}
+
+/// The thread that looks after rings.
+fn reactor() -> Option<String> {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path());
+    let named = |path: &std::path::PathBuf| {
+        std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim_end() == "anyring-reactor")
+    };
+    Some(threads.into_iter().find(named)?.join("status").to_str()?.to_owned())
+}
+
+/// How often a thread has gone to sleep.
+fn switches(status: String) -> u32 {
+    let status = std::fs::read_to_string(status).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    line.trim().parse().unwrap()
+}
+
+/// The same after a call that was to wait, and was refused.
+#[test]
+fn it_ceases_to_be_readable_after_a_call_that_was_refused() {
+    let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_SINGLE_ISSUER);
+    frontend::show_readiness(ring.fd).unwrap();
+    let epoll = instance(&ring, 0);
+    ring.submit(&[sqe(IORING_OP_NOP, 1)]);
+    assert!(reported(&epoll, 5000));
+    let fd = ring.fd;
+    let waits = move || enter(Engine::User, fd, 1, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
+    assert_eq!(std::thread::spawn(waits).join().unwrap(), -libc::EEXIST);
+    assert_eq!(ring.reap_all().len(), 1);
+    until("the descriptor is readable no more", || !reported(&epoll, 0));
+}
+
 #[both]
 fn a_duplicate_is_the_ring_too(engine: Engine) -> impl Answer {
     let mut ring = shown(engine);

@@ -1,7 +1,10 @@
 //! SEND_ZC on sockets that have several descriptors, and that are closed, while peers do not read: over two addresses of the
 //! loopback interface, where the engine tries without a copy, and pages are out until the peer takes what they hold.
 
+use std::num::NonZeroUsize;
+
 use crate::common::prelude::*;
+use anyring_engine::Host;
 
 pub const LARGE: usize = 256 << 10;
 
@@ -273,13 +276,17 @@ fn a_request_keeps_a_connection(engine: Engine) -> impl Answer {
     })
 }
 
+/// An option of a socket.
+fn option(fd: i32, level: i32, name: i32) -> Option<u64> {
+    let (mut value, mut length) = (0u64, 8);
+    // SAFETY: writes an integer of ours.
+    let result = unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &mut length) };
+    (result == 0).then_some(value)
+}
+
 /// The number that a socket has, whatever descriptors there are of it.
 fn cookie(fd: i32) -> Option<u64> {
-    let (mut value, mut length) = (0u64, 8);
-    let to = (&raw mut value).cast();
-    // SAFETY: writes an integer of ours.
-    let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, to, &mut length) };
-    (result == 0).then_some(value)
+    option(fd, libc::SOL_SOCKET, libc::SO_COOKIE)
 }
 
 /// The peer may have the socket, too, that it has sent.
@@ -368,13 +375,71 @@ fn a_connection_that_was_closed_ends_though_its_peer_takes_nothing() {
     let numbers = descriptors.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
     let own = numbers.filter(|&fd| cookie(fd) == number).collect::<Vec<i32>>();
     assert_eq!(own.len(), 1, "the engine's");
-    let (mut limit, mut length) = (0i32, 4);
-    let to = (&raw mut limit).cast();
-    // SAFETY: writes an integer of ours.
-    let result =
-        unsafe { libc::getsockopt(own[0], libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, to, &mut length) };
-    assert_eq!(result, 0);
+    let limit = option(own[0], libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT).unwrap();
     assert!((1..=300_000).contains(&limit), "{limit} milliseconds");
+}
+
+/// Another thread closes a descriptor just when the engine finds that it stands for a socket. What has the number next is another one,
+/// of which the engine knows nothing.
+#[test]
+fn a_descriptor_that_is_closed_as_it_is_found_is_not_believed() {
+    let mut ring = Ring::new(Engine::User, 16, 0);
+    anyring_engine::install(&SEEING);
+    let (near, _far) = unread();
+    let other = near.try_clone().unwrap();
+    let memory = vec![1; LARGE];
+    send(&mut ring, send_zc(1, &near, &memory));
+    closes(Engine::User, other.as_raw_fd());
+    close(Engine::User, near, true);
+    let (next, _far) = unread();
+    replace(&other, &next);
+    send(&mut ring, send_zc(2, &other, &memory));
+    assert_eq!(option(next.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ZEROCOPY), Some(1));
+}
+
+/// Has descriptors duplicated whenever others are looked through.
+struct Busy;
+
+impl Host for Busy {
+    fn spawn(
+        &self,
+        name: &'static CStr,
+        entry: unsafe extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+    ) -> Result<(), i32> {
+        SEEING.spawn(name, entry, argument)
+    }
+
+    fn thread_identity(&self) -> NonZeroUsize {
+        SEEING.thread_identity()
+    }
+
+    fn faults_resume(&self) -> bool {
+        false
+    }
+
+    fn sees_handovers(&self) -> bool {
+        true
+    }
+
+    fn has_seen_handovers(&self) -> bool {
+        frontend::duplicated(0, 0);
+        true
+    }
+}
+
+/// What other threads duplicate meanwhile is none of the socket's descriptors.
+#[test]
+fn a_close_resets_a_connection_while_others_are_busy() {
+    let mut ring = Ring::new(Engine::User, 16, 0);
+    static BUSY: &dyn Host = &Busy;
+    anyring_engine::install(&BUSY);
+    let (near, far) = unread();
+    let memory = vec![1; LARGE];
+    send(&mut ring, send_zc(1, &near, &memory));
+    set_option(&near, libc::SOL_SOCKET, libc::SO_LINGER, NO_LINGER);
+    close(Engine::User, near, true);
+    wait_reset(&far);
 }
 
 /// A child in this memory (`vfork`) has descriptors of its own: what it closes, the program goes on to look for errors of.

@@ -12,7 +12,7 @@ use linux_raw_sys::io_uring::{io_uring_op as Op, *};
 use super::plan::Own;
 use super::world::{PERIOD, World, abort_at_close};
 use crate::harness::sqe_flags::{ASYNC, BUFFER_SELECT, FIXED_FILE, LINK};
-use crate::ring::{Cqe, Ring};
+use crate::ring::{Cqe, Engine, Ring};
 use crate::rng::Rng;
 
 const FILES: u32 = io_uring_register_op::IORING_REGISTER_FILES as u32;
@@ -331,9 +331,14 @@ impl OwnRing<'_> {
         if self.taken.is_empty() { self.next() } else { Ok(self.taken.remove(0)) }
     }
 
-    /// Cancels a request that waits, which ends by that.
-    fn cancel(&mut self, id: u64) -> Outcome {
+    /// Cancels a request that waits, which ends by that; one whose file was closed `unseen` may have ended before, when the engine
+    /// found out, or tried the file that has the number since.
+    fn cancel(&mut self, id: u64, unseen: bool) -> Outcome {
         let found = self.run(Sqe { addr: id, ..sqe(Op::IORING_OP_ASYNC_CANCEL, -1) })?;
+        if unseen && found == -libc::ENOENT {
+            let result = self.result(id)?;
+            return expect(result < 0, || format!("a receive whose file is gone gives {result}"));
+        }
         expect([0, -libc::EALREADY].contains(&found), || format!("a cancellation gives {found}"))?;
         self.is("a cancelled receive", id, -libc::ECANCELED)
     }
@@ -438,7 +443,7 @@ impl Talk {
             format!("{ended} connections ended and {reset} were reset, of {sent} and {waits} that wait")
         })?;
         for (id, _) in std::mem::take(&mut self.receives) {
-            own.cancel(id)?;
+            own.cancel(id, false)?;
         }
         self.got.iter().filter(|got| !got.is_empty()).try_for_each(|got| {
             let client = u16::from_ne_bytes([got[0], *got.get(1).unwrap_or(&0)]) as usize;
@@ -468,13 +473,13 @@ impl Talk {
             own.ring.enter(own.ring.pending(), 0, 0);
         }
         own.world.close(std::mem::replace(&mut self.clients[client], -1));
-        own.cancel(id)
+        own.cancel(id, own.world.engine == Engine::User && !own.world.program.announces)
     }
 
     fn wait_in_vain(&mut self, own: &mut OwnRing<'_>, client: usize) -> Outcome {
         if own.rng.percent(50) {
             let id = own.push(self.receive_of_client(client, 0));
-            return own.cancel(id);
+            return own.cancel(id, false);
         }
         let time = [0u64, 500_000];
         if own.ring.params.sq_entries - own.ring.pending() < 2 {

@@ -110,10 +110,14 @@ impl Core {
 
     /// Is there anything that is to be looked at by and by, whoever drives?
     pub fn needs_ticks(&self) -> bool {
+        self.observers.may_be_stale() || self.needs_other_ticks()
+    }
+
+    /// The same beside completions that are shown.
+    fn needs_other_ticks(&self) -> bool {
         self.readiness.needs_recheck()
             || self.zero_copy.needs_ticks()
             || !self.directories.is_empty()
-            || self.observers.may_be_stale()
             || self.work.in_flight.is_any()
             || self.aio.needs_ticks()
             // There was no worker for it.

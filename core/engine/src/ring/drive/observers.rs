@@ -10,6 +10,7 @@ use crate::abi::layout::Word;
 use crate::assets::eventfd::RegisteredEventfd;
 use crate::os::{self, Fd};
 use crate::ring::drive::glimpse::Glimpse;
+use crate::ring::drive::reactor::{self, TICK_NS};
 use crate::ring::{Core, Ring};
 
 /// The observers of a ring, and what they have been told.
@@ -27,6 +28,10 @@ pub struct Observers {
     shown: bool,
     /// It is readable, as far as this process has a say in it.
     readable: bool,
+    /// The completions that a tick found where the stand-in is shown: how far the CQ was, and how many of them were there.
+    left: (u32, u32),
+    /// How many ticks in a row found the same.
+    times_left: u32,
     /// The stand-in was put into an epoll instance of the program.
     in_epoll: bool,
     /// The stand-in is among those that are [lit](crate::ring::drive::stand_in).
@@ -49,6 +54,9 @@ pub struct Observers {
 
 /// Rings that a ring tells of its completions; the reactor finds out for others.
 const POLLERS: usize = 16;
+
+/// As often the time between two looks at completions that the program leaves is doubled: up to a second.
+const MOST_DOUBLED: u32 = 8;
 
 impl Observers {
     /// Is there somebody to be told of completions?
@@ -88,6 +96,12 @@ impl Observers {
     #[inline]
     pub fn may_be_stale(&self) -> bool {
         self.shown && self.readable && !self.awaited
+    }
+
+    /// A tick finds these completions.
+    fn note_left(&mut self, left: (u32, u32)) {
+        self.times_left = if self.left == left { MOST_DOUBLED.min(self.times_left + 1) } else { 0 };
+        self.left = left;
     }
 
     /// The program's eventfd.
@@ -313,6 +327,27 @@ impl Core {
         self.observers.readable = signalled;
         self.light();
         self.tell_of_stand_in(signalled);
+        if self.observers.may_be_stale() {
+            reactor::attend_stale(self);
+        }
+    }
+
+    /// Notes what the CQ holds at a tick, for the time until the next one.
+    pub(super) fn note_left(&mut self) {
+        let left = self.left();
+        self.observers.note_left(left);
+    }
+
+    fn left(&self) -> (u32, u32) {
+        (self.cq.tail(), self.cq_ready())
+    }
+
+    /// How long a tick is at present. Where there is nothing to look after but whether the program takes completions that are shown,
+    /// it is the longer the longer they are left.
+    pub(super) fn tick_ns(&self) -> u64 {
+        let is_left =
+            self.observers.may_be_stale() && !self.needs_other_ticks() && self.observers.left == self.left();
+        if is_left { TICK_NS << self.observers.times_left } else { TICK_NS }
     }
 
     /// Drains what stands in, so that it is not readable.

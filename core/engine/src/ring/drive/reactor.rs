@@ -500,8 +500,8 @@ fn serve(attended: Attended, act: impl FnOnce(&mut Core)) {
     let seen = if looks { look_at(core, activity) } else { Some(activity) };
     let looked_ns = if looks { now } else { looked_ns };
     let due_ns = next_look_ns(core, looked_ns, now);
-    // Without a need for ticks there will be none: who takes the ring back asks for the next one.
-    if core.token.driver() == Driver::Reactor && !core.needs_ticks() {
+    // Without a need for ticks there will be none, or none soon: who takes the ring back asks for the next one.
+    if core.token.driver() == Driver::Reactor && (!core.needs_ticks() || core.tick_ns() > TICK_NS) {
         core.attendance.was_driven = true;
     }
     let has_orphans = looks && core.has_orphans();
@@ -527,7 +527,7 @@ fn next_look_ns(core: &Core, looked_ns: u64, now_ns: u64) -> u64 {
     let mut due_ns = u64::MAX;
     let is_driven = core.token.driver() == Driver::Reactor;
     if !is_driven || core.needs_ticks() {
-        due_ns = looked_ns.saturating_add(TICK_NS);
+        due_ns = looked_ns.saturating_add(if is_driven { core.tick_ns() } else { TICK_NS });
     }
     // The look takes the ring's lock, which finds what a process posted that was killed before it told of it.
     if let Some(look_ns) = core.next_look_ns().filter(|_| core.is_owed()) {
@@ -600,6 +600,7 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
         core.recheck();
         core.tick_channels();
         core.put_right();
+        core.note_left();
         core.directories.tick();
         if !core.is_left_to_callers() {
             core.rescue_in_flight();

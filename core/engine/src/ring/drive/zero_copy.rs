@@ -113,6 +113,9 @@ enum Standing {
     Copied(u32),
     /// They go through a channel.
     Channel(usize),
+    /// The same, as a look at the descriptor said that was not the program's own use of it: it may have been closed at that moment,
+    /// where nobody knew yet that this ring is to hear of it.
+    Found(usize),
 }
 
 /// Does epoll tell of a channel's error queue?
@@ -504,10 +507,10 @@ impl Core {
     /// The channel by which a large send on `fd` goes, if it is not to be copied.
     pub fn channel_for(&mut self, fd: Fd) -> Option<usize> {
         match self.zero_copy.sockets.get_mut(&fd) {
-            Some((Standing::Channel(index), _)) => {
-                let index = *index;
+            Some(&mut (standing @ (Standing::Channel(index) | Standing::Found(index)), _)) => {
+                let is_sure = matches!(standing, Standing::Channel(_)) && host::sees_closes();
                 if let Some(channel) = self.zero_copy.channel(index)
-                    && (host::sees_closes() || os::socket_cookie(fd) == Ok(channel.cookie))
+                    && (is_sure || os::socket_cookie(fd) == Ok(channel.cookie))
                 {
                     return channel.is_open().then_some(index);
                 }

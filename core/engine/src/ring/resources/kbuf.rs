@@ -143,6 +143,13 @@ impl Core {
         }
     }
 
+    /// Does the request hold a buffer? It lets go of one whose ring was unregistered meanwhile.
+    pub fn holds_buffer(&mut self, id: RequestId) -> bool {
+        let held = self.requests[id].buffer.filter(|selected| self.groups.has(selected));
+        self.requests[id].buffer = held;
+        held.is_some()
+    }
+
     /// Nothing came of the attempt: the buffer is the next one to be had again. One that was taken or
     /// kept cannot be put back, nor one that was lent if later ones were used up meanwhile; it stays with the request.
     pub fn return_buffer(&mut self, id: RequestId) {

@@ -13,6 +13,8 @@
 //! seen to reuse a number is likely to reuse the next one: for a while its requests are looked at when they begin
 //! to wait (`DISTRUST`), for a tick would be milliseconds for each of its connections.
 
+use alloc::vec::Vec;
+
 use linux_raw_sys::general::{
     EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLMSG, EPOLLOUT, EPOLLPRI, EPOLLRDBAND,
     EPOLLRDHUP, EPOLLRDNORM, EPOLLWRBAND, EPOLLWRNORM,
@@ -33,6 +35,7 @@ use waiters::Waiter;
 
 use crate::abi::Errno;
 use crate::assets::notes;
+use crate::assets::table::NodeIndex;
 use crate::os::{self, Fd};
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::Core;
@@ -54,6 +57,9 @@ pub const ALL_EVENTS: u32 = EPOLLIN
 
 /// That there is room to send.
 const OUTGOING: u32 = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+
+/// What keeps the file of a descriptor that is about to be closed, once a request needs that.
+type Kept = Option<(NodeIndex, Fd)>;
 
 /// All others. A fresh connection has room, and epoll would report that at once to whoever waits for its first message.
 const INCOMING: u32 = ALL_EVENTS & !OUTGOING;
@@ -369,13 +375,38 @@ impl Core {
     }
 
     fn forget(&mut self, fd: Fd, unregister: bool) {
+        let mut kept = None;
+        self.forget_keeping(fd, unregister, &mut kept);
+        if let Some((node, _)) = kept {
+            self.release_node(node);
+        }
+    }
+
+    /// A duplicate of a descriptor that is about to be closed, the same each time.
+    fn kept_duplicate(&mut self, fd: Fd, kept: &mut Kept) -> Result<(NodeIndex, Fd), Errno> {
+        if let Some(kept) = *kept {
+            return Ok(kept);
+        }
+        let own = notes::duplicate(fd)?;
+        let node = self.files.keep(own).inspect_err(|_| os::close(own))?;
+        Ok(*kept.insert((node, own)))
+    }
+
+    /// The same for a request that has the file.
+    fn keep_file(&mut self, fd: Fd, kept: &mut Kept) -> Result<FileHold, Errno> {
+        let (node, own) = self.kept_duplicate(fd, kept)?;
+        self.files.share(node);
+        Ok(FileHold::Kept(node, own))
+    }
+
+    fn forget_keeping(&mut self, fd: Fd, unregister: bool, kept: &mut Kept) {
         if let Some(index) = self.readiness.find(fd) {
-            self.hand_polls_over(fd, index);
+            self.hand_polls_over(fd, index, kept);
         }
         self.keep_files_of_work(fd);
         self.keep_files_in_flight(fd);
         self.keep_files_of_transfers(fd);
-        self.keep_files_of_ready(fd);
+        self.keep_files_of_ready(fd, kept);
         self.forget_name(fd);
         self.directories.forget(fd);
         let Some(index) = self.readiness.find(fd) else { return };
@@ -388,9 +419,9 @@ impl Core {
         }
         for waiter in self.readiness.remove(index).as_slice() {
             self.readiness.waiting -= 1;
-            match notes::duplicate(fd) {
-                Ok(own) => {
-                    self.requests[waiter.id].file = FileHold::Owned(own);
+            match self.keep_file(fd, kept) {
+                Ok(file) => {
+                    self.requests[waiter.id].file = file;
                     if self.arm(waiter.id, waiter.events).is_err() {
                         self.make_ready(waiter.id);
                     }
@@ -401,14 +432,16 @@ impl Core {
     }
 
     /// On a ring that defers, requests that readiness woke wait for the program to come.
-    fn keep_files_of_ready(&mut self, fd: Fd) {
-        for id in self.ready.on_descriptors() {
-            let Some(request) = self.requests.get_mut(id) else { continue };
-            if request.file != FileHold::Plain(fd) {
+    fn keep_files_of_ready(&mut self, fd: Fd, kept: &mut Kept) {
+        let on_descriptors: Vec<RequestId> = self.ready.on_descriptors().collect();
+        for id in on_descriptors {
+            if self.requests.get(id).is_none_or(|request| request.file != FileHold::Plain(fd)) {
                 continue;
             }
-            match notes::duplicate(fd) {
-                Ok(own) => request.file = FileHold::Owned(own),
+            let file = self.keep_file(fd, kept);
+            let request = &mut self.requests[id];
+            match file {
+                Ok(file) => request.file = file,
                 Err(errno) => {
                     request.flags.set(Flags::FAILED_EARLY);
                     request.result = errno.negated();

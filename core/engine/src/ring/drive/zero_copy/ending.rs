@@ -34,6 +34,7 @@ struct Orphan {
 
 /// A search for descriptors of orphans. It is made without the ring's lock.
 pub struct Search {
+    /// In the order of their cookies.
     orphans: Vec<Orphan>,
     /// Of the ring.
     serial: u64,
@@ -46,8 +47,6 @@ impl Search {
     /// The descriptors of the orphans' sockets, with the sockets' cookies; `None` where that is not to be known: they cannot be looked
     /// through, or are not those that the engine's threads have, for a thread may have descriptors of its own.
     pub fn look(&self, closing: Option<Fd>) -> Option<Vec<(Fd, u64)>> {
-        let is_own =
-            |fd, cookie| self.orphans.iter().any(|orphan| (orphan.own, orphan.cookie) == (fd, cookie));
         if !host::has_seen_handovers() {
             return None;
         }
@@ -55,13 +54,18 @@ impl Search {
         let mut found = Vec::new();
         for fd in os::own_descriptors().ok()?.into_iter().filter(|&fd| Some(fd) != closing) {
             let Ok(cookie) = os::socket_cookie(fd) else { continue };
-            if is_own(fd, cookie) {
-                own += 1;
-            } else if self.orphans.iter().any(|orphan| orphan.cookie == cookie) {
-                found.push((fd, cookie));
+            match self.orphan(cookie) {
+                Some(orphan) if orphan.own == fd => own += 1,
+                Some(_) => found.push((fd, cookie)),
+                None => {}
             }
         }
         (own == self.orphans.len()).then_some(found)
+    }
+
+    fn orphan(&self, cookie: u64) -> Option<&Orphan> {
+        let place = self.orphans.binary_search_by_key(&cookie, |orphan| orphan.cookie).ok()?;
+        Some(&self.orphans[place])
     }
 }
 
@@ -90,7 +94,8 @@ impl Core {
     /// A descriptor stands for another socket from now on, or for none. What waits for the socket, in any ring, gets a descriptor of
     /// its own before [`Core::begin_search`] is called.
     pub fn forget_name(&mut self, fd: Fd) {
-        if let Some((Standing::Channel(index), _)) = self.zero_copy.sockets.remove(&fd) {
+        let known = self.zero_copy.sockets.remove(&fd);
+        if let Some((Standing::Channel(index) | Standing::Found(index), _)) = known {
             self.zero_copy.lose_name(index, fd);
         }
     }
@@ -131,6 +136,7 @@ impl Core {
         if orphans.is_empty() {
             return None;
         }
+        orphans.sort_unstable_by_key(|orphan| orphan.cookie);
         // Nobody else searches for this ring meanwhile.
         self.zero_copy.search_at = u64::MAX;
         Some(Search { orphans, serial: self.serial, begin_ns, duplications: notes::duplications() })
@@ -141,22 +147,29 @@ impl Core {
         if self.serial != search.serial {
             return;
         }
-        let moved = notes::duplications() != search.duplications;
         // What was to be met may have gone meanwhile: then the search has said nothing of the others.
         let is_there = |&Orphan { index, cookie, .. }: &Orphan| {
             self.zero_copy.channel(index).is_some_and(|channel| channel.cookie == cookie)
         };
         let all_are_there = search.orphans.iter().all(is_there);
-        for (name, cookie) in found.iter().flatten() {
-            self.find_name(*name, *cookie, &search);
+        for &(name, cookie) in found.iter().flatten() {
+            self.find_name(name, cookie, &search);
         }
+        // A descriptor that was made meanwhile may have been missed.
+        let mut seen = search.duplications;
+        let newest = notes::duplicates_since(&mut seen);
+        for &name in newest.iter().flatten() {
+            if let Ok(cookie) = os::socket_cookie(name) {
+                self.find_name(name, cookie, &search);
+            }
+        }
+        let moved = newest.is_none() || notes::duplications() != seen;
         for Orphan { index, cookie, .. } in search.orphans {
             let is_the_same = |channel: &&mut Channel| channel.cookie == cookie && channel.is_orphan;
             let Some(channel) = self.zero_copy.channel(index).filter(is_the_same) else { continue };
             if found.is_none() && all_are_there || !channel.may_be_ended() {
                 channel.is_orphan = false;
             } else if moved || found.is_none() {
-                // A descriptor that was duplicated meanwhile may have been missed.
                 self.zero_copy.orphans.push(index);
             } else {
                 channel.is_orphan = false;
@@ -169,19 +182,18 @@ impl Core {
 
     /// Another descriptor of an orphan, perhaps.
     fn find_name(&mut self, fd: Fd, cookie: u64, search: &Search) {
-        let Some(orphan) = search.orphans.iter().find(|orphan| orphan.cookie == cookie) else { return };
-        let index = orphan.index;
+        let Some(&Orphan { index, own, .. }) = search.orphan(cookie) else { return };
         // It may have been closed since it was met.
         let is_one = |channel: &&mut Channel| channel.cookie == cookie && channel.is_orphan;
         let Some(channel) = self.zero_copy.channel(index).filter(is_one) else { return };
-        if channel.names.contains(&fd) || os::socket_cookie(fd) != Ok(cookie) {
+        if fd == own || channel.names.contains(&fd) || os::socket_cookie(fd) != Ok(cookie) {
             return;
         }
         channel.names.push(fd);
-        if let Some(Standing::Channel(before)) = self.zero_copy.standing(fd) {
+        if let Some(Standing::Channel(before) | Standing::Found(before)) = self.zero_copy.standing(fd) {
             self.zero_copy.lose_name(before, fd);
         }
-        self.zero_copy.note(fd, self.ring.number(), Standing::Channel(index));
+        self.zero_copy.note(fd, self.ring.number(), Standing::Found(index));
     }
 
     fn end_socket(&mut self, index: usize) {
