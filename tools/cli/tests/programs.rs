@@ -120,6 +120,14 @@ fn filters_are_the_programs() {
     }
 }
 
+/// Where the engine lifts a limit for a moment, no other process begins with it, and no other program.
+#[test]
+fn lifted_limits_are_not_handed_over() {
+    for way in ["fork", "_Fork", "number", "clone", "spawn", "popen", "system", "exec", "first"] {
+        ends_well("lifted", &[way], true);
+    }
+}
+
 #[test]
 fn nothing_is_left_of_what_is_executed() {
     ends_well("inherited", &[built("streams-static")], true);
