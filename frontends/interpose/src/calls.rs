@@ -1,6 +1,6 @@
 //! `syscall`, and `mmap`.
 
-use crate::{Frontend, credentials, descriptors, next, sockets};
+use crate::{Frontend, Row, credentials, next, rows};
 use anyring_runtime::{arch, calls, log};
 use core::ffi::{c_int, c_long, c_void};
 use linux_raw_sys::general as raw;
@@ -52,11 +52,7 @@ unsafe extern "C" fn answered<F: Frontend>(
         }
     }
     // SAFETY: the program's own call.
-    if let Some(result) = unsafe { descriptors::by_number::<F>(number, arguments) } {
-        return next::fail(result) as c_long;
-    }
-    // SAFETY: the program's own call.
-    if let Some(result) = unsafe { sockets::by_number::<F>(number, arguments) } {
+    if let Some(result) = unsafe { Row::answer(rows::<F>(), number, arguments) } {
         return next::fail(result) as c_long;
     }
     // SAFETY: the program's own call.

@@ -5,9 +5,8 @@ use super::maps::{self, Mapping};
 use crate::arch::sites;
 use anyring_engine::os::user;
 use anyring_interpose::next;
-use anyring_runtime::{arch, log};
+use anyring_runtime::log;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use linux_raw_sys::general as raw;
 
 /// Functions of the libraries that the C library consists of.
 static LIBRARY: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
@@ -23,35 +22,17 @@ pub fn learn() {
 
 /// Whether all calls are seen by which descriptors come to other processes, or from them, or are duplicated: but for the C library and
 /// the dynamic linker, no code makes any by an instruction.
-pub fn are_seen() -> bool {
-    !makes_calls(&LIBRARY.each_ref().map(|address| address.load(Ordering::Relaxed)))
+pub fn are_seen(of_concern: impl Fn(u32) -> bool) -> bool {
+    !makes_calls(&LIBRARY.each_ref().map(|address| address.load(Ordering::Relaxed)), of_concern)
 }
 
-/// Is it one of those calls?
-fn concerns(number: u32) -> bool {
-    const CALLS: &[u32] = &[
-        raw::__NR_sendmsg,
-        raw::__NR_sendmmsg,
-        raw::__NR_recvmsg,
-        raw::__NR_recvmmsg,
-        raw::__NR_pidfd_getfd,
-        raw::__NR_unshare,
-        raw::__NR_close_range,
-        raw::__NR_clone,
-        raw::__NR_clone3,
-        raw::__NR_dup,
-        raw::__NR_fcntl,
-    ];
-    CALLS.contains(&number) || arch::REPLACING.contains(&number) || arch::FORKS.contains(&number)
-}
-
-/// Whether code of the process may make calls that [`concerns`] names by instructions of its own: code that has none of `functions`, and
+/// Whether code of the process may make calls that are `of_concern` by instructions of its own: code that has none of `functions`, and
 /// is not this library's. What has been looked through is looked through again when there is other code.
-fn makes_calls(functions: &[usize]) -> bool {
+fn makes_calls(functions: &[usize], of_concern: impl Fn(u32) -> bool) -> bool {
     const PRIME: usize = 0x0100_0000_01b3;
     /// What tells the mappings apart that were looked through and have none.
     static CLEAN: AtomicUsize = AtomicUsize::new(0);
-    let own = (are_seen as *const ()).addr();
+    let own = (learn as *const ()).addr();
     let is_left_out = |mapping: &Mapping| {
         functions.iter().chain([&own]).any(|address| (mapping.start..mapping.end).contains(address))
     };
@@ -77,7 +58,7 @@ fn makes_calls(functions: &[usize]) -> bool {
         // Another thread may unmap it.
         let bytes = || user::read_many::<u8>(mapping.start as u64, length);
         let has_calls =
-            || bytes().is_ok_and(|bytes| sites::has_calls_but(&bytes, |number| !concerns(number)));
+            || bytes().is_ok_and(|bytes| sites::has_calls_but(&bytes, |number| !of_concern(number)));
         if !makes && (length > SEARCH_MAX || has_calls()) {
             log::debug!("the code at {:#x} may make any calls", mapping.start);
             makes = true;
@@ -92,7 +73,8 @@ fn makes_calls(functions: &[usize]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anyring_runtime::sys;
+    use anyring_runtime::{arch, sys};
+    use linux_raw_sys::general as raw;
 
     /// Puts a new file's code at the address, or anywhere; where it is.
     fn map_code(code: &[u8], address: usize) -> usize {
@@ -116,8 +98,9 @@ mod tests {
             if cfg!(target_arch = "x86_64") { &[0x0f, 0x05] } else { &0xd400_0001_u32.to_le_bytes() };
         learn();
         let place = map_code(&[0; 4], 0);
-        assert!(are_seen() && are_seen());
+        let seen = || are_seen(|_| true);
+        assert!(seen() && seen());
         assert_eq!(map_code(CALL, place), place);
-        assert!(!are_seen());
+        assert!(!seen());
     }
 }
