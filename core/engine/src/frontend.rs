@@ -286,6 +286,12 @@ pub fn executing<T>(act: impl FnOnce() -> T) -> T {
     if identity::is_own() { limits::unlifted(act) } else { act() }
 }
 
+/// Does something while a limit of the process is lifted for a moment, as the engine does, too: nobody makes a process meanwhile, or
+/// executes a program.
+pub fn lifting<T>(act: impl FnOnce() -> T) -> T {
+    limits::lifting(act)
+}
+
 /// The process has forked, or could not, and this is the parent.
 pub fn after_fork() {
     fork::after();

@@ -128,6 +128,13 @@ pub fn forked() {
     STATE.store(0, Ordering::Relaxed);
 }
 
+/// Does something while nobody else lifts a limit, [makes a process or executes a program](unlifted).
+pub fn lifting<T>(act: impl FnOnce() -> T) -> T {
+    let _lifting = Lifting::begin();
+    await_makers();
+    act()
+}
+
 /// Does something while a limit is another: what `high` makes of it. None where it is to stay as it is, or cannot be changed. Other
 /// threads of the program see the change for that long.
 pub fn with_limit<T>(
@@ -135,19 +142,19 @@ pub fn with_limit<T>(
     high: impl FnOnce(&nr::rlimit64) -> Option<nr::rlimit64>,
     act: impl FnOnce(&nr::rlimit64) -> T,
 ) -> Option<T> {
-    let _lifting = Lifting::begin();
-    await_makers();
-    let old = limit(resource, None).ok()?;
-    let high = high(&old)?;
-    let old = limit(resource, Some(&high)).ok()?;
-    let result = act(&old);
-    // A limit that the program has set meanwhile stays.
-    let lifted = |now: &nr::rlimit64| now.rlim_cur == high.rlim_cur && now.rlim_max == high.rlim_max;
-    match limit(resource, Some(&old)) {
-        Ok(now) if !lifted(&now) => _ = limit(resource, Some(&now)),
-        _ => {}
-    }
-    Some(result)
+    lifting(|| {
+        let old = limit(resource, None).ok()?;
+        let high = high(&old)?;
+        let old = limit(resource, Some(&high)).ok()?;
+        let result = act(&old);
+        // A limit that the program has set meanwhile stays.
+        let lifted = |now: &nr::rlimit64| now.rlim_cur == high.rlim_cur && now.rlim_max == high.rlim_max;
+        match limit(resource, Some(&old)) {
+            Ok(now) if !lifted(&now) => _ = limit(resource, Some(&now)),
+            _ => {}
+        }
+        Some(result)
+    })
 }
 
 /// The limit of descriptors as high as the process may set it, where that is more than it is.
