@@ -508,8 +508,7 @@ impl Core {
     }
 
     fn reap_transfers(&mut self) {
-        while let Some((slot, result)) = self.aio_mut().context.as_mut().and_then(Context::take_completion)
-        {
+        while let Some((slot, result)) = self.aio_mut().context.as_mut().and_then(Context::take_completion) {
             if slot == KICK {
                 self.aio_mut().kick = Kick::Unarmed;
                 continue;
@@ -532,7 +531,9 @@ impl Core {
                 Some(0)
             }
             // The part that could be done without waiting.
-            Ok(done) if !asked && done > 0 && done < length(&work) && done.is_multiple_of(SECTOR) => Some(done),
+            Ok(done) if !asked && done > 0 && done < length(&work) && done.is_multiple_of(SECTOR) => {
+                Some(done)
+            }
             _ => None,
         };
         let Some(done) = rest else {
