@@ -14,7 +14,7 @@ use crate::abi::Errno;
 use crate::assets::{kinds, notes};
 use crate::calls::{fork, register, setup};
 use crate::ops::net::rights;
-use crate::os::{self, Fd, own, user};
+use crate::os::{self, Fd, limits, own, user};
 use crate::process::{identity, threads};
 pub use crate::request::trace::counts::{Counted as OperationCount, Counts};
 use crate::request::{chaos, trace};
@@ -271,13 +271,25 @@ pub fn hands_over() {
     notes::hands_over();
 }
 
-/// Does what another process, or a thread, gets descriptors by: says so [before and after](hands_over), for what comes meanwhile may be
-/// handed over, too.
+/// Does what another process, or a thread, gets descriptors and limits by: says so [before and after](hands_over), for what comes
+/// meanwhile may be handed over, too; and the limits are those that the program has set.
 pub fn handing_over<T>(act: impl FnOnce() -> T) -> T {
     hands_over();
-    let result = act();
+    let result = limits::unlifted(act);
     hands_over();
     result
+}
+
+/// Does what executes another program, which has the limits that the program has set. It may be a child of `vfork`, whose limits are
+/// its own already.
+pub fn executing<T>(act: impl FnOnce() -> T) -> T {
+    if identity::is_own() { limits::unlifted(act) } else { act() }
+}
+
+/// Does something while a limit of the process is lifted for a moment, as the engine does, too: nobody makes a process meanwhile, or
+/// executes a program.
+pub fn lifting<T>(act: impl FnOnce() -> T) -> T {
+    limits::lifting(act)
 }
 
 /// The process has forked, or could not, and this is the parent.

@@ -104,6 +104,7 @@ impl Error {
             libc::ENOSYS => hidden(),
             libc::ENOMEM => return Some(advice_on_memory()),
             libc::EMFILE | libc::ENFILE => return Some(advice_on_descriptors()),
+            libc::EFBIG => return Some(linked::SMALL_FILES.to_owned()),
             libc::EINVAL => {
                 return Some(String::from(
                     "no entries, more than 32768, or a flag that this engine does not have or not in this \
@@ -132,6 +133,7 @@ impl Error {
         Some(match self.errno {
             libc::ENOMEM => advice_on_memory(),
             libc::EMFILE | libc::ENFILE => advice_on_descriptors(),
+            libc::EFBIG => linked::SMALL_FILES.to_owned(),
             libc::EINVAL => String::from("wrong arguments, or this engine does not have this registration"),
             libc::EBUSY => String::from("there are such resources already: unregister them first"),
             libc::ENXIO => String::from("nothing of the kind is registered, or not that many"),

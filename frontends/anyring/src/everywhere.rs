@@ -91,7 +91,7 @@ macro_rules! everywhere {
         #[cfg(not(target_feature = "crt-static"))]
         $crate::everywhere::interpose::export!($crate::everywhere::Everywhere);
         #[cfg(not(target_feature = "crt-static"))]
-        $crate::everywhere::interpose::export_mmap!();
+        $crate::everywhere::interpose::export_mmap!($crate::everywhere::interpose::calls::mmap);
     };
 }
 

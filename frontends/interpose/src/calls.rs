@@ -1,6 +1,6 @@
 //! `syscall`, and `mmap`.
 
-use crate::{Frontend, credentials, descriptors, next, sockets};
+use crate::{Frontend, Row, credentials, next, rows};
 use anyring_runtime::{arch, calls, log};
 use core::ffi::{c_int, c_long, c_void};
 use linux_raw_sys::general as raw;
@@ -52,11 +52,7 @@ unsafe extern "C" fn answered<F: Frontend>(
         }
     }
     // SAFETY: the program's own call.
-    if let Some(result) = unsafe { descriptors::by_number::<F>(number, arguments) } {
-        return next::fail(result) as c_long;
-    }
-    // SAFETY: the program's own call.
-    if let Some(result) = unsafe { sockets::by_number::<F>(number, arguments) } {
+    if let Some(result) = unsafe { Row::answer(rows::<F>(), number, arguments) } {
         return next::fail(result) as c_long;
     }
     // SAFETY: the program's own call.
@@ -77,24 +73,11 @@ unsafe extern "C" fn answered<F: Frontend>(
 /// # Safety
 /// As in C.
 #[inline]
-pub unsafe fn mmap(
-    address: *mut c_void,
-    length: usize,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: i64,
-) -> *mut c_void {
-    let of_completions = offset == i64::from(IORING_OFF_CQ_RING) && calls::is_ring(fd);
-    let offset = if of_completions { 0 } else { offset };
-    let arguments = [
-        address.addr(),
-        length,
-        protection as isize as usize,
-        flags as isize as usize,
-        fd as isize as usize,
-        offset as usize,
-    ];
+pub unsafe fn mmap(mut arguments: [usize; 6]) -> *mut c_void {
+    let [.., fd, offset] = arguments;
+    if offset == IORING_OFF_CQ_RING as usize && calls::is_ring(fd as c_int) {
+        arguments[5] = 0;
+    }
     // SAFETY: the program's own call.
     let result = unsafe { arch::syscall(raw::__NR_mmap as usize, arguments) };
     core::ptr::with_exposed_provenance_mut(next::fail(result) as usize)

@@ -4,11 +4,12 @@
 //! `closed` is said before the real call, as the number can be reused at once after it. Descriptors of the engine's own are
 //! none of the program's, whose calls leave them as they are ([`own`]).
 
-use crate::{Frontend, next};
+use crate::{Frontend, Row, next};
 use anyring_engine::frontend;
 use anyring_runtime::descriptors as own;
 use anyring_runtime::{active, arch, calls, log, process, sys};
 use core::ffi::c_int;
+use core::marker::PhantomData;
 use linux_raw_sys::general as raw;
 
 /// Says that `fd` is about to be closed.
@@ -100,45 +101,72 @@ pub unsafe fn closefrom<F: Frontend>(first: c_int) {
     }
 }
 
-/// The calls of this module by their numbers, through `syscall(3)`; `None` where it is none of them.
-///
-/// # Safety
-/// As for the call that `number` names.
-pub unsafe fn by_number<F: Frontend>(number: usize, a: [usize; 6]) -> Option<isize> {
-    // SAFETY: the caller's promise.
-    let call = |a| unsafe { arch::syscall(number, a) };
-    let (first, second) = (a[0] as c_int, a[1] as c_int);
-    Some(match number as u32 {
-        raw::__NR_close if own::is_engines(first) => own::NONE,
-        raw::__NR_close => {
-            // libuv closes its rings so.
-            closing::<F>(first);
-            call(a)
+/// The calls of this module by their numbers.
+pub struct Calls<F>(PhantomData<F>);
+
+impl<F: Frontend> Calls<F> {
+    /// One for each.
+    pub const ROWS: &[Row] = &[
+        Row { numbers: &[raw::__NR_close], call: Self::close, hands_over: false },
+        Row { numbers: &[raw::__NR_close_range], call: Self::close_range, hands_over: true },
+        Row { numbers: &[raw::__NR_dup], call: Self::dup, hands_over: true },
+        Row { numbers: &[raw::__NR_fcntl], call: Self::fcntl, hands_over: true },
+        Row { numbers: arch::REPLACING, call: Self::replace, hands_over: true },
+    ];
+
+    // Each is called as [`Row::call`] says.
+    unsafe fn close(number: usize, a: [usize; 6]) -> isize {
+        let fd = a[0] as c_int;
+        if own::is_engines(fd) {
+            return own::NONE;
         }
-        raw::__NR_close_range => {
-            let (first, last) = (a[0] as u32, a[1] as u32);
-            closing_range::<F>(first, last, a[2] as u32, |first, last, flags| {
-                call([first as usize, last as usize, flags as usize, 0, 0, 0])
-            })
+        // libuv closes its rings so.
+        closing::<F>(fd);
+        // SAFETY: the caller's promise.
+        unsafe { arch::syscall(number, a) }
+    }
+
+    unsafe fn close_range(number: usize, a: [usize; 6]) -> isize {
+        closing_range::<F>(a[0] as u32, a[1] as u32, a[2] as u32, |first, last, flags| {
+            // SAFETY: the caller's promise.
+            unsafe { arch::syscall(number, [first as usize, last as usize, flags as usize, 0, 0, 0]) }
+        })
+    }
+
+    unsafe fn dup(number: usize, a: [usize; 6]) -> isize {
+        let old = a[0] as c_int;
+        if own::is_engines(old) {
+            return own::NONE;
         }
-        raw::__NR_dup | raw::__NR_fcntl if own::is_engines(first) => own::NONE,
-        raw::__NR_dup => {
-            let new = call(a);
-            duplicated::<F>(first, new as c_int);
-            new
+        // SAFETY: the caller's promise.
+        let new = unsafe { arch::syscall(number, a) };
+        duplicated::<F>(old, new as c_int);
+        new
+    }
+
+    unsafe fn fcntl(number: usize, a: [usize; 6]) -> isize {
+        let fd = a[0] as c_int;
+        if own::is_engines(fd) {
+            return own::NONE;
         }
-        raw::__NR_fcntl => after_fcntl::<F>(first, second, call(a) as c_int) as isize,
-        number if arch::REPLACING.contains(&number) && is_refused(first, second) => own::NONE,
-        number if arch::REPLACING.contains(&number) => {
-            replacing::<F>(first, second);
-            let result = call(a);
-            if first != second {
-                duplicated::<F>(first, result as c_int);
-            }
-            result
+        // SAFETY: the caller's promise.
+        let result = unsafe { arch::syscall(number, a) };
+        after_fcntl::<F>(fd, a[1] as c_int, result as c_int) as isize
+    }
+
+    unsafe fn replace(number: usize, a: [usize; 6]) -> isize {
+        let (old, new) = (a[0] as c_int, a[1] as c_int);
+        if is_refused(old, new) {
+            return own::NONE;
         }
-        _ => return None,
-    })
+        replacing::<F>(old, new);
+        // SAFETY: the caller's promise.
+        let result = unsafe { arch::syscall(number, a) };
+        if old != new {
+            duplicated::<F>(old, result as c_int);
+        }
+        result
+    }
 }
 
 /// `close_range` by `call`; says before what it is about to close.

@@ -72,15 +72,19 @@ macro_rules! export {
     };
 }
 
-/// Defines `mmap`, for front ends without a filter that traps it.
+/// Defines `mmap`, and what glibc's is called with large files: `$map` gets the arguments as the system call has them.
 #[macro_export]
 macro_rules! export_mmap {
-    () => {
+    ($map:path) => {
+        $crate::export_mmap!(mmap, $map);
+        $crate::export_mmap!(mmap64, $map);
+    };
+    ($name:ident, $map:path) => {
         const _: () = {
             use ::core::ffi::{c_int, c_void};
 
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn mmap(
+            unsafe extern "C" fn $name(
                 address: *mut c_void,
                 length: usize,
                 protection: c_int,
@@ -88,22 +92,9 @@ macro_rules! export_mmap {
                 fd: c_int,
                 offset: i64,
             ) -> *mut c_void {
+                let [protection, flags, fd] = [protection, flags, fd].map(|word| word as isize as usize);
                 // SAFETY: the program's promise.
-                unsafe { $crate::calls::mmap(address, length, protection, flags, fd, offset) }
-            }
-
-            /// What glibc's `mmap` is called with large files.
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn mmap64(
-                address: *mut c_void,
-                length: usize,
-                protection: c_int,
-                flags: c_int,
-                fd: c_int,
-                offset: i64,
-            ) -> *mut c_void {
-                // SAFETY: the program's promise.
-                unsafe { $crate::calls::mmap(address, length, protection, flags, fd, offset) }
+                unsafe { $map([address.expose_provenance(), length, protection, flags, fd, offset as usize]) }
             }
         };
     };

@@ -17,6 +17,40 @@ pub mod next;
 pub mod sockets;
 pub mod wait;
 
+/// Calls by their numbers, as `syscall(3)` makes them, that functions of a front end stand in front of.
+pub struct Row {
+    /// The numbers.
+    pub numbers: &'static [u32],
+    /// Makes such a call.
+    ///
+    /// # Safety
+    /// As for the call.
+    pub call: unsafe fn(usize, [usize; 6]) -> isize,
+    /// Whether descriptors come to other processes by it, or from them, or are duplicated: the engine has to know of each such call.
+    pub hands_over: bool,
+}
+
+impl Row {
+    /// The answer of the row that has `number`, if one has.
+    ///
+    /// # Safety
+    /// As for the call that `number` names.
+    unsafe fn answer(
+        mut rows: impl Iterator<Item = &'static Row>,
+        number: usize,
+        a: [usize; 6],
+    ) -> Option<isize> {
+        let row = rows.find(|row| row.numbers.contains(&(number as u32)))?;
+        // SAFETY: the caller's promise.
+        Some(unsafe { (row.call)(number, a) })
+    }
+}
+
+/// All calls that a front end answers by their numbers, beside the three and those of [`Frontend::other_call`].
+pub fn rows<F: Frontend>() -> impl Iterator<Item = &'static Row> {
+    descriptors::Calls::<F>::ROWS.iter().chain(sockets::Calls::<F>::ROWS).chain(F::ROWS)
+}
+
 /// What differs between the front ends that export these functions.
 pub trait Frontend {
     /// A thread's stay in the engine, during which no signal handler of the program runs in it; it ends with the
@@ -38,7 +72,10 @@ pub trait Frontend {
     /// As for the call that `number` names.
     unsafe fn call(number: usize, arguments: [usize; 6]) -> Option<isize>;
 
-    /// A call by its number that is none of the three, but that the front end may answer, too; `None` leaves it to the kernel.
+    /// Calls that the front end answers by their numbers, beside those of this crate.
+    const ROWS: &[Row] = &[];
+
+    /// A call by its number that is none of them, but that the front end may answer, too; `None` leaves it to the kernel.
     ///
     /// # Safety
     /// As for the call that `number` names.

@@ -1,8 +1,9 @@
 //! The functions that ours stand in front of.
 //!
-//! Found by `dlsym(RTLD_NEXT)` when first needed. `dlsym` itself is a weak reference, and nothing
-//! else binds this library to a particular C library, so that one build serves all. Before glibc 2.34
-//! `dlsym` lives in a library that a program need not have; glibc's own names for it lead there.
+//! Found by `dlsym(RTLD_NEXT)`: all of them before the program begins, where the front end is there by then ([`find_all`]), else each when
+//! first needed. `dlsym` waits for who loads a library, and is no function for signal handlers and children of `_Fork`, as many of
+//! these are. It is itself a weak reference, and nothing else binds this library to a particular C library, so that one build serves
+//! all. Before glibc 2.34 `dlsym` lives in a library that a program need not have; glibc's own names for it lead there.
 
 use crate::arch::weak;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -75,11 +76,15 @@ pub fn find(place: Place, name: &CStr) -> *mut c_void {
     unsafe { dlsym(handle, name.as_ptr()) }
 }
 
-/// A function of the C library, by name.
+/// A function of the C library, by name. All are in one section, `anyring_next`, where [`find_all`] finds them.
+#[repr(C)]
 pub struct Next {
     name: &'static CStr,
+    /// Null as long as it is not known; [`NONE`] where the C library has none.
     address: AtomicPtr<c_void>,
 }
+
+const NONE: *mut c_void = core::ptr::without_provenance_mut(1);
 
 impl Next {
     /// The function `name`, not looked up yet.
@@ -89,19 +94,53 @@ impl Next {
 
     /// Its address; null where the C library has none.
     pub fn get(&self) -> *mut c_void {
-        let address = self.address.load(Ordering::Relaxed);
-        if !address.is_null() {
-            return address;
+        if self.address.load(Ordering::Relaxed).is_null() {
+            self.find();
         }
+        self.known()
+    }
+
+    /// Its address, if it was looked up.
+    pub fn known(&self) -> *mut c_void {
+        let address = self.address.load(Ordering::Relaxed);
+        if address == NONE { core::ptr::null_mut() } else { address }
+    }
+
+    #[cold]
+    fn find(&self) {
+        self.look_up();
+        if self.address.load(Ordering::Relaxed).is_null() {
+            self.address.store(find_in(c"libpthread.so.0", self.name), Ordering::Relaxed);
+        }
+    }
+
+    /// Asks for it, without another library.
+    fn look_up(&self) {
         let mut address = find(Place::Next, self.name);
-        // A plugin may have brought the library of threads into a program without threads.
-        let of_threads = |prefix| self.name.to_bytes().starts_with(prefix);
-        if address.is_null() && (of_threads(b"pthread_") || of_threads(b"thrd_")) {
-            address = find_in(c"libpthread.so.0", self.name);
+        // A plugin may bring the library of threads into a program without threads.
+        let of_threads = [c"pthread_", c"_pthread_", c"thrd_"]
+            .iter()
+            .any(|prefix| self.name.to_bytes().starts_with(prefix.to_bytes()));
+        if address.is_null() && !of_threads {
+            address = NONE;
         }
         self.address.store(address, Ordering::Relaxed);
-        address
     }
+}
+
+/// Finds all functions that this library asks for, before there are threads and handlers that call them.
+pub fn find_all() {
+    unsafe extern "C" {
+        #[link_name = "__start_anyring_next"]
+        static FIRST: [u8; 0];
+        #[link_name = "__stop_anyring_next"]
+        static END: [u8; 0];
+    }
+    let (first, end) = (&raw const FIRST, &raw const END);
+    let (first, end) = (first.cast::<Next>(), end.cast::<Next>());
+    // SAFETY: what the linker has put together is one array.
+    let all = unsafe { core::slice::from_raw_parts(first, end.offset_from_unsigned(first)) };
+    all.iter().for_each(Next::look_up);
 }
 
 /// Calls the function that ours of the same name stands in front of.
@@ -109,6 +148,7 @@ impl Next {
 #[macro_export]
 macro_rules! next {
     ($name:literal, fn($($kind:ty),*) -> $result:ty, $($argument:expr),* $(,)?) => {{
+        #[unsafe(link_section = "anyring_next")]
         static NEXT: $crate::next::Next = $crate::next::Next::new($name);
         let address = NEXT.get();
         if address.is_null() {

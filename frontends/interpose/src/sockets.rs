@@ -2,10 +2,11 @@
 //! zero-copy sends would use, too, and those by which it would hand a ring over.
 
 use crate::next::fail;
-use crate::{Frontend, next};
+use crate::{Frontend, Row, next};
 use anyring_engine::frontend;
 use anyring_runtime::{active, arch, calls};
 use core::ffi::{c_int, c_void};
+use core::marker::PhantomData;
 use linux_raw_sys::errno;
 use linux_raw_sys::general as raw;
 use linux_raw_sys::net::mmsghdr;
@@ -77,21 +78,31 @@ pub unsafe fn sendmmsg<F: Frontend>(fd: c_int, messages: *mut c_void, count: u32
     next!(c"sendmmsg", fn(c_int, *mut c_void, u32, c_int) -> c_int, fd, messages, count, flags)
 }
 
-/// The calls that send messages by their numbers, through `syscall(3)`; `None` where it is none of them.
-///
-/// # Safety
-/// As for the call that `number` names.
-pub unsafe fn by_number<F: Frontend>(number: usize, mut a: [usize; 6]) -> Option<isize> {
-    let (fd, messages) = (a[0] as c_int, a[1] as *const c_void);
-    match number as u32 {
-        raw::__NR_sendmsg if hands_over_ring::<F>(fd, messages) => return Some(REFUSED),
-        raw::__NR_sendmsg => {}
-        raw::__NR_sendmmsg => match sendable::<F>(fd, messages, a[2] as u32) {
-            Some(count) => a[2] = count as usize,
-            None => return Some(REFUSED),
-        },
-        _ => return None,
+/// The calls that send messages by their numbers.
+pub struct Calls<F>(PhantomData<F>);
+
+impl<F: Frontend> Calls<F> {
+    /// One for each.
+    pub const ROWS: &[Row] = &[
+        Row { numbers: &[raw::__NR_sendmsg], call: Self::sendmsg, hands_over: true },
+        Row { numbers: &[raw::__NR_sendmmsg], call: Self::sendmmsg, hands_over: true },
+    ];
+
+    // Each is called as [`Row::call`] says.
+    unsafe fn sendmsg(number: usize, a: [usize; 6]) -> isize {
+        if hands_over_ring::<F>(a[0] as c_int, a[1] as *const c_void) {
+            return REFUSED;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { arch::syscall(number, a) }
     }
-    // SAFETY: the caller's promise.
-    Some(unsafe { arch::syscall(number, a) })
+
+    unsafe fn sendmmsg(number: usize, mut a: [usize; 6]) -> isize {
+        let Some(count) = sendable::<F>(a[0] as c_int, a[1] as *const c_void, a[2] as u32) else {
+            return REFUSED;
+        };
+        a[2] = count as usize;
+        // SAFETY: the caller's promise.
+        unsafe { arch::syscall(number, a) }
+    }
 }

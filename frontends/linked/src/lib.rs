@@ -11,6 +11,7 @@ mod notice;
 
 pub use anyring_runtime::arch::{syscall, thread_pointer};
 pub use anyring_runtime::beside;
+pub use anyring_runtime::calls::SMALL_FILES;
 pub use anyring_runtime::config::Choice;
 pub use anyring_runtime::process::{RINGS_KILL, exits, others_answer};
 pub use cancel::may_end_in;

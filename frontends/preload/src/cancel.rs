@@ -4,6 +4,7 @@
 use crate::inside;
 use anyring_interpose::next;
 use anyring_interpose::next::Next;
+use anyring_runtime::cleanup;
 use core::ffi::{c_int, c_void};
 
 /// `PTHREAD_CANCEL_DEFERRED`.
@@ -34,40 +35,24 @@ pub unsafe extern "C" fn pthread_setcanceltype(kind: c_int, before: *mut c_int) 
     set_by_library(kind, before)
 }
 
-/// What the C library has of a function that is to be called when the thread ends here: a list in the thread's frames.
-#[repr(C)]
-struct Buffer {
-    words: [usize; 4],
-}
-
-unsafe extern "C" fn call(cleanup: *mut c_void) {
-    // SAFETY: as `with_cleanup` has passed it on; it has not returned.
-    unsafe { (*cleanup.cast::<&mut dyn FnMut()>())() }
-}
-
 /// The C library's functions of these names, once the program has asked for threads that end anywhere: who sleeps in the trap's handler
 /// must not look for them.
+#[unsafe(link_section = "anyring_next")]
 static PUSH: Next = Next::new(c"_pthread_cleanup_push");
+#[unsafe(link_section = "anyring_next")]
 static POP: Next = Next::new(c"_pthread_cleanup_pop");
 
 /// Does something in which the C library may end the thread: before it goes on to what the program wants to be called then, it calls
-/// `cleanup`. These functions, which the C libraries have for old programs, need no `setjmp`.
-pub fn with_cleanup(mut cleanup: &mut dyn FnMut(), body: impl FnOnce()) {
-    type Push = unsafe extern "C" fn(*mut Buffer, unsafe extern "C" fn(*mut c_void), *mut c_void);
-    type Pop = unsafe extern "C" fn(*mut Buffer, c_int);
+/// `ended`.
+pub fn with_cleanup(body: &mut dyn FnMut(), ended: &mut dyn FnMut()) {
     let (push, pop) = (PUSH.get(), POP.get());
     if push.is_null() || pop.is_null() {
         return body();
     }
     // SAFETY: glibc and musl give it this type.
-    let push: Push = unsafe { core::mem::transmute(push) };
+    let push = unsafe { core::mem::transmute::<*mut c_void, cleanup::Push>(push) };
     // SAFETY: as above.
-    let pop: Pop = unsafe { core::mem::transmute(pop) };
-    let mut buffer = Buffer { words: [0; 4] };
-    let buffer = &raw mut buffer;
-    // SAFETY: both stay until they are taken back, or the function has been called.
-    unsafe { push(buffer, call, (&raw mut cleanup).cast()) };
-    body();
-    // SAFETY: as above.
-    unsafe { pop(buffer, 0) };
+    let pop = unsafe { core::mem::transmute::<*mut c_void, cleanup::Pop>(pop) };
+    // SAFETY: the C library's.
+    unsafe { cleanup::may_end_in(push, pop, body, ended) };
 }

@@ -26,7 +26,9 @@ pub unsafe fn called(number: usize, a: [usize; 6], by_function: bool) -> isize {
     threads::seen();
     let caller = Caller { tells_closes: by_function, signal_mask: inside::program_mask() };
     // SAFETY: the caller's promise.
-    unsafe { calls::call(number, a, &caller) }
+    let result = unsafe { calls::call(number, a, &caller) };
+    calls::explain(number, result);
+    result
 }
 
 /// The kernel's answer, in a process where it answers first; none where our engine is to be asked.

@@ -145,7 +145,7 @@ pub fn may_end_in(call: &mut dyn FnMut(), ended: &mut dyn FnMut()) {
     };
     // The trap has signals blocked but in the call, among them the one by which the C library ends a thread.
     let sets = note.depth.get() != 0;
-    cancel::with_cleanup(&mut leaves, || {
+    let mut body = || {
         if sets {
             cancel::set(cancel::ASYNCHRONOUS);
         }
@@ -153,7 +153,8 @@ pub fn may_end_in(call: &mut dyn FnMut(), ended: &mut dyn FnMut()) {
         if sets {
             cancel::set(cancel::DEFERRED);
         }
-    });
+    };
+    cancel::with_cleanup(&mut body, &mut leaves);
 }
 
 /// The calling thread ends. If it was inside, it is not any more.

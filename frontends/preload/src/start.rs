@@ -35,7 +35,7 @@ pub extern "C" fn start() {
     #[cfg(not(test))]
     crate::interpose::process::find_vfork();
     #[cfg(not(test))]
-    crate::interpose::map::find();
+    next::find_all();
     // SAFETY: as above; the process has one thread.
     unsafe { config::forget_started(environment) };
     let entry = auxiliary(AT_ENTRY);

@@ -1,9 +1,10 @@
 //! The way into the engine, from the trap, from functions and from patched call sites.
 
+use crate::config::Level;
 use crate::{beside, log, process};
 use anyring_engine::{self as engine, Caller, frontend};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use linux_raw_sys::errno::EINVAL;
+use linux_raw_sys::errno::{EFBIG, EINVAL};
 use linux_raw_sys::general as raw;
 use linux_raw_sys::io_uring::io_uring_register_op;
 
@@ -71,6 +72,18 @@ pub fn watched(number: usize, a: [usize; 6], kernel: impl FnOnce() -> isize) -> 
     }
     result
 }
+
+/// Says why no ring can be made where files must be small: the errno would not tell. Nothing else of the engine's answers it.
+pub fn explain(number: usize, result: isize) {
+    if result == -(EFBIG as isize) && number != raw::__NR_io_uring_enter as usize {
+        let what = if number == raw::__NR_io_uring_setup as usize { "setup" } else { "register" };
+        log::line(Level::Info, format_args!("io_uring_{what} fails with EFBIG: {SMALL_FILES}"));
+    }
+}
+
+/// What is said then.
+pub const SMALL_FILES: &str = "the limit on the size of files (RLIMIT_FSIZE, ulimit -f, LimitFSIZE=) is below 256 MiB (3 GiB for buffer rings) \
+     and cannot be set higher: raise its hard limit, or use IORING_SETUP_NO_MMAP";
 
 /// # Safety
 /// As for [`engine::setup`].

@@ -2,7 +2,8 @@
 //!
 //! Threads ([`threads`]) and memory ([`allocator`]) that the program's C library knows nothing of, system calls that
 //! leave `errno` alone ([`sys`]), the settings of the user ([`config`]) and lines for him ([`log`]); which engine the
-//! process has ([`process`]) and the way into it ([`calls`]); its own descriptors ([`descriptors`]); rings of ours among the kernel's ([`beside`]); questions that may kill ([`ask`]). A library that is loaded into programs takes its allocator,
+//! process has ([`process`]) and the way into it ([`calls`]); its own descriptors ([`descriptors`]); rings of ours among the kernel's ([`beside`]); questions that may kill ([`ask`]);
+//! calls in which a thread may end ([`cleanup`]). A library that is loaded into programs takes its allocator,
 //! its memory routines and its answer to a panic by [`runtime!`].
 //!
 //! Nothing here uses libc or thread-local storage: a static program may have neither. Nothing here knows of the trap,
@@ -19,6 +20,7 @@ mod attach;
 pub mod beside;
 pub mod calls;
 pub mod chaos;
+pub mod cleanup;
 pub mod config;
 pub mod credentials;
 pub mod descriptors;

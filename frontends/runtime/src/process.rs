@@ -268,7 +268,7 @@ pub fn vforks() {
 /// returns, the child does.
 pub fn leaving_by<T>(executes: impl FnOnce() -> T) -> T {
     let vforked = VFORKED.swap(false, Ordering::Relaxed);
-    let failed = executes();
+    let failed = if active() && calls::rings_exist() { frontend::executing(executes) } else { executes() };
     VFORKED.store(vforked, Ordering::Relaxed);
     failed
 }

@@ -7,6 +7,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::arch;
+use anyring_engine::frontend;
 use linux_raw_sys::general as raw;
 
 /// Length of the kernel's signal set in bytes.
@@ -506,13 +507,18 @@ pub fn duplicate_aside(fd: i32) -> i32 {
     if soft > MOST {
         return above(FAR);
     }
-    if soft < hard && change_descriptor_limit(Some(&[soft + 1, hard]), None) {
-        // Who has a descriptor keeps it when the limit sinks.
-        let aside = above(soft);
-        change_descriptor_limit(Some(&limit), None);
-        if aside >= 0 {
-            return aside;
-        }
+    let beyond = || {
+        change_descriptor_limit(Some(&[soft + 1, hard]), None).then(|| {
+            // Who has a descriptor keeps it when the limit sinks.
+            let aside = above(soft);
+            change_descriptor_limit(Some(&limit), None);
+            aside
+        })
+    };
+    if soft < hard
+        && let Some(aside @ 0..) = frontend::lifting(beyond)
+    {
+        return aside;
     }
     if soft < FEW {
         return -(linux_raw_sys::errno::EMFILE as i32);

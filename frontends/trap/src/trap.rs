@@ -293,7 +293,10 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
         return -(ENOSYS as isize);
     }
     // SAFETY: the program's own call.
-    unsafe { calls::call(number, arguments, &Caller { signal_mask: Some(mask), ..Caller::default() }) }
+    let result =
+        unsafe { calls::call(number, arguments, &Caller { signal_mask: Some(mask), ..Caller::default() }) };
+    calls::explain(number, result);
+    result
 }
 
 /// Lets the kernel answer a trapped call. Meanwhile the thread has the program's signal mask: the call may sleep, and ends by

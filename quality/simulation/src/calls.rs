@@ -123,7 +123,9 @@ fn answer(number: u32, arguments: [usize; 6]) -> Answer {
             Ok(0)
         }
         nr::__NR_rt_tgsigqueueinfo => {
-            world(|world| world.signal(b - thread_number(0)));
+            if c != 0 {
+                world(|world| world.signal(b - thread_number(0)));
+            }
             Ok(0)
         }
         nr::__NR_io_setup => aio::setup(a, b),

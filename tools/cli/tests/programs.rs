@@ -120,6 +120,21 @@ fn filters_are_the_programs() {
     }
 }
 
+/// Where the engine lifts a limit for a moment, no other process begins with it, and no other program.
+#[test]
+fn lifted_limits_are_not_handed_over() {
+    for way in ["fork", "_Fork", "number", "clone", "spawn", "popen", "system", "exec", "first"] {
+        ends_well("lifted", &[way], true);
+    }
+}
+
+/// Nobody waits for a thread that loads a library, nor asks the dynamic linker in a signal handler.
+#[test]
+fn functions_are_found_when_the_program_begins() {
+    let (outcome, _) = compare(&built("loads"), &[built("libloads.so")], true);
+    assert_eq!(outcome.stdout, "loaded\n");
+}
+
 #[test]
 fn nothing_is_left_of_what_is_executed() {
     ends_well("inherited", &[built("streams-static")], true);

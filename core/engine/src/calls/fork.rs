@@ -45,6 +45,8 @@ pub fn before() {
     loop {
         let rings = registry::live();
         if rings.is_empty() {
+            // The first is perhaps being made.
+            limits::lock().hold();
             return;
         }
         // What is lent may be a message to another of these rings: nobody waits for it with a lock in hand.
@@ -74,7 +76,8 @@ pub fn after() {
     notes::hands_over();
     let rings = core::mem::take(&mut *HELD.lock());
     if rings.is_empty() {
-        return;
+        // SAFETY: `before` left it held.
+        return unsafe { limits::lock().release() };
     }
     // SAFETY: `before` left them held.
     unsafe {
@@ -107,10 +110,10 @@ pub fn notice() {
 pub fn forked() {
     identity::announce();
     notes::hands_over();
+    limits::forked();
     // SAFETY: the caller says that this thread is the only one of the process.
     unsafe {
         HELD.reset();
-        limits::forked();
         futex_waits::forked();
         nonblocking::forked();
         let rings = core::mem::take(&mut *HELD.lock());

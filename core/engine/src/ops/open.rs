@@ -256,9 +256,11 @@ impl Open {
             if self.strict {
                 let (address, size) = (&raw const how as usize, size_of::<open_how>());
                 match work.call(nr::__NR_openat2, [directory, path, address, size, 0, 0]) {
-                    // A kernel before 5.6.
-                    Err(Errno::ENOSYS) if is_plain(&how) => work.call(nr::__NR_openat, plain),
-                    Err(Errno::ENOSYS) => Err(Errno::EINVAL),
+                    // A kernel before 5.6, or a sandbox.
+                    Err(errno) if os::is_refused(nr::__NR_openat2, errno) => match is_plain(&how) {
+                        true => work.call(nr::__NR_openat, plain),
+                        false => Err(Errno::EINVAL),
+                    },
                     other => other,
                 }
             } else {
@@ -317,10 +319,7 @@ impl Open {
     /// Is there a FIFO, or a device that may wait as well? Who replaces a file by one at this moment has it opened at
     /// once.
     fn is_of_others(&self, work: &Work) -> bool {
-        let mode = if self.how.resolve == 0 {
-            let follows = self.how.flags & u64::from(O_NOFOLLOW) == 0;
-            os::mode_at(work.sqe.fd, self.path.address(), follows)
-        } else {
+        let by_descriptor = || {
             let flags = O_PATH | O_CLOEXEC | self.how.flags as u32 & O_NOFOLLOW;
             let how = open_how { flags: u64::from(flags), mode: 0, resolve: self.how.resolve };
             self.call_as(work, how).and_then(|fd| {
@@ -328,6 +327,15 @@ impl Open {
                 os::close(fd);
                 identity.map(|identity| identity.mode)
             })
+        };
+        let follows = self.how.flags & u64::from(O_NOFOLLOW) == 0;
+        let by_path = || os::mode_at(work.sqe.fd, self.path.address(), follows);
+        let mode = match self.how.resolve {
+            0 => match by_path() {
+                Err(errno) if os::is_refused(nr::__NR_statx, errno) => by_descriptor(),
+                mode => mode,
+            },
+            _ => by_descriptor(),
         };
         mode.is_ok_and(|mode| matches!(mode & nr::S_IFMT, nr::S_IFIFO | nr::S_IFCHR))
     }

@@ -692,10 +692,22 @@ pub fn transfer_by(
         (nr::__NR_preadv2, nr::__NR_readv, nr::__NR_preadv)
     };
     match call(new, arguments) {
-        Err(Errno::ENOSYS) if flags != 0 => Err(Errno::EOPNOTSUPP),
-        Err(Errno::ENOSYS) => call(if offset == u64::MAX { old } else { positioned }, arguments),
+        Err(errno @ (Errno::ENOSYS | Errno::EPERM)) if is_refused(new, errno) => match flags {
+            0 => call(if offset == u64::MAX { old } else { positioned }, arguments),
+            _ => Err(Errno::EOPNOTSUPP),
+        },
         result => result,
     }
+}
+
+/// Does this answer say that the kernel lacks a call, or that a sandbox refuses it, whatever its arguments? `EPERM` may be the answer to
+/// these alone: the kernel says another error of a call without any.
+#[cold]
+pub fn is_refused(number: u32, errno: Errno) -> bool {
+    let nothing = [usize::MAX, 0, 0, 0, 0, 0];
+    // SAFETY: there is no such file, and nothing is named.
+    let refuses = || unsafe { call(number, nothing) } == Err(Errno::EPERM);
+    errno == Errno::ENOSYS || errno == Errno::EPERM && refuses()
 }
 
 /// Sets the position of a file that has one (`lseek(2)`).
@@ -1115,8 +1127,8 @@ pub fn populate(address: u64, length: usize) -> Result<(), Errno> {
     // SAFETY: changes no byte of memory.
     match unsafe { call(nr::__NR_madvise, [address as usize, length, advice, 0, 0, 0]) } {
         Ok(_) => Ok(()),
-        // A kernel without it (before 5.14), or pages that cannot be written.
-        Err(Errno::EINVAL) => {
+        // A kernel without it (before 5.14), a sandbox that refuses it, or pages that cannot be written.
+        Err(Errno::EINVAL | Errno::ENOSYS | Errno::EPERM) => {
             (0..length).step_by(PAGE).try_for_each(|offset| expect_writable(address + offset as u64))
         }
         Err(_) => Err(Errno::EFAULT),

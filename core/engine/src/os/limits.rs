@@ -1,24 +1,138 @@
 //! Limits of the process that are meant for the program, not for the engine: lifted for one call, up to what the process may set.
 
 use crate::abi::Errno;
-use crate::os::sync::{AcrossFork, Mutex};
-use crate::os::{limit, nr};
+use crate::os::sync::AcrossFork;
+use crate::os::sync::atomic::{AtomicU32, Ordering};
+use crate::os::{futex_wait, futex_wake, limit, monotonic_ns, nr};
 
-/// Held by the thread that has lifted a limit: what it sets back is what the program had set.
-static LIFTING: Mutex<()> = Mutex::new(());
+/// Whether a limit is lifted, and how many threads make processes, which begin with the limits of this one.
+static STATE: AtomicU32 = AtomicU32::new(0);
+/// A thread has lifted a limit, or keeps others from doing so: what it sets back is what the program had set.
+const LIFTED: u32 = 1 << 31;
+/// Another waits for that to end.
+const AWAITED: u32 = 1 << 30;
+/// Those that make processes are counted together until somebody has waited for them in vain.
+const GROUP: u32 = 1 << 16;
+const GROUPS: u32 = AWAITED - GROUP;
+const MAKERS: u32 = GROUP - 1;
 
-/// The lock, for a `fork`: no child begins with a lifted limit.
-pub fn lock() -> &'static dyn AcrossFork {
-    &LIFTING
+/// How long a limit is not lifted for those that make processes: that takes microseconds, but the functions that do it may return
+/// when the new process has ended.
+const PATIENCE_NS: u64 = 10_000_000;
+
+/// Nobody lifts a limit. Kept across a `fork`: no child begins with a lifted one.
+struct Lifting;
+
+impl Lifting {
+    /// Waits until nobody else does.
+    fn begin() -> Lifting {
+        // Acquire pairs with the release in `drop`.
+        while STATE.fetch_or(LIFTED, Ordering::Acquire) & LIFTED != 0 {
+            await_end();
+        }
+        Lifting
+    }
 }
 
-/// In a child after `fork`.
-///
-/// # Safety
-/// No other thread of this process may use the engine.
-pub unsafe fn forked() {
-    // SAFETY: passed on to the caller.
-    unsafe { LIFTING.reset() };
+impl Drop for Lifting {
+    fn drop(&mut self) {
+        // Release pairs with the acquires of those that come next.
+        if STATE.fetch_and(!(LIFTED | AWAITED), Ordering::Release) & AWAITED != 0 {
+            futex_wake(&STATE, i32::MAX as u32);
+        }
+    }
+}
+
+impl AcrossFork for Lifting {
+    fn hold(&self) {
+        core::mem::forget(Lifting::begin());
+    }
+
+    unsafe fn release(&self) {
+        drop(Lifting);
+    }
+}
+
+/// Sleeps until nobody lifts a limit, or for a shorter time.
+fn await_end() {
+    let state = STATE.fetch_or(AWAITED, Ordering::Relaxed);
+    if state & LIFTED != 0 {
+        let _ = futex_wait(&STATE, state | AWAITED, None);
+    }
+}
+
+/// Those that were about to make processes when a limit is to be lifted have made them, or do something else by now.
+fn await_makers() {
+    let mut deadline = None;
+    loop {
+        // Acquire pairs with the release of the last of them.
+        let state = STATE.load(Ordering::Acquire);
+        if state & MAKERS == 0 {
+            return;
+        }
+        let left =
+            deadline.get_or_insert_with(|| monotonic_ns() + PATIENCE_NS).saturating_sub(monotonic_ns());
+        if left > 0 {
+            let _ = futex_wait(&STATE, state, Some(left));
+            continue;
+        }
+        let others = state & !(GROUPS | MAKERS) | state.wrapping_add(GROUP) & GROUPS;
+        let _ = STATE.compare_exchange(state, others, Ordering::Acquire, Ordering::Relaxed);
+    }
+}
+
+/// Does what makes a process, or has this one execute a program, with the limits as the program has set them.
+pub fn unlifted<T>(act: impl FnOnce() -> T) -> T {
+    let mut state = STATE.load(Ordering::Relaxed);
+    loop {
+        if state & LIFTED != 0 {
+            await_end();
+        // So many threads there are not.
+        } else if state & MAKERS == MAKERS {
+            return act();
+        // Acquire pairs with the release in `drop`.
+        } else if STATE.compare_exchange(state, state + 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            break;
+        }
+        state = STATE.load(Ordering::Relaxed);
+    }
+    let result = act();
+    made(state & GROUPS);
+    result
+}
+
+/// One of those that make processes has done so.
+fn made(group: u32) {
+    let mut state = STATE.load(Ordering::Relaxed);
+    // Nobody counts it where it was waited for in vain, nor in a child after `fork`.
+    while state & GROUPS == group && state & MAKERS != 0 {
+        // Release pairs with the acquire in `await_makers`.
+        match STATE.compare_exchange(state, state - 1, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) if state & LIFTED != 0 && state & MAKERS == 1 => {
+                return futex_wake(&STATE, i32::MAX as u32);
+            }
+            Ok(_) => return,
+            Err(now) => state = now,
+        }
+    }
+}
+
+/// What is held across a `fork`.
+pub fn lock() -> &'static dyn AcrossFork {
+    static LOCK: Lifting = Lifting;
+    &LOCK
+}
+
+/// In a child after `fork`, where no other thread exists.
+pub fn forked() {
+    STATE.store(0, Ordering::Relaxed);
+}
+
+/// Does something while nobody else lifts a limit, [makes a process or executes a program](unlifted).
+pub fn lifting<T>(act: impl FnOnce() -> T) -> T {
+    let _lifting = Lifting::begin();
+    await_makers();
+    act()
 }
 
 /// Does something while a limit is another: what `high` makes of it. None where it is to stay as it is, or cannot be changed. Other
@@ -28,18 +142,19 @@ pub fn with_limit<T>(
     high: impl FnOnce(&nr::rlimit64) -> Option<nr::rlimit64>,
     act: impl FnOnce(&nr::rlimit64) -> T,
 ) -> Option<T> {
-    let _lifting = LIFTING.lock();
-    let old = limit(resource, None).ok()?;
-    let high = high(&old)?;
-    let old = limit(resource, Some(&high)).ok()?;
-    let result = act(&old);
-    // A limit that the program has set meanwhile stays.
-    let lifted = |now: &nr::rlimit64| now.rlim_cur == high.rlim_cur && now.rlim_max == high.rlim_max;
-    match limit(resource, Some(&old)) {
-        Ok(now) if !lifted(&now) => _ = limit(resource, Some(&now)),
-        _ => {}
-    }
-    Some(result)
+    lifting(|| {
+        let old = limit(resource, None).ok()?;
+        let high = high(&old)?;
+        let old = limit(resource, Some(&high)).ok()?;
+        let result = act(&old);
+        // A limit that the program has set meanwhile stays.
+        let lifted = |now: &nr::rlimit64| now.rlim_cur == high.rlim_cur && now.rlim_max == high.rlim_max;
+        match limit(resource, Some(&old)) {
+            Ok(now) if !lifted(&now) => _ = limit(resource, Some(&now)),
+            _ => {}
+        }
+        Some(result)
+    })
 }
 
 /// The limit of descriptors as high as the process may set it, where that is more than it is.

@@ -76,13 +76,15 @@ fn fault_in(first: u64, length: u64) -> Result<(), Errno> {
     };
     match populate(first as usize, length as usize) {
         Ok(_) => Ok(()),
-        Err(Errno::EINVAL) if is_unknown_advice(populate) => mapped(first, length),
+        Err(Errno::EINVAL | Errno::ENOSYS | Errno::EPERM) if is_unknown_advice(populate) => {
+            mapped(first, length)
+        }
         Err(Errno::ENOMEM) => mapped(first, length).and(Err(Errno::ENOMEM)),
         Err(_) => Err(Errno::EFAULT),
     }
 }
 
-/// Before Linux 5.14 there is no such advice; what is asked for no pages at all tells.
+/// Before Linux 5.14 there is no such advice, and a sandbox may refuse all; what is asked for no pages at all tells.
 fn is_unknown_advice(populate: impl Fn(usize, usize) -> Result<usize, Errno>) -> bool {
     populate(0, 0).is_err()
 }

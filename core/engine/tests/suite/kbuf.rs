@@ -575,6 +575,49 @@ fn multishot_reads_of_a_terminal(mut ring: Ring) -> impl Answer {
     (all, memory)
 }
 
+/// What comes of two events of an inotify instance, one after the other, in buffers of `size` bytes. It knows no non-blocking attempts, and
+/// gives out whole events only.
+fn multishot_reads_of_events(ring: &mut Ring, flags: i32, size: usize) -> Vec<Cqe> {
+    use std::os::unix::fs::PermissionsExt;
+
+    let watched = nameless(b"");
+    let path = CString::new(format!("/proc/self/fd/{}", watched.as_raw_fd())).unwrap();
+    // SAFETY: a descriptor of ours; the path is a C string.
+    let events = unsafe {
+        let events = File::from_raw_fd(libc::inotify_init1(libc::IN_CLOEXEC | flags));
+        assert!(libc::inotify_add_watch(events.as_raw_fd(), path.as_ptr(), libc::IN_ATTRIB) > 0);
+        events
+    };
+    let mut memory = vec![0u8; 4 * size];
+    run(ring, provide(0, 0, &mut memory, 4));
+    ring.submit(&[read_multishot(events.as_raw_fd(), 0)]);
+    let mut all = Vec::new();
+    for mode in [0o400, 0o600] {
+        watched.set_permissions(std::fs::Permissions::from_mode(mode)).unwrap();
+        all.push(wait(ring));
+        if all.last().is_some_and(|cqe| cqe.res < 0) {
+            break;
+        }
+    }
+    // Nothing comes behind, as these go with the ring.
+    std::mem::forget((events, memory));
+    all
+}
+
+#[both(8, 0)]
+fn multishot_reads_of_inotify(mut ring: Ring) -> impl Answer {
+    let small = multishot_reads_of_events(&mut ring, libc::IN_NONBLOCK, 8);
+    run(&mut ring, remove(0, 9));
+    (small, multishot_reads_of_events(&mut ring, libc::IN_NONBLOCK, 64))
+}
+
+/// The kernel tries such a file without waiting only where it has `O_NONBLOCK`, and a multishot nowhere else: there it never completes.
+#[by(ours(8, 0))]
+fn multishot_reads_of_inotify_that_could_block(mut ring: Ring) {
+    let all = multishot_reads_of_events(&mut ring, 0, 64);
+    assert_eq!(all.iter().map(|cqe| cqe.res).collect::<Vec<_>>(), [16, 16]);
+}
+
 /// A pseudo-terminal that both ends of know no non-blocking attempts.
 fn terminal() -> (i32, i32) {
     let (mut main, mut terminal) = (0, 0);

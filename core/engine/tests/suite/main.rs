@@ -17,6 +17,7 @@ mod clone_buffers;
 mod close_on_exec;
 mod counters;
 mod credentials;
+mod denied_calls;
 mod differential;
 mod edges;
 mod epoll;

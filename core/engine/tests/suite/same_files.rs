@@ -16,7 +16,7 @@ const QUERY: Refused = (libc::SYS_fcntl, Some(1027), libc::EINVAL);
 const KCMP: Refused = (libc::SYS_kcmp, None, libc::EPERM);
 
 /// Has these fail in this process from now on.
-fn refuse(refused: &[Refused]) {
+pub fn refuse(refused: &[Refused]) {
     let mut filter = Vec::new();
     for &(number, second, errno) in refused {
         let answer = code(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32);

@@ -3,7 +3,7 @@
 
 use super::Interposed;
 use anyring_engine::frontend;
-use anyring_interpose::{Frontend, next};
+use anyring_interpose::{Frontend, Row, next};
 use anyring_runtime::{active, arch, calls};
 use core::ffi::{c_char, c_int, c_void};
 use linux_raw_sys::general as raw;
@@ -142,34 +142,45 @@ pub unsafe extern "C" fn wordexp(words: *const c_char, result: *mut c_void, flag
     })
 }
 
-/// The calls of this module by their numbers, through `syscall(3)`; `None` where it is none of them.
-///
-/// # Safety
-/// As for the call that `number` names.
-pub unsafe fn by_number(number: usize, a: [usize; 6]) -> Option<isize> {
+/// The calls of this module by their numbers.
+pub const ROWS: &[Row] = &[
+    Row { numbers: &[raw::__NR_clone, raw::__NR_clone3], call: makes_a_process, hands_over: true },
+    Row { numbers: arch::FORKS, call: makes_a_process, hands_over: true },
+    Row { numbers: &[raw::__NR_unshare], call: unshares, hands_over: true },
+    Row { numbers: &[raw::__NR_pidfd_getfd], call: gets, hands_over: true },
+    Row { numbers: &[raw::__NR_recvmsg], call: receives, hands_over: true },
+    Row { numbers: &[raw::__NR_recvmmsg], call: receives_many, hands_over: true },
+];
+
+// Each is called as [`Row::call`] says.
+unsafe fn makes_a_process(number: usize, a: [usize; 6]) -> isize {
+    // SAFETY: the caller's promise.
+    frontend::handing_over(|| unsafe { arch::syscall(number, a) })
+}
+
+unsafe fn unshares(number: usize, a: [usize; 6]) -> isize {
     // SAFETY: the caller's promise.
     let call = || unsafe { arch::syscall(number, a) };
-    let messages = a[1] as *const c_void;
-    let result = match number as u32 {
-        raw::__NR_clone | raw::__NR_clone3 => frontend::handing_over(call),
-        number if arch::FORKS.contains(&number) => frontend::handing_over(call),
-        raw::__NR_unshare if gives_own_descriptors(a[0]) => frontend::handing_over(call),
-        raw::__NR_pidfd_getfd => {
-            let fd = call();
-            got(fd);
-            fd
-        }
-        raw::__NR_recvmsg => {
-            let result = call();
-            received(first(messages, if result < 0 { 0 } else { 1 }));
-            result
-        }
-        raw::__NR_recvmmsg => {
-            let result = call();
-            received(first(messages, result));
-            result
-        }
-        _ => return None,
-    };
-    Some(result)
+    if gives_own_descriptors(a[0]) { frontend::handing_over(call) } else { call() }
+}
+
+unsafe fn gets(number: usize, a: [usize; 6]) -> isize {
+    // SAFETY: the caller's promise.
+    let fd = unsafe { arch::syscall(number, a) };
+    got(fd);
+    fd
+}
+
+unsafe fn receives(number: usize, a: [usize; 6]) -> isize {
+    // SAFETY: the caller's promise.
+    let result = unsafe { arch::syscall(number, a) };
+    received(first(a[1] as *const c_void, if result < 0 { 0 } else { 1 }));
+    result
+}
+
+unsafe fn receives_many(number: usize, a: [usize; 6]) -> isize {
+    // SAFETY: the caller's promise.
+    let count = unsafe { arch::syscall(number, a) };
+    received(first(a[1] as *const c_void, count));
+    count
 }

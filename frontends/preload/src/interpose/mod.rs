@@ -2,6 +2,7 @@
 
 use crate::{dispatch, inside};
 use anyring_engine::frontend;
+use anyring_interpose::{Row, rows};
 use anyring_runtime::{arch, beside};
 use linux_raw_sys::general as raw;
 
@@ -41,10 +42,17 @@ impl anyring_interpose::Frontend for Interposed {
         number != raw::__NR_io_uring_setup as usize && beside::is_offered() && !beside::is_shared()
     }
 
+    const ROWS: &[Row] = handovers::ROWS;
+
     unsafe fn other_call(number: usize, arguments: [usize; 6]) -> Option<isize> {
         // SAFETY: the caller's promise.
-        unsafe { signal::by_number(number, arguments).or_else(|| handovers::by_number(number, arguments)) }
+        unsafe { signal::by_number(number, arguments) }
     }
+}
+
+/// Is it a call by which descriptors come to other processes, or from them, or are duplicated?
+pub fn hands_over(number: u32) -> bool {
+    rows::<Interposed>().any(|row| row.hands_over && row.numbers.contains(&number))
 }
 
 anyring_interpose::export!(Interposed);

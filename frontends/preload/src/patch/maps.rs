@@ -8,7 +8,7 @@ use core::ffi::{CStr, c_char, c_int, c_ulong};
 use core::ops::Range;
 use linux_raw_sys::general as raw;
 
-/// A private mapping of a file that is readable and executable, not writable.
+/// A mapping of a file; of code where it is private, readable and executable, not writable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// Its first address.
@@ -104,26 +104,37 @@ pub fn code_at(address: usize) -> Option<Mapping> {
 
 /// Calls `each` with every such mapping and its file's name, until it returns false.
 pub fn for_each_code(mut each: impl FnMut(&Mapping, &[u8]) -> bool) {
-    for_each_code_line(|mapping, name, _| each(mapping, name));
-}
-
-/// The same with all that the kernel says of the mapping, which tells whether another one is there.
-pub fn for_each_code_line(mut each: impl FnMut(&Mapping, &[u8], &[u8]) -> bool) {
     for_each_line(c"/proc/self/maps", |line| {
-        parse(line).is_none_or(|(mapping, name)| each(&mapping, name, line))
+        parse(line).is_none_or(|(mapping, access, name)| access != b"r-xp" || each(&mapping, name))
     });
 }
 
-/// Calls `each` with every line of a file, until it returns false.
-fn for_each_line(path: &CStr, mut each: impl FnMut(&[u8]) -> bool) {
+/// Calls `each` with every executable mapping of a file, how it can be accessed, and all that the kernel says of it, which tells
+/// whether another one is there. Whether it was called with all.
+pub fn for_each_executable(mut each: impl FnMut(&Mapping, &[u8], &[u8])) -> bool {
+    for_each_line(c"/proc/self/maps", |line| {
+        if let Some((mapping, access, _)) = parse(line).filter(|(_, access, _)| access.contains(&b'x')) {
+            each(&mapping, access, line);
+        }
+        true
+    })
+}
+
+/// Calls `each` with every line of a file, until it returns false. Whether it was called with all.
+fn for_each_line(path: &CStr, mut each: impl FnMut(&[u8]) -> bool) -> bool {
     // SAFETY: the path ends with zero.
     let fd = unsafe { sys::open(path.as_ptr().cast(), raw::O_RDONLY, 0) };
     if fd < 0 {
-        return;
+        return false;
     }
     let mut buffer = [0; 2048];
     let mut filled = 0;
-    'read: while let Ok(count @ 1..) = usize::try_from(sys::read(fd, &mut buffer[filled..])) {
+    let mut all = false;
+    'read: while let Ok(count) = usize::try_from(sys::read(fd, &mut buffer[filled..])) {
+        if count == 0 {
+            all = filled == 0;
+            break;
+        }
         filled += count;
         let mut start = 0;
         while let Some(length) = buffer[start..filled].iter().position(|&byte| byte == b'\n') {
@@ -137,6 +148,7 @@ fn for_each_line(path: &CStr, mut each: impl FnMut(&[u8]) -> bool) {
         filled -= start;
     }
     sys::close(fd);
+    all
 }
 
 /// `Elf64_Ehdr`, as far as it is needed.
@@ -272,16 +284,15 @@ impl Program {
     }
 }
 
-/// Reads `start-end r-xp offset device inode name`.
-fn parse(line: &[u8]) -> Option<(Mapping, &[u8])> {
+/// Reads `start-end access offset device inode name`, of a file.
+fn parse(line: &[u8]) -> Option<(Mapping, &[u8], &[u8])> {
     // Most lines are of other kinds.
     let (_, rest) = line.split_at_checked(line.iter().position(|&byte| byte == b' ')?)?;
-    let rest = rest.strip_prefix(b" r-xp ")?;
     let mut words = rest.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
-    let (_offset, _device, inode) = (words.next()?, words.next()?, words.next()?);
+    let (access, _offset, _device, inode) = (words.next()?, words.next()?, words.next()?, words.next()?);
     let name = words.next().filter(|_| inode != b"0")?;
     let Range { start, end } = range(line)?;
-    Some((Mapping { start, end }, name))
+    Some((Mapping { start, end }, access, name))
 }
 
 /// The addresses that a line begins with.
@@ -312,8 +323,7 @@ mod tests {
     fn lines() {
         let line = b"7f00-8f00 r-xp 00001000 08:01 1234      /usr/lib/libx.so.1";
         let expected = Mapping { start: 0x7f00, end: 0x8f00 };
-        assert_eq!(parse(line), Some((expected, b"/usr/lib/libx.so.1".as_slice())));
-        assert_eq!(parse(b"7f00-8f00 rwxp 00001000 08:01 1234      /usr/lib/libx.so.1"), None);
+        assert_eq!(parse(line), Some((expected, b"r-xp".as_slice(), b"/usr/lib/libx.so.1".as_slice())));
         assert_eq!(parse(b"7f00-8f00 r-xp 00000000 00:00 0      [vdso]"), None);
         assert_eq!(parse(b"7f00-8f00 r-xp 00000000 00:00 0 "), None);
     }
