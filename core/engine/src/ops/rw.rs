@@ -396,12 +396,12 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
     if kind.has(Kind::DIRECT) && past_the_cache(core, id)? || blocks_at_once(core, id, kind, direction)? {
         return block_on_storage(core, id);
     }
-    if direction == Direction::Read && kind.has(Kind::OF_READS) && can_begin(&core[id]) {
-        return begin_read(core, id, Errno::EOPNOTSUPP);
-    }
     let request = &core[id];
     let memory = Memory::of(&request.sqe, &request.data);
     let wanted = memory.length();
+    if direction == Direction::Read && kind.has(Kind::OF_READS) && wanted > 0 && can_begin(request) {
+        return begin_read(core, id, Errno::EOPNOTSUPP);
+    }
     if request.sqe.off > LAST_SAFE_OFFSET && request.sqe.off != POSITION {
         check_end(fd, request.sqe.off, wanted, direction)?;
     }
@@ -729,8 +729,9 @@ fn begin_read(core: &mut Core, id: RequestId, errno: Errno) -> Result<Outcome, E
     }
     let started = os::ticks();
     os::will_need(fd, offset, length)?;
-    // What is cached needs nobody to fetch it.
-    let is_cached = os::ticks().wrapping_sub(started) < CACHED_US * os::ticks_per_us();
+    // What is cached needs nobody to fetch it. What others have begun to read takes no longer.
+    let is_cached =
+        !core.work().in_flight.is_any() && os::ticks().wrapping_sub(started) < CACHED_US * os::ticks_per_us();
     Ok(if is_cached { Outcome::Block } else { Outcome::InFlight })
 }
 

@@ -65,11 +65,13 @@ pub struct Token {
     /// The caller that drives sleeps until so many completions are there.
     driver_wants: Option<u32>,
     sleepers: Vec<Option<Sleeper>>,
+    /// How many of the places are taken.
+    beside: usize,
 }
 
 impl Default for Token {
     fn default() -> Token {
-        Token { driver: Driver::Nobody, driver_wants: None, sleepers: Vec::new() }
+        Token { driver: Driver::Nobody, driver_wants: None, sleepers: Vec::new(), beside: 0 }
     }
 }
 
@@ -81,14 +83,13 @@ impl Token {
 
     /// How many callers sleep, the one that drives among them.
     pub fn asleep(&self) -> u32 {
-        let beside = self.sleepers.iter().filter(|sleeper| sleeper.is_some()).count();
-        beside as u32 + u32::from(self.driver == Driver::Caller)
+        self.beside as u32 + u32::from(self.driver == Driver::Caller)
     }
 
     /// Does anybody sleep until completions are there?
     #[inline]
     pub fn is_awaited(&self) -> bool {
-        self.driver_wants.is_some() || !self.sleepers.is_empty()
+        self.driver_wants.is_some() || self.beside > 0
     }
 
     /// Gives the role to the reactor or the SQ thread. A caller is never pushed aside.
@@ -119,6 +120,7 @@ impl Token {
     /// A thread that does not drive sleeps. Returns its place.
     pub fn sleep(&mut self, sleep: Sleep) -> usize {
         let sleeper = Some(Sleeper { sleep, woken: false });
+        self.beside += 1;
         match self.sleepers.iter().position(Option::is_none) {
             Some(place) => {
                 self.sleepers[place] = sleeper;
@@ -135,6 +137,7 @@ impl Token {
     pub fn awake(&mut self, place: usize) {
         debug_assert!(self.sleepers[place].is_some(), "it slept");
         self.sleepers[place] = None;
+        self.beside -= 1;
     }
 
     /// `ready` completions are there: wakes everybody who waits for no more than that, once. Observers look at

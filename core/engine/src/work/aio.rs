@@ -19,7 +19,6 @@
 //! A process that holds a context takes some 40 ms longer to exit, and so does the end of a context. So a ring makes its own when a second transfer is
 //! wanted while one is in flight, or after some single ones; and a thread ends it when it was not used for a while.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -41,13 +40,14 @@ use crate::work::{Work, length};
 /// Transfers in flight in one ring; what is beyond goes to workers.
 const MOST: usize = 256;
 /// So many transfers may come one after the other before there is a context for them.
-const SINGLES: u32 = 16;
+const SINGLES: u32 = 4;
 /// So many ticks of the reactor may pass without a transfer before the context ends: a quarter of a second.
 const IDLE_TICKS: u32 = 64;
 /// Of transfers on files of which the kernel has done none without waiting, one in so many is tried again.
 const TRY_AGAIN: u32 = 64;
-/// How soon to look for transfers that no eventfd tells of, where the caller has to sleep for other files.
-const SILENT_NS: u64 = 100_000;
+/// How soon to look for transfers that no eventfd tells of, where the caller has to sleep for other files. The time doubles with each look
+/// in vain, up to the second.
+const SILENT_NS: [u64; 2] = [100_000, 4_000_000];
 
 /// The least that a transfer goes on behind.
 const SECTOR: usize = 512;
@@ -166,6 +166,8 @@ pub struct Aio {
     free: Vec<u32>,
     /// How many of those no eventfd tells of.
     silent: usize,
+    /// How long a caller slept last that had to look for those.
+    silent_ns: u64,
     /// How many there were so far; the first are left to callers.
     wanted: u32,
     /// How many were left to callers since one was tried, of files that the kernel does nothing to without waiting.
@@ -289,21 +291,22 @@ impl Drop for Context {
 
 /// Ends a context in a thread of its own, where there is one to be had: the system takes its time.
 fn end_aside(context: Context) {
-    extern "C" fn run(context: *mut c_void) {
+    extern "C" fn run(address: *mut c_void) {
         threads::begin(credentials::common());
-        // SAFETY: `end_aside` has made it of a box, for this thread alone.
-        drop(unsafe { Box::from_raw(context.cast::<Context>()) });
+        destroy(address.addr());
         threads::end();
     }
-    let context = Box::into_raw(Box::new(context));
-    if threads::spawn(c"iou-aio", run, context.cast()).is_err() {
-        // SAFETY: as above; there is no thread.
-        drop(unsafe { Box::from_raw(context) });
+    // Transfers in flight keep the eventfd; a child that is made meanwhile does not get it.
+    os::close_own(context.eventfd);
+    let address = context.header;
+    core::mem::forget(context);
+    if threads::spawn(c"iou-aio", run, address.cast()).is_err() {
+        destroy(address.addr());
     }
 }
 
 /// A context in which a thread sleeps without the ring's lock. That it is not ended meanwhile is the driver's: see
-/// [`Core::transfers_to_await`].
+/// `Core::transfers_to_await`.
 #[derive(Clone, Copy)]
 pub struct Awaited(usize);
 
@@ -344,6 +347,13 @@ impl Aio {
         *self = Aio::default();
     }
 
+    /// The driver's eventfd is gone.
+    pub fn lose_kick(&mut self) {
+        if self.kick == Kick::Armed {
+            self.kick = Kick::Unarmed;
+        }
+    }
+
     /// Ends the context; returns how many transfers nobody will hear of.
     pub fn shut_down(&mut self) -> usize {
         let in_flight = self.in_flight();
@@ -359,8 +369,11 @@ impl Aio {
     }
 
     /// How long a caller may sleep for other files that has transfers of which it would not hear.
-    pub fn next_look_ns(&self) -> Option<u64> {
-        (self.silent > 0).then_some(SILENT_NS)
+    pub fn next_look_ns(&mut self) -> Option<u64> {
+        let [first_ns, last_ns] = SILENT_NS;
+        let next_ns = self.silent_ns.clamp(first_ns, last_ns);
+        self.silent_ns = 2 * next_ns;
+        (self.silent > 0).then_some(next_ns)
     }
 
     /// Has the context ended that nobody has used for a while.
@@ -409,7 +422,8 @@ impl Core {
     fn submit_transfers(&mut self) {
         if self.aio().context.is_none() {
             let alone = self.work().direct() + self.work().out() < 2;
-            if alone && self.aio().wanted <= SINGLES {
+            let needed = self.readiness().waiting() > 0 || !self.timers().is_empty();
+            if alone && self.aio().wanted <= SINGLES && !needed {
                 return;
             }
             match self.epoll().and_then(|epoll| Context::create(epoll, MOST + 1, AIO)) {
@@ -542,6 +556,7 @@ impl Core {
             let aio = self.aio_mut();
             let Some(work) = aio.take_back(slot) else { continue };
             aio.silent -= usize::from(!work.is_told);
+            aio.silent_ns = 0;
             self.end_transfer(work, result);
         }
     }
@@ -607,7 +622,7 @@ impl Core {
         if self.aio().in_flight() == 0 {
             return None;
         }
-        self.work_mut().in_flight.is_left_alone = false;
+        self.work_mut().in_flight.note_presence();
         if !self.may_await_transfers() {
             return None;
         }
@@ -645,7 +660,7 @@ impl Core {
     pub fn tick_transfers(&mut self) {
         if self.aio().has_completion() && self.aio().silent > 0 {
             // Nobody came for it.
-            self.work_mut().in_flight.is_left_alone = true;
+            self.work_mut().in_flight.note_absence();
         }
         self.aio_mut().tick();
     }

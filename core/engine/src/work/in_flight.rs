@@ -24,6 +24,7 @@ use alloc::vec::Vec;
 
 use anyring_trace::event::Step;
 use linux_raw_sys::general::RWF_NOWAIT;
+use linux_raw_sys::io_uring::IORING_SETUP_SQPOLL;
 
 use crate::abi::Errno;
 use crate::assets::kinds::{self, Kind};
@@ -33,12 +34,16 @@ use crate::process::credentials::Whose;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::caller::Limits;
 use crate::ring::{Core, CoreGuard, live};
+use crate::wait::Driver;
 use crate::work::{Work, length};
 
 /// So long may a caller be held up that has nothing else to look at than its reads. A signal handler waits as long.
 const LONG_US: u64 = 20_000;
 /// The same for one that would hear of sockets and the like meanwhile.
 const LONG_AMONG_OTHERS_US: u64 = 500;
+
+/// Within so much time the caller is needed.
+const SOON_US: u64 = 100_000;
 
 /// One read.
 struct Read {
@@ -58,15 +63,29 @@ pub struct InFlight {
     takes_us: u64,
     /// The oldest read at the reactor's last look.
     seen: Option<RequestId>,
-    /// The program does not come for what is in flight: workers do reads at once.
-    pub(super) is_left_alone: bool,
+    /// Grows where the program does not come for what is in flight, and falls where it does: as long as it is not 0, workers do reads at
+    /// once, and an eventfd tells of transfers.
+    loneliness: u8,
 }
+
+/// How often a program has to come after it did not.
+const LONELY: u8 = 32;
 
 impl InFlight {
     /// Is there any read for which nobody has come?
     #[inline]
     pub fn is_any(&self) -> bool {
         !self.reads.is_empty()
+    }
+
+    /// Nobody came for the time of a tick.
+    pub(super) fn note_absence(&mut self) {
+        self.loneliness = self.loneliness.saturating_add(LONELY);
+    }
+
+    /// A caller waits.
+    pub(super) fn note_presence(&mut self) {
+        self.loneliness = self.loneliness.saturating_sub(1);
     }
 
     /// A read that blocks has taken so long.
@@ -79,7 +98,9 @@ impl Core {
     /// The device has what a request reads.
     #[cold]
     pub fn keep_in_flight(&mut self, id: RequestId) {
-        if self[id].whose != Whose::Common {
+        // The SQ thread neither blocks nor finds out otherwise when such a read is there.
+        let is_told = !kinds::noted(self[id].file.fd()).has(Kind::OF_READS);
+        if self[id].whose != Whose::Common || self.is(IORING_SETUP_SQPOLL) && !is_told {
             return self.block(id, false);
         }
         if !host::sees_closes()
@@ -130,7 +151,7 @@ impl Core {
     #[cold]
     pub(super) fn comes_nobody(&self) -> bool {
         let observers = self.observers();
-        self.work().in_flight.is_left_alone
+        self.work().in_flight.loneliness > 0
             || observers.may_wait_outside()
             || self.token().is_awaited()
             || self.is_shared()
@@ -141,7 +162,7 @@ impl Core {
         let in_flight = &mut self.work_mut().in_flight;
         let oldest = in_flight.reads.front().map(|read| read.id);
         if oldest.is_some() && oldest == in_flight.seen {
-            in_flight.is_left_alone = true;
+            in_flight.note_absence();
             self.hand_over_in_flight();
         } else {
             in_flight.seen = oldest;
@@ -169,6 +190,16 @@ impl Core {
         }
     }
 
+    /// A caller looks, and does not wait: ends the reads that are there. Where that cannot be found out, workers do them.
+    pub fn look_at_in_flight(&mut self) {
+        self.fetch_answered();
+        let oldest = self.work().in_flight.reads.front().map(|read| read.id);
+        let oldest = oldest.and_then(|id| self.requests().get(id));
+        if oldest.is_some_and(|request| kinds::noted(request.file.fd()).has(Kind::OF_READS)) {
+            self.hand_over_in_flight();
+        }
+    }
+
     /// How much of what a request reads is there by now, where that is not all; else the work has its result.
     fn part_answered(&self, work: &mut Work) -> Option<usize> {
         if kinds::noted(work.fd).has(Kind::OF_READS) {
@@ -186,7 +217,7 @@ impl Core {
     }
 
     /// May a caller be held up by the device until then?
-    fn may_block(&self, limits: &Limits) -> bool {
+    pub fn may_block(&self, limits: &Limits) -> bool {
         let takes_us = self.work().in_flight.takes_us;
         let among_others = self.readiness().waiting() > 0 || self.zero_copy().is_waiting();
         let bound_us = if among_others { LONG_AMONG_OTHERS_US } else { LONG_US };
@@ -196,7 +227,8 @@ impl Core {
         let ends_ns = limits.enough_ns.or(limits.deadline_ns);
         let left_ns = ends_ns.map(|end_ns| end_ns.saturating_sub(os::monotonic_ns()));
         let ends = [left_ns, self.timers().next_ns()].into_iter().flatten().min();
-        ends.is_none_or(|left_ns| left_ns / 1000 >= 2 * takes_us)
+        // What a device takes that has just stalled nobody knows.
+        ends.is_none_or(|left_ns| left_ns / 1000 >= SOON_US.max(2 * takes_us))
     }
 
     /// The program is about to close `fd`: reads of it keep the file.
@@ -226,7 +258,7 @@ impl Core {
 /// device is too slow for that; then workers have them.
 pub fn fetch_oldest(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> bool {
     let Some(core) = live(guard, serial).filter(|core| core.work().in_flight.is_any()) else { return false };
-    core.work_mut().in_flight.is_left_alone = false;
+    core.work_mut().in_flight.note_presence();
     if !core.may_block(limits) {
         core.hand_over_in_flight();
         return false;
@@ -235,6 +267,10 @@ pub fn fetch_oldest(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> 
     let id = work.id;
     core.work_mut().goes_out(1);
     core.work_mut().in_flight.fetched.push(id);
+    if core.token().driver() == Driver::Nobody {
+        // Whoever sleeps beside may hear of something else meanwhile.
+        core.pass_on();
+    }
     loop {
         guard.unlocked(|| work.attempt_timed());
         let Some(core) = live(guard, serial) else { return true };
@@ -251,6 +287,10 @@ pub fn fetch_oldest(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> 
         core.work_mut().in_flight.fetched.retain(|&fetched| fetched != id);
         core.give_back(work);
         core.fetch_answered();
+        if core.readiness().waiting() > 0 && core.token().is_free() {
+            // One read after the other must not keep what else is ready from being seen.
+            core.harvest_now();
+        }
         return true;
     }
 }

@@ -850,7 +850,7 @@ cases![
         }
     }),
     single_transfers_past_the_cache = storage(&["flags"], |ring, _, write| {
-        for _ in 0..16 {
+        for _ in 0..4 {
             run(ring, "pwritev2(1)", &[write]);
         }
         for _ in 0..2 {

@@ -61,7 +61,7 @@ fn wait_in_turns(
         core.fire_timers();
         core.advance_before_work();
         if wanted == 0 {
-            core.fetch_answered();
+            core.look_at_in_flight();
         }
         core.flush_overflow();
         core.notify();
@@ -135,7 +135,7 @@ fn help(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> bool {
     if core.work.in_flight.is_any() {
         return in_flight::fetch_oldest(guard, serial, limits);
     }
-    if core.work.out() == 0 {
+    if core.work.out() == 0 || !core.may_block(limits) {
         return false;
     }
     let Some(mut stolen) = pool::steal(serial) else { return false };
@@ -248,6 +248,7 @@ fn sleep_as(
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     let place = core.token.sleep(sleep);
     let event = core.sleepers.at(place).inspect_err(|_| core.token.awake(place))?;
+    core.rouse_from_transfers();
     core.sleeps(1);
     core.sleepers.falls_asleep(Some(place));
     let timeout_ns = [timeout_ns, core.next_look_ns()].into_iter().flatten().min();

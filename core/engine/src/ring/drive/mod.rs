@@ -132,6 +132,7 @@ impl Core {
         os::close_own(lost);
         self.readiness.lose_epoll();
         self.sleepers.lose_kick();
+        self.aio.lose_kick();
         let Ok(epoll) = self.epoll() else { return true };
         self.hear_again(epoll);
         self.zero_copy.watch_by(epoll);
