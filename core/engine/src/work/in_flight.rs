@@ -78,6 +78,11 @@ impl InFlight {
         !self.reads.is_empty()
     }
 
+    /// Does the program not come for what is in flight?
+    pub fn is_left_alone(&self) -> bool {
+        self.loneliness > 0
+    }
+
     /// Nobody came for the time of a tick.
     pub(super) fn note_absence(&mut self) {
         self.loneliness = self.loneliness.saturating_add(LONELY);
@@ -151,7 +156,7 @@ impl Core {
     #[cold]
     pub(super) fn comes_nobody(&self) -> bool {
         let observers = self.observers();
-        self.work().in_flight.loneliness > 0
+        self.work().in_flight.is_left_alone()
             || observers.may_wait_outside()
             || self.token().is_awaited()
             || self.is_shared()
