@@ -12,10 +12,18 @@ use std::process::Command;
 use support::{anyring, built};
 
 /// Calls by their names.
+/// The numbers of calls; the crate lacks one.
+#[cfg(target_arch = "x86_64")]
+mod calls {
+    pub use libc::*;
+    #[expect(non_upper_case_globals, reason = "as the others")]
+    pub const SYS_io_pgetevents: c_long = linux_raw_sys::general::__NR_io_pgetevents as c_long;
+}
+
 #[cfg(target_arch = "x86_64")]
 macro_rules! numbers {
     ($($name:ident $number:ident),* $(,)?) => {
-        const NUMBERS: &[(&str, libc::c_long)] = &[$((stringify!($name), libc::$number)),*];
+        const NUMBERS: &[(&str, libc::c_long)] = &[$((stringify!($name), calls::$number)),*];
     };
 }
 #[cfg(target_arch = "x86_64")]
@@ -74,6 +82,8 @@ numbers! {
     inotify_add_watch SYS_inotify_add_watch,
     inotify_init1 SYS_inotify_init1,
     io_destroy SYS_io_destroy,
+    io_getevents SYS_io_getevents,
+    io_pgetevents SYS_io_pgetevents,
     io_setup SYS_io_setup,
     io_submit SYS_io_submit,
     io_uring_enter SYS_io_uring_enter,
@@ -145,6 +155,7 @@ numbers! {
     sync_file_range SYS_sync_file_range,
     tee SYS_tee,
     tgkill SYS_tgkill,
+    uname SYS_uname,
     unlinkat SYS_unlinkat,
     wait4 SYS_wait4,
     waitid SYS_waitid,

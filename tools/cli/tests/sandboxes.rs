@@ -531,3 +531,33 @@ fn a_program_that_gains_privileges_takes_no_variables_along() {
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(!shown.contains("ANYRING_"), "{output:?}");
 }
+
+/// overlayfs, the root of every container, knows no attempts that do not block: reads that miss the page cache are begun otherwise.
+#[test]
+fn reads_that_miss_on_overlayfs_come_whoever_looks_for_them() {
+    if !is_root() {
+        return;
+    }
+    let place = std::env::temp_dir().join(format!("anyring-overlay-{}", std::process::id()));
+    for directory in ["lower", "upper", "work", "merged"] {
+        std::fs::create_dir_all(place.join(directory)).unwrap();
+    }
+    let content: Vec<u8> = (b'a'..=b'h').flat_map(|letter| vec![letter; 64 * 4096]).collect();
+    std::fs::write(place.join("lower/file"), content).unwrap();
+    std::fs::File::open(place.join("lower/file")).unwrap().sync_all().unwrap();
+    let script = format!(
+        "cd {} && mount -t overlay none -o lowerdir=lower,upperdir=upper,workdir=work merged || exit 77; exec \"$@\" merged/file",
+        place.display(),
+    );
+    let program = path("cold");
+    let run = |command: &[&str]| {
+        Command::new("unshare").args(["-m", "sh", "-c", &script, "sh"]).args(command).output().unwrap()
+    };
+    let command = anyring();
+    let output = run(&[command.to_str().unwrap(), "run", "--engine", "user", "--", &program]);
+    std::fs::remove_dir_all(&place).unwrap();
+    if output.status.code() == Some(77) {
+        return anyring_tally::skipped("no overlayfs where temporary files lie");
+    }
+    assert_eq!(text(&output), "read, 0 pages cached\nall read\n");
+}

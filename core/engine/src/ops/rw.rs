@@ -399,7 +399,8 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
     let request = &core[id];
     let memory = Memory::of(&request.sqe, &request.data);
     let wanted = memory.length();
-    if direction == Direction::Read && kind.has(Kind::OF_READS) && wanted > 0 && can_begin(request) {
+    let is_begun_otherwise = kind.has(Kind::FAR.with(Kind::ADVISED));
+    if direction == Direction::Read && is_begun_otherwise && wanted > 0 && can_begin(request) {
         return begin_read(core, id, Errno::EOPNOTSUPP);
     }
     if request.sqe.off > LAST_SAFE_OFFSET && request.sqe.off != POSITION {
@@ -728,7 +729,11 @@ fn begin_read(core: &mut Core, id: RequestId, errno: Errno) -> Result<Outcome, E
         return Ok(Outcome::Block);
     }
     let started = os::ticks();
-    os::will_need(fd, offset, length)?;
+    if let Err(errno) = os::will_need(fd, offset, length) {
+        // Another file has the number by now, or it is none.
+        kinds::forget(fd);
+        return if errno == Errno::ESPIPE { attempt(core, id, Direction::Read) } else { Err(errno) };
+    }
     // What is cached needs nobody to fetch it. What others have begun to read takes no longer.
     let is_cached =
         !core.work().in_flight.is_any() && os::ticks().wrapping_sub(started) < CACHED_US * os::ticks_per_us();

@@ -655,7 +655,15 @@ impl Core {
         // Who observes a ring that defers is told by way of the queue.
         if self.defers() && (self.observed() || !waits) {
             self.work_mut().goes_out(done);
-            batch.drain(..).for_each(|work| self.finish(Piece(work)));
+            batch.drain(..).for_each(|work| {
+                // What was lent and met another file than it was for is issued anew when the program comes for it.
+                if work.result == Err(Errno::ESPIPE)
+                    && let Some(request) = self.requests_mut().get_mut(work.id)
+                {
+                    let _ = request.hold_file();
+                }
+                self.finish(Piece(work));
+            });
         } else {
             batch.iter_mut().for_each(|work| self.conclude(work));
             batch.clear();

@@ -829,7 +829,7 @@ cases![
         run(ring, "flags; pwritev2(1); look; look; openat(CLOEXEC); pwritev2(1)", &[write]);
         run(ring, "pwritev2(1)", &[write]);
         run(ring, "preadv2(1); look; preadv2(1)", &[read]);
-        run(ring, "preadv2(1)", &[read]);
+        run(ring, "preadv2(1); preadv2(1)", &[read]);
     }),
     work_for_another_thread_has_a_descriptor_of_its_own = traced_where(without(&[]), 32, ALONE, |ring| {
         let file = memory_file(b"");
