@@ -492,6 +492,22 @@ fn a_close_tells_a_multishot_poll_nothing_twice() {
     }
 }
 
+/// What came before the close wakes a receive beside a multishot poll, too, and is there when it is tried.
+#[both(8, 0)]
+fn a_receive_beside_a_multishot_poll_gets_what_came_before_the_close(mut ring: Ring) -> impl Answer {
+    let (near, mut far) = UnixStream::pair().unwrap();
+    let number = near.into_raw_fd();
+    let mut buffer = [0u8; 1];
+    let receive = Sqe { fd: number, addr: buffer.as_mut_ptr() as u64, len: 1, ..sqe(IORING_OP_RECV, 2) };
+    // A call that waits leaves it to epoll to say what is worth a try.
+    let poll = poll(1, &number, IN, IORING_POLL_ADD_MULTI);
+    ring.submit_and_wait(&[poll, receive, sqe(IORING_OP_NOP, 3)], 1);
+    assert_eq!(results(&ring.reap_all()), [(3, 0)]);
+    far.write_all(b"x").unwrap();
+    crate::common::close(ring.engine, number);
+    results(&peek(&mut ring))
+}
+
 #[test]
 fn two_polls_of_one_submission_are_told_once_each() {
     for flags in [0, DEFER] {
