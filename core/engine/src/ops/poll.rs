@@ -92,7 +92,13 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let request = &mut core[id];
     if request.flags.has(Flags::WOKEN) {
         request.flags.clear(Flags::WOKEN);
+        let early = request.flags.has(Flags::WOKEN_EARLY);
+        request.flags.clear(Flags::WOKEN_EARLY);
         let fd = request.file.fd();
+        if early {
+            // The driver took the event out of epoll before it had the lock, perhaps before this poll began.
+            core[id].events = ready_now(core, id).unwrap_or(0);
+        }
         if core.readiness_mut().take_missed(fd) {
             // What came since it was woken is told at once, too.
             core[id].events |= ready_now(core, id).unwrap_or(0);

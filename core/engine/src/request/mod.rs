@@ -142,6 +142,8 @@ impl Flags {
     pub const UNTRIED: Flags = Flags(1 << 28);
     /// To what is submitted behind it, the descriptor that it names is closed.
     pub const CLOSES: Flags = Flags(1 << 29);
+    /// What woke it may have happened before it began to wait.
+    pub const WOKEN_EARLY: Flags = Flags(1 << 30);
 
     /// Those of an SQE.
     pub const fn of_sqe(flags: u8) -> Flags {

@@ -6,8 +6,8 @@
 //! ```text
 //!  a miss ──► in flight ──┬─ a caller that waits: the oldest by a read that blocks, the next ones as long as they are there
 //!                         ├─ a caller that only looks, the SQ thread: as long as they are there
-//!                         └─ workers: where the device is slow, where somebody waits elsewhere than in `enter`, and where
-//!                            nobody came for the time of a tick
+//!                         └─ workers: where the device is slow, where somebody waits elsewhere than in `enter`, where nobody
+//!                            came for the time of a tick, and where there is no reactor to notice that
 //! ```
 //!
 //! A read of a file cannot be interrupted. So a caller blocks only for as long as the device has taken of late, and leaves that

@@ -78,6 +78,30 @@ fn whoever_waits_fetches_them(engine: Engine, file: File) {
     }
 }
 
+/// Nor is there a descriptor for who looks after it then.
+#[by(on_cold("limit"))]
+fn whoever_only_looks_finds_them_at_the_limit_of_descriptors(engine: Engine, file: File) -> impl Answer {
+    ended(child(|| {
+        let mut ring = Ring::new(engine, 4, 0);
+        // SAFETY: descriptors and a limit of this process's own.
+        unsafe {
+            while libc::dup(2) < 100 {}
+            // One is left for the read.
+            libc::close(100);
+            let limit = libc::rlimit { rlim_cur: 101, rlim_max: 101 };
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+        }
+        let mut page = Page([0; PAGE]);
+        ring.submit(&[read(1, &file, &mut page)]);
+        let mut seen = Vec::new();
+        until("the read is there", || {
+            seen.extend(ring.reap_all());
+            !seen.is_empty()
+        });
+        results(&seen) == [(1, PAGE as i32)] && page.0 == [2; PAGE]
+    }))
+}
+
 /// Nobody enters the ring for its reads.
 #[by(on_cold("look"))]
 fn whoever_only_looks_finds_them(engine: Engine, file: File) {

@@ -1,8 +1,11 @@
 //! POLL_ADD and POLL_REMOVE.
 
+use std::num::NonZeroUsize;
 use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
 
 use crate::common::prelude::*;
+use anyring_engine::Host;
 
 const COUNTER: i32 = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
 const IN: u32 = libc::POLLIN as u32;
@@ -489,6 +492,22 @@ fn a_close_tells_a_multishot_poll_nothing_twice() {
     }
 }
 
+/// What came before the close wakes a receive beside a multishot poll, too, and is there when it is tried.
+#[both(8, 0)]
+fn a_receive_beside_a_multishot_poll_gets_what_came_before_the_close(mut ring: Ring) -> impl Answer {
+    let (near, mut far) = UnixStream::pair().unwrap();
+    let number = near.into_raw_fd();
+    let mut buffer = [0u8; 1];
+    let receive = Sqe { fd: number, addr: buffer.as_mut_ptr() as u64, len: 1, ..sqe(IORING_OP_RECV, 2) };
+    // A call that waits leaves it to epoll to say what is worth a try.
+    let poll = poll(1, &number, IN, IORING_POLL_ADD_MULTI);
+    ring.submit_and_wait(&[poll, receive, sqe(IORING_OP_NOP, 3)], 1);
+    assert_eq!(results(&ring.reap_all()), [(3, 0)]);
+    far.write_all(b"x").unwrap();
+    crate::common::close(ring.engine, number);
+    results(&peek(&mut ring))
+}
+
 #[test]
 fn two_polls_of_one_submission_are_told_once_each() {
     for flags in [0, DEFER] {
@@ -635,4 +654,78 @@ fn the_engine_gets_the_number_of_a_file_that_was_closed_unseen() {
         told == [(1, -libc::EBADF), (2, IN as i32)]
     });
     assert_eq!(ended(pid), 0);
+}
+
+/// Holds a thread of the program's when it comes back from its sleep in the engine, before it does anything.
+struct Holding;
+
+/// The next sleep is held.
+static HOLDS: AtomicBool = AtomicBool::new(false);
+/// It begins; its thread has come back; that one may go on.
+static STEP: Barrier = Barrier::new(2);
+
+impl Host for Holding {
+    fn spawn(
+        &self,
+        name: &'static CStr,
+        entry: unsafe extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+    ) -> Result<(), i32> {
+        SEEING.spawn(name, entry, argument)
+    }
+
+    fn thread_identity(&self) -> NonZeroUsize {
+        SEEING.thread_identity()
+    }
+
+    fn faults_resume(&self) -> bool {
+        false
+    }
+
+    fn may_end_in(&self, call: &mut dyn FnMut(), _ended: &mut dyn FnMut()) {
+        let holds = HOLDS.swap(false, Ordering::SeqCst);
+        if holds {
+            STEP.wait();
+        }
+        call();
+        if holds {
+            STEP.wait();
+            STEP.wait();
+        }
+    }
+}
+
+/// A thread that sleeps in the ring hears that a file is ready, which is over before another thread submits a poll of that file.
+fn told_of_what_is_over(engine: Engine, beside: bool) -> impl Answer {
+    static HOLDING: &dyn Host = &Holding;
+    let mut ring = Ring::new(engine, 8, 0);
+    anyring_engine::install(&HOLDING);
+    let step = || _ = (engine == Engine::User).then(|| STEP.wait());
+    let (reader, mut writer) = pipe();
+    ring.submit(&[poll(1, &reader, IN, 0)]);
+    if !beside {
+        // Nobody waits for the file any more, and its registration is kept.
+        writer.write_all(b"x").unwrap();
+        assert_eq!(results(&ring.collect(1)), [(1, IN as i32)]);
+        (&reader).read_exact(&mut [0]).unwrap();
+    }
+    HOLDS.store(engine == Engine::User, Ordering::SeqCst);
+    let fd = ring.fd;
+    std::thread::scope(|scope| {
+        scope.spawn(|| enter(engine, fd, 0, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0));
+        step();
+        writer.write_all(b"x").unwrap();
+        step();
+        (&reader).read_exact(&mut [0]).unwrap();
+        ring.submit(&[poll(2, &reader, IN, 0), sqe(IORING_OP_NOP, 3)]);
+        step();
+    });
+    let early = results(&ring.reap_all());
+    writer.write_all(b"x").unwrap();
+    (early, results(&peek(&mut ring)))
+}
+
+#[test]
+fn a_poll_is_not_told_of_what_was_over_before_it() {
+    both(|engine| [true, false].map(|beside| told_of_what_is_over(engine, beside)));
 }

@@ -175,6 +175,7 @@ fn drive(
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
     core.sleeps(1);
     core.sleepers.falls_asleep(None);
+    core.readiness.falls_asleep();
     let (ring, first) = (core.ring, events.as_mut_ptr());
     let ended = || {
         // What the kernel has reported is there, perhaps, though the call did not return: no event is without a bit.
@@ -194,6 +195,7 @@ fn drive(
     let woken = guard.unlocked(|| host::sleep(sleep, ended));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     core.sleepers.note_return(None);
+    core.readiness.wakes();
     core.sleeps(-1);
     debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
     core.token.give_up();
@@ -203,7 +205,7 @@ fn drive(
     match woken {
         Err(errno) if context.is_some() && errno != Errno::EINTR => Ok(()),
         Ok(count) => {
-            core.take_events_as_driver(&events[..count]);
+            core.take_events_of_sleep(&events[..count]);
             Ok(())
         }
         Err(Errno::EBADF | Errno::EINVAL) if core.renews_epoll() => Ok(()),
@@ -279,7 +281,8 @@ fn ended(ring: &'static Ring, serial: u64, place: Option<usize>, events: &[Epoll
     } else {
         core.token.give_up();
         core.end_wait_for_transfers(Ok(()));
-        core.take_events_as_driver(events);
+        core.readiness.wakes();
+        core.take_events_of_sleep(events);
         if !core.defers() {
             core.advance();
         }

@@ -193,6 +193,13 @@ impl Core {
         }
     }
 
+    /// The same of a driver that slept without the lock.
+    pub fn take_events_of_sleep(&mut self, events: &[EpollEvent]) {
+        self.readiness.tells_of_sleep(true);
+        self.take_events_as_driver(events);
+        self.readiness.tells_of_sleep(false);
+    }
+
     /// Takes what epoll reported: marks descriptors ready and requests to be issued again. Was the driver kicked?
     pub fn take_events(&mut self, events: &[EpollEvent]) -> bool {
         let (mut kicked, mut glimpsed) = (false, false);

@@ -215,16 +215,18 @@ fn wait(guard: &mut CoreGuard<'_>, serial: u64) {
     let timeout_ns = core.timers.next_ns();
     core.sq_thread.asleep = true;
     core.watch_pages();
+    core.readiness.falls_asleep();
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
     let woken = guard.unlocked(|| os::epoll_wait(epoll, &mut events, timeout_ns, None));
     let Some(core) = live(guard, serial) else { return };
     debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
     core.sq_thread.asleep = false;
+    core.readiness.wakes();
     let count = woken.unwrap_or_else(|_| {
         core.renews_epoll();
         0
     });
-    core.take_events_as_driver(&events[..count]);
+    core.take_events_of_sleep(&events[..count]);
     // In flight work goes on while asleep: only SQEs end the need for a wake-up.
     core.memory.change_sq_flags(0, IORING_SQ_NEED_WAKEUP);
 }

@@ -47,6 +47,10 @@ pub struct Readiness {
     eager: bool,
     /// Something waited when the call under way began, and epoll has not been asked since.
     unseen: bool,
+    /// Changes when a driver falls asleep in epoll, and when it is back: odd while it may have taken events that nobody knows of.
+    sleep: u16,
+    /// The sleep whose events are being taken.
+    pub(super) told_of: Option<u16>,
 }
 
 impl Readiness {
@@ -103,6 +107,31 @@ impl Readiness {
     #[inline]
     pub fn is_unseen(&self) -> bool {
         self.unseen
+    }
+
+    /// A driver sleeps in epoll from now on, without the ring's lock.
+    #[inline]
+    pub fn falls_asleep(&mut self) {
+        debug_assert!(self.sleep.is_multiple_of(2), "one driver sleeps at a time");
+        self.sleep = self.sleep.wrapping_add(1);
+    }
+
+    /// It is back, and has the lock.
+    #[inline]
+    pub fn wakes(&mut self) {
+        self.sleep = self.sleep.wrapping_add(1);
+    }
+
+    /// What a wait that begins now remembers of the driver's sleep.
+    #[inline]
+    pub(super) fn sleep(&self) -> u16 {
+        self.sleep
+    }
+
+    /// The events of the sleep that ended last are being taken, or not any more.
+    #[inline]
+    pub fn tells_of_sleep(&mut self, tells: bool) {
+        self.told_of = tells.then(|| self.sleep.wrapping_sub(1));
     }
 
     /// Calls that found all that they wanted, and so did not ask epoll, since it was asked last.

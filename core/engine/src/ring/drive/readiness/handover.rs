@@ -66,11 +66,13 @@ impl Core {
         }
     }
 
-    /// Takes events, those of the new registration left out.
+    /// Takes events. That of the new registration tells what its file is ready for, and wakes nobody.
     fn take_without(&mut self, events: &mut [EpollEvent], new: u64) {
         let mut kept = 0;
         for at in 0..events.len() {
-            if { events[at].data } != new {
+            if { events[at].data } == new {
+                self.readiness.entries[new as u32 as usize].ready |= events[at].events;
+            } else {
                 events[kept] = events[at];
                 kept += 1;
             }

@@ -96,7 +96,7 @@ impl Core {
         self.readiness.guesses.missed();
         self.readiness.entries[known.0 as usize].ready &= !(events & !STICKY);
         if registration == Registration::New {
-            self.listen(id, known, events, registration);
+            self.listen(id, known, events, registration, 0);
         } else {
             self.arm_kept(id, known, events, registration);
         }
@@ -112,7 +112,7 @@ impl Core {
 
     #[inline]
     fn arm_kept(&mut self, id: RequestId, known: Known, events: u32, registration: Registration) {
-        self.listen(id, known, events, registration);
+        self.listen(id, known, events, registration, 0);
         let Readiness { entries, guesses, .. } = &mut self.readiness;
         let Known(index) = known;
         guesses.expect(index, &entries[index as usize], events);
@@ -195,7 +195,8 @@ impl Core {
         let kept = registration != Registration::New;
         let renews = kept && renew && alone;
         // One that is renewed is for this file.
-        self.listen(id, known, events, if renews { Registration::New } else { registration });
+        let sleep = if kept { self.readiness.sleep() } else { 0 };
+        self.listen(id, known, events, if renews { Registration::New } else { registration }, sleep);
         if renews {
             if let Err(errno) = self.renew(index) {
                 self.disarm(id);
@@ -241,12 +242,19 @@ impl Core {
         Ok((known, if widens { Registration::New } else { registration }))
     }
 
-    /// Puts a request among those that wait for its file.
+    /// Puts a request among those that wait for its file. `sleep` is for [`Waiter::sleep`], 0 where that tells nothing.
     #[inline]
-    fn listen(&mut self, id: RequestId, Known(index): Known, events: u32, registration: Registration) {
+    fn listen(
+        &mut self,
+        id: RequestId,
+        Known(index): Known,
+        events: u32,
+        registration: Registration,
+        sleep: u16,
+    ) {
         let believed = registration == Registration::Believed;
         let entry = &mut self.readiness.entries[index as usize];
-        entry.waiters.push(Waiter { id, events: events | EPOLLERR | EPOLLHUP, verified: !believed });
+        entry.waiters.push(Waiter { id, events: events | EPOLLERR | EPOLLHUP, verified: !believed, sleep });
         entry.armed = entry.armed.wrapping_add(1);
         self.readiness.waiting += 1;
         let request = &mut self.requests[id];
@@ -328,7 +336,7 @@ impl Core {
         let effective = if bits & (EPOLLRDHUP | EPOLLERR | EPOLLHUP) != 0 { bits | EPOLLIN } else { bits };
         let deferred_in = self.deferred_in();
         let Core { readiness, requests, ready, .. } = self;
-        let Readiness { entries, waiting, .. } = readiness;
+        let Readiness { entries, waiting, told_of, .. } = readiness;
         let waiters = &mut entries[index as usize].waiters;
         let mut wake = |waiter: &Waiter| {
             if waiter.events & effective == 0 {
@@ -339,6 +347,9 @@ impl Core {
             debug_assert!(request.phase == Phase::Waiting, "only waiting requests have waiters");
             request.events |= bits;
             request.flags.set(Flags::WOKEN);
+            if *told_of == Some(waiter.sleep) {
+                request.flags.set(Flags::WOKEN_EARLY);
+            }
             request.phase = Phase::Ready;
             ready.push(waiter.id, request, deferred_in);
             true

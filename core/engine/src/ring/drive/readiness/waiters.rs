@@ -12,6 +12,11 @@ pub(crate) struct Waiter {
     pub(crate) events: u32,
     /// The registration was for its file after it began to wait, if not later.
     pub(crate) verified: bool,
+    /// A poll's: [`Readiness::sleep`] when it began to wait by a registration that was there before. What a driver took out of epoll
+    /// in that sleep may have happened earlier.
+    ///
+    /// [`Readiness::sleep`]: super::Readiness::sleep
+    pub(crate) sleep: u16,
 }
 
 /// The requests that wait for a descriptor, in the order in which they began to.
@@ -107,7 +112,7 @@ mod tests {
     }
 
     fn waiter(index: u32) -> Waiter {
-        Waiter { id: id(index), events: index, verified: false }
+        Waiter { id: id(index), events: index, verified: false, sleep: 0 }
     }
 
     fn order(waiters: &Waiters) -> Vec<u32> {
