@@ -283,7 +283,7 @@ pub fn handing_over<T>(act: impl FnOnce() -> T) -> T {
 /// Does what executes another program, which has the limits that the program has set. It may be a child of `vfork`, whose limits are
 /// its own already.
 pub fn executing<T>(act: impl FnOnce() -> T) -> T {
-    if identity::is_own() { limits::unlifted(act) } else { act() }
+    if identity::is_own() { limits::executing(act) } else { act() }
 }
 
 /// Does something while a limit of the process is lifted for a moment, as the engine does, too: nobody makes a process meanwhile, or

@@ -19,6 +19,11 @@ const MAKERS: u32 = GROUP - 1;
 /// How long a limit is not lifted for those that make processes: that takes microseconds, but the functions that do it may return
 /// when the new process has ended.
 const PATIENCE_NS: u64 = 10_000_000;
+/// The same where some of them execute programs: that returns soon, or never, when it ends the thread that has lifted a limit.
+const PATIENCE_WITH_PROGRAMS_NS: u64 = 1_000_000_000;
+
+/// How many of those that are counted execute programs.
+static EXECUTING: AtomicU32 = AtomicU32::new(0);
 
 /// Nobody lifts a limit. Kept across a `fork`: no child begins with a lifted one.
 struct Lifting;
@@ -63,15 +68,18 @@ fn await_end() {
 
 /// Those that were about to make processes when a limit is to be lifted have made them, or do something else by now.
 fn await_makers() {
-    let mut deadline = None;
+    let mut began = None;
     loop {
         // Acquire pairs with the release of the last of them.
         let state = STATE.load(Ordering::Acquire);
         if state & MAKERS == 0 {
             return;
         }
-        let left =
-            deadline.get_or_insert_with(|| monotonic_ns() + PATIENCE_NS).saturating_sub(monotonic_ns());
+        let now = monotonic_ns();
+        // Who is counted here was counted there before.
+        let executes = EXECUTING.load(Ordering::Relaxed) > 0;
+        let patience_ns = if executes { PATIENCE_WITH_PROGRAMS_NS } else { PATIENCE_NS };
+        let left = (*began.get_or_insert(now) + patience_ns).saturating_sub(now);
         if left > 0 {
             let _ = futex_wait(&STATE, state, Some(left));
             continue;
@@ -90,14 +98,22 @@ pub fn unlifted<T>(act: impl FnOnce() -> T) -> T {
         // So many threads there are not.
         } else if state & MAKERS == MAKERS {
             return act();
-        // Acquire pairs with the release in `drop`.
-        } else if STATE.compare_exchange(state, state + 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+        // Acquire pairs with the release in `drop`, release with the acquire in `await_makers`.
+        } else if STATE.compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             break;
         }
         state = STATE.load(Ordering::Relaxed);
     }
     let result = act();
     made(state & GROUPS);
+    result
+}
+
+/// The same of what has this process execute a program.
+pub fn executing<T>(act: impl FnOnce() -> T) -> T {
+    EXECUTING.fetch_add(1, Ordering::Relaxed);
+    let result = unlifted(act);
+    EXECUTING.fetch_sub(1, Ordering::Relaxed);
     result
 }
 
@@ -126,6 +142,7 @@ pub fn lock() -> &'static dyn AcrossFork {
 /// In a child after `fork`, where no other thread exists.
 pub fn forked() {
     STATE.store(0, Ordering::Relaxed);
+    EXECUTING.store(0, Ordering::Relaxed);
 }
 
 /// Does something while nobody else lifts a limit, [makes a process or executes a program](unlifted).

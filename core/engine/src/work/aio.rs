@@ -46,7 +46,7 @@ const IDLE_TICKS: u32 = 64;
 /// Of transfers on files of which the kernel has done none without waiting, one in so many is tried again.
 const TRY_AGAIN: u32 = 64;
 /// How soon to look for transfers that no eventfd tells of, where the caller has to sleep for other files. The time doubles with each look
-/// in vain, up to the second.
+/// in vain, from the first of these to the second.
 const SILENT_NS: [u64; 2] = [100_000, 4_000_000];
 
 /// The least that a transfer goes on behind.
@@ -439,7 +439,7 @@ impl Core {
 
     /// Has anybody to be told of transfers but callers that wait for nothing else?
     fn tells_of_transfers(&self) -> bool {
-        !self.may_await_transfers() || self.comes_nobody() || self.is(IORING_SETUP_SQPOLL)
+        !self.may_await_transfers() || self.nobody_comes() || self.is(IORING_SETUP_SQPOLL)
     }
 
     /// Does a caller that waits have nothing to wait for but transfers, workers and time?

@@ -37,12 +37,12 @@ use crate::ring::{Core, CoreGuard, live};
 use crate::wait::Driver;
 use crate::work::{Work, length};
 
-/// So long may a caller be held up that has nothing else to look at than its reads. A signal handler waits as long.
+/// Microseconds for which a caller may be held up that has nothing else to look at than its reads. A signal handler waits as long.
 const LONG_US: u64 = 20_000;
 /// The same for one that would hear of sockets and the like meanwhile.
 const LONG_AMONG_OTHERS_US: u64 = 500;
 
-/// Within so much time the caller is needed.
+/// A caller whose wait ends within so many microseconds is not held up.
 const SOON_US: u64 = 100_000;
 
 /// One read.
@@ -65,11 +65,11 @@ pub struct InFlight {
     seen: Option<RequestId>,
     /// Grows where the program does not come for what is in flight, and falls where it does: as long as it is not 0, workers do reads at
     /// once, and an eventfd tells of transfers.
-    loneliness: u8,
+    absences: u8,
 }
 
-/// How often a program has to come after it did not.
-const LONELY: u8 = 32;
+/// How often a program has to come for what is in flight after it did not.
+const ABSENCE: u8 = 32;
 
 impl InFlight {
     /// Is there any read for which nobody has come?
@@ -80,17 +80,17 @@ impl InFlight {
 
     /// Does the program not come for what is in flight?
     pub fn is_left_alone(&self) -> bool {
-        self.loneliness > 0
+        self.absences > 0
     }
 
     /// Nobody came for the time of a tick.
     pub(super) fn note_absence(&mut self) {
-        self.loneliness = self.loneliness.saturating_add(LONELY);
+        self.absences = self.absences.saturating_add(ABSENCE);
     }
 
     /// A caller waits.
     pub(super) fn note_presence(&mut self) {
-        self.loneliness = self.loneliness.saturating_sub(1);
+        self.absences = self.absences.saturating_sub(1);
     }
 
     /// A read that blocks has taken so long.
@@ -148,13 +148,13 @@ impl Core {
     /// A call ends. Do its reads wait for the next one?
     #[inline]
     pub fn leave_in_flight(&mut self) {
-        if self.work().in_flight.is_any() && self.comes_nobody() {
+        if self.work().in_flight.is_any() && self.nobody_comes() {
             self.hand_over_in_flight();
         }
     }
 
     #[cold]
-    pub(super) fn comes_nobody(&self) -> bool {
+    pub(super) fn nobody_comes(&self) -> bool {
         let observers = self.observers();
         self.work().in_flight.is_left_alone()
             || observers.may_wait_outside()
