@@ -199,8 +199,12 @@ fn sleep(guard: &mut CoreGuard<'_>, serial: u64) {
     // Pairs with the program's full barrier between its store of the SQ tail and its look at the
     // flag: either it sees the flag, or the tail is seen here.
     fence(Ordering::SeqCst);
-    if core.sq_pending() == 0 || core.is(IORING_SETUP_R_DISABLED) {
+    let rests = core.sq_pending() == 0 || core.is(IORING_SETUP_R_DISABLED);
+    if rests {
         core.hand_over_in_flight();
+    }
+    // Where no worker is to be had, this thread does what it could not hand over.
+    if rests && core.work.is_empty() {
         wait(guard, serial);
     } else {
         core.memory.change_sq_flags(0, IORING_SQ_NEED_WAKEUP);
