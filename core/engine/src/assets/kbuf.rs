@@ -608,30 +608,29 @@ impl BufferGroups {
 mod tests {
     extern crate std;
 
-    use super::{BufferGroups, NewRing, Place};
+    use super::{BufferGroups, NewRing, Place, Selected};
 
-    /// A ring in the memory, of which the program has put in all buffers, as often as it is asked.
-    fn add_ring(groups: &mut BufferGroups, memory: &mut [[u16; 8]]) {
+    /// Makes a ring in the memory, into which the program has put a buffer, and lends that.
+    fn lend_first(groups: &mut BufferGroups, memory: &mut [[u16; 8]]) -> Selected {
         let place = Place::Program(memory.as_mut_ptr().addr() as u64);
         let entries = memory.len() as u16;
         groups.add_ring(1, &NewRing { place, entries, incremental: false, min_left: 1 }).unwrap();
+        memory[0][7] = 1;
+        let (mut lent, _) = groups.select(1, 0).unwrap();
+        groups.lend(&mut lent);
+        lent
     }
 
     #[test]
     fn a_lent_buffer_goes_back_to_its_own_ring_alone() {
         let mut memory = [[0, 0, 0, 0, 1, 0, 0, 0]; 4];
         let mut groups = BufferGroups::default();
-        add_ring(&mut groups, &mut memory);
-        memory[0][7] = 1;
-        let (mut lent, _) = groups.select(1, 0).unwrap();
-        groups.lend(&mut lent);
+        let lent = lend_first(&mut groups, &mut memory);
         assert!(groups.has(&lent));
         groups.remove_ring(1).unwrap();
         assert!(!groups.has(&lent));
         // The next one has given as many.
-        add_ring(&mut groups, &mut memory);
-        let (mut other, _) = groups.select(1, 0).unwrap();
-        groups.lend(&mut other);
+        let other = lend_first(&mut groups, &mut memory);
         assert!(groups.has(&other) && !groups.has(&lent));
         assert!(!groups.put_back(&lent) && groups.put_back(&other));
     }
@@ -641,10 +640,7 @@ mod tests {
     fn a_lent_buffer_does_not_go_back_behind_later_ones() {
         let mut memory = [[0, 0, 0, 0, 1, 0, 0, 0]; 4];
         let mut groups = BufferGroups::default();
-        add_ring(&mut groups, &mut memory);
-        memory[0][7] = 1;
-        let (mut lent, _) = groups.select(1, 0).unwrap();
-        groups.lend(&mut lent);
+        let lent = lend_first(&mut groups, &mut memory);
         for _ in 0..1 << 16 {
             memory[0][7] = memory[0][7].wrapping_add(1);
             let (selected, _) = groups.select(1, 0).unwrap();

@@ -55,7 +55,7 @@ impl Kind {
     pub const READS_BLOCK: Kind = Kind(1 << 16);
     /// Reads past the cache are not done by the kernel without waiting.
     pub const DIRECT_READS_WAIT: Kind = Kind(1 << 17);
-    /// The same of writes.
+    /// Writes past the cache are not done by the kernel without waiting.
     pub const DIRECT_WRITES_WAIT: Kind = Kind(1 << 18);
     /// Which transfers past the cache the kernel does not do without waiting.
     pub const OF_DIRECT: Kind = Kind::DIRECT_READS_WAIT.with(Kind::DIRECT_WRITES_WAIT);

@@ -153,7 +153,11 @@ pub enum Place {
     Below = 3,
 }
 
-/// What was found out: the number of a mount times four, plus the [`Place`]. Linux before 6.8 uses numbers again: there this
+impl Place {
+    const ALL: [Place; 3] = [Place::Here, Place::Far, Place::Below];
+}
+
+/// Mounts that were looked at, each as its number times four plus the [`Place`]. Linux before 6.8 uses numbers again: there this
 /// is a hint.
 static SEEN: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
 
@@ -168,13 +172,10 @@ pub fn place_of(fd: Fd) -> Place {
     let Some(mount) = mount_of(fd, STATX_MNT_ID | STATX_MNT_ID_UNIQUE) else { return Place::Here };
     let slot = &SEEN[(mount % SEEN.len() as u64) as usize];
     let seen = slot.load(Relaxed);
-    if seen >> 2 == mount {
-        match seen & 3 {
-            1 => return Place::Here,
-            2 => return Place::Far,
-            3 => return Place::Below,
-            _ => {}
-        }
+    if seen >> 2 == mount
+        && let Some(place) = Place::ALL.into_iter().find(|&place| place as u64 == seen & 3)
+    {
+        return place;
     }
     let place = mount_of(fd, STATX_MNT_ID).map_or(Place::Here, place_of_mount);
     slot.store(mount << 2 | place as u64, Relaxed);

@@ -68,7 +68,7 @@ struct Sent {
 }
 
 impl Drop for Sent {
-    /// Nobody comes for a message whose sender has ended before: it takes nothing along.
+    /// The request of a message has ended, and nobody comes for what becomes of the message: it takes nothing along.
     fn drop(&mut self) {
         self.message.revoke();
     }

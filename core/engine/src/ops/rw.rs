@@ -735,8 +735,8 @@ fn begin_read(core: &mut Core, id: RequestId, errno: Errno) -> Result<Outcome, E
         return if errno == Errno::ESPIPE { attempt(core, id, Direction::Read) } else { Err(errno) };
     }
     // What is cached needs nobody to fetch it. What others have begun to read takes no longer.
-    let is_cached =
-        !core.work().in_flight.is_any() && os::ticks().wrapping_sub(started) < CACHED_US * os::ticks_per_us();
+    let is_cached = !core.work().in_flight().is_any()
+        && os::ticks().wrapping_sub(started) < CACHED_US * os::ticks_per_us();
     Ok(if is_cached { Outcome::Block } else { Outcome::InFlight })
 }
 

@@ -11,7 +11,7 @@ static STATE: AtomicU32 = AtomicU32::new(0);
 const LIFTED: u32 = 1 << 31;
 /// Another waits for that to end.
 const AWAITED: u32 = 1 << 30;
-/// Those that make processes are counted together until somebody has waited for them in vain.
+/// Threads that make processes are counted in one group until somebody has waited for them in vain; then the next group begins.
 const GROUP: u32 = 1 << 16;
 const GROUPS: u32 = AWAITED - GROUP;
 const MAKERS: u32 = GROUP - 1;
@@ -19,17 +19,18 @@ const MAKERS: u32 = GROUP - 1;
 /// How long a limit is not lifted for those that make processes: that takes microseconds, but the functions that do it may return
 /// when the new process has ended.
 const PATIENCE_NS: u64 = 10_000_000;
-/// The same where some of them execute programs: that returns soon, or never, when it ends the thread that has lifted a limit.
+/// How long a limit is not lifted for threads that execute programs: a call of that kind returns soon, or never, and then it ends the
+/// thread that has lifted a limit.
 const PATIENCE_WITH_PROGRAMS_NS: u64 = 1_000_000_000;
 
-/// How many of those that are counted execute programs.
+/// How many of the threads that are counted in [`STATE`] execute programs.
 static EXECUTING: AtomicU32 = AtomicU32::new(0);
 
-/// Nobody lifts a limit. Kept across a `fork`: no child begins with a lifted one.
+/// The right to lift a limit, which one thread has at a time. It is held across a `fork`: no child begins with a lifted limit.
 struct Lifting;
 
 impl Lifting {
-    /// Waits until nobody else does.
+    /// Waits until nobody else has it.
     fn begin() -> Lifting {
         // Acquire pairs with the release in `drop`.
         while STATE.fetch_or(LIFTED, Ordering::Acquire) & LIFTED != 0 {
@@ -66,7 +67,7 @@ fn await_end() {
     }
 }
 
-/// Those that were about to make processes when a limit is to be lifted have made them, or do something else by now.
+/// Waits until the threads that are about to make processes have made them, or for as long as there is patience.
 fn await_makers() {
     let mut began = None;
     loop {
@@ -79,9 +80,9 @@ fn await_makers() {
         // Who is counted here was counted there before.
         let executes = EXECUTING.load(Ordering::Relaxed) > 0;
         let patience_ns = if executes { PATIENCE_WITH_PROGRAMS_NS } else { PATIENCE_NS };
-        let left = (*began.get_or_insert(now) + patience_ns).saturating_sub(now);
-        if left > 0 {
-            let _ = futex_wait(&STATE, state, Some(left));
+        let left_ns = (*began.get_or_insert(now) + patience_ns).saturating_sub(now);
+        if left_ns > 0 {
+            let _ = futex_wait(&STATE, state, Some(left_ns));
             continue;
         }
         let others = state & !(GROUPS | MAKERS) | state.wrapping_add(GROUP) & GROUPS;
@@ -109,7 +110,7 @@ pub fn unlifted<T>(act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The same of what has this process execute a program.
+/// Has this process execute a program, [with the limits as the program has set them](unlifted).
 pub fn executing<T>(act: impl FnOnce() -> T) -> T {
     EXECUTING.fetch_add(1, Ordering::Relaxed);
     let result = unlifted(act);
@@ -133,7 +134,7 @@ fn made(group: u32) {
     }
 }
 
-/// What is held across a `fork`.
+/// The right to lift limits, for a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
     static LOCK: Lifting = Lifting;
     &LOCK

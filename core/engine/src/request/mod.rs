@@ -142,7 +142,7 @@ impl Flags {
     pub const UNTRIED: Flags = Flags(1 << 28);
     /// To what is submitted behind it, the descriptor that it names is closed.
     pub const CLOSES: Flags = Flags(1 << 29);
-    /// What woke it may have happened before it began to wait.
+    /// The request was woken by what may have happened before it began to wait.
     pub const WOKEN_EARLY: Flags = Flags(1 << 30);
 
     /// Those of an SQE.
@@ -209,7 +209,7 @@ pub enum FileHold {
     Plain(Fd),
     /// A duplicate of the engine's own, since the program may close its descriptor.
     Owned(Fd),
-    /// The same, of several requests: it lasts until the last of them lets go of it.
+    /// A duplicate of the engine's own that several requests share: it lasts until the last of them lets go of it.
     Kept(NodeIndex, Fd),
     /// A registered file, which stays alive until this request lets go of it.
     Fixed(NodeIndex, Fd),

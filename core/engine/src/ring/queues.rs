@@ -117,11 +117,12 @@ impl Core {
         }
     }
 
-    /// The program is about to close `fd`: queued work on it keeps the file.
+    /// The program is about to close `fd`: what is queued on it, and what the device has of it, keeps the file.
     pub(crate) fn keep_files_of_work(&mut self, fd: Fd) {
         if self.work.is_exposed() {
             self.work.hold_on(&mut self.requests, fd);
         }
+        self.keep_files_at_device(fd);
     }
 
     /// The number of the ring's place, where requests that are ready wait for the program to come.

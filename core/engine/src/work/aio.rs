@@ -32,7 +32,7 @@ use crate::os::user::IoVector;
 use crate::os::{self, Fd, nr};
 use crate::process::{credentials, threads};
 use crate::request::op::Caps;
-use crate::request::{FileHold, Flags, Phase, Request, RequestId};
+use crate::request::{Flags, Phase, Request, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::AIO;
 use crate::work::{Work, length};
@@ -368,12 +368,15 @@ impl Aio {
         self.context.is_some()
     }
 
-    /// How long a caller may sleep for other files that has transfers of which it would not hear.
-    pub fn next_look_ns(&mut self) -> Option<u64> {
+    /// How long a caller may sleep for other files that has transfers of which it would not hear: longer each time.
+    pub fn lengthen_look_ns(&mut self) -> Option<u64> {
+        if self.silent == 0 {
+            return None;
+        }
         let [first_ns, last_ns] = SILENT_NS;
         let next_ns = self.silent_ns.clamp(first_ns, last_ns);
         self.silent_ns = 2 * next_ns;
-        (self.silent > 0).then_some(next_ns)
+        Some(next_ns)
     }
 
     /// Has the context ended that nobody has used for a while.
@@ -474,6 +477,7 @@ impl Core {
         let aio = self.aio_mut();
         aio.idle_ticks = 0;
         for &slot in &slots[..accepted] {
+            // Its interest in the program's descriptor stays: see [`Core::keep_files_at_device`].
             if let Some(Some(work)) = aio.flying.get_mut(slot as usize) {
                 work.is_told = told;
                 aio.silent += usize::from(!told);
@@ -665,17 +669,8 @@ impl Core {
         self.aio_mut().tick();
     }
 
-    /// The program is about to close `fd`: what is to be done of its transfers beside the kernel keeps the file.
-    pub fn keep_files_of_transfers(&mut self, fd: Fd) {
-        if self.aio().in_flight() == 0 {
-            return;
-        }
-        let ids: Vec<RequestId> = self.aio().flying.iter().flatten().map(|work| work.id).collect();
-        for id in ids {
-            let Some(request) = self.requests_mut().get_mut(id) else { continue };
-            if request.file == FileHold::Plain(fd) && request.hold_file().is_err() {
-                request.file = FileHold::None;
-            }
-        }
+    /// The requests of all transfers that the kernel has.
+    pub(super) fn flying(&self) -> impl Iterator<Item = RequestId> {
+        self.aio().flying.iter().flatten().map(|work| work.id)
     }
 }

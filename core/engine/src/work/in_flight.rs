@@ -72,6 +72,11 @@ pub struct InFlight {
 const ABSENCE: u8 = 32;
 
 impl InFlight {
+    /// The requests of all reads, for which nobody has come or a caller reads at the moment.
+    pub(super) fn ids(&self) -> impl Iterator<Item = RequestId> {
+        self.reads.iter().map(|read| read.id).chain(self.fetched.iter().copied())
+    }
+
     /// Is there any read for which nobody has come?
     #[inline]
     pub fn is_any(&self) -> bool {
@@ -99,13 +104,18 @@ impl InFlight {
     }
 }
 
+/// Can it be found out by an attempt that does not block whether a read of this file is there?
+fn can_be_tried(fd: Fd) -> bool {
+    !kinds::noted(fd).has(Kind::OF_READS)
+}
+
 impl Core {
     /// The device has what a request reads.
     #[cold]
     pub fn keep_in_flight(&mut self, id: RequestId) {
-        // The SQ thread neither blocks nor finds out otherwise when such a read is there.
-        let is_told = !kinds::noted(self[id].file.fd()).has(Kind::OF_READS);
-        if self[id].whose != Whose::Common || self.is(IORING_SETUP_SQPOLL) && !is_told {
+        // The SQ thread does not block.
+        let has_no_fetcher = self.is(IORING_SETUP_SQPOLL) && !can_be_tried(self[id].file.fd());
+        if self[id].whose != Whose::Common || has_no_fetcher {
             return self.block(id, false);
         }
         if !host::sees_closes()
@@ -200,14 +210,14 @@ impl Core {
         self.fetch_answered();
         let oldest = self.work().in_flight.reads.front().map(|read| read.id);
         let oldest = oldest.and_then(|id| self.requests().get(id));
-        if oldest.is_some_and(|request| kinds::noted(request.file.fd()).has(Kind::OF_READS)) {
+        if oldest.is_some_and(|request| !can_be_tried(request.file.fd())) {
             self.hand_over_in_flight();
         }
     }
 
     /// How much of what a request reads is there by now, where that is not all; else the work has its result.
     fn part_answered(&self, work: &mut Work) -> Option<usize> {
-        if kinds::noted(work.fd).has(Kind::OF_READS) {
+        if !can_be_tried(work.fd) {
             return Some(0);
         }
         let flags = work.sqe.op_flags;
@@ -234,28 +244,6 @@ impl Core {
         let ends = [left_ns, self.timers().next_ns()].into_iter().flatten().min();
         // What a device takes that has just stalled nobody knows.
         ends.is_none_or(|left_ns| left_ns / 1000 >= SOON_US.max(2 * takes_us))
-    }
-
-    /// The program is about to close `fd`: reads of it keep the file.
-    pub fn keep_files_in_flight(&mut self, fd: Fd) {
-        let in_flight = &self.work().in_flight;
-        if in_flight.reads.is_empty() && in_flight.fetched.is_empty() {
-            return;
-        }
-        let of_reads = in_flight.reads.iter().map(|read| read.id);
-        let all: Vec<RequestId> = of_reads.chain(in_flight.fetched.iter().copied()).collect();
-        for id in all {
-            let Some(request) = self.requests_mut().get_mut(id) else { continue };
-            if request.file != FileHold::Plain(fd) {
-                continue;
-            }
-            match request.hold_file() {
-                Ok(()) => {}
-                Err(errno) if request.phase == Phase::InFlight => self.complete(id, errno.negated()),
-                // What is read now counts for nothing.
-                Err(_) => request.file = FileHold::None,
-            }
-        }
     }
 }
 

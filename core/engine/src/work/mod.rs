@@ -21,6 +21,7 @@ pub mod renewal;
 use crate::os::sync::atomic::Ordering;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
 use anyring_trace::event;
@@ -88,7 +89,7 @@ pub struct Work {
     light: bool,
     /// Its file system asks other machines or processes.
     far: bool,
-    /// The device has had it since before: how long it takes says how fast that is.
+    /// A read that the device has had since before: how long it takes says how fast the device is.
     is_fetched: bool,
     /// How long the attempt took, in microseconds, where that says something.
     took_us: Option<u64>,
@@ -128,7 +129,7 @@ impl Work {
         let request = &mut core[id];
         let exposed = request.file.plain().map(|fd| Interest::new(fd, ring.number()));
         let minded = Caps::SLOW.with(Caps::HASHED).with(Caps::POSITION);
-        let far = request.op.caps.has(Caps::POSITION) && kinds::noted(request.file.fd()).has(Kind::FAR);
+        let far = request.op.caps.has(Caps::POSITION) && kinds::noted(fd).has(Kind::FAR);
         Work {
             ring,
             serial,
@@ -187,7 +188,7 @@ impl Work {
         self.result = run(self);
     }
 
-    /// The same, and notes how long it took.
+    /// Makes the attempt, and notes how long it took.
     fn attempt_timed(&mut self) {
         let started = os::ticks();
         self.attempt();
@@ -634,6 +635,25 @@ impl Core {
             work.is_exposed() && work.lendable && !work.is_foreign(own) && !self.has_order_to_keep(work)
         };
         !self.work().is_empty() && self.work().queued().all(fits)
+    }
+
+    /// The program is about to close `fd`: reads and transfers that the device has by that descriptor keep the file, for what is still to
+    /// be done of them.
+    pub fn keep_files_at_device(&mut self, fd: Fd) {
+        let is_by = |&id: &RequestId| {
+            self.requests().get(id).is_some_and(|request| request.file == FileHold::Plain(fd))
+        };
+        let by_descriptor: Vec<RequestId> =
+            self.work().in_flight.ids().chain(self.flying()).filter(is_by).collect();
+        for id in by_descriptor {
+            let Some(request) = self.requests_mut().get_mut(id) else { continue };
+            match request.hold_file() {
+                Ok(()) => {}
+                Err(errno) if request.phase == Phase::InFlight => self.complete(id, errno.negated()),
+                // What is read now counts for nothing.
+                Err(_) => request.file = FileHold::None,
+            }
+        }
     }
 
     /// A caller that waits has done this.

@@ -43,7 +43,7 @@ pub struct WorkQueue {
     /// How much of that work a worker has, or had.
     handed_over: OnFiles,
     /// Reads that the device has.
-    pub in_flight: InFlight,
+    pub(super) in_flight: InFlight,
 }
 
 impl WorkQueue {
@@ -169,6 +169,15 @@ impl WorkQueue {
     /// In a child after `fork`: work is the parent's.
     pub fn forked(&mut self) {
         *self = WorkQueue::default();
+    }
+}
+
+/// What the device has.
+impl WorkQueue {
+    /// Reads that the device has.
+    #[inline]
+    pub fn in_flight(&self) -> &InFlight {
+        &self.in_flight
     }
 }
 

@@ -106,6 +106,29 @@ impl Host for StdHost {
     }
 }
 
+/// What a [`Host`] of a test's own has from [`SEEING`].
+macro_rules! as_seeing {
+    () => {
+        fn spawn(
+            &self,
+            name: &'static std::ffi::CStr,
+            entry: unsafe extern "C" fn(*mut std::ffi::c_void),
+            argument: *mut std::ffi::c_void,
+        ) -> Result<(), i32> {
+            $crate::common::SEEING.spawn(name, entry, argument)
+        }
+
+        fn thread_identity(&self) -> std::num::NonZeroUsize {
+            $crate::common::SEEING.thread_identity()
+        }
+
+        fn faults_resume(&self) -> bool {
+            $crate::common::SEEING.faults_resume()
+        }
+    };
+}
+pub(crate) use as_seeing;
+
 static HOST: &dyn Host = &StdHost { sees_closes: false };
 /// As a front end that is told of closes: for tests that tell of all.
 pub static SEEING: &dyn Host = &StdHost { sees_closes: true };

@@ -1,6 +1,5 @@
 //! POLL_ADD and POLL_REMOVE.
 
-use std::num::NonZeroUsize;
 use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
 
@@ -665,22 +664,7 @@ static HOLDS: AtomicBool = AtomicBool::new(false);
 static STEP: Barrier = Barrier::new(2);
 
 impl Host for Holding {
-    fn spawn(
-        &self,
-        name: &'static CStr,
-        entry: unsafe extern "C" fn(*mut c_void),
-        argument: *mut c_void,
-    ) -> Result<(), i32> {
-        SEEING.spawn(name, entry, argument)
-    }
-
-    fn thread_identity(&self) -> NonZeroUsize {
-        SEEING.thread_identity()
-    }
-
-    fn faults_resume(&self) -> bool {
-        false
-    }
+    as_seeing!();
 
     fn may_end_in(&self, call: &mut dyn FnMut(), _ended: &mut dyn FnMut()) {
         let holds = HOLDS.swap(false, Ordering::SeqCst);

@@ -1,8 +1,6 @@
 //! SEND_ZC on sockets that have several descriptors, and that are closed, while peers do not read: over two addresses of the
 //! loopback interface, where the engine tries without a copy, and pages are out until the peer takes what they hold.
 
-use std::num::NonZeroUsize;
-
 use crate::common::prelude::*;
 use anyring_engine::Host;
 
@@ -401,22 +399,7 @@ fn a_descriptor_that_is_closed_as_it_is_found_is_not_believed() {
 struct Busy;
 
 impl Host for Busy {
-    fn spawn(
-        &self,
-        name: &'static CStr,
-        entry: unsafe extern "C" fn(*mut c_void),
-        argument: *mut c_void,
-    ) -> Result<(), i32> {
-        SEEING.spawn(name, entry, argument)
-    }
-
-    fn thread_identity(&self) -> NonZeroUsize {
-        SEEING.thread_identity()
-    }
-
-    fn faults_resume(&self) -> bool {
-        false
-    }
+    as_seeing!();
 
     fn sees_handovers(&self) -> bool {
         true

@@ -132,7 +132,7 @@ fn help(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> bool {
     if !core.work.is_empty() {
         return work::run_by_caller(guard, serial, true);
     }
-    if core.work.in_flight.is_any() {
+    if core.work.in_flight().is_any() {
         return in_flight::fetch_oldest(guard, serial, limits);
     }
     if core.work.out() == 0 || !core.may_block(limits) {
@@ -167,7 +167,7 @@ fn drive(
     let mut timeout_ns = bounds.into_iter().flatten().min();
     let context = core.transfers_to_await();
     if context.is_none() {
-        timeout_ns = [timeout_ns, core.aio.next_look_ns()].into_iter().flatten().min();
+        timeout_ns = [timeout_ns, core.aio.lengthen_look_ns()].into_iter().flatten().min();
     }
     core.token.drive(wanted);
     core.observers.caller_sleeps();

@@ -104,7 +104,7 @@ impl Core {
             || self.aio.in_flight() > 0
             || self.zero_copy.is_waiting()
             || self.is_owed()
-            || self.work.in_flight.is_any()
+            || self.work.in_flight().is_any()
             || !self.work.is_empty()
     }
 
@@ -113,12 +113,12 @@ impl Core {
         self.observers.may_be_stale() || self.needs_other_ticks()
     }
 
-    /// The same beside completions that are shown.
+    /// Is there anything to be looked at by and by beside completions that are shown?
     fn needs_other_ticks(&self) -> bool {
         self.readiness.needs_recheck()
             || self.zero_copy.needs_ticks()
             || !self.directories.is_empty()
-            || self.work.in_flight.is_any()
+            || self.work.in_flight().is_any()
             || self.aio.needs_ticks()
             // There was no worker for it.
             || !self.work.is_empty()
@@ -193,7 +193,7 @@ impl Core {
         }
     }
 
-    /// The same of a driver that slept without the lock.
+    /// Takes what epoll reported to a driver that slept without the lock.
     pub fn take_events_of_sleep(&mut self, events: &[EpollEvent]) {
         self.readiness.tells_of_sleep(true);
         self.take_events_as_driver(events);

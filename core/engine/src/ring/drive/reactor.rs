@@ -104,7 +104,7 @@ pub fn lock() -> &'static dyn AcrossFork {
 pub fn attend(core: &mut Core) {
     // Other processes cannot come and drive this one's requests.
     let at_once =
-        core.observers.may_wait_outside() || core.is_crowded() || core.work.in_flight.is_left_alone();
+        core.observers.may_wait_outside() || core.is_crowded() || core.work.in_flight().is_left_alone();
     if core.attendance.listed {
         let left = core.token.driver() == Driver::Nobody && !(at_once && take_over(core));
         if left && core::mem::take(&mut core.attendance.was_driven) {

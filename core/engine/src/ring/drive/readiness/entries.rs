@@ -116,13 +116,13 @@ impl Readiness {
         self.sleep = self.sleep.wrapping_add(1);
     }
 
-    /// It is back, and has the lock.
+    /// The driver is back from its sleep in epoll, and has the lock.
     #[inline]
     pub fn wakes(&mut self) {
         self.sleep = self.sleep.wrapping_add(1);
     }
 
-    /// What a wait that begins now remembers of the driver's sleep.
+    /// The number of the driver's sleep, for a wait that begins now.
     #[inline]
     pub(super) fn sleep(&self) -> u16 {
         self.sleep

@@ -403,7 +403,7 @@ impl Core {
         Ok(*kept.insert((node, own)))
     }
 
-    /// The same for a request that has the file.
+    /// A share of [`Core::kept_duplicate`], for a request that has the file.
     fn keep_file(&mut self, fd: Fd, kept: &mut Kept) -> Result<FileHold, Errno> {
         let (node, own) = self.kept_duplicate(fd, kept)?;
         self.files.share(node);
@@ -415,8 +415,6 @@ impl Core {
             self.hand_polls_over(fd, index, kept);
         }
         self.keep_files_of_work(fd);
-        self.keep_files_in_flight(fd);
-        self.keep_files_of_transfers(fd);
         self.keep_files_of_ready(fd, kept);
         self.forget_name(fd);
         self.directories.forget(fd);
