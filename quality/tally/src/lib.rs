@@ -2,14 +2,20 @@
 //!
 //! A test runner counts a test that found nothing to test as passed. Tests that may find nothing say so here: each comparison and
 //! each skip adds a line to the file that `ANYRING_TALLY` names, which every process of a run appends to. Whoever runs the tests
-//! sums the lines up: `compared`, the test; `skipped`, the test, the reason. Tabs stand between.
+//! sums the lines up: `compared`, the test; `handed over`, the test; `skipped`, the test, the reason. Tabs stand between.
 
 use std::fs::File;
 use std::io::Write;
 
-/// Counts a comparison of the running test with an oracle.
+/// Counts a comparison of the user engine's answers with an oracle's.
 pub fn compared() {
     append("compared", None);
+}
+
+/// Counts a program of the running test whose rings were handed over to the kernel: there is none where the kernel gives no rings,
+/// so that such a program is no comparison that is missed there.
+pub fn handed_over() {
+    append("handed over", None);
 }
 
 /// Counts something that the running test leaves out, and says why: `no kernel ring`, for example. The same reason has the same
