@@ -20,6 +20,11 @@ fn environ() -> Strings {
 /// Lets the process become another program, by `plan`: rings that others have are left. Returns only on failure.
 fn leaving_by<T>(plan: &mut Plan, executes: impl FnOnce() -> T) -> T {
     left::note(plan);
+    becoming_another(executes)
+}
+
+/// The same without a plan: what is executed is what the program names.
+pub fn becoming_another<T>(executes: impl FnOnce() -> T) -> T {
     if process::sees_calls() && calls::rings_exist() {
         let _inside = inside::enter();
         process::executes();
