@@ -23,7 +23,7 @@ fn leaving_by<T>(plan: &mut Plan, executes: impl FnOnce() -> T) -> T {
     becoming_another(executes)
 }
 
-/// The same without a plan: what is executed is what the program names.
+/// Lets the process become what the program names, without a plan.
 pub fn becoming_another<T>(executes: impl FnOnce() -> T) -> T {
     if process::sees_calls() && calls::rings_exist() {
         let _inside = inside::enter();
