@@ -5,7 +5,7 @@ mod support;
 
 use std::process::Command;
 
-use support::{By, Header, command, kernel_has_io_uring, libraries, program, recorded, run, said};
+use support::{By, Header, command, denied, kernel_has_io_uring, libraries, program, recorded, run, said};
 
 /// Runs the program with our library, on both engines; it says what it says with its own.
 fn same(name: &str, header: Header, arguments: &[&str]) {
@@ -145,23 +145,44 @@ fn the_engine_is_chosen() {
 /// A limit on the size of files that the process cannot lift is less than the offset at which programs map a ring's entries.
 #[test]
 fn a_ring_where_files_are_small() {
-    use std::os::unix::process::CommandExt;
-
     let program = program("files", Header::Newest);
-    let limit = || {
-        let small = libc::rlimit { rlim_cur: 64 << 20, rlim_max: 64 << 20 };
-        // SAFETY: a limit and the privileges of the child alone. Without privileges there is none to be dropped.
-        unsafe {
-            libc::setrlimit(libc::RLIMIT_FSIZE, &small);
-            libc::prctl(libc::PR_CAPBSET_DROP, 24, 0, 0, 0);
-        }
-        Ok(())
-    };
     for (record, arguments) in [("files newest", &[][..]), ("files kinds newest", &["kinds"])] {
         let expected = recorded(record, &program, arguments);
-        let mut limited = command(&program, arguments, By::Denied);
-        // SAFETY: two system calls.
-        unsafe { limited.pre_exec(limit) };
-        assert_eq!(run(&mut limited), expected);
+        assert_eq!(run(&mut denied("1,small", &program, arguments)), expected);
+    }
+}
+
+/// The front end's own calls, and the engine's, as far as they do without.
+const DONE_WITHOUT: &[libc::c_long] = &[
+    libc::SYS_capget,
+    libc::SYS_dup3,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_getdents64,
+    libc::SYS_getresuid,
+    libc::SYS_gettid,
+    libc::SYS_inotify_init1,
+    libc::SYS_kcmp,
+    libc::SYS_mincore,
+    libc::SYS_prlimit64,
+    libc::SYS_readlinkat,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_yield,
+    libc::SYS_tgkill,
+];
+
+/// `docs/system-calls.md`, "Calls that the front ends do without".
+#[test]
+fn a_program_says_the_same_where_a_call_is_refused() {
+    for arguments in [&[][..], &["kinds"]] {
+        let program = program("files", Header::System);
+        let expected = said(&program, arguments, By::Denied);
+        for number in DONE_WITHOUT {
+            for errno in [libc::ENOSYS, libc::EPERM] {
+                let said = run(&mut denied(&format!("1,call={number}:{errno}"), &program, arguments));
+                assert!(said == expected, "call {number} fails with {errno}:\n{said}\nnot:\n{expected}");
+            }
+        }
     }
 }

@@ -132,6 +132,8 @@ fn answer_of(child: u32) -> Answer {
         // Exit codes 0 and 1, as `wait(2)` shows them.
         0 => Answer::Is(false),
         0x100 => Answer::Is(true),
+        // A sandbox does not let it wait.
+        -1 => Answer::Unknown,
         _ => Answer::Dies,
     }
 }

@@ -378,27 +378,44 @@ pub fn read_link(path: &core::ffi::CStr, buffer: &mut [u8]) -> isize {
 
 /// Whether the string `path` names a file that may be executed.
 pub fn is_executable(path: *const u8) -> bool {
-    const X_OK: usize = 1;
-    let at_cwd = raw::AT_FDCWD as isize as usize;
-    // SAFETY: reads a string; what is none is `EFAULT`.
-    unsafe { arch::syscall(raw::__NR_faccessat as usize, [at_cwd, path.addr(), X_OK, 0, 0, 0]) == 0 }
+    const X_OK: u32 = 1;
+    access(path, X_OK) == 0
 }
 
 /// Whether there is a string at `path`, as far as the kernel reads one for a path.
 pub fn is_string(path: *const u8) -> bool {
     use linux_raw_sys::errno::{EFAULT, ENAMETOOLONG};
-    let at_cwd = raw::AT_FDCWD as isize as usize;
-    // SAFETY: reads a string; what is none is `EFAULT`, or has no end where the kernel stops.
-    let found = unsafe { arch::syscall(raw::__NR_faccessat as usize, [at_cwd, path.addr(), 0, 0, 0, 0]) };
+    let found = access(path, 0);
+    // What is none is `EFAULT`, or has no end where the kernel stops.
     found != -(EFAULT as isize) && found != -(ENAMETOOLONG as isize)
 }
 
 /// Whether the file at `path` may be read.
 pub fn is_readable(path: &core::ffi::CStr) -> bool {
-    const R_OK: usize = 4;
+    const R_OK: u32 = 4;
+    access(path.as_ptr().cast(), R_OK) == 0
+}
+
+/// `access(2)`, for one kind of access or none. Where a sandbox refuses it, a file may be used by everybody as by anybody.
+fn access(path: *const u8, kind: u32) -> isize {
+    const REFUSED: [isize; 2] =
+        [-(linux_raw_sys::errno::ENOSYS as isize), -(linux_raw_sys::errno::EPERM as isize)];
     let at_cwd = raw::AT_FDCWD as isize as usize;
-    // SAFETY: reads a string.
-    unsafe { arch::syscall(raw::__NR_faccessat as usize, [at_cwd, path.as_ptr().addr(), R_OK, 0, 0, 0]) == 0 }
+    // SAFETY: reads a string, if there is one.
+    let answer =
+        unsafe { arch::syscall(raw::__NR_faccessat as usize, [at_cwd, path.addr(), kind as usize, 0, 0, 0]) };
+    if !REFUSED.contains(&answer) {
+        return answer;
+    }
+    let mut status = core::mem::MaybeUninit::uninit();
+    // SAFETY: as above.
+    let found = unsafe { stat(path, &mut status) };
+    let everybodys = kind << 6 | kind << 3 | kind;
+    // SAFETY: filled in where the call succeeds.
+    if found == 0 && kind != 0 && unsafe { status.assume_init_ref() }.st_mode & everybodys == 0 {
+        return -(linux_raw_sys::errno::EACCES as isize);
+    }
+    found
 }
 
 /// Maps the first `length` bytes of a file, to be read; the address, or a negative errno.

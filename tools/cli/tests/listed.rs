@@ -1,5 +1,5 @@
 //! `docs/system-calls.md`: a program runs where no other calls are allowed than those that it makes itself, and those that the page
-//! lists for the moment.
+//! lists for the moment; and where one of these is refused that the front ends do without.
 
 mod support;
 
@@ -11,7 +11,6 @@ use std::process::Command;
 #[cfg(target_arch = "x86_64")]
 use support::{anyring, built};
 
-/// Calls by their names.
 /// The numbers of calls; the crate lacks one.
 #[cfg(target_arch = "x86_64")]
 mod calls {
@@ -273,4 +272,51 @@ fn rings_are_used_where_nothing_else_is_allowed() {
             runs(command, &allowed(front_end, &headings), &format!("{name}, {what}"));
         }
     }
+}
+
+/// What `anyring run`, the C library, the program or the engine cannot be without.
+#[cfg(target_arch = "x86_64")]
+const NEEDED: &str = "clock_gettime clone close epoll_create1 epoll_ctl epoll_pwait eventfd2 execve exit exit_group fcntl fstat \
+    ftruncate futex getpid io_uring_enter io_uring_register io_uring_setup ioctl lseek memfd_create mmap mprotect munmap newfstatat openat \
+    pipe2 pread64 read rt_sigaction rt_sigreturn write";
+
+/// Programs have rings, children, and execute programs where one of the listed calls is refused, from `anyring run` on.
+#[cfg(target_arch = "x86_64")]
+fn does_without_each_call(errno: i32) {
+    let headings = ["Before main", "From the first ring on", "Children and other programs"];
+    let made: BTreeSet<String> =
+        headings.iter().flat_map(|heading| listed(heading, Some("dynamic"))).collect();
+    let needed: BTreeSet<String> = NEEDED.split_whitespace().map(str::to_owned).collect();
+    let refused: Vec<&String> = made.difference(&needed).collect();
+    let told = listed("Calls that the front ends do without", None);
+    assert!(told.iter().all(|name| refused.contains(&name)), "the page tells of others than {refused:?}");
+    let mut wrong = Vec::new();
+    for name in refused {
+        let number = NUMBERS.iter().find(|(known, _)| known == name).expect("one of NUMBERS").1;
+        for (program, what) in [("listed-libc", "child"), ("listed", "program"), ("listed-static", "program")]
+        {
+            // The one waits for its child, and the tracer waits for the other.
+            if name == "wait4" && program != "listed" {
+                continue;
+            }
+            let mut command = support::denied_by(&format!("1,call={number}:{errno}"));
+            let output = command.arg(built(program)).arg(what).output().unwrap();
+            if !output.status.success() {
+                wrong.push(format!("{name}: {program} {what}: {output:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn front_ends_do_without_a_call_that_the_kernel_lacks() {
+    does_without_each_call(libc::ENOSYS);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn front_ends_do_without_a_call_that_a_sandbox_refuses() {
+    does_without_each_call(libc::EPERM);
 }

@@ -217,20 +217,8 @@ fn a_log_without_a_reader_is_nobodys_signal() {
 #[test]
 fn limits_on_the_size_of_files_are_named() {
     for program in [built("few"), built("few-static")] {
-        let mut command = support::denied(libc::EPERM);
-        command.arg(&program);
-        let limit = || {
-            let small = libc::rlimit { rlim_cur: 64 << 20, rlim_max: 64 << 20 };
-            // SAFETY: a limit and the privileges of the child alone. Without privileges there is none to be dropped.
-            unsafe {
-                libc::setrlimit(libc::RLIMIT_FSIZE, &small);
-                libc::prctl(libc::PR_CAPBSET_DROP, 24, 0, 0, 0);
-            }
-            Ok(())
-        };
-        // SAFETY: two system calls.
-        unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, limit) };
-        let log = String::from_utf8(command.output().unwrap().stderr).unwrap();
+        let output = support::denied_by("1,small").arg(&program).output().unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
         assert!(log.contains("io_uring_setup fails with EFBIG") && log.contains("RLIMIT_FSIZE"), "{log}");
     }
 }

@@ -123,7 +123,9 @@ fn filters_are_the_programs() {
 /// Where the engine lifts a limit for a moment, no other process begins with it, and no other program.
 #[test]
 fn lifted_limits_are_not_handed_over() {
-    for way in ["fork", "_Fork", "number", "clone", "spawn", "popen", "system", "exec", "first"] {
+    for way in
+        ["fork", "_Fork", "number", "clone", "spawn", "popen", "system", "exec", "exec number", "first"]
+    {
         ends_well("lifted", &[way], true);
     }
 }

@@ -1159,35 +1159,3 @@ pub fn size(fd: Fd) -> Result<u64, Errno> {
         Ok(stat.assume_init().st_size as u64)
     }
 }
-
-/// `getsockopt(2)` at `SOL_SOCKET`, of an option that is an `int`.
-pub fn socket_option(fd: Fd, name: u32) -> Result<i32, Errno> {
-    socket_option_at(fd, linux_raw_sys::net::SOL_SOCKET, name)
-}
-
-/// An integer option of a socket, of any level.
-pub fn socket_option_at(fd: Fd, level: u32, name: u32) -> Result<i32, Errno> {
-    let (mut value, mut length) = (0i32, size_of::<i32>() as u32);
-    let level = level as usize;
-    let (value_at, length_at) = (&raw mut value as usize, &raw mut length as usize);
-    // SAFETY: writes an integer and a length of ours.
-    unsafe { call(nr::__NR_getsockopt, [fd as usize, level, name as usize, value_at, length_at, 0]) }
-        .map(|_| value)
-}
-
-/// The number that a socket has as long as the system runs, and no other one (`SO_COOKIE`).
-pub fn socket_cookie(fd: Fd) -> Result<u64, Errno> {
-    let (mut value, mut length) = (0u64, size_of::<u64>() as u32);
-    let (value_at, length_at) = (&raw mut value as usize, &raw mut length as usize);
-    let (level, name) = (linux_raw_sys::net::SOL_SOCKET as usize, linux_raw_sys::net::SO_COOKIE as usize);
-    // SAFETY: writes a long integer and a length of ours.
-    unsafe { call(nr::__NR_getsockopt, [fd as usize, level, name, value_at, length_at, 0]) }.map(|_| value)
-}
-
-/// Sets an integer option of a socket.
-pub fn set_socket_option(fd: Fd, level: u32, name: u32, value: i32) -> Result<(), Errno> {
-    let (value_at, length) = (&raw const value as usize, size_of::<i32>());
-    // SAFETY: reads an integer of ours.
-    unsafe { call(nr::__NR_setsockopt, [fd as usize, level as usize, name as usize, value_at, length, 0]) }
-        .map(drop)
-}

@@ -12,6 +12,7 @@ mod proc;
 pub(crate) mod region;
 mod same_file;
 mod signals;
+mod sockets;
 pub mod sync;
 pub mod user;
 #[cfg(not(anyring_simulation))]
@@ -40,6 +41,7 @@ pub use proc::{
 };
 pub use same_file::{order_of_files, same_file};
 pub use signals::*;
+pub use sockets::{set_socket_option, socket_cookie, socket_option, socket_option_at};
 
 use sync::atomic::AtomicU32;
 

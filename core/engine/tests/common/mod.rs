@@ -106,9 +106,11 @@ impl Host for StdHost {
     }
 }
 
-/// What a [`Host`] of a test's own has from [`SEEING`].
+/// What a [`Host`] of a test's own has from [`SEEING`]: all, or all but how threads begin.
 macro_rules! as_seeing {
     () => {
+        $crate::common::as_seeing!(but spawn);
+
         fn spawn(
             &self,
             name: &'static std::ffi::CStr,
@@ -117,7 +119,8 @@ macro_rules! as_seeing {
         ) -> Result<(), i32> {
             $crate::common::SEEING.spawn(name, entry, argument)
         }
-
+    };
+    (but spawn) => {
         fn thread_identity(&self) -> std::num::NonZeroUsize {
             $crate::common::SEEING.thread_identity()
         }

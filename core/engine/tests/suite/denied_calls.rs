@@ -1,11 +1,11 @@
 //! The calls that the engine does without, which `docs/system-calls.md` lists with what it does instead: programs come to the same where
-//! they are refused, one by one.
+//! they are refused, one by one, and where those are that old kernels and sandboxes refuse together.
 #![cfg(not(anyring_sanitizer))]
 
 use std::collections::BTreeSet;
 
 use crate::common::prelude::*;
-use crate::same_files::refuse;
+use crate::same_files::{Refused, refuse};
 
 /// A row of the page, by the names in its first column: a call, its second argument where only that is refused, and the programs for which
 /// the page says that they come to something else, or to no end.
@@ -24,6 +24,7 @@ const ROWS: &[Row] = &[
     Row("fstatfs", libc::SYS_fstatfs, None, &[]),
     Row("futex_waitv", libc::SYS_futex_waitv, None, &[]),
     Row("getdents64", libc::SYS_getdents64, None, &[]),
+    Row("getsockopt", libc::SYS_getsockopt, None, &[]),
     Row("inotify_add_watch", libc::SYS_inotify_add_watch, None, &[]),
     Row("inotify_init1", libc::SYS_inotify_init1, None, &[]),
     Row("io_getevents", libc::SYS_io_getevents, None, &[]),
@@ -44,10 +45,63 @@ const ROWS: &[Row] = &[
     Row("uname", libc::SYS_uname, None, &[]),
 ];
 
+/// Rows that are refused together.
+const TOGETHER: &[(&str, &[&str])] = &[
+    ("Linux 5.10", &["epoll_pwait2", "fcntl(F_DUPFD_QUERY)", "futex_waitv", "madvise"]),
+    ("Linux 5.4", &["epoll_pwait2", "fcntl(F_DUPFD_QUERY)", "futex_waitv", "madvise", "openat2"]),
+    (
+        "Linux 4.4",
+        &[
+            "epoll_pwait2",
+            "fcntl(F_DUPFD_QUERY)",
+            "futex_waitv",
+            "io_pgetevents",
+            "madvise",
+            "openat2",
+            "preadv2",
+            "pwritev2",
+            "statx",
+        ],
+    ),
+    ("a container over Linux 5.10", &["epoll_pwait2", "fcntl(F_DUPFD_QUERY)", "futex_waitv", "kcmp"]),
+    (
+        "gVisor",
+        &[
+            "fcntl(F_DUPFD_QUERY)",
+            "fcntl(F_GETSIG)",
+            "fcntl(F_SETSIG)",
+            "futex_waitv",
+            "io_pgetevents",
+            "kcmp",
+            "madvise",
+            "openat2",
+            "process_vm_readv",
+        ],
+    ),
+    ("without Linux AIO", &["io_getevents", "io_pgetevents", "io_setup", "io_submit"]),
+    ("without /proc and inotify", &["getdents64", "inotify_add_watch", "inotify_init1", "readlinkat"]),
+    (
+        "a service that is hardened",
+        &[
+            "futex_waitv",
+            "io_getevents",
+            "io_pgetevents",
+            "io_setup",
+            "io_submit",
+            "kcmp",
+            "openat2",
+            "prlimit64",
+            "process_vm_readv",
+            "rt_tgsigqueueinfo",
+            "uname",
+        ],
+    ),
+];
+
 /// The calls of the engine for which nothing stands in, beside those that are a request's own: where they are refused, no ring can be made,
 /// or requests fail.
 const NEEDED: &str = "capget clock_gettime close connect dup3 epoll_create1 epoll_ctl epoll_pwait eventfd2 exit_group fstat ftruncate \
-    futex getgroups getpeername getpid getppid getresgid getresuid getsockname getsockopt gettid io_destroy ioctl lseek memfd_create \
+    futex getgroups getpeername getpid getppid getresgid getresuid getsockname gettid io_destroy ioctl lseek memfd_create \
     mincore mmap munmap nanosleep openat pipe2 ppoll prctl read recvmsg rt_sigprocmask rt_sigqueueinfo sched_getaffinity sched_setaffinity \
     sched_yield setfsgid setfsuid setsockopt shutdown socket tgkill write";
 
@@ -357,13 +411,13 @@ fn messages(ring: &mut Ring) -> Vec<(u64, i32)> {
     [all, results(&other.collect(1))].concat()
 }
 
-/// What all programs but `others` come to in a child where a call is refused, or none.
-fn outcomes(denied: Option<(libc::c_long, Option<u32>, i32)>, others: &[&str]) -> Vec<String> {
+/// What all programs but `others` come to in a child where calls are refused, or none.
+fn outcomes(denied: &[Refused], others: &[&str]) -> Vec<String> {
     let (mut reader, mut writer) = pipe();
     let pid = child(|| {
         // Ends it where it waits for what never comes.
         ends_after(60);
-        refuse(denied.as_slice());
+        refuse(denied);
         for (name, program) in PROGRAMS.iter().filter(|(name, _)| !others.contains(name)) {
             let all = program(&mut Ring::new(Engine::User, 16, 0));
             writeln!(writer, "{name}: {all:?}").unwrap();
@@ -377,18 +431,31 @@ fn outcomes(denied: Option<(libc::c_long, Option<u32>, i32)>, others: &[&str]) -
     text.lines().map(str::to_owned).chain((status != 0).then(|| format!("ended by {status}"))).collect()
 }
 
-fn programs_come_to_the_same(errno: i32) {
+/// Programs come to the same where each of these sets of rows, which has a name, is refused.
+fn come_to_the_same<'a>(sets: impl Iterator<Item = (&'a str, Vec<&'a Row>)>, errno: i32) {
     let mut wrong = Vec::new();
-    for Row(name, number, second, others) in ROWS {
-        let found = outcomes(Some((*number, *second, errno)), others);
-        let expected = outcomes(None, others);
-        assert_eq!(expected.len(), PROGRAMS.len() - others.len(), "{expected:#?}");
+    for (name, rows) in sets {
+        let others: Vec<&str> = rows.iter().flat_map(|row| row.3).copied().collect();
+        let denied: Vec<Refused> = rows.iter().map(|row| (row.1, row.2, errno)).collect();
+        let (found, expected) = (outcomes(&denied, &others), outcomes(&[], &others));
+        let programs = PROGRAMS.iter().filter(|(program, _)| !others.contains(program));
+        assert_eq!(expected.len(), programs.count(), "{expected:#?}");
         let at = expected.iter().zip(&found).take_while(|(expected, found)| expected == found).count();
         if expected != found {
             wrong.push(format!("{name}: {:?}, not {:?}", found.get(at..), expected.get(at)));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+fn programs_come_to_the_same(errno: i32) {
+    come_to_the_same(ROWS.iter().map(|row| (row.0, vec![row])), errno);
+}
+
+fn programs_come_to_the_same_together(errno: i32) {
+    let row = |name: &&str| ROWS.iter().find(|row| row.0 == *name).expect("it is the name of a row");
+    let sets = TOGETHER.iter().map(|(name, rows)| (*name, rows.iter().map(row).collect()));
+    come_to_the_same(sets.chain([("all", ROWS.iter().collect())]), errno);
 }
 
 #[test]
@@ -399,6 +466,16 @@ fn programs_come_to_the_same_without_a_call_that_the_kernel_lacks() {
 #[test]
 fn programs_come_to_the_same_without_a_call_that_a_sandbox_refuses() {
     programs_come_to_the_same(libc::EPERM);
+}
+
+#[test]
+fn programs_come_to_the_same_without_calls_that_kernels_lack_together() {
+    programs_come_to_the_same_together(libc::ENOSYS);
+}
+
+#[test]
+fn programs_come_to_the_same_without_calls_that_sandboxes_refuse_together() {
+    programs_come_to_the_same_together(libc::EPERM);
 }
 
 /// What stands behind `__NR_` in the engine's sources.

@@ -9,7 +9,7 @@ use anyring_engine::os::same_file;
 const REFUSED: [&[Refused]; 4] = [&[], &[QUERY], &[KCMP], &[QUERY, KCMP]];
 
 /// A call, the command in its second argument where that matters, and the error that it answers.
-type Refused = (libc::c_long, Option<u32>, i32);
+pub type Refused = (libc::c_long, Option<u32>, i32);
 /// An older kernel does not know the command.
 const QUERY: Refused = (libc::SYS_fcntl, Some(1027), libc::EINVAL);
 /// As containers do.

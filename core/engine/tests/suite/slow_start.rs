@@ -1,7 +1,5 @@
 //! A thread that takes long to start takes no time away from what was submitted.
 
-use std::num::NonZeroUsize;
-
 use crate::common::prelude::*;
 use anyring_engine::Host;
 
@@ -19,13 +17,7 @@ impl Host for Slow {
         SEEING.spawn(name, entry, argument)
     }
 
-    fn thread_identity(&self) -> NonZeroUsize {
-        SEEING.thread_identity()
-    }
-
-    fn faults_resume(&self) -> bool {
-        false
-    }
+    as_seeing!(but spawn);
 }
 
 #[by(ours(4, 0))]

@@ -116,14 +116,21 @@ pub enum By {
 
 /// What a program is started with.
 pub fn command(program: &Path, arguments: &[&str], by: By) -> Command {
-    let libraries = if by == By::Liburing { liburing_libraries() } else { libraries().to_path_buf() };
-    let mut command = if by == By::Denied {
-        let mut command = Command::new(programs().join("deny"));
-        command.arg("1").arg(program);
-        command
-    } else {
-        Command::new(program)
-    };
+    match by {
+        By::Denied => denied("1", program, arguments),
+        By::Kernel => with(libraries(), Command::new(program), arguments),
+        By::Liburing => with(&liburing_libraries(), Command::new(program), arguments),
+    }
+}
+
+/// What a program is started with over our library, in the sandbox that `deny.c` makes of `how`.
+pub fn denied(how: &str, program: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(programs().join("deny"));
+    command.arg(how).arg(program);
+    with(libraries(), command, arguments)
+}
+
+fn with(libraries: &Path, mut command: Command, arguments: &[&str]) -> Command {
     command.args(arguments).env("LD_LIBRARY_PATH", libraries);
     command.env_remove("ANYRING_ENGINE").env_remove("ANYRING_LOG");
     command

@@ -20,6 +20,11 @@ fn environ() -> Strings {
 /// Lets the process become another program, by `plan`: rings that others have are left. Returns only on failure.
 fn leaving_by<T>(plan: &mut Plan, executes: impl FnOnce() -> T) -> T {
     left::note(plan);
+    becoming_another(executes)
+}
+
+/// Lets the process become what the program names, without a plan.
+pub fn becoming_another<T>(executes: impl FnOnce() -> T) -> T {
     if process::sees_calls() && calls::rings_exist() {
         let _inside = inside::enter();
         process::executes();

@@ -1,7 +1,7 @@
 //! Functions by which other processes get descriptors of this one, or this one theirs, beside `fork` and what [`super::exec`] has. The
 //! engine has to know of a socket that a program closes whether somebody else has it.
 
-use super::Interposed;
+use super::{Interposed, exec};
 use anyring_engine::frontend;
 use anyring_interpose::{Frontend, Row, next};
 use anyring_runtime::{active, arch, calls};
@@ -146,6 +146,7 @@ pub unsafe extern "C" fn wordexp(words: *const c_char, result: *mut c_void, flag
 pub const ROWS: &[Row] = &[
     Row { numbers: &[raw::__NR_clone, raw::__NR_clone3], call: makes_a_process, hands_over: true },
     Row { numbers: arch::FORKS, call: makes_a_process, hands_over: true },
+    Row { numbers: &[raw::__NR_execve, raw::__NR_execveat], call: executes, hands_over: false },
     Row { numbers: &[raw::__NR_unshare], call: unshares, hands_over: true },
     Row { numbers: &[raw::__NR_pidfd_getfd], call: gets, hands_over: true },
     Row { numbers: &[raw::__NR_recvmsg], call: receives, hands_over: true },
@@ -156,6 +157,11 @@ pub const ROWS: &[Row] = &[
 unsafe fn makes_a_process(number: usize, a: [usize; 6]) -> isize {
     // SAFETY: the caller's promise.
     frontend::handing_over(|| unsafe { arch::syscall(number, a) })
+}
+
+unsafe fn executes(number: usize, a: [usize; 6]) -> isize {
+    // SAFETY: the caller's promise.
+    exec::becoming_another(|| unsafe { arch::syscall(number, a) })
 }
 
 unsafe fn unshares(number: usize, a: [usize; 6]) -> isize {

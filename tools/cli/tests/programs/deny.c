@@ -1,8 +1,8 @@
 /* Runs a program in a sandbox: the io_uring calls are answered by an errno, as the default profiles of container engines
  * do, or end the process, or one of them alone is; ptrace is perhaps denied, as older ones do; no memory becomes executable; files in memory end
- * the process, or are denied.
+ * the process, or are denied; files are small, by a limit that cannot be lifted; another call is answered by an errno.
  *
- *   deny ERRNO|kill[,enter|,register][,ptrace][,mdwe][,memfd|,nomemfd] PROGRAM [ARGUMENTS] */
+ *   deny ERRNO|kill[,enter|,register][,ptrace][,mdwe][,memfd|,nomemfd][,small][,call=NUMBER:ERRNO] PROGRAM [ARGUMENTS] */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -29,8 +30,13 @@ int main(int count, char **arguments) {
     int last = strstr(how, ",enter") ? SYS_io_uring_enter : SYS_io_uring_register;
     int ptrace = strstr(how, ",ptrace") ? SYS_ptrace : -1;
     int memfd = strstr(how, "memfd") ? SYS_memfd_create : -1;
+    int call = -1, its_errno = 0;
+    if (strstr(how, ",call="))
+        sscanf(strstr(how, ",call="), ",call=%d:%d", &call, &its_errno);
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | its_errno),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, memfd, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, strstr(how, ",nomemfd") ? SECCOMP_RET_ERRNO | EPERM : SECCOMP_RET_KILL_PROCESS),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ptrace, 3, 0),
@@ -44,6 +50,13 @@ int main(int count, char **arguments) {
     if (strstr(how, ",mdwe") && prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0)) {
         perror("deny: PR_SET_MDWE");
         return 3;
+    }
+    if (strstr(how, ",small")) {
+        const int sys_resource = 24;
+        struct rlimit small = {64 << 20, 64 << 20};
+        setrlimit(RLIMIT_FSIZE, &small);
+        /* Without privileges there is none to be dropped. */
+        prctl(PR_CAPBSET_DROP, sys_resource, 0, 0, 0);
     }
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
         perror("deny: seccomp");

@@ -160,21 +160,41 @@ pub fn claim(fd: Fd) -> Result<(), Errno> {
     }
     let _among_rings = CLAIMING.lock();
     // Another process may have the socket, too, and an engine of its own.
-    change_lock(fd, nr::F_WRLCK)?;
-    let claimed = match os::socket_option(fd, SO_ZEROCOPY) {
-        Ok(0) => allow(fd),
-        _ => Err(Errno::EBUSY),
-    };
-    let _ = change_lock(fd, nr::F_UNLCK);
-    claimed
+    let lock = Lock::take(fd)?;
+    if os::socket_option(fd, SO_ZEROCOPY) != Ok(0) {
+        return Err(Errno::EBUSY);
+    }
+    allow(fd)?;
+    // Where the lock was lost, another process may have found the option off, too. Who has not lost it goes on; the option stays.
+    if lock.is_held() { Ok(()) } else { Err(Errno::EBUSY) }
 }
 
-/// Takes the lock that one process at a time can have on a file, or gives it back.
-fn change_lock(fd: Fd, kind: u32) -> Result<(), Errno> {
+/// The lock that one process at a time can have on a file. It is lost when the process closes any descriptor of the file.
+struct Lock(Fd);
+
+impl Lock {
+    fn take(fd: Fd) -> Result<Lock, Errno> {
+        change_lock(fd, nr::F_SETLK, nr::F_WRLCK).map(|_| Lock(fd))
+    }
+
+    /// Has it been held all the time? A lock of the file itself would have to wait for it.
+    fn is_held(&self) -> bool {
+        change_lock(self.0, nr::F_OFD_GETLK, nr::F_WRLCK).is_ok_and(|other| other.l_pid == os::getpid())
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = change_lock(self.0, nr::F_SETLK, nr::F_UNLCK);
+    }
+}
+
+/// Does this with a lock of the whole file, or asks what stands in its way.
+fn change_lock(fd: Fd, command: u32, kind: u32) -> Result<nr::flock, Errno> {
     // SAFETY: integers only.
     let mut lock: nr::flock = unsafe { core::mem::zeroed() };
     lock.l_type = kind as _;
-    os::fcntl(fd, nr::F_SETLK, &raw const lock as usize).map(drop)
+    os::fcntl(fd, command, (&raw mut lock).addr()).map(|_| lock)
 }
 
 /// Does the program look for errors of the socket at this descriptor, so that a poll would be told of errors that are none?
@@ -274,7 +294,7 @@ pub fn end(fd: Fd) {
 #[cfg(test)]
 mod tests {
     use super::claim;
-    use crate::os::sync::atomic::{AtomicU32, Ordering};
+    use crate::os::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     extern crate std;
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
@@ -304,8 +324,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn one_process_gets_a_queue() {
+    /// How many of two processes get a queue, in so many rounds; `beside` runs in each while they try.
+    fn claims_of_two_processes(rounds: usize, beside: impl Fn(&TcpStream) + Sync) -> Vec<usize> {
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: new memory, which starts as zeros and stays.
@@ -314,16 +334,26 @@ mod tests {
             assert_ne!(memory, libc::MAP_FAILED);
             &*memory.cast::<AtomicU32>()
         };
-        for round in 1..=ROUNDS as u32 {
+        let round = |round: u32| {
             let (near, _far) = connection();
             let claims = || {
-                ready.fetch_add(1, Ordering::SeqCst);
-                while ready.load(Ordering::SeqCst) < 2 * round {
-                    core::hint::spin_loop();
-                }
-                claim(near.as_raw_fd()).is_ok()
+                let done = AtomicBool::new(false);
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        while !done.load(Ordering::Relaxed) {
+                            beside(&near);
+                        }
+                    });
+                    ready.fetch_add(1, Ordering::SeqCst);
+                    while ready.load(Ordering::SeqCst) < 2 * round {
+                        thread::yield_now();
+                    }
+                    let claims = claim(near.as_raw_fd()).is_ok();
+                    done.store(true, Ordering::Relaxed);
+                    claims
+                })
             };
-            // SAFETY: the child makes system calls only.
+            // SAFETY: the C library lets a child allocate and have threads; nobody holds another lock.
             let child = unsafe { libc::fork() };
             assert!(child >= 0);
             if child == 0 {
@@ -334,7 +364,21 @@ mod tests {
             let mut status = 0;
             // SAFETY: waits for our child.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            assert_eq!(libc::WEXITSTATUS(status), i32::from(!own), "one of them");
-        }
+            assert!(libc::WIFEXITED(status));
+            usize::from(own) + libc::WEXITSTATUS(status) as usize
+        };
+        (1..=rounds as u32).map(round).collect()
+    }
+
+    #[test]
+    fn one_process_gets_a_queue() {
+        assert_eq!(claims_of_two_processes(ROUNDS, |_| thread::yield_now()), [1; ROUNDS]);
+    }
+
+    /// A process loses its lock when it closes a descriptor of the socket.
+    #[test]
+    fn no_two_processes_get_a_queue_that_close_descriptors_of_it() {
+        let closes = |socket: &TcpStream| drop(socket.try_clone());
+        assert!(claims_of_two_processes(5 * ROUNDS, closes).iter().all(|&claims| claims <= 1));
     }
 }
