@@ -124,7 +124,7 @@ test-all: ## everything: sanitizers, Arm, old kernels, places, packages, all pro
 	scripts/test-all $(ONLY)
 
 # The packages whose tests compare with a record.
-RECORDED := -p anyring-engine -p anyring-cli -p anyring-liburing --tests
+RECORDED := -p anyring-engine-tests -p anyring-cli -p anyring-liburing --tests
 
 live: nextest ## asks the kernel of this machine what the records say that it answered; fails where it answers otherwise
 	ANYRING_ORACLE=live $(NEXTEST) $(RECORDED)
@@ -143,8 +143,8 @@ test-places: one-file tools test-old-kernels ## programs in containers, sandboxe
 OLD := calls|edges|getdents|kbuf|lacking_calls|multishots|net|registered|rw|shown_readiness|submission|system_calls|zero_copy|zero_copy_paths
 test-old-kernels: nextest ## the tests of the engine and of uepoll on Linux 4.18, emulated by refusing newer system calls and flags
 	cargo build -p anyring-deny --locked
-	$(NEXTEST) --config 'target."cfg(all())".runner = ["$(TESTED)/anyring-deny", "--like", "4.18", "--"]' -p anyring-engine -p anyring-uepoll \
-		--tests -E '(package(anyring-engine) & test(/^($(OLD))::/)) | (package(anyring-uepoll) & kind(test) - binary(/_model$$/))'
+	$(NEXTEST) --config 'target."cfg(all())".runner = ["$(TESTED)/anyring-deny", "--like", "4.18", "--"]' -p anyring-engine-tests -p anyring-uepoll \
+		--tests -E '(package(anyring-engine-tests) & test(/^($(OLD))::/)) | (package(anyring-uepoll) & kind(test) - binary(/_model$$/))'
 
 test-programs: tools ## every real program, including the slow ones (some minutes)
 	quality/programs/run --all
@@ -187,7 +187,7 @@ chaos: tools ## tests of liburing's suite and of the crate, and planted bugs und
 
 coverage: nextest ## fails unless the engine's tests see every operation, and every error that an operation declares
 	rm -f $(TARGET)/coverage
-	ANYRING_COVERAGE=$(TARGET)/coverage $(NEXTEST) -p anyring-engine --features coverage --tests
+	ANYRING_COVERAGE=$(TARGET)/coverage $(NEXTEST) -p anyring-engine-tests --features coverage --tests
 	cargo run -q -p anyring-conformance --locked -- coverage $(TARGET)/coverage
 
 mutants: toolchain ## the share of small changes to the engine that tests catch: make mutants [SAMPLE=0/10] [FILE='**/rw.rs'] [ARGS=--again, ARGS='--in-diff FILE']

@@ -35,7 +35,9 @@ pub struct Built {
 }
 
 /// What is built; with it goes all of the repository that it depends on.
-const BUILT: [&str; 3] = ["anyring-engine", "anyring-conformance", "anyring-simulation"];
+const BUILT: [&str; 4] = ["anyring-engine", TESTS, "anyring-conformance", "anyring-simulation"];
+/// The package of the tests through the ABI, which lies among the engine's.
+const TESTS: &str = "anyring-engine-tests";
 
 const LIBRARY: &str = "core/engine/src/lib.rs";
 
@@ -46,7 +48,7 @@ impl Tree {
         let mut changed: HashSet<&str> = mutants.iter().map(|mutant| mutant.file.as_str()).collect();
         changed.insert(LIBRARY);
         let members = tree.members()?;
-        for member in &members {
+        for member in members.iter().filter(|member| !member.contains("/tests/")) {
             tree.copy(member, &members, &changed)?;
         }
         let manifest = fs::read_to_string(root.join("Cargo.toml"))?;
@@ -205,7 +207,7 @@ impl Tree {
     /// Builds the tests, and the tools where they are wanted.
     pub fn build(&self, tools: bool) -> Result<Built> {
         let names = ["anyring_engine", "suite", "models"];
-        let mut arguments = vec!["test", "--no-run", "-p", "anyring-engine", "--lib"];
+        let mut arguments = vec!["test", "--no-run", "-p", "anyring-engine", "-p", TESTS, "--lib"];
         arguments.extend(names[1..].iter().flat_map(|name| ["--test", name]));
         let messages = self.cargo(&arguments)?;
         let program = |name: &str| {

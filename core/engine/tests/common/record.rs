@@ -71,7 +71,7 @@ pub fn version() -> Version {
 }
 
 fn records() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/record")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../record")
 }
 
 /// The newest version that there is a record of.
