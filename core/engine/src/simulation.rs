@@ -36,14 +36,19 @@ pub fn workers() -> usize {
         + usize::from(!futex_waits::are_dismissed())
 }
 
-/// Ends the reactor, lets go of what is kept for the next ring, and forgets what is remembered. There must be no ring
-/// left, and no worker.
+/// Ends the reactor, and lets go of what is kept for the next ring. There must be no ring left, and no worker.
 pub fn end() {
     reactor::retire();
     assert!(threads::are_none(), "one that is left would be the next schedule's");
     fork::forked();
+}
+
+/// Forgets what is remembered of the last schedule's system, descriptors and rings: what a schedule comes to does not depend on those
+/// before it (`--compare`). To be called between two of them.
+pub fn forget() {
     identity::reset();
     registry::reset();
+    os::own::reset();
     os::forget_system();
 }
 

@@ -5,14 +5,17 @@ use linux_raw_sys::errno as raw;
 use linux_raw_sys::general::{EPOLLIN, O_DIRECT, RWF_NOWAIT};
 
 use crate::calls::{self, Answer, Held, deadline, time_at};
-use crate::kernel::{Errno, Kernel, Object};
-use crate::world::{self, Wait, Woken, world};
+use crate::kernel::{Errno, File, Kernel, Object};
+use crate::world::{self, Wait, Woken, World, world};
 
 const MAGIC: u32 = 0xa10a_10a1;
 /// Words of the header, in which `head` and `tail` follow the number and the count.
 const HEADER: usize = 4;
 /// Words of an event.
 const EVENT: usize = 4;
+
+/// How long a device that stalls keeps a transfer at least: longer than it takes the program to rest.
+const STALL_NS: usize = 10_000_000_000;
 
 const FSYNC: u16 = 2;
 const FDSYNC: u16 = 3;
@@ -263,10 +266,9 @@ fn submit_one(index: usize, command: &Command) -> Result<(), Errno> {
                 0 => ends(data, Err(raw::EAGAIN)),
                 chance => {
                     let (takes_ns, length) = world(|world| {
-                        let slowness = world.kernel.files[file].slowness_ns;
                         let short = chance == 1 && length > 1;
                         let length = if short { 1 + world.random.below(length - 1) } else { length };
-                        (if chance < 3 { 0 } else { world.random.below(slowness) as u64 }, length)
+                        (if chance < 3 { 0 } else { takes_ns(world, file) }, length)
                     });
                     after(takes_ns, move || {
                         let done = world(|world| world.kernel.transfer(file, offset, base, length, writes));
@@ -282,6 +284,17 @@ fn submit_one(index: usize, command: &Command) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// How long the device has a transfer.
+fn takes_ns(world: &mut World, file: usize) -> u64 {
+    let File { slowness_ns, stalls, .. } = world.kernel.files[file];
+    if !(stalls && world.random.once_in(2)) {
+        return world.random.below(slowness_ns) as u64;
+    }
+    let takes_ns = (STALL_NS + world.random.below(STALL_NS)) as u64;
+    world.kernel.stalls_until_ns = world.kernel.stalls_until_ns.max(world.now_ns() + takes_ns);
+    takes_ns
 }
 
 /// Does something now, or later in a thread of the system.

@@ -8,16 +8,16 @@ use crate::program::{Family, Program};
 use crate::world;
 
 thread_local! {
-    /// The seed of the schedule that runs, and what its program is about.
-    static RUNNING: Cell<Option<(u64, Family)>> = const { Cell::new(None) };
+    /// The seed of the schedule that runs, what its program is about, and how many there were before it.
+    static RUNNING: Cell<Option<(u64, Family, u64)>> = const { Cell::new(None) };
 }
 
 /// Exit status of a schedule with a fault.
 pub const FAULT: i32 = 3;
 
 /// Names what runs from now on.
-pub fn runs(seed: u64, family: Family) {
-    RUNNING.set(Some((seed, family)));
+pub fn runs(seed: u64, family: Family, behind: u64) {
+    RUNNING.set(Some((seed, family, behind)));
 }
 
 /// Reports a fault and ends the process: threads in the middle of the engine cannot be unwound.
@@ -25,16 +25,19 @@ pub fn fail(fault: &str) -> ! {
     world::stop();
     eprintln!("FAULT: {fault}");
     let running = RUNNING.take();
-    if let Some((seed, family)) = running {
+    if let Some((seed, family, _)) = running {
         eprintln!("The program:\n{}", Program::of_seed(seed, family));
     }
     if !world::is_borrowed() {
         eprintln!("Its threads:\n{}", world::world(|world| world.describe()));
         eprintln!("Its rings:\n{}", simulation::state());
     }
-    if let Some((seed, family)) = running {
+    if let Some((seed, family, behind)) = running {
         let family = format!("{family:?}").to_lowercase();
         eprintln!("To see it again: anyring-simulation --program {family} --replay {seed}");
+        if behind > 0 {
+            eprintln!("If something is carried over to it from the schedules before: --behind {behind}");
+        }
     }
     std::process::exit(FAULT);
 }

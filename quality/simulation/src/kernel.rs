@@ -113,6 +113,8 @@ pub struct File {
     pub slowness_ns: usize,
     /// Writes know no attempt without waiting.
     pub writes_wait: bool,
+    /// Its device keeps some transfers for longer than the program takes to rest.
+    pub stalls: bool,
 }
 
 #[derive(Debug)]
@@ -165,6 +167,8 @@ pub struct Kernel {
     pub files: Vec<File>,
     /// Transfers so far.
     pub transfers: Vec<Transfer>,
+    /// When the last of the transfers ends that a device keeps for that long.
+    pub stalls_until_ns: u64,
     /// Contexts of Linux AIO.
     pub contexts: Vec<aio::Context>,
     table: Vec<Option<usize>>,
@@ -187,6 +191,7 @@ impl Kernel {
             channels: Vec::new(),
             files: Vec::new(),
             transfers: Vec::new(),
+            stalls_until_ns: 0,
             contexts: Vec::new(),
             // Standard input, output and error.
             table: Vec::new(),
@@ -625,8 +630,14 @@ impl Kernel {
     }
 
     /// A file on storage, opened.
-    pub fn storage(&mut self, slowness_ns: usize, writes_wait: bool, direct: bool) -> Result<i32, Errno> {
-        self.files.push(File { bytes: vec![0; 256], slowness_ns, writes_wait });
+    pub fn storage(
+        &mut self,
+        slowness_ns: usize,
+        writes_wait: bool,
+        direct: bool,
+        stalls: bool,
+    ) -> Result<i32, Errno> {
+        self.files.push(File { bytes: vec![0; 256], slowness_ns, writes_wait, stalls });
         let flags = if direct { O_RDWR | O_DIRECT } else { O_RDWR };
         let description = self.describe(Object::Storage(self.files.len() - 1), flags);
         self.install(description, 0)

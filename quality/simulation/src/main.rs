@@ -58,6 +58,7 @@ use std::time::Instant;
 use anyring_engine::Host;
 use anyring_engine::os::System;
 use clap::Parser;
+use corosensei::stack::DefaultStack;
 
 use program::{Family, Program};
 
@@ -83,19 +84,32 @@ struct Arguments {
     /// Tells of every call and completion of that schedule.
     #[arg(long, requires = "replay")]
     trace: bool,
+    /// Runs so many schedules before that one, in the same process.
+    #[arg(long, requires = "replay", default_value_t = 0)]
+    behind: u64,
+    /// Runs the schedules in their order and in the reverse one, and looks whether each comes to the same: nothing is carried over from
+    /// one to the next.
+    #[arg(long, conflicts_with = "replay")]
+    compare: bool,
 }
 
 static SYSTEM: &dyn System = &calls::Simulated;
 static HOST: &dyn Host = &run::SimulatedHost;
 
 fn main() -> ExitCode {
-    let Arguments { schedules, seed, program: family, jobs, replay, trace } = Arguments::parse();
+    let Arguments { schedules, seed, program: family, jobs, replay, trace, behind, compare } =
+        Arguments::parse();
     if let Some(seed) = replay {
         println!("{}", Program::of_seed(seed, family));
+        let mut simulation = Simulation::begin(family);
+        (seed.saturating_sub(behind)..seed).for_each(|before| _ = simulation.run(before));
         trace::set(trace);
-        let (steps, hash) = simulate(seed..seed + 1, family);
-        println!("{steps} steps; it comes to {hash:#018x}");
+        let hash = simulation.run(seed);
+        println!("{} steps; it comes to {hash:#018x}", world::world(|world| world.steps()));
         return ExitCode::SUCCESS;
+    }
+    if compare {
+        return compare_orders(seed..seed + schedules, family);
     }
     let jobs =
         jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |count| count.get() as u64));
@@ -103,13 +117,36 @@ fn main() -> ExitCode {
     if jobs > 1 {
         return share(seed, schedules, family, jobs);
     }
-    let (steps, hash) = simulate(seed..seed + schedules, family);
+    let mut simulation = Simulation::begin(family);
+    let (mut steps, mut hash) = (0, 0);
+    for seed in seed..seed + schedules {
+        hash = simulation.run(seed);
+        steps += world::world(|world| world.steps());
+    }
     println!(
         "{schedules} schedules from seed {seed} on without a fault, {:.0} a second, {} steps each; the last comes to {hash:#018x}",
         schedules as f64 / started.elapsed().as_secs_f64(),
         steps / schedules.max(1)
     );
     ExitCode::SUCCESS
+}
+
+/// Runs schedules in their order and in the reverse one, and names those that come to something else then.
+fn compare_orders(seeds: Range<u64>, family: Family) -> ExitCode {
+    let mut simulation = Simulation::begin(family);
+    let forwards: Vec<(u64, u64)> = seeds.map(|seed| (seed, simulation.run(seed))).collect();
+    let mut differ = 0;
+    for (seed, before) in forwards.into_iter().rev() {
+        let hash = simulation.run(seed);
+        if hash != before {
+            eprintln!(
+                "seed {seed} comes to {before:#018x} behind lower ones, to {hash:#018x} behind higher ones"
+            );
+            differ += 1;
+        }
+    }
+    println!("{differ} schedules depend on those before them");
+    if differ == 0 { ExitCode::SUCCESS } else { ExitCode::from(failure::FAULT as u8) }
 }
 
 /// Lets processes share the schedules, some at a time, up to a fault: the engine is one in a process.
@@ -157,17 +194,31 @@ fn share(seed: u64, schedules: u64, family: Family, jobs: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs the schedules of these seeds; returns the steps of all, and what the last one comes to.
-fn simulate(seeds: Range<u64>, family: Family) -> (u64, u64) {
-    failure::hear_panics();
-    anyring_engine::os::install_system(&SYSTEM);
-    anyring_engine::install(&HOST);
-    world::prepare(anyring_engine::simulation::prepare);
-    let (mut stacks, mut total) = (Vec::new(), 0);
-    for seed in seeds.clone() {
-        failure::runs(seed, family);
-        world::run(seed, &mut stacks, move || run::execute(Program::of_seed(seed, family)));
-        total += world::world(|world| world.steps());
+/// What runs schedules, one after the other.
+struct Simulation {
+    family: Family,
+    stacks: Vec<DefaultStack>,
+    /// How many it has run.
+    runs: u64,
+}
+
+impl Simulation {
+    /// The one of a process.
+    fn begin(family: Family) -> Simulation {
+        failure::hear_panics();
+        anyring_engine::os::install_system(&SYSTEM);
+        anyring_engine::install(&HOST);
+        world::prepare(anyring_engine::simulation::prepare);
+        Simulation { family, stacks: Vec::new(), runs: 0 }
     }
-    (total, world::world(|world| world.hash()))
+
+    /// Runs the schedule of a seed; returns what it comes to.
+    fn run(&mut self, seed: u64) -> u64 {
+        let family = self.family;
+        failure::runs(seed, family, self.runs);
+        self.runs += 1;
+        anyring_engine::simulation::forget();
+        world::run(seed, &mut self.stacks, move || run::execute(Program::of_seed(seed, family)));
+        world::world(|world| world.hash())
+    }
 }

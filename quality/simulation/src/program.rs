@@ -78,7 +78,14 @@ pub enum File {
     /// A socket that listens.
     Listener(Kind),
     /// On storage.
-    Storage { slowness_ns: usize, writes_wait: bool, direct: bool },
+    Storage { slowness_ns: usize, writes_wait: bool, direct: bool, stalls: bool },
+}
+
+impl File {
+    /// May its device keep a transfer for longer than anything else takes?
+    pub fn stalls(self) -> bool {
+        matches!(self, File::Storage { stalls: true, .. })
+    }
 }
 
 /// What a request does.
@@ -257,7 +264,9 @@ impl Maker {
             let slow = if self.family == Family::Cancel { 20_000_000 } else { 10_000 };
             let slowness_ns = self.random.of(&[slow, 100_000, 1_000_000, 20_000_000]);
             let writes_wait = self.random.once_in(2);
-            return File::Storage { slowness_ns, writes_wait, direct: self.random.once_in(2) };
+            let direct = self.random.once_in(2);
+            let stalls = direct && self.family == Family::Storage && self.random.once_in(2);
+            return File::Storage { slowness_ns, writes_wait, direct, stalls };
         }
         let listens = self.family == Family::Listeners && self.random.once_in(2);
         match if listens { 7 } else { self.random.below(8) } {

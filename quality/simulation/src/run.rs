@@ -78,6 +78,10 @@ struct Request {
     instance: usize,
     /// The submission took it before anybody began to close that number: it reaches this instance.
     is_sure: bool,
+    /// The submission took it: if it waits for a futex, it has begun to.
+    is_taken: bool,
+    /// It completed when all was cancelled that was left.
+    is_left: bool,
     /// [`Closes::so_far`] of its file, before its SQE was seen.
     closes_before: Option<u32>,
     /// Transfers that were logged before it.
@@ -149,12 +153,24 @@ impl Closes {
 /// What wake-ups of futexes came to.
 #[derive(Default)]
 struct Wakes {
+    /// How many each word's wake-ups so far were to wake.
+    asked: [usize; WORDS],
+    /// Those by `futex(2)` that found nobody.
+    vain: Vec<Vain>,
     /// So many said that they woke somebody.
     said: usize,
     /// So many waits have ended by one.
     ended: usize,
     /// So many more may have ended the same waits, which were for several words.
     spare: usize,
+}
+
+/// A wake-up that woke nobody.
+struct Vain {
+    /// How many others of the same word may have woken before it was over.
+    others: usize,
+    /// The requests that waited for it since before, unless one of those or a cancellation ended them.
+    waiting: Vec<usize>,
 }
 
 /// What runs.
@@ -291,8 +307,8 @@ fn open(file: File) -> Instance {
             File::PipeOut => kernel.pair(Kind::Pipe, 0).map(|[reads, writes]| [writes, reads]),
             File::Socket(kind) => kernel.pair(kind, 0),
             File::Listener(kind) => kernel.listener(kind).map(|fd| [fd, -1]),
-            File::Storage { slowness_ns, writes_wait, direct } => {
-                kernel.storage(slowness_ns, writes_wait, direct).map(|fd| [fd, -1])
+            File::Storage { slowness_ns, writes_wait, direct, stalls } => {
+                kernel.storage(slowness_ns, writes_wait, direct, stalls).map(|fd| [fd, -1])
             }
         });
         let [near, far] = opened.expect("the program has descriptors to spare");
@@ -507,10 +523,63 @@ fn perform(action: &Action) {
 
 /// The program wakes those that wait for a word, without a ring.
 fn wake(word: usize, count: u32) {
+    let waiting = run(|run| {
+        run.wakes.asked[word] += count as usize;
+        run.waiting_for(word)
+    });
     let address = run(|run| &raw const run.words[word] as usize);
     let operation = nr::FUTEX_WAKE | nr::FUTEX_PRIVATE_FLAG;
-    let woken = calls::call(nr::__NR_futex, [address, operation as usize, count as usize, 0, 0, 0]);
-    run(|run| run.wakes.said += woken.unwrap_or(0));
+    let woken =
+        calls::call(nr::__NR_futex, [address, operation as usize, count as usize, 0, 0, 0]).unwrap_or(0);
+    run(|run| {
+        run.wakes.said += woken;
+        if woken == 0 && !waiting.is_empty() {
+            let others = run.wakes.asked[word] - count as usize;
+            run.wakes.vain.push(Vain { others, waiting });
+        }
+    });
+}
+
+impl Run {
+    /// May a device keep transfers for longer than the program takes to rest?
+    fn stalls(&self) -> bool {
+        self.program.files.iter().any(|file| file.stalls())
+    }
+
+    /// The requests that wait for a word by now, as far as is known for sure: a thread that the submitter has not moved there, or a
+    /// chain, may be late.
+    fn waiting_for(&self, word: usize) -> Vec<usize> {
+        let waits = |request: &Request| {
+            let Op { what, link, asynchronous, .. } = request.op;
+            let is_taken = match &self.rings[request.ring] {
+                // What its thread has taken is what the program does not see any more.
+                Some(ring) if ring.is_polled() => ring.pending() == 0,
+                _ => request.is_taken,
+            };
+            let alone = !link && !asynchronous && !request.follows && !self.drained[request.ring];
+            what == What::FutexWait { word } && is_taken && alone && !request.done
+        };
+        let requests = self.requests.iter().enumerate();
+        requests.filter(|(_, request)| waits(request)).map(|(number, _)| number).collect()
+    }
+
+    /// Whether a request's wait was still on at a wake-up that came before its end: it was woken, or it was left in the end by a
+    /// program that cancels nothing before.
+    fn waited_on(&self, number: usize) -> bool {
+        let request = &self.requests[number];
+        let cancels =
+            |what: What| matches!(what, What::CancelOne { .. } | What::CancelFile(_) | What::CancelAny);
+        let cancels_any = || {
+            self.requests.iter().any(|request| cancels(request.op.what))
+                || self
+                    .program
+                    .threads
+                    .iter()
+                    .flatten()
+                    .any(|action| matches!(action, Action::SyncCancel { .. }))
+        };
+        request.result == 0 || request.result == -(raw::ECANCELED as i32) && request.is_left && !cancels_any()
+    }
 }
 
 /// Enters a ring; what only asks to try again is as good as nothing.
@@ -577,6 +646,7 @@ fn submit(ring: usize, ops: &[Op], waits: bool) {
         run(|run| {
             for number in own {
                 let request = &mut run.requests[number];
+                request.is_taken = true;
                 // What is not in a chain has looked its file up.
                 if !request.follows
                     && !run.drained[ring]
@@ -622,6 +692,9 @@ fn prepare(ring: usize, op: Op, follows: bool) -> usize {
             run.closes[file].request();
         }
         run.drained[ring] |= op.drain;
+        if let What::FutexWake { word, count } = op.what {
+            run.wakes.asked[word] += count as usize;
+        }
         run.waits_follow_waits |=
             op.link && matches!(op.what, What::FutexWait { .. } | What::FutexWaitv { .. });
         run.requests.push(Request {
@@ -635,6 +708,8 @@ fn prepare(ring: usize, op: Op, follows: bool) -> usize {
             messages: 0,
             instance: current,
             is_sure: false,
+            is_taken: false,
+            is_left: false,
             closes_before,
             transfers,
             calm,
@@ -844,11 +919,13 @@ fn completed(ring: usize, user_data: u64, result: i32, flags: u32) {
         return;
     }
     let more = flags & IORING_CQE_F_MORE != 0;
+    let ends = phase() >= 2;
     let (what, twice, elsewhere) = run(|run| {
         let request = &mut run.requests[number];
         let twice = request.done;
         request.done |= !more;
         request.result = result;
+        request.is_left = ends;
         (request.op.what, twice, request.ring != ring)
     });
     if twice {
@@ -963,9 +1040,9 @@ fn fetch(ring: usize) {
         if ends && left == 0 {
             return;
         }
-        if ends && run(|run| run.drained[ring] || run.waits_follow_waits) {
+        if ends && run(|run| run.drained[ring] || run.waits_follow_waits || run.stalls()) {
             // What drains holds back whatever comes behind it, cancellations, too. A chain goes on behind a wait for a futex
-            // that was cancelled.
+            // that was cancelled, and behind a transfer that the device gives back later than that.
             cancel_all_at_once(ring);
         } else if ends && !cancelled {
             cancelled = cancel_all(ring);
@@ -1056,6 +1133,7 @@ fn look_for_stuck(closed: bool) {
         // The engine had no descriptor for its reactor, perhaps: then what comes to pass waits for the next call.
         return;
     }
+    judge_wakes();
     let stuck = run(|run| {
         run.requests.iter().enumerate().find(|(_, request)| is_stuck(run, request)).map(
             |(number, request)| {
@@ -1092,7 +1170,9 @@ fn is_stuck(run: &Run, request: &Request) -> bool {
     if !polls && is_known && !request.op.fixed && matches!(run.program.files[file], File::Storage { .. })
         || matches!(what, What::Close(_))
     {
-        return true;
+        // The device has it, or one that came before it.
+        let goes_on = |world: &mut world::World| world.now_ns() < world.kernel.stalls_until_ns + REST_NS;
+        return !(run.program.files[file].stalls() && world(goes_on));
     }
     let has_current = request.is_sure && request.instance == current;
     if request.op.fixed || !has_current || run.files[file][current].near < 0 {
@@ -1131,7 +1211,22 @@ fn judge() {
     if let Some(wrong) = wrong {
         fail(&format!("lost or doubled message: {wrong}"));
     }
-    let Wakes { said, ended, spare } = run(|run| std::mem::take(&mut run.wakes));
+    judge_wakes();
+    let missed = run(|run| {
+        run.wakes.vain.iter().find_map(|Vain { others, waiting }| {
+            let waiting: Vec<usize> =
+                waiting.iter().copied().filter(|&number| run.waited_on(number)).collect();
+            (waiting.len() > *others).then_some(waiting)
+        })
+    });
+    if let Some(missed) = missed {
+        fail(&format!("lost wake-up: one found nobody, though the requests {missed:?} waited"));
+    }
+}
+
+/// Who is said to have been woken has completed.
+fn judge_wakes() {
+    let (said, ended, spare) = run(|run| (run.wakes.said, run.wakes.ended, run.wakes.spare));
     if said < ended || said > ended + spare {
         fail(&format!(
             "lost wake-up: {said} were said to have woken somebody, and {ended} waits ended, which may have had {spare} more"

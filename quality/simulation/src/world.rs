@@ -13,6 +13,7 @@ use linux_raw_sys::errno as raw;
 use linux_raw_sys::general as nr;
 
 use crate::aio;
+use crate::calls::Answer;
 use crate::kernel::Kernel;
 use crate::random::Random;
 
@@ -298,7 +299,12 @@ impl World {
         self.kernel.now_ns += CALL_NS;
         let current = self.current;
         self.threads[current].call = name;
-        self.mix(name.len() as u64);
+    }
+
+    /// Notes what a call has come to.
+    pub fn answers(&mut self, number: u32, answer: &Answer) {
+        let answer = answer.map_or_else(|errno| -i64::from(errno), |value| value as i64);
+        self.mix(u64::from(number) << 40 ^ answer as u64);
     }
 
     /// Notes what the running thread has learnt of a descriptor: that it has `O_NONBLOCK`, or nothing of the kind.

@@ -1,4 +1,4 @@
-//! So many schedules of every family of programs, and that a replay is exact.
+//! So many schedules of every family of programs, and that a replay is exact, whatever ran before.
 
 use std::process::{Command, Output};
 
@@ -81,5 +81,16 @@ fn a_replay_is_exact() {
         let alone = sum(&["--replay", seed]);
         assert_eq!(alone, sum(&["--replay", seed]));
         assert_eq!(alone, sum(&["--schedules", seed]));
+    }
+}
+
+/// The engine remembers nothing of the system, the descriptors and the rings of the schedules before.
+#[test]
+fn no_schedule_depends_on_those_before_it() {
+    const FAMILIES: [&str; 9] =
+        ["any", "messages", "storage", "quiet", "cancel", "streams", "overflow", "listeners", "futexes"];
+    for family in FAMILIES {
+        let run = simulation(&["--compare", "--program", family, "--schedules", "200"]);
+        assert!(run.status.success(), "{family}: {}", String::from_utf8_lossy(&run.stderr));
     }
 }

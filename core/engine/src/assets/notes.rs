@@ -318,6 +318,10 @@ pub fn reset() {
             count_of(entry.interest.load(Ordering::Relaxed)) == 0,
             "nobody keeps anything about a descriptor"
         );
+        // The place stays when the last interest ends.
+        if entry.interest.load(Ordering::Relaxed) != 0 {
+            entry.interest.store(0, Ordering::Relaxed);
+        }
         if entry.renewals.load(Ordering::Relaxed) != 0 {
             entry.renewals.store(0, Ordering::Relaxed);
         }

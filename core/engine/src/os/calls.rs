@@ -282,7 +282,8 @@ static KEEPS_NO_MARKS: AtomicBool = AtomicBool::new(false);
 #[cfg(anyring_simulation)]
 pub fn forget_system() {
     super::same_file::reset();
-    KEEPS_NO_MARKS.store(false, Ordering::Relaxed);
+    [&KEEPS_NO_MARKS, &LACKS_PWAIT2].iter().for_each(|known| known.store(false, Ordering::Relaxed));
+    BEGINS_READS.store(UNKNOWN, Ordering::Relaxed);
 }
 
 /// Makes a file known again.
@@ -829,17 +830,19 @@ pub fn will_need(fd: Fd, offset: u64, length: usize) -> Result<(), Errno> {
     unsafe { call(nr::__NR_fadvise64, arguments).map(drop) }
 }
 
+/// What the release of the kernel says of [`nowait_begins_reads`].
+static BEGINS_READS: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+
 /// Does a read by `RWF_NOWAIT` that misses the page cache begin at the device, as from Linux 6.12 on? Before that nothing is begun.
 pub fn nowait_begins_reads() -> bool {
-    const UNKNOWN: u8 = 0;
     const NO: u8 = 1;
     const YES: u8 = 2;
-    static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
     // Relaxed: it stands for nothing else.
-    match KNOWN.load(Ordering::Relaxed) {
+    match BEGINS_READS.load(Ordering::Relaxed) {
         UNKNOWN => {
             let begins = release().is_some_and(|release| release >= (6, 12));
-            KNOWN.store(if begins { YES } else { NO }, Ordering::Relaxed);
+            BEGINS_READS.store(if begins { YES } else { NO }, Ordering::Relaxed);
             begins
         }
         known => known == YES,

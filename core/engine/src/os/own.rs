@@ -55,6 +55,12 @@ pub fn next(first: u32) -> Option<u32> {
     })
 }
 
+/// For the next schedule of a simulation: the process has no descriptor.
+#[cfg(anyring_simulation)]
+pub fn reset() {
+    OWN.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+}
+
 #[cfg(test)]
 mod tests {
     use super::{forget, is_own, next, note};

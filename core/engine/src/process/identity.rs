@@ -74,4 +74,5 @@ pub fn announce() {
 #[cfg(anyring_simulation)]
 pub fn reset() {
     RINGS.store(0, Ordering::Relaxed);
+    PROCESS.store(0, Ordering::Relaxed);
 }

@@ -110,6 +110,13 @@ impl Mailbox {
         message
     }
 
+    /// For the next schedule of a simulation.
+    #[cfg(anyring_simulation)]
+    pub fn forget(&self) {
+        debug_assert!(self.messages.lock().is_empty(), "every sender came for its message");
+        self.used.store(false, Ordering::Relaxed);
+    }
+
     /// In a child after `fork`: they are the parent's to deliver.
     ///
     /// # Safety

@@ -383,6 +383,17 @@ impl Ring {
         }
     }
 
+    /// For the next schedule of a simulation: nothing is remembered of the ring that was here.
+    #[cfg(anyring_simulation)]
+    pub fn forget(&self) {
+        debug_assert_eq!(self.users.load(Ordering::Relaxed), 0, "nobody is inside");
+        debug_assert!(self.page.load(Ordering::Relaxed).is_null(), "what is gone is shared with nobody");
+        self.mailbox.forget();
+        let words = self.counted.iter().chain(&self.file).chain(&self.shown).chain([&self.life]);
+        words.for_each(|word| word.store(0, Ordering::Relaxed));
+        self.returned.store(0, Ordering::Relaxed);
+    }
+
     /// Lets a message wait until somebody has the lock, behind those that wait already. Its sender comes for it.
     ///
     /// # Errors

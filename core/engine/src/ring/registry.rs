@@ -380,12 +380,17 @@ pub fn prepare() {
     vacant.extend((0..RINGS).map(|_| new_place()));
 }
 
-/// For the next schedule of a simulation: nothing is remembered of any descriptor.
+/// For the next schedule of a simulation: nothing is remembered of any descriptor, and no place of the ring that was there.
 #[cfg(anyring_simulation)]
 pub fn reset() {
     debug_assert!(LIVE.lock().is_empty(), "no ring is left");
     notes::reset();
     SERIAL.store(1, Ordering::Relaxed);
+    TABLE.iter().for_each(|(_, slot)| slot.0.store(core::ptr::null_mut(), Ordering::Relaxed));
+    let mut vacant = VACANT.lock();
+    // In the order in which they ended.
+    vacant.sort_unstable_by_key(|ring| ring.number());
+    vacant.iter().for_each(|ring| ring.forget());
 }
 
 #[cfg(test)]

@@ -339,10 +339,6 @@ impl Placed {
                 wait.fails(errno);
             }
         }
-        // One that has ended it has called off those only that were placed by then.
-        if wait.progress.lock().recalled.is_some() {
-            wait.interrupt();
-        }
         Ok(Placed(wait))
     }
 
@@ -357,7 +353,8 @@ impl Placed {
         progress.result.filter(|_| progress.out == 0)
     }
 
-    /// Has it ended already, or is it not to begin: does a word not hold its value any more?
+    /// Has it ended already, or is it not to begin: does a word not hold its value any more? Then it is to be recalled: a thread that
+    /// has ended it has called off those only that were placed by then.
     pub fn is_over(&self) -> bool {
         self.0.progress.lock().recalled.is_some() || self.0.changed().is_some()
     }

@@ -302,12 +302,17 @@ impl<'a> Runner<'a> {
         }
     }
 
+    /// Is this what is said of a ring that somebody closes, and whose number nobody has by then, or another file: a ring, too, without
+    /// files, or with one thread that may use it?
+    fn may_be_anothers(&self, index: usize, result: i32) -> bool {
+        const SAID: [i32; 4] = [libc::EBADF, libc::EOPNOTSUPP, libc::ENXIO, libc::EEXIST];
+        self.world.program.rings[index].doomed && SAID.contains(&-result)
+    }
+
     /// Judges what a call returned.
     fn entered(&self, index: usize, result: i32) {
         let ok = [libc::ETIME, libc::EINTR, libc::EBUSY, libc::EAGAIN];
-        let closed = [libc::EBADF, libc::EOPNOTSUPP, libc::ENXIO];
-        let plan = &self.world.program.rings[index];
-        if result < 0 && !ok.contains(&-result) && !(plan.doomed && closed.contains(&-result)) {
+        if result < 0 && !ok.contains(&-result) && !self.may_be_anothers(index, result) {
             self.world.fail(format!("entering ring {index} gives {result}"));
         }
     }
@@ -402,8 +407,7 @@ impl<'a> Runner<'a> {
         };
         let result = sync_cancel(ring, u64::from(world.tag) << 32 | u64::from(target), fd, flags, limit_us);
         let known = [libc::ENOENT, libc::EALREADY, libc::ETIME, libc::EINTR];
-        let closed = world.program.rings[index].doomed && [libc::EBADF, libc::EOPNOTSUPP].contains(&-result);
-        if result < 0 && !known.contains(&-result) && !closed {
+        if result < 0 && !known.contains(&-result) && !self.may_be_anothers(index, result) {
             world.fail(format!("cancelling {whom:?} on ring {index} gives {result}"));
         }
         self.look(index);
@@ -415,9 +419,7 @@ impl<'a> Runner<'a> {
         let argument = [u64::from(slot), (&raw const fd) as u64];
         let opcode = io_uring_register_op::IORING_REGISTER_FILES_UPDATE as u32;
         let result = ring.register(opcode, argument.as_ptr() as usize, 1);
-        let closed =
-            self.world.program.rings[index].doomed && [libc::EBADF, libc::EOPNOTSUPP].contains(&-result);
-        if result != 1 && !closed {
+        if result != 1 && !self.may_be_anothers(index, result) {
             self.world.fail(format!("a file in slot {slot} of ring {index}: {result}"));
         }
     }
