@@ -458,7 +458,7 @@ fn make_has(place: &str, words: &[&str]) {
     }
 }
 
-/// `cargo nextest run -p PACKAGE MODULE::`: the suite of the package has such a module.
+/// `cargo nextest run -p PACKAGE MODULE::`: the package's test `suite` has such a module.
 fn has_test(place: &str, words: &[&str]) {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(root());
@@ -467,9 +467,10 @@ fn has_test(place: &str, words: &[&str]) {
     let mut packages = json["packages"].as_array().unwrap().iter();
     let package = packages.find(|package| package["name"] == value("-p"));
     let package = package.unwrap_or_else(|| panic!("{place}: there is no package {}", value("-p")));
-    let manifest = Path::new(package["manifest_path"].as_str().unwrap());
+    let mut targets = package["targets"].as_array().unwrap().iter();
+    let suite = targets.find(|target| target["name"] == "suite").expect("a suite");
     let module = words.last().unwrap().trim_end_matches("::");
-    let source = manifest.with_file_name("tests").join("suite").join(module).with_extension("rs");
+    let source = Path::new(suite["src_path"].as_str().unwrap()).with_file_name(module).with_extension("rs");
     assert!(source.exists(), "{place}: there is no {}", source.display());
 }
 

@@ -339,7 +339,7 @@ mod tests {
             let claims = || {
                 let done = AtomicBool::new(false);
                 thread::scope(|scope| {
-                    scope.spawn(|| {
+                    let thread = scope.spawn(|| {
                         while !done.load(Ordering::Relaxed) {
                             beside(&near);
                         }
@@ -350,6 +350,8 @@ mod tests {
                     }
                     let claims = claim(near.as_raw_fd()).is_ok();
                     done.store(true, Ordering::Relaxed);
+                    // The scope's end does not wait for the thread's: the next child would have the locks that it holds.
+                    thread.join().unwrap();
                     claims
                 })
             };
