@@ -233,3 +233,58 @@ fn what_cannot_be_synchronized(engine: Engine) -> impl Answer {
         })
         .collect::<Vec<_>>()
 }
+
+/// The process would be long in ending with it.
+#[test]
+fn a_context_that_is_not_used_ends_though_nobody_comes() {
+    let Some(file) = storage("idle") else { return };
+    for flags in [0, DEFER] {
+        let pid = child(|| {
+            ends_after(30);
+            let inherited = contexts();
+            let mut ring = Ring::new(Engine::User, 8, flags);
+            let mut pages = [Page([0xff; PAGE]); 2];
+            let [a, b] = &mut pages;
+            let sqes = [read(0, &file, a, 0), read(1, &file, b, 1)];
+            assert_eq!(run(&mut ring, &sqes, 2), [(0, PAGE as i32), (1, PAGE as i32)]);
+            assert_eq!(contexts(), inherited + 1);
+            until("the context has ended", || contexts() == inherited);
+            true
+        });
+        assert_eq!(ended(pid), 0, "{flags:#x}");
+    }
+}
+
+#[test]
+fn a_context_that_could_not_be_had_is_asked_for_again() {
+    let Some(file) = storage("refused") else { return };
+    let pid = child(|| {
+        ends_after(30);
+        let inherited = contexts();
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        let limit = |most| {
+            let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+            // SAFETY: a limit of this process's own.
+            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) == 0 }
+        };
+        let read_two = |ring: &mut Ring| {
+            let mut pages = [Page([0xff; PAGE]); 2];
+            let [a, b] = &mut pages;
+            run(ring, &[read(0, &file, a, 0), read(1, &file, b, 1)], 0)
+        };
+        // No descriptor is to be had, for whatever purpose.
+        assert!(limit(0));
+        read_two(&mut ring);
+        if !limit(4096) {
+            // It takes a privilege to lift it.
+            return true;
+        }
+        assert_eq!(contexts(), inherited);
+        until("there is a context", || {
+            assert_eq!(read_two(&mut ring), [(0, PAGE as i32), (1, PAGE as i32)]);
+            contexts() > inherited
+        });
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}

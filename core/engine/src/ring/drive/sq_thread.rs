@@ -216,7 +216,9 @@ fn sleep(guard: &mut CoreGuard<'_>, serial: u64) {
 fn wait(guard: &mut CoreGuard<'_>, serial: u64) {
     let Some(core) = live(guard, serial) else { return };
     let Some(epoll) = core.readiness.epoll() else { return };
-    let timeout_ns = core.timers.next_ns();
+    // Of what was submitted while the thread was awake nothing tells.
+    let bounds = [core.timers.next_ns(), core.aio.lengthen_look_ns()];
+    let timeout_ns = bounds.into_iter().flatten().min();
     core.sq_thread.asleep = true;
     core.watch_pages();
     core.readiness.falls_asleep();
