@@ -32,6 +32,7 @@ use crate::os::user::IoVector;
 use crate::os::{self, Fd, host, nr};
 use crate::process::credentials::{self, Whose};
 use crate::process::threads;
+use crate::request::data::OpData;
 use crate::request::op::Caps;
 use crate::request::{Flags, POSITION, Phase, Request, RequestId};
 use crate::ring::Core;
@@ -46,6 +47,8 @@ const SINGLES: u32 = 4;
 const IDLE_TICKS: u32 = 64;
 /// Of transfers on files of which the kernel has done none without waiting, one in so many is tried again.
 const TRY_AGAIN: u32 = 64;
+/// Bytes that lie in one place of a device, whatever the file system.
+const PAGE: usize = 4096;
 /// This system has no contexts of use.
 const NEVER: u32 = u32::MAX;
 /// How soon to look for transfers that no eventfd tells of, where the caller has to sleep for other files. The time doubles with each look
@@ -561,7 +564,7 @@ impl Core {
         let eventfd = self.aio().context.as_ref().filter(|_| told).map_or(0, |context| context.eventfd);
         *single = IoVector { base: sqe.addr, length: u64::from(sqe.len) };
         let vectors: &[IoVector] = match &work.data {
-            crate::request::data::OpData::Vectors(vectors) => vectors,
+            OpData::Vectors(vectors) => vectors,
             _ => core::slice::from_ref(single),
         };
         let tells = if told { FLAG_RESFD } else { 0 };
@@ -596,10 +599,13 @@ impl Core {
         aio.untried.is_multiple_of(TRY_AGAIN)
     }
 
-    /// Does a transfer past the cache go to the kernel with the submission under way?
+    /// Does a transfer past the cache go to the kernel with the submission under way, which is told whether it is done without
+    /// waiting? Of a transfer of several parts the kernel may refuse one when another is in flight, and tells of it afterwards.
     pub fn will_transfer(&self, id: RequestId) -> bool {
         let request = &self[id];
-        request.sqe.off != POSITION
+        let is_one_part = matches!(request.data, OpData::None) && request.sqe.len as usize <= PAGE;
+        is_one_part
+            && request.sqe.off != POSITION
             && request.whose == Whose::Common
             && self.aio().has_context()
             && self.aio().in_flight() + self.work().direct() < MOST
