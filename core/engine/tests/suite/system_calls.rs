@@ -260,11 +260,6 @@ fn datagrams(sends: &[(&'static str, &[usize])]) {
 
 /// Runs a case with a file that is read and written past the cache, and a write of a page of it.
 fn storage(hidden: &[&str], case: impl FnOnce(&mut Ring, &File, Sqe)) {
-    storage_where(&[UNTOLD, hidden].concat(), ALONE, case);
-}
-
-/// The same with a ring of these flags, where only what is `hidden` need not be expected.
-fn storage_where(hidden: &[&str], flags: u32, case: impl FnOnce(&mut Ring, &File, Sqe)) {
     let name = format!("calls-{}", std::process::id());
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut options = File::options();
@@ -276,11 +271,8 @@ fn storage_where(hidden: &[&str], flags: u32, case: impl FnOnce(&mut Ring, &File
     // What is written for the first time the system does not do without waiting.
     std::fs::write(&path, vec![0; 1 << 20]).unwrap();
     file.sync_all().unwrap();
-    // Nor what is in the cache, where it would have to be thrown out.
-    // SAFETY: advice on a file of our own.
-    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     std::fs::remove_file(&path).unwrap();
-    traced_where(without(hidden), 512, flags, |ring| {
+    traced_where(without(&[UNTOLD, hidden].concat()), 512, ALONE, |ring| {
         let addr = memory(8192).as_ptr().addr().next_multiple_of(4096) as u64;
         case(ring, &file, Sqe { addr, len: 4096, ..transfer(IORING_OP_WRITE, &file, 0) });
     });
@@ -851,22 +843,6 @@ cases![
         submit(ring, "flags; flags; flags; flags; io_submit(4)", &writes, 0);
         ring.collect(4);
     }),
-    // Nobody tells of closes here: the kernel answers whatever file has the number by now.
-    transfers_past_the_cache_in_a_ring_that_has_made_some =
-        storage_where(&["await"], ALONE, |ring, _, write| {
-            let writes = [0, 1, 2, 3].map(|at| Sqe { off: 4096 * at, ..write });
-            assert_eq!(ring.run(&writes).len(), 4);
-            submit(ring, "io_submit(4)", &writes, 0);
-            ring.collect(4);
-        }),
-    transfers_past_the_cache_in_a_polled_ring =
-        storage_where(&["await"], IORING_SETUP_IOPOLL, |ring, _, write| {
-            anyring_engine::install(&SEEING);
-            let writes = [0, 1, 2, 3].map(|at| Sqe { off: 4096 * at, ..write });
-            assert_eq!(ring.run(&writes).len(), 4);
-            submit(ring, "io_submit(4)", &writes, 0);
-            ring.collect(4);
-        }),
     one_transfer_past_the_cache_and_two = storage(&["flags", "wait"], |ring, _, write| {
         for (submits, count) in [("", 1), ("io_submit(2)", 2), ("io_submit(1)", 1)] {
             submit(ring, submits, &[0, 1].map(|at| Sqe { off: 4096 * at, ..write })[..count], 0);

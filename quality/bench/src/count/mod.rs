@@ -50,21 +50,6 @@ const COUNTED: &[Counted] = &[
     ("send", &["loopback UDP, 200 B, 8 per enter", "loopback TCP, 64 KiB"]),
 ];
 
-/// The most that a row of anyring may ever be, whatever the page says: system calls of what a device answers, by benchmark and case. Where
-/// transfers come one by one, fio's own calls, which it makes from time to time, add up to two tenths to two.
-const LIMITS: &[(&str, &str, f64)] = &[
-    ("fio-cold", "iodepth 1", 3.0),
-    ("fio-cold", "iodepth 4", 3.0),
-    ("fio-cold", "iodepth 32", 3.0),
-    ("fio-cold", "iodepth 32, batches of 16", 3.0),
-    ("fio-direct", "iodepth 1", 2.2),
-    ("fio-direct", "iodepth 32", 1.3),
-    ("fio-direct", "iodepth 32, batches of 16", 0.15),
-    ("fio-direct", "writes, iodepth 1", 2.2),
-    ("fio-direct", "writes, iodepth 32", 1.3),
-    ("fio-direct", "writes, iodepth 32, batches of 16", 0.15),
-];
-
 /// A count rises where each of so many attempts finds more than the page says, which has the most of as many.
 const ATTEMPTS: usize = 3;
 
@@ -86,12 +71,10 @@ pub fn run(args: &Args) -> Result<()> {
     counting.starts()?;
     instructions::count(&mut counting)?;
     let counts = counting.counts;
-    let beyond = Page::beyond(&counts, LIMITS);
     match args.write {
-        true => Page { counts }.write(&args.page)?,
-        false => known.compare(&counts, &args.row)?,
+        true => Page { counts }.write(&args.page),
+        false => known.compare(&counts, &args.row),
     }
-    beyond
 }
 
 /// What has been counted so far.
@@ -175,23 +158,5 @@ impl Counting<'_> {
             self.counts.push(Count { row, value });
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::{LIMITS, Page};
-
-    #[test]
-    fn the_committed_page_keeps_the_limits() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/benchmarks/counts.md");
-        let page = Page::read(&path).unwrap();
-        Page::beyond(&page.counts, LIMITS).unwrap();
-        for (benchmark, case, _) in LIMITS {
-            let row = super::Row::new(benchmark, case, "anyring");
-            assert!(page.counts.iter().any(|count| count.row == row), "{}: not on the page", row.text());
-        }
     }
 }

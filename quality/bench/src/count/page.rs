@@ -100,31 +100,6 @@ impl Page {
         self.counts.iter().find(|count| count.row == *row).map(|count| count.value * factor + more)
     }
 
-    /// Of `counts`, those of anyring must be within `limits`, which name benchmark, case and count. What noise is allowed elsewhere is
-    /// so here.
-    ///
-    /// # Errors
-    /// Names those that are not.
-    pub fn beyond(counts: &[Count], limits: &[(&str, &str, f64)]) -> Result<()> {
-        let (factor, more) = MORE_CALLS;
-        let wrong: Vec<String> = counts
-            .iter()
-            .filter_map(|count| {
-                let is_of = |&&(benchmark, case, _): &&(&str, &str, f64)| {
-                    count.row == Row::new(benchmark, case, "anyring")
-                };
-                let (.., limit) = limits.iter().find(is_of)?;
-                let is_beyond = count.value > limit * factor + more;
-                is_beyond.then(|| format!("{}: {:.2}, limit {limit:.2}", count.row.text(), count.value))
-            })
-            .collect();
-        if wrong.is_empty() {
-            return Ok(());
-        }
-        let advice = "these limits are goals of the project, and not for the page to raise";
-        Err(Failure::new(format!("counts are beyond their limits:\n  {}", wrong.join("\n  "))).advice(advice))
-    }
-
     /// What has been counted now, of the rows with `part` in their text, must be on the page, no higher than there, and
     /// all of it.
     pub fn compare(&self, now: &[Count], part: &str) -> Result<()> {
@@ -172,15 +147,6 @@ mod tests {
             let failure = counted(rows).unwrap_err().to_string();
             assert!(failure.contains(told), "{failure}");
         }
-    }
-
-    #[test]
-    fn limits_hold_whatever_the_page_says() {
-        let limits = [("nop", "1 per enter", 1.0)];
-        let within = |rows| Page::beyond(&page(rows).counts, &limits);
-        assert!(within(&[("anyring", 1.03), ("kernel", 5.0)]).is_ok());
-        let failure = within(&[("anyring", 1.05)]).unwrap_err().to_string();
-        assert!(failure.contains("anyring: 1.05, limit 1.00"), "{failure}");
     }
 
     #[test]

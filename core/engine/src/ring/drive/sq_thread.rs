@@ -216,9 +216,7 @@ fn sleep(guard: &mut CoreGuard<'_>, serial: u64) {
 fn wait(guard: &mut CoreGuard<'_>, serial: u64) {
     let Some(core) = live(guard, serial) else { return };
     let Some(epoll) = core.readiness.epoll() else { return };
-    // Of what was submitted while the thread was awake nothing tells.
-    let bounds = [core.timers.next_ns(), core.aio.lengthen_look_ns()];
-    let timeout_ns = bounds.into_iter().flatten().min();
+    let timeout_ns = core.timers.next_ns();
     core.sq_thread.asleep = true;
     core.watch_pages();
     core.readiness.falls_asleep();
