@@ -18,7 +18,7 @@ use crate::work::backlog::Backlog;
 const BOUNDED: u32 = 8;
 /// Work that ends soon and may wait for a worker. The rest is bounded by the requests that there can be.
 const QUEUE: usize = 1 << 16;
-/// How long an idle worker stays.
+/// How long an idle worker stays, and how long one more than was needed.
 const IDLE_NS: u64 = 5_000_000_000;
 /// Between two attempts of a keeper to start a worker where none can be had.
 const RETRY_NS: u64 = 4_000_000;
@@ -98,6 +98,8 @@ pub trait System: Sized {
     fn bind(&self, cpus: &CpuSet);
     /// How many threads there may be for work that may take for ever.
     fn most_threads(&self) -> u32;
+    /// The time on a clock that never goes back.
+    fn now_ns(&self) -> u64;
     /// Does a piece of work.
     fn perform(&self, job: &mut Self::Job);
     /// Gives it back to whoever it is for.
@@ -107,6 +109,16 @@ pub trait System: Sized {
 type SeatOf<S> = <<S as System>::Job as Job>::Seat;
 type NameOf<S> = <<S as System>::Job as Job>::Name;
 
+/// Workers that were idle all the time. A futex wakes the one that has slept longest, so a few pieces of work in a while keep
+/// all workers of a squad from ever sleeping for [`IDLE_NS`]: it is counted how many had not been missed.
+#[derive(Clone, Copy)]
+struct Spare {
+    /// The fewest that were idle at once.
+    least: u32,
+    /// Since this time.
+    since_ns: u64,
+}
+
 /// The threads with the same credentials.
 struct Squad {
     credentials: Credentials,
@@ -114,12 +126,40 @@ struct Squad {
     threads: [u32; 2],
     /// Those that look for work, by class.
     idle: [u32; 2],
+    /// Those that nobody needed, by class.
+    spare: [Spare; 2],
     /// A thread stands by to clone others.
     keeper: bool,
     /// Personalities that need the keeper.
     personalities: u32,
     /// Rings with requests of submitters that need it.
     submitters: u32,
+}
+
+impl Squad {
+    /// The calling worker has found no work, and sleeps; or leaves, if it is one more than were needed in a while.
+    fn rest(&mut self, system: &impl System, class: usize) -> bool {
+        // The last one that works is none too many: it need not ask for the time.
+        if self.idle[class] > 0 {
+            let now_ns = system.now_ns();
+            let spare = &mut self.spare[class];
+            if now_ns.saturating_sub(spare.since_ns) >= IDLE_NS {
+                if spare.least > 0 {
+                    spare.least -= 1;
+                    return false;
+                }
+                *spare = Spare { least: self.idle[class], since_ns: now_ns };
+            }
+        }
+        self.idle[class] += 1;
+        true
+    }
+
+    /// The calling worker is awake again.
+    fn rise(&mut self, class: usize) {
+        self.idle[class] -= 1;
+        self.spare[class].least = self.spare[class].least.min(self.idle[class]);
+    }
 }
 
 /// Work that may take for ever, and who is at it.
@@ -172,6 +212,7 @@ impl<J: Job> Pool<J> {
                     credentials,
                     threads: [0; 2],
                     idle: [0; 2],
+                    spare: [Spare { least: 0, since_ns: 0 }; 2],
                     keeper: false,
                     personalities: 0,
                     submitters: 0,
@@ -452,16 +493,15 @@ impl<S: System> Handover<S> {
             let Some(squad) = pool.squad(credentials) else { return self.system.thread_ends() };
             let outdated = common != self.system.common()
                 || squad.personalities == 0 && credentials < self.system.common();
-            if !waits && (timed_out || outdated) {
+            if !waits && (timed_out || outdated) || !squad.rest(&self.system, class) {
                 self.system.thread_ends();
                 squad.threads[class] -= 1;
                 return pool.sweep();
             }
-            squad.idle[class] += 1;
             drop(pool);
             timed_out = self.work[class].wait(seen, Some(IDLE_NS));
             if let Some(squad) = self.pool.lock().squad(credentials) {
-                squad.idle[class] -= 1;
+                squad.rise(class);
             }
         }
     }
@@ -600,5 +640,158 @@ impl Futex for AtomicU32 {
 
     fn wake(&self, count: u32) {
         os::futex_wake(self, count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::thread::{sleep, spawn, yield_now};
+    use std::time::{Duration, Instant};
+
+    use super::{AtomicU32, Credentials, Handover, IDLE_NS, Job, Mutex, Ordering, Pool, System};
+    use crate::os::CpuSet;
+    use crate::os::sync::atomic::AtomicU64;
+
+    /// A piece of work that lasts until `Process::left` says that all that came with it have begun.
+    struct Piece;
+
+    impl Job for Piece {
+        type Name = ();
+        type Seat = ();
+
+        fn name(&self) {}
+
+        fn credentials(&self) -> Credentials {
+            own()
+        }
+
+        fn class(&self) -> usize {
+            1
+        }
+
+        fn hash(&self) -> u64 {
+            0
+        }
+
+        fn sit(&mut self, (): ()) {}
+
+        fn stand_up(&mut self) -> bool {
+            false
+        }
+    }
+
+    fn own() -> Credentials {
+        Credentials::from_number(1)
+    }
+
+    struct Process {
+        now_ns: AtomicU64,
+        /// The pieces that have not begun.
+        left: AtomicU32,
+    }
+
+    static POOL: Handover<Process> = Handover::new(
+        Mutex::new(Pool::new()),
+        [AtomicU32::new(0), AtomicU32::new(0)],
+        AtomicU32::new(0),
+        Process { now_ns: AtomicU64::new(IDLE_NS), left: AtomicU32::new(0) },
+    );
+
+    impl System for Process {
+        type Job = Piece;
+        type Lock = Mutex<Pool<Piece>>;
+        type Futex = AtomicU32;
+
+        fn start_worker(&self, credentials: Credentials, class: usize) -> bool {
+            spawn(move || POOL.work(credentials, true, class));
+            true
+        }
+
+        fn start_keeper(&self, _: Credentials) -> bool {
+            false
+        }
+
+        fn thread_ends(&self) {}
+
+        fn common(&self) -> Credentials {
+            own()
+        }
+
+        fn reactor_has(&self, _: Credentials) -> bool {
+            false
+        }
+
+        fn ask_reactor(&self) {}
+
+        fn take_seat(&self, _: Option<()>) {}
+
+        fn interrupt(&self, (): &()) {}
+
+        fn bind(&self, _: &CpuSet) {}
+
+        fn most_threads(&self) -> u32 {
+            64
+        }
+
+        fn now_ns(&self) -> u64 {
+            self.now_ns.load(Ordering::Relaxed)
+        }
+
+        fn perform(&self, _: &mut Piece) {
+            self.left.fetch_sub(1, Ordering::Relaxed);
+            while self.left.load(Ordering::Relaxed) != 0 {
+                yield_now();
+            }
+        }
+
+        fn finish(&self, _: Piece) {}
+    }
+
+    /// Waits until no worker has anything to do, and counts them.
+    fn workers_at_rest() -> u32 {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let mut pool = POOL.pool().lock();
+            let rests = pool.queue.is_empty();
+            let squad = pool.squad(own()).expect("workers");
+            if rests && squad.idle == squad.threads {
+                return squad.threads[1];
+            }
+            drop(pool);
+            assert!(Instant::now() < deadline, "workers come to rest");
+            sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Has so many pieces of work done at once. Returns how many workers there are afterwards.
+    fn do_pieces(count: u32) -> u32 {
+        POOL.system().left.store(count, Ordering::Relaxed);
+        for _ in 0..count {
+            assert!(POOL.push(Piece, own()).is_ok());
+        }
+        workers_at_rest()
+    }
+
+    #[test]
+    fn workers_that_were_too_many_leave_though_each_works_now_and_then() {
+        assert_eq!(do_pieces(8), 8);
+        let pass = |ns| POOL.system().now_ns.fetch_add(ns, Ordering::Relaxed);
+        pass(IDLE_NS / 2);
+        assert_eq!(do_pieces(1), 8, "too early to say");
+        // The first time is counted from a moment when some were still at work.
+        for _ in 0..2 {
+            pass(IDLE_NS);
+            (0..8).for_each(|_| _ = do_pieces(1));
+        }
+        assert_eq!(workers_at_rest(), 1);
+        // All that work at once in a while stay.
+        assert_eq!(do_pieces(4), 4);
+        for _ in 0..4 {
+            pass(IDLE_NS);
+            do_pieces(1);
+            assert_eq!(do_pieces(4), 4);
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! The process's worker threads: one pool for all rings.
 //!
 //! Work that ends soon shares a few threads; work that may take for ever gets one each. A worker
-//! that found nothing to do for some seconds leaves. Work with the same hash (buffered writes to one
-//! file) is done one after the other, in order.
+//! that found nothing to do for some seconds leaves, and so does one more than were needed in that
+//! time. Work with the same hash (buffered writes to one file) is done one after the other, in order.
 //!
 //! Workers with the same credentials are a squad, and do work for those credentials only. Whoever
 //! queues work may start a worker for it if it has the same credentials itself; else a thread that has
@@ -139,6 +139,10 @@ impl System for Process {
     fn most_threads(&self) -> u32 {
         let processes = os::limit(RLIMIT_NPROC, None).map_or(u64::MAX, |limit| limit.rlim_cur);
         u32::try_from(processes).unwrap_or(u32::MAX)
+    }
+
+    fn now_ns(&self) -> u64 {
+        os::monotonic_ns()
     }
 
     fn perform(&self, work: &mut Piece) {

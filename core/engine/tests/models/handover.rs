@@ -215,6 +215,7 @@ struct Process {
     common: AtomicUsize,
     reactor: Mutex<Reactor>,
     kicked: Word,
+    now_s: Mutex<u64>,
 }
 
 struct World {
@@ -331,6 +332,13 @@ impl System for Process {
         self.threads.lock().unwrap().most
     }
 
+    /// Between any two looks at it, time enough passes for a worker to be one too many.
+    fn now_ns(&self) -> u64 {
+        let mut now_s = self.now_s.lock().unwrap();
+        *now_s += 10;
+        *now_s * 1_000_000_000
+    }
+
     fn perform(&self, piece: &mut Piece) {
         assert!(acting() == piece.credentials(), "done with the credentials that it is for");
         let mut ring = self.ring.lock().unwrap();
@@ -381,6 +389,7 @@ impl World {
                 common: AtomicUsize::new(OLD),
                 reactor: Mutex::default(),
                 kicked: Word::default(),
+                now_s: Mutex::default(),
             };
             let words: [Arc<Word>; 3] = Default::default();
             let [short, long, keepers] = words.clone().map(Shared);

@@ -213,7 +213,7 @@ fn run_programs(job: &Job, shared: &'static Shared, directory: &Path) -> Option<
         unmap_given();
         usage.push(Usage::now());
         if failures.is_empty() {
-            failures.extend(growth(&usage));
+            failures.extend(growth(&usage, shared));
         }
         shared.requests.fetch_add(shared.used().into(), Relaxed);
         shared.done.fetch_add(1, Relaxed);
@@ -265,42 +265,52 @@ fn warm_up(engine: Engine) {
 
 /// Descriptors, threads and rings that a program must not leave to its process.
 struct Left {
-    files: usize,
-    threads: usize,
+    files: Vec<String>,
+    threads: Vec<String>,
     rings: usize,
 }
 
 impl Left {
     fn now() -> Left {
-        Left { files: files().len(), threads: threads().len(), rings: ring_mappings() }
+        Left { files: files(), threads: threads(), rings: ring_mappings() }
     }
 
     /// What has not gone in a while.
     fn remains(&self, shared: &Shared) -> Option<String> {
-        let deadline = Instant::now() + LINGERS;
-        loop {
-            let (files, threads) = (files(), threads());
+        let mut now = Left::now();
+        let has_gone = || {
+            now = Left::now();
             // A sanitizer's run-time opens descriptors of its own.
-            let closed = files.len() <= self.files || cfg!(anyring_sanitizer);
-            let rings = ring_mappings();
-            if closed && threads.len() <= self.threads && rings <= self.rings {
-                return None;
-            }
-            if Instant::now() > deadline {
-                return Some(format!(
-                    "left over: {} descriptors more than the {} before, of {files:?}; threads {threads:?}; {} mappings of \
-                     rings more than the {} before",
-                    files.len() as isize - self.files as isize,
-                    self.files,
-                    rings as isize - self.rings as isize,
-                    self.rings
-                ));
-            }
-            // This is told as what is left, not as a program that hangs.
-            shared.step();
-            std::thread::sleep(Duration::from_micros(100));
+            let closed = now.files.len() <= self.files.len() || cfg!(anyring_sanitizer);
+            closed && now.threads.len() <= self.threads.len() && now.rings <= self.rings
+        };
+        if comes_true(shared, has_gone) {
+            return None;
         }
+        Some(format!(
+            "left over: {} descriptors more than the {} before, of {:?}; threads {:?}; {} mappings of rings more than the {} \
+             before",
+            now.files.len() as isize - self.files.len() as isize,
+            self.files.len(),
+            now.files,
+            now.threads,
+            now.rings as isize - self.rings as isize,
+            self.rings
+        ))
     }
+}
+
+/// Does a condition hold in a while? Where it does not, that is told, and not that a program hangs.
+fn comes_true(shared: &Shared, mut holds: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + LINGERS;
+    while !holds() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        shared.step();
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    true
 }
 
 /// Mappings of rings' memory, the engine's and the program's.
@@ -336,8 +346,9 @@ const COMPARED: usize = BATCH as usize;
 /// More threads and memory than before that are the moment's.
 const NOISE: (u64, u64) = (8, 64 * 1024);
 
-/// Does a process have more after each of its last programs than after any of its first? Once per batch.
-fn growth(usage: &[Usage]) -> Option<String> {
+/// Does a process have more after each of its last programs than after any of its first? Once per batch. Threads that leave
+/// once they have had nothing to do for some seconds are not more.
+fn growth(usage: &[Usage], shared: &Shared) -> Option<String> {
     if usage.is_empty() || !usage.len().is_multiple_of(COMPARED) {
         return None;
     }
@@ -348,7 +359,9 @@ fn growth(usage: &[Usage]) -> Option<String> {
         let after = last.iter().map(of).min().unwrap_or(0);
         (after > before + noise).then_some((before, after))
     };
-    let threads = grows(|usage| usage.threads, NOISE.0).map(|grown| format!("threads {grown:?}"));
+    let threads = grows(|usage| usage.threads, NOISE.0)
+        .filter(|&(before, _)| !comes_true(shared, || Usage::now().threads <= before + NOISE.0))
+        .map(|grown| format!("threads {grown:?}"));
     let memory = grows(|usage| usage.memory_bytes, NOISE.1).map(|grown| format!("bytes of memory {grown:?}"));
     threads.or(memory).map(|what| format!("grows: {what}"))
 }
