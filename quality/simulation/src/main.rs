@@ -194,11 +194,11 @@ fn share(seed: u64, schedules: u64, family: Family, jobs: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What runs schedules, one after the other.
+/// The process's engine over a simulated system, for schedules one after the other.
 struct Simulation {
     family: Family,
     stacks: Vec<DefaultStack>,
-    /// How many it has run.
+    /// Schedules that it has run.
     runs: u64,
 }
 

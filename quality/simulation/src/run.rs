@@ -80,7 +80,7 @@ struct Request {
     is_sure: bool,
     /// The submission took it: if it waits for a futex, it has begun to.
     is_taken: bool,
-    /// It completed when all was cancelled that was left.
+    /// The request completed when all was cancelled that was left at the end.
     is_left: bool,
     /// [`Closes::so_far`] of its file, before its SQE was seen.
     closes_before: Option<u32>,
@@ -155,7 +155,7 @@ impl Closes {
 struct Wakes {
     /// How many each word's wake-ups so far were to wake.
     asked: [usize; WORDS],
-    /// Those by `futex(2)` that found nobody.
+    /// Wake-ups by `futex(2)` that found nobody.
     vain: Vec<Vain>,
     /// So many said that they woke somebody.
     said: usize,
@@ -1224,7 +1224,7 @@ fn judge() {
     }
 }
 
-/// Who is said to have been woken has completed.
+/// As many waits have completed as wake-ups said that they woke.
 fn judge_wakes() {
     let (said, ended, spare) = run(|run| (run.wakes.said, run.wakes.ended, run.wakes.spare));
     if said < ended || said > ended + spare {

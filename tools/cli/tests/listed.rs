@@ -274,7 +274,7 @@ fn rings_are_used_where_nothing_else_is_allowed() {
     }
 }
 
-/// What `anyring run`, the C library, the program or the engine cannot be without.
+/// The calls that `anyring run`, the C library, the program or the engine cannot do without.
 #[cfg(target_arch = "x86_64")]
 const NEEDED: &str = "clock_gettime clone close epoll_create1 epoll_ctl epoll_pwait eventfd2 execve exit exit_group fcntl fstat \
     ftruncate futex getpid io_uring_enter io_uring_register io_uring_setup ioctl lseek memfd_create mmap mprotect munmap newfstatat openat \

@@ -830,14 +830,14 @@ pub fn will_need(fd: Fd, offset: u64, length: usize) -> Result<(), Errno> {
     unsafe { call(nr::__NR_fadvise64, arguments).map(drop) }
 }
 
-/// What the release of the kernel says of [`nowait_begins_reads`].
+/// The answer of [`nowait_begins_reads`], once the kernel's release has been asked for.
 static BEGINS_READS: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
+const NO: u8 = 1;
+const YES: u8 = 2;
 
 /// Does a read by `RWF_NOWAIT` that misses the page cache begin at the device, as from Linux 6.12 on? Before that nothing is begun.
 pub fn nowait_begins_reads() -> bool {
-    const NO: u8 = 1;
-    const YES: u8 = 2;
     // Relaxed: it stands for nothing else.
     match BEGINS_READS.load(Ordering::Relaxed) {
         UNKNOWN => {

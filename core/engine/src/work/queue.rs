@@ -172,9 +172,9 @@ impl WorkQueue {
     }
 }
 
-/// What the device has.
+/// Reads that the device has.
 impl WorkQueue {
-    /// Reads that the device has.
+    /// All of them.
     #[inline]
     pub fn in_flight(&self) -> &InFlight {
         &self.in_flight

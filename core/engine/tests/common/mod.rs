@@ -106,7 +106,7 @@ impl Host for StdHost {
     }
 }
 
-/// What a [`Host`] of a test's own has from [`SEEING`]: all, or all but how threads begin.
+/// The functions that a [`Host`] of a test's own takes from [`SEEING`]: all, or all but how threads begin.
 macro_rules! as_seeing {
     () => {
         $crate::common::as_seeing!(but spawn);

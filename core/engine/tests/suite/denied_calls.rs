@@ -411,7 +411,7 @@ fn messages(ring: &mut Ring) -> Vec<(u64, i32)> {
     [all, results(&other.collect(1))].concat()
 }
 
-/// What all programs but `others` come to in a child where calls are refused, or none.
+/// The outcomes of all programs but `others`, in a child where `denied` calls are refused.
 fn outcomes(denied: &[Refused], others: &[&str]) -> Vec<String> {
     let (mut reader, mut writer) = pipe();
     let pid = child(|| {

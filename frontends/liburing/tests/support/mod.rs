@@ -123,7 +123,7 @@ pub fn command(program: &Path, arguments: &[&str], by: By) -> Command {
     }
 }
 
-/// What a program is started with over our library, in the sandbox that `deny.c` makes of `how`.
+/// The command that starts a program over our library, in the sandbox that `deny.c` makes of `how`.
 pub fn denied(how: &str, program: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(programs().join("deny"));
     command.arg(how).arg(program);
