@@ -32,6 +32,8 @@ pub enum Family {
     Listeners,
     /// Waits for futexes, woken by rings and by plain calls.
     Futexes,
+    /// Rings that are made and closed while others are.
+    Rings,
 }
 
 /// How many words there are to wait for.
@@ -164,6 +166,8 @@ pub enum Action {
     Name { file: usize, changes: bool },
     /// Closes a name of the near end that requests do not use any more.
     CloseName { file: usize },
+    /// Makes a ring, submits a request to it, and closes it.
+    BriefRing,
     /// Does nothing for some time.
     Pause { time_ns: u64 },
     /// `futex(2)`: wakes some of those that wait for a word.
@@ -300,6 +304,7 @@ impl Maker {
             (9..=17, _) if self.family == Family::Futexes => {
                 Action::Wake { word: self.random.below(WORDS), count: 1 + self.random.below(2) as u32 }
             }
+            (3..=17, _) if self.family == Family::Rings => Action::BriefRing,
             (0..=8, Some(ring)) => {
                 let many = self.family == Family::Overflow || self.random.once_in(4);
                 let most = match self.family {

@@ -461,14 +461,27 @@ fn act(thread: usize) {
     add(counters::ENDED, 1);
 }
 
-fn make_ring(index: usize) {
-    let spec = run(|run| run.program.rings[index].clone());
-    let made = (0..1000).find_map(|_| match Mapped::make(spec.flags, spec.completions) {
+fn new_ring(flags: u32, completions: u32) -> Mapped {
+    let made = (0..1000).find_map(|_| match Mapped::make(flags, completions) {
         Ok(ring) => Some(ring),
         Err(errno) if is_passing(errno as u32) => None,
         Err(errno) => fail(&format!("setup: errno {errno}")),
     });
-    let Some(ring) = made else { fail("setup: none of a thousand attempts succeeds") };
+    made.unwrap_or_else(|| fail("setup: none of a thousand attempts succeeds"))
+}
+
+fn close_ring(ring: Mapped) {
+    ring.unmap();
+    if !world(|world| world.grants_files()) {
+        // The engine had no inotify instance, perhaps, that tells it.
+        frontend::closed(ring.fd);
+    }
+    close(ring.fd);
+}
+
+fn make_ring(index: usize) {
+    let spec = run(|run| run.program.rings[index].clone());
+    let ring = new_ring(spec.flags, spec.completions);
     run(|run| run.rings[index] = Some(ring));
     if spec.fetch == Fetch::Eventfd {
         let fd = world(|world| world.kernel.without_limit(|kernel| kernel.eventfd(0, 0)))
@@ -515,10 +528,28 @@ fn perform(action: &Action) {
         Action::Exchange { files } => reopen(&files),
         Action::Name { file, changes } => name(file, changes),
         Action::CloseName { file } => close_name(file),
+        Action::BriefRing => use_brief_ring(),
         Action::Pause { time_ns } => world::sleep_for(time_ns),
         Action::Wake { word, count } => wake(word, count),
         Action::SyncCancel { ring, before, time_ns } => sync_cancel(ring, before, time_ns),
     }
+}
+
+/// A ring that nobody else knows takes what it is given, whatever becomes of others meanwhile.
+fn use_brief_ring() {
+    let ring = new_ring(0, 4);
+    ring.push(&Sqe { opcode: Code::IORING_OP_NOP as u8, ..Sqe::default() });
+    while ring.pending() > 0 {
+        if let Err(errno) = ring.submit(0, None)
+            && !is_passing(errno)
+        {
+            fail(&format!("a ring that was just made: enter: errno {errno}"));
+        }
+    }
+    if ring.take().is_none() {
+        fail("a ring that was just made: a no-op does not complete");
+    }
+    close_ring(ring);
 }
 
 /// The program wakes those that wait for a word, without a ring.
@@ -1247,14 +1278,7 @@ fn close_far_ends() {
 
 fn close_everything() {
     let rings: Vec<Mapped> = run(|run| run.rings.drain(..).flatten().collect());
-    for ring in rings {
-        ring.unmap();
-        if !world(|world| world.grants_files()) {
-            // The engine had no inotify instance, perhaps, that tells it.
-            frontend::closed(ring.fd);
-        }
-        close(ring.fd);
-    }
+    rings.into_iter().for_each(close_ring);
     close_far_ends();
     let rest: Vec<i32> = run(|run| {
         let near = run.files.iter_mut().flatten().flat_map(|instance| [instance.near, instance.name]);

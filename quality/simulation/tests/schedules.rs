@@ -68,6 +68,11 @@ fn listeners() {
     passes("listeners", 10);
 }
 
+#[test]
+fn rings() {
+    passes("rings", 10);
+}
+
 /// A schedule's report ends with what all its decisions, completions and calls come to: alone as behind others.
 #[test]
 fn a_replay_is_exact() {

@@ -22,7 +22,7 @@ pub fn closed(fd: Fd) {
     }
     notes::closes(fd);
     if let Some(ring) = registry::clear(fd) {
-        lifetime::descriptor_gone(ring);
+        lifetime::descriptor_gone(&ring);
     }
     let mut has_orphans = false;
     registry::for_each(interested, |ring| {
@@ -78,12 +78,8 @@ pub fn duplicated(old: Fd, new: Fd) {
         return;
     }
     notes::duplicated(old, new);
-    let Some(ring) = registry::get(old) else { return };
-    if let Some(core) = ring.lock().as_mut() {
-        core.life.gain_descriptor();
-    }
-    if let Ok(Some(before)) = registry::set(new, ring.ring()) {
-        lifetime::descriptor_gone(before);
+    if let Some(ring) = registry::get(old) {
+        registry::stand_for(new, ring.ring(), |_| true);
     }
 }
 

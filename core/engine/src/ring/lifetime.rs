@@ -12,6 +12,7 @@ use crate::request::op::Caps;
 use crate::request::timeouts::Timeouts;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::{error_queue, reactor, stand_in};
+use crate::ring::registry::InUse;
 use crate::ring::{Core, CoreGuard, Ring, live, registry};
 use crate::wait::{Driver, Token};
 use crate::work::futex_waits;
@@ -109,8 +110,9 @@ pub fn watch_fd() -> Option<Fd> {
     WATCHES.lock().inotify
 }
 
-/// One of a ring's descriptors is gone.
-pub fn descriptor_gone(ring: &'static Ring) {
+/// One of a ring's descriptors is gone, which stood for it when the ring was counted as in use.
+pub fn descriptor_gone(ring: &InUse) {
+    let ring = ring.ring();
     let mut guard = ring.lock();
     let Some(core) = guard.as_mut() else { return };
     let (serial, last) = (core.serial, core.life.lose_descriptor());

@@ -24,7 +24,7 @@ use crate::assets::notes::Interested;
 use crate::assets::{notes, ring_fds};
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
-use crate::ring::{Core, Ring};
+use crate::ring::{Core, Ring, lifetime};
 
 /// The ring that a descriptor number stands for.
 struct Slot(AtomicPtr<Ring>);
@@ -43,18 +43,17 @@ impl Slot {
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Lets the number stand for another ring, or for none where it is null; returns what it stood for.
-    fn replace(&self, ring: *mut Ring) -> Option<&'static Ring> {
+    /// Lets the number stand for another ring, or for none where it is null, if it stands for this one.
+    fn replace(&self, known: Option<&'static Ring>, ring: *mut Ring) -> bool {
+        let known = known.map_or(core::ptr::null_mut(), |known| core::ptr::from_ref(known).cast_mut());
         // SeqCst: before the load of `users` in `vacant`, as the load in `get` is behind the addition there.
-        // SAFETY: rings are leaked and never freed.
-        unsafe { self.0.swap(ring, Ordering::SeqCst).as_ref() }
+        // Acquire pairs with the change by another thread, which then comes before that load, too.
+        self.0.compare_exchange(known, ring, Ordering::SeqCst, Ordering::Acquire).is_ok()
     }
 
     /// Lets the number stand for no ring, if it stands for this one.
     fn empty_of(&self, ring: &'static Ring) {
-        let (known, none) = (core::ptr::from_ref(ring).cast_mut(), core::ptr::null_mut());
-        // SeqCst as in `replace`. Acquire pairs with the change by another thread, which then comes before that load, too.
-        let _ = self.0.compare_exchange(known, none, Ordering::SeqCst, Ordering::Acquire);
+        self.replace(Some(ring), core::ptr::null_mut());
     }
 }
 
@@ -168,22 +167,31 @@ fn is(words: &[AtomicU64; 2], file: [u64; 2]) -> bool {
 pub fn recognise(fd: Fd) -> Option<InUse> {
     let identity = os::identity(fd).ok()?;
     let file = [identity.device, identity.inode];
-    let is_it = |ring: &&Ring| {
-        is(&ring.file, file)
-            // Many files have this one's identity.
-            || is(&ring.shown, file)
-                && ring
-                    .lock()
-                    .as_ref()
-                    .and_then(|core| core.observers.stand_in())
-                    .is_some_and(|shown| os::same_file(shown, fd))
-    };
-    let ring = live().into_iter().find(is_it)?;
-    ring.lock().as_mut().filter(|core| !core.life.is_closing())?.life.gain_descriptor();
-    if let Ok(Some(before)) = set(fd, ring) {
-        crate::ring::lifetime::descriptor_gone(before);
-    }
+    let may_be = |ring: &&Ring| is(&ring.file, file) || is(&ring.shown, file);
+    // Many files have the identity of one that stands in.
+    let stands_in = |core: &Core| core.observers.stand_in().is_some_and(|shown| os::same_file(shown, fd));
+    live()
+        .into_iter()
+        .filter(may_be)
+        .find(|ring| stand_for(fd, ring, |core| is(&ring.file, file) || stands_in(core)))?;
     get(fd)
+}
+
+/// Lets `fd`, a duplicate, stand for `ring` too. False where that has ended, or where there is another ring by now than the one that
+/// `is_meant`.
+pub fn stand_for(fd: Fd, ring: &'static Ring, is_meant: impl FnOnce(&Core) -> bool) -> bool {
+    let mut guard = ring.lock();
+    let Some(core) = guard.as_mut().filter(|core| !core.life.is_closing() && is_meant(core)) else {
+        return false;
+    };
+    // With the lock held: who ends the ring empties its slots.
+    let Ok(before) = set(fd, ring) else { return false };
+    core.life.gain_descriptor();
+    drop(guard);
+    if let Some(before) = before {
+        lifetime::descriptor_gone(&before);
+    }
+    true
 }
 
 /// Why a descriptor is no ring.
@@ -214,14 +222,25 @@ fn first_look(fd: Fd) -> Result<Kind, Errno> {
 }
 
 /// Lets `fd` stand for `ring`; returns the ring it stood for before.
-pub fn set(fd: Fd, ring: &'static Ring) -> Result<Option<&'static Ring>, Errno> {
+pub fn set(fd: Fd, ring: &'static Ring) -> Result<Option<InUse>, Errno> {
     notes::forget_note(fd);
-    Ok(TABLE.get_or_make(fd)?.replace(core::ptr::from_ref(ring).cast_mut()))
+    Ok(replace(fd, TABLE.get_or_make(fd)?, core::ptr::from_ref(ring).cast_mut()))
 }
 
 /// Lets `fd` stand for no ring; returns the ring it stood for.
-pub fn clear(fd: Fd) -> Option<&'static Ring> {
-    TABLE.get(fd)?.replace(core::ptr::null_mut())
+pub fn clear(fd: Fd) -> Option<InUse> {
+    replace(fd, TABLE.get(fd)?, core::ptr::null_mut())
+}
+
+/// Lets `fd`, which has this slot, stand for another ring. The ring that it stood for is in use until the caller has let go of it: it
+/// may end at any time, and its place would be another ring's.
+fn replace(fd: Fd, slot: &Slot, ring: *mut Ring) -> Option<InUse> {
+    loop {
+        let before = get(fd);
+        if slot.replace(before.as_ref().map(InUse::ring), ring) {
+            return before;
+        }
+    }
 }
 
 /// Lets no descriptor stand for `ring` any more. One that was given to another ring meanwhile is that
