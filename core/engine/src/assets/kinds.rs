@@ -59,6 +59,8 @@ impl Kind {
     pub const DIRECT_WRITES_WAIT: Kind = Kind(1 << 18);
     /// A polled ring takes its transfers.
     pub const POLLED: Kind = Kind(1 << 19);
+    /// Each of its pages lies in one place of a device.
+    pub const IN_PAGES: Kind = Kind(1 << 20);
     /// Which transfers past the cache the kernel does not do without waiting.
     pub const OF_DIRECT: Kind = Kind::DIRECT_READS_WAIT.with(Kind::DIRECT_WRITES_WAIT);
     /// How reads are done where they know no non-blocking attempts.
@@ -111,8 +113,8 @@ pub fn typed_kind(fd: Fd) -> Result<Kind, Errno> {
 /// # Errors
 /// `EBADF` where it is none.
 pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
-    let mode = os::identity(fd)?.mode & S_IFMT;
-    let more = match mode {
+    let status = os::status(fd)?;
+    let more = match status.st_mode & S_IFMT {
         S_IFREG | S_IFDIR | S_IFBLK => {
             let of_direct = Kind::DIRECT.with(Kind::OF_DIRECT).with(Kind::POLLED);
             let kept = of_direct.with(Kind::WRITES_BLOCK).with(Kind::OF_READS);
@@ -120,7 +122,9 @@ pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
             // What another file was that had the number does not say how this one is open.
             let of_storage = noted.has(Kind::STORAGE) || !noted.has(Kind::TYPED);
             let known = if of_storage { kept.with(Kind::KNOWN) } else { kept };
-            Kind::STORAGE.with(Kind(noted.0 & known.0))
+            let in_pages = status.st_blksize as usize >= PAGE;
+            let places = if in_pages { Kind::IN_PAGES } else { Kind::default() };
+            Kind::STORAGE.with(places).with(Kind(noted.0 & known.0))
         }
         S_IFIFO if os::fcntl(fd, F_GETFL, 0)? as u32 & O_DIRECT == 0 => Kind::STREAM.with(Kind::KNOWN),
         _ => Kind::KNOWN,
@@ -137,6 +141,14 @@ pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
 pub fn is_direct(fd: Fd) -> Result<bool, Errno> {
     let flags = os::fcntl(fd, F_GETFL, 0)? as u32;
     Ok(flags & O_DIRECT != 0 && look_at_type(fd)?.has(Kind::STORAGE))
+}
+
+/// Bytes of a page of a file.
+const PAGE: usize = 4096;
+
+/// Does a transfer of so many bytes at this offset reach one page of a file alone?
+pub fn is_in_a_page(offset: u64, length: usize) -> bool {
+    length <= PAGE - (offset % PAGE as u64) as usize
 }
 
 /// `f_type` of file systems whose transfers the kernel lets a polled ring poll for: ext2 to ext4, XFS,

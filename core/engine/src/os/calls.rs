@@ -763,14 +763,19 @@ pub fn open(path: &CStr, flags: u32) -> Result<Fd, Errno> {
     .map(|fd| fd as Fd)
 }
 
-/// `fstat(2)`: the device, the inode and the mode.
-pub fn identity(fd: Fd) -> Result<FileIdentity, Errno> {
+/// `fstat(2)`.
+pub fn status(fd: Fd) -> Result<nr::stat, Errno> {
     let mut stat = core::mem::MaybeUninit::<nr::stat>::zeroed();
     // SAFETY: writes one `stat` of ours.
-    let stat = unsafe {
+    unsafe {
         call(nr::__NR_fstat, [fd as usize, stat.as_mut_ptr() as usize, 0, 0, 0, 0])?;
-        stat.assume_init()
-    };
+        Ok(stat.assume_init())
+    }
+}
+
+/// The device, the inode and the mode, by [`status`].
+pub fn identity(fd: Fd) -> Result<FileIdentity, Errno> {
+    let stat = status(fd)?;
     Ok(FileIdentity { device: stat.st_dev, inode: stat.st_ino, mode: stat.st_mode, names: stat.st_rdev })
 }
 

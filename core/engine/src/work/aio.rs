@@ -47,8 +47,6 @@ const SINGLES: u32 = 4;
 const IDLE_TICKS: u32 = 64;
 /// Of transfers on files of which the kernel has done none without waiting, one in so many is tried again.
 const TRY_AGAIN: u32 = 64;
-/// Bytes that lie in one place of a device, whatever the file system.
-const PAGE: usize = 4096;
 /// This system has no contexts of use.
 const NEVER: u32 = u32::MAX;
 /// How soon to look for transfers that no eventfd tells of, where the caller has to sleep for other files. The time doubles with each look
@@ -549,12 +547,13 @@ impl Core {
         }
         for &slot in slots[accepted..count].iter().rev() {
             let Some(mut work) = self.aio_mut().take_back(u64::from(slot)) else { continue };
-            // Whatever was wrong with the first of them, a plain call will tell.
-            let refused = slot == slots[accepted];
-            if refused {
-                work.direct = None;
+            if slot == slots[accepted] {
+                // Whatever was wrong with the first of them, a plain call will tell.
+                let waits = work.direct.take().map_or(Kind::default(), Command::waits);
+                self.do_otherwise(work, waits, 0);
+            } else {
+                self.work_mut().put_back(work);
             }
-            self.work_mut().put_back(work);
         }
         count > 0
     }
@@ -603,13 +602,18 @@ impl Core {
     /// waiting? Of a transfer of several parts the kernel may refuse one when another is in flight, and tells of it afterwards.
     pub fn will_transfer(&self, id: RequestId) -> bool {
         let request = &self[id];
-        let is_one_part = matches!(request.data, OpData::None) && request.sqe.len as usize <= PAGE;
+        let noted = kinds::noted(request.file.fd());
+        let is_one_part = matches!(request.data, OpData::None)
+            && kinds::is_in_a_page(request.sqe.off, request.sqe.len as usize)
+            && noted.has(Kind::IN_PAGES);
         is_one_part
             && request.sqe.off != POSITION
             && request.whose == Whose::Common
             && self.aio().has_context()
+            // What wakes one who sleeps there stays until that one is back, and so does what the kernel tells behind it.
+            && !self.aio().is_awaited
             && self.aio().in_flight() + self.work().direct() < MOST
-            && !kinds::noted(request.file.fd()).has(Command::of(request).waits())
+            && !noted.has(Command::of(request).waits())
     }
 
     /// Ends all transfers, of which nobody is to hear.
@@ -664,8 +668,13 @@ impl Core {
             work.conclude(result);
             return self.work_mut().finish(work);
         };
-        // For somebody who waits for the device, by the program's descriptor still or by what stands in its place.
         self.work_mut().comes_back(1);
+        self.do_otherwise(work, waits, done);
+    }
+
+    /// A transfer that the kernel has not done beyond so many bytes is for somebody who waits for the device, by the program's descriptor still
+    /// or by what stands in its place. `waits` is noted of that.
+    fn do_otherwise(&mut self, mut work: Work, waits: Kind, done: usize) {
         self.work_mut().ends(&work);
         let id = work.id;
         let Some(request) = self.requests_mut().get_mut(id) else { return };

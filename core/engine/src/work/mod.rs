@@ -131,6 +131,11 @@ impl Work {
         let fd = request.file.fd();
         let direct = (transfers && core.tries_direct(fd, command)).then_some(command);
         let request = &mut core[id];
+        if matches!(direct, Some(Command::Read | Command::Write)) {
+            request.flags.set(Flags::AT_DEVICE);
+        } else {
+            request.flags.clear(Flags::AT_DEVICE);
+        }
         let exposed = request.file.plain().map(|fd| Interest::new(fd, ring.number()));
         let minded = Caps::SLOW.with(Caps::HASHED).with(Caps::POSITION);
         let far = request.op.caps.has(Caps::POSITION) && kinds::noted(fd).has(Kind::FAR);
