@@ -997,6 +997,9 @@ fn compare_transfers(number: usize, result: i32) {
         here.map(|transfer| (transfer.place, transfer.address - address, transfer.length)).collect()
     });
     let (what, fixed) = run(|run| (run.requests[number].op.what, run.requests[number].op.fixed));
+    if result == -(raw::EAGAIN as i32) {
+        fail(&format!("wrong completion: request {number} ({what:?}) was to wait, and ends with EAGAIN"));
+    }
     if matches!(what, What::Read(_)) {
         moved = last_moved(&moved, result.max(0) as usize);
     }

@@ -17,7 +17,7 @@ use crate::os::{self, Fd, host};
 pub struct Kind(u32);
 
 impl Kind {
-    /// It has been looked at.
+    /// How it is open has been looked at.
     pub const KNOWN: Kind = Kind(1 << 0);
     /// Opened with `O_DIRECT`, on storage.
     pub const DIRECT: Kind = Kind(1 << 1);
@@ -57,6 +57,10 @@ impl Kind {
     pub const DIRECT_READS_WAIT: Kind = Kind(1 << 17);
     /// Writes past the cache are not done by the kernel without waiting.
     pub const DIRECT_WRITES_WAIT: Kind = Kind(1 << 18);
+    /// A polled ring takes its transfers.
+    pub const POLLED: Kind = Kind(1 << 19);
+    /// Each of its pages lies in one place of a device.
+    pub const IN_PAGES: Kind = Kind(1 << 20);
     /// Which transfers past the cache the kernel does not do without waiting.
     pub const OF_DIRECT: Kind = Kind::DIRECT_READS_WAIT.with(Kind::DIRECT_WRITES_WAIT);
     /// How reads are done where they know no non-blocking attempts.
@@ -85,7 +89,7 @@ pub fn look(fd: Fd) -> Result<Kind, Errno> {
     let mut kind = Kind::KNOWN;
     // On a pipe the flag means packets.
     if flags & O_DIRECT != 0 {
-        kind = look_at_type(fd)?;
+        kind = look_at_type(fd)?.with(Kind::KNOWN);
         if kind.has(Kind::STORAGE) {
             kind = kind.with(Kind::DIRECT);
         }
@@ -109,16 +113,23 @@ pub fn typed_kind(fd: Fd) -> Result<Kind, Errno> {
 /// # Errors
 /// `EBADF` where it is none.
 pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
-    let mode = os::identity(fd)?.mode & S_IFMT;
-    let more = match mode {
+    let status = os::status(fd)?;
+    let more = match status.st_mode & S_IFMT {
         S_IFREG | S_IFDIR | S_IFBLK => {
-            let kept = Kind::DIRECT.with(Kind::WRITES_BLOCK).with(Kind::OF_READS).with(Kind::OF_DIRECT);
-            Kind::STORAGE.with(Kind(notes::note(fd) & kept.0))
+            let of_direct = Kind::DIRECT.with(Kind::OF_DIRECT).with(Kind::POLLED);
+            let kept = of_direct.with(Kind::WRITES_BLOCK).with(Kind::OF_READS);
+            let noted = noted(fd);
+            // What another file was that had the number does not say how this one is open.
+            let of_storage = noted.has(Kind::STORAGE) || !noted.has(Kind::TYPED);
+            let known = if of_storage { kept.with(Kind::KNOWN) } else { kept };
+            let in_pages = status.st_blksize as usize >= PAGE;
+            let places = if in_pages { Kind::IN_PAGES } else { Kind::default() };
+            Kind::STORAGE.with(places).with(Kind(noted.0 & known.0))
         }
-        S_IFIFO if os::fcntl(fd, F_GETFL, 0)? as u32 & O_DIRECT == 0 => Kind::STREAM,
-        _ => Kind::default(),
+        S_IFIFO if os::fcntl(fd, F_GETFL, 0)? as u32 & O_DIRECT == 0 => Kind::STREAM.with(Kind::KNOWN),
+        _ => Kind::KNOWN,
     };
-    let kind = Kind::KNOWN.with(Kind::TYPED).with(more);
+    let kind = Kind::TYPED.with(more);
     remember(fd, kind);
     Ok(kind)
 }
@@ -132,6 +143,14 @@ pub fn is_direct(fd: Fd) -> Result<bool, Errno> {
     Ok(flags & O_DIRECT != 0 && look_at_type(fd)?.has(Kind::STORAGE))
 }
 
+/// Bytes of a page of a file.
+const PAGE: usize = 4096;
+
+/// Does a transfer of so many bytes at this offset reach one page of a file alone?
+pub fn is_in_a_page(offset: u64, length: usize) -> bool {
+    length <= PAGE - (offset % PAGE as u64) as usize
+}
+
 /// `f_type` of file systems whose transfers the kernel lets a polled ring poll for: ext2 to ext4, XFS,
 /// Btrfs, F2FS, GFS2 and zonefs.
 const POLLED_FILE_SYSTEMS: [i64; 6] =
@@ -140,11 +159,19 @@ const POLLED_FILE_SYSTEMS: [i64; 6] =
 /// Does the kernel take a transfer of this file on a polled ring (`IORING_SETUP_IOPOLL`)? The device is
 /// not polled here, as the kernel's own ring does not poll one that has no queues for that.
 pub fn can_be_polled(fd: Fd) -> bool {
+    // Where closes are not seen, nothing would find out that it is another file by now, which is to be refused.
+    if host::sees_closes() && noted(fd).has(Kind::POLLED) {
+        return true;
+    }
     if !is_direct(fd).unwrap_or(false) {
         return false;
     }
-    os::identity(fd).is_ok_and(|identity| identity.mode & S_IFMT == S_IFBLK)
-        || os::file_system(fd).is_ok_and(|kind| POLLED_FILE_SYSTEMS.contains(&kind))
+    let can_be = os::file_system(fd).is_ok_and(|kind| POLLED_FILE_SYSTEMS.contains(&kind))
+        || os::identity(fd).is_ok_and(|identity| identity.mode & S_IFMT == S_IFBLK);
+    if can_be {
+        add(fd, Kind::POLLED.with(Kind::DIRECT).with(Kind::KNOWN));
+    }
+    can_be
 }
 
 /// What was remembered is wrong.

@@ -327,6 +327,7 @@ fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u3
 
 fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Caller) -> Result<(), Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    core.work_mut().note_fetch();
     let argument = wait_argument(call, core);
     if argument.is_err() && call.to_submit > 0 {
         // There will be no wait; what was submitted goes on all the same.

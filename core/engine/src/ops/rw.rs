@@ -601,17 +601,18 @@ fn blocks_at_once(core: &Core, id: RequestId, kind: Kind, direction: Direction) 
 /// are seen.
 #[cold]
 fn past_the_cache(core: &mut Core, id: RequestId) -> Result<bool, Errno> {
+    // What is given to the kernel now may be any file's: it answers, and what it answers is looked at then.
+    let is_sure = host::sees_closes() || core[id].file.plain().is_none() || core.will_transfer(id);
     let request = &mut core[id];
     let fd = request.file.fd();
-    let is_sure = host::sees_closes() || !matches!(request.file, FileHold::Plain(_));
     if !is_sure && !kinds::is_direct(fd)? {
         kinds::forget(fd);
         return Ok(false);
     }
     if request.sqe.off != POSITION {
         request.flags.set(Flags::DIRECT);
-        if !host::sees_closes() {
-            // What the kernel does not do without waiting is done after the call.
+        if !is_sure {
+            // It is done after the call, perhaps.
             request.hold_file()?;
         }
     }

@@ -445,6 +445,10 @@ pub fn keep_from_children(address: *mut u8, length: usize) -> Result<(), Errno> 
     unsafe { call(nr::__NR_madvise, arguments).map(drop) }
 }
 
+/// An address that no program has memory at. The kernel finds that out by a comparison, and by a page fault where there is merely no
+/// memory.
+const NOWHERE: usize = (-65536_isize) as usize;
+
 /// Waits for a completion of a context of Linux AIO, which stays where it is: `EFAULT` says that there is one.
 pub fn await_completion(
     context: usize,
@@ -455,12 +459,12 @@ pub fn await_completion(
     let timeout = timeout.as_ref().map_or(0, |timeout| core::ptr::from_ref(timeout) as usize);
     let Some(mask) = signal_mask else {
         // SAFETY: reads a time of ours; there is no memory to write to.
-        return unsafe { sleep(nr::__NR_io_getevents, [context, 1, 1, 0, timeout, 0], false) };
+        return unsafe { sleep(nr::__NR_io_getevents, [context, 1, 1, NOWHERE, timeout, 0], false) };
     };
     // `struct __aio_sigset`.
     let set = [&raw const mask as usize, size_of::<u64>()];
     // SAFETY: as above; reads a mask of ours.
-    unsafe { sleep(nr::__NR_io_pgetevents, [context, 1, 1, 0, timeout, set.as_ptr() as usize], true) }
+    unsafe { sleep(nr::__NR_io_pgetevents, [context, 1, 1, NOWHERE, timeout, set.as_ptr() as usize], true) }
 }
 
 /// The system has refused `epoll_pwait2` (since Linux 5.11): it is not asked again.
@@ -759,14 +763,19 @@ pub fn open(path: &CStr, flags: u32) -> Result<Fd, Errno> {
     .map(|fd| fd as Fd)
 }
 
-/// `fstat(2)`: the device, the inode and the mode.
-pub fn identity(fd: Fd) -> Result<FileIdentity, Errno> {
+/// `fstat(2)`.
+pub fn status(fd: Fd) -> Result<nr::stat, Errno> {
     let mut stat = core::mem::MaybeUninit::<nr::stat>::zeroed();
     // SAFETY: writes one `stat` of ours.
-    let stat = unsafe {
+    unsafe {
         call(nr::__NR_fstat, [fd as usize, stat.as_mut_ptr() as usize, 0, 0, 0, 0])?;
-        stat.assume_init()
-    };
+        Ok(stat.assume_init())
+    }
+}
+
+/// The device, the inode and the mode, by [`status`].
+pub fn identity(fd: Fd) -> Result<FileIdentity, Errno> {
+    let stat = status(fd)?;
     Ok(FileIdentity { device: stat.st_dev, inode: stat.st_ino, mode: stat.st_mode, names: stat.st_rdev })
 }
 

@@ -144,6 +144,8 @@ impl Flags {
     pub const CLOSES: Flags = Flags(1 << 29);
     /// The request was woken by what may have happened before it began to wait.
     pub const WOKEN_EARLY: Flags = Flags(1 << 30);
+    /// The device of the kernel's own ring would have it by now: it is found by no cancellation.
+    pub const AT_DEVICE: Flags = Flags(1 << 31);
 
     /// Those of an SQE.
     pub const fn of_sqe(flags: u8) -> Flags {

@@ -21,6 +21,7 @@ use crate::ring::drive::observers::Observers;
 #[cfg(anyring_simulation)]
 use crate::ring::drive::reactor::Attendance;
 use crate::ring::drive::readiness::Readiness;
+use crate::ring::drive::sq_thread::SqThread;
 use crate::ring::drive::zero_copy::ZeroCopy;
 use crate::ring::life::Life;
 use crate::ring::resources::personalities::Personalities;
@@ -91,6 +92,11 @@ impl Core {
     #[cfg(anyring_simulation)]
     pub fn attendance(&self) -> &Attendance {
         &self.attendance
+    }
+
+    /// The thread that takes SQEs, where there is one.
+    pub fn sq_thread(&self) -> &SqThread {
+        &self.sq_thread
     }
 
     /// Registered credentials.

@@ -9,7 +9,7 @@
 //! The kernel holds the file from `io_submit` on, so that no duplicate is needed; that is called with the lock, before the program can know of
 //! the submission. `RWF_NOWAIT` keeps it from waiting for anything, and makes it safe whatever file has the number by now. What the kernel
 //! does not do without waiting (btrfs, writes behind the end of a file) is done by a plain call. Where the front end tells of closes, the request gets a
-//! duplicate for that before the program closes its descriptor; where it does not, at once.
+//! duplicate for that before the program closes its descriptor; where it does not, within the submission, for the kernel has told by then.
 //!
 //! Completions are read out of the context's ring memory, without a call. A caller that has nothing else to wait for sleeps in
 //! `io_getevents`, into memory that is not there: as soon as an event is, the call fails with `EFAULT`, and leaves the event where it is. A poll of the
@@ -29,10 +29,12 @@ use linux_raw_sys::io_uring::{IORING_FSYNC_DATASYNC, IORING_SETUP_SQPOLL};
 use crate::abi::Errno;
 use crate::assets::kinds::{self, Kind};
 use crate::os::user::IoVector;
-use crate::os::{self, Fd, nr};
-use crate::process::{credentials, threads};
+use crate::os::{self, Fd, host, nr};
+use crate::process::credentials::{self, Whose};
+use crate::process::threads;
+use crate::request::data::OpData;
 use crate::request::op::Caps;
-use crate::request::{Flags, Phase, Request, RequestId};
+use crate::request::{Flags, POSITION, Phase, Request, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::AIO;
 use crate::work::{Work, length};
@@ -45,6 +47,8 @@ const SINGLES: u32 = 4;
 const IDLE_TICKS: u32 = 64;
 /// Of transfers on files of which the kernel has done none without waiting, one in so many is tried again.
 const TRY_AGAIN: u32 = 64;
+/// This system has no contexts of use.
+const NEVER: u32 = u32::MAX;
 /// How soon to look for transfers that no eventfd tells of, where the caller has to sleep for other files. The time doubles with each look
 /// in vain, from the first of these to the second.
 const SILENT_NS: [u64; 2] = [100_000, 4_000_000];
@@ -160,8 +164,8 @@ unsafe impl Send for Context {}
 #[derive(Default)]
 pub struct Aio {
     context: Option<Context>,
-    /// None can be had.
-    refused: bool,
+    /// None could be had: so many submissions are done without before another is asked for, or, of [`NEVER`], all.
+    refused: u32,
     flying: Vec<Option<Work>>,
     free: Vec<u32>,
     /// How many of those no eventfd tells of.
@@ -176,6 +180,8 @@ pub struct Aio {
     kick: Kick,
     /// The driver sleeps in the context.
     is_awaited: bool,
+    /// At how many looks of the reactor in a row a completion was there, and nobody had come since the look before.
+    missed: u8,
     /// Ticks of the reactor since the last transfer.
     idle_ticks: u32,
 }
@@ -261,8 +267,8 @@ impl Context {
         header.tail.load(Ordering::Relaxed) != self.head
     }
 
-    /// The next completion: whose, and its result.
-    pub fn take_completion(&mut self) -> Option<(u64, i64)> {
+    /// The next completion, which stays: whose, and its result.
+    fn next_completion(&self) -> Option<(u64, i64)> {
         // SAFETY: mapped for as long as the context lives.
         let header = unsafe { &*self.header };
         // Acquire pairs with the kernel's barrier between an event and the tail.
@@ -274,10 +280,18 @@ impl Context {
         let event = unsafe {
             self.header.cast::<u8>().add(HEADER).cast::<Event>().add(self.head as usize).read_volatile()
         };
-        self.head = (self.head + 1) % self.count;
+        Some((event.data, event.result))
+    }
+
+    /// Takes the next completion: whose, and its result.
+    pub fn take_completion(&mut self) -> Option<(u64, i64)> {
+        let next = self.next_completion()?;
+        self.head = if self.head + 1 == self.count { 0 } else { self.head + 1 };
+        // SAFETY: mapped for as long as the context lives.
+        let header = unsafe { &*self.header };
         // Release: the event is read before the kernel may overwrite it.
         header.head.store(self.head, Ordering::Release);
-        Some((event.data, event.result))
+        Some(next)
     }
 }
 
@@ -334,6 +348,11 @@ impl Aio {
         self.flying.len() - self.free.len()
     }
 
+    /// Can transfers be given to the kernel?
+    pub fn has_context(&self) -> bool {
+        self.context.is_some()
+    }
+
     /// Has a transfer come to its end that nobody has taken back?
     pub fn has_completion(&self) -> bool {
         self.context.as_ref().is_some_and(Context::has_completion)
@@ -368,6 +387,12 @@ impl Aio {
         self.context.is_some()
     }
 
+    /// Is there a context that is not used at the moment?
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.context.is_some() && self.in_flight() == 0
+    }
+
     /// How long a caller may sleep for other files that has transfers of which it would not hear: longer each time.
     pub fn lengthen_look_ns(&mut self) -> Option<u64> {
         if self.silent == 0 {
@@ -391,6 +416,15 @@ impl Aio {
         {
             end_aside(context);
         }
+    }
+
+    /// Takes the next completion. The event by which the driver is woken stays until that is back: it would sleep on, or sleeps only now.
+    fn take_completion(&mut self) -> Option<(u64, i64)> {
+        let context = self.context.as_mut()?;
+        if self.is_awaited && context.next_completion().is_some_and(|(slot, _)| slot == KICK) {
+            return None;
+        }
+        context.take_completion()
     }
 
     fn place(&mut self, work: Work) -> u32 {
@@ -417,13 +451,18 @@ impl Core {
     /// Gives the queued O_DIRECT transfers to the kernel, unless there is but one that the caller can wait for as well.
     #[inline]
     pub fn submit_direct(&mut self) {
-        if self.work().direct() > 0 && !self.aio().refused {
+        if self.work().direct() > 0 {
             self.submit_transfers();
         }
     }
 
     fn submit_transfers(&mut self) {
         if self.aio().context.is_none() {
+            if self.aio().refused > 0 {
+                let aio = self.aio_mut();
+                aio.refused -= u32::from(aio.refused != NEVER);
+                return;
+            }
             let alone = self.work().direct() + self.work().out() < 2;
             let needed = self.readiness().waiting() > 0 || !self.timers().is_empty();
             if alone && self.aio().wanted <= SINGLES && !needed {
@@ -431,18 +470,28 @@ impl Core {
             }
             match self.epoll().and_then(|epoll| Context::create(epoll, MOST + 1, AIO)) {
                 Ok(context) => self.aio_mut().context = Some(context),
-                Err(_) => {
-                    self.aio_mut().refused = true;
+                Err(errno) => {
+                    // There are only so many in a system; but one that has none, or others, will not have them later.
+                    self.aio_mut().refused = if errno == Errno::ENOSYS { NEVER } else { TRY_AGAIN };
                     return;
                 }
             }
         }
-        while self.work().direct() > 0 && self.submit_batch() {}
+        // As a rule it is one, which needs little room.
+        while match self.work().direct() {
+            0 => false,
+            1 => self.submit_batch::<1>(),
+            _ => self.submit_batch::<32>(),
+        } {}
     }
 
     /// Has anybody to be told of transfers but callers that wait for nothing else?
     fn tells_of_transfers(&self) -> bool {
-        !self.may_await_transfers() || self.nobody_comes() || self.is(IORING_SETUP_SQPOLL)
+        if self.is(IORING_SETUP_SQPOLL) {
+            // Awake, it looks all the time.
+            return self.sq_thread().is_asleep();
+        }
+        !self.may_await_transfers() || self.nobody_comes()
     }
 
     /// Does a caller that waits have nothing to wait for but transfers, workers and time?
@@ -455,8 +504,7 @@ impl Core {
     }
 
     /// Submits as many queued transfers as there is room for; false where no more can be.
-    fn submit_batch(&mut self) -> bool {
-        const BATCH: usize = 32;
+    fn submit_batch<const BATCH: usize>(&mut self) -> bool {
         let mut slots = [0u32; BATCH];
         let mut iocbs = [Iocb::default(); BATCH];
         let mut vectors = [IoVector::default(); BATCH];
@@ -480,17 +528,32 @@ impl Core {
             // Its interest in the program's descriptor stays: see [`Core::keep_files_at_device`].
             if let Some(Some(work)) = aio.flying.get_mut(slot as usize) {
                 work.is_told = told;
+                work.is_fresh = true;
                 aio.silent += usize::from(!told);
+            }
+        }
+        if accepted > 0 && !host::sees_closes() {
+            // What the kernel does not do without waiting it has told of. Nobody has closed a descriptor yet.
+            self.reap_direct();
+            for &slot in &slots[..accepted] {
+                if let Some(Some(work)) = self.aio_mut().flying.get_mut(slot as usize) {
+                    work.is_fresh = false;
+                }
+            }
+            if self.defers() && self.work().finished() > 0 {
+                // Of these no event tells any more.
+                self.notify_deferred();
             }
         }
         for &slot in slots[accepted..count].iter().rev() {
             let Some(mut work) = self.aio_mut().take_back(u64::from(slot)) else { continue };
-            // Whatever was wrong with the first of them, a plain call will tell.
-            let refused = slot == slots[accepted];
-            if refused {
-                work.direct = None;
+            if slot == slots[accepted] {
+                // Whatever was wrong with the first of them, a plain call will tell.
+                let waits = work.direct.take().map_or(Kind::default(), Command::waits);
+                self.do_otherwise(work, waits, 0);
+            } else {
+                self.work_mut().put_back(work);
             }
-            self.work_mut().put_back(work);
         }
         count > 0
     }
@@ -500,7 +563,7 @@ impl Core {
         let eventfd = self.aio().context.as_ref().filter(|_| told).map_or(0, |context| context.eventfd);
         *single = IoVector { base: sqe.addr, length: u64::from(sqe.len) };
         let vectors: &[IoVector] = match &work.data {
-            crate::request::data::OpData::Vectors(vectors) => vectors,
+            OpData::Vectors(vectors) => vectors,
             _ => core::slice::from_ref(single),
         };
         let tells = if told { FLAG_RESFD } else { 0 };
@@ -535,6 +598,24 @@ impl Core {
         aio.untried.is_multiple_of(TRY_AGAIN)
     }
 
+    /// Does a transfer past the cache go to the kernel with the submission under way, which is told whether it is done without
+    /// waiting? Of a transfer of several parts the kernel may refuse one when another is in flight, and tells of it afterwards.
+    pub fn will_transfer(&self, id: RequestId) -> bool {
+        let request = &self[id];
+        let noted = kinds::noted(request.file.fd());
+        let is_one_part = matches!(request.data, OpData::None)
+            && kinds::is_in_a_page(request.sqe.off, request.sqe.len as usize)
+            && noted.has(Kind::IN_PAGES);
+        is_one_part
+            && request.sqe.off != POSITION
+            && request.whose == Whose::Common
+            && self.aio().has_context()
+            // What wakes one who sleeps there stays until that one is back, and so does what the kernel tells behind it.
+            && !self.aio().is_awaited
+            && self.aio().in_flight() + self.work().direct() < MOST
+            && !noted.has(Command::of(request).waits())
+    }
+
     /// Ends all transfers, of which nobody is to hear.
     pub fn end_transfers(&mut self) {
         let in_flight = self.aio_mut().shut_down();
@@ -550,14 +631,12 @@ impl Core {
     }
 
     fn reap_transfers(&mut self) {
-        while let Some((slot, result)) = self.aio_mut().context.as_mut().and_then(Context::take_completion) {
+        while let Some((slot, result)) = self.aio_mut().take_completion() {
+            let aio = self.aio_mut();
             if slot == KICK {
-                if self.hands_kick_on() {
-                    return;
-                }
+                aio.kick = Kick::Unarmed;
                 continue;
             }
-            let aio = self.aio_mut();
             let Some(work) = aio.take_back(slot) else { continue };
             aio.silent -= usize::from(!work.is_told);
             aio.silent_ns = 0;
@@ -565,32 +644,19 @@ impl Core {
         }
     }
 
-    /// The poll of the driver's eventfd has ended, and its event was taken by who is not the driver, perhaps: that one is about to sleep, and has to
-    /// find another. True where there is one, behind all events so far.
-    fn hands_kick_on(&mut self) -> bool {
-        let kick = self.kick();
-        let aio = self.aio_mut();
-        aio.kick = Kick::Unarmed;
-        let (Some(context), Some(kick), true) = (&aio.context, kick, aio.is_awaited) else { return false };
-        // It is readable still, so that the poll ends at once.
-        if context.poll_as(kick, EPOLLIN, KICK).is_ok() {
-            aio.kick = Kick::Armed;
-        }
-        true
-    }
-
     fn end_transfer(&mut self, mut work: Work, result: i64) {
         let fd = work.fd;
         let waits = work.direct.take().map_or(Kind::default(), Command::waits);
         let result = if result < 0 { Err(Errno::from_raw(result as isize)) } else { Ok(result as usize) };
-        let asked = work.sqe.op_flags & RWF_NOWAIT != 0;
+        // Nothing more is done of what has its file by a number that may be another's, or of what was to be done without waiting.
+        let ends = work.sqe.op_flags & RWF_NOWAIT != 0 || !self.has_its_file(&work);
         let rest = match result {
-            Err(Errno::EAGAIN | Errno::EOPNOTSUPP) if !asked => {
+            Err(Errno::EAGAIN | Errno::EOPNOTSUPP) if !ends => {
                 kinds::add(fd, waits);
                 Some(0)
             }
             // The part that could be done without waiting.
-            Ok(done) if !asked && done > 0 && done < length(&work) && done.is_multiple_of(SECTOR) => {
+            Ok(done) if !ends && done > 0 && done < length(&work) && done.is_multiple_of(SECTOR) => {
                 Some(done)
             }
             _ => None,
@@ -602,8 +668,13 @@ impl Core {
             work.conclude(result);
             return self.work_mut().finish(work);
         };
-        // For somebody who waits for the device, by the program's descriptor still or by what stands in its place.
         self.work_mut().comes_back(1);
+        self.do_otherwise(work, waits, done);
+    }
+
+    /// A transfer that the kernel has not done beyond so many bytes is for somebody who waits for the device, by the program's descriptor still
+    /// or by what stands in its place. `waits` is noted of that.
+    fn do_otherwise(&mut self, mut work: Work, waits: Kind, done: usize) {
         self.work_mut().ends(&work);
         let id = work.id;
         let Some(request) = self.requests_mut().get_mut(id) else { return };
@@ -613,12 +684,36 @@ impl Core {
         if request.flags.has(Flags::CANCELED) {
             return self.complete(id, Errno::ECANCELED.negated());
         }
+        if !host::sees_closes()
+            && let Some(named) = request.file.plain()
+        {
+            // Perhaps the number has been another file's for long.
+            let is_transfer = waits != Kind::default();
+            let held =
+                request.hold_file().and_then(|()| Ok(!is_transfer || kinds::is_direct(request.file.fd())?));
+            match held {
+                Err(errno) => return self.complete(id, errno.negated()),
+                Ok(true) => kinds::add(request.file.fd(), waits),
+                Ok(false) => {
+                    kinds::forget(named);
+                    drop(work);
+                    return self.issue(id);
+                }
+            }
+        }
+        let Some(request) = self.requests_mut().get_mut(id) else { return };
         request.phase = Phase::Working;
         // Its interest in the descriptor begins before that of the transfer ends.
         let mut again = Work::new(self, id, false);
         drop(work);
         again.is_slow = true;
         self.queue_work(again);
+    }
+
+    /// Does the file of a transfer still have the descriptor that the request has it by?
+    fn has_its_file(&self, work: &Work) -> bool {
+        let is_plain = self.requests().get(work.id).is_some_and(|request| request.file.plain().is_some());
+        host::sees_closes() || work.is_fresh || !is_plain
     }
 
     /// The context in which a driver may sleep, for it has nothing else to hear of. Whoever wakes the driver is heard there, too.
@@ -662,9 +757,16 @@ impl Core {
 
     /// The reactor looks at the ring, once in a tick.
     pub fn tick_transfers(&mut self) {
-        if self.aio().has_completion() && self.aio().silent > 0 {
-            // Nobody came for it.
-            self.work_mut().in_flight.note_absence();
+        // A completion may be just there, and a caller that sleeps for it about to wake. One that has no processor comes late.
+        let comes = self.work_mut().in_flight.has_come() || self.aio().is_awaited;
+        let aio = self.aio_mut();
+        if comes {
+            aio.missed = 0;
+        } else if aio.has_completion() && aio.silent > 0 {
+            aio.missed = aio.missed.saturating_add(1);
+            if aio.missed > 1 {
+                self.work_mut().in_flight.note_absence();
+            }
         }
         self.aio_mut().tick();
     }

@@ -66,6 +66,8 @@ pub struct InFlight {
     /// Grows where the program does not come for what is in flight, and falls where it does: as long as it is not 0, workers do reads at
     /// once, and an eventfd tells of transfers.
     absences: u8,
+    /// A call has come for completions since the reactor's last look.
+    has_come: bool,
 }
 
 /// How often a program has to come for what is in flight after it did not.
@@ -86,6 +88,17 @@ impl InFlight {
     /// Does the program not come for what is in flight?
     pub fn is_left_alone(&self) -> bool {
         self.absences > 0
+    }
+
+    /// A call comes for completions.
+    #[inline]
+    pub(super) fn note_fetch(&mut self) {
+        self.has_come = true;
+    }
+
+    /// Has a call come for completions since this was asked last?
+    pub(super) fn has_come(&mut self) -> bool {
+        core::mem::take(&mut self.has_come)
     }
 
     /// Nobody came for the time of a tick.

@@ -91,12 +91,16 @@ pub struct Work {
     far: bool,
     /// A read that the device has had since before: how long it takes says how fast the device is.
     is_fetched: bool,
+    /// A write into the page cache: the system holds writers up that write more than the device takes.
+    is_cached_write: bool,
     /// How long the attempt took, in microseconds, where that says something.
     took_us: Option<u64>,
     /// An O_DIRECT transfer, which the kernel can do while nobody waits.
     pub direct: Option<Command>,
     /// An eventfd tells of the end of that.
     is_told: bool,
+    /// The call that has submitted that goes on: its file still has the descriptor.
+    is_fresh: bool,
     /// It takes as long as a device: a caller that does not wait is not held up by it.
     is_slow: bool,
     /// Work with the same non-zero hash is done one after the other.
@@ -127,6 +131,11 @@ impl Work {
         let fd = request.file.fd();
         let direct = (transfers && core.tries_direct(fd, command)).then_some(command);
         let request = &mut core[id];
+        if matches!(direct, Some(Command::Read | Command::Write)) {
+            request.flags.set(Flags::AT_DEVICE);
+        } else {
+            request.flags.clear(Flags::AT_DEVICE);
+        }
         let exposed = request.file.plain().map(|fd| Interest::new(fd, ring.number()));
         let minded = Caps::SLOW.with(Caps::HASHED).with(Caps::POSITION);
         let far = request.op.caps.has(Caps::POSITION) && kinds::noted(fd).has(Kind::FAR);
@@ -148,9 +157,13 @@ impl Work {
             lendable: lends && !long && !far && !transfers && can_be_lent(request),
             far,
             is_fetched: false,
+            is_cached_write: !transfers
+                && request.op.caps.has(Caps::HASHED)
+                && request.op.caps.has(Caps::POSITION),
             took_us: None,
             direct,
             is_told: false,
+            is_fresh: false,
             is_slow: transfers,
             hash: 0,
             seat: None,
@@ -192,7 +205,11 @@ impl Work {
     fn attempt_timed(&mut self) {
         let started = os::ticks();
         self.attempt();
-        self.took_us = Some(os::ticks().wrapping_sub(started) / os::ticks_per_us());
+        self.note_ticks(os::ticks().wrapping_sub(started));
+    }
+
+    fn note_ticks(&mut self, ticks: u64) {
+        self.took_us = Some(ticks / os::ticks_per_us());
     }
 
     /// It cannot be done, for this reason.
@@ -244,7 +261,8 @@ impl Piece {
         if trace::is_on() {
             self.0.thread = os::gettid() as u32;
         }
-        if self.0.is_fetched { self.0.attempt_timed() } else { self.0.attempt() }
+        let says_something = self.0.is_fetched || self.0.is_cached_write;
+        if says_something { self.0.attempt_timed() } else { self.0.attempt() }
     }
 
     /// Does it, in a caller that it was given back to.
@@ -282,6 +300,9 @@ impl Batch {
             let ended = os::ticks();
             let took = ended.wrapping_sub(started);
             started = ended;
+            if work.is_cached_write {
+                work.note_ticks(took);
+            }
             let slow = took > SLOW_US * os::ticks_per_us();
             let proven = slow && (*slow_before || took > VERY_SLOW_US * os::ticks_per_us());
             *slow_before = slow;
@@ -337,8 +358,10 @@ impl Core {
     /// Ends the request whose work is done.
     fn conclude(&mut self, work: &mut Work) {
         self.work_mut().ends(work);
-        if let Some(took_us) = work.took_us {
-            self.work_mut().in_flight.note_time(took_us);
+        match work.took_us {
+            Some(took_us) if work.is_fetched => self.work_mut().in_flight.note_time(took_us),
+            Some(took_us) => self.work_mut().note_write(took_us),
+            None => {}
         }
         let Some(request) = self.requests_mut().get_mut(work.id) else { return };
         debug_assert!(request.phase == Phase::Working, "work is done once");
@@ -440,9 +463,18 @@ impl Core {
     }
 
     /// Must a worker do this, though it ends soon? Where it takes longer than waking one, and where
-    /// workers are still at what comes before it in the same file.
+    /// workers are still at what comes before it in the same file, or writes wait for the device.
     fn must_hand_over(&self, work: &Work) -> bool {
-        work.far || self[work.id].op.caps.has(Caps::SLOW) || self.has_order_to_keep(work)
+        work.far
+            || self[work.id].op.caps.has(Caps::SLOW)
+            || self.waits_for_device(work)
+            || self.has_order_to_keep(work)
+    }
+
+    /// Does it write as much as the device takes, and no more? Then it would hold up what does not.
+    #[inline]
+    fn waits_for_device(&self, work: &Work) -> bool {
+        work.is_cached_write && self.work().writes_are_slow()
     }
 
     /// Are workers still at what comes before it in the same file?
@@ -632,7 +664,11 @@ impl Core {
     fn lends_queue(&self) -> bool {
         let own = credentials::acting();
         let fits = |work: &Work| {
-            work.is_exposed() && work.lendable && !work.is_foreign(own) && !self.has_order_to_keep(work)
+            work.is_exposed()
+                && work.lendable
+                && !work.is_foreign(own)
+                && !self.waits_for_device(work)
+                && !self.has_order_to_keep(work)
         };
         !self.work().is_empty() && self.work().queued().all(fits)
     }

@@ -14,7 +14,7 @@ use crate::wait::loan::{Loan, Posted};
 use crate::work::closing::Closing;
 use crate::work::in_flight::InFlight;
 use crate::work::on_files::OnFiles;
-use crate::work::{Batch, Work, own_file};
+use crate::work::{Batch, VERY_SLOW_US, Work, own_file};
 
 /// Pieces that the caller does between two looks at the ring.
 const PIECES: usize = 16;
@@ -44,9 +44,24 @@ pub struct WorkQueue {
     handed_over: OnFiles,
     /// Reads that the device has.
     pub(super) in_flight: InFlight,
+    /// How long writes into the page cache have taken of late, whoever made them, in microseconds.
+    write_takes_us: u64,
 }
 
 impl WorkQueue {
+    /// A write into the page cache has taken so long.
+    #[inline]
+    pub(super) fn note_write(&mut self, took_us: u64) {
+        self.write_takes_us = (3 * self.write_takes_us + took_us) / 4;
+    }
+
+    /// Do writes into the page cache wait for the device? The system holds up who writes more than that takes, for up to 200 ms at
+    /// a time.
+    #[inline]
+    pub(super) fn writes_are_slow(&self) -> bool {
+        self.write_takes_us > VERY_SLOW_US
+    }
+
     /// Is nothing queued?
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -178,6 +193,12 @@ impl WorkQueue {
     #[inline]
     pub fn in_flight(&self) -> &InFlight {
         &self.in_flight
+    }
+
+    /// A call comes for completions.
+    #[inline]
+    pub fn note_fetch(&mut self) {
+        self.in_flight.note_fetch();
     }
 }
 
@@ -362,4 +383,25 @@ impl Core {
 pub(super) fn take<T>(queue: &mut VecDeque<T>, fits: impl Fn(&T) -> bool) -> Option<T> {
     let index = queue.iter().position(fits)?;
     queue.remove(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{VERY_SLOW_US, WorkQueue};
+
+    #[test]
+    fn writes_are_slow_for_as_long_as_they_take_long() {
+        let mut work = WorkQueue::default();
+        work.note_write(VERY_SLOW_US);
+        work.note_write(3);
+        assert!(!work.writes_are_slow(), "a single one may have been preempted");
+        // One that the system held up.
+        work.note_write(100_000);
+        assert!(work.writes_are_slow());
+        let again = (0..100).position(|_| {
+            work.note_write(3);
+            !work.writes_are_slow()
+        });
+        assert!(again.is_some_and(|writes| writes < 20), "{again:?}");
+    }
 }

@@ -1,5 +1,6 @@
 //! Transfers past the cache, several at a time: the kernel does them while nobody waits.
 
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 
 use crate::common::prelude::*;
@@ -232,4 +233,168 @@ fn what_cannot_be_synchronized(engine: Engine) -> impl Answer {
             seen
         })
         .collect::<Vec<_>>()
+}
+
+/// The process would be long in ending with it.
+#[test]
+fn a_context_that_is_not_used_ends_though_nobody_comes() {
+    let Some(file) = storage("idle") else { return };
+    for flags in [0, DEFER] {
+        let pid = child(|| {
+            ends_after(30);
+            let inherited = contexts();
+            let mut ring = Ring::new(Engine::User, 8, flags);
+            let mut pages = [Page([0xff; PAGE]); 2];
+            let [a, b] = &mut pages;
+            let sqes = [read(0, &file, a, 0), read(1, &file, b, 1)];
+            assert_eq!(run(&mut ring, &sqes, 2), [(0, PAGE as i32), (1, PAGE as i32)]);
+            assert_eq!(contexts(), inherited + 1);
+            until("the context has ended", || contexts() == inherited);
+            true
+        });
+        assert_eq!(ended(pid), 0, "{flags:#x}");
+    }
+}
+
+#[test]
+fn a_context_that_could_not_be_had_is_asked_for_again() {
+    let Some(file) = storage("refused") else { return };
+    let pid = child(|| {
+        ends_after(30);
+        let inherited = contexts();
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        let limit = |most| {
+            let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+            // SAFETY: a limit of this process's own.
+            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) == 0 }
+        };
+        let read_two = |ring: &mut Ring| {
+            let mut pages = [Page([0xff; PAGE]); 2];
+            let [a, b] = &mut pages;
+            run(ring, &[read(0, &file, a, 0), read(1, &file, b, 1)], 0)
+        };
+        // No descriptor is to be had, for whatever purpose.
+        assert!(limit(0));
+        read_two(&mut ring);
+        if !limit(4096) {
+            // It takes a privilege to lift it.
+            return true;
+        }
+        assert_eq!(contexts(), inherited);
+        until("there is a context", || {
+            assert_eq!(read_two(&mut ring), [(0, PAGE as i32), (1, PAGE as i32)]);
+            contexts() > inherited
+        });
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+/// Nothing tells the thread of what it gave to the kernel while it was awake.
+#[test]
+fn the_sq_thread_sleeps_while_the_device_is_busy() {
+    let Some(file) = storage("busy") else { return };
+    let pid = child(|| {
+        ends_after(60);
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("aio-dirty-{}", std::process::id()));
+        let mut dirty = File::create(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let params = io_uring_params { sq_thread_idle: 1, ..params(IORING_SETUP_SQPOLL) };
+        let mut ring = Ring::with_params(Engine::User, 8, params).unwrap();
+        let submit = |ring: &mut Ring, sqes: &[Sqe]| {
+            sqes.iter().for_each(|&sqe| ring.push(sqe));
+            ring.enter_with(sqes.len() as u32, 0, IORING_ENTER_SQ_WAKEUP);
+        };
+        let mut pages = [Page([0xff; PAGE]); 2];
+        let [a, b] = &mut pages;
+        // From then on there is a context.
+        submit(&mut ring, &[read(0, &file, a, 0), read(1, &file, b, 1)]);
+        let completions = |ring: &Ring| ring.word(ring.params.cq_off.tail).load(Ordering::Acquire);
+        until("they are read", || completions(&ring) == 2);
+        dirty.write_all(&vec![1; 64 << 20]).unwrap();
+        submit(&mut ring, &[Sqe { fd: dirty.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 2) }]);
+        let (mut sleeps, mut slept) = (0, false);
+        until("it is synchronized", || {
+            let flags = ring.word(ring.params.sq_off.flags).load(Ordering::Acquire);
+            let is_there = completions(&ring) == 3;
+            let sleeps_now = !is_there && flags & IORING_SQ_NEED_WAKEUP != 0;
+            sleeps += u32::from(sleeps_now && !slept);
+            slept = sleeps_now;
+            is_there
+        });
+        // The first is that from which it is woken.
+        assert!(sleeps <= 2, "{sleeps}");
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+/// Of a transfer of two parts the kernel may refuse the second when the program has closed its descriptor, for all that is known.
+#[test]
+fn a_transfer_of_two_parts_has_a_descriptor_of_its_own() {
+    let Some(file) = storage("parts") else { return };
+    let mut ring = Ring::new(Engine::User, 32, DEFER);
+    let mut pages = vec![Page([0xff; PAGE]); 16];
+    for (offset, own) in [(0, false), (PAGE as u64 / 2, true)] {
+        let sqes: Vec<Sqe> = (0..pages.len())
+            .map(|at| Sqe { off: (at * PAGE) as u64 + offset, ..read(at as u64, &file, &mut pages[at], 0) })
+            .collect();
+        for is_warm in [false, true] {
+            let before = descriptors();
+            ring.submit_all(sqes.iter().copied(), 0);
+            let more = descriptors() - before;
+            let seen = ring.collect(sqes.len());
+            if seen.iter().any(|cqe| cqe.res == -libc::EINVAL) {
+                return skip("no direct transfers of parts of a page");
+            }
+            assert!(seen.iter().all(|cqe| cqe.res == PAGE as i32), "{seen:?}");
+            // The ring has what it needs of the system by then.
+            assert!(!is_warm || (more > 0) == own, "{more}");
+        }
+    }
+}
+
+/// Whatever file has the number by now: here one that the kernel does no transfers of in this way, and that has nothing to read.
+#[test]
+fn a_number_that_has_become_a_file_without_transfers() {
+    let Some(file) = storage("number") else { return };
+    let Ok(mut log) = File::open("/dev/kmsg") else { return skip("no log of the kernel") };
+    log.seek(SeekFrom::End(0)).unwrap();
+    let pid = child(|| {
+        ends_after(30);
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        let mut pages = [Page([0xff; PAGE]); 2];
+        let [a, b] = &mut pages;
+        let sqes = [read(0, &file, a, 0), read(1, &file, b, 1)];
+        assert_eq!(run(&mut ring, &sqes, 2).len(), 2);
+        replace(&file, &log);
+        let time = [0u64, 50_000_000];
+        let timeout = Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 3) };
+        ring.submit_and_wait(&[sqes[0], timeout], 1);
+        // A message of the kernel's is read, perhaps.
+        ring.reap_all().iter().any(|cqe| cqe.user_data == 3 || cqe.res > 0)
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+/// The system has no list of them either.
+#[by(on_storage("cancel"))]
+fn what_the_device_has_cannot_be_cancelled(engine: Engine, file: File) -> impl Answer {
+    let mut ring = Ring::new(engine, 16, 0);
+    let mut pages = [Page([0xff; PAGE]); 4];
+    let mut reads = || -> Vec<Sqe> {
+        pages.iter_mut().enumerate().map(|(at, page)| read(at as u64, &file, page, at)).collect()
+    };
+    run(&mut ring, &reads(), 4);
+    let cancel = |op_flags| Sqe { addr: 2, op_flags, fd: file.as_raw_fd(), ..sqe(IORING_OP_ASYNC_CANCEL, 9) };
+    [0, IORING_ASYNC_CANCEL_ANY, IORING_ASYNC_CANCEL_FD, IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ALL]
+        .map(|flags| {
+            let together = [reads(), vec![cancel(flags)]].concat();
+            let together = run(&mut ring, &together, 5);
+            reads().into_iter().for_each(|sqe| ring.push(sqe));
+            ring.enter(4, 0);
+            ring.push(cancel(flags));
+            ring.enter(1, 0);
+            (together, results(&ring.collect(5)))
+        })
 }

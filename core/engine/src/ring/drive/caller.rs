@@ -324,7 +324,14 @@ pub fn leave(core: &mut Core) {
     core.put_right();
     core.mark_task_work();
     match core.token.driver() {
-        Driver::Nobody if !core.pass_on() && core.needs_driver() => reactor::attend(core),
+        Driver::Nobody if !core.pass_on() => {
+            if core.needs_driver() {
+                reactor::attend(core);
+            } else if core.aio.is_idle() && !core.work.is_under_way() {
+                // Somebody has to end the context, with which the process would be long in ending.
+                reactor::attend_stale(core);
+            }
+        }
         // Whoever sleeps for the ring does so since before there was something that needs ticks, perhaps.
         Driver::Reactor | Driver::Caller => reactor::attend_stale(core),
         _ => {}

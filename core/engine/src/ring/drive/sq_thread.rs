@@ -215,14 +215,26 @@ fn sleep(guard: &mut CoreGuard<'_>, serial: u64) {
 /// needs to be woken.
 fn wait(guard: &mut CoreGuard<'_>, serial: u64) {
     let Some(core) = live(guard, serial) else { return };
-    let Some(epoll) = core.readiness.epoll() else { return };
-    let timeout_ns = core.timers.next_ns();
+    if core.readiness.epoll().is_none() {
+        return;
+    }
     core.sq_thread.asleep = true;
     core.watch_pages();
     core.readiness.falls_asleep();
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
-    let woken = guard.unlocked(|| os::epoll_wait(epoll, &mut events, timeout_ns, None));
-    let Some(core) = live(guard, serial) else { return };
+    let (core, woken) = loop {
+        let Some(core) = live(guard, serial) else { return };
+        let Some(epoll) = core.readiness.epoll() else { break (core, Ok(0)) };
+        // Nothing tells of what was submitted while the thread was awake: it looks, and sleeps on until that is there.
+        let look_ns = core.aio.lengthen_look_ns();
+        let timeout_ns = [core.timers.next_ns(), look_ns].into_iter().flatten().min();
+        let woken = guard.unlocked(|| os::epoll_wait(epoll, &mut events, timeout_ns, None));
+        let Some(core) = live(guard, serial) else { return };
+        let is_due = core.aio.has_completion() || core.timers.next_ns() == Some(0);
+        if look_ns.is_none() || woken != Ok(0) || is_due {
+            break (core, woken);
+        }
+    };
     debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
     core.sq_thread.asleep = false;
     core.readiness.wakes();

@@ -30,8 +30,10 @@ impl Core {
     /// Do its callers look again, rather than the reactor? Every system call of a program with one thread is cheaper
     /// than those of one with two.
     pub fn rechecks_itself(&self) -> bool {
-        let ticks =
-            self.attendance.is_listed() || self.zero_copy.needs_ticks() || !self.directories.is_empty();
+        let ticks = self.attendance.is_listed()
+            || self.zero_copy.needs_ticks()
+            || !self.directories.is_empty()
+            || self.aio.needs_ticks();
         self.is_left_to_callers() && !ticks
     }
 
