@@ -108,7 +108,7 @@ pub fn enter_changed(
     if core.looks_when_it_leaves(call, taken) {
         core.harvest_now();
     }
-    if core.is_done_with(call, taken) {
+    if core.finish_without_wait(call, taken) {
         core.keep_submitter();
         caller::leave(core);
         caller::end_call(core);
@@ -175,10 +175,10 @@ fn take(core: &mut Core, call: &Enter) -> Result<u32, Errno> {
 }
 
 impl Core {
-    /// Is a call over with its submission? The completions that it wants are there, and whatever else it would look
+    /// Returns true if a call is over with its submission: the completions that it wants are there, and whatever else it would look
     /// for, it would not find.
     #[inline(always)]
-    fn is_done_with(&mut self, call: &Enter, taken: u32) -> bool {
+    fn finish_without_wait(&mut self, call: &Enter, taken: u32) -> bool {
         const PLAIN: u32 = IORING_ENTER_GETEVENTS | IORING_ENTER_REGISTERED_RING;
         let ordinary = call.flags & !PLAIN == 0
             && call.argument == 0
@@ -192,7 +192,7 @@ impl Core {
         if !self.ready().is_empty() && (!fetches || !self.issues_links(call)) {
             return false;
         }
-        if fetches { self.has_for(call) } else { self.zero_copy().is_seen() }
+        if fetches { self.skip_epoll(call) } else { self.zero_copy().is_seen() }
     }
 
     /// Has a call that does not fetch to look for what became ready? The kernel's calls return with that completed, be it
@@ -222,9 +222,9 @@ impl Core {
         wanted.min(entries).max(entries / 2).max(1)
     }
 
-    /// Are the completions there that a call wants to fetch, and may it go without asking epoll?
+    /// Returns true if the completions are there that a call fetches, and it may go without asking epoll; counts that.
     #[inline(always)]
-    fn has_for(&mut self, call: &Enter) -> bool {
+    fn skip_epoll(&mut self, call: &Enter) -> bool {
         if self.reactor_gives_way(call.min_complete) || self.cq_ready() < call.min_complete {
             return false;
         }
@@ -336,7 +336,7 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     let argument = argument?;
     if core.defers() {
         core.admit(host::thread_identity())?;
-        if core.observers_mut().is_fetched() {
+        if core.observers_mut().take_deferred_told() {
             // The reactor that drives it may have gone to sleep without a look at its deadlines.
             reactor::deadline_changed(core);
         }

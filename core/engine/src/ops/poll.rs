@@ -129,7 +129,7 @@ fn begin(core: &mut Core, id: RequestId) -> Outcome {
     };
     let own = !core.polls_once(id) && core.is_own_eventfd(fd);
     if own {
-        core.observers_mut().eventfd_is_polled();
+        core.observers_mut().clear_rung();
     }
     if now == 0 {
         let outcome = wait(core, id, true);

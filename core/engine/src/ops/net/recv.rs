@@ -182,7 +182,7 @@ fn receive_at(core: &mut Core, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Trie
             if 0 < count
                 && count < span.length
                 && flags == 0
-                && socket.is_some_and(|socket| core.readiness_mut().is_emptied(socket)) =>
+                && socket.is_some_and(|socket| core.readiness_mut().note_short_read(socket)) =>
         {
             Tried::Done(count as i32, 0)
         }
@@ -212,7 +212,7 @@ fn receive_more(core: &mut Core, id: RequestId) -> Option<Outcome> {
     let whole = (buffer.length as usize).min(os::max_transfer_bytes());
     let length = if wanted == 0 { whole } else { whole.min(wanted) };
     match calls::receive(fd, Span { address: buffer.address, length }, 0) {
-        Ok(count) if 0 < count && count < length && core.readiness_mut().is_emptied(socket) => {
+        Ok(count) if 0 < count && count < length && core.readiness_mut().note_short_read(socket) => {
             let flags = core.use_next(group, &buffer);
             if core.post_more(id, count as i32, flags) {
                 core.arm_known(id, socket, EPOLLIN);

@@ -96,8 +96,8 @@ impl Core {
                 .is_some_and(|next| may_go_together(kinds::noted(fd), sqe.len, next))
     }
 
-    /// Holds a SEND back, if it joins others or the next SQE looks as if it would.
-    pub fn is_held(&mut self, id: RequestId, fd: Fd) -> bool {
+    /// Holds a SEND back, if it joins others or the next SQE looks as if it would. Returns whether it did.
+    pub fn hold_in_train(&mut self, id: RequestId, fd: Fd) -> bool {
         if self.train().is_empty() && !self.begins_train(id, fd) {
             return false;
         }

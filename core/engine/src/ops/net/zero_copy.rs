@@ -182,7 +182,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     if let Err(errno) = take_registered(core, id) {
         return errno.into();
     }
-    if core.is_held(id, fd) {
+    if core.hold_in_train(id, fd) {
         return Outcome::Armed;
     }
     let outcome = transmit(core, id, fd);

@@ -121,7 +121,7 @@ impl Observers {
     }
 
     /// A poll of the program's eventfd begins: what it was signalled for before does not count.
-    pub fn eventfd_is_polled(&mut self) {
+    pub fn clear_rung(&mut self) {
         self.rung = false;
     }
 
@@ -157,7 +157,7 @@ impl Observers {
     }
 
     /// It is in the place of the program's descriptor.
-    pub fn stand_in_is_shown(&mut self) {
+    pub fn note_stand_in_shown(&mut self) {
         self.shown = true;
     }
 
@@ -226,13 +226,13 @@ impl Observers {
         self.told
     }
 
-    /// They are told now.
-    pub fn are_told_of_deferred(&mut self) {
+    /// The observers are told now.
+    pub fn note_deferred_told(&mut self) {
         self.told = true;
     }
 
-    /// The program has come to fetch it. Had they been told?
-    pub fn is_fetched(&mut self) -> bool {
+    /// The program has come to fetch what waits. Returns true if the observers had been told.
+    pub fn take_deferred_told(&mut self) -> bool {
         core::mem::take(&mut self.told)
     }
 

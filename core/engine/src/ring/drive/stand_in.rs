@@ -103,7 +103,7 @@ pub fn show(fd: Fd) -> Result<(), Errno> {
     for (word, value) in ring.shown.iter().zip([identity.device, identity.inode]) {
         word.store(value, Ordering::Relaxed);
     }
-    core.observers.stand_in_is_shown();
+    core.observers.note_stand_in_shown();
     Ok(())
 }
 

@@ -463,8 +463,8 @@ impl Channel {
         let _ = os::epoll_ctl(self.epoll, EPOLL_CTL_DEL, self.own, 0, 0);
     }
 
-    /// After a send: has a whole batch of them gone by without anybody sleeping?
-    fn is_calm(&mut self, sleeps: u32) -> bool {
+    /// Counts a send. Returns true if a whole batch of them has gone by without anybody sleeping.
+    fn count_calm_send(&mut self, sleeps: u32) -> bool {
         if self.sleeps != sleeps {
             self.sleeps = sleeps;
             self.calm = 0;
@@ -639,7 +639,7 @@ impl Core {
         let ZeroCopy { channels, watched, sleeps, .. } = &mut self.zero_copy;
         let Some(channel) = channels[index].as_mut() else { return };
         match (channel.watch, listened_to) {
-            (Watch::Epoll, false) if *watched <= FEW && channel.is_calm(*sleeps) => {
+            (Watch::Epoll, false) if *watched <= FEW && channel.count_calm_send(*sleeps) => {
                 self.zero_copy.unwatch(index);
             }
             (Watch::Listed, true) => self.zero_copy.watch_all(),

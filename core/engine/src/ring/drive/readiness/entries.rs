@@ -148,7 +148,7 @@ impl Readiness {
 
     /// It is asked.
     #[inline]
-    pub fn is_asked(&mut self) {
+    pub fn note_epoll_asked(&mut self) {
         self.unasked = 0;
     }
 }
@@ -393,9 +393,9 @@ impl Readiness {
         idle.then(|| entry.kind.unwrap_or(SocketKind::NoSocket))
     }
 
-    /// As [`Readiness::came_short`].
+    /// Notes a short read, as [`Readiness::came_short`] does.
     #[inline]
-    pub fn is_emptied(&mut self, Known(index): Known) -> bool {
+    pub fn note_short_read(&mut self, Known(index): Known) -> bool {
         self.entries[index as usize].came_short()
     }
 
