@@ -12,7 +12,7 @@ use crate::os::{self, Fd, nr};
 
 /// The file of locks.
 static FILE: AtomicI32 = AtomicI32::new(-1);
-/// What all have in common.
+/// The counts that all processes of the family share.
 static REGISTER: AtomicPtr<Register> = AtomicPtr::new(core::ptr::null_mut());
 /// This process's number; 0 before it has a family.
 static OWN: AtomicU32 = AtomicU32::new(0);

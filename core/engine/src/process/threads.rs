@@ -24,7 +24,7 @@ struct Member {
 
 struct Members {
     living: Vec<Member>,
-    /// Those that are about to be gone.
+    /// Threads that are about to be gone.
     leaving: Vec<i32>,
 }
 

@@ -1,4 +1,4 @@
-//! What credentials consist of, as far as it can be asked for and bears on what the engine does.
+//! The content of credentials, as far as it can be asked for and bears on what the engine does.
 
 use alloc::vec::Vec;
 
@@ -24,7 +24,7 @@ const CAP_SETGID: u64 = 1 << 6;
 const CAP_SETUID: u64 = 1 << 7;
 
 impl Content {
-    /// What the calling thread has.
+    /// The credentials of the calling thread.
     pub fn of_this_thread() -> Content {
         let [effective, permitted, inheritable] = capabilities();
         Content {
