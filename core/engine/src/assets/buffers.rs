@@ -29,7 +29,7 @@ impl BufferTable {
         self.table.is_empty()
     }
 
-    /// What is in each slot.
+    /// The buffer in each slot.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -65,7 +65,7 @@ impl BufferTable {
         self.table.forked();
     }
 
-    /// It stays until [`BufferTable::release`], whatever happens to the table.
+    /// Holds a buffer: it stays until [`BufferTable::release`], whatever happens to the table.
     pub fn hold(&mut self, node: NodeIndex) {
         self.table.hold(node);
     }

@@ -38,7 +38,7 @@ pub unsafe fn forked() {
     unsafe { SEEKING.reset() };
 }
 
-/// What a request reads a directory through.
+/// The open file description through which a request reads a directory.
 #[derive(Debug, Default)]
 pub struct Description {
     opened: Option<Opened>,
@@ -113,7 +113,7 @@ struct Kept {
     unused_ticks: u8,
 }
 
-/// Those of a ring that no request uses, the one that was used last at the end.
+/// Descriptions of a ring that no request uses, the one that was used last at the end.
 #[derive(Default)]
 pub struct Directories {
     kept: Vec<Kept>,

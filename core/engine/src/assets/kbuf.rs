@@ -440,7 +440,7 @@ impl BufferGroups {
     }
 }
 
-/// What PROVIDE_BUFFERS adds.
+/// The buffers that a PROVIDE_BUFFERS adds.
 #[derive(Clone, Copy, Debug)]
 pub struct Provision {
     /// The group.

@@ -1,4 +1,4 @@
-//! What is remembered of descriptors, so that an attempt costs one system call.
+//! Facts that the engine remembers of descriptors, so that an attempt costs one system call.
 //!
 //! A plain descriptor number can be closed and reused behind our back (`ring/drive/readiness/`),
 //! so nothing here may decide more than which way is tried first: every use of it either finds out
@@ -17,7 +17,7 @@ use crate::os::{self, Fd, host};
 pub struct Kind(u32);
 
 impl Kind {
-    /// It has been looked at.
+    /// The descriptor has been looked at.
     pub const KNOWN: Kind = Kind(1 << 0);
     /// Opened with `O_DIRECT`, on storage.
     pub const DIRECT: Kind = Kind(1 << 1);
@@ -38,7 +38,7 @@ impl Kind {
     pub const TRAINS_ASKED: Kind = Kind(1 << 8);
     /// A socket that takes many datagrams at once.
     pub const TRAINS: Kind = Kind(1 << 9);
-    /// It has refused long ones.
+    /// A socket that has refused long trains.
     pub const SHORT_TRAINS: Kind = Kind(1 << 11);
     /// A connection that the engine accepted over TCP.
     pub const TCP: Kind = Kind(1 << 10);
@@ -70,7 +70,7 @@ impl Kind {
         self.0 & other.0 != 0
     }
 
-    /// Both.
+    /// The facts of both together.
     pub const fn with(self, other: Kind) -> Kind {
         Kind(self.0 | other.0)
     }
@@ -94,7 +94,7 @@ pub fn look(fd: Fd) -> Result<Kind, Errno> {
     Ok(kind)
 }
 
-/// What a descriptor is, with its type looked at.
+/// The facts about a descriptor, its type looked at.
 ///
 /// # Errors
 /// `EBADF` where it is none.
@@ -147,7 +147,7 @@ pub fn can_be_polled(fd: Fd) -> bool {
         || os::file_system(fd).is_ok_and(|kind| POLLED_FILE_SYSTEMS.contains(&kind))
 }
 
-/// What was remembered is wrong.
+/// Forgets what was remembered of a file, because it proved wrong.
 pub fn forget(fd: Fd) {
     notes::forget_note(fd);
 }
@@ -175,7 +175,7 @@ fn remember(fd: Fd, kind: Kind) {
     notes::change_note(fd, !kept.0, kind.0);
 }
 
-/// What was noted of a descriptor, if anything.
+/// The facts that were noted of a descriptor, if any.
 pub fn noted(fd: Fd) -> Kind {
     Kind(notes::note(fd))
 }

@@ -6,12 +6,12 @@ use alloc::boxed::Box;
 use crate::abi::{Errno, Sqe};
 use crate::assets::filters::{Filters, Program};
 
-/// What is allowed; everything else of its kind is not.
+/// Lists of allowed registrations and submissions; everything else of a listed kind is forbidden.
 #[derive(Clone, Default)]
 pub struct Rules {
     /// One bit for each registration; `None` where nothing is said of registrations.
     registrations: Option<u64>,
-    /// What is said of submissions.
+    /// The rules for submissions, if there are any.
     submissions: Option<Submissions>,
 }
 
@@ -44,7 +44,7 @@ impl Rules {
         self.submissions().flags_required = flags;
     }
 
-    /// What is not said to be allowed is not, of registrations and submissions both.
+    /// Restricts registrations and submissions both: whatever no rule allows is forbidden.
     pub fn say_of_both(&mut self) {
         self.registrations.get_or_insert_default();
         self.submissions();
@@ -63,14 +63,14 @@ impl Submissions {
     }
 }
 
-/// What a ring, or a process, may do.
+/// The restrictions of a ring, or of a process.
 #[derive(Clone, Default)]
 pub struct Restrictions {
     rules: Option<Box<Rules>>,
     filters: Option<Box<Filters>>,
     /// The rules hold: the ring is enabled, or they are the process's.
     in_force: bool,
-    /// They do for registrations.
+    /// The rules hold for registrations.
     of_process: bool,
 }
 
@@ -92,7 +92,7 @@ impl Restrictions {
         self.rules = Some(rules);
     }
 
-    /// The same, of a process: they hold at once.
+    /// Sets the rules of a process, which are in force at once.
     pub fn set_for_process(&mut self, rules: Box<Rules>) {
         self.set(rules);
         (self.in_force, self.of_process) = (true, true);

@@ -48,7 +48,7 @@ static GIVEN: AtomicUsize = AtomicUsize::new(0);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 /// How many threads are looked at for that at once.
 const LOOKS: usize = 16;
-/// Who gives places to a thread, or takes them from one that has ended, holds this.
+/// The lock for giving places to a thread, and for taking them from one that has ended.
 static CHANGES: Mutex<()> = Mutex::new(());
 
 /// The lock of the places, for a `fork`.

@@ -17,7 +17,7 @@ struct Node<T> {
     tag: u64,
 }
 
-/// What is left of a node whose last hold was given back.
+/// The contents of a node whose last hold was given back.
 #[derive(Clone, Copy, Debug)]
 pub struct Gone<T> {
     /// The thing itself.
@@ -77,7 +77,7 @@ impl<T: Copy> Table<T> {
         core::mem::take(&mut self.slots).into_iter().flatten().collect()
     }
 
-    /// What is in a slot.
+    /// The node in a slot, and its value.
     pub fn get(&self, slot: usize) -> Option<(NodeIndex, T)> {
         let node = (*self.slots.get(slot)?)?;
         Some((node, self.nodes[node.0 as usize].value))

@@ -17,7 +17,7 @@ use crate::os::{self, Fd, OwnedFd};
 struct Exported {
     /// The writing end.
     end: OwnedFd,
-    /// What both ends are.
+    /// The pipe that both ends belong to.
     file: File,
     queue: Shared,
 }
@@ -69,7 +69,7 @@ fn sweep(exported: &mut Vec<Exported>) {
     }
 }
 
-/// The same, for a caller that has just closed a descriptor or left a queue.
+/// Lets go of exported queues without a descriptor, for a caller that has just closed one or left a queue.
 pub fn drop_unreferenced() {
     sweep(&mut EXPORTED.lock());
 }

@@ -65,7 +65,7 @@ impl Event {
 /// An event that is to be told, and the ring that is to tell it, by its serial number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Notice {
-    /// What has happened.
+    /// The event that has happened.
     pub event: Event,
     /// The ring that registered the queue.
     pub ring: u64,
@@ -74,9 +74,9 @@ pub struct Notice {
 /// Of which events a program asked to be told, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Events {
-    /// The program's word for them.
+    /// The user data of CQEs that tell of events.
     pub user_data: u64,
-    /// Those of which it wants to hear.
+    /// Bits of the events that the program wants to hear of.
     pub wanted: u32,
     /// Where in the refill ring's memory the counters lie of what was copied, if the program wants any.
     pub counters: Option<usize>,
@@ -92,9 +92,9 @@ pub struct New {
     pub area: u64,
     /// How many pages it has.
     pub pages: usize,
-    /// It stands for one of an interface, whose driver takes entries out of the refill ring by itself.
+    /// The queue stands for one of an interface, whose driver takes entries out of the refill ring by itself.
     pub refills_itself: bool,
-    /// What the program wants to hear of.
+    /// The events that the program wants to hear of, and how.
     pub events: Events,
     /// The ring that registers it, by its serial number.
     pub registrant: u64,
