@@ -34,7 +34,7 @@ impl Clock {
     }
 }
 
-/// What a deadline is of: one of those that live at the same time has its place.
+/// The subject of a deadline: one of those that live at the same time has its place.
 pub trait Mark: Copy + Eq {
     /// The place.
     fn place(self) -> usize;

@@ -18,7 +18,7 @@ pub enum Driver {
     SqThread,
 }
 
-/// Somebody to wake.
+/// A thread to wake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wake {
     /// The caller that drives.
@@ -58,7 +58,7 @@ impl Sleeper {
     }
 }
 
-/// Who drives and who waits.
+/// The driver and the threads that wait.
 #[derive(Debug)]
 pub struct Token {
     driver: Driver,
@@ -76,7 +76,7 @@ impl Default for Token {
 }
 
 impl Token {
-    /// Who drives.
+    /// The driver.
     pub fn driver(&self) -> Driver {
         self.driver
     }
