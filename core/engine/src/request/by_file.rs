@@ -28,24 +28,24 @@ const INODE: u64 = 1 << 63;
 /// So many requests on anonymous inodes may be compared one by one: to find out more takes longer.
 const FEW: usize = 16;
 
-/// What is known of a slot.
+/// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Slot {
-    /// It is in no list.
+    /// The slot is in no list.
     Apart,
     /// Its request is to be looked at.
     Noted,
-    /// It is in the index.
+    /// The slot is in the index.
     Indexed,
 }
 
-/// What can be said of a request when it is looked at.
+/// The file of a request, as it is when the request is looked at.
 pub enum Look {
-    /// It is none, or will never have a file.
+    /// There is no request, or one that will never have a file.
     Nothing,
-    /// It has no file yet.
+    /// The request has no file yet.
     Later,
-    /// It has this one.
+    /// The request has this file.
     Has(Fd),
 }
 

@@ -27,7 +27,7 @@ const FLAGS: u32 = IORING_ASYNC_CANCEL_ALL
     | IORING_ASYNC_CANCEL_USERDATA
     | IORING_ASYNC_CANCEL_OP;
 
-/// What to cancel.
+/// The requests to be cancelled.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     question: Question,
@@ -36,12 +36,12 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// What `question` says, of whatever file.
+    /// Requests that match `question`, on whatever file.
     pub fn new(question: Question) -> Wanted {
         Wanted { question, file: -1 }
     }
 
-    /// The same, of this file only.
+    /// The requests among them that are on this file.
     pub fn of_file(self, file: Fd) -> Wanted {
         Wanted { file, ..self }
     }
@@ -211,7 +211,7 @@ pub fn check_flags(flags: u32) -> Result<(), Errno> {
     if flags & !FLAGS != 0 || contradicts { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-/// What another process of the ring asks to have cancelled.
+/// Cancels requests on behalf of another process of the ring.
 pub fn answer(core: &mut Core, question: Question) -> Result<usize, Errno> {
     core.cancel(&Wanted::new(question))
 }

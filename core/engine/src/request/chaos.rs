@@ -35,7 +35,7 @@ use crate::request::{Flags, Phase, Request, RequestId, trace};
 use crate::ring::Core;
 use crate::wait::timers::Clock;
 
-/// Those of reads from a file.
+/// Faults of reads from a file.
 pub const READS: &[Fault] = &[
     Fault::Short,
     Fault::Interrupted,
@@ -46,7 +46,7 @@ pub const READS: &[Fault] = &[
     Fault::GroupDry,
     Fault::BufferRubbish,
 ];
-/// Those of writes to a file.
+/// Faults of writes to a file.
 pub const WRITES: &[Fault] = &[
     Fault::Short,
     Fault::Interrupted,
@@ -56,10 +56,10 @@ pub const WRITES: &[Fault] = &[
     Fault::Device,
     Fault::NoSpace,
 ];
-/// Those of multishot reads.
+/// Faults of multishot reads.
 pub const READ_SHOTS: &[Fault] =
     &[Fault::MultishotEnds, Fault::GroupDry, Fault::Interrupted, Fault::NoMemory, Fault::Canceled];
-/// Those of receives.
+/// Faults of receives.
 pub const RECEIVES: &[Fault] = &[
     Fault::Short,
     Fault::Interrupted,
@@ -70,9 +70,9 @@ pub const RECEIVES: &[Fault] = &[
     Fault::MultishotEnds,
     Fault::BufferRubbish,
 ];
-/// Those of receives into pages of a queue.
+/// Faults of receives into pages of a queue.
 pub const ZERO_COPY_RECEIVES: &[Fault] = &[Fault::Interrupted, Fault::NoMemory, Fault::Canceled];
-/// Those of sends.
+/// Faults of sends.
 pub const SENDS: &[Fault] = &[
     Fault::Short,
     Fault::Interrupted,
@@ -82,9 +82,9 @@ pub const SENDS: &[Fault] = &[
     Fault::Canceled,
     Fault::GroupDry,
 ];
-/// Those of SPLICE and TEE.
+/// Faults of SPLICE and TEE.
 pub const SPLICES: &[Fault] = &[Fault::Short, Fault::Interrupted, Fault::NoMemory, Fault::Canceled];
-/// Those of ACCEPT.
+/// Faults of ACCEPT.
 pub const ACCEPTS: &[Fault] = &[
     Fault::Interrupted,
     Fault::Again,
@@ -95,19 +95,19 @@ pub const ACCEPTS: &[Fault] = &[
     Fault::Aborted,
     Fault::MultishotEnds,
 ];
-/// Those of CONNECT. One that is interrupted goes on nevertheless, as connect(2) says, which is not done here.
+/// Faults of CONNECT. One that is interrupted goes on nevertheless, as connect(2) says, which is not done here.
 pub const CONNECTS: &[Fault] = &[Fault::NoMemory, Fault::Refused];
-/// Those of SOCKET and PIPE.
+/// Faults of SOCKET and PIPE.
 pub const DESCRIPTORS: &[Fault] = &[Fault::NoMemory, Fault::NoDescriptor, Fault::NoFile];
-/// Those of OPENAT and OPENAT2. Only opens of slow devices are interrupted, as open(2) says.
+/// Faults of OPENAT and OPENAT2. Only opens of slow devices are interrupted, as open(2) says.
 pub const OPENS: &[Fault] = &[Fault::NoMemory, Fault::NoDescriptor, Fault::NoFile, Fault::NoSpace];
-/// Those of operations on paths.
+/// Faults of operations on paths.
 pub const PATHS: &[Fault] = &[Fault::NoMemory];
-/// Those of FSYNC and FALLOCATE.
+/// Faults of FSYNC and FALLOCATE.
 pub const STORAGE: &[Fault] = &[Fault::Interrupted, Fault::Device, Fault::NoSpace];
-/// Those of cancellations.
+/// Faults of cancellations.
 pub const CANCELS: &[Fault] = &[Fault::CancelTooLate];
-/// Those of notifications.
+/// Faults of notifications.
 pub const NOTIFICATIONS: &[Fault] = &[Fault::NotificationLate];
 
 /// The errors that come instead of an attempt.
@@ -132,7 +132,7 @@ const LATEST_NS: u64 = 2_000_000;
 const LONG_PAUSE_NS: u64 = 1_000_000;
 /// A short one, which lets another thread come first. It may be up to twice as long.
 const SHORT_PAUSE_NS: u64 = 20_000;
-/// What a direct transfer is a multiple of.
+/// The size that direct transfers are a multiple of.
 const BLOCK: usize = 4096;
 /// So much goes into a pipe at once or not at all.
 const PIPE_BUF: usize = 4096;
@@ -141,13 +141,13 @@ const MOST_OF_A_BUFFER: u64 = 64;
 /// A multishot request that ends early posts fewer CQEs.
 const MOST_SHOTS: u64 = 8;
 
-/// What a request is whose result is known and whose CQE comes late: no cancellation finds it in time.
+/// The row of a request whose result is known and whose CQE comes late: no cancellation finds it in time.
 static LATE: Op = Op::numbered(u8::MAX, "LATE", Caps::NONE, |_, _| Ok(()), |_, _| Outcome::Armed)
     .disarm(|_, _| false)
     .expire(|core, id| core.comes_now(id));
 
 static PLAN: AtomicPtr<Plan> = AtomicPtr::new(core::ptr::null_mut());
-/// What stands for this process in decisions.
+/// The number that stands for this process in decisions.
 static PATH: AtomicU64 = AtomicU64::new(FIRST_PROCESS);
 /// How often it has forked.
 static FORKS: AtomicU64 = AtomicU64::new(0);
@@ -220,7 +220,7 @@ pub fn begin_setup() -> Option<Call> {
     Some(Call { told: 0, ring: 0, number: SETUPS.fetch_add(1, Ordering::Relaxed) + 1 })
 }
 
-/// What chaos has to know of a ring.
+/// The state of chaos in a ring.
 #[derive(Default)]
 pub struct Chaos {
     /// The ring's number in its process; 0 where it is not under chaos.
@@ -498,7 +498,7 @@ impl Core {
         }
     }
 
-    /// What the CQE of a request says that ends; none where it comes late.
+    /// The CQE of a request that ends; `None` where it comes late.
     #[cold]
     pub(super) fn complete_under_chaos(&mut self, id: RequestId, mut cqe: Cqe) -> Option<Cqe> {
         let serial = self[id].serial;

@@ -11,7 +11,7 @@ use anyring_trace::event::Step;
 use crate::request::{Flags, Phase, RequestId};
 use crate::ring::Core;
 
-/// What the drains of a ring hold back.
+/// The requests that drains of a ring hold back.
 #[derive(Default)]
 pub struct Drain {
     /// Heads of chains that are held back, in order.

@@ -97,17 +97,17 @@ impl Flags {
     pub const BUFFER_SELECT: Flags = Flags(1 << 5);
     /// `IOSQE_CQE_SKIP_SUCCESS`, until the request fails.
     pub const CQE_SKIP: Flags = Flags(1 << 6);
-    /// It failed, and its soft links with it.
+    /// The request failed, and its soft links with it.
     pub const FAILED: Flags = Flags(1 << 8);
-    /// It failed before it was issued; `result` says how.
+    /// The request failed before it was issued; `result` says how.
     pub const FAILED_EARLY: Flags = Flags(1 << 9);
-    /// It failed and would have skipped its CQE: so do the links that fail with it.
+    /// The request failed and would have skipped its CQE: so do the links that fail with it.
     pub const SKIP_LINK_CQES: Flags = Flags(1 << 10);
     /// A LINK_TIMEOUT follows it, not armed yet.
     pub const ARM_LINK_TIMEOUT: Flags = Flags(1 << 11);
     /// Never wait for readiness: report `-EAGAIN`.
     pub const NOWAIT: Flags = Flags(1 << 12);
-    /// It posts CQEs until it ends.
+    /// The request posts CQEs until it ends.
     pub const MULTISHOT: Flags = Flags(1 << 13);
     /// To be cancelled as soon as whoever works on it is done.
     pub const CANCELED: Flags = Flags(1 << 14);
@@ -119,22 +119,22 @@ impl Flags {
     pub const REGISTERED_BUFFER: Flags = Flags(1 << 17);
     /// A worker has it.
     pub const HANDED_OVER: Flags = Flags(1 << 18);
-    /// It transfers past the page cache.
+    /// The transfer goes past the page cache.
     pub const DIRECT: Flags = Flags(1 << 20);
     /// The kernel would have a thread of its own issue it: told so, behind a drain, or in a chain that such
     /// a thread goes on with.
     pub const THREADED: Flags = Flags(1 << 22);
     /// A thread of its own has waited for it, or does.
     pub const PATIENT: Flags = Flags(1 << 19);
-    /// It owes a notification that its memory is free, behind its own CQE.
+    /// The request owes a notification that its memory is free, behind its own CQE.
     pub const NOTIFIES: Flags = Flags(1 << 21);
-    /// What is being done for it may take for ever.
+    /// The work for the request may take for ever.
     pub const LONG: Flags = Flags(1 << 23);
     /// Its end was told before it came: there is no other CQE.
     pub const SILENCED: Flags = Flags(1 << 24);
-    /// It waits by its SQE alone, and is prepared only if it comes to more than one attempt.
+    /// The request waits by its SQE alone, and is prepared only if it comes to more than one attempt.
     pub const UNPREPARED: Flags = Flags(1 << 25);
-    /// What becomes of it is told: see [`trace`].
+    /// The request's events are told: see [`trace`].
     pub const TRACED: Flags = Flags(1 << 26);
     /// Faults may be injected: see [`chaos`].
     pub const CHAOS: Flags = Flags(1 << 27);
@@ -145,12 +145,12 @@ impl Flags {
     /// The request was woken by what may have happened before it began to wait.
     pub const WOKEN_EARLY: Flags = Flags(1 << 30);
 
-    /// Those of an SQE.
+    /// The flags of an SQE.
     pub const fn of_sqe(flags: u8) -> Flags {
         Flags(flags as u32)
     }
 
-    /// Those of an SQE among them.
+    /// The SQE's flags among them.
     pub const fn sqe(self) -> u8 {
         self.0 as u8
     }
@@ -170,12 +170,12 @@ impl Flags {
         self.0 & other.0 != 0
     }
 
-    /// What is in both.
+    /// The flags that are in both.
     pub const fn and(self, other: Flags) -> Flags {
         Flags(self.0 & other.0)
     }
 
-    /// Both.
+    /// The flags of both together.
     pub const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
@@ -266,7 +266,7 @@ pub struct Request {
     live: bool,
     /// `IORING_CQE_F_*` for its CQE.
     pub cqe_flags: u32,
-    /// What its operation keeps.
+    /// The data that its operation keeps.
     pub data: OpData,
     /// The next of its chain.
     pub link: Option<RequestId>,

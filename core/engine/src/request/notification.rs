@@ -114,7 +114,7 @@ impl Core {
         }
     }
 
-    /// The same of one that was copied.
+    /// Announces the end of a send that was copied, and that there was never a request for.
     #[inline]
     pub fn announce_copied(&mut self, sqe: &Sqe) {
         self.requests_mut().count_beside();
@@ -248,7 +248,7 @@ fn user_data(sqe: &Sqe) -> u64 {
     if sqe.addr3 != 0 { sqe.addr3 } else { sqe.user_data }
 }
 
-/// What the notification of a send says that was copied.
+/// The result of the notification of a send that was copied.
 fn usage(ioprio: u16) -> i32 {
     let reports = u32::from(ioprio) & IORING_SEND_ZC_REPORT_USAGE != 0;
     if reports { IORING_NOTIF_USAGE_ZC_COPIED as i32 } else { 0 }

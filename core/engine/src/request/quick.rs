@@ -47,7 +47,7 @@ impl Core {
         }
     }
 
-    /// The same for the head of a chain. What is linked behind it is prepared first, as always.
+    /// Submits the head of a chain by its SQE. What is linked behind it is prepared first, as always.
     #[inline(never)]
     fn submit_pair(&mut self, op: &Op, quick: &Quick, sqe: &Sqe, fd: Fd) -> bool {
         // What has a notification has an order of its own.

@@ -77,7 +77,7 @@ impl ReadyQueue {
         self.queue.iter().map(|queued| queued.id)
     }
 
-    /// Those that had a descriptor of the program's when they were added. Where a whole batch is closed, each close asks.
+    /// The requests that had a descriptor of the program's when they were added. Where a whole batch is closed, each close asks.
     #[inline]
     pub fn on_descriptors(&self) -> impl Iterator<Item = RequestId> {
         let some = if self.on_descriptors > 0 { self.queue.len() } else { 0 };

@@ -27,7 +27,7 @@ pub struct Slab {
     beside: usize,
     index: Index,
     by_file: ByFile,
-    /// Somebody has asked for one of these two. Asked at every request, so it is one flag.
+    /// One of these two indexes is in use. Looked at with every request, so it is one flag.
     indexed: bool,
 }
 

@@ -336,7 +336,7 @@ impl Core {
         self.settle(id, outcome);
     }
 
-    /// What is still to be done of an attempt that is not preceded by another.
+    /// Prepares a request, or injects faults, before its first attempt.
     #[cold]
     fn before_first_attempt(&mut self, id: RequestId) -> Result<(), Errno> {
         if self[id].flags.has(Flags::UNPREPARED) { self.prepare(id) } else { self.inject_first(id) }

@@ -21,7 +21,7 @@ use crate::ring::Core;
 use crate::ring::drive::reactor;
 use crate::wait::timers::Clock;
 
-/// What a timeout keeps.
+/// The data of TIMEOUT, LINK_TIMEOUT and TIMEOUT_REMOVE.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeout {
     /// How long, or until when, in nanoseconds.
@@ -53,7 +53,7 @@ enum Place {
 /// The armed TIMEOUTs of a ring.
 #[derive(Default)]
 pub struct Timeouts {
-    /// Those that count, by what they wait for; then the others, oldest first.
+    /// Timeouts that count, by what they wait for; then the others, oldest first.
     armed: BTreeMap<Place, RequestId>,
     /// How many count.
     counting: usize,
@@ -85,7 +85,7 @@ impl Timeouts {
         self.batch = Some(cq_tail);
     }
 
-    /// It is over.
+    /// The submission is over.
     #[inline]
     pub fn end_batch(&mut self) {
         self.batch = None;
@@ -143,7 +143,7 @@ fn clock_of(flags: u32) -> Clock {
 }
 
 impl Core {
-    /// What a request keeps that is one.
+    /// The request's [`Timeout`], if it has one.
     pub fn timeout(&mut self, id: RequestId) -> Option<&mut Timeout> {
         match &mut self[id].data {
             OpData::Timeout(timeout) => Some(timeout),
@@ -151,7 +151,7 @@ impl Core {
         }
     }
 
-    /// Those among `requests` that are armed TIMEOUTs, in the order in which a cancellation finds them.
+    /// The armed TIMEOUTs among `requests`, in the order in which a cancellation finds them.
     pub fn listed_timeouts(&self, requests: &[RequestId]) -> Vec<RequestId> {
         let place = |id: RequestId| match &self[id].data {
             OpData::Timeout(timeout) if self.timeouts().is_armed(id, timeout) => Some((timeout.place, id)),
@@ -262,7 +262,7 @@ pub struct Inherited {
     pub sqe_flags: u8,
 }
 
-/// What another process needs to take an armed timeout over: one without counts, rounds or links.
+/// The data by which another process takes an armed timeout over: one without counts, rounds or links.
 pub fn to_inherit(core: &mut Core, id: RequestId) -> Option<Inherited> {
     let &mut timeout = core.timeout(id)?;
     let request = &core[id];

@@ -37,7 +37,7 @@ use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
 pub use sample::Samples;
 pub use threads::comes_in;
 
-/// What the process tells its events by.
+/// The means by which the process reports its events.
 struct Tracer {
     /// Which engine the process runs.
     engine: u32,
@@ -131,7 +131,7 @@ pub fn tell<T: Plain>(ring: u32, kind: Kind, body: &T, samples: &Samples) {
     }
 }
 
-/// The same of what happened at this moment.
+/// Tells of a ring, or of the process, at this earlier moment.
 pub fn tell_of<T: Plain>(moment: Moment, ring: u32, kind: Kind, body: &T, samples: &Samples) {
     if let Some(tracer) = tracer() {
         tracer.publish_of(moment, ring, kind, body, samples);
@@ -165,7 +165,7 @@ pub fn tell_ring(
     tell(ring, Kind::RingMade, &body, &Samples::NONE);
 }
 
-/// What a ring knows of being traced or under chaos.
+/// The state of a ring that is traced or under chaos.
 #[derive(Default)]
 pub struct Traced {
     /// The serial of the request that was submitted last, where it is.
@@ -204,7 +204,7 @@ impl Traced {
     }
 }
 
-/// What an event about a request begins with.
+/// The request that an event is about.
 struct About<'a> {
     tracer: &'static Tracer,
     ring: u32,
@@ -460,7 +460,7 @@ impl Moment {
     }
 }
 
-/// What goes along with an event.
+/// The attachments of an event.
 trait Attachments {
     /// How many there are.
     fn count(&self) -> u16;

@@ -20,10 +20,10 @@ use crate::ring::Core;
 
 /// As many the oldest kernels take.
 const MOST: usize = 64;
-/// What one packet may hold at most, headers of IP and its options left out. A stream that was given more at once came
-/// to be slower than alone, where that just did not fit into one packet.
+/// The most bytes that one packet may hold, headers of IP and its options left out. A stream that was given
+/// more at once came to be slower than alone, where that just did not fit into one packet.
 pub const ROOM: u32 = 65_000;
-/// What a SEND_ZC may ask for beside, in `ioprio`; no SEND gets here with it.
+/// The flags in `ioprio` that a SEND_ZC may set beside; no SEND gets here with them.
 const NO_MATTER: u16 = (IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF) as u16;
 
 /// Held requests.
@@ -65,7 +65,7 @@ impl Train {
         self.length
     }
 
-    /// Another one may begin, of such requests.
+    /// Prepares another train, of such requests.
     pub fn prepare(&mut self, fd: Fd, stream: bool, length: u32) {
         debug_assert!(self.is_empty(), "one at a time");
         (self.fd, self.stream, self.length, self.total) = (fd, stream, length, 0);

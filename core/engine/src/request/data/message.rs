@@ -30,7 +30,7 @@ pub struct Message {
     pub control: u64,
     /// Their length.
     pub control_length: usize,
-    /// What is left of the data.
+    /// The memory of the data that is left.
     pub vectors: Vec<IoVector>,
     /// The address to send to.
     pub to: Option<Box<Address>>,

@@ -1,4 +1,4 @@
-//! What operations on sockets keep between their steps.
+//! The data that operations on sockets keep between their steps.
 
 use alloc::boxed::Box;
 

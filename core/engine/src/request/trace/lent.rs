@@ -19,7 +19,7 @@ const MOST_PIECES: usize = 8;
 /// Of a long piece, so many spots are summed up.
 const SPOTS: usize = 4;
 
-/// What the memory of a request was like.
+/// The state of a request's memory when the request began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// Nobody has looked, for it may change still.
@@ -35,7 +35,7 @@ enum State {
 pub struct Lent {
     pieces: [IoVector; MOST_PIECES],
     count: usize,
-    /// It is filled, and not read.
+    /// The memory is filled, and not read.
     is_filled: bool,
     state: State,
     /// The provided buffer that it took last; 0 for none.
@@ -55,7 +55,7 @@ impl Lent {
         reserved: None,
     };
 
-    /// What a request names.
+    /// The memory that a request names.
     pub fn of(op: &Op, sqe: &Sqe) -> Lent {
         let mut lent = Lent::NONE;
         for argument in op.arguments.iter().filter(|argument| argument.applies(sqe)) {
@@ -133,7 +133,7 @@ impl Lent {
         self.state = self.look();
     }
 
-    /// What comes before the request may change its memory: nothing is said of that.
+    /// Marks the memory as unknown: the requests before this one may change it.
     pub fn may_change(&mut self) {
         self.state = State::Unknown;
     }
@@ -148,7 +148,7 @@ impl Lent {
         }
     }
 
-    /// It takes this provided buffer.
+    /// The request takes this provided buffer.
     pub fn takes(&mut self, buffer: u64) {
         self.buffer = buffer;
     }

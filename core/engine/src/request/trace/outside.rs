@@ -78,7 +78,7 @@ impl Seen {
         Seen { sqe, moment: Moment::now(), file: -1, copies: Copies::default(), lent: None }
     }
 
-    /// It was seen at this moment.
+    /// The SQE was seen at this moment.
     pub fn at(&mut self, moment: Moment) {
         self.moment = moment;
     }

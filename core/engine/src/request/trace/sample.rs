@@ -23,7 +23,7 @@ pub struct Sample {
     pub length: u64,
     /// How much of it goes along.
     pub kept: usize,
-    /// What it is.
+    /// The kind of its content.
     pub content: Content,
     /// Which of its kind.
     pub index: u16,
@@ -95,7 +95,7 @@ impl Samples {
         samples
     }
 
-    /// What a request brings: paths, addresses, and at most `data` bytes of what it writes.
+    /// The samples of a submission: paths, addresses, and at most `data` bytes of what it writes.
     pub fn of_submission(op: &Op, sqe: &Sqe, lent: &Lent, data: usize) -> Samples {
         let mut samples = Samples::with_data(data);
         for argument in op.arguments.iter().filter(|argument| argument.applies(sqe)) {
@@ -104,7 +104,7 @@ impl Samples {
         samples
     }
 
-    /// What a request has filled that came to this CQE, at most `data` bytes of it.
+    /// The samples of a completion: what the request has filled, at most `data` bytes of it.
     pub fn of_completion(op: &Op, sqe: &Sqe, lent: &Lent, cqe: &Cqe, data: usize) -> Samples {
         let mut samples = Samples::with_data(data);
         if cqe.res >= 0 {
@@ -199,7 +199,7 @@ impl Samples {
         self.add(Content::Vectors, 0, address, count.saturating_mul(bytes as u64), shown as usize * bytes);
     }
 
-    /// What lies in a request's memory, the first `valid` bytes of it.
+    /// Adds the first `valid` bytes of a request's memory.
     fn add_pieces(&mut self, lent: &Lent, valid: u64) {
         let mut left = valid;
         for (index, piece) in lent.pieces().iter().enumerate() {
@@ -211,7 +211,7 @@ impl Samples {
         }
     }
 
-    /// What a provided buffer holds by the result.
+    /// Adds the part of a provided buffer that the result says is filled.
     fn add_selected(&mut self, lent: &Lent, result: u64) {
         let Some(buffer) = lent.buffer() else { return };
         // As `struct io_uring_recvmsg_out` says, address and control messages stand in front of the data.
