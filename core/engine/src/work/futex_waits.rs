@@ -81,14 +81,14 @@ const MOST_TOGETHER: usize = FUTEX_WAITV_MAX as usize - 1;
 
 /// The values of the word that a thread is parked on: while it is this one, it sleeps there, or is about to.
 const PARKED: u32 = 0;
-/// It has an order.
+/// The thread has an order.
 const ORDERED: u32 = 1;
 
 /// `struct futex_waitv`: a word of the program's and what it is to hold.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Element {
-    /// What it is to hold.
+    /// The value that the word is to hold.
     pub value: u64,
     /// Its address.
     pub address: u64,
@@ -151,7 +151,7 @@ struct Manner {
 
 /// A thread that waits for futexes.
 struct Sleeper {
-    /// It is parked on this. Written under the state's lock.
+    /// The word that the thread is parked on. Written under the state's lock.
     word: AtomicU32,
     /// On its way to a word of the program's it is moved over these.
     stops: [AtomicU32; STOPS],
@@ -169,9 +169,9 @@ struct State {
     order: Option<Order>,
 }
 
-/// What a thread is to do that sleeps where it is parked.
+/// An order to a thread that sleeps where it is parked.
 enum Order {
-    /// It is at this, until it has told what came of it.
+    /// A task, which the thread is at until it has told what came of it.
     Wait(Task),
     /// To sleep in another manner.
     ParkAnew,
@@ -272,12 +272,12 @@ struct Progress {
     abandoned: bool,
 }
 
-/// What came of a recall.
+/// The result of a recall.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recall {
     /// Nobody is woken for this wait any more, and nobody was.
     Done,
-    /// It was woken before.
+    /// The wait was woken before.
     TooLate,
     /// Not all of its threads have answered in time. The last completes the wait.
     Unknown,
@@ -426,7 +426,7 @@ impl Wait {
         self.sleepers.iter().for_each(|sleeper| sleeper.interrupt(self));
     }
 
-    /// It has an error, before any thread told so.
+    /// Fails the wait with an error that no thread has told.
     fn fails(self: &Arc<Self>, errno: Errno) {
         let mut progress = self.progress.lock();
         progress.result = progress.result.max(Some(errno.negated()));

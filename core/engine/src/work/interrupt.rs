@@ -20,8 +20,8 @@ use crate::os::{self, Action, Interrupted, SignalInfo, nr};
 /// The real-time signals that no C library keeps for itself.
 const CANDIDATES: core::ops::RangeInclusive<u32> = 35..=64;
 
-/// What a worker of the engine's may have unblocked: what an instruction raises, what cannot be blocked, and what C
-/// libraries keep for themselves.
+/// Signals that a worker of the engine's may have unblocked: those that an instruction raises, that cannot be
+/// blocked, and that C libraries keep for themselves.
 const NEVER_BLOCKED: u64 = os::signal_bit(nr::SIGKILL)
     | os::signal_bit(nr::SIGSTOP)
     | os::signal_bit(nr::SIGSEGV)
@@ -40,7 +40,7 @@ static TAKEN: AtomicU32 = AtomicU32::new(0);
 /// Signals that the program uses, though it has no action for them: they came.
 static OF_PROGRAM: AtomicU64 = AtomicU64::new(0);
 
-/// What the signals of [`Seat::interrupt`] come with: its address, which nobody else sends.
+/// The value that the signals of [`Seat::interrupt`] come with: its address, which nobody else sends.
 static VALUE: u8 = 0;
 
 /// Held by whoever takes a signal.

@@ -44,11 +44,11 @@ use crate::work::interrupt::Seat;
 use aio::Command;
 pub use queue::WorkQueue;
 
-/// What makes an attempt slow, in microseconds. One alone may have been preempted; two in a row prove
-/// that the work is.
+/// The time that makes an attempt slow, in microseconds. One alone may have been preempted; two in a row
+/// prove that the work is.
 const SLOW_US: u64 = 20;
 
-/// What proves an attempt slow by itself.
+/// The time that proves an attempt slow by itself.
 const VERY_SLOW_US: u64 = 200;
 
 /// A step in the life of a request.
@@ -56,11 +56,11 @@ pub type Step = fn(&mut Core, RequestId);
 
 /// One blocking attempt.
 pub struct Work {
-    /// Whose.
+    /// The ring that the request belongs to.
     pub ring: &'static Ring,
-    /// Which life of that ring.
+    /// The serial number of that ring, to tell it from a later ring in the same place.
     pub serial: u64,
-    /// Which request.
+    /// The request that the attempt is made for.
     pub id: RequestId,
     /// Its SQE.
     pub sqe: Sqe,
@@ -68,21 +68,21 @@ pub struct Work {
     pub fd: Fd,
     /// The descriptor by which the program names that file.
     named: Fd,
-    /// It went to a worker, who may have given it back.
+    /// The work went to a worker, who may have given it back.
     handed_over: bool,
-    /// What its operation keeps.
+    /// The data that its operation keeps.
     pub data: OpData,
-    /// It may take for ever.
+    /// The attempt may take for ever.
     pub long: bool,
     /// With whose credentials it is done.
     whose: Whose,
-    /// What a worker must have to do it, once it was handed over.
+    /// The credentials that a worker must have to do it, once it was handed over.
     pub credentials: Credentials,
     /// Not a blocking attempt: a step of the request that a thread with the right credentials takes.
     pub step: Option<Step>,
-    /// It was given a descriptor of the program, which must not be closed under it.
+    /// The program's descriptor that it was given, which must not be closed under it.
     exposed: Option<Interest>,
-    /// As long as that is so, the call that submits it may do it.
+    /// The call that submits it may do it, as long as it is exposed.
     lendable: bool,
     /// Nothing but its own attempt has to be minded: it needs no file of the program, no order, no
     /// other thread.
@@ -95,17 +95,17 @@ pub struct Work {
     took_us: Option<u64>,
     /// An O_DIRECT transfer, which the kernel can do while nobody waits.
     pub direct: Option<Command>,
-    /// An eventfd tells of the end of that.
+    /// An eventfd tells of the end of the direct transfer.
     is_told: bool,
-    /// It takes as long as a device: a caller that does not wait is not held up by it.
+    /// The attempt takes as long as a device: a caller that does not wait is not held up by it.
     is_slow: bool,
     /// Work with the same non-zero hash is done one after the other.
     pub hash: u64,
     /// Of the worker that does it and that can be interrupted.
     pub seat: Option<Arc<Seat>>,
-    /// Who does it, for a tracer.
+    /// How the attempt is made, for a tracer.
     by: event::Step,
-    /// Which thread that is, of workers.
+    /// The worker's thread, for a tracer.
     thread: u32,
     run: fn(&mut Work) -> Result<usize, Errno>,
     result: Result<usize, Errno>,
@@ -195,7 +195,7 @@ impl Work {
         self.took_us = Some(os::ticks().wrapping_sub(started) / os::ticks_per_us());
     }
 
-    /// It cannot be done, for this reason.
+    /// Makes the attempt fail, for this reason.
     fn refuse(&mut self, errno: Errno) {
         self.result = Err(errno);
         self.run = |work| work.result;
@@ -233,7 +233,7 @@ impl Work {
 pub struct Piece(Work);
 
 impl Piece {
-    /// It has the program's descriptor no more, or never had one.
+    /// Work that has the program's descriptor no more, or never had one.
     fn held(work: Work) -> Piece {
         assert!(!work.is_exposed(), "work is done without the lock only with its file");
         Piece(work)
@@ -258,7 +258,7 @@ impl Piece {
 pub struct Batch(VecDeque<Work>);
 
 impl Batch {
-    /// It has the program's descriptors no more, or never had any.
+    /// Work that has the program's descriptors no more, or never had any.
     fn held(work: VecDeque<Work>) -> Batch {
         assert!(
             work.iter().all(|work| !work.is_exposed()),
@@ -267,7 +267,7 @@ impl Batch {
         Batch(work)
     }
 
-    /// It is lent to the thread that submitted it.
+    /// Work that is lent to the thread that submitted it.
     fn lent(work: VecDeque<Work>, loan: &Loan) -> Batch {
         assert!(loan.is_out(), "only a loan lets work be done on the program's descriptor");
         Batch(work)
@@ -456,15 +456,15 @@ impl Core {
         keeps_order(request.op.caps, work) && self.works_on(named(request), true)
     }
 
-    /// What is offered holds its file from now on: the program may know what was consumed. What a thread has taken is that
-    /// thread's.
+    /// Ends a loan that is only offered: its work holds its file from now on, for the program may know what
+    /// was consumed. What a thread has taken is that thread's.
     pub fn end_loan(&mut self) {
         if self.work().is_offered() {
             self.take_back();
         }
     }
 
-    /// What was lent is done, or holds its file from now on.
+    /// Takes lent work back, which is done, or holds its file from now on.
     fn take_back(&mut self) {
         self.hold_queue();
         self.publish_sq_head();
@@ -549,7 +549,7 @@ fn keeps_order(caps: Caps, work: &Work) -> bool {
     caps.has(Caps::HASHED) || caps.has(Caps::POSITION) && work.sqe.off == u64::MAX
 }
 
-/// What stands for a file whose work is done in order; asked of no file system that may be slow to answer.
+/// The number of a file whose work is done in order; asked of no file system that may be slow to answer.
 fn order_of(fd: Fd) -> Option<u64> {
     let (mode, inode, device) = match os::known_status(fd, STATX_TYPE | STATX_INO) {
         Ok(known) => {

@@ -22,7 +22,7 @@ const PIECES: usize = 16;
 /// The work of one ring.
 #[derive(Default)]
 pub struct WorkQueue {
-    /// What the caller is to do, or to hand to workers.
+    /// Work that the caller is to do, or to hand to workers.
     queued: VecDeque<Work>,
     /// How much of that are O_DIRECT transfers.
     direct: usize,
@@ -36,7 +36,7 @@ pub struct WorkQueue {
     batch: Option<VecDeque<Work>>,
     /// Out with workers, or with the kernel, or done by a caller.
     out: usize,
-    /// What is done and has not been looked at.
+    /// Work that is done and has not been looked at.
     finished: VecDeque<Work>,
     /// How much work there is in all these states, by descriptor.
     on_files: OnFiles,
@@ -53,7 +53,7 @@ impl WorkQueue {
         self.queued.is_empty()
     }
 
-    /// What is queued, in its order.
+    /// The queued work, in its order.
     pub fn queued(&self) -> impl ExactSizeIterator<Item = &Work> {
         self.queued.iter()
     }
@@ -148,7 +148,7 @@ impl WorkQueue {
         }
     }
 
-    /// The same of queued work on `fd` alone.
+    /// Gives queued work on `fd` alone its file.
     pub fn hold_on(&mut self, requests: &mut Slab, fd: Fd) {
         self.hold_those(requests, |work| work.fd == fd);
     }
@@ -181,7 +181,7 @@ impl WorkQueue {
     }
 }
 
-/// What is lent to the call that submits; see [`crate::wait::loan`].
+/// Work that is lent to the call that submits; see [`crate::wait::loan`].
 impl WorkQueue {
     /// A submission begins. May it lend what it queues?
     pub fn begin_submission(&mut self, lends: bool) {
@@ -212,12 +212,12 @@ impl WorkQueue {
         self.loan.is_offered()
     }
 
-    /// Another thread wants to submit: it waits until that comes back.
+    /// Notes that another thread waits to submit until lent work comes back.
     pub(super) fn await_loan(&mut self) {
         self.loan.refuse();
     }
 
-    /// What was lent is done, or holds its file. Returns whether somebody waits for that.
+    /// Ends the loan of work that is done, or holds its file. Returns whether somebody waits for that.
     pub(super) fn end_loan(&mut self) -> bool {
         self.loan.end()
     }
@@ -234,7 +234,7 @@ impl WorkQueue {
     }
 }
 
-/// What is out, and what has come back.
+/// Work that is out, and work that has come back.
 impl WorkQueue {
     /// How much is out.
     #[inline]
