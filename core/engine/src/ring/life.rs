@@ -1,4 +1,4 @@
-//! What keeps a ring alive: the program's descriptors, calls that are inside.
+//! The life of a ring, which the program's descriptors and calls that are inside keep alive.
 
 /// From setup to the end of a ring.
 pub struct Life {
@@ -18,7 +18,7 @@ impl Life {
         Life { descriptors: 1, inside: 0, closing: false, activity: 0 }
     }
 
-    /// Another descriptor stands for the ring.
+    /// One more descriptor stands for the ring.
     pub fn gain_descriptor(&mut self) {
         self.descriptors += 1;
     }
@@ -47,7 +47,7 @@ impl Life {
         self.inside += 1;
     }
 
-    /// It leaves.
+    /// The call leaves.
     #[inline]
     pub fn go_out(&mut self) {
         self.inside -= 1;

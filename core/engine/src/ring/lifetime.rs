@@ -20,7 +20,7 @@ use crate::work::futex_waits;
 struct Watches {
     inotify: Option<Fd>,
     rings: Vec<(i32, &'static Ring, u64)>,
-    /// Those for which there was no watch, looked at when a ring is made.
+    /// Rings for which there was no watch, looked at when a ring is made.
     unwatched: Vec<(&'static Ring, u64)>,
 }
 
@@ -104,7 +104,7 @@ pub fn collect() {
     }
 }
 
-/// What the reactor polls to call [`collect`] in time.
+/// The descriptor that the reactor polls to call [`collect`] in time.
 pub fn watch_fd() -> Option<Fd> {
     WATCHES.lock().inotify
 }

@@ -44,7 +44,7 @@ enum Progress {
 }
 
 impl Message {
-    /// What `sqe` says, to the ring of this life.
+    /// The message of `sqe`, to the ring of this life.
     pub fn new(life: u64, sqe: Sqe, file: Option<Passed>) -> Message {
         Message { life, sqe, progress: Mutex::new(Progress::Waits(file)) }
     }
@@ -59,7 +59,7 @@ impl Message {
         });
     }
 
-    /// It does not arrive, unless it has.
+    /// Keeps the message from arriving, unless it has.
     pub fn revoke(&self) {
         let mut progress = self.progress.lock();
         if let Progress::Waits(_) = &*progress {
@@ -67,7 +67,7 @@ impl Message {
         }
     }
 
-    /// What came of it, for who has locked the target since and delivered what waited there.
+    /// The message's result, for who has locked the target since and delivered what waited there.
     pub fn result(&self) -> Result<usize, Errno> {
         match *self.progress.lock() {
             Progress::Arrived(result) => result,

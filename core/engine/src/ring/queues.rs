@@ -1,4 +1,4 @@
-//! What goes from queue to queue: SQEs become requests, requests work or something to be issued, results CQEs.
+//! The ways from queue to queue: SQEs become requests, requests work or something to be issued, results CQEs.
 
 use linux_raw_sys::io_uring::{IORING_SETUP_SQE128, IORING_SQ_CQ_OVERFLOW};
 
@@ -95,7 +95,7 @@ impl Core {
         self.sq.publish(&self.memory);
     }
 
-    /// What was posted so far.
+    /// The posts so far: the end of the CQ, and how many CQEs are kept.
     #[inline]
     fn posted(&self) -> Posted {
         (self.cq.tail(), self.cq.kept())
@@ -138,8 +138,8 @@ impl Core {
         self.ready.push(id, request, deferred_in);
     }
 
-    /// The same for one that is to be issued once more. What a submission itself made ready, as a rule the links of what it
-    /// completed, comes later: the kernel starts links when the submission ends.
+    /// Marks a request to be issued once more. What a submission itself made ready, as a rule the links of
+    /// what it completed, comes later: the kernel starts links when the submission ends.
     pub fn make_ready_again(&mut self, id: RequestId) {
         let deferred_in = self.deferred_in();
         let request = &mut self.requests[id];

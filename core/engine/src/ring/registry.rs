@@ -103,7 +103,7 @@ pub fn get(fd: Fd) -> Option<InUse> {
     }
 }
 
-/// What is answered by the ring behind a descriptor, or behind a `registered` number of one.
+/// The answer of the ring behind a descriptor, or behind a `registered` number of one.
 pub fn look<R>(fd: Fd, registered: bool, asks: impl FnOnce(&mut Core) -> R) -> Option<R> {
     let fd = if registered { ring_fds::resolve(fd).ok()? } else { fd };
     let ring = get(fd)?;
@@ -198,7 +198,7 @@ pub fn is_ring(fd: Fd) -> bool {
     known(fd).is_some_and(|found| found.is_file(fd))
 }
 
-/// What is known of a descriptor that is to be read or written, or can be had by one system call.
+/// The facts about a descriptor to be read or written that are known, or can be had by one system call.
 ///
 /// # Errors
 /// `EBADF` where it is none; `EINVAL` for a ring, which can be neither read nor written.

@@ -6,7 +6,7 @@ use crate::abi::Errno;
 use crate::os::host;
 use crate::ring::Core;
 
-/// Who it is.
+/// The thread that may submit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Submitter {
     /// Not known yet, or not asked for.

@@ -53,9 +53,9 @@ impl Default for Control {
 pub struct ControlMessage<'a> {
     /// `SOL_*`.
     pub level: u32,
-    /// What it is at that level.
+    /// The message's type at that level.
     pub kind: u32,
-    /// What it says.
+    /// The message's data.
     pub data: &'a [u8],
 }
 

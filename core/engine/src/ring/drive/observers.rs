@@ -1,4 +1,4 @@
-//! Who hears of a ring's completions without coming in: eventfds, pollers of its descriptor, an outlet.
+//! Observers, which hear of a ring's completions without coming in: eventfds, pollers of its descriptor, an outlet.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -18,15 +18,15 @@ use crate::ring::{Core, Ring};
 pub struct Observers {
     /// The program's eventfd.
     eventfd: Option<RegisteredEventfd>,
-    /// It was signalled since a poll of it began.
+    /// The eventfd was signalled since a poll of it began.
     rung: bool,
     /// Hears of events of it that are over before epoll is asked, once it was polled.
     glimpse: Option<Glimpse>,
     /// Stands in where the program polls the ring's descriptor.
     stand_in: Option<Fd>,
-    /// It has the place of the program's descriptor: nobody sees when that is polled.
+    /// The stand-in replaced the ring's descriptor, so the engine cannot see the program poll it.
     shown: bool,
-    /// It is readable, as far as this process has a say in it.
+    /// The stand-in is readable, as far as this process has a say in it.
     readable: bool,
     /// The completions that a tick found where the stand-in is shown: how far the CQ was, and how many of them were there.
     left: (u32, u32),
@@ -40,13 +40,13 @@ pub struct Observers {
     looked: bool,
     /// Rings in which a request polls this one.
     pollers: Vec<(&'static Ring, u64)>,
-    /// Something was posted that they have not been told of.
+    /// Something was posted that the pollers have not been told of.
     pollers_wait: bool,
     /// Observers of a ring that defers have been told that something waits.
     told: bool,
     /// Whether the current posts happen inside a submission.
     inline: bool,
-    /// Whether they happen in a call that waits for completions.
+    /// Whether the current posts happen in a call that waits for completions.
     awaited: bool,
     /// Where completions go that nobody enters the ring for.
     outlet: Option<Box<dyn Outlet>>,
@@ -114,7 +114,7 @@ impl Observers {
         self.eventfd = Some(eventfd);
     }
 
-    /// There is none any more.
+    /// Takes the program's eventfd away.
     pub fn take_eventfd(&mut self) -> Option<RegisteredEventfd> {
         self.glimpse = None;
         self.eventfd.take()
@@ -130,12 +130,12 @@ impl Observers {
         self.rung
     }
 
-    /// What hears of its events.
+    /// The poll that hears of the eventfd's events.
     pub(super) fn glimpse_mut(&mut self) -> Option<&mut Glimpse> {
         self.glimpse.as_mut()
     }
 
-    /// This does from now on.
+    /// The poll `glimpse` hears of the eventfd's events from now on.
     pub(super) fn set_glimpse(&mut self, glimpse: Glimpse) {
         self.glimpse = Some(glimpse);
     }
@@ -145,18 +145,18 @@ impl Observers {
         self.eventfd.as_ref().is_some_and(|eventfd| !(eventfd.is_async_only() && self.inline))
     }
 
-    /// What stands in where the program polls the ring's descriptor.
+    /// The eventfd that stands in where the program polls the ring's descriptor.
     #[inline]
     pub fn stand_in(&self) -> Option<Fd> {
         self.stand_in
     }
 
-    /// This stands in from now on.
+    /// The eventfd `fd` stands in from now on.
     pub fn set_stand_in(&mut self, fd: Fd) {
         self.stand_in = Some(fd);
     }
 
-    /// It is in the place of the program's descriptor.
+    /// The stand-in is in the place of the program's descriptor from now on.
     pub fn note_stand_in_shown(&mut self) {
         self.shown = true;
     }
@@ -176,7 +176,7 @@ impl Observers {
         core::mem::take(&mut self.lit)
     }
 
-    /// It is readable, or not, or others may have drained it.
+    /// The stand-in is readable, or not, or others may have drained it.
     pub fn set_readable(&mut self, readable: bool) {
         self.readable = readable;
     }
@@ -377,7 +377,7 @@ impl Core {
         }
     }
 
-    /// It came in, and there is nothing.
+    /// Takes `IORING_SQ_TASKRUN` back: the program came in, and there is nothing.
     pub fn unmark_shown(&mut self) {
         self.observers.looked = true;
         if self.observers.shown {

@@ -1,4 +1,4 @@
-//! What those sleep on who wait for a ring.
+//! The eventfds that threads sleep on that wait for a ring.
 
 use alloc::vec::Vec;
 
@@ -15,7 +15,7 @@ use crate::wait::token::Wake;
 pub struct Sleepers {
     /// The driver's own, in its epoll set.
     kick: Option<Fd>,
-    /// Those of sleepers beside the driver, by their place in the token.
+    /// The eventfds of sleepers beside the driver, by their place in the token.
     places: Vec<Fd>,
     /// The threads that sleep, with their places; the driver has none. A thread may end there.
     threads: Vec<(usize, Option<usize>)>,

@@ -1,5 +1,5 @@
-//! What is polled in place of a ring's descriptor, which is a memfd and always ready: an eventfd that is readable while the CQ
-//! holds completions, as of the last look or completion.
+//! The stand-in that is polled in place of a ring's descriptor, which is a memfd and always ready: an eventfd
+//! that is readable while the CQ holds completions, as of the last look or completion.
 //!
 //! A stand-in that is in an epoll instance of the program and readable is *lit*: before a wait for any instance, the lit ones whose CQ
 //! the program has emptied meanwhile are drained, or a level-triggered wait would answer for completions that are gone. Which

@@ -71,7 +71,7 @@ pub fn are_any() -> bool {
     CHANNELS.load(Ordering::Relaxed) > 0
 }
 
-/// What is known of the sockets of one ring.
+/// The sockets of one ring, and their channels.
 #[derive(Default)]
 pub struct ZeroCopy {
     sockets: BTreeMap<Fd, (Standing, Interest)>,
@@ -106,15 +106,15 @@ pub struct ZeroCopy {
     announced: Vec<Announced>,
 }
 
-/// What becomes of large sends on a descriptor.
+/// The treatment of large sends on a descriptor.
 #[derive(Clone, Copy)]
 enum Standing {
     /// They are copied, so many more.
     Copied(u32),
     /// They go through a channel.
     Channel(usize),
-    /// The same, as a look at the descriptor said that was not the program's own use of it: it may have been closed at that moment,
-    /// where nobody knew yet that this ring is to hear of it.
+    /// They go through a channel that a look at the descriptor found, not the program's own use of it: it may
+    /// have been closed at that moment, where nobody knew yet that this ring is to hear of it.
     Found(usize),
 }
 
@@ -129,7 +129,7 @@ enum Watch {
     Epoll,
 }
 
-/// Who waits for the pages of a send.
+/// The notification that waits for the pages of a send.
 #[derive(Clone, Copy)]
 enum Sent {
     /// A notification, perhaps for others of the same operation, too.
@@ -154,11 +154,11 @@ struct Channel {
     /// [`ZeroCopy::sleeps`] then.
     sleeps: u32,
     cookie: u64,
-    /// It is a connection: a send may take a part of what it is given.
+    /// The socket is a connection: a send may take a part of what it is given.
     stream: bool,
-    /// What [`notes::unshared`] said of the descriptor by which it was found first.
+    /// The answer of [`notes::unshared`] for the descriptor by which it was found first.
     unshared: Option<u32>,
-    /// It is among the orphans.
+    /// The channel is among the orphans.
     is_orphan: bool,
     /// The program has closed the socket.
     ended: bool,
@@ -166,25 +166,25 @@ struct Channel {
     proven: bool,
     /// The number of the first of `sends`.
     first: u32,
-    /// Who waits for each; nobody where its pages are back.
+    /// The notification of each send; `None` where its pages are back.
     sends: VecDeque<Option<Sent>>,
     /// How many since the error queue was looked at.
     unseen: u8,
-    /// It is listed as one on which something was sent.
+    /// The channel is listed as one on which something was sent.
     fresh: bool,
     /// Pages were back at once when they were looked for last.
     prompt: bool,
     used: bool,
     /// Nothing more is sent through it; it lasts until its pages are back.
     refused: bool,
-    /// Somebody else reads the error queue, too, and may want `SO_ZEROCOPY`.
+    /// The error queue has other readers, too, who may want `SO_ZEROCOPY`.
     shared: bool,
     /// There may be notices that nobody here waits for any more. The socket keeps `SO_ZEROCOPY`: no other channel of it is to
     /// take them for its own.
     owes: bool,
-    /// It is among those to be looked at again.
+    /// The channel is among those to be looked at again.
     is_rechecked: bool,
-    /// It is among the idle ones.
+    /// The channel is among the idle ones.
     is_idle: bool,
     /// Nothing has been left to send since then.
     silent_since: Option<u64>,
@@ -366,7 +366,7 @@ impl ZeroCopy {
         }
     }
 
-    /// Those of which nothing is out any more need not be listed.
+    /// Takes channels off the list of which nothing is out any more.
     fn unlist_idle(&mut self) {
         for place in (0..self.unwatched.len()).rev() {
             let index = self.unwatched[place];
@@ -538,7 +538,7 @@ impl Core {
         found.filter(|&index| self.zero_copy.channel(index).is_some_and(|channel| channel.is_open()))
     }
 
-    /// Another descriptor of a channel's socket.
+    /// Adds another descriptor of a channel's socket.
     #[cold]
     fn add_name(&mut self, index: usize, fd: Fd) -> Option<usize> {
         if error_queue::is_watched(fd) {
@@ -597,7 +597,7 @@ impl Core {
         }
     }
 
-    /// The same where there is no request for the send. The caller posts what was announced.
+    /// Pages of a send that there is no request for are out. The caller posts what was announced.
     #[inline(always)]
     pub fn pages_out_beside(&mut self, index: usize, announced: Announced) {
         self.expect_announced(announced);
@@ -657,7 +657,7 @@ impl Core {
         }
     }
 
-    /// Somebody begins to listen to epoll.
+    /// Watches all pages, for a thread that begins to listen to epoll.
     #[inline]
     pub fn watch_pages(&mut self) {
         debug_assert!(self.is_listened_to(), "pages that go out from now on are watched at once");
@@ -668,7 +668,7 @@ impl Core {
         debug_assert!(self.zero_copy.is_all_watched(), "a sleeper hears of all pages");
     }
 
-    /// Somebody looks into epoll without sleeping: looks for pages of which epoll does not tell.
+    /// Looks for pages of which epoll does not tell, for a thread that looks into epoll without sleeping.
     #[inline]
     pub fn look_beside_epoll(&mut self) {
         match self.zero_copy.unwatched.len() {
@@ -731,7 +731,7 @@ impl Core {
         self.list_announced();
     }
 
-    /// The same; what is announced is left to the caller.
+    /// Takes what a channel's error queue says; what is announced is left to the caller.
     fn gather_pages(&mut self, index: usize) {
         loop {
             let Some(channel) = self.zero_copy.channel(index) else { return };

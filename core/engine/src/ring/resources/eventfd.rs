@@ -25,7 +25,7 @@ impl Core {
         Ok(())
     }
 
-    /// It does not any more.
+    /// Takes the ring's eventfd away.
     ///
     /// # Errors
     /// `ENXIO` where it has none.

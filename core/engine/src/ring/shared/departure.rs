@@ -79,8 +79,8 @@ fn depart_from(ring: &'static Ring, all: bool) {
 }
 
 impl Core {
-    /// What a thread left in flight: work is cancelled, and so are waits on rings, which could keep
-    /// each other alive; what waits for another file is when that becomes ready. Timeouts go on.
+    /// Ends the requests that a thread left in flight: work is cancelled, and so are waits on rings, which could
+    /// keep each other alive; a wait for another file is cancelled when that becomes ready. Timeouts go on.
     fn thread_ended(&mut self, thread: usize) {
         if self.submitter == Submitter::Thread(thread) {
             // Its identity may be another's soon.

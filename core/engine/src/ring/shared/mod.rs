@@ -59,7 +59,7 @@ pub struct Shared {
     own_eventfd: bool,
     /// The stand-in of the ring's descriptor came after the page: other processes may not have it.
     own_stand_in: bool,
-    /// What of this process the page shows.
+    /// The part of this process's state that the page shows.
     published: Published,
 }
 
@@ -79,7 +79,7 @@ impl Drop for Shared {
 }
 
 impl Shared {
-    /// What the page says. The page's lock is held, for this is part of what the ring's guards.
+    /// The state in the page. The page's lock is held, for this is part of what the ring's guards.
     #[expect(clippy::mut_from_ref, reason = "the lock in the page guards it")]
     fn state(&self) -> &mut State {
         // SAFETY: a core is reached through its guard, which holds the page's lock; callers use one
@@ -185,7 +185,7 @@ impl Core {
         }
     }
 
-    /// The same where that instance stands in for one that is gone.
+    /// Lets an epoll instance report the bell in place of one that is gone.
     pub fn hear_again(&mut self, epoll: Fd) {
         if let Some(shared) = &mut self.shared {
             shared.heard = false;
@@ -302,7 +302,7 @@ impl Core {
         }
     }
 
-    /// Another process posted: those of this one that wait for completions hear of it from here.
+    /// Tells the threads of this process that wait for completions that another process posted.
     fn posted_elsewhere(&mut self) {
         let Some(shared) = &self.shared else { return };
         let (own_stand_in, own_eventfd) = (shared.own_stand_in, shared.own_eventfd);
@@ -346,7 +346,7 @@ impl Core {
         }
     }
 
-    /// What others of the ring cannot do without this process.
+    /// Does what others of the ring cannot do without this process.
     #[inline]
     pub fn serve_others(&mut self) {
         if self.is_crowded() {

@@ -1,4 +1,4 @@
-//! What a ring keeps of the descriptors that its requests wait for.
+//! The entries of a ring for descriptors that its requests wait for.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -146,7 +146,7 @@ impl Readiness {
         self.unasked = self.unasked.saturating_add(1);
     }
 
-    /// It is asked.
+    /// Notes that epoll is asked.
     #[inline]
     pub fn note_epoll_asked(&mut self) {
         self.unasked = 0;
@@ -160,7 +160,7 @@ pub(crate) struct Entry {
     pub(crate) generation: u32,
     /// Counts the requests that began to wait here.
     pub(crate) armed: u32,
-    /// It stands in the list of those to be looked at again.
+    /// The entry is in the list of those to be looked at again.
     pub(crate) rechecked: bool,
     /// In the number. `None` where this stands for none.
     pub(crate) interest: Option<Interest>,
@@ -197,12 +197,12 @@ impl Entry {
         self.waiters.as_mut_slice().iter_mut().for_each(|waiter| waiter.verified = true);
     }
 
-    /// What its registration asks for.
+    /// The events that its registration asks for.
     pub(crate) fn events(&self) -> u32 {
         (if self.narrow { INCOMING } else { ALL_EVENTS }) | EPOLLET
     }
 
-    /// What epoll calls it.
+    /// The name of its registration in epoll's events.
     pub(crate) fn data(&self, index: u32) -> u64 {
         (u64::from(self.generation) << 32) | u64::from(index)
     }
@@ -275,7 +275,7 @@ impl Readiness {
         *self = Readiness { busy_poll: self.busy_poll, ..Readiness::default() };
     }
 
-    /// What the ring keeps about descriptors is gone with it.
+    /// Forgets the descriptors of a ring that is gone.
     pub fn forget_all(&mut self) {
         self.entries.clear();
     }
@@ -385,7 +385,7 @@ impl Readiness {
         self.entries[index as usize].is_current().then_some(Known(index))
     }
 
-    /// What socket it is, as far as that was asked, where there is nothing to be received.
+    /// The kind of the socket, as far as that was asked, where there is nothing to be received.
     #[inline]
     pub fn is_idle(&self, Known(index): Known) -> Option<SocketKind> {
         let entry = &self.entries[index as usize];
@@ -419,7 +419,7 @@ impl Readiness {
         self.current(fd).is_some_and(|entry| entry.ready & events != 0)
     }
 
-    /// What epoll calls the registration of `fd`.
+    /// The name of the registration of `fd` in epoll's events.
     pub fn name_of(&self, fd: Fd) -> Option<u64> {
         let index = self.find(fd)?;
         Some(self.entries[index as usize].data(index))
@@ -461,7 +461,7 @@ impl Readiness {
         }
     }
 
-    /// What kind of socket `fd` is; asked once per registration.
+    /// The kind of the socket `fd`; asked once per registration.
     pub fn socket_kind(&mut self, fd: Fd) -> SocketKind {
         if let Some(entry) = self.current(fd)
             && let Some(kind) = entry.kind
@@ -493,7 +493,7 @@ impl Core {
         Ok(())
     }
 
-    /// It does not any more.
+    /// Ends the busy polling of the ring's epoll instance.
     pub fn stop_busy_poll(&mut self) {
         self.readiness.busy_poll = BusyPoll::default();
         if let Some(epoll) = self.readiness.epoll {

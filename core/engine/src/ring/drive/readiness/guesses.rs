@@ -27,7 +27,7 @@ const HITS: u32 = 3;
 const PATIENCE: u32 = 2;
 const LONGEST_PATIENCE: u32 = 256;
 
-/// What is known of the connections that wait.
+/// Guesses at the connections that wait.
 pub(crate) struct Guesses {
     /// In the order in which they began to wait.
     queue: VecDeque<Guess>,

@@ -1,10 +1,10 @@
-//! What a socket is, as far as that decides what readiness means.
+//! The kind of a socket, as far as that decides what readiness means.
 
 use linux_raw_sys::net;
 
 use crate::os::{self, Fd};
 
-/// What a socket tells beside the result of a receive.
+/// The kind of a socket, by what it tells beside the result of a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SocketKind {
     /// A TCP stream: a receive that came back short has emptied it.

@@ -105,7 +105,7 @@ impl Core {
         !self.zero_copy.orphans.is_empty()
     }
 
-    /// The same of descriptors of one channel that were closed, and perhaps used again, behind our back.
+    /// Forgets descriptors of one channel that were closed, and perhaps used again, behind our back.
     pub(super) fn forget_closed_names(&mut self, index: usize) {
         let Some(channel) = self.zero_copy.channel(index) else { return };
         let (cookie, names) = (channel.cookie, channel.names.clone());
@@ -180,7 +180,7 @@ impl Core {
         self.zero_copy.search_at = end_ns + REST * end_ns.saturating_sub(search.begin_ns);
     }
 
-    /// Another descriptor of an orphan, perhaps.
+    /// Gives a descriptor to the orphan whose socket it stands for, if there is one.
     fn find_name(&mut self, fd: Fd, cookie: u64, search: &Search) {
         let Some(&Orphan { index, own, .. }) = search.orphan(cookie) else { return };
         // It may have been closed since it was met.
