@@ -230,7 +230,7 @@ fn is_plain(how: &open_how) -> bool {
     how.resolve == 0 && noticed(how) == (how.flags, how.mode)
 }
 
-/// What filters see: flags, mode, resolve, as the kernel has them by then.
+/// The words that filters see: flags, mode, resolve, as the kernel has them by then.
 fn show(request: &Request, words: &mut [u32; 6]) {
     let OpData::Open(open) = &request.data else { return };
     let (mut flags, mode) = open.flags_and_mode();

@@ -112,7 +112,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     }
 }
 
-/// What the descriptor is ready for, but for notices of pages.
+/// The events that the descriptor is ready for, without notices of pages.
 fn ready_now(core: &mut Core, id: RequestId) -> Result<u32, Errno> {
     let fd = core[id].file.fd();
     let now = os::poll_now(fd, core.polled(id))?;

@@ -229,10 +229,10 @@ struct Accepted {
     flags: u32,
 }
 
-/// What is left of some connections that were accepted in one attempt.
+/// The connection that was accepted last in one attempt, and the end of that attempt.
 struct Round {
     last: Option<Accepted>,
-    /// What ended the round; `None` if it is not known yet whether the request goes on after the last CQE.
+    /// The error that ended the round; `None` if it is not known yet whether the request goes on after the last CQE.
     ends: Option<Errno>,
 }
 

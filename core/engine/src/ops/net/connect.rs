@@ -34,7 +34,7 @@ pub const CONNECT: Op =
         .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EISCONN]);
 
-/// What CONNECT keeps.
+/// The state of a CONNECT between its steps.
 struct Connect {
     address: Box<Address>,
     /// This request's own attempt is under way.

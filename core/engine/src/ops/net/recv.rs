@@ -163,7 +163,7 @@ fn receive_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     receive_at(core, sqe, fd, socket)
 }
 
-/// The same for one that has waited: there is nothing left to be checked.
+/// A receive by a request that has waited: there is nothing left to be checked.
 fn receive_now(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     let socket = core.readiness().known(fd);
     receive_at(core, sqe, fd, socket)
@@ -231,7 +231,7 @@ fn receive_more(core: &mut Core, id: RequestId) -> Option<Outcome> {
     }
 }
 
-/// What follows such an attempt.
+/// Goes on with a request after a receive into one piece of memory.
 fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -> Outcome {
     let asked = core[id].sqe.len as usize;
     match conclude(core, id, fd, Attempt::of_single(result, asked.min(os::max_transfer_bytes()))) {
@@ -240,7 +240,7 @@ fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -
     }
 }
 
-/// What a bundle misses may be the whole group.
+/// The error of a receive without a buffer: `ENOENT` where a bundle lacks the whole group.
 #[cold]
 fn without_buffer(core: &Core, id: RequestId, errno: Errno) -> Errno {
     if bundles(&core[id]) && !core.has_buffer_group(id) { Errno::ENOENT } else { errno }
@@ -283,7 +283,7 @@ fn is_no_socket(core: &mut Core, fd: Fd) -> bool {
     }
 }
 
-/// What to do instead of an attempt, where one would be in vain.
+/// The outcome without an attempt, where one would be in vain.
 #[inline]
 pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
     if core[id].sqe.op_flags & MSG_ERRQUEUE != 0 {
@@ -364,7 +364,7 @@ pub fn receive_vectors(
 
 /// One attempt to receive.
 pub struct Attempt {
-    /// What the system call returned.
+    /// The system call's result.
     pub result: Result<usize, Errno>,
     /// How much there was room for.
     pub asked: usize,
@@ -372,7 +372,7 @@ pub struct Attempt {
     pub used: usize,
     /// How many provided buffers that is.
     pub buffers: u16,
-    /// What the CQE says for it.
+    /// The count that the CQE reports.
     pub reported: usize,
     /// Something was cut off.
     pub truncated: bool,
@@ -395,9 +395,9 @@ impl Attempt {
     }
 }
 
-/// What follows an attempt.
+/// The step after an attempt.
 pub enum Next {
-    /// Another one.
+    /// One more attempt.
     Attempt,
     /// None.
     Outcome(Outcome),

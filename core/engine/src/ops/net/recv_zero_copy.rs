@@ -62,7 +62,7 @@ const FLAGS: u32 = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT;
 /// As many pages one system call receives into.
 const PAGES: usize = 16;
 
-/// What such a request keeps.
+/// The state of a zero-copy receive between its steps.
 struct Progress {
     /// Bytes that are to come; 0 where it goes on to the end of the stream.
     left: u32,
@@ -78,7 +78,7 @@ struct Progress {
 struct Untold {
     queue: Shared,
     notice: Notice,
-    /// What follows for the request.
+    /// The request's outcome once the event is told.
     then: Outcome,
 }
 
@@ -208,8 +208,8 @@ fn go_on_after_telling(core: &mut Core, id: RequestId, result: Result<usize, Err
     }
 }
 
-/// What follows `count` bytes that were received, with which the completion ring may be `full`. That they are fewer than there was
-/// room for does not say that the socket is empty: the next page may be gone, which the next attempt is told.
+/// The outcome after a receive of `count` bytes, with which the completion ring may be `full`; `None` to go on. A count
+/// below the room does not say that the socket is empty: the next page may be gone, which the next attempt is told.
 fn go_on(core: &mut Core, id: RequestId, count: usize, full: bool) -> Option<Outcome> {
     let progress = progress(core, id);
     if progress.left != 0 {

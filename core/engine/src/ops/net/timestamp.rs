@@ -30,7 +30,7 @@ const ORIGIN: u8 = 4;
 struct Stamp {
     /// Which packet.
     key: u32,
-    /// What happened to it: `SCM_TSTAMP_*`.
+    /// The event that the stamp is of: `SCM_TSTAMP_*`.
     event: u32,
     /// By the network card's clock.
     hardware: bool,

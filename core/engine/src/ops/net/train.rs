@@ -131,7 +131,7 @@ fn depart(core: &mut Core, held: &[RequestId]) {
     }
 }
 
-/// What came of one of those held back. `sent` is what the call for all of them has left for it and those behind
+/// The outcome of one held request. `sent` is what the call for all of them has left for it and those behind
 /// it; the one before it may wait for room.
 fn end_of_held(core: &mut Core, id: RequestId, sent: &mut Result<usize, Errno>, waits: bool) -> Outcome {
     let length = core[id].transfer().length;

@@ -189,7 +189,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     announce_end(core, id, outcome)
 }
 
-/// What a request came to; if that is its end, its notification follows.
+/// Announces the notification of a request whose outcome is its end; returns the outcome.
 pub fn announce_end(core: &mut Core, id: RequestId, outcome: Outcome) -> Outcome {
     // Where the CQE may come late, the end of the request announces.
     if let Outcome::Complete(_) = outcome
@@ -231,7 +231,7 @@ fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     }
 }
 
-/// The same from the program's own pages, in this registered buffer if in any.
+/// A quick send from the program's own pages, in this registered buffer if in any.
 #[inline(always)]
 fn send_in_place(
     core: &mut Core,
