@@ -1,4 +1,4 @@
-//! What a front end must tell the engine, and may ask it, beside the three calls: descriptors that were
+//! Calls by which a front end informs and asks the engine, beside io_uring's three: descriptors that were
 //! closed or duplicated, readiness of ring descriptors, faults, forks.
 
 pub mod credentials;
@@ -71,7 +71,7 @@ pub fn count_operations() {
     trace::count();
 }
 
-/// What was counted since [`count_operations`].
+/// The counts since [`count_operations`].
 pub fn operation_counts() -> Option<&'static Counts> {
     trace::counts::get()
 }

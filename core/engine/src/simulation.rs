@@ -1,5 +1,5 @@
-//! What a simulation needs of the engine beside the calls: its state in words, and its end, after which the next
-//! schedule finds the engine as a new process does.
+//! Functions for a simulation: the engine's state in words, and its end, after which the next schedule finds
+//! the engine as a new process does.
 
 use alloc::string::String;
 use core::fmt::Write;
@@ -52,7 +52,7 @@ pub fn forget() {
     os::forget_system();
 }
 
-/// What every ring is doing, for a report. Nothing else may run meanwhile.
+/// A report of the state of every ring. Nothing else may run meanwhile.
 pub fn state() -> String {
     let mut text = String::new();
     for ring in registry::places() {

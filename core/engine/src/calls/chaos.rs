@@ -15,7 +15,7 @@ use crate::request::table::Table;
 use crate::ring::Core;
 use crate::ring::registry::look;
 
-/// What a registration answers that meets a fault.
+/// The errors of registrations that meet a fault.
 const REGISTER_ERRORS: [(Fault, Errno); 2] =
     [(Fault::RegisterNoMemory, Errno::ENOMEM), (Fault::RegisterBusy, Errno::EBUSY)];
 
@@ -61,16 +61,16 @@ fn enter_meeting(met: Call, fd: Fd, call: &Enter, caller: &Caller) -> Result<usi
     Ok(done)
 }
 
-/// What becomes of a call of `enter`.
+/// A change that chaos makes to a call of `enter`.
 enum Change {
     None,
-    /// It does nothing.
+    /// The call does nothing, and fails.
     Fail(Errno),
-    /// It takes so many SQEs, and does not wait.
+    /// The call takes so many SQEs, and does not wait.
     Take(u32),
     /// Its wait ends when it begins.
     Return,
-    /// The same, by a signal.
+    /// A signal ends the call's wait when it begins.
     Interrupt,
 }
 

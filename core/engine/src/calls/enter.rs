@@ -35,7 +35,7 @@ pub const FLAGS: u32 = support::mask(&FLAG_TABLE);
 
 /// How many calls in a row may find enough completions without epoll being asked.
 const UNASKED: u8 = 8;
-/// The same where nothing waits but the notifications of zero-copy sends.
+/// [`UNASKED`] where nothing waits but the notifications of zero-copy sends.
 const UNASKED_FOR_PAGES: u8 = 64;
 
 /// The signal that the front end's trap lives by must never be blocked.
@@ -63,7 +63,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     enter_changed(fd, call, caller, |_| Ok(*call))
 }
 
-/// The same, of the call that `change` makes of it, which knows what the submission finds.
+/// [`enter`] with the call that `change` makes of it under the ring's lock, knowing what the submission finds.
 ///
 /// # Errors
 /// Those of `change`, with nothing done.
@@ -289,7 +289,7 @@ fn enter_sq_thread(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Resu
     Ok(call.to_submit)
 }
 
-/// What follows a submission: queued work, and what became ready.
+/// Does what follows a submission: queued work, and requests that became ready.
 fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u32) -> Result<(), Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     let fetches = call.flags & IORING_ENTER_GETEVENTS != 0 && submitted == call.to_submit;
@@ -378,7 +378,7 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     }
 }
 
-/// What a call says about its wait.
+/// A call's arguments for its wait.
 #[derive(Default)]
 struct WaitArgument {
     mask_address: u64,
@@ -439,7 +439,7 @@ pub(super) fn is_polled_by_caller(core: &Core) -> bool {
     core.is(IORING_SETUP_IOPOLL) && !core.is(IORING_SETUP_SQPOLL)
 }
 
-/// Who polls takes neither time nor mask, but looks at what is given for them.
+/// Checks the wait argument of a caller that polls: it is read, though neither time nor mask is used.
 fn check_argument(call: &Enter) -> Result<(), Errno> {
     if call.flags & IORING_ENTER_EXT_ARG == 0 {
         return Ok(());

@@ -58,7 +58,7 @@ struct Control {
     id: u32,
     operation: u32,
     reserved: [u64; 2],
-    /// What the operation takes and gives, by words.
+    /// The operation's arguments and results, by words.
     words: [u32; 12],
 }
 
