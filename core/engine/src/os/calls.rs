@@ -130,8 +130,8 @@ fn map_anywhere(length: usize, flags: u32, fd: Fd, offset: u64) -> Result<*mut u
     unsafe { call(nr::__NR_mmap, arguments) }.map(|address| address as *mut u8)
 }
 
-/// The same through libc, where ThreadSanitizer sees it: it must not take what happens in a new mapping for a
-/// race with what happened at that address before (`scripts/check-sanitizers`).
+/// `mmap(2)` through libc, where ThreadSanitizer sees it: it must not take what happens in a new mapping for
+/// a race with what happened at that address before (`scripts/check-sanitizers`).
 #[cfg(anyring_sanitizer)]
 fn map_anywhere(length: usize, flags: u32, fd: Fd, offset: u64) -> Result<*mut u8, Errno> {
     unsafe extern "C" {
@@ -470,7 +470,7 @@ fn in_milliseconds(ns: u64) -> i32 {
     i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX)
 }
 
-/// What `fd` is ready for among `events`, now; 0 where it is ready for none.
+/// The events among `events` that `fd` is ready for now; 0 for none.
 pub fn poll_now(fd: Fd, events: u32) -> Result<u32, Errno> {
     let mut entry = nr::pollfd { fd, events: events as i16, revents: 0 };
     // SAFETY: one entry of ours; a null timeout would wait, a zero one does not.
@@ -675,7 +675,7 @@ pub unsafe fn transfer(
     transfer_by(|number, arguments| unsafe { call(number, arguments) }, writes, fd, vectors, offset, flags)
 }
 
-/// The same by calls of the caller's own making.
+/// [`transfer`] by calls of the caller's own making.
 #[inline]
 pub fn transfer_by(
     call: impl Fn(u32, [usize; 6]) -> Result<usize, Errno>,
@@ -783,7 +783,7 @@ pub fn known_identity(fd: Fd) -> Result<FileIdentity, Errno> {
     })
 }
 
-/// What the kernel knows of a file without asking its file system, which may take long to answer.
+/// The status of a file that the kernel knows without asking its file system, which may take long to answer.
 pub fn known_status(fd: Fd, wanted: u32) -> Result<nr::statx, Errno> {
     let mut status = core::mem::MaybeUninit::<nr::statx>::zeroed();
     let flags = nr::AT_EMPTY_PATH | nr::AT_STATX_DONT_SYNC;
@@ -1004,7 +1004,7 @@ impl Drop for OwnedFd {
     }
 }
 
-/// What tells one file from another.
+/// The identity of a file, and its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileIdentity {
     /// The device it is on.

@@ -9,7 +9,7 @@ use crate::os::{futex_wait, futex_wake, limit, monotonic_ns, nr};
 static STATE: AtomicU32 = AtomicU32::new(0);
 /// A thread has lifted a limit, or keeps others from doing so: what it sets back is what the program had set.
 const LIFTED: u32 = 1 << 31;
-/// Another waits for that to end.
+/// A thread waits for the end of [`LIFTED`].
 const AWAITED: u32 = 1 << 30;
 /// Threads that make processes are counted in one group until somebody has waited for them in vain; then the next group begins.
 const GROUP: u32 = 1 << 16;

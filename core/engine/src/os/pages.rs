@@ -10,7 +10,7 @@ use crate::os::{self, arch};
 
 /// The size that pages have wherever the engine may run, or 0.
 const ONLY_SIZE: usize = if let &[bytes] = arch::PAGE_SIZES { bytes } else { 0 };
-/// What [`ask_page_bytes`] has found out, or 0. Relaxed: who finds 0 asks, too.
+/// The result of [`ask_page_bytes`], or 0. Relaxed: who finds 0 asks, too.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 
 /// The size of a page.

@@ -137,7 +137,7 @@ pub fn thread_status(thread: i32) -> Result<Vec<u8>, Errno> {
     text
 }
 
-/// What the kernel told the process about itself: pairs of words.
+/// The process's auxiliary vector: pairs of words.
 ///
 /// # Errors
 /// Where `/proc` cannot be read.
@@ -149,7 +149,7 @@ pub fn auxiliary_vector() -> Result<Vec<u8>, Errno> {
     words
 }
 
-/// What is mounted where, as text.
+/// The mounts that the process sees, as text.
 ///
 /// # Errors
 /// Where `/proc` cannot be read.
@@ -160,7 +160,7 @@ pub fn mounts() -> Result<Vec<u8>, Errno> {
     text
 }
 
-/// What this process has mapped where, as text.
+/// The mappings of this process, as text.
 ///
 /// # Errors
 /// Where `/proc` cannot be read.

@@ -25,7 +25,7 @@ pub struct Action {
 }
 
 impl Action {
-    /// What a handler does on the thread's alternate stack, if it has one, with everything blocked. It ends calls.
+    /// An action that runs a handler on the thread's alternate stack, if it has one, with everything blocked. The signal ends calls.
     pub fn handled_by(handler: Handler) -> Action {
         Action {
             handler: handler as usize,
@@ -140,7 +140,7 @@ pub unsafe fn signal_process_again(signal: u32, info: *mut SignalInfo) {
     let _ = unsafe { call(nr::__NR_rt_sigqueueinfo, arguments) };
 }
 
-/// What a signal interrupted.
+/// The context that a signal interrupted.
 pub struct Interrupted(*mut c_void);
 
 impl Interrupted {
