@@ -157,8 +157,8 @@ pub fn map_for_children(length: usize) -> Result<*mut u8, Errno> {
     map_anywhere(length, nr::MAP_SHARED | nr::MAP_ANONYMOUS, -1, 0)
 }
 
-/// Does the kernel take `address`, a multiple of 4, from this thread for one that a program's memory may have: its `access_ok`? An Arm
-/// kernel may take more than the processor can map, so whether something can be mapped there tells less.
+/// True if the kernel takes `address`, a multiple of 4, from this thread for one that a program's memory may have: its
+/// `access_ok`. An Arm kernel may take more than the processor can map, so whether something can be mapped there tells less.
 pub fn may_be_memory(address: usize) -> bool {
     let operation = nr::FUTEX_WAKE | nr::FUTEX_PRIVATE_FLAG;
     // SAFETY: reads and writes nothing. A thread that waits on a futex there may wake, as it may at any time.
@@ -202,12 +202,12 @@ pub fn set_nonblocking(fd: Fd, wanted: bool) -> Result<(), Errno> {
         .map(drop)
 }
 
-/// Is there a file behind `fd`?
+/// True if there is a file behind `fd`.
 pub fn is_open(fd: Fd) -> bool {
     fcntl(fd, nr::F_GETFL, 0).is_ok_and(|flags| flags as u32 & nr::O_PATH == 0)
 }
 
-/// Is `fd` an eventfd? Where `/proc` does not tell, it counts as one.
+/// True if `fd` is an eventfd. Where `/proc` does not tell, it counts as one.
 pub fn is_eventfd(fd: Fd) -> bool {
     let mut target = [0u8; 32];
     let length = proc::target_of(fd, &mut target);
@@ -293,8 +293,8 @@ fn mark(fd: Fd) {
     }
 }
 
-/// Is this still an eventfd or an epoll instance that the engine made? Where nobody saw it, the program may have closed the number, and
-/// opened a file that has it now.
+/// True if this is still an eventfd or an epoll instance that the engine made. Where nobody saw it, the
+/// program may have closed the number, and opened a file that has it now.
 pub fn is_still_own(fd: Fd) -> bool {
     match fcntl(fd, nr::F_GETSIG, 0) {
         Ok(mark) => mark == MARK || KEEPS_NO_MARKS.load(Ordering::Relaxed),
@@ -364,8 +364,8 @@ pub fn epoll_ctl(epoll: Fd, operation: u32, fd: Fd, events: u32, data: u64) -> R
     .map(drop)
 }
 
-/// Can a file be polled, as the kernel's io_uring asks before it waits for it? `poll(2)` calls files ready that cannot. Takes an epoll
-/// instance: for who asks seldom.
+/// True if a file can be polled, as the kernel's io_uring asks before it waits for it. `poll(2)` calls files
+/// ready that cannot. Takes an epoll instance: for who asks seldom.
 pub fn can_be_polled(fd: Fd) -> bool {
     let Ok(epoll) = epoll_create() else { return false };
     let added = epoll_ctl(epoll, nr::EPOLL_CTL_ADD, fd, 0, 0);
@@ -581,7 +581,7 @@ pub fn gettid() -> i32 {
     unsafe { call(nr::__NR_gettid, [0; 6]) }.map_or(0, |thread| thread as i32)
 }
 
-/// Has this process a thread of that number?
+/// True if this process has a thread of that number.
 pub fn thread_lives(thread: i32) -> bool {
     // SAFETY: signal 0 is never sent.
     let sent = unsafe { call(nr::__NR_tgkill, [getpid() as usize, thread as usize, 0, 0, 0, 0]) };
@@ -701,8 +701,8 @@ pub fn transfer_by(
     }
 }
 
-/// Does this answer say that the kernel lacks a call, or that a sandbox refuses it, whatever its arguments? `EPERM` may be the answer to
-/// these alone: the kernel says another error of a call without any.
+/// True if this answer says that the kernel lacks a call, or that a sandbox refuses it, whatever its
+/// arguments. `EPERM` may be the answer to these alone: the kernel says another error of a call without any.
 #[cold]
 pub fn is_refused(number: u32, errno: Errno) -> bool {
     let nothing = [usize::MAX, 0, 0, 0, 0, 0];
@@ -836,7 +836,7 @@ const UNKNOWN: u8 = 0;
 const NO: u8 = 1;
 const YES: u8 = 2;
 
-/// Does a read by `RWF_NOWAIT` that misses the page cache begin at the device, as from Linux 6.12 on? Before that nothing is begun.
+/// True if a read by `RWF_NOWAIT` that misses the page cache begins at the device, as from Linux 6.12 on. Before that nothing is begun.
 pub fn nowait_begins_reads() -> bool {
     // Relaxed: it stands for nothing else.
     match BEGINS_READS.load(Ordering::Relaxed) {
@@ -891,12 +891,12 @@ pub fn send_nothing(fd: Fd) -> Result<usize, Errno> {
     unsafe { call(nr::__NR_sendto, [fd as usize, 0, 0, flags, 0, 0]) }
 }
 
-/// May the calling thread use real-time I/O priorities (`CAP_SYS_ADMIN` or `CAP_SYS_NICE`)?
+/// True if the calling thread may use real-time I/O priorities (`CAP_SYS_ADMIN` or `CAP_SYS_NICE`).
 pub fn may_raise_priority() -> bool {
     capabilities() & (1 << nr::CAP_SYS_ADMIN | 1 << nr::CAP_SYS_NICE) != 0
 }
 
-/// Is this capability, one of the first 32, among the effective ones of the calling thread?
+/// True if this capability, one of the first 32, is among the effective ones of the calling thread.
 pub fn has_capability(capability: u32) -> bool {
     capabilities() & 1 << capability != 0
 }
@@ -934,7 +934,7 @@ pub fn interface_name(index: u32) -> Result<[u8; 16], Errno> {
     Ok(name)
 }
 
-/// Has the interface of that name a receive queue of that number? Nothing where sysfs does not tell.
+/// True if the interface of that name has a receive queue of that number. Nothing where sysfs does not tell.
 pub fn has_receive_queue(name: &[u8; 16], queue: u32) -> Option<bool> {
     let name = CStr::from_bytes_until_nul(name).ok()?.to_str().ok()?;
     let queues = Short::of(format_args!("/sys/class/net/{name}/queues"))?;
@@ -1018,22 +1018,22 @@ pub struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// A regular file?
+    /// True for a regular file.
     pub fn is_regular(self) -> bool {
         self.mode & nr::S_IFMT == nr::S_IFREG
     }
 
-    /// Without an inode of its own, as eventfds and timerfds are?
+    /// True for a file without an inode of its own, as eventfds and timerfds are.
     pub fn is_anonymous(self) -> bool {
         self.mode & nr::S_IFMT == 0
     }
 
-    /// A directory?
+    /// True for a directory.
     pub fn is_directory(self) -> bool {
         self.mode & nr::S_IFMT == nr::S_IFDIR
     }
 
-    /// `/dev/null`, under whatever name?
+    /// True for `/dev/null`, under whatever name.
     pub fn is_null_device(self) -> bool {
         const MEMORY_DEVICES: u64 = 1;
         self.mode & nr::S_IFMT == nr::S_IFCHR && self.names == MEMORY_DEVICES << 8 | 3

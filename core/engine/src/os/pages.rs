@@ -89,7 +89,7 @@ fn is_unknown_advice(populate: impl Fn(usize, usize) -> Result<usize, Errno>) ->
     populate(0, 0).is_err()
 }
 
-/// Is there any mapping behind all of it? A page at a time, by bounded pieces.
+/// Checks that there is any mapping behind all of it. A page at a time, by bounded pieces.
 fn mapped(first: u64, length: u64) -> Result<(), Errno> {
     const PIECE: usize = 1024;
     let mut resident = [0u8; PIECE];
@@ -108,7 +108,7 @@ fn mapped(first: u64, length: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Is any of it a shared mapping of a file on a block device? The kernel does not pin what it has to
+/// True if any of it is a shared mapping of a file on a block device. The kernel does not pin what it has to
 /// write back. Kernels before 6.11, or without `/proc`, do not tell: then nothing is.
 fn is_shared_with_storage(first: u64, length: u64) -> bool {
     let Ok(maps) = os::open(c"/proc/self/maps", O_RDONLY | O_CLOEXEC) else { return false };

@@ -83,7 +83,7 @@ pub fn number_in_proc() -> u32 {
     number.unwrap_or_else(|| super::getpid() as u32)
 }
 
-/// Does `/proc` show a process of that number?
+/// True if `/proc` shows a process of that number.
 pub fn is_in_proc(process: u32) -> bool {
     let fd = open(&numbered(b"/proc/", process as i32, b""), nr::O_PATH | nr::O_CLOEXEC);
     fd.map(close).is_ok()

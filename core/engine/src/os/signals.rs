@@ -35,12 +35,12 @@ impl Action {
         }
     }
 
-    /// Is it what the kernel does for a signal that nobody handles?
+    /// True if the action is what the kernel does for a signal that nobody handles.
     pub fn is_default(&self) -> bool {
         self.handler == DEFAULT
     }
 
-    /// Is it this handler's?
+    /// True if the action is this handler's.
     pub fn is_handled_by(&self, handler: Handler) -> bool {
         self.handler == handler as usize
     }
@@ -62,12 +62,12 @@ pub struct SignalInfo {
 const _: () = assert!(size_of::<SignalInfo>() == 128);
 
 impl SignalInfo {
-    /// Was it sent by [`signal_thread`] with this value?
+    /// True if the signal was sent by [`signal_thread`] with this value.
     pub fn has_value(&self, value: usize) -> bool {
         self.code == nr::SI_QUEUE && self.value == value
     }
 
-    /// Has the kernel found no room to tell who sent it?
+    /// True if the kernel found no room to tell who sent the signal.
     pub fn is_lost(&self) -> bool {
         self.code == nr::SI_USER as i32 && self.sender == 0
     }

@@ -134,7 +134,7 @@ pub struct IoVector {
     pub length: u64,
 }
 
-/// Does the processor read and write the program's memory for the engine, rather than the kernel by a call?
+/// True if the processor reads and writes the program's memory for the engine, rather than the kernel by a call.
 fn copies_by_processor() -> bool {
     host::get().is_some_and(|host| host.faults_resume())
 }
@@ -275,7 +275,7 @@ impl Path {
         Path { bytes: alloc::vec![0] }
     }
 
-    /// Is it empty?
+    /// True if the path is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.len() <= 1
     }
