@@ -99,7 +99,7 @@ pub fn common() -> Credentials {
     Credentials(COMMON.load(Ordering::Acquire))
 }
 
-/// Can the calling thread have others than the common ones?
+/// True if the calling thread can have other credentials than the common ones.
 #[inline]
 pub fn matter() -> bool {
     DIVERGED.load(Ordering::Relaxed) || ODD_THREADS.load(Ordering::Relaxed) != 0

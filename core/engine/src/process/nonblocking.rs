@@ -81,7 +81,7 @@ pub fn blocking(fd: Fd) -> Result<Blocking, Errno> {
     Ok(if unchanged && core::ptr::eq(turn, Turn::current()) { Blocking::Never } else { Blocking::Unknown })
 }
 
-/// Has the program set `O_NONBLOCK`?
+/// True if the program has set `O_NONBLOCK`.
 pub fn is_wanted(fd: Fd) -> bool {
     match blocking(fd) {
         Ok(Blocking::Unknown) => {

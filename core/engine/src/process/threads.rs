@@ -113,7 +113,7 @@ pub fn count() -> usize {
     members.living.len() + BEGINNERS.load(Ordering::Relaxed) as usize
 }
 
-/// Is this a thread of the engine?
+/// True if this is a thread of the engine.
 pub fn is_ours(thread: i32) -> bool {
     let members = MEMBERS.lock();
     members.living.iter().any(|member| member.thread == thread) || members.leaving.contains(&thread)
@@ -136,7 +136,7 @@ pub fn wait(until_ns: u64, done: impl Fn() -> bool) {
     }
 }
 
-/// Are there none, and none about to begin?
+/// True if the engine has no threads, and none about to begin.
 pub fn are_none() -> bool {
     MEMBERS.lock().living.is_empty() && BEGINNERS.load(Ordering::Relaxed) == 0
 }
