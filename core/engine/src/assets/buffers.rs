@@ -24,7 +24,7 @@ impl BufferTable {
         self.table.get(usize::from(index)).map(|(_, buffer)| buffer)
     }
 
-    /// Is nothing registered?
+    /// True if nothing is registered.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
@@ -101,7 +101,7 @@ impl BufferTable {
         self.table.grow(count, fills)
     }
 
-    /// Are there these slots?
+    /// Checks that these slots exist.
     ///
     /// # Errors
     /// `EOVERFLOW`, `ENXIO` without a table, `EINVAL` for slots beyond it.

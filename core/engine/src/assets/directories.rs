@@ -120,7 +120,7 @@ pub struct Directories {
 }
 
 impl Directories {
-    /// Is none kept?
+    /// True if no description is kept.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }

@@ -370,7 +370,7 @@ impl Filters {
         self.programs.iter().rev().filter(move |(of, _)| *of == opcode).map(|(_, program)| &**program)
     }
 
-    /// Is there anything to ask about requests of an operation?
+    /// True if requests of an operation must be asked about.
     pub fn know(&self, opcode: u8) -> bool {
         self.denies(opcode) || self.of(opcode).next().is_some()
     }
@@ -379,7 +379,7 @@ impl Filters {
         self.denied[usize::from(opcode / 64)] & 1 << (opcode % 64) != 0
     }
 
-    /// May a request of an operation be done? What was denied stays so, whatever program was added later.
+    /// True if a request of an operation may be done. What was denied stays so, whatever program was added later.
     pub fn allow(&self, opcode: u8, context: &Context) -> bool {
         self.of(opcode).all(|program| program.run(context) != 0) && !self.denies(opcode)
     }

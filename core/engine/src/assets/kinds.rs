@@ -65,7 +65,7 @@ impl Kind {
     pub const ALL_OF_TRAINS: Kind =
         Kind::TRAINS_ASKED.with(Kind::TRAINS).with(Kind::SHORT_TRAINS).with(Kind::STREAM_TRAINS);
 
-    /// Any of `other`?
+    /// True if any of `other` is set.
     pub const fn has(self, other: Kind) -> bool {
         self.0 & other.0 != 0
     }
@@ -123,7 +123,7 @@ pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
     Ok(kind)
 }
 
-/// Is a descriptor open with `O_DIRECT`, on storage, now?
+/// True if a descriptor is open with `O_DIRECT`, on storage, now.
 ///
 /// # Errors
 /// `EBADF` where it is none.
@@ -137,7 +137,7 @@ pub fn is_direct(fd: Fd) -> Result<bool, Errno> {
 const POLLED_FILE_SYSTEMS: [i64; 6] =
     [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0116_1970, 0x5a4f_4653];
 
-/// Does the kernel take a transfer of this file on a polled ring (`IORING_SETUP_IOPOLL`)? The device is
+/// True if the kernel takes a transfer of this file on a polled ring (`IORING_SETUP_IOPOLL`). The device is
 /// not polled here, as the kernel's own ring does not poll one that has no queues for that.
 pub fn can_be_polled(fd: Fd) -> bool {
     if !is_direct(fd).unwrap_or(false) {
@@ -180,7 +180,7 @@ pub fn noted(fd: Fd) -> Kind {
     Kind(notes::note(fd))
 }
 
-/// Was this noted of a descriptor? It is not from then on.
+/// True if this was noted of a descriptor. It is not from then on.
 pub fn take(fd: Fd, noted: Kind) -> bool {
     notes::change_note(fd, noted.0, 0) & noted.0 != 0
 }
@@ -190,7 +190,7 @@ pub fn add(fd: Fd, found: Kind) {
     notes::change_note(fd, 0, found.0);
 }
 
-/// Is `SO_LINGER` off on a socket? Asked once where closes are seen, as long as nobody sets it.
+/// True if `SO_LINGER` is off on a socket. Asked once where closes are seen, as long as nobody sets it.
 pub fn closes_at_once(fd: Fd) -> bool {
     if noted(fd).has(Kind::NO_LINGER) {
         return true;

@@ -118,7 +118,7 @@ fn packed(place: u32, count: u32) -> u64 {
     u64::from(place) << 32 | u64::from(count)
 }
 
-/// Which rings keep something about `fd`?
+/// The rings that keep something about `fd`.
 pub fn interested(fd: Fd) -> Interested {
     let interest = TABLE.get(fd).unwrap_or(&BEYOND).interest.load(Ordering::Relaxed);
     match (count_of(interest), place_of(interest)) {
@@ -262,7 +262,7 @@ pub fn closes(fd: Fd) {
     }
 }
 
-/// Is anything noted of `fd` that its close changes?
+/// True if something is noted of `fd` that its close changes.
 pub fn changes_by_close(fd: Fd) -> bool {
     TABLE.get(fd).is_some_and(|entry| {
         let free_at = entry.free_at.load(Ordering::Relaxed);

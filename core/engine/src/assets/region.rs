@@ -15,7 +15,7 @@ pub struct ParamRegion {
 }
 
 impl ParamRegion {
-    /// Is there one?
+    /// True if a region is registered.
     pub fn is_there(&self) -> bool {
         self.memory.is_some()
     }

@@ -24,7 +24,7 @@ pub fn change<R>(change: impl FnOnce(&mut Restrictions) -> Result<R, Errno>) -> 
     Ok(result)
 }
 
-/// Has the process any?
+/// True if the process has any restrictions.
 pub fn is_there() -> bool {
     OF_PROCESS.lock().is_some()
 }

@@ -75,13 +75,13 @@ pub struct Restrictions {
 }
 
 impl Restrictions {
-    /// Is there anything that a request has to be held against?
+    /// True if there is anything that a request has to be held against.
     #[inline]
     pub fn are_there(&self) -> bool {
         self.rules.is_some() || self.filters.is_some()
     }
 
-    /// Are there rules?
+    /// True if there are rules.
     pub fn have_rules(&self) -> bool {
         self.rules.is_some()
     }
@@ -117,14 +117,14 @@ impl Restrictions {
         self.filters.as_deref().filter(|filters| filters.know(opcode))
     }
 
-    /// May this registration be made? A ring that is not enabled is set up by its maker, whatever its own rules say.
+    /// True if this registration may be made. A ring that is not enabled is set up by its maker, whatever its own rules say.
     pub fn allow_registration(&self, number: u32) -> bool {
         let rules = self.rules.as_ref().filter(|_| self.in_force || self.of_process);
         let allowed = rules.and_then(|rules| rules.registrations);
         allowed.is_none_or(|allowed| number < 64 && allowed & (1 << number) != 0)
     }
 
-    /// May this SQE be submitted, by the rules?
+    /// True if this SQE may be submitted, by the rules.
     #[inline]
     pub fn allow(&self, sqe: &Sqe) -> bool {
         let Some(rules) = &self.rules else { return true };

@@ -45,7 +45,7 @@ impl<T: Copy> Table<T> {
         self.slots.len()
     }
 
-    /// Is nothing registered?
+    /// True if nothing is registered.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }

@@ -190,7 +190,7 @@ impl ReceiveQueue {
         taken
     }
 
-    /// Are there entries left that give pages back without a flush?
+    /// True if there are entries left that give pages back without a flush.
     pub fn may_refill(&self) -> bool {
         self.refills_itself && self.pending() > 0
     }
