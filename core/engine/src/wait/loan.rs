@@ -81,7 +81,7 @@ impl Loan {
         lends
     }
 
-    /// Is work lent that nobody has taken yet?
+    /// True if work is lent that nobody has taken yet.
     pub fn is_offered(&self) -> bool {
         self.state == State::Offered
     }
@@ -95,12 +95,12 @@ impl Loan {
         offered
     }
 
-    /// May the work be lent that the submission queues?
+    /// True if the work that the submission queues may be lent.
     pub fn is_open(&self) -> bool {
         self.open
     }
 
-    /// Is work lent?
+    /// True if work is lent.
     pub fn is_out(&self) -> bool {
         self.state != State::In
     }

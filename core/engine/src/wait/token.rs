@@ -52,7 +52,7 @@ impl Sleeper {
         }
     }
 
-    /// Is it to be woken now? Once for each sleep.
+    /// True if the sleeper is to be woken now. Once for each sleep.
     fn wakes(&mut self) -> bool {
         !core::mem::replace(&mut self.woken, true)
     }
@@ -86,7 +86,7 @@ impl Token {
         self.beside as u32 + u32::from(self.driver == Driver::Caller)
     }
 
-    /// Does anybody sleep until completions are there?
+    /// True if a thread sleeps until completions are there.
     #[inline]
     pub fn is_awaited(&self) -> bool {
         self.driver_wants.is_some() || self.beside > 0
@@ -105,7 +105,7 @@ impl Token {
         self.driver_wants = None;
     }
 
-    /// May a caller that waits drive?
+    /// True if a caller that waits may drive.
     pub fn is_free(&self) -> bool {
         matches!(self.driver, Driver::Nobody | Driver::Reactor)
     }
