@@ -68,7 +68,7 @@ pub struct ByFile {
 }
 
 impl ByFile {
-    /// Has anybody asked?
+    /// True once the index was built.
     #[inline]
     pub fn in_use(&self) -> bool {
         self.index.in_use()
@@ -277,7 +277,7 @@ mod tests {
 
     const MANY: u32 = 100;
 
-    /// Asks for another descriptor of each of many files: how many requests, of one on each file, may be of it?
+    /// Asks for another descriptor of each of many files; returns how many requests, of one on each file, may be of it.
     fn found(make: impl Fn() -> OwnedFd) -> Vec<usize> {
         let files: Vec<_> = (0..MANY).map(|_| make()).collect();
         let mut by_file = ByFile::default();

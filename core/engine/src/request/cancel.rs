@@ -55,14 +55,14 @@ impl Wanted {
         self.has(IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY)
     }
 
-    /// Must the user data match?
+    /// True if the user data must match.
     fn by_user_data(&self) -> bool {
         !self.has(IORING_ASYNC_CANCEL_ANY)
             && (self.has(IORING_ASYNC_CANCEL_USERDATA)
                 || !self.has(IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_OP))
     }
 
-    /// Does the request match? `last` is the last descriptor that was compared with the file, and what came of it.
+    /// True if the request matches. `last` is the last descriptor that was compared with the file, and what came of it.
     fn matches(&self, core: &Core, id: RequestId, last: &mut Option<(Fd, bool)>) -> bool {
         let request = &core[id];
         if self.has(IORING_ASYNC_CANCEL_ANY) {
@@ -76,7 +76,7 @@ impl Wanted {
                     && self.is_of(request.file.fd(), last))
     }
 
-    /// Is a request's descriptor one of the file? Many requests have the same.
+    /// True if a request's descriptor is one of the file. Many requests have the same.
     fn is_of(&self, fd: Fd, last: &mut Option<(Fd, bool)>) -> bool {
         match *last {
             Some((known, same)) if known == fd => same,
@@ -216,7 +216,7 @@ pub fn answer(core: &mut Core, question: Question) -> Result<usize, Errno> {
     core.cancel(&Wanted::new(question))
 }
 
-/// Do these flags mean everything that matches?
+/// True if these flags mean everything that matches.
 pub fn is_plural(flags: u32) -> bool {
     flags & (IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY) != 0
 }

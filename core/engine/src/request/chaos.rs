@@ -242,7 +242,7 @@ impl Chaos {
         Chaos { ring, ..Chaos::default() }
     }
 
-    /// Is the ring under chaos?
+    /// True if the ring is under chaos.
     pub fn is_on(&self) -> bool {
         self.ring != 0
     }
@@ -258,7 +258,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// Does it meet the fault? `opcode` is that of a registration, or 0.
+    /// Decides whether the call meets the fault; returns what the fault is made of. `opcode` is that of a registration, or 0.
     pub fn meets(self, fault: Fault, opcode: u16) -> Option<u64> {
         let value = inject(self.ring, self.number, fault, opcode)?;
         let body = event::Injected { call: self.number, fault: fault as u32, reserved: 0 };
@@ -387,7 +387,7 @@ impl Core {
         Ok(())
     }
 
-    /// Can this request come to that error?
+    /// True if this request can come to that error.
     fn may_answer(&self, id: RequestId, fault: Fault) -> bool {
         let request = &self[id];
         match fault {
@@ -411,7 +411,7 @@ impl Core {
         }
     }
 
-    /// Is there another request that may have taken the last buffer of a request's group?
+    /// True if there is another request that may have taken the last buffer of a request's group.
     fn shares_group(&self, id: RequestId) -> bool {
         let group = self[id].sqe.buf_index;
         self.requests().ids().filter(|&other| other != id).map(|other| &self[other]).any(|other| {
@@ -419,8 +419,8 @@ impl Core {
         })
     }
 
-    /// Does a multishot poll watch the file of a request? It tells of what comes, and not of what a request that answered `EAGAIN`
-    /// has left there.
+    /// True if a multishot poll watches the file of a request. It tells of what comes, and not of what a
+    /// request that answered `EAGAIN` has left there.
     fn is_watched(&self, request: &Request) -> bool {
         self.requests().ids().map(|id| &self[id]).any(|other| {
             other.op.caps.has(Caps::POLLS)
@@ -429,7 +429,7 @@ impl Core {
         })
     }
 
-    /// Is there a completion that comes, late, whatever the program does?
+    /// True if there is a completion that comes, late, whatever the program does.
     pub fn owes_a_completion(&self) -> bool {
         self.requests().ids().any(|id| core::ptr::eq(self[id].op, &LATE))
     }
@@ -548,13 +548,13 @@ impl Core {
         self.complete_late(id);
     }
 
-    /// Is its CQE to be kept, though there is room? Not while somebody sleeps until it is there.
+    /// True if the request's CQE is to be kept, though there is room. Not while somebody sleeps until it is there.
     #[cold]
     pub(super) fn overflows(&self, id: RequestId) -> bool {
         self.token().asleep() == 0 && self.request_meets(id, Fault::Overflow).is_some()
     }
 
-    /// Does a multishot request end with the CQE that it is about to post? One that goes on may find no buffer next.
+    /// True if a multishot request ends with the CQE that it is about to post. One that goes on may find no buffer next.
     #[cold]
     pub(super) fn ends_early(&mut self, id: RequestId) -> bool {
         let serial = self[id].serial;
@@ -574,7 +574,7 @@ impl Core {
         false
     }
 
-    /// Does a multishot request meet the fault when it has posted so many CQEs?
+    /// True if a multishot request meets the fault when it has posted so many CQEs.
     fn is_due(&self, id: RequestId, fault: Fault, posted: u64) -> bool {
         let who = Who { process: PATH.load(Ordering::Relaxed), ring: self.chaos().ring };
         let subject = Subject { who, serial: self[id].serial, fault };
@@ -584,7 +584,7 @@ impl Core {
     }
 }
 
-/// Is it one that answers `EAGAIN` rather than to wait?
+/// True if the request answers `EAGAIN` rather than to wait.
 fn may_not_wait(request: &Request) -> bool {
     if request.flags.has(Flags::NOWAIT) {
         return true;
@@ -637,7 +637,7 @@ fn range(request: &Request) -> Option<Range> {
     (most >= least).then_some(Range { least, most, step })
 }
 
-/// Is it a file of a file system whose files take each write as a whole value: of the kernel, or of a program (FUSE)?
+/// True for a file of a file system whose files take each write as a whole value: of the kernel, or of a program (FUSE).
 fn takes_values(fd: Fd) -> bool {
     // linux/magic.h: proc, sysfs, cgroup, cgroup2, debugfs, tracefs, configfs, securityfs, selinuxfs, efivarfs, bpf, resctrl, FUSE.
     const MAGIC: [i64; 13] = [
@@ -658,13 +658,13 @@ fn takes_values(fd: Fd) -> bool {
     os::file_system(fd).is_ok_and(|magic| MAGIC.contains(&magic))
 }
 
-/// Is a send or receive one of bytes, and not told to go on until it is whole?
+/// True if a send or receive is one of bytes, and not told to go on until it is whole.
 fn may_be_short(request: &Request) -> bool {
     const PLAIN: u32 = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE | MSG_PEEK;
     request.sqe.op_flags & !PLAIN == 0 && is_stream(request.file.fd())
 }
 
-/// Does it receive into provided buffers?
+/// True if the request receives into provided buffers.
 fn receives(request: &Request) -> bool {
     let is_receive = request.op.faults.has(Fault::MultishotEnds);
     let selects = request.flags.has(Flags::BUFFER_SELECT);
@@ -675,7 +675,7 @@ fn bundles(request: &Request) -> bool {
     u32::from(request.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0
 }
 
-/// Does it receive bytes into several provided buffers at once? A bundle that is sent is always whole.
+/// True if the request receives bytes into several provided buffers at once. A bundle that is sent is always whole.
 fn receives_bundle(request: &Request) -> bool {
     receives(request) && bundles(request) && may_be_short(request)
 }
@@ -729,7 +729,7 @@ fn is_of_internet(fd: Fd) -> bool {
     os::socket_option(fd, SO_DOMAIN).is_ok_and(|domain| [AF_INET, AF_INET6].contains(&(domain as u32)))
 }
 
-/// Is it a socket that carries bytes, not messages?
+/// True for a socket that carries bytes, not messages.
 fn is_stream(fd: Fd) -> bool {
     let is = |option, number: u32| os::socket_option(fd, option).is_ok_and(|value| value as u32 == number);
     is(SO_TYPE, SOCK_STREAM)

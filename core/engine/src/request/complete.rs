@@ -159,7 +159,7 @@ impl Core {
         self.beside_batch(|core| core.post(cqe));
     }
 
-    /// May the next CQE of a request be posted that goes on? Told, where it is traced.
+    /// True if the next CQE may be posted of a request that goes on. Told, where it is traced.
     #[cold]
     fn goes_on_watched(&mut self, id: RequestId, cqe: &Cqe) -> bool {
         let flags = self[id].flags;

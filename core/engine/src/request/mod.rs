@@ -155,17 +155,17 @@ impl Flags {
         self.0 as u8
     }
 
-    /// Any that is not in `other`?
+    /// True if any is set that is not in `other`.
     pub const fn has_other_than(self, other: Flags) -> bool {
         self.0 & !other.0 != 0
     }
 
-    /// All of `these`, and of the rest none that is not in `others`?
+    /// True if all of `these` are set, and of the rest none that is not in `others`.
     pub const fn are_only(self, these: Flags, others: Flags) -> bool {
         self.0 & !others.0 == these.0
     }
 
-    /// Any of `other`?
+    /// True if any of `other` is set.
     pub const fn has(self, other: Flags) -> bool {
         self.0 & other.0 != 0
     }
@@ -190,7 +190,7 @@ impl Flags {
         self.0 &= !other.0;
     }
 
-    /// Part of a chain that goes on?
+    /// True for a part of a chain that goes on.
     pub const fn links(self) -> bool {
         self.has(Flags::LINK.with(Flags::HARDLINK))
     }
@@ -325,7 +325,7 @@ impl Request {
         Cqe { user_data: self.sqe.user_data, res, flags: self.cqe_flags, big: self.big_cqe }
     }
 
-    /// Has it anything to give back when it ends: a file of the engine's, a buffer?
+    /// True if the request has anything to give back when it ends: a file of the engine's, a buffer.
     fn holds(&self) -> bool {
         !matches!(self.file, FileHold::None | FileHold::Plain(_))
             || self.registered_buffer.is_some()

@@ -51,12 +51,12 @@ impl Announced {
 }
 
 impl Request {
-    /// Is it the notification of another?
+    /// True if the request is the notification of another.
     pub(super) fn is_notification(&self) -> bool {
         core::ptr::eq(self.op, &NOTIFICATION)
     }
 
-    /// Is it ended because another of its chain failed?
+    /// True if the request is ended because another of its chain failed.
     pub(super) fn fell_with_its_chain(&self) -> bool {
         self.flags.has(Flags::FAILED_EARLY) && self.flags.has(Flags::NEVER_FAILS)
     }

@@ -353,7 +353,7 @@ impl Caps {
         Caps(self.0 & other.0)
     }
 
-    /// Any of `other`?
+    /// True if any of `other` is set.
     pub const fn has(self, other: Caps) -> bool {
         self.0 & other.0 != 0
     }
@@ -561,23 +561,23 @@ fn finish_as_is(_core: &mut Core, _id: RequestId, result: Result<usize, Errno>) 
 }
 
 impl Op {
-    /// Is it no operation of this version of the ABI at all?
+    /// True if no operation of this version of the ABI has the number.
     pub const fn is_unknown(&self) -> bool {
         self.caps.has(Caps::UNKNOWN)
     }
 
-    /// Does something stand in a field of the SQE in which nothing may?
+    /// True if something stands in a field of the SQE in which nothing may.
     #[inline(always)]
     pub fn refuses(&self, sqe: &Sqe) -> bool {
         self.unused.as_ref().is_some_and(|unused| unused.is_set(sqe))
     }
 
-    /// Can such a request be done only by the ring to which it is submitted?
+    /// True if such a request can be done only by the ring to which it is submitted.
     pub fn needs_its_ring(&self, sqe: &Sqe) -> bool {
         self.caps.has(Caps::OF_ITS_RING) || self.caps.has(Caps::COUNTS) && sqe.off != 0
     }
 
-    /// Is it one that no kernel has?
+    /// True if no kernel has the operation.
     pub fn is_private(&self) -> bool {
         self.code >= FIRST_PRIVATE
     }

@@ -93,7 +93,7 @@ impl Core {
         None
     }
 
-    /// Is nothing going on in the ring that a request would have to take notice of?
+    /// True if nothing is going on in the ring that a request would have to take notice of.
     #[inline(always)]
     fn is_at_ease(&self) -> bool {
         self.assembly().head().is_none()

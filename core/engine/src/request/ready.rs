@@ -60,7 +60,7 @@ impl ReadyQueue {
         Some(id)
     }
 
-    /// Are there none?
+    /// True if no request is ready.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()

@@ -36,7 +36,7 @@ impl Argument {
         self.when(&[When::Given])
     }
 
-    /// Is it one of this request's?
+    /// True if the argument is one of this request's.
     pub fn applies(&self, sqe: &Sqe) -> bool {
         self.when.iter().all(|condition| condition.holds(self.field, sqe))
     }
@@ -81,12 +81,12 @@ pub enum When {
 }
 
 impl When {
-    /// Does it hold for an SQE, whatever argument it is a condition of? For those that name their field.
+    /// True if the condition holds for an SQE, whatever argument it is a condition of. For those that name their field.
     pub const fn is_met(self, sqe: &Sqe) -> bool {
         self.holds(Field::Flags, sqe)
     }
 
-    /// Does it hold for an argument in the field `own`?
+    /// True if the condition holds for an argument in the field `own`.
     const fn holds(self, own: Field, sqe: &Sqe) -> bool {
         match self {
             When::Given => own.value(sqe) != 0,

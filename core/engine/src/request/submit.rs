@@ -58,15 +58,15 @@ impl Core {
         Ok(taken)
     }
 
-    /// Is anything waiting that one of the next SQEs may cancel or change? The kernel knows of what is ready when it
-    /// becomes so, and the cancellation comes too late.
+    /// True if something waits that one of the next SQEs may cancel or change. The kernel knows of what is
+    /// ready when it becomes so, and the cancellation comes too late.
     #[inline]
     fn cancels_what_may_be_ready(&self, available: u32) -> bool {
         let waits = self.readiness().waiting() > 0 || !self.timers().is_empty();
         waits && self.cancels_among(available)
     }
 
-    /// Does one of the next SQEs cancel? They are looked at as they are now, and copied later.
+    /// True if one of the next SQEs cancels. They are looked at as they are now, and copied later.
     #[inline(never)]
     fn cancels_among(&self, available: u32) -> bool {
         self.sq().ahead(self.memory(), available).any(|index| {
@@ -491,7 +491,7 @@ impl Core {
     }
 }
 
-/// Did an attempt fail because its descriptor is none, or one that nothing can be done with?
+/// True if an attempt failed because its descriptor is none, or one that nothing can be done with.
 fn had_no_file(request: &Request, result: i32) -> bool {
     if result == Errno::ENOTSOCK.negated() {
         return true;

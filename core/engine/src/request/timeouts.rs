@@ -91,7 +91,7 @@ impl Timeouts {
         self.batch = None;
     }
 
-    /// Is one under way?
+    /// True if a submission is under way.
     pub fn in_batch(&self) -> bool {
         self.batch.is_some()
     }
@@ -232,7 +232,7 @@ impl Core {
         }
     }
 
-    /// Has its time come? It is told later, but the kernel's timer has gone off already.
+    /// True if the timeout's time has come. It is told later, but the kernel's timer has gone off already.
     pub fn is_timer_due(&self, id: RequestId) -> bool {
         self.timers().deadline(id).is_some_and(|(clock, deadline_ns)| deadline_ns <= clock.now_ns())
     }

@@ -107,7 +107,7 @@ pub fn ends() {
 /// Whether anything is told, counted or injected: the one thing that is looked at where nothing is.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Is anything told, counted or injected?
+/// True if anything is told, counted or injected.
 #[inline(always)]
 pub fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
@@ -192,12 +192,12 @@ impl Traced {
         self.lent.get_mut(place).map(|(_, lent)| &mut **lent)
     }
 
-    /// Is it, and was it used last by this process?
+    /// True if the ring is traced, and was used last by this process.
     fn is_of_this_process(&self) -> bool {
         self.is_on() && self.process == PROCESS.load(Ordering::Relaxed)
     }
 
-    /// Is it?
+    /// True if the ring is traced.
     #[inline(always)]
     pub fn is_on(&self) -> bool {
         self.last.is_some()

@@ -44,7 +44,7 @@ pub struct Train {
 }
 
 impl Train {
-    /// Is nothing held back?
+    /// True if nothing is held back.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
@@ -55,7 +55,7 @@ impl Train {
         self.fd
     }
 
-    /// Are they bytes of a stream?
+    /// True if the held requests are bytes of a stream.
     pub fn is_stream(&self) -> bool {
         self.stream
     }

@@ -52,7 +52,7 @@ impl Unused {
         Unused { sqe }
     }
 
-    /// Does anything stand there?
+    /// True if anything stands in these fields.
     #[inline(always)]
     pub const fn is_set(&self, sqe: &Sqe) -> bool {
         // By words: the processor takes two or more at once.
@@ -65,7 +65,7 @@ impl Unused {
         set != 0
     }
 
-    /// Is this field, which an operation reads, among them?
+    /// True if this field, which an operation reads, is among them.
     pub const fn names(&self, field: Field) -> bool {
         let all = u64::MAX >> (64 - 8 * field.bytes());
         field.value(&self.sqe) == all

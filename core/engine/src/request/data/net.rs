@@ -42,7 +42,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Is all that was asked for to be transferred?
+    /// True if all that was asked for is to be transferred.
     pub fn waits_for_all(self) -> bool {
         self.flags & MSG_WAITALL != 0
     }

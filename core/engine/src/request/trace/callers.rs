@@ -63,7 +63,7 @@ impl Attachments for Stack {
     }
 }
 
-/// Does the reader want to know who enters rings?
+/// True if the reader wants to know who enters rings.
 pub fn are_wanted() -> bool {
     tracer().is_some_and(Tracer::wants_callers)
 }

@@ -113,12 +113,12 @@ impl Lent {
         self.add_vectors(header.msg_iov as u64, header.msg_iovlen as u64);
     }
 
-    /// Does it say more than [`Lent::NONE`] does?
+    /// True if there is more to say than of [`Lent::NONE`].
     pub fn says_something(&self) -> bool {
         self.count > 0 || self.is_filled || self.buffer != 0 || self.reserved.is_some()
     }
 
-    /// Is there nothing to be remembered?
+    /// True if no memory is remembered.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -172,7 +172,7 @@ impl Lent {
     }
 }
 
-/// Are its first and its last byte there?
+/// True if the first and the last byte of a piece are there.
 fn is_there(piece: &IoVector) -> bool {
     let last = piece.base.wrapping_add(piece.length - 1);
     [piece.base, last].into_iter().all(|address| user::read::<u8>(address).is_ok())
