@@ -31,12 +31,12 @@ impl<J: Job> Backlog<J> {
         self.queue.len()
     }
 
-    /// Is there none?
+    /// True if no work waits.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Is there memory for one more piece? Then [`Backlog::push`] takes none.
+    /// True if there is memory for one more piece. Then [`Backlog::push`] takes none.
     pub fn reserve(&mut self) -> bool {
         self.queue.try_reserve(1).is_ok() && self.counts.try_reserve(1).is_ok()
     }
@@ -72,7 +72,7 @@ impl<J: Job> Backlog<J> {
         count.map_or(0, |count| count.waiting[class])
     }
 
-    /// Does any have this hash?
+    /// True if any piece has this hash.
     pub fn has_hash(&self, hash: u64) -> bool {
         self.queue.iter().any(|job| job.hash() == hash)
     }

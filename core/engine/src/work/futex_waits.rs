@@ -102,7 +102,7 @@ pub struct Element {
 unsafe impl user::Plain for Element {}
 
 impl Element {
-    /// Is it one that the kernel takes?
+    /// Checks that the kernel takes the element.
     ///
     /// # Errors
     /// `EINVAL` where not.
@@ -115,12 +115,12 @@ impl Element {
         if bad { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
-    /// Can a futex be there?
+    /// True if a futex can be there.
     pub fn is_aligned(&self) -> bool {
         self.address % 4 == 0
     }
 
-    /// Does the word hold the value?
+    /// True if the word holds the value.
     ///
     /// # Errors
     /// `EINVAL` and `EFAULT` where there is no word.
@@ -131,7 +131,7 @@ impl Element {
         Ok(user::read::<u32>(self.address)? == self.value as u32)
     }
 
-    /// Is it known by its address alone?
+    /// True if the futex is known by its address alone.
     pub fn is_private(&self) -> bool {
         self.flags & FUTEX2_PRIVATE != 0
     }
@@ -204,7 +204,7 @@ static THREADS: Mutex<Threads> = Mutex::new(Threads::NONE);
 /// How often this process was born: what a child has of its parent's waits has no threads.
 static BIRTHS: AtomicU32 = AtomicU32::new(0);
 
-/// Does FUTEX_REQUEUE tell how many it moved? `UNKNOWN` before the first thread was parked.
+/// Whether FUTEX_REQUEUE tells how many it moved. `UNKNOWN` before the first thread was parked.
 static REQUEUES_TELL: AtomicU32 = AtomicU32::new(UNKNOWN);
 const UNKNOWN: u32 = 0;
 const NO: u32 = 1;
@@ -236,7 +236,7 @@ pub fn dismiss() {
     idle.iter().for_each(|sleeper| sleeper.order(Order::Leave));
 }
 
-/// Are those gone that were told so?
+/// True if all threads that were told to end are gone.
 pub fn are_dismissed() -> bool {
     THREADS.lock().leaving == 0
 }
@@ -342,7 +342,7 @@ impl Placed {
         Ok(Placed(wait))
     }
 
-    /// Is it this one?
+    /// True if this is a hold of `wait`.
     pub fn is(&self, wait: &Arc<Wait>) -> bool {
         Arc::ptr_eq(&self.0, wait)
     }
@@ -353,8 +353,8 @@ impl Placed {
         progress.result.filter(|_| progress.out == 0)
     }
 
-    /// Has it ended already, or is it not to begin: does a word not hold its value any more? Then it is to be recalled: a thread that
-    /// has ended it has called off those only that were placed by then.
+    /// True if the wait has ended already, or is not to begin because a word does not hold its value any more.
+    /// Then it is to be recalled: a thread that has ended it has called off those only that were placed by then.
     pub fn is_over(&self) -> bool {
         self.0.progress.lock().recalled.is_some() || self.0.changed().is_some()
     }
@@ -741,7 +741,7 @@ impl Sleeper {
         requeue(from, address, private).map(drop)
     }
 
-    /// Can a recall reach it?
+    /// True if a recall can reach the wait.
     fn can_be_recalled(&self) -> bool {
         self.state.lock().seat.as_ref().is_some_and(|seat| seat.can_be_interrupted())
     }
@@ -796,7 +796,7 @@ fn wait_on_one(seat: &Seat, address: u64, value: u32, manner: Manner, until: usi
     unsafe { seat.call(__NR_futex, arguments) }
 }
 
-/// Wakes who sleeps on a word of the engine's: was there anybody?
+/// Wakes who sleeps on a word of the engine's; true if there was anybody.
 fn wake_one(word: &AtomicU32, private: bool) -> bool {
     let operation = FUTEX_WAKE | private_flag(private);
     // SAFETY: names a word of ours.
@@ -821,12 +821,12 @@ fn requeue(from: u64, to: u64, private: bool) -> Result<usize, Errno> {
     unsafe { os::call(__NR_futex, [from as usize, operation as usize, 0, 1, to as usize, 0]) }
 }
 
-/// Does somebody sleep on a word of the engine's?
+/// True if a thread sleeps on a word of the engine's.
 fn is_queued(word: u64, private: bool) -> bool {
     requeue(word, word, private) == Ok(1)
 }
 
-/// Has the kernel `futex_waitv` (since 5.16), and may this process use it?
+/// True if the kernel has `futex_waitv` (since 5.16), and this process may use it.
 fn kernel_waits_on_several() -> bool {
     // SAFETY: names no futex at all.
     let answer = unsafe { os::call(__NR_futex_waitv, [0; 6]) };

@@ -119,13 +119,13 @@ impl Seat {
         is_ours(signal).then_some(signal)
     }
 
-    /// Is the attempt that was under way to end?
+    /// True if the attempt that was under way is to end.
     pub fn is_stopped(&self) -> bool {
         // The signal that came with it was delivered in this thread.
         self.stopped.load(Ordering::Relaxed) != 0
     }
 
-    /// Does [`Seat::interrupt`] reach the worker, as far as is known?
+    /// True if [`Seat::interrupt`] reaches the worker, as far as is known.
     pub fn can_be_interrupted(&self) -> bool {
         match self.by {
             By::Own(signal) => is_ours(signal),
@@ -133,7 +133,7 @@ impl Seat {
         }
     }
 
-    /// Is there a signal by which [`Seat::interrupt`] ends a call? Else a call is to look up now and then.
+    /// True if there is a signal by which [`Seat::interrupt`] ends a call. Else a call is to look up now and then.
     pub fn is_reached_by_signals(&self) -> bool {
         self.by != By::Nothing
     }
@@ -204,7 +204,7 @@ fn take(signal: u32) -> bool {
     }
 }
 
-/// Is the action still the engine's? The program would die of a signal for which it has set the default since.
+/// True if the action is still the engine's. The program would die of a signal for which it has set the default since.
 fn is_ours(signal: u32) -> bool {
     OF_PROGRAM.load(Ordering::Relaxed) & os::signal_bit(signal) == 0
         // SAFETY: asks only.

@@ -168,17 +168,17 @@ impl Work {
         work
     }
 
-    /// Must another thread do it than the one that acts with `own` credentials?
+    /// True if another thread must do it than the one that acts with `own` credentials.
     fn is_foreign(&self, own: Credentials) -> bool {
         self.whose.credentials() != own
     }
 
-    /// Does it use a descriptor of the program's?
+    /// True if the work uses a descriptor of the program's.
     fn is_exposed(&self) -> bool {
         self.exposed.is_some()
     }
 
-    /// Can a caller with `own` credentials do it together with others?
+    /// True if a caller with `own` credentials can do it together with others.
     fn is_light_for(&self, own: Credentials) -> bool {
         self.light && !self.is_foreign(own)
     }
@@ -439,13 +439,13 @@ impl Core {
         }
     }
 
-    /// Must a worker do this, though it ends soon? Where it takes longer than waking one, and where
+    /// True if a worker must do this, though it ends soon. Where it takes longer than waking one, and where
     /// workers are still at what comes before it in the same file.
     fn must_hand_over(&self, work: &Work) -> bool {
         work.far || self[work.id].op.caps.has(Caps::SLOW) || self.has_order_to_keep(work)
     }
 
-    /// Are workers still at what comes before it in the same file?
+    /// True if workers are still at what comes before it in the same file.
     #[inline]
     fn has_order_to_keep(&self, work: &Work) -> bool {
         self.work().out() > 0 && self.follows_workers(work)
@@ -475,12 +475,12 @@ impl Core {
         }
     }
 
-    /// Is blocking work on `fd` queued or being done?
+    /// True if blocking work on `fd` is queued or being done.
     pub fn has_work_on(&self, fd: Fd) -> bool {
         (!self.work().is_empty() || self.work().out() > 0) && self.works_on(fd, false)
     }
 
-    /// Is there blocking work on `fd`; with `handed_over`, such that a worker has it or had it?
+    /// True if there is blocking work on `fd`; with `handed_over`, such that a worker has it or had it.
     fn works_on(&self, fd: Fd, handed_over: bool) -> bool {
         self.work().has_on(fd, handed_over).unwrap_or_else(|| {
             self.requests().ids().map(|id| &self[id]).any(|request| {
@@ -511,7 +511,7 @@ impl Core {
     }
 }
 
-/// Of how many bytes is a transfer?
+/// The number of bytes of a transfer.
 fn length(work: &Work) -> usize {
     match &work.data {
         OpData::Vectors(vectors) => vectors.iter().map(|vector| vector.length as usize).sum(),
@@ -519,8 +519,8 @@ fn length(work: &Work) -> usize {
     }
 }
 
-/// May the call that submits a request do its work on the program's descriptor? Only where its time is that of a device:
-/// who submits meanwhile waits for it.
+/// True if the call that submits a request may do its work on the program's descriptor. Only where its time
+/// is that of a device: who submits meanwhile waits for it.
 fn can_be_lent(request: &Request) -> bool {
     let on_storage = |fd| kinds::typed_kind(fd).is_ok_and(|kind| kind.has(Kind::STORAGE));
     matches!(request.file, FileHold::Plain(fd) if !request.op.caps.has(Caps::SLOW)
@@ -544,7 +544,7 @@ fn own_file(request: &mut Request, work: &mut Work) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Are blocking attempts of this kind on one file done in order?
+/// True if blocking attempts of this kind on one file are done in order.
 fn keeps_order(caps: Caps, work: &Work) -> bool {
     caps.has(Caps::HASHED) || caps.has(Caps::POSITION) && work.sqe.off == u64::MAX
 }
@@ -628,7 +628,7 @@ impl Core {
         }
     }
 
-    /// Can all that is queued be lent at once?
+    /// True if all that is queued can be lent at once.
     fn lends_queue(&self) -> bool {
         let own = credentials::acting();
         let fits = |work: &Work| {

@@ -58,7 +58,7 @@ impl OnFiles {
         *count = count.saturating_sub(1);
     }
 
-    /// Is there any on `fd`? None where that is not known.
+    /// True if there is any work on `fd`. None where that is not known.
     pub fn has(&self, fd: Fd) -> Option<bool> {
         let number = usize::try_from(fd).ok().filter(|_| !self.blind)?;
         let Some(place) = self.places.get(number % PLACES) else { return Some(false) };

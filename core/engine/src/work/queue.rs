@@ -47,7 +47,7 @@ pub struct WorkQueue {
 }
 
 impl WorkQueue {
-    /// Is nothing queued?
+    /// True if nothing is queued.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.queued.is_empty()
@@ -58,7 +58,7 @@ impl WorkQueue {
         self.queued.iter()
     }
 
-    /// Is nothing queued and nothing finished?
+    /// True if nothing is queued and nothing finished.
     #[inline]
     pub fn is_at_rest(&self) -> bool {
         self.queued.is_empty() && self.finished.is_empty()
@@ -84,7 +84,7 @@ impl WorkQueue {
         }
     }
 
-    /// Is there work on `fd`; with `handed_over`, such that a worker has it or had it? None where that is not known.
+    /// True if there is work on `fd`; with `handed_over`, such that a worker has it or had it. None where that is not known.
     pub(super) fn has_on(&self, fd: Fd, handed_over: bool) -> Option<bool> {
         if handed_over { self.handed_over.has(fd) } else { self.on_files.has(fd) }
     }
@@ -134,13 +134,13 @@ impl WorkQueue {
         Some(work)
     }
 
-    /// May some of it be on a descriptor of the program's?
+    /// True if some of it may be on a descriptor of the program's.
     #[inline]
     pub fn is_exposed(&self) -> bool {
         self.exposed
     }
 
-    /// Has each of `requests` whose work is queued its file from now on? What cannot be had makes its work fail.
+    /// Gives each of `requests` whose work is queued its file from now on. Work whose file cannot be had fails.
     #[cold]
     pub fn hold(&mut self, requests: &mut Slab) {
         if core::mem::take(&mut self.exposed) {
@@ -161,7 +161,7 @@ impl WorkQueue {
         }
     }
 
-    /// Has all queued work its file, where it is not lent?
+    /// True if all queued work has its file, where it is not lent.
     pub fn keeps_files(&self) -> bool {
         self.loan.is_offered() || self.queued.iter().all(|work| !work.is_exposed())
     }
@@ -194,19 +194,19 @@ impl WorkQueue {
         self.loan.close(sq_head, posted)
     }
 
-    /// May the submission under way lend what it queues?
+    /// True if the submission under way may lend what it queues.
     #[inline]
     pub fn lends(&self) -> bool {
         self.loan.is_open()
     }
 
-    /// Is work lent?
+    /// True if work is lent.
     #[inline]
     pub fn is_lent(&self) -> bool {
         self.loan.is_out()
     }
 
-    /// Is work lent that nobody has taken yet?
+    /// True if work is lent that nobody has taken yet.
     #[inline]
     pub fn is_offered(&self) -> bool {
         self.loan.is_offered()
@@ -308,12 +308,12 @@ impl WorkQueue {
         self.finished.len()
     }
 
-    /// Is the work of this request among that?
+    /// True if the work of this request is finished.
     pub fn has_finished(&self, id: RequestId) -> bool {
         self.finished.iter().any(|work| work.id == id)
     }
 
-    /// Is any out, or to be looked at?
+    /// True if any work is out, or finished and not looked at.
     #[inline]
     pub fn is_under_way(&self) -> bool {
         self.out > 0 || !self.finished.is_empty()
@@ -322,13 +322,13 @@ impl WorkQueue {
 
 /// Descriptors that are being closed.
 impl WorkQueue {
-    /// Is a CLOSE of any descriptor under way?
+    /// True if a CLOSE of any descriptor is under way.
     #[inline]
     pub fn closes_any(&self) -> bool {
         self.closing.is_any()
     }
 
-    /// Is a CLOSE of `fd` under way? To what is submitted behind it the descriptor is none any more.
+    /// True if a CLOSE of `fd` is under way. To what is submitted behind it the descriptor is none any more.
     #[inline]
     pub fn closes(&self, fd: Fd) -> bool {
         self.closing.has(fd)
