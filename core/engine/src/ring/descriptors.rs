@@ -36,7 +36,7 @@ pub fn closed(fd: Fd) {
     }
 }
 
-/// Does the end of `fd` change anything here?
+/// True if the end of `fd` changes anything here.
 pub fn concerns_close(fd: Fd) -> bool {
     registry::is_ring(fd) || notes::interested(fd) != Interested::Nobody || notes::changes_by_close(fd)
 }

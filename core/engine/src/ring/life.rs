@@ -64,7 +64,7 @@ impl Life {
         self.closing = true;
     }
 
-    /// Is it?
+    /// True if the ring is closed.
     #[inline]
     pub fn is_closing(&self) -> bool {
         self.closing

@@ -503,7 +503,7 @@ impl Core {
         self.fetched_at_once = most;
     }
 
-    /// Has the ring this setup flag?
+    /// True if the ring has this setup flag.
     pub fn is(&self, setup_flag: u32) -> bool {
         self.setup_flags & setup_flag != 0
     }

@@ -196,19 +196,19 @@ impl Core {
         self.cq.post_at_once(&self.memory, cqe)
     }
 
-    /// Would a CQE be seen at once? Only said where all are of the ordinary size.
+    /// True if a CQE would be seen at once. Only said where all are of the ordinary size.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.cq.is_plain() && self.has_room_for(1)
     }
 
-    /// Would so many CQEs of the ordinary size be seen at once?
+    /// True if so many CQEs of the ordinary size would be seen at once.
     #[inline]
     pub fn has_room_for(&self, count: u32) -> bool {
         self.cq.has_room_for(&self.memory, count)
     }
 
-    /// How many big CQEs would be seen at once?
+    /// The number of big CQEs that would be seen at once.
     pub fn room_for_big(&self) -> u32 {
         self.cq.room_for_big(&self.memory)
     }

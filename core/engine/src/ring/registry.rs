@@ -119,14 +119,14 @@ pub struct Found {
 }
 
 impl Found {
-    /// Does the descriptor stand for it still? Asked with the ring locked: whoever changes that holds the lock before
-    /// or after.
+    /// True if the descriptor stands for the ring still. Asked with the ring locked: whoever changes that
+    /// holds the lock before or after.
     #[inline]
     pub fn stands(&self) -> bool {
         self.slot.ring().is_some_and(|ring| core::ptr::eq(ring, self.ring))
     }
 
-    /// Is the descriptor the ring's file still? If not, it stands for the ring no more.
+    /// True if the descriptor is the ring's file still. If not, it stands for the ring no more.
     #[cold]
     fn is_file(&self, fd: Fd) -> bool {
         let Found { slot, ring } = self;
@@ -157,7 +157,7 @@ fn known(fd: Fd) -> Option<Found> {
     slot.ring().map(|ring| Found { slot, ring })
 }
 
-/// Is this a file's device and inode?
+/// True if this is a file's device and inode.
 fn is(words: &[AtomicU64; 2], file: [u64; 2]) -> bool {
     words.each_ref().map(|word| word.load(Ordering::Relaxed)) == file
 }
@@ -191,7 +191,7 @@ pub fn no_ring(fd: Fd) -> Errno {
     if os::fcntl(fd, os::nr::F_GETFD, 0).is_ok() { Errno::EOPNOTSUPP } else { Errno::EBADF }
 }
 
-/// Is the descriptor a ring? A number that was closed where nobody saw it, and now is another file's,
+/// True if the descriptor is a ring. A number that was closed where nobody saw it, and now is another file's,
 /// is not.
 #[inline]
 pub fn is_ring(fd: Fd) -> bool {
@@ -232,7 +232,7 @@ pub fn clear_all(ring: &'static Ring) {
     }
 }
 
-/// Is one of the descriptors that are known to stand for `ring` its memory file still, or what shows its readiness?
+/// True if one of the descriptors that are known to stand for `ring` is its memory file still, or what shows its readiness.
 pub fn has_descriptor(ring: &'static Ring) -> bool {
     slots_of(ring).any(|(fd, _)| {
         os::identity(fd).is_ok_and(|identity| {
@@ -262,7 +262,7 @@ pub fn live() -> Vec<&'static Ring> {
     LIVE.lock().clone()
 }
 
-/// Is there any ring?
+/// True if there is any ring.
 pub fn has_live() -> bool {
     !LIVE.lock().is_empty()
 }

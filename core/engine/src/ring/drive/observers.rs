@@ -59,19 +59,19 @@ const POLLERS: usize = 16;
 const MOST_DOUBLED: u32 = 8;
 
 impl Observers {
-    /// Is there somebody to be told of completions?
+    /// True if there is somebody to be told of completions.
     #[inline]
     pub fn are_any(&self) -> bool {
         self.eventfd.is_some() || self.stand_in.is_some() || self.outlet.is_some()
     }
 
-    /// Is there somebody beside an outlet?
+    /// True if there is somebody beside an outlet.
     #[inline]
     pub fn watch(&self) -> bool {
         self.eventfd.is_some() || self.stand_in.is_some()
     }
 
-    /// Is there nobody whom only the end of a call tells, and nobody who was told that something waits?
+    /// True if no poller waits for the end of the call, and no observer was told that something waits.
     #[inline]
     pub fn are_told(&self) -> bool {
         self.pollers.is_empty() && !self.told
@@ -91,8 +91,8 @@ impl Observers {
         self.awaited = false;
     }
 
-    /// May the stand-in, in the place of the program's descriptor, be readable though the program has taken all completions? Nobody
-    /// sees who takes them. A program that is in a call that waits does not poll.
+    /// True if the stand-in, in the place of the program's descriptor, may be readable though the program has
+    /// taken all completions. Nobody sees who takes them. A program that is in a call that waits does not poll.
     #[inline]
     pub fn may_be_stale(&self) -> bool {
         self.shown && self.readable && !self.awaited
@@ -125,7 +125,7 @@ impl Observers {
         self.rung = false;
     }
 
-    /// Was the program's eventfd signalled since?
+    /// True if the program's eventfd was signalled since.
     pub fn has_rung(&self) -> bool {
         self.rung
     }
@@ -140,7 +140,7 @@ impl Observers {
         self.glimpse = Some(glimpse);
     }
 
-    /// Is the program's eventfd to hear of what was posted just now?
+    /// True if the program's eventfd is to hear of what was posted just now.
     fn is_eventfd_to_signal(&self) -> bool {
         self.eventfd.as_ref().is_some_and(|eventfd| !(eventfd.is_async_only() && self.inline))
     }
@@ -181,24 +181,24 @@ impl Observers {
         self.readable = readable;
     }
 
-    /// Is it readable, as far as this process has a say in it?
+    /// True if the stand-in is readable, as far as this process has a say in it.
     pub(super) fn is_readable(&self) -> bool {
         self.readable
     }
 
-    /// Is it readable in the place of the program's descriptor, as far as this process knows by itself?
+    /// True if the stand-in is readable in the place of the program's descriptor, as far as this process knows by itself.
     pub fn shows_readable(&self) -> bool {
         self.shown && self.readable
     }
 
-    /// Is there somebody who would wait for completions without coming in, as far as can be told?
+    /// True if there is somebody who would wait for completions without coming in, as far as can be told.
     pub fn may_wait_outside(&self) -> bool {
         self.eventfd.is_some()
             || self.outlet.is_some()
             || self.stand_in.is_some() && (!self.shown || self.looked)
     }
 
-    /// Does a poll by Linux AIO stand beside a registration?
+    /// True if a poll by Linux AIO stands beside a registration.
     pub fn has_glimpse(&self) -> bool {
         self.glimpse.is_some()
     }
@@ -221,7 +221,7 @@ impl Observers {
         if core::mem::take(&mut self.pollers_wait) { core::mem::take(&mut self.pollers) } else { Vec::new() }
     }
 
-    /// On a ring that defers: have the observers been told that something waits?
+    /// True if, on a ring that defers, the observers have been told that something waits.
     pub fn know_of_deferred(&self) -> bool {
         self.told
     }
@@ -289,7 +289,7 @@ impl Core {
         self.memory.load(Word::CqFlags, 0) & IORING_CQ_EVENTFD_DISABLED != 0
     }
 
-    /// Is what was posted just now going to signal the program's eventfd?
+    /// True if what was posted just now is going to signal the program's eventfd.
     pub fn is_about_to_signal(&self) -> bool {
         self.observers.is_eventfd_to_signal() && !self.is_eventfd_disabled()
     }
@@ -306,7 +306,7 @@ impl Core {
         }
     }
 
-    /// Is `fd` the program's eventfd?
+    /// True if `fd` is the program's eventfd.
     pub fn is_own_eventfd(&self, fd: Fd) -> bool {
         self.observers.eventfd().is_some_and(|own| os::same_file(own, fd))
     }
@@ -360,8 +360,8 @@ impl Core {
         os::eventfd_drain(fd);
     }
 
-    /// Is the stand-in readable in the place of the program's descriptor? A ring of several processes keeps that in its page,
-    /// if all have the stand-in.
+    /// True if the stand-in is readable in the place of the program's descriptor. A ring of several processes
+    /// keeps that in its page, if all have the stand-in.
     pub fn shows_readable(&self) -> bool {
         match self.common_stand_in_is_readable() {
             Some(readable) => readable && self.observers.shown,

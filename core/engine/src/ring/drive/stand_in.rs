@@ -35,7 +35,7 @@ pub fn synchronize(fd: Fd) -> bool {
 
 /// Rings whose stand-in is lit. Changes for a ring under that ring's lock; taken inside it.
 static LIT: Mutex<Vec<(&'static Ring, u64)>> = Mutex::new(Vec::new());
-/// Is there any? A thread that waits for an instance has seen what it did itself.
+/// True if a stand-in is lit. A thread that waits for an instance has seen what it did itself.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// The lock of the list of lit ones, for a `fork`.
@@ -52,7 +52,7 @@ pub unsafe fn forked() {
     unsafe { LIT.reset() };
 }
 
-/// Is the stand-in of any ring lit?
+/// True if the stand-in of any ring is lit.
 #[inline]
 pub fn any_lit() -> bool {
     ANY.load(Ordering::Relaxed)

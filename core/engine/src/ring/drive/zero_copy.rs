@@ -66,7 +66,7 @@ const SILENCE_NS: u64 = 1_000_000_000;
 /// that send.
 static CHANNELS: AtomicU32 = AtomicU32::new(0);
 
-/// Are there any channels?
+/// True if there are any channels.
 pub fn are_any() -> bool {
     CHANNELS.load(Ordering::Relaxed) > 0
 }
@@ -118,7 +118,7 @@ enum Standing {
     Found(usize),
 }
 
-/// Does epoll tell of a channel's error queue?
+/// The way in which a channel's error queue is watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Watch {
     /// No, and no pages have gone out since somebody looked.
@@ -197,7 +197,7 @@ impl ZeroCopy {
         self.checked = Some(fd);
     }
 
-    /// Has it found this one to?
+    /// True if the current submission found `fd` to take zero-copy sends.
     #[inline]
     pub fn has_checked(&self, fd: Fd) -> bool {
         self.checked == Some(fd)
@@ -220,7 +220,7 @@ impl ZeroCopy {
         room
     }
 
-    /// Is there any such notification?
+    /// True if any notification was announced.
     #[inline]
     pub fn has_announced(&self) -> bool {
         !self.announced.is_empty()
@@ -237,38 +237,38 @@ impl ZeroCopy {
         self.announced = announced;
     }
 
-    /// Are any pages out?
+    /// True if any pages are out.
     pub fn is_waiting(&self) -> bool {
         self.out > 0
     }
 
-    /// Was nothing sent since pages were looked for?
+    /// True if nothing was sent since pages were looked for.
     pub fn is_seen(&self) -> bool {
         self.fresh.is_empty()
     }
 
-    /// Are pages out of which epoll tells?
+    /// True if pages are out of which epoll tells.
     pub fn is_watched(&self) -> bool {
         self.out > 0 && self.watched > 0
     }
 
-    /// Does epoll tell of all pages that are out, or refuse to?
+    /// True if epoll tells of all pages that are out, or refuses to.
     pub fn is_all_watched(&self) -> bool {
         let is_seen = |channel: &Channel| channel.sends.is_empty() || channel.watch == Watch::Epoll;
         self.refused || self.channels.iter().flatten().all(is_seen)
     }
 
-    /// Has anything been sent through a channel? Epoll's events may tell of what has come back meanwhile.
+    /// True if anything has been sent through a channel. Epoll's events may tell of what has come back meanwhile.
     pub fn is_used(&self) -> bool {
         !self.channels.is_empty()
     }
 
-    /// Is there anything to look at by and by?
+    /// True if there is anything to look at by and by.
     pub fn needs_ticks(&self) -> bool {
         self.channels.len() > self.free.len()
     }
 
-    /// Are sends through a channel such that they may take a part?
+    /// True if sends through a channel may take a part.
     pub fn is_stream(&self, index: usize) -> bool {
         self.channels[index].as_ref().is_none_or(|channel| channel.stream)
     }
@@ -473,12 +473,12 @@ impl Channel {
         self.calm >= BATCH
     }
 
-    /// May it be used? While the probe is out nobody knows.
+    /// True if the channel may be used. While the probe is out nobody knows.
     fn is_open(&self) -> bool {
         !self.refused && (self.proven || self.sends.is_empty())
     }
 
-    /// Has it nothing to wait for, and nothing to send?
+    /// True if the channel has nothing to wait for, and nothing to send.
     fn is_over(&self) -> bool {
         self.sends.is_empty() && (self.refused || self.names.is_empty())
     }
@@ -647,7 +647,7 @@ impl Core {
         }
     }
 
-    /// Does anybody sleep in the ring's epoll instance, or has the reactor that in its own?
+    /// True if a thread sleeps in the ring's epoll instance, or the reactor has that in its own.
     #[inline]
     fn is_listened_to(&self) -> bool {
         match self.token.driver() {

@@ -7,7 +7,7 @@ use crate::ring::Core;
 use crate::ring::drive::reactor;
 
 impl Core {
-    /// Has the ring one?
+    /// True if the ring has an eventfd.
     pub fn has_eventfd(&self) -> bool {
         self.observers.eventfd().is_some()
     }

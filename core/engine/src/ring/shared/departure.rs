@@ -143,7 +143,7 @@ impl Core {
         self.notify();
     }
 
-    /// Is something being worked on that will end?
+    /// True if something is being worked on that will end.
     fn ends_soon(&self) -> bool {
         self.requests.ids().any(|id| {
             let request = &self.requests[id];

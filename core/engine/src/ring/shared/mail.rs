@@ -247,7 +247,7 @@ impl Core {
         self.overflow_may_be_over();
     }
 
-    /// Has a process that has ended left CQEs that nobody has posted?
+    /// True if a process that has ended left CQEs that nobody has posted.
     pub(crate) fn kept_in_mail(&self) -> bool {
         let kept = |letter: &Letter| letter.kind == KEPT;
         self.shared.as_ref().is_some_and(|shared| {

@@ -92,7 +92,7 @@ impl Readiness {
         self.unseen = self.waiting > 0;
     }
 
-    /// Is the submission under way not followed by a wait?
+    /// True if the submission under way is not followed by a wait.
     #[inline]
     pub fn is_eager(&self) -> bool {
         self.eager
@@ -103,7 +103,7 @@ impl Readiness {
         self.unseen = false;
     }
 
-    /// Did anything wait when the call under way began that it has not asked epoll for?
+    /// True if something waited when the call under way began that it has not asked epoll for.
     #[inline]
     pub fn is_unseen(&self) -> bool {
         self.unseen
@@ -180,7 +180,7 @@ pub(crate) struct Entry {
 const _: () = assert!(size_of::<Entry>() == 64);
 
 impl Entry {
-    /// Is it registered, for the file that has the number now, as far as the engine was told?
+    /// True if it is registered, for the file that has the number now, as far as the engine was told.
     #[inline]
     pub(crate) fn is_current(&self) -> bool {
         self.registered && self.renewals == self.renewals_now()
@@ -247,7 +247,7 @@ impl Readiness {
         self.waiting
     }
 
-    /// Was a poll armed on something that may be ready?
+    /// True if a poll was armed on something that may be ready.
     pub fn has_reports(&self) -> bool {
         self.reports
     }
@@ -372,8 +372,8 @@ impl Readiness {
         entry.is_current().then_some(entry)
     }
 
-    /// Is it worth trying an operation on `fd` that needs one of `events`? Not where epoll would
-    /// have said so.
+    /// True if an operation on `fd` that needs one of `events` is worth trying. Not where epoll would have
+    /// said so.
     pub fn worth_trying(&self, fd: Fd, events: u32) -> bool {
         self.eager || self.current(fd).is_none_or(|entry| entry.ready & (events | STICKY) != 0)
     }
@@ -413,7 +413,7 @@ impl Readiness {
         self.current_mut(fd).is_some_and(Entry::came_short)
     }
 
-    /// Has `fd` shown one of `events`, and not been drained since? For conditions that pass along
+    /// True if `fd` has shown one of `events`, and not been drained since. For conditions that pass along
     /// with data (`EPOLLRDHUP`, `EPOLLPRI`).
     pub fn shows(&self, fd: Fd, events: u32) -> bool {
         self.current(fd).is_some_and(|entry| entry.ready & events != 0)
@@ -425,18 +425,18 @@ impl Readiness {
         Some(self.entries[index as usize].data(index))
     }
 
-    /// Does anybody wait by the registration that epoll calls so?
+    /// True if a request waits by the registration that epoll calls so.
     pub fn is_awaited(&self, name: u64) -> bool {
         let entry = self.entries.get(name as u32 as usize);
         entry.is_some_and(|entry| entry.data(name as u32) == name && !entry.waiters.is_empty())
     }
 
-    /// Is `fd` registered, so that an attempt that drains it may say so?
+    /// True if `fd` is registered, so that an attempt that drains it may say so.
     pub fn is_registered(&self, fd: Fd) -> bool {
         self.current(fd).is_some()
     }
 
-    /// Were there events of `fd` while nobody waited, since the last time?
+    /// True if there were events of `fd` while nobody waited, since the last time.
     pub fn take_missed(&mut self, fd: Fd) -> bool {
         self.find(fd).is_some_and(|index| core::mem::take(&mut self.entries[index as usize].idle_events) > 0)
     }
@@ -448,12 +448,12 @@ impl Readiness {
         }
     }
 
-    /// Is `fd` known to be a TCP socket that listens? So every connection that it gives is one over TCP.
+    /// True if `fd` is known to be a TCP socket that listens. So every connection that it gives is one over TCP.
     pub fn is_tcp_listener(&self, fd: Fd) -> bool {
         self.current(fd).is_some_and(|entry| entry.kind == Some(SocketKind::TcpListener))
     }
 
-    /// Is `fd` known to be a connection over TCP, without asking?
+    /// True if `fd` is known to be a connection over TCP, without asking.
     pub fn is_known_connection(&self, fd: Fd) -> bool {
         match self.current(fd) {
             Some(Entry { kind: Some(kind), .. }) => *kind == SocketKind::Tcp,

@@ -49,7 +49,7 @@ struct Guess {
 }
 
 impl Guess {
-    /// Is the receive still there, and alone? A poll beside it would take the guess for an event.
+    /// True if the receive is still there, and alone. A poll beside it would take the guess for an event.
     fn holds(&self, entry: &Entry) -> bool {
         (entry.generation, entry.armed) == (self.generation, self.armed)
             && entry.registered

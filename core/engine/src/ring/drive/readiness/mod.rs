@@ -118,8 +118,8 @@ impl Core {
         guesses.expect(index, &entries[index as usize], events);
     }
 
-    /// Is the old registration of a request's file still for that file? The ring asks epoll only while it distrusts numbers
-    /// ([`DISTRUST`]).
+    /// The trust in the old registration of a request's file. The ring asks epoll only while it distrusts
+    /// numbers ([`DISTRUST`]).
     #[inline]
     fn look_if_distrusted(&mut self, id: RequestId, Known(index): Known) -> Registration {
         let Readiness { entries, distrust, .. } = &mut self.readiness;

@@ -41,12 +41,12 @@ impl SocketKind {
         }
     }
 
-    /// Does it accept connections, rather than data?
+    /// True if the socket accepts connections, rather than data.
     pub fn listens(self) -> bool {
         matches!(self, SocketKind::TcpListener | SocketKind::Listener)
     }
 
-    /// Does a receive with nothing to be received wait, rather than fail?
+    /// True if a receive with nothing to be received waits, rather than fails.
     pub fn receives(self) -> bool {
         !self.listens() && self != SocketKind::NoSocket
     }

@@ -70,7 +70,7 @@ impl Search {
 }
 
 impl Channel {
-    /// May what the close of the last descriptor would do be done to an orphan, as far as is known?
+    /// True if what the close of the last descriptor would do may be done to an orphan, as far as is known.
     fn may_be_ended(&self) -> bool {
         let unshared = self.unshared.is_some() && self.unshared == notes::times_handed_over();
         self.stream && !self.ended && self.names.is_empty() && unshared
@@ -100,7 +100,7 @@ impl Core {
         }
     }
 
-    /// Was the last known descriptor of a socket closed, and nothing come of it yet?
+    /// True if the last known descriptor of a socket was closed, and nothing has come of it yet.
     pub fn has_orphans(&self) -> bool {
         !self.zero_copy.orphans.is_empty()
     }
