@@ -147,7 +147,7 @@ pub fn send_without_ring(address: u64) -> Result<usize, Errno> {
 }
 
 impl Core {
-    /// Does a completion that is posted here at once count for a TIMEOUT?
+    /// True if a completion that is posted here at once counts for a TIMEOUT.
     fn counts_completions(&self) -> bool {
         self.timeouts().counting() > 0 && !self.defers()
     }

@@ -180,8 +180,8 @@ fn report(core: &mut Core, id: RequestId, events: u32) -> Outcome {
 }
 
 impl Core {
-    /// Is `fd` an epoll set that holds this ring? Then each CQE would make it ready anew. The kernel ends
-    /// a multishot poll there if it was a ring that woke it; who did is not known here.
+    /// True if `fd` is an epoll set that holds this ring. Then each CQE would make it ready anew. The kernel
+    /// ends a multishot poll there if it was a ring that woke it; who did is not known here.
     fn stands_in(&self, fd: Fd) -> bool {
         let Some(stand_in) = self.observers().stand_in() else { return false };
         let added = os::epoll_ctl(fd, EPOLL_CTL_ADD, stand_in, 0, 0);

@@ -292,8 +292,8 @@ fn give(core: &mut Core, id: RequestId, fd: Fd, accepted: Fd) -> Result<i32, Err
     given.map(|result| result as i32)
 }
 
-/// Would an attempt find nothing, not even an error? To ask costs a tenth of an attempt in vain, for which the kernel
-/// makes a file that it throws away again.
+/// True if an attempt would find nothing, not even an error. To ask costs a tenth of an attempt in vain, for
+/// which the kernel makes a file that it throws away again.
 fn nobody_waits(fd: Fd) -> bool {
     os::poll_now(fd, EPOLLIN) == Ok(0)
 }

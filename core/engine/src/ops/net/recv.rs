@@ -274,7 +274,7 @@ fn receive_bundle(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Err
     })
 }
 
-/// Is the file none that can be received from?
+/// True if the file is none that can be received from.
 fn is_no_socket(core: &mut Core, fd: Fd) -> bool {
     match core.readiness() {
         known if known.is_known_connection(fd) => false,
@@ -479,7 +479,7 @@ fn advance(core: &mut Core, id: RequestId, count: usize) {
     }
 }
 
-/// Counts what a limited multishot receive took; was it all?
+/// Counts what a limited multishot receive took; true if that was all.
 fn uses_total_up(request: &mut Request, count: usize) -> bool {
     let in_all = &mut request.sqe.file_index;
     let is_limited = *in_all != 0;
@@ -503,7 +503,7 @@ fn next_of_multishot(core: &mut Core, id: RequestId, emptied: bool, received: u3
     Next::Outcome(Outcome::Again)
 }
 
-/// Did a receive of `count` bytes empty the socket? Then the next one need not be tried in vain.
+/// True if a receive of `count` bytes emptied the socket. Then the next one need not be tried in vain.
 fn emptied(core: &mut Core, fd: Fd, count: usize, attempt: &Attempt, flags: u32) -> bool {
     if count == 0 || count >= attempt.asked || flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE) != 0 {
         return false;
@@ -526,7 +526,7 @@ fn more_waits(core: &mut Core, fd: Fd, count: usize, asked: usize) -> u32 {
     if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 }
 }
 
-/// Does a connection over TCP hold more, or its end?
+/// True if a connection over TCP holds more, or its end.
 fn more_in_connection(fd: Fd) -> bool {
     match calls::unread_hint(fd) {
         Ok(hint) => hint > 0,
@@ -537,8 +537,8 @@ fn more_in_connection(fd: Fd) -> bool {
     }
 }
 
-/// Has the peer said that it sends no more? A connection that was reset has not come to its end, nor has one on which
-/// only this side does not want to receive any more.
+/// True if the peer has said that it sends no more. A connection that was reset has not come to its end, nor
+/// has one on which only this side does not want to receive any more.
 fn has_ended(fd: Fd) -> bool {
     let ends = |events: u32| events & (EPOLLRDHUP | EPOLLERR) == EPOLLRDHUP;
     os::poll_now(fd, EPOLLRDHUP).is_ok_and(ends) && !calls::waits_for_fin(fd)

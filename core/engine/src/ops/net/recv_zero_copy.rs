@@ -121,7 +121,7 @@ fn progress(core: &mut Core, id: RequestId) -> &mut Progress {
     core[id].data.as_own_mut().expect("its preparation made it")
 }
 
-/// Is it a TCP socket whose data nobody changes on the way?
+/// True if `fd` is a TCP socket whose data nobody changes on the way.
 fn receives_plainly(core: &mut Core, fd: Fd) -> bool {
     let kind = core.readiness_mut().socket_kind(fd);
     matches!(kind, SocketKind::Tcp | SocketKind::TcpListener) && !calls::carries_another_protocol(fd)
@@ -248,8 +248,8 @@ fn without_room(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared, errno: E
     }
 }
 
-/// Is there something to be received, or the end of the stream? Not asked by `MSG_PEEK`, which moves the place from which the
-/// program peeks (`SO_PEEK_OFF`).
+/// True if there is something to be received, or the end of the stream. Not asked by `MSG_PEEK`, which moves
+/// the place from which the program peeks (`SO_PEEK_OFF`).
 ///
 /// # Errors
 /// `EAGAIN` where there is neither; what a receive would fail with.

@@ -87,7 +87,7 @@ fn option(fd: Fd, level: u32, name: u32) -> u32 {
     got.map_or(0, |_| value[0])
 }
 
-/// May anything but time stamps come to the error queue?
+/// True if anything but time stamps may come to the error queue.
 fn has_other_errors(fd: Fd) -> bool {
     option(fd, IPPROTO_IP as u32, IP_RECVERR) != 0
         || option(fd, IPPROTO_IPV6 as u32, IPV6_RECVERR) != 0

@@ -48,7 +48,7 @@ fn remember_refusal(train: &Train) {
     }
 }
 
-/// May a send of this length go together with a next one of that, as far as is known?
+/// True if a send of this length may go together with a next one of that, as far as is known.
 fn may_go_together(known: Kind, length: u32, next: u32) -> bool {
     if length.saturating_add(next) > ROOM {
         return false;
@@ -76,18 +76,18 @@ fn ask(fd: Fd) -> Kind {
     }
 }
 
-/// Is a socket a connection over TCP? A raw one has that protocol, too, but nothing that a segment is limited to.
+/// True if a socket is a connection over TCP. A raw one has that protocol, too, but nothing that a segment is limited to.
 fn is_stream(fd: Fd) -> bool {
     os::socket_option_at(fd, IPPROTO_TCP as u32, TCP_MAXSEG).is_ok()
 }
 
-/// Does a socket take datagrams together, and leave it to each send how?
+/// True if a socket takes datagrams together, and leaves it to each send how.
 fn takes_datagrams(fd: Fd) -> bool {
     os::socket_option_at(fd, SOL_UDP, UDP_SEGMENT) == Ok(0)
 }
 
 impl Core {
-    /// May a request of this SQE begin a train, as far as is known?
+    /// True if a request of this SQE may begin a train, as far as is known.
     #[inline]
     pub fn may_begin_train(&self, sqe: &Sqe, fd: Fd) -> bool {
         sqe.len < ROOM
@@ -172,7 +172,7 @@ fn send_together(core: &mut Core, held: &[RequestId]) -> Result<usize, Errno> {
     }
 }
 
-/// Is the socket the one that was asked? The number of the program's may stand for another file by now.
+/// True if the socket is the one that was asked. The number of the program's may stand for another file by now.
 fn is_still_asked_one(core: &Core, id: RequestId) -> bool {
     let fd = core.train().fd();
     if !core.train().is_stream() {

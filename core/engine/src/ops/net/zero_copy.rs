@@ -321,7 +321,7 @@ fn in_place(core: &mut Core, id: RequestId, fd: Fd) -> Option<(Result<usize, Err
     Some((result, asked))
 }
 
-/// Is it more work to copy what is left than to hear of its pages?
+/// True if it is more work to copy what is left than to hear of its pages.
 fn is_large(request: &Request) -> bool {
     match &request.data {
         OpData::Net(Data::Transfer(transfer)) => transfer.length as usize >= WORTH_IT,
