@@ -195,9 +195,9 @@ impl Core {
         if fetches { self.skip_epoll(call) } else { self.zero_copy().is_seen() }
     }
 
-    /// Has a call that does not fetch to look for what became ready? The kernel's calls return with that completed, be it
-    /// from before or of their own doing. What only began to wait now, and alone, has just been tried; and a cancellation
-    /// alone, before which the call has looked, makes nothing ready.
+    /// True if a call that does not fetch has to look for what became ready. The kernel's calls return with
+    /// that completed, be it from before or of their own doing. What only began to wait now, and alone, has
+    /// just been tried; and a cancellation alone, before which the call has looked, makes nothing ready.
     #[inline(always)]
     fn looks_when_it_leaves(&self, call: &Enter, taken: u32) -> bool {
         call.flags & IORING_ENTER_GETEVENTS == 0
@@ -434,7 +434,7 @@ fn wait_argument(call: &Enter, core: &Core) -> Result<WaitArgument, Errno> {
     })
 }
 
-/// Does who waits look for completions itself?
+/// True if the thread that waits looks for completions itself.
 pub(super) fn is_polled_by_caller(core: &Core) -> bool {
     core.is(IORING_SETUP_IOPOLL) && !core.is(IORING_SETUP_SQPOLL)
 }

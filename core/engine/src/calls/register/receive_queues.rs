@@ -173,7 +173,7 @@ fn counters(events: &EventDescription, used: u64, memory: &Region) -> Result<Opt
     Ok(Some(events.counters as usize))
 }
 
-/// Is there such an interface, with such a queue?
+/// Checks that there is such an interface, with such a queue.
 fn expect_interface(index: u32, queue: u32) -> Result<(), Errno> {
     let name = os::interface_name(index).map_err(|_| Errno::ENODEV)?;
     match os::has_receive_queue(&name, queue) {
