@@ -52,6 +52,6 @@ mod record {
 #[cfg(feature = "coverage")]
 pub use record::{record_to, seen};
 
-/// Nobody notes it.
+/// Does nothing: results are noted with the feature `coverage` only.
 #[cfg(not(feature = "coverage"))]
 pub fn seen(_opcode: u8, _result: i32) {}

@@ -95,7 +95,7 @@ pub struct Caller {
 
 /// Takes the completions of a ring for which nobody enters it, as soon as they are posted.
 pub trait Outlet: Send {
-    /// Some were posted. Called under the ring's lock: it may neither sleep nor enter the ring.
+    /// Some completions were posted. Called under the ring's lock: it may neither sleep nor enter the ring.
     fn posted(&mut self);
 }
 

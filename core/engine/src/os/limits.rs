@@ -118,7 +118,7 @@ pub fn executing<T>(act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// One of those that make processes has done so.
+/// A thread that makes processes has done so.
 fn made(group: u32) {
     let mut state = STATE.load(Ordering::Relaxed);
     // Nobody counts it where it was waited for in vain, nor in a child after `fork`.

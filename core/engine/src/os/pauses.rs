@@ -50,7 +50,7 @@ mod decide {
 #[cfg(feature = "pauses")]
 pub use decide::{decide_by, may_pause};
 
-/// Nobody pauses.
+/// Does nothing: threads pause with the feature `pauses` only.
 #[cfg(not(feature = "pauses"))]
 #[inline(always)]
 pub fn may_pause() {}
