@@ -52,7 +52,7 @@ static ODD_THREADS: AtomicU32 = AtomicU32::new(0);
 struct Known {
     /// The contents of sets of credentials.
     sets: Vec<(Content, Credentials)>,
-    /// Which thread of the program (its identity, its id) has which.
+    /// The credentials of threads of the program, by identity and id.
     threads: Vec<(usize, i32, Credentials)>,
 }
 

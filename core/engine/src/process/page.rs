@@ -70,7 +70,7 @@ const _: () = assert!(size_of::<Page>() <= 4096);
 pub struct Owner {
     /// 0 for none.
     pub process: u32,
-    /// How many.
+    /// The number of its requests in flight.
     pub requests: u32,
 }
 

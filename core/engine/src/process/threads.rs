@@ -107,7 +107,7 @@ pub fn credentials_of(identity: usize) -> Option<Credentials> {
     members.living.iter().find(|member| member.identity == identity).map(|member| member.credentials)
 }
 
-/// How many there are, with those that were cloned and have not begun.
+/// The number of threads, with those that were cloned and have not begun.
 pub fn count() -> usize {
     let members = MEMBERS.lock();
     members.living.len() + BEGINNERS.load(Ordering::Relaxed) as usize
