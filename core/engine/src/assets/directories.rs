@@ -24,7 +24,7 @@ const PATIENCE_TICKS: u8 = 64;
 /// Held while the position of a description of the program's is another than the program left there.
 static SEEKING: Mutex<()> = Mutex::new(());
 
-/// That lock, for a `fork`.
+/// The lock of descriptions' positions, for a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
     &SEEKING
 }
@@ -125,7 +125,7 @@ impl Directories {
         self.kept.is_empty()
     }
 
-    /// One for reading the directory `of` at `offset`, best the one that stands there.
+    /// A description for reading the directory `of` at `offset`, best the one that stands there.
     pub fn take(&mut self, of: Fd, offset: u64) -> Description {
         let place = |kept: &Kept| kept.of == of && kept.position == offset;
         let found = self.kept.iter().position(place);

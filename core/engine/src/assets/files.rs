@@ -50,7 +50,7 @@ impl FileTable {
         self.table.keep(fd, 0)
     }
 
-    /// One more hold.
+    /// Adds one more hold of a file.
     pub fn share(&mut self, node: NodeIndex) {
         self.table.hold(node);
     }

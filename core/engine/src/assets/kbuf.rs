@@ -220,7 +220,7 @@ impl BufferRing {
         }
     }
 
-    /// So many buffers from the head on are nobody else's.
+    /// Gives so many buffers from the head on away: they are nobody else's.
     fn give(&mut self, count: u16) {
         self.head = self.head.wrapping_add(count);
         self.given += u64::from(count);
@@ -451,7 +451,7 @@ pub struct Provision {
     pub length: u32,
     /// The number of the first.
     pub first: u16,
-    /// How many.
+    /// The number of buffers.
     pub count: u32,
     /// As many buffers a list holds.
     pub most: usize,
@@ -471,7 +471,7 @@ pub enum Place {
 pub struct NewRing {
     /// Where its entries lie.
     pub place: Place,
-    /// How many there are: a power of two.
+    /// The number of entries: a power of two.
     pub entries: u16,
     /// Buffers are used up bit by bit.
     pub incremental: bool,

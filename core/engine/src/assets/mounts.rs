@@ -43,7 +43,7 @@ struct Points {
 }
 
 static POINTS: Mutex<Points> = Mutex::new(Points { watch: -1, names: Vec::new() });
-/// There are any.
+/// True while there are far mounts.
 static ANY: AtomicBool = AtomicBool::new(false);
 /// When the mounts were last looked at, by the processor's clock.
 static LOOKED: AtomicU64 = AtomicU64::new(0);

@@ -61,7 +61,7 @@ static BEYOND: Entry = Entry::new();
 /// The rings that keep something about a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interested {
-    /// Nobody does.
+    /// No ring does.
     Nobody,
     /// The ring in the place with this number.
     One(u32),

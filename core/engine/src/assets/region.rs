@@ -20,7 +20,7 @@ impl ParamRegion {
         self.memory.is_some()
     }
 
-    /// This is the ring's, for as long as the ring lives.
+    /// Sets the ring's region, for as long as the ring lives.
     pub fn set(&mut self, memory: Region, holds_waits: bool) {
         debug_assert!(self.memory.is_none(), "a ring has one");
         *self = ParamRegion { memory: Some(memory), holds_waits };

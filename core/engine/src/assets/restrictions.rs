@@ -24,7 +24,7 @@ struct Submissions {
 }
 
 impl Rules {
-    /// This registration may be made; it is below 64.
+    /// Allows this registration, whose number is below 64.
     pub fn allow_registration(&mut self, number: u8) {
         *self.registrations.get_or_insert_default() |= 1 << number;
     }
@@ -86,7 +86,7 @@ impl Restrictions {
         self.rules.is_some()
     }
 
-    /// These are the ring's, for as long as the ring lives.
+    /// Sets the ring's rules, for as long as the ring lives.
     pub fn set(&mut self, rules: Box<Rules>) {
         debug_assert!(self.rules.is_none(), "a ring gets them once");
         self.rules = Some(rules);

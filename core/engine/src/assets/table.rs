@@ -123,7 +123,7 @@ impl<T: Copy> Table<T> {
         self.slots[slot].take()
     }
 
-    /// One more hold.
+    /// Adds one more hold of a node.
     pub fn hold(&mut self, node: NodeIndex) {
         self.nodes[node.0 as usize].holds += 1;
     }

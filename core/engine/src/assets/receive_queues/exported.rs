@@ -25,7 +25,7 @@ struct Exported {
 /// A file's device, by its two numbers, and its inode.
 type File = (u32, u32, u64);
 
-/// Which file this is. Asked of no file system that may be slow to answer: rings are locked meanwhile.
+/// The identity of this file. Asked of no file system that may be slow to answer: rings are locked meanwhile.
 fn file_of(fd: Fd) -> Result<File, Errno> {
     let status = os::known_status(fd, STATX_INO)?;
     Ok((status.stx_dev_major, status.stx_dev_minor, status.stx_ino))
