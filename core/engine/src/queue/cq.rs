@@ -15,7 +15,7 @@ const MAX_KEPT: usize = 1 << 20;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sizes {
     Small,
-    /// Each as it needs.
+    /// CQEs of two sizes, each as it needs.
     Mixed,
     Big,
 }
@@ -38,7 +38,7 @@ pub struct Cq {
 }
 
 impl Cq {
-    /// That of a new ring with these `IORING_SETUP_*`.
+    /// The CQ of a new ring with these `IORING_SETUP_*`.
     pub fn new(setup_flags: u32) -> Cq {
         let sizes = if setup_flags & IORING_SETUP_CQE32 != 0 {
             Sizes::Big
@@ -212,7 +212,7 @@ impl Cq {
         self.messages.pop_front()
     }
 
-    /// How many there are.
+    /// The number of messages.
     pub fn messages(&self) -> usize {
         self.messages.len()
     }

@@ -38,7 +38,7 @@ enum State {
     In,
     /// The queue may be taken by the thread that has submitted, which still has the lock.
     Offered,
-    /// That thread has taken the queue. Only its return ends the loan, whoever else comes by.
+    /// The thread that has submitted has taken the queue. Only its return ends the loan, whoever else comes by.
     Out,
 }
 

@@ -65,7 +65,7 @@ pub struct Token {
     /// The caller that drives sleeps until so many completions are there.
     driver_wants: Option<u32>,
     sleepers: Vec<Option<Sleeper>>,
-    /// How many of the places are taken.
+    /// The number of places that are taken.
     beside: usize,
 }
 
