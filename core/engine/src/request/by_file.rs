@@ -59,7 +59,7 @@ pub struct ByFile {
     has_many: bool,
     /// The keys of those that are no eventfds, in the order of the files. A key may have no slot any more.
     ordered: Vec<u64>,
-    /// How many such keys were given.
+    /// The number of such keys that were given.
     given: u64,
     /// The system tells no order.
     has_no_order: bool,

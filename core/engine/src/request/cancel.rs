@@ -50,7 +50,7 @@ impl Wanted {
         self.question.flags & flag != 0
     }
 
-    /// All that match, not the first only.
+    /// True if all that match are meant, not the first only.
     fn all(&self) -> bool {
         self.has(IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY)
     }

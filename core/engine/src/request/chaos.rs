@@ -149,11 +149,11 @@ static LATE: Op = Op::numbered(u8::MAX, "LATE", Caps::NONE, |_, _| Ok(()), |_, _
 static PLAN: AtomicPtr<Plan> = AtomicPtr::new(core::ptr::null_mut());
 /// The number that stands for this process in decisions.
 static PATH: AtomicU64 = AtomicU64::new(FIRST_PROCESS);
-/// How often it has forked.
+/// How often the process has forked.
 static FORKS: AtomicU64 = AtomicU64::new(0);
-/// How many rings it has made.
+/// How many rings the process has made.
 static RINGS: AtomicU32 = AtomicU32::new(0);
-/// How often it has called `setup`.
+/// How often the process has called `setup`.
 static SETUPS: AtomicU64 = AtomicU64::new(0);
 
 #[inline]
@@ -225,7 +225,7 @@ pub fn begin_setup() -> Option<Call> {
 pub struct Chaos {
     /// The ring's number in its process; 0 where it is not under chaos.
     ring: u32,
-    /// How many calls of `enter` and `register` it has seen.
+    /// How many calls of `enter` and `register` the ring has seen.
     calls: u64,
     /// CQEs before this one were overwritten.
     scrubbed: u32,
@@ -517,8 +517,8 @@ impl Core {
         if self.may_come_late(id) && self.comes_late(id, Fault::Late) { None } else { Some(cqe) }
     }
 
-    /// Not a TIMEOUT, which ends the waits of `enter` when it fires; not a LINK_TIMEOUT, which ends with what it watches; nor
-    /// what other processes take part in.
+    /// True for a completion that may come late: not of a TIMEOUT, which ends the waits of `enter` when it fires;
+    /// not of a LINK_TIMEOUT, which ends with what it watches; nor of what other processes take part in.
     fn may_come_late(&self, id: RequestId) -> bool {
         let request = &self[id];
         !request.flags.has(Flags::CQE_SKIP.with(Flags::SILENCED))

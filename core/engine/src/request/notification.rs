@@ -34,7 +34,7 @@ static NOTIFICATION: Op = Op::numbered(
 /// The notification of a send that there is no request for.
 #[derive(Clone, Copy, Debug)]
 pub struct Announced {
-    /// That of the send.
+    /// The send's user data.
     pub user_data: u64,
     /// Its result.
     pub result: i32,

@@ -78,7 +78,7 @@ pub struct Op {
 /// The words that filters of an operation (`IORING_REGISTER_BPF_FILTER`) see of a request that is prepared.
 #[derive(Clone, Copy)]
 pub struct Filtered {
-    /// How many bytes there are.
+    /// The number of bytes.
     pub bytes: u8,
     /// Writes them, zeroes at first.
     pub show: fn(&Request, &mut [u32; 6]),
@@ -117,14 +117,14 @@ pub struct Together {
 /// The result of a quick attempt.
 #[derive(Clone, Copy, Debug)]
 pub enum Tried {
-    /// None was made.
+    /// No attempt was made.
     Nothing,
     /// The request is done, with this result and flags of its CQE.
     Done(i32, u32),
     /// There is nothing to be tried before one of these events. Where the descriptor stands is said if it is
     /// registered and none of them has come since it was last seen to show none.
     Wait(u32, Option<Known>),
-    /// One was made, with this result, and more is to be done than to report it.
+    /// An attempt was made, with this result, and more is to be done than to report it.
     Attempt(Result<usize, Errno>),
 }
 
@@ -270,7 +270,7 @@ impl Field {
 pub struct Caps(u32);
 
 impl Caps {
-    /// None of them.
+    /// No capability.
     pub const NONE: Caps = Caps(0);
     /// The engine has it; the probe shows it.
     pub const PRESENT: Caps = Caps(1 << 0);
@@ -319,7 +319,7 @@ impl Caps {
     pub const LISTED_FUTEX: Caps = Caps(1 << 21);
     /// The operation waits without a file, in the kernel's list of waits for children.
     pub const LISTED_CHILD: Caps = Caps(1 << 28);
-    /// Either.
+    /// The operation waits in one of these lists.
     pub const LISTED: Caps = Caps::LISTED_FUTEX.with(Caps::LISTED_CHILD);
     /// The operation watches over the request before it in its chain.
     pub const WATCHES: Caps = Caps(1 << 22);
@@ -429,13 +429,13 @@ impl Op {
         op
     }
 
-    /// That can take a provided buffer.
+    /// A row whose operation can take a provided buffer.
     pub const fn select_buffer(mut self) -> Op {
         self.caps = self.caps.with(Caps::BUFFER_SELECT);
         self
     }
 
-    /// That acts on its ring's requests, buffers or files, or may.
+    /// A row whose operation acts on its ring's requests, buffers or files, or may.
     pub const fn of_its_ring(mut self) -> Op {
         self.caps = self.caps.with(Caps::OF_ITS_RING);
         self

@@ -72,7 +72,7 @@ impl ReadyQueue {
         self.on_descriptors = 0;
     }
 
-    /// All of them.
+    /// All ready requests.
     pub fn iter(&self) -> impl Iterator<Item = RequestId> {
         self.queue.iter().map(|queued| queued.id)
     }

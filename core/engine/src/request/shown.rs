@@ -203,7 +203,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// One of so many bytes.
+    /// A member of so many bytes.
     pub const fn new(name: &'static str, offset: u32, bytes: u32, kind: Kind) -> Member {
         Member { name, offset, bytes, kind }
     }

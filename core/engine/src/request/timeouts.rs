@@ -24,7 +24,7 @@ use crate::wait::timers::Clock;
 /// The data of TIMEOUT, LINK_TIMEOUT and TIMEOUT_REMOVE.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeout {
-    /// How long, or until when, in nanoseconds.
+    /// The span, or the point of time, in nanoseconds.
     pub time_ns: u64,
     /// `IORING_TIMEOUT_*`.
     pub flags: u32,
@@ -35,7 +35,7 @@ pub struct Timeout {
 }
 
 impl Timeout {
-    /// One that is not armed.
+    /// A timeout that is not armed.
     pub fn new(time_ns: u64, flags: u32, count: u32) -> Timeout {
         Timeout { time_ns, flags, count, place: Place::Timed(0) }
     }
@@ -55,7 +55,7 @@ enum Place {
 pub struct Timeouts {
     /// Timeouts that count, by what they wait for; then the others, oldest first.
     armed: BTreeMap<Place, RequestId>,
-    /// How many count.
+    /// The number of timeouts that count.
     counting: usize,
     /// How many timeouts have fired: their CQEs do not count.
     fired: u32,
@@ -69,12 +69,12 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
-    /// How many have fired so far.
+    /// The number of timeouts that have fired so far.
     pub fn fired(&self) -> u32 {
         self.fired
     }
 
-    /// How many wait for a number of completions.
+    /// The number of timeouts that wait for a number of completions.
     pub fn counting(&self) -> usize {
         self.counting
     }

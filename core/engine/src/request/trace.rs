@@ -39,7 +39,7 @@ pub use threads::comes_in;
 
 /// The means by which the process reports its events.
 struct Tracer {
-    /// Which engine the process runs.
+    /// The engine that the process runs.
     engine: u32,
     buffer: Buffer,
     names: Names,
@@ -273,7 +273,7 @@ impl Core {
         }
     }
 
-    /// Something became of a request that is traced.
+    /// Tells what became of a request that is traced.
     #[cold]
     pub fn trace_step(&self, id: RequestId, step: Step, value: u32) {
         let Some(About { tracer, ring, serial, .. }) = self.about(id) else { return };
@@ -436,7 +436,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// None that was.
+    /// A moment that never was.
     const NEVER: Moment = Moment { time_ns: 0, thread: 0 };
 
     /// Now, in the calling thread.
@@ -444,7 +444,7 @@ impl Moment {
         Moment { time_ns: vdso::monotonic_ns(), thread: threads::number() }
     }
 
-    /// How much later this is than another one.
+    /// The nanoseconds from an earlier moment to this one.
     pub fn since(self, before: Moment) -> u64 {
         self.time_ns.saturating_sub(before.time_ns)
     }
@@ -454,7 +454,7 @@ impl Moment {
         self.time_ns < other.time_ns
     }
 
-    /// This one, or another one if that is later; in the same thread.
+    /// The later of this moment and another one in the same thread.
     pub fn not_before(self, other: Moment) -> Moment {
         Moment { time_ns: self.time_ns.max(other.time_ns), ..self }
     }
@@ -462,9 +462,9 @@ impl Moment {
 
 /// The attachments of an event.
 trait Attachments {
-    /// How many there are.
+    /// The number of attachments.
     fn count(&self) -> u16;
-    /// How much of a record they take.
+    /// The bytes of a record that they take.
     fn bytes(&self) -> usize;
     /// Writes them behind the event's body.
     fn put(&self, record: &mut Record<'_>);

@@ -31,8 +31,8 @@ const NO_MATTER: u16 = (IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF)
 pub struct Train {
     held: Vec<RequestId>,
     fd: Fd,
-    /// They are bytes of a stream, of any lengths. Otherwise they are datagrams, all of one length but the last, which
-    /// may be shorter.
+    /// The requests are bytes of a stream, of any lengths. Otherwise they are datagrams, all of one length
+    /// but the last, which may be shorter.
     stream: bool,
     length: u32,
     /// Bytes of all of them.
@@ -60,7 +60,7 @@ impl Train {
         self.stream
     }
 
-    /// How long a datagram is, the last perhaps excepted.
+    /// The length of a datagram, the last perhaps excepted.
     pub fn length(&self) -> u32 {
         self.length
     }

@@ -3,7 +3,7 @@
 use crate::abi::Sqe;
 use crate::request::op::Field;
 
-/// Which fields these are: an SQE with their bits set.
+/// The fields: an SQE with their bits set.
 #[derive(Clone, Copy, Debug)]
 pub struct Unused {
     sqe: Sqe,

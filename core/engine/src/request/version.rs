@@ -69,7 +69,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// That of the process.
+/// The version of the process.
 static CURRENT: AtomicU16 = AtomicU16::new(Version::NEWEST.0);
 
 /// Flags of `io_uring_enter` that it has, of those that the engine has.
@@ -96,7 +96,7 @@ pub fn current() -> Version {
 /// The ABI of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abi {
-    /// Which it is.
+    /// The version.
     pub version: Version,
     /// One more than its last operation.
     pub operations: u8,
@@ -260,11 +260,11 @@ impl Learned {
 
 /// The answer of earlier versions to SQEs that ask for the ability.
 enum Before {
-    /// They fail.
+    /// The SQEs fail.
     Refused(Errno),
-    /// They are as if these bits were set, too, of which the operation knows nothing.
+    /// The SQEs are done as if these bits were set, too, of which the operation knows nothing.
     As(Field, u64),
-    /// Nothing is seen of these bits.
+    /// The operation sees nothing of these bits.
     Ignored(Field, u64),
 }
 

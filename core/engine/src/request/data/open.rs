@@ -8,7 +8,7 @@ use crate::os::user::Path;
 pub struct Open {
     /// The path to be opened.
     pub path: Path,
-    /// How.
+    /// The way in which it is opened.
     pub how: open_how,
     /// `openat(2)` ignores flags that it does not know, `openat2(2)` refuses them.
     pub strict: bool,

@@ -19,7 +19,7 @@ const REMEMBERED: usize = 4096;
 /// The longest name.
 pub const LONGEST: usize = 512;
 
-/// Which file each descriptor was when its name was told; 0 for none.
+/// The file that each descriptor was when its name was told; 0 for none.
 pub struct Names([AtomicU64; REMEMBERED]);
 
 impl Default for Names {

@@ -22,9 +22,9 @@ const SPOTS: usize = 4;
 /// The state of a request's memory when the request began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Nobody has looked, for it may change still.
+    /// The memory was not looked at, for it may change still.
     Unknown,
-    /// Not all of it could be read.
+    /// Not all of the memory could be read.
     Gone,
     /// The sum; 0 of memory that is filled.
     There(u64),
@@ -45,7 +45,7 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// None.
+    /// No memory.
     pub const NONE: Lent = Lent {
         pieces: [IoVector { base: 0, length: 0 }; MOST_PIECES],
         count: 0,
@@ -138,7 +138,7 @@ impl Lent {
         self.state = State::Unknown;
     }
 
-    /// How the memory differs from what it was when the request began: [`CHANGED`], [`UNMAPPED`].
+    /// The marks of how the memory differs from what it was when the request began: [`CHANGED`], [`UNMAPPED`].
     pub fn marks(&self) -> u32 {
         let State::There(sum) = self.state else { return 0 };
         match self.look() {

@@ -19,13 +19,13 @@ use crate::request::shown::Kind;
 pub struct Sample {
     /// Where it is.
     pub address: u64,
-    /// How long it is altogether.
+    /// The length of all of it.
     pub length: u64,
-    /// How much of it goes along.
+    /// The length of the part that goes along.
     pub kept: usize,
     /// The kind of its content.
     pub content: Content,
-    /// Which of its kind.
+    /// Its number among those of its kind.
     pub index: u16,
 }
 
@@ -46,20 +46,20 @@ const MOST_OF_CONTROL: usize = 256;
 const _: () =
     assert!(2 * MOST_OF_PATH + MOST * (size_of::<Attachment>() + 1024) < MOST_BYTES - size_of::<Head>());
 
-/// All that goes along with an event.
+/// All samples that go along with an event.
 pub struct Samples {
     /// The first `count` are there. The others are not written: most events have none of the whole kilobyte.
     list: [MaybeUninit<Sample>; MOST],
     count: usize,
-    /// How many bytes of data there may be altogether.
+    /// The most bytes of data that they may have altogether.
     data: usize,
 }
 
 impl Samples {
-    /// Nothing.
+    /// No samples.
     pub const NONE: Samples = Samples::with_data(0);
 
-    /// Nothing yet, and at most so many bytes of data.
+    /// No samples yet, and at most so many bytes of data.
     const fn with_data(data: usize) -> Samples {
         Samples { list: [const { MaybeUninit::uninit() }; MOST], count: 0, data }
     }
@@ -81,14 +81,14 @@ impl Samples {
         samples
     }
 
-    /// So many `struct iovec`s.
+    /// The samples of so many `struct iovec`s.
     pub fn of_vectors(address: u64, count: u64) -> Samples {
         let mut samples = Samples::NONE;
         samples.add_vectors(address, count);
         samples
     }
 
-    /// So many structures of `bytes` bytes each, one after the other.
+    /// The samples of so many structures of `bytes` bytes each, one after the other.
     pub fn of_structures(address: u64, bytes: u32, count: u64) -> Samples {
         let mut samples = Samples::NONE;
         samples.add_structures(address, bytes, count);
@@ -254,24 +254,24 @@ impl Samples {
         self.add_control(message.msg_control as u64, message.msg_controllen as u64);
     }
 
-    /// How many there are.
+    /// The number of samples.
     pub fn count(&self) -> u16 {
         self.count as u16
     }
 
-    /// How much of a record they take.
+    /// The bytes of a record that they take.
     pub fn bytes(&self) -> usize {
         self.iter().map(|sample| size_of::<Attachment>() + padded(sample.kept)).sum()
     }
 
-    /// All of them.
+    /// All samples.
     pub fn iter(&self) -> impl Iterator<Item = &Sample> {
         // SAFETY: `add` has written the first `count`.
         self.list[..self.count].iter().map(|sample| unsafe { sample.assume_init_ref() })
     }
 }
 
-/// How long the string is, without its end, up to what can be read of it.
+/// The length of the string, without its end, up to what can be read of it.
 fn string_length(address: u64) -> usize {
     const PIECE: usize = 64;
     let mut length = 0;
