@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use crate::work::handover::{Credentials, Job};
 use crate::work::queue;
 
-/// How much waits for workers with these credentials, by class.
+/// A count of the work that waits for workers with these credentials, by class.
 struct Count {
     credentials: Credentials,
     waiting: [u32; 2],
@@ -16,17 +16,17 @@ struct Count {
 /// Queued work.
 pub(super) struct Backlog<J> {
     queue: VecDeque<J>,
-    /// None where nothing waits.
+    /// The counts; none where nothing waits.
     counts: Vec<Count>,
 }
 
 impl<J: Job> Backlog<J> {
-    /// Nothing.
+    /// An empty backlog.
     pub const fn new() -> Backlog<J> {
         Backlog { queue: VecDeque::new(), counts: Vec::new() }
     }
 
-    /// All of it.
+    /// The number of all pieces.
     pub fn len(&self) -> usize {
         self.queue.len()
     }
@@ -66,7 +66,7 @@ impl<J: Job> Backlog<J> {
         Some(job)
     }
 
-    /// How much waits for workers of a squad.
+    /// The number of pieces that wait for workers of a squad.
     pub fn waiting(&self, credentials: Credentials, class: usize) -> u32 {
         let count = self.counts.iter().find(|count| count.credentials == credentials);
         count.map_or(0, |count| count.waiting[class])

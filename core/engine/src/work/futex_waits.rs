@@ -163,9 +163,9 @@ struct Sleeper {
 
 struct State {
     manner: Manner,
-    /// None before the thread has begun.
+    /// The thread's seat; `None` before it has begun.
     seat: Option<Arc<Seat>>,
-    /// Something, where the word says so.
+    /// The thread's order, where the word says so.
     order: Option<Order>,
 }
 
@@ -248,21 +248,21 @@ pub struct Wait {
     id: RequestId,
     elements: Vec<Element>,
     sleepers: Vec<Arc<Sleeper>>,
-    /// Which wake-ups count.
+    /// The bits by which wake-ups count.
     mask: u32,
     birth: u32,
     progress: Mutex<Progress>,
-    /// Not 0: no thread is out.
+    /// Not 0 once no thread is out.
     back: AtomicU32,
     /// Called by the thread that is back last.
     report: fn(&Arc<Wait>),
 }
 
-/// How far a wait has come.
+/// The progress of a wait.
 struct Progress {
     /// Threads that are not back yet.
     out: usize,
-    /// They were called off, and whoever asks for a verdict is told by this time; 0: nobody has asked.
+    /// The threads were called off, and whoever asks for a verdict is told by this time; 0: nobody has asked.
     recalled: Option<u64>,
     /// The highest index of the words that were woken (`futex_unqueue_multiple` tells the last, too), else an error.
     result: Option<i32>,
@@ -290,9 +290,9 @@ pub struct Placed(Arc<Wait>);
 pub struct Request {
     /// The ring that the request belongs to.
     pub ring: &'static Ring,
-    /// Which life of that ring.
+    /// The serial number of that ring, to tell it from a later ring in the same place.
     pub serial: u64,
-    /// Which request.
+    /// The request that waits.
     pub id: RequestId,
     /// Called without a lock when the wait has a result, and all its threads are off its words.
     pub report: fn(&Arc<Wait>),
@@ -397,12 +397,12 @@ impl Wait {
         self.ring
     }
 
-    /// Which life of that ring.
+    /// The serial number of that ring.
     pub fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// Which request.
+    /// The request that waits.
     pub fn id(&self) -> RequestId {
         self.id
     }

@@ -63,11 +63,11 @@ pub unsafe fn forked() {
 /// By which signal a worker is interrupted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum By {
-    /// One of the front end's, which its threads let through always.
+    /// The front end's signal, which its threads let through always.
     FrontEnd(u32),
-    /// One that the engine took.
+    /// A signal that the engine took.
     Own(u32),
-    /// There is none to be had.
+    /// No signal is to be had.
     Nothing,
 }
 

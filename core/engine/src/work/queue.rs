@@ -24,11 +24,11 @@ const PIECES: usize = 16;
 pub struct WorkQueue {
     /// Work that the caller is to do, or to hand to workers.
     queued: VecDeque<Work>,
-    /// How much of that are O_DIRECT transfers.
+    /// The number of queued O_DIRECT transfers.
     direct: usize,
-    /// Some of it may be on a descriptor of the program's: so it is only where the lock is held, or where it is lent.
+    /// Some of the queued work may be on a descriptor of the program's: so it is only where the lock is held, or where it is lent.
     exposed: bool,
-    /// Which of it the call that submits does on the program's descriptors.
+    /// The queued work that the call that submits does on the program's descriptors.
     loan: Loan,
     /// Descriptors of the program whose CLOSE is queued, or being done.
     closing: Closing,
@@ -64,19 +64,19 @@ impl WorkQueue {
         self.queued.is_empty() && self.finished.is_empty()
     }
 
-    /// There is blocking work on the file that the program names by `fd`.
+    /// Counts blocking work on the file that the program names by `fd`.
     pub(super) fn begins(&mut self, fd: Fd) {
         self.on_files.add(fd);
     }
 
-    /// This work goes to a worker.
+    /// Counts work that goes to a worker.
     pub(super) fn hands_over(&mut self, work: &mut Work) {
         if !core::mem::replace(&mut work.handed_over, true) {
             self.handed_over.add(work.named);
         }
     }
 
-    /// This work is done, or was taken back.
+    /// Takes work out of the counts that is done, or was taken back.
     pub(super) fn ends(&mut self, work: &Work) {
         self.on_files.remove(work.named);
         if work.handed_over {
@@ -115,7 +115,7 @@ impl WorkQueue {
         Some(work)
     }
 
-    /// How many transfers for the kernel are queued.
+    /// The number of queued transfers for the kernel.
     pub(super) fn direct(&self) -> usize {
         self.direct
     }
@@ -174,7 +174,7 @@ impl WorkQueue {
 
 /// Reads that the device has.
 impl WorkQueue {
-    /// All of them.
+    /// All reads that the device has.
     #[inline]
     pub fn in_flight(&self) -> &InFlight {
         &self.in_flight
@@ -236,18 +236,18 @@ impl WorkQueue {
 
 /// Work that is out, and work that has come back.
 impl WorkQueue {
-    /// How much is out.
+    /// The number of pieces that are out.
     #[inline]
     pub fn out(&self) -> usize {
         self.out
     }
 
-    /// So much leaves.
+    /// Counts so many pieces that leave.
     pub(super) fn goes_out(&mut self, count: usize) {
         self.out += count;
     }
 
-    /// So much is back, or will not come.
+    /// Counts so many pieces that are back, or will not come.
     pub(super) fn comes_back(&mut self, count: usize) {
         self.out -= count;
     }
@@ -258,7 +258,7 @@ impl WorkQueue {
         Batch::held(self.take_first(count))
     }
 
-    /// So much of what is queued leaves.
+    /// Takes so many pieces out of the queue.
     fn take_first(&mut self, count: usize) -> VecDeque<Work> {
         let mut batch = self.batch.take().unwrap_or_default();
         if count == self.queued.len() {
@@ -271,13 +271,13 @@ impl WorkQueue {
         batch
     }
 
-    /// One piece that was taken out of the queue, as a batch.
+    /// A batch of one piece that was taken out of the queue.
     pub(super) fn take_alone(&mut self, work: Work) -> Batch {
         self.out += 1;
         self.alone(work)
     }
 
-    /// One piece that is out, as a batch.
+    /// A batch of one piece that is out.
     pub(super) fn alone(&mut self, work: Work) -> Batch {
         let mut batch = self.batch.take().unwrap_or_default();
         batch.push_back(work);
@@ -302,7 +302,7 @@ impl WorkQueue {
         self.finished.pop_front()
     }
 
-    /// How much is done and has not been looked at.
+    /// The number of pieces that are done and have not been looked at.
     #[inline]
     pub fn finished(&self) -> usize {
         self.finished.len()
