@@ -62,7 +62,7 @@ fn with(ring: &Ring, know: impl FnOnce(&mut Core)) {
     caller::leave(core);
 }
 
-/// Something became ready that epoll does not report once more.
+/// Goes on where something became ready that epoll does not report once more.
 fn proceed(core: &mut Core) {
     if core.defers() {
         core.notify_deferred();

@@ -23,7 +23,7 @@ impl Life {
         self.descriptors += 1;
     }
 
-    /// One of them is gone. Was it the last?
+    /// One of the ring's descriptors is gone. Returns true if that was the last.
     pub fn lose_descriptor(&mut self) -> bool {
         self.descriptors = self.descriptors.saturating_sub(1);
         self.descriptors == 0
@@ -53,7 +53,7 @@ impl Life {
         self.inside -= 1;
     }
 
-    /// How many calls are inside.
+    /// The number of calls that are inside.
     #[inline]
     pub fn inside(&self) -> u32 {
         self.inside

@@ -210,8 +210,8 @@ pub unsafe fn forked() {
 }
 
 impl Core {
-    /// This ring in a child: the parent's requests are the parent's, and so are its epoll instance
-    /// and its eventfds.
+    /// Makes the ring a child's: the parent's requests are the parent's, and so are its epoll instance and
+    /// its eventfds.
     pub fn forked(&mut self) {
         self.requests.forked();
         // First: requests let go of files that something may still be noted about.
@@ -246,7 +246,7 @@ impl Core {
         self.requests.remove(id);
     }
 
-    /// Nothing is left to be issued.
+    /// Empties the queues, so that nothing is left to be issued.
     fn drop_queues(&mut self) {
         self.timeouts = Timeouts::default();
         self.assembly.take();

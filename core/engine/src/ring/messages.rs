@@ -79,7 +79,7 @@ impl Message {
 /// Messages that wait for a ring's lock. Its own lock is taken inside any other; a `fork`, which holds all rings' locks,
 /// finds it free.
 pub(super) struct Mailbox {
-    /// Something may be in it. Relaxed: whoever must see a message of its own ring put it there under that ring's lock.
+    /// The mailbox may hold a message. Relaxed: whoever must see a message of its own ring put it there under that ring's lock.
     used: AtomicBool,
     messages: Mutex<VecDeque<Arc<Message>>>,
 }

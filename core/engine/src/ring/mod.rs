@@ -294,7 +294,7 @@ impl Ring {
         guard
     }
 
-    /// Which ring this place holds, for who has come to it by a descriptor of that ring. See [`live`].
+    /// The serial number of the ring that this place holds, for who has come to it by a descriptor of that ring. See [`live`].
     pub fn life(&self) -> u64 {
         // Relaxed: the descriptor was entered into the registry behind it.
         self.life.load(Ordering::Relaxed)
@@ -329,7 +329,7 @@ impl Ring {
         count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
     }
 
-    /// So many there have been.
+    /// The count of `what` so far.
     pub fn counted(&self, what: Counted) -> u64 {
         self.counted[what as usize].load(Ordering::Relaxed)
     }

@@ -39,7 +39,7 @@ impl Core {
         self.sq.begin(count);
     }
 
-    /// Not even its first SQE could be taken.
+    /// Ends a submission of which not even the first SQE could be taken.
     #[cold]
     pub fn abandon_submission(&mut self) {
         self.sq.end();

@@ -372,7 +372,7 @@ pub unsafe fn forked() {
 /// Makes now what is made once in a process, so that the first schedule of a simulation is like any other.
 #[cfg(anyring_simulation)]
 pub fn prepare() {
-    /// More than any program has.
+    /// More rings than any program has.
     const RINGS: usize = 16;
     TABLE.prepare();
     notes::prepare();

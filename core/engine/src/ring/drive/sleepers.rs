@@ -22,7 +22,7 @@ pub struct Sleepers {
 }
 
 impl Sleepers {
-    /// This is the driver's.
+    /// Sets the driver's eventfd.
     pub fn set_kick(&mut self, kick: Fd) {
         self.kick = Some(kick);
     }
@@ -46,7 +46,7 @@ impl Sleepers {
         }
     }
 
-    /// That of the sleeper at `place`; another one where it is gone.
+    /// The eventfd of the sleeper at `place`; another one where it is gone.
     ///
     /// # Errors
     /// Where no descriptor can be had.
@@ -92,7 +92,7 @@ impl Sleepers {
         }
     }
 
-    /// Nobody sleeps here any more.
+    /// Closes the eventfds: nobody sleeps here any more.
     pub fn close(&mut self) {
         self.threads.clear();
         for fd in self.kick.take().into_iter().chain(self.places.drain(..)) {

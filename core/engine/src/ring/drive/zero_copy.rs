@@ -92,7 +92,7 @@ pub struct ZeroCopy {
     fresh: Vec<usize>,
     /// Channels that are not watched; among them those with pages out.
     unwatched: Vec<usize>,
-    /// How many are.
+    /// The number of channels that are watched.
     watched: usize,
     /// Epoll refused to watch one.
     refused: bool,
@@ -109,12 +109,12 @@ pub struct ZeroCopy {
 /// The treatment of large sends on a descriptor.
 #[derive(Clone, Copy)]
 enum Standing {
-    /// They are copied, so many more.
+    /// The sends are copied, so many more.
     Copied(u32),
-    /// They go through a channel.
+    /// The sends go through a channel.
     Channel(usize),
-    /// They go through a channel that a look at the descriptor found, not the program's own use of it: it may
-    /// have been closed at that moment, where nobody knew yet that this ring is to hear of it.
+    /// The sends go through a channel that a look at the descriptor found, not the program's own use of it:
+    /// it may have been closed at that moment, where nobody knew yet that this ring is to hear of it.
     Found(usize),
 }
 
@@ -134,7 +134,7 @@ enum Watch {
 enum Sent {
     /// A notification, perhaps for others of the same operation, too.
     Notification(RequestId),
-    /// One of which there is no more than this.
+    /// The notification of a send without a request.
     Beside(Announced),
 }
 
@@ -168,7 +168,7 @@ struct Channel {
     first: u32,
     /// The notification of each send; `None` where its pages are back.
     sends: VecDeque<Option<Sent>>,
-    /// How many since the error queue was looked at.
+    /// The number of sends since the error queue was looked at.
     unseen: u8,
     /// The channel is listed as one on which something was sent.
     fresh: bool,
@@ -186,7 +186,7 @@ struct Channel {
     is_rechecked: bool,
     /// The channel is among the idle ones.
     is_idle: bool,
-    /// Nothing has been left to send since then.
+    /// The time since when nothing has been left to send.
     silent_since: Option<u64>,
 }
 
@@ -283,7 +283,7 @@ impl ZeroCopy {
         sends.flatten().filter_map(beside).collect()
     }
 
-    /// Nothing is kept any longer; pages that are out stay so.
+    /// Ends all channels; pages that are out stay so.
     pub fn close(&mut self) {
         for channel in core::mem::take(&mut self.channels).into_iter().flatten() {
             channel.end();
@@ -308,7 +308,7 @@ impl ZeroCopy {
         self.sockets.get(&fd).map(|(standing, _)| *standing)
     }
 
-    /// This is the ring in the place with the number `place`.
+    /// Notes the standing of a descriptor; the ring is in the place with the number `place`.
     fn note(&mut self, fd: Fd, place: u32, standing: Standing) {
         self.sockets.entry(fd).or_insert_with(|| (standing, Interest::new(fd, place))).0 = standing;
     }
@@ -379,7 +379,7 @@ impl ZeroCopy {
         }
     }
 
-    /// Nobody is told of a channel's pages any longer but who looks.
+    /// Stops watching a channel: only who looks is told of its pages.
     #[cold]
     fn unwatch(&mut self, index: usize) {
         if let Some(channel) = self.channels[index].as_mut() {
@@ -417,7 +417,7 @@ impl ZeroCopy {
         }
     }
 
-    /// This epoll instance stands in for one that is gone.
+    /// Watches by this epoll instance in place of one that is gone.
     pub fn watch_by(&mut self, epoll: Fd) {
         for (index, channel) in self.channels.iter_mut().enumerate() {
             let Some(channel) = channel else { continue };

@@ -150,7 +150,7 @@ impl Core {
         held.is_some()
     }
 
-    /// Nothing came of the attempt: the buffer is the next one to be had again. One that was taken or
+    /// Puts a buffer back, for nothing came of the attempt: it is the next one to be had again. One that was taken or
     /// kept cannot be put back, nor one that was lent if later ones were used up meanwhile; it stays with the request.
     pub fn return_buffer(&mut self, id: RequestId) {
         if let Some(selected) = self.requests[id].buffer

@@ -31,7 +31,7 @@ pub struct Readiness {
     pub(super) reports: bool,
     /// Entries on which something waits by a registration that was there before.
     pub(super) recheck: VecDeque<Recheck>,
-    /// So many waits to come are looked at when they begin.
+    /// The number of waits to come that are looked at when they begin.
     pub(super) distrust: u32,
     pub(super) guesses: Guesses,
     /// When a caller last looked at them, by [`os::ticks`].
@@ -60,7 +60,7 @@ impl Readiness {
         self.epoll
     }
 
-    /// This is the epoll instance from now on. It polls network devices as has been said.
+    /// Sets the epoll instance. It polls network devices as has been said.
     pub fn set_epoll(&mut self, epoll: Fd) {
         self.busy_poll.carry_over(epoll);
         self.epoll = Some(epoll);
@@ -140,7 +140,7 @@ impl Readiness {
         self.unasked
     }
 
-    /// One more does not.
+    /// Counts one more call that does not ask epoll.
     #[inline]
     pub fn goes_unasked(&mut self) {
         self.unasked = self.unasked.saturating_add(1);
@@ -242,7 +242,7 @@ impl Readiness {
         self.guesses.reported(count, self.waiting);
     }
 
-    /// How many requests wait.
+    /// The number of requests that wait.
     pub fn waiting(&self) -> usize {
         self.waiting
     }

@@ -33,7 +33,7 @@ pub(crate) struct Guesses {
     queue: VecDeque<Guess>,
     /// epoll's last reports were large, so many in a row, but no more than it takes.
     large_reports: u32,
-    /// How many it takes.
+    /// The number of large reports that it takes.
     patience: u32,
     /// Connections tried the last time.
     made: u32,

@@ -55,13 +55,13 @@ pub const ALL_EVENTS: u32 = EPOLLIN
     | EPOLLWRBAND
     | EPOLLMSG;
 
-/// That there is room to send.
+/// Events that say that there is room to send.
 const OUTGOING: u32 = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
 
 /// The hold of a file whose descriptor is about to be closed, once a request needs that.
 type Kept = Option<(NodeIndex, Fd)>;
 
-/// All others. A fresh connection has room, and epoll would report that at once to whoever waits for its first message.
+/// All other events. A fresh connection has room, and epoll would report that at once to whoever waits for its first message.
 const INCOMING: u32 = ALL_EVENTS & !OUTGOING;
 
 /// Conditions that do not pass: a descriptor that shows one is always worth a try.
@@ -357,8 +357,8 @@ impl Core {
         waiters.retain(|waiter| !wake(waiter));
     }
 
-    /// Nobody waited. A program may have left io_uring alone for this descriptor: do not let it wake
-    /// us for ever.
+    /// Counts an event for which nobody waited. A program may have left io_uring alone for this descriptor:
+    /// do not let it wake us for ever.
     fn unwanted_event(&mut self, index: u32) {
         let entry = &mut self.readiness.entries[index as usize];
         entry.idle_events += 1;
