@@ -137,7 +137,7 @@ struct Attempt {
     wanted: bool,
 }
 
-/// One attempt that does not wait; none where it could wait.
+/// Makes one attempt that does not wait; `None` where it could wait.
 fn attempt(fd: Fd, address: &Address) -> Result<Option<Attempt>, Errno> {
     // No other file's flags are touched.
     os::socket_option(fd, SO_TYPE)?;

@@ -366,11 +366,11 @@ pub fn receive_vectors(
 pub struct Attempt {
     /// The system call's result.
     pub result: Result<usize, Errno>,
-    /// How much there was room for.
+    /// The number of bytes that there was room for.
     pub asked: usize,
-    /// How much of a provided buffer it used.
+    /// The number of bytes of provided buffers that it used.
     pub used: usize,
-    /// How many provided buffers that is.
+    /// The number of provided buffers that it used.
     pub buffers: u16,
     /// The count that the CQE reports.
     pub reported: usize,
@@ -381,7 +381,7 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// One into one piece of memory.
+    /// An attempt into one piece of memory.
     fn of_single(result: Result<usize, Errno>, asked: usize) -> Attempt {
         Attempt {
             result,
@@ -399,7 +399,7 @@ impl Attempt {
 pub enum Next {
     /// One more attempt.
     Attempt,
-    /// None.
+    /// No other attempt: the request has this outcome.
     Outcome(Outcome),
 }
 

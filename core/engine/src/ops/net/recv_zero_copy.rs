@@ -176,7 +176,7 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared) -> Option<Out
     }
 }
 
-/// So many bytes lie in these pages: tells the program. Returns of which event it is to be told besides.
+/// Tells the program that so many bytes lie in these pages. Returns of which event it is to be told besides.
 fn post(core: &mut Core, id: RequestId, queue: &Shared, pages: &[u32], count: usize) -> Option<Notice> {
     let notice = queue.lock().lend(pages, count);
     for (place, &page) in pages.iter().enumerate() {
@@ -232,7 +232,7 @@ fn end_of_stream(core: &mut Core, id: RequestId) -> Outcome {
     Outcome::Complete(0)
 }
 
-/// There is no page, or no room for a CQE. That matters only if there is something to be received.
+/// The outcome where there is no page, or no room for a CQE. That matters only if there is something to be received.
 fn without_room(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared, errno: Errno) -> Outcome {
     match has_data(fd) {
         Ok(false) => end_of_stream(core, id),

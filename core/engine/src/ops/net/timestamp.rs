@@ -28,7 +28,7 @@ const ORIGIN: u8 = 4;
 /// One time stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Stamp {
-    /// Which packet.
+    /// The number of the packet.
     key: u32,
     /// The event that the stamp is of: `SCM_TSTAMP_*`.
     event: u32,
