@@ -38,7 +38,7 @@ pub struct Register {
     pub opcode: u32,
     /// The address of the data that the registration reads or writes.
     pub argument: u64,
-    /// How many of it.
+    /// The number of elements at the address.
     pub count: u32,
 }
 
@@ -112,7 +112,7 @@ pub struct Row {
     pub code: u32,
     /// Its name, `IORING_` left out.
     pub name: &'static str,
-    /// Which rings it is for.
+    /// The rings that it is for.
     pub names: Names,
     /// The condition on its arguments.
     pub takes: Takes,

@@ -44,17 +44,17 @@ pub struct Flag {
 }
 
 impl Flag {
-    /// One that the engine has.
+    /// A flag that the engine has.
     pub const fn yes(bit: u32, name: &'static str) -> Flag {
         Flag { bit, name, support: Support::Yes }
     }
 
-    /// One that it has with limits.
+    /// A flag that the engine has with limits.
     pub const fn partly(bit: u32, name: &'static str, limits: &'static str) -> Flag {
         Flag { bit, name, support: Support::Partly(limits) }
     }
 
-    /// One that it has not.
+    /// A flag that the engine has not.
     pub const fn no(bit: u32, name: &'static str, reason: &'static str) -> Flag {
         Flag { bit, name, support: Support::No(reason) }
     }
