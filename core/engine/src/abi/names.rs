@@ -5,7 +5,7 @@
 
 use crate::abi::{IORING_TIMEOUT_IMMEDIATE_ARG, SOCKET_URING_OP_GETSOCKNAME};
 use linux_raw_sys::general::*;
-// Both modules have these.
+// The constants that both modules have.
 use linux_raw_sys::general::{
     RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, SYNC_FILE_RANGE_WAIT_AFTER,
     SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, SYNC_FILE_RANGE_WRITE_AND_WAIT,

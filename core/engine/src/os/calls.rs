@@ -629,7 +629,7 @@ pub unsafe fn process_copy(destination: *mut u8, source: *const u8, length: usiz
 /// # Safety
 /// As for [`process_copy`].
 pub unsafe fn pipe_copy(destination: *mut u8, source: *const u8, length: usize) -> Result<(), Errno> {
-    // What a pipe always holds, however small the user's limit has made it.
+    // The bytes that a pipe always holds, however small the user's limit has made it.
     const CHUNK: usize = 4096;
     let ends = pipe(nr::O_CLOEXEC)?;
     let [out, into] = ends.map(|fd| fd as usize);
