@@ -307,7 +307,7 @@ pub fn share() {
 /// # Safety
 /// No other thread of this process may use the engine.
 pub unsafe fn forked() {
-    // Who had it in the parent is not here. In the family's page whoever has it lives, or is found dead.
+    // The parent's thread that had the turn is not here. In the family's page whoever has it lives, or is found dead.
     OWN.holder.store(0, Ordering::Relaxed);
     OWN.changes.store(0, Ordering::Relaxed);
 }
