@@ -99,7 +99,7 @@ fn read_in_place(fd: Fd, offset: u64, address: u64, length: u32) -> Result<usize
     let before = os::position(fd)?;
     os::seek_to(fd, offset)?;
     let result = os::getdents(fd, address, length);
-    // It was there before.
+    // A position that the description had before cannot be refused.
     let _ = os::seek_to(fd, before);
     result
 }

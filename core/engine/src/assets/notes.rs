@@ -131,7 +131,7 @@ pub fn interested(fd: Fd) -> Interested {
 /// The engine was given `fd` for a new file (by `accept`, `socket`, `open`, ...): what any ring keeps
 /// about the number is about a file that is gone. Rings find out when they next look.
 pub fn renew(fd: Fd) {
-    // What stands for many numbers must not look renewed for one of them.
+    // An entry that stands for many numbers must not look renewed for one of them.
     let Some(entry) = TABLE.get(fd) else { return };
     entry.note.store(0, Ordering::Relaxed);
     entry.note_freed();

@@ -158,7 +158,7 @@ pub fn take(index: usize) -> Option<Fd> {
 pub fn put(own: Fd, places: core::ops::Range<usize>) -> Result<u32, Errno> {
     let (identity, number) = (host::thread_identity(), os::gettid());
     let _changes = CHANGES.lock();
-    // Who registers calls `clear_ended` before: no thread that has ended has this identity.
+    // A registration calls `clear_ended` before: no thread that has ended has this identity.
     let thread = find(identity).unwrap_or_else(|| add(identity, number));
     let is_empty = |&place: &usize| thread.places[place].load(Ordering::Relaxed) == NONE;
     let place = places.into_iter().find(is_empty).ok_or(Errno::EBUSY)?;

@@ -53,7 +53,7 @@ fn sweep(exported: &mut Vec<Exported>) {
     let mut place = 0;
     while let Some(one) = exported.get(place) {
         let end = one.end.fd();
-        // What cannot be asked now, is asked later.
+        // A pipe that cannot be asked now is asked later.
         let events = os::poll_now(end, 0).unwrap_or(0);
         if events & (EPOLLERR | POLLNVAL) == 0 {
             place += 1;
