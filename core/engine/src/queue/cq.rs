@@ -146,7 +146,7 @@ impl Cq {
         let spans = cqe.flags & IORING_CQE_F_32 != 0 && self.sizes == Sizes::Mixed;
         let entries = memory.layout().cq_entries;
         if spans && self.tail & (entries - 1) == entries - 1 && self.ready(memory) < entries {
-            // It does not go around the end: the program skips what is left there.
+            // A big CQE does not go around the end: the program skips what is left there.
             let filler = Cqe { flags: IORING_CQE_F_SKIP, ..Cqe::default() };
             self.publish(memory, &filler, 1, false);
         }
