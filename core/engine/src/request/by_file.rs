@@ -107,7 +107,7 @@ impl ByFile {
 
     /// Looks at what is noted; false where there is no memory for it, and this went out of use.
     fn look(&mut self, look: &impl Fn(u32) -> Look) -> bool {
-        // What is looked at may have others noted again.
+        // A look may have other slots noted again.
         let mut later = core::mem::take(&mut self.noted);
         let mut kept = 0;
         // Many requests have the same.
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(found(eventfd), [1; MANY as usize]);
         // SAFETY: as above.
         let epoll = || unsafe { OwnedFd::from_raw_fd(os::epoll_create().unwrap()) };
-        // These have no number. The first one that is asked for finds out that they are many.
+        // Epoll instances have no number. The first one that is asked for finds out that they are many.
         let by_order = if has_order() { 1 } else { MANY as usize };
         assert_eq!(found(epoll), [by_order; MANY as usize]);
     }
@@ -318,7 +318,7 @@ mod tests {
         // SAFETY: a new descriptor, which is nobody else's.
         let epoll = || unsafe { OwnedFd::from_raw_fd(os::epoll_create().unwrap()) };
         let files: Vec<_> = (0..MANY).map(|_| epoll()).collect();
-        // What each slot has: the number of a file, by a descriptor of its own.
+        // Each slot's file: its number, by a descriptor of its own.
         let slots: RefCell<Vec<Option<(usize, OwnedFd)>>> =
             RefCell::new((0..3 * MANY).map(|_| None).collect());
         let mut by_file = ByFile::default();

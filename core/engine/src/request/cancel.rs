@@ -192,7 +192,7 @@ impl Core {
                     return Err(Errno::EALREADY);
                 }
                 if !self.withdraw(id) {
-                    // It ends as soon as that is done.
+                    // The request ends as soon as the attempt is done.
                     self[id].flags.set(Flags::CANCELED);
                     return if self.interrupt(id) { Ok(counts) } else { Err(Errno::EALREADY) };
                 }

@@ -284,7 +284,7 @@ pub struct Request {
     pub serial: u64,
 }
 
-// What `Flags::UNPREPARED` is for.
+// The purpose of `Flags::UNPREPARED`: a request that only waits stays in two cache lines.
 const _: () = assert!(core::mem::offset_of!(Request, cqe_flags) <= 128);
 
 impl Request {

@@ -50,7 +50,7 @@ impl Core {
     /// Submits the head of a chain by its SQE. What is linked behind it is prepared first, as always.
     #[inline(never)]
     fn submit_pair(&mut self, op: &Op, quick: &Quick, sqe: &Sqe, fd: Fd) -> bool {
-        // What has a notification has an order of its own.
+        // A request that has a notification has an order of its own.
         if op.caps.has(Caps::OF_ITS_RING) {
             return false;
         }

@@ -31,7 +31,7 @@ impl Core {
             self.catch_up();
         }
         let is_common = !credentials::matter();
-        // What is traced or under chaos goes the ordinary way.
+        // A ring that is traced or under chaos goes the ordinary way.
         let is_ordinary = is_common && !self.traced().is_on();
         let whose = if is_common { Whose::Common } else { credentials::of_submitter() };
         self.begin_submission(available, does_work);
@@ -381,7 +381,7 @@ impl Core {
                 self[id].flags.set(Flags::WOKEN);
                 self.make_ready_again(id);
             }
-            // It was to end with the attempt that it was cancelled in.
+            // The request was to end with the attempt that it was cancelled in.
             Outcome::Block | Outcome::BlockForLong if self[id].flags.has(Flags::CANCELED) => {
                 self.complete(id, Errno::ECANCELED.negated());
             }

@@ -243,7 +243,7 @@ impl Core {
         let mut lent = Lent::of(op, sqe);
         let samples = Samples::of_submission(op, sqe, &lent, tracer.data());
         tracer.publish(ring, Kind::Submitted, &body, &samples);
-        // What comes before a request that has to wait may change the memory of that request.
+        // Requests before one that has to wait may change the memory of that one.
         let may_wait = behind != 0 || Flags::of_sqe(sqe.flags).has(Flags::DRAIN) || !self.drain().is_idle();
         if !may_wait {
             lent.begin();

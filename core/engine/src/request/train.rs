@@ -105,7 +105,7 @@ impl Request {
     /// The length of a request that may go together with others: nothing about it is out of the ordinary.
     pub fn length_in_train(&self) -> Option<u32> {
         let OpData::Net(Data::Transfer(transfer)) = &self.data else { return None };
-        // What is left over of a stream is each one's own affair, and a datagram leaves as a whole or not at all: they
+        // The rest of a stream's send is that send's own affair, and a datagram leaves as a whole or not at all: they
         // may differ in `MSG_WAITALL`.
         let plain = Flags::of_sqe(self.sqe.flags & !1) == Flags::default()
             && !self.flags.has(Flags::FAILED_EARLY)
@@ -146,7 +146,7 @@ impl Core {
             depart(self, &held);
         }
         held.clear();
-        // What waited for these may have begun another.
+        // Requests that waited for these may have begun another train.
         if self.train().is_empty() {
             self.train_mut().held = held;
         }

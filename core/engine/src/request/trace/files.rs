@@ -94,7 +94,7 @@ fn of_socket(fd: Fd) -> (Name, bool) {
     let kind = os::socket_option(fd, SO_TYPE).unwrap_or(0) as u32;
     let listens = os::socket_option(fd, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
     let mut name = Name::EMPTY;
-    // What has no room is cut off.
+    // A name that has no room is cut off.
     let _ = match (own, peer) {
         (End::Internet(own), End::Internet(peer)) => write!(name, "{} {own}->{peer}", transport(kind)),
         (End::Internet(own), _) => write!(name, "{} {own}", transport(kind)),

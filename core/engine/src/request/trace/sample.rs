@@ -42,7 +42,7 @@ const MOST_OF_ADDRESS: usize = 128;
 /// Of control messages.
 const MOST_OF_CONTROL: usize = 256;
 
-// What a record holds is enough for all of them.
+// The room in a record is enough for all of them.
 const _: () =
     assert!(2 * MOST_OF_PATH + MOST * (size_of::<Attachment>() + 1024) < MOST_BYTES - size_of::<Head>());
 
