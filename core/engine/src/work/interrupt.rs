@@ -195,7 +195,7 @@ fn take(signal: u32) -> bool {
     match unsafe { os::signal_action(signal, Some(&ours)) } {
         Ok(before) if before.is_default() => true,
         Ok(before) => {
-            // Somebody else took it in between.
+            // The program took the signal in between.
             // SAFETY: puts back what was there.
             let _ = unsafe { os::signal_action(signal, Some(&before)) };
             false
@@ -233,7 +233,7 @@ unsafe extern "C" fn on_signal(signal: i32, info: *mut SignalInfo, context: *mut
     OF_PROGRAM.fetch_or(bit, Ordering::Relaxed);
     if interrupted.mask() | bit | NEVER_BLOCKED == u64::MAX {
         // A worker.
-        // It waits for who has it unblocked, or waits for it.
+        // The signal waits for a thread that has it unblocked, or waits for it.
         interrupted.set_mask(interrupted.mask() | bit);
     } else {
         // SAFETY: what the program has set, as far as it knows.

@@ -353,7 +353,7 @@ impl Core {
         }
         let mut outcome = finish(self, work.id, work.result);
         if self.life().is_closing() && !matches!(outcome, Outcome::Complete(_)) {
-            // It may have begun to wait for its file, which is let go of now.
+            // The request may have begun to wait for its file, which is let go of now.
             self.disarm(work.id);
             outcome = Errno::ECANCELED.into();
         }
@@ -609,7 +609,7 @@ impl Core {
         }
         self.end_loan();
         loop {
-            // What was handed over may have ended, and what is linked behind it may be here now.
+            // Work that was handed over may have ended, and its links may be here now.
             self.hold_queue();
             let first = self.work().queued().next()?;
             let own = credentials::acting();
@@ -650,7 +650,7 @@ impl Core {
             match request.hold_file() {
                 Ok(()) => {}
                 Err(errno) if request.phase == Phase::InFlight => self.complete(id, errno.negated()),
-                // What is read now counts for nothing.
+                // Data that is read now counts for nothing.
                 Err(_) => request.file = FileHold::None,
             }
         }
@@ -672,11 +672,11 @@ impl Core {
         {
             self.work_mut().put_back(work);
         }
-        // Who observes a ring that defers is told by way of the queue.
+        // Observers of a ring that defers are told by way of the queue.
         if self.defers() && (self.observed() || !waits) {
             self.work_mut().goes_out(done);
             batch.drain(..).for_each(|work| {
-                // What was lent and met another file than it was for is issued anew when the program comes for it.
+                // Lent work that met another file than it was for is issued anew when the program comes for it.
                 if work.result == Err(Errno::ESPIPE)
                     && let Some(request) = self.requests_mut().get_mut(work.id)
                 {
