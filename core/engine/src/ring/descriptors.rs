@@ -16,7 +16,7 @@ pub fn closed(fd: Fd) {
         return;
     }
     let interested = notes::interested(fd);
-    // What a child of `vfork` closes, in this memory, stays open here.
+    // A descriptor that a child of `vfork` closes, in this memory, stays open here.
     if !identity::is_own() {
         return;
     }
@@ -58,7 +58,7 @@ fn with(ring: &Ring, know: impl FnOnce(&mut Core)) {
     if was_idle && !core.ready.is_empty() {
         proceed(core);
     }
-    // What is linked behind a request that this ended may be under way.
+    // Links behind a request that this ended may be under way.
     caller::leave(core);
 }
 

@@ -130,7 +130,7 @@ pub fn close(ring: &'static Ring, serial: u64) {
         core.trace_end();
     }
     if core.life.inside() == 0 && core.token.is_free() && !core.defers() {
-        // What happened before the end is told: the program may look at the CQ without a descriptor.
+        // Events before the end are told: the program may look at the CQ without a descriptor.
         core.harvest_now();
         core.advance();
         core.notify();
@@ -269,7 +269,7 @@ impl Core {
         for id in ids {
             let working = self.requests[id].phase == Phase::Working;
             if working && (self.requests[id].op.caps.has(Caps::COMMITTED) || !self.withdraw(id)) {
-                // What was linked to it goes before it does.
+                // Requests that are linked to it go before it does.
                 let request = &mut self.requests[id];
                 request.link = None;
                 request.partner = None;
@@ -281,7 +281,7 @@ impl Core {
             self.drop_request(id);
         }
         self.drop_queues();
-        // What is left is committed.
+        // The work that is left is committed.
         self.hand_over();
         self.leave_receive_queues();
         self.kick_driver();

@@ -134,7 +134,7 @@ impl Found {
         if file.is_ok_and(|file| is(&ring.file, file) || is(&ring.shown, file)) {
             return true;
         }
-        // What is left of that ring ends when inotify tells of it.
+        // The rest of that ring ends when inotify tells of it.
         slot.empty_of(ring);
         false
     }

@@ -63,7 +63,7 @@ pub fn any_lit() -> bool {
 pub fn synchronize_lit() {
     let lit = LIT.lock().clone();
     for (ring, serial) in lit {
-        // Who is inside leaves a ring that is ready for too long at worst: the next wait looks again.
+        // A thread that is inside leaves a ring that is ready for too long at worst: the next wait looks again.
         let Some(mut guard) = ring.try_lock() else { continue };
         match live(&mut guard, serial) {
             Some(core) => _ = core.look_for_completions(),

@@ -486,7 +486,7 @@ impl Channel {
     /// Where those stand among `sends` that have these numbers; `None` where one of them is nobody's here.
     fn places(&mut self, first: u32, last: u32) -> Option<Range<usize>> {
         if !self.proven {
-            // It is of the probe, which was sent alone.
+            // The number is the probe's, which was sent alone.
             self.first = last;
         }
         let count = last.wrapping_sub(first) as usize + 1;
@@ -523,7 +523,7 @@ impl Core {
             }
             _ => {}
         }
-        // Who is about to look for errors there finds this ring interested, and waits for its lock, or is seen here to be.
+        // A thread that is about to look for errors there finds this ring interested, and waits for its lock, or is seen here to be.
         self.zero_copy.note(fd, self.ring.number(), Standing::Copied(0));
         // Pairs with `descriptors::watches_errors`.
         fence(Ordering::SeqCst);
@@ -828,7 +828,7 @@ impl Core {
     pub fn tick_channels(&mut self) {
         for index in core::mem::take(&mut self.zero_copy.idle) {
             let Some(channel) = self.zero_copy.channel(index) else { continue };
-            // Another one in its place may be listed, too.
+            // Another channel in its place may be listed, too.
             if !core::mem::take(&mut channel.is_idle) || !channel.sends.is_empty() {
                 continue;
             }

@@ -207,7 +207,7 @@ impl Core {
         let state = shared.state();
         state.users = state.users.saturating_add(1);
         if state.users > 1 {
-            // Those who thought that they were alone see it.
+            // Processes that thought that they were alone see it.
             shared.crowded = true;
             shared.ring_the_bell();
         }

@@ -147,7 +147,7 @@ impl Core {
         if self.serial != search.serial {
             return;
         }
-        // What was to be met may have gone meanwhile: then the search has said nothing of the others.
+        // Orphans that were searched for may have gone meanwhile: then the search has said nothing of the others.
         let is_there = |&Orphan { index, cookie, .. }: &Orphan| {
             self.zero_copy.channel(index).is_some_and(|channel| channel.cookie == cookie)
         };
@@ -183,7 +183,7 @@ impl Core {
     /// Gives a descriptor to the orphan whose socket it stands for, if there is one.
     fn find_name(&mut self, fd: Fd, cookie: u64, search: &Search) {
         let Some(&Orphan { index, own, .. }) = search.orphan(cookie) else { return };
-        // It may have been closed since it was met.
+        // The descriptor may have been closed since it was met.
         let is_one = |channel: &&mut Channel| channel.cookie == cookie && channel.is_orphan;
         let Some(channel) = self.zero_copy.channel(index).filter(is_one) else { return };
         if fd == own || channel.names.contains(&fd) || os::socket_cookie(fd) != Ok(cookie) {
