@@ -143,7 +143,7 @@ fn issue_wait(core: &mut Core, id: RequestId) -> Outcome {
         Ok(placed) => placed,
         Err(errno) => return errno.into(),
     };
-    // Who changed it before it was waited for has perhaps woken before, too.
+    // The thread that changed the word before the wait has perhaps woken before, too.
     if placed.is_over() {
         match placed.recall(Errno::EAGAIN) {
             Recall::Done => return Errno::EAGAIN.into(),

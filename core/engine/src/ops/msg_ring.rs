@@ -91,7 +91,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     }
     let file = passes_file.then(|| file_to_pass(core, &sqe));
     if let Some(mut guard) = target.try_lock()
-        // What counts this message may end, and what is linked to it begin: not under two locks.
+        // A TIMEOUT that counts this message may end, and its links begin: not under two locks.
         && guard.as_ref().is_none_or(|target| !target.counts_completions())
     {
         return guard.send(life, &sqe, file).into();

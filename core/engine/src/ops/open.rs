@@ -199,7 +199,7 @@ fn issue_open(core: &mut Core, id: RequestId) -> Outcome {
     } else {
         Outcome::Block
     };
-    // What is submitted behind it may name the slot.
+    // A request that is submitted behind it may name the slot.
     if open.in_slot
         && !open.patient
         && outcome == Outcome::Block
@@ -277,7 +277,7 @@ impl Open {
 
     /// True if the open can take for ever, unless it is told not to wait.
     fn may_wait(&self) -> bool {
-        // What is created here is a regular file, and nobody has a lease on it.
+        // A file that is created here is a regular one, and nobody has a lease on it.
         let creates = u64::from(O_CREAT | O_EXCL);
         let waits_never = u64::from(O_NONBLOCK | O_PATH | O_DIRECTORY);
         self.how.flags & waits_never == 0 && self.how.flags & creates != creates
@@ -354,7 +354,7 @@ fn open(work: &mut Work) -> Result<usize, Errno> {
 fn opened(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
     let request = &mut core[id];
     if matches!(&request.data, OpData::Open(open) if open.patient) {
-        // What may create a file the kernel leaves to a thread.
+        // An open that may create a file the kernel leaves to a thread.
         request.flags.set(Flags::THREADED);
     }
     let request = &core[id];

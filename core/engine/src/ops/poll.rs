@@ -100,7 +100,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
             core[id].events = ready_now(core, id).unwrap_or(0);
         }
         if core.readiness_mut().take_missed(fd) {
-            // What came since it was woken is told at once, too.
+            // Events that came since it was woken are told at once, too.
             core[id].events |= ready_now(core, id).unwrap_or(0);
         }
         let events = core[id].events & core.polled(id);
@@ -219,7 +219,7 @@ fn poll_stand_in(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -
             core.release_file(id);
             let request = &mut core[id];
             request.file = hold;
-            // What is posted for one edge makes the next: once is enough.
+            // The CQE for one edge makes the next edge: once is enough.
             request.sqe.op_flags |= EPOLLONESHOT;
             begin(core, id)
         }

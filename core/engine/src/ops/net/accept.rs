@@ -282,7 +282,7 @@ fn accept_flags(sqe: &Sqe) -> u32 {
 /// Gives the program a connection that was accepted from `fd`: the descriptor or the slot.
 fn give(core: &mut Core, id: RequestId, fd: Fd, accepted: Fd) -> Result<i32, Errno> {
     let sqe = core[id].sqe;
-    // What is noted of it must not be taken for another socket's.
+    // Notes on the connection must not be taken for another socket's.
     let lasts = sqe.file_index != 0 || host::sees_closes();
     let given = if lasts && core.readiness().is_tcp_listener(fd) {
         core.give_connection(accepted, fd, sqe.file_index)

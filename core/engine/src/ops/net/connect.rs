@@ -63,7 +63,7 @@ fn show(request: &Request, words: &mut [u32; 6]) {
     words[0] = half(0).into();
     let (least, address, count) = match words[0] {
         AF_INET => (SOCKADDR_IN, 4, 1),
-        // What RFC 2133 has: without the scope.
+        // The structure of RFC 2133: without the scope.
         AF_INET6 => (SOCKADDR_IN6_LEAST, 8, 4),
         _ => return,
     };

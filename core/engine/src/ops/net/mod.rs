@@ -84,7 +84,7 @@ fn polls_first(core: &mut Core, id: RequestId, fd: Fd, events: u32) -> bool {
     let polls = request.flags.has(Flags::NOWAIT)
         || !registered
         || !core.readiness().worth_trying(fd, events)
-        // It refuses what it is never ready for.
+        // A listener refuses what it is never ready for.
         || core.readiness_mut().socket_kind(fd).listens();
     if !registered {
         core.readiness_mut().expect_report();

@@ -154,7 +154,7 @@ fn receive_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
         return Tried::Nothing;
     }
     let socket = core.readiness().known(fd);
-    // What is not known waits for readiness if it is to, and on other sockets than streams tells what it cut off.
+    // An unknown socket waits for readiness if it is to, and one that is no stream tells what it cut off.
     let waits = mode != 0 && (socket.is_none() || core.readiness_mut().socket_kind(fd).listens());
     let ordinary = waits || flags != 0 && !core.readiness().is_known_connection(fd);
     if ordinary || user::check_range(sqe.addr, u64::from(sqe.len)).is_err() {
@@ -177,7 +177,7 @@ fn receive_at(core: &mut Core, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Trie
     let span = Span { address: sqe.addr, length: (sqe.len as usize).min(os::max_transfer_bytes()) };
     let flags = sqe.op_flags & !MSG_NOSIGNAL;
     match calls::receive(fd, span, flags) {
-        // It came short, and there is nothing else to be told of the socket.
+        // The receive came short, and there is nothing else to be told of the socket.
         Ok(count)
             if 0 < count
                 && count < span.length
@@ -517,7 +517,7 @@ fn more_waits(core: &mut Core, fd: Fd, count: usize, asked: usize) -> u32 {
     let short = 0 < count && count < asked;
     let shows_end = || core.readiness().shows(fd, EPOLLRDHUP) && !core.readiness().shows(fd, EPOLLERR);
     let more = match kind {
-        // It would have shown the end that is all there can be.
+        // The socket would have shown its end, and more than that there cannot be.
         SocketKind::Tcp if short && core.readiness().is_registered(fd) && !shows_end() => false,
         SocketKind::Tcp => more_in_connection(fd),
         SocketKind::UnixStream if !short || shows_end() => calls::unread(fd).is_ok_and(|unread| unread > 0),

@@ -148,7 +148,7 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared) -> Option<Out
         taken
     };
     if taken == 0 && queue.lock().may_refill() {
-        // What was read gave nothing back. The rest is read when others have had their turn.
+        // The entries that were read gave nothing back. The rest is read when others have had their turn.
         return Some(Outcome::Again);
     }
     if taken == 0 || room == 0 {

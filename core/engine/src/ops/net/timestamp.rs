@@ -70,7 +70,7 @@ pub fn report(core: &mut Core, id: RequestId, domain: u32) -> Outcome {
         }
         core[id].big_cqe = [stamp.time.seconds as u64, stamp.time.nanoseconds as u64];
         if !core.post_more(id, stamp.key as i32, flags) {
-            // It is out of the queue, so it must be told: as the last.
+            // The stamp is out of the queue, so it must be told: as the last.
             core[id].cqe_flags = flags;
             return Outcome::Complete(stamp.key as i32);
         }

@@ -220,7 +220,7 @@ fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     {
         return send_in_place(core, sqe, fd, flags, channel, buffer);
     }
-    // It is copied, so nobody needs to hold the registered buffer that it may lie in.
+    // The data is copied, so nobody needs to hold the registered buffer that it may lie in.
     let span = Span { address: sqe.addr, length: sqe.len as usize };
     match calls::send(fd, span, flags, None) {
         Ok(count) if count == span.length || flags & MSG_WAITALL == 0 => {
