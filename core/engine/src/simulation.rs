@@ -30,7 +30,7 @@ pub fn collect() {
 
 /// Threads of the engine, the reactor left out.
 pub fn workers() -> usize {
-    // It counts as running from a little before it is known until a little after it is not.
+    // The reactor counts as running from a little before it is known until a little after it is not.
     threads::count().saturating_sub(usize::from(reactor::is_running()))
         // One that is about to be gone has said so to the others, and not here yet.
         + usize::from(!futex_waits::are_dismissed())

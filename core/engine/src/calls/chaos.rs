@@ -41,7 +41,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
 
 fn enter_meeting(met: Call, fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     let mut interrupted = false;
-    // What a submission is cut to is decided under the lock under which it is made: others submit, too.
+    // A submission's cut is decided under the lock under which the submission is made: others submit, too.
     let done = super::enter::enter_changed(fd, call, caller, |core| match change(core, met, call) {
         Change::None => Ok(*call),
         Change::Fail(errno) => Err(errno),
@@ -79,7 +79,7 @@ fn change(core: &mut Core, met: Call, call: &Enter) -> Change {
     let meets = |fault| met.meets(fault, 0);
     let ready = core.cq_ready();
     let submits = call.to_submit > 0 && core.sq_pending() > 0 && !core.is(IORING_SETUP_SQPOLL);
-    // Who is told to wait for completions must have some to wait for. Requests that wait for a file, perhaps for what is to be
+    // A program that is told to wait for completions must have some to wait for. Requests that wait for a file, perhaps for what is to be
     // submitted, are none.
     if submits && ready > 0 && meets(Fault::EnterBusy).is_some() {
         return Change::Fail(Errno::EBUSY);

@@ -82,7 +82,7 @@ pub fn enter_changed(
     let Some(found) = registry::find(number) else { return Err(registry::no_ring(number)) };
     let mut guard = found.ring.lock();
     if !found.stands() {
-        // It was closed meanwhile, and the number is perhaps another's.
+        // The descriptor was closed meanwhile, and the number is perhaps another's.
         drop(guard);
         return enter_again(fd, call, caller, change);
     }
@@ -296,7 +296,7 @@ fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u3
     let advances = fetches || !core.defers();
     // The wait that follows begins with it anyway.
     if advances && !core.work().is_empty() {
-        // What has run out by now is not to stop work that the kernel's threads would have begun.
+        // A timeout that has run out by now is not to stop work that the kernel's threads would have begun.
         core.advance_before_work();
     } else if advances && !fetches {
         core.advance();

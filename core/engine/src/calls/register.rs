@@ -290,7 +290,7 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
         )
         .argument(Argument::One(structures::WORKERS))
         .limits(BOUNDED_ONLY),
-        // These two take other rings' locks.
+        // The next two take other rings' locks.
         Row::new(
             Code::IORING_REGISTER_RING_FDS,
             "IORING_REGISTER_RING_FDS",
