@@ -284,7 +284,7 @@ pub struct Request {
     pub serial: u64,
 }
 
-// The purpose of `Flags::UNPREPARED`: a request that only waits stays in two cache lines.
+// The purpose of `Flags::UNPREPARED`: a request that waits by its SQE alone touches two cache lines only.
 const _: () = assert!(core::mem::offset_of!(Request, cqe_flags) <= 128);
 
 impl Request {
