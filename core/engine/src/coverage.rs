@@ -8,7 +8,7 @@ pub type Results = [u64; 4];
 /// How long the file is: one piece for each opcode.
 pub const LENGTH: usize = 256 * size_of::<Results>();
 
-/// Is a result, a negative errno or not, among those seen?
+/// True if a result, a negative errno or not, is among those seen.
 pub fn contains(results: &Results, result: i32) -> bool {
     let (word, bit) = place(result);
     results[word] & bit != 0
@@ -52,6 +52,6 @@ mod record {
 #[cfg(feature = "coverage")]
 pub use record::{record_to, seen};
 
-/// Nobody notes it.
+/// Does nothing: results are noted with the feature `coverage` only.
 #[cfg(not(feature = "coverage"))]
 pub fn seen(_opcode: u8, _result: i32) {}

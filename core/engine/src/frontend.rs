@@ -1,4 +1,4 @@
-//! What a front end must tell the engine, and may ask it, beside the three calls: descriptors that were
+//! Calls by which a front end informs and asks the engine, beside io_uring's three: descriptors that were
 //! closed or duplicated, readiness of ring descriptors, faults, forks.
 
 pub mod credentials;
@@ -54,7 +54,7 @@ pub fn trace_to(fd: Fd, engine: u32, program: &[u8], arguments: &[u8]) -> Result
     trace::attach(fd, engine, program, arguments).map_err(Errno::negated)
 }
 
-/// Is the reader to be told which code of the program enters rings? Asked before each call, so it is cheap.
+/// True if the reader is to be told which code of the program enters rings. Asked before each call, so it is cheap.
 #[inline]
 pub fn wants_callers() -> bool {
     trace::is_on() && trace::callers::are_wanted()
@@ -71,7 +71,7 @@ pub fn count_operations() {
     trace::count();
 }
 
-/// What was counted since [`count_operations`].
+/// The counts since [`count_operations`].
 pub fn operation_counts() -> Option<&'static Counts> {
     trace::counts::get()
 }
@@ -124,13 +124,13 @@ pub fn closed(fd: Fd) {
     descriptors::closed(fd);
 }
 
-/// Does it make a difference whether the engine is told that `fd` is [closed]?
+/// True if it makes a difference whether the engine is told that `fd` is [closed].
 pub fn concerns_close(fd: Fd) -> bool {
     descriptors::concerns_close(fd)
 }
 
-/// Is `fd` a descriptor of the engine's own? For the program it is none: a front end that sees the program close, replace or
-/// duplicate it answers so.
+/// True if `fd` is a descriptor of the engine's own. For the program it is none: a front end that sees the
+/// program close, replace or duplicate it answers so.
 #[inline]
 pub fn is_engines(fd: Fd) -> bool {
     own::is_own(fd)
@@ -166,8 +166,8 @@ pub fn sets_option(fd: Fd, level: i32, name: i32) {
     kinds::option_set(fd, level as u32, name as u32);
 }
 
-/// Would the message whose `struct msghdr` lies at `message`, sent to `fd`, hand a ring over? The kernel refuses that with
-/// `EINVAL`, and so must the front end.
+/// True if the message whose `struct msghdr` lies at `message`, sent to `fd`, would hand a ring over. The
+/// kernel refuses that with `EINVAL`, and so must the front end.
 pub fn hands_over_ring(fd: Fd, message: u64) -> bool {
     user::read::<msghdr>(message).is_ok_and(|message| rights::hands_over_ring(fd, &message))
 }
@@ -184,7 +184,7 @@ pub fn received_descriptor(fd: Fd) {
     notes::received(fd);
 }
 
-/// Is a socket option one that [`takes_errors`] should be told of?
+/// True if a socket option is one that [`takes_errors`] should be told of.
 pub fn concerns_errors(level: i32, name: i32) -> bool {
     error_queue::is_option(level as u32, name as u32)
 }
@@ -208,7 +208,7 @@ pub fn added_to_epoll(ring: Fd) {
     stand_in::added_to_epoll(ring);
 }
 
-/// Need [`before_epoll_wait`] be called at all?
+/// True if [`before_epoll_wait`] need be called at all.
 #[inline]
 pub fn has_ready_rings_in_epoll() -> bool {
     stand_in::any_lit()

@@ -1,5 +1,5 @@
-//! What a simulation needs of the engine beside the calls: its state in words, and its end, after which the next
-//! schedule finds the engine as a new process does.
+//! Functions for a simulation: the engine's state in words, and its end, after which the next schedule finds
+//! the engine as a new process does.
 
 use alloc::string::String;
 use core::fmt::Write;
@@ -30,7 +30,7 @@ pub fn collect() {
 
 /// Threads of the engine, the reactor left out.
 pub fn workers() -> usize {
-    // It counts as running from a little before it is known until a little after it is not.
+    // The reactor counts as running from a little before it is known until a little after it is not.
     threads::count().saturating_sub(usize::from(reactor::is_running()))
         // One that is about to be gone has said so to the others, and not here yet.
         + usize::from(!futex_waits::are_dismissed())
@@ -52,7 +52,7 @@ pub fn forget() {
     os::forget_system();
 }
 
-/// What every ring is doing, for a report. Nothing else may run meanwhile.
+/// A report of the state of every ring. Nothing else may run meanwhile.
 pub fn state() -> String {
     let mut text = String::new();
     for ring in registry::places() {

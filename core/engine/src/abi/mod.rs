@@ -1,5 +1,5 @@
-//! What the kernel and programs agree on: SQEs, ring layout, error numbers, and what Linux 7.2 has in
-//! `<linux/io_uring.h>` and the bindings do not have yet.
+//! The ABI that the kernel and programs agree on: SQEs, ring layout, error numbers, and definitions of Linux
+//! 7.2's `<linux/io_uring.h>` that the bindings do not have yet.
 
 pub mod errno;
 pub mod layout;
@@ -36,7 +36,7 @@ pub const IORING_CQE_F_32: u32 = 1 << 15;
 pub const IORING_NOP_CQE32: u32 = 1 << 5;
 /// Asks what there is.
 pub const IORING_REGISTER_QUERY: u32 = 35;
-/// What becomes of a zero-copy receive queue.
+/// The registration that controls a queue of zero-copy receives.
 pub const IORING_REGISTER_ZCRX_CTRL: u32 = 36;
 /// A queue of zero-copy receives that was exported.
 pub const ZCRX_REG_IMPORT: u32 = 1;

@@ -1,11 +1,11 @@
-//! What the bits and values of the ABI are called, family by family.
+//! Names of the ABI's bits and values, family by family.
 //!
 //! The flags of `io_uring_setup` and `io_uring_enter`, the features and the registrations have their names where calls are
 //! judged by them: see [`crate::support`].
 
 use crate::abi::{IORING_TIMEOUT_IMMEDIATE_ARG, SOCKET_URING_OP_GETSOCKNAME};
 use linux_raw_sys::general::*;
-// Both modules have these.
+// The constants that both modules have.
 use linux_raw_sys::general::{
     RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, SYNC_FILE_RANGE_WAIT_AFTER,
     SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, SYNC_FILE_RANGE_WRITE_AND_WAIT,
@@ -26,7 +26,7 @@ use super::{
 /// Names of values, the ones that are printed first in front.
 #[derive(Debug)]
 pub struct Names {
-    /// What the names begin with, for what has none: `0x40 /* MSG_??? */`.
+    /// The prefix of a value that has no name: `0x40 /* MSG_??? */`.
     pub prefix: &'static str,
     /// Values and their names, in full. Among flags, one of several bits goes before those of its bits.
     pub names: &'static [(u32, &'static str)],
@@ -74,19 +74,19 @@ names! {
     ]
     /// Flags in the upper half of the CQEs of `SOCKET_URING_OP_TX_TIMESTAMP`, below the kind of the time stamp.
     TIMESTAMP_FLAGS "IORING_CQE_F_TSTAMP_" [IORING_CQE_F_TSTAMP_HW]
-    /// What the notification of a zero-copy send says that was asked to report.
+    /// Results of the notification of a zero-copy send that was asked to report.
     NOTIFICATION_RESULTS "IORING_NOTIF_USAGE_" [IORING_NOTIF_USAGE_ZC_COPIED]
-    /// What the flags of an SQ say.
+    /// Flags of an SQ.
     SQ_FLAGS "IORING_SQ_" [IORING_SQ_NEED_WAKEUP IORING_SQ_CQ_OVERFLOW IORING_SQ_TASKRUN]
-    /// What the flags of a CQ say.
+    /// Flags of a CQ.
     CQ_FLAGS "IORING_CQ_" [IORING_CQ_EVENTFD_DISABLED]
     /// Flags of a ring of provided buffers.
     BUFFER_RING_FLAGS "IOU_PBUF_RING_" [IOU_PBUF_RING_MMAP IOU_PBUF_RING_INC]
     /// Flags of a queue of zero-copy receives.
     RECEIVE_QUEUE_FLAGS "ZCRX_REG_" [ZCRX_REG_IMPORT ZCRX_REG_NODEV]
-    /// What becomes of one.
+    /// Operations on a queue of zero-copy receives.
     RECEIVE_QUEUE_CONTROLS "ZCRX_CTRL_" [ZCRX_CTRL_FLUSH_RQ ZCRX_CTRL_EXPORT ZCRX_CTRL_ARM_EVENT]
-    /// What a restriction is about.
+    /// Kinds of restrictions.
     RESTRICTIONS "IORING_RESTRICTION_" [
         IORING_RESTRICTION_REGISTER_OP IORING_RESTRICTION_SQE_OP IORING_RESTRICTION_SQE_FLAGS_ALLOWED
         IORING_RESTRICTION_SQE_FLAGS_REQUIRED
@@ -153,7 +153,7 @@ names! {
     STATX_FLAGS "AT_" [AT_SYMLINK_NOFOLLOW AT_NO_AUTOMOUNT AT_EMPTY_PATH]
     /// How current STATX is to be: the bits of `AT_STATX_SYNC_TYPE`.
     STATX_SYNC "AT_STATX_" [AT_STATX_SYNC_AS_STAT AT_STATX_FORCE_SYNC AT_STATX_DONT_SYNC]
-    /// What STATX asks for.
+    /// Fields that STATX can ask for.
     STATX_MASK "STATX_" [
         STATX_ALL STATX_BASIC_STATS STATX_TYPE STATX_MODE STATX_NLINK STATX_UID STATX_GID STATX_ATIME STATX_MTIME
         STATX_CTIME STATX_INO STATX_SIZE STATX_BLOCKS STATX_BTIME STATX_MNT_ID STATX_DIOALIGN
@@ -182,7 +182,7 @@ names! {
     POLL_FLAGS "IORING_POLL_" [
         IORING_POLL_ADD_MULTI IORING_POLL_UPDATE_EVENTS IORING_POLL_UPDATE_USER_DATA IORING_POLL_ADD_LEVEL
     ]
-    /// What EPOLL_CTL does.
+    /// Operations of EPOLL_CTL.
     EPOLL_OPERATIONS "EPOLL_CTL_" [EPOLL_CTL_ADD EPOLL_CTL_DEL EPOLL_CTL_MOD]
     /// Events of epoll, and how they are waited for.
     EPOLL_EVENTS "EPOLL" [
@@ -220,7 +220,7 @@ names! {
     ]
     /// Flags of ACCEPT in `ioprio`.
     ACCEPT_FLAGS "IORING_ACCEPT_" [IORING_ACCEPT_MULTISHOT IORING_ACCEPT_DONTWAIT IORING_ACCEPT_POLL_FIRST]
-    /// What SHUTDOWN ends.
+    /// Directions that SHUTDOWN ends.
     SHUTDOWNS "SHUT_" [SHUT_RD SHUT_WR SHUT_RDWR]
     /// Families of addresses.
     ADDRESS_FAMILIES "AF_" [
@@ -275,7 +275,7 @@ names! {
         TCP_ZEROCOPY_RECEIVE TCP_INQ TCP_TX_DELAY
     ]
 
-    /// What MSG_RING sends.
+    /// Commands of MSG_RING.
     MESSAGES "IORING_MSG_" [IORING_MSG_DATA IORING_MSG_SEND_FD]
     /// Flags of MSG_RING.
     MESSAGE_FLAGS "IORING_MSG_RING_" [IORING_MSG_RING_CQE_SKIP IORING_MSG_RING_FLAGS_PASS]
@@ -287,9 +287,9 @@ names! {
     FUTEX_MASKS "FUTEX_BITSET_" [FUTEX_BITSET_MATCH_ANY]
     /// For whom WAITID waits.
     WAIT_TYPES "P_" [P_ALL P_PID P_PGID P_PIDFD]
-    /// What WAITID waits for, and how.
+    /// Options of WAITID: the changes to wait for, and how.
     WAIT_OPTIONS "W" [WNOHANG WSTOPPED WEXITED WCONTINUED WNOWAIT __WNOTHREAD __WALL __WCLONE]
-    /// What became of a child.
+    /// Codes of a child's change (`si_code`).
     CHILD_CODES "CLD_" [CLD_EXITED CLD_KILLED CLD_DUMPED CLD_TRAPPED CLD_STOPPED CLD_CONTINUED]
     /// Signals, but for those of real time.
     SIGNALS "SIG" [

@@ -24,12 +24,12 @@ impl BufferTable {
         self.table.get(usize::from(index)).map(|(_, buffer)| buffer)
     }
 
-    /// Is nothing registered?
+    /// True if nothing is registered.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 
-    /// What is in each slot.
+    /// The buffer in each slot.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -65,7 +65,7 @@ impl BufferTable {
         self.table.forked();
     }
 
-    /// It stays until [`BufferTable::release`], whatever happens to the table.
+    /// Holds a buffer: it stays until [`BufferTable::release`], whatever happens to the table.
     pub fn hold(&mut self, node: NodeIndex) {
         self.table.hold(node);
     }
@@ -101,7 +101,7 @@ impl BufferTable {
         self.table.grow(count, fills)
     }
 
-    /// Are there these slots?
+    /// Checks that these slots exist.
     ///
     /// # Errors
     /// `EOVERFLOW`, `ENXIO` without a table, `EINVAL` for slots beyond it.

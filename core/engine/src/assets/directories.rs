@@ -24,7 +24,7 @@ const PATIENCE_TICKS: u8 = 64;
 /// Held while the position of a description of the program's is another than the program left there.
 static SEEKING: Mutex<()> = Mutex::new(());
 
-/// That lock, for a `fork`.
+/// The lock of descriptions' positions, for a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
     &SEEKING
 }
@@ -38,7 +38,7 @@ pub unsafe fn forked() {
     unsafe { SEEKING.reset() };
 }
 
-/// What a request reads a directory through.
+/// The open file description through which a request reads a directory.
 #[derive(Debug, Default)]
 pub struct Description {
     opened: Option<Opened>,
@@ -99,7 +99,7 @@ fn read_in_place(fd: Fd, offset: u64, address: u64, length: u32) -> Result<usize
     let before = os::position(fd)?;
     os::seek_to(fd, offset)?;
     let result = os::getdents(fd, address, length);
-    // It was there before.
+    // A position that the description had before cannot be refused.
     let _ = os::seek_to(fd, before);
     result
 }
@@ -113,19 +113,19 @@ struct Kept {
     unused_ticks: u8,
 }
 
-/// Those of a ring that no request uses, the one that was used last at the end.
+/// Descriptions of a ring that no request uses, the one that was used last at the end.
 #[derive(Default)]
 pub struct Directories {
     kept: Vec<Kept>,
 }
 
 impl Directories {
-    /// Is none kept?
+    /// True if no description is kept.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// One for reading the directory `of` at `offset`, best the one that stands there.
+    /// A description for reading the directory `of` at `offset`, best the one that stands there.
     pub fn take(&mut self, of: Fd, offset: u64) -> Description {
         let place = |kept: &Kept| kept.of == of && kept.position == offset;
         let found = self.kept.iter().position(place);

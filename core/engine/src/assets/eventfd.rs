@@ -16,7 +16,7 @@ pub fn lock() -> &'static dyn AcrossFork {
     &REGISTERED
 }
 
-/// Does a ring signal this eventfd? Then a multishot poll of it would feed itself.
+/// True if a ring signals this eventfd. Then a multishot poll of it would feed itself.
 pub fn is_registered(fd: Fd) -> bool {
     let is_it = |&(_, own): &(Number, Fd)| os::same_file(own, fd);
     {
@@ -114,7 +114,7 @@ impl RegisteredEventfd {
         self.own.fd()
     }
 
-    /// Is it signalled only for completions that did not happen during submission?
+    /// True if the eventfd is signalled only for completions that did not happen during submission.
     #[inline]
     pub fn is_async_only(&self) -> bool {
         self.async_only

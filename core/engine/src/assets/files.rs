@@ -50,7 +50,7 @@ impl FileTable {
         self.table.keep(fd, 0)
     }
 
-    /// One more hold.
+    /// Adds one more hold of a file.
     pub fn share(&mut self, node: NodeIndex) {
         self.table.hold(node);
     }
@@ -71,7 +71,7 @@ impl FileTable {
         self.table.drain().for_each(os::close);
     }
 
-    /// Is nothing registered?
+    /// True if nothing is registered.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
@@ -96,7 +96,7 @@ impl FileTable {
         self.table.clear_tags();
     }
 
-    /// Are there these slots?
+    /// Checks that these slots exist.
     ///
     /// # Errors
     /// `EOVERFLOW`, `ENXIO` without a table, `EINVAL` for slots beyond it.
@@ -108,7 +108,7 @@ impl FileTable {
         if end as usize > self.table.len() { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
-    /// Is there this slot?
+    /// Checks that this slot exists.
     ///
     /// # Errors
     /// `ENXIO` without a table, `EINVAL` for a slot beyond it.

@@ -14,7 +14,7 @@ pub const MOST_INSTRUCTIONS: usize = 4096;
 /// Words of memory that a program has (`BPF_MEMWORDS`).
 const WORDS: usize = 16;
 
-/// What a program reads of a request (`struct io_uring_bpf_ctx`).
+/// The part of a request that filter programs read (`struct io_uring_bpf_ctx`).
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub struct Context(pub [u32; Context::WORDS]);
@@ -45,7 +45,7 @@ pub fn words_of(long: u64) -> [u32; 2] {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Instruction {
-    /// What it does.
+    /// The operation (`BPF_*`).
     pub code: u16,
     /// How many instructions a conditional jump passes over, if it is taken.
     pub jump_true: u8,
@@ -220,7 +220,7 @@ impl Program {
         Ok(Program(steps))
     }
 
-    /// What it says of a request: 0 to refuse it.
+    /// Runs the program on a request; returns 0 to refuse the request.
     pub fn run(&self, context: &Context) -> u32 {
         let mut machine = Machine { a: 0, x: 0, memory: [0; WORDS] };
         let mut rest = self.0.iter();
@@ -365,12 +365,12 @@ impl Filters {
         Ok(())
     }
 
-    /// Those of an operation, the newest first.
+    /// The programs of an operation, the newest first.
     fn of(&self, opcode: u8) -> impl Iterator<Item = &Program> {
         self.programs.iter().rev().filter(move |(of, _)| *of == opcode).map(|(_, program)| &**program)
     }
 
-    /// Is there anything to ask about requests of an operation?
+    /// True if requests of an operation must be asked about.
     pub fn know(&self, opcode: u8) -> bool {
         self.denies(opcode) || self.of(opcode).next().is_some()
     }
@@ -379,7 +379,7 @@ impl Filters {
         self.denied[usize::from(opcode / 64)] & 1 << (opcode % 64) != 0
     }
 
-    /// May a request of an operation be done? What was denied stays so, whatever program was added later.
+    /// True if a request of an operation may be done. What was denied stays so, whatever program was added later.
     pub fn allow(&self, opcode: u8, context: &Context) -> bool {
         self.of(opcode).all(|program| program.run(context) != 0) && !self.denies(opcode)
     }

@@ -220,7 +220,7 @@ impl BufferRing {
         }
     }
 
-    /// So many buffers from the head on are nobody else's.
+    /// Gives so many buffers from the head on away: they are nobody else's.
     fn give(&mut self, count: u16) {
         self.head = self.head.wrapping_add(count);
         self.given += u64::from(count);
@@ -335,7 +335,7 @@ impl BufferGroups {
         if there { ring.entry(ring.head).ok() } else { None }
     }
 
-    /// Has a group given all that it had when it was last looked at?
+    /// True if a group has given all that it had when it was last looked at.
     pub fn is_empty(&self, group: u16) -> bool {
         match self.groups.get(&group) {
             Some(Group::List(list)) => list.is_empty(),
@@ -344,7 +344,7 @@ impl BufferGroups {
         }
     }
 
-    /// Is there a buffer in a group?
+    /// Checks that there is a buffer in a group.
     ///
     /// # Errors
     /// `ENOBUFS` where there is none, `EFAULT` where the program's ring is gone.
@@ -357,17 +357,17 @@ impl BufferGroups {
         if there { Ok(()) } else { Err(Errno::ENOBUFS) }
     }
 
-    /// Is there this group?
+    /// True if there is this group.
     pub fn contains(&self, group: u16) -> bool {
         self.groups.contains_key(&group)
     }
 
-    /// Is a group a list?
+    /// True if a group is a list.
     pub fn is_list(&self, group: u16) -> bool {
         matches!(self.groups.get(&group), Some(Group::List(_)))
     }
 
-    /// Are the buffers of a group used up bit by bit?
+    /// True if the buffers of a group are used up bit by bit.
     pub fn is_incremental(&self, group: u16) -> bool {
         matches!(self.groups.get(&group), Some(Group::Ring(ring)) if ring.incremental)
     }
@@ -405,7 +405,7 @@ impl BufferGroups {
         }
     }
 
-    /// May a buffer still be used? One that was lent is the program's again where its ring was unregistered.
+    /// True if a buffer may still be used. One that was lent is the program's again where its ring was unregistered.
     pub fn has(&self, selected: &Selected) -> bool {
         let State::Lent { ring: number, .. } = selected.state else { return true };
         matches!(self.groups.get(&selected.group), Some(Group::Ring(ring)) if ring.number == number)
@@ -440,7 +440,7 @@ impl BufferGroups {
     }
 }
 
-/// What PROVIDE_BUFFERS adds.
+/// The buffers that a PROVIDE_BUFFERS adds.
 #[derive(Clone, Copy, Debug)]
 pub struct Provision {
     /// The group.
@@ -451,7 +451,7 @@ pub struct Provision {
     pub length: u32,
     /// The number of the first.
     pub first: u16,
-    /// How many.
+    /// The number of buffers.
     pub count: u32,
     /// As many buffers a list holds.
     pub most: usize,
@@ -471,7 +471,7 @@ pub enum Place {
 pub struct NewRing {
     /// Where its entries lie.
     pub place: Place,
-    /// How many there are: a power of two.
+    /// The number of entries: a power of two.
     pub entries: u16,
     /// Buffers are used up bit by bit.
     pub incremental: bool,
@@ -517,7 +517,7 @@ impl BufferGroups {
         }
     }
 
-    /// May a ring become this group?
+    /// Checks that a ring may become this group.
     ///
     /// # Errors
     /// `EEXIST` where it has buffers, or is a ring.

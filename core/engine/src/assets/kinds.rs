@@ -1,4 +1,4 @@
-//! What is remembered of descriptors, so that an attempt costs one system call.
+//! Facts that the engine remembers of descriptors, so that an attempt costs one system call.
 //!
 //! A plain descriptor number can be closed and reused behind our back (`ring/drive/readiness/`),
 //! so nothing here may decide more than which way is tried first: every use of it either finds out
@@ -17,7 +17,7 @@ use crate::os::{self, Fd, host};
 pub struct Kind(u32);
 
 impl Kind {
-    /// How it is open has been looked at.
+    /// The engine has looked at how the descriptor is open.
     pub const KNOWN: Kind = Kind(1 << 0);
     /// Opened with `O_DIRECT`, on storage.
     pub const DIRECT: Kind = Kind(1 << 1);
@@ -38,7 +38,7 @@ impl Kind {
     pub const TRAINS_ASKED: Kind = Kind(1 << 8);
     /// A socket that takes many datagrams at once.
     pub const TRAINS: Kind = Kind(1 << 9);
-    /// It has refused long ones.
+    /// A socket that has refused long trains.
     pub const SHORT_TRAINS: Kind = Kind(1 << 11);
     /// A connection that the engine accepted over TCP.
     pub const TCP: Kind = Kind(1 << 10);
@@ -69,12 +69,12 @@ impl Kind {
     pub const ALL_OF_TRAINS: Kind =
         Kind::TRAINS_ASKED.with(Kind::TRAINS).with(Kind::SHORT_TRAINS).with(Kind::STREAM_TRAINS);
 
-    /// Any of `other`?
+    /// True if any of `other` is set.
     pub const fn has(self, other: Kind) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Both.
+    /// The facts of both together.
     pub const fn with(self, other: Kind) -> Kind {
         Kind(self.0 | other.0)
     }
@@ -98,7 +98,7 @@ pub fn look(fd: Fd) -> Result<Kind, Errno> {
     Ok(kind)
 }
 
-/// What a descriptor is, with its type looked at.
+/// The facts about a descriptor, its type looked at.
 ///
 /// # Errors
 /// `EBADF` where it is none.
@@ -134,7 +134,7 @@ pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
     Ok(kind)
 }
 
-/// Is a descriptor open with `O_DIRECT`, on storage, now?
+/// True if a descriptor is open with `O_DIRECT`, on storage, now.
 ///
 /// # Errors
 /// `EBADF` where it is none.
@@ -156,7 +156,7 @@ pub fn is_in_a_page(offset: u64, length: usize) -> bool {
 const POLLED_FILE_SYSTEMS: [i64; 6] =
     [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0116_1970, 0x5a4f_4653];
 
-/// Does the kernel take a transfer of this file on a polled ring (`IORING_SETUP_IOPOLL`)? The device is
+/// True if the kernel takes a transfer of this file on a polled ring (`IORING_SETUP_IOPOLL`). The device is
 /// not polled here, as the kernel's own ring does not poll one that has no queues for that.
 pub fn can_be_polled(fd: Fd) -> bool {
     // Where closes are not seen, nothing would find out that it is another file by now, which is to be refused.
@@ -174,7 +174,7 @@ pub fn can_be_polled(fd: Fd) -> bool {
     can_be
 }
 
-/// What was remembered is wrong.
+/// Forgets what was remembered of a file, because it proved wrong.
 pub fn forget(fd: Fd) {
     notes::forget_note(fd);
 }
@@ -202,12 +202,12 @@ fn remember(fd: Fd, kind: Kind) {
     notes::change_note(fd, !kept.0, kind.0);
 }
 
-/// What was noted of a descriptor, if anything.
+/// The facts that were noted of a descriptor, if any.
 pub fn noted(fd: Fd) -> Kind {
     Kind(notes::note(fd))
 }
 
-/// Was this noted of a descriptor? It is not from then on.
+/// True if this was noted of a descriptor. It is not from then on.
 pub fn take(fd: Fd, noted: Kind) -> bool {
     notes::change_note(fd, noted.0, 0) & noted.0 != 0
 }
@@ -217,7 +217,7 @@ pub fn add(fd: Fd, found: Kind) {
     notes::change_note(fd, 0, found.0);
 }
 
-/// Is `SO_LINGER` off on a socket? Asked once where closes are seen, as long as nobody sets it.
+/// True if `SO_LINGER` is off on a socket. Asked once where closes are seen, as long as nobody sets it.
 pub fn closes_at_once(fd: Fd) -> bool {
     if noted(fd).has(Kind::NO_LINGER) {
         return true;

@@ -1,4 +1,4 @@
-//! What a ring has registered: files, buffers, provided buffers; and what it tells about itself.
+//! Resources registered with a ring (files, buffers, restrictions, ...), and facts about descriptors.
 
 pub mod buffers;
 pub mod by_descriptor;

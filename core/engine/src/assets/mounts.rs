@@ -43,7 +43,7 @@ struct Points {
 }
 
 static POINTS: Mutex<Points> = Mutex::new(Points { watch: -1, names: Vec::new() });
-/// There are any.
+/// True while there are far mounts.
 static ANY: AtomicBool = AtomicBool::new(false);
 /// When the mounts were last looked at, by the processor's clock.
 static LOOKED: AtomicU64 = AtomicU64::new(0);
@@ -67,8 +67,8 @@ pub unsafe fn forked() {
     LOOKED.store(0, Relaxed);
 }
 
-/// May a path from this directory lead to where answers take for ever? Costs nothing where no such file system is
-/// mounted. Symbolic links are not followed: what they lead to is not seen.
+/// True if a path from this directory may lead to where answers take for ever. Costs nothing where no such
+/// file system is mounted. Symbolic links are not followed: what they lead to is not seen.
 #[inline]
 pub fn may_be_far(directory: Fd, path: &[u8]) -> bool {
     let now = os::ticks();
@@ -161,12 +161,12 @@ impl Place {
 /// is a hint.
 static SEEN: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
 
-/// May reading this directory take for ever?
+/// True if reading this directory may take for ever.
 pub fn is_far(fd: Fd) -> bool {
     place_of(fd) == Place::Far
 }
 
-/// Where is a file? Asked each time, for the number of a descriptor may stand for another file than before.
+/// The place of a file. Asked each time, for the number of a descriptor may stand for another file than before.
 pub fn place_of(fd: Fd) -> Place {
     // Where nothing can be found out, there is nothing to be done about it.
     let Some(mount) = mount_of(fd, STATX_MNT_ID | STATX_MNT_ID_UNIQUE) else { return Place::Here };

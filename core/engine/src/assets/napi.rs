@@ -55,7 +55,7 @@ impl BusyPoll {
     /// Tells an epoll instance that was made after the program asked for it, in a child after `fork`.
     pub fn carry_over(self, epoll: Fd) {
         if self.tracks {
-            // What worked before works again.
+            // Settings that worked before work again.
             let _ = self.apply(epoll);
         }
     }

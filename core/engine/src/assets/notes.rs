@@ -1,5 +1,5 @@
-//! What is known of descriptor numbers: which rings keep something about them, which of them the engine itself was given
-//! anew meanwhile, and what [`crate::assets::kinds`] remembers of them.
+//! Notes on descriptor numbers: which rings keep something about them, which of them the engine itself was
+//! given anew meanwhile, and what [`crate::assets::kinds`] remembers of them.
 //!
 //! A ring that keeps something about a number holds an [`Interest`] in it. As a rule it is the only ring that does, and
 //! who closes the descriptor has to look at that ring alone, however many there are.
@@ -11,7 +11,7 @@ use crate::assets::by_descriptor::ByDescriptor;
 use crate::os::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::os::{self, Fd, host};
 
-/// What is known of one number.
+/// The notes on one number.
 #[derive(Debug)]
 struct Entry {
     /// How many [`Interest`]s there are, in the lower half; in the upper half the number of the place whose ring holds
@@ -19,7 +19,7 @@ struct Entry {
     interest: AtomicU64,
     /// How often the engine itself was given the number for a new file while a ring knew it.
     renewals: AtomicU32,
-    /// What [`crate::assets::kinds`] remembers of it; zero for nothing.
+    /// The facts of [`crate::assets::kinds`] about the number's file; zero for none.
     note: AtomicU32,
     /// How often the process had handed descriptors over when the number stood for nothing, or for a file that the engine made;
     /// or [`OLD`].
@@ -58,10 +58,10 @@ static TABLE: ByDescriptor<Entry> = ByDescriptor::empty();
 /// Of all numbers that [`TABLE`] has no entry for.
 static BEYOND: Entry = Entry::new();
 
-/// Who keeps something about a number.
+/// The rings that keep something about a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interested {
-    /// Nobody does.
+    /// No ring does.
     Nobody,
     /// The ring in the place with this number.
     One(u32),
@@ -118,7 +118,7 @@ fn packed(place: u32, count: u32) -> u64 {
     u64::from(place) << 32 | u64::from(count)
 }
 
-/// Which rings keep something about `fd`?
+/// The rings that keep something about `fd`.
 pub fn interested(fd: Fd) -> Interested {
     let interest = TABLE.get(fd).unwrap_or(&BEYOND).interest.load(Ordering::Relaxed);
     match (count_of(interest), place_of(interest)) {
@@ -131,7 +131,7 @@ pub fn interested(fd: Fd) -> Interested {
 /// The engine was given `fd` for a new file (by `accept`, `socket`, `open`, ...): what any ring keeps
 /// about the number is about a file that is gone. Rings find out when they next look.
 pub fn renew(fd: Fd) {
-    // What stands for many numbers must not look renewed for one of them.
+    // An entry that stands for many numbers must not look renewed for one of them.
     let Some(entry) = TABLE.get(fd) else { return };
     entry.note.store(0, Ordering::Relaxed);
     entry.note_freed();
@@ -262,7 +262,7 @@ pub fn closes(fd: Fd) {
     }
 }
 
-/// Is anything noted of `fd` that its close changes?
+/// True if something is noted of `fd` that its close changes.
 pub fn changes_by_close(fd: Fd) -> bool {
     TABLE.get(fd).is_some_and(|entry| {
         let free_at = entry.free_at.load(Ordering::Relaxed);
@@ -270,7 +270,7 @@ pub fn changes_by_close(fd: Fd) -> bool {
     })
 }
 
-/// What is remembered of `fd`.
+/// The facts that are remembered of `fd`.
 pub fn note(fd: Fd) -> u32 {
     // Relaxed, as everywhere: a note is a hint.
     TABLE.get(fd).map_or(0, |entry| entry.note.load(Ordering::Relaxed))

@@ -15,12 +15,12 @@ pub struct ParamRegion {
 }
 
 impl ParamRegion {
-    /// Is there one?
+    /// True if a region is registered.
     pub fn is_there(&self) -> bool {
         self.memory.is_some()
     }
 
-    /// This is the ring's, for as long as the ring lives.
+    /// Sets the ring's region, for as long as the ring lives.
     pub fn set(&mut self, memory: Region, holds_waits: bool) {
         debug_assert!(self.memory.is_none(), "a ring has one");
         *self = ParamRegion { memory: Some(memory), holds_waits };

@@ -1,4 +1,4 @@
-//! What the process lets itself do on the rings that it makes: restrictions and filters that were registered without a ring.
+//! Restrictions and filters that the process has registered without a ring, for the rings that it makes.
 //! Children that it forks inherit them with its memory.
 
 use crate::abi::Errno;
@@ -7,7 +7,7 @@ use crate::os::sync::Mutex;
 
 static OF_PROCESS: Mutex<Option<Restrictions>> = Mutex::new(None);
 
-/// Those of a ring that the process makes.
+/// The restrictions of a ring that the process makes.
 pub fn inherited() -> Restrictions {
     OF_PROCESS.lock().clone().unwrap_or_default()
 }
@@ -24,7 +24,7 @@ pub fn change<R>(change: impl FnOnce(&mut Restrictions) -> Result<R, Errno>) -> 
     Ok(result)
 }
 
-/// Has the process any?
+/// True if the process has any restrictions.
 pub fn is_there() -> bool {
     OF_PROCESS.lock().is_some()
 }

@@ -6,12 +6,12 @@ use alloc::boxed::Box;
 use crate::abi::{Errno, Sqe};
 use crate::assets::filters::{Filters, Program};
 
-/// What is allowed; everything else of its kind is not.
+/// Lists of allowed registrations and submissions; everything else of a listed kind is forbidden.
 #[derive(Clone, Default)]
 pub struct Rules {
     /// One bit for each registration; `None` where nothing is said of registrations.
     registrations: Option<u64>,
-    /// What is said of submissions.
+    /// The rules for submissions, if there are any.
     submissions: Option<Submissions>,
 }
 
@@ -24,7 +24,7 @@ struct Submissions {
 }
 
 impl Rules {
-    /// This registration may be made; it is below 64.
+    /// Allows this registration, whose number is below 64.
     pub fn allow_registration(&mut self, number: u8) {
         *self.registrations.get_or_insert_default() |= 1 << number;
     }
@@ -44,7 +44,7 @@ impl Rules {
         self.submissions().flags_required = flags;
     }
 
-    /// What is not said to be allowed is not, of registrations and submissions both.
+    /// Restricts registrations and submissions both: whatever no rule allows is forbidden.
     pub fn say_of_both(&mut self) {
         self.registrations.get_or_insert_default();
         self.submissions();
@@ -63,36 +63,36 @@ impl Submissions {
     }
 }
 
-/// What a ring, or a process, may do.
+/// The restrictions of a ring, or of a process.
 #[derive(Clone, Default)]
 pub struct Restrictions {
     rules: Option<Box<Rules>>,
     filters: Option<Box<Filters>>,
     /// The rules hold: the ring is enabled, or they are the process's.
     in_force: bool,
-    /// They do for registrations.
+    /// The rules hold for registrations.
     of_process: bool,
 }
 
 impl Restrictions {
-    /// Is there anything that a request has to be held against?
+    /// True if there is anything that a request has to be held against.
     #[inline]
     pub fn are_there(&self) -> bool {
         self.rules.is_some() || self.filters.is_some()
     }
 
-    /// Are there rules?
+    /// True if there are rules.
     pub fn have_rules(&self) -> bool {
         self.rules.is_some()
     }
 
-    /// These are the ring's, for as long as the ring lives.
+    /// Sets the ring's rules, for as long as the ring lives.
     pub fn set(&mut self, rules: Box<Rules>) {
         debug_assert!(self.rules.is_none(), "a ring gets them once");
         self.rules = Some(rules);
     }
 
-    /// The same, of a process: they hold at once.
+    /// Sets the rules of a process, which are in force at once.
     pub fn set_for_process(&mut self, rules: Box<Rules>) {
         self.set(rules);
         (self.in_force, self.of_process) = (true, true);
@@ -117,14 +117,14 @@ impl Restrictions {
         self.filters.as_deref().filter(|filters| filters.know(opcode))
     }
 
-    /// May this registration be made? A ring that is not enabled is set up by its maker, whatever its own rules say.
+    /// True if this registration may be made. A ring that is not enabled is set up by its maker, whatever its own rules say.
     pub fn allow_registration(&self, number: u32) -> bool {
         let rules = self.rules.as_ref().filter(|_| self.in_force || self.of_process);
         let allowed = rules.and_then(|rules| rules.registrations);
         allowed.is_none_or(|allowed| number < 64 && allowed & (1 << number) != 0)
     }
 
-    /// May this SQE be submitted, by the rules?
+    /// True if this SQE may be submitted, by the rules.
     #[inline]
     pub fn allow(&self, sqe: &Sqe) -> bool {
         let Some(rules) = &self.rules else { return true };

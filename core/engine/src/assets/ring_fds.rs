@@ -48,7 +48,7 @@ static GIVEN: AtomicUsize = AtomicUsize::new(0);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 /// How many threads are looked at for that at once.
 const LOOKS: usize = 16;
-/// Who gives places to a thread, or takes them from one that has ended, holds this.
+/// The lock for giving places to a thread, and for taking them from one that has ended.
 static CHANGES: Mutex<()> = Mutex::new(());
 
 /// The lock of the places, for a `fork`.
@@ -158,7 +158,7 @@ pub fn take(index: usize) -> Option<Fd> {
 pub fn put(own: Fd, places: core::ops::Range<usize>) -> Result<u32, Errno> {
     let (identity, number) = (host::thread_identity(), os::gettid());
     let _changes = CHANGES.lock();
-    // Who registers calls `clear_ended` before: no thread that has ended has this identity.
+    // A registration calls `clear_ended` before: no thread that has ended has this identity.
     let thread = find(identity).unwrap_or_else(|| add(identity, number));
     let is_empty = |&place: &usize| thread.places[place].load(Ordering::Relaxed) == NONE;
     let place = places.into_iter().find(is_empty).ok_or(Errno::EBUSY)?;

@@ -17,7 +17,7 @@ struct Node<T> {
     tag: u64,
 }
 
-/// What is left of a node whose last hold was given back.
+/// The contents of a node whose last hold was given back.
 #[derive(Clone, Copy, Debug)]
 pub struct Gone<T> {
     /// The thing itself.
@@ -45,7 +45,7 @@ impl<T: Copy> Table<T> {
         self.slots.len()
     }
 
-    /// Is nothing registered?
+    /// True if nothing is registered.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
@@ -77,7 +77,7 @@ impl<T: Copy> Table<T> {
         core::mem::take(&mut self.slots).into_iter().flatten().collect()
     }
 
-    /// What is in a slot.
+    /// The node in a slot, and its value.
     pub fn get(&self, slot: usize) -> Option<(NodeIndex, T)> {
         let node = (*self.slots.get(slot)?)?;
         Some((node, self.nodes[node.0 as usize].value))
@@ -123,7 +123,7 @@ impl<T: Copy> Table<T> {
         self.slots[slot].take()
     }
 
-    /// One more hold.
+    /// Adds one more hold of a node.
     pub fn hold(&mut self, node: NodeIndex) {
         self.nodes[node.0 as usize].holds += 1;
     }

@@ -15,7 +15,7 @@ use crate::request::table::Table;
 use crate::ring::Core;
 use crate::ring::registry::look;
 
-/// What a registration answers that meets a fault.
+/// The errors of registrations that meet a fault.
 const REGISTER_ERRORS: [(Fault, Errno); 2] =
     [(Fault::RegisterNoMemory, Errno::ENOMEM), (Fault::RegisterBusy, Errno::EBUSY)];
 
@@ -41,7 +41,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
 
 fn enter_meeting(met: Call, fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     let mut interrupted = false;
-    // What a submission is cut to is decided under the lock under which it is made: others submit, too.
+    // A submission's cut is decided under the lock under which the submission is made: others submit, too.
     let done = super::enter::enter_changed(fd, call, caller, |core| match change(core, met, call) {
         Change::None => Ok(*call),
         Change::Fail(errno) => Err(errno),
@@ -61,16 +61,16 @@ fn enter_meeting(met: Call, fd: Fd, call: &Enter, caller: &Caller) -> Result<usi
     Ok(done)
 }
 
-/// What becomes of a call of `enter`.
+/// A change that chaos makes to a call of `enter`.
 enum Change {
     None,
-    /// It does nothing.
+    /// The call does nothing, and fails.
     Fail(Errno),
-    /// It takes so many SQEs, and does not wait.
+    /// The call takes so many SQEs, and does not wait.
     Take(u32),
     /// Its wait ends when it begins.
     Return,
-    /// The same, by a signal.
+    /// A signal ends the call's wait when it begins.
     Interrupt,
 }
 
@@ -79,7 +79,7 @@ fn change(core: &mut Core, met: Call, call: &Enter) -> Change {
     let meets = |fault| met.meets(fault, 0);
     let ready = core.cq_ready();
     let submits = call.to_submit > 0 && core.sq_pending() > 0 && !core.is(IORING_SETUP_SQPOLL);
-    // Who is told to wait for completions must have some to wait for. Requests that wait for a file, perhaps for what is to be
+    // A program that is told to wait for completions must have some to wait for. Requests that wait for a file, perhaps for what is to be
     // submitted, are none.
     if submits && ready > 0 && meets(Fault::EnterBusy).is_some() {
         return Change::Fail(Errno::EBUSY);

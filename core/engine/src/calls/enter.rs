@@ -35,7 +35,7 @@ pub const FLAGS: u32 = support::mask(&FLAG_TABLE);
 
 /// How many calls in a row may find enough completions without epoll being asked.
 const UNASKED: u8 = 8;
-/// The same where nothing waits but the notifications of zero-copy sends.
+/// [`UNASKED`] where nothing waits but the notifications of zero-copy sends.
 const UNASKED_FOR_PAGES: u8 = 64;
 
 /// The signal that the front end's trap lives by must never be blocked.
@@ -63,7 +63,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     enter_changed(fd, call, caller, |_| Ok(*call))
 }
 
-/// The same, of the call that `change` makes of it, which knows what the submission finds.
+/// [`enter`] with the call that `change` makes of it under the ring's lock, knowing what the submission finds.
 ///
 /// # Errors
 /// Those of `change`, with nothing done.
@@ -82,7 +82,7 @@ pub fn enter_changed(
     let Some(found) = registry::find(number) else { return Err(registry::no_ring(number)) };
     let mut guard = found.ring.lock();
     if !found.stands() {
-        // It was closed meanwhile, and the number is perhaps another's.
+        // The descriptor was closed meanwhile, and the number is perhaps another's.
         drop(guard);
         return enter_again(fd, call, caller, change);
     }
@@ -108,7 +108,7 @@ pub fn enter_changed(
     if core.looks_when_it_leaves(call, taken) {
         core.harvest_now();
     }
-    if core.is_done_with(call, taken) {
+    if core.finish_without_wait(call, taken) {
         core.keep_submitter();
         caller::leave(core);
         caller::end_call(core);
@@ -175,10 +175,10 @@ fn take(core: &mut Core, call: &Enter) -> Result<u32, Errno> {
 }
 
 impl Core {
-    /// Is a call over with its submission? The completions that it wants are there, and whatever else it would look
+    /// Returns true if a call is over with its submission: the completions that it wants are there, and whatever else it would look
     /// for, it would not find.
     #[inline(always)]
-    fn is_done_with(&mut self, call: &Enter, taken: u32) -> bool {
+    fn finish_without_wait(&mut self, call: &Enter, taken: u32) -> bool {
         const PLAIN: u32 = IORING_ENTER_GETEVENTS | IORING_ENTER_REGISTERED_RING;
         let ordinary = call.flags & !PLAIN == 0
             && call.argument == 0
@@ -192,12 +192,12 @@ impl Core {
         if !self.ready().is_empty() && (!fetches || !self.issues_links(call)) {
             return false;
         }
-        if fetches { self.has_for(call) } else { self.zero_copy().is_seen() }
+        if fetches { self.skip_epoll(call) } else { self.zero_copy().is_seen() }
     }
 
-    /// Has a call that does not fetch to look for what became ready? The kernel's calls return with that completed, be it
-    /// from before or of their own doing. What only began to wait now, and alone, has just been tried; and a cancellation
-    /// alone, before which the call has looked, makes nothing ready.
+    /// True if a call that does not fetch has to look for what became ready. The kernel's calls return with
+    /// that completed, be it from before or of their own doing. What only began to wait now, and alone, has
+    /// just been tried; and a cancellation alone, before which the call has looked, makes nothing ready.
     #[inline(always)]
     fn looks_when_it_leaves(&self, call: &Enter, taken: u32) -> bool {
         call.flags & IORING_ENTER_GETEVENTS == 0
@@ -222,9 +222,9 @@ impl Core {
         wanted.min(entries).max(entries / 2).max(1)
     }
 
-    /// Are the completions there that a call wants to fetch, and may it go without asking epoll?
+    /// Returns true if the completions are there that a call fetches, and it may go without asking epoll; counts that.
     #[inline(always)]
-    fn has_for(&mut self, call: &Enter) -> bool {
+    fn skip_epoll(&mut self, call: &Enter) -> bool {
         if self.reactor_gives_way(call.min_complete) || self.cq_ready() < call.min_complete {
             return false;
         }
@@ -289,14 +289,14 @@ fn enter_sq_thread(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Resu
     Ok(call.to_submit)
 }
 
-/// What follows a submission: queued work, and what became ready.
+/// Does what follows a submission: queued work, and requests that became ready.
 fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u32) -> Result<(), Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     let fetches = call.flags & IORING_ENTER_GETEVENTS != 0 && submitted == call.to_submit;
     let advances = fetches || !core.defers();
     // The wait that follows begins with it anyway.
     if advances && !core.work().is_empty() {
-        // What has run out by now is not to stop work that the kernel's threads would have begun.
+        // A timeout that has run out by now is not to stop work that the kernel's threads would have begun.
         core.advance_before_work();
     } else if advances && !fetches {
         core.advance();
@@ -337,7 +337,7 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     let argument = argument?;
     if core.defers() {
         core.admit(host::thread_identity())?;
-        if core.observers_mut().is_fetched() {
+        if core.observers_mut().take_deferred_told() {
             // The reactor that drives it may have gone to sleep without a look at its deadlines.
             reactor::deadline_changed(core);
         }
@@ -379,7 +379,7 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     }
 }
 
-/// What a call says about its wait.
+/// A call's arguments for its wait.
 #[derive(Default)]
 struct WaitArgument {
     mask_address: u64,
@@ -435,12 +435,12 @@ fn wait_argument(call: &Enter, core: &Core) -> Result<WaitArgument, Errno> {
     })
 }
 
-/// Does who waits look for completions itself?
+/// True if the thread that waits looks for completions itself.
 pub(super) fn is_polled_by_caller(core: &Core) -> bool {
     core.is(IORING_SETUP_IOPOLL) && !core.is(IORING_SETUP_SQPOLL)
 }
 
-/// Who polls takes neither time nor mask, but looks at what is given for them.
+/// Checks the wait argument of a caller that polls: it is read, though neither time nor mask is used.
 fn check_argument(call: &Enter) -> Result<(), Errno> {
     if call.flags & IORING_ENTER_EXT_ARG == 0 {
         return Ok(());

@@ -49,7 +49,7 @@ pub fn before() {
             limits::lock().hold();
             return;
         }
-        // What is lent may be a message to another of these rings: nobody waits for it with a lock in hand.
+        // Lent work may be a message to another of these rings: nobody waits for it with a lock in hand.
         rings.iter().for_each(|ring| ring.await_return());
         let held = rings.iter().take_while(|ring| ring.hold_for_fork()).count();
         if held < rings.len() {
@@ -72,7 +72,7 @@ pub fn before() {
 
 /// After, in the parent, whether or not there is a child.
 pub fn after() {
-    // What came between `before` and the fork is the child's, too.
+    // Descriptors that came between `before` and the fork are the child's, too.
     notes::hands_over();
     let rings = core::mem::take(&mut *HELD.lock());
     if rings.is_empty() {

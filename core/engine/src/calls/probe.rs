@@ -11,8 +11,8 @@ use crate::request::version;
 const HEADER: usize = 16;
 const ROW: usize = 8;
 
-/// What programs ask for that know of the kernel's operations only. They see those: Netty reads `last_op` as a
-/// signed byte, to which 192 is less than nothing.
+/// The number of rows that programs ask for which know of the kernel's operations only. They see those:
+/// Netty reads `last_op` as a signed byte, to which 192 is less than nothing.
 const ALL: u32 = 256;
 
 /// Fills the program's `struct io_uring_probe` with up to `rows` rows.

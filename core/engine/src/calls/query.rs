@@ -12,9 +12,9 @@ use crate::os::pages;
 use crate::os::user;
 use crate::request::version::{self, Abi};
 
-/// What the engine has (`IO_URING_QUERY_OPCODES`).
+/// The query for operations and flags (`IO_URING_QUERY_OPCODES`).
 const OPCODES: u32 = 0;
-/// What zero-copy receives have (`IO_URING_QUERY_ZCRX`).
+/// The query for zero-copy receives (`IO_URING_QUERY_ZCRX`).
 const RECEIVE_QUEUES: u32 = 1;
 /// How long the rings' header is, and how it is aligned (`IO_URING_QUERY_SCQ`).
 const HEADERS: u32 = 2;
@@ -83,7 +83,7 @@ fn answer(address: u64) -> Result<u64, Errno> {
     Ok(header.next)
 }
 
-/// What is answered to a header.
+/// Checks a header; returns the reply to it.
 fn check(header: &Header) -> Result<Vec<u64>, Errno> {
     let abi = version::current().abi();
     let known = header.question < abi.questions.into();

@@ -36,9 +36,9 @@ use crate::wait::timers::Clock;
 pub struct Register {
     /// `IORING_REGISTER_*`.
     pub opcode: u32,
-    /// What it reads or writes, by address.
+    /// The address of the data that the registration reads or writes.
     pub argument: u64,
-    /// How many of it.
+    /// The number of elements at the address.
     pub count: u32,
 }
 
@@ -49,7 +49,7 @@ pub enum Carry {
     Ring(fn(&mut Core, &Register) -> Result<usize, Errno>),
     /// Under the ring's lock, with the program's descriptor of it.
     Descriptor(fn(&mut Core, Fd, &Register) -> Result<usize, Errno>),
-    /// It gives the ring's lock up meanwhile.
+    /// Under the ring's lock, which the registration gives up meanwhile.
     Guard(fn(&mut CoreGuard<'_>, u64, &Register) -> Result<usize, Errno>),
     /// Under the ring's lock, or without a ring for the process.
     RingOrProcess(fn(&mut Core, &Register) -> Result<usize, Errno>, fn(&Register) -> Result<usize, Errno>),
@@ -68,7 +68,7 @@ pub enum Names {
     None,
 }
 
-/// What the two arguments of a call must be before anything else is looked at; else it is `EINVAL`.
+/// The condition on the two arguments of a call that is checked before all others; `EINVAL` if not met.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
     /// The call looks itself.
@@ -93,7 +93,7 @@ impl Takes {
     }
 }
 
-/// What the address of a call leads to, for who shows it.
+/// The data at the address of a call, for whoever prints it.
 #[derive(Clone, Copy)]
 pub enum Argument {
     /// So many `struct iovec`s as the count says.
@@ -112,17 +112,17 @@ pub struct Row {
     pub code: u32,
     /// Its name, `IORING_` left out.
     pub name: &'static str,
-    /// Which rings it is for.
+    /// The rings that it is for.
     pub names: Names,
-    /// What its arguments must be.
+    /// The condition on its arguments.
     pub takes: Takes,
     /// How it is done.
     pub carry: Carry,
     /// In what it falls short of the kernel's, if in anything.
     pub limits: &'static str,
-    /// What its address leads to, where that is shown.
+    /// The data at its address, where they are shown.
     pub argument: Option<Argument>,
-    /// What may be injected under chaos, as the kernel could have it happen.
+    /// Faults that chaos may inject, as the kernel could have them happen.
     pub faults: Faults,
 }
 
@@ -290,7 +290,7 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
         )
         .argument(Argument::One(structures::WORKERS))
         .limits(BOUNDED_ONLY),
-        // These two take other rings' locks.
+        // The next two take other rings' locks.
         Row::new(
             Code::IORING_REGISTER_RING_FDS,
             "IORING_REGISTER_RING_FDS",

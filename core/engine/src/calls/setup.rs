@@ -145,7 +145,7 @@ fn check(params: &io_uring_params) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What the kernel looks at only once there is memory for the rings.
+/// Checks that the kernel makes only once there is memory for the rings.
 fn check_thread(params: &io_uring_params) -> Result<(), Errno> {
     let is = |flag: u32| params.flags & flag != 0;
     if is(IORING_SETUP_ATTACH_WQ) {

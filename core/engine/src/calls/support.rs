@@ -1,5 +1,5 @@
-//! What the engine has of the ABI: the page `docs/support.md`, written off the very tables by which
-//! calls are judged.
+//! The engine's support of the ABI: the page `docs/support.md`, written off the very tables by which calls
+//! are judged.
 
 use alloc::string::{String, ToString};
 use core::fmt::Write;
@@ -19,7 +19,7 @@ use crate::request::version::{self, Version};
 pub enum Support {
     /// All of it.
     Yes,
-    /// It, but for this.
+    /// All of it, but for this.
     Partly(&'static str),
     /// Nothing, for this reason: the answer is that of a kernel without it.
     No(&'static str),
@@ -44,17 +44,17 @@ pub struct Flag {
 }
 
 impl Flag {
-    /// One that the engine has.
+    /// A flag that the engine has.
     pub const fn yes(bit: u32, name: &'static str) -> Flag {
         Flag { bit, name, support: Support::Yes }
     }
 
-    /// One that it has with limits.
+    /// A flag that the engine has with limits.
     pub const fn partly(bit: u32, name: &'static str, limits: &'static str) -> Flag {
         Flag { bit, name, support: Support::Partly(limits) }
     }
 
-    /// One that it has not.
+    /// A flag that the engine has not.
     pub const fn no(bit: u32, name: &'static str, reason: &'static str) -> Flag {
         Flag { bit, name, support: Support::No(reason) }
     }
@@ -86,9 +86,9 @@ const fn names<const N: usize>(table: &[Flag; N]) -> [(u32, &'static str); N] {
 pub const SETUP_FLAGS: &Names = &Names { prefix: "IORING_SETUP_", names: &names(&setup::FLAG_TABLE) };
 /// Flags of `io_uring_enter`.
 pub const ENTER_FLAGS: &Names = &Names { prefix: "IORING_ENTER_", names: &names(&enter::FLAG_TABLE) };
-/// What a ring says it can.
+/// Features that a ring reports.
 pub const FEATURES: &Names = &Names { prefix: "IORING_FEAT_", names: &names(&setup::FEATURE_TABLE) };
-/// What `io_uring_register` does.
+/// Operations of `io_uring_register`.
 pub const REGISTRATIONS: &Names = &Names {
     prefix: "IORING_",
     names: &{
@@ -104,7 +104,7 @@ pub const REGISTRATIONS: &Names = &Names {
 /// In the operation of a call of `io_uring_register` that names its ring by a number of the thread.
 pub const USE_REGISTERED_RING: u32 = Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
 
-/// What the address of a call of `io_uring_register` with this operation leads to, where that is shown.
+/// The data at the address of a call of `io_uring_register` with this operation, where they are shown.
 pub fn argument_of(registration: u32) -> Option<Argument> {
     register::TABLE.get((registration & !USE_REGISTERED_RING) as usize)?.argument
 }

@@ -17,7 +17,7 @@ use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::ring::shared::{Question, look_for_answers};
 
-/// What does not look at user data, unless it is asked to.
+/// Flags of cancellations that do not look at user data, unless they are asked to.
 const BY_OTHER: u64 = (IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_OP) as u64;
 
 /// `IORING_OP_ASYNC_CANCEL`.

@@ -1,4 +1,4 @@
-//! What can be done to an open file other than reading and writing it.
+//! Operations on an open file other than reading and writing.
 
 use linux_raw_sys::general::{POSIX_FADV_NORMAL, POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL};
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;

@@ -26,7 +26,7 @@ const WAITS: Caps = Caps::AT_ONCE.with(Caps::LISTED_FUTEX);
 
 const ANYONE: u64 = FUTEX_BITSET_MATCH_ANY as u64;
 
-/// What WAIT and WAKE read off the SQE.
+/// Arguments of WAIT and WAKE.
 const ARGUMENTS: &[Argument] = &[
     arg(Field::Address, "futex", Kind::Address),
     arg(Field::Offset, "val", Kind::Number),
@@ -86,7 +86,7 @@ fn prep_wake(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     parse(core, id).map(drop)
 }
 
-/// What WAIT and WAKE have in common.
+/// Reads the fields that WAIT and WAKE have in common.
 fn parse(core: &Core, id: RequestId) -> Result<Element, Errno> {
     let sqe = &core[id].sqe;
     let element = Element { value: sqe.off, address: sqe.addr, flags: sqe.fd as u32, reserved: 0 };
@@ -143,7 +143,7 @@ fn issue_wait(core: &mut Core, id: RequestId) -> Outcome {
         Ok(placed) => placed,
         Err(errno) => return errno.into(),
     };
-    // Who changed it before it was waited for has perhaps woken before, too.
+    // The thread that changed the word before the wait has perhaps woken before, too.
     if placed.is_over() {
         match placed.recall(Errno::EAGAIN) {
             Recall::Done => return Errno::EAGAIN.into(),

@@ -106,7 +106,7 @@ pub const TOTAL: usize = ROWS.len();
 /// The table.
 pub static TABLE: Table = Table::new(ROWS);
 
-/// Those of older versions: fewer of the kernel's operations.
+/// The tables of older versions, with fewer of the kernel's operations.
 static OLDER: [Table; 3] = [
     Table::up_to(ROWS, Version::PLAYED[0].abi().operations as usize),
     Table::up_to(ROWS, Version::PLAYED[1].abi().operations as usize),

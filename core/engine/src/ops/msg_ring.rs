@@ -91,7 +91,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     }
     let file = passes_file.then(|| file_to_pass(core, &sqe));
     if let Some(mut guard) = target.try_lock()
-        // What counts this message may end, and what is linked to it begin: not under two locks.
+        // A TIMEOUT that counts this message may end, and its links begin: not under two locks.
         && guard.as_ref().is_none_or(|target| !target.counts_completions())
     {
         return guard.send(life, &sqe, file).into();
@@ -147,7 +147,7 @@ pub fn send_without_ring(address: u64) -> Result<usize, Errno> {
 }
 
 impl Core {
-    /// Does a completion that is posted here at once count for a TIMEOUT?
+    /// True if a completion that is posted here at once counts for a TIMEOUT.
     fn counts_completions(&self) -> bool {
         self.timeouts().counting() > 0 && !self.defers()
     }

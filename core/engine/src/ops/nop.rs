@@ -63,7 +63,7 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     Ok(())
 }
 
-/// One that asks for nothing is done.
+/// The quick attempt of a NOP, which is done if it asks for nothing.
 fn done(_core: &mut Core, sqe: &Sqe, _fd: Fd) -> Tried {
     if (sqe.ioprio, sqe.op_flags) == (0, 0) { Tried::Done(0, 0) } else { Tried::Nothing }
 }

@@ -199,7 +199,7 @@ fn issue_open(core: &mut Core, id: RequestId) -> Outcome {
     } else {
         Outcome::Block
     };
-    // What is submitted behind it may name the slot.
+    // A request that is submitted behind it may name the slot.
     if open.in_slot
         && !open.patient
         && outcome == Outcome::Block
@@ -225,12 +225,12 @@ fn noticed(how: &open_how) -> (u64, u64) {
     (how.flags & u64::from(known), if creates { how.mode & MODES } else { 0 })
 }
 
-/// Can `openat` do what `openat2` would? Of flags and modes that `openat2` refuses, `openat` takes no notice.
+/// True if `openat` can do what `openat2` would. Of flags and modes that `openat2` refuses, `openat` takes no notice.
 fn is_plain(how: &open_how) -> bool {
     how.resolve == 0 && noticed(how) == (how.flags, how.mode)
 }
 
-/// What filters see: flags, mode, resolve, as the kernel has them by then.
+/// The words that filters see: flags, mode, resolve, as the kernel has them by then.
 fn show(request: &Request, words: &mut [u32; 6]) {
     let OpData::Open(open) = &request.data else { return };
     let (mut flags, mode) = open.flags_and_mode();
@@ -275,9 +275,9 @@ impl Open {
         if self.strict { (self.how.flags, self.how.mode) } else { noticed(&self.how) }
     }
 
-    /// Can it take for ever, unless it is told not to wait?
+    /// True if the open can take for ever, unless it is told not to wait.
     fn may_wait(&self) -> bool {
-        // What is created here is a regular file, and nobody has a lease on it.
+        // A file that is created here is a regular one, and nobody has a lease on it.
         let creates = u64::from(O_CREAT | O_EXCL);
         let waits_never = u64::from(O_NONBLOCK | O_PATH | O_DIRECTORY);
         self.how.flags & waits_never == 0 && self.how.flags & creates != creates
@@ -316,8 +316,8 @@ impl Open {
 }
 
 impl Open {
-    /// Is there a FIFO, or a device that may wait as well? Who replaces a file by one at this moment has it opened at
-    /// once.
+    /// True if there is a FIFO, or a device that may wait as well. Who replaces a file by one at this moment
+    /// has it opened at once.
     fn is_of_others(&self, work: &Work) -> bool {
         let by_descriptor = || {
             let flags = O_PATH | O_CLOEXEC | self.how.flags as u32 & O_NOFOLLOW;
@@ -354,7 +354,7 @@ fn open(work: &mut Work) -> Result<usize, Errno> {
 fn opened(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
     let request = &mut core[id];
     if matches!(&request.data, OpData::Open(open) if open.patient) {
-        // What may create a file the kernel leaves to a thread.
+        // An open that may create a file the kernel leaves to a thread.
         request.flags.set(Flags::THREADED);
     }
     let request = &core[id];
@@ -373,7 +373,7 @@ fn opened(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outco
     }
 }
 
-/// Was this an attempt that was not allowed to wait, though the program did not say so?
+/// True if this was an attempt that was not allowed to wait, though the program did not say so.
 fn must_wait(data: &OpData) -> bool {
     matches!(data, OpData::Open(open) if open.may_wait() && open.how.resolve & RESOLVE_CACHED == 0)
 }
@@ -415,8 +415,8 @@ fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
     }
 }
 
-/// Can a connection that this ring has forgotten be closed on the spot? One that does not linger waits for nobody,
-/// and nobody else has to be told.
+/// True if a connection that this ring has forgotten can be closed on the spot. One that does not linger
+/// waits for nobody, and nobody else has to be told.
 fn ends_at_once(fd: Fd) -> bool {
     notes::interested(fd) == Interested::Nobody && kinds::closes_at_once(fd)
 }

@@ -27,7 +27,7 @@ const fn op(code: Code, name: &'static str, prep: Prep, block: Block, arguments:
         .faults(chaos::PATHS)
 }
 
-/// What is read off the SQE for two paths.
+/// The arguments of operations on two paths.
 const fn two_arguments(flags: &'static Names) -> [Argument; 5] {
     [
         arg(Field::Fd, "olddirfd", Kind::Descriptor),
@@ -182,7 +182,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     }
 }
 
-/// The same of a symbolic link, of which only the second path is looked up.
+/// [`issue`] for a symbolic link, of which only the second path is looked up.
 fn issue_symlinkat(core: &mut Core, id: RequestId) -> Outcome {
     let request = &core[id];
     match &request.data {

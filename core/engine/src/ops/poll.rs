@@ -100,7 +100,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
             core[id].events = ready_now(core, id).unwrap_or(0);
         }
         if core.readiness_mut().take_missed(fd) {
-            // What came since it was woken is told at once, too.
+            // Events that came since it was woken are told at once, too.
             core[id].events |= ready_now(core, id).unwrap_or(0);
         }
         let events = core[id].events & core.polled(id);
@@ -112,7 +112,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     }
 }
 
-/// What the descriptor is ready for, but for notices of pages.
+/// The events that the descriptor is ready for, without notices of pages.
 fn ready_now(core: &mut Core, id: RequestId) -> Result<u32, Errno> {
     let fd = core[id].file.fd();
     let now = os::poll_now(fd, core.polled(id))?;
@@ -129,7 +129,7 @@ fn begin(core: &mut Core, id: RequestId) -> Outcome {
     };
     let own = !core.polls_once(id) && core.is_own_eventfd(fd);
     if own {
-        core.observers_mut().eventfd_is_polled();
+        core.observers_mut().clear_rung();
     }
     if now == 0 {
         let outcome = wait(core, id, true);
@@ -180,8 +180,8 @@ fn report(core: &mut Core, id: RequestId, events: u32) -> Outcome {
 }
 
 impl Core {
-    /// Is `fd` an epoll set that holds this ring? Then each CQE would make it ready anew. The kernel ends
-    /// a multishot poll there if it was a ring that woke it; who did is not known here.
+    /// True if `fd` is an epoll set that holds this ring. Then each CQE would make it ready anew. The kernel
+    /// ends a multishot poll there if it was a ring that woke it; who did is not known here.
     fn stands_in(&self, fd: Fd) -> bool {
         let Some(stand_in) = self.observers().stand_in() else { return false };
         let added = os::epoll_ctl(fd, EPOLL_CTL_ADD, stand_in, 0, 0);
@@ -219,7 +219,7 @@ fn poll_stand_in(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -
             core.release_file(id);
             let request = &mut core[id];
             request.file = hold;
-            // What is posted for one edge makes the next: once is enough.
+            // The CQE for one edge makes the next edge: once is enough.
             request.sqe.op_flags |= EPOLLONESHOT;
             begin(core, id)
         }

@@ -45,7 +45,7 @@ pub const READ_MULTISHOT: Op = Op::new(
 /// As many CQEs it posts before others have their turn.
 const MOST_ROUNDS: u32 = 32;
 
-/// What comes after one read.
+/// The step after one read.
 enum Next {
     Read,
     Outcome(Outcome),

@@ -47,7 +47,7 @@ type Info = [u32; 32];
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let sqe = core[id].sqe;
     if sqe.file_index & __WNOTHREAD != 0 {
-        // Who asks may be another thread than the submitter.
+        // The thread that asks may be another than the submitter.
         return Errno::EINVAL.into();
     }
     let mut info = [0; 32];
@@ -56,7 +56,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         return wait(core, id);
     }
     match asked {
-        // What was asked is no question.
+        // The arguments are none that can be waited for.
         Err(errno) if errno != Errno::ECHILD => return errno.into(),
         _ => {}
     }

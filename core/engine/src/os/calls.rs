@@ -130,8 +130,8 @@ fn map_anywhere(length: usize, flags: u32, fd: Fd, offset: u64) -> Result<*mut u
     unsafe { call(nr::__NR_mmap, arguments) }.map(|address| address as *mut u8)
 }
 
-/// The same through libc, where ThreadSanitizer sees it: it must not take what happens in a new mapping for a
-/// race with what happened at that address before (`scripts/check-sanitizers`).
+/// `mmap(2)` through libc, where ThreadSanitizer sees it: it must not take what happens in a new mapping for
+/// a race with what happened at that address before (`scripts/check-sanitizers`).
 #[cfg(anyring_sanitizer)]
 fn map_anywhere(length: usize, flags: u32, fd: Fd, offset: u64) -> Result<*mut u8, Errno> {
     unsafe extern "C" {
@@ -157,8 +157,8 @@ pub fn map_for_children(length: usize) -> Result<*mut u8, Errno> {
     map_anywhere(length, nr::MAP_SHARED | nr::MAP_ANONYMOUS, -1, 0)
 }
 
-/// Does the kernel take `address`, a multiple of 4, from this thread for one that a program's memory may have: its `access_ok`? An Arm
-/// kernel may take more than the processor can map, so whether something can be mapped there tells less.
+/// True if the kernel takes `address`, a multiple of 4, from this thread for one that a program's memory may have: its
+/// `access_ok`. An Arm kernel may take more than the processor can map, so whether something can be mapped there tells less.
 pub fn may_be_memory(address: usize) -> bool {
     let operation = nr::FUTEX_WAKE | nr::FUTEX_PRIVATE_FLAG;
     // SAFETY: reads and writes nothing. A thread that waits on a futex there may wake, as it may at any time.
@@ -202,12 +202,12 @@ pub fn set_nonblocking(fd: Fd, wanted: bool) -> Result<(), Errno> {
         .map(drop)
 }
 
-/// Is there a file behind `fd`?
+/// True if there is a file behind `fd`.
 pub fn is_open(fd: Fd) -> bool {
     fcntl(fd, nr::F_GETFL, 0).is_ok_and(|flags| flags as u32 & nr::O_PATH == 0)
 }
 
-/// Is `fd` an eventfd? Where `/proc` does not tell, it counts as one.
+/// True if `fd` is an eventfd. Where `/proc` does not tell, it counts as one.
 pub fn is_eventfd(fd: Fd) -> bool {
     let mut target = [0u8; 32];
     let length = proc::target_of(fd, &mut target);
@@ -293,8 +293,8 @@ fn mark(fd: Fd) {
     }
 }
 
-/// Is this still an eventfd or an epoll instance that the engine made? Where nobody saw it, the program may have closed the number, and
-/// opened a file that has it now.
+/// True if this is still an eventfd or an epoll instance that the engine made. Where nobody saw it, the
+/// program may have closed the number, and opened a file that has it now.
 pub fn is_still_own(fd: Fd) -> bool {
     match fcntl(fd, nr::F_GETSIG, 0) {
         Ok(mark) => mark == MARK || KEEPS_NO_MARKS.load(Ordering::Relaxed),
@@ -364,8 +364,8 @@ pub fn epoll_ctl(epoll: Fd, operation: u32, fd: Fd, events: u32, data: u64) -> R
     .map(drop)
 }
 
-/// Can a file be polled, as the kernel's io_uring asks before it waits for it? `poll(2)` calls files ready that cannot. Takes an epoll
-/// instance: for who asks seldom.
+/// True if a file can be polled, as the kernel's io_uring asks before it waits for it. `poll(2)` calls files
+/// ready that cannot. Takes an epoll instance: for who asks seldom.
 pub fn can_be_polled(fd: Fd) -> bool {
     let Ok(epoll) = epoll_create() else { return false };
     let added = epoll_ctl(epoll, nr::EPOLL_CTL_ADD, fd, 0, 0);
@@ -474,7 +474,7 @@ fn in_milliseconds(ns: u64) -> i32 {
     i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX)
 }
 
-/// What `fd` is ready for among `events`, now; 0 where it is ready for none.
+/// The events among `events` that `fd` is ready for now; 0 for none.
 pub fn poll_now(fd: Fd, events: u32) -> Result<u32, Errno> {
     let mut entry = nr::pollfd { fd, events: events as i16, revents: 0 };
     // SAFETY: one entry of ours; a null timeout would wait, a zero one does not.
@@ -585,7 +585,7 @@ pub fn gettid() -> i32 {
     unsafe { call(nr::__NR_gettid, [0; 6]) }.map_or(0, |thread| thread as i32)
 }
 
-/// Has this process a thread of that number?
+/// True if this process has a thread of that number.
 pub fn thread_lives(thread: i32) -> bool {
     // SAFETY: signal 0 is never sent.
     let sent = unsafe { call(nr::__NR_tgkill, [getpid() as usize, thread as usize, 0, 0, 0, 0]) };
@@ -633,7 +633,7 @@ pub unsafe fn process_copy(destination: *mut u8, source: *const u8, length: usiz
 /// # Safety
 /// As for [`process_copy`].
 pub unsafe fn pipe_copy(destination: *mut u8, source: *const u8, length: usize) -> Result<(), Errno> {
-    // What a pipe always holds, however small the user's limit has made it.
+    // The bytes that a pipe always holds, however small the user's limit has made it.
     const CHUNK: usize = 4096;
     let ends = pipe(nr::O_CLOEXEC)?;
     let [out, into] = ends.map(|fd| fd as usize);
@@ -679,7 +679,7 @@ pub unsafe fn transfer(
     transfer_by(|number, arguments| unsafe { call(number, arguments) }, writes, fd, vectors, offset, flags)
 }
 
-/// The same by calls of the caller's own making.
+/// [`transfer`] by calls of the caller's own making.
 #[inline]
 pub fn transfer_by(
     call: impl Fn(u32, [usize; 6]) -> Result<usize, Errno>,
@@ -705,8 +705,8 @@ pub fn transfer_by(
     }
 }
 
-/// Does this answer say that the kernel lacks a call, or that a sandbox refuses it, whatever its arguments? `EPERM` may be the answer to
-/// these alone: the kernel says another error of a call without any.
+/// True if this answer says that the kernel lacks a call, or that a sandbox refuses it, whatever its
+/// arguments. `EPERM` may be the answer to these alone: the kernel says another error of a call without any.
 #[cold]
 pub fn is_refused(number: u32, errno: Errno) -> bool {
     let nothing = [usize::MAX, 0, 0, 0, 0, 0];
@@ -792,7 +792,7 @@ pub fn known_identity(fd: Fd) -> Result<FileIdentity, Errno> {
     })
 }
 
-/// What the kernel knows of a file without asking its file system, which may take long to answer.
+/// The status of a file that the kernel knows without asking its file system, which may take long to answer.
 pub fn known_status(fd: Fd, wanted: u32) -> Result<nr::statx, Errno> {
     let mut status = core::mem::MaybeUninit::<nr::statx>::zeroed();
     let flags = nr::AT_EMPTY_PATH | nr::AT_STATX_DONT_SYNC;
@@ -845,7 +845,7 @@ const UNKNOWN: u8 = 0;
 const NO: u8 = 1;
 const YES: u8 = 2;
 
-/// Does a read by `RWF_NOWAIT` that misses the page cache begin at the device, as from Linux 6.12 on? Before that nothing is begun.
+/// True if a read by `RWF_NOWAIT` that misses the page cache begins at the device, as from Linux 6.12 on. Before that nothing is begun.
 pub fn nowait_begins_reads() -> bool {
     // Relaxed: it stands for nothing else.
     match BEGINS_READS.load(Ordering::Relaxed) {
@@ -900,12 +900,12 @@ pub fn send_nothing(fd: Fd) -> Result<usize, Errno> {
     unsafe { call(nr::__NR_sendto, [fd as usize, 0, 0, flags, 0, 0]) }
 }
 
-/// May the calling thread use real-time I/O priorities (`CAP_SYS_ADMIN` or `CAP_SYS_NICE`)?
+/// True if the calling thread may use real-time I/O priorities (`CAP_SYS_ADMIN` or `CAP_SYS_NICE`).
 pub fn may_raise_priority() -> bool {
     capabilities() & (1 << nr::CAP_SYS_ADMIN | 1 << nr::CAP_SYS_NICE) != 0
 }
 
-/// Is this capability, one of the first 32, among the effective ones of the calling thread?
+/// True if this capability, one of the first 32, is among the effective ones of the calling thread.
 pub fn has_capability(capability: u32) -> bool {
     capabilities() & 1 << capability != 0
 }
@@ -943,7 +943,7 @@ pub fn interface_name(index: u32) -> Result<[u8; 16], Errno> {
     Ok(name)
 }
 
-/// Has the interface of that name a receive queue of that number? Nothing where sysfs does not tell.
+/// True if the interface of that name has a receive queue of that number. Nothing where sysfs does not tell.
 pub fn has_receive_queue(name: &[u8; 16], queue: u32) -> Option<bool> {
     let name = CStr::from_bytes_until_nul(name).ok()?.to_str().ok()?;
     let queues = Short::of(format_args!("/sys/class/net/{name}/queues"))?;
@@ -1013,7 +1013,7 @@ impl Drop for OwnedFd {
     }
 }
 
-/// What tells one file from another.
+/// The identity of a file, and its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileIdentity {
     /// The device it is on.
@@ -1027,22 +1027,22 @@ pub struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// A regular file?
+    /// True for a regular file.
     pub fn is_regular(self) -> bool {
         self.mode & nr::S_IFMT == nr::S_IFREG
     }
 
-    /// Without an inode of its own, as eventfds and timerfds are?
+    /// True for a file without an inode of its own, as eventfds and timerfds are.
     pub fn is_anonymous(self) -> bool {
         self.mode & nr::S_IFMT == 0
     }
 
-    /// A directory?
+    /// True for a directory.
     pub fn is_directory(self) -> bool {
         self.mode & nr::S_IFMT == nr::S_IFDIR
     }
 
-    /// `/dev/null`, under whatever name?
+    /// True for `/dev/null`, under whatever name.
     pub fn is_null_device(self) -> bool {
         const MEMORY_DEVICES: u64 = 1;
         self.mode & nr::S_IFMT == nr::S_IFCHR && self.names == MEMORY_DEVICES << 8 | 3

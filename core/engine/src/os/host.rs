@@ -1,12 +1,12 @@
-//! What a front end provides to the engine: threads, the calling thread's identity, resumed faults.
+//! Services of a front end for the engine: threads, the calling thread's identity, resumed faults.
 
 use core::ffi::{CStr, c_void};
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// What the engine needs from the process it lives in. Memory comes through the global allocator,
-/// which the front end also chooses; neither may take a lock that a signal handler of the program could
-/// find taken.
+/// The services that the engine needs from the process it lives in. Memory comes through the global
+/// allocator, which the front end also chooses; neither may take a lock that a signal handler of the program
+/// could find taken.
 pub trait Host: Sync {
     /// Starts a thread that runs `entry(argument)`, once, and ends when it returns. Where no thread could be started,
     /// `entry` must not run. All signals must be blocked in the thread but those that an instruction raises and
@@ -82,7 +82,7 @@ pub trait Host: Sync {
     }
 }
 
-/// What a call needs to know about its caller.
+/// Facts about the caller of a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Caller {
     /// The signal mask to wait with, if it is not the thread's current one: a trap handler runs
@@ -95,7 +95,7 @@ pub struct Caller {
 
 /// Takes the completions of a ring for which nobody enters it, as soon as they are posted.
 pub trait Outlet: Send {
-    /// Some were posted. Called under the ring's lock: it may neither sleep nor enter the ring.
+    /// Some completions were posted. Called under the ring's lock: it may neither sleep nor enter the ring.
     fn posted(&mut self);
 }
 

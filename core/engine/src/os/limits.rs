@@ -9,7 +9,7 @@ use crate::os::{futex_wait, futex_wake, limit, monotonic_ns, nr};
 static STATE: AtomicU32 = AtomicU32::new(0);
 /// A thread has lifted a limit, or keeps others from doing so: what it sets back is what the program had set.
 const LIFTED: u32 = 1 << 31;
-/// Another waits for that to end.
+/// A thread waits for the end of [`LIFTED`].
 const AWAITED: u32 = 1 << 30;
 /// Threads that make processes are counted in one group until somebody has waited for them in vain; then the next group begins.
 const GROUP: u32 = 1 << 16;
@@ -77,7 +77,7 @@ fn await_makers() {
             return;
         }
         let now = monotonic_ns();
-        // Who is counted here was counted there before.
+        // A thread that is counted in `STATE` was counted in `EXECUTING` before.
         let executes = EXECUTING.load(Ordering::Relaxed) > 0;
         let patience_ns = if executes { PATIENCE_WITH_PROGRAMS_NS } else { PATIENCE_NS };
         let left_ns = (*began.get_or_insert(now) + patience_ns).saturating_sub(now);
@@ -118,7 +118,7 @@ pub fn executing<T>(act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// One of those that make processes has done so.
+/// A thread that makes processes has done so.
 fn made(group: u32) {
     let mut state = STATE.load(Ordering::Relaxed);
     // Nobody counts it where it was waited for in vain, nor in a child after `fork`.

@@ -39,7 +39,7 @@ pub fn forget(fd: Fd) {
     }
 }
 
-/// Is it one of the engine's own, as far as is known?
+/// True if `fd` is one of the engine's own, as far as is known.
 #[inline]
 pub fn is_own(fd: Fd) -> bool {
     place(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)

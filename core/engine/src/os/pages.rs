@@ -10,7 +10,7 @@ use crate::os::{self, arch};
 
 /// The size that pages have wherever the engine may run, or 0.
 const ONLY_SIZE: usize = if let &[bytes] = arch::PAGE_SIZES { bytes } else { 0 };
-/// What [`ask_page_bytes`] has found out, or 0. Relaxed: who finds 0 asks, too.
+/// The result of [`ask_page_bytes`], or 0. Relaxed: who finds 0 asks, too.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 
 /// The size of a page.
@@ -89,7 +89,7 @@ fn is_unknown_advice(populate: impl Fn(usize, usize) -> Result<usize, Errno>) ->
     populate(0, 0).is_err()
 }
 
-/// Is there any mapping behind all of it? A page at a time, by bounded pieces.
+/// Checks that there is any mapping behind all of it. A page at a time, by bounded pieces.
 fn mapped(first: u64, length: u64) -> Result<(), Errno> {
     const PIECE: usize = 1024;
     let mut resident = [0u8; PIECE];
@@ -108,7 +108,7 @@ fn mapped(first: u64, length: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Is any of it a shared mapping of a file on a block device? The kernel does not pin what it has to
+/// True if any of it is a shared mapping of a file on a block device. The kernel does not pin what it has to
 /// write back. Kernels before 6.11, or without `/proc`, do not tell: then nothing is.
 fn is_shared_with_storage(first: u64, length: u64) -> bool {
     let Ok(maps) = os::open(c"/proc/self/maps", O_RDONLY | O_CLOEXEC) else { return false };

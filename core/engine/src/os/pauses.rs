@@ -18,7 +18,7 @@ mod decide {
         PASSED.store(0, Ordering::Relaxed);
     }
 
-    /// Another thread may be quicker here.
+    /// Pauses now and then, by the seed, where another thread may be quicker.
     pub fn may_pause() {
         let seed = SEED.load(Ordering::Relaxed);
         if seed == 0 {
@@ -50,7 +50,7 @@ mod decide {
 #[cfg(feature = "pauses")]
 pub use decide::{decide_by, may_pause};
 
-/// Nobody pauses.
+/// Does nothing: threads pause with the feature `pauses` only.
 #[cfg(not(feature = "pauses"))]
 #[inline(always)]
 pub fn may_pause() {}

@@ -83,7 +83,7 @@ pub fn number_in_proc() -> u32 {
     number.unwrap_or_else(|| super::getpid() as u32)
 }
 
-/// Does `/proc` show a process of that number?
+/// True if `/proc` shows a process of that number.
 pub fn is_in_proc(process: u32) -> bool {
     let fd = open(&numbered(b"/proc/", process as i32, b""), nr::O_PATH | nr::O_CLOEXEC);
     fd.map(close).is_ok()
@@ -137,7 +137,7 @@ pub fn thread_status(thread: i32) -> Result<Vec<u8>, Errno> {
     text
 }
 
-/// What the kernel told the process about itself: pairs of words.
+/// The process's auxiliary vector: pairs of words.
 ///
 /// # Errors
 /// Where `/proc` cannot be read.
@@ -149,7 +149,7 @@ pub fn auxiliary_vector() -> Result<Vec<u8>, Errno> {
     words
 }
 
-/// What is mounted where, as text.
+/// The mounts that the process sees, as text.
 ///
 /// # Errors
 /// Where `/proc` cannot be read.
@@ -160,7 +160,7 @@ pub fn mounts() -> Result<Vec<u8>, Errno> {
     text
 }
 
-/// What this process has mapped where, as text.
+/// The mappings of this process, as text.
 ///
 /// # Errors
 /// Where `/proc` cannot be read.

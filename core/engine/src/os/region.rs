@@ -14,7 +14,7 @@ enum Owner {
     Program,
 }
 
-/// One such range.
+/// A range of shared memory.
 pub struct Region {
     start: *mut u8,
     length: usize,
@@ -49,7 +49,7 @@ impl Region {
         Ok(Region { start: address as *mut u8, length: length as usize, owner: Owner::Program })
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     pub fn length(&self) -> usize {
         self.length
     }

@@ -21,8 +21,8 @@ pub fn reset() {
     LACKS_KCMP.store(false, atomic::Ordering::Relaxed);
 }
 
-/// Do two descriptors stand for one open file? Not where one of them is closed. Where the kernel does not say, files that cannot be
-/// waited for count as one if they are on one inode and have the same flags.
+/// True if two descriptors stand for one open file. Not where one of them is closed. Where the kernel does
+/// not say, files that cannot be waited for count as one if they are on one inode and have the same flags.
 pub fn same_file(a: Fd, b: Fd) -> bool {
     if a == b {
         return true;

@@ -25,7 +25,7 @@ pub struct Action {
 }
 
 impl Action {
-    /// What a handler does on the thread's alternate stack, if it has one, with everything blocked. It ends calls.
+    /// An action that runs a handler on the thread's alternate stack, if it has one, with everything blocked. The signal ends calls.
     pub fn handled_by(handler: Handler) -> Action {
         Action {
             handler: handler as usize,
@@ -35,12 +35,12 @@ impl Action {
         }
     }
 
-    /// Is it what the kernel does for a signal that nobody handles?
+    /// True if the action is what the kernel does for a signal that nobody handles.
     pub fn is_default(&self) -> bool {
         self.handler == DEFAULT
     }
 
-    /// Is it this handler's?
+    /// True if the action is this handler's.
     pub fn is_handled_by(&self, handler: Handler) -> bool {
         self.handler == handler as usize
     }
@@ -62,12 +62,12 @@ pub struct SignalInfo {
 const _: () = assert!(size_of::<SignalInfo>() == 128);
 
 impl SignalInfo {
-    /// Was it sent by [`signal_thread`] with this value?
+    /// True if the signal was sent by [`signal_thread`] with this value.
     pub fn has_value(&self, value: usize) -> bool {
         self.code == nr::SI_QUEUE && self.value == value
     }
 
-    /// Has the kernel found no room to tell who sent it?
+    /// True if the kernel found no room to tell who sent the signal.
     pub fn is_lost(&self) -> bool {
         self.code == nr::SI_USER as i32 && self.sender == 0
     }
@@ -140,7 +140,7 @@ pub unsafe fn signal_process_again(signal: u32, info: *mut SignalInfo) {
     let _ = unsafe { call(nr::__NR_rt_sigqueueinfo, arguments) };
 }
 
-/// What a signal interrupted.
+/// The context that a signal interrupted.
 pub struct Interrupted(*mut c_void);
 
 impl Interrupted {

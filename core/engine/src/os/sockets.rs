@@ -100,7 +100,7 @@ fn protocol_by(name: &[u8]) -> u32 {
         as u32
 }
 
-/// Does a socket accept connections? Streams do not tell then what there is to read.
+/// True if a socket accepts connections. Streams do not tell then what there is to read.
 fn listens(fd: Fd) -> bool {
     let mut unread = 0i32;
     // SAFETY: writes an integer of ours.

@@ -65,7 +65,7 @@ plain!(
     linux_raw_sys::io_uring::io_uring_zcrx_area_reg
 );
 
-/// What cannot be memory of a program is refused before anything is tried: the kernel's `access_ok`.
+/// Refuses addresses that cannot be a program's memory before anything is tried: the kernel's `access_ok`.
 ///
 /// # Errors
 /// `EFAULT`.
@@ -77,8 +77,8 @@ pub fn check_range(address: u64, length: u64) -> Result<(), Errno> {
     }
 }
 
-/// The same for an address beyond the usual ones, or with a tag. Whether that may be memory depends on the processor, and on what the
-/// program has asked for: the kernel is asked each time, for the program may ask at any time.
+/// Checks an address beyond the usual ones, or with a tag. Whether that may be memory depends on the processor,
+/// and on what the program has asked for: the kernel is asked each time, for the program may ask at any time.
 #[cold]
 fn check_far_range(address: u64, length: u64) -> Result<(), Errno> {
     let untagged = arch::untagged(address);
@@ -134,7 +134,7 @@ pub struct IoVector {
     pub length: u64,
 }
 
-/// Does the processor read and write the program's memory for the engine, rather than the kernel by a call?
+/// True if the processor reads and writes the program's memory for the engine, rather than the kernel by a call.
 fn copies_by_processor() -> bool {
     host::get().is_some_and(|host| host.faults_resume())
 }
@@ -221,7 +221,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// What a path has at most, its end included; the kernel's `PATH_MAX`.
+    /// The most bytes of a path, its end included; the kernel's `PATH_MAX`.
     const MOST: usize = 4096;
 
     /// The path at `address`.
@@ -241,7 +241,7 @@ impl Path {
         Path::read_up_to(address, Path::MOST)
     }
 
-    /// What it consists of, without its end.
+    /// The path's bytes, without its end.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.strip_suffix(&[0]).unwrap_or(&self.bytes)
     }
@@ -275,7 +275,7 @@ impl Path {
         Path { bytes: alloc::vec![0] }
     }
 
-    /// Is it empty?
+    /// True if the path is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.len() <= 1
     }

@@ -28,10 +28,10 @@ pub struct Credentials(u64);
 /// With whose credentials a request is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Whose {
-    /// Those that the process's threads share at the time.
+    /// The credentials that the process's threads share at the time.
     #[default]
     Common,
-    /// Those of the thread that submitted it.
+    /// The credentials of the thread that submitted the request.
     Thread(Credentials),
     /// Registered ones.
     Personality(Credentials),
@@ -50,9 +50,9 @@ static CHANGED_EARLY: AtomicBool = AtomicBool::new(false);
 static ODD_THREADS: AtomicU32 = AtomicU32::new(0);
 
 struct Known {
-    /// What they are made of.
+    /// The contents of sets of credentials.
     sets: Vec<(Content, Credentials)>,
-    /// Which thread of the program (its identity, its id) has which.
+    /// The credentials of threads of the program, by identity and id.
     threads: Vec<(usize, i32, Credentials)>,
 }
 
@@ -64,7 +64,7 @@ pub fn lock() -> &'static dyn AcrossFork {
 }
 
 impl Credentials {
-    /// What a process begins with.
+    /// The credentials that a process begins with.
     pub const FIRST: Credentials = Credentials(1);
 
     /// As an argument for a new thread.
@@ -83,7 +83,7 @@ impl Credentials {
 }
 
 impl Whose {
-    /// Whose they are now: what the process as a whole has given up, no request of its threads has.
+    /// The credentials at this time: what the process as a whole has given up, no request of its threads has.
     pub fn credentials(self) -> Credentials {
         match self {
             Whose::Common => common(),
@@ -93,13 +93,13 @@ impl Whose {
     }
 }
 
-/// What the process's threads have that changed nothing of their own.
+/// The credentials of the process's threads that changed nothing of their own.
 pub fn common() -> Credentials {
     // Acquire pairs with the release in `change_everywhere`.
     Credentials(COMMON.load(Ordering::Acquire))
 }
 
-/// Can the calling thread have others than the common ones?
+/// True if the calling thread can have other credentials than the common ones.
 #[inline]
 pub fn matter() -> bool {
     DIVERGED.load(Ordering::Relaxed) || ODD_THREADS.load(Ordering::Relaxed) != 0
@@ -164,7 +164,7 @@ pub fn set_odd_threads(count: usize) {
     ODD_THREADS.store(count as u32, Ordering::Relaxed);
 }
 
-/// What a call changes.
+/// The threads whose credentials a call changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
     /// Every thread of the process, as the C library's `setuid` does.

@@ -12,7 +12,7 @@ use crate::os::{self, Fd, nr};
 
 /// The file of locks.
 static FILE: AtomicI32 = AtomicI32::new(-1);
-/// What all have in common.
+/// The counts that all processes of the family share.
 static REGISTER: AtomicPtr<Register> = AtomicPtr::new(core::ptr::null_mut());
 /// This process's number; 0 before it has a family.
 static OWN: AtomicU32 = AtomicU32::new(0);
@@ -78,12 +78,12 @@ fn join() {
     let _ = record_lock(nr::F_SETLK, &mut lock);
 }
 
-/// Does the process of that number live, and run the program that it ran?
+/// True if the process of that number lives, and runs the program that it ran.
 pub fn lives(number: u32) -> bool {
     number == own() || others_hold(number, 1)
 }
 
-/// Is this the only one of its family?
+/// True if this is the only process of its family.
 pub fn is_alone() -> bool {
     register().is_none_or(|register| {
         // Acquire pairs with the release in `born`.
@@ -94,8 +94,8 @@ pub fn is_alone() -> bool {
     })
 }
 
-/// Does another process hold a lock on one of `length` bytes from `start` (0: all that follow)? In
-/// doubt it does.
+/// True if another process holds a lock on one of `length` bytes from `start` (0: all that follow). In doubt
+/// it does.
 fn others_hold(start: u32, length: i64) -> bool {
     let mut lock = lock_of(start, length);
     record_lock(nr::F_GETLK, &mut lock).is_err() || u32::from(lock.l_type as u16) != nr::F_UNLCK

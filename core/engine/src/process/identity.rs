@@ -14,12 +14,12 @@ static PROCESS: AtomicI32 = AtomicI32::new(0);
 /// A word that is zero in a child after `fork` and one in the process that set it up.
 static FORK_MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Is this it? A child between `vfork` and `exec` runs in its parent's memory: what it closes stays open there.
+/// True in the memory's own process. A child between `vfork` and `exec` runs in its parent's: what it closes stays open there.
 pub fn is_own() -> bool {
     PROCESS.load(Ordering::Relaxed) == os::getpid()
 }
 
-/// Has this process had a ring?
+/// True if this process has had a ring.
 pub fn is_used() -> bool {
     rings() > 0 && is_own()
 }
@@ -37,8 +37,8 @@ pub fn count_ring() {
     }
 }
 
-/// Is this process a child that nobody announced? Asked first thing in every call; no other thread of the child can be
-/// inside, for a child begins with one thread and this is its first call.
+/// True if this process is a child that nobody announced. Asked first thing in every call; no other thread of
+/// the child can be inside, for a child begins with one thread and this is its first call.
 pub fn is_unannounced() -> bool {
     // Acquire pairs with the release store below: the word is set up.
     // SAFETY: the page is mapped for good.

@@ -38,7 +38,7 @@ const NUMBER: u32 = 0x3fff_ffff;
 /// How often to look before sleeping: a turn lasts some microseconds.
 const SPINS: u32 = 200;
 
-/// Whose turn it is. Zeros are one that nobody has.
+/// The right to change sockets' flags, which one thread has at a time. Zeros are a turn that nobody has.
 #[repr(C)]
 struct Turn {
     /// 0, or the thread that has it: a futex with an owner (`FUTEX_LOCK_PI`), since the kernel knows which of those live.
@@ -55,14 +55,14 @@ static OWN: Turn =
 /// The turn of all processes of the family, once there may be several.
 static SHARED: AtomicPtr<Turn> = AtomicPtr::new(core::ptr::null_mut());
 
-/// What is known of a socket's flag.
+/// A socket's `O_NONBLOCK`, as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Blocking {
     /// The program has set `O_NONBLOCK`.
     Never,
-    /// It has not.
+    /// The program has not set `O_NONBLOCK`.
     May,
-    /// Somebody's turn is on, perhaps on this socket.
+    /// A thread has its turn, perhaps on this socket.
     Unknown,
 }
 
@@ -81,7 +81,7 @@ pub fn blocking(fd: Fd) -> Result<Blocking, Errno> {
     Ok(if unchanged && core::ptr::eq(turn, Turn::current()) { Blocking::Never } else { Blocking::Unknown })
 }
 
-/// Has the program set `O_NONBLOCK`?
+/// True if the program has set `O_NONBLOCK`.
 pub fn is_wanted(fd: Fd) -> bool {
     match blocking(fd) {
         Ok(Blocking::Unknown) => {
@@ -277,7 +277,7 @@ impl Turn {
         fence(Ordering::Release);
     }
 
-    /// It has been taken away.
+    /// The flag has been taken away.
     fn ends(&self) {
         // Release pairs with the acquire in `blocking`.
         self.changes.store(self.changes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
@@ -307,7 +307,7 @@ pub fn share() {
 /// # Safety
 /// No other thread of this process may use the engine.
 pub unsafe fn forked() {
-    // Who had it in the parent is not here. In the family's page whoever has it lives, or is found dead.
+    // The parent's thread that had the turn is not here. In the family's page whoever has it lives, or is found dead.
     OWN.holder.store(0, Ordering::Relaxed);
     OWN.changes.store(0, Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! What the processes of a ring share beside its memory: one page, with a lock of its own.
+//! The page that the processes of a ring share beside its memory, with a lock of its own.
 //!
 //! The page is the engine's, of the same program in every process, but a process may die while it
 //! holds the lock: whoever finds that out takes it over, and finds whatever the dead one left. So it
@@ -16,7 +16,7 @@ pub const OWNERS: usize = 32;
 /// Messages that a page has room for.
 pub const MAIL: usize = 32;
 
-/// Somebody sleeps for the lock.
+/// A thread sleeps for the lock.
 const CONTENDED: u32 = 1 << 31;
 /// How long to sleep for the lock before looking whether its holder lives.
 const PATIENCE_NS: u64 = 20_000_000;
@@ -32,15 +32,15 @@ pub struct Page {
 // SAFETY: the state is only reached with the lock held.
 unsafe impl Sync for Page {}
 
-/// What the lock guards.
+/// The state that the lock guards.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct State {
-    /// Who held the lock last: others take the ring's counts anew.
+    /// The process that held the lock last: others take the ring's counts anew.
     pub last: u32,
     /// Processes that have used the ring since it is shared, the dead ones too.
     pub users: u32,
-    /// Those, threads and processes, that want to hear of completions.
+    /// Threads and processes that want to hear of completions.
     pub hearers: u32,
     /// Processes that keep CQEs which found the ring full.
     pub overflowing: u32,
@@ -70,7 +70,7 @@ const _: () = assert!(size_of::<Page>() <= 4096);
 pub struct Owner {
     /// 0 for none.
     pub process: u32,
-    /// How many.
+    /// The number of its requests in flight.
     pub requests: u32,
 }
 

@@ -24,7 +24,7 @@ struct Member {
 
 struct Members {
     living: Vec<Member>,
-    /// Those that are about to be gone.
+    /// Threads that are about to be gone.
     leaving: Vec<i32>,
 }
 
@@ -107,13 +107,13 @@ pub fn credentials_of(identity: usize) -> Option<Credentials> {
     members.living.iter().find(|member| member.identity == identity).map(|member| member.credentials)
 }
 
-/// How many there are, with those that were cloned and have not begun.
+/// The number of threads, with those that were cloned and have not begun.
 pub fn count() -> usize {
     let members = MEMBERS.lock();
     members.living.len() + BEGINNERS.load(Ordering::Relaxed) as usize
 }
 
-/// Is this a thread of the engine?
+/// True if this is a thread of the engine.
 pub fn is_ours(thread: i32) -> bool {
     let members = MEMBERS.lock();
     members.living.iter().any(|member| member.thread == thread) || members.leaving.contains(&thread)
@@ -136,7 +136,7 @@ pub fn wait(until_ns: u64, done: impl Fn() -> bool) {
     }
 }
 
-/// Are there none, and none about to begin?
+/// True if the engine has no threads, and none about to begin.
 pub fn are_none() -> bool {
     MEMBERS.lock().living.is_empty() && BEGINNERS.load(Ordering::Relaxed) == 0
 }

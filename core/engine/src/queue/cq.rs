@@ -15,7 +15,7 @@ const MAX_KEPT: usize = 1 << 20;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sizes {
     Small,
-    /// Each as it needs.
+    /// CQEs of two sizes, each as it needs.
     Mixed,
     Big,
 }
@@ -38,7 +38,7 @@ pub struct Cq {
 }
 
 impl Cq {
-    /// That of a new ring with these `IORING_SETUP_*`.
+    /// The CQ of a new ring with these `IORING_SETUP_*`.
     pub fn new(setup_flags: u32) -> Cq {
         let sizes = if setup_flags & IORING_SETUP_CQE32 != 0 {
             Sizes::Big
@@ -66,13 +66,13 @@ impl Cq {
         self.tail.wrapping_sub(memory.load(Word::CqHead, full))
     }
 
-    /// Would so many CQEs of the ordinary size be seen at once?
+    /// True if so many CQEs of the ordinary size would be seen at once.
     #[inline]
     pub fn has_room_for(&self, memory: &RingMemory, count: u32) -> bool {
         self.kept.is_empty() && self.ready(memory).saturating_add(count) <= memory.layout().cq_entries
     }
 
-    /// How many big CQEs would be seen at once?
+    /// The number of big CQEs that would be seen at once.
     pub fn room_for_big(&self, memory: &RingMemory) -> u32 {
         if !self.kept.is_empty() {
             return 0;
@@ -88,7 +88,7 @@ impl Cq {
         }
     }
 
-    /// Are all CQEs of the ordinary size?
+    /// True if all CQEs are of the ordinary size.
     #[inline]
     pub fn is_plain(&self) -> bool {
         self.sizes == Sizes::Small
@@ -146,7 +146,7 @@ impl Cq {
         let spans = cqe.flags & IORING_CQE_F_32 != 0 && self.sizes == Sizes::Mixed;
         let entries = memory.layout().cq_entries;
         if spans && self.tail & (entries - 1) == entries - 1 && self.ready(memory) < entries {
-            // It does not go around the end: the program skips what is left there.
+            // A big CQE does not go around the end: the program skips what is left there.
             let filler = Cqe { flags: IORING_CQE_F_SKIP, ..Cqe::default() };
             self.publish(memory, &filler, 1, false);
         }
@@ -196,7 +196,7 @@ impl Cq {
         true
     }
 
-    /// Could a CQE not even be kept, since this was last asked?
+    /// True if a CQE could not even be kept, since this was last asked.
     pub fn take_dropped(&mut self) -> bool {
         core::mem::take(&mut self.dropped)
     }
@@ -212,18 +212,18 @@ impl Cq {
         self.messages.pop_front()
     }
 
-    /// How many there are.
+    /// The number of messages.
     pub fn messages(&self) -> usize {
         self.messages.len()
     }
 
-    /// Is all that there is to be told in the ring?
+    /// True if all that there is to be told is in the ring.
     #[inline]
     pub fn is_at_rest(&self) -> bool {
         self.messages.is_empty() && self.kept.is_empty() && !self.dropped
     }
 
-    /// Was anything posted or kept that [`Cq::take_news`] has not told of?
+    /// True if something was posted or kept that [`Cq::take_news`] has not told of.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.news > 0

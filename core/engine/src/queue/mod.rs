@@ -45,10 +45,10 @@ pub struct Cqe {
     pub big: [u64; 2],
 }
 
-/// What stands where nothing is to be read any more.
+/// The contents of memory in which nothing is to be read any more.
 pub const RUBBISH: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
-/// What stands for an SQE whose memory is gone: no operation has this number.
+/// The SQE in place of one whose memory is gone: no operation has this number.
 const NO_SQE: Sqe = Sqe { opcode: u8::MAX, ..Sqe::EMPTY };
 
 /// Where ring memory comes from.

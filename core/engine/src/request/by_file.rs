@@ -28,24 +28,24 @@ const INODE: u64 = 1 << 63;
 /// So many requests on anonymous inodes may be compared one by one: to find out more takes longer.
 const FEW: usize = 16;
 
-/// What is known of a slot.
+/// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Slot {
-    /// It is in no list.
+    /// The slot is in no list.
     Apart,
     /// Its request is to be looked at.
     Noted,
-    /// It is in the index.
+    /// The slot is in the index.
     Indexed,
 }
 
-/// What can be said of a request when it is looked at.
+/// The file of a request, as it is when the request is looked at.
 pub enum Look {
-    /// It is none, or will never have a file.
+    /// There is no request, or one that will never have a file.
     Nothing,
-    /// It has no file yet.
+    /// The request has no file yet.
     Later,
-    /// It has this one.
+    /// The request has this file.
     Has(Fd),
 }
 
@@ -59,7 +59,7 @@ pub struct ByFile {
     has_many: bool,
     /// The keys of those that are no eventfds, in the order of the files. A key may have no slot any more.
     ordered: Vec<u64>,
-    /// How many such keys were given.
+    /// The number of such keys that were given.
     given: u64,
     /// The system tells no order.
     has_no_order: bool,
@@ -68,7 +68,7 @@ pub struct ByFile {
 }
 
 impl ByFile {
-    /// Has anybody asked?
+    /// True once the index was built.
     #[inline]
     pub fn in_use(&self) -> bool {
         self.index.in_use()
@@ -107,7 +107,7 @@ impl ByFile {
 
     /// Looks at what is noted; false where there is no memory for it, and this went out of use.
     fn look(&mut self, look: &impl Fn(u32) -> Look) -> bool {
-        // What is looked at may have others noted again.
+        // A look may have other slots noted again.
         let mut later = core::mem::take(&mut self.noted);
         let mut kept = 0;
         // Many requests have the same.
@@ -277,7 +277,7 @@ mod tests {
 
     const MANY: u32 = 100;
 
-    /// Asks for another descriptor of each of many files: how many requests, of one on each file, may be of it?
+    /// Asks for another descriptor of each of many files; returns how many requests, of one on each file, may be of it.
     fn found(make: impl Fn() -> OwnedFd) -> Vec<usize> {
         let files: Vec<_> = (0..MANY).map(|_| make()).collect();
         let mut by_file = ByFile::default();
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(found(eventfd), [1; MANY as usize]);
         // SAFETY: as above.
         let epoll = || unsafe { OwnedFd::from_raw_fd(os::epoll_create().unwrap()) };
-        // These have no number. The first one that is asked for finds out that they are many.
+        // Epoll instances have no number. The first one that is asked for finds out that they are many.
         let by_order = if has_order() { 1 } else { MANY as usize };
         assert_eq!(found(epoll), [by_order; MANY as usize]);
     }
@@ -318,7 +318,7 @@ mod tests {
         // SAFETY: a new descriptor, which is nobody else's.
         let epoll = || unsafe { OwnedFd::from_raw_fd(os::epoll_create().unwrap()) };
         let files: Vec<_> = (0..MANY).map(|_| epoll()).collect();
-        // What each slot has: the number of a file, by a descriptor of its own.
+        // Each slot's file: its number, by a descriptor of its own.
         let slots: RefCell<Vec<Option<(usize, OwnedFd)>>> =
             RefCell::new((0..3 * MANY).map(|_| None).collect());
         let mut by_file = ByFile::default();

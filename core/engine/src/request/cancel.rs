@@ -27,7 +27,7 @@ const FLAGS: u32 = IORING_ASYNC_CANCEL_ALL
     | IORING_ASYNC_CANCEL_USERDATA
     | IORING_ASYNC_CANCEL_OP;
 
-/// What to cancel.
+/// The requests to be cancelled.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     question: Question,
@@ -36,12 +36,12 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// What `question` says, of whatever file.
+    /// Requests that match `question`, on whatever file.
     pub fn new(question: Question) -> Wanted {
         Wanted { question, file: -1 }
     }
 
-    /// The same, of this file only.
+    /// The requests among them that are on this file.
     pub fn of_file(self, file: Fd) -> Wanted {
         Wanted { file, ..self }
     }
@@ -50,19 +50,19 @@ impl Wanted {
         self.question.flags & flag != 0
     }
 
-    /// All that match, not the first only.
+    /// True if all that match are meant, not the first only.
     fn all(&self) -> bool {
         self.has(IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY)
     }
 
-    /// Must the user data match?
+    /// True if the user data must match.
     fn by_user_data(&self) -> bool {
         !self.has(IORING_ASYNC_CANCEL_ANY)
             && (self.has(IORING_ASYNC_CANCEL_USERDATA)
                 || !self.has(IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_OP))
     }
 
-    /// Does the request match? `last` is the last descriptor that was compared with the file, and what came of it.
+    /// True if the request matches. `last` is the last descriptor that was compared with the file, and what came of it.
     fn matches(&self, core: &Core, id: RequestId, last: &mut Option<(Fd, bool)>) -> bool {
         let request = &core[id];
         if self.has(IORING_ASYNC_CANCEL_ANY) {
@@ -76,7 +76,7 @@ impl Wanted {
                     && self.is_of(request.file.fd(), last))
     }
 
-    /// Is a request's descriptor one of the file? Many requests have the same.
+    /// True if a request's descriptor is one of the file. Many requests have the same.
     fn is_of(&self, fd: Fd, last: &mut Option<(Fd, bool)>) -> bool {
         match *last {
             Some((known, same)) if known == fd => same,
@@ -192,7 +192,7 @@ impl Core {
                     return Err(Errno::EALREADY);
                 }
                 if !self.withdraw(id) {
-                    // It ends as soon as that is done.
+                    // The request ends as soon as the attempt is done.
                     self[id].flags.set(Flags::CANCELED);
                     return if self.interrupt(id) { Ok(counts) } else { Err(Errno::EALREADY) };
                 }
@@ -211,12 +211,12 @@ pub fn check_flags(flags: u32) -> Result<(), Errno> {
     if flags & !FLAGS != 0 || contradicts { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-/// What another process of the ring asks to have cancelled.
+/// Cancels requests on behalf of another process of the ring.
 pub fn answer(core: &mut Core, question: Question) -> Result<usize, Errno> {
     core.cancel(&Wanted::new(question))
 }
 
-/// Do these flags mean everything that matches?
+/// True if these flags mean everything that matches.
 pub fn is_plural(flags: u32) -> bool {
     flags & (IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY) != 0
 }

@@ -35,7 +35,7 @@ use crate::request::{Flags, Phase, Request, RequestId, trace};
 use crate::ring::Core;
 use crate::wait::timers::Clock;
 
-/// Those of reads from a file.
+/// Faults of reads from a file.
 pub const READS: &[Fault] = &[
     Fault::Short,
     Fault::Interrupted,
@@ -46,7 +46,7 @@ pub const READS: &[Fault] = &[
     Fault::GroupDry,
     Fault::BufferRubbish,
 ];
-/// Those of writes to a file.
+/// Faults of writes to a file.
 pub const WRITES: &[Fault] = &[
     Fault::Short,
     Fault::Interrupted,
@@ -56,10 +56,10 @@ pub const WRITES: &[Fault] = &[
     Fault::Device,
     Fault::NoSpace,
 ];
-/// Those of multishot reads.
+/// Faults of multishot reads.
 pub const READ_SHOTS: &[Fault] =
     &[Fault::MultishotEnds, Fault::GroupDry, Fault::Interrupted, Fault::NoMemory, Fault::Canceled];
-/// Those of receives.
+/// Faults of receives.
 pub const RECEIVES: &[Fault] = &[
     Fault::Short,
     Fault::Interrupted,
@@ -70,9 +70,9 @@ pub const RECEIVES: &[Fault] = &[
     Fault::MultishotEnds,
     Fault::BufferRubbish,
 ];
-/// Those of receives into pages of a queue.
+/// Faults of receives into pages of a queue.
 pub const ZERO_COPY_RECEIVES: &[Fault] = &[Fault::Interrupted, Fault::NoMemory, Fault::Canceled];
-/// Those of sends.
+/// Faults of sends.
 pub const SENDS: &[Fault] = &[
     Fault::Short,
     Fault::Interrupted,
@@ -82,9 +82,9 @@ pub const SENDS: &[Fault] = &[
     Fault::Canceled,
     Fault::GroupDry,
 ];
-/// Those of SPLICE and TEE.
+/// Faults of SPLICE and TEE.
 pub const SPLICES: &[Fault] = &[Fault::Short, Fault::Interrupted, Fault::NoMemory, Fault::Canceled];
-/// Those of ACCEPT.
+/// Faults of ACCEPT.
 pub const ACCEPTS: &[Fault] = &[
     Fault::Interrupted,
     Fault::Again,
@@ -95,19 +95,19 @@ pub const ACCEPTS: &[Fault] = &[
     Fault::Aborted,
     Fault::MultishotEnds,
 ];
-/// Those of CONNECT. One that is interrupted goes on nevertheless, as connect(2) says, which is not done here.
+/// Faults of CONNECT. One that is interrupted goes on nevertheless, as connect(2) says, which is not done here.
 pub const CONNECTS: &[Fault] = &[Fault::NoMemory, Fault::Refused];
-/// Those of SOCKET and PIPE.
+/// Faults of SOCKET and PIPE.
 pub const DESCRIPTORS: &[Fault] = &[Fault::NoMemory, Fault::NoDescriptor, Fault::NoFile];
-/// Those of OPENAT and OPENAT2. Only opens of slow devices are interrupted, as open(2) says.
+/// Faults of OPENAT and OPENAT2. Only opens of slow devices are interrupted, as open(2) says.
 pub const OPENS: &[Fault] = &[Fault::NoMemory, Fault::NoDescriptor, Fault::NoFile, Fault::NoSpace];
-/// Those of operations on paths.
+/// Faults of operations on paths.
 pub const PATHS: &[Fault] = &[Fault::NoMemory];
-/// Those of FSYNC and FALLOCATE.
+/// Faults of FSYNC and FALLOCATE.
 pub const STORAGE: &[Fault] = &[Fault::Interrupted, Fault::Device, Fault::NoSpace];
-/// Those of cancellations.
+/// Faults of cancellations.
 pub const CANCELS: &[Fault] = &[Fault::CancelTooLate];
-/// Those of notifications.
+/// Faults of notifications.
 pub const NOTIFICATIONS: &[Fault] = &[Fault::NotificationLate];
 
 /// The errors that come instead of an attempt.
@@ -132,7 +132,7 @@ const LATEST_NS: u64 = 2_000_000;
 const LONG_PAUSE_NS: u64 = 1_000_000;
 /// A short one, which lets another thread come first. It may be up to twice as long.
 const SHORT_PAUSE_NS: u64 = 20_000;
-/// What a direct transfer is a multiple of.
+/// The size that direct transfers are a multiple of.
 const BLOCK: usize = 4096;
 /// So much goes into a pipe at once or not at all.
 const PIPE_BUF: usize = 4096;
@@ -141,19 +141,19 @@ const MOST_OF_A_BUFFER: u64 = 64;
 /// A multishot request that ends early posts fewer CQEs.
 const MOST_SHOTS: u64 = 8;
 
-/// What a request is whose result is known and whose CQE comes late: no cancellation finds it in time.
+/// The row of a request whose result is known and whose CQE comes late: no cancellation finds it in time.
 static LATE: Op = Op::numbered(u8::MAX, "LATE", Caps::NONE, |_, _| Ok(()), |_, _| Outcome::Armed)
     .disarm(|_, _| false)
     .expire(|core, id| core.comes_now(id));
 
 static PLAN: AtomicPtr<Plan> = AtomicPtr::new(core::ptr::null_mut());
-/// What stands for this process in decisions.
+/// The number that stands for this process in decisions.
 static PATH: AtomicU64 = AtomicU64::new(FIRST_PROCESS);
-/// How often it has forked.
+/// How often the process has forked.
 static FORKS: AtomicU64 = AtomicU64::new(0);
-/// How many rings it has made.
+/// How many rings the process has made.
 static RINGS: AtomicU32 = AtomicU32::new(0);
-/// How often it has called `setup`.
+/// How often the process has called `setup`.
 static SETUPS: AtomicU64 = AtomicU64::new(0);
 
 #[inline]
@@ -220,12 +220,12 @@ pub fn begin_setup() -> Option<Call> {
     Some(Call { told: 0, ring: 0, number: SETUPS.fetch_add(1, Ordering::Relaxed) + 1 })
 }
 
-/// What chaos has to know of a ring.
+/// The state of chaos in a ring.
 #[derive(Default)]
 pub struct Chaos {
     /// The ring's number in its process; 0 where it is not under chaos.
     ring: u32,
-    /// How many calls of `enter` and `register` it has seen.
+    /// How many calls of `enter` and `register` the ring has seen.
     calls: u64,
     /// CQEs before this one were overwritten.
     scrubbed: u32,
@@ -242,7 +242,7 @@ impl Chaos {
         Chaos { ring, ..Chaos::default() }
     }
 
-    /// Is the ring under chaos?
+    /// True if the ring is under chaos.
     pub fn is_on(&self) -> bool {
         self.ring != 0
     }
@@ -258,7 +258,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// Does it meet the fault? `opcode` is that of a registration, or 0.
+    /// Decides whether the call meets the fault; returns what the fault is made of. `opcode` is that of a registration, or 0.
     pub fn meets(self, fault: Fault, opcode: u16) -> Option<u64> {
         let value = inject(self.ring, self.number, fault, opcode)?;
         let body = event::Injected { call: self.number, fault: fault as u32, reserved: 0 };
@@ -387,7 +387,7 @@ impl Core {
         Ok(())
     }
 
-    /// Can this request come to that error?
+    /// True if this request can come to that error.
     fn may_answer(&self, id: RequestId, fault: Fault) -> bool {
         let request = &self[id];
         match fault {
@@ -411,7 +411,7 @@ impl Core {
         }
     }
 
-    /// Is there another request that may have taken the last buffer of a request's group?
+    /// True if there is another request that may have taken the last buffer of a request's group.
     fn shares_group(&self, id: RequestId) -> bool {
         let group = self[id].sqe.buf_index;
         self.requests().ids().filter(|&other| other != id).map(|other| &self[other]).any(|other| {
@@ -419,8 +419,8 @@ impl Core {
         })
     }
 
-    /// Does a multishot poll watch the file of a request? It tells of what comes, and not of what a request that answered `EAGAIN`
-    /// has left there.
+    /// True if a multishot poll watches the file of a request. It tells of what comes, and not of what a
+    /// request that answered `EAGAIN` has left there.
     fn is_watched(&self, request: &Request) -> bool {
         self.requests().ids().map(|id| &self[id]).any(|other| {
             other.op.caps.has(Caps::POLLS)
@@ -429,7 +429,7 @@ impl Core {
         })
     }
 
-    /// Is there a completion that comes, late, whatever the program does?
+    /// True if there is a completion that comes, late, whatever the program does.
     pub fn owes_a_completion(&self) -> bool {
         self.requests().ids().any(|id| core::ptr::eq(self[id].op, &LATE))
     }
@@ -498,7 +498,7 @@ impl Core {
         }
     }
 
-    /// What the CQE of a request says that ends; none where it comes late.
+    /// The CQE of a request that ends; `None` where it comes late.
     #[cold]
     pub(super) fn complete_under_chaos(&mut self, id: RequestId, mut cqe: Cqe) -> Option<Cqe> {
         let serial = self[id].serial;
@@ -517,8 +517,8 @@ impl Core {
         if self.may_come_late(id) && self.comes_late(id, Fault::Late) { None } else { Some(cqe) }
     }
 
-    /// Not a TIMEOUT, which ends the waits of `enter` when it fires; not a LINK_TIMEOUT, which ends with what it watches; nor
-    /// what other processes take part in.
+    /// True for a completion that may come late: not of a TIMEOUT, which ends the waits of `enter` when it fires;
+    /// not of a LINK_TIMEOUT, which ends with what it watches; nor of what other processes take part in.
     fn may_come_late(&self, id: RequestId) -> bool {
         let request = &self[id];
         !request.flags.has(Flags::CQE_SKIP.with(Flags::SILENCED))
@@ -548,13 +548,13 @@ impl Core {
         self.complete_late(id);
     }
 
-    /// Is its CQE to be kept, though there is room? Not while somebody sleeps until it is there.
+    /// True if the request's CQE is to be kept, though there is room. Not while somebody sleeps until it is there.
     #[cold]
     pub(super) fn overflows(&self, id: RequestId) -> bool {
         self.token().asleep() == 0 && self.request_meets(id, Fault::Overflow).is_some()
     }
 
-    /// Does a multishot request end with the CQE that it is about to post? One that goes on may find no buffer next.
+    /// True if a multishot request ends with the CQE that it is about to post. One that goes on may find no buffer next.
     #[cold]
     pub(super) fn ends_early(&mut self, id: RequestId) -> bool {
         let serial = self[id].serial;
@@ -574,7 +574,7 @@ impl Core {
         false
     }
 
-    /// Does a multishot request meet the fault when it has posted so many CQEs?
+    /// True if a multishot request meets the fault when it has posted so many CQEs.
     fn is_due(&self, id: RequestId, fault: Fault, posted: u64) -> bool {
         let who = Who { process: PATH.load(Ordering::Relaxed), ring: self.chaos().ring };
         let subject = Subject { who, serial: self[id].serial, fault };
@@ -584,7 +584,7 @@ impl Core {
     }
 }
 
-/// Is it one that answers `EAGAIN` rather than to wait?
+/// True if the request answers `EAGAIN` rather than to wait.
 fn may_not_wait(request: &Request) -> bool {
     if request.flags.has(Flags::NOWAIT) {
         return true;
@@ -637,7 +637,7 @@ fn range(request: &Request) -> Option<Range> {
     (most >= least).then_some(Range { least, most, step })
 }
 
-/// Is it a file of a file system whose files take each write as a whole value: of the kernel, or of a program (FUSE)?
+/// True for a file of a file system whose files take each write as a whole value: of the kernel, or of a program (FUSE).
 fn takes_values(fd: Fd) -> bool {
     // linux/magic.h: proc, sysfs, cgroup, cgroup2, debugfs, tracefs, configfs, securityfs, selinuxfs, efivarfs, bpf, resctrl, FUSE.
     const MAGIC: [i64; 13] = [
@@ -658,13 +658,13 @@ fn takes_values(fd: Fd) -> bool {
     os::file_system(fd).is_ok_and(|magic| MAGIC.contains(&magic))
 }
 
-/// Is a send or receive one of bytes, and not told to go on until it is whole?
+/// True if a send or receive is one of bytes, and not told to go on until it is whole.
 fn may_be_short(request: &Request) -> bool {
     const PLAIN: u32 = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE | MSG_PEEK;
     request.sqe.op_flags & !PLAIN == 0 && is_stream(request.file.fd())
 }
 
-/// Does it receive into provided buffers?
+/// True if the request receives into provided buffers.
 fn receives(request: &Request) -> bool {
     let is_receive = request.op.faults.has(Fault::MultishotEnds);
     let selects = request.flags.has(Flags::BUFFER_SELECT);
@@ -675,7 +675,7 @@ fn bundles(request: &Request) -> bool {
     u32::from(request.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0
 }
 
-/// Does it receive bytes into several provided buffers at once? A bundle that is sent is always whole.
+/// True if the request receives bytes into several provided buffers at once. A bundle that is sent is always whole.
 fn receives_bundle(request: &Request) -> bool {
     receives(request) && bundles(request) && may_be_short(request)
 }
@@ -729,7 +729,7 @@ fn is_of_internet(fd: Fd) -> bool {
     os::socket_option(fd, SO_DOMAIN).is_ok_and(|domain| [AF_INET, AF_INET6].contains(&(domain as u32)))
 }
 
-/// Is it a socket that carries bytes, not messages?
+/// True for a socket that carries bytes, not messages.
 fn is_stream(fd: Fd) -> bool {
     let is = |option, number: u32| os::socket_option(fd, option).is_ok_and(|value| value as u32 == number);
     is(SO_TYPE, SOCK_STREAM)

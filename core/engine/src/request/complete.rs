@@ -10,7 +10,7 @@ use crate::queue::Cqe;
 use crate::request::{FileHold, Flags, RequestId};
 use crate::ring::Core;
 
-/// What has a CQE end up otherwise than in the ring at once.
+/// Flags that take a completion off the fast path.
 const UNUSUAL: Flags = Flags::CQE_SKIP.with(Flags::SILENCED).with(Flags::TRACED).with(Flags::CHAOS);
 
 impl Core {
@@ -57,7 +57,7 @@ impl Core {
         self.end_request(id, holds);
     }
 
-    /// What follows the CQE of a request.
+    /// Ends a request whose CQE is posted, with its file, its link and its notification.
     #[inline]
     fn end_request(&mut self, id: RequestId, holds: bool) {
         let request = &self[id];
@@ -114,7 +114,7 @@ impl Core {
         self.end_request(id, true);
     }
 
-    /// What the CQE of a request says that failed with `result`.
+    /// The result in the CQE of a request that failed with `result`.
     fn failed(&mut self, id: RequestId, result: i32) -> i32 {
         if !self[id].flags.has(Flags::NEVER_FAILS) {
             self.fail(id);
@@ -146,8 +146,8 @@ impl Core {
         self.beside_batch(|core| core.post_at_once(&cqe))
     }
 
-    /// The same with a big CQE, of a request that has seen that there is room. If the program has moved the head
-    /// back meanwhile, it is kept as overflow.
+    /// Posts a big CQE of a request that goes on, and has seen that there is room. If the program has moved
+    /// the head back meanwhile, it is kept as overflow.
     pub fn post_more_big(&mut self, id: RequestId, result: i32, big: [u64; 2]) {
         let mixed = if self.is(IORING_SETUP_CQE_MIXED) { IORING_CQE_F_32 } else { 0 };
         let request = &self[id];
@@ -159,7 +159,7 @@ impl Core {
         self.beside_batch(|core| core.post(cqe));
     }
 
-    /// May the next CQE of a request be posted that goes on? Told, where it is traced.
+    /// True if the next CQE may be posted of a request that goes on. Told, where it is traced.
     #[cold]
     fn goes_on_watched(&mut self, id: RequestId, cqe: &Cqe) -> bool {
         let flags = self[id].flags;

@@ -11,7 +11,7 @@ use anyring_trace::event::Step;
 use crate::request::{Flags, Phase, RequestId};
 use crate::ring::Core;
 
-/// What the drains of a ring hold back.
+/// The requests that drains of a ring hold back.
 #[derive(Default)]
 pub struct Drain {
     /// Heads of chains that are held back, in order.
@@ -27,19 +27,19 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// Is no chain held back?
+    /// True if no chain is held back.
     #[inline]
     pub fn holds_nothing(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// Is no drain in force or about to be, and nothing held back?
+    /// True if no drain is in force or about to be, and nothing held back.
     #[inline]
     pub fn is_idle(&self) -> bool {
         !(self.active || self.after_chain) && self.held.is_empty()
     }
 
-    /// Must what is submitted now wait for its turn?
+    /// True if what is submitted now must wait for its turn.
     #[inline]
     pub fn is_active(&self) -> bool {
         self.active
@@ -50,7 +50,7 @@ impl Drain {
         self.refused = true;
     }
 
-    /// Does the ring refuse drains?
+    /// True if the ring refuses drains.
     pub fn is_refused(&self) -> bool {
         self.refused
     }
@@ -61,7 +61,7 @@ impl Drain {
         self.after_chain |= in_chain;
     }
 
-    /// The first request after a chain that drained: does it drain, too? Asked once.
+    /// True if the first request after a chain that drained drains, too. Asked once.
     pub fn continues(&mut self) -> bool {
         if !self.after_chain {
             return false;

@@ -8,7 +8,7 @@ use crate::ring::Core;
 use crate::work::{Step, Work};
 
 impl Core {
-    /// Has the calling thread other credentials than this request is to be done with?
+    /// True if the calling thread has other credentials than this request is to be done with.
     #[inline]
     pub(super) fn is_foreign(&self, id: RequestId) -> bool {
         let whose = self[id].whose;

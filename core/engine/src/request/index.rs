@@ -26,7 +26,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// Has anybody asked?
+    /// True once the index was built.
     #[inline]
     pub fn in_use(&self) -> bool {
         !self.heads.is_empty()

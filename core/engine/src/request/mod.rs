@@ -97,17 +97,17 @@ impl Flags {
     pub const BUFFER_SELECT: Flags = Flags(1 << 5);
     /// `IOSQE_CQE_SKIP_SUCCESS`, until the request fails.
     pub const CQE_SKIP: Flags = Flags(1 << 6);
-    /// It failed, and its soft links with it.
+    /// The request failed, and its soft links with it.
     pub const FAILED: Flags = Flags(1 << 8);
-    /// It failed before it was issued; `result` says how.
+    /// The request failed before it was issued; `result` says how.
     pub const FAILED_EARLY: Flags = Flags(1 << 9);
-    /// It failed and would have skipped its CQE: so do the links that fail with it.
+    /// The request failed and would have skipped its CQE: so do the links that fail with it.
     pub const SKIP_LINK_CQES: Flags = Flags(1 << 10);
     /// A LINK_TIMEOUT follows it, not armed yet.
     pub const ARM_LINK_TIMEOUT: Flags = Flags(1 << 11);
     /// Never wait for readiness: report `-EAGAIN`.
     pub const NOWAIT: Flags = Flags(1 << 12);
-    /// It posts CQEs until it ends.
+    /// The request posts CQEs until it ends.
     pub const MULTISHOT: Flags = Flags(1 << 13);
     /// To be cancelled as soon as whoever works on it is done.
     pub const CANCELED: Flags = Flags(1 << 14);
@@ -119,22 +119,22 @@ impl Flags {
     pub const REGISTERED_BUFFER: Flags = Flags(1 << 17);
     /// A worker has it.
     pub const HANDED_OVER: Flags = Flags(1 << 18);
-    /// It transfers past the page cache.
+    /// The transfer goes past the page cache.
     pub const DIRECT: Flags = Flags(1 << 20);
     /// The kernel would have a thread of its own issue it: told so, behind a drain, or in a chain that such
     /// a thread goes on with.
     pub const THREADED: Flags = Flags(1 << 22);
     /// A thread of its own has waited for it, or does.
     pub const PATIENT: Flags = Flags(1 << 19);
-    /// It owes a notification that its memory is free, behind its own CQE.
+    /// The request owes a notification that its memory is free, behind its own CQE.
     pub const NOTIFIES: Flags = Flags(1 << 21);
-    /// What is being done for it may take for ever.
+    /// The work for the request may take for ever.
     pub const LONG: Flags = Flags(1 << 23);
     /// Its end was told before it came: there is no other CQE.
     pub const SILENCED: Flags = Flags(1 << 24);
-    /// It waits by its SQE alone, and is prepared only if it comes to more than one attempt.
+    /// The request waits by its SQE alone, and is prepared only if it comes to more than one attempt.
     pub const UNPREPARED: Flags = Flags(1 << 25);
-    /// What becomes of it is told: see [`trace`].
+    /// The request's events are told: see [`trace`].
     pub const TRACED: Flags = Flags(1 << 26);
     /// Faults may be injected: see [`chaos`].
     pub const CHAOS: Flags = Flags(1 << 27);
@@ -147,37 +147,37 @@ impl Flags {
     /// The device of the kernel's own ring would have it by now: it is found by no cancellation.
     pub const AT_DEVICE: Flags = Flags(1 << 31);
 
-    /// Those of an SQE.
+    /// The flags of an SQE.
     pub const fn of_sqe(flags: u8) -> Flags {
         Flags(flags as u32)
     }
 
-    /// Those of an SQE among them.
+    /// The SQE's flags among them.
     pub const fn sqe(self) -> u8 {
         self.0 as u8
     }
 
-    /// Any that is not in `other`?
+    /// True if any is set that is not in `other`.
     pub const fn has_other_than(self, other: Flags) -> bool {
         self.0 & !other.0 != 0
     }
 
-    /// All of `these`, and of the rest none that is not in `others`?
+    /// True if all of `these` are set, and of the rest none that is not in `others`.
     pub const fn are_only(self, these: Flags, others: Flags) -> bool {
         self.0 & !others.0 == these.0
     }
 
-    /// Any of `other`?
+    /// True if any of `other` is set.
     pub const fn has(self, other: Flags) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// What is in both.
+    /// The flags that are in both.
     pub const fn and(self, other: Flags) -> Flags {
         Flags(self.0 & other.0)
     }
 
-    /// Both.
+    /// The flags of both together.
     pub const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
@@ -192,7 +192,7 @@ impl Flags {
         self.0 &= !other.0;
     }
 
-    /// Part of a chain that goes on?
+    /// True for a part of a chain that goes on.
     pub const fn links(self) -> bool {
         self.has(Flags::LINK.with(Flags::HARDLINK))
     }
@@ -268,7 +268,7 @@ pub struct Request {
     live: bool,
     /// `IORING_CQE_F_*` for its CQE.
     pub cqe_flags: u32,
-    /// What its operation keeps.
+    /// The data that its operation keeps.
     pub data: OpData,
     /// The next of its chain.
     pub link: Option<RequestId>,
@@ -286,7 +286,7 @@ pub struct Request {
     pub serial: u64,
 }
 
-// What `Flags::UNPREPARED` is for.
+// The purpose of `Flags::UNPREPARED`: a request that waits by its SQE alone touches two cache lines only.
 const _: () = assert!(core::mem::offset_of!(Request, cqe_flags) <= 128);
 
 impl Request {
@@ -327,7 +327,7 @@ impl Request {
         Cqe { user_data: self.sqe.user_data, res, flags: self.cqe_flags, big: self.big_cqe }
     }
 
-    /// Has it anything to give back when it ends: a file of the engine's, a buffer?
+    /// True if the request has anything to give back when it ends: a file of the engine's, a buffer.
     fn holds(&self) -> bool {
         !matches!(self.file, FileHold::None | FileHold::Plain(_))
             || self.registered_buffer.is_some()

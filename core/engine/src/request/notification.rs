@@ -34,7 +34,7 @@ static NOTIFICATION: Op = Op::numbered(
 /// The notification of a send that there is no request for.
 #[derive(Clone, Copy, Debug)]
 pub struct Announced {
-    /// That of the send.
+    /// The send's user data.
     pub user_data: u64,
     /// Its result.
     pub result: i32,
@@ -51,12 +51,12 @@ impl Announced {
 }
 
 impl Request {
-    /// Is it the notification of another?
+    /// True if the request is the notification of another.
     pub(super) fn is_notification(&self) -> bool {
         core::ptr::eq(self.op, &NOTIFICATION)
     }
 
-    /// Is it ended because another of its chain failed?
+    /// True if the request is ended because another of its chain failed.
     pub(super) fn fell_with_its_chain(&self) -> bool {
         self.flags.has(Flags::FAILED_EARLY) && self.flags.has(Flags::NEVER_FAILS)
     }
@@ -114,7 +114,7 @@ impl Core {
         }
     }
 
-    /// The same of one that was copied.
+    /// Announces the end of a send that was copied, and that there was never a request for.
     #[inline]
     pub fn announce_copied(&mut self, sqe: &Sqe) {
         self.requests_mut().count_beside();
@@ -248,7 +248,7 @@ fn user_data(sqe: &Sqe) -> u64 {
     if sqe.addr3 != 0 { sqe.addr3 } else { sqe.user_data }
 }
 
-/// What the notification of a send says that was copied.
+/// The result of the notification of a send that was copied.
 fn usage(ioprio: u16) -> i32 {
     let reports = u32::from(ioprio) & IORING_SEND_ZC_REPORT_USAGE != 0;
     if reports { IORING_NOTIF_USAGE_ZC_COPIED as i32 } else { 0 }

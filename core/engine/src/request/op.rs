@@ -33,12 +33,12 @@ pub struct Op {
     pub code: u8,
     /// Its name without the prefix.
     pub name: &'static str,
-    /// What it reads of the SQE, in the order in which it is printed.
+    /// The SQE's fields that it reads, in the order in which they are printed.
     pub arguments: &'static [Argument],
-    /// Those in which nothing may stand (`EINVAL`), which is looked at before anything else of them. A field that is
-    /// neither here nor read is ignored, as the kernel ignores it.
+    /// The fields that must be zero (`EINVAL`), which is checked before anything else of them. A field that
+    /// is neither here nor read is ignored, as the kernel ignores it.
     pub unused: Option<Unused>,
-    /// What of it is missing. For the support page.
+    /// The parts of it that are missing, for the support page.
     pub limits: &'static str,
     /// The errors that it answers with of its own accord: from checks, copies and look-ups of the engine's, not from the
     /// system calls that it makes. `make coverage` fails where the tests have not seen one of them.
@@ -46,7 +46,7 @@ pub struct Op {
     /// Left out is what tests cannot bring about: memory or descriptors that run out, rights that a process lacks, and
     /// what depends on how far another thread is (`EALREADY`).
     pub errors: &'static [Errno],
-    /// What it may be combined with and what it needs.
+    /// The abilities and needs of its requests.
     pub caps: Caps,
     /// Checks the SQE and copies what the program may overwrite after submission.
     pub prep: Prep,
@@ -65,20 +65,20 @@ pub struct Op {
     /// Disarms what [`Outcome::Armed`] armed, or stops the thread that works on it, for a cancellation;
     /// false where it is too late.
     pub disarm: fn(&mut Core, RequestId) -> bool,
-    /// What its CQE says where it fails with this result: a part that was done already comes first.
+    /// The result in its CQE where it fails with this one: a part that was done already comes first.
     pub failed: fn(&Request, i32) -> i32,
-    /// What may be injected under chaos, as the kernel could have it happen.
+    /// Faults that chaos may inject, as the kernel could have them happen.
     pub faults: Faults,
-    /// What filters see of its requests, beside what they see of all.
+    /// The words that filters see of its requests, beside those that they see of all.
     pub filtered: Option<Filtered>,
     /// Whether this kernel has the system calls that it needs; asked by the probe.
     pub available: fn() -> bool,
 }
 
-/// What filters of an operation (`IORING_REGISTER_BPF_FILTER`) see of a request that is prepared.
+/// The words that filters of an operation (`IORING_REGISTER_BPF_FILTER`) see of a request that is prepared.
 #[derive(Clone, Copy)]
 pub struct Filtered {
-    /// How many bytes there are.
+    /// The number of bytes.
     pub bytes: u8,
     /// Writes them, zeroes at first.
     pub show: fn(&Request, &mut [u32; 6]),
@@ -114,21 +114,21 @@ pub struct Together {
     pub depart: fn(&mut Core, &[RequestId]),
 }
 
-/// What a quick attempt came to.
+/// The result of a quick attempt.
 #[derive(Clone, Copy, Debug)]
 pub enum Tried {
-    /// None was made.
+    /// No attempt was made.
     Nothing,
     /// The request is done, with this result and flags of its CQE.
     Done(i32, u32),
     /// There is nothing to be tried before one of these events. Where the descriptor stands is said if it is
     /// registered and none of them has come since it was last seen to show none.
     Wait(u32, Option<Known>),
-    /// One was made, with this result, and more is to be done than to report it.
+    /// An attempt was made, with this result, and more is to be done than to report it.
     Attempt(Result<usize, Errno>),
 }
 
-/// What an attempt came to.
+/// The result of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// Done, with this result.
@@ -195,7 +195,7 @@ pub enum Field {
 }
 
 impl Field {
-    /// What stands there, without sign: the upper bits of a narrow place are 0.
+    /// The value of the field, without sign: the upper bits of a narrow place are 0.
     pub const fn value(self, sqe: &Sqe) -> u64 {
         match self {
             Field::Flags => sqe.flags as u64,
@@ -270,13 +270,13 @@ impl Field {
 pub struct Caps(u32);
 
 impl Caps {
-    /// None of them.
+    /// No capability.
     pub const NONE: Caps = Caps(0);
     /// The engine has it; the probe shows it.
     pub const PRESENT: Caps = Caps(1 << 0);
     /// `fd` is a file, looked up when the request is issued.
     pub const FILE: Caps = Caps(1 << 1);
-    /// It can take a provided buffer.
+    /// The operation can take a provided buffer.
     pub const BUFFER_SELECT: Caps = Caps(1 << 2);
     /// `ioprio` means something.
     pub const IOPRIO: Caps = Caps(1 << 3);
@@ -284,7 +284,7 @@ impl Caps {
     pub const ASYNC_BLOCKS: Caps = Caps(1 << 4);
     /// Blocking attempts of this operation on one regular file are done one after the other.
     pub const HASHED: Caps = Caps(1 << 5);
-    /// It is allowed on a polled ring (`IORING_SETUP_IOPOLL`).
+    /// The operation is allowed on a polled ring (`IORING_SETUP_IOPOLL`).
     pub const IOPOLL: Caps = Caps(1 << 6);
     /// With offset -1 it moves the file's position: then its blocking attempts keep their order, too.
     pub const POSITION: Caps = Caps(1 << 7);
@@ -294,7 +294,7 @@ impl Caps {
     pub const UNPOLLED: Caps = Caps(1 << 9);
     /// An error that the attempt itself comes to does not break its chain: the kernel never marked it.
     pub const SPARES_LINKS: Caps = Caps(1 << 10);
-    /// It has neither a file nor a blocking attempt, and yet the kernel looks at whose it is.
+    /// The operation has neither a file nor a blocking attempt, and yet the kernel looks at its credentials.
     pub const CREDENTIALS: Caps = Caps(1 << 13);
     /// Its file must be a socket, and that comes before any other fault of the attempt.
     pub const SOCKET: Caps = Caps(1 << 11);
@@ -310,20 +310,20 @@ impl Caps {
     pub const INSTALLS: Caps = Caps(1 << 16);
     /// With a file index it empties that slot.
     pub const EMPTIES: Caps = Caps(1 << 17);
-    /// It ends or changes other requests, which may be ready by then.
+    /// The operation ends or changes other requests, which may be ready by then.
     pub const CANCELS: Caps = Caps(1 << 18);
 
     /// While it is armed, a cancellation does not find it among what waits: it looks for it elsewhere, or not at all.
     pub const HIDDEN: Caps = Caps(1 << 20);
-    /// It waits without a file, in the kernel's list of futexes: cancelling one reports how many were.
+    /// The operation waits without a file, in the kernel's list of futexes: cancelling one reports how many were.
     pub const LISTED_FUTEX: Caps = Caps(1 << 21);
-    /// The same in the kernel's list of waits for children.
+    /// The operation waits without a file, in the kernel's list of waits for children.
     pub const LISTED_CHILD: Caps = Caps(1 << 28);
-    /// Either.
+    /// The operation waits in one of these lists.
     pub const LISTED: Caps = Caps::LISTED_FUTEX.with(Caps::LISTED_CHILD);
-    /// It watches over the request before it in its chain.
+    /// The operation watches over the request before it in its chain.
     pub const WATCHES: Caps = Caps(1 << 22);
-    /// It polls: its events and its user data can be changed while it waits.
+    /// The operation polls: its events and its user data can be changed while it waits.
     pub const POLLS: Caps = Caps(1 << 23);
     /// While it is armed, another process of its ring takes it over where its own ends.
     pub const INHERITED: Caps = Caps(1 << 24);
@@ -340,20 +340,20 @@ impl Caps {
     /// Once it was issued it is done, though it may wait for a lock: a cancellation comes too late.
     pub const COMMITTED: Caps = Caps(1 << 29);
 
-    /// It is no operation of this version of the ABI at all.
+    /// No operation of this version of the ABI has the number.
     pub const UNKNOWN: Caps = Caps(1 << 19);
 
-    /// Both.
+    /// The capabilities of both together.
     pub const fn with(self, other: Caps) -> Caps {
         Caps(self.0 | other.0)
     }
 
-    /// Those that are in `other`, too.
+    /// The capabilities that are in `other`, too.
     pub const fn of(self, other: Caps) -> Caps {
         Caps(self.0 & other.0)
     }
 
-    /// Any of `other`?
+    /// True if any of `other` is set.
     pub const fn has(self, other: Caps) -> bool {
         self.0 & other.0 != 0
     }
@@ -371,7 +371,7 @@ impl Op {
         Op::numbered(code as u8, name, caps, prep, issue)
     }
 
-    /// The same for an operation whose number is not the kernel's.
+    /// A row with what most operations have, for an operation whose number is not the kernel's.
     pub const fn numbered(
         code: u8,
         name: &'static str,
@@ -429,13 +429,13 @@ impl Op {
         op
     }
 
-    /// That can take a provided buffer.
+    /// A row whose operation can take a provided buffer.
     pub const fn select_buffer(mut self) -> Op {
         self.caps = self.caps.with(Caps::BUFFER_SELECT);
         self
     }
 
-    /// That acts on its ring's requests, buffers or files, or may.
+    /// A row whose operation acts on its ring's requests, buffers or files, or may.
     pub const fn of_its_ring(mut self) -> Op {
         self.caps = self.caps.with(Caps::OF_ITS_RING);
         self
@@ -561,23 +561,23 @@ fn finish_as_is(_core: &mut Core, _id: RequestId, result: Result<usize, Errno>) 
 }
 
 impl Op {
-    /// Is it no operation of this version of the ABI at all?
+    /// True if no operation of this version of the ABI has the number.
     pub const fn is_unknown(&self) -> bool {
         self.caps.has(Caps::UNKNOWN)
     }
 
-    /// Does something stand in a field of the SQE in which nothing may?
+    /// True if something stands in a field of the SQE in which nothing may.
     #[inline(always)]
     pub fn refuses(&self, sqe: &Sqe) -> bool {
         self.unused.as_ref().is_some_and(|unused| unused.is_set(sqe))
     }
 
-    /// Can such a request be done only by the ring to which it is submitted?
+    /// True if such a request can be done only by the ring to which it is submitted.
     pub fn needs_its_ring(&self, sqe: &Sqe) -> bool {
         self.caps.has(Caps::OF_ITS_RING) || self.caps.has(Caps::COUNTS) && sqe.off != 0
     }
 
-    /// Is it one that no kernel has?
+    /// True if no kernel has the operation.
     pub fn is_private(&self) -> bool {
         self.code >= FIRST_PRIVATE
     }

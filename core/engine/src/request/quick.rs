@@ -47,10 +47,10 @@ impl Core {
         }
     }
 
-    /// The same for the head of a chain. What is linked behind it is prepared first, as always.
+    /// Submits the head of a chain by its SQE. What is linked behind it is prepared first, as always.
     #[inline(never)]
     fn submit_pair(&mut self, op: &Op, quick: &Quick, sqe: &Sqe, fd: Fd) -> bool {
-        // What has a notification has an order of its own.
+        // A request that has a notification has an order of its own.
         if op.caps.has(Caps::OF_ITS_RING) {
             return false;
         }
@@ -93,7 +93,7 @@ impl Core {
         None
     }
 
-    /// Is nothing going on in the ring that a request would have to take notice of?
+    /// True if nothing is going on in the ring that a request would have to take notice of.
     #[inline(always)]
     fn is_at_ease(&self) -> bool {
         self.assembly().head().is_none()

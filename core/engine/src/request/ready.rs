@@ -60,7 +60,7 @@ impl ReadyQueue {
         Some(id)
     }
 
-    /// Are there none?
+    /// True if no request is ready.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
@@ -72,12 +72,12 @@ impl ReadyQueue {
         self.on_descriptors = 0;
     }
 
-    /// All of them.
+    /// All ready requests.
     pub fn iter(&self) -> impl Iterator<Item = RequestId> {
         self.queue.iter().map(|queued| queued.id)
     }
 
-    /// Those that had a descriptor of the program's when they were added. Where a whole batch is closed, each close asks.
+    /// The requests that had a descriptor of the program's when they were added. Where a whole batch is closed, each close asks.
     #[inline]
     pub fn on_descriptors(&self) -> impl Iterator<Item = RequestId> {
         let some = if self.on_descriptors > 0 { self.queue.len() } else { 0 };

@@ -11,9 +11,9 @@ pub use crate::abi::names::Names;
 pub struct Argument {
     /// Where it stands in the SQE.
     pub field: Field,
-    /// What the manual calls it: `buf`, `nbytes`, `msg_flags`.
+    /// The manual's name of it: `buf`, `nbytes`, `msg_flags`.
     pub name: &'static str,
-    /// What it means.
+    /// The meaning of the value.
     pub kind: Kind,
     /// Of which requests it is one: of those for which all of this holds. Of others it is ignored, or says nothing.
     pub when: &'static [When],
@@ -25,18 +25,18 @@ pub const fn arg(field: Field, name: &'static str, kind: Kind) -> Argument {
 }
 
 impl Argument {
-    /// The same, of those requests only for which all of this holds.
+    /// The argument, of those requests only for which all of this holds.
     pub const fn when(mut self, when: &'static [When]) -> Argument {
         self.when = when;
         self
     }
 
-    /// The same, of those requests only in which something stands there.
+    /// The argument, of those requests only in which the field is not zero.
     pub const fn unless_zero(self) -> Argument {
         self.when(&[When::Given])
     }
 
-    /// Is it one of this request's?
+    /// True if the argument is one of this request's.
     pub fn applies(&self, sqe: &Sqe) -> bool {
         self.when.iter().all(|condition| condition.holds(self.field, sqe))
     }
@@ -81,12 +81,12 @@ pub enum When {
 }
 
 impl When {
-    /// Does it hold for an SQE, whatever argument it is a condition of? For those that name their field.
+    /// True if the condition holds for an SQE, whatever argument it is a condition of. For those that name their field.
     pub const fn is_met(self, sqe: &Sqe) -> bool {
         self.holds(Field::Flags, sqe)
     }
 
-    /// Does it hold for an argument in the field `own`?
+    /// True if the condition holds for an argument in the field `own`.
     const fn holds(self, own: Field, sqe: &Sqe) -> bool {
         match self {
             When::Given => own.value(sqe) != 0,
@@ -102,7 +102,7 @@ impl When {
     }
 }
 
-/// What a field means.
+/// The meaning of a field.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// The request's file: a descriptor, or a registered one with `IOSQE_FIXED_FILE`.
@@ -141,9 +141,9 @@ pub enum Kind {
     Buffer,
     /// The number of a buffer group.
     Group,
-    /// What it writes; how long it is stands in this field.
+    /// Data that the operation writes; how long they are stands in this field.
     Data(Field),
-    /// What it reads into; how much of it was filled, the result says.
+    /// Memory that the operation reads into; how much of it was filled, the result says.
     Filled,
     /// `struct iovec`s of what it writes; how many, this field says.
     Vectors(Field),
@@ -184,7 +184,7 @@ pub struct Structure {
     pub name: &'static str,
     /// Its length in bytes.
     pub bytes: u32,
-    /// Those of its members that are shown.
+    /// The members that are shown.
     pub members: &'static [Member],
 }
 
@@ -197,13 +197,13 @@ pub struct Member {
     pub offset: u32,
     /// Its length: 1, 2, 4 or 8 bytes.
     pub bytes: u32,
-    /// What it means: [`Kind::Number`], [`Kind::Signed`], [`Kind::Hex`], [`Kind::Mode`], [`Kind::Flags`], [`Kind::Choice`],
-    /// [`Kind::ChoiceAndFlags`], [`Kind::Descriptor`], [`Kind::Address`].
+    /// The meaning of the value: [`Kind::Number`], [`Kind::Signed`], [`Kind::Hex`], [`Kind::Mode`],
+    /// [`Kind::Flags`], [`Kind::Choice`], [`Kind::ChoiceAndFlags`], [`Kind::Descriptor`], [`Kind::Address`].
     pub kind: Kind,
 }
 
 impl Member {
-    /// One of so many bytes.
+    /// A member of so many bytes.
     pub const fn new(name: &'static str, offset: u32, bytes: u32, kind: Kind) -> Member {
         Member { name, offset, bytes, kind }
     }

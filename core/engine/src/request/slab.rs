@@ -27,7 +27,7 @@ pub struct Slab {
     beside: usize,
     index: Index,
     by_file: ByFile,
-    /// Somebody has asked for one of these two. Asked at every request, so it is one flag.
+    /// One of these two indexes is in use. Looked at with every request, so it is one flag.
     indexed: bool,
 }
 
@@ -64,7 +64,7 @@ impl Slab {
         self.beside += 1;
     }
 
-    /// So many of those are posted, or have become requests.
+    /// So many notifications that stand nowhere here are posted, or have become requests.
     #[inline]
     pub fn end_beside(&mut self, count: usize) {
         self.beside -= count;
@@ -75,7 +75,7 @@ impl Slab {
         (self.index, self.by_file, self.indexed) = (Index::default(), ByFile::default(), false);
     }
 
-    /// How many live.
+    /// The number of live requests.
     pub fn live(&self) -> usize {
         self.slots.len() - self.free.len() + self.beside
     }
@@ -166,7 +166,7 @@ impl Slab {
         }
     }
 
-    /// All that live and have this user data, newest first.
+    /// The live requests with this user data, newest first.
     pub fn named(&mut self, user_data: u64) -> Vec<RequestId> {
         let Slab { slots, index, indexed, .. } = self;
         *indexed = true;
@@ -180,7 +180,7 @@ impl Slab {
         }
     }
 
-    /// All that live and may have this file, in their order; `takes_file` says of which operations that can be.
+    /// The live requests that may have this file, in their order; `takes_file` says of which operations that can be.
     pub fn on_file(&mut self, file: Fd, takes_file: impl Fn(&Request) -> bool) -> Vec<RequestId> {
         let Slab { slots, by_file, indexed, .. } = self;
         *indexed = true;
@@ -217,7 +217,7 @@ impl Slab {
         (request.generation == id.generation).then_some(request)
     }
 
-    /// All that live.
+    /// All live requests.
     pub fn ids(&self) -> impl Iterator<Item = RequestId> + '_ {
         self.slots
             .iter()

@@ -43,7 +43,7 @@ pub const OPEN_HOW: &Structure = &structure!("struct open_how", open_how, [
     resolve: 8 Kind::Flags(names::RESOLVE_FLAGS),
 ]);
 
-/// What is known of a file.
+/// The status of a file.
 pub const STATX: &Structure = &structure!("struct statx", statx, [
     stx_mask: 4 Kind::Flags(names::STATX_MASK),
     stx_attributes: 8 Kind::Flags(names::STATX_ATTRIBUTES),
@@ -70,7 +70,7 @@ pub const FUTEX_WAITV: &Structure = &structure!("struct futex_waitv", futex_wait
     flags: 4 Kind::ChoiceAndFlags(FUTEX2_SIZE_MASK, names::FUTEX_SIZES, names::FUTEX_FLAGS),
 ]);
 
-/// What became of a child.
+/// The change of a child.
 pub const SIGINFO: &Structure = &Structure {
     name: "siginfo_t",
     bytes: 128,
@@ -94,7 +94,7 @@ pub const RECEIVE_QUEUE: &Structure = &structure!("struct io_uring_zcrx_ifq_reg"
     zcrx_id: 4 Kind::Number,
 ]);
 
-/// What becomes of one.
+/// An operation on a queue of zero-copy receives.
 pub const RECEIVE_QUEUE_CONTROL: &Structure = &Structure {
     name: "struct zcrx_ctrl",
     bytes: 72,
@@ -153,7 +153,7 @@ pub const FILE_RANGE: &Structure = &structure!("struct io_uring_file_index_range
     len: 4 Kind::Number,
 ]);
 
-/// What is to be cancelled.
+/// The requests to be cancelled.
 pub const CANCEL: &Structure = &structure!("struct io_uring_sync_cancel_reg", io_uring_sync_cancel_reg, [
     addr: 8 Kind::UserData,
     fd: 4 Kind::Signed,

@@ -31,7 +31,7 @@ impl Core {
             self.catch_up();
         }
         let is_common = !credentials::matter();
-        // What is traced or under chaos goes the ordinary way.
+        // A ring that is traced or under chaos goes the ordinary way.
         let is_ordinary = is_common && !self.traced().is_on();
         let whose = if is_common { Whose::Common } else { credentials::of_submitter() };
         self.begin_submission(available, does_work);
@@ -58,15 +58,15 @@ impl Core {
         Ok(taken)
     }
 
-    /// Is anything waiting that one of the next SQEs may cancel or change? The kernel knows of what is ready when it
-    /// becomes so, and the cancellation comes too late.
+    /// True if something waits that one of the next SQEs may cancel or change. The kernel knows of what is
+    /// ready when it becomes so, and the cancellation comes too late.
     #[inline]
     fn cancels_what_may_be_ready(&self, available: u32) -> bool {
         let waits = self.readiness().waiting() > 0 || !self.timers().is_empty();
         waits && self.cancels_among(available)
     }
 
-    /// Does one of the next SQEs cancel? They are looked at as they are now, and copied later.
+    /// True if one of the next SQEs cancels. They are looked at as they are now, and copied later.
     #[inline(never)]
     fn cancels_among(&self, available: u32) -> bool {
         self.sq().ahead(self.memory(), available).any(|index| {
@@ -336,7 +336,7 @@ impl Core {
         self.settle(id, outcome);
     }
 
-    /// What is still to be done of an attempt that is not preceded by another.
+    /// Prepares a request, or injects faults, before its first attempt.
     #[cold]
     fn before_first_attempt(&mut self, id: RequestId) -> Result<(), Errno> {
         if self[id].flags.has(Flags::UNPREPARED) { self.prepare(id) } else { self.inject_first(id) }
@@ -381,7 +381,7 @@ impl Core {
                 self[id].flags.set(Flags::WOKEN);
                 self.make_ready_again(id);
             }
-            // It was to end with the attempt that it was cancelled in.
+            // The request was to end with the attempt that it was cancelled in.
             Outcome::Block | Outcome::BlockForLong if self[id].flags.has(Flags::CANCELED) => {
                 self.complete(id, Errno::ECANCELED.negated());
             }
@@ -491,7 +491,7 @@ impl Core {
     }
 }
 
-/// Did an attempt fail because its descriptor is none, or one that nothing can be done with?
+/// True if an attempt failed because its descriptor is none, or one that nothing can be done with.
 fn had_no_file(request: &Request, result: i32) -> bool {
     if result == Errno::ENOTSOCK.negated() {
         return true;

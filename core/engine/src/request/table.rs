@@ -20,7 +20,7 @@ impl Table {
         Table::up_to(rows, FIRST_PRIVATE as usize)
     }
 
-    /// The same of those of the kernel's operations whose numbers are less, and of all private ones.
+    /// The table of the kernel's operations whose numbers are less than `operations`, and of all private ones.
     ///
     /// # Panics
     /// As above.

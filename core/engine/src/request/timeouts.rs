@@ -21,10 +21,10 @@ use crate::ring::Core;
 use crate::ring::drive::reactor;
 use crate::wait::timers::Clock;
 
-/// What a timeout keeps.
+/// The data of TIMEOUT, LINK_TIMEOUT and TIMEOUT_REMOVE.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeout {
-    /// How long, or until when, in nanoseconds.
+    /// The span, or the point of time, in nanoseconds.
     pub time_ns: u64,
     /// `IORING_TIMEOUT_*`.
     pub flags: u32,
@@ -35,7 +35,7 @@ pub struct Timeout {
 }
 
 impl Timeout {
-    /// One that is not armed.
+    /// A timeout that is not armed.
     pub fn new(time_ns: u64, flags: u32, count: u32) -> Timeout {
         Timeout { time_ns, flags, count, place: Place::Timed(0) }
     }
@@ -53,9 +53,9 @@ enum Place {
 /// The armed TIMEOUTs of a ring.
 #[derive(Default)]
 pub struct Timeouts {
-    /// Those that count, by what they wait for; then the others, oldest first.
+    /// Timeouts that count, by what they wait for; then the others, oldest first.
     armed: BTreeMap<Place, RequestId>,
-    /// How many count.
+    /// The number of timeouts that count.
     counting: usize,
     /// How many timeouts have fired: their CQEs do not count.
     fired: u32,
@@ -69,12 +69,12 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
-    /// How many have fired so far.
+    /// The number of timeouts that have fired so far.
     pub fn fired(&self) -> u32 {
         self.fired
     }
 
-    /// How many wait for a number of completions.
+    /// The number of timeouts that wait for a number of completions.
     pub fn counting(&self) -> usize {
         self.counting
     }
@@ -85,13 +85,13 @@ impl Timeouts {
         self.batch = Some(cq_tail);
     }
 
-    /// It is over.
+    /// The submission is over.
     #[inline]
     pub fn end_batch(&mut self) {
         self.batch = None;
     }
 
-    /// Is one under way?
+    /// True if a submission is under way.
     pub fn in_batch(&self) -> bool {
         self.batch.is_some()
     }
@@ -143,7 +143,7 @@ fn clock_of(flags: u32) -> Clock {
 }
 
 impl Core {
-    /// What a request keeps that is one.
+    /// The request's [`Timeout`], if it has one.
     pub fn timeout(&mut self, id: RequestId) -> Option<&mut Timeout> {
         match &mut self[id].data {
             OpData::Timeout(timeout) => Some(timeout),
@@ -151,7 +151,7 @@ impl Core {
         }
     }
 
-    /// Those among `requests` that are armed TIMEOUTs, in the order in which a cancellation finds them.
+    /// The armed TIMEOUTs among `requests`, in the order in which a cancellation finds them.
     pub fn listed_timeouts(&self, requests: &[RequestId]) -> Vec<RequestId> {
         let place = |id: RequestId| match &self[id].data {
             OpData::Timeout(timeout) if self.timeouts().is_armed(id, timeout) => Some((timeout.place, id)),
@@ -232,7 +232,7 @@ impl Core {
         }
     }
 
-    /// Has its time come? It is told later, but the kernel's timer has gone off already.
+    /// True if the timeout's time has come. It is told later, but the kernel's timer has gone off already.
     pub fn is_timer_due(&self, id: RequestId) -> bool {
         self.timers().deadline(id).is_some_and(|(clock, deadline_ns)| deadline_ns <= clock.now_ns())
     }
@@ -262,7 +262,7 @@ pub struct Inherited {
     pub sqe_flags: u8,
 }
 
-/// What another process needs to take an armed timeout over: one without counts, rounds or links.
+/// The data by which another process takes an armed timeout over: one without counts, rounds or links.
 pub fn to_inherit(core: &mut Core, id: RequestId) -> Option<Inherited> {
     let &mut timeout = core.timeout(id)?;
     let request = &core[id];

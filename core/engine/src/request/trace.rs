@@ -37,9 +37,9 @@ use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
 pub use sample::Samples;
 pub use threads::comes_in;
 
-/// What the process tells its events by.
+/// The means by which the process reports its events.
 struct Tracer {
-    /// Which engine the process runs.
+    /// The engine that the process runs.
     engine: u32,
     buffer: Buffer,
     names: Names,
@@ -107,7 +107,7 @@ pub fn ends() {
 /// Whether anything is told, counted or injected: the one thing that is looked at where nothing is.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Is anything told, counted or injected?
+/// True if anything is told, counted or injected.
 #[inline(always)]
 pub fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
@@ -131,7 +131,7 @@ pub fn tell<T: Plain>(ring: u32, kind: Kind, body: &T, samples: &Samples) {
     }
 }
 
-/// The same of what happened at this moment.
+/// Tells of a ring, or of the process, at this earlier moment.
 pub fn tell_of<T: Plain>(moment: Moment, ring: u32, kind: Kind, body: &T, samples: &Samples) {
     if let Some(tracer) = tracer() {
         tracer.publish_of(moment, ring, kind, body, samples);
@@ -165,7 +165,7 @@ pub fn tell_ring(
     tell(ring, Kind::RingMade, &body, &Samples::NONE);
 }
 
-/// What a ring knows of being traced or under chaos.
+/// The state of a ring that is traced or under chaos.
 #[derive(Default)]
 pub struct Traced {
     /// The serial of the request that was submitted last, where it is.
@@ -192,19 +192,19 @@ impl Traced {
         self.lent.get_mut(place).map(|(_, lent)| &mut **lent)
     }
 
-    /// Is it, and was it used last by this process?
+    /// True if the ring is traced, and was used last by this process.
     fn is_of_this_process(&self) -> bool {
         self.is_on() && self.process == PROCESS.load(Ordering::Relaxed)
     }
 
-    /// Is it?
+    /// True if the ring is traced.
     #[inline(always)]
     pub fn is_on(&self) -> bool {
         self.last.is_some()
     }
 }
 
-/// What an event about a request begins with.
+/// The request that an event is about.
 struct About<'a> {
     tracer: &'static Tracer,
     ring: u32,
@@ -243,7 +243,7 @@ impl Core {
         let mut lent = Lent::of(op, sqe);
         let samples = Samples::of_submission(op, sqe, &lent, tracer.data());
         tracer.publish(ring, Kind::Submitted, &body, &samples);
-        // What comes before a request that has to wait may change the memory of that request.
+        // Requests before one that has to wait may change the memory of that one.
         let may_wait = behind != 0 || Flags::of_sqe(sqe.flags).has(Flags::DRAIN) || !self.drain().is_idle();
         if !may_wait {
             lent.begin();
@@ -273,7 +273,7 @@ impl Core {
         }
     }
 
-    /// Something became of a request that is traced.
+    /// Tells what became of a request that is traced.
     #[cold]
     pub fn trace_step(&self, id: RequestId, step: Step, value: u32) {
         let Some(About { tracer, ring, serial, .. }) = self.about(id) else { return };
@@ -436,7 +436,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// None that was.
+    /// A moment that never was.
     const NEVER: Moment = Moment { time_ns: 0, thread: 0 };
 
     /// Now, in the calling thread.
@@ -444,7 +444,7 @@ impl Moment {
         Moment { time_ns: vdso::monotonic_ns(), thread: threads::number() }
     }
 
-    /// How much later this is than another one.
+    /// The nanoseconds from an earlier moment to this one.
     pub fn since(self, before: Moment) -> u64 {
         self.time_ns.saturating_sub(before.time_ns)
     }
@@ -454,17 +454,17 @@ impl Moment {
         self.time_ns < other.time_ns
     }
 
-    /// This one, or another one if that is later; in the same thread.
+    /// The later of this moment and another one in the same thread.
     pub fn not_before(self, other: Moment) -> Moment {
         Moment { time_ns: self.time_ns.max(other.time_ns), ..self }
     }
 }
 
-/// What goes along with an event.
+/// The attachments of an event.
 trait Attachments {
-    /// How many there are.
+    /// The number of attachments.
     fn count(&self) -> u16;
-    /// How much of a record they take.
+    /// The bytes of a record that they take.
     fn bytes(&self) -> usize;
     /// Writes them behind the event's body.
     fn put(&self, record: &mut Record<'_>);

@@ -20,10 +20,10 @@ use crate::ring::Core;
 
 /// As many the oldest kernels take.
 const MOST: usize = 64;
-/// What one packet may hold at most, headers of IP and its options left out. A stream that was given more at once came
-/// to be slower than alone, where that just did not fit into one packet.
+/// The most bytes that one packet may hold, headers of IP and its options left out. A stream that was given
+/// more at once came to be slower than alone, where that just did not fit into one packet.
 pub const ROOM: u32 = 65_000;
-/// What a SEND_ZC may ask for beside, in `ioprio`; no SEND gets here with it.
+/// The flags in `ioprio` that a SEND_ZC may set beside; no SEND gets here with them.
 const NO_MATTER: u16 = (IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF) as u16;
 
 /// Held requests.
@@ -31,8 +31,8 @@ const NO_MATTER: u16 = (IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF)
 pub struct Train {
     held: Vec<RequestId>,
     fd: Fd,
-    /// They are bytes of a stream, of any lengths. Otherwise they are datagrams, all of one length but the last, which
-    /// may be shorter.
+    /// The requests are bytes of a stream, of any lengths. Otherwise they are datagrams, all of one length
+    /// but the last, which may be shorter.
     stream: bool,
     length: u32,
     /// Bytes of all of them.
@@ -44,7 +44,7 @@ pub struct Train {
 }
 
 impl Train {
-    /// Is nothing held back?
+    /// True if nothing is held back.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
@@ -55,17 +55,17 @@ impl Train {
         self.fd
     }
 
-    /// Are they bytes of a stream?
+    /// True if the held requests are bytes of a stream.
     pub fn is_stream(&self) -> bool {
         self.stream
     }
 
-    /// How long a datagram is, the last perhaps excepted.
+    /// The length of a datagram, the last perhaps excepted.
     pub fn length(&self) -> u32 {
         self.length
     }
 
-    /// Another one may begin, of such requests.
+    /// Prepares another train, of such requests.
     pub fn prepare(&mut self, fd: Fd, stream: bool, length: u32) {
         debug_assert!(self.is_empty(), "one at a time");
         (self.fd, self.stream, self.length, self.total) = (fd, stream, length, 0);
@@ -105,7 +105,7 @@ impl Request {
     /// The length of a request that may go together with others: nothing about it is out of the ordinary.
     pub fn length_in_train(&self) -> Option<u32> {
         let OpData::Net(Data::Transfer(transfer)) = &self.data else { return None };
-        // What is left over of a stream is each one's own affair, and a datagram leaves as a whole or not at all: they
+        // The rest of a stream's send is that send's own affair, and a datagram leaves as a whole or not at all: they
         // may differ in `MSG_WAITALL`.
         let plain = Flags::of_sqe(self.sqe.flags & !1) == Flags::default()
             && !self.flags.has(Flags::FAILED_EARLY)
@@ -146,7 +146,7 @@ impl Core {
             depart(self, &held);
         }
         held.clear();
-        // What waited for these may have begun another.
+        // Requests that waited for these may have begun another train.
         if self.train().is_empty() {
             self.train_mut().held = held;
         }

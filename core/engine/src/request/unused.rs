@@ -3,7 +3,7 @@
 use crate::abi::Sqe;
 use crate::request::op::Field;
 
-/// Which fields these are: an SQE with their bits set.
+/// The fields: an SQE with their bits set.
 #[derive(Clone, Copy, Debug)]
 pub struct Unused {
     sqe: Sqe,
@@ -26,14 +26,14 @@ impl Unused {
     pub const PERSONALITY: Unused = Unused { sqe: Sqe { personality: u16::MAX, ..Sqe::EMPTY } };
     /// A slot of the file table, or a second descriptor.
     pub const FILE_INDEX: Unused = Unused { sqe: Sqe { file_index: u32::MAX, ..Sqe::EMPTY } };
-    /// What stands behind the length of an address there.
+    /// The padding behind the length of an address there.
     pub const ADDR_LEN_PAD: Unused = Unused { sqe: Sqe { file_index: 0xffff_0000, ..Sqe::EMPTY } };
     /// The third address.
     pub const ADDR3: Unused = Unused { sqe: Sqe { addr3: u64::MAX, ..Sqe::EMPTY } };
-    /// What no operation calls anything.
+    /// The padding at the end, which no operation reads.
     pub const PAD: Unused = Unused { sqe: Sqe { pad: u64::MAX, ..Sqe::EMPTY } };
 
-    /// Both.
+    /// The fields of both together.
     pub const fn with(self, other: Unused) -> Unused {
         let (a, b) = (self.sqe, other.sqe);
         let sqe = Sqe {
@@ -52,7 +52,7 @@ impl Unused {
         Unused { sqe }
     }
 
-    /// Does anything stand there?
+    /// True if anything stands in these fields.
     #[inline(always)]
     pub const fn is_set(&self, sqe: &Sqe) -> bool {
         // By words: the processor takes two or more at once.
@@ -65,7 +65,7 @@ impl Unused {
         set != 0
     }
 
-    /// Is this field, which an operation reads, among them?
+    /// True if this field, which an operation reads, is among them.
     pub const fn names(&self, field: Field) -> bool {
         let all = u64::MAX >> (64 - 8 * field.bytes());
         field.value(&self.sqe) == all

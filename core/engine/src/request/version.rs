@@ -33,7 +33,7 @@ impl Version {
     /// The newest, all of which the engine has.
     pub const NEWEST: Version = Version::new(7, 2);
 
-    /// Those that a process can ask for: what each refuses was compared with that kernel.
+    /// The versions that a process can ask for: what each refuses was compared with that kernel.
     pub const PLAYED: [Version; 4] =
         [Version::new(6, 1), Version::new(6, 12), Version::new(6, 18), Version::NEWEST];
 
@@ -69,7 +69,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// That of the process.
+/// The version of the process.
 static CURRENT: AtomicU16 = AtomicU16::new(Version::NEWEST.0);
 
 /// Flags of `io_uring_enter` that it has, of those that the engine has.
@@ -93,10 +93,10 @@ pub fn current() -> Version {
     Version(CURRENT.load(Ordering::Relaxed))
 }
 
-/// What a version has.
+/// The ABI of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abi {
-    /// Which it is.
+    /// The version.
     pub version: Version,
     /// One more than its last operation.
     pub operations: u8,
@@ -123,7 +123,7 @@ impl Abi {
         questions: 0,
     };
 
-    /// What a version brought beside these numbers of operations and registrations.
+    /// The additions of a version beside these numbers of operations and registrations.
     const fn of(major: u8, minor: u8, operations: u8, registrations: u8) -> Abi {
         Abi { version: Version::new(major, minor), operations, registrations, ..Abi::NONE }
     }
@@ -243,7 +243,7 @@ pub fn of_feature(flag: u32) -> Option<Version> {
     first(|step| step.features & flag != 0)
 }
 
-/// What an operation learned after its first version.
+/// An ability that an operation gained after its first version.
 struct Learned {
     version: Version,
     codes: &'static [Code],
@@ -258,13 +258,13 @@ impl Learned {
     }
 }
 
-/// What was done before with SQEs that ask for it.
+/// The answer of earlier versions to SQEs that ask for the ability.
 enum Before {
-    /// They fail.
+    /// The SQEs fail.
     Refused(Errno),
-    /// They are as if these bits were set, too, of which the operation knows nothing.
+    /// The SQEs are done as if these bits were set, too, of which the operation knows nothing.
     As(Field, u64),
-    /// Nothing is seen of these bits.
+    /// The operation sees nothing of these bits.
     Ignored(Field, u64),
 }
 
@@ -309,7 +309,7 @@ const UNKNOWN_COMMAND: Before = Before::As(Field::OffsetLow, 0xffff);
 const UNKNOWN_FLAG: Before = Before::As(Field::OpFlags, 1 << 31);
 const SELECTS: u64 = IOSQE_BUFFER_SELECT as u64;
 
-/// What operations learned, since the oldest version that a process can ask for.
+/// The abilities that operations gained since the oldest version that a process can ask for.
 const LEARNED: &[Learned] = {
     use Code::*;
     use Field::*;
@@ -397,7 +397,7 @@ const fn understood(
     Understood { version: Version::new(major, minor), registration, word, bits }
 }
 
-/// What registrations learned, since the oldest version that a process can ask for.
+/// The abilities that registrations gained since the oldest version that a process can ask for.
 const UNDERSTOOD: &[Understood] = {
     use io_uring_register_op::*;
     &[

@@ -16,7 +16,7 @@ pub fn closed(fd: Fd) {
         return;
     }
     let interested = notes::interested(fd);
-    // What a child of `vfork` closes, in this memory, stays open here.
+    // A descriptor that a child of `vfork` closes, in this memory, stays open here.
     if !identity::is_own() {
         return;
     }
@@ -36,7 +36,7 @@ pub fn closed(fd: Fd) {
     }
 }
 
-/// Does the end of `fd` change anything here?
+/// True if the end of `fd` changes anything here.
 pub fn concerns_close(fd: Fd) -> bool {
     registry::is_ring(fd) || notes::interested(fd) != Interested::Nobody || notes::changes_by_close(fd)
 }
@@ -58,11 +58,11 @@ fn with(ring: &Ring, know: impl FnOnce(&mut Core)) {
     if was_idle && !core.ready.is_empty() {
         proceed(core);
     }
-    // What is linked behind a request that this ended may be under way.
+    // Links behind a request that this ended may be under way.
     caller::leave(core);
 }
 
-/// Something became ready that epoll does not report once more.
+/// Goes on where something became ready that epoll does not report once more.
 fn proceed(core: &mut Core) {
     if core.defers() {
         core.notify_deferred();

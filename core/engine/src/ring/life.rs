@@ -1,4 +1,4 @@
-//! What keeps a ring alive: the program's descriptors, calls that are inside.
+//! The life of a ring, which the program's descriptors and calls that are inside keep alive.
 
 /// From setup to the end of a ring.
 pub struct Life {
@@ -18,12 +18,12 @@ impl Life {
         Life { descriptors: 1, inside: 0, closing: false, activity: 0 }
     }
 
-    /// Another descriptor stands for the ring.
+    /// One more descriptor stands for the ring.
     pub fn gain_descriptor(&mut self) {
         self.descriptors += 1;
     }
 
-    /// One of them is gone. Was it the last?
+    /// One of the ring's descriptors is gone. Returns true if that was the last.
     pub fn lose_descriptor(&mut self) -> bool {
         self.descriptors = self.descriptors.saturating_sub(1);
         self.descriptors == 0
@@ -47,13 +47,13 @@ impl Life {
         self.inside += 1;
     }
 
-    /// It leaves.
+    /// The call leaves.
     #[inline]
     pub fn go_out(&mut self) {
         self.inside -= 1;
     }
 
-    /// How many calls are inside.
+    /// The number of calls that are inside.
     #[inline]
     pub fn inside(&self) -> u32 {
         self.inside
@@ -64,7 +64,7 @@ impl Life {
         self.closing = true;
     }
 
-    /// Is it?
+    /// True if the ring is closed.
     #[inline]
     pub fn is_closing(&self) -> bool {
         self.closing

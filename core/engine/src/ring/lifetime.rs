@@ -21,7 +21,7 @@ use crate::work::futex_waits;
 struct Watches {
     inotify: Option<Fd>,
     rings: Vec<(i32, &'static Ring, u64)>,
-    /// Those for which there was no watch, looked at when a ring is made.
+    /// Rings for which there was no watch, looked at when a ring is made.
     unwatched: Vec<(&'static Ring, u64)>,
 }
 
@@ -105,7 +105,7 @@ pub fn collect() {
     }
 }
 
-/// What the reactor polls to call [`collect`] in time.
+/// The descriptor that the reactor polls to call [`collect`] in time.
 pub fn watch_fd() -> Option<Fd> {
     WATCHES.lock().inotify
 }
@@ -132,7 +132,7 @@ pub fn close(ring: &'static Ring, serial: u64) {
         core.trace_end();
     }
     if core.life.inside() == 0 && core.token.is_free() && !core.defers() {
-        // What happened before the end is told: the program may look at the CQ without a descriptor.
+        // Events before the end are told: the program may look at the CQ without a descriptor.
         core.harvest_now();
         core.advance();
         core.notify();
@@ -212,8 +212,8 @@ pub unsafe fn forked() {
 }
 
 impl Core {
-    /// This ring in a child: the parent's requests are the parent's, and so are its epoll instance
-    /// and its eventfds.
+    /// Makes the ring a child's: the parent's requests are the parent's, and so are its epoll instance and
+    /// its eventfds.
     pub fn forked(&mut self) {
         self.requests.forked();
         // First: requests let go of files that something may still be noted about.
@@ -248,7 +248,7 @@ impl Core {
         self.requests.remove(id);
     }
 
-    /// Nothing is left to be issued.
+    /// Empties the queues, so that nothing is left to be issued.
     fn drop_queues(&mut self) {
         self.timeouts = Timeouts::default();
         self.assembly.take();
@@ -271,7 +271,7 @@ impl Core {
         for id in ids {
             let working = self.requests[id].phase == Phase::Working;
             if working && (self.requests[id].op.caps.has(Caps::COMMITTED) || !self.withdraw(id)) {
-                // What was linked to it goes before it does.
+                // Requests that are linked to it go before it does.
                 let request = &mut self.requests[id];
                 request.link = None;
                 request.partner = None;
@@ -283,7 +283,7 @@ impl Core {
             self.drop_request(id);
         }
         self.drop_queues();
-        // What is left is committed.
+        // The work that is left is committed.
         self.hand_over();
         self.leave_receive_queues();
         self.kick_driver();

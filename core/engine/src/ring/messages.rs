@@ -44,7 +44,7 @@ enum Progress {
 }
 
 impl Message {
-    /// What `sqe` says, to the ring of this life.
+    /// The message of `sqe`, to the ring of this life.
     pub fn new(life: u64, sqe: Sqe, file: Option<Passed>) -> Message {
         Message { life, sqe, progress: Mutex::new(Progress::Waits(file)) }
     }
@@ -59,7 +59,7 @@ impl Message {
         });
     }
 
-    /// It does not arrive, unless it has.
+    /// Keeps the message from arriving, unless it has.
     pub fn revoke(&self) {
         let mut progress = self.progress.lock();
         if let Progress::Waits(_) = &*progress {
@@ -67,7 +67,7 @@ impl Message {
         }
     }
 
-    /// What came of it, for who has locked the target since and delivered what waited there.
+    /// The message's result, for who has locked the target since and delivered what waited there.
     pub fn result(&self) -> Result<usize, Errno> {
         match *self.progress.lock() {
             Progress::Arrived(result) => result,
@@ -79,7 +79,7 @@ impl Message {
 /// Messages that wait for a ring's lock. Its own lock is taken inside any other; a `fork`, which holds all rings' locks,
 /// finds it free.
 pub(super) struct Mailbox {
-    /// Something may be in it. Relaxed: whoever must see a message of its own ring put it there under that ring's lock.
+    /// The mailbox may hold a message. Relaxed: whoever must see a message of its own ring put it there under that ring's lock.
     used: AtomicBool,
     messages: Mutex<VecDeque<Arc<Message>>>,
 }

@@ -63,7 +63,7 @@ pub struct Ring {
     core: Mutex<Option<Core>>,
     /// Messages that wait for that lock.
     mailbox: Mailbox,
-    /// What the ring's processes share, if there may be others than this; changes under the lock.
+    /// The page that the ring's processes share, if there may be others than this; changes under the lock.
     page: AtomicPtr<Page>,
     /// Calls that are using the ring right now.
     pub(crate) users: AtomicU32,
@@ -79,11 +79,11 @@ pub struct Ring {
     pub(crate) before: Option<&'static Ring>,
     /// Device and inode of its memory file, which tell whether a descriptor still is this ring.
     pub(crate) file: [AtomicU64; 2],
-    /// The same of what shows its readiness in the file's place, if anything does.
+    /// Device and inode of the file that shows its readiness in the memory file's place, if there is one.
     pub(crate) shown: [AtomicU64; 2],
 }
 
-/// What a place counts.
+/// A counter of a place.
 #[derive(Clone, Copy, Debug)]
 pub enum Counted {
     /// SQEs taken from the submission ring.
@@ -201,19 +201,19 @@ pub struct Core {
     memory: RingMemory,
     /// `IORING_SETUP_*`.
     setup_flags: u32,
-    /// What keeps it alive.
+    /// The descriptors and calls that keep it alive.
     life: Life,
-    /// What was taken out of the submission ring.
+    /// The position in the submission ring.
     sq: Sq,
-    /// What was posted to the completion ring.
+    /// The position in the completion ring.
     cq: Cq,
-    /// What the program may do, where it has restricted itself.
+    /// The restrictions that the program has registered.
     restrictions: Restrictions,
     /// All live requests.
     requests: Slab,
     /// The chain that the current submission is assembling.
     assembly: Assembly,
-    /// What drains hold back.
+    /// Chains that drains hold back.
     drain: Drain,
     /// To be issued, in order.
     ready: ReadyQueue,
@@ -221,13 +221,13 @@ pub struct Core {
     work: WorkQueue,
     /// O_DIRECT transfers that the kernel does.
     aio: Aio,
-    /// Who turns readiness into completions.
+    /// The driver's role: which thread turns readiness into completions.
     token: Token,
-    /// What those sleep on who wait for it.
+    /// The eventfds on which threads wait for it.
     sleepers: Sleepers,
-    /// Who hears of completions without coming in.
+    /// Observers, which hear of completions without coming in.
     observers: Observers,
-    /// What the reactor has to do with it.
+    /// The reactor's duties for it.
     attendance: Attendance,
     /// Descriptors that requests wait for.
     readiness: Readiness,
@@ -259,13 +259,13 @@ pub struct Core {
     submitter: Submitter,
     /// Its SQ thread, if it has one.
     sq_thread: SqThread,
-    /// What this process has of the ring's page.
+    /// This process's side of the ring's page.
     shared: Option<Box<Shared>>,
     /// On a ring that defers: so many completions that wait to be reaped end the call that fetches them.
     fetched_at_once: u32,
     /// Whether it is traced or under chaos.
     traced: Traced,
-    /// What chaos has to know of it.
+    /// The state of chaos in it.
     chaos: Chaos,
 }
 
@@ -294,7 +294,7 @@ impl Ring {
         guard
     }
 
-    /// Which ring this place holds, for who has come to it by a descriptor of that ring. See [`live`].
+    /// The serial number of the ring that this place holds, for who has come to it by a descriptor of that ring. See [`live`].
     pub fn life(&self) -> u64 {
         // Relaxed: the descriptor was entered into the registry behind it.
         self.life.load(Ordering::Relaxed)
@@ -306,7 +306,7 @@ impl Ring {
         self.number
     }
 
-    /// Another ring begins here.
+    /// Begins the life of another ring in this place.
     pub(crate) fn begin_life(&self, serial: u64) {
         self.life.store(serial, Ordering::Relaxed);
     }
@@ -329,7 +329,7 @@ impl Ring {
         count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
     }
 
-    /// So many there have been.
+    /// The count of `what` so far.
     pub fn counted(&self, what: Counted) -> u64 {
         self.counted[what as usize].load(Ordering::Relaxed)
     }
@@ -481,7 +481,7 @@ impl Core {
         self.ring
     }
 
-    /// What tells it from others that used the same place.
+    /// The ring's serial number, to tell it from others that used the same place.
     #[inline]
     pub fn serial(&self) -> u64 {
         self.serial
@@ -503,7 +503,7 @@ impl Core {
         self.fetched_at_once = most;
     }
 
-    /// Has the ring this setup flag?
+    /// True if the ring has this setup flag.
     pub fn is(&self, setup_flag: u32) -> bool {
         self.setup_flags & setup_flag != 0
     }

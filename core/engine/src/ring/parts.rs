@@ -55,17 +55,17 @@ impl Core {
         &self.memory
     }
 
-    /// The same, for who counts what was submitted.
+    /// The state of tracing, for who counts what was submitted.
     pub(crate) fn traced_mut(&mut self) -> &mut Traced {
         &mut self.traced
     }
 
-    /// What chaos has to know of the ring.
+    /// The state of chaos in the ring.
     pub(crate) fn chaos(&self) -> &Chaos {
         &self.chaos
     }
 
-    /// The same, to be changed.
+    /// The state of chaos in the ring, to be changed.
     pub(crate) fn chaos_mut(&mut self) -> &mut Chaos {
         &mut self.chaos
     }
@@ -76,19 +76,19 @@ impl Core {
         &self.traced
     }
 
-    /// What was posted to the completion ring.
+    /// The position in the completion ring.
     #[inline(always)]
     pub fn cq(&self) -> &Cq {
         &self.cq
     }
 
-    /// Who turns readiness into completions.
+    /// The driver's role: which thread turns readiness into completions.
     #[inline(always)]
     pub fn token(&self) -> &Token {
         &self.token
     }
 
-    /// What the reactor has to do with the ring.
+    /// The reactor's duties for the ring.
     #[cfg(anyring_simulation)]
     pub fn attendance(&self) -> &Attendance {
         &self.attendance
@@ -117,7 +117,7 @@ macro_rules! parts {
                     &self.$field
                 }
 
-                /// The same, to be changed.
+                /// The part, to be changed.
                 #[inline(always)]
                 pub fn $change(&mut self) -> &mut $part {
                     &mut self.$field
@@ -128,17 +128,17 @@ macro_rules! parts {
 }
 
 parts! {
-    /// What keeps the ring alive.
+    /// The descriptors and calls that keep the ring alive.
     life / life_mut: Life;
-    /// What was taken out of the submission ring.
+    /// The position in the submission ring.
     sq / sq_mut: Sq;
-    /// What the program may do, where it has restricted itself.
+    /// The restrictions that the program has registered.
     restrictions / restrictions_mut: Restrictions;
     /// All live requests.
     requests / requests_mut: Slab;
     /// The chain that the current submission is assembling.
     assembly / assembly_mut: Assembly;
-    /// What drains hold back.
+    /// Chains that drains hold back.
     drain / drain_mut: Drain;
     /// To be issued, in order.
     ready / ready_mut: ReadyQueue;
@@ -146,7 +146,7 @@ parts! {
     work / work_mut: WorkQueue;
     /// O_DIRECT transfers that the kernel does.
     aio / aio_mut: Aio;
-    /// Who hears of completions without coming in.
+    /// Observers, which hear of completions without coming in.
     observers / observers_mut: Observers;
     /// Descriptors that requests wait for.
     readiness / readiness_mut: Readiness;

@@ -1,4 +1,4 @@
-//! What goes from queue to queue: SQEs become requests, requests work or something to be issued, results CQEs.
+//! The ways from queue to queue: SQEs become requests, requests work or something to be issued, results CQEs.
 
 use linux_raw_sys::io_uring::{IORING_SETUP_SQE128, IORING_SQ_CQ_OVERFLOW};
 
@@ -39,7 +39,7 @@ impl Core {
         self.sq.begin(count);
     }
 
-    /// Not even its first SQE could be taken.
+    /// Ends a submission of which not even the first SQE could be taken.
     #[cold]
     pub fn abandon_submission(&mut self) {
         self.sq.end();
@@ -95,7 +95,7 @@ impl Core {
         self.sq.publish(&self.memory);
     }
 
-    /// What was posted so far.
+    /// The posts so far: the end of the CQ, and how many CQEs are kept.
     #[inline]
     fn posted(&self) -> Posted {
         (self.cq.tail(), self.cq.kept())
@@ -138,8 +138,8 @@ impl Core {
         self.ready.push(id, request, deferred_in);
     }
 
-    /// The same for one that is to be issued once more. What a submission itself made ready, as a rule the links of what it
-    /// completed, comes later: the kernel starts links when the submission ends.
+    /// Marks a request to be issued once more. What a submission itself made ready, as a rule the links of
+    /// what it completed, comes later: the kernel starts links when the submission ends.
     pub fn make_ready_again(&mut self, id: RequestId) {
         let deferred_in = self.deferred_in();
         let request = &mut self.requests[id];
@@ -196,19 +196,19 @@ impl Core {
         self.cq.post_at_once(&self.memory, cqe)
     }
 
-    /// Would a CQE be seen at once? Only said where all are of the ordinary size.
+    /// True if a CQE would be seen at once. Only said where all are of the ordinary size.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.cq.is_plain() && self.has_room_for(1)
     }
 
-    /// Would so many CQEs of the ordinary size be seen at once?
+    /// True if so many CQEs of the ordinary size would be seen at once.
     #[inline]
     pub fn has_room_for(&self, count: u32) -> bool {
         self.cq.has_room_for(&self.memory, count)
     }
 
-    /// How many big CQEs would be seen at once?
+    /// The number of big CQEs that would be seen at once.
     pub fn room_for_big(&self) -> u32 {
         self.cq.room_for_big(&self.memory)
     }

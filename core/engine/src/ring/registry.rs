@@ -102,7 +102,7 @@ pub fn get(fd: Fd) -> Option<InUse> {
     }
 }
 
-/// What is answered by the ring behind a descriptor, or behind a `registered` number of one.
+/// The answer of the ring behind a descriptor, or behind a `registered` number of one.
 pub fn look<R>(fd: Fd, registered: bool, asks: impl FnOnce(&mut Core) -> R) -> Option<R> {
     let fd = if registered { ring_fds::resolve(fd).ok()? } else { fd };
     let ring = get(fd)?;
@@ -118,14 +118,14 @@ pub struct Found {
 }
 
 impl Found {
-    /// Does the descriptor stand for it still? Asked with the ring locked: whoever changes that holds the lock before
-    /// or after.
+    /// True if the descriptor stands for the ring still. Asked with the ring locked: whoever changes that
+    /// holds the lock before or after.
     #[inline]
     pub fn stands(&self) -> bool {
         self.slot.ring().is_some_and(|ring| core::ptr::eq(ring, self.ring))
     }
 
-    /// Is the descriptor the ring's file still? If not, it stands for the ring no more.
+    /// True if the descriptor is the ring's file still. If not, it stands for the ring no more.
     #[cold]
     fn is_file(&self, fd: Fd) -> bool {
         let Found { slot, ring } = self;
@@ -133,7 +133,7 @@ impl Found {
         if file.is_ok_and(|file| is(&ring.file, file) || is(&ring.shown, file)) {
             return true;
         }
-        // What is left of that ring ends when inotify tells of it.
+        // The rest of that ring ends when inotify tells of it.
         slot.empty_of(ring);
         false
     }
@@ -156,7 +156,7 @@ fn known(fd: Fd) -> Option<Found> {
     slot.ring().map(|ring| Found { slot, ring })
 }
 
-/// Is this a file's device and inode?
+/// True if this is a file's device and inode.
 fn is(words: &[AtomicU64; 2], file: [u64; 2]) -> bool {
     words.each_ref().map(|word| word.load(Ordering::Relaxed)) == file
 }
@@ -199,14 +199,14 @@ pub fn no_ring(fd: Fd) -> Errno {
     if os::fcntl(fd, os::nr::F_GETFD, 0).is_ok() { Errno::EOPNOTSUPP } else { Errno::EBADF }
 }
 
-/// Is the descriptor a ring? A number that was closed where nobody saw it, and now is another file's,
+/// True if the descriptor is a ring. A number that was closed where nobody saw it, and now is another file's,
 /// is not.
 #[inline]
 pub fn is_ring(fd: Fd) -> bool {
     known(fd).is_some_and(|found| found.is_file(fd))
 }
 
-/// What is known of a descriptor that is to be read or written, or can be had by one system call.
+/// The facts about a descriptor to be read or written that are known, or can be had by one system call.
 ///
 /// # Errors
 /// `EBADF` where it is none; `EINVAL` for a ring, which can be neither read nor written.
@@ -251,7 +251,7 @@ pub fn clear_all(ring: &'static Ring) {
     }
 }
 
-/// Is one of the descriptors that are known to stand for `ring` its memory file still, or what shows its readiness?
+/// True if one of the descriptors that are known to stand for `ring` is its memory file still, or what shows its readiness.
 pub fn has_descriptor(ring: &'static Ring) -> bool {
     slots_of(ring).any(|(fd, _)| {
         os::identity(fd).is_ok_and(|identity| {
@@ -281,7 +281,7 @@ pub fn live() -> Vec<&'static Ring> {
     LIVE.lock().clone()
 }
 
-/// Is there any ring?
+/// True if there is any ring.
 pub fn has_live() -> bool {
     !LIVE.lock().is_empty()
 }
@@ -391,7 +391,7 @@ pub unsafe fn forked() {
 /// Makes now what is made once in a process, so that the first schedule of a simulation is like any other.
 #[cfg(anyring_simulation)]
 pub fn prepare() {
-    /// More than any program has.
+    /// More rings than any program has.
     const RINGS: usize = 16;
     TABLE.prepare();
     notes::prepare();

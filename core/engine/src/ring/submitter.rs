@@ -6,7 +6,7 @@ use crate::abi::Errno;
 use crate::os::host;
 use crate::ring::Core;
 
-/// Who it is.
+/// The thread that may submit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Submitter {
     /// Not known yet, or not asked for.
@@ -19,12 +19,12 @@ pub enum Submitter {
 }
 
 impl Submitter {
-    /// Is it known?
+    /// True if the submitter is known.
     pub fn is_known(self) -> bool {
         self != Submitter::Unknown
     }
 
-    /// Is it a thread of this process?
+    /// True if the submitter is a thread of this process.
     pub fn is_here(self) -> bool {
         matches!(self, Submitter::Thread(_))
     }
@@ -47,7 +47,7 @@ impl Core {
         if self.submitter == Submitter::Thread(thread) { Ok(()) } else { Err(Errno::EEXIST) }
     }
 
-    /// Is it another thread's to submit and to register?
+    /// True if submitting and registering is another thread's.
     pub fn is_anothers(&self) -> bool {
         self.is(IORING_SETUP_SINGLE_ISSUER)
             && !self.is(IORING_SETUP_R_DISABLED)

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 /// Between two looks at a ring that is to be looked at from time to time.
 pub const TICK_NS: u64 = 4_000_000;
 
-/// Has the reactor to be kicked, so that it looks again?
+/// True if the reactor has to be kicked, so that it looks again.
 #[must_use = "a reactor that sleeps on is not told of the change"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kick(pub bool);

@@ -12,7 +12,7 @@
 //!
 //! All other work gets a duplicate before the ring's lock is given up.
 
-/// What was posted so far: the end of the CQ, and how many CQEs are kept.
+/// The posts so far: the end of the CQ, and how many CQEs are kept.
 pub type Posted = (u32, usize);
 
 /// The state of that, under the ring's lock.
@@ -22,9 +22,9 @@ pub struct Loan {
     open: bool,
     /// The work that it has queued so far, where all of that can be lent.
     queued: Option<Queued>,
-    /// Whose the work is that is lent.
+    /// The holder of the lent work.
     state: State,
-    /// Somebody waits for the end of that.
+    /// A thread waits for the end of the loan.
     awaited: bool,
     /// Two threads wanted to submit at once.
     refused: bool,
@@ -38,7 +38,7 @@ enum State {
     In,
     /// The queue may be taken by the thread that has submitted, which still has the lock.
     Offered,
-    /// That thread has taken the queue. Only its return ends the loan, whoever else comes by.
+    /// The thread that has submitted has taken the queue. Only its return ends the loan, whoever else comes by.
     Out,
 }
 
@@ -81,7 +81,7 @@ impl Loan {
         lends
     }
 
-    /// Is work lent that nobody has taken yet?
+    /// True if work is lent that nobody has taken yet.
     pub fn is_offered(&self) -> bool {
         self.state == State::Offered
     }
@@ -95,17 +95,17 @@ impl Loan {
         offered
     }
 
-    /// May the work be lent that the submission queues?
+    /// True if the work that the submission queues may be lent.
     pub fn is_open(&self) -> bool {
         self.open
     }
 
-    /// Is work lent?
+    /// True if work is lent.
     pub fn is_out(&self) -> bool {
         self.state != State::In
     }
 
-    /// Another thread wants to submit: it waits for [`Loan::end`].
+    /// Refuses to lend, for another thread wants to submit: it waits for [`Loan::end`].
     pub fn refuse(&mut self) {
         self.awaited = true;
         self.refused = true;

@@ -1,4 +1,4 @@
-//! Who sleeps for a ring, and until when.
+//! Threads that sleep for a ring, and until when.
 
 pub mod listing;
 pub mod loan;

@@ -34,7 +34,7 @@ impl Clock {
     }
 }
 
-/// What a deadline is of: one of those that live at the same time has its place.
+/// The subject of a deadline: one of those that live at the same time has its place.
 pub trait Mark: Copy + Eq {
     /// The place.
     fn place(self) -> usize;
@@ -55,7 +55,7 @@ impl<M> Default for Timers<M> {
 }
 
 impl<M: Mark> Timers<M> {
-    /// None armed?
+    /// True if none is armed.
     pub fn is_empty(&self) -> bool {
         self.armed == 0
     }
@@ -92,12 +92,12 @@ impl<M: Mark> Timers<M> {
         (armed == id).then_some((clock, deadline_ns))
     }
 
-    /// Is `id` armed?
+    /// True if `id` is armed.
     pub fn is_armed(&self, id: M) -> bool {
         self.keys.get(id.place()).is_some_and(|key| key.is_some_and(|(armed, ..)| armed == id))
     }
 
-    /// Is `id` the next to expire on its clock?
+    /// True if `id` is the next to expire on its clock.
     pub fn is_first(&self, id: M) -> bool {
         self.queues.iter().any(|queue| queue.first_key_value().is_some_and(|(_, &first)| first == id))
     }

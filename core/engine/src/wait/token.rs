@@ -18,7 +18,7 @@ pub enum Driver {
     SqThread,
 }
 
-/// Somebody to wake.
+/// A thread to wake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wake {
     /// The caller that drives.
@@ -52,20 +52,20 @@ impl Sleeper {
         }
     }
 
-    /// Is it to be woken now? Once for each sleep.
+    /// True if the sleeper is to be woken now. Once for each sleep.
     fn wakes(&mut self) -> bool {
         !core::mem::replace(&mut self.woken, true)
     }
 }
 
-/// Who drives and who waits.
+/// The driver and the threads that wait.
 #[derive(Debug)]
 pub struct Token {
     driver: Driver,
     /// The caller that drives sleeps until so many completions are there.
     driver_wants: Option<u32>,
     sleepers: Vec<Option<Sleeper>>,
-    /// How many of the places are taken.
+    /// The number of places that are taken.
     beside: usize,
 }
 
@@ -76,7 +76,7 @@ impl Default for Token {
 }
 
 impl Token {
-    /// Who drives.
+    /// The driver.
     pub fn driver(&self) -> Driver {
         self.driver
     }
@@ -86,7 +86,7 @@ impl Token {
         self.beside as u32 + u32::from(self.driver == Driver::Caller)
     }
 
-    /// Does anybody sleep until completions are there?
+    /// True if a thread sleeps until completions are there.
     #[inline]
     pub fn is_awaited(&self) -> bool {
         self.driver_wants.is_some() || self.beside > 0
@@ -105,7 +105,7 @@ impl Token {
         self.driver_wants = None;
     }
 
-    /// May a caller that waits drive?
+    /// True if a caller that waits may drive.
     pub fn is_free(&self) -> bool {
         matches!(self.driver, Driver::Nobody | Driver::Reactor)
     }

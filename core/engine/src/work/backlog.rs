@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use crate::work::handover::{Credentials, Job};
 use crate::work::queue;
 
-/// How much waits for workers with these credentials, by class.
+/// A count of the work that waits for workers with these credentials, by class.
 struct Count {
     credentials: Credentials,
     waiting: [u32; 2],
@@ -16,27 +16,27 @@ struct Count {
 /// Queued work.
 pub(super) struct Backlog<J> {
     queue: VecDeque<J>,
-    /// None where nothing waits.
+    /// The counts; none where nothing waits.
     counts: Vec<Count>,
 }
 
 impl<J: Job> Backlog<J> {
-    /// Nothing.
+    /// An empty backlog.
     pub const fn new() -> Backlog<J> {
         Backlog { queue: VecDeque::new(), counts: Vec::new() }
     }
 
-    /// All of it.
+    /// The number of all pieces.
     pub fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Is there none?
+    /// True if no work waits.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Is there memory for one more piece? Then [`Backlog::push`] takes none.
+    /// True if there is memory for one more piece. Then [`Backlog::push`] takes none.
     pub fn reserve(&mut self) -> bool {
         self.queue.try_reserve(1).is_ok() && self.counts.try_reserve(1).is_ok()
     }
@@ -66,13 +66,13 @@ impl<J: Job> Backlog<J> {
         Some(job)
     }
 
-    /// How much waits for workers of a squad.
+    /// The number of pieces that wait for workers of a squad.
     pub fn waiting(&self, credentials: Credentials, class: usize) -> u32 {
         let count = self.counts.iter().find(|count| count.credentials == credentials);
         count.map_or(0, |count| count.waiting[class])
     }
 
-    /// Does any have this hash?
+    /// True if any piece has this hash.
     pub fn has_hash(&self, hash: u64) -> bool {
         self.queue.iter().any(|job| job.hash() == hash)
     }

@@ -47,13 +47,13 @@ impl Closing {
         self.count -= 1;
     }
 
-    /// Is there any?
+    /// True if any descriptor is being closed.
     #[inline]
     pub fn is_any(&self) -> bool {
         self.count > 0
     }
 
-    /// Is `fd` in it?
+    /// True if `fd` is being closed.
     #[inline]
     pub fn has(&self, fd: Fd) -> bool {
         self.count > 0

@@ -81,14 +81,14 @@ const MOST_TOGETHER: usize = FUTEX_WAITV_MAX as usize - 1;
 
 /// The values of the word that a thread is parked on: while it is this one, it sleeps there, or is about to.
 const PARKED: u32 = 0;
-/// It has an order.
+/// The thread has an order.
 const ORDERED: u32 = 1;
 
 /// `struct futex_waitv`: a word of the program's and what it is to hold.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Element {
-    /// What it is to hold.
+    /// The value that the word is to hold.
     pub value: u64,
     /// Its address.
     pub address: u64,
@@ -102,7 +102,7 @@ pub struct Element {
 unsafe impl user::Plain for Element {}
 
 impl Element {
-    /// Is it one that the kernel takes?
+    /// Checks that the kernel takes the element.
     ///
     /// # Errors
     /// `EINVAL` where not.
@@ -115,12 +115,12 @@ impl Element {
         if bad { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
-    /// Can a futex be there?
+    /// True if a futex can be there.
     pub fn is_aligned(&self) -> bool {
         self.address % 4 == 0
     }
 
-    /// Does the word hold the value?
+    /// True if the word holds the value.
     ///
     /// # Errors
     /// `EINVAL` and `EFAULT` where there is no word.
@@ -131,7 +131,7 @@ impl Element {
         Ok(user::read::<u32>(self.address)? == self.value as u32)
     }
 
-    /// Is it known by its address alone?
+    /// True if the futex is known by its address alone.
     pub fn is_private(&self) -> bool {
         self.flags & FUTEX2_PRIVATE != 0
     }
@@ -151,7 +151,7 @@ struct Manner {
 
 /// A thread that waits for futexes.
 struct Sleeper {
-    /// It is parked on this. Written under the state's lock.
+    /// The word that the thread is parked on. Written under the state's lock.
     word: AtomicU32,
     /// On its way to a word of the program's it is moved over these.
     stops: [AtomicU32; STOPS],
@@ -163,15 +163,15 @@ struct Sleeper {
 
 struct State {
     manner: Manner,
-    /// None before the thread has begun.
+    /// The thread's seat; `None` before it has begun.
     seat: Option<Arc<Seat>>,
-    /// Something, where the word says so.
+    /// The thread's order, where the word says so.
     order: Option<Order>,
 }
 
-/// What a thread is to do that sleeps where it is parked.
+/// An order to a thread that sleeps where it is parked.
 enum Order {
-    /// It is at this, until it has told what came of it.
+    /// A task, which the thread is at until it has told what came of it.
     Wait(Task),
     /// To sleep in another manner.
     ParkAnew,
@@ -204,7 +204,7 @@ static THREADS: Mutex<Threads> = Mutex::new(Threads::NONE);
 /// How often this process was born: what a child has of its parent's waits has no threads.
 static BIRTHS: AtomicU32 = AtomicU32::new(0);
 
-/// Does FUTEX_REQUEUE tell how many it moved? `UNKNOWN` before the first thread was parked.
+/// Whether FUTEX_REQUEUE tells how many it moved. `UNKNOWN` before the first thread was parked.
 static REQUEUES_TELL: AtomicU32 = AtomicU32::new(UNKNOWN);
 const UNKNOWN: u32 = 0;
 const NO: u32 = 1;
@@ -236,7 +236,7 @@ pub fn dismiss() {
     idle.iter().for_each(|sleeper| sleeper.order(Order::Leave));
 }
 
-/// Are those gone that were told so?
+/// True if all threads that were told to end are gone.
 pub fn are_dismissed() -> bool {
     THREADS.lock().leaving == 0
 }
@@ -248,21 +248,21 @@ pub struct Wait {
     id: RequestId,
     elements: Vec<Element>,
     sleepers: Vec<Arc<Sleeper>>,
-    /// Which wake-ups count.
+    /// The bits by which wake-ups count.
     mask: u32,
     birth: u32,
     progress: Mutex<Progress>,
-    /// Not 0: no thread is out.
+    /// Not 0 once no thread is out.
     back: AtomicU32,
     /// Called by the thread that is back last.
     report: fn(&Arc<Wait>),
 }
 
-/// How far a wait has come.
+/// The progress of a wait.
 struct Progress {
     /// Threads that are not back yet.
     out: usize,
-    /// They were called off, and whoever asks for a verdict is told by this time; 0: nobody has asked.
+    /// The threads were called off, and whoever asks for a verdict is told by this time; 0: nobody has asked.
     recalled: Option<u64>,
     /// The highest index of the words that were woken (`futex_unqueue_multiple` tells the last, too), else an error.
     result: Option<i32>,
@@ -272,12 +272,12 @@ struct Progress {
     abandoned: bool,
 }
 
-/// What came of a recall.
+/// The result of a recall.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recall {
     /// Nobody is woken for this wait any more, and nobody was.
     Done,
-    /// It was woken before.
+    /// The wait was woken before.
     TooLate,
     /// Not all of its threads have answered in time. The last completes the wait.
     Unknown,
@@ -290,9 +290,9 @@ pub struct Placed(Arc<Wait>);
 pub struct Request {
     /// The ring that the request belongs to.
     pub ring: &'static Ring,
-    /// Which life of that ring.
+    /// The serial number of that ring, to tell it from a later ring in the same place.
     pub serial: u64,
-    /// Which request.
+    /// The request that waits.
     pub id: RequestId,
     /// Called without a lock when the wait has a result, and all its threads are off its words.
     pub report: fn(&Arc<Wait>),
@@ -342,7 +342,7 @@ impl Placed {
         Ok(Placed(wait))
     }
 
-    /// Is it this one?
+    /// True if this is a hold of `wait`.
     pub fn is(&self, wait: &Arc<Wait>) -> bool {
         Arc::ptr_eq(&self.0, wait)
     }
@@ -353,8 +353,8 @@ impl Placed {
         progress.result.filter(|_| progress.out == 0)
     }
 
-    /// Has it ended already, or is it not to begin: does a word not hold its value any more? Then it is to be recalled: a thread that
-    /// has ended it has called off those only that were placed by then.
+    /// True if the wait has ended already, or is not to begin because a word does not hold its value any more.
+    /// Then it is to be recalled: a thread that has ended it has called off those only that were placed by then.
     pub fn is_over(&self) -> bool {
         self.0.progress.lock().recalled.is_some() || self.0.changed().is_some()
     }
@@ -397,12 +397,12 @@ impl Wait {
         self.ring
     }
 
-    /// Which life of that ring.
+    /// The serial number of that ring.
     pub fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// Which request.
+    /// The request that waits.
     pub fn id(&self) -> RequestId {
         self.id
     }
@@ -426,7 +426,7 @@ impl Wait {
         self.sleepers.iter().for_each(|sleeper| sleeper.interrupt(self));
     }
 
-    /// It has an error, before any thread told so.
+    /// Fails the wait with an error that no thread has told.
     fn fails(self: &Arc<Self>, errno: Errno) {
         let mut progress = self.progress.lock();
         progress.result = progress.result.max(Some(errno.negated()));
@@ -741,7 +741,7 @@ impl Sleeper {
         requeue(from, address, private).map(drop)
     }
 
-    /// Can a recall reach it?
+    /// True if a recall can reach the wait.
     fn can_be_recalled(&self) -> bool {
         self.state.lock().seat.as_ref().is_some_and(|seat| seat.can_be_interrupted())
     }
@@ -796,7 +796,7 @@ fn wait_on_one(seat: &Seat, address: u64, value: u32, manner: Manner, until: usi
     unsafe { seat.call(__NR_futex, arguments) }
 }
 
-/// Wakes who sleeps on a word of the engine's: was there anybody?
+/// Wakes who sleeps on a word of the engine's; true if there was anybody.
 fn wake_one(word: &AtomicU32, private: bool) -> bool {
     let operation = FUTEX_WAKE | private_flag(private);
     // SAFETY: names a word of ours.
@@ -821,12 +821,12 @@ fn requeue(from: u64, to: u64, private: bool) -> Result<usize, Errno> {
     unsafe { os::call(__NR_futex, [from as usize, operation as usize, 0, 1, to as usize, 0]) }
 }
 
-/// Does somebody sleep on a word of the engine's?
+/// True if a thread sleeps on a word of the engine's.
 fn is_queued(word: u64, private: bool) -> bool {
     requeue(word, word, private) == Ok(1)
 }
 
-/// Has the kernel `futex_waitv` (since 5.16), and may this process use it?
+/// True if the kernel has `futex_waitv` (since 5.16), and this process may use it.
 fn kernel_waits_on_several() -> bool {
     // SAFETY: names no futex at all.
     let answer = unsafe { os::call(__NR_futex_waitv, [0; 6]) };

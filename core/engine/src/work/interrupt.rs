@@ -20,8 +20,8 @@ use crate::os::{self, Action, Interrupted, SignalInfo, nr};
 /// The real-time signals that no C library keeps for itself.
 const CANDIDATES: core::ops::RangeInclusive<u32> = 35..=64;
 
-/// What a worker of the engine's may have unblocked: what an instruction raises, what cannot be blocked, and what C
-/// libraries keep for themselves.
+/// Signals that a worker of the engine's may have unblocked: those that an instruction raises, that cannot be
+/// blocked, and that C libraries keep for themselves.
 const NEVER_BLOCKED: u64 = os::signal_bit(nr::SIGKILL)
     | os::signal_bit(nr::SIGSTOP)
     | os::signal_bit(nr::SIGSEGV)
@@ -40,7 +40,7 @@ static TAKEN: AtomicU32 = AtomicU32::new(0);
 /// Signals that the program uses, though it has no action for them: they came.
 static OF_PROGRAM: AtomicU64 = AtomicU64::new(0);
 
-/// What the signals of [`Seat::interrupt`] come with: its address, which nobody else sends.
+/// The value that the signals of [`Seat::interrupt`] come with: its address, which nobody else sends.
 static VALUE: u8 = 0;
 
 /// Held by whoever takes a signal.
@@ -63,11 +63,11 @@ pub unsafe fn forked() {
 /// By which signal a worker is interrupted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum By {
-    /// One of the front end's, which its threads let through always.
+    /// The front end's signal, which its threads let through always.
     FrontEnd(u32),
-    /// One that the engine took.
+    /// A signal that the engine took.
     Own(u32),
-    /// There is none to be had.
+    /// No signal is to be had.
     Nothing,
 }
 
@@ -119,13 +119,13 @@ impl Seat {
         is_ours(signal).then_some(signal)
     }
 
-    /// Is the attempt that was under way to end?
+    /// True if the attempt that was under way is to end.
     pub fn is_stopped(&self) -> bool {
         // The signal that came with it was delivered in this thread.
         self.stopped.load(Ordering::Relaxed) != 0
     }
 
-    /// Does [`Seat::interrupt`] reach the worker, as far as is known?
+    /// True if [`Seat::interrupt`] reaches the worker, as far as is known.
     pub fn can_be_interrupted(&self) -> bool {
         match self.by {
             By::Own(signal) => is_ours(signal),
@@ -133,7 +133,7 @@ impl Seat {
         }
     }
 
-    /// Is there a signal by which [`Seat::interrupt`] ends a call? Else a call is to look up now and then.
+    /// True if there is a signal by which [`Seat::interrupt`] ends a call. Else a call is to look up now and then.
     pub fn is_reached_by_signals(&self) -> bool {
         self.by != By::Nothing
     }
@@ -195,7 +195,7 @@ fn take(signal: u32) -> bool {
     match unsafe { os::signal_action(signal, Some(&ours)) } {
         Ok(before) if before.is_default() => true,
         Ok(before) => {
-            // Somebody else took it in between.
+            // The program took the signal in between.
             // SAFETY: puts back what was there.
             let _ = unsafe { os::signal_action(signal, Some(&before)) };
             false
@@ -204,7 +204,7 @@ fn take(signal: u32) -> bool {
     }
 }
 
-/// Is the action still the engine's? The program would die of a signal for which it has set the default since.
+/// True if the action is still the engine's. The program would die of a signal for which it has set the default since.
 fn is_ours(signal: u32) -> bool {
     OF_PROGRAM.load(Ordering::Relaxed) & os::signal_bit(signal) == 0
         // SAFETY: asks only.
@@ -233,7 +233,7 @@ unsafe extern "C" fn on_signal(signal: i32, info: *mut SignalInfo, context: *mut
     OF_PROGRAM.fetch_or(bit, Ordering::Relaxed);
     if interrupted.mask() | bit | NEVER_BLOCKED == u64::MAX {
         // A worker.
-        // It waits for who has it unblocked, or waits for it.
+        // The signal waits for a thread that has it unblocked, or waits for it.
         interrupted.set_mask(interrupted.mask() | bit);
     } else {
         // SAFETY: what the program has set, as far as it knows.

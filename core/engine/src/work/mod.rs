@@ -44,11 +44,11 @@ use crate::work::interrupt::Seat;
 use aio::Command;
 pub use queue::WorkQueue;
 
-/// What makes an attempt slow, in microseconds. One alone may have been preempted; two in a row prove
-/// that the work is.
+/// The time that makes an attempt slow, in microseconds. One alone may have been preempted; two in a row
+/// prove that the work is.
 const SLOW_US: u64 = 20;
 
-/// What proves an attempt slow by itself.
+/// The time that proves an attempt slow by itself.
 const VERY_SLOW_US: u64 = 200;
 
 /// A step in the life of a request.
@@ -56,11 +56,11 @@ pub type Step = fn(&mut Core, RequestId);
 
 /// One blocking attempt.
 pub struct Work {
-    /// Whose.
+    /// The ring that the request belongs to.
     pub ring: &'static Ring,
-    /// Which life of that ring.
+    /// The serial number of that ring, to tell it from a later ring in the same place.
     pub serial: u64,
-    /// Which request.
+    /// The request that the attempt is made for.
     pub id: RequestId,
     /// Its SQE.
     pub sqe: Sqe,
@@ -68,21 +68,21 @@ pub struct Work {
     pub fd: Fd,
     /// The descriptor by which the program names that file.
     named: Fd,
-    /// It went to a worker, who may have given it back.
+    /// The work went to a worker, who may have given it back.
     handed_over: bool,
-    /// What its operation keeps.
+    /// The data that its operation keeps.
     pub data: OpData,
-    /// It may take for ever.
+    /// The attempt may take for ever.
     pub long: bool,
     /// With whose credentials it is done.
     whose: Whose,
-    /// What a worker must have to do it, once it was handed over.
+    /// The credentials that a worker must have to do it, once it was handed over.
     pub credentials: Credentials,
     /// Not a blocking attempt: a step of the request that a thread with the right credentials takes.
     pub step: Option<Step>,
-    /// It was given a descriptor of the program, which must not be closed under it.
+    /// The program's descriptor that it was given, which must not be closed under it.
     exposed: Option<Interest>,
-    /// As long as that is so, the call that submits it may do it.
+    /// The call that submits it may do it, as long as it is exposed.
     lendable: bool,
     /// Nothing but its own attempt has to be minded: it needs no file of the program, no order, no
     /// other thread.
@@ -97,19 +97,19 @@ pub struct Work {
     took_us: Option<u64>,
     /// An O_DIRECT transfer, which the kernel can do while nobody waits.
     pub direct: Option<Command>,
-    /// An eventfd tells of the end of that.
+    /// An eventfd tells of the end of the direct transfer.
     is_told: bool,
-    /// The call that has submitted that goes on: its file still has the descriptor.
+    /// The call that has submitted the transfer goes on: its file still has the descriptor.
     is_fresh: bool,
-    /// It takes as long as a device: a caller that does not wait is not held up by it.
+    /// The attempt takes as long as a device: a caller that does not wait is not held up by it.
     is_slow: bool,
     /// Work with the same non-zero hash is done one after the other.
     pub hash: u64,
     /// Of the worker that does it and that can be interrupted.
     pub seat: Option<Arc<Seat>>,
-    /// Who does it, for a tracer.
+    /// How the attempt is made, for a tracer.
     by: event::Step,
-    /// Which thread that is, of workers.
+    /// The worker's thread, for a tracer.
     thread: u32,
     run: fn(&mut Work) -> Result<usize, Errno>,
     result: Result<usize, Errno>,
@@ -181,17 +181,17 @@ impl Work {
         work
     }
 
-    /// Must another thread do it than the one that acts with `own` credentials?
+    /// True if another thread must do it than the one that acts with `own` credentials.
     fn is_foreign(&self, own: Credentials) -> bool {
         self.whose.credentials() != own
     }
 
-    /// Does it use a descriptor of the program's?
+    /// True if the work uses a descriptor of the program's.
     fn is_exposed(&self) -> bool {
         self.exposed.is_some()
     }
 
-    /// Can a caller with `own` credentials do it together with others?
+    /// True if a caller with `own` credentials can do it together with others.
     fn is_light_for(&self, own: Credentials) -> bool {
         self.light && !self.is_foreign(own)
     }
@@ -212,7 +212,7 @@ impl Work {
         self.took_us = Some(ticks / os::ticks_per_us());
     }
 
-    /// It cannot be done, for this reason.
+    /// Makes the attempt fail, for this reason.
     fn refuse(&mut self, errno: Errno) {
         self.result = Err(errno);
         self.run = |work| work.result;
@@ -250,7 +250,7 @@ impl Work {
 pub struct Piece(Work);
 
 impl Piece {
-    /// It has the program's descriptor no more, or never had one.
+    /// Work that has the program's descriptor no more, or never had one.
     fn held(work: Work) -> Piece {
         assert!(!work.is_exposed(), "work is done without the lock only with its file");
         Piece(work)
@@ -276,7 +276,7 @@ impl Piece {
 pub struct Batch(VecDeque<Work>);
 
 impl Batch {
-    /// It has the program's descriptors no more, or never had any.
+    /// Work that has the program's descriptors no more, or never had any.
     fn held(work: VecDeque<Work>) -> Batch {
         assert!(
             work.iter().all(|work| !work.is_exposed()),
@@ -285,7 +285,7 @@ impl Batch {
         Batch(work)
     }
 
-    /// It is lent to the thread that submitted it.
+    /// Work that is lent to the thread that submitted it.
     fn lent(work: VecDeque<Work>, loan: &Loan) -> Batch {
         assert!(loan.is_out(), "only a loan lets work be done on the program's descriptor");
         Batch(work)
@@ -376,7 +376,7 @@ impl Core {
         }
         let mut outcome = finish(self, work.id, work.result);
         if self.life().is_closing() && !matches!(outcome, Outcome::Complete(_)) {
-            // It may have begun to wait for its file, which is let go of now.
+            // The request may have begun to wait for its file, which is let go of now.
             self.disarm(work.id);
             outcome = Errno::ECANCELED.into();
         }
@@ -462,8 +462,8 @@ impl Core {
         }
     }
 
-    /// Must a worker do this, though it ends soon? Where it takes longer than waking one, and where
-    /// workers are still at what comes before it in the same file, or writes wait for the device.
+    /// True if a worker must do this, though it ends soon. Where it takes longer than waking one, and where workers
+    /// are still at what comes before it in the same file, or writes wait for the device.
     fn must_hand_over(&self, work: &Work) -> bool {
         work.far
             || self[work.id].op.caps.has(Caps::SLOW)
@@ -471,13 +471,13 @@ impl Core {
             || self.has_order_to_keep(work)
     }
 
-    /// Does it write as much as the device takes, and no more? Then it would hold up what does not.
+    /// True if the work writes as much as the device takes, and no more. Then it would hold up what does not.
     #[inline]
     fn waits_for_device(&self, work: &Work) -> bool {
         work.is_cached_write && self.work().writes_are_slow()
     }
 
-    /// Are workers still at what comes before it in the same file?
+    /// True if workers are still at what comes before it in the same file.
     #[inline]
     fn has_order_to_keep(&self, work: &Work) -> bool {
         self.work().out() > 0 && self.follows_workers(work)
@@ -488,15 +488,15 @@ impl Core {
         keeps_order(request.op.caps, work) && self.works_on(named(request), true)
     }
 
-    /// What is offered holds its file from now on: the program may know what was consumed. What a thread has taken is that
-    /// thread's.
+    /// Ends a loan that is only offered: its work holds its file from now on, for the program may know what
+    /// was consumed. What a thread has taken is that thread's.
     pub fn end_loan(&mut self) {
         if self.work().is_offered() {
             self.take_back();
         }
     }
 
-    /// What was lent is done, or holds its file from now on.
+    /// Takes lent work back, which is done, or holds its file from now on.
     fn take_back(&mut self) {
         self.hold_queue();
         self.publish_sq_head();
@@ -507,12 +507,12 @@ impl Core {
         }
     }
 
-    /// Is blocking work on `fd` queued or being done?
+    /// True if blocking work on `fd` is queued or being done.
     pub fn has_work_on(&self, fd: Fd) -> bool {
         (!self.work().is_empty() || self.work().out() > 0) && self.works_on(fd, false)
     }
 
-    /// Is there blocking work on `fd`; with `handed_over`, such that a worker has it or had it?
+    /// True if there is blocking work on `fd`; with `handed_over`, such that a worker has it or had it.
     fn works_on(&self, fd: Fd, handed_over: bool) -> bool {
         self.work().has_on(fd, handed_over).unwrap_or_else(|| {
             self.requests().ids().map(|id| &self[id]).any(|request| {
@@ -543,7 +543,7 @@ impl Core {
     }
 }
 
-/// Of how many bytes is a transfer?
+/// The number of bytes of a transfer.
 fn length(work: &Work) -> usize {
     match &work.data {
         OpData::Vectors(vectors) => vectors.iter().map(|vector| vector.length as usize).sum(),
@@ -551,8 +551,8 @@ fn length(work: &Work) -> usize {
     }
 }
 
-/// May the call that submits a request do its work on the program's descriptor? Only where its time is that of a device:
-/// who submits meanwhile waits for it.
+/// True if the call that submits a request may do its work on the program's descriptor. Only where its time
+/// is that of a device: who submits meanwhile waits for it.
 fn can_be_lent(request: &Request) -> bool {
     let on_storage = |fd| kinds::typed_kind(fd).is_ok_and(|kind| kind.has(Kind::STORAGE));
     matches!(request.file, FileHold::Plain(fd) if !request.op.caps.has(Caps::SLOW)
@@ -576,12 +576,12 @@ fn own_file(request: &mut Request, work: &mut Work) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Are blocking attempts of this kind on one file done in order?
+/// True if blocking attempts of this kind on one file are done in order.
 fn keeps_order(caps: Caps, work: &Work) -> bool {
     caps.has(Caps::HASHED) || caps.has(Caps::POSITION) && work.sqe.off == u64::MAX
 }
 
-/// What stands for a file whose work is done in order; asked of no file system that may be slow to answer.
+/// The number of a file whose work is done in order; asked of no file system that may be slow to answer.
 fn order_of(fd: Fd) -> Option<u64> {
     let (mode, inode, device) = match os::known_status(fd, STATX_TYPE | STATX_INO) {
         Ok(known) => {
@@ -641,7 +641,7 @@ impl Core {
         }
         self.end_loan();
         loop {
-            // What was handed over may have ended, and what is linked behind it may be here now.
+            // Work that was handed over may have ended, and its links may be here now.
             self.hold_queue();
             let first = self.work().queued().next()?;
             let own = credentials::acting();
@@ -660,7 +660,7 @@ impl Core {
         }
     }
 
-    /// Can all that is queued be lent at once?
+    /// True if all that is queued can be lent at once.
     fn lends_queue(&self) -> bool {
         let own = credentials::acting();
         let fits = |work: &Work| {
@@ -686,7 +686,7 @@ impl Core {
             match request.hold_file() {
                 Ok(()) => {}
                 Err(errno) if request.phase == Phase::InFlight => self.complete(id, errno.negated()),
-                // What is read now counts for nothing.
+                // Data that is read now counts for nothing.
                 Err(_) => request.file = FileHold::None,
             }
         }
@@ -708,11 +708,11 @@ impl Core {
         {
             self.work_mut().put_back(work);
         }
-        // Who observes a ring that defers is told by way of the queue.
+        // Observers of a ring that defers are told by way of the queue.
         if self.defers() && (self.observed() || !waits) {
             self.work_mut().goes_out(done);
             batch.drain(..).for_each(|work| {
-                // What was lent and met another file than it was for is issued anew when the program comes for it.
+                // Lent work that met another file than it was for is issued anew when the program comes for it.
                 if work.result == Err(Errno::ESPIPE)
                     && let Some(request) = self.requests_mut().get_mut(work.id)
                 {

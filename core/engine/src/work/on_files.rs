@@ -25,7 +25,7 @@ struct Place {
 pub struct OnFiles {
     /// None before there was any work.
     places: Vec<Place>,
-    /// There was no memory for them once: nothing is known.
+    /// There was no memory for the places once: nothing is known.
     blind: bool,
 }
 
@@ -41,7 +41,7 @@ impl OnFiles {
         self.places.get_mut(number % PLACES)
     }
 
-    /// There is a piece more on `fd`.
+    /// Counts a piece more on `fd`.
     pub fn add(&mut self, fd: Fd) {
         let Some(place) = self.place(fd) else { return };
         if place.count == 0 && place.others == 0 {
@@ -50,7 +50,7 @@ impl OnFiles {
         *(if place.fd == fd { &mut place.count } else { &mut place.others }) += 1;
     }
 
-    /// There is a piece less that was [added](OnFiles::add).
+    /// Counts a piece less that was [added](OnFiles::add).
     pub fn remove(&mut self, fd: Fd) {
         let Some(place) = self.place(fd) else { return };
         let count = if place.fd == fd { &mut place.count } else { &mut place.others };
@@ -58,7 +58,7 @@ impl OnFiles {
         *count = count.saturating_sub(1);
     }
 
-    /// Is there any on `fd`? None where that is not known.
+    /// True if there is any work on `fd`. None where that is not known.
     pub fn has(&self, fd: Fd) -> Option<bool> {
         let number = usize::try_from(fd).ok().filter(|_| !self.blind)?;
         let Some(place) = self.places.get(number % PLACES) else { return Some(false) };

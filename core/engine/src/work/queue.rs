@@ -22,13 +22,13 @@ const PIECES: usize = 16;
 /// The work of one ring.
 #[derive(Default)]
 pub struct WorkQueue {
-    /// What the caller is to do, or to hand to workers.
+    /// Work that the caller is to do, or to hand to workers.
     queued: VecDeque<Work>,
-    /// How much of that are O_DIRECT transfers.
+    /// The number of queued O_DIRECT transfers.
     direct: usize,
-    /// Some of it may be on a descriptor of the program's: so it is only where the lock is held, or where it is lent.
+    /// Some of the queued work may be on a descriptor of the program's: so it is only where the lock is held, or where it is lent.
     exposed: bool,
-    /// Which of it the call that submits does on the program's descriptors.
+    /// The queued work that the call that submits does on the program's descriptors.
     loan: Loan,
     /// Descriptors of the program whose CLOSE is queued, or being done.
     closing: Closing,
@@ -36,7 +36,7 @@ pub struct WorkQueue {
     batch: Option<VecDeque<Work>>,
     /// Out with workers, or with the kernel, or done by a caller.
     out: usize,
-    /// What is done and has not been looked at.
+    /// Work that is done and has not been looked at.
     finished: VecDeque<Work>,
     /// How much work there is in all these states, by descriptor.
     on_files: OnFiles,
@@ -49,49 +49,49 @@ pub struct WorkQueue {
 }
 
 impl WorkQueue {
-    /// A write into the page cache has taken so long.
+    /// Notes how long a write into the page cache has taken.
     #[inline]
     pub(super) fn note_write(&mut self, took_us: u64) {
         self.write_takes_us = (3 * self.write_takes_us + took_us) / 4;
     }
 
-    /// Do writes into the page cache wait for the device? The system holds up who writes more than that takes, for up to 200 ms at
-    /// a time.
+    /// True if writes into the page cache wait for the device. The system holds up who writes more than that takes, for up to 200 ms
+    /// at a time.
     #[inline]
     pub(super) fn writes_are_slow(&self) -> bool {
         self.write_takes_us > VERY_SLOW_US
     }
 
-    /// Is nothing queued?
+    /// True if nothing is queued.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.queued.is_empty()
     }
 
-    /// What is queued, in its order.
+    /// The queued work, in its order.
     pub fn queued(&self) -> impl ExactSizeIterator<Item = &Work> {
         self.queued.iter()
     }
 
-    /// Is nothing queued and nothing finished?
+    /// True if nothing is queued and nothing finished.
     #[inline]
     pub fn is_at_rest(&self) -> bool {
         self.queued.is_empty() && self.finished.is_empty()
     }
 
-    /// There is blocking work on the file that the program names by `fd`.
+    /// Counts blocking work on the file that the program names by `fd`.
     pub(super) fn begins(&mut self, fd: Fd) {
         self.on_files.add(fd);
     }
 
-    /// This work goes to a worker.
+    /// Counts work that goes to a worker.
     pub(super) fn hands_over(&mut self, work: &mut Work) {
         if !core::mem::replace(&mut work.handed_over, true) {
             self.handed_over.add(work.named);
         }
     }
 
-    /// This work is done, or was taken back.
+    /// Takes work out of the counts that is done, or was taken back.
     pub(super) fn ends(&mut self, work: &Work) {
         self.on_files.remove(work.named);
         if work.handed_over {
@@ -99,7 +99,7 @@ impl WorkQueue {
         }
     }
 
-    /// Is there work on `fd`; with `handed_over`, such that a worker has it or had it? None where that is not known.
+    /// True if there is work on `fd`; with `handed_over`, such that a worker has it or had it. None where that is not known.
     pub(super) fn has_on(&self, fd: Fd, handed_over: bool) -> Option<bool> {
         if handed_over { self.handed_over.has(fd) } else { self.on_files.has(fd) }
     }
@@ -130,7 +130,7 @@ impl WorkQueue {
         Some(work)
     }
 
-    /// How many transfers for the kernel are queued.
+    /// The number of queued transfers for the kernel.
     pub(super) fn direct(&self) -> usize {
         self.direct
     }
@@ -149,13 +149,13 @@ impl WorkQueue {
         Some(work)
     }
 
-    /// May some of it be on a descriptor of the program's?
+    /// True if some of it may be on a descriptor of the program's.
     #[inline]
     pub fn is_exposed(&self) -> bool {
         self.exposed
     }
 
-    /// Has each of `requests` whose work is queued its file from now on? What cannot be had makes its work fail.
+    /// Gives each of `requests` whose work is queued its file from now on. Work whose file cannot be had fails.
     #[cold]
     pub fn hold(&mut self, requests: &mut Slab) {
         if core::mem::take(&mut self.exposed) {
@@ -163,7 +163,7 @@ impl WorkQueue {
         }
     }
 
-    /// The same of queued work on `fd` alone.
+    /// Gives queued work on `fd` alone its file.
     pub fn hold_on(&mut self, requests: &mut Slab, fd: Fd) {
         self.hold_those(requests, |work| work.fd == fd);
     }
@@ -176,7 +176,7 @@ impl WorkQueue {
         }
     }
 
-    /// Has all queued work its file, where it is not lent?
+    /// True if all queued work has its file, where it is not lent.
     pub fn keeps_files(&self) -> bool {
         self.loan.is_offered() || self.queued.iter().all(|work| !work.is_exposed())
     }
@@ -189,7 +189,7 @@ impl WorkQueue {
 
 /// Reads that the device has.
 impl WorkQueue {
-    /// All of them.
+    /// All reads that the device has.
     #[inline]
     pub fn in_flight(&self) -> &InFlight {
         &self.in_flight
@@ -202,7 +202,7 @@ impl WorkQueue {
     }
 }
 
-/// What is lent to the call that submits; see [`crate::wait::loan`].
+/// Work that is lent to the call that submits; see [`crate::wait::loan`].
 impl WorkQueue {
     /// A submission begins. May it lend what it queues?
     pub fn begin_submission(&mut self, lends: bool) {
@@ -215,30 +215,30 @@ impl WorkQueue {
         self.loan.close(sq_head, posted)
     }
 
-    /// May the submission under way lend what it queues?
+    /// True if the submission under way may lend what it queues.
     #[inline]
     pub fn lends(&self) -> bool {
         self.loan.is_open()
     }
 
-    /// Is work lent?
+    /// True if work is lent.
     #[inline]
     pub fn is_lent(&self) -> bool {
         self.loan.is_out()
     }
 
-    /// Is work lent that nobody has taken yet?
+    /// True if work is lent that nobody has taken yet.
     #[inline]
     pub fn is_offered(&self) -> bool {
         self.loan.is_offered()
     }
 
-    /// Another thread wants to submit: it waits until that comes back.
+    /// Notes that another thread waits to submit until lent work comes back.
     pub(super) fn await_loan(&mut self) {
         self.loan.refuse();
     }
 
-    /// What was lent is done, or holds its file. Returns whether somebody waits for that.
+    /// Ends the loan of work that is done, or holds its file. Returns whether somebody waits for that.
     pub(super) fn end_loan(&mut self) -> bool {
         self.loan.end()
     }
@@ -255,20 +255,20 @@ impl WorkQueue {
     }
 }
 
-/// What is out, and what has come back.
+/// Work that is out, and work that has come back.
 impl WorkQueue {
-    /// How much is out.
+    /// The number of pieces that are out.
     #[inline]
     pub fn out(&self) -> usize {
         self.out
     }
 
-    /// So much leaves.
+    /// Counts so many pieces that leave.
     pub(super) fn goes_out(&mut self, count: usize) {
         self.out += count;
     }
 
-    /// So much is back, or will not come.
+    /// Counts so many pieces that are back, or will not come.
     pub(super) fn comes_back(&mut self, count: usize) {
         self.out -= count;
     }
@@ -279,7 +279,7 @@ impl WorkQueue {
         Batch::held(self.take_first(count))
     }
 
-    /// So much of what is queued leaves.
+    /// Takes so many pieces out of the queue.
     fn take_first(&mut self, count: usize) -> VecDeque<Work> {
         let mut batch = self.batch.take().unwrap_or_default();
         if count == self.queued.len() {
@@ -292,13 +292,13 @@ impl WorkQueue {
         batch
     }
 
-    /// One piece that was taken out of the queue, as a batch.
+    /// A batch of one piece that was taken out of the queue.
     pub(super) fn take_alone(&mut self, work: Work) -> Batch {
         self.out += 1;
         self.alone(work)
     }
 
-    /// One piece that is out, as a batch.
+    /// A batch of one piece that is out.
     pub(super) fn alone(&mut self, work: Work) -> Batch {
         let mut batch = self.batch.take().unwrap_or_default();
         batch.push_back(work);
@@ -323,18 +323,18 @@ impl WorkQueue {
         self.finished.pop_front()
     }
 
-    /// How much is done and has not been looked at.
+    /// The number of pieces that are done and have not been looked at.
     #[inline]
     pub fn finished(&self) -> usize {
         self.finished.len()
     }
 
-    /// Is the work of this request among that?
+    /// True if the work of this request is finished.
     pub fn has_finished(&self, id: RequestId) -> bool {
         self.finished.iter().any(|work| work.id == id)
     }
 
-    /// Is any out, or to be looked at?
+    /// True if any work is out, or finished and not looked at.
     #[inline]
     pub fn is_under_way(&self) -> bool {
         self.out > 0 || !self.finished.is_empty()
@@ -343,13 +343,13 @@ impl WorkQueue {
 
 /// Descriptors that are being closed.
 impl WorkQueue {
-    /// Is a CLOSE of any descriptor under way?
+    /// True if a CLOSE of any descriptor is under way.
     #[inline]
     pub fn closes_any(&self) -> bool {
         self.closing.is_any()
     }
 
-    /// Is a CLOSE of `fd` under way? To what is submitted behind it the descriptor is none any more.
+    /// True if a CLOSE of `fd` is under way. To what is submitted behind it the descriptor is none any more.
     #[inline]
     pub fn closes(&self, fd: Fd) -> bool {
         self.closing.has(fd)

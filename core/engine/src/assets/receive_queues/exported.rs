@@ -17,7 +17,7 @@ use crate::os::{self, Fd, OwnedFd};
 struct Exported {
     /// The writing end.
     end: OwnedFd,
-    /// What both ends are.
+    /// The pipe that both ends belong to.
     file: File,
     queue: Shared,
 }
@@ -25,7 +25,7 @@ struct Exported {
 /// A file's device, by its two numbers, and its inode.
 type File = (u32, u32, u64);
 
-/// Which file this is. Asked of no file system that may be slow to answer: rings are locked meanwhile.
+/// The identity of this file. Asked of no file system that may be slow to answer: rings are locked meanwhile.
 fn file_of(fd: Fd) -> Result<File, Errno> {
     let status = os::known_status(fd, STATX_INO)?;
     Ok((status.stx_dev_major, status.stx_dev_minor, status.stx_ino))
@@ -53,7 +53,7 @@ fn sweep(exported: &mut Vec<Exported>) {
     let mut place = 0;
     while let Some(one) = exported.get(place) {
         let end = one.end.fd();
-        // What cannot be asked now, is asked later.
+        // A pipe that cannot be asked now is asked later.
         let events = os::poll_now(end, 0).unwrap_or(0);
         if events & (EPOLLERR | POLLNVAL) == 0 {
             place += 1;
@@ -69,7 +69,7 @@ fn sweep(exported: &mut Vec<Exported>) {
     }
 }
 
-/// The same, for a caller that has just closed a descriptor or left a queue.
+/// Lets go of exported queues without a descriptor, for a caller that has just closed one or left a queue.
 pub fn drop_unreferenced() {
     sweep(&mut EXPORTED.lock());
 }

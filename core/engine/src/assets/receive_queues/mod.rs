@@ -52,7 +52,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// How many there are.
+    /// The number of events.
     pub const COUNT: u32 = 2;
     /// The bits of all.
     pub const ALL: u32 = (1 << Event::COUNT) - 1;
@@ -65,7 +65,7 @@ impl Event {
 /// An event that is to be told, and the ring that is to tell it, by its serial number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Notice {
-    /// What has happened.
+    /// The event that has happened.
     pub event: Event,
     /// The ring that registered the queue.
     pub ring: u64,
@@ -74,9 +74,9 @@ pub struct Notice {
 /// Of which events a program asked to be told, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Events {
-    /// The program's word for them.
+    /// The user data of CQEs that tell of events.
     pub user_data: u64,
-    /// Those of which it wants to hear.
+    /// Bits of the events that the program wants to hear of.
     pub wanted: u32,
     /// Where in the refill ring's memory the counters lie of what was copied, if the program wants any.
     pub counters: Option<usize>,
@@ -86,21 +86,21 @@ pub struct Events {
 pub struct New {
     /// The memory of the refill ring.
     pub ring: Region,
-    /// How many entries that has: a power of two.
+    /// The number of its entries: a power of two.
     pub entries: u32,
     /// Where the area begins.
     pub area: u64,
-    /// How many pages it has.
+    /// The number of its pages.
     pub pages: usize,
-    /// It stands for one of an interface, whose driver takes entries out of the refill ring by itself.
+    /// The queue stands for one of an interface, whose driver takes entries out of the refill ring by itself.
     pub refills_itself: bool,
-    /// What the program wants to hear of.
+    /// The events that the program wants to hear of, and how.
     pub events: Events,
     /// The ring that registers it, by its serial number.
     pub registrant: u64,
 }
 
-/// One such queue.
+/// A queue of zero-copy receives.
 pub struct ReceiveQueue {
     ring: Region,
     entries: u32,
@@ -109,7 +109,7 @@ pub struct ReceiveQueue {
     area: u64,
     /// Pages that nobody has, the next one last.
     free: Vec<u32>,
-    /// Which pages the program has.
+    /// A mark for each page that the program has.
     lent: Vec<bool>,
     refills_itself: bool,
     events: Events,
@@ -190,17 +190,17 @@ impl ReceiveQueue {
         taken
     }
 
-    /// Are there entries left that give pages back without a flush?
+    /// True if there are entries left that give pages back without a flush.
     pub fn may_refill(&self) -> bool {
         self.refills_itself && self.pending() > 0
     }
 
-    /// Nothing was received into these, taken in this order.
+    /// Puts pages back into which nothing was received, taken in this order.
     pub fn put_back(&mut self, pages: &[u32]) {
         self.free.extend(pages.iter().rev());
     }
 
-    /// These are the program's, until it gives them back: so many bytes were copied into them. Returns of what it is to
+    /// Lends pages to the program, until it gives them back: so many bytes were copied into them. Returns of what it is to
     /// be told.
     pub fn lend(&mut self, pages: &[u32], bytes: usize) -> Option<Notice> {
         pages.iter().for_each(|&page| self.lent[page as usize] = true);
@@ -212,8 +212,8 @@ impl ReceiveQueue {
         self.notice(Event::Copied)
     }
 
-    /// There is no page for what waits to be received. Returns of what the program is to be told: only an interface's
-    /// driver tells of it.
+    /// Notes that there is no page for what waits to be received. Returns of what the program is to be told:
+    /// only an interface's driver tells of it.
     pub fn notice_of_exhaustion(&self) -> Option<Notice> {
         if self.refills_itself { self.notice(Event::NoPage) } else { None }
     }
@@ -307,8 +307,8 @@ impl ReceiveQueue {
         self.users += 1;
     }
 
-    /// One does not any more; a ring is named by its serial number. With the last of them what the program has is free
-    /// again.
+    /// Ends a ring's use of the queue; a ring is named by its serial number. With the last of them what the
+    /// program has is free again.
     pub fn leave(&mut self, ring: Option<u64>) {
         if ring.is_some() && self.registrant == ring {
             self.registrant = None;

@@ -46,7 +46,7 @@ pub fn clone_buffers(guard: &mut CoreGuard<'_>, serial: u64, call: &Register) ->
     take_buffers(live(guard, serial).ok_or(Errno::EBADF)?, &wanted, &buffers)
 }
 
-/// What another ring has registered.
+/// The buffers that another ring has registered.
 fn buffers_of(guard: CoreGuard<'_>) -> Result<Vec<Option<IoVector>>, Errno> {
     let core = guard.as_ref().ok_or(Errno::EBADF)?;
     if core.is_anothers() { Err(Errno::EEXIST) } else { core.buffers().all() }

@@ -25,7 +25,7 @@ use crate::ring::Core;
 
 /// Flags of a registration.
 pub const FLAGS: u32 = ZCRX_REG_IMPORT | ZCRX_REG_NODEV;
-/// How many things can be done with a queue.
+/// The number of operations on a queue.
 pub const CONTROLS: u32 = ZCRX_CTRL_ARM_EVENT + 1;
 /// A registration may say how long pages are to be (`ZCRX_FEATURE_RX_PAGE_SIZE`), and of which events it wants to be told
 /// (`ZCRX_FEATURE_EVENT`).
@@ -37,7 +37,7 @@ const NO_QUEUE: u32 = u32::MAX;
 const MAX_AREA: u64 = 1 << 40;
 /// The counters of what was copied are in the refill ring's memory (`ZCRX_EVENT_DESC_FLAG_STATS`).
 const COUNTS: u32 = 1;
-/// How long these are, and how they are aligned.
+/// The size of the counters, and their alignment.
 pub const COUNTERS: (u64, u64) = (16, 8);
 
 /// `struct zcrx_event_desc`.
@@ -58,7 +58,7 @@ struct Control {
     id: u32,
     operation: u32,
     reserved: [u64; 2],
-    /// What the operation takes and gives, by words.
+    /// The operation's arguments and results, by words.
     words: [u32; 12],
 }
 
@@ -173,7 +173,7 @@ fn counters(events: &EventDescription, used: u64, memory: &Region) -> Result<Opt
     Ok(Some(events.counters as usize))
 }
 
-/// Is there such an interface, with such a queue?
+/// Checks that there is such an interface, with such a queue.
 fn expect_interface(index: u32, queue: u32) -> Result<(), Errno> {
     let name = os::interface_name(index).map_err(|_| Errno::ENODEV)?;
     match os::has_receive_queue(&name, queue) {
@@ -227,7 +227,7 @@ fn describe(wanted: &mut io_uring_zcrx_ifq_reg, id: u32) {
     }
 }
 
-/// One more ring for a queue: its descriptor is in the place of an interface.
+/// Imports a queue for one more ring: the queue's descriptor is in the place of an interface.
 fn import(core: &mut Core, address: u64, wanted: &mut io_uring_zcrx_ifq_reg) -> Result<usize, Errno> {
     let given = [wanted.if_rxq, wanted.rq_entries, wanted.flags & !ZCRX_REG_IMPORT] != [0; 3]
         || [wanted.area_ptr, wanted.region_ptr, wanted.__resv[0]] != [0; 3];

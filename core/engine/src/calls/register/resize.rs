@@ -12,9 +12,9 @@ use crate::os::{self, Fd, user};
 use crate::queue::{RingMemory, Source};
 use crate::ring::Core;
 
-/// What the call may ask for.
+/// Setup flags that the call may ask for.
 const ASKED: u32 = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP;
-/// What it takes from the ring as it is.
+/// Setup flags that the ring keeps.
 const INHERITED: u32 = IORING_SETUP_NO_SQARRAY
     | IORING_SETUP_SQE128
     | IORING_SETUP_SQE_MIXED

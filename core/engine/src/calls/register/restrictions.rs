@@ -70,8 +70,8 @@ fn add(rules: &mut Rules, restriction: [u32; 4]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The same without a ring: for those that the process makes from now on. `struct io_uring_task_restriction` is flags and a
-/// count in 16 bits each, 12 bytes of zeroes, and the array.
+/// Registers restrictions without a ring: for rings that the process makes from now on. `struct
+/// io_uring_task_restriction` is flags and a count in 16 bits each, 12 bytes of zeroes, and the array.
 ///
 /// # Errors
 /// `EPERM` where the process has some, `EACCES` where it might gain privileges, `EINVAL`, `EFAULT`.
@@ -158,7 +158,7 @@ pub fn register_filter(core: &mut Core, call: &Register) -> Result<usize, Errno>
     filter(core.restrictions_mut(), call)
 }
 
-/// The same without a ring: for those that the process makes from now on.
+/// Registers a filter without a ring: for rings that the process makes from now on.
 ///
 /// # Errors
 /// As above; `EACCES` where the process might gain privileges.

@@ -1,4 +1,4 @@
-//! What a program says about worker threads. They are shared by all rings of the process, and so is this.
+//! The program's settings of worker threads. All rings of the process share the workers, and so the settings.
 
 use crate::abi::Errno;
 use crate::calls::register::Register;

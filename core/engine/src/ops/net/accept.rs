@@ -229,10 +229,10 @@ struct Accepted {
     flags: u32,
 }
 
-/// What is left of some connections that were accepted in one attempt.
+/// The connection that was accepted last in one attempt, and the end of that attempt.
 struct Round {
     last: Option<Accepted>,
-    /// What ended the round; `None` if it is not known yet whether the request goes on after the last CQE.
+    /// The error that ended the round; `None` if it is not known yet whether the request goes on after the last CQE.
     ends: Option<Errno>,
 }
 
@@ -282,7 +282,7 @@ fn accept_flags(sqe: &Sqe) -> u32 {
 /// Gives the program a connection that was accepted from `fd`: the descriptor or the slot.
 fn give(core: &mut Core, id: RequestId, fd: Fd, accepted: Fd) -> Result<i32, Errno> {
     let sqe = core[id].sqe;
-    // What is noted of it must not be taken for another socket's.
+    // Notes on the connection must not be taken for another socket's.
     let lasts = sqe.file_index != 0 || host::sees_closes();
     let given = if lasts && core.readiness().is_tcp_listener(fd) {
         core.give_connection(accepted, fd, sqe.file_index)
@@ -292,8 +292,8 @@ fn give(core: &mut Core, id: RequestId, fd: Fd, accepted: Fd) -> Result<i32, Err
     given.map(|result| result as i32)
 }
 
-/// Would an attempt find nothing, not even an error? To ask costs a tenth of an attempt in vain, for which the kernel
-/// makes a file that it throws away again.
+/// True if an attempt would find nothing, not even an error. To ask costs a tenth of an attempt in vain, for
+/// which the kernel makes a file that it throws away again.
 fn nobody_waits(fd: Fd) -> bool {
     os::poll_now(fd, EPOLLIN) == Ok(0)
 }

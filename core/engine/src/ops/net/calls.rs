@@ -104,8 +104,8 @@ pub fn unread_hint(fd: Fd) -> Result<u32, Errno> {
     if length == asked { Ok(words[HINT]) } else { Err(Errno::EOPNOTSUPP) }
 }
 
-/// Does another protocol lie on top of TCP (`TCP_ULP`), such as the kernel's TLS? Then what the socket receives is not what
-/// came over the network.
+/// True if another protocol lies on top of TCP (`TCP_ULP`), such as the kernel's TLS. Then what the socket
+/// receives is not what came over the network.
 pub fn carries_another_protocol(fd: Fd) -> bool {
     const TCP_ULP: usize = 31;
     let (mut name, mut length) = ([0u8; 16], 16u32);
@@ -117,7 +117,7 @@ pub fn carries_another_protocol(fd: Fd) -> bool {
     asked.is_ok() && length > 0
 }
 
-/// Has the peer of a TCP socket that was shut down not said yet that it sends no more?
+/// True if the peer of a TCP socket that was shut down has not said yet that it sends no more.
 pub fn waits_for_fin(fd: Fd) -> bool {
     const STATE: usize = 0;
     let (mut info, mut length) = ([0u8; 8], 8u32);

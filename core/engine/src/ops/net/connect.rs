@@ -34,7 +34,7 @@ pub const CONNECT: Op =
         .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EISCONN]);
 
-/// What CONNECT keeps.
+/// The state of a CONNECT between its steps.
 struct Connect {
     address: Box<Address>,
     /// This request's own attempt is under way.
@@ -63,7 +63,7 @@ fn show(request: &Request, words: &mut [u32; 6]) {
     words[0] = half(0).into();
     let (least, address, count) = match words[0] {
         AF_INET => (SOCKADDR_IN, 4, 1),
-        // What RFC 2133 has: without the scope.
+        // The structure of RFC 2133: without the scope.
         AF_INET6 => (SOCKADDR_IN6_LEAST, 8, 4),
         _ => return,
     };
@@ -137,7 +137,7 @@ struct Attempt {
     wanted: bool,
 }
 
-/// One attempt that does not wait; none where it could wait.
+/// Makes one attempt that does not wait; `None` where it could wait.
 fn attempt(fd: Fd, address: &Address) -> Result<Option<Attempt>, Errno> {
     // No other file's flags are touched.
     os::socket_option(fd, SO_TYPE)?;

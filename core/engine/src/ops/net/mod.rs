@@ -72,9 +72,9 @@ fn start(request: &mut Request, extra: u32) -> Progress {
     Progress { flags, ..Progress::default() }
 }
 
-/// Is it the request's wish, and still ahead of it, to wait for readiness before the first attempt?
-/// A descriptor that is known to be ready need not be waited for, and one that turns out to be goes on before the call
-/// returns.
+/// True if the request wants to wait for readiness before the first attempt, and that is still ahead of it. A
+/// descriptor that is known to be ready need not be waited for, and one that turns out to be goes on before
+/// the call returns.
 fn polls_first(core: &mut Core, id: RequestId, fd: Fd, events: u32) -> bool {
     let request = &core[id];
     if u32::from(request.sqe.ioprio) & IORING_RECVSEND_POLL_FIRST == 0 || request.flags.has(Flags::WOKEN) {
@@ -84,7 +84,7 @@ fn polls_first(core: &mut Core, id: RequestId, fd: Fd, events: u32) -> bool {
     let polls = request.flags.has(Flags::NOWAIT)
         || !registered
         || !core.readiness().worth_trying(fd, events)
-        // It refuses what it is never ready for.
+        // A listener refuses what it is never ready for.
         || core.readiness_mut().socket_kind(fd).listens();
     if !registered {
         core.readiness_mut().expect_report();
@@ -92,7 +92,7 @@ fn polls_first(core: &mut Core, id: RequestId, fd: Fd, events: u32) -> bool {
     polls
 }
 
-/// Is there nothing to receive, as far as is known?
+/// True if there is nothing to receive, as far as is known.
 fn is_idle(core: &mut Core, id: RequestId, fd: Fd) -> bool {
     !core[id].flags.has(Flags::NOWAIT)
         && !core.readiness().worth_trying(fd, EPOLLIN)
@@ -104,12 +104,12 @@ fn is_retried(fd: Fd) -> bool {
     os::socket_option(fd, SO_TYPE).is_ok_and(|kind| matches!(kind as u32, SOCK_STREAM | SOCK_SEQPACKET))
 }
 
-/// Does the request take as many provided buffers at once as there are?
+/// True if the request takes as many provided buffers at once as there are.
 fn bundles(request: &Request) -> bool {
     u32::from(request.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0 && request.flags.has(Flags::BUFFER_SELECT)
 }
 
-/// Does a plain send or receive ask for a registered buffer? Nothing else may be asked for beside it.
+/// Notes whether a plain send or receive asks for a registered buffer. Nothing else may be asked for beside it.
 ///
 /// # Errors
 /// `EINVAL` where something is.

@@ -154,7 +154,7 @@ fn receive_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
         return Tried::Nothing;
     }
     let socket = core.readiness().known(fd);
-    // What is not known waits for readiness if it is to, and on other sockets than streams tells what it cut off.
+    // An unknown socket waits for readiness if it is to, and one that is no stream tells what it cut off.
     let waits = mode != 0 && (socket.is_none() || core.readiness_mut().socket_kind(fd).listens());
     let ordinary = waits || flags != 0 && !core.readiness().is_known_connection(fd);
     if ordinary || user::check_range(sqe.addr, u64::from(sqe.len)).is_err() {
@@ -163,7 +163,7 @@ fn receive_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     receive_at(core, sqe, fd, socket)
 }
 
-/// The same for one that has waited: there is nothing left to be checked.
+/// A receive by a request that has waited: there is nothing left to be checked.
 fn receive_now(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     let socket = core.readiness().known(fd);
     receive_at(core, sqe, fd, socket)
@@ -177,12 +177,12 @@ fn receive_at(core: &mut Core, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Trie
     let span = Span { address: sqe.addr, length: (sqe.len as usize).min(os::max_transfer_bytes()) };
     let flags = sqe.op_flags & !MSG_NOSIGNAL;
     match calls::receive(fd, span, flags) {
-        // It came short, and there is nothing else to be told of the socket.
+        // The receive came short, and there is nothing else to be told of the socket.
         Ok(count)
             if 0 < count
                 && count < span.length
                 && flags == 0
-                && socket.is_some_and(|socket| core.readiness_mut().is_emptied(socket)) =>
+                && socket.is_some_and(|socket| core.readiness_mut().note_short_read(socket)) =>
         {
             Tried::Done(count as i32, 0)
         }
@@ -212,7 +212,7 @@ fn receive_more(core: &mut Core, id: RequestId) -> Option<Outcome> {
     let whole = (buffer.length as usize).min(os::max_transfer_bytes());
     let length = if wanted == 0 { whole } else { whole.min(wanted) };
     match calls::receive(fd, Span { address: buffer.address, length }, 0) {
-        Ok(count) if 0 < count && count < length && core.readiness_mut().is_emptied(socket) => {
+        Ok(count) if 0 < count && count < length && core.readiness_mut().note_short_read(socket) => {
             let flags = core.use_next(group, &buffer);
             if core.post_more(id, count as i32, flags) {
                 core.arm_known(id, socket, EPOLLIN);
@@ -231,7 +231,7 @@ fn receive_more(core: &mut Core, id: RequestId) -> Option<Outcome> {
     }
 }
 
-/// What follows such an attempt.
+/// Goes on with a request after a receive into one piece of memory.
 fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -> Outcome {
     let asked = core[id].sqe.len as usize;
     match conclude(core, id, fd, Attempt::of_single(result, asked.min(os::max_transfer_bytes()))) {
@@ -240,7 +240,7 @@ fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -
     }
 }
 
-/// What a bundle misses may be the whole group.
+/// The error of a receive without a buffer: `ENOENT` where a bundle lacks the whole group.
 #[cold]
 fn without_buffer(core: &Core, id: RequestId, errno: Errno) -> Errno {
     if bundles(&core[id]) && !core.has_buffer_group(id) { Errno::ENOENT } else { errno }
@@ -274,7 +274,7 @@ fn receive_bundle(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Err
     })
 }
 
-/// Is the file none that can be received from?
+/// True if the file is none that can be received from.
 fn is_no_socket(core: &mut Core, fd: Fd) -> bool {
     match core.readiness() {
         known if known.is_known_connection(fd) => false,
@@ -283,7 +283,7 @@ fn is_no_socket(core: &mut Core, fd: Fd) -> bool {
     }
 }
 
-/// What to do instead of an attempt, where one would be in vain.
+/// The outcome without an attempt, where one would be in vain.
 #[inline]
 pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
     if core[id].sqe.op_flags & MSG_ERRQUEUE != 0 {
@@ -364,15 +364,15 @@ pub fn receive_vectors(
 
 /// One attempt to receive.
 pub struct Attempt {
-    /// What the system call returned.
+    /// The system call's result.
     pub result: Result<usize, Errno>,
-    /// How much there was room for.
+    /// The number of bytes that there was room for.
     pub asked: usize,
-    /// How much of a provided buffer it used.
+    /// The number of bytes of provided buffers that it used.
     pub used: usize,
-    /// How many provided buffers that is.
+    /// The number of provided buffers that it used.
     pub buffers: u16,
-    /// What the CQE says for it.
+    /// The count that the CQE reports.
     pub reported: usize,
     /// Something was cut off.
     pub truncated: bool,
@@ -381,7 +381,7 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// One into one piece of memory.
+    /// An attempt into one piece of memory.
     fn of_single(result: Result<usize, Errno>, asked: usize) -> Attempt {
         Attempt {
             result,
@@ -395,11 +395,11 @@ impl Attempt {
     }
 }
 
-/// What follows an attempt.
+/// The step after an attempt.
 pub enum Next {
-    /// Another one.
+    /// One more attempt.
     Attempt,
-    /// None.
+    /// No other attempt: the request has this outcome.
     Outcome(Outcome),
 }
 
@@ -479,7 +479,7 @@ fn advance(core: &mut Core, id: RequestId, count: usize) {
     }
 }
 
-/// Counts what a limited multishot receive took; was it all?
+/// Counts what a limited multishot receive took; true if that was all.
 fn uses_total_up(request: &mut Request, count: usize) -> bool {
     let in_all = &mut request.sqe.file_index;
     let is_limited = *in_all != 0;
@@ -503,7 +503,7 @@ fn next_of_multishot(core: &mut Core, id: RequestId, emptied: bool, received: u3
     Next::Outcome(Outcome::Again)
 }
 
-/// Did a receive of `count` bytes empty the socket? Then the next one need not be tried in vain.
+/// True if a receive of `count` bytes emptied the socket. Then the next one need not be tried in vain.
 fn emptied(core: &mut Core, fd: Fd, count: usize, attempt: &Attempt, flags: u32) -> bool {
     if count == 0 || count >= attempt.asked || flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE) != 0 {
         return false;
@@ -517,7 +517,7 @@ fn more_waits(core: &mut Core, fd: Fd, count: usize, asked: usize) -> u32 {
     let short = 0 < count && count < asked;
     let shows_end = || core.readiness().shows(fd, EPOLLRDHUP) && !core.readiness().shows(fd, EPOLLERR);
     let more = match kind {
-        // It would have shown the end that is all there can be.
+        // The socket would have shown its end, and more than that there cannot be.
         SocketKind::Tcp if short && core.readiness().is_registered(fd) && !shows_end() => false,
         SocketKind::Tcp => more_in_connection(fd),
         SocketKind::UnixStream if !short || shows_end() => calls::unread(fd).is_ok_and(|unread| unread > 0),
@@ -526,7 +526,7 @@ fn more_waits(core: &mut Core, fd: Fd, count: usize, asked: usize) -> u32 {
     if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 }
 }
 
-/// Does a connection over TCP hold more, or its end?
+/// True if a connection over TCP holds more, or its end.
 fn more_in_connection(fd: Fd) -> bool {
     match calls::unread_hint(fd) {
         Ok(hint) => hint > 0,
@@ -537,8 +537,8 @@ fn more_in_connection(fd: Fd) -> bool {
     }
 }
 
-/// Has the peer said that it sends no more? A connection that was reset has not come to its end, nor has one on which
-/// only this side does not want to receive any more.
+/// True if the peer has said that it sends no more. A connection that was reset has not come to its end, nor
+/// has one on which only this side does not want to receive any more.
 fn has_ended(fd: Fd) -> bool {
     let ends = |events: u32| events & (EPOLLRDHUP | EPOLLERR) == EPOLLRDHUP;
     os::poll_now(fd, EPOLLRDHUP).is_ok_and(ends) && !calls::waits_for_fin(fd)

@@ -62,7 +62,7 @@ const FLAGS: u32 = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT;
 /// As many pages one system call receives into.
 const PAGES: usize = 16;
 
-/// What such a request keeps.
+/// The state of a zero-copy receive between its steps.
 struct Progress {
     /// Bytes that are to come; 0 where it goes on to the end of the stream.
     left: u32,
@@ -78,7 +78,7 @@ struct Progress {
 struct Untold {
     queue: Shared,
     notice: Notice,
-    /// What follows for the request.
+    /// The request's outcome once the event is told.
     then: Outcome,
 }
 
@@ -121,7 +121,7 @@ fn progress(core: &mut Core, id: RequestId) -> &mut Progress {
     core[id].data.as_own_mut().expect("its preparation made it")
 }
 
-/// Is it a TCP socket whose data nobody changes on the way?
+/// True if `fd` is a TCP socket whose data nobody changes on the way.
 fn receives_plainly(core: &mut Core, fd: Fd) -> bool {
     let kind = core.readiness_mut().socket_kind(fd);
     matches!(kind, SocketKind::Tcp | SocketKind::TcpListener) && !calls::carries_another_protocol(fd)
@@ -148,7 +148,7 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared) -> Option<Out
         taken
     };
     if taken == 0 && queue.lock().may_refill() {
-        // What was read gave nothing back. The rest is read when others have had their turn.
+        // The entries that were read gave nothing back. The rest is read when others have had their turn.
         return Some(Outcome::Again);
     }
     if taken == 0 || room == 0 {
@@ -176,7 +176,7 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared) -> Option<Out
     }
 }
 
-/// So many bytes lie in these pages: tells the program. Returns of which event it is to be told besides.
+/// Tells the program that so many bytes lie in these pages. Returns of which event it is to be told besides.
 fn post(core: &mut Core, id: RequestId, queue: &Shared, pages: &[u32], count: usize) -> Option<Notice> {
     let notice = queue.lock().lend(pages, count);
     for (place, &page) in pages.iter().enumerate() {
@@ -208,8 +208,8 @@ fn go_on_after_telling(core: &mut Core, id: RequestId, result: Result<usize, Err
     }
 }
 
-/// What follows `count` bytes that were received, with which the completion ring may be `full`. That they are fewer than there was
-/// room for does not say that the socket is empty: the next page may be gone, which the next attempt is told.
+/// The outcome after a receive of `count` bytes, with which the completion ring may be `full`; `None` to go on. A count
+/// below the room does not say that the socket is empty: the next page may be gone, which the next attempt is told.
 fn go_on(core: &mut Core, id: RequestId, count: usize, full: bool) -> Option<Outcome> {
     let progress = progress(core, id);
     if progress.left != 0 {
@@ -232,7 +232,7 @@ fn end_of_stream(core: &mut Core, id: RequestId) -> Outcome {
     Outcome::Complete(0)
 }
 
-/// There is no page, or no room for a CQE. That matters only if there is something to be received.
+/// The outcome where there is no page, or no room for a CQE. That matters only if there is something to be received.
 fn without_room(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared, errno: Errno) -> Outcome {
     match has_data(fd) {
         Ok(false) => end_of_stream(core, id),
@@ -248,8 +248,8 @@ fn without_room(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared, errno: E
     }
 }
 
-/// Is there something to be received, or the end of the stream? Not asked by `MSG_PEEK`, which moves the place from which the
-/// program peeks (`SO_PEEK_OFF`).
+/// True if there is something to be received, or the end of the stream. Not asked by `MSG_PEEK`, which moves
+/// the place from which the program peeks (`SO_PEEK_OFF`).
 ///
 /// # Errors
 /// `EAGAIN` where there is neither; what a receive would fail with.

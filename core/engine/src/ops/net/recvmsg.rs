@@ -42,7 +42,7 @@ pub const RECVMSG: Op = Op::new(
 .unused(Unused::OFF.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EMSGSIZE, Errno::ENOBUFS]);
 
-/// What stands before a message in the buffer of a multishot request.
+/// The size of the header of each message in the buffer of a multishot request.
 const OUT: usize = size_of::<io_uring_recvmsg_out>();
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {

@@ -14,8 +14,8 @@ const MOST_CONTROL: usize = 1 << 17;
 /// Descriptors of one message (`SCM_MAX_FD`).
 const MOST_DESCRIPTORS: usize = 253;
 
-/// Would a message to `fd` hand a ring over? That it hands anything over is noted. The kernel lets no socket carry one (`EINVAL`): a ring that has the socket
-/// in whose queue it lies would never end. Neither would one here.
+/// True if a message to `fd` would hand a ring over. That it hands anything over is noted. The kernel lets no socket
+/// carry one (`EINVAL`): a ring that has the socket in whose queue it lies would never end. Neither would one here.
 pub fn hands_over_ring(fd: Fd, message: &msghdr) -> bool {
     let mut has_ring = false;
     each_descriptor(message, notes::hands_over, |fd| has_ring |= registry::is_ring(fd));

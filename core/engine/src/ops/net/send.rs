@@ -32,7 +32,7 @@ const VECTORIZES: u64 = SEND_VECTORIZED as u64;
 pub const FIXED_BUFFER: Argument = arg(Field::BufferIndex, "buf_index", Kind::Buffer)
     .when(&[shown::OWN_MEMORY, When::Some(Field::Ioprio, IORING_RECVSEND_FIXED_BUF as u64)]);
 
-/// What SEND looks at, with or without copies.
+/// Arguments of SEND, with or without copies.
 pub const SEND_ARGUMENTS: [Argument; 10] = [
     shown::SOCKET,
     arg(Field::Address, "buf", Kind::Data(Field::Length))
@@ -158,7 +158,7 @@ fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
     if let Err(errno) = take_registered(core, id) {
         return errno.into();
     }
-    if core.is_held(id, fd) {
+    if core.hold_in_train(id, fd) {
         return Outcome::Armed;
     }
     if let Err(errno) = take_memory(core, id) {

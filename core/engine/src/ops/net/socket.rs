@@ -174,7 +174,7 @@ fn issue_listen(core: &mut Core, id: RequestId) -> Outcome {
     calls::listen(fd, backlog).into()
 }
 
-/// It ends at once, but after what goes before it: the kernel leaves it to a thread.
+/// The system call of SHUTDOWN: quick, but done after what goes before it, as the kernel leaves it to a thread.
 fn block_shutdown(work: &mut Work) -> Result<usize, Errno> {
     calls::shutdown(work.fd, work.sqe.len)
 }

@@ -28,9 +28,9 @@ const ORIGIN: u8 = 4;
 /// One time stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Stamp {
-    /// Which packet.
+    /// The number of the packet.
     key: u32,
-    /// What happened to it: `SCM_TSTAMP_*`.
+    /// The event that the stamp is of: `SCM_TSTAMP_*`.
     event: u32,
     /// By the network card's clock.
     hardware: bool,
@@ -70,7 +70,7 @@ pub fn report(core: &mut Core, id: RequestId, domain: u32) -> Outcome {
         }
         core[id].big_cqe = [stamp.time.seconds as u64, stamp.time.nanoseconds as u64];
         if !core.post_more(id, stamp.key as i32, flags) {
-            // It is out of the queue, so it must be told: as the last.
+            // The stamp is out of the queue, so it must be told: as the last.
             core[id].cqe_flags = flags;
             return Outcome::Complete(stamp.key as i32);
         }
@@ -87,7 +87,7 @@ fn option(fd: Fd, level: u32, name: u32) -> u32 {
     got.map_or(0, |_| value[0])
 }
 
-/// May anything but time stamps come to the error queue?
+/// True if anything but time stamps may come to the error queue.
 fn has_other_errors(fd: Fd) -> bool {
     option(fd, IPPROTO_IP as u32, IP_RECVERR) != 0
         || option(fd, IPPROTO_IPV6 as u32, IPV6_RECVERR) != 0

@@ -48,7 +48,7 @@ fn remember_refusal(train: &Train) {
     }
 }
 
-/// May a send of this length go together with a next one of that, as far as is known?
+/// True if a send of this length may go together with a next one of that, as far as is known.
 fn may_go_together(known: Kind, length: u32, next: u32) -> bool {
     if length.saturating_add(next) > ROOM {
         return false;
@@ -76,18 +76,18 @@ fn ask(fd: Fd) -> Kind {
     }
 }
 
-/// Is a socket a connection over TCP? A raw one has that protocol, too, but nothing that a segment is limited to.
+/// True if a socket is a connection over TCP. A raw one has that protocol, too, but nothing that a segment is limited to.
 fn is_stream(fd: Fd) -> bool {
     os::socket_option_at(fd, IPPROTO_TCP as u32, TCP_MAXSEG).is_ok()
 }
 
-/// Does a socket take datagrams together, and leave it to each send how?
+/// True if a socket takes datagrams together, and leaves it to each send how.
 fn takes_datagrams(fd: Fd) -> bool {
     os::socket_option_at(fd, SOL_UDP, UDP_SEGMENT) == Ok(0)
 }
 
 impl Core {
-    /// May a request of this SQE begin a train, as far as is known?
+    /// True if a request of this SQE may begin a train, as far as is known.
     #[inline]
     pub fn may_begin_train(&self, sqe: &Sqe, fd: Fd) -> bool {
         sqe.len < ROOM
@@ -96,8 +96,8 @@ impl Core {
                 .is_some_and(|next| may_go_together(kinds::noted(fd), sqe.len, next))
     }
 
-    /// Holds a SEND back, if it joins others or the next SQE looks as if it would.
-    pub fn is_held(&mut self, id: RequestId, fd: Fd) -> bool {
+    /// Holds a SEND back, if it joins others or the next SQE looks as if it would. Returns whether it did.
+    pub fn hold_in_train(&mut self, id: RequestId, fd: Fd) -> bool {
         if self.train().is_empty() && !self.begins_train(id, fd) {
             return false;
         }
@@ -131,7 +131,7 @@ fn depart(core: &mut Core, held: &[RequestId]) {
     }
 }
 
-/// What came of one of those held back. `sent` is what the call for all of them has left for it and those behind
+/// The outcome of one held request. `sent` is what the call for all of them has left for it and those behind
 /// it; the one before it may wait for room.
 fn end_of_held(core: &mut Core, id: RequestId, sent: &mut Result<usize, Errno>, waits: bool) -> Outcome {
     let length = core[id].transfer().length;
@@ -172,7 +172,7 @@ fn send_together(core: &mut Core, held: &[RequestId]) -> Result<usize, Errno> {
     }
 }
 
-/// Is the socket the one that was asked? The number of the program's may stand for another file by now.
+/// True if the socket is the one that was asked. The number of the program's may stand for another file by now.
 fn is_still_asked_one(core: &Core, id: RequestId) -> bool {
     let fd = core.train().fd();
     if !core.train().is_stream() {

@@ -182,14 +182,14 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     if let Err(errno) = take_registered(core, id) {
         return errno.into();
     }
-    if core.is_held(id, fd) {
+    if core.hold_in_train(id, fd) {
         return Outcome::Armed;
     }
     let outcome = transmit(core, id, fd);
     announce_end(core, id, outcome)
 }
 
-/// What a request came to; if that is its end, its notification follows.
+/// Announces the notification of a request whose outcome is its end; returns the outcome.
 pub fn announce_end(core: &mut Core, id: RequestId, outcome: Outcome) -> Outcome {
     // Where the CQE may come late, the end of the request announces.
     if let Outcome::Complete(_) = outcome
@@ -220,7 +220,7 @@ fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     {
         return send_in_place(core, sqe, fd, flags, channel, buffer);
     }
-    // It is copied, so nobody needs to hold the registered buffer that it may lie in.
+    // The data is copied, so nobody needs to hold the registered buffer that it may lie in.
     let span = Span { address: sqe.addr, length: sqe.len as usize };
     match calls::send(fd, span, flags, None) {
         Ok(count) if count == span.length || flags & MSG_WAITALL == 0 => {
@@ -231,7 +231,7 @@ fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     }
 }
 
-/// The same from the program's own pages, in this registered buffer if in any.
+/// A quick send from the program's own pages, in this registered buffer if in any.
 #[inline(always)]
 fn send_in_place(
     core: &mut Core,
@@ -321,7 +321,7 @@ fn in_place(core: &mut Core, id: RequestId, fd: Fd) -> Option<(Result<usize, Err
     Some((result, asked))
 }
 
-/// Is it more work to copy what is left than to hear of its pages?
+/// True if it is more work to copy what is left than to hear of its pages.
 fn is_large(request: &Request) -> bool {
     match &request.data {
         OpData::Net(Data::Transfer(transfer)) => transfer.length as usize >= WORTH_IT,

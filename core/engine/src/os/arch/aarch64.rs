@@ -284,5 +284,5 @@ pub const END: u64 = 1 << 48;
 pub const FAR_END: u64 = 1 << 52;
 /// The sizes that pages may have: the kernel is built for one of them.
 pub const PAGE_SIZES: &[usize] = &[4096, 16 << 10, 64 << 10];
-/// What the kernel calls its function for clocks.
+/// The name of the kernel's function for clocks.
 pub const VDSO_CLOCK: &core::ffi::CStr = c"__kernel_clock_gettime";

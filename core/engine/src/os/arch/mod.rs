@@ -1,5 +1,5 @@
-//! What differs between processors: the system call stub, the guarded copy, the cheap clock, how far a program's memory
-//! reaches, tags in addresses. A simulation stands in the place of a processor.
+//! Parts that differ between processors: the system call stub, the guarded copy, the cheap clock, how far a
+//! program's memory reaches, tags in addresses. A simulation stands in the place of a processor.
 
 #[cfg(all(target_arch = "aarch64", not(anyring_simulation)))]
 mod aarch64;

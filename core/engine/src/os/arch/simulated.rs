@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// A simulated system. It is what the engine's threads run on: it decides which of them goes on, and answers calls.
 pub trait System: Sync {
-    /// Another thread may go on here.
+    /// A point where another thread may go on.
     fn point(&self);
 
     /// A system call, with the kernel's number, arguments and result.
@@ -34,7 +34,7 @@ fn system() -> &'static dyn System {
     *system.expect("a simulation installs a system before it calls the engine")
 }
 
-/// Another thread may go on here.
+/// A point where another thread may go on.
 pub fn point() {
     system().point();
 }
@@ -83,7 +83,7 @@ pub fn ticks() -> u64 {
     system().now_ns()
 }
 
-/// What a microsecond has.
+/// Ticks of a microsecond.
 pub const fn ticks_per_us() -> u64 {
     1000
 }

@@ -257,5 +257,5 @@ pub const END: u64 = (1 << 47) - 4096;
 pub const FAR_END: u64 = 1 << 63;
 /// The sizes that pages may have.
 pub const PAGE_SIZES: &[usize] = &[4096];
-/// What the kernel calls its function for clocks.
+/// The name of the kernel's function for clocks.
 pub const VDSO_CLOCK: &core::ffi::CStr = c"__vdso_clock_gettime";

@@ -1,4 +1,4 @@
-//! What credentials consist of, as far as it can be asked for and bears on what the engine does.
+//! The content of credentials, as far as it can be asked for and bears on what the engine does.
 
 use alloc::vec::Vec;
 
@@ -24,7 +24,7 @@ const CAP_SETGID: u64 = 1 << 6;
 const CAP_SETUID: u64 = 1 << 7;
 
 impl Content {
-    /// What the calling thread has.
+    /// The credentials of the calling thread.
     pub fn of_this_thread() -> Content {
         let [effective, permitted, inheritable] = capabilities();
         Content {
@@ -37,7 +37,7 @@ impl Content {
         }
     }
 
-    /// Could a thread with these take on `other` all by itself?
+    /// True if a thread with these credentials could take on `other` all by itself.
     pub fn can_become(&self, other: &Content) -> bool {
         let among = |wanted: &[u32; 4], own: &[u32; 4]| wanted.iter().all(|id| own[..3].contains(id));
         let users = self.permitted & CAP_SETUID != 0 || among(&other.users, &self.users);
@@ -85,7 +85,7 @@ fn capabilities() -> [u64; 3] {
     core::array::from_fn(|kind| u64::from(sets[0][kind]) | u64::from(sets[1][kind]) << 32)
 }
 
-/// Have all threads of the program the calling thread's credentials? Where that cannot be told, the
+/// True if all threads of the program have the calling thread's credentials. Where that cannot be told, the
 /// answer that holds nothing back: yes.
 pub fn is_the_same_in_all_threads() -> bool {
     let this = os::gettid();

@@ -18,7 +18,7 @@ const MOST_VECTORS: usize = 1024;
 /// `struct msghdr` with all that it names but the data and the control bytes, which are the
 /// program's.
 pub struct Message {
-    /// How far it is.
+    /// The progress of the transfer.
     pub progress: Progress,
     /// Where the program's header is.
     pub header: u64,
@@ -28,9 +28,9 @@ pub struct Message {
     pub name_length: i32,
     /// Where the control bytes are.
     pub control: u64,
-    /// Their length.
+    /// The length of the control bytes.
     pub control_length: usize,
-    /// What is left of the data.
+    /// The memory of the data that is left.
     pub vectors: Vec<IoVector>,
     /// The address to send to.
     pub to: Option<Box<Address>>,
@@ -107,7 +107,7 @@ impl Message {
         Ok(())
     }
 
-    /// How much is left.
+    /// The number of bytes that are left.
     pub fn length(&self) -> usize {
         let total = self.vectors.iter().fold(0u64, |sum, vector| sum.saturating_add(vector.length));
         total.min(os::max_transfer_bytes() as u64) as usize

@@ -1,4 +1,4 @@
-//! What operations keep in a request between their steps.
+//! The data that operations keep in a request between their steps.
 
 pub mod address;
 pub mod message;
@@ -18,8 +18,8 @@ pub use open::Open;
 /// A vectored transfer's segments.
 pub type Vectors = Box<[IoVector]>;
 
-/// What an operation keeps between its steps. It moves with the request: into a worker's hands
-/// while one works on it, and back.
+/// The data that an operation keeps between its steps. It moves with the request: into a worker's hands while
+/// one works on it, and back.
 #[derive(Default)]
 pub enum OpData {
     /// Nothing.
@@ -43,7 +43,7 @@ pub enum OpData {
     Directory(Description),
     /// The file that a splice takes from.
     Input(OwnedFd),
-    /// What one operation alone knows.
+    /// The data of an operation that nothing else knows.
     Own(Box<dyn Any + Send>),
 }
 
@@ -53,7 +53,7 @@ impl OpData {
         OpData::Own(Box::new(data))
     }
 
-    /// What an operation of its own kept, if it did.
+    /// The data of [`OpData::Own`], if they are of this type.
     pub fn as_own<T: Any>(&self) -> Option<&T> {
         match self {
             OpData::Own(data) => data.downcast_ref(),
@@ -61,7 +61,7 @@ impl OpData {
         }
     }
 
-    /// The same, to be changed.
+    /// The data of [`OpData::Own`], to be changed.
     pub fn as_own_mut<T: Any>(&mut self) -> Option<&mut T> {
         match self {
             OpData::Own(data) => data.downcast_mut(),

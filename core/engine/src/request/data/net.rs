@@ -1,4 +1,4 @@
-//! What operations on sockets keep between their steps.
+//! The data that operations on sockets keep between their steps.
 
 use alloc::boxed::Box;
 
@@ -9,7 +9,7 @@ use crate::request::data::OpData;
 use crate::request::data::address::Address;
 use crate::request::data::message::Message;
 
-/// How far such an operation is.
+/// The progress of an operation on a socket.
 pub enum Data {
     /// SEND, RECV.
     Transfer(Transfer),
@@ -26,11 +26,11 @@ pub struct Pages {
     pub out: u32,
     /// No more will follow.
     pub ended: bool,
-    /// Some were copied after all.
+    /// Some pages were copied after all.
     pub copied: bool,
 }
 
-/// How far a transfer is.
+/// The progress of a transfer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
     /// `MSG_*` for its system calls, without `MSG_DONTWAIT`.
@@ -42,7 +42,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Is all that was asked for to be transferred?
+    /// True if all that was asked for is to be transferred.
     pub fn waits_for_all(self) -> bool {
         self.flags & MSG_WAITALL != 0
     }
@@ -50,9 +50,9 @@ impl Progress {
 
 /// SEND and RECV: what is left of one piece of memory.
 pub struct Transfer {
-    /// How far it is.
+    /// The progress of the transfer.
     pub progress: Progress,
-    /// How long the rest is.
+    /// The length of the rest.
     pub length: u32,
     /// Where it begins.
     pub address: u64,
@@ -61,7 +61,7 @@ pub struct Transfer {
 }
 
 impl Request {
-    /// How far its transfer is.
+    /// The progress of its transfer.
     pub fn progress(&mut self) -> &mut Progress {
         match &mut self.data {
             OpData::Net(Data::Transfer(transfer)) => &mut transfer.progress,

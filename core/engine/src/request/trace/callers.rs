@@ -21,7 +21,7 @@ struct Stack {
 }
 
 impl Stack {
-    /// What can be read of it.
+    /// The bytes of the stack that can be read.
     fn of(address: u64) -> Stack {
         const PAGE: usize = 4096;
         let mut bytes = Vec::with_capacity(MOST);
@@ -63,7 +63,7 @@ impl Attachments for Stack {
     }
 }
 
-/// Does the reader want to know who enters rings?
+/// True if the reader wants to know who enters rings.
 pub fn are_wanted() -> bool {
     tracer().is_some_and(Tracer::wants_callers)
 }
@@ -92,7 +92,7 @@ impl Tracer {
     }
 }
 
-/// What a line of `/proc/self/maps` says of a file's code: `start-end r-xp offset device inode path`.
+/// The mapping in a line of `/proc/self/maps`, if it is of a file's code: `start-end r-xp offset device inode path`.
 fn mapping(line: &[u8]) -> Option<(Mapped, &[u8])> {
     let path = line.iter().position(|&byte| byte == b'/')?;
     let (words, path) = line.split_at(path);

@@ -36,7 +36,7 @@ pub struct Counted {
     pub requests: u64,
     /// Completions that say that it failed.
     pub errors: u64,
-    /// Those among them that say that there is no such thing: `EINVAL`, `EOPNOTSUPP`, `ENOSYS`.
+    /// Errors that say that there is no such thing: `EINVAL`, `EOPNOTSUPP`, `ENOSYS`.
     pub refused: u64,
 }
 
@@ -115,7 +115,7 @@ impl Counts {
         }
     }
 
-    /// Those of operations that were asked for.
+    /// The sums of operations that were asked for.
     pub fn operations(&self) -> impl Iterator<Item = Counted> + '_ {
         let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let all = self.operations.iter().enumerate().map(move |(code, of)| Counted {

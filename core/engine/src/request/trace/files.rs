@@ -1,4 +1,4 @@
-//! What descriptors are called: told to the reader when a request names one whose name it does not know.
+//! Names of descriptors: told to the reader when a request names one whose name it does not know.
 //!
 //! A number may be another file's by the time it is named again. So the file behind it is compared with the one that was told,
 //! by device and inode; a socket's name also changes when it is connected or bound, and is told anew until it has a peer.
@@ -19,7 +19,7 @@ const REMEMBERED: usize = 4096;
 /// The longest name.
 pub const LONGEST: usize = 512;
 
-/// Which file each descriptor was when its name was told; 0 for none.
+/// The file that each descriptor was when its name was told; 0 for none.
 pub struct Names([AtomicU64; REMEMBERED]);
 
 impl Default for Names {
@@ -52,21 +52,21 @@ impl Names {
     }
 }
 
-/// What the descriptor of a file of this mode is called, and whether for good.
+/// The name of the descriptor of a file of this mode, and whether that is for good.
 fn named(fd: Fd, mode: u32) -> (Name, bool) {
     let is_socket = mode & S_IFMT == S_IFSOCK;
     if is_socket { of_socket(fd) } else { (of_file(fd), true) }
 }
 
 impl Name {
-    /// What `fd` is called now.
+    /// The present name of `fd`.
     pub fn of(fd: Fd) -> Option<Name> {
         Some(named(fd, os::identity(fd).ok()?.mode).0)
     }
 
     const EMPTY: Name = Name { text: [0; LONGEST], length: 0 };
 
-    /// What it is.
+    /// The name's bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.text[..self.length]
     }
@@ -94,7 +94,7 @@ fn of_socket(fd: Fd) -> (Name, bool) {
     let kind = os::socket_option(fd, SO_TYPE).unwrap_or(0) as u32;
     let listens = os::socket_option(fd, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
     let mut name = Name::EMPTY;
-    // What has no room is cut off.
+    // A name that has no room is cut off.
     let _ = match (own, peer) {
         (End::Internet(own), End::Internet(peer)) => write!(name, "{} {own}->{peer}", transport(kind)),
         (End::Internet(own), _) => write!(name, "{} {own}", transport(kind)),

@@ -19,12 +19,12 @@ const MOST_PIECES: usize = 8;
 /// Of a long piece, so many spots are summed up.
 const SPOTS: usize = 4;
 
-/// What the memory of a request was like.
+/// The state of a request's memory when the request began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Nobody has looked, for it may change still.
+    /// The memory was not looked at, for it may change still.
     Unknown,
-    /// Not all of it could be read.
+    /// Not all of the memory could be read.
     Gone,
     /// The sum; 0 of memory that is filled.
     There(u64),
@@ -35,7 +35,7 @@ enum State {
 pub struct Lent {
     pieces: [IoVector; MOST_PIECES],
     count: usize,
-    /// It is filled, and not read.
+    /// The memory is filled, and not read.
     is_filled: bool,
     state: State,
     /// The provided buffer that it took last; 0 for none.
@@ -45,7 +45,7 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// None.
+    /// No memory.
     pub const NONE: Lent = Lent {
         pieces: [IoVector { base: 0, length: 0 }; MOST_PIECES],
         count: 0,
@@ -55,7 +55,7 @@ impl Lent {
         reserved: None,
     };
 
-    /// What a request names.
+    /// The memory that a request names.
     pub fn of(op: &Op, sqe: &Sqe) -> Lent {
         let mut lent = Lent::NONE;
         for argument in op.arguments.iter().filter(|argument| argument.applies(sqe)) {
@@ -113,12 +113,12 @@ impl Lent {
         self.add_vectors(header.msg_iov as u64, header.msg_iovlen as u64);
     }
 
-    /// Does it say more than [`Lent::NONE`] does?
+    /// True if there is more to say than of [`Lent::NONE`].
     pub fn says_something(&self) -> bool {
         self.count > 0 || self.is_filled || self.buffer != 0 || self.reserved.is_some()
     }
 
-    /// Is there nothing to be remembered?
+    /// True if no memory is remembered.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -133,12 +133,12 @@ impl Lent {
         self.state = self.look();
     }
 
-    /// What comes before the request may change its memory: nothing is said of that.
+    /// Marks the memory as unknown: the requests before this one may change it.
     pub fn may_change(&mut self) {
         self.state = State::Unknown;
     }
 
-    /// How the memory differs from what it was when the request began: [`CHANGED`], [`UNMAPPED`].
+    /// The marks of how the memory differs from what it was when the request began: [`CHANGED`], [`UNMAPPED`].
     pub fn marks(&self) -> u32 {
         let State::There(sum) = self.state else { return 0 };
         match self.look() {
@@ -148,7 +148,7 @@ impl Lent {
         }
     }
 
-    /// It takes this provided buffer.
+    /// The request takes this provided buffer.
     pub fn takes(&mut self, buffer: u64) {
         self.buffer = buffer;
     }
@@ -172,7 +172,7 @@ impl Lent {
     }
 }
 
-/// Are its first and its last byte there?
+/// True if the first and the last byte of a piece are there.
 fn is_there(piece: &IoVector) -> bool {
     let last = piece.base.wrapping_add(piece.length - 1);
     [piece.base, last].into_iter().all(|address| user::read::<u8>(address).is_ok())

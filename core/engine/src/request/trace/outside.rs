@@ -22,7 +22,7 @@ pub struct Seen {
     moment: Moment,
     file: Fd,
     copies: Copies,
-    /// None where it has none.
+    /// The memory that it names; `None` where it names none.
     lent: Option<Box<Lent>>,
 }
 
@@ -60,9 +60,9 @@ impl Attachments for Copies {
 }
 
 impl Seen {
-    /// One that the kernel is going to take now: what it names is copied, and the names of its descriptors are told.
-    /// `registered` are the numbers by which the names of registered files were told ([`name_registered`]). The moment is to be
-    /// [said](Seen::at) when all is copied.
+    /// An SQE that the kernel is going to take now: what it names is copied, and the names of its descriptors
+    /// are told. `registered` are the numbers by which the names of registered files were told
+    /// ([`name_registered`]). The moment is to be [said](Seen::at) when all is copied.
     pub fn before(ring: u32, op: &Op, sqe: Sqe, registered: impl Fn(u32) -> Option<Fd>) -> Option<Seen> {
         let tracer = tracer()?;
         let file = tracer.tell_names(ring, op, &sqe, registered);
@@ -73,12 +73,12 @@ impl Seen {
         Some(Seen { sqe, moment: Moment::NEVER, file, copies, lent })
     }
 
-    /// One that the kernel has taken already: what it names may be something else by now.
+    /// An SQE that the kernel has taken already: what it names may be something else by now.
     pub fn after(sqe: Sqe) -> Seen {
         Seen { sqe, moment: Moment::now(), file: -1, copies: Copies::default(), lent: None }
     }
 
-    /// It was seen at this moment.
+    /// The SQE was seen at this moment.
     pub fn at(&mut self, moment: Moment) {
         self.moment = moment;
     }

@@ -19,13 +19,13 @@ use crate::request::shown::Kind;
 pub struct Sample {
     /// Where it is.
     pub address: u64,
-    /// How long it is altogether.
+    /// The length of all of it.
     pub length: u64,
-    /// How much of it goes along.
+    /// The length of the part that goes along.
     pub kept: usize,
-    /// What it is.
+    /// The kind of its content.
     pub content: Content,
-    /// Which of its kind.
+    /// Its number among those of its kind.
     pub index: u16,
 }
 
@@ -42,24 +42,24 @@ const MOST_OF_ADDRESS: usize = 128;
 /// Of control messages.
 const MOST_OF_CONTROL: usize = 256;
 
-// What a record holds is enough for all of them.
+// The room in a record is enough for all of them.
 const _: () =
     assert!(2 * MOST_OF_PATH + MOST * (size_of::<Attachment>() + 1024) < MOST_BYTES - size_of::<Head>());
 
-/// All that goes along with an event.
+/// All samples that go along with an event.
 pub struct Samples {
     /// The first `count` are there. The others are not written: most events have none of the whole kilobyte.
     list: [MaybeUninit<Sample>; MOST],
     count: usize,
-    /// How many bytes of data there may be altogether.
+    /// The most bytes of data that they may have altogether.
     data: usize,
 }
 
 impl Samples {
-    /// Nothing.
+    /// No samples.
     pub const NONE: Samples = Samples::with_data(0);
 
-    /// Nothing yet, and at most so many bytes of data.
+    /// No samples yet, and at most so many bytes of data.
     const fn with_data(data: usize) -> Samples {
         Samples { list: [const { MaybeUninit::uninit() }; MOST], count: 0, data }
     }
@@ -81,21 +81,21 @@ impl Samples {
         samples
     }
 
-    /// So many `struct iovec`s.
+    /// The samples of so many `struct iovec`s.
     pub fn of_vectors(address: u64, count: u64) -> Samples {
         let mut samples = Samples::NONE;
         samples.add_vectors(address, count);
         samples
     }
 
-    /// So many structures of `bytes` bytes each, one after the other.
+    /// The samples of so many structures of `bytes` bytes each, one after the other.
     pub fn of_structures(address: u64, bytes: u32, count: u64) -> Samples {
         let mut samples = Samples::NONE;
         samples.add_structures(address, bytes, count);
         samples
     }
 
-    /// What a request brings: paths, addresses, and at most `data` bytes of what it writes.
+    /// The samples of a submission: paths, addresses, and at most `data` bytes of what it writes.
     pub fn of_submission(op: &Op, sqe: &Sqe, lent: &Lent, data: usize) -> Samples {
         let mut samples = Samples::with_data(data);
         for argument in op.arguments.iter().filter(|argument| argument.applies(sqe)) {
@@ -104,7 +104,7 @@ impl Samples {
         samples
     }
 
-    /// What a request has filled that came to this CQE, at most `data` bytes of it.
+    /// The samples of a completion: what the request has filled, at most `data` bytes of it.
     pub fn of_completion(op: &Op, sqe: &Sqe, lent: &Lent, cqe: &Cqe, data: usize) -> Samples {
         let mut samples = Samples::with_data(data);
         if cqe.res >= 0 {
@@ -199,7 +199,7 @@ impl Samples {
         self.add(Content::Vectors, 0, address, count.saturating_mul(bytes as u64), shown as usize * bytes);
     }
 
-    /// What lies in a request's memory, the first `valid` bytes of it.
+    /// Adds the first `valid` bytes of a request's memory.
     fn add_pieces(&mut self, lent: &Lent, valid: u64) {
         let mut left = valid;
         for (index, piece) in lent.pieces().iter().enumerate() {
@@ -211,7 +211,7 @@ impl Samples {
         }
     }
 
-    /// What a provided buffer holds by the result.
+    /// Adds the part of a provided buffer that the result says is filled.
     fn add_selected(&mut self, lent: &Lent, result: u64) {
         let Some(buffer) = lent.buffer() else { return };
         // As `struct io_uring_recvmsg_out` says, address and control messages stand in front of the data.
@@ -254,24 +254,24 @@ impl Samples {
         self.add_control(message.msg_control as u64, message.msg_controllen as u64);
     }
 
-    /// How many there are.
+    /// The number of samples.
     pub fn count(&self) -> u16 {
         self.count as u16
     }
 
-    /// How much of a record they take.
+    /// The bytes of a record that they take.
     pub fn bytes(&self) -> usize {
         self.iter().map(|sample| size_of::<Attachment>() + padded(sample.kept)).sum()
     }
 
-    /// All of them.
+    /// All samples.
     pub fn iter(&self) -> impl Iterator<Item = &Sample> {
         // SAFETY: `add` has written the first `count`.
         self.list[..self.count].iter().map(|sample| unsafe { sample.assume_init_ref() })
     }
 }
 
-/// How long the string is, without its end, up to what can be read of it.
+/// The length of the string, without its end, up to what can be read of it.
 fn string_length(address: u64) -> usize {
     const PIECE: usize = 64;
     let mut length = 0;

@@ -124,7 +124,7 @@ mod tests {
         let identity = host::thread_identity();
         let call = comes_in();
         assert_eq!(remembered(identity, stack_pointer()), Some(os::gettid() as u32));
-        // Another one with the same storage.
+        // A thread with the same storage, on another stack.
         assert_eq!(remembered(identity, stack_pointer() + (1 << 16)), None);
         assert_eq!(remembered(identity, stack_pointer() - (1 << 16)), None);
         drop(call);

@@ -53,9 +53,9 @@ impl Default for Control {
 pub struct ControlMessage<'a> {
     /// `SOL_*`.
     pub level: u32,
-    /// What it is at that level.
+    /// The message's type at that level.
     pub kind: u32,
-    /// What it says.
+    /// The message's data.
     pub data: &'a [u8],
 }
 
@@ -132,7 +132,7 @@ const OPTIONS: [(u32, u32); 6] = [
     (SOL_IPV6, IPV6_RECVERR),
 ];
 
-/// Is an option one of those?
+/// True if an option is one of `OPTIONS`.
 pub fn is_option(level: u32, name: u32) -> bool {
     OPTIONS.contains(&(level, name))
 }
@@ -177,7 +177,7 @@ impl Lock {
         change_lock(fd, nr::F_SETLK, nr::F_WRLCK).map(|_| Lock(fd))
     }
 
-    /// Has it been held all the time? A lock of the file itself would have to wait for it.
+    /// True if the lock has been held all the time. A lock of the file itself would have to wait for it.
     fn is_held(&self) -> bool {
         change_lock(self.0, nr::F_OFD_GETLK, nr::F_WRLCK).is_ok_and(|other| other.l_pid == os::getpid())
     }
@@ -197,20 +197,20 @@ fn change_lock(fd: Fd, command: u32, kind: u32) -> Result<nr::flock, Errno> {
     os::fcntl(fd, command, (&raw mut lock).addr()).map(|_| lock)
 }
 
-/// Does the program look for errors of the socket at this descriptor, so that a poll would be told of errors that are none?
+/// True if the program looks for errors of the socket at this descriptor, so that a poll would be told of errors that are none.
 pub fn is_watched(fd: Fd) -> bool {
     kinds::noted(fd).has(Kind::ERRORS_WATCHED)
 }
 
-/// Is the error queue nobody's so far, and may the path be free of copies? On the machine itself every
-/// send ends in a copy.
+/// True if the error queue is nobody's so far, and the path may be free of copies. On the machine itself
+/// every send ends in a copy.
 fn is_unused(fd: Fd) -> bool {
     let set =
         |&(level, name): &(u32, u32)| os::socket_option_at(fd, level, name).is_ok_and(|value| value != 0);
     !is_watched(fd) && !OPTIONS.iter().any(set) && !stays_here(fd)
 }
 
-/// Is the socket connected to an address that it has itself?
+/// True if the socket is connected to an address that it has itself.
 fn stays_here(fd: Fd) -> bool {
     let (Some(own), Some(peer)) = (address(fd, nr::__NR_getsockname), address(fd, nr::__NR_getpeername))
     else {
@@ -244,7 +244,7 @@ pub fn disallow(fd: Fd) {
     let _ = os::set_socket_option(fd, SOL_SOCKET, SO_ZEROCOPY, 0);
 }
 
-/// Has all that was sent left the socket for good?
+/// True if all that was sent has left the socket for good.
 pub fn is_all_sent(fd: Fd) -> bool {
     let mut unsent = 1i32;
     // SAFETY: writes an integer of ours.
@@ -253,8 +253,8 @@ pub fn is_all_sent(fd: Fd) -> bool {
     asked.is_err() || unsent == 0
 }
 
-/// Would the end of a connection reset it at once? So it is where data are left unread, and where the program asked for it
-/// (`SO_LINGER` without a time).
+/// True if the end of a connection would reset it at once. So it is where data are left unread, and where the
+/// program asked for it (`SO_LINGER` without a time).
 pub fn is_reset_by_end(fd: Fd) -> bool {
     let mut unread = 0i32;
     // SAFETY: writes an integer of ours.

@@ -23,7 +23,7 @@ impl Glimpse {
         self.context.abandon();
     }
 
-    /// Whose event it was, and what the file was ready for.
+    /// The registration that the event was for, as epoll calls it, and what the file was ready for.
     fn take(&mut self) -> Option<(u64, u32)> {
         let (_, result) = self.context.take_completion()?;
         Some((self.sought.take()?, u32::try_from(result).ok()?))

@@ -160,7 +160,7 @@ impl Core {
     /// Takes what is ready now, without sleeping.
     pub fn harvest_now(&mut self) {
         let Some(epoll) = self.readiness.epoll() else { return };
-        self.readiness.is_asked();
+        self.readiness.note_epoll_asked();
         self.look_beside_epoll();
         if self.readiness.waiting() == 0 && !self.zero_copy.is_watched() {
             return;
@@ -203,7 +203,7 @@ impl Core {
     /// Takes what epoll reported: marks descriptors ready and requests to be issued again. Was the driver kicked?
     pub fn take_events(&mut self, events: &[EpollEvent]) -> bool {
         let (mut kicked, mut glimpsed) = (false, false);
-        self.readiness.is_asked();
+        self.readiness.note_epoll_asked();
         self.readiness.reported(events.len());
         self.expect_entries(events.iter().map(|event| { event.data } as u32));
         for event in events {

@@ -1,4 +1,4 @@
-//! Who hears of a ring's completions without coming in: eventfds, pollers of its descriptor, an outlet.
+//! Observers, which hear of a ring's completions without coming in: eventfds, pollers of its descriptor, an outlet.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -18,15 +18,15 @@ use crate::ring::{Core, Ring};
 pub struct Observers {
     /// The program's eventfd.
     eventfd: Option<RegisteredEventfd>,
-    /// It was signalled since a poll of it began.
+    /// The eventfd was signalled since a poll of it began.
     rung: bool,
     /// Hears of events of it that are over before epoll is asked, once it was polled.
     glimpse: Option<Glimpse>,
     /// Stands in where the program polls the ring's descriptor.
     stand_in: Option<Fd>,
-    /// It has the place of the program's descriptor: nobody sees when that is polled.
+    /// The stand-in replaced the ring's descriptor, so the engine cannot see the program poll it.
     shown: bool,
-    /// It is readable, as far as this process has a say in it.
+    /// The stand-in is readable, as far as this process has a say in it.
     readable: bool,
     /// The completions that a tick found where the stand-in is shown: how far the CQ was, and how many of them were there.
     left: (u32, u32),
@@ -40,13 +40,13 @@ pub struct Observers {
     looked: bool,
     /// Rings in which a request polls this one.
     pollers: Vec<(&'static Ring, u64)>,
-    /// Something was posted that they have not been told of.
+    /// Something was posted that the pollers have not been told of.
     pollers_wait: bool,
     /// Observers of a ring that defers have been told that something waits.
     told: bool,
     /// Whether the current posts happen inside a submission.
     inline: bool,
-    /// Whether they happen in a call that waits for completions.
+    /// Whether the current posts happen in a call that waits for completions.
     awaited: bool,
     /// Where completions go that nobody enters the ring for.
     outlet: Option<Box<dyn Outlet>>,
@@ -59,19 +59,19 @@ const POLLERS: usize = 16;
 const MOST_DOUBLED: u32 = 8;
 
 impl Observers {
-    /// Is there somebody to be told of completions?
+    /// True if there is somebody to be told of completions.
     #[inline]
     pub fn are_any(&self) -> bool {
         self.eventfd.is_some() || self.stand_in.is_some() || self.outlet.is_some()
     }
 
-    /// Is there somebody beside an outlet?
+    /// True if there is somebody beside an outlet.
     #[inline]
     pub fn watch(&self) -> bool {
         self.eventfd.is_some() || self.stand_in.is_some()
     }
 
-    /// Is there nobody whom only the end of a call tells, and nobody who was told that something waits?
+    /// True if no poller waits for the end of the call, and no observer was told that something waits.
     #[inline]
     pub fn are_told(&self) -> bool {
         self.pollers.is_empty() && !self.told
@@ -91,8 +91,8 @@ impl Observers {
         self.awaited = false;
     }
 
-    /// May the stand-in, in the place of the program's descriptor, be readable though the program has taken all completions? Nobody
-    /// sees who takes them. A program that is in a call that waits does not poll.
+    /// True if the stand-in, in the place of the program's descriptor, may be readable though the program has
+    /// taken all completions. Nobody sees who takes them. A program that is in a call that waits does not poll.
     #[inline]
     pub fn may_be_stale(&self) -> bool {
         self.shown && self.readable && !self.awaited
@@ -114,50 +114,50 @@ impl Observers {
         self.eventfd = Some(eventfd);
     }
 
-    /// There is none any more.
+    /// Takes the program's eventfd away.
     pub fn take_eventfd(&mut self) -> Option<RegisteredEventfd> {
         self.glimpse = None;
         self.eventfd.take()
     }
 
     /// A poll of the program's eventfd begins: what it was signalled for before does not count.
-    pub fn eventfd_is_polled(&mut self) {
+    pub fn clear_rung(&mut self) {
         self.rung = false;
     }
 
-    /// Was the program's eventfd signalled since?
+    /// True if the program's eventfd was signalled since.
     pub fn has_rung(&self) -> bool {
         self.rung
     }
 
-    /// What hears of its events.
+    /// The poll that hears of the eventfd's events.
     pub(super) fn glimpse_mut(&mut self) -> Option<&mut Glimpse> {
         self.glimpse.as_mut()
     }
 
-    /// This does from now on.
+    /// The poll `glimpse` hears of the eventfd's events from now on.
     pub(super) fn set_glimpse(&mut self, glimpse: Glimpse) {
         self.glimpse = Some(glimpse);
     }
 
-    /// Is the program's eventfd to hear of what was posted just now?
+    /// True if the program's eventfd is to hear of what was posted just now.
     fn is_eventfd_to_signal(&self) -> bool {
         self.eventfd.as_ref().is_some_and(|eventfd| !(eventfd.is_async_only() && self.inline))
     }
 
-    /// What stands in where the program polls the ring's descriptor.
+    /// The eventfd that stands in where the program polls the ring's descriptor.
     #[inline]
     pub fn stand_in(&self) -> Option<Fd> {
         self.stand_in
     }
 
-    /// This stands in from now on.
+    /// The eventfd `fd` stands in from now on.
     pub fn set_stand_in(&mut self, fd: Fd) {
         self.stand_in = Some(fd);
     }
 
-    /// It is in the place of the program's descriptor.
-    pub fn stand_in_is_shown(&mut self) {
+    /// The stand-in is in the place of the program's descriptor from now on.
+    pub fn note_stand_in_shown(&mut self) {
         self.shown = true;
     }
 
@@ -176,29 +176,29 @@ impl Observers {
         core::mem::take(&mut self.lit)
     }
 
-    /// It is readable, or not, or others may have drained it.
+    /// The stand-in is readable, or not, or others may have drained it.
     pub fn set_readable(&mut self, readable: bool) {
         self.readable = readable;
     }
 
-    /// Is it readable, as far as this process has a say in it?
+    /// True if the stand-in is readable, as far as this process has a say in it.
     pub(super) fn is_readable(&self) -> bool {
         self.readable
     }
 
-    /// Is it readable in the place of the program's descriptor, as far as this process knows by itself?
+    /// True if the stand-in is readable in the place of the program's descriptor, as far as this process knows by itself.
     pub fn shows_readable(&self) -> bool {
         self.shown && self.readable
     }
 
-    /// Is there somebody who would wait for completions without coming in, as far as can be told?
+    /// True if there is somebody who would wait for completions without coming in, as far as can be told.
     pub fn may_wait_outside(&self) -> bool {
         self.eventfd.is_some()
             || self.outlet.is_some()
             || self.stand_in.is_some() && (!self.shown || self.looked)
     }
 
-    /// Does a poll by Linux AIO stand beside a registration?
+    /// True if a poll by Linux AIO stands beside a registration.
     pub fn has_glimpse(&self) -> bool {
         self.glimpse.is_some()
     }
@@ -221,18 +221,18 @@ impl Observers {
         if core::mem::take(&mut self.pollers_wait) { core::mem::take(&mut self.pollers) } else { Vec::new() }
     }
 
-    /// On a ring that defers: have the observers been told that something waits?
+    /// True if, on a ring that defers, the observers have been told that something waits.
     pub fn know_of_deferred(&self) -> bool {
         self.told
     }
 
-    /// They are told now.
-    pub fn are_told_of_deferred(&mut self) {
+    /// The observers are told now.
+    pub fn note_deferred_told(&mut self) {
         self.told = true;
     }
 
-    /// The program has come to fetch it. Had they been told?
-    pub fn is_fetched(&mut self) -> bool {
+    /// The program has come to fetch what waits. Returns true if the observers had been told.
+    pub fn take_deferred_told(&mut self) -> bool {
         core::mem::take(&mut self.told)
     }
 
@@ -289,7 +289,7 @@ impl Core {
         self.memory.load(Word::CqFlags, 0) & IORING_CQ_EVENTFD_DISABLED != 0
     }
 
-    /// Is what was posted just now going to signal the program's eventfd?
+    /// True if what was posted just now is going to signal the program's eventfd.
     pub fn is_about_to_signal(&self) -> bool {
         self.observers.is_eventfd_to_signal() && !self.is_eventfd_disabled()
     }
@@ -306,7 +306,7 @@ impl Core {
         }
     }
 
-    /// Is `fd` the program's eventfd?
+    /// True if `fd` is the program's eventfd.
     pub fn is_own_eventfd(&self, fd: Fd) -> bool {
         self.observers.eventfd().is_some_and(|own| os::same_file(own, fd))
     }
@@ -360,8 +360,8 @@ impl Core {
         os::eventfd_drain(fd);
     }
 
-    /// Is the stand-in readable in the place of the program's descriptor? A ring of several processes keeps that in its page,
-    /// if all have the stand-in.
+    /// True if the stand-in is readable in the place of the program's descriptor. A ring of several processes
+    /// keeps that in its page, if all have the stand-in.
     pub fn shows_readable(&self) -> bool {
         match self.common_stand_in_is_readable() {
             Some(readable) => readable && self.observers.shown,
@@ -377,7 +377,7 @@ impl Core {
         }
     }
 
-    /// It came in, and there is nothing.
+    /// Takes `IORING_SQ_TASKRUN` back: the program came in, and there is nothing.
     pub fn unmark_shown(&mut self) {
         self.observers.looked = true;
         if self.observers.shown {

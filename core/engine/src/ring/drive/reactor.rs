@@ -584,7 +584,7 @@ fn proceed(core: &mut Core) {
 fn tell_of_deferred(core: &mut Core) {
     let due = core.timers.next_ns() == Some(0);
     if (due || has_deferred(core)) && !core.observers.know_of_deferred() {
-        core.observers.are_told_of_deferred();
+        core.observers.note_deferred_told();
         core.notify_deferred();
     }
 }

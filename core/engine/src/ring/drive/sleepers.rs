@@ -1,4 +1,4 @@
-//! What those sleep on who wait for a ring.
+//! The eventfds that threads sleep on that wait for a ring.
 
 use alloc::vec::Vec;
 
@@ -15,14 +15,14 @@ use crate::wait::token::Wake;
 pub struct Sleepers {
     /// The driver's own, in its epoll set.
     kick: Option<Fd>,
-    /// Those of sleepers beside the driver, by their place in the token.
+    /// The eventfds of sleepers beside the driver, by their place in the token.
     places: Vec<Fd>,
     /// The threads that sleep, with their places; the driver has none. A thread may end there.
     threads: Vec<(usize, Option<usize>)>,
 }
 
 impl Sleepers {
-    /// This is the driver's.
+    /// Sets the driver's eventfd.
     pub fn set_kick(&mut self, kick: Fd) {
         self.kick = Some(kick);
     }
@@ -46,7 +46,7 @@ impl Sleepers {
         }
     }
 
-    /// That of the sleeper at `place`; another one where it is gone.
+    /// The eventfd of the sleeper at `place`; another one where it is gone.
     ///
     /// # Errors
     /// Where no descriptor can be had.
@@ -92,7 +92,7 @@ impl Sleepers {
         }
     }
 
-    /// Nobody sleeps here any more.
+    /// Closes the eventfds: nobody sleeps here any more.
     pub fn close(&mut self) {
         self.threads.clear();
         for fd in self.kick.take().into_iter().chain(self.places.drain(..)) {

@@ -1,5 +1,5 @@
-//! What is polled in place of a ring's descriptor, which is a memfd and always ready: an eventfd that is readable while the CQ
-//! holds completions, as of the last look or completion.
+//! The stand-in that is polled in place of a ring's descriptor, which is a memfd and always ready: an eventfd
+//! that is readable while the CQ holds completions, as of the last look or completion.
 //!
 //! A stand-in that is in an epoll instance of the program and readable is *lit*: before a wait for any instance, the lit ones whose CQ
 //! the program has emptied meanwhile are drained, or a level-triggered wait would answer for completions that are gone. Which
@@ -35,7 +35,7 @@ pub fn synchronize(fd: Fd) -> bool {
 
 /// Rings whose stand-in is lit. Changes for a ring under that ring's lock; taken inside it.
 static LIT: Mutex<Vec<(&'static Ring, u64)>> = Mutex::new(Vec::new());
-/// Is there any? A thread that waits for an instance has seen what it did itself.
+/// True if a stand-in is lit. A thread that waits for an instance has seen what it did itself.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// The lock of the list of lit ones, for a `fork`.
@@ -52,7 +52,7 @@ pub unsafe fn forked() {
     unsafe { LIT.reset() };
 }
 
-/// Is the stand-in of any ring lit?
+/// True if the stand-in of any ring is lit.
 #[inline]
 pub fn any_lit() -> bool {
     ANY.load(Ordering::Relaxed)
@@ -63,7 +63,7 @@ pub fn any_lit() -> bool {
 pub fn synchronize_lit() {
     let lit = LIT.lock().clone();
     for (ring, serial) in lit {
-        // Who is inside leaves a ring that is ready for too long at worst: the next wait looks again.
+        // A thread that is inside leaves a ring that is ready for too long at worst: the next wait looks again.
         let Some(mut guard) = ring.try_lock() else { continue };
         match live(&mut guard, serial) {
             Some(core) => _ = core.look_for_completions(),
@@ -103,7 +103,7 @@ pub fn show(fd: Fd) -> Result<(), Errno> {
     for (word, value) in ring.shown.iter().zip([identity.device, identity.inode]) {
         word.store(value, Ordering::Relaxed);
     }
-    core.observers.stand_in_is_shown();
+    core.observers.note_stand_in_shown();
     Ok(())
 }
 

@@ -66,12 +66,12 @@ const SILENCE_NS: u64 = 1_000_000_000;
 /// that send.
 static CHANNELS: AtomicU32 = AtomicU32::new(0);
 
-/// Are there any channels?
+/// True if there are any channels.
 pub fn are_any() -> bool {
     CHANNELS.load(Ordering::Relaxed) > 0
 }
 
-/// What is known of the sockets of one ring.
+/// The sockets of one ring, and their channels.
 #[derive(Default)]
 pub struct ZeroCopy {
     sockets: BTreeMap<Fd, (Standing, Interest)>,
@@ -92,7 +92,7 @@ pub struct ZeroCopy {
     fresh: Vec<usize>,
     /// Channels that are not watched; among them those with pages out.
     unwatched: Vec<usize>,
-    /// How many are.
+    /// The number of channels that are watched.
     watched: usize,
     /// Epoll refused to watch one.
     refused: bool,
@@ -106,19 +106,19 @@ pub struct ZeroCopy {
     announced: Vec<Announced>,
 }
 
-/// What becomes of large sends on a descriptor.
+/// The treatment of large sends on a descriptor.
 #[derive(Clone, Copy)]
 enum Standing {
-    /// They are copied, so many more.
+    /// The sends are copied, so many more.
     Copied(u32),
-    /// They go through a channel.
+    /// The sends go through a channel.
     Channel(usize),
-    /// The same, as a look at the descriptor said that was not the program's own use of it: it may have been closed at that moment,
-    /// where nobody knew yet that this ring is to hear of it.
+    /// The sends go through a channel that a look at the descriptor found, not the program's own use of it:
+    /// it may have been closed at that moment, where nobody knew yet that this ring is to hear of it.
     Found(usize),
 }
 
-/// Does epoll tell of a channel's error queue?
+/// The way in which a channel's error queue is watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Watch {
     /// No, and no pages have gone out since somebody looked.
@@ -129,12 +129,12 @@ enum Watch {
     Epoll,
 }
 
-/// Who waits for the pages of a send.
+/// The notification that waits for the pages of a send.
 #[derive(Clone, Copy)]
 enum Sent {
     /// A notification, perhaps for others of the same operation, too.
     Notification(RequestId),
-    /// One of which there is no more than this.
+    /// The notification of a send without a request.
     Beside(Announced),
 }
 
@@ -154,11 +154,11 @@ struct Channel {
     /// [`ZeroCopy::sleeps`] then.
     sleeps: u32,
     cookie: u64,
-    /// It is a connection: a send may take a part of what it is given.
+    /// The socket is a connection: a send may take a part of what it is given.
     stream: bool,
-    /// What [`notes::unshared`] said of the descriptor by which it was found first.
+    /// The answer of [`notes::unshared`] for the descriptor by which it was found first.
     unshared: Option<u32>,
-    /// It is among the orphans.
+    /// The channel is among the orphans.
     is_orphan: bool,
     /// The program has closed the socket.
     ended: bool,
@@ -166,27 +166,27 @@ struct Channel {
     proven: bool,
     /// The number of the first of `sends`.
     first: u32,
-    /// Who waits for each; nobody where its pages are back.
+    /// The notification of each send; `None` where its pages are back.
     sends: VecDeque<Option<Sent>>,
-    /// How many since the error queue was looked at.
+    /// The number of sends since the error queue was looked at.
     unseen: u8,
-    /// It is listed as one on which something was sent.
+    /// The channel is listed as one on which something was sent.
     fresh: bool,
     /// Pages were back at once when they were looked for last.
     prompt: bool,
     used: bool,
     /// Nothing more is sent through it; it lasts until its pages are back.
     refused: bool,
-    /// Somebody else reads the error queue, too, and may want `SO_ZEROCOPY`.
+    /// The error queue has other readers, too, who may want `SO_ZEROCOPY`.
     shared: bool,
     /// There may be notices that nobody here waits for any more. The socket keeps `SO_ZEROCOPY`: no other channel of it is to
     /// take them for its own.
     owes: bool,
-    /// It is among those to be looked at again.
+    /// The channel is among those to be looked at again.
     is_rechecked: bool,
-    /// It is among the idle ones.
+    /// The channel is among the idle ones.
     is_idle: bool,
-    /// Nothing has been left to send since then.
+    /// The time since when nothing has been left to send.
     silent_since: Option<u64>,
 }
 
@@ -197,7 +197,7 @@ impl ZeroCopy {
         self.checked = Some(fd);
     }
 
-    /// Has it found this one to?
+    /// True if the current submission found `fd` to take zero-copy sends.
     #[inline]
     pub fn has_checked(&self, fd: Fd) -> bool {
         self.checked == Some(fd)
@@ -220,7 +220,7 @@ impl ZeroCopy {
         room
     }
 
-    /// Is there any such notification?
+    /// True if any notification was announced.
     #[inline]
     pub fn has_announced(&self) -> bool {
         !self.announced.is_empty()
@@ -237,38 +237,38 @@ impl ZeroCopy {
         self.announced = announced;
     }
 
-    /// Are any pages out?
+    /// True if any pages are out.
     pub fn is_waiting(&self) -> bool {
         self.out > 0
     }
 
-    /// Was nothing sent since pages were looked for?
+    /// True if nothing was sent since pages were looked for.
     pub fn is_seen(&self) -> bool {
         self.fresh.is_empty()
     }
 
-    /// Are pages out of which epoll tells?
+    /// True if pages are out of which epoll tells.
     pub fn is_watched(&self) -> bool {
         self.out > 0 && self.watched > 0
     }
 
-    /// Does epoll tell of all pages that are out, or refuse to?
+    /// True if epoll tells of all pages that are out, or refuses to.
     pub fn is_all_watched(&self) -> bool {
         let is_seen = |channel: &Channel| channel.sends.is_empty() || channel.watch == Watch::Epoll;
         self.refused || self.channels.iter().flatten().all(is_seen)
     }
 
-    /// Has anything been sent through a channel? Epoll's events may tell of what has come back meanwhile.
+    /// True if anything has been sent through a channel. Epoll's events may tell of what has come back meanwhile.
     pub fn is_used(&self) -> bool {
         !self.channels.is_empty()
     }
 
-    /// Is there anything to look at by and by?
+    /// True if there is anything to look at by and by.
     pub fn needs_ticks(&self) -> bool {
         self.channels.len() > self.free.len()
     }
 
-    /// Are sends through a channel such that they may take a part?
+    /// True if sends through a channel may take a part.
     pub fn is_stream(&self, index: usize) -> bool {
         self.channels[index].as_ref().is_none_or(|channel| channel.stream)
     }
@@ -283,7 +283,7 @@ impl ZeroCopy {
         sends.flatten().filter_map(beside).collect()
     }
 
-    /// Nothing is kept any longer; pages that are out stay so.
+    /// Ends all channels; pages that are out stay so.
     pub fn close(&mut self) {
         for channel in core::mem::take(&mut self.channels).into_iter().flatten() {
             channel.end();
@@ -308,7 +308,7 @@ impl ZeroCopy {
         self.sockets.get(&fd).map(|(standing, _)| *standing)
     }
 
-    /// This is the ring in the place with the number `place`.
+    /// Notes the standing of a descriptor; the ring is in the place with the number `place`.
     fn note(&mut self, fd: Fd, place: u32, standing: Standing) {
         self.sockets.entry(fd).or_insert_with(|| (standing, Interest::new(fd, place))).0 = standing;
     }
@@ -366,7 +366,7 @@ impl ZeroCopy {
         }
     }
 
-    /// Those of which nothing is out any more need not be listed.
+    /// Takes channels off the list of which nothing is out any more.
     fn unlist_idle(&mut self) {
         for place in (0..self.unwatched.len()).rev() {
             let index = self.unwatched[place];
@@ -379,7 +379,7 @@ impl ZeroCopy {
         }
     }
 
-    /// Nobody is told of a channel's pages any longer but who looks.
+    /// Stops watching a channel: only who looks is told of its pages.
     #[cold]
     fn unwatch(&mut self, index: usize) {
         if let Some(channel) = self.channels[index].as_mut() {
@@ -417,7 +417,7 @@ impl ZeroCopy {
         }
     }
 
-    /// This epoll instance stands in for one that is gone.
+    /// Watches by this epoll instance in place of one that is gone.
     pub fn watch_by(&mut self, epoll: Fd) {
         for (index, channel) in self.channels.iter_mut().enumerate() {
             let Some(channel) = channel else { continue };
@@ -463,8 +463,8 @@ impl Channel {
         let _ = os::epoll_ctl(self.epoll, EPOLL_CTL_DEL, self.own, 0, 0);
     }
 
-    /// After a send: has a whole batch of them gone by without anybody sleeping?
-    fn is_calm(&mut self, sleeps: u32) -> bool {
+    /// Counts a send. Returns true if a whole batch of them has gone by without anybody sleeping.
+    fn count_calm_send(&mut self, sleeps: u32) -> bool {
         if self.sleeps != sleeps {
             self.sleeps = sleeps;
             self.calm = 0;
@@ -473,12 +473,12 @@ impl Channel {
         self.calm >= BATCH
     }
 
-    /// May it be used? While the probe is out nobody knows.
+    /// True if the channel may be used. While the probe is out nobody knows.
     fn is_open(&self) -> bool {
         !self.refused && (self.proven || self.sends.is_empty())
     }
 
-    /// Has it nothing to wait for, and nothing to send?
+    /// True if the channel has nothing to wait for, and nothing to send.
     fn is_over(&self) -> bool {
         self.sends.is_empty() && (self.refused || self.names.is_empty())
     }
@@ -486,7 +486,7 @@ impl Channel {
     /// Where those stand among `sends` that have these numbers; `None` where one of them is nobody's here.
     fn places(&mut self, first: u32, last: u32) -> Option<Range<usize>> {
         if !self.proven {
-            // It is of the probe, which was sent alone.
+            // The number is the probe's, which was sent alone.
             self.first = last;
         }
         let count = last.wrapping_sub(first) as usize + 1;
@@ -523,7 +523,7 @@ impl Core {
             }
             _ => {}
         }
-        // Who is about to look for errors there finds this ring interested, and waits for its lock, or is seen here to be.
+        // A thread that is about to look for errors there finds this ring interested, and waits for its lock, or is seen here to be.
         self.zero_copy.note(fd, self.ring.number(), Standing::Copied(0));
         // Pairs with `descriptors::watches_errors`.
         fence(Ordering::SeqCst);
@@ -538,7 +538,7 @@ impl Core {
         found.filter(|&index| self.zero_copy.channel(index).is_some_and(|channel| channel.is_open()))
     }
 
-    /// Another descriptor of a channel's socket.
+    /// Adds another descriptor of a channel's socket.
     #[cold]
     fn add_name(&mut self, index: usize, fd: Fd) -> Option<usize> {
         if error_queue::is_watched(fd) {
@@ -597,7 +597,7 @@ impl Core {
         }
     }
 
-    /// The same where there is no request for the send. The caller posts what was announced.
+    /// Pages of a send that there is no request for are out. The caller posts what was announced.
     #[inline(always)]
     pub fn pages_out_beside(&mut self, index: usize, announced: Announced) {
         self.expect_announced(announced);
@@ -639,7 +639,7 @@ impl Core {
         let ZeroCopy { channels, watched, sleeps, .. } = &mut self.zero_copy;
         let Some(channel) = channels[index].as_mut() else { return };
         match (channel.watch, listened_to) {
-            (Watch::Epoll, false) if *watched <= FEW && channel.is_calm(*sleeps) => {
+            (Watch::Epoll, false) if *watched <= FEW && channel.count_calm_send(*sleeps) => {
                 self.zero_copy.unwatch(index);
             }
             (Watch::Listed, true) => self.zero_copy.watch_all(),
@@ -647,7 +647,7 @@ impl Core {
         }
     }
 
-    /// Does anybody sleep in the ring's epoll instance, or has the reactor that in its own?
+    /// True if a thread sleeps in the ring's epoll instance, or the reactor has that in its own.
     #[inline]
     fn is_listened_to(&self) -> bool {
         match self.token.driver() {
@@ -657,7 +657,7 @@ impl Core {
         }
     }
 
-    /// Somebody begins to listen to epoll.
+    /// Watches all pages, for a thread that begins to listen to epoll.
     #[inline]
     pub fn watch_pages(&mut self) {
         debug_assert!(self.is_listened_to(), "pages that go out from now on are watched at once");
@@ -668,7 +668,7 @@ impl Core {
         debug_assert!(self.zero_copy.is_all_watched(), "a sleeper hears of all pages");
     }
 
-    /// Somebody looks into epoll without sleeping: looks for pages of which epoll does not tell.
+    /// Looks for pages of which epoll does not tell, for a thread that looks into epoll without sleeping.
     #[inline]
     pub fn look_beside_epoll(&mut self) {
         match self.zero_copy.unwatched.len() {
@@ -731,7 +731,7 @@ impl Core {
         self.list_announced();
     }
 
-    /// The same; what is announced is left to the caller.
+    /// Takes what a channel's error queue says; what is announced is left to the caller.
     fn gather_pages(&mut self, index: usize) {
         loop {
             let Some(channel) = self.zero_copy.channel(index) else { return };
@@ -828,7 +828,7 @@ impl Core {
     pub fn tick_channels(&mut self) {
         for index in core::mem::take(&mut self.zero_copy.idle) {
             let Some(channel) = self.zero_copy.channel(index) else { continue };
-            // Another one in its place may be listed, too.
+            // Another channel in its place may be listed, too.
             if !core::mem::take(&mut channel.is_idle) || !channel.sends.is_empty() {
                 continue;
             }

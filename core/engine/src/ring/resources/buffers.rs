@@ -1,5 +1,5 @@
-//! What a ring does with its registered buffers: fills and empties slots by what the program says, and tells of the end
-//! of a buffer when its last request lets go of it.
+//! The registered buffers of a ring: slots are filled and emptied by what the program says, and the end of a
+//! buffer is told when its last request lets go of it.
 
 use linux_raw_sys::io_uring::io_uring_rsrc_update2;
 

@@ -7,7 +7,7 @@ use crate::ring::Core;
 use crate::ring::drive::reactor;
 
 impl Core {
-    /// Has the ring one?
+    /// True if the ring has an eventfd.
     pub fn has_eventfd(&self) -> bool {
         self.observers.eventfd().is_some()
     }
@@ -25,7 +25,7 @@ impl Core {
         Ok(())
     }
 
-    /// It does not any more.
+    /// Takes the ring's eventfd away.
     ///
     /// # Errors
     /// `ENXIO` where it has none.

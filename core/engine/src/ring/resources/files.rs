@@ -1,5 +1,5 @@
-//! What a ring does with its registered files: fills and empties slots by what the program says, and closes a file
-//! when its last request lets go of it.
+//! The registered files of a ring: slots are filled and emptied by what the program says, and a file is
+//! closed when its last request lets go of it.
 
 use linux_raw_sys::general::RLIMIT_NOFILE;
 use linux_raw_sys::io_uring::{IORING_REGISTER_FILES_SKIP, io_uring_rsrc_update2};

@@ -84,12 +84,12 @@ impl Core {
         Ok(vectors)
     }
 
-    /// Has the request's group given all that it had when it was last looked at?
+    /// True if the request's group has given all that it had when it was last looked at.
     pub fn is_group_empty(&self, id: RequestId) -> bool {
         self.groups.is_empty(self.requests[id].sqe.buf_index)
     }
 
-    /// Is there a buffer in the request's group?
+    /// Checks that there is a buffer in the request's group.
     ///
     /// # Errors
     /// `ENOBUFS` where there is none, `EFAULT` where the program's ring is gone.
@@ -97,17 +97,17 @@ impl Core {
         self.groups.expect(self.requests[id].sqe.buf_index)
     }
 
-    /// Does the request's group exist?
+    /// True if the request's group exists.
     pub fn has_buffer_group(&self, id: RequestId) -> bool {
         self.groups.contains(self.requests[id].sqe.buf_index)
     }
 
-    /// Is the request's group a list?
+    /// True if the request's group is a list.
     pub fn has_buffer_list(&self, id: RequestId) -> bool {
         self.groups.is_list(self.requests[id].sqe.buf_index)
     }
 
-    /// Are the buffers of the request's group used up bit by bit?
+    /// True if the buffers of the request's group are used up bit by bit.
     pub fn uses_buffers_up(&self, id: RequestId) -> bool {
         self.groups.is_incremental(self.requests[id].sqe.buf_index)
     }
@@ -143,14 +143,14 @@ impl Core {
         }
     }
 
-    /// Does the request hold a buffer? It lets go of one whose ring was unregistered meanwhile.
+    /// True if the request holds a buffer. It lets go of one whose ring was unregistered meanwhile.
     pub fn holds_buffer(&mut self, id: RequestId) -> bool {
         let held = self.requests[id].buffer.filter(|selected| self.groups.has(selected));
         self.requests[id].buffer = held;
         held.is_some()
     }
 
-    /// Nothing came of the attempt: the buffer is the next one to be had again. One that was taken or
+    /// Puts a buffer back, for nothing came of the attempt: it is the next one to be had again. One that was taken or
     /// kept cannot be put back, nor one that was lent if later ones were used up meanwhile; it stays with the request.
     pub fn return_buffer(&mut self, id: RequestId) {
         if let Some(selected) = self.requests[id].buffer

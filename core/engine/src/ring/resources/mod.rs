@@ -1,4 +1,4 @@
-//! What a ring does with what is registered with it (the data lies in [`crate::assets`]).
+//! Operations of a ring on what is registered with it (the data lies in [`crate::assets`]).
 
 mod buffers;
 mod eventfd;

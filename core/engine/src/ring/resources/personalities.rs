@@ -27,7 +27,7 @@ pub struct Personalities {
 }
 
 impl Personalities {
-    /// Whose credentials a request takes that names this personality.
+    /// The credentials for a request that names this personality.
     pub fn find(&self, number: u16) -> Option<Whose> {
         self.registered.get(&number).map(|&credentials| Whose::Personality(credentials))
     }

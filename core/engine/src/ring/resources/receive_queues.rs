@@ -1,4 +1,4 @@
-//! What a ring does with its queues of zero-copy receives.
+//! Operations of a ring on its queues of zero-copy receives.
 
 use crate::abi::Errno;
 use crate::assets::receive_queues::{Notice, Shared, exported};
@@ -73,7 +73,7 @@ fn tell(guard: &mut CoreGuard<'_>, queue: &Shared, notice: Notice) {
     }
 }
 
-/// What tells of an event, if nothing has told of it yet.
+/// The CQE that tells of an event, if none has told of it yet.
 fn completion(queue: &Shared, notice: Notice) -> Option<Cqe> {
     let user_data = queue.lock().claim(notice)?;
     Some(Cqe { user_data, res: notice.event as i32, ..Cqe::default() })

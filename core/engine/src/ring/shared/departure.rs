@@ -79,8 +79,8 @@ fn depart_from(ring: &'static Ring, all: bool) {
 }
 
 impl Core {
-    /// What a thread left in flight: work is cancelled, and so are waits on rings, which could keep
-    /// each other alive; what waits for another file is when that becomes ready. Timeouts go on.
+    /// Ends the requests that a thread left in flight: work is cancelled, and so are waits on rings, which could
+    /// keep each other alive; a wait for another file is cancelled when that becomes ready. Timeouts go on.
     fn thread_ended(&mut self, thread: usize) {
         if self.submitter == Submitter::Thread(thread) {
             // Its identity may be another's soon.
@@ -136,14 +136,14 @@ impl Core {
                 timeouts::forget(self, id);
                 continue;
             }
-            // What cannot be cancelled ends with what it is linked to, or by itself.
+            // A request that cannot be cancelled ends with what it is linked to, or by itself.
             let _ = self.try_cancel(id);
         }
         self.advance();
         self.notify();
     }
 
-    /// Is something being worked on that will end?
+    /// True if something is being worked on that will end.
     fn ends_soon(&self) -> bool {
         self.requests.ids().any(|id| {
             let request = &self.requests[id];

@@ -28,7 +28,7 @@ const KEPT: u32 = 4;
 /// How often a writer looks whether those it asked live.
 const PATIENCE_NS: u64 = 50_000_000;
 
-/// What to cancel, in words that mean the same in every process.
+/// A request to cancel, in words that mean the same in every process.
 #[derive(Clone, Copy, Debug)]
 pub struct Question {
     /// `IORING_ASYNC_CANCEL_*`, without those that name a file.
@@ -247,7 +247,7 @@ impl Core {
         self.overflow_may_be_over();
     }
 
-    /// Has a process that has ended left CQEs that nobody has posted?
+    /// True if a process that has ended left CQEs that nobody has posted.
     pub(crate) fn kept_in_mail(&self) -> bool {
         let kept = |letter: &Letter| letter.kind == KEPT;
         self.shared.as_ref().is_some_and(|shared| {

@@ -59,7 +59,7 @@ pub struct Shared {
     own_eventfd: bool,
     /// The stand-in of the ring's descriptor came after the page: other processes may not have it.
     own_stand_in: bool,
-    /// What of this process the page shows.
+    /// The part of this process's state that the page shows.
     published: Published,
 }
 
@@ -79,7 +79,7 @@ impl Drop for Shared {
 }
 
 impl Shared {
-    /// What the page says. The page's lock is held, for this is part of what the ring's guards.
+    /// The state in the page. The page's lock is held, for this is part of what the ring's guards.
     #[expect(clippy::mut_from_ref, reason = "the lock in the page guards it")]
     fn state(&self) -> &mut State {
         // SAFETY: a core is reached through its guard, which holds the page's lock; callers use one
@@ -87,8 +87,8 @@ impl Shared {
         unsafe { self.page.state() }
     }
 
-    /// Has this process an eventfd or a stand-in that the other processes may lack? What every process has is signalled by the process
-    /// that posts, so that nobody else need be told.
+    /// True if this process has an eventfd or a stand-in that the other processes may lack. What every
+    /// process has is signalled by the process that posts, so that nobody else need be told.
     fn observes_alone(&self) -> bool {
         self.own_eventfd || self.own_stand_in
     }
@@ -156,7 +156,7 @@ impl Core {
         Some(page)
     }
 
-    /// Has the ring a page, for others may use it?
+    /// True if the ring has a page, for others may use it.
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.shared.is_some()
@@ -185,7 +185,7 @@ impl Core {
         }
     }
 
-    /// The same where that instance stands in for one that is gone.
+    /// Lets an epoll instance report the bell in place of one that is gone.
     pub fn hear_again(&mut self, epoll: Fd) {
         if let Some(shared) = &mut self.shared {
             shared.heard = false;
@@ -207,13 +207,13 @@ impl Core {
         let state = shared.state();
         state.users = state.users.saturating_add(1);
         if state.users > 1 {
-            // Those who thought that they were alone see it.
+            // Processes that thought that they were alone see it.
             shared.crowded = true;
             shared.ring_the_bell();
         }
     }
 
-    /// Do others use the ring, or wait for what this process does on it?
+    /// True if others use the ring, or wait for what this process does on it.
     pub fn is_crowded(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| shared.crowded)
     }
@@ -224,14 +224,14 @@ impl Core {
         self.is_crowded().then_some(LOOK_NS)
     }
 
-    /// On a ring of several processes: has this one anything that others may ask for, or wait for?
+    /// True if, on a ring of several processes, this one has anything that others may ask for, or wait for.
     pub fn is_owed(&self) -> bool {
         self.shared
             .as_ref()
             .is_some_and(|shared| self.requests.live() > 0 || self.cq.kept() > 0 || shared.observes_alone())
     }
 
-    /// Is there something beside callers that completions are to be told to?
+    /// True if there is something beside callers that completions are to be told to.
     #[inline]
     pub fn observed(&self) -> bool {
         self.observers.watch()
@@ -251,7 +251,7 @@ impl Core {
         }
     }
 
-    /// On a ring of several processes that all have the stand-in: is it readable, whichever of them signalled it?
+    /// True if the stand-in that all processes of the ring have is readable, whichever of them signalled it; `None` without one.
     pub fn common_stand_in_is_readable(&self) -> Option<bool> {
         let shared = self.shared.as_ref().filter(|shared| !shared.own_stand_in)?;
         Some(shared.state().readable != 0)
@@ -275,7 +275,7 @@ impl Core {
         }
     }
 
-    /// The page's lock was taken: what have others done meanwhile?
+    /// Takes note of what others have done meanwhile, once the page's lock is taken.
     pub fn enter_page(&mut self) {
         let Some(shared) = &mut self.shared else { return };
         let state = shared.state();
@@ -302,7 +302,7 @@ impl Core {
         }
     }
 
-    /// Another process posted: those of this one that wait for completions hear of it from here.
+    /// Tells the threads of this process that wait for completions that another process posted.
     fn posted_elsewhere(&mut self) {
         let Some(shared) = &self.shared else { return };
         let (own_stand_in, own_eventfd) = (shared.own_stand_in, shared.own_eventfd);
@@ -346,7 +346,7 @@ impl Core {
         }
     }
 
-    /// What others of the ring cannot do without this process.
+    /// Does what others of the ring cannot do without this process.
     #[inline]
     pub fn serve_others(&mut self) {
         if self.is_crowded() {
@@ -355,13 +355,13 @@ impl Core {
         self.read_mail();
     }
 
-    /// Does another process keep CQEs?
+    /// True if another process keeps CQEs.
     pub fn overflows_elsewhere(&self) -> bool {
         let Some(shared) = &self.shared else { return false };
         shared.state().overflowing > shared.published.overflowing
     }
 
-    /// Something was posted: do others wait for it?
+    /// Tells others that wait for it that something was posted.
     pub fn tell_others(&self) {
         if let Some(shared) = &self.shared
             && shared.state().hearers > shared.published.hearers
@@ -381,7 +381,7 @@ impl Core {
         }
     }
 
-    /// Has the ring an SQ thread, in whatever process?
+    /// Checks that the ring has an SQ thread, in whatever process.
     ///
     /// # Errors
     /// `EOWNERDEAD` where it is no more, `EBADF` where the ring was closed meanwhile.

@@ -1,4 +1,4 @@
-//! What a ring keeps of the descriptors that its requests wait for.
+//! The entries of a ring for descriptors that its requests wait for.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -31,7 +31,7 @@ pub struct Readiness {
     pub(super) reports: bool,
     /// Entries on which something waits by a registration that was there before.
     pub(super) recheck: VecDeque<Recheck>,
-    /// So many waits to come are looked at when they begin.
+    /// The number of waits to come that are looked at when they begin.
     pub(super) distrust: u32,
     pub(super) guesses: Guesses,
     /// When a caller last looked at them, by [`os::ticks`].
@@ -60,7 +60,7 @@ impl Readiness {
         self.epoll
     }
 
-    /// This is the epoll instance from now on. It polls network devices as has been said.
+    /// Sets the epoll instance. It polls network devices as has been said.
     pub fn set_epoll(&mut self, epoll: Fd) {
         self.busy_poll.carry_over(epoll);
         self.epoll = Some(epoll);
@@ -92,7 +92,7 @@ impl Readiness {
         self.unseen = self.waiting > 0;
     }
 
-    /// Is the submission under way not followed by a wait?
+    /// True if the submission under way is not followed by a wait.
     #[inline]
     pub fn is_eager(&self) -> bool {
         self.eager
@@ -103,7 +103,7 @@ impl Readiness {
         self.unseen = false;
     }
 
-    /// Did anything wait when the call under way began that it has not asked epoll for?
+    /// True if something waited when the call under way began that it has not asked epoll for.
     #[inline]
     pub fn is_unseen(&self) -> bool {
         self.unseen
@@ -140,15 +140,15 @@ impl Readiness {
         self.unasked
     }
 
-    /// One more does not.
+    /// Counts one more call that does not ask epoll.
     #[inline]
     pub fn goes_unasked(&mut self) {
         self.unasked = self.unasked.saturating_add(1);
     }
 
-    /// It is asked.
+    /// Notes that epoll is asked.
     #[inline]
-    pub fn is_asked(&mut self) {
+    pub fn note_epoll_asked(&mut self) {
         self.unasked = 0;
     }
 }
@@ -160,7 +160,7 @@ pub(crate) struct Entry {
     pub(crate) generation: u32,
     /// Counts the requests that began to wait here.
     pub(crate) armed: u32,
-    /// It stands in the list of those to be looked at again.
+    /// The entry is in the list of those to be looked at again.
     pub(crate) rechecked: bool,
     /// In the number. `None` where this stands for none.
     pub(crate) interest: Option<Interest>,
@@ -180,7 +180,7 @@ pub(crate) struct Entry {
 const _: () = assert!(size_of::<Entry>() == 64);
 
 impl Entry {
-    /// Is it registered, for the file that has the number now, as far as the engine was told?
+    /// True if it is registered, for the file that has the number now, as far as the engine was told.
     #[inline]
     pub(crate) fn is_current(&self) -> bool {
         self.registered && self.renewals == self.renewals_now()
@@ -197,12 +197,12 @@ impl Entry {
         self.waiters.as_mut_slice().iter_mut().for_each(|waiter| waiter.verified = true);
     }
 
-    /// What its registration asks for.
+    /// The events that its registration asks for.
     pub(crate) fn events(&self) -> u32 {
         (if self.narrow { INCOMING } else { ALL_EVENTS }) | EPOLLET
     }
 
-    /// What epoll calls it.
+    /// The name of its registration in epoll's events.
     pub(crate) fn data(&self, index: u32) -> u64 {
         (u64::from(self.generation) << 32) | u64::from(index)
     }
@@ -242,12 +242,12 @@ impl Readiness {
         self.guesses.reported(count, self.waiting);
     }
 
-    /// How many requests wait.
+    /// The number of requests that wait.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Was a poll armed on something that may be ready?
+    /// True if a poll was armed on something that may be ready.
     pub fn has_reports(&self) -> bool {
         self.reports
     }
@@ -275,7 +275,7 @@ impl Readiness {
         *self = Readiness { busy_poll: self.busy_poll, ..Readiness::default() };
     }
 
-    /// What the ring keeps about descriptors is gone with it.
+    /// Forgets the descriptors of a ring that is gone.
     pub fn forget_all(&mut self) {
         self.entries.clear();
     }
@@ -372,8 +372,8 @@ impl Readiness {
         entry.is_current().then_some(entry)
     }
 
-    /// Is it worth trying an operation on `fd` that needs one of `events`? Not where epoll would
-    /// have said so.
+    /// True if an operation on `fd` that needs one of `events` is worth trying. Not where epoll would have
+    /// said so.
     pub fn worth_trying(&self, fd: Fd, events: u32) -> bool {
         self.eager || self.current(fd).is_none_or(|entry| entry.ready & (events | STICKY) != 0)
     }
@@ -385,7 +385,7 @@ impl Readiness {
         self.entries[index as usize].is_current().then_some(Known(index))
     }
 
-    /// What socket it is, as far as that was asked, where there is nothing to be received.
+    /// The kind of the socket, as far as that was asked, where there is nothing to be received.
     #[inline]
     pub fn is_idle(&self, Known(index): Known) -> Option<SocketKind> {
         let entry = &self.entries[index as usize];
@@ -393,9 +393,9 @@ impl Readiness {
         idle.then(|| entry.kind.unwrap_or(SocketKind::NoSocket))
     }
 
-    /// As [`Readiness::came_short`].
+    /// Notes a short read, as [`Readiness::came_short`] does.
     #[inline]
-    pub fn is_emptied(&mut self, Known(index): Known) -> bool {
+    pub fn note_short_read(&mut self, Known(index): Known) -> bool {
         self.entries[index as usize].came_short()
     }
 
@@ -413,30 +413,30 @@ impl Readiness {
         self.current_mut(fd).is_some_and(Entry::came_short)
     }
 
-    /// Has `fd` shown one of `events`, and not been drained since? For conditions that pass along
+    /// True if `fd` has shown one of `events`, and not been drained since. For conditions that pass along
     /// with data (`EPOLLRDHUP`, `EPOLLPRI`).
     pub fn shows(&self, fd: Fd, events: u32) -> bool {
         self.current(fd).is_some_and(|entry| entry.ready & events != 0)
     }
 
-    /// What epoll calls the registration of `fd`.
+    /// The name of the registration of `fd` in epoll's events.
     pub fn name_of(&self, fd: Fd) -> Option<u64> {
         let index = self.find(fd)?;
         Some(self.entries[index as usize].data(index))
     }
 
-    /// Does anybody wait by the registration that epoll calls so?
+    /// True if a request waits by the registration that epoll calls so.
     pub fn is_awaited(&self, name: u64) -> bool {
         let entry = self.entries.get(name as u32 as usize);
         entry.is_some_and(|entry| entry.data(name as u32) == name && !entry.waiters.is_empty())
     }
 
-    /// Is `fd` registered, so that an attempt that drains it may say so?
+    /// True if `fd` is registered, so that an attempt that drains it may say so.
     pub fn is_registered(&self, fd: Fd) -> bool {
         self.current(fd).is_some()
     }
 
-    /// Were there events of `fd` while nobody waited, since the last time?
+    /// True if there were events of `fd` while nobody waited, since the last time.
     pub fn take_missed(&mut self, fd: Fd) -> bool {
         self.find(fd).is_some_and(|index| core::mem::take(&mut self.entries[index as usize].idle_events) > 0)
     }
@@ -448,12 +448,12 @@ impl Readiness {
         }
     }
 
-    /// Is `fd` known to be a TCP socket that listens? So every connection that it gives is one over TCP.
+    /// True if `fd` is known to be a TCP socket that listens. So every connection that it gives is one over TCP.
     pub fn is_tcp_listener(&self, fd: Fd) -> bool {
         self.current(fd).is_some_and(|entry| entry.kind == Some(SocketKind::TcpListener))
     }
 
-    /// Is `fd` known to be a connection over TCP, without asking?
+    /// True if `fd` is known to be a connection over TCP, without asking.
     pub fn is_known_connection(&self, fd: Fd) -> bool {
         match self.current(fd) {
             Some(Entry { kind: Some(kind), .. }) => *kind == SocketKind::Tcp,
@@ -461,7 +461,7 @@ impl Readiness {
         }
     }
 
-    /// What kind of socket `fd` is; asked once per registration.
+    /// The kind of the socket `fd`; asked once per registration.
     pub fn socket_kind(&mut self, fd: Fd) -> SocketKind {
         if let Some(entry) = self.current(fd)
             && let Some(kind) = entry.kind
@@ -493,7 +493,7 @@ impl Core {
         Ok(())
     }
 
-    /// It does not any more.
+    /// Ends the busy polling of the ring's epoll instance.
     pub fn stop_busy_poll(&mut self) {
         self.readiness.busy_poll = BusyPoll::default();
         if let Some(epoll) = self.readiness.epoll {

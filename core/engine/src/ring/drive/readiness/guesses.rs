@@ -27,13 +27,13 @@ const HITS: u32 = 3;
 const PATIENCE: u32 = 2;
 const LONGEST_PATIENCE: u32 = 256;
 
-/// What is known of the connections that wait.
+/// Guesses at the connections that wait.
 pub(crate) struct Guesses {
     /// In the order in which they began to wait.
     queue: VecDeque<Guess>,
     /// epoll's last reports were large, so many in a row, but no more than it takes.
     large_reports: u32,
-    /// How many it takes.
+    /// The number of large reports that it takes.
     patience: u32,
     /// Connections tried the last time.
     made: u32,
@@ -49,7 +49,7 @@ struct Guess {
 }
 
 impl Guess {
-    /// Is the receive still there, and alone? A poll beside it would take the guess for an event.
+    /// True if the receive is still there, and alone. A poll beside it would take the guess for an event.
     fn holds(&self, entry: &Entry) -> bool {
         (entry.generation, entry.armed) == (self.generation, self.armed)
             && entry.registered

@@ -55,13 +55,13 @@ pub const ALL_EVENTS: u32 = EPOLLIN
     | EPOLLWRBAND
     | EPOLLMSG;
 
-/// That there is room to send.
+/// Events that say that there is room to send.
 const OUTGOING: u32 = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
 
-/// What keeps the file of a descriptor that is about to be closed, once a request needs that.
+/// The hold of a file whose descriptor is about to be closed, once a request needs that.
 type Kept = Option<(NodeIndex, Fd)>;
 
-/// All others. A fresh connection has room, and epoll would report that at once to whoever waits for its first message.
+/// All other events. A fresh connection has room, and epoll would report that at once to whoever waits for its first message.
 const INCOMING: u32 = ALL_EVENTS & !OUTGOING;
 
 /// Conditions that do not pass: a descriptor that shows one is always worth a try.
@@ -74,14 +74,14 @@ const DISTRUST: u32 = 64;
 /// Events for which nobody waited, in a row, before a registration is given up.
 const IDLE_EVENTS: u8 = 32;
 
-/// What is known of the registration that a request begins to wait by.
+/// The trust in the registration by which a request begins to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Registration {
-    /// It was made for this file just now, and epoll is going to report what the file is ready for.
+    /// The registration was made for this file just now, and epoll is going to report what the file is ready for.
     New,
-    /// It was there before, and is for this file.
+    /// The registration was there before, and is for this file.
     Proven,
-    /// It was there before, and may be for a file that had the number.
+    /// The registration was there before, and may be for a file that had the number.
     Believed,
 }
 
@@ -103,7 +103,7 @@ impl Core {
         Ok(())
     }
 
-    /// The same for a descriptor that is registered, and of which it is known that it is not ready.
+    /// Lets a request wait on a descriptor that is registered, and known not to be ready.
     #[inline]
     pub fn arm_known(&mut self, id: RequestId, known: Known, events: u32) {
         let registration = self.look_if_distrusted(id, known);
@@ -118,8 +118,8 @@ impl Core {
         guesses.expect(index, &entries[index as usize], events);
     }
 
-    /// Is the old registration of a request's file still for that file? The ring asks epoll only while it distrusts numbers
-    /// ([`DISTRUST`]).
+    /// The trust in the old registration of a request's file. The ring asks epoll only while it distrusts
+    /// numbers ([`DISTRUST`]).
     #[inline]
     fn look_if_distrusted(&mut self, id: RequestId, Known(index): Known) -> Registration {
         let Readiness { entries, distrust, .. } = &mut self.readiness;
@@ -151,7 +151,7 @@ impl Core {
         self.watch_for(fd, ALL_EVENTS)
     }
 
-    /// The same where somebody waits for some events only.
+    /// Registers a file for some events only; returns its entry.
     fn watch_for(&mut self, fd: Fd, events: u32) -> Result<u32, Errno> {
         let epoll = self.epoll()?;
         self.forget_replaced(fd);
@@ -357,8 +357,8 @@ impl Core {
         waiters.retain(|waiter| !wake(waiter));
     }
 
-    /// Nobody waited. A program may have left io_uring alone for this descriptor: do not let it wake
-    /// us for ever.
+    /// Counts an event for which nobody waited. A program may have left io_uring alone for this descriptor:
+    /// do not let it wake us for ever.
     fn unwanted_event(&mut self, index: u32) {
         let entry = &mut self.readiness.entries[index as usize];
         entry.idle_events += 1;
@@ -378,7 +378,7 @@ impl Core {
         self.forget(fd, true);
     }
 
-    /// The same for a connection that is closed at once, and that takes its registration along, unless another
+    /// Forgets a connection that is closed at once, and that takes its registration along, unless another
     /// descriptor or process has it, too. Nobody can tell before; but a connection of which that is true makes
     /// events that nothing stands for any more, and after the first of these no registration is left behind.
     pub fn forget_connection(&mut self, fd: Fd) {

@@ -27,8 +27,8 @@ pub(crate) struct Recheck {
 }
 
 impl Core {
-    /// Do its callers look again, rather than the reactor? Every system call of a program with one thread is cheaper
-    /// than those of one with two.
+    /// True if the ring's callers look again, rather than the reactor. Every system call of a program with
+    /// one thread is cheaper than those of one with two.
     pub fn rechecks_itself(&self) -> bool {
         let ticks = self.attendance.is_listed()
             || self.zero_copy.needs_ticks()
@@ -54,8 +54,8 @@ impl Core {
         !self.ready.is_empty() || self.cq.has_news()
     }
 
-    /// Looks again at descriptors on which requests have been waiting since the last look on the word of a
-    /// registration that was there before, some of them at each tick: is it still for this file?
+    /// Checks, for some descriptors at each tick, that an old registration is still for its file: one on whose word requests
+    /// have been waiting since the last look.
     pub fn recheck(&mut self) {
         for _ in 0..share_of_rechecks(self.readiness.recheck.len()) {
             let Some(mut seen) = self.readiness.recheck.pop_front() else { return };
@@ -82,8 +82,8 @@ impl Core {
         }
     }
 
-    /// Is an old registration still for its file, for which a request is about to wait? Otherwise those that wait by it go on,
-    /// and there is a new one.
+    /// Asks epoll whether an old registration is still for its file, for which a request is about to wait.
+    /// Otherwise those that wait by it go on, and there is a new one.
     pub(super) fn look_at_registration(&mut self, index: u32) -> Registration {
         match self.add_once_more(index) {
             Err(Errno::EEXIST) => {

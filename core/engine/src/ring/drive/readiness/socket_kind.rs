@@ -1,10 +1,10 @@
-//! What a socket is, as far as that decides what readiness means.
+//! The kind of a socket, as far as that decides what readiness means.
 
 use linux_raw_sys::net;
 
 use crate::os::{self, Fd};
 
-/// What a socket tells beside the result of a receive.
+/// The kind of a socket, by what it tells beside the result of a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SocketKind {
     /// A TCP stream: a receive that came back short has emptied it.
@@ -41,12 +41,12 @@ impl SocketKind {
         }
     }
 
-    /// Does it accept connections, rather than data?
+    /// True if the socket accepts connections, rather than data.
     pub fn listens(self) -> bool {
         matches!(self, SocketKind::TcpListener | SocketKind::Listener)
     }
 
-    /// Does a receive with nothing to be received wait, rather than fail?
+    /// True if a receive with nothing to be received waits, rather than fails.
     pub fn receives(self) -> bool {
         !self.listens() && self != SocketKind::NoSocket
     }

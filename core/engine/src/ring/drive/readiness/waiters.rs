@@ -1,4 +1,4 @@
-//! Who waits for one descriptor: as a rule one request, and that one is kept without an allocation, so that
+//! The requests that wait for one descriptor: as a rule one, and that is kept without an allocation, so that
 //! an event touches one cache line of the engine's before it touches the request.
 
 use alloc::vec::Vec;

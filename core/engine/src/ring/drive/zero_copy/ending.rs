@@ -70,7 +70,7 @@ impl Search {
 }
 
 impl Channel {
-    /// May what the close of the last descriptor would do be done to an orphan, as far as is known?
+    /// True if what the close of the last descriptor would do may be done to an orphan, as far as is known.
     fn may_be_ended(&self) -> bool {
         let unshared = self.unshared.is_some() && self.unshared == notes::times_handed_over();
         self.stream && !self.ended && self.names.is_empty() && unshared
@@ -100,12 +100,12 @@ impl Core {
         }
     }
 
-    /// Was the last known descriptor of a socket closed, and nothing come of it yet?
+    /// True if the last known descriptor of a socket was closed, and nothing has come of it yet.
     pub fn has_orphans(&self) -> bool {
         !self.zero_copy.orphans.is_empty()
     }
 
-    /// The same of descriptors of one channel that were closed, and perhaps used again, behind our back.
+    /// Forgets descriptors of one channel that were closed, and perhaps used again, behind our back.
     pub(super) fn forget_closed_names(&mut self, index: usize) {
         let Some(channel) = self.zero_copy.channel(index) else { return };
         let (cookie, names) = (channel.cookie, channel.names.clone());
@@ -147,7 +147,7 @@ impl Core {
         if self.serial != search.serial {
             return;
         }
-        // What was to be met may have gone meanwhile: then the search has said nothing of the others.
+        // Orphans that were searched for may have gone meanwhile: then the search has said nothing of the others.
         let is_there = |&Orphan { index, cookie, .. }: &Orphan| {
             self.zero_copy.channel(index).is_some_and(|channel| channel.cookie == cookie)
         };
@@ -180,10 +180,10 @@ impl Core {
         self.zero_copy.search_at = end_ns + REST * end_ns.saturating_sub(search.begin_ns);
     }
 
-    /// Another descriptor of an orphan, perhaps.
+    /// Gives a descriptor to the orphan whose socket it stands for, if there is one.
     fn find_name(&mut self, fd: Fd, cookie: u64, search: &Search) {
         let Some(&Orphan { index, own, .. }) = search.orphan(cookie) else { return };
-        // It may have been closed since it was met.
+        // The descriptor may have been closed since it was met.
         let is_one = |channel: &&mut Channel| channel.cookie == cookie && channel.is_orphan;
         let Some(channel) = self.zero_copy.channel(index).filter(is_one) else { return };
         if fd == own || channel.names.contains(&fd) || os::socket_cookie(fd) != Ok(cookie) {
