@@ -38,7 +38,7 @@ pub const LAST_SAFE_OFFSET: u64 = (i64::MAX - i32::MAX as i64) as u64;
 /// An advice that takes longer has begun a read.
 const CACHED_US: u64 = 3;
 
-/// What a transfer reads off the SQE, its memory given.
+/// The fields of the SQE that a transfer reads, with how it names its memory.
 const fn arguments(memory: Argument, length: &'static str) -> [Argument; 9] {
     [
         shown::FD,
@@ -53,7 +53,7 @@ const fn arguments(memory: Argument, length: &'static str) -> [Argument; 9] {
     ]
 }
 
-/// The same with a registered buffer, which takes the place of a group.
+/// The fields of a transfer with a registered buffer, which takes the place of a group.
 const fn fixed_arguments(memory: Argument, length: &'static str) -> [Argument; 9] {
     let [fd, memory, _, length, offset, flags, ioprio, pointer, mask] = arguments(memory, length);
     let buffer = arg(Field::BufferIndex, "buf_index", shown::Kind::Buffer);
@@ -466,8 +466,8 @@ fn waits_if_idle(core: &mut Core, id: RequestId, wanted: usize, direction: Direc
         })
 }
 
-/// What epoll was told of may be another file than the one that has its number now, where closes are not seen. Is that one on
-/// storage, which is never waited for?
+/// True if the file that has the number now is on storage, which is never waited for. Where closes are not seen, it may be another one
+/// than epoll was told of.
 fn is_unseen_storage(fd: Fd) -> Result<bool, Errno> {
     Ok(!host::sees_closes() && kinds::look_at_type(fd)?.has(Kind::STORAGE))
 }
@@ -625,7 +625,7 @@ fn whole(core: &Core, id: RequestId, done: usize) -> Outcome {
     Outcome::Complete(core[id].result + done as i32)
 }
 
-/// What a request reports that was ended before its next attempt: the bytes of those before count for more than why.
+/// The result of a request that was ended before its next attempt: the bytes of those before count for more than why.
 fn failed(request: &Request, result: i32) -> i32 {
     if request.result > 0 { request.result } else { result }
 }

@@ -67,7 +67,7 @@ const POLL: u16 = 5;
 const FLAG_RESFD: u32 = 1;
 const FLAG_IOPRIO: u32 = 2;
 
-/// What one transfer does, in the kernel's numbers.
+/// The command of one transfer, in the kernel's numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum Command {
@@ -82,7 +82,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// What a request comes to that [`Flags::DIRECT`] is set of.
+    /// The command for a request that has [`Flags::DIRECT`].
     pub(super) fn of(request: &Request) -> Command {
         if request.op.caps.has(Caps::HASHED) {
             Command::Write
@@ -95,7 +95,7 @@ impl Command {
         }
     }
 
-    /// What is noted of a descriptor where the kernel does not do it without waiting.
+    /// The note on a descriptor whose kernel side does not do this command without waiting.
     fn waits(self) -> Kind {
         match self {
             Command::Sync | Command::SyncData => Kind::default(),
@@ -176,7 +176,7 @@ pub struct Aio {
     wanted: u32,
     /// How many were left to callers since one was tried, of files that the kernel does nothing to without waiting.
     untried: u32,
-    /// What polls the driver's eventfd.
+    /// The poll of the driver's eventfd.
     kick: Kick,
     /// The driver sleeps in the context.
     is_awaited: bool,
@@ -192,7 +192,7 @@ enum Kick {
     /// There is none.
     #[default]
     Unarmed,
-    /// It waits.
+    /// The poll waits.
     Armed,
     /// There is no such poll in this system.
     Refused,
@@ -202,7 +202,7 @@ impl Context {
     /// One for so many requests at a time; epoll calls its eventfd `name`.
     ///
     /// # Errors
-    /// Those of `io_setup`, `eventfd` and `epoll_ctl`; `ENOSYS` where its memory is not as it is known.
+    /// The errors of `io_setup`, `eventfd` and `epoll_ctl`; `ENOSYS` where its memory is not as it is known.
     pub fn create(epoll: Fd, most: usize, name: u64) -> Result<Context, Errno> {
         let mut address = 0usize;
         // SAFETY: writes one word of ours.
@@ -235,7 +235,7 @@ impl Context {
     /// Polls a file once: its first wake-up for one of `events` completes this, whatever is so later.
     ///
     /// # Errors
-    /// Those of `io_submit`: `EINVAL` before Linux 4.19, `EAGAIN` while as many are in flight as there may be.
+    /// The errors of `io_submit`: `EINVAL` before Linux 4.19, `EAGAIN` while as many are in flight as there may be.
     pub fn poll(&self, fd: Fd, events: u32) -> Result<(), Errno> {
         self.poll_as(fd, events, 0)
     }
@@ -758,7 +758,7 @@ impl Core {
     /// The reactor looks at the ring, once in a tick.
     pub fn tick_transfers(&mut self) {
         // A completion may be just there, and a caller that sleeps for it about to wake. One that has no processor comes late.
-        let comes = self.work_mut().in_flight.has_come() || self.aio().is_awaited;
+        let comes = self.work_mut().in_flight.take_fetched() || self.aio().is_awaited;
         let aio = self.aio_mut();
         if comes {
             aio.missed = 0;

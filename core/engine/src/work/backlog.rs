@@ -1,4 +1,4 @@
-//! Work that waits for workers, in its order, and how much of it each squad has: that is asked at every piece, so it is
+//! Work that waits for workers, in its order, and how much of it each group has: that is asked at every piece, so it is
 //! counted when work comes and goes.
 
 use alloc::collections::VecDeque;
@@ -66,7 +66,7 @@ impl<J: Job> Backlog<J> {
         Some(job)
     }
 
-    /// The number of pieces that wait for workers of a squad.
+    /// The number of pieces that wait for workers of a group.
     pub fn waiting(&self, credentials: Credentials, class: usize) -> u32 {
         let count = self.counts.iter().find(|count| count.credentials == credentials);
         count.map_or(0, |count| count.waiting[class])
@@ -89,7 +89,7 @@ mod tests {
 
     impl Job for Piece<'_> {
         type Name = ();
-        type Seat = ();
+        type InterruptSlot = ();
 
         fn name(&self) {}
 
@@ -107,9 +107,9 @@ mod tests {
             0
         }
 
-        fn sit(&mut self, (): ()) {}
+        fn begin_interruptible(&mut self, (): ()) {}
 
-        fn stand_up(&mut self) -> bool {
+        fn end_interruptible(&mut self) -> bool {
             false
         }
     }

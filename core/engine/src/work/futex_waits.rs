@@ -57,7 +57,7 @@ use crate::process::credentials::{self, Credentials};
 use crate::process::threads;
 use crate::request::{Phase, RequestId};
 use crate::ring::{Core, Ring, registry};
-use crate::work::interrupt::{self, Seat};
+use crate::work::interrupt::{self, InterruptSlot};
 
 /// So many threads stay when they have nothing to wait for, as long as there is a ring.
 const MOST_IDLE: usize = 32;
@@ -163,8 +163,8 @@ struct Sleeper {
 
 struct State {
     manner: Manner,
-    /// The thread's seat; `None` before it has begun.
-    seat: Option<Arc<Seat>>,
+    /// The thread's slot; `None` before it has begun.
+    slot: Option<Arc<InterruptSlot>>,
     /// The thread's order, where the word says so.
     order: Option<Order>,
 }
@@ -520,7 +520,7 @@ fn start(manner: Manner) -> Result<Arc<Sleeper>, Errno> {
         stops: [const { AtomicU32::new(0) }; STOPS],
         end: AtomicU32::new(0),
         credentials: credentials::acting(),
-        state: Mutex::new(State { manner, seat: None, order: None }),
+        state: Mutex::new(State { manner, slot: None, order: None }),
     });
     let argument = Arc::into_raw(sleeper.clone()).cast_mut();
     threads::spawn(c"iou-futex", run, argument.cast::<c_void>()).map_err(|_| {
@@ -535,16 +535,16 @@ unsafe extern "C" fn run(argument: *mut c_void) {
     // SAFETY: `start` gave it to this thread.
     let sleeper = unsafe { Arc::from_raw(argument.cast::<Sleeper>()) };
     threads::begin(sleeper.credentials);
-    let mut seat = Arc::new(Seat::of_this_thread());
-    sleeper.state.lock().seat = Some(seat.clone());
-    while let Some((task, result)) = sleeper.serve(&seat) {
+    let mut slot = Arc::new(InterruptSlot::of_this_thread());
+    sleeper.state.lock().slot = Some(slot.clone());
+    while let Some((task, result)) = sleeper.serve(&slot) {
         // Whoever recalls what comes next does not mean this one.
-        if seat.is_stopped() {
+        if slot.is_stopped() {
             // A signal that was sent comes at the end of a system call, and does not end a sleep.
             os::gettid();
         }
-        seat = interrupt::renew(seat);
-        sleeper.state.lock().seat = Some(seat.clone());
+        slot = interrupt::renew(slot);
+        sleeper.state.lock().slot = Some(slot.clone());
         task.wait.end(result);
         if !sleeper.offer() {
             break;
@@ -571,11 +571,11 @@ impl Sleeper {
     }
 
     /// Sleeps until the thread has done what it was placed for, and what came of that; `None` where it is to leave.
-    fn serve(&self, seat: &Seat) -> Option<(Task, Option<i32>)> {
+    fn serve(&self, slot: &InterruptSlot) -> Option<(Task, Option<i32>)> {
         loop {
             let manner = self.state.lock().manner;
             // Orders come by FUTEX_WAKE, and only who is reached by signals is moved: for ever.
-            let slept = wait_on_one(seat, self.word.as_ptr() as u64, PARKED, manner, 0);
+            let slept = wait_on_one(slot, self.word.as_ptr() as u64, PARKED, manner, 0);
             let mut state = self.state.lock();
             let task = match &state.order {
                 // Disturbed.
@@ -593,7 +593,7 @@ impl Sleeper {
             let result = match slept {
                 Ok(_) if !task.itself => Some(task.first as i32),
                 Err(Errno::EINTR) => None,
-                _ => self.wait_by_itself(seat, &task, manner),
+                _ => self.wait_by_itself(slot, &task, manner),
             };
             let mut state = self.state.lock();
             state.order = None;
@@ -604,15 +604,15 @@ impl Sleeper {
 
     /// Waits on the program's words: the index of the one that was woken, or that has changed since somebody waited for it,
     /// or an error; `None` where the wait was recalled.
-    fn wait_by_itself(&self, seat: &Seat, task: &Task, manner: Manner) -> Option<i32> {
+    fn wait_by_itself(&self, slot: &InterruptSlot, task: &Task, manner: Manner) -> Option<i32> {
         // The program's addresses are given to the kernel.
         user::take_tags();
         let elements = &task.wait.elements[task.first..][..task.count];
         let result = match elements {
-            [element] => in_slices(seat, |until| {
-                wait_on_one(seat, element.address, element.value as u32, manner, until)
+            [element] => in_slices(slot, |until| {
+                wait_on_one(slot, element.address, element.value as u32, manner, until)
             }),
-            _ => self.wait_on_several(seat, elements),
+            _ => self.wait_on_several(slot, elements),
         };
         match result {
             Ok(index) => Some((task.first + index) as i32),
@@ -622,7 +622,7 @@ impl Sleeper {
         }
     }
 
-    fn wait_on_several(&self, seat: &Seat, elements: &[Element]) -> Result<usize, Errno> {
+    fn wait_on_several(&self, slot: &InterruptSlot, elements: &[Element]) -> Result<usize, Errno> {
         let end = Element {
             value: 0,
             address: self.end.as_ptr() as u64,
@@ -633,10 +633,10 @@ impl Sleeper {
         all.try_reserve_exact(elements.len() + 1).map_err(|_| Errno::ENOMEM)?;
         all.extend_from_slice(elements);
         all.push(end);
-        in_slices(seat, |until| {
+        in_slices(slot, |until| {
             let arguments = [all.as_ptr() as usize, all.len(), 0, until, CLOCK_MONOTONIC as usize, 0];
             // SAFETY: reads the elements, and the words that they name, which the kernel checks.
-            unsafe { seat.call(__NR_futex_waitv, arguments) }
+            unsafe { slot.call(__NR_futex_waitv, arguments) }
         })
     }
 
@@ -681,7 +681,7 @@ impl Sleeper {
         let private = self.state.lock().manner.private;
         let (word, stop) = (self.word.as_ptr() as u64, self.stops[0].as_ptr() as u64);
         wait_until(|| match REQUEUES_TELL.load(Ordering::Relaxed) {
-            NO => self.state.lock().seat.is_some(),
+            NO => self.state.lock().slot.is_some(),
             YES => is_queued(word, private),
             _ => {
                 // Whoever is moved to the stop is found there, whatever the requeue tells.
@@ -704,7 +704,7 @@ impl Sleeper {
     fn place(&self, wait: &Arc<Wait>, first: usize, count: usize) -> Result<(), Errno> {
         // Until it is where it is to be: if it is woken before, the thread waits for this lock, and not for others.
         let mut state = self.state.lock();
-        let signalled = state.seat.as_ref().is_some_and(|seat| seat.is_reached_by_signals());
+        let signalled = state.slot.as_ref().is_some_and(|slot| slot.is_reached_by_signals());
         let tell = REQUEUES_TELL.load(Ordering::Relaxed) == YES;
         let itself = count > 1 || !tell || !signalled;
         state.order = Some(Order::Wait(Task { wait: wait.clone(), first, count, itself }));
@@ -743,16 +743,16 @@ impl Sleeper {
 
     /// True if a recall can reach the wait.
     fn can_be_recalled(&self) -> bool {
-        self.state.lock().seat.as_ref().is_some_and(|seat| seat.can_be_interrupted())
+        self.state.lock().slot.as_ref().is_some_and(|slot| slot.can_be_interrupted())
     }
 
     /// Has the thread come back if it is at this wait.
     fn interrupt(&self, wait: &Arc<Wait>) {
         let state = self.state.lock();
-        if let State { seat: Some(seat), order: Some(Order::Wait(task)), .. } = &*state
+        if let State { slot: Some(slot), order: Some(Order::Wait(task)), .. } = &*state
             && Arc::ptr_eq(&task.wait, wait)
         {
-            seat.interrupt();
+            slot.interrupt();
         }
     }
 }
@@ -775,25 +775,34 @@ fn wait_until(mut done: impl FnMut() -> bool) -> Result<(), Errno> {
 }
 
 /// Makes a call that sleeps until a time that it is given (0: for ever), as often as it needs to see that it is recalled.
-fn in_slices(seat: &Seat, mut call: impl FnMut(usize) -> Result<usize, Errno>) -> Result<usize, Errno> {
-    if seat.is_reached_by_signals() {
+fn in_slices(
+    slot: &InterruptSlot,
+    mut call: impl FnMut(usize) -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    if slot.is_reached_by_signals() {
         return call(0);
     }
     loop {
         let until = Timespec::from_ns(os::monotonic_ns() + SLICE_NS);
         match call(&raw const until as usize) {
-            Err(Errno::ETIMEDOUT) if seat.is_stopped() => return Err(Errno::EINTR),
+            Err(Errno::ETIMEDOUT) if slot.is_stopped() => return Err(Errno::EINTR),
             Err(Errno::ETIMEDOUT) => {}
             other => return other,
         }
     }
 }
 
-fn wait_on_one(seat: &Seat, address: u64, value: u32, manner: Manner, until: usize) -> Result<usize, Errno> {
+fn wait_on_one(
+    slot: &InterruptSlot,
+    address: u64,
+    value: u32,
+    manner: Manner,
+    until: usize,
+) -> Result<usize, Errno> {
     let operation = FUTEX_WAIT_BITSET | private_flag(manner.private);
     let arguments = [address as usize, operation as usize, value as usize, until, 0, manner.mask as usize];
     // SAFETY: names a word, which the kernel checks.
-    unsafe { seat.call(__NR_futex, arguments) }
+    unsafe { slot.call(__NR_futex, arguments) }
 }
 
 /// Wakes who sleeps on a word of the engine's; true if there was anybody.

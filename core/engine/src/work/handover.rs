@@ -14,13 +14,13 @@ use crate::os::{self, CpuSet};
 pub use crate::process::credentials::Credentials;
 use crate::work::backlog::Backlog;
 
-/// Threads of a squad for work that ends soon, unless the program says how many.
+/// Threads of a group for work that ends soon, unless the program says how many.
 const BOUNDED: u32 = 8;
 /// Work that ends soon and may wait for a worker. The rest is bounded by the requests that there can be.
 const QUEUE: usize = 1 << 16;
 /// How long an idle worker stays, and how long one more than was needed.
 const IDLE_NS: u64 = 5_000_000_000;
-/// Between two attempts of a keeper to start a worker where none can be had.
+/// Between two attempts of a cloner to start a worker where none can be had.
 const RETRY_NS: u64 = 4_000_000;
 
 /// Wakes all that sleep.
@@ -28,23 +28,23 @@ const EVERYBODY: u32 = i32::MAX as u32;
 
 /// A piece of work, as far as its hand-over is concerned.
 pub trait Job {
-    /// What it is found by: no two that are queued or being done have the same.
+    /// The name by which a piece is found: no two that are queued or being done have the same.
     type Name: Copy + Eq;
-    /// Where its worker can be interrupted.
-    type Seat: Clone;
+    /// The place through which its worker can be interrupted.
+    type InterruptSlot: Clone;
 
-    /// Its name.
+    /// The name of this piece.
     fn name(&self) -> Self::Name;
-    /// What a worker must have to do it.
+    /// The credentials that a worker must have to do it.
     fn credentials(&self) -> Credentials;
-    /// 0: it ends soon. 1: it may take for ever.
+    /// The class: 0 for work that ends soon, 1 for work that may take for ever.
     fn class(&self) -> usize;
     /// Work with the same hash is done one after the other; 0 stands for none.
     fn hash(&self) -> u64;
-    /// A worker is about to do it in this seat.
-    fn sit(&mut self, seat: Self::Seat);
-    /// It is done. True where it had a seat.
-    fn stand_up(&mut self) -> bool;
+    /// Notes that a worker is about to do the piece, which can be interrupted by this slot.
+    fn begin_interruptible(&mut self, slot: Self::InterruptSlot);
+    /// Notes that the piece is done. True if it could be interrupted.
+    fn end_interruptible(&mut self) -> bool;
 }
 
 /// A lock.
@@ -69,75 +69,76 @@ pub trait Futex {
     fn wake(&self, count: u32);
 }
 
-/// What the hand-over needs of the process.
+/// The process, as far as the hand-over needs it.
 pub trait System: Sized {
-    /// What is handed over.
+    /// The work that is handed over.
     type Job: Job;
-    /// The lock of it all.
+    /// The lock of the pool.
     type Lock: Lock<Pool<Self::Job>>;
-    /// What workers sleep on.
+    /// The word that workers sleep on.
     type Futex: Futex;
 
     /// Starts a thread that runs [`Handover::work`]. The calling thread must have these credentials.
     fn start_worker(&self, credentials: Credentials, class: usize) -> bool;
-    /// Starts a thread that runs [`Handover::stand_by`]. The calling thread must have these credentials.
-    fn start_keeper(&self, credentials: Credentials) -> bool;
-    /// The calling thread has nothing left to do but to return.
+    /// Starts a thread that runs [`Handover::clone_workers`]. The calling thread must have these credentials.
+    fn start_cloner(&self, credentials: Credentials) -> bool;
+    /// Notes that the calling thread has nothing left to do but to return.
     fn thread_ends(&self);
     /// The credentials that the process's threads share.
     fn common(&self) -> Credentials;
-    /// Will [`System::ask_reactor`] have workers started with these? Asked with the lock held.
+    /// True if [`System::ask_reactor`] will have workers started with these. Asked with the lock held.
     fn reactor_has(&self, credentials: Credentials) -> bool;
     /// Has the reactor call [`Handover::recruit`], until that succeeds.
     fn ask_reactor(&self);
-    /// A seat for the calling thread's next piece of work, in the place of the one before.
-    fn take_seat(&self, before: Option<SeatOf<Self>>) -> SeatOf<Self>;
-    /// Has the worker in this seat come back.
-    fn interrupt(&self, seat: &SeatOf<Self>);
-    /// The calling thread runs on these processors from now on.
+    /// A slot for the calling thread's next piece of work, in the place of the one before.
+    fn take_slot(&self, before: Option<SlotOf<Self>>) -> SlotOf<Self>;
+    /// Makes the system call return that the worker with this slot is in.
+    fn interrupt(&self, slot: &SlotOf<Self>);
+    /// Binds the calling thread to these processors.
     fn bind(&self, cpus: &CpuSet);
-    /// How many threads there may be for work that may take for ever.
+    /// The most threads that there may be for work that may take for ever.
     fn most_threads(&self) -> u32;
     /// The time on a clock that never goes back.
     fn now_ns(&self) -> u64;
     /// Does a piece of work.
     fn perform(&self, job: &mut Self::Job);
-    /// Gives it back to whoever it is for.
+    /// Gives a piece of work back to the ring that it is for.
     fn finish(&self, job: Self::Job);
 }
 
-type SeatOf<S> = <<S as System>::Job as Job>::Seat;
+type SlotOf<S> = <<S as System>::Job as Job>::InterruptSlot;
 type NameOf<S> = <<S as System>::Job as Job>::Name;
 
 /// Workers that were idle all the time. A futex wakes the one that has slept longest, so a few pieces of work in a while keep
-/// all workers of a squad from ever sleeping for [`IDLE_NS`]: it is counted how many had not been missed.
+/// all workers of a group from ever sleeping for [`IDLE_NS`]: it is counted how many had not been missed.
 #[derive(Clone, Copy)]
 struct Spare {
     /// The fewest that were idle at once.
     least: u32,
-    /// Since this time.
+    /// The time since which they are counted.
     since_ns: u64,
 }
 
 /// The threads with the same credentials.
-struct Squad {
+struct CredentialGroup {
     credentials: Credentials,
     /// Threads by class.
     threads: [u32; 2],
-    /// Those that look for work, by class.
+    /// Workers without work, by class.
     idle: [u32; 2],
-    /// Those that nobody needed, by class.
+    /// Workers that were not needed, by class.
     spare: [Spare; 2],
-    /// A thread stands by to clone others.
-    keeper: bool,
-    /// Personalities that need the keeper.
+    /// True while a thread stands by that clones workers, the cloner.
+    cloner: bool,
+    /// Personalities that need the cloner.
     personalities: u32,
-    /// Rings with requests of submitters that need it.
+    /// Rings with requests of submitters that need the cloner.
     submitters: u32,
 }
 
-impl Squad {
-    /// The calling worker has found no work, and sleeps; or leaves, if it is one more than were needed in a while.
+impl CredentialGroup {
+    /// Counts the calling worker, which has found no work, as idle. False if it is one more than were needed in a while: it is to
+    /// leave.
     fn rest(&mut self, system: &impl System, class: usize) -> bool {
         // The last one that works is none too many: it need not ask for the time.
         if self.idle[class] > 0 {
@@ -155,7 +156,7 @@ impl Squad {
         true
     }
 
-    /// The calling worker is awake again.
+    /// Counts the calling worker as awake again.
     fn rise(&mut self, class: usize) {
         self.idle[class] -= 1;
         self.spare[class].least = self.spare[class].least.min(self.idle[class]);
@@ -165,7 +166,7 @@ impl Squad {
 /// Work that may take for ever, and who is at it.
 struct Running<J: Job> {
     name: J::Name,
-    seat: J::Seat,
+    slot: J::InterruptSlot,
 }
 
 /// Where workers run, and how often the program said so; none of them is bound before the first time.
@@ -180,7 +181,7 @@ pub struct Pool<J: Job> {
     running: Vec<Running<J>>,
     /// Hashes of work being done.
     hashes: Vec<u64>,
-    squads: Vec<Squad>,
+    groups: Vec<CredentialGroup>,
     /// How many threads the program wants at most, by class; 0 where it has not said.
     limits: [u32; 2],
     binding: Binding,
@@ -193,45 +194,45 @@ impl<J: Job> Pool<J> {
             queue: Backlog::new(),
             running: Vec::new(),
             hashes: Vec::new(),
-            squads: Vec::new(),
+            groups: Vec::new(),
             limits: [0; 2],
             binding: Binding { cpus: [u64::MAX; 16], times: 0 },
         }
     }
 
-    fn squad(&mut self, credentials: Credentials) -> Option<&mut Squad> {
-        self.squads.iter_mut().find(|squad| squad.credentials == credentials)
+    fn group(&mut self, credentials: Credentials) -> Option<&mut CredentialGroup> {
+        self.groups.iter_mut().find(|group| group.credentials == credentials)
     }
 
-    fn squad_or_new(&mut self, credentials: Credentials) -> Option<&mut Squad> {
-        let index = match self.squads.iter().position(|squad| squad.credentials == credentials) {
+    fn group_or_new(&mut self, credentials: Credentials) -> Option<&mut CredentialGroup> {
+        let index = match self.groups.iter().position(|group| group.credentials == credentials) {
             Some(index) => index,
             None => {
-                self.squads.try_reserve(1).ok()?;
-                self.squads.push(Squad {
+                self.groups.try_reserve(1).ok()?;
+                self.groups.push(CredentialGroup {
                     credentials,
                     threads: [0; 2],
                     idle: [0; 2],
                     spare: [Spare { least: 0, since_ns: 0 }; 2],
-                    keeper: false,
+                    cloner: false,
                     personalities: 0,
                     submitters: 0,
                 });
-                self.squads.len() - 1
+                self.groups.len() - 1
             }
         };
-        self.squads.get_mut(index)
+        self.groups.get_mut(index)
     }
 
-    /// Forgets squads of nobody.
+    /// Forgets groups of nobody.
     fn sweep(&mut self) {
-        self.squads.retain(|squad| squad.keeper || squad.threads != [0; 2]);
+        self.groups.retain(|group| group.cloner || group.threads != [0; 2]);
     }
 
-    /// How many of those that sleep for one piece of work have to be woken: where there are several squads, any may have
+    /// How many of those that sleep for one piece of work have to be woken: where there are several groups, any may have
     /// its credentials.
     fn sleepers_to_wake(&self) -> u32 {
-        if self.squads.len() == 1 { 1 } else { EVERYBODY }
+        if self.groups.len() == 1 { 1 } else { EVERYBODY }
     }
 
     /// Work that waits for workers of a class.
@@ -248,7 +249,7 @@ impl<J: Job> Pool<J> {
         more: u32,
     ) -> bool {
         let waiting = self.waiting(credentials, class) + more;
-        let Some(&mut Squad { idle, threads, .. }) = self.squad(credentials) else { return false };
+        let Some(&mut CredentialGroup { idle, threads, .. }) = self.group(credentials) else { return false };
         // Work that may take for ever waits for no other such. The program's limit does not count for it: much of
         // it the kernel does without threads.
         idle[class] < waiting
@@ -263,8 +264,8 @@ impl<J: Job> Pool<J> {
     /// Starts a worker. The calling thread must have these credentials.
     fn start(&mut self, system: &impl System<Job = J>, credentials: Credentials, class: usize) -> bool {
         let started = system.start_worker(credentials, class);
-        if let Some(squad) = self.squad(credentials) {
-            squad.threads[class] += u32::from(started);
+        if let Some(group) = self.group(credentials) {
+            group.threads[class] += u32::from(started);
         }
         started
     }
@@ -285,7 +286,7 @@ impl<J: Job> Pool<J> {
     }
 
     /// Takes the next piece for a worker, its hash marked as busy.
-    fn next(&mut self, credentials: Credentials, class: usize, seat: Option<&J::Seat>) -> Option<J> {
+    fn next(&mut self, credentials: Credentials, class: usize, slot: Option<&J::InterruptSlot>) -> Option<J> {
         let hashes = &self.hashes;
         let mut job = self.queue.take(|job| {
             job.credentials() == credentials
@@ -295,11 +296,11 @@ impl<J: Job> Pool<J> {
         if job.hash() != 0 {
             self.hashes.push(job.hash());
         }
-        if let Some(seat) = seat
+        if let Some(slot) = slot
             && self.running.try_reserve(1).is_ok()
         {
-            self.running.push(Running { name: job.name(), seat: seat.clone() });
-            job.sit(seat.clone());
+            self.running.push(Running { name: job.name(), slot: slot.clone() });
+            job.begin_interruptible(slot.clone());
         }
         Some(job)
     }
@@ -307,18 +308,18 @@ impl<J: Job> Pool<J> {
     /// The calling worker ends if the program has set a lower limit since.
     fn lets_go_of_surplus(&mut self, system: &impl System<Job = J>, credentials: Credentials) -> bool {
         let most = self.bounded();
-        let Some(squad) = self.squad(credentials) else { return false };
-        let surplus = squad.threads[0] > most;
+        let Some(group) = self.group(credentials) else { return false };
+        let surplus = group.threads[0] > most;
         if surplus {
             system.thread_ends();
-            squad.threads[0] -= 1;
+            group.threads[0] -= 1;
         }
         surplus
     }
 
     /// Is there no work, and no thread?
     pub fn is_at_rest(&self) -> bool {
-        self.queue.is_empty() && self.running.is_empty() && self.hashes.is_empty() && self.squads.is_empty()
+        self.queue.is_empty() && self.running.is_empty() && self.hashes.is_empty() && self.groups.is_empty()
     }
 
     /// In a child after `fork`: the parent's workers are not here.
@@ -338,23 +339,23 @@ pub struct Handover<S: System> {
     pool: S::Lock,
     /// Changes whenever work is queued; idle workers of a class sleep on theirs.
     work: [S::Futex; 2],
-    /// Changes whenever a keeper has something to do.
-    keepers: S::Futex,
+    /// Changes whenever a cloner has something to do.
+    cloners: S::Futex,
     system: S,
 }
 
 impl<S: System> Handover<S> {
-    /// Of parts that nobody uses yet.
-    pub const fn new(pool: S::Lock, work: [S::Futex; 2], keepers: S::Futex, system: S) -> Handover<S> {
-        Handover { pool, work, keepers, system }
+    /// A hand-over made of parts that nobody uses yet.
+    pub const fn new(pool: S::Lock, work: [S::Futex; 2], cloners: S::Futex, system: S) -> Handover<S> {
+        Handover { pool, work, cloners, system }
     }
 
-    /// What is under the lock, with it.
+    /// The pool with its lock.
     pub fn pool(&self) -> &S::Lock {
         &self.pool
     }
 
-    /// What it needs of the process.
+    /// The process.
     pub fn system(&self) -> &S {
         &self.system
     }
@@ -371,14 +372,14 @@ impl<S: System> Handover<S> {
         // With the lock held: a reactor that ends looks at the queue afterwards.
         let by_reactor = !mine && self.system.reactor_has(credentials);
         let full = class == 0 && pool.queue.len() >= QUEUE;
-        if full || !pool.queue.reserve() || pool.squad_or_new(credentials).is_none() {
+        if full || !pool.queue.reserve() || pool.group_or_new(credentials).is_none() {
             return Err(job);
         }
         let needed = pool.needs_worker(&self.system, credentials, class, 1);
         let wanting = needed && mine && !pool.start(&self.system, credentials, class);
-        let Some(squad) = pool.squad(credentials) else { return Err(job) };
-        let by_keeper = needed && !mine && squad.keeper;
-        if squad.threads[class] == 0 && !by_keeper && !by_reactor {
+        let Some(group) = pool.group(credentials) else { return Err(job) };
+        let by_keeper = needed && !mine && group.cloner;
+        if group.threads[class] == 0 && !by_keeper && !by_reactor {
             pool.sweep();
             return Err(job);
         }
@@ -387,7 +388,7 @@ impl<S: System> Handover<S> {
         drop(pool);
         self.call_workers(class, sleepers);
         if by_keeper {
-            self.call_keepers();
+            self.call_cloners();
         } else if needed && by_reactor || wanting {
             // A thread may be to be had later, though none of ours ends.
             self.system.ask_reactor();
@@ -401,10 +402,10 @@ impl<S: System> Handover<S> {
         self.work[class].wake(count);
     }
 
-    fn call_keepers(&self) {
-        // Release pairs with the acquire load before a keeper looks at its squad for the last time.
-        self.keepers.fetch_add(1, Ordering::Release);
-        self.keepers.wake(EVERYBODY);
+    fn call_cloners(&self) {
+        // Release pairs with the acquire load before a cloner looks at its group for the last time.
+        self.cloners.fetch_add(1, Ordering::Release);
+        self.cloners.wake(EVERYBODY);
     }
 
     /// Starts the workers that queued work waits for. The calling thread must have these credentials. False where some
@@ -444,7 +445,7 @@ impl<S: System> Handover<S> {
     pub fn interrupt(&self, name: NameOf<S>) {
         let pool = self.pool.lock();
         if let Some(running) = pool.running.iter().find(|running| running.name == name) {
-            self.system.interrupt(&running.seat);
+            self.system.interrupt(&running.slot);
         }
     }
 
@@ -462,11 +463,11 @@ impl<S: System> Handover<S> {
     pub fn work(&self, credentials: Credentials, is_common: bool, class: usize) {
         let common = if is_common { credentials } else { self.system.common() };
         let (mut timed_out, mut bound) = (false, 0);
-        let mut seat = None;
+        let mut slot = None;
         loop {
             if class == 1 {
                 // What ends soon is not worth interrupting.
-                seat = Some(self.system.take_seat(seat));
+                slot = Some(self.system.take_slot(slot));
             }
             // Acquire pairs with the release in `call_workers`: work queued before is seen below, and so
             // are new credentials.
@@ -477,7 +478,7 @@ impl<S: System> Handover<S> {
                 drop(pool);
                 return self.call_workers(0, EVERYBODY);
             }
-            if let Some(job) = pool.next(credentials, class, seat.as_ref()) {
+            if let Some(job) = pool.next(credentials, class, slot.as_ref()) {
                 let cpus = (pool.binding.times != bound).then_some(pool.binding.cpus);
                 bound = pool.binding.times;
                 drop(pool);
@@ -490,25 +491,25 @@ impl<S: System> Handover<S> {
             }
             // What is left of its work waits for others that are at the same file.
             let waits = pool.waiting(credentials, class) > 0;
-            let Some(squad) = pool.squad(credentials) else { return self.system.thread_ends() };
+            let Some(group) = pool.group(credentials) else { return self.system.thread_ends() };
             let outdated = common != self.system.common()
-                || squad.personalities == 0 && credentials < self.system.common();
-            if !waits && (timed_out || outdated) || !squad.rest(&self.system, class) {
+                || group.personalities == 0 && credentials < self.system.common();
+            if !waits && (timed_out || outdated) || !group.rest(&self.system, class) {
                 self.system.thread_ends();
-                squad.threads[class] -= 1;
+                group.threads[class] -= 1;
                 return pool.sweep();
             }
             drop(pool);
             timed_out = self.work[class].wait(seen, Some(IDLE_NS));
-            if let Some(squad) = self.pool.lock().squad(credentials) {
-                squad.rise(class);
+            if let Some(group) = self.pool.lock().group(credentials) {
+                group.rise(class);
             }
         }
     }
 
     fn perform(&self, mut job: S::Job) {
         self.system.perform(&mut job);
-        if job.stand_up() {
+        if job.end_interruptible() {
             let name = job.name();
             self.pool.lock().running.retain(|running| running.name != name);
         }
@@ -535,73 +536,73 @@ impl<S: System> Handover<S> {
     /// Sees to it that workers with the calling thread's credentials, which are `own`, can be had as long
     /// as a personality names them. False where there is no thread to be had.
     pub fn keep_personality(&self, own: Credentials) -> bool {
-        self.keep(own, |squad| &mut squad.personalities)
+        self.keep(own, |group| &mut group.personalities)
     }
 
     /// As [`Handover::keep_personality`], for requests of the calling thread.
     pub fn keep_submitter(&self, own: Credentials) -> bool {
-        self.keep(own, |squad| &mut squad.submitters)
+        self.keep(own, |group| &mut group.submitters)
     }
 
-    fn keep(&self, own: Credentials, count: fn(&mut Squad) -> &mut u32) -> bool {
+    fn keep(&self, own: Credentials, count: fn(&mut CredentialGroup) -> &mut u32) -> bool {
         let mut pool = self.pool.lock();
-        let Some(squad) = pool.squad_or_new(own) else { return false };
-        squad.keeper = squad.keeper || self.system.start_keeper(own);
-        if !squad.keeper {
+        let Some(group) = pool.group_or_new(own) else { return false };
+        group.cloner = group.cloner || self.system.start_cloner(own);
+        if !group.cloner {
             pool.sweep();
             return false;
         }
-        *count(squad) += 1;
+        *count(group) += 1;
         true
     }
 
     /// A personality with these credentials is gone.
     pub fn release_personality(&self, credentials: Credentials) {
-        self.release(credentials, |squad| &mut squad.personalities);
+        self.release(credentials, |group| &mut group.personalities);
     }
 
     /// A ring has no more requests of submitters with these credentials.
     pub fn release_submitter(&self, credentials: Credentials) {
-        self.release(credentials, |squad| &mut squad.submitters);
+        self.release(credentials, |group| &mut group.submitters);
     }
 
-    fn release(&self, credentials: Credentials, count: fn(&mut Squad) -> &mut u32) {
-        if let Some(squad) = self.pool.lock().squad(credentials) {
-            let count = count(squad);
+    fn release(&self, credentials: Credentials, count: fn(&mut CredentialGroup) -> &mut u32) {
+        if let Some(group) = self.pool.lock().group(credentials) {
+            let count = count(group);
             // In a child after `fork`, and after a change of credentials, it stands for nothing any more.
             *count = count.saturating_sub(1);
         }
-        self.call_keepers();
+        self.call_cloners();
         // Those that nobody else has use for leave.
         (0..2).for_each(|class| self.call_workers(class, EVERYBODY));
     }
 
-    /// A keeper: starts workers for others, as long as somebody may need them.
-    pub fn stand_by(&self, credentials: Credentials) {
+    /// A cloner: starts workers for others, as long as somebody may need them.
+    pub fn clone_workers(&self, credentials: Credentials) {
         loop {
-            // Acquire pairs with the release in `call_keepers`.
-            let seen = self.keepers.load(Ordering::Acquire);
+            // Acquire pairs with the release in `call_cloners`.
+            let seen = self.cloners.load(Ordering::Acquire);
             let mut pool = self.pool.lock();
             let all = pool.recruit(&self.system, credentials);
-            let Some(squad) = pool.squad(credentials) else { return self.system.thread_ends() };
-            if all && squad.personalities == 0 && squad.submitters == 0 {
+            let Some(group) = pool.group(credentials) else { return self.system.thread_ends() };
+            if all && group.personalities == 0 && group.submitters == 0 {
                 self.system.thread_ends();
-                squad.keeper = false;
+                group.cloner = false;
                 return pool.sweep();
             }
             drop(pool);
             // Nobody else comes for work whose worker could not be started.
-            self.keepers.wait(seen, (!all).then_some(RETRY_NS));
+            self.cloners.wait(seen, (!all).then_some(RETRY_NS));
         }
     }
 
-    /// The process has other credentials: workers that have done their work leave, and so do the keepers
+    /// The process has other credentials: workers that have done their work leave, and so do the cloners
     /// of submitters' credentials.
     pub fn dismiss(&self) {
-        for squad in &mut self.pool.lock().squads {
-            squad.submitters = 0;
+        for group in &mut self.pool.lock().groups {
+            group.submitters = 0;
         }
-        self.call_keepers();
+        self.call_cloners();
         (0..2).for_each(|class| self.call_workers(class, EVERYBODY));
     }
 
@@ -609,8 +610,8 @@ impl<S: System> Handover<S> {
     pub fn are_dismissed(&self) -> bool {
         let common = self.system.common();
         let pool = self.pool.lock();
-        let mut outdated = pool.squads.iter().filter(|squad| squad.credentials < common);
-        outdated.all(|squad| squad.idle == [0; 2] && (!squad.keeper || squad.personalities > 0))
+        let mut outdated = pool.groups.iter().filter(|group| group.credentials < common);
+        outdated.all(|group| group.idle == [0; 2] && (!group.cloner || group.personalities > 0))
     }
 }
 
@@ -659,7 +660,7 @@ mod tests {
 
     impl Job for Piece {
         type Name = ();
-        type Seat = ();
+        type InterruptSlot = ();
 
         fn name(&self) {}
 
@@ -675,9 +676,9 @@ mod tests {
             0
         }
 
-        fn sit(&mut self, (): ()) {}
+        fn begin_interruptible(&mut self, (): ()) {}
 
-        fn stand_up(&mut self) -> bool {
+        fn end_interruptible(&mut self) -> bool {
             false
         }
     }
@@ -709,7 +710,7 @@ mod tests {
             true
         }
 
-        fn start_keeper(&self, _: Credentials) -> bool {
+        fn start_cloner(&self, _: Credentials) -> bool {
             false
         }
 
@@ -725,7 +726,7 @@ mod tests {
 
         fn ask_reactor(&self) {}
 
-        fn take_seat(&self, _: Option<()>) {}
+        fn take_slot(&self, _: Option<()>) {}
 
         fn interrupt(&self, (): &()) {}
 
@@ -755,9 +756,9 @@ mod tests {
         loop {
             let mut pool = POOL.pool().lock();
             let rests = pool.queue.is_empty();
-            let squad = pool.squad(own()).expect("workers");
-            if rests && squad.idle == squad.threads {
-                return squad.threads[1];
+            let group = pool.group(own()).expect("workers");
+            if rests && group.idle == group.threads {
+                return group.threads[1];
             }
             drop(pool);
             assert!(Instant::now() < deadline, "workers come to rest");

@@ -39,7 +39,7 @@ use crate::work::{Work, length};
 
 /// Microseconds for which a caller may be held up that has nothing else to look at than its reads. A signal handler waits as long.
 const LONG_US: u64 = 20_000;
-/// The same for one that would hear of sockets and the like meanwhile.
+/// Microseconds for which a caller may be held up that would hear of sockets and the like meanwhile.
 const LONG_AMONG_OTHERS_US: u64 = 500;
 
 /// A caller whose wait ends within so many microseconds is not held up.
@@ -67,7 +67,7 @@ pub struct InFlight {
     /// once, and an eventfd tells of transfers.
     absences: u8,
     /// A call has come for completions since the reactor's last look.
-    has_come: bool,
+    is_fetched: bool,
 }
 
 /// How often a program has to come for what is in flight after it did not.
@@ -93,12 +93,12 @@ impl InFlight {
     /// A call comes for completions.
     #[inline]
     pub(super) fn note_fetch(&mut self) {
-        self.has_come = true;
+        self.is_fetched = true;
     }
 
-    /// Has a call come for completions since this was asked last?
-    pub(super) fn has_come(&mut self) -> bool {
-        core::mem::take(&mut self.has_come)
+    /// True if a call has come for completions since the last question; the next answer is about the time from now on.
+    pub(super) fn take_fetched(&mut self) -> bool {
+        core::mem::take(&mut self.is_fetched)
     }
 
     /// Nobody came for the time of a tick.

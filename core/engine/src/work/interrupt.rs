@@ -1,6 +1,6 @@
 //! Ending an attempt whose worker sleeps in a system call, as the kernel ends those of its workers.
 //!
-//! A worker that may sleep for ever makes its calls by its [`Seat`]. Whoever ends the request says so in the seat and
+//! A worker that may sleep for ever makes its calls by its [`InterruptSlot`]. A thread that ends the request says so in the slot, and
 //! sends the worker a signal: the call fails with `EINTR`, also where the signal comes just before it, for the handler
 //! sends the thread past a call that it has not begun ([`os::interruption_address`]).
 //!
@@ -40,7 +40,7 @@ static TAKEN: AtomicU32 = AtomicU32::new(0);
 /// Signals that the program uses, though it has no action for them: they came.
 static OF_PROGRAM: AtomicU64 = AtomicU64::new(0);
 
-/// The value that the signals of [`Seat::interrupt`] come with: its address, which nobody else sends.
+/// The value that the signals of [`InterruptSlot::interrupt`] come with: its address, which nobody else sends.
 static VALUE: u8 = 0;
 
 /// Held by whoever takes a signal.
@@ -71,25 +71,25 @@ enum By {
     Nothing,
 }
 
-/// Where a worker sits at one piece of work after the other.
-pub struct Seat {
+/// The place through which a worker can be interrupted, at one piece of work after the other.
+pub struct InterruptSlot {
     thread: i32,
     by: By,
     /// Not zero: the attempt that is under way is to end.
     stopped: AtomicU32,
 }
 
-impl Seat {
-    /// The calling thread's.
-    pub fn of_this_thread() -> Seat {
+impl InterruptSlot {
+    /// The slot of the calling thread.
+    pub fn of_this_thread() -> InterruptSlot {
         let thread = os::gettid();
         // A sandbox may keep signals from being sent: this one would do nothing.
         let refused = matches!(os::signal_thread(thread, 0, 0), Err(Errno::ENOSYS | Errno::EPERM));
         let by = if refused { By::Nothing } else { choose() };
-        Seat { thread, by, stopped: AtomicU32::new(0) }
+        InterruptSlot { thread, by, stopped: AtomicU32::new(0) }
     }
 
-    /// Makes a system call that [`Seat::interrupt`] ends with `EINTR`.
+    /// Makes a system call that [`InterruptSlot::interrupt`] ends with `EINTR`.
     ///
     /// # Safety
     /// As for the system call itself.
@@ -125,7 +125,7 @@ impl Seat {
         self.stopped.load(Ordering::Relaxed) != 0
     }
 
-    /// True if [`Seat::interrupt`] reaches the worker, as far as is known.
+    /// True if [`InterruptSlot::interrupt`] reaches the worker, as far as is known.
     pub fn can_be_interrupted(&self) -> bool {
         match self.by {
             By::Own(signal) => is_ours(signal),
@@ -133,7 +133,7 @@ impl Seat {
         }
     }
 
-    /// True if there is a signal by which [`Seat::interrupt`] ends a call. Else a call is to look up now and then.
+    /// True if there is a signal by which [`InterruptSlot::interrupt`] ends a call. Else a call is to look up now and then.
     pub fn is_reached_by_signals(&self) -> bool {
         self.by != By::Nothing
     }
@@ -157,16 +157,16 @@ impl Seat {
     }
 }
 
-/// A seat for the worker's next piece of work; its own so far, unless another signal is to be taken. To be called while
+/// A slot for the worker's next piece of work; its own so far, unless another signal is to be taken. To be called while
 /// the worker is at nothing.
-pub fn renew(mut seat: Arc<Seat>) -> Arc<Seat> {
-    if let By::Own(signal) = seat.by
+pub fn renew(mut slot: Arc<InterruptSlot>) -> Arc<InterruptSlot> {
+    if let By::Own(signal) = slot.by
         && (signal != TAKEN.load(Ordering::Relaxed) || !is_ours(signal))
     {
-        seat = Arc::new(Seat::of_this_thread());
+        slot = Arc::new(InterruptSlot::of_this_thread());
     }
-    seat.stopped.store(0, Ordering::Relaxed);
-    seat
+    slot.stopped.store(0, Ordering::Relaxed);
+    slot
 }
 
 fn choose() -> By {

@@ -40,7 +40,7 @@ use crate::ring::drive::reactor;
 use crate::ring::{Core, CoreGuard, Ring, live};
 
 use crate::wait::loan::Loan;
-use crate::work::interrupt::Seat;
+use crate::work::interrupt::InterruptSlot;
 use aio::Command;
 pub use queue::WorkQueue;
 
@@ -106,7 +106,7 @@ pub struct Work {
     /// Work with the same non-zero hash is done one after the other.
     pub hash: u64,
     /// Of the worker that does it and that can be interrupted.
-    pub seat: Option<Arc<Seat>>,
+    pub slot: Option<Arc<InterruptSlot>>,
     /// How the attempt is made, for a tracer.
     by: event::Step,
     /// The worker's thread, for a tracer.
@@ -166,7 +166,7 @@ impl Work {
             is_fresh: false,
             is_slow: transfers,
             hash: 0,
-            seat: None,
+            slot: None,
             by: event::Step::ByCaller,
             thread: 0,
             run: request.op.block.unwrap_or(|_| Err(Errno::EOPNOTSUPP)),
@@ -237,8 +237,8 @@ impl Work {
     pub unsafe fn call(&self, number: u32, arguments: [usize; 6]) -> Result<usize, Errno> {
         // SAFETY: passed on to the caller.
         unsafe {
-            match &self.seat {
-                Some(seat) => seat.call(number, arguments),
+            match &self.slot {
+                Some(slot) => slot.call(number, arguments),
                 None => os::call(number, arguments),
             }
         }

@@ -4,9 +4,9 @@
 //! that found nothing to do for some seconds leaves, and so does one more than were needed in that
 //! time. Work with the same hash (buffered writes to one file) is done one after the other, in order.
 //!
-//! Workers with the same credentials are a squad, and do work for those credentials only. Whoever
+//! Workers with the same credentials are a group, and do work for those credentials only. Whoever
 //! queues work may start a worker for it if it has the same credentials itself; else a thread that has
-//! them is asked to: the squad's keeper, or the reactor. Who is woken when is [`crate::work::handover`]'s.
+//! them is asked to: the group's cloner, or the reactor. Who is woken when is [`crate::work::handover`]'s.
 
 use crate::os::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use alloc::sync::Arc;
@@ -24,7 +24,7 @@ use crate::ring::drive::{caller, reactor};
 use crate::ring::{lifetime, live};
 use crate::work::Piece;
 use crate::work::handover::{Handover, Job, Pool, System};
-use crate::work::interrupt::{self, Seat};
+use crate::work::interrupt::{self, InterruptSlot};
 
 static POOL: Handover<Process> = Handover::new(
     Mutex::new(Pool::new()),
@@ -58,7 +58,7 @@ impl Name {
 
 impl Job for Piece {
     type Name = Name;
-    type Seat = Arc<Seat>;
+    type InterruptSlot = Arc<InterruptSlot>;
 
     fn name(&self) -> Name {
         Name::new(self.serial, self.id)
@@ -76,12 +76,12 @@ impl Job for Piece {
         self.hash
     }
 
-    fn sit(&mut self, seat: Arc<Seat>) {
-        self.seat = Some(seat);
+    fn begin_interruptible(&mut self, slot: Arc<InterruptSlot>) {
+        self.slot = Some(slot);
     }
 
-    fn stand_up(&mut self) -> bool {
-        self.seat.take().is_some()
+    fn end_interruptible(&mut self) -> bool {
+        self.slot.take().is_some()
     }
 }
 
@@ -99,8 +99,8 @@ impl System for Process {
         threads::spawn(c"iou-wrk", worker, argument as *mut c_void).is_ok()
     }
 
-    fn start_keeper(&self, credentials: Credentials) -> bool {
-        threads::spawn(c"iou-keeper", keeper, credentials.number() as *mut c_void).is_ok()
+    fn start_cloner(&self, credentials: Credentials) -> bool {
+        threads::spawn(c"iou-cloner", cloner, credentials.number() as *mut c_void).is_ok()
     }
 
     fn thread_ends(&self) {
@@ -119,15 +119,15 @@ impl System for Process {
         reactor::recruit();
     }
 
-    fn take_seat(&self, before: Option<Arc<Seat>>) -> Arc<Seat> {
+    fn take_slot(&self, before: Option<Arc<InterruptSlot>>) -> Arc<InterruptSlot> {
         match before {
-            Some(seat) => interrupt::renew(seat),
-            None => Arc::new(Seat::of_this_thread()),
+            Some(slot) => interrupt::renew(slot),
+            None => Arc::new(InterruptSlot::of_this_thread()),
         }
     }
 
-    fn interrupt(&self, seat: &Arc<Seat>) {
-        seat.interrupt();
+    fn interrupt(&self, slot: &Arc<InterruptSlot>) {
+        slot.interrupt();
     }
 
     fn bind(&self, cpus: &CpuSet) {
@@ -225,10 +225,10 @@ extern "C" fn worker(argument: *mut c_void) {
     POOL.work(credentials, is_common, class);
 }
 
-extern "C" fn keeper(argument: *mut c_void) {
+extern "C" fn cloner(argument: *mut c_void) {
     let credentials = Credentials::from_number(argument as usize);
     threads::begin(credentials);
-    POOL.stand_by(credentials);
+    POOL.clone_workers(credentials);
 }
 
 /// Sees to it that workers with the calling thread's credentials, which are `own`, can be had as long
@@ -252,7 +252,7 @@ pub fn release_submitter(credentials: Credentials) {
     POOL.release_submitter(credentials);
 }
 
-/// The process has other credentials: workers that have done their work leave, and so do the keepers
+/// The process has other credentials: workers that have done their work leave, and so do the cloners
 /// of submitters' credentials.
 pub fn dismiss() {
     POOL.dismiss();

@@ -1,7 +1,7 @@
 //! The hand-over of work to the pool's threads, under a model checker: no interleaving loses a piece of work, does one
 //! twice, or lets it wait while all threads sleep.
 //!
-//! The pool is the engine's own code, with its workers and keepers. Around it stand, as loom knows them, its lock, its
+//! The pool is the engine's own code, with its workers and cloners. Around it stand, as loom knows them, its lock, its
 //! futexes and its threads. What the model notes for itself it keeps in ordinary locks, which are free between two steps
 //! of loom. Work that nobody does shows as a deadlock, which loom reports.
 
@@ -21,7 +21,7 @@ use super::start;
 /// What threads are for: work that ends soon, work that may take for ever, to start others.
 const SHORT: usize = 0;
 const LONG: usize = 1;
-const KEEPER: usize = 2;
+const CLONER: usize = 2;
 
 /// Credentials, the older first.
 const OLD: usize = 1;
@@ -42,19 +42,19 @@ fn acting() -> Credentials {
 
 /// Where a worker sits at its piece of work. The word is not 0 where that is to end.
 #[derive(Clone)]
-struct Seat(Arc<Word>);
+struct InterruptSlot(Arc<Word>);
 
 struct Piece {
     name: usize,
     credentials: usize,
     class: usize,
     hash: u64,
-    seat: Option<Seat>,
+    slot: Option<InterruptSlot>,
 }
 
 impl Job for Piece {
     type Name = usize;
-    type Seat = Seat;
+    type InterruptSlot = InterruptSlot;
 
     fn name(&self) -> usize {
         self.name
@@ -72,12 +72,12 @@ impl Job for Piece {
         self.hash
     }
 
-    fn sit(&mut self, seat: Seat) {
-        self.seat = Some(seat);
+    fn begin_interruptible(&mut self, slot: InterruptSlot) {
+        self.slot = Some(slot);
     }
 
-    fn stand_up(&mut self) -> bool {
-        self.seat.take().is_some()
+    fn end_interruptible(&mut self) -> bool {
+        self.slot.take().is_some()
     }
 }
 
@@ -289,8 +289,8 @@ impl System for Process {
         self.start(class, credentials, bodies[class][usize::from(is_common)])
     }
 
-    fn start_keeper(&self, credentials: Credentials) -> bool {
-        self.start(KEEPER, credentials, |world, credentials| world.pool.stand_by(credentials))
+    fn start_cloner(&self, credentials: Credentials) -> bool {
+        self.start(CLONER, credentials, |world, credentials| world.pool.clone_workers(credentials))
     }
 
     fn thread_ends(&self) {
@@ -314,14 +314,14 @@ impl System for Process {
         self.kicked.change_and_wake();
     }
 
-    fn take_seat(&self, before: Option<Seat>) -> Seat {
-        let seat = before.unwrap_or_else(|| Seat(Arc::default()));
-        seat.0.value.store(0, Ordering::Relaxed);
-        seat
+    fn take_slot(&self, before: Option<InterruptSlot>) -> InterruptSlot {
+        let slot = before.unwrap_or_else(|| InterruptSlot(Arc::default()));
+        slot.0.value.store(0, Ordering::Relaxed);
+        slot
     }
 
-    fn interrupt(&self, seat: &Seat) {
-        seat.0.change_and_wake();
+    fn interrupt(&self, slot: &InterruptSlot) {
+        slot.0.change_and_wake();
     }
 
     fn bind(&self, cpus: &CpuSet) {
@@ -360,9 +360,9 @@ impl System for Process {
         }
         if piece.class == LONG {
             // It ends by an interruption alone.
-            let Seat(seat) = piece.seat.as_ref().unwrap();
-            while seat.now() == 0 {
-                seat.wait(0, None);
+            let InterruptSlot(slot) = piece.slot.as_ref().unwrap();
+            while slot.now() == 0 {
+                slot.wait(0, None);
             }
             assert!(self.ring.lock().unwrap().interrupted.contains(&piece.name), "nobody else is meant");
         }
@@ -392,9 +392,9 @@ impl World {
                 now_s: Mutex::default(),
             };
             let words: [Arc<Word>; 3] = Default::default();
-            let [short, long, keepers] = words.clone().map(Shared);
+            let [short, long, cloners] = words.clone().map(Shared);
             let pool =
-                Handover::new(Locked(loom::sync::Mutex::new(Pool::new())), [short, long], keepers, process);
+                Handover::new(Locked(loom::sync::Mutex::new(Pool::new())), [short, long], cloners, process);
             World { pool, words }
         });
         world.pool.limit([most, 0]);
@@ -409,7 +409,7 @@ impl World {
     fn piece(&self, class: usize, hash: u64) -> Piece {
         let mut ring = self.process().ring.lock().unwrap();
         ring.work.push(State::Queued);
-        Piece { name: ring.work.len() - 1, credentials: ACTING.with(Cell::get), class, hash, seat: None }
+        Piece { name: ring.work.len() - 1, credentials: ACTING.with(Cell::get), class, hash, slot: None }
     }
 
     fn push(&self, class: usize, hash: u64) -> usize {
@@ -687,7 +687,7 @@ fn a_keeper_starts_workers_for_others(world: Arc<World>) {
 /// It has to try again, for nobody else comes for the work.
 #[by(model(1))]
 fn a_keeper_that_cannot_start_a_worker_tries_again(world: Arc<World>) {
-    world.words[KEEPER].expire(true);
+    world.words[CLONER].expire(true);
     assert!(world.pool.keep_submitter(acting()));
     world.refuse_a_thread();
     world.act_with_new();
@@ -699,7 +699,7 @@ fn a_keeper_that_cannot_start_a_worker_tries_again(world: Arc<World>) {
 
 #[by(model(1))]
 fn a_keeper_that_is_dismissed_has_its_work_done(world: Arc<World>) {
-    world.words[KEEPER].expire(true);
+    world.words[CLONER].expire(true);
     assert!(world.pool.keep_submitter(acting()));
     world.refuse_a_thread();
     world.act_with_new();
@@ -777,7 +777,7 @@ fn workers_run_where_the_program_says(world: Arc<World>) {
     world.end();
 }
 
-/// Those that sleep are to leave, and so is a keeper, but for one that a personality has.
+/// Those that sleep are to leave, and so is a cloner, but for one that a personality has.
 #[test]
 fn who_has_not_left_yet_is_known() {
     let of_new = |world: &World| world.process().common.store(NEW, Ordering::Release);

@@ -250,11 +250,11 @@ fn no_idle_thread_keeps_what_the_process_gave_up() {
     ring.push(splice);
     assert_eq!(ring.enter(4, 0), 4);
     ring.collect(3);
-    until("threads are there", || !users_of("iou-wrk").is_empty() && users_of("iou-keeper") == [0]);
+    until("threads are there", || !users_of("iou-wrk").is_empty() && users_of("iou-cloner") == [0]);
     become_nobody();
     // One is at the splice, in the name of whoever submitted it; others may still be on their way back from the rest.
     until("who is idle leaves", || users_of("iou-wrk").iter().filter(|&&user| user == 0).count() <= 1);
-    assert_eq!(users_of("iou-keeper"), [0], "the personality goes on");
+    assert_eq!(users_of("iou-cloner"), [0], "the personality goes on");
     into.write_all(b"x").unwrap();
     assert_eq!(ring.collect(1)[0].res, 1);
     until("the last of them leaves", || !users_of("iou-wrk").contains(&0));
@@ -263,7 +263,7 @@ fn no_idle_thread_keeps_what_the_process_gave_up() {
     ring.collect(1);
     until("a thread of the new user is there", || users_of("iou-wrk").contains(&NOBODY));
     assert!(!users_of("iou-wrk").contains(&0));
-    // By the personality, the keeper has it done.
+    // By the personality, the cloner has it done.
     ring.submit(&[Sqe { personality: personality as u16, ..splice }]);
     until("a thread of the personality is there", || users_of("iou-wrk").contains(&0));
     for _ in 0..2 {
@@ -273,6 +273,6 @@ fn no_idle_thread_keeps_what_the_process_gave_up() {
     }
     assert_eq!(unregister_personality(&ring, personality as u32), 0);
     until("nobody is root any more", || {
-        !users_of("iou-wrk").contains(&0) && users_of("iou-keeper").is_empty()
+        !users_of("iou-wrk").contains(&0) && users_of("iou-cloner").is_empty()
     });
 }

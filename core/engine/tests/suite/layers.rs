@@ -113,31 +113,17 @@ fn opcodes_stand_in_rows_only() {
     assert!(elsewhere.is_empty(), "opcodes outside rows: {elsewhere:#?}");
 }
 
-/// Files whose comments and names are to follow: other changes are under way in them.
-const NOT_YET: [&str; 9] = [
-    "ops/rw.rs",
-    "ring/drive/caller.rs",
-    "ring/drive/mod.rs",
-    "ring/drive/reactor.rs",
-    "ring/drive/sq_thread.rs",
-    "work/aio.rs",
-    "work/handover.rs",
-    "work/in_flight.rs",
-    "work/pool.rs",
-];
-
 /// Words with which a sentence withholds its subject.
 const WITHOUT_SUBJECT: [&str; 11] =
     ["What", "It", "Those", "The same", "Both", "Who", "Whose", "Another", "Somebody", "They", "These"];
 
-/// The engine's sources but for those that are to follow, each with its name.
+/// The engine's sources, each with its name.
 fn judged() -> Vec<(String, String)> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src");
     let mut files = Vec::new();
     sources(&source, &mut files);
     let name = |file: &Path| file.strip_prefix(&source).unwrap().to_str().unwrap().to_owned();
-    let judged = files.iter().map(|file| (name(file), fs::read_to_string(file).unwrap()));
-    judged.filter(|(name, _)| !NOT_YET.contains(&name.as_str())).collect()
+    files.iter().map(|file| (name(file), fs::read_to_string(file).unwrap())).collect()
 }
 
 /// A doc comment begins with a noun of the code or of the field, or with a verb whose subject is the function.

@@ -65,7 +65,7 @@ static void *bystander(void *unused) {
     return unused;
 }
 
-/* Threads of this process whose status has `line`, but for keepers. The kernel's own workers are not
+/* Threads of this process whose status has `line`, but for cloners. The kernel's own workers are not
  * looked at: theirs are out of reach. */
 static int threads_with(const char *line) {
     int found = 0;
@@ -82,7 +82,7 @@ static int threads_with(const char *line) {
         /* A worker may end meanwhile. */
         CHECK(read(status, text, sizeof text - 1) >= 0 || errno == ESRCH);
         close(status);
-        found += strstr(text, line) && !strstr(text, "iou-keeper");
+        found += strstr(text, line) && !strstr(text, "iou-cloner");
     }
     closedir(tasks);
     return found;

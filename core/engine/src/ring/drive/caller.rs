@@ -98,7 +98,7 @@ fn wait_in_turns(
 }
 
 enum Time {
-    /// What is wanted has changed.
+    /// The number of completions that are wanted has changed.
     Again,
     /// Nanoseconds left, `None` for ever.
     Left(Option<u64>),

@@ -1,4 +1,4 @@
-//! Who turns readiness into completions.
+//! The driver: the thread that turns readiness into completions.
 //!
 //! There is no kernel behind the curtain: somebody in the process has to sleep in the ring's
 //! `epoll_wait`, retry what became ready and post. That role is a token, [`Driver`], kept under the
@@ -231,7 +231,7 @@ impl Core {
         self.advance_before_work();
     }
 
-    /// The same without what is due: the caller is about to do its queued work.
+    /// As [`Core::advance`], without timers: the caller is about to do its queued work.
     pub fn advance_before_work(&mut self) {
         self.post_messages();
         self.serve_others();

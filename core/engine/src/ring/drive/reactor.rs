@@ -41,10 +41,10 @@ struct Attended {
     looked_ns: u64,
 }
 
-/// What a ring knows of the reactor.
+/// The state that a ring keeps about the reactor.
 #[derive(Default)]
 pub struct Attendance {
-    /// It is on the reactor's list.
+    /// The ring is on the reactor's list.
     listed: bool,
     /// The reactor drove it, and may sleep as if it still did.
     was_driven: bool,
@@ -71,7 +71,7 @@ struct Reactor {
     running: bool,
     /// The thread is to end: nobody counts on it any more.
     leaves: bool,
-    /// What the thread was cloned with.
+    /// The credentials that the thread was cloned with.
     credentials: Credentials,
     /// How many there have been; one that is not the last ends.
     term: usize,
@@ -131,7 +131,7 @@ pub fn attend(core: &mut Core) {
 /// of its close, that must be heard of.
 pub fn hear_of_close(core: &mut Core) {
     if !core.attendance.is_heard {
-        core.attendance.is_heard = lifetime::watch_fd().is_none() || REACTOR.lock().is_there();
+        core.attendance.is_heard = lifetime::watch_fd().is_none() || REACTOR.lock().launch_if_gone();
     }
 }
 
@@ -154,7 +154,7 @@ pub fn prepare(core: &Core) {
         return;
     }
     // Where it cannot be launched now, that is tried again when the caller leaves.
-    REACTOR.lock().is_there();
+    REACTOR.lock().launch_if_gone();
 }
 
 /// Before a caller sleeps: what has to be looked at by and by needs the reactor's next ticks.
@@ -182,7 +182,7 @@ fn wake_for_a_tick(core: &Core) {
 
 fn start(core: &Core) -> bool {
     let mut reactor = REACTOR.lock();
-    if !reactor.is_there() {
+    if !reactor.launch_if_gone() {
         return false;
     }
     let now = os::monotonic_ns();
@@ -236,8 +236,8 @@ impl Reactor {
         true
     }
 
-    /// Does the thread run, or could it be launched?
-    fn is_there(&mut self) -> bool {
+    /// Launches the thread, unless it runs. False if it cannot be launched.
+    fn launch_if_gone(&mut self) -> bool {
         self.running || self.launch()
     }
 
@@ -295,7 +295,7 @@ pub fn renew(until_ns: u64) {
         });
         reactor = REACTOR.lock();
     }
-    reactor.is_there();
+    reactor.launch_if_gone();
 }
 
 /// Is there a reactor?

@@ -21,14 +21,14 @@ use crate::work;
 /// Idle time where the program names none, in milliseconds.
 const DEFAULT_IDLE_MS: u32 = 1000;
 
-/// What a ring keeps about its SQ thread.
+/// The state that a ring keeps about its SQ thread.
 #[derive(Default)]
 pub struct SqThread {
     /// How long the thread spins before it sleeps.
     idle_ns: u64,
     /// The thread sleeps in epoll, or is about to.
     asleep: bool,
-    /// What the thread was cloned with.
+    /// The credentials that the thread was cloned with.
     credentials: Option<Credentials>,
     /// How many SQ threads the ring has had; one that is not the last ends.
     term: u32,

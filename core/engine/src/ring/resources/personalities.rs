@@ -1,6 +1,6 @@
 //! Personalities: credentials that a program registers while it has them, for requests to come.
 //!
-//! A thread that holds them is cloned at registration, the keeper. It does nothing but clone workers
+//! A thread that holds them is cloned at registration, the cloner. It does nothing but clone workers
 //! for requests that name the personality, and ends when the last such registration is gone.
 
 use alloc::collections::BTreeMap;
@@ -47,7 +47,7 @@ impl Personalities {
         self.submitters.drain(..).for_each(pool::release_submitter);
     }
 
-    /// In a child after `fork`: the keepers are the parent's.
+    /// In a child after `fork`: the cloners are the parent's.
     pub fn forked(&mut self) {
         self.fading.clear();
         self.submitters.clear();
