@@ -166,8 +166,8 @@ pub enum Action {
     Name { file: usize, changes: bool },
     /// Closes a name of the near end that requests do not use any more.
     CloseName { file: usize },
-    /// Makes a ring, submits a request to it, and closes it.
-    BriefRing,
+    /// Makes a ring, submits a request to it, and closes it; it may be known by another descriptor than the first by then.
+    BriefRing { renames: bool },
     /// Does nothing for some time.
     Pause { time_ns: u64 },
     /// `futex(2)`: wakes some of those that wait for a word.
@@ -304,7 +304,9 @@ impl Maker {
             (9..=17, _) if self.family == Family::Futexes => {
                 Action::Wake { word: self.random.below(WORDS), count: 1 + self.random.below(2) as u32 }
             }
-            (3..=17, _) if self.family == Family::Rings => Action::BriefRing,
+            (3..=17, _) if self.family == Family::Rings => {
+                Action::BriefRing { renames: self.random.once_in(2) }
+            }
             (0..=8, Some(ring)) => {
                 let many = self.family == Family::Overflow || self.random.once_in(4);
                 let most = match self.family {

@@ -114,7 +114,25 @@ pub fn enter_changed(
         caller::end_call(core);
         return Ok(taken as usize);
     }
+    if taken == 0 && call.to_submit > 0 && !core.is(IORING_SETUP_SQPOLL) && !found.is_file(number) {
+        return leave_for_another_ring(guard, fd, call, caller);
+    }
     stay(guard, call, caller, taken)
+}
+
+/// The number of the ring was closed where nobody saw it, and is another ring's since, of whom nobody told either.
+#[cold]
+fn leave_for_another_ring(
+    mut guard: CoreGuard<'_>,
+    fd: Fd,
+    call: &Enter,
+    caller: &Caller,
+) -> Result<usize, Errno> {
+    if let Some(core) = guard.as_mut() {
+        take_nothing(core);
+    }
+    drop(guard);
+    enter(fd, call, caller)
 }
 
 /// A call ends with an error before it has submitted anything.

@@ -233,8 +233,7 @@ fn install(
         }
     }
     if let Some(before) = before {
-        // The number was free, so the ring that had it was closed where nobody saw it.
-        lifetime::descriptor_gone(&before);
+        lifetime::number_taken(&before);
     }
     identity::count_ring();
     Ok(())

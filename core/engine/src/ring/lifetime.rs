@@ -37,12 +37,18 @@ pub fn lock() -> &'static dyn AcrossFork {
 pub fn watch(fd: Fd, ring: &'static Ring, serial: u64) {
     let mut watches = WATCHES.lock();
     let before = watches.inotify;
-    match watches.instance().and_then(|inotify| os::inotify_watch_close(inotify, fd)) {
+    let watch = watches.instance().and_then(|inotify| os::inotify_watch_close(inotify, fd));
+    match watch {
         Ok(watch) => watches.rings.push((watch, ring, serial)),
         Err(_) => watches.unwatched.push((ring, serial)),
     }
     let now = watches.inotify;
     drop(watches);
+    if watch.is_ok()
+        && let Some(core) = live(&mut ring.lock(), serial)
+    {
+        core.life.note_watched();
+    }
     if let Some(inotify) = now.filter(|_| before.is_none()) {
         reactor::listen(inotify);
     }
@@ -119,6 +125,15 @@ pub fn descriptor_gone(ring: &InUse) {
     drop(guard);
     if last {
         close(ring, serial);
+    }
+}
+
+/// The number of one of a ring's descriptors stands for another ring now: it was closed where nobody saw it. So may duplicates have
+/// been made: where the kernel tells of the end of the last one, that is waited for.
+pub fn number_taken(ring: &InUse) {
+    let is_watched = ring.lock().as_ref().is_some_and(|core| core.life.is_watched());
+    if !is_watched {
+        descriptor_gone(ring);
     }
 }
 

@@ -127,7 +127,7 @@ impl Found {
 
     /// True if the descriptor is the ring's file still. If not, it stands for the ring no more.
     #[cold]
-    fn is_file(&self, fd: Fd) -> bool {
+    pub fn is_file(&self, fd: Fd) -> bool {
         let Found { slot, ring } = self;
         let file = os::identity(fd).map(|identity| [identity.device, identity.inode]);
         if file.is_ok_and(|file| is(&ring.file, file) || is(&ring.shown, file)) {
@@ -189,7 +189,7 @@ pub fn stand_for(fd: Fd, ring: &'static Ring, is_meant: impl FnOnce(&Core) -> bo
     core.life.gain_descriptor();
     drop(guard);
     if let Some(before) = before {
-        lifetime::descriptor_gone(&before);
+        lifetime::number_taken(&before);
     }
     true
 }

@@ -517,6 +517,32 @@ fn a_duplicate_that_nobody_told_of_is_the_ring(ring: Ring) -> impl Answer {
     (entered, ring.enter(0, 0))
 }
 
+#[both(8, 0)]
+fn a_duplicate_is_the_ring_when_another_ring_has_its_first_number(mut ring: Ring) -> impl Answer {
+    // SAFETY: a new descriptor.
+    let second = unsafe { libc::syscall(libc::SYS_dup, ring.fd) } as i32;
+    let first = std::mem::replace(&mut ring.fd, second);
+    close_number(first);
+    let mut other = Ring::new(ring.engine, 8, 0);
+    let answers = [&mut ring, &mut other].map(|ring| results(&ring.run(&[sqe(IORING_OP_NOP, 1)])));
+    (answers, other.fd == first)
+}
+
+#[both(8, 0)]
+fn a_duplicate_is_the_ring_though_another_ring_had_its_number(mut ring: Ring) -> impl Answer {
+    let gone = Ring::new(ring.engine, 8, 0);
+    let (number, first) = (gone.fd, ring.fd);
+    close_number(number);
+    // SAFETY: a new descriptor.
+    ring.fd = unsafe { libc::syscall(libc::SYS_dup, ring.fd) } as i32;
+    let took_over = ring.fd == number;
+    let answer = results(&ring.run(&[sqe(IORING_OP_NOP, 1)]));
+    close(ring.engine, ring.fd);
+    ring.fd = first;
+    std::mem::forget(gone);
+    (answer, took_over)
+}
+
 /// The kernel does not let a ring's descriptor be sent; here it arrives, and says that it is no ring.
 #[test]
 fn a_ring_from_a_stranger_is_none() {
