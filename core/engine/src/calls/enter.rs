@@ -114,7 +114,11 @@ pub fn enter_changed(
         caller::end_call(core);
         return Ok(taken as usize);
     }
-    if taken == 0 && call.to_submit > 0 && !core.is(IORING_SETUP_SQPOLL) && !found.is_file(number) {
+    let may_be_another = taken == 0
+        && call.to_submit > 0
+        && call.flags & IORING_ENTER_REGISTERED_RING == 0
+        && !core.is(IORING_SETUP_SQPOLL);
+    if may_be_another && !found.is_file(number) {
         return leave_for_another_ring(guard, fd, call, caller);
     }
     stay(guard, call, caller, taken)

@@ -272,8 +272,8 @@ pub fn eventfd() -> Result<Fd, Errno> {
     move_high(low).inspect(|&fd| mark(fd))
 }
 
-/// The signal that `F_SETSIG` sets for the eventfds and epoll instances that the engine has made, by which they are told from
-/// files of the program: C libraries keep it for themselves, and nobody has it sent for a descriptor.
+/// The signal that `F_SETSIG` sets for the eventfds, epoll and inotify instances that the engine has made, by which they are told
+/// from files of the program: C libraries keep it for themselves, and nobody has it sent for a descriptor.
 const MARK: usize = 32;
 /// The system keeps no such signal.
 static KEEPS_NO_MARKS: AtomicBool = AtomicBool::new(false);
@@ -293,7 +293,7 @@ fn mark(fd: Fd) {
     }
 }
 
-/// True if this is still an eventfd or an epoll instance that the engine made. Where nobody saw it, the
+/// True if this is still an eventfd, an epoll or an inotify instance that the engine made. Where nobody saw it, the
 /// program may have closed the number, and opened a file that has it now.
 pub fn is_still_own(fd: Fd) -> bool {
     match fcntl(fd, nr::F_GETSIG, 0) {
@@ -1097,7 +1097,8 @@ pub fn by_own_description<T>(fd: Fd, maps: impl FnOnce(Fd) -> T) -> T {
 pub fn inotify() -> Result<Fd, Errno> {
     let flags = nr::IN_NONBLOCK | nr::IN_CLOEXEC;
     // SAFETY: touches no memory.
-    unsafe { call(nr::__NR_inotify_init1, [flags as usize, 0, 0, 0, 0, 0]) }.map(|fd| fd as Fd)
+    let low = unsafe { call(nr::__NR_inotify_init1, [flags as usize, 0, 0, 0, 0, 0]) }.map(|fd| fd as Fd)?;
+    move_high(low).inspect(|&fd| mark(fd))
 }
 
 /// Watches for the end of descriptions of the file behind `fd`, any of them; returns the watch.

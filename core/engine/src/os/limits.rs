@@ -77,7 +77,7 @@ fn await_makers() {
             return;
         }
         let now = monotonic_ns();
-        // A thread that is counted in `STATE` was counted in `EXECUTING` before.
+        // A thread that executes a program is counted in `EXECUTING` before it is in `STATE`.
         let executes = EXECUTING.load(Ordering::Relaxed) > 0;
         let patience_ns = if executes { PATIENCE_WITH_PROGRAMS_NS } else { PATIENCE_NS };
         let left_ns = (*began.get_or_insert(now) + patience_ns).saturating_sub(now);

@@ -4,8 +4,6 @@
 pub struct Life {
     /// Descriptors of the program that stand for the ring, as far as they are seen.
     descriptors: u32,
-    /// True if the kernel tells when the last of them is gone.
-    watched: bool,
     /// Calls that are in progress.
     inside: u32,
     /// The ring was closed and only ends what is being worked on.
@@ -17,7 +15,7 @@ pub struct Life {
 impl Life {
     /// A new ring has one descriptor.
     pub fn begin() -> Life {
-        Life { descriptors: 1, watched: false, inside: 0, closing: false, activity: 0 }
+        Life { descriptors: 1, inside: 0, closing: false, activity: 0 }
     }
 
     /// One more descriptor stands for the ring.
@@ -29,16 +27,6 @@ impl Life {
     pub fn lose_descriptor(&mut self) -> bool {
         self.descriptors = self.descriptors.saturating_sub(1);
         self.descriptors == 0
-    }
-
-    /// Notes that the kernel tells when the last descriptor is gone.
-    pub fn note_watched(&mut self) {
-        self.watched = true;
-    }
-
-    /// True if the kernel tells when the last descriptor is gone.
-    pub fn is_watched(&self) -> bool {
-        self.watched
     }
 
     /// A call of `enter` begins.
@@ -85,6 +73,5 @@ impl Life {
     /// In a child after `fork`: the parent's calls are not here.
     pub fn forked(&mut self) {
         self.inside = 0;
-        self.watched = false;
     }
 }

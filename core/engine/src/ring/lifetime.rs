@@ -36,30 +36,51 @@ pub fn lock() -> &'static dyn AcrossFork {
 /// Lets the kernel tell when the program's last reference to a ring is gone. `fd` is the program's descriptor.
 pub fn watch(fd: Fd, ring: &'static Ring, serial: u64) {
     let mut watches = WATCHES.lock();
-    let before = watches.inotify;
-    let watch = watches.instance().and_then(|inotify| os::inotify_watch_close(inotify, fd));
-    match watch {
+    let before = watches.inotify();
+    match watches.instance().and_then(|inotify| os::inotify_watch_close(inotify, fd)) {
         Ok(watch) => watches.rings.push((watch, ring, serial)),
         Err(_) => watches.unwatched.push((ring, serial)),
     }
     let now = watches.inotify;
     drop(watches);
-    if watch.is_ok()
-        && let Some(core) = live(&mut ring.lock(), serial)
-    {
-        core.life.note_watched();
-    }
     if let Some(inotify) = now.filter(|_| before.is_none()) {
         reactor::listen(inotify);
     }
 }
 
+/// Notes that the kernel tells nothing of a ring any more: its descriptor is another file than the one that is watched.
+pub fn unwatch(ring: &'static Ring, serial: u64) {
+    let mut watches = WATCHES.lock();
+    if watches.is_watching(ring) {
+        watches.forget(ring, serial);
+        watches.unwatched.push((ring, serial));
+    }
+}
+
 impl Watches {
-    fn instance(&mut self) -> Result<Fd, Errno> {
-        match self.inotify {
-            Some(fd) => Ok(fd),
-            None => os::inotify().and_then(os::move_high).map(|fd| *self.inotify.insert(fd)),
+    /// The instance, unless the program has closed it, which closes numbers that it does not know. Then its rings are looked at when
+    /// another one is made.
+    fn inotify(&mut self) -> Option<Fd> {
+        let inotify = self.inotify?;
+        if os::is_still_own(inotify) {
+            return Some(inotify);
         }
+        os::own::forget(inotify);
+        self.inotify = None;
+        self.unwatched.extend(self.rings.drain(..).map(|(_, ring, serial)| (ring, serial)));
+        None
+    }
+
+    fn instance(&mut self) -> Result<Fd, Errno> {
+        match self.inotify() {
+            Some(fd) => Ok(fd),
+            None => os::inotify().map(|fd| *self.inotify.insert(fd)),
+        }
+    }
+
+    /// True if the kernel tells of the end of the ring's last descriptor.
+    fn is_watching(&mut self, ring: &'static Ring) -> bool {
+        self.inotify().is_some() && self.rings.iter().any(|&(_, other, _)| core::ptr::eq(ring, other))
     }
 
     /// A ring has ended, and needs no watch.
@@ -92,7 +113,7 @@ pub fn collect() {
         let mut gone = Vec::new();
         {
             let mut watches = WATCHES.lock();
-            let Some(inotify) = watches.inotify else { return };
+            let Some(inotify) = watches.inotify() else { return };
             let ended = os::inotify_take(inotify);
             if ended.is_empty() {
                 return;
@@ -131,9 +152,19 @@ pub fn descriptor_gone(ring: &InUse) {
 /// The number of one of a ring's descriptors stands for another ring now: it was closed where nobody saw it. So may duplicates have
 /// been made: where the kernel tells of the end of the last one, that is waited for.
 pub fn number_taken(ring: &InUse) {
-    let is_watched = ring.lock().as_ref().is_some_and(|core| core.life.is_watched());
-    if !is_watched {
+    if !WATCHES.lock().is_watching(ring.ring()) {
         descriptor_gone(ring);
+    }
+}
+
+/// The number of one of a ring's descriptors is another file's now. The ring is looked at when another one is made: the caller may hold
+/// a ring's lock.
+pub fn number_lost(ring: &InUse) {
+    let mut watches = WATCHES.lock();
+    let (place, serial) = (ring.ring(), ring.life());
+    if !watches.is_watching(place) {
+        watches.forget(place, serial);
+        watches.unwatched.push((place, serial));
     }
 }
 

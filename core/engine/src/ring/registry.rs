@@ -38,7 +38,7 @@ impl Default for Slot {
 impl Slot {
     #[inline]
     fn ring(&self) -> Option<&'static Ring> {
-        // Acquire pairs with the release store in `set`: the ring's core is there.
+        // Acquire pairs with the exchange in `replace`: the ring's core is there.
         // SAFETY: rings are leaked and never freed.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
@@ -128,13 +128,17 @@ impl Found {
     /// True if the descriptor is the ring's file still. If not, it stands for the ring no more.
     #[cold]
     pub fn is_file(&self, fd: Fd) -> bool {
-        let Found { slot, ring } = self;
-        let file = os::identity(fd).map(|identity| [identity.device, identity.inode]);
-        if file.is_ok_and(|file| is(&ring.file, file) || is(&ring.shown, file)) {
-            return true;
+        match os::identity(fd).map(|identity| [identity.device, identity.inode]) {
+            Ok(file) if is(&self.ring.file, file) || is(&self.ring.shown, file) => return true,
+            Ok(_) | Err(Errno::EBADF) => {}
+            // A filter of the program's own refuses to say.
+            Err(_) => return true,
         }
-        // The rest of that ring ends when inotify tells of it.
-        slot.empty_of(ring);
+        // In use, so that its place is not another ring's meanwhile.
+        if let Some(ring) = get(fd).filter(|ring| core::ptr::eq(ring.ring(), self.ring)) {
+            self.slot.empty_of(self.ring);
+            lifetime::number_lost(&ring);
+        }
         false
     }
 }

@@ -15,7 +15,7 @@
 /// The posts so far: the end of the CQ, and how many CQEs are kept.
 pub type Posted = (u32, usize);
 
-/// The state of that, under the ring's lock.
+/// The state of what is lent, under the ring's lock.
 #[derive(Debug, Default)]
 pub struct Loan {
     /// The submission in progress may lend.

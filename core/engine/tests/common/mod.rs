@@ -741,6 +741,12 @@ impl Ring {
         self.close_on_drop = false;
     }
 
+    /// Unmaps the memory; the descriptor stays open.
+    pub fn unmap(mut self) -> i32 {
+        self.close_on_drop = false;
+        self.fd
+    }
+
     pub fn overflowed(&self) -> bool {
         self.word(self.params.sq_off.flags).load(Ordering::Relaxed) & IORING_SQ_CQ_OVERFLOW != 0
     }

@@ -53,6 +53,7 @@ mod ready_before;
 mod records;
 mod refusals;
 mod registered;
+mod ring_ends;
 mod ring_memory;
 mod rw;
 mod same_files;

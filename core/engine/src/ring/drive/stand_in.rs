@@ -12,7 +12,7 @@ use crate::os::sync::atomic::{AtomicBool, Ordering};
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
 use crate::ring::drive::reactor;
-use crate::ring::{Core, Ring, live, registry};
+use crate::ring::{Core, Ring, lifetime, live, registry};
 use crate::wait::Driver;
 
 /// The stand-in of the ring `fd`. It stays the engine's to close.
@@ -104,6 +104,7 @@ pub fn show(fd: Fd) -> Result<(), Errno> {
         word.store(value, Ordering::Relaxed);
     }
     core.observers.note_stand_in_shown();
+    lifetime::unwatch(ring.ring(), core.serial);
     Ok(())
 }
 
