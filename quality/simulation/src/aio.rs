@@ -56,9 +56,9 @@ impl Context {
         (word as u32, (word >> 32) as u32)
     }
 
-    fn has_events(&self) -> bool {
+    fn events(&self) -> usize {
         let (head, tail) = self.ends();
-        head != tail
+        ((tail + self.count() - head) % self.count()) as usize
     }
 
     fn post(&mut self, data: u64, result: i64) {
@@ -137,13 +137,12 @@ pub fn destroy(address: usize) -> Answer {
     Ok(0)
 }
 
-/// Is what a sleeper waits for there: an event, a poll that becomes one, the end?
-pub fn is_met(kernel: &Kernel, index: usize) -> bool {
+/// Is what a sleeper waits for there: so many events, polls that become such, the end?
+pub fn is_met(kernel: &Kernel, index: usize, least: usize) -> bool {
     let context = &kernel.contexts[index];
-    let mut polls = context.polls.iter();
-    context.ended
-        || context.has_events()
-        || polls.any(|&(description, _)| kernel.ready(description) & EPOLLIN != 0)
+    let polls = context.polls.iter();
+    let ready = polls.filter(|&&(description, _)| kernel.ready(description) & EPOLLIN != 0).count();
+    context.ended || context.events() + ready >= least
 }
 
 /// Has a context nothing in flight?
@@ -168,7 +167,7 @@ pub fn deliver_polls(kernel: &mut Kernel) {
 }
 
 /// The engine gives memory that is not there, and takes events by itself.
-pub fn get_events(address: usize, place: usize, timeout: usize) -> Answer {
+pub fn get_events(address: usize, least: usize, place: usize, timeout: usize) -> Answer {
     assert!(place.cast_signed() < 0, "events are left where they are");
     let index = index_of(address)?;
     let deadline_ns = deadline(time_at(timeout));
@@ -179,12 +178,12 @@ pub fn get_events(address: usize, place: usize, timeout: usize) -> Answer {
             if context.ended {
                 return Some(raw::EINVAL);
             }
-            context.has_events().then_some(raw::EFAULT)
+            (context.events() > 0).then_some(raw::EFAULT)
         });
         if let Some(errno) = ended {
             return Err(errno);
         }
-        match world::sleep(Wait::Aio(index), deadline_ns) {
+        match world::sleep(Wait::Aio(index, least), deadline_ns) {
             Woken::Ready => {}
             Woken::TimedOut => return Ok(0),
             Woken::Interrupted => return Err(raw::EINTR),

@@ -133,7 +133,7 @@ fn answer(number: u32, arguments: [usize; 6]) -> Answer {
         }
         nr::__NR_io_setup => aio::setup(a, b),
         nr::__NR_io_submit => aio::submit(a, b, c),
-        nr::__NR_io_getevents => aio::get_events(a, d, e),
+        nr::__NR_io_getevents => aio::get_events(a, b, d, e),
         nr::__NR_io_destroy => aio::destroy(a),
         // There is no signal that the engine can take.
         nr::__NR_rt_sigaction => Err(raw::EINVAL),

@@ -62,8 +62,8 @@ pub enum Wait {
     Events(usize, u32),
     /// A counter of the program that is at least this.
     Counter(usize, u64),
-    /// An event of a context of Linux AIO.
-    Aio(usize),
+    /// So many events of a context of Linux AIO.
+    Aio(usize, usize),
     /// The end of all transfers of one.
     Idle(usize),
 }
@@ -386,7 +386,7 @@ impl World {
             Wait::Time | Wait::Futex(_) => false,
             Wait::Events(description, events) => self.kernel.ready(description) & events != 0,
             Wait::Counter(counter, least) => self.counters[counter] >= least,
-            Wait::Aio(context) => aio::is_met(&self.kernel, context),
+            Wait::Aio(context, least) => aio::is_met(&self.kernel, context, least),
             Wait::Idle(context) => aio::is_idle(&self.kernel, context),
         }
     }

@@ -449,9 +449,11 @@ pub fn keep_from_children(address: *mut u8, length: usize) -> Result<(), Errno> 
 /// memory.
 const NOWHERE: usize = (-65536_isize) as usize;
 
-/// Waits for a completion of a context of Linux AIO, which stays where it is: `EFAULT` says that there is one.
-pub fn await_completion(
+/// Waits for completions of a context of Linux AIO, which stay where they are: `EFAULT` says that there are any. While there are none, it
+/// takes so many to end the wait, but before Linux 6.8, where the first does.
+pub fn await_completions(
     context: usize,
+    least: usize,
     timeout_ns: Option<u64>,
     signal_mask: Option<u64>,
 ) -> Result<usize, Errno> {
@@ -459,12 +461,13 @@ pub fn await_completion(
     let timeout = timeout.as_ref().map_or(0, |timeout| core::ptr::from_ref(timeout) as usize);
     let Some(mask) = signal_mask else {
         // SAFETY: reads a time of ours; there is no memory to write to.
-        return unsafe { sleep(nr::__NR_io_getevents, [context, 1, 1, NOWHERE, timeout, 0], false) };
+        return unsafe { sleep(nr::__NR_io_getevents, [context, least, least, NOWHERE, timeout, 0], false) };
     };
     // `struct __aio_sigset`.
     let set = [&raw const mask as usize, size_of::<u64>()];
+    let arguments = [context, least, least, NOWHERE, timeout, set.as_ptr() as usize];
     // SAFETY: as above; reads a mask of ours.
-    unsafe { sleep(nr::__NR_io_pgetevents, [context, 1, 1, NOWHERE, timeout, set.as_ptr() as usize], true) }
+    unsafe { sleep(nr::__NR_io_pgetevents, arguments, true) }
 }
 
 /// The system has refused `epoll_pwait2` (since Linux 5.11): it is not asked again.

@@ -37,6 +37,7 @@ use crate::request::op::Caps;
 use crate::request::{Flags, POSITION, Phase, Request, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::AIO;
+use crate::ring::drive::reactor::TICK_NS;
 use crate::work::{Work, length};
 
 /// Transfers in flight in one ring; what is beyond goes to workers.
@@ -52,6 +53,13 @@ const NEVER: u32 = u32::MAX;
 /// How soon to look for transfers that no eventfd tells of, where the caller has to sleep for other files. The time doubles with each look
 /// in vain, from the first of these to the second.
 const SILENT_NS: [u64; 2] = [100_000, 4_000_000];
+
+/// The most transfers that one sleep waits for.
+const TOGETHER: u32 = 16;
+/// How long it waits for more than one: others may look at the CQ meanwhile, and hear of the reactor's ticks at best.
+const TOGETHER_NS: u64 = TICK_NS;
+/// So many sleeps wait for one transfer each after the driver was woken otherwise.
+const APART: u32 = 64;
 
 /// The least that a transfer goes on behind.
 const SECTOR: usize = 512;
@@ -178,6 +186,10 @@ pub struct Aio {
     untried: u32,
     /// The poll of the driver's eventfd.
     kick: Kick,
+    /// How many such polls wait: each wakes one who waits for as many.
+    polls: u32,
+    /// How many sleeps are to wait for one transfer each.
+    apart: u32,
     /// The driver sleeps in the context.
     is_awaited: bool,
     /// At how many looks of the reactor in a row a completion was there, and nobody had come since the look before.
@@ -237,20 +249,16 @@ impl Context {
     /// # Errors
     /// The errors of `io_submit`: `EINVAL` before Linux 4.19, `EAGAIN` while as many are in flight as there may be.
     pub fn poll(&self, fd: Fd, events: u32) -> Result<(), Errno> {
-        self.poll_as(fd, events, 0)
+        let (flags, eventfd) = (FLAG_RESFD, self.eventfd as u32);
+        let iocb = Iocb { flags, eventfd, ..poll_of(fd, events, 0) };
+        self.submit(&[&raw const iocb]).map(drop)
     }
 
-    fn poll_as(&self, fd: Fd, events: u32, data: u64) -> Result<(), Errno> {
-        let iocb = Iocb {
-            data,
-            opcode: POLL,
-            fd: fd as u32,
-            address: u64::from(events),
-            flags: FLAG_RESFD,
-            eventfd: self.eventfd as u32,
-            ..Iocb::default()
-        };
-        self.submit(&[&raw const iocb]).map(drop)
+    /// Polls the driver's eventfd so many times, of which no eventfd tells; returns how many times it does.
+    fn poll_kick(&self, kick: Fd, times: u32) -> Result<u32, Errno> {
+        let iocb = poll_of(kick, EPOLLIN, KICK);
+        let all = [&raw const iocb; TOGETHER as usize];
+        self.submit(&all[..times as usize]).map(|accepted| accepted as u32)
     }
 
     /// In a child after `fork`, where the context is not.
@@ -295,6 +303,10 @@ impl Context {
     }
 }
 
+fn poll_of(fd: Fd, events: u32, data: u64) -> Iocb {
+    Iocb { data, opcode: POLL, fd: fd as u32, address: u64::from(events), ..Iocb::default() }
+}
+
 impl Drop for Context {
     /// Waits for what is in flight.
     fn drop(&mut self) {
@@ -322,15 +334,21 @@ fn end_aside(context: Context) {
 /// A context in which a thread sleeps without the ring's lock. That it is not ended meanwhile is the driver's: see
 /// `Core::transfers_to_await`.
 #[derive(Clone, Copy)]
-pub struct Awaited(usize);
+pub struct Awaited {
+    context: usize,
+    /// So many completions end the sleep.
+    least: u32,
+}
 
 impl Awaited {
-    /// Sleeps until there is a completion, which stays there.
+    /// Sleeps until there are completions, which stay there.
     ///
     /// # Errors
     /// `EINTR` where a signal came, `EINVAL` where the context is gone.
     pub fn wait(self, timeout_ns: Option<u64>, signal_mask: Option<u64>) -> Result<(), Errno> {
-        match os::await_completion(self.0, timeout_ns, signal_mask) {
+        let patience_ns = (self.least > 1).then_some(TOGETHER_NS);
+        let timeout_ns = [timeout_ns, patience_ns].into_iter().flatten().min();
+        match os::await_completions(self.context, self.least as usize, timeout_ns, signal_mask) {
             Err(Errno::EFAULT) => Ok(()),
             other => other.map(drop),
         }
@@ -369,7 +387,7 @@ impl Aio {
     /// The driver's eventfd is gone.
     pub fn lose_kick(&mut self) {
         if self.kick == Kick::Armed {
-            self.kick = Kick::Unarmed;
+            (self.kick, self.polls) = (Kick::Unarmed, 0);
         }
     }
 
@@ -634,7 +652,12 @@ impl Core {
         while let Some((slot, result)) = self.aio_mut().take_completion() {
             let aio = self.aio_mut();
             if slot == KICK {
-                aio.kick = Kick::Unarmed;
+                aio.polls = aio.polls.saturating_sub(1);
+                if aio.polls == 0 {
+                    aio.kick = Kick::Unarmed;
+                }
+                // Where there is more to hear of than transfers, it costs more polls to wait for many.
+                aio.apart = APART;
                 continue;
             }
             let Some(work) = aio.take_back(slot) else { continue };
@@ -716,8 +739,9 @@ impl Core {
         host::sees_closes() || work.is_fresh || !is_plain
     }
 
-    /// The context in which a driver may sleep, for it has nothing else to hear of. Whoever wakes the driver is heard there, too.
-    pub(crate) fn transfers_to_await(&mut self) -> Option<Awaited> {
+    /// The context in which a driver may sleep that wants so many completions more, for it has nothing else to hear of. Whoever wakes the driver
+    /// is heard there, too.
+    pub(crate) fn transfers_to_await(&mut self, wanted: u32) -> Option<Awaited> {
         if self.aio().in_flight() == 0 {
             return None;
         }
@@ -726,15 +750,31 @@ impl Core {
             return None;
         }
         let kick = self.kick()?;
+        let least = self.transfers_to_await_together(wanted);
         let aio = self.aio_mut();
+        aio.apart = aio.apart.saturating_sub(1);
         let context = aio.context.as_ref()?;
-        if aio.kick == Kick::Unarmed {
+        if aio.polls < least {
             // What it was signalled before has been heard.
             os::eventfd_drain(kick);
-            aio.kick = context.poll_as(kick, EPOLLIN, KICK).map_or(Kick::Refused, |()| Kick::Armed);
+            let more = context.poll_kick(kick, least - aio.polls);
+            aio.polls += more.unwrap_or(0);
+            aio.kick = if aio.polls > 0 { Kick::Armed } else { Kick::Refused };
         }
         aio.is_awaited = aio.kick == Kick::Armed;
-        aio.is_awaited.then_some(Awaited(context.header as usize))
+        let least = least.min(aio.polls);
+        aio.is_awaited.then_some(Awaited { context: context.header as usize, least })
+    }
+
+    /// How many transfers one sleep may wait for, where so many completions more are wanted: one where something is to go on at once.
+    fn transfers_to_await_together(&self, wanted: u32) -> u32 {
+        let most = wanted.min(self.aio().in_flight() as u32).min(TOGETHER);
+        let has_more = |id| self.requests().get(id).is_some_and(|request| request.link.is_some());
+        if most < 2 || self.aio().apart > 0 || self.observed() || self.flying().any(has_more) {
+            1
+        } else {
+            most
+        }
     }
 
     /// The driver is back from its sleep in a context, with this.

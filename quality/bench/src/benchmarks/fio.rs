@@ -75,13 +75,14 @@ const TRANSFERS: &[Case] = &[
     case("writes, iodepth 1", (1, 1), &["--rw=randwrite"]),
     case("writes, iodepth 8", (8, 1), &["--rw=randwrite"]),
     case("writes, iodepth 32", (32, 1), &["--rw=randwrite"]),
+    case("writes, iodepth 32, batches of 16", (32, 16), &["--rw=randwrite"]),
     case("writes of 128 KiB, iodepth 8", (8, 1), &["--rw=randwrite", "--bs=128k"]),
 ];
 const SYNCS: &[Case] = &[
-    case("O_DIRECT, iodepth 1", (1, 1), &["--direct=1", "--fdatasync=1"]),
-    case("O_DIRECT, iodepth 8", (8, 1), &["--direct=1", "--fdatasync=1"]),
-    case("buffered, iodepth 1", (1, 1), &["--fsync=1"]),
-    case("buffered, iodepth 8", (8, 1), &["--fsync=1"]),
+    case("O_DIRECT, iodepth 1", (1, 1), &["--rw=randwrite", "--direct=1", "--fdatasync=1"]),
+    case("O_DIRECT, iodepth 8", (8, 1), &["--rw=randwrite", "--direct=1", "--fdatasync=1"]),
+    case("buffered, iodepth 1", (1, 1), &["--rw=randwrite", "--fsync=1"]),
+    case("buffered, iodepth 8", (8, 1), &["--rw=randwrite", "--fsync=1"]),
 ];
 
 /// What stands between fio and the device.
@@ -266,6 +267,9 @@ impl Benchmark for Fio {
             // Not for a time: what was read once is there.
             let kib = (context.window().as_millis() as usize * 64).min(FILE_MIB << 9);
             command.arg(format!("--io_size={kib}k"));
+        } else if count && self.cache != Cache::Full {
+            // On a busy machine a longer time does not mean more transfers.
+            command.arg(format!("--number_ios={}", context.window().as_millis() * 25));
         } else {
             command.arg("--time_based=1").arg(format!("--runtime={}ms", context.window().as_millis()));
         }

@@ -83,10 +83,22 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        what: "fio, `O_DIRECT` reads of 4 KiB, depth 32",
+        what: "fio, reads of 4 KiB that miss the page cache, depth 1, 4, 32",
         compared: RING,
-        text: "{}, with {} of the CPU time",
+        text: "{}, {}, {}",
         figures: &[
+            speed("fio-cold", &["iodepth 1"], ANYRING),
+            speed("fio-cold", &["iodepth 4"], ANYRING),
+            speed("fio-cold", &["iodepth 32"], ANYRING),
+        ],
+    },
+    Row {
+        what: "fio, `O_DIRECT` reads of 4 KiB, depth 1, 8, 32",
+        compared: RING,
+        text: "{}, {}, {}, at depth 32 with {} of the CPU time",
+        figures: &[
+            speed("fio-direct", &["iodepth 1"], ANYRING),
+            speed("fio-direct", &["iodepth 8"], ANYRING),
             speed("fio-direct", &["iodepth 32"], ANYRING),
             Figure { benchmark: "fio-direct", cases: &["iodepth 32"], sides: ANYRING, of: Of::Cpu },
         ],

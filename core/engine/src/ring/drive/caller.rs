@@ -165,7 +165,7 @@ fn drive(
     let room_ns = (core.cq.kept() > 0).then_some(ROOM_NS);
     let bounds = [timeout_ns, core.timers.next_ns(), core.next_recheck_ns(), room_ns, core.next_look_ns()];
     let mut timeout_ns = bounds.into_iter().flatten().min();
-    let context = core.transfers_to_await();
+    let context = core.transfers_to_await(wanted.saturating_sub(core.cq_ready()));
     if context.is_none() {
         timeout_ns = [timeout_ns, core.aio.lengthen_look_ns()].into_iter().flatten().min();
     }
