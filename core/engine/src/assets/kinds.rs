@@ -59,7 +59,7 @@ impl Kind {
     pub const DIRECT_WRITES_WAIT: Kind = Kind(1 << 18);
     /// A polled ring takes its transfers.
     pub const POLLED: Kind = Kind(1 << 19);
-    /// Each of its pages lies in one place of a device.
+    /// Its blocks are no smaller than pages, so that each page lies in one place of a device.
     pub const IN_PAGES: Kind = Kind(1 << 20);
     /// Which transfers past the cache the kernel does not do without waiting.
     pub const OF_DIRECT: Kind = Kind::DIRECT_READS_WAIT.with(Kind::DIRECT_WRITES_WAIT);
@@ -116,15 +116,13 @@ pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
     let status = os::status(fd)?;
     let more = match status.st_mode & S_IFMT {
         S_IFREG | S_IFDIR | S_IFBLK => {
-            let of_direct = Kind::DIRECT.with(Kind::OF_DIRECT).with(Kind::POLLED);
+            let of_direct = Kind::DIRECT.with(Kind::OF_DIRECT).with(Kind::POLLED).with(Kind::IN_PAGES);
             let kept = of_direct.with(Kind::WRITES_BLOCK).with(Kind::OF_READS);
             let noted = noted(fd);
             // What another file was that had the number does not say how this one is open.
             let of_storage = noted.has(Kind::STORAGE) || !noted.has(Kind::TYPED);
             let known = if of_storage { kept.with(Kind::KNOWN) } else { kept };
-            let in_pages = status.st_blksize as usize >= PAGE;
-            let places = if in_pages { Kind::IN_PAGES } else { Kind::default() };
-            Kind::STORAGE.with(places).with(Kind(noted.0 & known.0))
+            Kind::STORAGE.with(Kind(noted.0 & known.0))
         }
         S_IFIFO if os::fcntl(fd, F_GETFL, 0)? as u32 & O_DIRECT == 0 => Kind::STREAM.with(Kind::KNOWN),
         _ => Kind::KNOWN,
@@ -140,7 +138,15 @@ pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
 /// `EBADF` where it is none.
 pub fn is_direct(fd: Fd) -> Result<bool, Errno> {
     let flags = os::fcntl(fd, F_GETFL, 0)? as u32;
-    Ok(flags & O_DIRECT != 0 && look_at_type(fd)?.has(Kind::STORAGE))
+    if flags & O_DIRECT == 0 || !look_at_type(fd)?.has(Kind::STORAGE) {
+        return Ok(false);
+    }
+    // `st_blksize` is what is best to be written at once: a page, where blocks are smaller.
+    match os::file_system(fd) {
+        Ok((_, block)) if !host::sees_closes() && block >= PAGE => add(fd, Kind::IN_PAGES),
+        _ => _ = take(fd, Kind::IN_PAGES),
+    }
+    Ok(true)
 }
 
 /// Bytes of a page of a file.
@@ -166,7 +172,7 @@ pub fn can_be_polled(fd: Fd) -> bool {
     if !is_direct(fd).unwrap_or(false) {
         return false;
     }
-    let can_be = os::file_system(fd).is_ok_and(|kind| POLLED_FILE_SYSTEMS.contains(&kind))
+    let can_be = os::file_system(fd).is_ok_and(|(kind, _)| POLLED_FILE_SYSTEMS.contains(&kind))
         || os::identity(fd).is_ok_and(|identity| identity.mode & S_IFMT == S_IFBLK);
     if can_be {
         add(fd, Kind::POLLED.with(Kind::DIRECT).with(Kind::KNOWN));

@@ -563,7 +563,9 @@ fn special_flags(core: &mut Core, id: RequestId, direction: Direction) -> Result
     if flags & RWF_NOWAIT != 0 {
         request.flags.set(Flags::NOWAIT);
         let fd = request.file.fd();
-        if kinds::look_at_type(fd)?.has(Kind::STORAGE) && os::file_system(fd) == Ok(TMPFS_MAGIC) {
+        if kinds::look_at_type(fd)?.has(Kind::STORAGE)
+            && os::file_system(fd).is_ok_and(|(kind, _)| kind == TMPFS_MAGIC)
+        {
             check_mode(fd, direction)?;
             return Err(Errno::EOPNOTSUPP);
         }

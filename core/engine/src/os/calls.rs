@@ -821,15 +821,15 @@ pub fn mode_at(directory: Fd, path: usize, follows: bool) -> Result<u32, Errno> 
     }
 }
 
-/// The magic number of the file system that a file is on.
-pub fn file_system(fd: Fd) -> Result<i64, Errno> {
+/// The magic number of the file system that a file is on, and the bytes of its blocks.
+pub fn file_system(fd: Fd) -> Result<(i64, usize), Errno> {
     let mut stat = core::mem::MaybeUninit::<nr::statfs>::zeroed();
     // SAFETY: writes one `statfs` of ours.
     let stat = unsafe {
         call(nr::__NR_fstatfs, [fd as usize, stat.as_mut_ptr() as usize, 0, 0, 0, 0])?;
         stat.assume_init()
     };
-    Ok(stat.f_type)
+    Ok((stat.f_type, stat.f_bsize as usize))
 }
 
 /// Has a range of a file read into the page cache, as far as it is not there, without waiting for that (`posix_fadvise(2)`).

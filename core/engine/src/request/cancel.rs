@@ -91,7 +91,7 @@ fn rank(core: &Core, id: RequestId) -> Option<u8> {
     match request.phase {
         // The kernel's own reads of this kind are in no list either.
         Phase::Prepared | Phase::Deferred | Phase::InFlight => None,
-        Phase::Working => (!request.flags.has(Flags::AT_DEVICE)).then_some(0),
+        Phase::Working => (!core.is_at_device(id)).then_some(0),
         Phase::Waiting => Some(1),
         Phase::Ready => request.flags.has(Flags::WOKEN).then_some(1),
         Phase::Armed => (!request.op.caps.has(Caps::HIDDEN)).then_some(2),
@@ -185,7 +185,7 @@ impl Core {
                 }
             }
             Phase::Working => {
-                if request.flags.has(Flags::AT_DEVICE) || self.work().has_finished(id) {
+                if self.is_at_device(id) || self.work().has_finished(id) {
                     return Err(Errno::ENOENT);
                 }
                 if self[id].op.caps.has(Caps::COMMITTED) {

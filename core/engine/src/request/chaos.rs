@@ -655,7 +655,7 @@ fn takes_values(fd: Fd) -> bool {
         0x0765_5821,
         0x6573_5546,
     ];
-    os::file_system(fd).is_ok_and(|magic| MAGIC.contains(&magic))
+    os::file_system(fd).is_ok_and(|(magic, _)| MAGIC.contains(&magic))
 }
 
 /// True if a send or receive is one of bytes, and not told to go on until it is whole.

@@ -51,7 +51,7 @@ pub fn watch(fd: Fd, ring: &'static Ring, serial: u64) {
 /// Notes that the kernel tells nothing of a ring any more: its descriptor is another file than the one that is watched.
 pub fn unwatch(ring: &'static Ring, serial: u64) {
     let mut watches = WATCHES.lock();
-    if watches.is_watching(ring) {
+    if watches.watches_ring(ring) {
         watches.forget(ring, serial);
         watches.unwatched.push((ring, serial));
     }
@@ -79,7 +79,7 @@ impl Watches {
     }
 
     /// True if the kernel tells of the end of the ring's last descriptor.
-    fn is_watching(&mut self, ring: &'static Ring) -> bool {
+    fn watches_ring(&mut self, ring: &'static Ring) -> bool {
         self.inotify().is_some() && self.rings.iter().any(|&(_, other, _)| core::ptr::eq(ring, other))
     }
 
@@ -152,7 +152,7 @@ pub fn descriptor_gone(ring: &InUse) {
 /// The number of one of a ring's descriptors stands for another ring now: it was closed where nobody saw it. So may duplicates have
 /// been made: where the kernel tells of the end of the last one, that is waited for.
 pub fn number_taken(ring: &InUse) {
-    if !WATCHES.lock().is_watching(ring.ring()) {
+    if !WATCHES.lock().watches_ring(ring.ring()) {
         descriptor_gone(ring);
     }
 }
@@ -162,7 +162,7 @@ pub fn number_taken(ring: &InUse) {
 pub fn number_lost(ring: &InUse) {
     let mut watches = WATCHES.lock();
     let (place, serial) = (ring.ring(), ring.life());
-    if !watches.is_watching(place) {
+    if !watches.watches_ring(place) {
         watches.forget(place, serial);
         watches.unwatched.push((place, serial));
     }

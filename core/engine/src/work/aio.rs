@@ -26,7 +26,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN, RWF_NOWAIT};
 use linux_raw_sys::io_uring::{IORING_FSYNC_DATASYNC, IORING_SETUP_SQPOLL};
 
-use crate::abi::Errno;
+use crate::abi::{Errno, Sqe};
 use crate::assets::kinds::{self, Kind};
 use crate::os::user::IoVector;
 use crate::os::{self, Fd, host, nr};
@@ -634,6 +634,19 @@ impl Core {
             && !noted.has(Command::of(request).waits())
     }
 
+    /// True if the kernel has a transfer, or gets it with the submission under way: it is in no list, so that no cancellation finds it. A
+    /// write that the kernel would not do without waiting is one for a worker.
+    pub fn is_at_device(&self, id: RequestId) -> bool {
+        let request = &self[id];
+        let extends = |sqe: &Sqe| {
+            let end = sqe.off.saturating_add(u64::from(sqe.len));
+            request.op.caps.has(Caps::HASHED)
+                && os::status(request.file.fd()).is_ok_and(|status| end > status.st_size as u64)
+        };
+        request.flags.has(Flags::AT_DEVICE)
+            && (self.flying().any(|other| other == id) || !extends(&request.sqe))
+    }
+
     /// Ends all transfers, of which nobody is to hear.
     pub fn end_transfers(&mut self) {
         let in_flight = self.aio_mut().shut_down();
@@ -685,8 +698,11 @@ impl Core {
             _ => None,
         };
         let Some(done) = rest else {
-            if result.is_ok() && kinds::noted(fd).has(waits) {
-                kinds::take(fd, waits);
+            // The next transfer asks what is noted of the number that the program names, whatever this one went by.
+            for fd in [fd, work.named] {
+                if result.is_ok() && kinds::noted(fd).has(waits) {
+                    kinds::take(fd, waits);
+                }
             }
             work.conclude(result);
             return self.work_mut().finish(work);

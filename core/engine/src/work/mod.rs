@@ -131,7 +131,9 @@ impl Work {
         let fd = request.file.fd();
         let direct = (transfers && core.tries_direct(fd, command)).then_some(command);
         let request = &mut core[id];
-        if matches!(direct, Some(Command::Read | Command::Write)) {
+        let is_at_device =
+            matches!(direct, Some(Command::Read | Command::Write)) && !request.flags.has(Flags::ASYNC);
+        if is_at_device {
             request.flags.set(Flags::AT_DEVICE);
         } else {
             request.flags.clear(Flags::AT_DEVICE);

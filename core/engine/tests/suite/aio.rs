@@ -3,6 +3,8 @@
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 
+use anyring_engine::assets::kinds::{self, Kind};
+
 use crate::common::prelude::*;
 
 const PAGE: usize = 4096;
@@ -397,4 +399,44 @@ fn what_the_device_has_cannot_be_cancelled(engine: Engine, file: File) -> impl A
             ring.enter(1, 0);
             (together, results(&ring.collect(5)))
         })
+}
+
+/// Transfers that the kernel leaves to its workers: it finds them before those begin, which may be at once, so that its answers are not
+/// recorded.
+#[test]
+fn what_waits_for_a_worker_can_be_cancelled() {
+    let Some(file) = storage("workers") else { return };
+    let mut page = Page([0xff; PAGE]);
+    let end = file.metadata().unwrap().len();
+    let extends = Sqe { opcode: IORING_OP_WRITE as u8, off: end, ..read(1, &file, &mut page, 0) };
+    let in_a_worker = Sqe { flags: ASYNC, ..read(1, &file, &mut page, 0) };
+    let mut ring = Ring::new(Engine::User, 16, 0);
+    // Before there is a context, and with one.
+    for _ in 0..8 {
+        for transfer in [extends, in_a_worker] {
+            let cancel = Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 9) };
+            assert_eq!(run(&mut ring, &[transfer, cancel], 2), [(1, -libc::ECANCELED), (9, 0)]);
+        }
+        run(&mut ring, &[read(1, &file, &mut page, 0)], 1);
+    }
+}
+
+/// A note that the kernel does not do a transfer without waiting ends with one that it does, by whatever number that went.
+#[test]
+fn a_write_behind_the_end_makes_no_others_dear() {
+    let Some(file) = storage("behind") else { return };
+    let mut page = Page([0xff; PAGE]);
+    let end = file.metadata().unwrap().len();
+    let mut ring = Ring::new(Engine::User, 16, 0);
+    let mut write = |off| {
+        let sqe = Sqe { opcode: IORING_OP_WRITE as u8, off, ..read(1, &file, &mut page, 0) };
+        assert_eq!(run(&mut ring, &[sqe], 1), [(1, PAGE as i32)]);
+        kinds::noted(file.as_raw_fd()).has(Kind::DIRECT_WRITES_WAIT)
+    };
+    (0..8).for_each(|_| assert!(!write(0)));
+    if !write(end) {
+        return skip("the kernel lets files grow without waiting");
+    }
+    // One in so many is tried.
+    assert!((0..200).any(|_| !write(0)), "a write is tried, and done without waiting");
 }
