@@ -13,10 +13,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
-/// What is built here: the package, and the file that becomes of it.
+/// The packages that are built here, each with the file that becomes of it.
 const BUILT: [(&str, &str); 2] =
     [("anyring-preload", "libanyring_preload.so"), ("anyring-inject", "libanyring_inject.so")];
-/// What a directory that `ANYRING_IMAGES` names has besides.
+/// The files that a directory that `ANYRING_IMAGES` names has besides.
 const LIBURING: [&str; 2] = ["liburing.so.2", "liburing-ffi.so.2"];
 
 fn main() {

@@ -13,7 +13,7 @@ pub const fn child(parent: u64, number: u64) -> u64 {
     mix(mix(parent ^ 0x6368_696c_6421) ^ number)
 }
 
-/// Who meets a fault.
+/// The process and the ring that meet a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Who {
     /// The process, by its path: [`FIRST_PROCESS`], or what [`child`] says.
@@ -22,10 +22,10 @@ pub struct Who {
     pub ring: u32,
 }
 
-/// What a decision is about.
+/// The fault that a decision is about, and the request or call that would meet it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Subject {
-    /// Who would meet the fault.
+    /// The process and the ring that would meet the fault.
     pub who: Who,
     /// Which request or call of its ring, by its number.
     pub serial: u64,
@@ -36,14 +36,14 @@ pub struct Subject {
 /// A fault is to be injected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Injection {
-    /// What tells the decision from others: the same in every run in which the rings do the same.
+    /// The number that tells the decision from others: the same in every run in which the rings do the same.
     pub id: u64,
-    /// What the fault is made of where it can be more or less: how short, how late. Any number.
+    /// The measure of the fault where it can be more or less: how short, how late. Any number.
     pub value: u64,
 }
 
 impl Subject {
-    /// What tells the decision from others.
+    /// The number that tells the decision from others.
     pub const fn id(&self) -> u64 {
         let id = mix(self.who.process ^ 0x0061_6e79_7269_6e67);
         let id = mix(id ^ self.who.ring as u64);
@@ -51,8 +51,8 @@ impl Subject {
         mix(id ^ self.fault as u64)
     }
 
-    /// Does the seed say so, at a rate of so many in a [`MILLION`]? Faults that are [tried again](Fault::is_tried_again) are
-    /// met every other time at most.
+    /// The injection, if the seed says so, at a rate of so many in a [`MILLION`]. Faults that are
+    /// [tried again](Fault::is_tried_again) are met every other time at most.
     pub const fn decide(&self, seed: u64, rate: u32) -> Option<Injection> {
         let id = self.id();
         let drawn = mix(id ^ mix(seed));

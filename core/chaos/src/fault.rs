@@ -1,17 +1,17 @@
 //! The faults, each with what it does and what allows it.
 
-/// What a program makes of a fault, if it is right.
+/// The behaviour of a correct program that meets a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
-    /// It goes on: the fault is part of what the ABI tells programs to expect.
+    /// The program goes on: the fault is part of what the ABI tells programs to expect.
     Ordinary,
-    /// It may give up, and say so: a resource is short.
+    /// The program may give up, and say so: a resource is short.
     Failure,
-    /// It goes on, but the kernel as it is does not do this, and a program may have come to count on that.
+    /// The program goes on, but the kernel as it is does not do this, and a program may have come to count on that.
     Strict,
 }
 
-/// What meets a fault.
+/// The kind of thing that meets a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Met {
     /// A request.
@@ -45,7 +45,7 @@ macro_rules! faults {
             /// All of them.
             pub const ALL: &[Fault] = &[$(Fault::$variant),*];
 
-            /// What the number stands for.
+            /// The fault that the number stands for.
             pub const fn of(number: u16) -> Option<Fault> {
                 match number {
                     $($number => Some(Fault::$variant),)*
@@ -53,27 +53,27 @@ macro_rules! faults {
                 }
             }
 
-            /// What it is called.
+            /// The fault's name.
             pub const fn name(self) -> &'static str {
                 match self { $(Fault::$variant => $name,)* }
             }
 
-            /// What it does, in one line.
+            /// The fault's effect, in one line.
             pub const fn about(self) -> &'static str {
                 match self { $(Fault::$variant => $about,)* }
             }
 
-            /// What allows it: a page of the manual, a file of the kernel.
+            /// The source that allows the fault: a page of the manual, a file of the kernel.
             pub const fn source(self) -> &'static str {
                 match self { $(Fault::$variant => $source,)* }
             }
 
-            /// What a program makes of it, if it is right.
+            /// The behaviour of a correct program that meets the fault.
             pub const fn class(self) -> Class {
                 match self { $(Fault::$variant => Class::$class,)* }
             }
 
-            /// What meets it.
+            /// The kind of thing that meets the fault.
             pub const fn met_by(self) -> Met {
                 match self { $(Fault::$variant => Met::$met,)* }
             }
@@ -187,7 +187,7 @@ faults! {
 }
 
 impl Fault {
-    /// Does the program try the same again? Such a fault is met at most every other time, or there would be no end.
+    /// True if the program tries the same again. Such a fault is met at most every other time, or there would be no end.
     pub const fn is_tried_again(self) -> bool {
         matches!(
             self,
@@ -228,7 +228,7 @@ impl Faults {
     pub const NONE: Faults = Faults(0);
     /// All.
     pub const ALL: Faults = Faults::list(Fault::ALL);
-    /// Those that a correct program does not even show ([`Class::Ordinary`]).
+    /// The faults that a correct program does not even show ([`Class::Ordinary`]).
     pub const ORDINARY: Faults = {
         let (mut faults, mut place) = (Faults::NONE, 0);
         while place < Fault::ALL.len() {
@@ -240,7 +240,7 @@ impl Faults {
         faults
     };
 
-    /// These.
+    /// The faults of a list.
     pub const fn list(list: &[Fault]) -> Faults {
         let (mut faults, mut place) = (Faults::NONE, 0);
         while place < list.len() {
@@ -260,17 +260,17 @@ impl Faults {
         Faults(self.0 & !(1 << fault as u16))
     }
 
-    /// Those of both.
+    /// The faults that both sets have.
     pub const fn and(self, other: Faults) -> Faults {
         Faults(self.0 & other.0)
     }
 
-    /// Those of either.
+    /// The faults that either set has.
     pub const fn or(self, other: Faults) -> Faults {
         Faults(self.0 | other.0)
     }
 
-    /// Is it among them?
+    /// True if the fault is among them.
     pub const fn has(self, fault: Fault) -> bool {
         self.0 & 1 << fault as u16 != 0
     }
@@ -285,7 +285,7 @@ impl Faults {
         self.0
     }
 
-    /// Those of a number; bits that stand for none are passed over.
+    /// The faults that the bits stand for; bits that stand for none are passed over.
     pub const fn of_bits(bits: u64) -> Faults {
         Faults(bits & Faults::ALL.0)
     }

@@ -55,18 +55,18 @@ const _: () = assert!(size_of::<Header>() <= HEADER);
 pub enum Mode<'a> {
     /// Each.
     Random,
-    /// Those with these ids, which are sorted.
+    /// The decisions with these ids, which are sorted.
     Only(&'a [u64]),
 }
 
-/// What a plan is made of.
+/// The parameters of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// What decides.
+    /// The number from which the decisions are drawn.
     pub seed: u64,
     /// Faults per [`crate::MILLION`] decisions.
     pub rate: u32,
-    /// Those that are on.
+    /// The faults that are on.
     pub faults: Faults,
     /// How long pauses last, and how late completions come; 0 for what each decision says.
     pub delay_ns: u64,
@@ -75,9 +75,9 @@ pub struct Settings {
 /// A fault that was injected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// What was decided.
+    /// The injection that was decided.
     pub injection: Injection,
-    /// What it was about.
+    /// The decision's subject.
     pub subject: Subject,
     /// The operation; of calls, the operation of `register` or 0.
     pub opcode: u16,
@@ -181,7 +181,7 @@ impl Plan {
     /// The path of a process that begins: the first one of a program, or one that `pid` became by `exec`, or one that
     /// `parent` started.
     pub fn begin(&self, pid: u32, parent: u32) -> u64 {
-        /// What tells programs from children by `fork`.
+        /// The bit that tells programs from children by `fork`.
         const PROGRAM: u64 = 1 << 63;
         let known = self.process(pid).or_else(|| self.process(parent));
         let path = match known {
@@ -233,7 +233,7 @@ impl Plan {
         unsafe { self.memory.add(slots).cast::<Slot>().add(place).as_ref() }
     }
 
-    /// What it was made of.
+    /// The parameters that the plan was made of.
     pub fn settings(&self) -> Settings {
         let header = self.header();
         Settings {
@@ -244,7 +244,7 @@ impl Plan {
         }
     }
 
-    /// Is this fault to be injected here?
+    /// The injection, if this fault is to be injected here.
     pub fn decide(&self, subject: &Subject) -> Option<Injection> {
         let Settings { seed, rate, faults, .. } = self.settings();
         if !faults.has(subject.fault) {
@@ -288,8 +288,8 @@ impl Plan {
         slot.written.store(1, Ordering::Release);
     }
 
-    /// What was injected so far, in about the order in which it was. One process whose death cut an entry short leaves
-    /// that out.
+    /// The faults that were injected so far, in about the order in which they were. One process whose death cut an entry short
+    /// leaves that out.
     pub fn log(&self) -> impl Iterator<Item = Entry> {
         let claimed = self.header().claimed.load(Ordering::Relaxed);
         (0..self.room.min(claimed as usize)).filter_map(|place| self.entry(place))

@@ -13,7 +13,7 @@ use linux_raw_sys::io_uring::{
 
 const SYNC_CANCEL: usize = io_uring_register_op::IORING_REGISTER_SYNC_CANCEL as usize;
 
-/// What a cancellation came to.
+/// The result of a cancellation.
 pub enum Canceled {
     /// There was nothing to cancel: the kernel is to be asked.
     Nothing,
@@ -21,7 +21,7 @@ pub enum Canceled {
     Answer(i32),
 }
 
-/// The same as an `ASYNC_CANCEL`, without waiting.
+/// The arguments of a synchronous cancellation that does what an `ASYNC_CANCEL` does, without waiting.
 fn what(sqe: &Sqe) -> io_uring_sync_cancel_reg {
     // SAFETY: integers only.
     let mut what: io_uring_sync_cancel_reg = unsafe { MaybeUninit::zeroed().assume_init() };

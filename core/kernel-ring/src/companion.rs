@@ -22,7 +22,7 @@ pub const fn flag(bit: io_uring_sqe_flags_bit) -> u8 {
     1 << bit as u8
 }
 
-/// What does a ring's private operations.
+/// A ring of the user engine that does the private operations of a ring of the kernel's.
 pub struct Companion {
     fd: Fd,
     queues: Arc<Queues>,
@@ -64,7 +64,7 @@ impl Companion {
         self.fd
     }
 
-    /// What tells of requests that the program does not know of.
+    /// The mark, which tells of requests that the program does not know of.
     pub fn mark(&self) -> &Mark {
         &self.mark
     }

@@ -30,13 +30,13 @@ use linux_raw_sys::io_uring::{
 /// Slots that a companion has.
 pub const SLOTS: u32 = 64;
 
-/// What a chain does with slots.
+/// The slots of registered files that a chain uses.
 pub enum Use {
     /// Nothing.
     None,
-    /// It opens into this one, perhaps uses it, perhaps closes it.
+    /// The chain opens into this slot, perhaps uses it, perhaps closes it.
     Own(u32),
-    /// It needs files that are there already.
+    /// The chain needs files that are there already.
     Foreign,
 }
 
@@ -67,7 +67,7 @@ pub fn uses(chain: impl Iterator<Item = Sqe>) -> Use {
     own.map_or(Use::None, Use::Own)
 }
 
-/// The same request with another slot in place of the one it names.
+/// Names another slot in place of the one that the request names.
 fn with_slot(mut sqe: Sqe, slot: u32) -> Sqe {
     if sqe.flags & FIXED != 0 {
         sqe.fd = slot as i32;
@@ -144,12 +144,12 @@ impl Companion {
         self.return_from(kernel, ended);
     }
 
-    /// The same for the last time: chains that are not over leave what they have opened.
+    /// Returns files for the last time: chains that are not over leave what they have opened.
     pub fn return_all(&mut self, kernel: Fd) {
         self.return_from(kernel, u64::MAX);
     }
 
-    /// Those in these slots of the companion's, a bit each.
+    /// Returns the files in these slots of the companion's, a bit each.
     fn return_from(&mut self, kernel: Fd, mut slots: u64) {
         let companion = self.fd();
         let Some(reserved) = &mut self.reserved else { return };
@@ -179,11 +179,11 @@ pub struct Receiver {
     most: usize,
     /// Files that have come: what each is announced with, and its slot.
     arrived: VecDeque<(u64, i32)>,
-    /// What came of the ring's own request.
+    /// The result of the ring's own request.
     result: i32,
 }
 
-/// What the ring's own requests are known by.
+/// The user data of the ring's own requests.
 const OWN: u64 = 0;
 
 impl Receiver {
@@ -208,7 +208,7 @@ impl Receiver {
         })
     }
 
-    /// What takes the place of a private operation on a slot: the file's way here, silent but where it fails.
+    /// Makes the request that takes the place of a private operation on a slot: the file's way here, silent but where it fails.
     pub fn stand_in(&mut self, sqe: Sqe) -> Sqe {
         const SEND_FD: u64 = io_uring_msg_ring_flags::IORING_MSG_SEND_FD as u64;
         if self.expected.len() == self.most {
@@ -230,7 +230,7 @@ impl Receiver {
         }
     }
 
-    /// Is it such a request?
+    /// True if the request is such a stand-in.
     pub fn is_stand_in(&self, sqe: &Sqe) -> bool {
         sqe.opcode == io_uring_op::IORING_OP_MSG_RING as u8 && sqe.flags == SKIP && sqe.fd == self.fd.fd()
     }

@@ -1,4 +1,4 @@
-//! What this crate needs of the front end above it.
+//! The interface that this crate needs of the front end above it.
 
 use anyring_engine::os::Fd;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -37,7 +37,7 @@ pub fn get() -> Option<&'static dyn Frontend> {
     unsafe { frontend.as_ref().copied() }
 }
 
-/// The same where rings have private operations.
+/// The front end of a process whose rings have private operations.
 fn present() -> &'static dyn Frontend {
     get().expect("`begin` was called before rings have private operations")
 }

@@ -39,7 +39,7 @@ use files::Receiver;
 use linux_raw_sys::io_uring::{IORING_FEAT_REG_REG_RING, IORING_SETUP_IOPOLL, IORING_SETUP_R_DISABLED};
 use newer::Times;
 
-/// What is known of a ring of the kernel's.
+/// The state that is kept about a ring of the kernel's.
 #[derive(Default)]
 struct Extended {
     companion: Option<Companion>,
@@ -47,7 +47,7 @@ struct Extended {
     times: Option<Times>,
     /// Where registered files come to.
     receiver: Option<Receiver>,
-    /// It uses `IOSQE_IO_DRAIN`: whether what drains is done, only the kernel knows.
+    /// The ring uses `IOSQE_IO_DRAIN`: whether what drains is done, only the kernel knows.
     drains: bool,
     /// No companion is to be had.
     refused: bool,
@@ -271,7 +271,7 @@ impl Extended {
         self.companion.as_mut()
     }
 
-    /// The same of the receiver.
+    /// The receiver, made now if there was none.
     fn receiver(&mut self, queue: &Queue) -> Option<&mut Receiver> {
         if self.receiver.is_none() && !self.refused_files {
             let made = Receiver::new(queue.mask + 1);

@@ -1,4 +1,4 @@
-//! What newer kernels have of operations that this one knows.
+//! Features that newer kernels have of operations that this one knows.
 //!
 //! Names of sockets (`SOCKET_URING_OP_GETSOCKNAME`, Linux 6.19) are asked for by the companion, where the kernel does not
 //! know that command. Times that stand in the SQE itself (`IORING_TIMEOUT_IMMEDIATE_ARG`, Linux 7.1) are laid where any kernel
@@ -17,20 +17,20 @@ use linux_raw_sys::net::{AF_UNIX, SO_TYPE, SOCK_STREAM, socklen_t};
 
 const FIXED: u8 = crate::queue::FIXED;
 
-/// Asks for the name of a socket, by its descriptor?
+/// True if the SQE asks for the name of a socket, by its descriptor.
 pub fn is_name(sqe: &Sqe) -> bool {
     sqe.opcode == Code::IORING_OP_URING_CMD as u8
         && sqe.off == u64::from(SOCKET_URING_OP_GETSOCKNAME)
         && sqe.flags & FIXED == 0
 }
 
-/// The same, is the file a socket, and does the kernel not know the command? To the drivers of other files the number may mean
-/// something else; so it does where the file is registered, which is not looked at here.
+/// True if a request asks for a name, its file is a socket, and the kernel does not know the command. To the drivers of other
+/// files the number may mean something else; so it does where the file is registered, which is not looked at here.
 pub fn lacks_name(sqe: &Sqe) -> bool {
     is_name(sqe) && os::socket_option(sqe.fd, SO_TYPE).is_ok() && kernel_lacks_names()
 }
 
-/// What the kernel was asked once.
+/// The answer to a question that the kernel was asked once.
 struct Asked(AtomicU8);
 
 impl Asked {
@@ -73,7 +73,7 @@ fn kernel_lacks_names() -> bool {
     })
 }
 
-/// Does the kernel not know times in SQEs?
+/// True if the kernel does not know times in SQEs.
 pub fn kernel_lacks_times() -> bool {
     static ASKED: Asked = Asked::new();
     ASKED.lacks(|| {
@@ -88,7 +88,7 @@ pub fn kernel_lacks_times() -> bool {
     })
 }
 
-/// What the kernel says to this request, on a ring of its own.
+/// The kernel's answer to this request, on a ring of its own.
 ///
 /// # Safety
 /// The memory that the request names must stay until it is completed.
@@ -125,7 +125,7 @@ impl Times {
         Times { by_place: vec![[0; 2]; entries as usize].into(), before: Vec::new() }
     }
 
-    /// Are these the times of a queue that has so many places, and always had?
+    /// True if these are the times of a queue that has so many places, and always had.
     pub fn fit(&self, entries: u32) -> bool {
         self.by_place.len() == entries as usize && self.before.is_empty()
     }
@@ -140,7 +140,7 @@ impl Times {
         }
     }
 
-    /// Was the time of this SQE laid here?
+    /// True if the time of this SQE was laid here.
     pub fn hold(&self, sqe: &Sqe) -> bool {
         let Some(address) = address_of_time(&mut { *sqe }).map(|field| *field as usize) else { return false };
         self.before.iter().chain([&self.by_place]).any(|times| times.as_ptr_range().contains(&(address as _)))
@@ -190,7 +190,7 @@ fn is_update(sqe: &Sqe) -> bool {
     sqe.opcode == Code::IORING_OP_TIMEOUT_REMOVE as u8
 }
 
-/// Has it a time in itself that can be laid elsewhere? One that is negative, or belongs to nothing, every kernel refuses.
+/// True if the SQE has a time in itself that can be laid elsewhere. Every kernel refuses one that is negative, or belongs to nothing.
 pub fn has_time(sqe: &Sqe) -> bool {
     let is = |code: Code| sqe.opcode == code as u8;
     let has = match is_update(sqe) {

@@ -49,7 +49,7 @@ pub struct Mark {
 /// Files of chains that are over, which their program's rings have not been given.
 static STRANDED: AtomicUsize = AtomicUsize::new(0);
 
-/// Are there any?
+/// True if there are stranded files.
 pub fn any_stranded() -> bool {
     STRANDED.load(Ordering::Relaxed) > 0
 }
@@ -80,7 +80,7 @@ impl Mark {
         })
     }
 
-    /// What its request is known by: no program uses this number but by an accident that it would have to seek.
+    /// The user data of the mark's request: no program uses this number but by an accident that it would have to seek.
     pub fn user_data(&self) -> u64 {
         core::ptr::from_ref(self) as u64
     }
@@ -94,7 +94,7 @@ impl Mark {
         self.result.load(Ordering::Relaxed)
     }
 
-    /// What the end of the chain is known by that has a file in `slot`.
+    /// The user data of the end of the chain that has a file in `slot`.
     pub fn end_of(&self, slot: u32) -> u64 {
         self.user_data() + 1 + u64::from(slot)
     }
@@ -107,7 +107,7 @@ impl Mark {
         ended
     }
 
-    /// What of the mark's a completion tells.
+    /// The meaning of a completion, if it is one of the mark's.
     fn meaning(&self, cqe: Cqe) -> Option<Meaning> {
         match u32::try_from(cqe.user_data.wrapping_sub(self.user_data())) {
             Ok(0) => Some(Meaning::Reached),
@@ -283,7 +283,7 @@ mod tests {
         static REFUSALS: Cell<(u32, Errno)> = const { Cell::new((0, Errno::EAGAIN)) };
     }
 
-    /// What the kernel answers in this test instead of taking messages.
+    /// The error that the kernel answers in this test instead of taking messages.
     pub fn refusal() -> Option<Errno> {
         let (left, error) = REFUSALS.get();
         REFUSALS.set((left.checked_sub(1)?, error));
@@ -330,7 +330,7 @@ mod tests {
         Some(Posting { fd, source, mark, poster, _target: target, heard })
     }
 
-    /// Who finds the completion of a chain's last request has the chain's file, however many completions come at once.
+    /// The finder of the completion of a chain's last request has the chain's file, however many completions come at once.
     #[test]
     fn a_chain_is_over_before_its_completions_are_seen() {
         let Some(Posting { fd, source, mark, mut poster, heard, _target }) = posting(128) else { return };
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!(source.cq_head().load(Ordering::Relaxed), 200);
     }
 
-    /// Who hears of the mark finds in the program's ring what was completed before it.
+    /// Whoever hears of the mark finds in the program's ring what was completed before it.
     #[test]
     fn what_comes_before_the_mark_is_posted_before_it() {
         let Some(Posting { fd, source, mark, mut poster, heard, _target }) = posting(8) else { return };

@@ -13,7 +13,7 @@ use linux_raw_sys::io_uring::{
     IORING_SETUP_SQE128, IORING_SETUP_SQPOLL, io_uring_op, io_uring_sqe_flags_bit as Bit,
 };
 
-/// What chains are made of.
+/// The flags that make a chain.
 pub const LINKS: u8 = flag(Bit::IOSQE_IO_LINK_BIT) | flag(Bit::IOSQE_IO_HARDLINK_BIT);
 const DRAIN: u8 = flag(Bit::IOSQE_IO_DRAIN_BIT);
 /// No completion on success.
@@ -43,7 +43,7 @@ pub struct Queue {
     pub tail: u32,
 }
 
-/// What became of them.
+/// The result of taking entries out of the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken {
     /// As many were taken; to the program they are submitted.
@@ -55,17 +55,17 @@ pub struct Taken {
     pub brings_files: bool,
 }
 
-/// What was done about a chain.
+/// The way in which a chain was dealt with.
 enum Given {
-    /// It is the companion's.
+    /// The chain is the companion's.
     All,
     /// Something in its place brings it a file.
     BringsFile,
-    /// It is the kernel's.
+    /// The chain is the kernel's.
     Nothing,
 }
 
-/// What the entries hold, at a glance.
+/// The kinds of entries that need attention, at a glance.
 #[derive(Default)]
 pub(crate) struct Wants {
     /// A private operation.
@@ -81,7 +81,7 @@ pub(crate) struct Wants {
 }
 
 impl Wants {
-    /// Nothing of concern to a companion?
+    /// True if nothing is of concern to a companion.
     pub fn is_nothing(&self) -> bool {
         !(self.private || self.drain || self.cancel || self.message)
     }
@@ -117,7 +117,7 @@ impl Queue {
         }
     }
 
-    /// The same with what belongs to the entry: its time may have been laid when it was to be submitted before.
+    /// Moves an entry with what belongs to it: its time may have been laid when it was to be submitted before.
     ///
     /// # Safety
     /// As for [`crate::take`].
@@ -294,7 +294,7 @@ impl Queue {
         Given::BringsFile
     }
 
-    /// What the kernel is to do, but not without the companion.
+    /// Prepares a request that the kernel is to do, but not without the companion.
     ///
     /// # Safety
     /// As for [`crate::take`].
@@ -328,7 +328,7 @@ impl Queue {
     }
 }
 
-/// Needs a request nothing of its ring's, files aside?
+/// True if a request needs nothing of its ring's, files aside.
 fn is_free(sqe: &Sqe) -> bool {
     let op = ops::lookup(sqe.opcode);
     let of_ring = sqe.flags & (SELECT | DRAIN) != 0 || sqe.personality != 0 || sqe.buf_index != 0;

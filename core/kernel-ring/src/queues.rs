@@ -10,7 +10,7 @@ use linux_raw_sys::io_uring::io_uring_params;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Cqe {
-    /// What the SQE was given.
+    /// The user data of the SQE.
     pub user_data: u64,
     /// The result.
     pub res: i32,

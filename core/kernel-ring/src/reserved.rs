@@ -35,7 +35,7 @@ impl Reservation {
     }
 }
 
-/// What the companion's slots are for.
+/// The chains that use the companion's slots.
 pub struct Reserved {
     /// Chains under way, by the companion's slot that their file is in.
     of: [Option<Reservation>; SLOTS as usize],

@@ -17,7 +17,7 @@ use linux_raw_sys::io_uring::{
 /// Of one registration, as many are told.
 const MOST: u32 = 4096;
 
-/// What the slots are called: the numbers under which their names were told.
+/// The names of the slots: the numbers under which they were told.
 #[derive(Default)]
 pub struct Files(BTreeMap<u32, Fd>);
 

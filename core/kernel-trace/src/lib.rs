@@ -1,4 +1,4 @@
-//! What becomes of requests on rings of the kernel's `io_uring`, told by the events of [`anyring_trace`].
+//! Requests on rings of the kernel's `io_uring`, told by the events of [`anyring_trace`].
 //!
 //! A front end that is in the way of the three calls makes them by [`call`]. Before each, the SQEs that it will take are
 //! copied; after it, those that the kernel took are told, and each new CQE. In between, a thread looks from time to time

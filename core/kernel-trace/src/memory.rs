@@ -20,7 +20,7 @@ use linux_raw_sys::io_uring::{
 const SMALL_CQE: u32 = 16;
 const BIG_CQE: u32 = 32;
 
-/// What holds it in place.
+/// The owner of the mapping of a ring's memory.
 #[expect(dead_code, reason = "they are kept, and unmapped with it")]
 enum Held {
     /// Mapped here: as long as that is so, the ring cannot end.
@@ -94,7 +94,7 @@ impl Memory {
         })
     }
 
-    /// Is it mapped here, so that the ring cannot end?
+    /// True if the ring is mapped here, so that it cannot end.
     pub fn holds_ring(&self) -> bool {
         matches!(self.held, Held::Here { .. })
     }
@@ -140,7 +140,7 @@ impl Memory {
         self.cq_entries
     }
 
-    /// Are CQEs of both sizes in the queue?
+    /// True if CQEs of both sizes are in the queue.
     pub fn is_mixed(&self) -> bool {
         self.mixed
     }

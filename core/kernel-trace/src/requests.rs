@@ -30,7 +30,7 @@ struct Known {
     owes_notification: bool,
 }
 
-/// What a CQE is about.
+/// The request that a CQE is about.
 pub struct Match {
     /// The request's number; 0 where none is known.
     pub serial: u64,
@@ -45,7 +45,7 @@ pub struct Match {
 /// By what a request is found: its user data and its number.
 pub type Key = (u64, u64);
 
-/// Those of a ring.
+/// The requests of a ring.
 pub struct Requests {
     known: BTreeMap<Key, Known>,
     /// Up to this number, some may be done without a CQE that was seen.
@@ -54,7 +54,7 @@ pub struct Requests {
     draining: usize,
 }
 
-/// Does its success have no CQE?
+/// True if the request's success has no CQE.
 pub fn skips(sqe: &Sqe) -> bool {
     u32::from(sqe.flags) & IOSQE_CQE_SKIP_SUCCESS != 0
 }
@@ -84,7 +84,7 @@ impl Requests {
         self.draining = 0;
     }
 
-    /// Must one wait that is submitted now, for it drains, or others do?
+    /// True if a request that is submitted now must wait, because it drains or others do.
     pub fn may_hold_back(&self, sqe: &Sqe) -> bool {
         drains(sqe) || self.draining > 0
     }
@@ -148,7 +148,7 @@ impl Requests {
             .or_else(|| first(&|known| !known.owes_notification))
     }
 
-    /// What a CQE is about that belongs to the request with this key. A request that is done with it is forgotten.
+    /// Finds what a CQE is about that belongs to the request with this key. A request that is done with it is forgotten.
     pub fn complete(&mut self, key: Option<Key>, cqe: &Cqe) -> Match {
         let known = key.and_then(|key| Some((key, self.known.get_mut(&key)?)));
         let Some((key, known)) = known else {

@@ -45,7 +45,7 @@ impl When {
     }
 }
 
-/// What stands at a position of the submission queue.
+/// The entry at a position of the submission queue.
 struct Queued {
     position: u32,
     /// How many positions it takes.
@@ -67,7 +67,7 @@ pub struct Ring {
     memory: Option<Memory>,
     /// SQEs before this position were told, or cannot be.
     taken: u32,
-    /// Those that a call is about to submit, in order, from `taken` on.
+    /// The entries that a call is about to submit, in order, from `taken` on.
     queued: VecDeque<Queued>,
     /// How many SQEs the calls that are under way may take.
     promised: u32,
@@ -79,7 +79,7 @@ pub struct Ring {
     found: u32,
     /// The last request's number.
     serial: u64,
-    /// What is submitted next is linked behind that.
+    /// The next request is linked behind the last one.
     chain: bool,
     requests: Requests,
     files: Files,
@@ -90,7 +90,7 @@ pub struct Ring {
     made: Moment,
     /// When it was found last that SQEs were taken, and the position before them.
     moved: (Moment, u32),
-    /// It was there before this process was.
+    /// The ring was there before this process was.
     inherited: bool,
     /// This process has submitted to it.
     submitted: bool,
@@ -133,27 +133,27 @@ impl Ring {
         })
     }
 
-    /// Does it live on by what is mapped here?
+    /// True if the ring lives on by what is mapped here.
     pub fn is_held(&self) -> bool {
         self.memory.as_ref().is_some_and(Memory::holds_ring)
     }
 
-    /// Is it looked at?
+    /// True if the ring is looked at.
     pub fn is_followed(&self) -> bool {
         self.memory.is_some()
     }
 
-    /// Is it this process's, or has this process submitted to it?
+    /// True if the ring is this process's, or this process has submitted to it.
     pub fn is_used(&self) -> bool {
         !self.inherited || self.submitted
     }
 
-    /// Is `fd` a descriptor of it?
+    /// True if `fd` is a descriptor of the ring.
     pub fn is_at(&self, fd: Fd) -> bool {
         self.identity.is_some() && os::identity(fd).ok() == self.identity
     }
 
-    /// It is used by this descriptor: it did not end, if it was taken for ended.
+    /// Notes that the ring is used by this descriptor: it did not end, if it was taken for ended.
     pub fn used_by(&mut self, fd: Fd) {
         self.fd = fd;
         if self.memory.is_none() {
@@ -229,13 +229,13 @@ impl Ring {
         self.memory.as_ref().and_then(count).unwrap_or_default()
     }
 
-    /// Does a call move the head by as many as it says? It does where nobody else may be submitting this moment.
+    /// True if a call moves the head by as many as it says: it does where nobody else may be submitting this moment.
     fn moves_by_calls(&self) -> bool {
         self.promised == 0 && !self.is_polled() && !self.rewinds() && !self.shared
     }
 
-    /// Will a call that submits so many show whether it came to this ring? It will where entries wait: the kernel moves their
-    /// head. The head now.
+    /// The head now, if a call that submits so many will show whether it came to this ring. It will where entries wait: the
+    /// kernel moves their head.
     pub fn shows_calls(&self, to_submit: u32) -> Option<u32> {
         let moves = to_submit > 0 && self.moves_by_calls();
         let memory = self.memory.as_ref().filter(|_| moves)?;
@@ -248,8 +248,8 @@ impl Ring {
         self.memory.as_ref().map_or(Some(self.taken), Memory::sq_head)
     }
 
-    /// Has the kernel moved the head as a call does that began at this moment and has returned this? Nobody else's call may be under
-    /// way.
+    /// True if the kernel has moved the head as a call does that began at this moment and has returned this. Nobody else's call
+    /// may be under way.
     pub fn has_taken_since(&self, began: Moment, result: isize) -> bool {
         let before = if self.made.is_before(began) { self.taken_before(began) } else { None };
         let moved = |(head, before): (u32, u32)| head.wrapping_sub(before) as isize;
@@ -508,7 +508,7 @@ impl Ring {
         }
     }
 
-    /// May the kernel be taking SQEs this moment?
+    /// True if the kernel may be taking SQEs this moment.
     fn is_submitting(&self) -> bool {
         self.promised > 0 || self.is_polled()
     }
@@ -626,7 +626,7 @@ mod tests {
         assert_eq!((ring.serial, known(&ring, 0..10)), (2, [1, 3].into()));
     }
 
-    /// What is submitted without its second half fails, and takes one place; the next one is an SQE of its own.
+    /// A long entry that is submitted without its second half fails, and takes one place; the next one is an SQE of its own.
     #[test]
     fn half_an_entry() {
         let queues = Queues::new(&[(NOP, 1), (LONG, 2), (NOP, 3)]);

@@ -177,7 +177,7 @@ impl Rings {
         }
     }
 
-    /// Is there a ring that is kept from its end?
+    /// True if there is a ring that is kept from its end.
     pub fn holds_any(&self) -> bool {
         self.rings.iter().any(Ring::is_held)
     }
@@ -203,7 +203,7 @@ impl Rings {
     }
 }
 
-/// Is the ring registered in a thread that runs?
+/// True if the ring is registered in a thread that runs. Registrations whose threads have ended are forgotten.
 fn is_registered(registrations: &mut Vec<Registration>, ring: u32) -> bool {
     registrations.retain(|registration| registration.ring != ring || os::thread_lives(registration.thread));
     registrations.iter().any(|registration| registration.ring == ring)

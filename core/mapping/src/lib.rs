@@ -52,7 +52,7 @@ impl Mapping {
         self.length
     }
 
-    /// What lies at an offset.
+    /// The address of an offset.
     ///
     /// # Safety
     /// `offset` must be within it.
@@ -88,7 +88,7 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// Those of a ring with these parameters, whose entries have so many bytes.
+    /// The lengths of a ring with these parameters, whose entries have so many bytes.
     pub fn of(params: &io_uring_params, sqe_bytes: usize, cqe_bytes: usize) -> Lengths {
         let (sq_entries, cq_entries) = (params.sq_entries as usize, params.cq_entries as usize);
         let array = if has_array(params) { sq_entries * size_of::<u32>() } else { 0 };

@@ -23,13 +23,13 @@ pub const MOST_BYTES: usize = MOST as usize * SLOT;
 const MAGIC: u64 = 0x3165_6361_7274_7261;
 const HEADER: usize = 4096;
 
-/// What stands at the beginning.
+/// The header at the beginning of a buffer.
 #[repr(C)]
 pub struct Header {
     magic: AtomicU64,
     /// How many slots: a power of two.
     slots: AtomicU64,
-    /// What the reader asks of the writers.
+    /// The reader's requests to the writers.
     pub settings: Settings,
     /// The reader has taken all before this position.
     head: Padded,
@@ -44,7 +44,7 @@ pub struct Header {
 #[repr(C, align(64))]
 struct Padded(AtomicU64);
 
-/// What the reader asks of the writers, set before the first attaches.
+/// The reader's requests to the writers, set before the first attaches.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Settings {
@@ -93,7 +93,7 @@ pub struct Record<'a> {
     filled: usize,
 }
 
-/// What the reader finds next.
+/// The part of the buffer that the reader finds next.
 #[derive(Debug)]
 pub enum Next<'a> {
     /// A record's bytes, rounded up to whole slots.
@@ -149,7 +149,7 @@ impl Buffer {
         Some(buffer)
     }
 
-    /// What stands at the beginning.
+    /// The header at the beginning.
     pub fn header(&self) -> &Header {
         // SAFETY: within the memory, aligned, and made of atomics.
         unsafe { self.memory.cast::<Header>().as_ref() }
@@ -196,7 +196,7 @@ impl Buffer {
         Ok(Record { buffer: self, position, length, filled: 0 })
     }
 
-    /// What the reader has before it. There is one reader.
+    /// The next part for the reader. There is one reader.
     pub fn next(&self) -> Next<'_> {
         let (position, claim) = match claim::next(self) {
             claim::Next::Empty => return Next::Empty,

@@ -75,7 +75,7 @@ pub trait Cells {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
 
-/// What the reader finds next.
+/// The part of the buffer that the reader finds next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// A record at this position.
@@ -127,7 +127,7 @@ pub fn claim(cells: &impl Cells, wanted: u64, process: u32) -> Result<u64, Full>
     }
 }
 
-/// Is there room up to this position?
+/// True if there is room up to this position.
 fn has_room(cells: &impl Cells, end: u64) -> bool {
     // The head only grows. Looked at each time, its cache line would go back and forth between writer and reader.
     if end <= cells.seen_head() + cells.slots() {
@@ -138,7 +138,7 @@ fn has_room(cells: &impl Cells, end: u64) -> bool {
     end <= head + cells.slots()
 }
 
-/// Has the reader taken all that was claimed?
+/// True if the reader has taken all that was claimed.
 fn is_empty(cells: &impl Cells, head: u64) -> bool {
     // The tail's cache line is the writers', as long as there is something to read.
     if head < cells.seen_tail() {
@@ -167,7 +167,7 @@ pub fn commit(cells: &impl Cells, position: u64) {
     cells.mark(place(cells, position), lap(cells, position) as u32);
 }
 
-/// What the reader has before it. There is one reader.
+/// The next part for the reader. There is one reader.
 pub fn next(cells: &impl Cells) -> Next {
     let head = cells.head();
     if is_empty(cells, head) {

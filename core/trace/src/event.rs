@@ -1,4 +1,4 @@
-//! What a record says.
+//! The format of records.
 //!
 //! A record is a [`Head`], a body of fixed length that its [`Kind`] tells, and *attachments*: copies of memory that the
 //! program named. All of it is integers in the machine's own order, for writer and reader are the same build.
@@ -145,7 +145,7 @@ plain! {
         sqe: [u64; 8],
         /// The serial of the request that it is linked behind, or 0.
         behind: u64,
-        /// What `IOSQE_FIXED_FILE` leads to, the program's descriptor otherwise; -1 where there is none.
+        /// The file that `IOSQE_FIXED_FILE` leads to, the program's descriptor otherwise; -1 where there is none.
         file: i32,
         /// Always 0.
         reserved: u32,
@@ -167,7 +167,7 @@ plain! {
         serial: u64,
         /// [`Step`].
         step: u32,
-        /// What the step is about: events, a thread.
+        /// The argument of the step: events, a thread.
         value: u32,
     }
 
@@ -254,7 +254,7 @@ pub const LAST: u32 = 1 << 0;
 pub const SKIPPED: u32 = 1 << 1;
 /// The CQ was full, and the CQE is kept until there is room.
 pub const OVERFLOWED: u32 = 1 << 2;
-/// It was found in the completion queue later than it was posted.
+/// The CQE was found in the completion queue later than it was posted.
 pub const FOUND: u32 = 1 << 3;
 
 /// Memory that the request was to write or send was changed before the request gave it back ([`SUMMED_BYTES`]).
@@ -282,7 +282,7 @@ macro_rules! numbered {
         pub enum $name { $($(#[$about])* $variant = $value,)* }
 
         impl $name {
-            /// What the number stands for.
+            /// The variant that the number stands for.
             pub const fn of(number: $type) -> Option<$name> {
                 match number {
                     $($value => Some($name::$variant),)*
@@ -294,7 +294,7 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// What a record is about.
+    /// The event that a record reports.
     Kind: u16 {
         /// [`Started`].
         Started = 1,
@@ -328,13 +328,13 @@ numbered! {
 }
 
 numbered! {
-    /// What became of a request between its submission and its completion.
+    /// A step of a request between its submission and its completion.
     Step: u32 {
-        /// It waits for readiness of its file; the value is the events (`EPOLL*`).
+        /// The request waits for readiness of its file; the value is the events (`EPOLL*`).
         Waits = 1,
         /// Readiness woke it; the value is the events.
         Woken = 2,
-        /// It stands in the queue of blocking attempts.
+        /// The request stands in the queue of blocking attempts.
         Queued = 3,
         /// The thread that called `enter` does it.
         ByCaller = 4,
@@ -342,7 +342,7 @@ numbered! {
         ByWorker = 5,
         /// Linux AIO does it.
         ByAio = 6,
-        /// It left together with others; the value is how many they were.
+        /// The request left together with others; the value is how many they were.
         InTrain = 7,
         /// A drain holds it back.
         Deferred = 8,
@@ -356,7 +356,7 @@ numbered! {
 }
 
 numbered! {
-    /// What an attachment holds.
+    /// The kind of memory that an attachment holds.
     Content: u16 {
         /// A path, without the zero at its end.
         Path = 1,
@@ -384,7 +384,7 @@ numbered! {
 pub struct Event<'a> {
     /// Its beginning.
     pub head: Head,
-    /// What it is about.
+    /// The event, with its fields.
     pub body: Body,
     attachments: &'a [u8],
 }

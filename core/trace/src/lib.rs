@@ -1,4 +1,4 @@
-//! What happens to requests, told by the processes that make them to the process that shows it.
+//! The events of requests, told by the processes that make them to the process that shows them.
 //!
 //! A traced process *publishes* [events](event) into a [buffer] that it shares with the one that reads them
 //! (`anyring trace`). What the program may change afterwards, paths and data for instance, is copied along. The buffer is a

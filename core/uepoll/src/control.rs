@@ -23,7 +23,7 @@ pub const DELETE: u32 = EPOLL_CTL_DEL;
 /// `EPOLL_CTL_MOD`.
 pub const MODIFY: u32 = EPOLL_CTL_MOD;
 
-/// What may stand beside `EPOLLEXCLUSIVE`.
+/// The events and flags that may stand beside `EPOLLEXCLUSIVE`.
 const EXCLUSIVE_BITS: u32 = EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLET | EPOLLEXCLUSIVE;
 
 impl Set {
@@ -151,7 +151,7 @@ impl Set {
         result
     }
 
-    /// Who is to watch for such events.
+    /// The watcher for such events.
     fn place(&self, events: u32) -> Place {
         let odd = events & EPOLLET == 0 || events & EPOLLEXCLUSIVE != 0;
         match &self.source {

@@ -70,14 +70,14 @@ pub fn raise(cells: &impl Cells, item: u32, events: u32) -> Raised {
     if insert(cells, &[item]) { Raised::Visible } else { Raised::Inserted }
 }
 
-/// What came of raising an item.
+/// The result of raising an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Raised {
-    /// It was in the ring.
+    /// The item was in the ring.
     Already,
-    /// It is in the ring now; another thread, still inserting, moves the tail.
+    /// The item is in the ring now; another thread, still inserting, moves the tail.
     Inserted,
-    /// It is in the ring, and the tail was moved: who sleeps for it has to be woken by the caller.
+    /// The item is in the ring, and the tail was moved: who sleeps for it has to be woken by the caller.
     Visible,
 }
 
@@ -105,7 +105,7 @@ pub fn insert(cells: &impl Cells, items: &[u32]) -> bool {
     }
 }
 
-/// What came out of the ring.
+/// An item that was taken out of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// Which item; whoever reads it has to check it, for it comes from shared memory.

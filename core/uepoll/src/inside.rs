@@ -98,7 +98,7 @@ impl Drop for Inside {
 pub struct Strangers {
     /// How many registrations had ended when the instance was asked for the events.
     ended: u64,
-    /// What the events of this look name, and those of the look before, in order.
+    /// The tokens that the events of this look name, and those of the look before, in order.
     looks: [Vec<Token>; 2],
     /// How many came since the instance was replaced.
     count: usize,

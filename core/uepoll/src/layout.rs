@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use anyring_engine::abi::Errno;
 use anyring_engine::os::page_bytes;
 
-/// What the header begins with.
+/// The first word of the header.
 pub const MAGIC: u32 = 0xeb01_eb01;
 
 /// Where the items begin.
@@ -17,9 +17,9 @@ pub const MOST_ITEMS: u32 = u16::MAX as u32;
 /// One registered file, or one event that threads raise.
 #[repr(C)]
 pub struct Item {
-    /// What happened since the program last took it; 0 where it is not in the ring.
+    /// The events that happened since the program last took the item; 0 where it is not in the ring.
     pub ready_events: AtomicU32,
-    /// What it is registered for; 0 where it is not.
+    /// The events that the item is registered for; 0 where it is not.
     pub events: AtomicU32,
     /// The program's own word.
     pub data: AtomicU64,
@@ -82,7 +82,7 @@ impl Geometry {
         })
     }
 
-    /// What a position in the ring is cut to.
+    /// The mask that cuts a position in the ring to an index.
     pub fn index_mask(&self) -> u32 {
         (self.index_length / size_of::<u32>()) as u32 - 1
     }

@@ -9,7 +9,7 @@ use anyring_mapping::Mapping;
 use crate::insert::{self, Cells, Raised, counter};
 use crate::layout::{Geometry, HEADER_BYTES, Header, Item, MAGIC};
 
-/// What a file is registered for, or what came of it.
+/// The events that a file is registered for, or that came, with the program's word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Event {
     /// The `EPOLL*` bits.

@@ -24,12 +24,12 @@ use crate::ring::Ring;
 /// the function.
 pub type Spawn = fn(&'static CStr, unsafe extern "C" fn(*mut c_void), *mut c_void) -> Result<(), i32>;
 
-/// What a set is to be.
+/// The parameters of a set.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// How many files and events it can have.
     pub max_items: u32,
-    /// Who feeds it.
+    /// The way in which events get into the set.
     pub feeder: Feeder,
     /// Files may be level-triggered, and exclusive.
     pub extended: bool,
@@ -55,16 +55,16 @@ impl Options {
     }
 }
 
-/// What feeds a set.
+/// The running feeder of a set, with its state.
 pub(crate) enum Source {
     Epoll,
     Uring(Uring),
-    /// What sleeps needs no lock.
+    /// Linux AIO, by the part of it that sleeping needs, without a lock.
     Aio(Context),
     Reactor(Arc<Reactor>),
 }
 
-/// What is behind the lock.
+/// The state behind the lock.
 pub(crate) struct State {
     pub slots: Vec<Slot>,
     pub free: Vec<u32>,
@@ -76,7 +76,7 @@ pub(crate) struct State {
     pub aio: Option<Aio>,
 }
 
-/// What only the consumer uses.
+/// The state that only the consumer uses.
 pub(crate) struct Consumer {
     /// Room for what a look at the epoll instance inside finds, made with the first.
     pub events: Vec<EpollEvent>,
@@ -86,7 +86,7 @@ pub(crate) struct Consumer {
     pub strangers: Strangers,
     /// The epoll instance inside may have something.
     pub inside: bool,
-    /// Whose turn it is.
+    /// True if the epoll instance inside came first in the last harvest; turns alternate.
     pub inside_first: bool,
     /// How often was looked.
     pub looks: u32,
@@ -161,7 +161,7 @@ impl Set {
         self.shared.ring.fd()
     }
 
-    /// Who feeds it; never [`Feeder::Auto`].
+    /// The set's feeder; never [`Feeder::Auto`].
     pub fn feeder(&self) -> Feeder {
         self.options.feeder
     }

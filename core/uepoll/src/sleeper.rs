@@ -17,7 +17,7 @@
 pub const AWAKE: u32 = 0;
 /// The consumer sleeps where the bell is heard, an eventfd.
 pub const AT_THE_BELL: u32 = 1;
-/// It sleeps on the very word that says so.
+/// The consumer sleeps on the very word that says so.
 pub const ON_THE_WORD: u32 = 2;
 
 /// The word, the bell and what the consumer is woken for, as they are needed here and as a model checker can stand in

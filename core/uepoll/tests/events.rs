@@ -79,7 +79,7 @@ fn sleepers_wake() {
     each(64, |set| ping(set, 4, 20_000));
 }
 
-/// The same with files in the set, so that it sleeps where these are heard, too.
+/// Sleepers wake with files in the set, too, where these are heard as well.
 #[by(each(64))]
 fn sleepers_beside_files_wake(set: &Set) {
     let (ours, theirs) = pair();

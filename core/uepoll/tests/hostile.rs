@@ -1,4 +1,4 @@
-//! What must not harm the process: a scribbled ring, a child, denied calls, many threads with many files.
+//! Hostile conditions that must not harm the process: a scribbled ring, a child, denied calls, many threads with many files.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn mapped(set: &Set) -> &[AtomicU32] {
     }
 }
 
-/// Somebody scribbles while files are registered, written to and removed: calls may fail, nothing else.
+/// A thread scribbles while files are registered, written to and removed: calls may fail, nothing else.
 #[by(each(8))]
 fn scribbling(set: &Set) {
     let words = mapped(set);

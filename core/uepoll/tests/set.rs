@@ -82,7 +82,7 @@ fn writable_is_told_once(set: &Set) {
     assert_eq!(next(set).events & (RDHUP | HUP), RDHUP | HUP);
 }
 
-/// What the program leaves unread is told once more at the most.
+/// Input that the program leaves unread is told once more at the most.
 #[by(each(8))]
 fn unread_input_is_not_told_for_ever(set: &Set) {
     let (ours, theirs) = pair();
@@ -489,7 +489,7 @@ fn an_event_of_a_registration_that_cannot_be_removed_tells_nothing_of_others() {
     assert_eq!(take(set, &mut [Event::default()], 2_000_000), 0);
 }
 
-/// What this thread has used.
+/// The processor time that this thread has used.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes a structure of ours.

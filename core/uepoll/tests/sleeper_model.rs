@@ -19,7 +19,7 @@ struct Set {
     sleep: Condvar,
 }
 
-/// What a sleeping consumer hears.
+/// The wake-ups that a sleeping consumer hears.
 #[derive(Default)]
 struct Kernel {
     /// The bell was rung.

@@ -62,7 +62,7 @@ fn many_threads_and_one_consumer() {
     assert!(taken.iter().all(|&count| count > 0));
 }
 
-/// Somebody writes all over the memory while events come and are taken: whatever comes out, nobody is harmed.
+/// A thread writes all over the memory while events come and are taken: whatever comes out, nobody is harmed.
 #[test]
 fn scribbled_memory_harms_nobody() {
     let ring = Arc::new(Ring::create(64, 0).unwrap());

@@ -57,7 +57,7 @@ pub struct Arguments {
     #[arg(short = 'B', long, value_name = "SIZE")]
     pub block_size: Vec<OsString>,
 
-    /// The same as --apparent-size --block-size=1
+    /// Like --apparent-size --block-size=1
     #[arg(short, long)]
     pub bytes: bool,
 
@@ -85,7 +85,7 @@ pub struct Arguments {
     #[arg(long)]
     pub inodes: bool,
 
-    /// The same as --block-size=1K
+    /// Like --block-size=1K
     #[arg(short = 'k')]
     pub kilobytes: bool,
 
@@ -97,7 +97,7 @@ pub struct Arguments {
     #[arg(short = 'l', long)]
     pub count_links: bool,
 
-    /// The same as --block-size=1M
+    /// Like --block-size=1M
     #[arg(short = 'm')]
     pub megabytes: bool,
 

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 /// In what `stx_blocks` counts.
 const BLOCK: u64 = 512;
 
-/// What is counted, and how.
+/// The settings: what is counted, and how.
 #[derive(Debug)]
 pub struct Settings {
     pub all: bool,
@@ -29,7 +29,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What has to be asked of each file.
+    /// The attributes that have to be asked of each file.
     pub fn mask(&self) -> u32 {
         let mut mask = self.time.map_or(0, time::mask);
         if !self.count_links {
@@ -70,7 +70,7 @@ pub struct Count<'a> {
     /// Something is in the present argument, or a directory of it could not be read.
     filled: AtomicBool,
     total: Mutex<Amount>,
-    /// Who holds one may change the times in the counters that are its own.
+    /// The locks of the times: who holds one may change the times in the counters that are its own.
     times: [Mutex<()>; 16],
     mask: u32,
 }
@@ -106,7 +106,7 @@ impl<'a> Count<'a> {
         complain(what, Some(path), why);
     }
 
-    /// Did all go well?
+    /// True if all went well.
     pub fn all_well(&self) -> bool {
         !self.failed.load(Ordering::Relaxed)
     }
@@ -117,7 +117,7 @@ impl<'a> Count<'a> {
         Amount { time: total.time.max(Some(0)), ..total }
     }
 
-    /// Is this argument counted, or was it already?
+    /// True if this argument is counted, false if it was already.
     pub fn begins(&self, status: &Statx, kind: Kind) -> bool {
         // Relaxed: the walk that reads it begins later.
         self.device.store(identity(status).0, Ordering::Relaxed);
@@ -142,7 +142,7 @@ impl<'a> Count<'a> {
         Amount { bytes, inodes: 1, time }
     }
 
-    /// Was the file not counted before?
+    /// True if the file was not counted before.
     fn is_new(&self, status: &Statx, kind: Kind) -> bool {
         if self.settings.count_links {
             return true;
@@ -159,7 +159,7 @@ impl<'a> Count<'a> {
         !remembered || self.seen.insert(identity(status))
     }
 
-    /// What a directory is called when it is left. Where all links are followed, an argument that has nothing in it loses the slash at
+    /// The name of a directory when it is left. Where all links are followed, an argument that has nothing in it loses the slash at
     /// its end, as in GNU du.
     fn name<'e>(&self, entry: &'e Entry<'_>) -> &'e [u8] {
         let path = entry.path();
@@ -171,7 +171,7 @@ impl<'a> Count<'a> {
         if loses_slash { path.strip_suffix(b"/").unwrap_or(path) } else { path }
     }
 
-    /// Is what has this path not to be counted?
+    /// True if the entry with this path is not to be counted.
     fn leaves_out<'p>(&self, path: impl FnOnce() -> &'p [u8]) -> bool {
         let exclude = &self.settings.exclude;
         !exclude.is_empty() && exclude.fits(path())

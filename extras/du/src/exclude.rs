@@ -18,7 +18,7 @@ impl Exclude {
         self.patterns.extend(CString::new(&pattern[..end]));
     }
 
-    /// Those in the lines of a file; `-` is the standard input. White space at the end of a line is no part of it.
+    /// Adds the patterns in the lines of a file; `-` is the standard input. White space at the end of a line is no part of it.
     pub fn add_file(&mut self, path: &Path) -> io::Result<()> {
         let mut lines: Box<dyn BufRead> = match path.as_os_str().as_bytes() {
             b"-" => Box::new(io::stdin().lock()),
@@ -35,12 +35,12 @@ impl Exclude {
         Ok(())
     }
 
-    /// Are there none?
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.patterns.is_empty()
     }
 
-    /// Does one fit the path, or what of it begins behind a slash?
+    /// True if one fits the path, or what of it begins behind a slash.
     pub fn fits(&self, path: &[u8]) -> bool {
         let Ok(path) = CString::new(path) else { return false };
         let bytes = path.as_bytes_with_nul();

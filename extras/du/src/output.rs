@@ -1,4 +1,4 @@
-//! What is printed.
+//! The output.
 
 use crate::size::Scale;
 use crate::time::{Stamp, Style};
@@ -62,7 +62,7 @@ impl Lines {
 /// Lines on their way out, in the order in which they are said by all threads.
 pub struct Output {
     lines: Lines,
-    /// Somebody is watching.
+    /// The output is a terminal: somebody is watching.
     terminal: bool,
     waiting: Mutex<Waiting>,
 }
@@ -133,7 +133,7 @@ pub fn say(text: &str) {
     let _ = io::stderr().write_all(format!("anyring du: {text}\n").as_bytes());
 }
 
-/// What the C library says of an error.
+/// The C library's text for an error.
 fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     match text.split_once(" (os error") {

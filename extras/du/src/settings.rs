@@ -1,4 +1,4 @@
-//! What a command line means.
+//! The meaning of a command line.
 
 use crate::arguments::{Arguments, Engine};
 use crate::count::Settings;
@@ -163,7 +163,7 @@ fn style(said: Option<&str>) -> Result<Style, String> {
         .ok_or_else(|| format!("invalid time style '{text}': it is full-iso, long-iso, iso or +FORMAT"))
 }
 
-/// What is measured.
+/// The paths that are measured.
 fn paths(said: Vec<OsString>, from: Option<&Path>) -> Result<Vec<Vec<u8>>, String> {
     let Some(from) = from else {
         let paths: Vec<_> = said.into_iter().map(OsString::into_vec).collect();

@@ -10,7 +10,7 @@ pub struct Scale {
     block: Option<u64>,
     /// The number behind which a letter stands for its powers.
     base: u64,
-    /// What is printed behind numbers of blocks.
+    /// The suffix that is printed behind numbers of blocks.
     suffix: Suffix,
 }
 
@@ -27,9 +27,9 @@ enum Suffix {
 /// Why a size is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bad {
-    /// It is no number.
+    /// The text is no number.
     Number,
-    /// What follows the number is no unit.
+    /// The letters that follow the number are no unit.
     Suffix,
     /// No number is so large.
     TooLarge,
@@ -46,7 +46,7 @@ impl Scale {
         Scale { block: None, base, suffix: Suffix::Letter }
     }
 
-    /// The same, for what is no number of bytes.
+    /// The scale for what is no number of bytes.
     pub fn of_numbers(self) -> Scale {
         Scale { block: self.block.map(|_| 1), ..self }
     }

@@ -20,7 +20,7 @@ pub fn of(status: &Statx, which: Time) -> Stamp {
     Stamp::from(time.tv_sec) * SECOND + Stamp::from(time.tv_nsec)
 }
 
-/// What of the status has to be asked for.
+/// The part of the status that has to be asked for.
 pub fn mask(which: Time) -> u32 {
     match which {
         Time::Modified => libc::STATX_MTIME,

@@ -1,4 +1,4 @@
-//! The same lines and the same totals as GNU du, on random trees with random options, over both engines and denied.
+//! Lines and totals are those of GNU du, on random trees with random options, over both engines and denied.
 
 #[path = "../../walk/tests/common/mounted.rs"]
 mod mounted;
@@ -95,7 +95,7 @@ enum What {
     Directory,
     /// A file of so many bytes that is a hole but for its last so many.
     File(u64, u16),
-    /// Another name of a file in the same directory.
+    /// A further name of a file in the same directory.
     Name,
     Link(u8),
 }
@@ -248,7 +248,7 @@ const ENVIRONMENTS: &[&[(&str, &str)]] = &[
     &[("DU_BLOCK_SIZE", "nonsense")],
 ];
 
-/// The same cases each time, or as many random ones as ANYRING_DU_CASES says.
+/// The cases: the same ones each time, or as many random ones as ANYRING_DU_CASES says.
 fn config() -> ProptestConfig {
     let cases = std::env::var("ANYRING_DU_CASES").ok().map(|cases| cases.parse().expect("a number of cases"));
     let rng_seed = if cases.is_some() { RngSeed::Random } else { RngSeed::Fixed(0) };

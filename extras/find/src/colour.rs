@@ -14,7 +14,7 @@ impl Colours {
     /// The attributes that a colour depends on.
     pub const MASK: u32 = libc::STATX_TYPE | libc::STATX_MODE;
 
-    /// Those of the environment, if they are wanted.
+    /// The colours of the environment, if they are wanted.
     pub fn wanted(colour: Colour, terminal: bool, prints: bool) -> Option<Colours> {
         let variable = |name| std::env::var_os(name).unwrap_or_default();
         let plain = !variable("NO_COLOR").is_empty() || variable("TERM") == "dumb";

@@ -167,7 +167,7 @@ impl Execution {
         }
     }
 
-    /// What stands in the place of `{}`.
+    /// The path that stands in the place of `{}`.
     fn path(&self, look: &Look<'_>) -> Vec<u8> {
         match look.base() {
             _ if !self.inside => look.path().to_vec(),

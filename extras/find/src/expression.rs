@@ -1,4 +1,4 @@
-//! What is asked of each entry, and what is done with it.
+//! Expressions: what is asked of each entry, and what is done with it.
 
 use crate::execute::Execution;
 use crate::format::Format;
@@ -22,14 +22,14 @@ pub enum Tree {
     Action(Action),
 }
 
-/// What changes nothing.
+/// A primary that changes nothing.
 #[derive(Debug)]
 pub enum Test {
     Constant(bool),
     /// The last part of the path.
     Name(Glob),
     Path(Glob),
-    /// What a symbolic link says.
+    /// The target of a symbolic link.
     Link(Glob),
     Regex(Regex),
     Kind(Vec<Kind>),
@@ -59,11 +59,11 @@ pub enum Test {
         inode: u64,
     },
     Empty,
-    /// What access(2) says.
+    /// The answer of access(2).
     Access(i32),
 }
 
-/// What changes something, the walk or the output.
+/// A primary that changes something, the walk or the output.
 #[derive(Debug)]
 pub enum Action {
     /// The path and a byte.
@@ -126,7 +126,7 @@ impl Time {
         }
     }
 
-    /// What a file has there; nothing where its file system does not tell.
+    /// The stamp that a file has there; nothing where its file system does not tell.
     pub fn of(self, file: &libc::statx) -> Option<Stamp> {
         let time = match self {
             Time::Access => &file.stx_atime,

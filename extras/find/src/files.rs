@@ -31,13 +31,13 @@ pub fn attributes_of_path(path: &[u8], follow: bool) -> io::Result<libc::statx> 
     statx(at, libc::AT_SYMLINK_NOFOLLOW, mask)
 }
 
-/// What an entry is, or with `follow` what it leads to.
+/// The kind of an entry, or with `follow` of what it leads to.
 pub fn kind(at: Parent<'_>, follow: bool) -> io::Result<Kind> {
     let flags = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
     statx(at, flags, libc::STATX_TYPE).map(|file| Kind::of_mode(file.stx_mode.into()))
 }
 
-/// What a symbolic link says.
+/// The target of a symbolic link.
 pub fn target(at: Parent<'_>) -> io::Result<Vec<u8>> {
     let mut target = vec![0; libc::PATH_MAX as usize];
     // SAFETY: the buffer is as long as said.

@@ -21,7 +21,7 @@ enum Shape {
     Suffix(Vec<u8>),
     General {
         bytes: Vec<Token>,
-        /// The same in code points, where that says something else.
+        /// The tokens in code points, where that says something else.
         characters: Option<Vec<Token>>,
     },
 }
@@ -35,7 +35,7 @@ enum Token {
         negated: bool,
         items: Vec<Item>,
     },
-    /// What matches nothing: a pattern that ends in a backslash.
+    /// A token that matches nothing: a pattern that ends in a backslash.
     Never,
 }
 
@@ -242,7 +242,7 @@ fn tokens(pattern: &[u32]) -> Vec<Token> {
     tokens
 }
 
-/// What stands behind a `[`, and its length; none where it does not end, for then the `[` is a character.
+/// The set behind a `[`, and its length; none where it does not end, for then the `[` is a character.
 fn set(pattern: &[u32]) -> Option<(Token, usize)> {
     let is = |at: usize, byte: u8| pattern.get(at) == Some(&byte.into());
     let negated = is(0, b'!') || is(0, b'^');

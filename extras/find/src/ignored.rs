@@ -72,7 +72,7 @@ fn joined(prefix: &Path, below: &[u8]) -> Vec<u8> {
     prefix.join(OsStr::from_bytes(below)).into_os_string().into_encoded_bytes()
 }
 
-/// What a list says. Lines that are no patterns say nothing, as with git.
+/// The patterns of a list. Lines that are no patterns say nothing, as with git.
 fn list(content: &[u8]) -> Gitignore {
     let mut builder = GitignoreBuilder::new("");
     for line in String::from_utf8_lossy(content).lines() {

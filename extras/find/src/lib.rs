@@ -31,7 +31,7 @@ use search::Search;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// What `anyring find --help` prints.
+/// The text that `anyring find --help` prints.
 pub const HELP: &str = include_str!("help.txt");
 
 /// Does what a command line says, without the command's own name: 0 where all went well, 1 where not.

@@ -1,9 +1,9 @@
-//! What the environment says of characters and times.
+//! The environment's settings for characters and times.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// What a character of a name is.
+/// The characters of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charset {
     /// A byte, as in the locales C and POSIX.

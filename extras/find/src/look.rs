@@ -73,7 +73,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// What stands before the last slash.
+    /// The part before the last slash.
     pub fn directory(&self) -> &[u8] {
         if self.depth() == 0 {
             return split(self.path()).0;

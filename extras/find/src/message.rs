@@ -1,4 +1,4 @@
-//! What is said on the standard error.
+//! Messages on the standard error.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};

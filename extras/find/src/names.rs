@@ -13,7 +13,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// What a user is called.
+    /// The name of a user.
     pub fn user(&self, number: u32) -> Option<Vec<u8>> {
         remembered(&self.users, number, |buffer| {
             let (mut entry, mut found) = (MaybeUninit::<libc::passwd>::uninit(), std::ptr::null_mut());
@@ -27,7 +27,7 @@ impl Names {
         })
     }
 
-    /// What a group is called.
+    /// The name of a group.
     pub fn group(&self, number: u32) -> Option<Vec<u8>> {
         remembered(&self.groups, number, |buffer| {
             let (mut entry, mut found) = (MaybeUninit::<libc::group>::uninit(), std::ptr::null_mut());

@@ -89,7 +89,7 @@ impl Outputs {
     }
 }
 
-/// What a thread has not written yet.
+/// The output that a thread has not written yet.
 #[derive(Debug)]
 pub struct Buffers<'a> {
     outputs: &'a Outputs,
@@ -113,7 +113,7 @@ impl<'a> Buffers<'a> {
         Buffers { outputs, pending: outputs.all.iter().map(pending).collect() }
     }
 
-    /// What an output is to get.
+    /// The pending bytes of an output.
     pub fn to(&mut self, number: usize) -> &mut Vec<u8> {
         &mut self.pending[number].bytes
     }

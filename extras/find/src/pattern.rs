@@ -72,7 +72,7 @@ const NAMES: [(&str, Dialect); 9] = [
 ];
 
 impl Dialect {
-    /// What `-regex` is written in where nothing else is said.
+    /// The dialect of `-regex` where nothing else is said.
     pub const DEFAULT: Dialect = EMACS;
 
     /// By its name, else why not.
@@ -122,7 +122,7 @@ struct Translation<'a> {
     start: bool,
 }
 
-/// What one step of the text is.
+/// The meaning of one step of the text.
 enum Piece {
     /// A character as it is.
     Literal(u32),
@@ -329,7 +329,7 @@ impl Translation<'_> {
         Ok(format!("{{{},{most}}}", least.unwrap_or(0)))
     }
 
-    /// What stands behind a `[`.
+    /// Parses the set behind a `[`.
     fn set(&mut self) -> Result<(), String> {
         let unfinished = || String::from("a set in it ([...) does not end");
         let negated = self.text.get(self.at) == Some(&b'^');

@@ -1,4 +1,4 @@
-//! What the walk's visits come to: the expression, asked of each entry.
+//! The visitor of a search: it asks the expression of each entry.
 
 use crate::colour::Colours;
 use crate::expression::{Action, Test, Tree};
@@ -33,13 +33,13 @@ pub struct Search<'a> {
     failed: AtomicBool,
 }
 
-/// What a thread of the walk has for itself.
+/// The state that a thread of the walk has for itself.
 pub struct Local<'a> {
     buffers: Buffers<'a>,
     widths: Widths,
 }
 
-/// What an entry came to.
+/// The outcome of the expression for an entry.
 #[derive(Default)]
 struct Outcome {
     prune: bool,
@@ -304,7 +304,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What an expression would do.
+/// The effects that an expression would have.
 #[derive(Default)]
 struct Foreseen {
     acts: bool,

@@ -1,4 +1,4 @@
-//! What holds for the whole walk.
+//! Settings that hold for the whole walk.
 
 use anyring_walk::{Engine, Follow};
 
@@ -21,7 +21,7 @@ pub struct Settings {
     pub max_depth: Option<u32>,
     /// A directory comes after what is in it.
     pub depth: bool,
-    /// What vanishes before it is looked at is no error.
+    /// An entry that vanishes before it is looked at is no error.
     pub ignore_races: bool,
     pub sorted: bool,
     /// 0: as many as there are processors.

@@ -1,4 +1,4 @@
-//! What the tests say of an entry.
+//! The answers of the tests to an entry.
 
 use crate::expression::{Bits, Test};
 use crate::files;
@@ -65,7 +65,7 @@ fn attribute(test: &Test, look: &Look<'_>, file: &Statx, names: &Names) -> bool 
     }
 }
 
-/// What a link leads to, or where links are followed, what stands there itself.
+/// The kind of what a link leads to, or where links are followed, of what stands there itself.
 fn other_kind(look: &Look<'_>) -> io::Result<Kind> {
     if look.is_followed() {
         return files::kind(look.parent(), false);

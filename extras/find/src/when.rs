@@ -26,7 +26,7 @@ pub fn split(stamp: Stamp) -> (i64, u32) {
     (stamp.div_euclid(SECOND) as i64, stamp.rem_euclid(SECOND) as u32)
 }
 
-/// What the calendar says here at a point in time; nothing for years that it has no number for.
+/// The date and time here at a point in time; nothing for years that the calendar has no number for.
 pub fn local(seconds: i64) -> Option<libc::tm> {
     let mut parts = MaybeUninit::uninit();
     // SAFETY: both are of the right kind; the result says whether the second was filled.

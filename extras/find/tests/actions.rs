@@ -1,4 +1,4 @@
-//! What actions do: output byte for byte, files that are gone, commands that ran.
+//! Effects of actions: output byte for byte, files that are gone, commands that ran.
 
 mod common;
 
@@ -275,7 +275,7 @@ fn many_at_once() {
     }
 }
 
-/// What was printed before a command stands before what the command prints.
+/// Output that was printed before a command stands before what the command prints.
 #[test]
 fn order_of_output() {
     let tree = Tree::full();

@@ -1,4 +1,4 @@
-//! What is ours: options, order, colours; and what goes wrong on the way.
+//! Extensions of anyring's: options, order, colours; and what goes wrong on the way.
 
 mod common;
 

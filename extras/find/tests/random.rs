@@ -182,7 +182,7 @@ fn runner(few: u32) -> TestRunner {
     }
 }
 
-/// What differs, and on what tree.
+/// Reports the difference, and the tree on which it was found.
 fn explain<T: std::fmt::Debug>(failure: TestError<T>) {
     match failure {
         TestError::Fail(reason, input) => panic!("{reason}\nwith {input:?}"),
@@ -209,14 +209,14 @@ fn random_expressions_on_random_trees() {
         .unwrap_or_else(explain);
 }
 
-/// Both finds say the same, given this line.
+/// Compares both finds, which must say the same, given this line.
 fn says_the_same<S: AsRef<OsStr> + Debug>(tree: &Tree, line: &[S], way: Way) -> Result<(), TestCaseError> {
     let difference = difference_of_runs(tree.path(), line, 0, way);
     prop_assert!(difference.is_none(), "find {:?} ({:?})\n{}", line, way, difference.unwrap_or_default());
     Ok(())
 }
 
-/// What stands behind the name of a test, right or wrong.
+/// The argument behind the name of a test, right or wrong.
 fn argument() -> impl Strategy<Value = Vec<String>> {
     let sign = select(&["", "", "+", "-", "++", "--", "+-", "-+", " ", "- +"][..]);
     let digits = select(
@@ -316,7 +316,7 @@ fn root() -> impl Strategy<Value = Vec<String>> {
     prop_oneof![select(roots.to_vec()).prop_map(words), Just(vec![String::new()])]
 }
 
-/// The same arguments are right, and mean the same.
+/// Random arguments are right for both finds or for neither, and mean the same.
 #[test]
 fn random_arguments() {
     let files = proptest::collection::vec(file(), 10..30);
@@ -338,7 +338,7 @@ fn random_arguments() {
         .unwrap_or_else(explain);
 }
 
-/// What is deleted, and what is left.
+/// Deletions: what is deleted, and what is left.
 #[test]
 fn random_deletions() {
     let files = proptest::collection::vec(file(), 0..30);

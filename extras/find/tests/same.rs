@@ -1,4 +1,4 @@
-//! The same paths, output and exit status as GNU find, expression by expression.
+//! Paths, output and exit status are those of GNU find, expression by expression.
 
 mod common;
 

@@ -27,7 +27,7 @@ pub struct Directory {
     pub inode: u64,
     /// Its name may be a link that is followed.
     pub follow: bool,
-    /// What is below it may be it itself or one of its ancestors.
+    /// A directory below this one may be this one itself or one of its ancestors.
     pub may_loop: bool,
     counters: Counters,
     /// For whoever leaves it.
@@ -40,7 +40,7 @@ pub struct Directory {
 
 struct State {
     fd: RawFd,
-    /// Who uses the descriptor right now.
+    /// The users of the descriptor right now.
     pins: u32,
     /// For how many things it is yet needed: its own reading, what is in it and is to be opened.
     needs: u32,
@@ -50,7 +50,7 @@ struct State {
     held: Option<u64>,
 }
 
-/// What came of giving something up.
+/// The result of giving something up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Released {
     /// This descriptor is to be closed.
@@ -59,7 +59,7 @@ pub struct Released {
     pub finished: bool,
 }
 
-/// What is given up of a directory.
+/// The holds on a directory that are given up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Give {
     pub pins: u32,
@@ -67,7 +67,7 @@ pub struct Give {
     pub undone: u32,
 }
 
-/// What is told of a directory that is to be read.
+/// The facts about a directory that is to be read.
 pub struct Found<'a> {
     pub name: &'a CStr,
     pub root: u32,
@@ -191,7 +191,7 @@ impl Directory {
         at.identity.get().map(|identity| identity.0)
     }
 
-    /// It was opened for the first time. Its reader has the pin and the need that it was made with.
+    /// Notes that the directory was opened for the first time. Its reader has the pin and the need that it was made with.
     pub fn opened(&self, fd: RawFd) {
         lock(&self.state).fd = fd;
     }

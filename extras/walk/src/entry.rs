@@ -1,4 +1,4 @@
-//! What a visitor is shown.
+//! Entries as a visitor is shown them.
 
 use crate::Statx;
 use crate::directory::{Counters, Directory};
@@ -10,7 +10,7 @@ use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-/// What kind of file an entry is.
+/// The kind of file that an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -90,7 +90,7 @@ impl Entry<'_> {
         self.root as usize
     }
 
-    /// What it is; where links are followed, what it leads to.
+    /// The kind of file that the entry is; where links are followed, that it leads to.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -143,7 +143,7 @@ pub struct Parent<'a> {
 #[derive(Default)]
 pub struct Paths {
     bytes: Vec<u8>,
-    /// What the beginning is the path of.
+    /// The directory that the beginning is the path of.
     of: Option<Arc<Directory>>,
     /// How long it is, with the slash behind it.
     length: usize,
@@ -214,7 +214,7 @@ impl<'a> Path<'a> {
     }
 }
 
-/// What went wrong.
+/// The step that went wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// An entry's attributes could not be had. Where the walk needed them itself, the entry was not visited.
@@ -238,7 +238,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What.
+    /// The step that went wrong.
     pub fn what(&self) -> &What {
         &self.what
     }

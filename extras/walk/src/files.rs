@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const FEWEST: usize = 8;
 /// More than that are of no use.
 const MOST: usize = 4096;
-/// What the process needs for the rings, for its output, for what it starts.
+/// Descriptors that the process needs for the rings, for its output, for what it starts.
 const OTHERS: usize = 64;
 
 /// A device's and an inode's number.
@@ -89,7 +89,7 @@ impl Files {
         number
     }
 
-    /// It cannot any more.
+    /// Notes that the directory cannot be closed any more.
     pub fn let_go(&self, number: u64) {
         let gone = lock(&self.held).directories.remove(&number);
         drop(gone);
@@ -152,7 +152,7 @@ pub fn attribute_flags(follow: bool) -> i32 {
     if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW }
 }
 
-/// Can a link that leads nowhere be the reason? Then it is what is asked about.
+/// True if a link that leads nowhere can be the reason. Then it is what is asked about.
 pub fn is_dangling(errno: i32) -> bool {
     matches!(errno, libc::ENOENT | libc::ENOTDIR)
 }

@@ -1,4 +1,4 @@
-//! What is to be done with an entry: the visitor's word, and what the walk itself has to know before.
+//! Verdicts on entries: the visitor's word, and what the walk itself has to know before.
 
 use crate::directory::{Directory, Found};
 use crate::entry::{Path, Paths};
@@ -9,10 +9,10 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the walk itself asks for.
+/// The attributes that the walk itself asks for.
 const OWN: u32 = libc::STATX_BASIC_STATS | libc::STATX_MNT_ID;
 
-/// What all threads of a walk share.
+/// The state that all threads of a walk share.
 pub struct Walk<'a, V: Visitor> {
     pub options: &'a Options,
     pub visitor: &'a V,
@@ -22,7 +22,7 @@ pub struct Walk<'a, V: Visitor> {
     pub quit: AtomicBool,
 }
 
-/// What a thread of a walk has for itself.
+/// The state that a thread of a walk has for itself.
 pub struct Own<V: Visitor> {
     pub local: V::Local,
     pub paths: Paths,
@@ -39,13 +39,13 @@ pub struct Candidate<'a> {
     pub attributes: Option<(&'a Statx, u32)>,
 }
 
-/// What is to be done with an entry.
+/// The next step for an entry.
 pub enum Verdict {
-    /// These are to be asked for.
+    /// The attributes that are to be asked for.
     Attributes(u32),
     /// This is to be read.
     Read(Arc<Directory>),
-    /// It would be read, but lies too deep: it is only left.
+    /// The directory would be read, but lies too deep: it is only left.
     Leave(Arc<Directory>),
     Done,
 }
@@ -59,7 +59,7 @@ impl<V: Visitor> Walk<'_, V> {
         Own { local: self.visitor.local(), paths: Paths::default() }
     }
 
-    /// Are links followed in `directory`?
+    /// True if links are followed in `directory`.
     pub fn follows(&self, directory: &Directory) -> bool {
         match self.options.follow {
             Follow::Never => false,
@@ -68,14 +68,14 @@ impl<V: Visitor> Walk<'_, V> {
         }
     }
 
-    /// Has the walk itself to know more of an entry before the visitor sees it?
+    /// True if the walk itself has to know more of an entry before the visitor sees it.
     fn needs(&self, directory: &Directory, kind: Kind) -> bool {
         kind == Kind::Unknown
             || kind == Kind::Link && self.follows(directory)
             || kind == Kind::Directory && directory.may_loop
     }
 
-    /// Can a directory below one in `directory` be its own ancestor?
+    /// True if a directory below one in `directory` can be its own ancestor.
     fn may_loop(&self, directory: &Directory, attributes: Option<&Statx>) -> bool {
         if directory.parent().is_some() {
             return directory.may_loop;
@@ -85,7 +85,7 @@ impl<V: Visitor> Walk<'_, V> {
             || self.options.mounts.may_loop(known.map(|attributes| attributes.stx_mnt_id))
     }
 
-    /// Are directories to be reached by descriptors until they have been left?
+    /// True if directories are to be reached by descriptors until they have been left.
     pub fn keeps_open(&self) -> bool {
         self.options.post_order && self.options.open_until_left
     }
@@ -156,7 +156,7 @@ impl<V: Visitor> Walk<'_, V> {
         }
     }
 
-    /// Is what was opened to be read: is it on the root's device?
+    /// True if what was opened is to be read: if it is on the root's device.
     pub fn belongs(&self, directory: &Directory, fd: RawFd) -> bool {
         if !self.options.same_device && !directory.may_loop {
             return true;

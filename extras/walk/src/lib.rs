@@ -56,7 +56,7 @@ mod sorted;
 pub use anyring::Engine;
 pub use directory::Counters;
 pub use entry::{Entry, Failure, Kind, Parent, What};
-/// What is known of a file: the kernel's structure, with the fields of `statx(2)`.
+/// The kernel's structure for the attributes of a file, with the fields of `statx(2)`.
 pub use libc::statx as Statx;
 pub use mounts::Mounts;
 
@@ -87,7 +87,7 @@ pub enum Follow {
     /// None (`find -P`).
     #[default]
     Never,
-    /// Those among the roots (`find -H`).
+    /// Links among the roots (`find -H`).
     Roots,
     /// All that lead somewhere (`find -L`).
     Always,
@@ -118,11 +118,11 @@ pub struct Options {
     /// all is cached a round trip through a ring costs a fifth, and where nothing is, handing each call to a worker costs
     /// more than a thread that makes all of a directory's.
     pub engine: Option<Engine>,
-    /// What is mounted, for walks one after the other.
+    /// The mounts, for walks one after the other.
     pub mounts: Mounts,
 }
 
-/// What to do with an entry.
+/// The visitor's decision about an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Ask for attributes (`STATX_*` of `statx(2)`), then visit the entry again. If they cannot be had, that is told as a
@@ -136,9 +136,9 @@ pub enum Step {
     Quit,
 }
 
-/// Who is shown what a walk finds. Its methods are called by several threads at once.
+/// A visitor is shown what a walk finds. Its methods are called by several threads at once.
 pub trait Visitor: Sync {
-    /// What each thread has for itself: an output buffer, totals.
+    /// The state that each thread has for itself: an output buffer, totals.
     type Local: Send;
 
     /// One of those, for a thread that begins.

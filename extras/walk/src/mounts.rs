@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-/// What is mounted, read when it is needed first. Walks that share it read it once, so what is mounted later counts as a
+/// The mounts, read when they are needed first. Walks that share them read them once, so what is mounted later counts as a
 /// change of the tree.
 #[derive(Clone, Debug, Default)]
 pub struct Mounts(Arc<OnceLock<Table>>);
@@ -17,7 +17,7 @@ struct Table {
 }
 
 impl Mounts {
-    /// Can a directory below one of this mount be its own ancestor? Yes, too, where that mount is in another namespace, or not
+    /// True if a directory below one of this mount can be its own ancestor: also where that mount is in another namespace, or not
     /// known.
     pub(crate) fn may_loop(&self, mount: Option<u64>) -> bool {
         let read = || std::fs::read("/proc/self/mountinfo").map(|text| Table::of(&text)).unwrap_or_default();
@@ -54,7 +54,7 @@ impl Table {
     }
 }
 
-/// Does `mount` show again a directory that lies on the way to it?
+/// True if `mount` shows again a directory that lies on the way to it.
 fn is_below_itself(mount: &Mount<'_>, mounts: &[Mount<'_>]) -> bool {
     let mut below = mount;
     // A chain of parents is not longer than there are mounts.

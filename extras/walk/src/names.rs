@@ -1,4 +1,4 @@
-//! What `getdents64(2)` writes.
+//! The records that `getdents64(2)` writes.
 
 use crate::Kind;
 use std::ffi::CStr;
@@ -28,7 +28,7 @@ pub fn name_at(bytes: &[u8], offset: usize) -> Option<(Name<'_>, usize)> {
     Some((Name { inode, kind: Kind::of_number(record[TYPE]), name }, offset + length))
 }
 
-/// Is it one of the two names that every directory has?
+/// True if it is one of the two names that every directory has.
 pub fn is_dots(name: &CStr) -> bool {
     matches!(name.to_bytes(), b"." | b"..")
 }

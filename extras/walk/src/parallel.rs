@@ -16,7 +16,7 @@ const WORKERS: u32 = 64;
 /// So many threads of the walk may, where it has no rings.
 const MOST: usize = 64;
 
-/// What all threads have.
+/// The state that all threads have.
 struct Common<'a, V: Visitor> {
     walk: Walk<'a, V>,
     share: Share,
@@ -85,7 +85,7 @@ fn start<'scope, V: Visitor>(
     }
 }
 
-/// What each thread does.
+/// Runs one thread of the walk.
 fn run<'scope, V: Visitor>(
     scope: &'scope Scope<'scope, '_>,
     common: &'scope Common<'_, V>,

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_micros(50);
 /// A directory that is to be gone on with.
 pub struct Task {
     pub directory: Arc<Directory>,
-    /// It is open, and was read in part.
+    /// The directory is open, and was read in part.
     pub opened: bool,
 }
 
@@ -34,16 +34,16 @@ struct Stack {
     count: AtomicUsize,
 }
 
-/// What the threads of a walk share.
+/// The work that the threads of a walk share.
 pub struct Share {
     stacks: Vec<Stack>,
     /// Stacks of nobody.
     free: Mutex<Vec<usize>>,
     /// Threads that there are.
     threads: AtomicUsize,
-    /// Those of them that have nothing to do.
+    /// Threads of these that have nothing to do.
     idle: AtomicUsize,
-    /// Those of them that sleep.
+    /// Threads of these that sleep.
     sleeping: AtomicUsize,
     /// There is nothing to do any more, or nothing more is to be done.
     over: AtomicBool,

@@ -20,7 +20,7 @@ fn ways() -> Vec<Options> {
     ways
 }
 
-/// Is the caller one whom no permission stops?
+/// True if the caller is one whom no permission stops.
 fn is_root() -> bool {
     // SAFETY: touches no memory.
     unsafe { libc::geteuid() == 0 }

@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// What is made of a node, in a directory that was made before.
+/// A node to be made in a directory that was made before.
 #[derive(Clone, Debug)]
 enum Node {
     File,
@@ -74,7 +74,7 @@ fn make(tree: &Tree, nodes: &[(Index, Node)]) -> Vec<PathBuf> {
     paths
 }
 
-/// What a plain recursive reading sees.
+/// The events that a plain recursive reading sees.
 struct Reading<'a> {
     options: &'a Options,
     events: Vec<Event>,

@@ -1,4 +1,4 @@
-//! What is visited, compared with GNU find; on every kind of walk.
+//! Visits, compared with GNU find; on every kind of walk.
 
 mod common;
 

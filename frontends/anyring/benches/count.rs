@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 
 const BYTES: usize = 64;
 
-/// What is done, known to the compiler: a program decides that once for each place in its text.
+/// The opcode that is counted, known to the compiler: a program decides that once for each place in its text.
 const NOP: u8 = 0;
 const READ: u8 = 1;
 const FIXED: u8 = 2;

@@ -8,7 +8,7 @@ const PIECE: u64 = 128 << 10;
 /// Pieces under way.
 const MOST: u32 = 8;
 
-/// What a request does for a piece, of which the part from `at` to `end` is still to be copied.
+/// The step of a request for a piece, of which the part from `at` to `end` is still to be copied.
 enum Doing {
     Read(Token<op::Read<Vec<u8>>>),
     Write(Token<op::Write<Vec<u8>>>),

@@ -8,7 +8,7 @@ use anyring::{Buffers, Error, Fd, Id, MultiToken, Received, Ring, Token, op};
 use std::collections::{HashMap, VecDeque};
 use std::net::TcpListener;
 
-/// What a request does, and for which connection.
+/// The request's step, and the connection that it is for.
 enum Doing {
     Receive(MultiToken<op::RecvMulti>, usize),
     Send(Token<op::Send<Received>>, usize),
@@ -16,7 +16,7 @@ enum Doing {
 
 struct Connection {
     socket: Fd,
-    /// What is to be sent behind what is being sent.
+    /// The data to be sent behind what is being sent.
     waiting: VecDeque<Received>,
     sending: bool,
 }

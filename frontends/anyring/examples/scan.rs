@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// Requests under way.
 const MOST: usize = 64;
 
-/// What a request does, and for which path.
+/// The request's step, and the path that it is for.
 enum Doing {
     Open(Token<op::Open>),
     Read(Token<op::ReadNames<Vec<u8>>>, Fd),

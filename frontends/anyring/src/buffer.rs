@@ -241,7 +241,7 @@ unsafe impl<B: BufferMut> BufferMut for Slice<B> {
     }
 }
 
-/// What every buffer can do.
+/// The methods that every buffer has.
 pub trait BufferExt: Buffer + Sized {
     /// A part of it: of what it holds, or, for one that is written to, up to its capacity.
     ///
@@ -268,7 +268,7 @@ pub trait BufferExt: Buffer + Sized {
         Slice { buffer: self, start, end }
     }
 
-    /// What is behind what it holds, up to its capacity: reading into it appends.
+    /// The room behind what the buffer holds, up to its capacity: reading into it appends.
     fn spare(self) -> Slice<Self>
     where
         Self: BufferMut,

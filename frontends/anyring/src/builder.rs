@@ -94,7 +94,7 @@ impl<'a> Builder<'a> {
         self.flag(abi::IORING_SETUP_SQ_AFF)
     }
 
-    /// It shares workers, and the polling thread, with another ring (`IORING_SETUP_ATTACH_WQ`), which stays open until
+    /// Shares workers, and the polling thread, with another ring (`IORING_SETUP_ATTACH_WQ`), which stays open until
     /// this one is built:
     ///
     /// ```compile_fail,E0505
@@ -109,7 +109,7 @@ impl<'a> Builder<'a> {
         self.flag(abi::IORING_SETUP_ATTACH_WQ)
     }
 
-    /// It takes no submissions before it is enabled: what restricts it comes first (`IORING_SETUP_R_DISABLED`).
+    /// The ring takes no submissions before it is enabled: what restricts it comes first (`IORING_SETUP_R_DISABLED`).
     pub fn start_disabled(self) -> Builder<'a> {
         self.flag(abi::IORING_SETUP_R_DISABLED)
     }

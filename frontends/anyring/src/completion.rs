@@ -21,7 +21,7 @@ pub struct Completion {
     pub(crate) result: i32,
     pub(crate) flags: u32,
     pub(crate) engine: Engine,
-    /// What the operation is called.
+    /// The name of the operation.
     pub(crate) name: &'static str,
     /// The type of the operation.
     pub(crate) of: TypeId,
@@ -41,12 +41,12 @@ impl Completion {
         self.id
     }
 
-    /// Is it one of this request?
+    /// True if the completion is one of this request.
     pub fn is(&self, request: impl Into<Id>) -> bool {
         self.id == request.into()
     }
 
-    /// Is more to come of this request?
+    /// True if more is to come of this request.
     pub fn more(&self) -> bool {
         self.flags & IORING_CQE_F_MORE != 0
     }
@@ -64,7 +64,7 @@ impl Completion {
         self.flags
     }
 
-    /// What the operation of this token says.
+    /// The output of the operation of this token.
     ///
     /// # Errors
     /// The completion again, where it is another request's.
@@ -83,7 +83,7 @@ impl Completion {
         }
     }
 
-    /// What this completion of the stream says. If it is the last one, the stream has ended.
+    /// The item that this completion of the stream brings. If it is the last one, the stream has ended.
     ///
     /// # Errors
     /// The completion again, where it is another request's.

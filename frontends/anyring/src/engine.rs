@@ -11,10 +11,10 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Who does the work of a ring.
+/// The backend that does the work of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Engine {
-    /// What the environment variable `ANYRING_ENGINE` says (`kernel` or `user`); where it says nothing, the
+    /// The engine that the environment variable `ANYRING_ENGINE` names (`kernel` or `user`); where it names none, the
     /// kernel where its `io_uring` works, else anyring. A ring whose memory is to be laid out in a way that a working
     /// kernel is too old for (`SQE_MIXED`, `CQE_MIXED`, `SQ_REWIND`, `SQE128`, `CQE32`, `NO_MMAP`) is anyring's, too. No ring that was built has this.
     #[default]
@@ -50,13 +50,13 @@ impl fmt::Display for Engine {
     }
 }
 
-/// What this process provides to the engine: threads of the standard library, for the engine allocates with the program's
+/// The host that this process is to the engine: threads of the standard library, for the engine allocates with the program's
 /// allocator, which counts on a thread's local storage.
 struct Process;
 
 static HOST: &dyn Host = &Process;
 
-/// What a new thread is to run.
+/// The function that a new thread is to run.
 struct Start(unsafe extern "C" fn(*mut c_void), *mut c_void);
 
 // SAFETY: the engine gives it to one thread.

@@ -1,4 +1,4 @@
-//! What went wrong: on which engine, in which operation, why presumably, and what to do about it.
+//! Errors: on which engine, in which operation, why presumably, and what to do about it.
 
 use crate::Engine;
 use anyring_linked as linked;
@@ -22,7 +22,7 @@ pub struct Error {
     errno: i32,
 }
 
-/// What failed.
+/// The step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorContext {
@@ -69,7 +69,7 @@ impl Error {
         self.engine
     }
 
-    /// What failed.
+    /// The step that failed.
     pub fn context(&self) -> ErrorContext {
         self.context
     }

@@ -105,7 +105,7 @@ const UNDECIDED: u8 = 0;
 const KERNEL: u8 = 1;
 /// Anyring's engine does.
 const USER: u8 = 2;
-/// What `anyring run` has put behind this program's functions does.
+/// The front end that `anyring run` has put behind this program's functions answers.
 const OTHERS: u8 = 3;
 /// The kernel, and anyring's engine for rings that the kernel is too old for.
 const BOTH: u8 = 4;

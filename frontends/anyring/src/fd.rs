@@ -76,7 +76,7 @@ impl Fd {
         self.descriptor().map_or(-1, |fd| fd.as_raw_fd())
     }
 
-    /// Is it a place in a ring's table of files?
+    /// True if it is a place in a ring's table of files.
     pub fn is_fixed(&self) -> bool {
         matches!(*self.0, Kind::Fixed(_))
     }
@@ -100,7 +100,7 @@ impl Fd {
         }
     }
 
-    /// What is to be closed, which nobody else refers to.
+    /// The file that is to be closed, which nobody else refers to.
     pub(crate) fn into_closing(self) -> Result<Closing, Fd> {
         if !self.is_fixed() {
             return self.into_owned().map(Closing::Descriptor);

@@ -29,7 +29,7 @@ impl<O> Memory<O> {
     }
 }
 
-/// What is the same for all requests of an operation.
+/// The functions and the name that all requests of an operation share.
 struct Kind {
     name: &'static str,
     /// Tells the operation that it has ended.
@@ -100,7 +100,7 @@ impl Kept {
         Kept { at: memory.0.cast(), kind, type_id: TypeId::of::<O>() }
     }
 
-    /// What it is called.
+    /// The operation's name.
     #[inline]
     pub(crate) fn name(&self) -> &'static str {
         self.kind.name
@@ -112,7 +112,7 @@ impl Kept {
         self.type_id
     }
 
-    /// Is it one of this type?
+    /// True if the operation is one of this type.
     #[inline]
     pub(crate) fn is<O: 'static>(&self) -> bool {
         self.type_id == TypeId::of::<O>()

@@ -1,4 +1,4 @@
-//! What operations of a safe ring are.
+//! Operations of a safe ring.
 
 use crate::fixed::Table;
 use crate::low::Sqe;
@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// What came of an operation: its result, and what came with it.
+/// The outcome of an operation: its result, and what came with it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct CqeResult {
@@ -25,7 +25,7 @@ pub struct CqeResult {
 }
 
 impl CqeResult {
-    /// What it came to, where nothing comes with it.
+    /// The result alone, where nothing comes with it.
     #[inline(always)]
     pub(crate) fn number(self) -> Result<u32, Error> {
         // Field by field, which is cheap where the compiler knows that nothing is there.
@@ -52,18 +52,18 @@ pub struct Files<'a>(pub(crate) Option<&'a Arc<Table>>);
 /// [`entry`](Operation::entry) on until it has ended. It must not name a place to which the value itself does not
 /// keep others from having access.
 pub unsafe trait Operation: Send + Sized + 'static {
-    /// What its completion says.
+    /// The value that the completion is turned into.
     type Output;
 
-    /// What it is called in errors.
+    /// The operation's name in errors.
     const NAME: &'static str;
 
-    /// Is its result a new descriptor?
+    /// True if the result is a new descriptor.
     fn opens_descriptor(&self) -> bool {
         false
     }
 
-    /// Does another completion follow the result, by which alone its memory is free?
+    /// True if another completion follows the result, by which alone the operation's memory is free.
     fn notifies(&self) -> bool {
         false
     }
@@ -71,11 +71,11 @@ pub unsafe trait Operation: Send + Sized + 'static {
     /// The entry, for a ring with these files; called once.
     fn entry(&mut self, files: Files<'_>) -> Sqe;
 
-    /// It has ended, with this result: called before [`output`](Operation::output), and where nobody asks for that,
-    /// too.
+    /// Notes that the operation has ended, with this result: called before [`output`](Operation::output), and where nobody asks
+    /// for that, too.
     fn settle(&mut self, _result: i32) {}
 
-    /// What its completion says, made of itself and what came of it.
+    /// The operation's output, made of itself and what came of it.
     ///
     /// # Safety
     /// The operation must have ended, with what came: so much of a buffer, for one, is believed to be written.
@@ -87,13 +87,13 @@ pub unsafe trait Operation: Send + Sized + 'static {
 /// # Safety
 /// As for [`Operation`].
 pub unsafe trait Multishot: Send + Sized + 'static {
-    /// What each completion says.
+    /// The value that each completion is turned into.
     type Item;
 
-    /// What it is called in errors.
+    /// The operation's name in errors.
     const NAME: &'static str;
 
-    /// Is each result a new descriptor?
+    /// True if each result is a new descriptor.
     fn opens_descriptors(&self) -> bool {
         false
     }
@@ -106,7 +106,7 @@ pub unsafe trait Multishot: Send + Sized + 'static {
     /// The entry, for a ring with these files; called once.
     fn entry(&mut self, files: Files<'_>) -> Sqe;
 
-    /// What a completion says.
+    /// The item that a completion brings.
     fn item(came: CqeResult) -> Self::Item;
 }
 

@@ -14,7 +14,7 @@ pub(crate) struct Request {
     pub(crate) operation: Kept,
     pub(crate) opens: bool,
     pub(crate) notifies: bool,
-    /// It ends with one completion, which somebody waits for, and takes no buffer of a group.
+    /// The request ends with one completion, which somebody waits for, and takes no buffer of a group.
     pub(crate) plain: bool,
     /// Nobody waits for its completion.
     pub(crate) silent: bool,
@@ -139,7 +139,7 @@ impl Requests {
         live.map(|(index, place)| Id(u64::from(place.generation) << 32 | index as u64)).collect()
     }
 
-    /// Is it one of this type, which ends with one completion and takes no buffer of a group?
+    /// True if the operation is one of this type, and the request ends with one completion and takes no buffer of a group.
     #[inline(always)]
     pub(crate) fn is_plain<O: Operation>(&self, id: Id) -> bool {
         let place = self.places.get(id.0 as u32 as usize);
@@ -170,7 +170,7 @@ impl Requests {
         (operation, opened(opens, result))
     }
 
-    /// What the engine's completion is to the program, if anything.
+    /// The completion that the program gets for the engine's, if any.
     pub(crate) fn complete(&mut self, engine: Engine, cqe: Cqe) -> Option<Completion> {
         let id = Id(cqe.user_data());
         let place = self.place(id.0)?;

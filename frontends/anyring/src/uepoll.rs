@@ -39,7 +39,7 @@ use anyring_engine::abi::Errno;
 use anyring_uepoll::{ADD, DELETE, MODIFY, Options, Raiser};
 pub use anyring_uepoll::{Event, Feeder, layout};
 
-/// What a file is watched for: `EPOLL*` bits. Errors and hang-ups are told in any case.
+/// The `EPOLL*` bits that a file is watched for. Errors and hang-ups are told in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Interest(u32);
 

@@ -1,4 +1,4 @@
-//! What `anyring::everywhere!()` stands in front of, by the C library's functions alone, on both engines.
+//! The functions that `anyring::everywhere!()` stands in front of, by the C library's functions alone, on both engines.
 
 use linux_raw_sys::io_uring as abi;
 use std::ffi::{c_int, c_long, c_void};

@@ -119,7 +119,7 @@ fn a_future_that_is_not_polled_does_nothing(engine: Engine) {
     assert!(!driver.process().unwrap(), "nobody is left");
 }
 
-/// It is not even submitted.
+/// A dropped future is not even submitted.
 #[both]
 fn a_future_that_is_dropped_before_the_driver_has_come(engine: Engine) {
     let (ring, mut driver) = AsyncRing::with_driver(ring(engine)).unwrap();

@@ -1,4 +1,4 @@
-//! What safe code does to futures breaks no memory, loses no buffer and leaves no future behind, on both engines.
+//! Futures under all that safe code can do: it breaks no memory, loses no buffer and leaves no future behind, on both engines.
 
 mod common;
 #[path = "common/futures.rs"]
@@ -40,7 +40,7 @@ fn what_threads_may_do() {
     unpin::<Submit<op::Read<Counted>>>();
 }
 
-/// What a request works on stays until the request has ended, even if nobody has the future any more.
+/// Memory that a request works on stays until the request has ended, even if nobody has the future any more.
 #[both]
 fn futures_that_are_forgotten(engine: Engine) {
     let (ring, mut driver) = AsyncRing::with_driver(ring(engine)).unwrap();
@@ -86,7 +86,7 @@ fn futures_that_move_between_threads(ring: AsyncRing) {
 /// Others hear of their completions all the same.
 #[test]
 fn wakers_that_panic() {
-    /// What is thrown, and panics again.
+    /// A payload that is thrown, and panics again.
     struct Thrown;
 
     impl Drop for Thrown {

@@ -1,4 +1,4 @@
-//! What a ring takes that a user has few of. A program of its own: other tests' rings take some.
+//! Resources that a ring takes and that a user has few of. A program of its own: other tests' rings take some.
 
 mod common;
 

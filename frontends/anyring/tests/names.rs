@@ -34,7 +34,7 @@ proptest! {
         prop_assert!(count <= bytes.len() / 19);
     }
 
-    /// What is right is shown as it is; what is cut off or broken behind it takes nothing away from it.
+    /// Records that are right are shown as they are; what is cut off or broken behind them takes nothing away from them.
     #[test]
     fn records(
         all in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u8>(), name()), 0..8),

@@ -132,7 +132,7 @@ fn a_registered_directory(engine: Engine) {
     assert_eq!(results[1], (1, -libc::EBADF));
 }
 
-/// What stands for it in the kernel's queue is not taken at once behind an entry that is refused.
+/// The stand-in in the kernel's queue is not taken at once behind an entry that is refused.
 #[both]
 fn a_registered_directory_behind_a_bad_entry(engine: Engine) {
     let mut ring = common::ring(engine);
@@ -163,7 +163,7 @@ fn a_registered_directory_in_a_second_submission(engine: Engine) {
     assert!(matches!(results[..], [count] if count > 0), "{results:?}");
 }
 
-/// What a chain has left open in a slot does not come there once the program has put another file into it.
+/// A file that a chain has left open in a slot does not come there once the program has put another file into it.
 #[both]
 fn a_file_of_a_chain_stays_out_of_its_slot_once_that_has_another(engine: Engine) {
     let (mut ring, files) = (common::ring(engine), Directory::new());
@@ -231,8 +231,8 @@ fn a_slot_of_a_chain_is_taken_and_stays_the_programs() {
     });
 }
 
-/// What is done beside the kernel's ring cannot be made up by writing into memory by its descriptor either. In a process of
-/// its own: it looks at all files that are open.
+/// Memory of what is done beside the kernel's ring cannot be written by its descriptor, so no completion can be made up. In a
+/// process of its own: it looks at all files that are open.
 #[test]
 fn the_memory_beside_a_ring_is_not_written_by_its_descriptor() {
     const ALONE: &str = "ANYRING_TEST_ALONE";

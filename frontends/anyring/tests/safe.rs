@@ -140,7 +140,7 @@ fn what_was_truncated_is_not_believed(mut ring: Ring) {
     assert_eq!((count.unwrap(), bytes.as_slice()), (4, &b"kept"[..]));
 }
 
-/// What was registered is given back when nothing uses it any more, and others take its place.
+/// Registrations are given back when nothing uses them any more, and others take their places.
 #[both]
 fn what_was_registered_is_given_back(engine: Engine) {
     let mut ring = ring(engine);
@@ -761,7 +761,7 @@ fn other_threads_wake_a_ring(mut ring: Ring) {
     }
 }
 
-/// What is kept for an operation, of any size and alignment; counts how often it is dropped.
+/// A value that is kept for an operation, of any size and alignment; counts how often it is dropped.
 struct Counted<T>(T, Arc<AtomicU32>);
 
 impl<T> Drop for Counted<T> {

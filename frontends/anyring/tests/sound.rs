@@ -1,4 +1,4 @@
-//! What safe code does to the safe ring breaks no memory and touches no file of others, on both engines.
+//! The safe ring under all that safe code can do: it breaks no memory and touches no file of others, on both engines.
 
 mod common;
 
@@ -87,7 +87,7 @@ fn the_memory_of_a_ring_is_sealed() {
     assert_eq!(seals & wanted, wanted, "{}", std::io::Error::last_os_error());
 }
 
-/// What a flag that is not known here would do to a ring's memory is not known either.
+/// Setup flags that are not known here are refused: what they would do to a ring's memory is not known either.
 #[test]
 fn unknown_flags_of_rings_are_refused() {
     const KNOWN: u32 = 0x3_33ff;

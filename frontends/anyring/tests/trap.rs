@@ -1,4 +1,4 @@
-//! What `anyring::everywhere!(trap)` answers beside: calls that are made by instructions of the program.
+//! Calls that are made by instructions of the program, which `anyring::everywhere!(trap)` answers besides.
 
 use linux_raw_sys::general::{__NR_io_uring_enter, __NR_io_uring_setup};
 use linux_raw_sys::io_uring::io_uring_params;

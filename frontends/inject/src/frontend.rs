@@ -1,5 +1,5 @@
-//! What the image does in its own way, for the engine and for the trap: there is no C library, and
-//! no thread-local storage that could be counted on, the thread pointer included.
+//! The image's own ways to do things for the engine and for the trap: there is no C library, and no thread-local storage that
+//! could be counted on, the thread pointer included.
 
 use anyring_engine::Host;
 use anyring_runtime::{sys, threads};
@@ -13,9 +13,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub struct Injected;
 
 static INJECTED: Injected = Injected;
-/// What the trap asks.
+/// The front end that the trap asks.
 pub static FRONTEND: &dyn Frontend = &INJECTED;
-/// What the engine asks.
+/// The host that the engine asks.
 pub static HOST: &dyn Host = &INJECTED;
 
 /// The signals that were kept out of one thread, from when they came until it leaves the trap.
@@ -29,8 +29,8 @@ static NOTES: [Note; 64] = [const { Note { thread_id: AtomicU32::new(0), signals
 /// How many are taken.
 static NOTED: AtomicU32 = AtomicU32::new(0);
 
-/// What is noted of which of [`signals::OWN`] the program wants blocked in which threads: a thread's number in the lower half,
-/// and which in the upper; 0: free. C libraries block all signals in every thread that starts or ends.
+/// The signals of [`signals::OWN`] that the program wants blocked, by thread: a thread's number in the lower half, and its
+/// signals in the upper; 0: free. C libraries block all signals in every thread that starts or ends.
 static BLOCKED: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
 /// How many there are.
 static BLOCKED_COUNT: AtomicU32 = AtomicU32::new(0);

@@ -1,4 +1,4 @@
-//! What the kernel put on the stack of a program that begins.
+//! The data that the kernel put on the stack of a program that begins.
 
 use core::ffi::c_char;
 use core::ops::Range;

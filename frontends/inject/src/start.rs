@@ -1,4 +1,4 @@
-//! What happens before the program's first instruction.
+//! The steps before the program's first instruction.
 
 use crate::frontend;
 use crate::stack::Stack;

@@ -21,7 +21,7 @@ pub fn closing<F: Frontend>(fd: c_int) {
     }
 }
 
-/// The same where there may be rings.
+/// Says that `fd` is about to be closed, where there may be rings.
 fn closing_among_rings<F: Frontend>(fd: c_int) {
     if active() {
         let _stay = F::enter();
@@ -40,7 +40,7 @@ fn replacing<F: Frontend>(old: c_int, new: c_int) {
     }
 }
 
-/// Would anybody miss `fd`, where there may be rings?
+/// True if anybody would miss `fd`, where there may be rings.
 fn matters<F: Frontend>(fd: c_int) -> bool {
     let _stay = F::enter();
     if active() { frontend::concerns_close(fd) } else { process::watches_kernel() }
@@ -55,12 +55,12 @@ fn duplicated<F: Frontend>(old: c_int, new: c_int) {
     }
 }
 
-/// What is said of a descriptor of the engine's own that the program names.
+/// Fails as for a descriptor of the engine's own that the program names.
 fn none() -> c_int {
     next::fail(own::NONE) as c_int
 }
 
-/// Is one of them the engine's? Then the program cannot make `new` a duplicate of `old`.
+/// True if one of them is the engine's. Then the program cannot make `new` a duplicate of `old`.
 fn is_refused(old: c_int, new: c_int) -> bool {
     own::is_engines(old) || own::is_engines(new)
 }

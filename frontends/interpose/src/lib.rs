@@ -51,7 +51,7 @@ pub fn rows<F: Frontend>() -> impl Iterator<Item = &'static Row> {
     descriptors::Calls::<F>::ROWS.iter().chain(sockets::Calls::<F>::ROWS).chain(F::ROWS)
 }
 
-/// What differs between the front ends that export these functions.
+/// A front end that exports these functions.
 pub trait Frontend {
     /// A thread's stay in the engine, during which no signal handler of the program runs in it; it ends with the
     /// value.

@@ -25,8 +25,8 @@ pub fn environment() -> Option<*const *const c_char> {
     (!list.is_null()).then(|| unsafe { *list })
 }
 
-/// What `library` has under this name, in glibc before 2.34, where parts of the C library are libraries of their own that a program
-/// need not have, or has where `dlsym` does not look; null elsewhere.
+/// The symbol that `library` has under this name, in glibc before 2.34, where parts of the C library are libraries of their own
+/// that a program need not have, or has where `dlsym` does not look; null elsewhere.
 fn find_in(library: &CStr, name: &CStr) -> *mut c_void {
     const NOW: c_int = 2;
     /// `__RTLD_DLOPEN`.
@@ -163,7 +163,7 @@ macro_rules! next {
     }};
 }
 
-/// What a function answers that the C library has not: `-ENOSYS`.
+/// The answer of a function that the C library has not: `-ENOSYS`.
 pub const MISSING: isize = -(linux_raw_sys::errno::ENOSYS as isize);
 
 /// Where the C library has the calling thread's `errno`.

@@ -38,7 +38,7 @@ pub unsafe fn setsockopt<F: Frontend>(
     next!(c"setsockopt", fn(c_int, c_int, c_int, *const c_void, u32) -> c_int, fd, level, name, value, length,)
 }
 
-/// Would this message hand over a ring?
+/// True if this message would hand over a ring.
 fn hands_over_ring<F: Frontend>(fd: c_int, message: *const c_void) -> bool {
     if !active() || !calls::rings_exist() {
         return false;

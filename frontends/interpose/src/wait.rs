@@ -172,7 +172,7 @@ fn with_stand_ins<F: Frontend>(
     result
 }
 
-/// Is there a ring in the list?
+/// True if there is a ring in the list.
 fn names_ring(list: *mut PollFd, count: usize) -> bool {
     const PIECE: usize = 32;
     let mut piece = [0; PIECE * size_of::<PollFd>()];
@@ -193,7 +193,7 @@ pub unsafe fn poll<F: Frontend>(list: *mut PollFd, count: usize, timeout: c_int)
     with_stand_ins::<F>(list, count, wait)
 }
 
-/// What `poll` is compiled to under `_FORTIFY_SOURCE`.
+/// `poll`, as it is compiled under `_FORTIFY_SOURCE`.
 ///
 /// # Safety
 /// As in C.
@@ -232,7 +232,7 @@ pub unsafe fn ppoll<F: Frontend>(
     with_stand_ins::<F>(list, count, wait)
 }
 
-/// What `ppoll` is compiled to under `_FORTIFY_SOURCE`.
+/// `ppoll`, as it is compiled under `_FORTIFY_SOURCE`.
 ///
 /// # Safety
 /// As in C.
@@ -263,7 +263,7 @@ pub struct FdSet([c_ulong; 0]);
 
 const BITS: usize = c_ulong::BITS as usize;
 
-/// What a set says of the numbers in it, and of others behind.
+/// The bits of a set for the numbers in it, and for others behind.
 struct Words(Vec<c_ulong>);
 
 impl Words {

@@ -143,7 +143,7 @@ pub unsafe fn enter(
     }
 }
 
-/// The same where the kernel answers.
+/// `io_uring_enter2(2)`, where the kernel answers.
 ///
 /// # Safety
 /// As for the call.
@@ -246,7 +246,7 @@ pub fn close(fd: c_int) {
     close_own(fd);
 }
 
-/// The same of a ring whose SQEs lie there, and which goes on without.
+/// `close(2)` of the descriptor of a ring whose SQEs lie there, and which goes on without.
 pub fn close_descriptor(fd: c_int, sqes: *const Sqe) {
     if is_both() && !serves(fd) {
         anyring_kernel_ring::close_descriptor(fd, sqes);

@@ -6,8 +6,8 @@ use crate::{call, queue};
 use anyring_kernel_ring::{Queue, Taken};
 use core::ffi::c_int;
 
-/// What `anyring.h` has every preparation of such an operation call: from then on they are looked for, and what newer kernels
-/// have.
+/// Puts operations of newer kernels and private ones in place. `anyring.h` has every preparation of such an operation call this:
+/// from then on they are looked for.
 #[unsafe(no_mangle)]
 pub extern "C" fn anyring_private_operations() {
     if !call::is_user() && !call::is_extended() {

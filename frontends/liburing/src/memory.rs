@@ -1,4 +1,4 @@
-//! What the library allocates for the program: probes and buffer rings. The memory of rings is in [`setup`].
+//! Memory that the library allocates for the program: probes and buffer rings. The memory of rings is in [`setup`].
 
 use crate::types::Ring;
 use crate::{buffers, call, register, setup};

@@ -81,7 +81,7 @@ unsafe fn take_ready(ring: &Ring, list: *mut *mut Cqe, count: c_uint) -> c_uint 
     unsafe { take_mixed(ring, list, count, ready) }
 }
 
-/// The same where CQEs of both sizes are in the queue.
+/// Fills `list` where CQEs of both sizes are in the queue.
 ///
 /// # Safety
 /// As for [`take_ready`].
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn io_uring_peek_batch_cqe(ring: &Ring, list: *mut *mut Cq
     unsafe { flush_and_take(ring, list, count) }
 }
 
-/// What waits for somebody to come in, first.
+/// Enters for completions that wait for somebody to come in, and takes what is there then.
 ///
 /// # Safety
 /// As for [`take_ready`].
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn io_uring_submit_and_get_events(ring: &mut Ring) -> c_in
     unsafe { submit(ring, 0, true) }
 }
 
-/// What the inline `io_uring_sqring_wait(3)` is made of.
+/// The part of the inline `io_uring_sqring_wait(3)` that enters.
 ///
 /// # Safety
 /// As in C.

@@ -166,12 +166,12 @@ pub unsafe extern "C" fn io_uring_register_sync_msg(sqe: *const Sqe) -> c_int {
     unsafe { call::register(-1, Code::IORING_REGISTER_SEND_MSG_RING as c_uint, sqe.cast(), 1) }
 }
 
-/// What a registration of files or buffers says.
+/// The argument of a registration of files or buffers.
 pub fn resources(flags: c_uint, count: c_uint, data: Any, tags: Any) -> io_uring_rsrc_register {
     io_uring_rsrc_register { nr: count, flags, resv2: 0, data: data.addr() as u64, tags: tags.addr() as u64 }
 }
 
-/// What an update of them says.
+/// The argument of an update of files or buffers.
 pub fn update(offset: c_uint, count: c_uint, data: Any, tags: Any) -> io_uring_rsrc_update2 {
     io_uring_rsrc_update2 {
         offset,

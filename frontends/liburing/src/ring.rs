@@ -1,4 +1,4 @@
-//! What the library remembers of a ring, and its ways to look at the queues.
+//! Facts that the library remembers of a ring, and its ways to look at the queues.
 
 use crate::types::{Cqe, Ring};
 use crate::{call, user};
@@ -64,7 +64,7 @@ impl Ring {
         c_uint::from(self.int_flags & (REGISTERED | NO_IOWAIT))
     }
 
-    /// What its memory can be mapped by: over anyring's engine not the descriptor, which shows readiness.
+    /// The descriptor by which the ring's memory can be mapped: over anyring's engine not the ring's, which shows readiness.
     pub fn memory_fd(&self) -> c_int {
         if self.pad2 == 0 { self.ring_fd } else { self.pad2 as c_int - 1 }
     }
@@ -84,7 +84,7 @@ impl Ring {
         }
     }
 
-    /// Is this one of the things it remembers?
+    /// True if the library remembers this of the ring.
     #[inline(always)]
     pub fn has(&self, flag: u8) -> bool {
         self.int_flags & flag != 0
@@ -115,7 +115,7 @@ impl Ring {
         flags & (IORING_SQ_CQ_OVERFLOW | IORING_SQ_TASKRUN) != 0
     }
 
-    /// They may do so.
+    /// True if completions may wait for somebody to come in.
     #[inline(always)]
     pub fn completes_by_entering(&self) -> bool {
         self.has(ENTERS_FOR_COMPLETIONS) || self.must_flush()

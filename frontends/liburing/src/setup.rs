@@ -15,7 +15,7 @@ use linux_raw_sys::io_uring::{
     IORING_SETUP_NO_SQARRAY, IORING_SETUP_REGISTERED_FD_ONLY, IORING_SETUP_SQPOLL, io_uring_params,
 };
 
-/// What a ring in memory of the library's own is put on where it does not fit a page.
+/// The bytes of the page for a ring in memory of the library's own that does not fit an ordinary one.
 const HUGE_PAGE: usize = 2 << 20;
 /// From `<linux/mman.h>`: the size of huge pages, by its logarithm.
 const HUGE_2MB: c_uint = 21 << 26;

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
-/// What the library needs to know about one queue entry of 64 bytes: it never looks inside.
+/// A queue entry of 64 bytes, which the library never looks into.
 pub use anyring_engine::abi::Sqe;
 
 /// `struct io_uring_cqe`, without the second half of large ones.
@@ -99,9 +99,9 @@ pub struct Ring {
     pub ring_fd: c_int,
     /// `IORING_FEAT_*`.
     pub features: c_uint,
-    /// What to enter by: the descriptor, or its registered index.
+    /// The number to enter by: the descriptor, or its registered index.
     pub enter_ring_fd: c_int,
-    /// What the library remembers, see [`crate::ring`].
+    /// Facts that the library remembers, see [`crate::ring`].
     pub int_flags: u8,
     /// Unused.
     pub pad: [u8; 3],
@@ -135,7 +135,7 @@ pub struct Timespec {
     pub nanoseconds: i64,
 }
 
-/// What the layout test looks at, against the header: each structure's name in C, its size, and its fields.
+/// The layout that the test compares with the header: each structure's name in C, its size, and its fields.
 #[macro_export]
 macro_rules! layouts {
     ($visit:ident) => {

@@ -9,7 +9,7 @@ use core::num::NonZeroUsize;
 
 pub use anyring_linked::{closing, others_answer};
 
-/// What the library provides to the engine.
+/// The host that the library is to the engine.
 struct Library;
 
 static HOST: &dyn Host = &Library;
@@ -94,7 +94,7 @@ pub fn show_readiness(fd: c_int) -> c_int {
     memory
 }
 
-/// The same after its memory was mapped by the descriptor once more; whether that could be done.
+/// Lets a ring's descriptor be polled again after its memory was mapped by it once more; whether that could be done.
 pub fn show_again(fd: c_int) -> bool {
     quietly(|| frontend::show_readiness(fd)).is_ok()
 }

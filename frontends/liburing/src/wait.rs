@@ -12,7 +12,7 @@ use linux_raw_sys::io_uring::{
     IORING_FEAT_MIN_TIMEOUT, io_uring_getevents_arg, io_uring_op, io_uring_reg_wait,
 };
 
-/// What a caller wants of one visit.
+/// The parameters of one visit of a caller.
 struct Visit {
     submit: c_uint,
     least: c_uint,
@@ -22,7 +22,7 @@ struct Visit {
     argument_bytes: usize,
     /// Its wait ends by itself; then there is no second one.
     limited: bool,
-    /// What it says if that happened.
+    /// The visit's result if that happened.
     expired: c_int,
 }
 
@@ -145,7 +145,7 @@ unsafe fn queue_timeout(ring: &mut Ring, least: c_uint, time: *const Timespec) -
     Ok(ring.flush())
 }
 
-/// What the inline functions that wait are made of.
+/// The part that the inline functions that wait have in common.
 ///
 /// # Safety
 /// As in C.

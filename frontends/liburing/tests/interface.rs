@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use support::{By, Header, libraries, liburing, newer_source, program, root, run, said};
 
-/// What `nm` says of a library: each symbol that it offers, with its version.
+/// The symbols that a library offers, each with its version, by `nm`.
 fn symbols(library: &Path) -> BTreeSet<String> {
     let listed =
         run(Command::new("nm").args(["-D", "--defined-only", "--with-symbol-versions"]).arg(library));
@@ -65,7 +65,7 @@ fn split(symbol: &str) -> (&str, u32) {
     (name, node(version))
 }
 
-/// What `frontends/liburing/symbols.tsv` says of one of the two libraries.
+/// The symbols that `frontends/liburing/symbols.tsv` has of one of the two libraries.
 fn listed(column: usize) -> BTreeSet<String> {
     let table = include_str!("../symbols.tsv");
     let rows = table.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').collect());
@@ -73,7 +73,7 @@ fn listed(column: usize) -> BTreeSet<String> {
     rows.filter_map(row).collect()
 }
 
-/// What a version script says.
+/// The symbols of a version script.
 fn mapped(script: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(script).unwrap();
     // Comments may stand anywhere.
@@ -129,7 +129,7 @@ fn all_nodes_are_there() {
     }
 }
 
-/// What a header says of the structures, asked by a program of C.
+/// The sizes and offsets that a header has, asked by a program of C.
 fn layout_in_c(header: Header, lines: &[(String, String)]) -> BTreeMap<String, usize> {
     let mut source =
         String::from("#define _GNU_SOURCE\n#include <liburing.h>\n#include <stddef.h>\n#include <stdio.h>\n");

@@ -51,7 +51,7 @@ fn the_rest_of_the_interface() {
     same("rest", Header::Newest, &[]);
 }
 
-/// What the sanitizers cannot look into: a program of C, and the library as it is installed. Valgrind knows no
+/// Code that the sanitizers cannot look into: a program of C, and the library as it is installed. Valgrind knows no
 /// signals that interrupt system calls of ours, which `rest.c` sends.
 #[test]
 fn memory_is_used_rightly() {
@@ -123,7 +123,7 @@ fn private_operations_on_rings_of_the_kernel() {
     }
 }
 
-/// It is our engine that answers, and only where it must.
+/// Anyring's engine answers, and only where it must.
 #[test]
 fn the_engine_is_chosen() {
     let program = program("files", Header::Newest);

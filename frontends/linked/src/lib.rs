@@ -1,5 +1,5 @@
-//! What the front ends that are linked into programs share: when anyring's engine is wanted, the way into it, and
-//! what it is told of the program.
+//! Code that the front ends that are linked into programs share: when anyring's engine is wanted, the way into it, and what it is
+//! told of the program.
 //!
 //! Such a front end interposes nothing but `io_uring`: it knows nothing of the program's signal actions. A
 //! handler that ran while its thread is inside the engine could enter the ring whose lock that thread holds;
@@ -94,7 +94,7 @@ pub fn begin_beside_kernel(host: &'static &'static dyn Host) {
     anyring_kernel_ring::begin(&LINKED);
 }
 
-/// What the companions of the kernel's rings need of such a front end.
+/// The front end as the companions of the kernel's rings need it.
 struct Linked;
 
 impl anyring_kernel_ring::Frontend for Linked {
@@ -153,7 +153,7 @@ pub unsafe fn set_up(arguments: [usize; 6], begin: impl FnOnce(), tells_closes: 
 pub struct Quiet(u64);
 
 impl Quiet {
-    /// It begins.
+    /// Begins the time.
     pub fn begin() -> Self {
         Self(sys::set_signal_mask(sys::ASYNCHRONOUS))
     }

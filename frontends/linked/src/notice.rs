@@ -1,4 +1,4 @@
-//! What the engine is told of the program, as far as such a front end sees it: the program's forks, the ends of its
+//! Notices to the engine about the program, as far as such a front end sees it: the program's forks, the ends of its
 //! threads, and, when the program next enters a ring, that it has other credentials.
 
 use crate::quietly;

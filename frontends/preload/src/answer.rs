@@ -1,4 +1,4 @@
-//! What a program may ask the library that was brought into it.
+//! The function that a program may call in the library that was brought into it.
 
 use anyring_runtime::process;
 use core::ffi::c_char;

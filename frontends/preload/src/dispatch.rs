@@ -71,7 +71,7 @@ fn begin_beside() {
     beside::share();
 }
 
-/// The same where the kernel answers: while it does, signals come as they would without us.
+/// Makes a call that the kernel answers: while it does, signals come as they would without us.
 ///
 /// # Safety
 /// As for the call that `number` names.

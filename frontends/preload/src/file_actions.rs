@@ -1,4 +1,4 @@
-//! What the file actions of `posix_spawn` are in glibc, and what they are without those that close one descriptor.
+//! The file actions of `posix_spawn` as they are in glibc, and as they are without those that close one descriptor.
 
 use alloc::vec::Vec;
 use core::ffi::c_int;

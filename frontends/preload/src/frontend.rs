@@ -1,4 +1,4 @@
-//! What this library does in its own way, for the engine and for the trap.
+//! The library's own ways to do things for the engine and for the trap.
 
 use crate::{arch, inside, patch};
 use anyring_engine::Host;
@@ -12,15 +12,15 @@ use core::num::NonZeroUsize;
 pub struct Preload;
 
 static PRELOAD: Preload = Preload;
-/// What the trap asks.
+/// The front end that the trap asks.
 pub static FRONTEND: &dyn Frontend = &PRELOAD;
-/// What the engine asks.
+/// The host that the engine asks.
 pub static HOST: &dyn Host = &PRELOAD;
 
-/// The same process where the engine comes in late, beside the kernel's: nothing traps, and signal actions are the program's.
+/// A process where the engine comes in late, beside the kernel's: nothing traps, and signal actions are the program's.
 pub struct Beside;
 
-/// What the engine asks then.
+/// The host that the engine asks then.
 pub static BESIDE: &dyn Host = &Beside;
 
 impl Host for Beside {

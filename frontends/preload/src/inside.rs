@@ -94,7 +94,7 @@ pub fn wanted_blocked() -> Option<u64> {
     (noted != 0).then(|| OWN.into_iter().enumerate().map(wanted).sum())
 }
 
-/// What [`wanted_blocked`] is to say of the calling thread from now on.
+/// Notes what [`wanted_blocked`] is to say of the calling thread from now on.
 pub fn note_blocked(signals: Option<u64>) {
     let bit = |signals: u64, (place, signal): (usize, u64)| u8::from(signals & signal != 0) << place;
     let bits = |signals| OWN.into_iter().enumerate().map(|one| bit(signals, one)).sum::<u8>();

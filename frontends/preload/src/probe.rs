@@ -1,4 +1,4 @@
-//! What `anyring` asks of the library before it relies on it: to load into some program, and perhaps to have a ring call
+//! Questions of `anyring` to the library before it relies on it: to load into some program, and perhaps to have a ring call
 //! trap there. The program that was taken for that ends before its `main`.
 
 use anyring_runtime::config::variable;
@@ -6,7 +6,7 @@ use anyring_runtime::{arch, process, sys};
 use core::ffi::{CStr, c_char};
 use linux_raw_sys::general::__NR_io_uring_setup;
 
-/// What the variable asks for.
+/// The value of the variable that asks whether the library loads.
 const LOADS: &CStr = c"loads";
 const TRAPS: &CStr = c"traps";
 

@@ -1,4 +1,4 @@
-//! What happens before `main`, and at the end.
+//! The steps before `main`, and at the end.
 
 use crate::{frontend, patch};
 use anyring_interpose::next;
@@ -85,7 +85,7 @@ fn stand_ready(config: &Config, entry: usize) {
     }
 }
 
-/// What the kernel told the program about itself.
+/// A value that the kernel told the program about itself.
 pub fn auxiliary(name: c_ulong) -> Option<usize> {
     const NAME: &CStr = c"getauxval";
     let address = next::find(next::Place::Anywhere, NAME);

@@ -31,7 +31,7 @@ const CHUNK: usize = 1 << 20;
 const MAX_CHUNKS: usize = 1 << 14;
 /// Offsets in a slot number count these.
 const UNIT: usize = 16;
-/// What is cut off a chunk at once.
+/// The bytes that are cut off a chunk at once.
 const RUN: usize = 16 << 10;
 
 /// The allocator.

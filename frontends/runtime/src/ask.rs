@@ -14,7 +14,7 @@ pub fn is_filtered() -> bool {
     unsafe { sys::prctl(PR_GET_SECCOMP, 0) != 0 }
 }
 
-/// What came of a question.
+/// The answer to a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The answer.
@@ -47,7 +47,7 @@ pub fn children_are_elsewhere() -> bool {
 
 /// The PID namespace of this process's children.
 const CHILDREN: &CStr = c"/proc/thread-self/ns/pid_for_children";
-/// What reading a link answers that leads nowhere.
+/// The answer to reading a link that leads nowhere.
 const NOWHERE: isize = -(linux_raw_sys::errno::ENOENT as isize);
 
 /// The name of this process's PID namespace; zeros where it cannot be had.
@@ -77,7 +77,7 @@ pub fn safely(question: impl FnOnce() -> bool) -> Answer {
     if is_filtered() { in_child(question) } else { Answer::Is(question()) }
 }
 
-/// The same by a thread, which is gone when this returns. `question` may make system calls and use some KiB of the stack, and nothing
+/// Asks by a thread, which is gone when this returns. `question` may make system calls and use some KiB of the stack, and nothing
 /// else. Under a filter, which may end whoever asks, a child asks.
 pub fn by_thread<F: Fn() -> bool>(question: F) -> Answer {
     const STACK_WORDS: usize = 1024;
@@ -126,7 +126,7 @@ pub fn by_thread<F: Fn() -> bool>(question: F) -> Answer {
     }
 }
 
-/// What a child says by its end.
+/// The answer that a child gives by its end.
 fn answer_of(child: u32) -> Answer {
     match sys::wait_for(child) {
         // Exit codes 0 and 1, as `wait(2)` shows them.
@@ -138,7 +138,7 @@ fn answer_of(child: u32) -> Answer {
     }
 }
 
-/// The same as [`safely`] by a child, whether there is a filter or not. In a process of one thread, `question` may do what it likes.
+/// Asks by a child, whether there is a filter or not. In a process of one thread, `question` may do what it likes.
 pub fn in_child(question: impl FnOnce() -> bool) -> Answer {
     if next_child_begins_a_namespace() {
         return Answer::Unknown;

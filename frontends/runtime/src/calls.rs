@@ -81,7 +81,7 @@ pub fn explain(number: usize, result: isize) {
     }
 }
 
-/// What is said then.
+/// The reason that the log gives then.
 pub const SMALL_FILES: &str = "the limit on the size of files (RLIMIT_FSIZE, ulimit -f, LimitFSIZE=) is below 256 MiB (3 GiB for buffer rings) \
      and cannot be set higher: raise its hard limit, or use IORING_SETUP_NO_MMAP";
 

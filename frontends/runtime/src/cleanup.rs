@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 
-/// What the C library has of a function that is to be called when the thread ends here: a list in the thread's frames.
+/// A function that the C library is to call when the thread ends here: an entry of its list in the thread's frames.
 #[repr(C)]
 pub struct Buffer {
     words: [usize; 4],

@@ -62,12 +62,12 @@ static STATS: AtomicU8 = AtomicU8::new(0);
 static STARTED: AtomicBool = AtomicBool::new(false);
 static SUCCEEDS: AtomicBool = AtomicBool::new(false);
 
-/// Was this process the one of `ANYRING_STARTED`, when the variables were read?
+/// True if this process was the one of `ANYRING_STARTED` when the variables were read.
 pub fn was_started() -> bool {
     STARTED.load(Ordering::Relaxed)
 }
 
-/// Was this process that one, or has it executed another program since?
+/// True if this process was that one, or has executed another program since.
 pub fn succeeds_started() -> bool {
     SUCCEEDS.load(Ordering::Relaxed)
 }
@@ -103,7 +103,7 @@ pub fn chaos_path() -> Option<&'static CStr> {
     (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
 }
 
-/// What is read at start.
+/// The settings that are read at start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// `ANYRING_ENGINE`.
@@ -121,7 +121,7 @@ pub struct Config {
 pub struct Wrong {
     /// Its name.
     pub name: &'static str,
-    /// What it may be.
+    /// The values that the variable may have.
     pub wanted: &'static str,
 }
 
@@ -223,14 +223,14 @@ pub unsafe fn leave_the_choice(environment: *const *const c_char) -> bool {
     matches!(get("ANYRING_ENGINE"), b"" | b"auto") && get("ANYRING_ABI").is_empty()
 }
 
-/// What `ANYRING_STARTED` says of this process.
+/// The meaning of `ANYRING_STARTED` for this process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Started {
     /// Nothing.
     No,
-    /// It is the one that `anyring run` became, and this is the program that was to be run.
+    /// The process is the one that `anyring run` became, and this is the program that was to be run.
     Now,
-    /// It was that one, and has executed another program since.
+    /// The process was that one, and has executed another program since.
     Before,
 }
 

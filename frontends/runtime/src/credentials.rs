@@ -35,7 +35,7 @@ pub fn begin(reach: Reach) -> Option<Change> {
     Change::begin(reach)
 }
 
-/// What a call changes that the program makes by its number: a C library's broadcast is not in it.
+/// The reach of a call that the program makes by its number: a C library's broadcast is not in it.
 #[inline]
 pub fn reach(number: usize, arguments: [usize; 6]) -> Option<Reach> {
     match number as u32 {
@@ -45,8 +45,8 @@ pub fn reach(number: usize, arguments: [usize; 6]) -> Option<Reach> {
     }
 }
 
-/// Does this `prctl` take something away? That a thread has its way with later, and cannot be asked for
-/// cheaply, counts for all.
+/// True if this `prctl` takes something away. Rights that a thread has its way with later, and cannot be asked for cheaply, count
+/// for all.
 pub fn is_change(option: usize) -> bool {
     matches!(option, PR_CAPBSET_DROP | PR_SET_SECUREBITS | PR_SET_NO_NEW_PRIVS | PR_CAP_AMBIENT)
 }

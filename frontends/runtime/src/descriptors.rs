@@ -9,23 +9,23 @@ use linux_raw_sys::general as raw;
 const UNSHARE: u32 = 2;
 const CLOEXEC: u32 = 4;
 
-/// What is said of a number that is none of the program's descriptors; `dup2` says it of a target that is out of the allowed
+/// The answer for a number that is none of the program's descriptors; `dup2` gives it for a target that is out of the allowed
 /// range, too. musl takes the other answer that there would be, `EBUSY`, for one that passes, and calls again.
 pub const NONE: isize = -(EBADF as isize);
 
-/// Is it one of the engine's?
+/// True if the descriptor is one of the engine's.
 #[inline]
 pub fn is_engines(fd: i32) -> bool {
     // A child of `vfork` has descriptors of its own.
     calls::rings_exist() && frontend::is_engines(fd) && sys::process_id() == process::own_id()
 }
 
-/// Does `close_range` with these flags close descriptors of this process, rather than mark them, or close a thread's copies?
+/// True if `close_range` with these flags closes descriptors of this process, rather than marks them, or closes a thread's copies.
 pub fn closes(flags: u32) -> bool {
     flags & (CLOEXEC | UNSHARE) == 0
 }
 
-/// Does it give the calling thread descriptors of its own?
+/// True if `close_range` with these flags gives the calling thread descriptors of its own.
 pub fn unshares(flags: u32) -> bool {
     flags & UNSHARE != 0
 }
@@ -66,8 +66,8 @@ pub fn close_from(first: u32) {
     (first..sys::descriptor_limit()).map(|fd| fd as i32).filter(|&fd| !is_engines(fd)).for_each(sys::close);
 }
 
-/// Is that to be done for a process of one thread? Threads of the engine, which the program does not know, share its descriptors,
-/// and must go on to. The calling thread takes a lock of the engine.
+/// True if unsharing is asked of a process of one thread. Threads of the engine, which the program does not know, share its
+/// descriptors, and must go on to. The calling thread takes a lock of the engine.
 pub fn keeps_sharing(flags: u32) -> bool {
     let alone = || sys::threads().saturating_sub(frontend::threads()) == 1;
     flags & UNSHARE != 0 && calls::rings_exist() && sys::process_id() == process::own_id() && alone()

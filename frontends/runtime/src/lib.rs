@@ -1,4 +1,4 @@
-//! What front ends are built on that may not count on a C library.
+//! The base of front ends that may not count on a C library.
 //!
 //! Threads ([`threads`]) and memory ([`allocator`]) that the program's C library knows nothing of, system calls that
 //! leave `errno` alone ([`sys`]), the settings of the user ([`config`]) and lines for him ([`log`]); which engine the
@@ -34,7 +34,7 @@ pub mod trace;
 
 pub use process::active;
 
-/// What the libraries that are loaded into programs are built on.
+/// Defines what a library that is loaded into programs is built on.
 ///
 /// Their allocator, their answer to a panic, their memory routines, and a name that code of `core` refers to.
 #[macro_export]

@@ -82,7 +82,7 @@ fn write_to(fd: i32, bytes: &[u8]) {
     }
 }
 
-/// What is written from here on is the last of the process, in a thread that has signals blocked already.
+/// Notes that the lines from here on are the last of the process, in a thread that has signals blocked already.
 pub fn signals_are_blocked() {
     WRITES_ONLY.store(true, Ordering::Relaxed);
 }
@@ -104,7 +104,7 @@ impl Filtering {
 /// Whether the program was seen to give itself a filter.
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
-/// Has the program given itself a filter, as far as was seen?
+/// True if the program has given itself a filter, as far as was seen.
 #[inline]
 pub fn is_filtered() -> bool {
     FILTERED.load(Ordering::Relaxed)
@@ -140,7 +140,7 @@ fn may_have_filter() -> Filtering {
 /// A duplicate of the descriptor for lines: programs close theirs before they end, as those of the GNU project do. Only a
 /// process that is to have lines keeps one: who reads the other end of a pipe waits for the last.
 static ASIDE: AtomicI32 = AtomicI32::new(-1);
-/// What the descriptor for lines was at the beginning: device and inode. [`UNKNOWN`] before that.
+/// The identity of the descriptor for lines at the beginning: device and inode. [`UNKNOWN`] before that.
 static TARGET: [AtomicU64; 2] = [const { AtomicU64::new(UNKNOWN) }; 2];
 const UNKNOWN: u64 = u64::MAX;
 /// There is no such descriptor.
@@ -229,7 +229,7 @@ fn identity(fd: i32) -> Option<[u64; 2]> {
     status(fd).map(|status| [status.st_dev, status.st_ino])
 }
 
-/// What a descriptor stands for.
+/// The status of the file that a descriptor stands for.
 fn status(fd: i32) -> Option<stat> {
     let mut status = MaybeUninit::uninit();
     if fd < 0 || sys::fstat(fd, &mut status) < 0 {

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use linux_raw_sys::errno::{EACCES, ENXIO};
 use linux_raw_sys::general as raw;
 
-/// Who is to see the three calls of this process.
+/// The part of anyring that is to see the three calls of this process.
 static SEEN_BY: AtomicU8 = AtomicU8::new(NOBODY);
 /// The kernel alone.
 const NOBODY: u8 = 0;
@@ -66,8 +66,8 @@ pub fn choose(asked: Choice, asks: Asks, kernel: impl Fn(usize, [usize; 6]) -> i
     }
 }
 
-/// Who makes a ring to know whether the kernel makes any. Some milliseconds after a ring was closed, the kernel interrupts the threads
-/// that had to do with it (`TWA_SIGNAL`), and then calls like `epoll_wait` fail with `EINTR` though no signal came.
+/// The maker of a ring that shows whether the kernel makes any. Some ms after a ring was closed, the kernel interrupts the
+/// threads that had to do with it (`TWA_SIGNAL`), and then calls like `epoll_wait` fail with `EINTR` though no signal came.
 #[derive(Clone, Copy)]
 pub enum Asks {
     /// A thread that ends, before `main`: the program may never want a ring, and must not notice.
@@ -144,14 +144,14 @@ pub fn rings_kill() -> bool {
     ask::safely(makes_a_file) == Answer::Dies
 }
 
-/// What is said then.
+/// The reason that the log gives then.
 pub const RINGS_KILL: &str =
     "a seccomp filter ends processes that call memfd_create, as the engine does for a ring";
 
 /// How a program ends that was started to see whether the engine gets into it, where it does. No other ends so as a rule.
 pub const LOADED: i32 = 86;
 
-/// What a program exits with that is not started, as of `anyring run` itself.
+/// The exit status of a program that is not started, as of `anyring run` itself.
 pub const OWN_FAILURE: i32 = 125;
 
 /// Ends the process where a setting cannot be understood: a guess would be another engine than the user asked for.
@@ -173,7 +173,7 @@ pub fn goes_without(config: &Config, why: core::fmt::Arguments<'_>) {
     log::line(level, format_args!("{why}: io_uring is left as it is"));
 }
 
-/// Another front end answers in this process, and says in the end what was done.
+/// Leaves the end of the process to another front end, which answers in this process, and says in the end what was done.
 pub fn leaves_to_another() {
     ENDED.store(true, Ordering::Relaxed);
     log::line(Level::Debug, format_args!("another front end answers in this process"));
@@ -226,7 +226,7 @@ pub fn asks_for_ring() {
     }
 }
 
-/// What [`engine`] says.
+/// The name that [`engine`] has, as a string.
 pub fn engine_name() -> &'static str {
     engine().to_str().unwrap_or_default()
 }
@@ -252,8 +252,8 @@ pub fn executable() -> Vec<u8> {
     path
 }
 
-/// A thread ends the process: is it a child of `vfork`, whose end is none of its parent's? The parent goes on then, and need
-/// not ask any more.
+/// True if the thread that ends the process is in a child of `vfork`, whose end is none of its parent's. The parent goes on then,
+/// and need not ask any more.
 fn child_of_vfork_ends() -> bool {
     VFORKED.load(Ordering::Relaxed) && sys::process_id() != own_id() && VFORKED.swap(false, Ordering::Relaxed)
 }
@@ -273,7 +273,7 @@ pub fn leaving_by<T>(executes: impl FnOnce() -> T) -> T {
     failed
 }
 
-/// May the process have something to say when it ends?
+/// True if the process may have something to say when it ends.
 pub fn may_speak() -> bool {
     config::level() > Level::Off || stats::wanted().is_some()
 }
@@ -314,14 +314,14 @@ pub fn after_fork() {
     frontend::after_fork();
 }
 
-/// These descriptors are about to be closed, of a process whose kernel's rings are watched.
+/// Notes that these descriptors are about to be closed, of a process whose kernel's rings are watched.
 pub fn closes_watched(descriptors: core::ops::RangeInclusive<i32>) {
     if is_watched_here() {
         anyring_kernel_trace::closing(descriptors);
     }
 }
 
-/// Are the kernel's rings of this very process watched? A child of `vfork` has descriptors and an end of its own.
+/// True if the kernel's rings of this very process are watched. A child of `vfork` has descriptors and an end of its own.
 fn is_watched_here() -> bool {
     watches_kernel() && sys::process_id() == own_id()
 }
@@ -351,19 +351,19 @@ pub fn exits() {
     end();
 }
 
-/// Has the process nothing to say when it ends, as far as is known by now?
+/// True if the process has nothing to say when it ends, as far as is known by now.
 pub(crate) fn is_silent() -> bool {
     !is_logged() && stats::wanted().is_none()
 }
 
-/// Is the log to have a line of this process? It has of those that use rings, and of the one that the user has started, who
-/// wants to know whether it uses any. Of the kernel's rings nothing is known but that they were asked for.
+/// True if the log is to have a line of this process. It has of those that use rings, and of the one that the user has started,
+/// who wants to know whether it uses any. Of the kernel's rings nothing is known but that they were asked for.
 fn is_logged() -> bool {
     let uses_rings = ASKED.load(Ordering::Relaxed) || active() && calls::rings_exist();
     config::level() > Level::Off && (uses_rings || is_first())
 }
 
-/// Is this process the one that `anyring run` became, whatever it has executed since?
+/// True if this process is the one that `anyring run` became, whatever it has executed since.
 pub fn is_first() -> bool {
     config::succeeds_started() && !FORKED.load(Ordering::Relaxed)
 }

@@ -1,4 +1,4 @@
-//! What a process did with io_uring, told when it ends (`ANYRING_STATS`).
+//! Statistics of a process's use of io_uring, told when it ends (`ANYRING_STATS`).
 
 use crate::config::{self, Stats};
 use crate::{calls, log, process};
@@ -8,7 +8,7 @@ use anyring_engine::{ops, support};
 use core::fmt::Write;
 use core::sync::atomic::Ordering;
 
-/// What programs that could have made rings need for it.
+/// The needs of programs that could have made rings.
 const ADVICE: &str = "no ring was made: either the program does not use io_uring, or it asks for it only when told to \
     (Node: UV_USE_IO_URING=1; fio: --ioengine=io_uring; PostgreSQL: io_method=io_uring)";
 
@@ -109,7 +109,7 @@ fn refused(counts: &Counts) -> impl Iterator<Item = &'static str> + use<'_> {
     flags.map(|named| named.1).chain(registrations)
 }
 
-/// Is the process to tell of itself when it ends?
+/// The statistics to tell when the process ends, if any.
 pub fn wanted() -> Option<Stats> {
     config::stats().filter(|_| calls::rings_exist() || process::is_first())
 }

@@ -118,8 +118,8 @@ const SYNCHRONOUS: u64 = signal_bit(raw::SIGSEGV)
 /// All signals but those that an instruction raises.
 pub const ASYNCHRONOUS: u64 = !SYNCHRONOUS;
 
-/// What is blocked in threads of ours: all but the signals that instructions of the engine's may raise. The kernel gives a signal
-/// that is blocked there, and sent to the process, to a thread of the program's.
+/// The signals that are blocked in threads of ours: all but those that instructions of the engine's may raise. The kernel gives a
+/// signal that is blocked there, and sent to the process, to a thread of the program's.
 pub const OF_OWN_THREADS: u64 =
     !(signal_bit(raw::SIGSEGV) | signal_bit(raw::SIGBUS) | signal_bit(raw::SIGSYS));
 
@@ -222,7 +222,7 @@ pub fn wait_for(child: u32) -> i32 {
     status
 }
 
-/// What `clone(2)` is asked for a thread.
+/// The flags of `clone(2)` for a thread.
 pub const THREAD: u32 = raw::CLONE_VM
     | raw::CLONE_FS
     | raw::CLONE_FILES

@@ -38,7 +38,7 @@ impl Slots {
         }
     }
 
-    /// Those behind them, if there are any.
+    /// The slots behind these, if there are any.
     fn more(&self) -> Option<&'static Slots> {
         // Acquire pairs with the release of who put them there. SAFETY: they are never unmapped.
         unsafe { self.more.load(Ordering::Acquire).as_ref() }

@@ -1,4 +1,4 @@
-//! What `anyring trace` hears of this process: it attaches to the reader's buffer, of which `ANYRING_TRACE` is the path.
+//! The connection to `anyring trace`: it attaches to the reader's buffer, of which `ANYRING_TRACE` is the path.
 
 use crate::{attach, config, process, sys};
 use alloc::vec::Vec;

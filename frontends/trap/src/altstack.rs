@@ -18,7 +18,7 @@ use linux_raw_sys::general as raw;
 
 const BYTES: usize = 64 << 10;
 
-/// Another signal frame and the engine may need this much. Go's stacks for handlers have more.
+/// The room that another signal frame and the engine may need. Go's stacks for handlers have more.
 const ENOUGH: usize = 24 << 10;
 
 /// A stack for the engine, and behind it the alternate one that the thread has meanwhile.
@@ -32,7 +32,7 @@ struct Provided {
     address: AtomicUsize,
     /// The thread's own alternate stack, while the engine runs here, or until it has that back.
     replaced: [AtomicUsize; 3],
-    /// Somebody is on the stack, or has jumped out of it.
+    /// The stack is in use, or somebody has jumped out of it.
     used: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ static ALTERNATE: Stacks = [const { Provided::none() }; 256];
 /// Stacks for the engine.
 static APART: Stacks = [const { Provided::none() }; 256];
 
-/// Does the handler run on an alternate stack of which too little is left for the engine?
+/// True if the handler runs on an alternate stack of which too little is left for the engine.
 pub fn is_small(interrupted: &mut Context) -> bool {
     let here = 0u8;
     let stack = interrupted.alternate_stack();
@@ -93,7 +93,7 @@ pub fn apart<W: FnMut()>(own: AlternateStack, mut work: W) -> bool {
     true
 }
 
-/// What is done on the other stack.
+/// The work that is done on the other stack.
 struct Begun<'a, W> {
     work: &'a mut W,
     /// The lowest address of the alternate stack that the thread has meanwhile.

@@ -27,7 +27,7 @@ use linux_raw_sys::general as raw;
 /// A list of strings that ends with null.
 pub type Strings = *const *const c_char;
 
-/// What is kept: the assignments as this process found them at its start.
+/// The kept assignments, as this process found them at its start.
 static KEPT: [AtomicPtr<c_char>; NAMES.len()] = [const { AtomicPtr::new(null_mut()) }; NAMES.len()];
 const NAMES: [&[u8]; 9] = [
     b"LD_PRELOAD=",
@@ -75,7 +75,7 @@ fn kept(index: usize) -> Option<&'static CStr> {
     (!kept.is_null()).then(|| unsafe { CStr::from_ptr(kept) })
 }
 
-/// What to execute: what the program named, or something in its place.
+/// The program to execute: what the program named, or something in its place.
 pub struct Plan {
     /// The file.
     pub path: *const c_char,
@@ -108,7 +108,7 @@ impl Drop for Inherited {
 }
 
 impl Plan {
-    /// What to execute where the program asks for `path`.
+    /// The plan where the program asks for `path`.
     ///
     /// # Safety
     /// `path` must live as long as the plan if it is a string; so must `arguments` and `environment`, which must be null or
@@ -167,8 +167,7 @@ impl Plan {
         }
     }
 
-    /// The same for a path below `directory`, or the file behind that descriptor itself, as `execveat`
-    /// takes them.
+    /// The plan for a path below `directory`, or for the file behind that descriptor itself, as `execveat` takes them.
     ///
     /// # Safety
     /// As for [`Plan::new`].
@@ -285,7 +284,7 @@ impl Plan {
         self.environment = list.as_ptr();
     }
 
-    /// What is to stand in the place of the entry that preloads libraries, `given` or missing; `None` where it is to stay. It
+    /// The replacement of the entry that preloads libraries, `given` or missing; `None` where it is to stay. It
     /// is empty where nothing is to be preloaded.
     fn preload_entry(&mut self, given: Option<&CStr>) -> Option<Vec<u8>> {
         let kept = kept(PRELOAD)?;
@@ -361,7 +360,7 @@ pub unsafe fn shell_command(command: &CStr, environment: Strings) -> Option<(Vec
     (whole.len() <= LONGEST_ARGUMENT).then_some((whole, plan))
 }
 
-/// What the kernel takes for one argument (`MAX_ARG_STRLEN`), with the zero.
+/// The most bytes that the kernel takes for one argument (`MAX_ARG_STRLEN`), with the zero.
 const LONGEST_ARGUMENT: usize = 128 << 10;
 
 /// One word for a shell.

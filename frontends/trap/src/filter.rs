@@ -81,7 +81,7 @@ const fn argument_high(index: u32) -> u32 {
     argument_low(index) + 4
 }
 
-/// Whose calls a filter traps.
+/// The code whose calls a filter traps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
     /// Ring calls from the lowest 4 GiB too.
@@ -90,17 +90,17 @@ pub struct Reach {
     pub text: Option<Range<usize>>,
 }
 
-/// What the filters of this process are asked, without a trap, for debuggers stop at one. The kernel knows no sets of this many
-/// bytes: without such a filter, `rt_sigaction` is `EINVAL`.
+/// The questions to the filters of this process, asked without a trap, for debuggers stop at one. The kernel knows no sets of
+/// this many bytes: without such a filter, `rt_sigaction` is `EINVAL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// Do the three calls trap?
+    /// Asks whether the three calls trap.
     Ring = 0x616e_7931,
-    /// Do the three calls trap in low memory, too?
+    /// Asks whether the three calls trap in low memory, too.
     Low,
-    /// Does what a static program's text is watched for trap in all of low memory?
+    /// Asks whether what a static program's text is watched for traps in all of low memory.
     LowText,
-    /// Do the three calls trap in the text of a program that a front end is linked into?
+    /// Asks whether the three calls trap in the text of a program that a front end is linked into.
     Within,
 }
 
@@ -431,7 +431,7 @@ pub fn install(reach: &Reach) -> Result<(), isize> {
     put_in_place(&assemble(reach))
 }
 
-/// The same for a program that a front end is linked into.
+/// Installs the filter of a program that a front end is linked into.
 ///
 /// # Errors
 /// The negative errno.
@@ -487,7 +487,7 @@ mod tests {
         interpret(&assemble(reach), number, pointer, arguments)
     }
 
-    /// What the filter answers, by interpreting it as the kernel does.
+    /// The answer of the filter, by interpreting it as the kernel does.
     fn interpret(code: &Assembler, number: u32, pointer: usize, arguments: [u64; 6]) -> u32 {
         let data = |offset: u32| match offset {
             NUMBER => number,

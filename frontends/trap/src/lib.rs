@@ -1,4 +1,4 @@
-//! What the front ends of unmodified programs share: the trap.
+//! The trap, which the front ends of unmodified programs share.
 //!
 //! System calls that a program makes by itself are trapped by a seccomp filter ([`filter`]) and done
 //! in a signal handler ([`trap`]), on threads and in memory of [`anyring_runtime`]. A preloaded library and an image
@@ -27,7 +27,7 @@ pub mod trap;
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// What differs between the front ends.
+/// A front end that uses the trap.
 pub trait Frontend: Sync {
     /// Whether the calling thread is inside the engine by another way than the trap.
     fn is_inside(&self) -> bool;
@@ -52,7 +52,7 @@ pub trait Frontend: Sync {
         Some(0)
     }
 
-    /// What [`wanted_blocked`](Self::wanted_blocked) is to say of the calling thread from now on.
+    /// Notes what [`wanted_blocked`](Self::wanted_blocked) is to say of the calling thread from now on.
     fn note_blocked(&self, _signals: Option<u64>) {}
 }
 

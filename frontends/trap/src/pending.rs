@@ -1,5 +1,5 @@
-//! Those of [`OWN`] that are sent, not raised by an instruction, while the program wants them blocked: in the kernel they would be
-//! pending. They are kept until the program unblocks them, or takes them by `sigwait` and its kin.
+//! Signals of [`OWN`] that are sent, not raised by an instruction, while the program wants them blocked: in the kernel they would
+//! be pending. They are kept until the program unblocks them, or takes them by `sigwait` and its kin.
 //!
 //! So it is with those that come while a thread is inside the engine, and with those that the kernel gives to a thread of the engine.
 //!
@@ -288,7 +288,7 @@ pub fn take_one(signal: u32) -> Option<Information> {
     Some(take(signal_bit(signal), &blocked)?.1)
 }
 
-/// Those that are pending, as a mask.
+/// The signals that are pending, as a mask.
 pub fn mask() -> u64 {
     PENDING
         .iter()

@@ -1,4 +1,4 @@
-//! What can be told of a program before it runs: how the engine gets into it.
+//! Executables as they can be judged before they run: how the engine gets into a program.
 
 use crate::arch;
 use alloc::vec::Vec;
@@ -7,7 +7,7 @@ use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use linux_raw_sys::general as raw;
 
-/// What a program is to us.
+/// The way in which the engine gets into a program, or why not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A dynamic linker runs in it, and loads the library beside others.
@@ -15,11 +15,11 @@ pub enum Kind {
     /// As [`Kind::Dynamic`], but with the address sanitizer, which refuses to start behind our library unless its
     /// [options](with_any_order) allow it.
     Sanitized,
-    /// It has no libraries: there is no C library in it that ours could go along with.
+    /// The program has no libraries: there is no C library in it that ours could go along with.
     Static,
-    /// It gains privileges, and a dynamic linker ignores `LD_PRELOAD` then.
+    /// The program gains privileges, and a dynamic linker ignores `LD_PRELOAD` then.
     Privileged(&'static str),
-    /// It is for another kind of machine.
+    /// The program is for another kind of machine.
     Foreign(u16),
     /// Neither an executable nor a script.
     Unknown,
@@ -69,7 +69,7 @@ pub fn kind(program: &CStr) -> Result<Kind, isize> {
     follow(program, |_| {}).map(|executed| executed.kind)
 }
 
-/// What is executed in the end.
+/// The file that is executed in the end.
 struct Executed {
     kind: Kind,
     /// Where there is one for this machine.
@@ -106,7 +106,7 @@ fn follow(program: &CStr, mut told: impl FnMut(&CStr)) -> Result<Executed, isize
     unknown()
 }
 
-/// What there is to say of a program, for people.
+/// The description of a program, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// How the engine gets into it.
@@ -182,7 +182,7 @@ fn privilege(file: &File) -> Option<&'static str> {
     (user != 0 && sys::has_attribute(file.0, c"security.capability")).then_some("given file capabilities")
 }
 
-/// What the ELF header and the program headers say.
+/// The contents of the ELF header and the program headers.
 struct Elf {
     /// Of `PT_INTERP`: where in the file, and how long.
     interpreter: Option<(u64, u64)>,

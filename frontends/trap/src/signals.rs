@@ -48,7 +48,7 @@ pub struct Action {
     pub flags: usize,
     /// The function that returns from the handler.
     pub restorer: usize,
-    /// What is blocked while the handler runs.
+    /// The signals that are blocked while the handler runs.
     pub mask: u64,
 }
 
@@ -58,7 +58,7 @@ unsafe impl user::Plain for Action {}
 /// A handler, as `SA_SIGINFO` calls it; the others ignore the last two arguments.
 type Handler = unsafe extern "C" fn(c_int, *mut c_void, *mut Context);
 
-/// What the program has set for one signal.
+/// The action that the program has set for one signal.
 struct Entry {
     handler: AtomicUsize,
     flags: AtomicUsize,
@@ -111,7 +111,7 @@ const EVERY_OTHER: u64 = !(OWN | signal_bit(raw::SIGKILL) | signal_bit(raw::SIGS
 /// block, but for those that an instruction raises.
 pub const HANDLED: u64 = OF_TRAP & !OF_LIBRARIES;
 
-/// What is blocked in the trap. C libraries let no program block all of it: some of these signals are their own.
+/// The signals that are blocked in the trap. C libraries let no program block all of it: some of these signals are their own.
 const OF_TRAP: u64 = ASYNCHRONOUS & !(signal_bit(raw::SIGKILL) | signal_bit(raw::SIGSTOP));
 
 /// The signals of C libraries.
@@ -278,12 +278,12 @@ pub unsafe fn called_action(a: [usize; 6]) -> isize {
     user::write(old as u64, &before).map_or_else(|errno| errno.negated() as isize, |()| 0)
 }
 
-/// Those of [`OWN`] that the program has said it wants blocked in the calling thread.
+/// The signals of [`OWN`] that the program has said it wants blocked in the calling thread.
 pub fn wanted() -> u64 {
     noted().unwrap_or(0)
 }
 
-/// What is noted of that, for [`note`].
+/// The signals that are noted as wanted blocked, for [`note`].
 pub fn noted() -> Option<u64> {
     crate::frontend().and_then(Frontend::wanted_blocked)
 }
@@ -301,13 +301,13 @@ pub fn note(wanted: Option<u64>) {
     }
 }
 
-/// Those of [`OWN`] that are to be taken for blocked in the calling thread, whose mask is `mask`. A thread inherits what
+/// The signals of [`OWN`] that are to be taken for blocked in the calling thread, whose mask is `mask`. A thread inherits what
 /// its creator wants, and only front ends with a C library may see that: where nothing is noted, the mask tells.
 fn taken_for_blocked(mask: u64) -> u64 {
     crate::frontend().map_or(0, |frontend| frontend.wanted_blocked().unwrap_or_else(|| told_by(mask)))
 }
 
-/// Those of [`OWN`] that the program wants blocked in the calling thread, and of which its mask does not tell (`told_by`): a
+/// The signals of [`OWN`] that the program wants blocked in the calling thread, and of which its mask does not tell (`told_by`): a
 /// thread that it creates has the mask, and not the note.
 pub fn untold() -> u64 {
     match wanted() {
@@ -338,7 +338,7 @@ fn is_own_handled() -> bool {
     handled(raw::SIGSEGV) || handled(raw::SIGBUS) || handled(raw::SIGSYS)
 }
 
-/// What becomes of the mask `before` that `set` changes as `how` says. `None` where `how` is unknown.
+/// The mask that comes of `before` if `set` changes it as `how` says. `None` where `how` is unknown.
 fn changed_mask(before: u64, how: u32, set: u64) -> Option<u64> {
     match how {
         raw::SIG_BLOCK => Some(before | set),
@@ -564,7 +564,7 @@ fn keep_out(signal: c_int, interrupted: &mut Context) {
     }
 }
 
-/// Those of [`OWN`] that were sent while the thread was inside the engine, which it has left with `mask`, come now.
+/// Lets the signals of [`OWN`] come that were sent while the thread was inside the engine, which it has left with `mask`.
 pub fn release(mask: u64) {
     if pending::mask() != 0 {
         pending::unblocked(OWN & !taken_for_blocked(mask));
@@ -647,13 +647,13 @@ unsafe fn is_sent(info: *const c_void) -> bool {
     unsafe { *info.cast::<c_int>().add(2) <= 0 }
 }
 
-/// What becomes of a signal of [`OWN`] that was sent to the calling thread, and not raised by an instruction.
+/// The fate of a signal of [`OWN`] that was sent to the calling thread, and not raised by an instruction.
 enum Sent {
-    /// It comes now.
+    /// The signal comes now.
     Comes,
-    /// It says that another one is there, which comes now.
+    /// The signal says that another one is there, which comes now.
     Brings(pending::Information),
-    /// It is ignored, or comes later, or to another thread.
+    /// The signal is ignored, or comes later, or to another thread.
     Over,
 }
 

@@ -71,7 +71,7 @@ pub fn installed() -> bool {
 pub enum Failure {
     /// A filter that the process began with ends it where it makes one of the calls; ours could not outrank it.
     Kills,
-    /// What failed, and the negative errno.
+    /// The step that failed, and the negative errno.
     Refused(&'static str, isize),
 }
 
@@ -150,7 +150,7 @@ fn survives() -> bool {
     true
 }
 
-/// A filter was taken, and nobody kills: does it act?
+/// Checks that a filter acts that was taken, and that kills nobody.
 fn verify(acts: bool) -> Result<(), Failure> {
     if acts { Ok(()) } else { Err(Failure::Refused("seccomp: the filter does not act", 0)) }
 }

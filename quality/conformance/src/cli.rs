@@ -244,7 +244,7 @@ impl Common {
         Ok(self.only.clone())
     }
 
-    /// What a list of the crate's directory names.
+    /// The names in a list of the crate's directory.
     fn list(&self, name: &str) -> Result<Vec<String>> {
         let path = self.home.join(name);
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -459,7 +459,7 @@ fn must_pass(
     Ok(ExitCode::from(u8::from(failed != 0)))
 }
 
-/// Does a test pass on the kernel's io_uring, or is the kernel too old for it?
+/// True if a test passes on the kernel's io_uring; false, too, where the kernel is too old for it.
 fn passes_natively(common: &Common, bench: &Bench, name: &str) -> Result<bool> {
     let natively = common.without_anyring("native", None);
     Ok(run_test(&bench.places, &natively, name)?.outcome == Outcome::Pass)

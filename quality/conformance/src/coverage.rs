@@ -1,4 +1,4 @@
-//! What the tests saw of the op table: every operation, every error that it declares.
+//! Coverage of the op table by the tests: every operation, every error that it declares.
 
 use std::path::Path;
 

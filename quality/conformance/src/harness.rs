@@ -1,5 +1,5 @@
-//! What random programs of both kinds run in: children, each of which runs many, so that one that dies or hangs takes only its child
-//! with it; and the lanes that follow one child after another.
+//! Surroundings of random programs of both kinds: children, each of which runs many, so that one that dies or hangs takes only
+//! its child with it; and the lanes that follow one child after another.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -158,13 +158,13 @@ pub struct Child {
     reports: BufReader<File>,
 }
 
-/// What is heard of a child.
+/// The news of a child.
 pub enum Heard {
     /// A line.
     Line(String),
     /// Nothing yet.
     Nothing,
-    /// It says no more.
+    /// The child says no more.
     End,
 }
 

@@ -1,4 +1,4 @@
-//! What the tests do without anyring: natively, and with io_uring denied. Both are remembered.
+//! Outcomes of the tests without anyring: natively, and with io_uring denied. Both are remembered.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What the runs of a test mean together, and how that is told.
+//! The report: what the runs of a test mean together, and how that is told.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,22 +19,22 @@ pub struct Row {
     pub anyring: Option<Outcome>,
 }
 
-/// What a row says about anyring.
+/// The verdict of a row on anyring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Passed,
     Failed,
-    /// It was skipped, or it proves nothing here.
+    /// The test was skipped, or it proves nothing here.
     Skipped,
 }
 
 impl Row {
-    /// Does the test prove anything: does it pass natively, and fail where io_uring is denied?
+    /// True if the test proves anything: if it passes natively, and fails where io_uring is denied.
     pub fn counts(&self) -> bool {
         self.native == Outcome::Pass && self.denied != Outcome::Pass
     }
 
-    /// Does it pass over anyring, but neither natively, as on a kernel that is too old for it, nor denied?
+    /// True if the test passes over anyring, but neither natively, as on a kernel that is too old for it, nor denied.
     pub fn is_beyond(&self) -> bool {
         self.anyring == Some(Outcome::Pass) && self.native != Outcome::Pass && self.denied != Outcome::Pass
     }
@@ -50,7 +50,7 @@ impl Row {
         }
     }
 
-    /// Is there something to explain: a test that passes natively, but not over anyring?
+    /// True if there is something to explain: a test that passes natively, but not over anyring.
     fn is_miss(&self) -> bool {
         self.native == Outcome::Pass
             && (self.verdict() == Verdict::Failed || self.anyring == Some(Outcome::Skip))

@@ -159,11 +159,11 @@ pub struct Cqe {
 
 /// A ring and its mappings. Several threads, and processes, may use it with a lock around each of its queues.
 pub struct Ring {
-    /// Who works for it.
+    /// The engine that works for the ring.
     pub engine: Engine,
     /// Its descriptor.
     pub fd: i32,
-    /// What the setup call returned.
+    /// The parameters that the setup call returned.
     pub params: io_uring_params,
     /// Its descriptor is closed with it.
     pub closes: bool,
@@ -238,7 +238,7 @@ impl Ring {
         (positions.collect(), at)
     }
 
-    /// Have these SQEs room?
+    /// True if these SQEs have room.
     pub fn has_room(&self, sqes: &[Sqe]) -> bool {
         let count = self.positions(sqes).1.wrapping_sub(self.pushed());
         self.pending().saturating_add(count) <= self.params.sq_entries
@@ -315,7 +315,7 @@ impl Ring {
         }
     }
 
-    /// Takes a CQE of these flags two places of a queue of small ones?
+    /// True if a CQE of these flags takes two places of a queue of small ones.
     fn is_wide(&self, flags: u32) -> bool {
         self.params.flags & IORING_SETUP_CQE_MIXED != 0 && flags & IORING_CQE_F_32 != 0
     }
@@ -388,7 +388,7 @@ pub fn map(length: usize, fd: i32, offset: i64) -> *mut u8 {
     address.cast()
 }
 
-/// Does this machine's kernel give its io_uring?
+/// True if this machine's kernel gives its io_uring.
 pub fn kernel_available() -> bool {
     // SAFETY: integers only.
     let params = unsafe { std::mem::zeroed() };

@@ -25,11 +25,11 @@ const SKIP_STATUS: i32 = 77;
 pub enum Outcome {
     Pass,
     Skip,
-    /// Another exit status.
+    /// A further exit status.
     Exit(i32),
     Signal(i32),
     TimedOut,
-    /// It passed, but the engine never said that it made a ring.
+    /// The test passed, but the engine never said that it made a ring.
     Unproven,
 }
 
@@ -76,7 +76,7 @@ impl FromStr for Outcome {
     }
 }
 
-/// What a test is started by.
+/// The command that a test is started by.
 #[derive(Clone)]
 pub struct Anyring {
     /// The `anyring` command.
@@ -93,7 +93,7 @@ pub struct Conditions {
     pub label: String,
     /// The errno that io_uring's calls answer, if they are denied.
     pub deny: Option<i32>,
-    /// What the test is started by, if by anything.
+    /// The command that the test is started by, if by any.
     pub anyring: Option<Anyring>,
     /// The directory of the `liburing.so.2` that the program is to load.
     pub library: Option<PathBuf>,
@@ -238,7 +238,7 @@ fn own_network() -> io::Result<()> {
     up
 }
 
-/// Does the log say that the user engine set up a ring?
+/// True if the log says that the user engine set up a ring.
 ///
 /// Its lines look like `anyring[123]: engine=user rings=2 submitted=9 completed=9` in the end of a process, and like
 /// `anyring[123]: io_uring_setup(8, flags 0x0) = 3` before, where it says more.

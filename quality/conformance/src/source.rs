@@ -51,7 +51,7 @@ pub fn prepare(work: &Path, given: Option<&Path>) -> Result<Suite> {
     Ok(Suite { version, programs, built, not_built })
 }
 
-/// The same tests linked with the shared library `library`, as far as they call nothing but its interface: some
+/// Prepares the tests linked with the shared library `library`, as far as they call nothing but its interface: some
 /// make system calls by instructions of their own, some name what only the static library has.
 pub fn prepare_linked(work: &Path, given: Option<&Path>, library: &Path) -> Result<Suite> {
     let suite = prepare(work, given)?;
@@ -140,7 +140,7 @@ fn version(tree: &Path) -> Result<String> {
     Ok(version.trim().to_owned())
 }
 
-/// Is the source of every test there?
+/// Makes sure that the source of every test is there.
 fn verify(tree: &Path) -> Result<()> {
     let tests = tree.join("test");
     for name in test_names(&tests)? {

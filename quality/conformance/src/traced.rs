@@ -7,10 +7,10 @@ use anyring_engine::ops;
 use anyring_engine::request::op::Caps;
 use serde_json::Value;
 
-/// What a trace says of one ring of one process.
+/// The trace of one ring of one process.
 #[derive(Default)]
 struct Ring {
-    /// It was made in this process, not inherited.
+    /// The ring was made in this process, not inherited.
     made: bool,
     /// How many places in the queue its calls of `enter` report as submitted.
     submitted: u64,

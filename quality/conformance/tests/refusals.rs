@@ -1,4 +1,4 @@
-//! What the user engine refuses as each kernel that it plays: the same as those kernels, which were asked in the same way
+//! Refusals of the user engine as each kernel that it plays: the same as those kernels', which were asked in the same way
 //! (`refusals/`), but for what `refusals/reasons.toml` explains.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -37,7 +37,7 @@ impl Like {
         }
     }
 
-    /// Does this kernel have io_uring, so that it takes a policy to deny it?
+    /// True if this kernel has io_uring, so that it takes a policy to deny it.
     pub fn has_io_uring(self) -> bool {
         self.version() >= (5, 1)
     }

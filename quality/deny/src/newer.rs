@@ -11,7 +11,7 @@ use linux_raw_sys::net::*;
 /// Major and minor number of a kernel.
 pub type Version = (u8, u8);
 
-/// What an argument must be for a row to hold. The kernel looks at the lower half only, except of pointers.
+/// The condition on an argument for a row to hold. The kernel looks at the lower half only, except of pointers.
 #[derive(Clone, Copy, Debug)]
 pub enum When {
     /// From the first number to the last.

@@ -16,7 +16,7 @@ use crate::tree::Built;
 
 /// A program that fails where the engine does not do what it should.
 pub struct Test {
-    /// What it is called in reports.
+    /// The test's name in reports.
     pub name: String,
     program: PathBuf,
     arguments: Vec<String>,
@@ -26,7 +26,7 @@ pub struct Test {
     reached: Vec<u8>,
 }
 
-/// What became of a mutant.
+/// The outcome of a mutant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// This test fails.
@@ -84,7 +84,7 @@ impl Test {
         Duration::from_secs(5) + 20 * self.took
     }
 
-    /// Runs it on no mutant: does it pass, one time of three?
+    /// Runs the test on no mutant; true if it passes, one time of three.
     fn learn(&mut self, folder: &Path, mutants: usize, worker: usize) -> Result<bool> {
         let path = folder.join(format!("reached-{worker}"));
         for _ in 0..3 {

@@ -9,7 +9,7 @@ use serde_json::Value;
 /// A mutant as cargo-mutants names it.
 #[derive(Debug)]
 pub struct Mutant {
-    /// What it has in the built sources; from 1 on.
+    /// The mutant's number in the built sources; from 1 on.
     pub number: usize,
     /// File, line, column and what is changed.
     pub name: String,
@@ -19,7 +19,7 @@ pub struct Mutant {
     pub function: String,
     /// `BinaryOperator`, `FnValue`...
     pub genre: String,
-    /// What stands there instead.
+    /// The text that stands there instead.
     pub replacement: String,
     /// Where what is changed begins, from 1 on.
     pub line: usize,

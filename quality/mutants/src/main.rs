@@ -68,10 +68,10 @@ struct Arguments {
     least: f64,
 }
 
-/// What takes longer is left to `--slow`.
+/// The longest time of a test that is not left to `--slow`.
 const SLOW: Duration = Duration::from_secs(5);
 
-/// What is known of mutants by their names, from this run and those before; a line for each.
+/// The facts known of mutants by their names, from this run and those before; a line for each.
 struct Record {
     known: Mutex<HashMap<String, String>>,
     file: Mutex<fs::File>,

@@ -14,11 +14,11 @@ pub enum End {
     Good,
     /// With another, or by a signal.
     Bad,
-    /// It was killed, for it took too long.
+    /// The program was killed, for it took too long.
     Late,
 }
 
-/// What a mutant may take for its data: more than any test does. Addresses that are only reserved are no memory.
+/// The bytes that a mutant may take for its data: more than any test does. Addresses that are only reserved are no memory.
 const MEMORY_BYTES: u64 = 8 << 30;
 
 /// Runs a command, for `limit` at most.

@@ -17,7 +17,7 @@ use crate::list::Mutant;
 
 /// A place of the source with the mutants that change it.
 struct Site {
-    /// What is replaced; empty where something is inserted.
+    /// The text that is replaced; empty where something is inserted.
     range: Range<usize>,
     kind: Kind,
     mutants: Vec<(usize, String)>,
@@ -42,13 +42,13 @@ enum Kind {
     Field { name: String, value: Range<usize>, shorthand: bool, of: Range<usize>, base: Range<usize> },
 }
 
-/// What became of a file.
+/// The result of mutating a file.
 pub struct Mutated {
     /// The file with its mutants.
     pub text: String,
-    /// Those that this way cannot express: in constants, above all.
+    /// Mutants that this way cannot express: in constants, above all.
     pub left: Vec<usize>,
-    /// Those that no compiler takes.
+    /// Mutants that no compiler takes.
     pub unviable: Vec<usize>,
     /// The mutants of each place, by its number in the markers.
     pub sites: Vec<Vec<usize>>,
@@ -81,7 +81,7 @@ struct Finder {
     sites: Vec<Site>,
     left: Vec<usize>,
     unviable: Vec<usize>,
-    /// What is visited is evaluated by the compiler.
+    /// The visited expression is evaluated by the compiler.
     constant: bool,
 }
 
@@ -121,7 +121,7 @@ fn bytes(spanned: &impl Spanned) -> Range<usize> {
     spanned.span().byte_range()
 }
 
-/// Is there a `let` among the conditions that `&&` joins here?
+/// True if there is a `let` among the conditions that `&&` joins here.
 fn has_let(expression: &Expr) -> bool {
     match expression {
         Expr::Let(_) => true,

@@ -17,12 +17,12 @@ pub struct Tree {
     at: PathBuf,
 }
 
-/// What the compiler has said of the mutants.
+/// The compiler's verdict on the mutants.
 #[derive(Default)]
 pub struct Judged {
-    /// It takes none of these.
+    /// Mutants that it does not take.
     pub unviable: HashSet<usize>,
-    /// These cannot be chosen at run time.
+    /// Mutants that cannot be chosen at run time.
     pub alone: HashSet<usize>,
 }
 
@@ -34,7 +34,7 @@ pub struct Built {
     pub tools: PathBuf,
 }
 
-/// What is built; with it goes all of the repository that it depends on.
+/// The crates that are built; with them goes all of the repository that they depend on.
 const BUILT: [&str; 4] = ["anyring-engine", TESTS, "anyring-conformance", "anyring-simulation"];
 /// The package of the tests through the ABI, which lies among the engine's.
 const TESTS: &str = "anyring-engine-tests";

@@ -72,7 +72,7 @@ impl Context {
     }
 }
 
-/// What is to be done.
+/// The command of a transfer.
 struct Command {
     data: u64,
     flags: u32,
@@ -137,7 +137,7 @@ pub fn destroy(address: usize) -> Answer {
     Ok(0)
 }
 
-/// Is what a sleeper waits for there: so many events, polls that become such, the end?
+/// True if what a sleeper waits for is there: so many events, polls that become such, or the end.
 pub fn is_met(kernel: &Kernel, index: usize, least: usize) -> bool {
     let context = &kernel.contexts[index];
     let polls = context.polls.iter();
@@ -145,7 +145,7 @@ pub fn is_met(kernel: &Kernel, index: usize, least: usize) -> bool {
     context.ended || context.events() + ready >= least
 }
 
-/// Has a context nothing in flight?
+/// True if a context has nothing in flight.
 pub fn is_idle(kernel: &Kernel, index: usize) -> bool {
     kernel.contexts[index].in_flight == 0
 }

@@ -16,7 +16,7 @@ use crate::world::{self, Wait, Woken, world};
 
 pub type Answer = Result<usize, Errno>;
 
-/// What others do while a thread lets them go first.
+/// The time that others have while a thread lets them go first.
 const YIELD_NS: u64 = 100_000;
 
 /// A transfer that can go on sleeps for one of these.

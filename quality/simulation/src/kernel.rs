@@ -23,10 +23,10 @@ const PAGE: usize = 4096;
 const MOST_FILES: usize = 128;
 const READABLE: u32 = EPOLLIN | EPOLLRDNORM;
 const WRITABLE: u32 = EPOLLOUT | EPOLLWRNORM;
-/// What an epoll instance reports whether it was asked for or not.
+/// The events that an epoll instance reports whether it was asked for them or not.
 const ALWAYS: u32 = EPOLLERR | EPOLLHUP;
 
-/// What a stream of bytes goes over.
+/// The carrier of a stream of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A pipe.
@@ -37,7 +37,7 @@ pub enum Kind {
     Tcp,
 }
 
-/// What a description stands for.
+/// The object that a description stands for.
 #[derive(Debug)]
 pub enum Object {
     /// A counter.
@@ -60,7 +60,7 @@ pub enum Object {
 #[derive(Debug)]
 pub struct Description {
     references: usize,
-    /// What it is.
+    /// The object.
     pub object: Object,
     /// `O_*`.
     pub flags: u32,
@@ -98,16 +98,16 @@ pub struct Channel {
     capacity: usize,
     reader: Option<usize>,
     writer: Option<usize>,
-    /// What was ever put in.
+    /// The bytes that were ever put in.
     pub put: u64,
-    /// What was ever taken out.
+    /// The bytes that were ever taken out.
     pub taken: u64,
 }
 
 /// A file on storage.
 #[derive(Debug)]
 pub struct File {
-    /// What it holds.
+    /// The file's contents.
     pub bytes: Vec<u8>,
     /// A transfer takes so long at most where it waits for the device.
     pub slowness_ns: usize,
@@ -124,7 +124,7 @@ struct Pages {
     length: usize,
 }
 
-/// What a memfd stands for.
+/// The memory that a memfd stands for.
 #[derive(Debug, Default)]
 struct Inode {
     references: usize,
@@ -139,11 +139,11 @@ pub struct Transfer {
     pub address: usize,
     /// How many bytes.
     pub length: usize,
-    /// What file: a channel, or a file on storage.
+    /// The channel, or the file on storage.
     pub place: Place,
 }
 
-/// What a transfer reached.
+/// The object that a transfer reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A channel, by its number.
@@ -215,7 +215,7 @@ impl Kernel {
         usize::try_from(fd).ok().and_then(|fd| *self.table.get(fd)?).ok_or(raw::EBADF)
     }
 
-    /// What is behind a description.
+    /// The description of this number.
     pub fn at(&self, description: usize) -> &Description {
         self.descriptions[description].as_ref().expect("a description that is held is there")
     }
@@ -315,7 +315,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// What of a description's may make it ready, so far: does it grow, it was ready since. `None` where the description is another
+    /// The count of what may make a description ready, so far: if it grows, the description was ready since. `None` where it is another
     /// by now than the one of this inode.
     pub fn stirred(&self, description: usize, inode: u64) -> Option<u64> {
         let of = self.descriptions[description].as_ref().filter(|of| of.inode == inode)?;
@@ -391,7 +391,7 @@ impl Kernel {
 
     // What becomes ready.
 
-    /// What a description is ready for.
+    /// The events that a description is ready for.
     pub fn ready(&self, description: usize) -> u32 {
         match &self.at(description).object {
             Object::Eventfd(count) => (if *count > 0 { READABLE } else { 0 }) | WRITABLE,
@@ -600,7 +600,7 @@ impl Kernel {
         self.install(description, 0)
     }
 
-    /// Somebody connects to a listener: the descriptor of that side.
+    /// Connects to a listener: the descriptor of that side.
     pub fn call_listener(&mut self, listener: usize) -> Result<i32, Errno> {
         let Object::Listener { kind, .. } = self.at(listener).object else { return Err(raw::EINVAL) };
         let [ours, theirs] = self.connect(kind, 0);

@@ -72,7 +72,7 @@ struct Arguments {
     /// The first one's seed; each further one has the next.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// What programs are about.
+    /// The subject of programs.
     #[arg(long, value_enum, default_value = "any")]
     program: Family,
     /// How many processes share the schedules [default: one for each processor].

@@ -11,7 +11,7 @@ use linux_raw_sys::io_uring::{
 use crate::kernel::Kind;
 use crate::random::Random;
 
-/// What programs are about.
+/// The subject of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Family {
     /// All of it.
@@ -42,11 +42,11 @@ pub const WORDS: usize = 3;
 /// How a program comes by its completions in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetch {
-    /// It waits in `enter`.
+    /// The thread waits in `enter`.
     Enter,
-    /// It looks at the ring from time to time.
+    /// The thread looks at the ring from time to time.
     Look,
-    /// It reads a registered eventfd.
+    /// The thread reads a registered eventfd.
     Eventfd,
 }
 
@@ -62,7 +62,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// May other threads submit?
+    /// True if other threads may submit.
     pub fn is_shared(&self) -> bool {
         self.flags & IORING_SETUP_SINGLE_ISSUER == 0
     }
@@ -84,13 +84,13 @@ pub enum File {
 }
 
 impl File {
-    /// May its device keep a transfer for longer than anything else takes?
+    /// True if the file's device may keep a transfer for longer than anything else takes.
     pub fn stalls(self) -> bool {
         matches!(self, File::Storage { stalls: true, .. })
     }
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     Nop,
@@ -118,7 +118,7 @@ pub enum What {
 /// A request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Op {
-    /// What it does.
+    /// The operation.
     pub what: What,
     /// The next one is linked to it.
     pub link: bool,
@@ -143,7 +143,7 @@ impl fmt::Debug for Op {
     }
 }
 
-/// What a thread does.
+/// The step of a thread.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Submits, and waits for a completion, for some time, or not.
@@ -183,7 +183,7 @@ pub struct Program {
     pub rings: Vec<Ring>,
     /// Its files.
     pub files: Vec<File>,
-    /// What each thread does.
+    /// The steps of each thread.
     pub threads: Vec<Vec<Action>>,
     /// The engine is told of every descriptor that is closed.
     pub tells_closes: bool,

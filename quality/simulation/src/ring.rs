@@ -26,7 +26,7 @@ pub struct Mapped {
     description: usize,
 }
 
-/// What is needed of `io_uring_params`.
+/// The part of `io_uring_params` that is needed.
 #[allow(non_camel_case_types, reason = "as the kernel's")]
 #[derive(Clone, Copy, Debug)]
 struct io_uring_params_copy {
@@ -97,7 +97,7 @@ impl Mapped {
         unsafe { self.word(offset).write_volatile(value) };
     }
 
-    /// Is there an SQ thread?
+    /// True if there is an SQ thread.
     pub fn is_polled(&self) -> bool {
         self.params.flags & IORING_SETUP_SQPOLL != 0
     }
@@ -117,7 +117,7 @@ impl Mapped {
         self.store(self.params.sq[1], tail.wrapping_add(1));
     }
 
-    /// What is in the submission ring and has not been taken.
+    /// The number of SQEs in the submission ring that have not been taken.
     pub fn pending(&self) -> u32 {
         ENTRIES - self.room()
     }
@@ -196,7 +196,7 @@ impl Mapped {
     }
 }
 
-/// Does such an error only ask to try again?
+/// True if such an error only asks to try again.
 pub fn is_passing(errno: u32) -> bool {
     matches!(errno, raw::EINTR | raw::EAGAIN | raw::EMFILE | raw::ETIME | raw::EBUSY | raw::EBADFD)
 }

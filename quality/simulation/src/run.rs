@@ -52,7 +52,7 @@ mod counters {
 #[derive(Clone, Copy, Debug)]
 struct Instance {
     near: i32,
-    /// Another name of the near end.
+    /// A further name of the near end.
     name: i32,
     far: i32,
     receives: Option<Place>,
@@ -65,7 +65,7 @@ struct Instance {
 struct Request {
     ring: usize,
     op: Op,
-    /// What its SQE names.
+    /// The memory that its SQE names.
     memory: Box<Memory>,
     length: usize,
     /// Part of a chain, but not its head.
@@ -86,14 +86,14 @@ struct Request {
     closes_before: Option<u32>,
     /// Transfers that were logged before it.
     transfers: usize,
-    /// What a poll found of its file before it was submitted: what `stirred` tells of it, unless it was ready.
+    /// The count that `stirred` told of a poll's file before the poll was submitted, unless the file was ready.
     calm: Option<u64>,
     submitted_ns: u64,
     /// A descriptor that it was given to close.
     closes: i32,
 }
 
-/// Who closes the number of a file, and when.
+/// The closes of a file's number: by whom, and when.
 #[derive(Clone, Copy, Default)]
 struct Closes {
     /// How often somebody began to.
@@ -144,13 +144,13 @@ impl Closes {
         (!self.requested && self.reopening == 0).then_some(self.begun)
     }
 
-    /// Has nobody begun to close since [`Closes::so_far`] said this?
+    /// True if nobody has begun to close since [`Closes::so_far`] said this.
     fn are_still(&self, before: Option<u32>) -> bool {
         before == Some(self.begun)
     }
 }
 
-/// What wake-ups of futexes came to.
+/// The results of wake-ups of futexes.
 #[derive(Default)]
 struct Wakes {
     /// How many each word's wake-ups so far were to wake.
@@ -173,9 +173,9 @@ struct Vain {
     waiting: Vec<usize>,
 }
 
-/// What runs.
+/// The running program.
 struct Run {
-    /// What is waited for. They never change.
+    /// The words that are waited for. They never change.
     words: Box<[u32; WORDS]>,
     wakes: Wakes,
     /// Something is linked to a wait for futexes.
@@ -200,7 +200,7 @@ fn run<R>(body: impl FnOnce(&mut Run) -> R) -> R {
     RUN.with(|run| body(run.borrow_mut().as_mut().expect("a program runs")))
 }
 
-/// What the engine is lent.
+/// The host that the engine is lent.
 pub struct SimulatedHost;
 
 impl Host for SimulatedHost {
@@ -582,7 +582,7 @@ fn wake(word: usize, count: u32) {
 }
 
 impl Run {
-    /// May a device keep transfers for longer than the program takes to rest?
+    /// True if a device may keep transfers for longer than the program takes to rest.
     fn stalls(&self) -> bool {
         self.program.files.iter().any(|file| file.stalls())
     }
@@ -761,7 +761,7 @@ fn prepare(ring: usize, op: Op, follows: bool) -> usize {
     })
 }
 
-/// What a poll finds of its file, unless that is ready.
+/// The count that `stirred` tells of a poll's file, unless the file is ready.
 fn calm(what: What) -> Option<u64> {
     let What::Poll { file, .. } = what else { return None };
     let (instance, events) =
@@ -995,7 +995,7 @@ fn completed(ring: usize, user_data: u64, result: i32, flags: u32) {
     }
 }
 
-/// What a request reports is what the system moved for it, in the files that it may reach.
+/// Compares what a request reports with what the system moved for it, in the files that it may reach.
 fn compare_transfers(number: usize, result: i32) {
     let (address, since) = run(|run| {
         let request = &run.requests[number];
@@ -1050,7 +1050,7 @@ fn compare_transfers(number: usize, result: i32) {
     }
 }
 
-/// What the first `length` bytes of a read's memory hold: a later read of the same bytes counts for more than an earlier one.
+/// The contents of the first `length` bytes of a read's memory: a later read of the same bytes counts for more than an earlier one.
 fn last_moved(moved: &[(Place, usize, usize)], length: usize) -> Vec<(Place, usize, usize)> {
     let last =
         |at: usize| moved.iter().rev().find(|&&(_, start, length)| (start..start + length).contains(&at));

@@ -1,4 +1,4 @@
-//! What happens in a schedule, line by line, for whoever looks for the cause of a fault.
+//! The report of what happens in a schedule, line by line, for whoever looks for the cause of a fault.
 
 use std::cell::Cell;
 
@@ -8,7 +8,7 @@ thread_local! {
     static TELLS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Is there to be such a report?
+/// Sets whether there is to be such a report.
 pub fn set(tells: bool) {
     TELLS.set(tells);
 }

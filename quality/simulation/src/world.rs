@@ -23,7 +23,7 @@ const MOST_STEPS: u64 = 300_000;
 const MOST_TIME_NS: u64 = 400_000_000_000;
 /// How long the machine is busy with something else at most, while threads could run.
 const LONGEST_JUMP_NS: u64 = 20_000_000;
-/// What a system call takes.
+/// The time that a system call takes.
 const CALL_NS: u64 = 300;
 /// Changes of priority among so many steps at which there is a choice.
 const PRIORITY_SPAN: usize = 700;
@@ -51,12 +51,12 @@ const DENIED: &[Denied] = &[
     (Some(nr::__NR_madvise), None, raw::EPERM),
 ];
 
-/// What a thread sleeps for.
+/// The event that a thread sleeps for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wait {
     /// The clock alone.
     Time,
-    /// Somebody who wakes the word at this address.
+    /// A wake of the word at this address.
     Futex(usize),
     /// A description that shows one of these events.
     Events(usize, u32),
@@ -71,7 +71,7 @@ pub enum Wait {
 /// How a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Woken {
-    /// What was waited for is there.
+    /// The event that was waited for is there.
     Ready,
     /// The time is over.
     TimedOut,
@@ -128,7 +128,7 @@ impl Iterator for Set {
     }
 }
 
-/// What a thread does.
+/// The function that a thread runs.
 type Body = Box<dyn FnOnce()>;
 
 /// A thread.
@@ -155,7 +155,7 @@ struct Thread {
 enum Strategy {
     /// Any, with the same probability.
     Uniform,
-    /// The same as before, but once in so many times.
+    /// The thread that ran before, but once in so many times.
     Sticky(usize),
     /// The one with the highest priority; at these steps, the last one first, the one that runs gets the lowest (PCT).
     Priorities(Vec<u64>),
@@ -163,7 +163,7 @@ enum Strategy {
 
 /// The machine.
 pub struct World {
-    /// What faults of the system are made.
+    /// The numbers from which faults of the system are made.
     pub random: Random,
     /// Files and memory.
     pub kernel: Kernel,
@@ -172,7 +172,7 @@ pub struct World {
     choices: Random,
     strategy: Strategy,
     threads: Vec<Thread>,
-    /// Those that could go on.
+    /// The threads that could go on.
     ready: Set,
     asleep: Set,
     /// No sleep ends before.
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// What stands for all decisions so far.
+    /// The number that stands for all decisions so far.
     pub fn hash(&self) -> u64 {
         self.hash
     }
@@ -322,24 +322,24 @@ impl World {
         self.hash = (self.hash ^ value).wrapping_mul(0x100_0000_01b3).rotate_left(23);
     }
 
-    /// Is no further descriptor to be had just now?
+    /// True if no further descriptor is to be had just now.
     pub fn refuses_file(&mut self) -> bool {
         self.random.once_in(self.fileless)
     }
 
-    /// Are there always descriptors to be had?
+    /// True if there are always descriptors to be had.
     pub fn grants_files(&self) -> bool {
         self.fileless == 0 && self.kernel.limit[1] == 128
     }
 
-    /// Does the system refuse this call?
+    /// The errno, if the system refuses this call.
     pub fn refuses(&self, number: u32, second: usize) -> Option<u32> {
         let (of, only, errno) = self.denied;
         let is_it = of == Some(number) && only.is_none_or(|only| only as usize == second);
         is_it.then_some(errno)
     }
 
-    /// Is a thread gone?
+    /// True if a thread is gone.
     pub fn is_gone(&self, thread: usize) -> bool {
         !self.ready.has(thread) && !self.asleep.has(thread)
     }
@@ -369,7 +369,7 @@ impl World {
         }
     }
 
-    /// Has a signal come since the running thread made its last call?
+    /// Takes the signal that has come since the running thread made its last call, if one has.
     pub fn take_signal(&mut self) -> bool {
         std::mem::take(&mut self.threads[self.current].signalled)
     }
@@ -431,7 +431,7 @@ impl World {
             && self.kernel.version == self.seen
     }
 
-    /// Who goes on. `yields`: the running thread lets others go first.
+    /// The thread that goes on. `yields`: the running thread lets others go first.
     fn decide(&mut self, yields: bool) -> Result<usize, String> {
         if self.is_contested {
             self.contested += self.steps - self.decided_step;
@@ -503,7 +503,7 @@ impl World {
         self.calm_until_step = 0;
     }
 
-    /// What the threads are doing.
+    /// The threads' states, in words.
     pub fn describe(&self) -> String {
         let mut text = String::new();
         for index in self.ready.chain(self.asleep) {
@@ -588,7 +588,7 @@ pub fn stop() {
     RUNS.set(false);
 }
 
-/// Decides who goes on; is it another?
+/// Decides who goes on; true if that is another thread.
 fn choose(yields: bool) -> bool {
     let decided = world(|world| {
         let next = world.decide(yields)?;
@@ -606,14 +606,14 @@ fn switch(yields: bool) {
     }
 }
 
-/// Another thread may go on here.
+/// A point at which another thread may go on.
 pub fn point() {
     if RUNS.get() && !world(World::count_step) {
         switch(false);
     }
 }
 
-/// Another thread goes on here, if one can.
+/// Lets another thread go on, if one can.
 pub fn give_way() {
     world(|world| world.steps += 1);
     switch(true);
@@ -678,12 +678,12 @@ pub fn add(name: &'static str, body: impl FnOnce() + 'static) {
     world(|world| world.add_thread(name, false, Box::new(body)));
 }
 
-/// Does the schedule run still?
+/// True if the schedule runs still.
 pub fn runs() -> bool {
     RUNS.get()
 }
 
-/// Is the machine being worked on by the caller of this?
+/// True if the machine is being worked on by the caller of this.
 pub fn is_borrowed() -> bool {
     WORLD.get().is_none_or(|world| world.try_borrow_mut().is_err())
 }

@@ -57,12 +57,12 @@ impl CodeFile {
         address_of(&self.code, offset)
     }
 
-    /// What unwinds frames of its code, which lies in this range, moved by `bias`.
+    /// The unwinder's module for the file's code, which lies in this range, moved by `bias`.
     pub fn module(&self, range: Range<u64>, bias: u64) -> Module<Rc<[u8]>> {
         Module::new(self.path.to_string_lossy().into_owned(), range, bias, self.sections.clone())
     }
 
-    /// What stands at an address of the file, which is shown by `name`: the innermost function first.
+    /// The names at an address of the file, which is shown by `name`: the innermost function first.
     pub fn names(&self, address: u64, name: &str) -> Vec<String> {
         match self.names.get_or_init(|| Names::of(&self.debug)) {
             Some(names) => names.at(address, name),
@@ -80,8 +80,8 @@ fn address_of(code: &[Code], offset: u64) -> Option<u64> {
     Some(code.address.wrapping_sub(code.range.start).wrapping_add(offset))
 }
 
-/// What is in a file, read as it is needed; nothing where it is not a regular one. It is not mapped: whoever shortens a file that is mapped
-/// ends who looks there.
+/// The contents of a file, read as they are needed; nothing where it is not a regular one. A file is not mapped: whoever shortens
+/// a mapped one ends who looks there.
 pub fn content(path: &Path) -> Option<ReadCache<File>> {
     // A FIFO would have this wait for a writer.
     let file =

@@ -44,7 +44,7 @@ struct Mapping {
     start: u64,
     end: u64,
     path: PathBuf,
-    /// What is added to an address of the file to get one of the process; `None` where the file cannot be read.
+    /// The number that is added to an address of the file to get one of the process; `None` where the file cannot be read.
     bias: Option<u64>,
     file: Option<Rc<CodeFile>>,
 }
@@ -126,7 +126,7 @@ impl Process {
         self.mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&address))
     }
 
-    /// What an address is called, the innermost function that was inlined there first.
+    /// The names of an address, the innermost function that was inlined there first.
     fn names(&self, address: u64) -> Vec<String> {
         let Some(mapping) = self.mapping(address) else { return vec![format!("{address:#x}")] };
         let name = mapping.path.file_name().unwrap_or_default().to_string_lossy();

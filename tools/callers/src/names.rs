@@ -1,4 +1,4 @@
-//! What stands at the addresses of a file: functions and lines by its debug information, else symbols.
+//! Names for the addresses of a file: functions and lines by its debug information, else symbols.
 //!
 //! All that is needed is copied. The file is another program's, which may change or shorten it at any time.
 
@@ -24,7 +24,7 @@ struct Symbol {
 }
 
 impl Names {
-    /// Those of a file; none where that is no such file.
+    /// The names of a file; none where that is no such file.
     pub fn of(path: &Path) -> Option<Names> {
         let content = content(path)?;
         let object = object::File::parse(&content).ok()?;
@@ -35,7 +35,7 @@ impl Names {
         Some(Names { context: context(&object), symbols })
     }
 
-    /// What stands at an address of the file, which is shown by `name`: the innermost function first.
+    /// The names at an address of the file, which is shown by `name`: the innermost function first.
     pub fn at(&self, address: u64, name: &str) -> Vec<String> {
         let names = self.functions(address, name);
         if !names.is_empty() {
@@ -74,7 +74,7 @@ impl Names {
     }
 }
 
-/// What is said of an address of which nothing is known.
+/// The text for an address of which nothing is known.
 pub fn unnamed(address: u64, name: &str) -> String {
     format!("{address:#x} ({name})")
 }

@@ -37,7 +37,7 @@ fn named(name: &str) -> Option<Faults> {
     }
 }
 
-/// What [`choose`] knows, in one line.
+/// The names that [`choose`] knows, in one line.
 pub fn known() -> String {
     let names = Fault::ALL.iter().map(|fault| fault.name());
     ["all", "ordinary", "failure", "strict"].into_iter().chain(names).collect::<Vec<_>>().join(", ")

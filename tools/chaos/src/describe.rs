@@ -22,7 +22,7 @@ pub fn describe(injected: &Injected) -> String {
     text
 }
 
-/// What met it: an operation, or a call.
+/// The name of what met the fault: an operation, or a call.
 pub(crate) fn subject(injected: &Injected) -> String {
     match injected.fault.met_by() {
         Met::Setup => "setup".to_owned(),

@@ -1,4 +1,4 @@
-//! What is a failure.
+//! The judgement of runs: what is a failure.
 
 use std::fmt;
 
@@ -18,11 +18,11 @@ pub struct Rule {
 /// How a run failed. Two runs that failed in the same way are equal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// It ended so, and without faults it does not.
+    /// The run ended so, and without faults it does not.
     End(End),
     /// Its output matches what was looked for.
     Matches(String),
-    /// It printed something else on standard output.
+    /// The run printed something else on standard output.
     Differs,
 }
 

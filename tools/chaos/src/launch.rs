@@ -17,10 +17,10 @@ const MOST_OUTPUT: usize = 16 << 20;
 /// How often a wait looks whether it has been interrupted.
 const LOOKS: Duration = Duration::from_millis(100);
 
-/// What becomes of the program's input and output.
+/// The destination of the program's input and output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Output {
-    /// They are this process's own.
+    /// The streams are this process's own.
     Inherited,
     /// The output is kept; the input is this process's own.
     Kept,

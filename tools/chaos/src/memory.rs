@@ -8,10 +8,10 @@ use anyring_mapping::SharedFile;
 /// How many faults the log has room for: 3 MiB. Processes map all of it at once, which takes time for each page.
 const ROOM: usize = 1 << 16;
 
-/// What a run meets.
+/// The faults that a run meets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dose {
-    /// What decides.
+    /// The settings from which faults are drawn.
     pub settings: Settings,
     /// Only decisions with these ids are carried out, if there is a list.
     pub only: Option<Vec<u64>>,
@@ -28,7 +28,7 @@ impl Dose {
         Dose { settings, only: Some(Vec::new()) }
     }
 
-    /// These of it.
+    /// The dose that has only these of its faults.
     pub fn only(settings: Settings, injected: &[Injected]) -> Dose {
         let mut ids: Vec<u64> = injected.iter().map(|one| one.id).collect();
         ids.sort_unstable();
@@ -40,7 +40,7 @@ impl Dose {
 /// A fault that was injected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Injected {
-    /// What tells the decision from others.
+    /// The number that tells the decision from others.
     pub id: u64,
     /// Which fault.
     pub fault: Fault,
@@ -97,7 +97,7 @@ impl SharedPlan {
         self.file.path()
     }
 
-    /// What was injected so far, and how many faults found no room in the log.
+    /// The faults that were injected so far, and how many found no room in the log.
     pub fn injected(&self) -> (Vec<Injected>, u64) {
         (self.plan.log().map(Injected::from).collect(), self.plan.unlogged())
     }

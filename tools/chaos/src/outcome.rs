@@ -1,4 +1,4 @@
-//! What became of a program.
+//! The outcome of a program.
 
 use std::fmt;
 

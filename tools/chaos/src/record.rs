@@ -1,4 +1,4 @@
-//! What a run met, in a file.
+//! The record of what a run met, in a file.
 
 use std::ffi::OsString;
 use std::fs;
@@ -19,11 +19,11 @@ const VERSION: u32 = 1;
 pub struct Record {
     /// That of this form.
     pub version: u32,
-    /// What decides.
+    /// The number from which the faults are drawn.
     pub seed: u64,
     /// How probable each fault is.
     pub rate: f64,
-    /// Those that are on, by name.
+    /// The faults that are on, by name.
     pub faults: Vec<String>,
     /// How long pauses last and how late completions come, if that is not decided for each.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -33,7 +33,7 @@ pub struct Record {
     /// How it failed, in words, if it did.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failure: Option<String>,
-    /// What was injected.
+    /// The faults that were injected.
     pub injected: Vec<RecordedFault>,
 }
 
@@ -41,7 +41,7 @@ pub struct Record {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedFault {
-    /// What tells the decision from others: 16 hexadecimal digits. It alone says what is repeated.
+    /// The number that tells the decision from others: 16 hexadecimal digits. It alone says what is repeated.
     pub id: String,
     /// Which fault.
     pub fault: String,
@@ -106,7 +106,7 @@ impl Record {
         fs::write(path, text)
     }
 
-    /// What a run is to meet that repeats this one.
+    /// The dose for a run that repeats this one.
     ///
     /// # Errors
     /// What of it is not known.

@@ -13,12 +13,12 @@ pub struct Runner<'a> {
     pub interrupted: &'a AtomicBool,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
     /// How the program ended.
     pub outcome: Outcome,
-    /// What was injected, in about the order in which it was.
+    /// The faults that were injected, in about the order in which they were.
     pub injected: Vec<Injected>,
     /// How many faults more were injected than the log has room for.
     pub unlogged: u64,

@@ -38,7 +38,7 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Why this command gives up.
 enum Stop {
-    /// What failed, and what to do.
+    /// The failure, and what to do.
     Own(String, &'static str),
     Interrupted,
 }
@@ -90,7 +90,7 @@ fn list_faults() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What was asked for, understood.
+/// The session that was asked for, understood.
 struct Session<'a> {
     arguments: &'a Chaos,
     /// Of the first run, which sees whether the engine can be brought into the program.
@@ -178,7 +178,7 @@ impl Session<'_> {
         })
     }
 
-    /// What tells failures: a run without faults.
+    /// The judge that tells failures, made by a run without faults.
     fn judge(&self, rule: Rule) -> Result<Judge, Stop> {
         leave_interrupts_to_the_program(false);
         let dose = Dose::nothing(self.dose.settings);

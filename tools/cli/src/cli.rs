@@ -128,7 +128,7 @@ pub struct Run {
     pub loads: bool,
 }
 
-/// What `anyring run` is to do, if the words of the command line say so. All commands together take ten times as long to set up, and
+/// The arguments of `anyring run`, if the words of the command line say so. All commands together take ten times as long to set up, and
 /// a program waits; they are for whoever asks for help, or made a mistake.
 pub fn run_alone(words: &[OsString]) -> Option<Run> {
     let matches = Run::augment_args(clap::Command::new("anyring")).try_get_matches_from(words).ok()?;
@@ -423,7 +423,7 @@ pub struct Doctor {
     pub program: Vec<OsString>,
 }
 
-/// What completes the words of this command in a shell.
+/// The script that completes the words of this command in a shell.
 #[cfg(not(feature = "one-file"))]
 pub fn completions(shell: clap_complete::Shell) -> String {
     let mut text = Vec::new();

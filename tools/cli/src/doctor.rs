@@ -23,7 +23,7 @@ struct Report {
     program: Option<Program>,
 }
 
-/// What `--engine auto` will do.
+/// The engine that `--engine auto` will choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {

@@ -20,7 +20,7 @@ const IMAGE: &str = "libanyring_inject.so";
 /// Files that this command carries, by their names, as they are or as `gzip -n` makes them: `build.rs` says which.
 const CARRIED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/carried.rs"));
 
-/// What a file holds that this command carries.
+/// The contents of a file that this command carries.
 fn carried(name: &str) -> Option<Cow<'static, [u8]>> {
     CARRIED.iter().find_map(|&(carried, bytes)| match carried.strip_prefix(name)? {
         "" => Some(Cow::Borrowed(bytes)),
@@ -110,7 +110,7 @@ fn cache() -> Result<PathBuf, String> {
     Ok(directory.join(LIBRARY))
 }
 
-/// Is this library, which [`find`] has found, a copy of the one that this command carries?
+/// True if this library, which [`find`] has found, is a copy of the one that this command carries.
 pub fn is_copy(library: &Path) -> bool {
     !CARRIED.is_empty() && library.starts_with("/proc")
 }
@@ -170,7 +170,7 @@ fn write(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), String> {
     fs::rename(&new, &path).map_err(told)
 }
 
-/// What `gzip -n` has compressed: a header of 10 bytes, and behind the data a sum and its length.
+/// The data that `gzip -n` has compressed: a header of 10 bytes, and behind the data a sum and its length.
 fn inflate(file: &[u8]) -> Option<Vec<u8>> {
     let data = file.get(10..file.len().checked_sub(8)?)?;
     miniz_oxide::inflate::decompress_to_vec(data).ok()

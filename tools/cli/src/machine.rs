@@ -1,4 +1,4 @@
-//! What this machine, and the sandbox around this process, say about `io_uring`.
+//! The machine's answers about `io_uring`, and those of the sandbox around this process.
 
 use crate::{inject, library};
 use anyring_runtime::ask::{self, Answer};
@@ -40,7 +40,7 @@ pub struct Kernel {
     pub memlock_limit: Option<u64>,
 }
 
-/// What seccomp does to this process.
+/// The state of seccomp for this process.
 #[derive(Debug, Serialize)]
 pub struct Seccomp {
     /// 0: nothing, 1: strict, 2: filters.
@@ -61,7 +61,7 @@ pub struct Trap {
     /// Whether a program was started with it and the engine was in it: if calls do not trap, those through the C library
     /// are answered.
     pub loads: bool,
-    /// What went wrong.
+    /// The failure, if there was one.
     pub why_not: Option<String>,
 }
 
@@ -70,9 +70,9 @@ pub struct Trap {
 pub struct Injection {
     /// Whether a process of ours could be traced, and the image is there.
     pub works: bool,
-    /// What went wrong.
+    /// The failure, if there was one.
     pub why_not: Option<String>,
-    /// What to do then.
+    /// The remedy then.
     #[serde(skip)]
     pub remedy: Option<&'static str>,
 }
@@ -97,9 +97,9 @@ pub fn injection() -> Injection {
 /// Why the kernel's `io_uring` cannot be used.
 #[derive(Debug)]
 enum Denial {
-    /// It says so.
+    /// The kernel says so.
     Error(io::Error),
-    /// It makes rings, and refuses this call for them.
+    /// The kernel makes rings, and refuses this call for them.
     Call(&'static str, io::Error),
     /// Whoever calls is killed.
     Killed,
@@ -405,7 +405,7 @@ fn why_not(output: &Output, loads: &Result<(), String>) -> Option<String> {
     })
 }
 
-/// What a dynamic linker or the library wrote first, without who says it. A program into which nothing was brought may have
+/// The line that a dynamic linker or the library wrote first, without who says it. A program into which nothing was brought may have
 /// words of its own.
 fn complaint(output: &Output) -> Option<String> {
     let text = [&output.stderr, &output.stdout].map(|text| String::from_utf8_lossy(text).into_owned());

@@ -1,4 +1,4 @@
-//! What a broken pipe does: Rust's start ignores SIGPIPE, and programs that this command executes must
+//! Broken pipes: Rust's start ignores SIGPIPE, and programs that this command executes must
 //! find it as this command did.
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -10,14 +10,14 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// What there is to say of a program.
+/// The report on a program.
 #[derive(Debug, Serialize)]
 pub struct Program {
     /// Its path; where there is no such program, the name that was given.
     pub path: String,
-    /// What it is.
+    /// The program's linkage.
     pub kind: Linkage,
-    /// The same for people.
+    /// The linkage for people.
     pub linkage: String,
     /// The interpreters of a script, its own first.
     pub interpreters: Vec<String>,
@@ -31,13 +31,13 @@ pub struct Program {
     pub works: bool,
     /// Why not.
     pub why_not: Option<String>,
-    /// What to do about that.
+    /// The remedy for that.
     pub remedy: Option<String>,
     /// The command to run it by.
     pub command: Option<String>,
 }
 
-/// What a program is, or what the interpreter is that runs it.
+/// The linkage of a program, or of the interpreter that runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Linkage {
@@ -52,9 +52,9 @@ pub enum Linkage {
     Dynamic,
     Static,
     StaticPie,
-    /// It gains privileges: set-user-ID, set-group-ID, file capabilities.
+    /// The program gains privileges: set-user-ID, set-group-ID, file capabilities.
     Privileged,
-    /// It is for another machine.
+    /// The program is for another machine.
     Foreign,
     /// Neither an executable nor a script.
     Unknown,
@@ -73,7 +73,7 @@ pub enum Way {
     None,
 }
 
-/// What the machine allows.
+/// The machine, by what it allows.
 pub struct Place<'a> {
     /// Whether `auto` takes the kernel's `io_uring`.
     pub kernel_works: bool,
@@ -265,7 +265,7 @@ fn installed_liburing() -> Option<PathBuf> {
     directory.join("liburing.so.2").exists().then(|| directory.to_owned())
 }
 
-/// What people call a machine of an ELF header.
+/// The name that people have for a machine of an ELF header.
 fn machine_name(machine: u16) -> String {
     let name = match machine {
         3 => "x86, 32-bit",

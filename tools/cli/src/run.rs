@@ -139,7 +139,7 @@ fn say(what: &str) {
     log::line(config::Level::Info, format_args!("{what}"));
 }
 
-/// What the environment says, as the program's front end will read it.
+/// The environment's settings, as the program's front end will read them.
 fn settings() -> Config {
     unsafe extern "C" {
         static environ: *const *const libc::c_char;
@@ -173,7 +173,7 @@ pub fn string(text: &OsStr) -> CString {
     CString::new(text.as_bytes()).unwrap_or_default()
 }
 
-/// What is set for the program, and for those that it starts.
+/// Sets the variables for the program, and for those that it starts.
 fn set_environment(arguments: &Run, library: &Path) {
     let set = |name: &str, value: &OsStr| {
         // SAFETY: this process has one thread.
@@ -254,7 +254,7 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// What the program is. What cannot be looked at may still be executed, and execution says best why not.
+/// The kind of the program. A file that cannot be looked at may still be executed, and execution says best why not.
 fn kind_of(program: &Path) -> Kind {
     program::kind(&string(program.as_os_str())).unwrap_or(Kind::Unknown)
 }

@@ -4,7 +4,7 @@ use anyring_say::say_error;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// What the command returns for failures of its own, as `env(1)` and its kin do.
+/// The exit status for failures of the command's own, as `env(1)` and its kin have it.
 pub const OWN_FAILURE: u8 = anyring_runtime::process::OWN_FAILURE as u8;
 /// The program cannot be executed.
 pub const NOT_EXECUTABLE: u8 = 126;

@@ -21,7 +21,7 @@ extern "C" fn look() {
     CLOSED.store(closed, Ordering::Relaxed);
 }
 
-/// What stands in for them ends with the command.
+/// Leaves closed streams closed for the program: what stands in for them ends with the command.
 pub fn leave_closed() {
     let closed = CLOSED.load(Ordering::Relaxed);
     all().filter(|&(_, bit)| closed & bit != 0).for_each(|(stream, _)| sys::close_at_exec(stream));

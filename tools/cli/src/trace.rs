@@ -71,7 +71,7 @@ fn fail(what: &str, remedy: &str) -> ExitCode {
     status::fail(OWN_FAILURE, what, "", remedy)
 }
 
-/// What is printed, and where.
+/// The session: what is printed, and where.
 fn session(arguments: &Trace, filter: Filter) -> io::Result<Session> {
     let file = arguments.output.as_ref().map(File::create).transpose()?;
     let is_terminal = file.is_none() && io::stderr().is_terminal();
@@ -105,13 +105,13 @@ fn session(arguments: &Trace, filter: Filter) -> io::Result<Session> {
     Ok(session)
 }
 
-/// Is the terminal one without colours, or are none wanted?
+/// True if the terminal is one without colours, or none are wanted.
 fn is_plain() -> bool {
     let wants_none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     wants_none || std::env::var_os("TERM").is_none_or(|term| term == "dumb")
 }
 
-/// What came, beside what is shown.
+/// The events that came, beside what is shown.
 #[derive(Default)]
 struct Heard {
     /// Records whose writer died before they were whole.
@@ -280,7 +280,7 @@ fn lives(process: u32) -> bool {
 
 static CHILD: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(0);
 
-/// What is meant for the program reaches it: a terminal's signals reach both, and the others are passed on. The trace goes
+/// Passes on signals that are meant for the program, but for a terminal's, which reach both. The trace goes
 /// on until the program has ended.
 fn forward_signals(child: libc::pid_t) {
     extern "C" fn forward(signal: libc::c_int) {

@@ -33,7 +33,7 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{}-{name}.json", std::process::id()))
 }
 
-/// What a program looks at that has the bug, which comes with these faults.
+/// A bug of a program, by the case in which the program has it, and the faults with which it comes.
 struct Bug<'a> {
     case: &'a str,
     faults: &'a str,
@@ -41,7 +41,7 @@ struct Bug<'a> {
 }
 
 impl Bug<'_> {
-    /// It is found among 100 seeds and shrunk to the few faults that show it, `shows` among them, which a replay shows again.
+    /// Finds the bug among 100 seeds and shrinks it to the few faults that show it, `shows` among them, which a replay shows again.
     fn is_found(&self, shows: &str) {
         let record = file(self.case);
         let path = record.to_str().unwrap();

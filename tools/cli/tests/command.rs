@@ -1,4 +1,4 @@
-//! What `anyring` itself says and returns.
+//! Output and exit status of `anyring` itself.
 
 mod support;
 

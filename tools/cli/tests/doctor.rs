@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::{built, built_by_musl, denied_to};
 
-/// What the doctor says of a program in a sandbox of `deny.c`.
+/// The doctor's report on a program in a sandbox of `deny.c`.
 fn examined(sandbox: &str, program: &Path) -> Value {
     let output =
         denied_to(sandbox, &["doctor", "--json", "--"]).arg(program).arg("an argument").output().unwrap();

@@ -14,7 +14,7 @@ const ROOM: usize = 1 << 16;
 const SEEDS: u64 = 40;
 /// Faults per million decisions.
 const RATE: u32 = 300_000;
-/// What a correct program goes on after.
+/// The faults after which a correct program goes on.
 const SURVIVED: Faults = Faults::ORDINARY.with(Fault::SqeRubbish).with(Fault::BufferRubbish);
 
 /// Runs a program under a seed, and says what it met.

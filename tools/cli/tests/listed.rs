@@ -166,7 +166,7 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// What the page lists below a heading, for a front end or for all.
+/// The calls that the page lists below a heading, for a front end or for all.
 fn listed(heading: &str, front_end: Option<&str>) -> BTreeSet<String> {
     let page = std::fs::read_to_string(root().join("docs/system-calls.md")).unwrap();
     let start = page.find(&format!("## {heading}\n")).expect("a heading of the page") + 3;
@@ -211,7 +211,7 @@ fn the_page_lists_all_calls_of_the_engine() {
     }
 }
 
-/// What the program does by itself: its C library's start and end, threads, a fork, its own calls.
+/// The calls that the program makes by itself: its C library's start and end, threads, a fork, its own calls.
 #[cfg(target_arch = "x86_64")]
 const OWN: &str = "access arch_prctl brk clock_nanosleep clone clone3 close execve exit exit_group futex getrandom \
     io_uring_enter io_uring_setup madvise mmap mprotect munmap newfstatat openat pipe2 prctl pread64 prlimit64 read readlink \

@@ -150,7 +150,7 @@ fn programs_that_reuse_the_memory_of_their_environment_have_a_line() {
     }
 }
 
-/// What the program opens where the log went is the program's.
+/// A file that the program opens where the log went is the program's.
 #[test]
 fn no_line_goes_into_a_file_of_the_program() {
     let file = temporary("swept");

@@ -20,7 +20,7 @@ fn ends_well<A: AsRef<OsStr> + Debug>(name: &str, arguments: &[A], patch: bool) 
     counters
 }
 
-/// The same whether its calls are patched or not.
+/// Runs a program, which ends well whether its calls are patched or not.
 #[track_caller]
 fn ends_well_either_way<A: AsRef<OsStr> + Debug>(name: &str, arguments: &[A]) {
     for patch in [false, true] {
@@ -109,7 +109,7 @@ fn sets_and_lists_end_where_they_end() {
     ends_well_either_way("bounds", &NONE);
 }
 
-/// What a filter of the program's own does not allow, nobody does in its place: its handlers run, and programs are executed.
+/// Calls that a filter of the program's own does not allow, nobody does in its place: its handlers run, and programs are executed.
 #[test]
 fn filters_are_the_programs() {
     let program = built("filters");

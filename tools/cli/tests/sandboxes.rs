@@ -171,7 +171,7 @@ fn no_memory_need_become_executable() {
     assert_eq!((&report["verdict"], &report["trap"]["works"]), (&"user".into(), &true.into()), "{report}");
 }
 
-/// What was asked for and cannot be had is an error before the program starts.
+/// Settings that were asked for and cannot be had are an error before the program starts.
 #[test]
 fn nothing_is_replaced_silently() {
     let run = |name: &str, value: &str, arguments: &[&str]| {
@@ -232,7 +232,7 @@ fn ends_are_the_programs_own() {
     }
 }
 
-/// What an ancestor's filter traps goes on to the kernel where a program is told to use that.
+/// Calls that an ancestor's filter traps go on to the kernel where a program is told to use that.
 #[test]
 fn the_kernel_is_reached_below_our_filter() {
     if !support::kernel_has_io_uring() {
@@ -260,7 +260,7 @@ fn a_child_of_ours_is_nobodys_signal() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Does the test run as root? Says so where it is skipped because it does not.
+/// True if the test runs as root. Says so where it is skipped because it does not.
 fn is_root() -> bool {
     // SAFETY: asks only.
     let is = unsafe { libc::geteuid() } == 0;
@@ -351,7 +351,7 @@ fn root(name: &str) -> std::path::PathBuf {
     root
 }
 
-/// What a program prints that has the engine, and nothing from the dynamic linker.
+/// Checks the output of a program that has the engine: what it prints, and nothing from the dynamic linker.
 fn has_the_engine(output: &Output, times: usize) {
     let shown = String::from_utf8_lossy(&output.stdout).matches("three mappings: all there").count();
     assert!(output.status.success() && shown == times, "{output:?}");

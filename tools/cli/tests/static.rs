@@ -158,7 +158,7 @@ fn below_other_programs() {
     is_as_recorded("processes below a shell", &Outcome::from(&output), native, &log);
 }
 
-/// What a program finds at its beginning is what it finds without anyring.
+/// A program finds at its beginning what it finds without anyring.
 #[test]
 fn programs_begin_alone() {
     let dynamic = built("alone");

@@ -1,4 +1,4 @@
-//! What is told of rings of the kernel's: that nothing is missing of what was submitted and posted, and the same as of rings of
+//! Events of rings of the kernel's: nothing is missing of what was submitted and posted, and they are told as those of rings of
 //! anyring's engine.
 
 mod support;
@@ -119,7 +119,7 @@ type Line = (u8, u64, Option<i32>);
 #[derive(Default)]
 struct Requests {
     lines: Vec<Line>,
-    /// Those linked behind others.
+    /// Requests linked behind others.
     linked: usize,
     /// CQEs about nothing that was submitted.
     strays: usize,
@@ -426,13 +426,13 @@ fn a_descriptor_is_closed_during_the_call() {
     }
 }
 
-/// What one thread submits while another one waits is not told to complete before.
+/// A request that one thread submits while another one waits is not told to complete before.
 #[test]
 fn one_thread_submits_and_another_waits() {
     assert_eq!(follow_all("two").lines.len(), 2 * 2500);
 }
 
-/// What a request brings is copied before the call.
+/// Memory that a request brings is copied before the call.
 #[by(over_the_kernel)]
 fn memory_is_told_as_it_was() {
     let (_, told) = run(&program(), "kernel", &["plain"], true);

@@ -1,4 +1,4 @@
-//! What a command says to its user: whoever reads it may have gone before its end, `head` for one.
+//! Output of a command to its user: whoever reads it may have gone before its end, `head` for one.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};

@@ -12,7 +12,7 @@ use anyring_trace::event::{Called, Content, Mapped};
 use crate::memory::Memory;
 use crate::model::Place;
 
-/// Who finds names for the frames of a stack.
+/// A finder of names for the frames of a stack.
 pub trait Callers {
     /// Code of a file is mapped in a process.
     fn mapped(&mut self, process: u32, mapped: &Mapped, path: &Path);

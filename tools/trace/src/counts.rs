@@ -47,7 +47,7 @@ fn record(histogram: &mut Histogram<u64>, value: u64) {
     debug_assert!(recorded.is_ok());
 }
 
-/// Did a call neither submit nor fetch anything, nor wake the SQ thread?
+/// True if a call neither submitted nor fetched anything, nor woke the SQ thread.
 pub fn is_spurious(entered: &Entered) -> bool {
     let wakes = entered.flags & (IORING_ENTER_SQ_WAKEUP | IORING_ENTER_SQ_WAIT) != 0;
     let fetches = entered.flags & IORING_ENTER_GETEVENTS != 0;

@@ -24,11 +24,11 @@ const NO_MEMORY: &Memory = &Memory::EMPTY;
 /// One argument, decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// What the manual calls it.
+    /// The argument's name in the manual.
     pub name: &'static str,
     /// The number in the SQE.
     pub value: u64,
-    /// It as text.
+    /// The argument as text.
     pub text: String,
 }
 
@@ -97,7 +97,7 @@ impl Decoder {
         shown.collect()
     }
 
-    /// What stands behind the `=` of a result.
+    /// Prints what stands behind the `=` of a result.
     pub fn result(&self, out: &mut String, request: Option<&Request>, completion: &Completion) {
         let res = completion.res;
         if completion.is_notification() {
@@ -158,7 +158,7 @@ pub fn error(out: &mut String, res: i32) {
     };
 }
 
-/// What a result that is no error says, if it is more than a count.
+/// Prints the meaning of a result that is no error, if it is more than a count.
 fn meaning(out: &mut String, request: Option<&Request>, completion: &Completion) {
     if let Some(name) = &completion.name {
         let _ = write!(out, "<{name}>");
@@ -177,7 +177,7 @@ impl<'a> Context<'a> {
         self.request.op.arguments.iter().filter(move |argument| argument.applies(sqe))
     }
 
-    /// Does its name stand before it? What stands where system calls have it needs none.
+    /// True if the argument's name stands before it. An argument that stands where system calls have it needs none.
     fn is_named(&self, argument: &Argument) -> bool {
         match argument.kind {
             Kind::Offset | Kind::Slot | Kind::Buffer | Kind::Group | Kind::UserData => true,
@@ -192,7 +192,7 @@ impl<'a> Context<'a> {
         field.value(&self.request.sqe)
     }
 
-    /// What lies in the buffer that was taken from the group that this argument names, where no other argument shows it.
+    /// The bytes in the buffer that was taken from the group that this argument names, where no other argument shows them.
     fn selected(&self, argument: &Argument) -> Option<Piece<'a>> {
         let has_vectors = self.request.memory.first(Content::Vectors).is_some();
         match argument.kind {
@@ -201,7 +201,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// What the kernel wrote into memory by the result.
+    /// The memory that the kernel wrote, by the result.
     fn filled(&self) -> &'a Memory {
         self.result.map_or(NO_MEMORY, |result| &result.memory)
     }

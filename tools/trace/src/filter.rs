@@ -46,7 +46,7 @@ impl std::error::Error for Unknown {}
 /// Words for what is no request.
 const CALLS: [&str; 4] = ["setup", "enter", "register", "process"];
 
-/// What the conditions are put to.
+/// The subject that the conditions are put to.
 struct Subject<'a> {
     word: &'a str,
     ring: u32,
@@ -67,7 +67,7 @@ impl Filter {
         Ok(Filter { conditions: conditions.collect::<Result<_, _>>()? })
     }
 
-    /// Is this to be shown? Of requests that are told together, each is asked for by [`Filter::wants_request`].
+    /// True if this is to be shown. Of requests that are told together, each is asked for by [`Filter::wants_request`].
     pub fn wants(&self, place: Place, told: &Told<'_>) -> bool {
         let call = |word, failed, took_ns| Subject { word, ring: place.ring, request: None, failed, took_ns };
         let subject = match told {
@@ -88,7 +88,7 @@ impl Filter {
         self.holds(&subject)
     }
 
-    /// Is a request to be shown of which nothing more comes?
+    /// True if a request is to be shown of which nothing more comes.
     pub fn wants_request(&self, request: &Request) -> bool {
         let result = request.result().filter(|_| request.is_done());
         let failed = result.is_some_and(|result| result.res < 0);

@@ -1,4 +1,4 @@
-//! What traced processes do with io_uring, as users see it.
+//! The io_uring requests of traced processes, as users see them.
 //!
 //! Events come in ([`Session::event`]), text goes out: a line per request, tables, JSON, a summary of what looks
 //! unhealthy. Nothing here starts a program or shares memory with one.

@@ -1,4 +1,4 @@
-//! What looks unhealthy (`--summary`), each with the request that shows it.
+//! Lints: what looks unhealthy (`--summary`), each with the request that shows it.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Write as _};
@@ -26,7 +26,7 @@ const MOST_POSTED: usize = 4096;
 /// The most entries of each table here.
 const MOST_REMEMBERED: usize = 1 << 16;
 
-/// What may be found.
+/// The kinds of findings.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Lint {
     Overflow,
@@ -45,7 +45,7 @@ enum Lint {
 }
 
 impl Lint {
-    /// What was found, and what to do about it.
+    /// The finding in words, and what to do about it.
     fn explained(self) -> (&'static str, &'static str) {
         match self {
             Lint::Overflow => (
@@ -120,7 +120,7 @@ impl fmt::Display for Named {
     }
 }
 
-/// What is remembered of a ring.
+/// The state that is remembered of a ring.
 #[derive(Default)]
 struct RingState {
     cq_entries: u32,

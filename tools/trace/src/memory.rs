@@ -26,7 +26,7 @@ pub struct Piece<'a> {
     pub address: u64,
     /// How long it is altogether.
     pub length: u64,
-    /// What there is of it; `None` where it could not be read.
+    /// The bytes that there are of it; `None` where it could not be read.
     pub bytes: Option<&'a [u8]>,
 }
 
@@ -34,7 +34,7 @@ impl Memory {
     /// None at all.
     pub const EMPTY: Memory = Memory { pieces: Vec::new(), bytes: Vec::new() };
 
-    /// Those that came with an event.
+    /// The copies that came with an event.
     pub fn of(event: &Event<'_>) -> Memory {
         let mut memory = Memory::default();
         for (attachment, bytes) in event.attachments() {
@@ -58,7 +58,7 @@ impl Memory {
         })
     }
 
-    /// Those with such content.
+    /// The pieces with such content.
     pub fn all(&self, content: Content) -> impl Iterator<Item = Piece<'_>> {
         self.pieces(content).map(|(_, piece)| piece)
     }

@@ -1,4 +1,4 @@
-//! What is known of the traced processes, and which of their requests are under way.
+//! The model of the traced processes: what is known of them, and which of their requests are under way.
 //!
 //! Events come in the order in which they were published. A request is handed on once nothing more comes of it, a chain
 //! once nothing more comes of its members; each completion of a multishot request but the last is handed on at once.
@@ -57,7 +57,7 @@ pub struct Place {
 pub struct Process {
     /// Its number.
     pub id: u32,
-    /// What it runs.
+    /// The program that the process runs.
     pub program: String,
     /// With which arguments.
     pub arguments: Vec<String>,
@@ -93,7 +93,7 @@ pub struct Request {
     pub place: Place,
     /// Its number in its ring.
     pub serial: u64,
-    /// What was submitted.
+    /// The SQE that was submitted.
     pub sqe: Sqe,
     /// The row of its operation.
     pub op: &'static Op,
@@ -103,7 +103,7 @@ pub struct Request {
     pub head: u64,
     /// The descriptor that a registered file stands for, the program's own otherwise.
     pub file: i32,
-    /// What the program's memory held at submission.
+    /// The program's memory as it was at submission.
     pub memory: Memory,
     /// The frames of the call that submitted it, the innermost first, where they are known.
     pub caller: Arc<[String]>,
@@ -132,9 +132,9 @@ pub struct Stepped {
     pub time_ns: u64,
     /// In which thread.
     pub thread: u32,
-    /// What.
+    /// The step.
     pub step: Step,
-    /// What the step is about.
+    /// The argument of the step.
     pub value: u32,
 }
 
@@ -155,13 +155,13 @@ pub struct Completion {
     pub marks: u32,
     /// CQEs that waited to be reaped, this one among them.
     pub cq_ready: u32,
-    /// What the kernel wrote into the program's memory.
+    /// The memory that the kernel wrote for the program.
     pub memory: Memory,
-    /// What the descriptor that came of it is called.
+    /// The name of the descriptor that came of it.
     pub name: Option<Arc<str>>,
 }
 
-/// What a program did to memory while a request worked on it.
+/// The harm that a program did to memory while a request worked on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Harm {
     /// Data that was to be written or sent is not what it was.
@@ -177,7 +177,7 @@ pub enum Way {
     Inline,
     /// When its file was ready.
     Readiness,
-    /// It blocked in the thread that called `enter`.
+    /// The request blocked in the thread that called `enter`.
     Caller,
     /// A worker did it; which thread, if that is known.
     Worker(Option<NonZero<u32>>),
@@ -185,20 +185,20 @@ pub enum Way {
     Aio,
     /// By one system call with so many others.
     Train(u32),
-    /// What its operation armed completed it: a timer, a wake-up.
+    /// A timer or a wake-up that its operation armed completed it.
     Armed,
-    /// It never came that far.
+    /// The request never came that far.
     Queued,
 }
 
-/// What the model hands on.
+/// The events that the model hands on.
 #[derive(Debug)]
 pub enum Told<'a> {
     /// A process begins to be traced.
     Started(&'a Process),
-    /// It ends; its requests that were under way were handed on before.
+    /// A process ends; its requests that were under way were handed on before.
     Ended(&'a Process),
-    /// It is gone and has not told so, with rings that it had.
+    /// A process is gone and has not told so, with rings that it had.
     Gone(&'a Process),
     /// A ring was made, or not.
     RingMade(&'a RingMade),
@@ -224,7 +224,7 @@ pub enum Told<'a> {
     Stray(u64, &'a Completion),
 }
 
-/// What takes what the model hands on.
+/// A receiver of what the model hands on.
 pub trait Listener {
     /// Something was found out.
     fn tell(&mut self, place: Place, told: &Told<'_>, model: &Model);
@@ -240,17 +240,17 @@ pub struct Model {
 }
 
 impl Completion {
-    /// Is it the notification that the memory of a zero-copy send is free?
+    /// True if it is the notification that the memory of a zero-copy send is free.
     pub fn is_notification(&self) -> bool {
         self.flags & IORING_CQE_F_NOTIF != 0
     }
 
-    /// Was it left out of the completion queue, as the request asked?
+    /// True if it was left out of the completion queue, as the request asked.
     pub fn is_skipped(&self) -> bool {
         self.marks & SKIPPED != 0
     }
 
-    /// What happened to the request's memory before the request gave it back.
+    /// The harm that was done to the request's memory before the request gave it back.
     pub fn harm(&self) -> Option<Harm> {
         match self.marks {
             marks if marks & UNMAPPED != 0 => Some(Harm::Unmapped),
@@ -259,19 +259,19 @@ impl Completion {
         }
     }
 
-    /// Found the completion queue full?
+    /// True if it found the completion queue full.
     pub fn has_overflowed(&self) -> bool {
         self.marks & OVERFLOWED != 0
     }
 }
 
 impl Request {
-    /// Does nothing more come of it?
+    /// True if nothing more comes of the request.
     pub fn is_done(&self) -> bool {
         self.last && (self.notified || !self.awaits_notification)
     }
 
-    /// May it be done, unseen? On the kernel's rings nobody sees a success that is to have no CQE.
+    /// True if the request may be done, unseen. On the kernel's rings nobody sees a success that is to have no CQE.
     pub fn may_be_done(&self) -> bool {
         let skips = u32::from(self.sqe.flags) & IOSQE_CQE_SKIP_SUCCESS != 0;
         skips && self.engine == ENGINE_KERNEL && !self.is_done()
@@ -293,7 +293,7 @@ impl Request {
         self.bytes
     }
 
-    /// Has it had, or may it yet have, more than one result?
+    /// True if the request has had, or may yet have, more than one result.
     pub fn is_multishot(&self) -> bool {
         self.count > 1 || self.count == 1 && !self.last
     }
@@ -322,7 +322,7 @@ impl Request {
         completion.place.time_ns.saturating_sub(self.place.time_ns)
     }
 
-    /// What became of it, in order; of many steps, the first.
+    /// The steps of the request, in order; of many, the first.
     pub fn steps(&self) -> &[Stepped] {
         &self.steps
     }
@@ -333,12 +333,12 @@ impl Request {
         injected.filter_map(|stepped| Fault::of(stepped.value as u16))
     }
 
-    /// Did a drain hold it back?
+    /// True if a drain held the request back.
     pub fn was_deferred(&self) -> bool {
         self.had(Step::Deferred)
     }
 
-    /// Did a cancellation find it?
+    /// True if a cancellation found the request.
     pub fn was_canceled(&self) -> bool {
         self.had(Step::Canceled)
     }
@@ -362,7 +362,7 @@ impl Request {
         decisive.or_else(|| (self.engine != ENGINE_KERNEL).then_some(Way::Inline))
     }
 
-    /// What a descriptor was called when the request was submitted.
+    /// The name that a descriptor had when the request was submitted.
     pub fn name_of(&self, fd: i32) -> Option<&str> {
         self.names.iter().find(|(named, _)| *named == fd).map(|(_, name)| &**name)
     }
@@ -372,17 +372,17 @@ impl Request {
         self.names.iter().map(|(_, name)| &**name)
     }
 
-    /// Is another request linked behind it?
+    /// True if another request is linked behind this one.
     pub fn has_link(&self) -> bool {
         u32::from(self.sqe.flags) & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0
     }
 
-    /// Is its file a registered one?
+    /// True if the request's file is a registered one.
     pub fn has_registered_file(&self) -> bool {
         u32::from(self.sqe.flags) & IOSQE_FIXED_FILE != 0
     }
 
-    /// Does the result, where it is not negative, say which descriptor was made?
+    /// True if the result, where it is not negative, says which descriptor was made.
     pub fn makes_descriptor(&self) -> bool {
         let arguments = self.op.arguments;
         // In the place of a descriptor, a slot may be named.
@@ -411,18 +411,18 @@ impl Request {
     }
 }
 
-/// What members of a chain have to do with each other.
+/// The relation of a member of a chain to another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Relation {
-    /// It was never issued, for this member ended the chain before.
+    /// The member was never issued, for this one ended the chain before.
     BrokenBy(u64),
-    /// It is a link timeout, and watches over this member.
+    /// The member is a link timeout, and watches over this one.
     Watches(u64),
-    /// It was cancelled by this member, a link timeout.
+    /// The member was cancelled by this one, a link timeout.
     TimedOutBy(u64),
 }
 
-/// What a member of a chain has to do with another one.
+/// The relation of a member of a chain to another one.
 pub fn relation(chain: &[Box<Request>], member: usize) -> Option<Relation> {
     let request = &chain[member];
     if request.op.caps.has(Caps::WATCHES) {
@@ -464,7 +464,7 @@ impl Ring {
         self.requests.len()
     }
 
-    /// Does more come of a request?
+    /// True if more comes of a request.
     pub fn is_under_way(&self, serial: u64) -> bool {
         self.requests.get(&serial).is_some_and(|request| !request.is_done())
     }
@@ -532,7 +532,7 @@ impl Ring {
 }
 
 impl Process {
-    /// What a descriptor is called now.
+    /// The name that a descriptor has now.
     pub fn name_of(&self, fd: i32) -> Option<&str> {
         self.files.get(&fd).map(|name| &**name)
     }

@@ -91,7 +91,7 @@ pub fn errno(number: i32) -> Option<String> {
     }
 }
 
-/// What the C library says of an error number.
+/// The C library's text for an error number.
 pub fn explained(number: i32) -> String {
     let text = std::io::Error::from_raw_os_error(number).to_string();
     match text.rfind(" (os error") {

@@ -1,4 +1,4 @@
-//! What all outputs have in common.
+//! Parts that all outputs have in common.
 
 use std::io::{self, Write};
 

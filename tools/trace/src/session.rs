@@ -24,7 +24,7 @@ pub struct Settings {
     pub colours: bool,
     /// Text has lines for calls of `io_uring_enter`, too.
     pub enters: bool,
-    /// What is shown and counted. The summary looks at everything.
+    /// The filter of what is shown and counted. The summary looks at everything.
     pub filter: Filter,
 }
 
@@ -34,7 +34,7 @@ impl Default for Settings {
     }
 }
 
-/// What is shown of a stream of events.
+/// The trace of a stream of events.
 pub struct Session {
     settings: Settings,
     filter: Rc<Filter>,

@@ -235,7 +235,7 @@ fn unix_address(out: &mut String, path: &[u8]) {
     out.push('}');
 }
 
-/// What a copy holds, printed by `print`; its address where it could not be read.
+/// Prints the contents of a copy by `print`; its address where it could not be read.
 pub fn copied(
     out: &mut String,
     piece: Option<Piece<'_>>,

@@ -13,7 +13,7 @@ use crate::model::{Completion, Listener, Model, Place, Process, Relation, Reques
 use crate::output::{Output, Sink};
 use crate::quote;
 
-/// What is printed, and how.
+/// The options: what is printed, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The most bytes of data that are shown.
@@ -163,7 +163,7 @@ impl Text {
         });
     }
 
-    /// It had no result that was seen.
+    /// Prints the end of a request that had no result that was seen.
     fn without_result(&mut self, request: &Request) {
         if request.may_be_done() {
             self.line.push_str(" = ? [no CQE asked for]");

@@ -7,7 +7,7 @@ use anyring_trace::event::Content;
 use crate::model::Request;
 use crate::structures::lengths;
 
-/// What a request was to move.
+/// The transfer that a request asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked {
     /// How many bytes.
@@ -18,7 +18,7 @@ pub struct Asked {
     pub writes: bool,
 }
 
-/// Is the result of such requests a count of bytes?
+/// True if the result of such requests is a count of bytes.
 pub fn moves_bytes(op: &Op) -> bool {
     let moves = op.arguments.iter().any(|argument| {
         matches!(
@@ -40,7 +40,7 @@ pub fn moves_bytes(op: &Op) -> bool {
     moves || between || op.caps.has(Caps::BUFFER_SELECT)
 }
 
-/// What a request was to move; `None` where it moves no bytes, or it is not known how many.
+/// The transfer that a request asked for; `None` where it moves no bytes, or it is not known how many.
 pub fn asked(request: &Request) -> Option<Asked> {
     let sqe = &request.sqe;
     let vectors = || request.memory.first(Content::Vectors)?.bytes.map(lengths);

@@ -1,4 +1,4 @@
-//! What `-e` lets through.
+//! Events that `-e` lets through.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What the model keeps, and what it hands on.
+//! The model: what it keeps, and what it hands on.
 
 mod common;
 

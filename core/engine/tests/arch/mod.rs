@@ -1,4 +1,4 @@
-//! What differs between processors. The registers of a traced thread (`NT_PRSTATUS`) in which a system call stands, for one:
+//! Differences between processors. The registers of a traced thread (`NT_PRSTATUS`) in which a system call stands, for one:
 //! `PTRACE_GET_SYSCALL_INFO` would know, but not before Linux 5.3.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
@@ -46,7 +46,7 @@ impl Stopped {
         machine::ARGUMENTS.map(|register| self.0[register])
     }
 
-    /// What it answers, at its end.
+    /// The result of the call, at its end.
     pub fn result(&self) -> i64 {
         self.0[machine::RESULT] as i64
     }

@@ -1,4 +1,4 @@
-//! What the engine's tests share: a front end made of std threads, and a ring that speaks the ABI to
+//! Helpers that the engine's tests share: a front end made of std threads, and a ring that speaks the ABI to
 //! either engine, so that the same test runs on the kernel's io_uring and on ours.
 #![allow(dead_code, unused_imports, reason = "each test uses its own part")]
 
@@ -251,7 +251,7 @@ pub fn asleep(pid: libc::pid_t) {
     asleep_or(pid, || false);
 }
 
-/// The same for one that may be at its end instead.
+/// Waits until a process or thread sleeps that may be at its end instead.
 pub fn asleep_or(pid: libc::pid_t, ended: impl Fn() -> bool) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while !ended() {
@@ -802,7 +802,7 @@ pub fn write_to(file: &impl AsRawFd, bytes: &[u8]) {
     assert_eq!(written, bytes.len() as isize);
 }
 
-/// What a file shows of these events, and of those that are always shown, within so many milliseconds.
+/// The events that a file shows of these, and of those that are always shown, within so many milliseconds.
 pub fn shown(file: &impl AsRawFd, events: i16, timeout_ms: i32) -> i16 {
     let mut entry = libc::pollfd { fd: file.as_raw_fd(), events, revents: 0 };
     // SAFETY: one entry of ours.
@@ -810,7 +810,7 @@ pub fn shown(file: &impl AsRawFd, events: i16, timeout_ms: i32) -> i16 {
     entry.revents
 }
 
-/// These bytes as a vector.
+/// A vector of these bytes.
 pub fn vector(bytes: &[u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
 }
@@ -841,7 +841,7 @@ pub fn replace(descriptor: &impl AsRawFd, by: &impl AsRawFd) {
     assert_eq!(unsafe { libc::dup2(by.as_raw_fd(), fd) }, fd);
 }
 
-/// Another descriptor of a file, with this number or a higher one: one that no other test gets meanwhile.
+/// A duplicate of a file's descriptor, with this number or a higher one: one that no other test gets meanwhile.
 #[track_caller]
 pub fn numbered(file: &impl AsRawFd, least: i32) -> i32 {
     // SAFETY: makes a descriptor.
@@ -957,7 +957,7 @@ pub fn zeroed<T: Zeroes>() -> T {
     unsafe { std::mem::zeroed() }
 }
 
-/// What owns a descriptor that was just made for the test.
+/// The owner of a descriptor that was just made for the test.
 #[track_caller]
 pub fn owned(fd: i32) -> OwnedFd {
     assert!(fd >= 0, "a descriptor, not {fd}: {}", std::io::Error::last_os_error());
@@ -965,7 +965,7 @@ pub fn owned(fd: i32) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Both ends of a pipe, the one to read from first.
+/// The two ends of a pipe, the one to read from first.
 pub fn pipe() -> (File, File) {
     pipe_with(libc::O_CLOEXEC)
 }
@@ -1059,7 +1059,7 @@ pub fn sqe(opcode: io_uring_op, user_data: u64) -> Sqe {
     Sqe { opcode: opcode as u8, user_data, fd: -1, ..Sqe::default() }
 }
 
-/// What requests count the bytes or the vectors of.
+/// A type by which requests count: bytes, vectors, words, events.
 pub trait Unit {}
 impl Unit for u8 {}
 impl Unit for u64 {}
@@ -1101,7 +1101,7 @@ pub fn poll(user_data: u64, file: &(impl AsRawFd + ?Sized), events: i16) -> Sqe 
     Sqe { fd: file.as_raw_fd(), op_flags, ..sqe(io_uring_op::IORING_OP_POLL_ADD, user_data) }
 }
 
-/// What the kernel reads as a time.
+/// A type that the kernel reads as a time.
 pub trait Time {}
 impl Time for [i64; 2] {}
 impl Time for libc::timespec {}
@@ -1178,7 +1178,7 @@ pub fn udp_pair() -> (UdpSocket, UdpSocket) {
     (bind(), bind())
 }
 
-/// The same, of which the second sends to the first.
+/// Two sockets over UDP, of which the second sends to the first.
 pub fn udp_connected() -> (UdpSocket, UdpSocket) {
     let (to, from) = udp_pair();
     from.connect(to.local_addr().unwrap()).unwrap();
@@ -1197,7 +1197,7 @@ pub fn tcp_pair_at(address: &str) -> (TcpStream, TcpStream) {
     (client, listener.accept().unwrap().0)
 }
 
-/// The same over the loopback interface.
+/// Two connected sockets over TCP, on the loopback interface.
 pub fn tcp_pair() -> (TcpStream, TcpStream) {
     tcp_pair_at("127.0.0.1:0")
 }
@@ -1219,7 +1219,7 @@ pub fn has_openat2() -> bool {
     has
 }
 
-/// Can an epoll instance be told to poll busily? Counts what a test leaves out where it cannot.
+/// True if an epoll instance can be told to poll busily. Counts what a test leaves out where it cannot.
 pub fn has_busy_epoll() -> bool {
     const EPIOCSPARAMS: u64 = 0x4008_8a01;
     let none = [0u8; 8];
@@ -1236,8 +1236,8 @@ pub fn has_busy_epoll() -> bool {
     result == 0
 }
 
-/// Does the kernel say whether memory can be written to, as for a buffer that is registered? Counts what a test leaves out where it
-/// does not.
+/// True if the kernel says whether memory can be written to, as for a buffer that is registered. Counts what a test leaves out
+/// where it does not.
 pub fn has_populate() -> bool {
     // SAFETY: concerns no memory.
     let result = unsafe { libc::madvise(std::ptr::null_mut(), 0, libc::MADV_POPULATE_WRITE) };
@@ -1247,7 +1247,7 @@ pub fn has_populate() -> bool {
     result == 0
 }
 
-/// Does the test run as root? Counts it as skipped where it does not.
+/// True if the test runs as root. Counts it as skipped where it does not.
 pub fn is_root() -> bool {
     // SAFETY: asks only.
     let is = unsafe { libc::geteuid() } == 0;
@@ -1257,7 +1257,7 @@ pub fn is_root() -> bool {
     is
 }
 
-/// What an engine answered, as it is compared and recorded.
+/// The answers of an engine, as they are compared and recorded.
 pub trait Answer: PartialEq + std::fmt::Debug {}
 
 impl<T: PartialEq + std::fmt::Debug> Answer for T {}

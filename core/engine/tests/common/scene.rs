@@ -1,4 +1,4 @@
-//! What tests make around a ring: directories, and filters for system calls.
+//! The surroundings that tests make for a ring: directories, and filters for system calls.
 
 use std::ffi::CString;
 use std::fs::File;

@@ -18,7 +18,7 @@ use loom::thread::{self, ThreadId};
 
 use super::start;
 
-/// What threads are for: work that ends soon, work that may take for ever, to start others.
+/// The purposes of threads: work that ends soon, work that may take for ever, to start others.
 const SHORT: usize = 0;
 const LONG: usize = 1;
 const CLONER: usize = 2;
@@ -167,7 +167,7 @@ impl Futex for Word {
     }
 }
 
-/// What has become of a piece of work.
+/// The state of a piece of work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Queued,
@@ -191,7 +191,7 @@ struct Ring {
 struct Threads {
     /// So many more cannot be started.
     refused: usize,
-    /// Those that have not left, by credentials and kind.
+    /// The threads that have not left, by credentials and kind.
     living: [[u32; 3]; NEW],
     /// How many there may be of each.
     most: u32,
@@ -205,7 +205,7 @@ struct Reactor {
     recruits: bool,
 }
 
-/// What the pool meets.
+/// The process as the pool meets it.
 struct Process {
     world: Weak<World>,
     ring: Mutex<Ring>,
@@ -506,7 +506,7 @@ impl World {
         self.wait_with(|| false);
     }
 
-    /// The same, and does what it finds.
+    /// Waits until all work is back, and does what it finds.
     fn wait_and_help(&self) {
         self.wait_with(|| {
             let Some(mut stolen) = self.pool.steal(acting(), |_| true) else { return false };
@@ -684,7 +684,7 @@ fn a_keeper_starts_workers_for_others(world: Arc<World>) {
     world.end();
 }
 
-/// It has to try again, for nobody else comes for the work.
+/// The keeper has to try again, for nobody else comes for the work.
 #[by(model(1))]
 fn a_keeper_that_cannot_start_a_worker_tries_again(world: Arc<World>) {
     world.words[CLONER].expire(true);
@@ -710,7 +710,7 @@ fn a_keeper_that_is_dismissed_has_its_work_done(world: Arc<World>) {
     world.end();
 }
 
-/// What it was asked for before it ends, it does.
+/// The reactor does what it was asked for before it ends.
 #[by(model_with(1, 1))]
 fn a_reactor_that_ends_starts_workers_for_others(world: Arc<World>) {
     let reactor = world.start_reactor();
@@ -736,7 +736,7 @@ fn workers_with_credentials_that_were_given_up_leave(world: Arc<World>) {
     world.end();
 }
 
-/// Those of both credentials sleep on the same word.
+/// Workers of both credentials sleep on the same word.
 #[by(model(1))]
 fn work_wakes_a_worker_that_may_do_it(world: Arc<World>) {
     loom::stop_exploring();
@@ -777,7 +777,7 @@ fn workers_run_where_the_program_says(world: Arc<World>) {
     world.end();
 }
 
-/// Those that sleep are to leave, and so is a cloner, but for one that a personality has.
+/// Workers that sleep are to leave, and so is a cloner, but for one that a personality has.
 #[test]
 fn who_has_not_left_yet_is_known() {
     let of_new = |world: &World| world.process().common.store(NEW, Ordering::Release);

@@ -31,7 +31,7 @@ struct World {
     head: AtomicUsize,
     /// The CQ tail that the program sees.
     tail: AtomicUsize,
-    /// What the descriptor stands for.
+    /// The file that the descriptor stands for.
     descriptor: AtomicUsize,
 }
 

@@ -16,7 +16,7 @@ struct Core {
     token: Token,
     /// CQEs in the ring; nobody reaps them in the model.
     completions: u32,
-    /// What `epoll_wait` would report.
+    /// The events that `epoll_wait` would report.
     ready_events: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What it takes to add an operation: a file of its own, a row in the table, and tests. Here the operation is one that
+//! The parts of an added operation: a file of its own, a row in the table, and tests. Here the operation is one that
 //! nobody needs, and the table is the engine's with one row more.
 
 use crate::common::prelude::*;

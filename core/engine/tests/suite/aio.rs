@@ -219,7 +219,7 @@ fn an_eventfd_tells_of_transfers(engine: Engine, file: File) -> impl Answer {
     })
 }
 
-/// What a file cannot do, or is none, is told as by the calls that wait.
+/// A descriptor that cannot be synchronized, or is none, is told as by the calls that wait.
 #[both]
 fn what_cannot_be_synchronized(engine: Engine) -> impl Answer {
     let mut ring = Ring::new(engine, 32, 0);

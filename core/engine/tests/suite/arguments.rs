@@ -74,7 +74,7 @@ fn a_field_has_the_bits_of_its_place() {
     }
 }
 
-/// What a row's conditions tell apart.
+/// The values of fields that a row's conditions tell apart.
 fn choices(op: &Op) -> Vec<(Field, Vec<u64>)> {
     let mut choices: Vec<(Field, Vec<u64>)> = Vec::new();
     for argument in op.arguments {

@@ -16,7 +16,7 @@ struct Server {
     peers: Vec<Option<TcpStream>>,
     sockets: Vec<TcpStream>,
     buffers: Vec<[u8; ROOM]>,
-    /// What was sent to each connection, what it has brought, and how it ended.
+    /// The bytes that were sent to each connection, those that it has brought, and how it ended.
     sent: Vec<Vec<u8>>,
     received: Vec<Vec<u8>>,
     ends: Vec<Option<i32>>,

@@ -1,9 +1,9 @@
-//! What the three calls refuse, and how: swept over their arguments on both engines.
+//! Refusals of the three calls: swept over their arguments on both engines.
 
 use crate::common::prelude::*;
 use anyring_engine::os::page_bytes;
 
-/// What setup answers, with descriptors closed again and not told apart, and the sizes it gives.
+/// The answer of setup, with descriptors closed again and not told apart, and the sizes it gives.
 fn try_setup(engine: Engine, entries: u32, mut params: io_uring_params) -> (i32, u32, u32) {
     let fd = setup(engine, entries, &mut params);
     if fd >= 0 {

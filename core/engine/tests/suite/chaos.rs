@@ -33,14 +33,14 @@ fn under_seed(seed: u64, rate: u32, faults: Faults, mode: Mode<'_>, body: impl F
     plan.log().collect()
 }
 
-/// The same with these faults wherever they can be.
+/// Runs `body` with these faults wherever they can be.
 fn under(faults: &[Fault], body: impl FnOnce()) -> Vec<Entry> {
     let met = under_seed(1, MILLION, Faults::list(faults), Mode::Random, body);
     assert!(met.iter().all(|entry| faults.contains(&entry.subject.fault)), "{met:?}");
     met
 }
 
-/// The same with one fault, which is met so often, and with a ring.
+/// Runs `body` with a ring and with one fault, which is met so often.
 fn meeting(fault: Fault, times: impl RangeBounds<usize>, entries: u32, body: impl FnOnce(Ring)) {
     let met = under(&[fault], || body(ring(entries)));
     assert!(times.contains(&met.len()), "{}: {met:?}", fault.name());
@@ -877,7 +877,7 @@ fn memory_to_be_filled_holds_rubbish_where_nothing_was_read(mut ring: Ring) {
     assert!(memory.iter().all(|&byte| byte == 0));
 }
 
-/// What a correct program does, a few times over.
+/// Does what a correct program does, a few times over.
 fn exchange() {
     let mut ring = ring(8);
     let (one, other) = UnixStream::pair().unwrap();

@@ -1,4 +1,4 @@
-//! What is made for a slot of the file table is at no moment inherited by a program that another thread executes.
+//! Files for slots of the file table are at no moment inherited by a program that another thread executes.
 
 use crate::common::prelude::*;
 

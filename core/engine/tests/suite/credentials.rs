@@ -32,7 +32,7 @@ impl Secret {
         Sqe { flags, personality: personality as u16, ..open(1, &self.0, 0) }
     }
 
-    /// What opening it comes to, in every way: by the caller, by a worker, behind another request.
+    /// The results of opening it in every way: by the caller, by a worker, behind another request.
     fn opens(&self, ring: &mut Ring, personality: i32) -> [i32; 3] {
         // An SQ thread may take the first of a chain before the second is there.
         let polled = ring.params.flags & IORING_SETUP_SQPOLL != 0;

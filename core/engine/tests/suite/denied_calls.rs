@@ -107,7 +107,7 @@ const NEEDED: &str = "capget clock_gettime close connect dup3 epoll_create1 epol
 
 type Program = fn(&mut Ring) -> Vec<(u64, i32)>;
 
-/// What programs do, each in a ring of its own; what they come to.
+/// The programs, each in a ring of its own, with their results.
 const PROGRAMS: &[(&str, Program)] = &[
     ("time", time),
     ("streams", streams),
@@ -478,7 +478,7 @@ fn programs_come_to_the_same_without_calls_that_sandboxes_refuse_together() {
     programs_come_to_the_same_together(libc::EPERM);
 }
 
-/// What stands behind `__NR_` in the engine's sources.
+/// The names that stand behind `__NR_` in the engine's sources.
 fn made(path: &Path, names: &mut BTreeSet<String>) {
     if path.is_dir() {
         std::fs::read_dir(path).unwrap().for_each(|entry| made(&entry.unwrap().path(), names));

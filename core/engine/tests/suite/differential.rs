@@ -1,4 +1,4 @@
-//! What the differential fuzzer found, each as a program of a few lines.
+//! Findings of the differential fuzzer, each as a program of a few lines.
 
 use std::os::unix::fs::OpenOptionsExt;
 

@@ -721,7 +721,7 @@ fn messages_into_provided_buffers(mut ring: Ring) -> impl Answer {
     results
 }
 
-/// What a program did: how many requests were taken, and what completed before and after the read.
+/// The outcome of a program: how many requests were taken, and what completed before and after the read.
 type Told = (i32, Vec<(u64, i32)>, Vec<(u64, i32)>);
 
 /// Runs one program of four such requests behind a read that waits.
@@ -773,7 +773,7 @@ fn timeouts_that_count() {
     programs(&[sqe(IORING_OP_NOP, 0), timeout(1), timeout(2), timeout(3)]);
 }
 
-/// What is written to it is not looked at.
+/// A file that takes writes whose bytes are not looked at.
 fn nowhere() -> File {
     File::options().read(true).write(true).open("/dev/null").unwrap()
 }

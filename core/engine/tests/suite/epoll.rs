@@ -23,7 +23,7 @@ fn wait(epoll: i32, events: &mut [libc::epoll_event], user_data: u64) -> Sqe {
     reading(IORING_OP_EPOLL_WAIT, user_data, &epoll, events)
 }
 
-/// What the system's own call finds ready, by its data.
+/// The events that the system's own call finds ready, with their data.
 fn ready(epoll: &OwnedFd) -> Vec<(u32, u64)> {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
     // SAFETY: writes up to four events of ours.

@@ -103,7 +103,7 @@ fn signalled_for_a_timeout(engine: Engine) {
     }
 }
 
-/// What signalled before, and was fetched, must not keep a timeout from signalling.
+/// A completion that signalled before, and was fetched, must not keep a timeout from signalling.
 #[both]
 fn signalled_for_a_timeout_behind_something_else(engine: Engine) {
     // The reactor has gone back to sleep in some of these rounds, at least, before the program comes.

@@ -27,14 +27,14 @@ struct World {
 }
 
 const MEMORY: usize = 1 << 16;
-/// What lies behind it and may not be touched: no length reaches into somebody else's memory.
+/// The length of the memory behind it, which may not be touched: no length reaches into somebody else's memory.
 const BEHIND: usize = 5 << 30;
 
 /// From where on spare descriptors have their numbers: a request may close one, and what then has its number must not be another
 /// world's.
 const SPARE_NUMBERS: i32 = 3000;
 
-/// What completes; `None` where the request waits.
+/// The completions; `None` where the request waits.
 type Outcome = Option<Vec<(u64, i32, u32)>>;
 
 impl World {
@@ -269,7 +269,7 @@ impl World {
         }
     }
 
-    /// What comes of a request, its descriptors left out; `None` where it waits.
+    /// The completions of a request, its descriptors left out; `None` where it waits.
     fn outcome(&mut self, request: Sqe, limit_ms: i64) -> Outcome {
         self.ring.push(request);
         let taken = self.ring.enter(1, 0);
@@ -383,7 +383,7 @@ fn changes() -> Vec<Change> {
     all
 }
 
-/// What the kernel answers in another way, for the reasons in `docs/differences.md`.
+/// True if the kernel answers in another way, for the reasons in `docs/differences.md`.
 fn is_known_to_differ(code: u8, request: &Sqe) -> bool {
     let bundles = code == IORING_OP_SEND as u8 && u32::from(request.ioprio) & IORING_RECVSEND_BUNDLE != 0;
     // How often it has come by the time that somebody looks, the clock decides.
@@ -393,7 +393,7 @@ fn is_known_to_differ(code: u8, request: &Sqe) -> bool {
     bundles || repeats || checked_first
 }
 
-/// What comes of the changes to one operation's request, those together from which the same comes.
+/// The outcomes of the changes to one operation's request; changes with one outcome stand together.
 fn outcomes(engine: Engine, code: u8, limit_ms: i64, changes: Vec<Change>) -> Vec<(Outcome, Vec<Case>)> {
     let (mut all, mut waiting) = (Vec::new(), Vec::new());
     for (name, change) in changes {
@@ -422,7 +422,7 @@ fn sweep(codes: std::ops::Range<u8>) {
     sweep_with(codes, changes);
 }
 
-/// These changes to the requests of these operations.
+/// Sweeps these changes over the requests of these operations.
 fn sweep_with(codes: std::ops::Range<u8>, changes: fn() -> Vec<Change>) {
     if !allow_files(4096) {
         return skip("too few files may be open (ulimit -n)");

@@ -48,7 +48,7 @@ fn pipe(flags: i32, full: bool) -> [OwnedFd; 2] {
     ends.map(owned)
 }
 
-/// What is looked at, and what has to stay open meanwhile.
+/// A descriptor that is looked at, and those that have to stay open meanwhile.
 type Made = (OwnedFd, Vec<OwnedFd>);
 
 /// Files of which nothing can be read or to which nothing can be written for now, with the direction.

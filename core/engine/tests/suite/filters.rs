@@ -20,7 +20,7 @@ const LOADS: [u16; 3] = [0x20, 0x00, 0x60];
 const LOADS_OF_X: [u16; 2] = [0x01, 0x61];
 const ARITHMETIC: [u16; 9] = [0x04, 0x14, 0x24, 0x34, 0x44, 0x54, 0x64, 0x74, 0xa4];
 const JUMPS: [u16; 4] = [0x15, 0x25, 0x35, 0x45];
-/// What requests' programs may not hold, and sockets' may: remainders, loads of halves and bytes, and relative to X.
+/// Instructions that requests' programs may not hold, and sockets' may: remainders, loads of halves and bytes, and relative to X.
 const OF_SOCKETS: [u16; 8] = [0x94, 0x9c, 0x28, 0x30, 0x40, 0x48, 0x50, 0xb1];
 
 /// A generator of numbers (xorshift).

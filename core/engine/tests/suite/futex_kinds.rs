@@ -27,7 +27,7 @@ fn wake(word: &AtomicU32, count: i32) -> i64 {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, count) }
 }
 
-/// What so many requests came to, by their user data.
+/// The results of so many requests, with their user data.
 fn collected(ring: &mut Ring, count: usize) -> Vec<(u64, i32)> {
     results(&ring.collect(count))
 }
@@ -103,8 +103,8 @@ fn a_cancellation_comes_too_late(engine: Engine) -> impl Answer {
     seen
 }
 
-/// Who has submitted a wait knows that it waits: the very next call of any thread finds it. So it is where only other
-/// processes see the word as well, with masks, and where the SQ thread submits.
+/// A submitted wait is there: the very next call of any thread finds it. So it is where only other processes see the word
+/// as well, with masks, and where the SQ thread submits.
 #[both]
 fn what_was_submitted_is_found(engine: Engine) -> impl Answer {
     let mut seen = Vec::new();
@@ -131,7 +131,7 @@ fn what_was_submitted_is_found(engine: Engine) -> impl Answer {
     seen
 }
 
-/// Those that wait for one word are woken in their order, wherever their threads slept before.
+/// Waiters for one word are woken in their order, wherever their threads slept before.
 #[both(8, 0)]
 fn the_first_is_woken_first(mut ring: Ring) -> impl Answer {
     let words: Vec<_> = (0..64).map(|_| AtomicU32::new(0)).collect();

@@ -35,7 +35,7 @@ fn position(fd: &OwnedFd) -> i64 {
     unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_CUR) }
 }
 
-/// What the system call says.
+/// The result of the system call.
 fn plain(fd: &OwnedFd, buffer: &mut [u8]) -> i32 {
     // SAFETY: writes into a buffer of ours.
     let result =
@@ -254,7 +254,7 @@ fn a_removed_directory() {
     assert_eq!(plain(&fd, &mut buffer), -libc::ENOENT);
 }
 
-/// What was there all the time is seen once, whatever comes and goes meanwhile.
+/// Names that were there all the time are seen once, whatever comes and goes meanwhile.
 #[test]
 fn a_directory_that_changes() {
     for parent in [std::env::temp_dir(), PathBuf::from("/dev/shm")] {

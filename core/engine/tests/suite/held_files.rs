@@ -42,14 +42,14 @@ fn thread(body: impl FnOnce() -> i32 + Send + 'static) -> JoinHandle<i32> {
     thread
 }
 
-/// What says that the writes were consumed.
+/// The sign that the writes were consumed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Evidence {
     /// The SQ head is behind them.
     Head,
-    /// What was submitted behind them has completed.
+    /// A request that was submitted behind them has completed.
     LaterCompletion,
-    /// Another thread's call, which submits what is behind them, has returned.
+    /// A call of another thread, which submits what is behind them, has returned.
     OtherCall,
     /// The SQ head is behind them when another thread forks.
     HeadAtFork,

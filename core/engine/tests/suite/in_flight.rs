@@ -192,7 +192,7 @@ fn they_keep_their_file_where_closes_are_not_told(engine: Engine, file: File) {
     }
 }
 
-/// What is cached in part comes whole, and what the file has no more of ends there.
+/// Reads of what is cached in part come whole, and end where the file has no more.
 #[by(on_cold("parts"))]
 fn some_are_there_in_part(engine: Engine, file: File) -> impl Answer {
     let mut ring = Ring::new(engine, 8, 0);

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::common::prelude::*;
 
-/// What the kernel's own errno for an interrupted call is, which it tells programs of some operations.
+/// The kernel's own errno for an interrupted call, which it tells programs of some operations.
 const ERESTARTSYS: i32 = 512;
 
 /// Parts of the names of the kernel's functions in which such requests sleep. Idle workers sleep elsewhere, and those that
@@ -117,7 +117,7 @@ fn with_timeout(ring: &mut Ring, sqe: Sqe, time: &[i64; 2]) -> [i32; 2] {
     [cqes[0].res, cqes[1].res]
 }
 
-/// The same for one that a thread has begun with when the time is over.
+/// A request that a thread has begun with when the time is over, and the timeout behind it.
 fn begun_with_timeout(engine: Engine, sqe: Sqe, time: &[i64; 2]) -> [i32; 2] {
     let mut tries = std::iter::repeat_with(|| with_timeout(&mut Ring::new(engine, 4, 0), sqe, time)).take(20);
     tries.find(|results| results[0] != -libc::ECANCELED).expect("a thread begins at last")
@@ -197,7 +197,7 @@ fn those_of_other_rings_are_left_alone(engine: Engine) {
     }
 }
 
-/// What the program does for a signal; it is asked and changed as a C library does it.
+/// The program's action for a signal; it is asked and changed as a C library does it.
 fn action(signal: i32, new: Option<usize>) -> usize {
     // SAFETY: a handler that is one, or none.
     unsafe {

@@ -241,8 +241,8 @@ fn buffers_are_used_up_bit_by_bit(mut ring: Ring) -> impl Answer {
     (all, memory, left)
 }
 
-/// Does the kernel that is asked know how little may be left in a buffer (`min_left`, from Linux 7.1 and in newer stable kernels)?
-/// That of the record does.
+/// True if the kernel that is asked knows how little may be left in a buffer (`min_left`, from Linux 7.1 and in newer stable
+/// kernels). That of the record does.
 fn kernel_knows_min_left() -> bool {
     if !record::oracle().asks_the_kernel() {
         return true;
@@ -575,8 +575,8 @@ fn multishot_reads_of_a_terminal(mut ring: Ring) -> impl Answer {
     (all, memory)
 }
 
-/// What comes of two events of an inotify instance, one after the other, in buffers of `size` bytes. It knows no non-blocking attempts, and
-/// gives out whole events only.
+/// The completions for two events of an inotify instance, one after the other, in buffers of `size` bytes. Inotify knows no
+/// non-blocking attempts, and gives out whole events only.
 fn multishot_reads_of_events(ring: &mut Ring, flags: i32, size: usize) -> Vec<Cqe> {
     use std::os::unix::fs::PermissionsExt;
 
@@ -669,7 +669,7 @@ fn reads_of_a_terminal_use_buffers_up_bit_by_bit(mut ring: Ring) -> impl Answer 
     (all, left)
 }
 
-/// What is in `/proc` looks like a file on storage, and some of it can be polled.
+/// Files in `/proc` look like files on storage, and some of them can be polled.
 #[both(8, 0)]
 fn reads_of_proc_use_buffers_up_bit_by_bit(mut ring: Ring) -> impl Answer {
     // The second cannot be polled: all that was asked for is used up.

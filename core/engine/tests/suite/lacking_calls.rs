@@ -1,4 +1,4 @@
-//! What the engine does where the system lacks a call, or keeps it from the process: older kernels, sandboxes. Each test runs
+//! Substitutes of the engine where the system lacks a call, or keeps it from the process: older kernels, sandboxes. Each test runs
 //! in a child with a filter; io_uring itself is not concerned.
 #![cfg(not(anyring_sanitizer))]
 
@@ -32,7 +32,7 @@ fn without(number: libc::c_long, second_and_third: Option<[u32; 2]>, errno: i32,
     });
 }
 
-/// What a receive of five bytes says after these have been sent to `other`, and `change` has happened.
+/// The result of a receive of five bytes after these have been sent to `other`, and `change` has happened.
 fn received(engine: Engine, bytes: &[u8], change: impl FnOnce(TcpStream, &TcpStream)) -> (i32, u32) {
     let mut ring = Ring::new(engine, 8, 0);
     let (mut one, other) = tcp_pair();
@@ -109,7 +109,7 @@ fn futexes_are_waited_for_one_by_one() {
     });
 }
 
-/// What says nothing of how a path is to be resolved is opened by the older call, and refused as by the newer one.
+/// An open that says nothing of how a path is to be resolved is made by the older call, and refused as by the newer one.
 #[test]
 fn files_are_opened_where_the_kernel_has_one_call_only() {
     without(libc::SYS_openat2, None, libc::ENOSYS, || {
@@ -164,7 +164,7 @@ fn a_ring_ends_without_inotify() {
     });
 }
 
-/// Has this process an inotify instance?
+/// True if this process has an inotify instance.
 fn watches() -> bool {
     let mut open = std::fs::read_dir("/proc/self/fd").unwrap();
     open.any(|one| {

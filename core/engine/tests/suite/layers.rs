@@ -1,5 +1,5 @@
 //! The engine's modules import downwards only: a module may use those below it, never one above. So what a part does
-//! can be understood, tested and changed without what is built on it.
+//! can be understood, tested and changed without what is built on it. The words of the whole workspace are looked at here, too.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,10 +22,13 @@ const LAYERS: [&[&str]; 11] = [
     &["frontend", "simulation"],
 ];
 
+/// The folder of sources that are not the repository's: liburing's.
+const FETCHED: &str = "quality/conformance/work";
+
 fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
-        if path.is_dir() {
+        if path.is_dir() && !path.ends_with(FETCHED) {
             sources(&path, found);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             found.push(path);
@@ -117,12 +120,17 @@ fn opcodes_stand_in_rows_only() {
 const WITHOUT_SUBJECT: [&str; 11] =
     ["What", "It", "Those", "The same", "Both", "Who", "Whose", "Another", "Somebody", "They", "These"];
 
-/// The engine's sources, each with its name.
+/// The folders of the workspace's crates.
+const CRATES: [&str; 5] = ["core", "extras", "frontends", "quality", "tools"];
+/// Sources whose comments are not rewritten yet.
+const NOT_YET: &str = "quality/bench/";
+
+/// The sources of the workspace, each with its name.
 fn judged() -> Vec<(String, String)> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../..");
     let mut files = Vec::new();
-    sources(&source, &mut files);
-    let name = |file: &Path| file.strip_prefix(&source).unwrap().to_str().unwrap().to_owned();
+    CRATES.iter().for_each(|folder| sources(&root.join(folder), &mut files));
+    let name = |file: &Path| file.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
     files.iter().map(|file| (name(file), fs::read_to_string(file).unwrap())).collect()
 }
 
@@ -136,7 +144,7 @@ fn doc_comments_name_their_subjects() {
         WITHOUT_SUBJECT.iter().any(begins)
     };
     let mut found = Vec::new();
-    for (name, text) in judged() {
+    for (name, text) in judged().into_iter().filter(|(name, _)| !name.starts_with(NOT_YET)) {
         let mut in_comment = false;
         for (line, number) in text.lines().map(str::trim_start).zip(1..) {
             let comment = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));

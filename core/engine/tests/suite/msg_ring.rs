@@ -13,7 +13,7 @@ fn counter() -> OwnedFd {
     eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)
 }
 
-/// What a ring has received.
+/// The messages that a ring has received.
 fn received(ring: &mut Ring) -> Vec<Cqe> {
     ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
     ring.reap_all()
@@ -45,7 +45,7 @@ fn messages(mut ring: Ring) -> impl Answer {
     all
 }
 
-/// Does a thread of this process sleep in a splice?
+/// True if a thread of this process sleeps in a splice.
 fn is_splicing() -> bool {
     // splice(2) on the machine's own processor, whichever is emulated: x86-64, aarch64.
     const SPLICE: [libc::c_long; 2] = [275, 76];
@@ -433,7 +433,7 @@ fn epoll_instances(mut ring: Ring) -> impl Answer {
     ({ first.u64 }, all)
 }
 
-/// Those that found the target busy were sent by whichever thread came first.
+/// Messages that found the target busy were sent by whichever thread came first.
 #[test]
 fn messages_arrive_in_their_order() {
     const MESSAGES: u64 = 4000;

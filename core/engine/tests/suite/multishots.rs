@@ -6,7 +6,7 @@ use crate::common::prelude::*;
 const SHOT: u64 = 1;
 const OTHER: u64 = 2;
 const TEXT: &[u8] = b"abcd";
-/// What stands before the payload of a message in its buffer.
+/// The bytes before the payload of a message in its buffer.
 const HEADER: usize = 16;
 const ENTRIES: usize = 8;
 const INCREMENTAL: u16 = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
@@ -23,7 +23,7 @@ enum Shot {
     PollUpdated,
 }
 
-/// What a request takes its memory from.
+/// The source of a request's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Buffers {
     List,
@@ -80,7 +80,7 @@ impl Shot {
         }
     }
 
-    /// Can it end so?
+    /// True if the shot can end so.
     fn has(self, end: End) -> bool {
         match end {
             End::PollRemoved => self.polls(),
@@ -345,7 +345,7 @@ impl Scene {
     }
 }
 
-/// What can be compared: an accepted descriptor is closed and becomes 0, and the hint that newer kernels give for Unix
+/// The comparable part of a CQE: an accepted descriptor is closed and becomes 0, and the hint that newer kernels give for Unix
 /// sockets too is left out.
 fn comparable(shot: Shot, mut cqe: Cqe) -> Cqe {
     if shot == Shot::Accept && cqe.user_data == SHOT && cqe.res >= 0 {

@@ -580,7 +580,7 @@ fn a_number_reused_again_and_again(mut ring: Ring) {
     }
 }
 
-/// Is a file registered with some epoll instance of the process?
+/// True if a file is registered with some epoll instance of the process.
 fn epoll_knows(file: &UnixStream) -> bool {
     use std::os::unix::fs::MetadataExt;
     let file = std::fs::metadata(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
@@ -805,7 +805,7 @@ fn a_short_read_of_a_unix_stream_may_leave_some(mut ring: Ring) -> impl Answer {
     all
 }
 
-/// What is to be polled first, and is ready, is done when the call returns, whether that waits or not.
+/// A request that is to poll first, and is ready, is done when the call returns, whether that waits or not.
 #[both(4, 0)]
 fn polling_first_takes_no_second_call(mut ring: Ring) -> impl Answer {
     let (a, mut b) = UnixStream::pair().unwrap();
@@ -940,7 +940,7 @@ fn a_listener_ends_with_the_last_request_on_it(mut ring: Ring) -> impl Answer {
     (results, TcpStream::connect(address).map(|_| ()).map_err(|error| error.kind()))
 }
 
-/// The same of a connection that stood at once, which nothing waits for by readiness.
+/// A descriptor of a connection that stood at once, which nothing waits for by readiness, may be closed, too.
 #[both(4, DEFER)]
 fn a_descriptor_may_be_closed_before_its_connection_is_told(mut ring: Ring) -> impl Answer {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -961,7 +961,7 @@ fn a_receive_finds_what_came_while_others_were_cancelled(mut ring: Ring) -> impl
     (cancelled, ring.run(&pair), buffer)
 }
 
-/// What waits on a connection that is closed on the spot keeps it, in the same ring and in another, and nothing
+/// Requests that wait on a connection that is closed on the spot keep it, in the same ring and in another, and nothing
 /// keeps it for longer.
 #[both]
 fn a_connection_is_closed_under_what_waits_on_it(engine: Engine) -> impl Answer {
@@ -1067,7 +1067,7 @@ fn a_listener_keeps_its_flags(engine: Engine) -> impl Answer {
     seen
 }
 
-/// Another thread's `accept` waited no longer once a ring had accepted.
+/// An `accept` of another thread waited no longer once a ring had accepted.
 #[both(8, 0)]
 fn who_accepts_beside_a_ring_waits(mut ring: Ring) -> impl Answer {
     let (listener, address) = listening();
@@ -1196,7 +1196,7 @@ fn receives_that_may_not_wait_for_a_known_connection(mut ring: Ring) -> impl Ans
     all
 }
 
-/// What is held back by a drain goes on as soon as that ends for which it waits, however that was done.
+/// A request that a drain holds back goes on as soon as that ends for which it waits, however that was done.
 #[both(8, DEFER)]
 fn a_drain_behind_a_receive_that_waits(mut ring: Ring) -> impl Answer {
     let (mut one, other) = known_pair(&mut ring);
@@ -1244,7 +1244,7 @@ fn connections_that_the_program_has_a_hand_in(mut ring: Ring) -> impl Answer {
     (connected, made, error, ring.wait())
 }
 
-/// What is behind the second request of a chain is part of it, though the first is done before they are looked at together.
+/// A request behind the second of a chain is part of it, though the first is done before they are looked at together.
 #[both(8, DEFER)]
 fn a_chain_of_three_breaks_behind_its_second(mut ring: Ring) -> impl Answer {
     let (one, other) = known_pair(&mut ring);
@@ -1257,7 +1257,7 @@ fn a_chain_of_three_breaks_behind_its_second(mut ring: Ring) -> impl Answer {
     results(&all)
 }
 
-/// What is cut off of a datagram makes one that wants all of it fail, and breaks its chain; what is not, does not.
+/// A datagram that is cut off makes a request that wants all of it fail, and breaks its chain; one that is not, does not.
 #[both(8, 0)]
 fn datagrams_that_are_wanted_as_a_whole(mut ring: Ring) -> impl Answer {
     let (receiver, sender) = udp_pair();

@@ -1,4 +1,4 @@
-//! What the newest kernels have, Linux 6.19 to 7.2. Each answer here was that of Linux 7.2's own io_uring, too: on a kernel as
+//! Features of the newest kernels, Linux 6.19 to 7.2. Each answer here was that of Linux 7.2's own io_uring, too: on a kernel as
 //! new as that, both engines are asked where `ANYRING_ORACLE` says so (`quality/conformance/refusals/record sid TEST` boots one).
 
 use std::ptr::null;
@@ -295,7 +295,7 @@ fn filters_of_private_operations(engine: Engine) {
     }
 }
 
-/// What SOCKET, OPENAT, OPENAT2 and CONNECT show of themselves.
+/// The fields that SOCKET, OPENAT, OPENAT2 and CONNECT show to filters.
 #[by(each)]
 fn filters_see_what_is_asked(engine: Engine) {
     let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
@@ -369,7 +369,7 @@ fn filters_that_are_refused(engine: Engine) {
     assert_eq!(tries(0, 0, 0, &kept), 0);
 }
 
-/// What a process lets itself do, on the rings that it makes from then on, and its children on theirs.
+/// Restrictions that a process puts on the rings that it makes from then on, and its children on theirs.
 #[by(each)]
 fn restrictions_of_a_process(engine: Engine) {
     let before = Ring::new(engine, 4, 0);
@@ -427,7 +427,7 @@ fn large_buffers(engine: Engine) {
     assert_eq!(tries((1 << 30) + 4096), -libc::EFAULT);
 }
 
-/// What is no socket is not waited for.
+/// A descriptor that is no socket is not waited for.
 #[by(each)]
 fn a_receive_looks_whether_it_is_a_socket(engine: Engine) {
     let mut ring = Ring::new(engine, 4, 0);

@@ -38,8 +38,7 @@ fn flags_of(fd: RawFd) -> (i32, i32) {
     (if flags < 0 { flags } else { flags & !LARGE_FILE }, own)
 }
 
-/// Is `fd` a descriptor of this file? Other tests run at the same time, and may be given the number
-/// of one that is closed here.
+/// True if `fd` is a descriptor of this file. Other tests run at the same time, and may be given the number of one that is closed here.
 fn stands_for(fd: RawFd, path: &CString) -> bool {
     let of = |path: &str| std::fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
     of(&format!("/proc/self/fd/{fd}")) == of(path.to_str().unwrap())

@@ -19,7 +19,7 @@ fn remove(user_data: u64, target: u64) -> Sqe {
     Sqe { addr: target, ..sqe(IORING_OP_POLL_REMOVE, user_data) }
 }
 
-/// What is there now, without waiting.
+/// The completions that are there now, without waiting.
 fn peek(ring: &mut Ring) -> Vec<Cqe> {
     ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
     ring.reap_all()
@@ -450,7 +450,7 @@ fn an_edge_at_a_close_is_not_lost(engine: Engine) {
     }
 }
 
-/// What a multishot poll was told of stays true when its descriptor is closed, and is not told again; what comes later is.
+/// An event that a multishot poll was told of stays true when its descriptor is closed, and is not told again; what comes later is.
 fn told_around_a_close(engine: Engine, flags: u32, waits: bool, early: bool) -> Vec<Vec<Cqe>> {
     let mut ring = Ring::new(engine, 8, flags);
     let (near, mut far) = UnixStream::pair().unwrap();
@@ -491,7 +491,7 @@ fn a_close_tells_a_multishot_poll_nothing_twice() {
     }
 }
 
-/// What came before the close wakes a receive beside a multishot poll, too, and is there when it is tried.
+/// Input that came before the close wakes a receive beside a multishot poll, too, and is there when it is tried.
 #[both(8, 0)]
 fn a_receive_beside_a_multishot_poll_gets_what_came_before_the_close(mut ring: Ring) -> impl Answer {
     let (near, mut far) = UnixStream::pair().unwrap();
@@ -660,7 +660,7 @@ struct Holding;
 
 /// The next sleep is held.
 static HOLDS: AtomicBool = AtomicBool::new(false);
-/// It begins; its thread has come back; that one may go on.
+/// Three steps: the sleep begins; its thread has come back; that one may go on.
 static STEP: Barrier = Barrier::new(2);
 
 impl Host for Holding {

@@ -30,7 +30,7 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// What `/proc` says of each thread of the process but the first.
+/// The file of this name in `/proc`, for each thread of the process but the first.
 fn of_others(name: &str) -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let others = tasks.filter(|task| task.file_name().to_str() != Some(&std::process::id().to_string()));
@@ -105,7 +105,7 @@ fn results(ring: &mut Ring, count: usize) -> Vec<(u64, i32)> {
     cqes.iter().filter(|cqe| cqe.user_data != 1000).map(|cqe| (cqe.user_data, cqe.res)).collect()
 }
 
-/// The same, sorted.
+/// The results, sorted.
 fn sorted(ring: &mut Ring, count: usize) -> Vec<(u64, i32)> {
     let mut seen = results(ring, count);
     seen.sort_unstable();
@@ -483,7 +483,7 @@ fn a_synchronous_cancellation_waits_for_so_long() {
     });
 }
 
-/// Is a transfer held up that was told not to wait? Whoever makes that attempt has the ring meanwhile.
+/// True if a transfer is held up that was told not to wait. Whoever makes that attempt has the ring meanwhile.
 fn attempt_is_held_up() -> bool {
     of_others("syscall").iter().any(|call| {
         let words: Vec<&str> = call.split_whitespace().collect();
@@ -555,7 +555,7 @@ fn what_is_done_and_not_fetched() {
     assert!(!shown(&ring));
 }
 
-/// What makes a file in a directory may have to wait for its file system; other addresses need none.
+/// A bind that makes a file in a directory may have to wait for its file system; other addresses need none.
 #[by(ours(8, 0))]
 fn a_bind_that_makes_a_file_is_work(mut ring: Ring) {
     let path = format!("{}/bind-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());

@@ -37,7 +37,7 @@ fn await_signal(file: &mut File) {
     file.read_exact(&mut [0]).unwrap();
 }
 
-/// What a child's requests came to outlives it, though the queue had no room: more of it than there is room for letters.
+/// Results of a child's requests outlive it, though the queue had no room: more of them than there is room for letters.
 #[both(4, 0)]
 fn what_found_no_room_outlives_its_process(mut ring: Ring) -> impl Answer {
     const ALL: u64 = 100;

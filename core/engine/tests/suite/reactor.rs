@@ -7,7 +7,7 @@ use crate::common::prelude::*;
 
 const DEFERRING: u32 = DEFER;
 
-/// Is any ring's epoll instance in another one, which is the reactor's?
+/// True if any ring's epoll instance is in another one, which is the reactor's.
 fn reactor_drives() -> bool {
     let epolls = epolls();
     epolls.iter().any(|number| registered_in(number).iter().any(|target| epolls.contains(target)))
@@ -60,7 +60,7 @@ fn reactor_state() -> Option<char> {
     })
 }
 
-/// Has this process an SQ thread?
+/// True if this process has an SQ thread.
 fn has_sq_thread() -> bool {
     let name = |task: std::io::Result<fs::DirEntry>| fs::read_to_string(task.ok()?.path().join("comm")).ok();
     fs::read_dir("/proc/self/task").unwrap().filter_map(name).any(|name| name.starts_with("iou-sqp"))
@@ -118,7 +118,7 @@ fn a_sleeping_reactor_that_takes_a_ring_over_looks_at_numbers_again(mut ring: Ri
     assert_eq!(watch_for_some_time(&mut ring).map(|cqe| cqe.res), Some(2));
 }
 
-/// What wakes the caller who sleeps must not be taken away by one who only looks.
+/// The event that wakes the caller who sleeps must not be taken away by one who only looks.
 #[test]
 fn a_look_takes_no_wake_up_away() {
     const RESCUE: u64 = 9;
@@ -254,7 +254,7 @@ fn what_a_worker_issues_is_driven(mut ring: Ring) -> impl Answer {
     [spliced, polled].map(|cqe| cqe.map(|cqe| (cqe.user_data, cqe.res)))
 }
 
-/// Have all workers done what they had to do?
+/// True if all workers have done what they had to do.
 fn workers_sleep() -> bool {
     fs::read_dir("/proc/self/task").unwrap().all(|task| {
         let stat = task.and_then(|task| fs::read_to_string(task.path().join("stat"))).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What became ready before a call is completed by it, not cancelled: the kernel completes it when it happens.
+//! Requests that became ready before a call are completed by it, not cancelled: the kernel completes them when it happens.
 
 use crate::common::prelude::*;
 
@@ -29,7 +29,7 @@ fn waiting(engine: Engine, setup: u32, kind: io_uring_op, behind: Option<Sqe>) -
     waiting
 }
 
-/// The same, perhaps over already where a timeout is behind it.
+/// A request in a ring, perhaps over already where a timeout is behind it.
 fn submitted(engine: Engine, setup: u32, kind: io_uring_op, behind: Option<Sqe>) -> Waiting {
     let mut ring = Ring::new(engine, 8, setup);
     let (own, peer) = UnixStream::pair().unwrap();
@@ -71,7 +71,7 @@ fn synchronous_cancellations_come_too_late() {
     }
 }
 
-/// What a submission itself makes ready is completed when the submission ends: its cancellations still find it.
+/// A request that a submission itself makes ready is completed when the submission ends: its cancellations still find it.
 #[test]
 fn a_submission_cancels_what_it_made_ready() {
     for setup in SETUPS {

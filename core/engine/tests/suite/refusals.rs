@@ -1,4 +1,4 @@
-//! What every operation answers where one field of its SQE is wrong: swept over the op table, on files
+//! Answers of every operation where one field of its SQE is wrong: swept over the op table, on files
 //! on which nothing waits.
 
 use crate::common::prelude::*;

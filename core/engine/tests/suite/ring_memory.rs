@@ -42,7 +42,7 @@ fn in_pages(flags: u32, rings: u64, sqes: u64) -> io_uring_params {
     params
 }
 
-/// What setup answers, with descriptors closed again and not told apart.
+/// The answer of setup, with descriptors closed again and not told apart.
 fn try_setup(engine: Engine, entries: u32, mut params: io_uring_params) -> i32 {
     let fd = setup(engine, entries, &mut params);
     if fd >= 0 {
@@ -112,7 +112,7 @@ fn a_ring_is_no_file_to_read_or_write(ring: Ring) -> impl Answer {
     (results, std::io::Error::last_os_error().raw_os_error())
 }
 
-/// Who shrank a ring's file took memory away that the engine writes to, and the process died of `SIGBUS`.
+/// Memory that the engine writes to was taken away by whoever shrank a ring's file, and the process died of `SIGBUS`.
 #[both(4, 0)]
 fn a_ring_keeps_its_memory(mut ring: Ring) -> impl Answer {
     let fd = ring.fd;

@@ -284,7 +284,7 @@ fn allocation_and_advice(mut ring: Ring) -> impl Answer {
     ]
 }
 
-/// What is linked to an operation on a file goes on when the operation fails, unless its file was at fault.
+/// A chain goes on when an operation on a file fails in it, unless the operation's file was at fault.
 #[both(8, IORING_SETUP_SUBMIT_ALL)]
 fn failures_that_break_no_link(mut ring: Ring) -> impl Answer {
     let writable = memory_file(b"0123456789");

@@ -18,7 +18,7 @@ use Kind::{Tcp, Udp, Unix, UnixDatagrams};
 
 const KINDS: [Kind; 4] = [Tcp, Unix, Udp, UnixDatagrams];
 
-/// What the peer does when it has sent.
+/// The peer's behaviour when it has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Then {
     Stays,
@@ -105,7 +105,7 @@ fn run_or_cancel(ring: &mut Ring, sqe_: Sqe) -> Vec<Cqe> {
     cqes
 }
 
-/// What comes of each shape: completions, and what was received.
+/// The outcome of each shape: completions, and what was received.
 type Outcomes = Vec<(Case, (Vec<Cqe>, Vec<u8>))>;
 
 /// [`both`], with the shapes by what comes of them. `of` is what they have in common.
@@ -265,7 +265,7 @@ fn provide(ring: &mut Ring, memory: &mut [u8], length: usize) {
 #[repr(C, align(65536))]
 struct Entries([io_uring_buf; 8]);
 
-/// The same as a ring of buffers.
+/// Memory as a ring of buffers of one length.
 fn provide_as_ring(ring: &Ring, memory: &mut [u8], length: usize) -> Box<Entries> {
     let count = memory.len() / length;
     let base = memory.as_mut_ptr() as u64;
@@ -361,7 +361,7 @@ fn multishot_receives_of_all_shapes(engine: Engine) -> Outcomes {
     all
 }
 
-/// What a peer has got.
+/// The bytes that a peer has got.
 fn drain(fd: &OwnedFd) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
@@ -540,7 +540,7 @@ fn one_bit_at_a_time(base: Sqe, length_bits: std::ops::Range<u32>) -> Vec<(Strin
     all
 }
 
-/// What is left of the completions to compare: notifications come when they like.
+/// The completions that are compared: notifications come when they like.
 fn comparable(mut cqes: Vec<Cqe>) -> Vec<Cqe> {
     cqes.retain(|cqe| cqe.flags & IORING_CQE_F_NOTIF == 0);
     cqes

@@ -1,4 +1,4 @@
-//! What a server of short connections does: accepts however many wait, and sends with the close linked behind.
+//! A server of short connections: it accepts however many wait, and sends with the close linked behind.
 
 use std::net::Shutdown;
 
@@ -91,7 +91,7 @@ fn all_that_come_are_accepted() {
     }
 }
 
-/// Those who come while others are being accepted are neither lost nor accepted twice.
+/// Clients who come while others are being accepted are neither lost nor accepted twice.
 #[test]
 fn nobody_is_lost_in_a_crowd() {
     const CROWD: usize = 12;
@@ -128,7 +128,7 @@ fn nobody_is_lost_in_a_crowd() {
     }
 }
 
-/// What a pair of linked requests comes to on both engines, on rings that defer and on others.
+/// The completions of a pair of linked requests on both engines, on rings that defer and on others.
 fn pairs(body: impl Fn(&mut Ring, TcpStream, TcpStream) -> Vec<Cqe>) {
     for flags in [0, DEFER] {
         both(|engine| {

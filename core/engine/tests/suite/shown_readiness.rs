@@ -95,7 +95,7 @@ fn an_edge_comes_for_each_completion(engine: Engine) -> impl Answer {
     seen
 }
 
-/// The same of what completes by itself; a ring that defers has edges for what waits for its thread.
+/// An edge comes for what completes by itself, too; a ring that defers has edges for what waits for its thread.
 #[both]
 fn an_edge_comes_for_what_completes_later(engine: Engine) -> impl Answer {
     [0, DEFER].map(|flags| {
@@ -174,7 +174,7 @@ fn switches(status: String) -> u32 {
     line.trim().parse().unwrap()
 }
 
-/// The same after a call that was to wait, and was refused.
+/// A ring ceases to be readable after a call that was to wait, and was refused, too.
 #[test]
 fn it_ceases_to_be_readable_after_a_call_that_was_refused() {
     let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_SINGLE_ISSUER);
@@ -259,7 +259,7 @@ fn a_child_without_the_engines_descriptors_silences_nobody() {
     assert_eq!(ring.reap_all().len(), 2);
 }
 
-/// What a parent has taken, a child finds taken, and the other way round.
+/// Completions that a parent has taken, a child finds taken, and the other way round.
 #[both]
 fn what_a_child_has_taken_is_shown_to_its_parent(engine: Engine) -> impl Answer {
     let mut ring = shown(engine);
@@ -294,7 +294,7 @@ fn what_a_child_posts_is_shown_at_a_later_descriptor(mut ring: Ring) {
     assert_eq!(ended(pid), 0);
 }
 
-/// Who finds it readable finds `IORING_SQ_TASKRUN`, too: without it, who has taken what there is does not come in, and it would
+/// A ring that is found readable has `IORING_SQ_TASKRUN`, too: without it, who has taken what there is does not come in, and it would
 /// stay readable. On one processor, for there the program runs as soon as it is woken.
 #[test]
 fn a_readable_ring_asks_to_be_entered() {

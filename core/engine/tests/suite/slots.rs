@@ -1,4 +1,4 @@
-//! What is submitted behind an open into a slot of the file table, without a link: the kernel opens during the submission where
+//! Requests behind an open into a slot of the file table, without a link: the kernel opens during the submission where
 //! it need not wait, so the slot has its file by then.
 
 use crate::common::prelude::*;

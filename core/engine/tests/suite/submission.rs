@@ -396,7 +396,7 @@ fn wait_until_asleep(thread: i32) {
     }
 }
 
-/// What is linked to a request that ends when it is to be given to a worker goes on, without anybody entering.
+/// A request that is linked to one that ends when it is to be given to a worker goes on, without anybody entering.
 #[both]
 fn links_of_what_no_worker_can_take(engine: Engine) -> impl Answer {
     let file = File::open("/proc/self/exe").unwrap();

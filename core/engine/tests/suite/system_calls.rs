@@ -1,4 +1,4 @@
-//! What operations cost in system calls, and with which flags the engine makes them: a shortcut that is not taken any more
+//! The cost of operations in system calls, and the flags with which the engine makes them: a shortcut that is not taken any more
 //! has the same results, and is seen here only.
 //!
 //! Each row of [`cases`] is a test, which runs in a traced child. Its steps name the calls that the engine makes for what they

@@ -12,7 +12,7 @@ fn results(cqes: &[Cqe]) -> Vec<i32> {
     cqes.iter().map(|cqe| cqe.res).collect()
 }
 
-/// What each operation makes of memory whose addresses went through `tag`.
+/// The results of each operation on memory whose addresses went through `tag`.
 fn use_memory(engine: Engine, tag: fn(u64) -> u64) -> Vec<(&'static str, Vec<i32>, bool)> {
     let mut ring = Ring::new(engine, 8, 0);
     let (mut ours, theirs) = UnixStream::pair().unwrap();
@@ -178,7 +178,7 @@ fn a_registered_buffer_has_its_tag(engine: Engine) -> impl Answer {
     })
 }
 
-/// What cannot be memory is refused before its file is looked at: it fails a whole chain, and ends the submission.
+/// An address that cannot be memory is refused before its file is looked at: it fails a whole chain, and ends the submission.
 #[test]
 fn memory_behind_the_last_is_refused_first() {
     let behind = anyring_engine::os::user::END;

@@ -228,7 +228,7 @@ fn a_deadline_added_by_another_thread_wakes_the_sleeper(engine: Engine) {
     }
 }
 
-/// What a wait for four returns that one timeout ends. None if the timeout had fired before the wait began, as it
+/// The results of a wait for four that one timeout ends. None if the timeout had fired before the wait began, as it
 /// may on a busy machine when the SQ thread arms it: such a one ends no wait, and the limit does.
 fn wait_that_a_timeout_ends(engine: Engine, ring_flags: u32) -> Option<(i32, Vec<i32>)> {
     let mut ring = Ring::new(engine, 8, ring_flags);

@@ -118,7 +118,7 @@ fn other_requests_come_in_between(mut ring: Ring) -> impl Answer {
     (cqes, received, other_received)
 }
 
-/// What has room leaves by one call, and so in one segment.
+/// Sends that have room leave by one call, and so in one segment.
 #[by(ours(8, 0))]
 fn they_leave_together(mut ring: Ring) {
     let (from, mut to) = fresh_pair();

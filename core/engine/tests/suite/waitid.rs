@@ -27,7 +27,7 @@ fn wait_for(which: libc::idtype_t, id: u32, info: &mut [i32; 32], options: i32, 
     }
 }
 
-/// What an engine wrote, without what differs: the process and its user.
+/// The information that an engine wrote, without what differs: the process and its user.
 fn told(info: &[i32; 32], pid: u32) -> (i32, i32, i32, bool, i32, bool) {
     // SAFETY: a reference; the engines wrote behind the compiler's back.
     let info = unsafe { std::ptr::from_ref(info).read_volatile() };

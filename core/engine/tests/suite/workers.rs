@@ -1,4 +1,4 @@
-//! What a program says about worker threads: where they run, how many there are.
+//! Settings of a program about worker threads: where they run, how many there are.
 
 use std::fs;
 

@@ -35,7 +35,7 @@ fn fill(stream: &TcpStream) {
     stream.set_nonblocking(false).unwrap();
 }
 
-/// Have all segments arrived, and has the peer no room at all?
+/// True if all segments have arrived, and the peer has no room at all.
 fn is_stuck(stream: &TcpStream) -> bool {
     // struct tcp_info: tcpi_unacked is the word behind 24 bytes; tcpi_snd_wnd, from Linux 5.4, that behind 228.
     let mut information = [0u32; 58];

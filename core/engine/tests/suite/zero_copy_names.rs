@@ -155,7 +155,7 @@ fn another_descriptor_keeps_a_connection(engine: Engine) -> impl Answer {
     })
 }
 
-/// The same of a descriptor that nothing was sent by.
+/// A descriptor that nothing was sent by, when it is the last one to be closed, resets the connection, too.
 #[both]
 fn a_descriptor_that_no_send_named_is_closed_last(engine: Engine) -> impl Answer {
     [true, false].map(|told| {
@@ -377,8 +377,8 @@ fn a_connection_that_was_closed_ends_though_its_peer_takes_nothing() {
     assert!((1..=300_000).contains(&limit), "{limit} milliseconds");
 }
 
-/// Another thread closes a descriptor just when the engine finds that it stands for a socket. What has the number next is another one,
-/// of which the engine knows nothing.
+/// A descriptor is closed by another thread just when the engine finds that it stands for a socket. The number's next file is
+/// another one, of which the engine knows nothing.
 #[test]
 fn a_descriptor_that_is_closed_as_it_is_found_is_not_believed() {
     let mut ring = Ring::new(Engine::User, 16, 0);
@@ -411,7 +411,7 @@ impl Host for Busy {
     }
 }
 
-/// What other threads duplicate meanwhile is none of the socket's descriptors.
+/// Descriptors that other threads duplicate meanwhile are none of the socket's.
 #[test]
 fn a_close_resets_a_connection_while_others_are_busy() {
     let mut ring = Ring::new(Engine::User, 16, 0);

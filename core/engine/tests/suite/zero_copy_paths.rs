@@ -113,7 +113,7 @@ fn queue(queue: &str) {
     assert!(run(&format!("tc qdisc add dev near root {queue}")));
 }
 
-/// What is there after everything that can be done without waiting has been done.
+/// The completions after everything that can be done without waiting has been done.
 fn settled(ring: &mut Ring) -> Vec<Cqe> {
     for _ in 0..3 {
         assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
@@ -402,7 +402,7 @@ fn a_drain_waits_for_pages(engine: Engine) -> impl Answer {
     (sent, silent, ring.collect(3))
 }
 
-/// What a child has of a ring, it gives up silently; its parent's completions are the parent's.
+/// A child gives up silently what it has of a ring; its parent's completions are the parent's.
 #[by(with_link(HOLDING))]
 fn a_child_has_nothing_of_pages_that_are_out(engine: Engine) -> impl Answer {
     use_up_the_burst();
@@ -590,8 +590,8 @@ fn memory_may_be_used_again_after_the_notification(engine: Engine) -> impl Answe
     peer.join().unwrap()
 }
 
-/// The same of sends that are requests before they are tried, and of messages; of theirs, too, nothing is told before the
-/// network is done with the memory.
+/// Sends that are requests before they are tried leave without a copy, and so do messages; of theirs, too, nothing is told before
+/// the network is done with the memory.
 #[by(with_link(HOLDING))]
 fn requests_leave_without_a_copy(engine: Engine) -> impl Answer {
     use_up_the_burst();
@@ -636,7 +636,7 @@ fn pieces_of_a_send_have_one_notification(engine: Engine) -> impl Answer {
     (all, peer.join().unwrap())
 }
 
-/// What comes of it stands in the socket's error queue, and is no error that the program polls for.
+/// The network's notice about a send stands in the socket's error queue, and is no error that the program polls for.
 #[by(with_link("pfifo limit 0"))]
 fn a_poll_hears_nothing_of_pages(engine: Engine) -> impl Answer {
     let (mut ring, socket, memory) = sender(engine, DEFER);

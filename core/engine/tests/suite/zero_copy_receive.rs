@@ -40,7 +40,7 @@ fn each(body: impl Fn(Engine)) {
     }
 }
 
-/// The same with a queue of so many pages and entries, and a connection: where it is written, and where received.
+/// Runs `body` with a queue of so many pages and entries, and a connection: where it is written, and where received.
 fn connected(pages: usize, entries: u32, body: impl Fn(Receiver, TcpStream, TcpStream)) {
     each(|engine| {
         let (peer, socket) = tcp_pair();
@@ -190,7 +190,7 @@ impl Setup {
         })
     }
 
-    /// The same, of the first queue of the loopback interface: pages come back without a flush.
+    /// A setup of the first queue of the loopback interface: pages come back without a flush.
     fn of_loopback(pages: usize, entries: u32) -> Box<Setup> {
         let mut setup = Setup::new(pages, entries);
         setup.wanted = Wanted { interface: 1, entries, ..Wanted::default() };
@@ -388,7 +388,7 @@ fn pages_are_a_stack(mut receiver: Receiver, mut peer: TcpStream, socket: TcpStr
     assert_eq!(receiver.next(), (0, 0, 0));
 }
 
-/// What the refill ring says is believed only of pages that the program has; an entry that names none ends the flush.
+/// Entries of the refill ring are believed only of pages that the program has; an entry that names none ends the flush.
 #[by(connected(4, 8))]
 fn entries_that_make_no_sense(mut receiver: Receiver, mut peer: TcpStream, socket: TcpStream) {
     receiver.arm(&socket, 0);
@@ -501,7 +501,7 @@ fn mixed_sizes(engine: Engine) {
     assert_eq!(receiver.next(), (0, 0, 0));
 }
 
-/// What a request is refused.
+/// Requests that are refused.
 #[by(each)]
 fn refused_requests(engine: Engine) {
     let mut receiver = Receiver::new(engine, 4, 8);
@@ -533,7 +533,7 @@ fn refused_requests(engine: Engine) {
     }
 }
 
-/// What a registration is refused, in the kernel's order.
+/// Registrations that are refused, in the kernel's order.
 #[by(each)]
 fn refused_registrations(engine: Engine) {
     let ring = Ring::new(engine, 8, BIG);
@@ -687,7 +687,7 @@ fn queues_of_several_rings(engine: Engine) {
     assert_eq!(second.setup.pages.bytes(3 * page_bytes(), 4), b"last");
 }
 
-/// What controls are refused.
+/// Controls that are refused.
 #[by(each)]
 fn refused_controls(engine: Engine) {
     let receiver = Receiver::new(engine, 4, 8);
@@ -773,7 +773,7 @@ fn events(engine: Engine) {
     assert_eq!(counted, [3, 12]);
 }
 
-/// What descriptions of events are refused.
+/// Descriptions of events that are refused.
 #[by(each)]
 fn refused_events(engine: Engine) {
     let ring = Ring::new(engine, 8, BIG);
@@ -826,7 +826,7 @@ fn ends_of_requests(mut receiver: Receiver, mut peer: TcpStream, socket: TcpStre
     peer.write_all(b"more").unwrap();
 }
 
-/// What the questions say.
+/// The answers to the questions.
 #[by(each)]
 fn questions(engine: Engine) {
     let ask = |question: u32| {
@@ -980,7 +980,7 @@ fn events_for_a_ring_in_use() {
     }
 }
 
-/// Does a thread of this process sleep in a futex?
+/// True if the thread sleeps in a futex.
 fn waits_for_a_lock(thread: i32) -> bool {
     sleeps_in(thread) == Some(libc::SYS_futex)
 }
@@ -1103,7 +1103,7 @@ fn children_have_no_queues() {
     close_number(exported);
 }
 
-/// What older kernels answer.
+/// The answers of older kernels.
 #[by(ours)]
 fn older_versions() {
     in_child(|| {

@@ -1,4 +1,4 @@
-//! Who finds out what files are ready for.
+//! Feeders: they find out what files are ready for.
 //!
 //! | feeder | a file is watched by | events are taken by |
 //! |---|---|---|
@@ -18,10 +18,10 @@ use crate::ring::{Event, Ring};
 use anyring_engine::os::Fd;
 use linux_raw_sys::general::{EPOLLERR, EPOLLHUP, EPOLLONESHOT};
 
-/// Who finds out what files are ready for.
+/// The way to find out what files are ready for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Feeder {
-    /// What was measured to be best of what is there.
+    /// The feeder that was measured to be best of those that are there.
     #[default]
     Auto,
     /// The consumer, by an epoll instance inside.
@@ -34,10 +34,10 @@ pub enum Feeder {
     Reactor,
 }
 
-/// What feeders call a registration by.
+/// The number by which feeders call a registration.
 pub type Token = u64;
 
-/// Somebody raised something, or wants to be heard.
+/// The token of the bell: somebody raised something, or wants to be heard.
 pub const BELL: Token = u64::MAX;
 
 /// The epoll instance inside has something.
@@ -72,18 +72,18 @@ pub enum Place {
     Feeder,
 }
 
-/// What is registered as an item. Unlike the item itself, the program cannot reach it.
+/// The registration of an item. Unlike the item itself, the program cannot reach it.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot {
     /// Changes with each registration.
     pub generation: u32,
     /// The file's number; -1 where there is none.
     pub fd: Fd,
-    /// What it is registered for.
+    /// The events that the file is registered for.
     pub events: u32,
     /// The program's word.
     pub data: u64,
-    /// Who watches.
+    /// The watcher of the file.
     pub place: Place,
     /// Not so between an event of a one-shot registration and its modification.
     pub enabled: bool,
@@ -109,7 +109,7 @@ impl Slot {
         told: (0, 0),
     };
 
-    /// What a poll is asked for.
+    /// The events that a poll is asked for.
     pub fn interest(&self) -> u32 {
         // The bits above 27 say how to watch, not what for.
         self.events & 0x0fff_ffff | EPOLLERR | EPOLLHUP
@@ -127,7 +127,7 @@ pub struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// The same for somebody who works on it for a while.
+    /// A reborrow, for somebody who works on it for a while.
     pub fn again(&mut self) -> Target<'_> {
         Target { out: self.out.as_deref_mut(), count: self.count, look: self.look }
     }

@@ -50,7 +50,7 @@ pub fn each(items: u32, body: impl Fn(&Set)) {
     }
 }
 
-/// The same with sets that have what goes beyond the proposal.
+/// Does something with a set of each feeder, with what goes beyond the proposal.
 pub fn each_extended(items: u32, body: impl Fn(&Set)) {
     for feeder in [Feeder::Epoll, Feeder::Uring, Feeder::Aio, Feeder::Reactor] {
         eprintln!("{feeder:?}");
@@ -58,7 +58,7 @@ pub fn each_extended(items: u32, body: impl Fn(&Set)) {
     }
 }
 
-/// What is registered, and what comes.
+/// An event: a registration, or what is expected to come.
 pub fn event(events: u32, data: u64) -> Event {
     Event { events, data }
 }

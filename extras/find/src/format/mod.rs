@@ -16,7 +16,7 @@ use std::io;
 pub struct Format {
     pieces: Vec<Piece>,
     mask: u32,
-    /// It ends with `\c`: what it wrote is to be seen at once.
+    /// The format ends with `\c`: what it wrote is to be seen at once.
     flushes: bool,
 }
 
@@ -108,7 +108,7 @@ impl Format {
 /// Where a format prints.
 pub trait Printer {
     fn text(&mut self, text: &[u8]);
-    /// What may hold anything.
+    /// Prints a name, which may hold anything.
     fn name(&mut self, name: &[u8]);
 }
 

@@ -12,7 +12,7 @@ pub enum Style {
     Epoch,
     /// Date, a plus sign, time.
     Sortable,
-    /// What strftime(3) makes of a letter.
+    /// The text that strftime(3) makes of a letter.
     Letter(u8),
 }
 

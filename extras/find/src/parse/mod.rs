@@ -26,12 +26,12 @@ pub struct Command {
     pub outputs: Outputs,
 }
 
-/// What to do instead of a walk.
+/// The action in place of a walk.
 #[derive(Debug)]
 pub enum Stop {
     Help,
     Version,
-    /// What is wrong with the command line.
+    /// The error of the command line.
     Wrong(String),
 }
 
@@ -75,7 +75,7 @@ fn asks(action: &Action) -> bool {
     matches!(action, Action::Run(execution) if execution.asks())
 }
 
-/// What would delete what nobody meant to is refused.
+/// Refuses what would delete what nobody meant to.
 fn check_deletion(tree: &Tree, settings: &mut Settings) -> Result<(), String> {
     if settings.follow == Follow::Always {
         return Err(
@@ -125,7 +125,7 @@ struct Parser<'a> {
     dialect: Dialect,
     /// When the walk began.
     now: Stamp,
-    /// What a day ago is: 24 hours before, or by `-daystart` the begin of today.
+    /// The stamp of a day ago: 24 hours before, or by `-daystart` the begin of today.
     day_ago: Stamp,
     /// Groups that are open.
     depth: usize,
@@ -162,7 +162,7 @@ impl<'a> Parser<'a> {
         self.take().ok_or_else(|| format!("{of} needs an argument behind it"))
     }
 
-    /// The same, as text.
+    /// The word that something needs behind it, as text.
     fn text(&mut self, of: &str) -> Result<&'a str, String> {
         let word = self.argument(of)?;
         std::str::from_utf8(word)
@@ -265,7 +265,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// They stand anywhere.
+    /// Skips options, which stand anywhere.
     fn skip_options(&mut self) -> Result<(), Stop> {
         while self.own_option()? || self.silent_option()? {}
         Ok(())

@@ -71,7 +71,7 @@ fn apply(mut bits: u32, clause: &[u8], directory: bool) -> Option<u32> {
     Some(bits)
 }
 
-/// What an operator sets, for everybody, and the length of its text.
+/// The bits that an operator sets, for everybody, and the length of its text.
 fn value(bits: u32, text: &[u8], directory: bool) -> (u32, usize) {
     let copied = |shift: u32| (bits >> shift & 7) * 0o111;
     match text.first() {

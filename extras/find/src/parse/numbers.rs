@@ -32,7 +32,7 @@ fn without_space(text: &str) -> &str {
     text.trim_start_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r'])
 }
 
-/// What `strtod(3)` takes, whole.
+/// The number that `strtod(3)` makes of the whole text.
 fn float(text: &str) -> Option<f64> {
     let text = CString::new(text).ok()?;
     let mut end = std::ptr::null_mut();

@@ -12,7 +12,7 @@ use crate::when::{self, SECOND, Stamp};
 use crate::{files, names};
 use anyring_walk::{Follow, Kind};
 
-/// What find has and this has not, and why.
+/// The primaries that GNU find has and this has not, and why.
 const MISSING: [(&str, &str); 4] = [
     ("-fstype", "the kinds of file systems are not looked at; -xdev stays on one"),
     ("-context", "SELinux contexts are not looked at"),
@@ -21,7 +21,7 @@ const MISSING: [(&str, &str); 4] = [
 ];
 
 impl<'a> Parser<'a> {
-    /// What a word is the name of, with its arguments.
+    /// The primary that a word names, with its arguments.
     pub(super) fn primary(&mut self, word: &'a [u8]) -> Result<Tree, Stop> {
         if !word.starts_with(b"-") || word.len() < 2 {
             return Err(super::unexpected(word).into());
@@ -48,7 +48,7 @@ impl<'a> Parser<'a> {
         }))
     }
 
-    /// What holds for the whole walk, or for what stands behind it; it is true.
+    /// Sets what holds for the whole walk, or for what stands behind the option; the option is true.
     fn option(&mut self, name: &str) -> Result<bool, String> {
         let settings: &mut Settings = &mut self.settings;
         match name {

@@ -105,7 +105,7 @@ pub fn text(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
 
-/// What a run is compared by: its output in order, its exit status, whether it complained (not: only warned).
+/// The facts that a run is compared by: its output in order, its exit status, whether it complained (not: only warned).
 pub fn outcome(output: &Output, end: u8) -> (Vec<String>, Option<i32>, bool) {
     let parts = parts(&output.stdout, end).iter().map(|part| text(part)).collect();
     let mut said = output.stderr.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
@@ -113,7 +113,7 @@ pub fn outcome(output: &Output, end: u8) -> (Vec<String>, Option<i32>, bool) {
     (parts, output.status.code(), complained)
 }
 
-/// What two runs differ in.
+/// The difference of two runs.
 pub fn difference(got: &Output, expected: &Output, end: u8) -> Option<String> {
     let ((ours, our_status, we_complain), (theirs, status, complain)) =
         (outcome(got, end), outcome(expected, end));
@@ -134,7 +134,7 @@ pub fn difference(got: &Output, expected: &Output, end: u8) -> Option<String> {
     ))
 }
 
-/// What the two finds differ in, which only look. Files grow older meanwhile: where GNU find says something else afterwards than
+/// The difference of the two finds, which only look. Files grow older meanwhile: where GNU find says something else afterwards than
 /// before, that is as right.
 pub fn difference_of_runs<S: AsRef<OsStr>>(
     directory: &Path,

@@ -8,7 +8,7 @@ const CALLS: u32 = 8;
 /// Where so many take less, they do not.
 const QUICK: Duration = Duration::from_micros(50);
 
-/// What a thread notes of its calls.
+/// The record that a thread keeps of its calls.
 pub struct Asleep {
     /// Calls since it looked.
     calls: u32,
@@ -23,12 +23,12 @@ impl Asleep {
         Asleep { calls: 0, looked: Instant::now(), slept: 0 }
     }
 
-    /// What put the thread to sleep until now was no call.
+    /// Begins anew: what put the thread to sleep until now was no call.
     pub fn begin(&mut self) {
         *self = Asleep { calls: 0, looked: Instant::now(), slept: sleeps() };
     }
 
-    /// It made a call. From time to time that tells whether such calls put it to sleep.
+    /// Notes a call of the thread. From time to time that tells whether such calls put it to sleep.
     pub fn called(&mut self) -> bool {
         self.calls += 1;
         if self.calls < CALLS {

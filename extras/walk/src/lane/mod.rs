@@ -52,7 +52,7 @@ pub struct Lane<'a, V: Visitor> {
     roots: &'a [Root],
     next_root: usize,
     number: usize,
-    /// It came when it was called, and goes when it has nothing to do.
+    /// The thread came when it was called, and goes when it has nothing to do.
     called: bool,
     own: Own<V>,
     /// Without a ring it makes the calls itself.
@@ -64,8 +64,7 @@ pub struct Lane<'a, V: Visitor> {
     free: Vec<usize>,
     /// Slots whose directories have been read.
     read: Vec<usize>,
-    /// What it found last in the directory that it read last: this it goes on with itself. That directory is still
-    /// pinned.
+    /// The directory found last in the one read last: the thread goes on with it itself. The one that was read is still pinned.
     kept: Option<Arc<Directory>>,
     /// Directories that it has read to their ends.
     done: u32,

@@ -1,4 +1,4 @@
-//! What a thread with a ring has under way there.
+//! Requests that a thread with a ring has under way there.
 
 use super::Lane;
 use super::show::candidate;
@@ -18,7 +18,7 @@ const PLACES: usize = 128;
 /// Room in the submission queue.
 pub const ENTRIES: u32 = 256;
 
-/// What a completion is of; the other half of its user data says which.
+/// The kind of request that a completion is of; the other half of its user data says which.
 const OPEN: u64 = 0;
 const FIRST: u64 = 1;
 const SECOND: u64 = 2;
@@ -58,7 +58,7 @@ impl Requests {
         }
     }
 
-    /// Are all places taken?
+    /// True if all places are taken.
     pub fn is_full(&self) -> bool {
         self.free.is_empty()
     }

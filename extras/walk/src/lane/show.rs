@@ -94,7 +94,7 @@ impl<V: Visitor> Lane<'_, V> {
     }
 }
 
-/// What is known of a name. The place of the roots has their numbers for inodes.
+/// The facts known of a name. The place of the roots has their numbers for inodes.
 pub(super) fn candidate<'n>(directory: &Directory, name: Name<'n>) -> Candidate<'n> {
     let Name { name, kind, inode } = name;
     let has_parent = directory.parent().is_some();

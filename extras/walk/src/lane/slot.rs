@@ -6,7 +6,7 @@ use std::cell::UnsafeCell;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// What a directory is read into.
+/// The bytes of the buffer that a directory is read into.
 const BUFFER_BYTES: usize = 32 << 10;
 /// The second of two reads at once, which mostly finds the end, has so much of it.
 const SECOND_BYTES: usize = 8 << 10;
@@ -20,7 +20,7 @@ pub struct Slot {
     pub directory: Option<Arc<Directory>>,
     pub fd: RawFd,
     buffer: Box<[UnsafeCell<u8>]>,
-    /// What came of the two reads.
+    /// The results of the two reads.
     pub counts: [i32; 2],
     /// Requests under way: reads, attributes of names in the buffer.
     pub under_way: u32,
@@ -46,7 +46,7 @@ impl Slot {
         }
     }
 
-    /// Is its directory the place of the roots?
+    /// True if the slot's directory is the place of the roots.
     pub fn is_place_of_roots(&self) -> bool {
         self.directory.as_ref().is_some_and(|directory| directory.parent().is_none())
     }
@@ -57,13 +57,13 @@ impl Slot {
         (self.buffer[from].get(), to - from)
     }
 
-    /// What was read.
+    /// The bytes that were read.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: whoever calls this has no read under way.
         unsafe { std::slice::from_raw_parts(self.buffer.as_ptr().cast(), self.buffer.len()) }
     }
 
-    /// What was read before is done with.
+    /// Forgets what was read before.
     pub fn clear(&mut self) {
         (self.part, self.offset, self.counts, self.under_way) = (0, 0, [0; 2], 0);
     }
@@ -97,7 +97,7 @@ impl Slot {
         PARTS[part].0 + usize::try_from(self.counts[part]).unwrap_or(0)
     }
 
-    /// Is there nothing more to read?
+    /// True if there is nothing more to read.
     pub fn has_ended(&self) -> bool {
         self.counts[0] <= 0 || self.counts[1] <= 0
     }

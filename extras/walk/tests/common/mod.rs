@@ -1,4 +1,4 @@
-//! What the tests of the walk share: trees to walk through, and a visitor that writes down what it sees.
+//! Helpers that the tests of the walk share: trees to walk through, and a visitor that writes down what it sees.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use anyring_walk::{Entry, Failure, Kind, Options, Root, Step, Visitor, What, walk};
@@ -49,7 +49,7 @@ impl Drop for Tree {
     }
 }
 
-/// What happened, in the order of one thread after the other.
+/// An event, in the order of one thread after the other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     Visited(Vec<u8>),
@@ -131,7 +131,7 @@ pub fn left(events: &[Event]) -> Vec<String> {
     paths
 }
 
-/// What went wrong, by path.
+/// The failures, by path.
 pub fn failures(events: &[Event]) -> BTreeMap<String, String> {
     let failed = |event: &Event| match event {
         Event::Failed(path, why) => Some((shown(path), why.clone())),

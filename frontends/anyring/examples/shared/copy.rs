@@ -1,4 +1,4 @@
-//! What `copy_tokio` and `copy_block_on` do.
+//! The copying that `copy_tokio` and `copy_block_on` do.
 
 use anyring::{AsyncRing, Error, Fd, op};
 use futures_util::future::try_join_all;

@@ -1,4 +1,4 @@
-//! What `echo_tokio` and `echo_futures` do for a connection.
+//! The echoing that `echo_tokio` and `echo_futures` do for a connection.
 
 use anyring::{AsyncRing, Buffers, Error, Fd, op};
 

@@ -6,7 +6,7 @@ use anyring_trap::arch::Context;
 use anyring_trap::{Frontend, low, trap};
 use std::ops::Range;
 
-/// What the trap asks of this front end: no signal is kept out of the engine here, signals are blocked.
+/// The front end that the trap asks: no signal is kept out of the engine here, signals are blocked.
 struct Linked;
 
 impl Frontend for Linked {

@@ -1,4 +1,4 @@
-//! What is done with the ring itself, where it is: at its driver.
+//! Calls on the ring itself, made where it is: at its driver.
 
 use super::shared::{Door, Errand, lock};
 use super::slot::contained;
@@ -13,7 +13,7 @@ enum Stage<T> {
     Taken,
 }
 
-/// What `function` answers, called by the driver. It is called even if the future is dropped, once that was polled.
+/// The answer of `function`, which the driver calls. It is called even if the future is dropped, once that was polled.
 pub(super) async fn call<T: Send + 'static>(
     door: Arc<Door>,
     function: impl FnOnce(&mut Ring) -> Result<T, Error> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Who has the ring, and does what futures ask for.
+//! The driver, which has the ring, and does what futures ask for.
 
 use super::shared::{Door, Errand, Request, Shared};
 use super::slot::contained;

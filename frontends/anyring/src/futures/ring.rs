@@ -1,4 +1,4 @@
-//! What programs have of a ring whose operations are futures.
+//! The handle that programs have of a ring whose operations are futures.
 
 use super::call::call;
 use super::driver::Driver;

@@ -1,4 +1,4 @@
-//! What futures and the driver of their ring share.
+//! State that futures and the driver of their ring share.
 
 use crate::error::ErrorContext;
 use crate::op::Waker;
@@ -11,10 +11,10 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is called with the ring, or with the error by which that has ended.
+/// A function to be called with the ring, or with the error by which that has ended.
 pub(super) type Call = Box<dyn FnOnce(Result<&mut Ring, Error>) + Send>;
 
-/// What the driver is asked to do.
+/// A task for the driver.
 pub(super) enum Errand {
     /// To submit a request.
     Start(Arc<dyn Request>),
@@ -36,7 +36,7 @@ pub(super) trait Request: Send + Sync {
     fn fail(&self, error: Error);
 }
 
-/// What goes from futures to the driver.
+/// The tasks on their way from futures to the driver.
 #[derive(Default)]
 struct Inbox {
     errands: Vec<Errand>,
@@ -118,7 +118,7 @@ impl Shared {
         }
     }
 
-    /// What is to be done, for the driver; whether nobody else is left.
+    /// The driver's tasks; whether nobody else is left.
     pub(super) fn take(&self) -> (Vec<Errand>, bool) {
         let mut inbox = lock(&self.inbox);
         inbox.woken = false;
@@ -133,7 +133,7 @@ impl Shared {
     }
 }
 
-/// What handles and futures have of [`Shared`]. When all of it is gone, the driver hears of it.
+/// The reference that handles and futures have to [`Shared`]. When all of them are gone, the driver hears of it.
 pub(super) struct Door(Arc<Shared>);
 
 impl Door {

@@ -18,7 +18,7 @@ pub(super) fn contained<T>(foreign: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(foreign)).map_err(std::mem::forget).ok()
 }
 
-/// What a request is made of.
+/// An operation, with what makes a request of it.
 pub(super) trait Push: Send + 'static {
     fn push(self, ring: &mut Ring) -> Result<Id, Error>;
 }
@@ -81,7 +81,7 @@ impl Arrived {
 
 struct State<P> {
     stage: Stage<P>,
-    /// It is to be cancelled.
+    /// The request is to be cancelled.
     cancelled: bool,
     /// Nobody asks for completions any more.
     abandoned: bool,
@@ -91,7 +91,7 @@ struct State<P> {
 
 pub(super) struct Slot<P>(Mutex<State<P>>);
 
-/// What there is for a future.
+/// The next thing that there is for a future.
 pub(super) enum Next {
     Completion(Completion),
     /// There is no more; with the error by which the ring has ended.

@@ -42,7 +42,7 @@ pub struct Cqe {
 pub struct Cqe32 {
     /// The first half.
     pub entry: Cqe,
-    /// What some operations say beyond that.
+    /// The result words that some operations have beyond that.
     pub extra: [u64; 2],
 }
 
@@ -55,7 +55,7 @@ mod sealed {
     impl Sealed for super::Cqe32 {}
 }
 
-/// What the submission queue of a ring holds: [`Sqe`], [`Sqe128`], or both ([`SqeMixed`]).
+/// The entry of a ring's submission queue: [`Sqe`], [`Sqe128`], or both ([`SqeMixed`]).
 pub trait Submission: sealed::Sealed + Copy + From<Sqe> + 'static {
     /// The setup flag that such rings have.
     const SETUP_FLAGS: u32;
@@ -113,7 +113,7 @@ impl From<Sqe> for Sqe128 {
     }
 }
 
-/// What the completion queue of a ring holds: [`Cqe`] or [`Cqe32`].
+/// The entry of a ring's completion queue: [`Cqe`] or [`Cqe32`].
 pub trait Completion: sealed::Sealed + Copy + 'static {
     /// The setup flag that such rings have.
     const SETUP_FLAGS: u32;
@@ -127,7 +127,7 @@ impl Completion for Cqe32 {
     const SETUP_FLAGS: u32 = abi::IORING_SETUP_CQE32;
 }
 
-/// What every operation can be told beside its own fields.
+/// Settings that every operation has beside its own fields.
 impl Sqe {
     /// Comes back in every completion of it.
     #[inline]
@@ -137,7 +137,7 @@ impl Sqe {
         self
     }
 
-    /// What was given by [`user_data`](Sqe::user_data).
+    /// The number that was given by [`user_data`](Sqe::user_data).
     #[inline]
     pub fn get_user_data(&self) -> u64 {
         self.0.user_data
@@ -176,14 +176,14 @@ impl Sqe {
         self.flag(abi::io_uring_sqe_flags_bit::IOSQE_IO_HARDLINK_BIT)
     }
 
-    /// It begins when all that was submitted before has ended, and what comes later waits for it.
+    /// Has the request begin when all that was submitted before has ended; what comes later waits for it.
     #[inline]
     #[must_use]
     pub fn drain(self) -> Sqe {
         self.flag(abi::io_uring_sqe_flags_bit::IOSQE_IO_DRAIN_BIT)
     }
 
-    /// It goes to a worker, without a first attempt that does not block.
+    /// Has the request go to a worker, without a first attempt that does not block.
     #[inline]
     #[must_use]
     pub fn force_async(self) -> Sqe {
@@ -197,7 +197,7 @@ impl Sqe {
         self.flag(abi::io_uring_sqe_flags_bit::IOSQE_CQE_SKIP_SUCCESS_BIT)
     }
 
-    /// It takes a buffer of this group, when there is something for it.
+    /// Has the request take a buffer of this group, when there is something for it.
     #[inline]
     #[must_use]
     pub fn buffer_group(mut self, group: u16) -> Sqe {
@@ -205,7 +205,7 @@ impl Sqe {
         self.flag(abi::io_uring_sqe_flags_bit::IOSQE_BUFFER_SELECT_BIT)
     }
 
-    /// It is done with these registered credentials.
+    /// Has the request done with these registered credentials.
     #[inline]
     #[must_use]
     pub fn personality(mut self, personality: u16) -> Sqe {
@@ -243,13 +243,13 @@ impl fmt::Debug for Sqe {
 }
 
 impl Cqe {
-    /// What the entry was given.
+    /// The number that the entry was given.
     #[inline]
     pub fn user_data(&self) -> u64 {
         self.user_data
     }
 
-    /// What came of it: a number that depends on the operation, or a negative errno.
+    /// The result: a number that depends on the operation, or a negative errno.
     #[inline]
     pub fn result(&self) -> i32 {
         self.result
@@ -261,7 +261,7 @@ impl Cqe {
         self.flags
     }
 
-    /// Are more completions of the same entry to come?
+    /// True if more completions of the same entry are to come.
     #[inline]
     pub fn more(&self) -> bool {
         self.flags & abi::IORING_CQE_F_MORE != 0
@@ -274,19 +274,19 @@ impl Cqe {
         has.then_some((self.flags >> abi::IORING_CQE_BUFFER_SHIFT) as u16)
     }
 
-    /// Does the buffer that it took stay the engine's, with room for more (incremental buffer rings)?
+    /// True if the buffer that the request took stays the engine's, with room for more (incremental buffer rings).
     #[inline]
     pub fn buffer_has_more(&self) -> bool {
         self.flags & abi::IORING_CQE_F_BUF_MORE != 0
     }
 
-    /// Had the socket more to read?
+    /// True if the socket had more to read.
     #[inline]
     pub fn socket_nonempty(&self) -> bool {
         self.flags & abi::IORING_CQE_F_SOCK_NONEMPTY != 0
     }
 
-    /// Is it the notification of a zero-copy send: its buffer is the program's again?
+    /// True if it is the notification of a zero-copy send: its buffer is the program's again.
     #[inline]
     pub fn is_notification(&self) -> bool {
         self.flags & abi::IORING_CQE_F_NOTIF != 0

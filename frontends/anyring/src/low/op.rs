@@ -81,7 +81,7 @@ impl From<std::time::Duration> for Timespec {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiter {
-    /// What the futex must hold.
+    /// The value that the futex must hold.
     pub value: u64,
     /// Where it is.
     pub address: u64,
@@ -91,7 +91,7 @@ pub struct Waiter {
     pub reserved: u32,
 }
 
-/// What fits into a field of an entry.
+/// A value that fits into a field of an entry.
 trait Value {
     fn value(self) -> u64;
 }
@@ -206,7 +206,7 @@ macro_rules! operations {
             }
         )*
 
-        /// What there are types for: opcode, and what they are called.
+        /// The operations that there are types for: opcode, and name.
         #[cfg(test)]
         const ALL: &[(u8, &str)] = &[$(($name::CODE, stringify!($name))),*];
     };
@@ -739,7 +739,7 @@ operations! {
     Pipe: Code::IORING_OP_PIPE [] (descriptors: *mut RawFd = addr) {
         /// `O_*`.
         flags: i32, = op_flags;
-        /// Both ends go into the table of files.
+        /// The slot in the table of files that both ends go into.
         slot: Slot, = file_index;
     }
 
@@ -814,7 +814,7 @@ fn wide(mut entry: Sqe, code: u8, command: [u8; 64]) -> Sqe128 {
     Sqe128 { entry, command }
 }
 
-/// What sockets are commanded.
+/// Commands to sockets.
 impl UringCmd {
     /// Sets an option of a socket, as `setsockopt(2)`.
     pub fn set_socket_option(

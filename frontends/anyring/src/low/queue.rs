@@ -99,7 +99,7 @@ impl<S: Submission> Sq<S> {
         SubmissionQueue { head, tail, sq: self }
     }
 
-    /// Is there room for so many?
+    /// True if there is room for so many.
     #[inline(always)]
     pub(super) fn has_room(&self, count: usize) -> bool {
         // Orders as in `borrow`.
@@ -254,12 +254,12 @@ impl<S: Submission> SubmissionQueue<'_, S> {
         self.tail.wrapping_sub(self.sq.head.load(Ordering::Acquire)) as usize
     }
 
-    /// Has the engine taken all entries?
+    /// True if the engine has taken all entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Is there no room?
+    /// True if there is no room.
     pub fn is_full(&self) -> bool {
         self.len() == self.capacity()
     }
@@ -275,17 +275,17 @@ impl<S: Submission> SubmissionQueue<'_, S> {
         self.sq.dropped.load(Ordering::Relaxed)
     }
 
-    /// Have completions not found room in their queue, and wait for it?
+    /// True if completions have not found room in their queue, and wait for it.
     pub fn cq_overflow(&self) -> bool {
         self.sq.flags.load(Ordering::Relaxed) & IORING_SQ_CQ_OVERFLOW != 0
     }
 
-    /// Do completions wait for somebody to enter the ring?
+    /// True if completions wait for somebody to enter the ring.
     pub fn taskrun(&self) -> bool {
         self.sq.flags.load(Ordering::Relaxed) & IORING_SQ_TASKRUN != 0
     }
 
-    /// Does the polling thread sleep?
+    /// True if the polling thread sleeps.
     pub fn needs_wakeup(&self) -> bool {
         // The new tail first, or thread and program could miss each other.
         fence(Ordering::SeqCst);
@@ -444,13 +444,13 @@ impl<C: Completion> CompletionQueue<'_, C> {
         self.tail.wrapping_sub(self.head) as usize
     }
 
-    /// Are none there?
+    /// True if none are there.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.head == self.tail
     }
 
-    /// Does the queue have no more room?
+    /// True if the queue has no more room.
     pub fn is_full(&self) -> bool {
         self.len() == self.capacity()
     }

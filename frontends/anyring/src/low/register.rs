@@ -36,7 +36,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Does the engine have the operation of this number, [`Read::CODE`](super::op::Read::CODE) for one?
+    /// True if the engine has the operation of this number, [`Read::CODE`](super::op::Read::CODE) for one.
     pub fn has(&self, opcode: u8) -> bool {
         self.supported[usize::from(opcode)]
     }
@@ -62,7 +62,7 @@ pub enum Restriction {
     Registration(u8),
     /// This operation is allowed.
     Operation(u8),
-    /// These flags of entries are allowed (`IOSQE_*`, as bits).
+    /// Flags of entries that are allowed (`IOSQE_*`, as bits).
     Flags(u8),
     /// Each entry must have these flags.
     FlagsRequired(u8),
@@ -84,7 +84,7 @@ impl Restriction {
     }
 }
 
-/// What [`Control::cancel`] ends.
+/// The requests that [`Control::cancel`] ends.
 #[derive(Clone, Copy, Debug)]
 pub enum Cancel<'a> {
     /// One request with this user data.
@@ -99,7 +99,7 @@ pub enum Cancel<'a> {
     All,
 }
 
-/// What is said once and for all, and does no harm.
+/// Commands that are given once and for all, and do no harm.
 impl Control {
     /// A registration whose argument is a slice.
     ///
@@ -287,7 +287,7 @@ impl Control {
         unsafe { self.one("NAPI", Code::IORING_REGISTER_NAPI, address.cast_const()) }.map(drop)
     }
 
-    /// They no longer do.
+    /// Has waits poll network devices no longer.
     ///
     /// # Errors
     /// As `IORING_UNREGISTER_NAPI`.
@@ -311,7 +311,7 @@ impl Control {
     }
 }
 
-/// What is registered: files, memory, and user data.
+/// Registrations: files, memory, and user data.
 impl Submitter {
     /// Registers buffers; those with a null address are left out.
     ///

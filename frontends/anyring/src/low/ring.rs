@@ -16,7 +16,7 @@ pub struct Ring<S: Submission = Sqe, C: Completion = Cqe> {
     sq: Sq<S>,
     cq: Cq<C>,
     submitter: Submitter,
-    /// What the kernel lacks is done beside it.
+    /// Operations that the kernel lacks are done beside it.
     extended: bool,
     /// Children do not have its memory.
     dont_fork: bool,
@@ -76,7 +76,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         ring
     }
 
-    /// The same by the engine that [`Engine::Auto`] stands for: anyring's for a ring with flags that the kernel is too old for.
+    /// Builds a ring by the engine that [`Engine::Auto`] stands for: anyring's for a ring with flags that the kernel is too old for.
     pub(crate) fn build_by_either(builder: &Builder<'_>) -> Result<Ring<S, C>, Error> {
         let engine = Engine::Auto.resolve();
         engine::begin(engine);
@@ -91,7 +91,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         Ring::build(builder, Engine::User)
     }
 
-    /// What the call is given.
+    /// The parameters of the call.
     fn parameters(builder: &Builder<'_>, flags: u32) -> io_uring_params {
         // SAFETY: integers only.
         let mut p: io_uring_params = unsafe { std::mem::zeroed() };
@@ -164,7 +164,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         self.cq.borrow()
     }
 
-    /// Does the submission queue have room for so many?
+    /// True if the submission queue has room for so many.
     #[inline(always)]
     pub(crate) fn has_room(&self, count: usize) -> bool {
         self.sq.has_room(count)

@@ -12,8 +12,7 @@ use std::ptr;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-/// What a ring can be told that concerns neither memory, nor its tables, nor the user data of requests, and what can be
-/// asked of it.
+/// The commands to a ring that concern neither memory, nor its tables, nor the user data of requests, and the questions to it.
 pub struct Control {
     engine: Engine,
     fd: RawFd,
@@ -24,7 +23,7 @@ pub struct Control {
 /// The way into a ring: submissions, waits, registrations, and all that [`Control`] has.
 pub struct Submitter {
     control: Control,
-    /// What calls name: the descriptor, or where it is registered.
+    /// The number by which calls name the ring: the descriptor, or where it is registered.
     enter_fd: RawFd,
     enter_flags: u32,
     sq_head: Word,
@@ -265,7 +264,7 @@ impl Submitter {
         self.sq_tail.load(Ordering::Relaxed).wrapping_sub(self.sq_head.load(Ordering::Acquire)) as usize
     }
 
-    /// What to submit and with which flags; nothing where a call is not needed.
+    /// The count to submit, and with which flags; nothing where a call is not needed.
     #[inline(always)]
     fn prepare(&self, want: usize) -> Option<(u32, u32)> {
         const WAITING: u32 = abi::IORING_SQ_CQ_OVERFLOW | abi::IORING_SQ_TASKRUN;

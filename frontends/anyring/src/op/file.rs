@@ -429,7 +429,7 @@ pub fn read_multi(file: &Fd, buffers: &crate::Buffers) -> ReadMulti {
 
 // SAFETY: the file and the buffers are its own.
 unsafe impl crate::operation::Multishot for ReadMulti {
-    /// What was read; empty at the end.
+    /// The bytes that were read; empty at the end.
     type Item = Result<crate::Received, Error>;
 
     const NAME: &'static str = "READ_MULTISHOT";
@@ -450,7 +450,7 @@ unsafe impl crate::operation::Multishot for ReadMulti {
 /// See [`close`].
 #[derive(Debug)]
 pub struct Close {
-    /// What is to be closed, unless it was.
+    /// The file that is to be closed, unless it was.
     file: Option<Closing>,
 }
 

@@ -42,7 +42,7 @@ impl Socket {
         self
     }
 
-    /// It goes into the ring's table of files, and has no descriptor.
+    /// Puts the socket into the ring's table of files, without a descriptor.
     pub fn fixed(self, slot: FixedSlot) -> SocketFixed {
         SocketFixed { socket: self, slot: Some(slot) }
     }
@@ -297,7 +297,7 @@ pub fn recv_multi(socket: &Fd, buffers: &Buffers) -> RecvMulti {
     RecvMulti { socket: socket.clone(), buffers: buffers.clone() }
 }
 
-/// What was received into a provided buffer; empty where the connection has ended.
+/// The bytes that were received into a provided buffer; empty where the connection has ended.
 #[derive(Debug)]
 pub struct Received(Option<ProvidedBuffer>);
 

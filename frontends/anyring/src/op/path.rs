@@ -1,4 +1,4 @@
-//! What is done by path.
+//! Operations by path.
 
 use super::plain;
 use crate::fixed::FixedSlot;
@@ -91,12 +91,12 @@ impl Open {
         self.flags(libc::O_CREAT)
     }
 
-    /// It is made; one that is there is an error.
+    /// Makes the file; one that is there is an error.
     pub fn create_new(self) -> Open {
         self.flags(libc::O_CREAT | libc::O_EXCL)
     }
 
-    /// What it holds is lost.
+    /// Truncates the file: what it holds is lost.
     pub fn truncate(self) -> Open {
         self.flags(libc::O_TRUNC)
     }
@@ -118,7 +118,7 @@ impl Open {
         self
     }
 
-    /// It goes into the ring's table of files, and has no descriptor.
+    /// Puts the file into the ring's table of files, without a descriptor.
     pub fn fixed(self, slot: FixedSlot) -> OpenFixed {
         OpenFixed { open: self, slot: Some(slot) }
     }
@@ -180,7 +180,7 @@ unsafe impl Operation for OpenFixed {
     }
 }
 
-/// What there is about a file, as `statx(2)` says.
+/// The facts about a file that `statx(2)` tells.
 #[derive(Clone)]
 pub struct Metadata(Box<libc::statx>);
 
@@ -203,17 +203,17 @@ impl Metadata {
         self.mode() & libc::S_IFMT == kind
     }
 
-    /// Is it a regular file?
+    /// True if it is a regular file.
     pub fn is_file(&self) -> bool {
         self.is(libc::S_IFREG)
     }
 
-    /// Is it a directory?
+    /// True if it is a directory.
     pub fn is_dir(&self) -> bool {
         self.is(libc::S_IFDIR)
     }
 
-    /// Is it a symbolic link?
+    /// True if it is a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.is(libc::S_IFLNK)
     }

@@ -20,7 +20,7 @@ pub fn timeout(time: Duration) -> Timeout {
 }
 
 impl Timeout {
-    /// It ends, too, when so many other requests have.
+    /// Ends the timeout, too, when so many other requests have ended.
     pub fn count(mut self, requests: u64) -> Timeout {
         self.count = requests;
         self
@@ -32,7 +32,7 @@ impl Timeout {
         self
     }
 
-    /// What follows in a chain begins when the time is over, rather than being cancelled.
+    /// Lets the rest of the chain begin when the time is over, rather than be cancelled.
     pub fn success(mut self) -> Timeout {
         self.flags |= flags::TIMEOUT_ETIME_SUCCESS;
         self

@@ -78,7 +78,7 @@ impl Waker {
         self.eventfd.descriptor().expect("an eventfd is a descriptor")
     }
 
-    /// It is not readable any more.
+    /// Takes the wakes, so that the eventfd is not readable any more.
     pub(crate) fn clear(&self) {
         let mut count = 0_u64;
         // SAFETY: eight bytes. It does not block; there may be nothing to be read.

@@ -105,7 +105,7 @@ impl Ring {
         self.low.engine()
     }
 
-    /// What the ring can be told that concerns no request's memory, file or number, and what can be asked of it.
+    /// The commands to the ring that concern no request's memory, file or number, and the questions to it.
     pub fn control(&self) -> &Control {
         self.low.submitter()
     }
@@ -157,7 +157,7 @@ impl Ring {
         self.error(ErrorContext::Use("use of a ring of the parent process"), libc::EOWNERDEAD)
     }
 
-    /// What comes before every wait and submission.
+    /// Does what comes before every wait and submission.
     #[inline]
     fn begin(&mut self) -> Result<(), Error> {
         self.check_process()?;

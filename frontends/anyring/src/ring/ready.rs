@@ -4,12 +4,12 @@ use crate::completion::Completion;
 use crate::operation::Id;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What belongs to a request.
+/// A thing that belongs to a request.
 pub(super) trait Owned {
     /// To which.
     fn owner(&self) -> Id;
 
-    /// Does nothing of that request come after it?
+    /// True if nothing of that request comes after it.
     fn is_last(&self) -> bool;
 }
 
@@ -23,7 +23,7 @@ impl Owned for Completion {
     }
 }
 
-/// They are taken in the order in which they came, or by their requests, without a look at those of others.
+/// Completions, taken in the order in which they came, or by their requests, without a look at those of others.
 pub(super) struct Ready<T = Completion> {
     /// By their numbers, which grow.
     all: BTreeMap<u64, T>,

@@ -121,7 +121,7 @@ impl Ring {
         Ok(Buffers(group))
     }
 
-    /// Is it one of this ring's groups?
+    /// True if the group is one of this ring's.
     pub(super) fn has_group(&self, group: &Arc<Group>) -> bool {
         self.groups.iter().flatten().any(|own| Arc::ptr_eq(own, group))
     }

@@ -1,4 +1,4 @@
-//! What the tests of futures share.
+//! Helpers that the tests of futures share.
 
 use anyring::{AsyncRing, Engine, Ring};
 use std::future::{Future, IntoFuture, poll_fn};
@@ -76,7 +76,7 @@ pub fn each_driver(engine: Engine, body: impl Fn(AsyncRing)) {
     on_tokio(engine, body);
 }
 
-/// The same on both engines.
+/// Runs `body` with each kind of driver, on both engines.
 pub fn each_driver_of_both(body: impl Fn(AsyncRing)) {
     crate::common::both(|engine| each_driver(engine, &body));
 }

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers that the tests share.
 #![allow(dead_code, unused_imports, reason = "each test program uses its own part")]
 
 // What tests name again and again.
@@ -19,7 +19,7 @@ use anyring::{Buffer, BufferMut, Ring};
 pub use anyring_both::{both, by};
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 
-/// Does this machine's kernel give its io_uring? What is not done without it is counted as skipped.
+/// True if this machine's kernel gives its io_uring. Tests that are not done without it are counted as skipped.
 pub fn kernel_available() -> bool {
     let is_available = Builder::new(1).engine(Engine::Kernel).build().is_ok();
     if !is_available {

@@ -23,7 +23,7 @@ const HEAD: usize = 40;
 struct Shared {
     device: File,
     entries: u64,
-    /// What of the numbers of places is used.
+    /// The numbers of places that are used.
     places: u64,
     /// Requests that wait for [`Server::release`], while it holds them back.
     held: Mutex<Option<Vec<Vec<u8>>>>,

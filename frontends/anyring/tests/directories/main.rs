@@ -200,7 +200,7 @@ fn read_too_little(buffer: &mut [u8]) -> Sqe {
     op::Getdents::new(op::Fixed(2), buffer.as_mut_ptr(), 20).offset(0).build()
 }
 
-/// What was there all the time is seen once, whatever another thread puts in and takes out meanwhile.
+/// Names that were there all the time are seen once, whatever another thread puts in and takes out meanwhile.
 fn changes(ring: &mut Ring, path: &Path) {
     const STAY: usize = 400;
     fill(path, STAY);
@@ -243,7 +243,7 @@ fn changes(ring: &mut Ring, path: &Path) {
     });
 }
 
-/// What it refuses.
+/// Refusals of the operation.
 fn refuses(ring: &mut Ring, path: &Path) {
     std::fs::create_dir(path.join("gone")).unwrap();
     let (gone, file) = (File::open(path.join("gone")).unwrap(), File::create(path.join("file")).unwrap());

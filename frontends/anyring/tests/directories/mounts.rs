@@ -25,7 +25,7 @@ pub fn skipped(kind: &str, why: &dyn std::fmt::Display) {
     anyring_tally::skipped(&format!("{kind} cannot be mounted"));
 }
 
-/// Does the kernel have a file system?
+/// True if the kernel has the file system.
 fn known(kind: &str) -> bool {
     let all = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
     all.lines().any(|line| line.split_whitespace().last() == Some(kind))
@@ -80,7 +80,7 @@ impl Mount {
         Ok((Mount { at, _home: home }, server))
     }
 
-    /// Is it let go of as soon as the program is done with it?
+    /// True if the file system is let go of as soon as the program is done with it.
     pub fn unmounts(&self) -> bool {
         let (target, deadline) = (text(&self.at), Instant::now() + Duration::from_secs(120));
         // SAFETY: a string of ours.

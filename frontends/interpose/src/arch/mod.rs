@@ -1,4 +1,4 @@
-//! What this crate says in assembly: which symbols somebody defines.
+//! Assembly of this crate: which symbols somebody defines.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

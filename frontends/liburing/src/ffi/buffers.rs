@@ -70,7 +70,7 @@ pub unsafe extern "C" fn io_uring_buf_ring_advance(buffers: &BufRing, count: c_i
     tail.store(tail.load(Ordering::Relaxed).wrapping_add(count as u16), Ordering::Release);
 }
 
-/// What `io_uring_buf_ring_cq_advance(3)` is made of.
+/// The implementation of `io_uring_buf_ring_cq_advance(3)`.
 ///
 /// # Safety
 /// As in C.

@@ -144,7 +144,7 @@ pub unsafe extern "C" fn io_uring_cqe_iter_next(iter: &mut CqeIter, out: *mut *m
     true
 }
 
-/// What the functions that look for one completion are made of.
+/// The part that the functions that look for one completion have in common.
 ///
 /// # Safety
 /// As in C.

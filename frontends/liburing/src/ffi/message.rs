@@ -1,4 +1,4 @@
-//! What a multishot `RECVMSG` puts into a buffer: a header, the sender's name, control messages, the payload.
+//! The layout of a buffer that a multishot `RECVMSG` fills: a header, the sender's name, control messages, the payload.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;

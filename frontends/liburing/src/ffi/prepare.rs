@@ -36,7 +36,7 @@ fn slot(index: c_uint) -> u32 {
     if index == ANY_SLOT { ANY_SLOT } else { index.wrapping_add(1) }
 }
 
-/// The same where the program must not mean "any".
+/// A slot of the file table as it is written, where the program must not mean "any".
 fn named_slot(index: c_uint) -> u32 {
     index.wrapping_add(1)
 }
@@ -356,7 +356,7 @@ fn with_name_length(file_index: u32, length: u16) -> u32 {
     u32::from_ne_bytes([new[0], new[1], old[2], old[3]])
 }
 
-/// What most preparations begin with.
+/// The beginning of most preparations.
 ///
 /// # Safety
 /// As in C.

@@ -50,7 +50,7 @@ pub fn liburing_libraries() -> PathBuf {
     programs().join("liburing-2.15")
 }
 
-/// Whose `liburing.h` a program is built with.
+/// The `liburing.h` that a program is built with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Header {
     /// The one of the system: 2.3 on Debian 12.
@@ -61,13 +61,13 @@ pub enum Header {
     Newer,
 }
 
-/// What `LIBURING_SOURCE` names: a configured source of liburing.
+/// The source of liburing, configured, that `LIBURING_SOURCE` names.
 pub fn newer_source() -> Option<PathBuf> {
     std::env::var_os("LIBURING_SOURCE").map(PathBuf::from)
 }
 
 impl Header {
-    /// What the compiler needs to find it.
+    /// The compiler's options that find the header.
     pub fn options(self) -> Vec<String> {
         match self {
             Header::System => vec![],
@@ -114,7 +114,7 @@ pub enum By {
     Denied,
 }
 
-/// What a program is started with.
+/// The command that starts a program.
 pub fn command(program: &Path, arguments: &[&str], by: By) -> Command {
     match by {
         By::Denied => denied("1", program, arguments),
@@ -136,7 +136,7 @@ fn with(libraries: &Path, mut command: Command, arguments: &[&str]) -> Command {
     command
 }
 
-/// What the program says, which must end well.
+/// The output of the program, which must end well.
 pub fn said(program: &Path, arguments: &[&str], by: By) -> String {
     run(&mut command(program, arguments, by))
 }
@@ -159,7 +159,7 @@ fn kernel_makes_rings() -> bool {
     }
 }
 
-/// What the program says over liburing 2.15 and the kernel's `io_uring`, as it was recorded: `tests/record/NAME.txt`.
+/// The output of the program over liburing 2.15 and the kernel's `io_uring`, as it was recorded: `tests/record/NAME.txt`.
 ///
 /// `ANYRING_ORACLE` has the kernel asked: `live` compares with the record what the program says; `record` writes that down; `kernel`
 /// takes it without a record.

@@ -32,7 +32,7 @@ pub fn becoming_another<T>(executes: impl FnOnce() -> T) -> T {
     process::leaving_by(executes)
 }
 
-/// What to execute for a path.
+/// The plan to execute a path.
 ///
 /// # Safety
 /// As for [`Plan::new`].
@@ -41,7 +41,7 @@ unsafe fn named(path: *const c_char, arguments: Strings, environment: Strings) -
     unsafe { Plan::new(path, arguments, environment) }
 }
 
-/// What to execute for a name that the C library looks up in `PATH`.
+/// The plan to execute a name that the C library looks up in `PATH`.
 ///
 /// # Safety
 /// As for [`Plan::new`].

@@ -1,5 +1,5 @@
-//! What a child of `vfork` leaves behind where it executes a program: it is in its parent's memory, and nobody comes back to give
-//! it back. The parent's thread, which has waited for that, does so when it next has such a child.
+//! Memory that a child of `vfork` leaves behind where it executes a program: it is in its parent's memory, and nobody comes back
+//! to give it back. The parent's thread, which has waited for that, does so when it next has such a child.
 
 use alloc::boxed::Box;
 use anyring_runtime::arch::thread_pointer;

@@ -50,7 +50,7 @@ impl anyring_interpose::Frontend for Interposed {
     }
 }
 
-/// Is it a call by which descriptors come to other processes, or from them, or are duplicated?
+/// True if the call is one by which descriptors come to other processes, or from them, or are duplicated.
 pub fn hands_over(number: u32) -> bool {
     rows::<Interposed>().any(|row| row.hands_over && row.numbers.contains(&number))
 }

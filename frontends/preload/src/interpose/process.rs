@@ -50,7 +50,7 @@ pub fn register_fork() {
     register(Some(before_fork), Some(after_fork), Some(forked));
 }
 
-/// The same where no more is to be told of the process than who it is.
+/// Asks the C library to tell the child of each fork who it is, where no more is to be told.
 pub fn register_fork_of_id() {
     register(None, None, Some(has_own_id));
 }

@@ -23,7 +23,7 @@ pub struct LibcAction {
 /// Signals that C libraries use themselves.
 const INTERNAL: [c_int; 2] = [32, 33];
 
-/// Is it a signal that a program may name to the C library?
+/// True if a program may name the signal to the C library.
 fn is_named(signal: c_int) -> bool {
     (1..=64).contains(&signal) && !INTERNAL.contains(&signal)
 }
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int
     next::fail(result) as c_int
 }
 
-/// The same by other names.
+/// `signal`, by its name in BSD.
 ///
 /// # Safety
 /// As in C.
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn bsd_signal(number: c_int, handler: usize) -> usize {
     unsafe { signal(number, handler) }
 }
 
-/// The same by other names.
+/// `signal`, by its name in System V.
 ///
 /// # Safety
 /// As in C.
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn sysv_signal(number: c_int, handler: usize) -> usize {
     unsafe { set_handler(number, handler, raw::SA_RESETHAND | raw::SA_NODEFER, 0) }
 }
 
-/// What glibc's headers make of `signal` under `_XOPEN_SOURCE`.
+/// `signal`, as glibc's headers compile it under `_XOPEN_SOURCE`.
 ///
 /// # Safety
 /// As in C.

@@ -20,7 +20,7 @@ use core::alloc::Layout;
 use core::ffi::{c_int, c_void};
 use linux_raw_sys::errno::EAGAIN;
 
-/// What the program has a thread do.
+/// The function that the program has a thread run.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Start {
@@ -28,13 +28,13 @@ struct Start {
     argument: *mut c_void,
 }
 
-/// What the thread is given by its creator.
+/// The data that the thread is given by its creator.
 #[derive(Clone, Copy)]
 struct Given {
     start: Start,
     /// The creator's mask.
     mask: u64,
-    /// Those of [`signals::OWN`] that are blocked besides.
+    /// The signals of [`signals::OWN`] that are blocked besides.
     inherited: u64,
 }
 
@@ -120,7 +120,7 @@ unsafe extern "C" fn begin(given: *mut c_void) -> *mut c_void {
     arch::begin_thread!(begins)
 }
 
-/// What the thread is to do.
+/// Takes what the thread is given, and returns the function that it is to run.
 ///
 /// # Safety
 /// As for [`begin`].

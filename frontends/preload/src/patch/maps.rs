@@ -18,7 +18,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Can all of it be read? An old kernel does not say.
+    /// True if all of the mapping can be read. An old kernel does not say.
     pub fn is_readable(&self) -> bool {
         sys::populate(self.start, self.end - self.start)
     }
@@ -80,7 +80,7 @@ impl Mapping {
         unsafe { &self.bytes()[..self.code_end() - self.start] }
     }
 
-    /// What it holds.
+    /// The bytes of the mapping.
     ///
     /// # Safety
     /// It must stay mapped.
@@ -231,7 +231,7 @@ struct Object {
 /// The program, as the kernel mapped it.
 pub struct Program {
     segments: &'static [Segment],
-    /// What its addresses are counted from.
+    /// The address that the program's addresses are counted from.
     base: usize,
 }
 

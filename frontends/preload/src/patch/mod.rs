@@ -51,8 +51,8 @@ pub fn before_main(entry: usize) {
     ENABLED.store(true, Ordering::Release);
 }
 
-/// The same in a process whose rings are the kernel's: but for setups, sites jump to a stub that makes the call, as long as the byte
-/// at `mark` is zero. Whether all sites that were found are patched: nothing traps here.
+/// Patches the sites of a process whose rings are the kernel's: but for setups, sites jump to a stub that makes the call, as long
+/// as the byte at `mark` is zero. Whether all sites that were found are patched: nothing traps here.
 pub fn beside_kernel(entry: usize, mark: usize) -> bool {
     learn();
     search(entry, Some(mark))

@@ -23,7 +23,7 @@ pub fn learn() {
 /// Whether all calls are seen that are `of_concern`: but for the C library, the dynamic linker and this library, no code that is a file's
 /// makes any by an instruction. What has been looked through is looked through again when there is other code.
 pub fn are_seen(of_concern: impl Fn(u32) -> bool) -> bool {
-    /// What tells the code apart that was looked through, and in the lowest bit whether it makes such calls.
+    /// The number that tells the code apart that was looked through, and in the lowest bit whether it makes such calls.
     static KNOWN: AtomicUsize = AtomicUsize::new(0);
     const MAKES: usize = 1;
     let now = look(|_, _| false) & !MAKES;

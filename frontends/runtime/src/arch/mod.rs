@@ -1,4 +1,4 @@
-//! What differs between architectures: the system call instruction, the start of a thread, the memory routines, and
+//! Differences between architectures: the system call instruction, the start of a thread, the memory routines, and
 //! where trapping front ends leave their page.
 
 use core::num::NonZeroUsize;

@@ -17,7 +17,7 @@ unsafe extern "C" {
 pub struct Allocator;
 
 impl Allocator {
-    /// The same for everybody.
+    /// The one allocator.
     pub const fn new() -> Self {
         Self
     }

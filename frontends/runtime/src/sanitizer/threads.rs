@@ -9,7 +9,7 @@ use core::ffi::{CStr, c_int, c_void};
 use core::ops::Range;
 use core::ptr;
 
-/// What a thread is to do.
+/// The function that a thread is to run, with its argument and name.
 struct Start {
     name: &'static CStr,
     entry: unsafe extern "C" fn(*mut c_void),

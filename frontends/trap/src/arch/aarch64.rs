@@ -111,7 +111,7 @@ impl Context {
         [0, 1, 2, 3, 4, 5].map(|index: usize| self.registers[index])
     }
 
-    /// What the trapped call shall return.
+    /// Sets what the trapped call shall return.
     pub fn set_result(&mut self, result: isize) {
         self.registers[0] = result as usize;
     }

@@ -1,5 +1,5 @@
-//! What differs between architectures for the trap: the code of the stub page, the registers that a signal
-//! interrupted, the return from a signal handler.
+//! Differences between architectures for the trap: the code of the stub page, the registers that a signal interrupted, the return
+//! from a signal handler.
 //!
 //! The stub page has a system call instruction of its own, and as bytes: the filter knows the calls that it lets through by
 //! their address, which must be the same in every process, so the code is copied to where no linker puts any.

@@ -123,7 +123,7 @@ impl Context {
         [RDI, RSI, RDX, R10, R8, R9].map(|index| self.registers[index])
     }
 
-    /// What the trapped call shall return.
+    /// Sets what the trapped call shall return.
     pub fn set_result(&mut self, result: isize) {
         self.registers[RAX] = result as usize;
     }

@@ -67,7 +67,7 @@ impl Seeds {
         }
     }
 
-    /// Those from an index on.
+    /// The seeds from an index on.
     pub fn from(self, index: u64) -> Seeds {
         match self {
             Seeds::Range(seed, _, end) => Seeds::Range(seed, index, end),
@@ -76,17 +76,17 @@ impl Seeds {
     }
 }
 
-/// What was wrong with a program.
+/// A failure of a program.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// Its index.
     pub index: u64,
-    /// What.
+    /// The lines that say what was wrong.
     pub lines: Vec<String>,
 }
 
 impl Failure {
-    /// The same for failures that are probably one.
+    /// The signature of a failure, the same for failures that are probably one.
     pub fn signature(&self) -> String {
         let line = self.lines.first().map_or("", String::as_str);
         let line = line.split(':').next().unwrap_or(line);
@@ -275,7 +275,7 @@ impl Left {
         Left { files: files(), threads: threads(), rings: ring_mappings() }
     }
 
-    /// What has not gone in a while.
+    /// The things that have not gone in a while.
     fn remains(&self, shared: &Shared) -> Option<String> {
         let mut now = Left::now();
         let has_gone = || {
@@ -300,7 +300,7 @@ impl Left {
     }
 }
 
-/// Does a condition hold in a while? Where it does not, that is told, and not that a program hangs.
+/// True if a condition holds in a while. Where it does not, that is told, and not that a program hangs.
 fn comes_true(shared: &Shared, mut holds: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + LINGERS;
     while !holds() {
@@ -346,7 +346,7 @@ const COMPARED: usize = BATCH as usize;
 /// More threads and memory than before that are the moment's.
 const NOISE: (u64, u64) = (8, 64 * 1024);
 
-/// Does a process have more after each of its last programs than after any of its first? Once per batch. Threads that leave
+/// The growth, if a process has more after each of its last programs than after any of its first. Once per batch. Threads that leave
 /// once they have had nothing to do for some seconds are not more.
 fn growth(usage: &[Usage], shared: &Shared) -> Option<String> {
     if usage.is_empty() || !usage.len().is_multiple_of(COMPARED) {

@@ -1,4 +1,4 @@
-//! What a completion says, judged as it is taken: who asked for it, may it be, where do its bytes come from.
+//! Completions, judged as they are taken: who asked for it, may it be, where do its bytes come from.
 //! The caller holds the lock of the ring's completion queue, so completions are looked at in their order.
 
 use std::sync::atomic::Ordering::*;
@@ -11,7 +11,7 @@ use super::prepare::{GROUP, now_ns};
 use super::world::{BUFFER, BUFFERS, PLACE, SEAL, World, abort_at_close, unit_pattern};
 use crate::ring::{Cqe, Engine};
 
-/// What the kernel's splice returns where it was interrupted.
+/// The result of the kernel's splice where it was interrupted.
 const ERESTARTSYS: i32 = 512;
 
 /// User data of NOPs for callers that wait.
@@ -119,7 +119,7 @@ fn is_unstarted(request: &Request, result: i32) -> bool {
     request.before != 0 && result == -libc::ECANCELED
 }
 
-/// Is it the end that a cancellation makes?
+/// True if it is the end that a cancellation makes.
 fn is_cancelled(res: i32) -> bool {
     matches!(-res, libc::ECANCELED | libc::EINTR)
 }
@@ -282,7 +282,7 @@ fn read_file(world: &World, id: u32, request: &Request, say: &dyn Fn(&str)) {
     }
 }
 
-/// Can the operation have this result?
+/// True if the operation can have this result.
 fn allowed(world: &World, request: &Request, res: i32) -> bool {
     let note = &world.shared.rings[request.ring as usize];
     let cancelled = note.cancels.load(SeqCst) != 0 || request.traits & traits::TIMED != 0;

@@ -114,7 +114,7 @@ fn release_pages(world: &World, index: usize) {
     }
 }
 
-/// Has a ring that is open a request that reads this stream? Requests of a closed ring count as readers for ever.
+/// True if a ring that is open has a request that reads this stream. Requests of a closed ring count as readers for ever.
 fn is_read_by_rings(world: &World, stream: u32) -> bool {
     let reads = |id: u32| {
         let request = world.shared.entry(id).request();

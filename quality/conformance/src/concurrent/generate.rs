@@ -18,7 +18,7 @@ pub const SLOTS: u32 = 8;
 /// Eventfds to be polled.
 pub const EVENTS: usize = 2;
 
-/// What programs may be made of, by the names that `--without` takes.
+/// The features of which programs may be made, by the names that `--without` takes.
 pub const FEATURES: [&str; 26] = [
     "timeouts",
     "polls",
@@ -450,7 +450,7 @@ impl Generator<'_> {
     }
 }
 
-/// Does a request complete whatever others do?
+/// True if a request completes whatever others do.
 fn is_sure(what: &What) -> bool {
     matches!(
         what,

@@ -1,4 +1,4 @@
-//! What must be true once a program is over.
+//! Conditions that must be true once a program is over.
 
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
@@ -81,7 +81,7 @@ fn may_be_cut(world: &World, request: &Request) -> bool {
     rings[request.ring as usize].is_polled() && rings.iter().any(attached)
 }
 
-/// What drains comes after everything before it.
+/// Judges a drain, which comes after everything before it.
 fn drained(world: &World, entry: &Entry, request: &Request, result: i32, say: &dyn Fn(&str)) {
     if request.traits & traits::DRAIN == 0 || result == -libc::ECANCELED {
         return;

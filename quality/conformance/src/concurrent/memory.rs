@@ -1,4 +1,4 @@
-//! What a program's threads, its children and the watching parent share: the ledger of requests, notes about
+//! Memory that a program's threads, its children and the watching parent share: the ledger of requests, notes about
 //! rings and threads, locks. It lies in memory that outlives the program's process, so that the parent can say
 //! what was on its way when it hung.
 
@@ -113,7 +113,7 @@ impl State {
     }
 }
 
-/// What kind of request it is: what may come of it is judged by that.
+/// The kind of request: what may come of it is judged by that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 #[expect(missing_docs, reason = "the names say it")]
 #[repr(u32)]
@@ -174,7 +174,7 @@ pub struct Request {
     pub offset: u64,
     /// Its predecessor in a chain, and one.
     pub before: u32,
-    /// What it is about: its message, its target and one, the result it is to have.
+    /// The number that the request is about: its message, its target and one, the result it is to have.
     pub other: u32,
 }
 
@@ -257,7 +257,7 @@ impl Entry {
     }
 }
 
-/// What is known of a ring.
+/// The notes on a ring.
 #[derive(Default)]
 #[repr(C)]
 #[expect(missing_docs, reason = "explained where they are not plain")]
@@ -283,11 +283,11 @@ pub struct RingNote {
     /// NOPs pushed for those, and their completions.
     pub batons: AtomicU32,
     pub batons_seen: AtomicU32,
-    /// It has had a TIMEOUT, which ends waits.
+    /// The ring has had a TIMEOUT, which ends waits.
     pub timed: AtomicU32,
 }
 
-/// What is known of a thread.
+/// The notes on a thread.
 #[derive(Default)]
 #[repr(C)]
 #[expect(missing_docs, reason = "plain")]

@@ -63,7 +63,7 @@ const BATCH: u64 = 200;
 /// Failures of one kind that are printed.
 const SHOWN: u64 = 2;
 
-/// What to do.
+/// The options of `concurrent`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Which programs.
@@ -109,7 +109,7 @@ pub enum Which {
     Both,
 }
 
-/// What came of a run on one engine.
+/// The results of a run on one engine.
 #[derive(Clone, Default, Debug)]
 pub struct Summary {
     /// Programs that were run.
@@ -124,7 +124,7 @@ pub struct Summary {
 const OPEN: &str = include_str!("open.txt");
 
 impl Options {
-    /// What programs for an engine may be made of.
+    /// The features of which programs for an engine may be made.
     ///
     /// # Errors
     /// A name that is none of a feature.

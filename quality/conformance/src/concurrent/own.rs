@@ -161,7 +161,7 @@ impl OwnRing<'_> {
         self.world.pattern(0, offset, length).to_vec()
     }
 
-    /// What is written in pieces, in any order, is read again, in other pieces.
+    /// Data that is written in pieces, in any order, is read again, in other pieces.
     fn files(&mut self) -> Outcome {
         let path = self.world.new_path();
         let flags = (libc::O_CREAT | libc::O_EXCL | libc::O_RDWR | libc::O_CLOEXEC) as u32;
@@ -352,7 +352,7 @@ impl OwnRing<'_> {
     }
 }
 
-/// What a client does with its connection.
+/// The way in which a client treats its connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// Sends, and ends its side.
@@ -373,9 +373,9 @@ struct Talk {
     servers: Vec<i32>,
     direct: bool,
     ways: Vec<Way>,
-    /// What each client sends: its number, then a pattern.
+    /// The data that each client sends: its number, then a pattern.
     data: Vec<Vec<u8>>,
-    /// What each server has received.
+    /// The data that each server has received.
     got: Vec<Vec<u8>>,
     /// Where the servers receive.
     places: Vec<[u8; 700]>,

@@ -19,7 +19,7 @@ pub struct RingPlan {
     pub owner: usize,
     /// Threads that use it.
     pub users: Vec<usize>,
-    /// Somebody closes it while it is in use.
+    /// The ring is closed while it is in use.
     pub doomed: bool,
     /// Has an eventfd.
     pub eventfd: bool,
@@ -34,23 +34,23 @@ pub struct RingPlan {
 }
 
 impl RingPlan {
-    /// Is only its owner to enter it?
+    /// True if only the ring's owner is to enter it.
     pub fn is_private(&self) -> bool {
         self.flags & IORING_SETUP_SINGLE_ISSUER != 0
     }
 
-    /// Has it an SQ thread?
+    /// True if the ring has an SQ thread.
     pub fn is_polled(&self) -> bool {
         self.flags & IORING_SETUP_SQPOLL != 0
     }
 
-    /// Is a wait without a limit sure to end once something is sure to complete?
+    /// True if a wait without a limit is sure to end once something is sure to complete.
     pub fn waits_for_ever(&self) -> bool {
         !self.doomed && !self.drains
     }
 }
 
-/// What carries bytes.
+/// The kind of object that carries bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Carrier {
     /// A pipe.
@@ -104,7 +104,7 @@ pub enum What {
     Nop {
         result: i32,
         big: bool,
-        /// It takes two places, unless it is linked.
+        /// The SQE takes two places, unless it is linked.
         wide: bool,
     },
     Timeout {
@@ -175,13 +175,13 @@ pub enum What {
 /// A request with its flags.
 #[derive(Clone, Copy, Debug)]
 pub struct Req {
-    /// What it does.
+    /// The operation.
     pub what: What,
     /// `IOSQE_*` that lead to the next one, or ask for threads or draining.
     pub flags: u8,
 }
 
-/// What a thread does after it has pushed requests.
+/// The thread's next step after it has pushed requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Then {
     /// Submits.
@@ -194,7 +194,7 @@ pub enum Then {
     Event,
 }
 
-/// What a thread does on a ring that no other knows.
+/// The work of a thread on a ring that no other knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Own {
     /// Some NOPs.
@@ -261,7 +261,7 @@ pub struct Program {
     pub seed: u64,
     pub rings: Vec<RingPlan>,
     pub streams: Vec<Carrier>,
-    /// Those over TCP; the others are of `AF_UNIX`.
+    /// The listeners, true for those over TCP; the others are of `AF_UNIX`.
     pub listeners: Vec<bool>,
     pub threads: Vec<Vec<Act>>,
     pub end: End,
@@ -274,7 +274,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Does any request of the program fit?
+    /// True if any request of the program fits.
     pub fn has(&self, fits: impl Fn(&What) -> bool) -> bool {
         self.threads.iter().flatten().any(|act| match act {
             Act::Push(_, requests, _) => requests.iter().any(|request| fits(&request.what)),

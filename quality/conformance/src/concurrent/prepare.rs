@@ -15,7 +15,7 @@ use crate::rng::Rng;
 pub const GROUP: u16 = 7;
 /// Where a vector or a message lies in a request's place.
 const HEADER: usize = PLACE - 88;
-/// What a request writes to a file.
+/// The bytes that a request writes to a file.
 pub const WRITTEN: u32 = 64;
 
 /// Requests that are pushed together.
@@ -23,14 +23,14 @@ pub struct Batch<'a> {
     world: &'a World<'a>,
     ring: usize,
     rng: &'a mut Rng,
-    /// They are a chain.
+    /// The requests are a chain.
     linked: bool,
     /// Where the chain goes on writing and reading each stream.
     writes: [Option<u64>; 3],
     reads: [bool; 3],
     before: u32,
     hard: bool,
-    /// What is to be pushed, by its numbers in the ledger.
+    /// The SQEs to be pushed, with their numbers in the ledger.
     pub sqes: Vec<(u32, Sqe)>,
     /// To be closed once it is submitted.
     pub closes: Vec<i32>,
@@ -81,7 +81,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Has the engine what is newer than the kernel?
+    /// True if the engine has what is newer than the kernel.
     fn has_newest(&self) -> bool {
         self.world.program.newest && self.world.engine == Engine::User
     }
@@ -361,7 +361,7 @@ impl<'a> Batch<'a> {
         (sqe, entry)
     }
 
-    /// What lies in the request's own place.
+    /// Fills the request's own place.
     fn fill(&mut self, id: u32, what: What, sqe: &mut Sqe, entry: &Request) {
         let place = self.world.place(id);
         let store = |at: usize, bytes: &[u8]| {
@@ -440,7 +440,7 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// What a request writes to a file.
+/// The contents that a request writes to a file.
 pub fn written(tag: u32, id: u32) -> Vec<u8> {
     let word = u64::from(tag) << 32 | u64::from(id);
     (0..u64::from(WRITTEN) / 8).flat_map(|at| (word ^ at << 16).to_ne_bytes()).collect()

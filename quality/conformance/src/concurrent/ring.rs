@@ -21,7 +21,7 @@ const ROOMY: u32 = 2048;
 /// A ring, and what is known of it. It stays mapped until the program is over.
 pub struct SharedRing {
     ring: Ring,
-    /// What is known of it.
+    /// The notes on the ring.
     pub note: &'static RingNote,
 }
 
@@ -92,7 +92,7 @@ impl SharedRing {
         self.params.cq_entries - if mixed { 2.min(self.params.cq_entries - 1) } else { 0 }
     }
 
-    /// Was its descriptor closed?
+    /// True if the ring's descriptor was closed.
     pub fn is_closed(&self) -> bool {
         self.note.closed.load(Acquire) != 0
     }

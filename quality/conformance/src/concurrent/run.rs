@@ -236,7 +236,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Does no other thread use the ring?
+    /// True if no other thread uses the ring.
     fn is_alone(&self, index: usize) -> bool {
         self.world.program.rings[index].users.len() == 1
     }
@@ -302,8 +302,8 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Is this what is said of a ring that somebody closes, and whose number nobody has by then, or another file: a ring, too, without
-    /// files, or with one thread that may use it?
+    /// True if the result is one of a ring that somebody closes, and whose number nobody has by then, or another file: a ring,
+    /// too, without files, or with one thread that may use it.
     fn may_be_anothers(&self, index: usize, result: i32) -> bool {
         const SAID: [i32; 4] = [libc::EBADF, libc::EOPNOTSUPP, libc::ENXIO, libc::EEXIST];
         self.world.program.rings[index].doomed && SAID.contains(&-result)

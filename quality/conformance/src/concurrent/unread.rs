@@ -18,12 +18,12 @@ use crate::rng::Rng;
 
 const REGISTER: u32 = io_uring_register_op::IORING_REGISTER_FILES as u32;
 const UNREGISTER: u32 = io_uring_register_op::IORING_UNREGISTER_FILES as u32;
-/// What the program writes into memory that is free again; no block holds it.
+/// The byte that the program writes into memory that is free again; no block holds it.
 const FREE: u8 = 0xee;
 /// A wait between two looks.
 const SLICE_US: u32 = 1000;
 
-/// What was sent at once.
+/// The memory of one send.
 struct Block {
     memory: Vec<u8>,
     byte: u8,

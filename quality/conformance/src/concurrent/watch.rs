@@ -1,4 +1,4 @@
-//! What a process that stands still is doing: its rings, its requests, the stacks of its threads.
+//! State of a process that stands still: its rings, its requests, the stacks of its threads.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::*;
@@ -119,7 +119,7 @@ fn frames(text: &str) -> Vec<String> {
     lines
 }
 
-/// What the system says of each thread.
+/// The system's facts about each thread.
 fn tasks(pid: i32) -> Vec<String> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return vec![] };
     let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! What a program's requests work on: files, streams, listeners, memory; with patterns by which it can be told
+//! Objects that a program's requests work on: files, streams, listeners, memory; with patterns by which it can be told
 //! where bytes come from.
 
 use std::ffi::CString;
@@ -16,7 +16,7 @@ use crate::ring::{Engine, map};
 
 /// Bytes of the arena that belong to one request.
 pub const PLACE: usize = 1024;
-/// What is written over the memory of a request that is over.
+/// The byte that is written over the memory of a request that is over.
 pub const SEAL: u8 = 0xdd;
 /// Provided buffers of a ring, and how long they are.
 pub const BUFFERS: usize = 8;
@@ -29,7 +29,7 @@ const STREAMS: usize = 3;
 /// Arenas that follow each other, so that what outlives a program meets none of the next.
 const ARENAS: usize = 4;
 
-/// What stays from program to program.
+/// The things that stay from program to program.
 pub struct Ground {
     /// Paths of the files with a pattern.
     pub files: Vec<CString>,
@@ -84,7 +84,7 @@ fn on_disk(pid: i32) -> PathBuf {
 /// Bytes of one ring's provided buffers, with the ring in which they are given.
 const GROUP: usize = 4096 + BUFFERS * BUFFER;
 
-/// What one unit of a file holds: words that name file and place.
+/// The contents of one unit of a file: words that name file and place.
 pub fn unit_pattern(file: usize, unit: u32) -> Vec<u8> {
     (0..UNIT / 8)
         .flat_map(|word| (((file as u64 + 1) << 56) | u64::from(unit << 8 | word)).to_ne_bytes())
@@ -98,7 +98,7 @@ fn stream_pattern(stream: usize) -> Vec<u8> {
     (0..2 * PERIOD).step_by(8).flat_map(word).collect()
 }
 
-/// What carries bytes from requests that write to requests that read.
+/// A stream that carries bytes from requests that write to requests that read.
 pub struct Stream {
     /// Where it is written.
     pub write_fd: i32,
@@ -110,7 +110,7 @@ pub struct Stream {
     pub read: AtomicU64,
     /// Requests that write and are not over; those of one chain, or one.
     pub writers: AtomicU32,
-    /// The same for reading.
+    /// Requests that read and are not over; those of one chain, or one.
     pub readers: AtomicU32,
     /// Held by the thread that empties it by system calls.
     pub drains: Lock,
@@ -248,13 +248,13 @@ impl Listener {
 
 /// One program's world.
 pub struct World<'a> {
-    /// Who works for it.
+    /// The engine that works for the program.
     pub engine: Engine,
     /// The program.
     pub program: &'a Program,
-    /// What is shared with children and the parent.
+    /// The state that is shared with children and the parent.
     pub shared: &'static Shared,
-    /// What stays.
+    /// The things that stay.
     pub ground: &'a Ground,
     arena: usize,
     /// In the upper half of user data: whose they are.
@@ -283,7 +283,7 @@ pub struct World<'a> {
     pub kept: Guarded<Vec<i32>>,
     /// Paths that were given to threads.
     paths: AtomicU32,
-    /// What went wrong.
+    /// The failures so far.
     pub failures: Guarded<Vec<String>>,
     /// In place of closed rings.
     pub null: AtomicI32,

@@ -20,21 +20,21 @@ use crate::rng::program_seed;
 /// wrote takes many seconds, and a busy machine starts the kernel's workers late.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// What a child reported of one program.
+/// The finding that a child reported of one program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Finding {
     /// The engines differ, every time.
     Differs(Difference),
-    /// They differed once, and then not again; or the kernel hung once.
+    /// The engines differed once, and then not again; or the kernel hung once.
     Unsteady(Difference),
-    /// They differ, but so does the kernel from itself, or not under another timing.
+    /// The engines differ, but so does the kernel from itself, or not under another timing.
     Racy(Difference),
     /// The child died or was stuck: how, and where.
     Lost(String),
 }
 
 impl Finding {
-    /// The same for findings that are probably one.
+    /// The signature of a finding, the same for findings that are probably one.
     pub fn signature(&self) -> &str {
         match self {
             Finding::Differs(difference) | Finding::Unsteady(difference) | Finding::Racy(difference) => {
@@ -49,7 +49,7 @@ impl Finding {
 pub struct Lost {
     /// In words, with the place.
     pub how: String,
-    /// It hung in the kernel's turn.
+    /// The program hung in the kernel's turn.
     pub by_kernel: bool,
 }
 
@@ -277,7 +277,7 @@ pub fn run_and_clean(
     run_with_tape(program, engines, arenas, scratch, times, &mut Tape::None)
 }
 
-/// The same with the kernel's answers on a tape.
+/// Runs a program with the kernel's answers on a tape.
 ///
 /// # Errors
 /// The first difference.

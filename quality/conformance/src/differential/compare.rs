@@ -1,4 +1,4 @@
-//! What the two engines must agree on, and what not.
+//! Comparison of the two engines: what they must agree on, and what not.
 //!
 //! A program runs on both engines in lock step. These normalisations keep apart what the ABI
 //! determines and what only the moment does:
@@ -35,7 +35,7 @@ use crate::ring::Cqe;
 /// Marks a result as "a descriptor".
 const SOME_FD: i32 = i32::MAX;
 
-/// Does the request return a descriptor?
+/// True if the request returns a descriptor.
 pub fn returns_fd(sqe: &Sqe) -> bool {
     let code = u32::from(sqe.opcode);
     let plain = sqe.file_index == Value::Raw(0);
@@ -69,7 +69,7 @@ pub fn normal(program: &Program, cqe: &Cqe) -> Cqe {
     cqe
 }
 
-/// Says it that memory is the program's again? When, is left to the network.
+/// True if the CQE says that memory is the program's again. When, is left to the network.
 pub fn is_notification(cqe: &Cqe) -> bool {
     cqe.flags & IORING_CQE_F_NOTIF != 0
 }
@@ -103,13 +103,13 @@ fn by_request(program: &Program, cqes: &[Cqe]) -> ByRequest {
     map
 }
 
-/// What comparing two sets of CQEs came to.
+/// The result of comparing two sets of CQEs.
 pub enum Verdict {
-    /// They are the same.
+    /// The sets are the same.
     Same,
-    /// They differ as is meant to be: the index of the explanation.
+    /// The sets differ as is meant to be: the index of the explanation.
     Explained(usize),
-    /// They differ: a signature that is the same for differences that are probably one, and what each
+    /// The sets differ: a signature that is the same for differences that are probably one, and what each
     /// engine did.
     Differ(String, String, String),
 }

@@ -23,9 +23,9 @@ pub struct Case<'a> {
     pub program: &'a Program,
     /// The request.
     pub sqe: &'a Sqe,
-    /// What the user engine posted.
+    /// The CQEs that the user engine posted.
     pub user: &'a [Cqe],
-    /// What the kernel posted.
+    /// The CQEs that the kernel posted.
     pub kernel: &'a [Cqe],
 }
 
@@ -111,8 +111,8 @@ impl Case<'_> {
         (results(self.user), results(self.kernel))
     }
 
-    /// May a thread of the kernel's have issued it: because it was told to, because of a drain, or
-    /// because it is in a chain, which such a thread goes on with?
+    /// True if a thread of the kernel's may have issued it: because it was told to, because of a drain, or because it is in a
+    /// chain, which such a thread goes on with.
     fn by_thread(&self) -> bool {
         self.sqe.flags & (ASYNC | LINKS) != 0
             || self.program.chain_of(self.sqe.user_data) != self.sqe.user_data
@@ -120,18 +120,17 @@ impl Case<'_> {
             || self.sqe.flags & DRAIN != 0
     }
 
-    /// May one of the program's requests be issued by such a thread, or with all that was queued before the
-    /// ring was enabled?
+    /// True if one of the program's requests may be issued by such a thread, or with all that was queued before the ring was enabled.
     fn may_come_late(&self) -> bool {
         self.program.uses_threads() || self.program.setup_flags & IORING_SETUP_R_DISABLED != 0
     }
 
-    /// Does it wait as the request does?
+    /// True if the other request waits as this one does.
     fn is_alike(&self, other: &Sqe) -> bool {
         other.opcode == self.sqe.opcode || self.is(RECEIVES) && RECEIVES.contains(&name(other))
     }
 
-    /// Does the program itself cancel anything?
+    /// True if the program itself cancels anything.
     fn program_cancels(&self) -> bool {
         const SYNC_CANCEL: u32 = 24;
         let cancels = |sqe: &Sqe| CANCELS.contains(&name(sqe)) || name(sqe) == "LINK_TIMEOUT";
@@ -144,7 +143,7 @@ impl Case<'_> {
     }
 }
 
-/// They name another request.
+/// Operations that name another request.
 pub const CANCELS: &[&str] = &["ASYNC_CANCEL", "POLL_REMOVE", "TIMEOUT_REMOVE"];
 const READS: &[&str] = &["READ", "READV", "READ_FIXED", "READV_FIXED"];
 const WRITES: &[&str] = &["WRITE", "WRITEV", "WRITE_FIXED", "WRITEV_FIXED"];
@@ -204,7 +203,7 @@ fn is_multishot(sqe: &Sqe) -> bool {
     }
 }
 
-/// What is no listener is refused when it is first tried; that is when an event wakes it.
+/// An ACCEPT on what is no listener is refused when it is first tried; that is when an event wakes it.
 fn accepts_from_none(case: &Case<'_>) -> bool {
     let outcome = |results: &[i32]| matches!(results, [] | [INVALID]);
     let (user, kernel) = case.results();
@@ -218,7 +217,7 @@ fn path_in_slot(case: &Case<'_>) -> bool {
 
 const PROVIDES: &[&str] = &["PROVIDE_BUFFERS", "REMOVE_BUFFERS"];
 
-/// Does it move data between files, or memory and a file?
+/// True if the request moves data between files, or memory and a file.
 fn passes_data(sqe: &Sqe) -> bool {
     [SENDS, RECEIVES, SPLICES].iter().any(|names| names.contains(&name(sqe)))
 }
@@ -228,7 +227,7 @@ pub fn name(sqe: &Sqe) -> &'static str {
     ops::lookup(sqe.opcode).name
 }
 
-/// What wakes a poll shows all that its file is ready for, not only what has changed.
+/// An event that wakes a poll shows all that its file is ready for, not only what has changed.
 fn polls_repeat(case: &Case<'_>) -> bool {
     // One that fills a CQ of a few entries is the last.
     let small = case.program.has_small_cq();
@@ -274,7 +273,7 @@ fn polled_later(case: &Case<'_>) -> bool {
     polls_first(case.sqe) && (cancelled || taken || known || same_file(changes))
 }
 
-/// What can be polled but neither read nor written is waited for by the kernel before it is refused, but for its threads (which
+/// A file that can be polled but neither read nor written is waited for by the kernel before it is refused, but for its threads (which
 /// do a chain that its submission leaves open, too); the user engine waits to write nothing.
 fn unreadable_waits(case: &Case<'_>) -> bool {
     let (user, kernel) = case.results();
@@ -290,7 +289,7 @@ const INVALID: i32 = -libc::EINVAL;
 const NOT_SUPPORTED: i32 = -libc::EOPNOTSUPP;
 const CANCELED: i32 = -libc::ECANCELED;
 
-/// What a cancellation of the program's finds at work is cancelled or done, as the moment has it. The
+/// A request that a cancellation of the program's finds at work is cancelled or done, as the moment has it. The
 /// user engine finds what its caller has not begun with; the kernel's threads begin at once.
 fn cancelled_or_done(case: &Case<'_>) -> bool {
     if !case.program_cancels() {

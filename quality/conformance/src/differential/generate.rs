@@ -15,7 +15,7 @@ use super::world::Thing;
 use crate::harness::sqe_flags::*;
 use crate::rng::Rng;
 
-/// What the generator keeps while it makes a program.
+/// The state of the generator while it makes a program.
 pub struct Generator {
     /// Randomness.
     pub rng: Rng,
@@ -26,7 +26,7 @@ pub struct Generator {
     buffers_end: u32,
     /// SQEs pushed and not submitted.
     pending: u32,
-    /// What the unsubmitted batch does to files.
+    /// The effect of the unsubmitted batch on files.
     batch: Effect,
     /// The last SQE pushed is linked to the next.
     linked: bool,

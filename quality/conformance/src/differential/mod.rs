@@ -48,7 +48,7 @@ const BATCH: u64 = 250;
 /// Findings of one kind that are shrunk and printed.
 const SHOWN: u64 = 1;
 
-/// What to do.
+/// The options of `differential`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Which programs.
@@ -86,7 +86,7 @@ pub struct Options {
 /// Differences that are known and wait for somebody to look into them: not counted against a run.
 const OPEN: &str = include_str!("open.txt");
 
-/// Is a signature in the list?
+/// True if a signature is in the list.
 fn is_open(signature: &str) -> bool {
     listed(OPEN).any(|name| name == signature)
 }
@@ -99,7 +99,7 @@ const MOST_UNPROVED: u64 = 4;
 pub struct Count {
     /// All of them.
     pub all: u64,
-    /// Those for which no run of the kernel proves it ([`timing::is_proved`]).
+    /// The programs for which no run of the kernel proves it ([`timing::is_proved`]).
     pub unproved: u64,
 }
 
@@ -110,10 +110,10 @@ impl Count {
     }
 }
 
-/// What came of a run.
+/// The results of a run.
 #[derive(Clone, Default, Debug)]
 pub struct Summary {
-    /// The same on both engines.
+    /// Programs that do the same on both engines.
     pub clean: u64,
     /// Differ as is meant to be, by explanation.
     pub explained: BTreeMap<&'static str, Count>,
@@ -142,7 +142,7 @@ impl Summary {
         sum
     }
 
-    /// Are there too many explained differences that no run of the kernel proves?
+    /// True if there are too many explained differences that no run of the kernel proves.
     pub fn explains_too_much(&self) -> bool {
         self.total() >= 1000 && self.explained().unproved * 1000 > self.total() * MOST_UNPROVED
     }
@@ -308,7 +308,7 @@ fn run_batch(page: &'static Page, options: &Options, range: Range, lane: usize, 
     }
 }
 
-/// What a program comes to whose child was lost.
+/// The finding on a program whose child was lost.
 ///
 /// A child that hung in a call to the kernel's own ring says nothing about the user engine: there the kernel was late, or
 /// stood still, as it does now and then on a machine that is slow. Such a program runs again, alone.

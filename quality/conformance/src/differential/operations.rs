@@ -1,4 +1,4 @@
-//! What makes sense for each operation and each registration: mostly valid arguments.
+//! Arguments that make sense for each operation and each registration: mostly valid ones.
 //!
 //! An operation that is not named here gets its fields from its row of the op table alone.
 
@@ -11,21 +11,21 @@ use super::program::*;
 use super::world::{LISTENER_PORT, Thing};
 use crate::harness::sqe_flags::{BUFFER_SELECT, FIXED_FILE};
 
-/// What a request does beside completing, as far as the order of independent requests matters.
+/// The effect of a request beside completing, as far as the order of independent requests matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Effect {
-    /// It is done, or waits, within the submission itself.
+    /// The request is done, or waits, within the submission itself.
     None,
-    /// It looks at files, perhaps from a thread.
+    /// The request looks at files, perhaps from a thread.
     Looks,
-    /// It changes files, perhaps from a thread.
+    /// The request changes files, perhaps from a thread.
     Changes,
     /// Nothing may be submitted behind it before it is done.
     Alone,
 }
 
 impl Effect {
-    /// May a request with the effect `next` not run beside one with this effect?
+    /// True if a request with the effect `next` may not run beside one with this effect.
     pub fn conflicts(self, next: Effect) -> bool {
         match (self, next) {
             (Effect::Alone, _) => true,
@@ -35,7 +35,7 @@ impl Effect {
     }
 }
 
-/// Is the operation compared? For one the kernel wants a network card, some it does not have.
+/// True if the operation is compared. For one the kernel wants a network card, some it does not have.
 pub fn is_generated(op: &Op) -> bool {
     !op.is_private() && op.name != "RECV_ZC"
 }
@@ -134,7 +134,7 @@ pub fn fill(g: &mut Generator, op: &Op, sqe: &mut Sqe) -> Effect {
     }
 }
 
-/// What the row of the op table says, and nothing more.
+/// Fills in what the row of the op table says, and nothing more.
 fn by_fields(g: &mut Generator, op: &Op, sqe: &mut Sqe) -> Effect {
     for argument in op.arguments {
         match argument.field {
@@ -157,7 +157,7 @@ fn by_fields(g: &mut Generator, op: &Op, sqe: &mut Sqe) -> Effect {
     Effect::Alone
 }
 
-/// What an argument may be that is a number or an address.
+/// The value of an argument that is a number or an address.
 fn value(g: &mut Generator, argument: &Argument) -> Value {
     match argument.kind {
         Kind::Path | Kind::Text => path(g),
@@ -171,7 +171,7 @@ fn is_number(kind: Kind) -> bool {
     matches!(kind, Kind::Number | Kind::Signed | Kind::Hex | Kind::Offset | Kind::UserData)
 }
 
-/// What an argument may be that is a number: mostly one that has a name, if any have.
+/// The value of an argument that is a number: mostly one that has a name, if any have.
 fn number(g: &mut Generator, argument: &Argument) -> u64 {
     let named = |g: &mut Generator, names: &Names| u64::from(g.rng.pick(names.names).0);
     match argument.kind {

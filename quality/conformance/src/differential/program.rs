@@ -1,4 +1,4 @@
-//! What a random program consists of, and how it is printed.
+//! The parts of a random program, and how it is printed.
 //!
 //! Addresses and descriptors are kept symbolic, because the two engines run the same program each in
 //! a world of its own.
@@ -59,7 +59,7 @@ pub enum Cell {
 pub struct Structure {
     /// Where.
     pub at: u32,
-    /// What it is, for the listing.
+    /// The name of the structure, for the listing.
     pub what: &'static str,
     /// Its parts.
     pub cells: Vec<Cell>,
@@ -197,7 +197,7 @@ pub enum Ending {
 /// A program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
-    /// What it was generated from.
+    /// The seed that the program was generated from.
     pub seed: u64,
     /// Every step is deterministic: CQ and ring words must be the same after each.
     pub strict: bool,
@@ -211,14 +211,14 @@ pub struct Program {
     pub structures: Vec<Structure>,
     /// Memory whose contents differ by nature: inode numbers, times, descriptors.
     pub masked: Vec<(u32, u32)>,
-    /// What it does.
+    /// The steps of the program.
     pub steps: Vec<Step>,
     /// How it ends.
     pub ending: Ending,
 }
 
 impl Program {
-    /// Does it use `IOSQE_IO_DRAIN`?
+    /// True if the program uses `IOSQE_IO_DRAIN`.
     pub fn drains(&self) -> bool {
         self.sqes().any(|sqe| sqe.flags & DRAIN != 0)
     }
@@ -231,7 +231,7 @@ impl Program {
         })
     }
 
-    /// Does a submission end in the middle of a chain? The kernel gives such a chain to a thread.
+    /// True if a submission ends in the middle of a chain. The kernel gives such a chain to a thread.
     pub fn cuts_chains(&self) -> bool {
         let mut queued = Vec::new();
         for step in &self.steps {
@@ -250,29 +250,29 @@ impl Program {
         queued.last() == Some(&true)
     }
 
-    /// Does it close a descriptor itself?
+    /// True if the program closes a descriptor itself.
     pub fn closes(&self) -> bool {
         self.steps.iter().any(|step| matches!(step, Step::Act(Act::Close(_))))
     }
 
-    /// Has its CQ room for a few completions only?
+    /// True if the program's CQ has room for a few completions only.
     pub fn has_small_cq(&self) -> bool {
         (1..=4).contains(&self.cq_entries) || self.cq_entries == 0 && self.entries <= 2
     }
 
-    /// Is a counter written to more than once, from outside?
+    /// True if a counter is written to more than once, from outside.
     pub fn counts_twice(&self) -> bool {
         let counts = |step: &&Step| matches!(step, Step::Act(Act::Write(Thing::Event0 | Thing::Event5, _)));
         self.steps.iter().filter(counts).count() > 1
     }
 
-    /// Are there sends whose memory the network may keep?
+    /// True if there are sends whose memory the network may keep.
     pub fn sends_zero_copy(&self) -> bool {
         let names = ["SEND_ZC", "SENDMSG_ZC"];
         self.sqes().any(|sqe| names.contains(&ops::lookup(sqe.opcode).name))
     }
 
-    /// May the kernel give any of its requests to a thread?
+    /// True if the kernel may give any of its requests to a thread.
     pub fn uses_threads(&self) -> bool {
         self.sqes().any(|sqe| sqe.flags & (DRAIN | ASYNC | LINKS) != 0)
     }
@@ -292,7 +292,7 @@ impl Program {
         user_data
     }
 
-    /// It does not push the SQE with this user data.
+    /// Leaves out the push of the SQE with this user data.
     pub fn forget(&mut self, user_data: u64) {
         self.steps.retain(|step| !matches!(step, Step::Push(sqe) if sqe.user_data == user_data));
     }

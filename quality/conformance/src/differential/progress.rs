@@ -48,7 +48,7 @@ pub fn mark(step: usize, engine: Engine) {
 }
 
 impl Page {
-    /// Whose turn it is.
+    /// The engine whose turn it is.
     pub fn engine(&self) -> Engine {
         if self.step.load(Ordering::Relaxed) & 1 == 1 { Engine::Kernel } else { Engine::User }
     }

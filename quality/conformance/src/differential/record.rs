@@ -68,19 +68,19 @@ impl Recording {
     }
 }
 
-/// What came of comparing with a recording.
+/// The results of comparing with a recording.
 #[derive(Default, Debug)]
 pub struct Replayed {
     /// Programs with the same answers.
     pub same: usize,
     /// Programs with others that are explained.
     pub explained: usize,
-    /// What differs.
+    /// The programs that differ.
     pub different: Vec<String>,
 }
 
 impl Replayed {
-    /// Are there more explained differences than chance makes? Programs with any were left out of the record.
+    /// True if there are more explained differences than chance makes. Programs with any were left out of the record.
     pub fn explains_too_much(&self) -> bool {
         self.explained as u64 * 1000 > (self.same + self.explained) as u64 * MOST_UNPROVED
     }

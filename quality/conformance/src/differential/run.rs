@@ -30,11 +30,11 @@ pub const LAST_WORD: u64 = 1 << 40;
 pub struct Difference {
     /// At which step, or at the end.
     pub step: Option<usize>,
-    /// The same for differences that probably are one.
+    /// The signature of a difference, the same for differences that probably are one.
     pub signature: String,
-    /// What the user engine did.
+    /// The user engine's part.
     pub user: String,
-    /// What the kernel did.
+    /// The kernel's part.
     pub kernel: String,
 }
 
@@ -42,13 +42,13 @@ pub struct Difference {
 enum Stop {
     /// The engines differ.
     Differs(Difference),
-    /// They differ as is meant to be: the index of the explanation.
+    /// The engines differ as is meant to be: the index of the explanation.
     Explained(usize),
 }
 
 type Outcome = Result<(), Stop>;
 
-/// What a cancellation found, as far as threads leave it the same.
+/// The result of a cancellation, as far as threads leave it the same.
 fn found(result: i32) -> i32 {
     in_time(result).min(0)
 }
@@ -68,7 +68,7 @@ pub struct Unsaid {
 }
 
 impl Unsaid {
-    /// It is told everything.
+    /// The value for an engine that is told everything.
     pub const NOTHING: Unsaid = Unsaid { flags: 0, chain: None };
 
     fn without(&self, program: &Program, sqe: &Sqe) -> Sqe {
@@ -89,7 +89,7 @@ pub struct Times {
     pub linger_ns: u64,
     /// Between what the program does.
     pub pause: Duration,
-    /// What the second engine is not told.
+    /// The flags that the second engine is not told.
     pub unsaid: Unsaid,
 }
 
@@ -141,7 +141,7 @@ struct Run<'a> {
     tape: &'a mut Tape,
     /// The kernel's CQEs of a tape that are compared next.
     expected: Vec<ring::Cqe>,
-    /// What a tape says of memory and world, once it was come to.
+    /// The tape's account of memory and world, once it was come to.
     effects: Option<(String, Vec<String>)>,
     times: Times,
     /// Pushed and not taken by the engines.
@@ -238,7 +238,7 @@ impl Run<'_> {
         }
     }
 
-    /// What both engines answer: the kernel's part goes on the tape, or comes from it.
+    /// The answers of both engines: the kernel's part goes on the tape, or comes from it.
     fn both<T: Taped>(&mut self, mut body: impl FnMut(&mut Side<'_>) -> T) -> (T, T) {
         let step = self.step.unwrap_or(usize::MAX);
         progress::mark(step, Engine::User);
@@ -439,7 +439,7 @@ impl Run<'_> {
         self.compare_taken()
     }
 
-    /// Has either engine more CQEs than its CQ has room for?
+    /// True if either engine has more CQEs than its CQ has room for.
     fn hides_cqes(&mut self) -> bool {
         let hides = |side: &mut Side<'_>| {
             let ring = side.ring();
@@ -537,7 +537,7 @@ impl Run<'_> {
         if self.kernel.is_some() { self.compare_taken() } else { Ok(()) }
     }
 
-    /// What requests have done to memory and to the world.
+    /// Compares what requests have done to memory and to the world.
     fn compare_effects(&mut self) -> Outcome {
         let Some(kernel) = &self.kernel else { return self.compare_effects_with_tape() };
         let masked = &self.program.masked;
@@ -562,7 +562,7 @@ impl Run<'_> {
         self.compare_world(&user, &kernel)
     }
 
-    /// The same, where the tape has a digest of memory only.
+    /// Compares the effects where the tape has a digest of memory only.
     fn compare_effects_with_tape(&mut self) -> Outcome {
         if self.effects.is_none() {
             self.effects = Some((self.tape.read(), self.tape.read()));

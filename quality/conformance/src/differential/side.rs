@@ -53,7 +53,7 @@ impl Arena {
     }
 }
 
-/// What buffers hold before anything is read into them.
+/// The contents of buffers before anything is read into them.
 fn pattern() -> &'static [u8] {
     static PATTERN: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
     PATTERN.get_or_init(|| {
@@ -65,7 +65,7 @@ fn pattern() -> &'static [u8] {
     })
 }
 
-/// What a word of a buffer holds to begin with.
+/// The contents of a word of a buffer to begin with.
 pub fn pattern_at(at: u32) -> [u8; 4] {
     let at = at as usize;
     [pattern()[at], pattern()[at + 1], pattern()[at + 2], pattern()[at + 3]]

@@ -9,9 +9,9 @@ use crate::ring::Cqe;
 pub enum Tape {
     /// Two engines are compared, and nobody is interested in their answers afterwards.
     None,
-    /// What was answered so far.
+    /// The answers so far.
     Written(String),
-    /// What has not been read.
+    /// The answers that have not been read.
     Read(std::vec::IntoIter<String>),
 }
 
@@ -21,12 +21,12 @@ impl Tape {
         Tape::Read(line.split(' ').map(str::to_owned).collect::<Vec<_>>().into_iter())
     }
 
-    /// Do answers come from it?
+    /// True if answers come from the tape.
     pub fn is_read(&self) -> bool {
         matches!(self, Tape::Read(_))
     }
 
-    /// Do answers go to it?
+    /// True if answers go to the tape.
     pub fn is_written(&self) -> bool {
         matches!(self, Tape::Written(_))
     }

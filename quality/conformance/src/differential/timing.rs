@@ -10,7 +10,7 @@ use super::run::{Arenas, Times, Unsaid};
 use crate::harness::sqe_flags::{ASYNC, DRAIN, LINKS};
 use crate::ring::Engine;
 
-/// Do the engines agree under another timing?
+/// True if the engines agree under another timing.
 pub fn agree_otherwise(program: &Program, arenas: &Arenas, scratch: &Path) -> bool {
     let again = || agree(program, &Arenas::default(), scratch, Times::PATIENT);
     agree(program, arenas, scratch, Times::UNHURRIED)
@@ -22,8 +22,8 @@ pub fn agree_otherwise(program: &Program, arenas: &Arenas, scratch: &Path) -> bo
         })
 }
 
-/// Does the kernel itself do what the user engine does: where no request is told to be done by a thread, none to wait
-/// for those before it, or where the requests of one chain are no chain; or at another moment?
+/// True if the kernel itself does what the user engine does: where no request is told to be done by a thread, none to wait for
+/// those before it, or where the requests of one chain are no chain; or at another moment.
 pub fn is_proved(program: &Program, arenas: &Arenas, scratch: &Path) -> bool {
     let agree_without = |unsaid| agree(program, arenas, scratch, Times { unsaid, ..Times::PATIENT });
     let flags = [ASYNC, DRAIN, ASYNC | DRAIN].map(|flags| Unsaid { flags, chain: None });
@@ -33,7 +33,7 @@ pub fn is_proved(program: &Program, arenas: &Arenas, scratch: &Path) -> bool {
     flags.into_iter().chain(chains).any(agree_without) || agree_otherwise(program, arenas, scratch)
 }
 
-/// Do the engines do the same in a run with these times, with nothing to be explained?
+/// True if the engines do the same in a run with these times, with nothing to be explained.
 fn agree(program: &Program, arenas: &Arenas, scratch: &Path, times: Times) -> bool {
     matches!(run_and_clean(program, [Engine::User, Engine::Kernel], arenas, scratch, times), Ok(None))
 }

@@ -118,7 +118,7 @@ fn result(value: isize) -> i32 {
     if value < 0 { -std::io::Error::last_os_error().raw_os_error().unwrap_or(0) } else { value as i32 }
 }
 
-/// What a program names.
+/// The things that a program names.
 fn named(program: &Program) -> Vec<bool> {
     let mut named = vec![false; Thing::value_variants().len()];
     let mut name = |fd: Fd| {
@@ -414,7 +414,7 @@ impl World {
         }
     }
 
-    /// What can be seen of the world from outside: the contents of files, what is left in pipes and sockets.
+    /// The state of the world as it can be seen from outside: the contents of files, what is left in pipes and sockets.
     pub fn state(&self) -> Vec<String> {
         let mut state = Vec::new();
         for &thing in Thing::value_variants().iter().filter(|&&thing| self.open[thing as usize]) {

@@ -29,7 +29,7 @@ pub fn ring(engine: Engine) -> Ring {
     ring::above_small_numbers(|| Ring::new(engine, 8, parameters(0))).expect("a ring")
 }
 
-/// What comes of a set-up with these flags.
+/// The result of a set-up with these flags.
 fn try_setup(engine: Engine, flags: u32) -> i32 {
     let mut params = parameters(flags);
     let pages = Pages::new();
@@ -128,7 +128,7 @@ fn query(engine: Engine, answers: &mut Answers) {
 /// Registrations that are asked about.
 const CODES: u32 = 42;
 
-/// What the tries write one word each of: zeroes that have zeroes behind them.
+/// The number of words, of which each try writes one: zeroes that have zeroes behind them.
 const WORDS: usize = 64;
 
 /// In a child: what a registration without a ring changes is the whole process's.

@@ -1,4 +1,4 @@
-//! What an engine refuses: each flag of the three calls, each registration and each field of an SQE is tried by itself, on a ring
+//! Refusals of an engine: each flag of the three calls, each registration and each field of an SQE is tried by itself, on a ring
 //! of its own, and what comes of it is printed, a line for each place where flags stand.
 //!
 //! The same questions are put to kernels and to the user engine, which plays those kernels (`--abi`):
@@ -25,7 +25,7 @@ use clap::{Args, ValueEnum};
 
 use crate::ring::{Engine, install};
 
-/// What to ask.
+/// The options of `refusals`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Whom to ask
@@ -98,7 +98,7 @@ impl Answers {
     }
 }
 
-/// What a call or a request came to: that it came to something, or the errno.
+/// The name of a result of a call or a request: that it came to something, or the errno.
 fn name(result: i32) -> String {
     match result {
         0.. => "ok".into(),

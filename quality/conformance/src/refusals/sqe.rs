@@ -75,7 +75,7 @@ struct Asks<'a> {
 }
 
 impl Asks<'_> {
-    /// What comes of the operation with a change.
+    /// The result of the operation with a change.
     fn attempt(&self, change: impl FnOnce(&mut Sqe)) -> i32 {
         let world = World::new(self.directory);
         let mut ring = ring(self.engine);
@@ -85,7 +85,7 @@ impl Asks<'_> {
     }
 }
 
-/// What comes of a request; what has not come in time waits.
+/// The result of a request; one that has not come in time waits.
 fn submit(ring: &mut Ring, sqe: Sqe, limit_ns: u64) -> i32 {
     // Seconds, nanoseconds.
     let limit = [0u64, limit_ns];
@@ -167,7 +167,7 @@ fn in_order(code: u8, world: &World, ring: &Ring) -> Sqe {
     sqe
 }
 
-/// Those that read, write or name files.
+/// Prepares the operations that read, write or name files.
 fn transfers(sqe: &mut Sqe, world: &World) {
     let page = |number| world.memory.at(number);
     let (there, nothing) = (world.path, world.nothing);

@@ -1,4 +1,4 @@
-//! What requests are tried on: files, pipes and sockets of their own.
+//! Objects that requests are tried on: files, pipes and sockets of their own.
 
 use std::fs::{self, File};
 use std::io::Write;

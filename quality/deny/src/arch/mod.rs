@@ -1,4 +1,4 @@
-//! What differs between architectures: the calls below 424, which have numbers of their own, and calls that others do not have.
+//! Differences between architectures: the calls below 424, which have numbers of their own, and calls that others do not have.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

@@ -7,7 +7,7 @@ use crate::newer::{Flag, Version, When, calls, flags};
 
 const ALLOWED: u32 = 0x7fff_0000;
 
-/// What a filter answers to a call, instruction by instruction as the kernel reads it.
+/// The answer of a filter to a call, instruction by instruction as the kernel reads it.
 fn judge(filter: &[libc::sock_filter], architecture: u32, number: u32, arguments: [u64; 6]) -> u32 {
     let word = |offset: u32| match offset {
         0 => number,
@@ -69,7 +69,7 @@ fn values(when: &When) -> (usize, Vec<u64>, Vec<u64>) {
     }
 }
 
-/// Does another row answer this call of this kernel?
+/// True if another row answers this call of this kernel.
 fn another(flag: &Flag, version: Version, number: u32, arguments: [u64; 6]) -> bool {
     let holds = |when: &When| match *when {
         When::Within(at, first, last) => (first..=last).contains(&(arguments[at as usize] as u32)),
@@ -176,7 +176,7 @@ fn other_architectures_are_left_alone() {
     }
 }
 
-/// What a call says: 0 where it succeeds, or the errno.
+/// A call, which returns 0 where it succeeds, or the errno.
 type Sample = (&'static str, Version, i32, fn() -> i64);
 
 /// Calls with the kernel that brought them and the answer of those before it, written down apart from the tables.

@@ -1,4 +1,4 @@
-//! What differs between processors: which registers a stack is unwound from, and how.
+//! Differences between processors: which registers a stack is unwound from, and how.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

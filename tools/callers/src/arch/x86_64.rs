@@ -2,12 +2,12 @@ use anyring_trace::event::Called;
 use framehop::x86_64::UnwindRegsX86_64;
 pub use framehop::x86_64::{CacheX86_64 as Cache, UnwinderX86_64 as Unwinder};
 
-/// What the innermost frame is known by.
+/// The registers by which the innermost frame is known.
 pub fn registers(called: &Called, _highest: u64) -> UnwindRegsX86_64 {
     UnwindRegsX86_64::new(called.ip, called.sp, called.bp)
 }
 
-/// Those of the function that this is a part of.
+/// The registers of the function that this is a part of.
 #[cfg(test)]
 #[inline(always)]
 pub fn here() -> Called {

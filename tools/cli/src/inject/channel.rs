@@ -1,4 +1,4 @@
-//! What a process and its tracer say to each other before the program begins: memory that both have. It takes no descriptors, of
+//! The channel between a process and its tracer before the program begins: memory that both have. It takes no descriptors, of
 //! which the program may be allowed as few as it needs itself.
 
 use std::io;
@@ -54,7 +54,7 @@ impl Channel {
         self.advance(ANSWERED);
     }
 
-    /// What the tracer answers; nothing if it ends before.
+    /// The tracer's answer; nothing if it ends before.
     pub fn answer(&self, lives: impl Fn() -> bool) -> Option<i32> {
         self.reached(ANSWERED, lives).then(|| self.0.answer.load(Ordering::Relaxed))
     }

@@ -10,7 +10,7 @@ use super::image::Image;
 use std::ffi::CStr;
 use std::io;
 
-/// What the process returns whose program could not be given the engine.
+/// The exit status of a process whose program could not be given the engine.
 const OWN_FAILURE: u64 = crate::status::OWN_FAILURE as u64;
 /// A system call's entry or exit, told apart from signals by `PTRACE_O_TRACESYSGOOD`.
 const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;

@@ -41,7 +41,7 @@ enum What {
     Ring,
 }
 
-/// What `docker` and `podman` are here: what follows IMAGE is run on this machine.
+/// The stand-in for `docker` and `podman`: what follows IMAGE is run on this machine.
 const CONTAINER: &str = "\
     [ \"$1\" = run ] || exit 1\n\
     entry=''\n\
@@ -139,9 +139,9 @@ const VARIES: &[(&str, &str, &str, &str)] = &[
     ("docs/trace.md", "anyring trace -k ", "> __libc_start_call_main", "the C library's debug information"),
 ];
 
-/// What a block of text is.
+/// The kind of a block of text.
 enum Text {
-    /// What is meant for people, and why no test can tell whether it is right.
+    /// The reason why no test can tell whether the text is right, which is meant for people.
     Said(&'static str),
     /// A part of this file, in which `...` stands for lines that are left out.
     PartOf(&'static str),
@@ -353,7 +353,7 @@ fn commands_in_the_text_exist() {
     assert!(count >= 100, "{count}");
 }
 
-/// What can be told of a command that is not run.
+/// Checks what can be told of a command that is not run.
 fn checked(place: &str, command: &str) {
     let output = Command::new("bash").args(["-n", "-c", command]).output().unwrap();
     assert!(output.status.success(), "{place}: {command}: {}", String::from_utf8_lossy(&output.stderr));
@@ -429,7 +429,7 @@ fn anyring_has(place: &str, words: &[&str]) {
     }
 }
 
-/// What `--help` says of a subcommand, if there is such a subcommand.
+/// The text of `--help` of a subcommand, if there is such a subcommand.
 fn help_of(path: &[&str]) -> Option<String> {
     static HELPS: Mutex<BTreeMap<String, Option<String>>> = Mutex::new(BTreeMap::new());
     let mut helps = HELPS.lock().unwrap();
@@ -474,7 +474,7 @@ fn has_test(place: &str, words: &[&str]) {
     assert!(source.exists(), "{place}: there is no {}", source.display());
 }
 
-/// What the commands of a page find: the sources, the command where `make` builds it, and what stands in for other programs.
+/// The directory for the commands of a page: the sources, the command where `make` builds it, and stand-ins for other programs.
 fn workplace(page: &str) -> PathBuf {
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pages").join(page.replace('/', "-"));
     let _ = fs::remove_dir_all(&place);

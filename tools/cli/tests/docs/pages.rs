@@ -11,7 +11,7 @@ pub struct Block {
     pub page: String,
     /// The line of its first fence.
     pub line: usize,
-    /// What stands behind the first fence.
+    /// The words behind the first fence.
     pub kind: String,
     /// The line before the first fence.
     pub before: String,

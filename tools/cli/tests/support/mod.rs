@@ -60,7 +60,7 @@ pub fn anyring() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_anyring"))
 }
 
-/// What a program did.
+/// The outcome of a program.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub stdout: String,

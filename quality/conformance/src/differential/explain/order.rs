@@ -7,10 +7,10 @@ use super::{
 use crate::differential::program::{Program, Sqe};
 use crate::harness::sqe_flags::{BUFFER_SELECT, FIXED_FILE};
 
-/// They change the state of a file, or tell of it.
+/// Operations that change the state of a file, or tell of it.
 const CHANGES: &[&str] = &["CONNECT", "LISTEN", "BIND", "SHUTDOWN", "ACCEPT", "EPOLL_CTL", "URING_CMD"];
 
-/// They change what is told of a file.
+/// Operations that change what is told of a file.
 const FILES: &[&str] = &["FTRUNCATE", "FALLOCATE", "UNLINKAT", "RENAMEAT", "LINKAT", "FSETXATTR", "SETXATTR"];
 
 const FUTEXES: &[&str] = &["FUTEX_WAIT", "FUTEX_WAITV", "FUTEX_WAKE"];

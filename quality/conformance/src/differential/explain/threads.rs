@@ -1,4 +1,4 @@
-//! What the kernel's own threads do otherwise than its submission: they carry out what a chain, a drain or
+//! Differences of the kernel's own threads from its submission: they carry out what a chain, a drain or
 //! `IOSQE_ASYNC` brings to them. Who issues a request is no part of the ABI.
 
 use linux_raw_sys::io_uring::*;
@@ -132,7 +132,7 @@ pub fn cancel_finds_itself(case: &Case<'_>) -> bool {
     case.is(&["ASYNC_CANCEL"]) && case.by_thread() && case.results() == (vec![-libc::ENOENT], vec![0])
 }
 
-/// What such a thread leaves to a LINK_TIMEOUT may not be over when the ring ends.
+/// A request that such a thread leaves to a LINK_TIMEOUT may not be over when the ring ends.
 pub fn link_timeout_in_threads(case: &Case<'_>) -> bool {
     const EXPIRED: i32 = -libc::ETIME;
     let (user, kernel) = case.results();

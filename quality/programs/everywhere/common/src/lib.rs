@@ -1,10 +1,10 @@
-//! What the programs have in common: data that can be told from any other, and a directory that is gone in the end.
+//! Parts that the programs have in common: data that can be told from any other, and a directory that is gone in the end.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Does the program run among the faults of `anyring chaos`? It does less then, for it runs from many seeds.
+/// True if the program runs among the faults of `anyring chaos`. It does less then, for it runs from many seeds.
 pub const FAULTS: bool = cfg!(feature = "faults");
 /// Bytes in a file of each program.
 pub const FILE_BYTES: usize = if FAULTS { 24 * BLOCK } else { 64 * BLOCK };
@@ -35,7 +35,7 @@ macro_rules! retry {
     };
 }
 
-/// The same bytes for the same `seed`, and others for others.
+/// Random bytes, the same for the same `seed`, and others for others.
 pub fn random(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(length + 8);
@@ -107,7 +107,7 @@ pub fn descriptors_of(path: &Path) -> usize {
     names.filter(|name| name.as_ref().is_ok_and(|name| name == path)).count()
 }
 
-/// Both ends of a pipe.
+/// The two ends of a pipe.
 pub fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     std::io::pipe().unwrap()
 }

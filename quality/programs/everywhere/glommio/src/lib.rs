@@ -32,7 +32,7 @@ pub fn run() {
     threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// What is done among the faults of `anyring chaos`.
+/// Does what is done among the faults of `anyring chaos`.
 pub fn run_among_faults() {
     start(|| async {
         files(1).await;

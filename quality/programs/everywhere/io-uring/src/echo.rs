@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 
 const ACCEPT: u64 = u64::MAX;
 
-/// What a connection's request is.
+/// The step of a connection's request.
 #[derive(Clone, Copy)]
 enum Step {
     Receive = 0,

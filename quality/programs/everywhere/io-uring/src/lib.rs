@@ -39,7 +39,7 @@ pub fn run() {
     files(&mut ring, 5);
 }
 
-/// What is done among the faults of `anyring chaos`.
+/// Does what is done among the faults of `anyring chaos`.
 pub fn run_among_faults() {
     let mut ring = IoUring::new(DEPTH as u32).unwrap();
     let directory = Directory::new();

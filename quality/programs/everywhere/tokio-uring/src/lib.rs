@@ -19,7 +19,7 @@ pub fn run() {
     threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// What is done among the faults of `anyring chaos`.
+/// Does what is done among the faults of `anyring chaos`.
 pub fn run_among_faults() {
     tokio_uring::start(async {
         files(1).await;
@@ -128,7 +128,7 @@ async fn timeouts_and_drops() {
     assert_eq!(&buffer[..count.unwrap()], b"kept");
 }
 
-/// What is in a pipe.
+/// The number of bytes in a pipe.
 fn bytes_in(pipe: &impl AsRawFd) -> i32 {
     let mut count = 0;
     // SAFETY: writes the count.

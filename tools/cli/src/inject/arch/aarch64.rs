@@ -1,8 +1,8 @@
 //! AArch64.
 
-/// What the image is to be adapted by: `R_AARCH64_RELATIVE`.
+/// The relocation by which the image is adapted: `R_AARCH64_RELATIVE`.
 pub const RELATIVE: u32 = 1027;
-/// What parts of the image that are mapped apart begin at multiples of: it is linked for the largest pages that there are.
+/// The bytes that parts of the image that are mapped apart begin at multiples of: it is linked for the largest pages that there are.
 pub const PAGE: usize = 64 << 10;
 /// The instruction `svc #0`.
 pub const SYSCALL: [u8; 4] = [0x01, 0x00, 0x00, 0xd4];
@@ -19,21 +19,21 @@ impl Registers {
         self.0.pc
     }
 
-    /// These registers before a system call, which the thread makes if it goes on at the instruction for that.
+    /// Prepares the registers for a system call, which the thread makes if it goes on at the instruction for that.
     pub fn with_call(mut self, number: i64, a: [u64; 6]) -> Self {
         self.0.regs[..6].copy_from_slice(&a);
         self.0.regs[8] = number as u64;
         self
     }
 
-    /// These registers before a function with two arguments.
+    /// Prepares the registers for a function with two arguments.
     pub fn with_function(mut self, address: u64, arguments: [u64; 2]) -> Self {
         self.0.pc = address;
         self.0.regs[..2].copy_from_slice(&arguments);
         self
     }
 
-    /// What a system call returned.
+    /// The result of a system call.
     pub fn result(&self) -> i64 {
         self.0.regs[0] as i64
     }

@@ -1,4 +1,4 @@
-//! What differs between architectures for the tracer: the instruction that makes a system call, and where the kernel takes what.
+//! Differences between architectures for the tracer: the instruction that makes a system call, and where the kernel takes what.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

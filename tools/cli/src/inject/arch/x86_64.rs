@@ -1,8 +1,8 @@
 //! x86-64.
 
-/// What the image is to be adapted by: `R_X86_64_RELATIVE`.
+/// The relocation by which the image is adapted: `R_X86_64_RELATIVE`.
 pub const RELATIVE: u32 = 8;
-/// What parts of the image that are mapped apart begin at multiples of.
+/// The bytes that parts of the image that are mapped apart begin at multiples of.
 pub const PAGE: usize = 4096;
 /// The instruction `syscall`.
 pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
@@ -17,14 +17,14 @@ impl Registers {
         self.0.rip
     }
 
-    /// These registers before a system call, which the thread makes if it goes on at the instruction for that.
+    /// Prepares the registers for a system call, which the thread makes if it goes on at the instruction for that.
     pub fn with_call(mut self, number: i64, a: [u64; 6]) -> Self {
         [self.0.rdi, self.0.rsi, self.0.rdx, self.0.r10, self.0.r8, self.0.r9] = a;
         self.0.rax = number as u64;
         self.outside_of_calls()
     }
 
-    /// These registers before a function with two arguments.
+    /// Prepares the registers for a function with two arguments.
     pub fn with_function(mut self, address: u64, arguments: [u64; 2]) -> Self {
         self.0.rip = address;
         [self.0.rdi, self.0.rsi] = arguments;
@@ -37,7 +37,7 @@ impl Registers {
         self
     }
 
-    /// What a system call returned.
+    /// The result of a system call.
     pub fn result(&self) -> i64 {
         self.0.rax as i64
     }

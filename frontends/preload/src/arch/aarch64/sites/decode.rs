@@ -18,14 +18,14 @@ pub fn for_each_site(bytes: &[u8], mut found: impl FnMut(usize, usize)) {
     }
 }
 
-/// Is one of the calls made in `bytes` as no site makes it? A number may come to its `svc` by ways that are not followed; where
-/// the number comes from elsewhere, it is not known here.
+/// True if one of the calls is made in `bytes` as no site makes it. A number may come to its `svc` by ways that are not followed;
+/// where the number comes from elsewhere, it is not known here.
 pub fn has_other_calls(bytes: &[u8]) -> bool {
     let mut words = bytes.chunks_exact(WORD).enumerate();
     words.any(|(at, chunk)| is_number(word(chunk)) && call_after(bytes, at).is_none())
 }
 
-/// Is a call made in `bytes` that may have another number than `is_harmless` says?
+/// True if a call is made in `bytes` that may have another number than `is_harmless` says.
 pub fn has_calls_but(bytes: &[u8], is_harmless: impl Fn(u32) -> bool) -> bool {
     let at = |index: usize| word(&bytes[index * WORD..(index + 1) * WORD]);
     (0..bytes.len() / WORD).filter(|&call| is_call(at(call))).any(|call| {
@@ -36,7 +36,7 @@ pub fn has_calls_but(bytes: &[u8], is_harmless: impl Fn(u32) -> bool) -> bool {
     })
 }
 
-/// Does an instruction leave for elsewhere, or have x8 as what most instructions change?
+/// True if an instruction leaves for elsewhere, or has x8 as what most instructions change.
 fn changes(instruction: u32) -> bool {
     let leaves = instruction & 0x7c00_0000 == 0x1400_0000 || instruction & 0xfe00_0000 == 0xd600_0000;
     leaves || instruction & 0x1f == 8

@@ -6,7 +6,7 @@ use core::arch::global_asm;
 
 unsafe extern "C" {
     fn anyring_preload_entry();
-    /// What stubs are copied from.
+    /// The code that stubs are copied from.
     static anyring_preload_stub: u8;
     /// Its branch behind a call of the engine.
     static anyring_preload_stub_answered: u8;
@@ -16,7 +16,7 @@ unsafe extern "C" {
     static anyring_preload_stub_addresses: u8;
 }
 
-/// What a stub asks that always enters the engine.
+/// The mark of a stub that always enters the engine.
 static ALWAYS: u8 = 1;
 
 /// The stub of a site, to lie at `address`. With a `mark`, the stub enters the engine only where the byte there is not zero, or

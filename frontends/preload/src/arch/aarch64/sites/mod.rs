@@ -36,7 +36,7 @@ pub use entry::stub;
 
 /// How far a branch reaches, but for a block's length.
 pub const REACH: usize = (128 << 20) - (1 << 20);
-/// What traps: `udf #0` is made of such bytes.
+/// A byte that traps: `udf #0` is made of such bytes.
 pub const FILL: u8 = 0;
 /// No stub is added to a page that threads may be executing.
 pub const ADDS_BESIDE_THREADS: bool = false;

@@ -12,7 +12,7 @@ use linux_raw_sys::general as raw;
 pub const REACH: usize = (1 << 31) - (1 << 20);
 /// A stub ends with the entry's address.
 const ENTRY: usize = STUB - 8;
-/// What traps: `int3`.
+/// The instruction that traps: `int3`.
 pub const FILL: u8 = 0xcc;
 /// Stubs may be added to a block while threads run through its others: a processor sees what is written to code.
 pub const ADDS_BESIDE_THREADS: bool = true;

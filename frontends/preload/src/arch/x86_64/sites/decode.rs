@@ -29,7 +29,7 @@ pub fn for_each_site(bytes: &[u8], mut found: impl FnMut(usize, usize)) {
     });
 }
 
-/// Does the site with these bytes move a number of one of the calls itself? Otherwise its number is known when it runs.
+/// True if the site with these bytes moves a number of one of the calls itself. Otherwise its number is known when it runs.
 pub fn has_number(site: &[u8]) -> bool {
     site[0] == MOVE_OPCODE
 }
@@ -71,8 +71,8 @@ fn moved_to_number(bytes: &[u8]) -> Option<u8> {
     (mode == 3 && to == EAX && from != EAX).then_some(from)
 }
 
-/// Is the register given the number of one of the calls in what comes before `end`? Where that is not how the code comes to `end`, the
-/// number is another one when it runs.
+/// True if the register is given the number of one of the calls in what comes before `end`. Where that is not how the code comes
+/// to `end`, the number is another one when it runs.
 fn is_given_number(bytes: &[u8], end: usize, register: u8) -> bool {
     // Of a function.
     const BEFORE: usize = 2048;
@@ -85,8 +85,8 @@ fn is_given_number(bytes: &[u8], end: usize, register: u8) -> bool {
     })
 }
 
-/// Is one of the calls made in `bytes` as no site makes it? What lies between the two instructions may not be straight, or the
-/// number be moved otherwise; where the number comes from elsewhere, it is not known here.
+/// True if one of the calls is made in `bytes` as no site makes it. The code between the two instructions may not be straight, or
+/// the number be moved otherwise; where the number comes from elsewhere, it is not known here.
 pub fn has_other_calls(bytes: &[u8]) -> bool {
     let mut has = false;
     for_each_byte(bytes, MOVE_OPCODE, |start| {
@@ -103,7 +103,7 @@ pub fn has_other_calls(bytes: &[u8]) -> bool {
     has
 }
 
-/// Is a call made in `bytes` that may have another number than `is_harmless` says?
+/// True if a call is made in `bytes` that may have another number than `is_harmless` says.
 pub fn has_calls_but(bytes: &[u8], is_harmless: impl Fn(u32) -> bool) -> bool {
     let mut has = false;
     for_each_byte(bytes, SYSCALL[0], |call| {
@@ -125,7 +125,7 @@ fn number_before(bytes: &[u8], call: usize) -> Option<u32> {
     number.ok().filter(|_| is_start(bytes, start))
 }
 
-/// Do the instructions from `at` on come to `end`, and leave eax as it is?
+/// True if the instructions from `at` on come to `end`, and leave eax as it is.
 fn goes_on(bytes: &[u8], mut at: usize, end: usize) -> bool {
     while at < end {
         let Some(length) = movable_length(&bytes[at..]).filter(|_| !changes_number(&bytes[at..])) else {
@@ -136,7 +136,7 @@ fn goes_on(bytes: &[u8], mut at: usize, end: usize) -> bool {
     at == end
 }
 
-/// Does an instruction that [`movable_length`] knows give eax another value, or may it?
+/// True if an instruction that [`movable_length`] knows gives eax another value, or may.
 fn changes_number(bytes: &[u8]) -> bool {
     moved_to_number(bytes).is_some() || {
         let (rex, bytes) = match bytes[0] {
@@ -158,13 +158,13 @@ fn changes_number(bytes: &[u8]) -> bool {
     }
 }
 
-/// Does the number of one of the calls stand there?
+/// True if the number of one of the calls stands there.
 fn is_number(bytes: &[u8], at: usize) -> bool {
     let number = bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
     number.is_some_and(|number| (425..=427).contains(&u32::from_le_bytes(number)))
 }
 
-/// Do the instructions from `at` on come to a `syscall`, before they leave for good or another number is moved?
+/// True if the instructions from `at` on come to a `syscall`, before they leave for good or another number is moved.
 fn comes_to_call(bytes: &[u8], mut at: usize) -> bool {
     let end = at + 2 * BETWEEN;
     while at < end
@@ -210,7 +210,7 @@ pub fn site_before(bytes: &[u8], next: usize) -> Option<usize> {
     moves.or_else(|| held_before(bytes, next - SYSCALL.len()).map(|(start, _)| start))
 }
 
-/// Does the site with these bytes make rings, and nothing else?
+/// True if the site with these bytes makes rings, and nothing else.
 pub fn is_setup(site: &[u8]) -> bool {
     has_number(site) && site[1..MOVE] == 425_u32.to_le_bytes()
 }

@@ -33,7 +33,7 @@ fn follow(bytes: &[u8], mut at: usize, target: usize) -> Option<usize> {
     Some(at)
 }
 
-/// What follows an opcode.
+/// The bytes that follow an opcode.
 #[derive(Clone, Copy)]
 enum Rest {
     /// So many bytes.

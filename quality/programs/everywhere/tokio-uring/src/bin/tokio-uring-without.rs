@@ -1,4 +1,4 @@
-//! The same without the line.
+//! The program without the line.
 
 fn main() {
     everywhere_tokio_uring::run();
