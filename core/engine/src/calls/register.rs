@@ -445,7 +445,7 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     if core.is_anothers() {
         return Err(Errno::EEXIST);
     }
-    if !core.restrictions().allow_registration(call.opcode) {
+    if !core.resources().restrictions.allow_registration(call.opcode) {
         return Err(Errno::EACCES);
     }
     if row.names == Names::None {

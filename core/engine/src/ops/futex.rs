@@ -197,7 +197,7 @@ fn report(wait: &Arc<Wait>) {
     if !core.requests().get(id).is_some_and(waits) {
         return;
     }
-    core.observers_mut().posts_later();
+    core.drive_mut().observers.posts_later();
     wake_request(core, id);
     if core.defers() {
         core.notify_deferred();

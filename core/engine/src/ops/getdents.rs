@@ -46,7 +46,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let offset = core[id].sqe.off;
     if offset != POSITION {
         let number = named(core, id);
-        let description = core.directories_mut().take(number, offset);
+        let description = core.resources_mut().directories.take(number, offset);
         core[id].data = OpData::Directory(description);
     }
     if mounts::is_far(core[id].file.fd()) { Outcome::BlockForLong } else { Outcome::Block }
@@ -67,8 +67,8 @@ fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outco
     {
         let number = named(core, id);
         let place = core.ring().number();
-        core.directories_mut().keep(number, place, description);
-        if !core.directories().is_empty() {
+        core.resources_mut().directories.keep(number, place, description);
+        if !core.resources().directories.is_empty() {
             reactor::attend_stale(core);
         }
     }

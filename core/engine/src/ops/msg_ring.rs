@@ -105,7 +105,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 }
 
 fn file_to_pass(core: &Core, sqe: &Sqe) -> Passed {
-    let source = core.files().get(sqe.addr3 as u32).ok_or(Errno::EBADF)?;
+    let source = core.resources().files.get(sqe.addr3 as u32).ok_or(Errno::EBADF)?;
     notes::duplicate(source).map(OwnedFd::new)
 }
 
@@ -149,7 +149,7 @@ pub fn send_without_ring(address: u64) -> Result<usize, Errno> {
 impl Core {
     /// True if a completion that is posted here at once counts for a TIMEOUT.
     fn counts_completions(&self) -> bool {
-        self.timeouts().counting() > 0 && !self.defers()
+        self.time().timeouts.counting() > 0 && !self.defers()
     }
 }
 

@@ -83,7 +83,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
             return Errno::EBADF.into();
         }
     }
-    if sqe.op_flags & IORING_NOP_FIXED_BUFFER != 0 && core.buffers().get(sqe.buf_index).is_none() {
+    if sqe.op_flags & IORING_NOP_FIXED_BUFFER != 0 && core.resources().buffers.get(sqe.buf_index).is_none() {
         return Errno::EFAULT.into();
     }
     let injected = if sqe.op_flags & IORING_NOP_INJECT_RESULT != 0 { sqe.len as i32 } else { 0 };

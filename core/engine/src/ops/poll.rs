@@ -129,7 +129,7 @@ fn begin(core: &mut Core, id: RequestId) -> Outcome {
     };
     let own = !core.polls_once(id) && core.is_own_eventfd(fd);
     if own {
-        core.observers_mut().clear_rung();
+        core.drive_mut().observers.clear_rung();
     }
     if now == 0 {
         let outcome = wait(core, id, true);
@@ -172,7 +172,7 @@ fn report(core: &mut Core, id: RequestId, events: u32) -> Outcome {
     // An eventfd that completions signal: each of them would be one more event to tell.
     let registered = eventfd::is_registered(fd);
     let own = registered && core.is_own_eventfd(fd);
-    let last = if own { core.observers().has_rung() } else { registered };
+    let last = if own { core.drive().observers.has_rung() } else { registered };
     if last || !core.post_more(id, events as i32, 0) || own && core.is_about_to_signal() {
         return Outcome::Complete(events as i32);
     }
@@ -183,7 +183,7 @@ impl Core {
     /// True if `fd` is an epoll set that holds this ring. Then each CQE would make it ready anew. The kernel
     /// ends a multishot poll there if it was a ring that woke it; who did is not known here.
     fn stands_in(&self, fd: Fd) -> bool {
-        let Some(stand_in) = self.observers().stand_in() else { return false };
+        let Some(stand_in) = self.drive().observers.stand_in() else { return false };
         let added = os::epoll_ctl(fd, EPOLL_CTL_ADD, stand_in, 0, 0);
         if added.is_ok() {
             let _ = os::epoll_ctl(fd, EPOLL_CTL_DEL, stand_in, 0, 0);
@@ -200,7 +200,7 @@ fn find_stand_in(work: &mut Work) -> Result<usize, Errno> {
         && !core::ptr::eq(polled.ring(), work.ring)
         && let Some(core) = polled.lock().as_mut()
     {
-        core.observers_mut().polled_by(work.ring, work.serial);
+        core.drive_mut().observers.polled_by(work.ring, work.serial);
     }
     Ok(stand_in as usize)
 }

@@ -531,12 +531,12 @@ fn check_registered(core: &Core, id: RequestId) -> Result<NodeIndex, Errno> {
     let request = &core[id];
     let vectored = matches!(request.data, OpData::Vectors(_));
     let memory = Memory::of(&request.sqe, &request.data);
-    let mut found = core.buffers().node(request.sqe.buf_index);
+    let mut found = core.resources().buffers.node(request.sqe.buf_index);
     for vector in memory.vectors() {
         if vectored && vector.length == 0 {
             return Err(Errno::EFAULT);
         }
-        found = core.buffers().check(request.sqe.buf_index, vector.base, vector.length);
+        found = core.resources().buffers.check(request.sqe.buf_index, vector.base, vector.length);
         found?;
     }
     found

@@ -70,7 +70,7 @@ fn input(core: &mut Core, id: RequestId) -> Result<OwnedFd, Errno> {
     let sqe = core[id].sqe;
     let named = sqe.file_index;
     let fd = if sqe.op_flags & SPLICE_F_FD_IN_FIXED != 0 {
-        core.files().get(named).ok_or(Errno::EBADF)?
+        core.resources().files.get(named).ok_or(Errno::EBADF)?
     } else {
         named as i32
     };

@@ -124,7 +124,7 @@ fn prep_link(core: &mut Core, id: RequestId) -> Result<(), Errno> {
         return Err(Errno::EINVAL);
     }
     let timeout = parse(&sqe)?;
-    let last = core.assembly().last().ok_or(Errno::EINVAL)?;
+    let last = core.order().assembly.last().ok_or(Errno::EINVAL)?;
     if core[last].op.caps.has(Caps::WATCHES) {
         return Err(Errno::EINVAL);
     }
@@ -136,7 +136,7 @@ fn prep_link(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    if core.timeouts().in_batch() && core[id].flags.has(Flags::THREADED) {
+    if core.time().timeouts.in_batch() && core[id].flags.has(Flags::THREADED) {
         // A thread arms it when the submission is over, and counts from there.
         return Outcome::Again;
     }
@@ -150,7 +150,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 
 fn disarm(core: &mut Core, id: RequestId) -> bool {
     core.unlist_timeout(id);
-    core.timers_mut().cancel(id)
+    core.time_mut().timers.cancel(id)
 }
 
 fn expire(core: &mut Core, id: RequestId) {
@@ -279,7 +279,7 @@ fn update_link(core: &mut Core, user_data: u64, new: Timeout) -> Result<(), Errn
     let mut named = core.requests_mut().named(user_data).into_iter();
     let armed = |id: &RequestId| {
         let is_one = core[*id].op.caps.has(Caps::WATCHES);
-        is_one && core.timers().is_armed(*id) && !core.is_timer_due(*id)
+        is_one && core.time().timers.is_armed(*id) && !core.is_timer_due(*id)
     };
     let id = named.find(armed).ok_or(Errno::ENOENT)?;
     core.restart_timer(id, new);

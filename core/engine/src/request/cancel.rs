@@ -268,7 +268,7 @@ fn sync_cancel_once(
     let mut hold = FileHold::None;
     if wanted.has(IORING_ASYNC_CANCEL_FD) {
         if wanted.has(IORING_ASYNC_CANCEL_FD_FIXED) {
-            hold = FileHold::fixed(core.files_mut().hold(argument.fd as u32)?);
+            hold = FileHold::fixed(core.resources_mut().files.hold(argument.fd as u32)?);
         } else if os::is_open(argument.fd) {
             hold = FileHold::Plain(argument.fd);
         } else {
@@ -283,7 +283,7 @@ fn sync_cancel_once(
     if !core.defers() {
         core.advance();
         core.hand_over();
-    } else if !core.ready().is_empty() {
+    } else if !core.order().ready.is_empty() {
         // Its thread has to come for what was ended.
         core.notify_deferred();
     }

@@ -73,7 +73,7 @@ impl Core {
             self.announce(id);
         }
         self.requests_mut().remove(id);
-        if !self.drain().holds_nothing() {
+        if !self.order().drain.holds_nothing() {
             self.run_deferred();
         }
     }
@@ -126,10 +126,10 @@ impl Core {
     /// Posts beside the completions of a submission, which come when it ends: a TIMEOUT of the same
     /// submission has seen this one already.
     pub fn beside_batch<T>(&mut self, post: impl FnOnce(&mut Core) -> T) -> T {
-        let before = self.cq().tail();
+        let before = self.queues().cq.tail();
         let result = post(self);
-        let posted = self.cq().tail().wrapping_sub(before);
-        self.timeouts_mut().count_beside_batch(posted);
+        let posted = self.queues().cq.tail().wrapping_sub(before);
+        self.time_mut().timeouts.count_beside_batch(posted);
         result
     }
 

@@ -101,7 +101,7 @@ impl Core {
     pub fn expect_announced(&mut self, announced: Announced) {
         self.requests_mut().count_beside();
         if let Some(node) = announced.buffer {
-            self.buffers_mut().hold(node);
+            self.resources_mut().buffers.hold(node);
         }
     }
 
@@ -145,7 +145,7 @@ impl Core {
         self.requests_mut().end_beside(announced.len());
         for one in announced.drain(..) {
             // Where the CQ is full, they come when the program has made room.
-            if !(at_once && self.ready().is_empty() && self.has_room())
+            if !(at_once && self.order().ready.is_empty() && self.has_room())
                 && let Ok(notification) = self.new_notification(one.user_data, one.result)
             {
                 self[notification].registered_buffer = one.buffer;
@@ -155,7 +155,7 @@ impl Core {
             }
         }
         self.zero_copy_mut().keep_room(announced);
-        if !self.drain().holds_nothing() {
+        if !self.order().drain.holds_nothing() {
             self.run_deferred();
         }
     }
@@ -178,7 +178,7 @@ impl Core {
         self.post(cqe);
         self.release_file(id);
         self.requests_mut().remove(id);
-        if !self.drain().holds_nothing() {
+        if !self.order().drain.holds_nothing() {
             self.run_deferred();
         }
     }

@@ -537,7 +537,7 @@ fn expire_cancels(core: &mut Core, id: RequestId) {
 }
 
 fn disarm_timer(core: &mut Core, id: RequestId) -> bool {
-    core.timers_mut().cancel(id)
+    core.time_mut().timers.cancel(id)
 }
 
 /// A check for operations that look at nothing but their unused fields.

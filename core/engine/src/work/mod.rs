@@ -395,7 +395,7 @@ impl Core {
                 }
             }
             // One that could not be handed over has ended, and what is linked to it may have its turn.
-            if self.ready().is_empty() || self.defers() {
+            if self.order().ready.is_empty() || self.defers() {
                 return;
             }
             self.advance();

@@ -134,7 +134,11 @@ fn take_registered(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if !request.flags.has(Flags::REGISTERED_BUFFER) {
         return Ok(());
     }
-    let node = core.buffers().check(request.sqe.buf_index, request.sqe.addr, u64::from(request.sqe.len))?;
+    let node = core.resources().buffers.check(
+        request.sqe.buf_index,
+        request.sqe.addr,
+        u64::from(request.sqe.len),
+    )?;
     core.hold_buffer(id, node);
     core[id].flags.clear(Flags::REGISTERED_BUFFER);
     Ok(())

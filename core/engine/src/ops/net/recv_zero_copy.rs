@@ -84,7 +84,7 @@ struct Untold {
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = core[id].sqe;
-    core.receive_queues().get(sqe.file_index).ok_or(Errno::EINVAL)?;
+    core.resources().receive_queues.get(sqe.file_index).ok_or(Errno::EINVAL)?;
     let flags = u32::from(sqe.ioprio);
     if sqe.op_flags != 0 || flags & !FLAGS != 0 || flags & IORING_RECV_MULTISHOT == 0 {
         return Err(Errno::EINVAL);
@@ -97,7 +97,9 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let (fd, index) = (core[id].file.fd(), core[id].sqe.file_index);
-    let Some(queue) = core.receive_queues().get(index).cloned() else { return Errno::EINVAL.into() };
+    let Some(queue) = core.resources().receive_queues.get(index).cloned() else {
+        return Errno::EINVAL.into();
+    };
     if polls_first(core, id, fd, EPOLLIN) {
         return Outcome::Wait(EPOLLIN);
     }

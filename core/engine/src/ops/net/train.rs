@@ -98,11 +98,11 @@ impl Core {
 
     /// Holds a SEND back, if it joins others or the next SQE looks as if it would. Returns whether it did.
     pub fn hold_in_train(&mut self, id: RequestId, fd: Fd) -> bool {
-        if self.train().is_empty() && !self.begins_train(id, fd) {
+        if self.order().train.is_empty() && !self.begins_train(id, fd) {
             return false;
         }
         let Some(length) = self[id].length_in_train() else { return false };
-        self.train_mut().hold(id, length)
+        self.order_mut().train.hold(id, length)
     }
 
     fn begins_train(&mut self, id: RequestId, fd: Fd) -> bool {
@@ -113,7 +113,7 @@ impl Core {
             kinds::add(fd, Kind::TRAINS_ASKED.with(ask(fd)));
         }
         let known = kinds::noted(fd);
-        self.train_mut().prepare(fd, known.has(Kind::STREAM_TRAINS), length);
+        self.order_mut().train.prepare(fd, known.has(Kind::STREAM_TRAINS), length);
         may_go_together(known, length, next)
     }
 }
@@ -150,22 +150,22 @@ fn end_of_held(core: &mut Core, id: RequestId, sent: &mut Result<usize, Errno>, 
 /// How many bytes left; none where each is to go alone. An error is the first one's.
 fn send_together(core: &mut Core, held: &[RequestId]) -> Result<usize, Errno> {
     if !is_still_asked_one(core, held[0]) {
-        kinds::take(core.train().fd(), Kind::ALL_OF_TRAINS);
+        kinds::take(core.order().train.fd(), Kind::ALL_OF_TRAINS);
         return Ok(0);
     }
-    let mut vectors = core.train_mut().take_vectors();
+    let mut vectors = core.order_mut().train.take_vectors();
     let mut flags = 0;
     vectors.extend(held.iter().map(|&id| {
         let transfer = core[id].transfer();
         flags |= transfer.progress.flags;
         IoVector { base: transfer.address, length: u64::from(transfer.length) }
     }));
-    let sent = send(core.train(), &mut vectors, flags);
-    core.train_mut().keep_vectors(vectors);
+    let sent = send(&core.order().train, &mut vectors, flags);
+    core.order_mut().train.keep_vectors(vectors);
     match sent {
         Err(errno) if is_of_first(errno) => Err(errno),
-        Err(Errno::EMSGSIZE | Errno::EINVAL | Errno::EIO) if !core.train().is_stream() => {
-            remember_refusal(core.train());
+        Err(Errno::EMSGSIZE | Errno::EINVAL | Errno::EIO) if !core.order().train.is_stream() => {
+            remember_refusal(&core.order().train);
             Ok(0)
         }
         sent => Ok(sent.unwrap_or(0)),
@@ -174,8 +174,8 @@ fn send_together(core: &mut Core, held: &[RequestId]) -> Result<usize, Errno> {
 
 /// True if the socket is the one that was asked. The number of the program's may stand for another file by now.
 fn is_still_asked_one(core: &Core, id: RequestId) -> bool {
-    let fd = core.train().fd();
-    if !core.train().is_stream() {
+    let fd = core.order().train.fd();
+    if !core.order().train.is_stream() {
         return takes_datagrams(fd);
     }
     matches!(core[id].file, FileHold::Fixed(..)) || is_stream(fd)

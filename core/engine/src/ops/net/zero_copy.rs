@@ -264,7 +264,7 @@ fn send_in_place(
 fn lies_right(core: &Core, sqe: &Sqe) -> Result<Option<NodeIndex>, Errno> {
     let length = u64::from(sqe.len);
     if u32::from(sqe.ioprio) & IORING_RECVSEND_FIXED_BUF != 0 {
-        core.buffers().check(sqe.buf_index, sqe.addr, length).map(Some)
+        core.resources().buffers.check(sqe.buf_index, sqe.addr, length).map(Some)
     } else {
         user::check_range(sqe.addr, length).map(|()| None)
     }
@@ -363,17 +363,17 @@ fn take_registered(core: &mut Core, id: RequestId) -> Result<(), Errno> {
         return Ok(());
     }
     let index = request.sqe.buf_index;
-    let mut node = core.buffers().node(index)?;
+    let mut node = core.resources().buffers.node(index)?;
     match &request.data {
         OpData::Net(Data::Message(message)) => {
             for vector in &message.vectors {
                 if vector.length == 0 {
                     return Err(Errno::EFAULT);
                 }
-                node = core.buffers().check(index, vector.base, vector.length)?;
+                node = core.resources().buffers.check(index, vector.base, vector.length)?;
             }
         }
-        _ => node = core.buffers().check(index, request.sqe.addr, u64::from(request.sqe.len))?,
+        _ => node = core.resources().buffers.check(index, request.sqe.addr, u64::from(request.sqe.len))?,
     }
     let notification = core.notification(id)?;
     core.hold_buffer(notification, node);

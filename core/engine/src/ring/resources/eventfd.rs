@@ -9,7 +9,7 @@ use crate::ring::drive::reactor;
 impl Core {
     /// True if the ring has an eventfd.
     pub fn has_eventfd(&self) -> bool {
-        self.observers.eventfd().is_some()
+        self.drive.observers.eventfd().is_some()
     }
 
     /// The ring signals the program's eventfd `fd` from now on.
@@ -17,7 +17,7 @@ impl Core {
     /// # Errors
     /// As [`RegisteredEventfd::new`].
     pub fn set_eventfd(&mut self, fd: Fd, async_only: bool) -> Result<(), Errno> {
-        self.observers.set_eventfd(RegisteredEventfd::new(fd, async_only)?);
+        self.drive.observers.set_eventfd(RegisteredEventfd::new(fd, async_only)?);
         self.eventfd_is_own();
         if self.needs_driver() {
             reactor::attend(self);
@@ -30,6 +30,6 @@ impl Core {
     /// # Errors
     /// `ENXIO` where it has none.
     pub fn remove_eventfd(&mut self) -> Result<(), Errno> {
-        self.observers.take_eventfd().map(drop).ok_or(Errno::ENXIO)
+        self.drive.observers.take_eventfd().map(drop).ok_or(Errno::ENXIO)
     }
 }

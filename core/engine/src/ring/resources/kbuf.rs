@@ -31,7 +31,7 @@ impl Core {
     /// `ENOBUFS` where there is none, `EFAULT` where the program's ring is gone.
     pub fn select_buffer(&mut self, id: RequestId, wanted: usize) -> Result<Span, Errno> {
         debug_assert!(self.requests[id].buffer.is_none(), "one buffer at a time");
-        let (selected, span) = self.groups.select(self.requests[id].sqe.buf_index, wanted)?;
+        let (selected, span) = self.resources.groups.select(self.requests[id].sqe.buf_index, wanted)?;
         self.hold(id, selected, span.address);
         Ok(span)
     }
@@ -48,13 +48,13 @@ impl Core {
     /// [`Core::hold_next`] follows, or nothing was done.
     #[inline]
     pub fn next_of_ring(&mut self, group: u16) -> Option<Buffer> {
-        self.groups.next_of_ring(group)
+        self.resources.groups.next_of_ring(group)
     }
 
     /// Such a buffer was used, by an attempt of a request that holds none: how its CQE says so.
     #[inline]
     pub fn use_next(&mut self, group: u16, buffer: &Buffer) -> u32 {
-        self.groups.report(&Selected::next(group, buffer), 0, 1)
+        self.resources.groups.report(&Selected::next(group, buffer), 0, 1)
     }
 
     /// A request holds such a buffer, as if [`Core::select_buffer`] had named it.
@@ -79,14 +79,15 @@ impl Core {
     /// # Errors
     /// As [`Core::select_buffer`].
     pub fn select_buffers(&mut self, id: RequestId, wanted: usize) -> Result<Vec<IoVector>, Errno> {
-        let (selected, vectors) = self.groups.select_many(self.requests[id].sqe.buf_index, wanted)?;
+        let (selected, vectors) =
+            self.resources.groups.select_many(self.requests[id].sqe.buf_index, wanted)?;
         self.hold(id, selected, vectors.first().map_or(0, |first| first.base));
         Ok(vectors)
     }
 
     /// True if the request's group has given all that it had when it was last looked at.
     pub fn is_group_empty(&self, id: RequestId) -> bool {
-        self.groups.is_empty(self.requests[id].sqe.buf_index)
+        self.resources.groups.is_empty(self.requests[id].sqe.buf_index)
     }
 
     /// Checks that there is a buffer in the request's group.
@@ -94,22 +95,22 @@ impl Core {
     /// # Errors
     /// `ENOBUFS` where there is none, `EFAULT` where the program's ring is gone.
     pub fn expect_buffer(&mut self, id: RequestId) -> Result<(), Errno> {
-        self.groups.expect(self.requests[id].sqe.buf_index)
+        self.resources.groups.expect(self.requests[id].sqe.buf_index)
     }
 
     /// True if the request's group exists.
     pub fn has_buffer_group(&self, id: RequestId) -> bool {
-        self.groups.contains(self.requests[id].sqe.buf_index)
+        self.resources.groups.contains(self.requests[id].sqe.buf_index)
     }
 
     /// True if the request's group is a list.
     pub fn has_buffer_list(&self, id: RequestId) -> bool {
-        self.groups.is_list(self.requests[id].sqe.buf_index)
+        self.resources.groups.is_list(self.requests[id].sqe.buf_index)
     }
 
     /// True if the buffers of the request's group are used up bit by bit.
     pub fn uses_buffers_up(&self, id: RequestId) -> bool {
-        self.groups.is_incremental(self.requests[id].sqe.buf_index)
+        self.resources.groups.is_incremental(self.requests[id].sqe.buf_index)
     }
 
     /// The request has used `used` bytes of the buffer it holds: how its CQE says so. 0 where it
@@ -121,7 +122,7 @@ impl Core {
     /// As [`Core::use_buffer`], of `count` buffers named by [`Core::select_buffers`].
     pub fn use_buffers(&mut self, id: RequestId, used: usize, count: u16) -> u32 {
         let Some(selected) = self.requests[id].buffer.take() else { return 0 };
-        self.groups.report(&selected, used, count)
+        self.resources.groups.report(&selected, used, count)
     }
 
     /// The request goes on with the buffer it holds, of which `used` bytes are spoken for.
@@ -132,20 +133,20 @@ impl Core {
     /// As [`Core::keep_buffer`], of `count` buffers.
     pub fn keep_buffers(&mut self, id: RequestId, used: usize, count: u16) {
         if let Some(selected) = &mut self.requests[id].buffer {
-            self.groups.keep(selected, used, count);
+            self.resources.groups.keep(selected, used, count);
         }
     }
 
     /// The lock is about to be given up: nobody else may get the buffer meanwhile. It can still be used in part, or returned.
     pub fn lend_buffer(&mut self, id: RequestId) {
         if let Some(selected) = &mut self.requests[id].buffer {
-            self.groups.lend(selected);
+            self.resources.groups.lend(selected);
         }
     }
 
     /// True if the request holds a buffer. It lets go of one whose ring was unregistered meanwhile.
     pub fn holds_buffer(&mut self, id: RequestId) -> bool {
-        let held = self.requests[id].buffer.filter(|selected| self.groups.has(selected));
+        let held = self.requests[id].buffer.filter(|selected| self.resources.groups.has(selected));
         self.requests[id].buffer = held;
         held.is_some()
     }
@@ -154,7 +155,7 @@ impl Core {
     /// kept cannot be put back, nor one that was lent if later ones were used up meanwhile; it stays with the request.
     pub fn return_buffer(&mut self, id: RequestId) {
         if let Some(selected) = self.requests[id].buffer
-            && self.groups.put_back(&selected)
+            && self.resources.groups.put_back(&selected)
         {
             self.requests[id].buffer = None;
         }
@@ -178,7 +179,7 @@ impl Core {
     /// # Errors
     /// `EINVAL` where the group is a ring, `EOVERFLOW` where the list is full.
     pub fn provide_buffers(&mut self, provision: &Provision) -> Result<usize, Errno> {
-        self.groups.provide(provision).map(|()| 0)
+        self.resources.groups.provide(provision).map(|()| 0)
     }
 
     /// Takes up to `count` buffers out of a list; returns how many.
@@ -186,6 +187,6 @@ impl Core {
     /// # Errors
     /// `ENOENT` where there is no such group, `EINVAL` where it is a ring.
     pub fn remove_buffers(&mut self, group: u16, count: u32) -> Result<usize, Errno> {
-        self.groups.remove(group, count)
+        self.resources.groups.remove(group, count)
     }
 }
