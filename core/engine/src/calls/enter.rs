@@ -210,9 +210,9 @@ impl Core {
     /// Issues what the submission made ready, links as a rule. Is there nothing else to be done then?
     #[inline(never)]
     fn issues_links(&mut self, call: &Enter) -> bool {
-        self.fetch_at_once(self.most_fetched(call.min_complete));
+        self.drive_mut().fetched_at_once = self.most_fetched(call.min_complete);
         self.run_ready();
-        self.fetch_at_once(u32::MAX);
+        self.drive_mut().fetched_at_once = u32::MAX;
         self.order().ready.is_empty() && self.is_at_rest()
     }
 
@@ -226,7 +226,7 @@ impl Core {
     /// Returns true if the completions are there that a call fetches, and it may go without asking epoll; counts that.
     #[inline(always)]
     fn skip_epoll(&mut self, call: &Enter) -> bool {
-        if self.reactor_gives_way(call.min_complete) || self.cq_ready() < call.min_complete {
+        if self.reactor_gives_way(call.min_complete) || self.queues().cq_ready() < call.min_complete {
             return false;
         }
         if self.readiness().waiting() == 0 && !self.zero_copy().is_waiting() {
@@ -360,21 +360,23 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
             core.advance();
             core.flush_overflow();
             caller::leave(core);
-            return if core.cq_ready() >= wanted { Ok(()) } else { Err(errno) };
+            return if core.queues().cq_ready() >= wanted { Ok(()) } else { Err(errno) };
         }
     };
     if core.reactor_gives_way(wanted) {
         reactor::release(core);
     }
-    core.fetch_at_once(core.most_fetched(wanted));
+    core.drive_mut().fetched_at_once = core.most_fetched(wanted);
     let waited = caller::wait(guard, serial, wanted, limits);
     if let Some(core) = live(guard, serial) {
-        core.fetch_at_once(u32::MAX);
+        core.drive_mut().fetched_at_once = u32::MAX;
     }
     match waited {
         Err(Errno::EINTR) if wanted == 0 => Ok(()),
         // Less than was wanted is there: that counts for more than why the wait ended.
-        Err(Errno::EINTR | Errno::ETIME) if live(guard, serial).is_some_and(|core| core.cq_ready() > 0) => {
+        Err(Errno::EINTR | Errno::ETIME)
+            if live(guard, serial).is_some_and(|core| core.queues().cq_ready() > 0) =>
+        {
             Ok(())
         }
         other => other,
@@ -407,7 +409,7 @@ fn limits(argument: &WaitArgument, caller: &Caller, core: &Core) -> Result<Limit
         let time_ns = time.to_ns_unchecked();
         // The sleep is on the monotonic clock whatever clock the program reads.
         let left =
-            if argument.absolute { time_ns.saturating_sub(core.wait_clock().now_ns()) } else { time_ns };
+            if argument.absolute { time_ns.saturating_sub(core.time().wait_clock.now_ns()) } else { time_ns };
         limits.deadline_ns = Some(now.saturating_add(left));
     }
     Ok(limits)

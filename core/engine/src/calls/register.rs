@@ -496,7 +496,7 @@ impl Core {
             .into_iter()
             .find(|known| known.number() == clock)
             .ok_or(Errno::EINVAL)?;
-        self.set_wait_clock(clock);
+        self.time_mut().wait_clock = clock;
         Ok(0)
     }
 }

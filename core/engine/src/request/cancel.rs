@@ -136,7 +136,7 @@ impl Core {
         }
         for id in found {
             let Some(request) = self.requests().get(id) else { continue };
-            let list = request.op.caps.of(Caps::LISTED);
+            let list = request.op.caps.and(Caps::LISTED);
             match self.try_cancel(id) {
                 Ok(found) if !wanted.all() => return Ok(found),
                 // With ALL, the kernel empties a list in one go, and counts that once.
@@ -179,7 +179,7 @@ impl Core {
             }
             Phase::Armed => {
                 let disarm = request.op.disarm;
-                if !disarm(self, id) {
+                if !disarm(&mut self.attempt(id)) {
                     let ends = self[id].phase == Phase::Ready;
                     return Err(if ends { Errno::ENOENT } else { Errno::EALREADY });
                 }

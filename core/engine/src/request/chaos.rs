@@ -30,7 +30,7 @@ use crate::os::{self, Fd};
 use crate::queue::{Cqe, RUBBISH};
 use crate::request::data::OpData;
 use crate::request::data::net::{Data, Transfer};
-use crate::request::op::{Caps, Op, Outcome};
+use crate::request::op::{Caps, Expiry, Op, Outcome, prep_nothing};
 use crate::request::{Flags, Phase, Request, RequestId, trace};
 use crate::ring::Core;
 use crate::wait::timers::Clock;
@@ -142,9 +142,9 @@ const MOST_OF_A_BUFFER: u64 = 64;
 const MOST_SHOTS: u64 = 8;
 
 /// The row of a request whose result is known and whose CQE comes late: no cancellation finds it in time.
-static LATE: Op = Op::numbered(u8::MAX, "LATE", Caps::NONE, |_, _| Ok(()), |_, _| Outcome::Armed)
-    .disarm(|_, _| false)
-    .expire(|core, id| core.comes_now(id));
+static LATE: Op = Op::numbered(u8::MAX, "LATE", Caps::NONE, prep_nothing, |_| Outcome::Armed)
+    .disarm(|_| false)
+    .expire(Expiry::Control(Core::comes_now));
 
 static PLAN: AtomicPtr<Plan> = AtomicPtr::new(core::ptr::null_mut());
 /// The number that stands for this process in decisions.
@@ -289,7 +289,7 @@ impl Core {
     /// Overwrites the CQEs that the program has reaped.
     pub fn scrub_reaped(&mut self, call: Call) {
         let entries = self.queues().memory.layout().cq_entries;
-        let (tail, ready) = (self.queues().cq.tail(), self.cq_ready());
+        let (tail, ready) = (self.queues().cq.tail(), self.queues().cq_ready());
         if ready > entries {
             return;
         }
@@ -307,7 +307,7 @@ impl Core {
 
     /// To how many of the next `wanted` SQEs a submission may be cut, by the fault: all the numbers that come into question.
     pub fn shorter_submissions(&self, wanted: u32, fault: Fault) -> Vec<u32> {
-        let all = wanted.min(self.sq_pending());
+        let all = wanted.min(self.queues().sq_pending());
         let mixed = self.is(IORING_SETUP_SQE_MIXED);
         let mut entries = self.queues().sq.ahead(&self.queues().memory, all.saturating_sub(1));
         let (mut counts, mut count) = (Vec::new(), 0);
@@ -484,7 +484,7 @@ impl Core {
         shorten(&mut self[id], length);
         if !matches!(self[id].data, OpData::Net(_)) {
             // As in the kernel, whose io_uring/rw.c breaks the chain; its io_uring/net.c only where all was asked for.
-            self.fail(id);
+            self[id].fail();
         }
     }
 
@@ -511,7 +511,7 @@ impl Core {
         let cancels = cqe.res == 0 && self[id].sqe.op_flags == 0;
         if cancels && self.request_meets(id, Fault::CancelTooLate).is_some() {
             cqe.res = Errno::EALREADY.negated();
-            self.fail(id);
+            self[id].fail();
         }
         self[id].result = cqe.res;
         self[id].cqe_flags = cqe.flags;

@@ -41,7 +41,7 @@ impl Core {
         if flags.has(Flags::LINK) {
             return self.submit_pair(op, quick, &sqe, fd);
         }
-        match (quick.attempt)(self, &sqe, fd) {
+        match (quick.attempt)(&mut self.lend(), &sqe, fd) {
             Tried::Nothing => false,
             Tried::Done(result, flags) => {
                 self.tell(op, sqe.user_data, result, flags);
@@ -59,7 +59,7 @@ impl Core {
             return false;
         }
         let Some(next) = self.prepare_last() else { return false };
-        let taken = match (quick.attempt)(self, sqe, fd) {
+        let taken = match (quick.attempt)(&mut self.lend(), sqe, fd) {
             Tried::Nothing => false,
             Tried::Done(result, flags) => {
                 self.tell(op, sqe.user_data, result, flags);
@@ -157,7 +157,7 @@ impl Core {
             }
             Tried::Nothing => return self.issue(id),
             Tried::Attempt(result) => match self.prepare(id) {
-                Ok(()) => (quick.go_on)(self, id, fd, result),
+                Ok(()) => (quick.go_on)(&mut self.attempt(id), fd, result),
                 Err(errno) => errno.into(),
             },
         };
@@ -190,7 +190,7 @@ impl Core {
         if !request.flags.are_only(Flags::MULTISHOT, others) {
             return false;
         }
-        match (quick.more)(self, id) {
+        match (quick.more)(&mut self.attempt(id)) {
             None => return false,
             Some(Outcome::Armed) => {}
             Some(outcome) => self.settle(id, outcome),
@@ -202,7 +202,7 @@ impl Core {
     fn try_again(&mut self, id: RequestId, op: &Op, quick: &Quick) {
         let request = &self[id];
         let (sqe, fd) = (request.sqe, request.file.fd());
-        let tried = (quick.again)(self, &sqe, fd);
+        let tried = (quick.again)(&mut self.lend(), &sqe, fd);
         if let Tried::Done(result, flags) = tried
             && !matches!(self[id].file, FileHold::Owned(_) | FileHold::Kept(..))
         {

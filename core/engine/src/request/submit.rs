@@ -26,7 +26,7 @@ impl Core {
     /// # Errors
     /// `EAGAIN` where not even one request could be had.
     pub fn submit(&mut self, wanted: u32, does_work: bool) -> Result<u32, Errno> {
-        let available = wanted.min(self.sq_pending());
+        let available = wanted.min(self.queues().sq_pending());
         if self.cancels_what_may_be_ready(available) {
             self.catch_up();
         }
@@ -35,7 +35,7 @@ impl Core {
         let is_ordinary = is_common && !self.instruments().traced.is_on();
         let whose = if is_common { Whose::Common } else { credentials::of_submitter() };
         self.begin_submission(available, does_work);
-        while let Some(index) = self.take_sqe() {
+        while let Some(index) = self.queues_mut().take_sqe() {
             if is_ordinary && self.submit_quickly(index) {
                 continue;
             }
@@ -169,8 +169,8 @@ impl Core {
 
     /// Marks a request as failed before its time.
     fn fail_early(&mut self, id: RequestId, errno: Errno) {
-        self.fail(id);
         let request = &mut self[id];
+        request.fail();
         request.flags.set(Flags::FAILED_EARLY);
         request.result = errno.negated();
     }
@@ -209,8 +209,10 @@ impl Core {
     #[inline]
     pub(super) fn prep(&mut self, id: RequestId) -> Result<(), Errno> {
         let op = self[id].op;
-        let prepared = version::admit(&mut self[id].sqe)
-            .and_then(|()| if op.refuses(&self[id].sqe) { Err(Errno::EINVAL) } else { (op.prep)(self, id) });
+        let prepared = version::admit(&mut self[id].sqe).and_then(|()| match op.refuses(&self[id].sqe) {
+            true => Err(Errno::EINVAL),
+            false => (op.prep)(&mut self.attempt(id)),
+        });
         prepared.inspect_err(|errno| coverage::seen(op.code, errno.negated()))
     }
 
@@ -330,7 +332,7 @@ impl Core {
             Ok(())
         };
         let outcome = match prepared {
-            Ok(()) => (op.issue)(self, id),
+            Ok(()) => (op.issue)(&mut self.attempt(id)),
             Err(errno) => errno.into(),
         };
         self.settle(id, outcome);
@@ -386,9 +388,17 @@ impl Core {
                 self.complete(id, Errno::ECANCELED.negated());
             }
             Outcome::Block => self.block(id, false),
+            Outcome::Control => self.control(id),
             Outcome::InFlight => self.keep_in_flight(id),
             Outcome::BlockForLong => self.block(id, true),
         }
+    }
+
+    /// The step of an operation that has the whole ring.
+    #[inline(never)]
+    fn control(&mut self, id: RequestId) {
+        let outcome = (self[id].op.control)(self, id);
+        self.settle(id, outcome);
     }
 
     fn wait_for(&mut self, id: RequestId, events: u32) {

@@ -16,7 +16,7 @@ use crate::abi::{Errno, Sqe};
 use crate::queue::Cqe;
 use crate::request::data::OpData;
 use crate::request::op::Caps;
-use crate::request::{Flags, RequestId};
+use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::reactor;
 use crate::wait::timers::Clock;
@@ -142,15 +142,17 @@ fn clock_of(flags: u32) -> Clock {
     }
 }
 
-impl Core {
+impl Request {
     /// The request's [`Timeout`], if it has one.
-    pub fn timeout(&mut self, id: RequestId) -> Option<&mut Timeout> {
-        match &mut self[id].data {
+    pub fn timeout(&mut self) -> Option<&mut Timeout> {
+        match &mut self.data {
             OpData::Timeout(timeout) => Some(timeout),
             _ => None,
         }
     }
+}
 
+impl Core {
     /// The armed TIMEOUTs among `requests`, in the order in which a cancellation finds them.
     pub fn listed_timeouts(&self, requests: &[RequestId]) -> Vec<RequestId> {
         let place = |id: RequestId| match &self[id].data {
@@ -166,7 +168,7 @@ impl Core {
 
     /// Starts the timer of one, at its time or after it.
     pub fn start_timer(&mut self, id: RequestId, absolute: bool) {
-        let Some(&mut Timeout { time_ns, flags, .. }) = self.timeout(id) else { return };
+        let Some(&mut Timeout { time_ns, flags, .. }) = self[id].timeout() else { return };
         if self.time().timeouts.unwaited {
             // Its time does not begin before there is who will tell that it is over.
             reactor::prepare(self);
@@ -199,14 +201,14 @@ impl Core {
     /// Puts a timeout on the list.
     pub fn list_timeout(&mut self, id: RequestId, target: Option<i64>) {
         let place = self.time_mut().timeouts.insert(id, target);
-        if let Some(timeout) = self.timeout(id) {
+        if let Some(timeout) = self[id].timeout() {
             timeout.place = place;
         }
     }
 
     /// Takes a timeout off the list.
     pub fn unlist_timeout(&mut self, id: RequestId) {
-        if let Some(&mut Timeout { place, .. }) = self.timeout(id) {
+        if let Some(&mut Timeout { place, .. }) = self[id].timeout() {
             self.time_mut().timeouts.remove(place);
         }
     }
@@ -242,7 +244,7 @@ impl Core {
     /// Starts its timer again with the time of another, on the clock it had.
     pub fn restart_timer(&mut self, id: RequestId, new: Timeout) {
         self.time_mut().timers.cancel(id);
-        if let Some(timeout) = self.timeout(id) {
+        if let Some(timeout) = self[id].timeout() {
             timeout.time_ns = new.time_ns;
         }
         self.start_timer(id, new.flags & IORING_TIMEOUT_ABS != 0);
@@ -266,7 +268,7 @@ pub struct Inherited {
 
 /// The data by which another process takes an armed timeout over: one without counts, rounds or links.
 pub fn to_inherit(core: &mut Core, id: RequestId) -> Option<Inherited> {
-    let &mut timeout = core.timeout(id)?;
+    let &mut timeout = core[id].timeout()?;
     let request = &core[id];
     let listed = request.op.caps.has(Caps::INHERITED) && core.time().timeouts.is_armed(id, &timeout);
     if !listed || request.link.is_some() {
@@ -299,8 +301,7 @@ pub fn inherit(core: &mut Core, inherited: Inherited) {
     match core.requests_mut().insert(|| sqe) {
         Ok(id) => {
             core[id].data = OpData::Timeout(Timeout::new(deadline_ns, flags, 0));
-            let issue = core[id].op.issue;
-            let outcome = issue(core, id);
+            let outcome = (core[id].op.issue)(&mut core.attempt(id));
             core.settle(id, outcome);
         }
         Err(_) => {

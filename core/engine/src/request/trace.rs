@@ -318,14 +318,14 @@ impl Core {
     /// The ring ends in this process.
     #[cold]
     pub(crate) fn trace_end(&self) {
-        let (in_flight, cq_ready) = (self.requests().live() as u64, self.cq_ready());
+        let (in_flight, cq_ready) = (self.requests().live() as u64, self.queues().cq_ready());
         let body = event::RingEnded { in_flight, cq_ready, reserved: 0 };
         tell(self.serial() as u32, Kind::RingEnded, &body, &Samples::NONE);
     }
 
     fn trace_cqe(&self, tracer: &Tracer, ring: u32, serial: u64, cqe: &Cqe, marks: u32, samples: &Samples) {
         let posted = marks & event::SKIPPED == 0;
-        let overflows = posted && !self.has_room_for(1);
+        let overflows = posted && !self.queues().has_room_for(1);
         let marks = marks | if overflows { event::OVERFLOWED } else { 0 };
         let cq_ready = self.queues().cq.ready(&self.queues().memory) + u32::from(posted && !overflows);
         tracer.publish(ring, Kind::Completed, &completed(serial, cqe, marks, cq_ready), samples);

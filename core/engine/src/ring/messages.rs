@@ -162,6 +162,11 @@ fn deliver(target: &mut Core, sqe: &Sqe, file: Option<Passed>) -> Result<usize, 
 }
 
 impl Core {
+    /// True if a completion that is posted here at once counts for a TIMEOUT.
+    pub fn counts_completions(&self) -> bool {
+        self.time.timeouts.counting() > 0 && !self.defers()
+    }
+
     /// A message without a file has come.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! descriptor while another closes it finds memory of the right type. [`Core`] is everything that
 //! changes; whoever holds the lock may drive requests on.
 
+mod attempt;
 pub mod descriptors;
 pub mod drive;
 mod life;
@@ -40,9 +41,10 @@ use crate::ring::messages::{Mailbox, Message};
 use crate::ring::parts::{Drive, Identity, Instruments, Order, Queues, Resources, Time};
 use crate::ring::shared::Shared;
 use crate::ring::submitter::Submitter;
-use crate::wait::timers::Clock;
 use crate::work::aio::Aio;
 use crate::work::{self, WorkQueue};
+
+pub use attempt::{Attempt, Lent};
 
 /// A place for one ring after another.
 pub struct Ring {
@@ -177,35 +179,21 @@ impl Drop for CoreGuard<'_> {
     }
 }
 
-/// A ring's state, in parts of which each has one owner.
+/// A ring's state, in parts of which each has one owner: its type says what it is.
 pub struct Core {
-    /// The ring's place, number and setup.
     identity: Identity,
-    /// The descriptors and calls that keep it alive.
     life: Life,
-    /// Shared memory, and the positions in it.
     queues: Queues,
-    /// All live requests.
     requests: Slab,
-    /// Requests whose turn has not come.
     order: Order,
-    /// Blocking attempts: queued, out, done.
     work: WorkQueue,
-    /// O_DIRECT transfers that the kernel does.
     aio: Aio,
-    /// The threads that act for the ring, and those that wait for it.
     drive: Drive,
-    /// Descriptors that requests wait for.
     readiness: Readiness,
-    /// Sockets that send without copying.
     zero_copy: ZeroCopy,
-    /// Deadlines.
     time: Time,
-    /// Registered things, and provided buffers.
     resources: Resources,
-    /// This process's side of the ring's page.
     shared: Option<Box<Shared>>,
-    /// Tracing and chaos.
     instruments: Instruments,
 }
 
@@ -382,7 +370,7 @@ impl Core {
             order: Order::default(),
             work: WorkQueue::default(),
             aio: Aio::default(),
-            drive: Drive::new(submitter),
+            drive: Drive { submitter, fetched_at_once: u32::MAX, ..Drive::default() },
             readiness: Readiness::default(),
             zero_copy: ZeroCopy::default(),
             time: Time::default(),
@@ -402,22 +390,6 @@ impl Core {
     #[inline]
     pub fn serial(&self) -> u64 {
         self.identity.serial
-    }
-
-    /// The clock by which a wait's own deadline is given.
-    pub fn wait_clock(&self) -> Clock {
-        self.time.wait_clock
-    }
-
-    /// From now on it is this one.
-    pub fn set_wait_clock(&mut self, clock: Clock) {
-        self.time.wait_clock = clock;
-    }
-
-    /// On a ring that defers, from now on so many completions that wait to be reaped end the call that fetches them.
-    #[inline]
-    pub fn fetch_at_once(&mut self, most: u32) {
-        self.drive.fetched_at_once = most;
     }
 
     /// True if the ring has this setup flag.

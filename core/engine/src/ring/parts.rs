@@ -25,7 +25,7 @@ use crate::ring::drive::zero_copy::ZeroCopy;
 use crate::ring::life::Life;
 use crate::ring::resources::personalities::Personalities;
 use crate::ring::submitter::Submitter;
-use crate::ring::{Core, Ring};
+use crate::ring::{Core, Lent, Ring};
 use crate::wait::Token;
 use crate::wait::timers::{Clock, Timers};
 use crate::work::WorkQueue;
@@ -76,6 +76,7 @@ pub struct Time {
 }
 
 /// The threads that act for a ring, and those that wait for it.
+#[derive(Default)]
 pub struct Drive {
     /// The driver's role: which thread turns readiness into completions.
     pub token: Token,
@@ -91,21 +92,6 @@ pub struct Drive {
     pub sq_thread: SqThread,
     /// On a ring that defers: so many completions that wait to be reaped end the call that fetches them.
     pub fetched_at_once: u32,
-}
-
-impl Drive {
-    /// For a ring that nobody drives yet.
-    pub fn new(submitter: Submitter) -> Drive {
-        Drive {
-            token: Token::default(),
-            sleepers: Sleepers::default(),
-            observers: Observers::default(),
-            attendance: Attendance::default(),
-            submitter,
-            sq_thread: SqThread::default(),
-            fetched_at_once: u32::MAX,
-        }
-    }
 }
 
 /// The things that a program has registered with a ring, and its provided buffers.
@@ -154,50 +140,42 @@ impl IndexMut<RequestId> for Core {
     }
 }
 
-/// Gives each part to who reads it, and to who changes it.
+/// Gives each part to code that reads it, and to code that changes it.
 macro_rules! parts {
-    ($($(#[$meaning:meta])* $field:ident / $change:ident: $part:ty;)*) => {
-        impl Core {
-            $(
-                $(#[$meaning])*
-                #[inline(always)]
-                pub fn $field(&self) -> &$part {
-                    &self.$field
-                }
+    ($owner:ty: $($field:ident / $change:ident: $part:ty = $($path:ident).+;)*) => {
+        impl $owner { $(
+            #[doc = concat!("The part `", stringify!($field), "`.")]
+            #[inline(always)]
+            pub fn $field(&self) -> &$part {
+                &self.$($path).+
+            }
 
-                /// The part, to be changed.
-                #[inline(always)]
-                pub fn $change(&mut self) -> &mut $part {
-                    &mut self.$field
-                }
-            )*
-        }
+            #[doc = concat!("The part `", stringify!($field), "`, to be changed.")]
+            #[inline(always)]
+            pub fn $change(&mut self) -> &mut $part {
+                &mut self.$($path).+
+            }
+        )* }
     };
 }
 
-parts! {
-    /// The descriptors and calls that keep the ring alive.
-    life / life_mut: Life;
-    /// Shared memory, and the positions in it.
-    queues / queues_mut: Queues;
-    /// All live requests.
-    requests / requests_mut: Slab;
-    /// Requests whose turn has not come.
-    order / order_mut: Order;
-    /// Blocking attempts: queued, out, done.
-    work / work_mut: WorkQueue;
-    /// O_DIRECT transfers that the kernel does.
-    aio / aio_mut: Aio;
-    /// The threads that act for the ring, and those that wait for it.
-    drive / drive_mut: Drive;
-    /// Descriptors that requests wait for.
-    readiness / readiness_mut: Readiness;
-    /// Sockets that send without copying.
-    zero_copy / zero_copy_mut: ZeroCopy;
-    /// Deadlines.
-    time / time_mut: Time;
-    /// Registered things, and provided buffers.
-    resources / resources_mut: Resources;
-    /// Tracing and chaos.
-    instruments / instruments_mut: Instruments;
+parts! { Core:
+    life / life_mut: Life = life;
+    queues / queues_mut: Queues = queues;
+    requests / requests_mut: Slab = requests;
+    order / order_mut: Order = order;
+    work / work_mut: WorkQueue = work;
+    aio / aio_mut: Aio = aio;
+    drive / drive_mut: Drive = drive;
+    readiness / readiness_mut: Readiness = readiness;
+    zero_copy / zero_copy_mut: ZeroCopy = zero_copy;
+    time / time_mut: Time = time;
+    resources / resources_mut: Resources = resources;
+    instruments / instruments_mut: Instruments = instruments;
+}
+
+parts! { Lent<'_>:
+    readiness / readiness_mut: Readiness = core.readiness;
+    resources / resources_mut: Resources = core.resources;
+    zero_copy / zero_copy_mut: ZeroCopy = core.zero_copy;
 }

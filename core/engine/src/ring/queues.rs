@@ -7,30 +7,56 @@ use crate::os::Fd;
 use crate::queue::{Cqe, RingMemory};
 use crate::request::{Phase, RequestId};
 use crate::ring::Core;
+use crate::ring::parts::Queues;
 use crate::wait::loan::Posted;
 use crate::work::Work;
 
-impl Core {
+impl Queues {
     /// Takes other memory, with what is in the rings.
     ///
     /// # Errors
     /// `EOVERFLOW` where that would not fit.
     pub fn move_to(&mut self, memory: RingMemory) -> Result<(), Errno> {
-        self.queues.memory.move_to(memory, &self.queues.sq, &self.queues.cq)
+        self.memory.move_to(memory, &self.sq, &self.cq)
     }
 
     /// SQEs that the program has published and the engine has not taken, as far as they can be.
     #[inline]
     pub fn sq_pending(&self) -> u32 {
-        self.queues.sq.pending(&self.queues.memory)
+        self.sq.pending(&self.memory)
     }
 
     /// CQEs that wait to be reaped, in units of the ring's entries.
     #[inline]
     pub fn cq_ready(&self) -> u32 {
-        self.queues.cq.ready(&self.queues.memory)
+        self.cq.ready(&self.memory)
     }
 
+    /// Takes the next SQE of the submission under way: where it lies.
+    #[inline]
+    pub fn take_sqe(&mut self) -> Option<u32> {
+        self.sq.take(&self.memory)
+    }
+
+    /// True if a CQE would be seen at once. Only said where all are of the ordinary size.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.cq.is_plain() && self.has_room_for(1)
+    }
+
+    /// True if so many CQEs of the ordinary size would be seen at once.
+    #[inline]
+    pub fn has_room_for(&self, count: u32) -> bool {
+        self.cq.has_room_for(&self.memory, count)
+    }
+
+    /// The number of big CQEs that would be seen at once.
+    pub fn room_for_big(&self) -> u32 {
+        self.cq.room_for_big(&self.memory)
+    }
+}
+
+impl Core {
     /// A submission of `count` SQEs begins. A caller that `does_work` may be lent what it queues.
     #[inline]
     pub fn begin_submission(&mut self, count: u32, does_work: bool) {
@@ -45,12 +71,6 @@ impl Core {
         self.queues.sq.end();
         self.time.timeouts.end_batch();
         self.work.begin_submission(false);
-    }
-
-    /// Takes the next SQE of the submission under way: where it lies.
-    #[inline]
-    pub fn take_sqe(&mut self) -> Option<u32> {
-        self.queues.sq.take(&self.queues.memory)
     }
 
     /// Takes the second half of the SQE that was taken last, which lies at `index`.
@@ -194,23 +214,6 @@ impl Core {
     pub fn post_at_once(&mut self, cqe: &Cqe) -> bool {
         self.before_posting();
         self.queues.cq.post_at_once(&self.queues.memory, cqe)
-    }
-
-    /// True if a CQE would be seen at once. Only said where all are of the ordinary size.
-    #[inline]
-    pub fn has_room(&self) -> bool {
-        self.queues.cq.is_plain() && self.has_room_for(1)
-    }
-
-    /// True if so many CQEs of the ordinary size would be seen at once.
-    #[inline]
-    pub fn has_room_for(&self, count: u32) -> bool {
-        self.queues.cq.has_room_for(&self.queues.memory, count)
-    }
-
-    /// The number of big CQEs that would be seen at once.
-    pub fn room_for_big(&self) -> u32 {
-        self.queues.cq.room_for_big(&self.queues.memory)
     }
 
     /// Moves kept CQEs into the ring, as far as there is room.

@@ -374,7 +374,7 @@ impl Core {
         if request.flags.has(Flags::TRACED) {
             self.trace_step(work.id, work.by, work.thread);
         }
-        let mut outcome = finish(self, work.id, work.result);
+        let mut outcome = finish(&mut self.attempt(work.id), work.result);
         if self.life().is_closing() && !matches!(outcome, Outcome::Complete(_)) {
             // The request may have begun to wait for its file, which is let go of now.
             self.disarm(work.id);
@@ -734,7 +734,7 @@ impl Core {
     /// operation has counted that as a cancellation.
     pub fn interrupt(&mut self, id: RequestId) -> bool {
         let disarm = self[id].op.disarm;
-        if disarm(self, id) {
+        if disarm(&mut self.attempt(id)) {
             return true;
         }
         pool::interrupt(self.serial(), id);

@@ -23,7 +23,7 @@ use crate::request::data::message::empty_header;
 use crate::request::op::{Outcome, Together};
 use crate::request::train::{ROOM, Train};
 use crate::request::{FileHold, Flags, RequestId};
-use crate::ring::Core;
+use crate::ring::{Attempt, Core, Lent};
 
 const SOL_UDP: u32 = 17;
 const UDP_SEGMENT: u32 = 103;
@@ -86,7 +86,7 @@ fn takes_datagrams(fd: Fd) -> bool {
     os::socket_option_at(fd, SOL_UDP, UDP_SEGMENT) == Ok(0)
 }
 
-impl Core {
+impl Lent<'_> {
     /// True if a request of this SQE may begin a train, as far as is known.
     #[inline]
     pub fn may_begin_train(&self, sqe: &Sqe, fd: Fd) -> bool {
@@ -95,25 +95,26 @@ impl Core {
                 .length_of_next_like(sqe)
                 .is_some_and(|next| may_go_together(kinds::noted(fd), sqe.len, next))
     }
+}
 
+impl Attempt<'_> {
     /// Holds a SEND back, if it joins others or the next SQE looks as if it would. Returns whether it did.
-    pub fn hold_in_train(&mut self, id: RequestId, fd: Fd) -> bool {
-        if self.order().train.is_empty() && !self.begins_train(id, fd) {
+    pub fn hold_in_train(&mut self, fd: Fd) -> bool {
+        if self.ring.train().is_empty() && !self.begins_train(fd) {
             return false;
         }
-        let Some(length) = self[id].length_in_train() else { return false };
-        self.order_mut().train.hold(id, length)
+        let (id, length) = (self.id(), self.length_in_train());
+        length.is_some_and(|length| self.ring.train().hold(id, length))
     }
 
-    fn begins_train(&mut self, id: RequestId, fd: Fd) -> bool {
-        let request = &self[id];
-        let Some(next) = self.length_of_next_like(&request.sqe) else { return false };
-        let Some(length) = request.length_in_train() else { return false };
+    fn begins_train(&mut self, fd: Fd) -> bool {
+        let Some(next) = self.ring.length_of_next_like(&self.sqe) else { return false };
+        let Some(length) = self.length_in_train() else { return false };
         if !kinds::noted(fd).has(Kind::TRAINS_ASKED) {
             kinds::add(fd, Kind::TRAINS_ASKED.with(ask(fd)));
         }
         let known = kinds::noted(fd);
-        self.order_mut().train.prepare(fd, known.has(Kind::STREAM_TRAINS), length);
+        self.ring.train().prepare(fd, known.has(Kind::STREAM_TRAINS), length);
         may_go_together(known, length, next)
     }
 }
@@ -123,27 +124,28 @@ fn depart(core: &mut Core, held: &[RequestId]) {
     let mut sent = if held.len() > 1 { send_together(core, held) } else { Ok(0) };
     let mut waits = false;
     for &id in held {
-        let outcome = end_of_held(core, id, &mut sent, waits);
+        let outcome = end_of_held(&mut core.attempt(id), &mut sent, waits);
         waits = matches!(outcome, Outcome::Wait(_));
         let notifies = core[id].flags.has(Flags::NOTIFIES);
-        let outcome = if notifies { zero_copy::announce_end(core, id, outcome) } else { outcome };
+        let outcome =
+            if notifies { zero_copy::announce_end(&mut core.attempt(id), outcome) } else { outcome };
         core.settle(id, outcome);
     }
 }
 
 /// The outcome of one held request. `sent` is what the call for all of them has left for it and those behind
 /// it; the one before it may wait for room.
-fn end_of_held(core: &mut Core, id: RequestId, sent: &mut Result<usize, Errno>, waits: bool) -> Outcome {
-    let length = core[id].transfer().length;
-    let fd = core[id].file.fd();
+fn end_of_held(cx: &mut Attempt<'_>, sent: &mut Result<usize, Errno>, waits: bool) -> Outcome {
+    let length = cx.transfer().length;
+    let fd = cx.file.fd();
     match mem::replace(sent, Ok(0)) {
         Ok(count) if count >= length as usize => {
             *sent = Ok(count - length as usize);
             Outcome::Complete(length as i32)
         }
         Ok(0) if waits => Outcome::Wait(EPOLLOUT),
-        Ok(0) => transmit(core, id, fd),
-        result => go_on(core, id, fd, result),
+        Ok(0) => transmit(cx, fd),
+        result => go_on(cx, fd, result),
     }
 }
 

@@ -70,7 +70,7 @@ fn wait_in_turns(
         }
         // A TIMEOUT that fires ends the wait, however little there is.
         let fired = core.time.timeouts.fired();
-        if core.cq_ready() >= wanted || *fired_before.get_or_insert(fired) != fired {
+        if core.queues.cq_ready() >= wanted || *fired_before.get_or_insert(fired) != fired {
             // What became ready here and blocks, nobody would do before the program comes again.
             if !core.work.is_empty() && work::run_by_caller(guard, serial, false) {
                 continue;
@@ -82,7 +82,7 @@ fn wait_in_turns(
             continue;
         }
         let core = live(guard, serial).ok_or(Errno::EBADF)?;
-        if core.cq_ready() >= wanted {
+        if core.queues.cq_ready() >= wanted {
             return Ok(());
         }
         let timeout_ns = match time_left(&mut wanted, &mut limits)? {
@@ -297,7 +297,7 @@ fn ended(ring: &'static Ring, serial: u64, place: Option<usize>, events: &[Epoll
 fn interrupted(core: &mut Core, wanted: u32, errno: Errno) -> Result<(), Errno> {
     core.advance();
     core.flush_overflow();
-    if wanted > 0 && core.cq_ready() >= wanted { Ok(()) } else { Err(errno) }
+    if wanted > 0 && core.queues.cq_ready() >= wanted { Ok(()) } else { Err(errno) }
 }
 
 /// A call of the program's ends: what is posted from now on no call waits for. The program takes completions that the ring's descriptor
@@ -347,7 +347,7 @@ pub fn wait_for_sq_space(guard: &mut CoreGuard<'_>, serial: u64) -> Result<(), E
     in_turns(guard, serial, |guard, turn| {
         loop {
             let core = live(guard, serial).ok_or(Errno::EBADF)?;
-            if core.sq_pending() < core.queues.memory.layout().sq_entries {
+            if core.queues.sq_pending() < core.queues.memory.layout().sq_entries {
                 return Ok(());
             }
             core.wake_sq_thread()?;

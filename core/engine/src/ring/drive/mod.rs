@@ -94,7 +94,7 @@ impl Core {
 
     /// Is what else is ready left to the next call?
     pub fn has_fetched_enough(&self) -> bool {
-        self.defers() && self.cq_ready() >= self.drive.fetched_at_once
+        self.defers() && self.queues.cq_ready() >= self.drive.fetched_at_once
     }
 
     /// Does anything here need somebody to sleep for it?

@@ -339,7 +339,7 @@ impl Core {
     }
 
     fn left(&self) -> (u32, u32) {
-        (self.queues.cq.tail(), self.cq_ready())
+        (self.queues.cq.tail(), self.queues.cq_ready())
     }
 
     /// How long a tick is at present. Where there is nothing to look after but whether the program takes completions that are shown,

@@ -114,7 +114,7 @@ impl Core {
 
     /// Wakes the callers for whom enough completions are there.
     pub fn wake_sleepers(&mut self) {
-        let ready = self.cq_ready();
+        let ready = self.queues.cq_ready();
         self.drive.token.posted(ready, |wake| self.drive.sleepers.wake(wake));
     }
 

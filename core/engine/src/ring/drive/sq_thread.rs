@@ -164,7 +164,7 @@ fn serve(core: &mut Core) -> bool {
     let mut active = false;
     core.drive.observers.posts_later();
     core.flush_overflow();
-    if core.sq_pending() > 0 && !core.is(IORING_SETUP_R_DISABLED) {
+    if core.queues.sq_pending() > 0 && !core.is(IORING_SETUP_R_DISABLED) {
         let _ = core.submit(u32::MAX, false);
         // Threads that wait for room (`IORING_ENTER_SQ_WAIT`) look again.
         core.wake_all();
@@ -203,7 +203,7 @@ fn sleep(guard: &mut CoreGuard<'_>, serial: u64) {
     // Pairs with the program's full barrier between its store of the SQ tail and its look at the
     // flag: either it sees the flag, or the tail is seen here.
     fence(Ordering::SeqCst);
-    let rests = core.sq_pending() == 0 || core.is(IORING_SETUP_R_DISABLED);
+    let rests = core.queues.sq_pending() == 0 || core.is(IORING_SETUP_R_DISABLED);
     if rests {
         core.hand_over_in_flight();
     }

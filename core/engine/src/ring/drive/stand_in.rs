@@ -118,7 +118,7 @@ impl Core {
         }
         self.drive.observers.set_stand_in(fd);
         self.stand_in_is_own();
-        if self.cq_ready() > 0 {
+        if self.queues.cq_ready() > 0 {
             os::eventfd_signal(fd);
         }
         if self.needs_driver() {
@@ -159,7 +159,7 @@ impl Core {
     /// Drains the stand-in if there are no completions. Who polls it hears nothing else: an edge says that one was posted.
     fn look_for_completions(&mut self) -> bool {
         self.flush_overflow();
-        if self.cq_ready() > 0 || self.defers() && !self.order.ready.is_empty() {
+        if self.queues.cq_ready() > 0 || self.defers() && !self.order.ready.is_empty() {
             return true;
         }
         self.drain_stand_in();

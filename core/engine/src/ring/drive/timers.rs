@@ -1,6 +1,7 @@
 //! Deadlines of requests.
 
 use crate::request::RequestId;
+use crate::request::op::Expiry;
 use crate::ring::Core;
 use crate::wait::timers::{Clock, Mark};
 
@@ -27,8 +28,14 @@ impl Core {
             if !core::mem::replace(&mut looked, true) {
                 self.harvest_now();
             }
-            let expire = self.requests[id].op.expire;
-            expire(self, id);
+            match self.requests[id].op.expire {
+                Expiry::Attempt(expire) => {
+                    let outcome = expire(&mut self.attempt(id));
+                    self.settle(id, outcome);
+                }
+                Expiry::Control(expire) => expire(self, id),
+                Expiry::Issue => self.issue(id),
+            }
         }
     }
 }

@@ -7,11 +7,6 @@ use crate::ring::Core;
 use crate::ring::drive::reactor;
 
 impl Core {
-    /// True if the ring has an eventfd.
-    pub fn has_eventfd(&self) -> bool {
-        self.drive.observers.eventfd().is_some()
-    }
-
     /// The ring signals the program's eventfd `fd` from now on.
     ///
     /// # Errors
@@ -23,13 +18,5 @@ impl Core {
             reactor::attend(self);
         }
         Ok(())
-    }
-
-    /// Takes the ring's eventfd away.
-    ///
-    /// # Errors
-    /// `ENXIO` where it has none.
-    pub fn remove_eventfd(&mut self) -> Result<(), Errno> {
-        self.drive.observers.take_eventfd().map(drop).ok_or(Errno::ENXIO)
     }
 }

@@ -233,7 +233,7 @@ impl Core {
     /// be past the point where it leaves letters; but a writer may need the place.
     fn take_kept(&mut self, place: usize, letter: Letter) {
         let Some(shared) = &self.shared else { return };
-        if !self.has_room_for(1) && !shared.state().is_mail_full() {
+        if !self.queues.has_room_for(1) && !shared.state().is_mail_full() {
             return;
         }
         shared.state().take_letter(place);
