@@ -59,7 +59,7 @@ fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
 }
 
 /// The quick attempt of a NOP, which is done if it asks for nothing.
-fn done(_: &mut Lent<'_>, sqe: &Sqe, _fd: Fd) -> Tried {
+fn done(_: &mut Lent, sqe: &Sqe, _fd: Fd) -> Tried {
     if (sqe.ioprio, sqe.op_flags) == (0, 0) { Tried::Done(0, 0) } else { Tried::Nothing }
 }
 

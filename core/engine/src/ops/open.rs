@@ -456,7 +456,7 @@ fn issue_pipe(cx: &mut Attempt<'_>) -> Outcome {
         Err(errno) => return errno.into(),
     };
     if sqe.file_index != 0 {
-        return install_pipe(&mut cx.ring, ends, &sqe).into();
+        return install_pipe(cx.ring, ends, &sqe).into();
     }
     for end in ends {
         notes::renew(end);
@@ -466,7 +466,7 @@ fn issue_pipe(cx: &mut Attempt<'_>) -> Outcome {
 }
 
 /// Puts both ends of a new pipe into the file table.
-fn install_pipe(ring: &mut Lent<'_>, ends: [Fd; 2], sqe: &crate::abi::Sqe) -> Result<usize, Errno> {
+fn install_pipe(ring: &mut Lent, ends: [Fd; 2], sqe: &crate::abi::Sqe) -> Result<usize, Errno> {
     let [out, into] = ends.map(notes::move_high);
     let (out, into) = match (out, into) {
         (Ok(out), Ok(into)) => (out, into),

@@ -180,7 +180,7 @@ fn report(cx: &mut Attempt<'_>, events: u32) -> Outcome {
     wait(cx, false)
 }
 
-impl Lent<'_> {
+impl Lent {
     /// True if `fd` is an epoll set that holds this ring. Then each CQE would make it ready anew. The kernel
     /// ends a multishot poll there if it was a ring that woke it; who did is not known here.
     fn stands_in(&mut self, fd: Fd) -> bool {

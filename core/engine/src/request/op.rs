@@ -105,11 +105,11 @@ pub struct Filtered {
 pub struct Quick {
     /// Tries without blocking what an SQE says, if that is nothing out of the ordinary: every check of
     /// [`Op::prep`] passed, no buffer to be selected, no flag that asks for more than one attempt.
-    pub attempt: fn(&mut Lent<'_>, &Sqe, Fd) -> Tried,
+    pub attempt: fn(&mut Lent, &Sqe, Fd) -> Tried,
     /// Goes on behind an attempt that a request took over.
     pub go_on: fn(&mut Attempt<'_>, Fd, Result<usize, Errno>) -> Outcome,
     /// The next attempt of a request that waits as its first one said ([`Tried::Wait`]).
-    pub again: fn(&mut Lent<'_>, &Sqe, Fd) -> Tried,
+    pub again: fn(&mut Lent, &Sqe, Fd) -> Tried,
     /// The next attempt of a multishot request that was woken, which waits already or whose outcome is told; `None`
     /// where it has to be made in the ordinary way.
     pub more: fn(&mut Attempt<'_>) -> Option<Outcome>,

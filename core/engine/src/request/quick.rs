@@ -41,7 +41,7 @@ impl Core {
         if flags.has(Flags::LINK) {
             return self.submit_pair(op, quick, &sqe, fd);
         }
-        match (quick.attempt)(&mut self.lend(), &sqe, fd) {
+        match (quick.attempt)(self.lend(), &sqe, fd) {
             Tried::Nothing => false,
             Tried::Done(result, flags) => {
                 self.tell(op, sqe.user_data, result, flags);
@@ -59,7 +59,7 @@ impl Core {
             return false;
         }
         let Some(next) = self.prepare_last() else { return false };
-        let taken = match (quick.attempt)(&mut self.lend(), sqe, fd) {
+        let taken = match (quick.attempt)(self.lend(), sqe, fd) {
             Tried::Nothing => false,
             Tried::Done(result, flags) => {
                 self.tell(op, sqe.user_data, result, flags);
@@ -202,7 +202,7 @@ impl Core {
     fn try_again(&mut self, id: RequestId, op: &Op, quick: &Quick) {
         let request = &self[id];
         let (sqe, fd) = (request.sqe, request.file.fd());
-        let tried = (quick.again)(&mut self.lend(), &sqe, fd);
+        let tried = (quick.again)(self.lend(), &sqe, fd);
         if let Tried::Done(result, flags) = tried
             && !matches!(self[id].file, FileHold::Owned(_) | FileHold::Kept(..))
         {

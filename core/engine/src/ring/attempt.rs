@@ -23,22 +23,24 @@ use crate::ring::{Core, Ring};
 use crate::wait::timers::Clock;
 
 /// The ring, as far as it is lent to an attempt.
-pub struct Lent<'a> {
-    pub(in crate::ring) core: &'a mut Core,
+#[repr(transparent)]
+pub struct Lent {
+    pub(in crate::ring) core: Core,
 }
 
 /// An attempt of a request: the request, and what the ring lends for it.
 pub struct Attempt<'a> {
     /// The ring.
-    pub ring: Lent<'a>,
+    pub ring: &'a mut Lent,
     id: RequestId,
 }
 
 impl Core {
     /// The ring for an attempt by an SQE alone.
     #[inline(always)]
-    pub fn lend(&mut self) -> Lent<'_> {
-        Lent { core: self }
+    pub fn lend(&mut self) -> &mut Lent {
+        // SAFETY: a `Lent` is a `Core` and nothing else, with the same layout.
+        unsafe { &mut *core::ptr::from_mut(self).cast() }
     }
 
     /// An attempt of this request.
@@ -100,7 +102,7 @@ impl Attempt<'_> {
 }
 
 /// Parts of the ring that an attempt reads and changes.
-impl Lent<'_> {
+impl Lent {
     /// Shared memory, and the positions in it.
     #[inline(always)]
     pub fn queues(&self) -> &Queues {
@@ -142,14 +144,14 @@ impl Lent<'_> {
 /// Lends verbs of [`Core`]: those of the ring, and those of the attempt's request.
 macro_rules! lend {
     ($($verb:ident(&self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
-        impl Lent<'_> { $(
+        impl Lent { $(
             #[doc = concat!("See [`Core::", stringify!($verb), "`].")]
             #[inline(always)]
             pub fn $verb(&self $(, $argument: $type)*) $(-> $result)? { self.core.$verb($($argument),*) }
         )* }
     };
     ($($verb:ident(&mut self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
-        impl Lent<'_> { $(
+        impl Lent { $(
             #[doc = concat!("See [`Core::", stringify!($verb), "`].")]
             #[inline(always)]
             pub fn $verb(&mut self $(, $argument: $type)*) $(-> $result)? { self.core.$verb($($argument),*) }

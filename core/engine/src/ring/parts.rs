@@ -174,7 +174,7 @@ parts! { Core:
     instruments / instruments_mut: Instruments = instruments;
 }
 
-parts! { Lent<'_>:
+parts! { Lent:
     readiness / readiness_mut: Readiness = core.readiness;
     resources / resources_mut: Resources = core.resources;
     zero_copy / zero_copy_mut: ZeroCopy = core.zero_copy;

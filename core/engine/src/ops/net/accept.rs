@@ -162,7 +162,7 @@ fn listener(cx: &mut Attempt<'_>) -> Result<(Fd, Blocking), Errno> {
     if known == Blocking::Never {
         return Ok((fd, known));
     }
-    let accepts = listens(&cx.ring, fd)?;
+    let accepts = listens(cx.ring, fd)?;
     let request = cx.request_mut();
     if request.file.plain().is_none() || accepts && !request.flags.has(Flags::MULTISHOT) {
         return Ok((fd, if accepts { known } else { Blocking::Never }));
@@ -171,10 +171,10 @@ fn listener(cx: &mut Attempt<'_>) -> Result<(Fd, Blocking), Errno> {
     let own = request.file.fd();
     // Another thread may have closed the program's descriptor, and opened it anew.
     let known = nonblocking::blocking(own)?;
-    Ok((own, if listens(&cx.ring, own)? { known } else { Blocking::Never }))
+    Ok((own, if listens(cx.ring, own)? { known } else { Blocking::Never }))
 }
 
-fn listens(ring: &Lent<'_>, fd: Fd) -> Result<bool, Errno> {
+fn listens(ring: &Lent, fd: Fd) -> Result<bool, Errno> {
     Ok(ring.readiness().is_tcp_listener(fd) || os::socket_option(fd, SO_ACCEPTCONN)? != 0)
 }
 

@@ -147,7 +147,7 @@ fn receive(cx: &mut Attempt<'_>, fd: Fd) -> Result<Received, Errno> {
 }
 
 /// A receive into one piece of memory.
-fn receive_quickly(ring: &mut Lent<'_>, sqe: &Sqe, fd: Fd) -> Tried {
+fn receive_quickly(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
     let (mode, flags) = (u32::from(sqe.ioprio), sqe.op_flags & !MSG_NOSIGNAL);
     let plain = mode & !IORING_RECVSEND_POLL_FIRST == 0 && flags & !MSG_WAITALL == 0;
     if !plain || UNUSED_ONCE.is_set(sqe) || (sqe.len as i32) < 0 {
@@ -164,13 +164,13 @@ fn receive_quickly(ring: &mut Lent<'_>, sqe: &Sqe, fd: Fd) -> Tried {
 }
 
 /// A receive by a request that has waited: there is nothing left to be checked.
-fn receive_now(ring: &mut Lent<'_>, sqe: &Sqe, fd: Fd) -> Tried {
+fn receive_now(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
     let socket = ring.readiness().known(fd);
     receive_at(ring, sqe, fd, socket)
 }
 
 #[inline]
-fn receive_at(ring: &mut Lent<'_>, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Tried {
+fn receive_at(ring: &mut Lent, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Tried {
     if let Some(idle) = socket.and_then(|socket| ring.readiness().is_idle(socket)) {
         return if idle.receives() { Tried::Wait(EPOLLIN, socket) } else { Tried::Nothing };
     }
@@ -283,7 +283,7 @@ fn receive_bundle(cx: &mut Attempt<'_>, fd: Fd) -> Result<Received, Errno> {
 }
 
 /// True if the file is none that can be received from.
-fn is_no_socket(ring: &mut Lent<'_>, fd: Fd) -> bool {
+fn is_no_socket(ring: &mut Lent, fd: Fd) -> bool {
     match ring.readiness() {
         known if known.is_known_connection(fd) => false,
         known if known.is_registered(fd) => ring.readiness_mut().socket_kind(fd) == SocketKind::NoSocket,
@@ -303,7 +303,7 @@ pub fn before(cx: &mut Attempt<'_>, fd: Fd) -> Option<Outcome> {
         // The kernel's RECVMSG looks first; its RECV waited on any file before 7.2.
         let looks = matches!(request.data, OpData::Net(Data::Message(_)))
             || version::current() >= version::SOCKET_FIRST;
-        let refused = looks && is_no_socket(&mut cx.ring, fd);
+        let refused = looks && is_no_socket(cx.ring, fd);
         return Some(if refused { Errno::ENOTSOCK.into() } else { wait });
     }
     if let Err(errno) = take_registered(cx) {
@@ -436,7 +436,7 @@ pub fn conclude(cx: &mut Attempt<'_>, fd: Fd, attempt: Received) -> Next {
         }
     };
     let progress = *cx.progress();
-    let emptied = emptied(&mut cx.ring, fd, count, &attempt, progress.flags);
+    let emptied = emptied(cx.ring, fd, count, &attempt, progress.flags);
     if progress.waits_for_all() {
         if count < attempt.asked && !may_be_short(cx.request()) {
             if count > 0
@@ -458,7 +458,7 @@ pub fn conclude(cx: &mut Attempt<'_>, fd: Fd, attempt: Received) -> Next {
     }
     // A peek leaves everything where it is.
     let asked = if progress.flags & MSG_PEEK != 0 { count } else { attempt.asked };
-    let more = if emptied { 0 } else { more_waits(&mut cx.ring, fd, count, asked) };
+    let more = if emptied { 0 } else { more_waits(cx.ring, fd, count, asked) };
     let flags = more | cx.use_buffers(attempt.used, attempt.buffers);
     let request = cx.request_mut();
     if !request.flags.has(Flags::MULTISHOT) {
@@ -518,7 +518,7 @@ fn next_of_multishot(cx: &mut Attempt<'_>, emptied: bool, received: u32) -> Next
 }
 
 /// True if a receive of `count` bytes emptied the socket. Then the next one need not be tried in vain.
-fn emptied(ring: &mut Lent<'_>, fd: Fd, count: usize, attempt: &Received, flags: u32) -> bool {
+fn emptied(ring: &mut Lent, fd: Fd, count: usize, attempt: &Received, flags: u32) -> bool {
     if count == 0 || count >= attempt.asked || flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE) != 0 {
         return false;
     }
@@ -526,7 +526,7 @@ fn emptied(ring: &mut Lent<'_>, fd: Fd, count: usize, attempt: &Received, flags:
 }
 
 /// `IORING_CQE_F_SOCK_NONEMPTY` where a stream holds more, or has come to its end.
-fn more_waits(ring: &mut Lent<'_>, fd: Fd, count: usize, asked: usize) -> u32 {
+fn more_waits(ring: &mut Lent, fd: Fd, count: usize, asked: usize) -> u32 {
     let kind = ring.readiness_mut().socket_kind(fd);
     let short = 0 < count && count < asked;
     let shows_end = || ring.readiness().shows(fd, EPOLLRDHUP) && !ring.readiness().shows(fd, EPOLLERR);

@@ -104,7 +104,7 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
         return Outcome::Wait(EPOLLIN);
     }
     if !progress(cx).is_known {
-        if !receives_plainly(&mut cx.ring, fd) {
+        if !receives_plainly(cx.ring, fd) {
             return Errno::EPROTONOSUPPORT.into();
         }
         progress(cx).is_known = true;
@@ -124,7 +124,7 @@ fn progress<'a>(cx: &'a mut Attempt<'_>) -> &'a mut Progress {
 }
 
 /// True if `fd` is a TCP socket whose data nobody changes on the way.
-fn receives_plainly(ring: &mut Lent<'_>, fd: Fd) -> bool {
+fn receives_plainly(ring: &mut Lent, fd: Fd) -> bool {
     let kind = ring.readiness_mut().socket_kind(fd);
     matches!(kind, SocketKind::Tcp | SocketKind::TcpListener) && !calls::carries_another_protocol(fd)
 }

@@ -173,7 +173,7 @@ fn issue_send(cx: &mut Attempt<'_>) -> Outcome {
 }
 
 /// A send from one piece of memory to where the socket is connected, which no other of its kind follows.
-fn send_quickly(ring: &mut Lent<'_>, sqe: &Sqe, fd: Fd) -> Tried {
+fn send_quickly(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
     let plain = sqe.ioprio == 0 && !UNUSED_CONNECTED.is_set(sqe);
     let impossible = (sqe.len as i32) < 0 || user::check_range(sqe.addr, u64::from(sqe.len)).is_err();
     if !plain || impossible || ring.may_begin_train(sqe, fd) {

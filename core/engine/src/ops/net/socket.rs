@@ -112,7 +112,7 @@ fn issue_socket(cx: &mut Attempt<'_>) -> Outcome {
     }
 }
 
-impl Lent<'_> {
+impl Lent {
     /// Gives a descriptor that the engine was just given to the program: as it is, or in a slot of
     /// the file table where `file_index` is not 0. Returns what the request's CQE says.
     ///

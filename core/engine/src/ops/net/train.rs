@@ -86,7 +86,7 @@ fn takes_datagrams(fd: Fd) -> bool {
     os::socket_option_at(fd, SOL_UDP, UDP_SEGMENT) == Ok(0)
 }
 
-impl Lent<'_> {
+impl Lent {
     /// True if a request of this SQE may begin a train, as far as is known.
     #[inline]
     pub fn may_begin_train(&self, sqe: &Sqe, fd: Fd) -> bool {

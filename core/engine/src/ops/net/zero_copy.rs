@@ -199,7 +199,7 @@ pub fn announce_end(cx: &mut Attempt<'_>, outcome: Outcome) -> Outcome {
 }
 
 /// A send from one piece of memory to where the socket is connected.
-fn send_quickly(ring: &mut Lent<'_>, sqe: &Sqe, fd: Fd) -> Tried {
+fn send_quickly(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
     let plain = u32::from(sqe.ioprio) & !(IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF) == 0
         && !UNUSED_CONNECTED.is_set(sqe);
     if !plain || ring.may_begin_train(sqe, fd) {
@@ -231,7 +231,7 @@ fn send_quickly(ring: &mut Lent<'_>, sqe: &Sqe, fd: Fd) -> Tried {
 /// A quick send from the program's own pages, in this registered buffer if in any.
 #[inline(always)]
 fn send_in_place(
-    ring: &mut Lent<'_>,
+    ring: &mut Lent,
     sqe: &Sqe,
     fd: Fd,
     flags: u32,
@@ -258,7 +258,7 @@ fn send_in_place(
 /// The registered buffer that the memory lies in, if it is to lie in one; an error where it does not, or where
 /// memory of a program cannot be.
 #[inline]
-fn lies_right(ring: &Lent<'_>, sqe: &Sqe) -> Result<Option<NodeIndex>, Errno> {
+fn lies_right(ring: &Lent, sqe: &Sqe) -> Result<Option<NodeIndex>, Errno> {
     let length = u64::from(sqe.len);
     if u32::from(sqe.ioprio) & IORING_RECVSEND_FIXED_BUF != 0 {
         ring.resources().buffers.check(sqe.buf_index, sqe.addr, length).map(Some)
