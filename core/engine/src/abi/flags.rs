@@ -1,4 +1,4 @@
-//! The operators of flags.
+//! The operators of flags, and the functions that fill the columns of tables.
 
 /// Gives a type of flags its operators.
 macro_rules! flags {
@@ -22,4 +22,17 @@ macro_rules! flags {
     };
 }
 
-pub(crate) use flags;
+/// Gives each column of a row a function that fills it.
+macro_rules! columns {
+    ($seen:vis $row:ident: $($(#[$meaning:meta])* $column:ident: $type:ty = $value:expr;)*) => {
+        impl $row { $(
+            $(#[$meaning])*
+            $seen const fn $column(mut self, $column: $type) -> $row {
+                self.$column = $value;
+                self
+            }
+        )* }
+    };
+}
+
+pub(crate) use {columns, flags};

@@ -8,7 +8,7 @@ pub mod names;
 mod sqe;
 
 pub use errno::Errno;
-pub(crate) use flags::flags;
+pub(crate) use flags::{columns, flags};
 use linux_raw_sys::io_uring::io_uring_sqe_flags_bit as SqeFlag;
 pub use sqe::{KNOWN_SQE_FLAGS, Sqe};
 

@@ -20,29 +20,26 @@ use crate::ring::{Attempt, Core};
 /// Flags of cancellations that do not look at user data, unless they are asked to.
 const BY_OTHER: u64 = (IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_OP) as u64;
 
+const CAPS: Caps = Caps::CANCELS.with(Caps::HIDDEN);
+
 /// `IORING_OP_ASYNC_CANCEL`.
-pub const ASYNC_CANCEL: Op = Op::new(
-    Code::IORING_OP_ASYNC_CANCEL,
-    "ASYNC_CANCEL",
-    Caps::CANCELS.with(Caps::HIDDEN),
-    prep,
-    issue_controls,
-)
-.control(issue)
-.expire(Expiry::Control(look_for_answers))
-.faults(chaos::CANCELS)
-.arguments(&[
-    arg(Field::Address, "user_data", Kind::UserData).when(&[When::None(Field::OpFlags, BY_OTHER)]),
-    arg(Field::Address, "user_data", Kind::UserData)
-        .when(&[When::Some(Field::OpFlags, BY_OTHER), asks(IORING_ASYNC_CANCEL_USERDATA)]),
-    arg(Field::Fd, "fd", Kind::SecondFile(IORING_ASYNC_CANCEL_FD_FIXED))
-        .when(&[asks(IORING_ASYNC_CANCEL_FD)]),
-    arg(Field::Length, "op", Kind::Operation).when(&[asks(IORING_ASYNC_CANCEL_OP)]),
-    arg(Field::OpFlags, "cancel_flags", Kind::Flags(names::CANCEL_FLAGS)),
-])
-.of_its_ring()
-.unused(Unused::OFF.with(Unused::FILE_INDEX))
-.errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOENT]);
+pub const ASYNC_CANCEL: Op =
+    Op::new(Code::IORING_OP_ASYNC_CANCEL, "ASYNC_CANCEL", CAPS, prep, issue_controls)
+        .control(issue)
+        .expire(Expiry::Control(look_for_answers))
+        .faults(chaos::CANCELS)
+        .arguments(&[
+            arg(Field::Address, "user_data", Kind::UserData).when(&[When::None(Field::OpFlags, BY_OTHER)]),
+            arg(Field::Address, "user_data", Kind::UserData)
+                .when(&[When::Some(Field::OpFlags, BY_OTHER), asks(IORING_ASYNC_CANCEL_USERDATA)]),
+            arg(Field::Fd, "fd", Kind::SecondFile(IORING_ASYNC_CANCEL_FD_FIXED))
+                .when(&[asks(IORING_ASYNC_CANCEL_FD)]),
+            arg(Field::Length, "op", Kind::Operation).when(&[asks(IORING_ASYNC_CANCEL_OP)]),
+            arg(Field::OpFlags, "cancel_flags", Kind::Flags(names::CANCEL_FLAGS)),
+        ])
+        .of_its_ring()
+        .unused(Unused::OFF.with(Unused::FILE_INDEX))
+        .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOENT]);
 
 fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     let sqe = &cx.sqe;

@@ -45,7 +45,7 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
     let offset = cx.sqe.off;
     if offset != POSITION {
         let number = named(cx);
-        let description = cx.ring.resources_mut().directories.take(number, offset);
+        let description = cx.ring.directories_mut().take(number, offset);
         cx.data = OpData::Directory(description);
     }
     if mounts::is_far(cx.file.fd()) { Outcome::BlockForLong } else { Outcome::Block }

@@ -24,7 +24,7 @@ pub const NOP: Op = Op::new(Code::IORING_OP_NOP, "NOP", Caps::IOPOLL, prep, issu
         arg(Field::Offset, "extra1", Kind::Hex).when(&[asks(IORING_NOP_CQE32)]),
         arg(Field::Address, "extra2", Kind::Hex).when(&[asks(IORING_NOP_CQE32)]),
     ])
-    .quick(Quick { attempt: done, go_on: |cx, _, _| issue(cx), again: done, more: Quick::NO_MORE })
+    .quick(Quick { attempt: done, go_on: |cx, _, _| issue(cx), again: done, more: |_| None })
     .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EFAULT]);
 
 /// `IORING_OP_NOP128`: of its second half nothing is read.
@@ -69,17 +69,10 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
         return Outcome::Complete(0);
     }
     let sqe = *sqe;
-    if sqe.op_flags & IORING_NOP_FILE != 0 {
-        let fd = match cx.file() {
-            Ok(fd) => fd,
-            Err(errno) => return errno.into(),
-        };
-        if !os::is_open(fd) {
-            return Errno::EBADF.into();
-        }
+    if sqe.op_flags & IORING_NOP_FILE != 0 && !cx.file().is_ok_and(os::is_open) {
+        return Errno::EBADF.into();
     }
-    if sqe.op_flags & IORING_NOP_FIXED_BUFFER != 0 && cx.ring.resources().buffers.get(sqe.buf_index).is_none()
-    {
+    if sqe.op_flags & IORING_NOP_FIXED_BUFFER != 0 && cx.ring.buffers().get(sqe.buf_index).is_none() {
         return Errno::EFAULT.into();
     }
     let injected = if sqe.op_flags & IORING_NOP_INJECT_RESULT != 0 { sqe.len as i32 } else { 0 };

@@ -393,10 +393,7 @@ fn issue_close(cx: &mut Attempt<'_>) -> Outcome {
         return cx.ring.remove_file(sqe.file_index - 1).into();
     }
     // The engine's own are none of the program's.
-    if registry::is_ring(sqe.fd) || os::own::is_own(sqe.fd) {
-        return Errno::EBADF.into();
-    }
-    if cx.ring.is_closing(sqe.fd) {
+    if registry::is_ring(sqe.fd) || os::own::is_own(sqe.fd) || cx.ring.is_closing(sqe.fd) {
         return Errno::EBADF.into();
     }
     let connection = cx.ring.readiness().is_known_connection(sqe.fd);
@@ -409,10 +406,7 @@ fn issue_close(cx: &mut Attempt<'_>) -> Outcome {
         notes::closes(sqe.fd);
         return close_call(sqe.fd).into();
     }
-    match cx.will_close() {
-        Ok(()) => Outcome::Block,
-        Err(errno) => errno.into(),
-    }
+    cx.will_close().map_or_else(Outcome::from, |()| Outcome::Block)
 }
 
 /// True if a connection that this ring has forgotten can be closed on the spot. One that does not linger

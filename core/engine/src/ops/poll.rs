@@ -130,7 +130,7 @@ fn begin(cx: &mut Attempt<'_>) -> Outcome {
     };
     let own = !cx.polls_once() && cx.ring.is_own_eventfd(fd);
     if own {
-        cx.ring.observers().clear_rung();
+        cx.ring.observers_mut().clear_rung();
     }
     if now == 0 {
         let outcome = wait(cx, true);
@@ -183,7 +183,7 @@ fn report(cx: &mut Attempt<'_>, events: u32) -> Outcome {
 impl Lent {
     /// True if `fd` is an epoll set that holds this ring. Then each CQE would make it ready anew. The kernel
     /// ends a multishot poll there if it was a ring that woke it; who did is not known here.
-    fn stands_in(&mut self, fd: Fd) -> bool {
+    fn stands_in(&self, fd: Fd) -> bool {
         let Some(stand_in) = self.observers().stand_in() else { return false };
         let added = os::epoll_ctl(fd, EPOLL_CTL_ADD, stand_in, 0, 0);
         if added.is_ok() {

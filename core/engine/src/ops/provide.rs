@@ -70,7 +70,7 @@ fn provision(sqe: &Sqe) -> Provision {
 
 fn issue_provide(cx: &mut Attempt<'_>) -> Outcome {
     let provision = provision(&cx.sqe);
-    cx.ring.resources_mut().groups.provide(&provision).map(|()| 0).into()
+    cx.ring.groups_mut().provide(&provision).map(|()| 0).into()
 }
 
 fn prep_remove(cx: &mut Attempt<'_>) -> Result<(), Errno> {
@@ -80,5 +80,5 @@ fn prep_remove(cx: &mut Attempt<'_>) -> Result<(), Errno> {
 
 fn issue_remove(cx: &mut Attempt<'_>) -> Outcome {
     let (group, count) = (cx.sqe.buf_index, cx.sqe.fd as u32);
-    cx.ring.resources_mut().groups.remove(group, count).into()
+    cx.ring.groups_mut().remove(group, count).into()
 }

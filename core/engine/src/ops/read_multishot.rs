@@ -76,10 +76,7 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
     let group = cx.sqe.buf_index;
     for round in 0..MOST_ROUNDS {
         // Whether there is a buffer for it matters only once there is more to read.
-        if round > 0
-            && cx.ring.resources_mut().groups.expect(group).is_err()
-            && os::poll_now(fd, EPOLLIN) == Ok(0)
-        {
+        if round > 0 && cx.ring.groups_mut().expect(group).is_err() && os::poll_now(fd, EPOLLIN) == Ok(0) {
             return Outcome::Wait(EPOLLIN);
         }
         if let Next::Outcome(outcome) = read_once(cx, fd) {
@@ -154,7 +151,7 @@ fn conclude(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Next {
         }
     };
     advance(cx, count);
-    let flags = cx.use_buffer(count);
+    let flags = cx.use_buffers(count, 1);
     if cx.post_more(count as i32, flags) {
         return Next::Read;
     }

@@ -338,9 +338,9 @@ fn issue_selected(cx: &mut Attempt<'_>) -> Outcome {
         Ok(span) => span,
         Err(errno) => return errno.into(),
     };
-    if cx.ring.resources().groups.is_list(cx.sqe.buf_index) {
+    if cx.ring.groups().is_list(cx.sqe.buf_index) {
         // It stays with the request from here on, whatever comes of it.
-        cx.keep_buffer(span.length);
+        cx.keep_buffers(span.length, 1);
     }
     let sqe = &mut cx.sqe;
     sqe.addr = span.address;
@@ -349,10 +349,10 @@ fn issue_selected(cx: &mut Attempt<'_>) -> Outcome {
     match outcome {
         // Of a file that can be polled, a part of the buffer may be enough.
         Outcome::Block | Outcome::BlockForLong if lends_buffer(cx) => cx.lend_buffer(),
-        Outcome::Block | Outcome::BlockForLong | Outcome::InFlight => cx.keep_buffer(span.length),
+        Outcome::Block | Outcome::BlockForLong | Outcome::InFlight => cx.keep_buffers(span.length, 1),
         // At the end of a file the buffer goes along, empty.
         Outcome::Complete(0) => {
-            let flags = cx.use_buffer(0);
+            let flags = cx.use_buffers(0, 1);
             cx.cqe_flags |= flags;
         }
         Outcome::Complete(_) => {}
@@ -373,8 +373,8 @@ fn issue_selected(cx: &mut Attempt<'_>) -> Outcome {
 fn lends_buffer(cx: &Attempt<'_>) -> bool {
     let fd = cx.file.fd();
     let storage = kinds::look_at_type(fd).is_ok_and(|kind| kind.has(Kind::STORAGE));
-    (!storage || cx.ring.resources().groups.is_incremental(cx.sqe.buf_index))
-        && !cx.ring.resources().groups.is_list(cx.sqe.buf_index)
+    (!storage || cx.ring.groups().is_incremental(cx.sqe.buf_index))
+        && !cx.ring.groups().is_list(cx.sqe.buf_index)
         && os::can_be_polled(fd)
 }
 
@@ -533,12 +533,12 @@ fn check_registered(cx: &Attempt<'_>) -> Result<NodeIndex, Errno> {
     let request = cx.request();
     let vectored = matches!(request.data, OpData::Vectors(_));
     let memory = Memory::of(&request.sqe, &request.data);
-    let mut found = cx.ring.resources().buffers.node(request.sqe.buf_index);
+    let mut found = cx.ring.buffers().node(request.sqe.buf_index);
     for vector in memory.vectors() {
         if vectored && vector.length == 0 {
             return Err(Errno::EFAULT);
         }
-        found = cx.ring.resources().buffers.check(request.sqe.buf_index, vector.base, vector.length);
+        found = cx.ring.buffers().check(request.sqe.buf_index, vector.base, vector.length);
         found?;
     }
     found
@@ -804,7 +804,7 @@ fn finish(cx: &mut Attempt<'_>, result: Result<usize, Errno>, direction: Directi
         }
         // At the end of a file the buffer goes along, as in `issue_selected`.
         Ok(0) if request.buffer.is_some() && request.result == 0 => {
-            let flags = cx.use_buffer(0);
+            let flags = cx.use_buffers(0, 1);
             cx.cqe_flags |= flags;
             end(cx, Ok(0))
         }

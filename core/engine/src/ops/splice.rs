@@ -55,13 +55,10 @@ fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
 }
 
 fn issue(cx: &mut Attempt<'_>) -> Outcome {
-    match input(cx) {
-        Ok(fd) => {
-            cx.data = OpData::Input(fd);
-            Outcome::BlockForLong
-        }
-        Err(errno) => errno.into(),
-    }
+    input(cx).map_or_else(Outcome::from, |fd| {
+        cx.data = OpData::Input(fd);
+        Outcome::BlockForLong
+    })
 }
 
 /// A duplicate of the file to take from, which the program may close or unregister meanwhile.
@@ -69,7 +66,7 @@ fn input(cx: &mut Attempt<'_>) -> Result<OwnedFd, Errno> {
     let sqe = cx.sqe;
     let named = sqe.file_index;
     let fd = if sqe.op_flags & SPLICE_F_FD_IN_FIXED != 0 {
-        cx.ring.resources().files.get(named).ok_or(Errno::EBADF)?
+        cx.ring.files().get(named).ok_or(Errno::EBADF)?
     } else {
         named as i32
     };

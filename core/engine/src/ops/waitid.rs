@@ -59,10 +59,7 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
         Err(errno) if errno != Errno::ECHILD => return errno.into(),
         _ => {}
     }
-    match tell(sqe.off, &info) {
-        Ok(()) => asked.map(|()| 0).into(),
-        Err(errno) => errno.into(),
-    }
+    tell(sqe.off, &info).and(asked).map(|()| 0).into()
 }
 
 fn ask(sqe: &Sqe, info: &mut Info) -> Result<(), Errno> {

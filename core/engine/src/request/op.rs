@@ -8,7 +8,7 @@ pub use linux_raw_sys::io_uring::io_uring_op as Code;
 
 use anyring_chaos_plan::{Fault, Faults};
 
-use crate::abi::{Errno, Sqe, flags};
+use crate::abi::{Errno, Sqe, columns, flags};
 use crate::os::{Fd, user};
 use crate::request::shown::Argument;
 use crate::request::unused::Unused;
@@ -113,11 +113,6 @@ pub struct Quick {
     /// The next attempt of a multishot request that was woken, which waits already or whose outcome is told; `None`
     /// where it has to be made in the ordinary way.
     pub more: fn(&mut Attempt<'_>) -> Option<Outcome>,
-}
-
-impl Quick {
-    /// For operations that are never multishot.
-    pub const NO_MORE: fn(&mut Attempt<'_>) -> Option<Outcome> = |_| None;
 }
 
 /// Requests of an operation that are held back until the next ones of their submission join them: see
@@ -448,20 +443,7 @@ impl Op {
     }
 }
 
-/// Gives each column of a row a function that fills it.
-macro_rules! columns {
-    ($($(#[$meaning:meta])* $column:ident: $type:ty = $value:expr;)*) => {
-        impl Op { $(
-            $(#[$meaning])*
-            pub const fn $column(mut self, $column: $type) -> Op {
-                self.$column = $value;
-                self
-            }
-        )* }
-    };
-}
-
-columns! {
+columns! { pub Op:
     /// With what it reads of the SQE.
     arguments: &'static [Argument] = arguments;
     /// With the errors that it answers with of its own accord.

@@ -14,9 +14,7 @@ use crate::os::Fd;
 use crate::os::user::IoVector;
 use crate::request::notification::Announced;
 use crate::request::op::Op;
-use crate::request::train::Train;
 use crate::request::{Request, RequestId};
-use crate::ring::drive::observers::Observers;
 use crate::ring::drive::readiness::Known;
 use crate::ring::parts::{Queues, Resources};
 use crate::ring::{Core, Ring};
@@ -107,17 +105,6 @@ impl Lent {
     #[inline(always)]
     pub fn queues(&self) -> &Queues {
         &self.core.queues
-    }
-
-    /// Requests that are to leave together.
-    #[inline(always)]
-    pub fn train(&mut self) -> &mut Train {
-        &mut self.core.order.train
-    }
-
-    /// Observers, which hear of completions without coming in.
-    pub fn observers(&mut self) -> &mut Observers {
-        &mut self.core.drive.observers
     }
 
     /// The row of an opcode.

@@ -176,6 +176,12 @@ parts! { Core:
 
 parts! { Lent:
     readiness / readiness_mut: Readiness = core.readiness;
-    resources / resources_mut: Resources = core.resources;
     zero_copy / zero_copy_mut: ZeroCopy = core.zero_copy;
+    train / train_mut: Train = core.order.train;
+    observers / observers_mut: Observers = core.drive.observers;
+    files / files_mut: FileTable = core.resources.files;
+    directories / directories_mut: Directories = core.resources.directories;
+    buffers / buffers_mut: BufferTable = core.resources.buffers;
+    groups / groups_mut: BufferGroups = core.resources.groups;
+    receive_queues / receive_queues_mut: ReceiveQueues = core.resources.receive_queues;
 }

@@ -85,10 +85,7 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
     }
     if sqe.off == SocketOp::SOCKET_URING_OP_TX_TIMESTAMP as u64 {
         cx.ring.leave_error_queue(fd, true);
-        return match domain(fd) {
-            Ok(domain) => timestamp::report(cx, domain),
-            Err(errno) => errno.into(),
-        };
+        return domain(fd).map_or_else(Outcome::from, |domain| timestamp::report(cx, domain));
     }
     if sqe.off == SocketOp::SOCKET_URING_OP_SETSOCKOPT as u64 {
         let (level, name, ..) = option(&sqe);

@@ -134,11 +134,8 @@ fn take_registered(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     if !request.flags.has(Flags::REGISTERED_BUFFER) {
         return Ok(());
     }
-    let node = cx.ring.resources().buffers.check(
-        request.sqe.buf_index,
-        request.sqe.addr,
-        u64::from(request.sqe.len),
-    )?;
+    let node =
+        cx.ring.buffers().check(request.sqe.buf_index, request.sqe.addr, u64::from(request.sqe.len))?;
     cx.hold_buffer(node);
     cx.flags.clear(Flags::REGISTERED_BUFFER);
     Ok(())

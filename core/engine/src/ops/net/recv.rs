@@ -212,12 +212,12 @@ fn receive_more(cx: &mut Attempt<'_>) -> Option<Outcome> {
     {
         return None;
     }
-    let buffer = cx.ring.resources_mut().groups.next_of_ring(group)?;
+    let buffer = cx.ring.groups_mut().next_of_ring(group)?;
     let whole = (buffer.length as usize).min(os::max_transfer_bytes());
     let length = if wanted == 0 { whole } else { whole.min(wanted) };
     match calls::receive(fd, Span { address: buffer.address, length }, 0) {
         Ok(count) if 0 < count && count < length && cx.ring.readiness_mut().note_short_read(socket) => {
-            let flags = cx.ring.resources_mut().groups.report(&Selected::next(group, &buffer), 0, 1);
+            let flags = cx.ring.groups_mut().report(&Selected::next(group, &buffer), 0, 1);
             if cx.post_more(count as i32, flags) {
                 cx.arm_known(socket, EPOLLIN);
                 return Some(Outcome::Armed);
@@ -247,11 +247,7 @@ fn go_on(cx: &mut Attempt<'_>, fd: Fd, result: Result<usize, Errno>) -> Outcome 
 /// The error of a receive without a buffer: `ENOENT` where a bundle lacks the whole group.
 #[cold]
 fn without_buffer(cx: &Attempt<'_>, errno: Errno) -> Errno {
-    if bundles(cx.request()) && !cx.ring.resources().groups.contains(cx.sqe.buf_index) {
-        Errno::ENOENT
-    } else {
-        errno
-    }
+    if bundles(cx.request()) && !cx.ring.groups().contains(cx.sqe.buf_index) { Errno::ENOENT } else { errno }
 }
 
 /// One receive into as many provided buffers as there are.
@@ -318,7 +314,7 @@ pub fn before(cx: &mut Attempt<'_>, fd: Fd) -> Option<Outcome> {
     // The kernel takes a buffer before it looks at the socket: without one the request fails.
     if request.flags.has(Flags::BUFFER_SELECT)
         && request.buffer.is_none()
-        && let Err(errno) = cx.ring.resources_mut().groups.expect(group)
+        && let Err(errno) = cx.ring.groups_mut().expect(group)
     {
         return Some(ended(cx, without_buffer(cx, errno)));
     }
@@ -441,7 +437,7 @@ pub fn conclude(cx: &mut Attempt<'_>, fd: Fd, attempt: Received) -> Next {
         if count < attempt.asked && !may_be_short(cx.request()) {
             if count > 0
                 && attempt.may_retry
-                && !cx.ring.resources().groups.is_incremental(cx.sqe.buf_index)
+                && !cx.ring.groups().is_incremental(cx.sqe.buf_index)
                 && is_retried(fd)
             {
                 advance(cx, count);
@@ -470,7 +466,7 @@ pub fn conclude(cx: &mut Attempt<'_>, fd: Fd, attempt: Received) -> Next {
     let may_empty = bundles(request) && (limit == 0 || attempt.asked < limit);
     let ends = count == 0
         || uses_total_up(request, count)
-        || may_empty && cx.ring.resources().groups.is_empty(cx.sqe.buf_index);
+        || may_empty && cx.ring.groups().is_empty(cx.sqe.buf_index);
     if !ends && cx.post_more(result, flags) {
         return next_of_multishot(cx, emptied, result as u32);
     }
@@ -480,7 +476,7 @@ pub fn conclude(cx: &mut Attempt<'_>, fd: Fd, attempt: Received) -> Next {
 
 /// A partial transfer goes on behind what it has.
 fn advance(cx: &mut Attempt<'_>, count: usize) {
-    cx.keep_buffer(count);
+    cx.keep_buffers(count, 1);
     let request = cx.request_mut();
     request.progress().done += count as u32;
     match &mut request.data {

@@ -84,7 +84,7 @@ struct Untold {
 
 fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     let sqe = cx.sqe;
-    cx.ring.resources().receive_queues.get(sqe.file_index).ok_or(Errno::EINVAL)?;
+    cx.ring.receive_queues().get(sqe.file_index).ok_or(Errno::EINVAL)?;
     let flags = u32::from(sqe.ioprio);
     if sqe.op_flags != 0 || flags & !FLAGS != 0 || flags & IORING_RECV_MULTISHOT == 0 {
         return Err(Errno::EINVAL);
@@ -97,7 +97,7 @@ fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
 
 fn issue(cx: &mut Attempt<'_>) -> Outcome {
     let (fd, index) = (cx.file.fd(), cx.sqe.file_index);
-    let Some(queue) = cx.ring.resources().receive_queues.get(index).cloned() else {
+    let Some(queue) = cx.ring.receive_queues().get(index).cloned() else {
         return Errno::EINVAL.into();
     };
     if polls_first(cx, fd, EPOLLIN) {

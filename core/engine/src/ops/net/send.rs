@@ -61,7 +61,7 @@ pub const SEND: Op = Op::new(
     issue_send,
 )
 .arguments(&SEND_ARGUMENTS)
-.quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: Quick::NO_MORE })
+.quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: |_| None })
 .together(train::SENDS)
 .failed(failed)
 .faults(chaos::SENDS)
@@ -204,7 +204,7 @@ fn wait_for_room(fd: Fd) -> Outcome {
 
 /// How much to send of provided buffers: one of a list goes as a whole, whatever was asked for.
 fn wanted(cx: &Attempt<'_>) -> usize {
-    if cx.ring.resources().groups.is_list(cx.sqe.buf_index) { 0 } else { cx.sqe.len as usize }
+    if cx.ring.groups().is_list(cx.sqe.buf_index) { 0 } else { cx.sqe.len as usize }
 }
 
 /// Takes the provided buffer to send from, once; it stays with the request through all attempts.
@@ -213,11 +213,11 @@ fn take_memory(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     if !request.flags.has(Flags::BUFFER_SELECT) || request.buffer.is_some() {
         return Ok(());
     }
-    if !cx.ring.resources().groups.contains(cx.sqe.buf_index) {
+    if !cx.ring.groups().contains(cx.sqe.buf_index) {
         return Err(Errno::ENOENT);
     }
     let span = cx.select_buffer(wanted(cx))?;
-    cx.keep_buffer(span.length);
+    cx.keep_buffers(span.length, 1);
     let transfer = cx.transfer();
     transfer.address = span.address;
     transfer.length = span.length as u32;
@@ -292,7 +292,7 @@ fn issue_bundles(cx: &mut Attempt<'_>, fd: Fd) -> Outcome {
         let request = cx.request();
         let ends = result <= 0 || request.flags.has(Flags::FAILED.with(Flags::WOKEN));
         let flags = request.cqe_flags;
-        if ends || cx.ring.resources().groups.is_empty(cx.sqe.buf_index) || !cx.post_more(result, flags) {
+        if ends || cx.ring.groups().is_empty(cx.sqe.buf_index) || !cx.post_more(result, flags) {
             return outcome;
         }
         let request = cx.request_mut();
@@ -302,7 +302,7 @@ fn issue_bundles(cx: &mut Attempt<'_>, fd: Fd) -> Outcome {
 }
 
 fn take_bundle(cx: &mut Attempt<'_>) -> Result<(), Errno> {
-    if !cx.ring.resources().groups.contains(cx.sqe.buf_index) {
+    if !cx.ring.groups().contains(cx.sqe.buf_index) {
         return Err(Errno::ENOENT);
     }
     let vectors = cx.select_buffers(wanted(cx))?;
@@ -328,7 +328,7 @@ pub fn conclude(cx: &mut Attempt<'_>, fd: Fd, result: Result<usize, Errno>, aske
         }
         Ok(count) => Outcome::Complete((count + progress.done as usize) as i32),
     };
-    let flags = cx.use_buffer(0);
+    let flags = cx.use_buffers(0, 1);
     cx.cqe_flags |= flags;
     Some(outcome)
 }

@@ -104,7 +104,7 @@ impl Attempt<'_> {
             return false;
         }
         let (id, length) = (self.id(), self.length_in_train());
-        length.is_some_and(|length| self.ring.train().hold(id, length))
+        length.is_some_and(|length| self.ring.train_mut().hold(id, length))
     }
 
     fn begins_train(&mut self, fd: Fd) -> bool {
@@ -114,7 +114,7 @@ impl Attempt<'_> {
             kinds::add(fd, Kind::TRAINS_ASKED.with(ask(fd)));
         }
         let known = kinds::noted(fd);
-        self.ring.train().prepare(fd, known.has(Kind::STREAM_TRAINS), length);
+        self.ring.train_mut().prepare(fd, known.has(Kind::STREAM_TRAINS), length);
         may_go_together(known, length, next)
     }
 }

@@ -59,7 +59,7 @@ const LIMITS: &str = "copies the data, and notifies at once, below 32 KiB, over 
 pub const SEND_ZC: Op =
     Op::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS.with(Caps::SOCKET), prep_send, issue)
         .arguments(&ARGUMENTS)
-        .quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: Quick::NO_MORE })
+        .quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: |_| None })
         .together(train::COPIED_SENDS)
         .failed(failed)
         .faults(chaos::SENDS)
@@ -261,7 +261,7 @@ fn send_in_place(
 fn lies_right(ring: &Lent, sqe: &Sqe) -> Result<Option<NodeIndex>, Errno> {
     let length = u64::from(sqe.len);
     if u32::from(sqe.ioprio) & IORING_RECVSEND_FIXED_BUF != 0 {
-        ring.resources().buffers.check(sqe.buf_index, sqe.addr, length).map(Some)
+        ring.buffers().check(sqe.buf_index, sqe.addr, length).map(Some)
     } else {
         user::check_range(sqe.addr, length).map(|()| None)
     }
@@ -360,17 +360,17 @@ fn take_registered(cx: &mut Attempt<'_>) -> Result<(), Errno> {
         return Ok(());
     }
     let index = request.sqe.buf_index;
-    let mut node = cx.ring.resources().buffers.node(index)?;
+    let mut node = cx.ring.buffers().node(index)?;
     match &request.data {
         OpData::Net(Data::Message(message)) => {
             for vector in &message.vectors {
                 if vector.length == 0 {
                     return Err(Errno::EFAULT);
                 }
-                node = cx.ring.resources().buffers.check(index, vector.base, vector.length)?;
+                node = cx.ring.buffers().check(index, vector.base, vector.length)?;
             }
         }
-        _ => node = cx.ring.resources().buffers.check(index, request.sqe.addr, u64::from(request.sqe.len))?,
+        _ => node = cx.ring.buffers().check(index, request.sqe.addr, u64::from(request.sqe.len))?,
     }
     let notification = cx.notification()?;
     cx.ring.hold_buffer(notification, node);

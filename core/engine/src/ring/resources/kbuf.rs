@@ -2,9 +2,9 @@
 //!
 //! - [`Attempt::select_buffer`] names the next buffer for one attempt made under the ring's lock. It
 //!   must be followed, before the lock is given up, by one of
-//!   - [`Attempt::use_buffer`]: so many bytes of it were used; returns the `IORING_CQE_F_*` that say so,
+//!   - [`Attempt::use_buffers`]: so many bytes of it were used; returns the `IORING_CQE_F_*` that say so,
 //!     for [`Attempt::post_more`] or to be added to the request's `cqe_flags`,
-//!   - [`Attempt::keep_buffer`]: the request goes on with it (a transfer retried for its rest),
+//!   - [`Attempt::keep_buffers`]: the request goes on with it (a transfer retried for its rest),
 //!   - [`Attempt::lend_buffer`]: the attempt is made without the lock after all, and nobody else gets the buffer meanwhile,
 //!   - [`Attempt::return_buffer`]: nothing came of it, the next request gets it.
 //! - [`Attempt::select_buffers`] names as many as there are, for a bundle; [`Attempt::use_buffers`] follows.
@@ -13,7 +13,7 @@
 //! - [`Attempt::settle_buffer`] runs at every completion and does for a buffer still held what its
 //!   result suggests: a positive count uses it, anything else returns it; one that was taken or kept
 //!   is reported in any case. An operation that wants otherwise (a read that reached the
-//!   end of a file reports its buffer) calls [`Attempt::use_buffer`] itself first.
+//!   end of a file reports its buffer) calls [`Attempt::use_buffers`] itself first.
 
 use alloc::vec::Vec;
 
@@ -62,24 +62,13 @@ impl Attempt<'_> {
         Ok(vectors)
     }
 
-    /// The request has used `used` bytes of the buffer it holds: how its CQE says so. 0 where it
-    /// holds none.
-    pub fn use_buffer(&mut self, used: usize) -> u32 {
-        self.use_buffers(used, 1)
-    }
-
-    /// As [`Attempt::use_buffer`], of `count` buffers named by [`Attempt::select_buffers`].
+    /// The request has used `used` bytes of the `count` buffers it holds: how its CQE says so. 0 where it holds none.
     pub fn use_buffers(&mut self, used: usize, count: u16) -> u32 {
         let Some(selected) = self.buffer.take() else { return 0 };
-        self.ring.resources_mut().groups.report(&selected, used, count)
+        self.ring.groups_mut().report(&selected, used, count)
     }
 
-    /// The request goes on with the buffer it holds, of which `used` bytes are spoken for.
-    pub fn keep_buffer(&mut self, used: usize) {
-        self.keep_buffers(used, 1);
-    }
-
-    /// As [`Attempt::keep_buffer`], of `count` buffers.
+    /// The request goes on with the `count` buffers it holds, of which `used` bytes are spoken for.
     pub fn keep_buffers(&mut self, used: usize, count: u16) {
         let (request, Resources { groups, .. }) = self.with_resources();
         if let Some(selected) = &mut request.buffer {
@@ -97,7 +86,7 @@ impl Attempt<'_> {
 
     /// True if the request holds a buffer. It lets go of one whose ring was unregistered meanwhile.
     pub fn holds_buffer(&mut self) -> bool {
-        let held = self.buffer.filter(|selected| self.ring.resources().groups.has(selected));
+        let held = self.buffer.filter(|selected| self.ring.groups().has(selected));
         self.buffer = held;
         held.is_some()
     }
@@ -106,7 +95,7 @@ impl Attempt<'_> {
     /// kept cannot be put back, nor one that was lent if later ones were used up meanwhile; it stays with the request.
     pub fn return_buffer(&mut self) {
         if let Some(selected) = self.buffer
-            && self.ring.resources_mut().groups.put_back(&selected)
+            && self.ring.groups_mut().put_back(&selected)
         {
             self.buffer = None;
         }
@@ -121,7 +110,7 @@ impl Attempt<'_> {
         if result <= 0 {
             self.return_buffer();
         }
-        let flags = self.use_buffer(result.max(0) as usize);
+        let flags = self.use_buffers(result.max(0) as usize, 1);
         self.cqe_flags |= flags;
     }
 }
