@@ -211,5 +211,4 @@ lend! {
     piece_is_copied(id);
     cut_bundle(id, buffers: &mut Vec<IoVector>);
     hold_buffer(id, node: NodeIndex);
-    trace_buffer(id, address: u64);
 }

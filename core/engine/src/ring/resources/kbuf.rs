@@ -41,7 +41,7 @@ impl Attempt<'_> {
     fn hold(&mut self, selected: Selected, address: u64) {
         self.buffer = Some(selected);
         if self.flags.has(Flags::TRACED) {
-            self.trace_buffer(address);
+            self.ring.core.trace_buffer(self.id(), address);
         }
     }
 
