@@ -103,13 +103,13 @@ pub fn set_outlet(fd: Fd, outlet: Box<dyn Outlet>) -> Result<(), i32> {
     let ring = registry::get(fd).ok_or_else(|| registry::no_ring(fd).negated())?;
     let mut guard = ring.lock();
     let core = guard.as_mut().ok_or(Errno::EBADF.negated())?;
-    core.observers_mut().set_outlet(outlet);
+    core.drive_mut().observers.set_outlet(outlet);
     Ok(())
 }
 
 /// The file in a slot of the ring `fd`: a descriptor of the engine's own, good as long as it is there.
 pub fn registered_file(fd: Fd, slot: u32) -> Option<Fd> {
-    registry::get(fd)?.lock().as_ref()?.files().get(slot)
+    registry::get(fd)?.lock().as_ref()?.resources().files.get(slot)
 }
 
 /// How many requests of the ring `fd` are not done.

@@ -66,19 +66,19 @@ pub fn state() -> String {
 }
 
 fn describe(core: &Core, text: &mut String) {
-    let layout = core.memory().layout();
+    let layout = core.queues().memory.layout();
     let _ = writeln!(
         text,
         "  ring {}: flags {:#x}, CQ {} of {} with {} kept, driver {:?} with {} asleep, inside {}, attended {}{}",
         core.serial(),
         core.setup_flags(),
-        core.cq_ready(),
+        core.queues().cq_ready(),
         layout.cq_entries,
-        core.cq().kept(),
-        core.token().driver(),
-        core.token().asleep(),
+        core.queues().cq.kept(),
+        core.drive().token.driver(),
+        core.drive().token.asleep(),
         core.life().inside(),
-        core.attendance().is_listed(),
+        core.drive().attendance.is_listed(),
         if core.life().is_closing() { ", closing" } else { "" },
     );
     let _ = writeln!(
@@ -88,8 +88,8 @@ fn describe(core: &Core, text: &mut String) {
         core.work().queued().len(),
         core.work().out(),
         core.work().finished(),
-        core.cq().messages(),
-        !core.ready().is_empty(),
+        core.queues().cq.messages(),
+        !core.order().ready.is_empty(),
     );
     for id in core.requests().ids() {
         let request = &core[id];

@@ -2,11 +2,13 @@
 //! 7.2's `<linux/io_uring.h>` that the bindings do not have yet.
 
 pub mod errno;
+mod flags;
 pub mod layout;
 pub mod names;
 mod sqe;
 
 pub use errno::Errno;
+pub(crate) use flags::{columns, flags};
 use linux_raw_sys::io_uring::io_uring_sqe_flags_bit as SqeFlag;
 pub use sqe::{KNOWN_SQE_FLAGS, Sqe};
 

@@ -7,7 +7,7 @@
 use linux_raw_sys::general::{F_GETFL, O_DIRECT, S_IFBLK, S_IFDIR, S_IFIFO, S_IFMT, S_IFREG};
 use linux_raw_sys::net::{SO_LINGER, SOL_SOCKET};
 
-use crate::abi::Errno;
+use crate::abi::{Errno, flags};
 use crate::assets::mounts::{self, Place};
 use crate::assets::notes;
 use crate::os::{self, Fd, host};
@@ -15,6 +15,8 @@ use crate::os::{self, Fd, host};
 /// Facts about a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Kind(u32);
+
+flags!(Kind);
 
 impl Kind {
     /// The engine has looked at how the descriptor is open.
@@ -68,16 +70,6 @@ impl Kind {
     /// All about sends that leave together.
     pub const ALL_OF_TRAINS: Kind =
         Kind::TRAINS_ASKED.with(Kind::TRAINS).with(Kind::SHORT_TRAINS).with(Kind::STREAM_TRAINS);
-
-    /// True if any of `other` is set.
-    pub const fn has(self, other: Kind) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    /// The facts of both together.
-    pub const fn with(self, other: Kind) -> Kind {
-        Kind(self.0 | other.0)
-    }
 }
 
 /// Looks at a descriptor.

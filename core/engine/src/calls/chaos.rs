@@ -55,7 +55,7 @@ fn enter_meeting(met: Call, fd: Fd, call: &Enter, caller: &Caller) -> Result<usi
         }
     })?;
     let registered = call.flags & IORING_ENTER_REGISTERED_RING != 0;
-    if interrupted && done == 0 && look(fd, registered, |core| core.cq_ready()).unwrap_or(0) == 0 {
+    if interrupted && done == 0 && look(fd, registered, |core| core.queues().cq_ready()).unwrap_or(0) == 0 {
         return Err(Errno::EINTR);
     }
     Ok(done)
@@ -77,8 +77,8 @@ enum Change {
 fn change(core: &mut Core, met: Call, call: &Enter) -> Change {
     core.scrub_reaped(met);
     let meets = |fault| met.meets(fault, 0);
-    let ready = core.cq_ready();
-    let submits = call.to_submit > 0 && core.sq_pending() > 0 && !core.is(IORING_SETUP_SQPOLL);
+    let ready = core.queues().cq_ready();
+    let submits = call.to_submit > 0 && core.queues().sq_pending() > 0 && !core.is(IORING_SETUP_SQPOLL);
     // A program that is told to wait for completions must have some to wait for. Requests that wait for a file, perhaps for what is to be
     // submitted, are none.
     if submits && ready > 0 && meets(Fault::EnterBusy).is_some() {

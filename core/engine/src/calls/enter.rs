@@ -100,7 +100,8 @@ pub fn enter_changed(
         core.unshare_if_alone();
         core.join();
     }
-    core.observers_mut()
+    core.drive_mut()
+        .observers
         .posts_in_submission(call.flags & IORING_ENTER_GETEVENTS != 0 && call.min_complete > 0);
     core.readiness_mut().begin_call(call.flags & IORING_ENTER_GETEVENTS == 0);
     let taken = if core.is(IORING_SETUP_SQPOLL) { Ok(0) } else { take(core, call) };
@@ -173,7 +174,7 @@ fn stay(mut guard: CoreGuard<'_>, call: &Enter, caller: &Caller, taken: u32) -> 
     let result = go_on(&mut guard, serial, call, caller, (!polled).then_some(taken));
     if let Some(core) = live(&mut guard, serial) {
         caller::end_call(core);
-        let pollers = core.observers_mut().pollers_to_tell();
+        let pollers = core.drive_mut().observers.pollers_to_tell();
         lifetime::go_out(guard, serial);
         pollers.into_iter().for_each(|(ring, serial)| look_in(ring, serial));
     }
@@ -189,9 +190,9 @@ fn take(core: &mut Core, call: &Enter) -> Result<u32, Errno> {
     let thread = host::thread_identity();
     core.admit(thread)?;
     core.requests_mut().set_thread(thread);
-    core.timeouts_mut().set_unwaited(call.min_complete == 0);
+    core.time_mut().timeouts.set_unwaited(call.min_complete == 0);
     let taken = core.submit(call.to_submit, true);
-    core.timeouts_mut().set_unwaited(false);
+    core.time_mut().timeouts.set_unwaited(false);
     core.requests_mut().set_thread(0);
     taken
 }
@@ -211,7 +212,7 @@ impl Core {
         if !ordinary || !self.is_at_rest() {
             return false;
         }
-        if !self.ready().is_empty() && (!fetches || !self.issues_links(call)) {
+        if !self.order().ready.is_empty() && (!fetches || !self.issues_links(call)) {
             return false;
         }
         if fetches { self.skip_epoll(call) } else { self.zero_copy().is_seen() }
@@ -231,23 +232,23 @@ impl Core {
     /// Issues what the submission made ready, links as a rule. Is there nothing else to be done then?
     #[inline(never)]
     fn issues_links(&mut self, call: &Enter) -> bool {
-        self.fetch_at_once(self.most_fetched(call.min_complete));
+        self.drive_mut().fetched_at_once = self.most_fetched(call.min_complete);
         self.run_ready();
-        self.fetch_at_once(u32::MAX);
-        self.ready().is_empty() && self.is_at_rest()
+        self.drive_mut().fetched_at_once = u32::MAX;
+        self.order().ready.is_empty() && self.is_at_rest()
     }
 
     /// How many completions a call that waits for `wanted` finds at most. The rest is for the next one: a multishot request
     /// that finds the CQ full would end.
     fn most_fetched(&self, wanted: u32) -> u32 {
-        let entries = self.memory().layout().cq_entries;
+        let entries = self.queues().memory.layout().cq_entries;
         wanted.min(entries).max(entries / 2).max(1)
     }
 
     /// Returns true if the completions are there that a call fetches, and it may go without asking epoll; counts that.
     #[inline(always)]
     fn skip_epoll(&mut self, call: &Enter) -> bool {
-        if self.reactor_gives_way(call.min_complete) || self.cq_ready() < call.min_complete {
+        if self.reactor_gives_way(call.min_complete) || self.queues().cq_ready() < call.min_complete {
             return false;
         }
         if self.readiness().waiting() == 0 && !self.zero_copy().is_waiting() {
@@ -288,7 +289,7 @@ fn go_on(
         get_events(guard, serial, call, caller)
     } else {
         if let Some(core) = live(guard, serial) {
-            if call.to_submit == 0 && !core.defers() && !core.ready().is_empty() {
+            if call.to_submit == 0 && !core.defers() && !core.order().ready.is_empty() {
                 core.advance();
             }
             caller::leave(core);
@@ -340,7 +341,7 @@ fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u3
         return Ok(());
     }
     core.notify();
-    if !core.ready().is_empty() {
+    if !core.order().ready.is_empty() {
         // Only where completions are deferred does anything stay behind.
         core.notify_deferred();
     }
@@ -359,14 +360,15 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     let argument = argument?;
     if core.defers() {
         core.admit(host::thread_identity())?;
-        if core.observers_mut().take_deferred_told() {
+        if core.drive_mut().observers.take_deferred_told() {
             // The reactor that drives it may have gone to sleep without a look at its deadlines.
             reactor::deadline_changed(core);
         }
     }
     // A polled ring asks devices, and does not wait where nothing is in flight.
     let polls_nothing = is_polled_by_caller(core) && core.requests().live() == 0;
-    let wanted = if polls_nothing { 0 } else { call.min_complete.min(core.memory().layout().cq_entries) };
+    let wanted =
+        if polls_nothing { 0 } else { call.min_complete.min(core.queues().memory.layout().cq_entries) };
     // Where each call finds enough without waiting, what waits for readiness must not starve.
     core.readiness_mut().goes_unasked();
     if wanted == 0 || core.readiness().unasked() > core.patience() {
@@ -380,21 +382,23 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
             core.advance();
             core.flush_overflow();
             caller::leave(core);
-            return if core.cq_ready() >= wanted { Ok(()) } else { Err(errno) };
+            return if core.queues().cq_ready() >= wanted { Ok(()) } else { Err(errno) };
         }
     };
     if core.reactor_gives_way(wanted) {
         reactor::release(core);
     }
-    core.fetch_at_once(core.most_fetched(wanted));
+    core.drive_mut().fetched_at_once = core.most_fetched(wanted);
     let waited = caller::wait(guard, serial, wanted, limits);
     if let Some(core) = live(guard, serial) {
-        core.fetch_at_once(u32::MAX);
+        core.drive_mut().fetched_at_once = u32::MAX;
     }
     match waited {
         Err(Errno::EINTR) if wanted == 0 => Ok(()),
         // Less than was wanted is there: that counts for more than why the wait ended.
-        Err(Errno::EINTR | Errno::ETIME) if live(guard, serial).is_some_and(|core| core.cq_ready() > 0) => {
+        Err(Errno::EINTR | Errno::ETIME)
+            if live(guard, serial).is_some_and(|core| core.queues().cq_ready() > 0) =>
+        {
             Ok(())
         }
         other => other,
@@ -427,7 +431,7 @@ fn limits(argument: &WaitArgument, caller: &Caller, core: &Core) -> Result<Limit
         let time_ns = time.to_ns_unchecked();
         // The sleep is on the monotonic clock whatever clock the program reads.
         let left =
-            if argument.absolute { time_ns.saturating_sub(core.wait_clock().now_ns()) } else { time_ns };
+            if argument.absolute { time_ns.saturating_sub(core.time().wait_clock.now_ns()) } else { time_ns };
         limits.deadline_ns = Some(now.saturating_add(left));
     }
     Ok(limits)
@@ -479,7 +483,7 @@ fn registered_wait(call: &Enter, core: &Core) -> Result<WaitArgument, Errno> {
     if call.argument_size != size_of::<io_uring_reg_wait>() {
         return Err(Errno::EINVAL);
     }
-    let words = core.region().wait(call.argument)?;
+    let words = core.resources().region.wait(call.argument)?;
     // SAFETY: of that size, and a structure of integers.
     let wait: io_uring_reg_wait = unsafe { core::mem::transmute(words) };
     let has_time = IORING_REG_WAIT_TS as u32;

@@ -19,7 +19,8 @@ use anyring_chaos_plan::{Fault, Faults};
 use linux_raw_sys::io_uring::io_uring_register_op as Code;
 
 use crate::abi::{
-    Errno, IORING_REGISTER_BPF_FILTER, IORING_REGISTER_LAST, IORING_REGISTER_QUERY, IORING_REGISTER_ZCRX_CTRL,
+    Errno, IORING_REGISTER_BPF_FILTER, IORING_REGISTER_LAST, IORING_REGISTER_QUERY,
+    IORING_REGISTER_ZCRX_CTRL, columns,
 };
 use crate::assets::ring_fds::resolve;
 use crate::calls::{fork, probe, query};
@@ -135,30 +136,17 @@ impl Row {
         let (limits, argument, faults) = ("", None, Faults::NONE);
         Row { code, name, names: Names::Ring, takes, carry, limits, argument, faults }
     }
+}
 
+columns! { Row:
     /// For these rings.
-    const fn names(mut self, names: Names) -> Row {
-        self.names = names;
-        self
-    }
-
+    names: Names = names;
     /// With an address that leads to this.
-    const fn argument(mut self, argument: Argument) -> Row {
-        self.argument = Some(argument);
-        self
-    }
-
-    /// With faults.
-    const fn faults(mut self, faults: &[Fault]) -> Row {
-        self.faults = Faults::list(faults);
-        self
-    }
-
+    argument: Argument = Some(argument);
     /// With what it falls short in.
-    const fn limits(mut self, limits: &'static str) -> Row {
-        self.limits = limits;
-        self
-    }
+    limits: &'static str = limits;
+    /// With faults.
+    faults: &[Fault] = Faults::list(faults);
 }
 
 const UNPINNED: &str = "memory is not pinned: it does not count against RLIMIT_MEMLOCK, and a transfer into unmapped memory fails";
@@ -445,7 +433,7 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     if core.is_anothers() {
         return Err(Errno::EEXIST);
     }
-    if !core.restrictions().allow_registration(call.opcode) {
+    if !core.resources().restrictions.allow_registration(call.opcode) {
         return Err(Errno::EACCES);
     }
     if row.names == Names::None {
@@ -496,7 +484,7 @@ impl Core {
             .into_iter()
             .find(|known| known.number() == clock)
             .ok_or(Errno::EINVAL)?;
-        self.set_wait_clock(clock);
+        self.time_mut().wait_clock = clock;
         Ok(0)
     }
 }

@@ -37,7 +37,7 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
 pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     let _in_call = comes_in();
     let registered = call.flags & IORING_ENTER_REGISTERED_RING != 0;
-    let ready = |core: &mut Core| (core.serial() as u32, core.sq_pending());
+    let ready = |core: &mut Core| (core.serial() as u32, core.queues().sq_pending());
     let (ring, sq_ready) = look(fd, registered, ready).unwrap_or((0, 0));
     let began_ns = vdso::monotonic_ns();
     let result = super::chaos::enter(fd, call, caller);
@@ -51,7 +51,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
         result: result.map_or_else(Errno::negated, |count| count as i32),
         duration_ns: vdso::monotonic_ns() - began_ns,
         sq_ready,
-        cq_ready: look(fd, registered, |core| core.cq_ready()).unwrap_or(0),
+        cq_ready: look(fd, registered, |core| core.queues().cq_ready()).unwrap_or(0),
     };
     tell(ring, Kind::Entered, &body, &Samples::NONE);
     result

@@ -9,21 +9,24 @@ use crate::abi::{Errno, names};
 use crate::os;
 use crate::request::cancel::{self, Wanted};
 use crate::request::chaos;
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::op::{Caps, Code, Expiry, Field, Op, Outcome, issue_controls};
 use crate::request::shown::{Kind, When, arg, asks};
 use crate::request::unused::Unused;
 use crate::request::version;
 use crate::request::{Flags, RequestId};
-use crate::ring::Core;
 use crate::ring::shared::{Question, look_for_answers};
+use crate::ring::{Attempt, Core};
 
 /// Flags of cancellations that do not look at user data, unless they are asked to.
 const BY_OTHER: u64 = (IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_OP) as u64;
 
+const CAPS: Caps = Caps::CANCELS.with(Caps::HIDDEN);
+
 /// `IORING_OP_ASYNC_CANCEL`.
 pub const ASYNC_CANCEL: Op =
-    Op::new(Code::IORING_OP_ASYNC_CANCEL, "ASYNC_CANCEL", Caps::CANCELS.with(Caps::HIDDEN), prep, issue)
-        .expire(look_for_answers)
+    Op::new(Code::IORING_OP_ASYNC_CANCEL, "ASYNC_CANCEL", CAPS, prep, issue_controls)
+        .control(issue)
+        .expire(Expiry::Control(look_for_answers))
         .faults(chaos::CANCELS)
         .arguments(&[
             arg(Field::Address, "user_data", Kind::UserData).when(&[When::None(Field::OpFlags, BY_OTHER)]),
@@ -38,12 +41,12 @@ pub const ASYNC_CANCEL: Op =
         .unused(Unused::OFF.with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOENT]);
 
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core[id].sqe;
+fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let sqe = &cx.sqe;
     cancel::check_flags(sqe.op_flags)?;
     if sqe.op_flags & IORING_ASYNC_CANCEL_OP != 0 && version::current() >= version::CANCELS_KNOWN_OPERATIONS {
         let code = u8::try_from(sqe.len).map_err(|_| Errno::EINVAL)?;
-        if core.requests().row(code).is_unknown() {
+        if cx.ring.row(code).is_unknown() {
             return Err(Errno::EINVAL);
         }
     }

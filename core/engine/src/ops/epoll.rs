@@ -4,14 +4,13 @@ use linux_raw_sys::general::{__NR_epoll_pwait, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPO
 
 use crate::abi::{Errno, Sqe, names};
 use crate::os::{self, EpollEvent, Fd, user};
-use crate::request::RequestId;
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome, prep_address};
 use crate::request::shown::{Kind, When, arg};
 use crate::request::structures;
 use crate::request::unused::Unused;
 use crate::ring::drive::stand_in;
-use crate::ring::{Core, registry};
+use crate::ring::{Attempt, registry};
 use crate::work::Work;
 
 /// `IORING_OP_EPOLL_CTL`.
@@ -39,8 +38,8 @@ pub const EPOLL_WAIT: Op = Op::new(Code::IORING_OP_EPOLL_WAIT, "EPOLL_WAIT", Cap
     .unused(Unused::OFF.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
 
-fn prep_control(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core[id];
+fn prep_control(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let request = cx.request_mut();
     let sqe = &request.sqe;
     if sqe.len != EPOLL_CTL_DEL {
         request.data = OpData::EpollEvent(user::read::<EpollEvent>(sqe.addr)?);
@@ -49,16 +48,16 @@ fn prep_control(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 /// Takes locks, but sleeps for nothing. The stand-in of a ring is found without ours.
-fn control(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = core[id].sqe;
+fn control(cx: &mut Attempt<'_>) -> Outcome {
+    let sqe = cx.sqe;
     let fd = sqe.off as Fd;
     if registry::is_ring(fd) {
         return Outcome::Block;
     }
     if sqe.len == EPOLL_CTL_ADD {
-        core.leave_error_queue(fd, false);
+        cx.ring.leave_error_queue(fd, false);
     }
-    change(&sqe, &core[id].data, fd).into()
+    change(&sqe, &cx.data, fd).into()
 }
 
 fn change(sqe: &Sqe, data: &OpData, fd: Fd) -> Result<usize, Errno> {
@@ -80,12 +79,12 @@ fn control_ring(work: &mut Work) -> Result<usize, Errno> {
     Ok(0)
 }
 
-fn wait(core: &mut Core, id: RequestId) -> Outcome {
+fn wait(cx: &mut Attempt<'_>) -> Outcome {
     if stand_in::any_lit() {
         return Outcome::Block;
     }
-    let (sqe, fd) = (core[id].sqe, core[id].file.fd());
-    finish_wait(core, id, look(&sqe, fd))
+    let (sqe, fd) = (cx.sqe, cx.file.fd());
+    finish_wait(cx, look(&sqe, fd))
 }
 
 /// Which rings are ready still is found out without our lock.
@@ -100,6 +99,6 @@ fn look(sqe: &Sqe, fd: Fd) -> Result<usize, Errno> {
     unsafe { os::call(__NR_epoll_pwait, arguments) }
 }
 
-fn finish_wait(_: &mut Core, _: RequestId, result: Result<usize, Errno>) -> Outcome {
+fn finish_wait(_: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
     if result == Ok(0) { Outcome::Wait(EPOLLIN) } else { result.into() }
 }

@@ -8,8 +8,8 @@ use crate::os::{self, Fd, nr};
 use crate::request::op::{Block, Caps, Code, Field, Op, Outcome, Prep, issue_blocks, prep_nothing};
 use crate::request::shown::{self, Argument, Kind, When, arg};
 use crate::request::unused::Unused;
-use crate::request::{Flags, RequestId, chaos};
-use crate::ring::Core;
+use crate::request::{Flags, chaos};
+use crate::ring::Attempt;
 use crate::work::{Work, pool};
 
 const fn op(
@@ -24,9 +24,9 @@ const fn op(
 }
 
 /// The kernel has threads of its own for this, which no limit of the program's counts.
-fn issue_fsync(core: &mut Core, id: RequestId) -> Outcome {
+fn issue_fsync(cx: &mut Attempt<'_>) -> Outcome {
     if !pool::is_limited() {
-        core[id].flags.set(Flags::DIRECT);
+        cx.flags.set(Flags::DIRECT);
     }
     Outcome::Block
 }
@@ -135,8 +135,8 @@ pub const MADVISE: Op = op(
 .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL]);
 
-fn prep_fsync(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core[id].sqe;
+fn prep_fsync(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let sqe = &cx.sqe;
     let bad = sqe.op_flags & !IORING_FSYNC_DATASYNC != 0 || (sqe.off as i64) < 0;
     if bad { Err(Errno::EINVAL) } else { Ok(()) }
 }
@@ -177,8 +177,8 @@ fn long_length(long: u64, short: u32) -> usize {
 }
 
 /// Advice on what is to come only sets a mark on the file.
-fn issue_fadvise(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core[id];
+fn issue_fadvise(cx: &mut Attempt<'_>) -> Outcome {
+    let request = cx.request();
     if matches!(request.sqe.op_flags, POSIX_FADV_NORMAL | POSIX_FADV_RANDOM | POSIX_FADV_SEQUENTIAL) {
         fadvise(request.file.fd(), &request.sqe).into()
     } else {

@@ -17,9 +17,9 @@ use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{Argument, Kind, When, arg};
 use crate::request::structures;
 use crate::request::unused::Unused;
-use crate::request::{Flags, Phase, RequestId};
+use crate::request::{Flags, Phase};
 use crate::ring::drive::caller;
-use crate::ring::{Core, live};
+use crate::ring::{Attempt, live};
 use crate::work::futex_waits::{Element, Placed, Recall, Request, Wait, private_flag};
 
 const WAITS: Caps = Caps::AT_ONCE.with(Caps::LISTED_FUTEX);
@@ -77,26 +77,26 @@ struct Prepared {
     mask: u32,
 }
 
-fn prep_wait(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let element = parse(core, id)?;
-    keep(core, id, [element].into())
+fn prep_wait(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let element = parse(cx)?;
+    keep(cx, [element].into())
 }
 
-fn prep_wake(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    parse(core, id).map(drop)
+fn prep_wake(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    parse(cx).map(drop)
 }
 
 /// Reads the fields that WAIT and WAKE have in common.
-fn parse(core: &Core, id: RequestId) -> Result<Element, Errno> {
-    let sqe = &core[id].sqe;
+fn parse(cx: &Attempt<'_>) -> Result<Element, Errno> {
+    let sqe = &cx.sqe;
     let element = Element { value: sqe.off, address: sqe.addr, flags: sqe.fd as u32, reserved: 0 };
     element.check()?;
     user::announce(element.address);
     if sqe.addr3 > u64::from(u32::MAX) { Err(Errno::EINVAL) } else { Ok(element) }
 }
 
-fn prep_waitv(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core[id];
+fn prep_waitv(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let request = cx.request_mut();
     let sqe = &mut request.sqe;
     if sqe.len == 0 || sqe.len > FUTEX_WAITV_MAX {
         return Err(Errno::EINVAL);
@@ -106,27 +106,27 @@ fn prep_waitv(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let elements = user::read_many::<Element>(address, count)?;
     elements.iter().try_for_each(Element::check)?;
     elements.iter().for_each(|element| user::announce(element.address));
-    keep(core, id, elements)
+    keep(cx, elements)
 }
 
-fn keep(core: &mut Core, id: RequestId, elements: Vec<Element>) -> Result<(), Errno> {
-    let request = &mut core[id];
+fn keep(cx: &mut Attempt<'_>, elements: Vec<Element>) -> Result<(), Errno> {
+    let request = cx.request_mut();
     request.data = OpData::own(Prepared { elements, mask: request.sqe.addr3 as u32 });
     Ok(())
 }
 
 /// The wait that a request has begun.
-fn placed(core: &Core, id: RequestId) -> Option<&Placed> {
-    core[id].data.as_own()
+fn placed<'a>(cx: &'a Attempt<'_>) -> Option<&'a Placed> {
+    cx.data.as_own()
 }
 
-fn issue_wait(core: &mut Core, id: RequestId) -> Outcome {
-    if let Some(placed) = placed(core, id) {
+fn issue_wait(cx: &mut Attempt<'_>) -> Outcome {
+    if let Some(placed) = placed(cx) {
         let result = placed.result();
-        return finish_wait(core, id, result.unwrap_or(Errno::ECANCELED.negated()));
+        return finish_wait(cx, result.unwrap_or(Errno::ECANCELED.negated()));
     }
-    let (ring, serial) = (core.ring(), core.serial());
-    let Some(prepared) = core[id].data.as_own_mut::<Prepared>() else { return Errno::EINVAL.into() };
+    let (ring, serial) = (cx.ring.ring(), cx.ring.serial());
+    let Some(prepared) = cx.data.as_own_mut::<Prepared>() else { return Errno::EINVAL.into() };
     let mask = prepared.mask;
     if mask == 0 {
         return Errno::EINVAL.into();
@@ -139,7 +139,7 @@ fn issue_wait(core: &mut Core, id: RequestId) -> Outcome {
         }
     }
     let elements = core::mem::take(&mut prepared.elements);
-    let placed = match Placed::place(Request { ring, serial, id, report }, elements, mask) {
+    let placed = match Placed::place(Request { ring, serial, id: cx.id(), report }, elements, mask) {
         Ok(placed) => placed,
         Err(errno) => return errno.into(),
     };
@@ -151,27 +151,27 @@ fn issue_wait(core: &mut Core, id: RequestId) -> Outcome {
             Recall::Unknown => {}
         }
     }
-    core[id].data = OpData::own(placed);
+    cx.data = OpData::own(placed);
     // The kernel goes on with the chain of a wait that was cancelled.
-    core[id].flags.set(Flags::NEVER_FAILS);
+    cx.flags.set(Flags::NEVER_FAILS);
     Outcome::Armed
 }
 
-fn finish_wait(core: &mut Core, id: RequestId, result: i32) -> Outcome {
+fn finish_wait(cx: &mut Attempt<'_>, result: i32) -> Outcome {
     if result < 0 && result != Errno::ECANCELED.negated() {
-        core[id].flags.clear(Flags::NEVER_FAILS);
+        cx.flags.clear(Flags::NEVER_FAILS);
     }
     Outcome::Complete(result)
 }
 
 /// Cancels a wait; false where it was woken before, or nobody can say so yet.
-fn recall(core: &mut Core, id: RequestId) -> bool {
-    let Some(placed) = placed(core, id) else { return false };
+fn recall(cx: &mut Attempt<'_>) -> bool {
+    let Some(placed) = placed(cx) else { return false };
     // Whoever cancels several has called all of them off before.
     match placed.recall(Errno::ECANCELED) {
         Recall::Done => true,
         Recall::TooLate => {
-            wake_request(core, id);
+            wake_request(cx);
             false
         }
         Recall::Unknown => false,
@@ -179,9 +179,9 @@ fn recall(core: &mut Core, id: RequestId) -> bool {
 }
 
 /// A wait has its result.
-fn wake_request(core: &mut Core, id: RequestId) {
-    core[id].flags.set(Flags::WOKEN);
-    core.make_ready(id);
+fn wake_request(cx: &mut Attempt<'_>) {
+    cx.flags.set(Flags::WOKEN);
+    cx.make_ready();
 }
 
 /// A wait has its result, as the thread tells that waited: [`wake_request`] without the ring's lock.
@@ -197,8 +197,8 @@ fn report(wait: &Arc<Wait>) {
     if !core.requests().get(id).is_some_and(waits) {
         return;
     }
-    core.observers_mut().posts_later();
-    wake_request(core, id);
+    core.drive_mut().observers.posts_later();
+    wake_request(&mut core.attempt(id));
     if core.defers() {
         core.notify_deferred();
     } else {
@@ -208,8 +208,8 @@ fn report(wait: &Arc<Wait>) {
     caller::leave(core);
 }
 
-fn issue_wake(core: &mut Core, id: RequestId) -> Outcome {
-    wake_as_asked(&core[id].sqe).into()
+fn issue_wake(cx: &mut Attempt<'_>) -> Outcome {
+    wake_as_asked(&cx.sqe).into()
 }
 
 fn wake_as_asked(sqe: &Sqe) -> Result<usize, Errno> {

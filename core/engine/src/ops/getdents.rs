@@ -7,9 +7,8 @@ use crate::request::data::OpData;
 use crate::request::op::{Caps, FIRST_PRIVATE, Field, Op, Outcome, prep_address};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
-use crate::request::{FileHold, POSITION, RequestId};
-use crate::ring::Core;
-use crate::ring::drive::reactor;
+use crate::request::{FileHold, POSITION};
+use crate::ring::Attempt;
 use crate::work::Work;
 
 /// `ANYRING_OP_GETDENTS`.
@@ -35,21 +34,21 @@ pub const GETDENTS: Op = Op::numbered(CODE, "GETDENTS", Caps::FILE.with(Caps::PO
     .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTDIR]);
 
 /// By what number the directory is known from one request to the next.
-fn named(core: &Core, id: RequestId) -> Fd {
-    match core[id].file {
+fn named(cx: &Attempt<'_>) -> Fd {
+    match cx.file {
         FileHold::Fixed(_, fd) => fd,
-        _ => core[id].sqe.fd,
+        _ => cx.sqe.fd,
     }
 }
 
-fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let offset = core[id].sqe.off;
+fn issue(cx: &mut Attempt<'_>) -> Outcome {
+    let offset = cx.sqe.off;
     if offset != POSITION {
-        let number = named(core, id);
-        let description = core.directories_mut().take(number, offset);
-        core[id].data = OpData::Directory(description);
+        let number = named(cx);
+        let description = cx.ring.directories_mut().take(number, offset);
+        cx.data = OpData::Directory(description);
     }
-    if mounts::is_far(core[id].file.fd()) { Outcome::BlockForLong } else { Outcome::Block }
+    if mounts::is_far(cx.file.fd()) { Outcome::BlockForLong } else { Outcome::Block }
 }
 
 fn block(work: &mut Work) -> Result<usize, Errno> {
@@ -60,17 +59,11 @@ fn block(work: &mut Work) -> Result<usize, Errno> {
     }
 }
 
-fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    let data = core::mem::take(&mut core[id].data);
-    if let OpData::Directory(description) = data
-        && !core.life().is_closing()
-    {
-        let number = named(core, id);
-        let place = core.ring().number();
-        core.directories_mut().keep(number, place, description);
-        if !core.directories().is_empty() {
-            reactor::attend_stale(core);
-        }
+fn finish(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
+    let data = core::mem::take(&mut cx.data);
+    if let OpData::Directory(description) = data {
+        let number = named(cx);
+        cx.ring.keep_directory(number, description);
     }
     result.into()
 }

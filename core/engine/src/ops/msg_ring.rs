@@ -13,11 +13,11 @@ use crate::assets::notes;
 use crate::os::{self, Fd, OwnedFd, user};
 use crate::request::RequestId;
 use crate::request::data::OpData;
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::op::{Caps, Code, Field, Op, Outcome, issue_controls};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::unused::Unused;
 use crate::ring::messages::{Message, Passed};
-use crate::ring::{Core, CoreGuard, Ring, registry};
+use crate::ring::{Attempt, Core, CoreGuard, Ring, registry};
 use crate::work::Work;
 
 const SENDS_FILE: u64 = Command::IORING_MSG_SEND_FD as u64;
@@ -30,7 +30,7 @@ pub const MSG_RING: Op = Op::new(
     "MSG_RING",
     Caps::FILE.with(Caps::IOPOLL).with(Caps::UNPOLLED).with(Caps::COMMITTED),
     prep,
-    issue,
+    issue_controls,
 )
 .arguments(&[
     shown::FD,
@@ -43,13 +43,14 @@ pub const MSG_RING: Op = Op::new(
     arg(Field::FileIndex, "cqe_flags", Kind::Flags(names::CQE_FLAGS)).when(&[WITHOUT_FILE, When::Given]),
     arg(Field::OpFlags, "flags", Kind::Flags(names::MESSAGE_FLAGS)),
 ])
+.control(issue)
 .block(send)
 .of_its_ring()
 .unused(Unused::BUF_INDEX.with(Unused::PERSONALITY))
 .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EBADFD]);
 
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    check(&core[id].sqe)
+fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    check(&cx.sqe)
 }
 
 fn check(sqe: &Sqe) -> Result<(), Errno> {
@@ -105,7 +106,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 }
 
 fn file_to_pass(core: &Core, sqe: &Sqe) -> Passed {
-    let source = core.files().get(sqe.addr3 as u32).ok_or(Errno::EBADF)?;
+    let source = core.resources().files.get(sqe.addr3 as u32).ok_or(Errno::EBADF)?;
     notes::duplicate(source).map(OwnedFd::new)
 }
 
@@ -144,13 +145,6 @@ pub fn send_without_ring(address: u64) -> Result<usize, Errno> {
     let target = registry::get(sqe.fd).ok_or_else(|| no_ring(sqe.fd))?;
     let life = target.life();
     with_target(target.ring(), |guard| guard.send(life, &sqe, None))
-}
-
-impl Core {
-    /// True if a completion that is posted here at once counts for a TIMEOUT.
-    fn counts_completions(&self) -> bool {
-        self.timeouts().counting() > 0 && !self.defers()
-    }
 }
 
 const _: () = assert!(size_of::<Sqe>() == size_of::<[u64; 8]>());

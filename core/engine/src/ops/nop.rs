@@ -9,10 +9,10 @@ use crate::abi::{
     Errno, IORING_CQE_F_32, IORING_NOP_CQE32, IORING_OP_NOP128, IORING_SETUP_CQE_MIXED, Sqe, names,
 };
 use crate::os::{self, Fd};
+use crate::request::Flags;
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
 use crate::request::shown::{Kind, arg, asks};
-use crate::request::{Flags, RequestId};
-use crate::ring::Core;
+use crate::ring::{Attempt, Lent};
 
 /// `IORING_OP_NOP`.
 pub const NOP: Op = Op::new(Code::IORING_OP_NOP, "NOP", Caps::IOPOLL, prep, issue)
@@ -24,12 +24,7 @@ pub const NOP: Op = Op::new(Code::IORING_OP_NOP, "NOP", Caps::IOPOLL, prep, issu
         arg(Field::Offset, "extra1", Kind::Hex).when(&[asks(IORING_NOP_CQE32)]),
         arg(Field::Address, "extra2", Kind::Hex).when(&[asks(IORING_NOP_CQE32)]),
     ])
-    .quick(Quick {
-        attempt: done,
-        go_on: |core, id, _, _| issue(core, id),
-        again: done,
-        more: Quick::NO_MORE,
-    })
+    .quick(Quick { attempt: done, go_on: |cx, _, _| issue(cx), again: done, more: |_| None })
     .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EFAULT]);
 
 /// `IORING_OP_NOP128`: of its second half nothing is read.
@@ -43,10 +38,10 @@ const FLAGS: u32 = IORING_NOP_INJECT_RESULT
     | IORING_NOP_TW
     | IORING_NOP_CQE32;
 
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let mixed = core.is(IORING_SETUP_CQE_MIXED);
-    let big = mixed || core.is(IORING_SETUP_CQE32);
-    let request = &mut core[id];
+fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let mixed = cx.ring.is(IORING_SETUP_CQE_MIXED);
+    let big = mixed || cx.ring.is(IORING_SETUP_CQE32);
+    let request = cx.request_mut();
     if request.sqe.op_flags & !FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
@@ -64,26 +59,20 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 /// The quick attempt of a NOP, which is done if it asks for nothing.
-fn done(_core: &mut Core, sqe: &Sqe, _fd: Fd) -> Tried {
+fn done(_: &mut Lent, sqe: &Sqe, _fd: Fd) -> Tried {
     if (sqe.ioprio, sqe.op_flags) == (0, 0) { Tried::Done(0, 0) } else { Tried::Nothing }
 }
 
-fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = &core[id].sqe;
+fn issue(cx: &mut Attempt<'_>) -> Outcome {
+    let sqe = &cx.sqe;
     if sqe.op_flags == 0 {
         return Outcome::Complete(0);
     }
     let sqe = *sqe;
-    if sqe.op_flags & IORING_NOP_FILE != 0 {
-        let fd = match core.file(id) {
-            Ok(fd) => fd,
-            Err(errno) => return errno.into(),
-        };
-        if !os::is_open(fd) {
-            return Errno::EBADF.into();
-        }
+    if sqe.op_flags & IORING_NOP_FILE != 0 && !cx.file().is_ok_and(os::is_open) {
+        return Errno::EBADF.into();
     }
-    if sqe.op_flags & IORING_NOP_FIXED_BUFFER != 0 && core.buffers().get(sqe.buf_index).is_none() {
+    if sqe.op_flags & IORING_NOP_FIXED_BUFFER != 0 && cx.ring.buffers().get(sqe.buf_index).is_none() {
         return Errno::EFAULT.into();
     }
     let injected = if sqe.op_flags & IORING_NOP_INJECT_RESULT != 0 { sqe.len as i32 } else { 0 };

@@ -25,8 +25,8 @@ use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::structures;
 use crate::request::unused::Unused;
-use crate::request::{Flags, Request, RequestId};
-use crate::ring::{Core, descriptors, live, registry};
+use crate::request::{Flags, Request};
+use crate::ring::{Attempt, Lent, descriptors, live, registry};
 use crate::work::Work;
 
 /// With one of these, a file is made, and its mode is looked at.
@@ -136,20 +136,20 @@ pub const FILES_UPDATE: Op = Op::new(
 .unused(Unused::OP_FLAGS.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::ENXIO, Errno::EFAULT, Errno::EOVERFLOW]);
 
-fn prep_openat(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = core[id].sqe;
+fn prep_openat(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let sqe = cx.sqe;
     let how = open_how { flags: u64::from(sqe.op_flags), mode: u64::from(sqe.len), resolve: 0 };
-    prep_open(core, id, how, false)
+    prep_open(cx, how, false)
 }
 
-fn prep_openat2(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = core[id].sqe;
+fn prep_openat2(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let sqe = cx.sqe;
     let how = read_how(sqe.off, sqe.len as usize)?;
     // The kernel looks at it behind the structure.
     if sqe.buf_index != 0 {
         return Err(Errno::EINVAL);
     }
-    prep_open(core, id, how, true)
+    prep_open(cx, how, true)
 }
 
 /// A structure that programs may know in a later, longer form: what we do not know must be zero.
@@ -173,8 +173,8 @@ fn read_how(address: u64, size: usize) -> Result<open_how, Errno> {
     user::read(address)
 }
 
-fn prep_open(core: &mut Core, id: RequestId, how: open_how, strict: bool) -> Result<(), Errno> {
-    let request = &mut core[id];
+fn prep_open(cx: &mut Attempt<'_>, how: open_how, strict: bool) -> Result<(), Errno> {
+    let request = cx.request_mut();
     if request.flags.has(Flags::FIXED_FILE) {
         return Err(Errno::EBADF);
     }
@@ -189,8 +189,8 @@ fn prep_open(core: &mut Core, id: RequestId, how: open_how, strict: bool) -> Res
     Ok(())
 }
 
-fn issue_open(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core[id];
+fn issue_open(cx: &mut Attempt<'_>) -> Outcome {
+    let request = cx.request();
     let OpData::Open(open) = &request.data else { return Outcome::Block };
     let directory = request.sqe.fd;
     // Where only caches may be asked, nobody is far.
@@ -205,7 +205,7 @@ fn issue_open(core: &mut Core, id: RequestId) -> Outcome {
         && outcome == Outcome::Block
         && let Ok(fd) = open.open_cached(directory)
     {
-        return opened(core, id, Ok(fd as usize));
+        return opened(cx, Ok(fd as usize));
     }
     outcome
 }
@@ -351,22 +351,22 @@ fn open(work: &mut Work) -> Result<usize, Errno> {
     notes::move_high(fd).map(|fd| fd as usize)
 }
 
-fn opened(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    let request = &mut core[id];
+fn opened(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
+    let request = cx.request_mut();
     if matches!(&request.data, OpData::Open(open) if open.patient) {
         // An open that may create a file the kernel leaves to a thread.
         request.flags.set(Flags::THREADED);
     }
-    let request = &core[id];
+    let request = cx.request();
     let slot = request.sqe.file_index;
     match result {
-        Ok(fd) if slot != 0 => core.install_file(fd as Fd, slot).into(),
+        Ok(fd) if slot != 0 => cx.ring.install_file(fd as Fd, slot).into(),
         Ok(fd) => {
             notes::renew(fd as Fd);
             Outcome::Complete(fd as i32)
         }
         Err(Errno::EAGAIN) if must_wait(&request.data) && !request.flags.has(Flags::PATIENT) => {
-            core[id].flags.set(Flags::PATIENT);
+            cx.flags.set(Flags::PATIENT);
             Outcome::BlockForLong
         }
         Err(errno) => errno.into(),
@@ -378,8 +378,8 @@ fn must_wait(data: &OpData) -> bool {
     matches!(data, OpData::Open(open) if open.may_wait() && open.how.resolve & RESOLVE_CACHED == 0)
 }
 
-fn prep_close(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &core[id];
+fn prep_close(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let request = cx.request();
     let sqe = &request.sqe;
     if request.flags.has(Flags::FIXED_FILE) {
         return Err(Errno::EBADF);
@@ -387,32 +387,26 @@ fn prep_close(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if sqe.file_index != 0 && sqe.fd != 0 { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = core[id].sqe;
+fn issue_close(cx: &mut Attempt<'_>) -> Outcome {
+    let sqe = cx.sqe;
     if sqe.file_index != 0 {
-        return core.remove_file(sqe.file_index - 1).into();
+        return cx.ring.remove_file(sqe.file_index - 1).into();
     }
     // The engine's own are none of the program's.
-    if registry::is_ring(sqe.fd) || os::own::is_own(sqe.fd) {
+    if registry::is_ring(sqe.fd) || os::own::is_own(sqe.fd) || cx.ring.is_closing(sqe.fd) {
         return Errno::EBADF.into();
     }
-    if core.work().closes(sqe.fd) {
-        return Errno::EBADF.into();
-    }
-    let connection = core.readiness().is_known_connection(sqe.fd);
+    let connection = cx.ring.readiness().is_known_connection(sqe.fd);
     if connection {
-        core.forget_connection(sqe.fd);
+        cx.ring.forget_connection(sqe.fd);
     } else {
-        core.forget_fd(sqe.fd);
+        cx.ring.forget_fd(sqe.fd);
     }
     if connection && ends_at_once(sqe.fd) {
         notes::closes(sqe.fd);
         return close_call(sqe.fd).into();
     }
-    match core.will_close(id) {
-        Ok(()) => Outcome::Block,
-        Err(errno) => errno.into(),
-    }
+    cx.will_close().map_or_else(Outcome::from, |()| Outcome::Block)
 }
 
 /// True if a connection that this ring has forgotten can be closed on the spot. One that does not linger
@@ -421,8 +415,8 @@ fn ends_at_once(fd: Fd) -> bool {
     notes::interested(fd) == Interested::Nobody && kinds::closes_at_once(fd)
 }
 
-fn closed(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    core.forget_closing(id);
+fn closed(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
+    cx.forget_closing();
     result.into()
 }
 
@@ -442,21 +436,21 @@ fn close_call(fd: Fd) -> Result<usize, Errno> {
     unsafe { os::call(nr::__NR_close, [fd as usize, 0, 0, 0, 0, 0]) }
 }
 
-fn prep_pipe(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+fn prep_pipe(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     // O_NOTIFICATION_PIPE shares its bit with O_EXCL.
     const KNOWN: u32 = O_CLOEXEC | O_NONBLOCK | O_DIRECT | O_EXCL;
-    if core[id].sqe.op_flags & !KNOWN != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+    if cx.sqe.op_flags & !KNOWN != 0 { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-fn issue_pipe(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = core[id].sqe;
+fn issue_pipe(cx: &mut Attempt<'_>) -> Outcome {
+    let sqe = cx.sqe;
     let flags = if sqe.file_index == 0 { sqe.op_flags } else { sqe.op_flags | O_CLOEXEC };
     let ends = match os::pipe(flags) {
         Ok(ends) => ends,
         Err(errno) => return errno.into(),
     };
     if sqe.file_index != 0 {
-        return install_pipe(core, ends, &sqe).into();
+        return install_pipe(cx.ring, ends, &sqe).into();
     }
     for end in ends {
         notes::renew(end);
@@ -466,7 +460,7 @@ fn issue_pipe(core: &mut Core, id: RequestId) -> Outcome {
 }
 
 /// Puts both ends of a new pipe into the file table.
-fn install_pipe(core: &mut Core, ends: [Fd; 2], sqe: &crate::abi::Sqe) -> Result<usize, Errno> {
+fn install_pipe(ring: &mut Lent, ends: [Fd; 2], sqe: &crate::abi::Sqe) -> Result<usize, Errno> {
     let [out, into] = ends.map(notes::move_high);
     let (out, into) = match (out, into) {
         (Ok(out), Ok(into)) => (out, into),
@@ -487,17 +481,17 @@ fn install_pipe(core: &mut Core, ends: [Fd; 2], sqe: &crate::abi::Sqe) -> Result
     let slot = |index: u32, allocated: usize| {
         if sqe.file_index == ALLOCATE { allocated as u32 } else { index }
     };
-    let first = core.install_file(out, place(named)).inspect_err(|_| os::close(into))?;
+    let first = ring.install_file(out, place(named)).inspect_err(|_| os::close(into))?;
     let first = slot(named, first);
-    let told = core.install_file(into, place(named.wrapping_add(1))).and_then(|second| {
+    let told = ring.install_file(into, place(named.wrapping_add(1))).and_then(|second| {
         let second = slot(named.wrapping_add(1), second);
-        user::write(sqe.addr, &[first, second]).inspect_err(|_| _ = core.remove_file(second))
+        user::write(sqe.addr, &[first, second]).inspect_err(|_| _ = ring.remove_file(second))
     });
-    told.map(|()| 0).inspect_err(|_| _ = core.remove_file(first))
+    told.map(|()| 0).inspect_err(|_| _ = ring.remove_file(first))
 }
 
-fn prep_install(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &core[id];
+fn prep_install(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let request = cx.request();
     if !request.flags.has(Flags::FIXED_FILE) {
         return Err(Errno::EBADF);
     }
@@ -508,8 +502,8 @@ fn prep_install(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if request.sqe.personality != 0 { Err(Errno::EPERM) } else { Ok(()) }
 }
 
-fn issue_install(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core[id];
+fn issue_install(cx: &mut Attempt<'_>) -> Outcome {
+    let request = cx.request();
     let inherits = request.sqe.op_flags & IORING_FIXED_FD_NO_CLOEXEC != 0;
     let command = if inherits { F_DUPFD } else { F_DUPFD_CLOEXEC };
     let file = request.file.fd();
@@ -520,18 +514,18 @@ fn issue_install(core: &mut Core, id: RequestId) -> Outcome {
     installed.into()
 }
 
-fn prep_files_update(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &core[id];
+fn prep_files_update(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let request = cx.request();
     let bad = request.flags.has(Flags::FIXED_FILE.with(Flags::BUFFER_SELECT)) || request.sqe.len == 0;
     if bad { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-fn issue_files_update(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = core[id].sqe;
+fn issue_files_update(cx: &mut Attempt<'_>) -> Outcome {
+    let sqe = cx.sqe;
     let offset = sqe.off as u32;
     if offset == ALLOCATE {
-        return core.allocate_files(sqe.addr, sqe.len).into();
+        return cx.ring.allocate_files(sqe.addr, sqe.len).into();
     }
     let update = io_uring_rsrc_update2 { offset, resv: 0, data: sqe.addr, tags: 0, nr: sqe.len, resv2: 0 };
-    core.update_files(&update, sqe.len).into()
+    cx.ring.update_files(&update, sqe.len).into()
 }

@@ -10,14 +10,14 @@ use crate::abi::{Errno, names};
 use crate::assets::mounts;
 use crate::os::user::{self, Path};
 use crate::os::{Fd, nr};
+use crate::request::Flags;
 use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::op::{Block, Caps, Code, Field, Op, Outcome, Prep};
 use crate::request::shown::{self, Argument, Kind, Names, arg};
 use crate::request::structures;
 use crate::request::unused::Unused;
-use crate::request::{Flags, RequestId};
-use crate::ring::Core;
+use crate::ring::Attempt;
 use crate::work::Work;
 
 const fn op(code: Code, name: &'static str, prep: Prep, block: Block, arguments: &'static [Argument]) -> Op {
@@ -63,7 +63,7 @@ pub const STATX: Op = op(
 pub const RENAMEAT: Op = op(
     Code::IORING_OP_RENAMEAT,
     "RENAMEAT",
-    |core, id| prep_two(core, id, false),
+    |cx| prep_two(cx, false),
     |work| at_two(work, nr::__NR_renameat2),
     &two_arguments(names::RENAME_FLAGS),
 )
@@ -103,7 +103,7 @@ pub const MKDIRAT: Op = op(
 pub const SYMLINKAT: Op = op(
     Code::IORING_OP_SYMLINKAT,
     "SYMLINKAT",
-    |core, id| prep_two(core, id, false),
+    |cx| prep_two(cx, false),
     symlinkat,
     &[
         arg(Field::Address, "target", Kind::Path),
@@ -119,9 +119,9 @@ pub const SYMLINKAT: Op = op(
 pub const LINKAT: Op = op(
     Code::IORING_OP_LINKAT,
     "LINKAT",
-    |core, id| {
-        let may_be_empty = core[id].sqe.op_flags & AT_EMPTY_PATH != 0;
-        prep_two(core, id, may_be_empty)
+    |cx| {
+        let may_be_empty = cx.sqe.op_flags & AT_EMPTY_PATH != 0;
+        prep_two(cx, may_be_empty)
     },
     |work| at_two(work, nr::__NR_linkat),
     &two_arguments(names::LINK_FLAGS),
@@ -130,50 +130,50 @@ pub const LINKAT: Op = op(
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
 /// The directory cannot be a registered file.
-fn check(core: &Core, id: RequestId) -> Result<(), Errno> {
-    if core[id].flags.has(Flags::FIXED_FILE) { Err(Errno::EBADF) } else { Ok(()) }
+fn check(cx: &Attempt<'_>) -> Result<(), Errno> {
+    if cx.flags.has(Flags::FIXED_FILE) { Err(Errno::EBADF) } else { Ok(()) }
 }
 
-fn prep_one(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    check(core, id)?;
-    let path = Path::read(core[id].sqe.addr)?;
-    core[id].data = OpData::Path(path);
+fn prep_one(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    check(cx)?;
+    let path = Path::read(cx.sqe.addr)?;
+    cx.data = OpData::Path(path);
     Ok(())
 }
 
-fn prep_two(core: &mut Core, id: RequestId, may_be_empty: bool) -> Result<(), Errno> {
-    check(core, id)?;
-    let sqe = core[id].sqe;
+fn prep_two(cx: &mut Attempt<'_>, may_be_empty: bool) -> Result<(), Errno> {
+    check(cx)?;
+    let sqe = cx.sqe;
     let first = if may_be_empty { Path::read_or_empty(sqe.addr) } else { Path::read(sqe.addr) }?;
     let second = Path::read(sqe.off)?;
-    core[id].data = OpData::TwoPaths(first, second);
+    cx.data = OpData::TwoPaths(first, second);
     Ok(())
 }
 
-fn prep_unlinkat(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    check(core, id)?;
-    if core[id].sqe.op_flags & !AT_REMOVEDIR != 0 {
+fn prep_unlinkat(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    check(cx)?;
+    if cx.sqe.op_flags & !AT_REMOVEDIR != 0 {
         return Err(Errno::EINVAL);
     }
-    prep_one(core, id)
+    prep_one(cx)
 }
 
-fn prep_statx(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    check(core, id)?;
-    let sqe = core[id].sqe;
+fn prep_statx(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    check(cx)?;
+    let sqe = cx.sqe;
     let may_be_empty = sqe.op_flags & AT_EMPTY_PATH != 0;
     let path = match sqe.addr {
         address if may_be_empty => Path::read_or_empty(address)?,
         address => Path::read(address)?,
     };
     user::announce(sqe.off);
-    core[id].data = OpData::Path(path);
+    cx.data = OpData::Path(path);
     Ok(())
 }
 
 /// Where answers may take for ever, another thread than the submitter's waits for them.
-fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core[id];
+fn issue(cx: &mut Attempt<'_>) -> Outcome {
+    let request = cx.request();
     let (first, second) = (request.sqe.fd, request.sqe.len as i32);
     match &request.data {
         OpData::Path(path) => issue_at(&[(first, path)]),
@@ -183,8 +183,8 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 }
 
 /// [`issue`] for a symbolic link, of which only the second path is looked up.
-fn issue_symlinkat(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core[id];
+fn issue_symlinkat(cx: &mut Attempt<'_>) -> Outcome {
+    let request = cx.request();
     match &request.data {
         OpData::TwoPaths(_, path) => issue_at(&[(request.sqe.fd, path)]),
         _ => Outcome::Block,

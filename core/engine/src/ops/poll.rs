@@ -18,12 +18,12 @@ use linux_raw_sys::io_uring::{
 use crate::abi::{Errno, names};
 use crate::assets::{eventfd, notes};
 use crate::os::{self, Fd};
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::op::{Caps, Code, Field, Op, Outcome, issue_controls};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::unused::Unused;
-use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 use crate::ring::drive::stand_in;
-use crate::ring::{Core, registry};
+use crate::ring::{Attempt, Core, Lent, registry};
 use crate::work::Work;
 
 /// `IORING_OP_POLL_ADD`.
@@ -42,7 +42,8 @@ pub const POLL_ADD: Op =
 
 /// `IORING_OP_POLL_REMOVE`.
 pub const POLL_REMOVE: Op =
-    Op::new(Code::IORING_OP_POLL_REMOVE, "POLL_REMOVE", Caps::CANCELS, prep_remove, issue_remove)
+    Op::new(Code::IORING_OP_POLL_REMOVE, "POLL_REMOVE", Caps::CANCELS, prep_remove, issue_controls)
+        .control(issue_remove)
         .arguments(&[
             arg(Field::Address, "old_user_data", Kind::UserData),
             arg(Field::Offset, "new_user_data", Kind::UserData)
@@ -66,8 +67,8 @@ fn parse_events(events: u32, flags: u32) -> u32 {
     if flags & IORING_POLL_ADD_MULTI == 0 { events | EPOLLONESHOT } else { events }
 }
 
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core[id];
+fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let request = cx.request_mut();
     let sqe = &mut request.sqe;
     let multishot = sqe.len & IORING_POLL_ADD_MULTI != 0;
     if sqe.len & !IORING_POLL_ADD_MULTI != 0 || multishot && request.flags.has(Flags::CQE_SKIP) {
@@ -77,19 +78,19 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     Ok(())
 }
 
-impl Core {
+impl Request {
     /// The conditions that a poll reports.
-    fn polled(&self, id: RequestId) -> u32 {
-        self[id].sqe.op_flags & CONDITIONS | ALWAYS
+    fn polled(&self) -> u32 {
+        self.sqe.op_flags & CONDITIONS | ALWAYS
     }
 
-    fn polls_once(&self, id: RequestId) -> bool {
-        self[id].sqe.op_flags & EPOLLONESHOT != 0
+    fn polls_once(&self) -> bool {
+        self.sqe.op_flags & EPOLLONESHOT != 0
     }
 }
 
-fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &mut core[id];
+fn issue(cx: &mut Attempt<'_>) -> Outcome {
+    let request = cx.request_mut();
     if request.flags.has(Flags::WOKEN) {
         request.flags.clear(Flags::WOKEN);
         let early = request.flags.has(Flags::WOKEN_EARLY);
@@ -97,57 +98,57 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         let fd = request.file.fd();
         if early {
             // The driver took the event out of epoll before it had the lock, perhaps before this poll began.
-            core[id].events = ready_now(core, id).unwrap_or(0);
+            cx.events = ready_now(cx).unwrap_or(0);
         }
-        if core.readiness_mut().take_missed(fd) {
+        if cx.ring.readiness_mut().take_missed(fd) {
             // Events that came since it was woken are told at once, too.
-            core[id].events |= ready_now(core, id).unwrap_or(0);
+            cx.events |= ready_now(cx).unwrap_or(0);
         }
-        let events = core[id].events & core.polled(id);
-        return if events == 0 { wait(core, id, false) } else { report(core, id, events) };
+        let events = cx.events & cx.polled();
+        return if events == 0 { wait(cx, false) } else { report(cx, events) };
     }
     match request.file {
         FileHold::Plain(fd) if registry::is_ring(fd) => Outcome::Block,
-        _ => begin(core, id),
+        _ => begin(cx),
     }
 }
 
 /// The events that the descriptor is ready for, without notices of pages.
-fn ready_now(core: &mut Core, id: RequestId) -> Result<u32, Errno> {
-    let fd = core[id].file.fd();
-    let now = os::poll_now(fd, core.polled(id))?;
-    Ok(if now & EPOLLERR != 0 { core.without_notices(fd, now) } else { now })
+fn ready_now(cx: &mut Attempt<'_>) -> Result<u32, Errno> {
+    let fd = cx.file.fd();
+    let now = os::poll_now(fd, cx.polled())?;
+    Ok(if now & EPOLLERR != 0 { cx.ring.without_notices(fd, now) } else { now })
 }
 
 /// The first look at a descriptor.
-fn begin(core: &mut Core, id: RequestId) -> Outcome {
-    let fd = core[id].file.fd();
-    let now = match ready_now(core, id) {
+fn begin(cx: &mut Attempt<'_>) -> Outcome {
+    let fd = cx.file.fd();
+    let now = match ready_now(cx) {
         Ok(now) if now & POLLNVAL != 0 => return Errno::EBADF.into(),
-        Ok(now) => now & core.polled(id),
+        Ok(now) => now & cx.polled(),
         Err(errno) => return errno.into(),
     };
-    let own = !core.polls_once(id) && core.is_own_eventfd(fd);
+    let own = !cx.polls_once() && cx.ring.is_own_eventfd(fd);
     if own {
-        core.observers_mut().clear_rung();
+        cx.ring.observers_mut().clear_rung();
     }
     if now == 0 {
-        let outcome = wait(core, id, true);
+        let outcome = wait(cx, true);
         if own && matches!(outcome, Outcome::Armed) {
-            core.glimpse(fd, core.polled(id));
+            cx.ring.glimpse(fd, cx.polled());
         }
         return outcome;
     }
-    if core.polls_once(id) {
+    if cx.polls_once() {
         return Outcome::Complete(now as i32);
     }
-    match core.arm_poll(id, core.polled(id), true) {
+    match cx.arm_poll(cx.polled(), true) {
         // epoll reports it as the first edge.
         Ok(true) => Outcome::Armed,
         // Others wait for the same descriptor and must not be told of this edge once more.
-        Ok(false) if core.post_more(id, now as i32, 0) => Outcome::Armed,
+        Ok(false) if cx.post_more(now as i32, 0) => Outcome::Armed,
         Ok(false) => {
-            core.disarm(id);
+            cx.disarm();
             Outcome::Complete(now as i32)
         }
         Err(Errno::EPERM) => Outcome::Complete(now as i32),
@@ -155,8 +156,8 @@ fn begin(core: &mut Core, id: RequestId) -> Outcome {
     }
 }
 
-fn wait(core: &mut Core, id: RequestId, renew: bool) -> Outcome {
-    match core.arm_poll(id, core.polled(id), renew) {
+fn wait(cx: &mut Attempt<'_>, renew: bool) -> Outcome {
+    match cx.arm_poll(cx.polled(), renew) {
         Ok(_) => Outcome::Armed,
         // Such a file never changes.
         Err(Errno::EPERM) => Errno::EINVAL.into(),
@@ -164,22 +165,22 @@ fn wait(core: &mut Core, id: RequestId, renew: bool) -> Outcome {
     }
 }
 
-fn report(core: &mut Core, id: RequestId, events: u32) -> Outcome {
-    let fd = core[id].file.fd();
-    if core.polls_once(id) || core.stands_in(fd) {
+fn report(cx: &mut Attempt<'_>, events: u32) -> Outcome {
+    let fd = cx.file.fd();
+    if cx.polls_once() || cx.ring.stands_in(fd) {
         return Outcome::Complete(events as i32);
     }
     // An eventfd that completions signal: each of them would be one more event to tell.
     let registered = eventfd::is_registered(fd);
-    let own = registered && core.is_own_eventfd(fd);
-    let last = if own { core.observers().has_rung() } else { registered };
-    if last || !core.post_more(id, events as i32, 0) || own && core.is_about_to_signal() {
+    let own = registered && cx.ring.is_own_eventfd(fd);
+    let last = if own { cx.ring.observers().has_rung() } else { registered };
+    if last || !cx.post_more(events as i32, 0) || own && cx.ring.is_about_to_signal() {
         return Outcome::Complete(events as i32);
     }
-    wait(core, id, false)
+    wait(cx, false)
 }
 
-impl Core {
+impl Lent {
     /// True if `fd` is an epoll set that holds this ring. Then each CQE would make it ready anew. The kernel
     /// ends a multishot poll there if it was a ring that woke it; who did is not known here.
     fn stands_in(&self, fd: Fd) -> bool {
@@ -200,14 +201,14 @@ fn find_stand_in(work: &mut Work) -> Result<usize, Errno> {
         && !core::ptr::eq(polled.ring(), work.ring)
         && let Some(core) = polled.lock().as_mut()
     {
-        core.observers_mut().polled_by(work.ring, work.serial);
+        core.drive_mut().observers.polled_by(work.ring, work.serial);
     }
     Ok(stand_in as usize)
 }
 
-fn poll_stand_in(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    let named = registry::get(core[id].sqe.fd);
-    let own_ring = named.is_some_and(|ring| core::ptr::eq(ring.ring(), core.ring()));
+fn poll_stand_in(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
+    let named = registry::get(cx.sqe.fd);
+    let own_ring = named.is_some_and(|ring| core::ptr::eq(ring.ring(), cx.ring.ring()));
     let hold = match result {
         // Lives as long as the request's own ring.
         Ok(stand_in) if own_ring => Ok(FileHold::Plain(stand_in as Fd)),
@@ -216,19 +217,19 @@ fn poll_stand_in(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -
     };
     match hold {
         Ok(hold) => {
-            core.release_file(id);
-            let request = &mut core[id];
+            cx.release_file();
+            let request = cx.request_mut();
             request.file = hold;
             // The CQE for one edge makes the next edge: once is enough.
             request.sqe.op_flags |= EPOLLONESHOT;
-            begin(core, id)
+            begin(cx)
         }
         Err(errno) => errno.into(),
     }
 }
 
-fn prep_remove(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core[id].sqe;
+fn prep_remove(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let sqe = &cx.sqe;
     let known = IORING_POLL_UPDATE_EVENTS | IORING_POLL_UPDATE_USER_DATA | IORING_POLL_ADD_MULTI;
     let bad = sqe.len & !known != 0
         || sqe.len == IORING_POLL_ADD_MULTI
@@ -255,7 +256,7 @@ fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
     if sqe.len & IORING_POLL_UPDATE_USER_DATA != 0 {
         core.requests_mut().rename(poll, sqe.off);
     }
-    match begin(core, poll) {
+    match begin(&mut core.attempt(poll)) {
         Outcome::Complete(events) if events > 0 => {
             core[poll].events = events as u32;
             core[poll].flags.set(Flags::WOKEN);

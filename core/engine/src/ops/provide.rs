@@ -3,12 +3,11 @@
 use crate::abi::{Errno, Sqe};
 use crate::assets::kbuf::Provision;
 use crate::os::user;
-use crate::request::RequestId;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{Kind, arg};
 use crate::request::unused::Unused;
 use crate::request::version;
-use crate::ring::Core;
+use crate::ring::Attempt;
 
 /// Buffers are numbered with 16 bits.
 const MOST: u32 = 1 << 16;
@@ -37,8 +36,8 @@ pub const REMOVE_BUFFERS: Op =
         )
         .errors(&[Errno::EINVAL, Errno::ENOENT]);
 
-fn prep_provide(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = core[id].sqe;
+fn prep_provide(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let sqe = cx.sqe;
     let count = sqe.fd as u32;
     if count == 0 || count > MOST {
         return Err(Errno::E2BIG);
@@ -69,17 +68,17 @@ fn provision(sqe: &Sqe) -> Provision {
     }
 }
 
-fn issue_provide(core: &mut Core, id: RequestId) -> Outcome {
-    let provision = provision(&core[id].sqe);
-    core.provide_buffers(&provision).into()
+fn issue_provide(cx: &mut Attempt<'_>) -> Outcome {
+    let provision = provision(&cx.sqe);
+    cx.ring.groups_mut().provide(&provision).map(|()| 0).into()
 }
 
-fn prep_remove(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let count = core[id].sqe.fd as u32;
+fn prep_remove(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let count = cx.sqe.fd as u32;
     if count == 0 || count > MOST { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
-    let (group, count) = (core[id].sqe.buf_index, core[id].sqe.fd as u32);
-    core.remove_buffers(group, count).into()
+fn issue_remove(cx: &mut Attempt<'_>) -> Outcome {
+    let (group, count) = (cx.sqe.buf_index, cx.sqe.fd as u32);
+    cx.ring.groups_mut().remove(group, count).into()
 }

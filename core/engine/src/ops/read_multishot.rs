@@ -16,8 +16,8 @@ use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::unused::Unused;
-use crate::request::{Flags, POSITION, RequestId};
-use crate::ring::Core;
+use crate::request::{Flags, POSITION};
+use crate::ring::Attempt;
 use crate::work::Work;
 
 /// `IORING_OP_READ_MULTISHOT`.
@@ -51,8 +51,8 @@ enum Next {
     Outcome(Outcome),
 }
 
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core[id];
+fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let request = cx.request_mut();
     let sqe = &request.sqe;
     if !request.flags.has(Flags::BUFFER_SELECT) {
         return Err(Errno::EINVAL);
@@ -65,37 +65,38 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     Ok(())
 }
 
-fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let fd = core[id].file.fd();
+fn issue(cx: &mut Attempt<'_>) -> Outcome {
+    let fd = cx.file.fd();
     // Only files that can be polled: the others would never have nothing to read.
-    match core.watch(fd) {
+    match cx.ring.watch(fd) {
         Ok(_) => {}
         Err(Errno::EPERM) => return Errno::EBADFD.into(),
         Err(errno) => return errno.into(),
     }
+    let group = cx.sqe.buf_index;
     for round in 0..MOST_ROUNDS {
         // Whether there is a buffer for it matters only once there is more to read.
-        if round > 0 && core.expect_buffer(id).is_err() && os::poll_now(fd, EPOLLIN) == Ok(0) {
+        if round > 0 && cx.ring.groups_mut().expect(group).is_err() && os::poll_now(fd, EPOLLIN) == Ok(0) {
             return Outcome::Wait(EPOLLIN);
         }
-        if let Next::Outcome(outcome) = read_once(core, id, fd) {
+        if let Next::Outcome(outcome) = read_once(cx, fd) {
             return outcome;
         }
     }
     Outcome::Again
 }
 
-fn read_once(core: &mut Core, id: RequestId, fd: Fd) -> Next {
-    let span = match held_buffer(core, id).map_or_else(|| core.select_buffer(id, 0), Ok) {
+fn read_once(cx: &mut Attempt<'_>, fd: Fd) -> Next {
+    let span = match held_buffer(cx).map_or_else(|| cx.select_buffer(0), Ok) {
         Ok(span) => span,
         Err(errno) => return Next::Outcome(errno.into()),
     };
-    let (offset, flags) = (core[id].sqe.off, core[id].sqe.op_flags);
+    let (offset, flags) = (cx.sqe.off, cx.sqe.op_flags);
     if offset > rw::LAST_SAFE_OFFSET
         && offset != POSITION
         && let Err(errno) = rw::check_end(fd, offset, span.length, rw::Direction::Read)
     {
-        return conclude(core, id, Err(errno));
+        return conclude(cx, Err(errno));
     }
     let mut result = read(fd, span, offset, flags | RWF_NOWAIT);
     if result == Err(Errno::EOPNOTSUPP) {
@@ -105,19 +106,19 @@ fn read_once(core: &mut Core, id: RequestId, fd: Fd) -> Next {
             result = Err(Errno::EAGAIN);
         } else {
             // Ready, but if another reader is faster the read blocks: nobody may wait for us then.
-            core.lend_buffer(id);
+            cx.lend_buffer();
             let vector = IoVector { base: span.address, length: span.length as u64 };
-            core[id].data = OpData::Vectors(Box::new([vector]));
+            cx.data = OpData::Vectors(Box::new([vector]));
             return Next::Outcome(Outcome::Block);
         }
     }
-    conclude(core, id, result)
+    conclude(cx, result)
 }
 
 /// The buffer that an attempt without the lock did not use, where it could not be given back.
-fn held_buffer(core: &mut Core, id: RequestId) -> Option<Span> {
-    let held = core.holds_buffer(id);
-    let OpData::Vectors(vectors) = &core[id].data else { return None };
+fn held_buffer(cx: &mut Attempt<'_>) -> Option<Span> {
+    let held = cx.holds_buffer();
+    let OpData::Vectors(vectors) = &cx.data else { return None };
     let vector = vectors.first().filter(|_| held)?;
     Some(Span { address: vector.base, length: vector.length as usize })
 }
@@ -137,34 +138,34 @@ fn read_vector(fd: Fd, vector: &IoVector, offset: u64, flags: u32) -> Result<usi
 }
 
 /// The end of one read: a CQE and another read, a wait, or the last CQE.
-fn conclude(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Next {
+fn conclude(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Next {
     let count = match result {
         Ok(count) if count > 0 => count,
         Err(Errno::EAGAIN) => {
-            core.return_buffer(id);
+            cx.return_buffer();
             return Next::Outcome(Outcome::Wait(EPOLLIN));
         }
         other => {
-            core.return_buffer(id);
+            cx.return_buffer();
             return Next::Outcome(other.into());
         }
     };
-    advance(core, id, count);
-    let flags = core.use_buffer(id, count);
-    if core.post_more(id, count as i32, flags) {
+    advance(cx, count);
+    let flags = cx.use_buffers(count, 1);
+    if cx.post_more(count as i32, flags) {
         return Next::Read;
     }
-    core[id].cqe_flags |= flags;
+    cx.cqe_flags |= flags;
     Next::Outcome(Outcome::Complete(count as i32))
 }
 
 /// The next read of a file with an end, as one in /proc that can be polled, goes on behind this one.
-fn advance(core: &mut Core, id: RequestId, count: usize) {
-    let request = &core[id];
+fn advance(cx: &mut Attempt<'_>, count: usize) {
+    let request = cx.request();
     if request.sqe.off != POSITION
         && kinds::typed_kind(request.file.fd()).is_ok_and(|kind| kind.has(kinds::Kind::STORAGE))
     {
-        core[id].sqe.off += count as u64;
+        cx.sqe.off += count as u64;
     }
 }
 
@@ -179,10 +180,10 @@ fn block(work: &mut Work) -> Result<usize, Errno> {
     )
 }
 
-fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    match conclude(core, id, result) {
+fn finish(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
+    match conclude(cx, result) {
         Next::Outcome(outcome) => outcome,
-        Next::Read if core[id].flags.has(Flags::CANCELED) => Errno::ECANCELED.into(),
-        Next::Read => issue(core, id),
+        Next::Read if cx.flags.has(Flags::CANCELED) => Errno::ECANCELED.into(),
+        Next::Read => issue(cx),
     }
 }

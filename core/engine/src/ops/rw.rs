@@ -22,9 +22,9 @@ use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Prep};
 use crate::request::shown::{self, Argument, When, arg};
-use crate::request::{FileHold, Flags, POSITION, Request, RequestId};
+use crate::request::{FileHold, Flags, POSITION, Request};
 use crate::ring::drive::readiness::SocketKind;
-use crate::ring::{Core, registry};
+use crate::ring::{Attempt, registry};
 use crate::work::Work;
 
 const MAX_VECTORS: u32 = 1024;
@@ -69,17 +69,17 @@ const READS: Caps = Caps::FILE.with(Caps::IOPRIO).with(Caps::IOPOLL).with(Caps::
 const WRITES: Caps = READS.with(Caps::HASHED);
 
 const fn reads(code: Code, name: &'static str, prep: Prep) -> Op {
-    Op::new(code, name, READS, prep, |core, id| issue(core, id, Direction::Read))
+    Op::new(code, name, READS, prep, |cx| issue(cx, Direction::Read))
         .block(|work| block(work, Direction::Read))
-        .finish(|core, id, result| finish(core, id, result, Direction::Read))
+        .finish(|cx, result| finish(cx, result, Direction::Read))
         .failed(failed)
         .faults(chaos::READS)
 }
 
 const fn writes(code: Code, name: &'static str, prep: Prep) -> Op {
-    Op::new(code, name, WRITES, prep, |core, id| issue(core, id, Direction::Write))
+    Op::new(code, name, WRITES, prep, |cx| issue(cx, Direction::Write))
         .block(|work| block(work, Direction::Write))
-        .finish(|core, id, result| finish(core, id, result, Direction::Write))
+        .finish(|cx, result| finish(cx, result, Direction::Write))
         .failed(failed)
         .faults(chaos::WRITES)
 }
@@ -149,9 +149,9 @@ impl Direction {
     }
 }
 
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    prep_any(core, id)?;
-    let request = &mut core[id];
+fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    prep_any(cx)?;
+    let request = cx.request_mut();
     let sqe = &mut request.sqe;
     if request.flags.has(Flags::BUFFER_SELECT) {
         return Ok(());
@@ -161,16 +161,16 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     Ok(())
 }
 
-fn prep_fixed(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    prep_any(core, id)?;
-    core[id].flags.set(Flags::REGISTERED_BUFFER);
+fn prep_fixed(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    prep_any(cx)?;
+    cx.flags.set(Flags::REGISTERED_BUFFER);
     Ok(())
 }
 
 /// The checks that all forms share.
 #[inline(always)]
-fn prep_any(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core[id].sqe;
+fn prep_any(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let sqe = &cx.sqe;
     if sqe.ioprio != 0 {
         check_priority(sqe.ioprio)?;
     }
@@ -188,14 +188,14 @@ pub fn check_attributes(sqe: &Sqe) -> Result<(), Errno> {
     Err(Errno::EINVAL)
 }
 
-fn prep_vectored(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    prep_any(core, id)?;
-    import_vectors(core, id, false)
+fn prep_vectored(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    prep_any(cx)?;
+    import_vectors(cx, false)
 }
 
 /// Copies the vector of a request.
-fn import_vectors(core: &mut Core, id: RequestId, fixed: bool) -> Result<(), Errno> {
-    let request = &mut core[id];
+fn import_vectors(cx: &mut Attempt<'_>, fixed: bool) -> Result<(), Errno> {
+    let request = cx.request_mut();
     let sqe = &mut request.sqe;
     if request.flags.has(Flags::BUFFER_SELECT) {
         if sqe.len != 1 {
@@ -221,18 +221,18 @@ fn import_vectors(core: &mut Core, id: RequestId, fixed: bool) -> Result<(), Err
         vector.length = check_vector(*vector, room, fixed)?;
         room -= vector.length;
     }
-    core[id].data = OpData::Vectors(vectors.into_boxed_slice());
+    cx.data = OpData::Vectors(vectors.into_boxed_slice());
     Ok(())
 }
 
-fn prep_vectored_fixed(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    prep_any(core, id)?;
-    if core[id].sqe.len as usize > pages::max_allocation_bytes() / size_of::<IoVector>() {
+fn prep_vectored_fixed(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    prep_any(cx)?;
+    if cx.sqe.len as usize > pages::max_allocation_bytes() / size_of::<IoVector>() {
         // The kernel makes room for the vector before it looks at its length.
         return Err(Errno::ENOMEM);
     }
-    import_vectors(core, id, true)?;
-    let request = &mut core[id];
+    import_vectors(cx, true)?;
+    let request = cx.request_mut();
     request.flags.set(Flags::REGISTERED_BUFFER);
     if request.sqe.len == 0 && matches!(request.data, OpData::None) {
         // A single segment of nothing is refused later, as the kernel does; plain transfers are not.
@@ -319,46 +319,46 @@ fn plain_call(
 }
 
 #[inline]
-fn issue(core: &mut Core, id: RequestId, direction: Direction) -> Outcome {
-    let request = &core[id];
+fn issue(cx: &mut Attempt<'_>, direction: Direction) -> Outcome {
+    let request = cx.request();
     if request.flags.has(Flags::BUFFER_SELECT) && request.buffer.is_none() {
-        return issue_selected(core, id);
+        return issue_selected(cx);
     }
-    issue_into(core, id, direction)
+    issue_into(cx, direction)
 }
 
 /// A read into a provided buffer, which it keeps if a thread is to do it.
 #[inline(never)]
-fn issue_selected(core: &mut Core, id: RequestId) -> Outcome {
-    let wanted = core[id].sqe.len;
-    if let Err(errno) = registry::transfer_kind(core[id].file.fd()) {
+fn issue_selected(cx: &mut Attempt<'_>) -> Outcome {
+    let wanted = cx.sqe.len;
+    if let Err(errno) = registry::transfer_kind(cx.file.fd()) {
         return errno.into();
     }
-    let span = match core.select_buffer(id, wanted as usize) {
+    let span = match cx.select_buffer(wanted as usize) {
         Ok(span) => span,
         Err(errno) => return errno.into(),
     };
-    if core.has_buffer_list(id) {
+    if cx.ring.groups().is_list(cx.sqe.buf_index) {
         // It stays with the request from here on, whatever comes of it.
-        core.keep_buffer(id, span.length);
+        cx.keep_buffers(span.length, 1);
     }
-    let sqe = &mut core[id].sqe;
+    let sqe = &mut cx.sqe;
     sqe.addr = span.address;
     sqe.len = span.length as u32;
-    let outcome = issue_into(core, id, Direction::Read);
+    let outcome = issue_into(cx, Direction::Read);
     match outcome {
         // Of a file that can be polled, a part of the buffer may be enough.
-        Outcome::Block | Outcome::BlockForLong if lends_buffer(core, id) => core.lend_buffer(id),
-        Outcome::Block | Outcome::BlockForLong | Outcome::InFlight => core.keep_buffer(id, span.length),
+        Outcome::Block | Outcome::BlockForLong if lends_buffer(cx) => cx.lend_buffer(),
+        Outcome::Block | Outcome::BlockForLong | Outcome::InFlight => cx.keep_buffers(span.length, 1),
         // At the end of a file the buffer goes along, empty.
         Outcome::Complete(0) => {
-            let flags = core.use_buffer(id, 0);
-            core[id].cqe_flags |= flags;
+            let flags = cx.use_buffers(0, 1);
+            cx.cqe_flags |= flags;
         }
         Outcome::Complete(_) => {}
         _ => {
-            core.return_buffer(id);
-            let request = &mut core[id];
+            cx.return_buffer();
+            let request = cx.request_mut();
             if request.buffer.is_none() {
                 request.sqe.len = wanted;
             }
@@ -370,64 +370,66 @@ fn issue_selected(core: &mut Core, id: RequestId) -> Outcome {
 /// Is the buffer of a read by a thread to be used as that of an attempt at once would be? The kernel makes no other attempts on files
 /// that can be polled. Those on storage hardly ever can, and it matters only where a buffer may be used in part.
 #[cold]
-fn lends_buffer(core: &Core, id: RequestId) -> bool {
-    let fd = core[id].file.fd();
+fn lends_buffer(cx: &Attempt<'_>) -> bool {
+    let fd = cx.file.fd();
     let storage = kinds::look_at_type(fd).is_ok_and(|kind| kind.has(Kind::STORAGE));
-    (!storage || core.uses_buffers_up(id)) && !core.has_buffer_list(id) && os::can_be_polled(fd)
+    (!storage || cx.ring.groups().is_incremental(cx.sqe.buf_index))
+        && !cx.ring.groups().is_list(cx.sqe.buf_index)
+        && os::can_be_polled(fd)
 }
 
-fn issue_into(core: &mut Core, id: RequestId, direction: Direction) -> Outcome {
-    match attempt(core, id, direction) {
+fn issue_into(cx: &mut Attempt<'_>, direction: Direction) -> Outcome {
+    match attempt(cx, direction) {
         Ok(outcome) => outcome,
-        Err(errno) => end(core, id, Err(errno)),
+        Err(errno) => end(cx, Err(errno)),
     }
 }
 
-fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outcome, Errno> {
-    let request = &core[id];
+fn attempt(cx: &mut Attempt<'_>, direction: Direction) -> Result<Outcome, Errno> {
+    let request = cx.request();
     let fd = request.file.fd();
     if request.flags.has(Flags::REGISTERED_BUFFER) && request.registered_buffer.is_none() {
-        return with_registered_buffer(core, id, direction);
+        return with_registered_buffer(cx, direction);
     }
     let kind = registry::transfer_kind(fd)?;
     if request.sqe.op_flags & !PLAIN_FLAGS != 0 {
-        special_flags(core, id, direction)?;
+        special_flags(cx, direction)?;
     }
-    if kind.has(Kind::DIRECT) && past_the_cache(core, id)? || blocks_at_once(core, id, kind, direction)? {
-        return block_on_storage(core, id);
+    if kind.has(Kind::DIRECT) && past_the_cache(cx)? || blocks_at_once(cx, kind, direction)? {
+        return block_on_storage(cx);
     }
-    let request = &core[id];
+    let request = cx.request();
     let memory = Memory::of(&request.sqe, &request.data);
     let wanted = memory.length();
     let is_begun_otherwise = kind.has(Kind::FAR.with(Kind::ADVISED));
     if direction == Direction::Read && is_begun_otherwise && wanted > 0 && can_begin(request) {
-        return begin_read(core, id, Errno::EOPNOTSUPP);
+        return begin_read(cx, Errno::EOPNOTSUPP);
     }
     if request.sqe.off > LAST_SAFE_OFFSET && request.sqe.off != POSITION {
         check_end(fd, request.sqe.off, wanted, direction)?;
     }
     // A file that the number stood for before must not decide here: nothing would find that out.
     if wanted == 0 && !kinds::look_at_type(fd)?.has(Kind::STORAGE) {
-        return nothing(core, id, fd, direction);
+        return nothing(cx, fd, direction);
     }
     let flags = request.sqe.op_flags | RWF_NOWAIT;
     // One that never waits has no later attempt: the bits are no answer to it.
     let waits = !request.flags.has(Flags::NOWAIT);
     if waits
-        && !core.readiness().worth_trying(fd, direction.events())
-        && waits_if_idle(core, id, wanted, direction)?
+        && !cx.ring.readiness().worth_trying(fd, direction.events())
+        && waits_if_idle(cx, wanted, direction)?
     {
         return Ok(Outcome::Wait(direction.events()));
     }
-    let request = &core[id];
+    let request = cx.request();
     let memory = Memory::of(&request.sqe, &request.data);
     match call(direction, fd, &memory, request.sqe.off, flags) {
-        Ok(done) if done == wanted => Ok(whole(core, id, done)),
-        Ok(done) => short(core, id, done, direction),
-        Err(errno @ (Errno::EAGAIN | Errno::EOPNOTSUPP)) => not_now(core, id, errno, direction),
+        Ok(done) if done == wanted => Ok(whole(cx, done)),
+        Ok(done) => short(cx, done, direction),
+        Err(errno @ (Errno::EAGAIN | Errno::EOPNOTSUPP)) => not_now(cx, errno, direction),
         Err(Errno::ESPIPE) if ignores_offset(fd, request.sqe.off) => {
-            ignore_offset(core, id);
-            attempt(core, id, direction)
+            ignore_offset(cx);
+            attempt(cx, direction)
         }
         Err(errno) => Err(errno),
     }
@@ -445,14 +447,14 @@ pub fn check_end(fd: Fd, offset: u64, length: usize, direction: Direction) -> Re
 }
 
 /// Does an attempt on a file that is not ready wait, rather than fail at once?
-fn waits_if_idle(core: &mut Core, id: RequestId, wanted: usize, direction: Direction) -> Result<bool, Errno> {
-    let request = &core[id];
+fn waits_if_idle(cx: &mut Attempt<'_>, wanted: usize, direction: Direction) -> Result<bool, Errno> {
+    let request = cx.request();
     let (fd, offset) = (request.file.fd(), request.sqe.off);
     if is_unseen_storage(fd)? {
         return Ok(false);
     }
     let stream = kinds::typed_kind(fd)?.has(Kind::STREAM);
-    let kind = core.readiness_mut().socket_kind(fd);
+    let kind = cx.ring.readiness_mut().socket_kind(fd);
     if stream || kind == SocketKind::NoSocket {
         // The wrong end of a pipe never becomes ready.
         check_mode(fd, direction)?;
@@ -483,8 +485,8 @@ fn check_mode(fd: Fd, direction: Direction) -> Result<(), Errno> {
 
 /// A transfer of no bytes, which the vectored system calls do not let through to the file.
 #[cold]
-fn nothing(core: &mut Core, id: RequestId, fd: Fd, direction: Direction) -> Result<Outcome, Errno> {
-    let request = &core[id];
+fn nothing(cx: &mut Attempt<'_>, fd: Fd, direction: Direction) -> Result<Outcome, Errno> {
+    let request = cx.request();
     let memory = Memory::of(&request.sqe, &request.data);
     check_mode(fd, direction)?;
     // What is refused for other reasons still is.
@@ -509,34 +511,34 @@ fn nothing(core: &mut Core, id: RequestId, fd: Fd, direction: Direction) -> Resu
             return Ok(Outcome::Wait(EPOLLOUT));
         }
     }
-    result.map(|_| whole(core, id, 0))
+    result.map(|_| whole(cx, 0))
 }
 
 /// Checks the memory of a request against its registered buffer, and keeps the buffer if it goes on.
 #[inline(never)]
-fn with_registered_buffer(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outcome, Errno> {
-    let node = check_registered(core, id).map_err(|errno| {
+fn with_registered_buffer(cx: &mut Attempt<'_>, direction: Direction) -> Result<Outcome, Errno> {
+    let node = check_registered(cx).map_err(|errno| {
         // A descriptor that is none comes first.
-        os::fcntl(core[id].file.fd(), F_GETFD, 0).err().unwrap_or(errno)
+        os::fcntl(cx.file.fd(), F_GETFD, 0).err().unwrap_or(errno)
     })?;
-    core[id].flags.clear(Flags::REGISTERED_BUFFER);
-    let outcome = attempt(core, id, direction)?;
+    cx.flags.clear(Flags::REGISTERED_BUFFER);
+    let outcome = attempt(cx, direction)?;
     if !matches!(outcome, Outcome::Complete(_)) {
-        core.hold_buffer(id, node);
+        cx.hold_buffer(node);
     }
     Ok(outcome)
 }
 
-fn check_registered(core: &Core, id: RequestId) -> Result<NodeIndex, Errno> {
-    let request = &core[id];
+fn check_registered(cx: &Attempt<'_>) -> Result<NodeIndex, Errno> {
+    let request = cx.request();
     let vectored = matches!(request.data, OpData::Vectors(_));
     let memory = Memory::of(&request.sqe, &request.data);
-    let mut found = core.buffers().node(request.sqe.buf_index);
+    let mut found = cx.ring.buffers().node(request.sqe.buf_index);
     for vector in memory.vectors() {
         if vectored && vector.length == 0 {
             return Err(Errno::EFAULT);
         }
-        found = core.buffers().check(request.sqe.buf_index, vector.base, vector.length);
+        found = cx.ring.buffers().check(request.sqe.buf_index, vector.base, vector.length);
         found?;
     }
     found
@@ -544,8 +546,8 @@ fn check_registered(core: &Core, id: RequestId) -> Result<NodeIndex, Errno> {
 
 /// Flags that change what an attempt may come to.
 #[cold]
-fn special_flags(core: &mut Core, id: RequestId, direction: Direction) -> Result<(), Errno> {
-    let request = &mut core[id];
+fn special_flags(cx: &mut Attempt<'_>, direction: Direction) -> Result<(), Errno> {
+    let request = cx.request_mut();
     let flags = request.sqe.op_flags;
     let for_storage = flags & (RWF_ATOMIC | RWF_DONTCACHE) != 0;
     if flags & !KNOWN_FLAGS != 0
@@ -580,20 +582,20 @@ pub fn ignores_offset(fd: Fd, offset: u64) -> bool {
 }
 
 /// A pipe or the like: io_uring ignores the offset then.
-fn ignore_offset(core: &mut Core, id: RequestId) {
-    core[id].sqe.off = POSITION;
+fn ignore_offset(cx: &mut Attempt<'_>) {
+    cx.sqe.off = POSITION;
 }
 
 /// Would an attempt without blocking be in vain, or out of order?
 #[inline]
-fn blocks_at_once(core: &Core, id: RequestId, kind: Kind, direction: Direction) -> Result<bool, Errno> {
-    let request = &core[id];
+fn blocks_at_once(cx: &Attempt<'_>, kind: Kind, direction: Direction) -> Result<bool, Errno> {
+    let request = cx.request();
     if request.flags.has(Flags::NOWAIT) {
         return Ok(false);
     }
     if request.sqe.off == POSITION {
         let fd = request.file.fd();
-        return Ok(core.has_work_on(fd) && kinds::look_at_type(fd)?.has(Kind::STORAGE));
+        return Ok(cx.ring.has_work_on(fd) && kinds::look_at_type(fd)?.has(Kind::STORAGE));
     }
     // Were this not storage any more, an attempt at an offset would answer ESPIPE at once.
     Ok(direction == Direction::Write && kind.has(Kind::WRITES_BLOCK))
@@ -602,10 +604,10 @@ fn blocks_at_once(core: &Core, id: RequestId, kind: Kind, direction: Direction) 
 /// Does a transfer wait for the device, whatever its flags say? What is remembered of a plain descriptor is enough only where closes
 /// are seen.
 #[cold]
-fn past_the_cache(core: &mut Core, id: RequestId) -> Result<bool, Errno> {
+fn past_the_cache(cx: &mut Attempt<'_>) -> Result<bool, Errno> {
     // What is given to the kernel now may be any file's: it answers, and what it answers is looked at then.
-    let is_sure = host::sees_closes() || core[id].file.plain().is_none() || core.will_transfer(id);
-    let request = &mut core[id];
+    let is_sure = host::sees_closes() || cx.file.plain().is_none() || cx.will_transfer();
+    let request = cx.request_mut();
     let fd = request.file.fd();
     if !is_sure && !kinds::is_direct(fd)? {
         kinds::forget(fd);
@@ -623,8 +625,8 @@ fn past_the_cache(core: &mut Core, id: RequestId) -> Result<bool, Errno> {
 
 /// All of it was done.
 #[inline]
-fn whole(core: &Core, id: RequestId, done: usize) -> Outcome {
-    Outcome::Complete(core[id].result + done as i32)
+fn whole(cx: &Attempt<'_>, done: usize) -> Outcome {
+    Outcome::Complete(cx.result + done as i32)
 }
 
 /// The result of a request that was ended before its next attempt: the bytes of those before count for more than why.
@@ -633,9 +635,9 @@ fn failed(request: &Request, result: i32) -> i32 {
 }
 
 /// The end, with what was done before counted in.
-fn end(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    let before = core[id].result;
-    core.fail(id);
+fn end(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
+    let before = cx.result;
+    cx.fail();
     match result {
         Ok(done) => Outcome::Complete(before + done as i32),
         Err(_) if before > 0 => Outcome::Complete(before),
@@ -646,38 +648,38 @@ fn end(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome 
 /// Less was done than asked for. On storage that may be the end of the page cache rather than the
 /// end of the file: the rest is tried once more.
 #[cold]
-fn short(core: &mut Core, id: RequestId, done: usize, direction: Direction) -> Result<Outcome, Errno> {
-    let request = &core[id];
+fn short(cx: &mut Attempt<'_>, done: usize, direction: Direction) -> Result<Outcome, Errno> {
+    let request = cx.request();
     let fd = request.file.fd();
     if done == 0 || request.flags.has(Flags::NOWAIT) {
-        return Ok(end(core, id, Ok(done)));
+        return Ok(end(cx, Ok(done)));
     }
     let mut kind = kinds::typed_kind(fd);
     if kind.is_ok_and(|kind| kind.has(Kind::STORAGE)) && request.sqe.off == POSITION {
         kind = kinds::look_at_type(fd);
     }
     // Whatever the number stands for by now, these bytes were transferred.
-    let Ok(kind) = kind else { return Ok(end(core, id, Ok(done))) };
+    let Ok(kind) = kind else { return Ok(end(cx, Ok(done))) };
     if kind.has(Kind::STORAGE) {
-        core[id].step_over(done);
-        return attempt(core, id, direction);
+        cx.step_over(done);
+        return attempt(cx, direction);
     }
     if kind.has(Kind::STREAM) {
-        core.readiness_mut().drained(fd, direction.events());
+        cx.ring.readiness_mut().drained(fd, direction.events());
     } else if direction == Direction::Read {
-        core.readiness_mut().came_short(fd);
+        cx.ring.readiness_mut().came_short(fd);
     }
-    Ok(end(core, id, Ok(done)))
+    Ok(end(cx, Ok(done)))
 }
 
 /// The attempt would have blocked, or the file knows no such attempt.
 #[cold]
-fn not_now(core: &mut Core, id: RequestId, errno: Errno, direction: Direction) -> Result<Outcome, Errno> {
+fn not_now(cx: &mut Attempt<'_>, errno: Errno, direction: Direction) -> Result<Outcome, Errno> {
     let events = direction.events();
-    let request = &core[id];
+    let request = cx.request();
     let (fd, nowait) = (request.file.fd(), request.flags.has(Flags::NOWAIT));
-    if errno == Errno::EAGAIN && core.readiness().is_registered(fd) && !is_unseen_storage(fd)? {
-        core.readiness_mut().drained(fd, events);
+    if errno == Errno::EAGAIN && cx.ring.readiness().is_registered(fd) && !is_unseen_storage(fd)? {
+        cx.ring.readiness_mut().drained(fd, events);
         return Ok(Outcome::Wait(events));
     }
     let begins = direction == Direction::Read && can_begin(request);
@@ -690,8 +692,8 @@ fn not_now(core: &mut Core, id: RequestId, errno: Errno, direction: Direction) -
         let told = if direction == Direction::Write { Errno::EAGAIN } else { errno };
         return match (nowait, begins) {
             (true, _) => Err(told),
-            (_, true) => begin_read(core, id, errno),
-            _ => block_on_storage(core, id),
+            (_, true) => begin_read(cx, errno),
+            _ => block_on_storage(cx),
         };
     }
     if nowait
@@ -705,7 +707,7 @@ fn not_now(core: &mut Core, id: RequestId, errno: Errno, direction: Direction) -
     if nowait && !nonblocking::is_wanted(fd) {
         return Err(errno);
     }
-    if errno == Errno::EAGAIN { Ok(Outcome::Wait(events)) } else { without_nowait(core, id, direction) }
+    if errno == Errno::EAGAIN { Ok(Outcome::Wait(events)) } else { without_nowait(cx, direction) }
 }
 
 /// Can a read that misses the page cache be left to the device?
@@ -716,8 +718,8 @@ fn can_begin(request: &Request) -> bool {
 /// A read on storage would have blocked, or its file knows no attempts that do not. The device gets it now, where that can be
 /// had without waiting.
 #[cold]
-fn begin_read(core: &mut Core, id: RequestId, errno: Errno) -> Result<Outcome, Errno> {
-    let request = &core[id];
+fn begin_read(cx: &mut Attempt<'_>, errno: Errno) -> Result<Outcome, Errno> {
+    let request = cx.request();
     let (fd, offset) = (request.file.fd(), request.sqe.off);
     let length = Memory::of(&request.sqe, &request.data).length();
     if errno == Errno::EAGAIN {
@@ -735,19 +737,19 @@ fn begin_read(core: &mut Core, id: RequestId, errno: Errno) -> Result<Outcome, E
     if let Err(errno) = os::will_need(fd, offset, length) {
         // Another file has the number by now, or it is none.
         kinds::forget(fd);
-        return if errno == Errno::ESPIPE { attempt(core, id, Direction::Read) } else { Err(errno) };
+        return if errno == Errno::ESPIPE { attempt(cx, Direction::Read) } else { Err(errno) };
     }
     // What is cached needs nobody to fetch it. What others have begun to read takes no longer.
-    let is_cached = !core.work().in_flight().is_any()
-        && os::ticks().wrapping_sub(started) < CACHED_US * os::ticks_per_us();
+    let is_cached =
+        !cx.ring.has_reads_in_flight() && os::ticks().wrapping_sub(started) < CACHED_US * os::ticks_per_us();
     Ok(if is_cached { Outcome::Block } else { Outcome::InFlight })
 }
 
 /// The attempt blocks, on what was storage when its type was looked at. Another thread may have closed the descriptor
 /// since. At an offset, a pipe that has its number refuses the transfer; at its own position it would block the caller,
 /// so the file is held before its type counts.
-fn block_on_storage(core: &mut Core, id: RequestId) -> Result<Outcome, Errno> {
-    let request = &mut core[id];
+fn block_on_storage(cx: &mut Attempt<'_>) -> Result<Outcome, Errno> {
+    let request = cx.request_mut();
     if request.sqe.off != POSITION || !matches!(request.file, FileHold::Plain(_)) {
         return Ok(Outcome::Block);
     }
@@ -757,8 +759,8 @@ fn block_on_storage(core: &mut Core, id: RequestId) -> Result<Outcome, Errno> {
 }
 
 /// A file that knows no non-blocking attempts, and is not on storage.
-fn without_nowait(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outcome, Errno> {
-    let request = &core[id];
+fn without_nowait(cx: &mut Attempt<'_>, direction: Direction) -> Result<Outcome, Errno> {
+    let request = cx.request();
     let fd = request.file.fd();
     if nonblocking::is_wanted(fd) {
         let memory = Memory::of(&request.sqe, &request.data);
@@ -771,10 +773,10 @@ fn without_nowait(core: &mut Core, id: RequestId, direction: Direction) -> Resul
             return Ok(Outcome::Wait(EPOLLOUT));
         }
         let done = done?;
-        return Ok(if done == wanted { whole(core, id, done) } else { end(core, id, Ok(done)) });
+        return Ok(if done == wanted { whole(cx, done) } else { end(cx, Ok(done)) });
     }
     // Where it cannot be polled, the wait finds that out too, and a thread blocks on it.
-    let polled = request.flags.has(Flags::WOKEN) || core.watch(fd).is_ok();
+    let polled = request.flags.has(Flags::WOKEN) || cx.ring.watch(fd).is_ok();
     if polled && os::poll_now(fd, direction.events())? != 0 {
         return Ok(Outcome::Block);
     }
@@ -791,23 +793,23 @@ fn block(work: &mut Work, direction: Direction) -> Result<usize, Errno> {
     })
 }
 
-fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>, direction: Direction) -> Outcome {
-    let request = &core[id];
+fn finish(cx: &mut Attempt<'_>, result: Result<usize, Errno>, direction: Direction) -> Outcome {
+    let request = cx.request();
     let wanted = Memory::of(&request.sqe, &request.data).length();
     match result {
-        Ok(done) if done == wanted => whole(core, id, done),
+        Ok(done) if done == wanted => whole(cx, done),
         // What was remembered of the descriptor is wrong by now.
         Err(Errno::ESPIPE) if ignores_offset(request.file.fd(), request.sqe.off) => {
             kinds::forget(request.file.fd());
-            ignore_offset(core, id);
-            issue(core, id, direction)
+            ignore_offset(cx);
+            issue(cx, direction)
         }
         // At the end of a file the buffer goes along, as in `issue_selected`.
         Ok(0) if request.buffer.is_some() && request.result == 0 => {
-            let flags = core.use_buffer(id, 0);
-            core[id].cqe_flags |= flags;
-            end(core, id, Ok(0))
+            let flags = cx.use_buffers(0, 1);
+            cx.cqe_flags |= flags;
+            end(cx, Ok(0))
         }
-        other => end(core, id, other),
+        other => end(cx, other),
     }
 }

@@ -7,13 +7,12 @@ use linux_raw_sys::io_uring::SPLICE_F_FD_IN_FIXED;
 
 use crate::abi::{Errno, names};
 use crate::os::{self, Fd, OwnedFd, nr};
-use crate::request::RequestId;
 use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{Kind, arg};
 use crate::request::unused::Unused;
-use crate::ring::Core;
+use crate::ring::Attempt;
 use crate::work::Work;
 
 const FLAGS: u32 = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT | SPLICE_F_FD_IN_FIXED;
@@ -51,26 +50,23 @@ pub const TEE: Op = Op::new(Code::IORING_OP_TEE, "TEE", Caps::FILE, prep, issue)
     .unused(Unused::OFF.with(Unused::ADDR))
     .errors(&[Errno::EINVAL, Errno::EBADF]);
 
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    if core[id].sqe.op_flags & !FLAGS != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    if cx.sqe.op_flags & !FLAGS != 0 { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    match input(core, id) {
-        Ok(fd) => {
-            core[id].data = OpData::Input(fd);
-            Outcome::BlockForLong
-        }
-        Err(errno) => errno.into(),
-    }
+fn issue(cx: &mut Attempt<'_>) -> Outcome {
+    input(cx).map_or_else(Outcome::from, |fd| {
+        cx.data = OpData::Input(fd);
+        Outcome::BlockForLong
+    })
 }
 
 /// A duplicate of the file to take from, which the program may close or unregister meanwhile.
-fn input(core: &mut Core, id: RequestId) -> Result<OwnedFd, Errno> {
-    let sqe = core[id].sqe;
+fn input(cx: &mut Attempt<'_>) -> Result<OwnedFd, Errno> {
+    let sqe = cx.sqe;
     let named = sqe.file_index;
     let fd = if sqe.op_flags & SPLICE_F_FD_IN_FIXED != 0 {
-        core.files().get(named).ok_or(Errno::EBADF)?
+        cx.ring.files().get(named).ok_or(Errno::EBADF)?
     } else {
         named as i32
     };
@@ -115,10 +111,10 @@ fn tee(work: &mut Work) -> Result<usize, Errno> {
     unsafe { work.call(nr::__NR_tee, arguments) }
 }
 
-fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    core[id].data = OpData::None;
-    if result != Ok(core[id].sqe.len as usize) {
-        core.fail(id);
+fn finish(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
+    cx.data = OpData::None;
+    if result != Ok(cx.sqe.len as usize) {
+        cx.fail();
     }
     result.into()
 }

@@ -10,13 +10,13 @@ use linux_raw_sys::io_uring::{
 use crate::abi::{Errno, IORING_TIMEOUT_IMMEDIATE_ARG, Sqe, names};
 use crate::os::{Timespec, user};
 use crate::request::data::OpData;
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::op::{Caps, Code, Expiry, Field, Op, Outcome, issue_controls};
 use crate::request::shown::{Argument, Kind, When, arg, asks};
 use crate::request::structures;
 use crate::request::timeouts::Timeout;
 use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
-use crate::ring::Core;
+use crate::ring::{Attempt, Core};
 
 /// Whether the SQE holds the time itself.
 const IMMEDIATE: When = asks(IORING_TIMEOUT_IMMEDIATE_ARG);
@@ -39,7 +39,7 @@ pub const TIMEOUT: Op = Op::new(Code::IORING_OP_TIMEOUT, "TIMEOUT", TIMES, prep,
         FLAGS,
         arg(Field::Length, "len", Kind::Number).when(&[When::Not(Field::Length, 1)]),
     ])
-    .expire(expire)
+    .expire(Expiry::Attempt(expire))
     .disarm(disarm)
     .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX).with(Unused::ADDR3).with(Unused::PAD))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ETIME, Errno::ECANCELED]);
@@ -59,13 +59,14 @@ pub const LINK_TIMEOUT: Op = Op::new(
     FLAGS,
     arg(Field::Length, "len", Kind::Number).when(&[When::Not(Field::Length, 1)]),
 ])
-.expire(expire_link)
+.expire(Expiry::Control(expire_link))
 .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX).with(Unused::ADDR3).with(Unused::PAD))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ETIME, Errno::ECANCELED]);
 
 /// `IORING_OP_TIMEOUT_REMOVE`.
 pub const TIMEOUT_REMOVE: Op =
-    Op::new(Code::IORING_OP_TIMEOUT_REMOVE, "TIMEOUT_REMOVE", Caps::CANCELS, prep_remove, issue_remove)
+    Op::new(Code::IORING_OP_TIMEOUT_REMOVE, "TIMEOUT_REMOVE", Caps::CANCELS, prep_remove, issue_controls)
+        .control(issue_remove)
         .arguments(&[
             arg(Field::Address, "user_data", Kind::UserData),
             arg(Field::Offset, "ts", Kind::Structure(structures::TIMESPEC)).when(&[UPDATES, NOT_IMMEDIATE]),
@@ -112,65 +113,65 @@ fn parse(sqe: &Sqe) -> Result<Timeout, Errno> {
     Ok(Timeout::new(read_time(sqe.addr, flags)?, flags, sqe.off as u32))
 }
 
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let timeout = parse(&core[id].sqe)?;
-    core[id].data = OpData::Timeout(timeout);
+fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let timeout = parse(&cx.sqe)?;
+    cx.data = OpData::Timeout(timeout);
     Ok(())
 }
 
-fn prep_link(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = core[id].sqe;
+fn prep_link(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let sqe = cx.sqe;
     if sqe.off as u32 != 0 && sqe.len == 1 {
         return Err(Errno::EINVAL);
     }
     let timeout = parse(&sqe)?;
-    let last = core.assembly().last().ok_or(Errno::EINVAL)?;
-    if core[last].op.caps.has(Caps::WATCHES) {
+    let before = cx.before_it().ok_or(Errno::EINVAL)?;
+    if before.op.caps.has(Caps::WATCHES) {
         return Err(Errno::EINVAL);
     }
-    core[last].flags.set(Flags::ARM_LINK_TIMEOUT);
-    let request = &mut core[id];
+    before.flags.set(Flags::ARM_LINK_TIMEOUT);
+    let request = cx.request_mut();
     request.flags.set(Flags::NEVER_FAILS);
     request.data = OpData::Timeout(timeout);
     Ok(())
 }
 
-fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    if core.timeouts().in_batch() && core[id].flags.has(Flags::THREADED) {
+fn issue(cx: &mut Attempt<'_>) -> Outcome {
+    if cx.ring.is_submitting() && cx.flags.has(Flags::THREADED) {
         // A thread arms it when the submission is over, and counts from there.
         return Outcome::Again;
     }
-    let Some(&mut Timeout { flags, count, .. }) = core.timeout(id) else { return Errno::EINVAL.into() };
+    let Some(&mut Timeout { flags, count, .. }) = cx.timeout() else { return Errno::EINVAL.into() };
     let counts = count != 0 && flags & IORING_TIMEOUT_MULTISHOT == 0;
-    let target = core.timeout_target(count);
-    core.list_timeout(id, counts.then_some(target));
-    core.start_timer(id, flags & IORING_TIMEOUT_ABS != 0);
+    let target = cx.ring.timeout_target(count);
+    cx.list_timeout(counts.then_some(target));
+    cx.start_timer(flags & IORING_TIMEOUT_ABS != 0);
     Outcome::Armed
 }
 
-fn disarm(core: &mut Core, id: RequestId) -> bool {
-    core.unlist_timeout(id);
-    core.timers_mut().cancel(id)
+fn disarm(cx: &mut Attempt<'_>) -> bool {
+    cx.unlist_timeout();
+    cx.cancel_timer()
 }
 
-fn expire(core: &mut Core, id: RequestId) {
-    core.timeout_fires(id);
-    let Some(timeout) = core.timeout(id) else { return };
+fn expire(cx: &mut Attempt<'_>) -> Outcome {
+    cx.timeout_fires();
+    let Some(timeout) = cx.timeout() else { return Outcome::Armed };
     let flags = timeout.flags;
     if flags & IORING_TIMEOUT_ETIME_SUCCESS != 0 {
-        core[id].flags.set(Flags::NEVER_FAILS);
+        cx.flags.set(Flags::NEVER_FAILS);
     }
-    if goes_on(core, id) && core.post_more(id, Errno::ETIME.negated(), 0) {
-        core.list_timeout(id, None);
-        core.start_timer(id, false);
-    } else {
-        core.complete(id, Errno::ETIME.negated());
+    if !goes_on(cx) || !cx.post_more(Errno::ETIME.negated(), 0) {
+        return Errno::ETIME.into();
     }
+    cx.list_timeout(None);
+    cx.start_timer(false);
+    Outcome::Armed
 }
 
 /// Counts a round of a multishot timeout; false for the last one.
-fn goes_on(core: &mut Core, id: RequestId) -> bool {
-    let Some(timeout) = core.timeout(id) else { return false };
+fn goes_on(cx: &mut Attempt<'_>) -> bool {
+    let Some(timeout) = cx.timeout() else { return false };
     if timeout.flags & IORING_TIMEOUT_MULTISHOT == 0 {
         return false;
     }
@@ -182,9 +183,9 @@ fn goes_on(core: &mut Core, id: RequestId) -> bool {
 }
 
 /// Called when the request before it has been issued and goes on.
-fn issue_link(core: &mut Core, id: RequestId) -> Outcome {
-    let absolute = core.timeout(id).is_some_and(|timeout| timeout.flags & IORING_TIMEOUT_ABS != 0);
-    core.start_timer(id, absolute);
+fn issue_link(cx: &mut Attempt<'_>) -> Outcome {
+    let absolute = cx.timeout().is_some_and(|timeout| timeout.flags & IORING_TIMEOUT_ABS != 0);
+    cx.start_timer(absolute);
     Outcome::Armed
 }
 
@@ -220,8 +221,8 @@ fn expire_link(core: &mut Core, id: RequestId) {
     core.complete(id, result);
 }
 
-fn prep_remove(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core[id];
+fn prep_remove(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let request = cx.request_mut();
     let sqe = request.sqe;
     if request.flags.has(Flags::FIXED_FILE) {
         return Err(Errno::EINVAL);
@@ -240,7 +241,7 @@ fn prep_remove(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
     let sqe = core[id].sqe;
-    let new = core.timeout(id).copied();
+    let new = core[id].timeout().copied();
     let result = match new {
         Some(new) if sqe.op_flags & IORING_TIMEOUT_UPDATE != 0 => {
             if sqe.op_flags & IORING_LINK_TIMEOUT_UPDATE != 0 {
@@ -266,7 +267,7 @@ fn remove(core: &mut Core, user_data: u64) -> Result<(), Errno> {
 
 fn update(core: &mut Core, user_data: u64, new: Timeout) -> Result<(), Errno> {
     let id = find(core, user_data)?;
-    let Some(timeout) = core.timeout(id) else { return Err(Errno::ENOENT) };
+    let Some(timeout) = core[id].timeout() else { return Err(Errno::ENOENT) };
     // Neither completions nor rounds count any more.
     timeout.count = 0;
     core.unlist_timeout(id);
@@ -279,7 +280,7 @@ fn update_link(core: &mut Core, user_data: u64, new: Timeout) -> Result<(), Errn
     let mut named = core.requests_mut().named(user_data).into_iter();
     let armed = |id: &RequestId| {
         let is_one = core[*id].op.caps.has(Caps::WATCHES);
-        is_one && core.timers().is_armed(*id) && !core.is_timer_due(*id)
+        is_one && core.time().timers.is_armed(*id) && !core.is_timer_due(*id)
     };
     let id = named.find(armed).ok_or(Errno::ENOENT)?;
     core.restart_timer(id, new);

@@ -11,12 +11,12 @@ use linux_raw_sys::general::{
 use crate::abi::{Errno, Sqe, names};
 use crate::os::{self, Fd, user};
 use crate::process::nonblocking;
+use crate::request::FileHold;
 use crate::request::op::{Caps, Code, Field, Op, Outcome, prep_nothing};
 use crate::request::shown::{Kind, When, arg};
 use crate::request::structures;
 use crate::request::unused::Unused;
-use crate::request::{FileHold, RequestId};
-use crate::ring::Core;
+use crate::ring::Attempt;
 use crate::wait::timers::Clock;
 
 /// `IORING_OP_WAITID`.
@@ -34,7 +34,6 @@ pub const WAITID: Op = Op::new(
     arg(Field::Offset, "infop", Kind::StructureFilled(structures::SIGINFO)),
     arg(Field::FileIndex, "options", Kind::Flags(names::WAIT_OPTIONS)),
 ])
-.expire(Core::issue)
 .unused(Unused::ADDR.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::ADDR3))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ECHILD, Errno::ECANCELED]);
 
@@ -44,8 +43,8 @@ const PAUSE_NS: u64 = 4_000_000;
 /// `siginfo_t`: only its first seven words are ever written.
 type Info = [u32; 32];
 
-fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = core[id].sqe;
+fn issue(cx: &mut Attempt<'_>) -> Outcome {
+    let sqe = cx.sqe;
     if sqe.file_index & __WNOTHREAD != 0 {
         // The thread that asks may be another than the submitter.
         return Errno::EINVAL.into();
@@ -53,17 +52,14 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let mut info = [0; 32];
     let asked = ask(&sqe, &mut info);
     if asked.is_ok() && info[0] == 0 && may_wait(&sqe) {
-        return wait(core, id);
+        return wait(cx);
     }
     match asked {
         // The arguments are none that can be waited for.
         Err(errno) if errno != Errno::ECHILD => return errno.into(),
         _ => {}
     }
-    match tell(sqe.off, &info) {
-        Ok(()) => asked.map(|()| 0).into(),
-        Err(errno) => errno.into(),
-    }
+    tell(sqe.off, &info).and(asked).map(|()| 0).into()
 }
 
 fn ask(sqe: &Sqe, info: &mut Info) -> Result<(), Errno> {
@@ -78,19 +74,19 @@ fn may_wait(sqe: &Sqe) -> bool {
 }
 
 /// Waits for the end of the one process, or for the next question.
-fn wait(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &mut core[id];
+fn wait(cx: &mut Attempt<'_>) -> Outcome {
+    let request = cx.request_mut();
     let only_the_end = request.sqe.file_index & (WSTOPPED | WCONTINUED) == 0;
     // Where it has ended already and still is no one's to wait for, its descriptor tells no more.
     let told = core::mem::take(&mut request.file);
     if let FileHold::Owned(fd) = told {
-        core.close_own(fd);
+        cx.ring.close_own(fd);
     } else if only_the_end && let Some(fd) = descriptor(&request.sqe) {
         request.file = FileHold::Owned(fd);
         return Outcome::Wait(EPOLLIN);
     }
     let again_ns = Clock::Monotonic.now_ns() + PAUSE_NS;
-    core.arm_timer(id, Clock::Monotonic, again_ns);
+    cx.arm_timer(Clock::Monotonic, again_ns);
     Outcome::Armed
 }
 

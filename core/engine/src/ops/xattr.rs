@@ -6,11 +6,11 @@ use crate::abi::{Errno, names};
 use crate::ops::paths;
 use crate::os::nr::{self, AT_FDCWD};
 use crate::os::user::{self, Path};
+use crate::request::Flags;
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Prep, issue_blocks};
 use crate::request::shown::{self, Argument, Kind, arg};
-use crate::request::{Flags, RequestId};
-use crate::ring::Core;
+use crate::ring::Attempt;
 use crate::work::Work;
 
 const MAX_NAME: usize = 255;
@@ -55,7 +55,7 @@ pub const SETXATTR: Op = Op::new(
     Code::IORING_OP_SETXATTR,
     "SETXATTR",
     Caps::SPARES_LINKS,
-    |core, id| with_path(core, id, prep_set),
+    |cx| with_path(cx, prep_set),
     issue_at_path,
 )
 .block(set)
@@ -73,7 +73,7 @@ pub const GETXATTR: Op = Op::new(
     Code::IORING_OP_GETXATTR,
     "GETXATTR",
     Caps::SPARES_LINKS,
-    |core, id| with_path(core, id, prep_get),
+    |cx| with_path(cx, prep_get),
     issue_at_path,
 )
 .block(get)
@@ -88,8 +88,8 @@ fn read_name(address: u64) -> Result<Path, Errno> {
     }
 }
 
-fn prep_set(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = core[id].sqe;
+fn prep_set(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let sqe = cx.sqe;
     if sqe.op_flags & !FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
@@ -98,35 +98,35 @@ fn prep_set(core: &mut Core, id: RequestId) -> Result<(), Errno> {
         return Err(Errno::E2BIG);
     }
     let value = user::read_many(sqe.off, sqe.len as usize)?;
-    core[id].data = OpData::own(Xattr { name, value, path: None });
+    cx.data = OpData::own(Xattr { name, value, path: None });
     Ok(())
 }
 
-fn prep_get(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = core[id].sqe;
+fn prep_get(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let sqe = cx.sqe;
     if sqe.op_flags != 0 {
         return Err(Errno::EINVAL);
     }
     let name = read_name(sqe.addr)?;
     user::announce(sqe.off);
-    core[id].data = OpData::own(Xattr { name, value: Vec::new(), path: None });
+    cx.data = OpData::own(Xattr { name, value: Vec::new(), path: None });
     Ok(())
 }
 
-fn with_path(core: &mut Core, id: RequestId, prep: Prep) -> Result<(), Errno> {
-    if core[id].flags.has(Flags::FIXED_FILE) {
+fn with_path(cx: &mut Attempt<'_>, prep: Prep) -> Result<(), Errno> {
+    if cx.flags.has(Flags::FIXED_FILE) {
         return Err(Errno::EBADF);
     }
-    prep(core, id)?;
-    let request = &mut core[id];
+    prep(cx)?;
+    let request = cx.request_mut();
     if let Some(xattr) = request.data.as_own_mut::<Xattr>() {
         xattr.path = Some(Path::read(request.sqe.addr3)?);
     }
     Ok(())
 }
 
-fn issue_at_path(core: &mut Core, id: RequestId) -> Outcome {
-    match core[id].data.as_own::<Xattr>() {
+fn issue_at_path(cx: &mut Attempt<'_>) -> Outcome {
+    match cx.data.as_own::<Xattr>() {
         Some(Xattr { path: Some(path), .. }) => paths::issue_at(&[(AT_FDCWD, path)]),
         _ => Outcome::Block,
     }

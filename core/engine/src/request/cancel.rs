@@ -136,7 +136,7 @@ impl Core {
         }
         for id in found {
             let Some(request) = self.requests().get(id) else { continue };
-            let list = request.op.caps.of(Caps::LISTED);
+            let list = request.op.caps.and(Caps::LISTED);
             match self.try_cancel(id) {
                 Ok(found) if !wanted.all() => return Ok(found),
                 // With ALL, the kernel empties a list in one go, and counts that once.
@@ -179,7 +179,7 @@ impl Core {
             }
             Phase::Armed => {
                 let disarm = request.op.disarm;
-                if !disarm(self, id) {
+                if !disarm(&mut self.attempt(id)) {
                     let ends = self[id].phase == Phase::Ready;
                     return Err(if ends { Errno::ENOENT } else { Errno::EALREADY });
                 }
@@ -268,7 +268,7 @@ fn sync_cancel_once(
     let mut hold = FileHold::None;
     if wanted.has(IORING_ASYNC_CANCEL_FD) {
         if wanted.has(IORING_ASYNC_CANCEL_FD_FIXED) {
-            hold = FileHold::fixed(core.files_mut().hold(argument.fd as u32)?);
+            hold = FileHold::fixed(core.resources_mut().files.hold(argument.fd as u32)?);
         } else if os::is_open(argument.fd) {
             hold = FileHold::Plain(argument.fd);
         } else {
@@ -283,7 +283,7 @@ fn sync_cancel_once(
     if !core.defers() {
         core.advance();
         core.hand_over();
-    } else if !core.ready().is_empty() {
+    } else if !core.order().ready.is_empty() {
         // Its thread has to come for what was ended.
         core.notify_deferred();
     }

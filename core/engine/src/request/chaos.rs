@@ -30,7 +30,7 @@ use crate::os::{self, Fd};
 use crate::queue::{Cqe, RUBBISH};
 use crate::request::data::OpData;
 use crate::request::data::net::{Data, Transfer};
-use crate::request::op::{Caps, Op, Outcome};
+use crate::request::op::{Caps, Expiry, Op, Outcome, prep_nothing};
 use crate::request::{Flags, Phase, Request, RequestId, trace};
 use crate::ring::Core;
 use crate::wait::timers::Clock;
@@ -142,9 +142,9 @@ const MOST_OF_A_BUFFER: u64 = 64;
 const MOST_SHOTS: u64 = 8;
 
 /// The row of a request whose result is known and whose CQE comes late: no cancellation finds it in time.
-static LATE: Op = Op::numbered(u8::MAX, "LATE", Caps::NONE, |_, _| Ok(()), |_, _| Outcome::Armed)
-    .disarm(|_, _| false)
-    .expire(|core, id| core.comes_now(id));
+static LATE: Op = Op::numbered(u8::MAX, "LATE", Caps::NONE, prep_nothing, |_| Outcome::Armed)
+    .disarm(|_| false)
+    .expire(Expiry::Control(Core::comes_now));
 
 static PLAN: AtomicPtr<Plan> = AtomicPtr::new(core::ptr::null_mut());
 /// The number that stands for this process in decisions.
@@ -279,7 +279,7 @@ impl Core {
     /// One more call, if the ring is under chaos.
     pub fn begin_call(&mut self) -> Option<Call> {
         let told = self.serial() as u32;
-        let chaos = self.chaos_mut();
+        let chaos = &mut self.instruments_mut().chaos;
         chaos.is_on().then(|| {
             chaos.calls += 1;
             Call { told, ring: chaos.ring, number: chaos.calls }
@@ -288,31 +288,31 @@ impl Core {
 
     /// Overwrites the CQEs that the program has reaped.
     pub fn scrub_reaped(&mut self, call: Call) {
-        let entries = self.memory().layout().cq_entries;
-        let (tail, ready) = (self.cq().tail(), self.cq_ready());
+        let entries = self.queues().memory.layout().cq_entries;
+        let (tail, ready) = (self.queues().cq.tail(), self.queues().cq_ready());
         if ready > entries {
             return;
         }
         let head = tail.wrapping_sub(ready);
         // The places of older ones hold later ones by now.
         let fresh = entries - ready;
-        let passed = head.wrapping_sub(self.chaos().scrubbed);
+        let passed = head.wrapping_sub(self.instruments().chaos.scrubbed);
         let count = if passed > entries { fresh } else { passed.min(fresh) };
         if count == 0 || call.meets(Fault::CqeRubbish, 0).is_none() {
             return;
         }
-        (1..=count).for_each(|back| self.memory().scrub_cqe(head.wrapping_sub(back)));
-        self.chaos_mut().scrubbed = head;
+        (1..=count).for_each(|back| self.queues().memory.scrub_cqe(head.wrapping_sub(back)));
+        self.instruments_mut().chaos.scrubbed = head;
     }
 
     /// To how many of the next `wanted` SQEs a submission may be cut, by the fault: all the numbers that come into question.
     pub fn shorter_submissions(&self, wanted: u32, fault: Fault) -> Vec<u32> {
-        let all = wanted.min(self.sq_pending());
+        let all = wanted.min(self.queues().sq_pending());
         let mixed = self.is(IORING_SETUP_SQE_MIXED);
-        let mut entries = self.sq().ahead(self.memory(), all.saturating_sub(1));
+        let mut entries = self.queues().sq.ahead(&self.queues().memory, all.saturating_sub(1));
         let (mut counts, mut count) = (Vec::new(), 0);
         while let Some(index) = entries.next() {
-            let [opcode, flags, ..] = self.memory().first_word(index).to_ne_bytes();
+            let [opcode, flags, ..] = self.queues().memory.first_word(index).to_ne_bytes();
             let places = self.requests().row(opcode).places(mixed, count + 1 < all);
             // Behind the second half of a long one.
             (1..places).for_each(|_| _ = entries.next());
@@ -332,7 +332,8 @@ impl Core {
         if !request.op.faults.has(fault) {
             return None;
         }
-        let value = inject(self.chaos().ring, request.serial, fault, u16::from(request.sqe.opcode))?;
+        let value =
+            inject(self.instruments().chaos.ring, request.serial, fault, u16::from(request.sqe.opcode))?;
         if request.flags.has(Flags::TRACED) {
             self.trace_step(id, Step::Injected, fault as u32);
         }
@@ -342,12 +343,12 @@ impl Core {
     /// A request was taken from the submission queue.
     #[cold]
     pub(super) fn under_chaos(&mut self, id: RequestId, index: u32) {
-        if !self.chaos().is_on() {
+        if !self.instruments().chaos.is_on() {
             return;
         }
         self[id].flags.set(Flags::CHAOS.with(Flags::UNTRIED));
         if self.request_meets(id, Fault::SqeRubbish).is_some() {
-            self.memory().scrub_sqe(index);
+            self.queues().memory.scrub_sqe(index);
         }
         self.pause(id, Fault::PauseIssue);
     }
@@ -370,7 +371,7 @@ impl Core {
             return Ok(());
         }
         self[id].flags.clear(Flags::UNTRIED);
-        if self.chaos().shots.contains_key(&self[id].serial) {
+        if self.instruments().chaos.shots.contains_key(&self[id].serial) {
             // A multishot request whose buffers run out on its way.
             return self.request_meets(id, Fault::GroupDry).map_or(Ok(()), |_| Err(Errno::ENOBUFS));
         }
@@ -473,7 +474,7 @@ impl Core {
             // How much there is to be cut is known when the buffers are.
             if let Some(value) = self.request_meets(id, Fault::Short) {
                 let serial = self[id].serial;
-                self.chaos_mut().bundles.insert(serial, value);
+                self.instruments_mut().chaos.bundles.insert(serial, value);
             }
             return;
         }
@@ -483,14 +484,14 @@ impl Core {
         shorten(&mut self[id], length);
         if !matches!(self[id].data, OpData::Net(_)) {
             // As in the kernel, whose io_uring/rw.c breaks the chain; its io_uring/net.c only where all was asked for.
-            self.fail(id);
+            self[id].fail();
         }
     }
 
     /// Lets a receive into these buffers be of the first bytes only, if its bundles are to be cut.
     #[cold]
     pub fn cut_bundle(&self, id: RequestId, buffers: &mut Vec<IoVector>) {
-        let Some(value) = self.chaos().bundles.get(&self[id].serial) else { return };
+        let Some(value) = self.instruments().chaos.bundles.get(&self[id].serial) else { return };
         let whole: u64 = buffers.iter().map(|buffer| buffer.length).sum();
         if whole > 1 {
             cut_vectors(buffers, 1 + (value % (whole - 1)) as usize);
@@ -502,15 +503,15 @@ impl Core {
     #[cold]
     pub(super) fn complete_under_chaos(&mut self, id: RequestId, mut cqe: Cqe) -> Option<Cqe> {
         let serial = self[id].serial;
-        self.chaos_mut().shots.remove(&serial);
-        self.chaos_mut().bundles.remove(&serial);
+        self.instruments_mut().chaos.shots.remove(&serial);
+        self.instruments_mut().chaos.bundles.remove(&serial);
         if self[id].is_notification() {
             return Some(cqe);
         }
         let cancels = cqe.res == 0 && self[id].sqe.op_flags == 0;
         if cancels && self.request_meets(id, Fault::CancelTooLate).is_some() {
             cqe.res = Errno::EALREADY.negated();
-            self.fail(id);
+            self[id].fail();
         }
         self[id].result = cqe.res;
         self[id].cqe_flags = cqe.flags;
@@ -537,7 +538,7 @@ impl Core {
         if fault == Fault::Late {
             request.op = &LATE;
         }
-        self.timers_mut().cancel(id);
+        self.time_mut().timers.cancel(id);
         let delay_ns = delay_ns().unwrap_or(value % LATEST_NS);
         self.arm_timer(id, Clock::Monotonic, os::monotonic_ns() + delay_ns);
         true
@@ -551,18 +552,18 @@ impl Core {
     /// True if the request's CQE is to be kept, though there is room. Not while somebody sleeps until it is there.
     #[cold]
     pub(super) fn overflows(&self, id: RequestId) -> bool {
-        self.token().asleep() == 0 && self.request_meets(id, Fault::Overflow).is_some()
+        self.drive().token.asleep() == 0 && self.request_meets(id, Fault::Overflow).is_some()
     }
 
     /// True if a multishot request ends with the CQE that it is about to post. One that goes on may find no buffer next.
     #[cold]
     pub(super) fn ends_early(&mut self, id: RequestId) -> bool {
         let serial = self[id].serial;
-        let posted = *self.chaos().shots.get(&serial).unwrap_or(&0);
+        let posted = *self.instruments().chaos.shots.get(&serial).unwrap_or(&0);
         if !self[id].op.faults.has(Fault::MultishotEnds) || posted == MOST_SHOTS {
             return false;
         }
-        self.chaos_mut().shots.insert(serial, posted + 1);
+        self.instruments_mut().chaos.shots.insert(serial, posted + 1);
         if self.is_due(id, Fault::MultishotEnds, posted)
             && self.request_meets(id, Fault::MultishotEnds).is_some()
         {
@@ -576,7 +577,7 @@ impl Core {
 
     /// True if a multishot request meets the fault when it has posted so many CQEs.
     fn is_due(&self, id: RequestId, fault: Fault, posted: u64) -> bool {
-        let who = Who { process: PATH.load(Ordering::Relaxed), ring: self.chaos().ring };
+        let who = Who { process: PATH.load(Ordering::Relaxed), ring: self.instruments().chaos.ring };
         let subject = Subject { who, serial: self[id].serial, fault };
         let injection =
             plan().filter(|_| self[id].op.faults.has(fault)).and_then(|plan| plan.decide(&subject));

@@ -7,24 +7,25 @@ use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
 use crate::abi::{IORING_CQE_F_32, IORING_SETUP_CQE_MIXED};
 use crate::coverage;
 use crate::queue::Cqe;
-use crate::request::{FileHold, Flags, RequestId};
+use crate::request::{FileHold, Flags, Request, RequestId};
 use crate::ring::Core;
 
 /// Flags that take a completion off the fast path.
 const UNUSUAL: Flags = Flags::CQE_SKIP.with(Flags::SILENCED).with(Flags::TRACED).with(Flags::CHAOS);
 
-impl Core {
-    /// Marks a request as failed, which its links will hear of; a CQE to be skipped on success is
+impl Request {
+    /// Marks the request as failed, which its links will hear of; a CQE to be skipped on success is
     /// posted after all.
-    pub fn fail(&mut self, id: RequestId) {
-        let flags = &mut self[id].flags;
-        flags.set(Flags::FAILED);
-        if flags.has(Flags::CQE_SKIP) {
-            flags.clear(Flags::CQE_SKIP);
-            flags.set(Flags::SKIP_LINK_CQES);
+    pub fn fail(&mut self) {
+        self.flags.set(Flags::FAILED);
+        if self.flags.has(Flags::CQE_SKIP) {
+            self.flags.clear(Flags::CQE_SKIP);
+            self.flags.set(Flags::SKIP_LINK_CQES);
         }
     }
+}
 
+impl Core {
     /// Ends a request with `result`: posts its CQE, starts or fails what is linked behind it.
     pub fn complete(&mut self, id: RequestId, result: i32) {
         let result = if result < 0 { self.failed(id, result) } else { result };
@@ -40,7 +41,7 @@ impl Core {
                 let file = core::mem::take(&mut request.file);
                 self.let_go(file);
             }
-            self.settle_buffer(id, result);
+            self.attempt(id).settle_buffer(result);
             request = &mut self[id];
         } else {
             request.file = FileHold::None;
@@ -73,7 +74,7 @@ impl Core {
             self.announce(id);
         }
         self.requests_mut().remove(id);
-        if !self.drain().holds_nothing() {
+        if !self.order().drain.holds_nothing() {
             self.run_deferred();
         }
     }
@@ -116,20 +117,20 @@ impl Core {
 
     /// The result in the CQE of a request that failed with `result`.
     fn failed(&mut self, id: RequestId, result: i32) -> i32 {
-        if !self[id].flags.has(Flags::NEVER_FAILS) {
-            self.fail(id);
+        let request = &mut self[id];
+        if !request.flags.has(Flags::NEVER_FAILS) {
+            request.fail();
         }
-        let request = &self[id];
         (request.op.failed)(request, result)
     }
 
     /// Posts beside the completions of a submission, which come when it ends: a TIMEOUT of the same
     /// submission has seen this one already.
     pub fn beside_batch<T>(&mut self, post: impl FnOnce(&mut Core) -> T) -> T {
-        let before = self.cq().tail();
+        let before = self.queues().cq.tail();
         let result = post(self);
-        let posted = self.cq().tail().wrapping_sub(before);
-        self.timeouts_mut().count_beside_batch(posted);
+        let posted = self.queues().cq.tail().wrapping_sub(before);
+        self.time_mut().timeouts.count_beside_batch(posted);
         result
     }
 
@@ -166,7 +167,7 @@ impl Core {
         if flags.has(Flags::CHAOS) && self.ends_early(id) {
             return false;
         }
-        if flags.has(Flags::TRACED) && self.has_room_for(1) {
+        if flags.has(Flags::TRACED) && self.queues().has_room_for(1) {
             self.trace_completion(id, cqe, 0);
         }
         true

@@ -93,8 +93,8 @@ impl Drain {
 impl Core {
     /// An SQE with DRAIN was met. In a chain the drain applies to the head, and to what follows the chain.
     pub(super) fn start_drain(&mut self, id: RequestId) {
-        let head = self.assembly().head();
-        self.drain_mut().begin(head.is_some());
+        let head = self.order().assembly.head();
+        self.order_mut().drain.begin(head.is_some());
         self[id].flags.set(Flags::DRAIN);
         if let Some(head) = head {
             self[head].flags.set(Flags::DRAIN.with(Flags::THREADED));
@@ -109,10 +109,10 @@ impl Core {
             self.trace_step(id, Step::Deferred, 0);
         }
         let length = self.chain_length(id);
-        self.drain_mut().hold(id, length);
+        self.order_mut().drain.hold(id, length);
         self.run_deferred();
-        if !drains && self.drain().holds_nothing() {
-            self.drain_mut().active = false;
+        if !drains && self.order().drain.holds_nothing() {
+            self.order_mut().drain.active = false;
         }
     }
 
@@ -120,14 +120,14 @@ impl Core {
     pub(super) fn run_deferred(&mut self) {
         let mut first = true;
         let mut drain_seen = false;
-        while let Some(&id) = self.drain().held.front() {
+        while let Some(&id) = self.order().drain.held.front() {
             drain_seen |= self[id].flags.has(Flags::DRAIN);
-            if (first || drain_seen) && self.requests().live() != self.drain().held_requests {
+            if (first || drain_seen) && self.requests().live() != self.order().drain.held_requests {
                 return;
             }
             first = false;
             let length = self.chain_length(id);
-            self.drain_mut().let_go(length);
+            self.order_mut().drain.let_go(length);
             self.make_ready(id);
         }
     }

@@ -93,7 +93,7 @@ impl Core {
             && let Some(request) = self.requests_mut().get_mut(timeout)
         {
             request.partner = None;
-            self.timers_mut().cancel(timeout);
+            self.time_mut().timers.cancel(timeout);
             self.complete(timeout, Errno::ECANCELED.negated());
         }
     }

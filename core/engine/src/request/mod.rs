@@ -42,7 +42,7 @@ pub use link::Assembly;
 pub use ready::ReadyQueue;
 pub use slab::Slab;
 
-use crate::abi::{Errno, Sqe};
+use crate::abi::{Errno, Sqe, flags};
 use crate::assets::kbuf::Selected;
 use crate::assets::notes;
 use crate::assets::table::NodeIndex;
@@ -81,6 +81,8 @@ pub enum Phase {
 /// Marks of a request. The lower eight are those of its SQE (`IOSQE_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Flags(u32);
+
+flags!(Flags);
 
 impl Flags {
     /// `IOSQE_FIXED_FILE`.
@@ -165,21 +167,6 @@ impl Flags {
     /// True if all of `these` are set, and of the rest none that is not in `others`.
     pub const fn are_only(self, these: Flags, others: Flags) -> bool {
         self.0 & !others.0 == these.0
-    }
-
-    /// True if any of `other` is set.
-    pub const fn has(self, other: Flags) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    /// The flags that are in both.
-    pub const fn and(self, other: Flags) -> Flags {
-        Flags(self.0 & other.0)
-    }
-
-    /// The flags of both together.
-    pub const fn with(self, other: Flags) -> Flags {
-        Flags(self.0 | other.0)
     }
 
     /// Adds `other`.

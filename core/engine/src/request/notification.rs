@@ -15,21 +15,16 @@ use crate::queue::Cqe;
 use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::net::{Data, Pages};
-use crate::request::op::{Caps, Op, Outcome};
+use crate::request::op::{Caps, Expiry, Op, Outcome, prep_nothing};
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
 
 /// Stands in no table: the program cannot ask for it.
-static NOTIFICATION: Op = Op::numbered(
-    u8::MAX,
-    "NOTIFICATION",
-    Caps::HIDDEN,
-    |_, _| Ok(()),
-    |core, id| Outcome::Complete(core[id].result),
-)
-// Only where it is to come late has it a timer.
-.expire(|core, id| core.make_ready(id))
-.faults(chaos::NOTIFICATIONS);
+static NOTIFICATION: Op =
+    Op::numbered(u8::MAX, "NOTIFICATION", Caps::HIDDEN, prep_nothing, |cx| Outcome::Complete(cx.result))
+        // Only where it is to come late has it a timer.
+        .expire(Expiry::Control(Core::make_ready))
+        .faults(chaos::NOTIFICATIONS);
 
 /// The notification of a send that there is no request for.
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +96,7 @@ impl Core {
     pub fn expect_announced(&mut self, announced: Announced) {
         self.requests_mut().count_beside();
         if let Some(node) = announced.buffer {
-            self.buffers_mut().hold(node);
+            self.resources_mut().buffers.hold(node);
         }
     }
 
@@ -145,7 +140,7 @@ impl Core {
         self.requests_mut().end_beside(announced.len());
         for one in announced.drain(..) {
             // Where the CQ is full, they come when the program has made room.
-            if !(at_once && self.ready().is_empty() && self.has_room())
+            if !(at_once && self.order().ready.is_empty() && self.queues().has_room())
                 && let Ok(notification) = self.new_notification(one.user_data, one.result)
             {
                 self[notification].registered_buffer = one.buffer;
@@ -155,7 +150,7 @@ impl Core {
             }
         }
         self.zero_copy_mut().keep_room(announced);
-        if !self.drain().holds_nothing() {
+        if !self.order().drain.holds_nothing() {
             self.run_deferred();
         }
     }
@@ -178,7 +173,7 @@ impl Core {
         self.post(cqe);
         self.release_file(id);
         self.requests_mut().remove(id);
-        if !self.drain().holds_nothing() {
+        if !self.order().drain.holds_nothing() {
             self.run_deferred();
         }
     }

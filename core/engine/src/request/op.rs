@@ -8,20 +8,23 @@ pub use linux_raw_sys::io_uring::io_uring_op as Code;
 
 use anyring_chaos_plan::{Fault, Faults};
 
-use crate::abi::{Errno, Sqe};
+use crate::abi::{Errno, Sqe, columns, flags};
 use crate::os::{Fd, user};
 use crate::request::shown::Argument;
 use crate::request::unused::Unused;
 use crate::request::{Request, RequestId};
-use crate::ring::Core;
 use crate::ring::drive::readiness::Known;
+use crate::ring::{Attempt, Core, Lent};
 use crate::work::Work;
 
 /// The first number of operations that no kernel has, far from the kernel's growing list.
 pub const FIRST_PRIVATE: u8 = 192;
 
 /// The check of an SQE.
-pub type Prep = fn(&mut Core, RequestId) -> Result<(), Errno>;
+pub type Prep = fn(&mut Attempt<'_>) -> Result<(), Errno>;
+
+/// An attempt that does not block.
+pub type Issue = fn(&mut Attempt<'_>) -> Outcome;
 
 /// A blocking attempt.
 pub type Block = fn(&mut Work) -> Result<usize, Errno>;
@@ -51,7 +54,9 @@ pub struct Op {
     /// Checks the SQE and copies what the program may overwrite after submission.
     pub prep: Prep,
     /// Tries without blocking, under the ring's lock.
-    pub issue: fn(&mut Core, RequestId) -> Outcome,
+    pub issue: Issue,
+    /// Acts on the whole ring, after [`Outcome::Control`]: on other requests, as a cancellation does, or on other rings.
+    pub control: fn(&mut Core, RequestId) -> Outcome,
     /// A shorter way, for what is ordinary.
     pub quick: Option<Quick>,
     /// How several requests of it leave by one system call.
@@ -59,12 +64,12 @@ pub struct Op {
     /// Does it where it may block, without any lock.
     pub block: Option<Block>,
     /// After the blocking attempt, under the ring's lock again: what its CQE says, or another round.
-    pub finish: fn(&mut Core, RequestId, Result<usize, Errno>) -> Outcome,
+    pub finish: fn(&mut Attempt<'_>, Result<usize, Errno>) -> Outcome,
     /// Its timer has expired.
-    pub expire: fn(&mut Core, RequestId),
+    pub expire: Expiry,
     /// Disarms what [`Outcome::Armed`] armed, or stops the thread that works on it, for a cancellation;
     /// false where it is too late.
-    pub disarm: fn(&mut Core, RequestId) -> bool,
+    pub disarm: fn(&mut Attempt<'_>) -> bool,
     /// The result in its CQE where it fails with this one: a part that was done already comes first.
     pub failed: fn(&Request, i32) -> i32,
     /// Faults that chaos may inject, as the kernel could have them happen.
@@ -73,6 +78,17 @@ pub struct Op {
     pub filtered: Option<Filtered>,
     /// Whether this kernel has the system calls that it needs; asked by the probe.
     pub available: fn() -> bool,
+}
+
+/// The step of a request whose timer has expired.
+#[derive(Clone, Copy)]
+pub enum Expiry {
+    /// One more attempt, by [`Op::issue`].
+    Issue,
+    /// An end, or another wait.
+    Attempt(Issue),
+    /// A step that has the whole ring, as [`Op::control`] has.
+    Control(fn(&mut Core, RequestId)),
 }
 
 /// The words that filters of an operation (`IORING_REGISTER_BPF_FILTER`) see of a request that is prepared.
@@ -89,19 +105,14 @@ pub struct Filtered {
 pub struct Quick {
     /// Tries without blocking what an SQE says, if that is nothing out of the ordinary: every check of
     /// [`Op::prep`] passed, no buffer to be selected, no flag that asks for more than one attempt.
-    pub attempt: fn(&mut Core, &Sqe, Fd) -> Tried,
+    pub attempt: fn(&mut Lent, &Sqe, Fd) -> Tried,
     /// Goes on behind an attempt that a request took over.
-    pub go_on: fn(&mut Core, RequestId, Fd, Result<usize, Errno>) -> Outcome,
+    pub go_on: fn(&mut Attempt<'_>, Fd, Result<usize, Errno>) -> Outcome,
     /// The next attempt of a request that waits as its first one said ([`Tried::Wait`]).
-    pub again: fn(&mut Core, &Sqe, Fd) -> Tried,
+    pub again: fn(&mut Lent, &Sqe, Fd) -> Tried,
     /// The next attempt of a multishot request that was woken, which waits already or whose outcome is told; `None`
     /// where it has to be made in the ordinary way.
-    pub more: fn(&mut Core, RequestId) -> Option<Outcome>,
-}
-
-impl Quick {
-    /// For operations that are never multishot.
-    pub const NO_MORE: fn(&mut Core, RequestId) -> Option<Outcome> = |_, _| None;
+    pub more: fn(&mut Attempt<'_>) -> Option<Outcome>,
 }
 
 /// Requests of an operation that are held back until the next ones of their submission join them: see
@@ -145,6 +156,8 @@ pub enum Outcome {
     Again,
     /// The operation armed what will complete it.
     Armed,
+    /// To be done by [`Op::control`].
+    Control,
 }
 
 impl From<Result<usize, Errno>> for Outcome {
@@ -269,6 +282,8 @@ impl Field {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caps(u32);
 
+flags!(Caps);
+
 impl Caps {
     /// No capability.
     pub const NONE: Caps = Caps(0);
@@ -342,43 +357,16 @@ impl Caps {
 
     /// No operation of this version of the ABI has the number.
     pub const UNKNOWN: Caps = Caps(1 << 19);
-
-    /// The capabilities of both together.
-    pub const fn with(self, other: Caps) -> Caps {
-        Caps(self.0 | other.0)
-    }
-
-    /// The capabilities that are in `other`, too.
-    pub const fn of(self, other: Caps) -> Caps {
-        Caps(self.0 & other.0)
-    }
-
-    /// True if any of `other` is set.
-    pub const fn has(self, other: Caps) -> bool {
-        self.0 & other.0 != 0
-    }
 }
 
 impl Op {
     /// A row with what most operations have.
-    pub const fn new(
-        code: Code,
-        name: &'static str,
-        caps: Caps,
-        prep: Prep,
-        issue: fn(&mut Core, RequestId) -> Outcome,
-    ) -> Op {
+    pub const fn new(code: Code, name: &'static str, caps: Caps, prep: Prep, issue: Issue) -> Op {
         Op::numbered(code as u8, name, caps, prep, issue)
     }
 
     /// A row with what most operations have, for an operation whose number is not the kernel's.
-    pub const fn numbered(
-        code: u8,
-        name: &'static str,
-        caps: Caps,
-        prep: Prep,
-        issue: fn(&mut Core, RequestId) -> Outcome,
-    ) -> Op {
+    pub const fn numbered(code: u8, name: &'static str, caps: Caps, prep: Prep, issue: Issue) -> Op {
         let caps = caps.with(Caps::PRESENT);
         Op {
             code,
@@ -390,12 +378,13 @@ impl Op {
             caps,
             prep,
             issue,
+            control: |_, _| Errno::EINVAL.into(),
             quick: None,
             together: None,
             block: None,
-            finish: finish_as_is,
-            expire: expire_cancels,
-            disarm: disarm_timer,
+            finish: |_, result| result.into(),
+            expire: Expiry::Issue,
+            disarm: |cx| cx.cancel_timer(),
             faults: Faults::list(&[
                 Fault::Late,
                 Fault::Overflow,
@@ -421,8 +410,8 @@ impl Op {
             Code::IORING_OP_LAST,
             "UNKNOWN",
             Caps::NONE,
-            |_, _| Err(Errno::EINVAL),
-            |_, _| Errno::EINVAL.into(),
+            |_| Err(Errno::EINVAL),
+            |_| Errno::EINVAL.into(),
         );
         op.caps = Caps::UNKNOWN;
         op.available = || false;
@@ -441,75 +430,9 @@ impl Op {
         self
     }
 
-    /// With what it reads of the SQE.
-    pub const fn arguments(mut self, arguments: &'static [Argument]) -> Op {
-        self.arguments = arguments;
-        self
-    }
-
-    /// With the SQE fields in which nothing may stand.
-    pub const fn unused(mut self, unused: Unused) -> Op {
-        self.unused = Some(unused);
-        self
-    }
-
-    /// With the errors that it answers with of its own accord.
-    pub const fn errors(mut self, errors: &'static [Errno]) -> Op {
-        self.errors = errors;
-        self
-    }
-
-    /// With what of it is missing.
-    pub const fn limits(mut self, limits: &'static str) -> Op {
-        self.limits = limits;
-        self
-    }
-
     /// With what filters see of it.
     pub const fn filtered(mut self, bytes: u8, show: fn(&Request, &mut [u32; 6])) -> Op {
         self.filtered = Some(Filtered { bytes, show });
-        self
-    }
-
-    /// With a shorter way.
-    pub const fn quick(mut self, quick: Quick) -> Op {
-        self.quick = Some(quick);
-        self
-    }
-
-    /// With others of it, by one system call.
-    pub const fn together(mut self, together: Together) -> Op {
-        self.together = Some(together);
-        self
-    }
-
-    /// With another first attempt.
-    pub const fn issue(mut self, issue: fn(&mut Core, RequestId) -> Outcome) -> Op {
-        self.issue = issue;
-        self
-    }
-
-    /// With a blocking attempt.
-    pub const fn block(mut self, block: Block) -> Op {
-        self.block = Some(block);
-        self
-    }
-
-    /// With what its timer does.
-    pub const fn expire(mut self, expire: fn(&mut Core, RequestId)) -> Op {
-        self.expire = expire;
-        self
-    }
-
-    /// With a disarming of its own.
-    pub const fn disarm(mut self, disarm: fn(&mut Core, RequestId) -> bool) -> Op {
-        self.disarm = disarm;
-        self
-    }
-
-    /// With a part that is reported where it fails.
-    pub const fn failed(mut self, failed: fn(&Request, i32) -> i32) -> Op {
-        self.failed = failed;
         self
     }
 
@@ -518,46 +441,58 @@ impl Op {
         self.faults = self.faults.or(Faults::list(faults));
         self
     }
+}
 
+columns! { pub Op:
+    /// With what it reads of the SQE.
+    arguments: &'static [Argument] = arguments;
+    /// With the errors that it answers with of its own accord.
+    errors: &'static [Errno] = errors;
+    /// With what of it is missing.
+    limits: &'static str = limits;
+    /// With another first attempt.
+    issue: Issue = issue;
+    /// With a step that has the whole ring.
+    control: fn(&mut Core, RequestId) -> Outcome = control;
+    /// With what its timer does.
+    expire: Expiry = expire;
+    /// With a disarming of its own.
+    disarm: fn(&mut Attempt<'_>) -> bool = disarm;
+    /// With a part that is reported where it fails.
+    failed: fn(&Request, i32) -> i32 = failed;
     /// With a condition on the kernel.
-    pub const fn available(mut self, available: fn() -> bool) -> Op {
-        self.available = available;
-        self
-    }
-
+    available: fn() -> bool = available;
     /// With an end of its own after the blocking attempt.
-    pub const fn finish(mut self, finish: fn(&mut Core, RequestId, Result<usize, Errno>) -> Outcome) -> Op {
-        self.finish = finish;
-        self
-    }
-}
-
-fn expire_cancels(core: &mut Core, id: RequestId) {
-    core.complete(id, Errno::ECANCELED.negated());
-}
-
-fn disarm_timer(core: &mut Core, id: RequestId) -> bool {
-    core.timers_mut().cancel(id)
+    finish: fn(&mut Attempt<'_>, Result<usize, Errno>) -> Outcome = finish;
+    /// With the SQE fields in which nothing may stand.
+    unused: Unused = Some(unused);
+    /// With a shorter way.
+    quick: Quick = Some(quick);
+    /// With others of it, by one system call.
+    together: Together = Some(together);
+    /// With a blocking attempt.
+    block: Block = Some(block);
 }
 
 /// A check for operations that look at nothing but their unused fields.
-pub fn prep_nothing(_core: &mut Core, _id: RequestId) -> Result<(), Errno> {
+pub fn prep_nothing(_: &mut Attempt<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
 /// A check for operations that have nothing else than an address at which only the kernel looks.
-pub fn prep_address(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    user::announce(core[id].sqe.addr);
+pub fn prep_address(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    user::announce(cx.sqe.addr);
     Ok(())
 }
 
 /// An issue step for operations that are always done by their blocking attempt.
-pub fn issue_blocks(_core: &mut Core, _id: RequestId) -> Outcome {
+pub fn issue_blocks(_: &mut Attempt<'_>) -> Outcome {
     Outcome::Block
 }
 
-fn finish_as_is(_core: &mut Core, _id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    result.into()
+/// An issue step for operations that need the whole ring.
+pub fn issue_controls(_: &mut Attempt<'_>) -> Outcome {
+    Outcome::Control
 }
 
 impl Op {

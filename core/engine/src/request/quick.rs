@@ -19,7 +19,7 @@ impl Core {
     /// have to go the ordinary way: then nothing was done. Only of a submission with the common credentials.
     #[inline]
     pub(super) fn submit_quickly(&mut self, index: u32) -> bool {
-        let first = self.memory().first_word(index);
+        let first = self.queues().memory.first_word(index);
         let [opcode, flags, ..] = first.to_ne_bytes();
         let op = self.requests().row(opcode);
         let Some(quick) = &op.quick else { return false };
@@ -27,17 +27,21 @@ impl Core {
         if flags.has_other_than(Flags::FIXED_FILE.with(Flags::LINK)) || !self.is_at_ease() {
             return false;
         }
-        let sqe = self.memory().sqe(index);
+        let sqe = self.queues().memory.sqe(index);
         // The program may have changed it meanwhile.
         if sqe.first_word() != first || sqe.personality != 0 {
             return false;
         }
-        let fd = if flags.has(Flags::FIXED_FILE) { self.files().get(sqe.fd as u32) } else { Some(sqe.fd) };
+        let fd = if flags.has(Flags::FIXED_FILE) {
+            self.resources().files.get(sqe.fd as u32)
+        } else {
+            Some(sqe.fd)
+        };
         let Some(fd) = fd else { return false };
         if flags.has(Flags::LINK) {
             return self.submit_pair(op, quick, &sqe, fd);
         }
-        match (quick.attempt)(self, &sqe, fd) {
+        match (quick.attempt)(self.lend(), &sqe, fd) {
             Tried::Nothing => false,
             Tried::Done(result, flags) => {
                 self.tell(op, sqe.user_data, result, flags);
@@ -55,7 +59,7 @@ impl Core {
             return false;
         }
         let Some(next) = self.prepare_last() else { return false };
-        let taken = match (quick.attempt)(self, sqe, fd) {
+        let taken = match (quick.attempt)(self.lend(), sqe, fd) {
             Tried::Nothing => false,
             Tried::Done(result, flags) => {
                 self.tell(op, sqe.user_data, result, flags);
@@ -65,7 +69,7 @@ impl Core {
             tried => self.go_on_as_request(sqe, quick, tried, Some(next)),
         };
         if taken {
-            self.sq_mut().take_next();
+            self.queues_mut().sq.take_next();
         } else {
             self.requests_mut().remove(next);
         }
@@ -75,8 +79,8 @@ impl Core {
     /// A request for the SQE that this submission takes next, prepared, if that is the last of its chain and nothing out
     /// of the ordinary.
     fn prepare_last(&mut self) -> Option<RequestId> {
-        let index = self.sq().next(self.memory())?;
-        let [opcode, flags, ..] = self.memory().first_word(index).to_ne_bytes();
+        let index = self.queues().sq.next(&self.queues().memory)?;
+        let [opcode, flags, ..] = self.queues().memory.first_word(index).to_ne_bytes();
         // A link timeout looks for what it is linked to.
         let caps = self.requests().row(opcode).caps;
         if flags != 0 || !caps.has(Caps::FILE.with(Caps::AT_ONCE)) || caps.has(Caps::WIDE) {
@@ -96,11 +100,11 @@ impl Core {
     /// True if nothing is going on in the ring that a request would have to take notice of.
     #[inline(always)]
     fn is_at_ease(&self) -> bool {
-        self.assembly().head().is_none()
-            && self.drain().is_idle()
-            && self.train().is_empty()
+        self.order().assembly.head().is_none()
+            && self.order().drain.is_idle()
+            && self.order().train.is_empty()
             && !self.work().closes_any()
-            && !self.restrictions().are_there()
+            && !self.resources().restrictions.are_there()
             && !self.is(IORING_SETUP_IOPOLL)
     }
 
@@ -153,7 +157,7 @@ impl Core {
             }
             Tried::Nothing => return self.issue(id),
             Tried::Attempt(result) => match self.prepare(id) {
-                Ok(()) => (quick.go_on)(self, id, fd, result),
+                Ok(()) => (quick.go_on)(&mut self.attempt(id), fd, result),
                 Err(errno) => errno.into(),
             },
         };
@@ -175,7 +179,7 @@ impl Core {
         let op = request.op;
         let Some(quick) = &op.quick else { return false };
         let is_ordinary = request.whose == Whose::Common && request.file != FileHold::None;
-        if !is_ordinary || !self.drain().holds_nothing() || credentials::matter() {
+        if !is_ordinary || !self.order().drain.holds_nothing() || credentials::matter() {
             return false;
         }
         if request.flags.are_only(Flags::UNPREPARED, Flags::FIXED_FILE.with(Flags::WOKEN)) {
@@ -186,7 +190,7 @@ impl Core {
         if !request.flags.are_only(Flags::MULTISHOT, others) {
             return false;
         }
-        match (quick.more)(self, id) {
+        match (quick.more)(&mut self.attempt(id)) {
             None => return false,
             Some(Outcome::Armed) => {}
             Some(outcome) => self.settle(id, outcome),
@@ -198,7 +202,7 @@ impl Core {
     fn try_again(&mut self, id: RequestId, op: &Op, quick: &Quick) {
         let request = &self[id];
         let (sqe, fd) = (request.sqe, request.file.fd());
-        let tried = (quick.again)(self, &sqe, fd);
+        let tried = (quick.again)(self.lend(), &sqe, fd);
         if let Tried::Done(result, flags) = tried
             && !matches!(self[id].file, FileHold::Owned(_) | FileHold::Kept(..))
         {

@@ -26,16 +26,16 @@ impl Core {
     /// # Errors
     /// `EAGAIN` where not even one request could be had.
     pub fn submit(&mut self, wanted: u32, does_work: bool) -> Result<u32, Errno> {
-        let available = wanted.min(self.sq_pending());
+        let available = wanted.min(self.queues().sq_pending());
         if self.cancels_what_may_be_ready(available) {
             self.catch_up();
         }
         let is_common = !credentials::matter();
         // A ring that is traced or under chaos goes the ordinary way.
-        let is_ordinary = is_common && !self.traced().is_on();
+        let is_ordinary = is_common && !self.instruments().traced.is_on();
         let whose = if is_common { Whose::Common } else { credentials::of_submitter() };
         self.begin_submission(available, does_work);
-        while let Some(index) = self.take_sqe() {
+        while let Some(index) = self.queues_mut().take_sqe() {
             if is_ordinary && self.submit_quickly(index) {
                 continue;
             }
@@ -43,8 +43,8 @@ impl Core {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(errno) => {
-                    self.sq_mut().give_back();
-                    if self.sq().left() == available {
+                    self.queues_mut().sq.give_back();
+                    if self.queues().sq.left() == available {
                         self.abandon_submission();
                         return Err(errno);
                     }
@@ -52,7 +52,7 @@ impl Core {
                 }
             }
         }
-        let taken = available - self.sq().left();
+        let taken = available - self.queues().sq.left();
         self.end_batch();
         self.ring().count(Counted::Submitted, u64::from(taken));
         Ok(taken)
@@ -62,15 +62,15 @@ impl Core {
     /// ready when it becomes so, and the cancellation comes too late.
     #[inline]
     fn cancels_what_may_be_ready(&self, available: u32) -> bool {
-        let waits = self.readiness().waiting() > 0 || !self.timers().is_empty();
+        let waits = self.readiness().waiting() > 0 || !self.time().timers.is_empty();
         waits && self.cancels_among(available)
     }
 
     /// True if one of the next SQEs cancels. They are looked at as they are now, and copied later.
     #[inline(never)]
     fn cancels_among(&self, available: u32) -> bool {
-        self.sq().ahead(self.memory(), available).any(|index| {
-            let [opcode, ..] = self.memory().first_word(index).to_ne_bytes();
+        self.queues().sq.ahead(&self.queues().memory, available).any(|index| {
+            let [opcode, ..] = self.queues().memory.first_word(index).to_ne_bytes();
             self.requests().row(opcode).caps.has(Caps::CANCELS)
         })
     }
@@ -86,7 +86,7 @@ impl Core {
         if whose != Whose::Common {
             self[id].whose = whose;
         }
-        if self.traced().is_on() {
+        if self.instruments().traced.is_on() {
             self.trace_submission(id);
             self.under_chaos(id, index);
         }
@@ -95,16 +95,16 @@ impl Core {
 
     /// The end of a submission: a chain whose last SQE still had LINK set ends here.
     fn end_batch(&mut self) {
-        if let Some(head) = self.assembly_mut().take() {
+        if let Some(head) = self.order_mut().assembly.take() {
             self.end_chain(head);
         }
-        self.sq_mut().end();
+        self.queues_mut().sq.end();
         self.zero_copy_mut().forget_checked();
         self.post_announced();
-        if !self.train().is_empty() {
+        if !self.order().train.is_empty() {
             self.let_train_go();
         }
-        self.timeouts_mut().end_batch();
+        self.time_mut().timeouts.end_batch();
         self.end_submission();
     }
 
@@ -118,8 +118,8 @@ impl Core {
     /// are those of `sqe`.
     #[inline]
     pub fn length_of_next_like(&self, sqe: &Sqe) -> Option<u32> {
-        let next = self.sq().next(self.memory())?;
-        (self.memory().first_word(next) == sqe.first_word()).then(|| self.memory().length(next))
+        let next = self.queues().sq.next(&self.queues().memory)?;
+        (self.queues().memory.first_word(next) == sqe.first_word()).then(|| self.queues().memory.length(next))
     }
 
     /// Takes one SQE. The error is that of a bad one, unless its chain goes on: then the batch does too,
@@ -131,14 +131,14 @@ impl Core {
         if let Err(errno) = checked {
             self.fail_early(id, errno);
             // A chain goes on assembling, but its head will find that it has failed.
-            if let Some(head) = self.assembly().head()
+            if let Some(head) = self.order().assembly.head()
                 && !self[head].flags.has(Flags::FAILED_EARLY)
             {
                 self.fail_early(head, Errno::ECANCELED);
             }
         }
         let links = self[id].flags.links();
-        match self.assembly_mut().add(id, links) {
+        match self.order_mut().assembly.add(id, links) {
             Place::Alone => self.queue(id),
             Place::Head => {}
             Place::Behind { before, complete } => {
@@ -155,7 +155,7 @@ impl Core {
     #[inline]
     fn ask_filters(&self, id: RequestId) -> Result<(), Errno> {
         let request = &self[id];
-        let Some(filters) = self.restrictions().filters_of(request.op.code) else { return Ok(()) };
+        let Some(filters) = self.resources().restrictions.filters_of(request.op.code) else { return Ok(()) };
         let Sqe { opcode, flags, user_data, .. } = request.sqe;
         let bytes = request.op.filtered.map_or(0, |filtered| filtered.bytes);
         let mut context = Context::new(user_data, opcode, flags, bytes);
@@ -169,8 +169,8 @@ impl Core {
 
     /// Marks a request as failed before its time.
     fn fail_early(&mut self, id: RequestId, errno: Errno) {
-        self.fail(id);
         let request = &mut self[id];
+        request.fail();
         request.flags.set(Flags::FAILED_EARLY);
         request.result = errno.negated();
     }
@@ -184,13 +184,13 @@ impl Core {
         if flags != 0 {
             self.check_flags(id, flags, op.caps)?;
         }
-        if !self.restrictions().allow(&self[id].sqe) {
+        if !self.resources().restrictions.allow(&self[id].sqe) {
             return Err(Errno::EACCES);
         }
-        if self.assembly().head().is_none() && self.drain_mut().continues() {
+        if self.order().assembly.head().is_none() && self.order_mut().drain.continues() {
             self[id].flags.set(Flags::DRAIN);
         }
-        if self.drain().is_active() {
+        if self.order().drain.is_active() {
             self[id].flags.set(Flags::THREADED);
         }
         if ioprio != 0 && !op.caps.has(Caps::IOPRIO) {
@@ -200,7 +200,7 @@ impl Core {
             return Err(Errno::EINVAL);
         }
         if personality != 0 {
-            self[id].whose = self.personalities().find(personality).ok_or(Errno::EINVAL)?;
+            self[id].whose = self.resources().personalities.find(personality).ok_or(Errno::EINVAL)?;
         }
         self.prep(id)
     }
@@ -209,8 +209,10 @@ impl Core {
     #[inline]
     pub(super) fn prep(&mut self, id: RequestId) -> Result<(), Errno> {
         let op = self[id].op;
-        let prepared = version::admit(&mut self[id].sqe)
-            .and_then(|()| if op.refuses(&self[id].sqe) { Err(Errno::EINVAL) } else { (op.prep)(self, id) });
+        let prepared = version::admit(&mut self[id].sqe).and_then(|()| match op.refuses(&self[id].sqe) {
+            true => Err(Errno::EINVAL),
+            false => (op.prep)(&mut self.attempt(id)),
+        });
         prepared.inspect_err(|errno| coverage::seen(op.code, errno.negated()))
     }
 
@@ -226,10 +228,10 @@ impl Core {
             return Err(Errno::EOPNOTSUPP);
         }
         if flags.has(Flags::CQE_SKIP) {
-            self.drain_mut().refuse();
+            self.order_mut().drain.refuse();
         }
         if flags.has(Flags::DRAIN) {
-            if self.drain().is_refused() {
+            if self.order().drain.is_refused() {
                 return Err(Errno::EOPNOTSUPP);
             }
             self.start_drain(id);
@@ -249,7 +251,7 @@ impl Core {
             }
             let result = request.result;
             self.complete(id, result);
-        } else if self.drain().is_active() {
+        } else if self.order().drain.is_active() {
             self.defer(id);
         } else {
             self.start(id);
@@ -330,7 +332,7 @@ impl Core {
             Ok(())
         };
         let outcome = match prepared {
-            Ok(()) => (op.issue)(self, id),
+            Ok(()) => (op.issue)(&mut self.attempt(id)),
             Err(errno) => errno.into(),
         };
         self.settle(id, outcome);
@@ -386,9 +388,17 @@ impl Core {
                 self.complete(id, Errno::ECANCELED.negated());
             }
             Outcome::Block => self.block(id, false),
+            Outcome::Control => self.control(id),
             Outcome::InFlight => self.keep_in_flight(id),
             Outcome::BlockForLong => self.block(id, true),
         }
+    }
+
+    /// The step of an operation that has the whole ring.
+    #[inline(never)]
+    fn control(&mut self, id: RequestId) {
+        let outcome = (self[id].op.control)(self, id);
+        self.settle(id, outcome);
     }
 
     fn wait_for(&mut self, id: RequestId, events: u32) {
@@ -424,7 +434,7 @@ impl Core {
     /// Issues what became ready, until nothing is.
     pub fn run_ready(&mut self) {
         while !self.has_fetched_enough()
-            && let Some(id) = self.ready_mut().pop()
+            && let Some(id) = self.order_mut().ready.pop()
         {
             let Some(request) = self.requests().get(id) else { continue };
             if request.phase != Phase::Ready {

@@ -16,7 +16,7 @@ use crate::abi::{Errno, Sqe};
 use crate::queue::Cqe;
 use crate::request::data::OpData;
 use crate::request::op::Caps;
-use crate::request::{Flags, RequestId};
+use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::reactor;
 use crate::wait::timers::Clock;
@@ -142,19 +142,23 @@ fn clock_of(flags: u32) -> Clock {
     }
 }
 
-impl Core {
+impl Request {
     /// The request's [`Timeout`], if it has one.
-    pub fn timeout(&mut self, id: RequestId) -> Option<&mut Timeout> {
-        match &mut self[id].data {
+    pub fn timeout(&mut self) -> Option<&mut Timeout> {
+        match &mut self.data {
             OpData::Timeout(timeout) => Some(timeout),
             _ => None,
         }
     }
+}
 
+impl Core {
     /// The armed TIMEOUTs among `requests`, in the order in which a cancellation finds them.
     pub fn listed_timeouts(&self, requests: &[RequestId]) -> Vec<RequestId> {
         let place = |id: RequestId| match &self[id].data {
-            OpData::Timeout(timeout) if self.timeouts().is_armed(id, timeout) => Some((timeout.place, id)),
+            OpData::Timeout(timeout) if self.time().timeouts.is_armed(id, timeout) => {
+                Some((timeout.place, id))
+            }
             _ => None,
         };
         let mut listed: Vec<_> = requests.iter().filter_map(|&id| place(id)).collect();
@@ -164,8 +168,8 @@ impl Core {
 
     /// Starts the timer of one, at its time or after it.
     pub fn start_timer(&mut self, id: RequestId, absolute: bool) {
-        let Some(&mut Timeout { time_ns, flags, .. }) = self.timeout(id) else { return };
-        if self.timeouts().unwaited {
+        let Some(&mut Timeout { time_ns, flags, .. }) = self[id].timeout() else { return };
+        if self.time().timeouts.unwaited {
             // Its time does not begin before there is who will tell that it is over.
             reactor::prepare(self);
         }
@@ -177,10 +181,10 @@ impl Core {
     /// Completions so far, without those of timeouts. A timeout that has fired counts before its
     /// CQE is there, so the difference to the last look may be negative.
     fn sequence(&mut self) -> i64 {
-        let now = self.cq().tail().wrapping_sub(self.timeouts().fired);
-        let moved = now.wrapping_sub(self.timeouts().sequence as u32) as i32;
-        self.timeouts_mut().sequence += i64::from(moved);
-        self.timeouts().sequence
+        let now = self.queues().cq.tail().wrapping_sub(self.time().timeouts.fired);
+        let moved = now.wrapping_sub(self.time().timeouts.sequence as u32) as i32;
+        self.time_mut().timeouts.sequence += i64::from(moved);
+        self.time().timeouts.sequence
     }
 
     /// How many completions end a timeout that counts this many from now on.
@@ -191,42 +195,42 @@ impl Core {
     /// Completions of the submission under way: to a timeout in it they come after it, for the kernel
     /// posts them when the submission ends.
     fn posted_in_batch(&self) -> i64 {
-        self.timeouts().batch.map_or(0, |tail| i64::from(self.cq().tail().wrapping_sub(tail)))
+        self.time().timeouts.batch.map_or(0, |tail| i64::from(self.queues().cq.tail().wrapping_sub(tail)))
     }
 
     /// Puts a timeout on the list.
     pub fn list_timeout(&mut self, id: RequestId, target: Option<i64>) {
-        let place = self.timeouts_mut().insert(id, target);
-        if let Some(timeout) = self.timeout(id) {
+        let place = self.time_mut().timeouts.insert(id, target);
+        if let Some(timeout) = self[id].timeout() {
             timeout.place = place;
         }
     }
 
     /// Takes a timeout off the list.
     pub fn unlist_timeout(&mut self, id: RequestId) {
-        if let Some(&mut Timeout { place, .. }) = self.timeout(id) {
-            self.timeouts_mut().remove(place);
+        if let Some(&mut Timeout { place, .. }) = self[id].timeout() {
+            self.time_mut().timeouts.remove(place);
         }
     }
 
     /// Takes a timeout off the list that ends by itself: its CQE is not to count.
     pub fn timeout_fires(&mut self, id: RequestId) {
         self.unlist_timeout(id);
-        self.timeouts_mut().fired = self.timeouts().fired.wrapping_add(1);
+        self.time_mut().timeouts.fired = self.time().timeouts.fired.wrapping_add(1);
         // Whoever waits for completions waits no longer, however many there are.
         self.wake_all();
     }
 
     /// Ends the timeouts that have counted enough completions.
     pub fn flush_timeouts(&mut self) {
-        if self.timeouts().counting == 0 {
+        if self.time().timeouts.counting == 0 {
             return;
         }
         let sequence = self.sequence();
-        while let Some((&Place::Counting(target, _), &id)) = self.timeouts().armed.first_key_value()
+        while let Some((&Place::Counting(target, _), &id)) = self.time().timeouts.armed.first_key_value()
             && target <= sequence
         {
-            self.timers_mut().cancel(id);
+            self.time_mut().timers.cancel(id);
             self.timeout_fires(id);
             self.complete(id, 0);
         }
@@ -234,13 +238,13 @@ impl Core {
 
     /// True if the timeout's time has come. It is told later, but the kernel's timer has gone off already.
     pub fn is_timer_due(&self, id: RequestId) -> bool {
-        self.timers().deadline(id).is_some_and(|(clock, deadline_ns)| deadline_ns <= clock.now_ns())
+        self.time().timers.deadline(id).is_some_and(|(clock, deadline_ns)| deadline_ns <= clock.now_ns())
     }
 
     /// Starts its timer again with the time of another, on the clock it had.
     pub fn restart_timer(&mut self, id: RequestId, new: Timeout) {
-        self.timers_mut().cancel(id);
-        if let Some(timeout) = self.timeout(id) {
+        self.time_mut().timers.cancel(id);
+        if let Some(timeout) = self[id].timeout() {
             timeout.time_ns = new.time_ns;
         }
         self.start_timer(id, new.flags & IORING_TIMEOUT_ABS != 0);
@@ -264,14 +268,14 @@ pub struct Inherited {
 
 /// The data by which another process takes an armed timeout over: one without counts, rounds or links.
 pub fn to_inherit(core: &mut Core, id: RequestId) -> Option<Inherited> {
-    let &mut timeout = core.timeout(id)?;
+    let &mut timeout = core[id].timeout()?;
     let request = &core[id];
-    let listed = request.op.caps.has(Caps::INHERITED) && core.timeouts().is_armed(id, &timeout);
+    let listed = request.op.caps.has(Caps::INHERITED) && core.time().timeouts.is_armed(id, &timeout);
     if !listed || request.link.is_some() {
         return None;
     }
     let Sqe { opcode, user_data, flags: sqe_flags, .. } = request.sqe;
-    let (_, deadline_ns) = core.timers().deadline(id)?;
+    let (_, deadline_ns) = core.time().timers.deadline(id)?;
     let Timeout { flags, place, .. } = timeout;
     let plain = matches!(place, Place::Timed(_)) && flags & IORING_TIMEOUT_MULTISHOT == 0;
     let flags = flags | IORING_TIMEOUT_ABS;
@@ -281,7 +285,7 @@ pub fn to_inherit(core: &mut Core, id: RequestId) -> Option<Inherited> {
 /// Ends a timeout here that goes on elsewhere.
 pub fn forget(core: &mut Core, id: RequestId) {
     core.unlist_timeout(id);
-    core.timers_mut().cancel(id);
+    core.time_mut().timers.cancel(id);
     core.requests_mut().remove(id);
 }
 
@@ -297,8 +301,7 @@ pub fn inherit(core: &mut Core, inherited: Inherited) {
     match core.requests_mut().insert(|| sqe) {
         Ok(id) => {
             core[id].data = OpData::Timeout(Timeout::new(deadline_ns, flags, 0));
-            let issue = core[id].op.issue;
-            let outcome = issue(core, id);
+            let outcome = (core[id].op.issue)(&mut core.attempt(id));
             core.settle(id, outcome);
         }
         Err(_) => {

@@ -97,7 +97,8 @@ pub fn forget_thread() {
 pub fn ends() {
     let Some(tracer) = tracer() else { return };
     registry::for_each_live(|ring| {
-        if let Some(core) = ring.lock().as_ref().filter(|core| core.traced().is_of_this_process()) {
+        if let Some(core) = ring.lock().as_ref().filter(|core| core.instruments().traced.is_of_this_process())
+        {
             core.trace_end();
         }
     });
@@ -223,12 +224,12 @@ impl Core {
     /// A request was taken from the submission queue.
     #[cold]
     pub(super) fn trace_submission(&mut self, id: RequestId) {
-        let traced = self.traced_mut();
+        let traced = &mut self.instruments_mut().traced;
         let Some(last) = &mut traced.last else { return };
         *last += 1;
         let serial = *last;
         traced.process = PROCESS.load(Ordering::Relaxed);
-        let behind = if self.assembly().head().is_some() { serial - 1 } else { 0 };
+        let behind = if self.order().assembly.head().is_some() { serial - 1 } else { 0 };
         self[id].serial = serial;
         if tracer().is_none() && counts::get().is_none() {
             return;
@@ -238,18 +239,19 @@ impl Core {
             counts.submitted(self[id].op.code);
         }
         let Some(About { tracer, ring, op, sqe, .. }) = self.about(id) else { return };
-        let file = tracer.tell_names(ring, op, sqe, |slot| self.files().get(slot));
+        let file = tracer.tell_names(ring, op, sqe, |slot| self.resources().files.get(slot));
         let body = event::Submitted { serial, sqe: *sqe.words(), behind, file, reserved: 0 };
         let mut lent = Lent::of(op, sqe);
         let samples = Samples::of_submission(op, sqe, &lent, tracer.data());
         tracer.publish(ring, Kind::Submitted, &body, &samples);
         // Requests before one that has to wait may change the memory of that one.
-        let may_wait = behind != 0 || Flags::of_sqe(sqe.flags).has(Flags::DRAIN) || !self.drain().is_idle();
+        let may_wait =
+            behind != 0 || Flags::of_sqe(sqe.flags).has(Flags::DRAIN) || !self.order().drain.is_idle();
         if !may_wait {
             lent.begin();
         }
         let takes = Flags::of_sqe(sqe.flags).has(Flags::BUFFER_SELECT);
-        let all = &mut self.traced_mut().lent;
+        let all = &mut self.instruments_mut().traced.lent;
         if (takes || !lent.is_empty()) && all.len() < MOST_LENT {
             all.push_back((serial, Box::new(lent)));
         }
@@ -259,7 +261,7 @@ impl Core {
     #[cold]
     pub(super) fn trace_begin(&mut self, id: RequestId) {
         let serial = self[id].serial;
-        if let Some(lent) = self.traced_mut().lent_mut(serial) {
+        if let Some(lent) = self.instruments_mut().traced.lent_mut(serial) {
             lent.begin();
         }
     }
@@ -268,7 +270,7 @@ impl Core {
     #[cold]
     pub(crate) fn trace_buffer(&mut self, id: RequestId, address: u64) {
         let serial = self[id].serial;
-        if let Some(lent) = self.traced_mut().lent_mut(serial) {
+        if let Some(lent) = self.instruments_mut().traced.lent_mut(serial) {
             lent.takes(address);
         }
     }
@@ -296,7 +298,7 @@ impl Core {
     /// The memory of a request, which is the program's again with this CQE if no more follows.
     fn lent_until(&mut self, id: RequestId, cqe: &Cqe) -> Lent {
         let serial = self[id].serial;
-        let traced = self.traced_mut();
+        let traced = &mut self.instruments_mut().traced;
         let Some(place) = traced.place_of(serial) else { return Lent::NONE };
         let goes_on = cqe.flags & IORING_CQE_F_MORE != 0;
         let lent = if goes_on { traced.lent.get(place).cloned() } else { traced.lent.remove(place) };
@@ -305,7 +307,7 @@ impl Core {
 
     /// A completion that no request of this ring asked for is about to be posted.
     pub(crate) fn post_unrequested(&mut self, cqe: Cqe) {
-        if self.traced().is_on()
+        if self.instruments().traced.is_on()
             && let Some(tracer) = tracer()
         {
             self.trace_cqe(tracer, self.serial() as u32, 0, &cqe, event::LAST, &Samples::NONE);
@@ -316,16 +318,16 @@ impl Core {
     /// The ring ends in this process.
     #[cold]
     pub(crate) fn trace_end(&self) {
-        let (in_flight, cq_ready) = (self.requests().live() as u64, self.cq_ready());
+        let (in_flight, cq_ready) = (self.requests().live() as u64, self.queues().cq_ready());
         let body = event::RingEnded { in_flight, cq_ready, reserved: 0 };
         tell(self.serial() as u32, Kind::RingEnded, &body, &Samples::NONE);
     }
 
     fn trace_cqe(&self, tracer: &Tracer, ring: u32, serial: u64, cqe: &Cqe, marks: u32, samples: &Samples) {
         let posted = marks & event::SKIPPED == 0;
-        let overflows = posted && !self.has_room_for(1);
+        let overflows = posted && !self.queues().has_room_for(1);
         let marks = marks | if overflows { event::OVERFLOWED } else { 0 };
-        let cq_ready = self.cq().ready(self.memory()) + u32::from(posted && !overflows);
+        let cq_ready = self.queues().cq.ready(&self.queues().memory) + u32::from(posted && !overflows);
         tracer.publish(ring, Kind::Completed, &completed(serial, cqe, marks, cq_ready), samples);
     }
 }

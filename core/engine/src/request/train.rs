@@ -122,13 +122,13 @@ impl Core {
     /// Before a request starts that does not join those held back, they go.
     #[inline]
     pub fn let_train_go_before(&mut self, id: RequestId) {
-        if !self.train().is_empty() && !self.joins_train(id) {
+        if !self.order().train.is_empty() && !self.joins_train(id) {
             self.let_train_go();
         }
     }
 
     fn joins_train(&self, id: RequestId) -> bool {
-        let (request, train) = (&self[id], self.train());
+        let (request, train) = (&self[id], &self.order().train);
         let head = &self[train.held[0]].sqe;
         request.sqe.first_word() == head.first_word()
             && request.length_in_train().is_some_and(|length| train.takes(length))
@@ -136,19 +136,19 @@ impl Core {
 
     /// Sends what is held back.
     pub fn let_train_go(&mut self) {
-        let mut held = mem::take(&mut self.train_mut().held);
+        let mut held = mem::take(&mut self.order_mut().train.held);
         if let Some(&head) = held.first()
             && let Some(Together { depart, .. }) = self[head].op.together
         {
-            if self.traced().is_on() {
+            if self.instruments().traced.is_on() {
                 held.iter().for_each(|&id| self.trace_step(id, Step::InTrain, held.len() as u32));
             }
             depart(self, &held);
         }
         held.clear();
         // Requests that waited for these may have begun another train.
-        if self.train().is_empty() {
-            self.train_mut().held = held;
+        if self.order().train.is_empty() {
+            self.order_mut().train.held = held;
         }
     }
 }

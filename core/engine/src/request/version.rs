@@ -13,7 +13,7 @@ use linux_raw_sys::io_uring::*;
 use crate::abi::{
     Errno, IORING_SETUP_CQE_MIXED, IORING_SETUP_SQ_REWIND, IORING_SETUP_SQE_MIXED,
     IORING_TIMEOUT_IMMEDIATE_ARG, IOSQE_BUFFER_SELECT, RWF_ATOMIC, RWF_DONTCACHE, RWF_NOAPPEND, RWF_NOSIGNAL,
-    Sqe, ZCRX_REG_IMPORT, ZCRX_REG_NODEV,
+    Sqe, ZCRX_REG_IMPORT, ZCRX_REG_NODEV, columns,
 };
 use crate::os::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use crate::os::user;
@@ -128,26 +128,6 @@ impl Abi {
         Abi { version: Version::new(major, minor), operations, registrations, ..Abi::NONE }
     }
 
-    const fn setup(mut self, flags: u32) -> Abi {
-        self.setup = flags;
-        self
-    }
-
-    const fn enter(mut self, flags: u32) -> Abi {
-        self.enter = flags;
-        self
-    }
-
-    const fn features(mut self, flags: u32) -> Abi {
-        self.features = flags;
-        self
-    }
-
-    const fn questions(mut self, questions: u8) -> Abi {
-        self.questions = questions;
-        self
-    }
-
     const fn add(&mut self, step: &Abi) {
         self.version = step.version;
         self.operations = step.operations;
@@ -159,6 +139,13 @@ impl Abi {
             self.questions = step.questions;
         }
     }
+}
+
+columns! { Abi:
+    setup: u32 = setup;
+    enter: u32 = enter;
+    features: u32 = features;
+    questions: u8 = questions;
 }
 
 /// Each version that brought something of these, and what it brought; the numbers are those up to it.

@@ -53,9 +53,9 @@ pub fn end_orphans(ring: &Ring, closing: Option<Fd>) {
 fn with(ring: &Ring, know: impl FnOnce(&mut Core)) {
     let mut guard = ring.lock();
     let Some(core) = guard.as_mut() else { return };
-    let was_idle = core.ready.is_empty();
+    let was_idle = core.order.ready.is_empty();
     know(core);
-    if was_idle && !core.ready.is_empty() {
+    if was_idle && !core.order.ready.is_empty() {
         proceed(core);
     }
     // Links behind a request that this ended may be under way.
@@ -67,7 +67,7 @@ fn proceed(core: &mut Core) {
     if core.defers() {
         core.notify_deferred();
     } else {
-        core.observers.posts_later();
+        core.drive.observers.posts_later();
         core.advance();
     }
 }
@@ -104,7 +104,7 @@ pub fn watches_errors(fd: Fd, takes: bool) {
         if !core.defers() {
             core.advance();
             caller::leave(core);
-        } else if !core.ready.is_empty() {
+        } else if !core.order.ready.is_empty() {
             core.notify_deferred();
         }
     });

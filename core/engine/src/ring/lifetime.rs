@@ -142,7 +142,7 @@ pub fn descriptor_gone(ring: &InUse) {
     let ring = ring.ring();
     let mut guard = ring.lock();
     let Some(core) = guard.as_mut() else { return };
-    let (serial, last) = (core.serial, core.life.lose_descriptor());
+    let (serial, last) = (core.identity.serial, core.life.lose_descriptor());
     drop(guard);
     if last {
         close(ring, serial);
@@ -174,10 +174,10 @@ pub fn close(ring: &'static Ring, serial: u64) {
     let mut guard = ring.lock();
     let Some(core) = live(&mut guard, serial) else { return };
     core.life.close();
-    if core.traced.is_on() {
+    if core.instruments.traced.is_on() {
         core.trace_end();
     }
-    if core.life.inside() == 0 && core.token.is_free() && !core.defers() {
+    if core.life.inside() == 0 && core.drive.token.is_free() && !core.defers() {
         // Events before the end are told: the program may look at the CQ without a descriptor.
         core.harvest_now();
         core.advance();
@@ -213,11 +213,11 @@ pub fn end(mut guard: CoreGuard<'_>, serial: u64) {
 /// Gives a closed ring back once nobody works for it any more. The last to let go of it does.
 pub fn dispose_if_done(mut guard: CoreGuard<'_>, serial: u64) {
     let Some(core) = live(&mut guard, serial) else { return };
-    let busy = core.life.inside() > 0 || core.work.out() > 0 || core.token.driver() == Driver::SqThread;
+    let busy = core.life.inside() > 0 || core.work.out() > 0 || core.drive.token.driver() == Driver::SqThread;
     if !core.life.is_closing() || busy {
         return;
     }
-    let ring = core.ring;
+    let ring = core.identity.ring;
     core.leave_ring();
     let core = guard.take();
     drop(guard);
@@ -264,31 +264,31 @@ impl Core {
         self.requests.forked();
         // First: requests let go of files that something may still be noted about.
         self.readiness.forked();
-        self.files.forked();
-        self.buffers.forked();
-        self.receive_queues.forked();
+        self.resources.files.forked();
+        self.resources.buffers.forked();
+        self.resources.receive_queues.forked();
         self.forget_pages();
         self.zero_copy.forked();
-        self.directories = Directories::default();
+        self.resources.directories = Directories::default();
         let ids: Vec<RequestId> = self.requests.ids().collect();
         ids.into_iter().for_each(|id| self.drop_request(id));
         self.drop_queues();
         self.work.forked();
         self.aio.forked();
-        self.cq.forked();
+        self.queues.cq.forked();
         self.life.forked();
-        self.personalities.forked();
-        self.token = Token::default();
-        self.sleepers.close();
-        self.attendance.forked();
-        self.observers.forked();
+        self.resources.personalities.forked();
+        self.drive.token = Token::default();
+        self.drive.sleepers.close();
+        self.drive.attendance.forked();
+        self.drive.observers.forked();
         self.processes_forked();
         self.resync();
     }
 
     /// Ends a request of which nobody is to hear.
     fn drop_request(&mut self, id: RequestId) {
-        self.timers.cancel(id);
+        self.time.timers.cancel(id);
         self.release_file(id);
         self.requests[id].buffer = None;
         self.requests.remove(id);
@@ -296,10 +296,10 @@ impl Core {
 
     /// Empties the queues, so that nothing is left to be issued.
     fn drop_queues(&mut self) {
-        self.timeouts = Timeouts::default();
-        self.assembly.take();
-        self.drain.clear();
-        self.ready.clear();
+        self.time.timeouts = Timeouts::default();
+        self.order.assembly.take();
+        self.order.drain.clear();
+        self.order.ready.clear();
     }
 
     fn shut_down(&mut self) {
@@ -308,9 +308,9 @@ impl Core {
         self.run_finished();
         self.forget_pages();
         self.zero_copy.close();
-        self.directories = Directories::default();
+        self.resources.directories = Directories::default();
         self.end_transfers();
-        if self.token.driver() == Driver::Reactor {
+        if self.drive.token.driver() == Driver::Reactor {
             reactor::release(self);
         }
         let ids: Vec<RequestId> = self.requests.ids().collect();
@@ -346,12 +346,12 @@ impl Drop for Core {
             }
         }
         reactor::forget(self);
-        self.files.close_all();
-        self.personalities.forget_all();
+        self.resources.files.close_all();
+        self.resources.personalities.forget_all();
         self.readiness.forget_all();
         self.zero_copy.close();
-        self.sleepers.close();
-        for fd in [self.readiness.epoll(), self.observers.end()].into_iter().flatten() {
+        self.drive.sleepers.close();
+        for fd in [self.readiness.epoll(), self.drive.observers.end()].into_iter().flatten() {
             os::close_own(fd);
         }
     }

@@ -152,7 +152,7 @@ impl CoreGuard<'_> {
 
 /// Posts a message, and tells whoever waits there.
 fn deliver(target: &mut Core, sqe: &Sqe, file: Option<Passed>) -> Result<usize, Errno> {
-    target.observers_mut().posts_later();
+    target.drive_mut().observers.posts_later();
     let result = match file {
         Some(file) => target.accept_file(sqe, file),
         None => target.accept_data(sqe),
@@ -162,6 +162,11 @@ fn deliver(target: &mut Core, sqe: &Sqe, file: Option<Passed>) -> Result<usize, 
 }
 
 impl Core {
+    /// True if a completion that is posted here at once counts for a TIMEOUT.
+    pub fn counts_completions(&self) -> bool {
+        self.time.timeouts.counting() > 0 && !self.defers()
+    }
+
     /// A message without a file has come.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! descriptor while another closes it finds memory of the right type. [`Core`] is everything that
 //! changes; whoever holds the lock may drive requests on.
 
+mod attempt;
 pub mod descriptors;
 pub mod drive;
 mod life;
@@ -24,39 +25,26 @@ use core::ops::{Deref, DerefMut};
 use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SETUP_SINGLE_ISSUER};
 
 use crate::abi::Errno;
-use crate::assets::buffers::BufferTable;
-use crate::assets::directories::Directories;
-use crate::assets::files::FileTable;
-use crate::assets::kbuf::BufferGroups;
-use crate::assets::receive_queues::ReceiveQueues;
-use crate::assets::region::ParamRegion;
 use crate::assets::restraint;
-use crate::assets::restrictions::Restrictions;
 use crate::os::sync::{AcrossFork, Guard, Mutex};
 use crate::os::{Fd, host};
 use crate::process::page::Page;
 use crate::queue::{Cq, RingMemory, Sq};
 use crate::request::chaos::Chaos;
 use crate::request::table::Table;
-use crate::request::timeouts::Timeouts;
 use crate::request::trace::Traced;
-use crate::request::train::Train;
-use crate::request::{Assembly, Drain, FileHold, Flags, ReadyQueue, RequestId, Slab};
-use crate::ring::drive::observers::Observers;
-use crate::ring::drive::reactor::Attendance;
+use crate::request::{FileHold, Flags, RequestId, Slab};
 use crate::ring::drive::readiness::Readiness;
-use crate::ring::drive::sleepers::Sleepers;
-use crate::ring::drive::sq_thread::SqThread;
 use crate::ring::drive::zero_copy::ZeroCopy;
 use crate::ring::life::Life;
 use crate::ring::messages::{Mailbox, Message};
-use crate::ring::resources::personalities::Personalities;
+use crate::ring::parts::{Drive, Identity, Instruments, Order, Queues, Resources, Time};
 use crate::ring::shared::Shared;
 use crate::ring::submitter::Submitter;
-use crate::wait::Token;
-use crate::wait::timers::{Clock, Timers};
 use crate::work::aio::Aio;
 use crate::work::{self, WorkQueue};
+
+pub use attempt::{Attempt, Lent};
 
 /// A place for one ring after another.
 pub struct Ring {
@@ -191,82 +179,22 @@ impl Drop for CoreGuard<'_> {
     }
 }
 
-/// A ring's state.
+/// A ring's state, in parts of which each has one owner: its type says what it is.
 pub struct Core {
-    /// Where this core lives.
-    ring: &'static Ring,
-    /// Tells this ring from others that used the same place.
-    serial: u64,
-    /// Shared memory.
-    memory: RingMemory,
-    /// `IORING_SETUP_*`.
-    setup_flags: u32,
-    /// The descriptors and calls that keep it alive.
+    identity: Identity,
     life: Life,
-    /// The position in the submission ring.
-    sq: Sq,
-    /// The position in the completion ring.
-    cq: Cq,
-    /// The restrictions that the program has registered.
-    restrictions: Restrictions,
-    /// All live requests.
+    queues: Queues,
     requests: Slab,
-    /// The chain that the current submission is assembling.
-    assembly: Assembly,
-    /// Chains that drains hold back.
-    drain: Drain,
-    /// To be issued, in order.
-    ready: ReadyQueue,
-    /// Blocking attempts: queued, out, done.
+    order: Order,
     work: WorkQueue,
-    /// O_DIRECT transfers that the kernel does.
     aio: Aio,
-    /// The driver's role: which thread turns readiness into completions.
-    token: Token,
-    /// The eventfds on which threads wait for it.
-    sleepers: Sleepers,
-    /// Observers, which hear of completions without coming in.
-    observers: Observers,
-    /// The reactor's duties for it.
-    attendance: Attendance,
-    /// Descriptors that requests wait for.
+    drive: Drive,
     readiness: Readiness,
-    /// Sockets that send without copying.
     zero_copy: ZeroCopy,
-    /// Requests that are to leave together.
-    train: Train,
-    /// Deadlines.
-    timers: Timers<RequestId>,
-    /// The clock by which a wait's own deadline is given.
-    wait_clock: Clock,
-    /// Armed TIMEOUTs.
-    timeouts: Timeouts,
-    /// Registered files.
-    files: FileTable,
-    /// Descriptions of the engine's own through which directories are read.
-    directories: Directories,
-    /// Registered buffers.
-    buffers: BufferTable,
-    /// Provided buffers.
-    groups: BufferGroups,
-    /// Memory from which waits take their arguments.
-    region: ParamRegion,
-    /// Into which data is received in the program's pages.
-    receive_queues: ReceiveQueues,
-    /// Registered credentials.
-    personalities: Personalities,
-    /// The thread that may submit, once known (`IORING_SETUP_SINGLE_ISSUER`).
-    submitter: Submitter,
-    /// Its SQ thread, if it has one.
-    sq_thread: SqThread,
-    /// This process's side of the ring's page.
+    time: Time,
+    resources: Resources,
     shared: Option<Box<Shared>>,
-    /// On a ring that defers: so many completions that wait to be reaped end the call that fetches them.
-    fetched_at_once: u32,
-    /// Whether it is traced or under chaos.
-    traced: Traced,
-    /// The state of chaos in it.
-    chaos: Chaos,
+    instruments: Instruments,
 }
 
 impl Ring {
@@ -338,7 +266,7 @@ impl Ring {
     /// moves only then.
     pub fn await_return(&self) {
         let mut guard = self.lock();
-        if let Some(serial) = guard.as_ref().map(|core| core.serial) {
+        if let Some(serial) = guard.as_ref().map(|core| core.identity.serial) {
             work::await_return(&mut guard, serial);
         }
     }
@@ -419,7 +347,7 @@ impl Ring {
 
 /// The core behind a guard, if the ring still is the one with `serial`.
 pub fn live<'a>(guard: &'a mut CoreGuard<'_>, serial: u64) -> Option<&'a mut Core> {
-    guard.as_mut().filter(|core| core.serial == serial)
+    guard.as_mut().filter(|core| core.identity.serial == serial)
 }
 
 impl Core {
@@ -435,77 +363,38 @@ impl Core {
             setup_flags & IORING_SETUP_SINGLE_ISSUER != 0 && setup_flags & IORING_SETUP_R_DISABLED == 0;
         let submitter = if owned { Submitter::Thread(host::thread_identity()) } else { Submitter::Unknown };
         Core {
-            ring,
-            serial,
-            memory,
-            setup_flags,
+            identity: Identity { ring, serial, setup_flags },
             life: Life::begin(),
-            sq: Sq::new(setup_flags),
-            cq: Cq::new(setup_flags),
-            restrictions: restraint::inherited(),
+            queues: Queues { memory, sq: Sq::new(setup_flags), cq: Cq::new(setup_flags) },
             requests: Slab::new(table),
-            assembly: Assembly::default(),
-            drain: Drain::default(),
-            ready: ReadyQueue::default(),
+            order: Order::default(),
             work: WorkQueue::default(),
             aio: Aio::default(),
-            token: Token::default(),
-            sleepers: Sleepers::default(),
-            observers: Observers::default(),
-            attendance: Attendance::default(),
+            drive: Drive { submitter, fetched_at_once: u32::MAX, ..Drive::default() },
             readiness: Readiness::default(),
             zero_copy: ZeroCopy::default(),
-            train: Train::default(),
-            timers: Timers::default(),
-            wait_clock: Clock::Monotonic,
-            timeouts: Timeouts::default(),
-            files: FileTable::default(),
-            directories: Directories::default(),
-            buffers: BufferTable::default(),
-            groups: BufferGroups::default(),
-            region: ParamRegion::default(),
-            receive_queues: ReceiveQueues::default(),
-            personalities: Personalities::default(),
-            submitter,
-            sq_thread: SqThread::default(),
+            time: Time::default(),
+            resources: Resources { restrictions: restraint::inherited(), ..Resources::default() },
             shared: None,
-            fetched_at_once: u32::MAX,
-            traced: Traced::new(),
-            chaos: Chaos::new(),
+            instruments: Instruments { traced: Traced::new(), chaos: Chaos::new() },
         }
     }
 
     /// The place where it lives.
     #[inline]
     pub fn ring(&self) -> &'static Ring {
-        self.ring
+        self.identity.ring
     }
 
     /// The ring's serial number, to tell it from others that used the same place.
     #[inline]
     pub fn serial(&self) -> u64 {
-        self.serial
-    }
-
-    /// The clock by which a wait's own deadline is given.
-    pub fn wait_clock(&self) -> Clock {
-        self.wait_clock
-    }
-
-    /// From now on it is this one.
-    pub fn set_wait_clock(&mut self, clock: Clock) {
-        self.wait_clock = clock;
-    }
-
-    /// On a ring that defers, from now on so many completions that wait to be reaped end the call that fetches them.
-    #[inline]
-    pub fn fetch_at_once(&mut self, most: u32) {
-        self.fetched_at_once = most;
+        self.identity.serial
     }
 
     /// True if the ring has this setup flag.
     pub fn is(&self, setup_flag: u32) -> bool {
-        self.setup_flags & setup_flag != 0
+        self.identity.setup_flags & setup_flag != 0
     }
 
     /// The descriptor of a request's file, looked up now if it was not yet: late enough that a link
@@ -519,7 +408,7 @@ impl Core {
             return Ok(request.file.fd());
         }
         request.file = if request.flags.has(Flags::FIXED_FILE) {
-            FileHold::fixed(self.files.hold(request.sqe.fd as u32)?)
+            FileHold::fixed(self.resources.files.hold(request.sqe.fd as u32)?)
         } else if self.work.closes_any() && self.work.closes(request.sqe.fd) {
             return Err(Errno::EBADF);
         } else {
@@ -530,6 +419,6 @@ impl Core {
 
     /// `IORING_SETUP_*`, as far as they still hold.
     pub fn setup_flags(&self) -> u32 {
-        self.setup_flags
+        self.identity.setup_flags
     }
 }

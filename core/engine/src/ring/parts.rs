@@ -1,5 +1,5 @@
-//! The parts of a ring, for who has to do with one of them. Each keeps its own state and changes it by its verbs; what takes
-//! several at once is a verb of [`Core`].
+//! The parts of a ring. Each keeps its own state and changes it by its verbs; a verb that takes several parts at once is
+//! one of [`Core`].
 
 use core::ops::{Index, IndexMut};
 
@@ -16,19 +16,112 @@ use crate::request::timeouts::Timeouts;
 use crate::request::trace::Traced;
 use crate::request::train::Train;
 use crate::request::{Assembly, Drain, ReadyQueue, Request, RequestId, Slab};
-use crate::ring::Core;
 use crate::ring::drive::observers::Observers;
-#[cfg(anyring_simulation)]
 use crate::ring::drive::reactor::Attendance;
 use crate::ring::drive::readiness::Readiness;
+use crate::ring::drive::sleepers::Sleepers;
 use crate::ring::drive::sq_thread::SqThread;
 use crate::ring::drive::zero_copy::ZeroCopy;
 use crate::ring::life::Life;
 use crate::ring::resources::personalities::Personalities;
+use crate::ring::submitter::Submitter;
+use crate::ring::{Core, Lent, Ring};
 use crate::wait::Token;
-use crate::wait::timers::Timers;
+use crate::wait::timers::{Clock, Timers};
 use crate::work::WorkQueue;
 use crate::work::aio::Aio;
+
+/// The name of a ring, and its setup.
+pub struct Identity {
+    /// The place where it lives.
+    pub ring: &'static Ring,
+    /// Tells this ring from others that used the same place.
+    pub serial: u64,
+    /// `IORING_SETUP_*`.
+    pub setup_flags: u32,
+}
+
+/// The queues that the ring shares with its program.
+pub struct Queues {
+    /// Shared memory.
+    pub memory: RingMemory,
+    /// The position in the submission ring.
+    pub sq: Sq,
+    /// The position in the completion ring.
+    pub cq: Cq,
+}
+
+/// The requests whose turn has not come, by what they wait for.
+#[derive(Default)]
+pub struct Order {
+    /// The chain that the current submission is assembling.
+    pub assembly: Assembly,
+    /// Chains that drains hold back.
+    pub drain: Drain,
+    /// To be issued, in order.
+    pub ready: ReadyQueue,
+    /// Requests that are to leave together.
+    pub train: Train,
+}
+
+/// The deadlines of a ring.
+#[derive(Default)]
+pub struct Time {
+    /// Deadlines of requests.
+    pub timers: Timers<RequestId>,
+    /// Armed TIMEOUTs.
+    pub timeouts: Timeouts,
+    /// The clock by which a wait's own deadline is given.
+    pub wait_clock: Clock,
+}
+
+/// The threads that act for a ring, and those that wait for it.
+#[derive(Default)]
+pub struct Drive {
+    /// The driver's role: which thread turns readiness into completions.
+    pub token: Token,
+    /// The eventfds on which threads wait for it.
+    pub sleepers: Sleepers,
+    /// Observers, which hear of completions without coming in.
+    pub observers: Observers,
+    /// The reactor's duties for it.
+    pub attendance: Attendance,
+    /// The thread that may submit, once known (`IORING_SETUP_SINGLE_ISSUER`).
+    pub submitter: Submitter,
+    /// Its SQ thread, if it has one.
+    pub sq_thread: SqThread,
+    /// On a ring that defers: so many completions that wait to be reaped end the call that fetches them.
+    pub fetched_at_once: u32,
+}
+
+/// The things that a program has registered with a ring, and its provided buffers.
+#[derive(Default)]
+pub struct Resources {
+    /// The restrictions that the program has registered.
+    pub restrictions: Restrictions,
+    /// Registered files.
+    pub files: FileTable,
+    /// Descriptions of the engine's own through which directories are read.
+    pub directories: Directories,
+    /// Registered buffers.
+    pub buffers: BufferTable,
+    /// Provided buffers.
+    pub groups: BufferGroups,
+    /// Memory from which waits take their arguments.
+    pub region: ParamRegion,
+    /// Into which data is received in the program's pages.
+    pub receive_queues: ReceiveQueues,
+    /// Registered credentials.
+    pub personalities: Personalities,
+}
+
+/// The state of those who watch a ring's requests, or interfere with them.
+pub struct Instruments {
+    /// Whether it is traced or under chaos.
+    pub traced: Traced,
+    /// The state of chaos in it.
+    pub chaos: Chaos,
+}
 
 impl Index<RequestId> for Core {
     type Output = Request;
@@ -47,127 +140,48 @@ impl IndexMut<RequestId> for Core {
     }
 }
 
-/// Parts that nobody but the ring changes.
-impl Core {
-    /// Shared memory.
-    #[inline(always)]
-    pub fn memory(&self) -> &RingMemory {
-        &self.memory
-    }
-
-    /// The state of tracing, for who counts what was submitted.
-    pub(crate) fn traced_mut(&mut self) -> &mut Traced {
-        &mut self.traced
-    }
-
-    /// The state of chaos in the ring.
-    pub(crate) fn chaos(&self) -> &Chaos {
-        &self.chaos
-    }
-
-    /// The state of chaos in the ring, to be changed.
-    pub(crate) fn chaos_mut(&mut self) -> &mut Chaos {
-        &mut self.chaos
-    }
-
-    /// Whether it is traced or under chaos.
-    #[inline(always)]
-    pub fn traced(&self) -> &Traced {
-        &self.traced
-    }
-
-    /// The position in the completion ring.
-    #[inline(always)]
-    pub fn cq(&self) -> &Cq {
-        &self.cq
-    }
-
-    /// The driver's role: which thread turns readiness into completions.
-    #[inline(always)]
-    pub fn token(&self) -> &Token {
-        &self.token
-    }
-
-    /// The reactor's duties for the ring.
-    #[cfg(anyring_simulation)]
-    pub fn attendance(&self) -> &Attendance {
-        &self.attendance
-    }
-
-    /// The thread that takes SQEs, where there is one.
-    pub fn sq_thread(&self) -> &SqThread {
-        &self.sq_thread
-    }
-
-    /// Registered credentials.
-    #[inline(always)]
-    pub fn personalities(&self) -> &Personalities {
-        &self.personalities
-    }
-}
-
-/// Gives each part to who reads it, and to who changes it.
+/// Gives each part to code that reads it, and to code that changes it.
 macro_rules! parts {
-    ($($(#[$meaning:meta])* $field:ident / $change:ident: $part:ty;)*) => {
-        impl Core {
-            $(
-                $(#[$meaning])*
-                #[inline(always)]
-                pub fn $field(&self) -> &$part {
-                    &self.$field
-                }
+    ($owner:ty: $($field:ident / $change:ident: $part:ty = $($path:ident).+;)*) => {
+        impl $owner { $(
+            #[doc = concat!("The part `", stringify!($field), "`.")]
+            #[inline(always)]
+            pub fn $field(&self) -> &$part {
+                &self.$($path).+
+            }
 
-                /// The part, to be changed.
-                #[inline(always)]
-                pub fn $change(&mut self) -> &mut $part {
-                    &mut self.$field
-                }
-            )*
-        }
+            #[doc = concat!("The part `", stringify!($field), "`, to be changed.")]
+            #[inline(always)]
+            pub fn $change(&mut self) -> &mut $part {
+                &mut self.$($path).+
+            }
+        )* }
     };
 }
 
-parts! {
-    /// The descriptors and calls that keep the ring alive.
-    life / life_mut: Life;
-    /// The position in the submission ring.
-    sq / sq_mut: Sq;
-    /// The restrictions that the program has registered.
-    restrictions / restrictions_mut: Restrictions;
-    /// All live requests.
-    requests / requests_mut: Slab;
-    /// The chain that the current submission is assembling.
-    assembly / assembly_mut: Assembly;
-    /// Chains that drains hold back.
-    drain / drain_mut: Drain;
-    /// To be issued, in order.
-    ready / ready_mut: ReadyQueue;
-    /// Blocking attempts: queued, out, done.
-    work / work_mut: WorkQueue;
-    /// O_DIRECT transfers that the kernel does.
-    aio / aio_mut: Aio;
-    /// Observers, which hear of completions without coming in.
-    observers / observers_mut: Observers;
-    /// Descriptors that requests wait for.
-    readiness / readiness_mut: Readiness;
-    /// Sockets that send without copying.
-    zero_copy / zero_copy_mut: ZeroCopy;
-    /// Datagrams that are to leave together.
-    train / train_mut: Train;
-    /// Deadlines.
-    timers / timers_mut: Timers<RequestId>;
-    /// Armed TIMEOUTs.
-    timeouts / timeouts_mut: Timeouts;
-    /// Registered files.
-    files / files_mut: FileTable;
-    /// Descriptions of the engine's own through which directories are read.
-    directories / directories_mut: Directories;
-    /// Registered buffers.
-    buffers / buffers_mut: BufferTable;
-    /// Provided buffers.
-    groups / groups_mut: BufferGroups;
-    /// Memory from which waits take their arguments.
-    region / region_mut: ParamRegion;
-    /// Into which data is received in the program's pages.
-    receive_queues / receive_queues_mut: ReceiveQueues;
+parts! { Core:
+    life / life_mut: Life = life;
+    queues / queues_mut: Queues = queues;
+    requests / requests_mut: Slab = requests;
+    order / order_mut: Order = order;
+    work / work_mut: WorkQueue = work;
+    aio / aio_mut: Aio = aio;
+    drive / drive_mut: Drive = drive;
+    readiness / readiness_mut: Readiness = readiness;
+    zero_copy / zero_copy_mut: ZeroCopy = zero_copy;
+    time / time_mut: Time = time;
+    resources / resources_mut: Resources = resources;
+    instruments / instruments_mut: Instruments = instruments;
+}
+
+parts! { Lent:
+    readiness / readiness_mut: Readiness = core.readiness;
+    zero_copy / zero_copy_mut: ZeroCopy = core.zero_copy;
+    train / train_mut: Train = core.order.train;
+    observers / observers_mut: Observers = core.drive.observers;
+    files / files_mut: FileTable = core.resources.files;
+    directories / directories_mut: Directories = core.resources.directories;
+    buffers / buffers_mut: BufferTable = core.resources.buffers;
+    groups / groups_mut: BufferGroups = core.resources.groups;
+    receive_queues / receive_queues_mut: ReceiveQueues = core.resources.receive_queues;
 }

@@ -7,10 +7,11 @@ use crate::os::Fd;
 use crate::queue::{Cqe, RingMemory};
 use crate::request::{Phase, RequestId};
 use crate::ring::Core;
+use crate::ring::parts::Queues;
 use crate::wait::loan::Posted;
 use crate::work::Work;
 
-impl Core {
+impl Queues {
     /// Takes other memory, with what is in the rings.
     ///
     /// # Errors
@@ -31,26 +32,45 @@ impl Core {
         self.cq.ready(&self.memory)
     }
 
+    /// Takes the next SQE of the submission under way: where it lies.
+    #[inline]
+    pub fn take_sqe(&mut self) -> Option<u32> {
+        self.sq.take(&self.memory)
+    }
+
+    /// True if a CQE would be seen at once. Only said where all are of the ordinary size.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.cq.is_plain() && self.has_room_for(1)
+    }
+
+    /// True if so many CQEs of the ordinary size would be seen at once.
+    #[inline]
+    pub fn has_room_for(&self, count: u32) -> bool {
+        self.cq.has_room_for(&self.memory, count)
+    }
+
+    /// The number of big CQEs that would be seen at once.
+    pub fn room_for_big(&self) -> u32 {
+        self.cq.room_for_big(&self.memory)
+    }
+}
+
+impl Core {
     /// A submission of `count` SQEs begins. A caller that `does_work` may be lent what it queues.
     #[inline]
     pub fn begin_submission(&mut self, count: u32, does_work: bool) {
-        self.timeouts.begin_batch(self.cq.tail());
+        self.time.timeouts.begin_batch(self.queues.cq.tail());
         self.work.begin_submission(does_work && self.shared.is_none());
-        self.sq.begin(count);
+        self.queues.sq.begin(count);
     }
 
     /// Ends a submission of which not even the first SQE could be taken.
     #[cold]
     pub fn abandon_submission(&mut self) {
-        self.sq.end();
-        self.timeouts.end_batch();
+        self.queues.sq.end();
+        self.time.timeouts.end_batch();
         self.work.begin_submission(false);
-    }
-
-    /// Takes the next SQE of the submission under way: where it lies.
-    #[inline]
-    pub fn take_sqe(&mut self) -> Option<u32> {
-        self.sq.take(&self.memory)
     }
 
     /// Takes the second half of the SQE that was taken last, which lies at `index`.
@@ -61,7 +81,7 @@ impl Core {
         if self.is(IORING_SETUP_SQE128) {
             Ok(())
         } else if self.is(IORING_SETUP_SQE_MIXED) {
-            self.sq.take_second_half(&self.memory, index)
+            self.queues.sq.take_second_half(&self.queues.memory, index)
         } else {
             Err(Errno::EINVAL)
         }
@@ -73,7 +93,7 @@ impl Core {
     /// `EAGAIN` where there cannot be another.
     #[inline(always)]
     pub fn insert_request(&mut self, index: u32) -> Result<RequestId, Errno> {
-        let memory = &self.memory;
+        let memory = &self.queues.memory;
         self.requests.insert(|| memory.sqe(index))
     }
 
@@ -81,7 +101,7 @@ impl Core {
     #[inline]
     pub fn end_submission(&mut self) {
         self.submit_direct();
-        if !self.work.end_submission(self.sq.head(), self.posted()) {
+        if !self.work.end_submission(self.queues.sq.head(), self.posted()) {
             // Whoever reads the SQ head needs no lock for it, and may close what the SQEs name.
             self.hold_queue();
             self.publish_sq_head();
@@ -92,19 +112,19 @@ impl Core {
     #[inline]
     pub fn publish_sq_head(&mut self) {
         debug_assert!(self.work.keeps_files(), "what the program knows of may be closed");
-        self.sq.publish(&self.memory);
+        self.queues.sq.publish(&self.queues.memory);
     }
 
     /// The posts so far: the end of the CQ, and how many CQEs are kept.
     #[inline]
     fn posted(&self) -> Posted {
-        (self.cq.tail(), self.cq.kept())
+        (self.queues.cq.tail(), self.queues.cq.kept())
     }
 
     /// Queues work.
     #[inline(always)]
     pub fn queue_work(&mut self, work: Work) {
-        let at = (self.sq.head(), self.posted());
+        let at = (self.queues.sq.head(), self.posted());
         self.work.push(work, at);
     }
 
@@ -135,7 +155,7 @@ impl Core {
         let deferred_in = self.deferred_in();
         let request = &mut self.requests[id];
         request.phase = Phase::Ready;
-        self.ready.push(id, request, deferred_in);
+        self.order.ready.push(id, request, deferred_in);
     }
 
     /// Marks a request to be issued once more. What a submission itself made ready, as a rule the links of
@@ -144,10 +164,10 @@ impl Core {
         let deferred_in = self.deferred_in();
         let request = &mut self.requests[id];
         request.phase = Phase::Ready;
-        if self.timeouts.in_batch() {
-            self.ready.push_before_links(id, request, deferred_in);
+        if self.time.timeouts.in_batch() {
+            self.order.ready.push_before_links(id, request, deferred_in);
         } else {
-            self.ready.push(id, request, deferred_in);
+            self.order.ready.push(id, request, deferred_in);
         }
     }
 
@@ -155,7 +175,7 @@ impl Core {
     pub fn receive(&mut self, cqe: Cqe) {
         if self.defers() {
             if !self.forward(&cqe) {
-                self.cq.hold_back(cqe);
+                self.queues.cq.hold_back(cqe);
             }
             self.notify_deferred();
         } else {
@@ -165,7 +185,7 @@ impl Core {
 
     /// Posts what was held back.
     pub fn post_messages(&mut self) {
-        while let Some(cqe) = self.cq.next_message() {
+        while let Some(cqe) = self.queues.cq.next_message() {
             self.post_unrequested(cqe);
         }
     }
@@ -180,54 +200,37 @@ impl Core {
     #[inline(always)]
     pub fn post(&mut self, cqe: Cqe) {
         self.before_posting();
-        self.cq.post(&self.memory, &cqe);
+        self.queues.cq.post(&self.queues.memory, &cqe);
     }
 
     /// Keeps a CQE as if there were no room.
     pub fn keep(&mut self, cqe: Cqe) {
         self.before_posting();
-        self.cq.keep(&self.memory, cqe);
+        self.queues.cq.keep(&self.queues.memory, cqe);
     }
 
     /// Posts a CQE if it can be seen in the ring at once, behind all before it.
     #[inline]
     pub fn post_at_once(&mut self, cqe: &Cqe) -> bool {
         self.before_posting();
-        self.cq.post_at_once(&self.memory, cqe)
-    }
-
-    /// True if a CQE would be seen at once. Only said where all are of the ordinary size.
-    #[inline]
-    pub fn has_room(&self) -> bool {
-        self.cq.is_plain() && self.has_room_for(1)
-    }
-
-    /// True if so many CQEs of the ordinary size would be seen at once.
-    #[inline]
-    pub fn has_room_for(&self, count: u32) -> bool {
-        self.cq.has_room_for(&self.memory, count)
-    }
-
-    /// The number of big CQEs that would be seen at once.
-    pub fn room_for_big(&self) -> u32 {
-        self.cq.room_for_big(&self.memory)
+        self.queues.cq.post_at_once(&self.queues.memory, cqe)
     }
 
     /// Moves kept CQEs into the ring, as far as there is room.
     pub fn flush_overflow(&mut self) {
-        if self.cq.kept() == 0 {
+        if self.queues.cq.kept() == 0 {
             return;
         }
         self.before_posting();
-        if self.cq.flush(&self.memory) {
+        if self.queues.cq.flush(&self.queues.memory) {
             self.overflow_may_be_over();
         }
     }
 
     /// Takes the flag away by which the program knows of kept CQEs, where nobody keeps any.
     pub(crate) fn overflow_may_be_over(&self) {
-        if self.cq.kept() == 0 && !self.overflows_elsewhere() && !self.kept_in_mail() {
-            self.memory.change_sq_flags(0, IORING_SQ_CQ_OVERFLOW);
+        if self.queues.cq.kept() == 0 && !self.overflows_elsewhere() && !self.kept_in_mail() {
+            self.queues.memory.change_sq_flags(0, IORING_SQ_CQ_OVERFLOW);
         }
     }
 }

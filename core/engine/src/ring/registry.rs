@@ -173,7 +173,8 @@ pub fn recognise(fd: Fd) -> Option<InUse> {
     let file = [identity.device, identity.inode];
     let may_be = |ring: &&Ring| is(&ring.file, file) || is(&ring.shown, file);
     // Many files have the identity of one that stands in.
-    let stands_in = |core: &Core| core.observers.stand_in().is_some_and(|shown| os::same_file(shown, fd));
+    let stands_in =
+        |core: &Core| core.drive.observers.stand_in().is_some_and(|shown| os::same_file(shown, fd));
     live()
         .into_iter()
         .filter(may_be)

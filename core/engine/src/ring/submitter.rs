@@ -40,19 +40,19 @@ impl Core {
         if !self.is(IORING_SETUP_SINGLE_ISSUER) {
             return Ok(());
         }
-        if !self.submitter.is_known() {
-            self.submitter = Submitter::Thread(thread);
+        if !self.drive.submitter.is_known() {
+            self.drive.submitter = Submitter::Thread(thread);
             self.publish_submitter();
         }
-        if self.submitter == Submitter::Thread(thread) { Ok(()) } else { Err(Errno::EEXIST) }
+        if self.drive.submitter == Submitter::Thread(thread) { Ok(()) } else { Err(Errno::EEXIST) }
     }
 
     /// True if submitting and registering is another thread's.
     pub fn is_anothers(&self) -> bool {
         self.is(IORING_SETUP_SINGLE_ISSUER)
             && !self.is(IORING_SETUP_R_DISABLED)
-            && self.submitter.is_known()
-            && self.submitter != Submitter::Thread(host::thread_identity())
+            && self.drive.submitter.is_known()
+            && self.drive.submitter != Submitter::Thread(host::thread_identity())
     }
 
     /// Lets a ring begin that was set up with `IORING_SETUP_R_DISABLED`.
@@ -65,7 +65,7 @@ impl Core {
         }
         self.begin_enabled();
         if self.is(IORING_SETUP_SINGLE_ISSUER) {
-            self.submitter = Submitter::Thread(host::thread_identity());
+            self.drive.submitter = Submitter::Thread(host::thread_identity());
         }
         self.publish_submitter();
         self.kick_driver();
@@ -74,7 +74,7 @@ impl Core {
 
     /// The ring is enabled, by whatever process.
     pub(super) fn begin_enabled(&mut self) {
-        self.setup_flags &= !IORING_SETUP_R_DISABLED;
-        self.restrictions.enforce();
+        self.identity.setup_flags &= !IORING_SETUP_R_DISABLED;
+        self.resources.restrictions.enforce();
     }
 }

@@ -6,9 +6,10 @@ use alloc::vec::Vec;
 use crate::os;
 
 /// A clock that a timeout can name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Clock {
     /// Since boot, without sleep.
+    #[default]
     Monotonic,
     /// Since boot, with sleep.
     Boottime,

@@ -482,7 +482,7 @@ impl Core {
                 return;
             }
             let alone = self.work().direct() + self.work().out() < 2;
-            let needed = self.readiness().waiting() > 0 || !self.timers().is_empty();
+            let needed = self.readiness().waiting() > 0 || !self.time().timers.is_empty();
             if alone && self.aio().wanted <= SINGLES && !needed {
                 return;
             }
@@ -507,7 +507,7 @@ impl Core {
     fn tells_of_transfers(&self) -> bool {
         if self.is(IORING_SETUP_SQPOLL) {
             // Awake, it looks all the time.
-            return self.sq_thread().is_asleep();
+            return self.drive().sq_thread.is_asleep();
         }
         !self.may_await_transfers() || self.nobody_comes()
     }
@@ -517,7 +517,7 @@ impl Core {
         self.aio().kick != Kick::Refused
             && self.readiness().waiting() == 0
             && !self.zero_copy().is_waiting()
-            && !self.observers().has_glimpse()
+            && !self.drive().observers.has_glimpse()
             && !self.is_shared()
     }
 

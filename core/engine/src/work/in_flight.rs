@@ -178,10 +178,10 @@ impl Core {
 
     #[cold]
     pub(super) fn nobody_comes(&self) -> bool {
-        let observers = self.observers();
+        let observers = &self.drive().observers;
         self.work().in_flight.is_left_alone()
             || observers.may_wait_outside()
-            || self.token().is_awaited()
+            || self.drive().token.is_awaited()
             || self.is_shared()
     }
 
@@ -254,7 +254,7 @@ impl Core {
         }
         let ends_ns = limits.enough_ns.or(limits.deadline_ns);
         let left_ns = ends_ns.map(|end_ns| end_ns.saturating_sub(os::monotonic_ns()));
-        let ends = [left_ns, self.timers().next_ns()].into_iter().flatten().min();
+        let ends = [left_ns, self.time().timers.next_ns()].into_iter().flatten().min();
         // What a device takes that has just stalled nobody knows.
         ends.is_none_or(|left_ns| left_ns / 1000 >= SOON_US.max(2 * takes_us))
     }
@@ -273,7 +273,7 @@ pub fn fetch_oldest(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> 
     let id = work.id;
     core.work_mut().goes_out(1);
     core.work_mut().in_flight.fetched.push(id);
-    if core.token().driver() == Driver::Nobody {
+    if core.drive().token.driver() == Driver::Nobody {
         // Whoever sleeps beside may hear of something else meanwhile.
         core.pass_on();
     }
@@ -293,7 +293,7 @@ pub fn fetch_oldest(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> 
         core.work_mut().in_flight.fetched.retain(|&fetched| fetched != id);
         core.give_back(work);
         core.fetch_answered();
-        if core.readiness().waiting() > 0 && core.token().is_free() {
+        if core.readiness().waiting() > 0 && core.drive().token.is_free() {
             // One read after the other must not keep what else is ready from being seen.
             core.harvest_now();
         }

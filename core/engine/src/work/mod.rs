@@ -376,7 +376,7 @@ impl Core {
         if request.flags.has(Flags::TRACED) {
             self.trace_step(work.id, work.by, work.thread);
         }
-        let mut outcome = finish(self, work.id, work.result);
+        let mut outcome = finish(&mut self.attempt(work.id), work.result);
         if self.life().is_closing() && !matches!(outcome, Outcome::Complete(_)) {
             // The request may have begun to wait for its file, which is let go of now.
             self.disarm(work.id);
@@ -397,7 +397,7 @@ impl Core {
                 }
             }
             // One that could not be handed over has ended, and what is linked to it may have its turn.
-            if self.ready().is_empty() || self.defers() {
+            if self.order().ready.is_empty() || self.defers() {
                 return;
             }
             self.advance();
@@ -736,7 +736,7 @@ impl Core {
     /// operation has counted that as a cancellation.
     pub fn interrupt(&mut self, id: RequestId) -> bool {
         let disarm = self[id].op.disarm;
-        if disarm(self, id) {
+        if disarm(&mut self.attempt(id)) {
             return true;
         }
         pool::interrupt(self.serial(), id);

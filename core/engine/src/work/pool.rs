@@ -158,7 +158,7 @@ impl System for Process {
         // For the requests that it goes on with here.
         user::take_tags();
         let Some(core) = live(&mut guard, serial) else { return };
-        core.observers_mut().posts_later();
+        core.drive_mut().observers.posts_later();
         match work.step.take() {
             Some(step) => core.take_step(work, step),
             None => core.finish(work),

@@ -32,14 +32,14 @@ pub fn register(core: &mut Core, fd: Fd, call: &Register) -> Result<usize, Errno
     if !request.ring_entries.is_power_of_two() || request.ring_entries >= MAX_ENTRIES {
         return Err(Errno::EINVAL);
     }
-    core.groups().expect_vacant(request.bgid)?;
+    core.resources().groups.expect_vacant(request.bgid)?;
     let new = NewRing {
         place: if flags & IN_OWN_MEMORY != 0 { Place::Own(fd) } else { place(request.ring_addr)? },
         entries: request.ring_entries as u16,
         incremental: flags & INCREMENTAL != 0,
         min_left: min_left.max(1),
     };
-    core.groups_mut().add_ring(request.bgid, &new).map(|()| 0)
+    core.resources_mut().groups.add_ring(request.bgid, &new).map(|()| 0)
 }
 
 /// A place in the program's memory.
@@ -71,7 +71,7 @@ pub fn unregister(core: &mut Core, call: &Register) -> Result<usize, Errno> {
     if request.flags != 0 {
         return Err(Errno::EINVAL);
     }
-    core.groups_mut().remove_ring(request.bgid).map(|()| 0)
+    core.resources_mut().groups.remove_ring(request.bgid).map(|()| 0)
 }
 
 /// `IORING_REGISTER_PBUF_STATUS`: how far the head of a ring is.
@@ -84,6 +84,6 @@ pub fn status(core: &mut Core, call: &Register) -> Result<usize, Errno> {
         return Err(Errno::EINVAL);
     }
     let group = u16::try_from(status.buf_group).map_err(|_| Errno::ENOENT)?;
-    status.head = u32::from(core.groups().ring_head(group)?);
+    status.head = u32::from(core.resources().groups.ring_head(group)?);
     user::write(call.argument, &status).map(|()| 0)
 }

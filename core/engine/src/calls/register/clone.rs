@@ -27,7 +27,7 @@ pub fn clone_buffers(guard: &mut CoreGuard<'_>, serial: u64, call: &Register) ->
     if wanted.flags & !(REGISTERED | REPLACE) != 0 {
         return Err(Errno::EINVAL);
     }
-    if wanted.flags & REPLACE == 0 && !core.buffers().is_empty() {
+    if wanted.flags & REPLACE == 0 && !core.resources().buffers.is_empty() {
         return Err(Errno::EBUSY);
     }
     if wanted.pad != [0; 3] {
@@ -39,7 +39,7 @@ pub fn clone_buffers(guard: &mut CoreGuard<'_>, serial: u64, call: &Register) ->
     }
     let source = registry::get(fd).ok_or_else(|| registry::no_ring(fd))?;
     let buffers = if core::ptr::eq(source.ring(), core.ring()) {
-        core.buffers().all()?
+        core.resources().buffers.all()?
     } else {
         guard.unlocked(|| buffers_of(source.lock()))?
     };
@@ -49,7 +49,7 @@ pub fn clone_buffers(guard: &mut CoreGuard<'_>, serial: u64, call: &Register) ->
 /// The buffers that another ring has registered.
 fn buffers_of(guard: CoreGuard<'_>) -> Result<Vec<Option<IoVector>>, Errno> {
     let core = guard.as_ref().ok_or(Errno::EBADF)?;
-    if core.is_anothers() { Err(Errno::EEXIST) } else { core.buffers().all() }
+    if core.is_anothers() { Err(Errno::EEXIST) } else { core.resources().buffers.all() }
 }
 
 fn take_buffers(
@@ -60,7 +60,7 @@ fn take_buffers(
     if wanted.nr == 0 && (wanted.dst_off != 0 || wanted.src_off != 0) {
         return Err(Errno::EINVAL);
     }
-    if wanted.flags & REPLACE == 0 && !core.buffers().is_empty() {
+    if wanted.flags & REPLACE == 0 && !core.resources().buffers.is_empty() {
         return Err(Errno::EBUSY);
     }
     if source.is_empty() {

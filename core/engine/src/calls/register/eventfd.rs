@@ -27,7 +27,7 @@ fn register_as(core: &mut Core, call: &Register, async_only: bool) -> Result<usi
     if call.count != 1 {
         return Err(Errno::EINVAL);
     }
-    if core.has_eventfd() {
+    if core.drive().observers.eventfd().is_some() {
         return Err(Errno::EBUSY);
     }
     core.set_eventfd(user::read(call.argument)?, async_only).map(|()| 0)
@@ -38,5 +38,5 @@ fn register_as(core: &mut Core, call: &Register, async_only: bool) -> Result<usi
 /// # Errors
 /// `ENXIO` where there is none.
 pub fn unregister(core: &mut Core, _call: &Register) -> Result<usize, Errno> {
-    core.remove_eventfd().map(|()| 0)
+    core.drive_mut().observers.take_eventfd().map(|_| 0).ok_or(Errno::ENXIO)
 }

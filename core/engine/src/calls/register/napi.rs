@@ -23,7 +23,7 @@ pub fn register(core: &mut Core, call: &Register) -> Result<usize, Errno> {
     if wanted.pad != [0; 2] || wanted.resv != 0 {
         return Err(Errno::EINVAL);
     }
-    user::write(call.argument, &core.busy_poll().describe())?;
+    user::write(call.argument, &core.readiness().busy_poll().describe())?;
     if wanted.opcode != Operation::IO_URING_NAPI_REGISTER_OP as u8
         || wanted.op_param != Tracking::IO_URING_NAPI_TRACKING_DYNAMIC as u32
     {
@@ -41,7 +41,7 @@ pub fn unregister(core: &mut Core, call: &Register) -> Result<usize, Errno> {
         return Err(Errno::EINVAL);
     }
     if call.argument != 0 {
-        let told = io_uring_napi { op_param: 0, ..core.busy_poll().describe() };
+        let told = io_uring_napi { op_param: 0, ..core.readiness().busy_poll().describe() };
         user::write(call.argument, &told)?;
     }
     core.stop_busy_poll();

@@ -256,7 +256,7 @@ pub fn control(core: &mut Core, call: &Register) -> Result<usize, Errno> {
     if control.reserved != [0; 2] {
         return Err(Errno::EFAULT);
     }
-    let queue = core.receive_queues().get(control.id).ok_or(Errno::ENXIO)?;
+    let queue = core.resources().receive_queues.get(control.id).ok_or(Errno::ENXIO)?;
     let [first, rest @ ..] = control.words;
     let is_clear = rest == [0; 11];
     match control.operation {

@@ -21,7 +21,7 @@ use crate::ring::Core;
 /// As the kernel's: `EBUSY` where there is one, `EINVAL`, `EFAULT`, `E2BIG`, `EOVERFLOW`; `ENOMEM`
 /// also for a region that would run into what lies behind it, which the kernel keeps apart.
 pub fn register(core: &mut Core, fd: Fd, call: &Register) -> Result<usize, Errno> {
-    if core.region().is_there() {
+    if core.resources().region.is_there() {
         return Err(Errno::EBUSY);
     }
     let given: io_uring_mem_region_reg = user::read(call.argument)?;
@@ -34,7 +34,7 @@ pub fn register(core: &mut Core, fd: Fd, call: &Register) -> Result<usize, Errno
     }
     let memory = take(&mut wanted, fd, PARAM_REGION_OFFSET..RECEIVE_QUEUES_OFFSET)?;
     user::write(given.region_uptr, &wanted)?;
-    core.region_mut().set(memory, holds_waits);
+    core.resources_mut().region.set(memory, holds_waits);
     Ok(0)
 }
 

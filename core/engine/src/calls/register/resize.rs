@@ -46,5 +46,5 @@ pub fn resize(core: &mut Core, fd: Fd, argument: u64) -> Result<usize, Errno> {
     };
     layout.describe(&mut params);
     user::write(argument, &params)?;
-    core.move_to(memory).map(|()| 0)
+    core.queues_mut().move_to(memory).map(|()| 0)
 }

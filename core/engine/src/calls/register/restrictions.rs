@@ -28,11 +28,11 @@ pub fn register(core: &mut Core, call: &Register) -> Result<usize, Errno> {
     if !core.is(IORING_SETUP_R_DISABLED) {
         return Err(Errno::EBADFD);
     }
-    if core.restrictions().have_rules() {
+    if core.resources().restrictions.have_rules() {
         return Err(Errno::EBUSY);
     }
     let rules = read_rules(call.argument, call.count)?;
-    core.restrictions_mut().set(rules);
+    core.resources_mut().restrictions.set(rules);
     Ok(0)
 }
 
@@ -155,7 +155,7 @@ const SAME_SIZE: u32 = 2;
 /// # Errors
 /// `EINVAL`, `EFAULT`; `EMSGSIZE` where the program knows of more that an operation shows to filters than there is; `ENOMEM`.
 pub fn register_filter(core: &mut Core, call: &Register) -> Result<usize, Errno> {
-    filter(core.restrictions_mut(), call)
+    filter(&mut core.resources_mut().restrictions, call)
 }
 
 /// Registers a filter without a ring: for rings that the process makes from now on.

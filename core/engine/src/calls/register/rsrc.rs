@@ -62,7 +62,7 @@ pub fn set_file_alloc_range(core: &mut Core, call: &Register) -> Result<usize, E
     if range.resv != 0 {
         return Err(Errno::EINVAL);
     }
-    core.files_mut().allocate_from(range.off as usize..end as usize).map(|()| 0)
+    core.resources_mut().files.allocate_from(range.off as usize..end as usize).map(|()| 0)
 }
 
 fn register_tagged(core: &mut Core, resource: Resource, call: &Register) -> Result<usize, Errno> {

@@ -17,13 +17,13 @@ use crate::ops::net::calls;
 use crate::ops::net::socket::{SOCK_CLOEXEC, SOCK_NONBLOCK};
 use crate::os::{self, Fd, host, user};
 use crate::process::nonblocking::{self, Blocking};
+use crate::request::Flags;
 use crate::request::chaos;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
-use crate::request::{Flags, RequestId};
-use crate::ring::Core;
 use crate::ring::drive::readiness::SocketKind;
+use crate::ring::{Attempt, Lent};
 use crate::work::Work;
 
 /// `IORING_OP_ACCEPT`.
@@ -49,8 +49,8 @@ const MOST_ASKED: u8 = 8;
 
 const FLAGS: u32 = IORING_ACCEPT_MULTISHOT | IORING_ACCEPT_DONTWAIT | IORING_ACCEPT_POLL_FIRST;
 
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core[id];
+fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let request = cx.request_mut();
     let sqe = &request.sqe;
     let (flags, mode) = (sqe.op_flags, u32::from(sqe.ioprio));
     if mode & !FLAGS != 0 {
@@ -75,49 +75,49 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     Ok(())
 }
 
-fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core[id];
+fn issue(cx: &mut Attempt<'_>) -> Outcome {
+    let request = cx.request();
     let (fd, sqe, flags) = (request.file.fd(), request.sqe, request.flags);
     let polls_first = u32::from(sqe.ioprio) & IORING_ACCEPT_POLL_FIRST != 0 && !flags.has(Flags::WOKEN);
     let unknown = polls_first
         && (flags.has(Flags::NOWAIT)
-            || !core.readiness().is_registered(fd)
-            || !core.readiness_mut().socket_kind(fd).listens());
+            || !cx.ring.readiness().is_registered(fd)
+            || !cx.ring.readiness_mut().socket_kind(fd).listens());
     if unknown
         || !flags.has(Flags::NOWAIT)
-            && !core.readiness().worth_trying(fd, EPOLLIN)
-            && core.readiness_mut().socket_kind(fd).listens()
+            && !cx.ring.readiness().worth_trying(fd, EPOLLIN)
+            && cx.ring.readiness_mut().socket_kind(fd).listens()
     {
         return Outcome::Wait(EPOLLIN);
     }
     if flags.has(Flags::MULTISHOT) {
-        return accept_all(core, id).unwrap_or_else(Outcome::from);
+        return accept_all(cx).unwrap_or_else(Outcome::from);
     }
-    let (fd, blocking) = match listener(core, id) {
+    let (fd, blocking) = match listener(cx) {
         Ok(listener) => listener,
         Err(errno) => return errno.into(),
     };
-    let own = core[id].file.plain().is_none().then_some(fd);
-    let accepted = nonblocking::attempt(fd, own, blocking, |held| accept(core, id, fd, held));
+    let own = cx.file.plain().is_none().then_some(fd);
+    let accepted = nonblocking::attempt(fd, own, blocking, |held| accept(cx, fd, held));
     let result = match accepted {
         Ok(Some((result, _))) => result,
-        Ok(None) => return block_for(core, id, fd),
+        Ok(None) => return block_for(cx, fd),
         Err(errno) => Err(errno),
     };
     match result {
         Ok(result) => {
-            tell_of_others(core, id, fd);
+            tell_of_others(cx, fd);
             Outcome::Complete(result)
         }
         Err(Errno::EAGAIN) => Outcome::Wait(EPOLLIN),
-        Err(errno) => lost(core, id, fd, errno),
+        Err(errno) => lost(cx, fd, errno),
     }
 }
 
 /// No attempt that surely does not wait can be made now. Nobody is asked for a thread where there is no connection.
-fn block_for(core: &Core, id: RequestId, fd: Fd) -> Outcome {
+fn block_for(cx: &Attempt<'_>, fd: Fd) -> Outcome {
     match nobody_waits(fd) {
-        true if core[id].flags.has(Flags::NOWAIT) => Errno::EAGAIN.into(),
+        true if cx.flags.has(Flags::NOWAIT) => Errno::EAGAIN.into(),
         true => Outcome::Wait(EPOLLIN),
         false => Outcome::BlockForLong,
     }
@@ -134,20 +134,20 @@ fn block(work: &mut Work) -> Result<usize, Errno> {
     unsafe { work.call(nr::__NR_accept4, arguments) }
 }
 
-fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    let fd = core[id].file.fd();
-    let given = result.and_then(|accepted| give(core, id, fd, accepted as Fd));
+fn finish(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
+    let fd = cx.file.fd();
+    let given = result.and_then(|accepted| give(cx, fd, accepted as Fd));
     match given {
-        Ok(descriptor) if !core[id].flags.has(Flags::MULTISHOT) => {
-            tell_of_others(core, id, fd);
+        Ok(descriptor) if !cx.flags.has(Flags::MULTISHOT) => {
+            tell_of_others(cx, fd);
             Outcome::Complete(descriptor)
         }
-        Ok(descriptor) if core.post_more(id, descriptor, 0) => issue(core, id),
+        Ok(descriptor) if cx.post_more(descriptor, 0) => issue(cx),
         Ok(descriptor) => Outcome::Complete(descriptor),
         // Another attempt has set O_NONBLOCK at that moment.
-        Err(Errno::EAGAIN) if core[id].flags.has(Flags::NOWAIT) => Errno::EAGAIN.into(),
+        Err(Errno::EAGAIN) if cx.flags.has(Flags::NOWAIT) => Errno::EAGAIN.into(),
         Err(Errno::EAGAIN) => Outcome::Wait(EPOLLIN),
-        Err(errno) => lost(core, id, fd, errno),
+        Err(errno) => lost(cx, fd, errno),
     }
 }
 
@@ -156,14 +156,14 @@ fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outco
 /// A file that is no listener refuses at once, and needs no `O_NONBLOCK`. But the program may close it meanwhile, and a listener may
 /// get its number, on which the attempt would block: the request holds the file first, as one that accepts many connections
 /// holds a listener, by one descriptor of the engine's own rather than by one for each attempt.
-fn listener(core: &mut Core, id: RequestId) -> Result<(Fd, Blocking), Errno> {
-    let fd = core[id].file.fd();
+fn listener(cx: &mut Attempt<'_>) -> Result<(Fd, Blocking), Errno> {
+    let fd = cx.file.fd();
     let known = nonblocking::blocking(fd)?;
     if known == Blocking::Never {
         return Ok((fd, known));
     }
-    let accepts = listens(core, fd)?;
-    let request = &mut core[id];
+    let accepts = listens(cx.ring, fd)?;
+    let request = cx.request_mut();
     if request.file.plain().is_none() || accepts && !request.flags.has(Flags::MULTISHOT) {
         return Ok((fd, if accepts { known } else { Blocking::Never }));
     }
@@ -171,53 +171,53 @@ fn listener(core: &mut Core, id: RequestId) -> Result<(Fd, Blocking), Errno> {
     let own = request.file.fd();
     // Another thread may have closed the program's descriptor, and opened it anew.
     let known = nonblocking::blocking(own)?;
-    Ok((own, if listens(core, own)? { known } else { Blocking::Never }))
+    Ok((own, if listens(cx.ring, own)? { known } else { Blocking::Never }))
 }
 
-fn listens(core: &Core, fd: Fd) -> Result<bool, Errno> {
-    Ok(core.readiness().is_tcp_listener(fd) || os::socket_option(fd, SO_ACCEPTCONN)? != 0)
+fn listens(ring: &Lent, fd: Fd) -> Result<bool, Errno> {
+    Ok(ring.readiness().is_tcp_listener(fd) || os::socket_option(fd, SO_ACCEPTCONN)? != 0)
 }
 
 /// No connection, or one for which there was no slot, or no room for its address.
-fn lost(core: &mut Core, id: RequestId, fd: Fd, errno: Errno) -> Outcome {
+fn lost(cx: &mut Attempt<'_>, fd: Fd, errno: Errno) -> Outcome {
     let listens = os::socket_option(fd, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
-    let sqe = &core[id].sqe;
+    let sqe = &cx.sqe;
     if (sqe.file_index != 0 || sqe.off != 0) && listens {
-        tell_of_others(core, id, fd);
+        tell_of_others(cx, fd);
     }
     errno.into()
 }
 
-fn tell_of_others(core: &mut Core, id: RequestId, fd: Fd) {
-    if core.readiness_mut().socket_kind(fd) != SocketKind::TcpListener {
+fn tell_of_others(cx: &mut Attempt<'_>, fd: Fd) {
+    if cx.ring.readiness_mut().socket_kind(fd) != SocketKind::TcpListener {
         return;
     }
     match os::poll_now(fd, EPOLLIN) {
         // The next request need not try.
-        Ok(0) => core.readiness_mut().drained(fd, EPOLLIN),
-        Ok(events) if events & EPOLLIN != 0 => core[id].cqe_flags |= IORING_CQE_F_SOCK_NONEMPTY,
+        Ok(0) => cx.ring.readiness_mut().drained(fd, EPOLLIN),
+        Ok(events) if events & EPOLLIN != 0 => cx.cqe_flags |= IORING_CQE_F_SOCK_NONEMPTY,
         _ => {}
     }
 }
 
 /// Accepts until nobody waits: one CQE for each connection, by which the program knows whether another follows.
-fn accept_all(core: &mut Core, id: RequestId) -> Result<Outcome, Errno> {
+fn accept_all(cx: &mut Attempt<'_>) -> Result<Outcome, Errno> {
     loop {
-        let (fd, blocking) = listener(core, id)?;
-        let own = core[id].file.plain().is_none().then_some(fd);
-        let round = nonblocking::attempt(fd, own, blocking, |held| accept_round(core, id, fd, held))?;
-        let Some((round, _)) = round else { return Ok(block_for(core, id, fd)) };
+        let (fd, blocking) = listener(cx)?;
+        let own = cx.file.plain().is_none().then_some(fd);
+        let round = nonblocking::attempt(fd, own, blocking, |held| accept_round(cx, fd, held))?;
+        let Some((round, _)) = round else { return Ok(block_for(cx, fd)) };
         // By now the listener has its flags again: a program that sees the CQE may look at them, and change them.
         if let Some(Accepted { descriptor, flags }) = round.last
-            && !core.post_more(id, descriptor, flags)
+            && !cx.post_more(descriptor, flags)
         {
-            core[id].cqe_flags |= flags;
+            cx.cqe_flags |= flags;
             return Ok(Outcome::Complete(descriptor));
         }
         match round.ends {
             None => {}
             Some(Errno::EAGAIN) => return Ok(Outcome::Wait(EPOLLIN)),
-            Some(errno) => return Ok(lost(core, id, fd, errno)),
+            Some(errno) => return Ok(lost(cx, fd, errno)),
         }
     }
 }
@@ -237,30 +237,30 @@ struct Round {
 }
 
 /// Accepts by `held`, which is `fd` or a duplicate, and posts all CQEs but the last one.
-fn accept_round(core: &mut Core, id: RequestId, fd: Fd, held: Fd) -> Round {
-    let kind = core.readiness_mut().socket_kind(fd);
+fn accept_round(cx: &mut Attempt<'_>, fd: Fd, held: Fd) -> Round {
+    let kind = cx.ring.readiness_mut().socket_kind(fd);
     let tells = kind == SocketKind::TcpListener;
     let flags_if = |more: bool| if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 };
     let mut left_to_ask = if kind.listens() { MOST_ASKED } else { 0 };
-    let mut descriptor = match accept(core, id, fd, held) {
+    let mut descriptor = match accept(cx, fd, held) {
         Ok(accepted) => accepted,
         Err(errno) => return Round { last: None, ends: Some(errno) },
     };
     loop {
         // Where the CQ has no room for another CQE, or a fault may end the request, this one may be the last.
-        if !core.has_room_for(2) || core[id].flags.has(Flags::CHAOS) {
+        if !cx.ring.queues().has_room_for(2) || cx.flags.has(Flags::CHAOS) {
             let nobody = kind.listens() && nobody_waits(held);
             let last = Some(Accepted { descriptor, flags: flags_if(tells && !nobody) });
             return Round { last, ends: nobody.then_some(Errno::EAGAIN) };
         }
         let asks = left_to_ask > 0;
         left_to_ask -= u8::from(asks);
-        let next = if asks && nobody_waits(held) { Err(Errno::EAGAIN) } else { accept(core, id, fd, held) };
+        let next = if asks && nobody_waits(held) { Err(Errno::EAGAIN) } else { accept(cx, fd, held) };
         let flags = flags_if(tells && next != Err(Errno::EAGAIN));
         match next {
             Ok(next) => {
                 // There was room. If the program has moved the CQ's head back meanwhile, its ring loses this CQE.
-                core.post_more(id, descriptor, flags);
+                cx.post_more(descriptor, flags);
                 descriptor = next;
             }
             Err(errno) => return Round { last: Some(Accepted { descriptor, flags }), ends: Some(errno) },
@@ -269,10 +269,10 @@ fn accept_round(core: &mut Core, id: RequestId, fd: Fd, held: Fd) -> Round {
 }
 
 /// One connection: its descriptor or slot. In a slot it is never inherited by other programs.
-fn accept(core: &mut Core, id: RequestId, fd: Fd, held: Fd) -> Result<i32, Errno> {
-    let sqe = core[id].sqe;
+fn accept(cx: &mut Attempt<'_>, fd: Fd, held: Fd) -> Result<i32, Errno> {
+    let sqe = cx.sqe;
     let accepted = calls::accept(held, sqe.addr, sqe.off, accept_flags(&sqe))?;
-    give(core, id, fd, accepted)
+    give(cx, fd, accepted)
 }
 
 fn accept_flags(sqe: &Sqe) -> u32 {
@@ -280,14 +280,14 @@ fn accept_flags(sqe: &Sqe) -> u32 {
 }
 
 /// Gives the program a connection that was accepted from `fd`: the descriptor or the slot.
-fn give(core: &mut Core, id: RequestId, fd: Fd, accepted: Fd) -> Result<i32, Errno> {
-    let sqe = core[id].sqe;
+fn give(cx: &mut Attempt<'_>, fd: Fd, accepted: Fd) -> Result<i32, Errno> {
+    let sqe = cx.sqe;
     // Notes on the connection must not be taken for another socket's.
     let lasts = sqe.file_index != 0 || host::sees_closes();
-    let given = if lasts && core.readiness().is_tcp_listener(fd) {
-        core.give_connection(accepted, fd, sqe.file_index)
+    let given = if lasts && cx.ring.readiness().is_tcp_listener(fd) {
+        cx.ring.give_connection(accepted, fd, sqe.file_index)
     } else {
-        core.give_descriptor(accepted, sqe.file_index)
+        cx.ring.give_descriptor(accepted, sqe.file_index)
     };
     given.map(|result| result as i32)
 }

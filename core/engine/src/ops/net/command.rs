@@ -11,8 +11,8 @@ use crate::ops::net::timestamp;
 use crate::os::{self, Fd, call, user};
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{self, Kind, When, arg};
-use crate::request::{Flags, RequestId, version};
-use crate::ring::Core;
+use crate::request::{Flags, version};
+use crate::ring::Attempt;
 use crate::ring::drive::error_queue;
 
 const LIMITS: &str = "commands of sockets and of the null device only; commands of other files are defined by their drivers. TX_TIMESTAMP \
@@ -66,10 +66,10 @@ pub const URING_CMD128: Op = Op {
     ..URING_CMD
 };
 
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core[id].sqe;
+fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let sqe = &cx.sqe;
     // A registered buffer may be named, which no command of a socket uses; provided ones are for drivers.
-    let selects = core[id].flags.has(Flags::BUFFER_SELECT);
+    let selects = cx.flags.has(Flags::BUFFER_SELECT);
     // Which of the two is an address is the command's business.
     user::announce(sqe.addr);
     user::announce(sqe.addr3);
@@ -77,24 +77,21 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if bad { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core[id];
+fn issue(cx: &mut Attempt<'_>) -> Outcome {
+    let request = cx.request();
     let (fd, sqe) = (request.file.fd(), request.sqe);
-    if core.is(IORING_SETUP_IOPOLL) && version::current() < version::COMMANDS_UNPOLLED {
+    if cx.ring.is(IORING_SETUP_IOPOLL) && version::current() < version::COMMANDS_UNPOLLED {
         return Errno::EOPNOTSUPP.into();
     }
     if sqe.off == SocketOp::SOCKET_URING_OP_TX_TIMESTAMP as u64 {
-        core.leave_error_queue(fd, true);
-        return match domain(fd) {
-            Ok(domain) => timestamp::report(core, id, domain),
-            Err(errno) => errno.into(),
-        };
+        cx.ring.leave_error_queue(fd, true);
+        return domain(fd).map_or_else(Outcome::from, |domain| timestamp::report(cx, domain));
     }
     if sqe.off == SocketOp::SOCKET_URING_OP_SETSOCKOPT as u64 {
         let (level, name, ..) = option(&sqe);
         kinds::option_set(fd, level as u32, name as u32);
         if error_queue::is_option(level as u32, name as u32) {
-            core.leave_error_queue(fd, true);
+            cx.ring.leave_error_queue(fd, true);
         }
     }
     command(fd, &sqe).into()

@@ -9,14 +9,14 @@ use crate::abi::Errno;
 use crate::ops::net::calls;
 use crate::os::{self, Fd, nr};
 use crate::process::nonblocking::{self, Blocking};
+use crate::request::Request;
 use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::address::Address;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
-use crate::request::{Request, RequestId};
-use crate::ring::Core;
+use crate::ring::Attempt;
 use crate::work::Work;
 
 /// `IORING_OP_CONNECT`.
@@ -43,8 +43,8 @@ struct Connect {
     aborted: bool,
 }
 
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core[id];
+fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let request = cx.request_mut();
     let sqe = request.sqe;
     let address = Address::read(sqe.addr, i64::from(sqe.off as i32))?;
     request.data = OpData::own(Connect { address, in_progress: false, aborted: false });
@@ -85,24 +85,24 @@ fn state(request: &mut Request) -> &mut Connect {
     request.data.as_own_mut().expect("CONNECT keeps its address")
 }
 
-fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &mut core[id];
+fn issue(cx: &mut Attempt<'_>) -> Outcome {
+    let request = cx.request_mut();
     let fd = request.file.fd();
     let connect = state(request);
     if connect.in_progress && os::poll_now(fd, EPOLLERR).is_ok_and(|events| events & EPOLLERR != 0) {
         return Outcome::Complete(socket_error(fd));
     }
-    let Attempt { result, wanted } = match attempt(fd, &connect.address) {
+    let Answer { result, wanted } = match attempt(fd, &connect.address) {
         Ok(Some(attempt)) => attempt,
         Ok(None) => return Outcome::BlockForLong,
         Err(errno) => return errno.into(),
     };
-    judge(core, id, result, wanted)
+    judge(cx, result, wanted)
 }
 
 /// The outcome of an attempt with this result; `wanted`: the program wants it not to wait.
-fn judge(core: &mut Core, id: RequestId, result: Result<usize, Errno>, wanted: bool) -> Outcome {
-    let request = &mut core[id];
+fn judge(cx: &mut Attempt<'_>, result: Result<usize, Errno>, wanted: bool) -> Outcome {
+    let request = cx.request_mut();
     let fd = request.file.fd();
     let connect = state(request);
     match result {
@@ -131,19 +131,19 @@ fn judge(core: &mut Core, id: RequestId, result: Result<usize, Errno>, wanted: b
 }
 
 /// An attempt that did not wait.
-struct Attempt {
+struct Answer {
     result: Result<usize, Errno>,
     /// The program wanted it so.
     wanted: bool,
 }
 
 /// Makes one attempt that does not wait; `None` where it could wait.
-fn attempt(fd: Fd, address: &Address) -> Result<Option<Attempt>, Errno> {
+fn attempt(fd: Fd, address: &Address) -> Result<Option<Answer>, Errno> {
     // No other file's flags are touched.
     os::socket_option(fd, SO_TYPE)?;
     let attempted =
         nonblocking::attempt(fd, None, nonblocking::blocking(fd)?, |fd| calls::connect(fd, address))?;
-    Ok(attempted.map(|(result, wanted)| Attempt { result, wanted }))
+    Ok(attempted.map(|(result, wanted)| Answer { result, wanted }))
 }
 
 fn socket_error(fd: Fd) -> i32 {
@@ -157,8 +157,8 @@ fn block(work: &mut Work) -> Result<usize, Errno> {
     unsafe { work.call(nr::__NR_connect, [work.fd as usize, address.pointer(), address.length(), 0, 0, 0]) }
 }
 
-fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
+fn finish(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
     // The thread's attempt does not wait where the program has set O_NONBLOCK, or another process has at that moment.
-    let wanted = nonblocking::blocking(core[id].file.fd()) == Ok(Blocking::Never);
-    judge(core, id, result, wanted)
+    let wanted = nonblocking::blocking(cx.file.fd()) == Ok(Blocking::Never);
+    judge(cx, result, wanted)
 }

@@ -34,8 +34,8 @@ use crate::request::data::OpData;
 use crate::request::data::net::{Data, Progress};
 use crate::request::op::{Field, Outcome};
 use crate::request::shown::When;
-use crate::request::{Flags, Request, RequestId};
-use crate::ring::Core;
+use crate::request::{Flags, Request};
+use crate::ring::Attempt;
 
 /// Messages have a length that no operation looks at: programs write 1 there, or nothing.
 const UNUSUAL_LENGTH: &[When] = &[When::Given, When::Not(Field::Length, 1)];
@@ -51,9 +51,9 @@ fn failed(request: &Request, result: i32) -> i32 {
 }
 
 /// The end of an attempt that failed: what was done before comes first.
-fn ended(core: &mut Core, id: RequestId, errno: Errno) -> Outcome {
-    core.fail(id);
-    Outcome::Complete(failed(&core[id], errno.negated()))
+fn ended(cx: &mut Attempt<'_>, errno: Errno) -> Outcome {
+    cx.fail();
+    Outcome::Complete(failed(cx.request(), errno.negated()))
 }
 
 /// `MSG_*` as system calls take them.
@@ -75,28 +75,28 @@ fn start(request: &mut Request, extra: u32) -> Progress {
 /// True if the request wants to wait for readiness before the first attempt, and that is still ahead of it. A
 /// descriptor that is known to be ready need not be waited for, and one that turns out to be goes on before
 /// the call returns.
-fn polls_first(core: &mut Core, id: RequestId, fd: Fd, events: u32) -> bool {
-    let request = &core[id];
+fn polls_first(cx: &mut Attempt<'_>, fd: Fd, events: u32) -> bool {
+    let request = cx.request();
     if u32::from(request.sqe.ioprio) & IORING_RECVSEND_POLL_FIRST == 0 || request.flags.has(Flags::WOKEN) {
         return false;
     }
-    let registered = core.readiness().is_registered(fd);
+    let registered = cx.ring.readiness().is_registered(fd);
     let polls = request.flags.has(Flags::NOWAIT)
         || !registered
-        || !core.readiness().worth_trying(fd, events)
+        || !cx.ring.readiness().worth_trying(fd, events)
         // A listener refuses what it is never ready for.
-        || core.readiness_mut().socket_kind(fd).listens();
+        || cx.ring.readiness_mut().socket_kind(fd).listens();
     if !registered {
-        core.readiness_mut().expect_report();
+        cx.ring.readiness_mut().expect_report();
     }
     polls
 }
 
 /// True if there is nothing to receive, as far as is known.
-fn is_idle(core: &mut Core, id: RequestId, fd: Fd) -> bool {
-    !core[id].flags.has(Flags::NOWAIT)
-        && !core.readiness().worth_trying(fd, EPOLLIN)
-        && core.readiness_mut().socket_kind(fd).receives()
+fn is_idle(cx: &mut Attempt<'_>, fd: Fd) -> bool {
+    !cx.flags.has(Flags::NOWAIT)
+        && !cx.ring.readiness().worth_trying(fd, EPOLLIN)
+        && cx.ring.readiness_mut().socket_kind(fd).receives()
 }
 
 /// A socket whose partial transfers are gone on with when all was asked for (`MSG_WAITALL`).
@@ -129,14 +129,15 @@ fn ask_registered(request: &mut Request, others: u32) -> Result<(), Errno> {
 ///
 /// # Errors
 /// `EFAULT` where the memory does not lie in it.
-fn take_registered(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &core[id];
+fn take_registered(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let request = cx.request();
     if !request.flags.has(Flags::REGISTERED_BUFFER) {
         return Ok(());
     }
-    let node = core.buffers().check(request.sqe.buf_index, request.sqe.addr, u64::from(request.sqe.len))?;
-    core.hold_buffer(id, node);
-    core[id].flags.clear(Flags::REGISTERED_BUFFER);
+    let node =
+        cx.ring.buffers().check(request.sqe.buf_index, request.sqe.addr, u64::from(request.sqe.len))?;
+    cx.hold_buffer(node);
+    cx.flags.clear(Flags::REGISTERED_BUFFER);
     Ok(())
 }
 

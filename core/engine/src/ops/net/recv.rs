@@ -10,7 +10,7 @@ use linux_raw_sys::net::{
 };
 
 use crate::abi::{Errno, Sqe, names};
-use crate::assets::kbuf::Span;
+use crate::assets::kbuf::{Selected, Span};
 use crate::ops::net::send::FIXED_BUFFER;
 use crate::ops::net::{
     ask_registered, bundles, calls, covering, ended, failed, is_idle, is_retried, polls_first, start,
@@ -26,9 +26,9 @@ use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
 use crate::request::version;
-use crate::request::{Flags, Request, RequestId};
-use crate::ring::Core;
+use crate::request::{Flags, Request};
 use crate::ring::drive::readiness::{Known, SocketKind};
+use crate::ring::{Attempt, Lent};
 
 const UNUSED: Unused = Unused::OFF;
 /// A receive that is no multishot one has no total in it.
@@ -75,8 +75,8 @@ const FLAGS: u32 =
 pub const MOST_ROUNDS: u8 = 32;
 
 /// Checks that RECV and RECVMSG share.
-pub fn check(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core[id];
+pub fn check(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let request = cx.request_mut();
     let sqe = &request.sqe;
     let flags = u32::from(sqe.ioprio);
     if (sqe.len as i32) < 0 || flags & !FLAGS != 0 {
@@ -91,14 +91,14 @@ pub fn check(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     Ok(())
 }
 
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core[id].sqe;
+fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let sqe = &cx.sqe;
     // A multishot receive may be limited by a total, in `optlen`.
     if u32::from(sqe.ioprio) & IORING_RECV_MULTISHOT == 0 && UNUSED_ONCE.is_set(sqe) {
         return Err(Errno::EINVAL);
     }
-    check(core, id)?;
-    let request = &mut core[id];
+    check(cx)?;
+    let request = cx.request_mut();
     let sqe = request.sqe;
     ask_registered(request, IORING_RECV_MULTISHOT | IORING_RECVSEND_BUNDLE)?;
     if !request.flags.has(Flags::BUFFER_SELECT.with(Flags::REGISTERED_BUFFER)) {
@@ -110,21 +110,21 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     Ok(())
 }
 
-fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let fd = core[id].file.fd();
-    if let Some(outcome) = before(core, id, fd) {
+fn issue(cx: &mut Attempt<'_>) -> Outcome {
+    let fd = cx.file.fd();
+    if let Some(outcome) = before(cx, fd) {
         return outcome;
     }
     loop {
-        let request = &core[id];
+        let request = cx.request();
         let attempt = if bundles(request) && request.buffer.is_none() {
-            receive_bundle(core, id, fd)
+            receive_bundle(cx, fd)
         } else {
-            receive(core, id, fd)
+            receive(cx, fd)
         };
         let next = match attempt {
-            Ok(attempt) => conclude(core, id, fd, attempt),
-            Err(errno) => Next::Outcome(ended(core, id, errno)),
+            Ok(attempt) => conclude(cx, fd, attempt),
+            Err(errno) => Next::Outcome(ended(cx, errno)),
         };
         if let Next::Outcome(outcome) = next {
             return outcome;
@@ -132,46 +132,46 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     }
 }
 
-fn receive(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
-    let span = memory(core, id)?;
-    let flags = core[id].progress().flags;
+fn receive(cx: &mut Attempt<'_>, fd: Fd) -> Result<Received, Errno> {
+    let span = memory(cx)?;
+    let flags = cx.progress().flags;
     let mut truncated = false;
     // A stream cuts nothing off.
-    let result = if flags & MSG_WAITALL == 0 || core.readiness().is_known_connection(fd) {
+    let result = if flags & MSG_WAITALL == 0 || cx.ring.readiness().is_known_connection(fd) {
         calls::receive(fd, span, flags)
     } else {
         let mut vector = IoVector { base: span.address, length: span.length as u64 };
         receive_vectors(fd, core::slice::from_mut(&mut vector), flags, &mut truncated)
     };
-    Ok(Attempt { truncated, ..Attempt::of_single(result, span.length) })
+    Ok(Received { truncated, ..Received::of_single(result, span.length) })
 }
 
 /// A receive into one piece of memory.
-fn receive_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
+fn receive_quickly(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
     let (mode, flags) = (u32::from(sqe.ioprio), sqe.op_flags & !MSG_NOSIGNAL);
     let plain = mode & !IORING_RECVSEND_POLL_FIRST == 0 && flags & !MSG_WAITALL == 0;
     if !plain || UNUSED_ONCE.is_set(sqe) || (sqe.len as i32) < 0 {
         return Tried::Nothing;
     }
-    let socket = core.readiness().known(fd);
+    let socket = ring.readiness().known(fd);
     // An unknown socket waits for readiness if it is to, and one that is no stream tells what it cut off.
-    let waits = mode != 0 && (socket.is_none() || core.readiness_mut().socket_kind(fd).listens());
-    let ordinary = waits || flags != 0 && !core.readiness().is_known_connection(fd);
+    let waits = mode != 0 && (socket.is_none() || ring.readiness_mut().socket_kind(fd).listens());
+    let ordinary = waits || flags != 0 && !ring.readiness().is_known_connection(fd);
     if ordinary || user::check_range(sqe.addr, u64::from(sqe.len)).is_err() {
         return Tried::Nothing;
     }
-    receive_at(core, sqe, fd, socket)
+    receive_at(ring, sqe, fd, socket)
 }
 
 /// A receive by a request that has waited: there is nothing left to be checked.
-fn receive_now(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
-    let socket = core.readiness().known(fd);
-    receive_at(core, sqe, fd, socket)
+fn receive_now(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
+    let socket = ring.readiness().known(fd);
+    receive_at(ring, sqe, fd, socket)
 }
 
 #[inline]
-fn receive_at(core: &mut Core, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Tried {
-    if let Some(idle) = socket.and_then(|socket| core.readiness().is_idle(socket)) {
+fn receive_at(ring: &mut Lent, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Tried {
+    if let Some(idle) = socket.and_then(|socket| ring.readiness().is_idle(socket)) {
         return if idle.receives() { Tried::Wait(EPOLLIN, socket) } else { Tried::Nothing };
     }
     let span = Span { address: sqe.addr, length: (sqe.len as usize).min(os::max_transfer_bytes()) };
@@ -182,15 +182,15 @@ fn receive_at(core: &mut Core, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Trie
             if 0 < count
                 && count < span.length
                 && flags == 0
-                && socket.is_some_and(|socket| core.readiness_mut().note_short_read(socket)) =>
+                && socket.is_some_and(|socket| ring.readiness_mut().note_short_read(socket)) =>
         {
             Tried::Done(count as i32, 0)
         }
         Ok(count)
             if 0 < count
-                && (count == span.length || flags == 0 && core.readiness().is_known_connection(fd)) =>
+                && (count == span.length || flags == 0 && ring.readiness().is_known_connection(fd)) =>
         {
-            Tried::Done(count as i32, more_waits(core, fd, count, span.length))
+            Tried::Done(count as i32, more_waits(ring, fd, count, span.length))
         }
         Err(Errno::EAGAIN) => Tried::Wait(EPOLLIN, None),
         result => Tried::Attempt(result),
@@ -199,71 +199,75 @@ fn receive_at(core: &mut Core, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Trie
 
 /// A multishot receive about which nothing is out of the ordinary: from a connection over TCP, into the next buffer
 /// of a ring. One that empties the connection waits again at once.
-fn receive_more(core: &mut Core, id: RequestId) -> Option<Outcome> {
-    let request = &core[id];
+fn receive_more(cx: &mut Attempt<'_>) -> Option<Outcome> {
+    let request = cx.request();
     let (sqe, fd) = (&request.sqe, request.file.fd());
     let plain = u32::from(sqe.ioprio) == IORING_RECV_MULTISHOT && sqe.op_flags & !MSG_NOSIGNAL == 0;
     let (group, wanted) = (sqe.buf_index, sqe.len as usize);
-    let socket = core.readiness().known(fd)?;
-    if !plain || sqe.file_index != 0 || core.readiness().is_idle(socket).is_some() || !core.has_room() {
+    let socket = cx.ring.readiness().known(fd)?;
+    if !plain
+        || sqe.file_index != 0
+        || cx.ring.readiness().is_idle(socket).is_some()
+        || !cx.ring.queues().has_room()
+    {
         return None;
     }
-    let buffer = core.next_of_ring(group)?;
+    let buffer = cx.ring.groups_mut().next_of_ring(group)?;
     let whole = (buffer.length as usize).min(os::max_transfer_bytes());
     let length = if wanted == 0 { whole } else { whole.min(wanted) };
     match calls::receive(fd, Span { address: buffer.address, length }, 0) {
-        Ok(count) if 0 < count && count < length && core.readiness_mut().note_short_read(socket) => {
-            let flags = core.use_next(group, &buffer);
-            if core.post_more(id, count as i32, flags) {
-                core.arm_known(id, socket, EPOLLIN);
+        Ok(count) if 0 < count && count < length && cx.ring.readiness_mut().note_short_read(socket) => {
+            let flags = cx.ring.groups_mut().report(&Selected::next(group, &buffer), 0, 1);
+            if cx.post_more(count as i32, flags) {
+                cx.arm_known(socket, EPOLLIN);
                 return Some(Outcome::Armed);
             }
-            core[id].cqe_flags |= flags;
+            cx.cqe_flags |= flags;
             Some(Outcome::Complete(count as i32))
         }
         result => {
-            core.hold_next(id, &buffer);
-            match conclude(core, id, fd, Attempt::of_single(result, length)) {
+            cx.hold_next(&buffer);
+            match conclude(cx, fd, Received::of_single(result, length)) {
                 Next::Outcome(outcome) => Some(outcome),
-                Next::Attempt => Some(issue(core, id)),
+                Next::Attempt => Some(issue(cx)),
             }
         }
     }
 }
 
 /// Goes on with a request after a receive into one piece of memory.
-fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -> Outcome {
-    let asked = core[id].sqe.len as usize;
-    match conclude(core, id, fd, Attempt::of_single(result, asked.min(os::max_transfer_bytes()))) {
+fn go_on(cx: &mut Attempt<'_>, fd: Fd, result: Result<usize, Errno>) -> Outcome {
+    let asked = cx.sqe.len as usize;
+    match conclude(cx, fd, Received::of_single(result, asked.min(os::max_transfer_bytes()))) {
         Next::Outcome(outcome) => outcome,
-        Next::Attempt => issue(core, id),
+        Next::Attempt => issue(cx),
     }
 }
 
 /// The error of a receive without a buffer: `ENOENT` where a bundle lacks the whole group.
 #[cold]
-fn without_buffer(core: &Core, id: RequestId, errno: Errno) -> Errno {
-    if bundles(&core[id]) && !core.has_buffer_group(id) { Errno::ENOENT } else { errno }
+fn without_buffer(cx: &Attempt<'_>, errno: Errno) -> Errno {
+    if bundles(cx.request()) && !cx.ring.groups().contains(cx.sqe.buf_index) { Errno::ENOENT } else { errno }
 }
 
 /// One receive into as many provided buffers as there are.
-fn receive_bundle(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
-    let wanted = share(&core[id]);
-    let mut vectors = core.select_buffers(id, wanted).map_err(|errno| without_buffer(core, id, errno))?;
-    if core[id].flags.has(Flags::CHAOS) {
-        core.cut_bundle(id, &mut vectors);
+fn receive_bundle(cx: &mut Attempt<'_>, fd: Fd) -> Result<Received, Errno> {
+    let wanted = share(cx.request());
+    let mut vectors = cx.select_buffers(wanted).map_err(|errno| without_buffer(cx, errno))?;
+    if cx.flags.has(Flags::CHAOS) {
+        cx.cut_bundle(&mut vectors);
     }
-    let flags = core[id].progress().flags;
+    let flags = cx.progress().flags;
     let mut truncated = false;
     let result = receive_vectors(fd, &mut vectors, flags, &mut truncated);
     let asked = vectors.iter().map(|vector| vector.length as usize).sum();
     let used = result.map_or(0, |count| count.min(asked));
     if let [only] = vectors[..] {
-        let transfer = core[id].transfer();
+        let transfer = cx.transfer();
         transfer.address = only.base;
         transfer.length = only.length as u32;
     }
-    Ok(Attempt {
+    Ok(Received {
         result,
         asked,
         used,
@@ -275,44 +279,44 @@ fn receive_bundle(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Err
 }
 
 /// True if the file is none that can be received from.
-fn is_no_socket(core: &mut Core, fd: Fd) -> bool {
-    match core.readiness() {
+fn is_no_socket(ring: &mut Lent, fd: Fd) -> bool {
+    match ring.readiness() {
         known if known.is_known_connection(fd) => false,
-        known if known.is_registered(fd) => core.readiness_mut().socket_kind(fd) == SocketKind::NoSocket,
+        known if known.is_registered(fd) => ring.readiness_mut().socket_kind(fd) == SocketKind::NoSocket,
         _ => os::socket_option(fd, SO_TYPE) == Err(Errno::ENOTSOCK),
     }
 }
 
 /// The outcome without an attempt, where one would be in vain.
 #[inline]
-pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
-    if core[id].sqe.op_flags & MSG_ERRQUEUE != 0 {
-        core.leave_error_queue(fd, true);
+pub fn before(cx: &mut Attempt<'_>, fd: Fd) -> Option<Outcome> {
+    if cx.sqe.op_flags & MSG_ERRQUEUE != 0 {
+        cx.ring.leave_error_queue(fd, true);
     }
-    if polls_first(core, id, fd, EPOLLIN) {
-        let request = &core[id];
+    if polls_first(cx, fd, EPOLLIN) {
+        let request = cx.request();
         let wait = Outcome::Wait(events(request));
         // The kernel's RECVMSG looks first; its RECV waited on any file before 7.2.
         let looks = matches!(request.data, OpData::Net(Data::Message(_)))
             || version::current() >= version::SOCKET_FIRST;
-        let refused = looks && is_no_socket(core, fd);
+        let refused = looks && is_no_socket(cx.ring, fd);
         return Some(if refused { Errno::ENOTSOCK.into() } else { wait });
     }
-    if let Err(errno) = take_registered(core, id) {
+    if let Err(errno) = take_registered(cx) {
         return Some(errno.into());
     }
     // Urgent data are not waited for.
-    if core[id].sqe.op_flags & MSG_OOB != 0 || !is_idle(core, id, fd) {
+    if cx.sqe.op_flags & MSG_OOB != 0 || !is_idle(cx, fd) {
         return None;
     }
-    let request = &core[id];
-    let wait = Outcome::Wait(events(request));
+    let request = cx.request();
+    let (wait, group) = (Outcome::Wait(events(request)), request.sqe.buf_index);
     // The kernel takes a buffer before it looks at the socket: without one the request fails.
     if request.flags.has(Flags::BUFFER_SELECT)
         && request.buffer.is_none()
-        && let Err(errno) = core.expect_buffer(id)
+        && let Err(errno) = cx.ring.groups_mut().expect(group)
     {
-        return Some(ended(core, id, without_buffer(core, id, errno)));
+        return Some(ended(cx, without_buffer(cx, errno)));
     }
     Some(wait)
 }
@@ -324,8 +328,8 @@ fn events(request: &Request) -> u32 {
 }
 
 /// Where the next bytes go.
-fn memory(core: &mut Core, id: RequestId) -> Result<Span, Errno> {
-    let request = &mut core[id];
+fn memory(cx: &mut Attempt<'_>) -> Result<Span, Errno> {
+    let request = cx.request_mut();
     let selects = request.flags.has(Flags::BUFFER_SELECT) && request.buffer.is_none();
     let wanted = request.sqe.len as usize;
     let transfer = request.transfer();
@@ -333,8 +337,8 @@ fn memory(core: &mut Core, id: RequestId) -> Result<Span, Errno> {
         let length = (transfer.length as usize).min(os::max_transfer_bytes());
         return Ok(Span { address: transfer.address, length });
     }
-    let span = core.select_buffer(id, wanted)?;
-    let transfer = core[id].transfer();
+    let span = cx.select_buffer(wanted)?;
+    let transfer = cx.transfer();
     transfer.address = span.address;
     transfer.length = span.length as u32;
     Ok(span)
@@ -363,7 +367,7 @@ pub fn receive_vectors(
 }
 
 /// One attempt to receive.
-pub struct Attempt {
+pub struct Received {
     /// The system call's result.
     pub result: Result<usize, Errno>,
     /// The number of bytes that there was room for.
@@ -380,10 +384,10 @@ pub struct Attempt {
     pub may_retry: bool,
 }
 
-impl Attempt {
+impl Received {
     /// An attempt into one piece of memory.
-    fn of_single(result: Result<usize, Errno>, asked: usize) -> Attempt {
-        Attempt {
+    fn of_single(result: Result<usize, Errno>, asked: usize) -> Received {
+        Received {
             result,
             asked,
             used: result.map_or(0, |count| count.min(asked)),
@@ -409,46 +413,50 @@ fn may_be_short(request: &Request) -> bool {
 }
 
 /// The end of one attempt: waits, goes on for the rest, posts a CQE of a multishot request, or ends.
-pub fn conclude(core: &mut Core, id: RequestId, fd: Fd, attempt: Attempt) -> Next {
+pub fn conclude(cx: &mut Attempt<'_>, fd: Fd, attempt: Received) -> Next {
     let count = match attempt.result {
         Ok(count) => count,
         Err(Errno::EAGAIN) => {
-            core.return_buffer(id);
-            if core[id].sqe.op_flags & MSG_ERRQUEUE != 0
+            cx.return_buffer();
+            if cx.sqe.op_flags & MSG_ERRQUEUE != 0
                 && os::poll_now(fd, EPOLLIN).is_ok_and(|events| events & EPOLLIN != 0)
             {
                 // The kernel is woken by ordinary data, too, and gives up when it has tried in vain often enough.
-                return Next::Outcome(ended(core, id, Errno::EAGAIN));
+                return Next::Outcome(ended(cx, Errno::EAGAIN));
             }
-            return Next::Outcome(Outcome::Wait(events(&core[id])));
+            return Next::Outcome(Outcome::Wait(events(cx.request())));
         }
         Err(errno) => {
-            core.return_buffer(id);
-            return Next::Outcome(ended(core, id, errno));
+            cx.return_buffer();
+            return Next::Outcome(ended(cx, errno));
         }
     };
-    let progress = *core[id].progress();
-    let emptied = emptied(core, fd, count, &attempt, progress.flags);
+    let progress = *cx.progress();
+    let emptied = emptied(cx.ring, fd, count, &attempt, progress.flags);
     if progress.waits_for_all() {
-        if count < attempt.asked && !may_be_short(&core[id]) {
-            if count > 0 && attempt.may_retry && !core.uses_buffers_up(id) && is_retried(fd) {
-                advance(core, id, count);
+        if count < attempt.asked && !may_be_short(cx.request()) {
+            if count > 0
+                && attempt.may_retry
+                && !cx.ring.groups().is_incremental(cx.sqe.buf_index)
+                && is_retried(fd)
+            {
+                advance(cx, count);
                 return if emptied { Next::Outcome(Outcome::Wait(EPOLLIN)) } else { Next::Attempt };
             }
-            core.fail(id);
+            cx.fail();
         } else if attempt.truncated {
-            core.fail(id);
+            cx.fail();
         }
     }
     let result = (attempt.reported + progress.done as usize) as i32;
     if count == 0 && result == 0 {
-        core.return_buffer(id);
+        cx.return_buffer();
     }
     // A peek leaves everything where it is.
     let asked = if progress.flags & MSG_PEEK != 0 { count } else { attempt.asked };
-    let more = if emptied { 0 } else { more_waits(core, fd, count, asked) };
-    let flags = more | core.use_buffers(id, attempt.used, attempt.buffers);
-    let request = &mut core[id];
+    let more = if emptied { 0 } else { more_waits(cx.ring, fd, count, asked) };
+    let flags = more | cx.use_buffers(attempt.used, attempt.buffers);
+    let request = cx.request_mut();
     if !request.flags.has(Flags::MULTISHOT) {
         request.cqe_flags |= flags;
         return Next::Outcome(Outcome::Complete(result));
@@ -456,18 +464,20 @@ pub fn conclude(core: &mut Core, id: RequestId, fd: Fd, attempt: Attempt) -> Nex
     // Where the share ends in the group's last buffer, only the next attempt finds that there is none left.
     let limit = share(request);
     let may_empty = bundles(request) && (limit == 0 || attempt.asked < limit);
-    let ends = count == 0 || uses_total_up(request, count) || may_empty && core.is_group_empty(id);
-    if !ends && core.post_more(id, result, flags) {
-        return next_of_multishot(core, id, emptied, result as u32);
+    let ends = count == 0
+        || uses_total_up(request, count)
+        || may_empty && cx.ring.groups().is_empty(cx.sqe.buf_index);
+    if !ends && cx.post_more(result, flags) {
+        return next_of_multishot(cx, emptied, result as u32);
     }
-    core[id].cqe_flags |= flags;
+    cx.cqe_flags |= flags;
     Next::Outcome(Outcome::Complete(result))
 }
 
 /// A partial transfer goes on behind what it has.
-fn advance(core: &mut Core, id: RequestId, count: usize) {
-    core.keep_buffer(id, count);
-    let request = &mut core[id];
+fn advance(cx: &mut Attempt<'_>, count: usize) {
+    cx.keep_buffers(count, 1);
+    let request = cx.request_mut();
     request.progress().done += count as u32;
     match &mut request.data {
         OpData::Net(Data::Transfer(transfer)) => {
@@ -487,8 +497,8 @@ fn uses_total_up(request: &mut Request, count: usize) -> bool {
     is_limited && *in_all == 0
 }
 
-fn next_of_multishot(core: &mut Core, id: RequestId, emptied: bool, received: u32) -> Next {
-    let request = &mut core[id];
+fn next_of_multishot(cx: &mut Attempt<'_>, emptied: bool, received: u32) -> Next {
+    let request = cx.request_mut();
     let has_share = bundles(request) && request.sqe.len != 0 && received >= request.sqe.len;
     let progress = request.progress();
     if emptied {
@@ -504,21 +514,21 @@ fn next_of_multishot(core: &mut Core, id: RequestId, emptied: bool, received: u3
 }
 
 /// True if a receive of `count` bytes emptied the socket. Then the next one need not be tried in vain.
-fn emptied(core: &mut Core, fd: Fd, count: usize, attempt: &Attempt, flags: u32) -> bool {
+fn emptied(ring: &mut Lent, fd: Fd, count: usize, attempt: &Received, flags: u32) -> bool {
     if count == 0 || count >= attempt.asked || flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE) != 0 {
         return false;
     }
-    core.readiness_mut().came_short(fd)
+    ring.readiness_mut().came_short(fd)
 }
 
 /// `IORING_CQE_F_SOCK_NONEMPTY` where a stream holds more, or has come to its end.
-fn more_waits(core: &mut Core, fd: Fd, count: usize, asked: usize) -> u32 {
-    let kind = core.readiness_mut().socket_kind(fd);
+fn more_waits(ring: &mut Lent, fd: Fd, count: usize, asked: usize) -> u32 {
+    let kind = ring.readiness_mut().socket_kind(fd);
     let short = 0 < count && count < asked;
-    let shows_end = || core.readiness().shows(fd, EPOLLRDHUP) && !core.readiness().shows(fd, EPOLLERR);
+    let shows_end = || ring.readiness().shows(fd, EPOLLRDHUP) && !ring.readiness().shows(fd, EPOLLERR);
     let more = match kind {
         // The socket would have shown its end, and more than that there cannot be.
-        SocketKind::Tcp if short && core.readiness().is_registered(fd) && !shows_end() => false,
+        SocketKind::Tcp if short && ring.readiness().is_registered(fd) && !shows_end() => false,
         SocketKind::Tcp => more_in_connection(fd),
         SocketKind::UnixStream if !short || shows_end() => calls::unread(fd).is_ok_and(|unread| unread > 0),
         _ => false,

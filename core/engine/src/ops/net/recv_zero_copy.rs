@@ -14,15 +14,15 @@ use crate::ops::net::{calls, is_idle, polls_first};
 use crate::os::Fd;
 use crate::os::pages;
 use crate::os::user::IoVector;
+use crate::request::Flags;
 use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
-use crate::request::{Flags, RequestId};
-use crate::ring::Core;
 use crate::ring::drive::readiness::SocketKind;
 use crate::ring::resources::receive_queues::wait_to_tell;
+use crate::ring::{Attempt, Lent};
 use crate::work::Work;
 
 /// `IORING_OP_RECV_ZC`.
@@ -82,56 +82,58 @@ struct Untold {
     then: Outcome,
 }
 
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = core[id].sqe;
-    core.receive_queues().get(sqe.file_index).ok_or(Errno::EINVAL)?;
+fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let sqe = cx.sqe;
+    cx.ring.receive_queues().get(sqe.file_index).ok_or(Errno::EINVAL)?;
     let flags = u32::from(sqe.ioprio);
     if sqe.op_flags != 0 || flags & !FLAGS != 0 || flags & IORING_RECV_MULTISHOT == 0 {
         return Err(Errno::EINVAL);
     }
-    let request = &mut core[id];
+    let request = cx.request_mut();
     request.flags.set(Flags::MULTISHOT);
     request.data = OpData::own(Progress { left: sqe.len, is_known: false, rounds: 0, untold: None });
     Ok(())
 }
 
-fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let (fd, index) = (core[id].file.fd(), core[id].sqe.file_index);
-    let Some(queue) = core.receive_queues().get(index).cloned() else { return Errno::EINVAL.into() };
-    if polls_first(core, id, fd, EPOLLIN) {
+fn issue(cx: &mut Attempt<'_>) -> Outcome {
+    let (fd, index) = (cx.file.fd(), cx.sqe.file_index);
+    let Some(queue) = cx.ring.receive_queues().get(index).cloned() else {
+        return Errno::EINVAL.into();
+    };
+    if polls_first(cx, fd, EPOLLIN) {
         return Outcome::Wait(EPOLLIN);
     }
-    if !progress(core, id).is_known {
-        if !receives_plainly(core, fd) {
+    if !progress(cx).is_known {
+        if !receives_plainly(cx.ring, fd) {
             return Errno::EPROTONOSUPPORT.into();
         }
-        progress(core, id).is_known = true;
+        progress(cx).is_known = true;
     }
-    if is_idle(core, id, fd) {
+    if is_idle(cx, fd) {
         return Outcome::Wait(EPOLLIN);
     }
     loop {
-        if let Some(outcome) = receive(core, id, fd, &queue) {
+        if let Some(outcome) = receive(cx, fd, &queue) {
             return outcome;
         }
     }
 }
 
-fn progress(core: &mut Core, id: RequestId) -> &mut Progress {
-    core[id].data.as_own_mut().expect("its preparation made it")
+fn progress<'a>(cx: &'a mut Attempt<'_>) -> &'a mut Progress {
+    cx.data.as_own_mut().expect("its preparation made it")
 }
 
 /// True if `fd` is a TCP socket whose data nobody changes on the way.
-fn receives_plainly(core: &mut Core, fd: Fd) -> bool {
-    let kind = core.readiness_mut().socket_kind(fd);
+fn receives_plainly(ring: &mut Lent, fd: Fd) -> bool {
+    let kind = ring.readiness_mut().socket_kind(fd);
     matches!(kind, SocketKind::Tcp | SocketKind::TcpListener) && !calls::carries_another_protocol(fd)
 }
 
 /// One attempt. Nothing where the next is to follow.
-fn receive(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared) -> Option<Outcome> {
-    let left = progress(core, id).left as usize;
+fn receive(cx: &mut Attempt<'_>, fd: Fd, queue: &Shared) -> Option<Outcome> {
+    let left = progress(cx).left as usize;
     let wanted = if left == 0 { PAGES } else { left.div_ceil(pages::page_bytes()).min(PAGES) };
-    let room = core.room_for_big() as usize;
+    let room = cx.ring.queues().room_for_big() as usize;
     let (mut pages, mut vectors) = ([0; PAGES], [IoVector::default(); PAGES]);
     let mut asked = 0;
     let taken = {
@@ -153,7 +155,7 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared) -> Option<Out
     }
     if taken == 0 || room == 0 {
         let errno = if taken == 0 { Errno::ENOMEM } else { Errno::ENOSPC };
-        return Some(without_room(core, id, fd, queue, errno));
+        return Some(without_room(cx, fd, queue, errno));
     }
     let pages = &pages[..taken.min(room)];
     let mut truncated = false;
@@ -162,13 +164,13 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared) -> Option<Out
     let (used, unused) = pages.split_at(count.div_ceil(pages::page_bytes()));
     queue.lock().put_back(unused);
     match result {
-        Ok(0) => Some(end_of_stream(core, id)),
+        Ok(0) => Some(end_of_stream(cx)),
         Ok(count) => {
-            let notice = post(core, id, queue, used, count);
-            let next = go_on(core, id, count, used.len() == room);
-            match notice.filter(|&notice| !core.tell_of(queue, notice)) {
+            let notice = post(cx, queue, used, count);
+            let next = go_on(cx, count, used.len() == room);
+            match notice.filter(|&notice| !cx.ring.tell_of(queue, notice)) {
                 None => next,
-                Some(notice) => Some(tell_first(core, id, queue, notice, next.unwrap_or(Outcome::Again))),
+                Some(notice) => Some(tell_first(cx, queue, notice, next.unwrap_or(Outcome::Again))),
             }
         }
         Err(Errno::EAGAIN) => Some(Outcome::Wait(EPOLLIN)),
@@ -177,18 +179,18 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared) -> Option<Out
 }
 
 /// Tells the program that so many bytes lie in these pages. Returns of which event it is to be told besides.
-fn post(core: &mut Core, id: RequestId, queue: &Shared, pages: &[u32], count: usize) -> Option<Notice> {
+fn post(cx: &mut Attempt<'_>, queue: &Shared, pages: &[u32], count: usize) -> Option<Notice> {
     let notice = queue.lock().lend(pages, count);
     for (place, &page) in pages.iter().enumerate() {
         let length = (count - place * pages::page_bytes()).min(pages::page_bytes());
-        core.post_more_big(id, length as i32, [offset(page), 0]);
+        cx.post_more_big(length as i32, [offset(page), 0]);
     }
     notice
 }
 
 /// The request goes on once the program has been told of an event, by a ring whose lock somebody holds.
-fn tell_first(core: &mut Core, id: RequestId, queue: &Shared, notice: Notice, then: Outcome) -> Outcome {
-    progress(core, id).untold = Some(Untold { queue: queue.clone(), notice, then });
+fn tell_first(cx: &mut Attempt<'_>, queue: &Shared, notice: Notice, then: Outcome) -> Outcome {
+    progress(cx).untold = Some(Untold { queue: queue.clone(), notice, then });
     Outcome::Block
 }
 
@@ -201,8 +203,8 @@ fn tell_of_event(work: &mut Work) -> Result<usize, Errno> {
     Ok(0)
 }
 
-fn go_on_after_telling(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    match (result, progress(core, id).untold.take()) {
+fn go_on_after_telling(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
+    match (result, progress(cx).untold.take()) {
         (Ok(_), Some(untold)) => untold.then,
         (result, _) => result.into(),
     }
@@ -210,8 +212,8 @@ fn go_on_after_telling(core: &mut Core, id: RequestId, result: Result<usize, Err
 
 /// The outcome after a receive of `count` bytes, with which the completion ring may be `full`; `None` to go on. A count
 /// below the room does not say that the socket is empty: the next page may be gone, which the next attempt is told.
-fn go_on(core: &mut Core, id: RequestId, count: usize, full: bool) -> Option<Outcome> {
-    let progress = progress(core, id);
+fn go_on(cx: &mut Attempt<'_>, count: usize, full: bool) -> Option<Outcome> {
+    let progress = progress(cx);
     if progress.left != 0 {
         progress.left -= count as u32;
         if progress.left == 0 {
@@ -227,20 +229,20 @@ fn go_on(core: &mut Core, id: RequestId, count: usize, full: bool) -> Option<Out
 }
 
 /// The peer sends no more. What is linked to the request fails: the kernel marks it so.
-fn end_of_stream(core: &mut Core, id: RequestId) -> Outcome {
-    core.fail(id);
+fn end_of_stream(cx: &mut Attempt<'_>) -> Outcome {
+    cx.fail();
     Outcome::Complete(0)
 }
 
 /// The outcome where there is no page, or no room for a CQE. That matters only if there is something to be received.
-fn without_room(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared, errno: Errno) -> Outcome {
+fn without_room(cx: &mut Attempt<'_>, fd: Fd, queue: &Shared, errno: Errno) -> Outcome {
     match has_data(fd) {
-        Ok(false) => end_of_stream(core, id),
+        Ok(false) => end_of_stream(cx),
         Ok(true) => {
             let notice = if errno == Errno::ENOMEM { queue.lock().notice_of_exhaustion() } else { None };
-            match notice.filter(|&notice| !core.tell_of(queue, notice)) {
+            match notice.filter(|&notice| !cx.ring.tell_of(queue, notice)) {
                 None => errno.into(),
-                Some(notice) => tell_first(core, id, queue, notice, errno.into()),
+                Some(notice) => tell_first(cx, queue, notice, errno.into()),
             }
         }
         Err(Errno::EAGAIN) => Outcome::Wait(EPOLLIN),

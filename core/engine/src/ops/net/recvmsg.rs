@@ -7,9 +7,10 @@ use linux_raw_sys::net::{MSG_CTRUNC, MSG_TRUNC, msghdr};
 
 use crate::abi::{Errno, names};
 use crate::assets::kbuf::Span;
-use crate::ops::net::recv::{Attempt, Next, before, check, conclude};
+use crate::ops::net::recv::{Next, Received, before, check, conclude};
 use crate::ops::net::{UNUSUAL_LENGTH, calls, ended, failed, start};
 use crate::os::{Fd, user};
+use crate::request::Flags;
 use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::address::LONGEST;
@@ -18,8 +19,7 @@ use crate::request::data::net::Data;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
-use crate::request::{Flags, RequestId};
-use crate::ring::Core;
+use crate::ring::Attempt;
 
 /// `IORING_OP_RECVMSG`.
 pub const RECVMSG: Op = Op::new(
@@ -45,9 +45,9 @@ pub const RECVMSG: Op = Op::new(
 /// The size of the header of each message in the buffer of a multishot request.
 const OUT: usize = size_of::<io_uring_recvmsg_out>();
 
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    check(core, id)?;
-    let request = &mut core[id];
+fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    check(cx)?;
+    let request = cx.request_mut();
     if u32::from(request.sqe.ioprio) & (IORING_RECVSEND_BUNDLE | IORING_RECVSEND_FIXED_BUF) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -66,37 +66,37 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     Ok(())
 }
 
-fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let fd = core[id].file.fd();
-    if let Some(outcome) = before(core, id, fd) {
+fn issue(cx: &mut Attempt<'_>) -> Outcome {
+    let fd = cx.file.fd();
+    if let Some(outcome) = before(cx, fd) {
         return outcome;
     }
     loop {
-        let attempt = match receive(core, id, fd) {
+        let attempt = match receive(cx, fd) {
             Ok(attempt) => attempt,
             Err(errno) => {
-                core.return_buffer(id);
-                return ended(core, id, errno);
+                cx.return_buffer();
+                return ended(cx, errno);
             }
         };
-        if let Next::Outcome(outcome) = conclude(core, id, fd, attempt) {
+        if let Next::Outcome(outcome) = conclude(cx, fd, attempt) {
             return outcome;
         }
     }
 }
 
-fn receive(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
-    let request = &mut core[id];
+fn receive(cx: &mut Attempt<'_>, fd: Fd) -> Result<Received, Errno> {
+    let request = cx.request_mut();
     if !request.flags.has(Flags::BUFFER_SELECT) || request.buffer.is_some() {
         return Ok(receive_single(request.message(), fd));
     }
     let wanted = request.message().vectors.first().map_or(0, |vector| vector.length as usize);
     if request.flags.has(Flags::MULTISHOT) {
-        let span = core.select_buffer(id, wanted)?;
-        return receive_into(core[id].message(), fd, span);
+        let span = cx.select_buffer(wanted)?;
+        return receive_into(cx.message(), fd, span);
     }
-    let span = core.select_buffer(id, wanted)?;
-    let message = core[id].message();
+    let span = cx.select_buffer(wanted)?;
+    let message = cx.message();
     message.set_memory(span);
     let attempt = receive_single(message, fd);
     if attempt.result == Err(Errno::EAGAIN) {
@@ -107,7 +107,7 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
 }
 
 /// A receive into the memory that the program named, or that was selected for it.
-fn receive_single(message: &mut Message, fd: Fd) -> Attempt {
+fn receive_single(message: &mut Message, fd: Fd) -> Received {
     let asked = message.length();
     let may_retry = message.control_length == 0;
     let mut header = message.raw();
@@ -115,7 +115,7 @@ fn receive_single(message: &mut Message, fd: Fd) -> Attempt {
     header.msg_namelen = message.name_length;
     let result = calls::receive_message(fd, &mut header, message.progress.flags)
         .and_then(|count| write_back(message.header, &header).map(|()| count));
-    Attempt {
+    Received {
         result,
         asked,
         used: result.map_or(0, |count| count.min(asked)),
@@ -136,7 +136,7 @@ fn write_back(at: u64, header: &msghdr) -> Result<(), Errno> {
 }
 
 /// A receive of a multishot request: header, address and control bytes go to the buffer too.
-fn receive_into(message: &mut Message, fd: Fd, span: Span) -> Result<Attempt, Errno> {
+fn receive_into(message: &mut Message, fd: Fd, span: Span) -> Result<Received, Errno> {
     let room = OUT + message.name_length as usize + message.control_length;
     let payload = span.length.checked_sub(room).ok_or(Errno::EFAULT)?;
     let mut name = [0u8; LONGEST];
@@ -166,7 +166,7 @@ fn receive_into(message: &mut Message, fd: Fd, span: Span) -> Result<Attempt, Er
             result = Err(errno);
         }
     }
-    Ok(Attempt {
+    Ok(Received {
         result,
         asked: payload,
         used: reported,

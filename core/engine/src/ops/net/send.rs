@@ -23,8 +23,8 @@ use crate::request::data::net::{Data, Transfer};
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
 use crate::request::shown::{self, Argument, Kind, When, arg};
 use crate::request::unused::Unused;
-use crate::request::{Flags, Request, RequestId};
-use crate::ring::Core;
+use crate::request::{Flags, Request};
+use crate::ring::{Attempt, Lent};
 
 const VECTORIZES: u64 = SEND_VECTORIZED as u64;
 
@@ -61,7 +61,7 @@ pub const SEND: Op = Op::new(
     issue_send,
 )
 .arguments(&SEND_ARGUMENTS)
-.quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: Quick::NO_MORE })
+.quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: |_| None })
 .together(train::SENDS)
 .failed(failed)
 .faults(chaos::SENDS)
@@ -91,8 +91,8 @@ pub const SENDMSG: Op = Op::new(
 .unused(Unused::OFF.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EMSGSIZE]);
 
-fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core[id];
+fn prep_send(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let request = cx.request_mut();
     let sqe = request.sqe;
     let bundle = u32::from(sqe.ioprio) & IORING_RECVSEND_BUNDLE;
     check(sqe.len, sqe.ioprio & !(bundle as u16 | SEND_VECTORIZED | IORING_RECVSEND_FIXED_BUF as u16))?;
@@ -125,26 +125,31 @@ fn check(length: u32, flags: u16) -> Result<(), Errno> {
     Ok(())
 }
 
-fn prep_message(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core[id];
+fn prep_message(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let request = cx.request_mut();
     let sqe = request.sqe;
     check(sqe.len, sqe.ioprio & !SEND_VECTORIZED)?;
+    read_message(request)
+}
+
+/// Copies the message that the request sends.
+pub fn read_message(request: &mut Request) -> Result<(), Errno> {
     let progress = start(request, MSG_NOSIGNAL);
-    let mut message = Message::read(sqe.addr, false, progress)?;
+    let mut message = Message::read(request.sqe.addr, false, progress)?;
     message.read_address()?;
     request.data = OpData::Net(Data::Message(Box::new(message)));
     Ok(())
 }
 
-fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
-    let fd = core[id].file.fd();
-    if polls_first(core, id, fd, EPOLLOUT) {
+fn issue_send(cx: &mut Attempt<'_>) -> Outcome {
+    let fd = cx.file.fd();
+    if polls_first(cx, fd, EPOLLOUT) {
         return wait_for_room(fd);
     }
-    if matches!(core[id].data, OpData::Net(Data::Message(_))) && !bundles(&core[id]) {
-        return transmit(core, id, fd);
+    if matches!(cx.data, OpData::Net(Data::Message(_))) && !bundles(cx.request()) {
+        return transmit(cx, fd);
     }
-    let request = &core[id];
+    let request = cx.request();
     if request.flags.has(Flags::BUFFER_SELECT)
         && request.buffer.is_none()
         && let Err(errno) = os::socket_option(fd, SO_TYPE)
@@ -152,26 +157,26 @@ fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
         // No buffer is taken for what is no socket.
         return errno.into();
     }
-    if bundles(&core[id]) {
-        return issue_bundles(core, id, fd);
+    if bundles(cx.request()) {
+        return issue_bundles(cx, fd);
     }
-    if let Err(errno) = take_registered(core, id) {
+    if let Err(errno) = take_registered(cx) {
         return errno.into();
     }
-    if core.hold_in_train(id, fd) {
+    if cx.hold_in_train(fd) {
         return Outcome::Armed;
     }
-    if let Err(errno) = take_memory(core, id) {
-        return ended(core, id, errno);
+    if let Err(errno) = take_memory(cx) {
+        return ended(cx, errno);
     }
-    transmit(core, id, fd)
+    transmit(cx, fd)
 }
 
 /// A send from one piece of memory to where the socket is connected, which no other of its kind follows.
-fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
+fn send_quickly(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
     let plain = sqe.ioprio == 0 && !UNUSED_CONNECTED.is_set(sqe);
     let impossible = (sqe.len as i32) < 0 || user::check_range(sqe.addr, u64::from(sqe.len)).is_err();
-    if !plain || impossible || core.may_begin_train(sqe, fd) {
+    if !plain || impossible || ring.may_begin_train(sqe, fd) {
         return Tried::Nothing;
     }
     let flags = known_flags(sqe.op_flags) | MSG_NOSIGNAL;
@@ -183,13 +188,13 @@ fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
 }
 
 /// Sends what an attempt left over.
-pub fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -> Outcome {
-    let asked = core[id].sqe.len as usize;
-    match conclude(core, id, fd, result, asked) {
-        None => advance(&mut core[id], result.unwrap_or(0)),
+pub fn go_on(cx: &mut Attempt<'_>, fd: Fd, result: Result<usize, Errno>) -> Outcome {
+    let asked = cx.sqe.len as usize;
+    match conclude(cx, fd, result, asked) {
+        None => advance(cx.request_mut(), result.unwrap_or(0)),
         Some(outcome) => return outcome,
     }
-    transmit(core, id, fd)
+    transmit(cx, fd)
 }
 
 /// Waits before the first attempt; but for what is no socket there is nothing to wait for.
@@ -198,40 +203,41 @@ fn wait_for_room(fd: Fd) -> Outcome {
 }
 
 /// How much to send of provided buffers: one of a list goes as a whole, whatever was asked for.
-fn wanted(core: &Core, id: RequestId) -> usize {
-    if core.has_buffer_list(id) { 0 } else { core[id].sqe.len as usize }
+fn wanted(cx: &Attempt<'_>) -> usize {
+    if cx.ring.groups().is_list(cx.sqe.buf_index) { 0 } else { cx.sqe.len as usize }
 }
 
 /// Takes the provided buffer to send from, once; it stays with the request through all attempts.
-fn take_memory(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &core[id];
+fn take_memory(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let request = cx.request();
     if !request.flags.has(Flags::BUFFER_SELECT) || request.buffer.is_some() {
         return Ok(());
     }
-    if !core.has_buffer_group(id) {
+    if !cx.ring.groups().contains(cx.sqe.buf_index) {
         return Err(Errno::ENOENT);
     }
-    let span = core.take_buffer(id, wanted(core, id))?;
-    let transfer = core[id].transfer();
+    let span = cx.select_buffer(wanted(cx))?;
+    cx.keep_buffers(span.length, 1);
+    let transfer = cx.transfer();
     transfer.address = span.address;
     transfer.length = span.length as u32;
     Ok(())
 }
 
-fn issue_message(core: &mut Core, id: RequestId) -> Outcome {
-    let fd = core[id].file.fd();
-    if polls_first(core, id, fd, EPOLLOUT) {
+fn issue_message(cx: &mut Attempt<'_>) -> Outcome {
+    let fd = cx.file.fd();
+    if polls_first(cx, fd, EPOLLOUT) {
         return wait_for_room(fd);
     }
-    transmit(core, id, fd)
+    transmit(cx, fd)
 }
 
 /// Sends what is left of a request's data, as far as the socket takes it.
-pub fn transmit(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
+pub fn transmit(cx: &mut Attempt<'_>, fd: Fd) -> Outcome {
     loop {
-        let (result, asked) = attempt(&mut core[id], fd, 0);
-        match conclude(core, id, fd, result, asked) {
-            None => advance(&mut core[id], result.unwrap_or(0)),
+        let (result, asked) = attempt(cx.request_mut(), fd, 0);
+        match conclude(cx, fd, result, asked) {
+            None => advance(cx.request_mut(), result.unwrap_or(0)),
             Some(outcome) => return outcome,
         }
     }
@@ -274,61 +280,55 @@ pub fn advance(request: &mut Request, count: usize) {
 }
 
 /// Sends all provided buffers there are, a bundle after another.
-fn issue_bundles(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
+fn issue_bundles(cx: &mut Attempt<'_>, fd: Fd) -> Outcome {
     loop {
-        if core[id].buffer.is_none()
-            && let Err(errno) = take_bundle(core, id)
+        if cx.buffer.is_none()
+            && let Err(errno) = take_bundle(cx)
         {
-            return ended(core, id, errno);
+            return ended(cx, errno);
         }
-        let outcome = transmit(core, id, fd);
+        let outcome = transmit(cx, fd);
         let Outcome::Complete(result) = outcome else { return outcome };
-        let request = &core[id];
+        let request = cx.request();
         let ends = result <= 0 || request.flags.has(Flags::FAILED.with(Flags::WOKEN));
         let flags = request.cqe_flags;
-        if ends || core.is_group_empty(id) || !core.post_more(id, result, flags) {
+        if ends || cx.ring.groups().is_empty(cx.sqe.buf_index) || !cx.post_more(result, flags) {
             return outcome;
         }
-        let request = &mut core[id];
+        let request = cx.request_mut();
         request.cqe_flags = 0;
         request.progress().done = 0;
     }
 }
 
-fn take_bundle(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    if !core.has_buffer_group(id) {
+fn take_bundle(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    if !cx.ring.groups().contains(cx.sqe.buf_index) {
         return Err(Errno::ENOENT);
     }
-    let vectors = core.select_buffers(id, wanted(core, id))?;
+    let vectors = cx.select_buffers(wanted(cx))?;
     let length = vectors.iter().map(|vector| vector.length as usize).sum();
-    core.keep_buffers(id, length, vectors.len() as u16);
-    core[id].message().vectors = vectors;
+    cx.keep_buffers(length, vectors.len() as u16);
+    cx.message().vectors = vectors;
     Ok(())
 }
 
 /// The end of one attempt to send; `None` where another follows for the rest.
-pub fn conclude(
-    core: &mut Core,
-    id: RequestId,
-    fd: Fd,
-    result: Result<usize, Errno>,
-    asked: usize,
-) -> Option<Outcome> {
-    let progress = core[id].progress();
+pub fn conclude(cx: &mut Attempt<'_>, fd: Fd, result: Result<usize, Errno>, asked: usize) -> Option<Outcome> {
+    let progress = cx.progress();
     let outcome = match result {
         Err(Errno::EAGAIN) => return Some(Outcome::Wait(EPOLLOUT)),
-        Err(errno) => ended(core, id, errno),
+        Err(errno) => ended(cx, errno),
         Ok(count) if progress.waits_for_all() && count < asked => {
             if count > 0 && is_retried(fd) {
                 progress.done += count as u32;
                 return None;
             }
-            core.fail(id);
-            Outcome::Complete((count + core[id].progress().done as usize) as i32)
+            cx.fail();
+            Outcome::Complete((count + cx.progress().done as usize) as i32)
         }
         Ok(count) => Outcome::Complete((count + progress.done as usize) as i32),
     };
-    let flags = core.use_buffer(id, 0);
-    core[id].cqe_flags |= flags;
+    let flags = cx.use_buffers(0, 1);
+    cx.cqe_flags |= flags;
     Some(outcome)
 }

@@ -8,14 +8,14 @@ use crate::assets::kinds::{self, Kind};
 use crate::assets::notes;
 use crate::ops::net::calls;
 use crate::os::Fd;
+use crate::request::Flags;
 use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::address::Address;
 use crate::request::op::{Caps, Code, Field, Op, Outcome, issue_blocks, prep_nothing};
 use crate::request::shown::{self, When, arg};
 use crate::request::unused::Unused;
-use crate::request::{Flags, RequestId};
-use crate::ring::Core;
+use crate::ring::{Attempt, Lent};
 use crate::work::Work;
 
 /// `SOCK_CLOEXEC`, with `SOCK_NONBLOCK` all that a socket's type may carry beside the type.
@@ -86,8 +86,8 @@ pub const SHUTDOWN: Op = Op::new(Code::IORING_OP_SHUTDOWN, "SHUTDOWN", SPARING, 
     .unused(BESIDE_LENGTH)
     .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTSOCK]);
 
-fn prep_socket(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core[id].sqe;
+fn prep_socket(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let sqe = &cx.sqe;
     let flags = sqe.off as u32 & !TYPE_MASK;
     let in_slot = sqe.file_index != 0;
     if in_slot && flags & SOCK_CLOEXEC != 0 || flags & !(SOCK_CLOEXEC | SOCK_NONBLOCK) != 0 {
@@ -96,28 +96,28 @@ fn prep_socket(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     Ok(())
 }
 
-fn issue_socket(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = core[id].sqe;
+fn issue_socket(cx: &mut Attempt<'_>) -> Outcome {
+    let sqe = cx.sqe;
     // In a slot it is never inherited by other programs.
     let in_slot = if sqe.file_index != 0 { SOCK_CLOEXEC } else { 0 };
     let (domain, kind, protocol) = (sqe.fd as u32, sqe.off as u32 | in_slot, sqe.len);
     match calls::socket(domain, kind, protocol) {
         Ok(fd) => {
-            let given = core.give_descriptor(fd, sqe.file_index);
+            let given = cx.ring.give_descriptor(fd, sqe.file_index);
             // Where there is no slot for it the kernel does not count that as a failure.
-            core[id].flags.set(Flags::NEVER_FAILS);
+            cx.flags.set(Flags::NEVER_FAILS);
             given.into()
         }
         Err(errno) => errno.into(),
     }
 }
 
-impl Core {
+impl Lent {
     /// Gives a descriptor that the engine was just given to the program: as it is, or in a slot of
     /// the file table where `file_index` is not 0. Returns what the request's CQE says.
     ///
     /// # Errors
-    /// As [`Core::install_file`].
+    /// As [`Lent::install_file`].
     pub fn give_descriptor(&mut self, fd: Fd, file_index: u32) -> Result<usize, Errno> {
         notes::renew(fd);
         if file_index == 0 {
@@ -126,7 +126,7 @@ impl Core {
         self.install_file(notes::move_high(fd)?, file_index)
     }
 
-    /// As [`Core::give_descriptor`], of a connection over TCP that `listener` accepted.
+    /// As [`Lent::give_descriptor`], of a connection over TCP that `listener` accepted.
     ///
     /// # Errors
     /// As there.
@@ -139,16 +139,16 @@ impl Core {
     }
 }
 
-fn prep_bind(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core[id];
+fn prep_bind(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let request = cx.request_mut();
     let sqe = request.sqe;
     let address = Address::read(sqe.addr, i64::from(sqe.off as i32))?;
     request.data = OpData::Own(address);
     Ok(())
 }
 
-fn issue_bind(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core[id];
+fn issue_bind(cx: &mut Attempt<'_>) -> Outcome {
+    let request = cx.request();
     let Some(address) = request.data.as_own::<Address>() else { return Errno::EINVAL.into() };
     if creates_file(address) {
         return Outcome::Block;
@@ -167,10 +167,10 @@ fn block_bind(work: &mut Work) -> Result<usize, Errno> {
     calls::bind(work.fd, address)
 }
 
-fn issue_listen(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core[id];
+fn issue_listen(cx: &mut Attempt<'_>) -> Outcome {
+    let request = cx.request();
     let (fd, backlog) = (request.file.fd(), request.sqe.len);
-    core.readiness_mut().forget_socket_kind(fd);
+    cx.ring.readiness_mut().forget_socket_kind(fd);
     calls::listen(fd, backlog).into()
 }
 

@@ -13,9 +13,8 @@ use linux_raw_sys::net::{
 
 use crate::abi::{Errno, IORING_CQE_F_32, IORING_CQE_F_TSTAMP_HW, IORING_SETUP_CQE_MIXED};
 use crate::os::{self, Fd, Timespec, call};
-use crate::request::RequestId;
 use crate::request::op::Outcome;
-use crate::ring::Core;
+use crate::ring::Attempt;
 use crate::ring::drive::error_queue::{self, Control, ControlMessage, value_at};
 
 /// `SOF_TIMESTAMPING_SOFTWARE` and `SOF_TIMESTAMPING_RAW_HARDWARE`: whether any are reported.
@@ -38,11 +37,11 @@ struct Stamp {
 }
 
 /// Posts what is there, and waits for more.
-pub fn report(core: &mut Core, id: RequestId, domain: u32) -> Outcome {
-    if !core.is(IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED) {
+pub fn report(cx: &mut Attempt<'_>, domain: u32) -> Outcome {
+    if !cx.ring.is(IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED) {
         return Errno::EINVAL.into();
     }
-    let fd = core[id].file.fd();
+    let fd = cx.file.fd();
     if has_other_errors(fd) {
         return Errno::EOPNOTSUPP.into();
     }
@@ -65,13 +64,13 @@ pub fn report(core: &mut Core, id: RequestId, domain: u32) -> Outcome {
         if stamp.hardware {
             flags |= IORING_CQE_F_TSTAMP_HW;
         }
-        if core.is(IORING_SETUP_CQE_MIXED) {
+        if cx.ring.is(IORING_SETUP_CQE_MIXED) {
             flags |= IORING_CQE_F_32;
         }
-        core[id].big_cqe = [stamp.time.seconds as u64, stamp.time.nanoseconds as u64];
-        if !core.post_more(id, stamp.key as i32, flags) {
+        cx.big_cqe = [stamp.time.seconds as u64, stamp.time.nanoseconds as u64];
+        if !cx.post_more(stamp.key as i32, flags) {
             // The stamp is out of the queue, so it must be told: as the last.
-            core[id].cqe_flags = flags;
+            cx.cqe_flags = flags;
             return Outcome::Complete(stamp.key as i32);
         }
     }

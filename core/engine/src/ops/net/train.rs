@@ -23,7 +23,7 @@ use crate::request::data::message::empty_header;
 use crate::request::op::{Outcome, Together};
 use crate::request::train::{ROOM, Train};
 use crate::request::{FileHold, Flags, RequestId};
-use crate::ring::Core;
+use crate::ring::{Attempt, Core, Lent};
 
 const SOL_UDP: u32 = 17;
 const UDP_SEGMENT: u32 = 103;
@@ -86,7 +86,7 @@ fn takes_datagrams(fd: Fd) -> bool {
     os::socket_option_at(fd, SOL_UDP, UDP_SEGMENT) == Ok(0)
 }
 
-impl Core {
+impl Lent {
     /// True if a request of this SQE may begin a train, as far as is known.
     #[inline]
     pub fn may_begin_train(&self, sqe: &Sqe, fd: Fd) -> bool {
@@ -95,25 +95,26 @@ impl Core {
                 .length_of_next_like(sqe)
                 .is_some_and(|next| may_go_together(kinds::noted(fd), sqe.len, next))
     }
+}
 
+impl Attempt<'_> {
     /// Holds a SEND back, if it joins others or the next SQE looks as if it would. Returns whether it did.
-    pub fn hold_in_train(&mut self, id: RequestId, fd: Fd) -> bool {
-        if self.train().is_empty() && !self.begins_train(id, fd) {
+    pub fn hold_in_train(&mut self, fd: Fd) -> bool {
+        if self.ring.train().is_empty() && !self.begins_train(fd) {
             return false;
         }
-        let Some(length) = self[id].length_in_train() else { return false };
-        self.train_mut().hold(id, length)
+        let (id, length) = (self.id(), self.length_in_train());
+        length.is_some_and(|length| self.ring.train_mut().hold(id, length))
     }
 
-    fn begins_train(&mut self, id: RequestId, fd: Fd) -> bool {
-        let request = &self[id];
-        let Some(next) = self.length_of_next_like(&request.sqe) else { return false };
-        let Some(length) = request.length_in_train() else { return false };
+    fn begins_train(&mut self, fd: Fd) -> bool {
+        let Some(next) = self.ring.length_of_next_like(&self.sqe) else { return false };
+        let Some(length) = self.length_in_train() else { return false };
         if !kinds::noted(fd).has(Kind::TRAINS_ASKED) {
             kinds::add(fd, Kind::TRAINS_ASKED.with(ask(fd)));
         }
         let known = kinds::noted(fd);
-        self.train_mut().prepare(fd, known.has(Kind::STREAM_TRAINS), length);
+        self.ring.train_mut().prepare(fd, known.has(Kind::STREAM_TRAINS), length);
         may_go_together(known, length, next)
     }
 }
@@ -123,49 +124,50 @@ fn depart(core: &mut Core, held: &[RequestId]) {
     let mut sent = if held.len() > 1 { send_together(core, held) } else { Ok(0) };
     let mut waits = false;
     for &id in held {
-        let outcome = end_of_held(core, id, &mut sent, waits);
+        let outcome = end_of_held(&mut core.attempt(id), &mut sent, waits);
         waits = matches!(outcome, Outcome::Wait(_));
         let notifies = core[id].flags.has(Flags::NOTIFIES);
-        let outcome = if notifies { zero_copy::announce_end(core, id, outcome) } else { outcome };
+        let outcome =
+            if notifies { zero_copy::announce_end(&mut core.attempt(id), outcome) } else { outcome };
         core.settle(id, outcome);
     }
 }
 
 /// The outcome of one held request. `sent` is what the call for all of them has left for it and those behind
 /// it; the one before it may wait for room.
-fn end_of_held(core: &mut Core, id: RequestId, sent: &mut Result<usize, Errno>, waits: bool) -> Outcome {
-    let length = core[id].transfer().length;
-    let fd = core[id].file.fd();
+fn end_of_held(cx: &mut Attempt<'_>, sent: &mut Result<usize, Errno>, waits: bool) -> Outcome {
+    let length = cx.transfer().length;
+    let fd = cx.file.fd();
     match mem::replace(sent, Ok(0)) {
         Ok(count) if count >= length as usize => {
             *sent = Ok(count - length as usize);
             Outcome::Complete(length as i32)
         }
         Ok(0) if waits => Outcome::Wait(EPOLLOUT),
-        Ok(0) => transmit(core, id, fd),
-        result => go_on(core, id, fd, result),
+        Ok(0) => transmit(cx, fd),
+        result => go_on(cx, fd, result),
     }
 }
 
 /// How many bytes left; none where each is to go alone. An error is the first one's.
 fn send_together(core: &mut Core, held: &[RequestId]) -> Result<usize, Errno> {
     if !is_still_asked_one(core, held[0]) {
-        kinds::take(core.train().fd(), Kind::ALL_OF_TRAINS);
+        kinds::take(core.order().train.fd(), Kind::ALL_OF_TRAINS);
         return Ok(0);
     }
-    let mut vectors = core.train_mut().take_vectors();
+    let mut vectors = core.order_mut().train.take_vectors();
     let mut flags = 0;
     vectors.extend(held.iter().map(|&id| {
         let transfer = core[id].transfer();
         flags |= transfer.progress.flags;
         IoVector { base: transfer.address, length: u64::from(transfer.length) }
     }));
-    let sent = send(core.train(), &mut vectors, flags);
-    core.train_mut().keep_vectors(vectors);
+    let sent = send(&core.order().train, &mut vectors, flags);
+    core.order_mut().train.keep_vectors(vectors);
     match sent {
         Err(errno) if is_of_first(errno) => Err(errno),
-        Err(Errno::EMSGSIZE | Errno::EINVAL | Errno::EIO) if !core.train().is_stream() => {
-            remember_refusal(core.train());
+        Err(Errno::EMSGSIZE | Errno::EINVAL | Errno::EIO) if !core.order().train.is_stream() => {
+            remember_refusal(&core.order().train);
             Ok(0)
         }
         sent => Ok(sent.unwrap_or(0)),
@@ -174,8 +176,8 @@ fn send_together(core: &mut Core, held: &[RequestId]) -> Result<usize, Errno> {
 
 /// True if the socket is the one that was asked. The number of the program's may stand for another file by now.
 fn is_still_asked_one(core: &Core, id: RequestId) -> bool {
-    let fd = core.train().fd();
-    if !core.train().is_stream() {
+    let fd = core.order().train.fd();
+    if !core.order().train.is_stream() {
         return takes_datagrams(fd);
     }
     matches!(core[id].file, FileHold::Fixed(..)) || is_stream(fd)

@@ -16,7 +16,9 @@ use crate::abi::{Errno, MSG_ZEROCOPY, Sqe, names};
 use crate::assets::kbuf::Span;
 use crate::assets::kinds::{self, Kind};
 use crate::assets::table::NodeIndex;
-use crate::ops::net::send::{FIXED_BUFFER, SEND_ARGUMENTS, SEND_VECTORIZED, advance, attempt, conclude};
+use crate::ops::net::send::{
+    FIXED_BUFFER, SEND_ARGUMENTS, SEND_VECTORIZED, advance, attempt, conclude, read_message,
+};
 use crate::ops::net::{UNUSUAL_LENGTH, calls, failed, known_flags, polls_first, start, train};
 use crate::os::{self, Fd, host, user};
 use crate::request::chaos;
@@ -29,8 +31,8 @@ use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
 use crate::request::shown::{self, Argument, arg};
 use crate::request::unused::Unused;
 use crate::request::version;
-use crate::request::{FileHold, Flags, Request, RequestId};
-use crate::ring::Core;
+use crate::request::{FileHold, Flags, Request};
+use crate::ring::{Attempt, Lent};
 
 const CAPS: Caps = Caps::FILE.with(Caps::IOPRIO).with(Caps::NOTIFIES);
 
@@ -57,7 +59,7 @@ const LIMITS: &str = "copies the data, and notifies at once, below 32 KiB, over 
 pub const SEND_ZC: Op =
     Op::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS.with(Caps::SOCKET), prep_send, issue)
         .arguments(&ARGUMENTS)
-        .quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: Quick::NO_MORE })
+        .quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: |_| None })
         .together(train::COPIED_SENDS)
         .failed(failed)
         .faults(chaos::SENDS)
@@ -102,8 +104,8 @@ pub const WORTH_IT: usize = 32 << 10;
 const PAGE: usize = 4096;
 
 /// The checks before which no notification is owed, and the first after them.
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core[id];
+fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let request = cx.request_mut();
     let sqe = &mut request.sqe;
     if request.flags.has(Flags::CQE_SKIP) {
         return Err(Errno::EINVAL);
@@ -121,9 +123,9 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     Ok(())
 }
 
-fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    prep(core, id)?;
-    let request = &mut core[id];
+fn prep_send(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    prep(cx)?;
+    let request = cx.request_mut();
     let sqe = request.sqe;
     // A notification is owed by then.
     if Unused::ADDR_LEN_PAD.is_set(&sqe) {
@@ -148,83 +150,78 @@ fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     Ok(())
 }
 
-fn prep_message(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    prep(core, id)?;
-    let request = &mut core[id];
-    let sqe = request.sqe;
-    if Unused::OFF.with(Unused::FILE_INDEX).is_set(&sqe) {
+fn prep_message(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    prep(cx)?;
+    let request = cx.request_mut();
+    if Unused::OFF.with(Unused::FILE_INDEX).is_set(&request.sqe) {
         return Err(Errno::EINVAL);
     }
-    let progress = start(request, MSG_NOSIGNAL);
-    let mut message = Message::read(sqe.addr, false, progress)?;
-    message.read_address()?;
-    request.data = OpData::Net(Data::Message(Box::new(message)));
-    Ok(())
+    read_message(request)
 }
 
-fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let file = core[id].file;
+fn issue(cx: &mut Attempt<'_>) -> Outcome {
+    let file = cx.file;
     let fd = file.fd();
     // Before 7.2 (`io_sendmsg_zc`) the kernel asks for a message's registered buffers first; for a send's after the socket.
-    let is_message = matches!(core[id].data, OpData::Net(Data::Message(_)));
+    let is_message = matches!(cx.data, OpData::Net(Data::Message(_)));
     if is_message
         && version::current() < version::SOCKET_FIRST
-        && let Err(errno) = take_registered(core, id)
+        && let Err(errno) = take_registered(cx)
     {
         return errno.into();
     }
     if let Err(errno) = check_socket(fd, matches!(file, FileHold::Fixed(..))) {
         return errno.into();
     }
-    if polls_first(core, id, fd, EPOLLOUT) {
+    if polls_first(cx, fd, EPOLLOUT) {
         return Outcome::Wait(EPOLLOUT);
     }
-    if let Err(errno) = take_registered(core, id) {
+    if let Err(errno) = take_registered(cx) {
         return errno.into();
     }
-    if core.hold_in_train(id, fd) {
+    if cx.hold_in_train(fd) {
         return Outcome::Armed;
     }
-    let outcome = transmit(core, id, fd);
-    announce_end(core, id, outcome)
+    let outcome = transmit(cx, fd);
+    announce_end(cx, outcome)
 }
 
 /// Announces the notification of a request whose outcome is its end; returns the outcome.
-pub fn announce_end(core: &mut Core, id: RequestId, outcome: Outcome) -> Outcome {
+pub fn announce_end(cx: &mut Attempt<'_>, outcome: Outcome) -> Outcome {
     // Where the CQE may come late, the end of the request announces.
     if let Outcome::Complete(_) = outcome
-        && !core[id].flags.has(Flags::CHAOS)
+        && !cx.flags.has(Flags::CHAOS)
     {
-        core[id].cqe_flags |= IORING_CQE_F_MORE;
-        core.announce(id);
+        cx.cqe_flags |= IORING_CQE_F_MORE;
+        cx.announce();
     }
     outcome
 }
 
 /// A send from one piece of memory to where the socket is connected.
-fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
+fn send_quickly(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
     let plain = u32::from(sqe.ioprio) & !(IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF) == 0
         && !UNUSED_CONNECTED.is_set(sqe);
-    if !plain || core.may_begin_train(sqe, fd) {
+    if !plain || ring.may_begin_train(sqe, fd) {
         return Tried::Nothing;
     }
-    let Ok(buffer) = lies_right(core, sqe) else { return Tried::Nothing };
+    let Ok(buffer) = lies_right(ring, sqe) else { return Tried::Nothing };
     let fixed = Flags::of_sqe(sqe.flags).has(Flags::FIXED_FILE);
-    if !core.zero_copy().has_checked(fd) && check_socket(fd, fixed).is_err() {
+    if !ring.zero_copy().has_checked(fd) && check_socket(fd, fixed).is_err() {
         return Tried::Nothing;
     }
-    core.zero_copy_mut().checks(fd);
+    ring.zero_copy_mut().checks(fd);
     let flags = known_flags(sqe.op_flags & !MSG_ZEROCOPY) | MSG_NOSIGNAL;
     if sqe.len as usize >= WORTH_IT
-        && let Some(channel) = core.channel_for(fd)
+        && let Some(channel) = ring.channel_for(fd)
     {
-        return send_in_place(core, sqe, fd, flags, channel, buffer);
+        return send_in_place(ring, sqe, fd, flags, channel, buffer);
     }
     // The data is copied, so nobody needs to hold the registered buffer that it may lie in.
     let span = Span { address: sqe.addr, length: sqe.len as usize };
     match calls::send(fd, span, flags, None) {
         Ok(count) if count == span.length || flags & MSG_WAITALL == 0 => {
-            core.announce_copied(sqe);
+            ring.announce_copied(sqe);
             Tried::Done(count as i32, IORING_CQE_F_MORE)
         }
         result => Tried::Attempt(result),
@@ -234,24 +231,24 @@ fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
 /// A quick send from the program's own pages, in this registered buffer if in any.
 #[inline(always)]
 fn send_in_place(
-    core: &mut Core,
+    ring: &mut Lent,
     sqe: &Sqe,
     fd: Fd,
     flags: u32,
     channel: usize,
     buffer: Option<NodeIndex>,
 ) -> Tried {
-    if flags & MSG_WAITALL != 0 && core.zero_copy().is_stream(channel) {
+    if flags & MSG_WAITALL != 0 && ring.zero_copy().is_stream(channel) {
         return Tried::Nothing;
     }
     let span = Span { address: sqe.addr, length: sqe.len as usize };
     match calls::send(fd, span, flags | MSG_ZEROCOPY, None) {
         Ok(count) => {
-            core.pages_out_beside(channel, Announced::of(sqe, buffer));
+            ring.pages_out_beside(channel, Announced::of(sqe, buffer));
             Tried::Done(count as i32, IORING_CQE_F_MORE)
         }
         Err(errno @ (Errno::ENOBUFS | Errno::EOPNOTSUPP)) => {
-            core.pages_refused(channel, errno);
+            ring.pages_refused(channel, errno);
             Tried::Nothing
         }
         Err(errno) => Tried::Attempt(Err(errno)),
@@ -261,59 +258,59 @@ fn send_in_place(
 /// The registered buffer that the memory lies in, if it is to lie in one; an error where it does not, or where
 /// memory of a program cannot be.
 #[inline]
-fn lies_right(core: &Core, sqe: &Sqe) -> Result<Option<NodeIndex>, Errno> {
+fn lies_right(ring: &Lent, sqe: &Sqe) -> Result<Option<NodeIndex>, Errno> {
     let length = u64::from(sqe.len);
     if u32::from(sqe.ioprio) & IORING_RECVSEND_FIXED_BUF != 0 {
-        core.buffers().check(sqe.buf_index, sqe.addr, length).map(Some)
+        ring.buffers().check(sqe.buf_index, sqe.addr, length).map(Some)
     } else {
         user::check_range(sqe.addr, length).map(|()| None)
     }
 }
 
 /// Sends what an attempt left over.
-fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -> Outcome {
+fn go_on(cx: &mut Attempt<'_>, fd: Fd, result: Result<usize, Errno>) -> Outcome {
     // Checked before the attempt. Where it cannot be held for want of memory, no page of it leaves uncopied.
-    let _ = take_registered(core, id);
-    let asked = core[id].sqe.len as usize;
-    let outcome = conclude(core, id, fd, result, asked).unwrap_or_else(|| {
-        advance(&mut core[id], result.unwrap_or(0));
-        transmit(core, id, fd)
+    let _ = take_registered(cx);
+    let asked = cx.sqe.len as usize;
+    let outcome = conclude(cx, fd, result, asked).unwrap_or_else(|| {
+        advance(cx.request_mut(), result.unwrap_or(0));
+        transmit(cx, fd)
     });
-    announce_end(core, id, outcome)
+    announce_end(cx, outcome)
 }
 
 /// Sends what is left, without copying where that pays.
-fn transmit(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
+fn transmit(cx: &mut Attempt<'_>, fd: Fd) -> Outcome {
     loop {
-        let (result, asked) = match in_place(core, id, fd) {
+        let (result, asked) = match in_place(cx, fd) {
             Some(attempt) => attempt,
             None => {
-                core.piece_is_copied(id);
-                attempt(&mut core[id], fd, 0)
+                cx.piece_is_copied();
+                attempt(cx.request_mut(), fd, 0)
             }
         };
-        match conclude(core, id, fd, result, asked) {
-            None => advance(&mut core[id], result.unwrap_or(0)),
+        match conclude(cx, fd, result, asked) {
+            None => advance(cx.request_mut(), result.unwrap_or(0)),
             Some(outcome) => return outcome,
         }
     }
 }
 
 /// An attempt from the program's own pages; `None` where the data are to be copied.
-fn in_place(core: &mut Core, id: RequestId, fd: Fd) -> Option<(Result<usize, Errno>, usize)> {
-    if !is_large(&core[id]) {
+fn in_place(cx: &mut Attempt<'_>, fd: Fd) -> Option<(Result<usize, Errno>, usize)> {
+    if !is_large(cx.request()) {
         return None;
     }
-    let channel = core.channel_for(fd)?;
-    let notification = core.notification(id).ok()?;
-    let (result, asked) = attempt(&mut core[id], fd, MSG_ZEROCOPY);
+    let channel = cx.ring.channel_for(fd)?;
+    let notification = cx.notification().ok()?;
+    let (result, asked) = attempt(cx.request_mut(), fd, MSG_ZEROCOPY);
     match result {
         Ok(1..) => {
-            core.expect_pages(notification);
-            core.pages_out(channel, notification);
+            cx.ring.expect_pages(notification);
+            cx.ring.pages_out(channel, notification);
         }
         Err(errno @ (Errno::ENOBUFS | Errno::EOPNOTSUPP)) => {
-            core.pages_refused(channel, errno);
+            cx.ring.pages_refused(channel, errno);
             return None;
         }
         _ => {}
@@ -357,26 +354,26 @@ fn is_internet(fd: Fd) -> Result<bool, Errno> {
 
 /// Checks that the memory lies in its registered buffer, if it is to be one. The notification keeps that,
 /// whatever happens to the table.
-fn take_registered(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &core[id];
+fn take_registered(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let request = cx.request();
     if !request.flags.has(Flags::REGISTERED_BUFFER) {
         return Ok(());
     }
     let index = request.sqe.buf_index;
-    let mut node = core.buffers().node(index)?;
+    let mut node = cx.ring.buffers().node(index)?;
     match &request.data {
         OpData::Net(Data::Message(message)) => {
             for vector in &message.vectors {
                 if vector.length == 0 {
                     return Err(Errno::EFAULT);
                 }
-                node = core.buffers().check(index, vector.base, vector.length)?;
+                node = cx.ring.buffers().check(index, vector.base, vector.length)?;
             }
         }
-        _ => node = core.buffers().check(index, request.sqe.addr, u64::from(request.sqe.len))?,
+        _ => node = cx.ring.buffers().check(index, request.sqe.addr, u64::from(request.sqe.len))?,
     }
-    let notification = core.notification(id)?;
-    core.hold_buffer(notification, node);
-    core[id].flags.clear(Flags::REGISTERED_BUFFER);
+    let notification = cx.notification()?;
+    cx.ring.hold_buffer(notification, node);
+    cx.flags.clear(Flags::REGISTERED_BUFFER);
     Ok(())
 }

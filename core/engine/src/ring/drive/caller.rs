@@ -65,12 +65,12 @@ fn wait_in_turns(
         }
         core.flush_overflow();
         core.notify();
-        if core.cq.take_dropped() {
+        if core.queues.cq.take_dropped() {
             return Err(Errno::EBADR);
         }
         // A TIMEOUT that fires ends the wait, however little there is.
-        let fired = core.timeouts.fired();
-        if core.cq_ready() >= wanted || *fired_before.get_or_insert(fired) != fired {
+        let fired = core.time.timeouts.fired();
+        if core.queues.cq_ready() >= wanted || *fired_before.get_or_insert(fired) != fired {
             // What became ready here and blocks, nobody would do before the program comes again.
             if !core.work.is_empty() && work::run_by_caller(guard, serial, false) {
                 continue;
@@ -82,14 +82,14 @@ fn wait_in_turns(
             continue;
         }
         let core = live(guard, serial).ok_or(Errno::EBADF)?;
-        if core.cq_ready() >= wanted {
+        if core.queues.cq_ready() >= wanted {
             return Ok(());
         }
         let timeout_ns = match time_left(&mut wanted, &mut limits)? {
             Time::Again => continue,
             Time::Left(ns) => ns,
         };
-        if !core.token.is_free() {
+        if !core.drive.token.is_free() {
             sleep(guard, serial, turn, wanted, timeout_ns, limits.signal_mask)?;
         } else if !core.recheck_if_due() && !core.guess() {
             drive(guard, serial, turn, wanted, timeout_ns, limits.signal_mask)?;
@@ -156,27 +156,28 @@ fn drive(
     signal_mask: Option<u64>,
 ) -> Result<(), Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    if core.token.driver() == Driver::Reactor {
+    if core.drive.token.driver() == Driver::Reactor {
         reactor::release(core);
     }
     reactor::attend_stale(core);
     let epoll = core.epoll()?;
     // Another thread may make room by reaping, and tells nobody.
-    let room_ns = (core.cq.kept() > 0).then_some(ROOM_NS);
-    let bounds = [timeout_ns, core.timers.next_ns(), core.next_recheck_ns(), room_ns, core.next_look_ns()];
+    let room_ns = (core.queues.cq.kept() > 0).then_some(ROOM_NS);
+    let bounds =
+        [timeout_ns, core.time.timers.next_ns(), core.next_recheck_ns(), room_ns, core.next_look_ns()];
     let mut timeout_ns = bounds.into_iter().flatten().min();
-    let context = core.transfers_to_await(wanted.saturating_sub(core.cq_ready()));
+    let context = core.transfers_to_await(wanted.saturating_sub(core.queues.cq_ready()));
     if context.is_none() {
         timeout_ns = [timeout_ns, core.aio.lengthen_look_ns()].into_iter().flatten().min();
     }
-    core.token.drive(wanted);
-    core.observers.caller_sleeps();
+    core.drive.token.drive(wanted);
+    core.drive.observers.caller_sleeps();
     core.watch_pages();
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
     core.sleeps(1);
-    core.sleepers.falls_asleep(None);
+    core.drive.sleepers.falls_asleep(None);
     core.readiness.falls_asleep();
-    let (ring, first) = (core.ring, events.as_mut_ptr());
+    let (ring, first) = (core.identity.ring, events.as_mut_ptr());
     let ended = || {
         // What the kernel has reported is there, perhaps, though the call did not return: no event is without a bit.
         // SAFETY: the events are there until the call returns; nobody else has them.
@@ -194,11 +195,11 @@ fn drive(
     };
     let woken = guard.unlocked(|| host::sleep(sleep, ended));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    core.sleepers.note_return(None);
+    core.drive.sleepers.note_return(None);
     core.readiness.wakes();
     core.sleeps(-1);
     debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
-    core.token.give_up();
+    core.drive.token.give_up();
     if context.is_some() {
         core.end_wait_for_transfers(woken.map(drop));
     }
@@ -248,21 +249,21 @@ fn sleep_as(
     signal_mask: Option<u64>,
 ) -> Result<(), Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    let place = core.token.sleep(sleep);
-    let event = core.sleepers.at(place).inspect_err(|_| core.token.awake(place))?;
+    let place = core.drive.token.sleep(sleep);
+    let event = core.drive.sleepers.at(place).inspect_err(|_| core.drive.token.awake(place))?;
     core.rouse_from_transfers();
     core.sleeps(1);
-    core.sleepers.falls_asleep(Some(place));
+    core.drive.sleepers.falls_asleep(Some(place));
     let timeout_ns = [timeout_ns, core.next_look_ns()].into_iter().flatten().min();
-    let ring = core.ring;
+    let ring = core.identity.ring;
     let ended = || ended(ring, serial, Some(place), &[]);
     let woken = guard.unlocked(|| host::sleep(|| os::poll_readable(event, timeout_ns, signal_mask), ended));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    core.sleepers.note_return(Some(place));
+    core.drive.sleepers.note_return(Some(place));
     core.sleeps(-1);
     // Under the lock: whoever signals does so under it too, so none of the next sleeper is lost.
     os::eventfd_drain(event);
-    core.token.awake(place);
+    core.drive.token.awake(place);
     woken.map(drop)
 }
 
@@ -271,15 +272,15 @@ fn sleep_as(
 fn ended(ring: &'static Ring, serial: u64, place: Option<usize>, events: &[EpollEvent]) {
     let mut guard = ring.lock();
     let Some(core) = live(&mut guard, serial) else { return };
-    core.sleepers.note_return(place);
+    core.drive.sleepers.note_return(place);
     core.sleeps(-1);
     // Nobody is in a call any more who would see what is posted.
-    core.observers.posts_later();
+    core.drive.observers.posts_later();
     if let Some(place) = place {
-        core.sleepers.drain(place);
-        core.token.awake(place);
+        core.drive.sleepers.drain(place);
+        core.drive.token.awake(place);
     } else {
-        core.token.give_up();
+        core.drive.token.give_up();
         core.end_wait_for_transfers(Ok(()));
         core.readiness.wakes();
         core.take_events_of_sleep(events);
@@ -288,7 +289,7 @@ fn ended(ring: &'static Ring, serial: u64, place: Option<usize>, events: &[Epoll
         }
     }
     leave(core);
-    let pollers = core.observers.pollers_to_tell();
+    let pollers = core.drive.observers.pollers_to_tell();
     lifetime::go_out(guard, serial);
     pollers.into_iter().for_each(|(ring, serial)| look_in(ring, serial));
 }
@@ -296,15 +297,15 @@ fn ended(ring: &'static Ring, serial: u64, place: Option<usize>, events: &[Epoll
 fn interrupted(core: &mut Core, wanted: u32, errno: Errno) -> Result<(), Errno> {
     core.advance();
     core.flush_overflow();
-    if wanted > 0 && core.cq_ready() >= wanted { Ok(()) } else { Err(errno) }
+    if wanted > 0 && core.queues.cq_ready() >= wanted { Ok(()) } else { Err(errno) }
 }
 
 /// A call of the program's ends: what is posted from now on no call waits for. The program takes completions that the ring's descriptor
 /// goes on to show, so somebody has to look whether they are gone.
 #[inline]
 pub fn end_call(core: &mut Core) {
-    core.observers.posts_later();
-    if core.observers.may_be_stale() {
+    core.drive.observers.posts_later();
+    if core.drive.observers.may_be_stale() {
         reactor::attend_stale(core);
     }
 }
@@ -318,12 +319,12 @@ pub fn leave(core: &mut Core) {
     core.leave_in_flight();
     core.rouse_from_transfers();
     core.notify();
-    if !core.ready.is_empty() && core.defers() && core.has_fetched_enough() {
+    if !core.order.ready.is_empty() && core.defers() && core.has_fetched_enough() {
         core.notify_deferred();
     }
     core.put_right();
     core.mark_task_work();
-    match core.token.driver() {
+    match core.drive.token.driver() {
         Driver::Nobody if !core.pass_on() => {
             if core.needs_driver() {
                 reactor::attend(core);
@@ -346,11 +347,11 @@ pub fn wait_for_sq_space(guard: &mut CoreGuard<'_>, serial: u64) -> Result<(), E
     in_turns(guard, serial, |guard, turn| {
         loop {
             let core = live(guard, serial).ok_or(Errno::EBADF)?;
-            if core.sq_pending() < core.memory.layout().sq_entries {
+            if core.queues.sq_pending() < core.queues.memory.layout().sq_entries {
                 return Ok(());
             }
             core.wake_sq_thread()?;
-            if core.token.is_free() {
+            if core.drive.token.is_free() {
                 drive(guard, serial, turn, u32::MAX, None, None)?;
             } else {
                 sleep(guard, serial, turn, u32::MAX, None, None)?;

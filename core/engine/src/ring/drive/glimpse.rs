@@ -35,7 +35,7 @@ impl Core {
     /// over before epoll is asked is not seen.
     pub fn glimpse(&mut self, fd: Fd, events: u32) {
         let Some(registration) = self.readiness.name_of(fd) else { return };
-        if let Some(glimpse) = self.observers.glimpse_mut()
+        if let Some(glimpse) = self.drive.observers.glimpse_mut()
             && glimpse.sought.is_some()
         {
             // An earlier poll left it, of the same eventfd.
@@ -46,11 +46,11 @@ impl Core {
     }
 
     fn start_glimpse(&mut self, fd: Fd, events: u32, registration: u64) -> Result<(), Errno> {
-        if self.observers.glimpse_mut().is_none() {
+        if self.drive.observers.glimpse_mut().is_none() {
             let context = Context::create(self.epoll()?, 1, GLIMPSE)?;
-            self.observers.set_glimpse(Glimpse { context, sought: None });
+            self.drive.observers.set_glimpse(Glimpse { context, sought: None });
         }
-        let Some(glimpse) = self.observers.glimpse_mut() else { return Ok(()) };
+        let Some(glimpse) = self.drive.observers.glimpse_mut() else { return Ok(()) };
         glimpse.context.poll(fd, events)?;
         glimpse.sought = Some(registration);
         Ok(())
@@ -58,7 +58,7 @@ impl Core {
 
     /// AIO has heard of an event. Where epoll has told of it, nobody waits for it any more.
     pub(super) fn take_glimpse(&mut self) {
-        let seen = self.observers.glimpse_mut().and_then(Glimpse::take);
+        let seen = self.drive.observers.glimpse_mut().and_then(Glimpse::take);
         if let Some((registration, events)) = seen
             && self.readiness.is_awaited(registration)
         {

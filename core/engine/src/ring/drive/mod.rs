@@ -42,10 +42,10 @@ use crate::wait::Driver;
 pub fn look_in(ring: &'static Ring, serial: u64) {
     let mut guard = ring.lock();
     let Some(core) = live(&mut guard, serial) else { return };
-    if core.life.is_closing() || core.defers() || !core.token.is_free() {
+    if core.life.is_closing() || core.defers() || !core.drive.token.is_free() {
         return;
     }
-    core.observers.posts_later();
+    core.drive.observers.posts_later();
     core.harvest_now();
     core.advance();
     caller::leave(core);
@@ -89,18 +89,18 @@ impl Core {
     /// wake it beside the caller. Who only looks does not take its place.
     #[inline]
     pub fn reactor_gives_way(&self, wanted: u32) -> bool {
-        wanted > 0 && self.token.driver() == Driver::Reactor && !self.observers.may_wait_outside()
+        wanted > 0 && self.drive.token.driver() == Driver::Reactor && !self.drive.observers.may_wait_outside()
     }
 
     /// Is what else is ready left to the next call?
     pub fn has_fetched_enough(&self) -> bool {
-        self.defers() && self.cq_ready() >= self.fetched_at_once
+        self.defers() && self.queues.cq_ready() >= self.drive.fetched_at_once
     }
 
     /// Does anything here need somebody to sleep for it?
     pub fn needs_driver(&self) -> bool {
         self.readiness.waiting() > 0
-            || !self.timers.is_empty()
+            || !self.time.timers.is_empty()
             || self.aio.in_flight() > 0
             || self.zero_copy.is_waiting()
             || self.is_owed()
@@ -110,14 +110,14 @@ impl Core {
 
     /// Is there anything that is to be looked at by and by, whoever drives?
     pub fn needs_ticks(&self) -> bool {
-        self.observers.may_be_stale() || self.needs_other_ticks()
+        self.drive.observers.may_be_stale() || self.needs_other_ticks()
     }
 
     /// Is there anything to be looked at by and by beside completions that are shown?
     fn needs_other_ticks(&self) -> bool {
         self.readiness.needs_recheck()
             || self.zero_copy.needs_ticks()
-            || !self.directories.is_empty()
+            || !self.resources.directories.is_empty()
             || self.work.in_flight().is_any()
             || self.aio.needs_ticks()
             // There was no worker for it.
@@ -131,7 +131,7 @@ impl Core {
         };
         os::close_own(lost);
         self.readiness.lose_epoll();
-        self.sleepers.lose_kick();
+        self.drive.sleepers.lose_kick();
         self.aio.lose_kick();
         let Ok(epoll) = self.epoll() else { return true };
         self.hear_again(epoll);
@@ -151,7 +151,7 @@ impl Core {
         let kick = os::eventfd().inspect_err(|_| os::close(epoll))?;
         // Not edge-triggered: who only looks into epoll must not take it away from the driver, who drains it.
         os::epoll_ctl(epoll, os::nr::EPOLL_CTL_ADD, kick, os::nr::EPOLLIN, KICK)?;
-        self.sleepers.set_kick(kick);
+        self.drive.sleepers.set_kick(kick);
         self.readiness.set_epoll(epoll);
         self.hear(epoll);
         Ok(epoll)
@@ -189,7 +189,7 @@ impl Core {
     /// Takes what epoll reported to the driver.
     pub fn take_events_as_driver(&mut self, events: &[EpollEvent]) {
         if self.take_events(events) {
-            self.sleepers.drain_kick();
+            self.drive.sleepers.drain_kick();
         }
     }
 
@@ -246,7 +246,7 @@ impl Core {
                 self.reap_direct();
                 continue;
             }
-            if self.ready.is_empty() || self.has_fetched_enough() {
+            if self.order.ready.is_empty() || self.has_fetched_enough() {
                 break;
             }
             self.run_ready();
@@ -259,12 +259,12 @@ impl Core {
     #[inline(always)]
     pub fn is_at_rest(&self) -> bool {
         self.work.is_at_rest()
-            && self.cq.is_at_rest()
-            && self.timers.is_empty()
-            && self.timeouts.counting() == 0
+            && self.queues.cq.is_at_rest()
+            && self.time.timers.is_empty()
+            && self.time.timeouts.counting() == 0
             && self.aio.in_flight() == 0
             && !self.readiness.has_reports()
-            && self.observers.are_told()
+            && self.drive.observers.are_told()
             && self.shared.is_none()
     }
 
@@ -272,12 +272,12 @@ impl Core {
     /// lock is given up wherever something may have been posted.
     #[inline]
     pub fn notify(&mut self) {
-        let Some(uncounted) = self.cq.take_news() else { return };
-        self.ring.count(Counted::Completed, uncounted);
-        if self.observers.are_any() {
+        let Some(uncounted) = self.queues.cq.take_news() else { return };
+        self.identity.ring.count(Counted::Completed, uncounted);
+        if self.drive.observers.are_any() {
             self.notify_observers();
         }
-        if self.token.is_awaited() {
+        if self.drive.token.is_awaited() {
             self.wake_sleepers();
         }
         if self.shared.is_some() {
@@ -297,19 +297,19 @@ impl Core {
 
     fn show_task_work(&self) {
         let waits = self.needs_driver() || self.work.is_under_way();
-        if self.shows_readable() || waits || !self.ready.is_empty() {
-            self.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
+        if self.shows_readable() || waits || !self.order.ready.is_empty() {
+            self.queues.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
         } else {
-            self.memory.change_sq_flags(0, IORING_SQ_TASKRUN);
+            self.queues.memory.change_sq_flags(0, IORING_SQ_TASKRUN);
         }
     }
 
     /// On a DEFER_TASKRUN ring: something waits to be fetched by `enter`.
     pub fn notify_deferred(&mut self) {
         if self.is(IORING_SETUP_TASKRUN_FLAG) {
-            self.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
+            self.queues.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
         }
-        if let Some(eventfd) = self.observers.eventfd()
+        if let Some(eventfd) = self.drive.observers.eventfd()
             && !self.only_waits_for(eventfd)
         {
             self.signal_eventfd();
@@ -323,10 +323,11 @@ impl Core {
     /// Is the registered eventfd itself all that became ready? Whoever watches it knows already, and a
     /// request that reads it shall find the count that woke it.
     fn only_waits_for(&self, eventfd: Fd) -> bool {
-        !self.ready.is_empty()
+        !self.order.ready.is_empty()
             && self.work.finished() == 0
-            && self.timers.next_ns() != Some(0)
+            && self.time.timers.next_ns() != Some(0)
             && self
+                .order
                 .ready
                 .iter()
                 .filter_map(|id| self.requests.get(id))

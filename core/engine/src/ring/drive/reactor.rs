@@ -104,10 +104,10 @@ pub fn lock() -> &'static dyn AcrossFork {
 pub fn attend(core: &mut Core) {
     // Other processes cannot come and drive this one's requests.
     let at_once =
-        core.observers.may_wait_outside() || core.is_crowded() || core.work.in_flight().is_left_alone();
-    if core.attendance.listed {
-        let left = core.token.driver() == Driver::Nobody && !(at_once && take_over(core));
-        if left && core::mem::take(&mut core.attendance.was_driven) {
+        core.drive.observers.may_wait_outside() || core.is_crowded() || core.work.in_flight().is_left_alone();
+    if core.drive.attendance.listed {
+        let left = core.drive.token.driver() == Driver::Nobody && !(at_once && take_over(core));
+        if left && core::mem::take(&mut core.drive.attendance.was_driven) {
             // It was taken back from a reactor that had gone to sleep for good.
             wake_for_a_tick(core);
         }
@@ -121,8 +121,8 @@ pub fn attend(core: &mut Core) {
         core.hand_over_in_flight();
         return;
     }
-    core.attendance.listed = true;
-    if core.token.driver() == Driver::Nobody && at_once {
+    core.drive.attendance.listed = true;
+    if core.drive.token.driver() == Driver::Nobody && at_once {
         take_over(core);
     }
 }
@@ -130,8 +130,8 @@ pub fn attend(core: &mut Core) {
 /// The ring has files, a thread, or work that may take for ever, and perhaps nobody comes by any more: if a watch is what tells
 /// of its close, that must be heard of.
 pub fn hear_of_close(core: &mut Core) {
-    if !core.attendance.is_heard {
-        core.attendance.is_heard = lifetime::watch_fd().is_none() || REACTOR.lock().launch_if_gone();
+    if !core.drive.attendance.is_heard {
+        core.drive.attendance.is_heard = lifetime::watch_fd().is_none() || REACTOR.lock().launch_if_gone();
     }
 }
 
@@ -150,7 +150,10 @@ fn hear_in(epoll: Fd, watch: Fd) {
 /// Starts the thread, where the ring will need it when its caller leaves and it does not run. That may cost the caller its
 /// turn on the processor.
 pub fn prepare(core: &Core) {
-    if core.attendance.listed || core.token.driver() != Driver::Nobody || core.is_left_to_callers() {
+    if core.drive.attendance.listed
+        || core.drive.token.driver() != Driver::Nobody
+        || core.is_left_to_callers()
+    {
         return;
     }
     // Where it cannot be launched now, that is tried again when the caller leaves.
@@ -162,13 +165,13 @@ pub fn attend_stale(core: &mut Core) {
     if !core.needs_ticks() || core.rechecks_itself() {
         return;
     }
-    if core.attendance.listed {
+    if core.drive.attendance.listed {
         // While the reactor drove the ring, nothing of it needed a tick; otherwise it ticks.
-        if core::mem::take(&mut core.attendance.was_driven) {
+        if core::mem::take(&mut core.drive.attendance.was_driven) {
             wake_for_a_tick(core);
         }
     } else if start(core) {
-        core.attendance.listed = true;
+        core.drive.attendance.listed = true;
     }
 }
 
@@ -176,7 +179,7 @@ pub fn attend_stale(core: &mut Core) {
 fn wake_for_a_tick(core: &Core) {
     let due_ns = os::monotonic_ns().saturating_add(TICK_NS);
     let mut reactor = REACTOR.lock();
-    let kick = reactor.listing.bring_look_forward(core.serial, due_ns);
+    let kick = reactor.listing.bring_look_forward(core.identity.serial, due_ns);
     reactor.kicked_if(kick);
 }
 
@@ -187,8 +190,9 @@ fn start(core: &Core) -> bool {
     }
     let now = os::monotonic_ns();
     let activity = core.life.activity();
-    let attended = Attended { ring: core.ring, serial: core.serial, activity, looked_ns: now };
-    let kick = reactor.listing.add(core.serial, attended, now);
+    let attended =
+        Attended { ring: core.identity.ring, serial: core.identity.serial, activity, looked_ns: now };
+    let kick = reactor.listing.add(core.identity.serial, attended, now);
     reactor.kicked_if(kick);
     true
 }
@@ -341,15 +345,15 @@ fn take_over(core: &mut Core) -> bool {
     let Ok(epoll) = core.epoll() else { return false };
     let mut reactor = REACTOR.lock();
     let Some(outer) = reactor.epoll else { return false };
-    if put(outer, epoll, core.serial).is_err() {
+    if put(outer, epoll, core.identity.serial).is_err() {
         return false;
     }
-    core.token.give(Driver::Reactor);
+    core.drive.token.give(Driver::Reactor);
     core.watch_pages();
-    core.attendance.was_driven = true;
+    core.drive.attendance.was_driven = true;
     // A ring's deadlines bound the reactor's sleep, and so does what has to be looked at by and by.
     let tick_ns = if core.needs_ticks() { os::monotonic_ns().saturating_add(TICK_NS) } else { u64::MAX };
-    let kick = reactor.listing.bring_look_forward(core.serial, due_ns(core).min(tick_ns));
+    let kick = reactor.listing.bring_look_forward(core.identity.serial, due_ns(core).min(tick_ns));
     reactor.kicked_if(kick);
     true
 }
@@ -369,12 +373,12 @@ fn put_all(outer: Fd) {
     for attended in rings {
         let mut guard = enter(attended.ring);
         let Some(core) = live(&mut guard, attended.serial) else { continue };
-        if core.token.driver() != Driver::Reactor {
+        if core.drive.token.driver() != Driver::Reactor {
             continue;
         }
         core.renews_epoll();
         let epoll = core.readiness.epoll();
-        if epoll.is_none_or(|epoll| put(outer, epoll, core.serial).is_err()) {
+        if epoll.is_none_or(|epoll| put(outer, epoll, core.identity.serial).is_err()) {
             leave_to_looks(core);
         }
     }
@@ -382,13 +386,13 @@ fn put_all(outer: Fd) {
 
 /// When a ring's next timer is due, on the monotonic clock; `u64::MAX` where it has none.
 fn due_ns(core: &Core) -> u64 {
-    core.timers.next_ns().map_or(u64::MAX, |left| os::monotonic_ns().saturating_add(left))
+    core.time.timers.next_ns().map_or(u64::MAX, |left| os::monotonic_ns().saturating_add(left))
 }
 
 /// A caller takes the driver's role back from the reactor.
 pub fn release(core: &mut Core) {
-    debug_assert!(core.token.driver() == Driver::Reactor, "only what the reactor drives is released");
-    core.token.give_up();
+    debug_assert!(core.drive.token.driver() == Driver::Reactor, "only what the reactor drives is released");
+    core.drive.token.give_up();
     let outer = REACTOR.lock().epoll;
     if let (Some(outer), Some(epoll)) = (outer, core.readiness.epoll()) {
         let _ = os::epoll_ctl(outer, EPOLL_CTL_DEL, epoll, 0, 0);
@@ -398,25 +402,25 @@ pub fn release(core: &mut Core) {
 /// The reactor cannot drive a ring any more that it drives: it looks at it from time to time from now on.
 pub fn leave_to_looks(core: &mut Core) {
     release(core);
-    core.attendance.was_driven = false;
+    core.drive.attendance.was_driven = false;
     wake_for_a_tick(core);
 }
 
 /// A ring that the reactor drives got a timer: it may have to wake earlier.
 pub fn deadline_changed(core: &mut Core) {
-    if core.token.driver() != Driver::Reactor {
+    if core.drive.token.driver() != Driver::Reactor {
         return;
     }
     let due_ns = due_ns(core);
     let mut reactor = REACTOR.lock();
-    let kick = reactor.listing.bring_look_forward(core.serial, due_ns);
+    let kick = reactor.listing.bring_look_forward(core.identity.serial, due_ns);
     reactor.kicked_if(kick);
 }
 
 /// A ring ends: it leaves the list.
 pub fn forget(core: &mut Core) {
-    if core::mem::take(&mut core.attendance.listed) {
-        REACTOR.lock().listing.remove(core.serial);
+    if core::mem::take(&mut core.drive.attendance.listed) {
+        REACTOR.lock().listing.remove(core.identity.serial);
     }
 }
 
@@ -504,8 +508,8 @@ fn serve(attended: Attended, act: impl FnOnce(&mut Core)) {
     let looked_ns = if looks { now } else { looked_ns };
     let due_ns = next_look_ns(core, looked_ns, now);
     // Without a need for ticks there will be none, or none soon: who takes the ring back asks for the next one.
-    if core.token.driver() == Driver::Reactor && (!core.needs_ticks() || core.tick_ns() > TICK_NS) {
-        core.attendance.was_driven = true;
+    if core.drive.token.driver() == Driver::Reactor && (!core.needs_ticks() || core.tick_ns() > TICK_NS) {
+        core.drive.attendance.was_driven = true;
     }
     let has_orphans = looks && core.has_orphans();
     let mut reactor = REACTOR.lock();
@@ -528,7 +532,7 @@ fn serve(attended: Attended, act: impl FnOnce(&mut Core)) {
 /// its earliest deadline if it is.
 fn next_look_ns(core: &Core, looked_ns: u64, now_ns: u64) -> u64 {
     let mut due_ns = u64::MAX;
-    let is_driven = core.token.driver() == Driver::Reactor;
+    let is_driven = core.drive.token.driver() == Driver::Reactor;
     if !is_driven || core.needs_ticks() {
         due_ns = looked_ns.saturating_add(if is_driven { core.tick_ns() } else { TICK_NS });
     }
@@ -537,8 +541,8 @@ fn next_look_ns(core: &Core, looked_ns: u64, now_ns: u64) -> u64 {
         due_ns = due_ns.min(now_ns.saturating_add(look_ns));
     }
     if is_driven
-        && !core.observers.know_of_deferred()
-        && let Some(left_ns) = core.timers.next_ns()
+        && !core.drive.observers.know_of_deferred()
+        && let Some(left_ns) = core.time.timers.next_ns()
     {
         due_ns = due_ns.min(now_ns.saturating_add(left_ns));
     }
@@ -555,7 +559,7 @@ fn enter(ring: &Ring) -> CoreGuard<'_> {
 
 /// A ring may be ready that the reactor drives.
 fn drive(outer: Fd, core: &mut Core) {
-    if core.token.driver() != Driver::Reactor {
+    if core.drive.token.driver() != Driver::Reactor {
         return;
     }
     let Some(epoll) = core.readiness.epoll() else { return };
@@ -564,7 +568,7 @@ fn drive(outer: Fd, core: &mut Core) {
     let count = os::epoll_wait(epoll, &mut events, Some(0), None).unwrap_or(0);
     core.take_events_as_driver(&events[..count]);
     proceed(core);
-    let _ = os::epoll_ctl(outer, EPOLL_CTL_MOD, epoll, EPOLLIN | EPOLLONESHOT, core.serial);
+    let _ = os::epoll_ctl(outer, EPOLL_CTL_MOD, epoll, EPOLLIN | EPOLLONESHOT, core.identity.serial);
 }
 
 /// Something is ready, or due: goes on with it, or tells the observers of a ring that only its own
@@ -574,7 +578,7 @@ fn proceed(core: &mut Core) {
         tell_of_deferred(core);
         return;
     }
-    core.observers.posts_later();
+    core.drive.observers.posts_later();
     core.advance();
     core.hand_over();
     core.notify();
@@ -582,16 +586,16 @@ fn proceed(core: &mut Core) {
 
 /// Tells the observers of a ring that defers, once, that its thread has something to come in for.
 fn tell_of_deferred(core: &mut Core) {
-    let due = core.timers.next_ns() == Some(0);
-    if (due || has_deferred(core)) && !core.observers.know_of_deferred() {
-        core.observers.note_deferred_told();
+    let due = core.time.timers.next_ns() == Some(0);
+    if (due || has_deferred(core)) && !core.drive.observers.know_of_deferred() {
+        core.drive.observers.note_deferred_told();
         core.notify_deferred();
     }
 }
 
 /// Fires the timers of a ring that is driven from here.
 fn expire(core: &mut Core) {
-    if core.token.driver() == Driver::Reactor && core.timers.next_ns() == Some(0) {
+    if core.drive.token.driver() == Driver::Reactor && core.time.timers.next_ns() == Some(0) {
         proceed(core);
     }
 }
@@ -599,17 +603,17 @@ fn expire(core: &mut Core) {
 /// One ring at a tick; `None` where it is to leave the list.
 fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
     if core.needs_ticks() {
-        core.observers.posts_later();
+        core.drive.observers.posts_later();
         core.recheck();
         core.tick_channels();
         core.put_right();
         core.note_left();
-        core.directories.tick();
+        core.resources.directories.tick();
         if !core.is_left_to_callers() {
             core.rescue_in_flight();
         }
         core.tick_transfers();
-        if !core.defers() && core.token.driver() != Driver::SqThread {
+        if !core.defers() && core.drive.token.driver() != Driver::SqThread {
             core.advance();
             core.hand_over();
             core.notify();
@@ -617,7 +621,7 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
             if core.defers() && has_deferred(core) {
                 // Nobody drives it, perhaps.
                 core.notify_deferred();
-            } else if !core.defers() && !core.ready.is_empty() {
+            } else if !core.defers() && !core.order.ready.is_empty() {
                 core.kick_driver();
             }
             if !core.work.is_empty() {
@@ -626,19 +630,19 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
         }
     }
     let quiet = core.life.activity() == last_activity;
-    let stays = match core.token.driver() {
+    let stays = match core.drive.token.driver() {
         Driver::SqThread => core.needs_ticks(),
         Driver::Caller => !quiet || core.needs_ticks(),
         Driver::Nobody | Driver::Reactor => core.needs_driver() || core.needs_ticks(),
     };
     if !stays {
-        if core.token.driver() == Driver::Reactor {
+        if core.drive.token.driver() == Driver::Reactor {
             release(core);
         }
-        core.attendance.listed = false;
+        core.drive.attendance.listed = false;
         return None;
     }
-    match core.token.driver() {
+    match core.drive.token.driver() {
         Driver::Nobody if quiet && take_over(core) => {}
         Driver::Nobody => look_for_events(core),
         _ => {}
@@ -660,7 +664,7 @@ fn look_for_events(core: &mut Core) {
 
 /// Has a ring that defers anything for its thread to come in for?
 fn has_deferred(core: &Core) -> bool {
-    !core.ready.is_empty() || core.aio.has_completion()
+    !core.order.ready.is_empty() || core.aio.has_completion()
 }
 
 /// In a child after `fork`: the parent's reactor is not here.

@@ -60,20 +60,21 @@ pub fn check_cpu(cpu: u32) -> Result<(), Errno> {
 /// # Errors
 /// `EAGAIN` where no thread can be had.
 pub fn start(core: &mut Core, idle_ms: u32, cpu: Option<u32>) -> Result<(), Errno> {
-    core.sq_thread.cpu = cpu;
+    core.drive.sq_thread.cpu = cpu;
     host::get().ok_or(Errno::ENOMEM)?;
-    core.token.give(Driver::SqThread);
-    core.sq_thread.idle_ns = u64::from(if idle_ms == 0 { DEFAULT_IDLE_MS } else { idle_ms }) * 1_000_000;
+    core.drive.token.give(Driver::SqThread);
+    core.drive.sq_thread.idle_ns =
+        u64::from(if idle_ms == 0 { DEFAULT_IDLE_MS } else { idle_ms }) * 1_000_000;
     core.epoll()?;
     // The program cannot have published anything that it did not see this flag after.
-    core.memory.change_sq_flags(IORING_SQ_NEED_WAKEUP, 0);
+    core.queues.memory.change_sq_flags(IORING_SQ_NEED_WAKEUP, 0);
     launch(core)
 }
 
 /// Clones the thread: it has the credentials of the calling one.
 fn launch(core: &mut Core) -> Result<(), Errno> {
-    core.sq_thread.credentials = Some(credentials::acting());
-    let ring = core::ptr::from_ref(core.ring).cast_mut().cast::<c_void>();
+    core.drive.sq_thread.credentials = Some(credentials::acting());
+    let ring = core::ptr::from_ref(core.identity.ring).cast_mut().cast::<c_void>();
     threads::spawn(c"iou-sqp", run, ring)
 }
 
@@ -83,19 +84,21 @@ pub fn renew(until_ns: u64) {
     registry::for_each_live(|ring| {
         let mut guard = ring.lock();
         let Some(core) = guard.as_mut() else { return };
-        if core.token.driver() != Driver::SqThread || core.life.is_closing() {
+        if core.drive.token.driver() != Driver::SqThread || core.life.is_closing() {
             return;
         }
-        let serial = core.serial;
-        core.sq_thread.term += 1;
-        core.sq_thread.gone = false;
+        let serial = core.identity.serial;
+        core.drive.sq_thread.term += 1;
+        core.drive.sq_thread.gone = false;
         core.kick_driver();
         drop(guard);
-        threads::wait(until_ns, || live(&mut ring.lock(), serial).is_none_or(|core| core.sq_thread.gone));
+        threads::wait(until_ns, || {
+            live(&mut ring.lock(), serial).is_none_or(|core| core.drive.sq_thread.gone)
+        });
         let mut guard = ring.lock();
         let Some(core) = live(&mut guard, serial) else { return };
-        if !core.sq_thread.gone || launch(core).is_err() {
-            core.token.give_up();
+        if !core.drive.sq_thread.gone || launch(core).is_err() {
+            core.drive.token.give_up();
         }
     });
 }
@@ -105,7 +108,7 @@ extern "C" fn run(ring: *mut c_void) {
     let ring = unsafe { &*ring.cast::<Ring>() };
     let guard = ring.lock();
     threads::begin(
-        guard.as_ref().and_then(|core| core.sq_thread.credentials).unwrap_or_else(credentials::common),
+        guard.as_ref().and_then(|core| core.drive.sq_thread.credentials).unwrap_or_else(credentials::common),
     );
     serve_ring(guard);
 }
@@ -113,8 +116,9 @@ extern "C" fn run(ring: *mut c_void) {
 /// Until the ring is closed, or another thread is to take this one's place.
 fn serve_ring(mut guard: CoreGuard<'_>) {
     let Some(core) = guard.as_mut() else { return threads::end() };
-    let (serial, idle_ns, term) = (core.serial, core.sq_thread.idle_ns, core.sq_thread.term);
-    if let Some(cpu) = core.sq_thread.cpu {
+    let (serial, idle_ns, term) =
+        (core.identity.serial, core.drive.sq_thread.idle_ns, core.drive.sq_thread.term);
+    if let Some(cpu) = core.drive.sq_thread.cpu {
         // Checked at setup; the set may have shrunk since, and then any processor will do.
         let mut set = os::CpuSet::default();
         set[cpu as usize / 64] = 1 << (cpu % 64);
@@ -127,14 +131,14 @@ fn serve_ring(mut guard: CoreGuard<'_>) {
     let mut last_active_ns = os::monotonic_ns();
     loop {
         let Some(core) = live(&mut guard, serial) else { return threads::end() };
-        if core.sq_thread.term != term {
+        if core.drive.sq_thread.term != term {
             threads::end();
-            core.sq_thread.gone = true;
+            core.drive.sq_thread.gone = true;
             return;
         }
         if core.life.is_closing() && core.life.inside() == 0 {
             threads::end();
-            core.token.give_up();
+            core.drive.token.give_up();
             return lifetime::dispose_if_done(guard, serial);
         }
         let active = serve(core);
@@ -158,9 +162,9 @@ fn serve_ring(mut guard: CoreGuard<'_>) {
 /// One round without sleeping; true where there was something to do.
 fn serve(core: &mut Core) -> bool {
     let mut active = false;
-    core.observers.posts_later();
+    core.drive.observers.posts_later();
     core.flush_overflow();
-    if core.sq_pending() > 0 && !core.is(IORING_SETUP_R_DISABLED) {
+    if core.queues.sq_pending() > 0 && !core.is(IORING_SETUP_R_DISABLED) {
         let _ = core.submit(u32::MAX, false);
         // Threads that wait for room (`IORING_ENTER_SQ_WAIT`) look again.
         core.wake_all();
@@ -175,7 +179,7 @@ fn serve(core: &mut Core) -> bool {
     core.fetch_answered();
     core.advance();
     core.hand_over();
-    active |= core.cq.has_news();
+    active |= core.queues.cq.has_news();
     core.notify();
     active
 }
@@ -195,11 +199,11 @@ fn harvest(core: &mut Core, timeout_ns: u64) -> bool {
 /// Nothing happened for the idle time.
 fn sleep(guard: &mut CoreGuard<'_>, serial: u64) {
     let Some(core) = live(guard, serial) else { return };
-    core.memory.change_sq_flags(IORING_SQ_NEED_WAKEUP, 0);
+    core.queues.memory.change_sq_flags(IORING_SQ_NEED_WAKEUP, 0);
     // Pairs with the program's full barrier between its store of the SQ tail and its look at the
     // flag: either it sees the flag, or the tail is seen here.
     fence(Ordering::SeqCst);
-    let rests = core.sq_pending() == 0 || core.is(IORING_SETUP_R_DISABLED);
+    let rests = core.queues.sq_pending() == 0 || core.is(IORING_SETUP_R_DISABLED);
     if rests {
         core.hand_over_in_flight();
     }
@@ -207,7 +211,7 @@ fn sleep(guard: &mut CoreGuard<'_>, serial: u64) {
     if rests && core.work.is_empty() {
         wait(guard, serial);
     } else {
-        core.memory.change_sq_flags(0, IORING_SQ_NEED_WAKEUP);
+        core.queues.memory.change_sq_flags(0, IORING_SQ_NEED_WAKEUP);
     }
 }
 
@@ -218,7 +222,7 @@ fn wait(guard: &mut CoreGuard<'_>, serial: u64) {
     if core.readiness.epoll().is_none() {
         return;
     }
-    core.sq_thread.asleep = true;
+    core.drive.sq_thread.asleep = true;
     core.watch_pages();
     core.readiness.falls_asleep();
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
@@ -227,16 +231,16 @@ fn wait(guard: &mut CoreGuard<'_>, serial: u64) {
         let Some(epoll) = core.readiness.epoll() else { break (core, Ok(0)) };
         // Nothing tells of what was submitted while the thread was awake: it looks, and sleeps on until that is there.
         let look_ns = core.aio.lengthen_look_ns();
-        let timeout_ns = [core.timers.next_ns(), look_ns].into_iter().flatten().min();
+        let timeout_ns = [core.time.timers.next_ns(), look_ns].into_iter().flatten().min();
         let woken = guard.unlocked(|| os::epoll_wait(epoll, &mut events, timeout_ns, None));
         let Some(core) = live(guard, serial) else { return };
-        let is_due = core.aio.has_completion() || core.timers.next_ns() == Some(0);
+        let is_due = core.aio.has_completion() || core.time.timers.next_ns() == Some(0);
         if look_ns.is_none() || woken != Ok(0) || is_due {
             break (core, woken);
         }
     };
     debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
-    core.sq_thread.asleep = false;
+    core.drive.sq_thread.asleep = false;
     core.readiness.wakes();
     let count = woken.unwrap_or_else(|_| {
         core.renews_epoll();
@@ -244,5 +248,5 @@ fn wait(guard: &mut CoreGuard<'_>, serial: u64) {
     });
     core.take_events_of_sleep(&events[..count]);
     // In flight work goes on while asleep: only SQEs end the need for a wake-up.
-    core.memory.change_sq_flags(0, IORING_SQ_NEED_WAKEUP);
+    core.queues.memory.change_sq_flags(0, IORING_SQ_NEED_WAKEUP);
 }

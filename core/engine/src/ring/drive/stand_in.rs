@@ -82,8 +82,8 @@ fn put_out(ring: &'static Ring, serial: u64) {
 pub fn added_to_epoll(fd: Fd) {
     let Some(ring) = registry::get(fd) else { return };
     if let Some(core) = ring.lock().as_mut() {
-        core.observers.note_in_epoll();
-        if core.observers.is_readable() || core.is_shared() {
+        core.drive.observers.note_in_epoll();
+        if core.drive.observers.is_readable() || core.is_shared() {
             core.light();
         }
     }
@@ -103,23 +103,23 @@ pub fn show(fd: Fd) -> Result<(), Errno> {
     for (word, value) in ring.shown.iter().zip([identity.device, identity.inode]) {
         word.store(value, Ordering::Relaxed);
     }
-    core.observers.note_stand_in_shown();
-    lifetime::unwatch(ring.ring(), core.serial);
+    core.drive.observers.note_stand_in_shown();
+    lifetime::unwatch(ring.ring(), core.serial());
     Ok(())
 }
 
 impl Core {
     fn stand_in(&mut self) -> Result<Fd, Errno> {
-        if let Some(fd) = self.observers.stand_in().filter(|&fd| os::is_still_own(fd)) {
+        if let Some(fd) = self.drive.observers.stand_in().filter(|&fd| os::is_still_own(fd)) {
             return Ok(fd);
         }
         let fd = os::eventfd()?;
-        if let Some(lost) = self.observers.stand_in() {
+        if let Some(lost) = self.drive.observers.stand_in() {
             os::close_own(lost);
         }
-        self.observers.set_stand_in(fd);
+        self.drive.observers.set_stand_in(fd);
         self.stand_in_is_own();
-        if self.cq_ready() > 0 {
+        if self.queues.cq_ready() > 0 {
             os::eventfd_signal(fd);
         }
         if self.needs_driver() {
@@ -129,7 +129,7 @@ impl Core {
     }
 
     fn synchronize_stand_in(&mut self) -> bool {
-        if self.observers.stand_in().is_none() {
+        if self.drive.observers.stand_in().is_none() {
             return false;
         }
         if self.look_for_completions() {
@@ -145,7 +145,7 @@ impl Core {
     /// find it readable for ever. Until it polls again, the reactor's ticks look.
     #[inline]
     pub fn put_right(&mut self) {
-        if self.observers.may_be_stale() {
+        if self.drive.observers.may_be_stale() {
             self.put_right_shown();
         }
     }
@@ -160,12 +160,12 @@ impl Core {
     /// Drains the stand-in if there are no completions. Who polls it hears nothing else: an edge says that one was posted.
     fn look_for_completions(&mut self) -> bool {
         self.flush_overflow();
-        if self.cq_ready() > 0 || self.defers() && !self.ready.is_empty() {
+        if self.queues.cq_ready() > 0 || self.defers() && !self.order.ready.is_empty() {
             return true;
         }
         self.drain_stand_in();
         self.unmark_shown();
-        if self.needs_driver() && self.token.driver() == Driver::Nobody {
+        if self.needs_driver() && self.drive.token.driver() == Driver::Nobody {
             reactor::attend(self);
         }
         false
@@ -174,7 +174,7 @@ impl Core {
     /// Lists the stand-in, which is readable now, among the lit ones.
     pub(in crate::ring) fn light(&mut self) {
         let (ring, serial) = (self.ring(), self.serial());
-        if self.observers.mark_lit() {
+        if self.drive.observers.mark_lit() {
             let mut lit = LIT.lock();
             lit.push((ring, serial));
             ANY.store(true, Ordering::Relaxed);
@@ -190,7 +190,7 @@ impl Core {
 
     /// Takes the stand-in off the list, whoever makes it readable.
     pub(in crate::ring) fn put_out(&mut self) {
-        if self.observers.unmark_lit() {
+        if self.drive.observers.unmark_lit() {
             put_out(self.ring(), self.serial());
         }
     }

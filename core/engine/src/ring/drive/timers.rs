@@ -1,6 +1,7 @@
 //! Deadlines of requests.
 
 use crate::request::RequestId;
+use crate::request::op::Expiry;
 use crate::ring::Core;
 use crate::wait::timers::{Clock, Mark};
 
@@ -14,8 +15,8 @@ impl Mark for RequestId {
 impl Core {
     /// Arms a timer, and tells whoever sleeps for this ring if it is to wake earlier now.
     pub fn arm_timer(&mut self, id: RequestId, clock: Clock, deadline_ns: u64) {
-        self.timers.arm(id, clock, deadline_ns);
-        if self.timers.is_first(id) {
+        self.time.timers.arm(id, clock, deadline_ns);
+        if self.time.timers.is_first(id) {
             self.disturb_driver();
         }
     }
@@ -23,12 +24,18 @@ impl Core {
     /// Fires all timers that are due. What became ready before is told as well, and not cancelled.
     pub fn fire_timers(&mut self) {
         let mut looked = false;
-        while let Some(id) = self.timers.pop_due() {
+        while let Some(id) = self.time.timers.pop_due() {
             if !core::mem::replace(&mut looked, true) {
                 self.harvest_now();
             }
-            let expire = self.requests[id].op.expire;
-            expire(self, id);
+            match self.requests[id].op.expire {
+                Expiry::Attempt(expire) => {
+                    let outcome = expire(&mut self.attempt(id));
+                    self.settle(id, outcome);
+                }
+                Expiry::Control(expire) => expire(self, id),
+                Expiry::Issue => self.issue(id),
+            }
         }
     }
 }

@@ -524,7 +524,7 @@ impl Core {
             _ => {}
         }
         // A thread that is about to look for errors there finds this ring interested, and waits for its lock, or is seen here to be.
-        self.zero_copy.note(fd, self.ring.number(), Standing::Copied(0));
+        self.zero_copy.note(fd, self.identity.ring.number(), Standing::Copied(0));
         // Pairs with `descriptors::watches_errors`.
         fence(Ordering::SeqCst);
         let found = match self.zero_copy.channel_of(fd) {
@@ -532,8 +532,8 @@ impl Core {
             None => self.open_channel(fd).ok(),
         };
         match found {
-            Some(index) => self.zero_copy.note(fd, self.ring.number(), Standing::Channel(index)),
-            None => self.zero_copy.note(fd, self.ring.number(), Standing::Copied(PATIENCE)),
+            Some(index) => self.zero_copy.note(fd, self.identity.ring.number(), Standing::Channel(index)),
+            None => self.zero_copy.note(fd, self.identity.ring.number(), Standing::Copied(PATIENCE)),
         }
         found.filter(|&index| self.zero_copy.channel(index).is_some_and(|channel| channel.is_open()))
     }
@@ -650,9 +650,9 @@ impl Core {
     /// True if a thread sleeps in the ring's epoll instance, or the reactor has that in its own.
     #[inline]
     fn is_listened_to(&self) -> bool {
-        match self.token.driver() {
+        match self.drive.token.driver() {
             Driver::Nobody => false,
-            Driver::SqThread => self.sq_thread.is_asleep(),
+            Driver::SqThread => self.drive.sq_thread.is_asleep(),
             Driver::Caller | Driver::Reactor => true,
         }
     }
@@ -707,7 +707,7 @@ impl Core {
                 }
             }
         }
-        !self.ready.is_empty()
+        !self.order.ready.is_empty()
     }
 
     /// Looks at the error queue of the socket that `fd` stands for, if it has a channel: an error that epoll reports may be no
@@ -812,7 +812,7 @@ impl Core {
         if let Some(index) = self.zero_copy.channel_of(fd) {
             self.leave_channel(index, takes);
         } else if self.zero_copy.sockets.contains_key(&fd) {
-            self.zero_copy.note(fd, self.ring.number(), Standing::Copied(PATIENCE));
+            self.zero_copy.note(fd, self.identity.ring.number(), Standing::Copied(PATIENCE));
         }
     }
 

@@ -14,16 +14,16 @@ use crate::ring::Core;
 impl Core {
     /// `IORING_REGISTER_BUFFERS(2)`: `vectors` and `tags` are addresses of the program, or 0.
     pub fn register_buffers(&mut self, vectors: u64, count: u32, tags: u64) -> Result<usize, Errno> {
-        if !self.buffers.is_empty() {
+        if !self.resources.buffers.is_empty() {
             return Err(Errno::EBUSY);
         }
         if count == 0 || count > MAX_BUFFERS {
             return Err(Errno::EINVAL);
         }
-        self.buffers.create(count as usize)?;
+        self.resources.buffers.create(count as usize)?;
         for slot in 0..count as usize {
             if let Err(errno) = self.register_buffer(slot, slot, vectors, tags) {
-                self.buffers.clear_tags();
+                self.resources.buffers.clear_tags();
                 self.dissolve_buffers();
                 return Err(errno);
             }
@@ -39,15 +39,15 @@ impl Core {
         if buffer.is_none() && tag != 0 {
             return Err(Errno::EINVAL);
         }
-        if let Some(node) = self.buffers.empty(slot) {
+        if let Some(node) = self.resources.buffers.empty(slot) {
             self.release_buffer(node);
         }
-        buffer.map_or(Ok(()), |buffer| self.buffers.fill(slot, buffer, tag))
+        buffer.map_or(Ok(()), |buffer| self.resources.buffers.fill(slot, buffer, tag))
     }
 
     /// `IORING_UNREGISTER_BUFFERS`.
     pub fn unregister_buffers(&mut self) -> Result<usize, Errno> {
-        if self.buffers.is_empty() {
+        if self.resources.buffers.is_empty() {
             return Err(Errno::ENXIO);
         }
         self.dissolve_buffers();
@@ -55,14 +55,14 @@ impl Core {
     }
 
     fn dissolve_buffers(&mut self) {
-        for node in self.buffers.dissolve().into_iter().rev() {
+        for node in self.resources.buffers.dissolve().into_iter().rev() {
             self.release_buffer(node);
         }
     }
 
     /// `IORING_REGISTER_BUFFERS_UPDATE`; returns how many slots were done.
     pub fn update_buffers(&mut self, update: &io_uring_rsrc_update2, count: u32) -> Result<usize, Errno> {
-        self.buffers.expect_slots(update.offset, count)?;
+        self.resources.buffers.expect_slots(update.offset, count)?;
         if update.data == 0 {
             return Err(Errno::EFAULT);
         }
@@ -82,15 +82,15 @@ impl Core {
     /// `ENOMEM`; then nothing has changed.
     pub fn replace_buffers(&mut self, first: usize, buffers: &[Option<IoVector>]) -> Result<(), Errno> {
         let slots = first..first + buffers.len();
-        self.buffers.grow(slots.end, buffers.len())?;
+        self.resources.buffers.grow(slots.end, buffers.len())?;
         for slot in slots.clone().rev() {
-            if let Some(node) = self.buffers.empty(slot) {
+            if let Some(node) = self.resources.buffers.empty(slot) {
                 self.release_buffer(node);
             }
         }
         for (slot, buffer) in slots.zip(buffers) {
             if let Some(buffer) = *buffer {
-                self.buffers.fill(slot, buffer, 0)?;
+                self.resources.buffers.fill(slot, buffer, 0)?;
             }
         }
         Ok(())
@@ -99,13 +99,13 @@ impl Core {
     /// A request goes on that uses a registered buffer: it keeps it, whatever happens to the table.
     pub fn hold_buffer(&mut self, id: RequestId, node: NodeIndex) {
         debug_assert!(self.requests[id].registered_buffer.is_none(), "one buffer for a request");
-        self.buffers.hold(node);
+        self.resources.buffers.hold(node);
         self.requests[id].registered_buffer = Some(node);
     }
 
     /// Gives back a hold on a registered buffer.
     pub fn release_buffer(&mut self, node: NodeIndex) {
-        let tag = self.buffers.release(node);
+        let tag = self.resources.buffers.release(node);
         self.post_tag(tag);
     }
 }

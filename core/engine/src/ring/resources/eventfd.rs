@@ -7,29 +7,16 @@ use crate::ring::Core;
 use crate::ring::drive::reactor;
 
 impl Core {
-    /// True if the ring has an eventfd.
-    pub fn has_eventfd(&self) -> bool {
-        self.observers.eventfd().is_some()
-    }
-
     /// The ring signals the program's eventfd `fd` from now on.
     ///
     /// # Errors
     /// As [`RegisteredEventfd::new`].
     pub fn set_eventfd(&mut self, fd: Fd, async_only: bool) -> Result<(), Errno> {
-        self.observers.set_eventfd(RegisteredEventfd::new(fd, async_only)?);
+        self.drive.observers.set_eventfd(RegisteredEventfd::new(fd, async_only)?);
         self.eventfd_is_own();
         if self.needs_driver() {
             reactor::attend(self);
         }
         Ok(())
-    }
-
-    /// Takes the ring's eventfd away.
-    ///
-    /// # Errors
-    /// `ENXIO` where it has none.
-    pub fn remove_eventfd(&mut self) -> Result<(), Errno> {
-        self.observers.take_eventfd().map(drop).ok_or(Errno::ENXIO)
     }
 }

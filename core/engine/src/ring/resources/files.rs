@@ -26,7 +26,7 @@ fn open_files_limit() -> u64 {
 impl Core {
     /// Gives back a hold; the last one closes the file.
     pub fn release_node(&mut self, node: NodeIndex) {
-        if let Some(gone) = self.files.release(node) {
+        if let Some(gone) = self.resources.files.release(node) {
             self.close_own(gone.value);
             self.post_tag(gone.tag);
         }
@@ -34,7 +34,7 @@ impl Core {
 
     /// `IORING_REGISTER_FILES(2)`: `fds` and `tags` are addresses of the program, or 0.
     pub fn register_files(&mut self, fds: u64, count: u32, tags: u64) -> Result<usize, Errno> {
-        if !self.files.is_empty() {
+        if !self.resources.files.is_empty() {
             return Err(Errno::EBUSY);
         }
         if count == 0 {
@@ -43,15 +43,15 @@ impl Core {
         if count > MAX_FILES || u64::from(count) > open_files_limit() {
             return Err(Errno::EMFILE);
         }
-        self.files.create(count as usize)?;
+        self.resources.files.create(count as usize)?;
         for slot in 0..count as usize {
             if let Err(errno) = self.register_file(slot, fds, tags) {
-                self.files.clear_tags();
+                self.resources.files.clear_tags();
                 self.dissolve_files();
                 return Err(errno);
             }
         }
-        self.files.allocate_anywhere();
+        self.resources.files.allocate_anywhere();
         reactor::hear_of_close(self);
         Ok(0)
     }
@@ -63,12 +63,12 @@ impl Core {
             return if tag == 0 { Ok(()) } else { Err(Errno::EINVAL) };
         }
         let own = duplicate(fd)?;
-        self.files.fill(slot, own, tag).inspect_err(|_| os::close(own))
+        self.resources.files.fill(slot, own, tag).inspect_err(|_| os::close(own))
     }
 
     /// `IORING_UNREGISTER_FILES`.
     pub fn unregister_files(&mut self) -> Result<usize, Errno> {
-        if self.files.is_empty() {
+        if self.resources.files.is_empty() {
             return Err(Errno::ENXIO);
         }
         self.dissolve_files();
@@ -76,7 +76,7 @@ impl Core {
     }
 
     fn dissolve_files(&mut self) {
-        for node in self.files.dissolve().into_iter().rev() {
+        for node in self.resources.files.dissolve().into_iter().rev() {
             self.release_node(node);
         }
     }
@@ -84,7 +84,7 @@ impl Core {
     /// `IORING_REGISTER_FILES_UPDATE(2)` and `IORING_OP_FILES_UPDATE`; returns how many slots were
     /// done.
     pub fn update_files(&mut self, update: &io_uring_rsrc_update2, count: u32) -> Result<usize, Errno> {
-        self.files.expect_slots(update.offset, count)?;
+        self.resources.files.expect_slots(update.offset, count)?;
         for done in 0..count as usize {
             if let Err(errno) = self.update_file(update, done) {
                 return if done > 0 { Ok(done) } else { Err(errno) };
@@ -108,11 +108,11 @@ impl Core {
             return Ok(());
         }
         let own = duplicate(fd)?;
-        self.files.fill(slot, own, tag).inspect_err(|_| os::close(own))
+        self.resources.files.fill(slot, own, tag).inspect_err(|_| os::close(own))
     }
 
     fn empty_slot(&mut self, slot: usize) -> bool {
-        let Some(node) = self.files.empty(slot) else { return false };
+        let Some(node) = self.resources.files.empty(slot) else { return false };
         self.release_node(node);
         true
     }
@@ -129,11 +129,11 @@ impl Core {
 
     fn install_file_at(&mut self, own: Fd, file_index: u32) -> Result<usize, Errno> {
         if file_index == ALLOCATE {
-            return self.files.fill_any(own);
+            return self.resources.files.fill_any(own);
         }
         let slot = file_index.wrapping_sub(1);
-        self.files.expect_slot(slot)?;
-        let (replaced, filled) = self.files.replace(slot as usize, own);
+        self.resources.files.expect_slot(slot)?;
+        let (replaced, filled) = self.resources.files.replace(slot as usize, own);
         if let Some(node) = replaced {
             self.release_node(node);
         }
@@ -145,14 +145,14 @@ impl Core {
     /// # Errors
     /// `ENXIO` without a table, `EINVAL` for a slot beyond it, `EBADF` where it is empty.
     pub fn remove_file(&mut self, slot: u32) -> Result<usize, Errno> {
-        self.files.expect_slot(slot)?;
+        self.resources.files.expect_slot(slot)?;
         if self.empty_slot(slot as usize) { Ok(0) } else { Err(Errno::EBADF) }
     }
 
     /// `IORING_OP_FILES_UPDATE` with `IORING_FILE_INDEX_ALLOC`: every descriptor of the array at
     /// `fds` goes into some empty slot, whose number takes its place there.
     pub fn allocate_files(&mut self, fds: u64, count: u32) -> Result<usize, Errno> {
-        if self.files.is_empty() {
+        if self.resources.files.is_empty() {
             return Err(Errno::ENXIO);
         }
         for done in 0..count as usize {

@@ -61,12 +61,12 @@ impl Core {
     /// `EBUSY` where no number is free, `ENOMEM` where no thread can hold them.
     pub fn add_personality(&mut self) -> Result<u16, Errno> {
         self.let_fade();
-        let number = self.personalities.next_number().ok_or(Errno::EBUSY)?;
+        let number = self.resources.personalities.next_number().ok_or(Errno::EBUSY)?;
         let own = credentials::acting();
         if !pool::keep_personality(own) {
             return Err(Errno::ENOMEM);
         }
-        self.personalities.registered.insert(number, own);
+        self.resources.personalities.registered.insert(number, own);
         Ok(number)
     }
 
@@ -75,7 +75,7 @@ impl Core {
     /// # Errors
     /// `EINVAL` where there is no such number.
     pub fn remove_personality(&mut self, number: u16) -> Result<(), Errno> {
-        let Personalities { registered, fading, .. } = &mut self.personalities;
+        let Personalities { registered, fading, .. } = &mut self.resources.personalities;
         let credentials = registered.remove(&number).ok_or(Errno::EINVAL)?;
         if fading.contains(&credentials) {
             pool::release_personality(credentials);
@@ -88,8 +88,8 @@ impl Core {
 
     /// Lets go of credentials that no request needs any more.
     fn let_fade(&mut self) {
-        let Core { personalities, requests, .. } = self;
-        personalities.fading.retain(|&credentials| {
+        let Core { resources, requests, .. } = self;
+        resources.personalities.fading.retain(|&credentials| {
             let needed = requests.ids().any(|id| requests[id].whose == Whose::Personality(credentials));
             if !needed {
                 pool::release_personality(credentials);
@@ -102,7 +102,7 @@ impl Core {
     /// credentials later on, whatever those of the program's threads are then.
     pub fn keep_submitter(&mut self) {
         if self.requests.live() == 0 {
-            if !self.personalities.fading.is_empty() {
+            if !self.resources.personalities.fading.is_empty() {
                 self.let_fade();
             }
         } else if let Whose::Thread(own) = credentials::of_submitter() {
@@ -112,7 +112,8 @@ impl Core {
 
     #[cold]
     fn pin(&mut self, own: Credentials) {
-        let Core { personalities: Personalities { submitters, .. }, requests, .. } = self;
+        let Core { resources, requests, .. } = self;
+        let submitters = &mut resources.personalities.submitters;
         if submitters.contains(&own) {
             return;
         }

@@ -12,8 +12,8 @@ impl Core {
     /// `ENOMEM` where there can be no more.
     pub fn next_receive_queue(&mut self) -> Result<(u32, u64), Errno> {
         let given = self.receive_queue_ids();
-        self.receive_queues.skip_to(given);
-        self.receive_queues.next()
+        self.resources.receive_queues.skip_to(given);
+        self.resources.receive_queues.next()
     }
 
     /// Adds a queue under the next id. Its refill ring takes up so many bytes of the ring's file.
@@ -21,19 +21,19 @@ impl Core {
     /// # Errors
     /// `ENOMEM`.
     pub fn add_receive_queue(&mut self, queue: Shared, bytes: u64) -> Result<(), Errno> {
-        self.receive_queues.add(queue, bytes)?;
+        self.resources.receive_queues.add(queue, bytes)?;
         self.publish_receive_queue_ids();
         Ok(())
     }
 
     /// The ring ends: it refers to no queue any more.
     pub(crate) fn leave_receive_queues(&mut self) {
-        let queues = self.receive_queues.take();
+        let queues = self.resources.receive_queues.take();
         if queues.is_empty() {
             return;
         }
         for (_, queue) in queues {
-            queue.lock().leave(Some(self.serial));
+            queue.lock().leave(Some(self.identity.serial));
         }
         exported::drop_unreferenced();
     }
@@ -41,7 +41,7 @@ impl Core {
     /// Has the ring that registered a queue tell of an event. False where somebody holds that ring's lock:
     /// `wait_to_tell` is left then.
     pub fn tell_of(&mut self, queue: &Shared, notice: Notice) -> bool {
-        if notice.ring == self.serial {
+        if notice.ring == self.identity.serial {
             if let Some(cqe) = completion(queue, notice) {
                 self.beside_batch(|core| core.post_unrequested(cqe));
             }

@@ -52,10 +52,10 @@ fn depart(all: bool) {
 fn depart_from(ring: &'static Ring, all: bool) {
     let mut guard = ring.lock();
     let Some(core) = guard.as_mut() else { return };
-    if core.shared.is_none() || core.requests.live() == 0 && core.cq.kept() == 0 {
+    if core.shared.is_none() || core.requests.live() == 0 && core.queues.cq.kept() == 0 {
         return;
     }
-    let serial = core.serial;
+    let serial = core.identity.serial;
     core.life.come_in();
     core.cancel_everything(all);
     let deadline_ns = os::monotonic_ns().saturating_add(PATIENCE_NS);
@@ -82,9 +82,9 @@ impl Core {
     /// Ends the requests that a thread left in flight: work is cancelled, and so are waits on rings, which could
     /// keep each other alive; a wait for another file is cancelled when that becomes ready. Timeouts go on.
     fn thread_ended(&mut self, thread: usize) {
-        if self.submitter == Submitter::Thread(thread) {
+        if self.drive.submitter == Submitter::Thread(thread) {
             // Its identity may be another's soon.
-            self.submitter = Submitter::Elsewhere;
+            self.drive.submitter = Submitter::Elsewhere;
         }
         let left = |core: &Core, id: &RequestId| core.requests[*id].thread == thread;
         let ids: Vec<RequestId> = self.requests.ids().filter(|id| left(self, id)).collect();
@@ -120,7 +120,7 @@ impl Core {
     /// Cancels this process's requests; `all`: those too that end by themselves, and that others can
     /// take over.
     fn cancel_everything(&mut self, all: bool) {
-        for id in self.drain.clear() {
+        for id in self.order.drain.clear() {
             self.complete(id, Errno::ECANCELED.negated());
         }
         let ids: Vec<RequestId> = self.requests.ids().collect();

@@ -156,7 +156,7 @@ impl Core {
         if self.requests.get(id).is_none_or(|request| request.phase != Phase::Armed) {
             return;
         }
-        self.timers.cancel(id);
+        self.time.timers.cancel(id);
         let found = letter.found != 0 || cancel::is_plural(letter.flags);
         let result = match (found, letter.already != 0) {
             (true, _) => letter.count as i32,
@@ -185,7 +185,7 @@ impl Core {
     /// Posts what was sent to this ring in another process.
     fn take_completion(&mut self, place: usize, letter: Letter) {
         let Some(shared) = &self.shared else { return };
-        if self.submitter == Submitter::Elsewhere {
+        if self.drive.submitter == Submitter::Elsewhere {
             return;
         }
         shared.state().take_letter(place);
@@ -197,7 +197,7 @@ impl Core {
     /// or where there is no room.
     pub fn forward(&mut self, cqe: &Cqe) -> bool {
         let Some(shared) = &self.shared else { return false };
-        self.submitter == Submitter::Elsewhere
+        self.drive.submitter == Submitter::Elsewhere
             && shared.write(Letter {
                 kind: COMPLETION,
                 from: family::own(),
@@ -213,7 +213,7 @@ impl Core {
     pub(crate) fn bequeath_kept(&mut self) -> bool {
         self.flush_overflow();
         let Some(shared) = &self.shared else { return true };
-        self.cq.leave_kept(|cqe| {
+        self.queues.cq.leave_kept(|cqe| {
             let [time_ns, rest] = cqe.big;
             shared.write(Letter {
                 kind: KEPT,
@@ -233,7 +233,7 @@ impl Core {
     /// be past the point where it leaves letters; but a writer may need the place.
     fn take_kept(&mut self, place: usize, letter: Letter) {
         let Some(shared) = &self.shared else { return };
-        if !self.has_room_for(1) && !shared.state().is_mail_full() {
+        if !self.queues.has_room_for(1) && !shared.state().is_mail_full() {
             return;
         }
         shared.state().take_letter(place);

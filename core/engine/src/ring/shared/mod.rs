@@ -127,17 +127,17 @@ impl Core {
         // SAFETY: nobody else has it.
         let state = unsafe { page.state() };
         state.last = family::own();
-        state.submitter = if self.submitter.is_known() { family::own() } else { 0 };
-        state.receive_queues = self.receive_queues.next_id();
-        state.sq_thread = if self.token.driver() == Driver::SqThread { family::own() } else { 0 };
-        state.readable = u32::from(self.observers.shows_readable());
+        state.submitter = if self.drive.submitter.is_known() { family::own() } else { 0 };
+        state.receive_queues = self.resources.receive_queues.next_id();
+        state.sq_thread = if self.drive.token.driver() == Driver::SqThread { family::own() } else { 0 };
+        state.readable = u32::from(self.drive.observers.shows_readable());
         self.shared = Some(Box::new(Shared {
             page,
             bell,
             heard: false,
             joined: false,
             crowded: false,
-            asleep: self.token.asleep(),
+            asleep: self.drive.token.asleep(),
             asked_at: None,
             own_eventfd: false,
             own_stand_in: false,
@@ -164,8 +164,8 @@ impl Core {
 
     /// In a child after `fork`.
     pub fn processes_forked(&mut self) {
-        if self.submitter.is_known() {
-            self.submitter = Submitter::Elsewhere;
+        if self.drive.submitter.is_known() {
+            self.drive.submitter = Submitter::Elsewhere;
         }
         if let Some(shared) = &mut self.shared {
             shared.heard = false;
@@ -226,15 +226,15 @@ impl Core {
 
     /// True if, on a ring of several processes, this one has anything that others may ask for, or wait for.
     pub fn is_owed(&self) -> bool {
-        self.shared
-            .as_ref()
-            .is_some_and(|shared| self.requests.live() > 0 || self.cq.kept() > 0 || shared.observes_alone())
+        self.shared.as_ref().is_some_and(|shared| {
+            self.requests.live() > 0 || self.queues.cq.kept() > 0 || shared.observes_alone()
+        })
     }
 
     /// True if there is something beside callers that completions are to be told to.
     #[inline]
     pub fn observed(&self) -> bool {
-        self.observers.watch()
+        self.drive.observers.watch()
     }
 
     /// An eventfd was registered, which only children yet to come will know of.
@@ -271,7 +271,7 @@ impl Core {
             let readable = self.common_stand_in_is_readable();
             self.shared = None;
             // As the processes that are gone have left it.
-            self.observers.set_readable(readable.unwrap_or(false));
+            self.drive.observers.set_readable(readable.unwrap_or(false));
         }
     }
 
@@ -286,7 +286,7 @@ impl Core {
         let (enabled, submitter, users) = (state.enabled, state.submitter, state.users);
         shared.crowded = users > 1;
         if submitter != 0 && submitter != family::own() {
-            self.submitter = Submitter::Elsewhere;
+            self.drive.submitter = Submitter::Elsewhere;
         }
         if enabled != 0 {
             self.begin_enabled();
@@ -296,8 +296,8 @@ impl Core {
 
     /// Takes the counts that all sides share from ring memory.
     pub fn resync(&mut self) {
-        self.sq.resync(&self.memory);
-        if self.cq.resync(&self.memory) {
+        self.queues.sq.resync(&self.queues.memory);
+        if self.queues.cq.resync(&self.queues.memory) {
             self.posted_elsewhere();
         }
     }
@@ -306,11 +306,11 @@ impl Core {
     fn posted_elsewhere(&mut self) {
         let Some(shared) = &self.shared else { return };
         let (own_stand_in, own_eventfd) = (shared.own_stand_in, shared.own_eventfd);
-        if let Some(fd) = self.observers.stand_in()
+        if let Some(fd) = self.drive.observers.stand_in()
             && own_stand_in
         {
             let signalled = os::eventfd_signal(fd);
-            self.observers.set_readable(signalled);
+            self.drive.observers.set_readable(signalled);
             self.light();
         }
         if own_eventfd {
@@ -322,7 +322,7 @@ impl Core {
     /// The page's lock is about to be given up: shows the others what they have to know.
     pub fn leave_page(&mut self) {
         let requests = self.requests.live() as u32;
-        let overflowing = u32::from(self.cq.kept() > 0);
+        let overflowing = u32::from(self.queues.cq.kept() > 0);
         let Some(shared) = &mut self.shared else { return };
         let hearers = shared.asleep + u32::from(shared.observes_alone());
         let mut published = core::mem::take(&mut shared.published);
@@ -337,7 +337,7 @@ impl Core {
 
     /// A thread goes to sleep for completions, or (-1) is back.
     pub fn sleeps(&mut self, change: i32) {
-        let (kept_elsewhere, tail) = (self.overflows_elsewhere(), self.cq.tail());
+        let (kept_elsewhere, tail) = (self.overflows_elsewhere(), self.queues.cq.tail());
         let Some(shared) = &mut self.shared else { return };
         shared.asleep = shared.asleep.saturating_add_signed(change);
         if change > 0 && kept_elsewhere && shared.asked_at.replace(tail) != Some(tail) {
@@ -375,7 +375,7 @@ impl Core {
         if let Some(shared) = &self.shared {
             let state = shared.state();
             state.enabled = u32::from(!self.is(IORING_SETUP_R_DISABLED));
-            if self.submitter.is_here() {
+            if self.drive.submitter.is_here() {
                 state.submitter = family::own();
             }
         }
@@ -387,7 +387,7 @@ impl Core {
     /// `EOWNERDEAD` where it is no more, `EBADF` where the ring was closed meanwhile.
     pub fn sq_thread_lives(&self) -> Result<(), Errno> {
         let elsewhere = self.shared.as_ref().map_or(0, |shared| shared.state().sq_thread);
-        let lives = self.token.driver() == Driver::SqThread
+        let lives = self.drive.token.driver() == Driver::SqThread
             || elsewhere != 0 && elsewhere != family::own() && family::lives(elsewhere);
         match lives {
             true => Ok(()),
@@ -404,7 +404,7 @@ impl Core {
     /// Shows other processes which ids of such queues were given out.
     pub fn publish_receive_queue_ids(&self) {
         if let Some(shared) = &self.shared {
-            shared.state().receive_queues = self.receive_queues.next_id();
+            shared.state().receive_queues = self.resources.receive_queues.next_id();
         }
     }
 
@@ -415,7 +415,7 @@ impl Core {
     pub fn wake_sq_thread(&mut self) -> Result<(), Errno> {
         self.sq_thread_lives()?;
         match &self.shared {
-            Some(shared) if self.token.driver() != Driver::SqThread => shared.ring_the_bell(),
+            Some(shared) if self.drive.token.driver() != Driver::SqThread => shared.ring_the_bell(),
             _ => self.kick_driver(),
         }
         Ok(())

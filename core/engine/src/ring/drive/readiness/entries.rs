@@ -475,14 +475,14 @@ impl Readiness {
         }
         kind
     }
+
+    /// How the ring's epoll instance polls network devices.
+    pub fn busy_poll(&self) -> BusyPoll {
+        self.busy_poll
+    }
 }
 
 impl Core {
-    /// How the ring's epoll instance polls network devices.
-    pub fn busy_poll(&self) -> BusyPoll {
-        self.readiness.busy_poll
-    }
-
     /// The ring's epoll instance polls network devices from now on.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ impl Core {
     pub(super) fn hand_polls_over(&mut self, fd: Fd, index: u32, kept: &mut Kept) {
         let polls = self.waiting_polls(index);
         // A driver that sleeps may have taken an edge out of epoll that nobody has been told of.
-        let driver_sleeps = matches!(self.token.driver(), Driver::Caller | Driver::SqThread);
+        let driver_sleeps = matches!(self.drive.token.driver(), Driver::Caller | Driver::SqThread);
         if polls.is_empty() || driver_sleeps || !os::poll_now(fd, ALL_EVENTS).is_ok_and(|now| now != 0) {
             return;
         }

@@ -170,7 +170,7 @@ impl Core {
                 self.readiness.register(epoll, index, events)
             }
             // Too many rings that the reactor drives know the file.
-            Err(Errno::EINVAL) if self.token.driver() == Driver::Reactor => {
+            Err(Errno::EINVAL) if self.drive.token.driver() == Driver::Reactor => {
                 reactor::leave_to_looks(self);
                 self.readiness.register(epoll, index, events)
             }
@@ -335,7 +335,7 @@ impl Core {
         // A peer that hung up is worth a read attempt.
         let effective = if bits & (EPOLLRDHUP | EPOLLERR | EPOLLHUP) != 0 { bits | EPOLLIN } else { bits };
         let deferred_in = self.deferred_in();
-        let Core { readiness, requests, ready, .. } = self;
+        let Core { readiness, requests, order, .. } = self;
         let Readiness { entries, waiting, told_of, .. } = readiness;
         let waiters = &mut entries[index as usize].waiters;
         let mut wake = |waiter: &Waiter| {
@@ -351,7 +351,7 @@ impl Core {
                 request.flags.set(Flags::WOKEN_EARLY);
             }
             request.phase = Phase::Ready;
-            ready.push(waiter.id, request, deferred_in);
+            order.ready.push(waiter.id, request, deferred_in);
             true
         };
         waiters.retain(|waiter| !wake(waiter));
@@ -399,14 +399,14 @@ impl Core {
             return Ok(kept);
         }
         let own = notes::duplicate(fd)?;
-        let node = self.files.keep(own).inspect_err(|_| os::close(own))?;
+        let node = self.resources.files.keep(own).inspect_err(|_| os::close(own))?;
         Ok(*kept.insert((node, own)))
     }
 
     /// A share of [`Core::kept_duplicate`], for a request that has the file.
     fn keep_file(&mut self, fd: Fd, kept: &mut Kept) -> Result<FileHold, Errno> {
         let (node, own) = self.kept_duplicate(fd, kept)?;
-        self.files.share(node);
+        self.resources.files.share(node);
         Ok(FileHold::Kept(node, own))
     }
 
@@ -417,7 +417,7 @@ impl Core {
         self.keep_files_of_work(fd);
         self.keep_files_of_ready(fd, kept);
         self.forget_name(fd);
-        self.directories.forget(fd);
+        self.resources.directories.forget(fd);
         let Some(index) = self.readiness.find(fd) else { return };
         let entry = &self.readiness.entries[index as usize];
         if let Some(epoll) = self.readiness.epoll
@@ -442,7 +442,7 @@ impl Core {
 
     /// On a ring that defers, requests that readiness woke wait for the program to come.
     fn keep_files_of_ready(&mut self, fd: Fd, kept: &mut Kept) {
-        let on_descriptors: Vec<RequestId> = self.ready.on_descriptors().collect();
+        let on_descriptors: Vec<RequestId> = self.order.ready.on_descriptors().collect();
         for id in on_descriptors {
             if self.requests.get(id).is_none_or(|request| request.file != FileHold::Plain(fd)) {
                 continue;
@@ -463,7 +463,7 @@ impl Core {
     pub fn close_own(&mut self, fd: Fd) {
         notes::closes(fd);
         self.forget_name(fd);
-        self.directories.forget(fd);
+        self.resources.directories.forget(fd);
         if let Some(index) = self.readiness.find(fd) {
             // Nothing waits for a file that nothing holds any more, but for one of the program's, perhaps, that had the number, and
             // was closed where nobody saw it: at the limit of descriptors, the engine's have any number.

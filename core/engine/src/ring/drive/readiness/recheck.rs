@@ -30,9 +30,9 @@ impl Core {
     /// True if the ring's callers look again, rather than the reactor. Every system call of a program with
     /// one thread is cheaper than those of one with two.
     pub fn rechecks_itself(&self) -> bool {
-        let ticks = self.attendance.is_listed()
+        let ticks = self.drive.attendance.is_listed()
             || self.zero_copy.needs_ticks()
-            || !self.directories.is_empty()
+            || !self.resources.directories.is_empty()
             || self.aio.needs_ticks();
         self.is_left_to_callers() && !ticks
     }
@@ -51,7 +51,7 @@ impl Core {
         }
         self.readiness.rechecked_at = now;
         self.recheck();
-        !self.ready.is_empty() || self.cq.has_news()
+        !self.order.ready.is_empty() || self.queues.cq.has_news()
     }
 
     /// Checks, for some descriptors at each tick, that an old registration is still for its file: one on whose word requests

@@ -139,12 +139,12 @@ impl Core {
         orphans.sort_unstable_by_key(|orphan| orphan.cookie);
         // Nobody else searches for this ring meanwhile.
         self.zero_copy.search_at = u64::MAX;
-        Some(Search { orphans, serial: self.serial, begin_ns, duplications: notes::duplications() })
+        Some(Search { orphans, serial: self.identity.serial, begin_ns, duplications: notes::duplications() })
     }
 
     /// Does to sockets without a descriptor what the close of the last one would have done.
     pub fn end_search(&mut self, search: Search, found: Option<Vec<(Fd, u64)>>) {
-        if self.serial != search.serial {
+        if self.identity.serial != search.serial {
             return;
         }
         // Orphans that were searched for may have gone meanwhile: then the search has said nothing of the others.
@@ -193,7 +193,7 @@ impl Core {
         if let Some(Standing::Channel(before) | Standing::Found(before)) = self.zero_copy.standing(fd) {
             self.zero_copy.lose_name(before, fd);
         }
-        self.zero_copy.note(fd, self.ring.number(), Standing::Found(index));
+        self.zero_copy.note(fd, self.identity.ring.number(), Standing::Found(index));
     }
 
     fn end_socket(&mut self, index: usize) {

@@ -1,0 +1,214 @@
+//! The ring as an operation sees it. An attempt has its request, and of the ring what is lent here; only the operations with
+//! a [`control`](crate::request::op::Op::control) step, and requests that leave together, have the whole of it.
+
+use alloc::vec::Vec;
+use core::ops::{Deref, DerefMut};
+
+use linux_raw_sys::io_uring::io_uring_rsrc_update2;
+
+use crate::abi::{Errno, Sqe};
+use crate::assets::directories::Description;
+use crate::assets::receive_queues::{Notice, Shared};
+use crate::assets::table::NodeIndex;
+use crate::os::Fd;
+use crate::os::user::IoVector;
+use crate::request::notification::Announced;
+use crate::request::op::Op;
+use crate::request::{Request, RequestId};
+use crate::ring::drive::readiness::Known;
+use crate::ring::parts::{Queues, Resources};
+use crate::ring::{Core, Ring};
+use crate::wait::timers::Clock;
+
+/// The ring, as far as it is lent to an attempt.
+#[repr(transparent)]
+pub struct Lent {
+    pub(in crate::ring) core: Core,
+}
+
+/// An attempt of a request: the request, and what the ring lends for it.
+pub struct Attempt<'a> {
+    /// The ring.
+    pub ring: &'a mut Lent,
+    id: RequestId,
+}
+
+impl Core {
+    /// The ring for an attempt by an SQE alone.
+    #[inline(always)]
+    pub fn lend(&mut self) -> &mut Lent {
+        // SAFETY: a `Lent` is a `Core` and nothing else, with the same layout.
+        unsafe { &mut *core::ptr::from_mut(self).cast() }
+    }
+
+    /// An attempt of this request.
+    #[inline(always)]
+    pub fn attempt(&mut self, id: RequestId) -> Attempt<'_> {
+        Attempt { ring: self.lend(), id }
+    }
+}
+
+impl Deref for Attempt<'_> {
+    type Target = Request;
+    #[inline(always)]
+    fn deref(&self) -> &Request {
+        self.request()
+    }
+}
+
+impl DerefMut for Attempt<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Request {
+        self.request_mut()
+    }
+}
+
+impl Attempt<'_> {
+    /// The request.
+    #[inline(always)]
+    pub fn request(&self) -> &Request {
+        &self.ring.core.requests[self.id]
+    }
+
+    /// The request, to be changed.
+    #[inline(always)]
+    pub fn request_mut(&mut self) -> &mut Request {
+        &mut self.ring.core.requests[self.id]
+    }
+
+    /// The request's name, for who reports to it without the lock.
+    pub fn id(&self) -> RequestId {
+        self.id
+    }
+
+    /// The request and the ring's resources, at once.
+    #[inline(always)]
+    pub(in crate::ring) fn with_resources(&mut self) -> (&mut Request, &mut Resources) {
+        (&mut self.ring.core.requests[self.id], &mut self.ring.core.resources)
+    }
+
+    /// The request before it in the chain that is being assembled.
+    pub fn before_it(&mut self) -> Option<&mut Request> {
+        let last = self.ring.core.order.assembly.last()?;
+        Some(&mut self.ring.core.requests[last])
+    }
+
+    /// Stops the request's timer. False where none runs.
+    pub fn cancel_timer(&mut self) -> bool {
+        self.ring.core.time.timers.cancel(self.id)
+    }
+}
+
+/// Parts of the ring that an attempt reads and changes.
+impl Lent {
+    /// Shared memory, and the positions in it.
+    #[inline(always)]
+    pub fn queues(&self) -> &Queues {
+        &self.core.queues
+    }
+
+    /// The row of an opcode.
+    pub fn row(&self, opcode: u8) -> &'static Op {
+        self.core.requests.row(opcode)
+    }
+
+    /// True if a CLOSE of this descriptor is under way.
+    pub fn is_closing(&self, fd: Fd) -> bool {
+        self.core.work.closes(fd)
+    }
+
+    /// True if the device has reads.
+    pub fn has_reads_in_flight(&self) -> bool {
+        self.core.work.in_flight().is_any()
+    }
+
+    /// True if a submission is under way.
+    pub fn is_submitting(&self) -> bool {
+        self.core.time.timeouts.in_batch()
+    }
+}
+
+/// Lends verbs of [`Core`]: those of the ring, and those of the attempt's request.
+macro_rules! lend {
+    ($($verb:ident(&self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
+        impl Lent { $(
+            #[doc = concat!("See [`Core::", stringify!($verb), "`].")]
+            #[inline(always)]
+            pub fn $verb(&self $(, $argument: $type)*) $(-> $result)? { self.core.$verb($($argument),*) }
+        )* }
+    };
+    ($($verb:ident(&mut self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
+        impl Lent { $(
+            #[doc = concat!("See [`Core::", stringify!($verb), "`].")]
+            #[inline(always)]
+            pub fn $verb(&mut self $(, $argument: $type)*) $(-> $result)? { self.core.$verb($($argument),*) }
+        )* }
+    };
+    ($($verb:ident(id $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
+        impl Attempt<'_> { $(
+            #[doc = concat!("See [`Core::", stringify!($verb), "`].")]
+            #[inline(always)]
+            pub fn $verb(&mut self $(, $argument: $type)*) $(-> $result)? {
+                self.ring.core.$verb(self.id $(, $argument)*)
+            }
+        )* }
+    };
+}
+
+lend! {
+    ring(&self) -> &'static Ring;
+    serial(&self) -> u64;
+    is(&self, setup_flag: u32) -> bool;
+    has_work_on(&self, fd: Fd) -> bool;
+    length_of_next_like(&self, sqe: &Sqe) -> Option<u32>;
+    is_own_eventfd(&self, fd: Fd) -> bool;
+    is_about_to_signal(&self) -> bool;
+}
+
+lend! {
+    install_file(&mut self, own: Fd, file_index: u32) -> Result<usize, Errno>;
+    remove_file(&mut self, slot: u32) -> Result<usize, Errno>;
+    close_own(&mut self, fd: Fd);
+    forget_fd(&mut self, fd: Fd);
+    forget_connection(&mut self, fd: Fd);
+    keep_directory(&mut self, number: Fd, description: Description);
+    watch(&mut self, fd: Fd) -> Result<u32, Errno>;
+    glimpse(&mut self, fd: Fd, events: u32);
+    without_notices(&mut self, fd: Fd, events: u32) -> u32;
+    leave_error_queue(&mut self, fd: Fd, takes: bool);
+    tell_of(&mut self, queue: &Shared, notice: Notice) -> bool;
+    channel_for(&mut self, fd: Fd) -> Option<usize>;
+    announce_copied(&mut self, sqe: &Sqe);
+    expect_pages(&mut self, notification: RequestId);
+    pages_out(&mut self, channel: usize, notification: RequestId);
+    pages_out_beside(&mut self, channel: usize, announced: Announced);
+    pages_refused(&mut self, channel: usize, errno: Errno);
+    hold_buffer(&mut self, holder: RequestId, node: NodeIndex);
+    update_files(&mut self, update: &io_uring_rsrc_update2, count: u32) -> Result<usize, Errno>;
+    allocate_files(&mut self, fds: u64, count: u32) -> Result<usize, Errno>;
+    timeout_target(&mut self, count: u32) -> i64;
+}
+
+lend! {
+    file(id) -> Result<Fd, Errno>;
+    release_file(id);
+    post_more(id, result: i32, cqe_flags: u32) -> bool;
+    post_more_big(id, result: i32, big: [u64; 2]);
+    make_ready(id);
+    arm_known(id, known: Known, events: u32);
+    arm_poll(id, events: u32, renew: bool) -> Result<bool, Errno>;
+    disarm(id) -> bool;
+    arm_timer(id, clock: Clock, deadline_ns: u64);
+    start_timer(id, absolute: bool);
+    list_timeout(id, target: Option<i64>);
+    unlist_timeout(id);
+    timeout_fires(id);
+    will_close(id) -> Result<(), Errno>;
+    forget_closing(id);
+    will_transfer(id) -> bool;
+    notification(id) -> Result<RequestId, Errno>;
+    announce(id);
+    piece_is_copied(id);
+    cut_bundle(id, buffers: &mut Vec<IoVector>);
+    hold_buffer(id, node: NodeIndex);
+}
