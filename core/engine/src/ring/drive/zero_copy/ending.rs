@@ -117,8 +117,11 @@ impl Core {
 
     /// Begins to look for other descriptors of orphans, if that is due; [`Core::end_search`] follows.
     pub fn begin_search(&mut self) -> Option<Search> {
+        if !self.has_orphans() {
+            return None;
+        }
         let begin_ns = os::monotonic_ns();
-        if self.zero_copy.orphans.is_empty() || begin_ns < self.zero_copy.search_at {
+        if begin_ns < self.zero_copy.search_at {
             return None;
         }
         let mut orphans = Vec::new();
