@@ -129,22 +129,33 @@ pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
 /// # Errors
 /// `EBADF` where it is none.
 pub fn is_direct(fd: Fd) -> Result<bool, Errno> {
+    let is_direct = is_open_direct(fd)?;
+    if is_direct && !host::sees_closes() {
+        note_blocks(fd, os::file_system(fd));
+    }
+    Ok(is_direct)
+}
+
+/// As [`is_direct`], and notes nothing of the file's blocks.
+fn is_open_direct(fd: Fd) -> Result<bool, Errno> {
     let flags = os::fcntl(fd, F_GETFL, 0)? as u32;
-    if flags & O_DIRECT == 0 || !look_at_type(fd)?.has(Kind::STORAGE) {
-        return Ok(false);
+    Ok(flags & O_DIRECT != 0 && look_at_type(fd)?.has(Kind::STORAGE))
+}
+
+/// Notes whether blocks are no smaller than pages, by what [`os::file_system`] said. `st_blksize` is the best size of a transfer: a page,
+/// also where blocks are smaller.
+fn note_blocks(fd: Fd, file_system: Result<(i64, usize), Errno>) {
+    if file_system.is_ok_and(|(_, block_bytes)| block_bytes >= PAGE) {
+        add(fd, Kind::IN_PAGES);
+    } else {
+        take(fd, Kind::IN_PAGES);
     }
-    // `st_blksize` is what is best to be written at once: a page, where blocks are smaller.
-    match os::file_system(fd) {
-        Ok((_, block)) if !host::sees_closes() && block >= PAGE => add(fd, Kind::IN_PAGES),
-        _ => _ = take(fd, Kind::IN_PAGES),
-    }
-    Ok(true)
 }
 
 /// Bytes of a page of a file.
 const PAGE: usize = 4096;
 
-/// Does a transfer of so many bytes at this offset reach one page of a file alone?
+/// True if a transfer of so many bytes at this offset reaches one page of a file alone.
 pub fn is_in_a_page(offset: u64, length: usize) -> bool {
     length <= PAGE - (offset % PAGE as u64) as usize
 }
@@ -161,10 +172,14 @@ pub fn can_be_polled(fd: Fd) -> bool {
     if host::sees_closes() && noted(fd).has(Kind::POLLED) {
         return true;
     }
-    if !is_direct(fd).unwrap_or(false) {
+    if !is_open_direct(fd).unwrap_or(false) {
         return false;
     }
-    let can_be = os::file_system(fd).is_ok_and(|(kind, _)| POLLED_FILE_SYSTEMS.contains(&kind))
+    let file_system = os::file_system(fd);
+    if !host::sees_closes() {
+        note_blocks(fd, file_system);
+    }
+    let can_be = file_system.is_ok_and(|(kind, _)| POLLED_FILE_SYSTEMS.contains(&kind))
         || os::identity(fd).is_ok_and(|identity| identity.mode & S_IFMT == S_IFBLK);
     if can_be {
         add(fd, Kind::POLLED.with(Kind::DIRECT).with(Kind::KNOWN));

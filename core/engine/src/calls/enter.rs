@@ -125,7 +125,8 @@ pub fn enter_changed(
     stay(guard, call, caller, taken)
 }
 
-/// The number of the ring was closed where nobody saw it, and is another ring's since, of whom nobody told either.
+/// Makes the call anew. The ring's number was closed where nobody saw it; it may be a duplicate of another ring's descriptor by now, of
+/// which nobody told either.
 #[cold]
 fn leave_for_another_ring(
     mut guard: CoreGuard<'_>,

@@ -58,7 +58,7 @@ pub struct Order {
     pub assembly: Assembly,
     /// Chains that drains hold back.
     pub drain: Drain,
-    /// To be issued, in order.
+    /// Requests to be issued, in order.
     pub ready: ReadyQueue,
     /// Requests that are to leave together.
     pub train: Train,
@@ -88,7 +88,7 @@ pub struct Drive {
     pub attendance: Attendance,
     /// The thread that may submit, once known (`IORING_SETUP_SINGLE_ISSUER`).
     pub submitter: Submitter,
-    /// Its SQ thread, if it has one.
+    /// The ring's SQ thread, if it has one.
     pub sq_thread: SqThread,
     /// On a ring that defers: so many completions that wait to be reaped end the call that fetches them.
     pub fetched_at_once: u32,
@@ -109,7 +109,7 @@ pub struct Resources {
     pub groups: BufferGroups,
     /// Memory from which waits take their arguments.
     pub region: ParamRegion,
-    /// Into which data is received in the program's pages.
+    /// Queues of zero-copy receives, whose data comes to the program's pages.
     pub receive_queues: ReceiveQueues,
     /// Registered credentials.
     pub personalities: Personalities,

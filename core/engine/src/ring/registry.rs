@@ -129,7 +129,7 @@ impl Found {
     #[cold]
     pub fn is_file(&self, fd: Fd) -> bool {
         match os::identity(fd).map(|identity| [identity.device, identity.inode]) {
-            Ok(file) if is(&self.ring.file, file) || is(&self.ring.shown, file) => return true,
+            Ok(file) if is_file_of(self.ring, file) => return true,
             Ok(_) | Err(Errno::EBADF) => {}
             // A filter of the program's own refuses to say.
             Err(_) => return true,
@@ -160,6 +160,11 @@ fn known(fd: Fd) -> Option<Found> {
     slot.ring().map(|ring| Found { slot, ring })
 }
 
+/// True if this is the device and inode of a ring's memory file, or of the file that shows its readiness: many files have the latter.
+fn is_file_of(ring: &Ring, file: [u64; 2]) -> bool {
+    is(&ring.file, file) || is(&ring.shown, file)
+}
+
 /// True if this is a file's device and inode.
 fn is(words: &[AtomicU64; 2], file: [u64; 2]) -> bool {
     words.each_ref().map(|word| word.load(Ordering::Relaxed)) == file
@@ -171,13 +176,12 @@ fn is(words: &[AtomicU64; 2], file: [u64; 2]) -> bool {
 pub fn recognise(fd: Fd) -> Option<InUse> {
     let identity = os::identity(fd).ok()?;
     let file = [identity.device, identity.inode];
-    let may_be = |ring: &&Ring| is(&ring.file, file) || is(&ring.shown, file);
     // Many files have the identity of one that stands in.
     let stands_in =
         |core: &Core| core.drive.observers.stand_in().is_some_and(|shown| os::same_file(shown, fd));
     live()
         .into_iter()
-        .filter(may_be)
+        .filter(|ring| is_file_of(ring, file))
         .find(|ring| stand_for(fd, ring, |core| is(&ring.file, file) || stands_in(core)))?;
     get(fd)
 }
@@ -259,10 +263,7 @@ pub fn clear_all(ring: &'static Ring) {
 /// True if one of the descriptors that are known to stand for `ring` is its memory file still, or what shows its readiness.
 pub fn has_descriptor(ring: &'static Ring) -> bool {
     slots_of(ring).any(|(fd, _)| {
-        os::identity(fd).is_ok_and(|identity| {
-            let file = [identity.device, identity.inode];
-            is(&ring.file, file) || is(&ring.shown, file)
-        })
+        os::identity(fd).is_ok_and(|identity| is_file_of(ring, [identity.device, identity.inode]))
     })
 }
 

@@ -277,16 +277,19 @@ impl Left {
 
     /// The things that have not gone in a while.
     fn remains(&self, shared: &Shared) -> Option<String> {
-        let mut now = Left::now();
+        let mut seen = None;
         let has_gone = || {
-            now = Left::now();
+            let now = Left::now();
             // A sanitizer's run-time opens descriptors of its own.
             let closed = now.files.len() <= self.files.len() || cfg!(anyring_sanitizer);
-            closed && now.threads.len() <= self.threads.len() && now.rings <= self.rings
+            let gone = closed && now.threads.len() <= self.threads.len() && now.rings <= self.rings;
+            seen = Some(now);
+            gone
         };
         if comes_true(shared, has_gone) {
             return None;
         }
+        let now = seen?;
         Some(format!(
             "left over: {} descriptors more than the {} before, of {:?}; threads {:?}; {} mappings of rings more than the {} \
              before",

@@ -99,10 +99,13 @@ pub fn show(fd: Fd) -> Result<(), Errno> {
     let core = guard.as_mut().ok_or(Errno::EBADF)?;
     let stand_in = core.stand_in()?;
     let identity = os::identity(stand_in)?;
-    os::replace(stand_in, fd)?;
-    for (word, value) in ring.shown.iter().zip([identity.device, identity.inode]) {
-        word.store(value, Ordering::Relaxed);
-    }
+    let note = |file: [u64; 2]| {
+        ring.shown.iter().zip(file).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+    };
+    let before = ring.shown.each_ref().map(|word| word.load(Ordering::Relaxed));
+    // Before the kernel tells that the memory's descriptor is gone: whoever hears of it looks without the lock.
+    note([identity.device, identity.inode]);
+    os::replace(stand_in, fd).inspect_err(|_| note(before))?;
     core.drive.observers.note_stand_in_shown();
     lifetime::unwatch(ring.ring(), core.serial());
     Ok(())
