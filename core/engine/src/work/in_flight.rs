@@ -261,13 +261,13 @@ impl Core {
 }
 
 /// The share of a caller that waits: fetches the oldest read, and those behind it that are there. False where there is none, or the
-/// device is too slow for that; then workers have them.
+/// device is too slow for that and workers have them; where no worker can be had the caller has them as queued work.
 pub fn fetch_oldest(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> bool {
     let Some(core) = live(guard, serial).filter(|core| core.work().in_flight.is_any()) else { return false };
     core.work_mut().in_flight.note_presence();
     if !core.may_block(limits) {
         core.hand_over_in_flight();
-        return false;
+        return !core.work().is_empty();
     }
     let Some(mut work) = core.take_in_flight() else { return false };
     let id = work.id;

@@ -246,6 +246,16 @@ pub fn in_child_of_root<T: Found>(body: impl FnOnce() -> T) {
     }
 }
 
+/// This process may have so many threads. Root's limit counts for nothing: where root runs the test, this process is the only one of `user`.
+pub fn without_more_threads(user: u32, threads: u64) {
+    // SAFETY: of a child alone. The ids are nobody else's.
+    unsafe {
+        assert!(!is_root() || libc::setuid(user) == 0);
+        let limit = libc::rlimit { rlim_cur: threads, rlim_max: threads };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NPROC, &limit), 0);
+    }
+}
+
 /// Waits until a process, or the thread with this number, sleeps.
 pub fn asleep(pid: libc::pid_t) {
     asleep_or(pid, || false);

@@ -78,6 +78,20 @@ fn whoever_waits_fetches_them(engine: Engine, file: File) {
     }
 }
 
+/// A caller leaves reads to workers where a timeout is about to fire. Here no worker can be had: the caller has read before that.
+#[by(on_cold("alone"))]
+fn a_caller_that_no_worker_helps_reads_before_it_sleeps(engine: Engine, file: File) -> impl Answer {
+    ended(child(|| {
+        without_more_threads(0x6000_0000 + std::process::id(), 1);
+        let mut ring = Ring::new(engine, 4, 0);
+        let mut page = Page([0; PAGE]);
+        let fifty_ms: [i64; 2] = [0, 50_000_000];
+        ring.submit_and_wait(&[timeout(9, &fifty_ms), read(1, &file, &mut page)], 2);
+        let first = ring.reap_all()[0];
+        (first.user_data, first.res) == (1, PAGE as i32) && page.0 == [2; PAGE]
+    }))
+}
+
 /// Nor is there a descriptor for who looks after it then.
 #[by(on_cold("limit"))]
 fn whoever_only_looks_finds_them_at_the_limit_of_descriptors(engine: Engine, file: File) -> impl Answer {

@@ -332,16 +332,6 @@ fn many_wait_at_once() {
     });
 }
 
-/// This process is the only one of `user`, and may have so many threads.
-fn without_more_threads(user: u32, threads: u64) {
-    // SAFETY: of a child alone. The ids are nobody else's.
-    unsafe {
-        assert_eq!(libc::setuid(user), 0);
-        let limit = libc::rlimit { rlim_cur: threads, rlim_max: threads };
-        assert_eq!(libc::setrlimit(libc::RLIMIT_NPROC, &limit), 0);
-    }
-}
-
 /// Splices that block, in a process that may have `threads` threads: how many got what was written for them.
 fn with_threads(engine: Engine, user: u32, threads: u64, splices: u64) -> i32 {
     let pid = child(|| {

@@ -89,6 +89,7 @@ fn wait_in_turns(
             Time::Again => continue,
             Time::Left(ns) => ns,
         };
+        debug_assert!(core.work.is_empty(), "no caller sleeps beside work that is queued for it");
         if !core.drive.token.is_free() {
             sleep(guard, serial, turn, wanted, timeout_ns, limits.signal_mask)?;
         } else if !core.recheck_if_due() && !core.guess() {
