@@ -10,6 +10,8 @@
 //!                            came for the time of a tick, and where there is no reactor to notice that
 //! ```
 //!
+//! A look for a read that is not there costs a call. So after one in vain, callers do not look until the device can have answered.
+//!
 //! A read of a file cannot be interrupted. So a caller blocks only for as long as the device has taken of late, and leaves that
 //! to workers where it is long.
 //!
@@ -61,6 +63,10 @@ pub struct InFlight {
     fetched: Vec<RequestId>,
     /// How long reads that block have taken of late, in microseconds.
     takes_us: u64,
+    /// When the last of these ended, in ticks.
+    ended_ticks: u64,
+    /// The last look found nothing.
+    is_in_vain: bool,
     /// The oldest read at the reactor's last look.
     seen: Option<RequestId>,
     /// Grows where the program does not come for what is in flight, and falls where it does: as long as it is not 0, workers do reads at
@@ -112,8 +118,18 @@ impl InFlight {
     }
 
     /// A read that blocks has taken so long.
-    pub(super) fn note_time(&mut self, took_us: u64) {
+    pub(super) fn note_time(&mut self, took_us: u64, now_ticks: u64) {
+        // One that was there a look would have found.
+        self.is_in_vain &= took_us >= self.takes_us / 4;
         self.takes_us = (3 * self.takes_us + took_us) / 4;
+        self.ended_ticks = now_ticks;
+    }
+
+    /// Is the next read most likely not there yet? A busy device answers one read after the other, and each look costs a call. Time
+    /// bounds what is missed by a program that never waits.
+    fn is_too_early(&self, now_ticks: u64, ticks_per_us: u64) -> bool {
+        let bound_us = self.takes_us.min(LONG_US) / 2;
+        self.is_in_vain && now_ticks.wrapping_sub(self.ended_ticks) < bound_us * ticks_per_us
     }
 }
 
@@ -199,14 +215,18 @@ impl Core {
 
     /// Ends the reads that the device has answered, the oldest first, until one is not there.
     pub fn fetch_answered(&mut self) {
+        let mut is_any = false;
         while !self.has_fetched_enough()
             && let Some(mut work) = self.take_in_flight()
         {
             let id = work.id;
             let Some(part) = self.part_answered(&mut work) else {
                 self.conclude(&mut work);
+                is_any = true;
+                self.work_mut().in_flight.is_in_vain = false;
                 continue;
             };
+            self.work_mut().in_flight.is_in_vain = !is_any;
             self.work_mut().ends(&work);
             let request = &mut self[id];
             request.data = core::mem::take(&mut work.data);
@@ -218,9 +238,16 @@ impl Core {
         }
     }
 
+    /// As [`Core::fetch_answered`], unless it is too early for that.
+    fn fetch_timely(&mut self) {
+        if !self.work().in_flight.is_too_early(os::ticks(), os::ticks_per_us()) {
+            self.fetch_answered();
+        }
+    }
+
     /// A caller looks, and does not wait: ends the reads that are there. Where that cannot be found out, workers do them.
     pub fn look_at_in_flight(&mut self) {
-        self.fetch_answered();
+        self.fetch_timely();
         let oldest = self.work().in_flight.reads.front().map(|read| read.id);
         let oldest = oldest.and_then(|id| self.requests().get(id));
         if oldest.is_some_and(|request| !can_be_tried(request.file.fd())) {
@@ -292,11 +319,54 @@ pub fn fetch_oldest(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> 
         }
         core.work_mut().in_flight.fetched.retain(|&fetched| fetched != id);
         core.give_back(work);
-        core.fetch_answered();
+        core.fetch_timely();
         if core.readiness().waiting() > 0 && core.drive().token.is_free() {
             // One read after the other must not keep what else is ready from being seen.
             core.harvest_now();
         }
         return true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads that took 4 ms each, the last of which ended at tick 1000, of which there are 10 in a microsecond; and a look in vain.
+    fn busy() -> InFlight {
+        let mut in_flight = InFlight { takes_us: 4000, ..InFlight::default() };
+        in_flight.note_time(4000, 1000);
+        in_flight.is_in_vain = true;
+        in_flight
+    }
+
+    #[test]
+    fn a_busy_device_is_not_looked_at_before_it_can_have_answered() {
+        let in_flight = busy();
+        assert!(in_flight.is_too_early(1000, 10));
+        assert!(in_flight.is_too_early(1000 + 2000 * 10 - 1, 10));
+        assert!(!in_flight.is_too_early(1000 + 2000 * 10, 10));
+    }
+
+    #[test]
+    fn it_is_looked_at_where_the_last_look_found_something() {
+        let in_flight = InFlight { is_in_vain: false, ..busy() };
+        assert!(!in_flight.is_too_early(1000, 10));
+    }
+
+    #[test]
+    fn it_is_looked_at_where_a_read_has_waited_for_its_caller() {
+        let mut in_flight = busy();
+        in_flight.note_time(1000, 1000);
+        assert!(in_flight.is_too_early(1000, 10), "as long as this may be the device");
+        in_flight.note_time(1, 1000);
+        assert!(!in_flight.is_too_early(1000, 10));
+    }
+
+    #[test]
+    fn a_device_that_has_stalled_is_looked_at_soon() {
+        let mut in_flight = busy();
+        in_flight.note_time(10_000_000, 1000);
+        assert!(!in_flight.is_too_early(1000 + LONG_US / 2 * 10, 10));
     }
 }

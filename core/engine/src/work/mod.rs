@@ -361,7 +361,7 @@ impl Core {
     fn conclude(&mut self, work: &mut Work) {
         self.work_mut().ends(work);
         match work.took_us {
-            Some(took_us) if work.is_fetched => self.work_mut().in_flight.note_time(took_us),
+            Some(took_us) if work.is_fetched => self.work_mut().in_flight.note_time(took_us, os::ticks()),
             Some(took_us) => self.work_mut().note_write(took_us),
             None => {}
         }
