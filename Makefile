@@ -33,7 +33,7 @@ BUILT := -p anyring-cli -p anyring-preload -p anyring-inject -p anyring-liburing
 export ANYRING_IMAGES := none
 
 .PHONY: help toolchain nextest build tools demo lint check test test-all live record test-programs test-chaos-programs conformance differential bench count
-.PHONY: packages release check-packages test-places test-old-kernels install uninstall deb one-file check-one-file check-install check-aarch64 test-aarch64 coverage sanitize sanitize-suite simulate concurrent mutants chaos
+.PHONY: packages release check-packages test-places test-cold-reads test-old-kernels install uninstall deb one-file check-one-file check-install check-aarch64 test-aarch64 coverage sanitize sanitize-suite simulate concurrent mutants chaos
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -137,6 +137,9 @@ record: nextest ## asks the kernel of this machine, and writes the records anew:
 
 test-places: one-file tools test-old-kernels ## programs in containers, sandboxes, gVisor and on other kernels; writes docs/places.md (some minutes)
 	quality/places/run --write docs/places.md
+
+test-cold-reads: one-file tools ## reads that miss the page cache on Linux 6.1 and 6.12, in qemu: all are at the device at once, and take at most 3 calls
+	quality/bench/cold-in-qemu bookworm trixie
 
 # Below 5.1 no kernel has io_uring: multishot accept and receive, GETDENTS, ring descriptors, sends without copies and uepoll
 # have to do without whatever came with it.

@@ -40,7 +40,7 @@ END
 guest_pack() { (cd "$1" && find . | cpio -o -H newc --quiet); }
 
 # guest_boot ARCHITECTURE IMAGE INITRD SECONDS OPTION...: boots a machine of that architecture (as Debian names it), with these
-# options for qemu; prints what its command printed, and returns its status.
+# options for qemu, and the kernel with those in guest_parameters; prints what its command printed, and returns its status.
 guest_boot() {
     local image=$2 initrd=$3 seconds=$4 qemu console
     case $1 in
@@ -56,7 +56,7 @@ guest_boot() {
     for try in 1 2 3 4 5 6; do
         timeout --kill-after=5 "$seconds" "${qemu[@]}" -accel tcg -m 2048 -display none -nodefaults -no-reboot \
             -serial stdio -kernel "$image" -initrd "$initrd" \
-            -append "console=$console quiet loglevel=3 panic=-1 norandmaps" "$@" </dev/null >"$told" || true
+            -append "console=$console quiet loglevel=3 panic=-1 norandmaps ${guest_parameters-}" "$@" </dev/null >"$told" || true
         sed -i 's/\r$//' "$told"
         grep -qE 'Kernel panic|Oops|BUG: |WARNING: ' "$told" || break
         echo "guest: try $try: the kernel broke in the emulator" >&2
