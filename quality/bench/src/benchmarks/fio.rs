@@ -1,11 +1,14 @@
 //! fio, as Debian ships it.
 
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::ptr;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -59,11 +62,14 @@ const READS: &[Case] = &[
     case("iodepth 32", (32, 1), &[]),
     case("iodepth 32, batches of 16", (32, 16), &[]),
 ];
+/// Where the file lies in the lower directory of an overlayfs, as all files of a container's image do.
+const OVERLAID: &str = "overlayfs, iodepth 32";
 const COLD: &[Case] = &[
     case("iodepth 1", (1, 1), &[]),
     case("iodepth 4", (4, 1), &[]),
     case("iodepth 32", (32, 1), &[]),
     case("iodepth 32, batches of 16", (32, 16), &[]),
+    case(OVERLAID, (32, 1), &[]),
 ];
 const TRANSFERS: &[Case] = &[
     case("iodepth 1", (1, 1), &[]),
@@ -105,6 +111,8 @@ pub struct Fio {
     cache: Cache,
     program: PathBuf,
     file: PathBuf,
+    /// The name that the file has on an overlayfs, or why there is none.
+    overlaid: std::result::Result<Overlay, String>,
     /// CPU time that a side takes to start and to end, by number.
     start_up: BTreeMap<usize, Duration>,
 }
@@ -171,7 +179,16 @@ impl Fio {
     }
 
     fn new(about: About, cases: &'static [Case], cache: Cache) -> Self {
-        Self { about, cases, cache, program: PathBuf::new(), file: PathBuf::new(), start_up: BTreeMap::new() }
+        let overlaid = Err("it was not prepared".to_owned());
+        let (program, file) = (PathBuf::new(), PathBuf::new());
+        Self { about, cases, cache, program, file, overlaid, start_up: BTreeMap::new() }
+    }
+
+    fn file_of(&self, case: Case) -> &Path {
+        match &self.overlaid {
+            Ok(overlay) if case.name == OVERLAID => &overlay.file,
+            _ => &self.file,
+        }
     }
 
     fn command(&self, context: &Context, side: usize, case: Case) -> Command {
@@ -179,7 +196,7 @@ impl Fio {
         let mut command = context.command(on, &self.program);
         command
             .args(["--name=fio", "--rw=randread", "--bs=4k", "--allow_file_create=0", "--output-format=json"])
-            .arg(format!("--filename={}", self.file.display()))
+            .arg(format!("--filename={}", self.file_of(case).display()))
             .arg(format!("--size={FILE_MIB}M"))
             .arg(format!("--ioengine={}", flags[0]))
             .arg(format!("--direct={}", u8::from(self.cache == Cache::None)))
@@ -233,10 +250,20 @@ impl Benchmark for Fio {
         context.obstacle(on)
     }
 
+    fn missing(&self, _context: &Context, group: usize) -> Option<String> {
+        let reason = self.overlaid.as_ref().err().cloned();
+        reason.filter(|_| self.cases[group].name == OVERLAID)
+    }
+
     fn prepare(&mut self, context: &Context, usable: &[usize]) -> Result<()> {
         self.program = find_fio()?;
-        self.file = context.scratch.join(self.about.name);
+        let directory = context.scratch.join(self.about.name);
+        std::fs::create_dir_all(&directory).doing(|| format!("creating {}", directory.display()))?;
+        self.file = directory.join("file");
         create(&self.file)?;
+        if self.cases.iter().any(|case| case.name == OVERLAID) {
+            self.overlaid = Overlay::mount(&directory).map_err(|failure| failure.to_string());
+        }
         if self.cache == Cache::Full {
             read_all(&self.file)?;
         }
@@ -349,6 +376,46 @@ fn create(path: &Path) -> Result<()> {
     // SAFETY: advice on a file of our own.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     Ok(())
+}
+
+/// An overlayfs, mounted where this process and its children alone see it, for as long as the value lives.
+struct Overlay {
+    top: CString,
+    /// The file that the lower directory has.
+    file: PathBuf,
+}
+
+impl Overlay {
+    /// Mounts one over a directory that has the file.
+    fn mount(lower: &Path) -> Result<Self> {
+        let directory = |name: &str| {
+            let path = lower.with_extension(name);
+            std::fs::create_dir_all(&path).doing(|| format!("creating {}", path.display()))?;
+            Ok::<_, Failure>(path)
+        };
+        let (upper, work, top) = (directory("upper")?, directory("work")?, directory("overlay")?);
+        let options =
+            format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+        let text =
+            |text: &Path| CString::new(text.as_os_str().as_bytes()).doing(|| "naming a directory".into());
+        let (target, options, kind) = (text(&top)?, text(Path::new(&options))?, c"overlay".as_ptr());
+        let (root, none) = (c"/".as_ptr(), ptr::null());
+        // SAFETY: all strings live through the calls.
+        let mounted = unsafe {
+            libc::unshare(libc::CLONE_NEWNS) == 0
+                && libc::mount(none, root, none, libc::MS_REC | libc::MS_PRIVATE, ptr::null()) == 0
+                && libc::mount(kind, target.as_ptr(), kind, 0, options.as_ptr().cast()) == 0
+        };
+        let file = top.join("file");
+        if mounted { Ok(Self { top: target, file }) } else { Err(Failure::errno("mounting an overlayfs")) }
+    }
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        // SAFETY: the string lives through the call.
+        unsafe { libc::umount2(self.top.as_ptr(), libc::MNT_DETACH) };
+    }
 }
 
 fn read_all(path: &Path) -> Result<()> {

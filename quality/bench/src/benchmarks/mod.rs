@@ -168,7 +168,7 @@ pub fn all() -> Vec<Box<dyn Benchmark>> {
         Box::new(uepoll::Http),
         Box::new(uepoll::Events),
         Box::new(growth::Growth),
-        Box::new(start::Start),
+        Box::new(start::Start::default()),
         Box::new(wake::Wake),
         Box::new(trace::Trace),
     ]

@@ -106,7 +106,8 @@ impl Counting<'_> {
         }
         benchmark.prepare(self.context, &usable)?;
         for (group, case) in benchmark.groups(false).iter().enumerate() {
-            if !cases.is_empty() && !cases.contains(&case.as_str()) {
+            let missing = benchmark.missing(self.context, group).is_some();
+            if missing || !cases.is_empty() && !cases.contains(&case.as_str()) {
                 continue;
             }
             for &side in &usable {

@@ -143,6 +143,8 @@ pub enum Workload {
     Growth(growth::Args),
     /// A program that is started again and again.
     Start(start::Args),
+    /// A program that reads a file and ends.
+    Read(start::ReadArgs),
     /// How soon completions are there.
     Wake(wake::Args),
     /// A program that goes through a directory tree.
@@ -170,6 +172,7 @@ impl Workload {
             Self::IdleClient(args) => return idle::keep(args),
             Self::Growth(args) => growth::run(args)?,
             Self::Start(args) => start::run(args)?,
+            Self::Read(args) => return start::read(args),
             Self::Wake(args) => wake::run(args)?,
             Self::Tree(args) => trees::run(args)?,
             Self::TreeLoop(args) => return trees::walk(args),

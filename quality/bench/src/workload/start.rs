@@ -1,14 +1,23 @@
 //! A program that is started again and again, and measured from outside.
 
 use std::ffi::OsString;
-use std::process::{Command, Stdio};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
 use super::clock::wall;
-use super::{Latency, Report, Window, repeat_for};
+use super::ring::{Ring, Sqe, io_uring_op, sqe};
+use super::{Latency, Report, Window, memory, repeat_for};
 use crate::failure::{Doing, Failure, Result};
+
+/// Reads of the program that reads, and the bytes of each.
+const READS: u32 = 32;
+const READ_BYTES: usize = 4096;
 
 /// Arguments of the workload.
 #[derive(Clone, Debug, ClapArgs)]
@@ -19,9 +28,51 @@ pub struct Args {
     /// Milliseconds to measure.
     #[arg(long, default_value_t = 500)]
     window_ms: u64,
+    /// Measure from the time that the program prints, in nanoseconds on the monotonic clock.
+    #[arg(long)]
+    from_printed: bool,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
+}
+
+/// Arguments of the program that reads.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct ReadArgs {
+    /// The file, of 1 MiB at least.
+    #[arg(long)]
+    file: PathBuf,
+    /// Open it with `O_DIRECT`.
+    #[arg(long)]
+    direct: bool,
+    /// Milliseconds between the last read and the end.
+    #[arg(long, default_value_t = 0)]
+    pause_ms: u64,
+}
+
+/// Reads a file by a ring, and prints the time just before the process ends.
+pub fn read(args: &ReadArgs) -> Result<()> {
+    let flags = if args.direct { libc::O_DIRECT } else { 0 };
+    let file = File::options().read(true).custom_flags(flags).open(&args.file);
+    let file = file.doing(|| format!("opening {}", args.file.display()))?;
+    let mut ring = Ring::new(READS, 2 * READS, 0)?;
+    let memory = memory(READS as usize * READ_BYTES)?;
+    for number in 0..READS {
+        let off = u64::from(number) * READ_BYTES as u64;
+        let read = sqe(io_uring_op::IORING_OP_READ, off);
+        let addr = memory as u64 + off;
+        ring.push(Sqe { fd: file.as_raw_fd(), off, addr, len: READ_BYTES as u32, ..read })?;
+    }
+    ring.submit_and_wait(READS)?;
+    for _ in 0..READS {
+        match ring.completion() {
+            Some(completion) if completion.result == READ_BYTES as i32 => {}
+            other => return Err(Failure::new(format!("a read completed as {other:?}"))),
+        }
+    }
+    std::thread::sleep(Duration::from_millis(args.pause_ms));
+    println!("{}", wall().as_nanos());
+    Ok(())
 }
 
 /// Runs the command from its start to its end, one after the other.
@@ -29,8 +80,13 @@ pub fn run(args: &Args) -> Result<Report> {
     let window = Duration::from_millis(args.window_ms);
     let (mut times, cpu_start) = (Vec::new(), children_cpu()?);
     let (measured, total_ops) = repeat_for(window, || {
-        let began = wall();
-        run_once(&args.command)?;
+        let mut began = wall();
+        let printed = run_once(&args.command)?;
+        if args.from_printed {
+            let began_ns =
+                printed.trim().parse().doing(|| "reading the time that the program printed".into())?;
+            began = Duration::from_nanos(began_ns);
+        }
         times.push((wall() - began).as_nanos() as u64 / args.programs);
         Ok(args.programs)
     })?;
@@ -42,12 +98,14 @@ pub fn run(args: &Args) -> Result<Report> {
     Ok(Report::of(None, total_ops, window))
 }
 
-fn run_once(words: &[OsString]) -> Result<()> {
+/// Runs a command, and returns what it printed.
+fn run_once(words: &[OsString]) -> Result<String> {
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null());
-    let status = command.status().doing(|| format!("starting {}", words[0].display()))?;
+    command.args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::inherit());
+    let Output { status, stdout, .. } =
+        command.output().doing(|| format!("starting {}", words[0].display()))?;
     if status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&stdout).into_owned());
     }
     Err(Failure::new(format!("{} failed ({status})", words[0].display())))
 }
