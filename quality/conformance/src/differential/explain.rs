@@ -434,12 +434,13 @@ fn timeouts_count(case: &Case<'_>) -> bool {
 /// what is closed then is closed, while the kernel lets go of the file when its call ends.
 fn closed_later(case: &Case<'_>) -> bool {
     let (user, kernel) = case.results();
-    let pipe_was_open = user == [-libc::EPIPE] && matches!(kernel[..], [count] if count >= 0);
+    let gone = matches!(user[..], [res] if [-libc::EPIPE, -libc::ECONNRESET].contains(&res));
+    let was_open = gone && matches!(kernel[..], [count] if count >= 0);
     let changes = |sqe: &Sqe| ["CLOSE", "FILES_UPDATE"].contains(&name(sqe));
     let in_slot = case.sqe.flags & FIXED_FILE != 0 && case.others().any(|sqe| name(sqe) == "FILES_UPDATE");
     // A thread of the kernel's closes later than the user engine, which does what it queued in order.
     let earlier = user == [-libc::EBADF] && case.program.uses_threads();
-    (kernel == [-libc::EBADF] || earlier || pipe_was_open || in_slot) && case.others().any(changes)
+    (kernel == [-libc::EBADF] || earlier || was_open || in_slot) && case.others().any(changes)
 }
 
 /// A splice that waits keeps others from its pipe, and the kernel's ring waits for that.
