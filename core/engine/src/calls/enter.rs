@@ -341,7 +341,6 @@ fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u3
     if fetches {
         return Ok(());
     }
-    core.notify();
     if !core.order().ready.is_empty() {
         // Only where completions are deferred does anything stay behind.
         core.notify_deferred();

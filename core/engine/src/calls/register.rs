@@ -441,7 +441,7 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     }
     row.takes.check(call)?;
     version::admit_registration(call.opcode, call.argument)?;
-    let result = match row.carry {
+    match row.carry {
         Carry::Ring(carry) | Carry::RingOrProcess(carry, _) => carry(core, call),
         Carry::Descriptor(carry) => carry(core, fd, call),
         Carry::Guard(carry) => {
@@ -453,17 +453,13 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
                 caller::leave(core);
             }
             lifetime::go_out(guard, serial);
-            return result;
+            result
         }
         Carry::Unlocked(carry) => {
             drop(guard);
-            return carry(call);
+            carry(call)
         }
-    };
-    if let Some(core) = live(&mut guard, serial) {
-        core.notify();
     }
-    result
 }
 
 fn probe(call: &Register) -> Result<usize, Errno> {

@@ -125,7 +125,6 @@ fn with_target<R>(target: &'static Ring, sends: impl FnOnce(&mut CoreGuard<'_>) 
     if counts && let Some(target) = guard.as_mut() {
         target.advance();
         target.hand_over();
-        target.notify();
     }
     result
 }

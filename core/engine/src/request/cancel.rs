@@ -247,7 +247,6 @@ pub fn sync_cancel(guard: &mut CoreGuard<'_>, serial: u64, address: u64) -> Resu
         caller::observe(guard, serial, left)?;
         let core = live(guard, serial).ok_or(Errno::EBADF)?;
         core.advance();
-        core.notify();
         match sync_cancel_once(guard, serial, &argument) {
             Err(Errno::EALREADY) => {}
             Ok(_) | Err(Errno::ENOENT) => return Ok(0),

@@ -122,11 +122,13 @@ impl CoreGuard<'_> {
         }
     }
 
-    /// Before the lock is given up.
+    /// The one way to the end of a lock: what was posted under it is told, and work that waits keeps its file.
     #[inline]
-    fn check(&self) {
+    fn settle(&mut self) {
+        let Some(core) = self.core.as_mut() else { return };
+        core.notify();
         debug_assert!(
-            self.core.as_ref().is_none_or(|core| core.work.keeps_files()),
+            core.work.keeps_files(),
             "no work waits for another thread, or for another moment, without its file"
         );
     }
@@ -134,7 +136,7 @@ impl CoreGuard<'_> {
     /// Lets go of the lock for the duration of `body`.
     #[inline]
     pub fn unlocked<R>(&mut self, body: impl FnOnce() -> R) -> R {
-        self.check();
+        self.settle();
         self.leave_page();
         let result = self.core.unlocked(body);
         self.enter_page();
@@ -143,7 +145,7 @@ impl CoreGuard<'_> {
 
     /// As [`Guard::yield_to_waiters`].
     pub fn yield_to_waiters(&mut self) {
-        self.check();
+        self.settle();
         self.leave_page();
         self.core.yield_to_waiters();
         self.enter_page();
@@ -174,7 +176,7 @@ impl DerefMut for CoreGuard<'_> {
 impl Drop for CoreGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.check();
+        self.settle();
         self.leave_page();
     }
 }

@@ -64,7 +64,6 @@ fn wait_in_turns(
             core.look_at_in_flight();
         }
         core.flush_overflow();
-        core.notify();
         if core.queues.cq.take_dropped() {
             return Err(Errno::EBADR);
         }

@@ -581,7 +581,6 @@ fn proceed(core: &mut Core) {
     core.drive.observers.posts_later();
     core.advance();
     core.hand_over();
-    core.notify();
 }
 
 /// Tells the observers of a ring that defers, once, that its thread has something to come in for.
@@ -616,7 +615,6 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
         if !core.defers() && core.drive.token.driver() != Driver::SqThread {
             core.advance();
             core.hand_over();
-            core.notify();
         } else {
             if core.defers() && has_deferred(core) {
                 // Nobody drives it, perhaps.
@@ -656,7 +654,6 @@ fn look_for_events(core: &mut Core) {
     if !core.defers() {
         core.advance();
         core.hand_over();
-        core.notify();
     } else {
         tell_of_deferred(core);
     }

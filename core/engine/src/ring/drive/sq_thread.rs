@@ -179,9 +179,7 @@ fn serve(core: &mut Core) -> bool {
     core.fetch_answered();
     core.advance();
     core.hand_over();
-    active |= core.queues.cq.has_news();
-    core.notify();
-    active
+    active | core.queues.cq.has_news()
 }
 
 fn harvest(core: &mut Core, timeout_ns: u64) -> bool {

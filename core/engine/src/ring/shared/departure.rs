@@ -140,7 +140,6 @@ impl Core {
             let _ = self.try_cancel(id);
         }
         self.advance();
-        self.notify();
     }
 
     /// True if something is being worked on that will end.
@@ -166,6 +165,5 @@ impl Core {
         for user_data in self.zero_copy.owed() {
             self.post_unrequested(Cqe { user_data, res: Errno::ECANCELED.negated(), ..Cqe::default() });
         }
-        self.notify();
     }
 }
