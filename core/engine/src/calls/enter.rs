@@ -105,14 +105,12 @@ pub fn enter_changed(
         .posts_in_submission(call.flags & IORING_ENTER_GETEVENTS != 0 && call.min_complete > 0);
     core.readiness_mut().begin_call(call.flags & IORING_ENTER_GETEVENTS == 0);
     let taken = if core.is(IORING_SETUP_SQPOLL) { Ok(0) } else { take(core, call) };
-    let taken = taken.inspect_err(|_| take_nothing(core))?;
+    let taken = taken?;
     if core.looks_when_it_leaves(call, taken) {
         core.harvest_now();
     }
     if core.finish_without_wait(call, taken) {
         core.keep_submitter();
-        caller::leave(core);
-        caller::end_call(core);
         return Ok(taken as usize);
     }
     let may_be_another = taken == 0
@@ -129,23 +127,13 @@ pub fn enter_changed(
 /// which nobody told either.
 #[cold]
 fn leave_for_another_ring(
-    mut guard: CoreGuard<'_>,
+    guard: CoreGuard<'_>,
     fd: Fd,
     call: &Enter,
     caller: &Caller,
 ) -> Result<usize, Errno> {
-    if let Some(core) = guard.as_mut() {
-        take_nothing(core);
-    }
     drop(guard);
     enter(fd, call, caller)
-}
-
-/// A call ends with an error before it has submitted anything.
-#[cold]
-fn take_nothing(core: &mut Core) {
-    caller::leave(core);
-    caller::end_call(core);
 }
 
 #[cold]
@@ -174,7 +162,7 @@ fn stay(mut guard: CoreGuard<'_>, call: &Enter, caller: &Caller, taken: u32) -> 
     core.life_mut().come_in();
     let result = go_on(&mut guard, serial, call, caller, (!polled).then_some(taken));
     if let Some(core) = live(&mut guard, serial) {
-        caller::end_call(core);
+        core.notify();
         let pollers = core.drive_mut().observers.pollers_to_tell();
         lifetime::go_out(guard, serial);
         pollers.into_iter().for_each(|(ring, serial)| look_in(ring, serial));
@@ -293,7 +281,6 @@ fn go_on(
             if call.to_submit == 0 && !core.defers() && !core.order().ready.is_empty() {
                 core.advance();
             }
-            caller::leave(core);
         }
         Ok(())
     };
@@ -355,7 +342,6 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     if argument.is_err() && call.to_submit > 0 {
         // There will be no wait; what was submitted goes on all the same.
         core.advance();
-        caller::leave(core);
     }
     let argument = argument?;
     if core.defers() {
@@ -381,7 +367,6 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
             // Only who has to wait looks at the mask.
             core.advance();
             core.flush_overflow();
-            caller::leave(core);
             return if core.queues().cq_ready() >= wanted { Ok(()) } else { Err(errno) };
         }
     };
@@ -391,6 +376,11 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     core.drive_mut().fetched_at_once = core.most_fetched(wanted);
     let waited = caller::wait(guard, serial, wanted, limits);
     if let Some(core) = live(guard, serial) {
+        core.notify();
+        if !core.order().ready.is_empty() && core.has_fetched_enough() {
+            // The rest is for the next call.
+            core.notify_deferred();
+        }
         core.drive_mut().fetched_at_once = u32::MAX;
     }
     match waited {

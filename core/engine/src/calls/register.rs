@@ -28,8 +28,7 @@ use crate::ops::msg_ring;
 use crate::os::{Fd, user};
 use crate::request::shown::Structure;
 use crate::request::{cancel, structures, version};
-use crate::ring::drive::caller;
-use crate::ring::{Core, CoreGuard, lifetime, live, registry};
+use crate::ring::{Core, CoreGuard, lifetime, registry};
 use crate::wait::timers::Clock;
 
 /// The arguments of one call.
@@ -449,9 +448,6 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
             // The calling thread may end in there. The ring stays until the call is out of it.
             drop(in_use);
             let result = carry(&mut guard, serial, call);
-            if let Some(core) = live(&mut guard, serial) {
-                caller::leave(core);
-            }
             lifetime::go_out(guard, serial);
             result
         }

@@ -18,7 +18,6 @@ use crate::request::shown::{Argument, Kind, When, arg};
 use crate::request::structures;
 use crate::request::unused::Unused;
 use crate::request::{Flags, Phase};
-use crate::ring::drive::caller;
 use crate::ring::{Attempt, live};
 use crate::work::futex_waits::{Element, Placed, Recall, Request, Wait, private_flag};
 
@@ -205,7 +204,6 @@ fn report(wait: &Arc<Wait>) {
         core.advance();
     }
     core.wake_observers();
-    caller::leave(core);
 }
 
 fn issue_wake(cx: &mut Attempt<'_>) -> Outcome {

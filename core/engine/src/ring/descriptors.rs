@@ -6,7 +6,7 @@ use crate::assets::notes::{self, Interested};
 use crate::os::Fd;
 use crate::os::sync::atomic::{Ordering, fence};
 use crate::process::identity;
-use crate::ring::drive::{caller, zero_copy};
+use crate::ring::drive::zero_copy;
 use crate::ring::{Core, Ring, lifetime, registry};
 
 /// `fd` is about to be closed, or replaced. Any descriptor may be named: kept readiness registrations end, a ring loses one
@@ -58,8 +58,6 @@ fn with(ring: &Ring, know: impl FnOnce(&mut Core)) {
     if was_idle && !core.order.ready.is_empty() {
         proceed(core);
     }
-    // Links behind a request that this ended may be under way.
-    caller::leave(core);
 }
 
 /// Goes on where something became ready that epoll does not report once more.
@@ -103,7 +101,6 @@ pub fn watches_errors(fd: Fd, takes: bool) {
         core.leave_error_queue(fd, takes);
         if !core.defers() {
             core.advance();
-            caller::leave(core);
         } else if !core.order.ready.is_empty() {
             core.notify_deferred();
         }

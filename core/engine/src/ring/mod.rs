@@ -34,6 +34,7 @@ use crate::request::chaos::Chaos;
 use crate::request::table::Table;
 use crate::request::trace::Traced;
 use crate::request::{FileHold, Flags, RequestId, Slab};
+use crate::ring::drive::caller;
 use crate::ring::drive::readiness::Readiness;
 use crate::ring::drive::zero_copy::ZeroCopy;
 use crate::ring::life::Life;
@@ -86,6 +87,8 @@ pub struct CoreGuard<'a> {
     ring: &'a Ring,
     core: Guard<'a, Option<Core>>,
     page: Option<&'static Page>,
+    /// The guard is the reactor's, which says by its list when it looks at the ring again.
+    is_reactors: bool,
 }
 
 impl CoreGuard<'_> {
@@ -176,6 +179,12 @@ impl DerefMut for CoreGuard<'_> {
 impl Drop for CoreGuard<'_> {
     #[inline]
     fn drop(&mut self) {
+        if let Some(core) = self.core.as_mut() {
+            caller::leave(core);
+            if !self.is_reactors {
+                caller::pass_role_on(core);
+            }
+        }
         self.settle();
         self.leave_page();
     }
@@ -219,8 +228,15 @@ impl Ring {
     /// Locks the ring. The guard holds `None` where the ring was closed meanwhile.
     #[inline]
     pub fn lock(&self) -> CoreGuard<'_> {
-        let mut guard = CoreGuard { ring: self, core: self.core.lock(), page: None };
+        let mut guard = CoreGuard { ring: self, core: self.core.lock(), page: None, is_reactors: false };
         guard.enter_page();
+        guard
+    }
+
+    /// Locks the ring for the reactor.
+    pub fn lock_as_reactor(&self) -> CoreGuard<'_> {
+        let mut guard = self.lock();
+        guard.is_reactors = true;
         guard
     }
 
@@ -334,7 +350,7 @@ impl Ring {
 
     /// Locks the ring if nobody holds it.
     pub fn try_lock(&self) -> Option<CoreGuard<'_>> {
-        let mut guard = CoreGuard { ring: self, core: self.core.try_lock()?, page: None };
+        let mut guard = CoreGuard { ring: self, core: self.core.try_lock()?, page: None, is_reactors: false };
         // SAFETY: as in `CoreGuard::enter_page`.
         if let Some(page) = unsafe { self.page.load(Ordering::Relaxed).as_ref() } {
             if !page.try_lock() {

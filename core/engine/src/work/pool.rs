@@ -20,7 +20,7 @@ use crate::os::{CpuSet, user};
 use crate::process::credentials::{self, Credentials};
 use crate::process::threads;
 use crate::request::RequestId;
-use crate::ring::drive::{caller, reactor};
+use crate::ring::drive::reactor;
 use crate::ring::{lifetime, live};
 use crate::work::Piece;
 use crate::work::handover::{Handover, Job, Pool, System};
@@ -166,8 +166,6 @@ impl System for Process {
         if !core.defers() {
             core.advance();
         }
-        // What is linked behind it may wait for readiness now, and nobody may be inside to drive.
-        caller::leave(core);
         if core.life().is_closing() {
             lifetime::dispose_if_done(guard, serial);
         }

@@ -28,30 +28,9 @@ pub struct Limits {
 ///
 /// # Errors
 /// `ETIME` when the time is over, `EINTR` when a signal came, `EBADF` where the ring was closed.
-pub fn wait(guard: &mut CoreGuard<'_>, serial: u64, wanted: u32, limits: Limits) -> Result<(), Errno> {
-    in_turns(guard, serial, |guard, turn| wait_in_turns(guard, serial, turn, wanted, limits))
-}
-
-/// The right to drive, and to sleep as one to whom the driver's role can be passed. Only [`in_turns`] gives it,
-/// which passes the role on at the end: so nobody keeps the role who neither drives nor passes it on.
-struct Turn(());
-
-fn in_turns<R>(
+pub fn wait(
     guard: &mut CoreGuard<'_>,
     serial: u64,
-    body: impl FnOnce(&mut CoreGuard<'_>, &Turn) -> R,
-) -> R {
-    let result = body(guard, &Turn(()));
-    if let Some(core) = live(guard, serial) {
-        leave(core);
-    }
-    result
-}
-
-fn wait_in_turns(
-    guard: &mut CoreGuard<'_>,
-    serial: u64,
-    turn: &Turn,
     mut wanted: u32,
     mut limits: Limits,
 ) -> Result<(), Errno> {
@@ -90,9 +69,9 @@ fn wait_in_turns(
         };
         debug_assert!(core.work.is_empty(), "no caller sleeps beside work that is queued for it");
         if !core.drive.token.is_free() {
-            sleep(guard, serial, turn, wanted, timeout_ns, limits.signal_mask)?;
+            sleep(guard, serial, wanted, timeout_ns, limits.signal_mask)?;
         } else if !core.recheck_if_due() && !core.guess() {
-            drive(guard, serial, turn, wanted, timeout_ns, limits.signal_mask)?;
+            drive(guard, serial, wanted, timeout_ns, limits.signal_mask)?;
         }
     }
 }
@@ -150,7 +129,6 @@ fn help(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> bool {
 fn drive(
     guard: &mut CoreGuard<'_>,
     serial: u64,
-    _turn: &Turn,
     wanted: u32,
     timeout_ns: Option<u64>,
     signal_mask: Option<u64>,
@@ -218,7 +196,6 @@ fn drive(
 fn sleep(
     guard: &mut CoreGuard<'_>,
     serial: u64,
-    _turn: &Turn,
     wanted: u32,
     timeout_ns: Option<u64>,
     signal_mask: Option<u64>,
@@ -237,6 +214,7 @@ fn sleep(
 pub fn observe(guard: &mut CoreGuard<'_>, serial: u64, timeout_ns: Option<u64>) -> Result<(), Errno> {
     if let Some(core) = live(guard, serial) {
         leave(core);
+        pass_role_on(core);
     }
     sleep_as(guard, serial, Sleep::Observer, timeout_ns, None)
 }
@@ -288,7 +266,7 @@ fn ended(ring: &'static Ring, serial: u64, place: Option<usize>, events: &[Epoll
             core.advance();
         }
     }
-    leave(core);
+    core.notify();
     let pollers = core.drive.observers.pollers_to_tell();
     lifetime::go_out(guard, serial);
     pollers.into_iter().for_each(|(ring, serial)| look_in(ring, serial));
@@ -300,17 +278,7 @@ fn interrupted(core: &mut Core, wanted: u32, errno: Errno) -> Result<(), Errno> 
     if wanted > 0 && core.queues.cq_ready() >= wanted { Ok(()) } else { Err(errno) }
 }
 
-/// A call of the program's ends: what is posted from now on no call waits for. The program takes completions that the ring's descriptor
-/// goes on to show, so somebody has to look whether they are gone.
-#[inline]
-pub fn end_call(core: &mut Core) {
-    core.drive.observers.posts_later();
-    if core.drive.observers.may_be_stale() {
-        reactor::attend_stale(core);
-    }
-}
-
-/// The caller goes away: somebody else may have to drive.
+/// The holder of the ring's lock goes away: what is queued is for workers, and no call waits for what is posted from now on.
 #[inline]
 pub fn leave(core: &mut Core) {
     if !core.work.is_empty() {
@@ -319,11 +287,14 @@ pub fn leave(core: &mut Core) {
     core.leave_in_flight();
     core.rouse_from_transfers();
     core.notify();
-    if !core.order.ready.is_empty() && core.defers() && core.has_fetched_enough() {
-        core.notify_deferred();
-    }
-    core.put_right();
+    core.drive.observers.posts_later();
     core.mark_task_work();
+}
+
+/// Leaves the ring to a thread that drives it from now on, or looks at it by and by, where that is needed.
+#[inline]
+pub fn pass_role_on(core: &mut Core) {
+    core.put_right();
     match core.drive.token.driver() {
         Driver::Nobody if !core.pass_on() => {
             if core.needs_driver() {
@@ -337,6 +308,10 @@ pub fn leave(core: &mut Core) {
         Driver::Reactor | Driver::Caller => reactor::attend_stale(core),
         _ => {}
     }
+    // The program takes completions that the ring's descriptor goes on to show: somebody looks whether they are gone.
+    if core.drive.observers.may_be_stale() {
+        reactor::attend_stale(core);
+    }
 }
 
 /// Waits until the SQ thread has made room (`IORING_ENTER_SQ_WAIT`).
@@ -344,18 +319,16 @@ pub fn leave(core: &mut Core) {
 /// # Errors
 /// `EBADF` where the ring was closed; `EINTR` when a signal came.
 pub fn wait_for_sq_space(guard: &mut CoreGuard<'_>, serial: u64) -> Result<(), Errno> {
-    in_turns(guard, serial, |guard, turn| {
-        loop {
-            let core = live(guard, serial).ok_or(Errno::EBADF)?;
-            if core.queues.sq_pending() < core.queues.memory.layout().sq_entries {
-                return Ok(());
-            }
-            core.wake_sq_thread()?;
-            if core.drive.token.is_free() {
-                drive(guard, serial, turn, u32::MAX, None, None)?;
-            } else {
-                sleep(guard, serial, turn, u32::MAX, None, None)?;
-            }
+    loop {
+        let core = live(guard, serial).ok_or(Errno::EBADF)?;
+        if core.queues.sq_pending() < core.queues.memory.layout().sq_entries {
+            return Ok(());
         }
-    })
+        core.wake_sq_thread()?;
+        if core.drive.token.is_free() {
+            drive(guard, serial, u32::MAX, None, None)?;
+        } else {
+            sleep(guard, serial, u32::MAX, None, None)?;
+        }
+    }
 }

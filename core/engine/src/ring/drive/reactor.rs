@@ -551,7 +551,7 @@ fn next_look_ns(core: &Core, looked_ns: u64, now_ns: u64) -> u64 {
 
 /// Locks a ring to go on with its requests.
 fn enter(ring: &Ring) -> CoreGuard<'_> {
-    let guard = ring.lock();
+    let guard = ring.lock_as_reactor();
     // Behind the lock: who made one of these requests has said before whether its addresses have tags.
     user::take_tags();
     guard
@@ -580,7 +580,6 @@ fn proceed(core: &mut Core) {
     }
     core.drive.observers.posts_later();
     core.advance();
-    core.hand_over();
 }
 
 /// Tells the observers of a ring that defers, once, that its thread has something to come in for.
@@ -614,16 +613,12 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
         core.tick_transfers();
         if !core.defers() && core.drive.token.driver() != Driver::SqThread {
             core.advance();
-            core.hand_over();
         } else {
             if core.defers() && has_deferred(core) {
                 // Nobody drives it, perhaps.
                 core.notify_deferred();
             } else if !core.defers() && !core.order.ready.is_empty() {
                 core.kick_driver();
-            }
-            if !core.work.is_empty() {
-                core.hand_over();
             }
         }
     }
@@ -653,7 +648,6 @@ fn look_for_events(core: &mut Core) {
     core.harvest_now();
     if !core.defers() {
         core.advance();
-        core.hand_over();
     } else {
         tell_of_deferred(core);
     }

@@ -105,7 +105,6 @@ impl Core {
         }
         if !self.defers() {
             self.advance();
-            caller::leave(self);
         }
     }
 
