@@ -71,6 +71,7 @@ pub unsafe fn setup_with(
     params: *mut io_uring_params,
     caller: &Caller,
 ) -> isize {
+    calls::fork::notice();
     let setup = if trace::is_on() { calls::traced::setup } else { calls::setup::setup };
     raw(setup(entries, params as u64, table, caller).map(|fd| fd as usize))
 }
@@ -96,6 +97,7 @@ pub unsafe fn enter(
 ) -> isize {
     let call =
         calls::enter::Enter { to_submit, min_complete, flags, argument: arg as u64, argument_size: arg_size };
+    calls::fork::notice();
     if trace::is_on() {
         return raw(calls::traced::enter(fd, &call, caller));
     }
@@ -111,6 +113,7 @@ pub unsafe fn enter(
 /// As for the system call: registered memory must stay the caller's to give.
 pub unsafe fn register(fd: i32, opcode: u32, arg: usize, nr_args: u32) -> isize {
     let call = calls::register::Register { opcode, argument: arg as u64, count: nr_args };
+    calls::fork::notice();
     let register = if trace::is_on() { calls::traced::register } else { calls::register::register };
     raw(register(fd, &call))
 }

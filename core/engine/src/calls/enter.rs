@@ -4,7 +4,6 @@ use linux_raw_sys::io_uring::*;
 
 use crate::abi::Errno;
 use crate::assets::ring_fds;
-use crate::calls::fork;
 use crate::calls::support::{self, Flag};
 use crate::os::host::{self, Caller};
 use crate::os::{self, Fd, Timespec, user};
@@ -77,10 +76,9 @@ pub fn enter_changed(
     if call.flags & !version::enter_flags() != 0 {
         return Err(Errno::EINVAL);
     }
-    fork::notice();
     let number = if call.flags & IORING_ENTER_REGISTERED_RING != 0 { ring_fds::resolve(fd)? } else { fd };
     let Some(found) = registry::find(number) else { return Err(registry::no_ring(number)) };
-    let mut guard = found.ring.lock();
+    let mut guard = found.ring.lock_to_drive();
     if !found.stands() {
         // The descriptor was closed meanwhile, and the number is perhaps another's.
         drop(guard);
@@ -162,7 +160,7 @@ fn stay(mut guard: CoreGuard<'_>, call: &Enter, caller: &Caller, taken: u32) -> 
     core.life_mut().come_in();
     let result = go_on(&mut guard, serial, call, caller, (!polled).then_some(taken));
     if let Some(core) = live(&mut guard, serial) {
-        core.notify();
+        caller::end_call(core);
         let pollers = core.drive_mut().observers.pollers_to_tell();
         lifetime::go_out(guard, serial);
         pollers.into_iter().for_each(|(ring, serial)| look_in(ring, serial));

@@ -23,7 +23,7 @@ use crate::abi::{
     IORING_REGISTER_ZCRX_CTRL, columns,
 };
 use crate::assets::ring_fds::resolve;
-use crate::calls::{fork, probe, query};
+use crate::calls::{probe, query};
 use crate::ops::msg_ring;
 use crate::os::{Fd, user};
 use crate::request::shown::Structure;
@@ -405,7 +405,6 @@ const _: () = {
 
 /// Carries out one registration.
 pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
-    fork::notice();
     let registered = Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
     let uses_registered = call.opcode & registered != 0;
     let call = &Register { opcode: call.opcode & !registered, ..*call };
@@ -447,6 +446,7 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
             core.life_mut().come_in();
             // The calling thread may end in there. The ring stays until the call is out of it.
             drop(in_use);
+            guard.begin_to_drive();
             let result = carry(&mut guard, serial, call);
             lifetime::go_out(guard, serial);
             result

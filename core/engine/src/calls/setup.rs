@@ -7,7 +7,6 @@ use linux_raw_sys::io_uring::*;
 use crate::abi::layout::Layout;
 use crate::abi::{Errno, IORING_SETUP_CQE_MIXED, IORING_SETUP_SQ_REWIND, IORING_SETUP_SQE_MIXED};
 use crate::assets::notes;
-use crate::calls::fork;
 use crate::calls::register::ring_fds;
 use crate::calls::support::{self, Flag};
 use crate::ops;
@@ -87,7 +86,6 @@ pub const FEATURES: u32 = support::mask(&FEATURE_TABLE);
 
 /// Creates a ring that does the operations in `table`; `params` is an address of the program.
 pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &Caller) -> Result<Fd, Errno> {
-    fork::notice();
     let mut params: io_uring_params = user::read(params_address)?;
     check(&params)?;
     user::look_for_tags();

@@ -186,7 +186,7 @@ fn wake_request(cx: &mut Attempt<'_>) {
 /// A wait has its result, as the thread tells that waited: [`wake_request`] without the ring's lock.
 fn report(wait: &Arc<Wait>) {
     let (serial, id) = (wait.serial(), wait.id());
-    let mut guard = wait.ring().lock();
+    let mut guard = wait.ring().lock_to_drive();
     // For the requests that it goes on with here.
     user::take_tags();
     let Some(core) = live(&mut guard, serial) else { return };

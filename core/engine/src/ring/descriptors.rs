@@ -51,7 +51,7 @@ pub fn end_orphans(ring: &Ring, closing: Option<Fd>) {
 
 /// Lets a ring know of something, and go on with what that ended.
 fn with(ring: &Ring, know: impl FnOnce(&mut Core)) {
-    let mut guard = ring.lock();
+    let mut guard = ring.lock_to_drive();
     let Some(core) = guard.as_mut() else { return };
     let was_idle = core.order.ready.is_empty();
     know(core);
@@ -96,7 +96,7 @@ pub fn watches_errors(fd: Fd, takes: bool) {
         return;
     }
     registry::for_each(interested, |ring| {
-        let mut guard = ring.lock();
+        let mut guard = ring.lock_to_drive();
         let Some(core) = guard.as_mut() else { return };
         core.leave_error_queue(fd, takes);
         if !core.defers() {

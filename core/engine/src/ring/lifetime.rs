@@ -213,6 +213,8 @@ pub fn end(mut guard: CoreGuard<'_>, serial: u64) {
 /// Gives a closed ring back once nobody works for it any more. The last to let go of it does.
 pub fn dispose_if_done(mut guard: CoreGuard<'_>, serial: u64) {
     let Some(core) = live(&mut guard, serial) else { return };
+    // There is nothing to be told by once the ring is gone.
+    core.notify();
     let busy = core.life.inside() > 0 || core.work.out() > 0 || core.drive.token.driver() == Driver::SqThread;
     if !core.life.is_closing() || busy {
         return;

@@ -87,8 +87,18 @@ pub struct CoreGuard<'a> {
     ring: &'a Ring,
     core: Guard<'a, Option<Core>>,
     page: Option<&'static Page>,
-    /// The guard is the reactor's, which says by its list when it looks at the ring again.
-    is_reactors: bool,
+    exit: Exit,
+}
+
+/// The debts of a ring's lock: what its holder owes when it gives the lock back for good.
+#[derive(Clone, Copy, Debug)]
+enum Exit {
+    /// Nothing beside what every unlocking owes: the holder has looked something up, or left a message.
+    Visit,
+    /// The holder has gone on with requests: work is left to others, and so is the driver's role.
+    Drive,
+    /// The reactor has gone on with requests, and says by its list when it looks at the ring again.
+    Reactor,
 }
 
 impl CoreGuard<'_> {
@@ -125,7 +135,7 @@ impl CoreGuard<'_> {
         }
     }
 
-    /// The one way to the end of a lock: what was posted under it is told, and work that waits keeps its file.
+    /// Before every unlocking: what was posted under the lock is told. Work that waits keeps its file.
     #[inline]
     fn settle(&mut self) {
         let Some(core) = self.core.as_mut() else { return };
@@ -144,6 +154,11 @@ impl CoreGuard<'_> {
         let result = self.core.unlocked(body);
         self.enter_page();
         result
+    }
+
+    /// The holder goes on with requests from now on.
+    pub fn begin_to_drive(&mut self) {
+        self.exit = Exit::Drive;
     }
 
     /// As [`Guard::yield_to_waiters`].
@@ -180,9 +195,10 @@ impl Drop for CoreGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(core) = self.core.as_mut() {
-            caller::leave(core);
-            if !self.is_reactors {
-                caller::pass_role_on(core);
+            match self.exit {
+                Exit::Visit => {}
+                Exit::Drive => caller::end_call(core),
+                Exit::Reactor => caller::leave(core),
             }
         }
         self.settle();
@@ -228,15 +244,23 @@ impl Ring {
     /// Locks the ring. The guard holds `None` where the ring was closed meanwhile.
     #[inline]
     pub fn lock(&self) -> CoreGuard<'_> {
-        let mut guard = CoreGuard { ring: self, core: self.core.lock(), page: None, is_reactors: false };
+        let mut guard = CoreGuard { ring: self, core: self.core.lock(), page: None, exit: Exit::Visit };
         guard.enter_page();
         guard
     }
 
-    /// Locks the ring for the reactor.
+    /// Locks the ring to go on with its requests.
+    #[inline]
+    pub fn lock_to_drive(&self) -> CoreGuard<'_> {
+        let mut guard = self.lock();
+        guard.exit = Exit::Drive;
+        guard
+    }
+
+    /// Locks the ring for the reactor, to go on with its requests.
     pub fn lock_as_reactor(&self) -> CoreGuard<'_> {
         let mut guard = self.lock();
-        guard.is_reactors = true;
+        guard.exit = Exit::Reactor;
         guard
     }
 
@@ -350,13 +374,14 @@ impl Ring {
 
     /// Locks the ring if nobody holds it.
     pub fn try_lock(&self) -> Option<CoreGuard<'_>> {
-        let mut guard = CoreGuard { ring: self, core: self.core.try_lock()?, page: None, is_reactors: false };
+        let core = self.core.try_lock()?;
         // SAFETY: as in `CoreGuard::enter_page`.
-        if let Some(page) = unsafe { self.page.load(Ordering::Relaxed).as_ref() } {
-            if !page.try_lock() {
-                return None;
-            }
-            guard.page = Some(page);
+        let page = unsafe { self.page.load(Ordering::Relaxed).as_ref() };
+        if page.is_some_and(|page| !page.try_lock()) {
+            return None;
+        }
+        let mut guard = CoreGuard { ring: self, core, page, exit: Exit::Visit };
+        if page.is_some() {
             entered(&mut guard.core);
         }
         Some(guard)

@@ -294,7 +294,7 @@ pub fn fetch_oldest(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> 
     core.work_mut().in_flight.note_presence();
     if !core.may_block(limits) {
         core.hand_over_in_flight();
-        return !core.work().is_empty();
+        return !core.work().is_empty() || core.work().finished() > 0;
     }
     let Some(mut work) = core.take_in_flight() else { return false };
     let id = work.id;

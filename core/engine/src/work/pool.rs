@@ -154,7 +154,7 @@ impl System for Process {
 
     fn finish(&self, mut work: Piece) {
         let (ring, serial) = (work.ring, work.serial);
-        let mut guard = ring.lock();
+        let mut guard = ring.lock_to_drive();
         // For the requests that it goes on with here.
         user::take_tags();
         let Some(core) = live(&mut guard, serial) else { return };

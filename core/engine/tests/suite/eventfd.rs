@@ -68,6 +68,20 @@ fn signalled_per_batch_and_seen_when_enter_returns(mut ring: Ring) -> impl Answe
     counts
 }
 
+/// A completion of what the call does itself is no news for an eventfd of asynchronous ones; a close does not change that.
+#[both(8, 0)]
+fn a_close_in_a_submission_is_no_news(mut ring: Ring) -> impl Answer {
+    let event = counter();
+    register_fd(&ring, IORING_REGISTER_EVENTFD_ASYNC, event.as_raw_fd());
+    let mut counts = Vec::new();
+    for _ in 0..2 {
+        let fd = memory_file(b"x").into_raw_fd();
+        let close = Sqe { fd, ..sqe(IORING_OP_CLOSE, 1) };
+        counts.push((ring.run(&[close, sqe(IORING_OP_NOP, 2)]).len(), take(&event)));
+    }
+    counts
+}
+
 #[both]
 fn signalled_while_nobody_is_inside(engine: Engine) {
     for flags in [0, DEFER, DEFER | IORING_SETUP_TASKRUN_FLAG] {

@@ -395,6 +395,23 @@ fn what_a_killed_process_told_nobody_is_found() {
     assert_eq!(done(watcher), Some(0), "who watches sleeps on");
 }
 
+/// The end of a request, whose process lets go of the ring, is told to those who watch from outside.
+#[by(ours(8, 0))]
+fn the_end_of_a_childs_request_is_told(mut ring: Ring) {
+    let (quiet, _writer) = pipe();
+    let event = eventfd(0, 0);
+    ring.register_eventfd(&event);
+    let pid = child(|| {
+        let submitted = submit(&mut ring, &[poll(1, &quiet, libc::POLLIN)]);
+        ring.close();
+        submitted == 1
+    });
+    let told = shown(&event, libc::POLLIN, 10_000);
+    ring.follow();
+    assert_eq!((told, ended(pid)), (libc::POLLIN, 0));
+    assert_eq!(results(&ring.reap_all()), [(1, -libc::ECANCELED)]);
+}
+
 /// Whatever a process was at when it was killed, the others go on.
 #[both(8, 0)]
 fn a_killed_process_wedges_nobody(mut ring: Ring) -> impl Answer {

@@ -266,7 +266,7 @@ fn ended(ring: &'static Ring, serial: u64, place: Option<usize>, events: &[Epoll
             core.advance();
         }
     }
-    core.notify();
+    end_call(core);
     let pollers = core.drive.observers.pollers_to_tell();
     lifetime::go_out(guard, serial);
     pollers.into_iter().for_each(|(ring, serial)| look_in(ring, serial));
@@ -278,7 +278,7 @@ fn interrupted(core: &mut Core, wanted: u32, errno: Errno) -> Result<(), Errno> 
     if wanted > 0 && core.queues.cq_ready() >= wanted { Ok(()) } else { Err(errno) }
 }
 
-/// The holder of the ring's lock goes away: what is queued is for workers, and no call waits for what is posted from now on.
+/// Whoever went on with requests goes away: what is queued is for workers, and what was posted is told.
 #[inline]
 pub fn leave(core: &mut Core) {
     if !core.work.is_empty() {
@@ -287,13 +287,12 @@ pub fn leave(core: &mut Core) {
     core.leave_in_flight();
     core.rouse_from_transfers();
     core.notify();
-    core.drive.observers.posts_later();
     core.mark_task_work();
 }
 
 /// Leaves the ring to a thread that drives it from now on, or looks at it by and by, where that is needed.
 #[inline]
-pub fn pass_role_on(core: &mut Core) {
+fn pass_role_on(core: &mut Core) {
     core.put_right();
     match core.drive.token.driver() {
         Driver::Nobody if !core.pass_on() => {
@@ -308,7 +307,15 @@ pub fn pass_role_on(core: &mut Core) {
         Driver::Reactor | Driver::Caller => reactor::attend_stale(core),
         _ => {}
     }
-    // The program takes completions that the ring's descriptor goes on to show: somebody looks whether they are gone.
+}
+
+/// A call ends, or another thread's step: no call waits for what is posted from now on. The program takes completions that the ring's
+/// descriptor goes on to show, so somebody has to look whether they are gone.
+#[inline]
+pub fn end_call(core: &mut Core) {
+    leave(core);
+    pass_role_on(core);
+    core.drive.observers.posts_later();
     if core.drive.observers.may_be_stale() {
         reactor::attend_stale(core);
     }

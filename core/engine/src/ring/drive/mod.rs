@@ -40,7 +40,7 @@ use crate::wait::Driver;
 /// Takes what is ready in a ring for which nobody sleeps at the moment, so that its completions are
 /// there when the call returns that made them.
 pub fn look_in(ring: &'static Ring, serial: u64) {
-    let mut guard = ring.lock();
+    let mut guard = ring.lock_to_drive();
     let Some(core) = live(&mut guard, serial) else { return };
     if core.life.is_closing() || core.defers() || !core.drive.token.is_free() {
         return;

@@ -38,8 +38,9 @@ pub fn thread_ends() {
     let thread = host::thread_identity();
     registry::for_each_live(|ring| {
         let mut guard = ring.lock();
-        let Some(core) = guard.as_mut() else { return };
-        core.thread_ended(thread);
+        if guard.as_mut().is_some_and(|core| core.thread_ended(thread)) {
+            guard.begin_to_drive();
+        }
     });
 }
 
@@ -80,8 +81,8 @@ fn depart_from(ring: &'static Ring, all: bool) {
 
 impl Core {
     /// Ends the requests that a thread left in flight: work is cancelled, and so are waits on rings, which could
-    /// keep each other alive; a wait for another file is cancelled when that becomes ready. Timeouts go on.
-    fn thread_ended(&mut self, thread: usize) {
+    /// keep each other alive; a wait for another file is cancelled when that becomes ready. Timeouts go on. True if requests went on.
+    fn thread_ended(&mut self, thread: usize) -> bool {
         if self.drive.submitter == Submitter::Thread(thread) {
             // Its identity may be another's soon.
             self.drive.submitter = Submitter::Elsewhere;
@@ -89,7 +90,7 @@ impl Core {
         let left = |core: &Core, id: &RequestId| core.requests[*id].thread == thread;
         let ids: Vec<RequestId> = self.requests.ids().filter(|id| left(self, id)).collect();
         if ids.is_empty() {
-            return;
+            return false;
         }
         self.call_off_waits(&ids);
         for id in ids {
@@ -103,9 +104,11 @@ impl Core {
                 _ => {}
             }
         }
-        if !self.defers() {
+        let advances = !self.defers();
+        if advances {
             self.advance();
         }
+        advances
     }
 
     /// Before this process lets go of a ring that others have.
