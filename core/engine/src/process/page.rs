@@ -44,6 +44,8 @@ pub struct State {
     pub hearers: u32,
     /// Processes that keep CQEs which found the ring full.
     pub overflowing: u32,
+    /// Processes that left reads to the device.
+    pub reading: u32,
     /// 1 once the ring was enabled.
     pub enabled: u32,
     /// The process of the one thread that may submit, once known.

@@ -72,11 +72,14 @@ pub struct InFlight {
     /// Grows where the program does not come for what is in flight, and falls where it does: as long as it is not 0, workers do reads at
     /// once, and an eventfd tells of transfers.
     absences: u8,
+    /// By how much the next absence makes that grow: more with each that comes soon after another. A thread that came late once had no
+    /// processor, perhaps.
+    growth: u8,
     /// A call has come for completions since the reactor's last look.
     is_fetched: bool,
 }
 
-/// How often a program has to come for what is in flight after it did not.
+/// How often a program has to come for what is in flight, at most, after it did not.
 const ABSENCE: u8 = 32;
 
 impl InFlight {
@@ -109,12 +112,17 @@ impl InFlight {
 
     /// Nobody came for the time of a tick.
     pub(super) fn note_absence(&mut self) {
-        self.absences = self.absences.saturating_add(ABSENCE);
+        self.growth = ABSENCE.min(2 * self.growth + 1);
+        self.absences = self.absences.saturating_add(self.growth);
     }
 
     /// A caller waits.
     pub(super) fn note_presence(&mut self) {
-        self.absences = self.absences.saturating_sub(1);
+        if self.absences > 0 {
+            self.absences -= 1;
+        } else {
+            self.growth = self.growth.saturating_sub(1);
+        }
     }
 
     /// A read that blocks has taken so long.
@@ -198,7 +206,7 @@ impl Core {
         self.work().in_flight.is_left_alone()
             || observers.may_wait_outside()
             || self.drive().token.is_awaited()
-            || self.is_shared()
+            || self.is_awaited_elsewhere()
     }
 
     /// The reactor looks at the ring, once in a tick. Reads for which nobody came since its last look are for workers.
@@ -338,6 +346,21 @@ mod tests {
         in_flight.note_time(4000, 1000);
         in_flight.is_in_vain = true;
         in_flight
+    }
+
+    #[test]
+    fn a_program_that_comes_late_now_and_then_is_not_left_alone_for_long() {
+        let mut in_flight = InFlight::default();
+        for _ in 0..3 {
+            in_flight.note_absence();
+            assert!(in_flight.is_left_alone());
+            in_flight.note_presence();
+            assert!(!in_flight.is_left_alone());
+            in_flight.note_presence();
+        }
+        (0..6).for_each(|_| in_flight.note_absence());
+        (0..ABSENCE).for_each(|_| in_flight.note_presence());
+        assert!(in_flight.is_left_alone(), "one that does not come is");
     }
 
     #[test]

@@ -116,6 +116,64 @@ fn whoever_only_looks_finds_them_at_the_limit_of_descriptors(engine: Engine, fil
     }))
 }
 
+/// The number of this process's workers.
+fn workers() -> usize {
+    let names = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    names
+        .filter(|task| {
+            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.starts_with("iou-wrk"))
+        })
+        .count()
+}
+
+/// A ring that a child has, too, which does not wait for it. On a busy machine the reactor may come before the caller: not each time.
+#[by(on_cold("inherited"))]
+fn whoever_waits_fetches_them_on_a_ring_of_several_processes(engine: Engine, file: File) {
+    anyring_engine::install(&SEEING);
+    let round = || {
+        ended(child(|| {
+            let mut ring = Ring::new(engine, 32, 0);
+            let (mut end, writer) = pipe();
+            let other = child(|| end.read(&mut [0]).is_ok());
+            assert!(chill(&file));
+            let mut pages = pages();
+            ring.submit(&reads(&file, &mut pages));
+            let seen = ring.waited(READS as u32);
+            all_read(&seen, &pages);
+            drop(writer);
+            // SAFETY: ends the other process, which sleeps.
+            unsafe { libc::kill(other, libc::SIGKILL) };
+            ended(other);
+            workers() == 0
+        }))
+    };
+    assert!((0..20).any(|_| round() == 0));
+}
+
+/// Reads that one process left to the device, another waits for.
+#[by(on_cold("elsewhere"))]
+fn whoever_waits_in_another_process_is_told(engine: Engine, file: File) {
+    let mut ring = Ring::new(engine, 32, 0);
+    for sleeps_before in [false, true] {
+        assert!(chill(&file));
+        let mut pages = pages();
+        let (mut begin, mut writer) = pipe();
+        let waiter = child(|| {
+            if !sleeps_before {
+                begin.read_exact(&mut [0]).unwrap();
+            }
+            ring.enter_with(0, READS as u32, IORING_ENTER_GETEVENTS) == 0
+        });
+        if sleeps_before {
+            asleep(waiter);
+        }
+        ring.submit(&reads(&file, &mut pages));
+        writer.write_all(&[0]).unwrap();
+        assert_eq!(ended(waiter), 0);
+        all_read(&ring.reap_all(), &pages);
+    }
+}
+
 /// Nobody enters the ring for its reads.
 #[by(on_cold("look"))]
 fn whoever_only_looks_finds_them(engine: Engine, file: File) {

@@ -67,6 +67,7 @@ pub struct Shared {
 struct Published {
     hearers: u32,
     overflowing: u32,
+    reading: u32,
     /// The place among the owners.
     owner: Option<usize>,
 }
@@ -323,12 +324,14 @@ impl Core {
     pub fn leave_page(&mut self) {
         let requests = self.requests.live() as u32;
         let overflowing = u32::from(self.queues.cq.kept() > 0);
+        let reading = u32::from(self.work.in_flight().is_any());
         let Some(shared) = &mut self.shared else { return };
         let hearers = shared.asleep + u32::from(shared.observes_alone());
         let mut published = core::mem::take(&mut shared.published);
         let state = shared.state();
         exchange(&mut state.hearers, &mut published.hearers, hearers);
         exchange(&mut state.overflowing, &mut published.overflowing, overflowing);
+        exchange(&mut state.reading, &mut published.reading, reading);
         if requests > 0 || published.owner.is_some() {
             published.owner = state.own(published.owner, requests);
         }
@@ -340,6 +343,10 @@ impl Core {
         let (kept_elsewhere, tail) = (self.overflows_elsewhere(), self.queues.cq.tail());
         let Some(shared) = &mut self.shared else { return };
         shared.asleep = shared.asleep.saturating_add_signed(change);
+        if change > 0 && shared.state().reading > shared.published.reading {
+            // Nobody else may come for these reads.
+            shared.ring_the_bell();
+        }
         if change > 0 && kept_elsewhere && shared.asked_at.replace(tail) != Some(tail) {
             // There may be room now. Once: the bell wakes us too.
             shared.ring_the_bell();
@@ -351,8 +358,16 @@ impl Core {
     pub fn serve_others(&mut self) {
         if self.is_crowded() {
             self.flush_overflow();
+            if self.work.in_flight().is_any() && self.is_awaited_elsewhere() {
+                self.hand_over_in_flight();
+            }
         }
         self.read_mail();
+    }
+
+    /// True if another process waits for completions, or watches.
+    pub fn is_awaited_elsewhere(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.state().hearers > shared.published.hearers)
     }
 
     /// True if another process keeps CQEs.
@@ -363,8 +378,8 @@ impl Core {
 
     /// Tells others that wait for it that something was posted.
     pub fn tell_others(&self) {
-        if let Some(shared) = &self.shared
-            && shared.state().hearers > shared.published.hearers
+        if self.is_awaited_elsewhere()
+            && let Some(shared) = &self.shared
         {
             shared.ring_the_bell();
         }
@@ -431,6 +446,7 @@ impl Core {
         let (state, published) = (shared.state(), &shared.published);
         state.hearers = state.hearers.saturating_sub(published.hearers);
         state.overflowing = state.overflowing.saturating_sub(published.overflowing);
+        state.reading = state.reading.saturating_sub(published.reading);
         if let Some(place) = published.owner {
             state.owners[place] = Owner::default();
         }
