@@ -509,7 +509,7 @@ impl Core {
             // Awake, it looks all the time.
             return self.drive().sq_thread.is_asleep();
         }
-        !self.may_await_transfers() || self.nobody_comes()
+        !self.may_await_transfers() || self.nobody_comes() || self.is_shared()
     }
 
     /// Does a caller that waits have nothing to wait for but transfers, workers and time?

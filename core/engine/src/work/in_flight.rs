@@ -195,18 +195,30 @@ impl Core {
     /// A call ends. Do its reads wait for the next one?
     #[inline]
     pub fn leave_in_flight(&mut self) {
-        if self.work().in_flight.is_any() && self.nobody_comes() {
-            self.hand_over_in_flight();
+        if self.work().in_flight.is_any() {
+            self.leave_to_others();
         }
     }
 
     #[cold]
+    fn leave_to_others(&mut self) {
+        if self.nobody_comes() {
+            self.hand_over_in_flight();
+        } else if self.is_awaited_elsewhere()
+            && self.work().out() == 0
+            && let Some(work) = self.take_in_flight()
+        {
+            // One after the other: this process's own caller comes soon, most likely, and needs no workers.
+            self.queue_work(work);
+            self.hand_over();
+        }
+    }
+
     pub(super) fn nobody_comes(&self) -> bool {
         let observers = &self.drive().observers;
         self.work().in_flight.is_left_alone()
             || observers.may_wait_outside()
             || self.drive().token.is_awaited()
-            || self.is_awaited_elsewhere()
     }
 
     /// The reactor looks at the ring, once in a tick. Reads for which nobody came since its last look are for workers.

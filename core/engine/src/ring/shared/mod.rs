@@ -53,7 +53,7 @@ pub struct Shared {
     crowded: bool,
     /// Threads that sleep for completions.
     asleep: u32,
-    /// Where the completion queue ended when whoever keeps CQEs was last asked for them.
+    /// Where the completion queue ended when whoever keeps CQEs, or has reads at the device, was last asked for them.
     asked_at: Option<u32>,
     /// An eventfd was registered that other processes may not know of.
     own_eventfd: bool,
@@ -343,12 +343,9 @@ impl Core {
         let (kept_elsewhere, tail) = (self.overflows_elsewhere(), self.queues.cq.tail());
         let Some(shared) = &mut self.shared else { return };
         shared.asleep = shared.asleep.saturating_add_signed(change);
-        if change > 0 && shared.state().reading > shared.published.reading {
-            // Nobody else may come for these reads.
-            shared.ring_the_bell();
-        }
-        if change > 0 && kept_elsewhere && shared.asked_at.replace(tail) != Some(tail) {
-            // There may be room now. Once: the bell wakes us too.
+        let asks = kept_elsewhere || shared.state().reading > shared.published.reading;
+        if change > 0 && asks && shared.asked_at.replace(tail) != Some(tail) {
+            // There may be room now, or nobody else may come for these reads. Once: the bell wakes us too.
             shared.ring_the_bell();
         }
     }
@@ -358,9 +355,6 @@ impl Core {
     pub fn serve_others(&mut self) {
         if self.is_crowded() {
             self.flush_overflow();
-            if self.work.in_flight().is_any() && self.is_awaited_elsewhere() {
-                self.hand_over_in_flight();
-            }
         }
         self.read_mail();
     }
