@@ -275,10 +275,12 @@ fn go_on(
     let waited = if call.flags & IORING_ENTER_GETEVENTS != 0 && (complete || call.to_submit == 0) {
         get_events(guard, serial, call, caller)
     } else {
-        if let Some(core) = live(guard, serial) {
-            if call.to_submit == 0 && !core.defers() && !core.order().ready.is_empty() {
-                core.advance();
-            }
+        if let Some(core) = live(guard, serial)
+            && call.to_submit == 0
+            && !core.defers()
+            && !core.order().ready.is_empty()
+        {
+            core.advance();
         }
         Ok(())
     };
