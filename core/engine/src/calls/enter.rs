@@ -102,8 +102,7 @@ pub fn enter_changed(
         .observers
         .posts_in_submission(call.flags & IORING_ENTER_GETEVENTS != 0 && call.min_complete > 0);
     core.readiness_mut().begin_call(call.flags & IORING_ENTER_GETEVENTS == 0);
-    let taken = if core.is(IORING_SETUP_SQPOLL) { Ok(0) } else { take(core, call) };
-    let taken = taken?;
+    let taken = if core.is(IORING_SETUP_SQPOLL) { 0 } else { take(core, call)? };
     if core.looks_when_it_leaves(call, taken) {
         core.harvest_now();
     }

@@ -156,6 +156,11 @@ impl CoreGuard<'_> {
         result
     }
 
+    /// True if the end of the guard passes the driver's role on: nobody else may take it.
+    pub fn passes_role_on(&self) -> bool {
+        matches!(self.exit, Exit::Drive)
+    }
+
     /// The holder goes on with requests from now on.
     pub fn begin_to_drive(&mut self) {
         self.exit = Exit::Drive;

@@ -10,7 +10,7 @@
 //!                            came for the time of a tick, and where there is no reactor to notice that
 //! ```
 //!
-//! A look for a read that is not there costs a call. So after one in vain, callers do not look until the device can have answered.
+//! A look for a read that is not there costs a call. So after a look in vain, callers do not look again until the device can have answered.
 //!
 //! A read of a file cannot be interrupted. So a caller blocks only for as long as the device has taken of late, and leaves that
 //! to workers where it is long.
@@ -63,7 +63,7 @@ pub struct InFlight {
     fetched: Vec<RequestId>,
     /// How long reads that block have taken of late, in microseconds.
     takes_us: u64,
-    /// When the last of these ended, in ticks.
+    /// The time at which the last read that blocked has ended, in ticks.
     ended_ticks: u64,
     /// The last look found nothing.
     is_in_vain: bool,
@@ -72,8 +72,8 @@ pub struct InFlight {
     /// Grows where the program does not come for what is in flight, and falls where it does: as long as it is not 0, workers do reads at
     /// once, and an eventfd tells of transfers.
     absences: u8,
-    /// By how much the next absence makes that grow: more with each that comes soon after another. A thread that came late once had no
-    /// processor, perhaps.
+    /// The number that the next absence adds to `absences`: the greater, the more absences have followed one another. A thread that came
+    /// late once had no processor, perhaps.
     growth: u8,
     /// A call has come for completions since the reactor's last look.
     is_fetched: bool,
@@ -127,7 +127,7 @@ impl InFlight {
 
     /// A read that blocks has taken so long.
     pub(super) fn note_time(&mut self, took_us: u64, now_ticks: u64) {
-        // One that was there a look would have found.
+        // A read that took no time was there already: a look would have found it.
         self.is_in_vain &= took_us >= self.takes_us / 4;
         self.takes_us = (3 * self.takes_us + took_us) / 4;
         self.ended_ticks = now_ticks;

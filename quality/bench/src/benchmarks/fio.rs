@@ -62,7 +62,7 @@ const READS: &[Case] = &[
     case("iodepth 32", (32, 1), &[]),
     case("iodepth 32, batches of 16", (32, 16), &[]),
 ];
-/// Where the file lies in the lower directory of an overlayfs, as all files of a container's image do.
+/// The case in which the file lies in the lower directory of an overlayfs, as all files of a container's image do.
 const OVERLAID: &str = "overlayfs, iodepth 32";
 const COLD: &[Case] = &[
     case("iodepth 1", (1, 1), &[]),

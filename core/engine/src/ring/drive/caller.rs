@@ -133,6 +133,7 @@ fn drive(
     timeout_ns: Option<u64>,
     signal_mask: Option<u64>,
 ) -> Result<(), Errno> {
+    debug_assert!(guard.passes_role_on(), "nobody keeps the role who neither drives nor passes it on");
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     if core.drive.token.driver() == Driver::Reactor {
         reactor::release(core);
@@ -200,6 +201,7 @@ fn sleep(
     timeout_ns: Option<u64>,
     signal_mask: Option<u64>,
 ) -> Result<(), Errno> {
+    debug_assert!(guard.passes_role_on(), "nobody keeps the role who neither drives nor passes it on");
     let woken = sleep_as(guard, serial, Sleep::Driver(wanted), timeout_ns, signal_mask);
     match live(guard, serial) {
         Some(core) => woken.or_else(|errno| interrupted(core, wanted, errno)),
