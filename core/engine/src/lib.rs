@@ -33,8 +33,8 @@ pub use linux_raw_sys::io_uring::io_uring_params;
 pub use os::host::{Caller, Host, Outlet, install};
 pub use os::pauses;
 
-use request::table::Table;
 use request::trace;
+use ring::row::Table;
 
 fn raw(result: Result<usize, abi::Errno>) -> isize {
     match result {

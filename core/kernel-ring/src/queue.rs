@@ -8,7 +8,8 @@ use crate::newer::{self, Times};
 use anyring_engine::abi::{IORING_SETUP_SQE_MIXED, Sqe};
 use anyring_engine::ops;
 use anyring_engine::os::Fd;
-use anyring_engine::request::op::{Caps, FIRST_PRIVATE};
+use anyring_engine::request::field::FIRST_PRIVATE;
+use anyring_engine::request::op::Caps;
 use linux_raw_sys::io_uring::{
     IORING_SETUP_SQE128, IORING_SETUP_SQPOLL, io_uring_op, io_uring_sqe_flags_bit as Bit,
 };

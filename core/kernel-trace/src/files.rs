@@ -7,7 +7,8 @@ use alloc::collections::BTreeMap;
 use anyring_engine::abi::Sqe;
 use anyring_engine::ops::TABLE;
 use anyring_engine::os::{Fd, user};
-use anyring_engine::request::op::{Caps, Field};
+use anyring_engine::request::field::Field;
+use anyring_engine::request::op::Caps;
 use anyring_engine::request::shown::Kind;
 use anyring_engine::request::trace::outside;
 use linux_raw_sys::io_uring::{

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use anyring_engine::abi::names::{CQE_FLAGS, POLL_EVENTS, SQE_FLAGS};
 use anyring_engine::ops;
-use anyring_engine::request::op::{Caps, Field};
+use anyring_engine::request::field::Field;
+use anyring_engine::request::op::Caps;
 use anyring_engine::request::shown::{Argument, Kind};
 use anyring_trace::event::{Content, FOUND};
 use linux_raw_sys::io_uring::{

@@ -1,6 +1,7 @@
 //! Which requests move bytes, and how many they were to move.
 
-use anyring_engine::request::op::{Caps, Field, Op};
+use anyring_engine::request::field::Field;
+use anyring_engine::request::op::{Caps, Op};
 use anyring_engine::request::shown::Kind;
 use anyring_trace::event::Content;
 

@@ -4,7 +4,8 @@ mod common;
 
 use anyring_engine::abi::{IOSQE_BUFFER_SELECT, Sqe};
 use anyring_engine::ops;
-use anyring_engine::request::op::{Caps, Field, Op};
+use anyring_engine::request::field::Field;
+use anyring_engine::request::op::{Caps, Op};
 use anyring_engine::request::shown::{Argument, Kind, Names, Structure};
 use common::*;
 

@@ -24,11 +24,11 @@ macro_rules! flags {
 
 /// Gives each column of a row a function that fills it.
 macro_rules! columns {
-    ($seen:vis $row:ident: $($(#[$meaning:meta])* $column:ident: $type:ty = $value:expr;)*) => {
+    ($seen:vis $row:ident: $($(#[$meaning:meta])* $column:ident $(in $part:ident)?: $type:ty = $value:expr;)*) => {
         impl $row { $(
             $(#[$meaning])*
             $seen const fn $column(mut self, $column: $type) -> $row {
-                self.$column = $value;
+                self$(.$part)?.$column = $value;
                 self
             }
         )* }

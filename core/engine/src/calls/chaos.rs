@@ -11,9 +11,9 @@ use crate::calls::register::{Register, TABLE};
 use crate::os::Fd;
 use crate::os::host::Caller;
 use crate::request::chaos::{self, Call};
-use crate::request::table::Table;
 use crate::ring::Core;
 use crate::ring::registry::look;
+use crate::ring::row::Table;
 
 /// The errors of registrations that meet a fault.
 const REGISTER_ERRORS: [(Fault, Errno); 2] =

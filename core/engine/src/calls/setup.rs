@@ -14,9 +14,9 @@ use crate::os::host::Caller;
 use crate::os::{self, Fd, user};
 use crate::process::identity;
 use crate::queue::{RingMemory, Source};
-use crate::request::table::Table;
 use crate::request::version;
 use crate::ring::drive::{reactor, sq_thread};
+use crate::ring::row::Table;
 use crate::ring::{Core, lifetime, live, registry};
 
 /// The setup flags, and whether the engine has them.

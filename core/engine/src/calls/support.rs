@@ -11,8 +11,8 @@ use crate::calls::register;
 pub use crate::calls::register::Argument;
 use crate::calls::{enter, setup};
 use crate::ops::{self};
-use crate::request::op::Op;
 use crate::request::version::{self, Version};
+use crate::ring::row::Row;
 
 /// How much of something the engine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +166,7 @@ fn operations(page: &mut String) {
     list(page, private);
 }
 
-fn list(page: &mut String, operations: &[Op]) {
+fn list(page: &mut String, operations: &[Row]) {
     for op in operations {
         row(page, op.code.into(), op.name, version::of_operation(op.code), Support::but(op.limits));
     }

@@ -12,10 +12,10 @@ use crate::calls::register::{Argument, Register};
 use crate::calls::support::argument_of;
 use crate::os::host::Caller;
 use crate::os::{Fd, user, vdso};
-use crate::request::table::Table;
 use crate::request::trace::{Samples, comes_in, counts, tell, tell_ring};
 use crate::ring::Core;
 use crate::ring::registry::look;
+use crate::ring::row::Table;
 
 /// Creates a ring.
 pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &Caller) -> Result<Fd, Errno> {

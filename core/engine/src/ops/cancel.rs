@@ -9,11 +9,13 @@ use crate::abi::{Errno, names};
 use crate::os;
 use crate::request::cancel::{self, Wanted};
 use crate::request::chaos;
-use crate::request::op::{Caps, Code, Expiry, Field, Op, Outcome, issue_controls};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{Kind, When, arg, asks};
 use crate::request::unused::Unused;
 use crate::request::version;
 use crate::request::{Flags, RequestId};
+use crate::ring::row::{Expiry, Outcome, Row, issue_controls};
 use crate::ring::shared::{Question, look_for_answers};
 use crate::ring::{Attempt, Core};
 
@@ -23,8 +25,8 @@ const BY_OTHER: u64 = (IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ANY | IORING
 const CAPS: Caps = Caps::CANCELS.with(Caps::HIDDEN);
 
 /// `IORING_OP_ASYNC_CANCEL`.
-pub const ASYNC_CANCEL: Op =
-    Op::new(Code::IORING_OP_ASYNC_CANCEL, "ASYNC_CANCEL", CAPS, prep, issue_controls)
+pub const ASYNC_CANCEL: Row =
+    Row::new(Code::IORING_OP_ASYNC_CANCEL, "ASYNC_CANCEL", CAPS, prep, issue_controls)
         .control(issue)
         .expire(Expiry::Control(look_for_answers))
         .faults(chaos::CANCELS)
@@ -46,7 +48,7 @@ fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     cancel::check_flags(sqe.op_flags)?;
     if sqe.op_flags & IORING_ASYNC_CANCEL_OP != 0 && version::current() >= version::CANCELS_KNOWN_OPERATIONS {
         let code = u8::try_from(sqe.len).map_err(|_| Errno::EINVAL)?;
-        if cx.ring.row(code).is_unknown() {
+        if cx.ring.operation(code).is_unknown() {
             return Err(Errno::EINVAL);
         }
     }

@@ -5,11 +5,13 @@ use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use crate::abi::{Errno, Sqe, names};
 use crate::os::{self, Fd, nr};
-use crate::request::op::{Block, Caps, Code, Field, Op, Outcome, Prep, issue_blocks, prep_nothing};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Argument, Kind, When, arg};
 use crate::request::unused::Unused;
 use crate::request::{Flags, chaos};
 use crate::ring::Attempt;
+use crate::ring::row::{Block, Outcome, Prep, Row, issue_blocks, prep_nothing};
 use crate::work::{Work, pool};
 
 const fn op(
@@ -19,8 +21,8 @@ const fn op(
     prep: Prep,
     block: Block,
     arguments: &'static [Argument],
-) -> Op {
-    Op::new(code, name, caps, prep, issue_blocks).block(block).arguments(arguments)
+) -> Row {
+    Row::new(code, name, caps, prep, issue_blocks).block(block).arguments(arguments)
 }
 
 /// The kernel has threads of its own for this, which no limit of the program's counts.
@@ -33,7 +35,7 @@ fn issue_fsync(cx: &mut Attempt<'_>) -> Outcome {
 
 /// `IORING_OP_FSYNC`. The kernel offers no call for a part of a file that also writes what is needed
 /// to find it again, so all of it is written.
-pub const FSYNC: Op = op(
+pub const FSYNC: Row = op(
     Code::IORING_OP_FSYNC,
     "FSYNC",
     Caps::FILE.with(Caps::SLOW).with(Caps::SPARES_LINKS),
@@ -52,7 +54,7 @@ pub const FSYNC: Op = op(
 .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_SYNC_FILE_RANGE`.
-pub const SYNC_FILE_RANGE: Op = op(
+pub const SYNC_FILE_RANGE: Row = op(
     Code::IORING_OP_SYNC_FILE_RANGE,
     "SYNC_FILE_RANGE",
     Caps::FILE.with(Caps::SLOW).with(Caps::SPARES_LINKS),
@@ -69,7 +71,7 @@ pub const SYNC_FILE_RANGE: Op = op(
 .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_FALLOCATE`.
-pub const FALLOCATE: Op = op(
+pub const FALLOCATE: Row = op(
     Code::IORING_OP_FALLOCATE,
     "FALLOCATE",
     Caps::FILE.with(Caps::HASHED).with(Caps::SPARES_LINKS),
@@ -87,7 +89,7 @@ pub const FALLOCATE: Op = op(
 .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_FTRUNCATE`.
-pub const FTRUNCATE: Op = op(
+pub const FTRUNCATE: Row = op(
     Code::IORING_OP_FTRUNCATE,
     "FTRUNCATE",
     Caps::FILE.with(Caps::HASHED).with(Caps::SPARES_LINKS),
@@ -106,20 +108,21 @@ pub const FTRUNCATE: Op = op(
 .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_FADVISE`.
-pub const FADVISE: Op = Op::new(Code::IORING_OP_FADVISE, "FADVISE", Caps::FILE, prep_nothing, issue_fadvise)
-    .block(|work| fadvise(work.fd, &work.sqe))
-    .arguments(&[
-        shown::FD,
-        arg(Field::Offset, "offset", Kind::Signed),
-        arg(Field::Address, "len", Kind::Signed).unless_zero(),
-        arg(Field::Length, "len", Kind::Number).when(&[When::Is(Field::Address, 0)]),
-        arg(Field::OpFlags, "advice", Kind::Choice(names::FILE_ADVICE)),
-    ])
-    .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
-    .errors(&[Errno::EINVAL, Errno::EBADF]);
+pub const FADVISE: Row =
+    Row::new(Code::IORING_OP_FADVISE, "FADVISE", Caps::FILE, prep_nothing, issue_fadvise)
+        .block(|work| fadvise(work.fd, &work.sqe))
+        .arguments(&[
+            shown::FD,
+            arg(Field::Offset, "offset", Kind::Signed),
+            arg(Field::Address, "len", Kind::Signed).unless_zero(),
+            arg(Field::Length, "len", Kind::Number).when(&[When::Is(Field::Address, 0)]),
+            arg(Field::OpFlags, "advice", Kind::Choice(names::FILE_ADVICE)),
+        ])
+        .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
+        .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_MADVISE`.
-pub const MADVISE: Op = op(
+pub const MADVISE: Row = op(
     Code::IORING_OP_MADVISE,
     "MADVISE",
     Caps::SPARES_LINKS,

@@ -13,11 +13,13 @@ use linux_raw_sys::general::{
 use crate::abi::{Errno, Sqe, names};
 use crate::os::{self, user};
 use crate::request::data::OpData;
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{Argument, Kind, When, arg};
 use crate::request::structures;
 use crate::request::unused::Unused;
 use crate::request::{Flags, Phase};
+use crate::ring::row::{Outcome, Row};
 use crate::ring::{Attempt, live};
 use crate::work::futex_waits::{Element, Placed, Recall, Request, Wait, private_flag};
 
@@ -39,15 +41,15 @@ const ARGUMENTS: &[Argument] = &[
 ];
 
 /// `IORING_OP_FUTEX_WAIT`.
-pub const FUTEX_WAIT: Op = Op::new(Code::IORING_OP_FUTEX_WAIT, "FUTEX_WAIT", WAITS, prep_wait, issue_wait)
+pub const FUTEX_WAIT: Row = Row::new(Code::IORING_OP_FUTEX_WAIT, "FUTEX_WAIT", WAITS, prep_wait, issue_wait)
     .arguments(ARGUMENTS)
     .disarm(recall)
     .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EAGAIN, Errno::ECANCELED]);
 
 /// `IORING_OP_FUTEX_WAITV`.
-pub const FUTEX_WAITV: Op =
-    Op::new(Code::IORING_OP_FUTEX_WAITV, "FUTEX_WAITV", WAITS, prep_waitv, issue_wait)
+pub const FUTEX_WAITV: Row =
+    Row::new(Code::IORING_OP_FUTEX_WAITV, "FUTEX_WAITV", WAITS, prep_waitv, issue_wait)
         .arguments(&[
             arg(Field::Address, "futexv", Kind::Structures(structures::FUTEX_WAITV, Field::Length)),
             arg(Field::Length, "nr_futex", Kind::Number),
@@ -64,8 +66,8 @@ pub const FUTEX_WAITV: Op =
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EAGAIN, Errno::ECANCELED]);
 
 /// `IORING_OP_FUTEX_WAKE`.
-pub const FUTEX_WAKE: Op =
-    Op::new(Code::IORING_OP_FUTEX_WAKE, "FUTEX_WAKE", Caps::NONE, prep_wake, issue_wake)
+pub const FUTEX_WAKE: Row =
+    Row::new(Code::IORING_OP_FUTEX_WAKE, "FUTEX_WAKE", Caps::NONE, prep_wake, issue_wake)
         .arguments(ARGUMENTS)
         .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EFAULT]);

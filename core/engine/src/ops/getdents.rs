@@ -4,34 +4,37 @@ use crate::abi::Errno;
 use crate::assets::mounts;
 use crate::os::{self, Fd};
 use crate::request::data::OpData;
-use crate::request::op::{Caps, FIRST_PRIVATE, Field, Op, Outcome, prep_address};
+use crate::request::field::{FIRST_PRIVATE, Field};
+use crate::request::op::Caps;
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
 use crate::request::{FileHold, POSITION};
 use crate::ring::Attempt;
+use crate::ring::row::{Outcome, Row, prep_address};
 use crate::work::Work;
 
 /// `ANYRING_OP_GETDENTS`.
 pub const CODE: u8 = FIRST_PRIVATE;
 
 /// Its row. With offset -1 it uses and advances the descriptor's position, which it otherwise leaves alone.
-pub const GETDENTS: Op = Op::numbered(CODE, "GETDENTS", Caps::FILE.with(Caps::POSITION), prep_address, issue)
-    .block(block)
-    .finish(finish)
-    .arguments(&[
-        shown::FD,
-        arg(Field::Address, "dirp", Kind::Filled),
-        arg(Field::Length, "count", Kind::Number),
-        arg(Field::Offset, "offset", Kind::Offset),
-    ])
-    .unused(
-        Unused::OP_FLAGS
-            .with(Unused::BUF_INDEX)
-            .with(Unused::FILE_INDEX)
-            .with(Unused::ADDR3)
-            .with(Unused::PAD),
-    )
-    .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTDIR]);
+pub const GETDENTS: Row =
+    Row::numbered(CODE, "GETDENTS", Caps::FILE.with(Caps::POSITION), prep_address, issue)
+        .block(block)
+        .finish(finish)
+        .arguments(&[
+            shown::FD,
+            arg(Field::Address, "dirp", Kind::Filled),
+            arg(Field::Length, "count", Kind::Number),
+            arg(Field::Offset, "offset", Kind::Offset),
+        ])
+        .unused(
+            Unused::OP_FLAGS
+                .with(Unused::BUF_INDEX)
+                .with(Unused::FILE_INDEX)
+                .with(Unused::ADDR3)
+                .with(Unused::PAD),
+        )
+        .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTDIR]);
 
 /// By what number the directory is known from one request to the next.
 fn named(cx: &Attempt<'_>) -> Fd {

@@ -23,15 +23,16 @@ pub mod waitid;
 pub mod xattr;
 
 use crate::abi::IORING_OP_LAST;
-use crate::request::op::{FIRST_PRIVATE, Op};
-use crate::request::table::Table;
+use crate::request::field::FIRST_PRIVATE;
+use crate::request::op::Op;
 use crate::request::version::Version;
+use crate::ring::row::{Row, Table};
 
 /// The number of opcodes that the kernel's ABI has in this version.
 pub const COUNT: usize = IORING_OP_LAST as usize;
 
 /// The rows: the kernel's operations, each at its number, then the private ones.
-pub const ROWS: &[Op] = &[
+pub const ROWS: &[Row] = &[
     nop::NOP,
     rw::READV,
     rw::WRITEV,
@@ -131,14 +132,17 @@ const _: () = {
     let mut row = 0;
     while row < TOTAL {
         assert!(
-            matches!(place(ROWS[row].code), Some(place) if place == row),
+            matches!(place(ROWS[row].op.code), Some(place) if place == row),
             "each row stands at its number"
         );
         let mut argument = 0;
-        while let Some(unused) = ROWS[row].unused
-            && argument < ROWS[row].arguments.len()
+        while let Some(unused) = ROWS[row].op.unused
+            && argument < ROWS[row].op.arguments.len()
         {
-            assert!(!unused.names(ROWS[row].arguments[argument].field), "no field is both read and unused");
+            assert!(
+                !unused.names(ROWS[row].op.arguments[argument].field),
+                "no field is both read and unused"
+            );
             argument += 1;
         }
         row += 1;

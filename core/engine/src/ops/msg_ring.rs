@@ -13,10 +13,12 @@ use crate::assets::notes;
 use crate::os::{self, Fd, OwnedFd, user};
 use crate::request::RequestId;
 use crate::request::data::OpData;
-use crate::request::op::{Caps, Code, Field, Op, Outcome, issue_controls};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::unused::Unused;
 use crate::ring::messages::{Message, Passed};
+use crate::ring::row::{Outcome, Row, issue_controls};
 use crate::ring::{Attempt, Core, CoreGuard, Ring, registry};
 use crate::work::Work;
 
@@ -25,7 +27,7 @@ const WITH_FILE: When = When::Is(Field::AddressLow, SENDS_FILE);
 const WITHOUT_FILE: When = When::Not(Field::AddressLow, SENDS_FILE);
 
 /// `IORING_OP_MSG_RING`.
-pub const MSG_RING: Op = Op::new(
+pub const MSG_RING: Row = Row::new(
     Code::IORING_OP_MSG_RING,
     "MSG_RING",
     Caps::FILE.with(Caps::IOPOLL).with(Caps::UNPOLLED).with(Caps::COMMITTED),

@@ -10,12 +10,14 @@ use crate::abi::{
 };
 use crate::os::{self, Fd};
 use crate::request::Flags;
-use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{Kind, arg, asks};
+use crate::ring::row::{Outcome, Quick, Row, Tried};
 use crate::ring::{Attempt, Lent};
 
 /// `IORING_OP_NOP`.
-pub const NOP: Op = Op::new(Code::IORING_OP_NOP, "NOP", Caps::IOPOLL, prep, issue)
+pub const NOP: Row = Row::new(Code::IORING_OP_NOP, "NOP", Caps::IOPOLL, prep, issue)
     .arguments(&[
         arg(Field::OpFlags, "nop_flags", Kind::Flags(names::NOP_FLAGS)).unless_zero(),
         arg(Field::Length, "res", Kind::Signed).when(&[asks(IORING_NOP_INJECT_RESULT)]),
@@ -28,8 +30,7 @@ pub const NOP: Op = Op::new(Code::IORING_OP_NOP, "NOP", Caps::IOPOLL, prep, issu
     .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EFAULT]);
 
 /// `IORING_OP_NOP128`: of its second half nothing is read.
-pub const NOP128: Op =
-    Op { code: IORING_OP_NOP128, name: "NOP128", quick: None, caps: NOP.caps.with(Caps::WIDE), ..NOP };
+pub const NOP128: Row = Row { quick: None, ..NOP.wide(IORING_OP_NOP128, "NOP128") };
 
 const FLAGS: u32 = IORING_NOP_INJECT_RESULT
     | IORING_NOP_FILE

@@ -21,11 +21,13 @@ use crate::os::user::{self, Path};
 use crate::os::{self, Fd, nr};
 use crate::request::chaos;
 use crate::request::data::{OpData, Open};
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::structures;
 use crate::request::unused::Unused;
 use crate::request::{Flags, Request};
+use crate::ring::row::{Outcome, Row};
 use crate::ring::{Attempt, Lent, descriptors, live, registry};
 use crate::work::Work;
 
@@ -33,8 +35,8 @@ use crate::work::Work;
 const MAKES_FILE: u32 = O_CREAT | O_TMPFILE & !O_DIRECTORY;
 
 /// `IORING_OP_OPENAT`.
-pub const OPENAT: Op =
-    Op::new(Code::IORING_OP_OPENAT, "OPENAT", Caps::AT_ONCE.with(Caps::INSTALLS), prep_openat, issue_open)
+pub const OPENAT: Row =
+    Row::new(Code::IORING_OP_OPENAT, "OPENAT", Caps::AT_ONCE.with(Caps::INSTALLS), prep_openat, issue_open)
         .block(open)
         .finish(opened)
         .faults(chaos::OPENS)
@@ -62,24 +64,29 @@ pub const OPENAT: Op =
         ]);
 
 /// `IORING_OP_OPENAT2`.
-pub const OPENAT2: Op =
-    Op::new(Code::IORING_OP_OPENAT2, "OPENAT2", Caps::AT_ONCE.with(Caps::INSTALLS), prep_openat2, issue_open)
-        .block(open)
-        .finish(opened)
-        .faults(chaos::OPENS)
-        .filtered(24, show)
-        .arguments(&[
-            shown::DIRECTORY,
-            shown::PATH,
-            arg(Field::Offset, "how", Kind::Structure(structures::OPEN_HOW)),
-            arg(Field::Length, "size", Kind::Number),
-            shown::FILE_INDEX,
-        ])
-        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENOENT, Errno::E2BIG, Errno::EBADF]);
+pub const OPENAT2: Row = Row::new(
+    Code::IORING_OP_OPENAT2,
+    "OPENAT2",
+    Caps::AT_ONCE.with(Caps::INSTALLS),
+    prep_openat2,
+    issue_open,
+)
+.block(open)
+.finish(opened)
+.faults(chaos::OPENS)
+.filtered(24, show)
+.arguments(&[
+    shown::DIRECTORY,
+    shown::PATH,
+    arg(Field::Offset, "how", Kind::Structure(structures::OPEN_HOW)),
+    arg(Field::Length, "size", Kind::Number),
+    shown::FILE_INDEX,
+])
+.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENOENT, Errno::E2BIG, Errno::EBADF]);
 
 /// `IORING_OP_CLOSE`.
-pub const CLOSE: Op =
-    Op::new(Code::IORING_OP_CLOSE, "CLOSE", Caps::AT_ONCE.with(Caps::EMPTIES), prep_close, issue_close)
+pub const CLOSE: Row =
+    Row::new(Code::IORING_OP_CLOSE, "CLOSE", Caps::AT_ONCE.with(Caps::EMPTIES), prep_close, issue_close)
         .block(close)
         .finish(closed)
         .arguments(&[
@@ -92,7 +99,7 @@ pub const CLOSE: Op =
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENXIO]);
 
 /// `IORING_OP_PIPE`.
-pub const PIPE: Op = Op::new(Code::IORING_OP_PIPE, "PIPE", Caps::NONE, prep_pipe, issue_pipe)
+pub const PIPE: Row = Row::new(Code::IORING_OP_PIPE, "PIPE", Caps::NONE, prep_pipe, issue_pipe)
     .arguments(&[
         arg(Field::Address, "fds", Kind::DescriptorsFilled(2)),
         arg(Field::OpFlags, "pipe_flags", Kind::Flags(names::PIPE_FLAGS)),
@@ -103,8 +110,8 @@ pub const PIPE: Op = Op::new(Code::IORING_OP_PIPE, "PIPE", Caps::NONE, prep_pipe
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENFILE]);
 
 /// `IORING_OP_FIXED_FD_INSTALL`.
-pub const FIXED_FD_INSTALL: Op =
-    Op::new(Code::IORING_OP_FIXED_FD_INSTALL, "FIXED_FD_INSTALL", Caps::FILE, prep_install, issue_install)
+pub const FIXED_FD_INSTALL: Row =
+    Row::new(Code::IORING_OP_FIXED_FD_INSTALL, "FIXED_FD_INSTALL", Caps::FILE, prep_install, issue_install)
         .arguments(&[shown::FD, arg(Field::OpFlags, "flags", Kind::Flags(names::INSTALL_FLAGS))])
         .of_its_ring()
         .unused(
@@ -118,7 +125,7 @@ pub const FIXED_FD_INSTALL: Op =
         .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_FILES_UPDATE`.
-pub const FILES_UPDATE: Op = Op::new(
+pub const FILES_UPDATE: Row = Row::new(
     Code::IORING_OP_FILES_UPDATE,
     "FILES_UPDATE",
     Caps::IOPOLL,

@@ -13,15 +13,17 @@ use crate::os::{Fd, nr};
 use crate::request::Flags;
 use crate::request::chaos;
 use crate::request::data::OpData;
-use crate::request::op::{Block, Caps, Code, Field, Op, Outcome, Prep};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Argument, Kind, Names, arg};
 use crate::request::structures;
 use crate::request::unused::Unused;
 use crate::ring::Attempt;
+use crate::ring::row::{Block, Outcome, Prep, Row};
 use crate::work::Work;
 
-const fn op(code: Code, name: &'static str, prep: Prep, block: Block, arguments: &'static [Argument]) -> Op {
-    Op::new(code, name, Caps::SPARES_LINKS, prep, issue)
+const fn op(code: Code, name: &'static str, prep: Prep, block: Block, arguments: &'static [Argument]) -> Row {
+    Row::new(code, name, Caps::SPARES_LINKS, prep, issue)
         .block(block)
         .arguments(arguments)
         .faults(chaos::PATHS)
@@ -39,7 +41,7 @@ const fn two_arguments(flags: &'static Names) -> [Argument; 5] {
 }
 
 /// `IORING_OP_STATX`.
-pub const STATX: Op = op(
+pub const STATX: Row = op(
     Code::IORING_OP_STATX,
     "STATX",
     prep_statx,
@@ -60,7 +62,7 @@ pub const STATX: Op = op(
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENOENT, Errno::EBADF]);
 
 /// `IORING_OP_RENAMEAT`.
-pub const RENAMEAT: Op = op(
+pub const RENAMEAT: Row = op(
     Code::IORING_OP_RENAMEAT,
     "RENAMEAT",
     |cx| prep_two(cx, false),
@@ -71,7 +73,7 @@ pub const RENAMEAT: Op = op(
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
 /// `IORING_OP_UNLINKAT`.
-pub const UNLINKAT: Op = op(
+pub const UNLINKAT: Row = op(
     Code::IORING_OP_UNLINKAT,
     "UNLINKAT",
     prep_unlinkat,
@@ -89,7 +91,7 @@ pub const UNLINKAT: Op = op(
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
 /// `IORING_OP_MKDIRAT`.
-pub const MKDIRAT: Op = op(
+pub const MKDIRAT: Row = op(
     Code::IORING_OP_MKDIRAT,
     "MKDIRAT",
     prep_one,
@@ -100,7 +102,7 @@ pub const MKDIRAT: Op = op(
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
 /// `IORING_OP_SYMLINKAT`.
-pub const SYMLINKAT: Op = op(
+pub const SYMLINKAT: Row = op(
     Code::IORING_OP_SYMLINKAT,
     "SYMLINKAT",
     |cx| prep_two(cx, false),
@@ -116,7 +118,7 @@ pub const SYMLINKAT: Op = op(
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
 /// `IORING_OP_LINKAT`.
-pub const LINKAT: Op = op(
+pub const LINKAT: Row = op(
     Code::IORING_OP_LINKAT,
     "LINKAT",
     |cx| {

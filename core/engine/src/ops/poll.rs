@@ -18,17 +18,19 @@ use linux_raw_sys::io_uring::{
 use crate::abi::{Errno, names};
 use crate::assets::{eventfd, notes};
 use crate::os::{self, Fd};
-use crate::request::op::{Caps, Code, Field, Op, Outcome, issue_controls};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::unused::Unused;
 use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 use crate::ring::drive::stand_in;
+use crate::ring::row::{Outcome, Row, issue_controls};
 use crate::ring::{Attempt, Core, Lent, registry};
 use crate::work::Work;
 
 /// `IORING_OP_POLL_ADD`.
-pub const POLL_ADD: Op =
-    Op::new(Code::IORING_OP_POLL_ADD, "POLL_ADD", Caps::FILE.with(Caps::POLLS), prep, issue)
+pub const POLL_ADD: Row =
+    Row::new(Code::IORING_OP_POLL_ADD, "POLL_ADD", Caps::FILE.with(Caps::POLLS), prep, issue)
         .arguments(&[
             shown::FD,
             arg(Field::OpFlags, "poll_mask", Kind::Flags(names::POLL_EVENTS)),
@@ -41,8 +43,8 @@ pub const POLL_ADD: Op =
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ECANCELED]);
 
 /// `IORING_OP_POLL_REMOVE`.
-pub const POLL_REMOVE: Op =
-    Op::new(Code::IORING_OP_POLL_REMOVE, "POLL_REMOVE", Caps::CANCELS, prep_remove, issue_controls)
+pub const POLL_REMOVE: Row =
+    Row::new(Code::IORING_OP_POLL_REMOVE, "POLL_REMOVE", Caps::CANCELS, prep_remove, issue_controls)
         .control(issue_remove)
         .arguments(&[
             arg(Field::Address, "old_user_data", Kind::UserData),

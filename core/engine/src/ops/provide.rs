@@ -3,18 +3,20 @@
 use crate::abi::{Errno, Sqe};
 use crate::assets::kbuf::Provision;
 use crate::os::user;
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{Kind, arg};
 use crate::request::unused::Unused;
 use crate::request::version;
 use crate::ring::Attempt;
+use crate::ring::row::{Outcome, Row};
 
 /// Buffers are numbered with 16 bits.
 const MOST: u32 = 1 << 16;
 
 /// `IORING_OP_PROVIDE_BUFFERS`.
-pub const PROVIDE_BUFFERS: Op =
-    Op::new(Code::IORING_OP_PROVIDE_BUFFERS, "PROVIDE_BUFFERS", Caps::IOPOLL, prep_provide, issue_provide)
+pub const PROVIDE_BUFFERS: Row =
+    Row::new(Code::IORING_OP_PROVIDE_BUFFERS, "PROVIDE_BUFFERS", Caps::IOPOLL, prep_provide, issue_provide)
         .arguments(&[
             arg(Field::Address, "addr", Kind::Address),
             arg(Field::Length, "len", Kind::Number),
@@ -27,8 +29,8 @@ pub const PROVIDE_BUFFERS: Op =
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::E2BIG, Errno::EOVERFLOW]);
 
 /// `IORING_OP_REMOVE_BUFFERS`.
-pub const REMOVE_BUFFERS: Op =
-    Op::new(Code::IORING_OP_REMOVE_BUFFERS, "REMOVE_BUFFERS", Caps::IOPOLL, prep_remove, issue_remove)
+pub const REMOVE_BUFFERS: Row =
+    Row::new(Code::IORING_OP_REMOVE_BUFFERS, "REMOVE_BUFFERS", Caps::IOPOLL, prep_remove, issue_remove)
         .arguments(&[arg(Field::Fd, "nr", Kind::Number), arg(Field::BufferIndex, "bgid", Kind::Group)])
         .of_its_ring()
         .unused(

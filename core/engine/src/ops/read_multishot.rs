@@ -13,15 +13,17 @@ use crate::os::{self, Fd};
 use crate::process::nonblocking;
 use crate::request::chaos;
 use crate::request::data::OpData;
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::unused::Unused;
 use crate::request::{Flags, POSITION};
 use crate::ring::Attempt;
+use crate::ring::row::{Outcome, Row};
 use crate::work::Work;
 
 /// `IORING_OP_READ_MULTISHOT`.
-pub const READ_MULTISHOT: Op = Op::new(
+pub const READ_MULTISHOT: Row = Row::new(
     Code::IORING_OP_READ_MULTISHOT,
     "READ_MULTISHOT",
     Caps::FILE.with(Caps::BUFFER_SELECT),

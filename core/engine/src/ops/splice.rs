@@ -9,10 +9,12 @@ use crate::abi::{Errno, names};
 use crate::os::{self, Fd, OwnedFd, nr};
 use crate::request::chaos;
 use crate::request::data::OpData;
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{Kind, arg};
 use crate::request::unused::Unused;
 use crate::ring::Attempt;
+use crate::ring::row::{Outcome, Row};
 use crate::work::Work;
 
 const FLAGS: u32 = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT | SPLICE_F_FD_IN_FIXED;
@@ -20,7 +22,7 @@ const FLAGS: u32 = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_
 const NONE: u64 = u64::MAX;
 
 /// `IORING_OP_SPLICE`.
-pub const SPLICE: Op = Op::new(Code::IORING_OP_SPLICE, "SPLICE", Caps::FILE, prep, issue)
+pub const SPLICE: Row = Row::new(Code::IORING_OP_SPLICE, "SPLICE", Caps::FILE, prep, issue)
     .block(splice)
     .finish(finish)
     .faults(chaos::SPLICES)
@@ -36,7 +38,7 @@ pub const SPLICE: Op = Op::new(Code::IORING_OP_SPLICE, "SPLICE", Caps::FILE, pre
     .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_TEE`.
-pub const TEE: Op = Op::new(Code::IORING_OP_TEE, "TEE", Caps::FILE, prep, issue)
+pub const TEE: Row = Row::new(Code::IORING_OP_TEE, "TEE", Caps::FILE, prep, issue)
     .block(tee)
     .finish(finish)
     .faults(chaos::SPLICES)

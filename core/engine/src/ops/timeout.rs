@@ -10,12 +10,14 @@ use linux_raw_sys::io_uring::{
 use crate::abi::{Errno, IORING_TIMEOUT_IMMEDIATE_ARG, Sqe, names};
 use crate::os::{Timespec, user};
 use crate::request::data::OpData;
-use crate::request::op::{Caps, Code, Expiry, Field, Op, Outcome, issue_controls};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{Argument, Kind, When, arg, asks};
 use crate::request::structures;
 use crate::request::timeouts::Timeout;
 use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
+use crate::ring::row::{Expiry, Outcome, Row, issue_controls};
 use crate::ring::{Attempt, Core};
 
 /// Whether the SQE holds the time itself.
@@ -31,7 +33,7 @@ const FLAGS: Argument = arg(Field::OpFlags, "timeout_flags", Kind::Flags(names::
 const TIMES: Caps = Caps::COUNTS.with(Caps::HIDDEN).with(Caps::INHERITED);
 
 /// `IORING_OP_TIMEOUT`.
-pub const TIMEOUT: Op = Op::new(Code::IORING_OP_TIMEOUT, "TIMEOUT", TIMES, prep, issue)
+pub const TIMEOUT: Row = Row::new(Code::IORING_OP_TIMEOUT, "TIMEOUT", TIMES, prep, issue)
     .arguments(&[
         TIME,
         TIME_NS,
@@ -45,7 +47,7 @@ pub const TIMEOUT: Op = Op::new(Code::IORING_OP_TIMEOUT, "TIMEOUT", TIMES, prep,
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ETIME, Errno::ECANCELED]);
 
 /// `IORING_OP_LINK_TIMEOUT`.
-pub const LINK_TIMEOUT: Op = Op::new(
+pub const LINK_TIMEOUT: Row = Row::new(
     Code::IORING_OP_LINK_TIMEOUT,
     "LINK_TIMEOUT",
     Caps::HIDDEN.with(Caps::WATCHES),
@@ -64,8 +66,8 @@ pub const LINK_TIMEOUT: Op = Op::new(
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ETIME, Errno::ECANCELED]);
 
 /// `IORING_OP_TIMEOUT_REMOVE`.
-pub const TIMEOUT_REMOVE: Op =
-    Op::new(Code::IORING_OP_TIMEOUT_REMOVE, "TIMEOUT_REMOVE", Caps::CANCELS, prep_remove, issue_controls)
+pub const TIMEOUT_REMOVE: Row =
+    Row::new(Code::IORING_OP_TIMEOUT_REMOVE, "TIMEOUT_REMOVE", Caps::CANCELS, prep_remove, issue_controls)
         .control(issue_remove)
         .arguments(&[
             arg(Field::Address, "user_data", Kind::UserData),

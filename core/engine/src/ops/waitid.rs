@@ -12,15 +12,17 @@ use crate::abi::{Errno, Sqe, names};
 use crate::os::{self, Fd, user};
 use crate::process::nonblocking;
 use crate::request::FileHold;
-use crate::request::op::{Caps, Code, Field, Op, Outcome, prep_nothing};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{Kind, When, arg};
 use crate::request::structures;
 use crate::request::unused::Unused;
 use crate::ring::Attempt;
+use crate::ring::row::{Outcome, Row, prep_nothing};
 use crate::wait::timers::Clock;
 
 /// `IORING_OP_WAITID`.
-pub const WAITID: Op = Op::new(
+pub const WAITID: Row = Row::new(
     Code::IORING_OP_WAITID,
     "WAITID",
     Caps::CREDENTIALS.with(Caps::LISTED_CHILD),

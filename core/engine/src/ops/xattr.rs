@@ -8,9 +8,11 @@ use crate::os::nr::{self, AT_FDCWD};
 use crate::os::user::{self, Path};
 use crate::request::Flags;
 use crate::request::data::OpData;
-use crate::request::op::{Caps, Code, Field, Op, Outcome, Prep, issue_blocks};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Argument, Kind, arg};
 use crate::ring::Attempt;
+use crate::ring::row::{Outcome, Prep, Row, issue_blocks};
 use crate::work::Work;
 
 const MAX_NAME: usize = 255;
@@ -45,13 +47,13 @@ pub struct Xattr {
 }
 
 /// `IORING_OP_FSETXATTR`.
-pub const FSETXATTR: Op = Op::new(Code::IORING_OP_FSETXATTR, "FSETXATTR", BY_FILE, prep_set, issue_blocks)
+pub const FSETXATTR: Row = Row::new(Code::IORING_OP_FSETXATTR, "FSETXATTR", BY_FILE, prep_set, issue_blocks)
     .block(set)
     .arguments(&sets(shown::FD))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ERANGE, Errno::E2BIG]);
 
 /// `IORING_OP_SETXATTR`.
-pub const SETXATTR: Op = Op::new(
+pub const SETXATTR: Row = Row::new(
     Code::IORING_OP_SETXATTR,
     "SETXATTR",
     Caps::SPARES_LINKS,
@@ -63,13 +65,13 @@ pub const SETXATTR: Op = Op::new(
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ERANGE, Errno::E2BIG]);
 
 /// `IORING_OP_FGETXATTR`.
-pub const FGETXATTR: Op = Op::new(Code::IORING_OP_FGETXATTR, "FGETXATTR", BY_FILE, prep_get, issue_blocks)
+pub const FGETXATTR: Row = Row::new(Code::IORING_OP_FGETXATTR, "FGETXATTR", BY_FILE, prep_get, issue_blocks)
     .block(get)
     .arguments(&gets(shown::FD))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ERANGE]);
 
 /// `IORING_OP_GETXATTR`.
-pub const GETXATTR: Op = Op::new(
+pub const GETXATTR: Row = Row::new(
     Code::IORING_OP_GETXATTR,
     "GETXATTR",
     Caps::SPARES_LINKS,

@@ -178,7 +178,7 @@ impl Core {
                 self.disarm(id);
             }
             Phase::Armed => {
-                let disarm = request.op.disarm;
+                let disarm = self.row(id).disarm;
                 if !disarm(&mut self.attempt(id)) {
                     let ends = self[id].phase == Phase::Ready;
                     return Err(if ends { Errno::ENOENT } else { Errno::EALREADY });

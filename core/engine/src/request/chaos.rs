@@ -30,9 +30,10 @@ use crate::os::{self, Fd};
 use crate::queue::{Cqe, RUBBISH};
 use crate::request::data::OpData;
 use crate::request::data::net::{Data, Transfer};
-use crate::request::op::{Caps, Expiry, Op, Outcome, prep_nothing};
+use crate::request::op::Caps;
 use crate::request::{Flags, Phase, Request, RequestId, trace};
 use crate::ring::Core;
+use crate::ring::row::LATE;
 use crate::wait::timers::Clock;
 
 /// Faults of reads from a file.
@@ -107,8 +108,6 @@ pub const PATHS: &[Fault] = &[Fault::NoMemory];
 pub const STORAGE: &[Fault] = &[Fault::Interrupted, Fault::Device, Fault::NoSpace];
 /// Faults of cancellations.
 pub const CANCELS: &[Fault] = &[Fault::CancelTooLate];
-/// Faults of notifications.
-pub const NOTIFICATIONS: &[Fault] = &[Fault::NotificationLate];
 
 /// The errors that come instead of an attempt.
 const ERRORS: [(Fault, Errno); 12] = [
@@ -140,11 +139,6 @@ const PIPE_BUF: usize = 4096;
 const MOST_OF_A_BUFFER: u64 = 64;
 /// A multishot request that ends early posts fewer CQEs.
 const MOST_SHOTS: u64 = 8;
-
-/// The row of a request whose result is known and whose CQE comes late: no cancellation finds it in time.
-static LATE: Op = Op::numbered(u8::MAX, "LATE", Caps::NONE, prep_nothing, |_| Outcome::Armed)
-    .disarm(|_| false)
-    .expire(Expiry::Control(Core::comes_now));
 
 static PLAN: AtomicPtr<Plan> = AtomicPtr::new(core::ptr::null_mut());
 /// The number that stands for this process in decisions.
@@ -313,7 +307,7 @@ impl Core {
         let (mut counts, mut count) = (Vec::new(), 0);
         while let Some(index) = entries.next() {
             let [opcode, flags, ..] = self.queues().memory.first_word(index).to_ne_bytes();
-            let places = self.requests().row(opcode).places(mixed, count + 1 < all);
+            let places = self.requests().operation(opcode).places(mixed, count + 1 < all);
             // Behind the second half of a long one.
             (1..places).for_each(|_| _ = entries.next());
             count += places;
@@ -432,7 +426,7 @@ impl Core {
 
     /// True if there is a completion that comes, late, whatever the program does.
     pub fn owes_a_completion(&self) -> bool {
-        self.requests().ids().any(|id| core::ptr::eq(self[id].op, &LATE))
+        self.requests().ids().any(|id| core::ptr::eq(self[id].op, &raw const LATE.op))
     }
 
     /// Has the memory that a request is to fill hold rubbish.
@@ -536,7 +530,7 @@ impl Core {
         request.phase = Phase::Armed;
         request.flags.clear(Flags::UNTRIED);
         if fault == Fault::Late {
-            request.op = &LATE;
+            request.op = &LATE.op;
         }
         self.time_mut().timers.cancel(id);
         let delay_ns = delay_ns().unwrap_or(value % LATEST_NS);
@@ -544,8 +538,9 @@ impl Core {
         true
     }
 
-    fn comes_now(&mut self, id: RequestId) {
-        self[id].op = self.requests().row(self[id].sqe.opcode);
+    /// The CQE of a request that was to come late comes now.
+    pub fn comes_now(&mut self, id: RequestId) {
+        self[id].op = self.requests().operation(self[id].sqe.opcode);
         self.complete_late(id);
     }
 

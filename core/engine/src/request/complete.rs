@@ -117,11 +117,12 @@ impl Core {
 
     /// The result in the CQE of a request that failed with `result`.
     fn failed(&mut self, id: RequestId, result: i32) -> i32 {
+        let failed = self.row(id).failed;
         let request = &mut self[id];
         if !request.flags.has(Flags::NEVER_FAILS) {
             request.fail();
         }
-        (request.op.failed)(request, result)
+        failed(request, result)
     }
 
     /// Posts beside the completions of a submission, which come when it ends: a TIMEOUT of the same

@@ -17,8 +17,8 @@ impl Core {
 
     #[cold]
     fn is_foreign_now(&self, id: RequestId, whose: Whose) -> bool {
-        let op = self[id].op;
-        let minds = op.block.is_some() || op.caps.has(Caps::FILE.with(Caps::CREDENTIALS));
+        let row = self.row(id);
+        let minds = row.block.is_some() || row.op.caps.has(Caps::FILE.with(Caps::CREDENTIALS));
         minds && whose.credentials() != credentials::acting()
     }
 

@@ -12,19 +12,11 @@ use linux_raw_sys::io_uring::{
 use crate::abi::{Errno, Sqe};
 use crate::assets::table::NodeIndex;
 use crate::queue::Cqe;
-use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::net::{Data, Pages};
-use crate::request::op::{Caps, Expiry, Op, Outcome, prep_nothing};
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
-
-/// Stands in no table: the program cannot ask for it.
-static NOTIFICATION: Op =
-    Op::numbered(u8::MAX, "NOTIFICATION", Caps::HIDDEN, prep_nothing, |cx| Outcome::Complete(cx.result))
-        // Only where it is to come late has it a timer.
-        .expire(Expiry::Control(Core::make_ready))
-        .faults(chaos::NOTIFICATIONS);
+use crate::ring::row::NOTIFICATION;
 
 /// The notification of a send that there is no request for.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +40,7 @@ impl Announced {
 impl Request {
     /// True if the request is the notification of another.
     pub(super) fn is_notification(&self) -> bool {
-        core::ptr::eq(self.op, &NOTIFICATION)
+        core::ptr::eq(self.op, &raw const NOTIFICATION.op)
     }
 
     /// True if the request is ended because another of its chain failed.
@@ -83,7 +75,7 @@ impl Core {
     fn new_notification(&mut self, user_data: u64, usage: i32) -> Result<RequestId, Errno> {
         let notification = self.requests_mut().insert(|| Sqe { user_data, ..Sqe::default() })?;
         let request = &mut self[notification];
-        request.op = &NOTIFICATION;
+        request.op = &NOTIFICATION.op;
         request.flags = Flags::NEVER_FAILS;
         request.cqe_flags = IORING_CQE_F_NOTIF;
         request.result = usage;

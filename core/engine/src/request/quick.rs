@@ -10,9 +10,10 @@ use crate::coverage;
 use crate::os::Fd;
 use crate::process::credentials::{self, Whose};
 use crate::queue::Cqe;
-use crate::request::op::{Caps, Op, Outcome, Quick, Tried};
+use crate::request::op::{Caps, Op};
 use crate::request::{FileHold, Flags, RequestId};
 use crate::ring::Core;
+use crate::ring::row::{Outcome, Quick, Tried};
 
 impl Core {
     /// Takes the SQE at `index` the short way, and the one linked behind it, if it is the only one. False where they
@@ -21,8 +22,8 @@ impl Core {
     pub(super) fn submit_quickly(&mut self, index: u32) -> bool {
         let first = self.queues().memory.first_word(index);
         let [opcode, flags, ..] = first.to_ne_bytes();
-        let op = self.requests().row(opcode);
-        let Some(quick) = &op.quick else { return false };
+        let op = self.requests().operation(opcode);
+        let Some(quick) = &self.row_of(op).quick else { return false };
         let flags = Flags::of_sqe(flags);
         if flags.has_other_than(Flags::FIXED_FILE.with(Flags::LINK)) || !self.is_at_ease() {
             return false;
@@ -82,7 +83,7 @@ impl Core {
         let index = self.queues().sq.next(&self.queues().memory)?;
         let [opcode, flags, ..] = self.queues().memory.first_word(index).to_ne_bytes();
         // A link timeout looks for what it is linked to.
-        let caps = self.requests().row(opcode).caps;
+        let caps = self.requests().operation(opcode).caps;
         if flags != 0 || !caps.has(Caps::FILE.with(Caps::AT_ONCE)) || caps.has(Caps::WIDE) {
             return None;
         }
@@ -120,7 +121,7 @@ impl Core {
     fn go_on_as_request(&mut self, sqe: &Sqe, quick: &Quick, tried: Tried, next: Option<RequestId>) -> bool {
         let Ok(id) = self.requests_mut().insert(|| *sqe) else {
             let Tried::Attempt(result) = tried else { return false };
-            self.tell(self.requests().row(sqe.opcode), sqe.user_data, to_res(result), 0);
+            self.tell(self.requests().operation(sqe.opcode), sqe.user_data, to_res(result), 0);
             if let Some(next) = next {
                 self.complete(next, Errno::ECANCELED.negated());
             }
@@ -177,7 +178,7 @@ impl Core {
     pub(super) fn issue_quickly(&mut self, id: RequestId) -> bool {
         let request = &self[id];
         let op = request.op;
-        let Some(quick) = &op.quick else { return false };
+        let Some(quick) = &self.row_of(op).quick else { return false };
         let is_ordinary = request.whose == Whose::Common && request.file != FileHold::None;
         if !is_ordinary || !self.order().drain.holds_nothing() || credentials::matter() {
             return false;

@@ -2,7 +2,7 @@
 //! one with values that mean something (the fuzzer).
 
 use crate::abi::{IOSQE_BUFFER_SELECT, Sqe};
-use crate::request::op::Field;
+use crate::request::field::Field;
 
 pub use crate::abi::names::Names;
 

@@ -10,7 +10,7 @@ use crate::request::by_file::{ByFile, Look};
 use crate::request::data::OpData;
 use crate::request::index::Index;
 use crate::request::op::Op;
-use crate::request::table::Table;
+use crate::request::table::Operations;
 use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 
 /// As many requests may be alive in one ring; the kernel's bound is memory.
@@ -18,7 +18,7 @@ const MAX_REQUESTS: usize = 1 << 20;
 
 /// A ring's requests.
 pub struct Slab {
-    table: &'static Table,
+    operations: &'static Operations,
     slots: Vec<Request>,
     free: Vec<u32>,
     /// The thread that submits, or 0: [`Request::thread`] of what comes.
@@ -32,10 +32,10 @@ pub struct Slab {
 }
 
 impl Slab {
-    /// For requests of the operations in `table`.
-    pub fn new(table: &'static Table) -> Slab {
+    /// For requests of these operations.
+    pub fn new(operations: &'static Operations) -> Slab {
         Slab {
-            table,
+            operations,
             slots: Vec::new(),
             free: Vec::new(),
             thread: 0,
@@ -46,10 +46,10 @@ impl Slab {
         }
     }
 
-    /// The row of an opcode.
+    /// The operation of an opcode.
     #[inline(always)]
-    pub fn row(&self, opcode: u8) -> &'static Op {
-        self.table.lookup(opcode)
+    pub fn operation(&self, opcode: u8) -> &'static Op {
+        self.operations.lookup(opcode)
     }
 
     /// From now on this thread submits, or (0) none.
@@ -92,7 +92,7 @@ impl Slab {
         debug_assert!(!request.live, "free slots hold no request");
         request.live = true;
         request.sqe = sqe();
-        request.op = self.table.lookup(request.sqe.opcode);
+        request.op = self.operations.lookup(request.sqe.opcode);
         request.flags = Flags::of_sqe(request.sqe.flags);
         request.phase = Phase::Prepared;
         request.whose = Whose::Common;
@@ -135,7 +135,7 @@ impl Slab {
             return Err(Errno::EAGAIN);
         }
         let index = self.slots.len() as u32;
-        self.slots.push(Request::vacant(self.table.lookup(0)));
+        self.slots.push(Request::vacant(self.operations.lookup(0)));
         Ok(index)
     }
 

@@ -14,8 +14,9 @@ use crate::coverage;
 use crate::os;
 use crate::process::credentials::{self, Whose};
 use crate::request::link::Place;
-use crate::request::op::{Caps, Outcome};
+use crate::request::op::Caps;
 use crate::request::{FileHold, Flags, Phase, Request, RequestId, version};
+use crate::ring::row::Outcome;
 use crate::ring::{Core, Counted};
 use crate::work::Work;
 
@@ -71,7 +72,7 @@ impl Core {
     fn cancels_among(&self, available: u32) -> bool {
         self.queues().sq.ahead(&self.queues().memory, available).any(|index| {
             let [opcode, ..] = self.queues().memory.first_word(index).to_ne_bytes();
-            self.requests().row(opcode).caps.has(Caps::CANCELS)
+            self.requests().operation(opcode).caps.has(Caps::CANCELS)
         })
     }
 
@@ -157,12 +158,13 @@ impl Core {
         let request = &self[id];
         let Some(filters) = self.resources().restrictions.filters_of(request.op.code) else { return Ok(()) };
         let Sqe { opcode, flags, user_data, .. } = request.sqe;
-        let bytes = request.op.filtered.map_or(0, |filtered| filtered.bytes);
+        let own = self.row(id).filtered;
+        let bytes = own.map_or(0, |own| own.bytes);
         let mut context = Context::new(user_data, opcode, flags, bytes);
-        if let Some(filtered) = request.op.filtered {
-            let mut own = [0; 6];
-            (filtered.show)(request, &mut own);
-            context.0[Context::OWN..].copy_from_slice(&own);
+        if let Some(own) = own {
+            let mut words = [0; 6];
+            (own.show)(request, &mut words);
+            context.0[Context::OWN..].copy_from_slice(&words);
         }
         if filters.allow(opcode, &context) { Ok(()) } else { Err(Errno::EACCES) }
     }
@@ -211,7 +213,7 @@ impl Core {
         let op = self[id].op;
         let prepared = version::admit(&mut self[id].sqe).and_then(|()| match op.refuses(&self[id].sqe) {
             true => Err(Errno::EINVAL),
-            false => (op.prep)(&mut self.attempt(id)),
+            false => (self.row_of(op).prep)(&mut self.attempt(id)),
         });
         prepared.inspect_err(|errno| coverage::seen(op.code, errno.negated()))
     }
@@ -332,7 +334,7 @@ impl Core {
             Ok(())
         };
         let outcome = match prepared {
-            Ok(()) => (op.issue)(&mut self.attempt(id)),
+            Ok(()) => (self.row_of(op).issue)(&mut self.attempt(id)),
             Err(errno) => errno.into(),
         };
         self.settle(id, outcome);
@@ -397,7 +399,7 @@ impl Core {
     /// The step of an operation that has the whole ring.
     #[inline(never)]
     fn control(&mut self, id: RequestId) {
-        let outcome = (self[id].op.control)(self, id);
+        let outcome = (self.row(id).control)(self, id);
         self.settle(id, outcome);
     }
 
@@ -410,7 +412,7 @@ impl Core {
         match self.arm(id, events) {
             Ok(()) => {}
             // Not a file that can be polled: a thread has to block on it.
-            Err(Errno::EPERM) if self[id].op.block.is_some() => self.block(id, true),
+            Err(Errno::EPERM) if self.row(id).block.is_some() => self.block(id, true),
             Err(Errno::EPERM) => self.complete(id, Errno::EAGAIN.negated()),
             Err(errno) => self.complete(id, errno.negated()),
         }
@@ -418,8 +420,8 @@ impl Core {
 
     /// Puts a request into the work queue.
     pub fn block(&mut self, id: RequestId, long: bool) {
+        debug_assert!(self.row(id).block.is_some(), "only operations that can block do");
         let request = &mut self[id];
-        debug_assert!(request.op.block.is_some(), "only operations that can block do");
         request.phase = Phase::Working;
         if long {
             request.flags.set(Flags::LONG);

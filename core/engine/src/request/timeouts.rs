@@ -291,7 +291,7 @@ pub fn forget(core: &mut Core, id: RequestId) {
 
 /// Takes a timeout over. Where there is no room for it, it is over.
 pub fn inherit(core: &mut Core, inherited: Inherited) {
-    if !core.requests().row(inherited.opcode).caps.has(Caps::INHERITED) {
+    if !core.requests().operation(inherited.opcode).caps.has(Caps::INHERITED) {
         // No process of this engine wrote that.
         return;
     }
@@ -301,7 +301,7 @@ pub fn inherit(core: &mut Core, inherited: Inherited) {
     match core.requests_mut().insert(|| sqe) {
         Ok(id) => {
             core[id].data = OpData::Timeout(Timeout::new(deadline_ns, flags, 0));
-            let outcome = (core[id].op.issue)(&mut core.attempt(id));
+            let outcome = (core.row(id).issue)(&mut core.attempt(id));
             core.settle(id, outcome);
         }
         Err(_) => {

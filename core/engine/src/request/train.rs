@@ -14,7 +14,6 @@ use crate::os::Fd;
 use crate::os::user::IoVector;
 use crate::request::data::OpData;
 use crate::request::data::net::Data;
-use crate::request::op::Together;
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
 
@@ -113,8 +112,7 @@ impl Request {
             && self.sqe.personality == 0
             && transfer.progress.flags & !MSG_WAITALL == MSG_NOSIGNAL
             && transfer.to.is_none();
-        let most = self.op.together.map_or(0, |together| together.most);
-        (plain && (1..=most).contains(&transfer.length)).then_some(transfer.length)
+        (plain && (1..=self.op.together_bytes).contains(&transfer.length)).then_some(transfer.length)
     }
 }
 
@@ -138,7 +136,7 @@ impl Core {
     pub fn let_train_go(&mut self) {
         let mut held = mem::take(&mut self.order_mut().train.held);
         if let Some(&head) = held.first()
-            && let Some(Together { depart, .. }) = self[head].op.together
+            && let Some(depart) = self.row(head).together
         {
             if self.instruments().traced.is_on() {
                 held.iter().for_each(|&id| self.trace_step(id, Step::InTrain, held.len() as u32));

@@ -1,7 +1,7 @@
 //! The fields of an SQE that an operation does not read, and refuses where something stands in them.
 
 use crate::abi::Sqe;
-use crate::request::op::Field;
+use crate::request::field::Field;
 
 /// The fields: an SQE with their bits set.
 #[derive(Clone, Copy, Debug)]

@@ -17,7 +17,7 @@ use crate::abi::{
 };
 use crate::os::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use crate::os::user;
-use crate::request::op::Field;
+use crate::request::field::Field;
 use crate::request::shown::When;
 
 /// A version of the ABI: that of a kernel.

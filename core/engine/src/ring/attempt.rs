@@ -107,9 +107,9 @@ impl Lent {
         &self.core.queues
     }
 
-    /// The row of an opcode.
-    pub fn row(&self, opcode: u8) -> &'static Op {
-        self.core.requests.row(opcode)
+    /// The operation of an opcode.
+    pub fn operation(&self, opcode: u8) -> &'static Op {
+        self.core.requests.operation(opcode)
     }
 
     /// True if a CLOSE of this descriptor is under way.

@@ -14,6 +14,7 @@ mod parts;
 mod queues;
 pub(crate) mod registry;
 pub(crate) mod resources;
+pub mod row;
 pub(crate) mod shared;
 mod submitter;
 
@@ -31,7 +32,7 @@ use crate::os::{Fd, host};
 use crate::process::page::Page;
 use crate::queue::{Cq, RingMemory, Sq};
 use crate::request::chaos::Chaos;
-use crate::request::table::Table;
+use crate::request::op::Op;
 use crate::request::trace::Traced;
 use crate::request::{FileHold, Flags, RequestId, Slab};
 use crate::ring::drive::caller;
@@ -40,6 +41,7 @@ use crate::ring::drive::zero_copy::ZeroCopy;
 use crate::ring::life::Life;
 use crate::ring::messages::{Mailbox, Message};
 use crate::ring::parts::{Drive, Identity, Instruments, Order, Queues, Resources, Time};
+use crate::ring::row::{Row, Table};
 use crate::ring::shared::Shared;
 use crate::ring::submitter::Submitter;
 use crate::work::aio::Aio;
@@ -411,10 +413,10 @@ impl Core {
             setup_flags & IORING_SETUP_SINGLE_ISSUER != 0 && setup_flags & IORING_SETUP_R_DISABLED == 0;
         let submitter = if owned { Submitter::Thread(host::thread_identity()) } else { Submitter::Unknown };
         Core {
-            identity: Identity { ring, serial, setup_flags },
+            identity: Identity { ring, serial, setup_flags, table },
             life: Life::begin(),
             queues: Queues { memory, sq: Sq::new(setup_flags), cq: Cq::new(setup_flags) },
-            requests: Slab::new(table),
+            requests: Slab::new(table.operations()),
             order: Order::default(),
             work: WorkQueue::default(),
             aio: Aio::default(),
@@ -438,6 +440,18 @@ impl Core {
     #[inline]
     pub fn serial(&self) -> u64 {
         self.identity.serial
+    }
+
+    /// The row of a request's operation.
+    #[inline(always)]
+    pub fn row(&self, id: RequestId) -> &'static Row {
+        self.row_of(self.requests[id].op)
+    }
+
+    /// The row of an operation.
+    #[inline(always)]
+    pub fn row_of(&self, op: &Op) -> &'static Row {
+        self.identity.table.row(op)
     }
 
     /// True if the ring has this setup flag.

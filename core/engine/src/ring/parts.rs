@@ -24,6 +24,7 @@ use crate::ring::drive::sq_thread::SqThread;
 use crate::ring::drive::zero_copy::ZeroCopy;
 use crate::ring::life::Life;
 use crate::ring::resources::personalities::Personalities;
+use crate::ring::row::Table;
 use crate::ring::submitter::Submitter;
 use crate::ring::{Core, Lent, Ring};
 use crate::wait::Token;
@@ -39,6 +40,8 @@ pub struct Identity {
     pub serial: u64,
     /// `IORING_SETUP_*`.
     pub setup_flags: u32,
+    /// The operations that it has.
+    pub table: &'static Table,
 }
 
 /// The queues that the ring shares with its program.

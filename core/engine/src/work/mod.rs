@@ -33,10 +33,11 @@ use crate::assets::notes::Interest;
 use crate::os::{self, Fd};
 use crate::process::credentials::{self, Credentials, Whose};
 use crate::request::data::OpData;
-use crate::request::op::{Caps, Outcome};
+use crate::request::op::Caps;
 use crate::request::trace;
 use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 use crate::ring::drive::reactor;
+use crate::ring::row::Outcome;
 use crate::ring::{Core, CoreGuard, Ring, live};
 
 use crate::wait::loan::Loan;
@@ -130,6 +131,7 @@ impl Work {
         request.flags.clear(Flags::DIRECT);
         let fd = request.file.fd();
         let direct = (transfers && core.tries_direct(fd, command)).then_some(command);
+        let block = core.row(id).block;
         let request = &mut core[id];
         let is_at_device =
             matches!(direct, Some(Command::Read | Command::Write)) && !request.flags.has(Flags::ASYNC);
@@ -171,7 +173,7 @@ impl Work {
             slot: None,
             by: event::Step::ByCaller,
             thread: 0,
-            run: request.op.block.unwrap_or(|_| Err(Errno::EOPNOTSUPP)),
+            run: block.unwrap_or(|_| Err(Errno::EOPNOTSUPP)),
             result: Ok(0),
         }
     }
@@ -372,10 +374,10 @@ impl Core {
         if !request.op.caps.has(Caps::AT_ONCE) {
             request.flags.set(Flags::THREADED);
         }
-        let finish = request.op.finish;
         if request.flags.has(Flags::TRACED) {
             self.trace_step(work.id, work.by, work.thread);
         }
+        let finish = self.row(work.id).finish;
         let mut outcome = finish(&mut self.attempt(work.id), work.result);
         if self.life().is_closing() && !matches!(outcome, Outcome::Complete(_)) {
             // The request may have begun to wait for its file, which is let go of now.
@@ -735,7 +737,7 @@ impl Core {
     /// Ends what somebody does for a request: by the operation's own means, or by a signal to the worker. True where the
     /// operation has counted that as a cancellation.
     pub fn interrupt(&mut self, id: RequestId) -> bool {
-        let disarm = self[id].op.disarm;
+        let disarm = self.row(id).disarm;
         if disarm(&mut self.attempt(id)) {
             return true;
         }

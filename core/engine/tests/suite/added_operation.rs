@@ -3,21 +3,23 @@
 
 use crate::common::prelude::*;
 use anyring_engine::ops;
-use anyring_engine::request::op::Op;
-use anyring_engine::request::table::Table;
+
+use anyring_engine::ring::row::{Row, Table};
 
 /// The file of the operation. In the engine it would be `src/ops/sum.rs`.
 mod sum {
     use anyring_engine::abi::Errno;
     use anyring_engine::os::user;
-    use anyring_engine::request::op::{Caps, FIRST_PRIVATE, Field, Op, issue_blocks, prep_nothing};
+    use anyring_engine::request::field::{FIRST_PRIVATE, Field};
+    use anyring_engine::request::op::Caps;
     use anyring_engine::request::shown::{Kind, arg};
     use anyring_engine::request::unused::Unused;
+    use anyring_engine::ring::row::{Row, issue_blocks, prep_nothing};
     use anyring_engine::work::Work;
 
     pub const CODE: u8 = FIRST_PRIVATE + 8;
 
-    pub const SUM: Op = Op::numbered(CODE, "SUM", Caps::NONE, prep_nothing, issue_blocks)
+    pub const SUM: Row = Row::numbered(CODE, "SUM", Caps::NONE, prep_nothing, issue_blocks)
         .block(sum)
         .arguments(&[
             arg(Field::Address, "buf", Kind::Data(Field::Length)),
@@ -33,7 +35,7 @@ mod sum {
     }
 }
 
-static ROWS: [Op; ops::TOTAL + 1] = {
+static ROWS: [Row; ops::TOTAL + 1] = {
     let mut rows = [sum::SUM; ops::TOTAL + 1];
     let mut row = 0;
     while row < ops::TOTAL {

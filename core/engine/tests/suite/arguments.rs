@@ -2,7 +2,8 @@
 
 use anyring_engine::abi::Sqe;
 use anyring_engine::ops::ROWS;
-use anyring_engine::request::op::{Caps, Field, Op};
+use anyring_engine::request::field::Field;
+use anyring_engine::request::op::{Caps, Op};
 use anyring_engine::request::shown::{Argument, Kind, Structure, When};
 use anyring_engine::request::structures;
 

@@ -101,7 +101,7 @@ fn opcodes_stand_in_rows_only() {
         {
             let before = &code[..at];
             let item = &before[before.rfind("\n\n").unwrap_or(0)..];
-            let is_row = item.contains(": Op =") || item.contains("ROWS: &[Op] =");
+            let is_row = item.contains(": Row =") || item.contains("ROWS: &[Row] =");
             let is_bound = code[at..].split("IORING_OP_").nth(1).unwrap().starts_with("LAST");
             if !is_row && !is_bound {
                 elsewhere.push(format!("{}: {}", file.display(), code[at..].lines().next().unwrap()));
@@ -206,7 +206,7 @@ fn only_marked_steps_have_the_whole_ring() {
         let functions: Vec<_> = private.chain(code.split("\npub fn ").skip(1)).collect();
         let names = |mark| code.split(mark).skip(1).map(name);
         let mut marked: BTreeSet<_> = names(".control(").chain(names("Expiry::Control(")).collect();
-        if code.contains(": Together = ") {
+        if code.contains(": Depart = ") {
             marked.insert("depart");
         }
         let mut known = 0;

@@ -8,7 +8,7 @@ use crate::low::{Sqe, op as low_op};
 use crate::op::{Cancel, LinkTimeout};
 use crate::operation::{CqeResult, Files, Id, MultiToken, Multishot, Operation, Source, Token};
 use crate::requests::{Request, Vacancy};
-use anyring_engine::request::op::FIRST_PRIVATE;
+use anyring_engine::request::field::FIRST_PRIVATE;
 use linux_raw_sys::io_uring as abi;
 use std::time::Duration;
 

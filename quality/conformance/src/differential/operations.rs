@@ -2,7 +2,8 @@
 //!
 //! An operation that is not named here gets its fields from its row of the op table alone.
 
-use anyring_engine::request::op::{Field, Op};
+use anyring_engine::request::field::Field;
+use anyring_engine::request::op::Op;
 use anyring_engine::request::shown::{Argument, Kind, Names};
 use linux_raw_sys::io_uring::*;
 

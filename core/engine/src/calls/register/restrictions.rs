@@ -175,7 +175,7 @@ fn filter(restrictions: &mut Restrictions, call: &Register) -> Result<usize, Err
     check(&registration)?;
     let filter = &mut registration.filter;
     let opcode = filter.opcode as u8;
-    let own_bytes = ops::lookup(opcode).filtered.map_or(0, |filtered| filtered.bytes);
+    let own_bytes = ops::TABLE.row(ops::lookup(opcode)).filtered.map_or(0, |filtered| filtered.bytes);
     let wanted = filter.own_bytes;
     filter.own_bytes = own_bytes;
     user::write(call.argument, &registration)?;

@@ -19,16 +19,18 @@ use crate::os::{self, Fd, host, user};
 use crate::process::nonblocking::{self, Blocking};
 use crate::request::Flags;
 use crate::request::chaos;
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
 use crate::ring::drive::readiness::SocketKind;
+use crate::ring::row::{Outcome, Row};
 use crate::ring::{Attempt, Lent};
 use crate::work::Work;
 
 /// `IORING_OP_ACCEPT`.
-pub const ACCEPT: Op =
-    Op::new(Code::IORING_OP_ACCEPT, "ACCEPT", Caps::FILE.with(Caps::SOCKET).with(Caps::IOPRIO), prep, issue)
+pub const ACCEPT: Row =
+    Row::new(Code::IORING_OP_ACCEPT, "ACCEPT", Caps::FILE.with(Caps::SOCKET).with(Caps::IOPRIO), prep, issue)
         .arguments(&[
             shown::SOCKET,
             arg(Field::Address, "addr", Kind::SocketAddressFilled(Field::Offset)),

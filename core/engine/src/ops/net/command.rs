@@ -9,11 +9,13 @@ use crate::abi::{Errno, IORING_OP_URING_CMD128, SOCKET_URING_OP_GETSOCKNAME, Sqe
 use crate::assets::kinds;
 use crate::ops::net::timestamp;
 use crate::os::{self, Fd, call, user};
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::{Flags, version};
 use crate::ring::Attempt;
 use crate::ring::drive::error_queue;
+use crate::ring::row::{Outcome, Row};
 
 const LIMITS: &str = "commands of sockets and of the null device only; commands of other files are defined by their drivers. TX_TIMESTAMP \
                       only on sockets that queue neither errors nor packets with their time stamps";
@@ -34,7 +36,7 @@ const NOT_OF_TCP: When = When::Not(Field::AddressLow, SOL_TCP as u64);
 const CAPS: Caps = Caps::FILE.with(Caps::IOPOLL).with(Caps::UNPOLLED);
 
 /// `IORING_OP_URING_CMD`.
-pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", CAPS, prep, issue)
+pub const URING_CMD: Row = Row::new(Code::IORING_OP_URING_CMD, "URING_CMD", CAPS, prep, issue)
     .select_buffer()
     .arguments(&[
         shown::FD,
@@ -59,12 +61,7 @@ pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", CAPS, 
     .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EOPNOTSUPP]);
 
 /// `IORING_OP_URING_CMD128`: of the second half of its SQE only drivers read.
-pub const URING_CMD128: Op = Op {
-    code: IORING_OP_URING_CMD128,
-    name: "URING_CMD128",
-    caps: URING_CMD.caps.with(Caps::WIDE),
-    ..URING_CMD
-};
+pub const URING_CMD128: Row = URING_CMD.wide(IORING_OP_URING_CMD128, "URING_CMD128");
 
 fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     let sqe = &cx.sqe;

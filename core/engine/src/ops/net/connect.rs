@@ -13,15 +13,17 @@ use crate::request::Request;
 use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::address::Address;
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
 use crate::ring::Attempt;
+use crate::ring::row::{Outcome, Row};
 use crate::work::Work;
 
 /// `IORING_OP_CONNECT`.
-pub const CONNECT: Op =
-    Op::new(Code::IORING_OP_CONNECT, "CONNECT", Caps::FILE.with(Caps::SOCKET), prep, issue)
+pub const CONNECT: Row =
+    Row::new(Code::IORING_OP_CONNECT, "CONNECT", Caps::FILE.with(Caps::SOCKET), prep, issue)
         .arguments(&[
             shown::SOCKET,
             arg(Field::Address, "addr", Kind::SocketAddress(Field::OffsetLow)),

@@ -31,11 +31,13 @@ use crate::abi::Errno;
 use crate::os::user::IoVector;
 use crate::os::{self, Fd};
 use crate::request::data::OpData;
-use crate::request::data::net::{Data, Progress};
-use crate::request::op::{Field, Outcome};
+use crate::request::data::message::Progress;
+use crate::request::data::net::Data;
+use crate::request::field::Field;
 use crate::request::shown::When;
 use crate::request::{Flags, Request};
 use crate::ring::Attempt;
+use crate::ring::row::Outcome;
 
 /// Messages have a length that no operation looks at: programs write 1 there, or nothing.
 const UNUSUAL_LENGTH: &[When] = &[When::Given, When::Not(Field::Length, 1)];

@@ -22,12 +22,14 @@ use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::message::empty_header;
 use crate::request::data::net::{Data, Transfer};
-use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
 use crate::request::version;
 use crate::request::{Flags, Request};
 use crate::ring::drive::readiness::{Known, SocketKind};
+use crate::ring::row::{Outcome, Quick, Row, Tried};
 use crate::ring::{Attempt, Lent};
 
 const UNUSED: Unused = Unused::OFF;
@@ -35,7 +37,7 @@ const UNUSED: Unused = Unused::OFF;
 const UNUSED_ONCE: Unused = UNUSED.with(Unused::FILE_INDEX);
 
 /// `IORING_OP_RECV`.
-pub const RECV: Op = Op::new(
+pub const RECV: Row = Row::new(
     Code::IORING_OP_RECV,
     "RECV",
     Caps::FILE.with(Caps::SOCKET).with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),

@@ -17,16 +17,18 @@ use crate::os::user::IoVector;
 use crate::request::Flags;
 use crate::request::chaos;
 use crate::request::data::OpData;
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
 use crate::ring::drive::readiness::SocketKind;
 use crate::ring::resources::receive_queues::wait_to_tell;
+use crate::ring::row::{Outcome, Row};
 use crate::ring::{Attempt, Lent};
 use crate::work::Work;
 
 /// `IORING_OP_RECV_ZC`.
-pub const RECV_ZC: Op = Op::new(
+pub const RECV_ZC: Row = Row::new(
     Code::IORING_OP_RECV_ZC,
     "RECV_ZC",
     Caps::FILE.with(Caps::SOCKET).with(Caps::IOPRIO).with(Caps::PLACES),

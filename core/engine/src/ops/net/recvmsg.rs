@@ -16,13 +16,15 @@ use crate::request::data::OpData;
 use crate::request::data::address::LONGEST;
 use crate::request::data::message::Message;
 use crate::request::data::net::Data;
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
 use crate::ring::Attempt;
+use crate::ring::row::{Outcome, Row};
 
 /// `IORING_OP_RECVMSG`.
-pub const RECVMSG: Op = Op::new(
+pub const RECVMSG: Row = Row::new(
     Code::IORING_OP_RECVMSG,
     "RECVMSG",
     Caps::FILE.with(Caps::SOCKET).with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),

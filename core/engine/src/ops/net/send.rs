@@ -20,10 +20,13 @@ use crate::request::data::OpData;
 use crate::request::data::address::Address;
 use crate::request::data::message::{Message, import_vectors};
 use crate::request::data::net::{Data, Transfer};
-use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Argument, Kind, When, arg};
+use crate::request::train::ROOM;
 use crate::request::unused::Unused;
 use crate::request::{Flags, Request};
+use crate::ring::row::{Outcome, Quick, Row, Tried};
 use crate::ring::{Attempt, Lent};
 
 const VECTORIZES: u64 = SEND_VECTORIZED as u64;
@@ -53,7 +56,7 @@ const UNUSED: Unused = Unused::ADDR_LEN_PAD;
 const UNUSED_CONNECTED: Unused = UNUSED.with(Unused::OFF);
 
 /// `IORING_OP_SEND`.
-pub const SEND: Op = Op::new(
+pub const SEND: Row = Row::new(
     Code::IORING_OP_SEND,
     "SEND",
     Caps::FILE.with(Caps::SOCKET).with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),
@@ -62,7 +65,7 @@ pub const SEND: Op = Op::new(
 )
 .arguments(&SEND_ARGUMENTS)
 .quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: |_| None })
-.together(train::SENDS)
+.together(ROOM, train::DEPART)
 .failed(failed)
 .faults(chaos::SENDS)
 .unused(UNUSED)
@@ -72,7 +75,7 @@ pub const SEND: Op = Op::new(
 pub const SEND_VECTORIZED: u16 = 1 << 5;
 
 /// `IORING_OP_SENDMSG`.
-pub const SENDMSG: Op = Op::new(
+pub const SENDMSG: Row = Row::new(
     Code::IORING_OP_SENDMSG,
     "SENDMSG",
     Caps::FILE.with(Caps::SOCKET).with(Caps::IOPRIO),

@@ -12,9 +12,11 @@ use crate::request::Flags;
 use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::address::Address;
-use crate::request::op::{Caps, Code, Field, Op, Outcome, issue_blocks, prep_nothing};
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, When, arg};
 use crate::request::unused::Unused;
+use crate::ring::row::{Outcome, Row, issue_blocks, prep_nothing};
 use crate::ring::{Attempt, Lent};
 use crate::work::Work;
 
@@ -25,7 +27,7 @@ pub const SOCK_NONBLOCK: u32 = O_NONBLOCK;
 const TYPE_MASK: u32 = 0xf;
 
 /// `IORING_OP_SOCKET`.
-pub const SOCKET: Op = Op::new(
+pub const SOCKET: Row = Row::new(
     Code::IORING_OP_SOCKET,
     "SOCKET",
     Caps::CREDENTIALS.with(Caps::INSTALLS),
@@ -55,8 +57,8 @@ pub const SOCKET: Op = Op::new(
 .errors(&[Errno::EINVAL, Errno::ENXIO]);
 
 /// `IORING_OP_BIND`.
-pub const BIND: Op =
-    Op::new(Code::IORING_OP_BIND, "BIND", Caps::FILE.with(Caps::SOCKET), prep_bind, issue_bind)
+pub const BIND: Row =
+    Row::new(Code::IORING_OP_BIND, "BIND", Caps::FILE.with(Caps::SOCKET), prep_bind, issue_bind)
         .arguments(&[
             shown::SOCKET,
             arg(Field::Address, "addr", shown::Kind::SocketAddress(Field::OffsetLow)),
@@ -71,8 +73,8 @@ const BESIDE_LENGTH: Unused =
     Unused::OFF.with(Unused::ADDR).with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX);
 
 /// `IORING_OP_LISTEN`.
-pub const LISTEN: Op =
-    Op::new(Code::IORING_OP_LISTEN, "LISTEN", Caps::FILE.with(Caps::SOCKET), prep_nothing, issue_listen)
+pub const LISTEN: Row =
+    Row::new(Code::IORING_OP_LISTEN, "LISTEN", Caps::FILE.with(Caps::SOCKET), prep_nothing, issue_listen)
         .arguments(&[shown::SOCKET, arg(Field::Length, "backlog", shown::Kind::Signed)])
         .unused(BESIDE_LENGTH)
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTSOCK]);
@@ -80,7 +82,7 @@ pub const LISTEN: Op =
 const SPARING: Caps = Caps::FILE.with(Caps::SOCKET).with(Caps::SPARES_LINKS);
 
 /// `IORING_OP_SHUTDOWN`.
-pub const SHUTDOWN: Op = Op::new(Code::IORING_OP_SHUTDOWN, "SHUTDOWN", SPARING, prep_nothing, issue_blocks)
+pub const SHUTDOWN: Row = Row::new(Code::IORING_OP_SHUTDOWN, "SHUTDOWN", SPARING, prep_nothing, issue_blocks)
     .block(block_shutdown)
     .arguments(&[shown::SOCKET, arg(Field::Length, "how", shown::Kind::Choice(names::SHUTDOWNS))])
     .unused(BESIDE_LENGTH)

@@ -13,9 +13,9 @@ use linux_raw_sys::net::{
 
 use crate::abi::{Errno, IORING_CQE_F_32, IORING_CQE_F_TSTAMP_HW, IORING_SETUP_CQE_MIXED};
 use crate::os::{self, Fd, Timespec, call};
-use crate::request::op::Outcome;
 use crate::ring::Attempt;
 use crate::ring::drive::error_queue::{self, Control, ControlMessage, value_at};
+use crate::ring::row::Outcome;
 
 /// `SOF_TIMESTAMPING_SOFTWARE` and `SOF_TIMESTAMPING_RAW_HARDWARE`: whether any are reported.
 const REPORTED: u32 = 1 << 4 | 1 << 6;

@@ -20,9 +20,9 @@ use crate::ops::net::{calls, zero_copy};
 use crate::os::user::IoVector;
 use crate::os::{self, Fd};
 use crate::request::data::message::empty_header;
-use crate::request::op::{Outcome, Together};
 use crate::request::train::{ROOM, Train};
 use crate::request::{FileHold, Flags, RequestId};
+use crate::ring::row::{Depart, Outcome};
 use crate::ring::{Attempt, Core, Lent};
 
 const SOL_UDP: u32 = 17;
@@ -33,10 +33,8 @@ const LONGEST: u32 = ROOM / 2;
 /// those of one that is many are not to be had.
 const SHORT: u32 = 1200;
 
-/// SENDs.
-pub const SENDS: Together = Together { most: ROOM, depart };
-/// Where SEND_ZC would copy anyway, it is a SEND with a notification behind it.
-pub const COPIED_SENDS: Together = Together { most: zero_copy::WORTH_IT as u32 - 1, depart };
+/// How SENDs leave together, and SEND_ZCs that would be copied anyway: these are SENDs with notifications behind them.
+pub const DEPART: Depart = depart;
 
 /// The socket does not take datagrams of this length together, or none at all: it is not asked again.
 #[cold]

@@ -26,12 +26,14 @@ use crate::request::data::OpData;
 use crate::request::data::address::Address;
 use crate::request::data::message::{Message, import_vectors};
 use crate::request::data::net::{Data, Transfer};
+use crate::request::field::Field;
 use crate::request::notification::Announced;
-use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
+use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Argument, arg};
 use crate::request::unused::Unused;
 use crate::request::version;
 use crate::request::{FileHold, Flags, Request};
+use crate::ring::row::{Outcome, Quick, Row, Tried};
 use crate::ring::{Attempt, Lent};
 
 const CAPS: Caps = Caps::FILE.with(Caps::IOPRIO).with(Caps::NOTIFIES);
@@ -56,11 +58,11 @@ const LIMITS: &str = "copies the data, and notifies at once, below 32 KiB, over 
                       program watches itself, and if the kernel copied the first large send; not on sockets of AF_VSOCK";
 
 /// `IORING_OP_SEND_ZC`.
-pub const SEND_ZC: Op =
-    Op::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS.with(Caps::SOCKET), prep_send, issue)
+pub const SEND_ZC: Row =
+    Row::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS.with(Caps::SOCKET), prep_send, issue)
         .arguments(&ARGUMENTS)
         .quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: |_| None })
-        .together(train::COPIED_SENDS)
+        .together(WORTH_IT as u32 - 1, train::DEPART)
         .failed(failed)
         .faults(chaos::SENDS)
         .of_its_ring()
@@ -69,7 +71,7 @@ pub const SEND_ZC: Op =
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EOPNOTSUPP]);
 
 /// `IORING_OP_SENDMSG_ZC`. Not `Caps::SOCKET`: before 7.2 its registered buffers are looked at before its file.
-pub const SENDMSG_ZC: Op = Op::new(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC", CAPS, prep_message, issue)
+pub const SENDMSG_ZC: Row = Row::new(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC", CAPS, prep_message, issue)
     .arguments(&[
         shown::SOCKET,
         arg(Field::Address, "msg", shown::Kind::Message),

@@ -3,17 +3,34 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use linux_raw_sys::net::msghdr;
+use linux_raw_sys::net::{MSG_WAITALL, msghdr};
 
 use crate::abi::Errno;
 use crate::assets::kbuf::Span;
 use crate::os::user::IoVector;
 use crate::os::{self, user};
 use crate::request::data::address::{Address, LONGEST};
-use crate::request::data::net::Progress;
 
 /// As many pieces a message may have (`UIO_MAXIOV`).
 const MOST_VECTORS: usize = 1024;
+
+/// The progress of a transfer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// `MSG_*` for its system calls, without `MSG_DONTWAIT`.
+    pub flags: u32,
+    /// Bytes done by attempts before the current one (`MSG_WAITALL`).
+    pub done: u32,
+    /// CQEs posted since it last let others have their turn.
+    pub rounds: u8,
+}
+
+impl Progress {
+    /// True if all that was asked for is to be transferred.
+    pub fn waits_for_all(self) -> bool {
+        self.flags & MSG_WAITALL != 0
+    }
+}
 
 /// `struct msghdr` with all that it names but the data and the control bytes, which are the
 /// program's.

@@ -11,7 +11,8 @@ use linux_raw_sys::net::msghdr;
 
 use crate::abi::{IOSQE_BUFFER_SELECT, Sqe};
 use crate::os::user::{self, IoVector};
-use crate::request::op::{Field, Op};
+use crate::request::field::Field;
+use crate::request::op::Op;
 use crate::request::shown::Kind;
 
 /// So many pieces of a request's memory are remembered; the others are not looked at.

@@ -11,7 +11,8 @@ use super::lent::Lent;
 use crate::abi::Sqe;
 use crate::os::user::{self, IoVector};
 use crate::queue::Cqe;
-use crate::request::op::{Field, Op};
+use crate::request::field::Field;
+use crate::request::op::Op;
 use crate::request::shown::Kind;
 
 /// Memory that goes along.

@@ -1,8 +1,8 @@
 //! Deadlines of requests.
 
 use crate::request::RequestId;
-use crate::request::op::Expiry;
 use crate::ring::Core;
+use crate::ring::row::Expiry;
 use crate::wait::timers::{Clock, Mark};
 
 impl Mark for RequestId {
@@ -28,7 +28,7 @@ impl Core {
             if !core::mem::replace(&mut looked, true) {
                 self.harvest_now();
             }
-            match self.requests[id].op.expire {
+            match self.row(id).expire {
                 Expiry::Attempt(expire) => {
                     let outcome = expire(&mut self.attempt(id));
                     self.settle(id, outcome);

@@ -1,0 +1,112 @@
+//! The fields of an SQE, by which the arguments of operations are told apart.
+
+use crate::abi::Sqe;
+
+/// The first number of operations that no kernel has, far from the kernel's growing list.
+pub const FIRST_PRIVATE: u8 = 192;
+
+/// A place in an SQE, by which the arguments of an operation are told apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Field {
+    /// `IOSQE_*`, which all operations have.
+    Flags,
+    /// Flags in `ioprio`.
+    Ioprio,
+    /// The descriptor, or a registered one.
+    Fd,
+    /// Offset or second address.
+    Offset,
+    /// The lower half of `off`.
+    OffsetLow,
+    /// The address.
+    Address,
+    /// The lower half of `addr`.
+    AddressLow,
+    /// The upper half of `addr`.
+    AddressHigh,
+    /// The length or count.
+    Length,
+    /// The operation's flags.
+    OpFlags,
+    /// A registered buffer or a buffer group.
+    BufferIndex,
+    /// A slot of the file table, a second descriptor, or the length of an option.
+    FileIndex,
+    /// The length of an address, the lower half of `file_index`.
+    AddressLength,
+    /// The third address.
+    Address3,
+    /// Attributes.
+    Attributes,
+}
+
+impl Field {
+    /// The value of the field, without sign: the upper bits of a narrow place are 0.
+    pub const fn value(self, sqe: &Sqe) -> u64 {
+        match self {
+            Field::Flags => sqe.flags as u64,
+            Field::Ioprio => sqe.ioprio as u64,
+            Field::Fd => sqe.fd as u32 as u64,
+            Field::Offset => sqe.off,
+            Field::OffsetLow => sqe.off as u32 as u64,
+            Field::Address => sqe.addr,
+            Field::AddressLow => sqe.addr as u32 as u64,
+            Field::AddressHigh => sqe.addr >> 32,
+            Field::Length => sqe.len as u64,
+            Field::OpFlags => sqe.op_flags as u64,
+            Field::BufferIndex => sqe.buf_index as u64,
+            Field::FileIndex => sqe.file_index as u64,
+            Field::AddressLength => sqe.file_index as u16 as u64,
+            Field::Address3 => sqe.addr3,
+            Field::Attributes => sqe.pad,
+        }
+    }
+
+    /// Sets bits there.
+    pub const fn set(self, sqe: &mut Sqe, bits: u64) {
+        self.put(sqe, self.value(sqe) | bits);
+    }
+
+    /// Clears bits of what stands there.
+    pub const fn clear(self, sqe: &mut Sqe, bits: u64) {
+        self.put(sqe, self.value(sqe) & !bits);
+    }
+
+    /// Puts a value there, as much of it as there is room for.
+    const fn put(self, sqe: &mut Sqe, value: u64) {
+        const LOW: u64 = u32::MAX as u64;
+        match self {
+            Field::Flags => sqe.flags = value as u8,
+            Field::Ioprio => sqe.ioprio = value as u16,
+            Field::Fd => sqe.fd = value as i32,
+            Field::Offset => sqe.off = value,
+            Field::OffsetLow => sqe.off = sqe.off & !LOW | value & LOW,
+            Field::Address => sqe.addr = value,
+            Field::AddressLow => sqe.addr = sqe.addr & !LOW | value & LOW,
+            Field::AddressHigh => sqe.addr = sqe.addr & LOW | value << 32,
+            Field::Length => sqe.len = value as u32,
+            Field::OpFlags => sqe.op_flags = value as u32,
+            Field::BufferIndex => sqe.buf_index = value as u16,
+            Field::FileIndex => sqe.file_index = value as u32,
+            Field::AddressLength => sqe.file_index = sqe.file_index & 0xffff_0000 | value as u16 as u32,
+            Field::Address3 => sqe.addr3 = value,
+            Field::Attributes => sqe.pad = value,
+        }
+    }
+
+    /// How many bytes wide the place is.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Field::Flags => 1,
+            Field::Ioprio | Field::BufferIndex | Field::AddressLength => 2,
+            Field::Fd
+            | Field::OffsetLow
+            | Field::AddressLow
+            | Field::AddressHigh
+            | Field::Length
+            | Field::OpFlags
+            | Field::FileIndex => 4,
+            Field::Offset | Field::Address | Field::Address3 | Field::Attributes => 8,
+        }
+    }
+}
