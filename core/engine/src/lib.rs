@@ -112,7 +112,7 @@ pub unsafe fn enter(
 /// # Safety
 /// As for the system call: registered memory must stay the caller's to give.
 pub unsafe fn register(fd: i32, opcode: u32, arg: usize, nr_args: u32) -> isize {
-    let call = calls::register::Register { opcode, argument: arg as u64, count: nr_args };
+    let call = calls::register::call::Register { opcode, argument: arg as u64, count: nr_args };
     calls::fork::notice();
     let register = if trace::is_on() { calls::traced::register } else { calls::register::register };
     raw(register(fd, &call))

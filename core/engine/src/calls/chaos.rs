@@ -7,7 +7,8 @@ use linux_raw_sys::io_uring::{
 
 use crate::abi::Errno;
 use crate::calls::enter::{Enter, is_polled_by_caller};
-use crate::calls::register::{Register, TABLE};
+use crate::calls::register::TABLE;
+use crate::calls::register::call::Register;
 use crate::os::Fd;
 use crate::os::host::Caller;
 use crate::request::chaos::{self, Call};

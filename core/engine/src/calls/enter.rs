@@ -4,13 +4,17 @@ use linux_raw_sys::io_uring::*;
 
 use crate::abi::Errno;
 use crate::assets::ring_fds;
-use crate::calls::support::{self, Flag};
+use crate::calls::flag;
+use crate::calls::flag::Flag;
 use crate::os::host::{self, Caller};
 use crate::os::{self, Fd, Timespec, user};
 use crate::request::version;
-use crate::ring::drive::caller::{self, Limits};
-use crate::ring::drive::{look_in, reactor};
+use crate::ring::drive::caller::{self};
+use crate::ring::drive::leave;
+use crate::ring::drive::reactor;
+use crate::ring::lookup;
 use crate::ring::{Core, CoreGuard, lifetime, live, registry};
+use crate::wait::limits::Limits;
 use crate::work;
 
 /// The flags of `enter`, and whether the engine has them.
@@ -30,7 +34,7 @@ pub static FLAG_TABLE: [Flag; 8] = [
 ];
 
 /// `IORING_ENTER_*` that the engine has.
-pub const FLAGS: u32 = support::mask(&FLAG_TABLE);
+pub const FLAGS: u32 = flag::mask(&FLAG_TABLE);
 
 /// How many calls in a row may find enough completions without epoll being asked.
 const UNASKED: u8 = 8;
@@ -77,7 +81,7 @@ pub fn enter_changed(
         return Err(Errno::EINVAL);
     }
     let number = if call.flags & IORING_ENTER_REGISTERED_RING != 0 { ring_fds::resolve(fd)? } else { fd };
-    let Some(found) = registry::find(number) else { return Err(registry::no_ring(number)) };
+    let Some(found) = lookup::find(number) else { return Err(registry::no_ring(number)) };
     let mut guard = found.ring.lock_to_drive();
     if !found.stands() {
         // The descriptor was closed meanwhile, and the number is perhaps another's.
@@ -159,10 +163,10 @@ fn stay(mut guard: CoreGuard<'_>, call: &Enter, caller: &Caller, taken: u32) -> 
     core.life_mut().come_in();
     let result = go_on(&mut guard, serial, call, caller, (!polled).then_some(taken));
     if let Some(core) = live(&mut guard, serial) {
-        caller::end_call(core);
+        leave::end_call(core);
         let pollers = core.drive_mut().observers.pollers_to_tell();
         lifetime::go_out(guard, serial);
-        pollers.into_iter().for_each(|(ring, serial)| look_in(ring, serial));
+        pollers.into_iter().for_each(|(ring, serial)| ring.look_in(serial));
     }
     result
 }

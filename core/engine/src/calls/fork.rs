@@ -12,6 +12,7 @@ use crate::process::{credentials, family, identity, nonblocking, threads};
 use crate::request::{chaos, trace};
 use crate::ring::Ring;
 use crate::ring::drive::{reactor, stand_in};
+use crate::ring::watches;
 use crate::ring::{lifetime, registry};
 use crate::work::{futex_waits, interrupt, pool};
 
@@ -19,7 +20,7 @@ use crate::work::{futex_waits, interrupt, pool};
 const LOCKS: [fn() -> &'static dyn AcrossFork; 14] = [
     pool::lock,
     reactor::lock,
-    lifetime::lock,
+    watches::lock,
     ring_fds::lock,
     eventfd::lock,
     directories::lock,

@@ -2,6 +2,7 @@
 
 pub mod chaos;
 pub mod enter;
+pub mod flag;
 pub mod fork;
 pub mod probe;
 pub mod query;

@@ -2,18 +2,18 @@
 //! in the modules here; what it changes lies in `assets/` and `ring/`.
 
 mod buffer_rings;
+pub mod call;
 mod clone;
 mod eventfd;
 mod napi;
 mod personalities;
 pub mod receive_queues;
 mod region;
+mod resize;
 mod restrictions;
 pub mod ring_fds;
 mod rsrc;
 mod workers;
-
-mod resize;
 
 use anyring_chaos_plan::{Fault, Faults};
 use linux_raw_sys::io_uring::io_uring_register_op as Code;
@@ -23,24 +23,14 @@ use crate::abi::{
     IORING_REGISTER_ZCRX_CTRL, columns,
 };
 use crate::assets::ring_fds::resolve;
+use crate::calls::register::call::{Argument, Register};
 use crate::calls::{probe, query};
 use crate::ops::msg_ring;
 use crate::os::{Fd, user};
-use crate::request::shown::Structure;
 use crate::request::{cancel, structures, version};
+use crate::ring::lookup;
 use crate::ring::{Core, CoreGuard, lifetime, registry};
 use crate::wait::timers::Clock;
-
-/// The arguments of one call.
-#[derive(Clone, Copy, Debug)]
-pub struct Register {
-    /// `IORING_REGISTER_*`.
-    pub opcode: u32,
-    /// The address of the data that the registration reads or writes.
-    pub argument: u64,
-    /// The number of elements at the address.
-    pub count: u32,
-}
 
 /// How a registration is done.
 #[derive(Clone, Copy)]
@@ -91,19 +81,6 @@ impl Takes {
         };
         if taken { Ok(()) } else { Err(Errno::EINVAL) }
     }
-}
-
-/// The data at the address of a call, for whoever prints it.
-#[derive(Clone, Copy)]
-pub enum Argument {
-    /// So many `struct iovec`s as the count says.
-    Vectors,
-    /// So many descriptors.
-    Descriptors,
-    /// One structure, whatever the count.
-    One(&'static Structure),
-    /// So many structures.
-    Many(&'static Structure),
 }
 
 /// One row of the table of registrations.
@@ -423,8 +400,7 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
         };
     }
     let fd = if uses_registered { resolve(fd)? } else { fd };
-    let in_use =
-        registry::get(fd).or_else(|| registry::recognise(fd)).ok_or_else(|| registry::no_ring(fd))?;
+    let in_use = registry::get(fd).or_else(|| lookup::recognise(fd)).ok_or_else(|| registry::no_ring(fd))?;
     let mut guard = in_use.ring().lock();
     let core = guard.as_mut().ok_or(Errno::EBADF)?;
     let serial = core.serial();

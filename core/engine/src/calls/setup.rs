@@ -1,16 +1,16 @@
 //! `io_uring_setup(2)`.
 
-use crate::os::sync::atomic::Ordering;
-
 use linux_raw_sys::io_uring::*;
 
 use crate::abi::layout::Layout;
 use crate::abi::{Errno, IORING_SETUP_CQE_MIXED, IORING_SETUP_SQ_REWIND, IORING_SETUP_SQE_MIXED};
 use crate::assets::notes;
+use crate::calls::flag;
+use crate::calls::flag::Flag;
 use crate::calls::register::ring_fds;
-use crate::calls::support::{self, Flag};
 use crate::ops;
 use crate::os::host::Caller;
+use crate::os::sync::atomic::Ordering;
 use crate::os::{self, Fd, user};
 use crate::process::identity;
 use crate::queue::{RingMemory, Source};
@@ -57,7 +57,7 @@ pub static FLAG_TABLE: [Flag; 21] = [
 ];
 
 /// Setup flags that the engine has.
-pub const FLAGS: u32 = support::mask(&FLAG_TABLE);
+pub const FLAGS: u32 = flag::mask(&FLAG_TABLE);
 
 /// The features, and whether the engine has them.
 pub static FEATURE_TABLE: [Flag; 18] = [
@@ -82,7 +82,7 @@ pub static FEATURE_TABLE: [Flag; 18] = [
 ];
 
 /// Features that the engine has.
-pub const FEATURES: u32 = support::mask(&FEATURE_TABLE);
+pub const FEATURES: u32 = flag::mask(&FEATURE_TABLE);
 
 /// Creates a ring that does the operations in `table`; `params` is an address of the program.
 pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &Caller) -> Result<Fd, Errno> {
@@ -199,6 +199,7 @@ fn install(
     caller: &Caller,
 ) -> Result<(), Errno> {
     let identity = os::identity(fd)?;
+    reactor::set_entry(reactor::run::run);
     let (ring, serial) = registry::vacant();
     ring.begin_life(serial);
     for (word, value) in ring.file.iter().zip([identity.device, identity.inode]) {

@@ -8,7 +8,7 @@ use linux_raw_sys::io_uring::{
 
 use crate::abi::Errno;
 use crate::calls::enter::Enter;
-use crate::calls::register::{Argument, Register};
+use crate::calls::register::call::{Argument, Register};
 use crate::calls::support::argument_of;
 use crate::os::host::Caller;
 use crate::os::{Fd, user, vdso};

@@ -431,12 +431,12 @@ fn close(work: &mut Work) -> Result<usize, Errno> {
     // Other rings may know the descriptor, too.
     descriptors::closed(work.sqe.fd);
     // From the system call on, and before its result is known here, the number may be another file's.
-    let has_orphans = live(&mut work.ring.lock(), work.serial).is_some_and(|core| {
+    let has_orphans = live(&mut work.ring().lock(), work.serial).is_some_and(|core| {
         core.forget_closing(work.id);
         core.has_orphans()
     });
     if has_orphans {
-        descriptors::end_orphans(work.ring, Some(work.sqe.fd));
+        descriptors::end_orphans(work.ring(), Some(work.sqe.fd));
     }
     close_call(work.sqe.fd)
 }

@@ -200,10 +200,10 @@ fn find_stand_in(work: &mut Work) -> Result<usize, Errno> {
     let stand_in = stand_in::of(work.sqe.fd)?;
     stand_in::synchronize(work.sqe.fd);
     if let Some(polled) = registry::get(work.sqe.fd)
-        && !core::ptr::eq(polled.ring(), work.ring)
+        && !core::ptr::eq(polled.ring(), work.ring())
         && let Some(core) = polled.lock().as_mut()
     {
-        core.drive_mut().observers.polled_by(work.ring, work.serial);
+        core.drive_mut().observers.polled_by(work.ring(), work.serial);
     }
     Ok(stand_in as usize)
 }

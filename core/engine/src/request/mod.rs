@@ -12,10 +12,11 @@
 //!
 //! All of it happens under the ring's lock, but for the blocking attempt itself ([`crate::work`]).
 
+pub mod announced;
+mod assembly;
 mod by_file;
 pub(crate) mod cancel;
 pub mod chaos;
-
 mod complete;
 pub mod data;
 mod drain;
@@ -39,12 +40,6 @@ pub mod train;
 pub mod unused;
 pub mod version;
 
-pub use drain::Drain;
-pub use id::{FileHold, Flags, POSITION, Phase, RequestId};
-pub use link::Assembly;
-pub use ready::ReadyQueue;
-pub use slab::Slab;
-
 use crate::abi::{Errno, Sqe};
 use crate::assets::kbuf::Selected;
 use crate::assets::notes;
@@ -55,6 +50,12 @@ use crate::request::data::OpData;
 use crate::request::data::message::{Message, Progress};
 use crate::request::data::net::{Data, Transfer};
 use crate::request::op::Op;
+
+pub use assembly::Assembly;
+pub use drain::Drain;
+pub use id::{FileHold, Flags, POSITION, Phase, RequestId};
+pub use ready::ReadyQueue;
+pub use slab::Slab;
 
 /// A request.
 ///

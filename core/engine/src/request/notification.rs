@@ -5,37 +5,16 @@
 
 use anyring_chaos_plan::Fault;
 use anyring_trace::event;
-use linux_raw_sys::io_uring::{
-    IORING_CQE_F_NOTIF, IORING_NOTIF_USAGE_ZC_COPIED, IORING_SEND_ZC_REPORT_USAGE,
-};
+use linux_raw_sys::io_uring::IORING_CQE_F_NOTIF;
 
 use crate::abi::{Errno, Sqe};
-use crate::assets::table::NodeIndex;
 use crate::queue::Cqe;
+use crate::request::announced::{Announced, usage, user_data};
 use crate::request::data::OpData;
 use crate::request::data::net::{Data, Pages};
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
 use crate::ring::row::NOTIFICATION;
-
-/// The notification of a send that there is no request for.
-#[derive(Clone, Copy, Debug)]
-pub struct Announced {
-    /// The send's user data.
-    pub user_data: u64,
-    /// Its result.
-    pub result: i32,
-    /// The registered buffer that is held until then.
-    pub buffer: Option<NodeIndex>,
-}
-
-impl Announced {
-    /// Of this send, for whose memory nobody knows better than that it was copied.
-    #[inline(always)]
-    pub fn of(sqe: &Sqe, buffer: Option<NodeIndex>) -> Announced {
-        Announced { user_data: sqe.user_data, result: usage(sqe.ioprio), buffer }
-    }
-}
 
 impl Request {
     /// True if the request is the notification of another.
@@ -228,15 +207,4 @@ impl Core {
             }
         }
     }
-}
-
-/// The user data of the notification of a send.
-fn user_data(sqe: &Sqe) -> u64 {
-    if sqe.addr3 != 0 { sqe.addr3 } else { sqe.user_data }
-}
-
-/// The result of the notification of a send that was copied.
-fn usage(ioprio: u16) -> i32 {
-    let reports = u32::from(ioprio) & IORING_SEND_ZC_REPORT_USAGE != 0;
-    if reports { IORING_NOTIF_USAGE_ZC_COPIED as i32 } else { 0 }
 }

@@ -1,10 +1,9 @@
 //! From SQE to the first attempt.
 
+use anyring_trace::event::Step;
 use linux_raw_sys::general::{EPOLLIN, F_GETFL, O_PATH};
 use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SETUP_SUBMIT_ALL};
 use linux_raw_sys::net::SO_TYPE;
-
-use anyring_trace::event::Step;
 
 use crate::abi::Errno;
 use crate::abi::{KNOWN_SQE_FLAGS, Sqe};
@@ -13,12 +12,12 @@ use crate::assets::kinds;
 use crate::coverage;
 use crate::os;
 use crate::process::credentials::{self, Whose};
-use crate::request::link::Place;
+use crate::request::assembly::Place;
 use crate::request::op::Caps;
 use crate::request::{FileHold, Flags, Phase, Request, RequestId, version};
 use crate::ring::row::Outcome;
 use crate::ring::{Core, Counted};
-use crate::work::Work;
+use crate::work::{self, Work};
 
 impl Core {
     /// Takes up to `wanted` SQEs and issues them. Returns how many it took. A caller that `does_work` goes on to
@@ -262,11 +261,11 @@ impl Core {
 
     /// The first attempt.
     #[inline]
-    pub(super) fn start(&mut self, id: RequestId) {
+    pub(crate) fn start(&mut self, id: RequestId) {
         let request = &self[id];
         let has_timeout = request.flags.has(Flags::ARM_LINK_TIMEOUT);
         if self.is_foreign(id) {
-            self.send_home(id, Core::start);
+            self.send_home(id, work::Step::Start);
         } else if request.flags.has(Flags::ASYNC) && request.op.caps.has(Caps::ASYNC_BLOCKS) {
             let outcome = match self.file_if_needed(id) {
                 Ok(()) => Outcome::Block,
@@ -314,7 +313,7 @@ impl Core {
     #[inline]
     pub fn issue(&mut self, id: RequestId) {
         if self.is_foreign(id) {
-            return self.send_home(id, Core::issue);
+            return self.send_home(id, work::Step::Issue);
         }
         let op = self[id].op;
         if op.caps.has(Caps::FILE) {

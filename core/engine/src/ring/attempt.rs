@@ -12,7 +12,7 @@ use crate::assets::receive_queues::{Notice, Shared};
 use crate::assets::table::NodeIndex;
 use crate::os::Fd;
 use crate::os::user::IoVector;
-use crate::request::notification::Announced;
+use crate::request::announced::Announced;
 use crate::request::op::Op;
 use crate::request::{Request, RequestId};
 use crate::ring::drive::readiness::Known;

@@ -7,6 +7,7 @@ use crate::os::Fd;
 use crate::os::sync::atomic::{Ordering, fence};
 use crate::process::identity;
 use crate::ring::drive::zero_copy;
+use crate::ring::lookup;
 use crate::ring::{Core, Ring, lifetime, registry};
 
 /// `fd` is about to be closed, or replaced. Any descriptor may be named: kept readiness registrations end, a ring loses one
@@ -77,7 +78,7 @@ pub fn duplicated(old: Fd, new: Fd) {
     }
     notes::duplicated(old, new);
     if let Some(ring) = registry::get(old) {
-        registry::stand_for(new, ring.ring(), |_| true);
+        lookup::stand_for(new, ring.ring(), |_| true);
     }
 }
 

@@ -2,36 +2,19 @@
 
 use alloc::vec::Vec;
 
-use crate::abi::Errno;
 use crate::assets::directories::{self, Directories};
 use crate::assets::receive_queues::exported;
 use crate::assets::{eventfd, mounts};
-use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
 use crate::request::op::Caps;
 use crate::request::timeouts::Timeouts;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::{error_queue, reactor, stand_in};
 use crate::ring::registry::InUse;
+use crate::ring::watches::WATCHES;
 use crate::ring::{Core, CoreGuard, Ring, live, registry};
 use crate::wait::{Driver, Token};
 use crate::work::futex_waits;
-
-/// The rings of whose closes no front end tells. Where there is none of them, no inotify instance is taken: a user has few.
-struct Watches {
-    inotify: Option<Fd>,
-    rings: Vec<(i32, &'static Ring, u64)>,
-    /// Rings for which there was no watch, looked at when a ring is made.
-    unwatched: Vec<(&'static Ring, u64)>,
-}
-
-static WATCHES: Mutex<Watches> =
-    Mutex::new(Watches { inotify: None, rings: Vec::new(), unwatched: Vec::new() });
-
-/// The lock of what is watched, for a `fork`.
-pub fn lock() -> &'static dyn AcrossFork {
-    &WATCHES
-}
 
 /// Lets the kernel tell when the program's last reference to a ring is gone. `fd` is the program's descriptor.
 pub fn watch(fd: Fd, ring: &'static Ring, serial: u64) {
@@ -45,48 +28,6 @@ pub fn watch(fd: Fd, ring: &'static Ring, serial: u64) {
     drop(watches);
     if let Some(inotify) = now.filter(|_| before.is_none()) {
         reactor::listen(inotify);
-    }
-}
-
-/// Notes that the kernel tells nothing of a ring any more: its descriptor is another file than the one that is watched.
-pub fn unwatch(ring: &'static Ring, serial: u64) {
-    let mut watches = WATCHES.lock();
-    if watches.watches_ring(ring) {
-        watches.forget(ring, serial);
-        watches.unwatched.push((ring, serial));
-    }
-}
-
-impl Watches {
-    /// The instance, unless the program has closed it, which closes numbers that it does not know. Then its rings are looked at when
-    /// another one is made.
-    fn inotify(&mut self) -> Option<Fd> {
-        let inotify = self.inotify?;
-        if os::is_still_own(inotify) {
-            return Some(inotify);
-        }
-        os::own::forget(inotify);
-        self.inotify = None;
-        self.unwatched.extend(self.rings.drain(..).map(|(_, ring, serial)| (ring, serial)));
-        None
-    }
-
-    fn instance(&mut self) -> Result<Fd, Errno> {
-        match self.inotify() {
-            Some(fd) => Ok(fd),
-            None => os::inotify().map(|fd| *self.inotify.insert(fd)),
-        }
-    }
-
-    /// True if the kernel tells of the end of the ring's last descriptor.
-    fn watches_ring(&mut self, ring: &'static Ring) -> bool {
-        self.inotify().is_some() && self.rings.iter().any(|&(_, other, _)| core::ptr::eq(ring, other))
-    }
-
-    /// A ring has ended, and needs no watch.
-    fn forget(&mut self, ring: &'static Ring, serial: u64) {
-        self.rings.retain(|&(_, other, of)| !(core::ptr::eq(ring, other) && of == serial));
-        self.unwatched.retain(|&(other, of)| !(core::ptr::eq(ring, other) && of == serial));
     }
 }
 
@@ -132,11 +73,6 @@ pub fn collect() {
     }
 }
 
-/// The descriptor that the reactor polls to call [`collect`] in time.
-pub fn watch_fd() -> Option<Fd> {
-    WATCHES.lock().inotify
-}
-
 /// One of a ring's descriptors is gone, which stood for it when the ring was counted as in use.
 pub fn descriptor_gone(ring: &InUse) {
     let ring = ring.ring();
@@ -154,17 +90,6 @@ pub fn descriptor_gone(ring: &InUse) {
 pub fn number_taken(ring: &InUse) {
     if !WATCHES.lock().watches_ring(ring.ring()) {
         descriptor_gone(ring);
-    }
-}
-
-/// The number of one of a ring's descriptors is another file's now. The ring is looked at when another one is made: the caller may hold
-/// a ring's lock.
-pub fn number_lost(ring: &InUse) {
-    let mut watches = WATCHES.lock();
-    let (place, serial) = (ring.ring(), ring.life());
-    if !watches.watches_ring(place) {
-        watches.forget(place, serial);
-        watches.unwatched.push((place, serial));
     }
 }
 

@@ -1,8 +1,6 @@
 //! The parts of a ring. Each keeps its own state and changes it by its verbs; a verb that takes several parts at once is
 //! one of [`Core`].
 
-use core::ops::{Index, IndexMut};
-
 use crate::assets::buffers::BufferTable;
 use crate::assets::directories::Directories;
 use crate::assets::files::FileTable;
@@ -15,22 +13,17 @@ use crate::request::chaos::Chaos;
 use crate::request::timeouts::Timeouts;
 use crate::request::trace::Traced;
 use crate::request::train::Train;
-use crate::request::{Assembly, Drain, ReadyQueue, Request, RequestId, Slab};
+use crate::request::{Assembly, Drain, ReadyQueue, RequestId};
+use crate::ring::Ring;
 use crate::ring::drive::observers::Observers;
 use crate::ring::drive::reactor::Attendance;
-use crate::ring::drive::readiness::Readiness;
 use crate::ring::drive::sleepers::Sleepers;
 use crate::ring::drive::sq_thread::SqThread;
-use crate::ring::drive::zero_copy::ZeroCopy;
-use crate::ring::life::Life;
 use crate::ring::resources::personalities::Personalities;
 use crate::ring::row::Table;
 use crate::ring::submitter::Submitter;
-use crate::ring::{Core, Lent, Ring};
 use crate::wait::Token;
 use crate::wait::timers::{Clock, Timers};
-use crate::work::WorkQueue;
-use crate::work::aio::Aio;
 
 /// The name of a ring, and its setup.
 pub struct Identity {
@@ -124,67 +117,4 @@ pub struct Instruments {
     pub traced: Traced,
     /// The state of chaos in it.
     pub chaos: Chaos,
-}
-
-impl Index<RequestId> for Core {
-    type Output = Request;
-
-    /// A live request.
-    #[inline(always)]
-    fn index(&self, id: RequestId) -> &Request {
-        &self.requests[id]
-    }
-}
-
-impl IndexMut<RequestId> for Core {
-    #[inline(always)]
-    fn index_mut(&mut self, id: RequestId) -> &mut Request {
-        &mut self.requests[id]
-    }
-}
-
-/// Gives each part to code that reads it, and to code that changes it.
-macro_rules! parts {
-    ($owner:ty: $($field:ident / $change:ident: $part:ty = $($path:ident).+;)*) => {
-        impl $owner { $(
-            #[doc = concat!("The part `", stringify!($field), "`.")]
-            #[inline(always)]
-            pub fn $field(&self) -> &$part {
-                &self.$($path).+
-            }
-
-            #[doc = concat!("The part `", stringify!($field), "`, to be changed.")]
-            #[inline(always)]
-            pub fn $change(&mut self) -> &mut $part {
-                &mut self.$($path).+
-            }
-        )* }
-    };
-}
-
-parts! { Core:
-    life / life_mut: Life = life;
-    queues / queues_mut: Queues = queues;
-    requests / requests_mut: Slab = requests;
-    order / order_mut: Order = order;
-    work / work_mut: WorkQueue = work;
-    aio / aio_mut: Aio = aio;
-    drive / drive_mut: Drive = drive;
-    readiness / readiness_mut: Readiness = readiness;
-    zero_copy / zero_copy_mut: ZeroCopy = zero_copy;
-    time / time_mut: Time = time;
-    resources / resources_mut: Resources = resources;
-    instruments / instruments_mut: Instruments = instruments;
-}
-
-parts! { Lent:
-    readiness / readiness_mut: Readiness = core.readiness;
-    zero_copy / zero_copy_mut: ZeroCopy = core.zero_copy;
-    train / train_mut: Train = core.order.train;
-    observers / observers_mut: Observers = core.drive.observers;
-    files / files_mut: FileTable = core.resources.files;
-    directories / directories_mut: Directories = core.resources.directories;
-    buffers / buffers_mut: BufferTable = core.resources.buffers;
-    groups / groups_mut: BufferGroups = core.resources.groups;
-    receive_queues / receive_queues_mut: ReceiveQueues = core.resources.receive_queues;
 }

@@ -13,7 +13,6 @@
 //! duplicates, mappings, in this process and in others) is closed. Where a front end sees `close`, or
 //! inotify cannot be had, the descriptor alone counts.
 
-use crate::os::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -22,9 +21,11 @@ use crate::assets::by_descriptor::ByDescriptor;
 use crate::assets::kinds::{self, Kind};
 use crate::assets::notes::Interested;
 use crate::assets::{notes, ring_fds};
+use crate::os::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
-use crate::ring::{Core, Ring, lifetime};
+use crate::ring::watches;
+use crate::ring::{Core, Ring};
 
 /// The ring that a descriptor number stands for.
 struct Slot(AtomicPtr<Ring>);
@@ -58,10 +59,14 @@ impl Slot {
 }
 
 static TABLE: ByDescriptor<Slot> = ByDescriptor::empty();
+
 static VACANT: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
+
 static SERIAL: AtomicU64 = AtomicU64::new(1);
+
 /// All places, by their numbers.
 static NUMBERED: ByDescriptor<Slot> = ByDescriptor::empty();
+
 /// The place made last, from which a list leads to all.
 static PLACES: AtomicPtr<Ring> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -135,72 +140,29 @@ impl Found {
             Err(_) => return true,
         }
         // In use, so that its place is not another ring's meanwhile.
-        if let Some(ring) = get(fd).filter(|ring| core::ptr::eq(ring.ring(), self.ring)) {
+        if let Some(_ring) = get(fd).filter(|ring| core::ptr::eq(ring.ring(), self.ring)) {
             self.slot.empty_of(self.ring);
-            lifetime::number_lost(&ring);
+            watches::number_lost(self.ring, self.ring.life());
         }
         false
     }
 }
 
-/// The ring that a descriptor stands for.
-#[inline]
-pub fn find(fd: Fd) -> Option<Found> {
-    known(fd).or_else(|| {
-        // Counted as in use, until the number is looked up again.
-        let _in_use = recognise(fd)?;
-        known(fd)
-    })
-}
-
 /// The ring that a descriptor stands for at the moment.
 #[inline]
-fn known(fd: Fd) -> Option<Found> {
+pub(super) fn known(fd: Fd) -> Option<Found> {
     let slot = TABLE.get(fd)?;
     slot.ring().map(|ring| Found { slot, ring })
 }
 
 /// True if this is the device and inode of a ring's memory file, or of the file that shows its readiness: many files have the latter.
-fn is_file_of(ring: &Ring, file: [u64; 2]) -> bool {
+pub(super) fn is_file_of(ring: &Ring, file: [u64; 2]) -> bool {
     is(&ring.file, file) || is(&ring.shown, file)
 }
 
 /// True if this is a file's device and inode.
-fn is(words: &[AtomicU64; 2], file: [u64; 2]) -> bool {
+pub(super) fn is(words: &[AtomicU64; 2], file: [u64; 2]) -> bool {
     words.each_ref().map(|word| word.load(Ordering::Relaxed)) == file
-}
-
-/// The ring behind a descriptor that nobody told of: one duplicated by a system call of the program's
-/// own, or one that came back over a socket. It counts as one more of the ring's descriptors.
-#[cold]
-pub fn recognise(fd: Fd) -> Option<InUse> {
-    let identity = os::identity(fd).ok()?;
-    let file = [identity.device, identity.inode];
-    // Many files have the identity of one that stands in.
-    let stands_in =
-        |core: &Core| core.drive.observers.stand_in().is_some_and(|shown| os::same_file(shown, fd));
-    live()
-        .into_iter()
-        .filter(|ring| is_file_of(ring, file))
-        .find(|ring| stand_for(fd, ring, |core| is(&ring.file, file) || stands_in(core)))?;
-    get(fd)
-}
-
-/// Lets `fd`, a duplicate, stand for `ring` too. False where that has ended, or where there is another ring by now than the one that
-/// `is_meant`.
-pub fn stand_for(fd: Fd, ring: &'static Ring, is_meant: impl FnOnce(&Core) -> bool) -> bool {
-    let mut guard = ring.lock();
-    let Some(core) = guard.as_mut().filter(|core| !core.life.is_closing() && is_meant(core)) else {
-        return false;
-    };
-    // With the lock held: who ends the ring empties its slots.
-    let Ok(before) = set(fd, ring) else { return false };
-    core.life.gain_descriptor();
-    drop(guard);
-    if let Some(before) = before {
-        lifetime::number_taken(&before);
-    }
-    true
 }
 
 /// Why a descriptor is no ring.

@@ -1,5 +1,6 @@
 //! Threads that sleep for a ring, and until when.
 
+pub mod limits;
 pub mod listing;
 pub mod loan;
 pub mod timers;

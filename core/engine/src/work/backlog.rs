@@ -5,7 +5,6 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::work::handover::{Credentials, Job};
-use crate::work::queue;
 
 /// A count of the work that waits for workers with these credentials, by class.
 struct Count {
@@ -57,7 +56,7 @@ impl<J: Job> Backlog<J> {
 
     /// Takes the first piece that fits.
     pub fn take(&mut self, fits: impl Fn(&J) -> bool) -> Option<J> {
-        let job = queue::take(&mut self.queue, fits)?;
+        let job = take(&mut self.queue, fits)?;
         let (credentials, class) = (job.credentials(), job.class());
         if let Some(count) = self.counts.iter_mut().find(|count| count.credentials == credentials) {
             count.waiting[class] -= 1;
@@ -76,6 +75,12 @@ impl<J: Job> Backlog<J> {
     pub fn has_hash(&self, hash: u64) -> bool {
         self.queue.iter().any(|job| job.hash() == hash)
     }
+}
+
+/// Takes the first element that fits.
+pub(super) fn take<T>(queue: &mut VecDeque<T>, fits: impl Fn(&T) -> bool) -> Option<T> {
+    let index = queue.iter().position(fits)?;
+    queue.remove(index)
 }
 
 #[cfg(test)]

@@ -8,20 +8,19 @@
 //! queues work may start a worker for it if it has the same credentials itself; else a thread that has
 //! them is asked to: the group's cloner, or the reactor. Who is woken when is [`crate::work::handover`]'s.
 
-use crate::os::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use alloc::sync::Arc;
 use core::ffi::c_void;
 
 use linux_raw_sys::general::RLIMIT_NPROC;
 
 use crate::os;
+use crate::os::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{CpuSet, user};
 use crate::process::credentials::{self, Credentials};
 use crate::process::threads;
 use crate::request::RequestId;
 use crate::ring::drive::reactor;
-use crate::ring::{lifetime, live};
 use crate::work::Piece;
 use crate::work::handover::{Handover, Job, Pool, System};
 use crate::work::interrupt::{self, InterruptSlot};
@@ -152,23 +151,8 @@ impl System for Process {
         }
     }
 
-    fn finish(&self, mut work: Piece) {
-        let (ring, serial) = (work.ring, work.serial);
-        let mut guard = ring.lock_to_drive();
-        // For the requests that it goes on with here.
-        user::take_tags();
-        let Some(core) = live(&mut guard, serial) else { return };
-        core.drive_mut().observers.posts_later();
-        match work.step.take() {
-            Some(step) => core.take_step(work, step),
-            None => core.finish(work),
-        }
-        if !core.defers() {
-            core.advance();
-        }
-        if core.life().is_closing() {
-            lifetime::dispose_if_done(guard, serial);
-        }
+    fn finish(&self, work: Piece) {
+        work.owner.take_work_back(work);
     }
 }
 

@@ -5,12 +5,11 @@
 
 use alloc::collections::VecDeque;
 
-use crate::abi::Errno;
 use crate::os::Fd;
 use crate::process::credentials::Credentials;
-use crate::request::{Flags, RequestId, Slab};
-use crate::ring::Core;
+use crate::request::{RequestId, Slab};
 use crate::wait::loan::{Loan, Posted};
+use crate::work::backlog::take;
 use crate::work::closing::Closing;
 use crate::work::in_flight::InFlight;
 use crate::work::on_files::OnFiles;
@@ -31,7 +30,7 @@ pub struct WorkQueue {
     /// The queued work that the call that submits does on the program's descriptors.
     loan: Loan,
     /// Descriptors of the program whose CLOSE is queued, or being done.
-    closing: Closing,
+    pub(in crate::work) closing: Closing,
     /// Room for what the caller takes at once, unless a caller has it.
     batch: Option<VecDeque<Work>>,
     /// Out with workers, or with the kernel, or done by a caller.
@@ -354,35 +353,6 @@ impl WorkQueue {
     pub fn closes(&self, fd: Fd) -> bool {
         self.closing.has(fd)
     }
-}
-
-impl Core {
-    /// A request will close the descriptor that it names when its work is done.
-    ///
-    /// # Errors
-    /// `EBADF` where that is no descriptor, `ENOMEM`.
-    pub fn will_close(&mut self, id: RequestId) -> Result<(), Errno> {
-        let fd = self[id].sqe.fd;
-        self.work_mut().closing.add(fd)?;
-        self[id].flags.set(Flags::CLOSES);
-        Ok(())
-    }
-
-    /// A request's CLOSE, if it is one, is about to be done, or will not be.
-    pub fn forget_closing(&mut self, id: RequestId) {
-        let request = &mut self[id];
-        if request.flags.has(Flags::CLOSES) {
-            request.flags.clear(Flags::CLOSES);
-            let fd = request.sqe.fd;
-            self.work_mut().closing.remove(fd);
-        }
-    }
-}
-
-/// Takes the first element that fits.
-pub(super) fn take<T>(queue: &mut VecDeque<T>, fits: impl Fn(&T) -> bool) -> Option<T> {
-    let index = queue.iter().position(fits)?;
-    queue.remove(index)
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ fn layer(module: &str) -> Option<usize> {
 }
 
 /// A source file without its tests and comments.
-fn code(text: &str) -> String {
+pub fn code(text: &str) -> String {
     let code = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
     let lines = code.lines().map(|line| line.split("//").next().unwrap_or_default());
     lines.collect::<Vec<_>>().join("\n")
@@ -126,7 +126,7 @@ const CRATES: [&str; 5] = ["core", "extras", "frontends", "quality", "tools"];
 const NOT_YET: &str = "quality/bench/";
 
 /// The sources of the workspace, each with its name.
-fn judged() -> Vec<(String, String)> {
+pub fn judged() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../..");
     let mut files = Vec::new();
     CRATES.iter().for_each(|folder| sources(&root.join(folder), &mut files));

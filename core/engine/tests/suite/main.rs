@@ -13,6 +13,7 @@ mod busy_server;
 mod calls;
 mod cancel;
 mod chaos;
+mod circles;
 mod clone_buffers;
 mod close_on_exec;
 mod counters;

@@ -9,7 +9,7 @@ use linux_raw_sys::io_uring::{
 use crate::abi::Errno;
 use crate::assets::buffers::MAX_BUFFERS;
 use crate::assets::ring_fds;
-use crate::calls::register::Register;
+use crate::calls::register::call::Register;
 use crate::os::Fd;
 use crate::os::user::{self, IoVector};
 use crate::ring::{Core, CoreGuard, live, registry};

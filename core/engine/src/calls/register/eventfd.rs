@@ -1,7 +1,7 @@
 //! Registered eventfds (`IORING_REGISTER_EVENTFD`).
 
 use crate::abi::Errno;
-use crate::calls::register::Register;
+use crate::calls::register::call::Register;
 use crate::os::user;
 use crate::ring::Core;
 

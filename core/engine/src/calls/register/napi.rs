@@ -7,7 +7,7 @@ use linux_raw_sys::io_uring::{
 
 use crate::abi::Errno;
 use crate::assets::napi::BusyPoll;
-use crate::calls::register::Register;
+use crate::calls::register::call::Register;
 use crate::os::user;
 use crate::ring::Core;
 

@@ -1,7 +1,7 @@
 //! Personalities (`IORING_REGISTER_PERSONALITY`).
 
 use crate::abi::Errno;
-use crate::calls::register::Register;
+use crate::calls::register::call::Register;
 use crate::ring::Core;
 
 /// `IORING_REGISTER_PERSONALITY`: the calling thread's credentials get a number.

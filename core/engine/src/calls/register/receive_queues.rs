@@ -16,7 +16,8 @@ use crate::abi::{
 };
 use crate::assets::notes;
 use crate::assets::receive_queues::{Event, Events, MAX_ENTRIES, New, ReceiveQueue, Shared, exported};
-use crate::calls::register::{Register, region};
+use crate::calls::register::call::Register;
+use crate::calls::register::region;
 use crate::os::pages;
 use crate::os::region::Region;
 use crate::os::{self, Fd, user};

@@ -9,7 +9,7 @@ use linux_raw_sys::io_uring::{
 
 use crate::abi::Errno;
 use crate::abi::layout::{PARAM_REGION_OFFSET, RECEIVE_QUEUES_OFFSET};
-use crate::calls::register::Register;
+use crate::calls::register::call::Register;
 use crate::os::pages;
 use crate::os::region::Region;
 use crate::os::{self, Fd, user};

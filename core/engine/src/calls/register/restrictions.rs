@@ -9,7 +9,7 @@ use crate::abi::{Errno, IORING_OP_LAST, IORING_REGISTER_LAST};
 use crate::assets::filters::{Instruction, MOST_INSTRUCTIONS, Program};
 use crate::assets::restraint;
 use crate::assets::restrictions::{Restrictions, Rules};
-use crate::calls::register::Register;
+use crate::calls::register::call::Register;
 use crate::ops;
 use crate::os::{self, user};
 use crate::request::version;

@@ -4,7 +4,7 @@ use linux_raw_sys::io_uring::io_uring_rsrc_update;
 
 use crate::abi::Errno;
 use crate::assets::ring_fds::{self, PLACES};
-use crate::calls::register::Register;
+use crate::calls::register::call::Register;
 use crate::os::{self, Fd, user};
 use crate::ring::{descriptors, registry};
 

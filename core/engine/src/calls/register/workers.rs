@@ -1,7 +1,7 @@
 //! The program's settings of worker threads. All rings of the process share the workers, and so the settings.
 
 use crate::abi::Errno;
-use crate::calls::register::Register;
+use crate::calls::register::call::Register;
 use crate::os::{CpuSet, user};
 use crate::work::pool;
 

@@ -21,13 +21,13 @@ use crate::ops::net::send::{
 };
 use crate::ops::net::{UNUSUAL_LENGTH, calls, failed, known_flags, polls_first, start, train};
 use crate::os::{self, Fd, host, user};
+use crate::request::announced::Announced;
 use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::address::Address;
 use crate::request::data::message::{Message, import_vectors};
 use crate::request::data::net::{Data, Transfer};
 use crate::request::field::Field;
-use crate::request::notification::Announced;
 use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Argument, arg};
 use crate::request::unused::Unused;

@@ -9,7 +9,8 @@ use anyring_trace::buffer::Record;
 use anyring_trace::event::{self, Attachment, Kind, padded};
 
 use super::files::Name;
-use super::{Attachments, Lent, Moment, Samples, completed, copy, tracer};
+use super::requests::completed;
+use super::{Attachments, Lent, Moment, Samples, copy, tracer};
 use crate::abi::Sqe;
 use crate::os::Fd;
 use crate::os::sync::atomic::{AtomicI32, Ordering};

@@ -3,26 +3,17 @@
 use crate::abi::Errno;
 use crate::os::host;
 use crate::os::{self, EpollEvent};
-use crate::ring::drive::{BATCH, look_in, reactor};
+use crate::ring::drive::leave::{end_call, leave, pass_role_on};
+use crate::ring::drive::names::BATCH;
+use crate::ring::drive::reactor;
 use crate::ring::{Core, CoreGuard, Ring, lifetime, live};
 use crate::wait::Driver;
+use crate::wait::limits::Limits;
 use crate::wait::token::Sleep;
 use crate::work::{self, in_flight, pool};
 
 /// Between two looks whether there is room for kept CQEs, where one waits for completions. The kernel does not sleep then.
 const ROOM_NS: u64 = 1_000_000;
-
-/// Until when to wait, on the monotonic clock in nanoseconds, and with which signal mask.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Limits {
-    /// The end of the wait, if it has one.
-    pub deadline_ns: Option<u64>,
-    /// Until then only all that is wanted ends the wait, from then on a single completion does
-    /// (`min_wait_usec`).
-    pub enough_ns: Option<u64>,
-    /// The signal mask to sleep with.
-    pub signal_mask: Option<u64>,
-}
 
 /// Waits until `wanted` completions are there. The guard is given up while sleeping.
 ///
@@ -271,56 +262,13 @@ fn ended(ring: &'static Ring, serial: u64, place: Option<usize>, events: &[Epoll
     end_call(core);
     let pollers = core.drive.observers.pollers_to_tell();
     lifetime::go_out(guard, serial);
-    pollers.into_iter().for_each(|(ring, serial)| look_in(ring, serial));
+    pollers.into_iter().for_each(|(ring, serial)| ring.look_in(serial));
 }
 
 fn interrupted(core: &mut Core, wanted: u32, errno: Errno) -> Result<(), Errno> {
     core.advance();
     core.flush_overflow();
     if wanted > 0 && core.queues.cq_ready() >= wanted { Ok(()) } else { Err(errno) }
-}
-
-/// Whoever went on with requests goes away: what is queued is for workers, and what was posted is told.
-#[inline]
-pub fn leave(core: &mut Core) {
-    if !core.work.is_empty() {
-        core.hand_over();
-    }
-    core.leave_in_flight();
-    core.rouse_from_transfers();
-    core.notify();
-    core.mark_task_work();
-}
-
-/// Leaves the ring to a thread that drives it from now on, or looks at it by and by, where that is needed.
-#[inline]
-fn pass_role_on(core: &mut Core) {
-    core.put_right();
-    match core.drive.token.driver() {
-        Driver::Nobody if !core.pass_on() => {
-            if core.needs_driver() {
-                reactor::attend(core);
-            } else if core.aio.is_idle() && !core.work.is_under_way() {
-                // Somebody has to end the context, with which the process would be long in ending.
-                reactor::attend_stale(core);
-            }
-        }
-        // Whoever sleeps for the ring does so since before there was something that needs ticks, perhaps.
-        Driver::Reactor | Driver::Caller => reactor::attend_stale(core),
-        _ => {}
-    }
-}
-
-/// A call ends, or another thread's step: no call waits for what is posted from now on. The program takes completions that the ring's
-/// descriptor goes on to show, so somebody has to look whether they are gone.
-#[inline]
-pub fn end_call(core: &mut Core) {
-    leave(core);
-    pass_role_on(core);
-    core.drive.observers.posts_later();
-    if core.drive.observers.may_be_stale() {
-        reactor::attend_stale(core);
-    }
 }
 
 /// Waits until the SQ thread has made room (`IORING_ENTER_SQ_WAIT`).

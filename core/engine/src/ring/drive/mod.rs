@@ -21,6 +21,8 @@
 pub mod caller;
 pub mod error_queue;
 mod glimpse;
+pub mod leave;
+pub mod names;
 pub mod observers;
 pub mod reactor;
 pub mod readiness;
@@ -34,43 +36,23 @@ use linux_raw_sys::io_uring::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_F
 
 use crate::abi::Errno;
 use crate::os::{self, EpollEvent, Fd};
+use crate::ring::drive::names::{BATCH, CHANNEL, GLIMPSE, KICK};
+use crate::ring::drive::observers::Poller;
 use crate::ring::{Core, Counted, Ring, live};
 use crate::wait::Driver;
 
-/// Takes what is ready in a ring for which nobody sleeps at the moment, so that its completions are
-/// there when the call returns that made them.
-pub fn look_in(ring: &'static Ring, serial: u64) {
-    let mut guard = ring.lock_to_drive();
-    let Some(core) = live(&mut guard, serial) else { return };
-    if core.life.is_closing() || core.defers() || !core.drive.token.is_free() {
-        return;
+impl Poller for Ring {
+    fn look_in(&'static self, serial: u64) {
+        let mut guard = self.lock_to_drive();
+        let Some(core) = live(&mut guard, serial) else { return };
+        if core.life.is_closing() || core.defers() || !core.drive.token.is_free() {
+            return;
+        }
+        core.drive.observers.posts_later();
+        core.harvest_now();
+        core.advance();
     }
-    core.drive.observers.posts_later();
-    core.harvest_now();
-    core.advance();
 }
-
-/// Events that a driver takes at once.
-pub const BATCH: usize = 64;
-
-/// Names the driver's eventfd among epoll events.
-pub(crate) const KICK: u64 = u64::MAX;
-
-/// Names the eventfd of finished O_DIRECT transfers.
-pub(crate) const AIO: u64 = u64::MAX - 1;
-
-/// The upper half of what names the channels of [`zero_copy`].
-const CHANNEL: u32 = u32::MAX - 1;
-
-/// Names a channel among epoll events.
-pub(crate) fn channel_data(index: usize) -> u64 {
-    (u64::from(CHANNEL) << 32) | index as u64
-}
-/// Names the bell: the eventfd by which other processes tell this one of what they did to the ring.
-pub const BELL: u64 = u64::MAX - 2;
-
-/// Names the eventfd of [`glimpse`].
-const GLIMPSE: u64 = u64::MAX - 3;
 
 impl Core {
     /// Completions wait for the program's thread to come and fetch them.

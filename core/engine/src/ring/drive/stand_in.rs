@@ -12,7 +12,8 @@ use crate::os::sync::atomic::{AtomicBool, Ordering};
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
 use crate::ring::drive::reactor;
-use crate::ring::{Core, Ring, lifetime, live, registry};
+use crate::ring::watches;
+use crate::ring::{Core, Ring, live, registry};
 use crate::wait::Driver;
 
 /// The stand-in of the ring `fd`. It stays the engine's to close.
@@ -107,7 +108,7 @@ pub fn show(fd: Fd) -> Result<(), Errno> {
     note([identity.device, identity.inode]);
     os::replace(stand_in, fd).inspect_err(|_| note(before))?;
     core.drive.observers.note_stand_in_shown();
-    lifetime::unwatch(ring.ring(), core.serial());
+    watches::unwatch(ring.ring(), core.serial());
     Ok(())
 }
 

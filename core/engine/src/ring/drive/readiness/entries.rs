@@ -11,9 +11,7 @@ use crate::assets::kinds::{self, Kind};
 use crate::assets::napi::BusyPoll;
 use crate::assets::notes::Interest;
 use crate::os::{self, Fd};
-use crate::ring::Core;
 use crate::ring::drive::readiness::guesses::Guesses;
-use crate::ring::drive::readiness::recheck::Recheck;
 use crate::ring::drive::readiness::waiters::Waiters;
 use crate::ring::drive::readiness::{ALL_EVENTS, INCOMING, OUTGOING, STICKY, SocketKind};
 
@@ -37,7 +35,7 @@ pub struct Readiness {
     /// When a caller last looked at them, by [`os::ticks`].
     pub(super) rechecked_at: u64,
     /// How the epoll instance polls network devices.
-    busy_poll: BusyPoll,
+    pub(in crate::ring) busy_poll: BusyPoll,
     /// Calls that found all that they wanted, and so did not ask epoll, since it was asked last.
     unasked: u8,
     /// A registration was seen to have outlived its descriptor: there are files here that have others, too.
@@ -482,23 +480,11 @@ impl Readiness {
     }
 }
 
-impl Core {
-    /// The ring's epoll instance polls network devices from now on.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` where the kernel's epoll does not; others where there is no instance to be had.
-    pub fn start_busy_poll(&mut self, new: BusyPoll) -> Result<(), Errno> {
-        new.apply(self.epoll()?)?;
-        self.readiness.busy_poll = new;
-        Ok(())
-    }
-
-    /// Ends the busy polling of the ring's epoll instance.
-    pub fn stop_busy_poll(&mut self) {
-        self.readiness.busy_poll = BusyPoll::default();
-        if let Some(epoll) = self.readiness.epoll {
-            // Where it cannot be told, it never polled.
-            let _ = self.readiness.busy_poll.apply(epoll);
-        }
-    }
+/// An entry to be looked at again.
+#[derive(Clone, Copy)]
+pub(crate) struct Recheck {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+    /// [`Entry::armed`] when it was seen last: if it moved since, the registration is alive.
+    pub(crate) armed: u32,
 }

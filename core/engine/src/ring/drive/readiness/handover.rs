@@ -12,7 +12,7 @@ use crate::os::{self, EpollEvent, Fd};
 use crate::request::RequestId;
 use crate::request::op::Caps;
 use crate::ring::Core;
-use crate::ring::drive::BATCH;
+use crate::ring::drive::names::BATCH;
 use crate::ring::drive::readiness::{ALL_EVENTS, Kept};
 use crate::wait::Driver;
 

@@ -8,22 +8,14 @@ use crate::abi::Errno;
 use crate::os;
 use crate::request::RequestId;
 use crate::ring::Core;
-use crate::ring::drive::reactor::TICK_NS;
-use crate::ring::drive::readiness::{ALL_EVENTS, DISTRUST, Registration};
+use crate::ring::drive::readiness::ALL_EVENTS;
+use crate::ring::drive::readiness::arm::{DISTRUST, Registration};
+use crate::wait::listing::TICK_NS;
 
 /// How many of so many listed entries one tick looks at again: few enough that a connection in use is seen to have
 /// moved, which costs nothing, when its turn comes, and all of them within some 250 ticks.
 fn share_of_rechecks(listed: usize) -> usize {
     listed.div_ceil(16).min(64).max(listed / 256)
-}
-
-/// An entry to be looked at again.
-#[derive(Clone, Copy)]
-pub(crate) struct Recheck {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-    /// [`Entry::armed`] when it was seen last: if it moved since, the registration is alive.
-    pub(crate) armed: u32,
 }
 
 impl Core {

@@ -106,7 +106,7 @@ impl Core {
     }
 
     /// Forgets descriptors of one channel that were closed, and perhaps used again, behind our back.
-    pub(super) fn forget_closed_names(&mut self, index: usize) {
+    pub(in crate::ring::drive) fn forget_closed_names(&mut self, index: usize) {
         let Some(channel) = self.zero_copy.channel(index) else { return };
         let (cookie, names) = (channel.cookie, channel.names.clone());
         for name in names.into_iter().filter(|&name| os::socket_cookie(name) != Ok(cookie)) {

@@ -1,0 +1,36 @@
+//! Notifications without a request.
+
+use linux_raw_sys::io_uring::{IORING_NOTIF_USAGE_ZC_COPIED, IORING_SEND_ZC_REPORT_USAGE};
+
+use crate::abi::Sqe;
+use crate::assets::table::NodeIndex;
+
+/// The notification of a send that there is no request for.
+#[derive(Clone, Copy, Debug)]
+pub struct Announced {
+    /// The send's user data.
+    pub user_data: u64,
+    /// Its result.
+    pub result: i32,
+    /// The registered buffer that is held until then.
+    pub buffer: Option<NodeIndex>,
+}
+
+impl Announced {
+    /// Of this send, for whose memory nobody knows better than that it was copied.
+    #[inline(always)]
+    pub fn of(sqe: &Sqe, buffer: Option<NodeIndex>) -> Announced {
+        Announced { user_data: sqe.user_data, result: usage(sqe.ioprio), buffer }
+    }
+}
+
+/// The user data of the notification of a send.
+pub fn user_data(sqe: &Sqe) -> u64 {
+    if sqe.addr3 != 0 { sqe.addr3 } else { sqe.user_data }
+}
+
+/// The result of the notification of a send that was copied.
+pub fn usage(ioprio: u16) -> i32 {
+    let reports = u32::from(ioprio) & IORING_SEND_ZC_REPORT_USAGE != 0;
+    if reports { IORING_NOTIF_USAGE_ZC_COPIED as i32 } else { 0 }
+}

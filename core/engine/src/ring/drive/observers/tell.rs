@@ -1,0 +1,140 @@
+//! Observers are told of completions here.
+
+use linux_raw_sys::io_uring::{IORING_CQ_EVENTFD_DISABLED, IORING_SQ_TASKRUN};
+
+use crate::abi::layout::Word;
+use crate::os::{self, Fd};
+use crate::ring::Core;
+use crate::ring::drive::reactor::{self};
+use crate::wait::listing::TICK_NS;
+
+impl Core {
+    /// Tells those beside the callers who sleep.
+    #[inline(never)]
+    pub(in crate::ring::drive) fn notify_observers(&mut self) {
+        if self.drive.observers.is_eventfd_to_signal() {
+            self.signal_eventfd();
+        }
+        if self.drive.observers.stand_in.is_some() {
+            self.signal_readiness();
+            self.drive.observers.pollers_wait = !self.drive.observers.pollers.is_empty();
+        }
+        if self.drive.observers.outlet.is_some() {
+            self.pour_out();
+        }
+    }
+
+    /// Completions leave by the outlet, those that found no room in the ring, too.
+    #[cold]
+    fn pour_out(&mut self) {
+        let Some(mut outlet) = self.drive.observers.outlet.take() else { return };
+        outlet.posted();
+        while self.queues.cq.kept() > 0 {
+            self.flush_overflow();
+            outlet.posted();
+        }
+        self.drive.observers.outlet = Some(outlet);
+    }
+
+    fn is_eventfd_disabled(&self) -> bool {
+        self.queues.memory.load(Word::CqFlags, 0) & IORING_CQ_EVENTFD_DISABLED != 0
+    }
+
+    /// True if what was posted just now is going to signal the program's eventfd.
+    pub fn is_about_to_signal(&self) -> bool {
+        self.drive.observers.is_eventfd_to_signal() && !self.is_eventfd_disabled()
+    }
+
+    /// Tells the program by its eventfd.
+    pub fn signal_eventfd(&mut self) {
+        if self.is_eventfd_disabled() {
+            return;
+        }
+        // First: who is woken may look for it at once.
+        self.drive.observers.rung = true;
+        if let Some(eventfd) = &self.drive.observers.eventfd {
+            eventfd.signal();
+        }
+    }
+
+    /// True if `fd` is the program's eventfd.
+    pub fn is_own_eventfd(&self, fd: Fd) -> bool {
+        self.drive.observers.eventfd().is_some_and(|own| os::same_file(own, fd))
+    }
+
+    /// Lets who polls the ring's descriptor wake up. One that is shown stays readable until it is drained here. Who waits for an edge
+    /// there hears of each completion, but for those that are posted in a call that waits for them: most of the time there is nothing
+    /// to be done.
+    pub fn signal_readiness(&mut self) {
+        let Some(fd) = self.drive.observers.stand_in else { return };
+        let known = self.shared.is_none() || self.common_stand_in_is_readable().is_some();
+        if known && self.drive.observers.awaited && self.shows_readable() {
+            return;
+        }
+        // First: who is woken may take what there is, and look for the mark, before this thread runs again.
+        self.mark_shown();
+        // A process may have closed its own descriptor of what others still have.
+        let signalled = os::eventfd_signal(fd);
+        self.drive.observers.readable = signalled;
+        self.light();
+        self.tell_of_stand_in(signalled);
+        if self.drive.observers.may_be_stale() {
+            reactor::attend_stale(self);
+        }
+    }
+
+    /// Notes what the CQ holds at a tick, for the time until the next one.
+    pub(in crate::ring::drive) fn note_left(&mut self) {
+        let left = self.left();
+        self.drive.observers.note_left(left);
+    }
+
+    fn left(&self) -> (u32, u32) {
+        (self.queues.cq.tail(), self.queues.cq_ready())
+    }
+
+    /// How long a tick is at present. Where there is nothing to look after but whether the program takes completions that are shown,
+    /// it is the longer the longer they are left.
+    pub(in crate::ring::drive) fn tick_ns(&self) -> u64 {
+        let is_left = self.drive.observers.may_be_stale()
+            && !self.needs_other_ticks()
+            && self.drive.observers.left == self.left();
+        if is_left { TICK_NS << self.drive.observers.times_left } else { TICK_NS }
+    }
+
+    /// Drains what stands in, so that it is not readable.
+    pub(in crate::ring::drive) fn drain_stand_in(&mut self) {
+        let Some(fd) = self.drive.observers.stand_in else { return };
+        self.drive.observers.readable = false;
+        self.put_out_own();
+        // Before the drain: a process that dies in between leaves it readable for too long, not silent for ever.
+        self.tell_of_stand_in(false);
+        os::eventfd_drain(fd);
+    }
+
+    /// True if the stand-in is readable in the place of the program's descriptor. A ring of several processes
+    /// keeps that in its page, if all have the stand-in.
+    pub fn shows_readable(&self) -> bool {
+        match self.common_stand_in_is_readable() {
+            Some(readable) => readable && self.drive.observers.shown,
+            None => self.drive.observers.shows_readable(),
+        }
+    }
+
+    /// Where readiness is shown at the descriptor, a program that finds the CQ empty must come in, or what it
+    /// polls would stay readable: `IORING_SQ_TASKRUN` tells it to.
+    fn mark_shown(&self) {
+        if self.drive.observers.shown {
+            self.queues.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
+        }
+    }
+
+    /// Takes `IORING_SQ_TASKRUN` back: the program came in, and there is nothing.
+    pub fn unmark_shown(&mut self) {
+        self.drive.observers.looked = true;
+        if self.drive.observers.shown {
+            self.queues.memory.change_sq_flags(0, IORING_SQ_TASKRUN);
+            self.mark_task_work();
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! Requests begin to wait for descriptors here, and are woken.
+
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::{EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLRDHUP};
+
+use crate::abi::Errno;
+use crate::assets::notes;
+use crate::assets::table::NodeIndex;
+use crate::os::{self, Fd};
+use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::ring::Core;
+use crate::ring::drive::reactor;
+use crate::ring::drive::readiness::entries::{Known, Readiness, Recheck};
+use crate::ring::drive::readiness::waiters::Waiter;
+use crate::ring::drive::readiness::{ALL_EVENTS, INCOMING, Kept, STICKY};
+use crate::wait::Driver;
+
+/// Waits by a kept registration that are looked at when they begin, after a number was found to be another file's: a
+/// connection takes a few. Each costs a system call, which a program whose connections last soon pays no more.
+pub(super) const DISTRUST: u32 = 64;
+
+/// Events for which nobody waited, in a row, before a registration is given up.
+const IDLE_EVENTS: u8 = 32;
+
+/// The trust in the registration by which a request begins to wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Registration {
+    /// The registration was made for this file just now, and epoll is going to report what the file is ready for.
+    New,
+    /// The registration was there before, and is for this file.
+    Proven,
+    /// The registration was there before, and may be for a file that had the number.
+    Believed,
+}
+
+impl Core {
+    /// Lets a request wait until its file is ready for one of `events`, after an attempt showed that
+    /// it is not.
+    ///
+    /// # Errors
+    /// `EPERM` where the file cannot be polled, `EBADF` where there is none.
+    pub fn arm(&mut self, id: RequestId, events: u32) -> Result<(), Errno> {
+        let (known, registration) = self.find_or_watch(id, events)?;
+        self.readiness.guesses.missed();
+        self.readiness.entries[known.0 as usize].ready &= !(events & !STICKY);
+        if registration == Registration::New {
+            self.listen(id, known, events, registration, 0);
+        } else {
+            self.arm_kept(id, known, events, registration);
+        }
+        Ok(())
+    }
+
+    /// Lets a request wait on a descriptor that is registered, and known not to be ready.
+    #[inline]
+    pub fn arm_known(&mut self, id: RequestId, known: Known, events: u32) {
+        let registration = self.look_if_distrusted(id, known);
+        self.arm_kept(id, known, events, registration);
+    }
+
+    #[inline]
+    fn arm_kept(&mut self, id: RequestId, known: Known, events: u32, registration: Registration) {
+        self.listen(id, known, events, registration, 0);
+        let Readiness { entries, guesses, .. } = &mut self.readiness;
+        let Known(index) = known;
+        guesses.expect(index, &entries[index as usize], events);
+    }
+
+    /// The trust in the old registration of a request's file. The ring asks epoll only while it distrusts
+    /// numbers ([`DISTRUST`]).
+    #[inline]
+    fn look_if_distrusted(&mut self, id: RequestId, Known(index): Known) -> Registration {
+        let Readiness { entries, distrust, .. } = &mut self.readiness;
+        let plain = matches!(self.requests[id].file, FileHold::Plain(_));
+        if *distrust == 0 || !plain || entries[index as usize].rechecked {
+            return Registration::Believed;
+        }
+        *distrust -= 1;
+        self.look_at_registration(index)
+    }
+
+    /// A request waits by a registration that was there before, and that may be for another file.
+    #[inline]
+    fn doubt(&mut self, index: u32) {
+        let Readiness { entries, recheck, .. } = &mut self.readiness;
+        let entry = &mut entries[index as usize];
+        if !entry.rechecked {
+            entry.rechecked = true;
+            let seen = Recheck { index, generation: entry.generation, armed: entry.armed.wrapping_sub(1) };
+            recheck.push_back(seen);
+        }
+    }
+
+    /// Registers a file, whether anybody waits for it or not; returns its entry.
+    ///
+    /// # Errors
+    /// `EPERM` where the file cannot be polled, `EBADF` where there is none.
+    pub fn watch(&mut self, fd: Fd) -> Result<u32, Errno> {
+        self.watch_for(fd, ALL_EVENTS)
+    }
+
+    /// Registers a file for some events only; returns its entry.
+    fn watch_for(&mut self, fd: Fd, events: u32) -> Result<u32, Errno> {
+        let epoll = self.epoll()?;
+        self.forget_replaced(fd);
+        let index = self.readiness.find_or_insert(fd, self.ring().number())?;
+        self.register(epoll, index, events).map(|()| index).inspect_err(|_| {
+            if self.readiness.entries[index as usize].waiters.is_empty() {
+                self.readiness.remove(index);
+            }
+        })
+    }
+
+    fn register(&mut self, epoll: Fd, index: u32, events: u32) -> Result<(), Errno> {
+        match self.readiness.register(epoll, index, events) {
+            Err(_) if self.renews_epoll() => {
+                let epoll = self.epoll()?;
+                self.readiness.register(epoll, index, events)
+            }
+            // Too many rings that the reactor drives know the file.
+            Err(Errno::EINVAL) if self.drive.token.driver() == Driver::Reactor => {
+                reactor::leave_to_looks(self);
+                self.readiness.register(epoll, index, events)
+            }
+            other => other,
+        }
+    }
+
+    /// Lets a poll wait for the next edge. With `renew`, an old registration is made anew, so that it
+    /// is known to be for this file; where others wait by it, it is not, and they see no edge twice.
+    /// True where epoll is going to report what the file is ready for now.
+    ///
+    /// # Errors
+    /// As for [`Core::arm`].
+    pub fn arm_poll(&mut self, id: RequestId, events: u32, renew: bool) -> Result<bool, Errno> {
+        let (known, registration) = self.find_or_watch(id, ALL_EVENTS)?;
+        let Known(index) = known;
+        let alone = self.readiness.entries[index as usize].waiters.is_empty();
+        // Where others wait, nothing is renewed; but an event of another file must not be taken for one of this.
+        let doubts = renew && !alone && registration == Registration::Believed;
+        let plain = matches!(self.requests[id].file, FileHold::Plain(_));
+        let registration = if doubts && plain { self.look_at_registration(index) } else { registration };
+        let kept = registration != Registration::New;
+        let renews = kept && renew && alone;
+        // One that is renewed is for this file.
+        let sleep = if kept { self.readiness.sleep() } else { 0 };
+        self.listen(id, known, events, if renews { Registration::New } else { registration }, sleep);
+        if renews {
+            if let Err(errno) = self.renew(index) {
+                self.disarm(id);
+                self.requests[id].phase = Phase::Prepared;
+                return Err(errno);
+            }
+        } else if kept {
+            let entry = &self.readiness.entries[index as usize];
+            // One that another poll of this submission asked for tells this one, too.
+            return Ok(renew && self.readiness.reports && entry.reporting);
+        }
+        self.readiness.entries[index as usize].reporting = true;
+        self.readiness.reports = true;
+        Ok(true)
+    }
+
+    /// Has current readiness of every kind reported once more.
+    fn renew(&mut self, index: u32) -> Result<(), Errno> {
+        let epoll = self.epoll()?;
+        let entry = &mut self.readiness.entries[index as usize];
+        entry.narrow = false;
+        match os::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, entry.events(), entry.data(index)) {
+            Err(Errno::ENOENT) => {
+                entry.rename_for_another_file();
+                entry.registered = false;
+                self.register(epoll, index, ALL_EVENTS)
+            }
+            other => other,
+        }
+    }
+
+    /// The entry of a request's file, registered for some events.
+    fn find_or_watch(&mut self, id: RequestId, events: u32) -> Result<(Known, Registration), Errno> {
+        let fd = self.requests[id].file.fd();
+        let Some(known) = self.readiness.known(fd) else {
+            return Ok((Known(self.watch_for(fd, events)?), Registration::New));
+        };
+        let registration = self.look_if_distrusted(id, known);
+        let widens = self.readiness.entries[known.0 as usize].narrow && events & !INCOMING != 0;
+        if widens {
+            self.renew(known.0)?;
+        }
+        Ok((known, if widens { Registration::New } else { registration }))
+    }
+
+    /// Puts a request among those that wait for its file. `sleep` is for [`Waiter::sleep`], 0 where that tells nothing.
+    #[inline]
+    fn listen(
+        &mut self,
+        id: RequestId,
+        Known(index): Known,
+        events: u32,
+        registration: Registration,
+        sleep: u16,
+    ) {
+        let believed = registration == Registration::Believed;
+        let entry = &mut self.readiness.entries[index as usize];
+        entry.waiters.push(Waiter { id, events: events | EPOLLERR | EPOLLHUP, verified: !believed, sleep });
+        entry.armed = entry.armed.wrapping_add(1);
+        self.readiness.waiting += 1;
+        let request = &mut self.requests[id];
+        request.phase = Phase::Waiting;
+        request.events = 0;
+        if believed && matches!(request.file, FileHold::Plain(_)) {
+            self.doubt(index);
+        }
+    }
+
+    /// If the engine was given the number for a new file: requests that wait on the file that had it
+    /// wait for one that is gone.
+    fn forget_replaced(&mut self, fd: Fd) {
+        let Some(index) = self.readiness.find(fd) else { return };
+        let entry = &self.readiness.entries[index as usize];
+        if entry.renewals == entry.renewals_now() {
+            return;
+        }
+        for waiter in self.readiness.remove(index).as_slice() {
+            self.readiness.waiting -= 1;
+            self.complete(waiter.id, Errno::EBADF.negated());
+        }
+    }
+
+    /// Ends a request's wait without readiness; false where it was not waiting.
+    pub fn disarm(&mut self, id: RequestId) -> bool {
+        let Some(index) = self.readiness.find(self.requests[id].file.fd()) else { return false };
+        let entry = &mut self.readiness.entries[index as usize];
+        let Some(waiter) = entry.waiters.remove(id) else { return false };
+        // Where nobody waits, nobody asks epoll: the next one has to try.
+        entry.ready |= waiter.events & !STICKY;
+        self.readiness.waiting -= 1;
+        true
+    }
+
+    /// Has the processor fetch what is going to be touched of these entries, for a batch of them at once: with
+    /// thousands of connections none of it is in the nearer caches, and one after the other each would be waited for.
+    pub(crate) fn expect_entries(&self, indices: impl Iterator<Item = u32> + Clone) {
+        let entries = indices.filter_map(|index| self.readiness.entries.get(index as usize));
+        entries.clone().for_each(|entry| os::prefetch(entry));
+        for entry in entries {
+            entry.waiters.as_slice().iter().for_each(|waiter| self.requests.expect(waiter.id));
+        }
+    }
+
+    /// epoll reported `bits` for the entry that `data` names.
+    pub(crate) fn readiness_event(&mut self, data: u64, bits: u32) {
+        let index = data as u32;
+        let Some(entry) = self.readiness.entries.get_mut(index as usize) else { return };
+        if entry.generation != (data >> 32) as u32 || !entry.registered {
+            self.readiness.outlived = true;
+            return;
+        }
+        let fd = entry.fd;
+        let bits = if bits & EPOLLERR != 0 { self.without_notices(fd, bits) } else { bits };
+        let entry = &mut self.readiness.entries[index as usize];
+        entry.ready |= bits;
+        entry.reporting = false;
+        if entry.waiters.is_empty() {
+            self.unwanted_event(index);
+            return;
+        }
+        entry.idle_events = 0;
+        self.wake_waiters(index, bits);
+    }
+
+    /// Events of `fd` without an error that is nothing but notices of pages in an error queue.
+    pub fn without_notices(&mut self, fd: Fd, events: u32) -> u32 {
+        if !self.zero_copy.is_used() {
+            return events;
+        }
+        self.look_for_pages_of(fd);
+        let errors = os::poll_now(fd, 0).unwrap_or(EPOLLERR) & EPOLLERR;
+        events & !EPOLLERR | errors
+    }
+
+    pub(in crate::ring) fn wake_waiters(&mut self, index: u32, bits: u32) {
+        // A peer that hung up is worth a read attempt.
+        let effective = if bits & (EPOLLRDHUP | EPOLLERR | EPOLLHUP) != 0 { bits | EPOLLIN } else { bits };
+        let deferred_in = self.deferred_in();
+        let Core { readiness, requests, order, .. } = self;
+        let Readiness { entries, waiting, told_of, .. } = readiness;
+        let waiters = &mut entries[index as usize].waiters;
+        let mut wake = |waiter: &Waiter| {
+            if waiter.events & effective == 0 {
+                return false;
+            }
+            *waiting -= 1;
+            let request = &mut requests[waiter.id];
+            debug_assert!(request.phase == Phase::Waiting, "only waiting requests have waiters");
+            request.events |= bits;
+            request.flags.set(Flags::WOKEN);
+            if *told_of == Some(waiter.sleep) {
+                request.flags.set(Flags::WOKEN_EARLY);
+            }
+            request.phase = Phase::Ready;
+            order.ready.push(waiter.id, request, deferred_in);
+            true
+        };
+        waiters.retain(|waiter| !wake(waiter));
+    }
+
+    /// Counts an event for which nobody waited. A program may have left io_uring alone for this descriptor:
+    /// do not let it wake us for ever.
+    fn unwanted_event(&mut self, index: u32) {
+        let entry = &mut self.readiness.entries[index as usize];
+        entry.idle_events += 1;
+        if entry.idle_events < IDLE_EVENTS {
+            return;
+        }
+        let fd = entry.fd;
+        if let Some(epoll) = self.readiness.epoll {
+            let _ = os::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, 0, 0);
+        }
+        self.readiness.remove(index);
+    }
+
+    /// `fd` is about to be closed, or was replaced: what is known of it no longer holds. Requests
+    /// that wait on it keep the file, by a duplicate.
+    pub fn forget_fd(&mut self, fd: Fd) {
+        self.forget(fd, true);
+    }
+
+    /// Forgets a connection that is closed at once, and that takes its registration along, unless another
+    /// descriptor or process has it, too. Nobody can tell before; but a connection of which that is true makes
+    /// events that nothing stands for any more, and after the first of these no registration is left behind.
+    pub fn forget_connection(&mut self, fd: Fd) {
+        self.forget(fd, self.readiness.outlived);
+    }
+
+    fn forget(&mut self, fd: Fd, unregister: bool) {
+        let mut kept = None;
+        self.forget_keeping(fd, unregister, &mut kept);
+        if let Some((node, _)) = kept {
+            self.release_node(node);
+        }
+    }
+
+    /// A duplicate of a descriptor that is about to be closed, the same each time.
+    pub(in crate::ring) fn kept_duplicate(
+        &mut self,
+        fd: Fd,
+        kept: &mut Kept,
+    ) -> Result<(NodeIndex, Fd), Errno> {
+        if let Some(kept) = *kept {
+            return Ok(kept);
+        }
+        let own = notes::duplicate(fd)?;
+        let node = self.resources.files.keep(own).inspect_err(|_| os::close(own))?;
+        Ok(*kept.insert((node, own)))
+    }
+
+    /// A share of [`Core::kept_duplicate`], for a request that has the file.
+    pub(in crate::ring) fn keep_file(&mut self, fd: Fd, kept: &mut Kept) -> Result<FileHold, Errno> {
+        let (node, own) = self.kept_duplicate(fd, kept)?;
+        self.resources.files.share(node);
+        Ok(FileHold::Kept(node, own))
+    }
+
+    fn forget_keeping(&mut self, fd: Fd, unregister: bool, kept: &mut Kept) {
+        if let Some(index) = self.readiness.find(fd) {
+            self.hand_polls_over(fd, index, kept);
+        }
+        self.keep_files_of_work(fd);
+        self.keep_files_of_ready(fd, kept);
+        self.forget_name(fd);
+        self.resources.directories.forget(fd);
+        let Some(index) = self.readiness.find(fd) else { return };
+        let entry = &self.readiness.entries[index as usize];
+        if let Some(epoll) = self.readiness.epoll
+            && entry.registered
+            && (unregister || !entry.waiters.is_empty())
+        {
+            let _ = os::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, 0, 0);
+        }
+        for waiter in self.readiness.remove(index).as_slice() {
+            self.readiness.waiting -= 1;
+            match self.keep_file(fd, kept) {
+                Ok(file) => {
+                    self.requests[waiter.id].file = file;
+                    if self.arm(waiter.id, waiter.events).is_err() {
+                        self.make_ready(waiter.id);
+                    }
+                }
+                Err(errno) => self.complete(waiter.id, errno.negated()),
+            }
+        }
+    }
+
+    /// On a ring that defers, requests that readiness woke wait for the program to come.
+    fn keep_files_of_ready(&mut self, fd: Fd, kept: &mut Kept) {
+        let on_descriptors: Vec<RequestId> = self.order.ready.on_descriptors().collect();
+        for id in on_descriptors {
+            if self.requests.get(id).is_none_or(|request| request.file != FileHold::Plain(fd)) {
+                continue;
+            }
+            let file = self.keep_file(fd, kept);
+            let request = &mut self.requests[id];
+            match file {
+                Ok(file) => request.file = file,
+                Err(errno) => {
+                    request.flags.set(Flags::FAILED_EARLY);
+                    request.result = errno.negated();
+                }
+            }
+        }
+    }
+
+    /// Closes a descriptor of the engine's own.
+    pub fn close_own(&mut self, fd: Fd) {
+        notes::closes(fd);
+        self.forget_name(fd);
+        self.resources.directories.forget(fd);
+        if let Some(index) = self.readiness.find(fd) {
+            // Nothing waits for a file that nothing holds any more, but for one of the program's, perhaps, that had the number, and
+            // was closed where nobody saw it: at the limit of descriptors, the engine's have any number.
+            for waiter in self.readiness.remove(index).as_slice() {
+                self.readiness.waiting -= 1;
+                self.complete(waiter.id, Errno::EBADF.negated());
+            }
+        }
+        os::close(fd);
+    }
+}

@@ -1,0 +1,34 @@
+//! Receives are tried on a guess here.
+
+use linux_raw_sys::general::EPOLLIN;
+
+use crate::ring::Core;
+use crate::ring::drive::readiness::guesses::AT_ONCE;
+
+impl Core {
+    /// Before a caller asks epoll: wakes receives that probably find something. False where there are none.
+    pub fn guess(&mut self) -> bool {
+        self.readiness.guesses.judge();
+        if !self.readiness.guesses.are_on() {
+            return false;
+        }
+        self.expect_entries(self.readiness.guesses.queue.iter().take(AT_ONCE).map(|guess| guess.index));
+        let mut made = 0;
+        while made < AT_ONCE as u32
+            && let Some(guess) = self.readiness.guesses.queue.pop_front()
+        {
+            let Some(entry) = self.readiness.entries.get_mut(guess.index as usize) else { continue };
+            if guess.holds(entry) {
+                entry.ready |= EPOLLIN;
+                self.wake_waiters(guess.index, EPOLLIN);
+                made += 1;
+            }
+        }
+        let guesses = &mut self.readiness.guesses;
+        guesses.made = made;
+        if made == 0 {
+            guesses.end();
+        }
+        made > 0
+    }
+}

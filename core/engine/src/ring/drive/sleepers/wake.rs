@@ -1,0 +1,54 @@
+//! Sleepers are woken here, and the driver is disturbed.
+
+use crate::os::Fd;
+use crate::ring::Core;
+use crate::ring::drive::reactor;
+use crate::wait::Driver;
+use crate::wait::token::Wake;
+
+impl Core {
+    /// The driver's eventfd.
+    pub(crate) fn kick(&self) -> Option<Fd> {
+        self.drive.sleepers.kick()
+    }
+
+    /// Wakes the sleeping driver, so that it looks at the ring again.
+    pub fn kick_driver(&mut self) {
+        self.drive.sleepers.wake(Wake::Driver);
+    }
+
+    /// Wakes the callers for whom enough completions are there.
+    pub fn wake_sleepers(&mut self) {
+        let ready = self.queues.cq_ready();
+        self.drive.token.posted(ready, |wake| self.drive.sleepers.wake(wake));
+    }
+
+    /// The driver must look at the ring again: a deadline came closer, a request became ready.
+    pub fn disturb_driver(&mut self) {
+        match self.drive.token.driver() {
+            Driver::Nobody => {}
+            Driver::Reactor => reactor::deadline_changed(self),
+            Driver::SqThread => self.kick_driver(),
+            Driver::Caller => self.drive.token.disturb(|wake| self.drive.sleepers.wake(wake)),
+        }
+    }
+
+    /// The role is free: lets a sleeper take it. False where there is none.
+    #[inline]
+    pub fn pass_on(&mut self) -> bool {
+        if !self.drive.token.is_awaited() {
+            return false;
+        }
+        self.drive.token.pass_on(|wake| self.drive.sleepers.wake(wake))
+    }
+
+    /// Wakes those who wait for work to end, where nothing is posted of it yet.
+    pub fn wake_observers(&mut self) {
+        self.drive.token.work_ended(|wake| self.drive.sleepers.wake(wake));
+    }
+
+    /// Wakes every caller that sleeps for this ring.
+    pub fn wake_all(&mut self) {
+        self.drive.token.wake_all(|wake| self.drive.sleepers.wake(wake));
+    }
+}

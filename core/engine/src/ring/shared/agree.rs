@@ -1,0 +1,404 @@
+//! The processes of a ring agree on its counts, and tell one another.
+
+use alloc::boxed::Box;
+
+use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN};
+use linux_raw_sys::io_uring::IORING_SETUP_R_DISABLED;
+
+use crate::abi::Errno;
+use crate::os::{self, Fd};
+use crate::process::family;
+use crate::process::page::{OWNERS, Owner, Page, State};
+use crate::ring::drive::names::BELL;
+use crate::ring::drive::reactor;
+use crate::ring::shared::{Published, Shared};
+use crate::ring::submitter::Submitter;
+use crate::ring::{Core, Ring};
+use crate::wait::Driver;
+
+/// Between two looks whether a ring still has several processes, in calls of `enter`.
+const LOOKS: u64 = 128;
+
+/// Between two looks whether another process posted something and was killed before it could tell.
+const LOOK_NS: u64 = 1_000_000_000;
+
+impl Ring {
+    /// After a `fork`, in the parent: others may want something of this process's requests.
+    pub(crate) fn forked_off(&self) {
+        if let Some(core) = self.lock().as_mut()
+            && core.is_owed()
+        {
+            core.join();
+            reactor::attend(core);
+        }
+    }
+}
+
+impl Core {
+    /// Before a `fork`, with the ring's lock held: gives the ring a page. Where it cannot be had,
+    /// parent and child must not use the ring at the same time.
+    pub fn share(&mut self) -> Option<&'static Page> {
+        if self.shared.is_some() || family::found().is_err() {
+            return None;
+        }
+        let page = Page::create().ok()?;
+        let Ok(bell) = os::eventfd() else {
+            // SAFETY: nobody has seen it.
+            unsafe { page.destroy() };
+            return None;
+        };
+        // SAFETY: nobody else has it.
+        let state = unsafe { page.state() };
+        state.last = family::own();
+        state.submitter = if self.drive.submitter.is_known() { family::own() } else { 0 };
+        state.receive_queues = self.resources.receive_queues.next_id();
+        state.sq_thread = if self.drive.token.driver() == Driver::SqThread { family::own() } else { 0 };
+        state.readable = u32::from(self.drive.observers.shows_readable());
+        self.shared = Some(Box::new(Shared {
+            page,
+            bell,
+            heard: false,
+            joined: false,
+            crowded: false,
+            asleep: self.drive.token.asleep(),
+            asked_at: None,
+            own_eventfd: false,
+            own_stand_in: false,
+            published: Published::default(),
+        }));
+        // From now on others make its stand-in readable, too.
+        self.light();
+        // The child takes the count from there.
+        debug_assert!(!self.work.is_lent(), "lent work may lose its files once the SQ head is known");
+        self.publish_sq_head();
+        if let Some(epoll) = self.readiness.epoll() {
+            self.hear(epoll);
+        }
+        // The child may be faster than this process.
+        self.leave_page();
+        Some(page)
+    }
+
+    /// True if the ring has a page, for others may use it.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// In a child after `fork`.
+    pub fn processes_forked(&mut self) {
+        if self.drive.submitter.is_known() {
+            self.drive.submitter = Submitter::Elsewhere;
+        }
+        if let Some(shared) = &mut self.shared {
+            shared.heard = false;
+            shared.joined = false;
+            shared.asleep = 0;
+            shared.own_eventfd = false;
+            shared.published = Published::default();
+        }
+    }
+
+    /// Lets an epoll instance of this ring report the bell.
+    pub fn hear(&mut self, epoll: Fd) {
+        if let Some(shared) = &mut self.shared
+            && !shared.heard
+        {
+            shared.heard = os::epoll_ctl(epoll, EPOLL_CTL_ADD, shared.bell, EPOLLIN | EPOLLET, BELL).is_ok();
+        }
+    }
+
+    /// Lets an epoll instance report the bell in place of one that is gone.
+    pub fn hear_again(&mut self, epoll: Fd) {
+        if let Some(shared) = &mut self.shared {
+            shared.heard = false;
+        }
+        self.hear(epoll);
+    }
+
+    /// This process begins to use the ring.
+    pub fn join(&mut self) {
+        if self.defers() {
+            // Nobody but its thread can.
+            return;
+        }
+        let Some(shared) = &mut self.shared else { return };
+        if shared.joined {
+            return;
+        }
+        shared.joined = true;
+        let state = shared.state();
+        state.users = state.users.saturating_add(1);
+        if state.users > 1 {
+            // Processes that thought that they were alone see it.
+            shared.crowded = true;
+            shared.ring_the_bell();
+        }
+    }
+
+    /// True if others use the ring, or wait for what this process does on it.
+    pub fn is_crowded(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.crowded)
+    }
+
+    /// How long who sleeps for the ring may do so before it has to look at it again: nobody tells of what a process posted that
+    /// was killed at that point.
+    pub fn next_look_ns(&self) -> Option<u64> {
+        self.is_crowded().then_some(LOOK_NS)
+    }
+
+    /// True if, on a ring of several processes, this one has anything that others may ask for, or wait for.
+    pub fn is_owed(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| {
+            self.requests.live() > 0 || self.queues.cq.kept() > 0 || shared.observes_alone()
+        })
+    }
+
+    /// True if there is something beside callers that completions are to be told to.
+    #[inline]
+    pub fn observed(&self) -> bool {
+        self.drive.observers.watch()
+    }
+
+    /// An eventfd was registered, which only children yet to come will know of.
+    pub fn eventfd_is_own(&mut self) {
+        if let Some(shared) = &mut self.shared {
+            shared.own_eventfd = true;
+        }
+    }
+
+    /// A stand-in was made, which only children yet to come will have.
+    pub fn stand_in_is_own(&mut self) {
+        if let Some(shared) = &mut self.shared {
+            shared.own_stand_in = true;
+        }
+    }
+
+    /// True if the stand-in that all processes of the ring have is readable, whichever of them signalled it; `None` without one.
+    pub fn common_stand_in_is_readable(&self) -> Option<bool> {
+        let shared = self.shared.as_ref().filter(|shared| !shared.own_stand_in)?;
+        Some(shared.state().readable != 0)
+    }
+
+    /// The stand-in was signalled, or is about to be drained: the other processes that have it need to know.
+    pub fn tell_of_stand_in(&mut self, readable: bool) {
+        if let Some(shared) = self.shared.as_ref().filter(|shared| !shared.own_stand_in) {
+            shared.state().readable = u32::from(readable);
+        }
+    }
+
+    /// Gives the page up where no other process is left that could use it. Looked at now and then.
+    pub fn unshare_if_alone(&mut self) {
+        let Some(shared) = &self.shared else { return };
+        if self.life.activity() % LOOKS == 0 && shared.state().messages == 0 && family::is_alone() {
+            let readable = self.common_stand_in_is_readable();
+            self.shared = None;
+            // As the processes that are gone have left it.
+            self.drive.observers.set_readable(readable.unwrap_or(false));
+        }
+    }
+
+    /// Takes note of what others have done meanwhile, once the page's lock is taken.
+    pub fn enter_page(&mut self) {
+        let Some(shared) = &mut self.shared else { return };
+        let state = shared.state();
+        if state.last == family::own() {
+            return;
+        }
+        state.last = family::own();
+        let (enabled, submitter, users) = (state.enabled, state.submitter, state.users);
+        shared.crowded = users > 1;
+        if submitter != 0 && submitter != family::own() {
+            self.drive.submitter = Submitter::Elsewhere;
+        }
+        if enabled != 0 {
+            self.begin_enabled();
+        }
+        self.resync();
+    }
+
+    /// Takes the counts that all sides share from ring memory.
+    pub fn resync(&mut self) {
+        self.queues.sq.resync(&self.queues.memory);
+        if self.queues.cq.resync(&self.queues.memory) {
+            self.posted_elsewhere();
+        }
+    }
+
+    /// Tells the threads of this process that wait for completions that another process posted.
+    fn posted_elsewhere(&mut self) {
+        let Some(shared) = &self.shared else { return };
+        let (own_stand_in, own_eventfd) = (shared.own_stand_in, shared.own_eventfd);
+        if let Some(fd) = self.drive.observers.stand_in()
+            && own_stand_in
+        {
+            let signalled = os::eventfd_signal(fd);
+            self.drive.observers.set_readable(signalled);
+            self.light();
+        }
+        if own_eventfd {
+            self.signal_eventfd();
+        }
+        self.wake_sleepers();
+    }
+
+    /// The page's lock is about to be given up: shows the others what they have to know.
+    pub fn leave_page(&mut self) {
+        let requests = self.requests.live() as u32;
+        let overflowing = u32::from(self.queues.cq.kept() > 0);
+        let reading = u32::from(self.work.in_flight().is_any());
+        let Some(shared) = &mut self.shared else { return };
+        let hearers = shared.asleep + u32::from(shared.observes_alone());
+        let mut published = core::mem::take(&mut shared.published);
+        let state = shared.state();
+        exchange(&mut state.hearers, &mut published.hearers, hearers);
+        exchange(&mut state.overflowing, &mut published.overflowing, overflowing);
+        exchange(&mut state.reading, &mut published.reading, reading);
+        if requests > 0 || published.owner.is_some() {
+            published.owner = state.own(published.owner, requests);
+        }
+        shared.published = published;
+    }
+
+    /// A thread goes to sleep for completions, or (-1) is back.
+    pub fn sleeps(&mut self, change: i32) {
+        let (kept_elsewhere, tail) = (self.overflows_elsewhere(), self.queues.cq.tail());
+        let Some(shared) = &mut self.shared else { return };
+        shared.asleep = shared.asleep.saturating_add_signed(change);
+        let asks = kept_elsewhere || shared.state().reading > shared.published.reading;
+        if change > 0 && asks && shared.asked_at.replace(tail) != Some(tail) {
+            // There may be room now, or nobody else may come for these reads. Once: the bell wakes us too.
+            shared.ring_the_bell();
+        }
+    }
+
+    /// Does what others of the ring cannot do without this process.
+    #[inline]
+    pub fn serve_others(&mut self) {
+        if self.is_crowded() {
+            self.flush_overflow();
+        }
+        self.read_mail();
+    }
+
+    /// True if another process waits for completions, or watches.
+    pub fn is_awaited_elsewhere(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.state().hearers > shared.published.hearers)
+    }
+
+    /// True if another process keeps CQEs.
+    pub fn overflows_elsewhere(&self) -> bool {
+        let Some(shared) = &self.shared else { return false };
+        shared.state().overflowing > shared.published.overflowing
+    }
+
+    /// Tells others that wait for it that something was posted.
+    pub fn tell_others(&self) {
+        if self.is_awaited_elsewhere()
+            && let Some(shared) = &self.shared
+        {
+            shared.ring_the_bell();
+        }
+    }
+
+    /// The one thread that may submit is known, and the ring enabled.
+    pub fn publish_submitter(&self) {
+        if let Some(shared) = &self.shared {
+            let state = shared.state();
+            state.enabled = u32::from(!self.is(IORING_SETUP_R_DISABLED));
+            if self.drive.submitter.is_here() {
+                state.submitter = family::own();
+            }
+        }
+    }
+
+    /// Checks that the ring has an SQ thread, in whatever process.
+    ///
+    /// # Errors
+    /// `EOWNERDEAD` where it is no more, `EBADF` where the ring was closed meanwhile.
+    pub fn sq_thread_lives(&self) -> Result<(), Errno> {
+        let elsewhere = self.shared.as_ref().map_or(0, |shared| shared.state().sq_thread);
+        let lives = self.drive.token.driver() == Driver::SqThread
+            || elsewhere != 0 && elsewhere != family::own() && family::lives(elsewhere);
+        match lives {
+            true => Ok(()),
+            false if self.life.is_closing() => Err(Errno::EBADF),
+            false => Err(Errno::EOWNERDEAD),
+        }
+    }
+
+    /// The next id of a queue of zero-copy receives, as far as other processes know it.
+    pub fn receive_queue_ids(&self) -> u32 {
+        self.shared.as_ref().map_or(0, |shared| shared.state().receive_queues)
+    }
+
+    /// Shows other processes which ids of such queues were given out.
+    pub fn publish_receive_queue_ids(&self) {
+        if let Some(shared) = &self.shared {
+            shared.state().receive_queues = self.resources.receive_queues.next_id();
+        }
+    }
+
+    /// Wakes the SQ thread, wherever it is.
+    ///
+    /// # Errors
+    /// As for [`Core::sq_thread_lives`].
+    pub fn wake_sq_thread(&mut self) -> Result<(), Errno> {
+        self.sq_thread_lives()?;
+        match &self.shared {
+            Some(shared) if self.drive.token.driver() != Driver::SqThread => shared.ring_the_bell(),
+            _ => self.kick_driver(),
+        }
+        Ok(())
+    }
+
+    /// This process lets go of the ring for good.
+    pub fn leave_ring(&mut self) {
+        let Some(shared) = &mut self.shared else { return };
+        shared.asleep = 0;
+        shared.own_eventfd = false;
+        shared.own_stand_in = false;
+        let own = family::own();
+        let (state, published) = (shared.state(), &shared.published);
+        state.hearers = state.hearers.saturating_sub(published.hearers);
+        state.overflowing = state.overflowing.saturating_sub(published.overflowing);
+        state.reading = state.reading.saturating_sub(published.reading);
+        if let Some(place) = published.owner {
+            state.owners[place] = Owner::default();
+        }
+        if state.sq_thread == own {
+            state.sq_thread = 0;
+        }
+        shared.published = Published::default();
+        self.withdraw_letters();
+    }
+}
+
+/// Brings this process's share of a count up to date.
+fn exchange(total: &mut u32, share: &mut u32, now: u32) {
+    if *share != now {
+        *total = total.saturating_sub(*share).saturating_add(now);
+        *share = now;
+    }
+}
+
+impl State {
+    /// Shows how many requests this process has; returns the place where.
+    fn own(&mut self, place: Option<usize>, requests: u32) -> Option<usize> {
+        let process = family::own();
+        let place = place.or_else(|| self.vacant_owner())?;
+        if requests == 0 {
+            self.owners[place] = Owner::default();
+            return None;
+        }
+        self.owners[place] = Owner { process, requests };
+        Some(place)
+    }
+
+    /// A place for another owner, that of a dead one if need be. The dead are only looked for where
+    /// there is no other.
+    fn vacant_owner(&self) -> Option<usize> {
+        let free = self.owners.iter().position(|owner| owner.process == 0);
+        free.or_else(|| (0..OWNERS).find(|&place| !family::lives(self.owners[place].process)))
+    }
+}

@@ -1,0 +1,390 @@
+//! Transfers past the page cache are submitted here, and fetched.
+
+use linux_raw_sys::general::RWF_NOWAIT;
+use linux_raw_sys::io_uring::IORING_SETUP_SQPOLL;
+
+use crate::abi::{Errno, Sqe};
+use crate::assets::kinds::{self, Kind};
+use crate::os::user::IoVector;
+use crate::os::{self, Fd, host};
+use crate::process::credentials::Whose;
+use crate::request::data::OpData;
+use crate::request::op::Caps;
+use crate::request::{Flags, POSITION, Phase, RequestId};
+use crate::ring::Core;
+use crate::ring::drive::names::AIO;
+use crate::work::Work;
+use crate::work::aio::command::Command;
+use crate::work::aio::{
+    APART, Awaited, Context, FLAG_IOPRIO, FLAG_RESFD, Iocb, KICK, Kick, MOST, NEVER, SECTOR, SINGLES,
+    TOGETHER, TRY_AGAIN,
+};
+use crate::work::run::length;
+
+impl Core {
+    /// Gives the queued O_DIRECT transfers to the kernel, unless there is but one that the caller can wait for as well.
+    #[inline]
+    pub fn submit_direct(&mut self) {
+        if self.work().direct() > 0 {
+            self.submit_transfers();
+        }
+    }
+
+    fn submit_transfers(&mut self) {
+        if self.aio().context.is_none() {
+            if self.aio().refused > 0 {
+                let aio = self.aio_mut();
+                aio.refused -= u32::from(aio.refused != NEVER);
+                return;
+            }
+            let alone = self.work().direct() + self.work().out() < 2;
+            let needed = self.readiness().waiting() > 0 || !self.time().timers.is_empty();
+            if alone && self.aio().wanted <= SINGLES && !needed {
+                return;
+            }
+            match self.epoll().and_then(|epoll| Context::create(epoll, MOST + 1, AIO)) {
+                Ok(context) => self.aio_mut().context = Some(context),
+                Err(errno) => {
+                    // There are only so many in a system; but one that has none, or others, will not have them later.
+                    self.aio_mut().refused = if errno == Errno::ENOSYS { NEVER } else { TRY_AGAIN };
+                    return;
+                }
+            }
+        }
+        // As a rule it is one, which needs little room.
+        while match self.work().direct() {
+            0 => false,
+            1 => self.submit_batch::<1>(),
+            _ => self.submit_batch::<32>(),
+        } {}
+    }
+
+    /// Has anybody to be told of transfers but callers that wait for nothing else?
+    fn tells_of_transfers(&self) -> bool {
+        if self.is(IORING_SETUP_SQPOLL) {
+            // Awake, it looks all the time.
+            return self.drive().sq_thread.is_asleep();
+        }
+        !self.may_await_transfers() || self.nobody_comes() || self.is_shared()
+    }
+
+    /// Does a caller that waits have nothing to wait for but transfers, workers and time?
+    fn may_await_transfers(&self) -> bool {
+        self.aio().kick != Kick::Refused
+            && self.readiness().waiting() == 0
+            && !self.zero_copy().is_waiting()
+            && !self.drive().observers.has_glimpse()
+            && !self.is_shared()
+    }
+
+    /// Submits as many queued transfers as there is room for; false where no more can be.
+    fn submit_batch<const BATCH: usize>(&mut self) -> bool {
+        let mut slots = [0u32; BATCH];
+        let mut iocbs = [Iocb::default(); BATCH];
+        let mut vectors = [IoVector::default(); BATCH];
+        let mut count = 0;
+        let told = self.tells_of_transfers();
+        while count < BATCH && self.aio().in_flight() < MOST {
+            let Some(work) = self.work_mut().pop_direct() else { break };
+            let slot = self.aio_mut().place(work);
+            let Some(work) = &self.aio().flying[slot as usize] else { break };
+            iocbs[count] = self.describe(work, slot, told, &mut vectors[count]);
+            slots[count] = slot;
+            count += 1;
+        }
+        let pointers = core::array::from_fn::<*const Iocb, BATCH, _>(|index| &raw const iocbs[index]);
+        let Some(context) = &self.aio().context else { return false };
+        let accepted = if count > 0 { context.submit(&pointers[..count]).unwrap_or(0) } else { 0 };
+        self.work_mut().goes_out(accepted);
+        let aio = self.aio_mut();
+        aio.idle_ticks = 0;
+        for &slot in &slots[..accepted] {
+            // Its interest in the program's descriptor stays: see [`Core::keep_files_at_device`].
+            if let Some(Some(work)) = aio.flying.get_mut(slot as usize) {
+                work.is_told = told;
+                work.is_fresh = true;
+                aio.silent += usize::from(!told);
+            }
+        }
+        if accepted > 0 && !host::sees_closes() {
+            // What the kernel does not do without waiting it has told of. Nobody has closed a descriptor yet.
+            self.reap_direct();
+            for &slot in &slots[..accepted] {
+                if let Some(Some(work)) = self.aio_mut().flying.get_mut(slot as usize) {
+                    work.is_fresh = false;
+                }
+            }
+            if self.defers() && self.work().finished() > 0 {
+                // Of these no event tells any more.
+                self.notify_deferred();
+            }
+        }
+        for &slot in slots[accepted..count].iter().rev() {
+            let Some(mut work) = self.aio_mut().take_back(u64::from(slot)) else { continue };
+            if slot == slots[accepted] {
+                // Whatever was wrong with the first of them, a plain call will tell.
+                let waits = work.direct.take().map_or(Kind::default(), Command::waits);
+                self.do_otherwise(work, waits, 0);
+            } else {
+                self.work_mut().put_back(work);
+            }
+        }
+        count > 0
+    }
+
+    fn describe(&self, work: &Work, slot: u32, told: bool, single: &mut IoVector) -> Iocb {
+        let sqe = &work.sqe;
+        let eventfd = self.aio().context.as_ref().filter(|_| told).map_or(0, |context| context.eventfd);
+        *single = IoVector { base: sqe.addr, length: u64::from(sqe.len) };
+        let vectors: &[IoVector] = match &work.data {
+            OpData::Vectors(vectors) => vectors,
+            _ => core::slice::from_ref(single),
+        };
+        let tells = if told { FLAG_RESFD } else { 0 };
+        if matches!(work.direct, Some(Command::Sync | Command::SyncData)) {
+            let opcode = work.direct.map_or(0, |command| command as u16);
+            let (data, fd, eventfd) = (u64::from(slot), work.fd as u32, eventfd as u32);
+            return Iocb { data, opcode, fd, flags: tells, eventfd, ..Iocb::default() };
+        }
+        Iocb {
+            data: u64::from(slot),
+            rw_flags: sqe.op_flags | RWF_NOWAIT,
+            opcode: work.direct.map_or(0, |command| command as u16),
+            priority: sqe.ioprio,
+            fd: work.fd as u32,
+            address: vectors.as_ptr() as u64,
+            length: vectors.len() as u64,
+            offset: sqe.off,
+            flags: if sqe.ioprio != 0 { tells | FLAG_IOPRIO } else { tells },
+            eventfd: eventfd as u32,
+            ..Iocb::default()
+        }
+    }
+
+    /// May the kernel be asked to do a transfer of this kind on `fd` without waiting? Not where it did not lately.
+    pub(in crate::work) fn tries_direct(&mut self, fd: Fd, command: Command) -> bool {
+        let aio = self.aio_mut();
+        if !kinds::noted(fd).has(command.waits()) {
+            aio.wanted = aio.wanted.saturating_add(1);
+            return true;
+        }
+        aio.untried += 1;
+        aio.untried.is_multiple_of(TRY_AGAIN)
+    }
+
+    /// Does a transfer past the cache go to the kernel with the submission under way, which is told whether it is done without
+    /// waiting? Of a transfer of several parts the kernel may refuse one when another is in flight, and tells of it afterwards.
+    pub fn will_transfer(&self, id: RequestId) -> bool {
+        let request = &self[id];
+        let noted = kinds::noted(request.file.fd());
+        let is_one_part = matches!(request.data, OpData::None)
+            && kinds::is_in_a_page(request.sqe.off, request.sqe.len as usize)
+            && noted.has(Kind::IN_PAGES);
+        is_one_part
+            && request.sqe.off != POSITION
+            && request.whose == Whose::Common
+            && self.aio().has_context()
+            // What wakes one who sleeps there stays until that one is back, and so does what the kernel tells behind it.
+            && !self.aio().is_awaited
+            && self.aio().in_flight() + self.work().direct() < MOST
+            && !noted.has(Command::of(request).waits())
+    }
+
+    /// True if the kernel has a transfer, or gets it with the submission under way: it is in no list, so that no cancellation finds it. A
+    /// write that the kernel would not do without waiting is one for a worker.
+    pub fn is_at_device(&self, id: RequestId) -> bool {
+        let request = &self[id];
+        let extends = |sqe: &Sqe| {
+            let end = sqe.off.saturating_add(u64::from(sqe.len));
+            request.op.caps.has(Caps::HASHED)
+                && os::status(request.file.fd()).is_ok_and(|status| end > status.st_size as u64)
+        };
+        request.flags.has(Flags::AT_DEVICE)
+            && (self.flying().any(|other| other == id) || !extends(&request.sqe))
+    }
+
+    /// Ends all transfers, of which nobody is to hear.
+    pub fn end_transfers(&mut self) {
+        let in_flight = self.aio_mut().shut_down();
+        self.work_mut().comes_back(in_flight);
+    }
+
+    /// Takes back the transfers that are done.
+    #[inline]
+    pub fn reap_direct(&mut self) {
+        if self.aio().has_completion() {
+            self.reap_transfers();
+        }
+    }
+
+    fn reap_transfers(&mut self) {
+        while let Some((slot, result)) = self.aio_mut().take_completion() {
+            let aio = self.aio_mut();
+            if slot == KICK {
+                aio.polls = aio.polls.saturating_sub(1);
+                if aio.polls == 0 {
+                    aio.kick = Kick::Unarmed;
+                }
+                // Where there is more to hear of than transfers, it costs more polls to wait for many.
+                aio.apart = APART;
+                continue;
+            }
+            let Some(work) = aio.take_back(slot) else { continue };
+            aio.silent -= usize::from(!work.is_told);
+            aio.silent_ns = 0;
+            self.end_transfer(work, result);
+        }
+    }
+
+    fn end_transfer(&mut self, mut work: Work, result: i64) {
+        let fd = work.fd;
+        let waits = work.direct.take().map_or(Kind::default(), Command::waits);
+        let result = if result < 0 { Err(Errno::from_raw(result as isize)) } else { Ok(result as usize) };
+        // Nothing more is done of what has its file by a number that may be another's, or of what was to be done without waiting.
+        let ends = work.sqe.op_flags & RWF_NOWAIT != 0 || !self.has_its_file(&work);
+        let rest = match result {
+            Err(Errno::EAGAIN | Errno::EOPNOTSUPP) if !ends => {
+                kinds::add(fd, waits);
+                Some(0)
+            }
+            // The part that could be done without waiting.
+            Ok(done) if !ends && done > 0 && done < length(&work) && done.is_multiple_of(SECTOR) => {
+                Some(done)
+            }
+            _ => None,
+        };
+        let Some(done) = rest else {
+            // The next transfer asks what is noted of the number that the program names, whatever this one went by.
+            for fd in [fd, work.named] {
+                if result.is_ok() && kinds::noted(fd).has(waits) {
+                    kinds::take(fd, waits);
+                }
+            }
+            work.conclude(result);
+            return self.work_mut().finish(work);
+        };
+        self.work_mut().comes_back(1);
+        self.do_otherwise(work, waits, done);
+    }
+
+    /// A transfer that the kernel has not done beyond so many bytes is for somebody who waits for the device, by the program's descriptor still
+    /// or by what stands in its place. `waits` is noted of that.
+    fn do_otherwise(&mut self, mut work: Work, waits: Kind, done: usize) {
+        self.work_mut().ends(&work);
+        let id = work.id;
+        let Some(request) = self.requests_mut().get_mut(id) else { return };
+        request.data = core::mem::take(&mut work.data);
+        request.step_over(done);
+        request.phase = Phase::Prepared;
+        if request.flags.has(Flags::CANCELED) {
+            return self.complete(id, Errno::ECANCELED.negated());
+        }
+        if !host::sees_closes()
+            && let Some(named) = request.file.plain()
+        {
+            // Perhaps the number has been another file's for long.
+            let is_transfer = waits != Kind::default();
+            let held =
+                request.hold_file().and_then(|()| Ok(!is_transfer || kinds::is_direct(request.file.fd())?));
+            match held {
+                Err(errno) => return self.complete(id, errno.negated()),
+                Ok(true) => kinds::add(request.file.fd(), waits),
+                Ok(false) => {
+                    kinds::forget(named);
+                    drop(work);
+                    return self.issue(id);
+                }
+            }
+        }
+        let Some(request) = self.requests_mut().get_mut(id) else { return };
+        request.phase = Phase::Working;
+        // Its interest in the descriptor begins before that of the transfer ends.
+        let mut again = Work::new(self, id, false);
+        drop(work);
+        again.is_slow = true;
+        self.queue_work(again);
+    }
+
+    /// Does the file of a transfer still have the descriptor that the request has it by?
+    fn has_its_file(&self, work: &Work) -> bool {
+        let is_plain = self.requests().get(work.id).is_some_and(|request| request.file.plain().is_some());
+        host::sees_closes() || work.is_fresh || !is_plain
+    }
+
+    /// The context in which a driver may sleep that wants so many completions more, for it has nothing else to hear of. Whoever wakes the driver
+    /// is heard there, too.
+    pub(crate) fn transfers_to_await(&mut self, wanted: u32) -> Option<Awaited> {
+        if self.aio().in_flight() == 0 {
+            return None;
+        }
+        self.work_mut().in_flight.note_presence();
+        if !self.may_await_transfers() {
+            return None;
+        }
+        let kick = self.kick()?;
+        let least = self.transfers_to_await_together(wanted);
+        let aio = self.aio_mut();
+        aio.apart = aio.apart.saturating_sub(1);
+        let context = aio.context.as_ref()?;
+        if aio.polls < least {
+            // What it was signalled before has been heard.
+            os::eventfd_drain(kick);
+            let more = context.poll_kick(kick, least - aio.polls);
+            aio.polls += more.unwrap_or(0);
+            aio.kick = if aio.polls > 0 { Kick::Armed } else { Kick::Refused };
+        }
+        aio.is_awaited = aio.kick == Kick::Armed;
+        let least = least.min(aio.polls);
+        aio.is_awaited.then_some(Awaited { context: context.header as usize, least })
+    }
+
+    /// How many transfers one sleep may wait for, where so many completions more are wanted: one where something is to go on at once.
+    fn transfers_to_await_together(&self, wanted: u32) -> u32 {
+        let most = wanted.min(self.aio().in_flight() as u32).min(TOGETHER);
+        let has_more = |id| self.requests().get(id).is_some_and(|request| request.link.is_some());
+        if most < 2 || self.aio().apart > 0 || self.observed() || self.flying().any(has_more) {
+            1
+        } else {
+            most
+        }
+    }
+
+    /// The driver is back from its sleep in a context, with this.
+    pub(crate) fn end_wait_for_transfers(&mut self, woken: Result<(), Errno>) {
+        let aio = self.aio_mut();
+        aio.is_awaited = false;
+        if woken.is_err_and(|errno| errno != Errno::EINTR) {
+            // A sandbox that has no such call.
+            aio.kick = Kick::Refused;
+        }
+    }
+
+    /// Something may be waited for now that a driver does not hear of that sleeps for transfers alone.
+    #[inline]
+    pub(crate) fn rouse_from_transfers(&mut self) {
+        if self.aio().is_awaited && !self.may_await_transfers() {
+            self.kick_driver();
+        }
+    }
+
+    /// The reactor looks at the ring, once in a tick.
+    pub fn tick_transfers(&mut self) {
+        // A completion may be just there, and a caller that sleeps for it about to wake. One that has no processor comes late.
+        let comes = self.work_mut().in_flight.take_fetched() || self.aio().is_awaited;
+        let aio = self.aio_mut();
+        if comes {
+            aio.missed = 0;
+        } else if aio.has_completion() && aio.silent > 0 {
+            aio.missed = aio.missed.saturating_add(1);
+            if aio.missed > 1 {
+                self.work_mut().in_flight.note_absence();
+            }
+        }
+        self.aio_mut().tick();
+    }
+
+    /// The requests of all transfers that the kernel has.
+    pub(in crate::work) fn flying(&self) -> impl Iterator<Item = RequestId> {
+        self.aio().flying.iter().flatten().map(|work| work.id)
+    }
+}

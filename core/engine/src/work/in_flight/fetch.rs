@@ -1,0 +1,225 @@
+//! Reads in flight are fetched here, by whoever waits for completions.
+
+use anyring_trace::event::Step;
+use linux_raw_sys::general::RWF_NOWAIT;
+use linux_raw_sys::io_uring::IORING_SETUP_SQPOLL;
+
+use crate::abi::Errno;
+use crate::assets::kinds::{self, Kind};
+use crate::assets::notes::Interest;
+use crate::os::{self, Fd, host};
+use crate::process::credentials::Whose;
+use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::ring::{Core, CoreGuard, live};
+use crate::wait::Driver;
+use crate::wait::limits::Limits;
+use crate::work::Work;
+use crate::work::in_flight::{LONG_AMONG_OTHERS_US, LONG_US, Read, SOON_US};
+use crate::work::run::length;
+
+/// Can it be found out by an attempt that does not block whether a read of this file is there?
+fn can_be_tried(fd: Fd) -> bool {
+    !kinds::noted(fd).has(Kind::OF_READS)
+}
+
+impl Core {
+    /// The device has what a request reads.
+    #[cold]
+    pub fn keep_in_flight(&mut self, id: RequestId) {
+        // The SQ thread does not block.
+        let has_no_fetcher = self.is(IORING_SETUP_SQPOLL) && !can_be_tried(self[id].file.fd());
+        if self[id].whose != Whose::Common || has_no_fetcher {
+            return self.block(id, false);
+        }
+        if !host::sees_closes()
+            && let Err(errno) = self[id].hold_file()
+        {
+            return self.complete(id, errno.negated());
+        }
+        let number = self.ring().number();
+        if self[id].flags.has(Flags::TRACED) {
+            self.trace_step(id, Step::Queued, 0);
+        }
+        let request = &mut self[id];
+        request.phase = Phase::InFlight;
+        let interest = request.file.plain().map(|fd| Interest::new(fd, number));
+        self.work_mut().in_flight.reads.push_back(Read { id, _interest: interest });
+    }
+
+    /// Takes the oldest read that nobody has fetched, as work.
+    fn take_in_flight(&mut self) -> Option<Work> {
+        loop {
+            let read = self.work_mut().in_flight.reads.pop_front()?;
+            let request = self.requests_mut().get_mut(read.id);
+            let Some(request) = request.filter(|request| request.phase == Phase::InFlight) else { continue };
+            request.phase = Phase::Working;
+            // It has an interest of its own in the descriptor before the read's ends: who closes that looks without the lock.
+            let mut work = Work::new(self, read.id, false);
+            work.is_fetched = true;
+            return Some(work);
+        }
+    }
+
+    /// Gives all reads to workers.
+    pub fn hand_over_in_flight(&mut self) {
+        while let Some(work) = self.take_in_flight() {
+            self.queue_work(work);
+        }
+        self.hand_over();
+    }
+
+    /// A call ends. Do its reads wait for the next one?
+    #[inline]
+    pub fn leave_in_flight(&mut self) {
+        if self.work().in_flight.is_any() {
+            self.leave_to_others();
+        }
+    }
+
+    #[cold]
+    fn leave_to_others(&mut self) {
+        if self.nobody_comes() {
+            self.hand_over_in_flight();
+        } else if self.is_awaited_elsewhere()
+            && self.work().out() == 0
+            && let Some(work) = self.take_in_flight()
+        {
+            // One after the other: this process's own caller comes soon, most likely, and needs no workers.
+            self.queue_work(work);
+            self.hand_over();
+        }
+    }
+
+    pub(in crate::work) fn nobody_comes(&self) -> bool {
+        let observers = &self.drive().observers;
+        self.work().in_flight.is_left_alone()
+            || observers.may_wait_outside()
+            || self.drive().token.is_awaited()
+    }
+
+    /// The reactor looks at the ring, once in a tick. Reads for which nobody came since its last look are for workers.
+    pub fn rescue_in_flight(&mut self) {
+        let in_flight = &mut self.work_mut().in_flight;
+        let oldest = in_flight.reads.front().map(|read| read.id);
+        if oldest.is_some() && oldest == in_flight.seen {
+            in_flight.note_absence();
+            self.hand_over_in_flight();
+        } else {
+            in_flight.seen = oldest;
+        }
+    }
+
+    /// Ends the reads that the device has answered, the oldest first, until one is not there.
+    pub fn fetch_answered(&mut self) {
+        let mut is_any = false;
+        while !self.has_fetched_enough()
+            && let Some(mut work) = self.take_in_flight()
+        {
+            let id = work.id;
+            let Some(part) = self.part_answered(&mut work) else {
+                self.conclude(&mut work);
+                is_any = true;
+                self.work_mut().in_flight.is_in_vain = false;
+                continue;
+            };
+            self.work_mut().in_flight.is_in_vain = !is_any;
+            self.work_mut().ends(&work);
+            let request = &mut self[id];
+            request.data = core::mem::take(&mut work.data);
+            request.phase = Phase::InFlight;
+            request.step_over(part);
+            let read = Read { id, _interest: work.exposed.take() };
+            self.work_mut().in_flight.reads.push_front(read);
+            return;
+        }
+    }
+
+    /// As [`Core::fetch_answered`], unless it is too early for that.
+    fn fetch_timely(&mut self) {
+        if !self.work().in_flight.is_too_early(os::ticks(), os::ticks_per_us()) {
+            self.fetch_answered();
+        }
+    }
+
+    /// A caller looks, and does not wait: ends the reads that are there. Where that cannot be found out, workers do them.
+    pub fn look_at_in_flight(&mut self) {
+        self.fetch_timely();
+        let oldest = self.work().in_flight.reads.front().map(|read| read.id);
+        let oldest = oldest.and_then(|id| self.requests().get(id));
+        if oldest.is_some_and(|request| !can_be_tried(request.file.fd())) {
+            self.hand_over_in_flight();
+        }
+    }
+
+    /// How much of what a request reads is there by now, where that is not all; else the work has its result.
+    fn part_answered(&self, work: &mut Work) -> Option<usize> {
+        if !can_be_tried(work.fd) {
+            return Some(0);
+        }
+        let flags = work.sqe.op_flags;
+        work.sqe.op_flags |= RWF_NOWAIT;
+        work.attempt();
+        work.sqe.op_flags = flags;
+        match work.result {
+            Ok(done) => (done > 0 && done < length(work)).then_some(done),
+            Err(Errno::EAGAIN | Errno::EOPNOTSUPP) => Some(0),
+            Err(_) => None,
+        }
+    }
+
+    /// May a caller be held up by the device until then?
+    pub fn may_block(&self, limits: &Limits) -> bool {
+        let takes_us = self.work().in_flight.takes_us;
+        let among_others = self.readiness().waiting() > 0 || self.zero_copy().is_waiting();
+        let bound_us = if among_others { LONG_AMONG_OTHERS_US } else { LONG_US };
+        if takes_us > bound_us {
+            return false;
+        }
+        let ends_ns = limits.enough_ns.or(limits.deadline_ns);
+        let left_ns = ends_ns.map(|end_ns| end_ns.saturating_sub(os::monotonic_ns()));
+        let ends = [left_ns, self.time().timers.next_ns()].into_iter().flatten().min();
+        // What a device takes that has just stalled nobody knows.
+        ends.is_none_or(|left_ns| left_ns / 1000 >= SOON_US.max(2 * takes_us))
+    }
+}
+
+/// The share of a caller that waits: fetches the oldest read, and those behind it that are there. False where there is none, or the
+/// device is too slow for that and workers have them; where no worker can be had the caller has them as queued work.
+pub fn fetch_oldest(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> bool {
+    let Some(core) = live(guard, serial).filter(|core| core.work().in_flight.is_any()) else { return false };
+    core.work_mut().in_flight.note_presence();
+    if !core.may_block(limits) {
+        core.hand_over_in_flight();
+        return !core.work().is_empty() || core.work().finished() > 0;
+    }
+    let Some(mut work) = core.take_in_flight() else { return false };
+    let id = work.id;
+    core.work_mut().goes_out(1);
+    core.work_mut().in_flight.fetched.push(id);
+    if core.drive().token.driver() == Driver::Nobody {
+        // Whoever sleeps beside may hear of something else meanwhile.
+        core.pass_on();
+    }
+    loop {
+        guard.unlocked(|| work.attempt_timed());
+        let Some(core) = live(guard, serial) else { return true };
+        match core.requests().get(id).map(|request| request.file) {
+            Some(FileHold::None) => work.result = Err(Errno::EBADF),
+            // The program has closed its descriptor meanwhile.
+            Some(hold) if hold.fd() != work.fd => {
+                work.fd = hold.fd();
+                work.covered();
+                continue;
+            }
+            _ => {}
+        }
+        core.work_mut().in_flight.fetched.retain(|&fetched| fetched != id);
+        core.give_back(work);
+        core.fetch_timely();
+        if core.readiness().waiting() > 0 && core.drive().token.is_free() {
+            // One read after the other must not keep what else is ready from being seen.
+            core.harvest_now();
+        }
+        return true;
+    }
+}

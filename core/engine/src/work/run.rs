@@ -1,0 +1,530 @@
+//! Work is done here: what the caller does itself, what goes to workers, and how results come back.
+
+use alloc::vec::Vec;
+use core::any::Any;
+
+use anyring_trace::event;
+use linux_raw_sys::general::{S_IFDIR, S_IFMT, S_IFREG, STATX_INO, STATX_TYPE};
+
+use crate::abi::Errno;
+use crate::assets::kinds::{self, Kind};
+use crate::assets::notes::Interest;
+use crate::os::sync::atomic::Ordering;
+use crate::os::{self, Fd, user};
+use crate::process::credentials::{self, Whose};
+use crate::request::data::OpData;
+use crate::request::op::Caps;
+use crate::request::{FileHold, Flags, Phase, Request, RequestId};
+use crate::ring::drive::reactor;
+use crate::ring::row::Outcome;
+use crate::ring::{Core, CoreGuard, Ring, lifetime, live};
+use crate::work::aio::command::Command;
+use crate::work::pool;
+use crate::work::{Batch, Owner, Piece, Step, Work, own_file};
+
+impl Owner for Ring {
+    fn take_work_back(&'static self, mut work: Piece) {
+        let serial = work.serial;
+        let mut guard = self.lock_to_drive();
+        // For the requests that it goes on with here.
+        user::take_tags();
+        let Some(core) = live(&mut guard, serial) else { return };
+        core.drive_mut().observers.posts_later();
+        match work.step.take() {
+            Some(step) => core.take_step(work, step),
+            None => core.finish(work),
+        }
+        if !core.defers() {
+            core.advance();
+        }
+        if core.life().is_closing() {
+            lifetime::dispose_if_done(guard, serial);
+        }
+    }
+}
+
+impl Work {
+    /// The work of a request that is to block.
+    pub fn new(core: &mut Core, id: RequestId, long: bool) -> Work {
+        let (ring, serial) = (core.ring(), core.serial());
+        let lends = core.work().lends();
+        let named = named(&core[id]);
+        core.work_mut().begins(named);
+        let request = &mut core[id];
+        request.flags.clear(Flags::HANDED_OVER);
+        // The kernel would do a transfer with the credentials of whoever submits it.
+        let transfers = request.flags.has(Flags::DIRECT) && request.whose == Whose::Common;
+        let command = Command::of(request);
+        request.flags.clear(Flags::DIRECT);
+        let fd = request.file.fd();
+        let direct = (transfers && core.tries_direct(fd, command)).then_some(command);
+        let block = core.row(id).block;
+        let request = &mut core[id];
+        let is_at_device =
+            matches!(direct, Some(Command::Read | Command::Write)) && !request.flags.has(Flags::ASYNC);
+        if is_at_device {
+            request.flags.set(Flags::AT_DEVICE);
+        } else {
+            request.flags.clear(Flags::AT_DEVICE);
+        }
+        let exposed = request.file.plain().map(|fd| Interest::new(fd, ring.number()));
+        let minded = Caps::SLOW.with(Caps::HASHED).with(Caps::POSITION);
+        let far = request.op.caps.has(Caps::POSITION) && kinds::noted(fd).has(Kind::FAR);
+        Work {
+            owner: ring,
+            serial,
+            id,
+            sqe: request.sqe,
+            fd: request.file.fd(),
+            named,
+            handed_over: false,
+            data: core::mem::take(&mut request.data),
+            long,
+            whose: request.whose,
+            credentials: credentials::common(),
+            step: None,
+            light: exposed.is_none() && !long && direct.is_none() && !request.op.caps.has(minded),
+            exposed,
+            lendable: lends && !long && !far && !transfers && can_be_lent(request),
+            far,
+            is_fetched: false,
+            is_cached_write: !transfers
+                && request.op.caps.has(Caps::HASHED)
+                && request.op.caps.has(Caps::POSITION),
+            took_us: None,
+            direct,
+            is_told: false,
+            is_fresh: false,
+            is_slow: transfers,
+            hash: 0,
+            slot: None,
+            by: event::Step::ByCaller,
+            thread: 0,
+            run: block.unwrap_or(|_| Err(Errno::EOPNOTSUPP)),
+            result: Ok(0),
+        }
+    }
+
+    /// A step of a request that a thread with other credentials has to take.
+    pub fn step(core: &mut Core, id: RequestId, step: Step) -> Work {
+        let mut work = Work::new(core, id, false);
+        work.step = Some(step);
+        work
+    }
+
+    /// The ring that the request belongs to.
+    pub fn ring(&self) -> &'static Ring {
+        let owner: &'static dyn Any = self.owner;
+        owner.downcast_ref().expect("only rings have work")
+    }
+}
+
+impl Core {
+    /// Takes back a finished piece of work. On a ring that defers, the program has to come for it; to a
+    /// closed one nobody comes.
+    pub fn finish(&mut self, Piece(work): Piece) {
+        self.work_mut().finish(work);
+        if self.defers() && !self.life().is_closing() {
+            self.notify_deferred();
+        } else {
+            self.run_finished();
+        }
+        // Its end may come without a CQE.
+        self.wake_observers();
+    }
+
+    /// Ends requests whose work is done.
+    #[inline]
+    pub fn run_finished(&mut self) {
+        if self.work().finished() > 0 {
+            self.conclude_finished();
+        }
+    }
+
+    fn conclude_finished(&mut self) {
+        while let Some(mut work) = self.work_mut().next_finished() {
+            self.conclude(&mut work);
+        }
+    }
+
+    /// Ends the request whose work is done.
+    pub(in crate::work) fn conclude(&mut self, work: &mut Work) {
+        self.work_mut().ends(work);
+        match work.took_us {
+            Some(took_us) if work.is_fetched => self.work_mut().in_flight.note_time(took_us, os::ticks()),
+            Some(took_us) => self.work_mut().note_write(took_us),
+            None => {}
+        }
+        let Some(request) = self.requests_mut().get_mut(work.id) else { return };
+        debug_assert!(request.phase == Phase::Working, "work is done once");
+        request.data = core::mem::take(&mut work.data);
+        request.phase = Phase::Prepared;
+        if !request.op.caps.has(Caps::AT_ONCE) {
+            request.flags.set(Flags::THREADED);
+        }
+        if request.flags.has(Flags::TRACED) {
+            self.trace_step(work.id, work.by, work.thread);
+        }
+        let finish = self.row(work.id).finish;
+        let mut outcome = finish(&mut self.attempt(work.id), work.result);
+        if self.life().is_closing() && !matches!(outcome, Outcome::Complete(_)) {
+            // The request may have begun to wait for its file, which is let go of now.
+            self.disarm(work.id);
+            outcome = Errno::ECANCELED.into();
+        }
+        self.settle(work.id, outcome);
+    }
+
+    /// Gives all queued work to workers, as far as there are any to be had.
+    pub fn hand_over(&mut self) {
+        loop {
+            self.submit_direct();
+            while let Some(work) = self.work_mut().pop() {
+                if let Err(work) = self.hand_over_one(work) {
+                    self.work_mut().put_back(work);
+                    self.hold_queue();
+                    return;
+                }
+            }
+            // One that could not be handed over has ended, and what is linked to it may have its turn.
+            if self.order().ready.is_empty() || self.defers() {
+                return;
+            }
+            self.advance();
+        }
+    }
+
+    /// Gives work to a worker, or back where none can be had.
+    #[expect(clippy::result_large_err, reason = "the work itself is what comes back")]
+    pub fn hand_over_one(&mut self, mut work: Work) -> Result<(), Work> {
+        if work.long {
+            reactor::hear_of_close(self);
+        }
+        self.work_mut().goes_out(1);
+        self.work_mut().hands_over(&mut work);
+        let request = &mut self[work.id];
+        if let Err(errno) = own_file(request, &mut work) {
+            work.refuse(errno);
+            self.finish(Piece(work));
+            return Ok(());
+        }
+        request.flags.set(Flags::HANDED_OVER);
+        work.by = event::Step::ByWorker;
+        work.credentials = work.whose.credentials();
+        if work.step.is_none()
+            && keeps_order(request.op.caps, &work)
+            && let Some(hash) = order_of(work.fd)
+        {
+            work.hash = hash;
+        }
+        match pool::push(Piece::held(work)) {
+            Ok(()) => Ok(()),
+            Err(mut work) if work.is_foreign(credentials::acting()) => {
+                // Nobody who could do it is to be had.
+                work.step = None;
+                work.result = Err(Errno::EAGAIN);
+                self.finish(work);
+                Ok(())
+            }
+            Err(mut work) if work.long => {
+                // The caller must not wait for ever, and there is no worker that could come to it: as in the kernel.
+                work.result = Err(Errno::ECANCELED);
+                self.finish(work);
+                Ok(())
+            }
+            Err(Piece(work)) => {
+                self.work_mut().comes_back(1);
+                Err(work)
+            }
+        }
+    }
+
+    /// The request of a piece of work that is a step can take it now: this thread is the right one.
+    pub fn take_step(&mut self, mut work: Piece, step: Step) {
+        self.work_mut().comes_back(1);
+        self.work_mut().ends(&work);
+        let closing = self.life().is_closing();
+        let Some(request) = self.requests_mut().get_mut(work.id) else { return };
+        request.data = core::mem::take(&mut work.data);
+        request.phase = Phase::Prepared;
+        if closing || request.flags.has(Flags::CANCELED) {
+            self.complete(work.id, Errno::ECANCELED.negated());
+        } else {
+            match step {
+                Step::Start => self.start(work.id),
+                Step::Issue => self.issue(work.id),
+            }
+        }
+    }
+
+    /// True if a worker must do this, though it ends soon. Where it takes longer than waking one, and where workers
+    /// are still at what comes before it in the same file, or writes wait for the device.
+    fn must_hand_over(&self, work: &Work) -> bool {
+        work.far
+            || self[work.id].op.caps.has(Caps::SLOW)
+            || self.waits_for_device(work)
+            || self.has_order_to_keep(work)
+    }
+
+    /// True if the work writes as much as the device takes, and no more. Then it would hold up what does not.
+    #[inline]
+    fn waits_for_device(&self, work: &Work) -> bool {
+        work.is_cached_write && self.work().writes_are_slow()
+    }
+
+    /// True if workers are still at what comes before it in the same file.
+    #[inline]
+    fn has_order_to_keep(&self, work: &Work) -> bool {
+        self.work().out() > 0 && self.follows_workers(work)
+    }
+
+    fn follows_workers(&self, work: &Work) -> bool {
+        let request = &self[work.id];
+        keeps_order(request.op.caps, work) && self.works_on(named(request), true)
+    }
+
+    /// Ends a loan that is only offered: its work holds its file from now on, for the program may know what
+    /// was consumed. What a thread has taken is that thread's.
+    pub fn end_loan(&mut self) {
+        if self.work().is_offered() {
+            self.take_back();
+        }
+    }
+
+    /// Takes lent work back, which is done, or holds its file from now on.
+    fn take_back(&mut self) {
+        self.hold_queue();
+        self.publish_sq_head();
+        if self.work_mut().end_loan() {
+            // Changes under the lock, as whoever sleeps has read it.
+            self.ring().returned.fetch_add(1, Ordering::Relaxed);
+            os::futex_wake(&self.ring().returned, i32::MAX as u32);
+        }
+    }
+
+    /// True if blocking work on `fd` is queued or being done.
+    pub fn has_work_on(&self, fd: Fd) -> bool {
+        (!self.work().is_empty() || self.work().out() > 0) && self.works_on(fd, false)
+    }
+
+    /// True if there is blocking work on `fd`; with `handed_over`, such that a worker has it or had it.
+    fn works_on(&self, fd: Fd, handed_over: bool) -> bool {
+        self.work().has_on(fd, handed_over).unwrap_or_else(|| {
+            self.requests().ids().map(|id| &self[id]).any(|request| {
+                request.phase == Phase::Working
+                    && (!handed_over || request.flags.has(Flags::HANDED_OVER))
+                    && named(request) == fd
+            })
+        })
+    }
+
+    /// Takes a request's work out of the queues before anybody starts it; false where it is being
+    /// done already.
+    pub fn withdraw(&mut self, id: RequestId) -> bool {
+        let serial = self.serial();
+        let queued = self.work_mut().withdraw(id);
+        let withdrawn = queued.or_else(|| {
+            let Piece(work) = pool::withdraw(serial, id)?;
+            self.work_mut().comes_back(1);
+            Some(work)
+        });
+        let Some(mut work) = withdrawn else { return false };
+        self.forget_closing(id);
+        self.work_mut().ends(&work);
+        let request = &mut self[id];
+        request.data = core::mem::take(&mut work.data);
+        request.phase = Phase::Prepared;
+        true
+    }
+}
+
+/// The number of bytes of a transfer.
+pub(super) fn length(work: &Work) -> usize {
+    match &work.data {
+        OpData::Vectors(vectors) => vectors.iter().map(|vector| vector.length as usize).sum(),
+        _ => work.sqe.len as usize,
+    }
+}
+
+/// True if the call that submits a request may do its work on the program's descriptor. Only where its time
+/// is that of a device: who submits meanwhile waits for it.
+fn can_be_lent(request: &Request) -> bool {
+    let on_storage = |fd| kinds::typed_kind(fd).is_ok_and(|kind| kind.has(Kind::STORAGE));
+    matches!(request.file, FileHold::Plain(fd) if !request.op.caps.has(Caps::SLOW)
+        && request.whose == Whose::Common
+        && on_storage(fd))
+}
+
+/// The descriptor by which the program names a request's file, whoever holds it by now.
+fn named(request: &Request) -> Fd {
+    match request.file {
+        FileHold::Owned(_) | FileHold::Kept(..) => request.sqe.fd,
+        hold => hold.fd(),
+    }
+}
+
+/// True if blocking attempts of this kind on one file are done in order.
+fn keeps_order(caps: Caps, work: &Work) -> bool {
+    caps.has(Caps::HASHED) || caps.has(Caps::POSITION) && work.sqe.off == u64::MAX
+}
+
+/// The number of a file whose work is done in order; asked of no file system that may be slow to answer.
+fn order_of(fd: Fd) -> Option<u64> {
+    let (mode, inode, device) = match os::known_status(fd, STATX_TYPE | STATX_INO) {
+        Ok(known) => {
+            let device = u64::from(known.stx_dev_major) << 32 ^ u64::from(known.stx_dev_minor) << 44;
+            (u32::from(known.stx_mode), known.stx_ino, device)
+        }
+        Err(_) => os::identity(fd).ok().map(|file| (file.mode, file.inode, file.device.rotate_left(32)))?,
+    };
+    // Files with neighbouring numbers do not wait for each other; zero stands for no file.
+    matches!(mode & S_IFMT, S_IFREG | S_IFDIR).then_some((inode ^ device).max(1))
+}
+
+/// Waits until lent work has come back. Not for long: what is lent is on storage, and ends with the first piece that is
+/// slow.
+pub fn await_return(guard: &mut CoreGuard<'_>, serial: u64) {
+    while let Some(core) = live(guard, serial).filter(|core| core.work().is_lent()) {
+        core.work_mut().await_loan();
+        let returned = &core.ring().returned;
+        let seen = returned.load(Ordering::Relaxed);
+        let _ = guard.unlocked(|| os::futex_wait(returned, seen, None));
+    }
+}
+
+/// The caller's share: does queued work, until the queue is empty or the work proved slow; then the
+/// rest goes to workers, as far as there are any. `waits`: the caller will wait for completions anyway.
+/// Returns false where the ring was closed meanwhile.
+pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> bool {
+    let mut slow_before = false;
+    loop {
+        let Some(core) = live(guard, serial) else { return false };
+        core.submit_direct();
+        let Some((mut batch, lent)) = core.take_batch(waits) else { return true };
+        let (done, slow) = guard.unlocked(|| batch.run(&mut slow_before));
+        let Some(core) = live(guard, serial) else { return false };
+        core.give_batch_back(batch, done, waits);
+        if slow {
+            core.hand_over();
+        }
+        if lent {
+            core.take_back();
+        }
+        if core.work().is_empty() {
+            return true;
+        }
+    }
+}
+
+impl Core {
+    /// The pieces that the caller does next, counted as worked on, and whether they are lent to it; `None` where there are
+    /// none. What is for workers goes to them.
+    fn take_batch(&mut self, waits: bool) -> Option<(Batch, bool)> {
+        if self.work().is_offered()
+            && self.lends_queue()
+            && let Some(batch) = self.work_mut().take_lent()
+        {
+            return Some((batch, true));
+        }
+        self.end_loan();
+        loop {
+            // Work that was handed over may have ended, and its links may be here now.
+            self.hold_queue();
+            let first = self.work().queued().next()?;
+            let own = credentials::acting();
+            if first.is_light_for(own) {
+                return Some((self.work_mut().take_light(own), false));
+            }
+            let (foreign, slow) = (first.is_foreign(own), first.is_slow);
+            let mut work = self.work_mut().pop()?;
+            if foreign || work.long || slow && !waits || self.must_hand_over(&work) {
+                match self.hand_over_one(work) {
+                    Ok(()) => continue,
+                    Err(back) => work = back,
+                }
+            }
+            return Some((self.work_mut().take_alone(work), false));
+        }
+    }
+
+    /// True if all that is queued can be lent at once.
+    fn lends_queue(&self) -> bool {
+        let own = credentials::acting();
+        let fits = |work: &Work| {
+            work.is_exposed()
+                && work.lendable
+                && !work.is_foreign(own)
+                && !self.waits_for_device(work)
+                && !self.has_order_to_keep(work)
+        };
+        !self.work().is_empty() && self.work().queued().all(fits)
+    }
+
+    /// The program is about to close `fd`: reads and transfers that the device has by that descriptor keep the file, for what is still to
+    /// be done of them.
+    pub fn keep_files_at_device(&mut self, fd: Fd) {
+        let is_by = |&id: &RequestId| {
+            self.requests().get(id).is_some_and(|request| request.file == FileHold::Plain(fd))
+        };
+        let by_descriptor: Vec<RequestId> =
+            self.work().in_flight.ids().chain(self.flying()).filter(is_by).collect();
+        for id in by_descriptor {
+            let Some(request) = self.requests_mut().get_mut(id) else { continue };
+            match request.hold_file() {
+                Ok(()) => {}
+                Err(errno) if request.phase == Phase::InFlight => self.complete(id, errno.negated()),
+                // Data that is read now counts for nothing.
+                Err(_) => request.file = FileHold::None,
+            }
+        }
+    }
+
+    /// A caller that waits has done this.
+    pub(in crate::work) fn give_back(&mut self, mut work: Work) {
+        // Its file was that of the request to the end.
+        work.covered();
+        let batch = self.work_mut().alone(work);
+        self.give_batch_back(batch, 1, true);
+    }
+
+    /// Ends what was `done` of a batch; the rest is to be done before what is queued.
+    fn give_batch_back(&mut self, Batch(mut batch): Batch, done: usize, waits: bool) {
+        self.work_mut().comes_back(batch.len());
+        while batch.len() > done
+            && let Some(work) = batch.pop_back()
+        {
+            self.work_mut().put_back(work);
+        }
+        // Observers of a ring that defers are told by way of the queue.
+        if self.defers() && (self.observed() || !waits) {
+            self.work_mut().goes_out(done);
+            batch.drain(..).for_each(|work| {
+                // Lent work that met another file than it was for is issued anew when the program comes for it.
+                if work.result == Err(Errno::ESPIPE)
+                    && let Some(request) = self.requests_mut().get_mut(work.id)
+                {
+                    let _ = request.hold_file();
+                }
+                self.finish(Piece(work));
+            });
+        } else {
+            batch.iter_mut().for_each(|work| self.conclude(work));
+            batch.clear();
+            self.wake_observers();
+        }
+        self.work_mut().keep_batch(batch);
+    }
+}
+
+impl Core {
+    /// Ends what somebody does for a request: by the operation's own means, or by a signal to the worker. True where the
+    /// operation has counted that as a cancellation.
+    pub fn interrupt(&mut self, id: RequestId) -> bool {
+        let disarm = self.row(id).disarm;
+        if disarm(&mut self.attempt(id)) {
+            return true;
+        }
+        pool::interrupt(self.serial(), id);
+        false
+    }
+}
