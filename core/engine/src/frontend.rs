@@ -12,16 +12,18 @@ use linux_raw_sys::net::msghdr;
 use crate::Outlet;
 use crate::abi::Errno;
 use crate::assets::{kinds, notes};
-use crate::calls::{fork, register, setup};
+use crate::calls::{fork, setup};
+use crate::feature::ring_fds;
+use crate::feature::zero_copy_send::error_queue;
+use crate::observe::{chaos, trace};
 use crate::ops::net::rights;
 use crate::os::{self, Fd, limits, own, user};
 use crate::process::{identity, threads};
-pub use crate::request::trace::counts::{Counted as OperationCount, Counts};
-use crate::request::{chaos, trace};
-use crate::ring::drive::error_queue;
 use crate::ring::drive::stand_in;
 use crate::ring::{Counted, descriptors, registry, shared};
 use crate::work::interrupt;
+
+pub use crate::observe::trace::counts::{Counted as OperationCount, Counts};
 
 /// Counters of this process since the engine was first used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -309,7 +311,7 @@ pub fn exits() {
 pub fn thread_ends() {
     if identity::is_own() {
         shared::thread_ends();
-        register::ring_fds::thread_ends();
+        ring_fds::register::thread_ends();
         trace::forget_thread();
     }
 }

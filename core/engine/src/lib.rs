@@ -13,8 +13,9 @@ extern crate alloc;
 pub mod abi;
 pub mod assets;
 mod calls;
-pub mod coverage;
+pub mod feature;
 pub mod frontend;
+pub mod observe;
 pub mod ops;
 pub mod os;
 pub(crate) mod process;
@@ -26,14 +27,14 @@ pub mod simulation;
 pub mod wait;
 pub mod work;
 
-pub use calls::traced::tell_registration;
 pub use calls::{probe, support};
 pub use frontend::credentials;
 pub use linux_raw_sys::io_uring::io_uring_params;
+pub use observe::trace::calls::tell_registration;
 pub use os::host::{Caller, Host, Outlet, install};
 pub use os::pauses;
 
-use request::trace;
+use observe::trace;
 use ring::row::Table;
 
 fn raw(result: Result<usize, abi::Errno>) -> isize {
@@ -72,7 +73,7 @@ pub unsafe fn setup_with(
     caller: &Caller,
 ) -> isize {
     calls::fork::notice();
-    let setup = if trace::is_on() { calls::traced::setup } else { calls::setup::setup };
+    let setup = if trace::is_on() { observe::trace::calls::setup } else { calls::setup::setup };
     raw(setup(entries, params as u64, table, caller).map(|fd| fd as usize))
 }
 
@@ -99,7 +100,7 @@ pub unsafe fn enter(
         calls::enter::Enter { to_submit, min_complete, flags, argument: arg as u64, argument_size: arg_size };
     calls::fork::notice();
     if trace::is_on() {
-        return raw(calls::traced::enter(fd, &call, caller));
+        return raw(observe::trace::calls::enter(fd, &call, caller));
     }
     raw(calls::enter::enter(fd, &call, caller))
 }
@@ -114,6 +115,6 @@ pub unsafe fn enter(
 pub unsafe fn register(fd: i32, opcode: u32, arg: usize, nr_args: u32) -> isize {
     let call = calls::register::call::Register { opcode, argument: arg as u64, count: nr_args };
     calls::fork::notice();
-    let register = if trace::is_on() { calls::traced::register } else { calls::register::register };
+    let register = if trace::is_on() { observe::trace::calls::register } else { calls::register::register };
     raw(register(fd, &call))
 }

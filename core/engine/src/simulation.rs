@@ -5,12 +5,12 @@ use alloc::string::String;
 use core::fmt::Write;
 
 use crate::calls::fork;
+use crate::feature::futex::waits;
 use crate::os;
 use crate::process::{identity, threads};
 use crate::ring::Core;
 use crate::ring::drive::reactor;
 use crate::ring::{lifetime, registry};
-use crate::work::futex_waits;
 
 /// Rings that have not ended.
 pub fn rings() -> usize {
@@ -33,7 +33,7 @@ pub fn workers() -> usize {
     // The reactor counts as running from a little before it is known until a little after it is not.
     threads::count().saturating_sub(usize::from(reactor::is_running()))
         // One that is about to be gone has said so to the others, and not here yet.
-        + usize::from(!futex_waits::are_dismissed())
+        + usize::from(!waits::are_dismissed())
 }
 
 /// Ends the reactor, and lets go of what is kept for the next ring. There must be no ring left, and no worker.

@@ -5,12 +5,12 @@
 use alloc::collections::BTreeMap;
 
 use anyring_engine::abi::Sqe;
+use anyring_engine::observe::trace::outside;
 use anyring_engine::ops::TABLE;
 use anyring_engine::os::{Fd, user};
 use anyring_engine::request::field::Field;
 use anyring_engine::request::op::Caps;
 use anyring_engine::request::shown::Kind;
-use anyring_engine::request::trace::outside;
 use linux_raw_sys::io_uring::{
     io_uring_register_op as Code, io_uring_rsrc_register, io_uring_rsrc_update, io_uring_rsrc_update2,
 };

@@ -28,9 +28,9 @@ mod watch;
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use anyring_engine::observe::trace::{self, Moment, Samples, comes_in, tell_of, tell_ring};
 use anyring_engine::os::sync::{AcrossFork, Mutex};
 use anyring_engine::os::{Fd, nr, user, vdso};
-use anyring_engine::request::trace::{self, Moment, Samples, comes_in, tell_of, tell_ring};
 use anyring_engine::tell_registration;
 use anyring_trace::event::{ENGINE_KERNEL, Entered, Kind, Registered};
 use linux_raw_sys::io_uring::{

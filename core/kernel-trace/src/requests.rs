@@ -9,10 +9,10 @@ use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
 use anyring_engine::abi::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_DRAIN, Sqe};
+use anyring_engine::observe::trace::{Lent, Moment};
 use anyring_engine::ops::TABLE;
 use anyring_engine::queue::Cqe;
 use anyring_engine::request::op::Caps;
-use anyring_engine::request::trace::{Lent, Moment};
 use anyring_trace::event::LAST;
 use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
 

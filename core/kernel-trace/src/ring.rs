@@ -6,11 +6,11 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use anyring_engine::abi::{Errno, IORING_SETUP_SQ_REWIND, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
+use anyring_engine::observe::trace::outside::{self, Seen};
+use anyring_engine::observe::trace::{Lent, Moment, Samples, tell};
 use anyring_engine::ops::TABLE;
 use anyring_engine::os::{self, Fd, FileIdentity};
 use anyring_engine::queue::Cqe;
-use anyring_engine::request::trace::outside::{self, Seen};
-use anyring_engine::request::trace::{Lent, Moment, Samples, tell};
 use anyring_trace::event::{FOUND, Kind, RingEnded, UNSEEN_REAPED, UNSEEN_SQ_THREAD, Unseen};
 use linux_raw_sys::io_uring::{
     IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_SETUP_SQPOLL, io_uring_params,
@@ -524,7 +524,7 @@ mod tests {
     use anyring_engine::abi::{
         IORING_OP_NOP128, IORING_SETUP_CQE_MIXED, IORING_SETUP_SQE_MIXED, IOSQE_CQE_SKIP_SUCCESS, Sqe,
     };
-    use anyring_engine::request::trace;
+    use anyring_engine::observe::trace;
     use anyring_mapping::SharedFile;
     use anyring_trace::buffer::{self, Buffer};
     use anyring_trace::event::ENGINE_KERNEL;

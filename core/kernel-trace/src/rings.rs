@@ -4,8 +4,8 @@ use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
 use anyring_engine::abi::Errno;
+use anyring_engine::observe::trace::Moment;
 use anyring_engine::os::{self, Fd};
-use anyring_engine::request::trace::Moment;
 use linux_raw_sys::io_uring::io_uring_params;
 
 use crate::ring::{Ring, When};

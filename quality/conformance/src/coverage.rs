@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use anyring_engine::abi::Errno;
-use anyring_engine::coverage::{self, Results};
+use anyring_engine::observe::coverage::{self, Results};
 use anyring_engine::ops;
 use anyring_engine::request::op::{Caps, Op};
 

@@ -72,7 +72,7 @@ pub fn install() {
         play_installed(false);
         #[cfg(feature = "coverage")]
         if let Some(file) = crate::coverage::file() {
-            anyring_engine::coverage::record_to(std::os::fd::AsRawFd::as_raw_fd(&file));
+            anyring_engine::observe::coverage::record_to(std::os::fd::AsRawFd::as_raw_fd(&file));
         }
     });
 }

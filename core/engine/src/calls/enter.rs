@@ -3,9 +3,9 @@
 use linux_raw_sys::io_uring::*;
 
 use crate::abi::Errno;
-use crate::assets::ring_fds;
 use crate::calls::flag;
 use crate::calls::flag::Flag;
+use crate::feature::ring_fds;
 use crate::os::host::{self, Caller};
 use crate::os::{self, Fd, Timespec, user};
 use crate::request::version;
@@ -455,7 +455,7 @@ fn wait_argument(call: &Enter, core: &Core) -> Result<WaitArgument, Errno> {
 }
 
 /// True if the thread that waits looks for completions itself.
-pub(super) fn is_polled_by_caller(core: &Core) -> bool {
+pub(crate) fn is_polled_by_caller(core: &Core) -> bool {
     core.is(IORING_SETUP_IOPOLL) && !core.is(IORING_SETUP_SQPOLL)
 }
 

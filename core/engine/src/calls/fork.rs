@@ -3,18 +3,19 @@
 
 use alloc::vec::Vec;
 
-use crate::assets::receive_queues::exported;
-use crate::assets::{directories, eventfd, mounts, notes, ring_fds};
-use crate::calls::register;
+use crate::assets::{directories, mounts, notes};
+use crate::feature::futex::waits;
+use crate::feature::zero_copy_receive::exported;
+use crate::feature::{eventfd, ring_fds};
+use crate::observe::{chaos, trace};
 use crate::os::limits;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::process::{credentials, family, identity, nonblocking, threads};
-use crate::request::{chaos, trace};
 use crate::ring::Ring;
 use crate::ring::drive::{reactor, stand_in};
 use crate::ring::watches;
 use crate::ring::{lifetime, registry};
-use crate::work::{futex_waits, interrupt, pool};
+use crate::work::{interrupt, pool};
 
 /// The locks below a ring's, in the order in which they are taken.
 const LOCKS: [fn() -> &'static dyn AcrossFork; 14] = [
@@ -26,7 +27,7 @@ const LOCKS: [fn() -> &'static dyn AcrossFork; 14] = [
     directories::lock,
     mounts::lock,
     exported::lock,
-    futex_waits::lock,
+    waits::lock,
     credentials::lock,
     threads::lock,
     interrupt::lock,
@@ -115,7 +116,7 @@ pub fn forked() {
     // SAFETY: the caller says that this thread is the only one of the process.
     unsafe {
         HELD.reset();
-        futex_waits::forked();
+        waits::forked();
         nonblocking::forked();
         let rings = core::mem::take(&mut *HELD.lock());
         family::born(!rings.is_empty());
@@ -127,6 +128,6 @@ pub fn forked() {
         lifetime::forked();
         trace::forked();
         chaos::forked();
-        register::ring_fds::forked();
+        ring_fds::register::forked();
     }
 }

@@ -1,6 +1,5 @@
 //! The three calls: setup, enter and register; the tables by which they judge.
 
-pub mod chaos;
 pub mod enter;
 pub mod flag;
 pub mod fork;
@@ -9,4 +8,3 @@ pub mod query;
 pub mod register;
 pub mod setup;
 pub mod support;
-pub mod traced;

@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 
 use crate::abi::layout::CQES_OFFSET;
 use crate::abi::{Errno, KNOWN_SQE_FLAGS};
-use crate::assets::receive_queues::{Event, HEADER};
 use crate::calls::register::call::Register;
-use crate::calls::register::receive_queues;
 use crate::calls::{enter, setup};
+use crate::feature::zero_copy_receive::register;
+use crate::feature::zero_copy_receive::{Event, HEADER};
 use crate::os::pages;
 use crate::os::user;
 use crate::request::version::{self, Abi};
@@ -119,21 +119,14 @@ fn reply(question: u32, abi: &Abi) -> Option<Vec<u64>> {
         // `struct io_uring_query_zcrx`: flags of a registration, those of an area, how many controls, features; the refill
         // ring's header.
         RECEIVE_QUEUES => vec![
-            u64::from(receive_queues::FLAGS),
+            u64::from(register::FLAGS),
             0,
-            u64::from(receive_queues::CONTROLS) | u64::from(receive_queues::FEATURES) << 32,
+            u64::from(register::CONTROLS) | u64::from(register::FEATURES) << 32,
             u64::from(HEADER.0) | u64::from(HEADER.1) << 32,
             0,
         ],
         // `struct io_uring_query_zcrx_event`: events, and the size and the alignment of the counters.
-        EVENTS => vec![
-            u64::from(Event::ALL) | receive_queues::COUNTERS.0 << 32,
-            receive_queues::COUNTERS.1,
-            0,
-            0,
-            0,
-            0,
-        ],
+        EVENTS => vec![u64::from(Event::ALL) | register::COUNTERS.0 << 32, register::COUNTERS.1, 0, 0, 0, 0],
         // `struct io_uring_query_scq`: the header's length and alignment.
         HEADERS => vec![CQES_OFFSET as u64, 64],
         _ => return None,

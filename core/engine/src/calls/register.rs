@@ -1,19 +1,8 @@
 //! `io_uring_register(2)`: the table of registrations. What a registration takes from the program is read and checked
 //! in the modules here; what it changes lies in `assets/` and `ring/`.
 
-mod buffer_rings;
 pub mod call;
-mod clone;
-mod eventfd;
-mod napi;
-mod personalities;
-pub mod receive_queues;
-mod region;
-mod resize;
-mod restrictions;
-pub mod ring_fds;
-mod rsrc;
-mod workers;
+pub mod rsrc;
 
 use anyring_chaos_plan::{Fault, Faults};
 use linux_raw_sys::io_uring::io_uring_register_op as Code;
@@ -22,10 +11,22 @@ use crate::abi::{
     Errno, IORING_REGISTER_BPF_FILTER, IORING_REGISTER_LAST, IORING_REGISTER_QUERY,
     IORING_REGISTER_ZCRX_CTRL, columns,
 };
-use crate::assets::ring_fds::resolve;
 use crate::calls::register::call::{Argument, Register};
 use crate::calls::{probe, query};
-use crate::ops::msg_ring;
+use crate::feature::buffers::clone;
+use crate::feature::buffers::register as buffers;
+use crate::feature::busy_poll::register as napi;
+use crate::feature::eventfd::register as eventfd;
+use crate::feature::files::register as files;
+use crate::feature::messages::ops as messages;
+use crate::feature::personalities::register as personalities;
+use crate::feature::provided_buffers::register as buffer_rings;
+use crate::feature::region::register as region;
+use crate::feature::resize::register as resize;
+use crate::feature::restrictions::register as restrictions;
+use crate::feature::ring_fds::{register as ring_fds, resolve};
+use crate::feature::workers;
+use crate::feature::zero_copy_receive::register as receive_queues;
 use crate::os::{Fd, user};
 use crate::request::{cancel, structures, version};
 use crate::ring::lookup;
@@ -143,7 +144,7 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
     use Fault::{RegisterBusy, RegisterNoMemory};
     use Takes::{Address, Any, Nothing, One};
     [
-        Row::new(Code::IORING_REGISTER_BUFFERS, "IORING_REGISTER_BUFFERS", Any, Ring(rsrc::register_buffers))
+        Row::new(Code::IORING_REGISTER_BUFFERS, "IORING_REGISTER_BUFFERS", Any, Ring(buffers::register_buffers))
             .argument(Vectors)
             .faults(&[RegisterNoMemory])
             .limits(UNPINNED),
@@ -153,7 +154,7 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Nothing,
             Ring(|core, _| core.unregister_buffers()),
         ),
-        Row::new(Code::IORING_REGISTER_FILES, "IORING_REGISTER_FILES", Any, Ring(rsrc::register_files))
+        Row::new(Code::IORING_REGISTER_FILES, "IORING_REGISTER_FILES", Any, Ring(files::register_files))
             .argument(Descriptors)
             .faults(&[RegisterNoMemory]),
         Row::new(
@@ -174,7 +175,7 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Code::IORING_REGISTER_FILES_UPDATE,
             "IORING_REGISTER_FILES_UPDATE",
             Any,
-            Ring(rsrc::update_files),
+            Ring(files::update_files),
         )
         .argument(Argument::One(structures::FILES_UPDATE)),
         Row::new(
@@ -211,21 +212,21 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Nothing,
             Ring(|core, _| core.enable().map(|()| 0)),
         ),
-        Row::new(Code::IORING_REGISTER_FILES2, "IORING_REGISTER_FILES2", Any, Ring(rsrc::register_files2))
+        Row::new(Code::IORING_REGISTER_FILES2, "IORING_REGISTER_FILES2", Any, Ring(files::register_files2))
             .argument(Argument::One(structures::RESOURCES))
             .faults(&[RegisterNoMemory]),
         Row::new(
             Code::IORING_REGISTER_FILES_UPDATE2,
             "IORING_REGISTER_FILES_UPDATE2",
             Any,
-            Ring(rsrc::update_files2),
+            Ring(files::update_files2),
         )
         .argument(Argument::One(structures::RESOURCES_UPDATE)),
         Row::new(
             Code::IORING_REGISTER_BUFFERS2,
             "IORING_REGISTER_BUFFERS2",
             Any,
-            Ring(rsrc::register_buffers2),
+            Ring(buffers::register_buffers2),
         )
         .argument(Argument::One(structures::RESOURCES))
         .faults(&[RegisterNoMemory])
@@ -234,7 +235,7 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Code::IORING_REGISTER_BUFFERS_UPDATE,
             "IORING_REGISTER_BUFFERS_UPDATE",
             Any,
-            Ring(rsrc::update_buffers),
+            Ring(buffers::update_buffers),
         )
         .argument(Argument::One(structures::RESOURCES_UPDATE))
         .limits(UNPINNED),
@@ -296,7 +297,7 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Code::IORING_REGISTER_FILE_ALLOC_RANGE,
             "IORING_REGISTER_FILE_ALLOC_RANGE",
             Address,
-            Ring(rsrc::set_file_alloc_range),
+            Ring(files::set_file_alloc_range),
         )
         .argument(Argument::One(structures::FILE_RANGE)),
         Row::new(
@@ -327,7 +328,7 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Code::IORING_REGISTER_SEND_MSG_RING,
             "IORING_REGISTER_SEND_MSG_RING",
             One,
-            Unlocked(|call| msg_ring::send_without_ring(call.argument)),
+            Unlocked(|call| messages::send_without_ring(call.argument)),
         )
         .names(Names::None),
         Row::new(

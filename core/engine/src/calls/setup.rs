@@ -7,7 +7,7 @@ use crate::abi::{Errno, IORING_SETUP_CQE_MIXED, IORING_SETUP_SQ_REWIND, IORING_S
 use crate::assets::notes;
 use crate::calls::flag;
 use crate::calls::flag::Flag;
-use crate::calls::register::ring_fds;
+use crate::feature::ring_fds::register;
 use crate::ops;
 use crate::os::host::Caller;
 use crate::os::sync::atomic::Ordering;
@@ -91,7 +91,7 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
     user::look_for_tags();
     notes::begin();
     lifetime::collect_all();
-    ring_fds::sweep();
+    register::sweep();
     let table = ops::table_of(version::current(), table);
     let layout = Layout::new(entries, &params)?;
     let (memfd, fd) = create_descriptors()?;
@@ -112,7 +112,7 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
         os::close(memfd);
     }
     created.and_then(|memory| install(memory, &params, fd, table, caller)).inspect_err(|_| os::close(fd))?;
-    if params.flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 { ring_fds::register_own(fd) } else { Ok(fd) }
+    if params.flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 { register::register_own(fd) } else { Ok(fd) }
 }
 
 /// The parameters at `params_address`, where [`setup`] would take them: as far as they, and the number of entries, tell.

@@ -6,9 +6,9 @@ use linux_raw_sys::io_uring::{
 };
 
 use crate::abi::{Errno, names};
+use crate::observe::chaos;
 use crate::os;
 use crate::request::cancel::{self, Wanted};
-use crate::request::chaos;
 use crate::request::field::Field;
 use crate::request::op::{Caps, Code};
 use crate::request::shown::{Kind, When, arg, asks};

@@ -4,12 +4,13 @@ use linux_raw_sys::general::{POSIX_FADV_NORMAL, POSIX_FADV_RANDOM, POSIX_FADV_SE
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use crate::abi::{Errno, Sqe, names};
+use crate::observe::chaos;
 use crate::os::{self, Fd, nr};
+use crate::request::Flags;
 use crate::request::field::Field;
 use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Argument, Kind, When, arg};
 use crate::request::unused::Unused;
-use crate::request::{Flags, chaos};
 use crate::ring::Attempt;
 use crate::ring::row::{Block, Outcome, Prep, Row, issue_blocks, prep_nothing};
 use crate::work::{Work, pool};

@@ -1,28 +1,30 @@
-//! The operations: one table, one row each, one file per family.
+//! The operations: one table, one row each, one file per family; those of a feature are in its folder ([`crate::feature`]).
 //!
-//! A row ([`Op`]) says all that tells an operation from others. Dispatch, the probe, the tracer, the fuzzer and the
+//! A row ([`Row`]) says all that tells an operation from others. Dispatch, the probe, the tracer, the fuzzer and the
 //! support matrix all read this table.
 
 pub mod cancel;
 pub mod epoll;
 pub mod file;
-pub mod futex;
 pub mod getdents;
-pub mod msg_ring;
 pub mod net;
 pub mod nop;
 pub mod open;
 pub mod paths;
 pub mod poll;
-pub mod provide;
 pub mod read_multishot;
 pub mod rw;
 pub mod splice;
-pub mod timeout;
 pub mod waitid;
 pub mod xattr;
 
 use crate::abi::IORING_OP_LAST;
+use crate::feature::futex::ops as futex;
+use crate::feature::messages::ops as msg_ring;
+use crate::feature::provided_buffers::ops as provide;
+use crate::feature::timeouts::ops as timeout;
+use crate::feature::zero_copy_receive::ops as recv_zero_copy;
+use crate::feature::zero_copy_send::ops as zero_copy;
 use crate::request::field::FIRST_PRIVATE;
 use crate::request::op::Op;
 use crate::request::version::Version;
@@ -80,8 +82,8 @@ pub const ROWS: &[Row] = &[
     xattr::GETXATTR,
     net::socket::SOCKET,
     net::command::URING_CMD,
-    net::zero_copy::SEND_ZC,
-    net::zero_copy::SENDMSG_ZC,
+    zero_copy::SEND_ZC,
+    zero_copy::SENDMSG_ZC,
     read_multishot::READ_MULTISHOT,
     waitid::WAITID,
     futex::FUTEX_WAIT,
@@ -91,7 +93,7 @@ pub const ROWS: &[Row] = &[
     file::FTRUNCATE,
     net::socket::BIND,
     net::socket::LISTEN,
-    net::recv_zero_copy::RECV_ZC,
+    recv_zero_copy::RECV_ZC,
     epoll::EPOLL_WAIT,
     rw::READV_FIXED,
     rw::WRITEV_FIXED,

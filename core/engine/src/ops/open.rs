@@ -13,13 +13,14 @@ use linux_raw_sys::general::{
 use linux_raw_sys::io_uring::{IORING_FIXED_FD_NO_CLOEXEC, io_uring_rsrc_update2};
 
 use crate::abi::{Errno, names};
-use crate::assets::files::ALLOCATE;
+use crate::assets::kinds;
 use crate::assets::notes::{self, Interested};
-use crate::assets::{filters, kinds};
+use crate::feature::files::ALLOCATE;
+use crate::feature::restrictions::filters;
+use crate::observe::chaos;
 use crate::ops::paths;
 use crate::os::user::{self, Path};
 use crate::os::{self, Fd, nr};
-use crate::request::chaos;
 use crate::request::data::{OpData, Open};
 use crate::request::field::Field;
 use crate::request::op::{Caps, Code};

@@ -8,10 +8,10 @@ use linux_raw_sys::general::{
 
 use crate::abi::{Errno, names};
 use crate::assets::mounts;
+use crate::observe::chaos;
 use crate::os::user::{self, Path};
 use crate::os::{Fd, nr};
 use crate::request::Flags;
-use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::field::Field;
 use crate::request::op::{Caps, Code};

@@ -16,7 +16,8 @@ use linux_raw_sys::io_uring::{
 };
 
 use crate::abi::{Errno, names};
-use crate::assets::{eventfd, notes};
+use crate::assets::notes;
+use crate::feature::eventfd;
 use crate::os::{self, Fd};
 use crate::request::field::Field;
 use crate::request::op::{Caps, Code};

@@ -5,13 +5,13 @@ use alloc::boxed::Box;
 use linux_raw_sys::general::{EPOLLIN, RWF_NOWAIT};
 
 use crate::abi::{Errno, names};
-use crate::assets::kbuf::Span;
 use crate::assets::kinds;
+use crate::feature::provided_buffers::Span;
+use crate::observe::chaos;
 use crate::ops::rw;
 use crate::os::user::IoVector;
 use crate::os::{self, Fd};
 use crate::process::nonblocking;
-use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::field::Field;
 use crate::request::op::{Caps, Code};

@@ -6,8 +6,8 @@ use linux_raw_sys::general::{
 use linux_raw_sys::io_uring::SPLICE_F_FD_IN_FIXED;
 
 use crate::abi::{Errno, names};
+use crate::observe::chaos;
 use crate::os::{self, Fd, OwnedFd, nr};
-use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::field::Field;
 use crate::request::op::{Caps, Code};

@@ -18,19 +18,18 @@
 //! only the copy is looked at.
 
 mod cq;
-mod resize;
 mod sq;
-
-use crate::abi::Sqe;
-use crate::abi::layout::{CQES_OFFSET, Layout, SQES_OFFSET, Word};
-use crate::os::region::Region;
-pub use cq::Cq;
-pub use sq::Sq;
 
 use core::mem::offset_of;
 
 use crate::abi::Errno;
+use crate::abi::Sqe;
+use crate::abi::layout::{CQES_OFFSET, Layout, SQES_OFFSET, Word};
+use crate::os::region::Region;
 use crate::os::{self, pages};
+
+pub use cq::Cq;
+pub use sq::Sq;
 
 /// A completion, with the second half that only big CQEs carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,9 +84,9 @@ impl Source {
 
 /// The engine's view of a ring's memory.
 pub struct RingMemory {
-    layout: Layout,
-    rings: Region,
-    sqes: Region,
+    pub(crate) layout: Layout,
+    pub(crate) rings: Region,
+    pub(crate) sqes: Region,
 }
 
 impl RingMemory {
@@ -105,7 +104,7 @@ impl RingMemory {
         Ok(RingMemory { layout, rings, sqes })
     }
 
-    fn initialise(&self) {
+    pub(crate) fn initialise(&self) {
         self.store(Word::SqMask, self.layout.sq_entries - 1);
         self.store(Word::SqEntries, self.layout.sq_entries);
         self.store(Word::CqMask, self.layout.cq_entries - 1);

@@ -36,7 +36,7 @@ impl Sq {
 
     /// As many as the program says that it has published.
     #[inline]
-    pub(super) fn published(&self, memory: &RingMemory) -> u32 {
+    pub(crate) fn published(&self, memory: &RingMemory) -> u32 {
         // Acquire pairs with the program's release store of its tail after it wrote SQEs.
         memory.load(Word::SqTail, self.head).wrapping_sub(self.head)
     }

@@ -5,7 +5,7 @@ use anyring_trace::event;
 use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
 
 use crate::abi::{IORING_CQE_F_32, IORING_SETUP_CQE_MIXED};
-use crate::coverage;
+use crate::observe::coverage;
 use crate::queue::Cqe;
 use crate::request::{FileHold, Flags, Request, RequestId};
 use crate::ring::Core;
@@ -108,7 +108,7 @@ impl Core {
     }
 
     /// The CQE comes now that was to come late.
-    pub(super) fn complete_late(&mut self, id: RequestId) {
+    pub(crate) fn complete_late(&mut self, id: RequestId) {
         let request = &self[id];
         let cqe = request.cqe(request.result);
         self.post_told(id, cqe);

@@ -88,9 +88,9 @@ impl Flags {
     pub const SILENCED: Flags = Flags(1 << 24);
     /// The request waits by its SQE alone, and is prepared only if it comes to more than one attempt.
     pub const UNPREPARED: Flags = Flags(1 << 25);
-    /// The request's events are told: see [`crate::request::trace`].
+    /// The request's events are told: see [`crate::observe::trace`].
     pub const TRACED: Flags = Flags(1 << 26);
-    /// Faults may be injected: see [`crate::request::chaos`].
+    /// Faults may be injected: see [`crate::observe::chaos`].
     pub const CHAOS: Flags = Flags(1 << 27);
     /// No attempt was made yet, where faults may be injected into the first.
     pub const UNTRIED: Flags = Flags(1 << 28);

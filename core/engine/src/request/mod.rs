@@ -12,11 +12,9 @@
 //!
 //! All of it happens under the ring's lock, but for the blocking attempt itself ([`crate::work`]).
 
-pub mod announced;
 mod assembly;
 mod by_file;
 pub(crate) mod cancel;
-pub mod chaos;
 mod complete;
 pub mod data;
 mod drain;
@@ -25,7 +23,6 @@ mod foreign;
 pub mod id;
 mod index;
 mod link;
-pub mod notification;
 pub mod op;
 mod quick;
 mod ready;
@@ -34,16 +31,14 @@ mod slab;
 pub mod structures;
 mod submit;
 pub mod table;
-pub mod timeouts;
-pub mod trace;
 pub mod train;
 pub mod unused;
 pub mod version;
 
 use crate::abi::{Errno, Sqe};
-use crate::assets::kbuf::Selected;
 use crate::assets::notes;
 use crate::assets::table::NodeIndex;
+use crate::feature::provided_buffers::Selected;
 use crate::process::credentials::Whose;
 use crate::queue::Cqe;
 use crate::request::data::OpData;

@@ -6,7 +6,7 @@ use linux_raw_sys::io_uring::IORING_SETUP_IOPOLL;
 
 use crate::abi::errno::to_res;
 use crate::abi::{Errno, Sqe};
-use crate::coverage;
+use crate::observe::coverage;
 use crate::os::Fd;
 use crate::process::credentials::{self, Whose};
 use crate::queue::Cqe;

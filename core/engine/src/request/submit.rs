@@ -7,9 +7,9 @@ use linux_raw_sys::net::SO_TYPE;
 
 use crate::abi::Errno;
 use crate::abi::{KNOWN_SQE_FLAGS, Sqe};
-use crate::assets::filters::Context;
 use crate::assets::kinds;
-use crate::coverage;
+use crate::feature::restrictions::filters::Context;
+use crate::observe::coverage;
 use crate::os;
 use crate::process::credentials::{self, Whose};
 use crate::request::assembly::Place;

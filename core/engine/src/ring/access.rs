@@ -2,16 +2,16 @@
 
 use core::ops::{Index, IndexMut};
 
-use crate::assets::buffers::BufferTable;
 use crate::assets::directories::Directories;
-use crate::assets::files::FileTable;
-use crate::assets::kbuf::BufferGroups;
-use crate::assets::receive_queues::ReceiveQueues;
+use crate::feature::buffers::BufferTable;
+use crate::feature::files::FileTable;
+use crate::feature::provided_buffers::BufferGroups;
+use crate::feature::zero_copy_receive::ReceiveQueues;
+use crate::feature::zero_copy_send::ZeroCopy;
 use crate::request::train::Train;
 use crate::request::{Request, RequestId, Slab};
 use crate::ring::drive::observers::Observers;
 use crate::ring::drive::readiness::Readiness;
-use crate::ring::drive::zero_copy::ZeroCopy;
 use crate::ring::life::Life;
 use crate::ring::parts::{Drive, Instruments, Order, Queues, Resources, Time};
 use crate::ring::{Core, Lent};

@@ -8,11 +8,11 @@ use linux_raw_sys::io_uring::io_uring_rsrc_update2;
 
 use crate::abi::{Errno, Sqe};
 use crate::assets::directories::Description;
-use crate::assets::receive_queues::{Notice, Shared};
 use crate::assets::table::NodeIndex;
+use crate::feature::zero_copy_receive::{Notice, Shared};
+use crate::feature::zero_copy_send::announced::Announced;
 use crate::os::Fd;
 use crate::os::user::IoVector;
-use crate::request::announced::Announced;
 use crate::request::op::Op;
 use crate::request::{Request, RequestId};
 use crate::ring::drive::readiness::Known;
@@ -83,7 +83,7 @@ impl Attempt<'_> {
 
     /// The request and the ring's resources, at once.
     #[inline(always)]
-    pub(in crate::ring) fn with_resources(&mut self) -> (&mut Request, &mut Resources) {
+    pub(crate) fn with_resources(&mut self) -> (&mut Request, &mut Resources) {
         (&mut self.ring.core.requests[self.id], &mut self.ring.core.resources)
     }
 
@@ -209,6 +209,7 @@ lend! {
     notification(id) -> Result<RequestId, Errno>;
     announce(id);
     piece_is_copied(id);
+    trace_buffer(id, address: u64);
     cut_bundle(id, buffers: &mut Vec<IoVector>);
     hold_buffer(id, node: NodeIndex);
 }

@@ -3,10 +3,10 @@
 
 use crate::assets::kinds;
 use crate::assets::notes::{self, Interested};
+use crate::feature::zero_copy_send;
 use crate::os::Fd;
 use crate::os::sync::atomic::{Ordering, fence};
 use crate::process::identity;
-use crate::ring::drive::zero_copy;
 use crate::ring::lookup;
 use crate::ring::{Core, Ring, lifetime, registry};
 
@@ -89,7 +89,7 @@ pub fn watches_errors(fd: Fd, takes: bool) {
     // Pairs with `Core::channel_for`: either the ring is found here, or that finds what was noted.
     fence(Ordering::SeqCst);
     let mut interested = notes::interested(fd);
-    if is_news && zero_copy::are_any() {
+    if is_news && zero_copy_send::are_any() {
         // A ring may know the socket by another descriptor.
         interested = Interested::Several;
     }

@@ -3,18 +3,20 @@
 use alloc::vec::Vec;
 
 use crate::assets::directories::{self, Directories};
-use crate::assets::receive_queues::exported;
-use crate::assets::{eventfd, mounts};
+use crate::assets::mounts;
+use crate::feature::eventfd;
+use crate::feature::futex::waits;
+use crate::feature::timeouts::Timeouts;
+use crate::feature::zero_copy_receive::exported;
+use crate::feature::zero_copy_send::error_queue;
 use crate::os::{self, Fd};
 use crate::request::op::Caps;
-use crate::request::timeouts::Timeouts;
 use crate::request::{FileHold, Flags, Phase, RequestId};
-use crate::ring::drive::{error_queue, reactor, stand_in};
+use crate::ring::drive::{reactor, stand_in};
 use crate::ring::registry::InUse;
 use crate::ring::watches::WATCHES;
 use crate::ring::{Core, CoreGuard, Ring, live, registry};
 use crate::wait::{Driver, Token};
-use crate::work::futex_waits;
 
 /// Lets the kernel tell when the program's last reference to a ring is gone. `fd` is the program's descriptor.
 pub fn watch(fd: Fd, ring: &'static Ring, serial: u64) {
@@ -151,7 +153,7 @@ pub fn dispose_if_done(mut guard: CoreGuard<'_>, serial: u64) {
     drop(core);
     registry::give_back(ring);
     if !registry::has_live() {
-        futex_waits::dismiss();
+        waits::dismiss();
     }
 }
 

@@ -28,6 +28,13 @@ enum Exit {
     Reactor,
 }
 
+impl<'a> CoreGuard<'a> {
+    /// The ring that is locked.
+    pub fn ring(&self) -> &'a Ring {
+        self.ring
+    }
+}
+
 impl CoreGuard<'_> {
     #[inline]
     fn enter_page(&mut self) {

@@ -14,8 +14,7 @@ mod life;
 pub(crate) mod lifetime;
 mod lock;
 pub(crate) mod lookup;
-pub mod messages;
-mod parts;
+pub(crate) mod parts;
 mod queues;
 pub(crate) mod registry;
 pub(crate) mod resources;
@@ -30,20 +29,20 @@ use alloc::sync::Arc;
 use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SETUP_SINGLE_ISSUER};
 
 use crate::abi::Errno;
-use crate::assets::restraint;
+use crate::feature::messages::{Mailbox, Message};
+use crate::feature::restrictions::process;
+use crate::feature::zero_copy_send::ZeroCopy;
+use crate::observe::chaos::Chaos;
+use crate::observe::trace::Traced;
 use crate::os::sync::Mutex;
 use crate::os::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::os::{Fd, host};
 use crate::process::page::Page;
 use crate::queue::{Cq, RingMemory, Sq};
-use crate::request::chaos::Chaos;
 use crate::request::op::Op;
-use crate::request::trace::Traced;
 use crate::request::{FileHold, Flags, RequestId, Slab};
 use crate::ring::drive::readiness::Readiness;
-use crate::ring::drive::zero_copy::ZeroCopy;
 use crate::ring::life::Life;
-use crate::ring::messages::{Mailbox, Message};
 use crate::ring::parts::{Drive, Identity, Instruments, Order, Queues, Resources, Time};
 use crate::ring::row::{Row, Table};
 use crate::ring::shared::Shared;
@@ -129,6 +128,11 @@ impl Ring {
         self.life.load(Ordering::Relaxed)
     }
 
+    /// Messages that wait for the ring's lock.
+    pub(crate) fn mailbox(&self) -> &Mailbox {
+        &self.mailbox
+    }
+
     /// The number of this place, by which it is found again.
     #[inline]
     pub fn number(&self) -> u32 {
@@ -207,7 +211,7 @@ impl Core {
             readiness: Readiness::default(),
             zero_copy: ZeroCopy::default(),
             time: Time::default(),
-            resources: Resources { restrictions: restraint::inherited(), ..Resources::default() },
+            resources: Resources { restrictions: process::inherited(), ..Resources::default() },
             shared: None,
             instruments: Instruments { traced: Traced::new(), chaos: Chaos::new() },
         }

@@ -1,17 +1,18 @@
 //! The parts of a ring. Each keeps its own state and changes it by its verbs; a verb that takes several parts at once is
 //! one of [`Core`].
 
-use crate::assets::buffers::BufferTable;
 use crate::assets::directories::Directories;
-use crate::assets::files::FileTable;
-use crate::assets::kbuf::BufferGroups;
-use crate::assets::receive_queues::ReceiveQueues;
-use crate::assets::region::ParamRegion;
-use crate::assets::restrictions::Restrictions;
+use crate::feature::buffers::BufferTable;
+use crate::feature::files::FileTable;
+use crate::feature::personalities::Personalities;
+use crate::feature::provided_buffers::BufferGroups;
+use crate::feature::region::ParamRegion;
+use crate::feature::restrictions::Restrictions;
+use crate::feature::timeouts::Timeouts;
+use crate::feature::zero_copy_receive::ReceiveQueues;
+use crate::observe::chaos::Chaos;
+use crate::observe::trace::Traced;
 use crate::queue::{Cq, RingMemory, Sq};
-use crate::request::chaos::Chaos;
-use crate::request::timeouts::Timeouts;
-use crate::request::trace::Traced;
 use crate::request::train::Train;
 use crate::request::{Assembly, Drain, ReadyQueue, RequestId};
 use crate::ring::Ring;
@@ -19,7 +20,6 @@ use crate::ring::drive::observers::Observers;
 use crate::ring::drive::reactor::Attendance;
 use crate::ring::drive::sleepers::Sleepers;
 use crate::ring::drive::sq_thread::SqThread;
-use crate::ring::resources::personalities::Personalities;
 use crate::ring::row::Table;
 use crate::ring::submitter::Submitter;
 use crate::wait::Token;

@@ -1,9 +1,10 @@
 //! Other threads of the engine in the place of those that hold credentials which the process gave up.
 
+use crate::feature::futex::waits;
 use crate::os;
 use crate::process::threads;
 use crate::ring::drive::{reactor, sq_thread};
-use crate::work::{futex_waits, pool};
+use crate::work::pool;
 
 /// The process has other credentials: threads that hold the old ones end, and those that are needed
 /// are cloned anew by the calling thread. Returns when all are gone that were not busy; the others end
@@ -15,9 +16,9 @@ pub fn renew() {
     let until_ns = os::monotonic_ns() + threads::PATIENCE_NS;
     threads::wait_for_beginners();
     pool::dismiss();
-    futex_waits::dismiss();
+    waits::dismiss();
     sq_thread::renew(until_ns);
     reactor::renew(until_ns);
-    threads::wait(until_ns, || pool::are_dismissed() && futex_waits::are_dismissed());
+    threads::wait(until_ns, || pool::are_dismissed() && waits::are_dismissed());
     threads::wait_for_leavers(until_ns);
 }

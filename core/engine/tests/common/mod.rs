@@ -142,8 +142,8 @@ fn note_results() {
     let path = std::env::var_os("ANYRING_COVERAGE").expect("ANYRING_COVERAGE names a file");
     let file = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(path);
     let file = file.expect("the file of ANYRING_COVERAGE");
-    file.set_len(anyring_engine::coverage::LENGTH as u64).unwrap();
-    anyring_engine::coverage::record_to(file.as_raw_fd());
+    file.set_len(anyring_engine::observe::coverage::LENGTH as u64).unwrap();
+    anyring_engine::observe::coverage::record_to(file.as_raw_fd());
 }
 
 /// Makes the engine this process's. A test that forks by itself, not by [`child`], and whose child makes a ring, calls it before: another

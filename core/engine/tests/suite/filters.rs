@@ -10,7 +10,7 @@
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 
-use anyring_engine::assets::filters::{Context, Instruction, Program};
+use anyring_engine::feature::restrictions::filters::{Context, Instruction, Program};
 
 /// Bytes of a datagram, of which the first are the context: no answer is as long, but those that are cut.
 const LENGTH: usize = 4096;

@@ -9,16 +9,15 @@ use linux_raw_sys::io_uring::{
     IORING_ACCEPT_DONTWAIT, IORING_ACCEPT_MULTISHOT, IORING_ACCEPT_POLL_FIRST, IORING_CQE_F_SOCK_NONEMPTY,
     IORING_FILE_INDEX_ALLOC,
 };
-
 use linux_raw_sys::net::SO_ACCEPTCONN;
 
 use crate::abi::{Errno, Sqe, names};
+use crate::observe::chaos;
 use crate::ops::net::calls;
 use crate::ops::net::socket::{SOCK_CLOEXEC, SOCK_NONBLOCK};
 use crate::os::{self, Fd, host, user};
 use crate::process::nonblocking::{self, Blocking};
 use crate::request::Flags;
-use crate::request::chaos;
 use crate::request::field::Field;
 use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Kind, arg};

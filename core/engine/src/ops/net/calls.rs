@@ -5,7 +5,7 @@ use linux_raw_sys::ioctl::FIONREAD;
 use linux_raw_sys::net::{IPPROTO_TCP, MSG_DONTWAIT, TCP_INFO, TCP_ZEROCOPY_RECEIVE, msghdr};
 
 use crate::abi::Errno;
-use crate::assets::kbuf::Span;
+use crate::feature::provided_buffers::Span;
 use crate::ops::net::rights;
 use crate::os::{self, Fd, call};
 use crate::request::data::address::Address;

@@ -7,6 +7,7 @@ use linux_raw_sys::net::{AF_INET, AF_INET6, SO_DOMAIN, SOL_SOCKET, SOL_TCP};
 
 use crate::abi::{Errno, IORING_OP_URING_CMD128, SOCKET_URING_OP_GETSOCKNAME, Sqe, names};
 use crate::assets::kinds;
+use crate::feature::zero_copy_send::error_queue;
 use crate::ops::net::timestamp;
 use crate::os::{self, Fd, call, user};
 use crate::request::field::Field;
@@ -14,7 +15,6 @@ use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::{Flags, version};
 use crate::ring::Attempt;
-use crate::ring::drive::error_queue;
 use crate::ring::row::{Outcome, Row};
 
 const LIMITS: &str = "commands of sockets and of the null device only; commands of other files are defined by their drivers. TX_TIMESTAMP \

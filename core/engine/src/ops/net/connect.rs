@@ -6,11 +6,11 @@ use linux_raw_sys::general::{EPOLLERR, EPOLLOUT};
 use linux_raw_sys::net::{AF_INET, AF_INET6, SO_ERROR, SO_TYPE};
 
 use crate::abi::Errno;
+use crate::observe::chaos;
 use crate::ops::net::calls;
 use crate::os::{self, Fd, nr};
 use crate::process::nonblocking::{self, Blocking};
 use crate::request::Request;
-use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::address::Address;
 use crate::request::field::Field;

@@ -8,18 +8,16 @@
 //! (`process/nonblocking.rs`).
 
 pub mod accept;
-mod calls;
+pub(crate) mod calls;
 pub mod command;
 pub mod connect;
 pub mod recv;
-pub mod recv_zero_copy;
 pub mod recvmsg;
 pub mod rights;
 pub mod send;
 pub mod socket;
 mod timestamp;
 pub mod train;
-pub mod zero_copy;
 
 use linux_raw_sys::general::EPOLLIN;
 use linux_raw_sys::io_uring::{
@@ -40,10 +38,10 @@ use crate::ring::Attempt;
 use crate::ring::row::Outcome;
 
 /// Messages have a length that no operation looks at: programs write 1 there, or nothing.
-const UNUSUAL_LENGTH: &[When] = &[When::Given, When::Not(Field::Length, 1)];
+pub(crate) const UNUSUAL_LENGTH: &[When] = &[When::Given, When::Not(Field::Length, 1)];
 
 /// Bytes that were transferred before a request failed are what its CQE reports.
-fn failed(request: &Request, result: i32) -> i32 {
+pub(crate) fn failed(request: &Request, result: i32) -> i32 {
     let done = match &request.data {
         OpData::Net(Data::Transfer(transfer)) => transfer.progress.done,
         OpData::Net(Data::Message(message)) => message.progress.done,
@@ -59,14 +57,14 @@ fn ended(cx: &mut Attempt<'_>, errno: Errno) -> Outcome {
 }
 
 /// `MSG_*` as system calls take them.
-fn known_flags(flags: u32) -> u32 {
+pub(crate) fn known_flags(flags: u32) -> u32 {
     // For programs of 32 bits; the system calls refuse it.
     const MSG_CMSG_COMPAT: u32 = 1 << 31;
     flags & !MSG_CMSG_COMPAT
 }
 
 /// Marks a request by its `MSG_*` flags and returns what its progress begins with.
-fn start(request: &mut Request, extra: u32) -> Progress {
+pub(crate) fn start(request: &mut Request, extra: u32) -> Progress {
     let flags = known_flags(request.sqe.op_flags) | extra;
     if flags & MSG_DONTWAIT != 0 {
         request.flags.set(Flags::NOWAIT);
@@ -77,7 +75,7 @@ fn start(request: &mut Request, extra: u32) -> Progress {
 /// True if the request wants to wait for readiness before the first attempt, and that is still ahead of it. A
 /// descriptor that is known to be ready need not be waited for, and one that turns out to be goes on before
 /// the call returns.
-fn polls_first(cx: &mut Attempt<'_>, fd: Fd, events: u32) -> bool {
+pub(crate) fn polls_first(cx: &mut Attempt<'_>, fd: Fd, events: u32) -> bool {
     let request = cx.request();
     if u32::from(request.sqe.ioprio) & IORING_RECVSEND_POLL_FIRST == 0 || request.flags.has(Flags::WOKEN) {
         return false;
@@ -95,7 +93,7 @@ fn polls_first(cx: &mut Attempt<'_>, fd: Fd, events: u32) -> bool {
 }
 
 /// True if there is nothing to receive, as far as is known.
-fn is_idle(cx: &mut Attempt<'_>, fd: Fd) -> bool {
+pub(crate) fn is_idle(cx: &mut Attempt<'_>, fd: Fd) -> bool {
     !cx.flags.has(Flags::NOWAIT)
         && !cx.ring.readiness().worth_trying(fd, EPOLLIN)
         && cx.ring.readiness_mut().socket_kind(fd).receives()

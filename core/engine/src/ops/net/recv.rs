@@ -10,7 +10,8 @@ use linux_raw_sys::net::{
 };
 
 use crate::abi::{Errno, Sqe, names};
-use crate::assets::kbuf::{Selected, Span};
+use crate::feature::provided_buffers::{Selected, Span};
+use crate::observe::chaos;
 use crate::ops::net::send::FIXED_BUFFER;
 use crate::ops::net::{
     ask_registered, bundles, calls, covering, ended, failed, is_idle, is_retried, polls_first, start,
@@ -18,7 +19,6 @@ use crate::ops::net::{
 };
 use crate::os::user::{self, IoVector};
 use crate::os::{self, Fd};
-use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::message::empty_header;
 use crate::request::data::net::{Data, Transfer};

@@ -6,12 +6,12 @@ use linux_raw_sys::io_uring::{IORING_RECVSEND_BUNDLE, IORING_RECVSEND_FIXED_BUF,
 use linux_raw_sys::net::{MSG_CTRUNC, MSG_TRUNC, msghdr};
 
 use crate::abi::{Errno, names};
-use crate::assets::kbuf::Span;
+use crate::feature::provided_buffers::Span;
+use crate::observe::chaos;
 use crate::ops::net::recv::{Next, Received, before, check, conclude};
 use crate::ops::net::{UNUSUAL_LENGTH, calls, ended, failed, start};
 use crate::os::{Fd, user};
 use crate::request::Flags;
-use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::address::LONGEST;
 use crate::request::data::message::Message;

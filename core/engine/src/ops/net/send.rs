@@ -9,13 +9,13 @@ use linux_raw_sys::io_uring::{
 use linux_raw_sys::net::{MSG_NOSIGNAL, MSG_WAITALL, SO_TYPE};
 
 use crate::abi::{Errno, Sqe, names};
-use crate::assets::kbuf::Span;
+use crate::feature::provided_buffers::Span;
+use crate::observe::chaos;
 use crate::ops::net::{
     UNUSUAL_LENGTH, ask_registered, bundles, calls, ended, failed, is_retried, known_flags, polls_first,
     rights, start, take_registered, train,
 };
 use crate::os::{self, Fd, user};
-use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::address::Address;
 use crate::request::data::message::{Message, import_vectors};

@@ -12,9 +12,9 @@ use linux_raw_sys::net::{
 };
 
 use crate::abi::{Errno, IORING_CQE_F_32, IORING_CQE_F_TSTAMP_HW, IORING_SETUP_CQE_MIXED};
+use crate::feature::zero_copy_send::error_queue::{self, Control, ControlMessage, value_at};
 use crate::os::{self, Fd, Timespec, call};
 use crate::ring::Attempt;
-use crate::ring::drive::error_queue::{self, Control, ControlMessage, value_at};
 use crate::ring::row::Outcome;
 
 /// `SOF_TIMESTAMPING_SOFTWARE` and `SOF_TIMESTAMPING_RAW_HARDWARE`: whether any are reported.

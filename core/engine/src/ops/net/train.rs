@@ -15,8 +15,9 @@ use linux_raw_sys::net::{IPPROTO_TCP, SO_TIMESTAMPING, TCP_MAXSEG, cmsghdr};
 
 use crate::abi::{Errno, Sqe};
 use crate::assets::kinds::{self, Kind};
+use crate::feature::zero_copy_send::ops;
+use crate::ops::net::calls;
 use crate::ops::net::send::{go_on, transmit};
-use crate::ops::net::{calls, zero_copy};
 use crate::os::user::IoVector;
 use crate::os::{self, Fd};
 use crate::request::data::message::empty_header;
@@ -125,8 +126,7 @@ fn depart(core: &mut Core, held: &[RequestId]) {
         let outcome = end_of_held(&mut core.attempt(id), &mut sent, waits);
         waits = matches!(outcome, Outcome::Wait(_));
         let notifies = core[id].flags.has(Flags::NOTIFIES);
-        let outcome =
-            if notifies { zero_copy::announce_end(&mut core.attempt(id), outcome) } else { outcome };
+        let outcome = if notifies { ops::announce_end(&mut core.attempt(id), outcome) } else { outcome };
         core.settle(id, outcome);
     }
 }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use linux_raw_sys::net::{MSG_WAITALL, msghdr};
 
 use crate::abi::Errno;
-use crate::assets::kbuf::Span;
+use crate::feature::provided_buffers::Span;
 use crate::os::user::IoVector;
 use crate::os::{self, user};
 use crate::request::data::address::{Address, LONGEST};

@@ -9,9 +9,9 @@ use alloc::boxed::Box;
 use core::any::Any;
 
 use crate::assets::directories::Description;
+use crate::feature::timeouts::Timeout;
 use crate::os::user::{IoVector, Path};
 use crate::os::{EpollEvent, OwnedFd};
-use crate::request::timeouts::Timeout;
 
 pub use open::Open;
 

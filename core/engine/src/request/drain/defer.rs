@@ -32,7 +32,7 @@ impl Core {
     }
 
     /// Starts the chains that need not wait any longer.
-    pub(in crate::request) fn run_deferred(&mut self) {
+    pub(crate) fn run_deferred(&mut self) {
         let mut first = true;
         let mut drain_seen = false;
         while let Some(&id) = self.order().drain.held.front() {

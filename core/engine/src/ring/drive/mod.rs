@@ -19,7 +19,6 @@
 //! once where it registered an eventfd or polls the ring's descriptor.
 
 pub mod caller;
-pub mod error_queue;
 mod glimpse;
 pub mod leave;
 pub mod names;
@@ -30,7 +29,6 @@ pub mod sleepers;
 pub mod sq_thread;
 pub mod stand_in;
 mod timers;
-pub mod zero_copy;
 
 use linux_raw_sys::io_uring::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG, IORING_SQ_TASKRUN};
 

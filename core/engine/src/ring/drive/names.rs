@@ -9,7 +9,7 @@ pub const KICK: u64 = u64::MAX;
 /// Names the eventfd of finished O_DIRECT transfers.
 pub const AIO: u64 = u64::MAX - 1;
 
-/// The upper half of what names the channels of [`crate::ring::drive::zero_copy`].
+/// The upper half of what names the channels of [`crate::feature::zero_copy_send`].
 pub const CHANNEL: u32 = u32::MAX - 1;
 
 /// Names a channel among epoll events.

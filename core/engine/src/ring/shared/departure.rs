@@ -7,12 +7,13 @@
 use alloc::vec::Vec;
 
 use crate::abi::Errno;
+use crate::feature::timeouts;
 use crate::os;
 use crate::os::host;
 use crate::process::family;
 use crate::queue::Cqe;
 use crate::request::op::Caps;
-use crate::request::{Flags, Phase, RequestId, timeouts};
+use crate::request::{Flags, Phase, RequestId};
 use crate::ring::drive::caller;
 use crate::ring::submitter::Submitter;
 use crate::ring::{Core, Ring, lifetime, live, registry};

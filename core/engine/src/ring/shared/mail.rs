@@ -9,11 +9,11 @@
 //! - `KEPT`: a CQE that found no room, of a process that ends. Whoever reads it first, and has room, posts it.
 
 use crate::abi::Errno;
+use crate::feature::timeouts::{self, Inherited};
 use crate::os;
 use crate::process::family;
 use crate::process::page::{Letter, MAIL, OWNERS, State};
 use crate::queue::Cqe;
-use crate::request::timeouts::{self, Inherited};
 use crate::request::{Phase, RequestId, cancel};
 use crate::ring::Core;
 use crate::ring::shared::Shared;

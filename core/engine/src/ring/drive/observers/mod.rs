@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::Outlet;
-use crate::assets::eventfd::RegisteredEventfd;
+use crate::feature::eventfd::RegisteredEventfd;
 use crate::os::Fd;
 use crate::ring::drive::glimpse::Glimpse;
 

@@ -8,8 +8,8 @@ use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPO
 use crate::abi::Errno;
 use crate::assets::by_descriptor;
 use crate::assets::kinds::{self, Kind};
-use crate::assets::napi::BusyPoll;
 use crate::assets::notes::Interest;
+use crate::feature::busy_poll::BusyPoll;
 use crate::os::{self, Fd};
 use crate::ring::drive::readiness::guesses::Guesses;
 use crate::ring::drive::readiness::waiters::Waiters;
@@ -477,6 +477,11 @@ impl Readiness {
     /// How the ring's epoll instance polls network devices.
     pub fn busy_poll(&self) -> BusyPoll {
         self.busy_poll
+    }
+
+    /// Notes how the ring's epoll instance polls network devices from now on.
+    pub fn set_busy_poll(&mut self, new: BusyPoll) {
+        self.busy_poll = new;
     }
 }
 

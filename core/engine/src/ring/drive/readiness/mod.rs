@@ -14,7 +14,6 @@
 //! to wait (`DISTRUST`), for a tick would be milliseconds for each of its connections.
 
 mod arm;
-mod busy_poll;
 mod entries;
 mod guesses;
 mod handover;

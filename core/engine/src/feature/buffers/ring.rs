@@ -1,0 +1,117 @@
+//! The registered buffers of a ring: slots are filled and emptied by what the program says, and the end of a
+//! buffer is told when its last request lets go of it.
+
+use linux_raw_sys::io_uring::io_uring_rsrc_update2;
+
+use crate::abi::Errno;
+use crate::assets::table::NodeIndex;
+use crate::feature::buffers::{Limit, MAX_BUFFERS, validate};
+use crate::os::user::{self, IoVector};
+use crate::request::RequestId;
+use crate::request::version;
+use crate::ring::Core;
+
+impl Core {
+    /// `IORING_REGISTER_BUFFERS(2)`: `vectors` and `tags` are addresses of the program, or 0.
+    pub fn register_buffers(&mut self, vectors: u64, count: u32, tags: u64) -> Result<usize, Errno> {
+        if !self.resources_mut().buffers.is_empty() {
+            return Err(Errno::EBUSY);
+        }
+        if count == 0 || count > MAX_BUFFERS {
+            return Err(Errno::EINVAL);
+        }
+        self.resources_mut().buffers.create(count as usize)?;
+        for slot in 0..count as usize {
+            if let Err(errno) = self.register_buffer(slot, slot, vectors, tags) {
+                self.resources_mut().buffers.clear_tags();
+                self.dissolve_buffers();
+                return Err(errno);
+            }
+        }
+        Ok(0)
+    }
+
+    /// Puts the buffer that an array has at `index` into a slot.
+    fn register_buffer(&mut self, slot: usize, index: usize, vectors: u64, tags: u64) -> Result<(), Errno> {
+        let vector: IoVector = user::element(vectors, index)?.unwrap_or_default();
+        let tag: u64 = user::element(tags, index)?.unwrap_or(0);
+        let buffer = validate(vector, limit())?;
+        if buffer.is_none() && tag != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(node) = self.resources_mut().buffers.empty(slot) {
+            self.release_buffer(node);
+        }
+        buffer.map_or(Ok(()), |buffer| self.resources_mut().buffers.fill(slot, buffer, tag))
+    }
+
+    /// `IORING_UNREGISTER_BUFFERS`.
+    pub fn unregister_buffers(&mut self) -> Result<usize, Errno> {
+        if self.resources_mut().buffers.is_empty() {
+            return Err(Errno::ENXIO);
+        }
+        self.dissolve_buffers();
+        Ok(0)
+    }
+
+    fn dissolve_buffers(&mut self) {
+        for node in self.resources_mut().buffers.dissolve().into_iter().rev() {
+            self.release_buffer(node);
+        }
+    }
+
+    /// `IORING_REGISTER_BUFFERS_UPDATE`; returns how many slots were done.
+    pub fn update_buffers(&mut self, update: &io_uring_rsrc_update2, count: u32) -> Result<usize, Errno> {
+        self.resources_mut().buffers.expect_slots(update.offset, count)?;
+        if update.data == 0 {
+            return Err(Errno::EFAULT);
+        }
+        for done in 0..count as usize {
+            let slot = update.offset as usize + done;
+            if let Err(errno) = self.register_buffer(slot, done, update.data, update.tags) {
+                return if done > 0 { Ok(done) } else { Err(errno) };
+            }
+        }
+        Ok(count as usize)
+    }
+
+    /// Puts these buffers, which are valid, into the slots from `first` on, and makes the table longer
+    /// where it has to be. What else is in it stays.
+    ///
+    /// # Errors
+    /// `ENOMEM`; then nothing has changed.
+    pub fn replace_buffers(&mut self, first: usize, buffers: &[Option<IoVector>]) -> Result<(), Errno> {
+        let slots = first..first + buffers.len();
+        self.resources_mut().buffers.grow(slots.end, buffers.len())?;
+        for slot in slots.clone().rev() {
+            if let Some(node) = self.resources_mut().buffers.empty(slot) {
+                self.release_buffer(node);
+            }
+        }
+        for (slot, buffer) in slots.zip(buffers) {
+            if let Some(buffer) = *buffer {
+                self.resources_mut().buffers.fill(slot, buffer, 0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A request goes on that uses a registered buffer: it keeps it, whatever happens to the table.
+    pub fn hold_buffer(&mut self, id: RequestId, node: NodeIndex) {
+        debug_assert!(self[id].registered_buffer.is_none(), "one buffer for a request");
+        self.resources_mut().buffers.hold(node);
+        self[id].registered_buffer = Some(node);
+    }
+
+    /// Gives back a hold on a registered buffer.
+    pub fn release_buffer(&mut self, node: NodeIndex) {
+        let tag = self.resources_mut().buffers.release(node);
+        self.post_tag(tag);
+    }
+}
+
+/// How long a buffer may be in the process's version of the ABI.
+fn limit() -> Limit {
+    let is_short = version::current() < version::LONG_BUFFERS;
+    if is_short { Limit(1 << 30, Errno::EFAULT) } else { Limit(1 << 40, Errno::EINVAL) }
+}

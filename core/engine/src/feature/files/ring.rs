@@ -1,0 +1,171 @@
+//! The registered files of a ring: slots are filled and emptied by what the program says, and a file is
+//! closed when its last request lets go of it.
+
+use linux_raw_sys::general::RLIMIT_NOFILE;
+use linux_raw_sys::io_uring::{IORING_REGISTER_FILES_SKIP, io_uring_rsrc_update2};
+
+use crate::abi::Errno;
+use crate::assets::notes;
+use crate::assets::table::NodeIndex;
+use crate::feature::files::ALLOCATE;
+use crate::os::{self, Fd, user};
+use crate::ring::drive::reactor;
+use crate::ring::{Core, registry};
+
+const MAX_FILES: u32 = 1 << 20;
+
+/// A duplicate of a descriptor of the program, for the table.
+fn duplicate(fd: Fd) -> Result<Fd, Errno> {
+    if registry::is_ring(fd) { Err(Errno::EBADF) } else { notes::duplicate(fd) }
+}
+
+fn open_files_limit() -> u64 {
+    os::limit(RLIMIT_NOFILE, None).map_or(u64::MAX, |limit| limit.rlim_cur)
+}
+
+impl Core {
+    /// Gives back a hold; the last one closes the file.
+    pub fn release_node(&mut self, node: NodeIndex) {
+        if let Some(gone) = self.resources_mut().files.release(node) {
+            self.close_own(gone.value);
+            self.post_tag(gone.tag);
+        }
+    }
+
+    /// `IORING_REGISTER_FILES(2)`: `fds` and `tags` are addresses of the program, or 0.
+    pub fn register_files(&mut self, fds: u64, count: u32, tags: u64) -> Result<usize, Errno> {
+        if !self.resources_mut().files.is_empty() {
+            return Err(Errno::EBUSY);
+        }
+        if count == 0 {
+            return Err(Errno::EINVAL);
+        }
+        if count > MAX_FILES || u64::from(count) > open_files_limit() {
+            return Err(Errno::EMFILE);
+        }
+        self.resources_mut().files.create(count as usize)?;
+        for slot in 0..count as usize {
+            if let Err(errno) = self.register_file(slot, fds, tags) {
+                self.resources_mut().files.clear_tags();
+                self.dissolve_files();
+                return Err(errno);
+            }
+        }
+        self.resources_mut().files.allocate_anywhere();
+        reactor::hear_of_close(self);
+        Ok(0)
+    }
+
+    fn register_file(&mut self, slot: usize, fds: u64, tags: u64) -> Result<(), Errno> {
+        let tag: u64 = user::element(tags, slot)?.unwrap_or(0);
+        let fd: Fd = user::element(fds, slot)?.unwrap_or(-1);
+        if fd == -1 {
+            return if tag == 0 { Ok(()) } else { Err(Errno::EINVAL) };
+        }
+        let own = duplicate(fd)?;
+        self.resources_mut().files.fill(slot, own, tag).inspect_err(|_| os::close(own))
+    }
+
+    /// `IORING_UNREGISTER_FILES`.
+    pub fn unregister_files(&mut self) -> Result<usize, Errno> {
+        if self.resources_mut().files.is_empty() {
+            return Err(Errno::ENXIO);
+        }
+        self.dissolve_files();
+        Ok(0)
+    }
+
+    fn dissolve_files(&mut self) {
+        for node in self.resources_mut().files.dissolve().into_iter().rev() {
+            self.release_node(node);
+        }
+    }
+
+    /// `IORING_REGISTER_FILES_UPDATE(2)` and `IORING_OP_FILES_UPDATE`; returns how many slots were
+    /// done.
+    pub fn update_files(&mut self, update: &io_uring_rsrc_update2, count: u32) -> Result<usize, Errno> {
+        self.resources_mut().files.expect_slots(update.offset, count)?;
+        for done in 0..count as usize {
+            if let Err(errno) = self.update_file(update, done) {
+                return if done > 0 { Ok(done) } else { Err(errno) };
+            }
+        }
+        Ok(count as usize)
+    }
+
+    fn update_file(&mut self, update: &io_uring_rsrc_update2, index: usize) -> Result<(), Errno> {
+        let tag: u64 = user::element(update.tags, index)?.unwrap_or(0);
+        let fd: Fd = user::read(update.data.wrapping_add(index as u64 * 4))?;
+        if tag != 0 && (fd == -1 || fd == IORING_REGISTER_FILES_SKIP) {
+            return Err(Errno::EINVAL);
+        }
+        if fd == IORING_REGISTER_FILES_SKIP {
+            return Ok(());
+        }
+        let slot = update.offset as usize + index;
+        self.empty_slot(slot);
+        if fd == -1 {
+            return Ok(());
+        }
+        let own = duplicate(fd)?;
+        self.resources_mut().files.fill(slot, own, tag).inspect_err(|_| os::close(own))
+    }
+
+    fn empty_slot(&mut self, slot: usize) -> bool {
+        let Some(node) = self.resources_mut().files.empty(slot) else { return false };
+        self.release_node(node);
+        true
+    }
+
+    /// Puts a descriptor of the engine's own into a slot: `file_index` is one more than the slot's
+    /// number, or [`ALLOCATE`]. Returns the slot where it was allocated, 0 where it was named. The
+    /// descriptor is the table's from then on, or closed.
+    ///
+    /// # Errors
+    /// `ENXIO` without a table, `EINVAL` for a slot beyond it, `ENFILE` where it is full.
+    pub fn install_file(&mut self, own: Fd, file_index: u32) -> Result<usize, Errno> {
+        self.install_file_at(own, file_index).inspect_err(|_| self.close_own(own))
+    }
+
+    fn install_file_at(&mut self, own: Fd, file_index: u32) -> Result<usize, Errno> {
+        if file_index == ALLOCATE {
+            return self.resources_mut().files.fill_any(own);
+        }
+        let slot = file_index.wrapping_sub(1);
+        self.resources_mut().files.expect_slot(slot)?;
+        let (replaced, filled) = self.resources_mut().files.replace(slot as usize, own);
+        if let Some(node) = replaced {
+            self.release_node(node);
+        }
+        filled.map(|()| 0)
+    }
+
+    /// Empties a slot of the file table.
+    ///
+    /// # Errors
+    /// `ENXIO` without a table, `EINVAL` for a slot beyond it, `EBADF` where it is empty.
+    pub fn remove_file(&mut self, slot: u32) -> Result<usize, Errno> {
+        self.resources_mut().files.expect_slot(slot)?;
+        if self.empty_slot(slot as usize) { Ok(0) } else { Err(Errno::EBADF) }
+    }
+
+    /// `IORING_OP_FILES_UPDATE` with `IORING_FILE_INDEX_ALLOC`: every descriptor of the array at
+    /// `fds` goes into some empty slot, whose number takes its place there.
+    pub fn allocate_files(&mut self, fds: u64, count: u32) -> Result<usize, Errno> {
+        if self.resources_mut().files.is_empty() {
+            return Err(Errno::ENXIO);
+        }
+        for done in 0..count as usize {
+            if let Err(errno) = self.allocate_file(fds.wrapping_add(done as u64 * 4)) {
+                return if done > 0 { Ok(done) } else { Err(errno) };
+            }
+        }
+        Ok(count as usize)
+    }
+
+    fn allocate_file(&mut self, address: u64) -> Result<(), Errno> {
+        let own = duplicate(user::read(address)?)?;
+        let slot = self.install_file(own, ALLOCATE)? as u32;
+        user::write(address, &slot).inspect_err(|_| _ = self.remove_file(slot))
+    }
+}

@@ -1,0 +1,19 @@
+//! Features: what a program can have of a ring beside plain operations. Each is a folder: what a ring keeps of it, the verbs of the
+//! ring that concern it, the registration, and the rows of its operations.
+
+pub mod buffers;
+pub mod busy_poll;
+pub mod eventfd;
+pub mod files;
+pub mod futex;
+pub mod messages;
+pub mod personalities;
+pub mod provided_buffers;
+pub mod region;
+pub mod resize;
+pub mod restrictions;
+pub mod ring_fds;
+pub mod timeouts;
+pub mod workers;
+pub mod zero_copy_receive;
+pub mod zero_copy_send;

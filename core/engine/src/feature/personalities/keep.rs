@@ -1,0 +1,98 @@
+//! Credentials are registered here, and pinned for requests under way.
+
+use crate::abi::Errno;
+use crate::feature::personalities::Personalities;
+use crate::process::credentials::{self, Credentials, Whose};
+use crate::ring::Core;
+use crate::work::pool;
+
+/// Rings pin the credentials of at most so many threads that wait for requests.
+const PINNED: usize = 16;
+
+impl Personalities {
+    /// The ring ends.
+    pub fn forget_all(&mut self) {
+        core::mem::take(&mut self.registered).into_values().for_each(pool::release_personality);
+        self.fading.drain(..).for_each(pool::release_personality);
+        self.submitters.drain(..).for_each(pool::release_submitter);
+    }
+}
+
+impl Core {
+    /// The calling thread's credentials get a number.
+    ///
+    /// # Errors
+    /// `EBUSY` where no number is free, `ENOMEM` where no thread can hold them.
+    pub fn add_personality(&mut self) -> Result<u16, Errno> {
+        self.let_fade();
+        let number = self.resources_mut().personalities.next_number().ok_or(Errno::EBUSY)?;
+        let own = credentials::acting();
+        if !pool::keep_personality(own) {
+            return Err(Errno::ENOMEM);
+        }
+        self.resources_mut().personalities.registered.insert(number, own);
+        Ok(number)
+    }
+
+    /// Takes a number away; requests that have been submitted keep the credentials.
+    ///
+    /// # Errors
+    /// `EINVAL` where there is no such number.
+    pub fn remove_personality(&mut self, number: u16) -> Result<(), Errno> {
+        let Personalities { registered, fading, .. } = &mut self.resources_mut().personalities;
+        let credentials = registered.remove(&number).ok_or(Errno::EINVAL)?;
+        if fading.contains(&credentials) {
+            pool::release_personality(credentials);
+        } else {
+            fading.push(credentials);
+        }
+        self.let_fade();
+        Ok(())
+    }
+
+    /// Lets go of credentials that no request needs any more.
+    fn let_fade(&mut self) {
+        let mut fading = core::mem::take(&mut self.resources_mut().personalities.fading);
+        fading.retain(|&credentials| {
+            let needed = self.needs_credentials(Whose::Personality(credentials));
+            if !needed {
+                pool::release_personality(credentials);
+            }
+            needed
+        });
+        self.resources_mut().personalities.fading = fading;
+    }
+
+    /// True if a request is to be done with these credentials.
+    fn needs_credentials(&self, whose: Whose) -> bool {
+        self.requests().ids().any(|id| self[id].whose == whose)
+    }
+
+    /// The end of a submission: what it leaves behind must find a thread with the submitter's
+    /// credentials later on, whatever those of the program's threads are then.
+    pub fn keep_submitter(&mut self) {
+        if self.requests_mut().live() == 0 {
+            if !self.resources_mut().personalities.fading.is_empty() {
+                self.let_fade();
+            }
+        } else if let Whose::Thread(own) = credentials::of_submitter() {
+            self.pin(own);
+        }
+    }
+
+    #[cold]
+    fn pin(&mut self, own: Credentials) {
+        let submitters = &self.resources().personalities.submitters;
+        if submitters.contains(&own) {
+            return;
+        }
+        if submitters.len() >= PINNED {
+            let is_idle = |&of: &Credentials| !self.needs_credentials(Whose::Thread(of));
+            let Some(idle) = submitters.iter().position(is_idle) else { return };
+            pool::release_submitter(self.resources_mut().personalities.submitters.swap_remove(idle));
+        }
+        if pool::keep_submitter(own) {
+            self.resources_mut().personalities.submitters.push(own);
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Restrictions and filters that the process has registered without a ring, for the rings that it makes.
+//! Children that it forks inherit them with its memory.
+
+use crate::abi::Errno;
+use crate::feature::restrictions::Restrictions;
+use crate::os::sync::Mutex;
+
+static OF_PROCESS: Mutex<Option<Restrictions>> = Mutex::new(None);
+
+/// The restrictions of a ring that the process makes.
+pub fn inherited() -> Restrictions {
+    OF_PROCESS.lock().clone().unwrap_or_default()
+}
+
+/// Changes those of the process.
+///
+/// # Errors
+/// Those of `change`, after which they are as before.
+pub fn change<R>(change: impl FnOnce(&mut Restrictions) -> Result<R, Errno>) -> Result<R, Errno> {
+    let mut of_process = OF_PROCESS.lock();
+    let mut changed = of_process.clone().unwrap_or_default();
+    let result = change(&mut changed)?;
+    *of_process = Some(changed);
+    Ok(result)
+}
+
+/// True if the process has any restrictions.
+pub fn is_there() -> bool {
+    OF_PROCESS.lock().is_some()
+}

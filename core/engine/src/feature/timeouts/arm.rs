@@ -1,0 +1,194 @@
+//! Timeouts are armed, counted and fired here; the list of those that are armed is [`Timeouts`](crate::feature::timeouts::Timeouts).
+
+use alloc::vec::Vec;
+
+use linux_raw_sys::io_uring::{
+    IORING_TIMEOUT_ABS, IORING_TIMEOUT_BOOTTIME, IORING_TIMEOUT_CLOCK_MASK, IORING_TIMEOUT_MULTISHOT,
+    IORING_TIMEOUT_REALTIME,
+};
+
+use crate::abi::{Errno, Sqe};
+use crate::feature::timeouts::{Place, Timeout};
+use crate::queue::Cqe;
+use crate::request::data::OpData;
+use crate::request::op::Caps;
+use crate::request::{Flags, Request, RequestId};
+use crate::ring::Core;
+use crate::ring::drive::reactor;
+use crate::wait::timers::Clock;
+
+fn clock_of(flags: u32) -> Clock {
+    match flags & IORING_TIMEOUT_CLOCK_MASK {
+        IORING_TIMEOUT_BOOTTIME => Clock::Boottime,
+        IORING_TIMEOUT_REALTIME => Clock::Realtime,
+        _ => Clock::Monotonic,
+    }
+}
+
+impl Request {
+    /// The request's [`Timeout`], if it has one.
+    pub fn timeout(&mut self) -> Option<&mut Timeout> {
+        match &mut self.data {
+            OpData::Timeout(timeout) => Some(timeout),
+            _ => None,
+        }
+    }
+}
+
+impl Core {
+    /// The armed TIMEOUTs among `requests`, in the order in which a cancellation finds them.
+    pub fn listed_timeouts(&self, requests: &[RequestId]) -> Vec<RequestId> {
+        let place = |id: RequestId| match &self[id].data {
+            OpData::Timeout(timeout) if self.time().timeouts.is_armed(id, timeout) => {
+                Some((timeout.place, id))
+            }
+            _ => None,
+        };
+        let mut listed: Vec<_> = requests.iter().filter_map(|&id| place(id)).collect();
+        listed.sort_unstable_by_key(|&(place, _)| place);
+        listed.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Starts the timer of one, at its time or after it.
+    pub fn start_timer(&mut self, id: RequestId, absolute: bool) {
+        let Some(&mut Timeout { time_ns, flags, .. }) = self[id].timeout() else { return };
+        if self.time().timeouts.unwaited {
+            // Its time does not begin before there is who will tell that it is over.
+            reactor::prepare(self);
+        }
+        let clock = clock_of(flags);
+        let deadline_ns = if absolute { time_ns } else { clock.now_ns().saturating_add(time_ns) };
+        self.arm_timer(id, clock, deadline_ns);
+    }
+
+    /// Completions so far, without those of timeouts. A timeout that has fired counts before its
+    /// CQE is there, so the difference to the last look may be negative.
+    fn sequence(&mut self) -> i64 {
+        let now = self.queues().cq.tail().wrapping_sub(self.time().timeouts.fired);
+        let moved = now.wrapping_sub(self.time().timeouts.sequence as u32) as i32;
+        self.time_mut().timeouts.sequence += i64::from(moved);
+        self.time().timeouts.sequence
+    }
+
+    /// How many completions end a timeout that counts this many from now on.
+    pub fn timeout_target(&mut self, count: u32) -> i64 {
+        self.sequence() - self.posted_in_batch() + i64::from(count)
+    }
+
+    /// Completions of the submission under way: to a timeout in it they come after it, for the kernel
+    /// posts them when the submission ends.
+    fn posted_in_batch(&self) -> i64 {
+        self.time().timeouts.batch.map_or(0, |tail| i64::from(self.queues().cq.tail().wrapping_sub(tail)))
+    }
+
+    /// Puts a timeout on the list.
+    pub fn list_timeout(&mut self, id: RequestId, target: Option<i64>) {
+        let place = self.time_mut().timeouts.insert(id, target);
+        if let Some(timeout) = self[id].timeout() {
+            timeout.place = place;
+        }
+    }
+
+    /// Takes a timeout off the list.
+    pub fn unlist_timeout(&mut self, id: RequestId) {
+        if let Some(&mut Timeout { place, .. }) = self[id].timeout() {
+            self.time_mut().timeouts.remove(place);
+        }
+    }
+
+    /// Takes a timeout off the list that ends by itself: its CQE is not to count.
+    pub fn timeout_fires(&mut self, id: RequestId) {
+        self.unlist_timeout(id);
+        self.time_mut().timeouts.fired = self.time().timeouts.fired.wrapping_add(1);
+        // Whoever waits for completions waits no longer, however many there are.
+        self.wake_all();
+    }
+
+    /// Ends the timeouts that have counted enough completions.
+    pub fn flush_timeouts(&mut self) {
+        if self.time().timeouts.counting == 0 {
+            return;
+        }
+        let sequence = self.sequence();
+        while let Some((&Place::Counting(target, _), &id)) = self.time().timeouts.armed.first_key_value()
+            && target <= sequence
+        {
+            self.time_mut().timers.cancel(id);
+            self.timeout_fires(id);
+            self.complete(id, 0);
+        }
+    }
+
+    /// True if the timeout's time has come. It is told later, but the kernel's timer has gone off already.
+    pub fn is_timer_due(&self, id: RequestId) -> bool {
+        self.time().timers.deadline(id).is_some_and(|(clock, deadline_ns)| deadline_ns <= clock.now_ns())
+    }
+
+    /// Starts its timer again with the time of another, on the clock it had.
+    pub fn restart_timer(&mut self, id: RequestId, new: Timeout) {
+        self.time_mut().timers.cancel(id);
+        if let Some(timeout) = self[id].timeout() {
+            timeout.time_ns = new.time_ns;
+        }
+        self.start_timer(id, new.flags & IORING_TIMEOUT_ABS != 0);
+    }
+}
+
+/// A timeout that goes on in another process than the one that armed it.
+#[derive(Clone, Copy, Debug)]
+pub struct Inherited {
+    /// Of its SQE.
+    pub user_data: u64,
+    /// When it fires, by the clock that its flags name.
+    pub deadline_ns: u64,
+    /// `IORING_TIMEOUT_*`.
+    pub flags: u32,
+    /// Its operation.
+    pub opcode: u8,
+    /// `IOSQE_*`.
+    pub sqe_flags: u8,
+}
+
+/// The data by which another process takes an armed timeout over: one without counts, rounds or links.
+pub fn to_inherit(core: &mut Core, id: RequestId) -> Option<Inherited> {
+    let &mut timeout = core[id].timeout()?;
+    let request = &core[id];
+    let listed = request.op.caps.has(Caps::INHERITED) && core.time().timeouts.is_armed(id, &timeout);
+    if !listed || request.link.is_some() {
+        return None;
+    }
+    let Sqe { opcode, user_data, flags: sqe_flags, .. } = request.sqe;
+    let (_, deadline_ns) = core.time().timers.deadline(id)?;
+    let Timeout { flags, place, .. } = timeout;
+    let plain = matches!(place, Place::Timed(_)) && flags & IORING_TIMEOUT_MULTISHOT == 0;
+    let flags = flags | IORING_TIMEOUT_ABS;
+    plain.then_some(Inherited { user_data, deadline_ns, flags, opcode, sqe_flags })
+}
+
+/// Ends a timeout here that goes on elsewhere.
+pub fn forget(core: &mut Core, id: RequestId) {
+    core.unlist_timeout(id);
+    core.time_mut().timers.cancel(id);
+    core.requests_mut().remove(id);
+}
+
+/// Takes a timeout over. Where there is no room for it, it is over.
+pub fn inherit(core: &mut Core, inherited: Inherited) {
+    if !core.requests().operation(inherited.opcode).caps.has(Caps::INHERITED) {
+        // No process of this engine wrote that.
+        return;
+    }
+    let Inherited { user_data, deadline_ns, flags, opcode, sqe_flags } = inherited;
+    let sqe_flags = sqe_flags & Flags::CQE_SKIP.sqe();
+    let sqe = Sqe { opcode, flags: sqe_flags, user_data, ..Sqe::default() };
+    match core.requests_mut().insert(|| sqe) {
+        Ok(id) => {
+            core[id].data = OpData::Timeout(Timeout::new(deadline_ns, flags, 0));
+            let outcome = (core.row(id).issue)(&mut core.attempt(id));
+            core.settle(id, outcome);
+        }
+        Err(_) => {
+            core.post_unrequested(Cqe { user_data, res: Errno::ECANCELED.negated(), ..Cqe::default() });
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! RECV_ZC: receives over TCP into pages of the program that are registered for it (`IORING_REGISTER_ZCRX_IFQ`). Each CQE but the
+//! last tells of one page that is the program's from then on.
+//!
+//! A card would have put the data there. Where it has not, the kernel copies; here every page is copied into.
+
+use linux_raw_sys::general::EPOLLIN;
+use linux_raw_sys::io_uring::{IORING_RECV_MULTISHOT, IORING_RECVSEND_POLL_FIRST};
+
+use crate::abi::{Errno, names};
+use crate::feature::provided_buffers::Span;
+use crate::feature::zero_copy_receive::ring::wait_to_tell;
+use crate::feature::zero_copy_receive::{Notice, Shared, offset};
+use crate::observe::chaos;
+use crate::ops::net::recv::{MOST_ROUNDS, receive_vectors};
+use crate::ops::net::{calls, is_idle, polls_first};
+use crate::os::Fd;
+use crate::os::pages;
+use crate::os::user::IoVector;
+use crate::request::Flags;
+use crate::request::data::OpData;
+use crate::request::field::Field;
+use crate::request::op::{Caps, Code};
+use crate::request::shown::{self, Kind, arg};
+use crate::request::unused::Unused;
+use crate::ring::drive::readiness::SocketKind;
+use crate::ring::row::{Outcome, Row};
+use crate::ring::{Attempt, Lent};
+use crate::work::Work;
+
+/// `IORING_OP_RECV_ZC`.
+pub const RECV_ZC: Row = Row::new(
+    Code::IORING_OP_RECV_ZC,
+    "RECV_ZC",
+    Caps::FILE.with(Caps::SOCKET).with(Caps::IOPRIO).with(Caps::PLACES),
+    prep,
+    issue,
+)
+.arguments(&[
+    shown::SOCKET,
+    arg(Field::Length, "len", Kind::Number),
+    arg(Field::OpFlags, "msg_flags", Kind::Flags(names::MSG_FLAGS)),
+    arg(Field::Ioprio, "ioprio", Kind::Flags(names::RECV_FLAGS)).unless_zero(),
+    arg(Field::FileIndex, "zcrx_ifq_idx", Kind::Number),
+])
+.block(tell_of_event)
+.finish(go_on_after_telling)
+.unused(Unused::OFF.with(Unused::ADDR).with(Unused::ADDR3))
+.limits("copies the data, as the kernel does if a packet is not in the area")
+.faults(chaos::ZERO_COPY_RECEIVES)
+.errors(&[
+    Errno::EINVAL,
+    Errno::EBADF,
+    Errno::ENOTSOCK,
+    Errno::EPROTONOSUPPORT,
+    Errno::ENOMEM,
+    Errno::ENOSPC,
+    Errno::EFAULT,
+    Errno::ECANCELED,
+]);
+
+/// Flags in `ioprio`.
+const FLAGS: u32 = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT;
+
+/// As many pages one system call receives into.
+const PAGES: usize = 16;
+
+/// The state of a zero-copy receive between its steps.
+struct Progress {
+    /// Bytes that are to come; 0 where it goes on to the end of the stream.
+    left: u32,
+    /// The socket is one that can receive so.
+    is_known: bool,
+    /// CQEs posted since others had their turn.
+    rounds: u8,
+    /// An event that the ring which registered the queue has to tell of first.
+    untold: Option<Untold>,
+}
+
+/// An event of which a ring has to tell whose lock somebody holds.
+struct Untold {
+    queue: Shared,
+    notice: Notice,
+    /// The request's outcome once the event is told.
+    then: Outcome,
+}
+
+fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
+    let sqe = cx.sqe;
+    cx.ring.receive_queues().get(sqe.file_index).ok_or(Errno::EINVAL)?;
+    let flags = u32::from(sqe.ioprio);
+    if sqe.op_flags != 0 || flags & !FLAGS != 0 || flags & IORING_RECV_MULTISHOT == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let request = cx.request_mut();
+    request.flags.set(Flags::MULTISHOT);
+    request.data = OpData::own(Progress { left: sqe.len, is_known: false, rounds: 0, untold: None });
+    Ok(())
+}
+
+fn issue(cx: &mut Attempt<'_>) -> Outcome {
+    let (fd, index) = (cx.file.fd(), cx.sqe.file_index);
+    let Some(queue) = cx.ring.receive_queues().get(index).cloned() else {
+        return Errno::EINVAL.into();
+    };
+    if polls_first(cx, fd, EPOLLIN) {
+        return Outcome::Wait(EPOLLIN);
+    }
+    if !progress(cx).is_known {
+        if !receives_plainly(cx.ring, fd) {
+            return Errno::EPROTONOSUPPORT.into();
+        }
+        progress(cx).is_known = true;
+    }
+    if is_idle(cx, fd) {
+        return Outcome::Wait(EPOLLIN);
+    }
+    loop {
+        if let Some(outcome) = receive(cx, fd, &queue) {
+            return outcome;
+        }
+    }
+}
+
+fn progress<'a>(cx: &'a mut Attempt<'_>) -> &'a mut Progress {
+    cx.data.as_own_mut().expect("its preparation made it")
+}
+
+/// True if `fd` is a TCP socket whose data nobody changes on the way.
+fn receives_plainly(ring: &mut Lent, fd: Fd) -> bool {
+    let kind = ring.readiness_mut().socket_kind(fd);
+    matches!(kind, SocketKind::Tcp | SocketKind::TcpListener) && !calls::carries_another_protocol(fd)
+}
+
+/// One attempt. Nothing where the next is to follow.
+fn receive(cx: &mut Attempt<'_>, fd: Fd, queue: &Shared) -> Option<Outcome> {
+    let left = progress(cx).left as usize;
+    let wanted = if left == 0 { PAGES } else { left.div_ceil(pages::page_bytes()).min(PAGES) };
+    let room = cx.ring.queues().room_for_big() as usize;
+    let (mut pages, mut vectors) = ([0; PAGES], [IoVector::default(); PAGES]);
+    let mut asked = 0;
+    let taken = {
+        let mut queue = queue.lock();
+        let taken = queue.take(&mut pages[..wanted]);
+        let usable = taken.min(room);
+        queue.put_back(&pages[usable..taken]);
+        for (vector, &page) in vectors.iter_mut().zip(&pages[..usable]) {
+            let length =
+                if left == 0 { pages::page_bytes() } else { (left - asked).min(pages::page_bytes()) };
+            *vector = IoVector { base: queue.address(page), length: length as u64 };
+            asked += length;
+        }
+        taken
+    };
+    if taken == 0 && queue.lock().may_refill() {
+        // The entries that were read gave nothing back. The rest is read when others have had their turn.
+        return Some(Outcome::Again);
+    }
+    if taken == 0 || room == 0 {
+        let errno = if taken == 0 { Errno::ENOMEM } else { Errno::ENOSPC };
+        return Some(without_room(cx, fd, queue, errno));
+    }
+    let pages = &pages[..taken.min(room)];
+    let mut truncated = false;
+    let result = receive_vectors(fd, &mut vectors[..pages.len()], 0, &mut truncated);
+    let count = result.unwrap_or(0);
+    let (used, unused) = pages.split_at(count.div_ceil(pages::page_bytes()));
+    queue.lock().put_back(unused);
+    match result {
+        Ok(0) => Some(end_of_stream(cx)),
+        Ok(count) => {
+            let notice = post(cx, queue, used, count);
+            let next = go_on(cx, count, used.len() == room);
+            match notice.filter(|&notice| !cx.ring.tell_of(queue, notice)) {
+                None => next,
+                Some(notice) => Some(tell_first(cx, queue, notice, next.unwrap_or(Outcome::Again))),
+            }
+        }
+        Err(Errno::EAGAIN) => Some(Outcome::Wait(EPOLLIN)),
+        Err(errno) => Some(errno.into()),
+    }
+}
+
+/// Tells the program that so many bytes lie in these pages. Returns of which event it is to be told besides.
+fn post(cx: &mut Attempt<'_>, queue: &Shared, pages: &[u32], count: usize) -> Option<Notice> {
+    let notice = queue.lock().lend(pages, count);
+    for (place, &page) in pages.iter().enumerate() {
+        let length = (count - place * pages::page_bytes()).min(pages::page_bytes());
+        cx.post_more_big(length as i32, [offset(page), 0]);
+    }
+    notice
+}
+
+/// The request goes on once the program has been told of an event, by a ring whose lock somebody holds.
+fn tell_first(cx: &mut Attempt<'_>, queue: &Shared, notice: Notice, then: Outcome) -> Outcome {
+    progress(cx).untold = Some(Untold { queue: queue.clone(), notice, then });
+    Outcome::Block
+}
+
+/// Without a lock.
+fn tell_of_event(work: &mut Work) -> Result<usize, Errno> {
+    let progress = work.data.as_own_mut::<Progress>().ok_or(Errno::EINVAL)?;
+    // A file that cannot be polled is no socket, and nothing was received from it.
+    let untold = progress.untold.as_ref().ok_or(Errno::EAGAIN)?;
+    wait_to_tell(&untold.queue, untold.notice);
+    Ok(0)
+}
+
+fn go_on_after_telling(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
+    match (result, progress(cx).untold.take()) {
+        (Ok(_), Some(untold)) => untold.then,
+        (result, _) => result.into(),
+    }
+}
+
+/// The outcome after a receive of `count` bytes, with which the completion ring may be `full`; `None` to go on. A count
+/// below the room does not say that the socket is empty: the next page may be gone, which the next attempt is told.
+fn go_on(cx: &mut Attempt<'_>, count: usize, full: bool) -> Option<Outcome> {
+    let progress = progress(cx);
+    if progress.left != 0 {
+        progress.left -= count as u32;
+        if progress.left == 0 {
+            return Some(Outcome::Complete(0));
+        }
+    }
+    progress.rounds = progress.rounds.saturating_add(count.div_ceil(pages::page_bytes()) as u8);
+    if !full && progress.rounds <= MOST_ROUNDS {
+        return None;
+    }
+    progress.rounds = 0;
+    Some(Outcome::Again)
+}
+
+/// The peer sends no more. What is linked to the request fails: the kernel marks it so.
+fn end_of_stream(cx: &mut Attempt<'_>) -> Outcome {
+    cx.fail();
+    Outcome::Complete(0)
+}
+
+/// The outcome where there is no page, or no room for a CQE. That matters only if there is something to be received.
+fn without_room(cx: &mut Attempt<'_>, fd: Fd, queue: &Shared, errno: Errno) -> Outcome {
+    match has_data(fd) {
+        Ok(false) => end_of_stream(cx),
+        Ok(true) => {
+            let notice = if errno == Errno::ENOMEM { queue.lock().notice_of_exhaustion() } else { None };
+            match notice.filter(|&notice| !cx.ring.tell_of(queue, notice)) {
+                None => errno.into(),
+                Some(notice) => tell_first(cx, queue, notice, errno.into()),
+            }
+        }
+        Err(Errno::EAGAIN) => Outcome::Wait(EPOLLIN),
+        Err(errno) => errno.into(),
+    }
+}
+
+/// True if there is something to be received, or the end of the stream. Not asked by `MSG_PEEK`, which moves
+/// the place from which the program peeks (`SO_PEEK_OFF`).
+///
+/// # Errors
+/// `EAGAIN` where there is neither; what a receive would fail with.
+fn has_data(fd: Fd) -> Result<bool, Errno> {
+    let arrived = || calls::unread(fd).is_ok_and(|count| count > 0);
+    if arrived() {
+        return Ok(true);
+    }
+    // Succeeds at the end of the stream, and where something has arrived meanwhile.
+    calls::receive(fd, Span { address: 0, length: 0 }, 0)?;
+    Ok(arrived())
+}

@@ -1,0 +1,80 @@
+//! Operations of a ring on its queues of zero-copy receives.
+
+use crate::abi::Errno;
+use crate::feature::zero_copy_receive::{Notice, Shared, exported};
+use crate::queue::Cqe;
+use crate::ring::{Core, CoreGuard, Ring, live, registry};
+
+impl Core {
+    /// The id of the next queue, and where its refill ring would begin in the ring's file.
+    ///
+    /// # Errors
+    /// `ENOMEM` where there can be no more.
+    pub fn next_receive_queue(&mut self) -> Result<(u32, u64), Errno> {
+        let given = self.receive_queue_ids();
+        self.resources_mut().receive_queues.skip_to(given);
+        self.resources_mut().receive_queues.next()
+    }
+
+    /// Adds a queue under the next id. Its refill ring takes up so many bytes of the ring's file.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn add_receive_queue(&mut self, queue: Shared, bytes: u64) -> Result<(), Errno> {
+        self.resources_mut().receive_queues.add(queue, bytes)?;
+        self.publish_receive_queue_ids();
+        Ok(())
+    }
+
+    /// The ring ends: it refers to no queue any more.
+    pub(crate) fn leave_receive_queues(&mut self) {
+        let queues = self.resources_mut().receive_queues.take();
+        if queues.is_empty() {
+            return;
+        }
+        for (_, queue) in queues {
+            queue.lock().leave(Some(self.serial()));
+        }
+        exported::drop_unreferenced();
+    }
+
+    /// Has the ring that registered a queue tell of an event. False where somebody holds that ring's lock:
+    /// `wait_to_tell` is left then.
+    pub fn tell_of(&mut self, queue: &Shared, notice: Notice) -> bool {
+        if notice.ring == self.serial() {
+            if let Some(cqe) = completion(queue, notice) {
+                self.beside_batch(|core| core.post_unrequested(cqe));
+            }
+            return true;
+        }
+        let Some(ring) = registrant(notice) else { return true };
+        // Never two locks are waited for.
+        ring.try_lock().map(|mut guard| tell(&mut guard, queue, notice)).is_some()
+    }
+}
+
+/// Has the ring that registered a queue tell of an event, once nobody holds its lock. Called with no ring's lock held.
+pub fn wait_to_tell(queue: &Shared, notice: Notice) {
+    if let Some(ring) = registrant(notice) {
+        tell(&mut ring.lock(), queue, notice);
+    }
+}
+
+/// The ring that is to tell, if it is still there.
+fn registrant(notice: Notice) -> Option<&'static Ring> {
+    registry::live().into_iter().find(|ring| ring.life() == notice.ring)
+}
+
+fn tell(guard: &mut CoreGuard<'_>, queue: &Shared, notice: Notice) {
+    if let Some(core) = live(guard, notice.ring)
+        && let Some(cqe) = completion(queue, notice)
+    {
+        core.receive(cqe);
+    }
+}
+
+/// The CQE that tells of an event, if none has told of it yet.
+fn completion(queue: &Shared, notice: Notice) -> Option<Cqe> {
+    let user_data = queue.lock().claim(notice)?;
+    Some(Cqe { user_data, res: notice.event as i32, ..Cqe::default() })
+}

@@ -1,0 +1,212 @@
+//! Sockets that the program closes while pages are out.
+//!
+//! The kernel's sends leave a socket its end: the close of its last descriptor resets the connection, or lets its end follow the
+//! data, and the memory is told to be free when the network lets go of it. Here only the error queue tells that, and it goes with
+//! the last descriptor. So the engine's duplicate stays, and what the close would do to the connection is done to the duplicate:
+//! a reset drops what is queued, and its notices follow; an end is sent behind it.
+//!
+//! That must not happen to a socket that somebody else has as well, and no system call tells. So:
+//!
+//! - when the last known descriptor is closed, those of the process are looked through, once, without the ring's lock. One that
+//!   stands for the socket is known from then on;
+//! - a socket that another process may have ([`notes::unshared`]) is left alone. It ends when its pages are back. So it is where the
+//!   front end does not see every hand-over ([`host::sees_handovers`]);
+//! - descriptors are looked through so seldom that this takes a small part of the time, however many there are: of all sockets that
+//!   were closed meanwhile at once, by the reactor's ticks.
+
+use alloc::vec::Vec;
+
+use crate::assets::notes;
+use crate::feature::zero_copy_send::error_queue;
+use crate::feature::zero_copy_send::{Channel, Standing, ZeroCopy};
+use crate::os::{self, Fd, host};
+use crate::ring::Core;
+
+/// How many times as long as a search takes there is none after it.
+const REST: u64 = 20;
+
+/// A channel whose socket has no known descriptor.
+struct Orphan {
+    index: usize,
+    cookie: u64,
+    own: Fd,
+}
+
+/// A search for descriptors of orphans. It is made without the ring's lock.
+pub struct Search {
+    /// In the order of their cookies.
+    orphans: Vec<Orphan>,
+    /// Of the ring.
+    serial: u64,
+    begin_ns: u64,
+    /// [`notes::duplications`] at its beginning.
+    duplications: u32,
+}
+
+impl Search {
+    /// The descriptors of the orphans' sockets, with the sockets' cookies; `None` where that is not to be known: they cannot be looked
+    /// through, or are not those that the engine's threads have, for a thread may have descriptors of its own.
+    pub fn look(&self, closing: Option<Fd>) -> Option<Vec<(Fd, u64)>> {
+        if !host::has_seen_handovers() {
+            return None;
+        }
+        let mut own = 0;
+        let mut found = Vec::new();
+        for fd in os::own_descriptors().ok()?.into_iter().filter(|&fd| Some(fd) != closing) {
+            let Ok(cookie) = os::socket_cookie(fd) else { continue };
+            match self.orphan(cookie) {
+                Some(orphan) if orphan.own == fd => own += 1,
+                Some(_) => found.push((fd, cookie)),
+                None => {}
+            }
+        }
+        (own == self.orphans.len()).then_some(found)
+    }
+
+    fn orphan(&self, cookie: u64) -> Option<&Orphan> {
+        let place = self.orphans.binary_search_by_key(&cookie, |orphan| orphan.cookie).ok()?;
+        Some(&self.orphans[place])
+    }
+}
+
+impl Channel {
+    /// True if what the close of the last descriptor would do may be done to an orphan, as far as is known.
+    fn may_be_ended(&self) -> bool {
+        let unshared = self.unshared.is_some() && self.unshared == notes::times_handed_over();
+        self.stream && !self.ended && self.names.is_empty() && unshared
+    }
+}
+
+impl ZeroCopy {
+    /// A channel is not known by `fd` any longer.
+    fn lose_name(&mut self, index: usize, fd: Fd) {
+        let Some(channel) = self.channel(index) else { return };
+        channel.names.retain(|&name| name != fd);
+        if channel.is_over() {
+            self.retire(index);
+        } else if channel.names.is_empty() && !core::mem::replace(&mut channel.is_orphan, true) {
+            self.orphans.push(index);
+        }
+    }
+}
+
+impl Core {
+    /// A descriptor stands for another socket from now on, or for none. What waits for the socket, in any ring, gets a descriptor of
+    /// its own before [`Core::begin_search`] is called.
+    pub fn forget_name(&mut self, fd: Fd) {
+        let known = self.zero_copy_mut().sockets.remove(&fd);
+        if let Some((Standing::Channel(index) | Standing::Found(index), _)) = known {
+            self.zero_copy_mut().lose_name(index, fd);
+        }
+    }
+
+    /// True if the last known descriptor of a socket was closed, and nothing has come of it yet.
+    pub fn has_orphans(&self) -> bool {
+        !self.zero_copy().orphans.is_empty()
+    }
+
+    /// Forgets descriptors of one channel that were closed, and perhaps used again, behind our back.
+    pub(crate) fn forget_closed_names(&mut self, index: usize) {
+        let Some(channel) = self.zero_copy_mut().channel(index) else { return };
+        let (cookie, names) = (channel.cookie, channel.names.clone());
+        for name in names.into_iter().filter(|&name| os::socket_cookie(name) != Ok(cookie)) {
+            self.zero_copy_mut().sockets.remove(&name);
+            self.zero_copy_mut().lose_name(index, name);
+        }
+    }
+
+    /// Begins to look for other descriptors of orphans, if that is due; [`Core::end_search`] follows.
+    pub fn begin_search(&mut self) -> Option<Search> {
+        if !self.has_orphans() {
+            return None;
+        }
+        let begin_ns = os::monotonic_ns();
+        if begin_ns < self.zero_copy_mut().search_at {
+            return None;
+        }
+        let mut orphans = Vec::new();
+        for index in core::mem::take(&mut self.zero_copy_mut().orphans) {
+            self.look_for_pages(index);
+            // Another channel in its place may be an orphan, too.
+            let Some(channel) = self.zero_copy_mut().channel(index).filter(|channel| channel.is_orphan)
+            else {
+                continue;
+            };
+            channel.is_orphan = channel.may_be_ended();
+            if channel.is_orphan {
+                orphans.push(Orphan { index, cookie: channel.cookie, own: channel.own });
+            }
+        }
+        if orphans.is_empty() {
+            return None;
+        }
+        orphans.sort_unstable_by_key(|orphan| orphan.cookie);
+        // Nobody else searches for this ring meanwhile.
+        self.zero_copy_mut().search_at = u64::MAX;
+        Some(Search { orphans, serial: self.serial(), begin_ns, duplications: notes::duplications() })
+    }
+
+    /// Does to sockets without a descriptor what the close of the last one would have done.
+    pub fn end_search(&mut self, search: Search, found: Option<Vec<(Fd, u64)>>) {
+        if self.serial() != search.serial {
+            return;
+        }
+        // Orphans that were searched for may have gone meanwhile: then the search has said nothing of the others.
+        let is_there = |&Orphan { index, cookie, .. }: &Orphan| {
+            self.zero_copy_mut().channel(index).is_some_and(|channel| channel.cookie == cookie)
+        };
+        let all_are_there = search.orphans.iter().all(is_there);
+        for &(name, cookie) in found.iter().flatten() {
+            self.find_name(name, cookie, &search);
+        }
+        // A descriptor that was made meanwhile may have been missed.
+        let mut seen = search.duplications;
+        let newest = notes::duplicates_since(&mut seen);
+        for &name in newest.iter().flatten() {
+            if let Ok(cookie) = os::socket_cookie(name) {
+                self.find_name(name, cookie, &search);
+            }
+        }
+        let moved = newest.is_none() || notes::duplications() != seen;
+        for Orphan { index, cookie, .. } in search.orphans {
+            let is_the_same = |channel: &&mut Channel| channel.cookie == cookie && channel.is_orphan;
+            let Some(channel) = self.zero_copy_mut().channel(index).filter(is_the_same) else { continue };
+            if found.is_none() && all_are_there || !channel.may_be_ended() {
+                channel.is_orphan = false;
+            } else if moved || found.is_none() {
+                self.zero_copy_mut().orphans.push(index);
+            } else {
+                channel.is_orphan = false;
+                self.end_socket(index);
+            }
+        }
+        let end_ns = os::monotonic_ns();
+        self.zero_copy_mut().search_at = end_ns + REST * end_ns.saturating_sub(search.begin_ns);
+    }
+
+    /// Gives a descriptor to the orphan whose socket it stands for, if there is one.
+    fn find_name(&mut self, fd: Fd, cookie: u64, search: &Search) {
+        let Some(&Orphan { index, own, .. }) = search.orphan(cookie) else { return };
+        // The descriptor may have been closed since it was met.
+        let is_one = |channel: &&mut Channel| channel.cookie == cookie && channel.is_orphan;
+        let Some(channel) = self.zero_copy_mut().channel(index).filter(is_one) else { return };
+        if fd == own || channel.names.contains(&fd) || os::socket_cookie(fd) != Ok(cookie) {
+            return;
+        }
+        channel.names.push(fd);
+        if let Some(Standing::Channel(before) | Standing::Found(before)) = self.zero_copy_mut().standing(fd) {
+            self.zero_copy_mut().lose_name(before, fd);
+        }
+        self.note_standing(fd, Standing::Found(index));
+    }
+
+    fn end_socket(&mut self, index: usize) {
+        let Some(channel) = self.zero_copy_mut().channel(index) else { return };
+        channel.ended = true;
+        let own = channel.own;
+        if !error_queue::is_reset_by_end(own) || error_queue::reset(own).is_err() {
+            error_queue::end(own);
+        }
+        self.look_for_pages(index);
+    }
+}

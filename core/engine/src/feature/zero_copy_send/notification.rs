@@ -1,0 +1,210 @@
+//! The notification of a zero-copy send: its second CQE, which gives the memory back to the program.
+//!
+//! As in the kernel it is a request of its own, so that a drain waits for it; no cancellation finds it. That of a
+//! send that there was no request for is only counted as one ([`Announced`]), until it has to wait for its turn.
+
+use anyring_chaos_plan::Fault;
+use anyring_trace::event;
+use linux_raw_sys::io_uring::IORING_CQE_F_NOTIF;
+
+use crate::abi::{Errno, Sqe};
+use crate::feature::zero_copy_send::announced::{Announced, usage, user_data};
+use crate::queue::Cqe;
+use crate::request::data::OpData;
+use crate::request::data::net::{Data, Pages};
+use crate::request::{Flags, Request, RequestId};
+use crate::ring::Core;
+use crate::ring::row::NOTIFICATION;
+
+impl Request {
+    /// True if the request is the notification of another.
+    pub(crate) fn is_notification(&self) -> bool {
+        core::ptr::eq(self.op, &raw const NOTIFICATION.op)
+    }
+
+    /// True if the request is ended because another of its chain failed.
+    pub(crate) fn fell_with_its_chain(&self) -> bool {
+        self.flags.has(Flags::FAILED_EARLY) && self.flags.has(Flags::NEVER_FAILS)
+    }
+}
+
+impl Core {
+    /// The notification of a send, made if there is none yet. It says that memory was copied, where the
+    /// program asked to be told, until somebody knows better.
+    ///
+    /// # Errors
+    /// `EAGAIN` where there cannot be another request.
+    pub fn notification(&mut self, id: RequestId) -> Result<RequestId, Errno> {
+        let request = &self[id];
+        if let Some(notification) = request.notification {
+            return Ok(notification);
+        }
+        let (user_data, usage) = (user_data(&request.sqe), usage(request.sqe.ioprio));
+        let notification = self.new_notification(user_data, usage)?;
+        let Request { serial, flags, .. } = self[id];
+        self[id].notification = Some(notification);
+        let watched = Flags::TRACED.with(Flags::CHAOS);
+        if flags.has(watched) {
+            self[notification].serial = serial;
+            self[notification].flags.set(flags.and(watched));
+        }
+        Ok(notification)
+    }
+
+    fn new_notification(&mut self, user_data: u64, usage: i32) -> Result<RequestId, Errno> {
+        let notification = self.requests_mut().insert(|| Sqe { user_data, ..Sqe::default() })?;
+        let request = &mut self[notification];
+        request.op = &NOTIFICATION.op;
+        request.flags = Flags::NEVER_FAILS;
+        request.cqe_flags = IORING_CQE_F_NOTIF;
+        request.result = usage;
+        Ok(notification)
+    }
+
+    /// Counts the notification of a send from its own pages that there is no request for; the registered buffer is
+    /// held.
+    #[inline]
+    pub fn expect_announced(&mut self, announced: Announced) {
+        self.requests_mut().count_beside();
+        if let Some(node) = announced.buffer {
+            self.resources_mut().buffers.hold(node);
+        }
+    }
+
+    /// Announces the end of a send that there was never a request for; its notification has been counted.
+    #[inline]
+    pub fn announce_expected(&mut self, notification: Announced) {
+        if !self.zero_copy_mut().announce(notification) {
+            self.requests_mut().end_beside(1);
+            self.post_announced_one(notification);
+        }
+    }
+
+    /// Announces the end of a send that was copied, and that there was never a request for.
+    #[inline]
+    pub fn announce_copied(&mut self, sqe: &Sqe) {
+        self.requests_mut().count_beside();
+        self.announce_expected(Announced::of(sqe, None));
+    }
+
+    /// Posts what was announced, behind the completions of the sends that were made together.
+    #[inline]
+    pub fn post_announced(&mut self) {
+        if self.zero_copy().has_announced() {
+            self.take_announced(true);
+        }
+    }
+
+    /// Something else comes behind the sends, a drain perhaps, which waits for their notifications: they become
+    /// requests, to be posted in their turn.
+    #[inline]
+    pub fn list_announced(&mut self) {
+        if self.zero_copy().has_announced() {
+            self.take_announced(false);
+        }
+    }
+
+    fn take_announced(&mut self, at_once: bool) {
+        // Where completions are deferred, they are for the next call that fetches.
+        let at_once = at_once && !(self.defers() && self.readiness().is_eager());
+        let mut announced = self.zero_copy_mut().take_announced();
+        self.requests_mut().end_beside(announced.len());
+        for one in announced.drain(..) {
+            // Where the CQ is full, they come when the program has made room.
+            if !(at_once && self.order().ready.is_empty() && self.queues().has_room())
+                && let Ok(notification) = self.new_notification(one.user_data, one.result)
+            {
+                self[notification].registered_buffer = one.buffer;
+                self.make_ready(notification);
+            } else {
+                self.post_announced_one(one);
+            }
+        }
+        self.zero_copy_mut().keep_room(announced);
+        if !self.order().drain.holds_nothing() {
+            self.run_deferred();
+        }
+    }
+
+    #[inline]
+    fn post_announced_one(&mut self, one: Announced) {
+        self.post_notification(one.user_data, one.result);
+        if let Some(node) = one.buffer {
+            self.release_buffer(node);
+        }
+    }
+
+    /// The end of a notification: nothing is linked to it, and it has no file.
+    pub(crate) fn post_and_forget(&mut self, id: RequestId) {
+        let request = &self[id];
+        let cqe = request.cqe(request.result);
+        if request.flags.has(Flags::TRACED) {
+            self.trace_completion(id, &cqe, event::LAST);
+        }
+        self.post(cqe);
+        self.release_file(id);
+        self.requests_mut().remove(id);
+        if !self.order().drain.holds_nothing() {
+            self.run_deferred();
+        }
+    }
+
+    fn post_notification(&mut self, user_data: u64, res: i32) {
+        self.post(Cqe { user_data, res, flags: IORING_CQE_F_NOTIF, big: [0; 2] });
+    }
+
+    /// Counts a system call whose pages are out.
+    pub fn expect_pages(&mut self, notification: RequestId) {
+        let data = &mut self[notification].data;
+        match data {
+            OpData::Net(Data::Pages(pages)) => pages.out += 1,
+            _ => *data = OpData::Net(Data::Pages(Pages { out: 1, ..Pages::default() })),
+        }
+    }
+
+    /// The pages of one such call are free.
+    pub fn piece_is_free(&mut self, notification: RequestId, copied: bool) {
+        let Some(request) = self.requests_mut().get_mut(notification) else { return };
+        let OpData::Net(Data::Pages(pages)) = &mut request.data else { return };
+        pages.out -= 1;
+        pages.copied |= copied;
+        if pages.out == 0 && pages.ended {
+            self.finish_notification(notification);
+        }
+    }
+
+    /// A part of a send was copied.
+    pub fn piece_is_copied(&mut self, id: RequestId) {
+        if let Some(notification) = self[id].notification
+            && let OpData::Net(Data::Pages(pages)) = &mut self[notification].data
+        {
+            pages.copied = true;
+        }
+    }
+
+    fn finish_notification(&mut self, notification: RequestId) {
+        let request = &mut self[notification];
+        if let OpData::Net(Data::Pages(Pages { copied: false, .. })) = request.data {
+            request.result = 0;
+        }
+        if request.flags.has(Flags::CHAOS) && self.comes_late(notification, Fault::NotificationLate) {
+            return;
+        }
+        self.make_ready(notification);
+    }
+
+    /// A send does not need its memory any longer: the notification follows.
+    pub fn announce(&mut self, id: RequestId) {
+        self[id].flags.clear(Flags::NOTIFIES);
+        match self.notification(id) {
+            Ok(notification) => match &mut self[notification].data {
+                OpData::Net(Data::Pages(pages)) if pages.out > 0 => pages.ended = true,
+                _ => self.finish_notification(notification),
+            },
+            Err(_) => {
+                let request = &self[id];
+                self.post_notification(user_data(&request.sqe), usage(request.sqe.ioprio));
+            }
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! A ring has its sends leave without copies, and looks for the notices that their memory is free.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use linux_raw_sys::net::{SO_TYPE, SOCK_DGRAM};
+
+use crate::abi::Errno;
+use crate::assets::kinds;
+use crate::assets::notes::{self};
+use crate::feature::zero_copy_send::announced::Announced;
+use crate::feature::zero_copy_send::error_queue::{self, Notice};
+use crate::feature::zero_copy_send::{
+    BATCH, CHANNELS, Channel, FEW, PATIENCE, RECHECKS, SILENCE_NS, Sent, Standing, Watch, ZeroCopy,
+};
+use crate::os::sync::atomic::{Ordering, fence};
+use crate::os::{self, Fd, host};
+use crate::request::RequestId;
+use crate::ring::Core;
+use crate::wait::Driver;
+
+impl Core {
+    /// Notes how sends on `fd` go.
+    pub(super) fn note_standing(&mut self, fd: Fd, standing: Standing) {
+        let place = self.ring().number();
+        self.zero_copy_mut().note(fd, place, standing);
+    }
+
+    /// The channel by which a large send on `fd` goes, if it is not to be copied.
+    pub fn channel_for(&mut self, fd: Fd) -> Option<usize> {
+        match self.zero_copy_mut().sockets.get_mut(&fd) {
+            Some(&mut (standing @ (Standing::Channel(index) | Standing::Found(index)), _)) => {
+                let is_sure = matches!(standing, Standing::Channel(_)) && host::sees_closes();
+                if let Some(channel) = self.zero_copy_mut().channel(index)
+                    && (is_sure || os::socket_cookie(fd) == Ok(channel.cookie))
+                {
+                    return channel.is_open().then_some(index);
+                }
+                // Closed, and used again, behind our back.
+                self.forget_name(fd);
+            }
+            Some((Standing::Copied(left), _)) if *left > 0 => {
+                *left -= 1;
+                return None;
+            }
+            _ => {}
+        }
+        // A thread that is about to look for errors there finds this ring interested, and waits for its lock, or is seen here to be.
+        self.note_standing(fd, Standing::Copied(0));
+        // Pairs with `descriptors::watches_errors`.
+        fence(Ordering::SeqCst);
+        let found = match self.zero_copy_mut().channel_of(fd) {
+            Some(index) => self.add_name(index, fd),
+            None => self.open_channel(fd).ok(),
+        };
+        match found {
+            Some(index) => self.note_standing(fd, Standing::Channel(index)),
+            None => self.note_standing(fd, Standing::Copied(PATIENCE)),
+        }
+        found.filter(|&index| self.zero_copy_mut().channel(index).is_some_and(|channel| channel.is_open()))
+    }
+
+    /// Adds another descriptor of a channel's socket.
+    #[cold]
+    fn add_name(&mut self, index: usize, fd: Fd) -> Option<usize> {
+        if error_queue::is_watched(fd) {
+            self.leave_channel(index, false);
+        }
+        self.zero_copy_mut().channel(index)?.names.push(fd);
+        Some(index)
+    }
+
+    #[cold]
+    fn open_channel(&mut self, fd: Fd) -> Result<usize, Errno> {
+        let epoll = self.epoll()?;
+        error_queue::claim(fd)?;
+        let unshared = notes::unshared(fd);
+        let kept = os::socket_cookie(fd).and_then(|cookie| Ok((cookie, os::duplicate(fd)?)));
+        let (cookie, own) = kept.inspect_err(|_| error_queue::disallow(fd))?;
+        let index = self.zero_copy_mut().place();
+        self.zero_copy_mut().channels[index] = Some(Channel {
+            names: alloc::vec![fd],
+            own,
+            epoll,
+            watch: Watch::No,
+            listed_at: 0,
+            calm: 0,
+            sleeps: 0,
+            cookie,
+            stream: os::socket_option(own, SO_TYPE) != Ok(SOCK_DGRAM as i32),
+            unshared,
+            is_orphan: false,
+            ended: false,
+            proven: false,
+            first: 0,
+            sends: VecDeque::new(),
+            unseen: 0,
+            fresh: false,
+            prompt: true,
+            used: true,
+            refused: false,
+            shared: false,
+            owes: false,
+            is_rechecked: false,
+            is_idle: false,
+            silent_since: None,
+        });
+        self.zero_copy_mut().rests(index);
+        self.zero_copy_mut().by_cookie.insert(cookie, index);
+        CHANNELS.fetch_add(1, Ordering::Relaxed);
+        crate::ring::drive::reactor::attend_stale(self);
+        Ok(index)
+    }
+
+    /// Pages of a send are out.
+    pub fn pages_out(&mut self, index: usize, notification: RequestId) {
+        if self.count_pages(index, Sent::Notification(notification)) {
+            self.look_for_pages(index);
+        }
+    }
+
+    /// Pages of a send that there is no request for are out. The caller posts what was announced.
+    #[inline(always)]
+    pub fn pages_out_beside(&mut self, index: usize, announced: Announced) {
+        self.expect_announced(announced);
+        if self.count_pages(index, Sent::Beside(announced)) {
+            self.gather_pages(index);
+        }
+    }
+
+    /// True where it is time to look for those that are back.
+    #[inline(always)]
+    fn count_pages(&mut self, index: usize, sent: Sent) -> bool {
+        let listened_to = self.is_listened_to();
+        let ZeroCopy { channels, fresh, rechecks, out, .. } = &mut self.zero_copy_mut();
+        let Some(Some(channel)) = channels.get_mut(index) else { return false };
+        channel.sends.push_back(Some(sent));
+        channel.used = true;
+        channel.unseen += 1;
+        *out += 1;
+        if !core::mem::replace(&mut channel.fresh, true) {
+            fresh.push(index);
+        }
+        channel.silent_since = None;
+        if !core::mem::replace(&mut channel.is_rechecked, true) {
+            rechecks.push_back(index);
+        }
+        let due = channel.unseen >= BATCH;
+        if listened_to || channel.watch != Watch::Listed {
+            self.see_to_watch(index, listened_to);
+        }
+        due
+    }
+
+    /// Pages of a channel went out: those who listen to epoll are to hear of them, and nobody else.
+    #[inline(never)]
+    fn see_to_watch(&mut self, index: usize, listened_to: bool) {
+        if self.zero_copy_mut().channel(index).is_some_and(|channel| channel.watch == Watch::No) {
+            self.zero_copy_mut().list(index);
+        }
+        let ZeroCopy { channels, watched, sleeps, .. } = &mut self.zero_copy_mut();
+        let Some(channel) = channels[index].as_mut() else { return };
+        match (channel.watch, listened_to) {
+            (Watch::Epoll, false) if *watched <= FEW && channel.count_calm_send(*sleeps) => {
+                self.zero_copy_mut().unwatch(index);
+            }
+            (Watch::Listed, true) => self.zero_copy_mut().watch_all(),
+            _ => {}
+        }
+    }
+
+    /// True if a thread sleeps in the ring's epoll instance, or the reactor has that in its own.
+    #[inline]
+    fn is_listened_to(&self) -> bool {
+        match self.drive().token.driver() {
+            Driver::Nobody => false,
+            Driver::SqThread => self.drive().sq_thread.is_asleep(),
+            Driver::Caller | Driver::Reactor => true,
+        }
+    }
+
+    /// Watches all pages, for a thread that begins to listen to epoll.
+    #[inline]
+    pub fn watch_pages(&mut self) {
+        debug_assert!(self.is_listened_to(), "pages that go out from now on are watched at once");
+        self.zero_copy_mut().sleeps = self.zero_copy_mut().sleeps.wrapping_add(1);
+        if !self.zero_copy_mut().unwatched.is_empty() {
+            self.zero_copy_mut().watch_all();
+        }
+        debug_assert!(self.zero_copy_mut().is_all_watched(), "a sleeper hears of all pages");
+    }
+
+    /// Looks for pages of which epoll does not tell, for a thread that looks into epoll without sleeping.
+    #[inline]
+    pub fn look_beside_epoll(&mut self) {
+        match self.zero_copy_mut().unwatched.len() {
+            0 => {}
+            1..=FEW => self.look_for_unwatched_pages(),
+            _ => self.zero_copy_mut().watch_all(),
+        }
+    }
+
+    fn look_for_unwatched_pages(&mut self) {
+        let (mut few, count) = ([0; FEW], self.zero_copy_mut().unwatched.len());
+        few[..count].copy_from_slice(&self.zero_copy_mut().unwatched);
+        few[..count].iter().for_each(|&index| self.look_for_pages(index));
+        self.zero_copy_mut().unlist_idle();
+    }
+
+    /// A send was refused for want of room for more notices, or for good.
+    pub fn pages_refused(&mut self, index: usize, errno: Errno) {
+        self.look_for_pages(index);
+        let Some(channel) = self.zero_copy_mut().channel(index) else { return };
+        if errno != Errno::ENOBUFS || channel.sends.is_empty() {
+            self.zero_copy_mut().refuse(index);
+        }
+    }
+
+    /// Some time after sends: looks for their pages where they have come back at once before. Returns whether any
+    /// notification can be posted.
+    pub fn look_for_prompt_pages(&mut self) -> bool {
+        while let Some(index) = self.zero_copy_mut().fresh.pop() {
+            let Some(channel) = self.zero_copy_mut().channel(index) else { continue };
+            channel.fresh = false;
+            if channel.prompt && channel.unseen > 0 {
+                self.look_for_pages(index);
+                if let Some(channel) = self.zero_copy_mut().channel(index) {
+                    channel.prompt = channel.sends.is_empty();
+                }
+            }
+        }
+        !self.order_mut().ready.is_empty()
+    }
+
+    /// Looks at the error queue of the socket that `fd` stands for, if it has a channel: an error that epoll reports may be no
+    /// more than pages.
+    pub fn look_for_pages_of(&mut self, fd: Fd) {
+        if let Some(index) = self.zero_copy_mut().channel_of(fd) {
+            self.look_for_pages(index);
+        }
+    }
+
+    /// Looks through all error queues.
+    pub fn look_for_all_pages(&mut self) {
+        for index in 0..self.zero_copy_mut().channels.len() {
+            self.look_for_pages(index);
+        }
+    }
+
+    /// Takes what a channel's error queue says; notifications are posted in their turn.
+    pub fn look_for_pages(&mut self, index: usize) {
+        self.gather_pages(index);
+        self.list_announced();
+    }
+
+    /// Takes what a channel's error queue says; what is announced is left to the caller.
+    fn gather_pages(&mut self, index: usize) {
+        loop {
+            let Some(channel) = self.zero_copy_mut().channel(index) else { return };
+            channel.unseen = 0;
+            if channel.sends.is_empty() || channel.shared {
+                break;
+            }
+            let places = match error_queue::take(channel.own) {
+                None => break,
+                Some(Notice::PagesBack { first, last, copied }) => {
+                    channel.places(first, last).map(|places| (places, copied))
+                }
+                Some(Notice::Foreign) => None,
+            };
+            let Some((places, copied)) = places else {
+                channel.shared = true;
+                self.zero_copy_mut().refuse(index);
+                continue;
+            };
+            channel.proven |= !copied;
+            self.pages_back(index, places, copied);
+            if copied {
+                self.zero_copy_mut().refuse(index);
+            }
+        }
+        self.retire_if_over(index);
+    }
+
+    fn retire_if_over(&mut self, index: usize) {
+        if self.zero_copy_mut().channel(index).is_some_and(|channel| channel.is_over()) {
+            self.zero_copy_mut().retire(index);
+        }
+    }
+
+    fn pages_back(&mut self, index: usize, places: Range<usize>, copied: bool) {
+        for place in places {
+            let Some(channel) = self.zero_copy_mut().channel(index) else { return };
+            let Some(sent) = channel.sends[place].take() else { continue };
+            self.zero_copy_mut().out -= 1;
+            match sent {
+                Sent::Notification(notification) => self.piece_is_free(notification, copied),
+                Sent::Beside(announced) => {
+                    let result = if copied { announced.result } else { 0 };
+                    self.announce_expected(Announced { result, ..announced });
+                }
+            }
+        }
+        if let Some(channel) = self.zero_copy_mut().channel(index) {
+            channel.drop_settled();
+            channel.silent_since = None;
+            if channel.sends.is_empty() {
+                self.zero_copy_mut().rests(index);
+            }
+        }
+    }
+
+    /// The ring ends, or it is a child's: nobody is told any more of pages that are out.
+    pub fn forget_pages(&mut self) {
+        let sends = |channel: &mut Channel| {
+            channel.owes |= !channel.sends.is_empty();
+            core::mem::take(&mut channel.sends)
+        };
+        let sends: Vec<Option<Sent>> =
+            self.zero_copy_mut().channels.iter_mut().flatten().flat_map(sends).collect();
+        for sent in sends.into_iter().flatten() {
+            if let Sent::Beside(announced) = sent {
+                self.requests_mut().end_beside(1);
+                if let Some(node) = announced.buffer {
+                    self.release_buffer(node);
+                }
+            }
+        }
+    }
+
+    /// The program is about to look for errors of `fd` itself: no more is sent over it without copying. If it `takes` what comes to
+    /// the error queue, that is left to the program.
+    pub fn leave_error_queue(&mut self, fd: Fd, takes: bool) {
+        kinds::watch_errors(fd);
+        if let Some(index) = self.zero_copy_mut().channel_of(fd) {
+            self.leave_channel(index, takes);
+        } else if self.zero_copy_mut().sockets.contains_key(&fd) {
+            self.note_standing(fd, Standing::Copied(PATIENCE));
+        }
+    }
+
+    fn leave_channel(&mut self, index: usize, takes: bool) {
+        self.look_for_pages(index);
+        if let Some(channel) = self.zero_copy_mut().channel(index) {
+            channel.shared |= takes && !channel.sends.is_empty();
+            self.zero_copy_mut().refuse(index);
+        }
+    }
+
+    /// By and by: channels that are not used any more end; pages of which nobody hears anything, too.
+    pub fn tick_channels(&mut self) {
+        for index in core::mem::take(&mut self.zero_copy_mut().idle) {
+            let Some(channel) = self.zero_copy_mut().channel(index) else { continue };
+            // Another channel in its place may be listed, too.
+            if !core::mem::take(&mut channel.is_idle) || !channel.sends.is_empty() {
+                continue;
+            }
+            if core::mem::take(&mut channel.used) {
+                self.zero_copy_mut().rests(index);
+            } else {
+                self.zero_copy_mut().retire(index);
+            }
+        }
+        for _ in 0..RECHECKS.min(self.zero_copy_mut().rechecks.len()) {
+            let Some(index) = self.zero_copy_mut().rechecks.pop_front() else { return };
+            let Some(channel) = self.zero_copy_mut().channel(index) else { continue };
+            if !core::mem::take(&mut channel.is_rechecked) {
+                continue;
+            }
+            self.recheck_channel(index);
+            if let Some(channel) = self.zero_copy_mut().channel(index)
+                && !channel.sends.is_empty()
+                && !core::mem::replace(&mut channel.is_rechecked, true)
+            {
+                self.zero_copy_mut().rechecks.push_back(index);
+            }
+        }
+    }
+
+    fn recheck_channel(&mut self, index: usize) {
+        self.look_for_pages(index);
+        self.forget_closed_names(index);
+        let Some(channel) = self.zero_copy_mut().channel(index) else { return };
+        if channel.sends.is_empty() {
+            return;
+        }
+        // Of one that was ended here, nobody else can have taken a notice.
+        if channel.ended && !channel.shared || !error_queue::is_all_sent(channel.own) {
+            channel.silent_since = None;
+            return;
+        }
+        let now = os::monotonic_ns();
+        let since = *channel.silent_since.get_or_insert(now);
+        if now.saturating_sub(since) >= SILENCE_NS {
+            self.give_pages_up(index);
+        }
+    }
+
+    #[cold]
+    fn give_pages_up(&mut self, index: usize) {
+        let Some(channel) = self.zero_copy_mut().channel(index) else { return };
+        channel.owes = true;
+        let places = 0..channel.sends.len();
+        self.pages_back(index, places, false);
+        self.list_announced();
+        self.zero_copy_mut().refuse(index);
+    }
+}

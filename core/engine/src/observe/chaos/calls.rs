@@ -1,0 +1,126 @@
+//! The three calls of a process that is under chaos: they meet faults, and are made otherwise or not at all.
+
+use anyring_chaos_plan::{Fault, Faults};
+use linux_raw_sys::io_uring::{
+    IORING_ENTER_GETEVENTS, IORING_ENTER_REGISTERED_RING, IORING_SETUP_SQPOLL, io_uring_register_op as Code,
+};
+
+use crate::abi::Errno;
+use crate::calls::enter::{Enter, is_polled_by_caller};
+use crate::calls::register::TABLE;
+use crate::calls::register::call::Register;
+use crate::observe::chaos::{self, Call};
+use crate::os::Fd;
+use crate::os::host::Caller;
+use crate::ring::Core;
+use crate::ring::registry::look;
+use crate::ring::row::Table;
+
+/// The errors of registrations that meet a fault.
+const REGISTER_ERRORS: [(Fault, Errno); 2] =
+    [(Fault::RegisterNoMemory, Errno::ENOMEM), (Fault::RegisterBusy, Errno::EBUSY)];
+
+/// Creates a ring.
+pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &Caller) -> Result<Fd, Errno> {
+    if chaos::begin_setup().is_some_and(|met| met.meets(Fault::SetupNoMemory, 0).is_some()) {
+        return Err(Errno::ENOMEM);
+    }
+    crate::calls::setup::setup(entries, params_address, table, caller)
+}
+
+/// Submits, then waits.
+pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
+    let registered = call.flags & IORING_ENTER_REGISTERED_RING != 0;
+    let Some(met) = look(fd, registered, Core::begin_call).flatten() else {
+        return crate::calls::enter::enter(fd, call, caller);
+    };
+    met.pause(Fault::PauseBefore);
+    let result = enter_meeting(met, fd, call, caller);
+    met.pause(Fault::PauseAfter);
+    result
+}
+
+fn enter_meeting(met: Call, fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
+    let mut interrupted = false;
+    // A submission's cut is decided under the lock under which the submission is made: others submit, too.
+    let done = crate::calls::enter::enter_changed(fd, call, caller, |core| match change(core, met, call) {
+        Change::None => Ok(*call),
+        Change::Fail(errno) => Err(errno),
+        Change::Take(to_submit) => {
+            Ok(Enter { to_submit, flags: call.flags & !IORING_ENTER_GETEVENTS, ..*call })
+        }
+        Change::Return => Ok(Enter { min_complete: 0, ..*call }),
+        Change::Interrupt => {
+            interrupted = true;
+            Ok(Enter { min_complete: 0, ..*call })
+        }
+    })?;
+    let registered = call.flags & IORING_ENTER_REGISTERED_RING != 0;
+    if interrupted && done == 0 && look(fd, registered, |core| core.queues().cq_ready()).unwrap_or(0) == 0 {
+        return Err(Errno::EINTR);
+    }
+    Ok(done)
+}
+
+/// A change that chaos makes to a call of `enter`.
+enum Change {
+    None,
+    /// The call does nothing, and fails.
+    Fail(Errno),
+    /// The call takes so many SQEs, and does not wait.
+    Take(u32),
+    /// Its wait ends when it begins.
+    Return,
+    /// A signal ends the call's wait when it begins.
+    Interrupt,
+}
+
+fn change(core: &mut Core, met: Call, call: &Enter) -> Change {
+    core.scrub_reaped(met);
+    let meets = |fault| met.meets(fault, 0);
+    let ready = core.queues().cq_ready();
+    let submits = call.to_submit > 0 && core.queues().sq_pending() > 0 && !core.is(IORING_SETUP_SQPOLL);
+    // A program that is told to wait for completions must have some to wait for. Requests that wait for a file, perhaps for what is to be
+    // submitted, are none.
+    if submits && ready > 0 && meets(Fault::EnterBusy).is_some() {
+        return Change::Fail(Errno::EBUSY);
+    }
+    if submits && (ready > 0 || core.owes_a_completion()) && meets(Fault::EnterAgain).is_some() {
+        return Change::Fail(Errno::EAGAIN);
+    }
+    for fault in [Fault::ShortSubmission, Fault::TornChain].into_iter().filter(|_| submits) {
+        let counts = core.shorter_submissions(call.to_submit, fault);
+        if !counts.is_empty()
+            && let Some(value) = meets(fault)
+        {
+            return Change::Take(counts[(value % counts.len() as u64) as usize]);
+        }
+    }
+    let polls = is_polled_by_caller(core);
+    // A polled ring waits only for what is in flight.
+    let has_to_wait = !polls || submits || core.requests().live() > 0;
+    let waits = call.flags & IORING_ENTER_GETEVENTS != 0 && call.min_complete > ready && has_to_wait;
+    if waits && meets(Fault::EnterInterrupted).is_some() {
+        return Change::Interrupt;
+    }
+    if waits && polls && meets(Fault::EnterNothing).is_some() {
+        return Change::Return;
+    }
+    Change::None
+}
+
+/// Registers something.
+pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
+    const REGISTERED: u32 = Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
+    let opcode = call.opcode & !REGISTERED;
+    let faults = TABLE.get(opcode as usize).map_or(Faults::NONE, |row| row.faults);
+    let met = look(fd, call.opcode & REGISTERED != 0, Core::begin_call).flatten();
+    let error = met.and_then(|met| {
+        let meets = |fault| faults.has(fault) && met.meets(fault, opcode as u16).is_some();
+        REGISTER_ERRORS.into_iter().find(|&(fault, _)| meets(fault))
+    });
+    match error {
+        Some((_, errno)) => Err(errno),
+        None => crate::calls::register::register(fd, call),
+    }
+}

@@ -1,0 +1,539 @@
+//! Faults are injected into requests and calls here.
+
+use alloc::vec::Vec;
+
+use anyring_chaos_plan::{Fault, Subject, Who};
+use anyring_trace::event::Step;
+use linux_raw_sys::general::{
+    EPOLLONESHOT, F_GETFL, O_CREAT, O_DIRECT, RWF_NOWAIT, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK,
+};
+use linux_raw_sys::io_uring::IORING_RECVSEND_BUNDLE;
+use linux_raw_sys::net::{
+    AF_INET, AF_INET6, AF_UNIX, IPPROTO_MPTCP, IPPROTO_TCP, MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_PEEK,
+    SO_DOMAIN, SO_PROTOCOL, SO_TYPE, SOCK_STREAM,
+};
+
+use crate::abi::{Errno, IORING_SETUP_SQE_MIXED, RWF_ATOMIC};
+use crate::observe::chaos::{Call, PATH, delay_ns, inject, pause, plan};
+use crate::os::sync::atomic::Ordering;
+use crate::os::user::{self, IoVector};
+use crate::os::{self, Fd};
+use crate::queue::{Cqe, RUBBISH};
+use crate::request::data::OpData;
+use crate::request::data::net::{Data, Transfer};
+use crate::request::op::Caps;
+use crate::request::{Flags, Phase, Request, RequestId};
+use crate::ring::Core;
+use crate::ring::row::LATE;
+use crate::wait::timers::Clock;
+
+/// Of calls.
+impl Core {
+    /// One more call, if the ring is under chaos.
+    pub fn begin_call(&mut self) -> Option<Call> {
+        let told = self.serial() as u32;
+        let chaos = &mut self.instruments_mut().chaos;
+        chaos.is_on().then(|| {
+            chaos.calls += 1;
+            Call { told, ring: chaos.ring, number: chaos.calls }
+        })
+    }
+
+    /// Overwrites the CQEs that the program has reaped.
+    pub fn scrub_reaped(&mut self, call: Call) {
+        let entries = self.queues().memory.layout().cq_entries;
+        let (tail, ready) = (self.queues().cq.tail(), self.queues().cq_ready());
+        if ready > entries {
+            return;
+        }
+        let head = tail.wrapping_sub(ready);
+        // The places of older ones hold later ones by now.
+        let fresh = entries - ready;
+        let passed = head.wrapping_sub(self.instruments().chaos.scrubbed);
+        let count = if passed > entries { fresh } else { passed.min(fresh) };
+        if count == 0 || call.meets(Fault::CqeRubbish, 0).is_none() {
+            return;
+        }
+        (1..=count).for_each(|back| self.queues().memory.scrub_cqe(head.wrapping_sub(back)));
+        self.instruments_mut().chaos.scrubbed = head;
+    }
+
+    /// To how many of the next `wanted` SQEs a submission may be cut, by the fault: all the numbers that come into question.
+    pub fn shorter_submissions(&self, wanted: u32, fault: Fault) -> Vec<u32> {
+        let all = wanted.min(self.queues().sq_pending());
+        let mixed = self.is(IORING_SETUP_SQE_MIXED);
+        let mut entries = self.queues().sq.ahead(&self.queues().memory, all.saturating_sub(1));
+        let (mut counts, mut count) = (Vec::new(), 0);
+        while let Some(index) = entries.next() {
+            let [opcode, flags, ..] = self.queues().memory.first_word(index).to_ne_bytes();
+            let places = self.requests().operation(opcode).places(mixed, count + 1 < all);
+            // Behind the second half of a long one.
+            (1..places).for_each(|_| _ = entries.next());
+            count += places;
+            if count < all && Flags::of_sqe(flags).links() == (fault == Fault::TornChain) {
+                counts.push(count);
+            }
+        }
+        counts
+    }
+}
+
+/// Of requests.
+impl Core {
+    fn request_meets(&self, id: RequestId, fault: Fault) -> Option<u64> {
+        let request = &self[id];
+        if !request.op.faults.has(fault) {
+            return None;
+        }
+        let value =
+            inject(self.instruments().chaos.ring, request.serial, fault, u16::from(request.sqe.opcode))?;
+        if request.flags.has(Flags::TRACED) {
+            self.trace_step(id, Step::Injected, fault as u32);
+        }
+        Some(value)
+    }
+
+    /// A request was taken from the submission queue.
+    #[cold]
+    pub(crate) fn under_chaos(&mut self, id: RequestId, index: u32) {
+        if !self.instruments().chaos.is_on() {
+            return;
+        }
+        self[id].flags.set(Flags::CHAOS.with(Flags::UNTRIED));
+        if self.request_meets(id, Fault::SqeRubbish).is_some() {
+            self.queues().memory.scrub_sqe(index);
+        }
+        self.pause(id, Fault::PauseIssue);
+    }
+
+    /// Holds the calling thread up, if the request meets the fault.
+    #[cold]
+    pub(crate) fn pause(&self, id: RequestId, fault: Fault) {
+        if let Some(value) = self.request_meets(id, fault) {
+            pause(value);
+        }
+    }
+
+    /// Faults of the first attempt, or of the next one of a multishot request. The error is what it comes to, if it is not made.
+    ///
+    /// # Errors
+    /// Those that are injected.
+    #[cold]
+    pub(crate) fn inject_first(&mut self, id: RequestId) -> Result<(), Errno> {
+        if !self[id].flags.has(Flags::UNTRIED) {
+            return Ok(());
+        }
+        self[id].flags.clear(Flags::UNTRIED);
+        if self.instruments().chaos.shots.contains_key(&self[id].serial) {
+            // A multishot request whose buffers run out on its way.
+            return self.request_meets(id, Fault::GroupDry).map_or(Ok(()), |_| Err(Errno::ENOBUFS));
+        }
+        for (fault, errno) in ERRORS {
+            if self[id].op.faults.has(fault)
+                && self.may_answer(id, fault)
+                && self.request_meets(id, fault).is_some()
+            {
+                return Err(errno);
+            }
+        }
+        self.fill_with_rubbish(id);
+        self.cut(id);
+        Ok(())
+    }
+
+    /// True if this request can come to that error.
+    fn may_answer(&self, id: RequestId, fault: Fault) -> bool {
+        let request = &self[id];
+        match fault {
+            Fault::Again => may_not_wait(request) && !self.is_watched(request),
+            // Of what goes into a slot, no descriptor is made.
+            Fault::NoDescriptor => request.sqe.file_index == 0,
+            Fault::Aborted | Fault::Refused => is_of_internet(request.file.fd()),
+            Fault::NoSpace | Fault::Device => match &request.data {
+                OpData::Open(open) => open.how.flags & u64::from(O_CREAT) != 0,
+                _ => is_regular(request.file.fd()),
+            },
+            Fault::GroupDry => {
+                request.flags.has(Flags::BUFFER_SELECT)
+                    && if request.flags.has(Flags::MULTISHOT) {
+                        self.is_due(id, fault, 0)
+                    } else {
+                        self.shares_group(id)
+                    }
+            }
+            _ => true,
+        }
+    }
+
+    /// True if there is another request that may have taken the last buffer of a request's group.
+    fn shares_group(&self, id: RequestId) -> bool {
+        let group = self[id].sqe.buf_index;
+        self.requests().ids().filter(|&other| other != id).map(|other| &self[other]).any(|other| {
+            (other.flags.has(Flags::BUFFER_SELECT) || other.buffer.is_some()) && other.sqe.buf_index == group
+        })
+    }
+
+    /// True if a multishot poll watches the file of a request. It tells of what comes, and not of what a
+    /// request that answered `EAGAIN` has left there.
+    fn is_watched(&self, request: &Request) -> bool {
+        self.requests().ids().map(|id| &self[id]).any(|other| {
+            other.op.caps.has(Caps::POLLS)
+                && other.sqe.op_flags & EPOLLONESHOT == 0
+                && os::same_file(other.file.fd(), request.file.fd())
+        })
+    }
+
+    /// True if there is a completion that comes, late, whatever the program does.
+    pub fn owes_a_completion(&self) -> bool {
+        self.requests().ids().any(|id| core::ptr::eq(self[id].op, &raw const LATE.op))
+    }
+
+    /// Has the memory that a request is to fill hold rubbish.
+    fn fill_with_rubbish(&mut self, id: RequestId) {
+        let unknown = Flags::BUFFER_SELECT.with(Flags::REGISTERED_BUFFER);
+        if self[id].flags.has(unknown) || !self[id].op.faults.has(Fault::BufferRubbish) {
+            return;
+        }
+        let fd = self[id].file.fd();
+        // A transfer that is refused leaves its memory alone.
+        if self.memory_of(id).is_empty() || os::identity(fd).is_err() {
+            return;
+        }
+        if self.request_meets(id, Fault::BufferRubbish).is_some() {
+            self.memory_of(id).into_iter().for_each(fill);
+        }
+    }
+
+    /// Where a request's data lies, if that is known.
+    fn memory_of(&self, id: RequestId) -> Vec<IoVector> {
+        let request = &self[id];
+        match &request.data {
+            OpData::Vectors(vectors) => vectors.to_vec(),
+            OpData::Net(Data::Message(message)) => message.vectors.clone(),
+            OpData::Net(Data::Transfer(Transfer { address, length, .. })) => {
+                alloc::vec![IoVector { base: *address, length: u64::from(*length) }]
+            }
+            _ => alloc::vec![IoVector { base: request.sqe.addr, length: u64::from(request.sqe.len) }],
+        }
+    }
+
+    /// Lets a transfer be of the first bytes only.
+    fn cut(&mut self, id: RequestId) {
+        let request = &self[id];
+        if !request.op.faults.has(Fault::Short) {
+            return;
+        }
+        if receives_bundle(request) {
+            // How much there is to be cut is known when the buffers are.
+            if let Some(value) = self.request_meets(id, Fault::Short) {
+                let serial = self[id].serial;
+                self.instruments_mut().chaos.bundles.insert(serial, value);
+            }
+            return;
+        }
+        let Some(Range { least, most, step }) = range(request) else { return };
+        let Some(value) = self.request_meets(id, Fault::Short) else { return };
+        let length = least + (value % ((most - least) / step + 1) as u64) as usize * step;
+        shorten(&mut self[id], length);
+        if !matches!(self[id].data, OpData::Net(_)) {
+            // As in the kernel, whose io_uring/rw.c breaks the chain; its io_uring/net.c only where all was asked for.
+            self[id].fail();
+        }
+    }
+
+    /// Lets a receive into these buffers be of the first bytes only, if its bundles are to be cut.
+    #[cold]
+    pub fn cut_bundle(&self, id: RequestId, buffers: &mut Vec<IoVector>) {
+        let Some(value) = self.instruments().chaos.bundles.get(&self[id].serial) else { return };
+        let whole: u64 = buffers.iter().map(|buffer| buffer.length).sum();
+        if whole > 1 {
+            cut_vectors(buffers, 1 + (value % (whole - 1)) as usize);
+            buffers.retain(|buffer| buffer.length > 0);
+        }
+    }
+
+    /// The CQE of a request that ends; `None` where it comes late.
+    #[cold]
+    pub(crate) fn complete_under_chaos(&mut self, id: RequestId, mut cqe: Cqe) -> Option<Cqe> {
+        let serial = self[id].serial;
+        self.instruments_mut().chaos.shots.remove(&serial);
+        self.instruments_mut().chaos.bundles.remove(&serial);
+        if self[id].is_notification() {
+            return Some(cqe);
+        }
+        let cancels = cqe.res == 0 && self[id].sqe.op_flags == 0;
+        if cancels && self.request_meets(id, Fault::CancelTooLate).is_some() {
+            cqe.res = Errno::EALREADY.negated();
+            self[id].fail();
+        }
+        self[id].result = cqe.res;
+        self[id].cqe_flags = cqe.flags;
+        if self.may_come_late(id) && self.comes_late(id, Fault::Late) { None } else { Some(cqe) }
+    }
+
+    /// True for a completion that may come late: not of a TIMEOUT, which ends the waits of `enter` when it fires;
+    /// not of a LINK_TIMEOUT, which ends with what it watches; nor of what other processes take part in.
+    fn may_come_late(&self, id: RequestId) -> bool {
+        let request = &self[id];
+        !request.flags.has(Flags::CQE_SKIP.with(Flags::SILENCED))
+            && !request.op.caps.has(Caps::WATCHES)
+            && !matches!(request.data, OpData::Timeout(_))
+            && !self.is_shared()
+    }
+
+    /// Arms the timer by which a request comes late, if it does.
+    #[cold]
+    pub(crate) fn comes_late(&mut self, id: RequestId, fault: Fault) -> bool {
+        let Some(value) = self.request_meets(id, fault) else { return false };
+        let request = &mut self[id];
+        request.phase = Phase::Armed;
+        request.flags.clear(Flags::UNTRIED);
+        if fault == Fault::Late {
+            request.op = &LATE.op;
+        }
+        self.time_mut().timers.cancel(id);
+        let delay_ns = delay_ns().unwrap_or(value % LATEST_NS);
+        self.arm_timer(id, Clock::Monotonic, os::monotonic_ns() + delay_ns);
+        true
+    }
+
+    /// The CQE of a request that was to come late comes now.
+    pub fn comes_now(&mut self, id: RequestId) {
+        self[id].op = self.requests().operation(self[id].sqe.opcode);
+        self.complete_late(id);
+    }
+
+    /// True if the request's CQE is to be kept, though there is room. Not while somebody sleeps until it is there.
+    #[cold]
+    pub(crate) fn overflows(&self, id: RequestId) -> bool {
+        self.drive().token.asleep() == 0 && self.request_meets(id, Fault::Overflow).is_some()
+    }
+
+    /// True if a multishot request ends with the CQE that it is about to post. One that goes on may find no buffer next.
+    #[cold]
+    pub(crate) fn ends_early(&mut self, id: RequestId) -> bool {
+        let serial = self[id].serial;
+        let posted = *self.instruments().chaos.shots.get(&serial).unwrap_or(&0);
+        if !self[id].op.faults.has(Fault::MultishotEnds) || posted == MOST_SHOTS {
+            return false;
+        }
+        self.instruments_mut().chaos.shots.insert(serial, posted + 1);
+        if self.is_due(id, Fault::MultishotEnds, posted)
+            && self.request_meets(id, Fault::MultishotEnds).is_some()
+        {
+            return true;
+        }
+        if self.is_due(id, Fault::GroupDry, posted + 1) {
+            self[id].flags.set(Flags::UNTRIED);
+        }
+        false
+    }
+
+    /// True if a multishot request meets the fault when it has posted so many CQEs.
+    fn is_due(&self, id: RequestId, fault: Fault, posted: u64) -> bool {
+        let who = Who { process: PATH.load(Ordering::Relaxed), ring: self.instruments().chaos.ring };
+        let subject = Subject { who, serial: self[id].serial, fault };
+        let injection =
+            plan().filter(|_| self[id].op.faults.has(fault)).and_then(|plan| plan.decide(&subject));
+        injection.is_some_and(|injection| injection.value % MOST_SHOTS == posted)
+    }
+}
+
+/// The errors that come instead of an attempt.
+const ERRORS: [(Fault, Errno); 12] = [
+    (Fault::Interrupted, Errno::EINTR),
+    (Fault::Again, Errno::EAGAIN),
+    (Fault::NoBuffers, Errno::ENOBUFS),
+    (Fault::NoMemory, Errno::ENOMEM),
+    (Fault::Canceled, Errno::ECANCELED),
+    (Fault::NoDescriptor, Errno::EMFILE),
+    (Fault::NoFile, Errno::ENFILE),
+    (Fault::Device, Errno::EIO),
+    (Fault::NoSpace, Errno::ENOSPC),
+    (Fault::Refused, Errno::ECONNREFUSED),
+    (Fault::Aborted, Errno::ECONNABORTED),
+    (Fault::GroupDry, Errno::ENOBUFS),
+];
+
+/// The longest that a completion comes late.
+const LATEST_NS: u64 = 2_000_000;
+
+/// The size that direct transfers are a multiple of.
+const BLOCK: usize = 4096;
+
+/// So much goes into a pipe at once or not at all.
+const PIPE_BUF: usize = 4096;
+
+/// The most that one receive takes which may take whatever its buffer holds.
+const MOST_OF_A_BUFFER: u64 = 64;
+
+/// A multishot request that ends early posts fewer CQEs.
+const MOST_SHOTS: u64 = 8;
+
+/// True if the request answers `EAGAIN` rather than to wait.
+fn may_not_wait(request: &Request) -> bool {
+    if request.flags.has(Flags::NOWAIT) {
+        return true;
+    }
+    if !matches!(request.data, OpData::None | OpData::Vectors(_)) || !request.op.caps.has(Caps::POSITION) {
+        return false;
+    }
+    request.sqe.op_flags & RWF_NOWAIT != 0
+}
+
+/// How long a transfer may be cut to: from `least` to `most`, in steps.
+struct Range {
+    least: usize,
+    most: usize,
+    step: usize,
+}
+
+/// To what a transfer may be cut.
+fn range(request: &Request) -> Option<Range> {
+    let file = os::identity(request.file.fd()).ok()?.mode & S_IFMT;
+    let (mut least, mut step) = (1, 1);
+    if matches!(request.data, OpData::Net(_)) {
+        if !may_be_short(request) {
+            return None;
+        }
+        if request.flags.has(Flags::BUFFER_SELECT) {
+            return range_of_buffers(request);
+        }
+    } else {
+        let reads = request.op.caps.has(Caps::POSITION) && !request.op.caps.has(Caps::HASHED);
+        match file {
+            S_IFREG if !reads && takes_values(request.file.fd()) => return None,
+            S_IFREG => {}
+            S_IFIFO if reads => {}
+            S_IFIFO => least = PIPE_BUF,
+            S_IFSOCK if is_stream(request.file.fd()) => {}
+            _ => return None,
+        }
+        let transfers = request.op.caps.has(Caps::POSITION);
+        if transfers && request.sqe.op_flags & RWF_ATOMIC != 0 {
+            return None;
+        }
+        if file == S_IFREG
+            && os::fcntl(request.file.fd(), F_GETFL, 0).is_ok_and(|it| it as u32 & O_DIRECT != 0)
+        {
+            (least, step) = (BLOCK, BLOCK);
+        }
+    }
+    let most = length(request).checked_sub(1)?;
+    (most >= least).then_some(Range { least, most, step })
+}
+
+/// True for a file of a file system whose files take each write as a whole value: of the kernel, or of a program (FUSE).
+fn takes_values(fd: Fd) -> bool {
+    // linux/magic.h: proc, sysfs, cgroup, cgroup2, debugfs, tracefs, configfs, securityfs, selinuxfs, efivarfs, bpf, resctrl, FUSE.
+    const MAGIC: [i64; 13] = [
+        0x9fa0,
+        0x6265_6572,
+        0x0027_e0eb,
+        0x6367_7270,
+        0x6462_6720,
+        0x7472_6163,
+        0x6265_6570,
+        0x7363_6673,
+        0xf97c_ff8c,
+        0xde5e_81e4,
+        0xcafe_4a11,
+        0x0765_5821,
+        0x6573_5546,
+    ];
+    os::file_system(fd).is_ok_and(|(magic, _)| MAGIC.contains(&magic))
+}
+
+/// True if a send or receive is one of bytes, and not told to go on until it is whole.
+fn may_be_short(request: &Request) -> bool {
+    const PLAIN: u32 = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE | MSG_PEEK;
+    request.sqe.op_flags & !PLAIN == 0 && is_stream(request.file.fd())
+}
+
+/// True if the request receives into provided buffers.
+fn receives(request: &Request) -> bool {
+    let is_receive = request.op.faults.has(Fault::MultishotEnds);
+    let selects = request.flags.has(Flags::BUFFER_SELECT);
+    is_receive && selects && matches!(request.data, OpData::Net(Data::Transfer(_)))
+}
+
+fn bundles(request: &Request) -> bool {
+    u32::from(request.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0
+}
+
+/// True if the request receives bytes into several provided buffers at once. A bundle that is sent is always whole.
+fn receives_bundle(request: &Request) -> bool {
+    receives(request) && bundles(request) && may_be_short(request)
+}
+
+/// A receive into a provided buffer is limited to less than one may hold.
+fn range_of_buffers(request: &Request) -> Option<Range> {
+    if !receives(request) || bundles(request) {
+        return None;
+    }
+    let most = match request.sqe.len {
+        0 => MOST_OF_A_BUFFER as usize,
+        length => length as usize - 1,
+    };
+    (most > 0).then_some(Range { least: 1, most, step: 1 })
+}
+
+fn length(request: &Request) -> usize {
+    match &request.data {
+        OpData::Vectors(vectors) => vectors.iter().map(|vector| vector.length as usize).sum(),
+        OpData::Net(Data::Message(message)) => message.length(),
+        OpData::Net(Data::Transfer(transfer)) => transfer.length as usize,
+        _ => request.sqe.len as usize,
+    }
+}
+
+fn shorten(request: &mut Request, length: usize) {
+    match &mut request.data {
+        OpData::Vectors(vectors) => cut_vectors(vectors, length),
+        OpData::Net(Data::Message(message)) => cut_vectors(&mut message.vectors, length),
+        OpData::Net(Data::Transfer(transfer)) => {
+            transfer.length = length as u32;
+            request.sqe.len = length as u32;
+        }
+        _ => request.sqe.len = length as u32,
+    }
+}
+
+/// Lets vectors hold so many bytes.
+fn cut_vectors(vectors: &mut [IoVector], mut left: usize) {
+    for vector in vectors {
+        vector.length = vector.length.min(left as u64);
+        left -= vector.length as usize;
+    }
+}
+
+fn is_regular(fd: Fd) -> bool {
+    os::identity(fd).is_ok_and(|identity| identity.mode & S_IFMT == S_IFREG)
+}
+
+fn is_of_internet(fd: Fd) -> bool {
+    os::socket_option(fd, SO_DOMAIN).is_ok_and(|domain| [AF_INET, AF_INET6].contains(&(domain as u32)))
+}
+
+/// True for a socket that carries bytes, not messages.
+fn is_stream(fd: Fd) -> bool {
+    let is = |option, number: u32| os::socket_option(fd, option).is_ok_and(|value| value as u32 == number);
+    is(SO_TYPE, SOCK_STREAM)
+        && (is(SO_DOMAIN, AF_UNIX)
+            || is(SO_PROTOCOL, IPPROTO_TCP as u32)
+            || is(SO_PROTOCOL, IPPROTO_MPTCP as u32))
+}
+
+/// Fills memory of the program with rubbish, as far as it is there.
+fn fill(IoVector { base, length }: IoVector) {
+    const PIECE: u64 = 4096;
+    let rubbish = [RUBBISH.to_ne_bytes()[0]; PIECE as usize];
+    let mut done = 0;
+    while done < length {
+        let piece = PIECE.min(length - done);
+        if user::write_bytes(base + done, &rubbish[..piece as usize]).is_err() {
+            return;
+        }
+        done += piece;
+    }
+}

@@ -1,0 +1,363 @@
+//! Tells a reader what happens to requests, by the events of [`anyring_trace`].
+//!
+//! A front end [attaches](attach) the process to the reader's buffer before the first ring is made. A ring that is made from
+//! then on is *traced*: each of its requests has a serial number, and takes the ordinary way through the engine, not the
+//! short one. A ring that is not costs nothing more than it did: what is told stands in branches that an ordinary
+//! request does not come to.
+//!
+//! An event is published where it happens, under the ring's lock mostly, so the events of one ring come in their order. Where
+//! the buffer is full, the thread waits for the reader; a reader that is gone is not waited for.
+
+pub mod callers;
+pub mod calls;
+pub mod counts;
+mod files;
+mod lent;
+pub mod outside;
+mod requests;
+mod sample;
+mod threads;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+
+use anyring_trace::buffer::{Buffer, LOSSY, Record};
+use anyring_trace::event::{self, Attachment, Head, Kind, Plain, UNREADABLE, padded};
+use files::Names;
+use linux_raw_sys::io_uring::io_uring_params;
+
+use crate::abi::{Errno, Sqe};
+use crate::os::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use crate::os::{self, Fd, user, vdso};
+use crate::request::Flags;
+use crate::request::op::Op;
+use crate::request::shown;
+
+pub use lent::Lent;
+pub use requests::ends;
+pub use sample::Samples;
+pub use threads::comes_in;
+
+/// The means by which the process reports its events.
+struct Tracer {
+    /// The engine that the process runs.
+    engine: u32,
+    buffer: Buffer,
+    names: Names,
+}
+
+static TRACER: AtomicPtr<Tracer> = AtomicPtr::new(core::ptr::null_mut());
+
+/// This process, as the reader knows it.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+#[inline]
+fn tracer() -> Option<&'static Tracer> {
+    // Acquire pairs with the release store in `attach`.
+    let tracer = TRACER.load(Ordering::Acquire);
+    // SAFETY: null, or never freed.
+    unsafe { tracer.as_ref() }
+}
+
+/// From now on this process, which runs `engine`, tells of itself in the buffer behind `fd`, which stays the caller's.
+/// `program` and `arguments` (each ended by a zero) are told first.
+///
+/// # Errors
+/// `EINVAL` where there is no buffer, and those of `mmap`.
+pub fn attach(fd: Fd, engine: u32, program: &[u8], arguments: &[u8]) -> Result<(), Errno> {
+    // SAFETY: mapped for good, and page-aligned.
+    let buffer = os::map_whole(fd, |memory, length| unsafe { Buffer::open(memory, length) })?;
+    vdso::begin();
+    PROCESS.store(os::number_in_proc(), Ordering::Relaxed);
+    let tracer = Box::leak(Box::new(Tracer { engine, buffer, names: Names::default() }));
+    let samples = Samples::of_program(program, arguments);
+    tracer.publish(0, Kind::Started, &event::Started { parent: 0, engine }, &samples);
+    // Release pairs with the acquire load in `tracer`.
+    TRACER.store(tracer, Ordering::Release);
+    watch();
+    Ok(())
+}
+
+/// This process is a child of the one that was traced.
+pub fn forked() {
+    counts::forked();
+    threads::forked();
+    let Some(tracer) = tracer() else { return };
+    let parent = PROCESS.swap(os::number_in_proc(), Ordering::Relaxed);
+    let body = event::Started { parent, engine: tracer.engine };
+    tracer.publish(0, Kind::Started, &body, &Samples::NONE);
+}
+
+/// The calling thread ends: its identity may be another's.
+pub fn forget_thread() {
+    if is_on() {
+        threads::forget();
+    }
+}
+
+/// Whether anything is told, counted or injected: the one thing that is looked at where nothing is.
+static ON: AtomicBool = AtomicBool::new(false);
+
+/// True if anything is told, counted or injected.
+#[inline(always)]
+pub fn is_on() -> bool {
+    ON.load(Ordering::Relaxed)
+}
+
+/// From now on this process counts what is asked of the rings that it makes.
+pub fn count() {
+    counts::begin();
+    watch();
+}
+
+/// From now on something is told, counted or injected: [`is_on`] says so.
+pub(super) fn watch() {
+    ON.store(true, Ordering::Relaxed);
+}
+
+/// Tells of a ring, or of the process (ring 0).
+pub fn tell<T: Plain>(ring: u32, kind: Kind, body: &T, samples: &Samples) {
+    if let Some(tracer) = tracer() {
+        tracer.publish(ring, kind, body, samples);
+    }
+}
+
+/// Tells of a ring, or of the process, at this earlier moment.
+pub fn tell_of<T: Plain>(moment: Moment, ring: u32, kind: Kind, body: &T, samples: &Samples) {
+    if let Some(tracer) = tracer() {
+        tracer.publish_of(moment, ring, kind, body, samples);
+    }
+}
+
+/// Tells of a call of `setup`, by what the program `asked` for, where that could be read, and what it was `given`.
+pub fn tell_ring(
+    ring: u32,
+    engine: u32,
+    entries: u32,
+    asked: Option<&io_uring_params>,
+    given: Option<&io_uring_params>,
+    result: i32,
+) {
+    let body = event::RingMade {
+        result,
+        entries,
+        flags: asked.map_or(0, |asked| asked.flags),
+        features: given.map_or(0, |given| given.features),
+        sq_entries: given.map_or(0, |given| given.sq_entries),
+        cq_entries: given.map_or(0, |given| given.cq_entries),
+        engine,
+        sq_thread_cpu: asked.map_or(0, |asked| asked.sq_thread_cpu),
+        sq_thread_idle_ms: asked.map_or(0, |asked| asked.sq_thread_idle),
+        workers_fd: asked.map_or(0, |asked| asked.wq_fd),
+    };
+    tell(ring, Kind::RingMade, &body, &Samples::NONE);
+}
+
+/// The state of a ring that is traced or under chaos.
+#[derive(Default)]
+pub struct Traced {
+    /// The serial of the request that was submitted last, where it is.
+    last: Option<u64>,
+    /// The process that has used it last: it may have forked.
+    process: u32,
+    /// The memory of requests that are told of, in the order of their serials, until it is the program's again.
+    lent: VecDeque<(u64, Box<Lent>)>,
+}
+
+impl Traced {
+    /// For a new ring of this process.
+    pub fn new() -> Traced {
+        let process = PROCESS.load(Ordering::Relaxed);
+        Traced { last: is_on().then_some(0), process, lent: VecDeque::new() }
+    }
+
+    fn place_of(&self, serial: u64) -> Option<usize> {
+        self.lent.binary_search_by_key(&serial, |(serial, _)| *serial).ok()
+    }
+
+    fn lent_mut(&mut self, serial: u64) -> Option<&mut Lent> {
+        let place = self.place_of(serial)?;
+        self.lent.get_mut(place).map(|(_, lent)| &mut **lent)
+    }
+
+    /// True if the ring is traced, and was used last by this process.
+    fn is_of_this_process(&self) -> bool {
+        self.is_on() && self.process == PROCESS.load(Ordering::Relaxed)
+    }
+
+    /// True if the ring is traced.
+    #[inline(always)]
+    pub fn is_on(&self) -> bool {
+        self.last.is_some()
+    }
+}
+
+impl Tracer {
+    /// How many bytes of a request's data go along.
+    fn data(&self) -> usize {
+        self.buffer.header().settings.sample.load(Ordering::Relaxed) as usize
+    }
+
+    /// Tells the name of a descriptor, where that is not known.
+    fn tell_name(&self, ring: u32, fd: Fd) {
+        // Numbers of registered files were told under these.
+        let Some(name) = (fd >= 0).then(|| self.names.to_tell(fd)).flatten() else { return };
+        self.publish(
+            ring,
+            Kind::FileNamed,
+            &event::FileNamed { fd, reserved: 0 },
+            &Samples::of_name(name.bytes()),
+        );
+    }
+
+    /// Tells the names of the descriptors that a request names, where they are not known, `registered` files among them. The
+    /// request's file, or -1.
+    fn tell_names(&self, ring: u32, op: &Op, sqe: &Sqe, registered: impl Fn(u32) -> Option<Fd>) -> Fd {
+        let mut file = -1;
+        for argument in op.arguments.iter().filter(|argument| argument.applies(sqe)) {
+            let value = argument.field.value(sqe) as Fd;
+            let named = match argument.kind {
+                shown::Kind::File if Flags::of_sqe(sqe.flags).has(Flags::FIXED_FILE) => {
+                    registered(value as u32)
+                }
+                shown::Kind::SecondFile(fixed) if sqe.op_flags & fixed != 0 => registered(value as u32),
+                shown::Kind::RegisteredFile => registered(value as u32),
+                shown::Kind::File | shown::Kind::SecondFile(_) | shown::Kind::Descriptor => Some(value),
+                _ => continue,
+            };
+            if let Some(fd) = named {
+                self.tell_name(ring, fd);
+            }
+            if matches!(argument.kind, shown::Kind::File) {
+                file = named.unwrap_or(-1);
+            }
+        }
+        file
+    }
+
+    /// Publishes an event of now.
+    fn publish<T: Plain>(&self, ring: u32, kind: Kind, body: &T, samples: &Samples) {
+        self.publish_of(Moment::now(), ring, kind, body, samples);
+    }
+
+    /// Publishes an event.
+    fn publish_of<T: Plain>(
+        &self,
+        moment: Moment,
+        ring: u32,
+        kind: Kind,
+        body: &T,
+        attachments: &impl Attachments,
+    ) {
+        let bytes = size_of::<Head>() + size_of::<T>() + attachments.bytes();
+        let process = PROCESS.load(Ordering::Relaxed);
+        let Some(mut record) = self.claim(bytes, process) else { return };
+        let Moment { time_ns, thread } = moment;
+        let attached = attachments.count();
+        let head = Head { time_ns, process, thread, ring, kind: kind as u16, attachments: attached };
+        record.put(head.bytes());
+        record.put(body.bytes());
+        attachments.put(&mut record);
+        record.commit();
+    }
+
+    /// Room for a record; none where the reader is gone, or does not want to be waited for.
+    fn claim(&self, bytes: usize, process: u32) -> Option<Record<'_>> {
+        const PAUSE_NS: u64 = 200_000;
+        const LOOK: u32 = 100;
+        let header = self.buffer.header();
+        let mut pauses = 0_u32;
+        while header.abandoned.load(Ordering::Relaxed) == 0 {
+            if let Ok(record) = self.buffer.claim(bytes, process) {
+                return Some(record);
+            }
+            if header.settings.flags.load(Ordering::Relaxed) & LOSSY != 0 {
+                header.dropped.fetch_add(1, Ordering::Relaxed);
+                return None;
+            }
+            os::pause(PAUSE_NS);
+            pauses += 1;
+            if pauses % LOOK == 0 && !os::is_in_proc(header.settings.reader.load(Ordering::Relaxed)) {
+                header.abandoned.store(1, Ordering::Relaxed);
+            }
+        }
+        None
+    }
+}
+
+/// When something happened, and in which thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moment {
+    time_ns: u64,
+    thread: u32,
+}
+
+impl Moment {
+    /// A moment that never was.
+    const NEVER: Moment = Moment { time_ns: 0, thread: 0 };
+
+    /// Now, in the calling thread.
+    pub fn now() -> Moment {
+        Moment { time_ns: vdso::monotonic_ns(), thread: threads::number() }
+    }
+
+    /// The nanoseconds from an earlier moment to this one.
+    pub fn since(self, before: Moment) -> u64 {
+        self.time_ns.saturating_sub(before.time_ns)
+    }
+
+    /// Whether this is earlier than another one.
+    pub fn is_before(self, other: Moment) -> bool {
+        self.time_ns < other.time_ns
+    }
+
+    /// The later of this moment and another one in the same thread.
+    pub fn not_before(self, other: Moment) -> Moment {
+        Moment { time_ns: self.time_ns.max(other.time_ns), ..self }
+    }
+}
+
+/// The attachments of an event.
+trait Attachments {
+    /// The number of attachments.
+    fn count(&self) -> u16;
+    /// The bytes of a record that they take.
+    fn bytes(&self) -> usize;
+    /// Writes them behind the event's body.
+    fn put(&self, record: &mut Record<'_>);
+}
+
+impl Attachments for Samples {
+    fn count(&self) -> u16 {
+        Samples::count(self)
+    }
+
+    fn bytes(&self) -> usize {
+        Samples::bytes(self)
+    }
+
+    fn put(&self, record: &mut Record<'_>) {
+        for sample in self.iter() {
+            let length = size_of::<Attachment>() + padded(sample.kept);
+            // SAFETY: so many bytes of the record.
+            copy(sample, unsafe { core::slice::from_raw_parts_mut(record.next(length), length) });
+        }
+    }
+}
+
+/// Copies what goes along, and what stands before it, to a place of that length. The source may be anything.
+fn copy(sample: &sample::Sample, place: &mut [u8]) {
+    let (attachment, kept) = place.split_at_mut(size_of::<Attachment>());
+    let (told, rest) = kept.split_at_mut(sample.kept);
+    rest.fill(0);
+    let is_there = user::read_bytes(sample.address, told).is_ok();
+    let mark = if is_there { 0 } else { UNREADABLE };
+    let stands = Attachment {
+        address: sample.address,
+        length: sample.length,
+        kept: sample.kept as u32,
+        content: sample.content as u16,
+        index: sample.index | mark,
+    };
+    attachment.copy_from_slice(stands.bytes());
+}

@@ -1,0 +1,161 @@
+//! Rings tell of their requests here.
+
+use alloc::boxed::Box;
+
+use anyring_trace::event::{self, Kind, Step};
+use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
+
+use crate::abi::Sqe;
+use crate::observe::trace::{Lent, PROCESS, Samples, Tracer, counts, tell, tracer};
+use crate::os::sync::atomic::Ordering;
+use crate::queue::Cqe;
+use crate::request::op::Op;
+use crate::request::{Flags, RequestId};
+use crate::ring::{Core, registry};
+
+/// The process ends, with the rings that it has used and not closed.
+pub fn ends() {
+    let Some(tracer) = tracer() else { return };
+    registry::for_each_live(|ring| {
+        if let Some(core) = ring.lock().as_ref().filter(|core| core.instruments().traced.is_of_this_process())
+        {
+            core.trace_end();
+        }
+    });
+    tracer.publish(0, Kind::Ended, &event::Ended::default(), &Samples::NONE);
+}
+
+/// The most requests of a ring whose memory is looked at.
+const MOST_LENT: usize = 1 << 16;
+
+/// The request that an event is about.
+struct About<'a> {
+    tracer: &'static Tracer,
+    ring: u32,
+    serial: u64,
+    op: &'static Op,
+    sqe: &'a Sqe,
+}
+
+impl Core {
+    fn about(&self, id: RequestId) -> Option<About<'_>> {
+        let request = &self[id];
+        let (serial, op, sqe) = (request.serial, request.op, &request.sqe);
+        Some(About { tracer: tracer()?, ring: self.serial() as u32, serial, op, sqe })
+    }
+
+    /// A request was taken from the submission queue.
+    #[cold]
+    pub(crate) fn trace_submission(&mut self, id: RequestId) {
+        let traced = &mut self.instruments_mut().traced;
+        let Some(last) = &mut traced.last else { return };
+        *last += 1;
+        let serial = *last;
+        traced.process = PROCESS.load(Ordering::Relaxed);
+        let behind = if self.order().assembly.head().is_some() { serial - 1 } else { 0 };
+        self[id].serial = serial;
+        if tracer().is_none() && counts::get().is_none() {
+            return;
+        }
+        self[id].flags.set(Flags::TRACED);
+        if let Some(counts) = counts::get() {
+            counts.submitted(self[id].op.code);
+        }
+        let Some(About { tracer, ring, op, sqe, .. }) = self.about(id) else { return };
+        let file = tracer.tell_names(ring, op, sqe, |slot| self.resources().files.get(slot));
+        let body = event::Submitted { serial, sqe: *sqe.words(), behind, file, reserved: 0 };
+        let mut lent = Lent::of(op, sqe);
+        let samples = Samples::of_submission(op, sqe, &lent, tracer.data());
+        tracer.publish(ring, Kind::Submitted, &body, &samples);
+        // Requests before one that has to wait may change the memory of that one.
+        let may_wait =
+            behind != 0 || Flags::of_sqe(sqe.flags).has(Flags::DRAIN) || !self.order().drain.is_idle();
+        if !may_wait {
+            lent.begin();
+        }
+        let takes = Flags::of_sqe(sqe.flags).has(Flags::BUFFER_SELECT);
+        let all = &mut self.instruments_mut().traced.lent;
+        if (takes || !lent.is_empty()) && all.len() < MOST_LENT {
+            all.push_back((serial, Box::new(lent)));
+        }
+    }
+
+    /// A request that is traced begins that had to wait for others.
+    #[cold]
+    pub(crate) fn trace_begin(&mut self, id: RequestId) {
+        let serial = self[id].serial;
+        if let Some(lent) = self.instruments_mut().traced.lent_mut(serial) {
+            lent.begin();
+        }
+    }
+
+    /// A request that is traced takes a provided buffer.
+    #[cold]
+    pub(crate) fn trace_buffer(&mut self, id: RequestId, address: u64) {
+        let serial = self[id].serial;
+        if let Some(lent) = self.instruments_mut().traced.lent_mut(serial) {
+            lent.takes(address);
+        }
+    }
+
+    /// Tells what became of a request that is traced.
+    #[cold]
+    pub fn trace_step(&self, id: RequestId, step: Step, value: u32) {
+        let Some(About { tracer, ring, serial, .. }) = self.about(id) else { return };
+        let body = event::Stepped { serial, step: step as u32, value };
+        tracer.publish(ring, Kind::Stepped, &body, &Samples::NONE);
+    }
+
+    /// A completion of a traced request is about to be posted, or is left out.
+    #[cold]
+    pub(crate) fn trace_completion(&mut self, id: RequestId, cqe: &Cqe, marks: u32) {
+        if let Some(counts) = counts::get() {
+            counts.completed(self[id].op.code, cqe.res);
+        }
+        let lent = self.lent_until(id, cqe);
+        let Some(About { tracer, ring, serial, op, sqe }) = self.about(id) else { return };
+        let samples = Samples::of_completion(op, sqe, &lent, cqe, tracer.data());
+        self.trace_cqe(tracer, ring, serial, cqe, marks | lent.marks(), &samples);
+    }
+
+    /// The memory of a request, which is the program's again with this CQE if no more follows.
+    fn lent_until(&mut self, id: RequestId, cqe: &Cqe) -> Lent {
+        let serial = self[id].serial;
+        let traced = &mut self.instruments_mut().traced;
+        let Some(place) = traced.place_of(serial) else { return Lent::NONE };
+        let goes_on = cqe.flags & IORING_CQE_F_MORE != 0;
+        let lent = if goes_on { traced.lent.get(place).cloned() } else { traced.lent.remove(place) };
+        lent.map_or(Lent::NONE, |(_, lent)| *lent)
+    }
+
+    /// A completion that no request of this ring asked for is about to be posted.
+    pub(crate) fn post_unrequested(&mut self, cqe: Cqe) {
+        if self.instruments().traced.is_on()
+            && let Some(tracer) = tracer()
+        {
+            self.trace_cqe(tracer, self.serial() as u32, 0, &cqe, event::LAST, &Samples::NONE);
+        }
+        self.post(cqe);
+    }
+
+    /// The ring ends in this process.
+    #[cold]
+    pub(crate) fn trace_end(&self) {
+        let (in_flight, cq_ready) = (self.requests().live() as u64, self.queues().cq_ready());
+        let body = event::RingEnded { in_flight, cq_ready, reserved: 0 };
+        tell(self.serial() as u32, Kind::RingEnded, &body, &Samples::NONE);
+    }
+
+    fn trace_cqe(&self, tracer: &Tracer, ring: u32, serial: u64, cqe: &Cqe, marks: u32, samples: &Samples) {
+        let posted = marks & event::SKIPPED == 0;
+        let overflows = posted && !self.queues().has_room_for(1);
+        let marks = marks | if overflows { event::OVERFLOWED } else { 0 };
+        let cq_ready = self.queues().cq.ready(&self.queues().memory) + u32::from(posted && !overflows);
+        tracer.publish(ring, Kind::Completed, &completed(serial, cqe, marks, cq_ready), samples);
+    }
+}
+
+pub(super) fn completed(serial: u64, cqe: &Cqe, marks: u32, cq_ready: u32) -> event::Completed {
+    let Cqe { user_data, res, flags, big } = *cqe;
+    event::Completed { serial, user_data, res, flags, big, marks, cq_ready }
+}
