@@ -1,5 +1,5 @@
 //! The ring as an operation sees it. An attempt has its request, and of the ring what is lent here; only the operations with
-//! a [`control`](crate::request::op::Op::control) step, and requests that leave together, have the whole of it.
+//! a [`control`](crate::ring::row::Row::control) step, and requests that leave together, have the whole of it.
 
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};

@@ -184,7 +184,7 @@ impl Core {
     }
 
     /// Posts what was held back.
-    pub fn post_messages(&mut self) {
+    pub(in crate::ring) fn post_messages(&mut self) {
         while let Some(cqe) = self.queues.cq.next_message() {
             self.post_unrequested(cqe);
         }

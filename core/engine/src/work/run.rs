@@ -240,7 +240,7 @@ impl Core {
     }
 
     /// The request of a piece of work that is a step can take it now: this thread is the right one.
-    pub fn take_step(&mut self, mut work: Piece, step: Step) {
+    fn take_step(&mut self, mut work: Piece, step: Step) {
         self.work_mut().comes_back(1);
         self.work_mut().ends(&work);
         let closing = self.life().is_closing();

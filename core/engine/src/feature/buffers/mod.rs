@@ -3,7 +3,7 @@
 //! nothing counts against `RLIMIT_MEMLOCK`; and a transfer into memory that was unmapped meanwhile fails.
 
 pub mod clone;
-pub mod register;
+pub(crate) mod register;
 pub mod ring;
 
 use alloc::vec::Vec;

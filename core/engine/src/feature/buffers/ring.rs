@@ -13,7 +13,12 @@ use crate::ring::Core;
 
 impl Core {
     /// `IORING_REGISTER_BUFFERS(2)`: `vectors` and `tags` are addresses of the program, or 0.
-    pub fn register_buffers(&mut self, vectors: u64, count: u32, tags: u64) -> Result<usize, Errno> {
+    pub(in crate::feature::buffers) fn register_buffers(
+        &mut self,
+        vectors: u64,
+        count: u32,
+        tags: u64,
+    ) -> Result<usize, Errno> {
         if !self.resources_mut().buffers.is_empty() {
             return Err(Errno::EBUSY);
         }
@@ -61,7 +66,11 @@ impl Core {
     }
 
     /// `IORING_REGISTER_BUFFERS_UPDATE`; returns how many slots were done.
-    pub fn update_buffers(&mut self, update: &io_uring_rsrc_update2, count: u32) -> Result<usize, Errno> {
+    pub(in crate::feature::buffers) fn update_buffers(
+        &mut self,
+        update: &io_uring_rsrc_update2,
+        count: u32,
+    ) -> Result<usize, Errno> {
         self.resources_mut().buffers.expect_slots(update.offset, count)?;
         if update.data == 0 {
             return Err(Errno::EFAULT);
@@ -80,7 +89,11 @@ impl Core {
     ///
     /// # Errors
     /// `ENOMEM`; then nothing has changed.
-    pub fn replace_buffers(&mut self, first: usize, buffers: &[Option<IoVector>]) -> Result<(), Errno> {
+    pub(in crate::feature::buffers) fn replace_buffers(
+        &mut self,
+        first: usize,
+        buffers: &[Option<IoVector>],
+    ) -> Result<(), Errno> {
         let slots = first..first + buffers.len();
         self.resources_mut().buffers.grow(slots.end, buffers.len())?;
         for slot in slots.clone().rev() {

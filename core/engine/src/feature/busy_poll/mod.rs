@@ -2,7 +2,7 @@
 //! reports, so the ring's epoll instance is told to. Lists of devices that the program keeps itself
 //! (`IO_URING_NAPI_TRACKING_STATIC`) it has not: they are refused, as kernels before 6.13 do.
 
-pub mod register;
+pub(crate) mod register;
 pub mod ring;
 
 use linux_raw_sys::io_uring::{io_uring_napi, io_uring_napi_tracking_strategy as Tracking};

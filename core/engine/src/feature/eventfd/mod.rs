@@ -1,6 +1,6 @@
 //! Registered eventfds (`IORING_REGISTER_EVENTFD`): a ring signals its own for what it posts.
 
-pub mod register;
+pub(crate) mod register;
 pub mod ring;
 
 use alloc::vec::Vec;

@@ -11,7 +11,7 @@ impl Core {
     ///
     /// # Errors
     /// As [`RegisteredEventfd::new`].
-    pub fn set_eventfd(&mut self, fd: Fd, async_only: bool) -> Result<(), Errno> {
+    pub(in crate::feature::eventfd) fn set_eventfd(&mut self, fd: Fd, async_only: bool) -> Result<(), Errno> {
         self.drive_mut().observers.set_eventfd(RegisteredEventfd::new(fd, async_only)?);
         self.eventfd_is_own();
         if self.needs_driver() {

@@ -3,7 +3,7 @@
 //! Each is a duplicate of the engine's own: the program may close its descriptor, and a number of
 //! ours cannot be reused behind our back.
 
-pub mod register;
+pub(crate) mod register;
 pub mod ring;
 
 use alloc::vec::Vec;

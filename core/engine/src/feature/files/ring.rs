@@ -33,7 +33,12 @@ impl Core {
     }
 
     /// `IORING_REGISTER_FILES(2)`: `fds` and `tags` are addresses of the program, or 0.
-    pub fn register_files(&mut self, fds: u64, count: u32, tags: u64) -> Result<usize, Errno> {
+    pub(in crate::feature::files) fn register_files(
+        &mut self,
+        fds: u64,
+        count: u32,
+        tags: u64,
+    ) -> Result<usize, Errno> {
         if !self.resources_mut().files.is_empty() {
             return Err(Errno::EBUSY);
         }

@@ -57,7 +57,7 @@ fn deliver(target: &mut Core, sqe: &Sqe, file: Option<Passed>) -> Result<usize, 
 
 impl Core {
     /// True if a completion that is posted here at once counts for a TIMEOUT.
-    pub fn counts_completions(&self) -> bool {
+    pub(in crate::feature::messages) fn counts_completions(&self) -> bool {
         self.time().timeouts.counting() > 0 && !self.defers()
     }
 
@@ -65,7 +65,7 @@ impl Core {
     ///
     /// # Errors
     /// `EINVAL` for fields that it does not have, `EBADFD` where the ring is not enabled.
-    pub fn accept_data(&mut self, sqe: &Sqe) -> Result<usize, Errno> {
+    pub(in crate::feature::messages) fn accept_data(&mut self, sqe: &Sqe) -> Result<usize, Errno> {
         if sqe.addr as u32 != Command::IORING_MSG_DATA as u32 {
             return Err(Errno::EINVAL);
         }

@@ -23,7 +23,7 @@ impl Core {
     ///
     /// # Errors
     /// `EBUSY` where no number is free, `ENOMEM` where no thread can hold them.
-    pub fn add_personality(&mut self) -> Result<u16, Errno> {
+    pub(in crate::feature::personalities) fn add_personality(&mut self) -> Result<u16, Errno> {
         self.let_fade();
         let number = self.resources_mut().personalities.next_number().ok_or(Errno::EBUSY)?;
         let own = credentials::acting();
@@ -38,7 +38,7 @@ impl Core {
     ///
     /// # Errors
     /// `EINVAL` where there is no such number.
-    pub fn remove_personality(&mut self, number: u16) -> Result<(), Errno> {
+    pub(in crate::feature::personalities) fn remove_personality(&mut self, number: u16) -> Result<(), Errno> {
         let Personalities { registered, fading, .. } = &mut self.resources_mut().personalities;
         let credentials = registered.remove(&number).ok_or(Errno::EINVAL)?;
         if fading.contains(&credentials) {

@@ -4,7 +4,7 @@
 //! for requests that name the personality, and ends when the last such registration is gone.
 
 mod keep;
-pub mod register;
+pub(crate) mod register;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -8,7 +8,7 @@
 //! that can fail, and nothing in it is believed but as the program's own addresses and lengths.
 
 pub mod ops;
-pub mod register;
+pub(crate) mod register;
 pub mod ring;
 
 use alloc::collections::{BTreeMap, VecDeque};

@@ -1,7 +1,7 @@
 //! The parameter region (`IORING_REGISTER_MEM_REGION`): memory from which waits take their arguments
 //! without a copy or a check per call.
 
-pub mod register;
+pub(crate) mod register;
 
 use linux_raw_sys::io_uring::io_uring_reg_wait;
 

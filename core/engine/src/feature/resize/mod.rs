@@ -1,6 +1,6 @@
 //! Rings of other sizes, with what is in them carried over.
 
-pub mod register;
+pub(crate) mod register;
 
 use alloc::vec::Vec;
 

@@ -3,7 +3,7 @@
 
 pub mod filters;
 pub mod process;
-pub mod register;
+pub(crate) mod register;
 
 use alloc::boxed::Box;
 

@@ -5,7 +5,7 @@
 //! descriptor, until the thread ends. Most front ends tell of that. A thread is known by its identity, which another may have
 //! after it: its number tells the two apart, and places of threads that ended unheard are cleared a few at a time.
 
-pub mod register;
+pub(crate) mod register;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

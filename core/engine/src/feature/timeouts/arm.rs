@@ -120,12 +120,12 @@ impl Core {
     }
 
     /// True if the timeout's time has come. It is told later, but the kernel's timer has gone off already.
-    pub fn is_timer_due(&self, id: RequestId) -> bool {
+    pub(in crate::feature::timeouts) fn is_timer_due(&self, id: RequestId) -> bool {
         self.time().timers.deadline(id).is_some_and(|(clock, deadline_ns)| deadline_ns <= clock.now_ns())
     }
 
     /// Starts its timer again with the time of another, on the clock it had.
-    pub fn restart_timer(&mut self, id: RequestId, new: Timeout) {
+    pub(in crate::feature::timeouts) fn restart_timer(&mut self, id: RequestId, new: Timeout) {
         self.time_mut().timers.cancel(id);
         if let Some(timeout) = self[id].timeout() {
             timeout.time_ns = new.time_ns;

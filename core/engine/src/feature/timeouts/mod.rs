@@ -2,7 +2,7 @@
 //!
 //! A TIMEOUT ends by its timer or, where it counts completions, when as many others were posted.
 //! Completions of timeouts themselves do not count. What counts is looked at between batches
-//! ([`Core::flush_timeouts`]), never in the middle of one, as the kernel does.
+//! (`Core::flush_timeouts`), never in the middle of one, as the kernel does.
 
 mod arm;
 pub mod ops;

@@ -8,7 +8,7 @@
 
 pub mod exported;
 pub mod ops;
-pub mod register;
+pub(crate) mod register;
 pub mod ring;
 
 use alloc::sync::Arc;

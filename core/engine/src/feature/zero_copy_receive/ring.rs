@@ -10,7 +10,7 @@ impl Core {
     ///
     /// # Errors
     /// `ENOMEM` where there can be no more.
-    pub fn next_receive_queue(&mut self) -> Result<(u32, u64), Errno> {
+    pub(in crate::feature::zero_copy_receive) fn next_receive_queue(&mut self) -> Result<(u32, u64), Errno> {
         let given = self.receive_queue_ids();
         self.resources_mut().receive_queues.skip_to(given);
         self.resources_mut().receive_queues.next()
@@ -20,7 +20,11 @@ impl Core {
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn add_receive_queue(&mut self, queue: Shared, bytes: u64) -> Result<(), Errno> {
+    pub(in crate::feature::zero_copy_receive) fn add_receive_queue(
+        &mut self,
+        queue: Shared,
+        bytes: u64,
+    ) -> Result<(), Errno> {
         self.resources_mut().receive_queues.add(queue, bytes)?;
         self.publish_receive_queue_ids();
         Ok(())

@@ -7,7 +7,7 @@
 //! - the first large send on a socket is a probe: the next ones copy until its pages are back. Where they
 //!   come back as copied, that was the last for long;
 //! - a socket on whose error queue the program may wait for something is left alone, and one on which it
-//!   starts to ([`Core::leave_error_queue`]) from then on;
+//!   starts to (`Core::leave_error_queue`) from then on;
 //! - sends are numbered by the socket, and told of in its one error queue. So a channel belongs to the socket, whatever
 //!   descriptors the program has of it, and to one ring: who opens it finds the socket's `SO_ZEROCOPY` off, and sets it, at a
 //!   time when nobody else does ([`error_queue::claim`]). As long as it is set, others copy;
@@ -22,9 +22,9 @@
 //! channel is in the ring's epoll instance only where somebody may need it, and this must stay true:
 //!
 //! - whenever the ring's driver sleeps in epoll, or the reactor has it in its own (`Core::is_listened_to`), every
-//!   channel with pages out is watched. Whoever begins to sees to that ([`Core::watch_pages`]), and pages that go out
+//!   channel with pages out is watched. Whoever begins to sees to that (`Core::watch_pages`), and pages that go out
 //!   meanwhile are watched at once. Nothing is lost by being late: epoll reports what is there already;
-//! - whoever only looks into epoll looks at the queues of those that are not watched, too ([`Core::look_beside_epoll`]);
+//! - whoever only looks into epoll looks at the queues of those that are not watched, too (`Core::look_beside_epoll`);
 //! - a channel is taken out of epoll again when a batch of sends went by without anybody sleeping.
 //!
 //! A tick of the reactor looks again at a few channels of those with pages out, one after the other, however many there are:

@@ -64,7 +64,7 @@ impl Core {
     /// Counts the notification of a send from its own pages that there is no request for; the registered buffer is
     /// held.
     #[inline]
-    pub fn expect_announced(&mut self, announced: Announced) {
+    pub(in crate::feature::zero_copy_send) fn expect_announced(&mut self, announced: Announced) {
         self.requests_mut().count_beside();
         if let Some(node) = announced.buffer {
             self.resources_mut().buffers.hold(node);
@@ -73,7 +73,7 @@ impl Core {
 
     /// Announces the end of a send that there was never a request for; its notification has been counted.
     #[inline]
-    pub fn announce_expected(&mut self, notification: Announced) {
+    pub(in crate::feature::zero_copy_send) fn announce_expected(&mut self, notification: Announced) {
         if !self.zero_copy_mut().announce(notification) {
             self.requests_mut().end_beside(1);
             self.post_announced_one(notification);
@@ -163,7 +163,11 @@ impl Core {
     }
 
     /// The pages of one such call are free.
-    pub fn piece_is_free(&mut self, notification: RequestId, copied: bool) {
+    pub(in crate::feature::zero_copy_send) fn piece_is_free(
+        &mut self,
+        notification: RequestId,
+        copied: bool,
+    ) {
         let Some(request) = self.requests_mut().get_mut(notification) else { return };
         let OpData::Net(Data::Pages(pages)) = &mut request.data else { return };
         pages.out -= 1;

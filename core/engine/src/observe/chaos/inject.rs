@@ -40,7 +40,7 @@ impl Core {
     }
 
     /// Overwrites the CQEs that the program has reaped.
-    pub fn scrub_reaped(&mut self, call: Call) {
+    pub(in crate::observe::chaos) fn scrub_reaped(&mut self, call: Call) {
         let entries = self.queues().memory.layout().cq_entries;
         let (tail, ready) = (self.queues().cq.tail(), self.queues().cq_ready());
         if ready > entries {
@@ -59,7 +59,7 @@ impl Core {
     }
 
     /// To how many of the next `wanted` SQEs a submission may be cut, by the fault: all the numbers that come into question.
-    pub fn shorter_submissions(&self, wanted: u32, fault: Fault) -> Vec<u32> {
+    pub(in crate::observe::chaos) fn shorter_submissions(&self, wanted: u32, fault: Fault) -> Vec<u32> {
         let all = wanted.min(self.queues().sq_pending());
         let mixed = self.is(IORING_SETUP_SQE_MIXED);
         let mut entries = self.queues().sq.ahead(&self.queues().memory, all.saturating_sub(1));
@@ -184,7 +184,7 @@ impl Core {
     }
 
     /// True if there is a completion that comes, late, whatever the program does.
-    pub fn owes_a_completion(&self) -> bool {
+    pub(in crate::observe::chaos) fn owes_a_completion(&self) -> bool {
         self.requests().ids().any(|id| core::ptr::eq(self[id].op, &raw const LATE.op))
     }
 

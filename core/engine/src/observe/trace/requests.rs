@@ -91,7 +91,7 @@ impl Core {
 
     /// A request that is traced takes a provided buffer.
     #[cold]
-    pub(crate) fn trace_buffer(&mut self, id: RequestId, address: u64) {
+    pub fn trace_buffer(&mut self, id: RequestId, address: u64) {
         let serial = self[id].serial;
         if let Some(lent) = self.instruments_mut().traced.lent_mut(serial) {
             lent.takes(address);

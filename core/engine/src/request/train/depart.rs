@@ -30,7 +30,7 @@ impl Request {
 impl Core {
     /// Before a request starts that does not join those held back, they go.
     #[inline]
-    pub fn let_train_go_before(&mut self, id: RequestId) {
+    pub(in crate::request) fn let_train_go_before(&mut self, id: RequestId) {
         if !self.order().train.is_empty() && !self.joins_train(id) {
             self.let_train_go();
         }
@@ -44,7 +44,7 @@ impl Core {
     }
 
     /// Sends what is held back.
-    pub fn let_train_go(&mut self) {
+    pub(in crate::request) fn let_train_go(&mut self) {
         let mut held = mem::take(&mut self.order_mut().train.held);
         if let Some(&head) = held.first()
             && let Some(depart) = self.row(head).together

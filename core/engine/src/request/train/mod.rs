@@ -1,5 +1,5 @@
 //! Requests of one submission that are held back to leave together, by one system call: sends, one behind the other on
-//! one socket. How they are sent is their operation's affair ([`Together`]); whatever else is to happen in the ring
+//! one socket. How they are sent is their operation's affair ([`Depart`](crate::ring::row::Depart)); whatever else is to happen in the ring
 //! happens after them.
 
 mod depart;

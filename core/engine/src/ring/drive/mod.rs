@@ -59,7 +59,7 @@ impl Core {
     }
 
     /// Are completions deferred, and nobody is told of any? Then nothing is missed while no caller is here.
-    pub fn is_left_to_callers(&self) -> bool {
+    pub(in crate::ring::drive) fn is_left_to_callers(&self) -> bool {
         let told = self.observed() || self.is_crowded() || self.is(IORING_SETUP_TASKRUN_FLAG);
         self.defers() && !told
     }
@@ -88,7 +88,7 @@ impl Core {
     }
 
     /// Is there anything that is to be looked at by and by, whoever drives?
-    pub fn needs_ticks(&self) -> bool {
+    pub(in crate::ring::drive) fn needs_ticks(&self) -> bool {
         self.drive.observers.may_be_stale() || self.needs_other_ticks()
     }
 
@@ -104,7 +104,7 @@ impl Core {
     }
 
     /// Whether the ring's epoll instance was gone, for the program has closed it where nobody saw that: another one has all that it had.
-    pub fn renews_epoll(&mut self) -> bool {
+    pub(in crate::ring::drive) fn renews_epoll(&mut self) -> bool {
         let Some(lost) = self.readiness.epoll().filter(|&epoll| !os::is_still_own(epoll)) else {
             return false;
         };
@@ -166,21 +166,21 @@ impl Core {
     }
 
     /// Takes what epoll reported to the driver.
-    pub fn take_events_as_driver(&mut self, events: &[EpollEvent]) {
+    pub(in crate::ring::drive) fn take_events_as_driver(&mut self, events: &[EpollEvent]) {
         if self.take_events(events) {
             self.drive.sleepers.drain_kick();
         }
     }
 
     /// Takes what epoll reported to a driver that slept without the lock.
-    pub fn take_events_of_sleep(&mut self, events: &[EpollEvent]) {
+    pub(in crate::ring::drive) fn take_events_of_sleep(&mut self, events: &[EpollEvent]) {
         self.readiness.tells_of_sleep(true);
         self.take_events_as_driver(events);
         self.readiness.tells_of_sleep(false);
     }
 
     /// Takes what epoll reported: marks descriptors ready and requests to be issued again. Was the driver kicked?
-    pub fn take_events(&mut self, events: &[EpollEvent]) -> bool {
+    pub(in crate::ring::drive) fn take_events(&mut self, events: &[EpollEvent]) -> bool {
         let (mut kicked, mut glimpsed) = (false, false);
         self.readiness.note_epoll_asked();
         self.readiness.reported(events.len());
@@ -268,7 +268,7 @@ impl Core {
     /// kernel sets it when a wake-up queued work; here nobody hears of one before somebody asks
     /// epoll, so it stands for as long as anything is waited for.
     #[inline]
-    pub fn mark_task_work(&self) {
+    pub(in crate::ring::drive) fn mark_task_work(&self) {
         if self.is(IORING_SETUP_TASKRUN_FLAG) {
             self.show_task_work();
         }

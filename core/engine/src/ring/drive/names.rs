@@ -20,5 +20,5 @@ pub fn channel_data(index: usize) -> u64 {
 /// Names the bell: the eventfd by which other processes tell this one of what they did to the ring.
 pub const BELL: u64 = u64::MAX - 2;
 
-/// Names the eventfd of [`crate::ring::drive::glimpse`].
+/// Names the eventfd of `crate::ring::drive::glimpse`.
 pub const GLIMPSE: u64 = u64::MAX - 3;

@@ -148,7 +148,7 @@ impl Core {
     /// Drains a stand-in that is shown, and readable, if the program has taken all completions without a call. Who polls it would
     /// find it readable for ever. Until it polls again, the reactor's ticks look.
     #[inline]
-    pub fn put_right(&mut self) {
+    pub(in crate::ring::drive) fn put_right(&mut self) {
         if self.drive.observers.may_be_stale() {
             self.put_right_shown();
         }

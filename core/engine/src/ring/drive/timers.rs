@@ -22,7 +22,7 @@ impl Core {
     }
 
     /// Fires all timers that are due. What became ready before is told as well, and not cancelled.
-    pub fn fire_timers(&mut self) {
+    pub(in crate::ring::drive) fn fire_timers(&mut self) {
         let mut looked = false;
         while let Some(id) = self.time.timers.pop_due() {
             if !core::mem::replace(&mut looked, true) {

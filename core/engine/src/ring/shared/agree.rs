@@ -37,7 +37,7 @@ impl Ring {
 impl Core {
     /// Before a `fork`, with the ring's lock held: gives the ring a page. Where it cannot be had,
     /// parent and child must not use the ring at the same time.
-    pub fn share(&mut self) -> Option<&'static Page> {
+    pub(in crate::ring) fn share(&mut self) -> Option<&'static Page> {
         if self.shared.is_some() || family::found().is_err() {
             return None;
         }
@@ -86,7 +86,7 @@ impl Core {
     }
 
     /// In a child after `fork`.
-    pub fn processes_forked(&mut self) {
+    pub(in crate::ring) fn processes_forked(&mut self) {
         if self.drive.submitter.is_known() {
             self.drive.submitter = Submitter::Elsewhere;
         }
@@ -100,7 +100,7 @@ impl Core {
     }
 
     /// Lets an epoll instance of this ring report the bell.
-    pub fn hear(&mut self, epoll: Fd) {
+    pub(in crate::ring) fn hear(&mut self, epoll: Fd) {
         if let Some(shared) = &mut self.shared
             && !shared.heard
         {
@@ -109,7 +109,7 @@ impl Core {
     }
 
     /// Lets an epoll instance report the bell in place of one that is gone.
-    pub fn hear_again(&mut self, epoll: Fd) {
+    pub(in crate::ring) fn hear_again(&mut self, epoll: Fd) {
         if let Some(shared) = &mut self.shared {
             shared.heard = false;
         }
@@ -137,18 +137,18 @@ impl Core {
     }
 
     /// True if others use the ring, or wait for what this process does on it.
-    pub fn is_crowded(&self) -> bool {
+    pub(in crate::ring) fn is_crowded(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| shared.crowded)
     }
 
     /// How long who sleeps for the ring may do so before it has to look at it again: nobody tells of what a process posted that
     /// was killed at that point.
-    pub fn next_look_ns(&self) -> Option<u64> {
+    pub(in crate::ring) fn next_look_ns(&self) -> Option<u64> {
         self.is_crowded().then_some(LOOK_NS)
     }
 
     /// True if, on a ring of several processes, this one has anything that others may ask for, or wait for.
-    pub fn is_owed(&self) -> bool {
+    pub(in crate::ring) fn is_owed(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| {
             self.requests.live() > 0 || self.queues.cq.kept() > 0 || shared.observes_alone()
         })
@@ -168,20 +168,20 @@ impl Core {
     }
 
     /// A stand-in was made, which only children yet to come will have.
-    pub fn stand_in_is_own(&mut self) {
+    pub(in crate::ring) fn stand_in_is_own(&mut self) {
         if let Some(shared) = &mut self.shared {
             shared.own_stand_in = true;
         }
     }
 
     /// True if the stand-in that all processes of the ring have is readable, whichever of them signalled it; `None` without one.
-    pub fn common_stand_in_is_readable(&self) -> Option<bool> {
+    pub(in crate::ring) fn common_stand_in_is_readable(&self) -> Option<bool> {
         let shared = self.shared.as_ref().filter(|shared| !shared.own_stand_in)?;
         Some(shared.state().readable != 0)
     }
 
     /// The stand-in was signalled, or is about to be drained: the other processes that have it need to know.
-    pub fn tell_of_stand_in(&mut self, readable: bool) {
+    pub(in crate::ring) fn tell_of_stand_in(&mut self, readable: bool) {
         if let Some(shared) = self.shared.as_ref().filter(|shared| !shared.own_stand_in) {
             shared.state().readable = u32::from(readable);
         }
@@ -199,7 +199,7 @@ impl Core {
     }
 
     /// Takes note of what others have done meanwhile, once the page's lock is taken.
-    pub fn enter_page(&mut self) {
+    pub(in crate::ring) fn enter_page(&mut self) {
         let Some(shared) = &mut self.shared else { return };
         let state = shared.state();
         if state.last == family::own() {
@@ -218,7 +218,7 @@ impl Core {
     }
 
     /// Takes the counts that all sides share from ring memory.
-    pub fn resync(&mut self) {
+    pub(in crate::ring) fn resync(&mut self) {
         self.queues.sq.resync(&self.queues.memory);
         if self.queues.cq.resync(&self.queues.memory) {
             self.posted_elsewhere();
@@ -243,7 +243,7 @@ impl Core {
     }
 
     /// The page's lock is about to be given up: shows the others what they have to know.
-    pub fn leave_page(&mut self) {
+    pub(in crate::ring) fn leave_page(&mut self) {
         let requests = self.requests.live() as u32;
         let overflowing = u32::from(self.queues.cq.kept() > 0);
         let reading = u32::from(self.work.in_flight().is_any());
@@ -274,7 +274,7 @@ impl Core {
 
     /// Does what others of the ring cannot do without this process.
     #[inline]
-    pub fn serve_others(&mut self) {
+    pub(in crate::ring) fn serve_others(&mut self) {
         if self.is_crowded() {
             self.flush_overflow();
         }
@@ -287,13 +287,13 @@ impl Core {
     }
 
     /// True if another process keeps CQEs.
-    pub fn overflows_elsewhere(&self) -> bool {
+    pub(in crate::ring) fn overflows_elsewhere(&self) -> bool {
         let Some(shared) = &self.shared else { return false };
         shared.state().overflowing > shared.published.overflowing
     }
 
     /// Tells others that wait for it that something was posted.
-    pub fn tell_others(&self) {
+    pub(in crate::ring) fn tell_others(&self) {
         if self.is_awaited_elsewhere()
             && let Some(shared) = &self.shared
         {
@@ -302,7 +302,7 @@ impl Core {
     }
 
     /// The one thread that may submit is known, and the ring enabled.
-    pub fn publish_submitter(&self) {
+    pub(in crate::ring) fn publish_submitter(&self) {
         if let Some(shared) = &self.shared {
             let state = shared.state();
             state.enabled = u32::from(!self.is(IORING_SETUP_R_DISABLED));
@@ -353,7 +353,7 @@ impl Core {
     }
 
     /// This process lets go of the ring for good.
-    pub fn leave_ring(&mut self) {
+    pub(in crate::ring) fn leave_ring(&mut self) {
         let Some(shared) = &mut self.shared else { return };
         shared.asleep = 0;
         shared.own_eventfd = false;

@@ -113,7 +113,7 @@ impl Core {
     }
 
     /// Before this process lets go of a ring that others have.
-    pub fn cancel_for_others(&mut self) {
+    pub(in crate::ring) fn cancel_for_others(&mut self) {
         if self.shared.is_some() && self.requests.live() > 0 && !family::is_alone() {
             self.cancel_everything(true);
             self.cancel_the_rest();

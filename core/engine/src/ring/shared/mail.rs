@@ -99,7 +99,7 @@ impl Core {
     }
 
     /// Reads what others have written, and the answers.
-    pub fn read_mail(&mut self) {
+    pub(in crate::ring::shared) fn read_mail(&mut self) {
         let Some(shared) = &self.shared else { return };
         if shared.state().messages == 0 {
             return;
@@ -195,7 +195,7 @@ impl Core {
 
     /// Sends a completion to the process whose thread drives this ring. False where that is this one,
     /// or where there is no room.
-    pub fn forward(&mut self, cqe: &Cqe) -> bool {
+    pub(in crate::ring) fn forward(&mut self, cqe: &Cqe) -> bool {
         let Some(shared) = &self.shared else { return false };
         self.drive.submitter == Submitter::Elsewhere
             && shared.write(Letter {

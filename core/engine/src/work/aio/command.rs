@@ -21,7 +21,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The command for a request that has [`Flags::DIRECT`].
+    /// The command for a request that has [`Flags::DIRECT`](crate::request::Flags::DIRECT).
     pub fn of(request: &Request) -> Command {
         if request.op.caps.has(Caps::HASHED) {
             Command::Write

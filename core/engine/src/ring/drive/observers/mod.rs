@@ -220,7 +220,7 @@ impl Observers {
         }
     }
 
-    /// Whom to [`look_in`](crate::ring::drive::look_in) on once the lock is given up: their polls are told once.
+    /// Whom to [`look in`](Poller::look_in) on once the lock is given up: their polls are told once.
     pub fn pollers_to_tell(&mut self) -> Vec<(&'static dyn Poller, u64)> {
         if core::mem::take(&mut self.pollers_wait) { core::mem::take(&mut self.pollers) } else { Vec::new() }
     }

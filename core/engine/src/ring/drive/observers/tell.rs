@@ -46,7 +46,7 @@ impl Core {
     }
 
     /// Tells the program by its eventfd.
-    pub fn signal_eventfd(&mut self) {
+    pub(in crate::ring) fn signal_eventfd(&mut self) {
         if self.is_eventfd_disabled() {
             return;
         }
@@ -65,7 +65,7 @@ impl Core {
     /// Lets who polls the ring's descriptor wake up. One that is shown stays readable until it is drained here. Who waits for an edge
     /// there hears of each completion, but for those that are posted in a call that waits for them: most of the time there is nothing
     /// to be done.
-    pub fn signal_readiness(&mut self) {
+    pub(in crate::ring::drive) fn signal_readiness(&mut self) {
         let Some(fd) = self.drive.observers.stand_in else { return };
         let known = self.shared.is_none() || self.common_stand_in_is_readable().is_some();
         if known && self.drive.observers.awaited && self.shows_readable() {
@@ -114,7 +114,7 @@ impl Core {
 
     /// True if the stand-in is readable in the place of the program's descriptor. A ring of several processes
     /// keeps that in its page, if all have the stand-in.
-    pub fn shows_readable(&self) -> bool {
+    pub(in crate::ring) fn shows_readable(&self) -> bool {
         match self.common_stand_in_is_readable() {
             Some(readable) => readable && self.drive.observers.shown,
             None => self.drive.observers.shows_readable(),
@@ -130,7 +130,7 @@ impl Core {
     }
 
     /// Takes `IORING_SQ_TASKRUN` back: the program came in, and there is nothing.
-    pub fn unmark_shown(&mut self) {
+    pub(in crate::ring::drive) fn unmark_shown(&mut self) {
         self.drive.observers.looked = true;
         if self.drive.observers.shown {
             self.queues.memory.change_sq_flags(0, IORING_SQ_TASKRUN);

@@ -8,8 +8,8 @@
 //!
 //! The price: a plain descriptor number can be closed and reused behind our back, and then a kept
 //! registration is silent for ever. Descriptors that the engine closed or opened, or whose close a
-//! front end reported, are forgotten ([`Core::forget_fd`]); for the rest, requests that waited on the word of the
-//! ready bits alone are looked at once more by the reactor's next ticks ([`Core::recheck`]). A program that was
+//! front end reported, are forgotten (`Core::forget_fd`); for the rest, requests that waited on the word of the
+//! ready bits alone are looked at once more by the reactor's next ticks (`Core::recheck`). A program that was
 //! seen to reuse a number is likely to reuse the next one: for a while its requests are looked at when they begin
 //! to wait (`DISTRUST`), for a tick would be milliseconds for each of its connections.
 

@@ -21,7 +21,7 @@ fn share_of_rechecks(listed: usize) -> usize {
 impl Core {
     /// True if the ring's callers look again, rather than the reactor. Every system call of a program with
     /// one thread is cheaper than those of one with two.
-    pub fn rechecks_itself(&self) -> bool {
+    pub(in crate::ring::drive) fn rechecks_itself(&self) -> bool {
         let ticks = self.drive.attendance.is_listed()
             || self.zero_copy.needs_ticks()
             || !self.resources.directories.is_empty()
@@ -30,7 +30,7 @@ impl Core {
     }
 
     /// How long a caller may sleep before it has to look again.
-    pub fn next_recheck_ns(&self) -> Option<u64> {
+    pub(in crate::ring::drive) fn next_recheck_ns(&self) -> Option<u64> {
         (self.readiness.needs_recheck() && self.rechecks_itself()).then_some(TICK_NS)
     }
 
@@ -48,7 +48,7 @@ impl Core {
 
     /// Checks, for some descriptors at each tick, that an old registration is still for its file: one on whose word requests
     /// have been waiting since the last look.
-    pub fn recheck(&mut self) {
+    pub(in crate::ring::drive) fn recheck(&mut self) {
         for _ in 0..share_of_rechecks(self.readiness.recheck.len()) {
             let Some(mut seen) = self.readiness.recheck.pop_front() else { return };
             let entry = &mut self.readiness.entries[seen.index as usize];

@@ -18,13 +18,13 @@ impl Core {
     }
 
     /// Wakes the callers for whom enough completions are there.
-    pub fn wake_sleepers(&mut self) {
+    pub(in crate::ring) fn wake_sleepers(&mut self) {
         let ready = self.queues.cq_ready();
         self.drive.token.posted(ready, |wake| self.drive.sleepers.wake(wake));
     }
 
     /// The driver must look at the ring again: a deadline came closer, a request became ready.
-    pub fn disturb_driver(&mut self) {
+    pub(in crate::ring::drive) fn disturb_driver(&mut self) {
         match self.drive.token.driver() {
             Driver::Nobody => {}
             Driver::Reactor => reactor::deadline_changed(self),

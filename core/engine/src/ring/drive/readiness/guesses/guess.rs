@@ -7,7 +7,7 @@ use crate::ring::drive::readiness::guesses::AT_ONCE;
 
 impl Core {
     /// Before a caller asks epoll: wakes receives that probably find something. False where there are none.
-    pub fn guess(&mut self) -> bool {
+    pub(in crate::ring::drive) fn guess(&mut self) -> bool {
         self.readiness.guesses.judge();
         if !self.readiness.guesses.are_on() {
             return false;
