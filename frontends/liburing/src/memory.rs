@@ -5,7 +5,7 @@ use crate::{buffers, call, register, setup};
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
-use linux_raw_sys::general::{MAP_ANONYMOUS, MAP_PRIVATE};
+use linux_raw_sys::general::{MAP_ANONYMOUS, MAP_SHARED};
 use linux_raw_sys::io_uring::{io_uring_buf, io_uring_buf_reg, io_uring_probe, io_uring_probe_op};
 
 unsafe extern "C" {
@@ -82,7 +82,8 @@ pub unsafe extern "C" fn io_uring_setup_buf_ring(
     error: &mut c_int,
 ) -> *mut c_void {
     let bytes = entries as usize * size_of::<io_uring_buf>();
-    let memory = match call::map(bytes, MAP_ANONYMOUS | MAP_PRIVATE, -1, 0) {
+    // Shared, so that the user engine can map it, too, instead of asking for each word.
+    let memory = match call::map(bytes, MAP_ANONYMOUS | MAP_SHARED, -1, 0) {
         Ok(memory) => memory,
         Err(why) => {
             *error = why;

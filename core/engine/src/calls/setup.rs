@@ -46,7 +46,7 @@ pub static FLAG_TABLE: [Flag; 21] = [
     Flag::partly(
         IORING_SETUP_NO_MMAP,
         "IORING_SETUP_NO_MMAP",
-        "the pages are not pinned: if the program unmaps them while the ring is in use, completions are lost",
+        "private pages are not pinned: if the program unmaps them while the ring is in use, completions are lost",
     ),
     Flag::yes(IORING_SETUP_REGISTERED_FD_ONLY, "IORING_SETUP_REGISTERED_FD_ONLY"),
     Flag::yes(IORING_SETUP_NO_SQARRAY, "IORING_SETUP_NO_SQARRAY"),
@@ -96,7 +96,7 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
     let layout = Layout::new(entries, &params)?;
     let (memfd, fd) = create_descriptors()?;
     let source = if params.flags & IORING_SETUP_NO_MMAP != 0 {
-        Source::Program { rings: params.cq_off.user_addr, sqes: params.sq_off.user_addr }
+        Source::Program { rings: params.cq_off.user_addr, sqes: params.sq_off.user_addr, memfd }
     } else {
         Source::File(memfd)
     };

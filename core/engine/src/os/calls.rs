@@ -782,16 +782,19 @@ pub fn identity(fd: Fd) -> Result<FileIdentity, Errno> {
     Ok(FileIdentity { device: stat.st_dev, inode: stat.st_ino, mode: stat.st_mode, names: stat.st_rdev })
 }
 
+/// The number of a device as `stat` has it: `new_encode_dev` of the kernel.
+pub fn device_number(major: u32, minor: u32) -> u64 {
+    u64::from(minor & 0xff | major << 8 | (minor & !0xff) << 12)
+}
+
 /// The identity of a file, asked of no file system that may be slow to answer.
 pub fn known_identity(fd: Fd) -> Result<FileIdentity, Errno> {
     let Ok(known) = known_status(fd, nr::STATX_TYPE | nr::STATX_INO) else { return identity(fd) };
-    // As `stat` has them: `new_encode_dev` of the kernel.
-    let number = |major: u32, minor: u32| u64::from(minor & 0xff | major << 8 | (minor & !0xff) << 12);
     Ok(FileIdentity {
-        device: number(known.stx_dev_major, known.stx_dev_minor),
+        device: device_number(known.stx_dev_major, known.stx_dev_minor),
         inode: known.stx_ino,
         mode: known.stx_mode.into(),
-        names: number(known.stx_rdev_major, known.stx_rdev_minor),
+        names: device_number(known.stx_rdev_major, known.stx_rdev_minor),
     })
 }
 

@@ -1,7 +1,7 @@
 //! Pages of the program that are to be registered: the kernel would pin them, here they are faulted in
 //! and looked at. What it refuses to pin is refused here too, so that a program finds out in the same place.
 
-use linux_raw_sys::general::{MADV_POPULATE_WRITE, O_CLOEXEC, O_RDONLY};
+use linux_raw_sys::general::{MADV_POPULATE_WRITE, MREMAP_MAYMOVE, O_CLOEXEC, O_RDONLY};
 use linux_raw_sys::io_uring::{procmap_query, procmap_query_flags as Query};
 
 use crate::abi::Errno;
@@ -130,22 +130,60 @@ fn is_shared_with_storage(first: u64, length: u64) -> bool {
 
 /// The first writable shared mapping of a file that ends behind `address`.
 fn next_shared_file(maps: os::Fd, address: u64) -> Option<procmap_query> {
-    const FLAGS: u32 = Query::PROCMAP_QUERY_VMA_WRITABLE as u32
-        | Query::PROCMAP_QUERY_VMA_SHARED as u32
-        | Query::PROCMAP_QUERY_COVERING_OR_NEXT_VMA as u32
-        | Query::PROCMAP_QUERY_FILE_BACKED_VMA as u32;
+    let flags =
+        Query::PROCMAP_QUERY_COVERING_OR_NEXT_VMA as u32 | Query::PROCMAP_QUERY_FILE_BACKED_VMA as u32;
+    shared_mapping(maps, address, flags, &mut [])
+}
+
+/// The writable shared mapping that the kernel finds for `address` by these flags, and its name as far as there is room.
+fn shared_mapping(maps: os::Fd, address: u64, flags: u32, name: &mut [u8]) -> Option<procmap_query> {
+    const SHARED: u32 = Query::PROCMAP_QUERY_VMA_WRITABLE as u32 | Query::PROCMAP_QUERY_VMA_SHARED as u32;
     // _IOWR('f', 17, struct procmap_query)
     const PROCMAP_QUERY: usize = 0xc000_6611 | size_of::<procmap_query>() << 16;
     // SAFETY: integers only.
     let mut query: procmap_query = unsafe { core::mem::zeroed() };
     query.size = size_of::<procmap_query>() as u64;
-    query.query_flags = u64::from(FLAGS);
+    query.query_flags = u64::from(SHARED | flags);
     query.query_addr = address;
-    // SAFETY: reads and writes a structure of ours, which names no further memory.
+    if !name.is_empty() {
+        (query.vma_name_addr, query.vma_name_size) = (name.as_mut_ptr() as u64, name.len() as u32);
+    }
+    // SAFETY: reads and writes a structure of ours, which names no memory but `name`.
     unsafe {
         let arguments = [maps as usize, PROCMAP_QUERY, &raw mut query as usize, 0, 0, 0];
         os::call(os::nr::__NR_ioctl, arguments)
     }
     .ok()
     .map(|_| query)
+}
+
+/// The name of memory that a process and its children share by `MAP_SHARED | MAP_ANONYMOUS`. A file of this name, on the file system
+/// that the kernel keeps such memory in, cannot be made.
+const ANONYMOUS: &[u8] = b"/dev/zero (deleted)\0";
+
+/// Maps anonymous memory that the program shares with its children a second time: the pages stay, whatever the program does to its
+/// own mapping, and no file can be made shorter under them. `None` where it is other memory, or the kernel does not tell (before
+/// Linux 6.11, or without `/proc`). `memfd` is any file in memory of the engine's.
+pub fn map_again(first: u64, length: u64, memfd: os::Fd) -> Option<*mut u8> {
+    let first = arch::untagged(first);
+    if !is_anonymous_and_shared(first, length, memfd) {
+        return None;
+    }
+    let arguments = [first as usize, 0, length as usize, MREMAP_MAYMOVE as usize, 0, 0];
+    // SAFETY: with an old length of 0 a mapping is added, and none is taken away.
+    unsafe { os::call(os::nr::__NR_mremap, arguments) }.ok().map(|address| address as *mut u8)
+}
+
+fn is_anonymous_and_shared(first: u64, length: u64, memfd: os::Fd) -> bool {
+    let Ok(maps) = os::open(c"/proc/self/maps", O_RDONLY | O_CLOEXEC) else { return false };
+    let mut name = [0; 64];
+    let mapping = shared_mapping(maps, first, 0, &mut name);
+    os::close(maps);
+    mapping.is_some_and(|mapping| {
+        let device = os::device_number(mapping.dev_major, mapping.dev_minor);
+        mapping.vma_start <= first
+            && first + length <= mapping.vma_end
+            && name.starts_with(ANONYMOUS)
+            && os::identity(memfd).is_ok_and(|memory| memory.device == device)
+    })
 }

@@ -9,7 +9,7 @@ use crate::os::{self, Fd, pages, user};
 enum Owner {
     /// Mapped by the engine, and there until it unmaps it.
     Engine,
-    /// Pages of the program's. The kernel would pin them; here they may be gone at any time, so every
+    /// Pages that only the program has mapped. The kernel would pin them; here they may be gone at any time, so every
     /// access is a guarded copy.
     Program,
 }
@@ -32,12 +32,13 @@ impl Region {
         Ok(Region { start: os::map_shared(memfd, offset, length)?, length, owner: Owner::Engine })
     }
 
-    /// Takes pages that the program gives.
+    /// Takes pages that the program gives. Those that it shares anonymously are mapped once more, and are the engine's as the
+    /// kernel's are that it pins; `memfd` is any file in memory.
     ///
     /// # Errors
     /// As the kernel's: `EFAULT` where there are none that can be written, `EINVAL` where they do not
     /// begin or end at a page, `EOVERFLOW`.
-    pub fn of_program(address: u64, length: u64) -> Result<Region, Errno> {
+    pub fn of_program(address: u64, length: u64, memfd: Fd) -> Result<Region, Errno> {
         if address == 0 {
             return Err(Errno::EFAULT);
         }
@@ -46,7 +47,11 @@ impl Region {
         }
         address.checked_add(length).ok_or(Errno::EOVERFLOW)?;
         pages::take(address, length)?;
-        Ok(Region { start: address as *mut u8, length: length as usize, owner: Owner::Program })
+        let (start, owner) = match pages::map_again(address, length, memfd) {
+            Some(again) => (again, Owner::Engine),
+            None => (address as *mut u8, Owner::Program),
+        };
+        Ok(Region { start, length: length as usize, owner })
     }
 
     /// The number of bytes.
@@ -151,7 +156,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         if self.owner == Owner::Engine {
-            // SAFETY: mapped in `map` with this length; nothing else of the engine points into it.
+            // SAFETY: mapped with this length by one of the constructors; nothing else of the engine points into it.
             unsafe { os::unmap(self.start, self.length) };
         }
     }

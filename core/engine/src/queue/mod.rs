@@ -61,6 +61,8 @@ pub enum Source {
         rings: u64,
         /// Of the SQEs.
         sqes: u64,
+        /// The ring's own file, which stays the caller's.
+        memfd: os::Fd,
     },
 }
 
@@ -74,9 +76,9 @@ impl Source {
                 os::grow_memfd(memfd, SQES_OFFSET + sqes_length as u64)?;
                 Ok((Region::map(memfd, 0, rings_length)?, Region::map(memfd, SQES_OFFSET, sqes_length)?))
             }
-            Source::Program { rings, sqes } => {
-                let rings = Region::of_program(rings, rings_length as u64)?;
-                Ok((rings, Region::of_program(sqes, sqes_length as u64)?))
+            Source::Program { rings, sqes, memfd } => {
+                let rings = Region::of_program(rings, rings_length as u64, memfd)?;
+                Ok((rings, Region::of_program(sqes, sqes_length as u64, memfd)?))
             }
         }
     }

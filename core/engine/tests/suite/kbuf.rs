@@ -224,6 +224,28 @@ fn rings_in_the_rings_own_memory(mut ring: Ring) -> impl Answer {
     cqes
 }
 
+/// The kernel holds such pages, and so does the engine.
+#[both(8, 0)]
+fn rings_in_shared_pages_outlive_the_mapping_that_gave_them(mut ring: Ring) -> impl Answer {
+    let (mut a, b) = UnixStream::pair().unwrap();
+    let mut memory = [0u8; 32];
+    let mut buffers = Buffers::map(8, -1, 0);
+    let given = mapped(buffers.length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    buffers.ring = given.cast();
+    assert_eq!(buffers.register(&ring, 1, 0), 0);
+    // SAFETY: adds a mapping of memory of our own, and takes the first one away.
+    unsafe {
+        let again = libc::mremap(given, 0, buffers.length, libc::MREMAP_MAYMOVE);
+        assert_ne!(again, libc::MAP_FAILED);
+        assert_eq!(libc::mprotect(given, buffers.length, libc::PROT_NONE), 0);
+        buffers.ring = again.cast();
+    }
+    a.write_all(b"text").unwrap();
+    let without = run(&mut ring, recv(1, &b, 1));
+    buffers.add(5, &mut memory);
+    [without, run(&mut ring, recv(2, &b, 1))]
+}
+
 #[both(8, 0)]
 fn buffers_are_used_up_bit_by_bit(mut ring: Ring) -> impl Answer {
     let (mut a, b) = UnixStream::pair().unwrap();

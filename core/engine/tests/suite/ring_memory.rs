@@ -13,6 +13,20 @@ impl Pages {
         Pages(mapped(length, protection, libc::MAP_PRIVATE), length)
     }
 
+    /// Anonymous pages that children would share.
+    fn shared(count: usize) -> Pages {
+        let length = count * page_bytes();
+        Pages(mapped(length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED), length)
+    }
+
+    /// The pages, mapped once more.
+    fn again(&self) -> Pages {
+        // SAFETY: adds a mapping, which this type removes.
+        let again = unsafe { libc::mremap(self.0, 0, self.1, libc::MREMAP_MAYMOVE) };
+        assert_ne!(again, libc::MAP_FAILED);
+        Pages(again, self.1)
+    }
+
     fn writable(count: usize) -> Pages {
         Pages::new(count, libc::PROT_READ | libc::PROT_WRITE)
     }
@@ -198,6 +212,23 @@ fn rings_in_pages_of_the_program(engine: Engine) -> impl Answer {
         seen.extend(ring.run(&sqes));
     }
     seen
+}
+
+/// As PostgreSQL makes its rings. The kernel holds such pages, and so does the engine.
+#[both]
+fn rings_in_shared_pages_outlive_the_mapping_that_gave_them(engine: Engine) -> impl Answer {
+    let (rings, sqes) = (Pages::shared(1), Pages::shared(1));
+    let views = (rings.again(), sqes.again());
+    let mut params = in_pages(IORING_SETUP_NO_MMAP, rings.address(), sqes.address());
+    let fd = setup(engine, 4, &mut params);
+    assert!(fd >= 0, "{fd}");
+    (rings.forbid(), sqes.forbid());
+    (params.cq_off.user_addr, params.sq_off.user_addr) = (views.0.address(), views.1.address());
+    let mut ring = Ring::of(engine, fd, params);
+    let answers: Vec<_> =
+        (0..3).flat_map(|round| ring.run(&[nop(2 * round, 0), nop(2 * round + 1, 0)])).collect();
+    close(engine, ring.forget());
+    answers
 }
 
 #[both]

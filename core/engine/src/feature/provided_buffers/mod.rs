@@ -105,7 +105,8 @@ struct BufferRing {
 enum Memory {
     /// The program's, at this address.
     Program(u64),
-    /// A part of the ring's own memory, which the program maps (`IOU_PBUF_RING_MMAP`).
+    /// Mapped by the engine, too: a part of the ring's own memory, which the program maps (`IOU_PBUF_RING_MMAP`), or pages that the
+    /// program shares anonymously.
     Shared(Mapping),
 }
 
@@ -119,7 +120,7 @@ unsafe impl Send for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map_ring` with this length; only this group points into it.
+        // SAFETY: mapped with this length; only this group points into it.
         unsafe { os::unmap(self.start, self.length) };
     }
 }
@@ -464,8 +465,13 @@ pub struct Provision {
 /// Where the entries of a buffer ring lie.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
-    /// In the program's memory, at this address.
-    Program(u64),
+    /// In the program's memory.
+    Program {
+        /// Where it begins.
+        address: u64,
+        /// The file of a ring's own memory, if pages that are shared are to be mapped once more.
+        memfd: Option<Fd>,
+    },
     /// In the memory of the ring itself, which this descriptor stands for.
     Own(Fd),
 }
@@ -543,9 +549,14 @@ impl BufferGroups {
         let length = usize::from(new.entries) * ENTRY as usize;
         let memory = match new.place {
             Place::Own(fd) => Memory::Shared(self.map_ring(fd, group, length)?),
-            Place::Program(address) => {
+            Place::Program { address, memfd } => {
                 os::populate(address, length)?;
-                Memory::Program(address)
+                // As pages of a ring: see `Region::of_program`.
+                let length = pages::whole(length);
+                match memfd.and_then(|memfd| pages::map_again(address, length as u64, memfd)) {
+                    Some(start) => Memory::Shared(Mapping { start, length }),
+                    None => Memory::Program(address),
+                }
             }
         };
         self.rings = self.rings.wrapping_add(1);
@@ -616,7 +627,7 @@ mod tests {
 
     /// Makes a ring in the memory, into which the program has put a buffer, and lends that.
     fn lend_first(groups: &mut BufferGroups, memory: &mut [[u16; 8]]) -> Selected {
-        let place = Place::Program(memory.as_mut_ptr().addr() as u64);
+        let place = Place::Program { address: memory.as_mut_ptr().addr() as u64, memfd: None };
         let entries = memory.len() as u16;
         groups.add_ring(1, &NewRing { place, entries, incremental: false, min_left: 1 }).unwrap();
         memory[0][7] = 1;

@@ -34,7 +34,7 @@ pub fn register(core: &mut Core, fd: Fd, call: &Register) -> Result<usize, Errno
     }
     core.resources().groups.expect_vacant(request.bgid)?;
     let new = NewRing {
-        place: if flags & IN_OWN_MEMORY != 0 { Place::Own(fd) } else { place(request.ring_addr)? },
+        place: if flags & IN_OWN_MEMORY != 0 { Place::Own(fd) } else { place(request.ring_addr, fd)? },
         entries: request.ring_entries as u16,
         incremental: flags & INCREMENTAL != 0,
         min_left: min_left.max(1),
@@ -43,11 +43,14 @@ pub fn register(core: &mut Core, fd: Fd, call: &Register) -> Result<usize, Errno
 }
 
 /// A place in the program's memory.
-fn place(address: u64) -> Result<Place, Errno> {
+fn place(address: u64, memfd: Fd) -> Result<Place, Errno> {
     if address == 0 {
         return Err(Errno::EFAULT);
     }
-    if address % pages::page_bytes() as u64 != 0 { Err(Errno::EINVAL) } else { Ok(Place::Program(address)) }
+    if address % pages::page_bytes() as u64 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Place::Program { address, memfd: Some(memfd) })
 }
 
 /// The `min_left` of a registration, in the first four bytes of what was reserved before Linux 7.1.

@@ -61,7 +61,7 @@ pub fn take(wanted: &mut io_uring_region_desc, fd: Fd, part: Range<u64>) -> Resu
         return Err(Errno::EINVAL);
     }
     if wanted.flags == of_program {
-        return Region::of_program(wanted.user_addr, wanted.size);
+        return Region::of_program(wanted.user_addr, wanted.size, fd);
     }
     if wanted.size > part.end - part.start {
         return Err(Errno::ENOMEM);

@@ -40,7 +40,7 @@ pub fn resize(core: &mut Core, fd: Fd, argument: u64) -> Result<usize, Errno> {
     let layout = Layout::new(params.sq_entries, &params)?;
     let memory = if params.flags & IORING_SETUP_NO_MMAP != 0 {
         let (rings, sqes) = (params.cq_off.user_addr, params.sq_off.user_addr);
-        RingMemory::map(Source::Program { rings, sqes }, layout)?
+        RingMemory::map(Source::Program { rings, sqes, memfd: fd }, layout)?
     } else {
         os::by_own_description(fd, |fd| RingMemory::map(Source::File(fd), layout))?
     };
