@@ -91,6 +91,7 @@ lint: toolchain ## formatting, clippy and documentation, as CI wants them
 	cargo fmt --all --check --manifest-path quality/programs/everywhere/Cargo.toml
 	rustfmt --edition 2024 --check quality/chaos/bugs/*/*.rs quality/chaos/crates/src/bin/*.rs
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy -p anyring-engine --features coverage,pauses --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
 # Tests of the engine run as in a container: that is where most users of anyring are.

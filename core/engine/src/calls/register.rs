@@ -22,7 +22,7 @@ use crate::feature::messages::ops as messages;
 use crate::feature::personalities::register as personalities;
 use crate::feature::provided_buffers::register as buffer_rings;
 use crate::feature::region::register as region;
-use crate::feature::resize::register as resize;
+use crate::feature::resize;
 use crate::feature::restrictions::register as restrictions;
 use crate::feature::ring_fds::{register as ring_fds, resolve};
 use crate::feature::workers;

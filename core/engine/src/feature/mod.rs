@@ -1,5 +1,5 @@
-//! Features: what a program can have of a ring beside plain operations. Each is a folder: what a ring keeps of it, the verbs of the
-//! ring that concern it, the registration, and the rows of its operations.
+//! Features: what a program can have of a ring beside plain operations. Each has its place: what a ring keeps of
+//! it, the verbs of the ring that concern it, its registration and the rows of its operations, as far as there are any.
 
 pub mod buffers;
 pub mod busy_poll;

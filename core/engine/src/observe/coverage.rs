@@ -23,8 +23,8 @@ fn place(result: i32) -> (usize, u64) {
 mod record {
     use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+    use super::{LENGTH, Results, place};
     use crate::os::{self, Fd};
-    use crate::{LENGTH, Results, place};
 
     static SEEN: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 

@@ -109,6 +109,8 @@ pub const TOTAL: usize = ROWS.len();
 /// The table.
 pub static TABLE: Table = Table::new(ROWS);
 
+const _: () = assert!(TABLE.row(&Op::unknown()).op.is_unknown(), "what is unknown has no steps");
+
 /// The tables of older versions, with fewer of the kernel's operations.
 static OLDER: [Table; 3] = [
     Table::up_to(ROWS, Version::PLAYED[0].abi().operations as usize),

@@ -1,7 +1,6 @@
 //! The system calls that the engine itself lives by; operations make theirs through [`call`].
 
-use crate::os::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use core::ffi::{CStr, c_void};
+use core::ffi::CStr;
 use core::fmt::{self, Write};
 use core::ptr::NonNull;
 
@@ -9,45 +8,14 @@ use linux_raw_sys::general as nr;
 use linux_raw_sys::ioctl::FIONBIO;
 
 use crate::abi::Errno;
+use crate::os::basic::{Fd, Timespec, futex_wait, getpid};
 use crate::os::proc::{self, fd_path};
+use crate::os::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use crate::os::user::IoVector;
 use crate::os::{call, limits, own};
 
-/// A file descriptor number.
-pub type Fd = i32;
-
 /// One readiness event, in the kernel's layout.
 pub type EpollEvent = linux_raw_sys::general::epoll_event;
-
-/// Time as the kernel takes it.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timespec {
-    /// Seconds.
-    pub seconds: i64,
-    /// Nanoseconds.
-    pub nanoseconds: i64,
-}
-
-impl Timespec {
-    /// From nanoseconds.
-    pub const fn from_ns(ns: u64) -> Timespec {
-        Timespec { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as i64 }
-    }
-
-    /// In nanoseconds; `None` where the kernel would answer `-EINVAL`.
-    pub fn to_ns(self) -> Option<u64> {
-        if self.seconds < 0 || !(0..1_000_000_000).contains(&self.nanoseconds) {
-            return None;
-        }
-        Some(self.to_ns_unchecked())
-    }
-
-    /// In nanoseconds, of whatever numbers these are; a time before the beginning is the beginning.
-    pub fn to_ns_unchecked(self) -> u64 {
-        self.seconds.saturating_mul(1_000_000_000).saturating_add(self.nanoseconds).max(0) as u64
-    }
-}
 
 /// A memory file that nobody can shrink, whoever holds its descriptor: memory mapped from it stays there. More seals
 /// can be added: the crate `anyring` keeps safe code from writing to a ring by its descriptor.
@@ -79,17 +47,6 @@ pub fn memfd_create(name: &CStr, flags: u32) -> Result<Fd, Errno> {
 pub fn ftruncate(fd: Fd, length: u64) -> Result<(), Errno> {
     // SAFETY: touches no memory.
     unsafe { call(nr::__NR_ftruncate, [fd as usize, length as usize, 0, 0, 0, 0]) }.map(drop)
-}
-
-/// A limit of this process, and its new value if one is given.
-pub fn limit(resource: u32, new: Option<&nr::rlimit64>) -> Result<nr::rlimit64, Errno> {
-    let mut old = nr::rlimit64 { rlim_cur: u64::MAX, rlim_max: u64::MAX };
-    let new = new.map_or(0, |new| address_of(new));
-    // SAFETY: reads and writes limits of ours.
-    unsafe {
-        call(nr::__NR_prlimit64, [0, resource as usize, new, &raw mut old as usize, 0, 0])?;
-    }
-    Ok(old)
 }
 
 /// Lets a memfd have at least `length` bytes. The program's limit on the size of its files is not meant for it (and
@@ -227,12 +184,6 @@ pub fn eventfd_number(fd: Fd) -> Result<Option<u32>, Errno> {
     Ok(number.and_then(|number| core::str::from_utf8(number).ok()?.trim().parse().ok()))
 }
 
-/// Lets other threads run.
-pub fn sched_yield() {
-    // SAFETY: touches no memory.
-    let _ = unsafe { call(nr::__NR_sched_yield, [0; 6]) };
-}
-
 /// A duplicate for the engine's own use, close-on-exec, out of the way of the program's low numbers
 /// where the limit allows it. The limit that the program has set for itself is lifted where it leaves no such number: what the engine
 /// holds for requests is not to take the program's numbers away.
@@ -275,6 +226,7 @@ pub fn eventfd() -> Result<Fd, Errno> {
 /// The signal that `F_SETSIG` sets for the eventfds, epoll and inotify instances that the engine has made, by which they are told
 /// from files of the program: C libraries keep it for themselves, and nobody has it sent for a descriptor.
 const MARK: usize = 32;
+
 /// The system keeps no such signal.
 static KEEPS_NO_MARKS: AtomicBool = AtomicBool::new(false);
 
@@ -499,72 +451,10 @@ pub fn poll_readable(fd: Fd, timeout_ns: Option<u64>, signal_mask: Option<u64>) 
         .map(|ready| ready > 0)
 }
 
-/// Sleeps while `*word == expected`, at most `timeout_ns`.
-pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) -> Result<(), Errno> {
-    futex_wait_as(nr::FUTEX_WAIT | nr::FUTEX_PRIVATE_FLAG, word, expected, timeout_ns)
-}
-
 /// Sleeps for so long.
 pub fn pause(time_ns: u64) {
     let never = AtomicU32::new(0);
     let _ = futex_wait(&never, 0, Some(time_ns));
-}
-
-/// [`futex_wait`] on a word that several processes share.
-pub fn futex_wait_shared(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) -> Result<(), Errno> {
-    futex_wait_as(nr::FUTEX_WAIT, word, expected, timeout_ns)
-}
-
-fn futex_wait_as(
-    operation: u32,
-    word: &AtomicU32,
-    expected: u32,
-    timeout_ns: Option<u64>,
-) -> Result<(), Errno> {
-    let timeout = timeout_ns.map(Timespec::from_ns);
-    let timeout = timeout.as_ref().map_or(0, |time| core::ptr::from_ref(time) as usize);
-    // SAFETY: a word and a time of ours.
-    unsafe {
-        call(nr::__NR_futex, [word.as_ptr() as usize, operation as usize, expected as usize, timeout, 0, 0])
-    }
-    .map(drop)
-}
-
-/// Wakes up to `count` threads that sleep on `word`.
-pub fn futex_wake(word: &AtomicU32, count: u32) {
-    futex_wake_as(nr::FUTEX_WAKE | nr::FUTEX_PRIVATE_FLAG, word, count);
-}
-
-/// [`futex_wake`] on a word that several processes share.
-pub fn futex_wake_shared(word: &AtomicU32, count: u32) {
-    futex_wake_as(nr::FUTEX_WAKE, word, count);
-}
-
-fn futex_wake_as(operation: u32, word: &AtomicU32, count: u32) {
-    // SAFETY: names a word of ours, touches nothing.
-    let _ = unsafe {
-        call(nr::__NR_futex, [word.as_ptr() as usize, operation as usize, count as usize, 0, 0, 0])
-    };
-}
-
-/// Takes a lock that is the number of the thread that holds it, or 0 (`FUTEX_LOCK_PI`), until a time of `CLOCK_REALTIME`. The
-/// word may be shared.
-///
-/// # Errors
-/// `ESRCH` where no such thread lives, `ETIMEDOUT`, `ENOSYS` where the kernel has no such locks, and others.
-pub fn futex_lock_owned(word: &AtomicU32, deadline_ns: Option<u64>) -> Result<(), Errno> {
-    let deadline = deadline_ns.map(Timespec::from_ns);
-    let deadline = deadline.as_ref().map_or(0, |time| core::ptr::from_ref(time) as usize);
-    // SAFETY: the kernel changes a word of ours, and reads a time.
-    unsafe { call(nr::__NR_futex, [word.as_ptr() as usize, nr::FUTEX_LOCK_PI as usize, 0, deadline, 0, 0]) }
-        .map(drop)
-}
-
-/// Lets go of such a lock, for which others wait.
-pub fn futex_unlock_owned(word: &AtomicU32) {
-    // SAFETY: as above.
-    let _ =
-        unsafe { call(nr::__NR_futex, [word.as_ptr() as usize, nr::FUTEX_UNLOCK_PI as usize, 0, 0, 0, 0]) };
 }
 
 /// `clock_gettime(2)` in nanoseconds.
@@ -593,12 +483,6 @@ pub fn thread_lives(thread: i32) -> bool {
     // SAFETY: signal 0 is never sent.
     let sent = unsafe { call(nr::__NR_tgkill, [getpid() as usize, thread as usize, 0, 0, 0, 0]) };
     sent != Err(Errno::ESRCH)
-}
-
-/// `getpid(2)`.
-pub fn getpid() -> i32 {
-    // SAFETY: touches no memory.
-    unsafe { call(nr::__NR_getpid, [0; 6]) }.map_or(0, |pid| pid as i32)
 }
 
 /// `getppid(2)`.
@@ -847,8 +731,11 @@ pub fn will_need(fd: Fd, offset: u64, length: usize) -> Result<(), Errno> {
 
 /// The answer of [`nowait_begins_reads`], once the kernel's release has been asked for.
 static BEGINS_READS: AtomicU8 = AtomicU8::new(UNKNOWN);
+
 const UNKNOWN: u8 = 0;
+
 const NO: u8 = 1;
+
 const YES: u8 = 2;
 
 /// True if a read by `RWF_NOWAIT` that misses the page cache begins at the device, as from Linux 6.12 on. Before that nothing is begun.
@@ -1079,11 +966,6 @@ pub fn abort() -> ! {
         // SAFETY: does not return.
         let _ = unsafe { call(nr::__NR_exit_group, [134, 0, 0, 0, 0, 0]) };
     }
-}
-
-/// The address of a value, as system calls take it.
-pub fn address_of<T>(value: *const T) -> usize {
-    value.cast::<c_void>() as usize
 }
 
 /// Opens what `fd` refers to once more, as a description of its own, close-on-exec.

@@ -2,6 +2,7 @@
 //! calls from the program's by their address.
 
 mod arch;
+mod basic;
 mod calls;
 pub mod host;
 pub(crate) mod limits;
@@ -17,6 +18,7 @@ pub mod sync;
 pub mod user;
 #[cfg(not(anyring_simulation))]
 pub mod vdso;
+
 #[cfg(anyring_simulation)]
 pub mod vdso {
     //! The simulated clock.
@@ -33,6 +35,7 @@ pub use arch::{System, install_system, point};
 pub use arch::{
     interruption_address, prefetch, resume_address, stack_pointer, stub, thread_pointer, ticks, ticks_per_us,
 };
+pub use basic::*;
 pub use calls::*;
 pub use linux_raw_sys::general as nr;
 pub use pages::{max_transfer_bytes, page_bytes};

@@ -5,8 +5,10 @@ use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
 use crate::abi::Errno;
-pub use crate::os::arch::{END, FAR_END};
 use crate::os::{self, arch, host};
+
+pub use crate::os::arch::{END, FAR_END};
+pub use crate::os::basic::IoVector;
 
 /// Types that any bytes make a value of.
 ///
@@ -122,16 +124,6 @@ pub fn look_for_tags() {
 #[inline]
 pub fn take_tags() {
     arch::take_tags();
-}
-
-/// `struct iovec`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct IoVector {
-    /// Where it begins.
-    pub base: u64,
-    /// Its length in bytes.
-    pub length: u64,
 }
 
 /// True if the processor reads and writes the program's memory for the engine, rather than the kernel by a call.

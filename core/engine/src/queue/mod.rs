@@ -18,6 +18,7 @@
 //! only the copy is looked at.
 
 mod cq;
+mod resize;
 mod sq;
 
 use core::mem::offset_of;
@@ -86,9 +87,9 @@ impl Source {
 
 /// The engine's view of a ring's memory.
 pub struct RingMemory {
-    pub(crate) layout: Layout,
-    pub(crate) rings: Region,
-    pub(crate) sqes: Region,
+    layout: Layout,
+    rings: Region,
+    sqes: Region,
 }
 
 impl RingMemory {
@@ -106,7 +107,7 @@ impl RingMemory {
         Ok(RingMemory { layout, rings, sqes })
     }
 
-    pub(crate) fn initialise(&self) {
+    fn initialise(&self) {
         self.store(Word::SqMask, self.layout.sq_entries - 1);
         self.store(Word::SqEntries, self.layout.sq_entries);
         self.store(Word::CqMask, self.layout.cq_entries - 1);

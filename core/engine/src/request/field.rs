@@ -4,6 +4,14 @@ use crate::abi::Sqe;
 
 /// The first number of operations that no kernel has, far from the kernel's growing list.
 pub const FIRST_PRIVATE: u8 = 192;
+/// The first number of what is no operation that a program could name; private operations have smaller ones.
+pub const FIRST_HIDDEN: u8 = 253;
+/// The number of what stands for numbers without an operation.
+pub const UNKNOWN: u8 = FIRST_HIDDEN;
+/// The number of requests under chaos that come late.
+pub const LATE: u8 = FIRST_HIDDEN + 1;
+/// The number of notifications.
+pub const NOTIFICATION: u8 = FIRST_HIDDEN + 2;
 
 /// A place in an SQE, by which the arguments of an operation are told apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

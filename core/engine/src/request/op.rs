@@ -7,7 +7,7 @@ pub use linux_raw_sys::io_uring::io_uring_op as Code;
 use anyring_chaos_plan::{Fault, Faults};
 
 use crate::abi::{Errno, Sqe, flags};
-use crate::request::field::FIRST_PRIVATE;
+use crate::request::field::{FIRST_PRIVATE, UNKNOWN};
 use crate::request::shown::Argument;
 use crate::request::unused::Unused;
 
@@ -145,13 +145,9 @@ impl Op {
         }
     }
 
-    /// The operation that stands for numbers without one.
+    /// The operation that stands for numbers without one. Its own number is none of the kernel's.
     pub const fn unknown() -> Op {
-        Op {
-            caps: Caps::UNKNOWN,
-            available: || false,
-            ..Op::new(Code::IORING_OP_LAST as u8, "UNKNOWN", Caps::NONE)
-        }
+        Op { caps: Caps::UNKNOWN, available: || false, ..Op::new(UNKNOWN, "UNKNOWN", Caps::NONE) }
     }
 
     /// How many places its SQE takes in the queue: two, where SQEs of two sizes are `mixed` and there is a place for the second

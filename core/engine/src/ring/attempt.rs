@@ -9,6 +9,7 @@ use linux_raw_sys::io_uring::io_uring_rsrc_update2;
 use crate::abi::{Errno, Sqe};
 use crate::assets::directories::Description;
 use crate::assets::table::NodeIndex;
+use crate::feature::provided_buffers::BufferGroups;
 use crate::feature::zero_copy_receive::{Notice, Shared};
 use crate::feature::zero_copy_send::announced::Announced;
 use crate::os::Fd;
@@ -16,7 +17,7 @@ use crate::os::user::IoVector;
 use crate::request::op::Op;
 use crate::request::{Request, RequestId};
 use crate::ring::drive::readiness::Known;
-use crate::ring::parts::{Queues, Resources};
+use crate::ring::parts::Queues;
 use crate::ring::{Core, Ring};
 use crate::wait::timers::Clock;
 
@@ -81,10 +82,10 @@ impl Attempt<'_> {
         self.id
     }
 
-    /// The request and the ring's resources, at once.
+    /// The request and the ring's provided buffers, at once.
     #[inline(always)]
-    pub(crate) fn with_resources(&mut self) -> (&mut Request, &mut Resources) {
-        (&mut self.ring.core.requests[self.id], &mut self.ring.core.resources)
+    pub(crate) fn with_groups(&mut self) -> (&mut Request, &mut BufferGroups) {
+        (&mut self.ring.core.requests[self.id], &mut self.ring.core.resources.groups)
     }
 
     /// The request before it in the chain that is being assembled.

@@ -1,5 +1,5 @@
 //! The parts of a ring. Each keeps its own state and changes it by its verbs; a verb that takes several parts at once is
-//! one of [`Core`].
+//! one of `Core`.
 
 use crate::assets::directories::Directories;
 use crate::feature::buffers::BufferTable;

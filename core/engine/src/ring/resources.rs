@@ -1,4 +1,4 @@
-//! Operations of a ring on what is registered with it (the data lies in [`crate::assets`]).
+//! Descriptions of directories that a ring keeps, and the CQEs by which it tells of the end of registered things.
 
 use crate::assets::directories::Description;
 use crate::os::Fd;

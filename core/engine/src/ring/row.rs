@@ -10,7 +10,7 @@ use anyring_chaos_plan::{Fault, Faults};
 
 use crate::abi::{Errno, Sqe, columns};
 use crate::os::{Fd, user};
-use crate::request::field::FIRST_PRIVATE;
+use crate::request::field::{self, FIRST_HIDDEN, FIRST_PRIVATE};
 use crate::request::op::{Caps, Code, Op};
 use crate::request::shown::Argument;
 use crate::request::table::Operations;
@@ -42,7 +42,7 @@ pub struct Row {
     pub control: fn(&mut Core, RequestId) -> Outcome,
     /// A shorter way, for what is ordinary.
     pub quick: Option<Quick>,
-    /// Sends requests of it by one system call that were held back for that ([`Op::together_bytes`]), and says what came of each.
+    /// Sends, by one system call, requests of it that were held back ([`Op::together_bytes`]), and says what came of each.
     pub together: Option<Depart>,
     /// Does it where it may block, without any lock.
     pub block: Option<Block>,
@@ -101,7 +101,7 @@ pub struct Quick {
     pub more: fn(&mut Attempt<'_>) -> Option<Outcome>,
 }
 
-/// The departure of requests that leave together: see `request/train.rs`.
+/// The departure of requests that leave together: see `request/train/`.
 pub type Depart = fn(&mut Core, &[RequestId]);
 
 /// The result of a quick attempt.
@@ -282,12 +282,14 @@ static UNKNOWN: Row = Row::of(Op::unknown(), |_| Err(Errno::EINVAL), |_| Errno::
 
 /// The row of a zero-copy send's notification, which no program can ask for. Only where it is to come late has it a timer.
 pub static NOTIFICATION: Row =
-    Row::numbered(u8::MAX, "NOTIFICATION", Caps::HIDDEN, prep_nothing, |cx| Outcome::Complete(cx.result))
-        .expire(Expiry::Control(Core::make_ready))
-        .faults(&[Fault::NotificationLate]);
+    Row::numbered(field::NOTIFICATION, "NOTIFICATION", Caps::HIDDEN, prep_nothing, |cx| {
+        Outcome::Complete(cx.result)
+    })
+    .expire(Expiry::Control(Core::make_ready))
+    .faults(&[Fault::NotificationLate]);
 
 /// The row of a request under chaos whose result is known and whose CQE comes late: no cancellation finds it in time.
-pub static LATE: Row = Row::numbered(u8::MAX - 1, "LATE", Caps::NONE, prep_nothing, |_| Outcome::Armed)
+pub static LATE: Row = Row::numbered(field::LATE, "LATE", Caps::NONE, prep_nothing, |_| Outcome::Armed)
     .disarm(|_| false)
     .expire(Expiry::Control(Core::comes_now));
 
@@ -312,6 +314,7 @@ impl Table {
         let mut place = 0;
         while place < rows.len() {
             let code = rows[place].op.code as usize;
+            assert!(code < FIRST_HIDDEN as usize, "the last numbers are the engine's own");
             assert!(steps[code].op.is_unknown(), "an opcode has one row");
             steps[code] = &rows[place];
             if code < operations || code >= FIRST_PRIVATE as usize {

@@ -65,7 +65,7 @@ impl Watches {
     }
 }
 
-/// The descriptor that the reactor polls to call [`collect`] in time.
+/// The descriptor that the reactor polls to call `lifetime::collect` in time.
 pub fn watch_fd() -> Option<Fd> {
     WATCHES.lock().inotify
 }

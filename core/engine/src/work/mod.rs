@@ -1,4 +1,4 @@
-//! Blocking attempts: what the caller does itself, what goes to workers, how results come back.
+//! Blocking attempts, and who may make them.
 //!
 //! A cross-core wake-up costs 40 us, a cached `statx` 0.8 us. So the caller runs its queued work
 //! itself, and hands the rest to workers as soon as it proves slow, or may take for ever.
@@ -56,7 +56,7 @@ pub enum Step {
     Issue,
 }
 
-/// The ring that work comes back to, when a worker has done it.
+/// The ring that work comes back to: done by a worker, or to take its next step in the worker's thread.
 pub trait Owner: Any + Sync {
     /// Takes work back.
     fn take_work_back(&'static self, work: Piece);

@@ -1,8 +1,9 @@
 //! The files of the engine import in few and small circles. A file that can be understood without those that use it can be
 //! tested and changed without them, too.
 //!
-//! An import is a path, in a `use` or elsewhere, to an item of another file; one by a re-export leads to the file that has the item.
-//! Methods of a type are where the type is: that a file adds verbs to [`Core`](anyring_engine::ring::Core) makes no import of others.
+//! An import is a path, in a `use` or elsewhere, to an item of another file. A path by a re-export leads to the file that has the item. The
+//! re-export itself is no import, nor is the call of a method: a file that adds verbs to [`Core`](anyring_engine::ring::Core) is imported
+//! by none that calls them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +21,8 @@ struct Modules {
     code: BTreeMap<Names, String>,
     /// Names that a module re-exports, and the paths to what they name.
     exported: BTreeMap<Names, BTreeMap<String, Names>>,
+    /// Modules all of whose items a module re-exports.
+    exported_whole: BTreeMap<Names, Vec<Names>>,
 }
 
 /// The module whose source file has this name below `src/`.
@@ -74,13 +77,20 @@ impl Modules {
     fn new() -> Modules {
         let of_engine = |name: &str| name.strip_prefix("core/engine/src/").map(module);
         let sources = judged().into_iter().filter_map(|(name, text)| Some((of_engine(&name)?, code(&text))));
-        let mut modules = Modules { code: sources.collect(), exported: BTreeMap::new() };
+        let mut modules =
+            Modules { code: sources.collect(), exported: BTreeMap::new(), exported_whole: BTreeMap::new() };
         let public = |text: &str| declarations(text).0.into_iter().filter(|(public, _)| *public);
         let exports = |(module, text): (&Names, &String)| -> (Names, BTreeMap<String, Names>) {
             let paths: Vec<_> = public(text).flat_map(|(_, tree)| paths(&tree)).collect();
             (module.clone(), paths.iter().filter_map(|path| modules.named(module, path)).collect())
         };
         modules.exported = modules.code.iter().map(exports).collect();
+        for (module, exported) in &mut modules.exported {
+            let (whole, named): (BTreeMap<_, _>, _) =
+                std::mem::take(exported).into_iter().partition(|(name, _)| name.ends_with('*'));
+            *exported = named;
+            modules.exported_whole.insert(module.clone(), whole.into_values().collect());
+        }
         modules
     }
 
@@ -99,19 +109,39 @@ impl Modules {
             _ => return None,
         };
         full.pop_if(|last| last == "self");
+        if full.pop_if(|last| last == "*").is_some() {
+            // By its path, as there may be several.
+            return Some((format!("{}::*", full.join("::")), full));
+        }
         let name = alias.map(str::to_owned).or_else(|| full.last().cloned());
         Some((name.unwrap_or_default(), full))
+    }
+
+    /// True if a module has an item of this name in its own file.
+    fn defines(&self, module: &[String], name: &str) -> bool {
+        let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+        let kinds = ["fn", "struct", "enum", "trait", "type", "const", "static", "union", "macro_rules!"];
+        kinds.iter().any(|kind| {
+            let item = format!("{kind} {name}");
+            self.code[module].match_indices(&item).any(|(at, _)| ends(&self.code[module][at + item.len()..]))
+        })
     }
 
     /// The module in whose file the item of a path is.
     fn file_of(&self, path: &[String]) -> Names {
         let length = (0..=path.len()).rev().find(|&length| self.code.contains_key(&path[..length]));
         let (module, rest) = path.split_at(length.expect("the root is a module"));
-        let exported = rest.first().and_then(|name| self.exported.get(module)?.get(name));
-        match exported {
-            Some(target) => self.file_of(&[target, &rest[1..]].concat()),
-            None => module.to_vec(),
+        let Some(name) = rest.first() else { return module.to_vec() };
+        if let Some(target) = self.exported.get(module).and_then(|exported| exported.get(name)) {
+            return self.file_of(&[target, &rest[1..]].concat());
         }
+        let whole = self.exported_whole.get(module).filter(|_| !self.defines(module, name));
+        let others = whole.into_iter().flatten();
+        let has = |other: &&Names| self.code.contains_key(*other) && self.defines(other, name);
+        others
+            .into_iter()
+            .find(has)
+            .map_or_else(|| module.to_vec(), |other| self.file_of(&[other, rest].concat()))
     }
 
     /// The modules whose items a module names.

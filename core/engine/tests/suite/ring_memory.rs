@@ -222,7 +222,8 @@ fn rings_in_shared_pages_outlive_the_mapping_that_gave_them(engine: Engine) -> i
     let mut params = in_pages(IORING_SETUP_NO_MMAP, rings.address(), sqes.address());
     let fd = setup(engine, 4, &mut params);
     assert!(fd >= 0, "{fd}");
-    (rings.forbid(), sqes.forbid());
+    rings.forbid();
+    sqes.forbid();
     (params.cq_off.user_addr, params.sq_off.user_addr) = (views.0.address(), views.1.address());
     let mut ring = Ring::of(engine, fd, params);
     let answers: Vec<_> =

@@ -2,7 +2,7 @@
 //! (`IOSQE_BUFFER_SELECT`; the group's number is in the SQE's `buf_index`).
 //!
 //! A group is a list, filled by PROVIDE_BUFFERS, or a ring that the program fills and only it writes
-//! the tail of. How operations take part stands in `ring/resources/kbuf.rs`.
+//! the tail of. How operations take part stands in `feature/provided_buffers/ring.rs`.
 //!
 //! The program owns ring memory and may unmap or scribble over it at any time: it is read by copies
 //! that can fail, and nothing in it is believed but as the program's own addresses and lengths.

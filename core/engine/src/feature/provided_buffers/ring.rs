@@ -22,7 +22,6 @@ use crate::feature::provided_buffers::{Buffer, Selected, Span};
 use crate::os::user::IoVector;
 use crate::request::Flags;
 use crate::ring::Attempt;
-use crate::ring::parts::Resources;
 
 impl Attempt<'_> {
     /// Names the next buffer of the request's group for an attempt under the lock; of `wanted` bytes
@@ -32,7 +31,7 @@ impl Attempt<'_> {
     /// `ENOBUFS` where there is none, `EFAULT` where the program's ring is gone.
     pub fn select_buffer(&mut self, wanted: usize) -> Result<Span, Errno> {
         debug_assert!(self.buffer.is_none(), "one buffer at a time");
-        let (request, Resources { groups, .. }) = self.with_resources();
+        let (request, groups) = self.with_groups();
         let (selected, span) = groups.select(request.sqe.buf_index, wanted)?;
         self.hold(selected, span.address);
         Ok(span)
@@ -56,7 +55,7 @@ impl Attempt<'_> {
     /// # Errors
     /// As [`Attempt::select_buffer`].
     pub fn select_buffers(&mut self, wanted: usize) -> Result<Vec<IoVector>, Errno> {
-        let (request, Resources { groups, .. }) = self.with_resources();
+        let (request, groups) = self.with_groups();
         let (selected, vectors) = groups.select_many(request.sqe.buf_index, wanted)?;
         self.hold(selected, vectors.first().map_or(0, |first| first.base));
         Ok(vectors)
@@ -70,7 +69,7 @@ impl Attempt<'_> {
 
     /// The request goes on with the `count` buffers it holds, of which `used` bytes are spoken for.
     pub fn keep_buffers(&mut self, used: usize, count: u16) {
-        let (request, Resources { groups, .. }) = self.with_resources();
+        let (request, groups) = self.with_groups();
         if let Some(selected) = &mut request.buffer {
             groups.keep(selected, used, count);
         }
@@ -78,7 +77,7 @@ impl Attempt<'_> {
 
     /// The lock is about to be given up: nobody else may get the buffer meanwhile. It can still be used in part, or returned.
     pub fn lend_buffer(&mut self) {
-        let (request, Resources { groups, .. }) = self.with_resources();
+        let (request, groups) = self.with_groups();
         if let Some(selected) = &mut request.buffer {
             groups.lend(selected);
         }

@@ -1,6 +1,6 @@
 //! Rings of several processes: made before `fork`, used after it by parent and child.
 //!
-//! Ring memory is shared anyway. Everything else of a ring ([`Core`]) is one process's own, and a
+//! Ring memory is shared anyway. Everything else of a ring (`Core`) is one process's own, and a
 //! child begins with a copy of it, without the requests: those stay its parent's. What the sides have
 //! to agree on lies in a [`Page`] that exists from the first `fork` on which the ring lives to see:
 //!

@@ -55,7 +55,7 @@ const POLLERS: usize = 16;
 /// As often the time between two looks at completions that the program leaves is doubled: up to a second.
 const MOST_DOUBLED: u32 = 8;
 
-/// A ring in which a request polls another one, or a ring that is to be looked at.
+/// A ring in which a request polls another one.
 pub trait Poller: Sync {
     /// Takes what is ready in the ring with this serial number, for which nobody sleeps at the moment, so that its completions are there
     /// when the call returns that made them.

@@ -46,7 +46,7 @@ struct Attended {
 }
 
 struct Reactor {
-    /// The code of the thread. It stands above all that it drives, so whoever makes the first ring gives it.
+    /// The code of the thread. It uses all that is above this file, so `setup` gives it.
     entry: Option<Entry>,
     epoll: Option<Fd>,
     kick: Fd,

@@ -1,7 +1,5 @@
 //! Rings of other sizes, with what is in them carried over.
 
-pub(crate) mod register;
-
 use alloc::vec::Vec;
 
 use crate::abi::Errno;
