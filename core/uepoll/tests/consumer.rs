@@ -9,7 +9,8 @@ use anyring_uepoll::insert::Raised;
 
 #[test]
 fn a_program_takes_events_by_the_structures_alone() {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("uepoll-consumer");
+    let name = format!("uepoll-consumer-{}", std::process::id());
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/consumer.c");
     let built = Command::new("cc").args(["-O2", "-Wall", "-Werror", "-o"]).arg(&program).arg(source).status();
     assert!(built.unwrap().success());
@@ -39,6 +40,7 @@ fn a_program_takes_events_by_the_structures_alone() {
         assert_eq!(ring.raise(11, 1 << (round % 16)), Raised::Visible);
     }
     let output = child.wait_with_output().unwrap();
+    std::fs::remove_file(&program).unwrap();
     assert!(output.status.success());
     let said = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<&str> = said.lines().collect();

@@ -41,7 +41,7 @@ fn program(block: &Block) -> Option<(String, bool)> {
 
 #[test]
 fn programs_of_the_documentation_work() {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("docs");
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("docs-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
     let mut count = 0;
     for (number, block) in pages::blocks(&root()).iter().filter(|block| block.kind == "c").enumerate() {
@@ -61,5 +61,6 @@ fn programs_of_the_documentation_work() {
         }
         count += 1;
     }
+    fs::remove_dir_all(&directory).unwrap();
     assert!(count >= 3, "{count}");
 }

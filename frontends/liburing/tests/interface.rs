@@ -139,11 +139,12 @@ fn layout_in_c(header: Header, lines: &[(String, String)]) -> BTreeMap<String, u
     }
     source.push_str("return 0;\n}\n");
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (file, program) =
-        (directory.join(format!("layout-{header:?}.c")), directory.join(format!("layout-{header:?}")));
+    let name = format!("layout-{header:?}-{}", std::process::id());
+    let (file, program) = (directory.join(format!("{name}.c")), directory.join(name));
     fs::write(&file, source).unwrap();
     run(Command::new("cc").arg(&file).arg("-o").arg(&program).args(header.options()));
-    let said = run(&mut Command::new(program));
+    let said = run(&mut Command::new(&program));
+    [file, program].iter().for_each(|path| fs::remove_file(path).unwrap());
     let pairs = said.lines().filter_map(|line| line.split_once('\t'));
     pairs.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()
 }

@@ -53,10 +53,11 @@ fn failures_are_told_apart() {
 
 #[test]
 fn scripts_run_by_their_interpreter() {
-    let script = Path::new(env!("CARGO_TARGET_TMPDIR")).join("script");
+    let script = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("script-{}", std::process::id()));
     std::fs::write(&script, "#!/bin/sh\necho $1; exit 9\n").unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     let output = run(&["--engine", "user", script.to_str().unwrap(), "hello"]);
+    std::fs::remove_file(&script).unwrap();
     assert_eq!((output.stdout.as_slice(), output.status.code()), (b"hello\n".as_slice(), Some(9)));
 }
 
@@ -101,10 +102,11 @@ fn the_doctor_explains_denials() {
 
 #[test]
 fn manuals_are_written() {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("man");
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("man-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     assert!(Command::new(anyring()).arg("man").arg(&directory).status().unwrap().success());
     assert!(std::fs::read_to_string(directory.join("anyring-run.1")).unwrap().contains("ANYRING_ENGINE"));
+    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 /// Its words are its own, those that the command would take for itself, too.

@@ -476,8 +476,8 @@ fn has_test(place: &str, words: &[&str]) {
 
 /// The directory for the commands of a page: the sources, the command where `make` builds it, and stand-ins for other programs.
 fn workplace(page: &str) -> PathBuf {
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pages").join(page.replace('/', "-"));
-    let _ = fs::remove_dir_all(&place);
+    let name = format!("page-{}-{}", page.replace('/', "-"), std::process::id());
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let release = place.join("target/release");
     fs::create_dir_all(release.join("one-file")).unwrap();
     fs::create_dir_all(place.join("bin")).unwrap();
@@ -571,6 +571,7 @@ fn commands_run_and_print_what_is_shown() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
+    workplaces.values().for_each(|place| fs::remove_dir_all(place).unwrap());
     println!("{run} commands were run, {checked_only} checked");
     all_used("NOT_RUN", &used[0], |row| format!("{}: {}", NOT_RUN[row].0, NOT_RUN[row].1));
     all_used("ENDS", &used[1], |row| format!("{}: {}", ENDS[row].0, ENDS[row].1));

@@ -22,9 +22,13 @@ static int take(void) {
     return result;
 }
 
+/* A file that had this name. Another run of the program may do the same at the same time, so it gets the name by rename. */
 static int file_of(const char *path, unsigned length) {
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
-    CHECK(fd >= 0 && ftruncate(fd, length) == 0 && unlink(path) == 0);
+    char own[64];
+    CHECK(snprintf(own, sizeof own, "%s-%d", path, getpid()) < (int)sizeof own);
+    int fd = open(own, O_RDWR | O_CREAT | O_EXCL, 0600);
+    CHECK(fd >= 0 && ftruncate(fd, length) == 0 && rename(own, path) == 0);
+    CHECK(unlink(path) == 0 || errno == ENOENT);
     return fd;
 }
 
