@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::process::command;
 use crate::failure::{Doing, Failure, Result};
+use crate::workload::PATIENCE;
 use crate::workload::ring::Ring;
 
 /// On what a side of a benchmark runs.
@@ -176,9 +177,9 @@ impl Context {
         result
     }
 
-    /// The time after which something that measures for one window must have ended.
+    /// The time after which something that measures for one window must have ended: it has said before what it waits for in vain.
     pub fn limit(&self) -> Duration {
-        self.window() * 8 + Duration::from_secs(20) + Duration::from_micros(200) * self.entries as u32
+        self.window() * 8 + 2 * PATIENCE + Duration::from_micros(200) * self.entries as u32
     }
 }
 

@@ -8,7 +8,7 @@ use super::clock::{cpu_of, wall};
 use super::sockets::{
     Address, Epoll, Transfer, close, raise_file_limit, receive, send, server_address, set_nodelay,
 };
-use super::{Report, Window};
+use super::{PATIENCE, Report, Window};
 use crate::failure::{Doing, Failure, Result};
 
 /// Bytes that a client receives at once.
@@ -71,9 +71,9 @@ impl Clients {
         let mut buffer = [0; BUFFER];
         let (start, mut last, mut count) = (wall(), wall(), 0);
         while !enough(count, last - start) {
-            let ready = self.epoll.wait(2000)?;
-            if ready == 0 && wall() - last > Duration::from_secs(1) {
-                return Err(Failure::new("no answer from the server for two seconds"));
+            let ready = self.epoll.wait(PATIENCE.as_millis() as i32)?;
+            if ready == 0 && wall() - last >= PATIENCE {
+                return Err(Failure::new("no answer from the server for a minute"));
             }
             for index in 0..ready {
                 let connection = &mut self.connections[self.epoll.events[index].u64 as usize];

@@ -30,6 +30,9 @@ use crate::failure::{Doing, Failure, Result};
 use clock::{process_cpu, wall};
 use ring::Engine;
 
+/// What has not come by then never comes: a busy machine holds a process up for seconds.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
 /// What a workload measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {

@@ -12,13 +12,11 @@ use linux_raw_sys::io_uring::IORING_TIMEOUT_ABS;
 use super::clock::{process_cpu, wall};
 use super::memory;
 use super::ring::{Completion, Ring, Sqe, io_uring_op, sqe};
-use super::{Latency, Report, Window};
+use super::{Latency, PATIENCE, Report, Window};
 use crate::failure::{Doing, Failure, Result};
 
 /// How long after its submission a request can complete.
 const AHEAD: Duration = Duration::from_millis(1);
-/// A completion that has not come by then never comes.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// The rings stay until the process ends.
 const MOST_RINGS: usize = 500;
 

@@ -1,7 +1,5 @@
 //! The clients: each connects, sends one message, takes it back, sees the server close, and closes.
 
-use std::time::Duration;
-
 use clap::Args as ClapArgs;
 
 use super::MESSAGE;
@@ -10,7 +8,7 @@ use crate::workload::clock::{cpu_of, pin, wall};
 use crate::workload::sockets::{
     Epoll, Transfer, close, connect_later, raise_file_limit, receive, send, server_address,
 };
-use crate::workload::{Report, Window};
+use crate::workload::{PATIENCE, Report, Window};
 
 /// Arguments of the clients. The server's address, one line of JSON, comes on the standard input.
 #[derive(Clone, Debug, ClapArgs)]
@@ -68,9 +66,9 @@ impl Clients {
         }
         let mut last = wall();
         while done < connections {
-            let ready = self.epoll.wait(2000)?;
-            if ready == 0 && wall() - last > Duration::from_secs(5) {
-                return Err(Failure::new("no answer from the server for five seconds"));
+            let ready = self.epoll.wait(PATIENCE.as_millis() as i32)?;
+            if ready == 0 && wall() - last >= PATIENCE {
+                return Err(Failure::new("no answer from the server for a minute"));
             }
             last = wall();
             for index in 0..ready {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{BUFFERS, Buffers, Notified};
 use crate::failure::{Failure, Result};
-use crate::workload::{Report, repeat_for};
+use crate::workload::{PATIENCE, Report, repeat_for};
 
 /// `SO_EE_ORIGIN_ZEROCOPY`: what a notification says it is.
 const ORIGIN_ZEROCOPY: u8 = 5;
@@ -94,8 +94,8 @@ impl Sender {
     fn wait(&mut self) -> Result<()> {
         let mut poll = libc::pollfd { fd: self.socket, events: 0, revents: 0 };
         // SAFETY: one entry, which lives through the call.
-        if unsafe { libc::poll(&mut poll, 1, 5000) } == 0 {
-            return Err(Failure::new("no notification of a MSG_ZEROCOPY send for five seconds"));
+        if unsafe { libc::poll(&mut poll, 1, PATIENCE.as_millis() as i32) } == 0 {
+            return Err(Failure::new("no notification of a MSG_ZEROCOPY send for a minute"));
         }
         self.read_notifications()
     }

@@ -11,7 +11,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use super::poller::{How, Means, Poller};
 use crate::failure::{Doing, Failure, Result};
 use crate::workload::clock::{allowed_cpus, pin, process_cpu, wall};
-use crate::workload::{Report, Window};
+use crate::workload::{PATIENCE, Report, Window};
 
 /// Arguments of the workload.
 #[derive(Clone, Debug, ClapArgs)]
@@ -179,8 +179,8 @@ fn notified(length: Duration, other: usize) -> Result<Window> {
         other,
         || write(&file),
         || {
-            if epoll.wait(2000)? == 0 {
-                return Err(Failure::new("no notification for two seconds"));
+            if epoll.wait(PATIENCE.as_millis() as i32)? == 0 {
+                return Err(Failure::new("no notification for a minute"));
             }
             Ok(())
         },
@@ -202,8 +202,8 @@ fn raised(args: &Args, length: Duration, other: usize) -> Result<Window> {
         length,
         other,
         || event.raise(1),
-        || match set.take(&mut events, Some(Duration::from_secs(2))).doing(|| "taking events".into())? {
-            0 => Err(Failure::new("no notification for two seconds")),
+        || match set.take(&mut events, Some(PATIENCE)).doing(|| "taking events".into())? {
+            0 => Err(Failure::new("no notification for a minute")),
             _ => Ok(()),
         },
     )
