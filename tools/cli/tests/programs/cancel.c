@@ -7,19 +7,22 @@
 static struct ring ring;
 static pthread_barrier_t begun;
 
-static void *waits(void *argument) {
+/* From here on the thread can be cancelled anywhere, but not in the barrier, which would never be left then. */
+static void begin(void) {
     int before;
-    CHECK(pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &before) == 0 && before == PTHREAD_CANCEL_DEFERRED);
     pthread_barrier_wait(&begun);
+    CHECK(pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &before) == 0 && before == PTHREAD_CANCEL_DEFERRED);
+}
+
+static void *waits(void *argument) {
+    begin();
     ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS);
     return argument;
 }
 
 /* Never sleeps. */
 static void *enters(void *argument) {
-    int before;
-    CHECK(pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &before) == 0);
-    pthread_barrier_wait(&begun);
+    begin();
     for (;;)
         ring_enter(ring.fd, 0, 0, IORING_ENTER_GETEVENTS);
     return argument;
@@ -62,10 +65,8 @@ static void awaits_other(void *unused) {
 
 /* Waits with something to be done when it ends. */
 static void *waits_with(void *handler) {
-    int before;
-    CHECK(pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &before) == 0);
     pthread_cleanup_push((void (*)(void *))handler, 0);
-    pthread_barrier_wait(&begun);
+    begin();
     ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS);
     pthread_cleanup_pop(0);
     return 0;
