@@ -302,6 +302,17 @@ static void *kill_later(void *thread)
 	return NULL;
 }
 
+static volatile sig_atomic_t is_over;
+
+// Again and again: the first may come before the wait that it is to interrupt.
+static void *kill_until_over(void *thread)
+{
+	do
+		kill_later(thread);
+	while (!is_over);
+	return NULL;
+}
+
 static void signals(void)
 {
 	struct io_uring ring;
@@ -310,10 +321,12 @@ static void signals(void)
 	sigaction(SIGUSR1, &action, NULL);
 	open_ring(&ring, 0);
 	pthread_t self = pthread_self(), other;
-	pthread_create(&other, NULL, kill_later, &self);
+	pthread_create(&other, NULL, kill_until_over, &self);
 	SAY("interrupted", io_uring_wait_cqe(&ring, &cqe));
-	SAY("handled", handled);
+	SAY("handled", handled > 0);
+	is_over = 1;
 	pthread_join(other, NULL);
+	handled = 1;
 
 	// Blocked for the time of the wait.
 	sigset_t mask;
@@ -418,8 +431,9 @@ static void *wait_for_nothing(void *ring)
 {
 	struct io_uring_cqe *cqe;
 	int before;
-	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &before);
+	// First, so that it is done however early the cancellation comes.
 	pthread_cleanup_push(time_out, ring);
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &before);
 	io_uring_wait_cqe(ring, &cqe);
 	pthread_cleanup_pop(0);
 	return NULL;

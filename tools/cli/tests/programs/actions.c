@@ -6,6 +6,8 @@
 
 static char *page, *alternate;
 static volatile int where, times;
+/* How often the parent's handler ran, for a child. */
+static volatile int *alarms;
 
 #define DEEP (48 << 10)
 #define SMALL (16 << 10)
@@ -60,36 +62,62 @@ static void on_stacks(void) {
 }
 
 static void counts(int number) {
-    times++;
+    ++*alarms;
     /* As programs do that were written for System V. */
     CHECK(signal(number, counts) != SIG_ERR);
+}
+
+static int is_asleep(pid_t process) {
+    char path[32], told[256];
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    FILE *stat = fopen(path, "r");
+    CHECK(stat && fgets(told, sizeof told, stat));
+    fclose(stat);
+    return strstr(told, ") S ") != 0;
+}
+
+/* Waits until the parent sleeps in its read, and once more after a handler of its ran meanwhile. */
+static void sleeps_again(pid_t parent) {
+    int before = -1;
+    for (;; usleep(1000)) {
+        int now = *alarms;
+        if (!is_asleep(parent) || *alarms != now)
+            continue;
+        if (before < 0)
+            before = now;
+        else if (now > before + 1)
+            return;
+    }
 }
 
 static const char *a_read(void) {
     int ends[2];
     char byte;
     CHECK(pipe(ends) == 0);
-    times = 0;
+    *alarms = 0;
     struct itimerval soon = {{.tv_usec = 5000}, {.tv_usec = 20000}}, never = {0};
     CHECK(setitimer(ITIMER_REAL, &soon, 0) == 0);
     /* It goes on where the handler does not interrupt it, until a child writes. */
     pid_t child = fork();
     if (child == 0) {
-        usleep(200000);
+        sleeps_again(getppid());
         _exit(write(ends[1], "x", 1) != 1);
     }
     ssize_t count = read(ends[0], &byte, 1);
     int error = errno;
     CHECK(setitimer(ITIMER_REAL, &never, 0) == 0);
+    CHECK(count == 1 || kill(child, SIGKILL) == 0);
     while (waitpid(child, 0, 0) != child)
         ;
-    CHECK(times > 0);
+    CHECK(*alarms > 0);
     return count == 1 ? "goes on" : error == EINTR ? "is interrupted" : "fails";
 }
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 static void interrupting(void) {
+    alarms = mmap(0, sizeof *alarms, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(alarms != MAP_FAILED);
     CHECK(signal(SIGALRM, counts) != SIG_ERR);
     printf("at first: a read %s\n", a_read());
     CHECK(siginterrupt(SIGALRM, 1) == 0);
