@@ -280,9 +280,9 @@ const NEEDED: &str = "clock_gettime clone close epoll_create1 epoll_ctl epoll_pw
     ftruncate futex getpid io_uring_enter io_uring_register io_uring_setup ioctl lseek memfd_create mmap mprotect munmap newfstatat openat \
     pipe2 pread64 read rt_sigaction rt_sigreturn write";
 
-/// Programs have rings, children, and execute programs where one of the listed calls is refused, from `anyring run` on.
+/// The program has rings and a child, or executes programs, where one of the listed calls is refused, from `anyring run` on.
 #[cfg(target_arch = "x86_64")]
-fn does_without_each_call(errno: i32) {
+fn does_without_each_call(errno: i32, program: &str, what: &str) {
     let headings = ["Before main", "From the first ring on", "Children and other programs"];
     let made: BTreeSet<String> =
         headings.iter().flat_map(|heading| listed(heading, Some("dynamic"))).collect();
@@ -293,30 +293,35 @@ fn does_without_each_call(errno: i32) {
     let mut wrong = Vec::new();
     for name in refused {
         let number = NUMBERS.iter().find(|(known, _)| known == name).expect("one of NUMBERS").1;
-        for (program, what) in [("listed-libc", "child"), ("listed", "program"), ("listed-static", "program")]
-        {
-            // The one waits for its child, and the tracer waits for the other.
-            if name == "wait4" && program != "listed" {
-                continue;
-            }
-            let mut command = support::denied_by(&format!("1,call={number}:{errno}"));
-            let output = command.arg(built(program)).arg(what).output().unwrap();
-            if !output.status.success() {
-                wrong.push(format!("{name}: {program} {what}: {output:?}"));
-            }
+        // The one waits for its child, and the tracer waits for the other.
+        if name == "wait4" && program != "listed" {
+            continue;
+        }
+        let mut command = support::denied_by(&format!("1,call={number}:{errno}"));
+        let output = command.arg(built(program)).arg(what).output().unwrap();
+        if !output.status.success() {
+            wrong.push(format!("{name}: {output:?}"));
         }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(wrong.is_empty(), "{program} {what}: {wrong:#?}");
 }
 
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn front_ends_do_without_a_call_that_the_kernel_lacks() {
-    does_without_each_call(libc::ENOSYS);
+macro_rules! do_without_each_call {
+    ($($name:ident: $errno:ident, $program:literal, $what:literal;)*) => { $(
+        #[cfg(target_arch = "x86_64")]
+        #[test]
+        fn $name() {
+            does_without_each_call(libc::$errno, $program, $what);
+        }
+    )* };
 }
 
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn front_ends_do_without_a_call_that_a_sandbox_refuses() {
-    does_without_each_call(libc::EPERM);
+// Each is some hundred processes: a test of its own, so that a busy machine has the time for it.
+do_without_each_call! {
+    calls_through_the_library_do_without_one_that_the_kernel_lacks: ENOSYS, "listed-libc", "child";
+    calls_through_the_library_do_without_one_that_a_sandbox_refuses: EPERM, "listed-libc", "child";
+    calls_by_instructions_do_without_one_that_the_kernel_lacks: ENOSYS, "listed", "program";
+    calls_by_instructions_do_without_one_that_a_sandbox_refuses: EPERM, "listed", "program";
+    static_programs_do_without_a_call_that_the_kernel_lacks: ENOSYS, "listed-static", "program";
+    static_programs_do_without_a_call_that_a_sandbox_refuses: EPERM, "listed-static", "program";
 }
