@@ -143,7 +143,7 @@ fn memory(world: &World, id: u32, request: &Request, result: i32, say: &dyn Fn(&
 }
 
 /// How long what was written may take to be there.
-const ON_ITS_WAY: Duration = Duration::from_secs(5);
+const ON_ITS_WAY: Duration = Duration::from_secs(60);
 
 /// Bytes are neither lost nor made.
 fn streams(world: &World) {
