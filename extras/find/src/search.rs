@@ -143,22 +143,8 @@ impl<'a> Search<'a> {
     /// The value that the expression will have, with nothing done.
     fn foresee(&self, tree: &Tree, look: &Look<'_>, seen: &mut Foreseen) -> Result<bool, Unknown> {
         Ok(match tree {
-            Tree::And(all) => {
-                for tree in all {
-                    if !self.foresee(tree, look, seen)? {
-                        return Ok(false);
-                    }
-                }
-                true
-            }
-            Tree::Or(all) => {
-                for tree in all {
-                    if self.foresee(tree, look, seen)? {
-                        return Ok(true);
-                    }
-                }
-                false
-            }
+            Tree::And(all) => !self.foresee_one(all, false, look, seen)?,
+            Tree::Or(all) => self.foresee_one(all, true, look, seen)?,
             Tree::List(all) => {
                 let mut value = true;
                 for tree in all {
@@ -182,6 +168,30 @@ impl<'a> Search<'a> {
             }
             Tree::Action(_) => return Err(Unknown),
         })
+    }
+
+    /// True if one of these has this value, which decides for all. One whose value needs attributes is passed over: a test behind it may
+    /// decide without them, as GNU find lets tests of names come first. Behind an action, or before one, nothing is passed over.
+    fn foresee_one(
+        &self,
+        all: &[Tree],
+        wanted: bool,
+        look: &Look<'_>,
+        seen: &mut Foreseen,
+    ) -> Result<bool, Unknown> {
+        let mut passed_over = false;
+        for tree in all {
+            if passed_over && tree.any(&|_| true) {
+                break;
+            }
+            match self.foresee(tree, look, seen) {
+                Ok(value) if value == wanted => return Ok(true),
+                Ok(_) => {}
+                Err(Unknown) if tree.any(&|_| true) => return Err(Unknown),
+                Err(Unknown) => passed_over = true,
+            }
+        }
+        if passed_over { Err(Unknown) } else { Ok(false) }
     }
 
     fn perform(&self, local: &mut Local<'a>, look: &Look<'_>) -> Outcome {

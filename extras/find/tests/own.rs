@@ -207,6 +207,8 @@ fn what_cannot_be_read() {
             &["t", "-writable"],
             &["t", "-executable"],
             &["t", "-size", "+0"],
+            &["t", "-size", "+0", "-name", "closed"],
+            &["t", "(", "-empty", "-o", "-links", "7", ")", "!", "-name", "*e*"],
             &["t", "-depth"],
             &["t", "-depth", "-delete"],
             &["t", "-name", "closed", "-prune", "-o", "-print"],
