@@ -1,4 +1,4 @@
-//! Error numbers, as the kernel names them.
+//! Error numbers, by the kernel's names.
 
 use linux_raw_sys::errno as raw;
 
@@ -31,18 +31,18 @@ errno! {
 }
 
 impl Errno {
-    /// The error that a raw system call result between -4095 and -1 stands for.
+    /// Returns the error of a raw system call result between -4095 and -1.
     pub const fn from_raw(result: isize) -> Errno {
         Errno((-result) as i32)
     }
 
-    /// The value as a CQE or a system call reports it.
+    /// Returns the value as a CQE or a system call reports it.
     pub const fn negated(self) -> i32 {
         -self.0
     }
 }
 
-/// A result as a CQE reports it.
+/// Converts a result into the `res` of a CQE.
 pub fn to_res(result: Result<usize, Errno>) -> i32 {
     match result {
         // Counts are bounded by MAX_RW_COUNT, descriptors by RLIMIT_NOFILE.

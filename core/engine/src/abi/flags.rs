@@ -1,15 +1,15 @@
 //! The operators of flags, and the functions that fill the columns of tables.
 
-/// Gives a type of flags its operators.
+/// Implements the operators of a flag type.
 macro_rules! flags {
     ($flags:ident) => {
         impl $flags {
-            /// The flags of both together.
+            /// Returns the union of both sets of flags.
             pub const fn with(self, other: $flags) -> $flags {
                 $flags(self.0 | other.0)
             }
 
-            /// The flags that are in both.
+            /// Returns the flags that are set in both.
             pub const fn and(self, other: $flags) -> $flags {
                 $flags(self.0 & other.0)
             }
@@ -22,7 +22,7 @@ macro_rules! flags {
     };
 }
 
-/// Gives each column of a row a function that fills it.
+/// Defines, for each column of a table row, the function that sets it.
 macro_rules! columns {
     ($seen:vis $row:ident: $($(#[$meaning:meta])* $column:ident $(in $part:ident)?: $type:ty = $value:expr;)*) => {
         impl $row { $(

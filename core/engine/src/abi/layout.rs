@@ -8,15 +8,15 @@ use linux_raw_sys::io_uring::{io_cqring_offsets, io_sqring_offsets, io_uring_par
 
 use crate::abi::{Errno, IORING_SETUP_CQE_MIXED, IORING_SETUP_SQE_MIXED};
 
-/// Where the SQEs lie in the memfd.
+/// Offset of the SQEs in the memfd.
 pub const SQES_OFFSET: u64 = IORING_OFF_SQES as u64;
-/// Where the parameter region lies in the memfd (`IORING_MAP_OFF_PARAM_REGION`).
+/// Offset of the parameter region in the memfd (`IORING_MAP_OFF_PARAM_REGION`).
 pub const PARAM_REGION_OFFSET: u64 = 0x2000_0000;
-/// Where the refill rings of zero-copy receives begin in the memfd (`IORING_MAP_OFF_ZCRX_REGION`).
+/// Offset of the first refill ring of zero-copy receives in the memfd (`IORING_MAP_OFF_ZCRX_REGION`).
 pub const RECEIVE_QUEUES_OFFSET: u64 = 0x3000_0000;
-/// One every so many bytes, as a power of two (`IORING_OFF_ZCRX_SHIFT`).
+/// log2 of the distance in bytes between two refill rings (`IORING_OFF_ZCRX_SHIFT`).
 pub const RECEIVE_QUEUE_SHIFT: u32 = 16;
-/// Where provided buffer rings begin in the memfd.
+/// Offset of the first provided buffer ring in the memfd.
 pub const PBUF_OFFSET: u64 = IORING_OFF_PBUF_RING as u64;
 /// Where the CQEs lie behind the header.
 pub const CQES_OFFSET: usize = 320;
@@ -24,8 +24,8 @@ pub const CQES_OFFSET: usize = 320;
 const MAX_SQ_ENTRIES: u32 = 32768;
 const MAX_CQ_ENTRIES: u32 = 2 * MAX_SQ_ENTRIES;
 
-/// The words at the beginning of ring memory, each by its offset. Indices of the two sides lie on cache
-/// lines of their own; programs take every offset from `io_uring_params`.
+/// The words at the beginning of ring memory; each value is the word's offset. Heads and tails have
+/// cache lines of their own. Programs read all offsets from `io_uring_params`.
 #[repr(usize)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are those of io_sqring_offsets and io_cqring_offsets")]
@@ -57,16 +57,16 @@ pub struct Layout {
     pub sqe_shift: u32,
     /// log2 of a CQE's size.
     pub cqe_shift: u32,
-    /// Where the SQ index array lies, if the ring has one.
+    /// Offset of the SQ index array, if the ring has one.
     pub array_offset: Option<usize>,
 }
 
 impl Layout {
-    /// The layout that `entries` and the parameters ask for.
+    /// Returns the layout that `entries` and the parameters ask for.
     ///
     /// # Errors
-    /// `EINVAL` as `io_uring_setup(2)`: no entries, too many without CLAMP, a CQ smaller than the SQ. `EOVERFLOW`: one
-    /// entry, where some are twice as big.
+    /// `EINVAL` as in `io_uring_setup(2)`: no entries, too many without CLAMP, or a CQ smaller than the SQ.
+    /// `EOVERFLOW`: a ring of mixed entry sizes with a single entry, where a big one does not fit.
     pub fn new(entries: u32, params: &io_uring_params) -> Result<Layout, Errno> {
         let flags = params.flags;
         let clamp = |wanted: u32, most: u32| match wanted {
@@ -95,18 +95,18 @@ impl Layout {
         Ok(Layout { sq_entries, cq_entries, sqe_shift, cqe_shift, array_offset })
     }
 
-    /// Bytes of header, CQEs and SQ array.
+    /// Returns the length in bytes of header, CQEs and SQ index array.
     pub fn rings_length(&self) -> usize {
         let cqes_end = CQES_OFFSET + ((self.cq_entries as usize) << self.cqe_shift);
         self.array_offset.map_or(cqes_end, |array| array + 4 * self.sq_entries as usize)
     }
 
-    /// Bytes of the SQE array.
+    /// Returns the length in bytes of the SQE array.
     pub fn sqes_length(&self) -> usize {
         (self.sq_entries as usize) << self.sqe_shift
     }
 
-    /// Tells the program where everything is; the addresses that it gave itself stay.
+    /// Writes sizes and offsets into `params`; with NO_MMAP, the addresses that the program passed are kept.
     pub fn describe(&self, params: &mut io_uring_params) {
         params.sq_entries = self.sq_entries;
         params.cq_entries = self.cq_entries;

@@ -1,7 +1,7 @@
 //! Names of the ABI's bits and values, family by family.
 //!
-//! The flags of `io_uring_setup` and `io_uring_enter`, the features and the registrations have their names where calls are
-//! judged by them: see [`crate::support`].
+//! The names of setup flags, enter flags, features and registrations are in [`crate::support`], which decides about calls
+//! by them.
 
 use crate::abi::{IORING_TIMEOUT_IMMEDIATE_ARG, SOCKET_URING_OP_GETSOCKNAME};
 use linux_raw_sys::general::*;
@@ -23,17 +23,17 @@ use super::{
     ZCRX_CTRL_EXPORT, ZCRX_CTRL_FLUSH_RQ, ZCRX_REG_IMPORT, ZCRX_REG_NODEV,
 };
 
-/// Names of values, the ones that are printed first in front.
+/// Names of values, in the order in which flags are printed.
 #[derive(Debug)]
 pub struct Names {
     /// The prefix of a value that has no name: `0x40 /* MSG_??? */`.
     pub prefix: &'static str,
-    /// Values and their names, in full. Among flags, one of several bits goes before those of its bits.
+    /// Values and their full names. Among flags, a name for several bits stands before the names of its single bits.
     pub names: &'static [(u32, &'static str)],
 }
 
 impl Names {
-    /// The name of this value.
+    /// Returns the name of this value.
     pub fn of(&self, value: u32) -> Option<&'static str> {
         self.names.iter().find(|named| named.0 == value).map(|named| named.1)
     }
@@ -47,7 +47,7 @@ const MSG_BATCH: u32 = 0x4_0000;
 const MSG_SOCK_DEVMEM: u32 = 0x200_0000;
 const MSG_FASTOPEN: u32 = 0x2000_0000;
 
-/// Each table by the constants in it, and a list of them all.
+/// Makes a table of names from each list of constants, and a list of all tables.
 macro_rules! names {
     ($($(#[$doc:meta])* $table:ident $prefix:literal [$($name:ident)*])*) => {
         $(
@@ -67,14 +67,14 @@ names! {
         IOSQE_FIXED_FILE IOSQE_IO_DRAIN IOSQE_IO_LINK IOSQE_IO_HARDLINK IOSQE_ASYNC IOSQE_BUFFER_SELECT
         IOSQE_CQE_SKIP_SUCCESS
     ]
-    /// Flags of a CQE: its lower half. With `IORING_CQE_F_BUFFER`, the upper one is the number of a buffer.
+    /// Flags in the lower half of a CQE's `flags`. With `IORING_CQE_F_BUFFER`, the upper half is a buffer's number.
     CQE_FLAGS "IORING_CQE_F_" [
         IORING_CQE_F_BUFFER IORING_CQE_F_MORE IORING_CQE_F_SOCK_NONEMPTY IORING_CQE_F_NOTIF
         IORING_CQE_F_BUF_MORE IORING_CQE_F_SKIP IORING_CQE_F_32
     ]
-    /// Flags in the upper half of the CQEs of `SOCKET_URING_OP_TX_TIMESTAMP`, below the kind of the time stamp.
+    /// Flags in the upper half of a CQE's `flags` for `SOCKET_URING_OP_TX_TIMESTAMP`, below the kind of the time stamp.
     TIMESTAMP_FLAGS "IORING_CQE_F_TSTAMP_" [IORING_CQE_F_TSTAMP_HW]
-    /// Results of the notification of a zero-copy send that was asked to report.
+    /// Results in the notification of a zero-copy send with `REPORT_USAGE`.
     NOTIFICATION_RESULTS "IORING_NOTIF_USAGE_" [IORING_NOTIF_USAGE_ZC_COPIED]
     /// Flags of an SQ.
     SQ_FLAGS "IORING_SQ_" [IORING_SQ_NEED_WAKEUP IORING_SQ_CQ_OVERFLOW IORING_SQ_TASKRUN]
@@ -91,7 +91,7 @@ names! {
         IORING_RESTRICTION_REGISTER_OP IORING_RESTRICTION_SQE_OP IORING_RESTRICTION_SQE_FLAGS_ALLOWED
         IORING_RESTRICTION_SQE_FLAGS_REQUIRED
     ]
-    /// Places of a new file that are no slot of the file table.
+    /// Values of `file_index` that are no slot of the file table.
     FILE_INDEXES "IORING_FILE_INDEX_" [IORING_FILE_INDEX_ALLOC]
 
     /// Flags of NOP.
@@ -134,14 +134,14 @@ names! {
         SPLICE_F_MOVE SPLICE_F_NONBLOCK SPLICE_F_MORE SPLICE_F_GIFT SPLICE_F_FD_IN_FIXED
     ]
 
-    /// How a file is open: the bits of `O_ACCMODE`.
+    /// Access modes of an open file: the bits of `O_ACCMODE`.
     ACCESS_MODES "O_" [O_RDONLY O_WRONLY O_RDWR]
-    /// Flags of an open file, and of opening it.
+    /// Flags of `open`, which an open file keeps.
     OPEN_FLAGS "O_" [
         O_TMPFILE O_CREAT O_EXCL O_NOCTTY O_TRUNC O_APPEND O_NONBLOCK O_SYNC O_DSYNC O_ASYNC O_DIRECT O_LARGEFILE
         O_DIRECTORY O_NOFOLLOW O_NOATIME O_CLOEXEC O_PATH
     ]
-    /// How a path is resolved.
+    /// Flags of path resolution in OPENAT2.
     RESOLVE_FLAGS "RESOLVE_" [
         RESOLVE_NO_XDEV RESOLVE_NO_MAGICLINKS RESOLVE_NO_SYMLINKS RESOLVE_BENEATH RESOLVE_IN_ROOT RESOLVE_CACHED
     ]
@@ -151,7 +151,7 @@ names! {
     INSTALL_FLAGS "IORING_FIXED_FD_" [IORING_FIXED_FD_NO_CLOEXEC]
     /// Flags of STATX.
     STATX_FLAGS "AT_" [AT_SYMLINK_NOFOLLOW AT_NO_AUTOMOUNT AT_EMPTY_PATH]
-    /// How current STATX is to be: the bits of `AT_STATX_SYNC_TYPE`.
+    /// Synchronization of STATX with the file's server: the bits of `AT_STATX_SYNC_TYPE`.
     STATX_SYNC "AT_STATX_" [AT_STATX_SYNC_AS_STAT AT_STATX_FORCE_SYNC AT_STATX_DONT_SYNC]
     /// Fields that STATX can ask for.
     STATX_MASK "STATX_" [
@@ -159,7 +159,7 @@ names! {
         STATX_CTIME STATX_INO STATX_SIZE STATX_BLOCKS STATX_BTIME STATX_MNT_ID STATX_DIOALIGN
         STATX_MNT_ID_UNIQUE STATX_SUBVOL STATX_WRITE_ATOMIC STATX_DIO_READ_ALIGN
     ]
-    /// Attributes of a file, as STATX tells.
+    /// Attributes of a file, as STATX reports them.
     STATX_ATTRIBUTES "STATX_ATTR_" [
         STATX_ATTR_COMPRESSED STATX_ATTR_IMMUTABLE STATX_ATTR_APPEND STATX_ATTR_NODUMP STATX_ATTR_ENCRYPTED
         STATX_ATTR_AUTOMOUNT STATX_ATTR_MOUNT_ROOT STATX_ATTR_VERITY STATX_ATTR_DAX STATX_ATTR_WRITE_ATOMIC
@@ -173,7 +173,7 @@ names! {
     /// Flags of setting an extended attribute.
     XATTR_FLAGS "XATTR_" [XATTR_CREATE XATTR_REPLACE]
 
-    /// Events of polls, and how they are waited for.
+    /// Events of polls, and the flags of the wait for them.
     POLL_EVENTS "POLL" [
         POLLIN POLLPRI POLLOUT POLLERR POLLHUP POLLNVAL POLLRDNORM POLLRDBAND POLLWRNORM POLLWRBAND POLLMSG
         POLLREMOVE POLLRDHUP EPOLLEXCLUSIVE EPOLLWAKEUP EPOLLONESHOT EPOLLET
@@ -184,7 +184,7 @@ names! {
     ]
     /// Operations of EPOLL_CTL.
     EPOLL_OPERATIONS "EPOLL_CTL_" [EPOLL_CTL_ADD EPOLL_CTL_DEL EPOLL_CTL_MOD]
-    /// Events of epoll, and how they are waited for.
+    /// Events of epoll, and the flags of the wait for them.
     EPOLL_EVENTS "EPOLL" [
         EPOLLIN EPOLLPRI EPOLLOUT EPOLLERR EPOLLHUP EPOLLNVAL EPOLLRDNORM EPOLLRDBAND EPOLLWRNORM EPOLLWRBAND
         EPOLLMSG EPOLLRDHUP EPOLLEXCLUSIVE EPOLLWAKEUP EPOLLONESHOT EPOLLET
@@ -195,32 +195,32 @@ names! {
         IORING_LINK_TIMEOUT_UPDATE IORING_TIMEOUT_ETIME_SUCCESS IORING_TIMEOUT_MULTISHOT
         IORING_TIMEOUT_IMMEDIATE_ARG
     ]
-    /// Flags of ASYNC_CANCEL, and of the registration that cancels.
+    /// Flags of ASYNC_CANCEL and of `IORING_REGISTER_SYNC_CANCEL`.
     CANCEL_FLAGS "IORING_ASYNC_CANCEL_" [
         IORING_ASYNC_CANCEL_ALL IORING_ASYNC_CANCEL_FD IORING_ASYNC_CANCEL_ANY IORING_ASYNC_CANCEL_FD_FIXED
         IORING_ASYNC_CANCEL_USERDATA IORING_ASYNC_CANCEL_OP
     ]
-    /// Clocks of waits.
+    /// Clocks that a wait can name.
     CLOCKS "CLOCK_" [CLOCK_REALTIME CLOCK_MONOTONIC CLOCK_BOOTTIME]
 
-    /// Flags of sending and receiving, and of a message that was received.
+    /// Flags of sends and receives, and of a received message.
     MSG_FLAGS "MSG_" [
         MSG_OOB MSG_PEEK MSG_DONTROUTE MSG_CTRUNC MSG_PROBE MSG_TRUNC MSG_DONTWAIT MSG_EOR MSG_WAITALL MSG_FIN
         MSG_SYN MSG_CONFIRM MSG_RST MSG_ERRQUEUE MSG_NOSIGNAL MSG_MORE MSG_WAITFORONE MSG_BATCH MSG_SOCK_DEVMEM
         MSG_ZEROCOPY MSG_FASTOPEN MSG_CMSG_CLOEXEC
     ]
-    /// Flags of sends in `ioprio`.
+    /// Flags of sends, in `ioprio`.
     SEND_FLAGS "IORING_RECVSEND_" [
         IORING_RECVSEND_POLL_FIRST IORING_RECVSEND_FIXED_BUF IORING_SEND_ZC_REPORT_USAGE IORING_RECVSEND_BUNDLE
         IORING_SEND_VECTORIZED
     ]
-    /// Flags of receives in `ioprio`.
+    /// Flags of receives, in `ioprio`.
     RECV_FLAGS "IORING_RECV_" [
         IORING_RECVSEND_POLL_FIRST IORING_RECV_MULTISHOT IORING_RECVSEND_FIXED_BUF IORING_RECVSEND_BUNDLE
     ]
-    /// Flags of ACCEPT in `ioprio`.
+    /// Flags of ACCEPT, in `ioprio`.
     ACCEPT_FLAGS "IORING_ACCEPT_" [IORING_ACCEPT_MULTISHOT IORING_ACCEPT_DONTWAIT IORING_ACCEPT_POLL_FIRST]
-    /// Directions that SHUTDOWN ends.
+    /// Directions of a connection that SHUTDOWN closes.
     SHUTDOWNS "SHUT_" [SHUT_RD SHUT_WR SHUT_RDWR]
     /// Families of addresses.
     ADDRESS_FAMILIES "AF_" [
@@ -231,7 +231,7 @@ names! {
     ]
     /// Types of sockets.
     SOCKET_TYPES "SOCK_" [SOCK_STREAM SOCK_DGRAM SOCK_RAW SOCK_RDM SOCK_SEQPACKET]
-    /// Flags of a new socket, beside its type.
+    /// Flags of a new socket, in its type.
     SOCKET_FLAGS "SOCK_" [SOCK_CLOEXEC SOCK_NONBLOCK]
     /// Protocols of the families of the Internet.
     PROTOCOLS "IPPROTO_" [
@@ -239,7 +239,7 @@ names! {
         IPPROTO_GRE IPPROTO_ESP IPPROTO_AH IPPROTO_ICMPV6 IPPROTO_PIM IPPROTO_SCTP IPPROTO_UDPLITE IPPROTO_RAW
         IPPROTO_SMC IPPROTO_MPTCP
     ]
-    /// Commands to a socket by URING_CMD.
+    /// Commands of URING_CMD to a socket.
     SOCKET_COMMANDS "SOCKET_URING_OP_" [
         SOCKET_URING_OP_SIOCINQ SOCKET_URING_OP_SIOCOUTQ SOCKET_URING_OP_GETSOCKOPT SOCKET_URING_OP_SETSOCKOPT
         SOCKET_URING_OP_TX_TIMESTAMP SOCKET_URING_OP_GETSOCKNAME
@@ -279,19 +279,19 @@ names! {
     MESSAGES "IORING_MSG_" [IORING_MSG_DATA IORING_MSG_SEND_FD]
     /// Flags of MSG_RING.
     MESSAGE_FLAGS "IORING_MSG_RING_" [IORING_MSG_RING_CQE_SKIP IORING_MSG_RING_FLAGS_PASS]
-    /// How wide a futex is: the bits of `FUTEX2_SIZE_MASK`.
+    /// Sizes of a futex: the bits of `FUTEX2_SIZE_MASK`.
     FUTEX_SIZES "FUTEX2_SIZE_" [FUTEX2_SIZE_U8 FUTEX2_SIZE_U16 FUTEX2_SIZE_U32 FUTEX2_SIZE_U64]
     /// Flags of a futex, beside its size.
     FUTEX_FLAGS "FUTEX2_" [FUTEX2_NUMA FUTEX2_MPOL FUTEX2_PRIVATE]
-    /// Bits of a waiter that mean all of them.
+    /// Bit masks of a futex waiter.
     FUTEX_MASKS "FUTEX_BITSET_" [FUTEX_BITSET_MATCH_ANY]
-    /// For whom WAITID waits.
+    /// Kinds of the ID that WAITID waits for.
     WAIT_TYPES "P_" [P_ALL P_PID P_PGID P_PIDFD]
-    /// Options of WAITID: the changes to wait for, and how.
+    /// Options of WAITID: the changes of a child to wait for, and how.
     WAIT_OPTIONS "W" [WNOHANG WSTOPPED WEXITED WCONTINUED WNOWAIT __WNOTHREAD __WALL __WCLONE]
     /// Codes of a child's change (`si_code`).
     CHILD_CODES "CLD_" [CLD_EXITED CLD_KILLED CLD_DUMPED CLD_TRAPPED CLD_STOPPED CLD_CONTINUED]
-    /// Signals, but for those of real time.
+    /// Signals, without the real-time signals.
     SIGNALS "SIG" [
         SIGHUP SIGINT SIGQUIT SIGILL SIGTRAP SIGABRT SIGBUS SIGFPE SIGKILL SIGUSR1 SIGSEGV SIGUSR2 SIGPIPE SIGALRM
         SIGTERM SIGSTKFLT SIGCHLD SIGCONT SIGSTOP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGXCPU SIGXFSZ SIGVTALRM

@@ -4,11 +4,11 @@ use core::mem::offset_of;
 
 use linux_raw_sys::io_uring::io_uring_sqe;
 
-/// `IOSQE_*` that exist.
+/// All `IOSQE_*` flags that exist.
 pub const KNOWN_SQE_FLAGS: u8 = 0x7f;
 
-/// `struct io_uring_sqe`, with one name for each place; which operation calls it what is in
-/// `io_uring_enter(2)` and in the op table.
+/// `struct io_uring_sqe`, with one name for each place. The names that an operation has for a place
+/// are in `io_uring_enter(2)` and in the op table.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sqe {
@@ -20,53 +20,53 @@ pub struct Sqe {
     pub ioprio: u16,
     /// File descriptor or index of a registered file.
     pub fd: i32,
-    /// Offset, second address.
+    /// Offset, or second address.
     pub off: u64,
-    /// Address, `splice_off_in`.
+    /// Address, or `splice_off_in`.
     pub addr: u64,
     /// Length or count.
     pub len: u32,
-    /// `rw_flags`, `msg_flags`, `open_flags`, ...: the operation's flags.
+    /// Flags of the operation: `rw_flags`, `msg_flags`, `open_flags`, ...
     pub op_flags: u32,
-    /// Comes back in the CQE.
+    /// Copied into the CQE.
     pub user_data: u64,
-    /// Index of a registered buffer, or buffer group.
+    /// Index of a registered buffer, or a buffer group.
     pub buf_index: u16,
-    /// Registered credentials.
+    /// Number of the registered credentials to use.
     pub personality: u16,
-    /// `splice_fd_in`, `file_index`, `optlen`, `addr_len` in its lower half.
+    /// `splice_fd_in`, `file_index` or `optlen`; the lower half is `addr_len`.
     pub file_index: u32,
     /// Third address.
     pub addr3: u64,
-    /// Attributes; none of the operations here reads them.
+    /// Pointer to and mask of attributes; no operation here reads them.
     pub pad: u64,
 }
 
 impl Sqe {
-    /// One of zeroes.
+    /// An SQE of zeros.
     pub const EMPTY: Sqe = Sqe::from_words([0; 8]);
 
-    /// Operation, flags, priority and file, as they stand in memory.
+    /// Returns opcode, flags, `ioprio` and `fd` as one word, in memory order.
     #[inline]
     pub fn first_word(&self) -> u64 {
         self.words()[0]
     }
 
-    /// The SQE of these words.
+    /// Makes an SQE of these words.
     #[inline(always)]
     pub const fn from_words(words: [u64; 8]) -> Sqe {
-        // SAFETY: of that size, and integers without padding.
+        // SAFETY: both types have the same size; all fields are integers, without padding.
         unsafe { core::mem::transmute(words) }
     }
 
-    /// The SQE by words, of which there are fewer than fields.
+    /// Returns the SQE as words; loads and stores of words are fewer than of fields.
     #[inline(always)]
     pub const fn words(&self) -> &[u64; 8] {
-        // SAFETY: of that size, integers without padding, aligned as the widest of them.
+        // SAFETY: both types have the same size and alignment; all fields are integers, without padding.
         unsafe { &*core::ptr::from_ref(self).cast() }
     }
 
-    /// `addr_len`, the lower half of `file_index`.
+    /// Returns `addr_len`, the lower half of `file_index`.
     pub fn addr_len(&self) -> u16 {
         self.file_index as u16
     }

@@ -1,4 +1,4 @@
-//! The completion ring: what was posted, what found no room, what is not to be seen yet.
+//! The engine's side of the completion ring: CQEs that were posted, that found no room, or that are held back.
 
 use alloc::collections::VecDeque;
 
@@ -8,37 +8,37 @@ use crate::abi::layout::Word;
 use crate::abi::{IORING_CQE_F_32, IORING_CQE_F_SKIP, IORING_SETUP_CQE_MIXED};
 use crate::queue::{Cqe, RingMemory};
 
-/// CQEs kept for a program that does not reap; the kernel's bound is memory.
+/// Most CQEs that are kept for a program that does not reap; the kernel's limit is memory.
 const MAX_KEPT: usize = 1 << 20;
 
-/// How big the CQEs of a ring are.
+/// Sizes of the CQEs of a ring.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sizes {
     Small,
-    /// CQEs of two sizes, each as it needs.
+    /// CQEs of 16 and 32 bytes, each as large as its content needs.
     Mixed,
     Big,
 }
 
 /// The engine's side of a completion ring.
 pub struct Cq {
-    /// The engine's own count of entries posted.
+    /// The engine's own copy of the CQ tail.
     tail: u32,
     sizes: Sizes,
-    /// A CQE could not even be kept; the next wait says so (`EBADR`).
+    /// A CQE could not even be kept; the next wait returns `EBADR`.
     dropped: bool,
-    /// CQEs posted or kept since this was last asked for.
+    /// CQEs posted or kept since the last [`Cq::take_news`].
     news: u64,
-    /// CQEs that the process's counters do not show yet; one that was kept counts when it is kept.
+    /// CQEs that the process's counters do not include yet. A kept CQE counts when it is kept.
     uncounted: u64,
     /// CQEs that found the ring full, in order.
     kept: VecDeque<Cqe>,
-    /// Completions that other rings sent, where they are not to be seen yet.
+    /// CQEs that other rings sent, held back until they may be posted.
     messages: VecDeque<Cqe>,
 }
 
 impl Cq {
-    /// The CQ of a new ring with these `IORING_SETUP_*`.
+    /// Makes the CQ of a new ring with these `IORING_SETUP_*` flags.
     pub fn new(setup_flags: u32) -> Cq {
         let sizes = if setup_flags & IORING_SETUP_CQE32 != 0 {
             Sizes::Big
@@ -51,28 +51,28 @@ impl Cq {
         Cq { tail: 0, sizes, dropped: false, news: 0, uncounted: 0, kept, messages }
     }
 
-    /// The count of entries posted.
+    /// Returns the number of entries posted, modulo 2^32.
     #[inline]
     pub fn tail(&self) -> u32 {
         self.tail
     }
 
-    /// Entries that wait to be reaped.
+    /// Returns the number of entries that the program has not reaped.
     #[inline]
     pub fn ready(&self, memory: &RingMemory) -> u32 {
         // Acquire pairs with the program's release store of its head after it read CQEs.
-        // Where the ring is gone, it counts as full: nobody waits for more.
+        // If the ring's memory is gone, the CQ counts as full, so that no thread waits for more.
         let full = self.tail.wrapping_sub(memory.layout().cq_entries);
         self.tail.wrapping_sub(memory.load(Word::CqHead, full))
     }
 
-    /// True if so many CQEs of the ordinary size would be seen at once.
+    /// True if the ring has room for `count` CQEs of the ordinary size.
     #[inline]
     pub fn has_room_for(&self, memory: &RingMemory, count: u32) -> bool {
         self.kept.is_empty() && self.ready(memory).saturating_add(count) <= memory.layout().cq_entries
     }
 
-    /// The number of big CQEs that would be seen at once.
+    /// Returns the number of big CQEs that the ring has room for.
     pub fn room_for_big(&self, memory: &RingMemory) -> u32 {
         if !self.kept.is_empty() {
             return 0;
@@ -83,7 +83,7 @@ impl Cq {
         match self.sizes {
             Sizes::Small => 0,
             Sizes::Big => free,
-            // None goes around the end.
+            // No CQE wraps around the end of the ring.
             Sizes::Mixed => until_end / 2 + (free - until_end) / 2,
         }
     }
@@ -94,7 +94,7 @@ impl Cq {
         self.sizes == Sizes::Small
     }
 
-    /// Posts a CQE, or keeps it where the ring is full or others are kept already.
+    /// Posts a CQE, or keeps it if the ring is full or other CQEs are kept already.
     #[inline(always)]
     pub fn post(&mut self, memory: &RingMemory, cqe: &Cqe) {
         if !self.post_at_once(memory, cqe) {
@@ -102,7 +102,7 @@ impl Cq {
         }
     }
 
-    /// Posts a CQE if it can be seen in the ring at once, behind all before it.
+    /// Posts a CQE if the ring has room and no earlier CQE is kept. True if posted.
     #[inline(always)]
     pub fn post_at_once(&mut self, memory: &RingMemory, cqe: &Cqe) -> bool {
         let posted = self.kept.is_empty() && self.store(memory, cqe);
@@ -110,12 +110,12 @@ impl Cq {
         posted
     }
 
-    /// Keeps a CQE, whether there is room or not.
+    /// Keeps a CQE, even if the ring has room.
     #[cold]
     pub fn keep(&mut self, memory: &RingMemory, cqe: Cqe) {
         self.uncounted += 1;
         if self.kept.is_empty() {
-            // A hint that the program acts on by entering.
+            // The flag tells the program to call `enter`, which moves the kept CQEs into the ring.
             memory.change_sq_flags(IORING_SQ_CQ_OVERFLOW, 0);
         }
         if self.kept.len() < MAX_KEPT && self.kept.try_reserve(1).is_ok() {
@@ -142,11 +142,11 @@ impl Cq {
 
     #[inline(never)]
     fn store_of_either_size(&mut self, memory: &RingMemory, cqe: Cqe) -> bool {
-        // Of two entries where both sizes are mixed, of one where all are big.
+        // A big CQE spans two entries on a ring of mixed sizes, one entry on a ring of big CQEs.
         let spans = cqe.flags & IORING_CQE_F_32 != 0 && self.sizes == Sizes::Mixed;
         let entries = memory.layout().cq_entries;
         if spans && self.tail & (entries - 1) == entries - 1 && self.ready(memory) < entries {
-            // A big CQE does not go around the end: the program skips what is left there.
+            // A big CQE does not wrap around the end: a filler, which the program skips, fills the last entry.
             let filler = Cqe { flags: IORING_CQE_F_SKIP, ..Cqe::default() };
             self.publish(memory, &filler, 1, false);
         }
@@ -167,13 +167,13 @@ impl Cq {
         memory.store(Word::CqTail, self.tail);
     }
 
-    /// How many CQEs are kept that found the ring full.
+    /// Returns the number of kept CQEs.
     #[inline]
     pub fn kept(&self) -> usize {
         self.kept.len()
     }
 
-    /// Moves kept CQEs into the ring, as far as there is room. Returns whether that was the last of them.
+    /// Moves kept CQEs into the ring while it has room. True if there were kept CQEs and all have moved.
     pub fn flush(&mut self, memory: &RingMemory) -> bool {
         let kept = !self.kept.is_empty();
         while let Some(&cqe) = self.kept.front() {
@@ -185,7 +185,7 @@ impl Cq {
         kept
     }
 
-    /// Gives kept CQEs to somebody else, as long as `takes` says that it has taken one. False where some are left.
+    /// Gives kept CQEs to `takes` until it returns false for one. False if CQEs are left.
     pub fn leave_kept(&mut self, mut takes: impl FnMut(&Cqe) -> bool) -> bool {
         while let Some(cqe) = self.kept.front() {
             if !takes(cqe) {
@@ -196,40 +196,40 @@ impl Cq {
         true
     }
 
-    /// True if a CQE could not even be kept, since this was last asked.
+    /// True if a CQE could not even be kept, since the last call.
     pub fn take_dropped(&mut self) -> bool {
         core::mem::take(&mut self.dropped)
     }
 
-    /// Holds a completion back that another ring sent.
+    /// Holds back a CQE that another ring sent.
     pub fn hold_back(&mut self, cqe: Cqe) {
         self.messages.push_back(cqe);
     }
 
-    /// Takes the first of those held back.
+    /// Returns the first CQE that was held back.
     #[inline]
     pub fn next_message(&mut self) -> Option<Cqe> {
         self.messages.pop_front()
     }
 
-    /// The number of messages.
+    /// Returns the number of CQEs held back.
     pub fn messages(&self) -> usize {
         self.messages.len()
     }
 
-    /// True if all that there is to be told is in the ring.
+    /// True if the ring has all CQEs: none is kept, held back or dropped.
     #[inline]
     pub fn is_at_rest(&self) -> bool {
         self.messages.is_empty() && self.kept.is_empty() && !self.dropped
     }
 
-    /// True if something was posted or kept that [`Cq::take_news`] has not told of.
+    /// True if a CQE was posted or kept since the last [`Cq::take_news`].
     #[inline]
     pub fn has_news(&self) -> bool {
         self.news > 0
     }
 
-    /// Where there are news, that they are told now: how many completions the process's counters do not show yet.
+    /// Resets the news, if there is any. Returns the number of CQEs that the process's counters do not include yet.
     #[inline]
     pub fn take_news(&mut self) -> Option<u64> {
         if self.news == 0 {
@@ -239,13 +239,13 @@ impl Cq {
         Some(core::mem::take(&mut self.uncounted))
     }
 
-    /// Takes over what another process has posted. Returns whether it has posted anything.
+    /// Reads the CQ tail, which another process may have moved. True if it has moved.
     pub fn resync(&mut self, memory: &RingMemory) -> bool {
         let tail = memory.load(Word::CqTail, self.tail);
         core::mem::replace(&mut self.tail, tail) != tail
     }
 
-    /// In a child after `fork`: what is kept is the parent's to post.
+    /// Drops kept and held-back CQEs, in a child after `fork`: the parent posts them.
     pub fn forked(&mut self) {
         self.kept.clear();
         self.messages.clear();

@@ -10,12 +10,12 @@
 //!   0x80000000  provided buffer rings, one every 64 KiB                  IORING_OFF_PBUF_RING
 //! ```
 //!
-//! With `IORING_SETUP_NO_MMAP` rings and SQEs lie in pages that the program gives, and the file holds
-//! only the rest.
+//! With `IORING_SETUP_NO_MMAP`, rings and SQEs lie in pages that the program passes, and the memfd
+//! holds only the rest.
 //!
-//! The program can write all of it at any time. So nothing read from here is trusted: indices are
-//! masked with sizes that the engine keeps for itself, counts are bounded, an SQE is copied once and
-//! only the copy is looked at.
+//! The program can overwrite all of this memory at any time, so nothing read from it is trusted:
+//! indices are masked with sizes that the engine keeps in its own memory, counts are bounded, and an
+//! SQE is copied once and only the copy is used.
 
 mod cq;
 mod resize;
@@ -35,7 +35,7 @@ pub use sq::Sq;
 /// A completion, with the second half that only big CQEs carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cqe {
-    /// The SQE's.
+    /// The `user_data` of the SQE.
     pub user_data: u64,
     /// A result or a negative errno.
     pub res: i32,
@@ -45,30 +45,30 @@ pub struct Cqe {
     pub big: [u64; 2],
 }
 
-/// The contents of memory in which nothing is to be read any more.
+/// The value that overwrites consumed SQEs and CQEs, so that a late reader notices.
 pub const RUBBISH: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
-/// The SQE in place of one whose memory is gone: no operation has this number.
+/// Replaces an SQE whose memory is gone. No operation has this number.
 const NO_SQE: Sqe = Sqe { opcode: u8::MAX, ..Sqe::EMPTY };
 
-/// Where ring memory comes from.
+/// The origin of ring memory.
 #[derive(Clone, Copy, Debug)]
 pub enum Source {
-    /// A memfd, which stays the caller's.
+    /// A memfd, which the caller keeps and closes.
     File(os::Fd),
-    /// Pages of the program's (`IORING_SETUP_NO_MMAP`).
+    /// Pages of the program (`IORING_SETUP_NO_MMAP`).
     Program {
-        /// Of the rings.
+        /// Address of the rings.
         rings: u64,
-        /// Of the SQEs.
+        /// Address of the SQEs.
         sqes: u64,
-        /// The ring's own file, which stays the caller's.
+        /// The ring's own file, which the caller keeps and closes.
         memfd: os::Fd,
     },
 }
 
 impl Source {
-    /// The memory for rings and SQEs of these sizes.
+    /// Maps the memory for rings and SQEs of these sizes.
     fn regions(self, layout: &Layout) -> Result<(Region, Region), Errno> {
         let (rings_length, sqes_length) =
             (pages::whole(layout.rings_length()), pages::whole(layout.sqes_length()));
@@ -93,7 +93,7 @@ pub struct RingMemory {
 }
 
 impl RingMemory {
-    /// The memory behind a new ring.
+    /// Maps and initialises the memory of a new ring.
     pub fn create(source: Source, layout: Layout) -> Result<RingMemory, Errno> {
         let memory = RingMemory::map(source, layout)?;
         memory.rings.clear(CQES_OFFSET);
@@ -101,7 +101,7 @@ impl RingMemory {
         Ok(memory)
     }
 
-    /// Memory of this layout, with what is in it.
+    /// Maps memory of this layout, and keeps its content.
     pub fn map(source: Source, layout: Layout) -> Result<RingMemory, Errno> {
         let (rings, sqes) = source.regions(&layout)?;
         Ok(RingMemory { layout, rings, sqes })
@@ -114,19 +114,19 @@ impl RingMemory {
         self.store(Word::CqEntries, self.layout.cq_entries);
     }
 
-    /// Sizes and offsets.
+    /// Returns sizes and offsets.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// One of the words that both sides read and write, with acquire ordering. Where the program has
-    /// taken its memory away it is `otherwise`.
+    /// Loads a word that program and engine share, with acquire ordering. Returns `otherwise` if the
+    /// program has unmapped the memory.
     #[inline]
     pub fn load(&self, word: Word, otherwise: u32) -> u32 {
         self.rings.load(word as usize, otherwise)
     }
 
-    /// Stores such a word, with release ordering.
+    /// Stores a word that program and engine share, with release ordering.
     #[inline]
     pub fn store(&self, word: Word, value: u32) {
         self.rings.store(word as usize, value);
@@ -141,44 +141,44 @@ impl RingMemory {
         }
     }
 
-    /// Adds one to a word that only the engine writes, under the ring's lock.
+    /// Increments a word that only the engine writes, under the ring's lock.
     pub fn count(&self, word: Word) {
         self.store(word, self.load(word, 0).wrapping_add(1));
     }
 
-    /// Which SQE is at ring position `position`, or `None` where the program's index array names none.
+    /// Returns the index of the SQE at ring position `position`, or `None` if the entry in the program's index array is invalid.
     #[inline]
     pub fn sqe_index(&self, position: u32) -> Option<u32> {
         let index = position & (self.layout.sq_entries - 1);
         let Some(array) = self.layout.array_offset else { return Some(index) };
-        // Where the array is gone, it names none.
+        // If the index array is unmapped, its entries count as invalid.
         let index = self.rings.load(array + 4 * index as usize, u32::MAX);
         (index < self.layout.sq_entries).then_some(index)
     }
 
-    /// A copy of an SQE.
+    /// Copies an SQE.
     #[inline(always)]
     pub fn sqe(&self, index: u32) -> Sqe {
         let index = (index & (self.layout.sq_entries - 1)) as usize;
-        // By words, which are fewer than fields.
+        // Copied by words, which are fewer than fields.
         Sqe::from_words(self.sqes.value(index << self.layout.sqe_shift, || *NO_SQE.words()))
     }
 
-    /// As [`Sqe::first_word`], of an SQE that has not been copied.
+    /// Reads [`Sqe::first_word`] of an SQE in ring memory.
     #[inline]
     pub fn first_word(&self, index: u32) -> u64 {
         let index = (index & (self.layout.sq_entries - 1)) as usize;
         self.sqes.value(index << self.layout.sqe_shift, || u64::MAX)
     }
 
-    /// The length in an SQE that has not been copied.
+    /// Reads `len` of an SQE in ring memory.
     #[inline]
     pub fn length(&self, index: u32) -> u32 {
         let index = (index & (self.layout.sq_entries - 1)) as usize;
         self.sqes.value((index << self.layout.sqe_shift) + offset_of!(Sqe, len), || 0)
     }
 
-    /// Overwrites an SQE.
+    /// Overwrites an SQE with [`RUBBISH`].
     pub fn scrub_sqe(&self, index: u32) {
         let index = (index & (self.layout.sq_entries - 1)) as usize;
         for offset in (0..1 << self.layout.sqe_shift).step_by(8) {
@@ -186,7 +186,7 @@ impl RingMemory {
         }
     }
 
-    /// Overwrites the CQE at ring position `position`.
+    /// Overwrites the CQE at ring position `position` with [`RUBBISH`].
     pub fn scrub_cqe(&self, position: u32) {
         let index = (position & (self.layout.cq_entries - 1)) as usize;
         for offset in (0..1 << self.layout.cqe_shift).step_by(8) {
@@ -194,8 +194,8 @@ impl RingMemory {
         }
     }
 
-    /// Stores `cqe` at ring position `position`, with its second half if it is `big`. The caller
-    /// publishes it by the tail.
+    /// Stores `cqe` at ring position `position`, with its second half if `big`. The caller
+    /// publishes it by storing the tail.
     #[inline]
     pub fn store_cqe(&self, position: u32, cqe: &Cqe, big: bool) {
         let index = (position & (self.layout.cq_entries - 1)) as usize;

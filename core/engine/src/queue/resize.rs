@@ -1,4 +1,4 @@
-//! Rings of other sizes, with what is in them carried over.
+//! Resizing of rings, which keeps their pending SQEs and CQEs.
 
 use alloc::vec::Vec;
 
@@ -6,7 +6,7 @@ use crate::abi::Errno;
 use crate::abi::layout::{CQES_OFFSET, Word};
 use crate::queue::{Cq, RingMemory, Sq};
 
-/// SQEs and CQEs that are in the rings: position by position, as words.
+/// The pending SQEs and unreaped CQEs, in ring order, as words.
 struct Content {
     sqes: Vec<[u64; 8]>,
     cqes: Vec<[u64; 2]>,
@@ -15,10 +15,10 @@ struct Content {
 type Positions = core::ops::Range<u32>;
 
 impl RingMemory {
-    /// Moves to other memory, which may be the same pages, with what the rings hold.
+    /// Moves the pending SQEs and CQEs to `other`, which may be the same pages.
     ///
     /// # Errors
-    /// `EOVERFLOW` where that would not fit, `ENOMEM`.
+    /// `EOVERFLOW` if `other` is too small for them, `ENOMEM`.
     pub fn move_to(&mut self, other: RingMemory, sq: &Sq, cq: &Cq) -> Result<(), Errno> {
         let head = self.load(Word::CqHead, cq.tail());
         let pending = sq.published(self);
@@ -28,7 +28,7 @@ impl RingMemory {
         self.replace(other, sq.head()..sq.head().wrapping_add(pending), head..cq.tail())
     }
 
-    /// Takes the place of this memory, with what the rings hold at these positions.
+    /// Replaces this memory by `other`, with the entries at these positions.
     fn replace(&mut self, other: RingMemory, pending: Positions, ready: Positions) -> Result<(), Errno> {
         let content = self.content(&pending, &ready)?;
         let words = [Word::SqDropped, Word::SqFlags, Word::CqFlags, Word::CqOverflow];
@@ -65,7 +65,7 @@ impl RingMemory {
     fn fill(&self, content: &Content, sq_head: u32, cq_head: u32) {
         if let Some(array) = self.layout.array_offset {
             for index in 0..self.layout.sq_entries {
-                // The program fills it in anew; until then it names the first SQE, as the kernel's does.
+                // The program fills the index array again. Until then every entry names the first SQE, as in the kernel.
                 self.rings.store(array + 4 * index as usize, 0);
             }
         }
@@ -81,12 +81,12 @@ impl RingMemory {
         }
     }
 
-    /// Into how many pieces of 64 bytes an SQE is copied.
+    /// Returns the number of 64-byte pieces of an SQE.
     fn sqe_parts(&self) -> usize {
         1 << (self.layout.sqe_shift - 6)
     }
 
-    /// Into how many pieces of 16 bytes a CQE is copied.
+    /// Returns the number of 16-byte pieces of a CQE.
     fn cqe_parts(&self) -> usize {
         1 << (self.layout.cqe_shift - 4)
     }

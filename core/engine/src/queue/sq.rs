@@ -1,4 +1,4 @@
-//! The submission ring: what the engine has taken out of it.
+//! The engine's side of the submission ring: which SQEs it has consumed.
 
 use crate::abi::layout::Word;
 use crate::abi::{Errno, IORING_SETUP_SQ_REWIND};
@@ -7,60 +7,60 @@ use crate::queue::RingMemory;
 /// The engine's side of a submission ring.
 #[derive(Default)]
 pub struct Sq {
-    /// The engine's own count of SQEs taken; the program sees it when it is [published](Sq::publish).
+    /// The engine's own copy of the SQ head; the program sees it when it is [published](Sq::publish).
     head: u32,
-    /// SQEs that the current submission still has to take.
+    /// SQEs that the current submission still has to consume.
     left: u32,
-    /// Each submission begins at the first SQE, and the program publishes nothing (`IORING_SETUP_SQ_REWIND`).
+    /// Each submission begins at the first SQE, and the program stores no tail (`IORING_SETUP_SQ_REWIND`).
     rewinds: bool,
 }
 
 impl Sq {
-    /// The engine's side of a ring with these flags.
+    /// Makes the SQ of a ring with these `IORING_SETUP_*` flags.
     pub fn new(flags: u32) -> Sq {
         Sq { rewinds: flags & IORING_SETUP_SQ_REWIND != 0, ..Sq::default() }
     }
 
-    /// The count of SQEs taken.
+    /// Returns the engine's SQ head.
     #[inline]
     pub fn head(&self) -> u32 {
         self.head
     }
 
-    /// SQEs that the program has published and the engine has not taken, as far as they can be.
+    /// Returns the number of SQEs that can be consumed, at most the size of the SQ.
     #[inline]
     pub fn pending(&self, memory: &RingMemory) -> u32 {
         let entries = memory.layout().sq_entries;
         if self.rewinds { entries } else { self.published(memory).min(entries) }
     }
 
-    /// As many as the program says that it has published.
+    /// Returns tail minus head, which may exceed the size of the SQ: the program writes the tail.
     #[inline]
     pub(crate) fn published(&self, memory: &RingMemory) -> u32 {
         // Acquire pairs with the program's release store of its tail after it wrote SQEs.
         memory.load(Word::SqTail, self.head).wrapping_sub(self.head)
     }
 
-    /// A submission of `count` SQEs begins; they are [pending](Sq::pending).
+    /// Begins a submission of `count` SQEs, which are [pending](Sq::pending).
     #[inline]
     pub fn begin(&mut self, count: u32) {
         self.left = count;
     }
 
-    /// SQEs that the current submission still has to take.
+    /// Returns the number of SQEs that the current submission still has to consume.
     #[inline]
     pub fn left(&self) -> u32 {
         self.left
     }
 
-    /// The current submission takes no more.
+    /// Ends the current submission.
     #[inline]
     pub fn end(&mut self) {
         self.left = 0;
     }
 
-    /// Takes the next SQE of the current submission: where it lies. `None` where there is no more, or where the
-    /// program's index array names none, which is counted, and ends the submission.
+    /// Consumes the next SQE of the current submission and returns its index. `None` if no SQE is left, or if
+    /// the entry in the program's index array is invalid. An invalid entry is counted as dropped.
     #[inline]
     pub fn take(&mut self, memory: &RingMemory) -> Option<u32> {
         let (head, left) = (self.head, self.left);
@@ -77,19 +77,19 @@ impl Sq {
         index
     }
 
-    /// Gives the SQE back that was taken last.
+    /// Undoes the last [`Sq::take`].
     pub fn give_back(&mut self) {
         self.head = self.head.wrapping_sub(1);
         self.left += 1;
     }
 
-    /// Where the SQE lies that the current submission takes next.
+    /// Returns the index of the SQE that the current submission consumes next.
     #[inline]
     pub fn next(&self, memory: &RingMemory) -> Option<u32> {
         if self.left > 0 { memory.sqe_index(self.head) } else { None }
     }
 
-    /// Takes the [next](Sq::next).
+    /// Consumes the [next](Sq::next) SQE.
     #[inline]
     pub fn take_next(&mut self) {
         debug_assert!(self.left > 0, "the submission has it still to take");
@@ -97,15 +97,15 @@ impl Sq {
         self.left -= 1;
     }
 
-    /// Where the next `count` SQEs lie.
+    /// Returns the indices of the next `count` SQEs.
     pub fn ahead(&self, memory: &RingMemory, count: u32) -> impl Iterator<Item = u32> {
         (0..count).filter_map(|ahead| memory.sqe_index(self.head.wrapping_add(ahead)))
     }
 
-    /// Takes the place of the second half of the SQE at `index`, which was taken before.
+    /// Consumes the second half of the 128-byte SQE at `index`, whose first half is consumed already.
     ///
     /// # Errors
-    /// `EINVAL` where the submission ends before, or the ring does.
+    /// `EINVAL` if the submission or the ring ends before the second half.
     pub fn take_second_half(&mut self, memory: &RingMemory, index: u32) -> Result<(), Errno> {
         if self.left == 0 || index + 1 >= memory.layout().sq_entries {
             return Err(Errno::EINVAL);
@@ -114,18 +114,18 @@ impl Sq {
         Ok(())
     }
 
-    /// Lets the program know what was consumed.
+    /// Stores the SQ head for the program.
     #[inline]
     pub fn publish(&mut self, memory: &RingMemory) {
         if self.rewinds {
             self.head = 0;
             return;
         }
-        // Release pairs with the program's acquire load of the head: it may overwrite these SQEs now.
+        // Release pairs with the program's acquire load of the head: the program may overwrite the consumed SQEs now.
         memory.store(Word::SqHead, self.head);
     }
 
-    /// Takes over what another process has consumed.
+    /// Reads the SQ head, which another process may have moved.
     pub fn resync(&mut self, memory: &RingMemory) {
         self.head = memory.load(Word::SqHead, self.head);
     }

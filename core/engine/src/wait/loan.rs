@@ -1,44 +1,44 @@
-//! Which queued work a call may do on the program's own descriptors.
+//! Decides which queued work a call may do on the program's own descriptors, without a duplicate.
 //!
-//! The kernel holds a request's file from the first attempt on. Here that costs a duplicate, some 0.5 us, as much as
-//! half of a cached write. It is spared where the program cannot know yet that the SQE was consumed, so that closing the
-//! descriptor would be its own race on the kernel, too:
+//! The kernel holds a request's file from the first attempt on. In the engine that costs a duplicate of the descriptor:
+//! some 0.5 us, half the cost of a cached write. The duplicate is unnecessary while the program cannot know yet that the
+//! SQE was consumed. Closing the descriptor then is a race of the program on the kernel, too:
 //!
-//! - the call that takes the SQEs does the work itself, before it returns;
-//! - the SQ head in ring memory moves only when that is done;
-//! - nothing behind the first of this work in the submission has completed, or can: all of it is such work, and leaves
-//!   the queue at once, in its order;
-//! - who wants to submit meanwhile waits. From then on the ring, which several threads submit to, lends nothing.
+//! - the call that consumes the SQEs does the work itself, before it returns;
+//! - the SQ head in ring memory moves only when the work is done;
+//! - no request behind the first lent one in the submission has completed or can complete: all of them are lent work,
+//!   and all leave the queue together, in order;
+//! - another thread that wants to submit meanwhile waits. From then on the ring, which several threads submit to, lends no more.
 //!
-//! All other work gets a duplicate before the ring's lock is given up.
+//! All other work gets a duplicate before the ring's lock is released.
 
-/// The posts so far: the end of the CQ, and how many CQEs are kept.
+/// Identifies the posts so far: the CQ's tail, and the number of kept CQEs.
 pub type Posted = (u32, usize);
 
-/// The state of what is lent, under the ring's lock.
+/// The state of the loan, under the ring's lock.
 #[derive(Debug, Default)]
 pub struct Loan {
-    /// The submission in progress may lend.
+    /// The submission in progress may lend work.
     open: bool,
-    /// The work that it has queued so far, where all of that can be lent.
+    /// The last work that the submission has queued, if all its work can be lent.
     queued: Option<Queued>,
-    /// The holder of the lent work.
+    /// Whether work is lent, and whether a thread has it.
     state: State,
     /// A thread waits for the end of the loan.
     awaited: bool,
-    /// Two threads wanted to submit at once.
+    /// Two threads wanted to submit at the same time; the ring lends no more.
     refused: bool,
 }
 
-/// From the end of the submission until the SQ head is published.
+/// The phases from the end of the submission until the SQ head is published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum State {
-    /// Nothing is lent.
+    /// No work is lent.
     #[default]
     In,
-    /// The queue may be taken by the thread that has submitted, which still has the lock.
+    /// The submitting thread may take the queue; it still holds the ring's lock.
     Offered,
-    /// The thread that has submitted has taken the queue. Only its return ends the loan, whoever else comes by.
+    /// The submitting thread has taken the queue. Only this thread ends the loan.
     Out,
 }
 
@@ -49,15 +49,15 @@ struct Queued {
 }
 
 impl Loan {
-    /// A submission begins.
+    /// Begins a submission, which may lend work if `lends`.
     pub fn open(&mut self, lends: bool) {
         debug_assert!(!self.is_out(), "a submission waits for the end of a loan");
         debug_assert!(self.queued.is_none(), "the submission before it is over");
         self.open = lends && !self.refused;
     }
 
-    /// The submission, which [is open](Loan::is_open), has queued a piece of work, up to `sq_head`; `fits` where that
-    /// can be lent.
+    /// Notes that the submission, which [is open](Loan::is_open), has queued work for the SQE before `sq_head`.
+    /// `fits`: this work can be lent.
     pub fn queue(&mut self, sq_head: u32, posted: Posted, fits: bool) {
         let follows = match &self.queued {
             None => true,
@@ -67,7 +67,7 @@ impl Loan {
         self.queued = self.open.then_some(Queued { posted, sq_head });
     }
 
-    /// The submission ends at `sq_head`. True where work is lent: then the SQ head must not be published before
+    /// Ends the submission at `sq_head`. True if work is lent: then the SQ head must not be published before
     /// [`Loan::end`].
     pub fn close(&mut self, sq_head: u32, posted: Posted) -> bool {
         self.open = false;
@@ -81,12 +81,12 @@ impl Loan {
         lends
     }
 
-    /// True if work is lent that nobody has taken yet.
+    /// True if work is lent and no thread has taken it yet.
     pub fn is_offered(&self) -> bool {
         self.state == State::Offered
     }
 
-    /// The calling thread takes what is offered, and will [`Loan::end`] it. False where there is nothing to be taken.
+    /// Takes the offered work for the calling thread, which must [`Loan::end`] the loan. False if no work is offered.
     pub fn take(&mut self) -> bool {
         let offered = self.is_offered();
         if offered {
@@ -105,14 +105,14 @@ impl Loan {
         self.state != State::In
     }
 
-    /// Refuses to lend, for another thread wants to submit: it waits for [`Loan::end`].
+    /// Refuses all further loans, because another thread wants to submit. That thread waits for [`Loan::end`].
     pub fn refuse(&mut self) {
         self.awaited = true;
         self.refused = true;
     }
 
-    /// All that was lent is done, or holds its file: said by who has taken it, or while it is offered. Returns whether
-    /// somebody waits for that.
+    /// Ends the loan: all lent work is done or holds its file. Called by the thread that took the work, or while the
+    /// work is offered. True if a thread waits for the end.
     pub fn end(&mut self) -> bool {
         debug_assert!(self.is_out(), "only what was lent comes back");
         self.state = State::In;

@@ -1,4 +1,4 @@
-//! Threads that sleep for a ring, and until when.
+//! Threads that sleep for a ring, and the ends of their sleeps.
 
 pub mod limits;
 pub mod listing;

@@ -8,24 +8,24 @@ use crate::os;
 /// A clock that a timeout can name.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Clock {
-    /// Since boot, without sleep.
+    /// Time since boot, without suspend.
     #[default]
     Monotonic,
-    /// Since boot, with sleep.
+    /// Time since boot, with suspend.
     Boottime,
-    /// Of day.
+    /// Time of day.
     Realtime,
 }
 
 const CLOCKS: [Clock; 3] = [Clock::Monotonic, Clock::Boottime, Clock::Realtime];
 
 impl Clock {
-    /// The time now, in nanoseconds.
+    /// Returns the clock's time in nanoseconds.
     pub fn now_ns(self) -> u64 {
         os::clock_ns(self.number())
     }
 
-    /// `CLOCK_*`.
+    /// Returns the number of the clock (`CLOCK_*`).
     pub fn number(self) -> u32 {
         match self {
             Clock::Monotonic => os::nr::CLOCK_MONOTONIC,
@@ -35,13 +35,13 @@ impl Clock {
     }
 }
 
-/// The subject of a deadline: one of those that live at the same time has its place.
+/// The subject of a deadline. No two subjects that exist at the same time have the same place.
 pub trait Mark: Copy + Eq {
-    /// The place.
+    /// Returns the subject's index.
     fn place(self) -> usize;
 }
 
-/// Deadlines, each armed once by its mark.
+/// Deadlines; each subject has at most one.
 pub struct Timers<M> {
     queues: [BTreeMap<(u64, u64), M>; 3],
     keys: Vec<Option<(M, Clock, u64, u64)>>,
@@ -56,12 +56,12 @@ impl<M> Default for Timers<M> {
 }
 
 impl<M: Mark> Timers<M> {
-    /// True if none is armed.
+    /// True if no deadline is armed.
     pub fn is_empty(&self) -> bool {
         self.armed == 0
     }
 
-    /// Arms `id` to expire when `clock` shows `deadline_ns`. It must not be armed.
+    /// Arms `id`, which must not be armed, to expire when `clock` shows `deadline_ns`.
     pub fn arm(&mut self, id: M, clock: Clock, deadline_ns: u64) {
         let index = id.place();
         if self.keys.len() <= index {
@@ -74,7 +74,7 @@ impl<M: Mark> Timers<M> {
         self.queues[clock as usize].insert((deadline_ns, self.sequence), id);
     }
 
-    /// Disarms `id`; false where it was not armed.
+    /// Disarms `id`. False if `id` was not armed.
     pub fn cancel(&mut self, id: M) -> bool {
         let Some(&Some((armed, clock, deadline_ns, sequence))) = self.keys.get(id.place()) else {
             return false;
@@ -87,7 +87,7 @@ impl<M: Mark> Timers<M> {
         self.queues[clock as usize].remove(&(deadline_ns, sequence)).is_some()
     }
 
-    /// When `id` expires, if it is armed.
+    /// Returns when `id` expires, if armed.
     pub fn deadline(&self, id: M) -> Option<(Clock, u64)> {
         let &(armed, clock, deadline_ns, _) = self.keys.get(id.place())?.as_ref()?;
         (armed == id).then_some((clock, deadline_ns))
@@ -103,7 +103,7 @@ impl<M: Mark> Timers<M> {
         self.queues.iter().any(|queue| queue.first_key_value().is_some_and(|(_, &first)| first == id))
     }
 
-    /// Takes one that is due.
+    /// Disarms and returns a subject whose deadline has passed.
     pub fn pop_due(&mut self) -> Option<M> {
         if self.is_empty() {
             return None;
@@ -120,7 +120,7 @@ impl<M: Mark> Timers<M> {
         None
     }
 
-    /// How long until the next is due, in nanoseconds.
+    /// Returns the time until the earliest deadline, in nanoseconds.
     pub fn next_ns(&self) -> Option<u64> {
         if self.is_empty() {
             return None;
@@ -130,7 +130,7 @@ impl<M: Mark> Timers<M> {
             .filter_map(|&clock| {
                 let (&(deadline_ns, _), _) = self.queues[clock as usize].first_key_value()?;
                 let left = deadline_ns.saturating_sub(clock.now_ns());
-                // The wall clock can be set: look again before long.
+                // The wall clock can be set, so look again within a second.
                 Some(if clock == Clock::Realtime { left.min(1_000_000_000) } else { left })
             })
             .min()

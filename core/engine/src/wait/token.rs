@@ -1,14 +1,14 @@
-//! The driver's role as a token: who sleeps for a ring, who sleeps beside, who has to be woken when.
+//! The driver's role as a token: which thread drives a ring, which threads sleep meanwhile, and when each has to be woken.
 //!
-//! Plain state under the ring's lock, without descriptors or system calls, so that the very code
-//! that runs is what the model checker runs (`core/engine/tests/models/token.rs`).
+//! Plain state under the ring's lock, without descriptors or system calls, so that the model
+//! checker runs this very code (`core/engine/tests/models/token.rs`).
 
 use alloc::vec::Vec;
 
 /// The holder of the driver's role.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Driver {
-    /// No one.
+    /// No thread drives.
     Nobody,
     /// A thread that waits in `enter`.
     Caller,
@@ -23,17 +23,17 @@ pub enum Driver {
 pub enum Wake {
     /// The caller that drives.
     Driver,
-    /// A sleeper.
+    /// The sleeper at this place.
     Sleeper(usize),
 }
 
-/// As what a thread sleeps while another drives.
+/// The role in which a thread sleeps while another thread drives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sleep {
-    /// Until so many completions are there, or until the role is free: then it is passed to this thread, which
-    /// drives or passes it on.
+    /// Sleeps until this many completions are there, or until the driver's role is free: the role then is
+    /// passed to this thread, which drives or passes it on.
     Driver(u32),
-    /// Until anything is posted, or work ends. The role is never passed to it.
+    /// Sleeps until any CQE is posted or any work ends. The role is never passed to this thread.
     Observer,
 }
 
@@ -52,7 +52,7 @@ impl Sleeper {
         }
     }
 
-    /// True if the sleeper is to be woken now. Once for each sleep.
+    /// Marks the sleeper as woken. True on the first call of each sleep: the sleeper is to be woken now.
     fn wakes(&mut self) -> bool {
         !core::mem::replace(&mut self.woken, true)
     }
@@ -62,10 +62,10 @@ impl Sleeper {
 #[derive(Debug)]
 pub struct Token {
     driver: Driver,
-    /// The caller that drives sleeps until so many completions are there.
+    /// The number of completions until which the caller that drives sleeps.
     driver_wants: Option<u32>,
     sleepers: Vec<Option<Sleeper>>,
-    /// The number of places that are taken.
+    /// The number of `sleepers` that are occupied.
     beside: usize,
 }
 
@@ -76,12 +76,12 @@ impl Default for Token {
 }
 
 impl Token {
-    /// The driver.
+    /// Returns the driver.
     pub fn driver(&self) -> Driver {
         self.driver
     }
 
-    /// How many callers sleep, the one that drives among them.
+    /// Returns how many callers sleep, including the driver if a caller drives.
     pub fn asleep(&self) -> u32 {
         self.beside as u32 + u32::from(self.driver == Driver::Caller)
     }
@@ -92,32 +92,32 @@ impl Token {
         self.driver_wants.is_some() || self.beside > 0
     }
 
-    /// Gives the role to the reactor or the SQ thread. A caller is never pushed aside.
+    /// Gives the free role to the reactor or the SQ thread.
     pub fn give(&mut self, driver: Driver) {
         debug_assert!(matches!(driver, Driver::Reactor | Driver::SqThread), "callers use `drive`");
         debug_assert!(self.driver == Driver::Nobody, "one driver at a time");
         self.driver = driver;
     }
 
-    /// The holder gives the role up.
+    /// Gives up the role.
     pub fn give_up(&mut self) {
         self.driver = Driver::Nobody;
         self.driver_wants = None;
     }
 
-    /// True if a caller that waits may drive.
+    /// True if a waiting caller may drive: the reactor yields to it.
     pub fn is_free(&self) -> bool {
         matches!(self.driver, Driver::Nobody | Driver::Reactor)
     }
 
-    /// A caller takes the role for one sleep, until `wants` completions are there.
+    /// Gives the role to the calling thread for one sleep, until `wants` completions are there.
     pub fn drive(&mut self, wants: u32) {
         debug_assert!(self.driver == Driver::Nobody, "one driver at a time");
         self.driver = Driver::Caller;
         self.driver_wants = Some(wants);
     }
 
-    /// A thread that does not drive sleeps. Returns its place.
+    /// Registers a thread that sleeps without driving. Returns its place.
     pub fn sleep(&mut self, sleep: Sleep) -> usize {
         let sleeper = Some(Sleeper { sleep, woken: false });
         self.beside += 1;
@@ -133,15 +133,15 @@ impl Token {
         }
     }
 
-    /// A sleeper is back.
+    /// Removes the sleeper at `place`, which is awake again.
     pub fn awake(&mut self, place: usize) {
         debug_assert!(self.sleepers[place].is_some(), "it slept");
         self.sleepers[place] = None;
         self.beside -= 1;
     }
 
-    /// `ready` completions are there: wakes everybody who waits for no more than that, once. Observers look at
-    /// whatever was posted.
+    /// Wakes, once, every thread that waits for at most `ready` completions, the number that are there.
+    /// Observers are woken by any post.
     pub fn posted(&mut self, ready: u32, mut wake: impl FnMut(Wake)) {
         if self.driver_wants.is_some_and(|wants| wants <= ready) {
             self.driver_wants = None;
@@ -157,7 +157,7 @@ impl Token {
         }
     }
 
-    /// Work has ended of which nothing is posted yet: wakes those who wait for just that.
+    /// Wakes the observers: work has ended, but has not posted a CQE yet.
     pub fn work_ended(&mut self, mut wake: impl FnMut(Wake)) {
         for (place, sleeper) in self.sleepers.iter_mut().enumerate() {
             if let Some(sleeper) = sleeper
@@ -169,14 +169,14 @@ impl Token {
         }
     }
 
-    /// Something changed that the driver must look at, whatever it waits for.
+    /// Wakes the driver, however many completions it waits for, because of a change that it must look at.
     pub fn disturb(&mut self, mut wake: impl FnMut(Wake)) {
         if self.driver_wants.take().is_some() {
             wake(Wake::Driver);
         }
     }
 
-    /// The role is free: a sleeper has to take it. False where there is none that can.
+    /// Wakes a sleeper to take over the free role. False if no sleeper can drive.
     pub fn pass_on(&mut self, mut wake: impl FnMut(Wake)) -> bool {
         debug_assert!(self.driver == Driver::Nobody, "only a free role is passed on");
         let takes = |sleeper: &&mut Sleeper| matches!(sleeper.sleep, Sleep::Driver(_));
@@ -189,7 +189,7 @@ impl Token {
         true
     }
 
-    /// Wakes everybody: the ring is going, or room was made.
+    /// Wakes every thread: the ring is being destroyed, or its CQ has room again.
     pub fn wake_all(&mut self, mut wake: impl FnMut(Wake)) {
         if self.driver_wants.take().is_some() {
             wake(Wake::Driver);
