@@ -1,14 +1,14 @@
-//! With whose credentials the engine acts.
+//! Decides with which credentials the engine acts.
 //!
-//! The kernel does a request with the credentials of the thread that submitted it, or with those that
-//! were registered as a personality. A thread cannot be given another's credentials, but a clone
-//! inherits its creator's exactly. So every thread of the engine is known by the credentials it was
-//! cloned with, a request is done by a thread that has its own, and a thread that holds what the
-//! process gave up ends ([`Change::end`]).
+//! The kernel executes a request with the credentials of the thread that submitted it, or with those
+//! registered as a personality. A thread cannot assume another thread's credentials, but a clone
+//! inherits its creator's exactly. So the engine records with which credentials each of its threads
+//! was cloned, a request is executed by a thread that has the request's credentials, and a thread
+//! that holds credentials which the process has given up ends ([`Change::end`]).
 //!
-//! As a rule all threads of a process have the same credentials, the *common* ones; nothing is asked
-//! of the kernel as long as nobody changed them. Once a single thread has changed its own, threads
-//! are told apart by what they have.
+//! As a rule all threads of a process have the same credentials, the *common* ones, and the engine
+//! does not query the kernel while no thread has changed its credentials. Once a thread has, the
+//! engine distinguishes threads by their credentials.
 
 use crate::os::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use alloc::vec::Vec;
@@ -21,58 +21,58 @@ mod content;
 
 use content::Content;
 
-/// Names a set of credentials; never used for another.
+/// Identifies a set of credentials; a number is never reused for another set.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Credentials(u64);
 
-/// With whose credentials a request is to be done.
+/// The credentials with which a request is executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Whose {
-    /// The credentials that the process's threads share at the time.
+    /// The credentials that the process's threads share at the time of execution.
     #[default]
     Common,
     /// The credentials of the thread that submitted the request.
     Thread(Credentials),
-    /// Registered ones.
+    /// The credentials of a registered personality.
     Personality(Credentials),
 }
 
-/// Threads and sets of credentials that are remembered; for others the kernel is asked again.
+/// Number of threads, and of sets of credentials, that are cached; for further ones the kernel is queried again.
 const REMEMBERED: usize = 256;
 
 static COMMON: AtomicU64 = AtomicU64::new(Credentials::FIRST.0);
 static NEXT: AtomicU64 = AtomicU64::new(2);
-/// Threads of the program have credentials of their own.
+/// Some thread of the program has credentials of its own.
 static DIVERGED: AtomicBool = AtomicBool::new(false);
-/// A thread of the program changed its own before there was a ring.
+/// A thread of the program changed its own credentials before there was a ring.
 static CHANGED_EARLY: AtomicBool = AtomicBool::new(false);
-/// Threads of the engine that have other credentials than the common ones.
+/// Number of engine threads whose credentials differ from the common ones.
 static ODD_THREADS: AtomicU32 = AtomicU32::new(0);
 
 struct Known {
-    /// The contents of sets of credentials.
+    /// The known sets of credentials with their content.
     sets: Vec<(Content, Credentials)>,
-    /// The credentials of threads of the program, by identity and id.
+    /// The credentials of the program's threads, by thread identity and thread ID.
     threads: Vec<(usize, i32, Credentials)>,
 }
 
 static KNOWN: Mutex<Known> = Mutex::new(Known { sets: Vec::new(), threads: Vec::new() });
 
-/// The lock of what is known, for a `fork`.
+/// Returns the lock of the known credentials, to be held across a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
     &KNOWN
 }
 
 impl Credentials {
-    /// The credentials that a process begins with.
+    /// The credentials with which a process begins.
     pub const FIRST: Credentials = Credentials(1);
 
-    /// As an argument for a new thread.
+    /// Returns the number, as an argument for a new thread.
     pub fn number(self) -> usize {
         self.0 as usize
     }
 
-    /// From such an argument.
+    /// Converts the argument of a new thread back.
     pub fn from_number(number: usize) -> Credentials {
         Credentials(number as u64)
     }
@@ -83,7 +83,7 @@ impl Credentials {
 }
 
 impl Whose {
-    /// The credentials at this time: what the process as a whole has given up, no request of its threads has.
+    /// Returns the credentials to use now: never ones that the whole process has given up since the submission.
     pub fn credentials(self) -> Credentials {
         match self {
             Whose::Common => common(),
@@ -93,25 +93,25 @@ impl Whose {
     }
 }
 
-/// The credentials of the process's threads that changed nothing of their own.
+/// Returns the credentials of all threads that have not changed their own.
 pub fn common() -> Credentials {
     // Acquire pairs with the release in `change_everywhere`.
     Credentials(COMMON.load(Ordering::Acquire))
 }
 
-/// True if the calling thread can have other credentials than the common ones.
+/// True if the calling thread's credentials can differ from the common ones.
 #[inline]
 pub fn matter() -> bool {
     DIVERGED.load(Ordering::Relaxed) || ODD_THREADS.load(Ordering::Relaxed) != 0
 }
 
-/// How requests are marked that the calling thread submits.
+/// Returns the mark for requests that the calling thread submits.
 #[inline]
 pub fn of_submitter() -> Whose {
     if DIVERGED.load(Ordering::Relaxed) { Whose::Thread(acting()) } else { Whose::Common }
 }
 
-/// The calling thread's credentials.
+/// Returns the calling thread's credentials.
 #[inline]
 pub fn acting() -> Credentials {
     if matter() { of_this_thread() } else { common() }
@@ -137,7 +137,7 @@ fn of_this_thread() -> Credentials {
 }
 
 impl Known {
-    /// The name of a set of credentials.
+    /// Returns the number of the set with this content; unknown content gets a fresh number.
     fn name(&mut self, content: Content) -> Credentials {
         if let Some((_, name)) = self.sets.iter().find(|(known, _)| *known == content) {
             return *name;
@@ -159,7 +159,7 @@ impl Known {
     }
 }
 
-/// How many threads of the engine have other credentials than the common ones.
+/// Sets how many engine threads have credentials that differ from the common ones.
 pub fn set_odd_threads(count: usize) {
     ODD_THREADS.store(count as u32, Ordering::Relaxed);
 }
@@ -171,19 +171,19 @@ pub enum Reach {
     Process,
     /// The calling thread.
     Thread,
-    /// The calling thread, in a way that cannot be asked for later (a Landlock domain, `no_new_privs`).
+    /// The calling thread, in a way that cannot be queried later (a Landlock domain, `no_new_privs`).
     Unseen,
 }
 
-/// A change of credentials under way, between [`Change::begin`] before the call and [`Change::end`].
+/// A change of credentials in progress, from [`Change::begin`] before the program's call to [`Change::end`] after it.
 pub struct Change {
     reach: Reach,
     before: Content,
 }
 
 impl Change {
-    /// The program is about to make a call that may change credentials. `None` where nothing of the
-    /// engine is concerned.
+    /// Begins a change: the program is about to make a call that may change credentials. `None` if
+    /// the engine need not act.
     pub fn begin(reach: Reach) -> Option<Change> {
         if !identity::is_used() {
             if reach == Reach::Thread {
@@ -194,8 +194,8 @@ impl Change {
         Some(Change { reach, before: Content::of_this_thread() })
     }
 
-    /// The call has returned. True where the whole process has given something up: then threads of the engine that hold
-    /// it have to go.
+    /// Ends a change: the call has returned. True if the whole process has given up credentials; then engine threads
+    /// that hold the old credentials have to end.
     #[must_use]
     pub fn end(self) -> bool {
         let Change { reach, before } = self;
@@ -204,7 +204,7 @@ impl Change {
         let everywhere = match reach {
             Reach::Unseen => true,
             Reach::Process => after != before || diverged,
-            // As long as the thread can go back by itself, nothing was given up.
+            // While the thread can restore its credentials by itself, nothing is given up.
             Reach::Thread => {
                 after != before && !after.can_become(&before) && content::is_the_same_in_all_threads()
             }
@@ -221,20 +221,20 @@ impl Change {
     }
 }
 
-/// The whole process has other credentials now.
+/// Gives all threads of the process new common credentials.
 fn change_everywhere(after: Content) {
     let new = Credentials::fresh();
     let mut known = KNOWN.lock();
     known.sets.clear();
     known.threads.clear();
     known.sets.push((after, new));
-    // Release pairs with the acquire in `common`: what is named by it is known.
+    // Release pairs with the acquire in `common`: the content of `new` is recorded.
     COMMON.store(new.0, Ordering::Release);
     drop(known);
     threads::recount();
 }
 
-/// The calling thread has credentials of its own now.
+/// Records that the calling thread now has credentials of its own.
 fn change_here(before: Content, after: Content) {
     let mut known = KNOWN.lock();
     if !DIVERGED.swap(true, Ordering::Relaxed) {
@@ -246,7 +246,7 @@ fn change_here(before: Content, after: Content) {
     known.note(host::thread_identity(), os::gettid(), own);
 }
 
-/// The first ring is there: from now on changes are seen.
+/// Begins to observe changes of credentials, when the first ring is made.
 pub fn begin_to_watch() {
     if CHANGED_EARLY.swap(false, Ordering::Relaxed) && !content::is_the_same_in_all_threads() {
         let mut known = KNOWN.lock();
@@ -255,7 +255,7 @@ pub fn begin_to_watch() {
     }
 }
 
-/// In a child after `fork`: its one thread has what all have.
+/// Resets the state in a child after `fork`: the credentials of its only thread are the common ones.
 ///
 /// # Safety
 /// No other thread of this process may use the engine.

@@ -1,44 +1,44 @@
-//! Which processes of a family are alive: those that forked off one another since there were rings.
+//! Finds out which processes of a family live: the processes that descend from one another by `fork` since there were rings.
 //!
-//! Each has a number and holds a record lock on the byte of that number in a file that all inherit.
-//! The kernel lets go of it when the process ends, however it ends, and when it executes another
-//! program; a child does not inherit it. So a look at the lock tells the living from the dead, which
-//! process numbers cannot: they are reused, and a process may linger as a zombie.
+//! Each process has a number, and holds a record lock on the byte with that number in a file that
+//! all inherit. The kernel releases the lock when the process ends, however it ends, or executes
+//! another program; a child does not inherit the lock. So the lock shows whether the process lives.
+//! Process IDs do not: they are reused, and a process may remain as a zombie.
 
 use crate::os::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use crate::abi::Errno;
 use crate::os::{self, Fd, nr};
 
-/// The file of locks.
+/// The file with the record locks.
 static FILE: AtomicI32 = AtomicI32::new(-1);
 /// The counts that all processes of the family share.
 static REGISTER: AtomicPtr<Register> = AtomicPtr::new(core::ptr::null_mut());
-/// This process's number; 0 before it has a family.
+/// This process's number in the family; 0 if there is no family yet.
 static OWN: AtomicU32 = AtomicU32::new(0);
 
-/// Counts, in memory that all share.
+/// Counts in memory that all processes of the family share.
 struct Register {
-    /// The last number given out.
+    /// The last number assigned to a process.
     last: AtomicU32,
-    /// Forks that were announced, those that failed too.
+    /// Announced forks, including failed ones.
     announced: AtomicU32,
-    /// Children that have come of them: between its birth and this, a child holds no lock yet.
+    /// Children of announced forks that hold their lock. Between its birth and this count, a child holds no lock.
     born: AtomicU32,
 }
 
 fn register() -> Option<&'static Register> {
-    // SAFETY: mapped for good; its zeros are counts.
+    // SAFETY: mapped for the life of the process; zeroed memory is a valid `Register`.
     unsafe { REGISTER.load(Ordering::Relaxed).as_ref() }
 }
 
-/// This process's number.
+/// Returns this process's number in the family.
 #[inline]
 pub fn own() -> u32 {
     OWN.load(Ordering::Relaxed)
 }
 
-/// Founds the family, if there is none yet. Called with all locks of the engine held.
+/// Creates the family, if there is none yet. The caller holds all locks of the engine.
 pub fn found() -> Result<(), Errno> {
     if own() != 0 {
         return Ok(());
@@ -51,20 +51,20 @@ pub fn found() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Before a `fork`.
+/// Counts a `fork` that is about to happen.
 pub fn announce() {
     if let Some(register) = register() {
         register.announced.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// In a child after `fork`: it becomes a member of its own.
+/// Makes a child, after `fork`, a member of the family with a number and lock of its own.
 pub fn born(announced: bool) {
     join();
     if let Some(register) = register()
         && announced
     {
-        // Release pairs with the acquire in `is_alone`: the lock is held.
+        // Release pairs with the acquire in `is_alone`: the child holds its lock.
         register.born.fetch_add(1, Ordering::Release);
     }
 }
@@ -74,11 +74,11 @@ fn join() {
     let own = register.last.fetch_add(1, Ordering::Relaxed) + 1;
     OWN.store(own, Ordering::Relaxed);
     let mut lock = lock_of(own, 1);
-    // Where it fails, the file was closed by the program, and nobody is taken for dead.
+    // If this fails, the program has closed the file; then every process counts as living.
     let _ = record_lock(nr::F_SETLK, &mut lock);
 }
 
-/// True if the process of that number lives, and runs the program that it ran.
+/// True if the process with this number lives and has not executed another program.
 pub fn lives(number: u32) -> bool {
     number == own() || others_hold(number, 1)
 }
@@ -89,13 +89,13 @@ pub fn is_alone() -> bool {
         // Acquire pairs with the release in `born`.
         let born = register.born.load(Ordering::Acquire);
         let others = others_hold(1, 0);
-        // Behind the look: a process that announced a child, and was killed since, held a lock until then.
+        // Loaded after the query: a process that announced a child and was killed since still held its lock at that time.
         !others && register.announced.load(Ordering::Relaxed) == born
     })
 }
 
-/// True if another process holds a lock on one of `length` bytes from `start` (0: all that follow). In doubt
-/// it does.
+/// True if another process holds a lock on one of `length` bytes from `start` (0: all that follow), or if
+/// the query fails.
 fn others_hold(start: u32, length: i64) -> bool {
     let mut lock = lock_of(start, length);
     record_lock(nr::F_GETLK, &mut lock).is_err() || u32::from(lock.l_type as u16) != nr::F_UNLCK

@@ -1,20 +1,21 @@
-//! Which process the engine's memory belongs to, and whether it has had a ring.
+//! Which process the engine's memory belongs to, and whether this process has had a ring.
 
 use crate::os::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::os;
 use crate::process::credentials;
 
-/// Rings made so far.
+/// Number of rings made so far.
 static RINGS: AtomicU64 = AtomicU64::new(0);
 
-/// The process that the engine's memory belongs to.
+/// The ID of the process that the engine's memory belongs to.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
-/// A word that is zero in a child after `fork` and one in the process that set it up.
+/// A word that is 1 in the process that set it up and 0 in a child after `fork`.
 static FORK_MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
-/// True in the memory's own process. A child between `vfork` and `exec` runs in its parent's: what it closes stays open there.
+/// True in the process that the memory belongs to. A child between `vfork` and `exec` runs in its parent's memory, but descriptors that it
+/// closes stay open in the parent.
 pub fn is_own() -> bool {
     PROCESS.load(Ordering::Relaxed) == os::getpid()
 }
@@ -24,12 +25,12 @@ pub fn is_used() -> bool {
     rings() > 0 && is_own()
 }
 
-/// How many rings were made.
+/// Returns how many rings were made.
 pub fn rings() -> u64 {
     RINGS.load(Ordering::Relaxed)
 }
 
-/// A ring was made.
+/// Counts a new ring.
 pub fn count_ring() {
     PROCESS.store(os::getpid(), Ordering::Relaxed);
     if RINGS.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -37,10 +38,10 @@ pub fn count_ring() {
     }
 }
 
-/// True if this process is a child that nobody announced. Asked first thing in every call; no other thread of
-/// the child can be inside, for a child begins with one thread and this is its first call.
+/// True if this process is a child whose `fork` was not announced. Checked first in every call. No other
+/// thread of the child can be in the engine: a child begins with one thread, and this is its first call.
 pub fn is_unannounced() -> bool {
-    // Acquire pairs with the release store below: the word is set up.
+    // Acquire pairs with the release store below: the word is initialised.
     // SAFETY: the page is mapped for good.
     match unsafe { FORK_MARK.load(Ordering::Acquire).as_ref() } {
         Some(mark) => mark.load(Ordering::Relaxed) == 0,
@@ -57,11 +58,11 @@ fn set_fork_mark() {
     let mark = page.cast::<AtomicU32>();
     // SAFETY: a fresh page of ours.
     unsafe { &*mark }.store(1, Ordering::Relaxed);
-    // Release pairs with the acquire loads. A second page of a race is merely unused.
+    // Release pairs with the acquire loads. If two threads race, the second page stays unused.
     let _ = FORK_MARK.compare_exchange(core::ptr::null_mut(), mark, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// In a child after `fork`: the engine's memory is its own from now on.
+/// Makes the engine's memory this process's own, in a child after `fork`.
 pub fn announce() {
     // SAFETY: the page is mapped for good.
     if let Some(mark) = unsafe { FORK_MARK.load(Ordering::Acquire).as_ref() } {
@@ -70,7 +71,7 @@ pub fn announce() {
     PROCESS.store(os::getpid(), Ordering::Relaxed);
 }
 
-/// For the next schedule of a simulation.
+/// Resets the state for the next schedule of a simulation.
 #[cfg(anyring_simulation)]
 pub fn reset() {
     RINGS.store(0, Ordering::Relaxed);
