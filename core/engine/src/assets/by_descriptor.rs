@@ -1,4 +1,4 @@
-//! A table by descriptor number, read without a lock. Its entries are made as they are needed and never freed.
+//! A table by descriptor number, read without a lock. Entries are allocated on demand and never freed.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -7,14 +7,14 @@ use crate::abi::Errno;
 use crate::os::sync::atomic::{AtomicPtr, Ordering};
 use crate::os::{self, Fd};
 
-/// A simulated program has some hundred descriptors: a walk through the table is not to be longer than what it is about.
+/// Number of entries per chunk. A simulated program has a hundred descriptors or so, and resetting the table must stay cheap.
 const CHUNK: usize = if cfg!(anyring_simulation) { 32 } else { 1024 };
 const CHUNKS: usize = if cfg!(anyring_simulation) { 4 } else { 1024 };
 
-/// Makes room in the table of a ring for the place `index`, which is that of `fd`.
+/// Grows a ring's table to have the place `index`, which is that of `fd`.
 ///
 /// # Errors
-/// `EBADF` where that is no descriptor, which must not cost memory; `ENOMEM`.
+/// `EBADF` if `fd` is not open: a bad number must not cost memory; `ENOMEM`.
 pub fn make_room<T: Clone + Default>(table: &mut Vec<T>, index: usize, fd: Fd) -> Result<(), Errno> {
     os::fcntl(fd, os::nr::F_GETFD, 0)?;
     let room = (index + 1).next_power_of_two();
@@ -23,19 +23,19 @@ pub fn make_room<T: Clone + Default>(table: &mut Vec<T>, index: usize, fd: Fd) -
     Ok(())
 }
 
-/// Entries of type `T`, of which there is one for each number once it was asked for.
+/// Entries of type `T`, by descriptor number, allocated in chunks.
 pub struct ByDescriptor<T: 'static> {
-    /// The first entries of the chunks.
+    /// Pointers to the chunks; null if a chunk is not allocated.
     chunks: [AtomicPtr<T>; CHUNKS],
 }
 
 impl<T: Default + Sync> ByDescriptor<T> {
-    /// An empty table.
+    /// Makes an empty table.
     pub const fn empty() -> ByDescriptor<T> {
         ByDescriptor { chunks: [const { AtomicPtr::new(core::ptr::null_mut()) }; CHUNKS] }
     }
 
-    /// The entry of `fd`, if it has been made.
+    /// Returns the entry of `fd`, if allocated.
     #[inline]
     pub fn get(&self, fd: Fd) -> Option<&'static T> {
         let number = usize::try_from(fd).ok()?;
@@ -45,19 +45,19 @@ impl<T: Default + Sync> ByDescriptor<T> {
     #[inline]
     fn chunk(&self, index: usize) -> Option<&'static [T; CHUNK]> {
         // Acquire pairs with the release in `get_or_make`.
-        // SAFETY: chunks are leaked, and as long as that.
+        // SAFETY: chunks are never freed, and have `CHUNK` entries.
         unsafe { self.chunks.get(index)?.load(Ordering::Acquire).cast::<[T; CHUNK]>().as_ref() }
     }
 
-    /// The entry of `fd`.
+    /// Returns the entry of `fd`, allocated if necessary.
     ///
     /// # Errors
-    /// `EBADF` where it is no descriptor, `EMFILE` where the table ends before it.
+    /// `EBADF` if `fd` is negative, `EMFILE` if it is beyond the table.
     pub fn get_or_make(&self, fd: Fd) -> Result<&'static T, Errno> {
         let number = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
         let place = self.chunks.get(number / CHUNK).ok_or(Errno::EMFILE)?;
         if place.load(Ordering::Acquire).is_null() {
-            // Made entry by entry, not on the stack: that may be the program's, and small.
+            // Initialised on the heap, entry by entry: the stack may be the program's, and small.
             let fresh: Box<[T]> = (0..CHUNK).map(|_| T::default()).collect();
             let fresh = Box::into_raw(fresh);
             // Release publishes the chunk to the acquire load in `chunk`.
@@ -68,21 +68,21 @@ impl<T: Default + Sync> ByDescriptor<T> {
                 Ordering::Acquire,
             );
             if known.is_err() {
-                // SAFETY: another thread was faster; nobody has seen ours.
+                // SAFETY: another thread was faster; no thread has seen this chunk.
                 drop(unsafe { Box::from_raw(fresh) });
             }
         }
         self.get(fd).ok_or(Errno::EMFILE)
     }
 
-    /// All entries that have been made, with their numbers.
+    /// Iterates over all allocated entries, with their descriptor numbers.
     pub fn iter(&self) -> impl Iterator<Item = (Fd, &'static T)> + '_ {
         (0..CHUNKS)
             .filter_map(|index| self.chunk(index).map(|chunk| (index * CHUNK, chunk)))
             .flat_map(|(first, chunk)| (first as Fd..).zip(chunk))
     }
 
-    /// Makes the entries that a program of a simulation needs.
+    /// Allocates all entries for a simulation.
     #[cfg(anyring_simulation)]
     pub fn prepare(&self) {
         for chunk in 0..CHUNKS {

@@ -1,10 +1,10 @@
-//! Open file descriptions of the engine's own, through which directories are read at any offset while
-//! the program's descriptor keeps its position.
+//! The engine's own open file descriptions of directories. They are read at any offset without
+//! changing the position of the program's descriptor.
 //!
-//! A description is used by one request at a time. Between two it waits here, for the next is likely
-//! to read where the last one ended, and a file system finds that place soonest in the description
-//! that was there. The end of the directory, the end of the program's descriptor and a while without
-//! use end it: nothing keeps a file system busy that the program is done with.
+//! A description is used by one request at a time. Between requests it is kept here: the next read is likely to
+//! continue where the last one ended, and the file system finds that place fastest in the same description. A
+//! description is closed at the end of the directory, when the program closes its descriptor, or after a while without
+//! use, so that it does not keep the file system busy.
 
 use alloc::vec::Vec;
 
@@ -15,21 +15,21 @@ use crate::assets::notes::Interest;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd, FileIdentity, OwnedFd};
 
-/// As many a ring keeps.
+/// Number of descriptions that a ring keeps.
 const KEPT: usize = 8;
 
-/// Ticks of the reactor without use after which one is given up: a quarter of a second.
+/// Ticks of the reactor without use after which a description is closed: a quarter of a second.
 const PATIENCE_TICKS: u8 = 64;
 
-/// Held while the position of a description of the program's is another than the program left there.
+/// Held while the engine has changed the position of a description of the program.
 static SEEKING: Mutex<()> = Mutex::new(());
 
-/// The lock of descriptions' positions, for a `fork`.
+/// Returns the lock of the positions, to be held across a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
     &SEEKING
 }
 
-/// In a child after `fork`.
+/// Resets the lock in a child after `fork`.
 ///
 /// # Safety
 /// No other thread of this process may use the engine.
@@ -55,11 +55,11 @@ impl Description {
     /// Reads entries of the directory `fd` from `offset` on into `length` bytes at `address`.
     ///
     /// # Errors
-    /// Those of `getdents64(2)`; `EINVAL` for an offset that is none.
+    /// Errors of `getdents64(2)`; `EINVAL` for an invalid offset.
     pub fn read(&mut self, fd: Fd, offset: u64, address: u64, length: u32) -> Result<usize, Errno> {
         self.open(fd)?;
         let Some(opened) = &mut self.opened else { return read_in_place(fd, offset, address, length) };
-        // At the beginning the file system may have to look anew, even if it has not been left.
+        // At offset 0 the file system may have to read the directory again, even if the position is 0 already.
         if offset != opened.position || offset == 0 {
             opened.position = u64::MAX;
             os::seek_to(opened.own.fd(), offset)?;
@@ -72,7 +72,7 @@ impl Description {
         result
     }
 
-    /// Makes sure that it is one of the directory `fd`; where none can be had, there is none.
+    /// Opens the directory `fd`, unless it is open already. If it cannot be opened, no description is kept.
     fn open(&mut self, fd: Fd) -> Result<(), Errno> {
         let flags = os::fcntl(fd, F_GETFL, 0)? as u32;
         if flags & O_PATH != 0 {
@@ -85,21 +85,21 @@ impl Description {
         if self.opened.as_ref().is_some_and(|opened| opened.identity == identity) {
             return Ok(());
         }
-        // By its descriptor, not by a path: it may have moved, been removed, or be mounted over. Rights that
-        // were there when the program opened it may be gone, and descriptors may have run out.
+        // Opened through the descriptor, not by a path: the directory may have moved, been removed, or be
+        // mounted over. It may fail: permissions may be gone, and descriptors may have run out.
         let own = os::open_at(fd, c".", O_DIRECTORY | flags & O_NOATIME).and_then(os::move_high);
         self.opened = own.ok().map(|fd| Opened { own: OwnedFd::new(fd), identity, position: 0 });
         Ok(())
     }
 }
 
-/// Reads through the program's own description, and puts its position back.
+/// Reads through the program's own description, and restores its position.
 fn read_in_place(fd: Fd, offset: u64, address: u64, length: u32) -> Result<usize, Errno> {
     let _seeking = SEEKING.lock();
     let before = os::position(fd)?;
     os::seek_to(fd, offset)?;
     let result = os::getdents(fd, address, length);
-    // A position that the description had before cannot be refused.
+    // Seeking to the previous position of the description cannot fail.
     let _ = os::seek_to(fd, before);
     result
 }
@@ -107,13 +107,13 @@ fn read_in_place(fd: Fd, offset: u64, address: u64, length: u32) -> Result<usize
 struct Kept {
     description: Description,
     position: u64,
-    /// The descriptor that it was opened for: the program's, or that of a registered file.
+    /// The descriptor for which it was opened: the program's, or that of a registered file.
     of: Fd,
     _in_its_end: Interest,
     unused_ticks: u8,
 }
 
-/// Descriptions of a ring that no request uses, the one that was used last at the end.
+/// Descriptions of a ring that no request uses, the most recently used one last.
 #[derive(Default)]
 pub struct Directories {
     kept: Vec<Kept>,
@@ -125,7 +125,7 @@ impl Directories {
         self.kept.is_empty()
     }
 
-    /// A description for reading the directory `of` at `offset`, best the one that stands there.
+    /// Returns a description for reading the directory `of`, preferably one whose position is `offset`.
     pub fn take(&mut self, of: Fd, offset: u64) -> Description {
         let place = |kept: &Kept| kept.of == of && kept.position == offset;
         let found = self.kept.iter().position(place);
@@ -135,7 +135,7 @@ impl Directories {
         }
     }
 
-    /// Keeps one for the next request of this ring, which is in the place with the number `place`.
+    /// Keeps a description for the next request of the ring with the number `place` in the registry.
     pub fn keep(&mut self, of: Fd, place: u32, description: Description) {
         let Some(position) = description.opened.as_ref().map(|opened| opened.position) else { return };
         if self.kept.len() == KEPT {
@@ -147,12 +147,12 @@ impl Directories {
         }
     }
 
-    /// The descriptor `of` is about to be closed.
+    /// Closes the descriptions of `of`, which is about to be closed.
     pub fn forget(&mut self, of: Fd) {
         self.kept.retain(|kept| kept.of != of);
     }
 
-    /// Gives up what nobody has used for a while.
+    /// Closes descriptions that were not used for [`PATIENCE_TICKS`]; called on each tick of the reactor.
     pub fn tick(&mut self) {
         self.kept.retain_mut(|kept| {
             kept.unused_ticks += 1;

@@ -1,8 +1,8 @@
-//! Facts that the engine remembers of descriptors, so that an attempt costs one system call.
+//! Facts about descriptors that the engine remembers, so that an attempt costs one system call.
 //!
-//! A plain descriptor number can be closed and reused behind our back (`ring/drive/readiness/`),
-//! so nothing here may decide more than which way is tried first: every use of it either finds out
-//! that it was wrong or is right all the same.
+//! A descriptor number can be closed and reused without the engine's knowledge
+//! (`ring/drive/readiness/`). So a fact may only decide which way is tried first: every use either
+//! detects that the fact is wrong, or is correct even then.
 
 use linux_raw_sys::general::{F_GETFL, O_DIRECT, S_IFBLK, S_IFDIR, S_IFIFO, S_IFMT, S_IFREG};
 use linux_raw_sys::net::{SO_LINGER, SOL_SOCKET};
@@ -19,67 +19,67 @@ pub struct Kind(u32);
 flags!(Kind);
 
 impl Kind {
-    /// The engine has looked at how the descriptor is open.
+    /// The file flags have been queried.
     pub const KNOWN: Kind = Kind(1 << 0);
-    /// Opened with `O_DIRECT`, on storage.
+    /// Opened with `O_DIRECT`, on storage ([`Kind::STORAGE`]).
     pub const DIRECT: Kind = Kind(1 << 1);
-    /// Its type has been looked at.
+    /// The file type has been queried.
     pub const TYPED: Kind = Kind(1 << 2);
-    /// A regular file, a directory or a block device: it never makes anybody wait for ever, and short
-    /// transfers are completed.
+    /// A regular file, a directory or a block device: operations on it do not wait for ever, and
+    /// short transfers are continued.
     pub const STORAGE: Kind = Kind(1 << 3);
-    /// Bytes without boundaries, a pipe: a short read has drained it.
+    /// A byte stream without boundaries, a pipe: a short read has drained it.
     pub const STREAM: Kind = Kind(1 << 4);
-    /// Writes to it know no non-blocking attempt.
+    /// Non-blocking writes are not supported.
     pub const WRITES_BLOCK: Kind = Kind(1 << 5);
-    /// A socket that takes zero-copy sends.
+    /// A socket that supports zero-copy sends.
     pub const ZERO_COPY: Kind = Kind(1 << 6);
-    /// The program looks for errors of the socket by other means than its rings.
+    /// The program reads the socket's errors by other means than its rings.
     pub const ERRORS_WATCHED: Kind = Kind(1 << 7);
-    /// Whether it takes many sends at once has been asked.
+    /// The engine has queried whether many sends can leave in one call (a *train*).
     pub const TRAINS_ASKED: Kind = Kind(1 << 8);
-    /// A socket that takes many datagrams at once.
+    /// A socket that sends many datagrams in one call.
     pub const TRAINS: Kind = Kind(1 << 9);
     /// A socket that has refused long trains.
     pub const SHORT_TRAINS: Kind = Kind(1 << 11);
-    /// A connection that the engine accepted over TCP.
+    /// A TCP connection that the engine accepted.
     pub const TCP: Kind = Kind(1 << 10);
-    /// A connection, which takes the bytes of many sends at once.
+    /// A connected stream socket that sends the bytes of many requests in one call.
     pub const STREAM_TRAINS: Kind = Kind(1 << 12);
-    /// A socket whose close waits for nobody, or that hands this down to the connections that it accepts: `SO_LINGER`
-    /// is off. Where the program turns it on and nobody sees that, a close waits in its submission, as the kernel's does.
+    /// `SO_LINGER` is off: closing the socket, or a connection accepted from it, does not wait. If the program sets the
+    /// option unobserved, the close waits in its submission, as in the kernel.
     pub const NO_LINGER: Kind = Kind(1 << 13);
-    /// Its file system knows no non-blocking attempts, but reads can be begun by an advice.
+    /// The file system has no non-blocking reads, but `POSIX_FADV_WILLNEED` begins a read.
     pub const ADVISED: Kind = Kind(1 << 14);
-    /// Its file system asks other machines or processes.
+    /// The file system depends on other machines or processes.
     pub const FAR: Kind = Kind(1 << 15);
-    /// Its file system knows no non-blocking reads, and reads cannot be begun otherwise.
+    /// The file system has no non-blocking reads, and reads cannot be begun in another way.
     pub const READS_BLOCK: Kind = Kind(1 << 16);
-    /// Reads past the cache are not done by the kernel without waiting.
+    /// Direct reads cannot be done by the kernel without waiting.
     pub const DIRECT_READS_WAIT: Kind = Kind(1 << 17);
-    /// Writes past the cache are not done by the kernel without waiting.
+    /// Direct writes cannot be done by the kernel without waiting.
     pub const DIRECT_WRITES_WAIT: Kind = Kind(1 << 18);
-    /// A polled ring takes its transfers.
+    /// A polled ring (`IORING_SETUP_IOPOLL`) accepts the file's transfers.
     pub const POLLED: Kind = Kind(1 << 19);
-    /// Its blocks are no smaller than pages, so that each page lies in one place of a device.
+    /// Blocks are no smaller than pages, so that each page is in one place of a device.
     pub const IN_PAGES: Kind = Kind(1 << 20);
-    /// Which transfers past the cache the kernel does not do without waiting.
+    /// The direct transfers that the kernel cannot do without waiting.
     pub const OF_DIRECT: Kind = Kind::DIRECT_READS_WAIT.with(Kind::DIRECT_WRITES_WAIT);
-    /// How reads are done where they know no non-blocking attempts.
+    /// The ways of reading a file that has no non-blocking reads.
     pub const OF_READS: Kind = Kind::ADVISED.with(Kind::FAR).with(Kind::READS_BLOCK);
-    /// All about sends that leave together.
+    /// All facts about trains of sends.
     pub const ALL_OF_TRAINS: Kind =
         Kind::TRAINS_ASKED.with(Kind::TRAINS).with(Kind::SHORT_TRAINS).with(Kind::STREAM_TRAINS);
 }
 
-/// Looks at a descriptor.
+/// Queries the file flags, and remembers the facts.
 ///
 /// # Errors
-/// `EBADF` where it is none.
+/// `EBADF` if `fd` is not open.
 pub fn look(fd: Fd) -> Result<Kind, Errno> {
     let flags = os::fcntl(fd, F_GETFL, 0)? as u32;
     let mut kind = Kind::KNOWN;
-    // On a pipe the flag means packets.
+    // On a pipe, `O_DIRECT` means packets.
     if flags & O_DIRECT != 0 {
         kind = look_at_type(fd)?.with(Kind::KNOWN);
         if kind.has(Kind::STORAGE) {
@@ -90,20 +90,20 @@ pub fn look(fd: Fd) -> Result<Kind, Errno> {
     Ok(kind)
 }
 
-/// The facts about a descriptor, its type looked at.
+/// Returns the facts about a descriptor, whose type is queried if unknown.
 ///
 /// # Errors
-/// `EBADF` where it is none.
+/// `EBADF` if `fd` is not open.
 pub fn typed_kind(fd: Fd) -> Result<Kind, Errno> {
     let kind = Kind(notes::note(fd));
     if kind.has(Kind::TYPED) { Ok(kind) } else { look_at_type(fd) }
 }
 
-/// As [`typed_kind`], but trusts nothing that was seen before: for attempts that would go wrong if
-/// the number stood for another file by now.
+/// Queries the file type, whatever is remembered: for attempts that would go wrong if the number
+/// had been reused for another file.
 ///
 /// # Errors
-/// `EBADF` where it is none.
+/// `EBADF` if `fd` is not open.
 pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
     let status = os::status(fd)?;
     let more = match status.st_mode & S_IFMT {
@@ -111,7 +111,7 @@ pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
             let of_direct = Kind::DIRECT.with(Kind::OF_DIRECT).with(Kind::POLLED).with(Kind::IN_PAGES);
             let kept = of_direct.with(Kind::WRITES_BLOCK).with(Kind::OF_READS);
             let noted = noted(fd);
-            // What another file was that had the number does not say how this one is open.
+            // Facts about an earlier file of another type do not tell how this file is open.
             let of_storage = noted.has(Kind::STORAGE) || !noted.has(Kind::TYPED);
             let known = if of_storage { kept.with(Kind::KNOWN) } else { kept };
             Kind::STORAGE.with(Kind(noted.0 & known.0))
@@ -124,10 +124,10 @@ pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
     Ok(kind)
 }
 
-/// True if a descriptor is open with `O_DIRECT`, on storage, now.
+/// True if the descriptor is open with `O_DIRECT` now, on storage.
 ///
 /// # Errors
-/// `EBADF` where it is none.
+/// `EBADF` if `fd` is not open.
 pub fn is_direct(fd: Fd) -> Result<bool, Errno> {
     let is_direct = is_open_direct(fd)?;
     if is_direct && !host::sees_closes() {
@@ -136,14 +136,14 @@ pub fn is_direct(fd: Fd) -> Result<bool, Errno> {
     Ok(is_direct)
 }
 
-/// As [`is_direct`], and notes nothing of the file's blocks.
+/// Does the same as [`is_direct`], without noting the file's block size.
 fn is_open_direct(fd: Fd) -> Result<bool, Errno> {
     let flags = os::fcntl(fd, F_GETFL, 0)? as u32;
     Ok(flags & O_DIRECT != 0 && look_at_type(fd)?.has(Kind::STORAGE))
 }
 
-/// Notes whether blocks are no smaller than pages, by what [`os::file_system`] said. `st_blksize` is the best size of a transfer: a page,
-/// also where blocks are smaller.
+/// Notes whether blocks are no smaller than pages, by the result of [`os::file_system`]. `st_blksize` does not tell: it is the best
+/// transfer size, a page even for smaller blocks.
 fn note_blocks(fd: Fd, file_system: Result<(i64, usize), Errno>) {
     if file_system.is_ok_and(|(_, block_bytes)| block_bytes >= PAGE) {
         add(fd, Kind::IN_PAGES);
@@ -152,23 +152,23 @@ fn note_blocks(fd: Fd, file_system: Result<(i64, usize), Errno>) {
     }
 }
 
-/// Bytes of a page of a file.
+/// Size of a page of the page cache in bytes.
 const PAGE: usize = 4096;
 
-/// True if a transfer of so many bytes at this offset reaches one page of a file alone.
+/// True if the transfer lies within one page of the file.
 pub fn is_in_a_page(offset: u64, length: usize) -> bool {
     length <= PAGE - (offset % PAGE as u64) as usize
 }
 
-/// `f_type` of file systems whose transfers the kernel lets a polled ring poll for: ext2 to ext4, XFS,
-/// Btrfs, F2FS, GFS2 and zonefs.
+/// `f_type` of the file systems on which the kernel polls for transfers: ext2 to ext4, XFS, Btrfs,
+/// F2FS, GFS2 and zonefs.
 const POLLED_FILE_SYSTEMS: [i64; 6] =
     [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0116_1970, 0x5a4f_4653];
 
-/// True if the kernel takes a transfer of this file on a polled ring (`IORING_SETUP_IOPOLL`). The device is
-/// not polled here, as the kernel's own ring does not poll one that has no queues for that.
+/// True if the kernel accepts transfers of this file on a polled ring (`IORING_SETUP_IOPOLL`). The engine
+/// does not poll the device; the kernel's ring does not either if the device has no polled queues.
 pub fn can_be_polled(fd: Fd) -> bool {
-    // Where closes are not seen, nothing would find out that it is another file by now, which is to be refused.
+    // If closes are not observed, the note may be about an earlier file, and this one may have to be refused.
     if host::sees_closes() && noted(fd).has(Kind::POLLED) {
         return true;
     }
@@ -187,17 +187,17 @@ pub fn can_be_polled(fd: Fd) -> bool {
     can_be
 }
 
-/// Forgets what was remembered of a file, because it proved wrong.
+/// Forgets the facts about a file, because they proved wrong.
 pub fn forget(fd: Fd) {
     notes::forget_note(fd);
 }
 
-/// A non-blocking write to storage was refused for good.
+/// Notes that the file system refuses non-blocking writes.
 pub fn writes_block(fd: Fd) {
     add(fd, if mounts::is_far(fd) { Kind::WRITES_BLOCK.with(Kind::FAR) } else { Kind::WRITES_BLOCK });
 }
 
-/// How a file on storage is read that knows no non-blocking reads: one of [`Kind::OF_READS`], which is remembered.
+/// Finds out and remembers which of [`Kind::OF_READS`] applies to a file that has no non-blocking reads.
 pub fn look_at_reads(fd: Fd) -> Kind {
     let kind = match mounts::place_of(fd) {
         Place::Far => Kind::FAR,
@@ -208,29 +208,29 @@ pub fn look_at_reads(fd: Fd) -> Kind {
     kind
 }
 
-/// Replaces what was noted of a descriptor as a file; what concerns it as a socket stays.
+/// Replaces the facts about the file; facts about sockets stay.
 fn remember(fd: Fd, kind: Kind) {
     let of_connections = Kind::TCP.with(Kind::NO_LINGER);
     let kept = Kind::ZERO_COPY.with(Kind::ERRORS_WATCHED).with(Kind::ALL_OF_TRAINS).with(of_connections);
     notes::change_note(fd, !kept.0, kind.0);
 }
 
-/// The facts that were noted of a descriptor, if any.
+/// Returns the remembered facts about a descriptor.
 pub fn noted(fd: Fd) -> Kind {
     Kind(notes::note(fd))
 }
 
-/// True if this was noted of a descriptor. It is not from then on.
+/// Forgets these facts. True if any of them was remembered.
 pub fn take(fd: Fd, noted: Kind) -> bool {
     notes::change_note(fd, noted.0, 0) & noted.0 != 0
 }
 
-/// Notes what was found of a socket.
+/// Adds facts about a descriptor.
 pub fn add(fd: Fd, found: Kind) {
     notes::change_note(fd, 0, found.0);
 }
 
-/// True if `SO_LINGER` is off on a socket. Asked once where closes are seen, as long as nobody sets it.
+/// True if `SO_LINGER` is off on a socket. If closes are observed, the answer is remembered until the program sets the option.
 pub fn closes_at_once(fd: Fd) -> bool {
     if noted(fd).has(Kind::NO_LINGER) {
         return true;
@@ -242,7 +242,7 @@ pub fn closes_at_once(fd: Fd) -> bool {
     closes_at_once
 }
 
-/// Option `name` of a socket is about to be set.
+/// Forgets what setting option `name` of a socket changes; called before the program sets it.
 #[inline]
 pub fn option_set(fd: Fd, level: u32, name: u32) {
     if (level, name) == (SOL_SOCKET, SO_LINGER) {
@@ -250,8 +250,8 @@ pub fn option_set(fd: Fd, level: u32, name: u32) {
     }
 }
 
-/// The program looks for errors of a socket by itself; it may be about to ask for a time stamp of each send.
-/// True where this was not noted before.
+/// Notes that the program reads a socket's errors itself; it may be about to request a time stamp of each
+/// send. True if this was not noted before.
 pub fn watch_errors(fd: Fd) -> bool {
     !Kind(notes::change_note(fd, Kind::ALL_OF_TRAINS.0, Kind::ERRORS_WATCHED.0)).has(Kind::ERRORS_WATCHED)
 }

@@ -1,4 +1,4 @@
-//! Resources registered with a ring (files, buffers, restrictions, ...), and facts about descriptors.
+//! Facts about descriptors, directories and mounts, and the table of registered resources.
 
 pub mod by_descriptor;
 pub mod directories;

@@ -1,8 +1,8 @@
-//! Which file systems answer from elsewhere, and may take as long as they like.
+//! Finds out which file systems depend on other machines or processes, and so may take any time to answer.
 //!
-//! What the caller does itself holds it up. On such a file system that may be for ever, even where the
-//! program itself is the one that answers: there another thread waits. Who could be asked for the kind
-//! of a file system would have to answer, too; so it is found out by the mount, which the kernel knows.
+//! An attempt by the caller blocks the caller. On such a file system that may be for ever, in particular if the program
+//! itself serves the file system; so another thread makes the attempt. Querying the file system for its type could
+//! block, too. So the type is found out through the mount, which the kernel knows.
 
 use alloc::vec::Vec;
 
@@ -15,7 +15,7 @@ use linux_raw_sys::general::{
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
 
-/// Names of file systems that ask other machines or processes begin with these.
+/// Prefixes of the names of file systems that depend on other machines or processes.
 const FAR: [&[u8]; 12] = [
     b"fuse",
     b"nfs",
@@ -31,29 +31,29 @@ const FAR: [&[u8]; 12] = [
     b"virtiofs",
 ];
 
-/// How long what is known of the mounts is believed, in microseconds.
+/// How long the known mounts are valid, in microseconds.
 const BELIEVED_US: u64 = 4000;
 
-/// Where the far mounts are.
+/// The mount points of far file systems.
 struct Points {
-    /// `/proc/self/mountinfo`, which tells of changes. -1 before it was opened, and where it cannot be.
+    /// `/proc/self/mountinfo`, polled for changes; -1 if it is not open.
     watch: Fd,
-    /// The last component of each path at which something far is mounted; empty for the root.
+    /// The last component of the path of each far mount; empty for the root.
     names: Vec<Vec<u8>>,
 }
 
 static POINTS: Mutex<Points> = Mutex::new(Points { watch: -1, names: Vec::new() });
-/// True while there are far mounts.
+/// True if there is any far mount.
 static ANY: AtomicBool = AtomicBool::new(false);
-/// When the mounts were last looked at, by the processor's clock.
+/// When the mounts were last checked, in ticks of the processor's clock.
 static LOOKED: AtomicU64 = AtomicU64::new(0);
 
-/// The lock of what is known of mounts, for a `fork`.
+/// Returns the lock of the known mounts, to be held across a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
     &POINTS
 }
 
-/// In a child after `fork`: it may come to have mounts of its own.
+/// Resets the state in a child after `fork`, which may get a mount namespace of its own.
 ///
 /// # Safety
 /// No other thread of this process may use the engine.
@@ -67,8 +67,8 @@ pub unsafe fn forked() {
     LOOKED.store(0, Relaxed);
 }
 
-/// True if a path from this directory may lead to where answers take for ever. Costs nothing where no such
-/// file system is mounted. Symbolic links are not followed: what they lead to is not seen.
+/// True if the path from this directory may lead to a far file system. Costs no system call if none is
+/// mounted. Symbolic links are not followed, so a far target is not detected.
 #[inline]
 pub fn may_be_far(directory: Fd, path: &[u8]) -> bool {
     let now = os::ticks();
@@ -91,10 +91,10 @@ fn is_path_far(directory: Fd, path: &[u8]) -> bool {
     leads_there(&POINTS.lock().names) || path.first() != Some(&b'/') && is_far(directory)
 }
 
-/// Finds out whether other file systems were mounted since.
+/// Reads the mounts again if they have changed.
 #[cold]
 fn look(now: u64) {
-    // Whoever looks at this moment finds out for all.
+    // Another thread that looks at this moment does so for all.
     let Some(mut points) = POINTS.try_lock() else { return };
     LOOKED.store(now, Relaxed);
     if points.watch >= 0 {
@@ -103,7 +103,7 @@ fn look(now: u64) {
             return;
         }
         if told & POLLNVAL != 0 {
-            // The program has closed it.
+            // The program has closed the descriptor.
             points.watch = -1;
         }
     }
@@ -116,7 +116,7 @@ fn look(now: u64) {
     ANY.store(!points.names.is_empty(), Relaxed);
 }
 
-/// The last components of the paths of far mounts.
+/// Returns the last components of the paths of far mounts.
 fn far_names(mounts: &[u8]) -> Vec<Vec<u8>> {
     let of_line = |line: &[u8]| {
         let mut words = line.split(|&byte| byte == b' ');
@@ -128,7 +128,7 @@ fn far_names(mounts: &[u8]) -> Vec<Vec<u8>> {
     mounts.split(|&byte| byte == b'\n').filter_map(of_line).collect()
 }
 
-/// A name as it is: the table has `\040` for a space, and the like.
+/// Decodes a name from the mount table, which has `\040` for a space, and the like.
 fn unescaped(name: &[u8]) -> Vec<u8> {
     let mut plain = Vec::new();
     let mut rest = name;
@@ -141,15 +141,15 @@ fn unescaped(name: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Where a file system has what it holds.
+/// The place where a file system keeps its files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Place {
     /// In this machine.
     Here = 1,
-    /// With another machine or process.
+    /// On another machine, or in another process.
     Far = 2,
-    /// In other file systems, of which it has made one: overlayfs.
+    /// In lower file systems, as overlayfs.
     Below = 3,
 }
 
@@ -157,8 +157,8 @@ impl Place {
     const ALL: [Place; 3] = [Place::Here, Place::Far, Place::Below];
 }
 
-/// Mounts that were looked at, each as its number times four plus the [`Place`]. Linux before 6.8 uses numbers again: there this
-/// is a hint.
+/// Cache of mounts: each entry is the mount's number times four plus the [`Place`]. Linux before 6.8 reuses mount numbers; there
+/// an entry is only a hint.
 static SEEN: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
 
 /// True if reading this directory may take for ever.
@@ -166,9 +166,9 @@ pub fn is_far(fd: Fd) -> bool {
     place_of(fd) == Place::Far
 }
 
-/// The place of a file. Asked each time, for the number of a descriptor may stand for another file than before.
+/// Returns the place of a file. Queries the mount each time, because the descriptor's number may have been reused.
 pub fn place_of(fd: Fd) -> Place {
-    // Where nothing can be found out, there is nothing to be done about it.
+    // If the mount cannot be found out, the file counts as local.
     let Some(mount) = mount_of(fd, STATX_MNT_ID | STATX_MNT_ID_UNIQUE) else { return Place::Here };
     let slot = &SEEN[(mount % SEEN.len() as u64) as usize];
     let seen = slot.load(Relaxed);
@@ -200,7 +200,7 @@ fn is_kind_far(kind: &[u8]) -> bool {
     kind != b"fusectl" && FAR.iter().any(|name| kind.starts_with(name))
 }
 
-/// The kind of a mount, in what `/proc/self/mountinfo` says: `36 35 98:0 /root /at options tags - kind device options`.
+/// Returns the type of a mount from `/proc/self/mountinfo`: `36 35 98:0 /root /at options tags - type device options`.
 fn kind_of(mounts: &[u8], mount: u64) -> Option<&[u8]> {
     mounts.split(|&byte| byte == b'\n').find_map(|line| {
         let mut words = line.split(|&byte| byte == b' ');

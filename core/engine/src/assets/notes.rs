@@ -1,8 +1,8 @@
-//! Notes on descriptor numbers: which rings keep something about them, which of them the engine itself was
-//! given anew meanwhile, and what [`crate::assets::kinds`] remembers of them.
+//! Notes on descriptor numbers: which rings keep state about a number, which numbers the engine itself has
+//! got for a new file meanwhile, and the facts of [`crate::assets::kinds`].
 //!
-//! A ring that keeps something about a number holds an [`Interest`] in it. As a rule it is the only ring that does, and
-//! who closes the descriptor has to look at that ring alone, however many there are.
+//! A ring that keeps state about a number holds an [`Interest`] in it. Usually it is the only such ring, and a close of
+//! the descriptor has to look at that ring only, however many rings there are.
 
 use alloc::vec::Vec;
 
@@ -14,15 +14,15 @@ use crate::os::{self, Fd, host};
 /// The notes on one number.
 #[derive(Debug)]
 struct Entry {
-    /// How many [`Interest`]s there are, in the lower half; in the upper half the number of the place whose ring holds
-    /// them all, or [`SEVERAL`]. Where there are none, the upper half means nothing.
+    /// In the lower half the number of [`Interest`]s; in the upper half the number of the ring that holds them all, or
+    /// [`SEVERAL`]. Without interests the upper half has no meaning.
     interest: AtomicU64,
-    /// How often the engine itself was given the number for a new file while a ring knew it.
+    /// How often the engine itself got the number for a new file while a ring held an interest.
     renewals: AtomicU32,
     /// The facts of [`crate::assets::kinds`] about the number's file; zero for none.
     note: AtomicU32,
-    /// How often the process had handed descriptors over when the number stood for nothing, or for a file that the engine made;
-    /// or [`OLD`].
+    /// The value of [`HANDED_OVER`] when the number was last free or was given to a file that the engine made; [`OLD`] if
+    /// unknown.
     free_at: AtomicU32,
 }
 
@@ -38,7 +38,7 @@ impl Entry {
 }
 
 impl Entry {
-    /// The number stands for nothing now, or for a file that the engine has just made.
+    /// Notes that the number is free now, or belongs to a file that the engine has just made.
     fn note_freed(&self) {
         self.free_at.store(HANDED_OVER.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -50,40 +50,40 @@ impl Default for Entry {
     }
 }
 
-/// Stands for the number of a place where the rings of several places hold an [`Interest`].
+/// Stands for a ring's number if several rings hold an [`Interest`].
 const SEVERAL: u32 = u32::MAX;
 
 static TABLE: ByDescriptor<Entry> = ByDescriptor::empty();
 
-/// Of all numbers that [`TABLE`] has no entry for.
+/// The entry of all numbers beyond [`TABLE`].
 static BEYOND: Entry = Entry::new();
 
-/// The rings that keep something about a number.
+/// The rings that keep state about a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interested {
-    /// No ring does.
+    /// No ring.
     Nobody,
-    /// The ring in the place with this number.
+    /// The ring with this number in the registry.
     One(u32),
-    /// Rings in several places.
+    /// Rings with several numbers.
     Several,
 }
 
-/// A ring keeps something about a number as long as it has this, and wants to hear of the descriptor's end.
+/// Held while a ring keeps state about a number; the close of the descriptor then is reported to the ring.
 #[derive(Debug)]
 pub struct Interest {
     entry: &'static Entry,
 }
 
 impl Interest {
-    /// Of the ring in the place with the number `place`, in `fd`.
+    /// Registers an interest of the ring with the registry number `place` in `fd`.
     pub fn new(fd: Fd, place: u32) -> Interest {
         let entry = TABLE.get_or_make(fd).unwrap_or(&BEYOND);
         let mut known = entry.interest.load(Ordering::Relaxed);
         loop {
             let alone = count_of(known) == 0 || place_of(known) == place;
             let more = packed(if alone { place } else { SEVERAL }, count_of(known) + 1);
-            // Relaxed: who closes a descriptor and has not heard of the call that made this closes it beside that call.
+            // Relaxed: a thread that closes the descriptor without having synchronized with this call races with it.
             match entry.interest.compare_exchange(known, more, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Interest { entry },
                 Err(now) => known = now,
@@ -91,7 +91,7 @@ impl Interest {
         }
     }
 
-    /// Changes whenever [`renew`] told of a new file at the number.
+    /// Returns a count that [`renew`] changes when the number gets a new file.
     #[inline]
     pub fn renewals(&self) -> u32 {
         self.entry.renewals.load(Ordering::Relaxed)
@@ -118,7 +118,7 @@ fn packed(place: u32, count: u32) -> u64 {
     u64::from(place) << 32 | u64::from(count)
 }
 
-/// The rings that keep something about `fd`.
+/// Returns the rings that keep state about `fd`.
 pub fn interested(fd: Fd) -> Interested {
     let interest = TABLE.get(fd).unwrap_or(&BEYOND).interest.load(Ordering::Relaxed);
     match (count_of(interest), place_of(interest)) {
@@ -128,10 +128,10 @@ pub fn interested(fd: Fd) -> Interested {
     }
 }
 
-/// The engine was given `fd` for a new file (by `accept`, `socket`, `open`, ...): what any ring keeps
-/// about the number is about a file that is gone. Rings find out when they next look.
+/// Notes that the engine got `fd` for a new file (by `accept`, `socket`, `open`, ...): the state that
+/// rings keep is about a closed file. Rings notice at their next look.
 pub fn renew(fd: Fd) {
-    // An entry that stands for many numbers must not look renewed for one of them.
+    // `BEYOND` stands for many numbers and must not be renewed because of one.
     let Some(entry) = TABLE.get(fd) else { return };
     entry.note.store(0, Ordering::Relaxed);
     entry.note_freed();
@@ -140,47 +140,47 @@ pub fn renew(fd: Fd) {
     }
 }
 
-/// How often this process may have handed descriptors over to others: by a child, or in a message.
+/// How often this process may have passed descriptors to other processes: by a child, or in a message.
 static HANDED_OVER: AtomicU32 = AtomicU32::new(0);
 
-/// Stands for a file that may be as old as the process, or that came from another one.
+/// Marks a file that may be as old as the process, or that was received from another process.
 const OLD: u32 = u32::MAX;
 
-/// How often a descriptor was duplicated, modulo 2^32.
+/// Number of duplications of descriptors so far, modulo 2^32.
 static DUPLICATIONS: AtomicU32 = AtomicU32::new(0);
 
-/// The newest duplicates, each at its place among all: in the upper half how many there were with it, in the lower half its number.
+/// The newest duplicates, in a ring buffer: in the upper half the count of duplications, in the lower half the descriptor.
 static NEWEST: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
 
 fn newest(count: u32) -> &'static AtomicU64 {
     &NEWEST[count as usize % NEWEST.len()]
 }
 
-/// Before the first ring: whoever started this process may have the files that it has by now.
+/// Marks all open files as possibly shared with the parent, before the first ring.
 pub fn begin() {
     static BEGUN: AtomicBool = AtomicBool::new(false);
-    // Relaxed: a ring that another thread makes at the same time is without files so far. Simulated processes are started by nobody.
+    // Relaxed: a ring that another thread makes at the same time has no files yet. Simulated processes have no parent.
     if cfg!(anyring_simulation) || !host::sees_handovers() || BEGUN.swap(true, Ordering::Relaxed) {
         return;
     }
     match os::own_descriptors() {
         Ok(descriptors) => descriptors.into_iter().for_each(received),
-        // Any file may be somebody else's, too.
+        // Any file may be shared.
         Err(_) => HANDED_OVER.store(OLD, Ordering::Relaxed),
     }
 }
 
-/// The file of `fd` came from another process, which may still have it.
+/// Notes that the file of `fd` was received from another process, which may still have it.
 pub fn received(fd: Fd) {
     if let Ok(entry) = TABLE.get_or_make(fd) {
         entry.free_at.store(OLD, Ordering::Relaxed);
     }
 }
 
-/// The process is about to hand descriptors over, or has just done so.
+/// Notes that the process is about to pass descriptors to another process, or has just done so.
 pub fn hands_over() {
     let mut times = HANDED_OVER.load(Ordering::Relaxed);
-    // Where it has done so too often to be counted, every file may be somebody else's, too.
+    // When the count has reached its maximum, every file counts as shared.
     while times < OLD {
         match HANDED_OVER.compare_exchange(times, times + 1, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => return,
@@ -189,23 +189,23 @@ pub fn hands_over() {
     }
 }
 
-/// How often the process has handed descriptors over, if that is known and can still be counted.
+/// Returns how often the process has passed descriptors to others; `None` if not observed or no longer countable.
 pub fn times_handed_over() -> Option<u32> {
     Some(HANDED_OVER.load(Ordering::Relaxed)).filter(|&times| times < OLD && host::sees_handovers())
 }
 
-/// [`times_handed_over`], where the file of `fd` came since the last time: no other process has it by that, and none as long as the
-/// number is the same.
+/// Returns [`times_handed_over`] if the file of `fd` is newer than the last handover: no other process has the file as long as the
+/// number stays the same.
 pub fn unshared(fd: Fd) -> Option<u32> {
     let times = times_handed_over()?;
     let free_at = TABLE.get_or_make(fd).ok()?.free_at.load(Ordering::Relaxed);
     (times == free_at).then_some(times)
 }
 
-/// `new` is a duplicate of `old`: its file is as old.
+/// Notes that `new` is a duplicate of `old`: its file is as old.
 pub fn duplicated(old: Fd, new: Fd) {
     let free_at = TABLE.get(old).map_or(0, |entry| entry.free_at.load(Ordering::Relaxed));
-    // Where there is no entry, it stands for a file of unknown age.
+    // A number beyond the table stands for a file of unknown age.
     if host::sees_handovers()
         && let Ok(entry) = TABLE.get_or_make(new)
     {
@@ -216,9 +216,8 @@ pub fn duplicated(old: Fd, new: Fd) {
     newest(count).store(u64::from(count) << 32 | u64::from(new as u32), Ordering::Relaxed);
 }
 
-/// The descriptors that were made since [`duplications`] was `seen`, which is what it is now; `None` where they were too many, or
-/// another thread is about to tell. Whoever looks through descriptors, one after the other, may have missed a file whose number
-/// changed meanwhile.
+/// Returns the duplicates made since [`duplications`] was `seen`, and updates `seen`. `None` if there are too many, or if another
+/// thread is just noting one. A scan of all descriptors needs this: it may have missed a file whose number changed meanwhile.
 pub fn duplicates_since(seen: &mut u32) -> Option<Vec<Fd>> {
     let before = core::mem::replace(seen, duplications());
     let count = seen.wrapping_sub(before);
@@ -230,15 +229,15 @@ pub fn duplicates_since(seen: &mut u32) -> Option<Vec<Fd>> {
     if count as usize <= NEWEST.len() { each.collect() } else { None }
 }
 
-/// How often a descriptor was duplicated.
+/// Returns how often a descriptor was duplicated.
 pub fn duplications() -> u32 {
     DUPLICATIONS.load(Ordering::Acquire)
 }
 
-/// A duplicate of the engine's own, close-on-exec.
+/// Duplicates a descriptor for the engine, close-on-exec.
 ///
 /// # Errors
-/// As `F_DUPFD_CLOEXEC`.
+/// Errors of `F_DUPFD_CLOEXEC`.
 pub fn duplicate(fd: Fd) -> Result<Fd, Errno> {
     os::duplicate(fd).inspect(|&own| {
         renew(own);
@@ -246,15 +245,15 @@ pub fn duplicate(fd: Fd) -> Result<Fd, Errno> {
     })
 }
 
-/// The engine's own from now on, out of the way of the program's: a file that is new.
+/// Moves a descriptor of a new file, made by the engine, out of the range of the program's numbers.
 ///
 /// # Errors
-/// As [`os::move_high`].
+/// Errors of [`os::move_high`].
 pub fn move_high(low: Fd) -> Result<Fd, Errno> {
     os::move_high(low).inspect(|&own| renew(own))
 }
 
-/// `fd` is about to be closed.
+/// Forgets the facts about `fd`, which is about to be closed.
 pub fn closes(fd: Fd) {
     if let Some(entry) = TABLE.get(fd) {
         entry.note.store(0, Ordering::Relaxed);
@@ -262,7 +261,7 @@ pub fn closes(fd: Fd) {
     }
 }
 
-/// True if something is noted of `fd` that its close changes.
+/// True if the close of `fd` changes its notes.
 pub fn changes_by_close(fd: Fd) -> bool {
     TABLE.get(fd).is_some_and(|entry| {
         let free_at = entry.free_at.load(Ordering::Relaxed);
@@ -270,13 +269,13 @@ pub fn changes_by_close(fd: Fd) -> bool {
     })
 }
 
-/// The facts that are remembered of `fd`.
+/// Returns the facts that are remembered about `fd`.
 pub fn note(fd: Fd) -> u32 {
     // Relaxed, as everywhere: a note is a hint.
     TABLE.get(fd).map_or(0, |entry| entry.note.load(Ordering::Relaxed))
 }
 
-/// Forgets these bits of what is remembered of a descriptor that exists, and then remembers those. Returns what it was before.
+/// Clears the bits `less` and sets the bits `more` of the facts about an open descriptor. Returns the previous facts.
 pub fn change_note(fd: Fd, less: u32, more: u32) -> u32 {
     let entry = if more == 0 { TABLE.get(fd) } else { TABLE.get_or_make(fd).ok() };
     let Some(entry) = entry else { return 0 };
@@ -294,20 +293,20 @@ pub fn change_note(fd: Fd, less: u32, more: u32) -> u32 {
     }
 }
 
-/// Remembers nothing of `fd` any more.
+/// Forgets the facts about `fd`.
 pub fn forget_note(fd: Fd) {
     if let Some(entry) = TABLE.get(fd) {
         entry.note.store(0, Ordering::Relaxed);
     }
 }
 
-/// Makes now what is made once in a process, so that the first schedule of a simulation is like any other.
+/// Allocates the table now, so that the first schedule of a simulation is like any other.
 #[cfg(anyring_simulation)]
 pub fn prepare() {
     TABLE.prepare();
 }
 
-/// For the next schedule of a simulation: nothing is remembered of any descriptor.
+/// Resets all notes for the next schedule of a simulation.
 #[cfg(anyring_simulation)]
 pub fn reset() {
     HANDED_OVER.store(0, Ordering::Relaxed);
@@ -318,7 +317,7 @@ pub fn reset() {
             count_of(entry.interest.load(Ordering::Relaxed)) == 0,
             "nobody keeps anything about a descriptor"
         );
-        // The place stays when the last interest ends.
+        // The ring's number stays when the last interest ends.
         if entry.interest.load(Ordering::Relaxed) != 0 {
             entry.interest.store(0, Ordering::Relaxed);
         }
@@ -343,7 +342,7 @@ mod tests {
 
     #[test]
     fn the_one_ring_is_known_until_another_comes() {
-        // Of a number that no other test has.
+        // A number that no other test uses.
         let fd = 70_001;
         assert_eq!(interested(fd), Interested::Nobody);
         let first = Interest::new(fd, 3);
@@ -352,7 +351,7 @@ mod tests {
         let other = Interest::new(fd, 4);
         assert_eq!(interested(fd), Interested::Several);
         drop((first, again));
-        // Which of them is left is not known.
+        // The entry does not tell which ring is left.
         assert_eq!(interested(fd), Interested::Several);
         drop(other);
         assert_eq!(interested(fd), Interested::Nobody);
@@ -382,10 +381,10 @@ mod tests {
         assert_eq!(duplicates_since(&mut seen), None);
     }
 
-    /// Two threads note different things of a number at the same time: neither takes back what the other notes.
+    /// Two threads set and clear different bits of a number at the same time: no change is lost.
     #[test]
     fn notes_of_two_threads_stay() {
-        // Of a number that no other test has.
+        // A number that no other test uses.
         let fd = 70_002;
         let both = std::sync::Barrier::new(2);
         let noting = |bit: u32| {

@@ -1,26 +1,26 @@
-//! A table of registered things: slots that the program fills and empties, and nodes that live on
-//! while requests hold them.
+//! A table of registered resources: slots that the program fills and empties, and nodes, which
+//! exist as long as a slot or a request holds them.
 
 use alloc::vec::Vec;
 
 use crate::abi::Errno;
 
-/// Names a registered thing for as long as something holds it.
+/// Identifies a registered resource as long as it is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeIndex(u32);
 
 struct Node<T> {
     value: T,
-    /// The slot's hold, if it has one, and one for each request.
+    /// Number of holds: one of the slot, if any, and one of each request.
     holds: u32,
-    /// Posted when the thing is gone, if not zero.
+    /// The tag, posted when the node is freed; 0 for none.
     tag: u64,
 }
 
-/// The contents of a node whose last hold was given back.
+/// The content of a node whose last hold was released.
 #[derive(Clone, Copy, Debug)]
 pub struct Gone<T> {
-    /// The thing itself.
+    /// The resource.
     pub value: T,
     /// Its tag, or zero.
     pub tag: u64,
@@ -40,17 +40,17 @@ impl<T> Default for Table<T> {
 }
 
 impl<T: Copy> Table<T> {
-    /// How many slots there are; none means that nothing is registered.
+    /// Returns the number of slots; 0 if no table is registered.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// True if nothing is registered.
+    /// True if no table is registered.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Makes `count` empty slots.
+    /// Adds `count` empty slots to an empty table.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -59,10 +59,10 @@ impl<T: Copy> Table<T> {
         self.grow(count, 0)
     }
 
-    /// Sees to it that there are `count` slots, and room for filling some of them.
+    /// Grows the table to at least `count` slots, and reserves memory for filling `fills` of them.
     ///
     /// # Errors
-    /// `ENOMEM`; then nothing has changed.
+    /// `ENOMEM`; then the table is unchanged.
     pub fn grow(&mut self, count: usize, fills: usize) -> Result<(), Errno> {
         let more = count.saturating_sub(self.slots.len());
         self.nodes.try_reserve(fills).map_err(|_| Errno::ENOMEM)?;
@@ -72,18 +72,18 @@ impl<T: Copy> Table<T> {
         Ok(())
     }
 
-    /// Takes all slots away; what was in them is the caller's to [`Table::release`].
+    /// Removes all slots. The caller must [`Table::release`] the nodes that were in them.
     pub fn dissolve(&mut self) -> Vec<NodeIndex> {
         core::mem::take(&mut self.slots).into_iter().flatten().collect()
     }
 
-    /// The node in a slot, and its value.
+    /// Returns the node in a slot, and its value.
     pub fn get(&self, slot: usize) -> Option<(NodeIndex, T)> {
         let node = (*self.slots.get(slot)?)?;
         Some((node, self.nodes[node.0 as usize].value))
     }
 
-    /// The first empty slot in `range`.
+    /// Returns the first empty slot in `range`.
     pub fn first_empty(&self, range: core::ops::Range<usize>) -> Option<usize> {
         let slots = self.slots.get(range.clone())?;
         slots.iter().position(Option::is_none).map(|index| range.start + index)
@@ -99,7 +99,7 @@ impl<T: Copy> Table<T> {
         Ok(())
     }
 
-    /// A thing in no slot, with a hold.
+    /// Adds a node that is in no slot, with one hold.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -109,7 +109,7 @@ impl<T: Copy> Table<T> {
             self.nodes[index as usize] = node;
             index
         } else {
-            // Room for its end, too: giving back must not fail.
+            // Reserves memory for freeing the node, too, because releasing must not fail.
             self.nodes.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
             self.free.try_reserve(self.nodes.len() + 1).map_err(|_| Errno::ENOMEM)?;
             self.nodes.push(node);
@@ -118,17 +118,17 @@ impl<T: Copy> Table<T> {
         Ok(NodeIndex(index))
     }
 
-    /// Empties a slot; what was in it is the caller's to [`Table::release`].
+    /// Empties a slot. The caller must [`Table::release`] the node that was in it.
     pub fn empty(&mut self, slot: usize) -> Option<NodeIndex> {
         self.slots[slot].take()
     }
 
-    /// Adds one more hold of a node.
+    /// Adds a hold to a node.
     pub fn hold(&mut self, node: NodeIndex) {
         self.nodes[node.0 as usize].holds += 1;
     }
 
-    /// Gives back a hold; the last one ends the node.
+    /// Releases a hold. Releasing the last hold frees the node and returns its content.
     pub fn release(&mut self, node: NodeIndex) -> Option<Gone<T>> {
         let entry = &mut self.nodes[node.0 as usize];
         entry.holds -= 1;
@@ -140,14 +140,14 @@ impl<T: Copy> Table<T> {
         Some(gone)
     }
 
-    /// No node announces its end any more: a registration failed half-way.
+    /// Clears the tags of all nodes in slots, because a registration failed half-way.
     pub fn clear_tags(&mut self) {
         for node in self.slots.iter().flatten() {
             self.nodes[node.0 as usize].tag = 0;
         }
     }
 
-    /// In a child after `fork`: requests are the parent's, which tells the end of what only they hold.
+    /// Clears the tags of nodes that only requests hold, in a child after `fork`: the requests are the parent's, which posts these tags.
     pub fn forked(&mut self) {
         let mut kept = alloc::vec![false; self.nodes.len()];
         self.slots.iter().flatten().for_each(|node| kept[node.0 as usize] = true);
@@ -155,7 +155,7 @@ impl<T: Copy> Table<T> {
         gone.for_each(|(node, _)| node.tag = 0);
     }
 
-    /// All things that something still holds; the ring is going.
+    /// Removes and returns all values that are still held, when the ring is destroyed.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         self.slots.clear();
         self.free.clear();

@@ -1,4 +1,4 @@
-//! System calls, and their types, that need nothing else of this folder.
+//! System calls and their types that need nothing else of this folder.
 
 use core::ffi::c_void;
 
@@ -11,7 +11,7 @@ use crate::os::sync::atomic::AtomicU32;
 /// A file descriptor number.
 pub type Fd = i32;
 
-/// Time as the kernel takes it.
+/// `struct timespec` with 64-bit fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timespec {
@@ -22,12 +22,12 @@ pub struct Timespec {
 }
 
 impl Timespec {
-    /// From nanoseconds.
+    /// Converts nanoseconds.
     pub const fn from_ns(ns: u64) -> Timespec {
         Timespec { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as i64 }
     }
 
-    /// In nanoseconds; `None` where the kernel would answer `-EINVAL`.
+    /// Returns the time in nanoseconds; `None` if the kernel would answer `-EINVAL`.
     pub fn to_ns(self) -> Option<u64> {
         if self.seconds < 0 || !(0..1_000_000_000).contains(&self.nanoseconds) {
             return None;
@@ -35,13 +35,13 @@ impl Timespec {
         Some(self.to_ns_unchecked())
     }
 
-    /// In nanoseconds, of whatever numbers these are; a time before the beginning is the beginning.
+    /// Returns the time in nanoseconds without checks; negative times become 0.
     pub fn to_ns_unchecked(self) -> u64 {
         self.seconds.saturating_mul(1_000_000_000).saturating_add(self.nanoseconds).max(0) as u64
     }
 }
 
-/// A limit of this process, and its new value if one is given.
+/// Returns a limit of this process, and sets a new value if one is given.
 pub fn limit(resource: u32, new: Option<&nr::rlimit64>) -> Result<nr::rlimit64, Errno> {
     let mut old = nr::rlimit64 { rlim_cur: u64::MAX, rlim_max: u64::MAX };
     let new = new.map_or(0, |new| address_of(new));
@@ -63,7 +63,7 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) -> R
     futex_wait_as(nr::FUTEX_WAIT | nr::FUTEX_PRIVATE_FLAG, word, expected, timeout_ns)
 }
 
-/// [`futex_wait`] on a word that several processes share.
+/// Does [`futex_wait`] on a word that several processes share.
 pub fn futex_wait_shared(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) -> Result<(), Errno> {
     futex_wait_as(nr::FUTEX_WAIT, word, expected, timeout_ns)
 }
@@ -88,7 +88,7 @@ pub fn futex_wake(word: &AtomicU32, count: u32) {
     futex_wake_as(nr::FUTEX_WAKE | nr::FUTEX_PRIVATE_FLAG, word, count);
 }
 
-/// [`futex_wake`] on a word that several processes share.
+/// Does [`futex_wake`] on a word that several processes share.
 pub fn futex_wake_shared(word: &AtomicU32, count: u32) {
     futex_wake_as(nr::FUTEX_WAKE, word, count);
 }
@@ -100,11 +100,11 @@ fn futex_wake_as(operation: u32, word: &AtomicU32, count: u32) {
     };
 }
 
-/// Takes a lock that is the number of the thread that holds it, or 0 (`FUTEX_LOCK_PI`), until a time of `CLOCK_REALTIME`. The
-/// word may be shared.
+/// Locks a word that contains the thread ID of its holder, or 0 (`FUTEX_LOCK_PI`); `deadline_ns` is on `CLOCK_REALTIME`. The
+/// word may be in shared memory.
 ///
 /// # Errors
-/// `ESRCH` where no such thread lives, `ETIMEDOUT`, `ENOSYS` where the kernel has no such locks, and others.
+/// `ESRCH` if the holder does not live, `ETIMEDOUT`, `ENOSYS` if the kernel has no such locks, and others.
 pub fn futex_lock_owned(word: &AtomicU32, deadline_ns: Option<u64>) -> Result<(), Errno> {
     let deadline = deadline_ns.map(Timespec::from_ns);
     let deadline = deadline.as_ref().map_or(0, |time| core::ptr::from_ref(time) as usize);
@@ -113,14 +113,14 @@ pub fn futex_lock_owned(word: &AtomicU32, deadline_ns: Option<u64>) -> Result<()
         .map(drop)
 }
 
-/// Lets go of such a lock, for which others wait.
+/// Unlocks a lock of [`futex_lock_owned`] for which other threads wait.
 pub fn futex_unlock_owned(word: &AtomicU32) {
     // SAFETY: as above.
     let _ =
         unsafe { call(nr::__NR_futex, [word.as_ptr() as usize, nr::FUTEX_UNLOCK_PI as usize, 0, 0, 0, 0]) };
 }
 
-/// `getpid(2)`.
+/// Calls `getpid(2)`.
 pub fn getpid() -> i32 {
     // SAFETY: touches no memory.
     unsafe { call(nr::__NR_getpid, [0; 6]) }.map_or(0, |pid| pid as i32)
@@ -130,13 +130,13 @@ pub fn getpid() -> i32 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoVector {
-    /// Where it begins.
+    /// Address of the first byte.
     pub base: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// The address of a value, as system calls take it.
+/// Returns the address of a value, as an argument of a system call.
 pub fn address_of<T>(value: *const T) -> usize {
     value.cast::<c_void>() as usize
 }

@@ -1,4 +1,4 @@
-//! The system calls that the engine itself lives by; operations make theirs through [`call`].
+//! The system calls that the engine makes for itself; operations make theirs through [`call`].
 
 use core::ffi::CStr;
 use core::fmt::{self, Write};
@@ -14,15 +14,15 @@ use crate::os::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use crate::os::user::IoVector;
 use crate::os::{call, limits, own};
 
-/// One readiness event, in the kernel's layout.
+/// An event of epoll, in the kernel's layout.
 pub type EpollEvent = linux_raw_sys::general::epoll_event;
 
-/// A memory file that nobody can shrink, whoever holds its descriptor: memory mapped from it stays there. More seals
-/// can be added: the crate `anyring` keeps safe code from writing to a ring by its descriptor.
+/// Creates a memfd that cannot be shrunk, even by other holders of a descriptor, so that mappings of it stay valid.
+/// More seals can be added: the crate `anyring` prevents safe code from writing to a ring through its descriptor.
 pub fn unshrinkable_memfd(name: &CStr) -> Result<Fd, Errno> {
     let flags = nr::MFD_CLOEXEC | nr::MFD_ALLOW_SEALING;
     let fd = match memfd_create(name, flags | nr::MFD_NOEXEC_SEAL) {
-        // A kernel before 6.3.
+        // Kernels before 6.3 do not know `MFD_NOEXEC_SEAL`.
         Err(Errno::EINVAL) => memfd_create(name, flags),
         other => other,
     }?;
@@ -30,27 +30,27 @@ pub fn unshrinkable_memfd(name: &CStr) -> Result<Fd, Errno> {
     Ok(fd)
 }
 
-/// From now on nobody writes into a memory file by its descriptor, cuts it off, or maps it to write; the mappings that are
-/// there stay as they are. It takes Linux 5.1.
+/// Seals a memfd: it can no longer be written through a descriptor, shrunk, or mapped writable. Existing mappings stay
+/// writable. Needs Linux 5.1.
 pub fn shut_memfd(fd: Fd) -> Result<(), Errno> {
     fcntl(fd, nr::F_ADD_SEALS, (nr::F_SEAL_FUTURE_WRITE | nr::F_SEAL_SHRINK) as usize).map(drop)
 }
 
-/// `memfd_create(2)`.
+/// Calls `memfd_create(2)`.
 pub fn memfd_create(name: &CStr, flags: u32) -> Result<Fd, Errno> {
     // SAFETY: reads a C string.
     unsafe { call(nr::__NR_memfd_create, [name.as_ptr() as usize, flags as usize, 0, 0, 0, 0]) }
         .map(|fd| fd as Fd)
 }
 
-/// `ftruncate(2)`.
+/// Calls `ftruncate(2)`.
 pub fn ftruncate(fd: Fd, length: u64) -> Result<(), Errno> {
     // SAFETY: touches no memory.
     unsafe { call(nr::__NR_ftruncate, [fd as usize, length as usize, 0, 0, 0, 0]) }.map(drop)
 }
 
-/// Lets a memfd have at least `length` bytes. The program's limit on the size of its files is not meant for it (and
-/// going beyond would send a signal): it is lifted meanwhile, where that may be done.
+/// Grows a memfd to at least `length` bytes. The program's limit on file sizes is not meant for it, and exceeding
+/// the limit would send a signal: so the limit is raised meanwhile, if permitted.
 pub fn grow_memfd(memfd: Fd, length: u64) -> Result<(), Errno> {
     if size(memfd)? >= length {
         return Ok(());
@@ -64,10 +64,10 @@ pub fn map_shared(fd: Fd, offset: u64, length: usize) -> Result<*mut u8, Errno> 
     map_anywhere(length, flags, fd, offset)
 }
 
-/// Maps the whole of `fd`, for good, as what `open` makes of the memory and its length.
+/// Maps the whole of `fd` for good; `open` converts the memory and its length into the result.
 ///
 /// # Errors
-/// `EINVAL` where that is nothing: it is unmapped. Those of `mmap`.
+/// `EINVAL` if `open` returns nothing: the memory is unmapped again. Errors of `mmap`.
 pub fn map_whole<T>(fd: Fd, open: impl FnOnce(NonNull<u8>, usize) -> Option<T>) -> Result<T, Errno> {
     let length = size(fd)? as usize;
     let memory = NonNull::new(map_shared(fd, 0, length)?).ok_or(Errno::ENOMEM)?;
@@ -78,30 +78,30 @@ pub fn map_whole<T>(fd: Fd, open: impl FnOnce(NonNull<u8>, usize) -> Option<T>) 
     })
 }
 
-/// `mmap(2)` of readable and writable memory wherever the kernel finds room.
+/// Calls `mmap(2)` for readable and writable memory at any address.
 #[cfg(not(anyring_sanitizer))]
 fn map_anywhere(length: usize, flags: u32, fd: Fd, offset: u64) -> Result<*mut u8, Errno> {
     let protection = nr::PROT_READ | nr::PROT_WRITE;
     let arguments = [0, length, protection as usize, flags as usize, fd as usize, offset as usize];
-    // SAFETY: a new mapping takes nothing from anybody.
+    // SAFETY: a new mapping does not replace an existing one.
     unsafe { call(nr::__NR_mmap, arguments) }.map(|address| address as *mut u8)
 }
 
-/// `mmap(2)` through libc, where ThreadSanitizer sees it: it must not take what happens in a new mapping for
-/// a race with what happened at that address before (`scripts/check-sanitizers`).
+/// Calls `mmap(2)` through libc, so that ThreadSanitizer sees the call: otherwise it reports races between a
+/// new mapping and an earlier one at the same address (`scripts/check-sanitizers`).
 #[cfg(anyring_sanitizer)]
 fn map_anywhere(length: usize, flags: u32, fd: Fd, offset: u64) -> Result<*mut u8, Errno> {
     unsafe extern "C" {
         fn mmap(address: *mut u8, length: usize, protection: u32, flags: u32, fd: Fd, offset: u64)
         -> *mut u8;
     }
-    // SAFETY: the C function's own signature; a new mapping takes nothing from anybody.
+    // SAFETY: the C function's own signature; a new mapping does not replace an existing one.
     let address =
         unsafe { mmap(core::ptr::null_mut(), length, nr::PROT_READ | nr::PROT_WRITE, flags, fd, offset) };
     if address as isize == -1 { Err(Errno::ENOMEM) } else { Ok(address) }
 }
 
-/// Maps anonymous memory that a child after `fork` finds zeroed.
+/// Maps anonymous memory that is zeroed in a child after `fork`.
 pub fn map_wiped_on_fork(length: usize) -> Result<*mut u8, Errno> {
     let address = map_anywhere(length, nr::MAP_PRIVATE | nr::MAP_ANONYMOUS, -1, 0)?;
     // SAFETY: advice about our own fresh mapping.
@@ -114,44 +114,44 @@ pub fn map_for_children(length: usize) -> Result<*mut u8, Errno> {
     map_anywhere(length, nr::MAP_SHARED | nr::MAP_ANONYMOUS, -1, 0)
 }
 
-/// True if the kernel takes `address`, a multiple of 4, from this thread for one that a program's memory may have: its
-/// `access_ok`. An Arm kernel may take more than the processor can map, so whether something can be mapped there tells less.
+/// True if the kernel accepts `address`, a multiple of 4, from this thread as one of a program's memory: its `access_ok`. An
+/// Arm kernel may accept more addresses than the processor can map, so a trial mapping would tell less.
 pub fn may_be_memory(address: usize) -> bool {
     let operation = nr::FUTEX_WAKE | nr::FUTEX_PRIVATE_FLAG;
-    // SAFETY: reads and writes nothing. A thread that waits on a futex there may wake, as it may at any time.
+    // SAFETY: reads and writes no memory. A thread that waits on a futex there may wake spuriously, as it may at any time.
     unsafe { call(nr::__NR_futex, [address, operation as usize, 0, 0, 0, 0]) }.is_ok()
 }
 
-/// `munmap(2)`.
+/// Calls `munmap(2)`.
 ///
 /// # Safety
-/// Nothing may use the mapping any more.
+/// The mapping must not be used any more.
 pub unsafe fn unmap(address: *mut u8, length: usize) {
     // SAFETY: passed on to the caller.
     let result = unsafe { call(nr::__NR_munmap, [address as usize, length, 0, 0, 0, 0]) };
     debug_assert!(result.is_ok(), "unmapping what was mapped");
 }
 
-/// `close(2)` of a descriptor of the engine's own. Whatever it answers, the number is free.
+/// Closes a descriptor of the engine. The number is free even if `close(2)` fails.
 pub fn close(fd: Fd) {
-    // Before the number can be another file's.
+    // Before the close: afterwards the number may belong to another file.
     own::forget(fd);
     // SAFETY: touches no memory.
     let _ = unsafe { call(nr::__NR_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// `fcntl(2)` with an integer argument.
+/// Calls `fcntl(2)` with an integer argument.
 pub fn fcntl(fd: Fd, command: u32, argument: usize) -> Result<usize, Errno> {
     // SAFETY: the commands used here take integers.
     unsafe { call(nr::__NR_fcntl, [fd as usize, command as usize, argument, 0, 0, 0]) }
 }
 
-/// The flags of the open file.
+/// Returns the flags of the open file.
 pub fn file_flags(fd: Fd) -> Result<u32, Errno> {
     fcntl(fd, nr::F_GETFL, 0).map(|flags| flags as u32)
 }
 
-/// Sets `O_NONBLOCK` of the open file, or takes it away, and leaves other flags as they are by then.
+/// Sets or clears `O_NONBLOCK` of the open file, atomically with respect to its other flags.
 pub fn set_nonblocking(fd: Fd, wanted: bool) -> Result<(), Errno> {
     let wanted = i32::from(wanted);
     // SAFETY: reads an integer of ours.
@@ -159,23 +159,23 @@ pub fn set_nonblocking(fd: Fd, wanted: bool) -> Result<(), Errno> {
         .map(drop)
 }
 
-/// True if there is a file behind `fd`.
+/// True if `fd` is open, other than with `O_PATH`.
 pub fn is_open(fd: Fd) -> bool {
     fcntl(fd, nr::F_GETFL, 0).is_ok_and(|flags| flags as u32 & nr::O_PATH == 0)
 }
 
-/// True if `fd` is an eventfd. Where `/proc` does not tell, it counts as one.
+/// True if `fd` is an eventfd, or if `/proc` does not tell.
 pub fn is_eventfd(fd: Fd) -> bool {
     let mut target = [0u8; 32];
     let length = proc::target_of(fd, &mut target);
     length.is_ok_and(|length| target[..length].starts_with(b"anon_inode:[eventfd]")) || length.is_err()
 }
 
-/// The number of an eventfd, which no other one has at the same time. Nothing of another file, and where the kernel has no such
-/// numbers (before 5.2).
+/// Returns the ID of an eventfd, which is unique among the existing ones. `None` for other files, and on kernels without such
+/// IDs (before 5.2).
 ///
 /// # Errors
-/// Where `/proc` does not tell.
+/// If `/proc` does not tell.
 pub fn eventfd_number(fd: Fd) -> Result<Option<u32>, Errno> {
     let mut text = [0u8; 512];
     let length = proc::details_of(fd, &mut text)?;
@@ -184,13 +184,13 @@ pub fn eventfd_number(fd: Fd) -> Result<Option<u32>, Errno> {
     Ok(number.and_then(|number| core::str::from_utf8(number).ok()?.trim().parse().ok()))
 }
 
-/// A duplicate for the engine's own use, close-on-exec, out of the way of the program's low numbers
-/// where the limit allows it. The limit that the program has set for itself is lifted where it leaves no such number: what the engine
-/// holds for requests is not to take the program's numbers away.
+/// Duplicates a descriptor for the engine, close-on-exec, out of the range of the program's low numbers if the limit allows it. If
+/// the program's soft limit leaves no such number, the limit is raised meanwhile: descriptors that the engine holds for requests must
+/// not use up the program's numbers.
 pub fn duplicate(fd: Fd) -> Result<Fd, Errno> {
     let from = |least: u64| fcntl(fd, nr::F_DUPFD_CLOEXEC, least as usize);
     let made = match from(HIGH.into()) {
-        // EINVAL: the limit lies below; EMFILE: all above are taken.
+        // EINVAL: the limit is below; EMFILE: all numbers above are in use.
         Err(Errno::EINVAL | Errno::EMFILE) => {
             let beyond = |old: &nr::rlimit64| {
                 let least = old.rlim_cur.max(HIGH.into());
@@ -206,16 +206,16 @@ pub fn duplicate(fd: Fd) -> Result<Fd, Errno> {
     Ok(made)
 }
 
-/// Where the engine's own descriptors begin, where the limit allows it.
+/// The lowest number of the engine's own descriptors, if the limit allows it.
 pub const HIGH: u32 = if cfg!(anyring_simulation) { 40 } else { 512 };
 
-/// `dup3(2)`, close-on-exec: lets `target` be what `fd` is.
+/// Calls `dup3(2)`, close-on-exec: makes `target` a duplicate of `fd`.
 pub fn replace(fd: Fd, target: Fd) -> Result<(), Errno> {
     // SAFETY: touches no memory.
     unsafe { call(nr::__NR_dup3, [fd as usize, target as usize, nr::O_CLOEXEC as usize, 0, 0, 0]) }.map(drop)
 }
 
-/// `eventfd2(2)`, non-blocking and close-on-exec, moved out of the way.
+/// Creates an eventfd, non-blocking and close-on-exec, with a high number.
 pub fn eventfd() -> Result<Fd, Errno> {
     let flags = nr::EFD_NONBLOCK | nr::EFD_CLOEXEC;
     // SAFETY: touches no memory.
@@ -223,14 +223,14 @@ pub fn eventfd() -> Result<Fd, Errno> {
     move_high(low).inspect(|&fd| mark(fd))
 }
 
-/// The signal that `F_SETSIG` sets for the eventfds, epoll and inotify instances that the engine has made, by which they are told
-/// from files of the program: C libraries keep it for themselves, and nobody has it sent for a descriptor.
+/// The signal set by `F_SETSIG` on the eventfds, epoll and inotify instances that the engine makes, which distinguishes them from
+/// files of the program: C libraries reserve this signal, and no program requests it for a descriptor.
 const MARK: usize = 32;
 
-/// The system keeps no such signal.
+/// True if the system does not support `F_SETSIG` of [`MARK`].
 static KEEPS_NO_MARKS: AtomicBool = AtomicBool::new(false);
 
-/// The next schedule runs on another system.
+/// Resets what is known of the system: the next schedule runs on another one.
 #[cfg(anyring_simulation)]
 pub fn forget_system() {
     super::same_file::reset();
@@ -238,30 +238,30 @@ pub fn forget_system() {
     BEGINS_READS.store(UNKNOWN, Ordering::Relaxed);
 }
 
-/// Makes a file known again.
+/// Marks a file as the engine's.
 fn mark(fd: Fd) {
     if fcntl(fd, nr::F_SETSIG, MARK).is_err() {
         KEEPS_NO_MARKS.store(true, Ordering::Relaxed);
     }
 }
 
-/// True if this is still an eventfd, an epoll or an inotify instance that the engine made. Where nobody saw it, the
-/// program may have closed the number, and opened a file that has it now.
+/// True if `fd` is still an eventfd, an epoll or an inotify instance that the engine made. The program may have
+/// closed the number unobserved, and opened another file that got it.
 pub fn is_still_own(fd: Fd) -> bool {
     match fcntl(fd, nr::F_GETSIG, 0) {
         Ok(mark) => mark == MARK || KEEPS_NO_MARKS.load(Ordering::Relaxed),
         Err(Errno::EBADF) => false,
-        // A filter of the program's own refuses to say.
+        // A seccomp filter of the program refuses the call.
         Err(_) => true,
     }
 }
 
-/// Closes one, if it still is.
+/// Closes such a descriptor, if it still is the engine's.
 pub fn close_own(fd: Fd) {
     if is_still_own(fd) { close(fd) } else { own::forget(fd) }
 }
 
-/// Moves a descriptor of the engine's own out of the program's low numbers. Where the process may have no other number, it stays.
+/// Moves a descriptor of the engine out of the range of the program's low numbers. It stays if no other number is available.
 pub fn move_high(low: Fd) -> Result<Fd, Errno> {
     let high = duplicate(low);
     if high == Err(Errno::EMFILE) {
@@ -272,12 +272,12 @@ pub fn move_high(low: Fd) -> Result<Fd, Errno> {
     high
 }
 
-/// Adds one to an eventfd of [`eventfd`]. A full counter is as good as a signal. False where it is gone.
+/// Adds one to a counter made by [`eventfd`]. A full counter wakes just as well. False if the file is not the engine's any more.
 pub fn eventfd_signal(fd: Fd) -> bool {
     is_still_own(fd) && eventfd_add(fd)
 }
 
-/// Adds one to an eventfd. False where there is none.
+/// Adds one to an eventfd. False if the write fails.
 pub fn eventfd_add(fd: Fd) -> bool {
     let one = 1u64;
     // SAFETY: reads eight bytes of ours.
@@ -285,7 +285,7 @@ pub fn eventfd_add(fd: Fd) -> bool {
     matches!(written, Ok(_) | Err(Errno::EAGAIN))
 }
 
-/// Takes the count of an eventfd of [`eventfd`], if it has one.
+/// Resets the counter of an eventfd made by [`eventfd`].
 pub fn eventfd_drain(fd: Fd) {
     if !is_still_own(fd) {
         return;
@@ -295,7 +295,7 @@ pub fn eventfd_drain(fd: Fd) {
     let _ = unsafe { call(nr::__NR_read, [fd as usize, &raw mut count as usize, 8, 0, 0, 0]) };
 }
 
-/// `epoll_create1(2)`, close-on-exec, moved out of the way.
+/// Creates an epoll instance, close-on-exec, with a high number.
 pub fn epoll_create() -> Result<Fd, Errno> {
     // SAFETY: touches no memory.
     let low = unsafe { call(nr::__NR_epoll_create1, [nr::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0]) }
@@ -303,7 +303,7 @@ pub fn epoll_create() -> Result<Fd, Errno> {
     move_high(low).inspect(|&fd| mark(fd))
 }
 
-/// `epoll_ctl(2)`.
+/// Calls `epoll_ctl(2)`.
 pub fn epoll_ctl(epoll: Fd, operation: u32, fd: Fd, events: u32, data: u64) -> Result<(), Errno> {
     let mut event = EpollEvent { events, data };
     // SAFETY: reads an event of ours.
@@ -316,8 +316,8 @@ pub fn epoll_ctl(epoll: Fd, operation: u32, fd: Fd, events: u32, data: u64) -> R
     .map(drop)
 }
 
-/// True if a file can be polled, as the kernel's io_uring asks before it waits for it. `poll(2)` calls files
-/// ready that cannot. Takes an epoll instance: for who asks seldom.
+/// True if the file can be polled, by the same criterion as the kernel's io_uring. `poll(2)` would report
+/// files that cannot be polled as ready. Creates an epoll instance, so it is for rare calls.
 pub fn can_be_polled(fd: Fd) -> bool {
     let Ok(epoll) = epoll_create() else { return false };
     let added = epoll_ctl(epoll, nr::EPOLL_CTL_ADD, fd, 0, 0);
@@ -325,7 +325,7 @@ pub fn can_be_polled(fd: Fd) -> bool {
     added != Err(Errno::EPERM)
 }
 
-/// Makes a call that may sleep, through the front end where it wants to know of that.
+/// Makes a call that may sleep, through the front end if that wants to make it itself.
 ///
 /// # Safety
 /// As for the call that `number` names.
@@ -341,8 +341,8 @@ unsafe fn sleep(number: u32, arguments: [usize; 6], has_mask: bool) -> Result<us
     unsafe { call(number, arguments) }
 }
 
-/// Waits for events until `timeout_ns` (forever where `None`), with `signal_mask` in force if given.
-/// Falls back to milliseconds, rounded up, where the kernel has no `epoll_pwait2`.
+/// Waits for events for at most `timeout_ns` (`None`: without a limit), with `signal_mask` in force
+/// if given. Uses milliseconds, rounded up, if the kernel has no `epoll_pwait2`.
 pub fn epoll_wait(
     epoll: Fd,
     events: &mut [EpollEvent],
@@ -377,7 +377,7 @@ pub fn epoll_wait(
             };
             match result {
                 Err(Errno::ENOSYS | Errno::EPERM) => {
-                    // Relaxed: nothing else follows from it.
+                    // Relaxed: no other memory depends on it.
                     LACKS_PWAIT2.store(true, Ordering::Relaxed);
                     short(in_milliseconds(ns))
                 }
@@ -387,22 +387,22 @@ pub fn epoll_wait(
     }
 }
 
-/// Leaves a mapping out of the memory of children (`MADV_DONTFORK`).
+/// Excludes a mapping from the memory of children (`MADV_DONTFORK`).
 ///
 /// # Errors
-/// As `madvise(2)`.
+/// Errors of `madvise(2)`.
 pub fn keep_from_children(address: *mut u8, length: usize) -> Result<(), Errno> {
     let arguments = [address as usize, length, nr::MADV_DONTFORK as usize, 0, 0, 0];
     // SAFETY: changes nothing in this process.
     unsafe { call(nr::__NR_madvise, arguments).map(drop) }
 }
 
-/// An address that no program has memory at. The kernel finds that out by a comparison, and by a page fault where there is merely no
-/// memory.
+/// An address at which no program has memory. The kernel rejects it by a comparison; an address that is merely unmapped would cost a
+/// page fault.
 const NOWHERE: usize = (-65536_isize) as usize;
 
-/// Waits for completions of a context of Linux AIO, which stay where they are: `EFAULT` says that there are any. While there are none, it
-/// takes so many to end the wait, but before Linux 6.8, where the first does.
+/// Waits for completions of a Linux AIO context without fetching them: `EFAULT` means that there are some. Without any, the wait ends
+/// when `least` are there; before Linux 6.8, when the first is there.
 pub fn await_completions(
     context: usize,
     least: usize,
@@ -422,14 +422,14 @@ pub fn await_completions(
     unsafe { sleep(nr::__NR_io_pgetevents, arguments, true) }
 }
 
-/// The system has refused `epoll_pwait2` (since Linux 5.11): it is not asked again.
+/// True once the system has refused `epoll_pwait2` (new in Linux 5.11); then it is not tried again.
 static LACKS_PWAIT2: AtomicBool = AtomicBool::new(false);
 
 fn in_milliseconds(ns: u64) -> i32 {
     i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX)
 }
 
-/// The events among `events` that `fd` is ready for now; 0 for none.
+/// Returns which of `events` are pending on `fd` now.
 pub fn poll_now(fd: Fd, events: u32) -> Result<u32, Errno> {
     let mut entry = nr::pollfd { fd, events: events as i16, revents: 0 };
     // SAFETY: one entry of ours; a null timeout would wait, a zero one does not.
@@ -440,7 +440,7 @@ pub fn poll_now(fd: Fd, events: u32) -> Result<u32, Errno> {
     Ok(u32::from(entry.revents as u16))
 }
 
-/// Waits until `fd` is readable, a signal comes, or the time is over. False on time-out.
+/// Waits until `fd` is readable or a signal arrives. False on time-out.
 pub fn poll_readable(fd: Fd, timeout_ns: Option<u64>, signal_mask: Option<u64>) -> Result<bool, Errno> {
     let mut entry = nr::pollfd { fd, events: nr::POLLIN as i16, revents: 0 };
     let timeout = timeout_ns.map(Timespec::from_ns);
@@ -451,13 +451,13 @@ pub fn poll_readable(fd: Fd, timeout_ns: Option<u64>, signal_mask: Option<u64>) 
         .map(|ready| ready > 0)
 }
 
-/// Sleeps for so long.
+/// Sleeps for `time_ns`.
 pub fn pause(time_ns: u64) {
     let never = AtomicU32::new(0);
     let _ = futex_wait(&never, 0, Some(time_ns));
 }
 
-/// `clock_gettime(2)` in nanoseconds.
+/// Returns the time of a clock in nanoseconds.
 pub fn clock_ns(clock: u32) -> u64 {
     let mut time = Timespec::default();
     // SAFETY: writes a time of ours.
@@ -467,34 +467,34 @@ pub fn clock_ns(clock: u32) -> u64 {
     time.to_ns().unwrap_or(0)
 }
 
-/// The monotonic clock in nanoseconds.
+/// Returns the monotonic clock in nanoseconds.
 pub fn monotonic_ns() -> u64 {
     clock_ns(nr::CLOCK_MONOTONIC)
 }
 
-/// `gettid(2)`.
+/// Calls `gettid(2)`.
 pub fn gettid() -> i32 {
     // SAFETY: touches no memory.
     unsafe { call(nr::__NR_gettid, [0; 6]) }.map_or(0, |thread| thread as i32)
 }
 
-/// True if this process has a thread of that number.
+/// True if this process has a thread with this ID.
 pub fn thread_lives(thread: i32) -> bool {
-    // SAFETY: signal 0 is never sent.
+    // SAFETY: signal 0 is not delivered.
     let sent = unsafe { call(nr::__NR_tgkill, [getpid() as usize, thread as usize, 0, 0, 0, 0]) };
     sent != Err(Errno::ESRCH)
 }
 
-/// `getppid(2)`.
+/// Calls `getppid(2)`.
 pub fn getppid() -> i32 {
     // SAFETY: touches no memory.
     unsafe { call(nr::__NR_getppid, [0; 6]) }.map_or(0, |pid| pid as i32)
 }
 
-/// Copies within this process by system calls, which report memory that is not there.
+/// Copies within this process by system calls, which return an error if memory is unmapped.
 ///
 /// # Safety
-/// Whichever of the two sides is the engine's own must be valid for the copy.
+/// The engine's side, of the two, must be valid for the copy.
 pub unsafe fn process_copy(destination: *mut u8, source: *const u8, length: usize) -> Result<(), Errno> {
     let local = [destination as usize, length];
     let remote = [source as usize, length];
@@ -505,7 +505,7 @@ pub unsafe fn process_copy(destination: *mut u8, source: *const u8, length: usiz
     };
     match copied {
         Ok(count) if count == length => Ok(()),
-        // Sandboxes that forbid looking into processes forbid this one too; some (qemu-user) lack it.
+        // Sandboxes that forbid access to other processes forbid this call, too; some systems (qemu-user) lack it.
         // SAFETY: passed on to the caller.
         Err(Errno::ENOSYS | Errno::EPERM | Errno::EACCES) => unsafe {
             pipe_copy(destination, source, length)
@@ -514,13 +514,13 @@ pub unsafe fn process_copy(destination: *mut u8, source: *const u8, length: usiz
     }
 }
 
-/// [`process_copy`] by calls that every sandbox allows: into a pipe and out of it again. Where memory
-/// is missing, what lies before it may have been copied.
+/// Copies as [`process_copy`], but by calls that every sandbox allows: into a pipe and out again. If
+/// memory is unmapped, the bytes before it may have been copied.
 ///
 /// # Safety
 /// As for [`process_copy`].
 pub unsafe fn pipe_copy(destination: *mut u8, source: *const u8, length: usize) -> Result<(), Errno> {
-    // The bytes that a pipe always holds, however small the user's limit has made it.
+    // A pipe has room for this many bytes even under the smallest limit.
     const CHUNK: usize = 4096;
     let ends = pipe(nr::O_CLOEXEC)?;
     let [out, into] = ends.map(|fd| fd as usize);
@@ -542,18 +542,18 @@ pub unsafe fn pipe_copy(destination: *mut u8, source: *const u8, length: usize) 
     result
 }
 
-/// `pipe2(2)`: the reading end and the writing end.
+/// Creates a pipe: the reading end and the writing end.
 pub fn pipe(flags: u32) -> Result<[Fd; 2], Errno> {
     let mut ends: [Fd; 2] = [-1; 2];
     // SAFETY: writes two descriptors of ours.
     unsafe { call(nr::__NR_pipe2, [ends.as_mut_ptr() as usize, flags as usize, 0, 0, 0, 0]) }.map(|_| ends)
 }
 
-/// `preadv2(2)`, or with `writes` `pwritev2(2)`; offset -1 is the file's position. Where the system has
-/// neither (qemu-user, say), flags are unknown and the older calls do without.
+/// Calls `preadv2(2)`, or `pwritev2(2)` if `writes`; offset -1 is the file's position. If the system
+/// has neither (such as qemu-user), the older calls are used, and flags are refused.
 ///
 /// # Safety
-/// The vectors' memory must be the program's to be read or written.
+/// The vectors' memory must be the program's, to be read or written.
 #[inline]
 pub unsafe fn transfer(
     writes: bool,
@@ -566,7 +566,7 @@ pub unsafe fn transfer(
     transfer_by(|number, arguments| unsafe { call(number, arguments) }, writes, fd, vectors, offset, flags)
 }
 
-/// [`transfer`] by calls of the caller's own making.
+/// Does [`transfer`] through the caller's function `call`.
 #[inline]
 pub fn transfer_by(
     call: impl Fn(u32, [usize; 6]) -> Result<usize, Errno>,
@@ -592,17 +592,17 @@ pub fn transfer_by(
     }
 }
 
-/// True if this answer says that the kernel lacks a call, or that a sandbox refuses it, whatever its
-/// arguments. `EPERM` may be the answer to these alone: the kernel says another error of a call without any.
+/// True if this error means that the kernel lacks the call or that a sandbox refuses it, whatever its arguments. `EPERM` may be
+/// due to the arguments: so the call is repeated with an invalid descriptor, for which the kernel returns another error.
 #[cold]
 pub fn is_refused(number: u32, errno: Errno) -> bool {
     let nothing = [usize::MAX, 0, 0, 0, 0, 0];
-    // SAFETY: there is no such file, and nothing is named.
+    // SAFETY: the descriptor is invalid, and no memory is passed.
     let refuses = || unsafe { call(number, nothing) } == Err(Errno::EPERM);
     errno == Errno::ENOSYS || errno == Errno::EPERM && refuses()
 }
 
-/// Sets the position of a file that has one (`lseek(2)`).
+/// Sets the position of a seekable file.
 pub fn seek(fd: Fd, position: u64) {
     // SAFETY: touches no memory.
     let result =
@@ -610,27 +610,27 @@ pub fn seek(fd: Fd, position: u64) {
     debug_assert!(result.is_ok(), "only files that have positions");
 }
 
-/// `lseek(2)` to a place that the program named.
+/// Sets the position of a file to one that the program passed.
 pub fn seek_to(fd: Fd, position: u64) -> Result<(), Errno> {
     // SAFETY: touches no memory.
     unsafe { call(nr::__NR_lseek, [fd as usize, position as usize, nr::SEEK_SET as usize, 0, 0, 0]) }
         .map(drop)
 }
 
-/// Where a file's position is.
+/// Returns the position of a file.
 pub fn position(fd: Fd) -> Result<u64, Errno> {
     // SAFETY: touches no memory.
     let result = unsafe { call(nr::__NR_lseek, [fd as usize, 0, nr::SEEK_CUR as usize, 0, 0, 0]) };
     result.map(|position| position as u64)
 }
 
-/// `getdents64(2)`, into memory that the program named.
+/// Calls `getdents64(2)` with memory of the program.
 pub fn getdents(fd: Fd, address: u64, length: u32) -> Result<usize, Errno> {
-    // SAFETY: the kernel checks that the memory is there; the program asked for it to be written.
+    // SAFETY: the kernel checks the memory, which the program passed to be written.
     unsafe { call(nr::__NR_getdents64, [fd as usize, address as usize, length as usize, 0, 0, 0]) }
 }
 
-/// `openat(2)` for reading, close-on-exec, at an open directory.
+/// Opens a path relative to an open directory for reading, close-on-exec.
 pub fn open_at(directory: Fd, path: &CStr, flags: u32) -> Result<Fd, Errno> {
     let flags = flags | nr::O_RDONLY | nr::O_CLOEXEC;
     // SAFETY: reads a C string.
@@ -638,7 +638,7 @@ pub fn open_at(directory: Fd, path: &CStr, flags: u32) -> Result<Fd, Errno> {
         .map(|fd| fd as Fd)
 }
 
-/// `openat(2)` with an absolute path, for the engine's own needs.
+/// Opens an absolute path.
 pub fn open(path: &CStr, flags: u32) -> Result<Fd, Errno> {
     // SAFETY: reads a C string.
     unsafe {
@@ -650,7 +650,7 @@ pub fn open(path: &CStr, flags: u32) -> Result<Fd, Errno> {
     .map(|fd| fd as Fd)
 }
 
-/// `fstat(2)`.
+/// Calls `fstat(2)`.
 pub fn status(fd: Fd) -> Result<nr::stat, Errno> {
     let mut stat = core::mem::MaybeUninit::<nr::stat>::zeroed();
     // SAFETY: writes one `stat` of ours.
@@ -660,18 +660,18 @@ pub fn status(fd: Fd) -> Result<nr::stat, Errno> {
     }
 }
 
-/// The device, the inode and the mode, by [`status`].
+/// Returns device, inode and mode of a file, by [`status`].
 pub fn identity(fd: Fd) -> Result<FileIdentity, Errno> {
     let stat = status(fd)?;
     Ok(FileIdentity { device: stat.st_dev, inode: stat.st_ino, mode: stat.st_mode, names: stat.st_rdev })
 }
 
-/// The number of a device as `stat` has it: `new_encode_dev` of the kernel.
+/// Returns a device number as `stat` encodes it: the kernel's `new_encode_dev`.
 pub fn device_number(major: u32, minor: u32) -> u64 {
     u64::from(minor & 0xff | major << 8 | (minor & !0xff) << 12)
 }
 
-/// The identity of a file, asked of no file system that may be slow to answer.
+/// Returns the identity of a file without a query to a file system that may be slow to answer.
 pub fn known_identity(fd: Fd) -> Result<FileIdentity, Errno> {
     let Ok(known) = known_status(fd, nr::STATX_TYPE | nr::STATX_INO) else { return identity(fd) };
     Ok(FileIdentity {
@@ -682,7 +682,7 @@ pub fn known_identity(fd: Fd) -> Result<FileIdentity, Errno> {
     })
 }
 
-/// The status of a file that the kernel knows without asking its file system, which may take long to answer.
+/// Returns the status that the kernel knows without asking the file system, which may be slow to answer.
 pub fn known_status(fd: Fd, wanted: u32) -> Result<nr::statx, Errno> {
     let mut status = core::mem::MaybeUninit::<nr::statx>::zeroed();
     let flags = nr::AT_EMPTY_PATH | nr::AT_STATX_DONT_SYNC;
@@ -694,7 +694,7 @@ pub fn known_status(fd: Fd, wanted: u32) -> Result<nr::statx, Errno> {
     }
 }
 
-/// The mode of the file at a path.
+/// Returns the mode of the file at a path.
 pub fn mode_at(directory: Fd, path: usize, follows: bool) -> Result<u32, Errno> {
     let mut status = core::mem::MaybeUninit::<nr::statx>::zeroed();
     let no_follow = if follows { 0 } else { nr::AT_SYMLINK_NOFOLLOW };
@@ -708,7 +708,7 @@ pub fn mode_at(directory: Fd, path: usize, follows: bool) -> Result<u32, Errno> 
     }
 }
 
-/// The magic number of the file system that a file is on, and the bytes of its blocks.
+/// Returns the magic number of the file's file system, and its block size in bytes.
 pub fn file_system(fd: Fd) -> Result<(i64, usize), Errno> {
     let mut stat = core::mem::MaybeUninit::<nr::statfs>::zeroed();
     // SAFETY: writes one `statfs` of ours.
@@ -719,17 +719,17 @@ pub fn file_system(fd: Fd) -> Result<(i64, usize), Errno> {
     Ok((stat.f_type, stat.f_bsize as usize))
 }
 
-/// Has a range of a file read into the page cache, as far as it is not there, without waiting for that (`posix_fadvise(2)`).
+/// Begins to read a range of a file into the page cache, without waiting (`posix_fadvise(2)`).
 ///
 /// # Errors
-/// As the call. A file system may take no advice: that is no error.
+/// Errors of the call. File systems that ignore the advice return none.
 pub fn will_need(fd: Fd, offset: u64, length: usize) -> Result<(), Errno> {
     let arguments = [fd as usize, offset as usize, length, nr::POSIX_FADV_WILLNEED as usize, 0, 0];
     // SAFETY: touches no memory.
     unsafe { call(nr::__NR_fadvise64, arguments).map(drop) }
 }
 
-/// The answer of [`nowait_begins_reads`], once the kernel's release has been asked for.
+/// The cached answer of [`nowait_begins_reads`].
 static BEGINS_READS: AtomicU8 = AtomicU8::new(UNKNOWN);
 
 const UNKNOWN: u8 = 0;
@@ -738,9 +738,9 @@ const NO: u8 = 1;
 
 const YES: u8 = 2;
 
-/// True if a read by `RWF_NOWAIT` that misses the page cache begins at the device, as from Linux 6.12 on. Before that nothing is begun.
+/// True if a read with `RWF_NOWAIT` that misses the page cache starts readahead, as since Linux 6.12.
 pub fn nowait_begins_reads() -> bool {
-    // Relaxed: it stands for nothing else.
+    // Relaxed: no other memory depends on it.
     match BEGINS_READS.load(Ordering::Relaxed) {
         UNKNOWN => {
             let begins = release().is_some_and(|release| release >= (6, 12));
@@ -751,7 +751,7 @@ pub fn nowait_begins_reads() -> bool {
     }
 }
 
-/// The first two numbers of the kernel's release (`uname(2)`).
+/// Returns the first two numbers of the kernel's release (`uname(2)`).
 fn release() -> Option<(u32, u32)> {
     const FIELD: usize = 65;
     let mut names = [[0u8; FIELD]; 6];
@@ -765,16 +765,16 @@ fn release() -> Option<(u32, u32)> {
     Some((numbers.next()?, numbers.next()?))
 }
 
-/// `read(2)` of no bytes.
+/// Reads 0 bytes.
 pub fn read_nothing(fd: Fd) -> Result<usize, Errno> {
     // SAFETY: touches no memory.
     unsafe { call(nr::__NR_read, [fd as usize, 0, 0, 0, 0, 0]) }
 }
 
-/// `recvmsg(2)` without waiting.
+/// Calls `recvmsg(2)` without waiting.
 ///
 /// # Safety
-/// What the header names must be memory to be written, or of the program, which gave it for that.
+/// Memory that the header names must be writable, or passed by the program to be written.
 pub unsafe fn receive_message(
     fd: Fd,
     header: &mut linux_raw_sys::net::msghdr,
@@ -786,7 +786,7 @@ pub unsafe fn receive_message(
     unsafe { call(nr::__NR_recvmsg, [fd as usize, header, flags, 0, 0, 0]) }
 }
 
-/// `send(2)` of no bytes, as a write would do it, without waiting.
+/// Sends 0 bytes on a socket, as a write would, without waiting.
 pub fn send_nothing(fd: Fd) -> Result<usize, Errno> {
     let flags = linux_raw_sys::net::MSG_DONTWAIT as usize;
     // SAFETY: touches no memory.
@@ -798,12 +798,12 @@ pub fn may_raise_priority() -> bool {
     capabilities() & (1 << nr::CAP_SYS_ADMIN | 1 << nr::CAP_SYS_NICE) != 0
 }
 
-/// True if this capability, one of the first 32, is among the effective ones of the calling thread.
+/// True if this capability, one of the first 32, is effective in the calling thread.
 pub fn has_capability(capability: u32) -> bool {
     capabilities() & 1 << capability != 0
 }
 
-/// The first 32 effective capabilities of the calling thread; none where they cannot be asked for.
+/// Returns the first 32 effective capabilities of the calling thread; 0 if the query fails.
 fn capabilities() -> u32 {
     let header = [nr::_LINUX_CAPABILITY_VERSION_3, 0];
     // Effective, permitted and inheritable sets, the lower halves first.
@@ -814,10 +814,10 @@ fn capabilities() -> u32 {
     if result.is_ok() { sets[0] } else { 0 }
 }
 
-/// The name of a network interface, ended by a zero, by its number.
+/// Returns the name of the network interface with this index, terminated by a zero.
 ///
 /// # Errors
-/// `ENODEV` where there is none; others where there cannot be a socket to ask.
+/// `ENODEV` if there is no such interface; others if no socket can be made for the query.
 pub fn interface_name(index: u32) -> Result<[u8; 16], Errno> {
     const SIOCGIFNAME: usize = 0x8910;
     let (domain, kind) =
@@ -825,18 +825,18 @@ pub fn interface_name(index: u32) -> Result<[u8; 16], Errno> {
     // SAFETY: touches no memory.
     let socket = unsafe { call(nr::__NR_socket, [domain, kind as usize, 0, 0, 0, 0]) }?;
     let socket = OwnedFd::new(socket as Fd);
-    // `struct ifreq`: a name, and in this question the number.
+    // `struct ifreq`: the name, and for this query the index.
     let mut request = [0u8; 40];
     request[16..20].copy_from_slice(&index.to_ne_bytes());
     let arguments = [socket.fd() as usize, SIOCGIFNAME, request.as_mut_ptr() as usize, 0, 0, 0];
-    // SAFETY: reads and writes such a structure of ours.
+    // SAFETY: reads and writes a `struct ifreq` of this function.
     unsafe { call(nr::__NR_ioctl, arguments) }?;
     let mut name = [0; 16];
     name[..15].copy_from_slice(&request[..15]);
     Ok(name)
 }
 
-/// True if the interface of that name has a receive queue of that number. Nothing where sysfs does not tell.
+/// True if the network interface has a receive queue with this number. `None` if sysfs does not tell.
 pub fn has_receive_queue(name: &[u8; 16], queue: u32) -> Option<bool> {
     let name = CStr::from_bytes_until_nul(name).ok()?.to_str().ok()?;
     let queues = Short::of(format_args!("/sys/class/net/{name}/queues"))?;
@@ -849,14 +849,14 @@ pub fn has_receive_queue(name: &[u8; 16], queue: u32) -> Option<bool> {
     }
 }
 
-/// A short text that ends with a zero. `alloc::format` needs an unwinder where nothing is optimized, and some front ends have none.
+/// A short C string. `alloc::format` needs an unwinder in debug builds, which some front ends do not have.
 struct Short {
     bytes: [u8; 64],
     length: usize,
 }
 
 impl Short {
-    /// Nothing where it is too long.
+    /// Formats the text; `None` if it is too long.
     fn of(text: fmt::Arguments<'_>) -> Option<Short> {
         let mut short = Short { bytes: [0; 64], length: 0 };
         short.write_fmt(text).ok().map(|()| short)
@@ -884,17 +884,17 @@ impl fmt::Write for Short {
 pub struct OwnedFd(Fd);
 
 impl OwnedFd {
-    /// Takes a descriptor of the engine's own.
+    /// Takes ownership of a descriptor of the engine.
     pub fn new(fd: Fd) -> OwnedFd {
         OwnedFd(fd)
     }
 
-    /// Its number.
+    /// Returns the descriptor.
     pub fn fd(&self) -> Fd {
         self.0
     }
 
-    /// Its number, which is the caller's to close.
+    /// Returns the descriptor, which the caller has to close.
     pub fn into_fd(self) -> Fd {
         core::mem::ManuallyDrop::new(self).0
     }
@@ -906,16 +906,16 @@ impl Drop for OwnedFd {
     }
 }
 
-/// The identity of a file, and its type.
+/// Device and inode of a file, with its mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileIdentity {
-    /// The device it is on.
+    /// The device of its file system.
     pub device: u64,
-    /// Its number there.
+    /// The inode number.
     pub inode: u64,
     /// Type and permissions.
     pub mode: u32,
-    /// The device that it is, if it is one.
+    /// The device number, if the file is a device.
     pub names: u64,
 }
 
@@ -935,17 +935,17 @@ impl FileIdentity {
         self.mode & nr::S_IFMT == nr::S_IFDIR
     }
 
-    /// True for `/dev/null`, under whatever name.
+    /// True for `/dev/null`, by its device number.
     pub fn is_null_device(self) -> bool {
         const MEMORY_DEVICES: u64 = 1;
         self.mode & nr::S_IFMT == nr::S_IFCHR && self.names == MEMORY_DEVICES << 8 | 3
     }
 }
 
-/// Up to 1024 processors, as bits.
+/// A set of up to 1024 processors, one bit each.
 pub type CpuSet = [u64; 16];
 
-/// The processors that the calling thread may run on.
+/// Returns the processors that the calling thread may run on.
 pub fn allowed_cpus() -> Result<CpuSet, Errno> {
     let mut set: CpuSet = [0; 16];
     // SAFETY: writes a set of ours.
@@ -960,7 +960,7 @@ pub fn run_on(set: &CpuSet) -> Result<(), Errno> {
         .map(drop)
 }
 
-/// Ends the calling process at once; for the impossible only.
+/// Ends the process immediately; only for states that cannot occur.
 pub fn abort() -> ! {
     loop {
         // SAFETY: does not return.
@@ -968,20 +968,20 @@ pub fn abort() -> ! {
     }
 }
 
-/// Opens what `fd` refers to once more, as a description of its own, close-on-exec.
+/// Opens the file behind `fd` again, as a new open file description, close-on-exec.
 pub fn reopen(fd: Fd) -> Result<Fd, Errno> {
     open(&fd_path(fd), nr::O_RDWR | nr::O_CLOEXEC)
 }
 
-/// Calls `maps` with another description of what `fd` refers to. A mapping keeps its description: by the program's own, that one
-/// would not end when the program closes its last descriptor. Where there cannot be another, without `/proc` say, `maps` gets
-/// `fd` itself.
+/// Calls `maps` with a second open file description of the file behind `fd`. A mapping keeps its description alive: the
+/// program's own would not end with the program's last descriptor. If no second description can be made, as without `/proc`,
+/// `maps` gets `fd` itself.
 pub fn by_own_description<T>(fd: Fd, maps: impl FnOnce(Fd) -> T) -> T {
     let own = reopen(fd).map(OwnedFd::new);
     maps(own.as_ref().map_or(fd, OwnedFd::fd))
 }
 
-/// `inotify_init1(2)`, non-blocking and close-on-exec.
+/// Creates an inotify instance, non-blocking and close-on-exec, with a high number.
 pub fn inotify() -> Result<Fd, Errno> {
     let flags = nr::IN_NONBLOCK | nr::IN_CLOEXEC;
     // SAFETY: touches no memory.
@@ -989,7 +989,7 @@ pub fn inotify() -> Result<Fd, Errno> {
     move_high(low).inspect(|&fd| mark(fd))
 }
 
-/// Watches for the end of descriptions of the file behind `fd`, any of them; returns the watch.
+/// Watches the file behind `fd` for the close of any of its descriptions. Returns the watch.
 pub fn inotify_watch_close(inotify: Fd, fd: Fd) -> Result<i32, Errno> {
     let path = fd_path(fd);
     let mask = nr::IN_CLOSE_WRITE | nr::IN_CLOSE_NOWRITE;
@@ -1000,7 +1000,7 @@ pub fn inotify_watch_close(inotify: Fd, fd: Fd) -> Result<i32, Errno> {
     .map(|watch| watch as i32)
 }
 
-/// Takes pending notifications: the watches they are for.
+/// Reads the pending notifications. Returns their watches.
 pub fn inotify_take(inotify: Fd) -> alloc::vec::Vec<i32> {
     let mut buffer = [0u32; 256];
     // SAFETY: writes into a buffer of ours.
@@ -1018,17 +1018,17 @@ pub fn inotify_take(inotify: Fd) -> alloc::vec::Vec<i32> {
     watches
 }
 
-/// Makes sure that `length` bytes at `address` of the program are there to be written.
+/// Faults in `length` bytes at `address` of the program for writing.
 ///
 /// # Errors
-/// `EFAULT` where they are not.
+/// `EFAULT` if they are not writable.
 pub fn populate(address: u64, length: usize) -> Result<(), Errno> {
     const PAGE: usize = 4096;
     let advice = nr::MADV_POPULATE_WRITE as usize;
     // SAFETY: changes no byte of memory.
     match unsafe { call(nr::__NR_madvise, [address as usize, length, advice, 0, 0, 0]) } {
         Ok(_) => Ok(()),
-        // A kernel without it (before 5.14), a sandbox that refuses it, or pages that cannot be written.
+        // The kernel does not know the advice (before 5.14), a sandbox refuses it, or the pages cannot be written.
         Err(Errno::EINVAL | Errno::ENOSYS | Errno::EPERM) => {
             (0..length).step_by(PAGE).try_for_each(|offset| expect_writable(address + offset as u64))
         }
@@ -1036,22 +1036,22 @@ pub fn populate(address: u64, length: usize) -> Result<(), Errno> {
     }
 }
 
-/// Makes sure that the word at `address`, a multiple of 4, can be written: the kernel adds 0 to it in one step.
+/// Checks that the word at `address`, a multiple of 4, is writable: the kernel atomically adds 0 to it.
 ///
 /// # Errors
-/// `EFAULT` where it cannot.
+/// `EFAULT` if it is not writable.
 fn expect_writable(address: u64) -> Result<(), Errno> {
     const ADD_NOTHING: usize = (nr::FUTEX_OP_ADD as usize) << 28;
     let own = AtomicU32::new(0);
     let operation = (nr::FUTEX_WAKE_OP | nr::FUTEX_PRIVATE_FLAG) as usize;
-    // SAFETY: a word of ours on which nobody sleeps, and one of the program's that stays what it is. At most one thread that
-    // sleeps on that wakes, as it may at any time.
+    // SAFETY: one word is of this function; the other is the program's and keeps its value. At most one thread that sleeps
+    // on a futex there wakes spuriously, as it may at any time.
     unsafe { call(nr::__NR_futex, [own.as_ptr() as usize, operation, 1, 1, address as usize, ADD_NOTHING]) }
         .map(drop)
         .map_err(|_| Errno::EFAULT)
 }
 
-/// The size of the file behind `fd`.
+/// Returns the size of the file behind `fd`.
 pub fn size(fd: Fd) -> Result<u64, Errno> {
     let mut stat = core::mem::MaybeUninit::<nr::stat>::zeroed();
     // SAFETY: writes one `stat` of ours.

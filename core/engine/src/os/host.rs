@@ -1,20 +1,19 @@
-//! Services of a front end for the engine: threads, the calling thread's identity, resumed faults.
+//! Services that a front end provides to the engine: threads, the calling thread's identity, resumption after faults.
 
 use core::ffi::{CStr, c_void};
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// The services that the engine needs from the process it lives in. Memory comes through the global
-/// allocator, which the front end also chooses; neither may take a lock that a signal handler of the program
-/// could find taken.
+/// The services that the engine needs from its process. Memory comes from the global allocator, which the
+/// front end chooses, too. Neither may use a lock that the thread of a signal handler of the program could
+/// already hold.
 pub trait Host: Sync {
-    /// Starts a thread that runs `entry(argument)`, once, and ends when it returns. Where no thread could be started,
-    /// `entry` must not run. All signals must be blocked in the thread but those that an instruction raises and
-    /// [`Host::interrupt_signal`], and it must have at least 64 KiB of stack. The call does not wait for the thread to
-    /// begin.
+    /// Starts a thread that runs `entry(argument)` once and ends when it returns. If no thread can be started, `entry`
+    /// must not run. The thread must have at least 64 KiB of stack, and must block all signals except those that an
+    /// instruction raises and [`Host::interrupt_signal`]. The call does not wait for the thread to begin.
     ///
     /// # Errors
-    /// The errno (positive) that starting it gave, `EAGAIN` as a rule.
+    /// The positive errno of the failed start, usually `EAGAIN`.
     fn spawn(
         &self,
         name: &'static CStr,
@@ -22,58 +21,56 @@ pub trait Host: Sync {
         argument: *mut c_void,
     ) -> Result<(), i32>;
 
-    /// A value that no other live thread of the process shares and that stays the same for the
-    /// calling thread, cheap to read (the thread pointer, as a rule).
+    /// Returns a value that is constant in the calling thread and unique among the process's live
+    /// threads. Must be cheap; usually the thread pointer.
     fn thread_identity(&self) -> NonZeroUsize;
 
-    /// Where the C library keeps the number of the thread that owns the calling thread's storage, if that is known. There may
-    /// be another value, or no memory.
+    /// Returns the address at which the C library stores the thread ID in the calling thread's storage, if known. The memory
+    /// there may have another value, or be unmapped.
     fn kept_thread_number(&self) -> Option<usize> {
         None
     }
 
-    /// Whether a fault at an address for which [`crate::frontend::resume_address`] answers is resumed
-    /// there. Where not, the engine asks the kernel to copy from memory that may not be mapped.
+    /// True if a fault at an address for which [`crate::frontend::resume_address`] returns one is
+    /// resumed there. If not, the engine copies memory that may be unmapped by system calls.
     fn faults_resume(&self) -> bool;
 
-    /// Whether the front end tells of every descriptor that the program closes or replaces
-    /// ([`crate::frontend::closed`]), as far as programs do that by functions of a C library.
+    /// True if the front end reports every descriptor that the program closes or replaces
+    /// ([`crate::frontend::closed`]), as far as the program does so through a C library.
     fn sees_closes(&self) -> bool {
         false
     }
 
-    /// Whether the front end tells of descriptors that become another process's, or have been: before and after each child of
-    /// whatever kind ([`crate::frontend::hands_over`]), and of messages ([`crate::frontend::hands_over_ring`],
-    /// [`crate::frontend::received`]); and of duplicates ([`crate::frontend::duplicated`]). Where it does not, the engine ends no
-    /// socket that the program has closed before its data are acknowledged.
+    /// True if the front end reports that descriptors are shared with other processes: before and after each child of any kind
+    /// ([`crate::frontend::hands_over`]), and for messages ([`crate::frontend::hands_over_ring`], [`crate::frontend::received`]);
+    /// and duplicates ([`crate::frontend::duplicated`]). If not, the engine never ends a socket that the program has closed
+    /// before its data are acknowledged.
     fn sees_handovers(&self) -> bool {
         false
     }
 
-    /// Whether all code of the process is such that [`Host::sees_handovers`] holds. Asked without a lock, when something depends on
-    /// it.
+    /// True if [`Host::sees_handovers`] holds for all code of the process. Called without a lock, when a decision depends on it.
     fn has_seen_handovers(&self) -> bool {
         self.sees_handovers()
     }
 
-    /// A signal whose action is the front end's for good, which no thread of [`Host::spawn`] blocks. The engine sends it
-    /// to such threads alone, to end a system call; its handler must let the thread go on where
-    /// [`crate::frontend::interrupted`] says. Where there is none, the engine takes a real-time signal for which the program
-    /// has no action.
+    /// Returns a signal whose action always is the front end's, and which no thread of [`Host::spawn`] blocks. The engine
+    /// sends it only to such threads, to interrupt a system call; the handler must resume the thread where
+    /// [`crate::frontend::interrupted`] says. If there is none, the engine uses a real-time signal for which the program has
+    /// no action.
     fn interrupt_signal(&self) -> Option<u32> {
         None
     }
 
-    /// Makes a `call` that sleeps, with no lock and nothing else that would be missed: a C library may end the thread in it, as
-    /// `pthread_cancel` asks for. Then `ended` is to be called, by the thread, before it does anything else of the program's; and
-    /// [`crate::frontend::thread_ends`] in the end.
+    /// Makes `call`, which sleeps while no lock is held: a C library may end the thread in it (`pthread_cancel`). Then the thread
+    /// must call `ended` before any of the program's cleanup code, and [`crate::frontend::thread_ends`] at its end.
     fn may_end_in(&self, call: &mut dyn FnMut(), _ended: &mut dyn FnMut()) {
         call();
     }
 
-    /// Makes a system call that may sleep, with the thread's own signal mask. A front end that keeps the
-    /// program's signal handlers out of the engine answers `-EINTR` without the call if one is due;
-    /// `None` leaves the call to the engine, as a front end does that keeps nothing out.
+    /// Makes a system call that may sleep, with the thread's own signal mask. A front end that defers the program's
+    /// signal handlers while the thread is in the engine returns `-EINTR` without the call if a signal is pending.
+    /// `None` leaves the call to the engine, for front ends that do not defer signals.
     ///
     /// # Safety
     /// As for the call that `number` names.
@@ -82,33 +79,33 @@ pub trait Host: Sync {
     }
 }
 
-/// Facts about the caller of a call.
+/// Facts about the caller of `setup`, `enter` or `register`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Caller {
-    /// The signal mask to wait with, if it is not the thread's current one: a trap handler runs
-    /// with every signal blocked and names here the mask of the program that it interrupted.
+    /// The signal mask for waits, if it is not the thread's current one: a trap handler runs with
+    /// every signal blocked and passes the mask of the interrupted program.
     pub signal_mask: Option<u64>,
-    /// Of [`crate::setup()`]: the front end tells of the close of the ring's descriptors ([`crate::frontend::closed`]). Where it
-    /// does not, for the program closes them by instructions of its own perhaps, the engine watches the ring's file.
+    /// For [`crate::setup()`]: the front end reports closes of the ring's descriptors ([`crate::frontend::closed`]). If not, for
+    /// example because the program closes them by its own instructions, the engine watches the ring's file.
     pub tells_closes: bool,
 }
 
-/// Takes the completions of a ring for which nobody enters it, as soon as they are posted.
+/// Receives the completions of a ring as soon as they are posted, for a ring that no thread enters.
 pub trait Outlet: Send {
-    /// Some completions were posted. Called under the ring's lock: it may neither sleep nor enter the ring.
+    /// Handles new completions. Called under the ring's lock: must neither sleep nor enter the ring.
     fn posted(&mut self);
 }
 
 static HOST: AtomicPtr<&'static dyn Host> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Names the front end. Called once, before the first call of [`crate::setup()`]; later calls replace it
-/// for rings created from then on.
+/// Installs the front end. Called once, before the first [`crate::setup()`]; a later call replaces the
+/// front end for rings created from then on.
 pub fn install(host: &'static &'static dyn Host) {
     // Pairs with the acquire load in `get`.
     HOST.store(core::ptr::from_ref(host).cast_mut(), Ordering::Release);
 }
 
-/// The installed front end, if any.
+/// Returns the installed front end, if any.
 #[inline]
 pub fn get() -> Option<&'static dyn Host> {
     // Pairs with the release store in `install`.
@@ -117,13 +114,13 @@ pub fn get() -> Option<&'static dyn Host> {
     unsafe { host.as_ref().copied() }
 }
 
-/// [`Host::sees_closes`] of the installed front end.
+/// Returns [`Host::sees_closes`] of the installed front end.
 #[inline]
 pub fn sees_closes() -> bool {
     get().is_some_and(Host::sees_closes)
 }
 
-/// Makes a call that sleeps, in which the calling thread [may end](Host::may_end_in).
+/// Makes a call that sleeps, and in which the calling thread [may end](Host::may_end_in).
 pub fn sleep<R>(mut call: impl FnMut() -> R, mut ended: impl FnMut()) -> R {
     let mut result = None;
     if let Some(host) = get() {
@@ -132,17 +129,17 @@ pub fn sleep<R>(mut call: impl FnMut() -> R, mut ended: impl FnMut()) -> R {
     result.unwrap_or_else(call)
 }
 
-/// [`Host::sees_handovers`] of the installed front end.
+/// Returns [`Host::sees_handovers`] of the installed front end.
 pub fn sees_handovers() -> bool {
     get().is_some_and(Host::sees_handovers)
 }
 
-/// [`Host::has_seen_handovers`] of the installed front end.
+/// Returns [`Host::has_seen_handovers`] of the installed front end.
 pub fn has_seen_handovers() -> bool {
     get().is_some_and(Host::has_seen_handovers)
 }
 
-/// The calling thread's identity, by the front end's word or else by its thread pointer.
+/// Returns the calling thread's identity: the front end's, or else its thread pointer.
 #[inline]
 pub fn thread_identity() -> usize {
     get().map_or_else(crate::os::thread_pointer, |host| host.thread_identity().get())

@@ -1,36 +1,36 @@
-//! Limits of the process that are meant for the program, not for the engine: lifted for one call, up to what the process may set.
+//! Raises limits of the process for one call, as far as permitted, because they are meant for the program and not for the engine.
 
 use crate::abi::Errno;
 use crate::os::sync::AcrossFork;
 use crate::os::sync::atomic::{AtomicU32, Ordering};
 use crate::os::{futex_wait, futex_wake, limit, monotonic_ns, nr};
 
-/// Whether a limit is lifted, and how many threads make processes, which begin with the limits of this one.
+/// Whether a limit is raised, and the number of threads that are creating processes, which inherit the limits.
 static STATE: AtomicU32 = AtomicU32::new(0);
-/// A thread has lifted a limit, or keeps others from doing so: what it sets back is what the program had set.
+/// A thread has raised a limit, or excludes others from doing so. Until it restores the limit, the values are not the program's.
 const LIFTED: u32 = 1 << 31;
 /// A thread waits for the end of [`LIFTED`].
 const AWAITED: u32 = 1 << 30;
-/// Threads that make processes are counted in one group until somebody has waited for them in vain; then the next group begins.
+/// The group in which creators of processes are counted. Once a wait for them has timed out, they are ignored and a new group begins.
 const GROUP: u32 = 1 << 16;
 const GROUPS: u32 = AWAITED - GROUP;
 const MAKERS: u32 = GROUP - 1;
 
-/// How long a limit is not lifted for those that make processes: that takes microseconds, but the functions that do it may return
-/// when the new process has ended.
+/// How long to wait for threads that create processes before a limit is raised. Creation takes microseconds, but the functions
+/// that do it may return only when the new process has ended.
 const PATIENCE_NS: u64 = 10_000_000;
-/// How long a limit is not lifted for threads that execute programs: a call of that kind returns soon, or never, and then it ends the
-/// thread that has lifted a limit.
+/// How long to wait for threads that execute programs. Such a call returns soon, or never: then it ends the thread that has raised a
+/// limit.
 const PATIENCE_WITH_PROGRAMS_NS: u64 = 1_000_000_000;
 
-/// How many of the threads that are counted in [`STATE`] execute programs.
+/// How many of the threads counted in [`STATE`] execute programs.
 static EXECUTING: AtomicU32 = AtomicU32::new(0);
 
-/// The right to lift a limit, which one thread has at a time. It is held across a `fork`: no child begins with a lifted limit.
+/// The exclusive right to raise a limit. Held across a `fork`, so that no child begins with a raised limit.
 struct Lifting;
 
 impl Lifting {
-    /// Waits until nobody else has it.
+    /// Waits until no other thread has the right.
     fn begin() -> Lifting {
         // Acquire pairs with the release in `drop`.
         while STATE.fetch_or(LIFTED, Ordering::Acquire) & LIFTED != 0 {
@@ -42,7 +42,7 @@ impl Lifting {
 
 impl Drop for Lifting {
     fn drop(&mut self) {
-        // Release pairs with the acquires of those that come next.
+        // Release pairs with the acquires of later holders.
         if STATE.fetch_and(!(LIFTED | AWAITED), Ordering::Release) & AWAITED != 0 {
             futex_wake(&STATE, i32::MAX as u32);
         }
@@ -59,7 +59,7 @@ impl AcrossFork for Lifting {
     }
 }
 
-/// Sleeps until nobody lifts a limit, or for a shorter time.
+/// Sleeps until no limit is raised; may return early.
 fn await_end() {
     let state = STATE.fetch_or(AWAITED, Ordering::Relaxed);
     if state & LIFTED != 0 {
@@ -67,11 +67,11 @@ fn await_end() {
     }
 }
 
-/// Waits until the threads that are about to make processes have made them, or for as long as there is patience.
+/// Waits until the threads that are creating processes have finished, or the patience is over.
 fn await_makers() {
     let mut began = None;
     loop {
-        // Acquire pairs with the release of the last of them.
+        // Acquire pairs with the release of the last creator.
         let state = STATE.load(Ordering::Acquire);
         if state & MAKERS == 0 {
             return;
@@ -90,13 +90,13 @@ fn await_makers() {
     }
 }
 
-/// Does what makes a process, or has this one execute a program, with the limits as the program has set them.
+/// Calls `act`, which creates a process or executes a program, while no limit is raised.
 pub fn unlifted<T>(act: impl FnOnce() -> T) -> T {
     let mut state = STATE.load(Ordering::Relaxed);
     loop {
         if state & LIFTED != 0 {
             await_end();
-        // So many threads there are not.
+        // There are never so many threads.
         } else if state & MAKERS == MAKERS {
             return act();
         // Acquire pairs with the release in `drop`, release with the acquire in `await_makers`.
@@ -110,7 +110,7 @@ pub fn unlifted<T>(act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Has this process execute a program, [with the limits as the program has set them](unlifted).
+/// Calls `act`, which executes a program, [while no limit is raised](unlifted).
 pub fn executing<T>(act: impl FnOnce() -> T) -> T {
     EXECUTING.fetch_add(1, Ordering::Relaxed);
     let result = unlifted(act);
@@ -118,10 +118,10 @@ pub fn executing<T>(act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// A thread that makes processes has done so.
+/// Uncounts a thread that has created its process.
 fn made(group: u32) {
     let mut state = STATE.load(Ordering::Relaxed);
-    // Nobody counts it where it was waited for in vain, nor in a child after `fork`.
+    // Not counted any more if a wait for its group has timed out, or in a child after `fork`.
     while state & GROUPS == group && state & MAKERS != 0 {
         // Release pairs with the acquire in `await_makers`.
         match STATE.compare_exchange(state, state - 1, Ordering::Release, Ordering::Relaxed) {
@@ -134,27 +134,27 @@ fn made(group: u32) {
     }
 }
 
-/// The right to lift limits, for a `fork`.
+/// Returns the right to raise limits as a lock, to be held across a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
     static LOCK: Lifting = Lifting;
     &LOCK
 }
 
-/// In a child after `fork`, where no other thread exists.
+/// Resets the state in a child after `fork`, where no other thread exists.
 pub fn forked() {
     STATE.store(0, Ordering::Relaxed);
     EXECUTING.store(0, Ordering::Relaxed);
 }
 
-/// Does something while nobody else lifts a limit, [makes a process or executes a program](unlifted).
+/// Calls `act` while no other thread raises a limit, [creates a process or executes a program](unlifted).
 pub fn lifting<T>(act: impl FnOnce() -> T) -> T {
     let _lifting = Lifting::begin();
     await_makers();
     act()
 }
 
-/// Does something while a limit is another: what `high` makes of it. None where it is to stay as it is, or cannot be changed. Other
-/// threads of the program see the change for that long.
+/// Calls `act` while a limit has the value that `high` returns for the old one. `None` if `high` returns nothing or the limit
+/// cannot be changed. Other threads of the program see the change meanwhile.
 pub fn with_limit<T>(
     resource: u32,
     high: impl FnOnce(&nr::rlimit64) -> Option<nr::rlimit64>,
@@ -165,7 +165,7 @@ pub fn with_limit<T>(
         let high = high(&old)?;
         let old = limit(resource, Some(&high)).ok()?;
         let result = act(&old);
-        // A limit that the program has set meanwhile stays.
+        // If the program has set the limit meanwhile, its value stays.
         let lifted = |now: &nr::rlimit64| now.rlim_cur == high.rlim_cur && now.rlim_max == high.rlim_max;
         match limit(resource, Some(&old)) {
             Ok(now) if !lifted(&now) => _ = limit(resource, Some(&now)),
@@ -175,18 +175,17 @@ pub fn with_limit<T>(
     })
 }
 
-/// The limit of descriptors as high as the process may set it, where that is more than it is.
+/// Returns the limit with its soft value raised to the hard one; `None` if it is as high already.
 pub fn highest(old: &nr::rlimit64) -> Option<nr::rlimit64> {
     (old.rlim_cur < old.rlim_max).then_some(nr::rlimit64 { rlim_cur: old.rlim_max, rlim_max: old.rlim_max })
 }
 
-/// Lets a file be `length` bytes long. Where the program's limit is less, it is lifted, beyond what the process may set, too, where it
-/// has the privilege.
+/// Calls `act` while files may have `length` bytes. A lower limit is raised, with privilege even beyond the hard limit.
 ///
 /// # Errors
-/// `EFBIG` where the limit cannot be lifted.
+/// `EFBIG` if the limit cannot be raised.
 pub fn with_file_size<T>(length: u64, mut act: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    // Where a sandbox does not say, there is none, for all that is known.
+    // If a sandbox refuses the query, the limit counts as infinite.
     if limit(nr::RLIMIT_FSIZE, None).map_or(u64::MAX, |limit| limit.rlim_cur) >= length {
         return act();
     }

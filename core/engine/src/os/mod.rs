@@ -1,5 +1,5 @@
-//! Raw system calls. All of them leave through one stub, so that a filter can tell the engine's
-//! calls from the program's by their address.
+//! Raw system calls. All of them go through one stub, so that a seccomp filter can tell the
+//! engine's calls from the program's by address.
 
 mod arch;
 mod basic;
@@ -25,7 +25,7 @@ pub mod vdso {
 
     pub use super::monotonic_ns;
 
-    /// There is nothing to look for.
+    /// Does nothing: the simulated clock needs no function of the kernel.
     pub fn begin() {}
 }
 
@@ -54,18 +54,18 @@ fn check(result: isize) -> Result<usize, Errno> {
     if (-4095..0).contains(&result) { Err(Errno::from_raw(result)) } else { Ok(result as usize) }
 }
 
-/// A system call of up to six arguments.
+/// Makes a system call of up to six arguments.
 ///
 /// # Safety
-/// As for the system call itself: whatever memory it writes must be the caller's to give.
+/// As for the system call itself: memory that it writes must be the caller's.
 pub unsafe fn call(number: u32, arguments: [usize; 6]) -> Result<usize, Errno> {
     let [a, b, c, d, e, f] = arguments;
     // SAFETY: passed on to the caller.
     check(unsafe { arch::syscall6(number as usize, a, b, c, d, e, f) })
 }
 
-/// A system call that a signal ends even where it comes just before: it is not made, and fails with `EINTR`, where
-/// `stopped` is not zero (see [`interruption_address`]).
+/// Makes a system call that a signal ends even if it arrives just before the call: if `stopped` is not zero, the
+/// call is not made and fails with `EINTR` (see [`interruption_address`]).
 ///
 /// # Safety
 /// As for the system call itself.

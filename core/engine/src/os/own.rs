@@ -1,35 +1,35 @@
-//! Which descriptors are the engine's own.
+//! Keeps track of the engine's own descriptors.
 //!
-//! They have numbers in the program's table, and a program may close all numbers that it does not know. Where a front end sees
-//! that, it asks here, and leaves these out. Where nobody sees it, the number may be a file of the program's later on: what the
-//! engine writes to is looked at before ([`crate::os::eventfd_signal`]).
+//! They have numbers in the program's table, and a program may close all numbers that it does not know. A front end that
+//! observes such closes asks here and spares these descriptors. If closes are not observed, the number may belong to a file of
+//! the program later: so the engine checks a descriptor before it writes to it ([`crate::os::eventfd_signal`]).
 
 use crate::os::Fd;
 use crate::os::sync::atomic::{AtomicU64, Ordering};
 
-/// As many numbers as the kernel allows without further ado (`fs.nr_open`).
+/// The kernel's default limit on descriptor numbers (`fs.nr_open`).
 const NUMBERS: usize = if cfg!(anyring_simulation) { 1 << 10 } else { 1 << 20 };
 const BITS: usize = u64::BITS as usize;
 
-/// A bit for each number.
+/// One bit per descriptor number.
 static OWN: [AtomicU64; NUMBERS / BITS] = [const { AtomicU64::new(0) }; NUMBERS / BITS];
 
-/// The word that has the bit of a number, and the bit.
+/// Returns the word that has the bit of a descriptor number, and the bit.
 #[inline]
 fn place(fd: Fd) -> Option<(&'static AtomicU64, u64)> {
     let number = usize::try_from(fd).ok()?;
     Some((OWN.get(number / BITS)?, 1 << (number % BITS)))
 }
 
-/// The engine has made a descriptor for itself.
+/// Notes a descriptor that the engine has made for itself.
 pub(super) fn note(fd: Fd) {
     if let Some((word, bit)) = place(fd) {
-        // Relaxed, as everywhere here: who closes a number while another thread makes it is not told either way.
+        // Relaxed, as all accesses here: a thread that closes a number while another thread creates it races anyway.
         word.fetch_or(bit, Ordering::Relaxed);
     }
 }
 
-/// A descriptor is about to be closed, whoever had it, or is given to a request as one of the program's.
+/// Forgets a descriptor that is about to be closed, or that becomes the program's.
 #[inline]
 pub fn forget(fd: Fd) {
     if let Some((word, bit)) = place(fd)
@@ -39,13 +39,13 @@ pub fn forget(fd: Fd) {
     }
 }
 
-/// True if `fd` is one of the engine's own, as far as is known.
+/// True if `fd` is noted as the engine's own.
 #[inline]
 pub fn is_own(fd: Fd) -> bool {
     place(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
 }
 
-/// The first of the engine's own from `first` on.
+/// Returns the lowest of the engine's descriptors that is not below `first`.
 pub fn next(first: u32) -> Option<u32> {
     let start = first as usize / BITS;
     let mut before = !0 << (first as usize % BITS);
@@ -55,7 +55,7 @@ pub fn next(first: u32) -> Option<u32> {
     })
 }
 
-/// For the next schedule of a simulation: the process has no descriptor.
+/// Forgets all descriptors, for the next schedule of a simulation.
 #[cfg(anyring_simulation)]
 pub fn reset() {
     OWN.iter().for_each(|word| word.store(0, Ordering::Relaxed));
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn own_numbers_are_found_until_they_are_closed() {
-        // Beyond what other tests of this process open.
+        // Numbers above those that other tests of this process open.
         let [low, high] = [900_000, 900_100];
         assert_eq!(next(low as u32), None);
         note(high);

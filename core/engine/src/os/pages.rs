@@ -1,5 +1,5 @@
-//! Pages of the program that are to be registered: the kernel would pin them, here they are faulted in
-//! and looked at. What it refuses to pin is refused here too, so that a program finds out in the same place.
+//! Pages of the program that are to be registered. The kernel would pin them; the engine faults them in and checks
+//! them. It refuses pages that the kernel refuses to pin, so that a program gets the error at the same place.
 
 use linux_raw_sys::general::{MADV_POPULATE_WRITE, MREMAP_MAYMOVE, O_CLOEXEC, O_RDONLY};
 use linux_raw_sys::io_uring::{procmap_query, procmap_query_flags as Query};
@@ -8,12 +8,12 @@ use crate::abi::Errno;
 use crate::os::sync::atomic::{AtomicUsize, Ordering};
 use crate::os::{self, arch};
 
-/// The size that pages have wherever the engine may run, or 0.
+/// The page size, if the architecture has only one; otherwise 0.
 const ONLY_SIZE: usize = if let &[bytes] = arch::PAGE_SIZES { bytes } else { 0 };
-/// The result of [`ask_page_bytes`], or 0. Relaxed: who finds 0 asks, too.
+/// The result of [`ask_page_bytes`], or 0. Relaxed: a thread that reads 0 queries it again.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 
-/// The size of a page.
+/// Returns the page size.
 #[inline]
 pub fn page_bytes() -> usize {
     if ONLY_SIZE != 0 {
@@ -25,13 +25,13 @@ pub fn page_bytes() -> usize {
     }
 }
 
-/// How many bytes one system call transfers at most: whole pages, the kernel's `MAX_RW_COUNT`.
+/// Returns the largest number of bytes that one system call transfers: whole pages, the kernel's `MAX_RW_COUNT`.
 #[inline]
 pub fn max_transfer_bytes() -> usize {
     i32::MAX as usize & !(page_bytes() - 1)
 }
 
-/// How many bytes the kernel allocates in one piece, as it is usually built (`KMALLOC_MAX_SIZE`).
+/// Returns the largest allocation of the kernel in its usual configuration (`KMALLOC_MAX_SIZE`).
 pub fn max_allocation_bytes() -> usize {
     let order = match page_bytes() {
         4096 => 10,
@@ -41,8 +41,8 @@ pub fn max_allocation_bytes() -> usize {
     page_bytes() << order
 }
 
-/// Asks the kernel by advice about no page at all, which is refused for an address within a page. The auxiliary vector
-/// would say it too, but there may be no `/proc`.
+/// Queries the page size by `madvise` with length 0, which the kernel refuses unless the address begins a page. The
+/// auxiliary vector has the size, too, but there may be no `/proc`.
 #[cold]
 fn ask_page_bytes() -> usize {
     // SAFETY: touches no memory.
@@ -53,19 +53,19 @@ fn ask_page_bytes() -> usize {
     bytes
 }
 
-/// A length in whole pages.
+/// Rounds a length up to whole pages.
 pub fn whole(length: usize) -> usize {
     length.next_multiple_of(page_bytes())
 }
 
-/// Faults pages in for writing, which finds out whether they are there and writable. As the kernel, when it pins pages, it takes tags in
-/// the address from every thread.
+/// Faults pages in for writing, and thereby checks that they are mapped and writable. Like the kernel when it pins pages, accepts
+/// address tags from every thread.
 ///
 /// # Errors
-/// `EFAULT` where they are not, or where they are a file's that is not only in memory; `ENOMEM`.
+/// `EFAULT` if they are not, or if they are shared with a file on storage; `ENOMEM`.
 pub fn take(first: u64, length: u64) -> Result<(), Errno> {
     fault_in(first, length)?;
-    // The list of mappings, unlike advice, knows no tags.
+    // Unlike `madvise`, the list of mappings has untagged addresses.
     if is_shared_with_storage(arch::untagged(first), length) { Err(Errno::EFAULT) } else { Ok(()) }
 }
 
@@ -84,12 +84,12 @@ fn fault_in(first: u64, length: u64) -> Result<(), Errno> {
     }
 }
 
-/// Before Linux 5.14 there is no such advice, and a sandbox may refuse all; what is asked for no pages at all tells.
+/// True if the kernel does not know the advice (before Linux 5.14) or a sandbox refuses it: then it fails even for no pages.
 fn is_unknown_advice(populate: impl Fn(usize, usize) -> Result<usize, Errno>) -> bool {
     populate(0, 0).is_err()
 }
 
-/// Checks that there is any mapping behind all of it. A page at a time, by bounded pieces.
+/// Checks that the whole range is mapped, in pieces of bounded length.
 fn mapped(first: u64, length: u64) -> Result<(), Errno> {
     const PIECE: usize = 1024;
     let mut resident = [0u8; PIECE];
@@ -108,8 +108,8 @@ fn mapped(first: u64, length: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// True if any of it is a shared mapping of a file on a block device. The kernel does not pin what it has to
-/// write back. Kernels before 6.11, or without `/proc`, do not tell: then nothing is.
+/// True if a part is a shared mapping of a file on a block device: the kernel does not pin pages that it has
+/// to write back. False if the kernel cannot tell (before 6.11, or without `/proc`).
 fn is_shared_with_storage(first: u64, length: u64) -> bool {
     let Ok(maps) = os::open(c"/proc/self/maps", O_RDONLY | O_CLOEXEC) else { return false };
     let end = first + length;
@@ -128,14 +128,14 @@ fn is_shared_with_storage(first: u64, length: u64) -> bool {
     found
 }
 
-/// The first writable shared mapping of a file that ends behind `address`.
+/// Returns the first writable shared mapping of a file that ends after `address`.
 fn next_shared_file(maps: os::Fd, address: u64) -> Option<procmap_query> {
     let flags =
         Query::PROCMAP_QUERY_COVERING_OR_NEXT_VMA as u32 | Query::PROCMAP_QUERY_FILE_BACKED_VMA as u32;
     shared_mapping(maps, address, flags, &mut [])
 }
 
-/// The writable shared mapping that the kernel finds for `address` by these flags, and its name as far as there is room.
+/// Returns the writable shared mapping that the kernel finds for `address` with these flags, and stores as much of its name as fits.
 fn shared_mapping(maps: os::Fd, address: u64, flags: u32, name: &mut [u8]) -> Option<procmap_query> {
     const SHARED: u32 = Query::PROCMAP_QUERY_VMA_WRITABLE as u32 | Query::PROCMAP_QUERY_VMA_SHARED as u32;
     // _IOWR('f', 17, struct procmap_query)
@@ -157,20 +157,20 @@ fn shared_mapping(maps: os::Fd, address: u64, flags: u32, name: &mut [u8]) -> Op
     .map(|_| query)
 }
 
-/// The name of memory that a process and its children share by `MAP_SHARED | MAP_ANONYMOUS`. A file of this name, on the file system
-/// that the kernel keeps such memory in, cannot be made.
+/// The name of memory that a process and its children share by `MAP_SHARED | MAP_ANONYMOUS`. No file with this name can be created
+/// on the file system in which the kernel keeps such memory.
 const ANONYMOUS: &[u8] = b"/dev/zero (deleted)\0";
 
-/// Maps anonymous memory that the program shares with its children a second time: the pages stay, whatever the program does to its
-/// own mapping, and no file can be made shorter under them. `None` where it is other memory, or the kernel does not tell (before
-/// Linux 6.11, or without `/proc`). `memfd` is any file in memory of the engine's.
+/// Maps anonymous memory that the program shares with its children a second time: the pages stay valid, whatever the program does
+/// to its own mapping, and no file can be truncated under them. `None` for other memory, or if the kernel cannot tell (before
+/// Linux 6.11, or without `/proc`). `memfd` is any memfd of the engine.
 pub fn map_again(first: u64, length: u64, memfd: os::Fd) -> Option<*mut u8> {
     let first = arch::untagged(first);
     if !is_anonymous_and_shared(first, length, memfd) {
         return None;
     }
     let arguments = [first as usize, 0, length as usize, MREMAP_MAYMOVE as usize, 0, 0];
-    // SAFETY: with an old length of 0 a mapping is added, and none is taken away.
+    // SAFETY: with an old length of 0, `mremap` adds a mapping and removes none.
     unsafe { os::call(os::nr::__NR_mremap, arguments) }.ok().map(|address| address as *mut u8)
 }
 

@@ -1,5 +1,5 @@
-//! Pauses at locks and hand-overs, decided by a seed, so that threads meet in orders that they seldom have. Only with
-//! the feature `pauses`, which no product has: the conformance runner lets its concurrent programs pause by it.
+//! Pauses at locks and hand-overs, chosen by a seed, so that threads meet in rare orders. Only with the feature
+//! `pauses`, which no product has; the conformance runner uses it in its concurrent programs.
 
 #[cfg(feature = "pauses")]
 mod decide {
@@ -7,18 +7,18 @@ mod decide {
 
     use crate::os;
 
-    /// The seed, or zero for no pauses.
+    /// The seed; 0 for no pauses.
     static SEED: AtomicU64 = AtomicU64::new(0);
-    /// Places passed since the seed was set.
+    /// Number of possible pauses passed since the seed was set.
     static PASSED: AtomicU64 = AtomicU64::new(0);
 
-    /// From now on pauses are those of this seed; zero for none.
+    /// Sets the seed; 0 ends the pauses.
     pub fn decide_by(seed: u64) {
         SEED.store(seed, Ordering::Relaxed);
         PASSED.store(0, Ordering::Relaxed);
     }
 
-    /// Pauses now and then, by the seed, where another thread may be quicker.
+    /// Pauses sometimes, as the seed decides, at a place where another thread may overtake.
     pub fn may_pause() {
         let seed = SEED.load(Ordering::Relaxed);
         if seed == 0 {
@@ -50,7 +50,7 @@ mod decide {
 #[cfg(feature = "pauses")]
 pub use decide::{decide_by, may_pause};
 
-/// Does nothing: threads pause with the feature `pauses` only.
+/// Does nothing: pauses exist with the feature `pauses` only.
 #[cfg(not(feature = "pauses"))]
 #[inline(always)]
 pub fn may_pause() {}

@@ -1,4 +1,4 @@
-//! Paths in `/proc`, and what it says of this process's threads.
+//! Paths in `/proc`, and information about this process from there.
 
 use alloc::vec::Vec;
 use core::ffi::CStr;
@@ -6,10 +6,10 @@ use core::ffi::CStr;
 use crate::abi::Errno;
 use crate::os::{Fd, OwnedFd, call, close, nr, open};
 
-/// More than any status is long: it names at most 65536 groups.
+/// Limit in bytes of a file that is read: larger than any status, which names at most 65536 groups.
 const MOST: usize = 1 << 20;
 
-/// A path, and zeros.
+/// A path, padded with zeros.
 pub struct PathBuffer {
     bytes: [u8; 40],
 }
@@ -42,10 +42,10 @@ fn numbered(prefix: &[u8], number: i32, suffix: &[u8]) -> PathBuffer {
     path
 }
 
-/// Where a descriptor of this process leads, as `/proc` shows it: how much of `target` that takes.
+/// Reads the target of a descriptor's link in `/proc` into `target`. Returns its length.
 ///
 /// # Errors
-/// Where `/proc` does not tell.
+/// If `/proc` does not tell.
 pub fn target_of(fd: Fd, target: &mut [u8]) -> Result<usize, Errno> {
     let path = fd_path(fd);
     let directory = nr::AT_FDCWD as isize as usize;
@@ -54,10 +54,10 @@ pub fn target_of(fd: Fd, target: &mut [u8]) -> Result<usize, Errno> {
     unsafe { call(nr::__NR_readlinkat, arguments) }
 }
 
-/// Reads the text that `/proc` has for a descriptor of this process: how much of `text` it takes, at most all of it.
+/// Reads a descriptor's `fdinfo` into `text`, as much as fits. Returns the length.
 ///
 /// # Errors
-/// Where `/proc` does not tell.
+/// If `/proc` does not tell.
 pub fn details_of(fd: Fd, text: &mut [u8]) -> Result<usize, Errno> {
     let details =
         OwnedFd::new(open(&numbered(b"/proc/self/fdinfo/", fd, b""), nr::O_RDONLY | nr::O_CLOEXEC)?);
@@ -66,7 +66,7 @@ pub fn details_of(fd: Fd, text: &mut [u8]) -> Result<usize, Errno> {
     unsafe { call(nr::__NR_read, arguments) }
 }
 
-/// This process's number in the namespace that `/proc` shows, which may be an outer one; its own where `/proc` does not tell.
+/// Returns this process's ID in the PID namespace of `/proc`, which may be an outer one; without `/proc`, its own ID.
 pub fn number_in_proc() -> u32 {
     let mut digits = [0_u8; 16];
     let arguments = [
@@ -83,29 +83,29 @@ pub fn number_in_proc() -> u32 {
     number.unwrap_or_else(|| super::getpid() as u32)
 }
 
-/// True if `/proc` shows a process of that number.
+/// True if `/proc` shows a process with this ID.
 pub fn is_in_proc(process: u32) -> bool {
     let fd = open(&numbered(b"/proc/", process as i32, b""), nr::O_PATH | nr::O_CLOEXEC);
     fd.map(close).is_ok()
 }
 
-/// The ids of all threads of this process.
+/// Returns the IDs of all threads of this process.
 ///
 /// # Errors
-/// Where `/proc` cannot be read.
+/// If `/proc` cannot be read.
 pub fn own_threads() -> Result<Vec<i32>, Errno> {
     numbers_in(c"/proc/self/task")
 }
 
-/// All descriptors of the calling thread, and one that is closed again.
+/// Returns all descriptors of the calling thread, including one that this function has opened and closed.
 ///
 /// # Errors
-/// Where `/proc` cannot be read.
+/// If `/proc` cannot be read.
 pub fn own_descriptors() -> Result<Vec<Fd>, Errno> {
     numbers_in(c"/proc/thread-self/fd")
 }
 
-/// The entries of a directory that are numbers.
+/// Returns the entries of a directory that are numbers.
 fn numbers_in(path: &CStr) -> Result<Vec<i32>, Errno> {
     let directory = open(path, nr::O_RDONLY | nr::O_DIRECTORY | nr::O_CLOEXEC)?;
     let entries = read_all(nr::__NR_getdents64, directory);
@@ -126,10 +126,10 @@ fn numbers_in(path: &CStr) -> Result<Vec<i32>, Errno> {
     Ok(numbers)
 }
 
-/// A thread's status, as text.
+/// Returns a thread's status as text.
 ///
 /// # Errors
-/// `ENOENT` where there is no such thread; as for opening and reading.
+/// `ENOENT` if there is no such thread; errors of opening and reading.
 pub fn thread_status(thread: i32) -> Result<Vec<u8>, Errno> {
     let status = open(&numbered(b"/proc/self/task/", thread, b"/status"), nr::O_RDONLY | nr::O_CLOEXEC)?;
     let text = read_all(nr::__NR_read, status);
@@ -137,10 +137,10 @@ pub fn thread_status(thread: i32) -> Result<Vec<u8>, Errno> {
     text
 }
 
-/// The process's auxiliary vector: pairs of words.
+/// Returns the process's auxiliary vector: pairs of words.
 ///
 /// # Errors
-/// Where `/proc` cannot be read.
+/// If `/proc` cannot be read.
 #[cfg(not(anyring_simulation))]
 pub fn auxiliary_vector() -> Result<Vec<u8>, Errno> {
     let vector = open(c"/proc/self/auxv", nr::O_RDONLY | nr::O_CLOEXEC)?;
@@ -149,10 +149,10 @@ pub fn auxiliary_vector() -> Result<Vec<u8>, Errno> {
     words
 }
 
-/// The mounts that the process sees, as text.
+/// Returns the mounts that the process sees, as text.
 ///
 /// # Errors
-/// Where `/proc` cannot be read.
+/// If `/proc` cannot be read.
 pub fn mounts() -> Result<Vec<u8>, Errno> {
     let mounts = open(c"/proc/self/mountinfo", nr::O_RDONLY | nr::O_CLOEXEC)?;
     let text = read_all(nr::__NR_read, mounts);
@@ -160,10 +160,10 @@ pub fn mounts() -> Result<Vec<u8>, Errno> {
     text
 }
 
-/// The mappings of this process, as text.
+/// Returns the mappings of this process as text.
 ///
 /// # Errors
-/// Where `/proc` cannot be read.
+/// If `/proc` cannot be read.
 pub fn mappings() -> Result<Vec<u8>, Errno> {
     let mappings = open(c"/proc/self/maps", nr::O_RDONLY | nr::O_CLOEXEC)?;
     let text = read_all(nr::__NR_read, mappings);
@@ -171,7 +171,7 @@ pub fn mappings() -> Result<Vec<u8>, Errno> {
     text
 }
 
-/// All that `read(2)` or `getdents64(2)` has to give.
+/// Returns all bytes that repeated calls of `read(2)` or `getdents64(2)` deliver.
 fn read_all(number: u32, fd: Fd) -> Result<Vec<u8>, Errno> {
     const STEP: usize = 8192;
     let mut all = Vec::new();

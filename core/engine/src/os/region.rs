@@ -1,4 +1,4 @@
-//! A range of memory that program and engine share: mapped by the engine, or the program's own.
+//! A range of memory that program and engine share: mapped by the engine, or pages of the program.
 
 use crate::os::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -7,10 +7,10 @@ use crate::os::{self, Fd, pages, user};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
-    /// Mapped by the engine, and there until it unmaps it.
+    /// Mapped by the engine; valid until it is unmapped on drop.
     Engine,
-    /// Pages that only the program has mapped. The kernel would pin them; here they may be gone at any time, so every
-    /// access is a guarded copy.
+    /// Pages that only the program has mapped. The kernel would pin them; here the program may unmap them at any
+    /// time, so every access is a guarded copy.
     Program,
 }
 
@@ -21,7 +21,7 @@ pub struct Region {
     owner: Owner,
 }
 
-// SAFETY: the mapping belongs to the process, and every access through it is atomic or a copy.
+// SAFETY: the mapping belongs to the process, and every access is atomic, volatile or a copy.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -32,12 +32,12 @@ impl Region {
         Ok(Region { start: os::map_shared(memfd, offset, length)?, length, owner: Owner::Engine })
     }
 
-    /// Takes pages that the program gives. Those that it shares anonymously are mapped once more, and are the engine's as the
-    /// kernel's are that it pins; `memfd` is any file in memory.
+    /// Takes pages of the program. Pages of anonymous shared memory are mapped a second time, and so stay valid as pages that
+    /// the kernel pins; `memfd` is any memfd of the engine.
     ///
     /// # Errors
-    /// As the kernel's: `EFAULT` where there are none that can be written, `EINVAL` where they do not
-    /// begin or end at a page, `EOVERFLOW`.
+    /// As the kernel: `EFAULT` if the pages are not writable, `EINVAL` if the range is not
+    /// page-aligned, `EOVERFLOW`.
     pub fn of_program(address: u64, length: u64, memfd: Fd) -> Result<Region, Errno> {
         if address == 0 {
             return Err(Errno::EFAULT);
@@ -54,7 +54,7 @@ impl Region {
         Ok(Region { start, length: length as usize, owner })
     }
 
-    /// The number of bytes.
+    /// Returns the length in bytes.
     pub fn length(&self) -> usize {
         self.length
     }
@@ -62,12 +62,12 @@ impl Region {
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU32 {
         debug_assert!(offset + 4 <= self.length && offset % 4 == 0);
-        // SAFETY: within the mapping and aligned, as the callers see to; the engine's lives as long as
-        // `self`, and the program's is only reached through copies.
+        // SAFETY: callers pass an aligned offset within the mapping; the engine's mapping lives as
+        // long as `self`, and the program's is not accessed here.
         unsafe { AtomicU32::from_ptr(self.start.add(offset).cast()) }
     }
 
-    /// The word at `offset`, with acquire ordering; `otherwise` where the program took its memory away.
+    /// Loads the word at `offset` with acquire ordering. Returns `otherwise` if the program has unmapped the memory.
     #[inline]
     pub fn load(&self, offset: usize, otherwise: u32) -> u32 {
         if self.owner == Owner::Engine {
@@ -78,22 +78,22 @@ impl Region {
         value
     }
 
-    /// A copy of what lies at `offset` of the program's memory.
+    /// Copies a value at `offset` out of the program's pages.
     #[cold]
     #[inline(never)]
     fn copy<T: user::Plain>(&self, offset: usize) -> Option<T> {
         user::read(self.start as u64 + offset as u64).ok()
     }
 
-    /// Stores `value` at `offset` of the program's memory.
+    /// Copies `value` to `offset` of the program's pages.
     #[cold]
     #[inline(never)]
     fn copy_back<T: user::Plain>(&self, offset: usize, value: T) {
-        // Memory that is gone needs no word.
+        // If the memory is gone, there is no reader.
         let _ = user::write(self.start as u64 + offset as u64, &value);
     }
 
-    /// Stores the word at `offset`, with release ordering.
+    /// Stores the word at `offset` with release ordering.
     #[inline]
     pub fn store(&self, offset: usize, value: u32) {
         if self.owner == Owner::Engine {
@@ -103,7 +103,7 @@ impl Region {
         self.copy_back(offset, value);
     }
 
-    /// A copy of what lies at `offset`, of whole words; `otherwise` where the program took its memory away.
+    /// Copies a value of whole words at `offset`. Returns `otherwise` if the program has unmapped the memory.
     #[inline(always)]
     pub fn value<T: user::Plain>(&self, offset: usize, otherwise: fn() -> T) -> T {
         debug_assert!(offset + size_of::<T>() <= self.length && offset % 8 == 0);
@@ -114,7 +114,7 @@ impl Region {
         }
     }
 
-    /// As [`Region::value`]; `None` where the program took its memory away.
+    /// Copies a value as [`Region::value`]; `None` if the program has unmapped the memory.
     pub fn try_value<T: user::Plain>(&self, offset: usize) -> Option<T> {
         debug_assert!(offset + size_of::<T>() <= self.length && offset % 8 == 0);
         if self.owner == Owner::Program { self.copy(offset) } else { Some(self.own(offset)) }
@@ -122,12 +122,12 @@ impl Region {
 
     #[inline(always)]
     fn own<T: user::Plain>(&self, offset: usize) -> T {
-        // SAFETY: within the mapping, as the callers see to; a volatile copy of memory that the program
-        // may be changing, of a type that any bytes make a value of.
+        // SAFETY: callers pass an offset within the mapping; a volatile copy of memory that the program
+        // may be changing, of a type for which every bit pattern is valid.
         unsafe { self.start.add(offset).cast::<T>().read_volatile() }
     }
 
-    /// Stores words at `offset`. A program that reads them meanwhile reads halves of plain integers.
+    /// Stores words at `offset`. A program that reads them at the same time may see some old and some new words.
     #[inline(always)]
     pub fn store_words<const N: usize>(&self, offset: usize, words: [u64; N])
     where
@@ -137,7 +137,7 @@ impl Region {
         if self.owner == Owner::Program {
             return self.copy_back(offset, words);
         }
-        // SAFETY: within the mapping, as the callers see to.
+        // SAFETY: callers pass an offset within the mapping.
         let place = unsafe { self.start.add(offset) }.cast::<u64>();
         for (index, word) in words.into_iter().enumerate() {
             // SAFETY: as above.
@@ -156,7 +156,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         if self.owner == Owner::Engine {
-            // SAFETY: mapped with this length by one of the constructors; nothing else of the engine points into it.
+            // SAFETY: mapped with this length by a constructor; no pointer of the engine into it remains.
             unsafe { os::unmap(self.start, self.length) };
         }
     }

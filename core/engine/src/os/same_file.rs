@@ -1,7 +1,7 @@
-//! Whether two descriptors stand for one open file.
+//! Finds out whether two descriptors refer to one open file description.
 //!
-//! The kernel says so by `F_DUPFD_QUERY` (since Linux 6.10) or by `kcmp`, which sandboxes refuse: the default profiles of Docker and
-//! podman do. Without both, an epoll instance tells files apart: it knows what it has by file and number.
+//! The kernel tells by `F_DUPFD_QUERY` (since Linux 6.10) or `kcmp`, which sandboxes may refuse, such as the default profiles of
+//! Docker and podman. Without both, an epoll instance tells: it identifies its files by file description and number.
 
 use core::cmp::Ordering;
 
@@ -9,20 +9,20 @@ use crate::abi::Errno;
 use crate::os::sync::atomic::{self, AtomicBool};
 use crate::os::{self, Fd, OwnedFd, call, nr};
 
-/// The system has refused `F_DUPFD_QUERY`: it is not asked again.
+/// True once the system has refused `F_DUPFD_QUERY`; then it is not tried again.
 static LACKS_QUERY: AtomicBool = AtomicBool::new(false);
-/// The system has refused `kcmp`: it is not asked again.
+/// True once the system has refused `kcmp`; then it is not tried again.
 static LACKS_KCMP: AtomicBool = AtomicBool::new(false);
 
-/// The next schedule runs on another system.
+/// Resets what is known of the system: the next schedule runs on another one.
 #[cfg(anyring_simulation)]
 pub fn reset() {
     LACKS_QUERY.store(false, atomic::Ordering::Relaxed);
     LACKS_KCMP.store(false, atomic::Ordering::Relaxed);
 }
 
-/// True if two descriptors stand for one open file. Not where one of them is closed. Where the kernel does
-/// not say, files that cannot be waited for count as one if they are on one inode and have the same flags.
+/// True if two descriptors refer to one open file description; false if one of them is closed. If the
+/// kernel does not tell, files that cannot be polled count as one if they have the same inode and flags.
 pub fn same_file(a: Fd, b: Fd) -> bool {
     if a == b {
         return true;
@@ -34,9 +34,9 @@ pub fn same_file(a: Fd, b: Fd) -> bool {
     known.unwrap_or_else(|| same_by_kind(a, b))
 }
 
-/// The answer of one way to compare; `None` where the system refuses it, now or before.
+/// Returns the answer of one way to compare; `None` if the system refuses it, now or before.
 fn asked(refused: &AtomicBool, ask: impl FnOnce() -> Result<bool, Errno>) -> Option<bool> {
-    // Relaxed: nothing else follows from it.
+    // Relaxed: no other memory depends on it.
     if refused.load(atomic::Ordering::Relaxed) {
         return None;
     }
@@ -50,17 +50,17 @@ fn asked(refused: &AtomicBool, ask: impl FnOnce() -> Result<bool, Errno>) -> Opt
     }
 }
 
-/// `fcntl(F_DUPFD_QUERY)`.
+/// Compares by `fcntl(F_DUPFD_QUERY)`.
 fn query(a: Fd, b: Fd) -> Result<bool, Errno> {
     os::fcntl(a, nr::F_DUPFD_QUERY, b as usize).map(|same| same == 1)
 }
 
-/// `kcmp(2)`.
+/// Compares by `kcmp(2)`.
 fn kcmp(a: Fd, b: Fd) -> Result<bool, Errno> {
     ordering(a, b).map(Ordering::is_eq)
 }
 
-/// The order that `kcmp(2)` has for open files.
+/// Returns the order of two open file descriptions by `kcmp(2)`.
 fn ordering(a: Fd, b: Fd) -> Result<Ordering, Errno> {
     const KCMP_FILE: usize = 0;
     let pid = os::getpid() as usize;
@@ -69,17 +69,17 @@ fn ordering(a: Fd, b: Fd) -> Result<Ordering, Errno> {
         0 => Ok(Ordering::Equal),
         1 => Ok(Ordering::Less),
         2 => Ok(Ordering::Greater),
-        // Neither file is before the other: by kcmp(2) no kernel answers that.
+        // Unequal without an order: by kcmp(2) no kernel returns that.
         _ => Err(Errno::ENOSYS),
     }
 }
 
-/// The order of two open files, which stays as long as both are open. None where the system does not tell.
+/// Returns the order of two open file descriptions, which is constant while both are open. `None` if the system does not tell.
 ///
 /// # Errors
-/// `EBADF` where one of them is closed.
+/// `EBADF` if one of the descriptors is closed.
 pub fn order_of_files(a: Fd, b: Fd) -> Result<Option<Ordering>, Errno> {
-    // Relaxed: nothing else follows from it.
+    // Relaxed: no other memory depends on it.
     if LACKS_KCMP.load(atomic::Ordering::Relaxed) {
         return Ok(None);
     }
@@ -93,7 +93,7 @@ pub fn order_of_files(a: Fd, b: Fd) -> Result<Option<Ordering>, Errno> {
     }
 }
 
-/// Whether two descriptors stand for one open file, by what tells files of their kind apart.
+/// True if two descriptors refer to one open file description, by criteria that depend on the file type.
 fn same_by_kind(a: Fd, b: Fd) -> bool {
     let (Ok(of_a), Ok(of_b)) = (os::known_identity(a), os::known_identity(b)) else { return false };
     if of_a != of_b {
@@ -102,19 +102,19 @@ fn same_by_kind(a: Fd, b: Fd) -> bool {
     let same_flags = || os::file_flags(a) == os::file_flags(b);
     match of_a.mode & nr::S_IFMT {
         nr::S_IFSOCK => os::socket_cookie(a) == os::socket_cookie(b),
-        // eventfd, timerfd and others: all have one inode.
+        // eventfd, timerfd and others: all share one inode.
         0 => same_by_epoll(a, b).unwrap_or(false),
         nr::S_IFIFO | nr::S_IFCHR => same_by_epoll(a, b).unwrap_or_else(|_| same_flags()),
-        // A poll of a file in `/proc` takes what it has to tell.
+        // Polling a file in `/proc` would consume its pending events.
         _ => same_flags(),
     }
 }
 
-/// Whether two descriptors stand for one open file: an epoll instance that has the first under a number takes the second under the
-/// same number if that is another file.
+/// True if two descriptors refer to one open file description: an epoll instance that has the first one under a number accepts the
+/// second under the same number only if it is another description.
 ///
 /// # Errors
-/// `EPERM` where they cannot be waited for, `EMFILE`, `ENOMEM`, `ENOSPC` at the limit of watches, `ELOOP`.
+/// `EPERM` if the files cannot be polled, `EMFILE`, `ENOMEM`, `ENOSPC` at the limit of watches, `ELOOP`.
 fn same_by_epoll(a: Fd, b: Fd) -> Result<bool, Errno> {
     let epoll = OwnedFd::new(os::epoll_create()?);
     let number = OwnedFd::new(os::duplicate(a)?);

@@ -1,7 +1,7 @@
 //! Options of sockets.
 //!
-//! A sandbox may refuse `getsockopt`. What kind of socket it is, and whether it listens or has an error, is told by other calls, too; other
-//! options are not known then.
+//! A sandbox may refuse `getsockopt`. Then other calls tell the type of a socket, whether it listens, and whether it has an error; other
+//! options are unknown.
 
 use linux_raw_sys::ioctl::FIONREAD;
 use linux_raw_sys::net::{
@@ -12,7 +12,7 @@ use linux_raw_sys::net::{
 use crate::abi::Errno;
 use crate::os::{Fd, call, nr};
 
-/// `getsockopt(2)` at `SOL_SOCKET`, of an option that is an `int`.
+/// Returns an `int` option at `SOL_SOCKET`.
 pub fn socket_option(fd: Fd, name: u32) -> Result<i32, Errno> {
     match socket_option_at(fd, SOL_SOCKET, name) {
         Err(refusal @ (Errno::ENOSYS | Errno::EPERM)) => told_otherwise(fd, name, refusal),
@@ -20,19 +20,19 @@ pub fn socket_option(fd: Fd, name: u32) -> Result<i32, Errno> {
     }
 }
 
-/// An integer option of a socket, of any level.
+/// Returns an integer option at any level.
 pub fn socket_option_at(fd: Fd, level: u32, name: u32) -> Result<i32, Errno> {
     let mut value = 0i32;
     get(fd, level, name, &mut value).map(|()| value)
 }
 
-/// The number that a socket has as long as the system runs, and no other one (`SO_COOKIE`).
+/// Returns the socket's cookie (`SO_COOKIE`), which is unique until the system is rebooted.
 pub fn socket_cookie(fd: Fd) -> Result<u64, Errno> {
     let mut value = 0u64;
     get(fd, SOL_SOCKET, SO_COOKIE, &mut value).map(|()| value)
 }
 
-/// `getsockopt(2)` of an option that is an integer.
+/// Reads an integer option by `getsockopt(2)`.
 fn get<T: Copy>(fd: Fd, level: u32, name: u32, value: &mut T) -> Result<(), Errno> {
     let mut length = size_of::<T>() as u32;
     let (value_at, length_at) = ((&raw mut *value).addr(), (&raw mut length).addr());
@@ -49,7 +49,7 @@ pub fn set_socket_option(fd: Fd, level: u32, name: u32, value: i32) -> Result<()
         .map(drop)
 }
 
-/// An option of a socket where `getsockopt` is refused.
+/// Finds out an option of a socket by other calls, because `getsockopt` is refused.
 #[cold]
 fn told_otherwise(fd: Fd, name: u32, refusal: Errno) -> Result<i32, Errno> {
     let family = family(fd)?;
@@ -66,7 +66,7 @@ fn told_otherwise(fd: Fd, name: u32, refusal: Errno) -> Result<i32, Errno> {
     }
 }
 
-/// The family that a socket's own address is of.
+/// Returns the address family of the socket.
 fn family(fd: Fd) -> Result<u16, Errno> {
     let (mut family, mut length) = (0u16, size_of::<u16>() as u32);
     let (to, length_at) = ((&raw mut family).addr(), (&raw mut length).addr());
@@ -74,7 +74,7 @@ fn family(fd: Fd) -> Result<u16, Errno> {
     unsafe { call(nr::__NR_getsockname, [fd as usize, to, length_at, 0, 0, 0]) }.map(|_| family)
 }
 
-/// The name that the kernel has for a socket's protocol.
+/// Returns the kernel's name of the socket's protocol.
 fn protocol_name(fd: Fd) -> Result<[u8; 32], Errno> {
     let (name, mut value) = (c"system.sockprotoname", [0u8; 32]);
     let arguments = [fd as usize, name.as_ptr().addr(), value.as_mut_ptr().addr(), value.len(), 0, 0];
@@ -82,13 +82,13 @@ fn protocol_name(fd: Fd) -> Result<[u8; 32], Errno> {
     unsafe { call(nr::__NR_fgetxattr, arguments) }.map(|_| value)
 }
 
-/// The kind of the sockets of a protocol; before Linux 5.15 Unix streams were called as other Unix sockets are.
+/// Returns the socket type by a protocol name. Before Linux 5.15, the name is the same for all Unix sockets.
 fn kind_by(name: &[u8]) -> u32 {
     let streams = [&b"TCP"[..], b"MPTCP", b"UNIX-STREAM"];
     if streams.iter().any(|stream| name.starts_with(stream)) { SOCK_STREAM } else { SOCK_DGRAM }
 }
 
-/// The protocol of the internet with this name; that of raw sockets stands for all others.
+/// Returns the Internet protocol with this name; `IPPROTO_RAW` if unknown.
 fn protocol_by(name: &[u8]) -> u32 {
     let known = [
         (&b"TCP"[..], IPPROTO_TCP),
@@ -100,7 +100,7 @@ fn protocol_by(name: &[u8]) -> u32 {
         as u32
 }
 
-/// True if a socket accepts connections. Streams do not tell then what there is to read.
+/// True if the socket listens: then a stream socket refuses to tell how much can be read.
 fn listens(fd: Fd) -> bool {
     let mut unread = 0i32;
     // SAFETY: writes an integer of ours.
@@ -109,7 +109,7 @@ fn listens(fd: Fd) -> bool {
     asked == Err(Errno::EINVAL)
 }
 
-/// The error of a socket's connection, which the next call is to tell, and no other one.
+/// Returns the error of a socket's connection that the next call would report; other errors are not found.
 fn error(fd: Fd) -> i32 {
     let (mut byte, flags) = (0u8, MSG_PEEK | MSG_DONTWAIT);
     let arguments = [fd as usize, (&raw mut byte).addr(), 1, flags as usize, 0, 0];

@@ -1,5 +1,5 @@
-//! The engine's lock. It never spins for long, never allocates, and knows nothing of threads: it
-//! must work in a process whose thread library it has never met.
+//! The engine's lock. It spins only briefly, never allocates, and uses no thread-local data: it
+//! must work in a process with any thread library.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -8,7 +8,7 @@ use crate::os;
 use crate::os::pauses::may_pause;
 use atomic::{AtomicU32, Ordering};
 
-/// The atomics of the whole engine: in a simulation each access is a place where another thread may go on.
+/// The atomics of the whole engine. In a simulation each access is a scheduling point.
 #[cfg(not(anyring_simulation))]
 pub mod atomic {
     pub use core::sync::atomic::*;
@@ -20,7 +20,7 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// How often a thread looks at a taken lock before it sleeps. In a simulation nothing happens between two looks.
+/// How often a thread checks a held lock before it sleeps. In a simulation nothing changes between two checks.
 const SPINS: u32 = if cfg!(anyring_simulation) { 1 } else { 100 };
 
 /// A mutual exclusion lock over a futex.
@@ -29,30 +29,30 @@ pub struct Mutex<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the lock hands the value to one thread at a time.
+// SAFETY: the lock gives access to one thread at a time.
 unsafe impl<T: Send> Sync for Mutex<T> {}
-// SAFETY: as for the value.
+// SAFETY: the lock may be sent if the value may.
 unsafe impl<T: Send> Send for Mutex<T> {}
 
 impl<T> Mutex<T> {
-    /// A free lock.
+    /// Makes an unlocked lock.
     pub const fn new(value: T) -> Mutex<T> {
         Mutex { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
     }
 
-    /// Takes the lock, waiting for it if need be.
+    /// Locks, and waits if necessary.
     pub fn lock(&self) -> Guard<'_, T> {
         may_pause();
         // Acquire pairs with the release in `unlock`.
         if self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.lock_slow();
         }
-        // Others come to wait for it.
+        // While this thread pauses, other threads come to wait.
         may_pause();
         Guard { mutex: self }
     }
 
-    /// Takes the lock if it is free.
+    /// Locks if the lock is free.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         // Acquire pairs with the release in `unlock`.
         self.state
@@ -71,7 +71,7 @@ impl<T> Mutex<T> {
             }
             core::hint::spin_loop();
         }
-        // Acquire pairs with the release in `unlock`; CONTENDED makes that one wake us, or leave it to us.
+        // Acquire pairs with the release in `unlock`; CONTENDED makes `unlock` wake a waiter.
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
             if !self.is_soon_free() {
                 let _ = os::futex_wait(&self.state, CONTENDED, None);
@@ -86,7 +86,7 @@ impl<T> Mutex<T> {
         })
     }
 
-    /// Returns whether somebody waits for it.
+    /// Unlocks. True if a thread waits for the lock.
     fn unlock(&self) -> bool {
         // Release pairs with the acquires above.
         let contended = self.state.swap(FREE, Ordering::Release) == CONTENDED;
@@ -97,18 +97,18 @@ impl<T> Mutex<T> {
         contended
     }
 
-    /// The value, whoever holds the lock.
+    /// Returns the value even if the lock is held.
     ///
     /// # Safety
-    /// No other thread may run meanwhile.
+    /// No other thread may run during the access.
     #[cfg(anyring_simulation)]
     pub unsafe fn peek(&self) -> &T {
         // SAFETY: passed on to the caller.
         unsafe { &*self.value.get() }
     }
 
-    /// The value, in a process where no other thread can hold the lock: a child after `fork`, whose
-    /// copy of the lock may have been taken by a thread that does not exist there.
+    /// Frees the lock in a child after `fork`, whose copy of it may be held by a thread that does
+    /// not exist there.
     ///
     /// # Safety
     /// No other thread of this process may use the lock.
@@ -117,15 +117,15 @@ impl<T> Mutex<T> {
     }
 }
 
-/// A lock that is kept across a `fork`, for nobody may be in the middle of something then.
+/// A lock that is held across a `fork`, so that no thread is inside its critical section then.
 pub trait AcrossFork: Sync {
-    /// Takes it. [`AcrossFork::release`] follows in the parent, [`Mutex::reset`] in the child.
+    /// Locks. [`AcrossFork::release`] follows in the parent, [`Mutex::reset`] in the child.
     fn hold(&self);
 
-    /// Lets go of it.
+    /// Unlocks.
     ///
     /// # Safety
-    /// The calling thread must hold it.
+    /// The calling thread must hold the lock.
     unsafe fn release(&self);
 }
 
@@ -139,13 +139,13 @@ impl<T: Send> AcrossFork for Mutex<T> {
     }
 }
 
-/// The right to use the value of a [`Mutex`].
+/// Access to the value of a locked [`Mutex`]; unlocks on drop.
 pub struct Guard<'a, T> {
     mutex: &'a Mutex<T>,
 }
 
 impl<'a, T> Guard<'a, T> {
-    /// Lets go of the lock for the duration of `body`.
+    /// Unlocks for the duration of `body`.
     pub fn unlocked<R>(&mut self, body: impl FnOnce() -> R) -> R {
         self.mutex.unlock();
         let result = body();
@@ -153,11 +153,11 @@ impl<'a, T> Guard<'a, T> {
         result
     }
 
-    /// Lets go of the lock for a moment, long enough for whoever waits for it: a thread that takes it
-    /// again at once would have it for ever.
+    /// Unlocks for a moment, long enough for a waiter to lock: a thread that locks again immediately
+    /// would starve the waiters.
     pub fn yield_to_waiters(&mut self) {
-        /// Some ten microseconds. Nothing is gained by sleeping: a waiter that is not running now will
-        /// announce itself again.
+        /// Some ten microseconds. Sleeping would gain nothing: a waiter that is not running now will
+        /// mark the lock as contended again.
         const LOOKS: u32 = if cfg!(anyring_simulation) { 0 } else { 256 };
         let contended = self.mutex.unlock();
         let mut looks = if contended { LOOKS } else { 1 };

@@ -1,4 +1,4 @@
-//! Memory that the program names: it may not be there, and then the answer is `EFAULT`, never a fault.
+//! Access to the program's memory. If an address is not mapped, the result is `EFAULT`, never a fault.
 
 use alloc::vec::Vec;
 use core::ffi::CStr;
@@ -10,7 +10,7 @@ use crate::os::{self, arch, host};
 pub use crate::os::arch::{END, FAR_END};
 pub use crate::os::basic::IoVector;
 
-/// Types that any bytes make a value of.
+/// Types for which every bit pattern is a valid value.
 ///
 /// # Safety
 /// Every bit pattern must be a valid value, and there must be no padding that matters.
@@ -67,7 +67,7 @@ plain!(
     linux_raw_sys::io_uring::io_uring_zcrx_area_reg
 );
 
-/// Refuses addresses that cannot be a program's memory before anything is tried: the kernel's `access_ok`.
+/// Rejects addresses that cannot be a program's memory before any access: the kernel's `access_ok`.
 ///
 /// # Errors
 /// `EFAULT`.
@@ -79,13 +79,13 @@ pub fn check_range(address: u64, length: u64) -> Result<(), Errno> {
     }
 }
 
-/// Checks an address beyond the usual ones, or with a tag. Whether that may be memory depends on the processor,
-/// and on what the program has asked for: the kernel is asked each time, for the program may ask at any time.
+/// Checks an address beyond the usual range or with a tag. Whether it may be memory depends on the processor and on
+/// what the program has enabled. The kernel is asked each time, because the program may enable tags at any time.
 #[cold]
 fn check_far_range(address: u64, length: u64) -> Result<(), Errno> {
     let untagged = arch::untagged(address);
     let end = untagged.checked_add(length).filter(|&end| end <= FAR_END).ok_or(Errno::EFAULT)?;
-    // Where only the tag is in question: memory's first word, at which no thread of the program waits.
+    // If only the tag is in question, the first word of memory is tested, on which no thread of the program waits.
     let word = if end <= END { 0 } else { arch::last_word(end) };
     let tag = address ^ untagged;
     if !os::may_be_memory((tag | word) as usize) {
@@ -97,8 +97,8 @@ fn check_far_range(address: u64, length: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// To be called for an address that only the kernel is to look at, before any thread gives it to the kernel: threads of the engine
-/// take its tag, if it has one that the program may use.
+/// Must be called for an address that only the kernel will access, before any thread passes it to the kernel: if it has a tag that
+/// the program may use, threads of the engine enable tags.
 #[inline]
 pub fn announce(address: u64) {
     if address != arch::untagged(address) {
@@ -106,35 +106,35 @@ pub fn announce(address: u64) {
     }
 }
 
-/// So many bytes from `address` on may be read of a string that goes on there: the memory behind them may be no memory, or
-/// have another tag, which reading by the processor would find out.
+/// Returns how many bytes of a string from `address` on may be read at once: memory behind them may be unmapped or have
+/// another tag, and reading it by the processor would fault.
 pub fn string_piece(address: u64) -> usize {
     let step = if copies_by_processor() { arch::STRING_STEP } else { arch::PAGE_SIZES[0] };
     step - (address as usize) % step
 }
 
-/// To be called by a thread of the program that makes a ring: threads of the engine take tags, too, if the kernel takes them from
-/// the program. What the program asks for later is found out by the addresses that it names.
+/// Must be called by a thread of the program that makes a ring: if the kernel accepts tags from this thread, threads of the
+/// engine enable them, too. Tags that the program enables later are noticed by the addresses that it passes.
 pub fn look_for_tags() {
     arch::look_for_tags();
 }
 
-/// To be called by a thread of the engine before it acts for the program: the kernel takes tagged addresses from it, too, if the
+/// Must be called by a thread of the engine before it acts for the program: enables tagged addresses in the thread, if the
 /// program uses some.
 #[inline]
 pub fn take_tags() {
     arch::take_tags();
 }
 
-/// True if the processor reads and writes the program's memory for the engine, rather than the kernel by a call.
+/// True if the engine reads and writes the program's memory by the processor, not by system calls.
 fn copies_by_processor() -> bool {
     host::get().is_some_and(|host| host.faults_resume())
 }
 
-/// Copies `length` bytes, of which one side is the program's, or answers `EFAULT`.
+/// Copies `length` bytes, where one side is the program's memory. `EFAULT` if that is not mapped.
 ///
 /// # Safety
-/// The engine's own side must be valid; the other may be anything.
+/// The engine's side must be valid; the program's side may be any address.
 unsafe fn copy(destination: *mut u8, source: *const u8, length: usize) -> Result<(), Errno> {
     if length == 0 {
         return Ok(());
@@ -151,17 +151,17 @@ unsafe fn copy(destination: *mut u8, source: *const u8, length: usize) -> Result
     unsafe { os::process_copy(destination, source, length) }
 }
 
-/// The value at `address` of the program.
+/// Reads a value at `address` of the program.
 pub fn read<T: Plain>(address: u64) -> Result<T, Errno> {
     let mut value = MaybeUninit::<T>::uninit();
-    // SAFETY: `value` is ours; once copied it is initialised, as any bytes are for a `Plain` type.
+    // SAFETY: `value` is ours; once copied it is initialised, because every bit pattern of a `Plain` type is valid.
     unsafe {
         copy(value.as_mut_ptr().cast(), address as *const u8, size_of::<T>())?;
         Ok(value.assume_init())
     }
 }
 
-/// `count` values at `address` of the program. The caller bounds `count`.
+/// Reads `count` values at `address` of the program. The caller bounds `count`.
 pub fn read_many<T: Plain>(address: u64, count: usize) -> Result<Vec<T>, Errno> {
     let mut values = Vec::<T>::new();
     append(&mut values, address, count)?;
@@ -186,7 +186,7 @@ pub fn read_bytes(address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
     unsafe { copy(bytes.as_mut_ptr(), address as *const u8, bytes.len()) }
 }
 
-/// One value of an array of the program; `None` where there is no array.
+/// Reads one element of an array of the program; `None` if the array's address is null.
 pub fn element<T: Plain>(array: u64, index: usize) -> Result<Option<T>, Errno> {
     if array == 0 {
         return Ok(None);
@@ -206,26 +206,26 @@ pub fn write_bytes(address: u64, bytes: &[u8]) -> Result<(), Errno> {
     unsafe { copy(address as *mut u8, bytes.as_ptr(), bytes.len()) }
 }
 
-/// A string of the program, copied.
+/// A copy of a string of the program.
 pub struct Path {
-    /// With its end.
+    /// The bytes with the terminating zero.
     bytes: Vec<u8>,
 }
 
 impl Path {
-    /// The most bytes of a path, its end included; the kernel's `PATH_MAX`.
+    /// Maximum length of a path with its terminating zero; the kernel's `PATH_MAX`.
     const MOST: usize = 4096;
 
-    /// The path at `address`.
+    /// Copies the path at `address`.
     ///
     /// # Errors
-    /// `ENOENT` where it is empty, `ENAMETOOLONG`, `EFAULT`.
+    /// `ENOENT` if it is empty, `ENAMETOOLONG`, `EFAULT`.
     pub fn read(address: u64) -> Result<Path, Errno> {
         let path = Path::read_or_empty(address)?;
         if path.is_empty() { Err(Errno::ENOENT) } else { Ok(path) }
     }
 
-    /// The path at `address`, which may be empty.
+    /// Copies the path at `address`, which may be empty.
     ///
     /// # Errors
     /// `ENAMETOOLONG`, `EFAULT`.
@@ -233,17 +233,17 @@ impl Path {
         Path::read_up_to(address, Path::MOST)
     }
 
-    /// The path's bytes, without its end.
+    /// Returns the path without the terminating zero.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.strip_suffix(&[0]).unwrap_or(&self.bytes)
     }
 
-    /// The string at `address`, of at most `most` bytes with its end.
+    /// Copies the string at `address`, of at most `most` bytes with its terminating zero.
     ///
     /// # Errors
     /// `ENAMETOOLONG`, `EFAULT`.
     pub fn read_up_to(address: u64, most: usize) -> Result<Path, Errno> {
-        // Short strings in one go, where the processor lets them.
+        // Short strings are copied in one piece if possible.
         const PIECE: usize = 128;
         let mut bytes = Vec::new();
         loop {
@@ -262,7 +262,7 @@ impl Path {
         }
     }
 
-    /// The empty path.
+    /// Makes an empty path.
     pub fn empty() -> Path {
         Path { bytes: alloc::vec![0] }
     }
@@ -272,7 +272,7 @@ impl Path {
         self.bytes.len() <= 1
     }
 
-    /// Where it is now, for a system call.
+    /// Returns the address of the copy, for a system call.
     pub fn address(&self) -> usize {
         self.bytes.as_ptr() as usize
     }

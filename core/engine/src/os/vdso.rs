@@ -1,7 +1,7 @@
-//! `clock_gettime(2)` without a system call: the function that the kernel maps into every process.
+//! Calls `clock_gettime(2)` without a system call, by the function in the kernel's vDSO.
 //!
-//! It is looked for once, in the ELF image whose address the auxiliary vector tells. Where it is not found, the system call
-//! is made.
+//! The function is looked up once, in the ELF image whose address is in the auxiliary vector. If it is not found, the
+//! system call is made.
 
 use core::ffi::CStr;
 use core::mem::size_of;
@@ -13,27 +13,27 @@ type ClockGettime = unsafe extern "C" fn(i32, *mut Timespec) -> i32;
 
 static FOUND: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Looks for the function.
+/// Looks up the function.
 pub fn begin() {
     let Some(base) = base() else { return };
-    // A program may have unmapped the image (valgrind does).
+    // The program may have unmapped the image (valgrind does).
     if user::read::<u64>(base as u64).is_err() {
         return;
     }
-    // SAFETY: the kernel's image, which is there.
+    // SAFETY: the image is the kernel's and is mapped.
     if let Some(address) = unsafe { find(base) } {
         FOUND.store(core::ptr::with_exposed_provenance_mut(address), Ordering::Relaxed);
     }
 }
 
-/// The monotonic clock in nanoseconds.
+/// Returns the monotonic clock in nanoseconds.
 #[inline]
 pub fn monotonic_ns() -> u64 {
     let function = FOUND.load(Ordering::Relaxed);
     if function.is_null() {
         return os::monotonic_ns();
     }
-    // SAFETY: found under the name of a function of this type.
+    // SAFETY: the symbol with this name is a function of this type.
     let function: ClockGettime = unsafe { core::mem::transmute(function) };
     let mut time = Timespec::default();
     // SAFETY: writes a time of ours.
@@ -43,7 +43,7 @@ pub fn monotonic_ns() -> u64 {
     }
 }
 
-/// Where the image lies.
+/// Returns the address of the image.
 fn base() -> Option<usize> {
     const AT_SYSINFO_EHDR: usize = 33;
     let vector = proc::auxiliary_vector().ok()?;
@@ -55,10 +55,10 @@ fn base() -> Option<usize> {
     })
 }
 
-/// Looks the function up in the image's table of dynamic symbols.
+/// Looks up the function in the image's table of dynamic symbols.
 ///
 /// # Safety
-/// `base` must be the address of an ELF image, mapped whole.
+/// `base` must be the address of an ELF image that is completely mapped.
 unsafe fn find(base: usize) -> Option<usize> {
     const PROGRAM_HEADERS: usize = 32;
     const HEADER_BYTES: usize = 54;
@@ -68,14 +68,14 @@ unsafe fn find(base: usize) -> Option<usize> {
     const DT_STRTAB: usize = 5;
     const DT_SYMTAB: usize = 6;
     const SYMBOL_BYTES: usize = 24;
-    // SAFETY: the caller's promise; each place is one of the image's, by the format.
+    // SAFETY: promised by the caller; by the ELF format each address is inside the image.
     unsafe {
         let headers = base + at::<usize>(base + PROGRAM_HEADERS);
         let bytes = usize::from(at::<u16>(base + HEADER_BYTES));
         let mut all = (0..usize::from(at::<u16>(base + HEADER_COUNT))).map(|index| headers + index * bytes);
         let loaded = all.clone().find(|&header| at::<u32>(header) == PT_LOAD)?;
         let dynamic = all.find(|&header| at::<u32>(header) == PT_DYNAMIC)?;
-        // Addresses in the image are as it was linked.
+        // Addresses in the image are relative to its link address.
         let bias = base.wrapping_add(at::<usize>(loaded + 8)).wrapping_sub(at::<usize>(loaded + 16));
         let table = bias.wrapping_add(at::<usize>(dynamic + 16));
         let entries = at::<usize>(dynamic + 40) / size_of::<[usize; 2]>();
@@ -85,7 +85,7 @@ unsafe fn find(base: usize) -> Option<usize> {
             Some(bias.wrapping_add(at::<usize>(entry + size_of::<usize>())))
         };
         let (symbols, strings) = (entry(DT_SYMTAB)?, entry(DT_STRTAB)?);
-        // The strings follow the symbols.
+        // The string table follows the symbol table, which gives the number of symbols.
         let count = strings.checked_sub(symbols)? / SYMBOL_BYTES;
         let symbol = (0..count).map(|index| symbols + index * SYMBOL_BYTES).find(|&symbol| {
             let name = strings + at::<u32>(symbol) as usize;
@@ -97,8 +97,8 @@ unsafe fn find(base: usize) -> Option<usize> {
 }
 
 /// # Safety
-/// A value of this type must lie there.
+/// A value of this type must be at the address.
 unsafe fn at<T: Copy>(address: usize) -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: promised by the caller.
     unsafe { core::ptr::with_exposed_provenance::<T>(address).read_unaligned() }
 }

@@ -1,22 +1,22 @@
-//! `O_NONBLOCK` for the duration of an attempt.
+//! Sets `O_NONBLOCK` of a socket for the duration of an attempt.
 //!
-//! `accept` and `connect` know no `MSG_DONTWAIT`. An attempt on a socket without `O_NONBLOCK` could block for ever, under
-//! the ring's lock: however ready a listener was a moment ago, another thread or process may have accepted meanwhile. But
-//! the flag belongs to the open file description, and so do those who inherited it. So the engine sets the flag, makes its
-//! attempts and takes the flag away again.
+//! `accept` and `connect` have no `MSG_DONTWAIT`. An attempt on a socket without `O_NONBLOCK` could block for ever, under
+//! the ring's lock: even if a listener was ready a moment ago, another thread or process may have accepted the connection
+//! meanwhile. But the flag belongs to the open file description, which other processes may share. So the engine sets the
+//! flag, makes its attempts and clears the flag again.
 //!
-//! Two threads that did so at the same time would take the flag away under each other's attempts. So they take turns:
-//! threads of one process by a lock of its own; processes, from the first `fork` on that a front end announces, by a page that children
-//! inherit, whether or not there are rings yet (servers fork first, and each child makes its own). Who finds the flag set
-//! while nobody has his turn knows that the program has set it, and needs none.
+//! Two threads that did so at the same time would clear the flag during each other's attempts. So a thread must hold a lock, its
+//! *turn*. Threads of one process share a lock; from the first announced `fork` on, all processes of the family share a lock in a page
+//! that children inherit, even without rings (servers fork first, and each child makes its own ring). A thread that finds the flag set
+//! while no thread holds the turn knows that the program has set it, and needs no turn.
 //!
-//! A file that has the flag already, set by the program, is attempted by the program's own number: a descriptor of the engine's would
-//! cost two system calls more each time. A program that closes it in that moment, and opens a listener without the flag that
-//! gets the number, lets the attempt block until somebody connects.
+//! If the program has set the flag, the attempt uses the program's own descriptor: a duplicate would cost two more system calls each
+//! time. If the program closes the descriptor in that moment, and its number becomes a listener without the flag, the attempt blocks
+//! until a client connects.
 //!
-//! A turn is a lock within a ring's own, in which no ring's is taken. A process may be stopped, and a thread may wait for
-//! a page, in the middle of its turn; so nobody waits long for one: who has none in time makes the attempt in a thread that
-//! may block.
+//! The turn's lock is taken inside a ring's lock, and no ring's lock is taken inside it. A process may be stopped, or a
+//! thread may wait for a page, while holding the turn. So a ring waits for a turn for a short time only, and then passes
+//! the attempt to a thread that may block.
 
 use crate::os::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
 
@@ -25,67 +25,67 @@ use linux_raw_sys::general::{CLOCK_REALTIME, O_NONBLOCK};
 use crate::abi::Errno;
 use crate::os::{self, Fd, OwnedFd};
 
-/// How long to wait before the holder of a turn whom the kernel does not find is taken for dead: one in another PID
-/// namespace is not found either, but will be done by then.
+/// How long to wait before a holder that the kernel does not find counts as dead. A holder in another PID namespace
+/// is not found either, but has finished by then.
 const PATIENCE_NS: u64 = 20_000_000;
 
-/// How long to wait for a turn. A holder who was merely preempted has run again by then.
+/// How long to wait for a turn. A holder that was only preempted has run again by then.
 const LONGEST_NS: u64 = 10_000_000;
 
-/// The part of the word that is the holder's number (`FUTEX_TID_MASK`).
+/// Mask of the holder's thread ID in the lock word (`FUTEX_TID_MASK`).
 const NUMBER: u32 = 0x3fff_ffff;
 
-/// How often to look before sleeping: a turn lasts some microseconds.
+/// How often to check the lock before sleeping: a turn lasts some microseconds.
 const SPINS: u32 = 200;
 
-/// The right to change sockets' flags, which one thread has at a time. Zeros are a turn that nobody has.
+/// The lock that a thread holds while it changes a socket's flags. All zeros is a free lock.
 #[repr(C)]
 struct Turn {
-    /// 0, or the thread that has it: a futex with an owner (`FUTEX_LOCK_PI`), since the kernel knows which of those live.
+    /// 0, or the holder's thread ID: a futex with an owner (`FUTEX_LOCK_PI`), since the kernel knows which owners live.
     holder: AtomicU32,
-    /// Odd while the flag of some socket is set.
+    /// Changes whenever a flag is set or cleared; odd while the flag of some socket is set.
     changes: AtomicU32,
-    /// [`Turn::holder`] and [`Turn::changes`] when somebody waited in vain, who is not waited for again; a hint. Two words
-    /// that are not read together: whoever is mistaken by that makes one attempt in a thread, or waits once more.
+    /// [`Turn::holder`] and [`Turn::changes`] when a thread waited in vain: others do not wait for that holder again. A
+    /// hint, for the two words are not read together: a wrong match costs one attempt in a thread, or one more wait.
     stuck: [AtomicU32; 2],
 }
 
 static OWN: Turn =
     Turn { holder: AtomicU32::new(0), changes: AtomicU32::new(0), stuck: [const { AtomicU32::new(0) }; 2] };
-/// The turn of all processes of the family, once there may be several.
+/// The turn of all processes of the family, from the first announced `fork` on.
 static SHARED: AtomicPtr<Turn> = AtomicPtr::new(core::ptr::null_mut());
 
-/// A socket's `O_NONBLOCK`, as far as it is known.
+/// Whether calls on a socket may block, as far as the engine knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Blocking {
     /// The program has set `O_NONBLOCK`.
     Never,
     /// The program has not set `O_NONBLOCK`.
     May,
-    /// A thread has its turn, perhaps on this socket.
+    /// The flag is set while a thread holds the turn: the thread may have set it.
     Unknown,
 }
 
-/// Looks whether the program wants calls on a socket to block.
+/// Finds out whether the program has set `O_NONBLOCK` on a socket.
 pub fn blocking(fd: Fd) -> Result<Blocking, Errno> {
     let turn = Turn::current();
-    // Acquire pairs with the release in `Turn::ends`: the flag has been taken away by then.
+    // Acquire pairs with the release in `Turn::ends`: the engine has cleared the flag by then.
     let before = turn.changes.load(Ordering::Acquire);
     let set = os::file_flags(fd)? & O_NONBLOCK != 0;
     if !set {
         return Ok(Blocking::May);
     }
-    // Pairs with the fence in `Turn::begins`: who sees a flag that the engine has set, sees that it is changing.
+    // Pairs with the fence in `Turn::begins`: a thread that sees a flag set by the engine sees the changed count, too.
     fence(Ordering::Acquire);
     let unchanged = before % 2 == 0 && turn.changes.load(Ordering::Relaxed) == before;
     Ok(if unchanged && core::ptr::eq(turn, Turn::current()) { Blocking::Never } else { Blocking::Unknown })
 }
 
-/// True if the program has set `O_NONBLOCK`.
+/// True if the program has set `O_NONBLOCK`; waits for a turn if needed.
 pub fn is_wanted(fd: Fd) -> bool {
     match blocking(fd) {
         Ok(Blocking::Unknown) => {
-            // Without a turn it is taken for the program's: whoever is stuck may be at any other socket.
+            // Without a turn the flag counts as the program's: the stuck holder may be at any other socket.
             let _turn = Turn::take_in_time();
             os::file_flags(fd).is_ok_and(|flags| flags & O_NONBLOCK != 0)
         }
@@ -93,9 +93,9 @@ pub fn is_wanted(fd: Fd) -> bool {
     }
 }
 
-/// Does `body` while the socket has `O_NONBLOCK`, of which `known` is known; `body` gets a descriptor for it. Whoever does so
-/// often has a descriptor of the engine's `own` for the socket, which otherwise is made. Second: whether it is the program
-/// that has set the flag. `None` where no turn was to be had in time: then the attempt is one for a thread that may block.
+/// Calls `body` with a descriptor of the socket while `O_NONBLOCK` is set; `known` is the result of [`blocking`]. `own` is
+/// the engine's duplicate of `fd`, if the caller has one; otherwise one is made if needed. The boolean is true if the program
+/// has set the flag. `None` if no turn could be had in time: then the attempt is for a thread that may block.
 pub fn attempt<T>(
     fd: Fd,
     own: Option<Fd>,
@@ -110,7 +110,7 @@ pub fn attempt<T>(
         drop(turn);
         return Ok(Some((body(fd), true)));
     }
-    // The program may close its descriptor meanwhile, and its number become that of another socket, without the flag.
+    // The program may close `fd` meanwhile, and its number become a socket whose flag must not be changed.
     let made;
     let held = match own {
         Some(own) => own,
@@ -122,7 +122,7 @@ pub fn attempt<T>(
     turn.with_flag(held, body).map(|result| Some((result, false)))
 }
 
-/// [`attempt`] by a thread that may wait for its turn, however long.
+/// Makes an [`attempt`] in a thread that may wait for its turn without a limit.
 pub fn attempt_in_thread<T>(fd: Fd, body: impl FnOnce(Fd) -> T) -> Result<T, Errno> {
     let turn = Turn::take();
     if os::file_flags(fd)? & O_NONBLOCK != 0 {
@@ -132,15 +132,15 @@ pub fn attempt_in_thread<T>(fd: Fd, body: impl FnOnce(Fd) -> T) -> Result<T, Err
     turn.with_flag(fd, body)
 }
 
-/// The right to change flags.
+/// A held turn; dropping it releases the turn.
 struct Taken {
     turn: &'static Turn,
-    /// The number of this thread.
+    /// The thread ID of the holder.
     own: u32,
 }
 
 impl Taken {
-    /// Does `body` while the socket has `O_NONBLOCK`, which the program has not set.
+    /// Calls `body` while the socket has `O_NONBLOCK`, which the program has not set.
     fn with_flag<T>(&self, held: Fd, body: impl FnOnce(Fd) -> T) -> Result<T, Errno> {
         self.begins();
         let result = os::set_nonblocking(held, true).map(|()| {
@@ -168,12 +168,12 @@ impl Drop for Taken {
 
 impl Turn {
     fn current() -> &'static Turn {
-        // Acquire pairs with the release in `share`: the page is there.
-        // SAFETY: mapped for good.
+        // Acquire pairs with the release in `share`: the page is initialised.
+        // SAFETY: mapped for the life of the process.
         unsafe { SHARED.load(Ordering::Acquire).as_ref() }.unwrap_or(&OWN)
     }
 
-    /// Waits for a turn, however long.
+    /// Waits for a turn without a limit.
     fn take() -> Taken {
         loop {
             if let Some(taken) = Turn::take_if(false) {
@@ -182,7 +182,7 @@ impl Turn {
         }
     }
 
-    /// Waits for a turn, but not for long.
+    /// Waits for a turn, at most [`LONGEST_NS`].
     fn take_in_time() -> Option<Taken> {
         Turn::take_if(true)
     }
@@ -202,7 +202,7 @@ impl Turn {
         }
     }
 
-    /// Its holder and its changes: as long as both are what they were, the same turn is on.
+    /// Returns holder and count of changes; while both stay equal, the same turn is held.
     fn seen(&self) -> [u32; 2] {
         [self.holder.load(Ordering::Relaxed) & NUMBER, self.changes.load(Ordering::Relaxed)]
     }
@@ -211,7 +211,7 @@ impl Turn {
         self.stuck.each_ref().map(|word| word.load(Ordering::Relaxed)) == self.seen()
     }
 
-    /// False where it is not had `in_time`.
+    /// Waits for the lock; false if `in_time` and the time is over.
     fn wait_for(&self, own: u32, in_time: bool) -> bool {
         // Acquire pairs with the release in `give_up`.
         let take =
@@ -237,12 +237,12 @@ impl Turn {
                     return false;
                 }
                 Err(errno) => {
-                    // Without futexes of this kind (`ENOSYS`) nobody is taken for dead, nor told of the end of a turn.
+                    // Without such futexes (`ENOSYS`) no holder counts as dead, and the end of a turn wakes no waiter.
                     let seen = self.holder.load(Ordering::Relaxed);
-                    // Not on the word itself: the kernel unlocks none on which somebody sleeps by a plain wait.
+                    // Not on the word itself: the kernel does not unlock a `FUTEX_LOCK_PI` word on which a thread sleeps by a plain wait.
                     os::pause(PATIENCE_NS);
                     let late = seen != 0 && self.holder.load(Ordering::Relaxed) == seen;
-                    // A dead holder's number may have become this thread's.
+                    // A dead holder's thread ID may have been reused for this thread.
                     let dead = errno == Errno::ESRCH || errno == Errno::EDEADLK && seen & NUMBER == own;
                     if dead && late && take(seen) {
                         return true;
@@ -257,43 +257,42 @@ impl Turn {
     }
 
     fn give_up(&self, own: u32) {
-        // Release pairs with the acquire in `wait_for`. Where somebody waits, the kernel passes it on.
+        // Release pairs with the acquire in `wait_for`. If a thread waits, the kernel passes the lock on.
         if self.holder.compare_exchange(own, 0, Ordering::Release, Ordering::Relaxed).is_err() {
             os::futex_unlock_owned(&self.holder);
         }
     }
 
-    /// The last holder may have been killed in the middle of his turn.
+    /// Ends the changes of a previous holder that was killed during its turn.
     fn ends_for_the_dead(&self) {
         if self.changes.load(Ordering::Relaxed) % 2 != 0 {
             self.ends();
         }
     }
 
-    /// A flag is about to be set.
+    /// Counts that a flag is about to be set.
     fn begins(&self) {
         self.changes.store(self.changes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         // Pairs with the fence in `blocking`.
         fence(Ordering::Release);
     }
 
-    /// The flag has been taken away.
+    /// Counts that the flag has been cleared.
     fn ends(&self) {
         // Release pairs with the acquire in `blocking`.
         self.changes.store(self.changes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 }
 
-/// Before a `fork`: turns are those of a family from here on. Where there is no memory for that, they stay each process's
-/// own.
+/// Makes the family share turns, before a `fork`. If no memory can be had, each process keeps its own lock.
 pub fn share() {
     if !SHARED.load(Ordering::Relaxed).is_null() {
         return;
     }
     let Ok(page) = os::map_for_children(4096) else { return };
-    // Whoever has his turn by `OWN` comes to its end first. Who waits for it sees the page then.
+    // A thread that holds `OWN` finishes first. Threads that wait for `OWN` see the page afterwards.
     let _own = Turn::take();
-    // Release pairs with the acquire in `Turn::current`. Where another thread was faster, this page is merely unused.
+    // Release pairs with the acquire in `Turn::current`. If another thread was faster, this page stays unused.
     let _ = SHARED.compare_exchange(
         core::ptr::null_mut(),
         page.cast::<Turn>(),
@@ -302,12 +301,12 @@ pub fn share() {
     );
 }
 
-/// In a child after `fork`.
+/// Resets this process's own turn in a child after `fork`.
 ///
 /// # Safety
 /// No other thread of this process may use the engine.
 pub unsafe fn forked() {
-    // The parent's thread that had the turn is not here. In the family's page whoever has it lives, or is found dead.
+    // The parent's thread that held the turn does not exist here. The holder in the family's page lives or is found dead.
     OWN.holder.store(0, Ordering::Relaxed);
     OWN.changes.store(0, Ordering::Relaxed);
 }
@@ -340,7 +339,7 @@ mod tests {
         status
     }
 
-    /// One test, for all that it is about is one for the whole process.
+    /// One test, because the turn is one for the whole process.
     #[test]
     fn turns() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -359,13 +358,13 @@ mod tests {
         assert_eq!(blocking(fd), Ok(Blocking::Never), "left alone");
     }
 
-    /// Were the flag taken away under another's attempt, that one would see it.
+    /// A thread whose flag is cleared by another thread's attempt would see that.
     fn processes_take_turns(fd: i32) {
         let in_turns = move || {
             (0..5_000).all(|_| {
                 let known = blocking(fd).unwrap();
                 let set = || os::file_flags(fd).unwrap() & super::O_NONBLOCK != 0;
-                // On a busy machine none may be had in time.
+                // On a busy machine, a turn may not be had in time.
                 let attempted =
                     core::iter::repeat_with(|| attempt(fd, None, known, |_| set() && set()).transpose())
                         .find_map(|attempted| attempted);

@@ -1,8 +1,8 @@
-//! The page that the processes of a ring share beside its memory, with a lock of its own.
+//! The page that the processes of a ring share beside the ring memory, with a lock of its own.
 //!
-//! The page is the engine's, of the same program in every process, but a process may die while it
-//! holds the lock: whoever finds that out takes it over, and finds whatever the dead one left. So it
-//! consists of integers, and every index in it is bounded by whoever reads it.
+//! Only the engine writes the page, the same program in every process. But a process may die while
+//! it holds the lock: a process that finds this out takes the lock over, with the state as the dead
+//! process left it. So the page contains only integers, and readers check every index in it.
 
 use crate::os::sync::atomic::{AtomicU32, Ordering};
 use core::cell::UnsafeCell;
@@ -11,52 +11,52 @@ use crate::abi::Errno;
 use crate::os;
 use crate::process::family;
 
-/// Processes with requests in flight that a page has room for.
+/// Number of processes with requests in flight for which a page has room.
 pub const OWNERS: usize = 32;
-/// Messages that a page has room for.
+/// Number of messages for which a page has room.
 pub const MAIL: usize = 32;
 
-/// A thread sleeps for the lock.
+/// Set in the lock word while a thread sleeps for the lock.
 const CONTENDED: u32 = 1 << 31;
-/// How long to sleep for the lock before looking whether its holder lives.
+/// How long to sleep for the lock before checking whether its holder lives.
 const PATIENCE_NS: u64 = 20_000_000;
 
 /// One ring's page.
 #[repr(C)]
 pub struct Page {
-    /// 0, or who holds it.
+    /// 0, or the holder's number in the family, with [`CONTENDED`].
     lock: AtomicU32,
     state: UnsafeCell<State>,
 }
 
-// SAFETY: the state is only reached with the lock held.
+// SAFETY: the state is only accessed with the lock held.
 unsafe impl Sync for Page {}
 
 /// The state that the lock guards.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct State {
-    /// The process that held the lock last: others take the ring's counts anew.
+    /// The process that held the lock last; another process that takes the lock reads the ring's counts again.
     pub last: u32,
-    /// Processes that have used the ring since it is shared, the dead ones too.
+    /// Number of processes that have used the ring since it is shared, including dead ones.
     pub users: u32,
-    /// Threads and processes that want to hear of completions.
+    /// Number of threads and processes that want to be woken by completions.
     pub hearers: u32,
-    /// Processes that keep CQEs which found the ring full.
+    /// Number of processes that keep CQEs which found the ring full.
     pub overflowing: u32,
-    /// Processes that left reads to the device.
+    /// Number of processes that have reads in flight at the device.
     pub reading: u32,
     /// 1 once the ring was enabled.
     pub enabled: u32,
-    /// The process of the one thread that may submit, once known.
+    /// The process of the one thread that may submit; 0 if not known yet.
     pub submitter: u32,
-    /// The process that has the SQ thread.
+    /// The process that runs the SQ thread.
     pub sq_thread: u32,
     /// 1 while the stand-in that all processes have is readable.
     pub readable: u32,
-    /// Messages in [`State::mail`].
+    /// Number of messages in [`State::mail`].
     pub messages: u32,
-    /// The next id of a queue of zero-copy receives: each has its part of the ring's file.
+    /// The next ID of a queue of zero-copy receives: the ID determines the queue's place in the ring's file.
     pub receive_queues: u32,
     /// Processes with requests in flight.
     pub owners: [Owner; OWNERS],
@@ -70,19 +70,19 @@ const _: () = assert!(size_of::<Page>() <= 4096);
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Owner {
-    /// 0 for none.
+    /// The process's number in the family; 0 for an empty place.
     pub process: u32,
     /// The number of its requests in flight.
     pub requests: u32,
 }
 
-/// A message from one process to others. Its meaning is in [`crate::ring::shared::mail`].
+/// A message from one process to others; [`crate::ring::shared::mail`] defines the kinds.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Letter {
     /// 0 for an empty place.
     pub kind: u32,
-    /// The process that wrote it.
+    /// The process that sent the message.
     pub from: u32,
     pub user_data: u64,
     pub time_ns: u64,
@@ -90,7 +90,7 @@ pub struct Letter {
     pub opcode: u32,
     pub index: u32,
     pub generation: u32,
-    /// The places of the owners that have not answered, as bits.
+    /// Bit mask of the places in `owners` whose processes have not answered.
     pub asked: u32,
     pub count: u32,
     pub already: u32,
@@ -98,40 +98,40 @@ pub struct Letter {
 }
 
 impl Page {
-    /// A fresh page, zeroed, that children inherit.
+    /// Maps a fresh page of zeros that children inherit.
     pub fn create() -> Result<&'static Page, Errno> {
         let page = os::map_for_children(4096)?.cast::<Page>();
-        // SAFETY: mapped until `destroy`; all zeros are a page whose lock is free.
+        // SAFETY: mapped until `destroy`; all zeros is a valid page with a free lock.
         Ok(unsafe { &*page })
     }
 
-    /// Unmaps it from this process.
+    /// Unmaps the page from this process.
     ///
     /// # Safety
-    /// Nobody in this process may use it any more.
+    /// No thread in this process may use the page any more.
     pub unsafe fn destroy(&'static self) {
-        // SAFETY: mapped in `create` with this length, by this process or the one it forked off.
+        // SAFETY: mapped in `create` with this length, by this process or an ancestor.
         unsafe { os::unmap(core::ptr::from_ref(self).cast_mut().cast(), 4096) };
     }
 
-    /// The state.
+    /// Returns the state.
     ///
     /// # Safety
-    /// The caller must hold the lock, or know that no other process has the page, and must not keep
-    /// the reference beyond that, nor have another.
+    /// The caller must hold the lock, or know that no other process has the page. It must not keep
+    /// the reference longer, nor have a second one.
     #[expect(clippy::mut_from_ref, reason = "the lock in the page guards it")]
     pub unsafe fn state(&self) -> &mut State {
         // SAFETY: passed on to the caller.
         unsafe { &mut *self.state.get() }
     }
 
-    /// Takes the lock if it is free.
+    /// Locks the page if the lock is free. True if locked.
     pub fn try_lock(&self) -> bool {
         // Acquire pairs with the release in `unlock`.
         self.lock.compare_exchange(0, family::own(), Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Takes the lock, from the dead if need be.
+    /// Locks the page; takes the lock over if its holder is dead.
     #[inline]
     pub fn lock(&self) {
         if !self.try_lock() {
@@ -171,7 +171,7 @@ impl Page {
         }
     }
 
-    /// Lets go of the lock.
+    /// Releases the lock, and wakes a waiter.
     #[inline]
     pub fn unlock(&self) {
         // Release pairs with the acquires above.

@@ -1,4 +1,4 @@
-//! The engine's own threads: which there are, and with which credentials they were cloned.
+//! The engine's own threads, and the credentials with which each was cloned.
 
 use crate::os::sync::atomic::{AtomicU32, Ordering};
 use alloc::vec::Vec;
@@ -10,13 +10,13 @@ use crate::os::host;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::process::credentials::{self, Credentials};
 
-/// How long to wait for threads to begin or end.
+/// How long to wait for threads to begin or to end.
 pub const PATIENCE_NS: u64 = 2_000_000_000;
-/// Between two looks at one of them.
+/// Interval between two checks whether a thread has ended.
 const LOOK_NS: u64 = 100_000;
 
 struct Member {
-    /// As [`host::thread_identity`] has it.
+    /// The thread's [`host::thread_identity`].
     identity: usize,
     thread: i32,
     credentials: Credentials,
@@ -24,26 +24,26 @@ struct Member {
 
 struct Members {
     living: Vec<Member>,
-    /// Threads that are about to be gone.
+    /// Threads that have finished and are about to exit.
     leaving: Vec<i32>,
 }
 
 static MEMBERS: Mutex<Members> = Mutex::new(Members { living: Vec::new(), leaving: Vec::new() });
 
-/// The lock of the list, for a `fork`.
+/// Returns the lock of the list, to be held across a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
     &MEMBERS
 }
 
-/// Threads that were cloned and have not begun.
+/// Number of threads that were cloned and have not begun.
 static BEGINNERS: AtomicU32 = AtomicU32::new(0);
-/// Changes whenever a thread begins or ends.
+/// Changes whenever a thread begins or ends; a futex.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
-/// Starts a thread; it must [`begin`] and [`end`].
+/// Starts a thread, which must call [`begin`] and [`end`].
 ///
 /// # Errors
-/// `EAGAIN` where none can be had.
+/// `EAGAIN` if no thread can be started.
 pub fn spawn(
     name: &'static CStr,
     entry: unsafe extern "C" fn(*mut c_void),
@@ -57,11 +57,11 @@ pub fn spawn(
     })
 }
 
-/// The calling thread is a new one of the engine.
+/// Registers the calling thread, a new thread of the engine.
 pub fn begin(credentials: Credentials) {
     let member = Member { identity: host::thread_identity(), thread: os::gettid(), credentials };
     let mut members = MEMBERS.lock();
-    // Numbers are given anew.
+    // Thread IDs are reused.
     members.leaving.retain(|&thread| thread != member.thread && os::thread_lives(thread));
     members.living.push(member);
     members.recount();
@@ -70,8 +70,8 @@ pub fn begin(credentials: Credentials) {
     tell();
 }
 
-/// The calling thread has nothing left to do but to return. To be said before anything else shows that
-/// it ends: whoever sees that waits for it to be gone.
+/// Notes that the calling thread has nothing left to do but to return. Must be called before anything
+/// else shows the thread's end, because observers of the end wait until the thread is gone.
 pub fn end() {
     let identity = host::thread_identity();
     let mut members = MEMBERS.lock();
@@ -96,35 +96,35 @@ impl Members {
     }
 }
 
-/// The common credentials are others now.
+/// Counts again the threads with odd credentials, after the common credentials have changed.
 pub fn recount() {
     MEMBERS.lock().recount();
 }
 
-/// With what the thread of the engine was cloned that has this identity.
+/// Returns the credentials with which the engine's thread with this identity was cloned.
 pub fn credentials_of(identity: usize) -> Option<Credentials> {
     let members = MEMBERS.lock();
     members.living.iter().find(|member| member.identity == identity).map(|member| member.credentials)
 }
 
-/// The number of threads, with those that were cloned and have not begun.
+/// Returns the number of threads, including those that have not begun yet.
 pub fn count() -> usize {
     let members = MEMBERS.lock();
     members.living.len() + BEGINNERS.load(Ordering::Relaxed) as usize
 }
 
-/// True if this is a thread of the engine.
+/// True if `thread` is a thread of the engine.
 pub fn is_ours(thread: i32) -> bool {
     let members = MEMBERS.lock();
     members.living.iter().any(|member| member.thread == thread) || members.leaving.contains(&thread)
 }
 
-/// Waits until threads that were just cloned are known.
+/// Waits until all cloned threads have begun, for at most [`PATIENCE_NS`].
 pub fn wait_for_beginners() {
     wait(os::monotonic_ns() + PATIENCE_NS, || BEGINNERS.load(Ordering::Relaxed) == 0);
 }
 
-/// Waits until `done`, which the beginning or the end of threads brings about, or the time is over.
+/// Waits until `done` is true or the time is over; `done` depends on threads that begin or end.
 pub fn wait(until_ns: u64, done: impl Fn() -> bool) {
     loop {
         // Acquire pairs with the release in `tell`.
@@ -136,12 +136,12 @@ pub fn wait(until_ns: u64, done: impl Fn() -> bool) {
     }
 }
 
-/// True if the engine has no threads, and none about to begin.
+/// True if the engine has no threads, including threads that have not begun yet.
 pub fn are_none() -> bool {
     MEMBERS.lock().living.is_empty() && BEGINNERS.load(Ordering::Relaxed) == 0
 }
 
-/// Waits until those are gone that have ended.
+/// Waits until all threads that have finished are gone.
 pub fn wait_for_leavers(until_ns: u64) {
     wait(until_ns, || {
         let mut members = MEMBERS.lock();
@@ -150,7 +150,7 @@ pub fn wait_for_leavers(until_ns: u64) {
     });
 }
 
-/// In a child after `fork`: none of them is here.
+/// Clears the list in a child after `fork`, which has none of the engine's threads.
 ///
 /// # Safety
 /// No other thread of this process may use the engine.

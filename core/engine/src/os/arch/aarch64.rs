@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use linux_raw_sys::general::__NR_prctl;
 
-// As on x86-64: one stub, one interruptible call, one guarded copy, each between symbols that bound it.
-// The call number comes as the seventh argument, the address of the word as the eighth.
+// As on x86-64: one stub, one interruptible call and one guarded copy, each bounded by symbols. The
+// call number is the seventh argument; the address of the interruptible call's word is the eighth.
 global_asm!(
     ".pushsection .text.anyring_stub,\"ax\",@progbits",
     ".balign 64",
@@ -53,7 +53,7 @@ global_asm!(
     ".hidden anyring_guarded_start",
     ".globl anyring_guarded_start",
     "anyring_guarded_start:",
-    // A word in one piece: the other side may be storing it.
+    // A word is copied in one access, because another thread may store it at the same time.
     "cmp x2, #4",
     "b.ne 1f",
     "ldr w3, [x1]",
@@ -75,7 +75,7 @@ global_asm!(
     "anyring_guarded_fault:",
     "mov x0, #1",
     "ret",
-    // How a signal handler of the engine's own returns.
+    // The return from a signal handler of the engine: `rt_sigreturn`.
     ".hidden anyring_signal_return",
     ".globl anyring_signal_return",
     ".type anyring_signal_return,@function",
@@ -85,11 +85,11 @@ global_asm!(
     ".popsection",
 );
 
-/// Where `ucontext_t` has the instruction pointer and the signal mask.
+/// Offset of the instruction pointer in `ucontext_t`.
 pub const CONTEXT_POINTER: usize = 440;
-/// See [`CONTEXT_POINTER`].
+/// Offset of the signal mask in `ucontext_t`.
 pub const CONTEXT_MASK: usize = 40;
-/// `SA_RESTORER`: the kernel uses it where it is given.
+/// `SA_RESTORER`: the kernel returns from the handler through the given function.
 pub const RESTORER_FLAG: usize = 0x0400_0000;
 
 unsafe extern "C" {
@@ -124,8 +124,8 @@ pub unsafe fn syscall6(number: usize, a: usize, b: usize, c: usize, d: usize, e:
     unsafe { anyring_syscall6(a, b, c, d, e, f, number) }
 }
 
-/// A call that is not made, and answers `-EINTR`, where `stopped` is not zero. A handler that finds the thread in it
-/// sends it on to [`interruption_address`].
+/// Makes a system call, or returns `-EINTR` without the call if `stopped` is not zero. A signal handler that
+/// interrupts the thread in this function resumes it at [`interruption_address`].
 ///
 /// # Safety
 /// As for the system call itself; `stopped` must be readable.
@@ -135,7 +135,7 @@ pub unsafe fn interruptible_syscall6(number: usize, arguments: [usize; 6], stopp
     unsafe { anyring_interruptible_syscall6(a, b, c, d, e, f, number, stopped) }
 }
 
-/// Where a thread goes on that a signal found in the interruptible call: past what the kernel has not begun.
+/// Returns where to resume a thread that a signal found in the interruptible call, so that the kernel does not begin the call.
 pub fn interruption_address(instruction_pointer: usize) -> Option<usize> {
     let start = &raw const anyring_interruptible_start as usize;
     let end = &raw const anyring_interruptible_end as usize;
@@ -145,33 +145,33 @@ pub fn interruption_address(instruction_pointer: usize) -> Option<usize> {
     }
 }
 
-/// The address of what a handler returns to.
+/// Returns the address that signal handlers of the engine return to.
 pub fn signal_return() -> usize {
     anyring_signal_return as *const () as usize
 }
 
-/// Copies between two places of which one may not be mapped; false where it was not.
+/// Copies between two ranges of which one may be unmapped. False if a fault ended the copy.
 ///
 /// # Safety
-/// A fault handler must resume at [`resume_address`]; the side that is the engine's own must be valid.
+/// A fault handler must resume at [`resume_address`]; the engine's side must be valid.
 pub(crate) unsafe fn guarded_copy(destination: *mut u8, source: *const u8, length: usize) -> bool {
     // SAFETY: passed on to the caller; a fault ends the copy.
     unsafe { anyring_guarded_copy(destination, source, length) == 0 }
 }
 
-/// Where a thread that faulted in the guarded copy goes on.
+/// Returns where to resume a thread that faulted in the guarded copy.
 pub fn resume_address(instruction_pointer: usize) -> Option<usize> {
     let start = &raw const anyring_guarded_start as usize;
     let end = &raw const anyring_guarded_end as usize;
     (start..end).contains(&instruction_pointer).then_some(&raw const anyring_guarded_fault as usize)
 }
 
-/// The addresses of the system call stub.
+/// Returns the addresses of the system call stub.
 pub fn stub() -> core::ops::Range<usize> {
     (&raw const anyring_stub_start as usize)..(&raw const anyring_stub_end as usize)
 }
 
-/// The thread pointer.
+/// Returns the thread pointer.
 pub fn thread_pointer() -> usize {
     let pointer: usize;
     // SAFETY: reads a register.
@@ -179,8 +179,8 @@ pub fn thread_pointer() -> usize {
     pointer
 }
 
-/// Where the calling thread's stack is. The address of a local variable does not tell: AddressSanitizer keeps those of a
-/// function elsewhere.
+/// Returns the calling thread's stack pointer. The address of a local variable would not do: AddressSanitizer may place
+/// locals elsewhere.
 #[inline(always)]
 pub fn stack_pointer() -> usize {
     let pointer: usize;
@@ -189,7 +189,7 @@ pub fn stack_pointer() -> usize {
     pointer
 }
 
-/// A cheap clock of constant rate, for telling fast operations from slow ones.
+/// Reads a cheap clock of constant rate, to tell fast operations from slow ones.
 pub fn ticks() -> u64 {
     let ticks: u64;
     // SAFETY: reads a register.
@@ -197,7 +197,7 @@ pub fn ticks() -> u64 {
     ticks
 }
 
-/// How many [`ticks`] a microsecond has.
+/// Returns the number of [`ticks`] per microsecond.
 pub fn ticks_per_us() -> u64 {
     let frequency: u64;
     // SAFETY: reads a register.
@@ -205,34 +205,34 @@ pub fn ticks_per_us() -> u64 {
     frequency / 1_000_000
 }
 
-/// Has the processor fetch the cache line of a place that is soon looked at.
+/// Prefetches the cache line at an address that will be read soon.
 #[inline(always)]
 pub fn prefetch<T>(place: *const T) {
     // SAFETY: a hint, which faults nowhere.
     unsafe { asm!("prfm pldl1keep, [{}]", in(reg) place, options(nostack, preserves_flags, readonly)) };
 }
 
-/// Requests named memory by addresses with tags. Relaxed: who does such a request for another thread got it by a lock,
-/// and calls [`take_tags`] when it has that.
+/// True once a request contained an address with a tag. Relaxed: a thread that does such a request for another thread
+/// got it through a lock, and calls [`take_tags`] after that.
 static TAGS: AtomicBool = AtomicBool::new(false);
 
-/// Of a string, memory up to the next multiple of this may be read: where memory with the same tag ends (MTE).
+/// A string may be read up to the next multiple of this: memory with the same tag may end there (MTE).
 pub const STRING_STEP: usize = 16;
 
-/// The address that one with a tag in its upper byte stands for; the kernel's `untagged_addr`. The kernel takes tags from threads that have
-/// asked for it by `PR_SET_TAGGED_ADDR_CTRL`, and from those that they have made since.
+/// Removes the tag in the upper byte of an address, as the kernel's `untagged_addr`. The kernel accepts tags from threads that have enabled
+/// them by `PR_SET_TAGGED_ADDR_CTRL`, and from threads created by these later.
 pub const fn untagged(address: u64) -> u64 {
     ((address << 8) as i64 >> 8) as u64
 }
 
-/// The kernel took an address with a tag from this thread.
+/// Notes that the kernel has accepted an address with a tag from this thread.
 #[cold]
 pub fn tags_are_used() {
     TAGS.store(true, Ordering::Relaxed);
 }
 
-/// Has the kernel take tags from the calling thread, one of the engine, if requests have some: it may have been made
-/// before the program asked for it. Without the tags the kernel could not check them against those of the memory.
+/// Enables tagged addresses in the calling thread, a thread of the engine, if requests have used any: the thread may be
+/// older than the program's own enabling. Without the tags the kernel could not compare them with the memory's tags.
 #[inline]
 pub fn take_tags() {
     if TAGS.load(Ordering::Relaxed) {
@@ -250,8 +250,8 @@ fn control_tags(option: usize, value: usize) -> isize {
     unsafe { syscall6(__NR_prctl as usize, option, value, 0, 0, 0, 0) }
 }
 
-/// Remembers that requests will name memory by addresses with tags, if the kernel takes tags from the calling thread, one of the
-/// program's.
+/// Notes that requests will contain addresses with tags, if the kernel accepts tags from the calling thread, a thread of the
+/// program.
 pub fn look_for_tags() {
     if TAGS.load(Ordering::Relaxed) {
         return;
@@ -264,25 +264,25 @@ pub fn look_for_tags() {
 
 #[cold]
 fn ask_for_tags() {
-    // How tags are checked stays as it is.
+    // The mode of the tag checks is not changed.
     let state = control_tags(PR_GET_TAGGED_ADDR_CTRL, 0);
     if state >= 0 && state as usize & PR_TAGGED_ADDR_ENABLE == 0 {
-        // Where the kernel refuses it, it refuses the addresses, too.
+        // If the kernel refuses this, it refuses the addresses, too.
         let _ = control_tags(PR_SET_TAGGED_ADDR_CTRL, state as usize | PR_TAGGED_ADDR_ENABLE);
     }
 }
 
-/// A word of which the kernel says whether memory may end at `end`.
+/// Returns the address of a word for which the kernel tells whether memory may end at `end`.
 pub const fn last_word(end: u64) -> u64 {
     (end - 1) & !3
 }
 
-/// Where a program's memory ends with addresses of 48 bits, which nearly every kernel has; with smaller ones what lies between is
-/// found out later.
+/// The end of a program's address space with 48-bit addresses, as in nearly every kernel. With fewer bits, the kernel refuses the
+/// addresses between later.
 pub const END: u64 = 1 << 48;
-/// Where it ends with the largest.
+/// The end of the address space with the largest addresses.
 pub const FAR_END: u64 = 1 << 52;
-/// The sizes that pages may have: the kernel is built for one of them.
+/// Possible page sizes: a kernel is built for one of them.
 pub const PAGE_SIZES: &[usize] = &[4096, 16 << 10, 64 << 10];
-/// The name of the kernel's function for clocks.
+/// Name of the clock function in the vDSO.
 pub const VDSO_CLOCK: &core::ffi::CStr = c"__kernel_clock_gettime";

@@ -1,5 +1,5 @@
-//! Parts that differ between processors: the system call stub, the guarded copy, the cheap clock, how far a
-//! program's memory reaches, tags in addresses. A simulation stands in the place of a processor.
+//! Code that differs between processors: the system call stub, the guarded copy, the cheap clock, the size
+//! of the address space, address tags. A simulation replaces the processor's part.
 
 #[cfg(all(target_arch = "aarch64", not(anyring_simulation)))]
 mod aarch64;

@@ -1,28 +1,28 @@
-//! In the place of a processor's part: every call goes to a simulated system, which the simulation installs.
+//! The processor's part in a simulation: every call goes to the simulated system that the simulation has installed.
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// A simulated system. It is what the engine's threads run on: it decides which of them goes on, and answers calls.
+/// A simulated system. The engine's threads run on it: it schedules them and answers their system calls.
 pub trait System: Sync {
-    /// A point where another thread may go on.
+    /// A scheduling point: another thread may run now.
     fn point(&self);
 
-    /// A system call, with the kernel's number, arguments and result.
+    /// Executes a system call, with the kernel's number, arguments and result.
     ///
     /// # Safety
     /// As for the call that `number` names.
     unsafe fn call(&self, number: usize, arguments: [usize; 6]) -> isize;
 
-    /// A value that no other thread has.
+    /// Returns a value that is unique to the calling thread.
     fn thread_pointer(&self) -> usize;
 
-    /// The simulated time in nanoseconds.
+    /// Returns the simulated time in nanoseconds.
     fn now_ns(&self) -> u64;
 }
 
 static SYSTEM: AtomicPtr<&'static dyn System> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Names the system. To be called before anything else of the engine.
+/// Installs the system. Must be called before any other function of the engine.
 pub fn install_system(system: &'static &'static dyn System) {
     // Pairs with the acquire load in `system`.
     SYSTEM.store(core::ptr::from_ref(system).cast_mut(), Ordering::Release);
@@ -34,7 +34,7 @@ fn system() -> &'static dyn System {
     *system.expect("a simulation installs a system before it calls the engine")
 }
 
-/// A point where another thread may go on.
+/// Passes a scheduling point: another thread may run now.
 pub fn point() {
     system().point();
 }
@@ -46,7 +46,7 @@ pub unsafe fn syscall6(number: usize, a: usize, b: usize, c: usize, d: usize, e:
     unsafe { system().call(number, [a, b, c, d, e, f]) }
 }
 
-/// Copies. Simulated programs name no memory that is not there.
+/// Copies memory. Simulated programs pass only valid addresses.
 ///
 /// # Safety
 /// Both sides must be valid.
@@ -56,54 +56,54 @@ pub(crate) unsafe fn guarded_copy(destination: *mut u8, source: *const u8, lengt
     true
 }
 
-/// Nothing faults.
+/// Returns nothing: no access faults.
 pub fn resume_address(_: usize) -> Option<usize> {
     None
 }
 
-/// There is no stub.
+/// Returns an empty range: there is no stub.
 pub fn stub() -> core::ops::Range<usize> {
     0..0
 }
 
-/// See [`System::thread_pointer`].
+/// Returns [`System::thread_pointer`].
 pub fn thread_pointer() -> usize {
     system().thread_pointer()
 }
 
-/// Where the calling thread's stack is.
+/// Returns an address on the calling thread's stack.
 #[inline(always)]
 pub fn stack_pointer() -> usize {
     let here = 0_u8;
     (&raw const here).addr()
 }
 
-/// The simulated time.
+/// Returns the simulated time.
 pub fn ticks() -> u64 {
     system().now_ns()
 }
 
-/// Ticks of a microsecond.
+/// Returns the number of ticks per microsecond.
 pub const fn ticks_per_us() -> u64 {
     1000
 }
 
-/// Nothing: there is no cache.
+/// Does nothing: there is no cache.
 pub fn prefetch<T>(_: *const T) {}
 
-/// No signal interrupts a simulated thread.
+/// Unused: no signal interrupts a simulated thread.
 pub const RESTORER_FLAG: usize = 0;
-/// There is no signal frame.
+/// Unused: there is no signal frame.
 pub const CONTEXT_POINTER: usize = 0;
-/// There is no signal frame.
+/// Unused: there is no signal frame.
 pub const CONTEXT_MASK: usize = 0;
 
-/// There is no signal frame to return from.
+/// Returns 0: there is no signal frame to return from.
 pub fn signal_return() -> usize {
     0
 }
 
-/// There is no call between whose first and last instruction a signal could come.
+/// Returns nothing: no signal arrives inside a call.
 pub fn interruption_address(_: usize) -> Option<usize> {
     None
 }
@@ -121,32 +121,32 @@ pub unsafe fn interruptible_syscall6(number: usize, arguments: [usize; 6], stopp
     }
 }
 
-/// Of a string, memory up to the next multiple of this may be read: where its page ends.
+/// A string may be read up to the next multiple of this: the end of its page.
 pub const STRING_STEP: usize = PAGE_SIZES[0];
 
-/// There are no tags.
+/// Returns the address unchanged: there are no tags.
 pub const fn untagged(address: u64) -> u64 {
     address
 }
 
-/// There is nothing to be remembered: there are no tags.
+/// Does nothing: there are no tags.
 pub fn tags_are_used() {}
 
-/// See [`tags_are_used`].
+/// Does nothing, as [`tags_are_used`].
 #[inline]
 pub fn take_tags() {}
 
-/// See [`tags_are_used`].
+/// Does nothing, as [`tags_are_used`].
 pub fn look_for_tags() {}
 
-/// A word of which the kernel says whether memory may end at `end`.
+/// Returns the address of a word for which the kernel tells whether memory may end at `end`.
 pub const fn last_word(end: u64) -> u64 {
     (end - 1) & !3
 }
 
-/// Where a program's memory ends at the latest with four levels of page tables, the last page left out as the kernel does.
+/// The end of the address space with four levels of page tables; the kernel does not use the last page.
 pub const END: u64 = (1 << 47) - 4096;
-/// Where it ends with five levels.
+/// The end of the address space with five levels of page tables.
 pub const FAR_END: u64 = (1 << 56) - 4096;
-/// The sizes that pages may have.
+/// The only page size.
 pub const PAGE_SIZES: &[usize] = &[4096];

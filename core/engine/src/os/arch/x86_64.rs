@@ -2,14 +2,14 @@
 
 use core::arch::{asm, global_asm};
 
-// The stub takes the C calling convention with the call number as its seventh argument: six
-// arguments move by one register only, and the number is on the stack.
+// The stub has the C calling convention with the call number as seventh argument: so only one of
+// the six arguments changes its register, and the number is on the stack.
 //
-// The interruptible call has an eighth argument, the address of a word: it is not made where that is not zero. Between
-// its start and its end a signal handler sends the thread on to where it stops.
+// The interruptible call has an eighth argument, the address of a word: the call is not made if the word is not zero.
+// A signal handler that interrupts the thread between its start and end resumes it at its stop label.
 //
-// The guarded copy returns 0, or 1 where a fault handler resumed it at its fault label. Both are
-// local to the object, bounded by symbols, and hold no other instruction.
+// The guarded copy returns 0, or 1 if a fault handler resumed it at its fault label. Stub and copy
+// are local to the object, bounded by symbols, and contain no other instructions.
 global_asm!(
     ".pushsection .text.anyring_stub,\"ax\",@progbits",
     ".balign 64",
@@ -55,7 +55,7 @@ global_asm!(
     ".globl anyring_guarded_copy",
     ".type anyring_guarded_copy,@function",
     "anyring_guarded_copy:",
-    // The string instruction takes long to begin: what is short goes by words.
+    // The string instruction starts slowly: short copies go by 16 bytes at a time.
     ".hidden anyring_guarded_start",
     ".globl anyring_guarded_start",
     "anyring_guarded_start:",
@@ -73,7 +73,7 @@ global_asm!(
     "xor eax, eax",
     "ret",
     "3:",
-    // A word in one piece: the other side may be storing it.
+    // A word is copied in one access, because another thread may store it at the same time.
     "cmp rdx, 4",
     "jne 4f",
     "mov eax, [rsi]",
@@ -93,7 +93,7 @@ global_asm!(
     "anyring_guarded_fault:",
     "mov eax, 1",
     "ret",
-    // How a signal handler of the engine's own returns. Unwinders look at the byte before it.
+    // The return from a signal handler of the engine: `rt_sigreturn`. Unwinders read the byte before it.
     "nop",
     ".hidden anyring_signal_return",
     ".globl anyring_signal_return",
@@ -104,11 +104,11 @@ global_asm!(
     ".popsection",
 );
 
-/// Where `ucontext_t` has the instruction pointer and the signal mask.
+/// Offset of the instruction pointer in `ucontext_t`.
 pub const CONTEXT_POINTER: usize = 168;
-/// See [`CONTEXT_POINTER`].
+/// Offset of the signal mask in `ucontext_t`.
 pub const CONTEXT_MASK: usize = 296;
-/// `SA_RESTORER`: the kernel wants to be told how a handler returns.
+/// `SA_RESTORER`: the kernel requires a function that returns from the handler.
 pub const RESTORER_FLAG: usize = 0x0400_0000;
 
 unsafe extern "C" {
@@ -143,8 +143,8 @@ pub unsafe fn syscall6(number: usize, a: usize, b: usize, c: usize, d: usize, e:
     unsafe { anyring_syscall6(a, b, c, d, e, f, number) }
 }
 
-/// A call that is not made, and answers `-EINTR`, where `stopped` is not zero. A handler that finds the thread in it
-/// sends it on to [`interruption_address`].
+/// Makes a system call, or returns `-EINTR` without the call if `stopped` is not zero. A signal handler that
+/// interrupts the thread in this function resumes it at [`interruption_address`].
 ///
 /// # Safety
 /// As for the system call itself; `stopped` must be readable.
@@ -154,7 +154,7 @@ pub unsafe fn interruptible_syscall6(number: usize, arguments: [usize; 6], stopp
     unsafe { anyring_interruptible_syscall6(a, b, c, d, e, f, number, stopped) }
 }
 
-/// Where a thread goes on that a signal found in the interruptible call: past what the kernel has not begun.
+/// Returns where to resume a thread that a signal found in the interruptible call, so that the kernel does not begin the call.
 pub fn interruption_address(instruction_pointer: usize) -> Option<usize> {
     let start = &raw const anyring_interruptible_start as usize;
     let end = &raw const anyring_interruptible_end as usize;
@@ -164,33 +164,33 @@ pub fn interruption_address(instruction_pointer: usize) -> Option<usize> {
     }
 }
 
-/// The address of what a handler returns to.
+/// Returns the address that signal handlers of the engine return to.
 pub fn signal_return() -> usize {
     anyring_signal_return as *const () as usize
 }
 
-/// Copies between two places of which one may not be mapped; false where it was not.
+/// Copies between two ranges of which one may be unmapped. False if a fault ended the copy.
 ///
 /// # Safety
-/// A fault handler must resume at [`resume_address`]; the side that is the engine's own must be valid.
+/// A fault handler must resume at [`resume_address`]; the engine's side must be valid.
 pub(crate) unsafe fn guarded_copy(destination: *mut u8, source: *const u8, length: usize) -> bool {
     // SAFETY: passed on to the caller; a fault ends the copy.
     unsafe { anyring_guarded_copy(destination, source, length) == 0 }
 }
 
-/// Where a thread that faulted in the guarded copy goes on.
+/// Returns where to resume a thread that faulted in the guarded copy.
 pub fn resume_address(instruction_pointer: usize) -> Option<usize> {
     let start = &raw const anyring_guarded_start as usize;
     let end = &raw const anyring_guarded_end as usize;
     (start..end).contains(&instruction_pointer).then_some(&raw const anyring_guarded_fault as usize)
 }
 
-/// The addresses of the system call stub.
+/// Returns the addresses of the system call stub.
 pub fn stub() -> core::ops::Range<usize> {
     (&raw const anyring_stub_start as usize)..(&raw const anyring_stub_end as usize)
 }
 
-/// The thread pointer: by the ELF TLS ABI the word at `fs:0` holds its own address.
+/// Returns the thread pointer: by the ELF TLS ABI the word at `fs:0` holds its own address.
 pub fn thread_pointer() -> usize {
     let pointer: usize;
     // SAFETY: reads one word of the thread's control block, which every threaded program has.
@@ -198,8 +198,8 @@ pub fn thread_pointer() -> usize {
     pointer
 }
 
-/// Where the calling thread's stack is. The address of a local variable does not tell: AddressSanitizer keeps those of a
-/// function elsewhere.
+/// Returns the calling thread's stack pointer. The address of a local variable would not do: AddressSanitizer may place
+/// locals elsewhere.
 #[inline(always)]
 pub fn stack_pointer() -> usize {
     let pointer: usize;
@@ -208,54 +208,54 @@ pub fn stack_pointer() -> usize {
     pointer
 }
 
-/// A cheap clock of unknown but constant rate, for telling fast operations from slow ones.
+/// Reads a cheap clock of unknown but constant rate, to tell fast operations from slow ones.
 pub fn ticks() -> u64 {
     // SAFETY: `rdtsc` has no side effects.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// Roughly how many [`ticks`] a microsecond has; only thresholds depend on it.
+/// Returns the rough number of [`ticks`] per microsecond; only thresholds depend on it.
 pub const fn ticks_per_us() -> u64 {
     2500
 }
 
-/// Has the processor fetch the cache line of a place that is soon looked at.
+/// Prefetches the cache line at an address that will be read soon.
 #[inline(always)]
 pub fn prefetch<T>(place: *const T) {
     // SAFETY: a hint, which faults nowhere.
     unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(place.cast()) };
 }
 
-/// Of a string, memory up to the next multiple of this may be read: where its page ends.
+/// A string may be read up to the next multiple of this: the end of its page.
 pub const STRING_STEP: usize = PAGE_SIZES[0];
 
-/// Tags stay: where the kernel takes an address with one, it is below [`FAR_END`].
+/// Returns the address unchanged: an address with a tag that the kernel accepts is below [`FAR_END`].
 pub const fn untagged(address: u64) -> u64 {
     address
 }
 
-/// There is nothing to be remembered: the kernel takes tags from all threads of a process.
+/// Does nothing: the kernel accepts tags from all threads of a process.
 pub fn tags_are_used() {}
 
-/// See [`tags_are_used`].
+/// Does nothing, as [`tags_are_used`].
 #[inline]
 pub fn take_tags() {}
 
-/// See [`tags_are_used`].
+/// Does nothing, as [`tags_are_used`].
 pub fn look_for_tags() {}
 
-/// A word of which the kernel says whether memory may end at `end`. It says so of words by where they begin, and lets one
-/// begin where memory ends (`access_ok` of a known size, from Linux 6.10).
+/// Returns the address of a word for which the kernel tells whether memory may end at `end`. The kernel checks where the
+/// word begins, and accepts one that begins at the end of memory (`access_ok` of a known size, from Linux 6.10).
 pub const fn last_word(end: u64) -> u64 {
     (end + 3) & !3
 }
 
-/// Where a program's memory ends at the latest with four levels of page tables, the last page left out as the kernel does.
+/// The end of the address space with four levels of page tables; the kernel does not use the last page.
 pub const END: u64 = (1 << 47) - 4096;
-/// Where it ends at the latest: with five levels of page tables that is below, but on a processor that lets upper bits hold a tag
-/// (Linear Address Masking) the kernel takes every address that is not its own.
+/// The highest possible end of the address space. Five levels of page tables end below, but with tags in upper bits (Linear
+/// Address Masking) the kernel accepts every address that is not its own.
 pub const FAR_END: u64 = 1 << 63;
-/// The sizes that pages may have.
+/// The only page size.
 pub const PAGE_SIZES: &[usize] = &[4096];
-/// The name of the kernel's function for clocks.
+/// Name of the clock function in the vDSO.
 pub const VDSO_CLOCK: &core::ffi::CStr = c"__vdso_clock_gettime";

@@ -1,6 +1,6 @@
-//! The atomics of a simulation: those of `core`, with a place before each access where the simulated system may let
-//! another thread go on. Accesses without ordering are no such place but where they change a value: what they read
-//! decides no hand-over by itself.
+//! The atomics of a simulation: those of `core`, with a scheduling point before each access, at which the simulated
+//! system may run another thread. Relaxed loads are no scheduling points, because no hand-over depends on them
+//! alone.
 
 pub use core::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use core::sync::atomic as real;
 
 use crate::os::point;
 
-/// A fence; nothing is reordered in a simulation.
+/// Passes a scheduling point; a simulation does not reorder accesses.
 #[inline]
 pub fn fence(_: Ordering) {
     point();
@@ -22,12 +22,12 @@ macro_rules! atomic {
         pub struct $name $(<$parameter>)? ($inner);
 
         impl $(<$parameter>)? $name $(<$parameter>)? {
-            /// A new one.
+            /// Makes a new one.
             pub const fn new(value: $value) -> Self {
                 Self(<$inner>::new(value))
             }
 
-            /// As the real one's.
+            /// Loads as the one of `core`.
             #[inline]
             pub fn load(&self, order: Ordering) -> $value {
                 if order != Ordering::Relaxed {
@@ -36,24 +36,24 @@ macro_rules! atomic {
                 self.0.load(order)
             }
 
-            /// As the real one's.
+            /// Stores as the one of `core`.
             #[inline]
             pub fn store(&self, value: $value, order: Ordering) {
                 point();
                 self.0.store(value, order);
             }
 
-            /// As the real one's.
+            /// Swaps as the one of `core`.
             #[inline]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 point();
                 self.0.swap(value, order)
             }
 
-            /// As the real one's.
+            /// Compares and exchanges as the one of `core`.
             ///
             /// # Errors
-            /// The value that is there instead.
+            /// The current value, if it differs from `current`.
             #[inline]
             pub fn compare_exchange(
                 &self,
@@ -74,43 +74,43 @@ macro_rules! number {
         atomic!($name, real::$name, $value, []);
 
         impl $name {
-            /// As the real one's.
+            /// Adds as the one of `core`.
             #[inline]
             pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
                 point();
                 self.0.fetch_add(value, order)
             }
 
-            /// As the real one's.
+            /// Subtracts as the one of `core`.
             #[inline]
             pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
                 point();
                 self.0.fetch_sub(value, order)
             }
 
-            /// As the real one's.
+            /// Sets bits as the one of `core`.
             #[inline]
             pub fn fetch_or(&self, value: $value, order: Ordering) -> $value {
                 point();
                 self.0.fetch_or(value, order)
             }
 
-            /// As the real one's.
+            /// Clears bits as the one of `core`.
             #[inline]
             pub fn fetch_and(&self, value: $value, order: Ordering) -> $value {
                 point();
                 self.0.fetch_and(value, order)
             }
 
-            /// As the real one's.
+            /// Returns a pointer as the one of `core`.
             pub fn as_ptr(&self) -> *mut $value {
                 self.0.as_ptr()
             }
 
-            /// As the real one's.
+            /// Converts a pointer as the one of `core`.
             ///
             /// # Safety
-            /// As the real one's.
+            /// As for the one of `core`.
             pub unsafe fn from_ptr<'a>(place: *mut $value) -> &'a $name {
                 // SAFETY: passed on to the caller; the type has the value's layout.
                 unsafe { &*place.cast() }

@@ -1,15 +1,15 @@
-//! The content of credentials, as far as it can be asked for and bears on what the engine does.
+//! The content of credentials, as far as it can be queried and affects what the engine does.
 
 use alloc::vec::Vec;
 
 use crate::os::{self, nr};
 use crate::process::threads;
 
-/// The credentials of a thread. What only counts at `exec` is not among them: the engine's threads
-/// never do that.
+/// The credentials of a thread. Credentials that only matter at `exec` are left out: the engine's
+/// threads do not execute programs.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Content {
-    /// Real, effective, saved, file system.
+    /// Real, effective, saved and file system IDs.
     users: [u32; 4],
     groups: [u32; 4],
     more_groups: Vec<u32>,
@@ -24,7 +24,7 @@ const CAP_SETGID: u64 = 1 << 6;
 const CAP_SETUID: u64 = 1 << 7;
 
 impl Content {
-    /// The credentials of the calling thread.
+    /// Returns the credentials of the calling thread.
     pub fn of_this_thread() -> Content {
         let [effective, permitted, inheritable] = capabilities();
         Content {
@@ -37,7 +37,7 @@ impl Content {
         }
     }
 
-    /// True if a thread with these credentials could take on `other` all by itself.
+    /// True if a thread with these credentials could change to `other` by itself.
     pub fn can_become(&self, other: &Content) -> bool {
         let among = |wanted: &[u32; 4], own: &[u32; 4]| wanted.iter().all(|id| own[..3].contains(id));
         let users = self.permitted & CAP_SETUID != 0 || among(&other.users, &self.users);
@@ -47,13 +47,13 @@ impl Content {
     }
 }
 
-/// Real, effective, saved and file system ids.
+/// Returns real, effective, saved and file system IDs.
 fn ids(get: u32, file_system: u32) -> [u32; 4] {
     let mut ids = [0u32; 4];
     let [real, effective, saved, _] = ids.each_mut().map(|id| core::ptr::from_mut(id) as usize);
-    // SAFETY: writes three words of ours.
+    // SAFETY: writes three words of this function.
     let _ = unsafe { os::call(get, [real, effective, saved, 0, 0, 0]) };
-    // SAFETY: an id that is none changes nothing; the answer is the one so far.
+    // SAFETY: an invalid ID changes nothing; the call returns the current ID.
     let own = unsafe { os::call(file_system, [u32::MAX as usize, 0, 0, 0, 0, 0]) };
     ids[3] = own.map_or(ids[1], |own| own as u32);
     ids
@@ -61,7 +61,7 @@ fn ids(get: u32, file_system: u32) -> [u32; 4] {
 
 fn more_groups() -> Vec<u32> {
     loop {
-        // SAFETY: asks for the count only.
+        // SAFETY: a count of 0 only queries the number of groups.
         let count = unsafe { os::call(nr::__NR_getgroups, [0; 6]) }.unwrap_or(0);
         let mut groups = alloc::vec![0u32; count];
         if count == 0 {
@@ -80,13 +80,13 @@ fn capabilities() -> [u64; 3] {
     let header = [CAPABILITY_VERSION_3, 0];
     let mut sets = [[0u32; 3]; 2];
     let (header, low) = (header.as_ptr() as usize, sets.as_mut_ptr() as usize);
-    // SAFETY: reads a header of ours and writes the two triples of version 3.
+    // SAFETY: reads a header and writes two triples (version 3), all of this function.
     let _ = unsafe { os::call(nr::__NR_capget, [header, low, 0, 0, 0, 0]) };
     core::array::from_fn(|kind| u64::from(sets[0][kind]) | u64::from(sets[1][kind]) << 32)
 }
 
-/// True if all threads of the program have the calling thread's credentials. Where that cannot be told, the
-/// answer that holds nothing back: yes.
+/// True if all threads of the program have the calling thread's credentials, or if that cannot be found
+/// out: the engine then treats a dropped privilege as dropped by all.
 pub fn is_the_same_in_all_threads() -> bool {
     let this = os::gettid();
     let Some(own) = listed(this) else { return true };
@@ -97,7 +97,7 @@ pub fn is_the_same_in_all_threads() -> bool {
         .all(|thread| listed(thread).is_none_or(|other| other == own))
 }
 
-/// The lines about credentials in a thread's status.
+/// Returns the lines about credentials in a thread's `/proc` status.
 fn listed(thread: i32) -> Option<Vec<u8>> {
     const NAMES: [&[u8]; 5] = [b"Uid:", b"Gid:", b"Groups:", b"Cap", b"NoNewPrivs:"];
     let status = os::thread_status(thread).ok()?;
