@@ -2,7 +2,7 @@
 
 use crate::request::RequestId;
 
-/// The chain that a submission is assembling: from an SQE with LINK to the first without.
+/// The chain that a submission is assembling: from the first SQE with LINK to the first without.
 #[derive(Default)]
 pub struct Assembly(Option<Chain>);
 
@@ -11,34 +11,34 @@ struct Chain {
     last: RequestId,
 }
 
-/// Where a request came to stand.
+/// The position of a request in the assembly.
 pub enum Place {
     /// In no chain.
     Alone,
     /// At the head of a new chain.
     Head,
-    /// Behind `before`. Where the chain is complete now, `complete` is its head.
+    /// Behind `before`; if the chain is complete now, `complete` is its head.
     Behind {
-        /// The one before it.
+        /// The previous request of the chain.
         before: RequestId,
-        /// The head of the chain, if this request is its last.
+        /// The head of the chain, if this request is the last one.
         complete: Option<RequestId>,
     },
 }
 
 impl Assembly {
-    /// The first request of the chain, if there is one under assembly.
+    /// Returns the first request of the chain under assembly, if any.
     #[inline]
     pub fn head(&self) -> Option<RequestId> {
         self.0.as_ref().map(|chain| chain.head)
     }
 
-    /// The last request of the chain so far.
+    /// Returns the last request of the chain so far.
     pub fn last(&self) -> Option<RequestId> {
         self.0.as_ref().map(|chain| chain.last)
     }
 
-    /// Adds the next request of the submission, which has LINK set or not.
+    /// Adds the next request of the submission; `links`: its SQE has LINK or HARDLINK.
     pub fn add(&mut self, id: RequestId, links: bool) -> Place {
         match (&mut self.0, links) {
             (None, false) => Place::Alone,
@@ -53,7 +53,7 @@ impl Assembly {
         }
     }
 
-    /// Ends the chain where it stands: its head.
+    /// Ends the chain at its last request so far. Returns its head.
     pub fn take(&mut self) -> Option<RequestId> {
         self.0.take().map(|chain| chain.head)
     }

@@ -1,11 +1,11 @@
-//! Requests by their files, for cancellation by descriptor. A ring that never cancels by descriptor never pays for it.
+//! Requests by their files, for cancellation by descriptor. A ring that never cancels by descriptor never builds it.
 //!
-//! It takes a system call to tell a file from others. So a request is only noted when it comes, and its file is looked at when
-//! the next cancellation by descriptor comes. A request that has ended by then costs nothing. Files have keys: what is found by
-//! a key is compared one by one.
+//! Identifying a file takes a system call. So a new request is only noted, and its file is looked at in the next cancellation
+//! by descriptor; a request that has ended by then costs nothing. Files have keys, which need not be unique: the caller
+//! compares the requests found by a key one by one.
 //!
-//! Files on an anonymous inode have nothing to be known by, except eventfds. Once they are many, they are found by the order that
-//! the kernel has for open files, where it tells ([`os::order_of_files`]); each gets a key of its own.
+//! Files on an anonymous inode, except eventfds, have nothing that identifies them. Once there are many, each gets a key of its
+//! own, and a file is found by binary search in the kernel's order of open files ([`os::order_of_files`]), if available.
 
 use core::cmp::Ordering;
 
@@ -15,23 +15,23 @@ use crate::abi::Errno;
 use crate::os::{self, Fd};
 use crate::request::index::Index;
 
-/// The key of a file that cannot be looked at.
+/// The key of a file that cannot be identified.
 const UNKNOWN: u64 = 0;
-/// The key of files without an inode of their own, as long as they are few, and where the system tells no order of them.
+/// The common key of files without an inode of their own, while they are few or the system tells no order of them.
 const ANONYMOUS: u64 = 1;
-/// The bit that the key of such a file has beside a number of its own.
+/// Set in the key of such a file that has a number of its own.
 const ORDERED: u64 = 1 << 61;
-/// The bit that the key of an eventfd has beside its number.
+/// Set in the key of an eventfd, beside its ID.
 const EVENTFD: u64 = 1 << 62;
-/// The bit that the key of a file has beside its device and inode.
+/// Set in the key of a file that is identified by device and inode.
 const INODE: u64 = 1 << 63;
-/// So many requests on anonymous inodes may be compared one by one: to find out more takes longer.
+/// Up to this number of requests on anonymous inodes, comparing one by one is faster than finding out more.
 const FEW: usize = 16;
 
 /// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Slot {
-    /// The slot is in no list.
+    /// Free, or its request's file is not known.
     Apart,
     /// Its request is to be looked at.
     Noted,
@@ -39,9 +39,9 @@ enum Slot {
     Indexed,
 }
 
-/// The file of a request, as it is when the request is looked at.
+/// The file of a request at the time of the look.
 pub enum Look {
-    /// There is no request, or one that will never have a file.
+    /// There is no request, or its operation never has a file.
     Nothing,
     /// The request has no file yet.
     Later,
@@ -49,21 +49,21 @@ pub enum Look {
     Has(Fd),
 }
 
-/// Slots by the keys of their requests' files.
+/// The slots of requests, by the keys of their files.
 #[derive(Default)]
 pub struct ByFile {
     index: Index,
     slots: Vec<Slot>,
     noted: Vec<u32>,
-    /// Files on anonymous inodes are many: they have keys of their own.
+    /// There are many files on anonymous inodes: each has a key of its own.
     has_many: bool,
-    /// The keys of those that are no eventfds, in the order of the files. A key may have no slot any more.
+    /// The keys of such files that are not eventfds, in the kernel's order of the files. A key may have no slot any more.
     ordered: Vec<u64>,
-    /// The number of such keys that were given.
+    /// The number of such keys assigned so far.
     given: u64,
-    /// The system tells no order.
+    /// The system tells no order of files.
     has_no_order: bool,
-    /// Some that were in the index are to be looked at anew.
+    /// Some slots were moved from the index back to `noted`.
     noted_again: bool,
 }
 
@@ -74,12 +74,12 @@ impl ByFile {
         self.index.in_use()
     }
 
-    /// Begins with as many slots, all of which are to be looked at; false where there is no memory for them.
+    /// Begins with this number of slots, all to be looked at. False if memory is short.
     pub fn build(&mut self, slots: u32) -> bool {
         self.index.build(core::iter::empty()) && (0..slots).all(|slot| self.add(slot))
     }
 
-    /// A slot has a new request. Where there is no memory, this goes out of use.
+    /// Notes a slot that has a new request. If memory is short, the whole structure is reset and out of use; returns false.
     pub fn add(&mut self, slot: u32) -> bool {
         let missing = (slot as usize + 1).saturating_sub(self.slots.len());
         if self.slots.try_reserve(missing).is_err() || self.noted.try_reserve(1).is_err() {
@@ -89,7 +89,7 @@ impl ByFile {
         self.slots.resize(self.slots.len() + missing, Slot::Apart);
         let known = &mut self.slots[slot as usize];
         debug_assert!(*known != Slot::Indexed, "a request that ended was taken out");
-        // One that ended before anybody looked at it may have left its slot there.
+        // A request that ended before a look may have left its slot in `noted`.
         if *known == Slot::Apart {
             *known = Slot::Noted;
             self.noted.push(slot);
@@ -97,7 +97,7 @@ impl ByFile {
         true
     }
 
-    /// The slot's request ends.
+    /// Forgets the slot of a request that ends.
     pub fn remove(&mut self, slot: u32) {
         if self.slots[slot as usize] == Slot::Indexed {
             self.slots[slot as usize] = Slot::Apart;
@@ -105,12 +105,12 @@ impl ByFile {
         }
     }
 
-    /// Looks at what is noted; false where there is no memory for it, and this went out of use.
+    /// Looks at all noted slots. False if memory is short; then the whole structure is reset.
     fn look(&mut self, look: &impl Fn(u32) -> Look) -> bool {
-        // A look may have other slots noted again.
+        // [`ByFile::key`] may note other slots again.
         let mut later = core::mem::take(&mut self.noted);
         let mut kept = 0;
-        // Many requests have the same.
+        // Successive requests often have the same file.
         let mut last = None;
         for at in 0..later.len() {
             let slot = later[at];
@@ -144,8 +144,8 @@ impl ByFile {
         true
     }
 
-    /// The slots whose requests may be of this file, in the order of the slots; `look` says what file a slot's request has. None where
-    /// that cannot be told, or there is no memory for it: then any request may be of it.
+    /// Returns the slots whose requests may have this file, in ascending order; `look` returns the file of a slot's request. `None` if
+    /// the file cannot be identified or memory is short: then any request may have it.
     pub fn find(&mut self, file: Fd, look: impl Fn(u32) -> Look) -> Option<Vec<u32>> {
         let wanted = loop {
             self.noted_again = false;
@@ -172,7 +172,7 @@ impl ByFile {
         Some(found)
     }
 
-    /// The slots with this key are to be looked at anew. Where there is no memory, this goes out of use.
+    /// Moves the slots with this key back to `noted`. If memory is short, the whole structure is reset.
     #[cold]
     fn note_again(&mut self, key: u64) {
         self.noted_again = true;
@@ -184,8 +184,8 @@ impl ByFile {
         }
     }
 
-    /// The key of a file, which is the same for all its descriptors, whoever asks. Two files may have one key. No file
-    /// system is asked that may be slow to answer.
+    /// Returns the key of a file, which is equal for all its descriptors; two files may share a key. Queries no file
+    /// system that may be slow to answer.
     fn key(&mut self, file: Fd, look: &impl Fn(u32) -> Look, unknown: Unknown) -> u64 {
         let Ok(identity) = os::known_identity(file) else { return UNKNOWN };
         if !identity.is_anonymous() {
@@ -202,7 +202,7 @@ impl ByFile {
         }
     }
 
-    /// The key of a file that has nothing to be known by but its place in the order of files.
+    /// Returns the key of a file that is identified only by its place in the order of files.
     fn ordered_key(&mut self, file: Fd, look: &impl Fn(u32) -> Look, unknown: Unknown) -> u64 {
         let (mut low, mut high) = (0, self.ordered.len());
         while low < high && self.in_use() {
@@ -223,7 +223,7 @@ impl ByFile {
                     }
                     return ANONYMOUS;
                 }
-                // Its requests have ended, or nobody knows any more what file they have.
+                // All requests with this key have ended, or their file has become unknown.
                 Err(_) => {
                     self.ordered.remove(middle);
                     high -= 1;
@@ -240,13 +240,13 @@ impl ByFile {
             let (ordered, index) = (&mut self.ordered, &self.index);
             let before = ordered.len();
             ordered.retain(|&key| index.find(key).next().is_some());
-            // Where few are dead, the next one would soon look through all of them again.
+            // If few keys were dropped, the next insertion would soon scan all of them again.
             let is_full = ordered.len() >= before - before / 4;
             if is_full && ordered.try_reserve(ordered.len().max(1)).is_err() {
                 return UNKNOWN;
             }
             if ordered.len() < before {
-                // The place is another one now.
+                // The place for the new key has moved.
                 return self.ordered_key(file, look, unknown);
             }
         }
@@ -256,10 +256,10 @@ impl ByFile {
     }
 }
 
-/// A file that has no key yet: which one it gets.
+/// The key for a file that has none yet.
 #[derive(Clone, Copy)]
 enum Unknown {
-    /// A key of its own, which is new.
+    /// A new key of its own.
     IsNew,
     /// A key that no slot has.
     IsNobodys,
@@ -277,7 +277,7 @@ mod tests {
 
     const MANY: u32 = 100;
 
-    /// Asks for another descriptor of each of many files; returns how many requests, of one on each file, may be of it.
+    /// Looks up each of many files by a second descriptor, with one request on each. Returns how many requests each look-up finds.
     fn found(make: impl Fn() -> OwnedFd) -> Vec<usize> {
         let files: Vec<_> = (0..MANY).map(|_| make()).collect();
         let mut by_file = ByFile::default();
@@ -294,14 +294,14 @@ mod tests {
 
     #[test]
     fn the_requests_of_a_file_are_found_among_those_of_many() {
-        // SAFETY: a new descriptor, which is nobody else's.
+        // SAFETY: a new descriptor, which has no other owner.
         let eventfd = || unsafe { OwnedFd::from_raw_fd(os::eventfd().unwrap()) };
         assert_eq!(found(|| std::io::pipe().unwrap().0.into()), [1; MANY as usize]);
         assert_eq!(found(|| std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into()), [1; MANY as usize]);
         assert_eq!(found(eventfd), [1; MANY as usize]);
         // SAFETY: as above.
         let epoll = || unsafe { OwnedFd::from_raw_fd(os::epoll_create().unwrap()) };
-        // Epoll instances have no number. The first one that is asked for finds out that they are many.
+        // Epoll instances have no ID. The first look-up finds out that there are many.
         let by_order = if has_order() { 1 } else { MANY as usize };
         assert_eq!(found(epoll), [by_order; MANY as usize]);
     }
@@ -310,15 +310,15 @@ mod tests {
         os::order_of_files(0, 0) == Ok(Some(core::cmp::Ordering::Equal))
     }
 
-    /// Requests on files without a number end and come while others stay, several have one file, and some files are closed unseen.
+    /// Requests on files without an ID come and go; several requests share a file, and some files are closed unobserved.
     #[test]
     fn files_in_the_order_of_the_kernel_come_and_go() {
         use std::cell::RefCell;
 
-        // SAFETY: a new descriptor, which is nobody else's.
+        // SAFETY: a new descriptor, which has no other owner.
         let epoll = || unsafe { OwnedFd::from_raw_fd(os::epoll_create().unwrap()) };
         let files: Vec<_> = (0..MANY).map(|_| epoll()).collect();
-        // Each slot's file: its number, by a descriptor of its own.
+        // The file of each slot: its index in `files`, with a descriptor of the slot's own.
         let slots: RefCell<Vec<Option<(usize, OwnedFd)>>> =
             RefCell::new((0..3 * MANY).map(|_| None).collect());
         let mut by_file = ByFile::default();

@@ -1,9 +1,9 @@
 //! Cancellation: finding requests by user data, file or opcode, and ending them with `-ECANCELED`.
 //!
-//! What waits for readiness, is armed or queued is ended at once, by way of the ready queue, so that
-//! the canceller's own completion comes first. What somebody works on cannot be stopped
-//! (`-EALREADY`); it ends when that is done. Links whose turn has not come and drained requests
-//! cannot be found, as in the kernel.
+//! A request that waits for readiness, is armed or is queued ends immediately, through the ready
+//! queue, so that the canceller's own completion is posted first. A request that a thread works on
+//! cannot be stopped (`-EALREADY`) and ends with the attempt. Links that have not started and
+//! requests held back by a drain are not found, as in the kernel.
 
 use alloc::vec::Vec;
 
@@ -27,21 +27,21 @@ const FLAGS: u32 = IORING_ASYNC_CANCEL_ALL
     | IORING_ASYNC_CANCEL_USERDATA
     | IORING_ASYNC_CANCEL_OP;
 
-/// The requests to be cancelled.
+/// The criteria of a cancellation.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     question: Question,
-    /// With `IORING_ASYNC_CANCEL_FD`.
+    /// The file to match, with `IORING_ASYNC_CANCEL_FD`.
     file: Fd,
 }
 
 impl Wanted {
-    /// Requests that match `question`, on whatever file.
+    /// Makes criteria of `question`, for any file.
     pub fn new(question: Question) -> Wanted {
         Wanted { question, file: -1 }
     }
 
-    /// The requests among them that are on this file.
+    /// Restricts the criteria to requests on this file.
     pub fn of_file(self, file: Fd) -> Wanted {
         Wanted { file, ..self }
     }
@@ -50,7 +50,7 @@ impl Wanted {
         self.question.flags & flag != 0
     }
 
-    /// True if all that match are meant, not the first only.
+    /// True if all matching requests are cancelled, not only the first.
     fn all(&self) -> bool {
         self.has(IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY)
     }
@@ -62,7 +62,7 @@ impl Wanted {
                 || !self.has(IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_OP))
     }
 
-    /// True if the request matches. `last` is the last descriptor that was compared with the file, and what came of it.
+    /// True if the request matches. `last` caches the last compared descriptor and the result of the comparison.
     fn matches(&self, core: &Core, id: RequestId, last: &mut Option<(Fd, bool)>) -> bool {
         let request = &core[id];
         if self.has(IORING_ASYNC_CANCEL_ANY) {
@@ -76,7 +76,7 @@ impl Wanted {
                     && self.is_of(request.file.fd(), last))
     }
 
-    /// True if a request's descriptor is one of the file. Many requests have the same.
+    /// True if `fd` refers to the wanted file. The cache helps because many requests have the same descriptor.
     fn is_of(&self, fd: Fd, last: &mut Option<(Fd, bool)>) -> bool {
         match *last {
             Some((known, same)) if known == fd => same,
@@ -85,11 +85,11 @@ impl Wanted {
     }
 }
 
-/// The order in which the kernel looks: workers, polls, other waits, timeouts.
+/// Returns the position of the request's kind in the kernel's search: workers, polls, other waits, timeouts.
 fn rank(core: &Core, id: RequestId) -> Option<u8> {
     let request = &core[id];
     match request.phase {
-        // The kernel's own reads of this kind are in no list either.
+        // The kernel does not find its own reads in flight either.
         Phase::Prepared | Phase::Deferred | Phase::InFlight => None,
         Phase::Working => (!core.is_at_device(id)).then_some(0),
         Phase::Waiting => Some(1),
@@ -99,7 +99,7 @@ fn rank(core: &Core, id: RequestId) -> Option<u8> {
 }
 
 impl Core {
-    /// Requests that a cancellation can find, in order.
+    /// Returns the matching requests that a cancellation can find, in the order of the search.
     fn cancellable(&mut self, wanted: &Wanted) -> Vec<RequestId> {
         let mut candidates = if wanted.by_user_data() {
             self.requests_mut().named(wanted.question.user_data)
@@ -114,7 +114,7 @@ impl Core {
             candidates.iter().filter_map(|&id| rank(self, id).map(|rank| (rank, id))).collect();
         found.sort_by_key(|&(rank, _)| rank);
         if wanted.by_user_data() {
-            // Of those that wait the newest comes first, of those that are worked on the oldest.
+            // Among waiting requests the newest comes first, among those that a thread works on the oldest.
             let worked_on = found.partition_point(|&(rank, _)| rank == 0);
             found[..worked_on].reverse();
         }
@@ -122,10 +122,10 @@ impl Core {
         found.into_iter().map(|(_, id)| id).chain(timeouts).collect()
     }
 
-    /// Cancels what is wanted: the count with ALL or ANY, else what the kernel says.
+    /// Cancels the wanted requests. Returns their number with ALL or ANY, otherwise the kernel's value for a single one.
     ///
     /// # Errors
-    /// `ENOENT` where there is none, `EALREADY` where somebody works on what there is.
+    /// `ENOENT` if none matches, `EALREADY` if a thread works on the one that does.
     pub fn cancel(&mut self, wanted: &Wanted) -> Result<usize, Errno> {
         let mut result = Err(Errno::ENOENT);
         let mut count = 0;
@@ -139,7 +139,7 @@ impl Core {
             let list = request.op.caps.and(Caps::LISTED);
             match self.try_cancel(id) {
                 Ok(found) if !wanted.all() => return Ok(found),
-                // With ALL, the kernel empties a list in one go, and counts that once.
+                // With ALL, the kernel cancels the requests of a list in one step, and counts them as one.
                 Ok(0) => count += 1,
                 Ok(_) if emptied.has(list) => {}
                 Ok(_) => {
@@ -155,18 +155,18 @@ impl Core {
         if wanted.all() { Ok(count) } else { result }
     }
 
-    /// Cancels one request, so that it completes with `-ECANCELED` when the ready queue is run, or
-    /// when the thread that it stopped comes back. 1 for those operations that the kernel counts, else 0.
+    /// Cancels one request: it completes with `-ECANCELED` when the ready queue is run, or when the
+    /// interrupted thread returns. Returns 1 for operations that the kernel counts, otherwise 0.
     ///
     /// # Errors
-    /// `ENOENT` where it is in no state that can be cancelled, `EALREADY` where somebody works on it.
+    /// `ENOENT` if its phase does not allow cancellation, `EALREADY` if a thread works on it.
     pub fn try_cancel(&mut self, id: RequestId) -> Result<usize, Errno> {
         let request = &mut self[id];
         let counts = usize::from(request.op.caps.has(Caps::LISTED));
         match request.phase {
             Phase::Prepared | Phase::Deferred | Phase::InFlight => return Err(Errno::ENOENT),
             Phase::Ready => {
-                // A futex that was woken is none of those that wait any more.
+                // A futex wait that was woken is not in the kernel's list any more.
                 if !request.flags.has(Flags::WOKEN) || request.op.caps.has(Caps::LISTED_FUTEX) {
                     return Err(Errno::ENOENT);
                 }
@@ -192,7 +192,7 @@ impl Core {
                     return Err(Errno::EALREADY);
                 }
                 if !self.withdraw(id) {
-                    // The request ends as soon as the attempt is done.
+                    // The request ends as soon as the current attempt does.
                     self[id].flags.set(Flags::CANCELED);
                     return if self.interrupt(id) { Ok(counts) } else { Err(Errno::EALREADY) };
                 }
@@ -204,7 +204,7 @@ impl Core {
     }
 }
 
-/// Checks `IORING_ASYNC_CANCEL_*`.
+/// Checks the flags `IORING_ASYNC_CANCEL_*`.
 pub fn check_flags(flags: u32) -> Result<(), Errno> {
     let contradicts = flags & IORING_ASYNC_CANCEL_ANY != 0
         && flags & (IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_OP) != 0;
@@ -216,12 +216,12 @@ pub fn answer(core: &mut Core, question: Question) -> Result<usize, Errno> {
     core.cancel(&Wanted::new(question))
 }
 
-/// True if these flags mean everything that matches.
+/// True if these flags cancel every matching request.
 pub fn is_plural(flags: u32) -> bool {
     flags & (IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY) != 0
 }
 
-/// `IORING_REGISTER_SYNC_CANCEL`: cancels, and waits for what was being worked on to end.
+/// Implements `IORING_REGISTER_SYNC_CANCEL`: cancels, and waits until requests that a thread works on have ended.
 pub fn sync_cancel(guard: &mut CoreGuard<'_>, serial: u64, address: u64) -> Result<usize, Errno> {
     let argument: io_uring_sync_cancel_reg = user::read(address)?;
     if argument.flags & !FLAGS != 0
@@ -283,7 +283,7 @@ fn sync_cancel_once(
         core.advance();
         core.hand_over();
     } else if !core.order().ready.is_empty() {
-        // Its thread has to come for what was ended.
+        // The submitting thread has to enter the ring for the cancelled requests.
         core.notify_deferred();
     }
     result

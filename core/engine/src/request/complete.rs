@@ -1,4 +1,4 @@
-//! The end of a request: its CQE, its links, its holds.
+//! The end of a request: its CQE, its links, and the release of its file and buffers.
 
 use anyring_chaos_plan::Fault;
 use anyring_trace::event;
@@ -10,12 +10,12 @@ use crate::queue::Cqe;
 use crate::request::{FileHold, Flags, Request, RequestId};
 use crate::ring::Core;
 
-/// Flags that take a completion off the fast path.
+/// Flags that exclude a completion from the fast path.
 const UNUSUAL: Flags = Flags::CQE_SKIP.with(Flags::SILENCED).with(Flags::TRACED).with(Flags::CHAOS);
 
 impl Request {
-    /// Marks the request as failed, which its links will hear of; a CQE to be skipped on success is
-    /// posted after all.
+    /// Marks the request as failed, so that its soft links fail, too. A CQE that would be skipped
+    /// on success is posted.
     pub fn fail(&mut self) {
         self.flags.set(Flags::FAILED);
         if self.flags.has(Flags::CQE_SKIP) {
@@ -26,7 +26,7 @@ impl Request {
 }
 
 impl Core {
-    /// Ends a request with `result`: posts its CQE, starts or fails what is linked behind it.
+    /// Completes a request with `result`: posts its CQE, and starts or fails its links.
     pub fn complete(&mut self, id: RequestId, result: i32) {
         let result = if result < 0 { self.failed(id, result) } else { result };
         let mut request = &mut self[id];
@@ -35,8 +35,8 @@ impl Core {
         }
         let holds = request.holds();
         if holds {
-            // No duplicate outlives the completion; but what is announced when its last request has let
-            // go of it, is announced after that request.
+            // No duplicate of a descriptor outlives the CQE. But a registered file is released after
+            // the CQE, because the release may post the file's tag.
             if let FileHold::Owned(_) | FileHold::Kept(..) = request.file {
                 let file = core::mem::take(&mut request.file);
                 self.let_go(file);
@@ -58,7 +58,7 @@ impl Core {
         self.end_request(id, holds);
     }
 
-    /// Ends a request whose CQE is posted, with its file, its link and its notification.
+    /// Ends a request whose CQE is posted: releases its file, continues its chain and posts its notification.
     #[inline]
     fn end_request(&mut self, id: RequestId, holds: bool) {
         let request = &self[id];
@@ -79,7 +79,7 @@ impl Core {
         }
     }
 
-    /// Posts the CQE of a request that asked for none, is traced or under chaos. False where it comes later.
+    /// Posts the CQE of a request that skips it, is traced or is under chaos. False if the CQE is delayed.
     #[cold]
     fn post_unusual(&mut self, id: RequestId, cqe: Cqe) -> bool {
         let under_chaos = self[id].flags.has(Flags::CHAOS);
@@ -87,7 +87,7 @@ impl Core {
         due.map(|cqe| self.post_told(id, cqe)).is_some()
     }
 
-    /// Tells how a request ends, where it is traced, and posts its CQE.
+    /// Reports the end of a request to the trace, if traced, and posts its CQE.
     fn post_told(&mut self, id: RequestId, cqe: Cqe) {
         let flags = self[id].flags;
         let skips = flags.has(Flags::CQE_SKIP.with(Flags::SILENCED));
@@ -107,7 +107,7 @@ impl Core {
         }
     }
 
-    /// The CQE comes now that was to come late.
+    /// Posts a CQE that chaos has delayed.
     pub(crate) fn complete_late(&mut self, id: RequestId) {
         let request = &self[id];
         let cqe = request.cqe(request.result);
@@ -115,7 +115,7 @@ impl Core {
         self.end_request(id, true);
     }
 
-    /// The result in the CQE of a request that failed with `result`.
+    /// Returns the `res` of the CQE of a request that failed with `result`.
     fn failed(&mut self, id: RequestId, result: i32) -> i32 {
         let failed = self.row(id).failed;
         let request = &mut self[id];
@@ -125,8 +125,8 @@ impl Core {
         failed(request, result)
     }
 
-    /// Posts beside the completions of a submission, which come when it ends: a TIMEOUT of the same
-    /// submission has seen this one already.
+    /// Runs `post`, whose CQEs do not count as completions of the current submission: these become visible when it
+    /// ends, but a TIMEOUT of the submission has counted the CQEs of `post` already.
     pub fn beside_batch<T>(&mut self, post: impl FnOnce(&mut Core) -> T) -> T {
         let before = self.queues().cq.tail();
         let result = post(self);
@@ -135,21 +135,21 @@ impl Core {
         result
     }
 
-    /// Posts a CQE of a request that goes on (multishot). False where it could not be delivered in
-    /// order into the ring itself, so that the request should end.
+    /// Posts a CQE of a multishot request that continues. False if the ring has no room for it or
+    /// earlier CQEs are kept: then the request should end.
     pub fn post_more(&mut self, id: RequestId, result: i32, cqe_flags: u32) -> bool {
         let request = &self[id];
         let cqe = Cqe { flags: cqe_flags | IORING_CQE_F_MORE, ..request.cqe(result) };
         coverage::seen(request.op.code, result);
-        // The program may use the memory again as soon as it sees the CQE.
+        // Reported before the post: the program may reuse the memory as soon as it sees the CQE.
         if request.flags.has(Flags::TRACED.with(Flags::CHAOS)) && !self.goes_on_watched(id, &cqe) {
             return false;
         }
         self.beside_batch(|core| core.post_at_once(&cqe))
     }
 
-    /// Posts a big CQE of a request that goes on, and has seen that there is room. If the program has moved
-    /// the head back meanwhile, it is kept as overflow.
+    /// Posts a big CQE of a multishot request that has checked for room. If the program has moved the CQ
+    /// head back meanwhile, the CQE is kept as overflow.
     pub fn post_more_big(&mut self, id: RequestId, result: i32, big: [u64; 2]) {
         let mixed = if self.is(IORING_SETUP_CQE_MIXED) { IORING_CQE_F_32 } else { 0 };
         let request = &self[id];
@@ -161,7 +161,7 @@ impl Core {
         self.beside_batch(|core| core.post(cqe));
     }
 
-    /// True if the next CQE may be posted of a request that goes on. Told, where it is traced.
+    /// True if the multishot request may post its next CQE. Reports the CQE, if the request is traced.
     #[cold]
     fn goes_on_watched(&mut self, id: RequestId, cqe: &Cqe) -> bool {
         let flags = self[id].flags;
@@ -174,7 +174,7 @@ impl Core {
         true
     }
 
-    /// Lets go of a request's file and registered buffer.
+    /// Releases a request's file and registered buffer.
     pub fn release_file(&mut self, id: RequestId) {
         let file = core::mem::take(&mut self[id].file);
         self.let_go(file);

@@ -1,26 +1,26 @@
-//! The fields of an SQE, by which the arguments of operations are told apart.
+//! The fields of an SQE, by which the arguments of operations are described.
 
 use crate::abi::Sqe;
 
-/// The first number of operations that no kernel has, far from the kernel's growing list.
+/// The lowest number of the engine's private operations, far above the kernel's growing list.
 pub const FIRST_PRIVATE: u8 = 192;
-/// The first number of what is no operation that a program could name; private operations have smaller ones.
+/// The lowest number of hidden operations, which no program can submit; private operations have smaller numbers.
 pub const FIRST_HIDDEN: u8 = 253;
-/// The number of what stands for numbers without an operation.
+/// The operation that stands for all unassigned opcodes.
 pub const UNKNOWN: u8 = FIRST_HIDDEN;
-/// The number of requests under chaos that come late.
+/// The operation of a completed request whose CQE chaos delays.
 pub const LATE: u8 = FIRST_HIDDEN + 1;
-/// The number of notifications.
+/// The operation of a zero-copy send's notification.
 pub const NOTIFICATION: u8 = FIRST_HIDDEN + 2;
 
-/// A place in an SQE, by which the arguments of an operation are told apart.
+/// A field of an SQE. Fields may overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Field {
-    /// `IOSQE_*`, which all operations have.
+    /// `IOSQE_*`, a field that all operations have.
     Flags,
-    /// Flags in `ioprio`.
+    /// Flags of the operation in `ioprio`.
     Ioprio,
-    /// The descriptor, or a registered one.
+    /// A descriptor, or the index of a registered file.
     Fd,
     /// Offset or second address.
     Offset,
@@ -49,7 +49,7 @@ pub enum Field {
 }
 
 impl Field {
-    /// The value of the field, without sign: the upper bits of a narrow place are 0.
+    /// Returns the value of the field, zero-extended.
     pub const fn value(self, sqe: &Sqe) -> u64 {
         match self {
             Field::Flags => sqe.flags as u64,
@@ -70,17 +70,17 @@ impl Field {
         }
     }
 
-    /// Sets bits there.
+    /// Sets bits of the field.
     pub const fn set(self, sqe: &mut Sqe, bits: u64) {
         self.put(sqe, self.value(sqe) | bits);
     }
 
-    /// Clears bits of what stands there.
+    /// Clears bits of the field.
     pub const fn clear(self, sqe: &mut Sqe, bits: u64) {
         self.put(sqe, self.value(sqe) & !bits);
     }
 
-    /// Puts a value there, as much of it as there is room for.
+    /// Stores a value, truncated to the width of the field.
     const fn put(self, sqe: &mut Sqe, value: u64) {
         const LOW: u64 = u32::MAX as u64;
         match self {
@@ -102,7 +102,7 @@ impl Field {
         }
     }
 
-    /// How many bytes wide the place is.
+    /// Returns the width of the field in bytes.
     pub const fn bytes(self) -> u32 {
         match self {
             Field::Flags => 1,

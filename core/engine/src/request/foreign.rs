@@ -1,5 +1,5 @@
-//! Requests that the acting thread may not go on with, because it has other credentials than whoever
-//! submitted them, or than the personality that they name.
+//! Requests that the acting thread must not continue, because its credentials differ from those of
+//! the submitter or of the personality that the request names.
 
 use crate::process::credentials::{self, Whose};
 use crate::request::op::Caps;
@@ -8,7 +8,7 @@ use crate::ring::Core;
 use crate::work::{Step, Work};
 
 impl Core {
-    /// True if the calling thread has other credentials than this request is to be done with.
+    /// True if the calling thread's credentials differ from those that this request needs.
     #[inline]
     pub(super) fn is_foreign(&self, id: RequestId) -> bool {
         let whose = self[id].whose;
@@ -22,7 +22,7 @@ impl Core {
         minds && whose.credentials() != credentials::acting()
     }
 
-    /// Lets a thread with the right credentials take the request's next step.
+    /// Passes the request's next step to a thread with the right credentials.
     #[cold]
     pub(super) fn send_home(&mut self, id: RequestId, step: Step) {
         if let Err(errno) = self.file_if_needed(id) {

@@ -1,36 +1,36 @@
-//! The name of a request, its place in its life, its marks, and how it holds its file.
+//! The ID of a request, its phase, its flags, and how it holds its file.
 
 use crate::abi::flags;
 use crate::assets::table::NodeIndex;
 use crate::os::Fd;
 
-/// Names a request for as long as it lives; afterwards it names none.
+/// Identifies a request; an ID whose request has ended identifies none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestId {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// Where a request is in its life.
+/// The phase of a request's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// Prepared, perhaps a link of a chain whose turn has not come.
+    /// Prepared; possibly a link of a chain that has not started yet.
     Prepared,
     /// Held back by a drain.
     Deferred,
-    /// To be issued (again) when the ready queue is run.
+    /// Queued to be issued (again) when the ready queue is run.
     Ready,
-    /// Armed for readiness of a descriptor.
+    /// Waiting for readiness of its descriptor.
     Waiting,
-    /// In the hands of the caller's work queue or of a worker.
+    /// In the caller's work queue, or with a worker.
     Working,
-    /// The device has what it reads: see [`crate::work::in_flight`].
+    /// The read is in flight at the device: see [`crate::work::in_flight`].
     InFlight,
-    /// Armed by its operation: a timer, a sequence count.
+    /// Armed by its operation, with a timer or a count of completions.
     Armed,
 }
 
-/// Marks of a request. The lower eight are those of its SQE (`IOSQE_*`).
+/// Flags of a request. The lower eight bits are the flags of its SQE (`IOSQE_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Flags(u32);
 
@@ -51,93 +51,93 @@ impl Flags {
     pub const BUFFER_SELECT: Flags = Flags(1 << 5);
     /// `IOSQE_CQE_SKIP_SUCCESS`, until the request fails.
     pub const CQE_SKIP: Flags = Flags(1 << 6);
-    /// The request failed, and its soft links with it.
+    /// The request has failed; its soft links fail with it.
     pub const FAILED: Flags = Flags(1 << 8);
-    /// The request failed before it was issued; `result` says how.
+    /// The request failed before it was issued; `result` has the error.
     pub const FAILED_EARLY: Flags = Flags(1 << 9);
-    /// The request failed and would have skipped its CQE: so do the links that fail with it.
+    /// The request has failed and would have skipped its CQE: the links that fail with it skip theirs.
     pub const SKIP_LINK_CQES: Flags = Flags(1 << 10);
-    /// A LINK_TIMEOUT follows it, not armed yet.
+    /// The next link is a LINK_TIMEOUT that is not armed yet.
     pub const ARM_LINK_TIMEOUT: Flags = Flags(1 << 11);
-    /// Never wait for readiness: report `-EAGAIN`.
+    /// Do not wait for readiness: complete with `-EAGAIN`.
     pub const NOWAIT: Flags = Flags(1 << 12);
-    /// The request posts CQEs until it ends.
+    /// The request posts several CQEs.
     pub const MULTISHOT: Flags = Flags(1 << 13);
-    /// To be cancelled as soon as whoever works on it is done.
+    /// The request ends with `-ECANCELED` as soon as the current attempt returns.
     pub const CANCELED: Flags = Flags(1 << 14);
-    /// Not counted as failed whatever its result.
+    /// The request does not count as failed, whatever its result is.
     pub const NEVER_FAILS: Flags = Flags(1 << 15);
-    /// Readiness woke it: the next attempt may find `events` of use.
+    /// Readiness has woken the request; `events` are the events.
     pub const WOKEN: Flags = Flags(1 << 16);
-    /// Its memory must lie in a registered buffer, and that has not been checked yet.
+    /// The memory must lie in a registered buffer, which is not checked yet.
     pub const REGISTERED_BUFFER: Flags = Flags(1 << 17);
-    /// A worker has it.
+    /// A worker has the request.
     pub const HANDED_OVER: Flags = Flags(1 << 18);
-    /// The transfer goes past the page cache.
+    /// The transfer bypasses the page cache (`O_DIRECT`).
     pub const DIRECT: Flags = Flags(1 << 20);
-    /// The kernel would have a thread of its own issue it: told so, behind a drain, or in a chain that such
-    /// a thread goes on with.
+    /// In the kernel, a kernel thread would issue the request: because of `IOSQE_ASYNC`, a drain, or a
+    /// chain that such a thread continues.
     pub const THREADED: Flags = Flags(1 << 22);
-    /// A thread of its own has waited for it, or does.
+    /// A thread waits for the request's attempt, or has done so.
     pub const PATIENT: Flags = Flags(1 << 19);
-    /// The request owes a notification that its memory is free, behind its own CQE.
+    /// The request owes a notification, after its CQE, that its memory is free.
     pub const NOTIFIES: Flags = Flags(1 << 21);
-    /// The work for the request may take for ever.
+    /// The blocking attempt may take for ever.
     pub const LONG: Flags = Flags(1 << 23);
-    /// Its end was told before it came: there is no other CQE.
+    /// The request's CQE was posted before its end, so that no other CQE follows.
     pub const SILENCED: Flags = Flags(1 << 24);
-    /// The request waits by its SQE alone, and is prepared only if it comes to more than one attempt.
+    /// The request waits by its SQE alone, and is prepared only before a second kind of attempt.
     pub const UNPREPARED: Flags = Flags(1 << 25);
-    /// The request's events are told: see [`crate::observe::trace`].
+    /// Events of the request are reported: see [`crate::observe::trace`].
     pub const TRACED: Flags = Flags(1 << 26);
-    /// Faults may be injected: see [`crate::observe::chaos`].
+    /// Faults may be injected into the request: see [`crate::observe::chaos`].
     pub const CHAOS: Flags = Flags(1 << 27);
-    /// No attempt was made yet, where faults may be injected into the first.
+    /// No attempt was made yet, and faults may be injected into the first.
     pub const UNTRIED: Flags = Flags(1 << 28);
-    /// To what is submitted behind it, the descriptor that it names is closed.
+    /// The request will close the descriptor in its SQE; later requests treat the descriptor as closed.
     pub const CLOSES: Flags = Flags(1 << 29);
-    /// The request was woken by what may have happened before it began to wait.
+    /// The event that woke the request may have occurred before the request began to wait.
     pub const WOKEN_EARLY: Flags = Flags(1 << 30);
-    /// The device of the kernel's own ring would have it by now: it is found by no cancellation.
+    /// In the kernel's ring the device would have the transfer by now: no cancellation finds it.
     pub const AT_DEVICE: Flags = Flags(1 << 31);
 
-    /// The flags of an SQE.
+    /// Converts the flags of an SQE.
     pub const fn of_sqe(flags: u8) -> Flags {
         Flags(flags as u32)
     }
 
-    /// The SQE's flags among them.
+    /// Returns the flags of the SQE.
     pub const fn sqe(self) -> u8 {
         self.0 as u8
     }
 
-    /// True if any is set that is not in `other`.
+    /// True if a flag is set that is not in `other`.
     pub const fn has_other_than(self, other: Flags) -> bool {
         self.0 & !other.0 != 0
     }
 
-    /// True if all of `these` are set, and of the rest none that is not in `others`.
+    /// True if all of `these` are set, and no other flag that is not in `others`.
     pub const fn are_only(self, these: Flags, others: Flags) -> bool {
         self.0 & !others.0 == these.0
     }
 
-    /// Adds `other`.
+    /// Sets the flags in `other`.
     pub fn set(&mut self, other: Flags) {
         self.0 |= other.0;
     }
 
-    /// Takes `other` away.
+    /// Clears the flags in `other`.
     pub fn clear(&mut self, other: Flags) {
         self.0 &= !other.0;
     }
 
-    /// True for a part of a chain that goes on.
+    /// True if the chain continues with the next request.
     pub const fn links(self) -> bool {
         self.has(Flags::LINK.with(Flags::HARDLINK))
     }
 }
 
-/// The offset of a transfer that means the file's own position.
+/// The offset of a transfer at the file's own position.
 pub const POSITION: u64 = u64::MAX;
 
 /// How a request holds its file.
@@ -148,16 +148,16 @@ pub enum FileHold {
     None,
     /// The program's descriptor.
     Plain(Fd),
-    /// A duplicate of the engine's own, since the program may close its descriptor.
+    /// A duplicate that belongs to the request, since the program may close its own descriptor.
     Owned(Fd),
-    /// A duplicate of the engine's own that several requests share: it lasts until the last of them lets go of it.
+    /// A duplicate that several requests share; it is closed when the last of them releases it.
     Kept(NodeIndex, Fd),
-    /// A registered file, which stays alive until this request lets go of it.
+    /// A registered file, which exists at least until this request releases it.
     Fixed(NodeIndex, Fd),
 }
 
 impl FileHold {
-    /// The program's descriptor, if it is by that.
+    /// Returns the program's descriptor, if the request uses that.
     pub fn plain(self) -> Option<Fd> {
         match self {
             FileHold::Plain(fd) => Some(fd),
@@ -165,12 +165,12 @@ impl FileHold {
         }
     }
 
-    /// Of a registered file that is held for it.
+    /// Makes the hold of a registered file whose node is held for the request.
     pub fn fixed((node, fd): (NodeIndex, Fd)) -> FileHold {
         FileHold::Fixed(node, fd)
     }
 
-    /// The descriptor number to use in system calls.
+    /// Returns the descriptor number to use in system calls.
     pub fn fd(self) -> Fd {
         match self {
             FileHold::None => -1,

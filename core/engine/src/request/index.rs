@@ -1,14 +1,14 @@
-//! Requests by user data: hash chains through the slab, for cancellation. Rings that never cancel never
-//! pay for it: the chains are made when they are first asked for.
+//! An index of requests by a 64-bit key, such as user data, for cancellation: hash chains through the
+//! slab's slots. It is built when first needed, so that rings which never cancel do not pay for it.
 
 use alloc::vec::Vec;
 
 /// No slot.
 const NONE: u32 = u32::MAX;
-/// Chains at first.
+/// Initial number of chains.
 const FEWEST: usize = 64;
 
-/// A slot's place in its chain.
+/// A slot's links in its chain.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     user_data: u64,
@@ -19,7 +19,7 @@ struct Link {
 /// The chains.
 #[derive(Default)]
 pub struct Index {
-    /// The first slot of each chain; a power of two of them, or none while nobody asks.
+    /// The first slot of each chain. The number of chains is a power of two, or 0 while the index is not in use.
     heads: Vec<u32>,
     links: Vec<Link>,
     count: usize,
@@ -32,7 +32,7 @@ impl Index {
         !self.heads.is_empty()
     }
 
-    /// Makes the chains, of these slots; false where there is no memory for them.
+    /// Builds the index of these slots. False if memory is short.
     pub fn build(&mut self, slots: impl Iterator<Item = (u32, u64)>) -> bool {
         if !self.resize(FEWEST) {
             return false;
@@ -51,7 +51,7 @@ impl Index {
         (hash >> (64 - self.heads.len().trailing_zeros())) as usize
     }
 
-    /// Adds a slot to the front of its chain. Where there is no memory, the index goes out of use.
+    /// Adds a slot to the front of its chain. If memory is short, the index is reset and out of use; returns false.
     pub fn add(&mut self, slot: u32, user_data: u64) -> bool {
         let missing = (slot as usize + 1).saturating_sub(self.links.len());
         let grown = self.count < self.heads.len() || self.resize(self.heads.len() * 2);
@@ -75,7 +75,7 @@ impl Index {
         self.links[slot as usize] = Link { user_data, next, before: NONE };
     }
 
-    /// Takes a slot out.
+    /// Removes a slot from its chain.
     pub fn remove(&mut self, slot: u32) {
         let Link { user_data, next, before } = self.links[slot as usize];
         let chain = self.chain(user_data);
@@ -89,7 +89,7 @@ impl Index {
         self.count -= 1;
     }
 
-    /// The slots with this user data, newest first.
+    /// Returns the slots with this user data, newest first.
     pub fn find(&self, user_data: u64) -> impl Iterator<Item = u32> + '_ {
         let slot = |slot: u32| (slot != NONE).then_some(slot);
         core::iter::successors(slot(self.heads[self.chain(user_data)]), move |&at| {
@@ -98,7 +98,7 @@ impl Index {
         .filter(move |&at| self.links[at as usize].user_data == user_data)
     }
 
-    /// Spreads the slots over more chains; false where there is no memory for them.
+    /// Distributes the slots over more chains. False if memory is short.
     fn resize(&mut self, chains: usize) -> bool {
         let mut heads = Vec::new();
         if heads.try_reserve_exact(chains).is_err() {
@@ -107,7 +107,7 @@ impl Index {
         heads.resize(chains, NONE);
         let old = core::mem::replace(&mut self.heads, heads);
         for head in old {
-            // From the oldest on, so that the newest stay in front.
+            // From the oldest to the newest, so that the newest end up in front.
             let mut at = head;
             let mut last = NONE;
             while at != NONE {

@@ -1,11 +1,11 @@
-//! Chains: what happens to a request's links and to the timeout that watches it.
+//! Chains: the links behind a request, and the LINK_TIMEOUT that watches it.
 
 use crate::abi::Errno;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 
 impl Core {
-    /// A request with links or a link timeout has completed.
+    /// Continues or fails the chain behind a completed request, and ends its LINK_TIMEOUT.
     pub(super) fn end_link(&mut self, id: RequestId) {
         self.disarm_link_timeout(id);
         let flags = self[id].flags;
@@ -13,7 +13,7 @@ impl Core {
             self.fail_links(id);
         }
         if let Some(next) = self[id].link.take() {
-            // Where completions are deferred, the program's own thread goes on with the chain.
+            // With `DEFER_TASKRUN`, the submitting thread continues the chain.
             if flags.has(Flags::THREADED) && !self.defers() {
                 self[next].flags.set(Flags::THREADED);
             }
@@ -21,7 +21,7 @@ impl Core {
         }
     }
 
-    /// Takes the LINK_TIMEOUT behind `id` out of the chain and ends it, armed or not.
+    /// Completes the LINK_TIMEOUT behind `id`, armed or not, with `-ECANCELED`.
     fn disarm_link_timeout(&mut self, id: RequestId) {
         if self[id].flags.has(Flags::ARM_LINK_TIMEOUT) {
             let request = &mut self[id];
@@ -41,7 +41,7 @@ impl Core {
         }
     }
 
-    /// Arms the LINK_TIMEOUT behind a request that has been issued and goes on.
+    /// Arms the LINK_TIMEOUT behind a request that was issued and has not completed.
     pub(super) fn arm_link_timeout(&mut self, id: RequestId) {
         let request = &mut self[id];
         request.flags.clear(Flags::ARM_LINK_TIMEOUT);
@@ -53,7 +53,7 @@ impl Core {
         self.issue(timeout);
     }
 
-    /// Ends all links behind a request that failed.
+    /// Fails all links behind a failed request.
     fn fail_links(&mut self, id: RequestId) {
         let skip = self[id].flags.has(Flags::SKIP_LINK_CQES);
         let mut next = self[id].link.take();
@@ -75,7 +75,7 @@ impl Core {
         }
     }
 
-    /// How many requests the chain headed by `id` has.
+    /// Returns the number of requests in the chain with the head `id`.
     pub(super) fn chain_length(&self, id: RequestId) -> usize {
         let mut length = 1;
         let mut at = id;

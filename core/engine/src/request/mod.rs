@@ -1,4 +1,4 @@
-//! Requests: what becomes of an SQE between submission and completion.
+//! Requests: the life of an SQE between submission and completion.
 //!
 //! ```text
 //!  SQE ──copy, prep──► Prepared ──┬─► in a link, until the one before completes
@@ -10,7 +10,7 @@
 //!                                             └─ Armed ─► Armed (timer, futex, ...) ────────► CQE
 //! ```
 //!
-//! All of it happens under the ring's lock, but for the blocking attempt itself ([`crate::work`]).
+//! All steps are done under the ring's lock, except the blocking attempt ([`crate::work`]).
 
 mod assembly;
 mod by_file;
@@ -54,58 +54,58 @@ pub use slab::Slab;
 
 /// A request.
 ///
-/// The order of the fields is that of memory: receives that wait by their SQE alone, of which a server has one
-/// for each connection, touch the first two cache lines only.
+/// The order of the fields is their order in memory: a receive that waits by its SQE alone touches only the
+/// first two cache lines. A server has one such receive per connection.
 #[repr(C, align(64))]
 pub struct Request {
     /// The engine's copy of the SQE.
     pub sqe: Sqe,
-    /// Its row of the op table.
+    /// Its operation.
     pub op: &'static Op,
-    /// With whose credentials it is done.
+    /// The credentials with which it is executed.
     pub whose: Whose,
-    /// The thread that submitted it, by its identity; 0 for one that does not end.
+    /// The identity of the submitting thread; 0 if the end of that thread does not end the request.
     pub thread: usize,
     /// Its file, once looked up.
     pub file: FileHold,
-    /// Marks.
+    /// Its flags.
     pub flags: Flags,
-    /// Events that woke it (`EPOLL*`).
+    /// The events that woke it (`EPOLL*`).
     pub events: u32,
-    /// The result, where it is known before the request completes.
+    /// The result, if known before the request completes; the bytes transferred so far.
     pub result: i32,
     pub(crate) generation: u32,
-    /// Where it is.
+    /// Its phase.
     pub phase: Phase,
     live: bool,
-    /// `IORING_CQE_F_*` for its CQE.
+    /// `IORING_CQE_F_*` of its CQE.
     pub cqe_flags: u32,
-    /// The data that its operation keeps.
+    /// Data that its operation keeps between steps.
     pub data: OpData,
-    /// The next of its chain.
+    /// The next request of its chain.
     pub link: Option<RequestId>,
-    /// For one that a LINK_TIMEOUT watches, that one; for a LINK_TIMEOUT, the one it watches.
+    /// The LINK_TIMEOUT that watches this request, or the request that this LINK_TIMEOUT watches.
     pub partner: Option<RequestId>,
-    /// Its notification, where that has been made.
+    /// Its notification, if already made.
     pub notification: Option<RequestId>,
-    /// The registered buffer it holds.
+    /// The registered buffer that it holds.
     pub registered_buffer: Option<NodeIndex>,
-    /// The provided buffer it holds.
+    /// The provided buffer that it holds.
     pub buffer: Option<Selected>,
-    /// The second half of its CQE, on rings that have one.
+    /// The second half of its CQE, on rings with big CQEs.
     pub big_cqe: [u64; 2],
-    /// Its number in the ring, where it is traced or under chaos.
+    /// Its number in the ring, if traced or under chaos.
     pub serial: u64,
 }
 
-// The purpose of `Flags::UNPREPARED`: a request that waits by its SQE alone touches two cache lines only.
+// The purpose of `Flags::UNPREPARED`: a request that waits by its SQE alone touches only two cache lines.
 const _: () = assert!(core::mem::offset_of!(Request, cqe_flags) <= 128);
 
 impl Request {
-    /// Holds its file by a duplicate from now on: the program may close its descriptor.
+    /// Replaces the program's descriptor by a duplicate, because the program may close its own.
     ///
     /// # Errors
-    /// `EBADF` where the program has closed it, `EMFILE` where there cannot be another.
+    /// `EBADF` if the program has closed the descriptor already, `EMFILE` if no duplicate can be made.
     pub fn hold_file(&mut self) -> Result<(), Errno> {
         if let FileHold::Plain(fd) = self.file {
             self.file = FileHold::Owned(notes::duplicate(fd)?);
@@ -113,7 +113,7 @@ impl Request {
         Ok(())
     }
 
-    /// Steps over so many bytes of a transfer that are done.
+    /// Advances a transfer by `done` bytes, which are transferred.
     pub fn step_over(&mut self, done: usize) {
         self.result += done as i32;
         if self.sqe.off != POSITION {
@@ -133,13 +133,13 @@ impl Request {
         }
     }
 
-    /// Its CQE, with this result.
+    /// Makes its CQE with this result.
     #[inline(always)]
     pub fn cqe(&self, res: i32) -> Cqe {
         Cqe { user_data: self.sqe.user_data, res, flags: self.cqe_flags, big: self.big_cqe }
     }
 
-    /// True if the request has anything to give back when it ends: a file of the engine's, a buffer.
+    /// True if the request holds a resource to release at its end: a file of the engine, or a buffer.
     fn holds(&self) -> bool {
         !matches!(self.file, FileHold::None | FileHold::Plain(_))
             || self.registered_buffer.is_some()
@@ -147,9 +147,9 @@ impl Request {
     }
 }
 
-/// Data of operations on sockets.
+/// Access to the data of socket operations.
 impl Request {
-    /// The progress of its transfer.
+    /// Returns the progress of the transfer.
     pub fn progress(&mut self) -> &mut Progress {
         match &mut self.data {
             OpData::Net(Data::Transfer(transfer)) => &mut transfer.progress,
@@ -158,7 +158,7 @@ impl Request {
         }
     }
 
-    /// The transfer of a SEND or RECV.
+    /// Returns the transfer of a SEND or RECV.
     pub fn transfer(&mut self) -> &mut Transfer {
         match &mut self.data {
             OpData::Net(Data::Transfer(transfer)) => transfer,
@@ -166,7 +166,7 @@ impl Request {
         }
     }
 
-    /// The message of a SENDMSG or RECVMSG.
+    /// Returns the message of a SENDMSG or RECVMSG.
     pub fn message(&mut self) -> &mut Message {
         match &mut self.data {
             OpData::Net(Data::Message(message)) => message,

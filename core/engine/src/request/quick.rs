@@ -1,6 +1,6 @@
-//! The short way of requests about which nothing is out of the ordinary: an attempt is made by the SQE alone,
-//! and only where it does not complete there is a request at all. Messages on connections go this way; what it
-//! costs beside their system calls is what a server on epoll does not pay.
+//! The short way of ordinary requests: an attempt is made by the SQE alone, and a request is made only if that
+//! does not complete. It is for messages on connections: there, all cost beside the system calls is what a
+//! server using epoll does not pay.
 
 use linux_raw_sys::io_uring::IORING_SETUP_IOPOLL;
 
@@ -16,8 +16,8 @@ use crate::ring::Core;
 use crate::ring::row::{Outcome, Quick, Tried};
 
 impl Core {
-    /// Takes the SQE at `index` the short way, and the one linked behind it, if it is the only one. False where they
-    /// have to go the ordinary way: then nothing was done. Only of a submission with the common credentials.
+    /// Submits the SQE at `index` the short way, with the one linked behind it if that is the only link. False if
+    /// the ordinary way is needed; then nothing is done. Only for submissions with the common credentials.
     #[inline]
     pub(super) fn submit_quickly(&mut self, index: u32) -> bool {
         let first = self.queues().memory.first_word(index);
@@ -29,7 +29,7 @@ impl Core {
             return false;
         }
         let sqe = self.queues().memory.sqe(index);
-        // The program may have changed it meanwhile.
+        // The program may have changed the SQE since the check.
         if sqe.first_word() != first || sqe.personality != 0 {
             return false;
         }
@@ -52,10 +52,10 @@ impl Core {
         }
     }
 
-    /// Submits the head of a chain by its SQE. What is linked behind it is prepared first, as always.
+    /// Submits the head of a chain by its SQE. The request linked behind it is prepared first, as on the ordinary way.
     #[inline(never)]
     fn submit_pair(&mut self, op: &Op, quick: &Quick, sqe: &Sqe, fd: Fd) -> bool {
-        // A request that has a notification has an order of its own.
+        // The order of a request with a notification is different.
         if op.caps.has(Caps::OF_ITS_RING) {
             return false;
         }
@@ -77,12 +77,11 @@ impl Core {
         taken
     }
 
-    /// A request for the SQE that this submission takes next, prepared, if that is the last of its chain and nothing out
-    /// of the ordinary.
+    /// Makes and prepares a request for the next SQE of this submission, if it is ordinary and the last of its chain.
     fn prepare_last(&mut self) -> Option<RequestId> {
         let index = self.queues().sq.next(&self.queues().memory)?;
         let [opcode, flags, ..] = self.queues().memory.first_word(index).to_ne_bytes();
-        // A link timeout looks for what it is linked to.
+        // LINK_TIMEOUT needs a request to watch.
         let caps = self.requests().operation(opcode).caps;
         if flags != 0 || !caps.has(Caps::FILE.with(Caps::AT_ONCE)) || caps.has(Caps::WIDE) {
             return None;
@@ -90,7 +89,7 @@ impl Core {
         self.list_announced();
         let id = self.insert_request(index).ok()?;
         let sqe = &self[id].sqe;
-        // The program may have changed it meanwhile.
+        // The program may have changed the SQE since the check.
         if (sqe.opcode, sqe.flags) == (opcode, flags) && self.initialise(id).is_ok() {
             return Some(id);
         }
@@ -98,7 +97,7 @@ impl Core {
         None
     }
 
-    /// True if nothing is going on in the ring that a request would have to take notice of.
+    /// True if the ring is in no state that a new request would have to respect.
     #[inline(always)]
     fn is_at_ease(&self) -> bool {
         self.order().assembly.head().is_none()
@@ -115,8 +114,7 @@ impl Core {
         self.post(Cqe { user_data, res: result, flags, ..Cqe::default() });
     }
 
-    /// An attempt did not complete it: from here on it is a request. False where there cannot be another, and nothing
-    /// was done yet.
+    /// Makes a request because the attempt did not complete. False if no request can be made and nothing is done yet.
     #[inline(never)]
     fn go_on_as_request(&mut self, sqe: &Sqe, quick: &Quick, tried: Tried, next: Option<RequestId>) -> bool {
         let Ok(id) = self.requests_mut().insert(|| *sqe) else {
@@ -130,7 +128,7 @@ impl Core {
         self[id].flags.set(Flags::UNPREPARED);
         if next.is_some() {
             self[id].link = next;
-            // One that waits with something behind it is not one that waits by its SQE alone.
+            // A request that waits with a link behind it must be prepared.
             if matches!(tried, Tried::Wait(..))
                 && let Err(errno) = self.prepare(id)
             {
@@ -145,7 +143,7 @@ impl Core {
         true
     }
 
-    /// Acts on what an attempt by the SQE came to.
+    /// Continues a request by the result of an attempt that was made by the SQE.
     #[inline]
     fn go_on(&mut self, id: RequestId, fd: Fd, quick: &Quick, tried: Tried) {
         let outcome = match tried {
@@ -165,7 +163,7 @@ impl Core {
         self.settle(id, outcome);
     }
 
-    /// Prepares a request that went the short way up to here.
+    /// Prepares a request that went the short way so far.
     #[cold]
     pub(super) fn prepare(&mut self, id: RequestId) -> Result<(), Errno> {
         let request = &mut self[id];
@@ -173,7 +171,7 @@ impl Core {
         self.prep(id)
     }
 
-    /// The next attempt of a request that was woken, if it can go the short way.
+    /// Makes the next attempt of a woken request the short way. False if the ordinary way is needed.
     #[inline]
     pub(super) fn issue_quickly(&mut self, id: RequestId) -> bool {
         let request = &self[id];

@@ -1,24 +1,24 @@
-//! The requests that are to be issued, or issued again.
+//! The queue of requests to be issued, or issued again.
 
 use alloc::collections::VecDeque;
 
 use crate::assets::notes::Interest;
 use crate::request::{Flags, Request, RequestId};
 
-/// Them, in their order.
+/// The requests, in the order in which they are issued.
 #[derive(Default)]
 pub struct ReadyQueue {
     queue: VecDeque<Queued>,
-    /// How many of them have a descriptor of the program's, which it may be about to close.
+    /// Number of queued requests that use a descriptor of the program, which may be about to close it.
     on_descriptors: usize,
 }
 
 struct Queued {
     id: RequestId,
     on_descriptor: bool,
-    /// In that descriptor's end, where the request may stay here while the ring is not locked.
+    /// Reports the close of the descriptor, if the request may stay queued while the ring is unlocked.
     _in_its_end: Option<Interest>,
-    /// Whether it has been issued before.
+    /// The request was issued before.
     woken: bool,
 }
 
@@ -35,7 +35,7 @@ impl Queued {
 }
 
 impl ReadyQueue {
-    /// Adds one. A ring that defers says in the place of which number it is.
+    /// Adds a request. A ring that defers passes its number in the registry as `deferred_in`.
     #[inline]
     pub fn push(&mut self, id: RequestId, request: &Request, deferred_in: Option<u32>) {
         let queued = Queued::new(id, request, deferred_in);
@@ -43,7 +43,7 @@ impl ReadyQueue {
         self.queue.push_back(queued);
     }
 
-    /// Adds one that is to be issued again before those that were not issued yet.
+    /// Adds a request to be issued again before those that were not issued yet.
     #[cold]
     pub fn push_before_links(&mut self, id: RequestId, request: &Request, deferred_in: Option<u32>) {
         let queued = Queued::new(id, request, deferred_in);
@@ -52,7 +52,7 @@ impl ReadyQueue {
         self.queue.insert(place, queued);
     }
 
-    /// Takes the oldest.
+    /// Removes and returns the oldest request.
     #[inline]
     pub fn pop(&mut self) -> Option<RequestId> {
         let Queued { id, on_descriptor, .. } = self.queue.pop_front()?;
@@ -66,18 +66,18 @@ impl ReadyQueue {
         self.queue.is_empty()
     }
 
-    /// Takes them all away.
+    /// Removes all requests.
     pub fn clear(&mut self) {
         self.queue.clear();
         self.on_descriptors = 0;
     }
 
-    /// All ready requests.
+    /// Returns all ready requests.
     pub fn iter(&self) -> impl Iterator<Item = RequestId> {
         self.queue.iter().map(|queued| queued.id)
     }
 
-    /// The requests that had a descriptor of the program's when they were added. Where a whole batch is closed, each close asks.
+    /// Returns the requests that used a descriptor of the program when added. Fast if there are none, since each of many closes calls it.
     #[inline]
     pub fn on_descriptors(&self) -> impl Iterator<Item = RequestId> {
         let some = if self.on_descriptors > 0 { self.queue.len() } else { 0 };

@@ -1,42 +1,42 @@
-//! How a request is shown: what each field of its SQE means, for whoever prints one (`anyring trace`) and for whoever fills
-//! one with values that mean something (the fuzzer).
+//! Descriptions of an operation's SQE fields, for printing requests (`anyring trace`) and for making requests with
+//! meaningful values (the fuzzer).
 
 use crate::abi::{IOSQE_BUFFER_SELECT, Sqe};
 use crate::request::field::Field;
 
 pub use crate::abi::names::Names;
 
-/// One field that an operation reads, as it is shown.
+/// The description of one field that an operation reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Argument {
-    /// Where it stands in the SQE.
+    /// The field.
     pub field: Field,
-    /// The manual's name of it: `buf`, `nbytes`, `msg_flags`.
+    /// The name of the argument in the manual: `buf`, `nbytes`, `msg_flags`.
     pub name: &'static str,
     /// The meaning of the value.
     pub kind: Kind,
-    /// Of which requests it is one: of those for which all of this holds. Of others it is ignored, or says nothing.
+    /// The conditions under which a request has the argument. If one does not hold, the field is ignored or meaningless.
     pub when: &'static [When],
 }
 
-/// An argument of every request.
+/// Makes an argument that every request has.
 pub const fn arg(field: Field, name: &'static str, kind: Kind) -> Argument {
     Argument { field, name, kind, when: &[] }
 }
 
 impl Argument {
-    /// The argument, of those requests only for which all of this holds.
+    /// Restricts the argument to requests for which all these conditions hold.
     pub const fn when(mut self, when: &'static [When]) -> Argument {
         self.when = when;
         self
     }
 
-    /// The argument, of those requests only in which the field is not zero.
+    /// Restricts the argument to requests in which the field is not zero.
     pub const fn unless_zero(self) -> Argument {
         self.when(&[When::Given])
     }
 
-    /// True if the argument is one of this request's.
+    /// True if this request has the argument.
     pub fn applies(&self, sqe: &Sqe) -> bool {
         self.when.iter().all(|condition| condition.holds(self.field, sqe))
     }
@@ -44,21 +44,21 @@ impl Argument {
 
 /// The request's file.
 pub const FD: Argument = arg(Field::Fd, "fd", Kind::File);
-/// The request's file, of operations on sockets.
+/// The request's file, if it is a socket.
 pub const SOCKET: Argument = arg(Field::Fd, "sockfd", Kind::File);
-/// From where a path is looked up.
+/// The directory at which the look-up of a path begins.
 pub const DIRECTORY: Argument = arg(Field::Fd, "dirfd", Kind::Descriptor);
-/// The path of operations on one.
+/// The path.
 pub const PATH: Argument = arg(Field::Address, "path", Kind::Path);
-/// Where a new file goes, if not among the descriptors.
+/// The slot for a new file, if it gets no descriptor.
 pub const FILE_INDEX: Argument = arg(Field::FileIndex, "file_index", Kind::Slot).unless_zero();
-/// The group that a buffer is taken from.
+/// The group that provides the buffer.
 pub const GROUP: Argument = arg(Field::BufferIndex, "buf_group", Kind::Group)
     .when(&[When::Some(Field::Flags, IOSQE_BUFFER_SELECT as u64)]);
-/// Of requests that take no buffer from a group: what addresses of memory are arguments of.
+/// Condition that no provided buffer is used: only then do addresses of memory count.
 pub const OWN_MEMORY: When = When::None(Field::Flags, IOSQE_BUFFER_SELECT as u64);
 
-/// Of requests with some of these flags of their operation.
+/// Makes the condition that the operation's flags contain some of these bits.
 pub const fn asks(bits: u32) -> When {
     When::Some(Field::OpFlags, bits as u64)
 }
@@ -68,25 +68,25 @@ pub const fn asks(bits: u32) -> When {
 pub enum When {
     /// The argument itself is not 0.
     Given,
-    /// Of these bits of the field, some are set.
+    /// Some of these bits of the field are set.
     Some(Field, u64),
-    /// Of these bits of the field, none is set.
+    /// None of these bits of the field is set.
     None(Field, u64),
-    /// The field is this.
+    /// The field has this value.
     Is(Field, u64),
-    /// The field is not this.
+    /// The field does not have this value.
     Not(Field, u64),
-    /// The field is neither less than the first nor more than the second.
+    /// The value of the field is between the two numbers, inclusive.
     Within(Field, u64, u64),
 }
 
 impl When {
-    /// True if the condition holds for an SQE, whatever argument it is a condition of. For those that name their field.
+    /// True if the SQE meets the condition, which must name a field ([`When::Given`] does not).
     pub const fn is_met(self, sqe: &Sqe) -> bool {
         self.holds(Field::Flags, sqe)
     }
 
-    /// True if the condition holds for an argument in the field `own`.
+    /// True if the SQE meets the condition of an argument in the field `own`.
     const fn holds(self, own: Field, sqe: &Sqe) -> bool {
         match self {
             When::Given => own.value(sqe) != 0,
@@ -105,84 +105,84 @@ impl When {
 /// The meaning of a field.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// The request's file: a descriptor, or a registered one with `IOSQE_FIXED_FILE`.
+    /// The request's file: a descriptor, or a registered file with `IOSQE_FIXED_FILE`.
     File,
-    /// A descriptor that is never a registered one; directories may be `AT_FDCWD`.
+    /// A descriptor, never a registered file; for directories also `AT_FDCWD`.
     Descriptor,
-    /// A file beside the request's: a descriptor, or a registered one where the operation's flags have this bit.
+    /// A second file: a descriptor, or a registered file if the operation's flags have this bit.
     SecondFile(u32),
-    /// The number of a registered file, whatever the flags say.
+    /// The index of a registered file, whatever the flags are.
     RegisteredFile,
-    /// A place for a new file: 0 for a descriptor, `IORING_FILE_INDEX_ALLOC`, or a slot's number and one.
+    /// The place for a new file: 0 for a descriptor, `IORING_FILE_INDEX_ALLOC`, or a slot's index plus one.
     Slot,
     /// A number.
     Number,
     /// A number that may be negative.
     Signed,
-    /// A number whose bits matter.
+    /// A number shown in hexadecimal, because its bits matter.
     Hex,
-    /// Permissions.
+    /// File permissions.
     Mode,
-    /// An offset in a file, -1 for the file's own position.
+    /// An offset in a file; -1 is the file's own position.
     Offset,
-    /// An address that is not followed.
+    /// An address whose memory is not shown.
     Address,
-    /// User data of another request.
+    /// The user data of another request.
     UserData,
     /// Bits with names.
     Flags(&'static Names),
-    /// One of several values with names.
+    /// One of several named values.
     Choice(&'static Names),
-    /// One of several values with names in these bits, and flags in the others.
+    /// One of several named values in the bits of the mask, and flags in the other bits.
     ChoiceAndFlags(u32, &'static Names, &'static Names),
-    /// The number of an operation.
+    /// An opcode.
     Operation,
-    /// The number of a registered buffer.
+    /// The index of a registered buffer.
     Buffer,
-    /// The number of a buffer group.
+    /// The number of a group of provided buffers.
     Group,
-    /// Data that the operation writes; how long they are stands in this field.
+    /// Data that the operation writes; the field has their length.
     Data(Field),
-    /// Memory that the operation reads into; how much of it was filled, the result says.
+    /// Memory that the operation fills; the result is the length of the data.
     Filled,
-    /// `struct iovec`s of what it writes; how many, this field says.
+    /// An array of `struct iovec` with the data that the operation writes; the field has their number.
     Vectors(Field),
-    /// `struct iovec`s that it reads into; how many, this field says. With a buffer of a group, only their lengths count.
+    /// An array of `struct iovec` that the operation fills; the field has their number. With a provided buffer, only lengths count.
     VectorsFilled(Field),
-    /// `struct msghdr` of what it sends.
+    /// A `struct msghdr` to send.
     Message,
-    /// `struct msghdr` that it receives into.
+    /// A `struct msghdr` to receive into.
     MessageFilled,
     /// A path.
     Path,
-    /// A string that is no path.
+    /// A string that is not a path.
     Text,
-    /// A socket address; its length stands in this field.
+    /// A socket address; the field has its length.
     SocketAddress(Field),
-    /// Where a socket address is stored; where its length lies, this field says.
+    /// Memory for a socket address; the field has the address of its length.
     SocketAddressFilled(Field),
-    /// The address of a length of 32 bits, which is replaced.
+    /// The address of a 32-bit length, which the operation updates.
     LengthAt,
-    /// Descriptors that it reads, of 32 bits each; how many, this field says.
+    /// An array of 32-bit descriptors that the operation reads; the field has their number.
     Descriptors(Field),
-    /// So many descriptors, or numbers of registered files, that are filled by the time it completes.
+    /// An array of this many descriptors or registered files' indices, which the operation fills.
     DescriptorsFilled(u32),
-    /// A structure that it reads.
+    /// A structure that the operation reads.
     Structure(&'static Structure),
-    /// A structure that is filled by the time it completes.
+    /// A structure that the operation fills.
     StructureFilled(&'static Structure),
-    /// So many structures one after the other that it reads; how many, this field says.
+    /// An array of structures that the operation reads; the field has their number.
     Structures(&'static Structure, Field),
-    /// Structures one after the other that are filled by the time it completes; how many, the result says.
+    /// An array of structures that the operation fills; the result is their number.
     StructuresFilled(&'static Structure),
 }
 
-/// A structure in the program's memory, by its members.
+/// A structure in the program's memory.
 #[derive(Debug)]
 pub struct Structure {
-    /// `struct ...`.
+    /// Name with the keyword: `struct ...`.
     pub name: &'static str,
-    /// Its length in bytes.
+    /// Size in bytes.
     pub bytes: u32,
     /// The members that are shown.
     pub members: &'static [Member],
@@ -191,11 +191,11 @@ pub struct Structure {
 /// A member of a structure.
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
-    /// Its name.
+    /// Name, with a path of nested members.
     pub name: &'static str,
-    /// Where it begins, in bytes.
+    /// Offset in the structure in bytes.
     pub offset: u32,
-    /// Its length: 1, 2, 4 or 8 bytes.
+    /// Size in bytes: 1, 2, 4 or 8.
     pub bytes: u32,
     /// The meaning of the value: [`Kind::Number`], [`Kind::Signed`], [`Kind::Hex`], [`Kind::Mode`],
     /// [`Kind::Flags`], [`Kind::Choice`], [`Kind::ChoiceAndFlags`], [`Kind::Descriptor`], [`Kind::Address`].
@@ -203,7 +203,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// A member of so many bytes.
+    /// Makes a member of this offset and size in bytes.
     pub const fn new(name: &'static str, offset: u32, bytes: u32, kind: Kind) -> Member {
         Member { name, offset, bytes, kind }
     }

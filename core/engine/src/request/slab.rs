@@ -1,5 +1,5 @@
-//! Where a ring's requests live: a growing array with a free list. Indices are stable, addresses
-//! are not, so nothing outside the ring's lock may point into it.
+//! The memory of a ring's requests: a growing array with a free list. Indices are stable but
+//! addresses are not, so no pointer into it may outlive the holding of the ring's lock.
 
 use alloc::vec::Vec;
 
@@ -13,7 +13,7 @@ use crate::request::op::Op;
 use crate::request::table::Operations;
 use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 
-/// As many requests may be alive in one ring; the kernel's bound is memory.
+/// Maximum number of live requests in one ring; the kernel's limit is memory.
 const MAX_REQUESTS: usize = 1 << 20;
 
 /// A ring's requests.
@@ -21,18 +21,18 @@ pub struct Slab {
     operations: &'static Operations,
     slots: Vec<Request>,
     free: Vec<u32>,
-    /// The thread that submits, or 0: [`Request::thread`] of what comes.
+    /// The identity of the submitting thread, or 0: the [`Request::thread`] of new requests.
     thread: usize,
-    /// Notifications that stand nowhere here, but are requests all the same.
+    /// Number of notifications that have no slot, but count as live requests.
     beside: usize,
     index: Index,
     by_file: ByFile,
-    /// One of these two indexes is in use. Looked at with every request, so it is one flag.
+    /// `index` or `by_file` is in use. Checked for every request, therefore a single flag.
     indexed: bool,
 }
 
 impl Slab {
-    /// For requests of these operations.
+    /// Makes a slab for requests of these operations.
     pub fn new(operations: &'static Operations) -> Slab {
         Slab {
             operations,
@@ -46,42 +46,42 @@ impl Slab {
         }
     }
 
-    /// The operation of an opcode.
+    /// Returns the operation of an opcode.
     #[inline(always)]
     pub fn operation(&self, opcode: u8) -> &'static Op {
         self.operations.lookup(opcode)
     }
 
-    /// From now on this thread submits, or (0) none.
+    /// Sets the submitting thread, or 0 for none.
     #[inline]
     pub fn set_thread(&mut self, thread: usize) {
         self.thread = thread;
     }
 
-    /// Counts a notification that stands nowhere here.
+    /// Counts a notification that has no slot.
     #[inline]
     pub fn count_beside(&mut self) {
         self.beside += 1;
     }
 
-    /// So many notifications that stand nowhere here are posted, or have become requests.
+    /// Uncounts notifications without slots that were posted or have become requests.
     #[inline]
     pub fn end_beside(&mut self, count: usize) {
         self.beside -= count;
     }
 
-    /// In a child after `fork`, where another thread may have been at an index: they are made anew when they are asked for.
+    /// Resets the indexes in a child after `fork`, since another thread may have been changing them. They are rebuilt when needed.
     pub fn forked(&mut self) {
         (self.index, self.by_file, self.indexed) = (Index::default(), ByFile::default(), false);
     }
 
-    /// The number of live requests.
+    /// Returns the number of live requests.
     pub fn live(&self) -> usize {
         self.slots.len() - self.free.len() + self.beside
     }
 
-    /// A new request, not prepared yet. `sqe` is its SQE, so far in memory of the program: copied once, to
-    /// where it stays.
+    /// Makes a new request, not prepared yet. `sqe` reads the SQE from the program's memory: it is copied
+    /// once, to its final place.
     #[inline(always)]
     pub fn insert(&mut self, sqe: impl FnOnce() -> Sqe) -> Result<RequestId, Errno> {
         let index = match self.free.pop() {
@@ -139,7 +139,7 @@ impl Slab {
         Ok(index)
     }
 
-    /// Ends a request. Its file and its buffer must have been let go of.
+    /// Ends a request, whose file and buffer must be released already.
     pub fn remove(&mut self, id: RequestId) {
         let request = &mut self.slots[id.index as usize];
         debug_assert!(request.live && request.generation == id.generation, "removed once");
@@ -157,7 +157,7 @@ impl Slab {
         }
     }
 
-    /// Gives a request another user data.
+    /// Changes a request's user data.
     pub fn rename(&mut self, id: RequestId, user_data: u64) {
         self[id].sqe.user_data = user_data;
         if self.index.in_use() {
@@ -166,7 +166,7 @@ impl Slab {
         }
     }
 
-    /// The live requests with this user data, newest first.
+    /// Returns the live requests with this user data, newest first.
     pub fn named(&mut self, user_data: u64) -> Vec<RequestId> {
         let Slab { slots, index, indexed, .. } = self;
         *indexed = true;
@@ -180,7 +180,7 @@ impl Slab {
         }
     }
 
-    /// The live requests that may have this file, in their order; `takes_file` says of which operations that can be.
+    /// Returns the live requests that may have this file, in the order of their slots; `takes_file`: the operation uses a file.
     pub fn on_file(&mut self, file: Fd, takes_file: impl Fn(&Request) -> bool) -> Vec<RequestId> {
         let Slab { slots, by_file, indexed, .. } = self;
         *indexed = true;
@@ -196,7 +196,7 @@ impl Slab {
         found.into_iter().map(id).collect()
     }
 
-    /// The request is about to be looked at: has the processor fetch what every request has.
+    /// Prefetches the request's first cache lines, because it will be accessed soon.
     #[inline]
     pub fn expect(&self, id: RequestId) {
         let Some(request) = self.slots.get(id.index as usize) else { return };
@@ -204,20 +204,20 @@ impl Slab {
         os::prefetch(&raw const request.file);
     }
 
-    /// The request, if it still lives.
+    /// Returns the request, if it lives.
     pub fn get(&self, id: RequestId) -> Option<&Request> {
-        // A free slot has a generation that no id was given yet.
+        // A free slot's generation is in no ID yet.
         let request = self.slots.get(id.index as usize)?;
         (request.generation == id.generation).then_some(request)
     }
 
-    /// The request, if it still lives.
+    /// Returns the request for changes, if it lives.
     pub fn get_mut(&mut self, id: RequestId) -> Option<&mut Request> {
         let request = self.slots.get_mut(id.index as usize)?;
         (request.generation == id.generation).then_some(request)
     }
 
-    /// All live requests.
+    /// Returns all live requests.
     pub fn ids(&self) -> impl Iterator<Item = RequestId> + '_ {
         self.slots
             .iter()
@@ -241,7 +241,7 @@ impl core::ops::IndexMut<RequestId> for Slab {
 }
 
 impl Request {
-    /// Makes an ended request's place as [`Request::vacant`] has it, where insertion does not.
+    /// Resets the fields of an ended request that insertion does not set to those of [`Request::vacant`].
     fn clean(&mut self) {
         debug_assert!(self.buffer.is_none(), "its buffer was let go of");
         self.cqe_flags = 0;

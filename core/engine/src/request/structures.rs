@@ -1,4 +1,4 @@
-//! The structures that requests and registrations name by their addresses, as they are shown.
+//! Descriptions of the structures to which requests and registrations point.
 
 use core::mem::offset_of;
 
@@ -14,7 +14,7 @@ use linux_raw_sys::io_uring::{
 use crate::abi::names;
 use crate::request::shown::{Kind, Member, Structure};
 
-/// A structure by its type, and those of its members that are shown.
+/// Describes a structure by its type and the members to show.
 macro_rules! structure {
     ($shown:literal, $of:ty, [$($($member:ident).+: $bytes:literal $kind:expr),* $(,)?]) => {
         Structure {
@@ -30,13 +30,13 @@ macro_rules! structure {
     };
 }
 
-/// A time.
+/// A time in seconds and nanoseconds.
 pub const TIMESPEC: &Structure = &structure!("struct __kernel_timespec", __kernel_timespec, [
     tv_sec: 8 Kind::Signed,
     tv_nsec: 8 Kind::Signed,
 ]);
 
-/// How a file is to be opened.
+/// The arguments of OPENAT2.
 pub const OPEN_HOW: &Structure = &structure!("struct open_how", open_how, [
     flags: 8 Kind::ChoiceAndFlags(O_ACCMODE, names::ACCESS_MODES, names::OPEN_FLAGS),
     mode: 8 Kind::Mode,
@@ -57,20 +57,20 @@ pub const STATX: &Structure = &structure!("struct statx", statx, [
     stx_mtime.tv_sec: 8 Kind::Signed,
 ]);
 
-/// Events of a descriptor and what comes back with them.
+/// The events to wait for on a descriptor, and the data returned with them.
 pub const EPOLL_EVENT: &Structure = &structure!("struct epoll_event", epoll_event, [
     events: 4 Kind::Flags(names::EPOLL_EVENTS),
     data: 8 Kind::Hex,
 ]);
 
-/// One of several futexes to wait for.
+/// A futex, as one of several to wait for.
 pub const FUTEX_WAITV: &Structure = &structure!("struct futex_waitv", futex_waitv, [
     uaddr: 8 Kind::Address,
     val: 8 Kind::Number,
     flags: 4 Kind::ChoiceAndFlags(FUTEX2_SIZE_MASK, names::FUTEX_SIZES, names::FUTEX_FLAGS),
 ]);
 
-/// The change of a child.
+/// A child's change of state.
 pub const SIGINFO: &Structure = &Structure {
     name: "siginfo_t",
     bytes: 128,
@@ -83,7 +83,7 @@ pub const SIGINFO: &Structure = &Structure {
     ],
 };
 
-/// A queue of zero-copy receives.
+/// The registration of a queue of zero-copy receives.
 pub const RECEIVE_QUEUE: &Structure = &structure!("struct io_uring_zcrx_ifq_reg", io_uring_zcrx_ifq_reg, [
     if_idx: 4 Kind::Number,
     if_rxq: 4 Kind::Number,
@@ -104,7 +104,7 @@ pub const RECEIVE_QUEUE_CONTROL: &Structure = &Structure {
     ],
 };
 
-/// A ring of provided buffers.
+/// The registration of a ring of provided buffers.
 pub const BUFFER_RING: &Structure = &structure!("struct io_uring_buf_reg", io_uring_buf_reg, [
     ring_addr: 8 Kind::Address,
     ring_entries: 4 Kind::Number,
@@ -112,19 +112,19 @@ pub const BUFFER_RING: &Structure = &structure!("struct io_uring_buf_reg", io_ur
     flags: 2 Kind::Flags(names::BUFFER_RING_FLAGS),
 ]);
 
-/// How far a group of provided buffers has come.
+/// The head of a group of provided buffers.
 pub const BUFFER_STATUS: &Structure = &structure!("struct io_uring_buf_status", io_uring_buf_status, [
     buf_group: 4 Kind::Number,
     head: 4 Kind::Number,
 ]);
 
-/// Slots of the file table, or a ring's descriptor and its place.
+/// An update of slots of the file table, or the registration of a ring's descriptor.
 pub const FILES_UPDATE: &Structure = &structure!("struct io_uring_rsrc_update", io_uring_rsrc_update, [
     offset: 4 Kind::Signed,
     data: 8 Kind::Hex,
 ]);
 
-/// Files or buffers with tags.
+/// A registration of files or buffers with tags.
 pub const RESOURCES: &Structure = &structure!("struct io_uring_rsrc_register", io_uring_rsrc_register, [
     nr: 4 Kind::Number,
     flags: 4 Kind::Hex,
@@ -132,7 +132,7 @@ pub const RESOURCES: &Structure = &structure!("struct io_uring_rsrc_register", i
     tags: 8 Kind::Address,
 ]);
 
-/// Slots of files or buffers with tags.
+/// An update of slots of files or buffers with tags.
 pub const RESOURCES_UPDATE: &Structure = &structure!("struct io_uring_rsrc_update2", io_uring_rsrc_update2, [
     offset: 4 Kind::Number,
     data: 8 Kind::Address,
@@ -140,20 +140,20 @@ pub const RESOURCES_UPDATE: &Structure = &structure!("struct io_uring_rsrc_updat
     nr: 4 Kind::Number,
 ]);
 
-/// How many workers there may be.
+/// The maximum numbers of workers.
 pub const WORKERS: &Structure = &Structure {
     name: "unsigned int [2]",
     bytes: 8,
     members: &[Member::new("bounded", 0, 4, Kind::Number), Member::new("unbounded", 4, 4, Kind::Number)],
 };
 
-/// Slots in which new files may be put.
+/// The range of slots for new files.
 pub const FILE_RANGE: &Structure = &structure!("struct io_uring_file_index_range", io_uring_file_index_range, [
     off: 4 Kind::Number,
     len: 4 Kind::Number,
 ]);
 
-/// The requests to be cancelled.
+/// The criteria of a synchronous cancellation.
 pub const CANCEL: &Structure = &structure!("struct io_uring_sync_cancel_reg", io_uring_sync_cancel_reg, [
     addr: 8 Kind::UserData,
     fd: 4 Kind::Signed,
@@ -162,7 +162,7 @@ pub const CANCEL: &Structure = &structure!("struct io_uring_sync_cancel_reg", io
     timeout.tv_nsec: 8 Kind::Signed,
 ]);
 
-/// A clock.
+/// The clock for waits.
 pub const CLOCK: &Structure = &structure!("struct io_uring_clock_register", io_uring_clock_register, [
     clockid: 4 Kind::Choice(names::CLOCKS),
 ]);

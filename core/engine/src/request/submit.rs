@@ -1,4 +1,4 @@
-//! From SQE to the first attempt.
+//! From the SQE to the first attempt.
 
 use anyring_trace::event::Step;
 use linux_raw_sys::general::{EPOLLIN, F_GETFL, O_PATH};
@@ -20,18 +20,18 @@ use crate::ring::{Core, Counted};
 use crate::work::{self, Work};
 
 impl Core {
-    /// Takes up to `wanted` SQEs and issues them. Returns how many it took. A caller that `does_work` goes on to
-    /// [`crate::work::run_by_caller`], where there is any.
+    /// Consumes and issues up to `wanted` SQEs. Returns their number. With `does_work`, the caller runs queued
+    /// work, if any, by [`crate::work::run_by_caller`].
     ///
     /// # Errors
-    /// `EAGAIN` where not even one request could be had.
+    /// `EAGAIN` if not even one request could be made.
     pub fn submit(&mut self, wanted: u32, does_work: bool) -> Result<u32, Errno> {
         let available = wanted.min(self.queues().sq_pending());
         if self.cancels_what_may_be_ready(available) {
             self.catch_up();
         }
         let is_common = !credentials::matter();
-        // A ring that is traced or under chaos goes the ordinary way.
+        // A ring that is traced or under chaos uses the ordinary way.
         let is_ordinary = is_common && !self.instruments().traced.is_on();
         let whose = if is_common { Whose::Common } else { credentials::of_submitter() };
         self.begin_submission(available, does_work);
@@ -58,15 +58,15 @@ impl Core {
         Ok(taken)
     }
 
-    /// True if something waits that one of the next SQEs may cancel or change. The kernel knows of what is
-    /// ready when it becomes so, and the cancellation comes too late.
+    /// True if one of the next SQEs may cancel or change a waiting request. That may be ready already,
+    /// which the kernel would know: there the cancellation comes too late.
     #[inline]
     fn cancels_what_may_be_ready(&self, available: u32) -> bool {
         let waits = self.readiness().waiting() > 0 || !self.time().timers.is_empty();
         waits && self.cancels_among(available)
     }
 
-    /// True if one of the next SQEs cancels. They are looked at as they are now, and copied later.
+    /// True if one of the next SQEs cancels. The SQEs are only peeked at here, and copied later.
     #[inline(never)]
     fn cancels_among(&self, available: u32) -> bool {
         self.queues().sq.ahead(&self.queues().memory, available).any(|index| {
@@ -75,10 +75,10 @@ impl Core {
         })
     }
 
-    /// Takes the SQE at `index` the ordinary way. False where it ends the batch.
+    /// Submits the SQE at `index` the ordinary way. False if it ends the batch.
     ///
     /// # Errors
-    /// `EAGAIN` where there cannot be another request: it is not taken.
+    /// `EAGAIN` if no request can be made: the SQE is not consumed.
     #[inline(never)]
     fn submit_request(&mut self, index: u32, whose: Whose) -> Result<bool, Errno> {
         self.list_announced();
@@ -93,7 +93,7 @@ impl Core {
         Ok(self.submit_one(id, index).is_ok() || self.is(IORING_SETUP_SUBMIT_ALL))
     }
 
-    /// The end of a submission: a chain whose last SQE still had LINK set ends here.
+    /// Ends a submission. A chain whose last SQE still has LINK set ends here.
     fn end_batch(&mut self) {
         if let Some(head) = self.order_mut().assembly.take() {
             self.end_chain(head);
@@ -114,23 +114,23 @@ impl Core {
         self.queue(head);
     }
 
-    /// The length of the SQE that the current submission takes next, as it is now, if its operation, flags and file
-    /// are those of `sqe`.
+    /// Returns the `len` of the next SQE of the current submission, if opcode, flags, `ioprio` and `fd` equal those
+    /// of `sqe`. The SQE is only peeked at.
     #[inline]
     pub fn length_of_next_like(&self, sqe: &Sqe) -> Option<u32> {
         let next = self.queues().sq.next(&self.queues().memory)?;
         (self.queues().memory.first_word(next) == sqe.first_word()).then(|| self.queues().memory.length(next))
     }
 
-    /// Takes one SQE. The error is that of a bad one, unless its chain goes on: then the batch does too,
-    /// and the chain fails as a whole when it ends.
+    /// Checks one SQE and adds it to its chain. The error of a bad SQE is returned only if its chain
+    /// ends here: otherwise the batch goes on, and the chain fails as a whole at its end.
     fn submit_one(&mut self, id: RequestId, index: u32) -> Result<(), Errno> {
         let is_wide = self[id].op.caps.has(Caps::WIDE);
         let whole = if is_wide { self.take_second_half(index) } else { Ok(()) };
         let checked = whole.and_then(|()| self.initialise(id)).and_then(|()| self.ask_filters(id));
         if let Err(errno) = checked {
             self.fail_early(id, errno);
-            // A chain goes on assembling, but its head will find that it has failed.
+            // The assembly of the chain continues, but its head is marked as failed.
             if let Some(head) = self.order().assembly.head()
                 && !self[head].flags.has(Flags::FAILED_EARLY)
             {
@@ -151,7 +151,7 @@ impl Core {
         if links { Ok(()) } else { checked }
     }
 
-    /// Asks the filters of its operation, if there are any.
+    /// Runs the BPF filters of the request's operation, if any.
     #[inline]
     fn ask_filters(&self, id: RequestId) -> Result<(), Errno> {
         let request = &self[id];
@@ -168,7 +168,7 @@ impl Core {
         if filters.allow(opcode, &context) { Ok(()) } else { Err(Errno::EACCES) }
     }
 
-    /// Marks a request as failed before its time.
+    /// Marks a request as failed before its first attempt.
     fn fail_early(&mut self, id: RequestId, errno: Errno) {
         let request = &mut self[id];
         request.fail();
@@ -176,7 +176,7 @@ impl Core {
         request.result = errno.negated();
     }
 
-    /// The checks that all operations share, then the operation's own.
+    /// Makes the checks that all operations share, then the operation's own.
     pub(super) fn initialise(&mut self, id: RequestId) -> Result<(), Errno> {
         let Request { op, sqe: Sqe { flags, ioprio, personality, .. }, .. } = self[id];
         if op.is_unknown() {
@@ -206,7 +206,7 @@ impl Core {
         self.prep(id)
     }
 
-    /// The checks of its operation.
+    /// Makes the operation's own checks.
     #[inline]
     pub(super) fn prep(&mut self, id: RequestId) -> Result<(), Errno> {
         let op = self[id].op;
@@ -240,7 +240,7 @@ impl Core {
         Ok(())
     }
 
-    /// Sends a request, or the chain it heads, on its way.
+    /// Starts a request or the chain that it heads, unless a drain defers it.
     #[inline]
     pub fn queue(&mut self, id: RequestId) {
         self.let_train_go_before(id);
@@ -259,7 +259,7 @@ impl Core {
         }
     }
 
-    /// The first attempt.
+    /// Makes the first attempt.
     #[inline]
     pub(crate) fn start(&mut self, id: RequestId) {
         let request = &self[id];
@@ -293,7 +293,7 @@ impl Core {
         }
     }
 
-    /// A thread of the kernel's has a multishot request wait for events before it tries.
+    /// Arms a multishot request before its first attempt, as a thread of the kernel does.
     fn wait_first(&mut self, id: RequestId) -> Result<Outcome, Errno> {
         let fd = self.file(id)?;
         match self.watch(fd) {
@@ -309,7 +309,7 @@ impl Core {
         if self[id].op.caps.has(Caps::FILE) { self.file(id).map(drop) } else { Ok(()) }
     }
 
-    /// One attempt that does not block, and what follows from it.
+    /// Makes one attempt that does not block, and acts on its outcome.
     #[inline]
     pub fn issue(&mut self, id: RequestId) {
         if self.is_foreign(id) {
@@ -345,7 +345,7 @@ impl Core {
         if self[id].flags.has(Flags::UNPREPARED) { self.prepare(id) } else { self.inject_first(id) }
     }
 
-    /// Acts on what an attempt came to.
+    /// Acts on the outcome of an attempt.
     #[inline]
     pub fn settle(&mut self, id: RequestId, outcome: Outcome) {
         match outcome {
@@ -384,7 +384,7 @@ impl Core {
                 self[id].flags.set(Flags::WOKEN);
                 self.make_ready_again(id);
             }
-            // The request was to end with the attempt that it was cancelled in.
+            // The request was cancelled during the attempt.
             Outcome::Block | Outcome::BlockForLong if self[id].flags.has(Flags::CANCELED) => {
                 self.complete(id, Errno::ECANCELED.negated());
             }
@@ -395,7 +395,7 @@ impl Core {
         }
     }
 
-    /// The step of an operation that has the whole ring.
+    /// Runs the step of an operation that has the whole ring.
     #[inline(never)]
     fn control(&mut self, id: RequestId) {
         let outcome = (self.row(id).control)(self, id);
@@ -403,21 +403,21 @@ impl Core {
     }
 
     fn wait_for(&mut self, id: RequestId, events: u32) {
-        // Whoever wakes it goes on with its chain.
+        // The thread that wakes the request continues its chain.
         self[id].flags.clear(Flags::THREADED);
         if self[id].flags.has(Flags::TRACED) {
             self.trace_step(id, Step::Waits, events);
         }
         match self.arm(id, events) {
             Ok(()) => {}
-            // Not a file that can be polled: a thread has to block on it.
+            // The file cannot be polled: a thread has to block on it.
             Err(Errno::EPERM) if self.row(id).block.is_some() => self.block(id, true),
             Err(Errno::EPERM) => self.complete(id, Errno::EAGAIN.negated()),
             Err(errno) => self.complete(id, errno.negated()),
         }
     }
 
-    /// Puts a request into the work queue.
+    /// Queues the request's blocking attempt as work.
     pub fn block(&mut self, id: RequestId, long: bool) {
         debug_assert!(self.row(id).block.is_some(), "only operations that can block do");
         let request = &mut self[id];
@@ -432,7 +432,7 @@ impl Core {
         self.queue_work(work);
     }
 
-    /// Issues what became ready, until nothing is.
+    /// Issues ready requests until none is left.
     pub fn run_ready(&mut self) {
         while !self.has_fetched_enough()
             && let Some(id) = self.order_mut().ready.pop()
@@ -448,7 +448,7 @@ impl Core {
         self.post_announced();
     }
 
-    /// Issues a request that readiness has woken before its turn. Its place in the queue is found to be void.
+    /// Issues a request that readiness has woken, before its turn. Its entry in the queue becomes void.
     pub fn issue_if_woken(&mut self, id: RequestId) {
         let Some(request) = self.requests().get(id) else { return };
         let woken = request.phase == Phase::Ready && request.events != 0 && request.flags.has(Flags::WOKEN);
@@ -479,8 +479,8 @@ impl Core {
 }
 
 impl Core {
-    /// The kernel looks at the descriptor before anything else: what an attempt failed with does not
-    /// count where that is none, or no socket though one is needed.
+    /// Corrects the error of an attempt, since the kernel checks the descriptor first: `EBADF` if it
+    /// is closed, or the error of a file that is no socket but must be.
     #[cold]
     fn file_comes_first(&self, id: RequestId, result: i32) -> i32 {
         let request = &self[id];
@@ -502,7 +502,7 @@ impl Core {
     }
 }
 
-/// True if an attempt failed because its descriptor is none, or one that nothing can be done with.
+/// True if the attempt failed because its descriptor is closed, opened with `O_PATH`, or not a socket.
 fn had_no_file(request: &Request, result: i32) -> bool {
     if result == Errno::ENOTSOCK.negated() {
         return true;

@@ -1,4 +1,4 @@
-//! The operations that programs may name, by their opcodes.
+//! The operations, by their opcodes.
 
 use crate::request::op::Op;
 
@@ -8,12 +8,12 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// The operations, one for each opcode.
+    /// Makes the table of one operation for each opcode.
     pub const fn new(by_code: [&'static Op; 256]) -> Operations {
         Operations { by_code }
     }
 
-    /// The operation of an opcode.
+    /// Returns the operation of an opcode.
     #[inline(always)]
     pub const fn lookup(&self, code: u8) -> &'static Op {
         self.by_code[code as usize]

@@ -1,9 +1,9 @@
-//! The fields of an SQE that an operation does not read, and refuses where something stands in them.
+//! The SQE fields that an operation does not read, and in which it refuses values other than zero.
 
 use crate::abi::Sqe;
 use crate::request::field::Field;
 
-/// The fields: an SQE with their bits set.
+/// A set of fields: an SQE in which all their bits are set.
 #[derive(Clone, Copy, Debug)]
 pub struct Unused {
     sqe: Sqe,
@@ -20,20 +20,20 @@ impl Unused {
     pub const LEN: Unused = Unused { sqe: Sqe { len: u32::MAX, ..Sqe::EMPTY } };
     /// The operation's flags.
     pub const OP_FLAGS: Unused = Unused { sqe: Sqe { op_flags: u32::MAX, ..Sqe::EMPTY } };
-    /// A registered buffer or a buffer group.
+    /// The index of a registered buffer, or a buffer group.
     pub const BUF_INDEX: Unused = Unused { sqe: Sqe { buf_index: u16::MAX, ..Sqe::EMPTY } };
     /// Registered credentials.
     pub const PERSONALITY: Unused = Unused { sqe: Sqe { personality: u16::MAX, ..Sqe::EMPTY } };
     /// A slot of the file table, or a second descriptor.
     pub const FILE_INDEX: Unused = Unused { sqe: Sqe { file_index: u32::MAX, ..Sqe::EMPTY } };
-    /// The padding behind the length of an address there.
+    /// The padding behind `addr_len`.
     pub const ADDR_LEN_PAD: Unused = Unused { sqe: Sqe { file_index: 0xffff_0000, ..Sqe::EMPTY } };
     /// The third address.
     pub const ADDR3: Unused = Unused { sqe: Sqe { addr3: u64::MAX, ..Sqe::EMPTY } };
     /// The padding at the end, which no operation reads.
     pub const PAD: Unused = Unused { sqe: Sqe { pad: u64::MAX, ..Sqe::EMPTY } };
 
-    /// The fields of both together.
+    /// Returns the union of both sets.
     pub const fn with(self, other: Unused) -> Unused {
         let (a, b) = (self.sqe, other.sqe);
         let sqe = Sqe {
@@ -52,10 +52,10 @@ impl Unused {
         Unused { sqe }
     }
 
-    /// True if anything stands in these fields.
+    /// True if any of these fields is not zero.
     #[inline(always)]
     pub const fn is_set(&self, sqe: &Sqe) -> bool {
-        // By words: the processor takes two or more at once.
+        // By words, so that the compiler can test several words at a time.
         let (sqe, mask) = (sqe.words(), self.sqe.words());
         let (mut set, mut word) = (0, 0);
         while word < sqe.len() {
@@ -65,7 +65,7 @@ impl Unused {
         set != 0
     }
 
-    /// True if this field, which an operation reads, is among them.
+    /// True if the set contains this field.
     pub const fn names(&self, field: Field) -> bool {
         let all = u64::MAX >> (64 - 8 * field.bytes());
         field.value(&self.sqe) == all

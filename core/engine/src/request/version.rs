@@ -1,7 +1,7 @@
-//! Versions of the ABI, each by the kernel that brought it: how many operations and registrations it has, and which flags.
+//! Versions of the ABI, each named after its kernel: the operations, registrations and flags that it has.
 //!
-//! This is the one list of what came when. The page `docs/support.md` reads it, and the calls do, in a process that asked for an
-//! older kernel's ABI (`ANYRING_ABI`): what came later is refused there, or ignored, as that kernel does.
+//! The only list of what each version added. The page `docs/support.md` is made from it. In a process that has asked for an
+//! older kernel's ABI (`ANYRING_ABI`), calls refuse or ignore later additions as that kernel does.
 //!
 //! The numbers are those of `include/uapi/linux/io_uring.h` in each kernel.
 
@@ -20,31 +20,31 @@ use crate::os::user;
 use crate::request::field::Field;
 use crate::request::shown::When;
 
-/// A version of the ABI: that of a kernel.
+/// A version of the ABI, by the number of its kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(u16);
 
 impl Version {
-    /// Linux `major.minor`.
+    /// Makes the version of Linux `major.minor`.
     pub const fn new(major: u8, minor: u8) -> Version {
         Version((major as u16) << 8 | minor as u16)
     }
 
-    /// The newest, all of which the engine has.
+    /// The newest version, which the engine implements completely.
     pub const NEWEST: Version = Version::new(7, 2);
 
-    /// The versions that a process can ask for: what each refuses was compared with that kernel.
+    /// The versions that a process can ask for: the refusals of each were compared with that kernel.
     pub const PLAYED: [Version; 4] =
         [Version::new(6, 1), Version::new(6, 12), Version::new(6, 18), Version::NEWEST];
 
-    /// Reads `6.12`, if a process can ask for it.
+    /// Parses a version such as `6.12`. `None` if a process cannot ask for it.
     pub fn parse(text: &[u8]) -> Option<Version> {
         let (major, minor) = core::str::from_utf8(text).ok()?.split_once('.')?;
         let version = Version::new(major.parse().ok()?, minor.parse().ok()?);
         Version::PLAYED.contains(&version).then_some(version)
     }
 
-    /// The newest that a process can ask for and that a kernel of this release has: `6.18.44-amd64`, for example.
+    /// Returns the newest version that a process can ask for and that a kernel of this release has, such as `6.18.44-amd64`.
     pub fn of_release(release: &str) -> Option<Version> {
         let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
         let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else { return None };
@@ -52,7 +52,7 @@ impl Version {
         Version::PLAYED.into_iter().rev().find(|&version| version <= kernel)
     }
 
-    /// Everything that it has.
+    /// Returns all that the version has.
     pub const fn abi(self) -> Abi {
         let (mut all, mut place) = (Abi::NONE, 0);
         while place < STEPS.len() && STEPS[place].version.0 <= self.0 {
@@ -72,35 +72,35 @@ impl fmt::Display for Version {
 /// The version of the process.
 static CURRENT: AtomicU16 = AtomicU16::new(Version::NEWEST.0);
 
-/// Flags of `io_uring_enter` that it has, of those that the engine has.
+/// The flags of `io_uring_enter` that the process's version has, among those of the engine.
 static ENTER_FLAGS: AtomicU32 = AtomicU32::new(Version::NEWEST.abi().enter);
 
-/// The version that the process's rings have from now on. To be said before there are any.
+/// Sets the version of the process's rings. Must be called before any ring is made.
 pub fn play(version: Version) {
     CURRENT.store(version.0, Ordering::Relaxed);
     ENTER_FLAGS.store(version.abi().enter, Ordering::Relaxed);
 }
 
-/// Flags of `io_uring_enter` that the process may pass.
+/// Returns the flags of `io_uring_enter` that the process may pass.
 #[inline(always)]
 pub fn enter_flags() -> u32 {
     ENTER_FLAGS.load(Ordering::Relaxed)
 }
 
-/// The version that the process's rings have.
+/// Returns the version of the process's rings.
 #[inline]
 pub fn current() -> Version {
     Version(CURRENT.load(Ordering::Relaxed))
 }
 
-/// The ABI of a version.
+/// The ABI of a version, or the additions of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abi {
     /// The version.
     pub version: Version,
-    /// One more than its last operation.
+    /// One more than the highest operation number.
     pub operations: u8,
-    /// One more than its last registration.
+    /// One more than the highest registration number.
     pub registrations: u8,
     /// `IORING_SETUP_*`.
     pub setup: u32,
@@ -108,7 +108,7 @@ pub struct Abi {
     pub enter: u32,
     /// `IORING_FEAT_*`.
     pub features: u32,
-    /// Questions of `IORING_REGISTER_QUERY`.
+    /// Number of queries of `IORING_REGISTER_QUERY`.
     pub questions: u8,
 }
 
@@ -123,7 +123,7 @@ impl Abi {
         questions: 0,
     };
 
-    /// The additions of a version beside these numbers of operations and registrations.
+    /// Makes the additions of a version; `operations` and `registrations` are its totals.
     const fn of(major: u8, minor: u8, operations: u8, registrations: u8) -> Abi {
         Abi { version: Version::new(major, minor), operations, registrations, ..Abi::NONE }
     }
@@ -148,7 +148,7 @@ columns! { Abi:
     questions: u8 = questions;
 }
 
-/// Each version that brought something of these, and what it brought; the numbers are those up to it.
+/// The versions that added something, with their additions; the numbers are totals.
 const STEPS: &[Abi] = &[
     Abi::of(5, 1, 8, 4)
         .setup(IORING_SETUP_IOPOLL | IORING_SETUP_SQPOLL | IORING_SETUP_SQ_AFF)
@@ -197,17 +197,17 @@ const STEPS: &[Abi] = &[
     Abi::of(7, 2, 65, 38).questions(4),
 ];
 
-/// The first version of which this is true.
+/// Returns the first version whose additions satisfy `is`.
 fn first(is: impl Fn(&Abi) -> bool) -> Option<Version> {
     STEPS.iter().find(|step| is(step)).map(|step| step.version)
 }
 
-/// The version that brought an operation.
+/// Returns the version that added an operation.
 pub fn of_operation(code: u8) -> Option<Version> {
     first(|step| step.operations > code)
 }
 
-/// The version that brought a registration. One stands at a number before a later one of which it is older.
+/// Returns the version that added a registration. One registration is older than its number suggests.
 pub fn of_registration(code: u32) -> Option<Version> {
     if code == io_uring_register_op::IORING_REGISTER_ZCRX_IFQ as u32 {
         return Some(Version::new(6, 15));
@@ -215,17 +215,17 @@ pub fn of_registration(code: u32) -> Option<Version> {
     first(|step| u32::from(step.registrations) > code)
 }
 
-/// The version that brought a flag of `io_uring_setup`.
+/// Returns the version that added a flag of `io_uring_setup`.
 pub fn of_setup_flag(flag: u32) -> Option<Version> {
     first(|step| step.setup & flag != 0)
 }
 
-/// The version that brought a flag of `io_uring_enter`.
+/// Returns the version that added a flag of `io_uring_enter`.
 pub fn of_enter_flag(flag: u32) -> Option<Version> {
     first(|step| step.enter & flag != 0)
 }
 
-/// The version that brought a feature.
+/// Returns the version that added a feature.
 pub fn of_feature(flag: u32) -> Option<Version> {
     first(|step| step.features & flag != 0)
 }
@@ -234,7 +234,7 @@ pub fn of_feature(flag: u32) -> Option<Version> {
 struct Learned {
     version: Version,
     codes: &'static [Code],
-    /// The SQEs that ask for it.
+    /// The condition that an SQE uses the ability.
     asked: When,
     before: Before,
 }
@@ -245,13 +245,13 @@ impl Learned {
     }
 }
 
-/// The answer of earlier versions to SQEs that ask for the ability.
+/// How earlier versions treat SQEs that use the ability.
 enum Before {
-    /// The SQEs fail.
+    /// The request fails with this error.
     Refused(Errno),
-    /// The SQEs are done as if these bits were set, too, of which the operation knows nothing.
+    /// The request is executed as if these bits were set, which the operation does not know and refuses.
     As(Field, u64),
-    /// The operation sees nothing of these bits.
+    /// The request is executed as if these bits were clear.
     Ignored(Field, u64),
 }
 
@@ -259,10 +259,10 @@ const fn learned(major: u8, minor: u8, codes: &'static [Code], asked: When, befo
     Learned { version: Version::new(major, minor), codes, asked, before }
 }
 
-/// Holds an SQE against what its operation could in the process's version, where that is an older one.
+/// Checks an SQE against the abilities of its operation in the process's version, if that is not the newest.
 ///
 /// # Errors
-/// That of the older kernel.
+/// The error of the older kernel.
 #[inline]
 pub fn admit(sqe: &mut Sqe) -> Result<(), Errno> {
     let version = current();
@@ -284,7 +284,7 @@ fn admit_to(version: Version, sqe: &mut Sqe) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Of requests with some of these bits.
+/// Makes the condition that some of these bits are set.
 const fn some(field: Field, bits: u64) -> When {
     When::Some(field, bits)
 }
@@ -296,7 +296,7 @@ const UNKNOWN_COMMAND: Before = Before::As(Field::OffsetLow, 0xffff);
 const UNKNOWN_FLAG: Before = Before::As(Field::OpFlags, 1 << 31);
 const SELECTS: u64 = IOSQE_BUFFER_SELECT as u64;
 
-/// The abilities that operations gained since the oldest version that a process can ask for.
+/// The abilities that operations gained after the oldest version that a process can ask for.
 const LEARNED: &[Learned] = {
     use Code::*;
     use Field::*;
@@ -304,9 +304,9 @@ const LEARNED: &[Learned] = {
     &[
         learned(6, 3, &[IORING_OP_MSG_RING], some(OpFlags, IORING_MSG_RING_FLAGS_PASS as u64), INVALID),
         learned(6, 4, &[IORING_OP_TIMEOUT], some(OpFlags, IORING_TIMEOUT_MULTISHOT as u64), INVALID),
-        // Hints beside the class of the priority.
+        // Hints, beside the class of the I/O priority.
         learned(6, 5, TRANSFERS, some(Ioprio, 0x1ff8), INVALID),
-        // Sockets have commands.
+        // Commands of sockets.
         learned(6, 6, &[IORING_OP_URING_CMD], When::Within(OffsetLow, 0, 1), UNKNOWN_COMMAND),
         learned(6, 7, &[IORING_OP_URING_CMD], When::Within(OffsetLow, 2, 3), UNKNOWN_COMMAND),
         learned(6, 17, &[IORING_OP_URING_CMD], When::Is(OffsetLow, 4), UNKNOWN_COMMAND),
@@ -334,7 +334,7 @@ const LEARNED: &[Learned] = {
             some(Attributes, ANY),
             Before::Ignored(Attributes, ANY),
         ),
-        // Vectors, and the total of a multishot receive.
+        // Vectors, and the total length of a multishot receive.
         learned(
             6,
             17,
@@ -366,7 +366,7 @@ const LEARNED: &[Learned] = {
     ]
 };
 
-/// Bits of a 32-bit word of its argument that a registration learned to understand.
+/// Bits in a 32-bit word of a registration's argument that the registration accepts since this version.
 struct Understood {
     version: Version,
     registration: io_uring_register_op,
@@ -384,22 +384,22 @@ const fn understood(
     Understood { version: Version::new(major, minor), registration, word, bits }
 }
 
-/// The abilities that registrations gained since the oldest version that a process can ask for.
+/// The abilities that registrations gained after the oldest version that a process can ask for.
 const UNDERSTOOD: &[Understood] = {
     use io_uring_register_op::*;
     &[
-        // Memory of the ring's own; buffers that are used in parts.
+        // Memory allocated by the ring; buffers that are consumed incrementally.
         understood(6, 4, IORING_REGISTER_PBUF_RING, 3, 1 << 16),
         understood(6, 12, IORING_REGISTER_PBUF_RING, 3, 1 << 17),
-        // Cancelled by operation.
+        // Cancellation by opcode.
         understood(6, 6, IORING_REGISTER_SYNC_CANCEL, 8, 0xff),
-        // Queues of zero-copy receives: imported, of another length of pages, without an interface, with events.
+        // Queues of zero-copy receives: imported, with another page size, without an interface, with events.
         understood(6, 19, IORING_REGISTER_ZCRX_IFQ, 3, ZCRX_REG_IMPORT),
         understood(7, 0, IORING_REGISTER_ZCRX_IFQ, 17, u32::MAX),
         understood(7, 1, IORING_REGISTER_ZCRX_IFQ, 3, ZCRX_REG_NODEV),
         understood(7, 2, IORING_REGISTER_ZCRX_IFQ, 18, u32::MAX),
         understood(7, 2, IORING_REGISTER_ZCRX_IFQ, 19, u32::MAX),
-        // A part of the buffers, in the place of others.
+        // Ranges of the buffers, replacing others.
         understood(6, 13, IORING_REGISTER_CLONE_BUFFERS, 1, 1 << 1),
         understood(6, 13, IORING_REGISTER_CLONE_BUFFERS, 2, u32::MAX),
         understood(6, 13, IORING_REGISTER_CLONE_BUFFERS, 3, u32::MAX),
@@ -407,8 +407,8 @@ const UNDERSTOOD: &[Understood] = {
     ]
 };
 
-/// Holds the argument of a registration against what it understood in the process's version. One that cannot be read is
-/// left to the registration.
+/// Checks the argument of a registration against what the process's version accepts. An unreadable argument is left to
+/// the registration.
 ///
 /// # Errors
 /// `EINVAL`, as the older kernel.
@@ -427,33 +427,32 @@ pub fn admit_registration(code: u32, argument: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The version that does commands of files which cannot be polled on polled rings.
+/// The version from which socket commands work on polled rings although their files cannot be polled.
 pub const COMMANDS_UNPOLLED: Version = Version::new(7, 1);
 
-/// The version from which on a cancellation by operation names one that there is. Before, only the lowest byte of its number
-/// counts.
+/// The version from which a cancellation by opcode must name an existing operation. Earlier versions use only the lowest
+/// byte.
 pub const CANCELS_KNOWN_OPERATIONS: Version = Version::new(7, 1);
 
-/// The version from which on rules about registrations say nothing of submissions, and a process has some.
+/// The version from which restrictions of registrations do not restrict submissions, and processes can have restrictions.
 pub const RULES_APART: Version = Version::new(7, 0);
 
-/// The version from which on a registration of a queue of zero-copy receives is told how long its pages are.
+/// The version from which the registration of a queue of zero-copy receives returns its page size.
 pub const TELLS_PAGES: Version = Version::new(7, 0);
 
-/// The version from which on the socket of a SENDMSG_ZC is looked at before its registered buffers, and that of a RECV before it
-/// waits.
+/// The version from which SENDMSG_ZC checks for a socket before its registered buffers, and RECV before it waits.
 pub const SOCKET_FIRST: Version = Version::new(7, 2);
 
-/// The version from which on SEND_ZC takes a vector of registered buffers.
+/// The version from which SEND_ZC accepts a vector with registered buffers.
 pub const SENDS_REGISTERED_VECTORS: Version = Version::new(7, 2);
 
-/// The version from which on a list of provided buffers holds as many as there are numbers.
+/// The version from which a list of provided buffers may hold one buffer for every buffer number.
 pub const WHOLE_LISTS: Version = Version::new(7, 2);
 
-/// The version from which on registered buffers may be longer than 1 GiB.
+/// The version from which registered buffers may exceed 1 GiB.
 pub const LONG_BUFFERS: Version = Version::new(7, 2);
 
-/// The version from which on some registrations need no ring; before, none is `EBADF`.
+/// The version from which some registrations work without a ring; earlier versions return `EBADF`.
 pub const WITHOUT_RING: Version = Version::new(6, 13);
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use alloc::boxed::Box;
 use crate::abi::Errno;
 use crate::os::user;
 
-/// Bytes of the longest address (`struct sockaddr_storage`).
+/// Size of the longest address (`struct sockaddr_storage`) in bytes.
 pub const LONGEST: usize = 128;
 
-/// An address of any family.
+/// A socket address of any family.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
 pub struct Address {
@@ -20,7 +20,7 @@ impl Address {
     /// Copies an address of the program.
     ///
     /// # Errors
-    /// `EINVAL` where the length cannot be one, `EFAULT` where it is not there.
+    /// `EINVAL` if the length is negative or too large, `EFAULT` if the memory is not readable.
     pub fn read(address: u64, length: i64) -> Result<Box<Address>, Errno> {
         let length = usize::try_from(length).ok().filter(|&length| length <= LONGEST).ok_or(Errno::EINVAL)?;
         let mut copy = Box::new(Address { bytes: [0; LONGEST], length: length as u32 });
@@ -28,17 +28,17 @@ impl Address {
         Ok(copy)
     }
 
-    /// Where it is, as system calls take it.
+    /// Returns a pointer to the address, for system calls.
     pub fn pointer(&self) -> usize {
         self.bytes.as_ptr() as usize
     }
 
-    /// Its length.
+    /// Returns the length in bytes.
     pub fn length(&self) -> usize {
         self.length as usize
     }
 
-    /// Its bytes.
+    /// Returns the address as bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length as usize]
     }

@@ -11,49 +11,49 @@ use crate::os::user::IoVector;
 use crate::os::{self, user};
 use crate::request::data::address::{Address, LONGEST};
 
-/// As many pieces a message may have (`UIO_MAXIOV`).
+/// Maximum number of vectors of a message (`UIO_MAXIOV`).
 const MOST_VECTORS: usize = 1024;
 
 /// The progress of a transfer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
-    /// `MSG_*` for its system calls, without `MSG_DONTWAIT`.
+    /// `MSG_*` for the system calls, without `MSG_DONTWAIT`.
     pub flags: u32,
-    /// Bytes done by attempts before the current one (`MSG_WAITALL`).
+    /// Bytes transferred by earlier attempts (`MSG_WAITALL`).
     pub done: u32,
-    /// CQEs posted since it last let others have their turn.
+    /// CQEs posted since the request last yielded to other requests.
     pub rounds: u8,
 }
 
 impl Progress {
-    /// True if all that was asked for is to be transferred.
+    /// True if the request asks for the full length (`MSG_WAITALL`).
     pub fn waits_for_all(self) -> bool {
         self.flags & MSG_WAITALL != 0
     }
 }
 
-/// `struct msghdr` with all that it names but the data and the control bytes, which are the
-/// program's.
+/// A copy of a `struct msghdr` with its vectors and its address. Data and control bytes stay in the
+/// program's memory.
 pub struct Message {
     /// The progress of the transfer.
     pub progress: Progress,
-    /// Where the program's header is.
+    /// Address of the program's header.
     pub header: u64,
-    /// Where a received address goes.
+    /// Address where the source address is stored.
     pub name: u64,
-    /// Room for it; a multishot request keeps so much of its buffers even where `name` is null.
+    /// Length of that memory; a multishot request reserves this much of its buffers even if `name` is null.
     pub name_length: i32,
-    /// Where the control bytes are.
+    /// Address of the control bytes.
     pub control: u64,
     /// The length of the control bytes.
     pub control_length: usize,
-    /// The memory of the data that is left.
+    /// The memory of the rest of the data.
     pub vectors: Vec<IoVector>,
-    /// The address to send to.
+    /// The destination address.
     pub to: Option<Box<Address>>,
 }
 
-/// A header that names nothing.
+/// Makes a header of zeros.
 pub fn empty_header() -> msghdr {
     msghdr {
         msg_name: core::ptr::null_mut(),
@@ -67,18 +67,18 @@ pub fn empty_header() -> msghdr {
 }
 
 impl Message {
-    /// Copies a header of the program and the vectors it names; with `selects` only the length that
-    /// the first one gives, since the memory will be a provided buffer's.
+    /// Copies a header of the program and its vectors. With `selects`, only the length of the first
+    /// vector counts, because the memory will be a provided buffer's.
     ///
     /// # Errors
-    /// `EFAULT`, `EINVAL`, `EMSGSIZE` as the kernel's.
+    /// `EFAULT`, `EINVAL` and `EMSGSIZE`, as in the kernel.
     pub fn read(address: u64, selects: bool, progress: Progress) -> Result<Message, Errno> {
         let header: msghdr = user::read(address)?;
         let (name, control) = (header.msg_name as u64, header.msg_control as u64);
         user::announce(name);
         user::announce(control);
         let named_badly = header.msg_namelen < 0 && name != 0;
-        // The kernel looks at the vector first only where it names a provided buffer's length.
+        // The kernel checks the vector before the name only for provided buffers.
         if named_badly && !selects {
             return Err(Errno::EINVAL);
         }
@@ -98,7 +98,7 @@ impl Message {
         })
     }
 
-    /// Of provided buffers, which are not chosen yet.
+    /// Makes a message for provided buffers, which are chosen later.
     pub fn of_bundle(progress: Progress, to: Option<Box<Address>>) -> Message {
         Message {
             progress,
@@ -112,10 +112,10 @@ impl Message {
         }
     }
 
-    /// Copies the address to send to.
+    /// Copies the destination address.
     ///
     /// # Errors
-    /// `EFAULT` where it is not there.
+    /// `EFAULT` if the memory is not readable.
     pub fn read_address(&mut self) -> Result<(), Errno> {
         let length = self.name_length.min(LONGEST as i32);
         if self.name != 0 && length > 0 {
@@ -124,13 +124,13 @@ impl Message {
         Ok(())
     }
 
-    /// The number of bytes that are left.
+    /// Returns the number of bytes that are left.
     pub fn length(&self) -> usize {
         let total = self.vectors.iter().fold(0u64, |sum, vector| sum.saturating_add(vector.length));
         total.min(os::max_transfer_bytes() as u64) as usize
     }
 
-    /// A header for a system call, over the vectors that are left.
+    /// Makes a header for a system call, with the vectors that are left.
     pub fn raw(&mut self) -> msghdr {
         msghdr {
             msg_iov: self.vectors.as_mut_ptr().cast(),
@@ -141,7 +141,7 @@ impl Message {
         }
     }
 
-    /// `count` bytes are done. Control bytes went with the first of them.
+    /// Removes `count` transferred bytes. The control bytes were transferred with the first of them.
     pub fn advance(&mut self, count: usize) {
         self.control = 0;
         self.control_length = 0;
@@ -159,7 +159,7 @@ impl Message {
         self.vectors.drain(..whole);
     }
 
-    /// Lets the data go to one piece of memory.
+    /// Replaces the vectors by one piece of memory.
     pub fn set_memory(&mut self, span: Span) {
         self.vectors.clear();
         self.vectors.push(IoVector { base: span.address, length: span.length as u64 });
@@ -180,10 +180,10 @@ fn read_vectors(header: &msghdr, selects: bool) -> Result<Vec<IoVector>, Errno> 
     Ok(vectors)
 }
 
-/// Copies a vector of the program and checks what it names.
+/// Copies a vector of the program and checks its addresses and lengths.
 ///
 /// # Errors
-/// `EINVAL` where it is too long or a length is negative, `EFAULT` where it or its memory cannot be.
+/// `EINVAL` if it is too long or a length is negative, `EFAULT` if a range cannot be the program's.
 pub fn import_vectors(address: u64, count: usize) -> Result<Vec<IoVector>, Errno> {
     if count > MOST_VECTORS {
         return Err(Errno::EINVAL);

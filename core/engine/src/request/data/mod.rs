@@ -1,4 +1,4 @@
-//! The data that operations keep in a request between their steps.
+//! Data that operations keep in a request between their steps.
 
 pub mod address;
 pub mod message;
@@ -15,45 +15,45 @@ use crate::os::{EpollEvent, OwnedFd};
 
 pub use open::Open;
 
-/// A vectored transfer's segments.
+/// The segments of a vectored transfer.
 pub type Vectors = Box<[IoVector]>;
 
-/// The data that an operation keeps between its steps. It moves with the request: into a worker's hands while
-/// one works on it, and back.
+/// Data that an operation keeps between its steps. It is moved to the worker that works on the request, and
+/// back.
 #[derive(Default)]
 pub enum OpData {
     /// Nothing.
     #[default]
     None,
-    /// EPOLL_CTL: the event.
+    /// The event of EPOLL_CTL.
     EpollEvent(EpollEvent),
-    /// TIMEOUT, LINK_TIMEOUT, TIMEOUT_REMOVE.
+    /// The time of TIMEOUT, LINK_TIMEOUT or TIMEOUT_REMOVE.
     Timeout(Timeout),
-    /// Of the operations on sockets.
+    /// Data of an operation on a socket.
     Net(net::Data),
-    /// A vectored transfer's segments, those done already empty.
+    /// The segments of a vectored transfer; transferred ones are empty.
     Vectors(Vectors),
-    /// An open under way.
+    /// Data of OPENAT or OPENAT2.
     Open(Open),
     /// A path.
     Path(Path),
-    /// Two of them.
+    /// Two paths.
     TwoPaths(Path, Path),
-    /// GETDENTS: the description through which it reads.
+    /// The open file description through which GETDENTS reads.
     Directory(Description),
-    /// The file that a splice takes from.
+    /// The file that a splice reads from.
     Input(OwnedFd),
-    /// The data of an operation that nothing else knows.
+    /// Data of a type that only its operation knows.
     Own(Box<dyn Any + Send>),
 }
 
 impl OpData {
-    /// Keeps what one operation alone knows.
+    /// Wraps data of a type that only its operation knows.
     pub fn own<T: Any + Send>(data: T) -> OpData {
         OpData::Own(Box::new(data))
     }
 
-    /// The data of [`OpData::Own`], if they are of this type.
+    /// Returns the data of [`OpData::Own`], if it has this type.
     pub fn as_own<T: Any>(&self) -> Option<&T> {
         match self {
             OpData::Own(data) => data.downcast_ref(),
@@ -61,7 +61,7 @@ impl OpData {
         }
     }
 
-    /// The data of [`OpData::Own`], to be changed.
+    /// Returns the data of [`OpData::Own`] for changes, if it has this type.
     pub fn as_own_mut<T: Any>(&mut self) -> Option<&mut T> {
         match self {
             OpData::Own(data) => data.downcast_mut(),

@@ -1,39 +1,39 @@
-//! The data that operations on sockets keep between their steps.
+//! Data that operations on sockets keep between their steps.
 
 use alloc::boxed::Box;
 
 use crate::request::data::address::Address;
 use crate::request::data::message::{Message, Progress};
 
-/// The progress of an operation on a socket.
+/// Data of an operation on a socket.
 pub enum Data {
     /// SEND, RECV.
     Transfer(Transfer),
     /// SENDMSG, RECVMSG.
     Message(Box<Message>),
-    /// Of the notification of a send without copying.
+    /// Data of the notification of a zero-copy send.
     Pages(Pages),
 }
 
-/// Pages of the program that the network reads.
+/// Pages of the program that the network stack still reads.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pages {
-    /// System calls whose pages are out.
+    /// Number of system calls whose pages are in use.
     pub out: u32,
-    /// No more will follow.
+    /// No further system calls will follow.
     pub ended: bool,
-    /// Some pages were copied after all.
+    /// Some data was copied after all.
     pub copied: bool,
 }
 
-/// SEND and RECV: what is left of one piece of memory.
+/// Data of SEND and RECV: the rest of one piece of memory.
 pub struct Transfer {
     /// The progress of the transfer.
     pub progress: Progress,
-    /// The length of the rest.
+    /// Length of the rest in bytes.
     pub length: u32,
-    /// Where it begins.
+    /// Address of the rest.
     pub address: u64,
-    /// The address to send to.
+    /// The destination address.
     pub to: Option<Box<Address>>,
 }

@@ -1,19 +1,19 @@
-//! The data that OPENAT and OPENAT2 keep.
+//! Data that OPENAT and OPENAT2 keep.
 
 use linux_raw_sys::general::open_how;
 
 use crate::os::user::Path;
 
-/// An open under way.
+/// The arguments of an open in progress.
 pub struct Open {
-    /// The path to be opened.
+    /// The path to open.
     pub path: Path,
-    /// The way in which it is opened.
+    /// Flags, mode and resolution.
     pub how: open_how,
-    /// `openat(2)` ignores flags that it does not know, `openat2(2)` refuses them.
+    /// Unknown flags are refused, as by `openat2(2)`; `openat(2)` ignores them.
     pub strict: bool,
-    /// A FIFO must be waited for, not opened at once.
+    /// The open waits for the other end of a FIFO, instead of failing or succeeding immediately.
     pub patient: bool,
-    /// The file goes into a slot: no program that is executed meanwhile may inherit it.
+    /// The file goes into a slot, so it is opened close-on-exec: no program executed meanwhile may inherit it.
     pub in_slot: bool,
 }

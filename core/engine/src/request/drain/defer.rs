@@ -1,4 +1,4 @@
-//! Chains are held back by drains here, and let go.
+//! Holds back chains because of drains, and starts them.
 
 use anyring_trace::event::Step;
 
@@ -6,7 +6,7 @@ use crate::request::{Flags, Phase, RequestId};
 use crate::ring::Core;
 
 impl Core {
-    /// An SQE with DRAIN was met. In a chain the drain applies to the head, and to what follows the chain.
+    /// Begins a drain at an SQE with DRAIN. In a chain, the drain applies to the head, and to the request after the chain.
     pub(in crate::request) fn start_drain(&mut self, id: RequestId) {
         let head = self.order().assembly.head();
         self.order_mut().drain.begin(head.is_some());
@@ -16,7 +16,7 @@ impl Core {
         }
     }
 
-    /// Holds back a chain, if it has to be.
+    /// Holds back a chain, unless it can start immediately.
     pub(in crate::request) fn defer(&mut self, id: RequestId) {
         let drains = self[id].flags.has(Flags::DRAIN);
         self[id].phase = Phase::Deferred;
@@ -31,7 +31,7 @@ impl Core {
         }
     }
 
-    /// Starts the chains that need not wait any longer.
+    /// Starts the chains that need not wait any longer, in order.
     pub(crate) fn run_deferred(&mut self) {
         let mut first = true;
         let mut drain_seen = false;

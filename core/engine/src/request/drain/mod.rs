@@ -1,8 +1,8 @@
-//! `IOSQE_IO_DRAIN`: a request that waits for all before it, and that all behind it wait for.
+//! `IOSQE_IO_DRAIN`: a request that starts after all earlier requests have completed, and before any later one starts.
 //!
 //! As in the kernel (`io_drain_req`, `io_queue_deferred` since 6.16): while a drain is in force,
-//! chains queue up; the first of them, and every draining one, starts when no request lives that is
-//! not queued here itself.
+//! chains are queued. The first one starts when all live requests are queued here; so does every
+//! later chain from a draining one on.
 
 mod defer;
 
@@ -15,13 +15,13 @@ use crate::request::RequestId;
 pub struct Drain {
     /// Heads of chains that are held back, in order.
     held: VecDeque<RequestId>,
-    /// Requests in those chains.
+    /// Number of requests in these chains.
     held_requests: usize,
     /// A drain is in force.
     active: bool,
-    /// The request after the chain under assembly drains.
+    /// The request after the chain under assembly drains, too.
     after_chain: bool,
-    /// A request that skips its CQE was seen: drains are refused from then on, as the kernel does.
+    /// A request with CQE_SKIP was submitted: drains are refused from then on, as by the kernel.
     refused: bool,
 }
 
@@ -32,19 +32,19 @@ impl Drain {
         self.held.is_empty()
     }
 
-    /// True if no drain is in force or about to be, and nothing held back.
+    /// True if no drain is in force or about to be, and no chain is held back.
     #[inline]
     pub fn is_idle(&self) -> bool {
         !(self.active || self.after_chain) && self.held.is_empty()
     }
 
-    /// True if what is submitted now must wait for its turn.
+    /// True if newly submitted chains must be queued.
     #[inline]
     pub fn is_active(&self) -> bool {
         self.active
     }
 
-    /// From now on the ring refuses drains.
+    /// Makes the ring refuse drains from now on.
     pub fn refuse(&mut self) {
         self.refused = true;
     }
@@ -54,13 +54,13 @@ impl Drain {
         self.refused
     }
 
-    /// A request that drains is submitted, as part of a chain or not. What follows a chain drains too.
+    /// Begins a drain. If it is `in_chain`, the request after the chain drains, too.
     fn begin(&mut self, in_chain: bool) {
         self.active = true;
         self.after_chain |= in_chain;
     }
 
-    /// True if the first request after a chain that drained drains, too. Asked once.
+    /// True if a drain in the previous chain applies to this request, the first one behind the chain; resets that.
     pub fn continues(&mut self) -> bool {
         if !self.after_chain {
             return false;
@@ -70,19 +70,19 @@ impl Drain {
         true
     }
 
-    /// Holds back a chain of so many requests.
+    /// Holds back a chain of `length` requests.
     fn hold(&mut self, head: RequestId, length: usize) {
         self.held_requests += length;
         self.held.push_back(head);
     }
 
-    /// The first chain is let go, which has so many requests.
+    /// Removes the first chain, which has `length` requests.
     fn let_go(&mut self, length: usize) {
         self.held.pop_front();
         self.held_requests -= length;
     }
 
-    /// Forgets the chains that are held back, and says which they were.
+    /// Removes all chains, and returns their heads.
     pub fn clear(&mut self) -> VecDeque<RequestId> {
         self.held_requests = 0;
         core::mem::take(&mut self.held)

@@ -1,4 +1,4 @@
-//! Requests join a train here, or have it leave.
+//! Lets requests join a train, and lets the train depart.
 
 use core::mem;
 
@@ -12,11 +12,11 @@ use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
 
 impl Request {
-    /// The length of a request that may go together with others: nothing about it is out of the ordinary.
+    /// Returns the length of a request that may join a train: an ordinary send.
     pub fn length_in_train(&self) -> Option<u32> {
         let OpData::Net(Data::Transfer(transfer)) = &self.data else { return None };
-        // The rest of a stream's send is that send's own affair, and a datagram leaves as a whole or not at all: they
-        // may differ in `MSG_WAITALL`.
+        // `MSG_WAITALL` may differ: the rest of a stream's send is handled by that send alone, and a datagram leaves
+        // as a whole or not at all.
         let plain = Flags::of_sqe(self.sqe.flags & !1) == Flags::default()
             && !self.flags.has(Flags::FAILED_EARLY)
             && self.sqe.ioprio & !NO_MATTER == 0
@@ -28,7 +28,7 @@ impl Request {
 }
 
 impl Core {
-    /// Before a request starts that does not join those held back, they go.
+    /// Sends the train before a request starts that does not join it.
     #[inline]
     pub(in crate::request) fn let_train_go_before(&mut self, id: RequestId) {
         if !self.order().train.is_empty() && !self.joins_train(id) {
@@ -43,7 +43,7 @@ impl Core {
             && request.length_in_train().is_some_and(|length| train.takes(length))
     }
 
-    /// Sends what is held back.
+    /// Sends the train.
     pub(in crate::request) fn let_train_go(&mut self) {
         let mut held = mem::take(&mut self.order_mut().train.held);
         if let Some(&head) = held.first()
@@ -55,7 +55,7 @@ impl Core {
             depart(self, &held);
         }
         held.clear();
-        // Requests that waited for these may have begun another train.
+        // Requests that waited for these sends may have begun another train.
         if self.order().train.is_empty() {
             self.order_mut().train.held = held;
         }

@@ -1,6 +1,5 @@
-//! Requests of one submission that are held back to leave together, by one system call: sends, one behind the other on
-//! one socket. How they are sent is their operation's affair ([`Depart`](crate::ring::row::Depart)); whatever else is to happen in the ring
-//! happens after them.
+//! A *train*: sends of one submission, one behind the other on one socket, that are held back to leave together by one system call. How
+//! they are sent is defined by their operation ([`Depart`](crate::ring::row::Depart)). All other actions of the ring happen after them.
 
 mod depart;
 
@@ -13,41 +12,41 @@ use crate::os::Fd;
 use crate::os::user::IoVector;
 use crate::request::RequestId;
 
-/// As many the oldest kernels take.
+/// Maximum number of requests in a train: the limit of the oldest kernels.
 const MOST: usize = 64;
 
-/// The most bytes that one packet may hold, headers of IP and its options left out. A stream that was given
-/// more at once came to be slower than alone, where that just did not fit into one packet.
+/// Maximum number of bytes in a train: what one packet may hold without IP headers and options. A stream
+/// that got slightly more in one call was slower than with single sends.
 pub const ROOM: u32 = 65_000;
 
-/// The flags in `ioprio` that a SEND_ZC may set beside; no SEND gets here with them.
+/// Flags in `ioprio` that a SEND_ZC may have; no SEND that gets here has any.
 const NO_MATTER: u16 = (IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF) as u16;
 
-/// Held requests.
+/// The held requests.
 #[derive(Default)]
 pub struct Train {
     held: Vec<RequestId>,
     fd: Fd,
-    /// The requests are bytes of a stream, of any lengths. Otherwise they are datagrams, all of one length
-    /// but the last, which may be shorter.
+    /// The requests are bytes of a stream, of any length. Otherwise they are datagrams of one length, of
+    /// which only the last may be shorter.
     stream: bool,
     length: u32,
-    /// Bytes of all of them.
+    /// Sum of their lengths in bytes.
     total: u32,
-    /// The last datagram was shorter.
+    /// The last datagram was shorter, so no other may follow.
     complete: bool,
-    /// Memory to be used again.
+    /// Memory that is reused for the next train.
     vectors: Vec<IoVector>,
 }
 
 impl Train {
-    /// True if nothing is held back.
+    /// True if no request is held back.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// The socket of those that are held, or were held last.
+    /// Returns the socket of the held requests, or of the last ones.
     pub fn fd(&self) -> Fd {
         self.fd
     }
@@ -57,18 +56,18 @@ impl Train {
         self.stream
     }
 
-    /// The length of a datagram, the last perhaps excepted.
+    /// Returns the length of each datagram; only the last may be shorter.
     pub fn length(&self) -> u32 {
         self.length
     }
 
-    /// Prepares another train, of such requests.
+    /// Prepares a train for this socket; `length` is that of its datagrams.
     pub fn prepare(&mut self, fd: Fd, stream: bool, length: u32) {
         debug_assert!(self.is_empty(), "one at a time");
         (self.fd, self.stream, self.length, self.total) = (fd, stream, length, 0);
     }
 
-    /// Holds a request of this length back. False where there is no memory for it.
+    /// Holds back a request of this length. False if memory is short.
     pub fn hold(&mut self, id: RequestId, length: u32) -> bool {
         if self.held.try_reserve(1).is_err() {
             return false;
@@ -79,14 +78,14 @@ impl Train {
         true
     }
 
-    /// Memory for the vectors of the one system call, empty.
+    /// Returns empty memory for the vectors of the system call.
     pub fn take_vectors(&mut self) -> Vec<IoVector> {
         let mut vectors = mem::take(&mut self.vectors);
         vectors.clear();
         vectors
     }
 
-    /// Keeps that memory for the next one.
+    /// Keeps the memory for the next train.
     pub fn keep_vectors(&mut self, vectors: Vec<IoVector>) {
         self.vectors = vectors;
     }
