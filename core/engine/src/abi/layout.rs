@@ -18,7 +18,7 @@ pub const RECEIVE_QUEUES_OFFSET: u64 = 0x3000_0000;
 pub const RECEIVE_QUEUE_SHIFT: u32 = 16;
 /// Offset of the first provided buffer ring in the memfd.
 pub const PBUF_OFFSET: u64 = IORING_OFF_PBUF_RING as u64;
-/// Where the CQEs lie behind the header.
+/// Offset of the CQEs from the beginning of ring memory, behind the header.
 pub const CQES_OFFSET: usize = 320;
 
 const MAX_SQ_ENTRIES: u32 = 32768;

@@ -152,7 +152,7 @@ impl Directories {
         self.kept.retain(|kept| kept.of != of);
     }
 
-    /// Closes descriptions that were not used for [`PATIENCE_TICKS`]; called on each tick of the reactor.
+    /// Closes descriptions that were not used for `PATIENCE_TICKS`; called on each tick of the reactor.
     pub fn tick(&mut self) {
         self.kept.retain_mut(|kept| {
             kept.unused_ticks += 1;

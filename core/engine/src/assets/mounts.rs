@@ -145,7 +145,7 @@ fn unescaped(name: &[u8]) -> Vec<u8> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Place {
-    /// In this machine.
+    /// On this machine.
     Here = 1,
     /// On another machine, or in another process.
     Far = 2,

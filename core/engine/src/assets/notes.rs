@@ -381,7 +381,7 @@ mod tests {
         assert_eq!(duplicates_since(&mut seen), None);
     }
 
-    /// Two threads set and clear different bits of a number at the same time: no change is lost.
+    /// Sets and clears different bits of a number in two threads at the same time: no change is lost.
     #[test]
     fn notes_of_two_threads_stay() {
         // A number that no other test uses.

@@ -22,7 +22,7 @@ struct Node<T> {
 pub struct Gone<T> {
     /// The resource.
     pub value: T,
-    /// Its tag, or zero.
+    /// The tag; 0 for none.
     pub tag: u64,
 }
 

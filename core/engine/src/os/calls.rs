@@ -738,7 +738,7 @@ const NO: u8 = 1;
 
 const YES: u8 = 2;
 
-/// True if a read with `RWF_NOWAIT` that misses the page cache starts readahead, as since Linux 6.12.
+/// True if a read with `RWF_NOWAIT` that misses the page cache begins at the device, as since Linux 6.12; before, it begins nothing.
 pub fn nowait_begins_reads() -> bool {
     // Relaxed: no other memory depends on it.
     match BEGINS_READS.load(Ordering::Relaxed) {

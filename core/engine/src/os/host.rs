@@ -31,8 +31,8 @@ pub trait Host: Sync {
         None
     }
 
-    /// True if a fault at an address for which [`crate::frontend::resume_address`] returns one is
-    /// resumed there. If not, the engine copies memory that may be unmapped by system calls.
+    /// True if a fault at an instruction for which [`crate::frontend::resume_address`] returns an address
+    /// is resumed there. If not, the engine uses system calls to copy memory that may be unmapped.
     fn faults_resume(&self) -> bool;
 
     /// True if the front end reports every descriptor that the program closes or replaces

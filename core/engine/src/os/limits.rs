@@ -7,7 +7,7 @@ use crate::os::{futex_wait, futex_wake, limit, monotonic_ns, nr};
 
 /// Whether a limit is raised, and the number of threads that are creating processes, which inherit the limits.
 static STATE: AtomicU32 = AtomicU32::new(0);
-/// A thread has raised a limit, or excludes others from doing so. Until it restores the limit, the values are not the program's.
+/// One thread has the exclusive right to raise a limit: so the old value, which it restores afterwards, is the program's.
 const LIFTED: u32 = 1 << 31;
 /// A thread waits for the end of [`LIFTED`].
 const AWAITED: u32 = 1 << 30;

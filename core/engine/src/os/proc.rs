@@ -21,7 +21,7 @@ impl core::ops::Deref for PathBuffer {
     }
 }
 
-/// `/proc/self/fd/N`.
+/// Returns `/proc/self/fd/N`.
 pub fn fd_path(fd: Fd) -> PathBuffer {
     numbered(b"/proc/self/fd/", fd, b"")
 }

@@ -1,4 +1,4 @@
-//! The engine's lock. It spins only briefly, never allocates, and uses no thread-local data: it
+//! The engine's lock. It spins only briefly, never allocates, and knows nothing of threads: it
 //! must work in a process with any thread library.
 
 use core::cell::UnsafeCell;

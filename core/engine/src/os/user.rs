@@ -97,8 +97,8 @@ fn check_far_range(address: u64, length: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Must be called for an address that only the kernel will access, before any thread passes it to the kernel: if it has a tag that
-/// the program may use, threads of the engine enable tags.
+/// Announces an address that only the kernel will access, before any thread passes it to the kernel: if it has a tag that the
+/// program may use, threads of the engine enable tags.
 #[inline]
 pub fn announce(address: u64) {
     if address != arch::untagged(address) {
@@ -113,14 +113,14 @@ pub fn string_piece(address: u64) -> usize {
     step - (address as usize) % step
 }
 
-/// Must be called by a thread of the program that makes a ring: if the kernel accepts tags from this thread, threads of the
-/// engine enable them, too. Tags that the program enables later are noticed by the addresses that it passes.
+/// Checks, in a thread of the program that makes a ring, if the kernel accepts tags: then threads of the engine enable them,
+/// too. Tags that the program enables later are noticed by the addresses that it passes.
 pub fn look_for_tags() {
     arch::look_for_tags();
 }
 
-/// Must be called by a thread of the engine before it acts for the program: enables tagged addresses in the thread, if the
-/// program uses some.
+/// Enables tagged addresses in the calling thread of the engine, if the program uses some. Must be called before the thread
+/// acts for the program.
 #[inline]
 pub fn take_tags() {
     arch::take_tags();

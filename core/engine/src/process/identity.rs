@@ -14,8 +14,7 @@ static PROCESS: AtomicI32 = AtomicI32::new(0);
 /// A word that is 1 in the process that set it up and 0 in a child after `fork`.
 static FORK_MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
-/// True in the process that owns the memory. A `vfork` child shares its parent's memory, but what it closes stays open in the
-/// parent.
+/// True in the process that owns the memory, not in a `vfork` child, which shares it: what the child closes stays open in the parent.
 pub fn is_own() -> bool {
     PROCESS.load(Ordering::Relaxed) == os::getpid()
 }

@@ -110,7 +110,7 @@ pub fn attempt<T>(
         drop(turn);
         return Ok(Some((body(fd), true)));
     }
-    // The program may close `fd` meanwhile, and its number become a socket whose flag must not be changed.
+    // The program may close `fd` meanwhile, and its number become another socket, which does not have the flag.
     let made;
     let held = match own {
         Some(own) => own,
@@ -339,7 +339,7 @@ mod tests {
         status
     }
 
-    /// One test, because the turn is one for the whole process.
+    /// Tests everything in one function, because the turn is one for the whole process.
     #[test]
     fn turns() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(blocking(fd), Ok(Blocking::Never), "left alone");
     }
 
-    /// A thread whose flag is cleared by another thread's attempt would see that.
+    /// Checks that no attempt sees its flag cleared by another attempt.
     fn processes_take_turns(fd: i32) {
         let in_turns = move || {
             (0..5_000).all(|_| {

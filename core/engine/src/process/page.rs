@@ -52,7 +52,7 @@ pub struct State {
     pub submitter: u32,
     /// The process that runs the SQ thread.
     pub sq_thread: u32,
-    /// 1 while the stand-in that all processes have is readable.
+    /// 1 while the stand-in (the file polled in place of the ring's descriptor), if all processes share it, is readable.
     pub readable: u32,
     /// Number of messages in [`State::mail`].
     pub messages: u32,

@@ -45,7 +45,7 @@ pub struct Cqe {
     pub big: [u64; 2],
 }
 
-/// The value that overwrites consumed SQEs and CQEs, so that a late reader notices.
+/// The value that chaos writes over consumed SQEs and reaped CQEs, which must not be read any more.
 pub const RUBBISH: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
 /// Replaces an SQE whose memory is gone. No operation has this number.

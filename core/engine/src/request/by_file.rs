@@ -31,11 +31,11 @@ const FEW: usize = 16;
 /// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Slot {
-    /// Free, or its request's file is not known.
+    /// Free, or its request never has a file.
     Apart,
     /// Its request is to be looked at.
     Noted,
-    /// The slot is in the index.
+    /// The slot is in the index, by the key of its file.
     Indexed,
 }
 

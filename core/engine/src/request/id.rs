@@ -73,12 +73,12 @@ impl Flags {
     pub const REGISTERED_BUFFER: Flags = Flags(1 << 17);
     /// A worker has the request.
     pub const HANDED_OVER: Flags = Flags(1 << 18);
-    /// The transfer bypasses the page cache (`O_DIRECT`).
+    /// Kernel AIO may do the blocking attempt: a transfer past the page cache (`O_DIRECT`), or FSYNC.
     pub const DIRECT: Flags = Flags(1 << 20);
     /// In the kernel, a kernel thread would issue the request: because of `IOSQE_ASYNC`, a drain, or a
     /// chain that such a thread continues.
     pub const THREADED: Flags = Flags(1 << 22);
-    /// A thread waits for the request's attempt, or has done so.
+    /// A dedicated thread waits in the request's attempt, or has waited.
     pub const PATIENT: Flags = Flags(1 << 19);
     /// The request owes a notification, after its CQE, that its memory is free.
     pub const NOTIFIES: Flags = Flags(1 << 21);
@@ -86,7 +86,7 @@ impl Flags {
     pub const LONG: Flags = Flags(1 << 23);
     /// The request's CQE was posted before its end, so that no other CQE follows.
     pub const SILENCED: Flags = Flags(1 << 24);
-    /// The request waits by its SQE alone, and is prepared only before a second kind of attempt.
+    /// The request waits by its SQE alone, and is prepared when it leaves the short way (`quick.rs`).
     pub const UNPREPARED: Flags = Flags(1 << 25);
     /// Events of the request are reported: see [`crate::observe::trace`].
     pub const TRACED: Flags = Flags(1 << 26);

@@ -44,7 +44,7 @@ impl Argument {
 
 /// The request's file.
 pub const FD: Argument = arg(Field::Fd, "fd", Kind::File);
-/// The request's file, if it is a socket.
+/// The request's file, in operations on sockets.
 pub const SOCKET: Argument = arg(Field::Fd, "sockfd", Kind::File);
 /// The directory at which the look-up of a path begins.
 pub const DIRECTORY: Argument = arg(Field::Fd, "dirfd", Kind::Descriptor);

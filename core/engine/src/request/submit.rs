@@ -58,8 +58,8 @@ impl Core {
         Ok(taken)
     }
 
-    /// True if one of the next SQEs may cancel or change a waiting request. That may be ready already,
-    /// which the kernel would know: there the cancellation comes too late.
+    /// True if one of the next SQEs may cancel or change a waiting request. The request may be ready without
+    /// the engine's knowledge; the kernel would know, and the cancellation would come too late.
     #[inline]
     fn cancels_what_may_be_ready(&self, available: u32) -> bool {
         let waits = self.readiness().waiting() > 0 || !self.time().timers.is_empty();

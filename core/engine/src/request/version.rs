@@ -326,7 +326,7 @@ const LEARNED: &[Learned] = {
         ),
         learned(6, 13, &[IORING_OP_NOP], some(OpFlags, !(IORING_NOP_INJECT_RESULT as u64)), INVALID),
         learned(6, 14, TRANSFERS, some(OpFlags, (RWF_ATOMIC | RWF_DONTCACHE) as u64), UNKNOWN_FLAG),
-        // Attributes.
+        // Attributes of reads and writes.
         learned(
             6,
             14,

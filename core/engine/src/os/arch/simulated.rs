@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// A simulated system. The engine's threads run on it: it schedules them and answers their system calls.
 pub trait System: Sync {
-    /// A scheduling point: another thread may run now.
+    /// Passes a scheduling point: another thread may run now.
     fn point(&self);
 
     /// Executes a system call, with the kernel's number, arguments and result.
@@ -56,7 +56,7 @@ pub(crate) unsafe fn guarded_copy(destination: *mut u8, source: *const u8, lengt
     true
 }
 
-/// Returns nothing: no access faults.
+/// Returns `None`: no access faults.
 pub fn resume_address(_: usize) -> Option<usize> {
     None
 }
@@ -103,7 +103,7 @@ pub fn signal_return() -> usize {
     0
 }
 
-/// Returns nothing: no signal arrives inside a call.
+/// Returns `None`: no signal arrives inside a call.
 pub fn interruption_address(_: usize) -> Option<usize> {
     None
 }

@@ -60,7 +60,7 @@ impl Drain {
         self.after_chain |= in_chain;
     }
 
-    /// True if a drain in the previous chain applies to this request, the first one behind the chain; resets that.
+    /// True, once, if a drain in the previous chain applies to this request, the first one behind the chain.
     pub fn continues(&mut self) -> bool {
         if !self.after_chain {
             return false;
