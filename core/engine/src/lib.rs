@@ -1,9 +1,9 @@
 //! io_uring in user space: [`setup`], [`enter`] and [`register`] with the kernel's ABI, done by
 //! ordinary system calls of the calling process.
 //!
-//! The crate is `no_std`, has no thread-local storage and calls no libc, so it can live in any
-//! process and inside a signal handler. What it cannot make itself, threads above all, the *front
-//! end* above it provides (the preload, the C library, the Rust crate, a test) through [`Host`].
+//! The crate is `no_std`, has no thread-local storage and calls no libc, so it can live in any process and
+//! inside a signal handler. The *front end* above it (the preload, the C library, the Rust crate, a test)
+//! provides threads and more through [`Host`].
 //!
 //! Results are those of the raw system calls: a non-negative value or a negative errno.
 #![no_std]
@@ -51,21 +51,21 @@ fn raw(result: Result<usize, abi::Errno>) -> isize {
 /// `-EMFILE`, ...
 ///
 /// # Safety
-/// None of the kernel's contract is relaxed: memory that `params` designates (with
-/// `IORING_SETUP_NO_MMAP`) must be the caller's to give.
+/// As for the system call: memory that `params` designates (with `IORING_SETUP_NO_MMAP`) must be the caller's
+/// to give.
 pub unsafe fn setup(entries: u32, params: *mut io_uring_params, caller: &Caller) -> isize {
     // SAFETY: passed on to the caller.
     unsafe { setup_with(&ops::TABLE, entries, params, caller) }
 }
 
-/// As [`setup`], of a ring that does the operations in `table`: those of [`ops::ROWS`], and others. Probes and queries tell
-/// of the former only.
+/// Creates a ring as [`setup`] does, with the operations in `table`: those of [`ops::ROWS`], and others. Probes and queries
+/// report those of [`ops::ROWS`] only.
 ///
 /// # Errors
-/// As there.
+/// As [`setup`].
 ///
 /// # Safety
-/// As there.
+/// As [`setup`].
 pub unsafe fn setup_with(
     table: &'static Table,
     entries: u32,
@@ -82,8 +82,8 @@ pub unsafe fn setup_with(
 /// `io_uring_getevents_arg`; `arg_size` its size in bytes.
 ///
 /// # Errors
-/// Negative errno as the kernel's; `-EOPNOTSUPP` where `fd` is no ring of this engine, `-EBADF`
-/// where it is no descriptor.
+/// Negative errno as the kernel's; `-EOPNOTSUPP` if `fd` is no ring of this engine, `-EBADF` if it is not
+/// open.
 ///
 /// # Safety
 /// As for the system call: the SQEs name memory that the requests will read and write.

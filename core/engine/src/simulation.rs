@@ -1,5 +1,5 @@
-//! Functions for a simulation: the engine's state in words, and its end, after which the next schedule finds
-//! the engine as a new process does.
+//! Functions for a simulation: a report of the engine's state, and the engine's end, after which the next
+//! schedule finds the engine as in a new process.
 
 use alloc::string::String;
 use core::fmt::Write;
@@ -12,39 +12,39 @@ use crate::ring::Core;
 use crate::ring::drive::reactor;
 use crate::ring::{lifetime, registry};
 
-/// Rings that have not ended.
+/// Returns the number of rings that have not ended.
 pub fn rings() -> usize {
     registry::live().len()
 }
 
-/// Makes what is made once in a process.
+/// Initializes state that is initialized once per process.
 pub fn prepare() {
     fork::notice();
     registry::prepare();
 }
 
-/// Ends rings that nothing refers to any more, as every call of `setup` does.
+/// Ends rings without references, as every call of `setup` does.
 pub fn collect() {
     lifetime::collect_all();
 }
 
-/// Threads of the engine, the reactor left out.
+/// Returns the number of the engine's threads without the reactor.
 pub fn workers() -> usize {
-    // The reactor counts as running from a little before it is known until a little after it is not.
+    // The reactor counts as a running thread from a little before it is registered until a little after it is not.
     threads::count().saturating_sub(usize::from(reactor::is_running()))
-        // One that is about to be gone has said so to the others, and not here yet.
+        // A dismissed futex thread may have left the count of threads, but not yet that of leaving ones.
         + usize::from(!waits::are_dismissed())
 }
 
-/// Ends the reactor, and lets go of what is kept for the next ring. There must be no ring left, and no worker.
+/// Ends the reactor, and frees what is kept for the next ring. No ring and no worker may be left.
 pub fn end() {
     reactor::retire();
     assert!(threads::are_none(), "one that is left would be the next schedule's");
     fork::forked();
 }
 
-/// Forgets what is remembered of the last schedule's system, descriptors and rings: what a schedule comes to does not depend on those
-/// before it (`--compare`). To be called between two of them.
+/// Resets all that is remembered of the system, descriptors and rings, so that the next schedule does not depend on earlier ones
+/// (`--compare`). Call it between two schedules.
 pub fn forget() {
     identity::reset();
     registry::reset();
@@ -52,11 +52,11 @@ pub fn forget() {
     os::forget_system();
 }
 
-/// A report of the state of every ring. Nothing else may run meanwhile.
+/// Reports the state of every ring. No other thread may run meanwhile.
 pub fn state() -> String {
     let mut text = String::new();
     for ring in registry::places() {
-        // SAFETY: nothing else runs.
+        // SAFETY: no other thread runs.
         match unsafe { ring.peek() } {
             Some(core) => describe(core, &mut text),
             None => continue,

@@ -1,5 +1,5 @@
-//! Features: what a program can have of a ring beside plain operations. Each has its place: what a ring keeps of
-//! it, the verbs of the ring that concern it, its registration and the rows of its operations, as far as there are any.
+//! Features: facilities of a ring beside plain operations. Each has a folder with the state that a ring keeps for it,
+//! the ring's methods for it, its registration and the rows of its operations, as far as there are any.
 
 pub mod buffers;
 pub mod busy_poll;

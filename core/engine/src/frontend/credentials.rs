@@ -8,14 +8,14 @@ use crate::work::renewal;
 pub struct Change(credentials::Change);
 
 impl Change {
-    /// The program is about to make a call that may change credentials. `None` where nothing of the
-    /// engine is concerned.
+    /// Begins a change before the program makes a call that may change credentials. `None` if the change does
+    /// not concern the engine.
     pub fn begin(reach: Reach) -> Option<Change> {
         credentials::Change::begin(reach).map(Change)
     }
 
-    /// The call has returned. When this returns too, no thread of the engine that has nothing to do
-    /// holds what the process gave up.
+    /// Ends the change after the call has returned. When this returns, no idle thread of the engine holds
+    /// credentials that the process gave up.
     pub fn end(self) {
         if self.0.end() {
             renewal::renew();

@@ -1,4 +1,4 @@
-//! `IORING_REGISTER_CLONE_BUFFERS`: registered buffers of one ring for another.
+//! `IORING_REGISTER_CLONE_BUFFERS`: copies the registered buffers of a ring to another ring.
 
 use alloc::vec::Vec;
 
@@ -17,7 +17,7 @@ use crate::ring::{Core, CoreGuard, live, registry};
 const REPLACE: u32 = IORING_REGISTER_DST_REPLACE as u32;
 const REGISTERED: u32 = IORING_REGISTER_SRC_REGISTERED as u32;
 
-/// `IORING_REGISTER_CLONE_BUFFERS`. The two rings are looked at one after the other.
+/// `IORING_REGISTER_CLONE_BUFFERS`. The two rings are locked one after the other, never together.
 ///
 /// # Errors
 /// As the kernel's, in its order.
@@ -46,7 +46,7 @@ pub fn clone_buffers(guard: &mut CoreGuard<'_>, serial: u64, call: &Register) ->
     take_buffers(live(guard, serial).ok_or(Errno::EBADF)?, &wanted, &buffers)
 }
 
-/// The buffers that another ring has registered.
+/// Returns the buffers that another ring has registered.
 fn buffers_of(guard: CoreGuard<'_>) -> Result<Vec<Option<IoVector>>, Errno> {
     let core = guard.as_ref().ok_or(Errno::EBADF)?;
     if core.is_anothers() { Err(Errno::EEXIST) } else { core.resources().buffers.all() }
@@ -70,7 +70,7 @@ fn take_buffers(
     if count > source.len() {
         return Err(Errno::EINVAL);
     }
-    // The kernel adds signed numbers.
+    // The kernel adds signed integers.
     let sum = |offset: u32| {
         let sum = (count as u32).checked_add(offset).filter(|&sum| sum <= i32::MAX as u32);
         sum.ok_or(Errno::EOVERFLOW)

@@ -1,6 +1,6 @@
-//! Registered buffers: memory that the program promises to leave mapped. The kernel pins it; here it
-//! is faulted in when it is registered, and checked against what requests name. Nothing is locked, so
-//! nothing counts against `RLIMIT_MEMLOCK`; and a transfer into memory that was unmapped meanwhile fails.
+//! Registered buffers: memory that the program promises to leave mapped. The kernel pins it. The engine
+//! faults it in at registration, and checks the ranges of requests against it. Nothing is locked, so nothing
+//! counts against `RLIMIT_MEMLOCK`; a transfer into memory that was unmapped meanwhile fails.
 
 pub mod clone;
 pub(crate) mod register;
@@ -13,7 +13,7 @@ use crate::assets::table::{NodeIndex, Table};
 use crate::os::user::IoVector;
 use crate::os::{self, pages};
 
-/// How many a ring may have.
+/// The maximal number of buffers of a ring.
 pub const MAX_BUFFERS: u32 = 1 << 14;
 
 /// A ring's registered buffers.
@@ -23,7 +23,7 @@ pub struct BufferTable {
 }
 
 impl BufferTable {
-    /// The buffer at an index, if there is one.
+    /// Returns the buffer at an index, if there is one.
     pub fn get(&self, index: u16) -> Option<IoVector> {
         self.table.get(usize::from(index)).map(|(_, buffer)| buffer)
     }
@@ -33,7 +33,7 @@ impl BufferTable {
         self.table.is_empty()
     }
 
-    /// The buffer in each slot.
+    /// Returns the buffer in each slot.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -44,37 +44,37 @@ impl BufferTable {
         Ok(all)
     }
 
-    /// As [`BufferTable::get`], to be held.
+    /// Returns the node of the buffer at an index, to be held.
     ///
     /// # Errors
-    /// `EFAULT` where there is none.
+    /// `EFAULT` if the slot is empty.
     pub fn node(&self, index: u16) -> Result<NodeIndex, Errno> {
         self.table.get(usize::from(index)).map(|(node, _)| node).ok_or(Errno::EFAULT)
     }
 
-    /// The buffer at an index, where `address` and `length` lie within it.
+    /// Returns the node of the buffer at an index, if `address` and `length` lie within the buffer.
     ///
     /// # Errors
-    /// `EFAULT` where they do not, where there is none, and where that is more than one transfer moves.
+    /// `EFAULT` if they do not, if the slot is empty, and if `length` is more than one transfer moves.
     pub fn check(&self, index: u16, address: u64, length: u64) -> Result<NodeIndex, Errno> {
         let (node, buffer) = self.table.get(usize::from(index)).ok_or(Errno::EFAULT)?;
         let end = address.checked_add(length).ok_or(Errno::EFAULT)?;
-        // The buffer's end cannot overflow: its registration saw to it.
+        // The buffer's end cannot overflow: `validate` has checked it.
         let inside = address >= buffer.base && end <= buffer.base + buffer.length;
         if inside && length <= os::max_transfer_bytes() as u64 { Ok(node) } else { Err(Errno::EFAULT) }
     }
 
-    /// In a child after `fork`.
+    /// Forgets the parent's holds in a child after `fork`.
     pub fn forked(&mut self) {
         self.table.forked();
     }
 
-    /// Holds a buffer: it stays until [`BufferTable::release`], whatever happens to the table.
+    /// Holds a buffer: the buffer lives until [`BufferTable::release`], even if its slot is emptied.
     pub fn hold(&mut self, node: NodeIndex) {
         self.table.hold(node);
     }
 
-    /// Gives a hold back; returns the tag of a buffer whose last one that was, or zero.
+    /// Releases a hold; if it was the buffer's last, returns the buffer's tag, else zero.
     pub fn release(&mut self, node: NodeIndex) -> u64 {
         self.table.release(node).map_or(0, |gone| gone.tag)
     }
@@ -87,17 +87,17 @@ impl BufferTable {
         self.table.create(count)
     }
 
-    /// Takes all slots away; what was in them is the caller's to release.
+    /// Removes all slots; the caller releases the returned nodes.
     pub fn dissolve(&mut self) -> Vec<NodeIndex> {
         self.table.dissolve()
     }
 
-    /// No buffer announces its end any more: a registration failed half-way.
+    /// Clears all tags, so that no buffer posts one: a registration failed half-way.
     pub fn clear_tags(&mut self) {
         self.table.clear_tags();
     }
 
-    /// Sees to it that there are `count` slots, and room for filling some of them.
+    /// Makes the table at least `count` slots long, and reserves memory to fill `fills` of them.
     ///
     /// # Errors
     /// `ENOMEM`; then nothing has changed.
@@ -105,7 +105,7 @@ impl BufferTable {
         self.table.grow(count, fills)
     }
 
-    /// Checks that these slots exist.
+    /// Checks that `count` slots from `first` on exist.
     ///
     /// # Errors
     /// `EOVERFLOW`, `ENXIO` without a table, `EINVAL` for slots beyond it.
@@ -117,7 +117,7 @@ impl BufferTable {
         if end as usize > self.table.len() { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
-    /// Fills an empty slot with a buffer that is valid.
+    /// Fills an empty slot with a validated buffer.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -125,20 +125,20 @@ impl BufferTable {
         self.table.fill(slot, buffer, tag)
     }
 
-    /// Empties a slot; what was in it is the caller's to release.
+    /// Empties a slot; the caller releases the returned node.
     pub fn empty(&mut self, slot: usize) -> Option<NodeIndex> {
         self.table.empty(slot)
     }
 }
 
-/// How long a buffer may be, and what is answered to a longer one.
+/// The maximal length of a buffer, and the error for a longer one.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit(pub u64, pub Errno);
 
-/// Checks a buffer as the kernel does; `None` for an empty place.
+/// Checks a buffer as the kernel does; `None` for an empty slot.
 ///
 /// # Errors
-/// `EINVAL`, `EFAULT` also where the memory is not there, `EOVERFLOW`.
+/// `EINVAL`; `EFAULT`, also if the memory is not mapped; `EOVERFLOW`.
 pub fn validate(buffer: IoVector, limit: Limit) -> Result<Option<IoVector>, Errno> {
     if buffer.length > i64::MAX as u64 {
         return Err(Errno::EINVAL);

@@ -1,4 +1,4 @@
-//! The registrations of buffers.
+//! Registration of buffers.
 
 use crate::abi::Errno;
 use crate::calls::register::call::Register;

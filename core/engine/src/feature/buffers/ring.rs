@@ -1,5 +1,5 @@
-//! The registered buffers of a ring: slots are filled and emptied by what the program says, and the end of a
-//! buffer is told when its last request lets go of it.
+//! The registered buffers of a ring: filling and emptying slots, and posting a buffer's tag when its last
+//! request has released it.
 
 use linux_raw_sys::io_uring::io_uring_rsrc_update2;
 
@@ -36,7 +36,7 @@ impl Core {
         Ok(0)
     }
 
-    /// Puts the buffer that an array has at `index` into a slot.
+    /// Registers the element `index` of the array at `vectors` in a slot.
     fn register_buffer(&mut self, slot: usize, index: usize, vectors: u64, tags: u64) -> Result<(), Errno> {
         let vector: IoVector = user::element(vectors, index)?.unwrap_or_default();
         let tag: u64 = user::element(tags, index)?.unwrap_or(0);
@@ -65,7 +65,7 @@ impl Core {
         }
     }
 
-    /// `IORING_REGISTER_BUFFERS_UPDATE`; returns how many slots were done.
+    /// `IORING_REGISTER_BUFFERS_UPDATE`; returns how many slots were updated.
     pub(in crate::feature::buffers) fn update_buffers(
         &mut self,
         update: &io_uring_rsrc_update2,
@@ -84,8 +84,8 @@ impl Core {
         Ok(count as usize)
     }
 
-    /// Puts these buffers, which are valid, into the slots from `first` on, and makes the table longer
-    /// where it has to be. What else is in it stays.
+    /// Replaces the buffers in the slots from `first` on by these validated buffers, and extends the table if
+    /// necessary. Other slots keep their buffers.
     ///
     /// # Errors
     /// `ENOMEM`; then nothing has changed.
@@ -109,21 +109,21 @@ impl Core {
         Ok(())
     }
 
-    /// A request goes on that uses a registered buffer: it keeps it, whatever happens to the table.
+    /// Holds a registered buffer for a request: the buffer lives until the request releases it, even if its slot is emptied.
     pub fn hold_buffer(&mut self, id: RequestId, node: NodeIndex) {
         debug_assert!(self[id].registered_buffer.is_none(), "one buffer for a request");
         self.resources_mut().buffers.hold(node);
         self[id].registered_buffer = Some(node);
     }
 
-    /// Gives back a hold on a registered buffer.
+    /// Releases a hold of a registered buffer.
     pub fn release_buffer(&mut self, node: NodeIndex) {
         let tag = self.resources_mut().buffers.release(node);
         self.post_tag(tag);
     }
 }
 
-/// How long a buffer may be in the process's version of the ABI.
+/// Returns the maximal length of a buffer in the kernel version that this process emulates.
 fn limit() -> Limit {
     let is_short = version::current() < version::LONG_BUFFERS;
     if is_short { Limit(1 << 30, Errno::EFAULT) } else { Limit(1 << 40, Errno::EINVAL) }

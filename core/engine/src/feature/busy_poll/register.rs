@@ -11,10 +11,10 @@ use crate::feature::busy_poll::BusyPoll;
 use crate::os::user;
 use crate::ring::Core;
 
-/// `IORING_REGISTER_NAPI`; what was so far is written over what is asked for.
+/// `IORING_REGISTER_NAPI`; overwrites the program's structure with the former settings.
 ///
 /// # Errors
-/// `EINVAL`, `EFAULT`; `EOPNOTSUPP` where the kernel's epoll does not poll.
+/// `EINVAL`, `EFAULT`; `EOPNOTSUPP` if the kernel's epoll cannot busy-poll.
 pub fn register(core: &mut Core, call: &Register) -> Result<usize, Errno> {
     if core.is(IORING_SETUP_IOPOLL) {
         return Err(Errno::EINVAL);
@@ -32,7 +32,7 @@ pub fn register(core: &mut Core, call: &Register) -> Result<usize, Errno> {
     core.start_busy_poll(BusyPoll::new(wanted.busy_poll_to, wanted.prefer_busy_poll != 0)).map(|()| 0)
 }
 
-/// `IORING_UNREGISTER_NAPI`; what was so far is written where the program wants it, if at all.
+/// `IORING_UNREGISTER_NAPI`; writes the former settings to the argument, if it is not 0.
 ///
 /// # Errors
 /// `EINVAL`, `EFAULT`.

@@ -1,4 +1,4 @@
-//! Registered eventfds (`IORING_REGISTER_EVENTFD`): a ring signals its own for what it posts.
+//! Registered eventfds (`IORING_REGISTER_EVENTFD`): a ring signals its eventfd when it posts CQEs.
 
 pub(crate) mod register;
 pub mod ring;
@@ -9,17 +9,17 @@ use crate::abi::Errno;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd, FileIdentity, OwnedFd};
 
-/// All eventfds that rings of this process signal.
+/// All eventfds that are registered with rings of this process.
 static REGISTERED: Mutex<Registered> = Mutex::new(Registered(Vec::new()));
-/// So many may be compared one by one: to ask for an eventfd's number takes longer.
+/// Up to this many eventfds are compared one by one: asking for an eventfd's number takes longer.
 const FEW: usize = 4;
 
-/// The lock of the list, for a `fork`.
+/// Returns the lock of the list, for a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
     &REGISTERED
 }
 
-/// True if a ring signals this eventfd. Then a multishot poll of it would feed itself.
+/// True if a ring signals this eventfd. A multishot poll of it would trigger itself.
 pub fn is_registered(fd: Fd) -> bool {
     let is_it = |&(_, own): &(Number, Fd)| os::same_file(own, fd);
     {
@@ -39,14 +39,14 @@ pub fn is_registered(fd: Fd) -> bool {
     }
 }
 
-/// An eventfd's number, where the kernel tells it.
+/// An eventfd's number, if the kernel reports it.
 type Number = Option<u32>;
 
-/// Eventfds by their numbers, and the engine's descriptors of them, in order. Several rings may have one.
+/// Sorted pairs of an eventfd's number and the engine's descriptor of it. Several rings may share an eventfd.
 struct Registered(Vec<(Number, Fd)>);
 
 impl Registered {
-    /// The registered eventfds with this number.
+    /// Returns the registered eventfds with this number.
     fn of(&self, number: Number) -> &[(Number, Fd)] {
         let first = self.0.partition_point(|&(of, _)| of < number);
         let rest = &self.0[first..];
@@ -67,7 +67,7 @@ impl Registered {
     }
 }
 
-/// In a child after `fork`.
+/// Empties the list in a child after `fork`.
 ///
 /// # Safety
 /// No other thread of this process may use the list.
@@ -76,22 +76,22 @@ pub unsafe fn forked() {
     unsafe { REGISTERED.reset() };
 }
 
-/// A ring's registered eventfd. In the list for as long as it lives.
+/// A ring's registered eventfd. It is in the list for as long as it lives.
 #[derive(Debug)]
 pub struct RegisteredEventfd {
-    /// The engine's duplicate.
+    /// The engine's duplicate of the program's descriptor.
     own: OwnedFd,
-    /// Device and inode of that: the same for all files without an inode of their own, so it tells them from other files only.
+    /// Device and inode of `own`: equal for all files without an inode of their own, so they distinguish an eventfd from other files only.
     identity: FileIdentity,
     number: Number,
     async_only: bool,
 }
 
 impl RegisteredEventfd {
-    /// For the eventfd `fd` of the program.
+    /// Registers the eventfd `fd` of the program.
     ///
     /// # Errors
-    /// `EBADF`, `EINVAL` where it is no eventfd, `ENOMEM`.
+    /// `EBADF`, `EINVAL` if `fd` is no eventfd, `ENOMEM`.
     pub fn new(fd: Fd, async_only: bool) -> Result<RegisteredEventfd, Errno> {
         let own = OwnedFd::new(os::duplicate(fd)?);
         if !os::is_eventfd(own.fd()) {
@@ -103,15 +103,15 @@ impl RegisteredEventfd {
         Ok(RegisteredEventfd { own, identity, number, async_only })
     }
 
-    /// Signals it. Where nobody saw it, the program may have closed the engine's duplicate, and opened a file that has the number now:
-    /// nothing is written to that.
+    /// Signals the eventfd. Unseen by the front end, the program may have closed the engine's duplicate and opened another file with
+    /// its number: nothing is written to another file.
     pub fn signal(&self) {
         if os::identity(self.own.fd()) == Ok(self.identity) {
             os::eventfd_add(self.own.fd());
         }
     }
 
-    /// The descriptor that is signalled.
+    /// Returns the descriptor that is signalled.
     #[inline]
     pub fn fd(&self) -> Fd {
         self.own.fd()
@@ -126,7 +126,7 @@ impl RegisteredEventfd {
 
 impl Drop for RegisteredEventfd {
     fn drop(&mut self) {
-        // Before the number can become another's.
+        // The number must leave the list before `own` is closed, after which the number may be reused.
         REGISTERED.lock().remove(self.number, self.own.fd());
     }
 }

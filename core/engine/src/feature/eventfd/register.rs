@@ -22,7 +22,7 @@ pub fn register_async(core: &mut Core, call: &Register) -> Result<usize, Errno> 
 }
 
 /// # Errors
-/// `EBUSY` where there is one, `EFAULT`, `EBADF`, `EINVAL` where it is no eventfd.
+/// `EBUSY` if one is registered, `EFAULT`, `EBADF`, `EINVAL` if it is no eventfd.
 fn register_as(core: &mut Core, call: &Register, async_only: bool) -> Result<usize, Errno> {
     if call.count != 1 {
         return Err(Errno::EINVAL);
@@ -36,7 +36,7 @@ fn register_as(core: &mut Core, call: &Register, async_only: bool) -> Result<usi
 /// `IORING_UNREGISTER_EVENTFD`.
 ///
 /// # Errors
-/// `ENXIO` where there is none.
+/// `ENXIO` if none is registered.
 pub fn unregister(core: &mut Core, _call: &Register) -> Result<usize, Errno> {
     core.drive_mut().observers.take_eventfd().map(|_| 0).ok_or(Errno::ENXIO)
 }

@@ -1,4 +1,4 @@
-//! The eventfd that a ring signals.
+//! Setting the eventfd that a ring signals.
 
 use crate::abi::Errno;
 use crate::feature::eventfd::RegisteredEventfd;
@@ -7,7 +7,7 @@ use crate::ring::Core;
 use crate::ring::drive::reactor;
 
 impl Core {
-    /// The ring signals the program's eventfd `fd` from now on.
+    /// Makes the ring signal the program's eventfd `fd` from now on.
     ///
     /// # Errors
     /// As [`RegisteredEventfd::new`].

@@ -1,7 +1,7 @@
 //! Registered files.
 //!
-//! Each is a duplicate of the engine's own: the program may close its descriptor, and a number of
-//! ours cannot be reused behind our back.
+//! Each is a duplicate of the engine's own: so the program may close its descriptor, and the duplicate's
+//! number is not reused behind the engine's back.
 
 pub(crate) mod register;
 pub mod ring;
@@ -15,29 +15,29 @@ use crate::abi::Errno;
 use crate::assets::table::{Gone, NodeIndex, Table};
 use crate::os::{self, Fd};
 
-/// `file_index` that asks for any empty slot.
+/// The `file_index` that asks for any empty slot.
 pub const ALLOCATE: u32 = IORING_FILE_INDEX_ALLOC as u32;
 
 /// A ring's registered files.
 #[derive(Default)]
 pub struct FileTable {
     table: Table<Fd>,
-    /// Where slots are allocated.
+    /// The slots that may be allocated.
     range: Range<usize>,
-    /// Where to look first.
+    /// Where the search for an empty slot begins.
     hint: usize,
 }
 
 impl FileTable {
-    /// In a child after `fork`.
+    /// Forgets the parent's holds in a child after `fork`.
     pub fn forked(&mut self) {
         self.table.forked();
     }
 
-    /// A hold on the file in a slot, to be given back by [`FileTable::release`].
+    /// Holds the file in a slot until [`FileTable::release`].
     ///
     /// # Errors
-    /// `EBADF` where there is none.
+    /// `EBADF` if the slot is empty.
     #[inline]
     pub fn hold(&mut self, slot: u32) -> Result<(NodeIndex, Fd), Errno> {
         let (node, fd) = self.table.get(slot as usize).ok_or(Errno::EBADF)?;
@@ -45,7 +45,7 @@ impl FileTable {
         Ok((node, fd))
     }
 
-    /// A hold on a file in no slot, as [`FileTable::hold`].
+    /// Holds a file that is in no slot, as [`FileTable::hold`] does.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -53,23 +53,23 @@ impl FileTable {
         self.table.keep(fd, 0)
     }
 
-    /// Adds one more hold of a file.
+    /// Adds a hold of a file.
     pub fn share(&mut self, node: NodeIndex) {
         self.table.hold(node);
     }
 
-    /// The file in a slot.
+    /// Returns the file in a slot.
     pub fn get(&self, slot: u32) -> Option<Fd> {
         self.table.get(slot as usize).map(|(_, fd)| fd)
     }
 
-    /// Gives a hold back; the file whose last one that was is the caller's to close.
+    /// Releases a hold; if it was the last, returns the file, which the caller closes.
     #[inline]
     pub fn release(&mut self, node: NodeIndex) -> Option<Gone<Fd>> {
         self.table.release(node)
     }
 
-    /// Closes every file; the ring is going.
+    /// Closes every file; the ring ends.
     pub fn close_all(&mut self) {
         self.table.drain().for_each(os::close);
     }
@@ -79,7 +79,7 @@ impl FileTable {
         self.table.is_empty()
     }
 
-    /// Makes `count` empty slots, of which none is allocated before [`FileTable::allocate_anywhere`] or
+    /// Makes `count` empty slots. None of them can be allocated before [`FileTable::allocate_anywhere`] or
     /// [`FileTable::allocate_from`].
     ///
     /// # Errors
@@ -88,18 +88,18 @@ impl FileTable {
         self.table.create(count)
     }
 
-    /// Takes all slots away; what was in them is the caller's to release.
+    /// Removes all slots; the caller releases the returned nodes.
     pub fn dissolve(&mut self) -> Vec<NodeIndex> {
         self.set_range(0..0);
         self.table.dissolve()
     }
 
-    /// No file announces its end any more: a registration failed half-way.
+    /// Clears all tags, so that no file posts one: a registration failed half-way.
     pub fn clear_tags(&mut self) {
         self.table.clear_tags();
     }
 
-    /// Checks that these slots exist.
+    /// Checks that `count` slots from `first` on exist.
     ///
     /// # Errors
     /// `EOVERFLOW`, `ENXIO` without a table, `EINVAL` for slots beyond it.
@@ -122,15 +122,15 @@ impl FileTable {
         if slot as usize >= self.table.len() { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
-    /// Any slot may be allocated.
+    /// Lets any slot be allocated.
     pub fn allocate_anywhere(&mut self) {
         self.set_range(0..self.table.len());
     }
 
-    /// Slots are allocated from this range.
+    /// Lets slots be allocated from this range only.
     ///
     /// # Errors
-    /// `EINVAL` where it goes beyond the table.
+    /// `EINVAL` if the range ends beyond the table.
     pub fn allocate_from(&mut self, range: Range<usize>) -> Result<(), Errno> {
         if range.end > self.table.len() {
             return Err(Errno::EINVAL);
@@ -154,10 +154,10 @@ impl FileTable {
         Ok(())
     }
 
-    /// Fills some empty slot, and returns which.
+    /// Fills some empty slot, and returns its number.
     ///
     /// # Errors
-    /// `ENFILE` where none is empty, `ENOMEM`.
+    /// `ENFILE` if no slot is empty, `ENOMEM`.
     pub fn fill_any(&mut self, fd: Fd) -> Result<usize, Errno> {
         let slot = self.allocate()?;
         self.fill(slot, fd, 0).map(|()| slot)
@@ -171,20 +171,20 @@ impl FileTable {
         behind.or_else(|| self.table.first_empty(self.range.start..self.hint)).ok_or(Errno::ENFILE)
     }
 
-    /// Empties a slot, which is the next to be allocated; what was in it is the caller's to release.
+    /// Empties a slot, which is the next to be allocated; the caller releases the returned node.
     pub fn empty(&mut self, slot: usize) -> Option<NodeIndex> {
         let node = self.table.empty(slot)?;
         self.hint = slot;
         Some(node)
     }
 
-    /// Fills a slot whether or not it is empty. What was in it is the caller's to release.
+    /// Fills a slot whether or not it is empty. The caller releases the returned node of the former file.
     pub fn replace(&mut self, slot: usize, fd: Fd) -> (Option<NodeIndex>, Result<(), Errno>) {
         let before = self.table.empty(slot);
         let hint = self.hint;
         let filled = self.fill(slot, fd, 0);
         if before.is_some() {
-            // No other slot is taken or free than was.
+            // The set of empty slots is unchanged.
             self.hint = hint;
         }
         (before, filled)

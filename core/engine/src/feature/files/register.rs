@@ -1,4 +1,4 @@
-//! The registrations of files.
+//! Registration of files.
 
 use linux_raw_sys::io_uring::io_uring_file_index_range;
 

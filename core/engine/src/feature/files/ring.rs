@@ -1,5 +1,5 @@
-//! The registered files of a ring: slots are filled and emptied by what the program says, and a file is
-//! closed when its last request lets go of it.
+//! The registered files of a ring: filling and emptying slots, and closing a file when its last request has
+//! released it.
 
 use linux_raw_sys::general::RLIMIT_NOFILE;
 use linux_raw_sys::io_uring::{IORING_REGISTER_FILES_SKIP, io_uring_rsrc_update2};
@@ -14,7 +14,7 @@ use crate::ring::{Core, registry};
 
 const MAX_FILES: u32 = 1 << 20;
 
-/// A duplicate of a descriptor of the program, for the table.
+/// Duplicates a descriptor of the program for the table.
 fn duplicate(fd: Fd) -> Result<Fd, Errno> {
     if registry::is_ring(fd) { Err(Errno::EBADF) } else { notes::duplicate(fd) }
 }
@@ -24,7 +24,7 @@ fn open_files_limit() -> u64 {
 }
 
 impl Core {
-    /// Gives back a hold; the last one closes the file.
+    /// Releases a hold of a file; the last release closes the file.
     pub fn release_node(&mut self, node: NodeIndex) {
         if let Some(gone) = self.resources_mut().files.release(node) {
             self.close_own(gone.value);
@@ -86,8 +86,7 @@ impl Core {
         }
     }
 
-    /// `IORING_REGISTER_FILES_UPDATE(2)` and `IORING_OP_FILES_UPDATE`; returns how many slots were
-    /// done.
+    /// `IORING_REGISTER_FILES_UPDATE(2)` and `IORING_OP_FILES_UPDATE`; returns how many slots were updated.
     pub fn update_files(&mut self, update: &io_uring_rsrc_update2, count: u32) -> Result<usize, Errno> {
         self.resources_mut().files.expect_slots(update.offset, count)?;
         for done in 0..count as usize {
@@ -122,12 +121,12 @@ impl Core {
         true
     }
 
-    /// Puts a descriptor of the engine's own into a slot: `file_index` is one more than the slot's
-    /// number, or [`ALLOCATE`]. Returns the slot where it was allocated, 0 where it was named. The
-    /// descriptor is the table's from then on, or closed.
+    /// Puts a descriptor of the engine's own into a slot: `file_index` is one more than the slot's number, or
+    /// [`ALLOCATE`]. Returns the slot's number if it was allocated, 0 if the slot was named. The table owns
+    /// the descriptor from then on; if this fails, the descriptor is closed.
     ///
     /// # Errors
-    /// `ENXIO` without a table, `EINVAL` for a slot beyond it, `ENFILE` where it is full.
+    /// `ENXIO` without a table, `EINVAL` for a slot beyond it, `ENFILE` if the table is full.
     pub fn install_file(&mut self, own: Fd, file_index: u32) -> Result<usize, Errno> {
         self.install_file_at(own, file_index).inspect_err(|_| self.close_own(own))
     }
@@ -148,14 +147,14 @@ impl Core {
     /// Empties a slot of the file table.
     ///
     /// # Errors
-    /// `ENXIO` without a table, `EINVAL` for a slot beyond it, `EBADF` where it is empty.
+    /// `ENXIO` without a table, `EINVAL` for a slot beyond it, `EBADF` if the slot is empty.
     pub fn remove_file(&mut self, slot: u32) -> Result<usize, Errno> {
         self.resources_mut().files.expect_slot(slot)?;
         if self.empty_slot(slot as usize) { Ok(0) } else { Err(Errno::EBADF) }
     }
 
-    /// `IORING_OP_FILES_UPDATE` with `IORING_FILE_INDEX_ALLOC`: every descriptor of the array at
-    /// `fds` goes into some empty slot, whose number takes its place there.
+    /// `IORING_OP_FILES_UPDATE` with `IORING_FILE_INDEX_ALLOC`: puts every descriptor of the array at `fds`
+    /// into some empty slot, and overwrites the descriptor in the array with the slot's number.
     pub fn allocate_files(&mut self, fds: u64, count: u32) -> Result<usize, Errno> {
         if self.resources_mut().files.is_empty() {
             return Err(Errno::ENXIO);

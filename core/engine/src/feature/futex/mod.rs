@@ -1,4 +1,4 @@
-//! Futexes: waits and wake-ups by requests.
+//! Futexes: waits and wake-ups as requests.
 
 pub mod ops;
 pub mod waits;

@@ -1,7 +1,7 @@
 //! FUTEX_WAIT, FUTEX_WAITV and FUTEX_WAKE.
 //!
-//! A wait that finds its value unchanged gets a thread of [`crate::feature::futex::waits`], and is queued on its word when it
-//! is issued: a later FUTEX_WAKE or `futex(2)` finds it, and those that wait for one word are woken in their order.
+//! A wait whose word has the expected value gets a thread of [`crate::feature::futex::waits`], and is queued on the word when
+//! it is issued: a later FUTEX_WAKE or `futex(2)` wakes it, and waits for one word are woken in their order.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -72,7 +72,7 @@ pub const FUTEX_WAKE: Row =
         .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EFAULT]);
 
-/// The words of a wait that is not issued yet, and the wake-ups that count for it.
+/// The words of a wait that is not issued yet, and the bit mask that wake-ups must match.
 struct Prepared {
     elements: Vec<Element>,
     mask: u32,
@@ -87,7 +87,7 @@ fn prep_wake(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     parse(cx).map(drop)
 }
 
-/// Reads the fields that WAIT and WAKE have in common.
+/// Parses the fields that WAIT and WAKE have in common.
 fn parse(cx: &Attempt<'_>) -> Result<Element, Errno> {
     let sqe = &cx.sqe;
     let element = Element { value: sqe.off, address: sqe.addr, flags: sqe.fd as u32, reserved: 0 };
@@ -116,7 +116,7 @@ fn keep(cx: &mut Attempt<'_>, elements: Vec<Element>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The wait that a request has begun.
+/// Returns the wait that a request has begun.
 fn placed<'a>(cx: &'a Attempt<'_>) -> Option<&'a Placed> {
     cx.data.as_own()
 }
@@ -144,7 +144,7 @@ fn issue_wait(cx: &mut Attempt<'_>) -> Outcome {
         Ok(placed) => placed,
         Err(errno) => return errno.into(),
     };
-    // The thread that changed the word before the wait has perhaps woken before, too.
+    // A thread that changed the word before the wait was queued may have sent its wake-up before, too.
     if placed.is_over() {
         match placed.recall(Errno::EAGAIN) {
             Recall::Done => return Errno::EAGAIN.into(),
@@ -153,7 +153,7 @@ fn issue_wait(cx: &mut Attempt<'_>) -> Outcome {
         }
     }
     cx.data = OpData::own(placed);
-    // The kernel goes on with the chain of a wait that was cancelled.
+    // The kernel continues the chain of a wait that was cancelled.
     cx.flags.set(Flags::NEVER_FAILS);
     Outcome::Armed
 }
@@ -165,10 +165,10 @@ fn finish_wait(cx: &mut Attempt<'_>, result: i32) -> Outcome {
     Outcome::Complete(result)
 }
 
-/// Cancels a wait; false where it was woken before, or nobody can say so yet.
+/// Cancels a wait; false if the wait was woken before, or its threads have not answered yet.
 fn recall(cx: &mut Attempt<'_>) -> bool {
     let Some(placed) = placed(cx) else { return false };
-    // Whoever cancels several has called all of them off before.
+    // A cancellation of several waits has interrupted all their threads before (`call_off_waits`).
     match placed.recall(Errno::ECANCELED) {
         Recall::Done => true,
         Recall::TooLate => {
@@ -179,17 +179,17 @@ fn recall(cx: &mut Attempt<'_>) -> bool {
     }
 }
 
-/// A wait has its result.
+/// Makes a wait's request ready, because the wait has its result.
 fn wake_request(cx: &mut Attempt<'_>) {
     cx.flags.set(Flags::WOKEN);
     cx.make_ready();
 }
 
-/// A wait has its result, as the thread tells that waited: [`wake_request`] without the ring's lock.
+/// Reports from the waiting thread, without the ring's lock, that a wait has its result: locks the ring and calls [`wake_request`].
 fn report(wait: &Arc<Wait>) {
     let (serial, id) = (wait.serial(), wait.id());
     let mut guard = wait.ring().lock_to_drive();
-    // For the requests that it goes on with here.
+    // For the requests that this thread may issue here.
     user::take_tags();
     let Some(core) = live(&mut guard, serial) else { return };
     let waits = |request: &crate::request::Request| {
@@ -217,13 +217,13 @@ fn wake_as_asked(sqe: &Sqe) -> Result<usize, Errno> {
     wake_futex(&element, sqe.off as u32, sqe.addr3 as u32)
 }
 
-/// As `futex_wake(2)`: none where none is asked for.
+/// Wakes as `futex_wake(2)` does, and wakes none if `count` is 0.
 fn wake_futex(element: &Element, count: u32, mask: u32) -> Result<usize, Errno> {
     if mask == 0 {
         return Err(Errno::EINVAL);
     }
     if count == 0 {
-        // A private futex is known by its address alone.
+        // A private futex is identified by its address alone.
         let known = element.is_private() && element.is_aligned();
         return if known {
             user::check_range(element.address, 0).map(|()| 0)
@@ -233,6 +233,6 @@ fn wake_futex(element: &Element, count: u32, mask: u32) -> Result<usize, Errno> 
     }
     let operation = FUTEX_WAKE_BITSET | private_flag(element.is_private());
     let arguments = [element.address as usize, operation as usize, count as usize, 0, 0, mask as usize];
-    // SAFETY: names a word of the program's, which the kernel checks.
+    // SAFETY: names a word of the program, which the kernel checks.
     unsafe { os::call(__NR_futex, arguments) }
 }

@@ -1,7 +1,7 @@
 //! Threads that wait for futexes of the program, one for each wait.
 //!
-//! The kernel's io_uring queues a request on its word while the submitter is at it, counts each wake-up for the request
-//! that it took off the queue, and a cancellation takes that off or says that it came too late. Threads can do the same:
+//! The kernel's io_uring queues a request on its word inside the submission, counts each wake-up for the request that it
+//! dequeued, and a cancellation either dequeues the request or reports that it came too late. Threads can do the same:
 //!
 //! ```text
 //!           spawn
@@ -16,29 +16,29 @@
 //!   '-------------------------------------------------------------------------------------------'
 //! ```
 //!
-//! - **Placing** is the submitter's: a thread that sleeps on a word of the engine's is moved to the program's, behind those
-//!   that wait there already. Then the word is looked at once more: who changed it before has perhaps woken before.
-//! - **A wake-up counts** for the thread that it took off the queue: `__futex_wait` (kernel/futex/waitwake.c) asks for that
-//!   first (`futex_unqueue`), and only then for signals. So the result of the call tells a thread that was woken from
-//!   one that was recalled, whichever came first.
-//! - **Requests share no thread.** By `futex_waitv` one thread could sleep on 128 words of many requests. But when it
-//!   is woken, `futex_unqueue_multiple` takes it off all of them, and tells of the last alone that had a wake-up: others are
-//!   lost, and so are those that come before the thread is queued again. A FUTEX_WAITV, which ends with the first wake-up
-//!   of any of its words, does sleep by `futex_waitv` where there is that call; else it has a thread for each word.
-//! - **A thread that stays behind** when its request is gone (its signal has an action of the program's now) is on the
-//!   program's word until somebody wakes it, and passes that wake-up on.
-//! - **A stop** (SIGSTOP, a debugger) takes threads off the queues, and the system call begins anew. The word of the
-//!   engine's has another value by then, so the thread is not parked again, but goes to the program's word by itself.
-//! - **Where requeues do not tell** how many they moved (gVisor's tell how many they woke), or no signal reaches the
-//!   thread, it is not moved either, but goes to the program's word by itself. The submitter waits a little for it.
+//! - **Placing** is done by the submitter: it moves a thread that sleeps on a word of the engine's to the program's word, behind earlier
+//!   waiters. Then it reads the word once more: a thread that changed the word earlier may have sent its wake-up earlier, too.
+//! - **A wake-up counts** for the thread that it dequeued: `__futex_wait` (kernel/futex/waitwake.c) checks that first
+//!   (`futex_unqueue`), and only then checks for signals. So the call's result tells a woken thread from a recalled one,
+//!   whichever event came first.
+//! - **Requests share no thread.** With `futex_waitv` one thread could sleep on 128 words of many requests. But when it is woken,
+//!   `futex_unqueue_multiple` takes it off all of the words, and reports only the last word that had a wake-up: other wake-ups are lost,
+//!   and so are those that come before the thread is queued again. A FUTEX_WAITV ends with the first wake-up of any of its words, so it
+//!   sleeps by `futex_waitv` if the kernel has this call; else it has a thread for each word.
+//! - **A thread that is left over** when its request is gone (because the program has handled its signal) stays on the
+//!   program's word until it is woken, and passes that wake-up on.
+//! - **A stop** (SIGSTOP, a debugger) dequeues threads, and the kernel restarts the system call. The engine's word
+//!   has another value by then, so the thread is not parked again, but waits on the program's word by itself.
+//! - **If FUTEX_REQUEUE does not return** the number of moved threads (gVisor returns that of woken threads), or no signal reaches the
+//!   thread, the thread is not moved either, but waits on the program's word by itself. The submitter waits a little for it.
 //!
-//! While the submitter waits for a thread to be parked it holds its ring's lock, for `PATIENCE_NS` at most; as a rule one
-//! is parked already. Whoever recalls waits holds the lock for `VERDICT_NS` at most, however many they are.
+//! While the submitter waits for a thread to park, it holds its ring's lock, for `PATIENCE_NS` at most; usually a thread
+//! is parked already. A caller that recalls waits holds the lock for `VERDICT_NS` at most, however many waits there are.
 //!
-//! Where a waiter is among those of a word is where it was moved to from another hash bucket (`requeue_futex` leaves it
-//! where it is if the bucket is the same), so where others wait it takes a way over some words of the engine's.
+//! A moved waiter goes to the end of a word's queue only if it comes from another hash bucket (`requeue_futex` leaves it in place if the
+//! bucket is the same). So if other threads wait for the word, the thread is moved over several words of the engine's first.
 //!
-//! Lock order: a ring's lock, `THREADS`, then the list of rings or a sleeper's state. A wait's progress is held alone.
+//! Lock order: a ring's lock, `THREADS`, then the list of rings or a sleeper's state. A wait's progress is locked alone.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -59,38 +59,38 @@ use crate::request::{Phase, RequestId};
 use crate::ring::{Core, Ring, registry};
 use crate::work::interrupt::{self, InterruptSlot};
 
-/// So many threads stay when they have nothing to wait for, as long as there is a ring.
+/// Up to this many idle threads are kept while there is a ring.
 const MOST_IDLE: usize = 32;
-/// A thread that has not begun to sleep by then is given up: the request fails.
+/// The time within which a thread must begin to sleep; otherwise the request fails.
 const PATIENCE_NS: u64 = 2_000_000_000;
-/// Between two attempts to call threads back.
+/// The time between two attempts to interrupt threads.
 const AGAIN_NS: u64 = 10_000_000;
-/// Whoever recalls waits is told by then whether they were woken before, or goes on without an answer.
+/// The time within which a recall learns whether the waits were woken before; then it returns without an answer.
 const VERDICT_NS: u64 = 100_000_000;
-/// A thread that cannot be seen to sleep has so long to fall asleep.
+/// The time that a thread gets to fall asleep, if its sleep cannot be observed.
 const SETTLE_BLINDLY_NS: u64 = 1_000_000;
-/// A thread that no signal reaches looks up so often.
+/// The time between two looks of a thread that no signal reaches.
 const SLICE_NS: u64 = 20_000_000;
-/// Between two looks whether a thread sleeps: the first, and the longest.
+/// The times between two checks whether a thread sleeps: the first, and the longest.
 const LOOK_NS: core::ops::RangeInclusive<u64> = 10_000..=1_000_000;
-/// How many words of the engine's there are between where a thread is parked and the word of the program. The smallest
-/// table of the kernel's has 16 buckets: one way in 16^5 begins and ends in the same without a change between.
+/// The number of the engine's words between the word that a thread is parked on and the program's word. The kernel's
+/// smallest table has 16 buckets: with probability 16^-5 all of these words are in one bucket.
 const STOPS: usize = 4;
-/// Beside the program's words, `futex_waitv` has one of the engine's, by which the thread is seen to sleep.
+/// `futex_waitv` gets one word of the engine's beside the program's words, by which the thread is seen to sleep.
 const MOST_TOGETHER: usize = FUTEX_WAITV_MAX as usize - 1;
 
-/// The values of the word that a thread is parked on: while it is this one, it sleeps there, or is about to.
+/// The value of the word that a thread is parked on while it sleeps there, or is about to.
 const PARKED: u32 = 0;
-/// The thread has an order.
+/// The value of that word when the thread has an order.
 const ORDERED: u32 = 1;
 
-/// `struct futex_waitv`: a word of the program's and what it is to hold.
+/// `struct futex_waitv`: a word of the program, and its expected value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Element {
-    /// The value that the word is to hold.
+    /// The expected value.
     pub value: u64,
-    /// Its address.
+    /// The word's address.
     pub address: u64,
     /// `FUTEX2_*`.
     pub flags: u32,
@@ -102,10 +102,10 @@ pub struct Element {
 unsafe impl user::Plain for Element {}
 
 impl Element {
-    /// Checks that the kernel takes the element.
+    /// Checks that the kernel accepts the element.
     ///
     /// # Errors
-    /// `EINVAL` where not.
+    /// `EINVAL` if it does not.
     pub fn check(&self) -> Result<(), Errno> {
         let known = FUTEX2_SIZE_MASK | FUTEX2_PRIVATE;
         let bad = self.flags & !known != 0
@@ -120,10 +120,10 @@ impl Element {
         self.address % 4 == 0
     }
 
-    /// True if the word holds the value.
+    /// True if the word holds the expected value.
     ///
     /// # Errors
-    /// `EINVAL` and `EFAULT` where there is no word.
+    /// `EINVAL` if the address is not aligned, `EFAULT` if it is not mapped.
     pub fn holds(&self) -> Result<bool, Errno> {
         if !self.is_aligned() {
             return Err(Errno::EINVAL);
@@ -131,18 +131,18 @@ impl Element {
         Ok(user::read::<u32>(self.address)? == self.value as u32)
     }
 
-    /// True if the futex is known by its address alone.
+    /// True if the futex is identified by its address alone.
     pub fn is_private(&self) -> bool {
         self.flags & FUTEX2_PRIVATE != 0
     }
 }
 
-/// `FUTEX_PRIVATE_FLAG` of the older calls.
+/// Returns `FUTEX_PRIVATE_FLAG` for the older calls, if the futex is private.
 pub fn private_flag(private: bool) -> u32 {
     if private { FUTEX_PRIVATE_FLAG } else { 0 }
 }
 
-/// How a thread sleeps that is parked: it is moved as it is.
+/// How a parked thread sleeps; a requeue does not change it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Manner {
     private: bool,
@@ -153,9 +153,9 @@ struct Manner {
 struct Sleeper {
     /// The word that the thread is parked on. Written under the state's lock.
     word: AtomicU32,
-    /// On its way to a word of the program's it is moved over these.
+    /// The words over which the thread is moved to a word of the program.
     stops: [AtomicU32; STOPS],
-    /// The last word that it sleeps on with `futex_waitv`.
+    /// The last word in the thread's `futex_waitv`.
     end: AtomicU32,
     credentials: Credentials,
     state: Mutex<State>,
@@ -163,36 +163,36 @@ struct Sleeper {
 
 struct State {
     manner: Manner,
-    /// The thread's slot; `None` before it has begun.
+    /// The thread's slot; `None` before the thread has begun.
     slot: Option<Arc<InterruptSlot>>,
-    /// The thread's order, where the word says so.
+    /// The thread's order, if its word is `ORDERED`.
     order: Option<Order>,
 }
 
-/// An order to a thread that sleeps where it is parked.
+/// An order to a parked thread.
 enum Order {
-    /// A task, which the thread is at until it has told what came of it.
+    /// To do a task, which is the order until the thread has its result.
     Wait(Task),
-    /// To sleep in another manner.
+    /// To park again in another manner.
     ParkAnew,
     /// To end.
     Leave,
 }
 
-/// A thread's part of a wait: so many of its elements.
+/// A thread's part of a wait: some of its elements.
 #[derive(Clone)]
 struct Task {
     wait: Arc<Wait>,
     first: usize,
     count: usize,
-    /// The thread goes to the words by itself: it is not moved.
+    /// The thread waits on the words by itself: it is not moved.
     itself: bool,
 }
 
-/// The threads that nobody has.
+/// The threads without a wait.
 struct Threads {
     idle: Vec<Arc<Sleeper>>,
-    /// Told to end, and not gone yet.
+    /// The number of threads that were told to end, and have not ended.
     leaving: usize,
 }
 
@@ -201,21 +201,21 @@ impl Threads {
 }
 
 static THREADS: Mutex<Threads> = Mutex::new(Threads::NONE);
-/// How often this process was born: what a child has of its parent's waits has no threads.
+/// The number of forks in this process's ancestry. A child has its parent's waits without their threads.
 static BIRTHS: AtomicU32 = AtomicU32::new(0);
 
-/// Whether FUTEX_REQUEUE tells how many it moved. `UNKNOWN` before the first thread was parked.
+/// Whether FUTEX_REQUEUE returns the number of moved threads. `UNKNOWN` before the first thread was parked.
 static REQUEUES_TELL: AtomicU32 = AtomicU32::new(UNKNOWN);
 const UNKNOWN: u32 = 0;
 const NO: u32 = 1;
 const YES: u32 = 2;
 
-/// The lock of the list of threads, for a `fork`.
+/// Returns the lock of the list of threads, for a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
     &THREADS
 }
 
-/// In a child after `fork`: the parent's threads are not here.
+/// Forgets the parent's threads in a child after `fork`.
 ///
 /// # Safety
 /// No other thread of this process may use the list.
@@ -227,7 +227,7 @@ pub unsafe fn forked() {
     BIRTHS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Threads that wait for nothing end: there is no ring any more, or the process has other credentials.
+/// Ends idle threads: there is no ring any more, or the process has other credentials.
 pub fn dismiss() {
     let mut threads = THREADS.lock();
     let idle = core::mem::take(&mut threads.idle);
@@ -236,7 +236,7 @@ pub fn dismiss() {
     idle.iter().for_each(|sleeper| sleeper.order(Order::Leave));
 }
 
-/// True if all threads that were told to end are gone.
+/// True if all threads that were told to end have ended.
 pub fn are_dismissed() -> bool {
     THREADS.lock().leaving == 0
 }
@@ -248,27 +248,27 @@ pub struct Wait {
     id: RequestId,
     elements: Vec<Element>,
     sleepers: Vec<Arc<Sleeper>>,
-    /// The bits by which wake-ups count.
+    /// The bits that a wake-up must match.
     mask: u32,
     birth: u32,
     progress: Mutex<Progress>,
-    /// Not 0 once no thread is out.
+    /// 1 once all threads are back.
     back: AtomicU32,
-    /// Called by the thread that is back last.
+    /// Called by the last thread that comes back.
     report: fn(&Arc<Wait>),
 }
 
 /// The progress of a wait.
 struct Progress {
-    /// Threads that are not back yet.
+    /// The number of threads that are not back yet.
     out: usize,
-    /// The threads were called off, and whoever asks for a verdict is told by this time; 0: nobody has asked.
+    /// The threads were interrupted; a caller that asks for a verdict waits until this time, 0 if there is no such caller.
     recalled: Option<u64>,
-    /// The highest index of the words that were woken (`futex_unqueue_multiple` tells the last, too), else an error.
+    /// The highest index of the woken words (`futex_unqueue_multiple` reports the last, too), else an error.
     result: Option<i32>,
-    /// Whoever recalled the wait has not stayed for the verdict: what it comes to if it was not woken.
+    /// The recall gave up before it had a verdict: the wait's result if it was not woken.
     left: Option<i32>,
-    /// The request is gone: nobody has a use for a wake-up.
+    /// The request is gone: a wake-up must be passed on.
     abandoned: bool,
 }
 
@@ -301,7 +301,7 @@ pub struct Request {
 impl Placed {
     /// Has threads wait for `elements`: queued on all of them when this returns.
     ///
-    /// # Errors
+    /// `ENOMEM` if no thread can be made.
     /// `ENOMEM` where a thread cannot be had.
     pub fn place(request: Request, elements: Vec<Element>, mask: u32) -> Result<Placed, Errno> {
         let together = if elements.len() > 1 && kernel_waits_on_several() { MOST_TOGETHER } else { 1 };
@@ -342,25 +342,25 @@ impl Placed {
         Ok(Placed(wait))
     }
 
-    /// True if this is a hold of `wait`.
+    /// True if this is the handle of `wait`.
     pub fn is(&self, wait: &Arc<Wait>) -> bool {
         Arc::ptr_eq(&self.0, wait)
     }
 
-    /// The index of the word that was woken, or an error; `None` while a thread waits.
+    /// Returns the index of the word that was woken, or an error; `None` while a thread waits.
     pub fn result(&self) -> Option<i32> {
         let progress = self.0.progress.lock();
         progress.result.filter(|_| progress.out == 0)
     }
 
-    /// True if the wait has ended already, or is not to begin because a word does not hold its value any more.
-    /// Then it is to be recalled: a thread that has ended it has called off those only that were placed by then.
+    /// True if the wait has ended already, or must not begin because a word does not hold its value any more.
+    /// Recall it then: the thread that ended it has interrupted only the threads that were placed by then.
     pub fn is_over(&self) -> bool {
         self.0.progress.lock().recalled.is_some() || self.0.changed().is_some()
     }
 
-    /// Takes its threads off the words. Where it is not known in time what came of that, the wait comes to `errno` if
-    /// it was not woken.
+    /// Takes the wait's threads off the words. If they do not answer in time, the wait's result is `errno` unless it
+    /// was woken.
     pub fn recall(&self, errno: Errno) -> Recall {
         self.0.call_off(os::monotonic_ns() + VERDICT_NS);
         self.0.verdict(errno)
@@ -377,8 +377,7 @@ impl Drop for Placed {
 }
 
 impl Core {
-    /// Begins to cancel those of these requests that wait for futexes: threads are called off all at once, and all have
-    /// the same time.
+    /// Begins to cancel the futex waits among these requests: interrupts all their threads, with one deadline for all.
     pub fn call_off_waits(&self, ids: &[RequestId]) {
         let until_ns = os::monotonic_ns() + VERDICT_NS;
         for request in ids.iter().filter_map(|&id| self.requests().get(id)) {
@@ -392,17 +391,17 @@ impl Core {
 }
 
 impl Wait {
-    /// The ring that it belongs to.
+    /// Returns the ring of the request.
     pub fn ring(&self) -> &'static Ring {
         self.ring
     }
 
-    /// The serial number of that ring.
+    /// Returns the serial number of that ring.
     pub fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// The request that waits.
+    /// Returns the request that waits.
     pub fn id(&self) -> RequestId {
         self.id
     }
@@ -411,7 +410,8 @@ impl Wait {
         self.elements.iter().position(|element| element.holds() == Ok(false))
     }
 
-    /// Its threads are to come back. Whoever asks for a verdict is told by then, if it was not 0, and no earlier time was set.
+    /// Interrupts the wait's threads. A caller that asks for a verdict waits until `until_ns`, if it is not 0, and no earlier
+    /// deadline was set.
     fn call_off(self: &Arc<Self>, until_ns: u64) {
         let mut progress = self.progress.lock();
         if progress.out == 0 {
@@ -426,7 +426,7 @@ impl Wait {
         self.sleepers.iter().for_each(|sleeper| sleeper.interrupt(self));
     }
 
-    /// Fails the wait with an error that no thread has told.
+    /// Fails the wait with an error that no thread returned.
     fn fails(self: &Arc<Self>, errno: Errno) {
         let mut progress = self.progress.lock();
         progress.result = progress.result.max(Some(errno.negated()));
@@ -452,13 +452,13 @@ impl Wait {
             }
             drop(progress);
             let _ = os::futex_wait(&self.back, 0, Some(left_ns.min(AGAIN_NS)));
-            // A signal that could not be sent is sent again.
+            // Retries signals that could not be sent.
             self.interrupt();
         }
     }
 
-    /// A thread is back: `result` is the index of the word that it was woken on, or an error, or nothing if it was
-    /// recalled.
+    /// Notes that a thread is back: `result` is the index of the word on which it was woken, or an error; `None`
+    /// if the thread was recalled.
     fn end(self: &Arc<Self>, result: Option<i32>) {
         let mut progress = self.progress.lock();
         if progress.abandoned
@@ -466,7 +466,7 @@ impl Wait {
         {
             pass_on(element, self.mask);
         }
-        // An index is more than an error, and that is more than nothing.
+        // An index is greater than an error, and an error greater than `None`.
         progress.result = progress.result.max(result);
         progress.out -= 1;
         if progress.out > 0 {
@@ -491,7 +491,7 @@ impl Wait {
     }
 }
 
-/// A thread that is parked in this manner, for the caller alone.
+/// Returns a thread that is parked in this manner, for the caller alone.
 fn engage(manner: Manner) -> Result<Arc<Sleeper>, Errno> {
     loop {
         let mut threads = THREADS.lock();
@@ -505,7 +505,7 @@ fn engage(manner: Manner) -> Result<Arc<Sleeper>, Errno> {
             sleeper.dismiss();
             return Err(errno);
         }
-        // Where the program has taken a thread's signal, another one has another one.
+        // If the program has handled a thread's signal, a new thread may have a different signal.
         if sleeper.can_be_recalled() || !was_idle {
             return Ok(sleeper);
         }
@@ -513,7 +513,7 @@ fn engage(manner: Manner) -> Result<Arc<Sleeper>, Errno> {
     }
 }
 
-/// A new thread.
+/// Starts a thread.
 fn start(manner: Manner) -> Result<Arc<Sleeper>, Errno> {
     let sleeper = Arc::new(Sleeper {
         word: AtomicU32::new(PARKED),
@@ -524,7 +524,7 @@ fn start(manner: Manner) -> Result<Arc<Sleeper>, Errno> {
     });
     let argument = Arc::into_raw(sleeper.clone()).cast_mut();
     threads::spawn(c"iou-futex", run, argument.cast::<c_void>()).map_err(|_| {
-        // SAFETY: no thread has it.
+        // SAFETY: no thread has the argument.
         drop(unsafe { Arc::from_raw(argument) });
         Errno::ENOMEM
     })?;
@@ -538,9 +538,9 @@ unsafe extern "C" fn run(argument: *mut c_void) {
     let mut slot = Arc::new(InterruptSlot::of_this_thread());
     sleeper.state.lock().slot = Some(slot.clone());
     while let Some((task, result)) = sleeper.serve(&slot) {
-        // Whoever recalls what comes next does not mean this one.
+        // A later recall of the thread must not be mistaken for one of this wait.
         if slot.is_stopped() {
-            // A signal that was sent comes at the end of a system call, and does not end a sleep.
+            // A pending signal is delivered at the end of this system call, so it does not interrupt a later sleep.
             os::gettid();
         }
         slot = interrupt::renew(slot);
@@ -555,7 +555,7 @@ unsafe extern "C" fn run(argument: *mut c_void) {
 }
 
 impl Sleeper {
-    /// Lets others have this thread, which is about to park; false where it is to end.
+    /// Adds this thread, which is about to park, to the idle ones; false if it must end.
     fn offer(self: &Arc<Self>) -> bool {
         let mut threads = THREADS.lock();
         let stays = threads.idle.len() < MOST_IDLE
@@ -570,15 +570,15 @@ impl Sleeper {
         stays
     }
 
-    /// Sleeps until the thread has done what it was placed for, and what came of that; `None` where it is to leave.
+    /// Parks until the thread has an order to wait, and waits; returns the task and its result, or `None` if the thread must end.
     fn serve(&self, slot: &InterruptSlot) -> Option<(Task, Option<i32>)> {
         loop {
             let manner = self.state.lock().manner;
-            // Orders come by FUTEX_WAKE, and only who is reached by signals is moved: for ever.
+            // Parks without a timeout: orders wake by FUTEX_WAKE, and only threads that signals reach are moved.
             let slept = wait_on_one(slot, self.word.as_ptr() as u64, PARKED, manner, 0);
             let mut state = self.state.lock();
             let task = match &state.order {
-                // Disturbed.
+                // A spurious wake-up.
                 None => continue,
                 Some(Order::Leave) => return None,
                 Some(Order::ParkAnew) => {
@@ -602,10 +602,10 @@ impl Sleeper {
         }
     }
 
-    /// Waits on the program's words: the index of the one that was woken, or that has changed since somebody waited for it,
-    /// or an error; `None` where the wait was recalled.
+    /// Waits on the program's words. Returns the index of the word that was woken or has changed since the wait began, or
+    /// an error; `None` if the wait was recalled.
     fn wait_by_itself(&self, slot: &InterruptSlot, task: &Task, manner: Manner) -> Option<i32> {
-        // The program's addresses are given to the kernel.
+        // The kernel gets addresses of the program here.
         user::take_tags();
         let elements = &task.wait.elements[task.first..][..task.count];
         let result = match elements {
@@ -640,7 +640,7 @@ impl Sleeper {
         })
     }
 
-    /// Has the thread, which is parked or about to be, do something else.
+    /// Gives an order to the thread, which is parked or about to be.
     fn order(&self, order: Order) {
         let mut state = self.state.lock();
         state.order = Some(order);
@@ -650,20 +650,20 @@ impl Sleeper {
         wake_one(&self.word, private);
     }
 
-    /// The caller, who has engaged it, has no use for it, and nobody else has.
+    /// Ends the thread, which the caller has engaged and nobody else has.
     fn dismiss(&self) {
         THREADS.lock().leaving += 1;
         self.order(Order::Leave);
     }
 
-    /// The caller, who has engaged it, does not need it after all.
+    /// Returns a thread that the caller has engaged, but does not need.
     fn give_back(self: Arc<Self>) {
         if !self.offer() {
             self.order(Order::Leave);
         }
     }
 
-    /// Has the thread, which is parked or about to be, park in this manner.
+    /// Makes the thread, which is parked or about to be, park in this manner.
     fn park_as(&self, manner: Manner) {
         let mut state = self.state.lock();
         let before = core::mem::replace(&mut state.manner, manner);
@@ -676,7 +676,7 @@ impl Sleeper {
         wake_one(&self.word, before.private);
     }
 
-    /// Waits until the thread sleeps where it is parked, if that can be told.
+    /// Waits until the thread sleeps on its word, if that can be observed.
     fn wait_until_parked(&self) -> Result<(), Errno> {
         let private = self.state.lock().manner.private;
         let (word, stop) = (self.word.as_ptr() as u64, self.stops[0].as_ptr() as u64);
@@ -684,7 +684,7 @@ impl Sleeper {
             NO => self.state.lock().slot.is_some(),
             YES => is_queued(word, private),
             _ => {
-                // Whoever is moved to the stop is found there, whatever the requeue tells.
+                // A thread that was moved to the stop is found there, whatever the requeue returned.
                 let told = requeue(word, stop, private);
                 let moved = wake_one(&self.stops[0], private);
                 if told == Ok(1) {
@@ -697,18 +697,18 @@ impl Sleeper {
         })
     }
 
-    /// Moves the thread, which is parked, to the words of its task, or sends it there.
+    /// Moves the parked thread to the words of its task, or makes it wait there by itself.
     ///
     /// # Errors
-    /// What the kernel says of a word. The thread is to be interrupted then.
+    /// The kernel's error for a word. The caller must interrupt the thread then.
     fn place(&self, wait: &Arc<Wait>, first: usize, count: usize) -> Result<(), Errno> {
-        // Until it is where it is to be: if it is woken before, the thread waits for this lock, and not for others.
+        // Locked until the thread is placed: a thread that is woken earlier waits for this lock.
         let mut state = self.state.lock();
         let signalled = state.slot.as_ref().is_some_and(|slot| slot.is_reached_by_signals());
         let tell = REQUEUES_TELL.load(Ordering::Relaxed) == YES;
         let itself = count > 1 || !tell || !signalled;
         state.order = Some(Order::Wait(Task { wait: wait.clone(), first, count, itself }));
-        // Before it is moved: if it is stopped from now on, it is not parked again.
+        // Stored before the move: if the thread is stopped from now on, it does not park again.
         self.word.store(ORDERED, Ordering::Relaxed);
         if !itself {
             return self.move_to(&wait.elements[first]);
@@ -724,8 +724,8 @@ impl Sleeper {
         Ok(())
     }
 
-    /// Moves the thread behind those that wait for an element. If it does not sleep there any more, it has been stopped,
-    /// and knows what to do.
+    /// Moves the thread behind those that wait for an element. If the thread is not parked any more, it was stopped, and
+    /// waits on the element by itself.
     fn move_to(&self, element: &Element) -> Result<(), Errno> {
         let (address, private) = (element.address, element.is_private());
         let mut from = self.word.as_ptr() as u64;
@@ -741,12 +741,12 @@ impl Sleeper {
         requeue(from, address, private).map(drop)
     }
 
-    /// True if a recall can reach the wait.
+    /// True if a recall can interrupt the thread.
     fn can_be_recalled(&self) -> bool {
         self.state.lock().slot.as_ref().is_some_and(|slot| slot.can_be_interrupted())
     }
 
-    /// Has the thread come back if it is at this wait.
+    /// Interrupts the thread if it is at this wait.
     fn interrupt(&self, wait: &Arc<Wait>) {
         let state = self.state.lock();
         if let State { slot: Some(slot), order: Some(Order::Wait(task)), .. } = &*state
@@ -757,10 +757,10 @@ impl Sleeper {
     }
 }
 
-/// Looks until something is so, each time after a longer sleep.
+/// Checks a condition until it is true, each time after a longer sleep.
 ///
 /// # Errors
-/// `ENOMEM` where it takes too long.
+/// `ENOMEM` if that takes longer than `PATIENCE_NS`.
 fn wait_until(mut done: impl FnMut() -> bool) -> Result<(), Errno> {
     let give_up_ns = os::monotonic_ns() + PATIENCE_NS;
     let mut look_ns = *LOOK_NS.start();
@@ -774,7 +774,7 @@ fn wait_until(mut done: impl FnMut() -> bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes a call that sleeps until a time that it is given (0: for ever), as often as it needs to see that it is recalled.
+/// Repeats a call that sleeps until a given time (0: without a limit), as often as necessary to notice a recall.
 fn in_slices(
     slot: &InterruptSlot,
     mut call: impl FnMut(usize) -> Result<usize, Errno>,
@@ -805,7 +805,7 @@ fn wait_on_one(
     unsafe { slot.call(__NR_futex, arguments) }
 }
 
-/// Wakes who sleeps on a word of the engine's; true if there was anybody.
+/// Wakes one thread that sleeps on a word of the engine's; true if there was one.
 fn wake_one(word: &AtomicU32, private: bool) -> bool {
     let operation = FUTEX_WAKE | private_flag(private);
     // SAFETY: names a word of ours.
@@ -813,24 +813,24 @@ fn wake_one(word: &AtomicU32, private: bool) -> bool {
     woken == Ok(1)
 }
 
-/// Wakes the next one of those that wait for a word of the program's, for a thread that has no use for its wake-up.
+/// Wakes the next waiter of a word of the program, on behalf of a thread that has no use for its wake-up.
 fn pass_on(element: &Element, mask: u32) {
     user::take_tags();
     let operation = FUTEX_WAKE_BITSET | private_flag(element.is_private());
     let arguments = [element.address as usize, operation as usize, 1, 0, 0, mask as usize];
-    // SAFETY: names a word, which the kernel checks. Whoever waits there may be woken for nothing, says futex(2).
+    // SAFETY: names a word, which the kernel checks. By futex(2), waiters must expect spurious wake-ups.
     let _ = unsafe { os::call(__NR_futex, arguments) };
 }
 
-/// Moves the first of those that wait on one word to another; tells how many that were. From a word to itself it moves
-/// none, and tells whether one waits there.
+/// Moves the first waiter of one word to another; returns the number of moved waiters. If both words are one, moves
+/// none, and returns whether there is a waiter.
 fn requeue(from: u64, to: u64, private: bool) -> Result<usize, Errno> {
     let operation = FUTEX_REQUEUE | private_flag(private);
     // SAFETY: names words; wakes nobody.
     unsafe { os::call(__NR_futex, [from as usize, operation as usize, 0, 1, to as usize, 0]) }
 }
 
-/// True if a thread sleeps on a word of the engine's.
+/// True if a thread sleeps on this word of the engine's.
 fn is_queued(word: u64, private: bool) -> bool {
     requeue(word, word, private) == Ok(1)
 }

@@ -1,4 +1,4 @@
-//! Messages are delivered here.
+//! Delivery of messages.
 
 use linux_raw_sys::io_uring::{
     IORING_MSG_RING_CQE_SKIP, IORING_MSG_RING_FLAGS_PASS, IORING_SETUP_R_DISABLED,
@@ -24,7 +24,7 @@ impl Message {
 }
 
 impl CoreGuard<'_> {
-    /// Delivers what waits for this ring.
+    /// Delivers the messages that wait for this ring.
     pub fn empty_mailbox(&mut self) {
         let mailbox = self.ring().mailbox();
         if mailbox.used.load(Ordering::Relaxed) {
@@ -34,17 +34,17 @@ impl CoreGuard<'_> {
         }
     }
 
-    /// Delivers a message, behind those that wait for this ring.
+    /// Delivers a message, after those that wait for this ring.
     ///
     /// # Errors
-    /// `EBADFD` where the ring has ended or is not enabled, and those of the message.
+    /// `EBADFD` if the ring has ended or is not enabled, and the errors of the message.
     pub fn send(&mut self, life: u64, sqe: &Sqe, file: Option<Passed>) -> Result<usize, Errno> {
         self.empty_mailbox();
         deliver(live(self, life).ok_or(Errno::EBADFD)?, sqe, file)
     }
 }
 
-/// Posts a message, and tells whoever waits there.
+/// Posts a message, and notifies the target's waiters.
 fn deliver(target: &mut Core, sqe: &Sqe, file: Option<Passed>) -> Result<usize, Errno> {
     target.drive_mut().observers.posts_later();
     let result = match file {
@@ -56,15 +56,15 @@ fn deliver(target: &mut Core, sqe: &Sqe, file: Option<Passed>) -> Result<usize, 
 }
 
 impl Core {
-    /// True if a completion that is posted here at once counts for a TIMEOUT.
+    /// True if a TIMEOUT counts a completion that is posted here now.
     pub(in crate::feature::messages) fn counts_completions(&self) -> bool {
         self.time().timeouts.counting() > 0 && !self.defers()
     }
 
-    /// A message without a file has come.
+    /// Accepts a message without a file.
     ///
     /// # Errors
-    /// `EINVAL` for fields that it does not have, `EBADFD` where the ring is not enabled.
+    /// `EINVAL` for fields that such a message does not have, `EBADFD` if the ring is not enabled.
     pub(in crate::feature::messages) fn accept_data(&mut self, sqe: &Sqe) -> Result<usize, Errno> {
         if sqe.addr as u32 != Command::IORING_MSG_DATA as u32 {
             return Err(Errno::EINVAL);

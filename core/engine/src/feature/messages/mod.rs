@@ -1,9 +1,9 @@
 //! Messages from other rings (`MSG_RING`).
 //!
-//! Two rings' locks are never waited for together: the target's is tried while the sender's is held. Where it is taken, the
-//! message waits at the target, and a thread without a ring's lock comes for the target's. Whoever has the target's lock
-//! delivers first what waits there, in its order. So two rings that send to each other cannot keep each other from it, and
-//! the messages of one ring arrive in the order in which it sent them:
+//! No thread waits for two rings' locks: it tries the target's while it holds the sender's. If another thread holds the
+//! target's lock, the message waits at the target, and a thread without a ring's lock locks the target for it. A thread
+//! that locks the target delivers the waiting messages first, in order. So two rings that send to each other do not block
+//! each other, and the messages of one ring arrive in the order in which it sent them:
 //!
 //! ```text
 //!  sender's lock held          target free ──► what waits there, then this one
@@ -22,30 +22,30 @@ use crate::os::OwnedFd;
 use crate::os::sync::Mutex;
 use crate::os::sync::atomic::{AtomicBool, Ordering};
 
-/// A duplicate of the registered file that a message passes on, or why there is none.
+/// A duplicate of the registered file that a message passes, or the reason why there is none.
 pub type Passed = Result<OwnedFd, Errno>;
 
 /// A message on its way to a ring.
 pub struct Message {
-    /// The life of the target that it is for.
+    /// The life number of the target ring.
     life: u64,
     sqe: Sqe,
     progress: Mutex<Progress>,
 }
 
 enum Progress {
-    /// With the file that it takes along.
+    /// Not delivered yet; with the file that it passes, if any.
     Waits(Option<Passed>),
     Arrived(Result<usize, Errno>),
 }
 
 impl Message {
-    /// The message of `sqe`, to the ring of this life.
+    /// Makes the message of `sqe` to the ring with this life number.
     pub fn new(life: u64, sqe: Sqe, file: Option<Passed>) -> Message {
         Message { life, sqe, progress: Mutex::new(Progress::Waits(file)) }
     }
 
-    /// Keeps the message from arriving, unless it has.
+    /// Cancels the message, unless it has arrived.
     pub fn revoke(&self) {
         let mut progress = self.progress.lock();
         if let Progress::Waits(_) = &*progress {
@@ -53,7 +53,7 @@ impl Message {
         }
     }
 
-    /// The message's result, for who has locked the target since and delivered what waited there.
+    /// Returns the message's result. The caller must have locked the target since it left the message, and emptied the mailbox.
     pub fn result(&self) -> Result<usize, Errno> {
         match *self.progress.lock() {
             Progress::Arrived(result) => result,
@@ -62,10 +62,10 @@ impl Message {
     }
 }
 
-/// Messages that wait for a ring's lock. Its own lock is taken inside any other; a `fork`, which holds all rings' locks,
-/// finds it free.
+/// Messages that wait for a ring's lock. The mailbox's own lock is taken inside any other lock; a `fork`, which holds
+/// all rings' locks, finds it free.
 pub(crate) struct Mailbox {
-    /// The mailbox may hold a message. Relaxed: whoever must see a message of its own ring put it there under that ring's lock.
+    /// The mailbox may hold a message. Relaxed: a sender that must see its own message put it there under its own ring's lock.
     used: AtomicBool,
     messages: Mutex<VecDeque<Arc<Message>>>,
 }
@@ -75,7 +75,7 @@ impl Mailbox {
         Mailbox { used: AtomicBool::new(false), messages: Mutex::new(VecDeque::new()) }
     }
 
-    /// Puts a message behind the others. Its sender then takes the ring's lock without another, and empties the mailbox.
+    /// Puts a message behind the others. Its sender then locks this ring, without another ring's lock, and empties the mailbox.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -96,17 +96,17 @@ impl Mailbox {
         message
     }
 
-    /// For the next schedule of a simulation.
+    /// Resets the mailbox for the next schedule of a simulation.
     #[cfg(anyring_simulation)]
     pub fn forget(&self) {
         debug_assert!(self.messages.lock().is_empty(), "every sender came for its message");
         self.used.store(false, Ordering::Relaxed);
     }
 
-    /// In a child after `fork`: they are the parent's to deliver.
+    /// Empties the mailbox in a child after `fork`: the parent delivers the messages.
     ///
     /// # Safety
-    /// No other thread of this process may use it.
+    /// No other thread of this process may use the mailbox.
     pub unsafe fn forked(&self) {
         // SAFETY: passed on to the caller.
         unsafe { self.messages.reset() };

@@ -1,6 +1,6 @@
-//! MSG_RING: a completion, or a registered file, for another ring of this process.
+//! MSG_RING: posts a completion, or installs a registered file, in another ring of this process.
 //!
-//! [`messages`](crate::feature::messages) says how they get there, and in which order.
+//! [`messages`](crate::feature::messages) describes how messages are delivered, and in which order.
 
 use alloc::sync::Arc;
 
@@ -71,7 +71,7 @@ struct Sent {
 }
 
 impl Drop for Sent {
-    /// The request of a message has ended, and nobody comes for what becomes of the message: it takes nothing along.
+    /// Revokes the message, because its request has ended: the message must pass no file.
     fn drop(&mut self) {
         self.message.revoke();
     }
@@ -94,7 +94,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     }
     let file = passes_file.then(|| file_to_pass(core, &sqe));
     if let Some(mut guard) = target.try_lock()
-        // A TIMEOUT that counts this message may end, and its links begin: not under two locks.
+        // A TIMEOUT that counts this message may complete and start its linked requests, which must not happen under two locks.
         && guard.as_ref().is_none_or(|target| !target.counts_completions())
     {
         return guard.send(life, &sqe, file).into();
@@ -112,14 +112,14 @@ fn file_to_pass(core: &Core, sqe: &Sqe) -> Passed {
     notes::duplicate(source).map(OwnedFd::new)
 }
 
-/// Comes for the message, with no ring's lock held; somebody else may have delivered it.
+/// Delivers the message with no ring's lock held, unless another thread has delivered it.
 fn send(work: &mut Work) -> Result<usize, Errno> {
     let Some(Sent { target, message }) = work.data.as_own_mut() else { return Err(Errno::EINVAL) };
     with_target(target, |guard| guard.empty_mailbox());
     message.result()
 }
 
-/// Waits for a ring's lock with no other held, and sends.
+/// Locks the target, with no other ring locked, and calls `sends`.
 fn with_target<R>(target: &'static Ring, sends: impl FnOnce(&mut CoreGuard<'_>) -> R) -> R {
     let mut guard = target.lock();
     let counts = guard.as_ref().is_some_and(Core::counts_completions);
@@ -131,7 +131,7 @@ fn with_target<R>(target: &'static Ring, sends: impl FnOnce(&mut CoreGuard<'_>) 
     result
 }
 
-/// `IORING_REGISTER_SEND_MSG_RING`: the same without a ring of one's own.
+/// `IORING_REGISTER_SEND_MSG_RING`: sends a message without a ring of the sender's.
 pub fn send_without_ring(address: u64) -> Result<usize, Errno> {
     let words: [u64; 8] = user::read(address)?;
     // SAFETY: an SQE is 64 bytes of integers.

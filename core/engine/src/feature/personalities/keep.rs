@@ -1,4 +1,4 @@
-//! Credentials are registered here, and pinned for requests under way.
+//! Registers credentials, and pins them for requests in progress.
 
 use crate::abi::Errno;
 use crate::feature::personalities::Personalities;
@@ -6,11 +6,11 @@ use crate::process::credentials::{self, Credentials, Whose};
 use crate::ring::Core;
 use crate::work::pool;
 
-/// Rings pin the credentials of at most so many threads that wait for requests.
+/// The maximal number of submitters whose credentials a ring pins.
 const PINNED: usize = 16;
 
 impl Personalities {
-    /// The ring ends.
+    /// Releases all credentials when the ring ends.
     pub fn forget_all(&mut self) {
         core::mem::take(&mut self.registered).into_values().for_each(pool::release_personality);
         self.fading.drain(..).for_each(pool::release_personality);
@@ -19,10 +19,10 @@ impl Personalities {
 }
 
 impl Core {
-    /// The calling thread's credentials get a number.
+    /// Registers the calling thread's credentials under a new number.
     ///
     /// # Errors
-    /// `EBUSY` where no number is free, `ENOMEM` where no thread can hold them.
+    /// `EBUSY` if no number is free, `ENOMEM` if no thread can hold the credentials.
     pub(in crate::feature::personalities) fn add_personality(&mut self) -> Result<u16, Errno> {
         self.let_fade();
         let number = self.resources_mut().personalities.next_number().ok_or(Errno::EBUSY)?;
@@ -34,10 +34,10 @@ impl Core {
         Ok(number)
     }
 
-    /// Takes a number away; requests that have been submitted keep the credentials.
+    /// Unregisters a number; requests that have been submitted keep the credentials.
     ///
     /// # Errors
-    /// `EINVAL` where there is no such number.
+    /// `EINVAL` if the number is not registered.
     pub(in crate::feature::personalities) fn remove_personality(&mut self, number: u16) -> Result<(), Errno> {
         let Personalities { registered, fading, .. } = &mut self.resources_mut().personalities;
         let credentials = registered.remove(&number).ok_or(Errno::EINVAL)?;
@@ -50,7 +50,7 @@ impl Core {
         Ok(())
     }
 
-    /// Lets go of credentials that no request needs any more.
+    /// Releases unregistered credentials that no request needs any more.
     fn let_fade(&mut self) {
         let mut fading = core::mem::take(&mut self.resources_mut().personalities.fading);
         fading.retain(|&credentials| {
@@ -63,13 +63,13 @@ impl Core {
         self.resources_mut().personalities.fading = fading;
     }
 
-    /// True if a request is to be done with these credentials.
+    /// True if a request must be done with these credentials.
     fn needs_credentials(&self, whose: Whose) -> bool {
         self.requests().ids().any(|id| self[id].whose == whose)
     }
 
-    /// The end of a submission: what it leaves behind must find a thread with the submitter's
-    /// credentials later on, whatever those of the program's threads are then.
+    /// Pins the submitter's credentials at the end of a submission that leaves requests: a thread with these
+    /// credentials must exist later, even if the program's threads change theirs.
     pub fn keep_submitter(&mut self) {
         if self.requests_mut().live() == 0 {
             if !self.resources_mut().personalities.fading.is_empty() {

@@ -1,7 +1,7 @@
-//! Personalities: credentials that a program registers while it has them, for requests to come.
+//! Personalities: a program registers its current credentials, for later requests.
 //!
-//! A thread that holds them is cloned at registration, the cloner. It does nothing but clone workers
-//! for requests that name the personality, and ends when the last such registration is gone.
+//! At registration a thread with these credentials is cloned, the cloner. The cloner only clones workers for
+//! requests that name the personality, and ends when the last such registration is gone.
 
 mod keep;
 pub(crate) mod register;
@@ -15,21 +15,21 @@ use crate::process::credentials::{Credentials, Whose};
 #[derive(Default)]
 pub struct Personalities {
     registered: BTreeMap<u16, Credentials>,
-    /// The last number that was given out.
+    /// The number that was assigned last.
     last: u16,
-    /// Unregistered while requests still needed them.
+    /// Credentials that were unregistered while requests still needed them.
     fading: Vec<Credentials>,
-    /// Credentials of submitters whose requests are under way.
+    /// Credentials of submitters with requests in progress.
     submitters: Vec<Credentials>,
 }
 
 impl Personalities {
-    /// The credentials for a request that names this personality.
+    /// Returns the credentials for a request that names this personality.
     pub fn find(&self, number: u16) -> Option<Whose> {
         self.registered.get(&number).map(|&credentials| Whose::Personality(credentials))
     }
 
-    /// The next number that is free; numbers are not used again before all had their turn.
+    /// Returns the next free number; a number is reused only after all others have been used.
     fn next_number(&mut self) -> Option<u16> {
         (0..u16::MAX).find_map(|_| {
             self.last = self.last.checked_add(1).unwrap_or(1);
@@ -37,7 +37,7 @@ impl Personalities {
         })
     }
 
-    /// In a child after `fork`: the cloners are the parent's.
+    /// Forgets pinned credentials in a child after `fork`: the cloners are the parent's.
     pub fn forked(&mut self) {
         self.fading.clear();
         self.submitters.clear();

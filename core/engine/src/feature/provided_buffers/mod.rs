@@ -1,11 +1,11 @@
-//! Provided buffers: groups that operations take a buffer from when they need one
-//! (`IOSQE_BUFFER_SELECT`; the group's number is in the SQE's `buf_index`).
+//! Provided buffers: groups from which operations select a buffer when they need one (`IOSQE_BUFFER_SELECT`;
+//! the group's number is in the SQE's `buf_index`).
 //!
-//! A group is a list, filled by PROVIDE_BUFFERS, or a ring that the program fills and only it writes
-//! the tail of. How operations take part stands in `feature/provided_buffers/ring.rs`.
+//! A group is either a list, filled by PROVIDE_BUFFERS, or a ring that the program fills; only the program
+//! writes the ring's tail. `feature/provided_buffers/ring.rs` describes how operations use groups.
 //!
-//! The program owns ring memory and may unmap or scribble over it at any time: it is read by copies
-//! that can fail, and nothing in it is believed but as the program's own addresses and lengths.
+//! The program owns ring memory and may unmap or overwrite it at any time: the engine reads it by copies that
+//! can fail, and uses its contents only as addresses and lengths of the program.
 
 pub mod ops;
 pub(crate) mod register;
@@ -24,19 +24,19 @@ use crate::os::sync::atomic::{AtomicU16, Ordering, fence};
 use crate::os::user::{self, IoVector};
 use crate::os::{self, Fd, pages};
 
-/// Buffers of one bundle.
+/// The maximal number of buffers of a bundle.
 const MOST_BUNDLED: u16 = 256;
 
 /// Bytes of one entry of a buffer ring.
 const ENTRY: u64 = 16;
-/// Where the tail lies in the ring: it overlays a field of the first entry that is not used.
+/// The offset of the tail in the ring: it overlays an unused field of the first entry.
 const TAIL: u64 = 14;
 
 /// A ring's buffer groups.
 #[derive(Default)]
 pub struct BufferGroups {
     groups: BTreeMap<u16, Group>,
-    /// Rings that there were.
+    /// The number of rings that were registered so far.
     rings: u32,
 }
 
@@ -48,7 +48,7 @@ enum Group {
 /// A buffer of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buffer {
-    /// Where it begins.
+    /// The buffer's address.
     pub address: u64,
     /// Its length in bytes.
     pub length: u32,
@@ -66,21 +66,21 @@ pub struct Selected {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Of a list, out of it.
+    /// From a list, and removed from it.
     Listed(Buffer),
-    /// At the head of a ring, and still there.
+    /// At the head of a ring, and not removed.
     AtHead,
-    /// The ring with this number gave it when it had given as many before, for an attempt without the lock. What is left of it goes
-    /// back.
+    /// Removed from the ring with this number, which had given away `given` buffers before, for an attempt without the ring's lock.
+    /// The unused rest goes back.
     Lent { ring: u32, given: u64 },
-    /// The request's for good; `more` where the program will see it used again.
+    /// Removed for good; `more` if the program will see the buffer used again (`IORING_CQE_F_BUF_MORE`).
     Kept { more: bool },
 }
 
 /// Memory that an attempt may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// Where it begins.
+    /// The address of the memory.
     pub address: u64,
     /// Its length in bytes.
     pub length: usize,
@@ -88,25 +88,25 @@ pub struct Span {
 
 struct BufferRing {
     memory: Memory,
-    /// Tells it from one that had its group before.
+    /// Distinguishes this ring from earlier ones of its group.
     number: u32,
     mask: u16,
     head: u16,
-    /// How far the head has come, in all.
+    /// The number of buffers given away since registration.
     given: u64,
-    /// The program's tail when it was last looked at.
+    /// The program's tail when it was read last.
     tail: u16,
     /// Buffers are used up bit by bit (`IOU_PBUF_RING_INC`).
     incremental: bool,
-    /// One of which less than this is left, in bytes, is used up; at least 1.
+    /// A buffer with fewer bytes left than this is used up; at least 1.
     min_left: u32,
 }
 
 enum Memory {
-    /// The program's, at this address.
+    /// Memory of the program, at this address.
     Program(u64),
-    /// Mapped by the engine, too: a part of the ring's own memory, which the program maps (`IOU_PBUF_RING_MMAP`), or pages that the
-    /// program shares anonymously.
+    /// Also mapped by the engine: a part of the ring's own memory, which the program maps (`IOU_PBUF_RING_MMAP`), or anonymous
+    /// shared pages of the program.
     Shared(Mapping),
 }
 
@@ -130,7 +130,7 @@ impl BufferRing {
         u64::from(position & self.mask) * ENTRY
     }
 
-    /// The entry at a position. Its last two bytes may be the tail.
+    /// Returns the entry at a position. Its last two bytes may be the tail.
     fn entry(&self, position: u16) -> Result<Buffer, Errno> {
         let offset = self.entry_offset(position);
         let [address, rest] = match &self.memory {
@@ -144,12 +144,12 @@ impl BufferRing {
         Ok(Buffer { address, length: rest as u32, id: (rest >> 32) as u16 })
     }
 
-    /// Up to `count` entries from the head on.
+    /// Returns `count` entries from the head on.
     fn entries(&self, count: u16) -> Result<Vec<Buffer>, Errno> {
         let Memory::Program(start) = &self.memory else {
             return (0..count).map(|step| self.entry(self.head.wrapping_add(step))).collect();
         };
-        // Two copies at most, where the ring wraps.
+        // At most two copies, because the ring may wrap.
         let until_end = self.mask - (self.head & self.mask) + 1;
         let first = count.min(until_end);
         let mut raw: Vec<[u64; 2]> =
@@ -160,7 +160,7 @@ impl BufferRing {
         Ok(raw.iter().map(buffer).collect())
     }
 
-    /// Rewrites address and length of the entry at a position.
+    /// Rewrites the address and length of the entry at a position.
     fn set_entry(&self, position: u16, address: u64, length: u32) -> Result<(), Errno> {
         let offset = self.entry_offset(position);
         match &self.memory {
@@ -180,7 +180,7 @@ impl BufferRing {
         }
     }
 
-    /// How many buffers the program has put in, looking at its tail only if need be.
+    /// Returns the number of available buffers; reads the program's tail only if none is known.
     fn available(&mut self) -> Result<u16, Errno> {
         if self.tail == self.head {
             self.tail = self.read_tail()?;
@@ -188,10 +188,10 @@ impl BufferRing {
         Ok(self.tail.wrapping_sub(self.head))
     }
 
-    /// As many buffers from the head on as may go together, by a new look at the tail.
+    /// Reads the tail, and returns the available buffers, at most as many as a bundle may have.
     fn bundle(&mut self) -> Result<Vec<Buffer>, Errno> {
         self.tail = self.read_tail()?;
-        // A tail that makes no sense must not make entries that the ring does not have.
+        // An invalid tail must not lead to more entries than the ring has.
         let count = self.available()?.min(self.mask.saturating_add(1)).min(MOST_BUNDLED);
         self.entries(count)
     }
@@ -201,12 +201,12 @@ impl BufferRing {
             Memory::Program(address) => {
                 let look = || {
                     let tail = user::read::<u16>(address + TAIL);
-                    // Pairs with the program's release store of the tail after it wrote entries, and keeps the next look behind
+                    // Pairs with the program's release store of the tail after it wrote entries, and orders the next copy after
                     // this one, byte by byte.
                     fence(Ordering::Acquire);
                     tail
                 };
-                // A copy is not atomic: only two equal ones in a row tell what the program stored.
+                // A copy is not atomic: two equal copies in a row give a value that the program stored.
                 let mut seen = look()?;
                 loop {
                     let again = look()?;
@@ -225,14 +225,14 @@ impl BufferRing {
         }
     }
 
-    /// Gives so many buffers from the head on away: they are nobody else's.
+    /// Gives `count` buffers from the head on away: no other request gets them.
     fn give(&mut self, count: u16) {
         self.head = self.head.wrapping_add(count);
         self.given += u64::from(count);
     }
 
-    /// `used` bytes of `count` buffers from the head on are the program's now. Returns whether it
-    /// will see the last of them used again.
+    /// Gives `used` bytes of `count` buffers from the head on back to the program. Returns whether the
+    /// program will see the last of these buffers used again.
     fn commit(&mut self, used: usize, count: u16) -> bool {
         if !self.incremental {
             self.give(count);
@@ -247,7 +247,7 @@ impl BufferRing {
             let part = left.min(u64::from(entry.length)) as u32;
             let rest = entry.length - part;
             let stays = rest >= self.min_left || part == 0;
-            // One that is used up keeps its address.
+            // The entry of a used-up buffer keeps its address.
             let (step, rest) = if stays { (u64::from(part), rest) } else { (0, 0) };
             let written = self.set_entry(self.head, entry.address.wrapping_add(step), rest);
             if stays || written.is_err() {
@@ -260,29 +260,29 @@ impl BufferRing {
     }
 }
 
-/// The `IORING_CQE_F_*` that name a buffer.
+/// Returns the `IORING_CQE_F_*` that name a buffer.
 fn report(id: u16, more: bool) -> u32 {
     let more = if more { IORING_CQE_F_BUF_MORE } else { 0 };
     IORING_CQE_F_BUFFER | more | (u32::from(id) << IORING_CQE_BUFFER_SHIFT)
 }
 
 impl Selected {
-    /// The next buffer of a ring, which stays there until it is used.
+    /// Selects the next buffer of a ring, which stays in the ring until it is used.
     pub fn next(group: u16, buffer: &Buffer) -> Selected {
         Selected { group, id: buffer.id, state: State::AtHead }
     }
 }
 
 impl BufferGroups {
-    /// Names the next buffer of a group; of `wanted` bytes at most, where that is not 0.
+    /// Selects the next buffer of a group, limited to `wanted` bytes if `wanted` is not 0.
     ///
     /// # Errors
-    /// `ENOBUFS` where there is none, `EFAULT` where the program's ring is gone.
+    /// `ENOBUFS` if there is none, `EFAULT` if the program's ring is not mapped.
     #[inline]
     pub fn select(&mut self, group: u16, wanted: usize) -> Result<(Selected, Span), Errno> {
         let (buffer, state) = match self.groups.get_mut(&group) {
             Some(Group::List(list)) => {
-                // One at address 0 is none to the kernel.
+                // The kernel takes a buffer at address 0 for none.
                 list.front().filter(|buffer| buffer.address != 0).ok_or(Errno::ENOBUFS)?;
                 let buffer = list.pop_front().ok_or(Errno::ENOBUFS)?;
                 (buffer, State::Listed(buffer))
@@ -301,8 +301,8 @@ impl BufferGroups {
         Ok((Selected { group, id: buffer.id, state }, span))
     }
 
-    /// Names the next buffers of a group, as many as there are, of `wanted` bytes in all at most, where that is not 0.
-    /// A list gives one.
+    /// Selects all available buffers of a group, limited to `wanted` bytes in all if `wanted` is not 0. A list gives
+    /// one buffer.
     ///
     /// # Errors
     /// As [`BufferGroups::select`].
@@ -319,7 +319,7 @@ impl BufferGroups {
         let mut vectors = Vec::new();
         for buffer in &buffers {
             let length = left.min(u64::from(buffer.length));
-            // A whole buffer goes with each part: none for the end of what is wanted.
+            // Each part uses up a whole buffer, so the end of the wanted bytes is not worth another buffer.
             if length < u64::from(buffer.length) && !ring.incremental && !vectors.is_empty() {
                 break;
             }
@@ -332,7 +332,7 @@ impl BufferGroups {
         Ok((Selected::next(group, first), vectors))
     }
 
-    /// The next buffer of a group, where that is a ring whose buffers are used as a whole.
+    /// Returns the next buffer of a group, if it is a ring whose buffers are used as a whole.
     #[inline]
     pub fn next_of_ring(&mut self, group: u16) -> Option<Buffer> {
         let Some(Group::Ring(ring)) = self.groups.get_mut(&group) else { return None };
@@ -340,7 +340,7 @@ impl BufferGroups {
         if there { ring.entry(ring.head).ok() } else { None }
     }
 
-    /// True if a group has given all that it had when it was last looked at.
+    /// True if a group had no buffers left when it was last read.
     pub fn is_empty(&self, group: u16) -> bool {
         match self.groups.get(&group) {
             Some(Group::List(list)) => list.is_empty(),
@@ -349,10 +349,10 @@ impl BufferGroups {
         }
     }
 
-    /// Checks that there is a buffer in a group.
+    /// Checks that a group has a buffer.
     ///
     /// # Errors
-    /// `ENOBUFS` where there is none, `EFAULT` where the program's ring is gone.
+    /// `ENOBUFS` if it has none, `EFAULT` if the program's ring is not mapped.
     pub fn expect(&mut self, group: u16) -> Result<(), Errno> {
         let there = match self.groups.get_mut(&group) {
             Some(Group::List(list)) => list.front().is_some_and(|buffer| buffer.address != 0),
@@ -362,7 +362,7 @@ impl BufferGroups {
         if there { Ok(()) } else { Err(Errno::ENOBUFS) }
     }
 
-    /// True if there is this group.
+    /// True if the group exists.
     pub fn contains(&self, group: u16) -> bool {
         self.groups.contains_key(&group)
     }
@@ -377,7 +377,7 @@ impl BufferGroups {
         matches!(self.groups.get(&group), Some(Group::Ring(ring)) if ring.incremental)
     }
 
-    /// `used` bytes of a buffer, and of `count - 1` behind it, were used: the `IORING_CQE_F_*` that say so.
+    /// Notes that `used` bytes of a buffer and the `count - 1` next ones were used; returns the `IORING_CQE_F_*` that say so.
     #[inline]
     pub fn report(&mut self, selected: &Selected, used: usize, count: u16) -> u32 {
         let more = match selected.state {
@@ -389,7 +389,7 @@ impl BufferGroups {
         report(selected.id, more)
     }
 
-    /// As [`BufferGroups::report`], but the buffer stays with whom it was selected for; so nobody else gets it.
+    /// As [`BufferGroups::report`], but the request keeps the buffer, so no other request gets it.
     pub fn keep(&mut self, selected: &mut Selected, used: usize, count: u16) {
         let more = match selected.state {
             State::Kept { .. } | State::Lent { .. } => return,
@@ -399,8 +399,8 @@ impl BufferGroups {
         selected.state = State::Kept { more };
     }
 
-    /// Takes a buffer at the head of a ring out of it, for an attempt that is made without the lock: nobody else gets it until it is
-    /// reported or put back.
+    /// Takes a buffer at the head of a ring out of the ring, for an attempt without the ring's lock: no other request gets the
+    /// buffer until it is reported or put back.
     pub fn lend(&mut self, selected: &mut Selected) {
         if selected.state == State::AtHead
             && let Some(Group::Ring(ring)) = self.groups.get_mut(&selected.group)
@@ -410,7 +410,7 @@ impl BufferGroups {
         }
     }
 
-    /// True if a buffer may still be used. One that was lent is the program's again where its ring was unregistered.
+    /// True if a buffer may still be used. A lent buffer belongs to the program again if its ring was unregistered.
     pub fn has(&self, selected: &Selected) -> bool {
         let State::Lent { ring: number, .. } = selected.state else { return true };
         matches!(self.groups.get(&selected.group), Some(Group::Ring(ring)) if ring.number == number)
@@ -423,8 +423,8 @@ impl BufferGroups {
         }
     }
 
-    /// Makes a buffer the next one to be had again. False where it was taken or kept, or was lent and those behind it were used up
-    /// meanwhile: it cannot be put back then.
+    /// Puts a buffer back, to be selected next. False if the buffer is kept, or if it was lent and later buffers were given away
+    /// meanwhile.
     pub fn put_back(&mut self, selected: &Selected) -> bool {
         match selected.state {
             State::AtHead => {}
@@ -450,42 +450,42 @@ impl BufferGroups {
 pub struct Provision {
     /// The group.
     pub group: u16,
-    /// Where the first buffer begins; the others follow.
+    /// The address of the first buffer; the others follow it.
     pub address: u64,
-    /// The length of each.
+    /// The length of each buffer, in bytes.
     pub length: u32,
-    /// The number of the first.
+    /// The number of the first buffer.
     pub first: u16,
     /// The number of buffers.
     pub count: u32,
-    /// As many buffers a list holds.
+    /// The maximal number of buffers in a list.
     pub most: usize,
 }
 
-/// Where the entries of a buffer ring lie.
+/// The memory of a buffer ring's entries.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
     /// In the program's memory.
     Program {
-        /// Where it begins.
+        /// The address of the first entry.
         address: u64,
-        /// The file of a ring's own memory, if pages that are shared are to be mapped once more.
+        /// The file of a ring's own memory; used to map anonymous shared pages of the program once more.
         memfd: Option<Fd>,
     },
-    /// In the memory of the ring itself, which this descriptor stands for.
+    /// In the memory of the ring with this descriptor.
     Own(Fd),
 }
 
-/// A buffer ring that is to be made.
+/// A buffer ring to be created.
 #[derive(Clone, Copy, Debug)]
 pub struct NewRing {
-    /// Where its entries lie.
+    /// The memory of its entries.
     pub place: Place,
     /// The number of entries: a power of two.
     pub entries: u16,
     /// Buffers are used up bit by bit.
     pub incremental: bool,
-    /// One of which less than this is left, in bytes, is used up; at least 1.
+    /// A buffer with fewer bytes left than this is used up; at least 1.
     pub min_left: u32,
 }
 
@@ -493,7 +493,7 @@ impl BufferGroups {
     /// Adds buffers to a list.
     ///
     /// # Errors
-    /// `EINVAL` where the group is a ring, `EOVERFLOW` where the list is full.
+    /// `EINVAL` if the group is a ring, `EOVERFLOW` if the list is full.
     pub fn provide(&mut self, provision: &Provision) -> Result<(), Errno> {
         let group = self.groups.entry(provision.group).or_insert_with(|| Group::List(VecDeque::new()));
         let Group::List(list) = group else { return Err(Errno::EINVAL) };
@@ -511,10 +511,10 @@ impl BufferGroups {
         Ok(())
     }
 
-    /// Takes up to `count` buffers out of a list; returns how many.
+    /// Removes up to `count` buffers from a list; returns how many.
     ///
     /// # Errors
-    /// `ENOENT` where there is no such group, `EINVAL` where it is a ring.
+    /// `ENOENT` if the group does not exist, `EINVAL` if it is a ring.
     pub fn remove(&mut self, group: u16, count: u32) -> Result<usize, Errno> {
         match self.groups.get_mut(&group) {
             None => Err(Errno::ENOENT),
@@ -527,10 +527,10 @@ impl BufferGroups {
         }
     }
 
-    /// Checks that a ring may become this group.
+    /// Checks that a ring may be registered as this group.
     ///
     /// # Errors
-    /// `EEXIST` where it has buffers, or is a ring.
+    /// `EEXIST` if the group has buffers, or is a ring.
     pub fn expect_vacant(&self, group: u16) -> Result<(), Errno> {
         match self.groups.get(&group) {
             Some(Group::List(list)) if list.is_empty() => Ok(()),
@@ -539,11 +539,11 @@ impl BufferGroups {
         }
     }
 
-    /// Makes a ring this group, which has no buffers.
+    /// Registers a ring as this group, which has no buffers.
     ///
     /// # Errors
-    /// `EFAULT` where the program's memory is not there; `ENOMEM`, also where a ring in the ring's own memory would run
-    /// into its neighbour's, which a file cannot tell apart.
+    /// `EFAULT` if the program's memory is not mapped; `ENOMEM`, also if a ring in the ring's own memory would overlap
+    /// the next group's, because one file holds them all.
     pub fn add_ring(&mut self, group: u16, new: &NewRing) -> Result<(), Errno> {
         debug_assert!(self.expect_vacant(group).is_ok() && new.min_left > 0, "its maker has looked");
         let length = usize::from(new.entries) * ENTRY as usize;
@@ -551,7 +551,7 @@ impl BufferGroups {
             Place::Own(fd) => Memory::Shared(self.map_ring(fd, group, length)?),
             Place::Program { address, memfd } => {
                 os::populate(address, length)?;
-                // As pages of a ring: see `Region::of_program`.
+                // Whole pages, as in `Region::of_program`.
                 let length = pages::whole(length);
                 match memfd.and_then(|memfd| pages::map_again(address, length as u64, memfd)) {
                     Some(start) => Memory::Shared(Mapping { start, length }),
@@ -574,7 +574,7 @@ impl BufferGroups {
         Ok(())
     }
 
-    /// Memory for a buffer ring in the memfd behind `fd`, at the offset that the program maps.
+    /// Maps memory for a buffer ring in the memfd behind `fd`, at the offset at which the program maps it.
     fn map_ring(&self, fd: Fd, number: u16, length: usize) -> Result<Mapping, Errno> {
         let length = pages::whole(length);
         let start = |number: u16| u64::from(number) << IORING_OFF_PBUF_SHIFT;
@@ -591,22 +591,22 @@ impl BufferGroups {
         os::grow_memfd(fd, offset + length as u64)?;
         let mapping =
             Mapping { start: os::by_own_description(fd, |fd| os::map_shared(fd, offset, length))?, length };
-        // SAFETY: just mapped, writable; what an earlier ring left here must not be seen.
+        // SAFETY: just mapped, writable. Contents of an earlier ring must not be seen.
         unsafe { mapping.start.write_bytes(0, length) };
         Ok(mapping)
     }
 
-    /// Ends a group that is a ring.
+    /// Removes a group that is a ring.
     ///
     /// # Errors
-    /// `ENOENT` where there is no such group, `EINVAL` where it is no ring.
+    /// `ENOENT` if the group does not exist, `EINVAL` if it is no ring.
     pub fn remove_ring(&mut self, group: u16) -> Result<(), Errno> {
         self.ring_head(group)?;
         self.groups.remove(&group);
         Ok(())
     }
 
-    /// How far the head of a ring is.
+    /// Returns the position of a ring's head.
     ///
     /// # Errors
     /// As [`BufferGroups::remove_ring`].
@@ -625,7 +625,7 @@ mod tests {
 
     use super::{BufferGroups, NewRing, Place, Selected};
 
-    /// Makes a ring in the memory, into which the program has put a buffer, and lends that.
+    /// Makes a ring in `memory`, with one buffer of the program, and lends that buffer.
     fn lend_first(groups: &mut BufferGroups, memory: &mut [[u16; 8]]) -> Selected {
         let place = Place::Program { address: memory.as_mut_ptr().addr() as u64, memfd: None };
         let entries = memory.len() as u16;
@@ -644,13 +644,13 @@ mod tests {
         assert!(groups.has(&lent));
         groups.remove_ring(1).unwrap();
         assert!(!groups.has(&lent));
-        // The next one has given as many.
+        // The second ring has given as many buffers as the first.
         let other = lend_first(&mut groups, &mut memory);
         assert!(groups.has(&other) && !groups.has(&lent));
         assert!(!groups.put_back(&lent) && groups.put_back(&other));
     }
 
-    /// Positions in a ring come again after 65,536 buffers.
+    /// Positions in a ring repeat after 65,536 buffers.
     #[test]
     fn a_lent_buffer_does_not_go_back_behind_later_ones() {
         let mut memory = [[0, 0, 0, 0, 1, 0, 0, 0]; 4];

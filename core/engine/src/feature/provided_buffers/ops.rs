@@ -1,4 +1,4 @@
-//! PROVIDE_BUFFERS and REMOVE_BUFFERS: lists of buffers for operations to take from.
+//! PROVIDE_BUFFERS and REMOVE_BUFFERS: lists of buffers that operations select from.
 
 use crate::abi::{Errno, Sqe};
 use crate::feature::provided_buffers::Provision;
@@ -11,7 +11,7 @@ use crate::request::version;
 use crate::ring::Attempt;
 use crate::ring::row::{Outcome, Row};
 
-/// Buffers are numbered with 16 bits.
+/// Buffer numbers have 16 bits.
 const MOST: u32 = 1 << 16;
 
 /// `IORING_OP_PROVIDE_BUFFERS`.

@@ -14,14 +14,14 @@ use crate::ring::Core;
 const IN_OWN_MEMORY: u32 = RingFlags::IOU_PBUF_RING_MMAP as u32;
 const INCREMENTAL: u32 = RingFlags::IOU_PBUF_RING_INC as u32;
 
-/// Entries of a ring stay below this: head and tail have 16 bits.
+/// The number of entries is less than this: head and tail have 16 bits.
 const MAX_ENTRIES: u32 = 1 << 16;
 
 /// `IORING_REGISTER_PBUF_RING`. `fd` is the program's descriptor of this ring.
 ///
 /// # Errors
-/// As the kernel's: `EINVAL`, `EFAULT`, `EEXIST`, `ENOMEM`; the last also where a ring in the
-/// ring's own memory would run into its neighbour's, which a file cannot tell apart.
+/// As the kernel's: `EINVAL`, `EFAULT`, `EEXIST`, `ENOMEM`; the last also if a ring in the ring's own memory
+/// would overlap the next group's, because one file holds them all.
 pub fn register(core: &mut Core, fd: Fd, call: &Register) -> Result<usize, Errno> {
     let request: io_uring_buf_reg = user::read(call.argument)?;
     let flags = u32::from(request.flags);
@@ -42,7 +42,7 @@ pub fn register(core: &mut Core, fd: Fd, call: &Register) -> Result<usize, Errno
     core.resources_mut().groups.add_ring(request.bgid, &new).map(|()| 0)
 }
 
-/// A place in the program's memory.
+/// Checks an address in the program's memory.
 fn place(address: u64, memfd: Fd) -> Result<Place, Errno> {
     if address == 0 {
         return Err(Errno::EFAULT);
@@ -53,10 +53,10 @@ fn place(address: u64, memfd: Fd) -> Result<Place, Errno> {
     Ok(Place::Program { address, memfd: Some(memfd) })
 }
 
-/// The `min_left` of a registration, in the first four bytes of what was reserved before Linux 7.1.
+/// Returns the `min_left` of a registration, which is in the first four bytes of fields reserved before Linux 7.1.
 ///
 /// # Errors
-/// `EINVAL` where anything of the rest is set.
+/// `EINVAL` if another reserved byte is set.
 fn min_left(request: &io_uring_buf_reg) -> Result<u32, Errno> {
     match request.resv {
         [first, 0, 0] => u32::try_from(first).map_err(|_| Errno::EINVAL),
@@ -67,7 +67,7 @@ fn min_left(request: &io_uring_buf_reg) -> Result<u32, Errno> {
 /// `IORING_UNREGISTER_PBUF_RING`.
 ///
 /// # Errors
-/// `ENOENT` where there is no such group, `EINVAL` where it is no ring.
+/// `ENOENT` if the group does not exist, `EINVAL` if it is no ring.
 pub fn unregister(core: &mut Core, call: &Register) -> Result<usize, Errno> {
     let request: io_uring_buf_reg = user::read(call.argument)?;
     min_left(&request)?;
@@ -77,7 +77,7 @@ pub fn unregister(core: &mut Core, call: &Register) -> Result<usize, Errno> {
     core.resources_mut().groups.remove_ring(request.bgid).map(|()| 0)
 }
 
-/// `IORING_REGISTER_PBUF_STATUS`: how far the head of a ring is.
+/// `IORING_REGISTER_PBUF_STATUS`: writes the position of a ring's head.
 ///
 /// # Errors
 /// As [`unregister`].
