@@ -12,7 +12,7 @@ use crate::os::{self, Fd, user};
 use crate::queue::{RingMemory, Source};
 use crate::ring::Core;
 
-/// Setup flags that the call may ask for.
+/// Setup flags that the call may pass.
 const ASKED: u32 = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP;
 /// Setup flags that the ring keeps.
 const INHERITED: u32 = IORING_SETUP_NO_SQARRAY
@@ -22,12 +22,12 @@ const INHERITED: u32 = IORING_SETUP_NO_SQARRAY
     | IORING_SETUP_NO_MMAP
     | IORING_SETUP_CQE_MIXED;
 
-/// Gives a ring other sizes. `fd` is the program's descriptor of it; the program maps it anew at the offsets that
-/// it knows.
+/// Resizes a ring. `fd` is the program's descriptor of the ring; the program maps the new rings at the usual
+/// offsets.
 ///
 /// # Errors
-/// As the kernel's: `EINVAL` where the ring does not defer or the sizes are no sizes; `EOVERFLOW` where what is in
-/// the rings would not fit.
+/// As the kernel's: `EINVAL` if the ring does not defer or a size is invalid; `EOVERFLOW` if the entries in the
+/// queues would not fit.
 pub fn resize(core: &mut Core, fd: Fd, argument: u64) -> Result<usize, Errno> {
     if !core.is(IORING_SETUP_DEFER_TASKRUN) {
         return Err(Errno::EINVAL);

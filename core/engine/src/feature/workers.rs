@@ -1,11 +1,11 @@
-//! The program's settings of worker threads. All rings of the process share the workers, and so the settings.
+//! The program's settings of worker threads. All rings of the process share the workers, so they share the settings.
 
 use crate::abi::Errno;
 use crate::calls::register::call::Register;
 use crate::os::{CpuSet, user};
 use crate::work::pool;
 
-/// `IORING_REGISTER_IOWQ_MAX_WORKERS`: writes the limits so far over those that are set.
+/// `IORING_REGISTER_IOWQ_MAX_WORKERS`: sets limits, and writes the former limits to the argument.
 ///
 /// # Errors
 /// `EINVAL`, `EFAULT`.
@@ -20,7 +20,7 @@ pub fn limit(call: &Register) -> Result<usize, Errno> {
     user::write(call.argument, &pool::limit_workers(limits)).map(|()| 0)
 }
 
-/// `IORING_REGISTER_IOWQ_AFF`: takes a set of processors, of which programs may know more than we do.
+/// `IORING_REGISTER_IOWQ_AFF`: sets the workers' processors. A program's set may be longer than the engine's; the rest is ignored.
 ///
 /// # Errors
 /// `EINVAL`, `EFAULT`.
@@ -39,7 +39,7 @@ pub fn bind(call: &Register) -> Result<usize, Errno> {
     Ok(0)
 }
 
-/// `IORING_UNREGISTER_IOWQ_AFF`: workers run anywhere.
+/// `IORING_UNREGISTER_IOWQ_AFF`: lets workers run on any processor.
 ///
 /// # Errors
 /// None.

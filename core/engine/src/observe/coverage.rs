@@ -1,14 +1,14 @@
-//! Which results each operation was seen to come to. The engine's tests are built with the feature
-//! `coverage` and note it in a file; `anyring-conformance coverage` holds that against what
-//! the rows of the op table declare.
+//! The results that each operation was seen to have. The engine's tests are built with the feature `coverage`
+//! and record results in a file; `anyring-conformance coverage` compares it with the errors that the rows of
+//! the op table declare.
 
 /// Bits for one operation: bit 0 for success, the others by errno.
 pub type Results = [u64; 4];
 
-/// How long the file is: one piece for each opcode.
+/// The length of the file in bytes: one record for each opcode.
 pub const LENGTH: usize = 256 * size_of::<Results>();
 
-/// True if a result, a negative errno or not, is among those seen.
+/// True if a result, a negative errno or not, is among the recorded ones.
 pub fn contains(results: &Results, result: i32) -> bool {
     let (word, bit) = place(result);
     results[word] & bit != 0
@@ -28,15 +28,15 @@ mod record {
 
     static SEEN: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
-    /// From now on results are noted in the file behind `fd`, of [`LENGTH`] bytes.
+    /// Records results in the file behind `fd`, of [`LENGTH`] bytes, from now on.
     pub fn record_to(fd: Fd) {
         if let Ok(memory) = os::map_shared(fd, 0, LENGTH) {
-            // Release pairs with the acquire load below: the pages are there.
+            // Release pairs with the acquire load below: the mapping is visible before the pointer.
             SEEN.store(memory.cast(), Ordering::Release);
         }
     }
 
-    /// An operation came to this result.
+    /// Records a result of an operation.
     pub fn seen(opcode: u8, result: i32) {
         let memory = SEEN.load(Ordering::Acquire);
         if memory.is_null() {
@@ -44,7 +44,7 @@ mod record {
         }
         let (word, bit) = place(result);
         let index = usize::from(opcode) * (size_of::<Results>() / 8) + word;
-        // SAFETY: mapped for good, and `index` lies within `LENGTH`.
+        // SAFETY: never unmapped, and `index` lies within `LENGTH`.
         unsafe { &*memory.add(index) }.fetch_or(bit, Ordering::Relaxed);
     }
 }
@@ -52,6 +52,6 @@ mod record {
 #[cfg(feature = "coverage")]
 pub use record::{record_to, seen};
 
-/// Does nothing: results are noted with the feature `coverage` only.
+/// Does nothing: results are recorded with the feature `coverage` only.
 #[cfg(not(feature = "coverage"))]
 pub fn seen(_opcode: u8, _result: i32) {}

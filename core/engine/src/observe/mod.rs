@@ -1,4 +1,4 @@
-//! Observers of the engine: the trace of requests, injected faults, the record of what tests have seen.
+//! Observers of the engine: the trace of requests, injected faults, the record of results in tests.
 
 pub mod chaos;
 pub mod coverage;

@@ -25,8 +25,8 @@
 //!   `futex_unqueue_multiple` takes it off all of the words, and reports only the last word that had a wake-up: other wake-ups are lost,
 //!   and so are those that come before the thread is queued again. A FUTEX_WAITV ends with the first wake-up of any of its words, so it
 //!   sleeps by `futex_waitv` if the kernel has this call; else it has a thread for each word.
-//! - **A thread that is left over** when its request is gone (because the program has handled its signal) stays on the
-//!   program's word until it is woken, and passes that wake-up on.
+//! - **A thread that is left over** when its request is gone (its signal has an action of the program's by now) stays
+//!   on the program's word until it is woken, and passes that wake-up on.
 //! - **A stop** (SIGSTOP, a debugger) dequeues threads, and the kernel restarts the system call. The engine's word
 //!   has another value by then, so the thread is not parked again, but waits on the program's word by itself.
 //! - **If FUTEX_REQUEUE does not return** the number of moved threads (gVisor returns that of woken threads), or no signal reaches the
@@ -115,7 +115,7 @@ impl Element {
         if bad { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
-    /// True if a futex can be there.
+    /// True if the address is aligned as a futex must be.
     pub fn is_aligned(&self) -> bool {
         self.address % 4 == 0
     }
@@ -275,22 +275,22 @@ struct Progress {
 /// The result of a recall.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recall {
-    /// Nobody is woken for this wait any more, and nobody was.
+    /// The wait was not woken, and will not be.
     Done,
-    /// The wait was woken before.
+    /// The wait was woken before the recall.
     TooLate,
-    /// Not all of its threads have answered in time. The last completes the wait.
+    /// Some of the wait's threads have not answered in time. The last one completes the wait.
     Unknown,
 }
 
-/// A request's hold of its wait: where that is dropped, the wait ends.
+/// A request's handle of its wait; dropping it ends the wait.
 pub struct Placed(Arc<Wait>);
 
-/// For whom a wait is.
+/// The request of a wait.
 pub struct Request {
     /// The ring that the request belongs to.
     pub ring: &'static Ring,
-    /// The serial number of that ring, to tell it from a later ring in the same place.
+    /// The serial number of that ring, which tells it from a later ring in the same place.
     pub serial: u64,
     /// The request that waits.
     pub id: RequestId,
@@ -299,7 +299,7 @@ pub struct Request {
 }
 
 impl Placed {
-    /// Has threads wait for `elements`: queued on all of them when this returns.
+    /// Makes threads wait for `elements`. When this returns, the wait is queued on all words.
     ///
     /// `ENOMEM` if no thread can be made.
     /// `ENOMEM` where a thread cannot be had.
@@ -410,8 +410,7 @@ impl Wait {
         self.elements.iter().position(|element| element.holds() == Ok(false))
     }
 
-    /// Interrupts the wait's threads. A caller that asks for a verdict waits until `until_ns`, if it is not 0, and no earlier
-    /// deadline was set.
+    /// Interrupts the wait's threads. A caller that asks for a verdict waits until `until_ns` (0: none asks) or an earlier deadline.
     fn call_off(self: &Arc<Self>, until_ns: u64) {
         let mut progress = self.progress.lock();
         if progress.out == 0 {
@@ -505,7 +504,7 @@ fn engage(manner: Manner) -> Result<Arc<Sleeper>, Errno> {
             sleeper.dismiss();
             return Err(errno);
         }
-        // If the program has handled a thread's signal, a new thread may have a different signal.
+        // If the program has set an action for this thread's signal, a new thread may use another signal.
         if sleeper.can_be_recalled() || !was_idle {
             return Ok(sleeper);
         }
@@ -635,7 +634,7 @@ impl Sleeper {
         all.push(end);
         in_slices(slot, |until| {
             let arguments = [all.as_ptr() as usize, all.len(), 0, until, CLOCK_MONOTONIC as usize, 0];
-            // SAFETY: reads the elements, and the words that they name, which the kernel checks.
+            // SAFETY: reads the elements and the words at their addresses, which the kernel checks.
             unsafe { slot.call(__NR_futex_waitv, arguments) }
         })
     }

@@ -1,19 +1,19 @@
 //! How operations use provided buffers (`IOSQE_BUFFER_SELECT`; the group's number is in the SQE's `buf_index`):
 //!
-//! - [`Attempt::select_buffer`] names the next buffer for one attempt made under the ring's lock. It
-//!   must be followed, before the lock is given up, by one of
-//!   - [`Attempt::use_buffers`]: so many bytes of it were used; returns the `IORING_CQE_F_*` that say so,
-//!     for [`Attempt::post_more`] or to be added to the request's `cqe_flags`,
-//!   - [`Attempt::keep_buffers`]: the request goes on with it (a transfer retried for its rest),
-//!   - [`Attempt::lend_buffer`]: the attempt is made without the lock after all, and nobody else gets the buffer meanwhile,
-//!   - [`Attempt::return_buffer`]: nothing came of it, the next request gets it.
-//! - [`Attempt::select_buffers`] names as many as there are, for a bundle; [`Attempt::use_buffers`] follows.
-//! - For an attempt made without the lock (a worker's), or on a file that cannot be polled, it is kept before the attempt:
-//!   the buffer is the request's own at once, as in the kernel, whatever comes.
-//! - [`Attempt::settle_buffer`] runs at every completion and does for a buffer still held what its
-//!   result suggests: a positive count uses it, anything else returns it; one that was taken or kept
-//!   is reported in any case. An operation that wants otherwise (a read that reached the
-//!   end of a file reports its buffer) calls [`Attempt::use_buffers`] itself first.
+//! - [`Attempt::select_buffer`] selects the next buffer for one attempt made under the ring's lock. Before the lock is
+//!   released, one of these must follow:
+//!   - [`Attempt::use_buffers`]: some bytes of the buffer were used; returns the `IORING_CQE_F_*` that say so, for
+//!     [`Attempt::post_more`] or to be added to the request's `cqe_flags`,
+//!   - [`Attempt::keep_buffers`]: the request continues with the buffer (a transfer retried for its rest),
+//!   - [`Attempt::lend_buffer`]: the attempt is made without the lock after all; meanwhile no other request gets the
+//!     buffer,
+//!   - [`Attempt::return_buffer`]: the buffer was not used, the next request gets it.
+//! - [`Attempt::select_buffers`] selects all available buffers, for a bundle; [`Attempt::use_buffers`] follows.
+//! - For an attempt without the lock (a worker's), or on a file that cannot be polled, the buffer is kept before the
+//!   attempt: the request owns the buffer immediately, as in the kernel, whatever its result.
+//! - [`Attempt::settle_buffer`] runs at every completion and handles a buffer that is still held by the result: a positive
+//!   result uses the buffer, any other returns it; a kept buffer is reported in any case. An operation that needs another
+//!   handling (a read at the end of a file reports its buffer) calls [`Attempt::use_buffers`] itself first.
 
 use alloc::vec::Vec;
 
@@ -24,11 +24,11 @@ use crate::request::Flags;
 use crate::ring::Attempt;
 
 impl Attempt<'_> {
-    /// Names the next buffer of the request's group for an attempt under the lock; of `wanted` bytes
-    /// at most, where that is not 0.
+    /// Selects the next buffer of the request's group for an attempt under the lock, limited to `wanted`
+    /// bytes if `wanted` is not 0.
     ///
     /// # Errors
-    /// `ENOBUFS` where there is none, `EFAULT` where the program's ring is gone.
+    /// `ENOBUFS` if there is none, `EFAULT` if the program's ring is not mapped.
     pub fn select_buffer(&mut self, wanted: usize) -> Result<Span, Errno> {
         debug_assert!(self.buffer.is_none(), "one buffer at a time");
         let (request, groups) = self.with_groups();
@@ -44,13 +44,13 @@ impl Attempt<'_> {
         }
     }
 
-    /// The request holds a buffer that [`next_of_ring`](crate::feature::provided_buffers::BufferGroups::next_of_ring) named, as if [`Attempt::select_buffer`] had.
+    /// Holds the result of [`next_of_ring`](crate::feature::provided_buffers::BufferGroups::next_of_ring) as if selected.
     pub fn hold_next(&mut self, buffer: &Buffer) {
         self.hold(Selected::next(self.sqe.buf_index, buffer), buffer.address);
     }
 
-    /// Names the next buffers of the request's group, as many as there are, of `wanted` bytes in all
-    /// at most, where that is not 0. A list gives one.
+    /// Selects all available buffers of the request's group, limited to `wanted` bytes in all if `wanted` is
+    /// not 0. A list gives one buffer.
     ///
     /// # Errors
     /// As [`Attempt::select_buffer`].
@@ -61,13 +61,13 @@ impl Attempt<'_> {
         Ok(vectors)
     }
 
-    /// The request has used `used` bytes of the `count` buffers it holds: how its CQE says so. 0 where it holds none.
+    /// Notes that the request used `used` bytes of its `count` buffers; returns the CQE flags for that, 0 if it holds no buffer.
     pub fn use_buffers(&mut self, used: usize, count: u16) -> u32 {
         let Some(selected) = self.buffer.take() else { return 0 };
         self.ring.groups_mut().report(&selected, used, count)
     }
 
-    /// The request goes on with the `count` buffers it holds, of which `used` bytes are spoken for.
+    /// Keeps the request's `count` buffers, of which `used` bytes are used, for the request to continue with.
     pub fn keep_buffers(&mut self, used: usize, count: u16) {
         let (request, groups) = self.with_groups();
         if let Some(selected) = &mut request.buffer {
@@ -75,7 +75,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// The lock is about to be given up: nobody else may get the buffer meanwhile. It can still be used in part, or returned.
+    /// Lends the buffer before the lock is released: no other request gets it. It can still be used in part, or returned.
     pub fn lend_buffer(&mut self) {
         let (request, groups) = self.with_groups();
         if let Some(selected) = &mut request.buffer {
@@ -83,15 +83,15 @@ impl Attempt<'_> {
         }
     }
 
-    /// True if the request holds a buffer. It lets go of one whose ring was unregistered meanwhile.
+    /// True if the request holds a buffer. Drops a buffer whose ring was unregistered meanwhile.
     pub fn holds_buffer(&mut self) -> bool {
         let held = self.buffer.filter(|selected| self.ring.groups().has(selected));
         self.buffer = held;
         held.is_some()
     }
 
-    /// Puts a buffer back, for nothing came of the attempt: it is the next one to be had again. One that was taken or
-    /// kept cannot be put back, nor one that was lent if later ones were used up meanwhile; it stays with the request.
+    /// Puts an unused buffer back, to be selected next. A kept buffer stays with the request, and so does a lent
+    /// buffer if later ones were given away meanwhile.
     pub fn return_buffer(&mut self) {
         if let Some(selected) = self.buffer
             && self.ring.groups_mut().put_back(&selected)
@@ -100,8 +100,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// A request with a provided buffer ends: report the buffer in its CQE if it was used, give it
-    /// back if not.
+    /// Handles the buffer of a request that completes: reports the buffer in the CQE if it was used, returns
+    /// it if not.
     pub fn settle_buffer(&mut self, result: i32) {
         if self.buffer.is_none() {
             return;

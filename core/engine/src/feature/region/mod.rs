@@ -1,5 +1,5 @@
-//! The parameter region (`IORING_REGISTER_MEM_REGION`): memory from which waits take their arguments
-//! without a copy or a check per call.
+//! The parameter region (`IORING_REGISTER_MEM_REGION`): memory from which waits read their arguments without
+//! a copy or a check per call.
 
 pub(crate) mod register;
 
@@ -8,11 +8,11 @@ use linux_raw_sys::io_uring::io_uring_reg_wait;
 use crate::abi::Errno;
 use crate::os::region::Region;
 
-/// A ring's parameter region, once it has one.
+/// A ring's parameter region, if one is registered.
 #[derive(Default)]
 pub struct ParamRegion {
     memory: Option<Region>,
-    /// Waits find their arguments here.
+    /// Waits may read their arguments from the region.
     holds_waits: bool,
 }
 
@@ -28,10 +28,10 @@ impl ParamRegion {
         *self = ParamRegion { memory: Some(memory), holds_waits };
     }
 
-    /// The arguments of a wait, at a byte offset into the region.
+    /// Returns the arguments of a wait at a byte offset into the region.
     ///
     /// # Errors
-    /// `EFAULT` where there are none.
+    /// `EFAULT` if there is no such region, or the offset is not aligned or beyond its end.
     pub fn wait(&self, offset: u64) -> Result<[u64; 8], Errno> {
         let memory = self.memory.as_ref().filter(|_| self.holds_waits).ok_or(Errno::EFAULT)?;
         let end = offset.checked_add(size_of::<io_uring_reg_wait>() as u64).ok_or(Errno::EFAULT)?;

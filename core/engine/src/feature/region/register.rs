@@ -18,8 +18,8 @@ use crate::ring::Core;
 /// `IORING_REGISTER_MEM_REGION`. `fd` is the program's descriptor of this ring.
 ///
 /// # Errors
-/// As the kernel's: `EBUSY` where there is one, `EINVAL`, `EFAULT`, `E2BIG`, `EOVERFLOW`; `ENOMEM`
-/// also for a region that would run into what lies behind it, which the kernel keeps apart.
+/// As the kernel's: `EBUSY` if one is registered, `EINVAL`, `EFAULT`, `E2BIG`, `EOVERFLOW`; `ENOMEM` also for
+/// a region that would overlap the next part of the ring's file, which the kernel keeps apart.
 pub fn register(core: &mut Core, fd: Fd, call: &Register) -> Result<usize, Errno> {
     if core.resources().region.is_there() {
         return Err(Errno::EBUSY);
@@ -38,11 +38,11 @@ pub fn register(core: &mut Core, fd: Fd, call: &Register) -> Result<usize, Errno
     Ok(0)
 }
 
-/// The memory that a description asks for: the program's, or if it gives none this part of the ring's file, from its
-/// beginning on.
+/// Maps the memory that a description asks for: the program's or, if the description gives none, this part of the
+/// ring's file, from its beginning on.
 ///
 /// # Errors
-/// As [`register`], but for `EBUSY`.
+/// As [`register`], without `EBUSY`.
 pub fn take(wanted: &mut io_uring_region_desc, fd: Fd, part: Range<u64>) -> Result<Region, Errno> {
     let of_program = IORING_MEM_REGION_TYPE_USER as u32;
     if wanted.__resv != [0; 4] || wanted.flags & !of_program != 0 {

@@ -1,17 +1,16 @@
-//! Filters of requests (`IORING_REGISTER_BPF_FILTER`): programs of classic BPF that say of each request of an operation whether
-//! it may be done.
+//! Filters of requests (`IORING_REGISTER_BPF_FILTER`): classic BPF programs that allow or refuse each request of an operation.
 //!
-//! The instructions are those of `<linux/filter.h>`. A program cannot loop: jumps go forwards only. What the kernel checks of
-//! one (`bpf_check_classic`, `check_load_and_stores`, `io_uring_check_cbpf_filter`), [`Program::new`] checks.
+//! The instructions are those of `<linux/filter.h>`. A program cannot loop: jumps only go forwards. [`Program::new`] does the
+//! kernel's checks (`bpf_check_classic`, `check_load_and_stores`, `io_uring_check_cbpf_filter`).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::abi::Errno;
 
-/// The most instructions that a program has (`BPF_MAXINSNS`).
+/// The maximal number of instructions of a program (`BPF_MAXINSNS`).
 pub const MOST_INSTRUCTIONS: usize = 4096;
-/// Words of memory that a program has (`BPF_MEMWORDS`).
+/// The number of memory words of a program (`BPF_MEMWORDS`).
 const WORDS: usize = 16;
 
 /// The part of a request that filter programs read (`struct io_uring_bpf_ctx`).
@@ -23,10 +22,10 @@ impl Context {
     const WORDS: usize = 10;
     /// Its length in bytes.
     pub const LENGTH: u32 = 4 * Context::WORDS as u32;
-    /// Where what only its operation has begins, in words.
+    /// The index of the first word that is specific to the operation.
     pub const OWN: usize = 4;
 
-    /// Of a request of which nothing of its operation's own is known.
+    /// Makes the context of a request without the words that are specific to its operation.
     pub fn new(user_data: u64, opcode: u8, flags: u8, own_bytes: u8) -> Context {
         let mut words = [0; Context::WORDS];
         [words[0], words[1]] = words_of(user_data);
@@ -35,7 +34,7 @@ impl Context {
     }
 }
 
-/// The two words of a long one, as they lie in memory.
+/// Returns the two words of a 64-bit number, in memory order.
 pub fn words_of(long: u64) -> [u32; 2] {
     let bytes = long.to_ne_bytes();
     [0, 4].map(|at| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]))
@@ -47,9 +46,9 @@ pub fn words_of(long: u64) -> [u32; 2] {
 pub struct Instruction {
     /// The operation (`BPF_*`).
     pub code: u16,
-    /// How many instructions a conditional jump passes over, if it is taken.
+    /// The number of instructions that a conditional jump skips if its condition is true.
     pub jump_true: u8,
-    /// As many, if it is not.
+    /// The number that it skips if the condition is false.
     pub jump_false: u8,
     /// Its operand.
     pub k: u32,
@@ -62,7 +61,7 @@ enum Source {
     X,
 }
 
-/// A place for a value.
+/// The target of a value.
 #[derive(Clone, Copy, Debug)]
 enum Register {
     A,
@@ -90,10 +89,10 @@ enum Comparison {
     SomeBits,
 }
 
-/// An instruction that was understood.
+/// A decoded instruction.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A word of the context into A.
+    /// Loads a word of the context into A.
     Look(usize),
     Set(Register, u32),
     Recall(Register, usize),
@@ -102,14 +101,14 @@ enum Step {
     XToA,
     Negate,
     Calculate(Arithmetic, Source),
-    /// Passes over so many.
+    /// Skips this number of instructions.
     Jump(usize),
     Branch(Comparison, Source, u8, u8),
     ReturnA,
     Return(u32),
 }
 
-/// A program that may run.
+/// A validated program.
 #[derive(Debug)]
 pub struct Program(Vec<Step>);
 
@@ -134,13 +133,13 @@ const TAX: u16 = 0x00;
 const TXA: u16 = 0x80;
 
 impl Step {
-    /// Reads an instruction, behind which are so many.
+    /// Decodes an instruction that `behind` instructions follow.
     fn read(instruction: Instruction, behind: usize) -> Option<Step> {
         let Instruction { code, jump_true, jump_false, k } = instruction;
         let source = if code & FROM_X != 0 { Source::X } else { Source::K(k) };
         let word = || Some(k as usize).filter(|&word| word < WORDS);
         let step = match code {
-            // Aligned, and within.
+            // The offset must be aligned, and within the context.
             _ if code == LD | ABS => {
                 (k < Context::LENGTH && k % 4 == 0).then_some(Step::Look(k as usize / 4))?
             }
@@ -202,11 +201,11 @@ fn comparison(code: u16) -> Option<Comparison> {
 }
 
 impl Program {
-    /// The program of these instructions.
+    /// Decodes and checks the instructions of a program.
     ///
     /// # Errors
-    /// `EINVAL`: one that is none, reads what it has not written or what there is not, jumps beyond the end, or does not end
-    /// with a return. `ENOMEM`.
+    /// `EINVAL` if an instruction is invalid, reads memory that was not written or is out of range, or jumps beyond the end,
+    /// or if the last one is no return. `ENOMEM`.
     pub fn new(instructions: &[Instruction]) -> Result<Program, Errno> {
         let mut steps = Vec::new();
         steps.try_reserve_exact(instructions.len()).map_err(|_| Errno::ENOMEM)?;
@@ -224,7 +223,7 @@ impl Program {
     pub fn run(&self, context: &Context) -> u32 {
         let mut machine = Machine { a: 0, x: 0, memory: [0; WORDS] };
         let mut rest = self.0.iter();
-        // A program ends with a return, beyond which no jump leads.
+        // A program ends with a return, and no jump leads beyond it.
         while let Some(&step) = rest.next() {
             let over = match step {
                 Step::Return(value) => return value,
@@ -253,7 +252,7 @@ impl Program {
     }
 }
 
-/// No path through the program recalls a word that it did not keep before.
+/// Checks that no path through the program reads a memory word that it has not written.
 fn check_memory(steps: &[Step]) -> Result<(), Errno> {
     let mut at_target = Vec::new();
     at_target.try_reserve_exact(steps.len()).map_err(|_| Errno::ENOMEM)?;
@@ -310,7 +309,7 @@ impl Machine {
         }
     }
 
-    /// None where it divides by zero, which ends the program.
+    /// Returns the result of an operation; `None` for a division by zero, which ends the program.
     fn calculate(&self, operation: Arithmetic, source: Source) -> Option<u32> {
         let (a, other) = (self.a, self.value(source));
         Some(match operation {
@@ -344,13 +343,13 @@ impl Machine {
 #[derive(Clone, Default)]
 pub struct Filters {
     programs: Vec<(u8, Arc<Program>)>,
-    /// Operations that no request may be of, one bit each.
+    /// One bit for each operation that is denied.
     denied: [u64; 4],
 }
 
 impl Filters {
-    /// One more program for an operation. `denies_others`: requests of operations that have none are refused from now on,
-    /// whatever operations there are.
+    /// Adds a program for an operation. If `denies_others`, requests of all operations without a program, known or not,
+    /// are denied from now on.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -365,12 +364,12 @@ impl Filters {
         Ok(())
     }
 
-    /// The programs of an operation, the newest first.
+    /// Returns the programs of an operation, the newest first.
     fn of(&self, opcode: u8) -> impl Iterator<Item = &Program> {
         self.programs.iter().rev().filter(move |(of, _)| *of == opcode).map(|(_, program)| &**program)
     }
 
-    /// True if requests of an operation must be asked about.
+    /// True if requests of an operation must be checked.
     pub fn know(&self, opcode: u8) -> bool {
         self.denies(opcode) || self.of(opcode).next().is_some()
     }
@@ -379,7 +378,7 @@ impl Filters {
         self.denied[usize::from(opcode / 64)] & 1 << (opcode % 64) != 0
     }
 
-    /// True if a request of an operation may be done. What was denied stays so, whatever program was added later.
+    /// True if a request of an operation is allowed. A denied operation stays denied, even if a program is added for it later.
     pub fn allow(&self, opcode: u8, context: &Context) -> bool {
         self.of(opcode).all(|program| program.run(context) != 0) && !self.denies(opcode)
     }

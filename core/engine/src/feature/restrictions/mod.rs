@@ -1,5 +1,5 @@
-//! Restrictions (`IORING_REGISTER_RESTRICTIONS`) and filters (`IORING_REGISTER_BPF_FILTER`): what a program lets itself do on a
-//! ring, or a process on all rings that it makes from then on.
+//! Restrictions (`IORING_REGISTER_RESTRICTIONS`) and filters (`IORING_REGISTER_BPF_FILTER`): they limit the requests and
+//! registrations of a ring, or of all rings that a process creates from then on.
 
 pub mod filters;
 pub mod process;
@@ -13,7 +13,7 @@ use crate::feature::restrictions::filters::{Filters, Program};
 /// Lists of allowed registrations and submissions; everything else of a listed kind is forbidden.
 #[derive(Clone, Default)]
 pub struct Rules {
-    /// One bit for each registration; `None` where nothing is said of registrations.
+    /// One bit for each allowed registration; `None` if registrations are not restricted.
     registrations: Option<u64>,
     /// The rules for submissions, if there are any.
     submissions: Option<Submissions>,
@@ -33,22 +33,22 @@ impl Rules {
         *self.registrations.get_or_insert_default() |= 1 << number;
     }
 
-    /// SQEs with this opcode may be submitted.
+    /// Allows SQEs with this opcode.
     pub fn allow_opcode(&mut self, opcode: u8) {
         self.submissions().opcodes[usize::from(opcode / 64)] |= 1 << (opcode % 64);
     }
 
-    /// SQEs may have these flags, and those that they must have.
+    /// Allows SQEs with these flags, beside the required ones.
     pub fn allow_flags(&mut self, flags: u8) {
         self.submissions().flags_allowed = flags;
     }
 
-    /// SQEs must have these flags.
+    /// Requires these flags of SQEs.
     pub fn require_flags(&mut self, flags: u8) {
         self.submissions().flags_required = flags;
     }
 
-    /// Restricts registrations and submissions both: whatever no rule allows is forbidden.
+    /// Restricts both registrations and submissions: whatever no rule allows is forbidden.
     pub fn say_of_both(&mut self) {
         self.registrations.get_or_insert_default();
         self.submissions();
@@ -72,14 +72,14 @@ impl Submissions {
 pub struct Restrictions {
     rules: Option<Box<Rules>>,
     filters: Option<Box<Filters>>,
-    /// The rules hold: the ring is enabled, or they are the process's.
+    /// The rules apply: the ring is enabled, or the rules are the process's.
     in_force: bool,
-    /// The rules hold for registrations.
+    /// The rules are the process's, so they apply to registrations even before the ring is enabled.
     of_process: bool,
 }
 
 impl Restrictions {
-    /// True if there is anything that a request has to be held against.
+    /// True if requests must be checked against rules or filters.
     #[inline]
     pub fn are_there(&self) -> bool {
         self.rules.is_some() || self.filters.is_some()
@@ -96,13 +96,13 @@ impl Restrictions {
         self.rules = Some(rules);
     }
 
-    /// Sets the rules of a process, which are in force at once.
+    /// Sets the rules of a process, which apply immediately.
     pub fn set_for_process(&mut self, rules: Box<Rules>) {
         self.set(rules);
         (self.in_force, self.of_process) = (true, true);
     }
 
-    /// The ring is enabled.
+    /// Makes the rules apply, because the ring is enabled.
     pub fn enforce(&mut self) {
         self.in_force = true;
     }
@@ -115,20 +115,20 @@ impl Restrictions {
         self.filters.get_or_insert_default().add(opcode, program, denies_others)
     }
 
-    /// The filters, where they know of an operation.
+    /// Returns the filters, if they concern an operation.
     #[inline]
     pub fn filters_of(&self, opcode: u8) -> Option<&Filters> {
         self.filters.as_deref().filter(|filters| filters.know(opcode))
     }
 
-    /// True if this registration may be made. A ring that is not enabled is set up by its maker, whatever its own rules say.
+    /// True if this registration is allowed. A ring's own rules do not apply until the ring is enabled.
     pub fn allow_registration(&self, number: u32) -> bool {
         let rules = self.rules.as_ref().filter(|_| self.in_force || self.of_process);
         let allowed = rules.and_then(|rules| rules.registrations);
         allowed.is_none_or(|allowed| number < 64 && allowed & (1 << number) != 0)
     }
 
-    /// True if this SQE may be submitted, by the rules.
+    /// True if the rules allow this SQE.
     #[inline]
     pub fn allow(&self, sqe: &Sqe) -> bool {
         let Some(rules) = &self.rules else { return true };

@@ -1,5 +1,5 @@
-//! Restrictions and filters that the process has registered without a ring, for the rings that it makes.
-//! Children that it forks inherit them with its memory.
+//! Restrictions and filters that the process has registered without a ring, for the rings that it creates.
+//! Forked children inherit them with the process's memory.
 
 use crate::abi::Errno;
 use crate::feature::restrictions::Restrictions;
@@ -7,15 +7,15 @@ use crate::os::sync::Mutex;
 
 static OF_PROCESS: Mutex<Option<Restrictions>> = Mutex::new(None);
 
-/// The restrictions of a ring that the process makes.
+/// Returns the restrictions of a ring that the process creates.
 pub fn inherited() -> Restrictions {
     OF_PROCESS.lock().clone().unwrap_or_default()
 }
 
-/// Changes those of the process.
+/// Changes the restrictions of the process.
 ///
 /// # Errors
-/// Those of `change`, after which they are as before.
+/// Those of `change`; then nothing has changed.
 pub fn change<R>(change: impl FnOnce(&mut Restrictions) -> Result<R, Errno>) -> Result<R, Errno> {
     let mut of_process = OF_PROCESS.lock();
     let mut changed = of_process.clone().unwrap_or_default();

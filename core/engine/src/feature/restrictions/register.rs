@@ -1,4 +1,4 @@
-//! Restrictions (`IORING_REGISTER_RESTRICTIONS`) and filters (`IORING_REGISTER_BPF_FILTER`), of a ring and of the process.
+//! Registration of restrictions (`IORING_REGISTER_RESTRICTIONS`) and filters (`IORING_REGISTER_BPF_FILTER`), of a ring and of the process.
 
 use alloc::boxed::Box;
 
@@ -23,7 +23,7 @@ const _: () = assert!(REGISTER_LAST <= 64, "one bit each");
 /// `IORING_REGISTER_RESTRICTIONS`.
 ///
 /// # Errors
-/// `EBADFD` where the ring is enabled, `EBUSY` where there are some, `EINVAL`, `EFAULT`.
+/// `EBADFD` if the ring is enabled, `EBUSY` if it has rules, `EINVAL`, `EFAULT`.
 pub fn register(core: &mut Core, call: &Register) -> Result<usize, Errno> {
     if !core.is(IORING_SETUP_R_DISABLED) {
         return Err(Errno::EBADFD);
@@ -36,7 +36,7 @@ pub fn register(core: &mut Core, call: &Register) -> Result<usize, Errno> {
     Ok(0)
 }
 
-/// The rules in an array of `struct io_uring_restriction`.
+/// Reads rules from an array of `struct io_uring_restriction`.
 fn read_rules(address: u64, count: u32) -> Result<Box<Rules>, Errno> {
     if address == 0 || count as usize > MOST {
         return Err(Errno::EINVAL);
@@ -51,7 +51,7 @@ fn read_rules(address: u64, count: u32) -> Result<Box<Rules>, Errno> {
     Ok(rules)
 }
 
-/// Adds one `struct io_uring_restriction`: the kind in 16 bits, its argument in the next 8.
+/// Adds one `struct io_uring_restriction`: the kind is in 16 bits, its argument in the next 8.
 fn add(rules: &mut Rules, restriction: [u32; 4]) -> Result<(), Errno> {
     let abi = version::current().abi();
     let kind = restriction[0] & 0xffff;
@@ -70,11 +70,11 @@ fn add(rules: &mut Rules, restriction: [u32; 4]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Registers restrictions without a ring: for rings that the process makes from now on. `struct
-/// io_uring_task_restriction` is flags and a count in 16 bits each, 12 bytes of zeroes, and the array.
+/// Registers restrictions without a ring, for rings that the process creates from now on. `struct
+/// io_uring_task_restriction` is flags and a count of 16 bits each, 12 bytes of zeroes, and the array.
 ///
 /// # Errors
-/// `EPERM` where the process has some, `EACCES` where it might gain privileges, `EINVAL`, `EFAULT`.
+/// `EPERM` if the process has restrictions, `EACCES` if it might gain privileges, `EINVAL`, `EFAULT`.
 pub fn register_for_process(call: &Register) -> Result<usize, Errno> {
     const HEADER: u64 = 16;
     if version::current() < version::RULES_APART {
@@ -94,7 +94,7 @@ pub fn register_for_process(call: &Register) -> Result<usize, Errno> {
     }
     let rules = read_rules(call.argument + HEADER, count.into())?;
     process::change(|restrictions| {
-        // Another thread may have been faster.
+        // Another thread may have registered restrictions meanwhile.
         if restrictions.are_there() {
             return Err(Errno::EPERM);
         }
@@ -106,9 +106,9 @@ pub fn register_for_process(call: &Register) -> Result<usize, Errno> {
 /// `PR_GET_NO_NEW_PRIVS`.
 const GET_NO_NEW_PRIVS: usize = 39;
 
-/// As for seccomp: a process that restricts itself does not start one with more privileges.
+/// Checks, as for seccomp, that the process cannot start a program with more privileges than its own.
 fn expect_no_privileges_to_gain() -> Result<(), Errno> {
-    // SAFETY: a question without memory.
+    // SAFETY: reads no memory.
     let gains_none = unsafe { os::call(__NR_prctl, [GET_NO_NEW_PRIVS, 0, 0, 0, 0, 0]) } == Ok(1);
     if gains_none || os::has_capability(CAP_SYS_ADMIN) { Ok(()) } else { Err(Errno::EACCES) }
 }
@@ -153,15 +153,15 @@ const SAME_SIZE: u32 = 2;
 /// `IORING_REGISTER_BPF_FILTER`.
 ///
 /// # Errors
-/// `EINVAL`, `EFAULT`; `EMSGSIZE` where the program knows of more that an operation shows to filters than there is; `ENOMEM`.
+/// `EINVAL`, `EFAULT`; `EMSGSIZE` if the program expects more words specific to the operation than there are; `ENOMEM`.
 pub fn register_filter(core: &mut Core, call: &Register) -> Result<usize, Errno> {
     filter(&mut core.resources_mut().restrictions, call)
 }
 
-/// Registers a filter without a ring: for rings that the process makes from now on.
+/// Registers a filter without a ring, for rings that the process creates from now on.
 ///
 /// # Errors
-/// As above; `EACCES` where the process might gain privileges.
+/// As [`register_filter`]; `EACCES` if the process might gain privileges.
 pub fn register_filter_for_process(call: &Register) -> Result<usize, Errno> {
     expect_no_privileges_to_gain()?;
     process::change(|restrictions| filter(restrictions, call))
@@ -190,7 +190,7 @@ fn filter(restrictions: &mut Restrictions, call: &Register) -> Result<usize, Err
 
 fn check(registration: &Registration) -> Result<(), Errno> {
     let filter = &registration.filter;
-    // A private operation has its filters, too.
+    // A private operation can have filters, too.
     let is_known = filter.opcode < IORING_OP_LAST.into()
         || u8::try_from(filter.opcode).is_ok_and(|opcode| !ops::lookup(opcode).is_unknown());
     let bad = registration.command != COMMAND_FILTER

@@ -1,9 +1,9 @@
-//! Registered ring descriptors (`IORING_REGISTER_RING_FDS`): sixteen places per thread, by which
-//! `enter` and `register` name a ring without a descriptor of the program's.
+//! Registered ring descriptors (`IORING_REGISTER_RING_FDS`): 16 slots per thread, called places, by which
+//! `enter` and `register` name a ring without a descriptor of the program.
 //!
-//! A place holds a duplicate of the engine's own, so the ring lives on when the program closes its
-//! descriptor, until the thread ends. Most front ends tell of that. A thread is known by its identity, which another may have
-//! after it: its number tells the two apart, and places of threads that ended unheard are cleared a few at a time.
+//! A place holds a duplicate of the engine's own, so the ring lives on when the program closes its descriptor, until the thread ends. Most
+//! front ends report the end of a thread. A thread is known by its identity, which a later thread may reuse: the thread's number
+//! distinguishes the two, and places of threads whose end was not reported are cleared a few at a time.
 
 pub(crate) mod register;
 
@@ -17,13 +17,13 @@ use crate::os::{self, Fd, host};
 
 /// Places per thread.
 pub const PLACES: usize = 16;
-/// An empty one.
+/// An empty place.
 const NONE: Fd = -1;
-/// The identity of no thread.
+/// The identity of an entry without a thread.
 const NOBODY: usize = 0;
 
-/// The places of one thread, or of nobody. Only their thread changes them while it lives, so it reads them without
-/// a lock. Never freed, for others look through the list meanwhile.
+/// The places of one thread, or an unused entry. Only the entry's thread changes the places while the thread lives, so it reads them
+/// without a lock. An entry is never freed, because other threads may be traversing the list.
 struct Thread {
     identity: AtomicUsize,
     number: AtomicI32,
@@ -32,7 +32,7 @@ struct Thread {
 }
 
 impl Thread {
-    /// Empties all places; what was in them is the caller's to let go of.
+    /// Empties all places; the caller releases the returned descriptors.
     fn clear(&self) -> impl Iterator<Item = Fd> + use<> {
         if self.identity.swap(NOBODY, Ordering::Relaxed) != NOBODY {
             GIVEN.fetch_sub(1, Ordering::Relaxed);
@@ -42,46 +42,46 @@ impl Thread {
     }
 }
 
-/// Lists of threads, by their identities; at the head is the one made last.
+/// Lists of threads, by hashes of their identities; the newest entry is first.
 static LISTS: [AtomicPtr<Thread>; 1024] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 1024];
-/// How many threads have places.
+/// The number of threads that have places.
 static GIVEN: AtomicUsize = AtomicUsize::new(0);
-/// The list in which threads that ended unheard are looked for next.
+/// The list in which the next search for ended threads begins.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
-/// How many threads are looked at for that at once.
+/// The number of threads that one search checks.
 const LOOKS: usize = 16;
-/// The lock for giving places to a thread, and for taking them from one that has ended.
+/// The lock for assigning an entry to a thread, and for clearing that of an ended thread.
 static CHANGES: Mutex<()> = Mutex::new(());
 
-/// The lock of the places, for a `fork`.
+/// Returns the lock of the places, for a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
     &CHANGES
 }
 
 fn list_of(identity: usize) -> &'static AtomicPtr<Thread> {
-    // Threads lie pages apart.
+    // Identities of threads differ by whole pages.
     &LISTS[(identity >> 12 ^ identity >> 22) % LISTS.len()]
 }
 
 fn threads_in(list: &AtomicPtr<Thread>) -> impl Iterator<Item = &'static Thread> + use<> {
     // Acquire pairs with the release store in `add`.
-    // SAFETY: they are leaked and never freed.
+    // SAFETY: entries are leaked and never freed.
     core::iter::successors(unsafe { list.load(Ordering::Acquire).as_ref() }, |thread| thread.before)
 }
 
-/// The thread with an identity, which may have ended.
+/// Returns the entry with an identity; its thread may have ended.
 fn find(identity: usize) -> Option<&'static Thread> {
     threads_in(list_of(identity)).find(|thread| thread.identity.load(Ordering::Relaxed) == identity)
 }
 
-/// The calling thread's places, once it has any.
+/// Returns the calling thread's entry, if it has one.
 #[inline]
 fn own() -> Option<&'static Thread> {
-    // Relaxed: the thread itself has stored it.
+    // Relaxed: the calling thread itself has stored its identity.
     find(host::thread_identity())
 }
 
-/// Gives places to a thread, with the lock held.
+/// Assigns an entry to a thread. The lock must be held.
 fn add(identity: usize, number: i32) -> &'static Thread {
     let list = list_of(identity);
     let unused = threads_in(list).find(|thread| thread.identity.load(Ordering::Relaxed) == NOBODY);
@@ -91,7 +91,7 @@ fn add(identity: usize, number: i32) -> &'static Thread {
         let places = [const { AtomicI32::new(NONE) }; PLACES];
         let (identity, number) = (AtomicUsize::new(NOBODY), AtomicI32::new(0));
         let thread = Box::leak(Box::new(Thread { identity, number, places, before }));
-        // Release publishes it to the acquire load in `threads_in`.
+        // Release: pairs with the acquire load in `threads_in`.
         list.store(thread, Ordering::Release);
         thread
     });
@@ -101,10 +101,10 @@ fn add(identity: usize, number: i32) -> &'static Thread {
     thread
 }
 
-/// The descriptor behind the calling thread's place `index`.
+/// Returns the descriptor in the calling thread's place `index`.
 ///
 /// # Errors
-/// `EINVAL` where there is no such place, `EBADF` where it is empty.
+/// `EINVAL` if there is no such place, `EBADF` if it is empty.
 #[inline]
 pub fn resolve(index: Fd) -> Result<Fd, Errno> {
     let index = usize::try_from(index).ok().filter(|&index| index < PLACES).ok_or(Errno::EINVAL)?;
@@ -112,16 +112,16 @@ pub fn resolve(index: Fd) -> Result<Fd, Errno> {
     if fd == NONE { Err(Errno::EBADF) } else { Ok(fd) }
 }
 
-/// Empties the places of the calling thread, which ends; what was in them is the caller's to let go of.
+/// Empties the places of the calling thread, which ends; the caller releases the returned descriptors.
 pub fn clear_own() -> Vec<Fd> {
     let _changes = CHANGES.lock();
     own().map_or_else(Vec::new, |thread| thread.clear().collect())
 }
 
-/// Empties the places of threads that have ended: of the one whose identity the calling thread has now, and of some others;
-/// what was in them is the caller's to let go of.
+/// Empties the places of ended threads: of the one whose identity the calling thread reuses, and of some others. The caller
+/// releases the returned descriptors.
 pub fn clear_ended() -> Vec<Fd> {
-    // A thread that is not counted yet has not ended.
+    // A thread that is not counted yet is still registering, so it has not ended.
     if GIVEN.load(Ordering::Relaxed) == 0 {
         return Vec::new();
     }
@@ -148,19 +148,19 @@ pub fn clear_ended() -> Vec<Fd> {
     cleared
 }
 
-/// Empties a place of the calling thread; what was in it is the caller's to let go of.
+/// Empties a place of the calling thread; the caller releases the returned descriptor.
 pub fn take(index: usize) -> Option<Fd> {
     own().map(|thread| thread.places[index].swap(NONE, Ordering::Relaxed)).filter(|&fd| fd != NONE)
 }
 
-/// Puts a descriptor into the first empty one of these places of the calling thread.
+/// Puts a descriptor into the first empty place of this range of the calling thread.
 ///
 /// # Errors
-/// `EBUSY` where none is empty.
+/// `EBUSY` if none is empty.
 pub fn put(own: Fd, places: core::ops::Range<usize>) -> Result<u32, Errno> {
     let (identity, number) = (host::thread_identity(), os::gettid());
     let _changes = CHANGES.lock();
-    // A registration calls `clear_ended` before: no thread that has ended has this identity.
+    // A registration calls `clear_ended` first: no ended thread has this identity.
     let thread = find(identity).unwrap_or_else(|| add(identity, number));
     let is_empty = |&place: &usize| thread.places[place].load(Ordering::Relaxed) == NONE;
     let place = places.into_iter().find(is_empty).ok_or(Errno::EBUSY)?;
@@ -168,7 +168,7 @@ pub fn put(own: Fd, places: core::ops::Range<usize>) -> Result<u32, Errno> {
     Ok(place as u32)
 }
 
-/// In a child after `fork`: it has none of the parent's; what was in the places is the caller's to let go of.
+/// Clears the parent's places in a child after `fork`; the caller releases the returned descriptors.
 ///
 /// # Safety
 /// No other thread of this process may use the list.

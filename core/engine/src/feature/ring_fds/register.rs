@@ -1,4 +1,4 @@
-//! Registered ring descriptors (`IORING_REGISTER_RING_FDS`). Other rings' locks are taken here.
+//! Registration of ring descriptors (`IORING_REGISTER_RING_FDS`). Locks of other rings are taken here.
 
 use linux_raw_sys::io_uring::io_uring_rsrc_update;
 
@@ -8,7 +8,7 @@ use crate::feature::ring_fds::{self, PLACES};
 use crate::os::{self, Fd, user};
 use crate::ring::{descriptors, registry};
 
-/// Lets go of descriptors, without a lock held.
+/// Closes descriptors. No lock may be held.
 fn release(fds: impl IntoIterator<Item = Fd>) {
     for fd in fds {
         descriptors::closed(fd);
@@ -21,24 +21,24 @@ pub fn sweep() {
     release(ring_fds::clear_ended());
 }
 
-/// The calling thread ends.
+/// Clears the places of the calling thread, which ends.
 pub fn thread_ends() {
     release(ring_fds::clear_own());
 }
 
-/// In a child after `fork`: it has none of the parent's.
+/// Clears the parent's places in a child after `fork`.
 ///
 /// # Safety
-/// No other thread of this process may use the list, and the rings must have been seen to.
+/// No other thread of this process may use the list, and the rings must have been reset.
 pub unsafe fn forked() {
     // SAFETY: passed on to the caller.
     release(unsafe { ring_fds::forked() });
 }
 
-/// `IORING_REGISTER_RING_FDS`: the count of descriptors registered.
+/// `IORING_REGISTER_RING_FDS`: returns the number of registered descriptors.
 ///
 /// # Errors
-/// Of the first, where it failed.
+/// The error of the first descriptor, if it failed.
 pub fn register(call: &Register) -> Result<usize, Errno> {
     sweep();
     for_each_update(call, |place, update| {
@@ -48,11 +48,11 @@ pub fn register(call: &Register) -> Result<usize, Errno> {
     })
 }
 
-/// Gives the first empty place to a ring that is to have no descriptor of the program's
-/// (`IORING_SETUP_REGISTERED_FD_ONLY`); `fd` becomes the place's.
+/// Registers a ring that has no descriptor of the program (`IORING_SETUP_REGISTERED_FD_ONLY`) in the first
+/// empty place, and closes `fd`.
 ///
 /// # Errors
-/// `EBUSY` where all are taken.
+/// `EBUSY` if no place is empty.
 pub fn register_own(fd: Fd) -> Result<Fd, Errno> {
     let own = os::duplicate(fd)?;
     descriptors::duplicated(fd, own);
@@ -60,10 +60,10 @@ pub fn register_own(fd: Fd) -> Result<Fd, Errno> {
     ring_fds::put(own, 0..PLACES).map(|place| place as Fd).inspect_err(|_| release([own]))
 }
 
-/// `IORING_UNREGISTER_RING_FDS`: the count of places cleared.
+/// `IORING_UNREGISTER_RING_FDS`: returns the number of cleared places.
 ///
 /// # Errors
-/// Of the first, where it failed.
+/// The error of the first place, if it failed.
 pub fn unregister(call: &Register) -> Result<usize, Errno> {
     for_each_update(call, |_, update| {
         if update.resv != 0 || update.data != 0 || update.offset as usize >= PLACES {

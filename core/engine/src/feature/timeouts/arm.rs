@@ -1,4 +1,4 @@
-//! Timeouts are armed, counted and fired here; the list of those that are armed is [`Timeouts`](crate::feature::timeouts::Timeouts).
+//! Arming, counting and firing timeouts; the list of armed ones is [`Timeouts`](crate::feature::timeouts::Timeouts).
 
 use alloc::vec::Vec;
 
@@ -26,7 +26,7 @@ fn clock_of(flags: u32) -> Clock {
 }
 
 impl Request {
-    /// The request's [`Timeout`], if it has one.
+    /// Returns the request's [`Timeout`], if it has one.
     pub fn timeout(&mut self) -> Option<&mut Timeout> {
         match &mut self.data {
             OpData::Timeout(timeout) => Some(timeout),
@@ -36,7 +36,7 @@ impl Request {
 }
 
 impl Core {
-    /// The armed TIMEOUTs among `requests`, in the order in which a cancellation finds them.
+    /// Returns the armed TIMEOUTs among `requests`, in the order in which a cancellation finds them.
     pub fn listed_timeouts(&self, requests: &[RequestId]) -> Vec<RequestId> {
         let place = |id: RequestId| match &self[id].data {
             OpData::Timeout(timeout) if self.time().timeouts.is_armed(id, timeout) => {
@@ -49,11 +49,11 @@ impl Core {
         listed.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Starts the timer of one, at its time or after it.
+    /// Starts a request's timer; `absolute` says whether its time is a point of time or a span.
     pub fn start_timer(&mut self, id: RequestId, absolute: bool) {
         let Some(&mut Timeout { time_ns, flags, .. }) = self[id].timeout() else { return };
         if self.time().timeouts.unwaited {
-            // Its time does not begin before there is who will tell that it is over.
+            // The reactor must exist before the time begins, because the submitter does not wait for the timeout.
             reactor::prepare(self);
         }
         let clock = clock_of(flags);
@@ -61,8 +61,8 @@ impl Core {
         self.arm_timer(id, clock, deadline_ns);
     }
 
-    /// Completions so far, without those of timeouts. A timeout that has fired counts before its
-    /// CQE is there, so the difference to the last look may be negative.
+    /// Returns the number of completions so far, without those of timeouts. A fired timeout is subtracted
+    /// before its CQE is posted, so the difference to the last call may be negative.
     fn sequence(&mut self) -> i64 {
         let now = self.queues().cq.tail().wrapping_sub(self.time().timeouts.fired);
         let moved = now.wrapping_sub(self.time().timeouts.sequence as u32) as i32;
@@ -70,18 +70,18 @@ impl Core {
         self.time().timeouts.sequence
     }
 
-    /// How many completions end a timeout that counts this many from now on.
+    /// Returns the number of completions at which a timeout ends that counts `count` completions from now on.
     pub fn timeout_target(&mut self, count: u32) -> i64 {
         self.sequence() - self.posted_in_batch() + i64::from(count)
     }
 
-    /// Completions of the submission under way: to a timeout in it they come after it, for the kernel
-    /// posts them when the submission ends.
+    /// Returns the number of completions of the current submission. A timeout in that submission counts them,
+    /// because the kernel posts them when the submission ends.
     fn posted_in_batch(&self) -> i64 {
         self.time().timeouts.batch.map_or(0, |tail| i64::from(self.queues().cq.tail().wrapping_sub(tail)))
     }
 
-    /// Puts a timeout on the list.
+    /// Adds a timeout to the list.
     pub fn list_timeout(&mut self, id: RequestId, target: Option<i64>) {
         let place = self.time_mut().timeouts.insert(id, target);
         if let Some(timeout) = self[id].timeout() {
@@ -89,18 +89,18 @@ impl Core {
         }
     }
 
-    /// Takes a timeout off the list.
+    /// Removes a timeout from the list.
     pub fn unlist_timeout(&mut self, id: RequestId) {
         if let Some(&mut Timeout { place, .. }) = self[id].timeout() {
             self.time_mut().timeouts.remove(place);
         }
     }
 
-    /// Takes a timeout off the list that ends by itself: its CQE is not to count.
+    /// Removes a timeout that fires from the list; its CQE must not be counted.
     pub fn timeout_fires(&mut self, id: RequestId) {
         self.unlist_timeout(id);
         self.time_mut().timeouts.fired = self.time().timeouts.fired.wrapping_add(1);
-        // Whoever waits for completions waits no longer, however many there are.
+        // A fired timeout ends waits for completions, however many they still lack.
         self.wake_all();
     }
 
@@ -119,12 +119,12 @@ impl Core {
         }
     }
 
-    /// True if the timeout's time has come. It is told later, but the kernel's timer has gone off already.
+    /// True if the timeout's time has come: the engine fires it later, but the kernel's timer would have fired already.
     pub(in crate::feature::timeouts) fn is_timer_due(&self, id: RequestId) -> bool {
         self.time().timers.deadline(id).is_some_and(|(clock, deadline_ns)| deadline_ns <= clock.now_ns())
     }
 
-    /// Starts its timer again with the time of another, on the clock it had.
+    /// Restarts the timer with the time of `new`, on the timer's own clock.
     pub(in crate::feature::timeouts) fn restart_timer(&mut self, id: RequestId, new: Timeout) {
         self.time_mut().timers.cancel(id);
         if let Some(timeout) = self[id].timeout() {
@@ -134,22 +134,22 @@ impl Core {
     }
 }
 
-/// A timeout that goes on in another process than the one that armed it.
+/// An armed timeout that another process takes over.
 #[derive(Clone, Copy, Debug)]
 pub struct Inherited {
-    /// Of its SQE.
+    /// The SQE's user data.
     pub user_data: u64,
-    /// When it fires, by the clock that its flags name.
+    /// The time when it fires, by the clock in its flags.
     pub deadline_ns: u64,
     /// `IORING_TIMEOUT_*`.
     pub flags: u32,
-    /// Its operation.
+    /// The opcode of its operation.
     pub opcode: u8,
     /// `IOSQE_*`.
     pub sqe_flags: u8,
 }
 
-/// The data by which another process takes an armed timeout over: one without counts, rounds or links.
+/// Returns the data with which another process takes over an armed timeout, if it has no counts, rounds or links.
 pub fn to_inherit(core: &mut Core, id: RequestId) -> Option<Inherited> {
     let &mut timeout = core[id].timeout()?;
     let request = &core[id];
@@ -165,17 +165,17 @@ pub fn to_inherit(core: &mut Core, id: RequestId) -> Option<Inherited> {
     plain.then_some(Inherited { user_data, deadline_ns, flags, opcode, sqe_flags })
 }
 
-/// Ends a timeout here that goes on elsewhere.
+/// Removes a timeout that another process takes over.
 pub fn forget(core: &mut Core, id: RequestId) {
     core.unlist_timeout(id);
     core.time_mut().timers.cancel(id);
     core.requests_mut().remove(id);
 }
 
-/// Takes a timeout over. Where there is no room for it, it is over.
+/// Takes over a timeout. If no request can be made for it, posts `ECANCELED`.
 pub fn inherit(core: &mut Core, inherited: Inherited) {
     if !core.requests().operation(inherited.opcode).caps.has(Caps::INHERITED) {
-        // No process of this engine wrote that.
+        // No process of this engine wrote this opcode.
         return;
     }
     let Inherited { user_data, deadline_ns, flags, opcode, sqe_flags } = inherited;

@@ -1,8 +1,8 @@
-//! The timeouts of a ring that are armed.
+//! The armed timeouts of a ring.
 //!
-//! A TIMEOUT ends by its timer or, where it counts completions, when as many others were posted.
-//! Completions of timeouts themselves do not count. What counts is looked at between batches
-//! (`Core::flush_timeouts`), never in the middle of one, as the kernel does.
+//! A TIMEOUT ends by its timer or, if it counts completions, when that many other CQEs were posted. CQEs of
+//! timeouts do not count. Counts are compared between batches (`Core::flush_timeouts`), never inside a batch,
+//! as in the kernel.
 
 mod arm;
 pub mod ops;
@@ -16,79 +16,79 @@ pub use arm::{Inherited, forget, inherit, to_inherit};
 /// The data of TIMEOUT, LINK_TIMEOUT and TIMEOUT_REMOVE.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeout {
-    /// The span, or the point of time, in nanoseconds.
+    /// The span or the point of time, in nanoseconds.
     pub time_ns: u64,
     /// `IORING_TIMEOUT_*`.
     pub flags: u32,
-    /// Completions to wait for, or rounds that a multishot one has left; 0 for none, or no end.
+    /// Completions to wait for, or remaining rounds of a multishot timeout; 0 for none, or no limit.
     pub count: u32,
-    /// Its place among the ring's timeouts.
+    /// The timeout's key in [`Timeouts`].
     place: Place,
 }
 
 impl Timeout {
-    /// A timeout that is not armed.
+    /// Makes a timeout that is not armed.
     pub fn new(time_ns: u64, flags: u32, count: u32) -> Timeout {
         Timeout { time_ns, flags, count, place: Place::Timed(0) }
     }
 }
 
-/// Where a timeout stands in [`Timeouts`].
+/// The key of a timeout in [`Timeouts`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Place {
-    /// Counting: due at this number of completions; the second tells equals apart.
+    /// Counting: due at this number of completions; the second number makes keys unique.
     Counting(i64, u64),
-    /// By its timer alone.
+    /// Ended by its timer alone.
     Timed(u64),
 }
 
 /// The armed TIMEOUTs of a ring.
 #[derive(Default)]
 pub struct Timeouts {
-    /// Timeouts that count, by what they wait for; then the others, oldest first.
+    /// Timeouts that count, by their targets; then the others, oldest first.
     armed: BTreeMap<Place, RequestId>,
     /// The number of timeouts that count.
     counting: usize,
-    /// How many timeouts have fired: their CQEs do not count.
+    /// The number of fired timeouts, whose CQEs do not count.
     fired: u32,
-    /// Completions that count, as of the last look.
+    /// The number of counted completions, when it was updated last.
     sequence: i64,
-    /// The CQ's tail when the submission under way began.
+    /// The CQ's tail when the current submission began, less CQEs that were posted beside it.
     batch: Option<u32>,
-    /// The submission under way is one of a call that does not wait.
+    /// The current submission is one of a call that does not wait.
     unwaited: bool,
     added: u64,
 }
 
 impl Timeouts {
-    /// The number of timeouts that have fired so far.
+    /// Returns the number of timeouts that have fired so far.
     pub fn fired(&self) -> u32 {
         self.fired
     }
 
-    /// The number of timeouts that wait for a number of completions.
+    /// Returns the number of timeouts that wait for a number of completions.
     pub fn counting(&self) -> usize {
         self.counting
     }
 
-    /// A submission begins, with the CQ's tail here.
+    /// Begins a submission, at which the CQ's tail is `cq_tail`.
     #[inline]
     pub fn begin_batch(&mut self, cq_tail: u32) {
         self.batch = Some(cq_tail);
     }
 
-    /// The submission is over.
+    /// Ends the submission.
     #[inline]
     pub fn end_batch(&mut self) {
         self.batch = None;
     }
 
-    /// True if a submission is under way.
+    /// True if there is a current submission.
     pub fn in_batch(&self) -> bool {
         self.batch.is_some()
     }
 
-    /// So many completions were posted beside those of the submission under way, which come when it ends.
+    /// Excludes `posted` completions from those of the current submission, which the kernel posts when it ends.
     #[inline]
     pub fn count_beside_batch(&mut self, posted: u32) {
         if let Some(tail) = &mut self.batch {
@@ -96,7 +96,7 @@ impl Timeouts {
         }
     }
 
-    /// Says whether the call that submits from now on does not wait.
+    /// Sets whether the call that submits from now on does not wait.
     #[inline]
     pub fn set_unwaited(&mut self, unwaited: bool) {
         self.unwaited = unwaited;

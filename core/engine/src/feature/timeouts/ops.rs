@@ -1,6 +1,6 @@
 //! TIMEOUT, TIMEOUT_REMOVE and LINK_TIMEOUT.
 //!
-//! Those that are armed stand in [`crate::feature::timeouts`].
+//! [`crate::feature::timeouts`] keeps the armed ones.
 
 use linux_raw_sys::io_uring::{
     IORING_LINK_TIMEOUT_UPDATE, IORING_TIMEOUT_ABS, IORING_TIMEOUT_CLOCK_MASK, IORING_TIMEOUT_ETIME_SUCCESS,
@@ -20,10 +20,10 @@ use crate::request::{Flags, RequestId};
 use crate::ring::row::{Expiry, Outcome, Row, issue_controls};
 use crate::ring::{Attempt, Core};
 
-/// Whether the SQE holds the time itself.
+/// True if the SQE contains the time itself.
 const IMMEDIATE: When = asks(IORING_TIMEOUT_IMMEDIATE_ARG);
 const NOT_IMMEDIATE: When = When::None(Field::OpFlags, IORING_TIMEOUT_IMMEDIATE_ARG as u64);
-/// Whether another timeout gets a new time.
+/// True if the request sets a new time for another timeout.
 const UPDATES: When = asks(IORING_TIMEOUT_UPDATE_MASK);
 const TIME: Argument =
     arg(Field::Address, "ts", Kind::Structure(structures::TIMESPEC)).when(&[NOT_IMMEDIATE]);
@@ -85,8 +85,8 @@ pub const TIMEOUT_REMOVE: Row =
         )
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENOENT]);
 
-/// The time that `argument` is, or the one at that address, as the kernel takes it: more than a second's worth of
-/// nanoseconds is fine.
+/// Returns `argument` as a time, or the time at that address. As in the kernel, the nanoseconds may exceed a
+/// second.
 fn read_time(argument: u64, flags: u32) -> Result<u64, Errno> {
     if flags & IORING_TIMEOUT_IMMEDIATE_ARG != 0 {
         return if argument > i64::MAX as u64 { Err(Errno::EINVAL) } else { Ok(argument) };
@@ -140,7 +140,7 @@ fn prep_link(cx: &mut Attempt<'_>) -> Result<(), Errno> {
 
 fn issue(cx: &mut Attempt<'_>) -> Outcome {
     if cx.ring.is_submitting() && cx.flags.has(Flags::THREADED) {
-        // A thread arms it when the submission is over, and counts from there.
+        // The thread that issues it after the submission arms it, and counts from then on.
         return Outcome::Again;
     }
     let Some(&mut Timeout { flags, count, .. }) = cx.timeout() else { return Errno::EINVAL.into() };
@@ -171,7 +171,7 @@ fn expire(cx: &mut Attempt<'_>) -> Outcome {
     Outcome::Armed
 }
 
-/// Counts a round of a multishot timeout; false for the last one.
+/// Counts a round of a multishot timeout; false if it was the last.
 fn goes_on(cx: &mut Attempt<'_>) -> bool {
     let Some(timeout) = cx.timeout() else { return false };
     if timeout.flags & IORING_TIMEOUT_MULTISHOT == 0 {
@@ -184,7 +184,7 @@ fn goes_on(cx: &mut Attempt<'_>) -> bool {
     timeout.count > 0
 }
 
-/// Called when the request before it has been issued and goes on.
+/// Starts the timer, when the request before it in the chain has been issued and has not completed.
 fn issue_link(cx: &mut Attempt<'_>) -> Outcome {
     let absolute = cx.timeout().is_some_and(|timeout| timeout.flags & IORING_TIMEOUT_ABS != 0);
     cx.start_timer(absolute);
@@ -196,7 +196,7 @@ fn expire_link(core: &mut Core, id: RequestId) {
         return core.complete(id, Errno::ETIME.negated());
     };
     if core.defers() {
-        // The kernel's timer has gone off while the request was still to be gone on with.
+        // In the kernel, the timer has fired before the request was continued.
         core[id].partner = None;
         core[watched].partner = None;
     }
@@ -216,7 +216,7 @@ fn expire_link(core: &mut Core, id: RequestId) {
     let result = match result {
         Ok(0) => Errno::ETIME.negated(),
         Ok(counted) => counted as i32,
-        // The kernel goes on looking elsewhere, and finds it nowhere else.
+        // The kernel continues its search in other places, and finds no request there.
         Err(Errno::EALREADY) => Errno::ENOENT.negated(),
         Err(errno) => errno.negated(),
     };
@@ -270,7 +270,7 @@ fn remove(core: &mut Core, user_data: u64) -> Result<(), Errno> {
 fn update(core: &mut Core, user_data: u64, new: Timeout) -> Result<(), Errno> {
     let id = find(core, user_data)?;
     let Some(timeout) = core[id].timeout() else { return Err(Errno::ENOENT) };
-    // Neither completions nor rounds count any more.
+    // Neither completions nor rounds are counted any more.
     timeout.count = 0;
     core.unlist_timeout(id);
     core.list_timeout(id, None);

@@ -1,9 +1,9 @@
-//! Queues of zero-copy receives that a program has a descriptor of (`ZCRX_CTRL_EXPORT`): other rings of the process import them
-//! by it.
+//! Zero-copy receive queues of which a program has a descriptor (`ZCRX_CTRL_EXPORT`): other rings of the process import a queue
+//! by the descriptor.
 //!
-//! The descriptor is the reading end of a pipe. The engine keeps the other end, which shows an error as soon as nobody has
-//! the program's any more, duplicates and other processes' included: then the queue is let go of. That is looked for whenever
-//! a queue is exported, imported or let go of by a ring.
+//! The program's descriptor is the reading end of a pipe. The engine keeps the writing end, which shows an error as soon as
+//! no process has a reading end any more: then the engine releases the queue. The engine checks for that whenever a queue is
+//! exported, imported or released by a ring.
 
 use alloc::vec::Vec;
 
@@ -15,7 +15,7 @@ use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd, OwnedFd};
 
 struct Exported {
-    /// The writing end.
+    /// The writing end of the pipe.
     end: OwnedFd,
     /// The pipe that both ends belong to.
     file: File,
@@ -25,7 +25,7 @@ struct Exported {
 /// A file's device, by its two numbers, and its inode.
 type File = (u32, u32, u64);
 
-/// The identity of this file. Asked of no file system that may be slow to answer: rings are locked meanwhile.
+/// Returns the identity of a file, but asks no file system that may be slow to answer: rings are locked meanwhile.
 fn file_of(fd: Fd) -> Result<File, Errno> {
     let status = os::known_status(fd, STATX_INO)?;
     Ok((status.stx_dev_major, status.stx_dev_minor, status.stx_ino))
@@ -33,12 +33,12 @@ fn file_of(fd: Fd) -> Result<File, Errno> {
 
 static EXPORTED: Mutex<Vec<Exported>> = Mutex::new(Vec::new());
 
-/// The lock of the list, for a `fork`.
+/// Returns the lock of the list, for a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
     &EXPORTED
 }
 
-/// In a child after `fork`: the queues are its parent's.
+/// Empties the list in a child after `fork`: the queues are the parent's.
 ///
 /// # Safety
 /// No other thread of this process may use the list.
@@ -48,12 +48,12 @@ pub unsafe fn forked() {
     EXPORTED.lock().clear();
 }
 
-/// Lets go of those of which nobody has a descriptor.
+/// Releases queues of which no process has a descriptor.
 fn sweep(exported: &mut Vec<Exported>) {
     let mut place = 0;
     while let Some(one) = exported.get(place) {
         let end = one.end.fd();
-        // A pipe that cannot be asked now is asked later.
+        // If the poll fails, a later sweep polls the pipe again.
         let events = os::poll_now(end, 0).unwrap_or(0);
         if events & (EPOLLERR | POLLNVAL) == 0 {
             place += 1;
@@ -63,18 +63,18 @@ fn sweep(exported: &mut Vec<Exported>) {
         let Exported { end, queue, .. } = exported.swap_remove(place);
         queue.lock().leave(None);
         if !is_ours {
-            // The program has closed it: the number is another file's, or nobody's.
+            // The program has closed the number, which may belong to another file now.
             let _ = end.into_fd();
         }
     }
 }
 
-/// Lets go of exported queues without a descriptor, for a caller that has just closed one or left a queue.
+/// Releases exported queues without a descriptor. The caller has just closed a descriptor, or left a queue.
 pub fn drop_unreferenced() {
     sweep(&mut EXPORTED.lock());
 }
 
-/// A descriptor of a queue, which is the program's.
+/// Makes a descriptor of a queue for the program.
 ///
 /// # Errors
 /// `EMFILE`, `ENFILE`, `ENOMEM`.
@@ -84,7 +84,7 @@ pub fn export(queue: &Shared) -> Result<Fd, Errno> {
     exported.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
     let [own, end] = os::pipe(O_CLOEXEC | O_NONBLOCK)?;
     let own = OwnedFd::new(own);
-    // Where no third descriptor is to be had it stays among the program's: the kernel needs one.
+    // If no third descriptor can be made, this one keeps its low number: the kernel needs one descriptor only.
     let end = OwnedFd::new(os::duplicate(end).inspect(|_| os::close(end)).unwrap_or(end));
     let file = file_of(end.fd())?;
     queue.lock().join();
@@ -92,10 +92,10 @@ pub fn export(queue: &Shared) -> Result<Fd, Errno> {
     Ok(own.into_fd())
 }
 
-/// The queue behind a descriptor of the program's, for one more ring.
+/// Returns the queue of a descriptor of the program, for one more ring.
 ///
 /// # Errors
-/// `EBADF` where there is none.
+/// `EBADF` if the descriptor is none of a queue.
 pub fn import(fd: Fd) -> Result<Shared, Errno> {
     let file = file_of(fd)?;
     let mut exported = EXPORTED.lock();

@@ -1,10 +1,10 @@
-//! The queues of zero-copy receives (`IORING_REGISTER_ZCRX_IFQ`): an area of the program's memory, by pages, into which data is
-//! received, and a *refill ring*, by which the program gives pages back that it has read.
+//! The queues of zero-copy receives (`IORING_REGISTER_ZCRX_IFQ`): an *area* of the program's memory, divided into pages that
+//! receive data, and a *refill ring*, in which the program returns pages that it has read.
 //!
-//! A card would put packets into the area. Where a packet is not in it, the kernel copies; the engine always does.
+//! A network card would put packets into the area. If a packet is not in the area, the kernel copies its data; the engine always copies.
 //!
-//! Area and ring are the program's memory and may hold anything, or be gone: both are reached by guarded copies or by system
-//! calls, and what the ring says is checked against what the program was lent.
+//! Area and ring are memory of the program and may hold anything, or be unmapped: the engine accesses both by guarded copies
+//! or system calls, and checks entries of the ring against the pages that it has lent to the program.
 
 pub mod exported;
 pub mod ops;
@@ -23,32 +23,32 @@ use crate::os::pages;
 use crate::os::region::Region;
 use crate::os::sync::Mutex;
 
-/// Entries of a refill ring.
+/// The maximal number of entries of a refill ring.
 pub const MAX_ENTRIES: u32 = 32768;
 
-/// Where head, tail and entries of a refill ring lie in its memory. The kernel's are at the same places.
+/// Offsets of head, tail and entries in a refill ring's memory, as in the kernel.
 const HEAD: usize = 0;
 const TAIL: usize = 4;
 const ENTRIES: usize = 64;
-/// Bytes of the ring's header, and how it is aligned.
+/// The ring header's size in bytes, and its alignment.
 pub const HEADER: (u32, u32) = (8, 64);
 const ENTRY: usize = size_of::<io_uring_zcrx_rqe>();
 
-/// Of an offset into an area: above this bit stands the area's number.
+/// In an offset into an area, the area's number is in the bits from this one up.
 const AREA_SHIFT: u32 = 48;
-/// So many entries are read between two stores of the head.
+/// The number of entries that a flush reads between two stores of the head.
 const BATCH: u32 = 32;
-/// So many entries are read when pages are wanted. A page pool of the kernel's has room for as many
+/// The number of entries that are read when pages are needed, as for a page pool of the kernel
 /// (`PP_ALLOC_CACHE_REFILL` in `io_zcrx_ring_refill`).
 const REFILL: u32 = 64;
 
-/// The ids of a ring's queues stay below this: each has its part of the ring's file.
+/// The limit of the ids of a ring's queues: each queue has its part of the ring's file.
 const IDS: u32 = ((PBUF_OFFSET - RECEIVE_QUEUES_OFFSET) >> RECEIVE_QUEUE_SHIFT) as u32;
 
-/// Something of which a program may be told (`ZCRX_EVENT_*`).
+/// An event that can be reported to the program (`ZCRX_EVENT_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// There was no page for what an interface received.
+    /// No page was free for data that an interface received.
     NoPage = 0,
     /// Data was copied.
     Copied = 1,
@@ -57,7 +57,7 @@ pub enum Event {
 impl Event {
     /// The number of events.
     pub const COUNT: u32 = 2;
-    /// The bits of all.
+    /// The bits of all events.
     pub const ALL: u32 = (1 << Event::COUNT) - 1;
 
     const fn bit(self) -> u32 {
@@ -65,7 +65,7 @@ impl Event {
     }
 }
 
-/// An event that is to be told, and the ring that is to tell it, by its serial number.
+/// An event to report, and the ring that must report it, by the ring's serial number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Notice {
     /// The event that has happened.
@@ -74,32 +74,32 @@ pub struct Notice {
     pub ring: u64,
 }
 
-/// Of which events a program asked to be told, and how.
+/// The events that a program asked to be reported, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Events {
-    /// The user data of CQEs that tell of events.
+    /// The user data of CQEs that report events.
     pub user_data: u64,
-    /// Bits of the events that the program wants to hear of.
+    /// Bits of the events that the program asked for.
     pub wanted: u32,
-    /// Where in the refill ring's memory the counters lie of what was copied, if the program wants any.
+    /// The offset of the counters of copied data in the refill ring's memory, if the program wants counters.
     pub counters: Option<usize>,
 }
 
-/// A queue that is to be made.
+/// A queue to be created.
 pub struct New {
     /// The memory of the refill ring.
     pub ring: Region,
     /// The number of its entries: a power of two.
     pub entries: u32,
-    /// Where the area begins.
+    /// The address of the area.
     pub area: u64,
     /// The number of its pages.
     pub pages: usize,
-    /// The queue stands for one of an interface, whose driver takes entries out of the refill ring by itself.
+    /// The queue represents one of an interface, whose driver reads the refill ring without a flush.
     pub refills_itself: bool,
-    /// The events that the program wants to hear of, and how.
+    /// The events that the program asked for.
     pub events: Events,
-    /// The ring that registers it, by its serial number.
+    /// The serial number of the ring that registers the queue.
     pub registrant: u64,
 }
 
@@ -107,40 +107,40 @@ pub struct New {
 pub struct ReceiveQueue {
     ring: Region,
     entries: u32,
-    /// Entries taken out of the refill ring.
+    /// The number of entries read from the refill ring.
     head: u32,
     area: u64,
-    /// Pages that nobody has, the next one last.
+    /// The free pages; the last one is used first.
     free: Vec<u32>,
-    /// A mark for each page that the program has.
+    /// True for each page that the program has.
     lent: Vec<bool>,
     refills_itself: bool,
     events: Events,
-    /// Events of which the program was told, and has not asked to be told again.
+    /// Events that were reported, and that the program has not armed again.
     told: u32,
-    /// The ring that registered it, while that wants to be told of events.
+    /// The ring that registered the queue, as long as it reports events.
     registrant: Option<u64>,
-    /// Rings and exported descriptors that refer to it.
+    /// The number of rings and exported descriptors that refer to the queue.
     users: u32,
 }
 
-/// A queue, as rings share it. Its lock is taken inside a ring's own, or inside that of [`exported`].
+/// A queue, as rings share it. Its lock is taken inside a ring's lock, or inside that of [`exported`].
 pub type Shared = Arc<Mutex<ReceiveQueue>>;
 
 impl ReceiveQueue {
-    /// Bytes that the refill ring takes up.
+    /// Returns the size of a refill ring in bytes.
     pub const fn ring_bytes(entries: u32) -> u64 {
         (ENTRIES + entries as usize * ENTRY) as u64
     }
 
-    /// Tells where its parts lie.
+    /// Writes the offsets of the refill ring's parts.
     pub fn describe(offsets: &mut io_uring_zcrx_offsets) {
         offsets.head = HEAD as u32;
         offsets.tail = TAIL as u32;
         offsets.rqes = ENTRIES as u32;
     }
 
-    /// A queue of which nobody has a page.
+    /// Creates a queue whose pages are all free.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -172,13 +172,13 @@ impl ReceiveQueue {
         })))
     }
 
-    /// Where a page lies in memory.
+    /// Returns the address of a page.
     pub fn address(&self, page: u32) -> u64 {
         self.area + offset(page)
     }
 
-    /// Takes free pages for what is to be received; returns how many of `pages` it filled in. None does not say that there
-    /// are none where the queue still has entries to read ([`ReceiveQueue::may_refill`]).
+    /// Takes free pages for data to be received; returns how many of `pages` it filled in. Even if that is 0, entries that
+    /// are not read yet may return pages ([`ReceiveQueue::may_refill`]).
     pub fn take(&mut self, pages: &mut [u32]) -> usize {
         if self.refills_itself {
             self.refill();
@@ -193,18 +193,18 @@ impl ReceiveQueue {
         taken
     }
 
-    /// True if there are entries left that give pages back without a flush.
+    /// True if there are unread entries that return pages without a flush.
     pub fn may_refill(&self) -> bool {
         self.refills_itself && self.pending() > 0
     }
 
-    /// Puts pages back into which nothing was received, taken in this order.
+    /// Puts unused pages back; `pages` are in the order in which they were taken.
     pub fn put_back(&mut self, pages: &[u32]) {
         self.free.extend(pages.iter().rev());
     }
 
-    /// Lends pages to the program, until it gives them back: so many bytes were copied into them. Returns of what it is to
-    /// be told.
+    /// Lends pages, with `bytes` bytes of data copied into them, to the program until it returns them. Returns the event
+    /// to report, if any.
     pub fn lend(&mut self, pages: &[u32], bytes: usize) -> Option<Notice> {
         pages.iter().for_each(|&page| self.lent[page as usize] = true);
         if let Some(counters) = self.events.counters {
@@ -215,8 +215,8 @@ impl ReceiveQueue {
         self.notice(Event::Copied)
     }
 
-    /// Notes that there is no page for what waits to be received. Returns of what the program is to be told:
-    /// only an interface's driver tells of it.
+    /// Returns the event to report when no page is free for data, if any: only an interface's driver reports
+    /// it.
     pub fn notice_of_exhaustion(&self) -> Option<Notice> {
         if self.refills_itself { self.notice(Event::NoPage) } else { None }
     }
@@ -227,8 +227,8 @@ impl ReceiveQueue {
         Some(Notice { event, ring })
     }
 
-    /// The ring of a notice tells the program now, with this for user data. The event counts as told from here on; `None` where
-    /// that has happened meanwhile.
+    /// Marks an event as reported, and returns the user data of the CQE that the notice's ring must post; `None` if the event
+    /// was reported meanwhile.
     pub fn claim(&mut self, notice: Notice) -> Option<u64> {
         if self.notice(notice.event) != Some(notice) {
             return None;
@@ -237,10 +237,10 @@ impl ReceiveQueue {
         Some(self.events.user_data)
     }
 
-    /// The program wants to be told once more of an event, by its number.
+    /// Arms an event again, which is given by its number.
     ///
     /// # Errors
-    /// `EINVAL` where it has not been told of that.
+    /// `EINVAL` if the event has not been reported.
     pub fn tell_again(&mut self, event: u32) -> Result<(), Errno> {
         let bit = 1 << event;
         if self.told & bit == 0 {
@@ -250,12 +250,12 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Entries in the refill ring that were not taken yet, as far as they can be.
+    /// Returns the number of unread entries in the refill ring, limited to the ring's size.
     fn pending(&self) -> u32 {
         self.ring.load(TAIL, self.head).wrapping_sub(self.head).min(self.entries)
     }
 
-    /// Takes the next entry out of the refill ring: the page that it gives back, if it names one.
+    /// Reads the next entry of the refill ring; returns the page that it names, if any.
     fn next_entry(&mut self) -> Option<u32> {
         let place = ENTRIES + (self.head & (self.entries - 1)) as usize * ENTRY;
         self.head = self.head.wrapping_add(1);
@@ -265,14 +265,14 @@ impl ReceiveQueue {
         (area == 0 && padding == 0 && page < self.lent.len() as u64).then_some(page as u32)
     }
 
-    /// A page comes back, if the program has it.
+    /// Frees a page, if the program has it.
     fn give_back(&mut self, page: u32) {
         if core::mem::take(&mut self.lent[page as usize]) {
             self.free.push(page);
         }
     }
 
-    /// Takes a batch out of the refill ring, as a driver does.
+    /// Reads a batch of entries of the refill ring, as a driver does.
     fn refill(&mut self) {
         let pending = self.pending().min(REFILL);
         if pending == 0 {
@@ -286,7 +286,7 @@ impl ReceiveQueue {
         self.ring.store(HEAD, self.head);
     }
 
-    /// The program asks for its entries to be taken out of the refill ring. One that names no page ends that.
+    /// Reads all entries of the refill ring, on the program's request. An entry that names no page ends this.
     pub fn flush(&mut self) {
         let mut total = 0;
         loop {
@@ -305,13 +305,13 @@ impl ReceiveQueue {
         page.map(|page| self.give_back(page)).is_some()
     }
 
-    /// A ring or a descriptor refers to it from now on.
+    /// Counts one more ring or descriptor that refers to the queue.
     fn join(&mut self) {
         self.users += 1;
     }
 
-    /// Ends a ring's use of the queue; a ring is named by its serial number. With the last of them what the
-    /// program has is free again.
+    /// Ends the use of the queue by a ring, named by its serial number, or by a descriptor. When no user is
+    /// left, the program's pages become free.
     pub fn leave(&mut self, ring: Option<u64>) {
         if ring.is_some() && self.registrant == ring {
             self.registrant = None;
@@ -325,33 +325,32 @@ impl ReceiveQueue {
     }
 }
 
-/// Where a page lies in its area.
+/// Returns the offset of a page in its area.
 pub fn offset(page: u32) -> u64 {
     u64::from(page) * pages::page_bytes() as u64
 }
 
 const _: () = assert!(offset_of!(io_uring_zcrx_rqe, len) == 8 && HEADER.0 as usize <= ENTRIES);
 
-/// The queues that a ring has, for as long as it lives.
+/// The queues of a ring; a queue stays for as long as the ring lives.
 #[derive(Default)]
 pub struct ReceiveQueues {
-    /// By id, which grows.
+    /// Sorted by id.
     queues: Vec<(u32, Shared)>,
     /// The next id.
     next: u32,
 }
 
 impl ReceiveQueues {
-    /// The queue of that id.
+    /// Returns the queue with an id.
     pub fn get(&self, id: u32) -> Option<&Shared> {
         let place = self.queues.binary_search_by_key(&id, |&(id, _)| id).ok()?;
         Some(&self.queues[place].1)
     }
 
-    /// The id of the next one, and where its refill ring would begin in the file of the ring that has it.
-    ///
+    /// Returns the next id, and the offset of the next queue's refill ring in the ring's file.
     /// # Errors
-    /// `ENOMEM` where there can be no more.
+    /// `ENOMEM` if no id is left.
     pub fn next(&self) -> Result<(u32, u64), Errno> {
         if self.next >= IDS {
             return Err(Errno::ENOMEM);
@@ -359,34 +358,34 @@ impl ReceiveQueues {
         Ok((self.next, RECEIVE_QUEUES_OFFSET + (u64::from(self.next) << RECEIVE_QUEUE_SHIFT)))
     }
 
-    /// Adds one under the next id. Its refill ring takes up so many bytes of the ring's file.
+    /// Adds a queue under the next id. The queue's refill ring occupies `bytes` bytes of the ring's file.
     ///
     /// # Errors
     /// `ENOMEM`.
     pub fn add(&mut self, queue: Shared, bytes: u64) -> Result<(), Errno> {
         self.queues.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         self.queues.push((self.next, queue));
-        // The kernel would map each by its id alone. Those in a file lie one behind the other: some ids are left out.
+        // The kernel would map each queue by its id alone. In a file the refill rings follow each other, so long ones use up several ids.
         self.next += bytes.div_ceil(1 << RECEIVE_QUEUE_SHIFT).max(1) as u32;
         Ok(())
     }
 
-    /// The next id, which another process of the ring has to know.
+    /// Returns the next id, for the other processes of the ring.
     pub fn next_id(&self) -> u32 {
         self.next
     }
 
-    /// Other processes of the ring have given out ids up to this one.
+    /// Skips ids that other processes of the ring have used.
     pub fn skip_to(&mut self, id: u32) {
         self.next = self.next.max(id);
     }
 
-    /// In a child after `fork`: the queues are its parent's. So are their ids, for each has its part of the file.
+    /// Forgets the parent's queues in a child after `fork`. Their ids stay used, because each has its part of the file.
     pub fn forked(&mut self) {
         self.queues = Vec::new();
     }
 
-    /// Takes all of them.
+    /// Removes and returns all queues.
     pub fn take(&mut self) -> Vec<(u32, Shared)> {
         core::mem::take(&mut self.queues)
     }

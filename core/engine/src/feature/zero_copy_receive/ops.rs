@@ -1,7 +1,7 @@
-//! RECV_ZC: receives over TCP into pages of the program that are registered for it (`IORING_REGISTER_ZCRX_IFQ`). Each CQE but the
-//! last tells of one page that is the program's from then on.
+//! RECV_ZC: receives over TCP into registered pages of the program (`IORING_REGISTER_ZCRX_IFQ`). Each CQE but the last reports
+//! one page, which the program has from then on.
 //!
-//! A card would have put the data there. Where it has not, the kernel copies; here every page is copied into.
+//! A network card would have put the data into the page. If it has not, the kernel copies the data; the engine always copies.
 
 use linux_raw_sys::general::EPOLLIN;
 use linux_raw_sys::io_uring::{IORING_RECV_MULTISHOT, IORING_RECVSEND_POLL_FIRST};
@@ -61,26 +61,26 @@ pub const RECV_ZC: Row = Row::new(
 /// Flags in `ioprio`.
 const FLAGS: u32 = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT;
 
-/// As many pages one system call receives into.
+/// The maximal number of pages of one system call.
 const PAGES: usize = 16;
 
 /// The state of a zero-copy receive between its steps.
 struct Progress {
-    /// Bytes that are to come; 0 where it goes on to the end of the stream.
+    /// The number of bytes still to be received; 0 to receive until the end of the stream.
     left: u32,
-    /// The socket is one that can receive so.
+    /// The socket was checked to be one that can receive this way.
     is_known: bool,
-    /// CQEs posted since others had their turn.
+    /// CQEs posted since other requests had their turn.
     rounds: u8,
-    /// An event that the ring which registered the queue has to tell of first.
+    /// An event that must be reported first, by the ring that registered the queue.
     untold: Option<Untold>,
 }
 
-/// An event of which a ring has to tell whose lock somebody holds.
+/// An event to be reported by a ring whose lock another thread holds.
 struct Untold {
     queue: Shared,
     notice: Notice,
-    /// The request's outcome once the event is told.
+    /// The request's outcome once the event is reported.
     then: Outcome,
 }
 
@@ -125,13 +125,13 @@ fn progress<'a>(cx: &'a mut Attempt<'_>) -> &'a mut Progress {
     cx.data.as_own_mut().expect("its preparation made it")
 }
 
-/// True if `fd` is a TCP socket whose data nobody changes on the way.
+/// True if `fd` is a TCP socket whose data is not transformed on the way (as by TLS).
 fn receives_plainly(ring: &mut Lent, fd: Fd) -> bool {
     let kind = ring.readiness_mut().socket_kind(fd);
     matches!(kind, SocketKind::Tcp | SocketKind::TcpListener) && !calls::carries_another_protocol(fd)
 }
 
-/// One attempt. Nothing where the next is to follow.
+/// Makes one receive; returns `None` if another one should follow.
 fn receive(cx: &mut Attempt<'_>, fd: Fd, queue: &Shared) -> Option<Outcome> {
     let left = progress(cx).left as usize;
     let wanted = if left == 0 { PAGES } else { left.div_ceil(pages::page_bytes()).min(PAGES) };
@@ -152,7 +152,7 @@ fn receive(cx: &mut Attempt<'_>, fd: Fd, queue: &Shared) -> Option<Outcome> {
         taken
     };
     if taken == 0 && queue.lock().may_refill() {
-        // The entries that were read gave nothing back. The rest is read when others have had their turn.
+        // The entries that were read returned no page. The rest is read when other requests have had their turn.
         return Some(Outcome::Again);
     }
     if taken == 0 || room == 0 {
@@ -180,7 +180,7 @@ fn receive(cx: &mut Attempt<'_>, fd: Fd, queue: &Shared) -> Option<Outcome> {
     }
 }
 
-/// Tells the program that so many bytes lie in these pages. Returns of which event it is to be told besides.
+/// Posts CQEs for `count` bytes in these pages. Returns the event to report besides, if any.
 fn post(cx: &mut Attempt<'_>, queue: &Shared, pages: &[u32], count: usize) -> Option<Notice> {
     let notice = queue.lock().lend(pages, count);
     for (place, &page) in pages.iter().enumerate() {
@@ -190,16 +190,16 @@ fn post(cx: &mut Attempt<'_>, queue: &Shared, pages: &[u32], count: usize) -> Op
     notice
 }
 
-/// The request goes on once the program has been told of an event, by a ring whose lock somebody holds.
+/// Makes the request wait until the event is reported by the other ring, whose lock another thread holds.
 fn tell_first(cx: &mut Attempt<'_>, queue: &Shared, notice: Notice, then: Outcome) -> Outcome {
     progress(cx).untold = Some(Untold { queue: queue.clone(), notice, then });
     Outcome::Block
 }
 
-/// Without a lock.
+/// Reports the event. No lock may be held.
 fn tell_of_event(work: &mut Work) -> Result<usize, Errno> {
     let progress = work.data.as_own_mut::<Progress>().ok_or(Errno::EINVAL)?;
-    // A file that cannot be polled is no socket, and nothing was received from it.
+    // Without an event, this is a file that cannot be polled: it is no socket, and nothing was received from it.
     let untold = progress.untold.as_ref().ok_or(Errno::EAGAIN)?;
     wait_to_tell(&untold.queue, untold.notice);
     Ok(0)
@@ -212,8 +212,8 @@ fn go_on_after_telling(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Ou
     }
 }
 
-/// The outcome after a receive of `count` bytes, with which the completion ring may be `full`; `None` to go on. A count
-/// below the room does not say that the socket is empty: the next page may be gone, which the next attempt is told.
+/// Returns the outcome after a receive of `count` bytes, which has filled the CQ if `full`; `None` to receive again. A short count does not
+/// show that the socket is empty: the next page may have been unmapped, which the next attempt reports.
 fn go_on(cx: &mut Attempt<'_>, count: usize, full: bool) -> Option<Outcome> {
     let progress = progress(cx);
     if progress.left != 0 {
@@ -230,13 +230,13 @@ fn go_on(cx: &mut Attempt<'_>, count: usize, full: bool) -> Option<Outcome> {
     Some(Outcome::Again)
 }
 
-/// The peer sends no more. What is linked to the request fails: the kernel marks it so.
+/// Completes a request at the end of the stream. Linked requests fail, as in the kernel.
 fn end_of_stream(cx: &mut Attempt<'_>) -> Outcome {
     cx.fail();
     Outcome::Complete(0)
 }
 
-/// The outcome where there is no page, or no room for a CQE. That matters only if there is something to be received.
+/// Returns the outcome if no page is free, or the CQ has no room, which matters only if there is data or the stream's end.
 fn without_room(cx: &mut Attempt<'_>, fd: Fd, queue: &Shared, errno: Errno) -> Outcome {
     match has_data(fd) {
         Ok(false) => end_of_stream(cx),
@@ -252,17 +252,17 @@ fn without_room(cx: &mut Attempt<'_>, fd: Fd, queue: &Shared, errno: Errno) -> O
     }
 }
 
-/// True if there is something to be received, or the end of the stream. Not asked by `MSG_PEEK`, which moves
-/// the place from which the program peeks (`SO_PEEK_OFF`).
+/// True if there is data to receive, false at the end of the stream. Does not use `MSG_PEEK`, because it
+/// moves the program's peek offset (`SO_PEEK_OFF`).
 ///
 /// # Errors
-/// `EAGAIN` where there is neither; what a receive would fail with.
+/// `EAGAIN` if there is neither; else the error of a receive.
 fn has_data(fd: Fd) -> Result<bool, Errno> {
     let arrived = || calls::unread(fd).is_ok_and(|count| count > 0);
     if arrived() {
         return Ok(true);
     }
-    // Succeeds at the end of the stream, and where something has arrived meanwhile.
+    // Succeeds at the end of the stream, and if data has arrived meanwhile.
     calls::receive(fd, Span { address: 0, length: 0 }, 0)?;
     Ok(arrived())
 }

@@ -1,7 +1,7 @@
 //! Queues of zero-copy receives (`IORING_REGISTER_ZCRX_IFQ`, `IORING_REGISTER_ZCRX_CTRL`).
 //!
-//! A queue that stands for one of an interface has what the program sees of that: data of any TCP connection, whatever it
-//! came by, lies in the area. No card is told of it: the engine copies.
+//! A queue that represents one of an interface behaves the same for the program: data of any TCP connection, from any
+//! interface, is put into the area. No network card is configured: the engine copies.
 
 use linux_raw_sys::general::CAP_NET_ADMIN;
 use linux_raw_sys::io_uring::{
@@ -28,15 +28,14 @@ use crate::ring::Core;
 pub const FLAGS: u32 = ZCRX_REG_IMPORT | ZCRX_REG_NODEV;
 /// The number of operations on a queue.
 pub const CONTROLS: u32 = ZCRX_CTRL_ARM_EVENT + 1;
-/// A registration may say how long pages are to be (`ZCRX_FEATURE_RX_PAGE_SIZE`), and of which events it wants to be told
-/// (`ZCRX_FEATURE_EVENT`).
+/// Registrations may give the length of pages (`ZCRX_FEATURE_RX_PAGE_SIZE`), and ask for events (`ZCRX_FEATURE_EVENT`).
 pub const FEATURES: u32 = 1 | 2;
 
 /// No queue of an interface has this number.
 const NO_QUEUE: u32 = u32::MAX;
-/// The largest area.
+/// The maximal size of an area in bytes.
 const MAX_AREA: u64 = 1 << 40;
-/// The counters of what was copied are in the refill ring's memory (`ZCRX_EVENT_DESC_FLAG_STATS`).
+/// The refill ring's memory contains counters of copied data (`ZCRX_EVENT_DESC_FLAG_STATS`).
 const COUNTS: u32 = 1;
 /// The size of the counters, and their alignment.
 pub const COUNTERS: (u64, u64) = (16, 8);
@@ -59,7 +58,7 @@ struct Control {
     id: u32,
     operation: u32,
     reserved: [u64; 2],
-    /// The operation's arguments and results, by words.
+    /// The operation's arguments and results, as words.
     words: [u32; 12],
 }
 
@@ -71,9 +70,9 @@ unsafe impl user::Plain for Control {}
 /// `IORING_REGISTER_ZCRX_IFQ`. `fd` is the program's descriptor of this ring.
 ///
 /// # Errors
-/// As the kernel's: `EPERM` without CAP_NET_ADMIN, `EINVAL`, `EFAULT`, `ENODEV` where there is no such interface, `ERANGE`,
-/// `EOPNOTSUPP`, those of a region; `ENOMEM` also where there is no room in the ring's file. `EBADF` where what is to be
-/// imported is none.
+/// As the kernel's: `EPERM` without CAP_NET_ADMIN, `EINVAL`, `EFAULT`, `ENODEV` if there is no such interface, `ERANGE`,
+/// `EOPNOTSUPP`, those of a region; `ENOMEM` also if there is no room in the ring's file. `EBADF` if the descriptor to
+/// import is none of a queue.
 pub fn register(core: &mut Core, fd: Fd, call: &Register) -> Result<usize, Errno> {
     if !os::has_capability(CAP_NET_ADMIN) {
         return Err(Errno::EPERM);
@@ -103,7 +102,7 @@ pub fn register(core: &mut Core, fd: Fd, call: &Register) -> Result<usize, Errno
     core.add_receive_queue(queue, in_file).map(|()| 0)
 }
 
-/// Checks how many entries the refill ring is to have, and which interface is meant; returns how many there are.
+/// Checks the number of entries and the interface; returns the number of entries rounded up.
 fn entries(core: &Core, wanted: &io_uring_zcrx_ifq_reg) -> Result<u32, Errno> {
     let names_interface = wanted.if_idx != 0 || wanted.if_rxq != 0;
     if wanted.if_rxq == NO_QUEUE
@@ -116,7 +115,7 @@ fn entries(core: &Core, wanted: &io_uring_zcrx_ifq_reg) -> Result<u32, Errno> {
     Ok(wanted.rq_entries.min(MAX_ENTRIES).next_power_of_two())
 }
 
-/// Of which events the program is to be told, by a description at `address`; none where that is 0.
+/// Reads the description of events at `address`; returns an empty one if `address` is 0.
 fn event_description(address: u64) -> Result<EventDescription, Errno> {
     if address == 0 {
         return Ok(EventDescription::default());
@@ -127,7 +126,7 @@ fn event_description(address: u64) -> Result<EventDescription, Errno> {
     if known && counts && events.reserved == [0; 9] { Ok(events) } else { Err(Errno::EINVAL) }
 }
 
-/// The queue that is asked for, with a refill ring that would begin at `start` in the ring's file.
+/// Creates the queue, with a refill ring that would begin at `start` in the ring's file.
 fn make(
     core: &Core,
     fd: Fd,
@@ -159,7 +158,7 @@ fn make(
     })
 }
 
-/// Where the counters of what was copied lie in the memory of a refill ring that uses so much of it.
+/// Checks and returns the offset of the counters in the memory of a refill ring that uses the first `used` bytes.
 fn counters(events: &EventDescription, used: u64, memory: &Region) -> Result<Option<usize>, Errno> {
     if events.flags & COUNTS == 0 {
         return Ok(None);
@@ -174,7 +173,7 @@ fn counters(events: &EventDescription, used: u64, memory: &Region) -> Result<Opt
     Ok(Some(events.counters as usize))
 }
 
-/// Checks that there is such an interface, with such a queue.
+/// Checks that the interface exists, and has the queue.
 fn expect_interface(index: u32, queue: u32) -> Result<(), Errno> {
     let name = os::interface_name(index).map_err(|_| Errno::ENODEV)?;
     match os::has_receive_queue(&name, queue) {
@@ -183,7 +182,7 @@ fn expect_interface(index: u32, queue: u32) -> Result<(), Errno> {
     }
 }
 
-/// Takes an area whose pages are to have this length, 0 for the ordinary one; returns how many they are.
+/// Checks and faults in an area with pages of this length, 0 for the default; returns the number of pages.
 fn take_area(area: &io_uring_zcrx_area_reg, length: u32) -> Result<usize, Errno> {
     if length != 0 && (!length.is_power_of_two() || u64::from(length) < pages::page_bytes() as u64) {
         return Err(Errno::EINVAL);
@@ -196,7 +195,7 @@ fn take_area(area: &io_uring_zcrx_area_reg, length: u32) -> Result<usize, Errno>
         return Err(Errno::EINVAL);
     }
     check_area(area.addr, area.len)?;
-    // There is no device for which a DMA buffer would be.
+    // DMA buffers belong to devices, and the engine uses none.
     if area.flags & of_device != 0 || area.dmabuf_fd != 0 {
         return Err(Errno::EINVAL);
     }
@@ -218,7 +217,7 @@ fn check_area(address: u64, length: u64) -> Result<(), Errno> {
     if (address | length) % pages::page_bytes() as u64 != 0 { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-/// Tells the program of its queue.
+/// Writes the id and the layout of a queue to the registration.
 fn describe(wanted: &mut io_uring_zcrx_ifq_reg, id: u32) {
     wanted.zcrx_id = id;
     ReceiveQueue::describe(&mut wanted.offsets);
@@ -228,7 +227,7 @@ fn describe(wanted: &mut io_uring_zcrx_ifq_reg, id: u32) {
     }
 }
 
-/// Imports a queue for one more ring: the queue's descriptor is in the place of an interface.
+/// Imports a queue for one more ring: the field of the interface contains the queue's descriptor.
 fn import(core: &mut Core, address: u64, wanted: &mut io_uring_zcrx_ifq_reg) -> Result<usize, Errno> {
     let given = [wanted.if_rxq, wanted.rq_entries, wanted.flags & !ZCRX_REG_IMPORT] != [0; 3]
         || [wanted.area_ptr, wanted.region_ptr, wanted.__resv[0]] != [0; 3];
@@ -248,7 +247,7 @@ fn import(core: &mut Core, address: u64, wanted: &mut io_uring_zcrx_ifq_reg) -> 
 /// `IORING_REGISTER_ZCRX_CTRL`.
 ///
 /// # Errors
-/// As the kernel's: `EINVAL`, `EFAULT`, `ENXIO` where there is no such queue, `EOPNOTSUPP`; those of an export.
+/// As the kernel's: `EINVAL`, `EFAULT`, `ENXIO` if there is no such queue, `EOPNOTSUPP`; those of an export.
 pub fn control(core: &mut Core, call: &Register) -> Result<usize, Errno> {
     if call.count != 0 {
         return Err(Errno::EINVAL);

@@ -6,17 +6,17 @@ use crate::queue::Cqe;
 use crate::ring::{Core, CoreGuard, Ring, live, registry};
 
 impl Core {
-    /// The id of the next queue, and where its refill ring would begin in the ring's file.
+    /// Returns the id of the next queue, and the offset of its refill ring in the ring's file.
     ///
     /// # Errors
-    /// `ENOMEM` where there can be no more.
+    /// `ENOMEM` if no id is left.
     pub(in crate::feature::zero_copy_receive) fn next_receive_queue(&mut self) -> Result<(u32, u64), Errno> {
         let given = self.receive_queue_ids();
         self.resources_mut().receive_queues.skip_to(given);
         self.resources_mut().receive_queues.next()
     }
 
-    /// Adds a queue under the next id. Its refill ring takes up so many bytes of the ring's file.
+    /// Adds a queue under the next id. Its refill ring occupies `bytes` bytes of the ring's file.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -30,7 +30,7 @@ impl Core {
         Ok(())
     }
 
-    /// The ring ends: it refers to no queue any more.
+    /// Releases all queues, because the ring ends.
     pub(crate) fn leave_receive_queues(&mut self) {
         let queues = self.resources_mut().receive_queues.take();
         if queues.is_empty() {
@@ -42,8 +42,8 @@ impl Core {
         exported::drop_unreferenced();
     }
 
-    /// Has the ring that registered a queue tell of an event. False where somebody holds that ring's lock:
-    /// `wait_to_tell` is left then.
+    /// Makes the ring that registered a queue report an event. False if another thread holds that ring's
+    /// lock: then the caller must use `wait_to_tell`.
     pub fn tell_of(&mut self, queue: &Shared, notice: Notice) -> bool {
         if notice.ring == self.serial() {
             if let Some(cqe) = completion(queue, notice) {
@@ -52,19 +52,19 @@ impl Core {
             return true;
         }
         let Some(ring) = registrant(notice) else { return true };
-        // Never two locks are waited for.
+        // Two rings' locks are never waited for together.
         ring.try_lock().map(|mut guard| tell(&mut guard, queue, notice)).is_some()
     }
 }
 
-/// Has the ring that registered a queue tell of an event, once nobody holds its lock. Called with no ring's lock held.
+/// Makes the ring that registered a queue report an event; waits for the ring's lock. The caller must hold no ring's lock.
 pub fn wait_to_tell(queue: &Shared, notice: Notice) {
     if let Some(ring) = registrant(notice) {
         tell(&mut ring.lock(), queue, notice);
     }
 }
 
-/// The ring that is to tell, if it is still there.
+/// Returns the ring that must report, if it still exists.
 fn registrant(notice: Notice) -> Option<&'static Ring> {
     registry::live().into_iter().find(|ring| ring.life() == notice.ring)
 }
@@ -77,7 +77,7 @@ fn tell(guard: &mut CoreGuard<'_>, queue: &Shared, notice: Notice) {
     }
 }
 
-/// The CQE that tells of an event, if none has told of it yet.
+/// Returns the CQE that reports an event, unless the event was reported already.
 fn completion(queue: &Shared, notice: Notice) -> Option<Cqe> {
     let user_data = queue.lock().claim(notice)?;
     Some(Cqe { user_data, res: notice.event as i32, ..Cqe::default() })

@@ -1,18 +1,18 @@
 //! Sockets that the program closes while pages are out.
 //!
-//! The kernel's sends leave a socket its end: the close of its last descriptor resets the connection, or lets its end follow the
-//! data, and the memory is told to be free when the network lets go of it. Here only the error queue tells that, and it goes with
-//! the last descriptor. So the engine's duplicate stays, and what the close would do to the connection is done to the duplicate:
-//! a reset drops what is queued, and its notices follow; an end is sent behind it.
+//! In the kernel, zero-copy sends do not change the end of a socket: the close of its last descriptor resets the connection, or
+//! lets the end follow the data, and the memory is reported free when the network releases it. Here only the error queue reports
+//! that, and it is gone with the last descriptor. So the engine keeps its duplicate, and does to the duplicate's connection what
+//! the close would do: a reset drops queued data, and notices follow; an end is sent after the data.
 //!
-//! That must not happen to a socket that somebody else has as well, and no system call tells. So:
+//! That must not happen to a socket that another process has as well, which no system call tells. So:
 //!
-//! - when the last known descriptor is closed, those of the process are looked through, once, without the ring's lock. One that
-//!   stands for the socket is known from then on;
-//! - a socket that another process may have ([`notes::unshared`]) is left alone. It ends when its pages are back. So it is where the
-//!   front end does not see every hand-over ([`host::sees_handovers`]);
-//! - descriptors are looked through so seldom that this takes a small part of the time, however many there are: of all sockets that
-//!   were closed meanwhile at once, by the reactor's ticks.
+//! - when the last known descriptor is closed, the engine searches the process's descriptors once, without the ring's lock. A
+//!   descriptor of the socket that it finds is known from then on;
+//! - a socket that another process may have ([`notes::unshared`]) is left alone, and ends when its pages are back. The same applies
+//!   if the front end does not see every hand-over of descriptors ([`host::sees_handovers`]);
+//! - searches are so rare that they take a small part of the time, however many descriptors there are: the reactor's ticks do one
+//!   search for all sockets that were closed meanwhile.
 
 use alloc::vec::Vec;
 
@@ -22,7 +22,7 @@ use crate::feature::zero_copy_send::{Channel, Standing, ZeroCopy};
 use crate::os::{self, Fd, host};
 use crate::ring::Core;
 
-/// How many times as long as a search takes there is none after it.
+/// The pause after a search, as a multiple of the search's duration.
 const REST: u64 = 20;
 
 /// A channel whose socket has no known descriptor.
@@ -32,20 +32,20 @@ struct Orphan {
     own: Fd,
 }
 
-/// A search for descriptors of orphans. It is made without the ring's lock.
+/// A search for descriptors of orphans, made without the ring's lock.
 pub struct Search {
-    /// In the order of their cookies.
+    /// Sorted by cookie.
     orphans: Vec<Orphan>,
-    /// Of the ring.
+    /// The ring's serial number.
     serial: u64,
     begin_ns: u64,
-    /// [`notes::duplications`] at its beginning.
+    /// The value of [`notes::duplications`] at the beginning.
     duplications: u32,
 }
 
 impl Search {
-    /// The descriptors of the orphans' sockets, with the sockets' cookies; `None` where that is not to be known: they cannot be looked
-    /// through, or are not those that the engine's threads have, for a thread may have descriptors of its own.
+    /// Returns the descriptors of the orphans' sockets, with the sockets' cookies; `None` if they cannot be known: they cannot be
+    /// listed, or another descriptor table than that of the engine's threads was searched.
     pub fn look(&self, closing: Option<Fd>) -> Option<Vec<(Fd, u64)>> {
         if !host::has_seen_handovers() {
             return None;
@@ -70,7 +70,7 @@ impl Search {
 }
 
 impl Channel {
-    /// True if what the close of the last descriptor would do may be done to an orphan, as far as is known.
+    /// True if the connection of an orphan may be ended, as far as is known.
     fn may_be_ended(&self) -> bool {
         let unshared = self.unshared.is_some() && self.unshared == notes::times_handed_over();
         self.stream && !self.ended && self.names.is_empty() && unshared
@@ -78,7 +78,7 @@ impl Channel {
 }
 
 impl ZeroCopy {
-    /// A channel is not known by `fd` any longer.
+    /// Removes `fd` from the known descriptors of a channel.
     fn lose_name(&mut self, index: usize, fd: Fd) {
         let Some(channel) = self.channel(index) else { return };
         channel.names.retain(|&name| name != fd);
@@ -91,8 +91,8 @@ impl ZeroCopy {
 }
 
 impl Core {
-    /// A descriptor stands for another socket from now on, or for none. What waits for the socket, in any ring, gets a descriptor of
-    /// its own before [`Core::begin_search`] is called.
+    /// Forgets a descriptor that refers to another socket from now on, or to none. Requests that wait for the socket, in any ring,
+    /// must get a descriptor of their own before [`Core::begin_search`] is called.
     pub fn forget_name(&mut self, fd: Fd) {
         let known = self.zero_copy_mut().sockets.remove(&fd);
         if let Some((Standing::Channel(index) | Standing::Found(index), _)) = known {
@@ -100,12 +100,12 @@ impl Core {
         }
     }
 
-    /// True if the last known descriptor of a socket was closed, and nothing has come of it yet.
+    /// True if the last known descriptor of a socket was closed, and no search has followed.
     pub fn has_orphans(&self) -> bool {
         !self.zero_copy().orphans.is_empty()
     }
 
-    /// Forgets descriptors of one channel that were closed, and perhaps used again, behind our back.
+    /// Forgets descriptors of one channel that were closed, and perhaps reused, without the engine's knowledge.
     pub(crate) fn forget_closed_names(&mut self, index: usize) {
         let Some(channel) = self.zero_copy_mut().channel(index) else { return };
         let (cookie, names) = (channel.cookie, channel.names.clone());
@@ -115,7 +115,7 @@ impl Core {
         }
     }
 
-    /// Begins to look for other descriptors of orphans, if that is due; [`Core::end_search`] follows.
+    /// Begins a search for other descriptors of orphans, if it is due; [`Core::end_search`] must follow.
     pub fn begin_search(&mut self) -> Option<Search> {
         if !self.has_orphans() {
             return None;
@@ -127,7 +127,7 @@ impl Core {
         let mut orphans = Vec::new();
         for index in core::mem::take(&mut self.zero_copy_mut().orphans) {
             self.look_for_pages(index);
-            // Another channel in its place may be an orphan, too.
+            // The index may have been reused by another channel that is an orphan, too.
             let Some(channel) = self.zero_copy_mut().channel(index).filter(|channel| channel.is_orphan)
             else {
                 continue;
@@ -141,17 +141,17 @@ impl Core {
             return None;
         }
         orphans.sort_unstable_by_key(|orphan| orphan.cookie);
-        // Nobody else searches for this ring meanwhile.
+        // No other search for this ring begins meanwhile.
         self.zero_copy_mut().search_at = u64::MAX;
         Some(Search { orphans, serial: self.serial(), begin_ns, duplications: notes::duplications() })
     }
 
-    /// Does to sockets without a descriptor what the close of the last one would have done.
+    /// Ends the connections of sockets without a descriptor, as the close of the last one would have done.
     pub fn end_search(&mut self, search: Search, found: Option<Vec<(Fd, u64)>>) {
         if self.serial() != search.serial {
             return;
         }
-        // Orphans that were searched for may have gone meanwhile: then the search has said nothing of the others.
+        // If a channel of an orphan has ended meanwhile, the search's failure says nothing about the others.
         let is_there = |&Orphan { index, cookie, .. }: &Orphan| {
             self.zero_copy_mut().channel(index).is_some_and(|channel| channel.cookie == cookie)
         };
@@ -159,7 +159,7 @@ impl Core {
         for &(name, cookie) in found.iter().flatten() {
             self.find_name(name, cookie, &search);
         }
-        // A descriptor that was made meanwhile may have been missed.
+        // The search may have missed a descriptor that was made meanwhile.
         let mut seen = search.duplications;
         let newest = notes::duplicates_since(&mut seen);
         for &name in newest.iter().flatten() {
@@ -184,10 +184,10 @@ impl Core {
         self.zero_copy_mut().search_at = end_ns + REST * end_ns.saturating_sub(search.begin_ns);
     }
 
-    /// Gives a descriptor to the orphan whose socket it stands for, if there is one.
+    /// Adds a descriptor to the orphan of its socket, if there is one.
     fn find_name(&mut self, fd: Fd, cookie: u64, search: &Search) {
         let Some(&Orphan { index, own, .. }) = search.orphan(cookie) else { return };
-        // The descriptor may have been closed since it was met.
+        // The descriptor may have been closed since the search.
         let is_one = |channel: &&mut Channel| channel.cookie == cookie && channel.is_orphan;
         let Some(channel) = self.zero_copy_mut().channel(index).filter(is_one) else { return };
         if fd == own || channel.names.contains(&fd) || os::socket_cookie(fd) != Ok(cookie) {

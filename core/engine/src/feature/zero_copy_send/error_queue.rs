@@ -1,4 +1,4 @@
-//! A socket's error queue: what it says, and whose it is. `MSG_ZEROCOPY` reports there that pages are no
+//! A socket's error queue: its messages, and who may read it. `MSG_ZEROCOPY` reports there that pages are no
 //! longer used.
 
 use core::mem::offset_of;
@@ -32,9 +32,9 @@ pub struct ExtendedError {
     kind: u8,
     code: u8,
     padding: u8,
-    /// By origin.
+    /// Depends on the origin.
     pub info: u32,
-    /// By origin.
+    /// Depends on the origin.
     pub data: u32,
 }
 
@@ -60,19 +60,19 @@ pub struct ControlMessage<'a> {
 }
 
 impl ControlMessage<'_> {
-    /// The error that it tells of, if it tells of one.
+    /// Returns the error in the message, if it contains one.
     pub fn error(&self) -> Option<ExtendedError> {
         let is_error = matches!((self.level, self.kind), (SOL_IP, IP_RECVERR) | (SOL_IPV6, IPV6_RECVERR));
         if is_error { value_at(self.data, 0) } else { None }
     }
 }
 
-/// Takes the message at the head of an error queue; returns its control messages.
+/// Receives the first message of an error queue; returns its control messages.
 pub fn receive(fd: Fd, control: &mut Control) -> Result<impl Iterator<Item = ControlMessage<'_>>, Errno> {
     let mut header = empty_header();
     header.msg_control = control.0.as_mut_ptr().cast();
     header.msg_controllen = control.0.len();
-    // SAFETY: names the control bytes alone, which are ours.
+    // SAFETY: names only the control bytes, which are the engine's.
     unsafe { os::receive_message(fd, &mut header, MSG_ERRQUEUE) }?;
     let mut left = &control.0[..header.msg_controllen.min(control.0.len())];
     Ok(core::iter::from_fn(move || {
@@ -87,30 +87,30 @@ pub fn receive(fd: Fd, control: &mut Control) -> Result<impl Iterator<Item = Con
     }))
 }
 
-/// The value at a place among bytes, if they reach so far.
+/// Returns the value at an offset in `bytes`, if they are long enough.
 pub fn value_at<T: Copy>(bytes: &[u8], place: usize) -> Option<T> {
     let bytes = bytes.get(place..place + size_of::<T>())?;
-    // SAFETY: as many bytes as the value has; the types here are integers and arrays of them.
+    // SAFETY: the slice has the value's length; the types used here are integers and arrays of integers.
     Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// One message of an error queue, to zero-copy sends.
+/// A message of an error queue, as zero-copy sends see it.
 #[derive(Clone, Copy, Debug)]
 pub enum Notice {
-    /// The sends with these numbers, first and last, need their pages no longer.
+    /// The sends with these numbers, first and last, do not need their pages any longer.
     PagesBack {
-        /// Of the first.
+        /// The number of the first send.
         first: u32,
-        /// Of the last.
+        /// The number of the last send.
         last: u32,
-        /// The network made a copy after all.
+        /// The network copied the data after all.
         copied: bool,
     },
-    /// Something else, which was meant for the program.
+    /// A message for the program.
     Foreign,
 }
 
-/// Takes the first message, if there is one.
+/// Receives and parses the first message, if there is one.
 pub fn take(fd: Fd) -> Option<Notice> {
     let mut control = Control::default();
     let error = receive(fd, &mut control).ok()?.find_map(|message| message.error());
@@ -122,7 +122,7 @@ pub fn take(fd: Fd) -> Option<Notice> {
     })
 }
 
-/// Options that bring the program messages in its error queue, or the wish to look there.
+/// Options by which the program gets messages in its error queue, or polls the queue.
 const OPTIONS: [(u32, u32); 6] = [
     (SOL_SOCKET, SO_ZEROCOPY),
     (SOL_SOCKET, SO_TIMESTAMPING),
@@ -137,10 +137,10 @@ pub fn is_option(level: u32, name: u32) -> bool {
     OPTIONS.contains(&(level, name))
 }
 
-/// Only one ring of the process at a time takes a queue.
+/// Only one ring of the process at a time claims a queue.
 static CLAIMING: Mutex<()> = Mutex::new(());
 
-/// In a child after `fork`.
+/// Resets the lock in a child after `fork`.
 ///
 /// # Safety
 /// No other thread of this process may use the engine.
@@ -149,27 +149,27 @@ pub unsafe fn forked() {
     unsafe { CLAIMING.reset() };
 }
 
-/// Makes the error queue of a socket the caller's, if it is nobody's so far and the path may be free of copies; `MSG_ZEROCOPY`
-/// means something from then on.
+/// Claims a socket's error queue for the caller, if it is unused and the path may be free of copies; `MSG_ZEROCOPY` is enabled
+/// on the socket from then on.
 ///
 /// # Errors
-/// `EBUSY` where it is not the caller's; as for setting the option.
+/// `EBUSY` if the queue is not the caller's; those of setting the option.
 pub fn claim(fd: Fd) -> Result<(), Errno> {
     if !is_unused(fd) {
         return Err(Errno::EBUSY);
     }
     let _among_rings = CLAIMING.lock();
-    // Another process may have the socket, too, and an engine of its own.
+    // Another process with its own engine may have the socket, too.
     let lock = Lock::take(fd)?;
     if os::socket_option(fd, SO_ZEROCOPY) != Ok(0) {
         return Err(Errno::EBUSY);
     }
     allow(fd)?;
-    // Where the lock was lost, another process may have found the option off, too. Who has not lost it goes on; the option stays.
+    // If the lock was lost, another process may have found the option off, too. Only one that kept its lock continues; the option stays.
     if lock.is_held() { Ok(()) } else { Err(Errno::EBUSY) }
 }
 
-/// The lock that one process at a time can have on a file. It is lost when the process closes any descriptor of the file.
+/// The POSIX lock of a process on a file. The process loses the lock when it closes any descriptor of the file.
 struct Lock(Fd);
 
 impl Lock {
@@ -177,7 +177,7 @@ impl Lock {
         change_lock(fd, nr::F_SETLK, nr::F_WRLCK).map(|_| Lock(fd))
     }
 
-    /// True if the lock has been held all the time. A lock of the file itself would have to wait for it.
+    /// True if the process has held the lock all the time: a lock of the open file description would conflict with it.
     fn is_held(&self) -> bool {
         change_lock(self.0, nr::F_OFD_GETLK, nr::F_WRLCK).is_ok_and(|other| other.l_pid == os::getpid())
     }
@@ -189,7 +189,7 @@ impl Drop for Lock {
     }
 }
 
-/// Does this with a lock of the whole file, or asks what stands in its way.
+/// Sets or releases a lock of the whole file, or queries the conflicting lock.
 fn change_lock(fd: Fd, command: u32, kind: u32) -> Result<nr::flock, Errno> {
     // SAFETY: integers only.
     let mut lock: nr::flock = unsafe { core::mem::zeroed() };
@@ -197,20 +197,20 @@ fn change_lock(fd: Fd, command: u32, kind: u32) -> Result<nr::flock, Errno> {
     os::fcntl(fd, command, (&raw mut lock).addr()).map(|_| lock)
 }
 
-/// True if the program looks for errors of the socket at this descriptor, so that a poll would be told of errors that are none.
+/// True if the program looks for errors of this socket: a poll would report errors that are only notices.
 pub fn is_watched(fd: Fd) -> bool {
     kinds::noted(fd).has(Kind::ERRORS_WATCHED)
 }
 
-/// True if the error queue is nobody's so far, and the path may be free of copies. On the machine itself
-/// every send ends in a copy.
+/// True if the error queue is unused, and the path may be free of copies. Sends within the machine are always
+/// copied.
 fn is_unused(fd: Fd) -> bool {
     let set =
         |&(level, name): &(u32, u32)| os::socket_option_at(fd, level, name).is_ok_and(|value| value != 0);
     !is_watched(fd) && !OPTIONS.iter().any(set) && !stays_here(fd)
 }
 
-/// True if the socket is connected to an address that it has itself.
+/// True if the socket is connected to its own address.
 fn stays_here(fd: Fd) -> bool {
     let (Some(own), Some(peer)) = (address(fd, nr::__NR_getsockname), address(fd, nr::__NR_getpeername))
     else {
@@ -219,11 +219,11 @@ fn stays_here(fd: Fd) -> bool {
     own == peer
 }
 
-/// The address of one end, without its port.
+/// Returns the address of one end, without its port.
 fn address(fd: Fd, call_number: u32) -> Option<[u8; 16]> {
     let (mut bytes, mut length) = ([0u8; 32], 32u32);
     let (to, length_at) = (bytes.as_mut_ptr() as usize, &raw mut length as usize);
-    // SAFETY: writes an address and a length of ours.
+    // SAFETY: writes an address and a length of the engine's.
     unsafe { call(call_number, [fd as usize, to, length_at, 0, 0, 0]) }.ok()?;
     let mut address = [0; 16];
     match u32::from(u16::from_ne_bytes([bytes[0], bytes[1]])) {
@@ -234,60 +234,60 @@ fn address(fd: Fd, call_number: u32) -> Option<[u8; 16]> {
     Some(address)
 }
 
-/// Lets `MSG_ZEROCOPY` mean something on a socket.
+/// Enables `MSG_ZEROCOPY` on a socket.
 fn allow(fd: Fd) -> Result<(), Errno> {
     os::set_socket_option(fd, SOL_SOCKET, SO_ZEROCOPY, 1)
 }
 
-/// Lets it mean nothing again.
+/// Disables `MSG_ZEROCOPY` on a socket.
 pub fn disallow(fd: Fd) {
     let _ = os::set_socket_option(fd, SOL_SOCKET, SO_ZEROCOPY, 0);
 }
 
-/// True if all that was sent has left the socket for good.
+/// True if all data sent has left the socket for good (by TCP: was acknowledged).
 pub fn is_all_sent(fd: Fd) -> bool {
     let mut unsent = 1i32;
-    // SAFETY: writes an integer of ours.
+    // SAFETY: writes an integer of the engine's.
     let asked =
         unsafe { call(nr::__NR_ioctl, [fd as usize, TIOCOUTQ as usize, &raw mut unsent as usize, 0, 0, 0]) };
     asked.is_err() || unsent == 0
 }
 
-/// True if the end of a connection would reset it at once. So it is where data are left unread, and where the
-/// program asked for it (`SO_LINGER` without a time).
+/// True if a close would reset the connection immediately: data is unread, or the program asked for it
+/// (`SO_LINGER` without a time).
 pub fn is_reset_by_end(fd: Fd) -> bool {
     let mut unread = 0i32;
-    // SAFETY: writes an integer of ours.
+    // SAFETY: writes an integer of the engine's.
     let asked =
         unsafe { call(nr::__NR_ioctl, [fd as usize, FIONREAD as usize, &raw mut unread as usize, 0, 0, 0]) };
     let (mut linger, mut length) = ([0i32; 2], size_of::<[i32; 2]>() as u32);
     let (to, length_at) = (linger.as_mut_ptr() as usize, &raw mut length as usize);
     let arguments = [fd as usize, SOL_SOCKET as usize, SO_LINGER as usize, to, length_at, 0];
-    // SAFETY: writes two integers and a length of ours.
+    // SAFETY: writes two integers and a length of the engine's.
     let told = unsafe { call(nr::__NR_getsockopt, arguments) };
     asked.is_ok() && unread > 0 || told.is_ok() && linger[0] != 0 && linger[1] == 0
 }
 
-/// Resets a connection, of which nothing more is sent.
+/// Resets a connection; queued data is dropped.
 pub fn reset(fd: Fd) -> Result<(), Errno> {
-    // An address of no family.
+    // An address of the family AF_UNSPEC.
     let nowhere = [0u8; 16];
-    // SAFETY: reads an address of ours.
+    // SAFETY: reads an address of the engine's.
     unsafe { call(nr::__NR_connect, [fd as usize, nowhere.as_ptr() as usize, nowhere.len(), 0, 0, 0]) }
         .map(drop)
 }
 
-/// How long the end of a connection waits for a peer that takes nothing. The kernel gives up one that nobody has any more when the
-/// intervals at which it asks, from 200 ms on, have grown to two minutes: after 0.2 * (2^10 - 1) seconds.
+/// The maximal time that the end of a connection waits for a peer that acknowledges nothing. The kernel gives up a connection without a
+/// descriptor when its retransmission intervals, from 200 ms on, have grown to two minutes: after 0.2 * (2^10 - 1) seconds.
 const PATIENCE_MS: i32 = 204_600;
 
-/// Lets the end of a connection follow what is still to be sent; what the peer sends after that resets it.
+/// Sends the end of a connection after the queued data; data from the peer after that resets the connection.
 pub fn end(fd: Fd) {
     let (level, option) = (IPPROTO_TCP as u32, TCP_USER_TIMEOUT);
     if os::socket_option_at(fd, level, option).is_ok_and(|limit| !(1..PATIENCE_MS).contains(&limit)) {
         let _ = os::set_socket_option(fd, level, option, PATIENCE_MS);
     }
-    // SAFETY: touches no memory. A connection that has ended needs no other end.
+    // SAFETY: touches no memory. The error of a connection that has ended already does not matter.
     let _ = unsafe { call(nr::__NR_shutdown, [fd as usize, SHUT_RDWR as usize, 0, 0, 0, 0]) };
 }
 
@@ -324,11 +324,11 @@ mod tests {
         }
     }
 
-    /// How many of two processes get a queue, in so many rounds; `beside` runs in each while they try.
+    /// Returns how many of two processes claim a queue, for each of `rounds` rounds; `beside` runs in each process meanwhile.
     fn claims_of_two_processes(rounds: usize, beside: impl Fn(&TcpStream) + Sync) -> Vec<usize> {
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: new memory, which starts as zeros and stays.
+        // SAFETY: maps new memory, which is zeroed and never unmapped.
         let ready = unsafe {
             let memory = libc::mmap(core::ptr::null_mut(), 4096, protection, flags, -1, 0);
             assert_ne!(memory, libc::MAP_FAILED);
@@ -350,12 +350,12 @@ mod tests {
                     }
                     let claims = claim(near.as_raw_fd()).is_ok();
                     done.store(true, Ordering::Relaxed);
-                    // The scope's end does not wait for the thread's: the next child would have the locks that it holds.
+                    // The scope's end does not wait until the thread has ended: the next child would inherit locks that the thread holds.
                     thread.join().unwrap();
                     claims
                 })
             };
-            // SAFETY: the C library lets a child allocate and have threads; nobody holds another lock.
+            // SAFETY: the C library lets a child allocate and have threads; no other lock is held.
             let child = unsafe { libc::fork() };
             assert!(child >= 0);
             if child == 0 {
@@ -364,7 +364,7 @@ mod tests {
             }
             let own = claims();
             let mut status = 0;
-            // SAFETY: waits for our child.
+            // SAFETY: waits for this test's child.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             assert!(libc::WIFEXITED(status));
             usize::from(own) + libc::WEXITSTATUS(status) as usize
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(claims_of_two_processes(ROUNDS, |_| thread::yield_now()), [1; ROUNDS]);
     }
 
-    /// A process loses its lock when it closes a descriptor of the socket.
+    /// A process loses its lock when it closes another descriptor of the socket.
     #[test]
     fn no_two_processes_get_a_queue_that_close_descriptors_of_it() {
         let closes = |socket: &TcpStream| drop(socket.try_clone());

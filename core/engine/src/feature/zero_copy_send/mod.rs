@@ -1,34 +1,34 @@
-//! Sends without copying: on which sockets, which pages are out, and that they come back.
+//! Sends without copying: on which sockets, which pages are out, and how they come back.
 //!
-//! A large send with `MSG_ZEROCOPY` lets the network read the program's own pages; the socket's error
-//! queue tells when it is done with them. That costs more than it saves where the network copies after
-//! all, and the error queue is the program's. So:
+//! A large send with `MSG_ZEROCOPY` lets the network read the program's own pages, which are *out* until a
+//! notice in the socket's error queue says that they are free. That is slower than copying if the network
+//! copies after all, and the error queue is the program's. So:
 //!
-//! - the first large send on a socket is a probe: the next ones copy until its pages are back. Where they
-//!   come back as copied, that was the last for long;
-//! - a socket on whose error queue the program may wait for something is left alone, and one on which it
-//!   starts to (`Core::leave_error_queue`) from then on;
-//! - sends are numbered by the socket, and told of in its one error queue. So a channel belongs to the socket, whatever
-//!   descriptors the program has of it, and to one ring: who opens it finds the socket's `SO_ZEROCOPY` off, and sets it, at a
-//!   time when nobody else does ([`error_queue::claim`]). As long as it is set, others copy;
-//! - the probe tells the number; nobody else sends like this;
-//! - a socket is held by a duplicate while pages are out, and some milliseconds longer. So the program may
-//!   close its own at any time (`ending`).
+//! - the first large send on a socket is a probe: the next ones are copied until its pages are back. If its
+//!   notice reports a copy, the socket's sends are copied for a long time;
+//! - a socket whose error queue the program may use is left alone, and so is one whose queue the program
+//!   starts to use (`Core::leave_error_queue`) from then on;
+//! - the socket numbers sends, and reports them in its one error queue. So a *channel* belongs to a socket, whatever descriptors the
+//!   program has of it, and to one ring: to open a channel, a ring must find the socket's `SO_ZEROCOPY` off and set it, at a time when no
+//!   other ring does ([`error_queue::claim`]). While the option is set, sends of other rings are copied;
+//! - the probe's notice gives the first number; only the channel sends with `MSG_ZEROCOPY` on the socket;
+//! - the engine holds the socket by a duplicate while pages are out, and some milliseconds longer. So the
+//!   program may close its descriptor at any time (`ending`).
 //!
-//! The queue is looked at when epoll reports it, for a batch of sends at once, and before somebody waits where
-//! pages have come back at once before.
+//! The error queue is read when epoll reports it, after every batch of sends, and before a wait if pages have
+//! come back quickly before.
 //!
-//! Every notice for a socket that epoll watches costs the kernel a call to epoll, whether anybody sleeps or not. So a
-//! channel is in the ring's epoll instance only where somebody may need it, and this must stay true:
+//! Every notice for a socket in an epoll instance costs the kernel a wake-up of epoll, even if no thread sleeps. So a
+//! channel is *watched*, in the ring's epoll instance, only while a thread may need that, and this must stay true:
 //!
-//! - whenever the ring's driver sleeps in epoll, or the reactor has it in its own (`Core::is_listened_to`), every
-//!   channel with pages out is watched. Whoever begins to sees to that (`Core::watch_pages`), and pages that go out
-//!   meanwhile are watched at once. Nothing is lost by being late: epoll reports what is there already;
-//! - whoever only looks into epoll looks at the queues of those that are not watched, too (`Core::look_beside_epoll`);
-//! - a channel is taken out of epoll again when a batch of sends went by without anybody sleeping.
+//! - while the ring's driver sleeps in epoll, or the reactor's epoll instance contains the ring's (`Core::is_listened_to`), every channel
+//!   with pages out is watched. A thread that begins to sleep ensures that (`Core::watch_pages`), and pages that go out later are watched
+//!   immediately. Being late loses nothing: epoll reports notices that are already there;
+//! - a thread that polls epoll without sleeping also reads the queues of unwatched channels (`Core::look_beside_epoll`);
+//! - a channel is taken out of epoll again after a batch of sends during which no thread slept.
 //!
-//! A tick of the reactor looks again at a few channels of those with pages out, one after the other, however many there are:
-//! what epoll refuses to watch, descriptors that were closed behind our back, pages whose notice went to somebody else.
+//! A tick of the reactor rechecks a few channels with pages out, in turn, however many there are: for channels that epoll
+//! refuses to watch, descriptors closed without the engine's knowledge, and pages whose notice another reader took.
 
 pub mod announced;
 mod ending;
@@ -50,24 +50,23 @@ use crate::os::sync::atomic::{AtomicU32, Ordering};
 use crate::os::{self, Fd};
 use crate::request::RequestId;
 
-/// Sends on one socket between two looks at its error queue, where nothing else leads to one.
+/// The number of sends on one socket after which its error queue is read, if nothing else leads to that.
 const BATCH: u8 = 16;
 
-/// As many channels are looked at one by one where nobody sleeps; more are left to epoll, which knows where to look.
+/// Up to this many unwatched channels are read one by one; more are watched, because epoll knows which ones have notices.
 const FEW: usize = 4;
 
-/// Large sends that are copied before a socket is tried again.
+/// The number of large sends that are copied before a socket is tried again.
 const PATIENCE: u32 = 4096;
 
-/// Channels that one tick looks at again.
+/// The number of channels that one tick rechecks.
 const RECHECKS: usize = 4;
 
-/// How long there must have been nothing left to send until pages are taken for free, though nobody said so: their notice went to
-/// somebody else.
+/// The time after which pages are considered free if nothing is left to send and no notice comes: another reader took the notice.
 const SILENCE_NS: u64 = 1_000_000_000;
 
-/// The channels of all rings. Relaxed: who begins to look for errors of a socket, and has not heard of a send on it, does so beside
-/// that send.
+/// The number of channels of all rings. Relaxed: a thread that begins to look for a socket's errors, and is not ordered after a
+/// send on the socket, runs concurrently with the send.
 static CHANNELS: AtomicU32 = AtomicU32::new(0);
 
 /// True if there are any channels.
@@ -82,61 +81,61 @@ pub struct ZeroCopy {
     /// The channels of sockets, by the sockets' cookies.
     by_cookie: BTreeMap<u64, usize>,
     channels: Vec<Option<Channel>>,
-    /// Places without one.
+    /// Unused indices of `channels`.
     free: Vec<usize>,
-    /// Channels with pages out, in the order in which they are looked at again.
+    /// Channels with pages out, in the order in which they are rechecked.
     rechecks: VecDeque<usize>,
-    /// Channels without; those that are not used until the next tick end.
+    /// Channels without pages out; those that are not used until the next tick end.
     idle: Vec<usize>,
-    /// Channels with pages out whose last known descriptor was closed, and of which it is not known yet whether there are others.
+    /// Channels with pages out whose last known descriptor was closed; a search for other descriptors has not ended yet.
     orphans: Vec<usize>,
-    /// When descriptors may be looked through next.
+    /// The earliest time of the next search.
     search_at: u64,
-    /// Channels on which something was sent since they were looked at last.
+    /// Channels that have sent since their queues were read last.
     fresh: Vec<usize>,
-    /// Channels that are not watched; among them those with pages out.
+    /// Unwatched channels, including all of them with pages out.
     unwatched: Vec<usize>,
     /// The number of channels that are watched.
     watched: usize,
-    /// Epoll refused to watch one.
+    /// Epoll refused to watch a channel.
     refused: bool,
-    /// How often somebody has begun to listen to epoll.
+    /// How often a thread has begun to sleep in epoll.
     sleeps: u32,
-    /// Sends whose pages are out.
+    /// The number of sends whose pages are out.
     out: usize,
-    /// The socket that the current submission found to take zero-copy sends.
+    /// The socket that the current submission found to support zero-copy sends.
     checked: Option<Fd>,
-    /// Notifications that nothing stands in the way of, not posted yet.
+    /// Notifications that can be posted, and are not posted yet.
     announced: Vec<Announced>,
 }
 
 /// The treatment of large sends on a descriptor.
 #[derive(Clone, Copy)]
 enum Standing {
-    /// The sends are copied, so many more.
+    /// The sends are copied, this many more.
     Copied(u32),
     /// The sends go through a channel.
     Channel(usize),
-    /// The sends go through a channel that a look at the descriptor found, not the program's own use of it:
-    /// it may have been closed at that moment, where nobody knew yet that this ring is to hear of it.
+    /// The sends go through a channel, but a search found the descriptor, not a send of the program: the
+    /// descriptor may have been closed at that moment, when closes of it were not yet reported to this ring.
     Found(usize),
 }
 
 /// The way in which a channel's error queue is watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Watch {
-    /// No, and no pages have gone out since somebody looked.
+    /// Not watched; no pages have gone out since the queue was read.
     No,
-    /// No; it is listed.
+    /// Not watched, but listed in [`ZeroCopy::unwatched`].
     Listed,
-    /// Yes.
+    /// Watched.
     Epoll,
 }
 
 /// The notification that waits for the pages of a send.
 #[derive(Clone, Copy)]
 enum Sent {
-    /// A notification, perhaps for others of the same operation, too.
+    /// A request for the notification, perhaps shared with other sends of the same operation.
     Notification(RequestId),
     /// The notification of a send without a request.
     Beside(Announced),
@@ -144,76 +143,76 @@ enum Sent {
 
 /// A socket that sends without copying.
 struct Channel {
-    /// The program's descriptors that it is known by.
+    /// The program's descriptors of the socket, as far as they are known.
     names: Vec<Fd>,
     /// The engine's duplicate.
     own: Fd,
     /// The ring's epoll instance.
     epoll: Fd,
     watch: Watch,
-    /// Its place among those that are listed.
+    /// The channel's index in the list of unwatched channels.
     listed_at: usize,
-    /// Sends since it is watched, or since somebody slept.
+    /// Sends since the channel is watched, or since a thread slept in epoll.
     calm: u8,
-    /// [`ZeroCopy::sleeps`] then.
+    /// The value of [`ZeroCopy::sleeps`] when `calm` was reset.
     sleeps: u32,
     cookie: u64,
-    /// The socket is a connection: a send may take a part of what it is given.
+    /// The socket is a stream: a send may take a part of its data.
     stream: bool,
-    /// The answer of [`notes::unshared`] for the descriptor by which it was found first.
+    /// The result of [`notes::unshared`] for the descriptor of the first send.
     unshared: Option<u32>,
     /// The channel is among the orphans.
     is_orphan: bool,
-    /// The program has closed the socket.
+    /// The engine has ended the connection, after the program closed its last descriptor.
     ended: bool,
-    /// Its probe came back without a copy, so the numbers of its sends are known.
+    /// The probe was sent without a copy, so the numbers of sends are known.
     proven: bool,
     /// The number of the first of `sends`.
     first: u32,
-    /// The notification of each send; `None` where its pages are back.
+    /// The notification of each send; `None` if its pages are back.
     sends: VecDeque<Option<Sent>>,
     /// The number of sends since the error queue was looked at.
     unseen: u8,
-    /// The channel is listed as one on which something was sent.
+    /// The channel is in [`ZeroCopy::fresh`].
     fresh: bool,
-    /// Pages were back at once when they were looked for last.
+    /// All pages were back when they were looked for last, soon after the sends.
     prompt: bool,
     used: bool,
-    /// Nothing more is sent through it; it lasts until its pages are back.
+    /// No send goes through the channel any more; it ends when its pages are back.
     refused: bool,
-    /// The error queue has other readers, too, who may want `SO_ZEROCOPY`.
+    /// The error queue has other readers, too, which may need `SO_ZEROCOPY`.
     shared: bool,
-    /// There may be notices that nobody here waits for any more. The socket keeps `SO_ZEROCOPY`: no other channel of it is to
-    /// take them for its own.
+    /// Notices may come for pages that were given up. `SO_ZEROCOPY` stays set, so that no later channel of the socket takes
+    /// these notices for its own.
     owes: bool,
-    /// The channel is among those to be looked at again.
+    /// The channel is in [`ZeroCopy::rechecks`].
     is_rechecked: bool,
     /// The channel is among the idle ones.
     is_idle: bool,
-    /// The time since when nothing has been left to send.
+    /// The time since which nothing is left to send.
     silent_since: Option<u64>,
 }
 
 impl ZeroCopy {
-    /// The current submission found a socket to take zero-copy sends.
+    /// Notes that the current submission found a socket to support zero-copy sends.
     #[inline]
     pub fn checks(&mut self, fd: Fd) {
         self.checked = Some(fd);
     }
 
-    /// True if the current submission found `fd` to take zero-copy sends.
+    /// True if the current submission found `fd` to support zero-copy sends.
     #[inline]
     pub fn has_checked(&self, fd: Fd) -> bool {
         self.checked == Some(fd)
     }
 
-    /// The submission is over.
+    /// Forgets the checked socket at the end of the submission.
     #[inline]
     pub fn forget_checked(&mut self) {
         self.checked = None;
     }
 
-    /// Keeps a notification to be posted soon. False where there is no memory for it.
+    /// Keeps a notification to be posted soon. False if there is no memory for it.
     #[inline]
     pub fn announce(&mut self, notification: Announced) -> bool {
         let announced = &mut self.announced;
@@ -230,12 +229,12 @@ impl ZeroCopy {
         !self.announced.is_empty()
     }
 
-    /// Takes all of them.
+    /// Takes all announced notifications.
     pub fn take_announced(&mut self) -> Vec<Announced> {
         core::mem::take(&mut self.announced)
     }
 
-    /// Keeps their room for the next ones.
+    /// Keeps an empty vector, for the memory of the next notifications.
     pub fn keep_room(&mut self, announced: Vec<Announced>) {
         debug_assert!(announced.is_empty(), "all are posted, or have become requests");
         self.announced = announced;
@@ -246,38 +245,38 @@ impl ZeroCopy {
         self.out > 0
     }
 
-    /// True if nothing was sent since pages were looked for.
+    /// True if no send was made since pages were looked for.
     pub fn is_seen(&self) -> bool {
         self.fresh.is_empty()
     }
 
-    /// True if pages are out of which epoll tells.
+    /// True if pages are out, and epoll watches a channel.
     pub fn is_watched(&self) -> bool {
         self.out > 0 && self.watched > 0
     }
 
-    /// True if epoll tells of all pages that are out, or refuses to.
+    /// True if epoll watches all pages that are out, or has refused to.
     pub fn is_all_watched(&self) -> bool {
         let is_seen = |channel: &Channel| channel.sends.is_empty() || channel.watch == Watch::Epoll;
         self.refused || self.channels.iter().flatten().all(is_seen)
     }
 
-    /// True if anything has been sent through a channel. Epoll's events may tell of what has come back meanwhile.
+    /// True if there has been a channel. Then events of epoll may be notices.
     pub fn is_used(&self) -> bool {
         !self.channels.is_empty()
     }
 
-    /// True if there is anything to look at by and by.
+    /// True if there are channels, which ticks must recheck.
     pub fn needs_ticks(&self) -> bool {
         self.channels.len() > self.free.len()
     }
 
-    /// True if sends through a channel may take a part.
+    /// True if a send through the channel may take a part of its data.
     pub fn is_stream(&self, index: usize) -> bool {
         self.channels[index].as_ref().is_none_or(|channel| channel.stream)
     }
 
-    /// The user data of notifications of which there is no more than [`Announced`].
+    /// Returns the user data of pending notifications that have no request.
     pub fn owed(&self) -> Vec<u64> {
         let sends = self.channels.iter().flatten().flat_map(|channel| &channel.sends);
         let beside = |sent: &Sent| match sent {
@@ -287,7 +286,7 @@ impl ZeroCopy {
         sends.flatten().filter_map(beside).collect()
     }
 
-    /// Ends all channels; pages that are out stay so.
+    /// Ends all channels; pages that are out stay out.
     pub fn close(&mut self) {
         for channel in core::mem::take(&mut self.channels).into_iter().flatten() {
             channel.end();
@@ -295,7 +294,7 @@ impl ZeroCopy {
         *self = ZeroCopy::default();
     }
 
-    /// In a child after `fork`: sockets and epoll instance are the parent's, too.
+    /// Forgets all channels in a child after `fork`: sockets and epoll instance are shared with the parent.
     pub fn forked(&mut self) {
         for channel in core::mem::take(&mut self.channels).into_iter().flatten() {
             CHANNELS.fetch_sub(1, Ordering::Relaxed);
@@ -312,7 +311,7 @@ impl ZeroCopy {
         self.sockets.get(&fd).map(|(standing, _)| *standing)
     }
 
-    /// Notes the standing of a descriptor; the ring is in the place with the number `place`.
+    /// Notes the standing of a descriptor; `place` is the number of the ring's place.
     fn note(&mut self, fd: Fd, place: u32, standing: Standing) {
         self.sockets.entry(fd).or_insert_with(|| (standing, Interest::new(fd, place))).0 = standing;
     }
@@ -335,7 +334,7 @@ impl ZeroCopy {
         self.free.push(index);
     }
 
-    /// Epoll does not tell of a channel's pages.
+    /// Lists a channel as unwatched.
     fn list(&mut self, index: usize) {
         let place = self.unwatched.len();
         if let Some(channel) = self.channel(index) {
@@ -344,7 +343,7 @@ impl ZeroCopy {
         }
     }
 
-    /// Takes a channel from its place in the list.
+    /// Removes a channel, given by its index in the list, from the list of unwatched ones.
     fn unlist(&mut self, place: usize) {
         self.unwatched.swap_remove(place);
         if let Some(&moved) = self.unwatched.get(place)
@@ -354,7 +353,7 @@ impl ZeroCopy {
         }
     }
 
-    /// Epoll is to tell of all pages that are out.
+    /// Watches all channels with pages out.
     #[cold]
     fn watch_all(&mut self) {
         for index in core::mem::take(&mut self.unwatched) {
@@ -370,7 +369,7 @@ impl ZeroCopy {
         }
     }
 
-    /// Takes channels off the list of which nothing is out any more.
+    /// Removes channels without pages out from the list of unwatched ones.
     fn unlist_idle(&mut self) {
         for place in (0..self.unwatched.len()).rev() {
             let index = self.unwatched[place];
@@ -383,7 +382,7 @@ impl ZeroCopy {
         }
     }
 
-    /// Stops watching a channel: only who looks is told of its pages.
+    /// Stops watching a channel: its pages are then found by reading its queue only.
     #[cold]
     fn unwatch(&mut self, index: usize) {
         if let Some(channel) = self.channels[index].as_mut() {
@@ -393,7 +392,7 @@ impl ZeroCopy {
         }
     }
 
-    /// A channel has no pages out: it ends where none go out until the next tick but one.
+    /// Notes that a channel has no pages out: it ends unless it is used before the next tick but one.
     fn rests(&mut self, index: usize) {
         if let Some(channel) = self.channel(index)
             && !core::mem::replace(&mut channel.is_idle, true)
@@ -402,7 +401,7 @@ impl ZeroCopy {
         }
     }
 
-    /// Large sends on a socket are copied from now on.
+    /// Makes large sends on a socket be copied from now on.
     fn refuse(&mut self, index: usize) {
         if let Some(channel) = self.channel(index) {
             channel.refused = true;
@@ -412,7 +411,7 @@ impl ZeroCopy {
         }
     }
 
-    /// The channel of the socket that `fd` stands for, whatever else that is known by.
+    /// Returns the channel of `fd`'s socket, even if only other descriptors of the socket are known.
     fn channel_of(&self, fd: Fd) -> Option<usize> {
         match self.standing(fd) {
             Some(Standing::Channel(index)) => Some(index),
@@ -421,7 +420,7 @@ impl ZeroCopy {
         }
     }
 
-    /// Watches by this epoll instance in place of one that is gone.
+    /// Watches channels by a new epoll instance, which replaces one that is gone.
     pub fn watch_by(&mut self, epoll: Fd) {
         for (index, channel) in self.channels.iter_mut().enumerate() {
             let Some(channel) = channel else { continue };
@@ -432,7 +431,7 @@ impl ZeroCopy {
         }
     }
 
-    /// A place for a channel.
+    /// Returns a free index for a channel.
     fn place(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.channels.push(None);
@@ -448,15 +447,15 @@ impl Channel {
             error_queue::disallow(self.own);
         }
         if self.watch == Watch::Epoll {
-            // The file stays open by the program's descriptor, and with it the registration would.
+            // The program's descriptors keep the file open, so the registration would stay.
             self.deafen();
         }
         os::close(self.own);
     }
 
-    /// Puts it into epoll, which reports what is in the queue already.
+    /// Puts the socket into epoll, which also reports a message that is already queued.
     fn listen(&mut self, index: usize) -> Result<(), Errno> {
-        // No event is asked for: errors come unasked.
+        // No event is asked for: epoll reports errors unasked.
         os::epoll_ctl(
             self.epoll,
             EPOLL_CTL_ADD,
@@ -473,7 +472,7 @@ impl Channel {
         let _ = os::epoll_ctl(self.epoll, EPOLL_CTL_DEL, self.own, 0, 0);
     }
 
-    /// Counts a send. Returns true if a whole batch of them has gone by without anybody sleeping.
+    /// Counts a send. Returns true if a whole batch was sent during which no thread slept.
     fn count_calm_send(&mut self, sleeps: u32) -> bool {
         if self.sleeps != sleeps {
             self.sleeps = sleeps;
@@ -483,17 +482,17 @@ impl Channel {
         self.calm >= BATCH
     }
 
-    /// True if the channel may be used. While the probe is out nobody knows.
+    /// True if a send may go through the channel: not while the probe is out.
     fn is_open(&self) -> bool {
         !self.refused && (self.proven || self.sends.is_empty())
     }
 
-    /// True if the channel has nothing to wait for, and nothing to send.
+    /// True if the channel has nothing to wait for, and sends nothing more.
     fn is_over(&self) -> bool {
         self.sends.is_empty() && (self.refused || self.names.is_empty())
     }
 
-    /// Where those stand among `sends` that have these numbers; `None` where one of them is nobody's here.
+    /// Returns the range in `sends` of the sends with these numbers; `None` if one of the numbers is not the channel's.
     fn places(&mut self, first: u32, last: u32) -> Option<Range<usize>> {
         if !self.proven {
             // The number is the probe's, which was sent alone.

@@ -1,7 +1,7 @@
-//! The notification of a zero-copy send: its second CQE, which gives the memory back to the program.
+//! The notification of a zero-copy send: its second CQE, which returns the memory to the program.
 //!
-//! As in the kernel it is a request of its own, so that a drain waits for it; no cancellation finds it. That of a
-//! send that there was no request for is only counted as one ([`Announced`]), until it has to wait for its turn.
+//! As in the kernel, a notification is a request of its own, so that a drain waits for it; no cancellation finds it. The notification of a
+//! send without a request is only counted ([`Announced`]), until it must wait for its turn and becomes a request.
 
 use anyring_chaos_plan::Fault;
 use anyring_trace::event;
@@ -17,23 +17,23 @@ use crate::ring::Core;
 use crate::ring::row::NOTIFICATION;
 
 impl Request {
-    /// True if the request is the notification of another.
+    /// True if the request is the notification of another request.
     pub(crate) fn is_notification(&self) -> bool {
         core::ptr::eq(self.op, &raw const NOTIFICATION.op)
     }
 
-    /// True if the request is ended because another of its chain failed.
+    /// True if the request failed because another request of its chain failed.
     pub(crate) fn fell_with_its_chain(&self) -> bool {
         self.flags.has(Flags::FAILED_EARLY) && self.flags.has(Flags::NEVER_FAILS)
     }
 }
 
 impl Core {
-    /// The notification of a send, made if there is none yet. It says that memory was copied, where the
-    /// program asked to be told, until somebody knows better.
+    /// Returns the notification of a send, which is created if there is none. If the program asked for it,
+    /// the notification reports a copy, until a notice says otherwise.
     ///
     /// # Errors
-    /// `EAGAIN` where there cannot be another request.
+    /// `EAGAIN` if no request can be created.
     pub fn notification(&mut self, id: RequestId) -> Result<RequestId, Errno> {
         let request = &self[id];
         if let Some(notification) = request.notification {
@@ -61,8 +61,8 @@ impl Core {
         Ok(notification)
     }
 
-    /// Counts the notification of a send from its own pages that there is no request for; the registered buffer is
-    /// held.
+    /// Counts the notification of a send that has no request and uses the program's pages; holds its registered
+    /// buffer.
     #[inline]
     pub(in crate::feature::zero_copy_send) fn expect_announced(&mut self, announced: Announced) {
         self.requests_mut().count_beside();
@@ -71,7 +71,7 @@ impl Core {
         }
     }
 
-    /// Announces the end of a send that there was never a request for; its notification has been counted.
+    /// Announces the end of a send without a request, whose notification has been counted.
     #[inline]
     pub(in crate::feature::zero_copy_send) fn announce_expected(&mut self, notification: Announced) {
         if !self.zero_copy_mut().announce(notification) {
@@ -80,14 +80,14 @@ impl Core {
         }
     }
 
-    /// Announces the end of a send that was copied, and that there was never a request for.
+    /// Announces the end of a send without a request, whose data was copied.
     #[inline]
     pub fn announce_copied(&mut self, sqe: &Sqe) {
         self.requests_mut().count_beside();
         self.announce_expected(Announced::of(sqe, None));
     }
 
-    /// Posts what was announced, behind the completions of the sends that were made together.
+    /// Posts announced notifications, after the completions of the sends that were made together.
     #[inline]
     pub fn post_announced(&mut self) {
         if self.zero_copy().has_announced() {
@@ -95,8 +95,8 @@ impl Core {
         }
     }
 
-    /// Something else comes behind the sends, a drain perhaps, which waits for their notifications: they become
-    /// requests, to be posted in their turn.
+    /// Makes requests of announced notifications, to be posted in their turn, because another request follows
+    /// the sends (perhaps a drain, which waits for the notifications).
     #[inline]
     pub fn list_announced(&mut self) {
         if self.zero_copy().has_announced() {
@@ -105,12 +105,12 @@ impl Core {
     }
 
     fn take_announced(&mut self, at_once: bool) {
-        // Where completions are deferred, they are for the next call that fetches.
+        // If completions are deferred, the next call that reaps posts the notifications.
         let at_once = at_once && !(self.defers() && self.readiness().is_eager());
         let mut announced = self.zero_copy_mut().take_announced();
         self.requests_mut().end_beside(announced.len());
         for one in announced.drain(..) {
-            // Where the CQ is full, they come when the program has made room.
+            // If the CQ is full, notifications are posted when the program has made room.
             if !(at_once && self.order().ready.is_empty() && self.queues().has_room())
                 && let Ok(notification) = self.new_notification(one.user_data, one.result)
             {
@@ -134,7 +134,7 @@ impl Core {
         }
     }
 
-    /// The end of a notification: nothing is linked to it, and it has no file.
+    /// Posts and removes a notification: it has no linked requests, and no file.
     pub(crate) fn post_and_forget(&mut self, id: RequestId) {
         let request = &self[id];
         let cqe = request.cqe(request.result);
@@ -162,7 +162,7 @@ impl Core {
         }
     }
 
-    /// The pages of one such call are free.
+    /// Notes that the pages of one system call are free.
     pub(in crate::feature::zero_copy_send) fn piece_is_free(
         &mut self,
         notification: RequestId,
@@ -177,7 +177,7 @@ impl Core {
         }
     }
 
-    /// A part of a send was copied.
+    /// Notes that a part of a send was copied.
     pub fn piece_is_copied(&mut self, id: RequestId) {
         if let Some(notification) = self[id].notification
             && let OpData::Net(Data::Pages(pages)) = &mut self[notification].data
@@ -197,7 +197,7 @@ impl Core {
         self.make_ready(notification);
     }
 
-    /// A send does not need its memory any longer: the notification follows.
+    /// Announces that a send does not need its memory any longer: the notification follows.
     pub fn announce(&mut self, id: RequestId) {
         self[id].flags.clear(Flags::NOTIFIES);
         match self.notification(id) {

@@ -1,4 +1,4 @@
-//! SEND_ZC and SENDMSG_ZC: a send whose memory is the program's again only when a second CQE says so
+//! SEND_ZC and SENDMSG_ZC: sends whose memory the program may reuse only after a second CQE
 //! ([`crate::feature::zero_copy_send::notification`]).
 
 use alloc::boxed::Box;
@@ -39,10 +39,10 @@ use crate::ring::{Attempt, Lent};
 const CAPS: Caps = Caps::FILE.with(Caps::IOPRIO).with(Caps::NOTIFIES);
 
 const UNUSED: Unused = Unused::PAD;
-/// To where the socket is connected.
+/// Fields unused by a send without an address.
 const UNUSED_CONNECTED: Unused = UNUSED.with(Unused::OFF).with(Unused::ADDR_LEN_PAD).with(Unused::ADDR3);
 
-/// The user data of the notification, where it is not the request's.
+/// The user data of the notification, if it is not the request's.
 const NOTIFIED: Argument = arg(Field::Address3, "notif_user_data", shown::Kind::UserData).unless_zero();
 
 const ARGUMENTS: [Argument; SEND_ARGUMENTS.len() + 1] = {
@@ -70,7 +70,7 @@ pub const SEND_ZC: Row =
         .limits(LIMITS)
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EOPNOTSUPP]);
 
-/// `IORING_OP_SENDMSG_ZC`. Not `Caps::SOCKET`: before 7.2 its registered buffers are looked at before its file.
+/// `IORING_OP_SENDMSG_ZC`. Not `Caps::SOCKET`: before 7.2 the kernel checks its registered buffers before its file.
 pub const SENDMSG_ZC: Row = Row::new(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC", CAPS, prep_message, issue)
     .arguments(&[
         shown::SOCKET,
@@ -100,12 +100,12 @@ const KNOWN: u32 = IORING_RECVSEND_POLL_FIRST
     | IORING_SEND_ZC_REPORT_USAGE
     | SEND_VECTORIZED as u32;
 
-/// Bytes from which on a system call without copying was faster, notice and all.
+/// The number of bytes from which on a send without copying was faster, its notice included.
 pub const WORTH_IT: usize = 32 << 10;
-/// Smaller pieces are not worth their pages.
+/// Messages with smaller pieces on average are copied.
 const PAGE: usize = 4096;
 
-/// The checks before which no notification is owed, and the first after them.
+/// Does the checks that fail without a notification, and the first check after them.
 fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     let request = cx.request_mut();
     let sqe = &mut request.sqe;
@@ -117,7 +117,7 @@ fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
         sqe.ioprio = 0;
         return Err(Errno::EINVAL);
     }
-    // Asked for by the operation; on a socket it would mean notifications for the program to fetch.
+    // The operation implies this flag; on a socket it would lead to notices that the program must read.
     sqe.op_flags &= !MSG_ZEROCOPY;
     if u32::from(sqe.ioprio) & IORING_RECVSEND_FIXED_BUF != 0 {
         request.flags.set(Flags::REGISTERED_BUFFER);
@@ -129,7 +129,7 @@ fn prep_send(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     prep(cx)?;
     let request = cx.request_mut();
     let sqe = request.sqe;
-    // A notification is owed by then.
+    // From here on an error has a notification.
     if Unused::ADDR_LEN_PAD.is_set(&sqe) {
         return Err(Errno::EINVAL);
     }
@@ -164,7 +164,7 @@ fn prep_message(cx: &mut Attempt<'_>) -> Result<(), Errno> {
 fn issue(cx: &mut Attempt<'_>) -> Outcome {
     let file = cx.file;
     let fd = file.fd();
-    // Before 7.2 (`io_sendmsg_zc`) the kernel asks for a message's registered buffers first; for a send's after the socket.
+    // Before 7.2 the kernel (`io_sendmsg_zc`) checks a message's registered buffers before the socket; those of a send after it.
     let is_message = matches!(cx.data, OpData::Net(Data::Message(_)));
     if is_message
         && version::current() < version::SOCKET_FIRST
@@ -188,9 +188,9 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
     announce_end(cx, outcome)
 }
 
-/// Announces the notification of a request whose outcome is its end; returns the outcome.
+/// Announces the notification of a request that completes; returns the outcome.
 pub fn announce_end(cx: &mut Attempt<'_>, outcome: Outcome) -> Outcome {
-    // Where the CQE may come late, the end of the request announces.
+    // If the CQE may come late, the end of the request announces.
     if let Outcome::Complete(_) = outcome
         && !cx.flags.has(Flags::CHAOS)
     {
@@ -200,7 +200,7 @@ pub fn announce_end(cx: &mut Attempt<'_>, outcome: Outcome) -> Outcome {
     outcome
 }
 
-/// A send from one piece of memory to where the socket is connected.
+/// Sends one piece of memory to the connected peer, without a request if possible.
 fn send_quickly(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
     let plain = u32::from(sqe.ioprio) & !(IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF) == 0
         && !UNUSED_CONNECTED.is_set(sqe);
@@ -219,7 +219,7 @@ fn send_quickly(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
     {
         return send_in_place(ring, sqe, fd, flags, channel, buffer);
     }
-    // The data is copied, so nobody needs to hold the registered buffer that it may lie in.
+    // The data is copied, so the registered buffer need not be held.
     let span = Span { address: sqe.addr, length: sqe.len as usize };
     match calls::send(fd, span, flags, None) {
         Ok(count) if count == span.length || flags & MSG_WAITALL == 0 => {
@@ -230,7 +230,7 @@ fn send_quickly(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
     }
 }
 
-/// A quick send from the program's own pages, in this registered buffer if in any.
+/// Sends from the program's own pages, which may be in a registered buffer, without a request.
 #[inline(always)]
 fn send_in_place(
     ring: &mut Lent,
@@ -257,8 +257,8 @@ fn send_in_place(
     }
 }
 
-/// The registered buffer that the memory lies in, if it is to lie in one; an error where it does not, or where
-/// memory of a program cannot be.
+/// Returns the registered buffer of the send's memory, if it names one; an error if the memory is not in the
+/// buffer, or is no valid range of the program.
 #[inline]
 fn lies_right(ring: &Lent, sqe: &Sqe) -> Result<Option<NodeIndex>, Errno> {
     let length = u64::from(sqe.len);
@@ -269,9 +269,9 @@ fn lies_right(ring: &Lent, sqe: &Sqe) -> Result<Option<NodeIndex>, Errno> {
     }
 }
 
-/// Sends what an attempt left over.
+/// Sends the rest after a first attempt.
 fn go_on(cx: &mut Attempt<'_>, fd: Fd, result: Result<usize, Errno>) -> Outcome {
-    // Checked before the attempt. Where it cannot be held for want of memory, no page of it leaves uncopied.
+    // The buffer was checked before the attempt. If it cannot be held for want of memory, no page of it is sent without copying.
     let _ = take_registered(cx);
     let asked = cx.sqe.len as usize;
     let outcome = conclude(cx, fd, result, asked).unwrap_or_else(|| {
@@ -281,7 +281,7 @@ fn go_on(cx: &mut Attempt<'_>, fd: Fd, result: Result<usize, Errno>) -> Outcome 
     announce_end(cx, outcome)
 }
 
-/// Sends what is left, without copying where that pays.
+/// Sends the rest, without copying if that is faster.
 fn transmit(cx: &mut Attempt<'_>, fd: Fd) -> Outcome {
     loop {
         let (result, asked) = match in_place(cx, fd) {
@@ -298,7 +298,7 @@ fn transmit(cx: &mut Attempt<'_>, fd: Fd) -> Outcome {
     }
 }
 
-/// An attempt from the program's own pages; `None` where the data are to be copied.
+/// Makes an attempt from the program's own pages; `None` if the data must be copied.
 fn in_place(cx: &mut Attempt<'_>, fd: Fd) -> Option<(Result<usize, Errno>, usize)> {
     if !is_large(cx.request()) {
         return None;
@@ -320,7 +320,7 @@ fn in_place(cx: &mut Attempt<'_>, fd: Fd) -> Option<(Result<usize, Errno>, usize
     Some((result, asked))
 }
 
-/// True if it is more work to copy what is left than to hear of its pages.
+/// True if copying the rest costs more than handling its notice.
 fn is_large(request: &Request) -> bool {
     match &request.data {
         OpData::Net(Data::Transfer(transfer)) => transfer.length as usize >= WORTH_IT,
@@ -331,8 +331,8 @@ fn is_large(request: &Request) -> bool {
     }
 }
 
-/// Only TCP and UDP take zero-copy sends. Where the front end does not see the program close descriptors, the
-/// protocol of one that is not registered is asked for each time: its number may stand for another socket by now.
+/// Checks that the socket is TCP or UDP, which alone support zero-copy sends. If the front end does not see closes, the protocol of a
+/// descriptor that is not registered is asked for each time: the number may be another socket's by now.
 fn check_socket(fd: Fd, registered: bool) -> Result<(), Errno> {
     let known = kinds::noted(fd).has(Kind::ZERO_COPY);
     if known && (registered || host::sees_closes()) {
@@ -347,15 +347,15 @@ fn check_socket(fd: Fd, registered: bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Raw sockets have a protocol, too.
+/// True for TCP and UDP sockets: raw sockets have a protocol number, too.
 fn is_internet(fd: Fd) -> Result<bool, Errno> {
     let kind = os::socket_option(fd, SO_TYPE)? as u32;
     let domain = os::socket_option(fd, SO_DOMAIN)? as u32;
     Ok(matches!(domain, AF_INET | AF_INET6) && matches!(kind, SOCK_STREAM | SOCK_DGRAM))
 }
 
-/// Checks that the memory lies in its registered buffer, if it is to be one. The notification keeps that,
-/// whatever happens to the table.
+/// Checks that the memory is in its registered buffer, if it names one. The notification holds the buffer,
+/// even if its slot is emptied.
 fn take_registered(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     let request = cx.request();
     if !request.flags.has(Flags::REGISTERED_BUFFER) {

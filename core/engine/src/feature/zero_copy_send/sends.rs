@@ -1,4 +1,4 @@
-//! A ring has its sends leave without copies, and looks for the notices that their memory is free.
+//! Sends of a ring without copies, and reading the notices that their memory is free.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -21,13 +21,13 @@ use crate::ring::Core;
 use crate::wait::Driver;
 
 impl Core {
-    /// Notes how sends on `fd` go.
+    /// Notes how sends on `fd` are handled.
     pub(super) fn note_standing(&mut self, fd: Fd, standing: Standing) {
         let place = self.ring().number();
         self.zero_copy_mut().note(fd, place, standing);
     }
 
-    /// The channel by which a large send on `fd` goes, if it is not to be copied.
+    /// Returns the channel for a large send on `fd`, or `None` to copy its data.
     pub fn channel_for(&mut self, fd: Fd) -> Option<usize> {
         match self.zero_copy_mut().sockets.get_mut(&fd) {
             Some(&mut (standing @ (Standing::Channel(index) | Standing::Found(index)), _)) => {
@@ -37,7 +37,7 @@ impl Core {
                 {
                     return channel.is_open().then_some(index);
                 }
-                // Closed, and used again, behind our back.
+                // The number was closed and reused without the engine's knowledge.
                 self.forget_name(fd);
             }
             Some((Standing::Copied(left), _)) if *left > 0 => {
@@ -46,7 +46,7 @@ impl Core {
             }
             _ => {}
         }
-        // A thread that is about to look for errors there finds this ring interested, and waits for its lock, or is seen here to be.
+        // A thread that is about to look for errors of `fd` finds this ring interested and waits for its lock, or its mark is seen here.
         self.note_standing(fd, Standing::Copied(0));
         // Pairs with `descriptors::watches_errors`.
         fence(Ordering::SeqCst);
@@ -113,14 +113,14 @@ impl Core {
         Ok(index)
     }
 
-    /// Pages of a send are out.
+    /// Notes that a send's pages are out.
     pub fn pages_out(&mut self, index: usize, notification: RequestId) {
         if self.count_pages(index, Sent::Notification(notification)) {
             self.look_for_pages(index);
         }
     }
 
-    /// Pages of a send that there is no request for are out. The caller posts what was announced.
+    /// Notes that pages of a send without a request are out. The caller posts announced notifications.
     #[inline(always)]
     pub fn pages_out_beside(&mut self, index: usize, announced: Announced) {
         self.expect_announced(announced);
@@ -129,7 +129,7 @@ impl Core {
         }
     }
 
-    /// True where it is time to look for those that are back.
+    /// Counts a send whose pages are out; true if the queue is due to be read.
     #[inline(always)]
     fn count_pages(&mut self, index: usize, sent: Sent) -> bool {
         let listened_to = self.is_listened_to();
@@ -153,7 +153,7 @@ impl Core {
         due
     }
 
-    /// Pages of a channel went out: those who listen to epoll are to hear of them, and nobody else.
+    /// Watches a channel whose pages went out if a thread listens to epoll, and stops watching it if none does for long.
     #[inline(never)]
     fn see_to_watch(&mut self, index: usize, listened_to: bool) {
         if self.zero_copy_mut().channel(index).is_some_and(|channel| channel.watch == Watch::No) {
@@ -170,7 +170,7 @@ impl Core {
         }
     }
 
-    /// True if a thread sleeps in the ring's epoll instance, or the reactor has that in its own.
+    /// True if a thread sleeps in the ring's epoll instance, or the reactor's epoll instance contains it.
     #[inline]
     fn is_listened_to(&self) -> bool {
         match self.drive().token.driver() {
@@ -180,7 +180,7 @@ impl Core {
         }
     }
 
-    /// Watches all pages, for a thread that begins to listen to epoll.
+    /// Watches all channels with pages out, for a thread that begins to listen to epoll.
     #[inline]
     pub fn watch_pages(&mut self) {
         debug_assert!(self.is_listened_to(), "pages that go out from now on are watched at once");
@@ -191,7 +191,7 @@ impl Core {
         debug_assert!(self.zero_copy_mut().is_all_watched(), "a sleeper hears of all pages");
     }
 
-    /// Looks for pages of which epoll does not tell, for a thread that looks into epoll without sleeping.
+    /// Looks for pages of unwatched channels, for a thread that polls epoll without sleeping.
     #[inline]
     pub fn look_beside_epoll(&mut self) {
         match self.zero_copy_mut().unwatched.len() {
@@ -208,7 +208,7 @@ impl Core {
         self.zero_copy_mut().unlist_idle();
     }
 
-    /// A send was refused for want of room for more notices, or for good.
+    /// Handles a refused send: the kernel has no room for more notices, or does not support `MSG_ZEROCOPY` here.
     pub fn pages_refused(&mut self, index: usize, errno: Errno) {
         self.look_for_pages(index);
         let Some(channel) = self.zero_copy_mut().channel(index) else { return };
@@ -217,7 +217,7 @@ impl Core {
         }
     }
 
-    /// Some time after sends: looks for their pages where they have come back at once before. Returns whether any
+    /// Looks for pages of recent sends, if a channel's pages have come back quickly before. Returns whether a
     /// notification can be posted.
     pub fn look_for_prompt_pages(&mut self) -> bool {
         while let Some(index) = self.zero_copy_mut().fresh.pop() {
@@ -233,28 +233,27 @@ impl Core {
         !self.order_mut().ready.is_empty()
     }
 
-    /// Looks at the error queue of the socket that `fd` stands for, if it has a channel: an error that epoll reports may be no
-    /// more than pages.
+    /// Reads the error queue of `fd`'s socket, if it has a channel: an error that epoll reports may be a notice only.
     pub fn look_for_pages_of(&mut self, fd: Fd) {
         if let Some(index) = self.zero_copy_mut().channel_of(fd) {
             self.look_for_pages(index);
         }
     }
 
-    /// Looks through all error queues.
+    /// Reads all error queues.
     pub fn look_for_all_pages(&mut self) {
         for index in 0..self.zero_copy_mut().channels.len() {
             self.look_for_pages(index);
         }
     }
 
-    /// Takes what a channel's error queue says; notifications are posted in their turn.
+    /// Reads a channel's error queue; notifications are posted in their turn.
     pub fn look_for_pages(&mut self, index: usize) {
         self.gather_pages(index);
         self.list_announced();
     }
 
-    /// Takes what a channel's error queue says; what is announced is left to the caller.
+    /// Reads a channel's error queue; the caller posts announced notifications.
     fn gather_pages(&mut self, index: usize) {
         loop {
             let Some(channel) = self.zero_copy_mut().channel(index) else { return };
@@ -311,7 +310,7 @@ impl Core {
         }
     }
 
-    /// The ring ends, or it is a child's: nobody is told any more of pages that are out.
+    /// Gives up pages that are out without notifications: the ring ends, or this is a child's copy of the ring.
     pub fn forget_pages(&mut self) {
         let sends = |channel: &mut Channel| {
             channel.owes |= !channel.sends.is_empty();
@@ -329,8 +328,8 @@ impl Core {
         }
     }
 
-    /// The program is about to look for errors of `fd` itself: no more is sent over it without copying. If it `takes` what comes to
-    /// the error queue, that is left to the program.
+    /// Stops zero-copy sends on `fd`, because the program is about to look for its errors itself. If it `takes` messages of the
+    /// error queue, they are left to the program.
     pub fn leave_error_queue(&mut self, fd: Fd, takes: bool) {
         kinds::watch_errors(fd);
         if let Some(index) = self.zero_copy_mut().channel_of(fd) {
@@ -348,11 +347,11 @@ impl Core {
         }
     }
 
-    /// By and by: channels that are not used any more end; pages of which nobody hears anything, too.
+    /// Ends unused channels, and rechecks some channels with pages out. Called by ticks.
     pub fn tick_channels(&mut self) {
         for index in core::mem::take(&mut self.zero_copy_mut().idle) {
             let Some(channel) = self.zero_copy_mut().channel(index) else { continue };
-            // Another channel in its place may be listed, too.
+            // The index may have been reused by another channel that is idle, too.
             if !core::mem::take(&mut channel.is_idle) || !channel.sends.is_empty() {
                 continue;
             }
@@ -385,7 +384,7 @@ impl Core {
         if channel.sends.is_empty() {
             return;
         }
-        // Of one that was ended here, nobody else can have taken a notice.
+        // The engine ended this socket, so no other reader can have taken a notice.
         if channel.ended && !channel.shared || !error_queue::is_all_sent(channel.own) {
             channel.silent_since = None;
             return;

@@ -1,4 +1,4 @@
-//! The three calls of a process that is under chaos: they meet faults, and are made otherwise or not at all.
+//! The three calls of a process under chaos: faults change them or make them fail.
 
 use anyring_chaos_plan::{Fault, Faults};
 use linux_raw_sys::io_uring::{
@@ -16,7 +16,7 @@ use crate::ring::Core;
 use crate::ring::registry::look;
 use crate::ring::row::Table;
 
-/// The errors of registrations that meet a fault.
+/// The errors of registrations by fault.
 const REGISTER_ERRORS: [(Fault, Errno); 2] =
     [(Fault::RegisterNoMemory, Errno::ENOMEM), (Fault::RegisterBusy, Errno::EBUSY)];
 
@@ -42,7 +42,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
 
 fn enter_meeting(met: Call, fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     let mut interrupted = false;
-    // A submission's cut is decided under the lock under which the submission is made: others submit, too.
+    // The shortened count is decided under the same lock as the submission, because other threads submit, too.
     let done = crate::calls::enter::enter_changed(fd, call, caller, |core| match change(core, met, call) {
         Change::None => Ok(*call),
         Change::Fail(errno) => Err(errno),
@@ -65,13 +65,13 @@ fn enter_meeting(met: Call, fd: Fd, call: &Enter, caller: &Caller) -> Result<usi
 /// A change that chaos makes to a call of `enter`.
 enum Change {
     None,
-    /// The call does nothing, and fails.
+    /// The call fails without doing anything.
     Fail(Errno),
-    /// The call takes so many SQEs, and does not wait.
+    /// The call submits this many SQEs, and does not wait.
     Take(u32),
-    /// Its wait ends when it begins.
+    /// The call does not wait.
     Return,
-    /// A signal ends the call's wait when it begins.
+    /// The call's wait fails as if a signal came.
     Interrupt,
 }
 
@@ -80,8 +80,8 @@ fn change(core: &mut Core, met: Call, call: &Enter) -> Change {
     let meets = |fault| met.meets(fault, 0);
     let ready = core.queues().cq_ready();
     let submits = call.to_submit > 0 && core.queues().sq_pending() > 0 && !core.is(IORING_SETUP_SQPOLL);
-    // A program that is told to wait for completions must have some to wait for. Requests that wait for a file, perhaps for what is to be
-    // submitted, are none.
+    // A program that is told to wait for completions must have some that will come. Requests that wait for a file do not count: they may
+    // wait for what is to be submitted.
     if submits && ready > 0 && meets(Fault::EnterBusy).is_some() {
         return Change::Fail(Errno::EBUSY);
     }
@@ -97,7 +97,7 @@ fn change(core: &mut Core, met: Call, call: &Enter) -> Change {
         }
     }
     let polls = is_polled_by_caller(core);
-    // A polled ring waits only for what is in flight.
+    // On a polled ring, a call waits only for requests in flight.
     let has_to_wait = !polls || submits || core.requests().live() > 0;
     let waits = call.flags & IORING_ENTER_GETEVENTS != 0 && call.min_complete > ready && has_to_wait;
     if waits && meets(Fault::EnterInterrupted).is_some() {

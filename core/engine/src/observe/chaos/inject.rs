@@ -1,4 +1,4 @@
-//! Faults are injected into requests and calls here.
+//! Injection of faults into requests and calls.
 
 use alloc::vec::Vec;
 
@@ -27,9 +27,9 @@ use crate::ring::Core;
 use crate::ring::row::LATE;
 use crate::wait::timers::Clock;
 
-/// Of calls.
+/// Faults of calls.
 impl Core {
-    /// One more call, if the ring is under chaos.
+    /// Counts a call, if the ring is under chaos.
     pub fn begin_call(&mut self) -> Option<Call> {
         let told = self.serial() as u32;
         let chaos = &mut self.instruments_mut().chaos;
@@ -39,7 +39,7 @@ impl Core {
         })
     }
 
-    /// Overwrites the CQEs that the program has reaped.
+    /// Overwrites CQEs that the program has reaped.
     pub(in crate::observe::chaos) fn scrub_reaped(&mut self, call: Call) {
         let entries = self.queues().memory.layout().cq_entries;
         let (tail, ready) = (self.queues().cq.tail(), self.queues().cq_ready());
@@ -47,7 +47,7 @@ impl Core {
             return;
         }
         let head = tail.wrapping_sub(ready);
-        // The places of older ones hold later ones by now.
+        // The slots of older CQEs contain newer CQEs by now.
         let fresh = entries - ready;
         let passed = head.wrapping_sub(self.instruments().chaos.scrubbed);
         let count = if passed > entries { fresh } else { passed.min(fresh) };
@@ -58,7 +58,7 @@ impl Core {
         self.instruments_mut().chaos.scrubbed = head;
     }
 
-    /// To how many of the next `wanted` SQEs a submission may be cut, by the fault: all the numbers that come into question.
+    /// Returns the numbers of SQEs, out of the next `wanted`, to which the fault may shorten a submission.
     pub(in crate::observe::chaos) fn shorter_submissions(&self, wanted: u32, fault: Fault) -> Vec<u32> {
         let all = wanted.min(self.queues().sq_pending());
         let mixed = self.is(IORING_SETUP_SQE_MIXED);
@@ -67,7 +67,7 @@ impl Core {
         while let Some(index) = entries.next() {
             let [opcode, flags, ..] = self.queues().memory.first_word(index).to_ne_bytes();
             let places = self.requests().operation(opcode).places(mixed, count + 1 < all);
-            // Behind the second half of a long one.
+            // Skips the second half of a long SQE.
             (1..places).for_each(|_| _ = entries.next());
             count += places;
             if count < all && Flags::of_sqe(flags).links() == (fault == Fault::TornChain) {
@@ -78,7 +78,7 @@ impl Core {
     }
 }
 
-/// Of requests.
+/// Faults of requests.
 impl Core {
     fn request_meets(&self, id: RequestId, fault: Fault) -> Option<u64> {
         let request = &self[id];
@@ -93,7 +93,7 @@ impl Core {
         Some(value)
     }
 
-    /// A request was taken from the submission queue.
+    /// Prepares faults for a request that was consumed from the SQ.
     #[cold]
     pub(crate) fn under_chaos(&mut self, id: RequestId, index: u32) {
         if !self.instruments().chaos.is_on() {
@@ -106,7 +106,7 @@ impl Core {
         self.pause(id, Fault::PauseIssue);
     }
 
-    /// Holds the calling thread up, if the request meets the fault.
+    /// Delays the calling thread, if the request meets the fault.
     #[cold]
     pub(crate) fn pause(&self, id: RequestId, fault: Fault) {
         if let Some(value) = self.request_meets(id, fault) {
@@ -114,10 +114,10 @@ impl Core {
         }
     }
 
-    /// Faults of the first attempt, or of the next one of a multishot request. The error is what it comes to, if it is not made.
+    /// Injects faults of the first attempt, or of the next attempt of a multishot request. An error replaces the attempt.
     ///
     /// # Errors
-    /// Those that are injected.
+    /// The injected error.
     #[cold]
     pub(crate) fn inject_first(&mut self, id: RequestId) -> Result<(), Errno> {
         if !self[id].flags.has(Flags::UNTRIED) {
@@ -125,7 +125,7 @@ impl Core {
         }
         self[id].flags.clear(Flags::UNTRIED);
         if self.instruments().chaos.shots.contains_key(&self[id].serial) {
-            // A multishot request whose buffers run out on its way.
+            // A multishot request may run out of buffers on its way.
             return self.request_meets(id, Fault::GroupDry).map_or(Ok(()), |_| Err(Errno::ENOBUFS));
         }
         for (fault, errno) in ERRORS {
@@ -141,12 +141,12 @@ impl Core {
         Ok(())
     }
 
-    /// True if this request can come to that error.
+    /// True if the request can complete with the error of this fault.
     fn may_answer(&self, id: RequestId, fault: Fault) -> bool {
         let request = &self[id];
         match fault {
             Fault::Again => may_not_wait(request) && !self.is_watched(request),
-            // Of what goes into a slot, no descriptor is made.
+            // An open into a slot creates no descriptor.
             Fault::NoDescriptor => request.sqe.file_index == 0,
             Fault::Aborted | Fault::Refused => is_of_internet(request.file.fd()),
             Fault::NoSpace | Fault::Device => match &request.data {
@@ -165,7 +165,7 @@ impl Core {
         }
     }
 
-    /// True if there is another request that may have taken the last buffer of a request's group.
+    /// True if another request may have used up the buffers of a request's group.
     fn shares_group(&self, id: RequestId) -> bool {
         let group = self[id].sqe.buf_index;
         self.requests().ids().filter(|&other| other != id).map(|other| &self[other]).any(|other| {
@@ -173,8 +173,8 @@ impl Core {
         })
     }
 
-    /// True if a multishot poll watches the file of a request. It tells of what comes, and not of what a
-    /// request that answered `EAGAIN` has left there.
+    /// True if a multishot poll watches the file of a request. Such a poll reports new events only, and not
+    /// data that a request left there when it failed with `EAGAIN`.
     fn is_watched(&self, request: &Request) -> bool {
         self.requests().ids().map(|id| &self[id]).any(|other| {
             other.op.caps.has(Caps::POLLS)
@@ -183,19 +183,19 @@ impl Core {
         })
     }
 
-    /// True if there is a completion that comes, late, whatever the program does.
+    /// True if a delayed completion is pending, which comes whatever the program does.
     pub(in crate::observe::chaos) fn owes_a_completion(&self) -> bool {
         self.requests().ids().any(|id| core::ptr::eq(self[id].op, &raw const LATE.op))
     }
 
-    /// Has the memory that a request is to fill hold rubbish.
+    /// Fills the memory that a request is to fill with garbage.
     fn fill_with_rubbish(&mut self, id: RequestId) {
         let unknown = Flags::BUFFER_SELECT.with(Flags::REGISTERED_BUFFER);
         if self[id].flags.has(unknown) || !self[id].op.faults.has(Fault::BufferRubbish) {
             return;
         }
         let fd = self[id].file.fd();
-        // A transfer that is refused leaves its memory alone.
+        // A transfer that is refused does not change its memory.
         if self.memory_of(id).is_empty() || os::identity(fd).is_err() {
             return;
         }
@@ -204,7 +204,7 @@ impl Core {
         }
     }
 
-    /// Where a request's data lies, if that is known.
+    /// Returns the vectors of a request's data, if they are known.
     fn memory_of(&self, id: RequestId) -> Vec<IoVector> {
         let request = &self[id];
         match &request.data {
@@ -217,14 +217,14 @@ impl Core {
         }
     }
 
-    /// Lets a transfer be of the first bytes only.
+    /// Shortens a transfer to its first bytes.
     fn cut(&mut self, id: RequestId) {
         let request = &self[id];
         if !request.op.faults.has(Fault::Short) {
             return;
         }
         if receives_bundle(request) {
-            // How much there is to be cut is known when the buffers are.
+            // The length of a bundle is known only when its buffers are selected.
             if let Some(value) = self.request_meets(id, Fault::Short) {
                 let serial = self[id].serial;
                 self.instruments_mut().chaos.bundles.insert(serial, value);
@@ -236,12 +236,12 @@ impl Core {
         let length = least + (value % ((most - least) / step + 1) as u64) as usize * step;
         shorten(&mut self[id], length);
         if !matches!(self[id].data, OpData::Net(_)) {
-            // As in the kernel, whose io_uring/rw.c breaks the chain; its io_uring/net.c only where all was asked for.
+            // As in the kernel: io_uring/rw.c breaks the chain after a short transfer; io_uring/net.c does so only with MSG_WAITALL.
             self[id].fail();
         }
     }
 
-    /// Lets a receive into these buffers be of the first bytes only, if its bundles are to be cut.
+    /// Shortens a receive into these buffers, if the request's bundles are to be shortened.
     #[cold]
     pub fn cut_bundle(&self, id: RequestId, buffers: &mut Vec<IoVector>) {
         let Some(value) = self.instruments().chaos.bundles.get(&self[id].serial) else { return };
@@ -252,7 +252,7 @@ impl Core {
         }
     }
 
-    /// The CQE of a request that ends; `None` where it comes late.
+    /// Returns the CQE of a request that completes; `None` if it is delayed.
     #[cold]
     pub(crate) fn complete_under_chaos(&mut self, id: RequestId, mut cqe: Cqe) -> Option<Cqe> {
         let serial = self[id].serial;
@@ -271,8 +271,8 @@ impl Core {
         if self.may_come_late(id) && self.comes_late(id, Fault::Late) { None } else { Some(cqe) }
     }
 
-    /// True for a completion that may come late: not of a TIMEOUT, which ends the waits of `enter` when it fires;
-    /// not of a LINK_TIMEOUT, which ends with what it watches; nor of what other processes take part in.
+    /// True if the completion may be delayed: not of a TIMEOUT, which ends the waits of `enter` when it fires;
+    /// not of a LINK_TIMEOUT, which ends with its request; not of a ring that processes share.
     fn may_come_late(&self, id: RequestId) -> bool {
         let request = &self[id];
         !request.flags.has(Flags::CQE_SKIP.with(Flags::SILENCED))
@@ -281,7 +281,7 @@ impl Core {
             && !self.is_shared()
     }
 
-    /// Arms the timer by which a request comes late, if it does.
+    /// Delays a completion by a timer, if the request meets the fault.
     #[cold]
     pub(crate) fn comes_late(&mut self, id: RequestId, fault: Fault) -> bool {
         let Some(value) = self.request_meets(id, fault) else { return false };
@@ -297,19 +297,19 @@ impl Core {
         true
     }
 
-    /// The CQE of a request that was to come late comes now.
+    /// Posts a delayed completion.
     pub fn comes_now(&mut self, id: RequestId) {
         self[id].op = self.requests().operation(self[id].sqe.opcode);
         self.complete_late(id);
     }
 
-    /// True if the request's CQE is to be kept, though there is room. Not while somebody sleeps until it is there.
+    /// True if the CQE must go to the overflow list though there is room. Not while a thread sleeps until the CQE is posted.
     #[cold]
     pub(crate) fn overflows(&self, id: RequestId) -> bool {
         self.drive().token.asleep() == 0 && self.request_meets(id, Fault::Overflow).is_some()
     }
 
-    /// True if a multishot request ends with the CQE that it is about to post. One that goes on may find no buffer next.
+    /// True if a multishot request must end with the CQE that it is about to post. Otherwise its next attempt may find no buffer.
     #[cold]
     pub(crate) fn ends_early(&mut self, id: RequestId) -> bool {
         let serial = self[id].serial;
@@ -329,7 +329,7 @@ impl Core {
         false
     }
 
-    /// True if a multishot request meets the fault when it has posted so many CQEs.
+    /// True if a multishot request meets the fault after `posted` CQEs.
     fn is_due(&self, id: RequestId, fault: Fault, posted: u64) -> bool {
         let who = Who { process: PATH.load(Ordering::Relaxed), ring: self.instruments().chaos.ring };
         let subject = Subject { who, serial: self[id].serial, fault };
@@ -339,7 +339,7 @@ impl Core {
     }
 }
 
-/// The errors that come instead of an attempt.
+/// The errors of faults that replace an attempt.
 const ERRORS: [(Fault, Errno); 12] = [
     (Fault::Interrupted, Errno::EINTR),
     (Fault::Again, Errno::EAGAIN),
@@ -355,22 +355,22 @@ const ERRORS: [(Fault, Errno); 12] = [
     (Fault::GroupDry, Errno::ENOBUFS),
 ];
 
-/// The longest that a completion comes late.
+/// The longest delay of a completion.
 const LATEST_NS: u64 = 2_000_000;
 
-/// The size that direct transfers are a multiple of.
+/// The block size of direct transfers.
 const BLOCK: usize = 4096;
 
-/// So much goes into a pipe at once or not at all.
+/// A write of this size into a pipe is atomic.
 const PIPE_BUF: usize = 4096;
 
-/// The most that one receive takes which may take whatever its buffer holds.
+/// The limit of a shortened receive that may fill its whole buffer.
 const MOST_OF_A_BUFFER: u64 = 64;
 
-/// A multishot request that ends early posts fewer CQEs.
+/// A multishot request that is ended early posts fewer CQEs than this.
 const MOST_SHOTS: u64 = 8;
 
-/// True if the request answers `EAGAIN` rather than to wait.
+/// True if the request fails with `EAGAIN` instead of waiting.
 fn may_not_wait(request: &Request) -> bool {
     if request.flags.has(Flags::NOWAIT) {
         return true;
@@ -381,14 +381,14 @@ fn may_not_wait(request: &Request) -> bool {
     request.sqe.op_flags & RWF_NOWAIT != 0
 }
 
-/// How long a transfer may be cut to: from `least` to `most`, in steps.
+/// The lengths to which a transfer may be shortened: from `least` to `most`, in steps.
 struct Range {
     least: usize,
     most: usize,
     step: usize,
 }
 
-/// To what a transfer may be cut.
+/// Returns the lengths to which a transfer may be shortened.
 fn range(request: &Request) -> Option<Range> {
     let file = os::identity(request.file.fd()).ok()?.mode & S_IFMT;
     let (mut least, mut step) = (1, 1);
@@ -423,7 +423,7 @@ fn range(request: &Request) -> Option<Range> {
     (most >= least).then_some(Range { least, most, step })
 }
 
-/// True for a file of a file system whose files take each write as a whole value: of the kernel, or of a program (FUSE).
+/// True for a file of a file system whose files take each write as one value: a kernel interface, or FUSE.
 fn takes_values(fd: Fd) -> bool {
     // linux/magic.h: proc, sysfs, cgroup, cgroup2, debugfs, tracefs, configfs, securityfs, selinuxfs, efivarfs, bpf, resctrl, FUSE.
     const MAGIC: [i64; 13] = [
@@ -444,7 +444,7 @@ fn takes_values(fd: Fd) -> bool {
     os::file_system(fd).is_ok_and(|(magic, _)| MAGIC.contains(&magic))
 }
 
-/// True if a send or receive is one of bytes, and not told to go on until it is whole.
+/// True for sends and receives on a stream without flags that forbid short transfers.
 fn may_be_short(request: &Request) -> bool {
     const PLAIN: u32 = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE | MSG_PEEK;
     request.sqe.op_flags & !PLAIN == 0 && is_stream(request.file.fd())
@@ -461,12 +461,12 @@ fn bundles(request: &Request) -> bool {
     u32::from(request.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0
 }
 
-/// True if the request receives bytes into several provided buffers at once. A bundle that is sent is always whole.
+/// True if the request receives a bundle on a stream. A sent bundle is always whole.
 fn receives_bundle(request: &Request) -> bool {
     receives(request) && bundles(request) && may_be_short(request)
 }
 
-/// A receive into a provided buffer is limited to less than one may hold.
+/// Returns the range for a receive into one provided buffer: less than the buffer may hold.
 fn range_of_buffers(request: &Request) -> Option<Range> {
     if !receives(request) || bundles(request) {
         return None;
@@ -499,7 +499,7 @@ fn shorten(request: &mut Request, length: usize) {
     }
 }
 
-/// Lets vectors hold so many bytes.
+/// Shortens vectors to this many bytes in all.
 fn cut_vectors(vectors: &mut [IoVector], mut left: usize) {
     for vector in vectors {
         vector.length = vector.length.min(left as u64);
@@ -515,7 +515,7 @@ fn is_of_internet(fd: Fd) -> bool {
     os::socket_option(fd, SO_DOMAIN).is_ok_and(|domain| [AF_INET, AF_INET6].contains(&(domain as u32)))
 }
 
-/// True for a socket that carries bytes, not messages.
+/// True for a stream socket: one that carries bytes, not messages.
 fn is_stream(fd: Fd) -> bool {
     let is = |option, number: u32| os::socket_option(fd, option).is_ok_and(|value| value as u32 == number);
     is(SO_TYPE, SOCK_STREAM)
@@ -524,7 +524,7 @@ fn is_stream(fd: Fd) -> bool {
             || is(SO_PROTOCOL, IPPROTO_MPTCP as u32))
 }
 
-/// Fills memory of the program with rubbish, as far as it is there.
+/// Fills memory of the program with garbage, as far as it is mapped.
 fn fill(IoVector { base, length }: IoVector) {
     const PIECE: u64 = 4096;
     let rubbish = [RUBBISH.to_ne_bytes()[0]; PIECE as usize];

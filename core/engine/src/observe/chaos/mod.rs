@@ -1,12 +1,12 @@
 //! Injects faults, by the plan of [`anyring_chaos_plan`].
 //!
-//! A front end [attaches](attach) the process to the plan before the first ring is made. Rings that are made from then on are
-//! *under chaos*: each of their requests has a serial number and takes the ordinary way through the engine, not the short
-//! one, and what the plan says about it is decided by that number. Rings that are not cost nothing more than they did:
-//! what is asked here stands in branches that an ordinary request does not come to.
+//! A front end [attaches](attach) the process to the plan before the first ring is created. Rings created from then on are
+//! *under chaos*: each of their requests has a serial number, by which the plan decides, and takes the ordinary way through
+//! the engine, not the quick one. Rings that are not under chaos cost no more than before: these checks are in branches that
+//! an ordinary request does not reach.
 //!
-//! Which faults a request may meet, its row of the op table says. Injected is only what the ABI allows of this very
-//! request: a send of a datagram is not cut, a request that is to wait does not answer `EAGAIN`.
+//! The row of the op table lists the faults that a request may meet. A fault is injected only if the ABI allows it for this very request: a
+//! send of a datagram is not shortened, a request that must wait does not fail with `EAGAIN`.
 
 pub mod calls;
 mod inject;
@@ -90,13 +90,13 @@ pub const ACCEPTS: &[Fault] = &[
     Fault::MultishotEnds,
 ];
 
-/// Faults of CONNECT. One that is interrupted goes on nevertheless, as connect(2) says, which is not done here.
+/// Faults of CONNECT. By connect(2), an interrupted connect continues in the background, which is not simulated here.
 pub const CONNECTS: &[Fault] = &[Fault::NoMemory, Fault::Refused];
 
 /// Faults of SOCKET and PIPE.
 pub const DESCRIPTORS: &[Fault] = &[Fault::NoMemory, Fault::NoDescriptor, Fault::NoFile];
 
-/// Faults of OPENAT and OPENAT2. Only opens of slow devices are interrupted, as open(2) says.
+/// Faults of OPENAT and OPENAT2. By open(2), only opens of slow devices are interrupted.
 pub const OPENS: &[Fault] = &[Fault::NoMemory, Fault::NoDescriptor, Fault::NoFile, Fault::NoSpace];
 
 /// Faults of operations on paths.
@@ -108,21 +108,21 @@ pub const STORAGE: &[Fault] = &[Fault::Interrupted, Fault::Device, Fault::NoSpac
 /// Faults of cancellations.
 pub const CANCELS: &[Fault] = &[Fault::CancelTooLate];
 
-/// A long pause, in which other threads do what they have to. It may be up to twice as long.
+/// A long pause, in which other threads can finish their work; at most twice as long.
 const LONG_PAUSE_NS: u64 = 1_000_000;
 
-/// A short one, which lets another thread come first. It may be up to twice as long.
+/// A short pause, which lets another thread overtake; at most twice as long.
 const SHORT_PAUSE_NS: u64 = 20_000;
 
 static PLAN: AtomicPtr<Plan> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The number that stands for this process in decisions.
+/// The number that identifies this process in decisions.
 static PATH: AtomicU64 = AtomicU64::new(FIRST_PROCESS);
 
 /// How often the process has forked.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// How many rings the process has made.
+/// The number of rings that the process has created.
 static RINGS: AtomicU32 = AtomicU32::new(0);
 
 /// How often the process has called `setup`.
@@ -136,12 +136,12 @@ fn plan() -> Option<&'static Plan> {
     unsafe { plan.as_ref() }
 }
 
-/// From now on this process meets the faults of the plan behind `fd`, which stays the caller's.
+/// Injects the faults of the plan behind `fd` into this process from now on. `fd` stays the caller's.
 ///
 /// # Errors
-/// `EINVAL` where there is no plan, and those of `mmap`.
+/// `EINVAL` if there is no plan, and those of `mmap`.
 pub fn attach(fd: Fd) -> Result<(), Errno> {
-    // SAFETY: mapped for good, and page-aligned.
+    // SAFETY: never unmapped, and page-aligned.
     let plan = os::map_whole(fd, |memory, length| unsafe { Plan::open(memory, length) })?;
     PATH.store(plan.begin(os::getpid() as u32, os::getppid() as u32), Ordering::Relaxed);
     // Release pairs with the acquire load in `plan`.
@@ -150,12 +150,12 @@ pub fn attach(fd: Fd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// This process is about to fork.
+/// Counts a fork that is about to happen.
 pub fn forks() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// This process is a child of one that was under chaos.
+/// Makes this process, a child of one under chaos, a process of its own for the plan.
 pub fn forked() {
     let Some(plan) = plan() else { return };
     let path = child(PATH.load(Ordering::Relaxed), FORKS.swap(0, Ordering::Relaxed));
@@ -165,18 +165,18 @@ pub fn forked() {
     SETUPS.store(0, Ordering::Relaxed);
 }
 
-/// Holds the calling thread up, by what the fault is made of.
+/// Delays the calling thread, by a time that depends on the fault's value.
 fn pause(value: u64) {
     let length_ns = if value % 4 == 0 { LONG_PAUSE_NS } else { SHORT_PAUSE_NS };
     os::pause(delay_ns().unwrap_or(length_ns + value % length_ns));
 }
 
-/// How long everything is held up, where the plan says so.
+/// Returns the fixed delay, if the plan has one.
 fn delay_ns() -> Option<u64> {
     plan().map(|plan| plan.settings().delay_ns).filter(|&delay_ns| delay_ns > 0)
 }
 
-/// Decides, and notes what is going to be injected. The answer is what the fault is made of.
+/// Decides whether to inject a fault, and logs it in the plan. Returns the fault's value, from which its details are derived.
 fn inject(ring: u32, serial: u64, fault: Fault, opcode: u16) -> Option<u64> {
     let plan = plan()?;
     let who = Who { process: PATH.load(Ordering::Relaxed), ring };
@@ -186,7 +186,7 @@ fn inject(ring: u32, serial: u64, fault: Fault, opcode: u16) -> Option<u64> {
     Some(injection.value)
 }
 
-/// A call of `setup`, if this process is under chaos.
+/// Counts a call of `setup`, if this process is under chaos.
 pub fn begin_setup() -> Option<Call> {
     plan()?;
     Some(Call { told: 0, ring: 0, number: SETUPS.fetch_add(1, Ordering::Relaxed) + 1 })
@@ -195,20 +195,20 @@ pub fn begin_setup() -> Option<Call> {
 /// The state of chaos in a ring.
 #[derive(Default)]
 pub struct Chaos {
-    /// The ring's number in its process; 0 where it is not under chaos.
+    /// The ring's number in its process; 0 if the ring is not under chaos.
     ring: u32,
-    /// How many calls of `enter` and `register` the ring has seen.
+    /// The number of the ring's calls of `enter` and `register`.
     calls: u64,
-    /// CQEs before this one were overwritten.
+    /// The position up to which CQEs were overwritten.
     scrubbed: u32,
-    /// How many CQEs the multishot requests have posted that go on, by their serials.
+    /// The number of CQEs that each multishot request has posted, by its serial number.
     shots: BTreeMap<u64, u64>,
-    /// By what the bundles of receives are cut, by their serials.
+    /// The values that determine how bundles of receives are shortened, by the requests' serial numbers.
     bundles: BTreeMap<u64, u64>,
 }
 
 impl Chaos {
-    /// For a new ring of this process.
+    /// Makes the state of a new ring of this process.
     pub fn new() -> Chaos {
         let ring = if plan().is_some() { RINGS.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
         Chaos { ring, ..Chaos::default() }
@@ -223,14 +223,14 @@ impl Chaos {
 /// A call that may meet faults.
 #[derive(Clone, Copy)]
 pub struct Call {
-    /// The number by which the ring is told of, 0 for none.
+    /// The ring's number in the trace, 0 for none.
     told: u32,
     ring: u32,
     number: u64,
 }
 
 impl Call {
-    /// Decides whether the call meets the fault; returns what the fault is made of. `opcode` is that of a registration, or 0.
+    /// Decides whether the call meets the fault; returns the fault's value. `opcode` is that of a registration, or 0.
     pub fn meets(self, fault: Fault, opcode: u16) -> Option<u64> {
         let value = inject(self.ring, self.number, fault, opcode)?;
         let body = event::Injected { call: self.number, fault: fault as u32, reserved: 0 };
@@ -238,7 +238,7 @@ impl Call {
         Some(value)
     }
 
-    /// Holds the calling thread up, if it does.
+    /// Delays the calling thread, if the call meets the fault.
     pub fn pause(self, fault: Fault) {
         if let Some(value) = self.meets(fault, 0) {
             pause(value);

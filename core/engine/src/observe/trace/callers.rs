@@ -1,4 +1,4 @@
-//! Which of the program's code enters a ring: its registers and a copy of its stack, which the reader unwinds.
+//! The program's code that enters a ring: its registers and a copy of its stack, which the trace's reader unwinds.
 
 use alloc::vec::Vec;
 
@@ -9,19 +9,19 @@ use crate::observe::trace::{Attachments, Moment, Samples, Tracer, tracer};
 use crate::os::sync::atomic::{AtomicBool, Ordering};
 use crate::os::{self, user};
 
-/// As much of the stack goes along.
+/// The maximal number of bytes of the stack that are copied.
 const MOST: usize = 16 << 10;
-/// Whether the reader was told where this process has its code.
+/// Whether the reader was sent this process's code mappings.
 static MAPPED: AtomicBool = AtomicBool::new(false);
 
-/// A part of the stack, from its pointer up.
+/// A part of the stack, from the stack pointer up.
 struct Stack {
     address: u64,
     bytes: Vec<u8>,
 }
 
 impl Stack {
-    /// The bytes of the stack that can be read.
+    /// Copies the part of the stack that can be read.
     fn of(address: u64) -> Stack {
         const PAGE: usize = 4096;
         let mut bytes = Vec::with_capacity(MOST);
@@ -63,12 +63,12 @@ impl Attachments for Stack {
     }
 }
 
-/// True if the reader wants to know who enters rings.
+/// True if the reader asks for the callers of rings.
 pub fn are_wanted() -> bool {
     tracer().is_some_and(Tracer::wants_callers)
 }
 
-/// Code of the program is about to enter a ring in the calling thread, with these registers.
+/// Records that code of the program is about to enter a ring in the calling thread, with these registers.
 #[cold]
 pub fn called(registers: Called) {
     let Some(tracer) = tracer().filter(|tracer| tracer.wants_callers()) else { return };
@@ -83,7 +83,7 @@ impl Tracer {
         self.buffer.header().settings.flags.load(Ordering::Relaxed) & CALLERS != 0
     }
 
-    /// Tells where files are mapped whose code may be executed.
+    /// Records the mappings of files whose code may be executed.
     fn tell_mappings(&self) {
         let text = os::mappings().unwrap_or_default();
         for (mapped, path) in text.split(|&byte| byte == b'\n').filter_map(mapping) {
@@ -92,7 +92,7 @@ impl Tracer {
     }
 }
 
-/// The mapping in a line of `/proc/self/maps`, if it is of a file's code: `start-end r-xp offset device inode path`.
+/// Parses a line of `/proc/self/maps`; returns the mapping if it is of a file's code: `start-end r-xp offset device inode path`.
 fn mapping(line: &[u8]) -> Option<(Mapped, &[u8])> {
     let path = line.iter().position(|&byte| byte == b'/')?;
     let (words, path) = line.split_at(path);

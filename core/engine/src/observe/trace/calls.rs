@@ -1,4 +1,4 @@
-//! The three calls of a process that is traced or under chaos: the same, and told of when they return.
+//! The three calls of a process that is traced or under chaos: each is made as usual and recorded when it returns.
 
 use anyring_trace::event::{ENGINE_USER, Entered, Kind, Registered};
 use linux_raw_sys::io_uring::{
@@ -79,7 +79,7 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     result
 }
 
-/// Tells of a call of `register` that has returned, with what its address leads to.
+/// Records a call of `register` that has returned, with the structures at its argument's address.
 pub fn tell_registration(ring: u32, registered: &Registered) {
     let argument = argument_of(registered.opcode);
     let samples = argument.map_or(Samples::NONE, |argument| {
