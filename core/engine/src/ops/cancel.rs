@@ -19,7 +19,7 @@ use crate::ring::row::{Expiry, Outcome, Row, issue_controls};
 use crate::ring::shared::{Question, look_for_answers};
 use crate::ring::{Attempt, Core};
 
-/// Flags of cancellations that do not look at user data, unless they are asked to.
+/// Flags of cancellations that ignore user data, unless they ask to match it.
 const BY_OTHER: u64 = (IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_OP) as u64;
 
 const CAPS: Caps = Caps::CANCELS.with(Caps::HIDDEN);
@@ -70,7 +70,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         };
     }
     let found = core.cancel(&wanted);
-    // Which file a number stands for, other processes cannot tell.
+    // Other processes cannot tell which file a number refers to here.
     let may_ask = (found.is_err() || cancel::is_plural(sqe.op_flags)) && !by_file;
     if may_ask && core.ask_others(id, question, found) {
         return Outcome::Armed;

@@ -51,7 +51,7 @@ fn prep_control(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Takes locks, but sleeps for nothing. The stand-in of a ring is found without ours.
+/// Makes the call under the ring's lock, because it does not sleep. The stand-in of a ring is looked up without this lock.
 fn control(cx: &mut Attempt<'_>) -> Outcome {
     let sqe = cx.sqe;
     let fd = sqe.off as Fd;
@@ -91,7 +91,7 @@ fn wait(cx: &mut Attempt<'_>) -> Outcome {
     finish_wait(cx, look(&sqe, fd))
 }
 
-/// Which rings are ready still is found out without our lock.
+/// Updates the readiness of rings without this ring's lock, then waits.
 fn wait_with_rings(work: &mut Work) -> Result<usize, Errno> {
     stand_in::synchronize_lit();
     look(&work.sqe, work.fd)
@@ -99,7 +99,7 @@ fn wait_with_rings(work: &mut Work) -> Result<usize, Errno> {
 
 fn look(sqe: &Sqe, fd: Fd) -> Result<usize, Errno> {
     let arguments = [fd as usize, sqe.addr as usize, sqe.len as usize, 0, 0, 8];
-    // SAFETY: writes where the program wants it, which the kernel checks.
+    // SAFETY: writes to the program's memory, which the kernel checks.
     unsafe { os::call(__NR_epoll_pwait, arguments) }
 }
 

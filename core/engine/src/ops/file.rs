@@ -26,7 +26,7 @@ const fn op(
     Row::new(code, name, caps, prep, issue_blocks).block(block).arguments(arguments)
 }
 
-/// The kernel has threads of its own for this, which no limit of the program's counts.
+/// Leaves the FSYNC to threads of the kernel, unless the program has limited workers: no such limit counts those threads.
 fn issue_fsync(cx: &mut Attempt<'_>) -> Outcome {
     if !pool::is_limited() {
         cx.flags.set(Flags::DIRECT);
@@ -34,8 +34,8 @@ fn issue_fsync(cx: &mut Attempt<'_>) -> Outcome {
     Outcome::Block
 }
 
-/// `IORING_OP_FSYNC`. The kernel offers no call for a part of a file that also writes what is needed
-/// to find it again, so all of it is written.
+/// `IORING_OP_FSYNC`. The whole file is written, because no system call writes a part of a file together with
+/// the metadata that is needed to find it.
 pub const FSYNC: Row = op(
     Code::IORING_OP_FSYNC,
     "FSYNC",
@@ -169,18 +169,18 @@ fn fallocate(work: &mut Work) -> Result<usize, Errno> {
 fn ftruncate(work: &mut Work) -> Result<usize, Errno> {
     // SAFETY: touches no memory.
     match unsafe { os::call(nr::__NR_ftruncate, [work.fd as usize, work.sqe.off as usize, 0, 0, 0, 0]) } {
-        // The system call looks at the length first.
+        // The system call checks the length first.
         Err(Errno::EINVAL) if !os::is_open(work.fd) => Err(Errno::EBADF),
         result => result,
     }
 }
 
-/// A length of 64 bits, or where that is zero, one of 32 bits elsewhere in the SQE.
+/// Returns a 64-bit length or, if that is zero, a 32-bit one from another field of the SQE.
 fn long_length(long: u64, short: u32) -> usize {
     if long == 0 { short as usize } else { long as usize }
 }
 
-/// Advice on what is to come only sets a mark on the file.
+/// Advice on future accesses only sets a flag of the file, so it does not block.
 fn issue_fadvise(cx: &mut Attempt<'_>) -> Outcome {
     let request = cx.request();
     if matches!(request.sqe.op_flags, POSIX_FADV_NORMAL | POSIX_FADV_RANDOM | POSIX_FADV_SEQUENTIAL) {
@@ -201,6 +201,6 @@ fn fadvise(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
 fn madvise(work: &mut Work) -> Result<usize, Errno> {
     let sqe = &work.sqe;
     let length = long_length(sqe.off, sqe.len);
-    // SAFETY: the program asks for this of its own memory, as it could by the system call.
+    // SAFETY: the program asks for this for its own memory, as it could by the system call.
     unsafe { os::call(nr::__NR_madvise, [sqe.addr as usize, length, sqe.op_flags as usize, 0, 0, 0]) }
 }

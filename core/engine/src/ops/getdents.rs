@@ -1,4 +1,4 @@
-//! GETDENTS, which no kernel has: `getdents64(2)` as a request, at an offset as a positioned read has.
+//! GETDENTS, which no kernel has: `getdents64(2)` as a request, at an offset as in a positioned read.
 
 use crate::abi::Errno;
 use crate::assets::mounts;
@@ -16,7 +16,7 @@ use crate::work::Work;
 /// `ANYRING_OP_GETDENTS`.
 pub const CODE: u8 = FIRST_PRIVATE;
 
-/// Its row. With offset -1 it uses and advances the descriptor's position, which it otherwise leaves alone.
+/// The row of GETDENTS. With offset -1 it uses and advances the descriptor's position; otherwise the position does not change.
 pub const GETDENTS: Row =
     Row::numbered(CODE, "GETDENTS", Caps::FILE.with(Caps::POSITION), prep_address, issue)
         .block(block)
@@ -36,7 +36,7 @@ pub const GETDENTS: Row =
         )
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTDIR]);
 
-/// By what number the directory is known from one request to the next.
+/// Returns the number by which the directory is known from one request to the next.
 fn named(cx: &Attempt<'_>) -> Fd {
     match cx.file {
         FileHold::Fixed(_, fd) => fd,

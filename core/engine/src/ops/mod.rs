@@ -1,7 +1,7 @@
-//! The operations: one table, one row each, one file per family; those of a feature are in its folder ([`crate::feature`]).
+//! The operations: one table, one row each, one file per family; operations of a feature are in its folder ([`crate::feature`]).
 //!
-//! A row ([`Row`]) says all that tells an operation from others. Dispatch, the probe, the tracer, the fuzzer and the
-//! support matrix all read this table.
+//! A row ([`Row`]) contains everything that distinguishes an operation from others. Dispatch, the probe, the tracer,
+//! the fuzzer and the support matrix all read this table.
 
 pub mod cancel;
 pub mod epoll;
@@ -30,7 +30,7 @@ use crate::request::op::Op;
 use crate::request::version::Version;
 use crate::ring::row::{Row, Table};
 
-/// The number of opcodes that the kernel's ABI has in this version.
+/// The number of opcodes in this version of the kernel's ABI.
 pub const COUNT: usize = IORING_OP_LAST as usize;
 
 /// The rows: the kernel's operations, each at its number, then the private ones.
@@ -103,22 +103,22 @@ pub const ROWS: &[Row] = &[
     getdents::GETDENTS,
 ];
 
-/// How many rows the table has.
+/// The number of rows in the table.
 pub const TOTAL: usize = ROWS.len();
 
-/// The table.
+/// The op table.
 pub static TABLE: Table = Table::new(ROWS);
 
 const _: () = assert!(TABLE.row(&Op::unknown()).op.is_unknown(), "what is unknown has no steps");
 
-/// The tables of older versions, with fewer of the kernel's operations.
+/// The tables of older kernel versions, with fewer of the kernel's operations.
 static OLDER: [Table; 3] = [
     Table::up_to(ROWS, Version::PLAYED[0].abi().operations as usize),
     Table::up_to(ROWS, Version::PLAYED[1].abi().operations as usize),
     Table::up_to(ROWS, Version::PLAYED[2].abi().operations as usize),
 ];
 
-/// The table of a version, in the place of the newest one's. One that is the front end's stays.
+/// Returns the table of a version, in place of the newest table. A table of the front end's own is returned as it is.
 pub fn table_of(version: Version, newest: &'static Table) -> &'static Table {
     if !core::ptr::eq(newest, &raw const TABLE) {
         return newest;
@@ -127,7 +127,7 @@ pub fn table_of(version: Version, newest: &'static Table) -> &'static Table {
     place.and_then(|place| OLDER.get(place)).unwrap_or(newest)
 }
 
-/// Whether a version has an operation.
+/// True if a version has an operation.
 pub fn known(code: u8, version: Version) -> bool {
     !table_of(version, &TABLE).lookup(code).is_unknown()
 }
@@ -153,7 +153,7 @@ const _: () = {
     }
 };
 
-/// Where the row of an opcode stands in the table.
+/// Returns the index of an opcode's row in the table.
 #[inline]
 pub const fn place(code: u8) -> Option<usize> {
     let code = code as usize;
@@ -166,7 +166,7 @@ pub const fn place(code: u8) -> Option<usize> {
     }
 }
 
-/// The row of an opcode; an unknown one for numbers that are not in the table.
+/// Returns the operation of an opcode, or the unknown one if the number is not in the table.
 #[inline]
 pub fn lookup(code: u8) -> &'static Op {
     TABLE.lookup(code)

@@ -1,4 +1,4 @@
-//! NOP: completes at once, with a result of the program's choice if it wants one.
+//! NOP: completes immediately, with a result from the SQE if it contains one.
 
 use linux_raw_sys::io_uring::{
     IORING_NOP_FILE, IORING_NOP_FIXED_BUFFER, IORING_NOP_FIXED_FILE, IORING_NOP_INJECT_RESULT, IORING_NOP_TW,
@@ -29,7 +29,7 @@ pub const NOP: Row = Row::new(Code::IORING_OP_NOP, "NOP", Caps::IOPOLL, prep, is
     .quick(Quick { attempt: done, go_on: |cx, _, _| issue(cx), again: done, more: |_| None })
     .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EFAULT]);
 
-/// `IORING_OP_NOP128`: of its second half nothing is read.
+/// `IORING_OP_NOP128`: the second half of its SQE is ignored.
 pub const NOP128: Row = Row { quick: None, ..NOP.wide(IORING_OP_NOP128, "NOP128") };
 
 const FLAGS: u32 = IORING_NOP_INJECT_RESULT
@@ -59,7 +59,7 @@ fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The quick attempt of a NOP, which is done if it asks for nothing.
+/// Completes a NOP without a request, if it has no flags.
 fn done(_: &mut Lent, sqe: &Sqe, _fd: Fd) -> Tried {
     if (sqe.ioprio, sqe.op_flags) == (0, 0) { Tried::Done(0, 0) } else { Tried::Nothing }
 }

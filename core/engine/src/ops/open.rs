@@ -1,9 +1,9 @@
-//! OPENAT, OPENAT2, CLOSE, and what else makes or ends descriptors: PIPE, FIXED_FD_INSTALL,
+//! OPENAT, OPENAT2, CLOSE, and other operations that create or close descriptors: PIPE, FIXED_FD_INSTALL,
 //! FILES_UPDATE.
 //!
-//! The caller itself opens, and must not hang on a FIFO: as the kernel's own first attempt does, it
-//! opens with `O_NONBLOCK` and takes the flag off the file afterwards. Where the kernel makes no such attempt, a FIFO is
-//! opened once, by a thread that waits: its peers would see an open that is taken back.
+//! The caller itself opens, and must not block on a FIFO: as in the kernel's first attempt, it opens with `O_NONBLOCK`
+//! and removes the flag afterwards. If the kernel makes no such attempt, a FIFO is opened once, by a thread that waits:
+//! its peers would notice an open that is undone.
 
 use linux_raw_sys::general::{
     F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, FASYNC, O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT, O_DIRECT,
@@ -32,7 +32,7 @@ use crate::ring::row::{Outcome, Row};
 use crate::ring::{Attempt, Lent, descriptors, live, registry};
 use crate::work::Work;
 
-/// With one of these, a file is made, and its mode is looked at.
+/// With one of these flags a file may be created, and the mode is used.
 const MAKES_FILE: u32 = O_CREAT | O_TMPFILE & !O_DIRECTORY;
 
 /// `IORING_OP_OPENAT`.
@@ -153,14 +153,14 @@ fn prep_openat(cx: &mut Attempt<'_>) -> Result<(), Errno> {
 fn prep_openat2(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     let sqe = cx.sqe;
     let how = read_how(sqe.off, sqe.len as usize)?;
-    // The kernel looks at it behind the structure.
+    // The kernel checks this field after the structure.
     if sqe.buf_index != 0 {
         return Err(Errno::EINVAL);
     }
     prep_open(cx, how, true)
 }
 
-/// A structure that programs may know in a later, longer form: what we do not know must be zero.
+/// Reads a structure that may be a later, longer version: all bytes beyond the known ones must be zero.
 fn read_how(address: u64, size: usize) -> Result<open_how, Errno> {
     const KNOWN: usize = size_of::<open_how>();
     if size < KNOWN {
@@ -170,7 +170,7 @@ fn read_how(address: u64, size: usize) -> Result<open_how, Errno> {
     let mut done = KNOWN;
     while done < size {
         let at = address.wrapping_add(done as u64);
-        // No piece crosses into a page that may not be there.
+        // No piece crosses into a page that may not be mapped.
         let piece = bytes.len().min(size - done).min(4096 - (at % 4096) as usize);
         user::read_bytes(at, &mut bytes[..piece])?;
         if bytes[..piece].iter().any(|&byte| byte != 0) {
@@ -201,13 +201,13 @@ fn issue_open(cx: &mut Attempt<'_>) -> Outcome {
     let request = cx.request();
     let OpData::Open(open) = &request.data else { return Outcome::Block };
     let directory = request.sqe.fd;
-    // Where only caches may be asked, nobody is far.
+    // If only caches may be used, no file system is waited for.
     let outcome = if open.how.resolve & RESOLVE_CACHED == 0 {
         paths::issue_at(&[(directory, &open.path)])
     } else {
         Outcome::Block
     };
-    // A request that is submitted behind it may name the slot.
+    // A later request of this submission may name the slot.
     if open.in_slot
         && !open.patient
         && outcome == Outcome::Block
@@ -218,10 +218,10 @@ fn issue_open(cx: &mut Attempt<'_>) -> Outcome {
     outcome
 }
 
-/// An open that asks no file system.
+/// Opens only from caches, without asking a file system.
 const RESOLVE_CACHED: u64 = 0x20;
 
-/// The flags and modes of which `openat` takes notice.
+/// Returns the flags and modes that `openat` does not ignore.
 fn noticed(how: &open_how) -> (u64, u64) {
     const OF_PATHS: u32 = O_DIRECTORY | O_NOFOLLOW | O_PATH | O_CLOEXEC;
     const KNOWN: u32 = OF_PATHS
@@ -233,12 +233,12 @@ fn noticed(how: &open_how) -> (u64, u64) {
     (how.flags & u64::from(known), if creates { how.mode & MODES } else { 0 })
 }
 
-/// True if `openat` can do what `openat2` would. Of flags and modes that `openat2` refuses, `openat` takes no notice.
+/// True if `openat` can do what `openat2` would. `openat` ignores flags and modes that `openat2` refuses.
 fn is_plain(how: &open_how) -> bool {
     how.resolve == 0 && noticed(how) == (how.flags, how.mode)
 }
 
-/// The words that filters see: flags, mode, resolve, as the kernel has them by then.
+/// Shows filters the flags, mode and resolve flags, as the kernel has them at this point.
 fn show(request: &Request, words: &mut [u32; 6]) {
     let OpData::Open(open) = &request.data else { return };
     let (mut flags, mode) = open.flags_and_mode();
@@ -259,12 +259,12 @@ impl Open {
     fn call_as(&self, work: &Work, how: open_how) -> Result<Fd, Errno> {
         let (directory, path) = (work.sqe.fd as usize, self.path.address());
         let plain = [directory, path, how.flags as usize, how.mode as usize, 0, 0];
-        // SAFETY: reads a path and a structure of ours.
+        // SAFETY: reads a path and a structure of the engine's.
         let fd = unsafe {
             if self.strict {
                 let (address, size) = (&raw const how as usize, size_of::<open_how>());
                 match work.call(nr::__NR_openat2, [directory, path, address, size, 0, 0]) {
-                    // A kernel before 5.6, or a sandbox.
+                    // The kernel is older than 5.6, or a sandbox refuses the call.
                     Err(errno) if os::is_refused(nr::__NR_openat2, errno) => match is_plain(&how) {
                         true => work.call(nr::__NR_openat, plain),
                         false => Err(Errno::EINVAL),
@@ -278,20 +278,20 @@ impl Open {
         fd.map(|fd| fd as Fd)
     }
 
-    /// The flags and the mode, as `openat2` takes them: `openat` takes no notice of others.
+    /// Returns the flags and the mode for `openat2`, without those that `openat` ignores.
     fn flags_and_mode(&self) -> (u64, u64) {
         if self.strict { (self.how.flags, self.how.mode) } else { noticed(&self.how) }
     }
 
-    /// True if the open can take for ever, unless it is told not to wait.
+    /// True if the open may block without limit, unless `O_NONBLOCK` is set.
     fn may_wait(&self) -> bool {
-        // A file that is created here is a regular one, and nobody has a lease on it.
+        // A file that is created here is a regular one, and has no lease.
         let creates = u64::from(O_CREAT | O_EXCL);
         let waits_never = u64::from(O_NONBLOCK | O_PATH | O_DIRECTORY);
         self.how.flags & waits_never == 0 && self.how.flags & creates != creates
     }
 
-    /// Opens without waiting for anybody. `EAGAIN` where that cannot be.
+    /// Opens without waiting. `EAGAIN` if that is not possible.
     fn try_call(&self, work: &Work) -> Result<Fd, Errno> {
         if self.patient && self.is_of_others(work) {
             return Err(Errno::EAGAIN);
@@ -300,7 +300,7 @@ impl Open {
         self.may_wait_again(fd)
     }
 
-    /// Opens for a slot what is in the caches, as the kernel does during the submission.
+    /// Opens a cached file for a slot, as the kernel does during submission.
     fn open_cached(&self, directory: Fd) -> Result<Fd, Errno> {
         let waits = self.may_wait();
         let more = if waits { O_NONBLOCK | O_CLOEXEC } else { O_CLOEXEC };
@@ -309,13 +309,13 @@ impl Open {
         let how = open_how { flags: flags | u64::from(more), mode, resolve };
         let (address, size) = (&raw const how as usize, size_of::<open_how>());
         let arguments = [directory as usize, self.path.address(), address, size, 0, 0];
-        // SAFETY: reads a path and a structure of ours.
+        // SAFETY: reads a path and a structure of the engine's.
         let fd = unsafe { os::call(nr::__NR_openat2, arguments) }? as Fd;
         let fd = if waits { self.may_wait_again(fd)? } else { fd };
         notes::move_high(fd)
     }
 
-    /// A file that was opened with `O_NONBLOCK` is as the program wants it.
+    /// Restores the program's status flags of a file that was opened with `O_NONBLOCK`.
     fn may_wait_again(&self, fd: Fd) -> Result<Fd, Errno> {
         let status = self.how.flags as u32 & (O_APPEND | O_DIRECT | O_NOATIME);
         os::fcntl(fd, F_SETFL, status as usize).inspect_err(|_| os::close(fd))?;
@@ -324,8 +324,8 @@ impl Open {
 }
 
 impl Open {
-    /// True if there is a FIFO, or a device that may wait as well. Who replaces a file by one at this moment
-    /// has it opened at once.
+    /// True if the path is a FIFO, or a device, which may block as well. If another process replaces the file
+    /// by one at this moment, it is opened immediately.
     fn is_of_others(&self, work: &Work) -> bool {
         let by_descriptor = || {
             let flags = O_PATH | O_CLOEXEC | self.how.flags as u32 & O_NOFOLLOW;
@@ -355,14 +355,14 @@ fn open(work: &mut Work) -> Result<usize, Errno> {
     if work.sqe.file_index == 0 {
         return Ok(fd as usize);
     }
-    // A registered file takes none of the program's low numbers.
+    // A registered file uses none of the program's low numbers.
     notes::move_high(fd).map(|fd| fd as usize)
 }
 
 fn opened(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
     let request = cx.request_mut();
     if matches!(&request.data, OpData::Open(open) if open.patient) {
-        // An open that may create a file the kernel leaves to a thread.
+        // The kernel leaves an open that may create a file to a thread.
         request.flags.set(Flags::THREADED);
     }
     let request = cx.request();
@@ -381,7 +381,7 @@ fn opened(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
     }
 }
 
-/// True if this was an attempt that was not allowed to wait, though the program did not say so.
+/// True if this attempt did not wait, although the program allows waiting.
 fn must_wait(data: &OpData) -> bool {
     matches!(data, OpData::Open(open) if open.may_wait() && open.how.resolve & RESOLVE_CACHED == 0)
 }
@@ -400,7 +400,7 @@ fn issue_close(cx: &mut Attempt<'_>) -> Outcome {
     if sqe.file_index != 0 {
         return cx.ring.remove_file(sqe.file_index - 1).into();
     }
-    // The engine's own are none of the program's.
+    // Descriptors of the engine's own are not the program's to close.
     if registry::is_ring(sqe.fd) || os::own::is_own(sqe.fd) || cx.ring.is_closing(sqe.fd) {
         return Errno::EBADF.into();
     }
@@ -417,8 +417,8 @@ fn issue_close(cx: &mut Attempt<'_>) -> Outcome {
     cx.will_close().map_or_else(Outcome::from, |()| Outcome::Block)
 }
 
-/// True if a connection that this ring has forgotten can be closed on the spot. One that does not linger
-/// waits for nobody, and nobody else has to be told.
+/// True if a connection that this ring has forgotten can be closed here. The close of one that does not
+/// linger does not block, and no other ring is interested in it.
 fn ends_at_once(fd: Fd) -> bool {
     notes::interested(fd) == Interested::Nobody && kinds::closes_at_once(fd)
 }
@@ -429,9 +429,9 @@ fn closed(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
 }
 
 fn close(work: &mut Work) -> Result<usize, Errno> {
-    // Other rings may know the descriptor, too.
+    // Other rings may have state for the descriptor, too.
     descriptors::closed(work.sqe.fd);
-    // From the system call on, and before its result is known here, the number may be another file's.
+    // During the system call, before its result is known here, the number may be reused for another file.
     let has_orphans = live(&mut work.ring().lock(), work.serial).is_some_and(|core| {
         core.forget_closing(work.id);
         core.has_orphans()
@@ -448,7 +448,7 @@ fn close_call(fd: Fd) -> Result<usize, Errno> {
 }
 
 fn prep_pipe(cx: &mut Attempt<'_>) -> Result<(), Errno> {
-    // O_NOTIFICATION_PIPE shares its bit with O_EXCL.
+    // O_NOTIFICATION_PIPE has the same bit as O_EXCL.
     const KNOWN: u32 = O_CLOEXEC | O_NONBLOCK | O_DIRECT | O_EXCL;
     if cx.sqe.op_flags & !KNOWN != 0 { Err(Errno::EINVAL) } else { Ok(()) }
 }
@@ -470,7 +470,7 @@ fn issue_pipe(cx: &mut Attempt<'_>) -> Outcome {
     told.map(|()| 0).inspect_err(|_| ends.into_iter().for_each(os::close)).into()
 }
 
-/// Puts both ends of a new pipe into the file table.
+/// Installs both ends of a new pipe in the file table.
 fn install_pipe(ring: &mut Lent, ends: [Fd; 2], sqe: &crate::abi::Sqe) -> Result<usize, Errno> {
     let [out, into] = ends.map(notes::move_high);
     let (out, into) = match (out, into) {
@@ -484,7 +484,7 @@ fn install_pipe(ring: &mut Lent, ends: [Fd; 2], sqe: &crate::abi::Sqe) -> Result
         [out, into].into_iter().for_each(os::close);
         return Err(Errno::EINVAL);
     }
-    // A named slot takes the reading end, the next one the writing end.
+    // A named slot gets the reading end, the next one the writing end.
     let named = sqe.file_index.wrapping_sub(1);
     let place = |index: u32| {
         if sqe.file_index == ALLOCATE { ALLOCATE } else { index.wrapping_add(1) }
@@ -509,7 +509,7 @@ fn prep_install(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     if request.sqe.op_flags & !IORING_FIXED_FD_NO_CLOEXEC != 0 {
         return Err(Errno::EINVAL);
     }
-    // Descriptors are installed with the task's own credentials or not at all.
+    // Descriptors are installed with the task's own credentials only.
     if request.sqe.personality != 0 { Err(Errno::EPERM) } else { Ok(()) }
 }
 

@@ -1,5 +1,5 @@
-//! Operations on paths. The kernel copies a path when the SQE is submitted, and so do we: the
-//! program may overwrite it at once, and the attempt may come later.
+//! Operations on paths. Like the kernel, the engine copies a path at submission: the program may overwrite it
+//! immediately, and the attempt may come later.
 
 use linux_raw_sys::general::{
     AT_EMPTY_PATH, AT_NO_AUTOMOUNT, AT_REMOVEDIR, AT_STATX_DONT_SYNC, AT_STATX_FORCE_SYNC,
@@ -29,7 +29,7 @@ const fn op(code: Code, name: &'static str, prep: Prep, block: Block, arguments:
         .faults(chaos::PATHS)
 }
 
-/// The arguments of operations on two paths.
+/// Returns the arguments of an operation on two paths.
 const fn two_arguments(flags: &'static Names) -> [Argument; 5] {
     [
         arg(Field::Fd, "olddirfd", Kind::Descriptor),
@@ -131,7 +131,7 @@ pub const LINKAT: Row = op(
 .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
-/// The directory cannot be a registered file.
+/// Checks that the directory is no registered file.
 fn check(cx: &Attempt<'_>) -> Result<(), Errno> {
     if cx.flags.has(Flags::FIXED_FILE) { Err(Errno::EBADF) } else { Ok(()) }
 }
@@ -173,7 +173,7 @@ fn prep_statx(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Where answers may take for ever, another thread than the submitter's waits for them.
+/// Leaves the attempt to another thread than the submitter if a file system may take very long to answer.
 fn issue(cx: &mut Attempt<'_>) -> Outcome {
     let request = cx.request();
     let (first, second) = (request.sqe.fd, request.sqe.len as i32);
@@ -184,7 +184,7 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
     }
 }
 
-/// [`issue`] for a symbolic link, of which only the second path is looked up.
+/// Does the same as [`issue`] for a symbolic link, whose first path is not looked up.
 fn issue_symlinkat(cx: &mut Attempt<'_>) -> Outcome {
     let request = cx.request();
     match &request.data {
@@ -193,7 +193,7 @@ fn issue_symlinkat(cx: &mut Attempt<'_>) -> Outcome {
     }
 }
 
-/// The outcome of a first look at paths, each from its directory.
+/// Returns the outcome of an attempt on paths, each relative to its directory.
 pub fn issue_at(paths: &[(Fd, &Path)]) -> Outcome {
     if paths.iter().any(|&(directory, path)| mounts::may_be_far(directory, path.bytes())) {
         Outcome::BlockForLong
@@ -222,32 +222,32 @@ fn statx(work: &mut Work) -> Result<usize, Errno> {
     let path = path(work)?;
     let sqe = &work.sqe;
     if sqe.op_flags & !KNOWN != 0 {
-        // With an empty path, the system call does not look.
+        // With an empty path, the system call does not check unknown flags.
         return Err(Errno::EINVAL);
     }
     let arguments = [sqe.fd as usize, path, sqe.op_flags as usize, sqe.len as usize, sqe.off as usize, 0];
-    // SAFETY: reads a path of ours, writes where the program wants it.
+    // SAFETY: reads a path of the engine's, and writes to the program's memory.
     unsafe { work.call(nr::__NR_statx, arguments) }
 }
 
-/// `call(directory, path, argument)`.
+/// Calls `call(directory, path, argument)`.
 fn at_one(work: &Work, number: u32, argument: u32) -> Result<usize, Errno> {
     let arguments = [work.sqe.fd as usize, path(work)?, argument as usize, 0, 0, 0];
-    // SAFETY: reads a path of ours.
+    // SAFETY: reads a path of the engine's.
     unsafe { work.call(number, arguments) }
 }
 
-/// `call(old directory, old path, new directory, new path, flags)`.
+/// Calls `call(old directory, old path, new directory, new path, flags)`.
 fn at_two(work: &Work, number: u32) -> Result<usize, Errno> {
     let [old, new] = two_paths(work)?;
     let sqe = &work.sqe;
     let arguments = [sqe.fd as usize, old, sqe.len as i32 as usize, new, sqe.op_flags as usize, 0];
-    // SAFETY: reads two paths of ours.
+    // SAFETY: reads two paths of the engine's.
     unsafe { work.call(number, arguments) }
 }
 
 fn symlinkat(work: &mut Work) -> Result<usize, Errno> {
     let [target, path] = two_paths(work)?;
-    // SAFETY: reads two paths of ours.
+    // SAFETY: reads two paths of the engine's.
     unsafe { work.call(nr::__NR_symlinkat, [target, work.sqe.fd as usize, path, 0, 0, 0]) }
 }

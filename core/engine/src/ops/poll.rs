@@ -1,11 +1,11 @@
 //! POLL_ADD and POLL_REMOVE.
 //!
-//! A single poll asks once and then waits for the ring's epoll instance. A multishot one posts per
-//! edge: where its descriptor is ready already, the first edge is the one that registering it makes
-//! epoll report, so that none is posted twice.
+//! A single poll checks once and then waits for the ring's epoll instance. A multishot poll posts a CQE per
+//! edge: if its descriptor is ready already, epoll reports the first edge when the descriptor is registered,
+//! so that no edge is posted twice.
 //!
-//! A ring's descriptor is a memfd, always ready: its stand-in ([`stand_in`]) is polled
-//! instead. Finding that takes the other ring's lock, so it is done as blocking work, without ours.
+//! A ring's descriptor is a memfd, which is always ready: its stand-in ([`stand_in`]) is polled instead.
+//! Finding the stand-in takes the other ring's lock, so blocking work does it, without this ring's lock.
 
 use anyring_chaos_plan::Fault;
 use linux_raw_sys::general::{
@@ -59,12 +59,12 @@ pub const POLL_REMOVE: Row =
         .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::ENOENT]);
 
-/// Conditions, as opposed to flags of behaviour.
+/// The bits of conditions, as opposed to flags.
 const CONDITIONS: u32 = 0xffff;
-/// Reported whether asked for or not.
+/// Conditions that are always reported.
 const ALWAYS: u32 = EPOLLERR | EPOLLHUP | EPOLLRDHUP;
 
-/// The events of an SQE with the flags that say how they are waited for.
+/// Returns the events of an SQE, with the flag for a single poll.
 fn parse_events(events: u32, flags: u32) -> u32 {
     let events = events & (CONDITIONS | EPOLLONESHOT);
     if flags & IORING_POLL_ADD_MULTI == 0 { events | EPOLLONESHOT } else { events }
@@ -82,7 +82,7 @@ fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
 }
 
 impl Request {
-    /// The conditions that a poll reports.
+    /// Returns the conditions that a poll reports.
     fn polled(&self) -> u32 {
         self.sqe.op_flags & CONDITIONS | ALWAYS
     }
@@ -104,7 +104,7 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
             cx.events = ready_now(cx).unwrap_or(0);
         }
         if cx.ring.readiness_mut().take_missed(fd) {
-            // Events that came since it was woken are told at once, too.
+            // Events since the wake-up are reported now, too.
             cx.events |= ready_now(cx).unwrap_or(0);
         }
         let events = cx.events & cx.polled();
@@ -116,14 +116,14 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
     }
 }
 
-/// The events that the descriptor is ready for, without notices of pages.
+/// Returns the events that the descriptor is ready for, without notices of pages.
 fn ready_now(cx: &mut Attempt<'_>) -> Result<u32, Errno> {
     let fd = cx.file.fd();
     let now = os::poll_now(fd, cx.polled())?;
     Ok(if now & EPOLLERR != 0 { cx.ring.without_notices(fd, now) } else { now })
 }
 
-/// The first look at a descriptor.
+/// Begins a poll: checks the descriptor, and waits or completes.
 fn begin(cx: &mut Attempt<'_>) -> Outcome {
     let fd = cx.file.fd();
     let now = match ready_now(cx) {
@@ -146,9 +146,9 @@ fn begin(cx: &mut Attempt<'_>) -> Outcome {
         return Outcome::Complete(now as i32);
     }
     match cx.arm_poll(cx.polled(), true) {
-        // epoll reports it as the first edge.
+        // epoll reports this readiness as the first edge.
         Ok(true) => Outcome::Armed,
-        // Others wait for the same descriptor and must not be told of this edge once more.
+        // Other requests wait for the same descriptor, and must not get this edge again.
         Ok(false) if cx.post_more(now as i32, 0) => Outcome::Armed,
         Ok(false) => {
             cx.disarm();
@@ -162,7 +162,7 @@ fn begin(cx: &mut Attempt<'_>) -> Outcome {
 fn wait(cx: &mut Attempt<'_>, renew: bool) -> Outcome {
     match cx.arm_poll(cx.polled(), renew) {
         Ok(_) => Outcome::Armed,
-        // Such a file never changes.
+        // Such a file never changes its readiness.
         Err(Errno::EPERM) => Errno::EINVAL.into(),
         Err(errno) => errno.into(),
     }
@@ -173,7 +173,7 @@ fn report(cx: &mut Attempt<'_>, events: u32) -> Outcome {
     if cx.polls_once() || cx.ring.stands_in(fd) {
         return Outcome::Complete(events as i32);
     }
-    // An eventfd that completions signal: each of them would be one more event to tell.
+    // Each completion would signal a registered eventfd, and so cause another event.
     let registered = eventfd::is_registered(fd);
     let own = registered && cx.ring.is_own_eventfd(fd);
     let last = if own { cx.ring.observers().has_rung() } else { registered };
@@ -184,8 +184,8 @@ fn report(cx: &mut Attempt<'_>, events: u32) -> Outcome {
 }
 
 impl Lent {
-    /// True if `fd` is an epoll set that holds this ring. Then each CQE would make it ready anew. The kernel
-    /// ends a multishot poll there if it was a ring that woke it; who did is not known here.
+    /// True if `fd` is an epoll instance that contains this ring. Each CQE would make it ready again. The
+    /// kernel ends a multishot poll of it if a ring woke it; here it is unknown which file did.
     fn stands_in(&self, fd: Fd) -> bool {
         let Some(stand_in) = self.observers().stand_in() else { return false };
         let added = os::epoll_ctl(fd, EPOLL_CTL_ADD, stand_in, 0, 0);
@@ -196,7 +196,7 @@ impl Lent {
     }
 }
 
-/// Without a lock: the stand-in of the ring that is to be polled, in line with its CQ.
+/// Finds the stand-in of the ring to be polled, and updates it from the ring's CQ. No lock may be held.
 fn find_stand_in(work: &mut Work) -> Result<usize, Errno> {
     let stand_in = stand_in::of(work.sqe.fd)?;
     stand_in::synchronize(work.sqe.fd);
@@ -213,7 +213,7 @@ fn poll_stand_in(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome 
     let named = registry::get(cx.sqe.fd);
     let own_ring = named.is_some_and(|ring| core::ptr::eq(ring.ring(), cx.ring.ring()));
     let hold = match result {
-        // Lives as long as the request's own ring.
+        // The stand-in lives as long as the request's own ring.
         Ok(stand_in) if own_ring => Ok(FileHold::Plain(stand_in as Fd)),
         Ok(stand_in) => notes::duplicate(stand_in as Fd).map(FileHold::Owned),
         Err(errno) => Err(errno),
@@ -223,7 +223,7 @@ fn poll_stand_in(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome 
             cx.release_file();
             let request = cx.request_mut();
             request.file = hold;
-            // The CQE for one edge makes the next edge: once is enough.
+            // The CQE for one edge would cause the next edge, so the poll is a single one.
             request.sqe.op_flags |= EPOLLONESHOT;
             begin(cx)
         }
@@ -274,7 +274,7 @@ fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
     Outcome::Complete(0)
 }
 
-/// Takes the poll with this user data out of its wait.
+/// Ends the wait of the poll with this user data.
 fn take(core: &mut Core, user_data: u64) -> Result<RequestId, Errno> {
     let named = core.requests_mut().named(user_data);
     let is_poll = |id: &RequestId| {

@@ -1,4 +1,4 @@
-//! READ_MULTISHOT: reads into provided buffers whenever there is something to read.
+//! READ_MULTISHOT: reads into provided buffers whenever data arrives.
 
 use alloc::boxed::Box;
 
@@ -44,7 +44,7 @@ pub const READ_MULTISHOT: Row = Row::new(
 .unused(Unused::ADDR.with(Unused::LEN))
 .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EBADFD, Errno::ENOBUFS]);
 
-/// As many CQEs it posts before others have their turn.
+/// The number of CQEs that a request posts before other requests have their turn.
 const MOST_ROUNDS: u32 = 32;
 
 /// The step after one read.
@@ -69,7 +69,7 @@ fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
 
 fn issue(cx: &mut Attempt<'_>) -> Outcome {
     let fd = cx.file.fd();
-    // Only files that can be polled: the others would never have nothing to read.
+    // Only files that can be polled are supported: others would always be ready.
     match cx.ring.watch(fd) {
         Ok(_) => {}
         Err(Errno::EPERM) => return Errno::EBADFD.into(),
@@ -77,7 +77,7 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
     }
     let group = cx.sqe.buf_index;
     for round in 0..MOST_ROUNDS {
-        // Whether there is a buffer for it matters only once there is more to read.
+        // A missing buffer matters only if there is more data to read.
         if round > 0 && cx.ring.groups_mut().expect(group).is_err() && os::poll_now(fd, EPOLLIN) == Ok(0) {
             return Outcome::Wait(EPOLLIN);
         }
@@ -107,7 +107,7 @@ fn read_once(cx: &mut Attempt<'_>, fd: Fd) -> Next {
         } else if os::poll_now(fd, EPOLLIN).is_ok_and(|events| events == 0) {
             result = Err(Errno::EAGAIN);
         } else {
-            // Ready, but if another reader is faster the read blocks: nobody may wait for us then.
+            // The file is ready, but the read blocks if another reader comes first: a thread does it, so that no other request waits.
             cx.lend_buffer();
             let vector = IoVector { base: span.address, length: span.length as u64 };
             cx.data = OpData::Vectors(Box::new([vector]));
@@ -117,7 +117,7 @@ fn read_once(cx: &mut Attempt<'_>, fd: Fd) -> Next {
     conclude(cx, result)
 }
 
-/// The buffer that an attempt without the lock did not use, where it could not be given back.
+/// Returns the buffer that an attempt without the lock did not use, and that could not be put back.
 fn held_buffer(cx: &mut Attempt<'_>) -> Option<Span> {
     let held = cx.holds_buffer();
     let OpData::Vectors(vectors) = &cx.data else { return None };
@@ -125,7 +125,7 @@ fn held_buffer(cx: &mut Attempt<'_>) -> Option<Span> {
     Some(Span { address: vector.base, length: vector.length as usize })
 }
 
-/// The offset of a file that has no positions is ignored, where the kernel ignores it.
+/// Reads, and ignores the offset of a file without positions, if the kernel does.
 fn read(fd: Fd, span: Span, offset: u64, flags: u32) -> Result<usize, Errno> {
     let vector = IoVector { base: span.address, length: span.length as u64 };
     match read_vector(fd, &vector, offset, flags) {
@@ -139,7 +139,7 @@ fn read_vector(fd: Fd, vector: &IoVector, offset: u64, flags: u32) -> Result<usi
     unsafe { os::transfer(false, fd, core::slice::from_ref(vector), offset, flags) }
 }
 
-/// The end of one read: a CQE and another read, a wait, or the last CQE.
+/// Handles the result of one read: posts a CQE and reads again, waits, or completes.
 fn conclude(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Next {
     let count = match result {
         Ok(count) if count > 0 => count,
@@ -161,7 +161,7 @@ fn conclude(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Next {
     Next::Outcome(Outcome::Complete(count as i32))
 }
 
-/// The next read of a file with an end, as one in /proc that can be polled, goes on behind this one.
+/// Advances the offset on a file that has an end, for example one in /proc that can be polled.
 fn advance(cx: &mut Attempt<'_>, count: usize) {
     let request = cx.request();
     if request.sqe.off != POSITION

@@ -1,15 +1,15 @@
-//! How often each operation was asked for, and what it came to: for who wants sums only.
+//! Counts of each operation's requests and errors, for front ends that need sums only.
 
 use crate::abi::Errno;
 use crate::os::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use alloc::boxed::Box;
 
-/// Sums of a process, since it began to count.
+/// The counts of a process, since it began to count.
 pub struct Counts {
     operations: [Operation; 256],
-    /// `IORING_SETUP_*` of calls that were refused.
+    /// `IORING_SETUP_*` of calls that failed because a flag may be unknown.
     refused_setup: AtomicU64,
-    /// `IORING_REGISTER_*` that were refused, a bit each.
+    /// One bit for each `IORING_REGISTER_*` that failed as unknown.
     refused_registrations: AtomicU64,
     enters: AtomicU64,
 }
@@ -27,22 +27,22 @@ impl Operation {
     }
 }
 
-/// The sums of an operation.
+/// The counts of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
     /// `IORING_OP_*`.
     pub code: u8,
-    /// SQEs taken.
+    /// Submitted requests.
     pub requests: u64,
-    /// Completions that say that it failed.
+    /// Completions with an error.
     pub errors: u64,
-    /// Errors that say that there is no such thing: `EINVAL`, `EOPNOTSUPP`, `ENOSYS`.
+    /// Errors that may mean that the kernel lacks the operation or an option: `EINVAL`, `EOPNOTSUPP`, `ENOSYS`.
     pub refused: u64,
 }
 
 static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(core::ptr::null_mut());
 
-/// From now on this process counts, for rings that are made from now on.
+/// Starts counting, for rings that are created from now on.
 pub fn begin() {
     if get().is_some() {
         return;
@@ -57,7 +57,7 @@ pub fn begin() {
     COUNTS.store(counts, Ordering::Release);
 }
 
-/// The process's sums, where it counts.
+/// Returns the process's counts, if it counts.
 #[inline]
 pub fn get() -> Option<&'static Counts> {
     // Acquire pairs with the release store in `begin`.
@@ -66,7 +66,7 @@ pub fn get() -> Option<&'static Counts> {
     unsafe { counts.as_ref() }
 }
 
-/// A child of `fork` begins anew.
+/// Resets the counts in a child after `fork`.
 pub fn forked() {
     let Some(counts) = get() else { return };
     let words = counts.operations.iter().flat_map(|of| [&of.requests, &of.errors, &of.refused]);
@@ -79,12 +79,12 @@ fn says_unknown(error: Errno) -> bool {
 }
 
 impl Counts {
-    /// A request was taken from a submission queue.
+    /// Counts a submitted request.
     pub fn submitted(&self, code: u8) {
         self.operations[usize::from(code)].requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request came to this result.
+    /// Counts a completion with this result.
     pub fn completed(&self, code: u8, result: i32) {
         if result >= 0 {
             return;
@@ -96,26 +96,26 @@ impl Counts {
         }
     }
 
-    /// `enter` was called.
+    /// Counts a call of `enter`.
     pub fn entered(&self) {
         self.enters.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A ring with these flags could not be made.
+    /// Notes the flags of a failed `setup`.
     pub fn setup_failed(&self, flags: u32, error: Errno) {
         if says_unknown(error) {
             self.refused_setup.fetch_or(flags.into(), Ordering::Relaxed);
         }
     }
 
-    /// Something could not be registered.
+    /// Notes a failed registration.
     pub fn registration_failed(&self, opcode: u32, error: Errno) {
         if says_unknown(error) && opcode < u64::BITS {
             self.refused_registrations.fetch_or(1 << opcode, Ordering::Relaxed);
         }
     }
 
-    /// The sums of operations that were asked for.
+    /// Returns the counts of operations with requests.
     pub fn operations(&self) -> impl Iterator<Item = Counted> + '_ {
         let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let all = self.operations.iter().enumerate().map(move |(code, of)| Counted {
@@ -127,17 +127,17 @@ impl Counts {
         all.filter(|counted| counted.requests > 0)
     }
 
-    /// Calls of `enter`.
+    /// Returns the number of calls of `enter`.
     pub fn enters(&self) -> u64 {
         self.enters.load(Ordering::Relaxed)
     }
 
-    /// `IORING_SETUP_*` of calls that were refused.
+    /// Returns `IORING_SETUP_*` of calls that failed because a flag may be unknown.
     pub fn refused_setup(&self) -> u32 {
         self.refused_setup.load(Ordering::Relaxed) as u32
     }
 
-    /// `IORING_REGISTER_*` that were refused.
+    /// Returns the `IORING_REGISTER_*` that failed as unknown.
     pub fn refused_registrations(&self) -> impl Iterator<Item = u32> + use<> {
         let bits = self.refused_registrations.load(Ordering::Relaxed);
         (0..u64::BITS).filter(move |bit| bits >> bit & 1 != 0)

@@ -1,7 +1,7 @@
-//! Names of descriptors: told to the reader when a request names one whose name it does not know.
+//! Names of descriptors: sent to the reader when a request uses a descriptor whose name the reader does not know.
 //!
-//! A number may be another file's by the time it is named again. So the file behind it is compared with the one that was told,
-//! by device and inode; a socket's name also changes when it is connected or bound, and is told anew until it has a peer.
+//! A number may refer to another file when it is used again. So its file is compared, by device and inode, with the file whose
+//! name was sent. A socket's name also changes when it is connected or bound, and is sent each time until it has a peer.
 
 use core::fmt::Write;
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,12 +14,12 @@ use linux_raw_sys::net::{
 use crate::os::sync::atomic::{AtomicU64, Ordering};
 use crate::os::{self, Fd, nr};
 
-/// Names of descriptors up to this number are remembered; those beyond are told each time.
+/// Names of descriptors up to this number are remembered; those of others are sent each time.
 const REMEMBERED: usize = 4096;
-/// The longest name.
+/// The maximal length of a name in bytes.
 pub const LONGEST: usize = 512;
 
-/// The file that each descriptor was when its name was told; 0 for none.
+/// The file of each descriptor when its name was sent; 0 for none.
 pub struct Names([AtomicU64; REMEMBERED]);
 
 impl Default for Names {
@@ -35,7 +35,7 @@ pub struct Name {
 }
 
 impl Names {
-    /// The name of `fd`, where the reader does not know it.
+    /// Returns the name of `fd`, if the reader does not know it.
     pub fn to_tell(&self, fd: Fd) -> Option<Name> {
         let identity = os::identity(fd).ok()?;
         // Never 0: the lowest bit is always set.
@@ -52,14 +52,14 @@ impl Names {
     }
 }
 
-/// The name of the descriptor of a file of this mode, and whether that is for good.
+/// Returns the name of a descriptor by its file's mode, and whether the name is final.
 fn named(fd: Fd, mode: u32) -> (Name, bool) {
     let is_socket = mode & S_IFMT == S_IFSOCK;
     if is_socket { of_socket(fd) } else { (of_file(fd), true) }
 }
 
 impl Name {
-    /// The present name of `fd`.
+    /// Returns the current name of `fd`.
     pub fn of(fd: Fd) -> Option<Name> {
         Some(named(fd, os::identity(fd).ok()?.mode).0)
     }
@@ -88,13 +88,13 @@ fn of_file(fd: Fd) -> Name {
     name
 }
 
-/// A socket's name, and whether it is for good.
+/// Returns a socket's name, and whether it is final.
 fn of_socket(fd: Fd) -> (Name, bool) {
     let (own, peer) = (End::of(fd, nr::__NR_getsockname), End::of(fd, nr::__NR_getpeername));
     let kind = os::socket_option(fd, SO_TYPE).unwrap_or(0) as u32;
     let listens = os::socket_option(fd, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
     let mut name = Name::EMPTY;
-    // A name that has no room is cut off.
+    // A name that is too long is truncated.
     let _ = match (own, peer) {
         (End::Internet(own), End::Internet(peer)) => write!(name, "{} {own}->{peer}", transport(kind)),
         (End::Internet(own), _) => write!(name, "{} {own}", transport(kind)),
@@ -129,7 +129,7 @@ enum End {
     Other,
 }
 
-/// The name of a Unix socket; that of an abstract one begins with a zero.
+/// The name of a Unix socket; that of an abstract socket begins with a zero.
 #[derive(Clone, Copy)]
 struct UnixName {
     bytes: [u8; 108],
@@ -158,7 +158,7 @@ impl End {
         const FAMILY: usize = size_of::<u16>();
         let (mut bytes, mut length) = ([0_u8; 128], 128_u32);
         let arguments = [fd as usize, bytes.as_mut_ptr() as usize, &raw mut length as usize, 0, 0, 0];
-        // SAFETY: writes an address and a length of ours.
+        // SAFETY: writes an address and a length of the engine's.
         if unsafe { os::call(call, arguments) }.is_err() || (length as usize) < FAMILY {
             return End::None;
         }

@@ -1,9 +1,9 @@
-//! The program's memory that a request works on, remembered from its submission to its end.
+//! The program's memory that a request uses, remembered from submission to completion.
 //!
-//! Vectors and message headers may be changed as soon as a request is submitted, so where they lead to is kept here. Data that
-//! a request writes or sends must stay as it is until the request gives it back: a sum of it is taken when the request begins, and
-//! again when its memory is the program's again. Of memory that a request fills, only its presence is looked at, for what the program
-//! writes there cannot be told from what was read.
+//! A program may change vectors and message headers as soon as a request is submitted, so their targets are kept here. Data that a
+//! request writes or sends must not change until the request completes: it is summed when the request begins and again when it
+//! completes. For memory that a request fills, only its presence is checked, because the program's writes cannot be told from the
+//! request's.
 
 use anyring_trace::event::{CHANGED, SUMMED_BYTES, UNMAPPED};
 use linux_raw_sys::io_uring::IORING_RECV_MULTISHOT;
@@ -15,19 +15,19 @@ use crate::request::field::Field;
 use crate::request::op::Op;
 use crate::request::shown::Kind;
 
-/// So many pieces of a request's memory are remembered; the others are not looked at.
+/// The number of pieces of a request's memory that are remembered; others are not checked.
 const MOST_PIECES: usize = 8;
-/// Of a long piece, so many spots are summed up.
+/// The number of spots of a long piece that are summed.
 const SPOTS: usize = 4;
 
 /// The state of a request's memory when the request began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// The memory was not looked at, for it may change still.
+    /// The memory was not checked, because it may still change.
     Unknown,
     /// Not all of the memory could be read.
     Gone,
-    /// The sum; 0 of memory that is filled.
+    /// The sum of the data; 0 if the request fills the memory.
     There(u64),
 }
 
@@ -36,12 +36,12 @@ enum State {
 pub struct Lent {
     pieces: [IoVector; MOST_PIECES],
     count: usize,
-    /// The memory is filled, and not read.
+    /// The request fills the memory, and does not read it.
     is_filled: bool,
     state: State,
-    /// The provided buffer that it took last; 0 for none.
+    /// The provided buffer that the request used last; 0 for none.
     buffer: u64,
-    /// Of a multishot RECVMSG: for how much address and control messages each of its buffers has room.
+    /// For a multishot RECVMSG: the room for the address and for control messages in each buffer.
     reserved: Option<[u64; 2]>,
 }
 
@@ -56,13 +56,13 @@ impl Lent {
         reserved: None,
     };
 
-    /// The memory that a request names.
+    /// Collects the memory that a request names.
     pub fn of(op: &Op, sqe: &Sqe) -> Lent {
         let mut lent = Lent::NONE;
         for argument in op.arguments.iter().filter(|argument| argument.applies(sqe)) {
             lent.add(argument.kind, argument.field.value(sqe), |field| field.value(sqe));
         }
-        // Of a buffer that is still to be chosen, the vector has the length alone.
+        // If the buffer is still to be selected, the vector contains its length only.
         if lent.is_filled && u32::from(sqe.flags) & IOSQE_BUFFER_SELECT != 0 {
             lent.count = 0;
         }
@@ -114,7 +114,7 @@ impl Lent {
         self.add_vectors(header.msg_iov as u64, header.msg_iovlen as u64);
     }
 
-    /// True if there is more to say than of [`Lent::NONE`].
+    /// True if this differs from [`Lent::NONE`].
     pub fn says_something(&self) -> bool {
         self.count > 0 || self.is_filled || self.buffer != 0 || self.reserved.is_some()
     }
@@ -124,22 +124,22 @@ impl Lent {
         self.count == 0
     }
 
-    /// Its pieces, in order.
+    /// Returns the pieces, in order.
     pub fn pieces(&self) -> &[IoVector] {
         &self.pieces[..self.count]
     }
 
-    /// The request begins: its data must not change from here on.
+    /// Sums the data when the request begins: it must not change from now on.
     pub fn begin(&mut self) {
         self.state = self.look();
     }
 
-    /// Marks the memory as unknown: the requests before this one may change it.
+    /// Marks the memory as unknown, because requests before this one may change it.
     pub fn may_change(&mut self) {
         self.state = State::Unknown;
     }
 
-    /// The marks of how the memory differs from what it was when the request began: [`CHANGED`], [`UNMAPPED`].
+    /// Returns marks if the memory differs from that at the request's begin: [`CHANGED`], [`UNMAPPED`].
     pub fn marks(&self) -> u32 {
         let State::There(sum) = self.state else { return 0 };
         match self.look() {
@@ -149,17 +149,17 @@ impl Lent {
         }
     }
 
-    /// The request takes this provided buffer.
+    /// Notes that the request uses this provided buffer.
     pub fn takes(&mut self, buffer: u64) {
         self.buffer = buffer;
     }
 
-    /// The provided buffer that it took last.
+    /// Returns the provided buffer that the request used last.
     pub fn buffer(&self) -> Option<u64> {
         (self.buffer != 0).then_some(self.buffer)
     }
 
-    /// Of a multishot RECVMSG: for how much address and control messages each of its buffers has room.
+    /// Returns, for a multishot RECVMSG, the room for the address and for control messages in each buffer.
     pub fn reserved(&self) -> Option<[u64; 2]> {
         self.reserved
     }
@@ -173,18 +173,18 @@ impl Lent {
     }
 }
 
-/// True if the first and the last byte of a piece are there.
+/// True if the first and the last byte of a piece can be read.
 fn is_there(piece: &IoVector) -> bool {
     let last = piece.base.wrapping_add(piece.length - 1);
     [piece.base, last].into_iter().all(|address| user::read::<u8>(address).is_ok())
 }
 
-/// A sum that every word changes.
+/// A checksum in which every word counts.
 #[derive(Default)]
 struct Sum(u64);
 
 impl Sum {
-    /// Adds `most` bytes of a piece: all of it, or spots from its beginning to its end. Whether they could be read.
+    /// Adds `most` bytes of a piece: all of it, or spots from its beginning to its end. False if they could not be read.
     fn add(&mut self, piece: &IoVector, most: usize) -> bool {
         if piece.length <= most as u64 {
             return self.add_bytes(piece.base, piece.length as usize);

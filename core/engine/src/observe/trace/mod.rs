@@ -1,12 +1,12 @@
-//! Tells a reader what happens to requests, by the events of [`anyring_trace`].
+//! Reports events of requests to a reader, in the format of [`anyring_trace`].
 //!
-//! A front end [attaches](attach) the process to the reader's buffer before the first ring is made. A ring that is made from
+//! A front end [attaches](attach) the process to the reader's buffer before the first ring is created. A ring created from
 //! then on is *traced*: each of its requests has a serial number, and takes the ordinary way through the engine, not the
-//! short one. A ring that is not costs nothing more than it did: what is told stands in branches that an ordinary
-//! request does not come to.
+//! quick one. A ring that is not traced costs no more than before: reports are made in branches that an ordinary request
+//! does not reach.
 //!
-//! An event is published where it happens, under the ring's lock mostly, so the events of one ring come in their order. Where
-//! the buffer is full, the thread waits for the reader; a reader that is gone is not waited for.
+//! An event is published where it happens, mostly under the ring's lock, so the events of one ring are in order. If the
+//! buffer is full, the thread waits for the reader, unless the reader has ended.
 
 pub mod callers;
 pub mod calls;
@@ -38,9 +38,9 @@ pub use requests::ends;
 pub use sample::Samples;
 pub use threads::comes_in;
 
-/// The means by which the process reports its events.
+/// The state by which the process reports its events.
 struct Tracer {
-    /// The engine that the process runs.
+    /// The number of the engine that the process runs.
     engine: u32,
     buffer: Buffer,
     names: Names,
@@ -48,7 +48,7 @@ struct Tracer {
 
 static TRACER: AtomicPtr<Tracer> = AtomicPtr::new(core::ptr::null_mut());
 
-/// This process, as the reader knows it.
+/// This process's number in the reader's `/proc`.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 #[inline]
@@ -59,13 +59,13 @@ fn tracer() -> Option<&'static Tracer> {
     unsafe { tracer.as_ref() }
 }
 
-/// From now on this process, which runs `engine`, tells of itself in the buffer behind `fd`, which stays the caller's.
-/// `program` and `arguments` (each ended by a zero) are told first.
+/// Reports events of this process, which runs `engine`, in the buffer behind `fd` from now on; `fd` stays the
+/// caller's. The first event contains `program` and `arguments` (each ended by a zero).
 ///
 /// # Errors
-/// `EINVAL` where there is no buffer, and those of `mmap`.
+/// `EINVAL` if there is no buffer, and those of `mmap`.
 pub fn attach(fd: Fd, engine: u32, program: &[u8], arguments: &[u8]) -> Result<(), Errno> {
-    // SAFETY: mapped for good, and page-aligned.
+    // SAFETY: never unmapped, and page-aligned.
     let buffer = os::map_whole(fd, |memory, length| unsafe { Buffer::open(memory, length) })?;
     vdso::begin();
     PROCESS.store(os::number_in_proc(), Ordering::Relaxed);
@@ -78,7 +78,7 @@ pub fn attach(fd: Fd, engine: u32, program: &[u8], arguments: &[u8]) -> Result<(
     Ok(())
 }
 
-/// This process is a child of the one that was traced.
+/// Reports that this process is a child of the traced one.
 pub fn forked() {
     counts::forked();
     threads::forked();
@@ -88,48 +88,48 @@ pub fn forked() {
     tracer.publish(0, Kind::Started, &body, &Samples::NONE);
 }
 
-/// The calling thread ends: its identity may be another's.
+/// Forgets the calling thread, which ends: a later thread may reuse its identity.
 pub fn forget_thread() {
     if is_on() {
         threads::forget();
     }
 }
 
-/// Whether anything is told, counted or injected: the one thing that is looked at where nothing is.
+/// Whether anything is traced, counted or injected. A process without any of these checks nothing else.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// True if anything is told, counted or injected.
+/// True if anything is traced, counted or injected.
 #[inline(always)]
 pub fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// From now on this process counts what is asked of the rings that it makes.
+/// Starts counting operations of rings that are created from now on.
 pub fn count() {
     counts::begin();
     watch();
 }
 
-/// From now on something is told, counted or injected: [`is_on`] says so.
+/// Makes [`is_on`] true: something is traced, counted or injected from now on.
 pub(super) fn watch() {
     ON.store(true, Ordering::Relaxed);
 }
 
-/// Tells of a ring, or of the process (ring 0).
+/// Reports an event of a ring, or of the process (ring 0).
 pub fn tell<T: Plain>(ring: u32, kind: Kind, body: &T, samples: &Samples) {
     if let Some(tracer) = tracer() {
         tracer.publish(ring, kind, body, samples);
     }
 }
 
-/// Tells of a ring, or of the process, at this earlier moment.
+/// Reports an event of a ring, or of the process, at this earlier moment.
 pub fn tell_of<T: Plain>(moment: Moment, ring: u32, kind: Kind, body: &T, samples: &Samples) {
     if let Some(tracer) = tracer() {
         tracer.publish_of(moment, ring, kind, body, samples);
     }
 }
 
-/// Tells of a call of `setup`, by what the program `asked` for, where that could be read, and what it was `given`.
+/// Reports a call of `setup`: the parameters that the program `asked` for, if they could be read, and those it was `given`.
 pub fn tell_ring(
     ring: u32,
     engine: u32,
@@ -156,16 +156,16 @@ pub fn tell_ring(
 /// The state of a ring that is traced or under chaos.
 #[derive(Default)]
 pub struct Traced {
-    /// The serial of the request that was submitted last, where it is.
+    /// The serial number of the last submitted request; `None` if the ring is not traced.
     last: Option<u64>,
-    /// The process that has used it last: it may have forked.
+    /// The process that used the ring last: it may have forked.
     process: u32,
-    /// The memory of requests that are told of, in the order of their serials, until it is the program's again.
+    /// The memory of reported requests, sorted by their serial numbers, until they complete.
     lent: VecDeque<(u64, Box<Lent>)>,
 }
 
 impl Traced {
-    /// For a new ring of this process.
+    /// Makes the state of a new ring of this process.
     pub fn new() -> Traced {
         let process = PROCESS.load(Ordering::Relaxed);
         Traced { last: is_on().then_some(0), process, lent: VecDeque::new() }
@@ -180,7 +180,7 @@ impl Traced {
         self.lent.get_mut(place).map(|(_, lent)| &mut **lent)
     }
 
-    /// True if the ring is traced, and was used last by this process.
+    /// True if the ring is traced, and this process used it last.
     fn is_of_this_process(&self) -> bool {
         self.is_on() && self.process == PROCESS.load(Ordering::Relaxed)
     }
@@ -193,14 +193,14 @@ impl Traced {
 }
 
 impl Tracer {
-    /// How many bytes of a request's data go along.
+    /// Returns the maximal number of bytes of a request's data to attach.
     fn data(&self) -> usize {
         self.buffer.header().settings.sample.load(Ordering::Relaxed) as usize
     }
 
-    /// Tells the name of a descriptor, where that is not known.
+    /// Reports the name of a descriptor, if the reader does not know it.
     fn tell_name(&self, ring: u32, fd: Fd) {
-        // Numbers of registered files were told under these.
+        // Negative numbers are registered files, whose names were reported under these numbers.
         let Some(name) = (fd >= 0).then(|| self.names.to_tell(fd)).flatten() else { return };
         self.publish(
             ring,
@@ -210,8 +210,8 @@ impl Tracer {
         );
     }
 
-    /// Tells the names of the descriptors that a request names, where they are not known, `registered` files among them. The
-    /// request's file, or -1.
+    /// Reports the names of the descriptors that a request uses, if the reader does not know them; `registered` looks up
+    /// registered files. Returns the request's file, or -1.
     fn tell_names(&self, ring: u32, op: &Op, sqe: &Sqe, registered: impl Fn(u32) -> Option<Fd>) -> Fd {
         let mut file = -1;
         for argument in op.arguments.iter().filter(|argument| argument.applies(sqe)) {
@@ -235,7 +235,7 @@ impl Tracer {
         file
     }
 
-    /// Publishes an event of now.
+    /// Publishes an event that happens now.
     fn publish<T: Plain>(&self, ring: u32, kind: Kind, body: &T, samples: &Samples) {
         self.publish_of(Moment::now(), ring, kind, body, samples);
     }
@@ -261,7 +261,7 @@ impl Tracer {
         record.commit();
     }
 
-    /// Room for a record; none where the reader is gone, or does not want to be waited for.
+    /// Claims room for a record; `None` if the reader has ended, or wants records to be dropped instead of waited for.
     fn claim(&self, bytes: usize, process: u32) -> Option<Record<'_>> {
         const PAUSE_NS: u64 = 200_000;
         const LOOK: u32 = 100;
@@ -285,7 +285,7 @@ impl Tracer {
     }
 }
 
-/// When something happened, and in which thread.
+/// The time and the thread of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moment {
     time_ns: u64,
@@ -293,25 +293,25 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// A moment that never was.
+    /// The moment of an event without a time.
     const NEVER: Moment = Moment { time_ns: 0, thread: 0 };
 
-    /// Now, in the calling thread.
+    /// Returns the current time, in the calling thread.
     pub fn now() -> Moment {
         Moment { time_ns: vdso::monotonic_ns(), thread: threads::number() }
     }
 
-    /// The nanoseconds from an earlier moment to this one.
+    /// Returns the nanoseconds from an earlier moment to this one.
     pub fn since(self, before: Moment) -> u64 {
         self.time_ns.saturating_sub(before.time_ns)
     }
 
-    /// Whether this is earlier than another one.
+    /// True if this moment is earlier than `other`.
     pub fn is_before(self, other: Moment) -> bool {
         self.time_ns < other.time_ns
     }
 
-    /// The later of this moment and another one in the same thread.
+    /// Returns the later of this moment and another one in the same thread.
     pub fn not_before(self, other: Moment) -> Moment {
         Moment { time_ns: self.time_ns.max(other.time_ns), ..self }
     }
@@ -321,9 +321,9 @@ impl Moment {
 trait Attachments {
     /// The number of attachments.
     fn count(&self) -> u16;
-    /// The bytes of a record that they take.
+    /// The size of the attachments in a record, in bytes.
     fn bytes(&self) -> usize;
-    /// Writes them behind the event's body.
+    /// Writes the attachments after the event's body.
     fn put(&self, record: &mut Record<'_>);
 }
 
@@ -339,13 +339,13 @@ impl Attachments for Samples {
     fn put(&self, record: &mut Record<'_>) {
         for sample in self.iter() {
             let length = size_of::<Attachment>() + padded(sample.kept);
-            // SAFETY: so many bytes of the record.
+            // SAFETY: `next` gives this many bytes of the record.
             copy(sample, unsafe { core::slice::from_raw_parts_mut(record.next(length), length) });
         }
     }
 }
 
-/// Copies what goes along, and what stands before it, to a place of that length. The source may be anything.
+/// Copies a sample and its header to a place of their length. The sample's address may be anything.
 fn copy(sample: &sample::Sample, place: &mut [u8]) {
     let (attachment, kept) = place.split_at_mut(size_of::<Attachment>());
     let (told, rest) = kept.split_at_mut(sample.kept);

@@ -1,6 +1,6 @@
-//! Requests of rings that are not this engine's: the kernel's, which are seen in ring memory (`anyring-kernel-trace`).
+//! Requests of other engines' rings: the kernel's, which are observed in ring memory (`anyring-kernel-trace`).
 //!
-//! What a request brings must be copied before the kernel has it, and is told once it has: in between lies [`Seen`].
+//! A request's memory must be copied before the kernel consumes the SQE, and is reported after that: in between it is in [`Seen`].
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -17,17 +17,17 @@ use crate::os::sync::atomic::{AtomicI32, Ordering};
 use crate::queue::Cqe;
 use crate::request::op::Op;
 
-/// A request that stands in a submission queue, with copies of the memory that it names.
+/// A request that was observed in a submission queue, with copies of the memory that it names.
 pub struct Seen {
     sqe: Sqe,
     moment: Moment,
     file: Fd,
     copies: Copies,
-    /// The memory that it names; `None` where it names none.
+    /// The memory that the request names; `None` if it names none.
     lent: Option<Box<Lent>>,
 }
 
-/// Attachments that were copied before.
+/// Attachments that were copied earlier.
 #[derive(Default)]
 struct Copies {
     count: u16,
@@ -61,9 +61,9 @@ impl Attachments for Copies {
 }
 
 impl Seen {
-    /// An SQE that the kernel is going to take now: what it names is copied, and the names of its descriptors
-    /// are told. `registered` are the numbers by which the names of registered files were told
-    /// ([`name_registered`]). The moment is to be [said](Seen::at) when all is copied.
+    /// Copies the memory of an SQE that the kernel is about to consume, and reports the names of its
+    /// descriptors. `registered` returns the numbers by which the names of registered files were reported
+    /// ([`name_registered`]). Set the moment [with `at`](Seen::at) when all SQEs are copied.
     pub fn before(ring: u32, op: &Op, sqe: Sqe, registered: impl Fn(u32) -> Option<Fd>) -> Option<Seen> {
         let tracer = tracer()?;
         let file = tracer.tell_names(ring, op, &sqe, registered);
@@ -74,32 +74,32 @@ impl Seen {
         Some(Seen { sqe, moment: Moment::NEVER, file, copies, lent })
     }
 
-    /// An SQE that the kernel has taken already: what it names may be something else by now.
+    /// Observes an SQE that the kernel has consumed already: its memory may have changed, so it is not copied.
     pub fn after(sqe: Sqe) -> Seen {
         Seen { sqe, moment: Moment::now(), file: -1, copies: Copies::default(), lent: None }
     }
 
-    /// The SQE was seen at this moment.
+    /// Sets the moment at which the SQE was observed.
     pub fn at(&mut self, moment: Moment) {
         self.moment = moment;
     }
 
-    /// When it was seen.
+    /// Returns the moment at which the SQE was observed.
     pub fn moment(&self) -> Moment {
         self.moment
     }
 
-    /// The request.
+    /// Returns the request's SQE.
     pub fn sqe(&self) -> &Sqe {
         &self.sqe
     }
 
-    /// Its memory, as it was before, if it has any.
+    /// Returns the request's memory, as it was before, if it has any.
     pub fn into_lent(self) -> Option<Box<Lent>> {
         self.lent
     }
 
-    /// Tells that the kernel took it, as of when it was seen.
+    /// Reports that the kernel consumed the SQE, at the moment of observation.
     pub fn tell(&self, ring: u32, serial: u64, behind: u64) {
         let Some(tracer) = tracer() else { return };
         let body = event::Submitted { serial, sqe: *self.sqe.words(), behind, file: self.file, reserved: 0 };
@@ -107,8 +107,8 @@ impl Seen {
     }
 }
 
-/// Tells what the file of a descriptor is called that is registered with a ring, under a number of its own, below those of
-/// descriptors: the descriptor may become another file's.
+/// Reports the name of a file that is registered with a ring, under a new negative number, because its descriptor may be
+/// reused for another file. Returns the number.
 pub fn name_registered(ring: u32, fd: Fd) -> Option<Fd> {
     static NEXT: AtomicI32 = AtomicI32::new(Fd::MIN);
     let (tracer, name) = (tracer()?, Name::of(fd)?);
@@ -118,8 +118,8 @@ pub fn name_registered(ring: u32, fd: Fd) -> Option<Fd> {
     Some(number)
 }
 
-/// Tells of a CQE that was found. What it filled goes along where `filled` names the request and its memory: the program must not
-/// have reaped the CQE.
+/// Reports a CQE that was observed. If `filled` gives the request and its memory, the filled data is attached: the program must
+/// not have reaped the CQE yet.
 pub fn tell_completion(
     moment: Moment,
     ring: u32,

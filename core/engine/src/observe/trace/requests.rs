@@ -1,4 +1,4 @@
-//! Rings tell of their requests here.
+//! Reports of rings about their requests.
 
 use alloc::boxed::Box;
 
@@ -13,7 +13,7 @@ use crate::request::op::Op;
 use crate::request::{Flags, RequestId};
 use crate::ring::{Core, registry};
 
-/// The process ends, with the rings that it has used and not closed.
+/// Reports the end of the process, and of the rings that it has used and not closed.
 pub fn ends() {
     let Some(tracer) = tracer() else { return };
     registry::for_each_live(|ring| {
@@ -25,7 +25,7 @@ pub fn ends() {
     tracer.publish(0, Kind::Ended, &event::Ended::default(), &Samples::NONE);
 }
 
-/// The most requests of a ring whose memory is looked at.
+/// The maximal number of a ring's requests whose memory is remembered.
 const MOST_LENT: usize = 1 << 16;
 
 /// The request that an event is about.
@@ -44,7 +44,7 @@ impl Core {
         Some(About { tracer: tracer()?, ring: self.serial() as u32, serial, op, sqe })
     }
 
-    /// A request was taken from the submission queue.
+    /// Reports a request that was consumed from the SQ.
     #[cold]
     pub(crate) fn trace_submission(&mut self, id: RequestId) {
         let traced = &mut self.instruments_mut().traced;
@@ -67,7 +67,7 @@ impl Core {
         let mut lent = Lent::of(op, sqe);
         let samples = Samples::of_submission(op, sqe, &lent, tracer.data());
         tracer.publish(ring, Kind::Submitted, &body, &samples);
-        // Requests before one that has to wait may change the memory of that one.
+        // If this request must wait, earlier requests may still change its memory.
         let may_wait =
             behind != 0 || Flags::of_sqe(sqe.flags).has(Flags::DRAIN) || !self.order().drain.is_idle();
         if !may_wait {
@@ -80,7 +80,7 @@ impl Core {
         }
     }
 
-    /// A request that is traced begins that had to wait for others.
+    /// Notes that a traced request begins, which had to wait for others.
     #[cold]
     pub(crate) fn trace_begin(&mut self, id: RequestId) {
         let serial = self[id].serial;
@@ -89,7 +89,7 @@ impl Core {
         }
     }
 
-    /// A request that is traced takes a provided buffer.
+    /// Notes that a traced request uses a provided buffer.
     #[cold]
     pub fn trace_buffer(&mut self, id: RequestId, address: u64) {
         let serial = self[id].serial;
@@ -98,7 +98,7 @@ impl Core {
         }
     }
 
-    /// Tells what became of a request that is traced.
+    /// Reports a step of a traced request.
     #[cold]
     pub fn trace_step(&self, id: RequestId, step: Step, value: u32) {
         let Some(About { tracer, ring, serial, .. }) = self.about(id) else { return };
@@ -106,7 +106,7 @@ impl Core {
         tracer.publish(ring, Kind::Stepped, &body, &Samples::NONE);
     }
 
-    /// A completion of a traced request is about to be posted, or is left out.
+    /// Reports a completion of a traced request, which is about to be posted, or is skipped.
     #[cold]
     pub(crate) fn trace_completion(&mut self, id: RequestId, cqe: &Cqe, marks: u32) {
         if let Some(counts) = counts::get() {
@@ -118,7 +118,7 @@ impl Core {
         self.trace_cqe(tracer, ring, serial, cqe, marks | lent.marks(), &samples);
     }
 
-    /// The memory of a request, which is the program's again with this CQE if no more follows.
+    /// Returns the memory of a request, and forgets it if no more CQEs follow.
     fn lent_until(&mut self, id: RequestId, cqe: &Cqe) -> Lent {
         let serial = self[id].serial;
         let traced = &mut self.instruments_mut().traced;
@@ -128,7 +128,7 @@ impl Core {
         lent.map_or(Lent::NONE, |(_, lent)| *lent)
     }
 
-    /// A completion that no request of this ring asked for is about to be posted.
+    /// Posts and reports a completion without a request of this ring.
     pub(crate) fn post_unrequested(&mut self, cqe: Cqe) {
         if self.instruments().traced.is_on()
             && let Some(tracer) = tracer()
@@ -138,7 +138,7 @@ impl Core {
         self.post(cqe);
     }
 
-    /// The ring ends in this process.
+    /// Reports that the ring ends in this process.
     #[cold]
     pub(crate) fn trace_end(&self) {
         let (in_flight, cq_ready) = (self.requests().live() as u64, self.queues().cq_ready());

@@ -1,4 +1,4 @@
-//! Which memory of the program goes along with an event: what the arguments of the operation say.
+//! The program's memory that is attached to an event, as the arguments of the operation describe it.
 
 use core::mem::MaybeUninit;
 
@@ -15,44 +15,44 @@ use crate::request::field::Field;
 use crate::request::op::Op;
 use crate::request::shown::Kind;
 
-/// Memory that goes along.
+/// A piece of memory to attach.
 #[derive(Clone, Copy)]
 pub struct Sample {
-    /// Where it is.
+    /// The address of the memory.
     pub address: u64,
-    /// The length of all of it.
+    /// The length of the whole memory in bytes.
     pub length: u64,
-    /// The length of the part that goes along.
+    /// The length of the attached part.
     pub kept: usize,
     /// The kind of its content.
     pub content: Content,
-    /// Its number among those of its kind.
+    /// The index among the event's samples of this kind.
     pub index: u16,
 }
 
-/// Bytes of a descriptor in the program's memory.
+/// The size of a descriptor in the program's memory, in bytes.
 const DESCRIPTOR: u32 = size_of::<i32>() as u32;
-/// As many go along with one event at most.
+/// The maximal number of samples of one event.
 const MOST: usize = 24;
-/// Of a list, as many entries at most.
+/// The maximal number of attached entries of a list.
 const MOST_OF_LIST: usize = 8;
-/// Of a path, as many bytes.
+/// The maximal number of attached bytes of a path.
 const MOST_OF_PATH: usize = 4096;
-/// Of a socket address: `struct sockaddr_storage`.
+/// The maximal number of attached bytes of a socket address: `struct sockaddr_storage`.
 const MOST_OF_ADDRESS: usize = 128;
-/// Of control messages.
+/// The maximal number of attached bytes of control messages.
 const MOST_OF_CONTROL: usize = 256;
 
-// The room in a record is enough for all of them.
+// A record has room for the longest samples.
 const _: () =
     assert!(2 * MOST_OF_PATH + MOST * (size_of::<Attachment>() + 1024) < MOST_BYTES - size_of::<Head>());
 
-/// All samples that go along with an event.
+/// All samples of an event.
 pub struct Samples {
-    /// The first `count` are there. The others are not written: most events have none of the whole kilobyte.
+    /// The first `count` are initialized. The others are not written, because most events have no samples.
     list: [MaybeUninit<Sample>; MOST],
     count: usize,
-    /// The most bytes of data that they may have altogether.
+    /// The number of data bytes that may still be added.
     data: usize,
 }
 
@@ -60,12 +60,12 @@ impl Samples {
     /// No samples.
     pub const NONE: Samples = Samples::with_data(0);
 
-    /// No samples yet, and at most so many bytes of data.
+    /// Makes an empty list that may get at most `data` bytes of data.
     const fn with_data(data: usize) -> Samples {
         Samples { list: [const { MaybeUninit::uninit() }; MOST], count: 0, data }
     }
 
-    /// A program's path and arguments.
+    /// Samples a program's path and arguments.
     pub fn of_program(program: &[u8], arguments: &[u8]) -> Samples {
         let mut samples = Samples::NONE;
         for (content, bytes) in [(Content::Path, program), (Content::Text, arguments)] {
@@ -75,28 +75,28 @@ impl Samples {
         samples
     }
 
-    /// A name.
+    /// Samples a name.
     pub fn of_name(name: &[u8]) -> Samples {
         let mut samples = Samples::NONE;
         samples.add(Content::Path, 0, name.as_ptr() as u64, name.len() as u64, name.len());
         samples
     }
 
-    /// The samples of so many `struct iovec`s.
+    /// Samples `count` `struct iovec`s.
     pub fn of_vectors(address: u64, count: u64) -> Samples {
         let mut samples = Samples::NONE;
         samples.add_vectors(address, count);
         samples
     }
 
-    /// The samples of so many structures of `bytes` bytes each, one after the other.
+    /// Samples an array of `count` structures of `bytes` bytes each.
     pub fn of_structures(address: u64, bytes: u32, count: u64) -> Samples {
         let mut samples = Samples::NONE;
         samples.add_structures(address, bytes, count);
         samples
     }
 
-    /// The samples of a submission: paths, addresses, and at most `data` bytes of what it writes.
+    /// Samples a submission: paths, addresses, and at most `data` bytes of the data that it writes.
     pub fn of_submission(op: &Op, sqe: &Sqe, lent: &Lent, data: usize) -> Samples {
         let mut samples = Samples::with_data(data);
         for argument in op.arguments.iter().filter(|argument| argument.applies(sqe)) {
@@ -105,7 +105,7 @@ impl Samples {
         samples
     }
 
-    /// The samples of a completion: what the request has filled, at most `data` bytes of it.
+    /// Samples a completion: at most `data` bytes of the data that the request has filled.
     pub fn of_completion(op: &Op, sqe: &Sqe, lent: &Lent, cqe: &Cqe, data: usize) -> Samples {
         let mut samples = Samples::with_data(data);
         if cqe.res >= 0 {
@@ -146,7 +146,7 @@ impl Samples {
             Kind::Filled => self.add_data(0, address, result),
             Kind::VectorsFilled(_) => self.add_pieces(lent, result),
             Kind::Group if cqe.flags & IORING_CQE_F_BUFFER != 0 => self.add_selected(lent, result),
-            // Its header says how buffers are filled, and stays as it is.
+            // The header of a multishot RECVMSG is not filled, but describes the layout of its buffers.
             Kind::MessageFilled if lent.reserved().is_some() => {}
             Kind::MessageFilled => {
                 self.add_received(address);
@@ -164,7 +164,7 @@ impl Samples {
         }
     }
 
-    /// Adds one, where there is room and an address.
+    /// Adds a sample, if there is room, and the address is not 0.
     fn add(&mut self, content: Content, index: u16, address: u64, length: u64, kept: usize) {
         if address != 0 && self.count < MOST {
             self.list[self.count].write(Sample { address, length, kept, content, index });
@@ -178,7 +178,7 @@ impl Samples {
         self.add(Content::Data, index, address, length, kept);
     }
 
-    /// Structures of so many bytes, one after the other.
+    /// Adds an array of structures of `bytes` bytes each.
     fn add_structures(&mut self, address: u64, bytes: u32, count: u64) {
         let kept = count.min(MOST_OF_LIST as u64) as usize * bytes as usize;
         self.add(Content::Structure, 0, address, count.saturating_mul(bytes.into()), kept);
@@ -212,10 +212,10 @@ impl Samples {
         }
     }
 
-    /// Adds the part of a provided buffer that the result says is filled.
+    /// Adds the part of a provided buffer that was filled, according to the result.
     fn add_selected(&mut self, lent: &Lent, result: u64) {
         let Some(buffer) = lent.buffer() else { return };
-        // As `struct io_uring_recvmsg_out` says, address and control messages stand in front of the data.
+        // As in `struct io_uring_recvmsg_out`, the address and control messages precede the data.
         const HEADER: u64 = 16;
         let Some([name, control]) = lent.reserved() else { return self.add_data(0, buffer, result) };
         let Ok([name_length, control_length, ..]) = user::read::<[u32; 4]>(buffer) else { return };
@@ -231,7 +231,7 @@ impl Samples {
         }
     }
 
-    /// A message's header, and its vectors.
+    /// Adds a message's header, and its vectors if `with_vectors`.
     fn add_header(&mut self, address: u64, with_vectors: bool) -> Option<msghdr> {
         self.add(Content::Message, 0, address, size_of::<msghdr>() as u64, size_of::<msghdr>());
         let message = user::read::<msghdr>(address).ok()?;
@@ -248,31 +248,31 @@ impl Samples {
         self.add_control(message.msg_control as u64, message.msg_controllen as u64);
     }
 
-    /// A message's header as it was filled, with the address and the control messages.
+    /// Adds a received message's header, with the address and the control messages.
     fn add_received(&mut self, address: u64) {
         let Some(message) = self.add_header(address, false) else { return };
         self.add_socket_address(message.msg_name as u64, message.msg_namelen.max(0) as u64);
         self.add_control(message.msg_control as u64, message.msg_controllen as u64);
     }
 
-    /// The number of samples.
+    /// Returns the number of samples.
     pub fn count(&self) -> u16 {
         self.count as u16
     }
 
-    /// The bytes of a record that they take.
+    /// Returns the size of the samples in a record, in bytes.
     pub fn bytes(&self) -> usize {
         self.iter().map(|sample| size_of::<Attachment>() + padded(sample.kept)).sum()
     }
 
-    /// All samples.
+    /// Returns all samples.
     pub fn iter(&self) -> impl Iterator<Item = &Sample> {
         // SAFETY: `add` has written the first `count`.
         self.list[..self.count].iter().map(|sample| unsafe { sample.assume_init_ref() })
     }
 }
 
-/// The length of the string, without its end, up to what can be read of it.
+/// Returns the length of a string without its terminating zero, as far as it can be read.
 fn string_length(address: u64) -> usize {
     const PIECE: usize = 64;
     let mut length = 0;

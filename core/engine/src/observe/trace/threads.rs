@@ -1,44 +1,44 @@
-//! Numbers of threads, asked of the kernel as seldom as is safe.
+//! Numbers of threads, for which the kernel is asked as rarely as is safe.
 //!
-//! Nothing that can be read tells a thread for sure from one that ended before it, or that shares its storage (`clone` without
-//! `CLONE_SETTLS`). So a number is remembered
+//! No value that can be read distinguishes a thread for sure from one that ended before it, or that shares its storage
+//! (`clone` without `CLONE_SETTLS`). So a number is remembered
 //!
-//! - for the time of a call, in which the thread runs on a part of its stack that no other has;
-//! - from call to call where the C library keeps the same number in the thread's storage, and for calls from the same place on
-//!   the stack. The C library's number changes with the thread. A thread without storage of its own has another stack as a rule; where
-//!   it uses the very stack of the owner (a child of `vfork`, a coroutine that moves), it is told as the owner.
+//! - for the time of a call, in which the thread runs on a part of its stack that no other thread has;
+//! - from call to call if the C library keeps the same number in the thread's storage, for calls from the same place on the stack. The
+//!   C library's number changes with the thread. A thread without storage of its own usually has another stack; if it uses the very
+//!   stack of the storage's owner (a child of `vfork`, a coroutine that moves), it is reported as the owner.
 
 use crate::os;
 use crate::os::host;
 use crate::os::sync::atomic::{AtomicU64, Ordering};
 use crate::os::{stack_pointer, user};
 
-/// As many are remembered; others are asked. A simulation forgets them after every schedule.
+/// The number of remembered threads; others ask the kernel. A simulation forgets them after every schedule.
 const REMEMBERED: usize = if cfg!(anyring_simulation) { 4 } else { 256 };
-/// Numbers have at most 22 bits.
+/// The maximal number of bits of a thread number.
 const NUMBER_BITS: u32 = 22;
-/// Of addresses of stacks, what is told apart.
+/// The number of low bits of a stack address that are ignored.
 const STACK_BITS: u32 = 6;
-/// As long are addresses on Arm; on x86-64, 47 bits.
+/// The number of bits of an address: 48 on Arm; 47 on x86-64.
 const ADDRESS_BITS: u32 = 48;
 const _: () = assert!(ADDRESS_BITS - STACK_BITS + NUMBER_BITS <= u64::BITS);
-/// Where a thread goes in a call, from where it came in: so far down the stack, or a little up.
+/// The range of a thread's stack pointer during a call, relative to its value at the call's begin: this far down, or a little up.
 const DEPTH: usize = 16 << 10;
 const HEIGHT: usize = 1 << 10;
 
-/// Where the stack of a thread was when it came in and the number that goes with it, or 0.
+/// The stack pointer of a thread at its call's begin, and the thread's number; 0 for none.
 static KNOWN: [AtomicU64; REMEMBERED] = [const { AtomicU64::new(0) }; REMEMBERED];
 
-/// Threads that have come in and own their storage, as in [`KNOWN`].
+/// Entries as in [`KNOWN`], for threads that have made a call and own their storage.
 static OWNERS: [AtomicU64; REMEMBERED] = [const { AtomicU64::new(0) }; REMEMBERED];
 
 fn place(identity: usize) -> &'static AtomicU64 {
-    // Threads lie pages apart.
+    // Identities of threads differ by whole pages.
     &KNOWN[(identity >> 12 ^ identity >> 20) % REMEMBERED]
 }
 
 fn place_of_owner(identity: usize, stack: usize) -> &'static AtomicU64 {
-    // A thread calls from several places.
+    // A thread makes calls from several places.
     &OWNERS[(identity >> 12 ^ identity >> 20 ^ stack >> STACK_BITS) % REMEMBERED]
 }
 
@@ -46,7 +46,7 @@ fn entry(stack: usize, number: u32) -> u64 {
     (stack as u64 >> STACK_BITS) << NUMBER_BITS | u64::from(number)
 }
 
-/// The number that is remembered of the thread with an identity, whose stack is there.
+/// Returns the remembered number of the thread with an identity and this stack pointer.
 fn remembered(identity: usize, stack: usize) -> Option<u32> {
     let known = place(identity).load(Ordering::Relaxed);
     let came_in = (known >> NUMBER_BITS << STACK_BITS) as usize;
@@ -58,20 +58,20 @@ fn number_in(entry: u64) -> u32 {
     entry as u32 & ((1 << NUMBER_BITS) - 1)
 }
 
-/// The number that the C library keeps of the owner of the calling thread's storage.
+/// Returns the number that the C library keeps for the owner of the calling thread's storage.
 fn kept() -> Option<u32> {
     let host = host::get().filter(|host| host.faults_resume())?;
     user::read(host.kept_thread_number()? as u64).ok()
 }
 
-/// The calling thread's number where it owns its storage, if it has come in from the same place before.
+/// Returns the calling thread's number if it owns its storage, and has made a call from the same place before.
 fn remembered_owner(identity: usize, stack: usize) -> Option<u32> {
     let known = place_of_owner(identity, stack).load(Ordering::Relaxed);
     let number = number_in(known);
     (known != 0 && known == entry(stack, number) && kept() == Some(number)).then_some(number)
 }
 
-/// Asks for the calling thread's number.
+/// Asks the kernel for the calling thread's number.
 fn ask(identity: usize, stack: usize) -> u32 {
     let number = os::gettid() as u32;
     if number >> NUMBER_BITS == 0 && kept() == Some(number) {
@@ -80,7 +80,7 @@ fn ask(identity: usize, stack: usize) -> u32 {
     number
 }
 
-/// The calling thread's number.
+/// Returns the calling thread's number.
 pub fn number() -> u32 {
     remembered(host::thread_identity(), stack_pointer()).unwrap_or_else(|| os::gettid() as u32)
 }
@@ -95,7 +95,7 @@ impl Drop for InCall {
     }
 }
 
-/// The calling thread has come in by a call of the program's.
+/// Notes that the calling thread enters by a call of the program.
 pub fn comes_in() -> InCall {
     let (identity, stack) = (host::thread_identity(), stack_pointer());
     let number = remembered_owner(identity, stack).unwrap_or_else(|| ask(identity, stack));
@@ -105,12 +105,12 @@ pub fn comes_in() -> InCall {
     InCall(())
 }
 
-/// The calling thread leaves or ends: what is remembered may be taken for another's.
+/// Forgets the calling thread, which leaves or ends: its entry may match a later thread.
 pub fn forget() {
     place(host::thread_identity()).store(0, Ordering::Relaxed);
 }
 
-/// The one thread of a child of `fork` has the stack of its parent's, and another number.
+/// Forgets all threads in a child of `fork`, whose thread has its parent's stack, and another number.
 pub fn forked() {
     KNOWN.iter().chain(&OWNERS).for_each(|known| known.store(0, Ordering::Relaxed));
 }
@@ -124,7 +124,7 @@ mod tests {
         let identity = host::thread_identity();
         let call = comes_in();
         assert_eq!(remembered(identity, stack_pointer()), Some(os::gettid() as u32));
-        // A thread with the same storage, on another stack.
+        // Stands for a thread with the same storage on another stack.
         assert_eq!(remembered(identity, stack_pointer() + (1 << 16)), None);
         assert_eq!(remembered(identity, stack_pointer() - (1 << 16)), None);
         drop(call);

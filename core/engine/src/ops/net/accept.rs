@@ -1,8 +1,8 @@
 //! ACCEPT.
 //!
-//! A listener without `O_NONBLOCK` has it while the engine accepts from it (`process/nonblocking.rs`): once for all connections
-//! that a multishot request finds. Where another thread or process does not come to the end of its own attempt, a thread accepts,
-//! which may block.
+//! `O_NONBLOCK` is set on a listener without it while the engine accepts from it (`process/nonblocking.rs`): once for all
+//! connections that a multishot request finds. If another thread or process does not finish its own attempt in time, a thread
+//! that may block accepts.
 
 use linux_raw_sys::general::{self as nr, EPOLLIN};
 use linux_raw_sys::io_uring::{
@@ -44,8 +44,8 @@ pub const ACCEPT: Row =
         .unused(Unused::LEN.with(Unused::BUF_INDEX))
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTSOCK, Errno::EAGAIN]);
 
-/// So many connections of a multishot request are followed by a question for more. Behind them an attempt in vain costs
-/// less than the questions would.
+/// The number of connections of a multishot request after which the engine polls for more. After that many connections,
+/// a failing attempt costs less than the polls would.
 const MOST_ASKED: u8 = 8;
 
 const FLAGS: u32 = IORING_ACCEPT_MULTISHOT | IORING_ACCEPT_DONTWAIT | IORING_ACCEPT_POLL_FIRST;
@@ -115,7 +115,7 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
     }
 }
 
-/// No attempt that surely does not wait can be made now. Nobody is asked for a thread where there is no connection.
+/// Returns the outcome if no attempt that surely does not block can be made now. No thread is used if no connection is queued.
 fn block_for(cx: &Attempt<'_>, fd: Fd) -> Outcome {
     match nobody_waits(fd) {
         true if cx.flags.has(Flags::NOWAIT) => Errno::EAGAIN.into(),
@@ -131,7 +131,7 @@ fn block(work: &mut Work) -> Result<usize, Errno> {
         return nonblocking::attempt_in_thread(work.fd, accepted)?.map(|fd| fd as usize);
     }
     let arguments = [work.fd as usize, sqe.addr as usize, sqe.off as usize, accept_flags(sqe) as usize, 0, 0];
-    // SAFETY: writes the peer's address where the program wants it.
+    // SAFETY: writes the peer's address to the program's memory.
     unsafe { work.call(nr::__NR_accept4, arguments) }
 }
 
@@ -145,18 +145,18 @@ fn finish(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
         }
         Ok(descriptor) if cx.post_more(descriptor, 0) => issue(cx),
         Ok(descriptor) => Outcome::Complete(descriptor),
-        // Another attempt has set O_NONBLOCK at that moment.
+        // Another thread's attempt has set O_NONBLOCK at that moment.
         Err(Errno::EAGAIN) if cx.flags.has(Flags::NOWAIT) => Errno::EAGAIN.into(),
         Err(Errno::EAGAIN) => Outcome::Wait(EPOLLIN),
         Err(errno) => lost(cx, fd, errno),
     }
 }
 
-/// The socket that the request accepts from, and whether an attempt on it could block.
+/// Returns the socket that the request accepts from, and whether an attempt on it could block.
 ///
-/// A file that is no listener refuses at once, and needs no `O_NONBLOCK`. But the program may close it meanwhile, and a listener may
-/// get its number, on which the attempt would block: the request holds the file first, as one that accepts many connections
-/// holds a listener, by one descriptor of the engine's own rather than by one for each attempt.
+/// A file that is no listener fails immediately, and needs no `O_NONBLOCK`. But the program may close it meanwhile, and its number
+/// may be reused for a listener, on which the attempt would block: so the request holds the file first. A request that accepts many
+/// connections holds a listener in the same way, with one descriptor of the engine's own instead of one for each attempt.
 fn listener(cx: &mut Attempt<'_>) -> Result<(Fd, Blocking), Errno> {
     let fd = cx.file.fd();
     let known = nonblocking::blocking(fd)?;
@@ -170,7 +170,7 @@ fn listener(cx: &mut Attempt<'_>) -> Result<(Fd, Blocking), Errno> {
     }
     request.hold_file()?;
     let own = request.file.fd();
-    // Another thread may have closed the program's descriptor, and opened it anew.
+    // Another thread may have closed and reopened the program's descriptor.
     let known = nonblocking::blocking(own)?;
     Ok((own, if listens(cx.ring, own)? { known } else { Blocking::Never }))
 }
@@ -179,7 +179,7 @@ fn listens(ring: &Lent, fd: Fd) -> Result<bool, Errno> {
     Ok(ring.readiness().is_tcp_listener(fd) || os::socket_option(fd, SO_ACCEPTCONN)? != 0)
 }
 
-/// No connection, or one for which there was no slot, or no room for its address.
+/// Returns the outcome if there was no connection, or one for which there was no slot, or no room for its address.
 fn lost(cx: &mut Attempt<'_>, fd: Fd, errno: Errno) -> Outcome {
     let listens = os::socket_option(fd, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
     let sqe = &cx.sqe;
@@ -201,14 +201,14 @@ fn tell_of_others(cx: &mut Attempt<'_>, fd: Fd) {
     }
 }
 
-/// Accepts until nobody waits: one CQE for each connection, by which the program knows whether another follows.
+/// Accepts until no connection is queued: posts one CQE per connection, which says whether another connection follows.
 fn accept_all(cx: &mut Attempt<'_>) -> Result<Outcome, Errno> {
     loop {
         let (fd, blocking) = listener(cx)?;
         let own = cx.file.plain().is_none().then_some(fd);
         let round = nonblocking::attempt(fd, own, blocking, |held| accept_round(cx, fd, held))?;
         let Some((round, _)) = round else { return Ok(block_for(cx, fd)) };
-        // By now the listener has its flags again: a program that sees the CQE may look at them, and change them.
+        // The listener's flags are restored by now: a program that sees the CQE may read and change them.
         if let Some(Accepted { descriptor, flags }) = round.last
             && !cx.post_more(descriptor, flags)
         {
@@ -230,14 +230,14 @@ struct Accepted {
     flags: u32,
 }
 
-/// The connection that was accepted last in one attempt, and the end of that attempt.
+/// The connection that was accepted last in one attempt, and the reason for the attempt's end.
 struct Round {
     last: Option<Accepted>,
-    /// The error that ended the round; `None` if it is not known yet whether the request goes on after the last CQE.
+    /// The error that ended the round; `None` if the request may continue after the last CQE.
     ends: Option<Errno>,
 }
 
-/// Accepts by `held`, which is `fd` or a duplicate, and posts all CQEs but the last one.
+/// Accepts from `held`, which is `fd` or a duplicate, and posts all CQEs but the last one.
 fn accept_round(cx: &mut Attempt<'_>, fd: Fd, held: Fd) -> Round {
     let kind = cx.ring.readiness_mut().socket_kind(fd);
     let tells = kind == SocketKind::TcpListener;
@@ -248,7 +248,7 @@ fn accept_round(cx: &mut Attempt<'_>, fd: Fd, held: Fd) -> Round {
         Err(errno) => return Round { last: None, ends: Some(errno) },
     };
     loop {
-        // Where the CQ has no room for another CQE, or a fault may end the request, this one may be the last.
+        // If the CQ has room for one CQE only, or a fault may end the request, this CQE may be the last.
         if !cx.ring.queues().has_room_for(2) || cx.flags.has(Flags::CHAOS) {
             let nobody = kind.listens() && nobody_waits(held);
             let last = Some(Accepted { descriptor, flags: flags_if(tells && !nobody) });
@@ -260,7 +260,7 @@ fn accept_round(cx: &mut Attempt<'_>, fd: Fd, held: Fd) -> Round {
         let flags = flags_if(tells && next != Err(Errno::EAGAIN));
         match next {
             Ok(next) => {
-                // There was room. If the program has moved the CQ's head back meanwhile, its ring loses this CQE.
+                // There was room. If the program has moved the CQ's head back meanwhile, this CQE is lost.
                 cx.post_more(descriptor, flags);
                 descriptor = next;
             }
@@ -269,7 +269,7 @@ fn accept_round(cx: &mut Attempt<'_>, fd: Fd, held: Fd) -> Round {
     }
 }
 
-/// One connection: its descriptor or slot. In a slot it is never inherited by other programs.
+/// Accepts one connection; returns its descriptor or slot. A connection in a slot is close-on-exec.
 fn accept(cx: &mut Attempt<'_>, fd: Fd, held: Fd) -> Result<i32, Errno> {
     let sqe = cx.sqe;
     let accepted = calls::accept(held, sqe.addr, sqe.off, accept_flags(&sqe))?;
@@ -280,10 +280,10 @@ fn accept_flags(sqe: &Sqe) -> u32 {
     sqe.op_flags | if sqe.file_index != 0 { SOCK_CLOEXEC } else { 0 }
 }
 
-/// Gives the program a connection that was accepted from `fd`: the descriptor or the slot.
+/// Gives the program a connection that was accepted from `fd`; returns its descriptor or slot.
 fn give(cx: &mut Attempt<'_>, fd: Fd, accepted: Fd) -> Result<i32, Errno> {
     let sqe = cx.sqe;
-    // Notes on the connection must not be taken for another socket's.
+    // Facts noted about the connection must not be taken for those of a later socket with its number.
     let lasts = sqe.file_index != 0 || host::sees_closes();
     let given = if lasts && cx.ring.readiness().is_tcp_listener(fd) {
         cx.ring.give_connection(accepted, fd, sqe.file_index)
@@ -293,8 +293,8 @@ fn give(cx: &mut Attempt<'_>, fd: Fd, accepted: Fd) -> Result<i32, Errno> {
     given.map(|result| result as i32)
 }
 
-/// True if an attempt would find nothing, not even an error. To ask costs a tenth of an attempt in vain, for
-/// which the kernel makes a file that it throws away again.
+/// True if an attempt would find nothing, not even an error. A poll costs a tenth of a failing attempt, for
+/// which the kernel creates a file and frees it again.
 fn nobody_waits(fd: Fd) -> bool {
     os::poll_now(fd, EPOLLIN) == Ok(0)
 }

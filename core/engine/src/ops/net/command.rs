@@ -1,4 +1,4 @@
-//! URING_CMD, of which sockets know some: questions and options without a system call of their own.
+//! URING_CMD, for the commands of sockets: queries and options that have no operation of their own.
 
 use linux_raw_sys::general as nr;
 use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_URING_CMD_FIXED, io_uring_socket_op as SocketOp};
@@ -25,14 +25,14 @@ const SETS: u64 = SocketOp::SOCKET_URING_OP_SETSOCKOPT as u64;
 const GETS_OPTION: When = When::Is(Field::OffsetLow, GETS);
 const SETS_OPTION: When = When::Is(Field::OffsetLow, SETS);
 const NAMES: When = When::Is(Field::OffsetLow, SOCKET_URING_OP_GETSOCKNAME as u64);
-/// Either of the two with options.
+/// A command that gets or sets an option.
 const HAS_OPTION: When = When::Within(Field::OffsetLow, GETS, SETS);
 const OF_SOCKET: When = When::Is(Field::AddressLow, SOL_SOCKET as u64);
 const OF_TCP: When = When::Is(Field::AddressLow, SOL_TCP as u64);
 const NOT_OF_SOCKET: When = When::Not(Field::AddressLow, SOL_SOCKET as u64);
 const NOT_OF_TCP: When = When::Not(Field::AddressLow, SOL_TCP as u64);
 
-/// No file here has commands that are polled for: on a polled ring they are done as on others.
+/// No file supported here polls for commands: a polled ring does them as other rings do.
 const CAPS: Caps = Caps::FILE.with(Caps::IOPOLL).with(Caps::UNPOLLED);
 
 /// `IORING_OP_URING_CMD`.
@@ -60,14 +60,14 @@ pub const URING_CMD: Row = Row::new(Code::IORING_OP_URING_CMD, "URING_CMD", CAPS
     .of_its_ring()
     .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EOPNOTSUPP]);
 
-/// `IORING_OP_URING_CMD128`: of the second half of its SQE only drivers read.
+/// `IORING_OP_URING_CMD128`: only drivers read the second half of its SQE.
 pub const URING_CMD128: Row = URING_CMD.wide(IORING_OP_URING_CMD128, "URING_CMD128");
 
 fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     let sqe = &cx.sqe;
-    // A registered buffer may be named, which no command of a socket uses; provided ones are for drivers.
+    // A registered buffer may be named, which no command of a socket uses; provided buffers are for drivers.
     let selects = cx.flags.has(Flags::BUFFER_SELECT);
-    // Which of the two is an address is the command's business.
+    // It depends on the command which of the two is an address.
     user::announce(sqe.addr);
     user::announce(sqe.addr3);
     let bad = sqe.off >> 32 != 0 || sqe.op_flags & !IORING_URING_CMD_FIXED != 0 || selects;
@@ -94,19 +94,19 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
     command(fd, &sqe).into()
 }
 
-/// The family of a socket.
+/// Returns the address family of a socket.
 fn domain(fd: Fd) -> Result<u32, Errno> {
     match os::socket_option(fd, SO_DOMAIN) {
         Ok(domain) => Ok(domain as u32),
         Err(Errno::EBADF) => Err(Errno::EBADF),
-        // Other files' commands are their drivers'.
+        // Commands of other files are defined by their drivers.
         Err(_) => Err(Errno::EOPNOTSUPP),
     }
 }
 
 fn command(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
     let domain = match domain(fd) {
-        // The null device takes every command, and does nothing.
+        // The null device accepts every command, and does nothing.
         Err(Errno::EOPNOTSUPP) if os::identity(fd)?.is_null_device() => return Ok(0),
         domain => domain?,
     };
@@ -126,18 +126,18 @@ fn command(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
     }
 }
 
-/// Bytes in a queue of the socket. Only protocols of these families know the question here.
+/// Returns the number of bytes in a queue of the socket. Only protocols of these families support this command here.
 fn queued(fd: Fd, domain: u32, request: u32) -> Result<usize, Errno> {
     if domain != AF_INET && domain != AF_INET6 {
         return Err(Errno::EOPNOTSUPP);
     }
     let mut count = 0i32;
-    // SAFETY: writes an integer of ours.
+    // SAFETY: writes an integer of the engine's.
     unsafe { call(nr::__NR_ioctl, [fd as usize, request as usize, &raw mut count as usize, 0, 0, 0]) }?;
     Ok(count.max(0) as usize)
 }
 
-/// Level and name share the place of the address, the length is in `optlen`, the value at `optval`.
+/// Returns level, name, length and the value's address of an option: level and name share `addr`; the others are `optlen`, `optval`.
 fn option(sqe: &Sqe) -> (usize, usize, u32, usize) {
     (sqe.addr as u32 as usize, (sqe.addr >> 32) as usize, sqe.file_index, sqe.addr3 as usize)
 }
@@ -148,19 +148,19 @@ fn get_option(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
         return Err(Errno::EOPNOTSUPP);
     }
     let length_at = &raw mut length as usize;
-    // SAFETY: the program gave the memory for the value; the length is ours.
+    // SAFETY: the program passed the memory for the value; the length is the engine's.
     unsafe { call(nr::__NR_getsockopt, [fd as usize, level, name, value, length_at, 0]) }?;
     Ok(length as usize)
 }
 
-/// The name of the socket, or of its peer, into the program's memory.
+/// Writes the address of the socket, or of its peer, to the program's memory.
 fn get_name(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
     let (length_at, peer) = (sqe.addr3 as usize, sqe.file_index);
     if sqe.len != 0 || sqe.op_flags != 0 || peer > 1 {
         return Err(Errno::EINVAL);
     }
     let number = if peer == 1 { nr::__NR_getpeername } else { nr::__NR_getsockname };
-    // SAFETY: the program gave the memory for the name and for its length.
+    // SAFETY: the program passed the memory for the address and its length.
     unsafe { call(number, [fd as usize, sqe.addr as usize, length_at, 0, 0, 0]) }
 }
 

@@ -39,9 +39,9 @@ pub const CONNECT: Row =
 /// The state of a CONNECT between its steps.
 struct Connect {
     address: Box<Address>,
-    /// This request's own attempt is under way.
+    /// This request has begun to connect.
     in_progress: bool,
-    /// `ECONNABORTED` is believed the second time.
+    /// `ECONNABORTED` is reported only if it comes a second time.
     aborted: bool,
 }
 
@@ -53,7 +53,7 @@ fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The family, the port, and the address of IP's families.
+/// Shows filters the family and, for IP, the port and the address.
 fn show(request: &Request, words: &mut [u32; 6]) {
     let Some(connect) = request.data.as_own::<Connect>() else { return };
     let bytes = connect.address.bytes();
@@ -65,7 +65,7 @@ fn show(request: &Request, words: &mut [u32; 6]) {
     words[0] = half(0).into();
     let (least, address, count) = match words[0] {
         AF_INET => (SOCKADDR_IN, 4, 1),
-        // The structure of RFC 2133: without the scope.
+        // The structure of RFC 2133, which has no scope.
         AF_INET6 => (SOCKADDR_IN6_LEAST, 8, 4),
         _ => return,
     };
@@ -102,7 +102,7 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
     judge(cx, result, wanted)
 }
 
-/// The outcome of an attempt with this result; `wanted`: the program wants it not to wait.
+/// Returns the outcome of an attempt with this result; `wanted` says that the program set `O_NONBLOCK`.
 fn judge(cx: &mut Attempt<'_>, result: Result<usize, Errno>, wanted: bool) -> Outcome {
     let request = cx.request_mut();
     let fd = request.file.fd();
@@ -110,21 +110,21 @@ fn judge(cx: &mut Attempt<'_>, result: Result<usize, Errno>, wanted: bool) -> Ou
     match result {
         Err(Errno::EINPROGRESS) => {
             connect.in_progress = true;
-            // On one machine the peer has answered by now. A refusal is this request's to take, before requests of later
-            // submissions take it.
+            // A peer on the same machine has answered by now. This request must take a refusal, before requests of later
+            // submissions do.
             if os::poll_now(fd, EPOLLOUT).is_ok_and(|events| events != 0) {
                 return Outcome::Again;
             }
             Outcome::Wait(EPOLLOUT)
         }
-        // Woken too early: the attempt is this request's own.
+        // A spurious wake-up: the attempt is this request's own.
         Err(Errno::EALREADY) if connect.in_progress => Outcome::Wait(EPOLLOUT),
         Err(Errno::ECONNABORTED) if !connect.aborted => {
             connect.aborted = true;
             Outcome::Wait(EPOLLOUT)
         }
-        // A Unix listener's backlog is full, and no event tells when it is not: block for it, unless
-        // the program wants no blocking.
+        // A Unix listener's backlog is full, and no event reports when it has room again: a thread blocks for
+        // it, unless the program set `O_NONBLOCK`.
         Err(Errno::EAGAIN) if wanted => Errno::EAGAIN.into(),
         Err(Errno::EAGAIN) => Outcome::BlockForLong,
         Err(Errno::EBADFD | Errno::EISCONN) if connect.in_progress => Outcome::Complete(socket_error(fd)),
@@ -132,16 +132,16 @@ fn judge(cx: &mut Attempt<'_>, result: Result<usize, Errno>, wanted: bool) -> Ou
     }
 }
 
-/// An attempt that did not wait.
+/// The result of an attempt that did not wait.
 struct Answer {
     result: Result<usize, Errno>,
-    /// The program wanted it so.
+    /// The program set `O_NONBLOCK`.
     wanted: bool,
 }
 
-/// Makes one attempt that does not wait; `None` where it could wait.
+/// Makes one attempt that does not wait; `None` if it could wait.
 fn attempt(fd: Fd, address: &Address) -> Result<Option<Answer>, Errno> {
-    // No other file's flags are touched.
+    // Only sockets get `O_NONBLOCK`.
     os::socket_option(fd, SO_TYPE)?;
     let attempted =
         nonblocking::attempt(fd, None, nonblocking::blocking(fd)?, |fd| calls::connect(fd, address))?;
@@ -155,12 +155,12 @@ fn socket_error(fd: Fd) -> i32 {
 fn block(work: &mut Work) -> Result<usize, Errno> {
     let Some(connect) = work.data.as_own::<Connect>() else { return Err(Errno::EINVAL) };
     let address = &connect.address;
-    // SAFETY: reads an address of ours.
+    // SAFETY: reads an address of the engine's.
     unsafe { work.call(nr::__NR_connect, [work.fd as usize, address.pointer(), address.length(), 0, 0, 0]) }
 }
 
 fn finish(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
-    // The thread's attempt does not wait where the program has set O_NONBLOCK, or another process has at that moment.
+    // The thread's attempt does not wait if the program has set O_NONBLOCK, or another process has set it at that moment.
     let wanted = nonblocking::blocking(cx.file.fd()) == Ok(Blocking::Never);
     judge(cx, result, wanted)
 }

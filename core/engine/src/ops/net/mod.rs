@@ -1,10 +1,10 @@
 //! Operations on sockets.
 //!
-//! Every transfer is tried with `MSG_DONTWAIT`; where that would block, the request waits for
-//! readiness and is tried again. What the kernel copies at submission (message headers, vectors,
-//! addresses to send to) is copied when the request is prepared.
+//! Every transfer is tried with `MSG_DONTWAIT`; if it would block, the request waits for readiness and is
+//! tried again. Like the kernel at submission, the preparation of a request copies message headers, vectors
+//! and target addresses.
 //!
-//! Two system calls know no `MSG_DONTWAIT`: `connect` and `accept` are made with `O_NONBLOCK` set for their duration
+//! Two system calls have no `MSG_DONTWAIT`: `connect` and `accept` are made with `O_NONBLOCK` set for their duration
 //! (`process/nonblocking.rs`).
 
 pub mod accept;
@@ -37,10 +37,10 @@ use crate::request::{Flags, Request};
 use crate::ring::Attempt;
 use crate::ring::row::Outcome;
 
-/// Messages have a length that no operation looks at: programs write 1 there, or nothing.
+/// Operations on messages ignore the length, in which programs write 1 or 0.
 pub(crate) const UNUSUAL_LENGTH: &[When] = &[When::Given, When::Not(Field::Length, 1)];
 
-/// Bytes that were transferred before a request failed are what its CQE reports.
+/// Returns the result of a failed request: the bytes transferred before, if any, else the error.
 pub(crate) fn failed(request: &Request, result: i32) -> i32 {
     let done = match &request.data {
         OpData::Net(Data::Transfer(transfer)) => transfer.progress.done,
@@ -50,20 +50,20 @@ pub(crate) fn failed(request: &Request, result: i32) -> i32 {
     if done > 0 { done as i32 } else { result }
 }
 
-/// The end of an attempt that failed: what was done before comes first.
+/// Completes a request whose attempt failed: bytes transferred before take precedence over the error.
 fn ended(cx: &mut Attempt<'_>, errno: Errno) -> Outcome {
     cx.fail();
     Outcome::Complete(failed(cx.request(), errno.negated()))
 }
 
-/// `MSG_*` as system calls take them.
+/// Returns the `MSG_*` flags that system calls accept.
 pub(crate) fn known_flags(flags: u32) -> u32 {
-    // For programs of 32 bits; the system calls refuse it.
+    // For 32-bit programs; the system calls refuse it.
     const MSG_CMSG_COMPAT: u32 = 1 << 31;
     flags & !MSG_CMSG_COMPAT
 }
 
-/// Marks a request by its `MSG_*` flags and returns what its progress begins with.
+/// Sets a request's flags by its `MSG_*` flags, and returns its initial progress.
 pub(crate) fn start(request: &mut Request, extra: u32) -> Progress {
     let flags = known_flags(request.sqe.op_flags) | extra;
     if flags & MSG_DONTWAIT != 0 {
@@ -72,9 +72,9 @@ pub(crate) fn start(request: &mut Request, extra: u32) -> Progress {
     Progress { flags, ..Progress::default() }
 }
 
-/// True if the request wants to wait for readiness before the first attempt, and that is still ahead of it. A
-/// descriptor that is known to be ready need not be waited for, and one that turns out to be goes on before
-/// the call returns.
+/// True if the request must wait for readiness before its first attempt. A descriptor that is known to be
+/// ready is not waited for; if a registration reports readiness immediately, the request continues before the
+/// call returns.
 pub(crate) fn polls_first(cx: &mut Attempt<'_>, fd: Fd, events: u32) -> bool {
     let request = cx.request();
     if u32::from(request.sqe.ioprio) & IORING_RECVSEND_POLL_FIRST == 0 || request.flags.has(Flags::WOKEN) {
@@ -84,7 +84,7 @@ pub(crate) fn polls_first(cx: &mut Attempt<'_>, fd: Fd, events: u32) -> bool {
     let polls = request.flags.has(Flags::NOWAIT)
         || !registered
         || !cx.ring.readiness().worth_trying(fd, events)
-        // A listener refuses what it is never ready for.
+        // A listener must refuse the attempt: it never gets ready for it.
         || cx.ring.readiness_mut().socket_kind(fd).listens();
     if !registered {
         cx.ring.readiness_mut().expect_report();
@@ -99,20 +99,20 @@ pub(crate) fn is_idle(cx: &mut Attempt<'_>, fd: Fd) -> bool {
         && cx.ring.readiness_mut().socket_kind(fd).receives()
 }
 
-/// A socket whose partial transfers are gone on with when all was asked for (`MSG_WAITALL`).
+/// True for a socket whose partial transfers are continued if `MSG_WAITALL` is set.
 fn is_retried(fd: Fd) -> bool {
     os::socket_option(fd, SO_TYPE).is_ok_and(|kind| matches!(kind as u32, SOCK_STREAM | SOCK_SEQPACKET))
 }
 
-/// True if the request takes as many provided buffers at once as there are.
+/// True if the request uses all available provided buffers at once.
 fn bundles(request: &Request) -> bool {
     u32::from(request.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0 && request.flags.has(Flags::BUFFER_SELECT)
 }
 
-/// Notes whether a plain send or receive asks for a registered buffer. Nothing else may be asked for beside it.
+/// Notes whether a plain send or receive uses a registered buffer, which excludes the flags `others`.
 ///
 /// # Errors
-/// `EINVAL` where something is.
+/// `EINVAL` if one of these flags is set.
 fn ask_registered(request: &mut Request, others: u32) -> Result<(), Errno> {
     let flags = u32::from(request.sqe.ioprio);
     if flags & IORING_RECVSEND_FIXED_BUF == 0 {
@@ -125,10 +125,10 @@ fn ask_registered(request: &mut Request, others: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Checks the memory of a request that asked for a registered buffer, and keeps the buffer.
+/// Checks that a request's memory is in its registered buffer, and holds the buffer.
 ///
 /// # Errors
-/// `EFAULT` where the memory does not lie in it.
+/// `EFAULT` if it is not.
 fn take_registered(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     let request = cx.request();
     if !request.flags.has(Flags::REGISTERED_BUFFER) {
@@ -141,7 +141,7 @@ fn take_registered(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// How many of the vectors the first `used` bytes lie in.
+/// Returns the number of vectors that contain the first `used` bytes.
 fn covering(vectors: &[IoVector], used: usize) -> u16 {
     let mut left = used as u64;
     let mut count = 0;

@@ -1,4 +1,4 @@
-//! RECV, and what ends an attempt of RECV and RECVMSG alike.
+//! RECV, and the end of an attempt of RECV and RECVMSG.
 
 use linux_raw_sys::general::{EPOLLERR, EPOLLIN, EPOLLPRI, EPOLLRDHUP};
 use linux_raw_sys::io_uring::{
@@ -33,7 +33,7 @@ use crate::ring::row::{Outcome, Quick, Row, Tried};
 use crate::ring::{Attempt, Lent};
 
 const UNUSED: Unused = Unused::OFF;
-/// A receive that is no multishot one has no total in it.
+/// Fields that a receive other than a multishot one does not use: it has no total.
 const UNUSED_ONCE: Unused = UNUSED.with(Unused::FILE_INDEX);
 
 /// `IORING_OP_RECV`.
@@ -73,10 +73,10 @@ pub const RECV: Row = Row::new(
 const FLAGS: u32 =
     IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT | IORING_RECVSEND_BUNDLE | IORING_RECVSEND_FIXED_BUF;
 
-/// As many CQEs a multishot request posts before others have their turn.
+/// The number of CQEs that a multishot request posts before other requests have their turn.
 pub const MOST_ROUNDS: u8 = 32;
 
-/// Checks that RECV and RECVMSG share.
+/// Does the checks that RECV and RECVMSG share.
 pub fn check(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     let request = cx.request_mut();
     let sqe = &request.sqe;
@@ -95,7 +95,7 @@ pub fn check(cx: &mut Attempt<'_>) -> Result<(), Errno> {
 
 fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     let sqe = &cx.sqe;
-    // A multishot receive may be limited by a total, in `optlen`.
+    // `optlen` may limit the total of a multishot receive.
     if u32::from(sqe.ioprio) & IORING_RECV_MULTISHOT == 0 && UNUSED_ONCE.is_set(sqe) {
         return Err(Errno::EINVAL);
     }
@@ -138,7 +138,7 @@ fn receive(cx: &mut Attempt<'_>, fd: Fd) -> Result<Received, Errno> {
     let span = memory(cx)?;
     let flags = cx.progress().flags;
     let mut truncated = false;
-    // A stream cuts nothing off.
+    // A stream does not truncate data.
     let result = if flags & MSG_WAITALL == 0 || cx.ring.readiness().is_known_connection(fd) {
         calls::receive(fd, span, flags)
     } else {
@@ -148,7 +148,7 @@ fn receive(cx: &mut Attempt<'_>, fd: Fd) -> Result<Received, Errno> {
     Ok(Received { truncated, ..Received::of_single(result, span.length) })
 }
 
-/// A receive into one piece of memory.
+/// Receives into one piece of memory, without a request if possible.
 fn receive_quickly(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
     let (mode, flags) = (u32::from(sqe.ioprio), sqe.op_flags & !MSG_NOSIGNAL);
     let plain = mode & !IORING_RECVSEND_POLL_FIRST == 0 && flags & !MSG_WAITALL == 0;
@@ -156,7 +156,7 @@ fn receive_quickly(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
         return Tried::Nothing;
     }
     let socket = ring.readiness().known(fd);
-    // An unknown socket waits for readiness if it is to, and one that is no stream tells what it cut off.
+    // An unknown socket must be waited for if POLL_FIRST is set; a socket that is no stream may truncate data, which must be reported.
     let waits = mode != 0 && (socket.is_none() || ring.readiness_mut().socket_kind(fd).listens());
     let ordinary = waits || flags != 0 && !ring.readiness().is_known_connection(fd);
     if ordinary || user::check_range(sqe.addr, u64::from(sqe.len)).is_err() {
@@ -165,7 +165,7 @@ fn receive_quickly(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
     receive_at(ring, sqe, fd, socket)
 }
 
-/// A receive by a request that has waited: there is nothing left to be checked.
+/// Receives for a request that has waited: its checks are done.
 fn receive_now(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
     let socket = ring.readiness().known(fd);
     receive_at(ring, sqe, fd, socket)
@@ -179,7 +179,7 @@ fn receive_at(ring: &mut Lent, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Trie
     let span = Span { address: sqe.addr, length: (sqe.len as usize).min(os::max_transfer_bytes()) };
     let flags = sqe.op_flags & !MSG_NOSIGNAL;
     match calls::receive(fd, span, flags) {
-        // The receive came short, and there is nothing else to be told of the socket.
+        // The receive was short, and nothing else need be reported of the socket.
         Ok(count)
             if 0 < count
                 && count < span.length
@@ -199,8 +199,8 @@ fn receive_at(ring: &mut Lent, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Trie
     }
 }
 
-/// A multishot receive about which nothing is out of the ordinary: from a connection over TCP, into the next buffer
-/// of a ring. One that empties the connection waits again at once.
+/// Does a multishot receive of the simple kind: from a TCP connection, into the next buffer of a ring. If the
+/// receive empties the connection, the request waits again immediately.
 fn receive_more(cx: &mut Attempt<'_>) -> Option<Outcome> {
     let request = cx.request();
     let (sqe, fd) = (&request.sqe, request.file.fd());
@@ -237,7 +237,7 @@ fn receive_more(cx: &mut Attempt<'_>) -> Option<Outcome> {
     }
 }
 
-/// Goes on with a request after a receive into one piece of memory.
+/// Continues a request after a receive into one piece of memory.
 fn go_on(cx: &mut Attempt<'_>, fd: Fd, result: Result<usize, Errno>) -> Outcome {
     let asked = cx.sqe.len as usize;
     match conclude(cx, fd, Received::of_single(result, asked.min(os::max_transfer_bytes()))) {
@@ -246,13 +246,13 @@ fn go_on(cx: &mut Attempt<'_>, fd: Fd, result: Result<usize, Errno>) -> Outcome 
     }
 }
 
-/// The error of a receive without a buffer: `ENOENT` where a bundle lacks the whole group.
+/// Returns the error of a receive without a buffer: `ENOENT` for a bundle whose group does not exist.
 #[cold]
 fn without_buffer(cx: &Attempt<'_>, errno: Errno) -> Errno {
     if bundles(cx.request()) && !cx.ring.groups().contains(cx.sqe.buf_index) { Errno::ENOENT } else { errno }
 }
 
-/// One receive into as many provided buffers as there are.
+/// Receives once into all available provided buffers.
 fn receive_bundle(cx: &mut Attempt<'_>, fd: Fd) -> Result<Received, Errno> {
     let wanted = share(cx.request());
     let mut vectors = cx.select_buffers(wanted).map_err(|errno| without_buffer(cx, errno))?;
@@ -280,7 +280,7 @@ fn receive_bundle(cx: &mut Attempt<'_>, fd: Fd) -> Result<Received, Errno> {
     })
 }
 
-/// True if the file is none that can be received from.
+/// True if the file is no socket.
 fn is_no_socket(ring: &mut Lent, fd: Fd) -> bool {
     match ring.readiness() {
         known if known.is_known_connection(fd) => false,
@@ -289,7 +289,7 @@ fn is_no_socket(ring: &mut Lent, fd: Fd) -> bool {
     }
 }
 
-/// The outcome without an attempt, where one would be in vain.
+/// Returns the outcome if no attempt need be made.
 #[inline]
 pub fn before(cx: &mut Attempt<'_>, fd: Fd) -> Option<Outcome> {
     if cx.sqe.op_flags & MSG_ERRQUEUE != 0 {
@@ -298,7 +298,7 @@ pub fn before(cx: &mut Attempt<'_>, fd: Fd) -> Option<Outcome> {
     if polls_first(cx, fd, EPOLLIN) {
         let request = cx.request();
         let wait = Outcome::Wait(events(request));
-        // The kernel's RECVMSG looks first; its RECV waited on any file before 7.2.
+        // The kernel's RECVMSG checks for a socket first; before 7.2 its RECV waited on any file.
         let looks = matches!(request.data, OpData::Net(Data::Message(_)))
             || version::current() >= version::SOCKET_FIRST;
         let refused = looks && is_no_socket(cx.ring, fd);
@@ -307,13 +307,13 @@ pub fn before(cx: &mut Attempt<'_>, fd: Fd) -> Option<Outcome> {
     if let Err(errno) = take_registered(cx) {
         return Some(errno.into());
     }
-    // Urgent data are not waited for.
+    // Requests do not wait for urgent data.
     if cx.sqe.op_flags & MSG_OOB != 0 || !is_idle(cx, fd) {
         return None;
     }
     let request = cx.request();
     let (wait, group) = (Outcome::Wait(events(request)), request.sqe.buf_index);
-    // The kernel takes a buffer before it looks at the socket: without one the request fails.
+    // The kernel selects a buffer before it tries the socket: without a buffer the request fails.
     if request.flags.has(Flags::BUFFER_SELECT)
         && request.buffer.is_none()
         && let Err(errno) = cx.ring.groups_mut().expect(group)
@@ -323,13 +323,13 @@ pub fn before(cx: &mut Attempt<'_>, fd: Fd) -> Option<Outcome> {
     Some(wait)
 }
 
-/// The events that a receive waits for.
+/// Returns the events that a receive waits for.
 fn events(request: &Request) -> u32 {
     let of_error_queue = request.sqe.op_flags & MSG_ERRQUEUE != 0;
     if of_error_queue { EPOLLIN | EPOLLERR | EPOLLPRI } else { EPOLLIN }
 }
 
-/// Where the next bytes go.
+/// Returns the memory for the next bytes.
 fn memory(cx: &mut Attempt<'_>) -> Result<Span, Errno> {
     let request = cx.request_mut();
     let selects = request.flags.has(Flags::BUFFER_SELECT) && request.buffer.is_none();
@@ -346,14 +346,14 @@ fn memory(cx: &mut Attempt<'_>) -> Result<Span, Errno> {
     Ok(span)
 }
 
-/// How much one receive into a bundle may take; 0 for what there is.
+/// Returns the limit of one receive into a bundle; 0 for no limit.
 fn share(request: &Request) -> usize {
     let (once, in_all) = (request.sqe.len, request.sqe.file_index);
     let least = if once == 0 || in_all != 0 && in_all < once { in_all } else { once };
     least as usize
 }
 
-/// A receive that tells, too, whether something was cut off.
+/// Receives into vectors, and reports whether data was truncated.
 pub fn receive_vectors(
     fd: Fd,
     vectors: &mut [IoVector],
@@ -368,26 +368,26 @@ pub fn receive_vectors(
     result
 }
 
-/// One attempt to receive.
+/// The result of one attempt to receive.
 pub struct Received {
     /// The system call's result.
     pub result: Result<usize, Errno>,
-    /// The number of bytes that there was room for.
+    /// The size of the memory in bytes.
     pub asked: usize,
-    /// The number of bytes of provided buffers that it used.
+    /// The number of bytes of provided buffers that were used.
     pub used: usize,
-    /// The number of provided buffers that it used.
+    /// The number of provided buffers that were used.
     pub buffers: u16,
     /// The count that the CQE reports.
     pub reported: usize,
-    /// Something was cut off.
+    /// Data or control messages were truncated.
     pub truncated: bool,
-    /// The rest of what was asked for may be received by another attempt.
+    /// True if a further attempt may receive the rest.
     pub may_retry: bool,
 }
 
 impl Received {
-    /// An attempt into one piece of memory.
+    /// Makes the result of an attempt into one piece of memory.
     fn of_single(result: Result<usize, Errno>, asked: usize) -> Received {
         Received {
             result,
@@ -409,12 +409,12 @@ pub enum Next {
     Outcome(Outcome),
 }
 
-/// A message with room for control data is whole as it comes.
+/// True for messages with room for control data, which are complete as they are received.
 fn may_be_short(request: &Request) -> bool {
     matches!(&request.data, OpData::Net(Data::Message(message)) if message.control_length > 0)
 }
 
-/// The end of one attempt: waits, goes on for the rest, posts a CQE of a multishot request, or ends.
+/// Handles the result of one attempt: waits, continues with the rest, posts a CQE of a multishot request, or completes.
 pub fn conclude(cx: &mut Attempt<'_>, fd: Fd, attempt: Received) -> Next {
     let count = match attempt.result {
         Ok(count) => count,
@@ -423,7 +423,7 @@ pub fn conclude(cx: &mut Attempt<'_>, fd: Fd, attempt: Received) -> Next {
             if cx.sqe.op_flags & MSG_ERRQUEUE != 0
                 && os::poll_now(fd, EPOLLIN).is_ok_and(|events| events & EPOLLIN != 0)
             {
-                // The kernel is woken by ordinary data, too, and gives up when it has tried in vain often enough.
+                // The kernel's request is woken by ordinary data, too, and gives up after a number of failing attempts.
                 return Next::Outcome(ended(cx, Errno::EAGAIN));
             }
             return Next::Outcome(Outcome::Wait(events(cx.request())));
@@ -454,7 +454,7 @@ pub fn conclude(cx: &mut Attempt<'_>, fd: Fd, attempt: Received) -> Next {
     if count == 0 && result == 0 {
         cx.return_buffer();
     }
-    // A peek leaves everything where it is.
+    // A peek consumes nothing.
     let asked = if progress.flags & MSG_PEEK != 0 { count } else { attempt.asked };
     let more = if emptied { 0 } else { more_waits(cx.ring, fd, count, asked) };
     let flags = more | cx.use_buffers(attempt.used, attempt.buffers);
@@ -463,7 +463,7 @@ pub fn conclude(cx: &mut Attempt<'_>, fd: Fd, attempt: Received) -> Next {
         request.cqe_flags |= flags;
         return Next::Outcome(Outcome::Complete(result));
     }
-    // Where the share ends in the group's last buffer, only the next attempt finds that there is none left.
+    // If the limit is reached in the group's last buffer, only the next attempt finds that no buffer is left.
     let limit = share(request);
     let may_empty = bundles(request) && (limit == 0 || attempt.asked < limit);
     let ends = count == 0
@@ -476,7 +476,7 @@ pub fn conclude(cx: &mut Attempt<'_>, fd: Fd, attempt: Received) -> Next {
     Next::Outcome(Outcome::Complete(result))
 }
 
-/// A partial transfer goes on behind what it has.
+/// Advances a partial transfer by the received bytes.
 fn advance(cx: &mut Attempt<'_>, count: usize) {
     cx.keep_buffers(count, 1);
     let request = cx.request_mut();
@@ -491,7 +491,7 @@ fn advance(cx: &mut Attempt<'_>, count: usize) {
     }
 }
 
-/// Counts what a limited multishot receive took; true if that was all.
+/// Counts the bytes of a limited multishot receive; true if the limit is reached.
 fn uses_total_up(request: &mut Request, count: usize) -> bool {
     let in_all = &mut request.sqe.file_index;
     let is_limited = *in_all != 0;
@@ -515,7 +515,7 @@ fn next_of_multishot(cx: &mut Attempt<'_>, emptied: bool, received: u32) -> Next
     Next::Outcome(Outcome::Again)
 }
 
-/// True if a receive of `count` bytes emptied the socket. Then the next one need not be tried in vain.
+/// True if a receive of `count` bytes emptied the socket, so that the next attempt would fail.
 fn emptied(ring: &mut Lent, fd: Fd, count: usize, attempt: &Received, flags: u32) -> bool {
     if count == 0 || count >= attempt.asked || flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE) != 0 {
         return false;
@@ -523,13 +523,13 @@ fn emptied(ring: &mut Lent, fd: Fd, count: usize, attempt: &Received, flags: u32
     ring.readiness_mut().came_short(fd)
 }
 
-/// `IORING_CQE_F_SOCK_NONEMPTY` where a stream holds more, or has come to its end.
+/// Returns `IORING_CQE_F_SOCK_NONEMPTY` if a stream has more data, or has ended.
 fn more_waits(ring: &mut Lent, fd: Fd, count: usize, asked: usize) -> u32 {
     let kind = ring.readiness_mut().socket_kind(fd);
     let short = 0 < count && count < asked;
     let shows_end = || ring.readiness().shows(fd, EPOLLRDHUP) && !ring.readiness().shows(fd, EPOLLERR);
     let more = match kind {
-        // The socket would have shown its end, and more than that there cannot be.
+        // The socket would have shown its end, and after a short receive there is nothing else.
         SocketKind::Tcp if short && ring.readiness().is_registered(fd) && !shows_end() => false,
         SocketKind::Tcp => more_in_connection(fd),
         SocketKind::UnixStream if !short || shows_end() => calls::unread(fd).is_ok_and(|unread| unread > 0),
@@ -538,19 +538,19 @@ fn more_waits(ring: &mut Lent, fd: Fd, count: usize, asked: usize) -> u32 {
     if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 }
 }
 
-/// True if a connection over TCP holds more, or its end.
+/// True if a TCP connection has more data, or has ended.
 fn more_in_connection(fd: Fd) -> bool {
     match calls::unread_hint(fd) {
         Ok(hint) => hint > 0,
-        // Nothing, and nothing that could come.
+        // The connection has ended: there is no data, and none can come.
         Err(Errno::EIO) => true,
-        // A page or more, or a kernel that does not tell.
+        // There is a page or more, or the kernel gives no hint.
         Err(_) => calls::unread(fd).is_ok_and(|unread| unread > 0) || has_ended(fd),
     }
 }
 
-/// True if the peer has said that it sends no more. A connection that was reset has not come to its end, nor
-/// has one on which only this side does not want to receive any more.
+/// True if the peer has sent its FIN. That is not so for a connection that was reset, nor for one of which
+/// only this side was shut down for receives.
 fn has_ended(fd: Fd) -> bool {
     let ends = |events: u32| events & (EPOLLRDHUP | EPOLLERR) == EPOLLRDHUP;
     os::poll_now(fd, EPOLLRDHUP).is_ok_and(ends) && !calls::waits_for_fin(fd)

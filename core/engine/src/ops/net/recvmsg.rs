@@ -44,7 +44,7 @@ pub const RECVMSG: Row = Row::new(
 .unused(Unused::OFF.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EMSGSIZE, Errno::ENOBUFS]);
 
-/// The size of the header of each message in the buffer of a multishot request.
+/// The size of the header of each message in a multishot request's buffer.
 const OUT: usize = size_of::<io_uring_recvmsg_out>();
 
 fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
@@ -57,7 +57,7 @@ fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     let progress = start(request, 0);
     let message = Message::read(request.sqe.addr, selects, progress)?;
     if request.flags.has(Flags::MULTISHOT) {
-        // The sum must fit an int, as the kernel has it.
+        // As in the kernel, the sum must fit into an int.
         let name_length = usize::try_from(message.name_length).map_err(|_| Errno::EOVERFLOW)?;
         let room = message.control_length.checked_add(OUT + name_length);
         if room.is_none_or(|room| room > i32::MAX as usize) {
@@ -102,13 +102,13 @@ fn receive(cx: &mut Attempt<'_>, fd: Fd) -> Result<Received, Errno> {
     message.set_memory(span);
     let attempt = receive_single(message, fd);
     if attempt.result == Err(Errno::EAGAIN) {
-        // The next attempt asks for as much again, of whatever buffer is next then.
+        // The next attempt uses the same length, with the buffer that is next then.
         message.set_memory(Span { address: 0, length: wanted });
     }
     Ok(attempt)
 }
 
-/// A receive into the memory that the program named, or that was selected for it.
+/// Receives into the program's memory, or the selected buffer.
 fn receive_single(message: &mut Message, fd: Fd) -> Received {
     let asked = message.length();
     let may_retry = message.control_length == 0;
@@ -128,7 +128,7 @@ fn receive_single(message: &mut Message, fd: Fd) -> Received {
     }
 }
 
-/// Tells the program what came beside the data.
+/// Writes the lengths and flags of a received message to the program's header.
 fn write_back(at: u64, header: &msghdr) -> Result<(), Errno> {
     if !header.msg_name.is_null() {
         user::write(at + offset_of!(msghdr, msg_namelen) as u64, &header.msg_namelen)?;
@@ -137,7 +137,7 @@ fn write_back(at: u64, header: &msghdr) -> Result<(), Errno> {
     user::write(at + offset_of!(msghdr, msg_controllen) as u64, &header.msg_controllen)
 }
 
-/// A receive of a multishot request: header, address and control bytes go to the buffer too.
+/// Receives for a multishot request: header, address and control bytes are written to the buffer, too.
 fn receive_into(message: &mut Message, fd: Fd, span: Span) -> Result<Received, Errno> {
     let room = OUT + message.name_length as usize + message.control_length;
     let payload = span.length.checked_sub(room).ok_or(Errno::EFAULT)?;

@@ -1,4 +1,4 @@
-//! Descriptors that messages hand over (`SCM_RIGHTS`), from this process or to it.
+//! Descriptors that messages pass (`SCM_RIGHTS`), from this process or to it.
 
 use linux_raw_sys::net::{AF_UNIX, SCM_RIGHTS, SO_DOMAIN, SOL_SOCKET, cmsghdr, msghdr};
 
@@ -8,26 +8,26 @@ use crate::ring::registry;
 
 const HEADER: usize = size_of::<cmsghdr>();
 
-/// More control data than this no socket takes, unless its machine is told to (`optmem_max`).
+/// The maximal size of control data on a default system (`optmem_max`).
 const MOST_CONTROL: usize = 1 << 17;
 
-/// Descriptors of one message (`SCM_MAX_FD`).
+/// The maximal number of descriptors of one message (`SCM_MAX_FD`).
 const MOST_DESCRIPTORS: usize = 253;
 
-/// True if a message to `fd` would hand a ring over. That it hands anything over is noted. The kernel lets no socket
-/// carry one (`EINVAL`): a ring that has the socket in whose queue it lies would never end. Neither would one here.
+/// True if a message to `fd` would pass a ring's descriptor; notes any passed descriptors. The kernel refuses to pass rings by sockets
+/// (`EINVAL`): a ring that holds the socket in whose queue it is would never end. The same applies here.
 pub fn hands_over_ring(fd: Fd, message: &msghdr) -> bool {
     let mut has_ring = false;
     each_descriptor(message, notes::hands_over, |fd| has_ring |= registry::is_ring(fd));
     has_ring && os::socket_option(fd, SO_DOMAIN) == Ok(AF_UNIX as i32)
 }
 
-/// A message was received: whoever sent it may still have the files that came with it.
+/// Notes the descriptors of a received message: its sender may still have their files.
 pub fn received(message: &msghdr) {
     each_descriptor(message, || {}, notes::received);
 }
 
-/// Looks at the control data of a message: calls `found` for each list of descriptors, and `each` with each of them.
+/// Parses a message's control data: calls `found` for each list of descriptors, and `each` for each descriptor.
 fn each_descriptor(message: &msghdr, mut found: impl FnMut(), mut each: impl FnMut(Fd)) {
     let control = message.msg_control as u64;
     let length = if control == 0 { 0 } else { message.msg_controllen.min(MOST_CONTROL) };

@@ -31,11 +31,11 @@ use crate::ring::{Attempt, Lent};
 
 const VECTORIZES: u64 = SEND_VECTORIZED as u64;
 
-/// A registered buffer that the data lie in.
+/// The registered buffer that contains the data.
 pub const FIXED_BUFFER: Argument = arg(Field::BufferIndex, "buf_index", Kind::Buffer)
     .when(&[shown::OWN_MEMORY, When::Some(Field::Ioprio, IORING_RECVSEND_FIXED_BUF as u64)]);
 
-/// Arguments of SEND, with or without copies.
+/// The arguments of SEND and SEND_ZC.
 pub const SEND_ARGUMENTS: [Argument; 10] = [
     shown::SOCKET,
     arg(Field::Address, "buf", Kind::Data(Field::Length))
@@ -52,7 +52,7 @@ pub const SEND_ARGUMENTS: [Argument; 10] = [
 ];
 
 const UNUSED: Unused = Unused::ADDR_LEN_PAD;
-/// To where the socket is connected.
+/// Fields unused by a send without an address.
 const UNUSED_CONNECTED: Unused = UNUSED.with(Unused::OFF);
 
 /// `IORING_OP_SEND`.
@@ -71,7 +71,7 @@ pub const SEND: Row = Row::new(
 .unused(UNUSED)
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::ENOENT, Errno::ENOBUFS]);
 
-/// `IORING_SEND_VECTORIZED`: the address is that of a vector.
+/// `IORING_SEND_VECTORIZED`: the address is that of an array of vectors.
 pub const SEND_VECTORIZED: u16 = 1 << 5;
 
 /// `IORING_OP_SENDMSG`.
@@ -135,7 +135,7 @@ fn prep_message(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     read_message(request)
 }
 
-/// Copies the message that the request sends.
+/// Copies the message header, vectors and address of a request that sends.
 pub fn read_message(request: &mut Request) -> Result<(), Errno> {
     let progress = start(request, MSG_NOSIGNAL);
     let mut message = Message::read(request.sqe.addr, false, progress)?;
@@ -157,7 +157,7 @@ fn issue_send(cx: &mut Attempt<'_>) -> Outcome {
         && request.buffer.is_none()
         && let Err(errno) = os::socket_option(fd, SO_TYPE)
     {
-        // No buffer is taken for what is no socket.
+        // No buffer may be selected for a file that is no socket.
         return errno.into();
     }
     if bundles(cx.request()) {
@@ -175,7 +175,7 @@ fn issue_send(cx: &mut Attempt<'_>) -> Outcome {
     transmit(cx, fd)
 }
 
-/// A send from one piece of memory to where the socket is connected, which no other of its kind follows.
+/// Sends one piece of memory to the connected peer, without a request if possible, if no other send may join it.
 fn send_quickly(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
     let plain = sqe.ioprio == 0 && !UNUSED_CONNECTED.is_set(sqe);
     let impossible = (sqe.len as i32) < 0 || user::check_range(sqe.addr, u64::from(sqe.len)).is_err();
@@ -190,7 +190,7 @@ fn send_quickly(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
     }
 }
 
-/// Sends what an attempt left over.
+/// Sends the rest after a first attempt.
 pub fn go_on(cx: &mut Attempt<'_>, fd: Fd, result: Result<usize, Errno>) -> Outcome {
     let asked = cx.sqe.len as usize;
     match conclude(cx, fd, result, asked) {
@@ -200,17 +200,17 @@ pub fn go_on(cx: &mut Attempt<'_>, fd: Fd, result: Result<usize, Errno>) -> Outc
     transmit(cx, fd)
 }
 
-/// Waits before the first attempt; but for what is no socket there is nothing to wait for.
+/// Waits before the first attempt, or fails if the file is no socket.
 fn wait_for_room(fd: Fd) -> Outcome {
     os::socket_option(fd, SO_TYPE).map_or_else(Outcome::from, |_| Outcome::Wait(EPOLLOUT))
 }
 
-/// How much to send of provided buffers: one of a list goes as a whole, whatever was asked for.
+/// Returns how many bytes of provided buffers to send: a buffer of a list is sent as a whole, whatever the SQE's length.
 fn wanted(cx: &Attempt<'_>) -> usize {
     if cx.ring.groups().is_list(cx.sqe.buf_index) { 0 } else { cx.sqe.len as usize }
 }
 
-/// Takes the provided buffer to send from, once; it stays with the request through all attempts.
+/// Selects the provided buffer to send from, once; the request keeps it through all attempts.
 fn take_memory(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     let request = cx.request();
     if !request.flags.has(Flags::BUFFER_SELECT) || request.buffer.is_some() {
@@ -235,7 +235,7 @@ fn issue_message(cx: &mut Attempt<'_>) -> Outcome {
     transmit(cx, fd)
 }
 
-/// Sends what is left of a request's data, as far as the socket takes it.
+/// Sends the rest of a request's data, until the socket has no room.
 pub fn transmit(cx: &mut Attempt<'_>, fd: Fd) -> Outcome {
     loop {
         let (result, asked) = attempt(cx.request_mut(), fd, 0);
@@ -246,7 +246,7 @@ pub fn transmit(cx: &mut Attempt<'_>, fd: Fd) -> Outcome {
     }
 }
 
-/// One system call; returns how much was asked for, too.
+/// Makes one system call; returns the number of bytes to send, too.
 pub fn attempt(request: &mut Request, fd: Fd, flags: u32) -> (Result<usize, Errno>, usize) {
     match &mut request.data {
         OpData::Net(Data::Transfer(transfer)) => {
@@ -271,7 +271,7 @@ pub fn attempt(request: &mut Request, fd: Fd, flags: u32) -> (Result<usize, Errn
     }
 }
 
-/// `count` bytes are sent.
+/// Advances a request's data by `count` sent bytes.
 pub fn advance(request: &mut Request, count: usize) {
     match &mut request.data {
         OpData::Net(Data::Transfer(transfer)) => {
@@ -282,7 +282,7 @@ pub fn advance(request: &mut Request, count: usize) {
     }
 }
 
-/// Sends all provided buffers there are, a bundle after another.
+/// Sends all available provided buffers, one bundle after another.
 fn issue_bundles(cx: &mut Attempt<'_>, fd: Fd) -> Outcome {
     loop {
         if cx.buffer.is_none()
@@ -315,7 +315,7 @@ fn take_bundle(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The end of one attempt to send; `None` where another follows for the rest.
+/// Handles the result of one attempt to send; `None` if another attempt must send the rest.
 pub fn conclude(cx: &mut Attempt<'_>, fd: Fd, result: Result<usize, Errno>, asked: usize) -> Option<Outcome> {
     let progress = cx.progress();
     let outcome = match result {

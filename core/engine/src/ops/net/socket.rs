@@ -20,7 +20,7 @@ use crate::ring::row::{Outcome, Row, issue_blocks, prep_nothing};
 use crate::ring::{Attempt, Lent};
 use crate::work::Work;
 
-/// `SOCK_CLOEXEC`, with `SOCK_NONBLOCK` all that a socket's type may carry beside the type.
+/// `SOCK_CLOEXEC`; only this and `SOCK_NONBLOCK` may be added to a socket's type.
 pub const SOCK_CLOEXEC: u32 = O_CLOEXEC;
 /// `SOCK_NONBLOCK`.
 pub const SOCK_NONBLOCK: u32 = O_NONBLOCK;
@@ -68,7 +68,7 @@ pub const BIND: Row =
         .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK]);
 
-/// All but the socket and one number in the place of a length.
+/// Fields unused by operations whose only argument is a number in the length field.
 const BESIDE_LENGTH: Unused =
     Unused::OFF.with(Unused::ADDR).with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX);
 
@@ -100,13 +100,13 @@ fn prep_socket(cx: &mut Attempt<'_>) -> Result<(), Errno> {
 
 fn issue_socket(cx: &mut Attempt<'_>) -> Outcome {
     let sqe = cx.sqe;
-    // In a slot it is never inherited by other programs.
+    // A socket in a slot is close-on-exec.
     let in_slot = if sqe.file_index != 0 { SOCK_CLOEXEC } else { 0 };
     let (domain, kind, protocol) = (sqe.fd as u32, sqe.off as u32 | in_slot, sqe.len);
     match calls::socket(domain, kind, protocol) {
         Ok(fd) => {
             let given = cx.ring.give_descriptor(fd, sqe.file_index);
-            // Where there is no slot for it the kernel does not count that as a failure.
+            // The kernel does not count a missing slot as a failure of the chain.
             cx.flags.set(Flags::NEVER_FAILS);
             given.into()
         }
@@ -115,8 +115,8 @@ fn issue_socket(cx: &mut Attempt<'_>) -> Outcome {
 }
 
 impl Lent {
-    /// Gives a descriptor that the engine was just given to the program: as it is, or in a slot of
-    /// the file table where `file_index` is not 0. Returns what the request's CQE says.
+    /// Gives a new descriptor to the program: as it is, or in a slot of the file table if `file_index` is not
+    /// 0. Returns the result for the request's CQE.
     ///
     /// # Errors
     /// As [`Lent::install_file`].
@@ -128,10 +128,10 @@ impl Lent {
         self.install_file(notes::move_high(fd)?, file_index)
     }
 
-    /// As [`Lent::give_descriptor`], of a connection over TCP that `listener` accepted.
+    /// Gives a TCP connection that `listener` accepted to the program, as [`Lent::give_descriptor`] does.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Lent::install_file`].
     pub fn give_connection(&mut self, fd: Fd, listener: Fd, file_index: u32) -> Result<usize, Errno> {
         notes::renew(fd);
         let own = if file_index == 0 { fd } else { notes::move_high(fd)? };
@@ -158,7 +158,7 @@ fn issue_bind(cx: &mut Attempt<'_>) -> Outcome {
     calls::bind(request.file.fd(), address).into()
 }
 
-/// A Unix socket with a path: the file system may take its time.
+/// True for a Unix socket with a path, for which the file system may block.
 fn creates_file(address: &Address) -> bool {
     let bytes = address.bytes();
     bytes.len() > 2 && u32::from(u16::from_ne_bytes([bytes[0], bytes[1]])) == AF_UNIX && bytes[2] != 0
@@ -176,7 +176,7 @@ fn issue_listen(cx: &mut Attempt<'_>) -> Outcome {
     calls::listen(fd, backlog).into()
 }
 
-/// The system call of SHUTDOWN: quick, but done after what goes before it, as the kernel leaves it to a thread.
+/// Makes the system call of SHUTDOWN, which does not block, but comes after earlier work: the kernel, too, leaves it to a thread.
 fn block_shutdown(work: &mut Work) -> Result<usize, Errno> {
     calls::shutdown(work.fd, work.sqe.len)
 }

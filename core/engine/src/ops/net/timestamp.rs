@@ -1,8 +1,8 @@
-//! The command that reports when a socket's packets were sent (`SOCKET_URING_OP_TX_TIMESTAMP`): one big
-//! CQE for each time stamp in the socket's error queue, until it is cancelled.
+//! The command that reports when a socket's packets were sent (`SOCKET_URING_OP_TX_TIMESTAMP`): one big CQE
+//! for each time stamp in the socket's error queue, until the request is cancelled.
 //!
-//! The kernel picks time stamps out of the queue and leaves what else is there. From outside the queue
-//! can only be read from its head, so sockets to whose queues anything else may come are refused.
+//! The kernel takes only time stamps out of the queue. User space can read the queue only from its head, so
+//! sockets whose queues may contain other messages are refused.
 
 use linux_raw_sys::general::{__NR_getsockopt, EPOLLERR};
 use linux_raw_sys::io_uring::{IORING_SETUP_CQE32, IORING_TIMESTAMP_TYPE_SHIFT};
@@ -17,26 +17,26 @@ use crate::os::{self, Fd, Timespec, call};
 use crate::ring::Attempt;
 use crate::ring::row::Outcome;
 
-/// `SOF_TIMESTAMPING_SOFTWARE` and `SOF_TIMESTAMPING_RAW_HARDWARE`: whether any are reported.
+/// `SOF_TIMESTAMPING_SOFTWARE` and `SOF_TIMESTAMPING_RAW_HARDWARE`: set if time stamps are reported.
 const REPORTED: u32 = 1 << 4 | 1 << 6;
-/// `SOF_TIMESTAMPING_OPT_TSONLY`: without the packet itself, which the kernel would leave in the queue.
+/// `SOF_TIMESTAMPING_OPT_TSONLY`: time stamps come without the packet, which the kernel's command would leave in the queue.
 const ALONE: u32 = 1 << 11;
 /// `SO_EE_ORIGIN_TIMESTAMPING`.
 const ORIGIN: u8 = 4;
 
-/// One time stamp.
+/// A time stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Stamp {
     /// The number of the packet.
     key: u32,
-    /// The event that the stamp is of: `SCM_TSTAMP_*`.
+    /// The event that was stamped: `SCM_TSTAMP_*`.
     event: u32,
-    /// By the network card's clock.
+    /// The time is that of the network card's clock.
     hardware: bool,
     time: Timespec,
 }
 
-/// Posts what is there, and waits for more.
+/// Posts the queued time stamps, and waits for more.
 pub fn report(cx: &mut Attempt<'_>, domain: u32) -> Outcome {
     if !cx.ring.is(IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED) {
         return Errno::EINVAL.into();
@@ -49,7 +49,7 @@ pub fn report(cx: &mut Attempt<'_>, domain: u32) -> Outcome {
     if flags & REPORTED == 0 {
         return Outcome::Wait(EPOLLERR);
     }
-    // Other families tell of packets in other words.
+    // Other families report packets in another format.
     if flags & ALONE == 0 || !matches!(domain, AF_INET | AF_INET6) {
         return Errno::EOPNOTSUPP.into();
     }
@@ -69,7 +69,7 @@ pub fn report(cx: &mut Attempt<'_>, domain: u32) -> Outcome {
         }
         cx.big_cqe = [stamp.time.seconds as u64, stamp.time.nanoseconds as u64];
         if !cx.post_more(stamp.key as i32, flags) {
-            // The stamp is out of the queue, so it must be told: as the last.
+            // The stamp is out of the queue, so it must be reported, as the last one.
             cx.cqe_flags = flags;
             return Outcome::Complete(stamp.key as i32);
         }
@@ -79,27 +79,27 @@ pub fn report(cx: &mut Attempt<'_>, domain: u32) -> Outcome {
 fn option(fd: Fd, level: u32, name: u32) -> u32 {
     let (mut value, mut length) = ([0u32; 2], size_of::<[u32; 2]>() as u32);
     let (value_at, length_at) = (&raw mut value as usize, &raw mut length as usize);
-    // SAFETY: writes two integers and a length of ours.
+    // SAFETY: writes two integers and a length of the engine's.
     let got = unsafe {
         call(__NR_getsockopt, [fd as usize, level as usize, name as usize, value_at, length_at, 0])
     };
     got.map_or(0, |_| value[0])
 }
 
-/// True if anything but time stamps may come to the error queue.
+/// True if other messages than time stamps may come to the error queue.
 fn has_other_errors(fd: Fd) -> bool {
     option(fd, IPPROTO_IP as u32, IP_RECVERR) != 0
         || option(fd, IPPROTO_IPV6 as u32, IPV6_RECVERR) != 0
         || os::socket_option(fd, SO_ZEROCOPY).is_ok_and(|on| on != 0)
 }
 
-/// Takes the head of the error queue; `None` where it is no time stamp.
+/// Receives the first message of the error queue; `None` if it is no time stamp.
 fn take(fd: Fd) -> Result<Option<Stamp>, Errno> {
     let mut control = Control::default();
     Ok(parse(error_queue::receive(fd, &mut control)?))
 }
 
-/// Puts a time stamp together from its control messages.
+/// Assembles a time stamp from the control messages of a message.
 fn parse<'a>(messages: impl Iterator<Item = ControlMessage<'a>>) -> Option<Stamp> {
     let mut stamp = Stamp::default();
     let (mut timed, mut identified) = (false, false);

@@ -1,12 +1,12 @@
-//! Sends that leave together: SENDs, or SEND_ZCs that copy, of one submission, one behind the other on one connected
-//! socket, go by one system call. Datagrams over UDP are taken apart again by the network (`UDP_SEGMENT`); over TCP
-//! they are bytes of one stream, whatever call they came by.
+//! Sends that leave together, a *train*: successive SENDs, or SEND_ZCs that copy, of one submission on one connected
+//! socket are sent by one system call. The network splits datagrams over UDP again (`UDP_SEGMENT`); over TCP they
+//! are bytes of one stream, however many calls sent them.
 //!
-//! The first is held back where the next SQE is another one for its socket, and the rest with it
-//! ([`crate::request::train`]). Where they cannot go together, each goes alone.
+//! The first send is held if the next SQE is another send on its socket, and so are the next ones
+//! ([`crate::request::train`]). If they cannot be sent together, each is sent alone.
 //!
-//! Of a stream, the call may take a part. Those that it took are done; the one in which it stopped goes on as if it had
-//! been sent alone. Where that waits for room, the ones behind it do, too: none gets between its bytes.
+//! On a stream, the call may send a part of the data. Sends that were sent whole complete; the one in which the call stopped continues as
+//! if it had been sent alone. If it waits for room, so do the sends behind it, so that no send gets between its bytes.
 
 use core::mem;
 
@@ -28,16 +28,16 @@ use crate::ring::{Attempt, Core, Lent};
 
 const SOL_UDP: u32 = 17;
 const UDP_SEGMENT: u32 = 103;
-/// Two datagrams of it fit.
+/// The maximal length of a datagram, of which a train has room for two.
 const LONGEST: u32 = ROOM / 2;
-/// Fits the path nearly everywhere. Where the path is too narrow for a longer one, it goes in fragments, and
-/// those of one that is many are not to be had.
+/// The length of a datagram that fits the path nearly everywhere. On a narrower path a longer datagram is
+/// fragmented, which is impossible for a train.
 const SHORT: u32 = 1200;
 
-/// How SENDs leave together, and SEND_ZCs that would be copied anyway: these are SENDs with notifications behind them.
+/// The function that sends a train of SENDs, or of SEND_ZCs that would be copied anyway: these are SENDs with notifications.
 pub const DEPART: Depart = depart;
 
-/// The socket does not take datagrams of this length together, or none at all: it is not asked again.
+/// Notes that the socket refused a train of datagrams of this length, or any train: it is not tried again.
 #[cold]
 fn remember_refusal(train: &Train) {
     if train.length() > SHORT {
@@ -47,7 +47,7 @@ fn remember_refusal(train: &Train) {
     }
 }
 
-/// True if a send of this length may go together with a next one of that, as far as is known.
+/// True if a send of this length may be followed in a train by one of length `next`, as far as is known.
 fn may_go_together(known: Kind, length: u32, next: u32) -> bool {
     if length.saturating_add(next) > ROOM {
         return false;
@@ -59,10 +59,10 @@ fn may_go_together(known: Kind, length: u32, next: u32) -> bool {
     known.has(Kind::TRAINS) && next <= length && length <= LONGEST && short
 }
 
-/// Asks what sends a socket takes together.
+/// Finds out which trains a socket supports.
 #[cold]
 fn ask(fd: Fd) -> Kind {
-    // Of as many sends there are as many time stamps.
+    // Each send must have a time stamp of its own.
     if os::socket_option(fd, SO_TIMESTAMPING) != Ok(0) {
         return Kind::default();
     }
@@ -75,12 +75,12 @@ fn ask(fd: Fd) -> Kind {
     }
 }
 
-/// True if a socket is a connection over TCP. A raw one has that protocol, too, but nothing that a segment is limited to.
+/// True if a socket is a TCP connection. A raw socket may have this protocol, too, but no maximal segment size.
 fn is_stream(fd: Fd) -> bool {
     os::socket_option_at(fd, IPPROTO_TCP as u32, TCP_MAXSEG).is_ok()
 }
 
-/// True if a socket takes datagrams together, and leaves it to each send how.
+/// True if a socket supports trains of datagrams, and the program has not set a segment size.
 fn takes_datagrams(fd: Fd) -> bool {
     os::socket_option_at(fd, SOL_UDP, UDP_SEGMENT) == Ok(0)
 }
@@ -97,7 +97,7 @@ impl Lent {
 }
 
 impl Attempt<'_> {
-    /// Holds a SEND back, if it joins others or the next SQE looks as if it would. Returns whether it did.
+    /// Holds a SEND if it joins a train, or the next SQE seems to follow it in one. Returns whether it is held.
     pub fn hold_in_train(&mut self, fd: Fd) -> bool {
         if self.ring.train().is_empty() && !self.begins_train(fd) {
             return false;
@@ -118,7 +118,7 @@ impl Attempt<'_> {
     }
 }
 
-/// Sends what was held back.
+/// Sends the held requests.
 fn depart(core: &mut Core, held: &[RequestId]) {
     let mut sent = if held.len() > 1 { send_together(core, held) } else { Ok(0) };
     let mut waits = false;
@@ -131,8 +131,8 @@ fn depart(core: &mut Core, held: &[RequestId]) {
     }
 }
 
-/// The outcome of one held request. `sent` is what the call for all of them has left for it and those behind
-/// it; the one before it may wait for room.
+/// Returns the outcome of one held request. `sent` is the number of bytes of the train's call that are left
+/// for it and those behind it; `waits` says that the request before it waits for room.
 fn end_of_held(cx: &mut Attempt<'_>, sent: &mut Result<usize, Errno>, waits: bool) -> Outcome {
     let length = cx.transfer().length;
     let fd = cx.file.fd();
@@ -147,7 +147,7 @@ fn end_of_held(cx: &mut Attempt<'_>, sent: &mut Result<usize, Errno>, waits: boo
     }
 }
 
-/// How many bytes left; none where each is to go alone. An error is the first one's.
+/// Returns the number of bytes sent, 0 if each request must be sent alone. An error is that of the first request.
 fn send_together(core: &mut Core, held: &[RequestId]) -> Result<usize, Errno> {
     if !is_still_asked_one(core, held[0]) {
         kinds::take(core.order().train.fd(), Kind::ALL_OF_TRAINS);
@@ -172,7 +172,7 @@ fn send_together(core: &mut Core, held: &[RequestId]) -> Result<usize, Errno> {
     }
 }
 
-/// True if the socket is the one that was asked. The number of the program's may stand for another file by now.
+/// True if the socket still supports the train: the program's descriptor may refer to another file by now.
 fn is_still_asked_one(core: &Core, id: RequestId) -> bool {
     let fd = core.order().train.fd();
     if !core.order().train.is_stream() {
@@ -181,7 +181,7 @@ fn is_still_asked_one(core: &Core, id: RequestId) -> bool {
     matches!(core[id].file, FileHold::Fixed(..)) || is_stream(fd)
 }
 
-/// The one system call.
+/// Makes the train's system call.
 fn send(train: &Train, vectors: &mut [IoVector], flags: u32) -> Result<usize, Errno> {
     let control = Control {
         header: cmsghdr {
@@ -201,8 +201,8 @@ fn send(train: &Train, vectors: &mut [IoVector], flags: u32) -> Result<usize, Er
     calls::send_message(train.fd(), &header, flags)
 }
 
-/// Errors that the first alone would have met: those of a socket without room, or of its connection, which may be told
-/// only once. Others may be another's, as that of memory that is none.
+/// True for errors that the first send alone would have met: those of a socket without room, or of its connection,
+/// which may be reported only once. Other errors may be those of a later send, as that of invalid memory.
 fn is_of_first(errno: Errno) -> bool {
     matches!(
         errno,
@@ -217,7 +217,7 @@ fn is_of_first(errno: Errno) -> bool {
     )
 }
 
-/// The control message that gives the length of each datagram.
+/// The control message with the length of each datagram.
 #[repr(C, align(8))]
 struct Control {
     header: cmsghdr,
