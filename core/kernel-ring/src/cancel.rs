@@ -1,4 +1,4 @@
-//! Cancellation of what a companion does.
+//! Cancellation of a companion's requests.
 
 use crate::companion::Companion;
 use crate::frontend;
@@ -15,13 +15,13 @@ const SYNC_CANCEL: usize = io_uring_register_op::IORING_REGISTER_SYNC_CANCEL as 
 
 /// The result of a cancellation.
 pub enum Canceled {
-    /// There was nothing to cancel: the kernel is to be asked.
+    /// No request of the companion matched: the kernel must be asked.
     Nothing,
-    /// This is the answer.
+    /// The result of the cancellation.
     Answer(i32),
 }
 
-/// The arguments of a synchronous cancellation that does what an `ASYNC_CANCEL` does, without waiting.
+/// Returns the arguments of a synchronous cancellation that matches like an `ASYNC_CANCEL`, without waiting.
 fn what(sqe: &Sqe) -> io_uring_sync_cancel_reg {
     // SAFETY: integers only.
     let mut what: io_uring_sync_cancel_reg = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -33,7 +33,7 @@ fn what(sqe: &Sqe) -> io_uring_sync_cancel_reg {
 }
 
 impl Companion {
-    /// Cancels what an `ASYNC_CANCEL` on the ring `kernel` means.
+    /// Cancels the requests that an `ASYNC_CANCEL` on the ring `kernel` matches.
     pub fn cancel(&self, kernel: Fd, sqe: &Sqe) -> Canceled {
         let what = what(sqe);
         let several = what.flags & SEVERAL != 0;
@@ -53,13 +53,13 @@ impl Companion {
         }
     }
 
-    /// Cancels what the `io_uring_sync_cancel_reg` at `argument` means on the ring `kernel`, waiting as long as it says; none where
-    /// that is nothing here.
+    /// Cancels the requests that the `io_uring_sync_cancel_reg` at `argument` matches on the ring `kernel`, with its timeout;
+    /// `None` if no request of the companion matches.
     ///
     /// # Safety
     /// The address may be any.
     pub unsafe fn cancel_at(&self, kernel: Fd, argument: usize) -> Option<i32> {
-        // Where it is not there, the kernel says so.
+        // If the structure cannot be read, the kernel reports that.
         let what = user::read::<[u64; 8]>(argument as u64).ok()?;
         // SAFETY: reads the copy.
         let own = unsafe {
@@ -69,7 +69,7 @@ impl Companion {
             // SAFETY: as above.
             return Some(own + unsafe { by_kernel(kernel, argument) });
         }
-        // Which of several were meant, the second 32-bit word behind the address says.
+        // The flags are in the second 32-bit word after the address.
         let several = (what[1] >> 32) as u32 & SEVERAL != 0;
         let found =
             own != Errno::ENOENT.negated() && own != Errno::EINVAL.negated() && !(several && own == 0);
@@ -79,10 +79,10 @@ impl Companion {
 
 const SEVERAL: u32 = IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY;
 
-/// How many of the kernel's were cancelled by the structure at `address`.
+/// Returns how many of the kernel's requests the structure at `address` cancelled.
 ///
 /// # Safety
-/// There must be one, or nothing.
+/// `address` must be that of such a structure, or any that cannot be read.
 unsafe fn by_kernel(kernel: Fd, address: usize) -> i32 {
     // SAFETY: the caller's promise.
     let result = unsafe { os::call(__NR_io_uring_register, arguments(kernel, address)) };

@@ -1,4 +1,4 @@
-//! A ring of anyring's engine beside one of the kernel's.
+//! A ring of anyring's engine beside a ring of the kernel.
 
 use crate::frontend;
 use crate::poster::{Mark, Poster};
@@ -17,28 +17,28 @@ use linux_raw_sys::io_uring::{
     IORING_NOP_INJECT_RESULT, IORING_SETUP_CLAMP, io_uring_op, io_uring_params, io_uring_sqe_flags_bit,
 };
 
-/// The flag of an SQE.
+/// Returns the flag of an SQE for a bit.
 pub const fn flag(bit: io_uring_sqe_flags_bit) -> u8 {
     1 << bit as u8
 }
 
-/// A ring of the user engine that does the private operations of a ring of the kernel's.
+/// A ring of the user engine that does the private operations of a ring of the kernel.
 pub struct Companion {
     fd: Fd,
     queues: Arc<Queues>,
     tail: u32,
     mark: Arc<Mark>,
-    /// Its slots for files, once it has some, and the slots of the program's ring that those stand for.
+    /// The companion's slots for files, once it has some, and the slots of the program's ring that they stand for.
     pub reserved: Option<Reserved>,
 }
 
 impl Companion {
-    /// For the ring `target`, whose chains have up to `entries` requests.
+    /// Makes a companion for the ring `target`, whose chains have up to `entries` requests.
     pub fn new(target: Fd, entries: u32) -> Result<Companion, Errno> {
         // SAFETY: integers only.
         let mut params: io_uring_params = unsafe { MaybeUninit::zeroed().assume_init() };
         params.flags = IORING_SETUP_CLAMP;
-        // The end of a chain may have to be marked.
+        // A chain may need one more request, for its end.
         let arguments = [entries as usize + 1, &raw mut params as usize, 0, 0, 0, 0];
         // SAFETY: reads and writes the parameters.
         let low = unsafe { frontend::call(__NR_io_uring_setup as usize, arguments) };
@@ -47,7 +47,7 @@ impl Companion {
         }
         let fd = move_away(low)?;
         let made = Queues::map(fd, params).map(Arc::new).and_then(|queues| {
-            // What is in its memory is believed, and any code may make a file of its descriptor.
+            // The companion's memory is trusted, and any code may open a file from its descriptor.
             os::shut_memfd(fd)?;
             let mark = Mark::new();
             let poster = Poster::new(target, queues.clone(), mark.clone())?;
@@ -59,36 +59,36 @@ impl Companion {
         made.inspect_err(|_| close(fd))
     }
 
-    /// Its descriptor.
+    /// Returns the companion's descriptor.
     pub fn fd(&self) -> Fd {
         self.fd
     }
 
-    /// The mark, which tells of requests that the program does not know of.
+    /// Returns the mark, which is signalled by requests that the program does not see.
     pub fn mark(&self) -> &Mark {
         &self.mark
     }
 
-    /// Requests that are not done.
+    /// Returns the number of requests that are not done.
     pub fn in_flight(&self) -> usize {
         frontend::quietly(|| engine::in_flight(self.fd))
     }
 
-    /// How many more entries there is room for.
+    /// Returns the number of free entries of the submission queue.
     pub fn room(&self) -> u32 {
         let taken = self.queues.sq_head().load(Ordering::Acquire);
         self.queues.sq_entries() - self.tail.wrapping_sub(taken)
     }
 
-    /// Queues one.
+    /// Queues an SQE.
     pub fn push(&mut self, sqe: Sqe) {
         debug_assert!(self.room() > 0, "whoever pushes looks for room");
-        // SAFETY: free, says the head; `self` is borrowed by nobody else.
+        // SAFETY: the head says that the entry is free; `self` is borrowed mutably.
         unsafe { self.queues.fill(self.tail, sqe) };
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Begins with what is queued.
+    /// Submits what is queued.
     pub fn submit(&mut self) {
         // Release pairs with the engine's acquire: the entries are written.
         self.queues.sq_tail().store(self.tail, Ordering::Release);
@@ -97,19 +97,19 @@ impl Companion {
             if left == 0 {
                 return;
             }
-            // A bad entry ends a submission; the rest follows.
+            // A bad entry ends a submission; the rest is submitted by the next call.
             // SAFETY: the program's entries name memory of the program.
             let taken = unsafe {
                 frontend::call(__NR_io_uring_enter as usize, [self.fd as usize, left as usize, 0, 0, 0, 0])
             };
             if taken < 0 {
-                // No memory for even one request: there may be some when others are done.
+                // There is no memory for even one request: there may be some when others are done.
                 os::sched_yield();
             }
         }
     }
 
-    /// Lets the program have a completion.
+    /// Queues a NOP that gives the program a completion.
     pub fn say(&mut self, user_data: u64, result: i32, flags: u8) {
         if self.room() == 0 {
             self.submit();
@@ -124,12 +124,12 @@ impl Companion {
         });
     }
 
-    /// Queues a request on a file that is closed with it.
+    /// Queues a request on a file, and closes the file after the request.
     pub fn push_owning(&mut self, mut sqe: Sqe, fd: Fd) {
         if self.room() < 2 {
             self.submit();
         }
-        // For the companion it is one of the program's, which a request may close.
+        // For the companion it is a descriptor of the program's, which a request may close.
         os::own::forget(fd);
         sqe.flags = sqe.flags & !(FIXED | LINKS) | flag(io_uring_sqe_flags_bit::IOSQE_IO_HARDLINK_BIT);
         sqe.fd = fd;
@@ -137,7 +137,7 @@ impl Companion {
         self.push(Sqe { opcode: io_uring_op::IORING_OP_CLOSE as u8, flags: SKIP, fd, ..Sqe::default() });
     }
 
-    /// Waits until all that was pushed is done. False where that cannot be known, since requests skipped their
+    /// Waits until all pushed requests are done. False if that is unknown because requests skipped their
     /// completions.
     pub fn settle(&mut self) -> bool {
         self.submit();

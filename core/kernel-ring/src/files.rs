@@ -1,11 +1,11 @@
-//! Files of the program's ring in what a companion does.
+//! Registered files of the program's ring in requests of a companion.
 //!
-//! A chain may open into a slot, use it and close it again: then the companion has the file meanwhile, in a slot of
-//! its own. What it still has there when the chain is over goes into the program's ring before the program next
-//! submits, which is the first moment at which it can ask for it. Until then the slot is kept ([`crate::reserved`]).
+//! A chain may open into a slot, use the slot and close it again: meanwhile the companion has the file in a slot of its own. A file that is
+//! still open when the chain is over is moved into the program's ring before the program next submits, because no earlier request can use
+//! it. Until then the program's slot is reserved ([`crate::reserved`]).
 //!
-//! The file in a slot that a private operation names on its own comes by a message from the program's ring, in the
-//! operation's place in the queue, which the kernel answers by itself where the slot is empty.
+//! If a private operation without a chain names a registered file, the program's ring sends the file by a message,
+//! which replaces the operation in the queue. If the slot is empty, the kernel itself fails the message.
 
 use crate::companion::{Companion, flag};
 use crate::frontend;
@@ -27,20 +27,20 @@ use linux_raw_sys::io_uring::{
     io_uring_sqe_flags_bit as Bit,
 };
 
-/// Slots that a companion has.
+/// The number of a companion's slots.
 pub const SLOTS: u32 = 64;
 
 /// The slots of registered files that a chain uses.
 pub enum Use {
-    /// Nothing.
+    /// None.
     None,
-    /// The chain opens into this slot, perhaps uses it, perhaps closes it.
+    /// The chain opens into this slot, and may use and close it.
     Own(u32),
-    /// The chain needs files that are there already.
+    /// The chain needs files that are registered already.
     Foreign,
 }
 
-/// Looks through a chain.
+/// Determines the slots that a chain uses.
 pub fn uses(chain: impl Iterator<Item = Sqe>) -> Use {
     let mut own = None;
     for sqe in chain {
@@ -48,7 +48,7 @@ pub fn uses(chain: impl Iterator<Item = Sqe>) -> Use {
         let slot = if sqe.flags & FIXED != 0 {
             sqe.fd as u32
         } else if sqe.file_index == 0 || sqe.opcode == io_uring_op::IORING_OP_URING_CMD as u8 {
-            // That of a command is no slot.
+            // The field of a command is no slot.
             continue;
         } else if sqe.file_index == IORING_FILE_INDEX_ALLOC as u32
             || !caps.has(Caps::INSTALLS.with(Caps::EMPTIES))
@@ -58,7 +58,7 @@ pub fn uses(chain: impl Iterator<Item = Sqe>) -> Use {
             sqe.file_index - 1
         };
         let opens = sqe.flags & FIXED == 0 && caps.has(Caps::INSTALLS);
-        // A chain that skips completions might not say when it is over.
+        // If a chain skips completions, its end may be unknown.
         if sqe.flags & SKIP != 0 || own.map_or(!opens, |own| own != slot || opens) {
             return Use::Foreign;
         }
@@ -67,7 +67,7 @@ pub fn uses(chain: impl Iterator<Item = Sqe>) -> Use {
     own.map_or(Use::None, Use::Own)
 }
 
-/// Names another slot in place of the one that the request names.
+/// Replaces the slot that the request names.
 fn with_slot(mut sqe: Sqe, slot: u32) -> Sqe {
     if sqe.flags & FIXED != 0 {
         sqe.fd = slot as i32;
@@ -77,7 +77,7 @@ fn with_slot(mut sqe: Sqe, slot: u32) -> Sqe {
     sqe
 }
 
-/// `IORING_REGISTER_FILES_UPDATE` of one slot.
+/// Calls `IORING_REGISTER_FILES_UPDATE2` for one slot.
 fn update(fd: Fd, slot: u32, file: Fd, register: impl Fn([usize; 6]) -> i32) -> i32 {
     let update = io_uring_rsrc_update2 {
         offset: slot,
@@ -92,12 +92,12 @@ fn update(fd: Fd, slot: u32, file: Fd, register: impl Fn([usize; 6]) -> i32) -> 
 }
 
 fn by_kernel(arguments: [usize; 6]) -> i32 {
-    // SAFETY: reads structures of ours.
+    // SAFETY: reads structures of this crate.
     anyring_engine::abi::errno::to_res(unsafe { os::call(__NR_io_uring_register, arguments) })
 }
 
 fn by_engine(arguments: [usize; 6]) -> i32 {
-    // SAFETY: reads structures of ours.
+    // SAFETY: reads structures of this crate.
     unsafe { frontend::call(__NR_io_uring_register as usize, arguments) }
 }
 
@@ -109,7 +109,7 @@ fn register_sparse(fd: Fd, count: u32, register: impl Fn([usize; 6]) -> i32) -> 
 }
 
 impl Companion {
-    /// Takes a chain that opens into the slot `own` of the program's ring `kernel`; false where it cannot be done.
+    /// Queues a chain that opens into the slot `own` of the program's ring `kernel`; false if that is not possible.
     pub fn push_with_file(&mut self, kernel: Fd, own: u32, chain: impl Iterator<Item = Sqe>) -> bool {
         let Some(slot) = self.reserve(kernel, own) else { return false };
         let mut chain = chain.peekable();
@@ -128,28 +128,28 @@ impl Companion {
         true
     }
 
-    /// A slot of the companion's for a file that is to come into the slot `own` of the program's ring, which is kept for it.
+    /// Reserves a slot of the companion for a file that will be moved into the slot `own` of the program's ring.
     fn reserve(&mut self, kernel: Fd, own: u32) -> Option<u32> {
         if self.reserved.is_none() {
             let reserved = Reserved::new().ok()?;
             self.reserved = register_sparse(self.fd(), SLOTS, by_engine).then_some(reserved);
         }
-        // What is there is replaced. That there is such a slot, the kernel says.
+        // The update replaces the slot's present file, and fails if there is no such slot.
         self.reserved.as_mut()?.begin(own, |keeper| update(kernel, own, keeper, by_kernel) >= 0)
     }
 
-    /// Gives the program's ring the files that chains have left open.
+    /// Moves files that chains have left open to the program's ring.
     pub fn return_files(&mut self, kernel: Fd) {
         let ended = self.mark().take_ended();
         self.return_from(kernel, ended);
     }
 
-    /// Returns files for the last time: chains that are not over leave what they have opened.
+    /// Moves files for the last time: unfinished chains lose what they have opened.
     pub fn return_all(&mut self, kernel: Fd) {
         self.return_from(kernel, u64::MAX);
     }
 
-    /// Returns the files in these slots of the companion's, a bit each.
+    /// Moves the files in these slots of the companion, one bit each.
     fn return_from(&mut self, kernel: Fd, mut slots: u64) {
         let companion = self.fd();
         let Some(reserved) = &mut self.reserved else { return };
@@ -168,29 +168,29 @@ impl Companion {
     }
 }
 
-/// A small ring of the kernel's to which the program's ring sends files.
+/// A small ring of the kernel to which the program's ring sends files.
 pub struct Receiver {
     fd: OwnedFd,
     queues: Queues,
     tail: u32,
-    /// Requests whose files are on their way, by what they are announced with.
+    /// Requests whose files are expected, by the user data of the files' messages.
     expected: VecDeque<(u64, Sqe)>,
     serial: u64,
     most: usize,
-    /// Files that have come: what each is announced with, and its slot.
+    /// Files that have arrived: the user data of each message, and the slot.
     arrived: VecDeque<(u64, i32)>,
-    /// The result of the ring's own request.
+    /// The result of the receiver's own request.
     result: i32,
 }
 
-/// The user data of the ring's own requests.
+/// The user data of the receiver's own requests.
 const OWN: u64 = 0;
 
 impl Receiver {
-    /// For up to `count` files at a time.
+    /// Makes a receiver for up to `count` files at a time.
     ///
     /// # Errors
-    /// What keeps it from being made.
+    /// `EINVAL` if no slots can be registered, and those of creating a ring.
     pub fn new(count: u32) -> Result<Receiver, Errno> {
         let (fd, queues) = new_ring(count)?;
         if !register_sparse(fd.fd(), count, by_kernel) {
@@ -208,11 +208,11 @@ impl Receiver {
         })
     }
 
-    /// Makes the request that takes the place of a private operation on a slot: the file's way here, silent but where it fails.
+    /// Returns the message that replaces a private operation on a slot: it sends the file here, and skips its CQE unless it fails.
     pub fn stand_in(&mut self, sqe: Sqe) -> Sqe {
         const SEND_FD: u64 = io_uring_msg_ring_flags::IORING_MSG_SEND_FD as u64;
         if self.expected.len() == self.most {
-            // Long since answered: the kernel found no file.
+            // The oldest message was answered long ago: the kernel found no file.
             self.expected.pop_front();
         }
         self.serial += 1;
@@ -230,12 +230,12 @@ impl Receiver {
         }
     }
 
-    /// True if the request is such a stand-in.
+    /// True if the request is such a message.
     pub fn is_stand_in(&self, sqe: &Sqe) -> bool {
         sqe.opcode == io_uring_op::IORING_OP_MSG_RING as u8 && sqe.flags == SKIP && sqe.fd == self.fd.fd()
     }
 
-    /// Begins with the requests whose files have come.
+    /// Queues the requests whose files have arrived.
     pub fn receive(&mut self, companion: &mut Companion) {
         self.collect();
         while let Some((serial, slot)) = self.arrived.pop_front() {
@@ -252,12 +252,12 @@ impl Receiver {
         }
     }
 
-    /// Sorts what the kernel has announced.
+    /// Reaps the kernel's CQEs, and sorts them.
     fn collect(&mut self) {
         let mut head = self.queues.cq_head().load(Ordering::Relaxed);
         // Acquire pairs with the kernel's release.
         while head != self.queues.cq_tail().load(Ordering::Acquire) {
-            // SAFETY: posted, and reaped by nobody else.
+            // SAFETY: posted, and only reaped here.
             let cqe = unsafe { self.queues.cqe(head) };
             head = head.wrapping_add(1);
             match cqe.user_data {
@@ -268,7 +268,7 @@ impl Receiver {
         self.queues.cq_head().store(head, Ordering::Release);
     }
 
-    /// A descriptor for the file in a slot, which becomes empty.
+    /// Returns a descriptor for the file in a slot, and empties the slot.
     fn take_out(&mut self, slot: i32) -> Result<Fd, Errno> {
         let install = Sqe {
             opcode: io_uring_op::IORING_OP_FIXED_FD_INSTALL as u8,
@@ -283,7 +283,7 @@ impl Receiver {
         self.queues.sq_tail().store(self.tail, Ordering::Release);
         self.result = Errno::EAGAIN.negated();
         let arguments = [self.fd.fd() as usize, 1, 0, IORING_ENTER_GETEVENTS as usize, 0, 0];
-        // SAFETY: the entry names no memory; it is done at once.
+        // SAFETY: the entry names no memory.
         unsafe { os::call(__NR_io_uring_enter, arguments) }?;
         self.collect();
         update(self.fd.fd(), slot as u32, -1, by_kernel);

@@ -3,21 +3,21 @@
 use anyring_engine::os::Fd;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// A front end whose rings of the kernel's are to have private operations.
+/// A front end whose rings of the kernel can have private operations.
 pub trait Frontend: Sync {
-    /// One of the three calls, by anyring's engine; a negative errno on failure.
+    /// Makes one of the three calls by anyring's engine; returns a negative errno on failure.
     ///
     /// # Safety
     /// As for the call that `number` names.
     unsafe fn call(&self, number: usize, arguments: [usize; 6]) -> i32;
 
-    /// Keeps the program's signal handlers from running in the calling thread; returns the signal mask before.
+    /// Keeps the program's signal handlers from running in the calling thread; returns the former signal mask.
     fn block_signals(&self) -> u64;
 
-    /// Puts back what [`Frontend::block_signals`] returned.
+    /// Restores the mask that [`Frontend::block_signals`] returned.
     fn restore_signals(&self, mask: u64);
 
-    /// A ring's descriptor is about to be closed.
+    /// Tells the front end that a ring's descriptor is about to be closed.
     fn closing(&self, fd: Fd);
 }
 
@@ -29,7 +29,7 @@ pub fn set(frontend: &'static &'static dyn Frontend) {
     FRONTEND.store(core::ptr::from_ref(frontend).cast_mut(), Ordering::Release);
 }
 
-/// The front end of this process; none as long as its rings have no private operations.
+/// Returns the front end of this process; `None` as long as its rings have no private operations.
 pub fn get() -> Option<&'static dyn Frontend> {
     // Acquire pairs with the release store in `set`.
     let frontend = FRONTEND.load(Ordering::Acquire);
@@ -37,26 +37,26 @@ pub fn get() -> Option<&'static dyn Frontend> {
     unsafe { frontend.as_ref().copied() }
 }
 
-/// The front end of a process whose rings have private operations.
+/// Returns the front end of a process whose rings have private operations.
 fn present() -> &'static dyn Frontend {
     get().expect("`begin` was called before rings have private operations")
 }
 
-/// [`Frontend::call`].
+/// Calls [`Frontend::call`].
 ///
 /// # Safety
-/// As there.
+/// As for [`Frontend::call`].
 pub unsafe fn call(number: usize, arguments: [usize; 6]) -> i32 {
     // SAFETY: the caller's promise.
     unsafe { present().call(number, arguments) }
 }
 
-/// [`Frontend::closing`].
+/// Calls [`Frontend::closing`].
 pub fn closing(fd: Fd) {
     present().closing(fd);
 }
 
-/// A time during which no handler of the program runs in the calling thread.
+/// A guard during which no signal handler of the program runs in the calling thread.
 struct Quiet(&'static dyn Frontend, u64);
 
 impl Drop for Quiet {
@@ -65,7 +65,7 @@ impl Drop for Quiet {
     }
 }
 
-/// Does something without a handler of the program in between.
+/// Runs `body` without a signal handler of the program in between.
 pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
     let frontend = present();
     let _quiet = Quiet(frontend, frontend.block_signals());

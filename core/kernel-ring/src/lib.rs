@@ -1,13 +1,13 @@
 //! Operations that the kernel lacks, on rings of the kernel's `io_uring`.
 //!
-//! Before a front end hands a program's submission queue to the kernel, [`take`] takes out of it what the kernel
-//! cannot do: private operations, and what is linked with them. A *companion*, a ring of anyring's engine, does
-//! that, and each of its completions goes into the program's own completion queue as a message from a small ring
-//! of the kernel's (`IORING_OP_MSG_RING`). So the program waits for them, reaps them and is told of them as of any.
+//! Before a front end hands a program's submission queue to the kernel, [`take`] takes out of the queue the SQEs that the kernel cannot do:
+//! private operations, and those linked with them. A *companion*, a ring of anyring's engine, does them, and a small ring of the kernel
+//! posts each of their completions to the program's own completion queue as a message (`IORING_OP_MSG_RING`). So the program waits for
+//! these completions and reaps them like any others.
 //!
-//! So it is with what an older kernel lacks of operations that it knows (`newer`), where that can be known by the SQE alone.
+//! The same is done for features of known operations that an older kernel lacks (`newer`), if the SQE alone shows that they are used.
 //!
-//! What cannot be done like this is left in the queue, and the kernel answers as it does: `-EINVAL`.
+//! SQEs for which this is impossible stay in the queue, and the kernel fails them with `-EINVAL`.
 //!
 //! Only rings on which a private operation was submitted have a companion; a front end need not call [`take`] before
 //! the program says that it uses such operations.
@@ -39,19 +39,19 @@ use files::Receiver;
 use linux_raw_sys::io_uring::{IORING_FEAT_REG_REG_RING, IORING_SETUP_IOPOLL, IORING_SETUP_R_DISABLED};
 use newer::Times;
 
-/// The state that is kept about a ring of the kernel's.
+/// The state of a ring of the kernel that uses this crate.
 #[derive(Default)]
 struct Extended {
     companion: Option<Companion>,
-    /// Times that stood in SQEs.
+    /// Memory for times that SQEs contained.
     times: Option<Times>,
-    /// Where registered files come to.
+    /// The ring that receives registered files.
     receiver: Option<Receiver>,
-    /// The ring uses `IOSQE_IO_DRAIN`: whether what drains is done, only the kernel knows.
+    /// The ring uses `IOSQE_IO_DRAIN`: only the kernel knows when its drains are done.
     drains: bool,
-    /// No companion is to be had.
+    /// No companion can be made.
     refused: bool,
-    /// No receiver is.
+    /// No receiver can be made.
     refused_files: bool,
 }
 
@@ -60,12 +60,12 @@ struct Entry {
     ring: Arc<Mutex<Extended>>,
 }
 
-/// How a ring is known.
+/// The key of a ring.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Name {
     /// By its descriptor.
     Descriptor(Fd),
-    /// By where its SQEs lie: the program has closed the descriptor, and enters the ring by its place in a thread's table.
+    /// By the address of its SQEs: the program has closed the descriptor, and enters the ring by its place in a thread's table.
     Memory(usize),
 }
 
@@ -79,24 +79,24 @@ impl Name {
     }
 }
 
-/// The rings of this process that have private operations, or have drained.
+/// The rings of this process that use private operations, or have drained.
 static RINGS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
-/// Whether rings with these features and setup flags can have private operations.
+/// True if rings with these features and setup flags can have private operations.
 pub fn is_possible(features: u32, flags: u32) -> bool {
-    // Messages bear flags since the kernel that has this feature. What a polled ring takes is its drivers'
-    // business, and what a ring that starts disabled may be restricted to is not known here. Where SQEs have two sizes, a gap cannot be
-    // closed: a long one must not be moved to the queue's end.
+    // Messages have flags since the kernel with this feature. A polled ring accepts what its drivers support, and restrictions of a
+    // ring that starts disabled are not known here. If SQEs have two sizes, a gap cannot be closed, because a long SQE must not be
+    // moved to the queue's end.
     const NOT: u32 = IORING_SETUP_IOPOLL | IORING_SETUP_R_DISABLED | IORING_SETUP_SQE_MIXED;
     features & IORING_FEAT_REG_REG_RING != 0 && flags & NOT == 0
 }
 
-/// Takes what the kernel cannot do out of the entries that are about to be submitted, and begins with it. [`begin`]
-/// must have been called.
+/// Takes the SQEs that the kernel cannot do out of the entries that are about to be submitted, and submits them to
+/// the companion. [`begin`] must have been called.
 ///
 /// # Safety
-/// `queue` must describe the ring's memory, and nobody else may use its submission side meanwhile. The entries name
-/// memory that the requests will read and write.
+/// `queue` must describe the ring's memory, and no other thread may use its submission side meanwhile. The entries
+/// name memory that the requests will read and write.
 pub unsafe fn take(queue: &Queue) -> Taken {
     // SAFETY: the caller's promise.
     let mut wants = unsafe { queue.look() };
@@ -111,11 +111,11 @@ pub unsafe fn take(queue: &Queue) -> Taken {
     let known = find(Name::of(queue));
     let ring = match known {
         Some(ring) => ring,
-        // Cancellations concern only rings that have something to cancel.
+        // Cancellations concern only rings that may have a companion.
         None if !wants.private && !wants.drain && !wants.time => return taken,
         None => enter_into_list(Name::of(queue)),
     };
-    // A handler of the program that submits must not find a lock taken by its own thread.
+    // A signal handler of the program that submits must not find a lock that its own thread holds.
     frontend::quietly(|| {
         let mut ring = ring.lock();
         if parts {
@@ -131,7 +131,7 @@ pub unsafe fn take(queue: &Queue) -> Taken {
     taken
 }
 
-/// Begins with what waited for files that the entries left by [`take`] bring, once those were submitted.
+/// Submits requests whose files are brought by entries that [`take`] left, after these were submitted.
 pub fn deliver(fd: Fd) {
     let Some(ring) = find(Name::Descriptor(fd)) else { return };
     frontend::quietly(|| {
@@ -144,13 +144,13 @@ pub fn deliver(fd: Fd) {
     });
 }
 
-/// The program gives up the ring `fd`: what is under way for it is cancelled.
+/// Forgets the ring `fd`, which the program gives up: the companion's requests are cancelled.
 pub fn close(fd: Fd) {
     forget(Name::Descriptor(fd));
 }
 
-/// The program closes the descriptor `fd` of a ring whose SQEs lie there, and goes on with the ring: what is under way beside
-/// the kernel is cancelled, and what the kernel has still to read stays until [`close_memory`].
+/// Forgets the descriptor `fd` of a ring with these SQEs, which the program closes but continues to use: the companion's
+/// requests are cancelled; times that the kernel has not read yet stay until [`close_memory`].
 pub fn close_descriptor(fd: Fd, sqes: *const Sqe) {
     let Some(ring) = find(Name::Descriptor(fd)) else { return };
     frontend::quietly(|| {
@@ -167,12 +167,12 @@ pub fn close_descriptor(fd: Fd, sqes: *const Sqe) {
     });
 }
 
-/// A ring without a descriptor ends, whose SQEs lie there.
+/// Forgets a ring without a descriptor, by the address of its SQEs, when it ends.
 pub fn close_memory(sqes: *const Sqe) {
     forget(Name::memory(sqes));
 }
 
-/// The SQEs of a ring without a descriptor lie elsewhere from now on.
+/// Notes that the SQEs of a ring without a descriptor have moved.
 pub fn move_memory(from: *const Sqe, to: *const Sqe) {
     if frontend::get().is_none() {
         return;
@@ -198,11 +198,11 @@ fn forget(name: Name) {
     });
 }
 
-/// `IORING_REGISTER_SYNC_CANCEL` as far as it means requests that the kernel does not know of: its result, or
-/// none where the kernel is to be asked.
+/// Does `IORING_REGISTER_SYNC_CANCEL` for the companion's requests: returns its result, or `None` if the
+/// kernel must be asked.
 ///
 /// # Safety
-/// `argument` must be the address of an `io_uring_sync_cancel_reg`, or of nothing.
+/// `argument` must be the address of an `io_uring_sync_cancel_reg`, or any that cannot be read.
 pub unsafe fn cancel(fd: Fd, argument: usize) -> Option<i32> {
     let ring = find(Name::Descriptor(fd))?;
     // SAFETY: the caller's promise.
@@ -215,13 +215,13 @@ unsafe extern "C" {
     fn pthread_atfork(prepare: Hook, parent: Hook, child: Hook) -> i32;
 }
 
-/// Lets rings of `front` have private operations. Called once the engine is in place: a child of `fork` begins without the
-/// parent's requests, and the engine's own hooks come first in the child.
+/// Lets rings of `front` have private operations. Call this after the engine is installed: a child of `fork` begins
+/// without the parent's requests, and the engine's own hooks run first in the child.
 pub fn begin(front: &'static &'static dyn Frontend) {
     static BEGUN: AtomicBool = AtomicBool::new(false);
     frontend::set(front);
     if !BEGUN.swap(true, Ordering::Relaxed) {
-        // SAFETY: the hooks stay.
+        // SAFETY: the hooks are never unloaded.
         unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(forked)) };
     }
 }
@@ -236,10 +236,10 @@ extern "C" fn after_fork() {
 }
 
 extern "C" fn forked() {
-    // SAFETY: held by this thread, the only one, in what is now the parent.
+    // SAFETY: held by this thread before the fork; it is the only one in the child.
     unsafe { RINGS.release() };
     for entry in core::mem::take(&mut *RINGS.lock()) {
-        // One that a thread of the parent was using is left alone.
+        // A ring that a thread of the parent was using is leaked.
         let Some(mut ring) = entry.ring.try_lock() else {
             core::mem::forget(entry.ring.clone());
             continue;
@@ -249,7 +249,7 @@ extern "C" fn forked() {
 }
 
 fn find(name: Name) -> Option<Arc<Mutex<Extended>>> {
-    // Before `begin` there are none.
+    // Before `begin` there are no rings.
     frontend::get()?;
     frontend::quietly(|| RINGS.lock().iter().find(|entry| entry.name == name).map(|entry| entry.ring.clone()))
 }
@@ -261,7 +261,7 @@ fn enter_into_list(name: Name) -> Arc<Mutex<Extended>> {
 }
 
 impl Extended {
-    /// The companion, made now if there was none.
+    /// Returns the companion, which is made if there is none.
     fn companion(&mut self, queue: &Queue) -> Option<&mut Companion> {
         if self.companion.is_none() && !self.refused {
             let made: Result<Companion, Errno> = Companion::new(queue.fd, queue.mask + 1);
@@ -271,7 +271,7 @@ impl Extended {
         self.companion.as_mut()
     }
 
-    /// The receiver, made now if there was none.
+    /// Returns the receiver, which is made if there is none.
     fn receiver(&mut self, queue: &Queue) -> Option<&mut Receiver> {
         if self.receiver.is_none() && !self.refused_files {
             let made = Receiver::new(queue.mask + 1);

@@ -1,8 +1,8 @@
-//! Features that newer kernels have of operations that this one knows.
+//! Features of known operations that only newer kernels have.
 //!
-//! Names of sockets (`SOCKET_URING_OP_GETSOCKNAME`, Linux 6.19) are asked for by the companion, where the kernel does not
-//! know that command. Times that stand in the SQE itself (`IORING_TIMEOUT_IMMEDIATE_ARG`, Linux 7.1) are laid where any kernel
-//! reads them; it does so when it takes the SQE.
+//! The companion does queries of socket names (`SOCKET_URING_OP_GETSOCKNAME`, Linux 6.19) if the kernel lacks this command.
+//! Times in the SQE itself (`IORING_TIMEOUT_IMMEDIATE_ARG`, Linux 7.1) are stored in memory, where any kernel reads them when
+//! it consumes the SQE.
 
 use crate::poster::new_ring;
 use alloc::boxed::Box;
@@ -17,20 +17,20 @@ use linux_raw_sys::net::{AF_UNIX, SO_TYPE, SOCK_STREAM, socklen_t};
 
 const FIXED: u8 = crate::queue::FIXED;
 
-/// True if the SQE asks for the name of a socket, by its descriptor.
+/// True if the SQE queries the name of a socket, by its descriptor.
 pub fn is_name(sqe: &Sqe) -> bool {
     sqe.opcode == Code::IORING_OP_URING_CMD as u8
         && sqe.off == u64::from(SOCKET_URING_OP_GETSOCKNAME)
         && sqe.flags & FIXED == 0
 }
 
-/// True if a request asks for a name, its file is a socket, and the kernel does not know the command. To the drivers of other
-/// files the number may mean something else; so it does where the file is registered, which is not looked at here.
+/// True if a request queries a name, its file is a socket, and the kernel lacks the command. For drivers of other files the
+/// command's number may mean something else, and a registered file is not checked here.
 pub fn lacks_name(sqe: &Sqe) -> bool {
     is_name(sqe) && os::socket_option(sqe.fd, SO_TYPE).is_ok() && kernel_lacks_names()
 }
 
-/// The answer to a question that the kernel was asked once.
+/// The answer of the kernel to a question that is asked once.
 struct Asked(AtomicU8);
 
 impl Asked {
@@ -42,7 +42,7 @@ impl Asked {
         Asked(AtomicU8::new(Asked::UNKNOWN))
     }
 
-    /// Whether the kernel `lacks` it; not where it cannot be asked now: then it answers for itself.
+    /// True if the kernel `lacks` the feature; false if it cannot be asked now: then the kernel answers the request itself.
     fn lacks(&self, lacks: impl FnOnce() -> Result<bool, Errno>) -> bool {
         if self.0.load(Ordering::Relaxed) == Asked::UNKNOWN {
             let Ok(lacks) = lacks() else { return false };
@@ -68,12 +68,12 @@ fn kernel_lacks_names() -> bool {
             addr3: (&raw mut length).expose_provenance() as u64,
             ..Sqe::default()
         };
-        // SAFETY: the command is completed at once, so the memory stays that long.
+        // SAFETY: the command completes within this call, so the memory lives long enough.
         Ok(unsafe { answer(sqe) }? == Errno::EOPNOTSUPP.negated())
     })
 }
 
-/// True if the kernel does not know times in SQEs.
+/// True if the kernel does not support times in SQEs.
 pub fn kernel_lacks_times() -> bool {
     static ASKED: Asked = Asked::new();
     ASKED.lacks(|| {
@@ -83,18 +83,18 @@ pub fn kernel_lacks_times() -> bool {
             op_flags: IORING_TIMEOUT_IMMEDIATE_ARG,
             ..Sqe::default()
         };
-        // SAFETY: names no memory: where the time is an address, it is null, and nothing is read before the flag is refused.
+        // SAFETY: names no memory. If the time is an address, it is null, and the flag is refused before it is read.
         Ok(unsafe { answer(sqe) }? == Errno::EINVAL.negated())
     })
 }
 
-/// The kernel's answer to this request, on a ring of its own.
+/// Returns the kernel's result of this request, on a ring made for it.
 ///
 /// # Safety
-/// The memory that the request names must stay until it is completed.
+/// The memory that the request names must live until it is completed.
 unsafe fn answer(sqe: Sqe) -> Result<i32, Errno> {
     let (ring, queues) = new_ring(1)?;
-    // SAFETY: a new queue.
+    // SAFETY: the queue is new.
     unsafe { queues.fill(0, sqe) };
     // Release: the entry is written.
     queues.sq_tail().store(1, Ordering::Release);
@@ -105,32 +105,32 @@ unsafe fn answer(sqe: Sqe) -> Result<i32, Errno> {
     if queues.cq_tail().load(Ordering::Acquire) == 0 {
         return Err(Errno::EAGAIN);
     }
-    // SAFETY: posted, and reaped by nobody else.
+    // SAFETY: posted, and only reaped here.
     Ok(unsafe { queues.cqe(0) }.res)
 }
 
 /// `struct __kernel_timespec`.
 type Time = [i64; 2];
 
-/// Times of the SQEs in a submission queue, by their places: each stays as long as its SQE may wait to be taken.
+/// Times of the SQEs in a submission queue, by their places: each stays as long as its SQE may wait to be consumed.
 pub struct Times {
     by_place: Box<[Time]>,
-    /// Of SQEs that waited when the queue got another size.
+    /// Times of SQEs that waited when the queue was resized.
     before: Vec<Box<[Time]>>,
 }
 
 impl Times {
-    /// For so many SQEs.
+    /// Makes room for the times of `entries` SQEs.
     pub fn new(entries: u32) -> Times {
         Times { by_place: vec![[0; 2]; entries as usize].into(), before: Vec::new() }
     }
 
-    /// True if these are the times of a queue that has so many places, and always had.
+    /// True if these are the times of a queue that has, and always had, this number of entries.
     pub fn fit(&self, entries: u32) -> bool {
         self.by_place.len() == entries as usize && self.before.is_empty()
     }
 
-    /// The queue has so many places from now on. `waits` says whether SQEs wait whose times were laid before.
+    /// Adapts to a queue of `entries` entries. `waits` says whether SQEs wait whose times were stored before.
     pub fn resize(&mut self, entries: u32, waits: bool) {
         if !waits {
             *self = Times::new(entries);
@@ -140,13 +140,13 @@ impl Times {
         }
     }
 
-    /// True if the time of this SQE was laid here.
+    /// True if the time of this SQE is stored here.
     pub fn hold(&self, sqe: &Sqe) -> bool {
         let Some(address) = address_of_time(&mut { *sqe }).map(|field| *field as usize) else { return false };
         self.before.iter().chain([&self.by_place]).any(|times| times.as_ptr_range().contains(&(address as _)))
     }
 
-    /// The SQE moves from one place to another, whose time nobody reads any more.
+    /// Moves the time of an SQE that moves from one place to another; the time at the other place is not read any more.
     pub fn follow(&mut self, from: u32, to: u32, sqe: &mut Sqe) {
         let (Some(&time), Some(field)) = (self.by_place.get(from as usize), address_of_time(sqe)) else {
             return;
@@ -159,7 +159,7 @@ impl Times {
         }
     }
 
-    /// Lays the time of the SQE at this place where any kernel reads it.
+    /// Stores the time of the SQE at this place, and makes the SQE name its address.
     pub fn lay(&mut self, place: u32, sqe: &mut Sqe) {
         const NANOSECONDS: u64 = 1_000_000_000;
         let Some(time) = self.by_place.get_mut(place as usize) else { return };
@@ -171,12 +171,12 @@ impl Times {
     }
 }
 
-/// Where the time of a timeout stands, or its address.
+/// Returns the field with the time of a timeout, or the time's address.
 fn time_field(sqe: &mut Sqe) -> &mut u64 {
     if is_update(sqe) { &mut sqe.off } else { &mut sqe.addr }
 }
 
-/// The address of the time of an SQE that has one.
+/// Returns the address field of an SQE whose time is in memory.
 fn address_of_time(sqe: &mut Sqe) -> Option<&mut u64> {
     let is = |code: Code| sqe.opcode == code as u8;
     let has = match is_update(sqe) {
@@ -190,7 +190,7 @@ fn is_update(sqe: &Sqe) -> bool {
     sqe.opcode == Code::IORING_OP_TIMEOUT_REMOVE as u8
 }
 
-/// True if the SQE has a time in itself that can be laid elsewhere. Every kernel refuses one that is negative, or belongs to nothing.
+/// True if the SQE contains a time that can be stored. Every kernel refuses a negative time, and one of an SQE that needs none.
 pub fn has_time(sqe: &Sqe) -> bool {
     let is = |code: Code| sqe.opcode == code as u8;
     let has = match is_update(sqe) {
@@ -234,11 +234,11 @@ mod tests {
         assert_eq!(times.by_place[1], [9_223_372_036, 854_775_807]);
     }
 
-    /// An SQE that is moved while it waits takes its time along: another one gets its place.
+    /// An SQE that is moved while it waits must keep its time when another SQE gets its place.
     #[test]
     fn times_follow_their_entries() {
         let timeout = |time: u64| sqe(Code::IORING_OP_TIMEOUT, IORING_TIMEOUT_IMMEDIATE_ARG, time, 0);
-        // SAFETY: the address of a time of the test's, or the test fails.
+        // SAFETY: the address of a time in this test, or the test fails.
         let time = |sqe: &Sqe| unsafe { (sqe.addr as *const Time).read() };
         let mut times = Times::new(4);
         let (mut moved, mut other) = (timeout(7), timeout(8));
@@ -246,14 +246,14 @@ mod tests {
         times.follow(3, 1, &mut moved);
         times.lay(3, &mut other);
         assert_eq!([&moved, &other].map(time), [[0, 7], [0, 8]]);
-        // What is the program's is left alone.
+        // An address of the program's is not changed.
         let mut own = sqe(Code::IORING_OP_TIMEOUT, 0, other.addr + 1, 0);
         times.follow(3, 2, &mut own);
         assert_eq!(own.addr, other.addr + 1);
         assert!(times.hold(&other) && !times.hold(&sqe(Code::IORING_OP_READ, 0, other.addr, 0)));
     }
 
-    /// So does one that waits while the queue gets another size.
+    /// An SQE that waits while the queue is resized must keep its time, too.
     #[test]
     fn times_of_before_a_resize() {
         let timeout = |time: u64| sqe(Code::IORING_OP_TIMEOUT, IORING_TIMEOUT_IMMEDIATE_ARG, time, 0);
@@ -265,7 +265,7 @@ mod tests {
         let mut new = [timeout(8), timeout(9)];
         times.lay(1, &mut new[0]);
         times.lay(3, &mut new[1]);
-        // SAFETY: addresses of times of the test's, or the test fails.
+        // SAFETY: addresses of times in this test, or the test fails.
         let laid = [&waits, &new[0], &new[1]].map(|sqe| unsafe { (sqe.addr as *const Time).read() });
         assert_eq!(laid, [[0, 7], [0, 8], [0, 9]]);
         assert!(times.hold(&waits) && times.hold(&new[1]) && !times.fit(4));

@@ -1,4 +1,4 @@
-//! Posts completions into the program's ring, by messages from a small ring of the kernel's.
+//! Posting completions to the program's ring, by messages from a small ring of the kernel.
 
 use crate::files::SLOTS;
 use crate::queues::{Cqe, Queues};
@@ -14,63 +14,63 @@ use linux_raw_sys::io_uring::{
     io_uring_sqe_flags_bit,
 };
 
-/// Messages that go out by one system call.
+/// The maximal number of messages per system call.
 const BATCH: u32 = 64;
-/// After so many refusals in a row, whoever posts leaves the processor to others.
+/// After this many refusals in a row, the posting thread sleeps instead of yielding.
 const MOST_YIELDS: u32 = 1000;
-/// Between two attempts from then on.
+/// The time between two attempts from then on.
 const PAUSE_NS: u64 = 100_000;
 
-/// The other end of what a companion completes.
+/// The receiver of a companion's completions.
 pub struct Poster {
     fd: OwnedFd,
     queues: Queues,
     tail: u32,
-    /// The kernel takes messages of this process no more: nobody can be told of anything.
+    /// The kernel does not accept messages of this process any more: completions are dropped.
     is_cut_off: bool,
     /// The program's ring.
     target: OwnedFd,
-    /// The companion's.
+    /// The companion's queues.
     source: Arc<Queues>,
     mark: Arc<Mark>,
 }
 
-/// A request of the companion of which the program does not hear: its result tells that what came before is done.
+/// A hidden request of the companion; its completion means that all earlier companion requests have completed.
 pub struct Mark {
-    /// 0 until it was reached.
+    /// 1 once the mark was reached.
     reached: AtomicU32,
     result: AtomicI32,
-    /// Chains that are over, by the slot of the file that each had.
+    /// Ended chains, by the slot of each chain's file.
     ended: AtomicU64,
-    /// Every number within this structure is its own.
+    /// Reserves the addresses within this structure, which serve as user data.
     _room: [u8; SLOTS as usize],
 }
 
-/// Files of chains that are over, which their program's rings have not been given.
+/// The number of files of ended chains that were not moved to their program's rings yet.
 static STRANDED: AtomicUsize = AtomicUsize::new(0);
 
-/// True if there are stranded files.
+/// True if there are such files.
 pub fn any_stranded() -> bool {
     STRANDED.load(Ordering::Relaxed) > 0
 }
 
 impl Drop for Mark {
     fn drop(&mut self) {
-        // Nobody will ask any more.
+        // These files are not moved any more.
         self.take_ended();
     }
 }
 
-/// A completion of which the program does not hear.
+/// The meaning of a completion that the program does not see.
 enum Meaning {
     /// The mark was reached.
     Reached,
-    /// The chain is over that has a file in this slot.
+    /// The chain with a file in this slot has ended.
     Ended(u32),
 }
 
 impl Mark {
-    /// One that was not reached.
+    /// Makes a mark that was not reached.
     pub fn new() -> Arc<Mark> {
         Arc::new(Mark {
             reached: AtomicU32::new(0),
@@ -80,12 +80,12 @@ impl Mark {
         })
     }
 
-    /// The user data of the mark's request: no program uses this number but by an accident that it would have to seek.
+    /// Returns the user data of the mark's request: a program would have to look for this number to use it, too.
     pub fn user_data(&self) -> u64 {
         core::ptr::from_ref(self) as u64
     }
 
-    /// Waits until it is reached, and forgets that.
+    /// Waits until the mark is reached, resets it, and returns its result.
     pub fn wait(&self) -> i32 {
         // Acquire pairs with the release in `reach`.
         while self.reached.swap(0, Ordering::Acquire) == 0 {
@@ -94,20 +94,20 @@ impl Mark {
         self.result.load(Ordering::Relaxed)
     }
 
-    /// The user data of the end of the chain that has a file in `slot`.
+    /// Returns the user data for the end of the chain with a file in `slot`.
     pub fn end_of(&self, slot: u32) -> u64 {
         self.user_data() + 1 + u64::from(slot)
     }
 
-    /// The slots of the chains that are over since this was last asked.
+    /// Returns the slots of chains that have ended since the last call.
     pub fn take_ended(&self) -> u64 {
-        // Acquire pairs with the release in `note_end`: the file is there.
+        // Acquire pairs with the release in `note_end`: the file is in the slot.
         let ended = self.ended.swap(0, Ordering::Acquire);
         STRANDED.fetch_sub(ended.count_ones() as usize, Ordering::Relaxed);
         ended
     }
 
-    /// The meaning of a completion, if it is one of the mark's.
+    /// Returns the meaning of a completion, if it is one of the mark's.
     fn meaning(&self, cqe: Cqe) -> Option<Meaning> {
         match u32::try_from(cqe.user_data.wrapping_sub(self.user_data())) {
             Ok(0) => Some(Meaning::Reached),
@@ -130,10 +130,10 @@ impl Mark {
     }
 }
 
-/// A ring of the kernel's for the use of this crate.
+/// Creates a ring of the kernel for this crate.
 ///
 /// # Errors
-/// `EINVAL` where the kernel's messages bear no flags, and what keeps a ring from being made.
+/// `EINVAL` if the kernel's messages have no flags, and those of creating a ring.
 pub fn new_ring(entries: u32) -> Result<(OwnedFd, Queues), Errno> {
     // SAFETY: integers only.
     let mut params: io_uring_params = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -150,7 +150,7 @@ pub fn new_ring(entries: u32) -> Result<(OwnedFd, Queues), Errno> {
 }
 
 impl Poster {
-    /// From the completion queue of `source` to the ring `target`.
+    /// Makes a poster from the completion queue of `source` to the ring `target`.
     ///
     /// # Errors
     /// Those of [`new_ring`].
@@ -173,11 +173,11 @@ impl Poster {
         }
     }
 
-    /// Notes the ends of chains among these completions. To be done before any of the completions is sent: the program may use a
-    /// chain's file as soon as it sees the last one, with which the engine posts the end.
+    /// Notes the ends of chains among these completions. This must precede sending any of them: the program may use a chain's
+    /// file as soon as it sees the chain's last completion, with which the engine posts the end.
     fn note_ends(&self, mut head: u32, tail: u32) {
         while head != tail {
-            // SAFETY: posted, and reaped by nobody else.
+            // SAFETY: posted, and only reaped here.
             let cqe = unsafe { self.source.cqe(head) };
             head = head.wrapping_add(1);
             if let Some(Meaning::Ended(slot)) = self.mark.meaning(cqe) {
@@ -186,8 +186,8 @@ impl Poster {
         }
     }
 
-    /// Lets the kernel deliver what is in the queue. All of it is delivered, however long the kernel has no memory for it: what is
-    /// left there would be overwritten by what follows.
+    /// Makes the kernel deliver all queued messages, even if it has no memory for them for a long time: messages left in the queue
+    /// would be overwritten by later ones.
     fn send(&mut self) {
         let mut refusals = 0u32;
         // Release: the entries are written.
@@ -203,11 +203,11 @@ impl Poster {
                     refusals = refusals.saturating_add(1);
                     if refusals < MOST_YIELDS { os::sched_yield() } else { os::pause(PAUSE_NS) }
                 }
-                // A filter of the program's own, or it has closed the descriptor.
+                // A filter of the program refuses the call, or the program has closed the descriptor.
                 Err(_) => self.is_cut_off = true,
             }
         }
-        // Only what failed is told, a program that is ending or has no memory left: nobody is to hear of it.
+        // Only failures post CQEs here, because the program ends or has no memory left: they are dropped.
         let tail = self.queues.cq_tail().load(Ordering::Acquire);
         self.queues.cq_head().store(tail, Ordering::Release);
     }
@@ -230,14 +230,14 @@ impl Outlet for Poster {
         let mut queued = 0;
         self.note_ends(head, tail);
         while head != tail {
-            // SAFETY: posted, and reaped by nobody else.
+            // SAFETY: posted, and only reaped here.
             let cqe = unsafe { self.source.cqe(head) };
             head = head.wrapping_add(1);
             match self.mark.meaning(cqe) {
                 None => {}
                 Some(Meaning::Ended(_)) => continue,
                 Some(Meaning::Reached) => {
-                    // Who waits for the mark goes on to what must complete behind all that came before.
+                    // A thread that waits for the mark continues with requests that must complete after all earlier ones.
                     self.send();
                     queued = 0;
                     self.mark.reach(cqe.res);
@@ -248,7 +248,7 @@ impl Outlet for Poster {
                 continue;
             }
             let message = self.message(cqe);
-            // SAFETY: at most as many as the queue holds are filled before they are sent.
+            // SAFETY: at most as many entries as the queue has are filled before they are sent.
             unsafe { self.queues.fill(self.tail, message) };
             self.tail = self.tail.wrapping_add(1);
             queued += 1;
@@ -279,22 +279,22 @@ mod tests {
     use linux_raw_sys::io_uring::io_uring_op;
 
     std::thread_local! {
-        /// How many calls of this thread the kernel is to refuse, and how.
+        /// How many calls of this thread are refused, and with which error.
         static REFUSALS: Cell<(u32, Errno)> = const { Cell::new((0, Errno::EAGAIN)) };
     }
 
-    /// The error that the kernel answers in this test instead of taking messages.
+    /// Returns the error with which this test refuses the call instead of making it.
     pub fn refusal() -> Option<Errno> {
         let (left, error) = REFUSALS.get();
         REFUSALS.set((left.checked_sub(1)?, error));
         Some(error)
     }
 
-    /// Has the kernel complete requests of these numbers at once.
+    /// Makes the kernel complete NOPs with these user data immediately.
     fn complete(fd: Fd, queues: &Queues, numbers: &[u64]) {
         let tail = queues.sq_tail().load(Ordering::Relaxed);
         for (position, &user_data) in (tail..).zip(numbers) {
-            // SAFETY: free places, for the kernel has taken all before.
+            // SAFETY: the entries are free, because the kernel has consumed all earlier ones.
             unsafe {
                 queues.fill(
                     position,
@@ -308,13 +308,13 @@ mod tests {
         assert_eq!(taken, Ok(numbers.len()));
     }
 
-    /// Where completions are made, what brings them to a ring, and that ring.
+    /// A ring that makes completions, the poster, and the ring that gets the completions.
     struct Posting {
         fd: OwnedFd,
         source: Arc<Queues>,
         mark: Arc<Mark>,
         poster: Poster,
-        /// Held open.
+        /// Keeps the ring open.
         _target: OwnedFd,
         heard: Queues,
     }
@@ -330,7 +330,7 @@ mod tests {
         Some(Posting { fd, source, mark, poster, _target: target, heard })
     }
 
-    /// The finder of the completion of a chain's last request has the chain's file, however many completions come at once.
+    /// A thread that sees the completion of a chain's last request must find the chain's end, however many completions are posted together.
     #[test]
     fn a_chain_is_over_before_its_completions_are_seen() {
         let Some(Posting { fd, source, mark, mut poster, heard, _target }) = posting(128) else { return };
@@ -353,7 +353,7 @@ mod tests {
         }
     }
 
-    /// However long the kernel has no memory for messages, all arrive, in their order.
+    /// All messages must arrive in order, however long the kernel has no memory for them.
     #[test]
     fn nothing_is_lost_while_the_kernel_refuses_for_a_while() {
         let Some(Posting { fd, source, mut poster, heard, .. }) = posting(256) else { return };
@@ -368,7 +368,7 @@ mod tests {
         }
     }
 
-    /// Where the kernel refuses for good, as a filter of the program does, the thread goes on.
+    /// If the kernel always refuses, as with a filter of the program, the thread must not hang.
     #[test]
     fn who_is_cut_off_does_not_wait() {
         let Some(Posting { fd, source, mark, mut poster, heard, .. }) = posting(256) else { return };
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!(source.cq_head().load(Ordering::Relaxed), 200);
     }
 
-    /// Whoever hears of the mark finds in the program's ring what was completed before it.
+    /// A thread that sees the mark must find all earlier completions in the program's ring.
     #[test]
     fn what_comes_before_the_mark_is_posted_before_it() {
         let Some(Posting { fd, source, mark, mut poster, heard, _target }) = posting(8) else { return };

@@ -1,4 +1,4 @@
-//! A program's submission queue, and what is taken out of it.
+//! A program's submission queue, and taking entries out of it.
 
 use crate::Extended;
 use crate::cancel::Canceled;
@@ -14,16 +14,16 @@ use linux_raw_sys::io_uring::{
     IORING_SETUP_SQE128, IORING_SETUP_SQPOLL, io_uring_op, io_uring_sqe_flags_bit as Bit,
 };
 
-/// The flags that make a chain.
+/// The flags that link SQEs into a chain.
 pub const LINKS: u8 = flag(Bit::IOSQE_IO_LINK_BIT) | flag(Bit::IOSQE_IO_HARDLINK_BIT);
 const DRAIN: u8 = flag(Bit::IOSQE_IO_DRAIN_BIT);
-/// No completion on success.
+/// Post no CQE on success.
 pub const SKIP: u8 = flag(Bit::IOSQE_CQE_SKIP_SUCCESS_BIT);
 /// The file is registered.
 pub const FIXED: u8 = flag(Bit::IOSQE_FIXED_FILE_BIT);
 const SELECT: u8 = flag(Bit::IOSQE_BUFFER_SELECT_BIT);
 
-/// The entries of a ring of the kernel's that are about to be submitted, not shown to the kernel yet.
+/// The entries of a kernel ring that are about to be submitted, and not published to the kernel yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Queue {
     /// The ring's descriptor.
@@ -34,39 +34,39 @@ pub struct Queue {
     pub features: u32,
     /// The entries' memory.
     pub sqes: *mut Sqe,
-    /// How many there are, less one.
+    /// The number of entries, less one.
     pub mask: u32,
-    /// How far the kernel has taken entries.
+    /// The position up to which the kernel has consumed entries.
     pub taken: u32,
-    /// The position of the first.
+    /// The position of the first entry.
     pub head: u32,
-    /// The position behind the last.
+    /// The position behind the last entry.
     pub tail: u32,
 }
 
 /// The result of taking entries out of the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken {
-    /// As many were taken; to the program they are submitted.
+    /// The number of entries taken; for the program they are submitted.
     pub count: u32,
-    /// The position behind the last that is left. They stand side by side from the head on.
+    /// The position behind the last entry that is left. These entries are contiguous from the head on.
     pub tail: u32,
-    /// Some of what is left bring files for what is to be done: once it is submitted, and before anybody waits,
-    /// [`crate::deliver`] is to be called.
+    /// Some of the entries that are left bring files for requests of the companion: after submitting them, and
+    /// before waiting, call [`crate::deliver`].
     pub brings_files: bool,
 }
 
-/// The way in which a chain was dealt with.
+/// The handling of a chain.
 enum Given {
-    /// The chain is the companion's.
+    /// The companion does the chain.
     All,
-    /// Something in its place brings it a file.
+    /// A message replaces the operation, and brings its file to the companion.
     BringsFile,
-    /// The chain is the kernel's.
+    /// The kernel does the chain.
     Nothing,
 }
 
-/// The kinds of entries that need attention, at a glance.
+/// The kinds of entries in a queue that need attention.
 #[derive(Default)]
 pub(crate) struct Wants {
     /// A private operation.
@@ -75,14 +75,14 @@ pub(crate) struct Wants {
     pub drain: bool,
     /// A cancellation.
     pub cancel: bool,
-    /// A message, which may stand for a private operation that was not submitted with it before.
+    /// A message, which may have replaced a private operation in an earlier submission that did not consume it.
     pub message: bool,
     /// A time in an SQE.
     pub time: bool,
 }
 
 impl Wants {
-    /// True if nothing is of concern to a companion.
+    /// True if no entry concerns a companion.
     pub fn is_nothing(&self) -> bool {
         !(self.private || self.drain || self.cancel || self.message)
     }
@@ -104,7 +104,7 @@ impl Queue {
         unsafe { *self.slot(position) }
     }
 
-    /// Moves an entry to a place before it.
+    /// Moves an entry to an earlier place.
     ///
     /// # Safety
     /// As for [`crate::take`].
@@ -118,20 +118,20 @@ impl Queue {
         }
     }
 
-    /// Moves an entry with what belongs to it: its time may have been laid when it was to be submitted before.
+    /// Moves an entry together with its time, which may have been stored in an earlier attempt to submit it.
     ///
     /// # Safety
     /// As for [`crate::take`].
     unsafe fn move_down(&self, ring: &mut Extended, from: u32, to: u32) {
         // SAFETY: the caller's promise.
         unsafe { self.shift(from, to) };
-        // SAFETY: as above; nobody else has it.
+        // SAFETY: as above; no other reference exists.
         let sqe = unsafe { &mut *self.slot(to) };
         if from != to
             && let Some(times) = &mut ring.times
             && times.hold(sqe)
         {
-            // What it took out of the queue may have a time at this place.
+            // Entries taken out of the queue may have times at this place, so they are submitted first.
             if let Some(companion) = &mut ring.companion {
                 companion.submit();
             }
@@ -158,7 +158,7 @@ impl Queue {
         wants
     }
 
-    /// The position behind the entry at `position`.
+    /// Returns the position behind the entry at `position`.
     ///
     /// # Safety
     /// As for [`crate::take`].
@@ -170,10 +170,10 @@ impl Queue {
         position.wrapping_add(ops::lookup(opcode).places(mixed, has_second))
     }
 
-    /// Lays times that stand in entries before `tail` where any kernel reads them.
+    /// Stores the times of entries before `tail` where any kernel reads them.
     ///
     /// # Safety
-    /// As for [`crate::take`]; `times` stay as long as the ring.
+    /// As for [`crate::take`]; `times` must live as long as the ring.
     pub(crate) unsafe fn lay_times(&self, tail: u32, times: &mut Times) {
         if !times.fit(self.mask + 1) {
             // SAFETY: the caller's promise.
@@ -194,7 +194,7 @@ impl Queue {
         }
     }
 
-    /// Gives the companion what is its to do, and closes the gaps.
+    /// Moves the companion's chains to the companion, and closes the gaps.
     ///
     /// # Safety
     /// As for [`crate::take`].
@@ -229,7 +229,7 @@ impl Queue {
         Taken { count, tail: kept, brings_files }
     }
 
-    /// The position behind the chain that begins at `at`.
+    /// Returns the position behind the chain that begins at `at`.
     ///
     /// # Safety
     /// As for [`crate::take`].
@@ -244,7 +244,7 @@ impl Queue {
         }
     }
 
-    /// Gives a chain to the companion, if it is to have it.
+    /// Queues a chain at the companion, if the kernel cannot do it.
     ///
     /// # Safety
     /// As for [`crate::take`].
@@ -277,14 +277,14 @@ impl Queue {
         Given::All
     }
 
-    /// Lets the kernel bring the registered file of a private operation, in its place.
+    /// Replaces a private operation by a message that brings its registered file.
     ///
     /// # Safety
     /// As for [`crate::take`].
     unsafe fn send_for_file(&self, ring: &mut Extended, at: u32) -> Given {
         // SAFETY: the caller's promise.
         let sqe = unsafe { self.sqe(at) };
-        // An SQ thread would take it at a time of its own.
+        // An SQ thread would consume the message at an unknown time.
         if sqe.file_index != 0 || self.flags & IORING_SETUP_SQPOLL != 0 || ring.companion(self).is_none() {
             return Given::Nothing;
         }
@@ -295,7 +295,7 @@ impl Queue {
         Given::BringsFile
     }
 
-    /// Prepares a request that the kernel is to do, but not without the companion.
+    /// Prepares a request of the kernel that also concerns the companion.
     ///
     /// # Safety
     /// As for [`crate::take`].
@@ -305,14 +305,14 @@ impl Queue {
         }
         let Some(companion) = &mut ring.companion else { return Given::Nothing };
         if drains && !companion.settle() {
-            // As after requests of the kernel's that skipped their completions: it refuses to drain.
+            // The kernel refuses to drain after its own requests skipped completions; these flags make it refuse here, too.
             // SAFETY: the caller's promise.
             unsafe { (*self.slot(at)).flags |= DRAIN | SKIP };
         }
         // SAFETY: as above.
         let sqe = unsafe { self.sqe(at) };
         if ring.receiver.as_ref().is_some_and(|receiver| receiver.is_stand_in(&sqe)) {
-            // The kernel did not take it when it was to be submitted.
+            // The kernel did not consume the message in an earlier submission.
             return Given::BringsFile;
         }
         if sqe.opcode != io_uring_op::IORING_OP_ASYNC_CANCEL as u8 || drains || !alone {
@@ -329,11 +329,11 @@ impl Queue {
     }
 }
 
-/// True if a request needs nothing of its ring's, files aside.
+/// True if a request needs nothing of its ring, except files.
 fn is_free(sqe: &Sqe) -> bool {
     let op = ops::lookup(sqe.opcode);
     let of_ring = sqe.flags & (SELECT | DRAIN) != 0 || sqe.personality != 0 || sqe.buf_index != 0;
-    // Of all commands, that for a name needs nothing.
+    // Of all commands, only that for a name needs nothing of the ring.
     op.caps.has(Caps::PRESENT) && !of_ring && (newer::is_name(sqe) || !op.needs_its_ring(sqe))
 }
 
@@ -342,7 +342,7 @@ mod tests {
     use super::*;
     use anyring_engine::abi::{IORING_OP_NOP128, IORING_TIMEOUT_IMMEDIATE_ARG};
 
-    /// The second half of a long entry is none.
+    /// The second half of a long entry must not be taken for an entry.
     #[test]
     fn halves_are_stepped_over() {
         let private = Sqe { opcode: FIRST_PRIVATE, ..Sqe::default() };
@@ -372,7 +372,7 @@ mod tests {
         unsafe { queue.lay_times(4, &mut times) };
         // SAFETY: as above.
         assert_eq!(unsafe { queue.sqe(2) }.op_flags, 0);
-        // One whose second half would lie at the queue's beginning, or is not submitted with it, has none.
+        // A long entry at the end of the queue, or of the submission, has no second half.
         (queue.head, queue.tail) = (3, 6);
         // SAFETY: as above.
         assert_eq!(unsafe { queue.behind(3) }, 4);

@@ -1,4 +1,4 @@
-//! The queues of a ring with entries of the common sizes.
+//! The queues of a ring with entries of the standard sizes.
 
 use anyring_engine::abi::{Errno, Sqe};
 use anyring_engine::os::Fd;
@@ -6,7 +6,7 @@ use anyring_mapping::RingMemory;
 use core::sync::atomic::AtomicU32;
 use linux_raw_sys::io_uring::io_uring_params;
 
-/// A completion of the common size.
+/// A CQE of the standard size.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Cqe {
@@ -18,21 +18,21 @@ pub struct Cqe {
     pub flags: u32,
 }
 
-/// The queues of a ring, in its memory.
+/// The queues of a ring, mapped into this process.
 pub struct Queues {
     memory: RingMemory,
     params: io_uring_params,
 }
 
 impl Queues {
-    /// Maps the memory of a ring that was set up with these parameters.
+    /// Maps the memory of a ring that was created with these parameters.
     pub fn map(fd: Fd, params: io_uring_params) -> Result<Queues, Errno> {
         let memory = RingMemory::map(fd, &params, size_of::<Sqe>(), size_of::<Cqe>())?;
         Ok(Queues { memory, params })
     }
 
     fn in_sq(&self, offset: u32) -> &AtomicU32 {
-        // SAFETY: the offsets lie in the mapping; the other side accesses them atomically, too.
+        // SAFETY: the offsets lie in the mapping; the kernel or engine accesses them atomically, too.
         unsafe { AtomicU32::from_ptr(self.memory.sq_ring().at(offset)) }
     }
 
@@ -41,27 +41,27 @@ impl Queues {
         unsafe { AtomicU32::from_ptr(self.memory.cq_ring().at(offset)) }
     }
 
-    /// How many entries the submission queue has.
+    /// Returns the number of entries of the submission queue.
     pub fn sq_entries(&self) -> u32 {
         self.params.sq_entries
     }
 
-    /// How far SQEs were taken.
+    /// Returns the position up to which SQEs were consumed.
     pub fn sq_head(&self) -> &AtomicU32 {
         self.in_sq(self.params.sq_off.head)
     }
 
-    /// How far they were published.
+    /// Returns the position up to which SQEs were published.
     pub fn sq_tail(&self) -> &AtomicU32 {
         self.in_sq(self.params.sq_off.tail)
     }
 
-    /// How far CQEs were reaped.
+    /// Returns the position up to which CQEs were reaped.
     pub fn cq_head(&self) -> &AtomicU32 {
         self.in_cq(self.params.cq_off.head)
     }
 
-    /// How far they were posted.
+    /// Returns the position up to which CQEs were posted.
     pub fn cq_tail(&self) -> &AtomicU32 {
         self.in_cq(self.params.cq_off.tail)
     }
@@ -69,17 +69,17 @@ impl Queues {
     /// Fills the entry for a position of the submission queue.
     ///
     /// # Safety
-    /// It must be free, and nobody else may fill entries at the same time.
+    /// The entry must be free, and no other thread may fill entries at the same time.
     pub unsafe fn fill(&self, position: u32, sqe: Sqe) {
         let index = (position & (self.params.sq_entries - 1)) as usize;
         // SAFETY: in the mapping; the caller's promise.
         unsafe { self.memory.sqes().at::<Sqe>(0).add(index).write(sqe) };
     }
 
-    /// The CQE at a position.
+    /// Returns the CQE at a position.
     ///
     /// # Safety
-    /// It must have been posted, and not been reaped.
+    /// The CQE must have been posted, and not been reaped.
     pub unsafe fn cqe(&self, position: u32) -> Cqe {
         let index = (position & (self.params.cq_entries - 1)) as usize;
         // SAFETY: in the mapping; the caller's promise.

@@ -1,9 +1,9 @@
-//! Slots of the program's ring that are kept for the files of chains.
+//! Slots of the program's ring that are reserved for files of chains.
 //!
-//! A chain's file comes into its slot when the chain is over. Until then the slot holds a keeper: an epoll set, which can
-//! neither be read nor written. As the slot is not empty, the kernel gives it to no request that asks for any slot. If the
-//! program puts another file there, or empties the slot, by whatever request or call, the keeper ends, for nothing else refers
-//! to it. Then the chain's file must not replace what the program wants there.
+//! A chain's file is moved into the program's slot when the chain is over. Until then the slot holds a keeper: an epoll
+//! instance, which can neither be read nor written. As the slot is not empty, the kernel does not allocate it for another
+//! request. If the program replaces or removes the slot's file, by whatever request or call, the keeper is freed, because
+//! nothing else refers to it. Then the chain's file must not replace the program's.
 //!
 //! ```text
 //!   program's slot ---has---> keeper, an epoll set ---watches---> an eventfd, always readable
@@ -11,7 +11,7 @@
 //!   chain's watcher, an epoll set --------' reports the keeper as readable, as long as there is one
 //! ```
 //!
-//! Kernels before 6.13 may let go of a replaced keeper late. So no watcher is used twice: a keeper that it still watches would
+//! Kernels before 6.13 may free a replaced keeper late. So no watcher is used twice: a keeper that it still watches would
 //! count for the next chain.
 
 use crate::files::SLOTS;
@@ -19,7 +19,7 @@ use anyring_engine::abi::Errno;
 use anyring_engine::os::{self, EpollEvent, Fd, OwnedFd};
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLIN};
 
-/// A chain whose file is to come into a slot of the program's.
+/// A chain whose file will be moved into a slot of the program.
 pub struct Reservation {
     /// The program's slot.
     own: u32,
@@ -27,7 +27,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// The program's slot, if that is still kept.
+    /// Returns the program's slot, if it still holds the keeper.
     pub fn kept(self) -> Option<u32> {
         let mut event = [EpollEvent { events: 0, data: 0 }];
         let found = os::epoll_wait(self.watcher.fd(), &mut event, Some(0), None);
@@ -37,24 +37,24 @@ impl Reservation {
 
 /// The chains that use the companion's slots.
 pub struct Reserved {
-    /// Chains under way, by the companion's slot that their file is in.
+    /// Chains in progress, by the companion's slot of their file.
     of: [Option<Reservation>; SLOTS as usize],
     readable: OwnedFd,
 }
 
 impl Reserved {
-    /// None is kept.
+    /// Makes an empty table.
     ///
     /// # Errors
-    /// Where there are no descriptors left.
+    /// Those of making an eventfd.
     pub fn new() -> Result<Reserved, Errno> {
         let readable = OwnedFd::new(os::eventfd()?);
         os::eventfd_signal(readable.fd());
         Ok(Reserved { of: [const { None }; SLOTS as usize], readable })
     }
 
-    /// Reserves a slot of the companion's for a chain whose file is to come into the program's slot `own`. `put` gets the
-    /// descriptor of the keeper, and puts the keeper there; nothing is reserved where it answers that it could not.
+    /// Reserves a slot of the companion for a chain whose file will be moved into the program's slot `own`. `put` gets
+    /// the keeper's descriptor, and installs the keeper in that slot; if it returns false, nothing is reserved.
     pub fn begin(&mut self, own: u32, put: impl FnOnce(Fd) -> bool) -> Option<u32> {
         let slot = self.of.iter().position(Option::is_none)?;
         let [keeper, watcher] = [os::epoll_create().ok()?, os::epoll_create().ok()?].map(OwnedFd::new);
@@ -67,7 +67,7 @@ impl Reserved {
         Some(slot as u32)
     }
 
-    /// The reservation for the chain that had this slot of the companion's. The slot is free again.
+    /// Ends the reservation of this slot of the companion, and returns it.
     pub fn take(&mut self, slot: u32) -> Option<Reservation> {
         self.of[slot as usize].take()
     }
@@ -93,7 +93,7 @@ mod tests {
             let own = reserved.take(slot).unwrap().kept();
             assert_eq!(own, (slot != 5).then_some(slot + 100));
         }
-        // Those of earlier chains, which are all still there, do not count.
+        // Keepers of earlier chains still exist, and must not count.
         assert_eq!(reserved.begin(7, |_| true), Some(0));
         assert_eq!(reserved.take(0).unwrap().kept(), None);
         assert_eq!(reserved.begin(7, |_| false), None);

@@ -1,8 +1,8 @@
-//! A ring's memory, as whoever submits to the ring maps it; and memory that processes share by its path ([`SharedFile`]).
+//! A ring's memory, as mapped by its user; and memory that processes share by its path ([`SharedFile`]).
 //!
-//! The crate `anyring`, the small rings of `kernel-ring` and those of `uepoll` map theirs by [`RingMemory`]. liburing's
-//! structure keeps bare addresses and lengths, which programs read: that front end takes the [`Lengths`] alone. The
-//! rings of tests and benchmarks have code of their own, for what they find out must not depend on what they test.
+//! The crate `anyring`, the small rings of `kernel-ring` and those of `uepoll` map their memory by [`RingMemory`].
+//! liburing's structure contains addresses and lengths that programs read, so that front end uses [`Lengths`] only. The
+//! rings of tests and benchmarks have code of their own, because their results must not depend on the code under test.
 #![no_std]
 
 extern crate alloc;
@@ -19,76 +19,76 @@ use linux_raw_sys::io_uring::{
 };
 pub use shared::SharedFile;
 
-/// Shared memory of a descriptor, unmapped when it is dropped.
+/// Shared memory of a descriptor, unmapped on drop.
 pub struct Mapping {
     address: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: memory of the process; who accesses it when is its owner's concern.
+// SAFETY: memory of the process; its owner is responsible for the order of accesses.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `length` bytes that `fd` has at `offset`, readable and writable.
+    /// Maps `length` bytes of `fd` at `offset`, readable and writable.
     ///
     /// # Errors
     /// Those of `mmap`.
     pub fn new(fd: Fd, offset: u32, length: usize) -> Result<Mapping, Errno> {
         let address = os::map_shared(fd, offset.into(), length)?;
-        // Nothing is mapped at 0 for who does not ask for that address.
+        // `mmap` maps nothing at 0 unless asked for that address.
         let address = NonNull::new(address).ok_or(Errno::ENOMEM)?;
         Ok(Mapping { address, length })
     }
 
-    /// Its first byte.
+    /// Returns the address of the first byte.
     pub fn address(&self) -> NonNull<u8> {
         self.address
     }
 
-    /// How many bytes it has.
+    /// Returns the length in bytes.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// The address of an offset.
+    /// Returns the address at an offset.
     ///
     /// # Safety
-    /// `offset` must be within it.
+    /// `offset` must be within the mapping.
     pub unsafe fn at<T>(&self, offset: u32) -> *mut T {
         // SAFETY: the caller's promise.
         unsafe { self.address.as_ptr().add(offset as usize).cast() }
     }
 
-    /// Keeps it from children.
+    /// Removes the mapping from future children of `fork`.
     pub fn dont_fork(&self) {
         let arguments = [self.address.as_ptr().addr(), self.length, nr::MADV_DONTFORK as usize, 0, 0, 0];
-        // SAFETY: advice on memory of its own. It cannot be refused.
+        // SAFETY: advice on the mapping's own memory. It cannot fail.
         let _ = unsafe { os::call(nr::__NR_madvise, arguments) };
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped at its creation, and nobody uses it without its owner.
+        // SAFETY: mapped at creation, and used only through its owner.
         unsafe { os::unmap(self.address.as_ptr(), self.length) };
     }
 }
 
-/// How long the parts of a ring's memory are.
+/// The lengths of the parts of a ring's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lengths {
-    /// The submission ring; where one mapping holds both rings, that.
+    /// The submission ring; if one mapping contains both rings, that mapping.
     pub sq_ring: usize,
-    /// The completion ring; where one mapping holds both rings, that.
+    /// The completion ring; if one mapping contains both rings, that mapping.
     pub cq_ring: usize,
     /// The SQEs.
     pub sqes: usize,
 }
 
 impl Lengths {
-    /// The lengths of a ring with these parameters, whose entries have so many bytes.
+    /// Computes the lengths for a ring with these parameters and sizes of entries.
     pub fn of(params: &io_uring_params, sqe_bytes: usize, cqe_bytes: usize) -> Lengths {
         let (sq_entries, cq_entries) = (params.sq_entries as usize, params.cq_entries as usize);
         let array = if has_array(params) { sq_entries * size_of::<u32>() } else { 0 };
@@ -102,12 +102,12 @@ impl Lengths {
     }
 }
 
-/// Whether one mapping holds both rings.
+/// True if one mapping contains both rings.
 pub fn is_single(params: &io_uring_params) -> bool {
     params.features & IORING_FEAT_SINGLE_MMAP != 0
 }
 
-/// Whether the submission ring names its entries by an array.
+/// True if the submission ring has an array of indices.
 fn has_array(params: &io_uring_params) -> bool {
     params.flags & IORING_SETUP_NO_SQARRAY == 0
 }
@@ -115,14 +115,14 @@ fn has_array(params: &io_uring_params) -> bool {
 /// The memory of a ring.
 pub struct RingMemory {
     sq_ring: Mapping,
-    /// None where the submission ring's mapping holds it.
+    /// `None` if the submission ring's mapping contains it.
     cq_ring: Option<Mapping>,
     sqes: Mapping,
 }
 
 impl RingMemory {
-    /// Maps the memory of a ring that has these parameters, whose entries have so many bytes. Where the submission ring
-    /// has an array, each place of it stands for the entry of the same number from here on.
+    /// Maps the memory of a ring with these parameters and sizes of entries. If the submission ring has an array of
+    /// indices, each entry of the array is set to its own index.
     ///
     /// # Errors
     /// Those of `mmap`.
@@ -144,7 +144,7 @@ impl RingMemory {
         if has_array(params) {
             for index in 0..params.sq_entries {
                 let place = params.sq_off.array + index * size_of::<u32>() as u32;
-                // SAFETY: the array lies within the mapping, whose length was computed from it.
+                // SAFETY: the array is within the mapping, whose length was computed from it.
                 let place = unsafe { AtomicU32::from_ptr(memory.sq_ring.at(place)) };
                 place.store(index, Ordering::Relaxed);
             }
@@ -152,22 +152,22 @@ impl RingMemory {
         Ok(memory)
     }
 
-    /// Where the submission ring is.
+    /// Returns the mapping of the submission ring.
     pub fn sq_ring(&self) -> &Mapping {
         &self.sq_ring
     }
 
-    /// Where the completion ring is.
+    /// Returns the mapping of the completion ring.
     pub fn cq_ring(&self) -> &Mapping {
         self.cq_ring.as_ref().unwrap_or(&self.sq_ring)
     }
 
-    /// Where the SQEs are.
+    /// Returns the mapping of the SQEs.
     pub fn sqes(&self) -> &Mapping {
         &self.sqes
     }
 
-    /// Keeps all of it from children.
+    /// Removes the mappings from future children of `fork`.
     pub fn dont_fork(&self) {
         self.sq_ring.dont_fork();
         self.cq_ring.iter().for_each(Mapping::dont_fork);

@@ -1,4 +1,4 @@
-//! A file in memory that other processes open by its path.
+//! A memory file that other processes open by its path.
 
 use alloc::format;
 use alloc::string::String;
@@ -9,8 +9,8 @@ use core::ops::Deref;
 
 use crate::Mapping;
 
-/// A file in memory, all zero at first, which this process has mapped. Other processes of this user open it by its path, until
-/// it is dropped.
+/// A memory file, initially zero, that this process has mapped. Other processes of this user can open it by its path until it
+/// is dropped.
 pub struct SharedFile {
     memory: Mapping,
     file: File,
@@ -26,7 +26,7 @@ impl Drop for File {
 }
 
 impl SharedFile {
-    /// One of so many bytes; `/proc` shows it by `name`.
+    /// Creates a file of `length` bytes; `/proc` shows it with `name`.
     ///
     /// # Errors
     /// Those of `memfd_create`, `ftruncate` and `mmap`.
@@ -36,7 +36,7 @@ impl SharedFile {
         Ok(SharedFile { memory: Mapping::new(file.0, 0, length)?, file, maker: os::getpid() })
     }
 
-    /// Where other processes find it.
+    /// Returns the path by which other processes open the file.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", self.maker, self.file.0)
     }

@@ -23,16 +23,16 @@ pub const DELETE: u32 = EPOLL_CTL_DEL;
 /// `EPOLL_CTL_MOD`.
 pub const MODIFY: u32 = EPOLL_CTL_MOD;
 
-/// The events and flags that may stand beside `EPOLLEXCLUSIVE`.
+/// The events and flags that may be combined with `EPOLLEXCLUSIVE`.
 const EXCLUSIVE_BITS: u32 = EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLET | EPOLLEXCLUSIVE;
 
 impl Set {
-    /// `epoll_ctl(2)`: registers a file, changes what it is registered for, or ends that.
+    /// Does `epoll_ctl(2)`: registers a file, changes its registration, or removes it.
     ///
     /// # Errors
-    /// As epoll's: `EBADF`, `EEXIST`, `ENOENT`, `EPERM` for a file that cannot be polled; `ENOSPC` where as many items
-    /// are there as there can be. `EINVAL` without `EPOLLET` and with `EPOLLEXCLUSIVE`, unless the set is an extended
-    /// one, and with `EPOLLWAKEUP`.
+    /// As epoll's: `EBADF`, `EEXIST`, `ENOENT`, `EPERM` for a file that cannot be polled; `ENOSPC` if all items are
+    /// used. `EINVAL` without `EPOLLET` and with `EPOLLEXCLUSIVE`, unless the set is an extended one, and with
+    /// `EPOLLWAKEUP`.
     pub fn control(&self, operation: u32, fd: Fd, event: Event) -> Result<(), Errno> {
         self.check_owner()?;
         if operation != DELETE {
@@ -49,7 +49,7 @@ impl Set {
             _ => return Err(Errno::EINVAL),
         }
         drop(state);
-        // Who sleeps has something new to watch.
+        // A sleeping consumer must watch the change.
         if operation != DELETE {
             self.shared.changed();
         }
@@ -78,7 +78,7 @@ impl Set {
             self.bell(state)?;
         }
         if let Some(&item) = state.numbers.get(&fd) {
-            // epoll alone notices that a file was closed.
+            // Only the inner epoll instance notices that a file was closed.
             let inside = state.slots[item as usize].place == Place::Inside;
             if !inside || !self.is_gone(state, item) {
                 return Err(Errno::EEXIST);
@@ -92,7 +92,7 @@ impl Set {
         self.show(item, event);
         state.numbers.insert(fd, item);
         self.count_level(event.events, true);
-        // Pairs with `sleep`: a consumer that sleeps at the bell for this file finds the bell watched, where one was made above.
+        // Pairs with `sleep`: a consumer that sleeps at the bell for this file finds the bell watched, if it was made above.
         self.files.fetch_add(1, Ordering::Release);
         if place == Place::Inside
             && let Err(error) = self.inside.add(fd, event.events, name)
@@ -118,7 +118,7 @@ impl Set {
             (_, Place::Inside) => self.inside.add(fd, event.events, name)?,
             _ => {}
         }
-        // Whoever has an event of the new registration waits for the lock before it is passed on.
+        // A thread that passes on an event of the new registration waits for the lock first.
         *slot = Slot { events: event.events, data: event.data, place, enabled: true, ..before };
         self.show(item, event);
         if before.place == Place::Feeder && matches!(self.source, Source::Aio(_)) {
@@ -147,22 +147,22 @@ impl Set {
             Place::Nowhere => Ok(()),
         };
         self.release(state, item);
-        // The file was closed meanwhile, or another has its number.
+        // The result is an error if the file was closed meanwhile, or another file has its number.
         result
     }
 
-    /// The watcher for such events.
+    /// Returns the watcher for such events.
     fn place(&self, events: u32) -> Place {
         let odd = events & EPOLLET == 0 || events & EPOLLEXCLUSIVE != 0;
         match &self.source {
             Source::Uring(_) if !odd => Place::Feeder,
-            // A poll cannot wait until a file becomes writable again that is writable now.
+            // A poll of AIO cannot wait for the next edge of a file that is writable now.
             Source::Aio(_) if !odd && events & EPOLLOUT == 0 => Place::Feeder,
             _ => Place::Inside,
         }
     }
 
-    /// Has the feeder watch an item that is its.
+    /// Makes the feeder watch an item, if it is the feeder's.
     fn watch(&self, state: &mut State, item: u32) {
         let slot = &mut state.slots[item as usize];
         if slot.place != Place::Feeder {
@@ -191,16 +191,16 @@ impl Set {
         }
     }
 
-    /// Whether a file that is registered inside was closed.
+    /// True if a file that the inner epoll instance watches was closed.
     fn is_gone(&self, state: &State, item: u32) -> bool {
         let slot = &state.slots[item as usize];
         self.inside.has_lost(slot, token(item, slot.generation, 0))
     }
 
-    /// An item that is free.
+    /// Takes a free item.
     fn take_item(&self, state: &mut State) -> Result<u32, Errno> {
         let ring = &self.shared.ring;
-        // Those whose last events the program has passed by now.
+        // Frees items whose last entries in the ring the program has passed by now.
         while let Some(&(item, position)) = state.resting.front() {
             if (ring.head().wrapping_sub(position) as i32) < 0 {
                 break;
@@ -219,7 +219,7 @@ impl Set {
         Ok(next)
     }
 
-    /// Gives up the items of files that were closed, and takes one of them.
+    /// Releases the items of closed files, and takes one of them.
     #[cold]
     fn reclaim(&self, state: &mut State) -> Result<u32, Errno> {
         let closed =
@@ -238,15 +238,15 @@ impl Set {
         }
     }
 
-    /// Shows the program what an item is registered for.
+    /// Publishes an item's registration to the program.
     fn show(&self, item: u32, event: Event) {
         let shown = self.shared.ring.item(item);
         shown.data.store(event.data, Ordering::Relaxed);
         shown.events.store(event.events, Ordering::Release);
     }
 
-    /// Gives an item up. Its events are taken back; the place that it may have in the ring is passed over by the
-    /// program, and until then the item rests.
+    /// Releases an item, and clears its events. If it has an entry in the ring, the program skips the entry, and
+    /// the item rests until then.
     fn release(&self, state: &mut State, item: u32) {
         let slot = &mut state.slots[item as usize];
         if slot.fd >= 0 {
@@ -265,10 +265,10 @@ impl Set {
         }
     }
 
-    /// An event that any thread raises, with the program's word.
+    /// Adds an event that any thread can raise, with the program's data.
     ///
     /// # Errors
-    /// `ENOSPC` where as many items are there as there can be.
+    /// `ENOSPC` if all items are used.
     pub fn add_event(&self, data: u64) -> Result<Raiser, Errno> {
         self.check_owner()?;
         let mut state = self.state.lock();
@@ -284,10 +284,10 @@ impl Set {
         Ok(Raiser::new(self.shared.clone(), item))
     }
 
-    /// Ends an event. What a thread raises at this very moment may still come.
+    /// Removes an event. An event that is being raised at this moment may still come.
     ///
     /// # Errors
-    /// `ENOENT` where it was removed already, or is another set's.
+    /// `ENOENT` if it was removed already, or belongs to another set.
     pub fn delete_event(&self, raiser: &Raiser) -> Result<(), Errno> {
         self.check_owner()?;
         let mut state = self.state.lock();

@@ -1,39 +1,39 @@
-//! How events get into the ring: any thread, any number of them at a time, none waits for another.
+//! Inserting events into the ring: any number of threads may do so at the same time, and none waits for another.
 //!
-//! A position is taken, the item's number is written there, and only then may the tail pass it. But who was first
-//! may be slower than who came later, so nobody moves the tail on while others are under way: the last of them does
-//! it for all. One word counts what that takes, the *shadow counter*:
+//! A thread takes a position, writes the item's number there, and only then the tail may pass the position. A
+//! thread with an earlier position may be slower than one with a later position, so no thread moves the tail while
+//! others are inserting: the last one moves it for all. One word, the *shadow counter*, has the counts for that:
 //!
 //! | bits | part | |
 //! |---|---|---|
-//! | 0 to 15 | refs | how many are inserting |
-//! | 16 to 31 | advance | by how much the last one has to move the tail |
+//! | 0 to 15 | refs | the number of inserting threads |
+//! | 16 to 31 | advance | the number of positions by which the last one must move the tail |
 //! | 32 to 63 | monotonic | the next position |
 //!
-//! An item that is marked ready already is in the ring, so it is not inserted again: no more than all items are ever
-//! in it, and parts of 16 bits cannot run over. What a program scribbles into the memory can make them do so all the
-//! same; then its ring is wrong, but whatever comes out of it is cut to what the memory holds.
+//! An item that is marked ready is in the ring already, and is not inserted again: so no more than all items are
+//! ever in the ring, and the 16-bit parts cannot overflow. A program that overwrites the memory can make them
+//! overflow; then its ring is wrong, but all values read from it are limited to the size of the memory.
 
-/// The memory of a ring, as it is needed here and as a model checker can stand in for it.
+/// The memory of a ring, as an interface that a model checker can implement, too.
 pub trait Cells {
-    /// Adds to an item's ready events; returns those before. Acquire and release.
+    /// Adds to an item's ready events; returns the former ones. Acquire and release.
     fn mark(&self, item: u32, events: u32) -> u32;
-    /// Takes an item's ready events away. Acquire and release.
+    /// Returns and clears an item's ready events. Acquire and release.
     fn clear(&self, item: u32) -> u32;
     /// Adds to the shadow counter, with wrap-around; returns the sum. Acquire.
     fn shadow_add(&self, amount: u64) -> u64;
-    /// Replaces the shadow counter if it is `old`; else returns what it is. Acquire and release.
+    /// Replaces the shadow counter if it is `old`. Acquire and release.
     ///
     /// # Errors
-    /// It is this instead.
+    /// The shadow counter's value, if it is not `old`.
     fn shadow_replace(&self, old: u64, new: u64) -> Result<(), u64>;
-    /// Writes a place of the index ring, the position being cut to its length.
+    /// Writes an entry of the index ring; the position is reduced to an index.
     fn point(&self, position: u32, item: u32);
-    /// Reads it.
+    /// Reads an entry of the index ring.
     fn pointed(&self, position: u32) -> u32;
-    /// Moves the tail on. Release, and in one order with whether somebody sleeps.
+    /// Advances the tail. Release, and in one total order with the sleeper's word.
     fn tail_add(&self, amount: u32);
-    /// Reads the tail. Acquire, and in one order with whether somebody sleeps.
+    /// Reads the tail. Acquire, and in one total order with the sleeper's word.
     fn tail(&self) -> u32;
     /// Reads the head.
     fn head(&self) -> u32;
@@ -45,7 +45,7 @@ const REF: u64 = 1;
 const ADVANCE_SHIFT: u32 = 16;
 const MONOTONIC_SHIFT: u32 = 32;
 
-/// A value of the shadow counter.
+/// Returns a value of the shadow counter.
 pub const fn counter(monotonic: u32, advance: u16, refs: u16) -> u64 {
     (monotonic as u64) << MONOTONIC_SHIFT | (advance as u64) << ADVANCE_SHIFT | refs as u64
 }
@@ -62,7 +62,7 @@ fn refs(counter: u64) -> u16 {
     counter as u16
 }
 
-/// Marks an item ready, and puts it into the ring if it is not there.
+/// Marks an item ready, and inserts it into the ring if it is not there.
 pub fn raise(cells: &impl Cells, item: u32, events: u32) -> Raised {
     if cells.mark(item, events) != 0 {
         return Raised::Already;
@@ -73,16 +73,16 @@ pub fn raise(cells: &impl Cells, item: u32, events: u32) -> Raised {
 /// The result of raising an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Raised {
-    /// The item was in the ring.
+    /// The item was in the ring already.
     Already,
-    /// The item is in the ring now; another thread, still inserting, moves the tail.
+    /// The item was inserted; another thread, which is still inserting, will move the tail.
     Inserted,
-    /// The item is in the ring, and the tail was moved: who sleeps for it has to be woken by the caller.
+    /// The item was inserted, and the tail was moved: the caller must wake a sleeping consumer.
     Visible,
 }
 
-/// Puts items into the ring whose ready events the caller has just made other than 0. They are at most as many as the
-/// ring has items. Returns whether the tail was moved, and not left to another.
+/// Inserts items whose ready events the caller has just changed from 0, at most as many as the ring has. Returns true
+/// if this thread moved the tail, false if another one will.
 pub fn insert(cells: &impl Cells, items: &[u32]) -> bool {
     let count = items.len() as u64;
     let mut counter = cells.shadow_add(count << MONOTONIC_SHIFT | count << ADVANCE_SHIFT | REF);
@@ -108,18 +108,18 @@ pub fn insert(cells: &impl Cells, items: &[u32]) -> bool {
 /// An item that was taken out of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// Which item; whoever reads it has to check it, for it comes from shared memory.
+    /// The item's number, which the reader must check because it comes from shared memory.
     pub item: u32,
-    /// Its ready events; 0 where it was removed meanwhile.
+    /// The item's ready events; 0 if the item was removed meanwhile.
     pub events: u32,
 }
 
-/// Takes the next item out of the ring, if it is one of `items`; others are passed over. For one thread at a time.
+/// Takes the next item out of the ring, if it is one of `items`; other numbers are skipped. Only one thread may take at a time.
 ///
-/// `look` reads what belongs to the item, before it is given free to be inserted again.
+/// `look` reads the item's data before the item may be inserted again.
 pub fn take<T>(cells: &impl Cells, items: u32, mut look: impl FnMut(u32) -> T) -> Option<(Taken, T)> {
     let (mut head, tail) = (cells.head(), cells.tail());
-    // With every item in the ring, some may have come back before the head has moved on; more were never put there.
+    // With every item in the ring, some may have been inserted again before the head moved; more entries are impossible.
     if tail.wrapping_sub(head) > items.saturating_mul(2) {
         cells.set_head(tail);
         return None;
@@ -145,7 +145,7 @@ mod tests {
     extern crate std;
     use std::vec::Vec;
 
-    /// Memory for one thread.
+    /// Memory of a ring for one thread.
     struct Plain {
         ready: Vec<Cell<u32>>,
         index: RefCell<Vec<u32>>,
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// Others are under way, as many as there can be: the tail waits for them, and no part runs into the next.
+    /// As many other threads as possible are inserting: the tail waits for them, and no part overflows into the next.
     #[test]
     fn the_parts_hold_as_many_as_there_are_items() {
         let others = u16::MAX - 2;
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(advance(cells.shadow.get()), u16::MAX);
         assert_eq!(refs(cells.shadow.get()), others, "those that left are not counted");
         cells.shadow.set(cells.shadow.get() - u64::from(others));
-        // One more, after all others have left without being last, is.
+        // The next thread, after all others have left without being the last one, is the last one.
         cells.shadow.set(cells.shadow.get() - (1 << ADVANCE_SHIFT));
         assert_eq!(raise(&cells, 11, 1), Raised::Visible);
         assert_eq!(cells.tail.get(), start.wrapping_add(u32::from(u16::MAX)));
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(order, [3, 1, 4, 0, 2]);
     }
 
-    /// Whatever stands in the memory, nothing outside of it is named, and it comes to an end.
+    /// With any contents of the memory, only indices within it are used, and `take` ends.
     #[test]
     fn scribbled_memory_is_harmless() {
         let cells = Plain::new(4, u64::MAX, 0);

@@ -1,9 +1,9 @@
-//! The epoll instance inside a set.
+//! The inner epoll instance of a set.
 //!
-//! It knows a file by the file and its number. Once the number is closed and the file lives on by another, nobody can remove the
-//! registration; if it is level-triggered and the file is ready, no wait sleeps any more. So events that name nobody's
-//! registration have the instance replaced by another, with what is still registered: those that come again and again, and as many
-//! others as there are registrations, for each of these takes calls.
+//! epoll identifies a registration by file and number. If the number is closed while the file lives on under another number, the
+//! registration cannot be removed; if it is level-triggered and the file is ready, no wait sleeps any more. So events without a
+//! current registration make the set replace the instance by a new one with the current registrations: if an event comes
+//! repeatedly, or after as many such events as there are registrations, because each registration costs calls.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -17,7 +17,7 @@ use crate::set::State;
 
 /// The instance.
 pub struct Inside {
-    /// Changes under the lock of the set's state only, by whoever waits.
+    /// Changed under the lock of the set's state only, by the waiting thread.
     fd: AtomicI32,
 }
 
@@ -30,13 +30,13 @@ impl Inside {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// `epoll_ctl(2)`.
+    /// Calls `epoll_ctl(2)`.
     pub fn control(&self, operation: u32, fd: Fd, events: u32, name: Token) -> Result<(), Errno> {
         os::epoll_ctl(self.fd(), operation, fd, events, name)
     }
 
-    /// Registers a file that no item has. The same file may be here under the same number by a registration that could not be
-    /// removed, and is removed now.
+    /// Registers a file without an item. A former registration of the same file and number, which could not be removed then,
+    /// is removed now.
     pub fn add(&self, fd: Fd, events: u32, name: Token) -> Result<(), Errno> {
         match self.control(EPOLL_CTL_ADD, fd, events, name) {
             Err(Errno::EEXIST) => {
@@ -47,23 +47,23 @@ impl Inside {
         }
     }
 
-    /// `epoll_wait(2)`.
+    /// Calls `epoll_wait(2)`.
     pub fn wait(&self, events: &mut [EpollEvent], timeout_ns: Option<u64>) -> Result<usize, Errno> {
         os::epoll_wait(self.fd(), events, timeout_ns, None)
     }
 
-    /// Whether the registration of an item is gone: then its number is free here.
+    /// True if the registration of an item is gone: then its number is free here.
     pub fn has_lost(&self, slot: &Slot, name: Token) -> bool {
         let there = self.control(EPOLL_CTL_ADD, slot.fd, EPOLLET, name);
         if there.is_ok() {
             let _ = self.control(EPOLL_CTL_DEL, slot.fd, 0, 0);
         }
-        // Nobody's number, or that of a file that cannot be polled.
+        // The number is not open, or the file cannot be polled.
         matches!(there, Ok(()) | Err(Errno::EBADF | Errno::EPERM))
     }
 
-    /// Replaces the instance by one with the registrations that are still somebody's, and with `own`, a descriptor of the
-    /// set that it heard. What was closed by its number is no more watched. Files that are ready are told once more.
+    /// Replaces the instance by one with the current registrations, and with `own`, a descriptor of the set that it
+    /// watched. Registrations whose number was closed are dropped. Ready files are reported once more.
     pub fn renew(&self, state: &State, own: Option<Fd>) -> Result<(), Errno> {
         let fresh = Inside::create()?;
         if let Some(own) = own {
@@ -74,15 +74,15 @@ impl Inside {
             if slot.place != Place::Inside || self.has_lost(slot, name) {
                 continue;
             }
-            // A one-shot that has fired is told nothing until it is modified, but for the errors that an instance always tells: once.
+            // A one-shot registration that has fired reports nothing until it is modified, except errors, which epoll always reports: once.
             let events = if slot.enabled { slot.events } else { EPOLLET | EPOLLONESHOT };
             match fresh.control(EPOLL_CTL_ADD, slot.fd, events, name) {
-                // Closed just now.
+                // The file was closed just now.
                 Ok(()) | Err(Errno::EBADF | Errno::EPERM) => {}
                 Err(error) => return Err(error),
             }
         }
-        // The other one is closed with `fresh`.
+        // The former instance is closed with `fresh`.
         fresh.fd.store(self.fd.swap(fresh.fd(), Ordering::Relaxed), Ordering::Relaxed);
         Ok(())
     }
@@ -94,15 +94,15 @@ impl Drop for Inside {
     }
 }
 
-/// Events that name nobody's registration.
+/// Events without a current registration.
 pub struct Strangers {
-    /// How many registrations had ended when the instance was asked for the events.
+    /// The number of ended registrations when the instance was asked for events.
     ended: u64,
-    /// The tokens that the events of this look name, and those of the look before, in order.
+    /// The sorted tokens of such events in this look and in the look before.
     looks: [Vec<Token>; 2],
-    /// How many came since the instance was replaced.
+    /// The number of such events since the instance was replaced.
     count: usize,
-    /// The instance is to be replaced.
+    /// The instance must be replaced.
     found: bool,
 }
 
@@ -110,7 +110,7 @@ impl Strangers {
     pub const NONE: Strangers =
         Strangers { ended: 0, looks: [Vec::new(), Vec::new()], count: 0, found: false };
 
-    /// Looks at an event. One whose registration ended after the instance was asked may be nothing but late.
+    /// Checks an event. An event whose registration ended after the instance was asked may just be late.
     pub fn look_at(&mut self, slots: &[Slot], name: Token) {
         let Some(slot) = slots.get(item_of(name)) else { return };
         if slot.generation == (name >> 32) as u32 || slot.ended > self.ended {
@@ -122,7 +122,7 @@ impl Strangers {
         self.found |= before.binary_search(&name).is_ok() || self.count > slots.len();
     }
 
-    /// All events were looked at; the instance is asked anew later than now.
+    /// Notes that all events were checked; the instance is asked again later.
     pub fn all_seen(&mut self, state: &State) {
         self.ended = state.ended;
         let [now, before] = &mut self.looks;
@@ -131,12 +131,12 @@ impl Strangers {
         before.sort_unstable();
     }
 
-    /// Whether the instance is to be replaced.
+    /// True if the instance must be replaced.
     pub fn found(&self) -> bool {
         self.found
     }
 
-    /// The instance was replaced, or cannot be replaced now.
+    /// Starts anew, because the instance was replaced, or cannot be replaced now.
     pub fn forget(&mut self) {
         (self.count, self.found) = (0, false);
     }

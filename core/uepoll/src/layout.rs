@@ -1,4 +1,4 @@
-//! The memory that the program maps by the descriptor: header and items, and behind them the index ring.
+//! The memory that the program maps by the descriptor: header and items, followed by the index ring.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -8,42 +8,42 @@ use anyring_engine::os::page_bytes;
 /// The first word of the header.
 pub const MAGIC: u32 = 0xeb01_eb01;
 
-/// Where the items begin.
+/// The offset of the items.
 pub const HEADER_BYTES: usize = 128;
 
-/// The most items: one more, all of them being inserted at a time, would not fit into 16 bits of the counter.
+/// The maximal number of items: one more, if all were inserted at the same time, would overflow the 16 bits of the counter.
 pub const MOST_ITEMS: u32 = u16::MAX as u32;
 
 /// One registered file, or one event that threads raise.
 #[repr(C)]
 pub struct Item {
-    /// The events that happened since the program last took the item; 0 where it is not in the ring.
+    /// The events since the program last took the item; 0 if the item is not in the ring.
     pub ready_events: AtomicU32,
-    /// The events that the item is registered for; 0 where it is not.
+    /// The events that the item is registered for; 0 if it is not registered.
     pub events: AtomicU32,
-    /// The program's own word.
+    /// The program's own data.
     pub data: AtomicU64,
 }
 
-/// The first 128 bytes. What the program need not know lies on the second cache line.
+/// The first 128 bytes. The second cache line contains fields that the program does not need.
 #[repr(C, align(64))]
 pub struct Header {
     /// [`MAGIC`].
     pub magic: AtomicU32,
-    /// Bytes of header and items, whole pages: the index ring begins there.
+    /// Length of header and items in bytes, whole pages: the index ring begins there.
     pub header_length: AtomicU32,
-    /// Bytes of the index ring, a power of two.
+    /// Length of the index ring in bytes, a power of two.
     pub index_length: AtomicU32,
-    /// How many items there can be.
+    /// The maximal number of items.
     pub max_items_nr: AtomicU32,
-    /// Up to where the program has taken events; only the program writes it.
+    /// The position up to which the program has taken events; only the program writes it.
     pub head: AtomicU32,
-    /// Up to where there are events.
+    /// The position up to which there are events.
     pub tail: AtomicU32,
     unused: [u32; 10],
     /// The counter of [`crate::insert`].
     pub shadow: AtomicU64,
-    /// Whether somebody sleeps for the ring, and how.
+    /// The state of a sleeping consumer ([`crate::sleeper`]).
     pub sleeper: AtomicU32,
     unused_too: [u32; 13],
 }
@@ -52,22 +52,22 @@ const _: () = assert!(size_of::<Item>() == 16);
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
 const _: () = assert!(core::mem::offset_of!(Header, tail) == 20);
 
-/// How long the parts are.
+/// The lengths of the parts of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// How many items there can be.
+    /// The maximal number of items.
     pub items: u32,
-    /// Bytes of header and items.
+    /// Length of header and items in bytes.
     pub header_length: usize,
-    /// Bytes of the index ring.
+    /// Length of the index ring in bytes.
     pub index_length: usize,
 }
 
 impl Geometry {
-    /// Of a ring for so many items.
+    /// Computes the lengths for a ring of `items` items.
     ///
     /// # Errors
-    /// `EINVAL` for none, or more than [`MOST_ITEMS`].
+    /// `EINVAL` for 0 or more than [`MOST_ITEMS`].
     pub fn of(items: u32) -> Result<Geometry, Errno> {
         if items == 0 || items > MOST_ITEMS {
             return Err(Errno::EINVAL);
@@ -77,17 +77,17 @@ impl Geometry {
         Ok(Geometry {
             items,
             header_length: header_length.next_multiple_of(page_bytes()),
-            // Whole pages, for the program maps it by itself: a power of two all the same.
+            // Whole pages, because the program maps it separately: still a power of two.
             index_length: index_length.next_multiple_of(page_bytes()),
         })
     }
 
-    /// The mask that cuts a position in the ring to an index.
+    /// Returns the mask that reduces a position in the ring to an index.
     pub fn index_mask(&self) -> u32 {
         (self.index_length / size_of::<u32>()) as u32 - 1
     }
 
-    /// Bytes of all of it.
+    /// Returns the length of all parts in bytes.
     pub fn length(&self) -> usize {
         self.header_length + self.index_length
     }

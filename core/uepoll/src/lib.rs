@@ -1,8 +1,8 @@
 //! epoll whose events a program takes from a ring in shared memory, without a system call.
 //!
-//! A [`Set`] is what `epoll_create2(EPOLL_USERPOLL, max_items)` was to give: files are registered with it as with
-//! epoll, a program maps its descriptor ([`layout`]) and takes events out of a ring ([`insert`]); when that is empty, it
-//! waits. Who puts the events there is a [`Feeder`].
+//! A [`Set`] is like the proposed `epoll_create2(EPOLL_USERPOLL, max_items)`: files are registered with it as with
+//! epoll, a program maps its descriptor ([`layout`]) and takes events out of a ring ([`insert`]); if the ring is empty,
+//! it waits. A [`Feeder`] puts the events into the ring.
 #![no_std]
 
 extern crate alloc;

@@ -1,4 +1,4 @@
-//! Events that threads raise, and what they wake a sleeping consumer by.
+//! Events that threads raise, and waking a sleeping consumer.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering, fence};
@@ -10,11 +10,11 @@ use crate::insert::Raised;
 use crate::ring::Ring;
 use crate::sleeper::{self, AWAKE, Alarm, ON_THE_WORD};
 
-/// The ring, and how its consumer is woken: what everybody has who puts something into it.
+/// The ring, and the means to wake its consumer: shared by all that insert events.
 pub struct Shared {
     /// The ring.
     pub ring: Ring,
-    /// An eventfd, once there is one.
+    /// The eventfd that wakes the consumer; -1 if none was made.
     pub bell: AtomicI32,
 }
 
@@ -50,12 +50,12 @@ impl Alarm for Shared {
 }
 
 impl Shared {
-    /// Says that the caller is about to sleep; false where there is something already, and it must not.
+    /// Announces that the caller is about to sleep; false if there are events already, so that it must not sleep.
     pub fn announce_sleep(&self, how: u32) -> bool {
         sleeper::announce(self, how)
     }
 
-    /// The caller sleeps no longer.
+    /// Notes that the caller sleeps no longer.
     pub fn woke(&self) {
         self.ring.header().sleeper.store(AWAKE, Ordering::Relaxed);
     }
@@ -66,12 +66,12 @@ impl Shared {
         sleeper::wake(self);
     }
 
-    /// Something else than the ring was changed that a sleeper has to look at.
+    /// Wakes the consumer after a change of other state than the ring that it must see.
     pub fn changed(&self) {
         sleeper::changed(self);
     }
 
-    /// Sleeps on the word.
+    /// Sleeps on the sleeper's word, a futex.
     pub fn sleep_on_word(&self, timeout_ns: Option<u64>) -> Result<(), Errno> {
         match os::futex_wait_shared(&self.ring.header().sleeper, ON_THE_WORD, timeout_ns) {
             Err(Errno::EINTR) => Err(Errno::EINTR),
@@ -89,8 +89,8 @@ impl Drop for Shared {
     }
 }
 
-/// Raises one event of a set, from any thread, and from children of the process. It may outlive the event and the
-/// set, and then raises nothing.
+/// Raises one event of a set, from any thread, and from children of the process. A raiser may outlive the event
+/// and the set; then it raises nothing.
 #[derive(Clone)]
 pub struct Raiser {
     shared: Arc<Shared>,
@@ -103,8 +103,8 @@ impl Raiser {
         Raiser { shared, item, alive: Arc::new(AtomicBool::new(true)) }
     }
 
-    /// Adds `events`, any bits, to those that the consumer takes next. Where some are there already that is one atomic
-    /// operation, else a few; never a system call, unless the consumer sleeps.
+    /// Adds `events`, which may be any bits, to those that the consumer takes next. If the event is pending already,
+    /// that is one atomic operation, otherwise a few; there is no system call unless the consumer sleeps.
     #[inline]
     pub fn raise(&self, events: u32) {
         if self.alive.load(Ordering::Relaxed) && self.shared.ring.raise(self.item, events) == Raised::Visible
@@ -113,12 +113,12 @@ impl Raiser {
         }
     }
 
-    /// Raises nothing from now on; false where that was so already, or this is another's.
+    /// Makes this raise nothing from now on; false if that was so already, or if the event is another set's.
     pub(crate) fn end(&self, shared: &Arc<Shared>) -> bool {
         Arc::ptr_eq(&self.shared, shared) && self.alive.swap(false, Ordering::Relaxed)
     }
 
-    /// The item's number in the shared memory.
+    /// Returns the item's number in the shared memory.
     pub fn item(&self) -> u32 {
         self.item
     }

@@ -1,4 +1,4 @@
-//! A thread that waits for the files, while the consumer does something else.
+//! A thread that waits for files while the consumer does something else.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -15,10 +15,10 @@ use crate::inside::{Inside, Strangers};
 use crate::raise::Shared;
 use crate::set::{Spawn, State};
 
-/// The thread, as its set knows it.
+/// The state of the thread.
 pub struct Reactor {
     stops: AtomicBool,
-    /// 1 once it is gone.
+    /// 1 once the thread has ended.
     ended: AtomicU32,
     wake: Fd,
     inside: Arc<Inside>,
@@ -28,7 +28,7 @@ pub struct Reactor {
 }
 
 impl Reactor {
-    /// Starts it. Having found something, it looks again and again for `spin_ns` before it sleeps.
+    /// Starts the thread. After an event, it polls for `spin_ns` before it sleeps.
     pub(crate) fn start(
         shared: Arc<Shared>,
         state: Arc<Mutex<State>>,
@@ -42,14 +42,14 @@ impl Reactor {
         reactor.inside.control(EPOLL_CTL_ADD, wake, EPOLLIN | EPOLLET, BELL)?;
         let argument = Box::into_raw(Box::new(reactor.clone()));
         spawn(c"anyring-uepoll", run, argument.cast()).map_err(|error| {
-            // SAFETY: no thread has it.
+            // SAFETY: no thread has the argument.
             drop(unsafe { Box::from_raw(argument) });
             Errno::from_raw(-(error as isize))
         })?;
         Ok(reactor)
     }
 
-    /// Ends the thread, and waits until it is gone.
+    /// Ends the thread, and waits until it has ended.
     pub fn stop(&self) {
         self.stops.store(true, Ordering::Release);
         os::eventfd_signal(self.wake);
@@ -79,7 +79,7 @@ impl Reactor {
             }
             sink.flush();
             strangers.all_seen(&state);
-            // Where that fails, the next event has it tried again: all are edge-triggered.
+            // If this fails, the next such event repeats it: all registrations are edge-triggered.
             if strangers.found() && self.inside.renew(&state, Some(self.wake)).is_ok() {
                 strangers.forget();
             }
@@ -90,9 +90,9 @@ impl Reactor {
 }
 
 /// # Safety
-/// Once, with what `start` gave.
+/// Must be called once, with the argument of `start`.
 unsafe extern "C" fn run(argument: *mut c_void) {
-    // SAFETY: what `start` gave, once.
+    // SAFETY: the argument of `start`, passed once.
     let reactor = *unsafe { Box::from_raw(argument.cast::<Arc<Reactor>>()) };
     reactor.serve();
     reactor.ended.store(1, Ordering::Release);

@@ -9,17 +9,17 @@ use anyring_mapping::Mapping;
 use crate::insert::{self, Cells, Raised, counter};
 use crate::layout::{Geometry, HEADER_BYTES, Header, Item, MAGIC};
 
-/// The events that a file is registered for, or that came, with the program's word.
+/// The events that a file is registered for, or that happened, with the program's data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Event {
     /// The `EPOLL*` bits.
     pub events: u32,
-    /// The program's own word.
+    /// The program's own data.
     pub data: u64,
 }
 
-/// A ring, and the memory that it is in. What the memory holds is the program's to change: how long its parts are is
-/// known from the creation, and never read again.
+/// A ring and its memory. The program may change the memory: the lengths of its parts are known from the creation,
+/// and never read from it.
 pub struct Ring {
     memory: Mapping,
     geometry: Geometry,
@@ -32,10 +32,10 @@ unsafe impl Send for Ring {}
 unsafe impl Sync for Ring {}
 
 impl Ring {
-    /// A ring for so many items in a memfd of its own, whose positions begin at `first`.
+    /// Creates a ring for `items` items in a new memfd; its positions begin at `first`.
     ///
     /// # Errors
-    /// `EINVAL` for a number of items that cannot be; what creating and mapping the memory gives.
+    /// `EINVAL` for an invalid number of items; those of creating and mapping the memory.
     pub fn create(items: u32, first: u32) -> Result<Ring, Errno> {
         let geometry = Geometry::of(items)?;
         let fd = os::memfd_create(c"anyring-uepoll", nr::MFD_CLOEXEC | nr::MFD_ALLOW_SEALING)?;
@@ -53,65 +53,65 @@ impl Ring {
 
     fn within(fd: Fd, geometry: Geometry) -> Result<Ring, Errno> {
         os::grow_memfd(fd, geometry.length() as u64)?;
-        // A program that made it shorter would have every access to it end in a signal.
+        // If a program could make the file shorter, accesses to the memory would raise SIGBUS.
         let seals = nr::F_SEAL_SHRINK | nr::F_SEAL_GROW | nr::F_SEAL_SEAL;
         os::fcntl(fd, nr::F_ADD_SEALS, seals as usize)?;
         let memory = Mapping::new(fd, 0, geometry.length())?;
         Ok(Ring { memory, geometry, fd })
     }
 
-    /// The descriptor by which a program maps it. It is the caller's to close.
+    /// Returns the descriptor by which a program maps the ring. The caller closes it.
     pub fn fd(&self) -> Fd {
         self.fd
     }
 
-    /// How long its parts are.
+    /// Returns the lengths of the memory's parts.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// The header.
+    /// Returns the header.
     pub fn header(&self) -> &Header {
-        // SAFETY: the mapping begins with it, page-aligned, and lives as long as `self`; all of it is atomics.
+        // SAFETY: the mapping begins with the header, page-aligned, and lives as long as `self`; all fields are atomics.
         unsafe { self.memory.address().cast().as_ref() }
     }
 
-    /// An item of the ring. The number must be of one.
+    /// Returns an item of the ring.
     pub fn item(&self, item: u32) -> &Item {
         assert!(item < self.geometry.items);
-        // SAFETY: so many items are behind the header, aligned to 16 bytes, and are atomics.
+        // SAFETY: this many items follow the header, aligned to 16 bytes; all fields are atomics.
         unsafe { self.memory.address().add(HEADER_BYTES).cast::<Item>().add(item as usize).as_ref() }
     }
 
     fn place(&self, position: u32) -> &AtomicU32 {
         let place = (position & self.geometry.index_mask()) as usize;
-        // SAFETY: cut to the length of the index ring, which is behind the items.
+        // SAFETY: reduced to the length of the index ring, which is behind the items.
         unsafe {
             self.memory.address().add(self.geometry.header_length).cast::<AtomicU32>().add(place).as_ref()
         }
     }
 
-    /// Marks an item ready, and puts it into the ring if it is not there.
+    /// Marks an item ready, and inserts it into the ring if it is not there.
     pub fn raise(&self, item: u32, events: u32) -> Raised {
         insert::raise(self, item, events)
     }
 
-    /// The position that the next event gets.
+    /// Returns the position of the next event.
     pub fn next_position(&self) -> u32 {
         (self.header().shadow.load(Ordering::Acquire) >> 32) as u32
     }
 
-    /// Whether there is nothing in it.
+    /// True if the ring is empty.
     pub fn is_empty(&self) -> bool {
         self.head() == self.tail()
     }
 
-    /// The next event. For one thread at a time.
+    /// Takes the next event. Only one thread may take at a time.
     pub fn take(&self) -> Option<Event> {
         loop {
             let (taken, data) =
                 insert::take(self, self.geometry.items, |item| self.item(item).data.load(Ordering::Relaxed))?;
-            // What was removed while it was in the ring has none left.
+            // An item that was removed while it was in the ring has no events.
             if taken.events != 0 {
                 return Some(Event { events: taken.events, data });
             }
@@ -138,7 +138,7 @@ impl Cells for Ring {
     }
 
     fn point(&self, position: u32, item: u32) {
-        // The tail's release orders it; a consumer that reads the place with acquire meets this.
+        // The tail's release orders this store; a consumer that reads the entry with acquire sees it, too.
         self.place(position).store(item, Ordering::Release);
     }
 

@@ -20,29 +20,29 @@ use crate::raise::Shared;
 use crate::reactor::Reactor;
 use crate::ring::Ring;
 
-/// Starts a thread that runs the function with the argument, once. Where it cannot, it answers an errno, and does not run
-/// the function.
+/// Starts a thread that runs the function with the argument, once. On failure it returns an errno, and does not run the
+/// function.
 pub type Spawn = fn(&'static CStr, unsafe extern "C" fn(*mut c_void), *mut c_void) -> Result<(), i32>;
 
 /// The parameters of a set.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How many files and events it can have.
+    /// The maximal number of files and events.
     pub max_items: u32,
     /// The way in which events get into the set.
     pub feeder: Feeder,
-    /// Files may be level-triggered, and exclusive.
+    /// Files may be level-triggered, and use `EPOLLEXCLUSIVE`.
     pub extended: bool,
-    /// For how long one looks for events before one sleeps.
+    /// How long a wait polls for events before it sleeps, in nanoseconds.
     pub spin_ns: u64,
-    /// Where its positions begin.
+    /// The first position of the ring.
     pub first_position: u32,
-    /// How the reactor gets its thread; there is no reactor without.
+    /// The function that starts the reactor's thread; required for a reactor.
     pub spawn: Option<Spawn>,
 }
 
 impl Options {
-    /// As the proposal for the kernel has it.
+    /// Returns the options of the proposal for the kernel.
     pub fn new(max_items: u32) -> Options {
         Options {
             max_items,
@@ -55,40 +55,40 @@ impl Options {
     }
 }
 
-/// The running feeder of a set, with its state.
+/// The feeder of a set, with its state.
 pub(crate) enum Source {
     Epoll,
     Uring(Uring),
-    /// Linux AIO, by the part of it that sleeping needs, without a lock.
+    /// Linux AIO: the part that sleeping needs, without a lock.
     Aio(Context),
     Reactor(Arc<Reactor>),
 }
 
-/// The state behind the lock.
+/// The state that the lock guards.
 pub(crate) struct State {
     pub slots: Vec<Slot>,
     pub free: Vec<u32>,
     /// Items whose removed registration may still be in the ring, up to the position.
     pub resting: VecDeque<(u32, u32)>,
     pub numbers: BTreeMap<Fd, u32>,
-    /// How many registrations have ended.
+    /// The number of registrations that have ended.
     pub ended: u64,
     pub aio: Option<Aio>,
 }
 
 /// The state that only the consumer uses.
 pub(crate) struct Consumer {
-    /// Room for what a look at the epoll instance inside finds, made with the first.
+    /// Room for the events of one look at the inner epoll instance, allocated at the first look.
     pub events: Vec<EpollEvent>,
-    /// Which of them were found and are not passed on yet.
+    /// The found events that are not passed on yet.
     pub found: Range<usize>,
-    /// Whether the epoll instance inside has what nobody can remove.
+    /// Events of the inner epoll instance without a current registration.
     pub strangers: Strangers,
-    /// The epoll instance inside may have something.
+    /// The inner epoll instance may have events.
     pub inside: bool,
-    /// True if the epoll instance inside came first in the last harvest; turns alternate.
+    /// The inner epoll instance came first in the last harvest; turns alternate.
     pub inside_first: bool,
-    /// How often was looked.
+    /// The number of looks.
     pub looks: u32,
 }
 
@@ -100,9 +100,9 @@ pub struct Set {
     pub(crate) inside: Arc<Inside>,
     pub(crate) state: Arc<Mutex<State>>,
     pub(crate) consumer: Mutex<Consumer>,
-    /// Files that are watched; without any, the consumer sleeps on a word of the ring.
+    /// The number of watched files; if there are none, the consumer sleeps on a word of the ring.
     pub(crate) files: AtomicUsize,
-    /// How many of them are level-triggered.
+    /// The number of level-triggered files.
     pub(crate) levels: AtomicUsize,
     owner: AtomicPtr<AtomicU32>,
     descriptor_is_lost: AtomicBool,
@@ -111,11 +111,11 @@ pub struct Set {
 const PAGE_BYTES: usize = 4096;
 
 impl Set {
-    /// A set without files.
+    /// Creates a set without files.
     ///
     /// # Errors
-    /// `EINVAL` for a number of items that cannot be, `EOPNOTSUPP` for a reactor without threads; what the kernel
-    /// says where the feeder that was asked for cannot be had.
+    /// `EINVAL` for an invalid number of items, `EOPNOTSUPP` for a reactor without `spawn`; the kernel's error if
+    /// it does not support the feeder.
     pub fn create(mut options: Options) -> Result<Set, Errno> {
         let ring = Ring::create(options.max_items, options.first_position)?;
         let shared = Arc::new(Shared { ring, bell: AtomicI32::new(-1) });
@@ -131,7 +131,7 @@ impl Set {
         let fd = shared.ring.fd();
         let inside = Arc::new(Inside::create().inspect_err(|_| os::close(fd))?);
         let source = source(&mut options, &shared, &state, &inside).inspect_err(|_| os::close(fd))?;
-        // A child reads 0 there.
+        // The owner's word is 0 in a child.
         let owner = os::map_wiped_on_fork(PAGE_BYTES).inspect_err(|_| os::close(fd))?.cast::<AtomicU32>();
         // SAFETY: mapped just now.
         unsafe { (*owner).store(1, Ordering::Relaxed) };
@@ -156,37 +156,37 @@ impl Set {
         })
     }
 
-    /// The descriptor by which a program maps the ring.
+    /// Returns the descriptor by which a program maps the ring.
     pub fn fd(&self) -> Fd {
         self.shared.ring.fd()
     }
 
-    /// The set's feeder; never [`Feeder::Auto`].
+    /// Returns the set's feeder; never [`Feeder::Auto`].
     pub fn feeder(&self) -> Feeder {
         self.options.feeder
     }
 
-    /// The program has closed the descriptor by itself: its number is another's.
+    /// Notes that the program has closed the descriptor itself: its number may be another file's.
     pub fn lost_descriptor(&self) {
         self.descriptor_is_lost.store(true, Ordering::Relaxed);
     }
 
-    /// The ring.
+    /// Returns the ring.
     pub fn ring(&self) -> &Ring {
         &self.shared.ring
     }
 
-    /// Refuses what a child of the set's process asks for: its polls, its thread and its sleep are the parent's.
+    /// Refuses calls of a child process: the set's polls, thread and sleep are the parent's.
     pub(crate) fn check_owner(&self) -> Result<(), Errno> {
         if self.is_ours() { Ok(()) } else { Err(Errno::EPERM) }
     }
 
     fn is_ours(&self) -> bool {
-        // SAFETY: mapped from the creation to the end.
+        // SAFETY: mapped for the set's lifetime.
         unsafe { (*self.owner.load(Ordering::Relaxed)).load(Ordering::Relaxed) == 1 }
     }
 
-    /// The eventfd that wakes the consumer, which the feeder hears.
+    /// Returns the eventfd that wakes the consumer, and makes the feeder watch it when it is created.
     pub(crate) fn bell(&self, state: &mut State) -> Result<Fd, Errno> {
         let there = self.shared.bell.load(Ordering::Relaxed);
         if there >= 0 {
@@ -215,7 +215,7 @@ impl Set {
     }
 }
 
-/// Makes what feeds the set, and says what it is.
+/// Creates the feeder, and sets its kind in the options.
 fn source(
     options: &mut Options,
     shared: &Arc<Shared>,
@@ -253,7 +253,7 @@ impl Drop for Set {
         if !*self.descriptor_is_lost.get_mut() {
             os::close(self.shared.ring.fd());
         }
-        // SAFETY: nobody looks there any more.
+        // SAFETY: no reference to it is left.
         unsafe { os::unmap(self.owner.get_mut().cast(), PAGE_BYTES) };
     }
 }

@@ -1,53 +1,52 @@
-//! How the consumer falls asleep, and how it is woken: one word says whether it sleeps, and where.
+//! Falling asleep and waking the consumer: one word says whether it sleeps, and where.
 //!
 //! ```text
 //!            ,-- announce (ON_THE_WORD): without files, on the word itself, a futex
 //!  AWAKE ----+
-//!    ^       `-- announce (AT_THE_BELL): where the files are waited for, and the bell is heard, once there is one
-//!    `---------- woke: the consumer itself; or wake: whoever has something for it, and takes the word away first
+//!    ^       `-- announce (AT_THE_BELL): where files are waited for, and the bell is heard once there is one
+//!    `---------- woke: by the consumer; or wake: by a thread with an event, which resets the word first
 //! ```
 //!
-//! Who has something for the consumer shows it first, and looks at the word then; the consumer writes the word first, and
-//! looks then. So either the consumer sees what there is, or the word is seen.
+//! A thread with something for the consumer publishes it first, and reads the word then; the consumer writes the word
+//! first, and checks for events then. So either the consumer sees the events, or the thread sees the word.
 //!
-//! The bell is made when something needs it, an event that a thread raises. A consumer that sleeps where a bell would be heard, and
-//! there is none, hears of files by itself. Its word stays, for whoever comes when there is a bell.
+//! The bell is made when it is first needed, for an event that a thread raises. A consumer that sleeps where the bell would be
+//! heard, while there is none, is woken by files only. Its word stays, for threads that come when there is a bell.
 
-/// Nobody sleeps.
+/// The consumer does not sleep.
 pub const AWAKE: u32 = 0;
-/// The consumer sleeps where the bell is heard, an eventfd.
+/// The consumer sleeps where the bell, an eventfd, is heard.
 pub const AT_THE_BELL: u32 = 1;
-/// The consumer sleeps on the very word that says so.
+/// The consumer sleeps on this word itself, a futex.
 pub const ON_THE_WORD: u32 = 2;
 
-/// The word, the bell and what the consumer is woken for, as they are needed here and as a model checker can stand in
-/// for them.
+/// The word, the bell and the events, as an interface that a model checker can implement, too.
 pub trait Alarm {
-    /// Reads the word, in one order with all that changes it, and with the tail.
+    /// Reads the word, in one total order with all changes of it, and with the tail.
     fn word(&self) -> u32;
     /// Writes the word, in that order.
     fn set_word(&self, word: u32);
-    /// Replaces the word; returns what it was. In that order.
+    /// Replaces the word, in that order; returns the former word.
     fn swap_word(&self, word: u32) -> u32;
-    /// Replaces the word if it is `from`; whether it was. In that order.
+    /// Replaces the word if it is `from`, in that order; returns whether it was.
     fn replace_word(&self, from: u32, to: u32) -> bool;
     /// A sequentially consistent fence.
     fn barrier(&self);
-    /// Whether the ring has nothing to take. In one order with the word.
+    /// True if the ring is empty. In one total order with the word.
     fn is_empty(&self) -> bool;
-    /// Whether there is a bell. Acquire: if so, the feeder hears it already.
+    /// True if there is a bell. Acquire: then the feeder hears it already.
     fn has_bell(&self) -> bool;
-    /// Rings it.
+    /// Rings the bell.
     fn ring_bell(&self);
-    /// Wakes who sleeps on the word.
+    /// Wakes a consumer that sleeps on the word.
     fn wake_word(&self);
 }
 
-/// Says that the caller is about to sleep; false where there is something already, and it must not.
+/// Announces that the caller is about to sleep; false if there are events already, so that it must not sleep.
 pub fn announce(alarm: &impl Alarm, how: u32) -> bool {
-    // In one order with the tail: either the caller sees what came, or who put it there sees the sleeper.
+    // In one total order with the tail: either the caller sees the event, or the thread that inserts it sees the sleeper.
     alarm.set_word(how);
-    // As much for what the caller looks at next: `changed` is the other side.
+    // The fence does the same for other state that the caller checks next: pairs with the one in `changed`.
     alarm.barrier();
     let sleeps = alarm.is_empty();
     if !sleeps {
@@ -56,7 +55,7 @@ pub fn announce(alarm: &impl Alarm, how: u32) -> bool {
     sleeps
 }
 
-/// Wakes the consumer, if it sleeps: something was put into the ring.
+/// Wakes the consumer, if it sleeps, after an insertion into the ring.
 #[inline]
 pub fn wake(alarm: &impl Alarm) {
     if alarm.word() != AWAKE {
@@ -64,7 +63,7 @@ pub fn wake(alarm: &impl Alarm) {
     }
 }
 
-/// Wakes the consumer, if it sleeps: something else than the ring was changed that it has to look at.
+/// Wakes the consumer, if it sleeps, after a change of other state than the ring that it must see.
 pub fn changed(alarm: &impl Alarm) {
     alarm.barrier();
     wake(alarm);
@@ -73,13 +72,13 @@ pub fn changed(alarm: &impl Alarm) {
 #[cold]
 fn wake_sleeper(alarm: &impl Alarm) {
     if !alarm.has_bell() {
-        // Not a swap: since the look at the word, the consumer may have gone to sleep where the bell will be heard.
+        // Not a swap: since the word was read, the consumer may have fallen asleep where the bell will be heard.
         if alarm.replace_word(ON_THE_WORD, AWAKE) {
             alarm.wake_word();
         }
         return;
     }
-    // One of those who find it asleep.
+    // Only one of the threads that find the consumer asleep wakes it.
     match alarm.swap_word(AWAKE) {
         AT_THE_BELL => alarm.ring_bell(),
         ON_THE_WORD => alarm.wake_word(),

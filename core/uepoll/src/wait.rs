@@ -1,4 +1,4 @@
-//! The consumer's side: waiting, and taking events.
+//! The consumer's side: waiting for events, and taking them.
 
 use anyring_engine::abi::Errno;
 use anyring_engine::os::{self, EpollEvent};
@@ -10,20 +10,20 @@ use crate::ring::Event;
 use crate::set::{Consumer, Set, Source, State};
 use crate::sleeper::{AT_THE_BELL, ON_THE_WORD};
 
-/// Events that one look at the epoll instance inside takes.
+/// The maximal number of events of one look at the inner epoll instance.
 const MOST: usize = 512;
 
-/// Batches armed at a time. With the last one, everything is, unless the kernel has no room.
+/// The number of batches armed in one harvest. The last one arms everything, unless the kernel has no room.
 const ARMINGS: usize = 4;
 
 impl Set {
-    /// `epoll_wait(2)` of the proposal: sleeps until the ring has events, for `timeout_ns` at most, and returns where
-    /// none came. For one thread at a time.
+    /// Waits like `epoll_wait(2)` of the proposal: sleeps until the ring has events, for `timeout_ns` at most, and
+    /// returns without an error if none came. Only one thread may wait at a time.
     ///
     /// # Errors
-    /// `ESTALE`: the ring has events, which the program has to take first. `EINTR`: a signal came (with AIO also where
-    /// the thread has another `io_uring` that has something for it). `EBUSY`: another
-    /// thread waits. `EPERM`: the set is the parent process's.
+    /// `ESTALE`: the ring has events, which the program must take first. `EINTR`: a signal came (with AIO also if
+    /// another `io_uring` of the thread has something for it). `EBUSY`: another thread waits. `EPERM`: the set is the
+    /// parent process's.
     pub fn wait(&self, timeout_ns: Option<u64>) -> Result<(), Errno> {
         if !self.shared.ring.is_empty() {
             return Err(Errno::ESTALE);
@@ -34,11 +34,11 @@ impl Set {
         }
     }
 
-    /// Takes events: out of the ring, or where that is empty from the feeder itself, waiting as [`Set::wait`]
-    /// does. Returns how many there are. For one thread at a time.
+    /// Takes events from the ring or, if it is empty, directly from the feeder, waiting as [`Set::wait`]
+    /// does. Returns the number of events. Only one thread may take at a time.
     ///
     /// # Errors
-    /// `EINVAL` where there is room for none; else as [`Set::wait`], without `ESTALE`.
+    /// `EINVAL` if `out` is empty; else as [`Set::wait`], without `ESTALE`.
     pub fn take(&self, out: &mut [Event], timeout_ns: Option<u64>) -> Result<usize, Errno> {
         if out.is_empty() {
             return Err(Errno::EINVAL);
@@ -64,8 +64,8 @@ impl Set {
         count
     }
 
-    /// Has events put into the ring, or `out`, waiting for the first; how many came that way. Where the ring has some
-    /// that came another way, that is the end of it, too.
+    /// Puts events into the ring or into `out`, waiting for the first one; returns their number. Also ends if the
+    /// ring has events from elsewhere.
     fn gather(&self, timeout_ns: Option<u64>, mut out: Option<&mut [Event]>) -> Result<usize, Errno> {
         let mut consumer = self.consumer.try_lock().ok_or(Errno::EBUSY)?;
         self.check_owner()?;
@@ -75,7 +75,7 @@ impl Set {
             Some(_) => os::monotonic_ns(),
         };
         let spin_ns = self.options.spin_ns.min(timeout_ns.unwrap_or(u64::MAX));
-        // A clock without a call, and not an exact one.
+        // A clock that needs no call, and is not exact.
         let (spin_start, spin_ticks) = (os::ticks(), spin_ns.saturating_mul(os::ticks_per_us()) / 1000);
         let mut spins = spin_ns != 0;
         loop {
@@ -87,7 +87,7 @@ impl Set {
             }
             if consumer.strangers.found() {
                 let renewed = self.renew_inside(&mut consumer);
-                // Where there is no room for another instance now, the next events that name nobody ask for it again.
+                // If no other instance can be made now, the next such events request it again.
                 consumer.strangers.forget();
                 if renewed.is_ok() {
                     continue;
@@ -107,14 +107,14 @@ impl Set {
         }
     }
 
-    /// Sleeps until something comes, or for no reason.
+    /// Sleeps until something comes; may wake spuriously.
     fn sleep(&self, consumer: &mut Consumer, left: Option<u64>) -> Result<(), Errno> {
-        // Pairs with `add`.
+        // Pairs with the increment in `add`.
         let on_word = self.files.load(Ordering::Acquire) == 0 || matches!(self.source, Source::Reactor(_));
         if !self.shared.announce_sleep(if on_word { ON_THE_WORD } else { AT_THE_BELL }) {
             return Ok(());
         }
-        // What another thread registered while the caller did not say yet that it sleeps.
+        // Another thread may have registered a file before this thread had announced its sleep.
         let news = match &self.source {
             _ if on_word && self.files.load(Ordering::Relaxed) != 0 => {
                 !matches!(self.source, Source::Reactor(_))
@@ -136,7 +136,7 @@ impl Set {
         result
     }
 
-    /// Takes what came, without waiting. `asks`: the kernel, too, where that takes a call.
+    /// Takes available events without waiting. `asks`: also makes a system call for them, if the feeder needs one.
     fn look(&self, consumer: &mut Consumer, out: Option<&mut [Event]>, asks: bool) -> usize {
         consumer.looks = consumer.looks.wrapping_add(1).max(1);
         let target = Target { out, count: 0, look: consumer.looks };
@@ -158,7 +158,7 @@ impl Set {
         }
     }
 
-    /// Asks the epoll instance inside.
+    /// Asks the inner epoll instance for events.
     fn look_inside(&self, consumer: &mut Consumer, timeout_ns: Option<u64>) -> Result<(), Errno> {
         if consumer.events.is_empty() {
             consumer.events.resize(MOST, EpollEvent { events: 0, data: 0 });
@@ -168,14 +168,14 @@ impl Set {
         Ok(())
     }
 
-    /// Has another epoll instance inside, without what nobody can remove.
+    /// Replaces the inner epoll instance by one without registrations that cannot be removed.
     #[cold]
     fn renew_inside(&self, consumer: &mut Consumer) -> Result<(), Errno> {
         let mut state = self.state.lock();
         let bell = self.shared.bell.load(Ordering::Relaxed);
         let own = (bell >= 0 && matches!(self.source, Source::Epoll)).then_some(bell);
         self.inside.renew(&state, own)?;
-        // Their polls of the other instance end, and those that follow are of the new one.
+        // The feeders' polls of the former instance end, and later polls are of the new one.
         match &self.source {
             Source::Uring(uring) => uring.forget_inside(),
             Source::Aio(_) => {
@@ -189,7 +189,7 @@ impl Set {
         Ok(())
     }
 
-    /// Passes on what the epoll instance inside had.
+    /// Passes on the found events of the inner epoll instance.
     fn deliver(&self, consumer: &mut Consumer, target: Target<'_>) -> usize {
         if consumer.found.is_empty() {
             return target.count;
@@ -200,7 +200,7 @@ impl Set {
             && let Some(place) = consumer.found.next()
         {
             let event = &consumer.events[place];
-            // The bell names no item.
+            // The bell's token names no item.
             consumer.strangers.look_at(sink.slots, event.data);
             sink.event(event.data, event.events);
         }
@@ -212,8 +212,8 @@ impl Set {
         count
     }
 
-    /// Takes what the feeder has, and what the epoll instance inside has beside it: each first in its turn, for there
-    /// may be room for one only.
+    /// Takes the events of the feeder, and those of the inner epoll instance: they take turns in being first, because
+    /// there may be room for one of them only.
     fn harvest(&self, consumer: &mut Consumer, mut target: Target<'_>) -> usize {
         consumer.inside_first = !consumer.inside_first;
         for inside in [consumer.inside_first, !consumer.inside_first] {
@@ -236,7 +236,7 @@ impl Set {
                 return target.count;
             }
             let _ = self.look_inside(consumer, Some(0));
-            // Once a look finds nothing, the feeder tells when there is something again.
+            // Once a look finds nothing, the feeder reports new events.
             consumer.inside = !consumer.found.is_empty();
         }
         self.deliver(consumer, target)
@@ -258,7 +258,7 @@ impl Set {
                 let Some(aio) = aio else { return target.count };
                 let mut sink = Sink::to(&self.shared.ring, slots, target);
                 let before = sink.count;
-                // What was armed may be ready at once; what is not armed wakes nobody.
+                // An armed file may be ready immediately; a file that is not armed cannot wake the consumer.
                 for _ in 0..ARMINGS {
                     consumer.inside |= aio.harvest(&mut sink, bell, self.inside.fd(), |slot, item| {
                         self.move_inside(slot, item)
@@ -275,11 +275,11 @@ impl Set {
         }
     }
 
-    /// From now on the epoll instance inside watches the file.
+    /// Makes the inner epoll instance watch the file from now on.
     fn move_inside(&self, slot: &mut Slot, item: u32) {
         slot.place = Place::Inside;
         let name = token(item, slot.generation, 0);
-        // Where the file was closed, nothing is said.
+        // If the file was closed, nothing is reported.
         let _ = self.inside.add(slot.fd, slot.events, name);
     }
 }

@@ -1,4 +1,4 @@
-//! A program of C that knows only the structures takes the events.
+//! A C program that knows the structures only takes the events.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -23,7 +23,7 @@ fn a_program_takes_events_by_the_structures_alone() {
         assert_eq!(ring.raise(item, 1 + item), Raised::Visible);
     }
     assert_eq!(ring.raise(999, 0x2000), Raised::Already);
-    // A removed one.
+    // Item 0 was removed.
     ring.item(0).ready_events.store(0, Ordering::Relaxed);
     // SAFETY: touches no memory.
     assert_eq!(unsafe { libc::fcntl(ring.fd(), libc::F_SETFD, 0) }, 0);
@@ -32,7 +32,7 @@ fn a_program_takes_events_by_the_structures_alone() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // While it takes them, the rest, each as soon as the one before is gone.
+    // While the program takes them, raise another event repeatedly, as soon as the one before was taken.
     for round in 0..998 {
         while ring.item(11).ready_events.load(Ordering::Acquire) != 0 {
             std::thread::yield_now();

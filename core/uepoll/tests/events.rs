@@ -1,4 +1,4 @@
-//! Events that threads raise: none is lost, none is doubled, and sleepers wake.
+//! Events that threads raise: none is lost or doubled, and sleeping consumers wake.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn bits_are_gathered_until_they_are_taken(set: &Set) {
     one.raise(1);
     none(set);
     assert_eq!(set.delete_event(&one).err(), Some(Errno::ENOENT));
-    // Its item is another's, whom the old name does not reach.
+    // The item now belongs to another event, which the former raiser must not raise.
     let three = set.add_event(3).unwrap();
     assert_eq!(three.item(), one.item());
     one.raise(1);
@@ -41,8 +41,8 @@ fn an_event_is_removed_while_it_is_raised(set: &Set) {
     }
 }
 
-/// Each of many threads passes many messages to a consumer that sleeps whenever it finds none. A message is counted
-/// before its event is raised, so a consumer that takes the event sees it; a lost event would leave it asleep.
+/// Each of many threads passes many messages to a consumer that sleeps whenever it finds none. A message is counted before its event is
+/// raised, so a consumer that takes the event sees the count; a lost event would leave the consumer asleep.
 fn ping(set: &Set, threads: u64, messages: u64) {
     let events: Vec<Raiser> = (0..threads).map(|number| set.add_event(number).unwrap()).collect();
     let posted: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(0)).collect();
@@ -79,7 +79,7 @@ fn sleepers_wake() {
     each(64, |set| ping(set, 4, 20_000));
 }
 
-/// Sleepers wake with files in the set, too, where these are heard as well.
+/// Sleeping consumers wake with files in the set, too, which they also wait for.
 #[by(each(64))]
 fn sleepers_beside_files_wake(set: &Set) {
     let (ours, theirs) = pair();
@@ -100,15 +100,15 @@ fn a_child_raises_events() {
                 set.control(ADD, ours.as_raw_fd(), event(IN_EDGE, 99)).unwrap();
                 none(set);
             }
-            // SAFETY: the child makes system calls and touches memory of its own; it takes no lock.
+            // SAFETY: the child makes system calls and touches its own memory; it takes no lock.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 raiser.raise(4);
-                // What is the parent's, it may not ask for.
+                // The child must not make calls that only the parent may make.
                 let refused = set.control(ADD, ours.as_raw_fd(), event(IN_EDGE, 1)) == Err(Errno::EPERM)
                     && set.take(&mut [Event::default()], None).is_ok_and(|count| count == 1)
                         | (set.wait(Some(0)) == Err(Errno::EPERM));
-                // SAFETY: ends the child at once.
+                // SAFETY: ends the child immediately.
                 unsafe { libc::_exit(i32::from(!refused)) };
             }
             let mut status = 0;
@@ -122,8 +122,8 @@ fn a_child_raises_events() {
     }
 }
 
-/// A consumer that died in the middle, with events in the ring and its head behind: raisers go on, and another
-/// consumer takes what is there.
+/// A consumer died between two steps, with events in the ring that its head has not passed: raisers continue,
+/// and another consumer takes the events.
 #[by(each(4))]
 fn a_consumer_dies(set: &Set) {
     let (one, two) = (set.add_event(1).unwrap(), set.add_event(2).unwrap());
@@ -132,7 +132,7 @@ fn a_consumer_dies(set: &Set) {
     thread::scope(|scope| {
         scope.spawn(|| assert_eq!(next(set), event(1, 1)));
     });
-    // As if it had died asleep.
+    // The state of a consumer that died asleep.
     for how in [1, 2, 77] {
         set.ring().header().sleeper.store(how, Ordering::Relaxed);
         one.raise(1);

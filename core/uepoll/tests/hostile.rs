@@ -1,4 +1,4 @@
-//! Hostile conditions that must not harm the process: a scribbled ring, a child, denied calls, many threads with many files.
+//! Hostile conditions that must not harm the process: overwritten ring memory, a child, denied calls, many threads with many files.
 
 mod common;
 
@@ -9,10 +9,10 @@ use common::*;
 
 const IN_EDGE: u32 = (libc::EPOLLIN | libc::EPOLLET) as u32;
 
-/// Words of the ring's memory, as a program has them that mapped it.
+/// Maps the ring's memory as a program does, and returns its words.
 fn mapped(set: &Set) -> &[AtomicU32] {
     let length = set.ring().geometry().length();
-    // SAFETY: a new mapping, which stays.
+    // SAFETY: a new mapping, which is never unmapped.
     unsafe {
         let (protection, none) = (libc::PROT_READ | libc::PROT_WRITE, std::ptr::null_mut());
         let memory = libc::mmap(none, length, protection, libc::MAP_SHARED, set.fd(), 0);
@@ -21,7 +21,7 @@ fn mapped(set: &Set) -> &[AtomicU32] {
     }
 }
 
-/// A thread scribbles while files are registered, written to and removed: calls may fail, nothing else.
+/// A thread overwrites the memory while files are registered, written to and removed: calls may fail, but nothing else may happen.
 #[by(each(8))]
 fn scribbling(set: &Set) {
     let words = mapped(set);
@@ -54,13 +54,13 @@ fn scribbling(set: &Set) {
     });
 }
 
-/// A child that uses and drops what it has of the set: the parent notices nothing.
+/// A child uses and drops its copy of the set: the parent must not be affected.
 #[by(each(4))]
 fn a_child_does_not_break_the_parents_set(parents: &Set) {
     let (ours, theirs) = pair();
     parents.control(ADD, ours.as_raw_fd(), event(IN_EDGE, 1)).unwrap();
     none(parents);
-    // SAFETY: the child makes system calls and touches memory of its own; nobody else holds the set's locks.
+    // SAFETY: the child makes system calls and touches its own memory; no other thread holds the set's locks.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let fd = ours.as_raw_fd();
@@ -72,9 +72,9 @@ fn a_child_does_not_break_the_parents_set(parents: &Set) {
             parents.take(&mut [Event::default()], Some(0)).map(drop),
         ];
         let good = refused.iter().all(|result| *result == Err(Errno::EPERM));
-        // SAFETY: the child's copy of what the parent owns, dropped once there.
+        // SAFETY: drops the child's copy of the set, once.
         unsafe { std::ptr::drop_in_place(std::ptr::from_ref(parents).cast_mut()) };
-        // SAFETY: ends the child at once.
+        // SAFETY: ends the child immediately.
         unsafe { libc::_exit(i32::from(!good)) };
     }
     let mut status = 0;
@@ -89,7 +89,7 @@ fn a_child_does_not_break_the_parents_set(parents: &Set) {
     parents.control(DELETE, ours.as_raw_fd(), event(0, 0)).unwrap();
 }
 
-/// Refuses `io_uring_setup` to the calling thread, as containers do.
+/// Makes `io_uring_setup` fail in the calling thread, as in containers.
 fn deny_io_uring() {
     const SETUP: u32 = 425;
     let step = |code: u32, k, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
@@ -100,7 +100,7 @@ fn deny_io_uring() {
         step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
     ];
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-    // SAFETY: a filter that lives through the call.
+    // SAFETY: the filter outlives the call.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
@@ -135,7 +135,7 @@ fn a_set_that_would_look_for_ever_looks_no_longer_than_it_waits() {
     }
 }
 
-/// An eventfd that does not block.
+/// A non-blocking eventfd.
 struct EventFd(i32);
 
 impl EventFd {
@@ -145,13 +145,13 @@ impl EventFd {
     }
 
     fn write(&self) {
-        // SAFETY: reads eight bytes of ours.
+        // SAFETY: reads eight bytes of this program.
         assert_eq!(unsafe { libc::write(self.0, (&raw const ONE).cast(), 8) }, 8);
     }
 
     fn read(&self) -> u64 {
         let mut count = 0u64;
-        // SAFETY: writes eight bytes of ours.
+        // SAFETY: writes eight bytes of this program.
         unsafe { libc::read(self.0, (&raw mut count).cast(), 8) };
         count
     }
@@ -161,12 +161,12 @@ static ONE: u64 = 1;
 
 impl Drop for EventFd {
     fn drop(&mut self) {
-        // SAFETY: it is ours.
+        // SAFETY: the descriptor is this structure's own.
         unsafe { libc::close(self.0) };
     }
 }
 
-/// The proposal's own stress: many threads write to many eventfds, one consumer reads the counts, which must be exact.
+/// The proposal's own stress test: many threads write to many eventfds, one consumer reads the counts, which must be exact.
 #[test]
 fn many_threads_many_eventfds_one_consumer() {
     const THREADS: usize = 8;
@@ -209,7 +209,7 @@ fn many_threads_many_eventfds_one_consumer() {
     });
 }
 
-/// Registers a file in a set whose items may all rest: until the consumer has passed their last events.
+/// Registers a file in a set that may be full of resting items, until the consumer has passed their last events.
 fn add_once_there_is_room(set: &Set, fd: i32, event: Event) {
     loop {
         match set.control(ADD, fd, event) {
@@ -219,7 +219,7 @@ fn add_once_there_is_room(set: &Set, fd: i32, event: Event) {
     }
 }
 
-/// Ends the consumer, also where its maker panics.
+/// Ends the consumer when dropped, also if the test panics.
 struct EndsConsumer<'a>(&'a AtomicBool);
 
 impl Drop for EndsConsumer<'_> {
@@ -243,7 +243,7 @@ fn registered_and_removed_by_many_threads(set: &Set) {
                         if round % 2 == 0 {
                             set.control(MODIFY, ours.as_raw_fd(), event(IN_EDGE, 2)).unwrap();
                         }
-                        // One whose place is still in the ring may rest meanwhile.
+                        // An item that is still in the ring may rest meanwhile.
                         set.control(DELETE, ours.as_raw_fd(), event(0, 0)).unwrap();
                     }
                 })

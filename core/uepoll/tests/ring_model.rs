@@ -1,5 +1,5 @@
-//! The ring under a model checker: in no interleaving is an event lost or doubled, and the tail passes no place that
-//! is not written.
+//! The ring under a model checker: in no interleaving is an event lost or doubled, or does the tail pass an entry
+//! that is not written.
 //!
 //! The algorithm is the crate's own; only the memory is loom's.
 
@@ -9,7 +9,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use loom::thread;
 
-/// Nothing was written there.
+/// The value of an entry that was not written.
 const EMPTY: u32 = 99;
 
 struct Memory {
@@ -79,7 +79,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Takes what is there, each item's events once.
+/// Takes all available events; each event of an item must come once.
 fn drain(memory: &Memory, seen: &mut [u32; 2]) {
     while let Some((taken, ())) = take(memory, 2, |_| ()) {
         let seen = &mut seen[taken.item as usize];
@@ -88,7 +88,7 @@ fn drain(memory: &Memory, seen: &mut [u32; 2]) {
     }
 }
 
-/// Two insert at once while a third takes: before, between, and beyond the last position.
+/// Two threads insert while a third takes, with positions before, at and after the wrap-around.
 #[test]
 fn two_producers_and_the_consumer() {
     for first in [0, u32::MAX, u32::MAX - 1] {
@@ -110,7 +110,7 @@ fn two_producers_and_the_consumer() {
     }
 }
 
-/// Two raise the same item: it is in the ring once, unless it was taken in between, and both events come out.
+/// Two threads raise the same item: it is in the ring once, unless it was taken in between, and both events are taken.
 #[by(check)]
 fn one_item_by_two_producers() {
     let memory = Memory::new(u32::MAX);
@@ -128,7 +128,7 @@ fn one_item_by_two_producers() {
     memory.is_at_rest();
 }
 
-/// An item comes again as soon as it was taken, with the ring full: nothing is written over.
+/// An item is raised again as soon as it was taken, with the ring full: no entry is overwritten.
 #[by(check)]
 fn again_after_it_was_taken() {
     let memory = Memory::new(u32::MAX);
@@ -147,7 +147,7 @@ fn again_after_it_was_taken() {
     memory.is_at_rest();
 }
 
-/// A batch beside a single one.
+/// One thread inserts a batch while another raises a single item.
 #[by(check)]
 fn a_batch_and_a_producer() {
     let memory = Memory::new(u32::MAX);

@@ -1,4 +1,4 @@
-//! Files and events in a set, with every feeder that there is here.
+//! Files and events in a set, with every feeder that is supported here.
 
 mod common;
 
@@ -68,7 +68,7 @@ fn what_is_there_already_is_an_event(set: &Set) {
     assert_eq!(next(set), event(IN | OUT, 1));
 }
 
-/// A program that registers for everything at once and leaves the file writable must not be told for ever.
+/// A program that registers for everything and leaves the file writable must not get events without end.
 #[by(each(8))]
 fn writable_is_told_once(set: &Set) {
     let (ours, theirs) = pair();
@@ -82,7 +82,7 @@ fn writable_is_told_once(set: &Set) {
     assert_eq!(next(set).events & (RDHUP | HUP), RDHUP | HUP);
 }
 
-/// Input that the program leaves unread is told once more at the most.
+/// Unread input is reported once more at most.
 #[by(each(8))]
 fn unread_input_is_not_told_for_ever(set: &Set) {
     let (ours, theirs) = pair();
@@ -95,7 +95,7 @@ fn unread_input_is_not_told_for_ever(set: &Set) {
         repeated += 1;
         assert!(repeated <= 2, "told again and again");
     }
-    // News are told all the same.
+    // New input is reported all the same.
     (&theirs).write_all(b"y").unwrap();
     assert_eq!(next(set), event(IN, 1));
 }
@@ -126,18 +126,18 @@ fn a_modification_changes_word_and_events_and_loses_nothing(set: &Set) {
     set.control(ADD, fd, event(ET, 1)).unwrap();
     (&theirs).write_all(b"x").unwrap();
     none(set);
-    // What came before is told.
+    // Earlier input is reported.
     set.control(MODIFY, fd, event(IN | ET, 2)).unwrap();
     assert_eq!(next(set), event(IN, 2));
     drain(&ours);
     for round in 3..100 {
-        // On its way while the registration changes.
+        // The event is on its way while the registration changes.
         (&theirs).write_all(b"x").unwrap();
         set.control(MODIFY, fd, event(IN | ET, round)).unwrap();
         assert_eq!(next(set), event(IN, round));
         drain(&ours);
     }
-    // In the ring already.
+    // The event is in the ring already.
     (&theirs).write_all(b"x").unwrap();
     wait(set);
     set.control(MODIFY, fd, event(IN | OUT | ET, 200)).unwrap();
@@ -154,7 +154,7 @@ fn a_removed_file_is_silent(set: &Set) {
     for round in 0..50 {
         set.control(ADD, fd, event(IN | ET, round)).unwrap();
         (&theirs).write_all(b"x").unwrap();
-        // With the event in the ring, or before it got there.
+        // Removes the file with its event in the ring, or before the event gets there.
         if round % 2 == 0 {
             wait(set);
         }
@@ -165,8 +165,8 @@ fn a_removed_file_is_silent(set: &Set) {
     }
 }
 
-/// Removed while their events are in the ring, and others in their places: no item is used twice before the program
-/// has passed it.
+/// Files are removed while their events are in the ring, and others are added: no item is reused before the program
+/// has passed its entry.
 #[by(each(2))]
 fn items_rest_until_the_program_has_passed_them(set: &Set) {
     let (first, second) = (pair(), pair());
@@ -175,7 +175,7 @@ fn items_rest_until_the_program_has_passed_them(set: &Set) {
         (&*theirs).write_all(b"x").unwrap();
     }
     while set.ring().next_position() != u32::MAX - 3 {
-        // Past the wrap-around: both are in.
+        // The positions have wrapped around: both events are in the ring.
         wait(set);
         thread::yield_now();
     }
@@ -264,7 +264,7 @@ fn exclusive(set: &Set) {
     assert_eq!(next(set), event(IN, 1));
 }
 
-/// A sleeping consumer hears of what another thread registers, and of what is written then.
+/// A sleeping consumer gets events of a file that another thread registers, and writes to then.
 #[by(each(8))]
 fn a_sleeper_hears_of_what_others_do(set: &Set) {
     let (idle, _others) = pair();
@@ -285,7 +285,7 @@ fn a_sleeper_hears_of_what_others_do(set: &Set) {
     }
 }
 
-/// So it does where it sleeps for nothing but raised events, or for nothing at all.
+/// As above, if the consumer sleeps for raised events only, or for nothing at all.
 #[test]
 fn a_sleeper_hears_of_the_first_file() {
     for events in [false, true] {
@@ -304,7 +304,7 @@ fn a_sleeper_hears_of_the_first_file() {
                     assert_eq!(next(set), event(IN, 2));
                 });
                 drain(&ours);
-                // And the first event of a set that sleeps for files.
+                // Then raise the first event of a set whose consumer sleeps for files.
                 thread::scope(|scope| {
                     scope.spawn(|| {
                         while set.ring().header().sleeper.load(Ordering::Relaxed) == 0 {
@@ -323,7 +323,7 @@ fn a_sleeper_hears_of_the_first_file() {
     }
 }
 
-/// The threads that registered files are gone; the files are watched all the same.
+/// Files are watched even after the threads that registered them have ended.
 #[by(each(8))]
 fn registrations_outlive_their_threads(set: &Set) {
     let (ours, theirs) = pair();
@@ -337,7 +337,7 @@ fn registrations_outlive_their_threads(set: &Set) {
     assert_eq!(next(set), event(IN, 1));
 }
 
-/// Closed with and without events: nobody is harmed, and the number can be registered again once it is removed.
+/// Files are closed with and without pending events: nothing breaks, and the number can be registered again once it is removed.
 #[by(each(4))]
 fn files_are_closed_with_events_pending(set: &Set) {
     for round in 0..20 {
@@ -350,11 +350,11 @@ fn files_are_closed_with_events_pending(set: &Set) {
         }
         drop(ours);
         let removed = set.control(DELETE, fd, event(0, 0));
-        // By now, its number may be that of a file of another test.
+        // The number may have been reused for a file of another test by now.
         assert!(matches!(removed, Ok(()) | Err(Errno::EBADF | Errno::ENOENT | Errno::EPERM)), "{removed:?}");
         assert_eq!(set.ring().take(), None);
         none(set);
-        // Nobody holds the file any more, once who looked at it this very moment is done.
+        // No reference to the file is left, except for a moment by a look in progress.
         let start = std::time::Instant::now();
         while let Err(error) = (&theirs).read(&mut [0; 8])
             && error.kind() != std::io::ErrorKind::ConnectionReset
@@ -366,7 +366,7 @@ fn files_are_closed_with_events_pending(set: &Set) {
     }
 }
 
-/// As with epoll, closing a file ends its registration, where the set is fed by epoll.
+/// As with epoll, closing a file ends its registration, if the set is fed by epoll.
 #[test]
 fn a_closed_file_makes_room() {
     for feeder in [Feeder::Epoll, Feeder::Reactor] {
@@ -374,7 +374,7 @@ fn a_closed_file_makes_room() {
         for round in 0..10 {
             let (ours, theirs) = pair();
             for file in [&ours, &theirs] {
-                // What one end heard of the other's closing has to be passed over first.
+                // Events of one end for the close of the other must be taken first.
                 while let Err(error) = set.control(ADD, file.as_raw_fd(), event(IN | ET, round)) {
                     assert_eq!((feeder, error), (Feeder::Reactor, Errno::ENOSPC));
                     take(&set, &mut [Event::default(); 4], 1_000_000);
@@ -384,14 +384,14 @@ fn a_closed_file_makes_room() {
     }
 }
 
-/// Two things that happened to a file are one event: whoever closes it must not meet another behind that.
+/// Two changes of a file are one event: a program that closes the file must not meet another event of it in the same array.
 #[by(each(8))]
 fn a_file_is_told_once_in_a_look(set: &Set) {
     let (ours, theirs) = pair();
     set.control(ADD, ours.as_raw_fd(), event(IN | RDHUP | ET, 1)).unwrap();
     none(set);
     (&theirs).write_all(b"x").unwrap();
-    // A system call in between, at whose end what came is posted.
+    // A system call, at whose end completions are posted.
     thread::yield_now();
     (&theirs).write_all(b"x").unwrap();
     theirs.shutdown(std::net::Shutdown::Write).unwrap();
@@ -427,8 +427,8 @@ fn many_files_and_little_room(set: &Set) {
     }
 }
 
-/// A registration whose number was closed, and whose file lives on by another, cannot be removed from an epoll instance. No event
-/// of it comes, and a wait sleeps all the same.
+/// A registration whose number was closed, while its file lives on under another number, cannot be removed from an epoll
+/// instance. No event of it may come, and waits must sleep all the same.
 #[by(each_extended(8))]
 fn a_registration_that_cannot_be_removed_wakes_nobody(set: &Set) {
     let level = if set.feeder() == Feeder::Reactor { ET } else { 0 };
@@ -447,7 +447,7 @@ fn a_registration_that_cannot_be_removed_wakes_nobody(set: &Set) {
         if round == 0 {
             assert_eq!(set.control(DELETE, fd, Event::default()), Err(Errno::EBADF));
         } else {
-            // Its number is another file's.
+            // The number now refers to another file.
             let another = pair().0;
             assert_eq!(another.as_raw_fd(), fd);
             set.control(ADD, fd, event(IN | ET, 4)).unwrap();
@@ -459,7 +459,7 @@ fn a_registration_that_cannot_be_removed_wakes_nobody(set: &Set) {
         assert!(start.elapsed() >= Duration::from_millis(50));
         let used = processor_time() - processor;
         assert!(used < Duration::from_millis(25), "{used:?} of a processor");
-        // Another thread is heard, and the others are watched as before.
+        // Events of another thread come, and the other files are watched as before.
         (&others).write_all(b"x").unwrap();
         assert_eq!(next(set), event(IN, 2));
         drain(&other);
@@ -471,7 +471,7 @@ fn a_registration_that_cannot_be_removed_wakes_nobody(set: &Set) {
     none(set);
 }
 
-/// Its event is no news of the others.
+/// An event of such a registration must not cause events of other files.
 #[test]
 fn an_event_of_a_registration_that_cannot_be_removed_tells_nothing_of_others() {
     let set = &set(Feeder::Epoll, 8, false).unwrap();
@@ -489,15 +489,15 @@ fn an_event_of_a_registration_that_cannot_be_removed_tells_nothing_of_others() {
     assert_eq!(take(set, &mut [Event::default()], 2_000_000), 0);
 }
 
-/// The processor time that this thread has used.
+/// Returns the processor time that this thread has used.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes a structure of ours.
+    // SAFETY: writes a structure of this program.
     assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// A modification that fails changes nothing.
+/// A failed modification changes nothing.
 #[by(each_extended(8))]
 fn a_failed_modification_shows_nothing(set: &Set) {
     let (ours, theirs) = pair();
@@ -506,7 +506,7 @@ fn a_failed_modification_shows_nothing(set: &Set) {
     (&theirs).write_all(b"x").unwrap();
     wait(set);
     drop(ours);
-    // What is level-triggered epoll is to watch, which knows that the number was closed.
+    // A level-triggered file is watched by epoll, which notices that the number was closed.
     let level = if set.feeder() == Feeder::Reactor { ET } else { 0 };
     assert_eq!(set.control(MODIFY, fd, event(IN | level, 99)), Err(Errno::EBADF));
     assert_eq!(set.ring().take(), Some(event(IN, 7)));

@@ -1,7 +1,7 @@
-//! Falling asleep and waking under a model checker: in no interleaving does the consumer sleep on over something.
+//! Falling asleep and waking under a model checker: in no interleaving does the consumer sleep while there is an event.
 //!
-//! The algorithm is the crate's own; only the memory, the futex and the bell are the model's. Where the consumer sleeps for ever, loom
-//! says that all threads wait.
+//! The algorithm is the crate's own; only the memory, the futex and the bell are the model's. If the consumer sleeps without end, loom
+//! reports that all threads wait.
 
 use anyring_both::by;
 use anyring_uepoll::sleeper::{AT_THE_BELL, AWAKE, Alarm, ON_THE_WORD, announce, changed, wake};
@@ -9,7 +9,7 @@ use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-/// A set whose files epoll watches, as `Feeder::Epoll` has it.
+/// A set whose files epoll watches, as with `Feeder::Epoll`.
 struct Set {
     word: AtomicU32,
     tail: AtomicU32,
@@ -19,7 +19,7 @@ struct Set {
     sleep: Condvar,
 }
 
-/// The wake-ups that a sleeping consumer hears.
+/// The wake-ups of a sleeping consumer.
 #[derive(Default)]
 struct Kernel {
     /// The bell was rung.
@@ -40,23 +40,23 @@ impl Set {
         })
     }
 
-    /// `epoll_ctl`: a file that is never ready.
+    /// Adds a file that is never ready, as `epoll_ctl` does.
     fn add(&self) {
         self.files.fetch_add(1, Ordering::Release);
         changed(self);
     }
 
-    /// The bell is made for an event that is raised then.
+    /// Makes the bell for an event, and raises the event.
     fn add_event_and_raise(&self) {
         self.bell.store(true, Ordering::Release);
         changed(self);
         self.tail.fetch_add(1, Ordering::SeqCst);
-        // Such accesses are in one order, but loom's only by a fence.
+        // The real accesses are in one total order, but those of loom only with a fence.
         fence(Ordering::SeqCst);
         wake(self);
     }
 
-    /// The consumer, until the event is there.
+    /// Waits as the consumer does, until the event is there.
     fn wait(&self) {
         while self.is_empty() {
             let on_word = self.files.load(Ordering::Acquire) == 0;
@@ -72,7 +72,7 @@ impl Set {
         }
     }
 
-    /// The consumer, until it watches files.
+    /// Waits as the consumer does, until there are files.
     fn wait_for_files(&self) {
         while self.files.load(Ordering::Acquire) == 0 {
             let sleeps = announce(self, ON_THE_WORD);
@@ -106,7 +106,7 @@ impl Alarm for Set {
         self.word.load(Ordering::SeqCst)
     }
     fn set_word(&self, word: u32) {
-        // A store, but loom has a later swap pass over that where another swap came between.
+        // The crate makes a store, but loom lets a later swap overlook a store if another swap came between.
         self.word.swap(word, Ordering::SeqCst);
     }
     fn swap_word(&self, word: u32) -> u32 {
@@ -140,7 +140,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// The consumer sleeps on the word, where two threads add files, and one of them raises an event then.
+/// The consumer sleeps on the word while two threads add files, and one of them raises an event then.
 #[by(check)]
 fn two_add_files_and_one_raises() {
     let set = Set::new();
@@ -156,7 +156,7 @@ fn two_add_files_and_one_raises() {
     second.join().unwrap();
 }
 
-/// Without files.
+/// A thread raises an event of a set without files.
 #[by(check)]
 fn one_raises() {
     let set = Set::new();
@@ -166,7 +166,7 @@ fn one_raises() {
     other.join().unwrap();
 }
 
-/// A file is added while the consumer falls asleep on the word, where it would not hear of the file.
+/// A file is added while the consumer falls asleep on the word, where it would not notice the file.
 #[by(check)]
 fn one_adds_a_file() {
     let set = Set::new();

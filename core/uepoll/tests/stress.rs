@@ -1,4 +1,4 @@
-//! Many threads raise many events, one consumer takes them: exact counts.
+//! Many threads raise many events, one consumer takes them: the counts must be exact.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,14 +7,14 @@ use std::thread;
 use anyring_uepoll::Ring;
 use anyring_uepoll::insert::Raised;
 
-/// Every thread raises its items in turn. An item that is not taken yet swallows what comes on top, and says so: what
-/// was put into the ring comes out of it, and nothing else.
+/// Every thread raises its items in turn. An item that is still in the ring absorbs further raises, which report
+/// that: the consumer takes exactly the items that were inserted.
 #[test]
 fn many_threads_and_one_consumer() {
     const THREADS: u32 = 8;
     const ITEMS: u32 = 16;
     const RAISES: u32 = 20_000;
-    // The positions wrap around on the way.
+    // The positions wrap around in between.
     let ring = Arc::new(Ring::create(THREADS * ITEMS, u32::MAX - 1000).unwrap());
     for item in 0..THREADS * ITEMS {
         ring.item(item).data.store(u64::from(item), Ordering::Relaxed);
@@ -62,7 +62,7 @@ fn many_threads_and_one_consumer() {
     assert!(taken.iter().all(|&count| count > 0));
 }
 
-/// A thread writes all over the memory while events come and are taken: whatever comes out, nobody is harmed.
+/// A thread overwrites the memory while events are raised and taken: nothing may break, whatever events are taken.
 #[test]
 fn scribbled_memory_harms_nobody() {
     let ring = Arc::new(Ring::create(64, 0).unwrap());
@@ -70,7 +70,7 @@ fn scribbled_memory_harms_nobody() {
     let scribbler = thread::spawn({
         let (ring, done) = (ring.clone(), done.clone());
         move || {
-            // SAFETY: the memory is shared, and this is what a program may do with it.
+            // SAFETY: the memory is shared, and programs may do this with it.
             let memory = unsafe {
                 libc::mmap(
                     std::ptr::null_mut(),
@@ -88,7 +88,7 @@ fn scribbled_memory_harms_nobody() {
                 random ^= random << 13;
                 random ^= random >> 7;
                 random ^= random << 17;
-                // The header more often than the rest.
+                // Overwrites the header more often than the rest.
                 let word = if random & 1 == 0 {
                     (random >> 1) as usize % 32
                 } else {
@@ -110,7 +110,7 @@ fn scribbled_memory_harms_nobody() {
     scribbler.join().unwrap();
 }
 
-/// The program cannot make the memory shorter under our feet.
+/// A program cannot shorten the memory while it is mapped.
 #[test]
 fn the_memory_keeps_its_length() {
     let ring = Ring::create(4, 0).unwrap();

@@ -1,8 +1,8 @@
 //! READ, WRITE and their vectored and registered-buffer forms.
 //!
-//! The attempt is one `preadv2` or `pwritev2` with `RWF_NOWAIT`. What it cannot do at once is left
-//! to the caller where the file is on storage (a miss of the page cache ends soon), waited for where
-//! the file can be polled, and given to a thread of its own where neither is known to hold.
+//! The attempt is one `preadv2` or `pwritev2` with `RWF_NOWAIT`. If it would block, a file on storage is left
+//! to the caller (a miss of the page cache ends soon), a file that can be polled is waited for, and any other
+//! file is left to a thread of its own.
 
 use alloc::boxed::Box;
 
@@ -30,17 +30,17 @@ use crate::ring::{Attempt, registry};
 use crate::work::Work;
 
 const MAX_VECTORS: u32 = 1024;
-/// Files on it know no non-blocking attempts; those of other file systems do, or the file tells.
+/// The file system tmpfs: its files have no non-blocking attempts. Files elsewhere have them, or refuse them themselves.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
-/// Flags that change nothing in how an attempt is made.
+/// Flags that do not change how an attempt is made.
 const PLAIN_FLAGS: u32 = RWF_DSYNC | RWF_SYNC | RWF_APPEND | RWF_NOAPPEND | RWF_NOSIGNAL;
 const KNOWN_FLAGS: u32 = PLAIN_FLAGS | RWF_HIPRI | RWF_NOWAIT | RWF_ATOMIC | RWF_DONTCACHE;
-/// Beyond it, a transfer may end behind the last offset there can be.
+/// The last offset at which no transfer can end beyond the maximal offset.
 pub const LAST_SAFE_OFFSET: u64 = (i64::MAX - i32::MAX as i64) as u64;
-/// An advice that takes longer has begun a read.
+/// An advice that takes longer than this has begun a read.
 const CACHED_US: u64 = 3;
 
-/// The fields of the SQE that a transfer reads, with how it names its memory.
+/// Returns the arguments of a transfer, with one of the forms of its memory.
 const fn arguments(memory: Argument, length: &'static str) -> [Argument; 9] {
     [
         shown::FD,
@@ -55,7 +55,7 @@ const fn arguments(memory: Argument, length: &'static str) -> [Argument; 9] {
     ]
 }
 
-/// The fields of a transfer with a registered buffer, which takes the place of a group.
+/// Returns the arguments of a transfer with a registered buffer, which replaces the group.
 const fn fixed_arguments(memory: Argument, length: &'static str) -> [Argument; 9] {
     let [fd, memory, _, length, offset, flags, ioprio, pointer, mask] = arguments(memory, length);
     let buffer = arg(Field::BufferIndex, "buf_index", shown::Kind::Buffer);
@@ -133,7 +133,7 @@ pub const WRITEV_FIXED: Row = writes(Code::IORING_OP_WRITEV_FIXED, "WRITEV_FIXED
     .of_its_ring()
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOMEM]);
 
-/// Which way the bytes go.
+/// The direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// Into memory.
@@ -169,7 +169,7 @@ fn prep_fixed(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The checks that all forms share.
+/// Does the checks that all forms share.
 #[inline(always)]
 fn prep_any(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     let sqe = &cx.sqe;
@@ -179,7 +179,7 @@ fn prep_any(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     check_attributes(sqe)
 }
 
-/// Attributes, of which there is one, for devices that check what they store; no file is one here.
+/// Checks attributes. The only one is for devices that verify stored data, and no file here is on such a device.
 pub fn check_attributes(sqe: &Sqe) -> Result<(), Errno> {
     if sqe.pad == 0 {
         return Ok(());
@@ -195,7 +195,7 @@ fn prep_vectored(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     import_vectors(cx, false)
 }
 
-/// Copies the vector of a request.
+/// Copies the vectors of a request.
 fn import_vectors(cx: &mut Attempt<'_>, fixed: bool) -> Result<(), Errno> {
     let request = cx.request_mut();
     let sqe = &mut request.sqe;
@@ -207,7 +207,7 @@ fn import_vectors(cx: &mut Attempt<'_>, fixed: bool) -> Result<(), Errno> {
         return Ok(());
     }
     if sqe.len == 1 {
-        // A vector of one is a plain transfer.
+        // A single vector is a plain transfer.
         let vector: IoVector = user::read(sqe.addr)?;
         let length = check_vector(vector, os::max_transfer_bytes() as u64, fixed)?;
         sqe.addr = vector.base;
@@ -230,21 +230,21 @@ fn import_vectors(cx: &mut Attempt<'_>, fixed: bool) -> Result<(), Errno> {
 fn prep_vectored_fixed(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     prep_any(cx)?;
     if cx.sqe.len as usize > pages::max_allocation_bytes() / size_of::<IoVector>() {
-        // The kernel makes room for the vector before it looks at its length.
+        // The kernel allocates memory for the vectors before it checks their number.
         return Err(Errno::ENOMEM);
     }
     import_vectors(cx, true)?;
     let request = cx.request_mut();
     request.flags.set(Flags::REGISTERED_BUFFER);
     if request.sqe.len == 0 && matches!(request.data, OpData::None) {
-        // A single segment of nothing is refused later, as the kernel does; plain transfers are not.
+        // As in the kernel, a single empty segment is refused later; plain transfers are not.
         request.data = OpData::Vectors(Box::new([IoVector { base: request.sqe.addr, length: 0 }]));
     }
     Ok(())
 }
 
-/// Checks a segment; returns how much of it has a place in `room`. Where it lies is compared with a
-/// registered buffer later, `fixed`, or has to be memory.
+/// Checks a segment; returns its length, limited to `room`. If `fixed`, its address is compared with a
+/// registered buffer later; otherwise it must be in the program's address range.
 fn check_vector(vector: IoVector, room: u64, fixed: bool) -> Result<u64, Errno> {
     if vector.length > i64::MAX as u64 {
         return Err(Errno::EINVAL);
@@ -255,7 +255,7 @@ fn check_vector(vector: IoVector, room: u64, fixed: bool) -> Result<u64, Errno> 
     Ok(vector.length.min(room))
 }
 
-/// The kernel's `ioprio_check_cap`. The priority itself has no effect here.
+/// Does the kernel's `ioprio_check_cap`. The priority itself has no effect here.
 fn check_priority(priority: u16) -> Result<(), Errno> {
     const REALTIME: u16 = 1;
     match (priority >> 13, priority & 7) {
@@ -265,7 +265,7 @@ fn check_priority(priority: u16) -> Result<(), Errno> {
     }
 }
 
-/// Where a transfer's data lies.
+/// The memory of a transfer's data.
 enum Memory<'a> {
     One(IoVector),
     Many(&'a [IoVector]),
@@ -287,20 +287,20 @@ impl Memory<'_> {
     }
 
     fn length(&self) -> usize {
-        // No overflow: the sum was bounded when the request was checked.
+        // The sum cannot overflow: it was limited when the request was checked.
         self.vectors().iter().map(|vector| vector.length as usize).sum()
     }
 }
 
-/// One system call.
+/// Makes one system call.
 fn call(direction: Direction, fd: Fd, memory: &Memory<'_>, offset: u64, flags: u32) -> Result<usize, Errno> {
     let vectors = memory.vectors();
-    // SAFETY: the program named this memory in its request; the kernel checks that it is there.
+    // SAFETY: the request names this memory; the kernel checks that it is mapped.
     unsafe { os::transfer(direction == Direction::Write, fd, vectors, offset, flags) }
 }
 
-/// One that may block, by `call` with these flags. A file that knows its flags in no form is written to and read without
-/// them.
+/// Makes a call that may block, by `call` with the SQE's flags. A file that supports none of its flags is transferred
+/// without flags.
 fn plain_call(
     fd: Fd,
     sqe: &crate::abi::Sqe,
@@ -329,7 +329,7 @@ fn issue(cx: &mut Attempt<'_>, direction: Direction) -> Outcome {
     issue_into(cx, direction)
 }
 
-/// A read into a provided buffer, which it keeps if a thread is to do it.
+/// Reads into a provided buffer, which the request keeps if a thread does the read.
 #[inline(never)]
 fn issue_selected(cx: &mut Attempt<'_>) -> Outcome {
     let wanted = cx.sqe.len;
@@ -341,7 +341,7 @@ fn issue_selected(cx: &mut Attempt<'_>) -> Outcome {
         Err(errno) => return errno.into(),
     };
     if cx.ring.groups().is_list(cx.sqe.buf_index) {
-        // It stays with the request from here on, whatever comes of it.
+        // The request keeps the buffer from here on, whatever the result.
         cx.keep_buffers(span.length, 1);
     }
     let sqe = &mut cx.sqe;
@@ -349,10 +349,10 @@ fn issue_selected(cx: &mut Attempt<'_>) -> Outcome {
     sqe.len = span.length as u32;
     let outcome = issue_into(cx, Direction::Read);
     match outcome {
-        // Of a file that can be polled, a part of the buffer may be enough.
+        // If the file can be polled, a part of the buffer may suffice.
         Outcome::Block | Outcome::BlockForLong if lends_buffer(cx) => cx.lend_buffer(),
         Outcome::Block | Outcome::BlockForLong | Outcome::InFlight => cx.keep_buffers(span.length, 1),
-        // At the end of a file the buffer goes along, empty.
+        // At the end of a file the CQE reports the buffer, empty.
         Outcome::Complete(0) => {
             let flags = cx.use_buffers(0, 1);
             cx.cqe_flags |= flags;
@@ -369,8 +369,8 @@ fn issue_selected(cx: &mut Attempt<'_>) -> Outcome {
     outcome
 }
 
-/// Is the buffer of a read by a thread to be used as that of an attempt at once would be? The kernel makes no other attempts on files
-/// that can be polled. Those on storage hardly ever can, and it matters only where a buffer may be used in part.
+/// True if a thread's read must use the buffer as a non-blocking attempt would: the kernel makes only such attempts on files that can
+/// be polled. Files on storage can hardly ever be polled, so this matters there only if a buffer may be used in part.
 #[cold]
 fn lends_buffer(cx: &Attempt<'_>) -> bool {
     let fd = cx.file.fd();
@@ -410,12 +410,12 @@ fn attempt(cx: &mut Attempt<'_>, direction: Direction) -> Result<Outcome, Errno>
     if request.sqe.off > LAST_SAFE_OFFSET && request.sqe.off != POSITION {
         check_end(fd, request.sqe.off, wanted, direction)?;
     }
-    // A file that the number stood for before must not decide here: nothing would find that out.
+    // The type must be that of the present file: a wrong decision for a former file of this number would not be noticed.
     if wanted == 0 && !kinds::look_at_type(fd)?.has(Kind::STORAGE) {
         return nothing(cx, fd, direction);
     }
     let flags = request.sqe.op_flags | RWF_NOWAIT;
-    // One that never waits has no later attempt: the bits are no answer to it.
+    // A request that never waits has only this attempt, so known readiness bits must not replace it.
     let waits = !request.flags.has(Flags::NOWAIT);
     if waits
         && !cx.ring.readiness().worth_trying(fd, direction.events())
@@ -437,8 +437,7 @@ fn attempt(cx: &mut Attempt<'_>, direction: Direction) -> Result<Outcome, Errno>
     }
 }
 
-/// A transfer that would go beyond the last offset there can be is refused, even where the file
-/// ignores offsets.
+/// Refuses a transfer that would go beyond the maximal offset, even on a file that ignores offsets.
 #[cold]
 pub fn check_end(fd: Fd, offset: u64, length: usize, direction: Direction) -> Result<(), Errno> {
     check_mode(fd, direction)?;
@@ -448,7 +447,7 @@ pub fn check_end(fd: Fd, offset: u64, length: usize, direction: Direction) -> Re
     }
 }
 
-/// Does an attempt on a file that is not ready wait, rather than fail at once?
+/// True if an attempt on a file that is not ready waits, instead of failing immediately.
 fn waits_if_idle(cx: &mut Attempt<'_>, wanted: usize, direction: Direction) -> Result<bool, Errno> {
     let request = cx.request();
     let (fd, offset) = (request.file.fd(), request.sqe.off);
@@ -461,7 +460,7 @@ fn waits_if_idle(cx: &mut Attempt<'_>, wanted: usize, direction: Direction) -> R
         // The wrong end of a pipe never becomes ready.
         check_mode(fd, direction)?;
     }
-    // Sockets refuse offsets; eventfd and its like what their data do not fit into.
+    // Sockets refuse offsets; eventfd and the like refuse buffers that are too short for their data.
     Ok(stream
         || if kind == SocketKind::NoSocket {
             wanted >= size_of::<u64>()
@@ -470,13 +469,13 @@ fn waits_if_idle(cx: &mut Attempt<'_>, wanted: usize, direction: Direction) -> R
         })
 }
 
-/// True if the file that has the number now is on storage, which is never waited for. Where closes are not seen, it may be another one
-/// than epoll was told of.
+/// True if the descriptor's present file is on storage, which is never waited for. If closes are not seen, it may be another file than
+/// the one registered with epoll.
 fn is_unseen_storage(fd: Fd) -> Result<bool, Errno> {
     Ok(!host::sees_closes() && kinds::look_at_type(fd)?.has(Kind::STORAGE))
 }
 
-/// Is the file open for this?
+/// Checks that the file is open for this direction.
 fn check_mode(fd: Fd, direction: Direction) -> Result<(), Errno> {
     let other = match direction {
         Direction::Read => O_WRONLY,
@@ -485,13 +484,13 @@ fn check_mode(fd: Fd, direction: Direction) -> Result<(), Errno> {
     if os::fcntl(fd, F_GETFL, 0)? as u32 & O_ACCMODE == other { Err(Errno::EBADF) } else { Ok(()) }
 }
 
-/// A transfer of no bytes, which the vectored system calls do not let through to the file.
+/// Transfers no bytes: the vectored system calls do not pass such a transfer on to the file.
 #[cold]
 fn nothing(cx: &mut Attempt<'_>, fd: Fd, direction: Direction) -> Result<Outcome, Errno> {
     let request = cx.request();
     let memory = Memory::of(&request.sqe, &request.data);
     check_mode(fd, direction)?;
-    // What is refused for other reasons still is.
+    // A transfer that is refused for other reasons still is.
     let mut result = call(direction, fd, &memory, request.sqe.off, request.sqe.op_flags | RWF_NOWAIT);
     if result == Err(Errno::ESPIPE) && ignores_offset(fd, request.sqe.off) {
         result = Ok(0);
@@ -503,10 +502,10 @@ fn nothing(cx: &mut Attempt<'_>, fd: Fd, direction: Direction) -> Result<Outcome
             return Ok(Outcome::Wait(EPOLLOUT));
         }
     } else if result == Ok(0) && mode == 0 && direction == Direction::Read {
-        // A file without a type: eventfd, signalfd, timerfd. They refuse what their data do not fit into.
+        // A file without a type: eventfd, signalfd, timerfd. They refuse buffers that are too short for their data.
         result = os::read_nothing(fd);
     } else if result == Ok(0) && mode == 0 && !nonblocking::is_wanted(fd) {
-        // As in `not_now`, of an eventfd: how much it was to write does not count.
+        // As in `not_now` for an eventfd: the length of the write does not matter.
         if request.flags.has(Flags::NOWAIT) {
             result = Err(Errno::EAGAIN);
         } else if os::poll_now(fd, EPOLLOUT)? == 0 {
@@ -516,11 +515,11 @@ fn nothing(cx: &mut Attempt<'_>, fd: Fd, direction: Direction) -> Result<Outcome
     result.map(|_| whole(cx, 0))
 }
 
-/// Checks the memory of a request against its registered buffer, and keeps the buffer if it goes on.
+/// Checks the memory of a request against its registered buffer, and holds the buffer if the request does not complete.
 #[inline(never)]
 fn with_registered_buffer(cx: &mut Attempt<'_>, direction: Direction) -> Result<Outcome, Errno> {
     let node = check_registered(cx).map_err(|errno| {
-        // A descriptor that is none comes first.
+        // The error of an invalid descriptor takes precedence.
         os::fcntl(cx.file.fd(), F_GETFD, 0).err().unwrap_or(errno)
     })?;
     cx.flags.clear(Flags::REGISTERED_BUFFER);
@@ -546,7 +545,7 @@ fn check_registered(cx: &Attempt<'_>) -> Result<NodeIndex, Errno> {
     found
 }
 
-/// Flags that change what an attempt may come to.
+/// Checks flags that change the possible results of an attempt.
 #[cold]
 fn special_flags(cx: &mut Attempt<'_>, direction: Direction) -> Result<(), Errno> {
     let request = cx.request_mut();
@@ -560,7 +559,7 @@ fn special_flags(cx: &mut Attempt<'_>, direction: Direction) -> Result<(), Errno
         return Err(Errno::EOPNOTSUPP);
     }
     if flags & RWF_HIPRI != 0 {
-        // Only polled rings take it.
+        // Only polled rings accept this flag.
         check_mode(request.file.fd(), direction)?;
         return Err(Errno::EINVAL);
     }
@@ -577,18 +576,18 @@ fn special_flags(cx: &mut Attempt<'_>, direction: Direction) -> Result<(), Errno
     Ok(())
 }
 
-/// Files without positions ignore an offset; sockets do so only where it is zero.
+/// True if the file ignores the offset: files without positions do; sockets do so only if it is zero.
 #[cold]
 pub fn ignores_offset(fd: Fd, offset: u64) -> bool {
     offset == 0 || (offset as i64) > 0 && os::identity(fd).is_ok_and(|file| file.mode & S_IFMT != S_IFSOCK)
 }
 
-/// A pipe or the like: io_uring ignores the offset then.
+/// Makes a transfer on a pipe or the like ignore the offset, as io_uring does.
 fn ignore_offset(cx: &mut Attempt<'_>) {
     cx.sqe.off = POSITION;
 }
 
-/// Would an attempt without blocking be in vain, or out of order?
+/// True if a non-blocking attempt would fail, or overtake earlier work.
 #[inline]
 fn blocks_at_once(cx: &Attempt<'_>, kind: Kind, direction: Direction) -> Result<bool, Errno> {
     let request = cx.request();
@@ -599,15 +598,15 @@ fn blocks_at_once(cx: &Attempt<'_>, kind: Kind, direction: Direction) -> Result<
         let fd = request.file.fd();
         return Ok(cx.ring.has_work_on(fd) && kinds::look_at_type(fd)?.has(Kind::STORAGE));
     }
-    // Were this not storage any more, an attempt at an offset would answer ESPIPE at once.
+    // If the file is not on storage any more, an attempt at an offset fails immediately with ESPIPE.
     Ok(direction == Direction::Write && kind.has(Kind::WRITES_BLOCK))
 }
 
-/// Does a transfer wait for the device, whatever its flags say? What is remembered of a plain descriptor is enough only where closes
-/// are seen.
+/// True if a transfer waits for the device, whatever its flags are. Facts noted about a plain descriptor suffice only if closes are
+/// seen.
 #[cold]
 fn past_the_cache(cx: &mut Attempt<'_>) -> Result<bool, Errno> {
-    // What is given to the kernel now may be any file's: it answers, and what it answers is looked at then.
+    // A transfer that is passed to the kernel now may be on any file: the kernel's answer is checked then.
     let is_sure = host::sees_closes() || cx.file.plain().is_none() || cx.will_transfer();
     let request = cx.request_mut();
     let fd = request.file.fd();
@@ -618,25 +617,25 @@ fn past_the_cache(cx: &mut Attempt<'_>) -> Result<bool, Errno> {
     if request.sqe.off != POSITION {
         request.flags.set(Flags::DIRECT);
         if !is_sure {
-            // It is done after the call, perhaps.
+            // The transfer may be done after the call.
             request.hold_file()?;
         }
     }
     Ok(true)
 }
 
-/// All of it was done.
+/// Completes a whole transfer.
 #[inline]
 fn whole(cx: &Attempt<'_>, done: usize) -> Outcome {
     Outcome::Complete(cx.result + done as i32)
 }
 
-/// The result of a request that was ended before its next attempt: the bytes of those before count for more than why.
+/// Returns the result of a request that ended before its next attempt: bytes of earlier attempts take precedence over the error.
 fn failed(request: &Request, result: i32) -> i32 {
     if request.result > 0 { request.result } else { result }
 }
 
-/// The end, with what was done before counted in.
+/// Completes a request with the bytes of earlier attempts added.
 fn end(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
     let before = cx.result;
     cx.fail();
@@ -647,8 +646,8 @@ fn end(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
     }
 }
 
-/// Less was done than asked for. On storage that may be the end of the page cache rather than the
-/// end of the file: the rest is tried once more.
+/// Handles a short transfer. On storage it may have reached the end of the page cache instead of the end of
+/// the file: the rest is tried once more.
 #[cold]
 fn short(cx: &mut Attempt<'_>, done: usize, direction: Direction) -> Result<Outcome, Errno> {
     let request = cx.request();
@@ -660,7 +659,7 @@ fn short(cx: &mut Attempt<'_>, done: usize, direction: Direction) -> Result<Outc
     if kind.is_ok_and(|kind| kind.has(Kind::STORAGE)) && request.sqe.off == POSITION {
         kind = kinds::look_at_type(fd);
     }
-    // Whatever the number stands for by now, these bytes were transferred.
+    // Whatever file the number refers to by now, these bytes were transferred.
     let Ok(kind) = kind else { return Ok(end(cx, Ok(done))) };
     if kind.has(Kind::STORAGE) {
         cx.step_over(done);
@@ -674,7 +673,7 @@ fn short(cx: &mut Attempt<'_>, done: usize, direction: Direction) -> Result<Outc
     Ok(end(cx, Ok(done)))
 }
 
-/// The attempt would have blocked, or the file knows no such attempt.
+/// Handles an attempt that would have blocked, or that the file does not support.
 #[cold]
 fn not_now(cx: &mut Attempt<'_>, errno: Errno, direction: Direction) -> Result<Outcome, Errno> {
     let events = direction.events();
@@ -685,7 +684,7 @@ fn not_now(cx: &mut Attempt<'_>, errno: Errno, direction: Direction) -> Result<O
         return Ok(Outcome::Wait(events));
     }
     let begins = direction == Direction::Read && can_begin(request);
-    // What was seen before is enough where an attempt at an offset has just answered so.
+    // A type seen earlier suffices if an attempt at an offset has just failed this way.
     let kind = if begins && host::sees_closes() { kinds::typed_kind(fd)? } else { kinds::look_at_type(fd)? };
     if kind.has(Kind::STORAGE) {
         if errno == Errno::EOPNOTSUPP && direction == Direction::Write {
@@ -712,13 +711,13 @@ fn not_now(cx: &mut Attempt<'_>, errno: Errno, direction: Direction) -> Result<O
     if errno == Errno::EAGAIN { Ok(Outcome::Wait(events)) } else { without_nowait(cx, direction) }
 }
 
-/// Can a read that misses the page cache be left to the device?
+/// True if a read that misses the page cache can be left to the device.
 fn can_begin(request: &Request) -> bool {
     request.sqe.off != POSITION && !request.flags.has(Flags::NOWAIT)
 }
 
-/// A read on storage would have blocked, or its file knows no attempts that do not. The device gets it now, where that can be
-/// had without waiting.
+/// Begins a read on storage that would have blocked, or whose file does not support non-blocking attempts: submits it to the
+/// device, if that is possible without waiting.
 #[cold]
 fn begin_read(cx: &mut Attempt<'_>, errno: Errno) -> Result<Outcome, Errno> {
     let request = cx.request();
@@ -737,19 +736,19 @@ fn begin_read(cx: &mut Attempt<'_>, errno: Errno) -> Result<Outcome, Errno> {
     }
     let started = os::ticks();
     if let Err(errno) = os::will_need(fd, offset, length) {
-        // Another file has the number by now, or it is none.
+        // The number refers to another file by now, or to none.
         kinds::forget(fd);
         return if errno == Errno::ESPIPE { attempt(cx, Direction::Read) } else { Err(errno) };
     }
-    // What is cached needs nobody to fetch it. What others have begun to read takes no longer.
+    // Cached data need not be waited for. A second advice for data that is being read returns as quickly, though.
     let is_cached =
         !cx.ring.has_reads_in_flight() && os::ticks().wrapping_sub(started) < CACHED_US * os::ticks_per_us();
     Ok(if is_cached { Outcome::Block } else { Outcome::InFlight })
 }
 
-/// The attempt blocks, on what was storage when its type was looked at. Another thread may have closed the descriptor
-/// since. At an offset, a pipe that has its number refuses the transfer; at its own position it would block the caller,
-/// so the file is held before its type counts.
+/// Returns the outcome for an attempt that blocks, on a file that was on storage when its type was read. Another thread
+/// may have closed the descriptor since. At an offset, a pipe with its number refuses the transfer; at the file's own
+/// position it would block the caller, so the file is held before its type counts.
 fn block_on_storage(cx: &mut Attempt<'_>) -> Result<Outcome, Errno> {
     let request = cx.request_mut();
     if request.sqe.off != POSITION || !matches!(request.file, FileHold::Plain(_)) {
@@ -760,7 +759,7 @@ fn block_on_storage(cx: &mut Attempt<'_>) -> Result<Outcome, Errno> {
     Ok(if is_storage { Outcome::Block } else { Outcome::BlockForLong })
 }
 
-/// A file that knows no non-blocking attempts, and is not on storage.
+/// Handles a file that does not support non-blocking attempts, and is not on storage.
 fn without_nowait(cx: &mut Attempt<'_>, direction: Direction) -> Result<Outcome, Errno> {
     let request = cx.request();
     let fd = request.file.fd();
@@ -771,13 +770,13 @@ fn without_nowait(cx: &mut Attempt<'_>, direction: Direction) -> Result<Outcome,
         let done = plain_call(fd, &request.sqe, |flags| call(direction, fd, &memory, offset, flags));
         let waits = direction == Direction::Write && !request.flags.has(Flags::NOWAIT);
         if done == Err(Errno::EAGAIN) && waits && os::identity(fd)?.mode & S_IFMT == 0 {
-            // An eventfd at its limit. For the kernel it knows non-blocking attempts, so `O_NONBLOCK` does not count.
+            // An eventfd at its limit. The kernel considers it to support non-blocking attempts, so `O_NONBLOCK` does not matter.
             return Ok(Outcome::Wait(EPOLLOUT));
         }
         let done = done?;
         return Ok(if done == wanted { whole(cx, done) } else { end(cx, Ok(done)) });
     }
-    // Where it cannot be polled, the wait finds that out too, and a thread blocks on it.
+    // If the file cannot be polled, the wait finds that out, too, and a thread blocks on it.
     let polled = request.flags.has(Flags::WOKEN) || cx.ring.watch(fd).is_ok();
     if polled && os::poll_now(fd, direction.events())? != 0 {
         return Ok(Outcome::Block);
@@ -788,7 +787,7 @@ fn without_nowait(cx: &mut Attempt<'_>, direction: Direction) -> Result<Outcome,
 fn block(work: &mut Work, direction: Direction) -> Result<usize, Errno> {
     let memory = Memory::of(&work.sqe, &work.data);
     let (writes, offset) = (direction == Direction::Write, work.sqe.off);
-    // SAFETY: the program named this memory in its request; the kernel checks that it is there.
+    // SAFETY: the request names this memory; the kernel checks that it is mapped.
     let call = |number, arguments| unsafe { work.call(number, arguments) };
     plain_call(work.fd, &work.sqe, |flags| {
         os::transfer_by(call, writes, work.fd, memory.vectors(), offset, flags)
@@ -800,13 +799,13 @@ fn finish(cx: &mut Attempt<'_>, result: Result<usize, Errno>, direction: Directi
     let wanted = Memory::of(&request.sqe, &request.data).length();
     match result {
         Ok(done) if done == wanted => whole(cx, done),
-        // What was remembered of the descriptor is wrong by now.
+        // The facts noted about the descriptor are outdated.
         Err(Errno::ESPIPE) if ignores_offset(request.file.fd(), request.sqe.off) => {
             kinds::forget(request.file.fd());
             ignore_offset(cx);
             issue(cx, direction)
         }
-        // At the end of a file the buffer goes along, as in `issue_selected`.
+        // At the end of a file the CQE reports the buffer, as in `issue_selected`.
         Ok(0) if request.buffer.is_some() && request.result == 0 => {
             let flags = cx.use_buffers(0, 1);
             cx.cqe_flags |= flags;

@@ -1,4 +1,4 @@
-//! SPLICE and TEE. Either end may be waited for, so a thread of their own does them, as in the kernel.
+//! SPLICE and TEE. Both ends may have to be waited for, so a thread of their own does them, as in the kernel.
 
 use linux_raw_sys::general::{
     F_GETFL, O_ACCMODE, O_RDONLY, O_WRONLY, SPLICE_F_GIFT, SPLICE_F_MORE, SPLICE_F_MOVE, SPLICE_F_NONBLOCK,
@@ -18,7 +18,7 @@ use crate::ring::row::{Outcome, Row};
 use crate::work::Work;
 
 const FLAGS: u32 = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT | SPLICE_F_FD_IN_FIXED;
-/// The offset that stands for none.
+/// The offset that means "no offset".
 const NONE: u64 = u64::MAX;
 
 /// `IORING_OP_SPLICE`.
@@ -63,7 +63,7 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
     })
 }
 
-/// A duplicate of the file to take from, which the program may close or unregister meanwhile.
+/// Duplicates the input file, which the program may close or unregister meanwhile.
 fn input(cx: &mut Attempt<'_>) -> Result<OwnedFd, Errno> {
     let sqe = cx.sqe;
     let named = sqe.file_index;
@@ -89,12 +89,12 @@ fn splice(work: &mut Work) -> Result<usize, Errno> {
     let to = if to == NONE { 0 } else { &raw mut to as usize };
     let flags = sqe.op_flags & !SPLICE_F_FD_IN_FIXED;
     let arguments = [input.fd() as usize, from, work.fd as usize, to, sqe.len as usize, flags as usize];
-    // SAFETY: reads and writes two offsets of ours.
+    // SAFETY: reads and writes two offsets of the engine's.
     let result = unsafe { work.call(nr::__NR_splice, arguments) };
     if result == Err(Errno::ESPIPE) { check_modes(input.fd(), work.fd) } else { result }
 }
 
-/// The kernel's rings look at how the files are open before they look at what these are.
+/// Returns the error for `ESPIPE`: the kernel's rings check the open modes of the files before their types.
 fn check_modes(input: Fd, output: Fd) -> Result<usize, Errno> {
     let mode = |fd| os::fcntl(fd, F_GETFL, 0).map(|flags| flags as u32 & O_ACCMODE);
     let open = mode(input)? != O_WRONLY && mode(output)? != O_RDONLY;

@@ -1,7 +1,7 @@
 //! WAITID: waits until a child changes its state.
 //!
-//! An attempt asks without waiting. That one process ends is told by a descriptor of it, which
-//! epoll takes; of everything else no descriptor tells, so it is asked for again after a while.
+//! An attempt asks without waiting. The end of one process makes a pidfd ready, which epoll watches; no
+//! descriptor reports other changes, so the attempt is repeated after a while.
 
 use linux_raw_sys::general::{
     __NR_pidfd_open, __NR_waitid, __WNOTHREAD, EPOLLIN, P_PID, P_PIDFD, SIGCHLD, WCONTINUED, WNOHANG,
@@ -39,16 +39,16 @@ pub const WAITID: Row = Row::new(
 .unused(Unused::ADDR.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::ADDR3))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ECHILD, Errno::ECANCELED]);
 
-/// Between two questions where no descriptor tells.
+/// The time between two attempts if no descriptor reports changes.
 const PAUSE_NS: u64 = 4_000_000;
 
-/// `siginfo_t`: only its first seven words are ever written.
+/// `siginfo_t`: waitid writes its first seven words only.
 type Info = [u32; 32];
 
 fn issue(cx: &mut Attempt<'_>) -> Outcome {
     let sqe = cx.sqe;
     if sqe.file_index & __WNOTHREAD != 0 {
-        // The thread that asks may be another than the submitter.
+        // Another thread than the submitter may make the attempt.
         return Errno::EINVAL.into();
     }
     let mut info = [0; 32];
@@ -57,7 +57,7 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
         return wait(cx);
     }
     match asked {
-        // The arguments are none that can be waited for.
+        // These arguments cannot be waited for.
         Err(errno) if errno != Errno::ECHILD => return errno.into(),
         _ => {}
     }
@@ -67,7 +67,7 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
 fn ask(sqe: &Sqe, info: &mut Info) -> Result<(), Errno> {
     let (which, whom) = (sqe.len as usize, sqe.fd as usize);
     let options = (sqe.file_index | WNOHANG) as usize;
-    // SAFETY: writes a structure of ours.
+    // SAFETY: writes a structure of the engine's.
     unsafe { os::call(__NR_waitid, [which, whom, info.as_mut_ptr() as usize, options, 0, 0]) }.map(drop)
 }
 
@@ -75,11 +75,11 @@ fn may_wait(sqe: &Sqe) -> bool {
     sqe.file_index & WNOHANG == 0 && !(sqe.len == P_PIDFD && nonblocking::is_wanted(sqe.fd))
 }
 
-/// Waits for the end of the one process, or for the next question.
+/// Waits for the end of the process, or for the next attempt.
 fn wait(cx: &mut Attempt<'_>) -> Outcome {
     let request = cx.request_mut();
     let only_the_end = request.sqe.file_index & (WSTOPPED | WCONTINUED) == 0;
-    // Where it has ended already and still is no one's to wait for, its descriptor tells no more.
+    // If the process has ended, but cannot be waited for yet, its pidfd reports nothing more.
     let told = core::mem::take(&mut request.file);
     if let FileHold::Owned(fd) = told {
         cx.ring.close_own(fd);
@@ -92,7 +92,7 @@ fn wait(cx: &mut Attempt<'_>) -> Outcome {
     Outcome::Armed
 }
 
-/// A descriptor of the one process that is waited for.
+/// Returns a pidfd of the process that is waited for, if it is one process.
 fn descriptor(sqe: &Sqe) -> Option<Fd> {
     match sqe.len {
         // SAFETY: touches no memory.
@@ -104,7 +104,7 @@ fn descriptor(sqe: &Sqe) -> Option<Fd> {
     }
 }
 
-/// Writes what the kernel writes: all but the gap in the middle.
+/// Writes the words that the kernel writes: all but the gap in the middle.
 fn tell(address: u64, info: &Info) -> Result<(), Errno> {
     debug_assert!(info[0] == 0 || info[0] == SIGCHLD, "what waitid tells of");
     if address == 0 {

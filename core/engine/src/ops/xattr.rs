@@ -1,4 +1,4 @@
-//! Extended attributes, by descriptor and by path.
+//! Extended attributes, of descriptors and paths.
 
 use alloc::vec::Vec;
 
@@ -141,7 +141,7 @@ fn set(work: &mut Work) -> Result<usize, Errno> {
         None => (nr::__NR_fsetxattr, work.fd as usize),
     };
     let (value, size) = (xattr.value.as_ptr() as usize, xattr.value.len());
-    // SAFETY: reads a path, a name and a value of ours.
+    // SAFETY: reads a path, a name and a value of the engine's.
     unsafe { work.call(number, [object, xattr.name.address(), value, size, work.sqe.op_flags as usize, 0]) }
 }
 
@@ -152,6 +152,6 @@ fn get(work: &mut Work) -> Result<usize, Errno> {
         None => (nr::__NR_fgetxattr, work.fd as usize),
     };
     let (value, size) = (work.sqe.off as usize, work.sqe.len as usize);
-    // SAFETY: reads a path and a name of ours, writes where the program wants it.
+    // SAFETY: reads a path and a name of the engine's, and writes to the program's memory.
     unsafe { work.call(number, [object, xattr.name.address(), value, size, 0, 0]) }
 }

@@ -1,8 +1,8 @@
 //! Polls of Linux AIO, which work where `io_uring` is denied.
 //!
-//! A poll completes once. What has completed is armed again with the next batch, when the consumer has nothing to do.
-//! If the file is ready even then, that is either news or what the program has left there, and a poll cannot tell: it
-//! is told once more, and from then on an edge-triggered registration watches the file.
+//! A poll completes once. It is armed again with the next batch, when the consumer has nothing else to do. If the file is ready even then,
+//! that is either a new event or data that the program has left, which a poll cannot distinguish: the event is reported once more, and from
+//! then on an edge-triggered registration with epoll watches the file.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -61,14 +61,14 @@ struct Header {
     length: u32,
 }
 
-/// Where a context's memory is.
+/// The address of a context's memory.
 #[derive(Clone, Copy)]
 pub struct Context {
     header: *const Header,
     count: u32,
 }
 
-// SAFETY: the mapping stays until the feeder is dropped, and what changes in it is atomic.
+// SAFETY: the mapping stays until the feeder is dropped, and the fields that change are atomic.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -76,7 +76,7 @@ unsafe impl Sync for Context {}
 impl Context {
     fn create(polls: u32) -> Result<Context, Errno> {
         let mut address = 0usize;
-        // SAFETY: writes one word of ours.
+        // SAFETY: writes one word of the engine's.
         unsafe { os::call(nr::__NR_io_setup, [polls as usize, &raw mut address as usize, 0, 0, 0, 0])? };
         let header = address as *const Header;
         // SAFETY: the kernel has just mapped it there.
@@ -90,12 +90,12 @@ impl Context {
     }
 
     fn destroy(self) {
-        // SAFETY: nobody looks at its memory from here on.
+        // SAFETY: the context's memory is not used from here on.
         let _ = unsafe { os::call(nr::__NR_io_destroy, [self.header as usize, 0, 0, 0, 0, 0]) };
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: mapped until it is destroyed.
+        // SAFETY: mapped until the context is destroyed.
         unsafe { &*self.header }
     }
 
@@ -106,32 +106,32 @@ impl Context {
         if head == tail || head >= self.count {
             return None;
         }
-        // SAFETY: so many events follow the header.
+        // SAFETY: this many events follow the header.
         let event = unsafe {
             let events = self.header.cast::<u8>().add(HEADER_BYTES).cast::<Completion>();
             events.add(head as usize).read_volatile()
         };
         let next = if head + 1 == self.count { 0 } else { head + 1 };
-        // Release: the event is read before the kernel may write there again.
+        // Release: the event is read before the kernel may overwrite it.
         header.head.store(next, Ordering::Release);
         Some(event)
     }
 
     fn submit(self, iocbs: &[*const Iocb]) -> Result<usize, Errno> {
         let arguments = [self.header as usize, iocbs.len(), iocbs.as_ptr() as usize, 0, 0, 0];
-        // SAFETY: reads control blocks of ours, which name no memory.
+        // SAFETY: reads control blocks of this crate, which name no memory.
         unsafe { os::call(nr::__NR_io_submit, arguments) }
     }
 
-    /// Sleeps until something comes, for `timeout_ns` at most; what came stays where it is.
+    /// Sleeps until there is an event, for `timeout_ns` at most; the event stays in the context.
     pub fn sleep(self, timeout_ns: Option<u64>) -> Result<(), Errno> {
         let time = timeout_ns.map(Timespec::from_ns);
         let time = time.as_ref().map_or(0, |time| core::ptr::from_ref(time) as usize);
-        // With room for none the call refuses; so it is asked to wait for more than it may take away, and by an
-        // address where it cannot write: it sleeps, finds that out, and leaves the event.
+        // With room for no event the call fails; so it is asked for one event, at an address where it cannot
+        // write: it sleeps, fails to write, and leaves the event.
         let (least, room, nowhere) = (1, 1, 4096usize.wrapping_neg());
         let arguments = [self.header as usize, least, room, nowhere, time, 0];
-        // SAFETY: an address of the kernel's, which it refuses to write to.
+        // SAFETY: an address of the kernel, to which it refuses to write.
         match unsafe { os::call(nr::__NR_io_getevents, arguments) } {
             Ok(_) | Err(Errno::EFAULT) => Ok(()),
             Err(error) => Err(error),
@@ -139,29 +139,29 @@ impl Context {
     }
 }
 
-/// A context and the polls in it. All but [`Context::sleep`] is done under the set's lock.
+/// A context and its polls. All methods but [`Context::sleep`] are called under the set's lock.
 pub struct Aio {
     context: Context,
-    /// One for each item, then the bell's and the inside's. Where the kernel knows them by their address.
+    /// One control block per item, then those of the bell and the inner epoll instance. The kernel identifies them by address.
     blocks: Box<[Iocb]>,
     /// Blocks to be submitted with the next batch.
     pending: Vec<u32>,
-    /// Completions up to here are those of a batch just armed: their files were ready all the while.
+    /// Events up to here are those of a batch that was just armed: their files have been ready all the time.
     at_once: bool,
 }
 
 impl Aio {
-    /// A context for the polls of so many files.
+    /// Creates a context for the polls of `items` files.
     ///
     /// # Errors
-    /// What the kernel says; `EAGAIN` where `fs.aio-max-nr` contexts are there.
+    /// The kernel's; `EAGAIN` if `fs.aio-max-nr` is reached.
     pub fn create(items: u32) -> Result<Aio, Errno> {
         let polls = items + 2;
         let blocks = alloc::vec![Iocb::default(); polls as usize].into_boxed_slice();
         Ok(Aio { context: Context::create(polls)?, blocks, pending: Vec::new(), at_once: false })
     }
 
-    /// To sleep by.
+    /// Returns the context, for sleeping.
     pub fn context(&self) -> Context {
         self.context
     }
@@ -177,7 +177,7 @@ impl Aio {
         self.pending.push(block);
     }
 
-    /// Has a file of the set's own watched for being readable.
+    /// Watches a file of the set's own for being readable.
     pub fn watch_own(&mut self, fd: Fd, name: Token) {
         self.arm(self.own_block(name), fd, EPOLLIN, name);
     }
@@ -186,19 +186,19 @@ impl Aio {
         self.blocks.len() as u32 - if name == BELL { 1 } else { 2 }
     }
 
-    /// Has an item's file watched from the next batch on.
+    /// Watches an item's file, from the next batch on.
     pub fn watch(&mut self, item: u32, slot: &mut Slot) {
         slot.arm = slot.arm.wrapping_add(1);
         self.arm(item, slot.fd, slot.interest(), token(item, slot.generation, slot.arm));
     }
 
-    /// Ends that; the kernel lets go of the file.
+    /// Ends the watch; the kernel releases the file.
     pub fn forget(&mut self, item: u32) {
         self.pending.retain(|&block| block != item);
         self.cancel(item);
     }
 
-    /// Ends the poll of the epoll instance inside; its last completion has it polled anew, unless it waits to be armed.
+    /// Ends the poll of the inner epoll instance; its last completion starts a poll of the new one, unless that waits to be armed.
     pub fn forget_inside(&mut self, fresh: Fd) {
         let block = self.own_block(INSIDE);
         self.blocks[block as usize].fd = fresh as u32;
@@ -211,16 +211,16 @@ impl Aio {
         let mut nothing = Completion::default();
         let block = &raw const self.blocks[block as usize];
         let arguments = [self.context.header as usize, block as usize, &raw mut nothing as usize, 0, 0, 0];
-        // SAFETY: names a block, and may write one event of ours.
+        // SAFETY: names a control block, and may write one event of the engine's.
         let _ = unsafe { os::call(nr::__NR_io_cancel, arguments) };
     }
 
-    /// Whether a batch waits to be armed.
+    /// True if polls wait to be armed.
     pub fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Arms what waits for it.
+    /// Arms the waiting polls.
     pub fn submit(&mut self) {
         const BATCH: usize = 256;
         while !self.pending.is_empty() {
@@ -231,18 +231,18 @@ impl Aio {
             }
             match self.context.submit(&pointers[..count]) {
                 Ok(accepted) => drop(self.pending.drain(..accepted)),
-                // Busy with what was cancelled: the next batch takes them.
+                // The kernel is still cancelling polls: the next batch includes these.
                 Err(Errno::EAGAIN) => break,
-                // The file was closed; as epoll does, nothing is said.
+                // The file was closed; as in epoll, this is not reported.
                 Err(_) => drop(self.pending.remove(0)),
             }
             self.at_once = true;
         }
     }
 
-    /// Takes what came, and has what goes on armed with the next batch; `stays` hears of items that were ready when
-    /// they were armed, and whose files another has to watch from now on. Returns whether the epoll instance inside
-    /// has something, and whether the bell was rung.
+    /// Takes events, and queues their polls for the next batch. `stays` is called for items that were ready when
+    /// they were armed: the inner epoll instance must watch their files from now on. Returns whether the inner
+    /// epoll instance has events.
     pub fn harvest(
         &mut self,
         sink: &mut Sink<'_>,

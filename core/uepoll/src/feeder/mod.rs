@@ -1,13 +1,13 @@
-//! Feeders: they find out what files are ready for.
+//! Feeders: the means to find out what files are ready for.
 //!
 //! | feeder | a file is watched by | events are taken by |
 //! |---|---|---|
-//! | `Epoll` | an edge-triggered registration with an epoll instance inside | the consumer, one `epoll_wait` when its ring is empty |
-//! | `Uring` | a multishot poll of the kernel's `io_uring` | the consumer, out of the completion queue, without a call |
-//! | `Aio` | a poll of Linux AIO, armed again in batches | the consumer, out of the context's memory, without a call |
-//! | `Reactor` | the epoll instance inside | a thread, while the consumer does something else |
+//! | `Epoll` | an edge-triggered registration with an inner epoll instance | the consumer, one `epoll_wait` when its ring is empty |
+//! | `Uring` | a multishot poll of the kernel's `io_uring` | the consumer, from the completion queue, without a call |
+//! | `Aio` | a poll of Linux AIO, armed again in batches | the consumer, from the context's memory, without a call |
+//! | `Reactor` | the inner epoll instance | a thread, while the consumer does something else |
 //!
-//! What a feeder cannot watch rightly, the epoll instance inside does: level-triggered files above all.
+//! The inner epoll instance watches files that a feeder cannot watch correctly, mostly level-triggered ones.
 
 pub mod aio;
 pub mod uring;
@@ -18,85 +18,85 @@ use crate::ring::{Event, Ring};
 use anyring_engine::os::Fd;
 use linux_raw_sys::general::{EPOLLERR, EPOLLHUP, EPOLLONESHOT};
 
-/// The way to find out what files are ready for.
+/// The means to find out what files are ready for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Feeder {
-    /// The feeder that was measured to be best of those that are there.
+    /// The feeder that was fastest in measurements, of those that are available.
     #[default]
     Auto,
-    /// The consumer, by an epoll instance inside.
+    /// An inner epoll instance, which the consumer asks.
     Epoll,
-    /// The kernel's `io_uring`; what comes in is taken by the consumer without a call.
+    /// The kernel's `io_uring`; the consumer takes events without a call.
     Uring,
-    /// Linux AIO, which works where `io_uring` is denied; what comes in is taken without a call.
+    /// Linux AIO, which works where `io_uring` is denied; the consumer takes events without a call.
     Aio,
-    /// A thread of its own.
+    /// A thread of the set's own.
     Reactor,
 }
 
-/// The number by which feeders call a registration.
+/// The number of a registration, as feeders use it.
 pub type Token = u64;
 
-/// The token of the bell: somebody raised something, or wants to be heard.
+/// The token of the bell: an event was raised, or a registration has changed.
 pub const BELL: Token = u64::MAX;
 
-/// The epoll instance inside has something.
+/// The token of the inner epoll instance, which has events.
 pub const INSIDE: Token = u64::MAX - (1 << 32);
 
-/// Nobody wants to know.
+/// The token of requests whose completion is ignored.
 pub const NOBODY: Token = u64::MAX - (2 << 32);
 
-/// The name of an item's registration. `arm` tells one attempt to watch it from the next.
+/// Returns the token of an item's registration. `arm` distinguishes successive watches of one registration.
 pub fn token(item: u32, generation: u32, arm: u16) -> Token {
     u64::from(generation) << 32 | u64::from(arm) << 16 | u64::from(item)
 }
 
-/// The item that a token names; there need not be one.
+/// Returns the item that a token names, which need not exist.
 pub fn item_of(token: Token) -> usize {
     (token & u64::from(MOST_ITEMS)) as usize
 }
 
-/// Which attempt.
+/// Returns the `arm` of a token.
 pub fn arm_of(token: Token) -> u16 {
     (token >> 16) as u16
 }
 
-/// By whom a file is watched.
+/// The watcher of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Nobody: the item is free, or an event that threads raise.
+    /// None: the item is free, or an event that threads raise.
     Nowhere,
-    /// The epoll instance inside.
+    /// The inner epoll instance.
     Inside,
     /// The feeder.
     Feeder,
 }
 
-/// The registration of an item. Unlike the item itself, the program cannot reach it.
+/// The registration of an item. Unlike the item itself, it is not in shared memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot {
     /// Changes with each registration.
     pub generation: u32,
-    /// The file's number; -1 where there is none.
+    /// The file's descriptor; -1 if there is none.
     pub fd: Fd,
     /// The events that the file is registered for.
     pub events: u32,
-    /// The program's word.
+    /// The program's data.
     pub data: u64,
     /// The watcher of the file.
     pub place: Place,
-    /// Not so between an event of a one-shot registration and its modification.
+    /// False between an event of a one-shot registration and its modification.
     pub enabled: bool,
-    /// Which attempt of the feeder counts.
+    /// The `arm` of the feeder's current watch.
     pub arm: u16,
-    /// Which of the set's registrations it was to end, where one has.
+    /// The number of the set's registrations that had ended when the last one of this item did.
     pub ended: u64,
-    /// Where its event is among those that one look takes, and which look that was.
+    /// The number of the look that reported an event of it last, and the event's index in that look's array.
     pub told: (u32, usize),
 }
 
 impl Slot {
-    /// Nothing.
+    /// An unused slot.
     pub const FREE: Slot = Slot {
         generation: 0,
         fd: -1,
@@ -109,42 +109,42 @@ impl Slot {
         told: (0, 0),
     };
 
-    /// The events that a poll is asked for.
+    /// Returns the events to poll for.
     pub fn interest(&self) -> u32 {
-        // The bits above 27 say how to watch, not what for.
+        // The bits from 28 on say how to watch, not what for.
         self.events & 0x0fff_ffff | EPOLLERR | EPOLLHUP
     }
 }
 
-/// Where the consumer wants events, and how many there are already.
+/// The destination of events, and the number of events there.
 pub struct Target<'a> {
-    /// Without it, they go into the ring.
+    /// An array for the events; without it, they are put into the ring.
     pub out: Option<&'a mut [Event]>,
-    /// How many there are.
+    /// The number of events.
     pub count: usize,
-    /// The number of this look; 0 is none's.
+    /// The number of the look; no look has the number 0.
     pub look: u32,
 }
 
 impl Target<'_> {
-    /// A reborrow, for somebody who works on it for a while.
+    /// Reborrows the target.
     pub fn again(&mut self) -> Target<'_> {
         Target { out: self.out.as_deref_mut(), count: self.count, look: self.look }
     }
 
-    /// No more can come.
+    /// True if no more events fit.
     pub fn is_full(&self) -> bool {
         self.out.as_ref().is_some_and(|out| self.count == out.len())
     }
 }
 
-/// Where events go: into the ring, or straight to a caller that asked for them.
+/// The destination of a feeder's events: the ring, or an array of a caller.
 pub struct Sink<'a> {
     ring: &'a Ring,
     /// All registrations.
     pub slots: &'a mut [Slot],
     out: Option<&'a mut [Event]>,
-    /// How many events have come.
+    /// The number of events.
     pub count: usize,
     look: u32,
     fresh: [u32; 64],
@@ -152,22 +152,22 @@ pub struct Sink<'a> {
 }
 
 impl<'a> Sink<'a> {
-    /// One for the ring alone.
+    /// Makes a sink for the ring.
     pub fn new(ring: &'a Ring, slots: &'a mut [Slot]) -> Sink<'a> {
         Sink { ring, slots, out: None, count: 0, look: 0, fresh: [0; 64], waiting: 0 }
     }
 
-    /// One that `target` continues.
+    /// Makes a sink that continues `target`.
     pub fn to(ring: &'a Ring, slots: &'a mut [Slot], target: Target<'a>) -> Sink<'a> {
         Sink { out: target.out, count: target.count, look: target.look, ..Sink::new(ring, slots) }
     }
 
-    /// Nothing more can be taken.
+    /// True if no more events fit.
     pub fn is_full(&self) -> bool {
         self.out.as_ref().is_some_and(|out| self.count == out.len())
     }
 
-    /// An event; returns whether its registration is one that goes on.
+    /// Adds an event; returns true if its registration continues.
     #[inline]
     pub fn event(&mut self, token: Token, events: u32) -> bool {
         let item = item_of(token);
@@ -182,7 +182,7 @@ impl<'a> Sink<'a> {
         let goes_on = slot.events & EPOLLONESHOT == 0;
         slot.enabled = goes_on;
         if let Some(out) = &mut self.out {
-            // Each file once: whoever closes it upon an event must not meet another of it behind that.
+            // Each file has one event: a program that closes the file upon its event must not find another one behind it.
             if slot.told.0 == self.look && slot.told.1 < self.count {
                 out[slot.told.1].events |= events;
             } else {
@@ -203,7 +203,7 @@ impl<'a> Sink<'a> {
         goes_on
     }
 
-    /// Lets the program see what came.
+    /// Makes added events visible to the program.
     pub fn flush(&mut self) {
         if self.waiting > 0 {
             insert::insert(self.ring, &self.fresh[..self.waiting]);

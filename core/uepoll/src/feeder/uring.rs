@@ -1,8 +1,8 @@
 //! Multishot polls of the kernel's `io_uring`.
 //!
-//! A poll's completion is posted by the thread that submitted it, at the end of any of its system calls
-//! (`COOP_TASKRUN`): with the polls submitted by the consumer alone, its own receives and sends bring the events in,
-//! and it takes them without a call. So nobody else submits: what other threads want watched waits in the queue.
+//! The thread that submitted a poll posts the poll's completion at the end of any of its system calls
+//! (`COOP_TASKRUN`): if only the consumer submits polls, its own receives and sends bring the events in, and it
+//! takes them without a call. So no other thread submits: polls for other threads wait in the queue.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,7 +21,7 @@ use super::{BELL, INSIDE, NOBODY, Sink, Slot, Token, arm_of, item_of, token};
 
 const ENTRIES: u32 = 256;
 
-/// A ring of the kernel's. All but [`Uring::sleep`] is done under the set's lock.
+/// A ring of the kernel. All methods but [`Uring::sleep`] are called under the set's lock.
 pub struct Uring {
     fd: Fd,
     memory: RingMemory,
@@ -35,16 +35,16 @@ pub struct Uring {
     cqes: *const io_uring_cqe,
 }
 
-// SAFETY: the pointers are to mappings of its own; who uses them when is said above.
+// SAFETY: the pointers are to its own mappings; the lock that guards them is named above.
 unsafe impl Send for Uring {}
-// SAFETY: as above; what is not done under a lock is atomic.
+// SAFETY: as above; what is used without the lock is atomic.
 unsafe impl Sync for Uring {}
 
 impl Uring {
-    /// A ring with room for the events of so many files.
+    /// Creates a ring with room for the events of `items` files.
     ///
     /// # Errors
-    /// What the kernel says, `EPERM` and `ENOSYS` above all; `ENOSYS` where it lacks something.
+    /// The kernel's, mostly `EPERM` and `ENOSYS`; `ENOSYS` if the kernel lacks a feature.
     pub fn create(items: u32) -> Result<Uring, Errno> {
         // SAFETY: all zeroes are a valid `io_uring_params`.
         let mut params: io_uring_params = unsafe { core::mem::zeroed() };
@@ -54,7 +54,7 @@ impl Uring {
         let arguments = [ENTRIES as usize, &raw mut params as usize, 0, 0, 0, 0];
         // SAFETY: reads and writes the parameters.
         let fd = match unsafe { os::call(nr::__NR_io_uring_setup, arguments) } {
-            // A kernel that knows not all of these flags lacks what they are for.
+            // A kernel that does not know all of these flags lacks their features.
             Err(Errno::EINVAL) => return Err(Errno::ENOSYS),
             result => result? as Fd,
         };
@@ -97,12 +97,12 @@ impl Uring {
         if self.queued() >= self.sq_entries {
             self.submit();
             if self.queued() >= self.sq_entries {
-                // The kernel is out of memory; the file is looked at again when it is modified.
+                // The kernel is out of memory; the file is watched again when it is modified.
                 return;
             }
         }
         let tail = self.word(self.sq_tail).load(Ordering::Relaxed);
-        // SAFETY: an entry of the queue that the kernel has read, as was looked at above.
+        // SAFETY: an entry that the kernel has consumed, as was checked above.
         unsafe {
             self.memory.sqes().at::<io_uring_sqe>(0).add((tail & (self.sq_entries - 1)) as usize).write(sqe)
         };
@@ -112,7 +112,7 @@ impl Uring {
     fn enter(&self, least: u32, flags: u32, argument: usize, bytes: usize) -> Result<usize, Errno> {
         let arguments =
             [self.fd as usize, self.queued() as usize, least as usize, flags as usize, argument, bytes];
-        // SAFETY: what is queued are polls, which name no memory.
+        // SAFETY: the queued requests are polls, which name no memory.
         unsafe { os::call(nr::__NR_io_uring_enter, arguments) }
     }
 
@@ -121,23 +121,23 @@ impl Uring {
         let _ = self.enter(0, 0, 0, 0);
     }
 
-    /// Whether the kernel has to be asked for what came; `now`: even where the next sleep would bring it in.
+    /// True if a call is needed for the kernel to post completions; with `now`, even if the next sleep would make it post them.
     pub fn wants_call(&self, now: bool) -> bool {
         let flags = self.word(self.sq_flags).load(Ordering::Relaxed);
         flags & IORING_SQ_CQ_OVERFLOW != 0 || now && (flags & IORING_SQ_TASKRUN != 0 || self.queued() != 0)
     }
 
-    /// Asks it.
+    /// Makes this call.
     pub fn call(&self) {
         let _ = self.enter(0, IORING_ENTER_GETEVENTS, 0, 0);
     }
 
-    /// Whether something came.
+    /// True if there are completions.
     pub fn has_completions(&self) -> bool {
         self.word(self.cq_tail).load(Ordering::Acquire) != self.word(self.cq_head).load(Ordering::Relaxed)
     }
 
-    /// Submits what is queued, and sleeps until something comes, for `timeout_ns` at most.
+    /// Submits what is queued, and sleeps until there is a completion, for `timeout_ns` at most.
     pub fn sleep(&self, timeout_ns: Option<u64>) -> Result<(), Errno> {
         let time = timeout_ns.map(Timespec::from_ns);
         let argument = io_uring_getevents_arg {
@@ -161,25 +161,25 @@ impl Uring {
         sqe.fd = fd;
         sqe.user_data = name;
         sqe.len = if multishot { IORING_POLL_ADD_MULTI } else { 0 };
-        // The halves of the word are the other way round where the most significant byte is first.
+        // On big-endian machines the halves of this word are swapped.
         let events = if cfg!(target_endian = "big") { events.rotate_left(16) } else { events };
         sqe.__bindgen_anon_3.poll32_events = events;
         self.push(sqe);
     }
 
-    /// Has a file of the set's own watched for being readable.
+    /// Watches a file of the set's own for being readable.
     pub fn watch_own(&self, fd: Fd, name: Token) {
         self.poll(fd, EPOLLIN, true, name);
     }
 
-    /// Has an item's file watched from the next submission on.
+    /// Watches an item's file, from the next submission on.
     pub fn watch(&self, item: u32, slot: &mut Slot) {
         slot.arm = slot.arm.wrapping_add(1);
         let multishot = slot.events & EPOLLONESHOT == 0;
         self.poll(slot.fd, slot.interest(), multishot, token(item, slot.generation, slot.arm));
     }
 
-    /// Ends that. The kernel lets go of the file at once where `now`, else at the next submission.
+    /// Ends the watch. The kernel releases the file immediately if `now`, else at the next submission.
     pub fn forget(&self, item: u32, generation: u32, arm: u16, now: bool) {
         self.remove(token(item, generation, arm));
         if now {
@@ -197,13 +197,13 @@ impl Uring {
         self.push(sqe);
     }
 
-    /// Ends the poll of the epoll instance inside; its last completion has it polled anew.
+    /// Ends the poll of the inner epoll instance; the poll's last completion starts a new one.
     pub fn forget_inside(&self) {
         self.remove(INSIDE);
         self.submit();
     }
 
-    /// Takes what came. Returns what of the set's own was among it: the bell, the epoll instance inside.
+    /// Passes completions on. Returns whether the inner epoll instance has events.
     pub fn harvest(&self, sink: &mut Sink<'_>, bell: Fd, inside: Fd) -> bool {
         let mut inside_has_events = false;
         let mut head = self.word(self.cq_head).load(Ordering::Relaxed);
@@ -233,9 +233,9 @@ impl Uring {
     #[inline]
     fn completed(&self, sink: &mut Sink<'_>, name: Token, result: i32, more: bool) {
         let goes_on = match result {
-            // The thread that submitted it has ended.
+            // The thread that submitted the poll has ended.
             result if result == Errno::ECANCELED.negated() => sink.event(name, 0),
-            // The file was closed before anybody watched it: as epoll does, nothing is said.
+            // The file was closed before the kernel watched it: as in epoll, this is not reported.
             result if result < 0 => false,
             events => sink.event(name, events as u32),
         };

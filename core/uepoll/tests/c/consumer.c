@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A consumer that knows nothing but the structures that programs share with an epoll of their own: maps the
- * descriptor it is given, takes so many events from the ring and prints them.
+ * A consumer that knows only the structures in shared memory: maps the ring by the descriptor in its first
+ * argument, takes as many events as its second argument says, and prints them.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -60,11 +60,11 @@ int main(int argc, char **argv)
 		for (; header->head != tail; header->head++) {
 			uint32_t number = __atomic_load_n(&index[header->head & mask], __ATOMIC_ACQUIRE);
 			struct epoll_uitem *item = &header->items[number];
-			/* The word first: once the item is free, it may be another's. */
+			/* Read first: once the events are cleared, the item may be reused. */
 			uint64_t data = item->data;
 			uint32_t events = __atomic_exchange_n(&item->ready_events, 0, __ATOMIC_RELEASE);
 
-			if (!events) /* It was removed. */
+			if (!events) /* The item was removed. */
 				continue;
 			printf("%x %llu\n", events, (unsigned long long)data);
 			count--;

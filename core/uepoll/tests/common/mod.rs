@@ -1,7 +1,7 @@
-//! Sets with every feeder, and what is asked of them.
+//! Sets with every feeder, and helpers for tests of them.
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part")]
 
-// What tests name again and again.
+// Names that many tests use.
 pub use anyring_both::by;
 pub use anyring_engine::abi::Errno;
 pub use anyring_uepoll::{ADD, DELETE, Event, Feeder, MODIFY, Set};
@@ -15,19 +15,19 @@ use std::ffi::{CStr, c_void};
 
 use anyring_uepoll::Options;
 
-/// A thread for the reactor.
+/// Starts a thread for the reactor.
 fn spawn(
     _name: &'static CStr,
     entry: unsafe extern "C" fn(*mut c_void),
     argument: *mut c_void,
 ) -> Result<(), i32> {
     let argument = argument as usize;
-    // SAFETY: once, as the set wants it.
+    // SAFETY: called once, as the set requires.
     std::thread::spawn(move || unsafe { entry(argument as *mut c_void) });
     Ok(())
 }
 
-/// A set, unless the kernel refuses what its feeder needs.
+/// Creates a set; `None` if the kernel refuses what its feeder needs.
 pub fn set(feeder: Feeder, items: u32, extended: bool) -> Option<Set> {
     let first_position = u32::MAX - 5;
     let options = Options { feeder, extended, first_position, spawn: Some(spawn), ..Options::new(items) };
@@ -42,7 +42,7 @@ pub fn set(feeder: Feeder, items: u32, extended: bool) -> Option<Set> {
     }
 }
 
-/// Does something with a set of each feeder.
+/// Runs a test with a set of each feeder.
 pub fn each(items: u32, body: impl Fn(&Set)) {
     for feeder in [Feeder::Epoll, Feeder::Uring, Feeder::Aio, Feeder::Reactor] {
         eprintln!("{feeder:?}");
@@ -50,7 +50,7 @@ pub fn each(items: u32, body: impl Fn(&Set)) {
     }
 }
 
-/// Does something with a set of each feeder, with what goes beyond the proposal.
+/// Runs a test with an extended set of each feeder.
 pub fn each_extended(items: u32, body: impl Fn(&Set)) {
     for feeder in [Feeder::Epoll, Feeder::Uring, Feeder::Aio, Feeder::Reactor] {
         eprintln!("{feeder:?}");
@@ -58,12 +58,12 @@ pub fn each_extended(items: u32, body: impl Fn(&Set)) {
     }
 }
 
-/// An event: a registration, or what is expected to come.
+/// Returns an event: a registration, or an expected event.
 pub fn event(events: u32, data: u64) -> Event {
     Event { events, data }
 }
 
-/// Two ends, neither of which blocks.
+/// Returns two connected sockets, neither of which blocks.
 pub fn pair() -> (UnixStream, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
@@ -71,14 +71,14 @@ pub fn pair() -> (UnixStream, UnixStream) {
     (ours, theirs)
 }
 
-/// The next event, which must come.
+/// Returns the next event, which must come.
 pub fn next(set: &Set) -> Event {
     let mut out = [Event::default()];
     assert_eq!(take(set, &mut out, 120_000_000_000), 1, "no event came");
     out[0]
 }
 
-/// No event comes.
+/// Checks that no event comes.
 pub fn none(set: &Set) {
     let mut out = [Event::default()];
     // The reactor may need a moment.
@@ -86,7 +86,7 @@ pub fn none(set: &Set) {
     assert_eq!(take(set, &mut out, timeout), 0, "{out:?}");
 }
 
-/// Events, interruptions aside.
+/// Takes events; retries after interruptions.
 pub fn take(set: &Set, out: &mut [Event], timeout_ns: u64) -> usize {
     loop {
         match set.take(out, Some(timeout_ns)) {
