@@ -1,4 +1,4 @@
-//! The interface that this crate needs of the front end above it.
+//! The interface that this crate needs from the front end above it.
 
 use anyring_engine::os::Fd;
 use core::sync::atomic::{AtomicPtr, Ordering};

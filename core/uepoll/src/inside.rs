@@ -15,7 +15,7 @@ use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLIN, EPO
 use crate::feeder::{BELL, Place, Slot, Token, item_of, token};
 use crate::set::State;
 
-/// The instance.
+/// The instance, which can be replaced.
 pub struct Inside {
     /// Changed under the lock of the set's state only, by the waiting thread.
     fd: AtomicI32,

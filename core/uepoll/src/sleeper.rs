@@ -30,7 +30,7 @@ pub trait Alarm {
     fn swap_word(&self, word: u32) -> u32;
     /// Replaces the word if it is `from`, in that order; returns whether it was.
     fn replace_word(&self, from: u32, to: u32) -> bool;
-    /// A sequentially consistent fence.
+    /// Issues a sequentially consistent fence.
     fn barrier(&self);
     /// True if the ring is empty. In one total order with the word.
     fn is_empty(&self) -> bool;

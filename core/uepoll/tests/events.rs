@@ -41,7 +41,7 @@ fn an_event_is_removed_while_it_is_raised(set: &Set) {
     }
 }
 
-/// Each of many threads passes many messages to a consumer that sleeps whenever it finds none. A message is counted before its event is
+/// Makes each of many threads pass many messages to a consumer that sleeps whenever it finds none. A message is counted before its event is
 /// raised, so a consumer that takes the event sees the count; a lost event would leave the consumer asleep.
 fn ping(set: &Set, threads: u64, messages: u64) {
     let events: Vec<Raiser> = (0..threads).map(|number| set.add_event(number).unwrap()).collect();

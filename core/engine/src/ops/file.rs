@@ -180,7 +180,7 @@ fn long_length(long: u64, short: u32) -> usize {
     if long == 0 { short as usize } else { long as usize }
 }
 
-/// Advice on future accesses only sets a flag of the file, so it does not block.
+/// Sets advice on future accesses directly, because it only changes a flag of the file, and does not block.
 fn issue_fadvise(cx: &mut Attempt<'_>) -> Outcome {
     let request = cx.request();
     if matches!(request.sqe.op_flags, POSIX_FADV_NORMAL | POSIX_FADV_RANDOM | POSIX_FADV_SEQUENTIAL) {

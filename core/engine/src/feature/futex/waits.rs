@@ -301,8 +301,8 @@ pub struct Request {
 impl Placed {
     /// Makes threads wait for `elements`. When this returns, the wait is queued on all words.
     ///
+    /// # Errors
     /// `ENOMEM` if no thread can be made.
-    /// `ENOMEM` where a thread cannot be had.
     pub fn place(request: Request, elements: Vec<Element>, mask: u32) -> Result<Placed, Errno> {
         let together = if elements.len() > 1 && kernel_waits_on_several() { MOST_TOGETHER } else { 1 };
         let mut sleepers = Vec::new();
@@ -531,7 +531,7 @@ fn start(manner: Manner) -> Result<Arc<Sleeper>, Errno> {
 }
 
 unsafe extern "C" fn run(argument: *mut c_void) {
-    // SAFETY: `start` gave it to this thread.
+    // SAFETY: `start` has passed this reference to this thread.
     let sleeper = unsafe { Arc::from_raw(argument.cast::<Sleeper>()) };
     threads::begin(sleeper.credentials);
     let mut slot = Arc::new(InterruptSlot::of_this_thread());
@@ -807,7 +807,7 @@ fn wait_on_one(
 /// Wakes one thread that sleeps on a word of the engine's; true if there was one.
 fn wake_one(word: &AtomicU32, private: bool) -> bool {
     let operation = FUTEX_WAKE | private_flag(private);
-    // SAFETY: names a word of ours.
+    // SAFETY: names a word of the engine's.
     let woken = unsafe { os::call(__NR_futex, [word.as_ptr() as usize, operation as usize, 1, 0, 0, 0]) };
     woken == Ok(1)
 }

@@ -6,9 +6,9 @@
 //! each other, and the messages of one ring arrive in the order in which it sent them:
 //!
 //! ```text
-//!  sender's lock held          target free ──► what waits there, then this one
+//!  sender's lock held          target free ──► waiting messages, then this one
 //!  MSG_RING is issued ──┤
-//!                              target taken ──► `leave`, at its end ··· work, without a lock: target.lock(), what waits there
+//!                              target locked ─► `leave`, at the queue's end ··· work, without a lock: target.lock(), waiting messages
 //! ```
 
 mod deliver;

@@ -53,7 +53,7 @@ pub struct Timeouts {
     fired: u32,
     /// The number of counted completions, when it was updated last.
     sequence: i64,
-    /// The CQ's tail when the current submission began, less CQEs that were posted beside it.
+    /// The CQ's tail when the current submission began, advanced by CQEs that were posted beside it.
     batch: Option<u32>,
     /// The current submission is one of a call that does not wait.
     unwaited: bool,

@@ -237,7 +237,7 @@ impl ReceiveQueue {
         Some(self.events.user_data)
     }
 
-    /// Arms an event again, which is given by its number.
+    /// Arms an event, given by its number, again.
     ///
     /// # Errors
     /// `EINVAL` if the event has not been reported.

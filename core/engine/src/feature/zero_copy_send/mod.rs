@@ -145,7 +145,7 @@ enum Sent {
 struct Channel {
     /// The program's descriptors of the socket, as far as they are known.
     names: Vec<Fd>,
-    /// The engine's duplicate.
+    /// The engine's duplicate of the socket's descriptor.
     own: Fd,
     /// The ring's epoll instance.
     epoll: Fd,
@@ -171,7 +171,7 @@ struct Channel {
     first: u32,
     /// The notification of each send; `None` if its pages are back.
     sends: VecDeque<Option<Sent>>,
-    /// The number of sends since the error queue was looked at.
+    /// The number of sends since the error queue was read last.
     unseen: u8,
     /// The channel is in [`ZeroCopy::fresh`].
     fresh: bool,

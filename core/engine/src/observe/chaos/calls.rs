@@ -20,7 +20,7 @@ use crate::ring::row::Table;
 const REGISTER_ERRORS: [(Fault, Errno); 2] =
     [(Fault::RegisterNoMemory, Errno::ENOMEM), (Fault::RegisterBusy, Errno::EBUSY)];
 
-/// Creates a ring.
+/// Makes a call of `setup`.
 pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &Caller) -> Result<Fd, Errno> {
     if chaos::begin_setup().is_some_and(|met| met.meets(Fault::SetupNoMemory, 0).is_some()) {
         return Err(Errno::ENOMEM);
@@ -28,7 +28,7 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
     crate::calls::setup::setup(entries, params_address, table, caller)
 }
 
-/// Submits, then waits.
+/// Makes a call of `enter`.
 pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     let registered = call.flags & IORING_ENTER_REGISTERED_RING != 0;
     let Some(met) = look(fd, registered, Core::begin_call).flatten() else {
@@ -109,7 +109,7 @@ fn change(core: &mut Core, met: Call, call: &Enter) -> Change {
     Change::None
 }
 
-/// Registers something.
+/// Makes a call of `register`.
 pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     const REGISTERED: u32 = Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
     let opcode = call.opcode & !REGISTERED;

@@ -17,7 +17,7 @@ use crate::ring::Core;
 use crate::ring::registry::look;
 use crate::ring::row::Table;
 
-/// Creates a ring.
+/// Makes and records a call of `setup`.
 pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &Caller) -> Result<Fd, Errno> {
     let asked: Option<io_uring_params> = user::read(params_address).ok();
     let result = crate::observe::chaos::calls::setup(entries, params_address, table, caller);
@@ -32,7 +32,7 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
     result
 }
 
-/// Submits, then waits.
+/// Makes and records a call of `enter`.
 #[cold]
 pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     let _in_call = comes_in();
@@ -57,7 +57,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     result
 }
 
-/// Registers something.
+/// Makes and records a call of `register`.
 pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     let registered = call.opcode & Code::IORING_REGISTER_USE_REGISTERED_RING as u32 != 0;
     let ring = look(fd, registered, |core| core.serial() as u32).unwrap_or(0);

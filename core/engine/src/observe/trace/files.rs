@@ -66,7 +66,7 @@ impl Name {
 
     const EMPTY: Name = Name { text: [0; LONGEST], length: 0 };
 
-    /// The name's bytes.
+    /// Returns the name's bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.text[..self.length]
     }

@@ -48,7 +48,7 @@ struct Tracer {
 
 static TRACER: AtomicPtr<Tracer> = AtomicPtr::new(core::ptr::null_mut());
 
-/// This process's number in the reader's `/proc`.
+/// This process's number in `/proc`, by which the reader identifies it.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 #[inline]
@@ -319,9 +319,9 @@ impl Moment {
 
 /// The attachments of an event.
 trait Attachments {
-    /// The number of attachments.
+    /// Returns the number of attachments.
     fn count(&self) -> u16;
-    /// The size of the attachments in a record, in bytes.
+    /// Returns the size of the attachments in a record, in bytes.
     fn bytes(&self) -> usize;
     /// Writes the attachments after the event's body.
     fn put(&self, record: &mut Record<'_>);

@@ -85,7 +85,7 @@ pub fn number() -> u32 {
     remembered(host::thread_identity(), stack_pointer()).unwrap_or_else(|| os::gettid() as u32)
 }
 
-/// The time that a thread spends in a call.
+/// A guard for the time that a thread spends in a call.
 #[must_use]
 pub struct InCall(());
 
