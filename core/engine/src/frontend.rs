@@ -288,8 +288,8 @@ pub fn executing<T>(act: impl FnOnce() -> T) -> T {
     if identity::is_own() { limits::executing(act) } else { act() }
 }
 
-/// Runs `act` while a limit of the process is raised for a moment, as the engine does, too: meanwhile no thread creates a process or
-/// executes a program.
+/// Runs `act`, which raises a limit of the process for a moment, as the engine does, too: meanwhile no other thread does so, creates
+/// a process or executes a program.
 pub fn lifting<T>(act: impl FnOnce() -> T) -> T {
     limits::lifting(act)
 }

@@ -11,8 +11,8 @@
 //! - [`Attempt::select_buffers`] selects all available buffers, for a bundle; [`Attempt::use_buffers`] follows.
 //! - For an attempt without the lock (a worker's), or on a file that cannot be polled, the buffer is kept before the
 //!   attempt: the request owns the buffer immediately, as in the kernel, whatever its result.
-//! - [`Attempt::settle_buffer`] runs at every completion and handles a buffer that is still held by the result: a positive
-//!   result uses the buffer, any other returns it; a kept buffer is reported in any case. An operation that needs another
+//! - [`Attempt::settle_buffer`] runs at every completion and handles a buffer that is still held, by the result: a positive
+//!   one uses the buffer, any other returns it; a kept buffer is reported in any case. An operation that needs another
 //!   handling (a read at the end of a file reports its buffer) calls [`Attempt::use_buffers`] itself first.
 
 use alloc::vec::Vec;

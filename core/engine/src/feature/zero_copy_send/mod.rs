@@ -1,4 +1,4 @@
-//! Sends without copying: on which sockets, which pages are out, and how they come back.
+//! Sends without copying: the sockets that use them, the pages that are out, and how these come back.
 //!
 //! A large send with `MSG_ZEROCOPY` lets the network read the program's own pages, which are *out* until a
 //! notice in the socket's error queue says that they are free. That is slower than copying if the network

@@ -293,7 +293,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// The moment of an event without a time.
+    /// The moment of an event whose time is not set yet.
     const NEVER: Moment = Moment { time_ns: 0, thread: 0 };
 
     /// Returns the current time, in the calling thread.
