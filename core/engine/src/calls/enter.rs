@@ -36,40 +36,40 @@ pub static FLAG_TABLE: [Flag; 8] = [
 /// `IORING_ENTER_*` that the engine has.
 pub const FLAGS: u32 = flag::mask(&FLAG_TABLE);
 
-/// How many calls in a row may find enough completions without epoll being asked.
+/// The number of consecutive calls that may find enough completions without asking epoll.
 const UNASKED: u8 = 8;
-/// [`UNASKED`] where nothing waits but the notifications of zero-copy sends.
+/// [`UNASKED`] on a ring where only notifications of zero-copy sends are waited for.
 const UNASKED_FOR_PAGES: u8 = 64;
 
-/// The signal that the front end's trap lives by must never be blocked.
+/// SIGSYS in a signal mask. The front end's trap needs the signal, so it is never blocked.
 const SIGSYS_BIT: u64 = 1 << 30;
 
 /// The arguments of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct Enter {
-    /// SQEs to take at most.
+    /// The maximum number of SQEs to submit.
     pub to_submit: u32,
-    /// CQEs to wait for.
+    /// The number of CQEs to wait for.
     pub min_complete: u32,
     /// `IORING_ENTER_*`.
     pub flags: u32,
-    /// A signal mask or an `io_uring_getevents_arg`, by address.
+    /// The address of a signal mask or of an `io_uring_getevents_arg`.
     pub argument: u64,
-    /// Its size in bytes.
+    /// The size of the argument in bytes.
     pub argument_size: usize,
 }
 
 /// Submits, then waits.
-// Into the one call that is made of it where nothing is traced.
+// Inlined into its one caller for calls that are not traced.
 #[inline(always)]
 pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     enter_changed(fd, call, caller, |_| Ok(*call))
 }
 
-/// [`enter`] with the call that `change` makes of it under the ring's lock, knowing what the submission finds.
+/// Does [`enter`] with the arguments that `change` returns. `change` runs under the ring's lock, and sees what the submission finds.
 ///
 /// # Errors
-/// Those of `change`, with nothing done.
+/// Errors of `change`, with nothing done.
 #[inline(always)]
 pub fn enter_changed(
     fd: Fd,
@@ -84,7 +84,7 @@ pub fn enter_changed(
     let Some(found) = lookup::find(number) else { return Err(registry::no_ring(number)) };
     let mut guard = found.ring.lock_to_drive();
     if !found.stands() {
-        // The descriptor was closed meanwhile, and the number is perhaps another's.
+        // The descriptor was closed meanwhile, and its number may belong to another ring by now.
         drop(guard);
         return enter_again(fd, call, caller, change);
     }
@@ -124,8 +124,8 @@ pub fn enter_changed(
     stay(guard, call, caller, taken)
 }
 
-/// Makes the call anew. The ring's number was closed where nobody saw it; it may be a duplicate of another ring's descriptor by now, of
-/// which nobody told either.
+/// Repeats the call. The ring's descriptor was closed without the engine's knowledge; its number may by now be a duplicate of another
+/// ring's descriptor, made without the engine's knowledge, too.
 #[cold]
 fn leave_for_another_ring(
     guard: CoreGuard<'_>,
@@ -147,7 +147,7 @@ fn enter_again(
     enter_changed(fd, call, caller, change)
 }
 
-/// The kernel's submissions follow one another as well.
+/// Waits until lent work is back: the kernel serializes the submissions to a ring as well.
 #[cold]
 fn await_return(guard: &mut CoreGuard<'_>) -> Result<(), Errno> {
     let Some(serial) = guard.as_ref().map(Core::serial) else { return Err(Errno::EBADF) };
@@ -155,7 +155,7 @@ fn await_return(guard: &mut CoreGuard<'_>) -> Result<(), Errno> {
     live(guard, serial).map(drop).ok_or(Errno::EBADF)
 }
 
-/// The long way of a call that has taken so many SQEs. Apart, for the short way needs fewer registers.
+/// Finishes a call that has submitted `taken` SQEs. A separate function, because the short way needs fewer registers.
 #[inline(never)]
 fn stay(mut guard: CoreGuard<'_>, call: &Enter, caller: &Caller, taken: u32) -> Result<usize, Errno> {
     let Some(core) = guard.as_mut() else { return Err(Errno::EBADF) };
@@ -171,7 +171,7 @@ fn stay(mut guard: CoreGuard<'_>, call: &Enter, caller: &Caller, taken: u32) -> 
     result
 }
 
-/// Takes what is to be submitted, and tries it.
+/// Submits up to `to_submit` SQEs and issues their requests; returns the number of SQEs.
 #[inline(always)]
 fn take(core: &mut Core, call: &Enter) -> Result<u32, Errno> {
     if call.to_submit == 0 {
@@ -188,8 +188,7 @@ fn take(core: &mut Core, call: &Enter) -> Result<u32, Errno> {
 }
 
 impl Core {
-    /// Returns true if a call is over with its submission: the completions that it wants are there, and whatever else it would look
-    /// for, it would not find.
+    /// True if a call ends with its submission: enough completions are there, and the call need not look for anything else.
     #[inline(always)]
     fn finish_without_wait(&mut self, call: &Enter, taken: u32) -> bool {
         const PLAIN: u32 = IORING_ENTER_GETEVENTS | IORING_ENTER_REGISTERED_RING;
@@ -208,9 +207,9 @@ impl Core {
         if fetches { self.skip_epoll(call) } else { self.zero_copy().is_seen() }
     }
 
-    /// True if a call that does not fetch has to look for what became ready. The kernel's calls return with
-    /// that completed, be it from before or of their own doing. What only began to wait now, and alone, has
-    /// just been tried; and a cancellation alone, before which the call has looked, makes nothing ready.
+    /// True if a call without GETEVENTS has to ask epoll before it returns. The kernel's calls complete requests that are ready, whether an
+    /// earlier event or the call itself made them ready. A single request that began to wait now has just been tried, and a single
+    /// cancellation makes nothing ready that the call has not seen before it.
     #[inline(always)]
     fn looks_when_it_leaves(&self, call: &Enter, taken: u32) -> bool {
         call.flags & IORING_ENTER_GETEVENTS == 0
@@ -219,7 +218,7 @@ impl Core {
             && !self.is(IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SQPOLL)
     }
 
-    /// Issues what the submission made ready, links as a rule. Is there nothing else to be done then?
+    /// Issues the requests that the submission made ready, mostly links. Returns true if nothing else is left to do.
     #[inline(never)]
     fn issues_links(&mut self, call: &Enter) -> bool {
         self.drive_mut().fetched_at_once = self.most_fetched(call.min_complete);
@@ -228,14 +227,14 @@ impl Core {
         self.order().ready.is_empty() && self.is_at_rest()
     }
 
-    /// How many completions a call that waits for `wanted` finds at most. The rest is for the next one: a multishot request
-    /// that finds the CQ full would end.
+    /// Returns the maximum number of completions that a call waiting for `wanted` fetches. The next call fetches the rest: a multishot
+    /// request that finds the CQ full would end.
     fn most_fetched(&self, wanted: u32) -> u32 {
         let entries = self.queues().memory.layout().cq_entries;
         wanted.min(entries).max(entries / 2).max(1)
     }
 
-    /// Returns true if the completions are there that a call fetches, and it may go without asking epoll; counts that.
+    /// True if enough completions are there, and the call may return without asking epoll. Counts such returns.
     #[inline(always)]
     fn skip_epoll(&mut self, call: &Enter) -> bool {
         if self.reactor_gives_way(call.min_complete) || self.queues().cq_ready() < call.min_complete {
@@ -251,15 +250,15 @@ impl Core {
         goes_unasked
     }
 
-    /// How many calls in a row may find enough completions without epoll being asked. Of pages that are out, those
-    /// hear first who send more.
+    /// Returns how many consecutive calls may find enough completions without asking epoll. Of pages that are out, those hear first who
+    /// send more.
     #[inline]
     fn patience(&self) -> u8 {
         if self.readiness().waiting() > 0 { UNASKED } else { UNASKED_FOR_PAGES }
     }
 }
 
-/// The long way of a call, behind its submission.
+/// Does what is left of a call after its submission: queued work, and the wait.
 fn go_on(
     guard: &mut CoreGuard<'_>,
     serial: u64,
@@ -290,7 +289,7 @@ fn go_on(
     if submitted > 0 { Ok(submitted as usize) } else { waited.map(|()| 0) }
 }
 
-/// With an SQ thread there is nothing to submit here, only somebody to wake.
+/// Wakes the SQ thread, or waits for room in the SQ, as the flags say. The SQ thread submits, not this call.
 fn enter_sq_thread(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     core.sq_thread_lives()?;
@@ -303,14 +302,14 @@ fn enter_sq_thread(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Resu
     Ok(call.to_submit)
 }
 
-/// Does what follows a submission: queued work, and requests that became ready.
+/// Does queued work after a submission, and issues requests that became ready.
 fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u32) -> Result<(), Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     let fetches = call.flags & IORING_ENTER_GETEVENTS != 0 && submitted == call.to_submit;
     let advances = fetches || !core.defers();
-    // The wait that follows begins with it anyway.
+    // A call that fetches advances at the beginning of its wait anyway.
     if advances && !core.work().is_empty() {
-        // A timeout that has run out by now is not to stop work that the kernel's threads would have begun.
+        // Without timers: a timeout that has expired by now must not stop work that the kernel's threads would have begun.
         core.advance_before_work();
     } else if advances && !fetches {
         core.advance();
@@ -332,7 +331,7 @@ fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u3
         return Ok(());
     }
     if !core.order().ready.is_empty() {
-        // Only where completions are deferred does anything stay behind.
+        // Requests stay ready here only on a ring that defers.
         core.notify_deferred();
     }
     Ok(())
@@ -343,22 +342,22 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     core.work_mut().note_fetch();
     let argument = wait_argument(call, core);
     if argument.is_err() && call.to_submit > 0 {
-        // There will be no wait; what was submitted goes on all the same.
+        // The call does not wait, but the submitted requests advance.
         core.advance();
     }
     let argument = argument?;
     if core.defers() {
         core.admit(host::thread_identity())?;
         if core.drive_mut().observers.take_deferred_told() {
-            // The reactor that drives it may have gone to sleep without a look at its deadlines.
+            // The reactor that drives the ring may sleep without regard to the ring's deadlines.
             reactor::deadline_changed(core);
         }
     }
-    // A polled ring asks devices, and does not wait where nothing is in flight.
+    // A ring with IOPOLL polls devices: a call does not wait if no request is in flight.
     let polls_nothing = is_polled_by_caller(core) && core.requests().live() == 0;
     let wanted =
         if polls_nothing { 0 } else { call.min_complete.min(core.queues().memory.layout().cq_entries) };
-    // Where each call finds enough without waiting, what waits for readiness must not starve.
+    // Requests that wait for readiness must not starve where each call finds enough completions without waiting.
     core.readiness_mut().goes_unasked();
     if wanted == 0 || core.readiness().unasked() > core.patience() {
         core.harvest_now();
@@ -367,7 +366,7 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     let limits = match limits(&argument, caller, core) {
         Ok(limits) => limits,
         Err(errno) => {
-            // Only who has to wait looks at the mask.
+            // The mask is looked at only if the call has to wait.
             core.advance();
             core.flush_overflow();
             return if core.queues().cq_ready() >= wanted { Ok(()) } else { Err(errno) };
@@ -381,14 +380,14 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     if let Some(core) = live(guard, serial) {
         core.notify();
         if !core.order().ready.is_empty() && core.has_fetched_enough() {
-            // The rest is for the next call.
+            // Requests that are still ready are left to the next call.
             core.notify_deferred();
         }
         core.drive_mut().fetched_at_once = u32::MAX;
     }
     match waited {
         Err(Errno::EINTR) if wanted == 0 => Ok(()),
-        // Less than was wanted is there: that counts for more than why the wait ended.
+        // Some completions are there, though fewer than wanted: then the call succeeds, whatever ended the wait.
         Err(Errno::EINTR | Errno::ETIME)
             if live(guard, serial).is_some_and(|core| core.queues().cq_ready() > 0) =>
         {
@@ -405,11 +404,11 @@ struct WaitArgument {
     mask_size: usize,
     min_wait_usec: u32,
     time: Option<Timespec>,
-    /// The time is one of the ring's clock, not a span.
+    /// The time is a point on the ring's clock, not a duration.
     absolute: bool,
 }
 
-/// Until when to wait and with which mask, from the call's argument.
+/// Returns the deadlines and the signal mask of the wait, as the call's argument gives them.
 fn limits(argument: &WaitArgument, caller: &Caller, core: &Core) -> Result<Limits, Errno> {
     let mask = mask(argument.mask_address, argument.mask_size)?;
     let mut limits = Limits { signal_mask: mask.or(caller.signal_mask), ..Limits::default() };
@@ -422,7 +421,7 @@ fn limits(argument: &WaitArgument, caller: &Caller, core: &Core) -> Result<Limit
     }
     if let Some(time) = argument.time {
         let time_ns = time.to_ns_unchecked();
-        // The sleep is on the monotonic clock whatever clock the program reads.
+        // The engine sleeps on the monotonic clock, whatever clock the program's deadline is on.
         let left =
             if argument.absolute { time_ns.saturating_sub(core.time().wait_clock.now_ns()) } else { time_ns };
         limits.deadline_ns = Some(now.saturating_add(left));
@@ -454,12 +453,12 @@ fn wait_argument(call: &Enter, core: &Core) -> Result<WaitArgument, Errno> {
     })
 }
 
-/// True if the thread that waits looks for completions itself.
+/// True if the waiting thread polls for completions itself (IOPOLL without an SQ thread).
 pub(crate) fn is_polled_by_caller(core: &Core) -> bool {
     core.is(IORING_SETUP_IOPOLL) && !core.is(IORING_SETUP_SQPOLL)
 }
 
-/// Checks the wait argument of a caller that polls: it is read, though neither time nor mask is used.
+/// Checks the wait argument of a caller that polls. The argument is read, though neither its time nor its mask is used.
 fn check_argument(call: &Enter) -> Result<(), Errno> {
     if call.flags & IORING_ENTER_EXT_ARG == 0 {
         return Ok(());
@@ -471,7 +470,7 @@ fn check_argument(call: &Enter) -> Result<(), Errno> {
     user::read::<io_uring_getevents_arg>(call.argument).map(drop)
 }
 
-/// The argument is an offset into registered memory.
+/// Reads the wait argument from registered memory. `call.argument` is the offset.
 fn registered_wait(call: &Enter, core: &Core) -> Result<WaitArgument, Errno> {
     if call.argument_size != size_of::<io_uring_reg_wait>() {
         return Err(Errno::EINVAL);

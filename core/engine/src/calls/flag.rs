@@ -1,18 +1,18 @@
-//! Flags by tables: which the engine has, and why not the others.
+//! Tables of flags: which flags the engine supports, and why not the others.
 
-/// How much of something the engine has.
+/// How far the engine supports an operation, a registration or a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
-    /// All of it.
+    /// Fully.
     Yes,
-    /// All of it, but for this.
+    /// Fully, except for these limits.
     Partly(&'static str),
-    /// Nothing, for this reason: the answer is that of a kernel without it.
+    /// Not at all, for this reason. The answer is that of a kernel without it.
     No(&'static str),
 }
 
 impl Support {
-    /// All of it but for these limits, if there are any.
+    /// Returns `Yes` if `limits` is empty, and `Partly` otherwise.
     pub const fn but(limits: &'static str) -> Support {
         if limits.is_empty() { Support::Yes } else { Support::Partly(limits) }
     }
@@ -25,28 +25,28 @@ pub struct Flag {
     pub bit: u32,
     /// Its name.
     pub name: &'static str,
-    /// Whether the engine has it.
+    /// How far the engine supports the flag.
     pub support: Support,
 }
 
 impl Flag {
-    /// A flag that the engine has.
+    /// Makes a flag that the engine supports.
     pub const fn yes(bit: u32, name: &'static str) -> Flag {
         Flag { bit, name, support: Support::Yes }
     }
 
-    /// A flag that the engine has with limits.
+    /// Makes a flag that the engine supports with limits.
     pub const fn partly(bit: u32, name: &'static str, limits: &'static str) -> Flag {
         Flag { bit, name, support: Support::Partly(limits) }
     }
 
-    /// A flag that the engine has not.
+    /// Makes a flag that the engine does not support.
     pub const fn no(bit: u32, name: &'static str, reason: &'static str) -> Flag {
         Flag { bit, name, support: Support::No(reason) }
     }
 }
 
-/// The bits of a table that the engine has.
+/// Returns the bits of a table that the engine supports, fully or partly.
 pub const fn mask(table: &[Flag]) -> u32 {
     let (mut mask, mut index) = (0, 0);
     while index < table.len() {

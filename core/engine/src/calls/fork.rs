@@ -1,5 +1,5 @@
-//! Around a `fork`: a child must find whatever the parent's other threads were doing done, and every
-//! ring that it could use ready to be used by both.
+//! The engine around a `fork`: the child must find no operation of the parent's other threads half done, and every ring that it could use
+//! must be ready for use by parent and child.
 
 use alloc::vec::Vec;
 
@@ -35,11 +35,11 @@ const LOCKS: [fn() -> &'static dyn AcrossFork; 14] = [
     limits::lock,
 ];
 
-/// The rings that are held.
+/// The rings whose locks `before` holds.
 static HELD: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
 
-/// Before: takes every lock, the rings' first. Never two rings at once, says the order of locks; but
-/// whoever waits for a ring holds nothing that is taken here.
+/// Takes every lock before a `fork`, the rings' locks first. The lock order forbids two rings at once; here this is safe, because a thread
+/// that waits for a ring's lock holds none of the locks that are taken here.
 pub fn before() {
     notes::hands_over();
     nonblocking::share();
@@ -47,15 +47,15 @@ pub fn before() {
     loop {
         let rings = registry::live();
         if rings.is_empty() {
-            // The first is perhaps being made.
+            // The first ring may be in the making.
             limits::lock().hold();
             return;
         }
-        // Lent work may be a message to another of these rings: nobody waits for it with a lock in hand.
+        // Lent work may be a message to another of these rings, so no lock is held while waiting for its return.
         rings.iter().for_each(|ring| ring.await_return());
         let held = rings.iter().take_while(|ring| ring.hold_for_fork()).count();
         if held < rings.len() {
-            // More was lent meanwhile. No ring comes to that twice: it lends nothing once somebody had to wait.
+            // A ring lent work meanwhile. Each ring does so once at most: after a thread had to wait, the ring lends nothing.
             // SAFETY: just held.
             rings[..held].iter().for_each(|ring| unsafe { ring.release_after_fork() });
             continue;
@@ -66,15 +66,15 @@ pub fn before() {
             family::announce();
             return;
         }
-        // A ring was made or went meanwhile.
+        // A ring was created or ended meanwhile.
         // SAFETY: just held.
         unsafe { release(&rings) };
     }
 }
 
-/// After, in the parent, whether or not there is a child.
+/// Releases the locks after a `fork`, in the parent, whether or not there is a child.
 pub fn after() {
-    // Descriptors that came between `before` and the fork are the child's, too.
+    // Descriptors that were handed over between `before` and the fork are the child's, too.
     notes::hands_over();
     let rings = core::mem::take(&mut *HELD.lock());
     if rings.is_empty() {
@@ -89,8 +89,7 @@ pub fn after() {
     rings.iter().for_each(|ring| ring.forked_off());
 }
 
-/// # Safety
-/// They must be held.
+/// # Safety The locks of [`LOCKS`] and of `rings` must be held.
 unsafe fn release(rings: &[&'static Ring]) {
     // SAFETY: passed on to the caller.
     unsafe {
@@ -99,7 +98,7 @@ unsafe fn release(rings: &[&'static Ring]) {
     }
 }
 
-/// Notices that this process is a child that nobody announced. Called first thing in every call.
+/// Initializes the engine anew in a child whose `fork` was not announced. Every call begins with this check.
 #[inline]
 pub fn notice() {
     if identity::is_unannounced() {
@@ -107,7 +106,7 @@ pub fn notice() {
     }
 }
 
-/// In a child, where no other thread exists: every ring of the parent becomes one without threads and without the parent's
+/// Resets the engine in a child, where no other thread exists. Each ring of the parent becomes one without threads and without the parent's
 /// requests.
 pub fn forked() {
     identity::announce();

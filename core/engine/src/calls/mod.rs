@@ -1,4 +1,4 @@
-//! The three calls: setup, enter and register; the tables by which they judge.
+//! The three calls setup, enter and register, and the tables of what they accept.
 
 pub mod enter;
 pub mod flag;

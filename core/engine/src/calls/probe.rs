@@ -1,4 +1,4 @@
-//! `IORING_REGISTER_PROBE`: which operations there are, read off the op table.
+//! `IORING_REGISTER_PROBE`: reports the operations of the op table.
 
 use linux_raw_sys::io_uring::IO_URING_OP_SUPPORTED;
 
@@ -11,18 +11,18 @@ use crate::request::version;
 const HEADER: usize = 16;
 const ROW: usize = 8;
 
-/// The number of rows that programs ask for which know of the kernel's operations only. They see those:
-/// Netty reads `last_op` as a signed byte, to which 192 is less than nothing.
+/// The number of rows for which programs ask that know the kernel's operations only. They get only these operations: Netty reads `last_op`
+/// as a signed byte, in which 192 is negative.
 const ALL: u32 = 256;
 
 /// Fills the program's `struct io_uring_probe` with up to `rows` rows.
 ///
-/// The private operations stand far behind the kernel's. They are shown, and `last_op` is the last of
-/// them, only to a program that has zeroed room for every row up to theirs, so that one that goes through the
-/// rows up to `last_op` never leaves its memory, and that does not ask for all 256.
+/// The numbers of the private operations are far above the kernel's. A program gets them, with the last of them as `last_op`, only if it
+/// does not ask for all 256 rows, and has zeroed room for every row up to theirs: a program that reads the rows up to `last_op` never
+/// leaves its memory.
 ///
 /// # Errors
-/// `EINVAL` where it is not zeroed, as the kernel demands.
+/// `EINVAL` if the program's memory is not zeroed, as with the kernel.
 pub fn probe(address: u64, rows: u32) -> Result<usize, Errno> {
     let has = usize::from(version::current().abi().operations);
     let known = (rows as usize).min(has);
@@ -38,7 +38,7 @@ pub fn probe(address: u64, rows: u32) -> Result<usize, Errno> {
     Ok(0)
 }
 
-/// Adds the private operations to what a probe was answered with that asked for `rows` rows.
+/// Adds the private operations to the answer of a probe that asked for `rows` rows.
 pub fn add_private(address: u64, rows: u32) {
     let Ok(head) = user::read_many::<u8>(address, HEADER) else { return };
     let last = ops::ROWS[ops::TOTAL - 1].code;
@@ -50,14 +50,14 @@ pub fn add_private(address: u64, rows: u32) {
     let Ok(mut more) = user::read_many::<u8>(behind, (usize::from(last) + 1 - first) * ROW) else { return };
     if more.iter().all(|&byte| byte == 0) {
         fill(&mut more, first as u8);
-        // The rows first: what can be read can be written, as a rule.
+        // The rows first, then `last_op`. As a rule, memory that can be read can be written.
         if user::write_bytes(behind, &more).is_ok() {
             let _ = user::write_bytes(address, &[last, last + 1]);
         }
     }
 }
 
-/// Fills rows from the one of the operation `code` on.
+/// Fills the rows of the operations from `code` on.
 fn fill(rows: &mut [u8], code: u8) {
     for (row, code) in rows.chunks_exact_mut(ROW).zip(code..) {
         row[0] = code;

@@ -1,4 +1,4 @@
-//! `IORING_REGISTER_QUERY`: what the engine has, asked by a chain of headers in the program's memory.
+//! `IORING_REGISTER_QUERY`: answers questions about the engine that a chain of headers in the program's memory asks.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -17,13 +17,13 @@ use crate::request::version::{self, Abi};
 const OPCODES: u32 = 0;
 /// The query for zero-copy receives (`IO_URING_QUERY_ZCRX`).
 const RECEIVE_QUEUES: u32 = 1;
-/// How long the rings' header is, and how it is aligned (`IO_URING_QUERY_SCQ`).
+/// The query for the length and the alignment of the rings' header (`IO_URING_QUERY_SCQ`).
 const HEADERS: u32 = 2;
-/// Of which events of theirs a program can be told (`IO_URING_QUERY_ZCRX_EVENT`).
+/// The query for the events of zero-copy receives that a program can be notified of (`IO_URING_QUERY_ZCRX_EVENT`).
 const EVENTS: u32 = 3;
-/// The longest answer.
+/// The length of the longest answer in bytes.
 const REPLY: usize = 48;
-/// A chain is not followed further.
+/// The maximum number of headers in a chain.
 const MOST: usize = 1000;
 
 /// `struct io_uring_query_hdr`.
@@ -44,7 +44,7 @@ unsafe impl user::Plain for Header {}
 /// Answers every header of the chain.
 ///
 /// # Errors
-/// `EFAULT` where the program's memory is not there; `E2BIG` where it has room for more than a page; `ERANGE` where the chain does not end.
+/// `EFAULT` if the program's memory is not there; `E2BIG` if a header has room for more than a page; `ERANGE` if the chain does not end.
 pub fn query(call: &Register) -> Result<usize, Errno> {
     if call.count != 0 {
         return Err(Errno::EINVAL);
@@ -59,7 +59,7 @@ pub fn query(call: &Register) -> Result<usize, Errno> {
     Err(Errno::ERANGE)
 }
 
-/// Answers one header; returns the address of the next.
+/// Answers one header; returns the address of the next, or 0.
 fn answer(address: u64) -> Result<u64, Errno> {
     let mut header: Header = user::read(address)?;
     let room = header.size as usize;
@@ -70,7 +70,7 @@ fn answer(address: u64) -> Result<u64, Errno> {
     let (mut bytes, mut size) = ([0; REPLY], 0);
     if let Ok(reply) = &answered {
         size = room.min(8 * reply.len());
-        // Read first: what cannot be read is not written either.
+        // Read first: memory that cannot be read is not written either.
         user::read_bytes(header.data, &mut bytes[..size])?;
         for (place, word) in bytes.chunks_exact_mut(8).zip(reply) {
             place.copy_from_slice(&word.to_ne_bytes());
@@ -95,7 +95,7 @@ fn check(header: &Header) -> Result<Vec<u64>, Errno> {
     Ok(reply)
 }
 
-/// Zeroes what the program has room for beyond the answer.
+/// Zeroes the rest of the program's memory for the answer.
 fn clear(address: u64, length: usize) -> Result<(), Errno> {
     const PIECE: usize = 256;
     for done in (0..length).step_by(PIECE) {
@@ -104,7 +104,7 @@ fn clear(address: u64, length: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The answer to a question, by words.
+/// Returns the answer to a question as 64-bit words.
 fn reply(question: u32, abi: &Abi) -> Option<Vec<u64>> {
     Some(match question {
         // `struct io_uring_query_opcode`.

@@ -1,5 +1,5 @@
-//! `io_uring_register(2)`: the table of registrations. What a registration takes from the program is read and checked
-//! in the modules here; what it changes lies in `assets/` and `ring/`.
+//! `io_uring_register(2)`: the table of registrations. The modules here read and check a registration's arguments; the state that it
+//! changes is in `assets/` and `ring/`.
 
 pub mod call;
 pub mod rsrc;
@@ -33,16 +33,16 @@ use crate::ring::lookup;
 use crate::ring::{Core, CoreGuard, lifetime, registry};
 use crate::wait::timers::Clock;
 
-/// How a registration is done.
+/// How a registration is carried out.
 #[derive(Clone, Copy)]
 pub enum Carry {
     /// Under the ring's lock.
     Ring(fn(&mut Core, &Register) -> Result<usize, Errno>),
-    /// Under the ring's lock, with the program's descriptor of it.
+    /// Under the ring's lock, with the program's descriptor of the ring.
     Descriptor(fn(&mut Core, Fd, &Register) -> Result<usize, Errno>),
-    /// Under the ring's lock, which the registration gives up meanwhile.
+    /// Under the ring's lock, which the registration may release for a while.
     Guard(fn(&mut CoreGuard<'_>, u64, &Register) -> Result<usize, Errno>),
-    /// Under the ring's lock, or without a ring for the process.
+    /// Under the ring's lock if the call names a ring; otherwise for the whole process.
     RingOrProcess(fn(&mut Core, &Register) -> Result<usize, Errno>, fn(&Register) -> Result<usize, Errno>),
     /// Without any lock.
     Unlocked(fn(&Register) -> Result<usize, Errno>),
@@ -62,13 +62,13 @@ pub enum Names {
 /// The condition on the two arguments of a call that is checked before all others; `EINVAL` if not met.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
-    /// The call looks itself.
+    /// Any: the registration checks its arguments itself.
     Any,
     /// An address and the count 1.
     One,
     /// An address and the count 0.
     Address,
-    /// Two zeros.
+    /// Zero and zero.
     Nothing,
 }
 
@@ -90,17 +90,17 @@ pub struct Row {
     pub code: u32,
     /// Its name, `IORING_` left out.
     pub name: &'static str,
-    /// The rings that it is for.
+    /// Whether the call may, or must, name no ring.
     pub names: Names,
     /// The condition on its arguments.
     pub takes: Takes,
-    /// How it is done.
+    /// How the registration is carried out.
     pub carry: Carry,
-    /// In what it falls short of the kernel's, if in anything.
+    /// The differences from the kernel's registration; empty if there are none.
     pub limits: &'static str,
-    /// The data at its address, where they are shown.
+    /// The data at its address, if they can be printed.
     pub argument: Option<Argument>,
-    /// Faults that chaos may inject, as the kernel could have them happen.
+    /// Faults that chaos may inject: errors that the kernel could return, too.
     pub faults: Faults,
 }
 
@@ -116,13 +116,13 @@ impl Row {
 }
 
 columns! { Row:
-    /// For these rings.
+    /// Sets whether the call may, or must, name no ring.
     names: Names = names;
-    /// With an address that leads to this.
+    /// Sets the type of the data at the registration's address.
     argument: Argument = Some(argument);
-    /// With what it falls short in.
+    /// Sets the differences from the kernel's registration.
     limits: &'static str = limits;
-    /// With faults.
+    /// Sets the faults that chaos may inject.
     faults: &[Fault] = Faults::list(faults);
 }
 
@@ -255,7 +255,7 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
         )
         .argument(Argument::One(structures::WORKERS))
         .limits(BOUNDED_ONLY),
-        // The next two take other rings' locks.
+        // The next two lock other rings.
         Row::new(
             Code::IORING_REGISTER_RING_FDS,
             "IORING_REGISTER_RING_FDS",
@@ -421,7 +421,7 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
         Carry::Descriptor(carry) => carry(core, fd, call),
         Carry::Guard(carry) => {
             core.life_mut().come_in();
-            // The calling thread may end in there. The ring stays until the call is out of it.
+            // The calling thread may be cancelled in `carry`, and never drop `in_use`. `come_in` keeps the ring until `go_out`.
             drop(in_use);
             guard.begin_to_drive();
             let result = carry(&mut guard, serial, call);
@@ -443,7 +443,7 @@ fn probe(call: &Register) -> Result<usize, Errno> {
 }
 
 impl Core {
-    /// Which clock the deadlines of waits are on.
+    /// Sets the clock of the deadlines of waits.
     fn set_clock(&mut self, call: &Register) -> Result<usize, Errno> {
         let [clock, reserved @ ..]: [u32; 4] = user::read(call.argument)?;
         if reserved != [0; 3] {

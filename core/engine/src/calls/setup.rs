@@ -19,7 +19,7 @@ use crate::ring::drive::{reactor, sq_thread};
 use crate::ring::row::Table;
 use crate::ring::{Core, lifetime, live, registry};
 
-/// The setup flags, and whether the engine has them.
+/// The setup flags, and how far the engine supports them.
 pub static FLAG_TABLE: [Flag; 21] = [
     Flag::partly(
         IORING_SETUP_IOPOLL,
@@ -56,10 +56,10 @@ pub static FLAG_TABLE: [Flag; 21] = [
     Flag::yes(IORING_SETUP_SQ_REWIND, "IORING_SETUP_SQ_REWIND"),
 ];
 
-/// Setup flags that the engine has.
+/// Setup flags that the engine supports.
 pub const FLAGS: u32 = flag::mask(&FLAG_TABLE);
 
-/// The features, and whether the engine has them.
+/// The features, and how far the engine supports them.
 pub static FEATURE_TABLE: [Flag; 18] = [
     Flag::yes(IORING_FEAT_SINGLE_MMAP, "IORING_FEAT_SINGLE_MMAP"),
     Flag::yes(IORING_FEAT_NODROP, "IORING_FEAT_NODROP"),
@@ -81,10 +81,10 @@ pub static FEATURE_TABLE: [Flag; 18] = [
     Flag::yes(IORING_FEAT_NO_IOWAIT, "IORING_FEAT_NO_IOWAIT"),
 ];
 
-/// Features that the engine has.
+/// Features that the engine supports.
 pub const FEATURES: u32 = flag::mask(&FEATURE_TABLE);
 
-/// Creates a ring that does the operations in `table`; `params` is an address of the program.
+/// Creates a ring that does the operations in `table`. `params_address` is an address of the program.
 pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &Caller) -> Result<Fd, Errno> {
     let mut params: io_uring_params = user::read(params_address)?;
     check(&params)?;
@@ -106,8 +106,8 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
         params.features = FEATURES & version::current().abi().features;
         user::write(params_address, &params).map(|()| memory)
     });
-    // Before the ring is watched. Without a mapping this is the end of our description, which kernels before 6.14
-    // tell inotify of.
+    // Before the ring is watched. If nothing is mapped, this close ends the engine's file description, which kernels before 6.14 report to
+    // inotify.
     if memfd != fd {
         os::close(memfd);
     }
@@ -115,7 +115,7 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
     if params.flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 { register::register_own(fd) } else { Ok(fd) }
 }
 
-/// The parameters at `params_address`, where [`setup`] would take them: as far as they, and the number of entries, tell.
+/// Returns the parameters at `params_address` if [`setup`] would accept them, as far as they and `entries` show.
 pub fn acceptable(entries: u32, params_address: u64) -> Option<io_uring_params> {
     let params: io_uring_params = user::read(params_address).ok()?;
     check(&params).ok()?;
@@ -143,7 +143,7 @@ fn check(params: &io_uring_params) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Checks that the kernel makes only once there is memory for the rings.
+/// Makes the checks that the kernel makes only after it has allocated memory for the rings.
 fn check_thread(params: &io_uring_params) -> Result<(), Errno> {
     let is = |flag: u32| params.flags & flag != 0;
     if is(IORING_SETUP_ATTACH_WQ) {
@@ -163,16 +163,16 @@ fn check_thread(params: &io_uring_params) -> Result<(), Errno> {
     }
 }
 
-/// The engine's memfd, and the program's descriptor: a description of its own where `/proc` allows
-/// it, so that its end can be told from that of ours. Who maps the memory may seal it against being written by the
-/// descriptor from then on.
+/// Creates the engine's memfd and the program's descriptor. If `/proc` allows it, the program's descriptor has a file description of its
+/// own, so that the kernel reports its end separately from the engine's. Code that maps the memory may seal it against writes through
+/// the descriptor from then on.
 ///
-/// The file is sealed: a program that shrinks it would take memory away that the engine writes to.
+/// The file is sealed: if the program shrank it, the engine would lose memory that it writes to.
 ///
-/// `read(2)` and `write(2)` fail on a ring (`EINVAL`). They do here too, for the descriptor's position is
-/// the last there is: no transfer can begin there.
+/// `read(2)` and `write(2)` fail on a ring (`EINVAL`), here too: the descriptor's position is the last one possible, at which no transfer
+/// can begin.
 ///
-/// A ring of the kernel takes one descriptor. If the process may have no second one, the one that there is serves as both.
+/// The kernel's io_uring needs one descriptor for a ring. If the process can have only one, it serves as both.
 fn create_descriptors() -> Result<(Fd, Fd), Errno> {
     let low = os::unshrinkable_memfd(c"[io_uring]")?;
     // Not by `move_high`, which closes a descriptor that it cannot move.
@@ -227,7 +227,7 @@ fn install(
         if params.flags & IORING_SETUP_SQPOLL != 0
             && let Some(core) = live(&mut ring.lock(), serial)
         {
-            // Its thread goes on otherwise.
+            // Otherwise the SQ thread would never learn of the close.
             reactor::hear_of_close(core);
         }
     }

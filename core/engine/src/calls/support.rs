@@ -1,5 +1,4 @@
-//! The engine's support of the ABI: the page `docs/support.md`, written off the very tables by which calls
-//! are judged.
+//! The engine's support of the ABI: the page `docs/support.md`, generated from the same tables by which the engine checks calls.
 
 use alloc::string::{String, ToString};
 use core::fmt::Write;
@@ -16,7 +15,7 @@ use crate::ring::row::Row;
 
 pub use crate::calls::register::call::Argument;
 
-/// The names of a table's bits.
+/// Returns the names of a table's bits.
 const fn names<const N: usize>(table: &[Flag; N]) -> [(u32, &'static str); N] {
     let (mut names, mut index) = ([(0, ""); N], 0);
     while index < N {
@@ -45,10 +44,10 @@ pub const REGISTRATIONS: &Names = &Names {
     },
 };
 
-/// In the operation of a call of `io_uring_register` that names its ring by a number of the thread.
+/// The bit in the opcode of `io_uring_register` that says that the ring is named by its registered number.
 pub const USE_REGISTERED_RING: u32 = Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
 
-/// The data at the address of a call of `io_uring_register` with this operation, where they are shown.
+/// Returns the type of the data at the address of a call of `io_uring_register` with this opcode, if they can be printed.
 pub fn argument_of(registration: u32) -> Option<Argument> {
     register::TABLE.get((registration & !USE_REGISTERED_RING) as usize)?.argument
 }
@@ -66,7 +65,7 @@ the user engine (anyring's). `anyring support` writes this page from the tables 
 - *since* is the first kernel version that has it. With `anyring run --abi`, a program gets only what a chosen version has.
 ";
 
-/// The page.
+/// Generates the page.
 pub fn page() -> String {
     let mut page = String::from(HEAD);
     operations(&mut page);
@@ -84,7 +83,7 @@ fn heading(page: &mut String, title: &str, first: &str) {
     );
 }
 
-/// The newest kernel whose io_uring the kernel engine was tried on.
+/// The newest kernel on whose io_uring the kernel engine was tested.
 const KERNEL: Version = Version::new(6, 18);
 
 fn row(page: &mut String, number: usize, name: &str, since: Option<Version>, support: Support) {

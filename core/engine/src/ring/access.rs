@@ -1,4 +1,4 @@
-//! The parts of a ring, given to code that reads them and to code that changes them.
+//! Accessors of a ring's parts, for reading and for changing.
 
 use core::ops::{Index, IndexMut};
 
@@ -21,7 +21,7 @@ use crate::work::aio::Aio;
 impl Index<RequestId> for Core {
     type Output = Request;
 
-    /// A live request.
+    /// Returns a live request.
     #[inline(always)]
     fn index(&self, id: RequestId) -> &Request {
         &self.requests[id]
@@ -35,7 +35,7 @@ impl IndexMut<RequestId> for Core {
     }
 }
 
-/// Gives each part to code that reads it, and to code that changes it.
+/// Defines two accessors for each part: one to read it, one to change it.
 macro_rules! parts {
     ($owner:ty: $($field:ident / $change:ident: $part:ty = $($path:ident).+;)*) => {
         impl $owner { $(

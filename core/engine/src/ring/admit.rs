@@ -1,4 +1,4 @@
-//! Admission to a ring: the thread that may submit, and the time from which it may.
+//! Admission to a ring: which thread may submit, and from when on.
 
 use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SETUP_SINGLE_ISSUER};
 
@@ -8,10 +8,10 @@ use crate::ring::Core;
 use crate::ring::submitter::Submitter;
 
 impl Core {
-    /// On a SINGLE_ISSUER ring only one thread may submit; on one that defers, only it may fetch.
+    /// Checks that `thread` may submit. On a SINGLE_ISSUER ring only one thread may; if the ring defers, only this thread may fetch.
     ///
     /// # Errors
-    /// `EEXIST` where `thread` is another.
+    /// `EEXIST` if another thread is the submitter.
     #[inline]
     pub fn admit(&mut self, thread: usize) -> Result<(), Errno> {
         if !self.is(IORING_SETUP_SINGLE_ISSUER) {
@@ -24,7 +24,7 @@ impl Core {
         if self.drive.submitter == Submitter::Thread(thread) { Ok(()) } else { Err(Errno::EEXIST) }
     }
 
-    /// True if submitting and registering is another thread's.
+    /// True if only another thread may submit to the ring and register with it.
     pub fn is_anothers(&self) -> bool {
         self.is(IORING_SETUP_SINGLE_ISSUER)
             && !self.is(IORING_SETUP_R_DISABLED)
@@ -32,10 +32,10 @@ impl Core {
             && self.drive.submitter != Submitter::Thread(host::thread_identity())
     }
 
-    /// Lets a ring begin that was set up with `IORING_SETUP_R_DISABLED`.
+    /// Enables a ring that was set up with `IORING_SETUP_R_DISABLED`.
     ///
     /// # Errors
-    /// `EBADFD` where it was not.
+    /// `EBADFD` if the ring is not disabled.
     pub fn enable(&mut self) -> Result<(), Errno> {
         if !self.is(IORING_SETUP_R_DISABLED) {
             return Err(Errno::EBADFD);
@@ -49,7 +49,7 @@ impl Core {
         Ok(())
     }
 
-    /// The ring is enabled, by whatever process.
+    /// Notes that the ring was enabled, by this process or by another.
     pub(super) fn begin_enabled(&mut self) {
         self.identity.setup_flags &= !IORING_SETUP_R_DISABLED;
         self.resources.restrictions.enforce();

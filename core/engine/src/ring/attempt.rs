@@ -1,5 +1,5 @@
-//! The ring as an operation sees it. An attempt has its request, and of the ring what is lent here; only the operations with
-//! a [`control`](crate::ring::row::Row::control) step, and requests that leave together, have the whole of it.
+//! The ring as an operation sees it. An attempt has its request, and the parts of the ring that are lent here. Only operations with a
+//! [`control`](crate::ring::row::Row::control) step, and requests that leave together, have the whole ring.
 
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
@@ -21,7 +21,7 @@ use crate::ring::parts::Queues;
 use crate::ring::{Core, Ring};
 use crate::wait::timers::Clock;
 
-/// The ring, as far as it is lent to an attempt.
+/// The ring, restricted to what is lent to an attempt.
 #[repr(transparent)]
 pub struct Lent {
     pub(in crate::ring) core: Core,
@@ -35,14 +35,14 @@ pub struct Attempt<'a> {
 }
 
 impl Core {
-    /// The ring for an attempt by an SQE alone.
+    /// Lends the ring to an attempt that has an SQE, but no request.
     #[inline(always)]
     pub fn lend(&mut self) -> &mut Lent {
         // SAFETY: a `Lent` is a `Core` and nothing else, with the same layout.
         unsafe { &mut *core::ptr::from_mut(self).cast() }
     }
 
-    /// An attempt of this request.
+    /// Begins an attempt of this request.
     #[inline(always)]
     pub fn attempt(&mut self, id: RequestId) -> Attempt<'_> {
         Attempt { ring: self.lend(), id }
@@ -65,36 +65,36 @@ impl DerefMut for Attempt<'_> {
 }
 
 impl Attempt<'_> {
-    /// The request.
+    /// Returns the request.
     #[inline(always)]
     pub fn request(&self) -> &Request {
         &self.ring.core.requests[self.id]
     }
 
-    /// The request, to be changed.
+    /// Returns the request, to be changed.
     #[inline(always)]
     pub fn request_mut(&mut self) -> &mut Request {
         &mut self.ring.core.requests[self.id]
     }
 
-    /// The request's name, for who reports to it without the lock.
+    /// Returns the request's identifier, for code that reports to the request without the lock.
     pub fn id(&self) -> RequestId {
         self.id
     }
 
-    /// The request and the ring's provided buffers, at once.
+    /// Returns the request and the ring's provided buffers together.
     #[inline(always)]
     pub(crate) fn with_groups(&mut self) -> (&mut Request, &mut BufferGroups) {
         (&mut self.ring.core.requests[self.id], &mut self.ring.core.resources.groups)
     }
 
-    /// The request before it in the chain that is being assembled.
+    /// Returns the previous request of the chain that is being assembled.
     pub fn before_it(&mut self) -> Option<&mut Request> {
         let last = self.ring.core.order.assembly.last()?;
         Some(&mut self.ring.core.requests[last])
     }
 
-    /// Stops the request's timer. False where none runs.
+    /// Stops the request's timer. Returns false if none runs.
     pub fn cancel_timer(&mut self) -> bool {
         self.ring.core.time.timers.cancel(self.id)
     }
@@ -102,13 +102,13 @@ impl Attempt<'_> {
 
 /// Parts of the ring that an attempt reads and changes.
 impl Lent {
-    /// Shared memory, and the positions in it.
+    /// Returns the shared memory, and the positions in it.
     #[inline(always)]
     pub fn queues(&self) -> &Queues {
         &self.core.queues
     }
 
-    /// The operation of an opcode.
+    /// Returns the operation of an opcode.
     pub fn operation(&self, opcode: u8) -> &'static Op {
         self.core.requests.operation(opcode)
     }
@@ -118,7 +118,7 @@ impl Lent {
         self.core.work.closes(fd)
     }
 
-    /// True if the device has reads.
+    /// True if reads are in flight at the device.
     pub fn has_reads_in_flight(&self) -> bool {
         self.core.work.in_flight().is_any()
     }
@@ -129,7 +129,7 @@ impl Lent {
     }
 }
 
-/// Lends verbs of [`Core`]: those of the ring, and those of the attempt's request.
+/// Lends methods of [`Core`]: methods of the ring to `Lent`, methods of one request to `Attempt`.
 macro_rules! lend {
     ($($verb:ident(&self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
         impl Lent { $(

@@ -1,5 +1,4 @@
-//! Descriptors of the program that it closes, duplicates, or looks at by other means than its rings: what its rings have to
-//! know of that.
+//! Reactions of rings when the program closes or duplicates a descriptor, polls it by other means, or sets an option on it.
 
 use crate::assets::kinds;
 use crate::assets::notes::{self, Interested};
@@ -10,14 +9,13 @@ use crate::process::identity;
 use crate::ring::lookup;
 use crate::ring::{Core, Ring, lifetime, registry};
 
-/// `fd` is about to be closed, or replaced. Any descriptor may be named: kept readiness registrations end, a ring loses one
-/// reference.
+/// Handles that `fd`, any descriptor, is about to be closed or replaced: kept readiness registrations end, and a ring loses one reference.
 pub fn closed(fd: Fd) {
     if !concerns_close(fd) {
         return;
     }
     let interested = notes::interested(fd);
-    // A descriptor that a child of `vfork` closes, in this memory, stays open here.
+    // A child of `vfork`, which shares this memory, closes only its own descriptor: here it stays open.
     if !identity::is_own() {
         return;
     }
@@ -37,20 +35,20 @@ pub fn closed(fd: Fd) {
     }
 }
 
-/// True if the end of `fd` changes anything here.
+/// True if the end of `fd` concerns a ring, or anything noted about the descriptor.
 pub fn concerns_close(fd: Fd) -> bool {
     registry::is_ring(fd) || notes::interested(fd) != Interested::Nobody || notes::changes_by_close(fd)
 }
 
-/// Ends sockets that the program has closed while pages are out, where nobody else has them. It is about to close `closing`.
+/// Ends sockets that the program has closed while pages are out, if no other process has them. The program is about to close `closing`.
 pub fn end_orphans(ring: &Ring, closing: Option<Fd>) {
     let Some(search) = ring.lock().as_mut().and_then(Core::begin_search) else { return };
-    // There may be many descriptors.
+    // Without the lock: there may be many descriptors.
     let found = search.look(closing);
     with(ring, |core| core.end_search(search, found));
 }
 
-/// Lets a ring know of something, and go on with what that ended.
+/// Reports an event to a ring, and issues requests that the event made ready.
 fn with(ring: &Ring, know: impl FnOnce(&mut Core)) {
     let mut guard = ring.lock_to_drive();
     let Some(core) = guard.as_mut() else { return };
@@ -61,7 +59,7 @@ fn with(ring: &Ring, know: impl FnOnce(&mut Core)) {
     }
 }
 
-/// Goes on where something became ready that epoll does not report once more.
+/// Issues requests that became ready: epoll does not report them again.
 fn proceed(core: &mut Core) {
     if core.defers() {
         core.notify_deferred();
@@ -71,7 +69,7 @@ fn proceed(core: &mut Core) {
     }
 }
 
-/// `old` was duplicated to `new`.
+/// Handles that `old` was duplicated to `new`.
 pub fn duplicated(old: Fd, new: Fd) {
     if !identity::is_own() {
         return;
@@ -82,11 +80,11 @@ pub fn duplicated(old: Fd, new: Fd) {
     }
 }
 
-/// `fd`, a socket perhaps, is about to be polled by other means than rings, or to get an option that has to do with its error
-/// queue, so that it `takes` what comes there: zero-copy sends must not be seen there.
+/// Handles that `fd`, perhaps a socket, is about to be polled by other means than rings, or to get an option that concerns its error queue;
+/// `takes`: the program reads the queue then. Notifications of zero-copy sends must not appear there.
 pub fn watches_errors(fd: Fd, takes: bool) {
     let is_news = kinds::watch_errors(fd);
-    // Pairs with `Core::channel_for`: either the ring is found here, or that finds what was noted.
+    // Pairs with `Core::channel_for`: either the ring is found here, or `channel_for` finds the note.
     fence(Ordering::SeqCst);
     let mut interested = notes::interested(fd);
     if is_news && zero_copy_send::are_any() {

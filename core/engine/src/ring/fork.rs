@@ -1,4 +1,4 @@
-//! A ring around a `fork`: its lock is held meanwhile, and the child's half begins anew.
+//! A ring around a `fork`: its lock is held during the `fork`, and the child's ring begins without requests.
 
 use crate::os::sync::AcrossFork;
 use crate::os::sync::atomic::Ordering;
@@ -6,8 +6,7 @@ use crate::ring::{Core, Ring};
 use crate::work;
 
 impl Ring {
-    /// Before a `fork`, with nothing held: waits until lent work has come back, for a child begins at the SQ head, which
-    /// moves only then.
+    /// Waits, before a `fork` and without a lock, until lent work is back: a child begins at the SQ head, which moves only then.
     pub fn await_return(&self) {
         let mut guard = self.lock();
         if let Some(serial) = guard.as_ref().map(|core| core.identity.serial) {
@@ -15,8 +14,7 @@ impl Ring {
         }
     }
 
-    /// Before a `fork`: gives the ring a page, and keeps this process's lock of it. False, and nothing done, where work
-    /// is lent.
+    /// Gives the ring a page before a `fork`, and keeps the ring's lock. Returns false, and does nothing, if work is lent.
     pub fn hold_for_fork(&self) -> bool {
         let mut guard = self.core.lock();
         if guard.as_ref().is_some_and(|core| core.work.is_lent()) {
@@ -29,7 +27,7 @@ impl Ring {
         true
     }
 
-    /// After the `fork`, in the parent: lets go of that lock.
+    /// Releases the lock after the `fork`, in the parent.
     ///
     /// # Safety
     /// The calling thread must have held it.

@@ -1,65 +1,65 @@
-//! The life of a ring, which the program's descriptors and calls that are inside keep alive.
+//! The life of a ring. The program's descriptors, and calls in progress, keep it alive.
 
-/// From setup to the end of a ring.
+/// The references to a ring, and whether the ring is closed.
 pub struct Life {
-    /// Descriptors of the program that stand for the ring, as far as they are seen.
+    /// Descriptors of the program that stand for the ring, as far as the engine sees them.
     descriptors: u32,
     /// Calls that are in progress.
     inside: u32,
-    /// The ring was closed and only ends what is being worked on.
+    /// The ring was closed. Only attempts in progress still end.
     closing: bool,
-    /// Calls of `enter` so far; tells an observer whether anybody comes by.
+    /// The number of `enter` calls so far, by which an observer sees whether any thread enters the ring.
     activity: u64,
 }
 
 impl Life {
-    /// A new ring has one descriptor.
+    /// Begins the life of a new ring, which has one descriptor.
     pub fn begin() -> Life {
         Life { descriptors: 1, inside: 0, closing: false, activity: 0 }
     }
 
-    /// One more descriptor stands for the ring.
+    /// Counts one more descriptor of the ring.
     pub fn gain_descriptor(&mut self) {
         self.descriptors += 1;
     }
 
-    /// One of the ring's descriptors is gone. Returns true if that was the last.
+    /// Counts one descriptor less. Returns true if that was the last.
     pub fn lose_descriptor(&mut self) -> bool {
         self.descriptors = self.descriptors.saturating_sub(1);
         self.descriptors == 0
     }
 
-    /// A call of `enter` begins.
+    /// Counts a call of `enter`.
     #[inline]
     pub fn call(&mut self) {
         self.activity += 1;
     }
 
-    /// Calls of `enter` so far.
+    /// Returns the number of `enter` calls so far.
     #[inline]
     pub fn activity(&self) -> u64 {
         self.activity
     }
 
-    /// A call needs the ring until it [leaves](Life::go_out).
+    /// Keeps the ring alive for a call until the call [leaves](Life::go_out).
     #[inline]
     pub fn come_in(&mut self) {
         self.inside += 1;
     }
 
-    /// The call leaves.
+    /// Ends a call that came in.
     #[inline]
     pub fn go_out(&mut self) {
         self.inside -= 1;
     }
 
-    /// The number of calls that are inside.
+    /// Returns the number of calls that are inside.
     #[inline]
     pub fn inside(&self) -> u32 {
         self.inside
     }
 
-    /// The ring is closed.
+    /// Notes that the ring is closed.
     pub fn close(&mut self) {
         self.closing = true;
     }
@@ -70,7 +70,7 @@ impl Life {
         self.closing
     }
 
-    /// In a child after `fork`: the parent's calls are not here.
+    /// Forgets the calls of the parent, in a child after `fork`.
     pub fn forked(&mut self) {
         self.inside = 0;
     }

@@ -1,4 +1,4 @@
-//! The end of rings: noticing it, cancelling what is in flight, giving everything back.
+//! The end of rings: noticing it, cancelling requests, releasing the ring's resources.
 
 use alloc::vec::Vec;
 
@@ -18,7 +18,7 @@ use crate::ring::watches::WATCHES;
 use crate::ring::{Core, CoreGuard, Ring, live, registry};
 use crate::wait::{Driver, Token};
 
-/// Lets the kernel tell when the program's last reference to a ring is gone. `fd` is the program's descriptor.
+/// Has the kernel report the end of the program's last reference to a ring. `fd` is the program's descriptor.
 pub fn watch(fd: Fd, ring: &'static Ring, serial: u64) {
     let mut watches = WATCHES.lock();
     let before = watches.inotify();
@@ -33,7 +33,7 @@ pub fn watch(fd: Fd, ring: &'static Ring, serial: u64) {
     }
 }
 
-/// Ends the rings that nobody has any more: those that [`collect`] ends, and those for which there was no watch.
+/// Ends the rings to which no reference is left: those that [`collect`] ends, and those without a watch.
 pub fn collect_all() {
     collect();
     let unwatched = WATCHES.lock().unwatched.clone();
@@ -45,12 +45,11 @@ pub fn collect_all() {
     }
 }
 
-/// Ends rings whose last reference the kernel reported gone.
+/// Ends rings whose last reference the kernel has reported gone.
 ///
-/// What it reports is the end of any description of the ring's file. There may be others than the program's own: whoever
-/// opens `/proc/PID/fd/NUMBER` has one, and on kernels before 6.14 the engine's counts, from which memory was mapped
-/// before a ring was resized. So a ring goes on as long as a descriptor of the program still is its file; when that one
-/// goes, it is reported again.
+/// The kernel reports the end of any description of the ring's file. There may be more than the program's own: opening
+/// `/proc/PID/fd/NUMBER` makes one, and on kernels before 6.14 the engine's own counts if its memory was mapped before the ring was
+/// resized. So a ring lives as long as a descriptor of the program is its file; the end of that description is reported, too.
 pub fn collect() {
     loop {
         let mut gone = Vec::new();
@@ -75,7 +74,7 @@ pub fn collect() {
     }
 }
 
-/// One of a ring's descriptors is gone, which stood for it when the ring was counted as in use.
+/// Handles the end of a descriptor that stood for `ring`.
 pub fn descriptor_gone(ring: &InUse) {
     let ring = ring.ring();
     let mut guard = ring.lock();
@@ -87,16 +86,16 @@ pub fn descriptor_gone(ring: &InUse) {
     }
 }
 
-/// The number of one of a ring's descriptors stands for another ring now: it was closed where nobody saw it. So may duplicates have
-/// been made: where the kernel tells of the end of the last one, that is waited for.
+/// Handles that a descriptor's number stands for another ring now: it was closed without the engine's knowledge, so it may have been
+/// duplicated as well. If the kernel watches the ring, its report of the last reference's end decides.
 pub fn number_taken(ring: &InUse) {
     if !WATCHES.lock().watches_ring(ring.ring()) {
         descriptor_gone(ring);
     }
 }
 
-/// Ends a ring: nobody finds it any more, and once the calls that are inside have left, nothing of it
-/// is issued, what waits is dropped, what is being worked on ends by itself.
+/// Ends a ring. No call finds it any more. Once the calls that are inside have left, none of its requests is issued, waiting requests are
+/// dropped, and attempts in progress end by themselves.
 pub fn close(ring: &'static Ring, serial: u64) {
     let mut guard = ring.lock();
     let Some(core) = live(&mut guard, serial) else { return };
@@ -105,7 +104,7 @@ pub fn close(ring: &'static Ring, serial: u64) {
         core.trace_end();
     }
     if core.life.inside() == 0 && core.drive.token.is_free() && !core.defers() {
-        // Events before the end are told: the program may look at the CQ without a descriptor.
+        // Events before the end are posted: the program may look at the CQ without a descriptor.
         core.harvest_now();
         core.advance();
         core.notify();
@@ -115,8 +114,7 @@ pub fn close(ring: &'static Ring, serial: u64) {
     end(guard, serial);
 }
 
-/// A call that was counted as inside leaves. A ring that was closed meanwhile lives until the last call is out of it,
-/// as the kernel's does.
+/// Ends a call that was counted as inside. A ring that was closed meanwhile lives until the last call leaves it, as the kernel's does.
 pub fn go_out(mut guard: CoreGuard<'_>, serial: u64) {
     let Some(core) = live(&mut guard, serial) else { return };
     core.life.go_out();
@@ -137,10 +135,10 @@ pub fn end(mut guard: CoreGuard<'_>, serial: u64) {
     dispose_if_done(guard, serial);
 }
 
-/// Gives a closed ring back once nobody works for it any more. The last to let go of it does.
+/// Releases a closed ring, if no thread works for it any more. The last thread that leaves the ring does this.
 pub fn dispose_if_done(mut guard: CoreGuard<'_>, serial: u64) {
     let Some(core) = live(&mut guard, serial) else { return };
-    // There is nothing to be told by once the ring is gone.
+    // Later there are no sleepers and observers to notify.
     core.notify();
     let busy = core.life.inside() > 0 || core.work.out() > 0 || core.drive.token.driver() == Driver::SqThread;
     if !core.life.is_closing() || busy {
@@ -157,7 +155,7 @@ pub fn dispose_if_done(mut guard: CoreGuard<'_>, serial: u64) {
     }
 }
 
-/// In a child after `fork`: rings stay, without the parent's threads and requests.
+/// Resets all rings in a child after `fork`: they stay, without the parent's threads and requests.
 ///
 /// # Safety
 /// No other thread of this process may use the engine.
@@ -176,7 +174,7 @@ pub unsafe fn forked() {
     if let Some(inotify) = watches.inotify.take() {
         os::close(inotify);
     }
-    // Here they are looked at when another ring is made.
+    // A child checks them when it makes a ring.
     let watched = core::mem::take(&mut watches.rings);
     watches.unwatched.extend(watched.into_iter().map(|(_, ring, serial)| (ring, serial)));
     drop(watches);
@@ -187,11 +185,10 @@ pub unsafe fn forked() {
 }
 
 impl Core {
-    /// Makes the ring a child's: the parent's requests are the parent's, and so are its epoll instance and
-    /// its eventfds.
+    /// Makes the ring the child's: the requests, the epoll instance and the eventfds are the parent's, and the child drops them.
     pub fn forked(&mut self) {
         self.requests.forked();
-        // First: requests let go of files that something may still be noted about.
+        // First, because requests release files that something may still be noted about.
         self.readiness.forked();
         self.resources.files.forked();
         self.resources.buffers.forked();
@@ -215,7 +212,7 @@ impl Core {
         self.resync();
     }
 
-    /// Ends a request of which nobody is to hear.
+    /// Removes a request without a CQE.
     fn drop_request(&mut self, id: RequestId) {
         self.time.timers.cancel(id);
         self.release_file(id);
@@ -223,7 +220,7 @@ impl Core {
         self.requests.remove(id);
     }
 
-    /// Empties the queues, so that nothing is left to be issued.
+    /// Empties the queues, so that no request is left to be issued.
     fn drop_queues(&mut self) {
         self.time.timeouts = Timeouts::default();
         self.order.assembly.take();
@@ -246,7 +243,7 @@ impl Core {
         for id in ids {
             let working = self.requests[id].phase == Phase::Working;
             if working && (self.requests[id].op.caps.has(Caps::COMMITTED) || !self.withdraw(id)) {
-                // Requests that are linked to it go before it does.
+                // A linked request is dropped before its predecessor, which is still in progress.
                 let request = &mut self.requests[id];
                 request.link = None;
                 request.partner = None;
@@ -258,7 +255,7 @@ impl Core {
             self.drop_request(id);
         }
         self.drop_queues();
-        // The work that is left is committed.
+        // The work that is left is committed, and workers do it.
         self.hand_over();
         self.leave_receive_queues();
         self.kick_driver();

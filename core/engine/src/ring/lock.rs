@@ -1,4 +1,4 @@
-//! The lock of a ring, and what its holder owes when it lets go.
+//! The lock of a ring, and what its holder has to do before it unlocks.
 
 use core::ops::{Deref, DerefMut};
 
@@ -8,8 +8,7 @@ use crate::process::page::Page;
 use crate::ring::drive::leave;
 use crate::ring::{Core, Ring};
 
-/// The locked state of a live ring: the lock of this process, and inside it that of the ring's page,
-/// if it has one.
+/// The locked state of a live ring. Holds the lock of this process, and inside it the lock of the ring's page, if the ring has one.
 pub struct CoreGuard<'a> {
     pub(in crate::ring) ring: &'a Ring,
     core: Guard<'a, Option<Core>>,
@@ -17,19 +16,19 @@ pub struct CoreGuard<'a> {
     exit: Exit,
 }
 
-/// The debts of a ring's lock: what its holder owes when it gives the lock back for good.
+/// The duties of the holder of a ring's lock at the end of its guard.
 #[derive(Clone, Copy, Debug)]
 enum Exit {
-    /// Nothing beside what every unlocking owes: the holder has looked something up, or left a message.
+    /// Nothing more than at every unlocking: the holder has looked something up, or left a message.
     Visit,
-    /// The holder has gone on with requests: work is left to others, and so is the driver's role.
+    /// Queued work and the driver's role are passed on: the holder has advanced requests.
     Drive,
-    /// The reactor has gone on with requests, and says by its list when it looks at the ring again.
+    /// Queued work is passed on: the reactor has advanced requests, and its list says when it looks at the ring again.
     Reactor,
 }
 
 impl<'a> CoreGuard<'a> {
-    /// The ring that is locked.
+    /// Returns the ring that is locked.
     pub fn ring(&self) -> &'a Ring {
         self.ring
     }
@@ -38,8 +37,7 @@ impl<'a> CoreGuard<'a> {
 impl CoreGuard<'_> {
     #[inline]
     fn enter_page(&mut self) {
-        // Relaxed: changes only under the lock that we hold.
-        // SAFETY: mapped until a guard takes it off the ring.
+        // Relaxed: changes only under the lock, which this guard holds. SAFETY: the page is mapped until a guard takes it off the ring.
         if let Some(page) = unsafe { self.ring.page.load(Ordering::Relaxed).as_ref() } {
             page.lock();
             self.page = Some(page);
@@ -61,15 +59,15 @@ impl CoreGuard<'_> {
             core.leave_page();
             page.unlock();
         } else {
-            // The ring is gone from this process, or it is this process's alone.
+            // This process has left the ring, or no other process has it.
             self.ring.page.store(core::ptr::null_mut(), Ordering::Relaxed);
             page.unlock();
-            // SAFETY: nobody looks it up any more, and whoever did held the lock that we hold.
+            // SAFETY: the page is no longer found, and threads that found it before held the lock that this guard holds.
             unsafe { page.destroy() };
         }
     }
 
-    /// Before every unlocking: what was posted under the lock is told. Work that waits keeps its file.
+    /// Does what is due before every unlocking: notifies of CQEs that were posted under the lock. Queued work keeps its file.
     #[inline]
     fn settle(&mut self) {
         let Some(core) = self.core.as_mut() else { return };
@@ -80,7 +78,7 @@ impl CoreGuard<'_> {
         );
     }
 
-    /// Lets go of the lock for the duration of `body`.
+    /// Releases the lock while `body` runs.
     #[inline]
     pub fn unlocked<R>(&mut self, body: impl FnOnce() -> R) -> R {
         self.settle();
@@ -90,17 +88,17 @@ impl CoreGuard<'_> {
         result
     }
 
-    /// True if the end of the guard passes the driver's role on: nobody else may take it.
+    /// True if the end of the guard passes the driver's role on. Only then may the holder take the role.
     pub fn passes_role_on(&self) -> bool {
         matches!(self.exit, Exit::Drive)
     }
 
-    /// The holder goes on with requests from now on.
+    /// Has the end of the guard pass on work and the driver's role: the holder advances requests from now on.
     pub fn begin_to_drive(&mut self) {
         self.exit = Exit::Drive;
     }
 
-    /// As [`Guard::yield_to_waiters`].
+    /// Does the same as [`Guard::yield_to_waiters`].
     pub fn yield_to_waiters(&mut self) {
         self.settle();
         self.leave_page();
@@ -109,7 +107,7 @@ impl CoreGuard<'_> {
     }
 }
 
-/// The lock of a ring's page was taken.
+/// Brings the core up to date after the lock of the ring's page was locked.
 #[cold]
 fn entered(core: &mut Option<Core>) {
     if let Some(core) = core {
@@ -145,13 +143,13 @@ impl Drop for CoreGuard<'_> {
     }
 }
 
-/// The core behind a guard, if the ring still is the one with `serial`.
+/// Returns the core behind a guard if the ring's serial number still is `serial`.
 pub fn live<'a>(guard: &'a mut CoreGuard<'_>, serial: u64) -> Option<&'a mut Core> {
     guard.as_mut().filter(|core| core.identity.serial == serial)
 }
 
 impl Ring {
-    /// Locks the ring. The guard holds `None` where the ring was closed meanwhile.
+    /// Locks the ring. The guard holds `None` if the ring was closed meanwhile.
     #[inline]
     pub fn lock(&self) -> CoreGuard<'_> {
         let mut guard = CoreGuard { ring: self, core: self.core.lock(), page: None, exit: Exit::Visit };
@@ -159,7 +157,7 @@ impl Ring {
         guard
     }
 
-    /// Locks the ring to go on with its requests.
+    /// Locks the ring to advance its requests.
     #[inline]
     pub fn lock_to_drive(&self) -> CoreGuard<'_> {
         let mut guard = self.lock();
@@ -167,14 +165,14 @@ impl Ring {
         guard
     }
 
-    /// Locks the ring for the reactor, to go on with its requests.
+    /// Locks the ring for the reactor, to advance its requests.
     pub fn lock_as_reactor(&self) -> CoreGuard<'_> {
         let mut guard = self.lock();
         guard.exit = Exit::Reactor;
         guard
     }
 
-    /// Locks the ring if nobody holds it.
+    /// Locks the ring if no thread holds its lock.
     pub fn try_lock(&self) -> Option<CoreGuard<'_>> {
         let core = self.core.try_lock()?;
         // SAFETY: as in `CoreGuard::enter_page`.

@@ -1,8 +1,7 @@
 //! A ring: what it owns, and the lock that guards it.
 //!
-//! A [`Ring`] is never freed, only emptied and used again, so that a thread that looks one up by its
-//! descriptor while another closes it finds memory of the right type. [`Core`] is everything that
-//! changes; whoever holds the lock may drive requests on.
+//! A [`Ring`] is never freed, only emptied and used again. So a thread that looks a ring up by its descriptor while another thread closes
+//! it finds memory of the right type. [`Core`] is all state that changes; the thread that holds the lock may advance requests.
 
 mod access;
 mod admit;
@@ -53,41 +52,41 @@ use crate::work::aio::Aio;
 pub use attempt::{Attempt, Lent};
 pub use lock::{CoreGuard, live};
 
-/// A place for one ring after another.
+/// A place that holds one ring after another.
 pub struct Ring {
     core: Mutex<Option<Core>>,
-    /// Messages that wait for that lock.
+    /// Messages that wait for the lock of `core`.
     mailbox: Mailbox,
-    /// The page that the ring's processes share, if there may be others than this; changes under the lock.
+    /// The page that the ring's processes share, if there may be several processes; changes under the lock.
     page: AtomicPtr<Page>,
-    /// Calls that are using the ring right now.
+    /// Threads that are using the ring right now.
     pub(crate) users: AtomicU32,
-    /// SQEs taken and CQEs posted in this place so far, by this process; changes under the lock.
+    /// SQEs consumed and CQEs posted in this place so far, by this process; changes under the lock.
     counted: [AtomicU64; 2],
-    /// [`Core::serial`] of the ring that is here, or was last.
+    /// [`Core::serial`] of the ring that is here, or of the last one.
     life: AtomicU64,
-    /// Changes when lent work has come back; who wants to submit sleeps on it.
+    /// A futex that changes when lent work is back. Threads that want to submit sleep on it.
     pub(crate) returned: AtomicU32,
-    /// Tells this place from others.
+    /// Identifies this place.
     number: u32,
     /// The place that was made before this one.
     pub(crate) before: Option<&'static Ring>,
-    /// Device and inode of its memory file, which tell whether a descriptor still is this ring.
+    /// Device and inode of the ring's memory file, by which a descriptor is recognised as this ring's.
     pub(crate) file: [AtomicU64; 2],
-    /// Device and inode of the file that shows its readiness in the memory file's place, if there is one.
+    /// Device and inode of the stand-in that has replaced the ring's descriptor, if one has.
     pub(crate) shown: [AtomicU64; 2],
 }
 
 /// A counter of a place.
 #[derive(Clone, Copy, Debug)]
 pub enum Counted {
-    /// SQEs taken from the submission ring.
+    /// SQEs consumed from the submission ring.
     Submitted,
     /// CQEs posted to the completion ring, or kept for it.
     Completed,
 }
 
-/// A ring's state, in parts of which each has one owner: its type says what it is.
+/// A ring's state. Each part has one owner; the part's type describes it.
 pub struct Core {
     identity: Identity,
     life: Life,
@@ -122,18 +121,18 @@ impl Ring {
         }
     }
 
-    /// The serial number of the ring that this place holds, for who has come to it by a descriptor of that ring. See [`live`].
+    /// Returns the serial number of the ring in this place, for callers that found the place by a descriptor of that ring. See [`live`].
     pub fn life(&self) -> u64 {
-        // Relaxed: the descriptor was entered into the registry behind it.
+        // Relaxed: the descriptor was entered into the registry after this number.
         self.life.load(Ordering::Relaxed)
     }
 
-    /// Messages that wait for the ring's lock.
+    /// Returns the messages that wait for the ring's lock.
     pub(crate) fn mailbox(&self) -> &Mailbox {
         &self.mailbox
     }
 
-    /// The number of this place, by which it is found again.
+    /// Returns the number of this place, by which it can be found.
     #[inline]
     pub fn number(&self) -> u32 {
         self.number
@@ -144,17 +143,17 @@ impl Ring {
         self.life.store(serial, Ordering::Relaxed);
     }
 
-    /// The state, whoever holds the lock.
+    /// Returns the state, whichever thread holds the lock.
     ///
     /// # Safety
-    /// No other thread may run meanwhile.
+    /// No other thread may run during the call.
     #[cfg(anyring_simulation)]
     pub unsafe fn peek(&self) -> Option<&Core> {
         // SAFETY: passed on to the caller.
         unsafe { self.core.peek() }.as_ref()
     }
 
-    /// Counts what the process's counters show. Called with the lock held.
+    /// Adds to a counter that the process's counters show. Called with the lock held.
     #[inline]
     pub fn count(&self, what: Counted, more: u64) {
         let count = &self.counted[what as usize];
@@ -162,12 +161,12 @@ impl Ring {
         count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
     }
 
-    /// The count of `what` so far.
+    /// Returns the count of `what` so far.
     pub fn counted(&self, what: Counted) -> u64 {
         self.counted[what as usize].load(Ordering::Relaxed)
     }
 
-    /// For the next schedule of a simulation: nothing is remembered of the ring that was here.
+    /// Forgets the ring that was here, for the next schedule of a simulation.
     #[cfg(anyring_simulation)]
     pub fn forget(&self) {
         debug_assert_eq!(self.users.load(Ordering::Relaxed), 0, "nobody is inside");
@@ -178,7 +177,7 @@ impl Ring {
         self.returned.store(0, Ordering::Relaxed);
     }
 
-    /// Lets a message wait until somebody has the lock, behind those that wait already. Its sender comes for it.
+    /// Queues a message until a thread has the lock. Its sender then collects the message.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -188,7 +187,7 @@ impl Ring {
 }
 
 impl Core {
-    /// A new ring with these `IORING_SETUP_*`, in a vacant place.
+    /// Makes a ring with these `IORING_SETUP_*`, in a vacant place.
     pub fn new(
         ring: &'static Ring,
         serial: u64,
@@ -217,25 +216,25 @@ impl Core {
         }
     }
 
-    /// The place where it lives.
+    /// Returns the place of the ring.
     #[inline]
     pub fn ring(&self) -> &'static Ring {
         self.identity.ring
     }
 
-    /// The ring's serial number, to tell it from others that used the same place.
+    /// Returns the ring's serial number, which tells it from other rings in the same place.
     #[inline]
     pub fn serial(&self) -> u64 {
         self.identity.serial
     }
 
-    /// The row of a request's operation.
+    /// Returns the row of a request's operation.
     #[inline(always)]
     pub fn row(&self, id: RequestId) -> &'static Row {
         self.row_of(self.requests[id].op)
     }
 
-    /// The row of an operation.
+    /// Returns the row of an operation.
     #[inline(always)]
     pub fn row_of(&self, op: &Op) -> &'static Row {
         self.identity.table.row(op)
@@ -246,11 +245,11 @@ impl Core {
         self.identity.setup_flags & setup_flag != 0
     }
 
-    /// The descriptor of a request's file, looked up now if it was not yet: late enough that a link
-    /// before it may have opened the file.
+    /// Returns the descriptor of a request's file. Looks the file up now if that was not done yet: an earlier request of the chain may have
+    /// opened it.
     ///
     /// # Errors
-    /// `EBADF` where a registered file is named that is not there.
+    /// `EBADF` if a registered file does not exist, or if a CLOSE of the descriptor is under way.
     pub fn file(&mut self, id: RequestId) -> Result<Fd, Errno> {
         let request = &mut self.requests[id];
         if request.file != FileHold::None {
@@ -266,7 +265,7 @@ impl Core {
         Ok(request.file.fd())
     }
 
-    /// `IORING_SETUP_*`, as far as they still hold.
+    /// Returns the ring's `IORING_SETUP_*`. ENABLE_RINGS clears R_DISABLED.
     pub fn setup_flags(&self) -> u32 {
         self.identity.setup_flags
     }

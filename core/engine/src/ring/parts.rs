@@ -1,5 +1,5 @@
-//! The parts of a ring. Each keeps its own state and changes it by its verbs; a verb that takes several parts at once is
-//! one of `Core`.
+//! The parts of a ring. Each part has its own state and the methods that change it; a method that takes several parts at once is one of
+//! `Core`.
 
 use crate::assets::directories::Directories;
 use crate::feature::buffers::BufferTable;
@@ -27,13 +27,13 @@ use crate::wait::timers::{Clock, Timers};
 
 /// The name of a ring, and its setup.
 pub struct Identity {
-    /// The place where it lives.
+    /// The place of the ring.
     pub ring: &'static Ring,
-    /// Tells this ring from others that used the same place.
+    /// The ring's serial number, which tells it from other rings in the same place.
     pub serial: u64,
     /// `IORING_SETUP_*`.
     pub setup_flags: u32,
-    /// The operations that it has.
+    /// The op table of the ring.
     pub table: &'static Table,
 }
 
@@ -76,45 +76,45 @@ pub struct Time {
 pub struct Drive {
     /// The driver's role: which thread turns readiness into completions.
     pub token: Token,
-    /// The eventfds on which threads wait for it.
+    /// The eventfds on which threads sleep for the ring.
     pub sleepers: Sleepers,
-    /// Observers, which hear of completions without coming in.
+    /// Observers, which are notified of completions without a call of `enter`.
     pub observers: Observers,
-    /// The reactor's duties for it.
+    /// The state of the ring on the reactor's list.
     pub attendance: Attendance,
     /// The thread that may submit, once known (`IORING_SETUP_SINGLE_ISSUER`).
     pub submitter: Submitter,
     /// The ring's SQ thread, if it has one.
     pub sq_thread: SqThread,
-    /// On a ring that defers: so many completions that wait to be reaped end the call that fetches them.
+    /// On a ring that defers: the number of unreaped completions at which the current call stops to fetch more.
     pub fetched_at_once: u32,
 }
 
-/// The things that a program has registered with a ring, and its provided buffers.
+/// The resources that a program has registered with a ring, and its provided buffers.
 #[derive(Default)]
 pub struct Resources {
     /// The restrictions that the program has registered.
     pub restrictions: Restrictions,
     /// Registered files.
     pub files: FileTable,
-    /// Descriptions of the engine's own through which directories are read.
+    /// The engine's own file descriptions through which directories are read.
     pub directories: Directories,
     /// Registered buffers.
     pub buffers: BufferTable,
     /// Provided buffers.
     pub groups: BufferGroups,
-    /// Memory from which waits take their arguments.
+    /// Registered memory from which `enter` reads the arguments of waits.
     pub region: ParamRegion,
-    /// Queues of zero-copy receives, whose data comes to the program's pages.
+    /// Queues of zero-copy receives, which put data into pages of the program.
     pub receive_queues: ReceiveQueues,
     /// Registered credentials.
     pub personalities: Personalities,
 }
 
-/// The state of those who watch a ring's requests, or interfere with them.
+/// The state of the trace, which watches a ring's requests, and of chaos, which interferes with them.
 pub struct Instruments {
     /// Whether it is traced or under chaos.
     pub traced: Traced,
-    /// The state of chaos in it.
+    /// The state of chaos in the ring.
     pub chaos: Chaos,
 }

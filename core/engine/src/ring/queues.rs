@@ -1,4 +1,4 @@
-//! The ways from queue to queue: SQEs become requests, requests work or something to be issued, results CQEs.
+//! The transitions between queues: from SQEs to requests, from requests to work or to the ready queue, from results to CQEs.
 
 use linux_raw_sys::io_uring::{IORING_SETUP_SQE128, IORING_SQ_CQ_OVERFLOW};
 
@@ -12,52 +12,52 @@ use crate::wait::loan::Posted;
 use crate::work::Work;
 
 impl Queues {
-    /// Takes other memory, with what is in the rings.
+    /// Moves the contents of the rings to other memory.
     ///
     /// # Errors
-    /// `EOVERFLOW` where that would not fit.
+    /// `EOVERFLOW` if the contents do not fit.
     pub fn move_to(&mut self, memory: RingMemory) -> Result<(), Errno> {
         self.memory.move_to(memory, &self.sq, &self.cq)
     }
 
-    /// SQEs that the program has published and the engine has not taken, as far as they can be.
+    /// Returns the number of SQEs that the program has published and the engine can take.
     #[inline]
     pub fn sq_pending(&self) -> u32 {
         self.sq.pending(&self.memory)
     }
 
-    /// CQEs that wait to be reaped, in units of the ring's entries.
+    /// Returns the number of CQEs that wait to be reaped, in units of the ring's entries.
     #[inline]
     pub fn cq_ready(&self) -> u32 {
         self.cq.ready(&self.memory)
     }
 
-    /// Takes the next SQE of the submission under way: where it lies.
+    /// Takes the next SQE of the current submission; returns its index.
     #[inline]
     pub fn take_sqe(&mut self) -> Option<u32> {
         self.sq.take(&self.memory)
     }
 
-    /// True if a CQE would be seen at once. Only said where all are of the ordinary size.
+    /// True if one more CQE would be visible at once. False on a ring whose CQEs are not all of the ordinary size.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.cq.is_plain() && self.has_room_for(1)
     }
 
-    /// True if so many CQEs of the ordinary size would be seen at once.
+    /// True if `count` more CQEs of the ordinary size would be visible at once.
     #[inline]
     pub fn has_room_for(&self, count: u32) -> bool {
         self.cq.has_room_for(&self.memory, count)
     }
 
-    /// The number of big CQEs that would be seen at once.
+    /// Returns the number of big CQEs that would be visible at once.
     pub fn room_for_big(&self) -> u32 {
         self.cq.room_for_big(&self.memory)
     }
 }
 
 impl Core {
-    /// A submission of `count` SQEs begins. A caller that `does_work` may be lent what it queues.
+    /// Begins a submission of `count` SQEs. Work that it queues may be lent to a caller that `does_work`.
     #[inline]
     pub fn begin_submission(&mut self, count: u32, does_work: bool) {
         self.time.timeouts.begin_batch(self.queues.cq.tail());
@@ -73,10 +73,10 @@ impl Core {
         self.work.begin_submission(false);
     }
 
-    /// Takes the second half of the SQE that was taken last, which lies at `index`.
+    /// Takes the second half of the SQE that was taken last, which is at `index`.
     ///
     /// # Errors
-    /// `EINVAL` where there is none: the ring does not mix them, or ends there, or the submission does.
+    /// `EINVAL` if there is none: the ring has no SQEs of this size, or ends there, or the submission does.
     pub fn take_second_half(&mut self, index: u32) -> Result<(), Errno> {
         if self.is(IORING_SETUP_SQE128) {
             Ok(())
@@ -87,35 +87,35 @@ impl Core {
         }
     }
 
-    /// A request for the SQE that lies there, not prepared yet.
+    /// Makes a request for the SQE at `index`. It is not prepared yet.
     ///
     /// # Errors
-    /// `EAGAIN` where there cannot be another.
+    /// `EAGAIN` if there cannot be another request.
     #[inline(always)]
     pub fn insert_request(&mut self, index: u32) -> Result<RequestId, Errno> {
         let memory = &self.queues.memory;
         self.requests.insert(|| memory.sqe(index))
     }
 
-    /// The submission under way is over: the program hears of what was consumed, unless work is lent.
+    /// Ends the current submission. Publishes the SQ head, unless work is lent.
     #[inline]
     pub fn end_submission(&mut self) {
         self.submit_direct();
         if !self.work.end_submission(self.queues.sq.head(), self.posted()) {
-            // Whoever reads the SQ head needs no lock for it, and may close what the SQEs name.
+            // The program reads the SQ head without a lock, and may close the descriptors of consumed SQEs.
             self.hold_queue();
             self.publish_sq_head();
         }
     }
 
-    /// Lets the program know what was consumed.
+    /// Publishes the SQ head, by which the program sees which SQEs were consumed.
     #[inline]
     pub fn publish_sq_head(&mut self) {
         debug_assert!(self.work.keeps_files(), "what the program knows of may be closed");
         self.queues.sq.publish(&self.queues.memory);
     }
 
-    /// The posts so far: the end of the CQ, and how many CQEs are kept.
+    /// Returns the tail of the CQ, and the number of CQEs that are kept.
     #[inline]
     fn posted(&self) -> Posted {
         (self.queues.cq.tail(), self.queues.cq.kept())
@@ -128,8 +128,8 @@ impl Core {
         self.work.push(work, at);
     }
 
-    /// The lock is about to be given up: queued work holds its files, for the program may close its descriptors as soon
-    /// as it knows of their use.
+    /// Has queued work hold its files, before the lock is released: the program may close its descriptors as soon as it sees that their
+    /// SQEs were consumed.
     #[inline(always)]
     pub fn hold_queue(&mut self) {
         if self.work.is_exposed() {
@@ -137,7 +137,7 @@ impl Core {
         }
     }
 
-    /// The program is about to close `fd`: what is queued on it, and what the device has of it, keeps the file.
+    /// Keeps the file of `fd`, which the program is about to close, for queued work and for reads at the device.
     pub(crate) fn keep_files_of_work(&mut self, fd: Fd) {
         if self.work.is_exposed() {
             self.work.hold_on(&mut self.requests, fd);
@@ -145,7 +145,7 @@ impl Core {
         self.keep_files_at_device(fd);
     }
 
-    /// The number of the ring's place, where requests that are ready wait for the program to come.
+    /// Returns the number of the ring's place if the ring defers: then ready requests wait for the program's call.
     pub(crate) fn deferred_in(&self) -> Option<u32> {
         self.defers().then(|| self.ring().number())
     }
@@ -158,8 +158,8 @@ impl Core {
         self.order.ready.push(id, request, deferred_in);
     }
 
-    /// Marks a request to be issued once more. What a submission itself made ready, as a rule the links of
-    /// what it completed, comes later: the kernel starts links when the submission ends.
+    /// Marks a request to be issued once more. It comes before requests that the current submission made ready, mostly links of completed
+    /// ones: the kernel starts links when the submission ends.
     pub fn make_ready_again(&mut self, id: RequestId) {
         let deferred_in = self.deferred_in();
         let request = &mut self.requests[id];
@@ -171,7 +171,7 @@ impl Core {
         }
     }
 
-    /// A completion from outside. A ring that defers sees it when its thread comes for it.
+    /// Receives a completion from another ring or process. A ring that defers posts it when its thread fetches.
     pub fn receive(&mut self, cqe: Cqe) {
         if self.defers() {
             if !self.forward(&cqe) {
@@ -183,33 +183,33 @@ impl Core {
         }
     }
 
-    /// Posts what was held back.
+    /// Posts the completions that were held back.
     pub(in crate::ring) fn post_messages(&mut self) {
         while let Some(cqe) = self.queues.cq.next_message() {
             self.post_unrequested(cqe);
         }
     }
 
-    /// A CQE is about to be posted. It may tell the program that what was submitted before was consumed.
+    /// Prepares for the post of a CQE, which may show the program that earlier SQEs were consumed.
     #[inline(always)]
     fn before_posting(&mut self) {
         self.hold_queue();
     }
 
-    /// Posts a CQE, or keeps it where the ring is full or others are kept already.
+    /// Posts a CQE, or keeps it if the CQ is full or earlier CQEs are kept.
     #[inline(always)]
     pub fn post(&mut self, cqe: Cqe) {
         self.before_posting();
         self.queues.cq.post(&self.queues.memory, &cqe);
     }
 
-    /// Keeps a CQE as if there were no room.
+    /// Keeps a CQE as if the CQ were full.
     pub fn keep(&mut self, cqe: Cqe) {
         self.before_posting();
         self.queues.cq.keep(&self.queues.memory, cqe);
     }
 
-    /// Posts a CQE if it can be seen in the ring at once, behind all before it.
+    /// Posts a CQE if it can be visible in the CQ at once, after all CQEs before it. Returns false if not.
     #[inline]
     pub fn post_at_once(&mut self, cqe: &Cqe) -> bool {
         self.before_posting();
@@ -227,7 +227,7 @@ impl Core {
         }
     }
 
-    /// Takes the flag away by which the program knows of kept CQEs, where nobody keeps any.
+    /// Clears the flag that tells the program of kept CQEs, if no process keeps any.
     pub(crate) fn overflow_may_be_over(&self) {
         if self.queues.cq.kept() == 0 && !self.overflows_elsewhere() && !self.kept_in_mail() {
             self.queues.memory.change_sq_flags(0, IORING_SQ_CQ_OVERFLOW);

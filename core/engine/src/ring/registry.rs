@@ -1,17 +1,15 @@
-//! Which descriptors are rings.
+//! The registry of rings, by their descriptors.
 //!
-//! A table from descriptor number to ring that is read on every `enter` without a lock. Rings are
-//! never freed, only emptied and used again, so a stale read finds a ring; `users` keeps its place from
-//! being given to another ring while somebody is inside.
+//! A table from descriptor number to ring, which every `enter` reads without a lock. Rings are never freed, only emptied and used again, so
+//! a stale read finds a ring. `users` keeps a place from being given to another ring while a thread uses it.
 //!
-//! Who comes in by [`get`] adds to `users`, then looks at the slot once more. Who ends a ring empties its slots, then
-//! [`vacant`] looks at `users`. Each stores in one place and loads the other, and one of the two must see what the other
-//! stored. Acquire and release do not see to that (an Arm processor may do the load first), so these four accesses are SeqCst.
+//! A thread that uses a ring by [`get`] adds to `users`, then loads the slot once more. A thread that ends a ring empties its slots; then
+//! [`vacant`] loads `users`. Each thread stores in one place and loads the other, and one of the two must see the other's store. Acquire
+//! and release do not ensure that (an Arm processor may do the load first), so these four accesses are SeqCst.
 //!
-//! The kernel's own reference counting tells when a ring is gone: the program's descriptor is a
-//! reopened description of the memfd, and inotify reports when its last reference (descriptors,
-//! duplicates, mappings, in this process and in others) is closed. Where a front end sees `close`, or
-//! inotify cannot be had, the descriptor alone counts.
+//! The kernel's reference counting shows when a ring is gone: the program's descriptor is a reopened description of the memfd, and inotify
+//! reports when its last reference (descriptors, duplicates, mappings, in this process and in others) is closed. If a front end sees
+//! `close`, or inotify cannot be had, only the known descriptors count.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -45,15 +43,15 @@ impl Slot {
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Lets the number stand for another ring, or for none where it is null, if it stands for this one.
+    /// Replaces the slot's ring by `ring`, or by none if that is null, if the slot's ring is `known`. Returns whether it did.
     fn replace(&self, known: Option<&'static Ring>, ring: *mut Ring) -> bool {
         let known = known.map_or(core::ptr::null_mut(), |known| core::ptr::from_ref(known).cast_mut());
-        // SeqCst: before the load of `users` in `vacant`, as the load in `get` is behind the addition there.
-        // Acquire pairs with the change by another thread, which then comes before that load, too.
+        // SeqCst: comes before the load of `users` in `vacant`; in `get`, the load of the slot comes after the addition to `users`. Acquire
+        // pairs with another thread's change of the slot, which then comes before the load of `users`, too.
         self.0.compare_exchange(known, ring, Ordering::SeqCst, Ordering::Acquire).is_ok()
     }
 
-    /// Lets the number stand for no ring, if it stands for this one.
+    /// Empties the slot, if its ring is `ring`.
     fn empty_of(&self, ring: &'static Ring) {
         self.replace(Some(ring), core::ptr::null_mut());
     }
@@ -68,7 +66,7 @@ static SERIAL: AtomicU64 = AtomicU64::new(1);
 /// All places, by their numbers.
 static NUMBERED: ByDescriptor<Slot> = ByDescriptor::empty();
 
-/// The place made last, from which a list leads to all.
+/// The place made last, the head of the list of all places.
 static PLACES: AtomicPtr<Ring> = AtomicPtr::new(core::ptr::null_mut());
 
 /// A ring in use by the calling thread.
@@ -82,7 +80,7 @@ impl core::ops::Deref for InUse {
 }
 
 impl InUse {
-    /// The ring itself, which is never freed.
+    /// Returns the ring itself, which is never freed.
     pub fn ring(&self) -> &'static Ring {
         self.0
     }
@@ -90,16 +88,16 @@ impl InUse {
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        // Release pairs with the acquire load of whoever wants to use the place again.
+        // Release pairs with the load in `vacant`, before the place is used again.
         self.0.users.fetch_sub(1, Ordering::Release);
     }
 }
 
-/// The ring behind a descriptor.
+/// Returns the ring behind a descriptor.
 pub fn get(fd: Fd) -> Option<InUse> {
     loop {
         let found = known(fd)?;
-        // SeqCst, both: either `vacant` sees this addition, or this load sees that the slot was changed before.
+        // SeqCst, both: either `vacant` sees this addition, or the load below sees that the slot was changed before.
         found.ring.users.fetch_add(1, Ordering::SeqCst);
         let in_use = InUse(found.ring);
         if core::ptr::eq(found.slot.0.load(Ordering::SeqCst), found.ring) {
@@ -108,7 +106,7 @@ pub fn get(fd: Fd) -> Option<InUse> {
     }
 }
 
-/// The answer of the ring behind a descriptor, or behind a `registered` number of one.
+/// Calls `asks` with the ring behind a descriptor, or behind a `registered` ring number; returns its answer.
 pub fn look<R>(fd: Fd, registered: bool, asks: impl FnOnce(&mut Core) -> R) -> Option<R> {
     let fd = if registered { ring_fds::resolve(fd).ok()? } else { fd };
     let ring = get(fd)?;
@@ -124,23 +122,23 @@ pub struct Found {
 }
 
 impl Found {
-    /// True if the descriptor stands for the ring still. Asked with the ring locked: whoever changes that
-    /// holds the lock before or after.
+    /// True if the descriptor still stands for the ring. Called with the ring locked: a thread that changes the slot holds the lock before
+    /// or after the change.
     #[inline]
     pub fn stands(&self) -> bool {
         self.slot.ring().is_some_and(|ring| core::ptr::eq(ring, self.ring))
     }
 
-    /// True if the descriptor is the ring's file still. If not, it stands for the ring no more.
+    /// True if the descriptor still is the ring's file. If not, it no longer stands for the ring.
     #[cold]
     pub fn is_file(&self, fd: Fd) -> bool {
         match os::identity(fd).map(|identity| [identity.device, identity.inode]) {
             Ok(file) if is_file_of(self.ring, file) => return true,
             Ok(_) | Err(Errno::EBADF) => {}
-            // A filter of the program's own refuses to say.
+            // A filter of the program refuses the system call.
             Err(_) => return true,
         }
-        // In use, so that its place is not another ring's meanwhile.
+        // In use, so that the place is not given to another ring meanwhile.
         if let Some(_ring) = get(fd).filter(|ring| core::ptr::eq(ring.ring(), self.ring)) {
             self.slot.empty_of(self.ring);
             watches::number_lost(self.ring, self.ring.life());
@@ -149,39 +147,38 @@ impl Found {
     }
 }
 
-/// The ring that a descriptor stands for at the moment.
+/// Returns the ring that a descriptor stands for at the moment.
 #[inline]
 pub(super) fn known(fd: Fd) -> Option<Found> {
     let slot = TABLE.get(fd)?;
     slot.ring().map(|ring| Found { slot, ring })
 }
 
-/// True if this is the device and inode of a ring's memory file, or of the file that shows its readiness: many files have the latter.
+/// True if `file` is the device and inode of a ring's memory file, or of its stand-in: many files have those of the latter.
 pub(super) fn is_file_of(ring: &Ring, file: [u64; 2]) -> bool {
     is(&ring.file, file) || is(&ring.shown, file)
 }
 
-/// True if this is a file's device and inode.
+/// True if `words` hold this device and inode.
 pub(super) fn is(words: &[AtomicU64; 2], file: [u64; 2]) -> bool {
     words.each_ref().map(|word| word.load(Ordering::Relaxed)) == file
 }
 
-/// Why a descriptor is no ring.
+/// Returns the error for a descriptor that is no ring.
 pub fn no_ring(fd: Fd) -> Errno {
     if os::fcntl(fd, os::nr::F_GETFD, 0).is_ok() { Errno::EOPNOTSUPP } else { Errno::EBADF }
 }
 
-/// True if the descriptor is a ring. A number that was closed where nobody saw it, and now is another file's,
-/// is not.
+/// True if the descriptor is a ring. False if the number was closed without the engine's knowledge, and now is another file's.
 #[inline]
 pub fn is_ring(fd: Fd) -> bool {
     known(fd).is_some_and(|found| found.is_file(fd))
 }
 
-/// The facts about a descriptor to be read or written that are known, or can be had by one system call.
+/// Returns the facts about a descriptor to be read or written: known ones, or those that one system call shows.
 ///
 /// # Errors
-/// `EBADF` where it is none; `EINVAL` for a ring, which can be neither read nor written.
+/// `EBADF` if there is no such descriptor; `EINVAL` for a ring, which can be neither read nor written.
 #[inline]
 pub fn transfer_kind(fd: Fd) -> Result<Kind, Errno> {
     let kind = kinds::noted(fd);
@@ -204,8 +201,8 @@ pub fn clear(fd: Fd) -> Option<InUse> {
     replace(fd, TABLE.get(fd)?, core::ptr::null_mut())
 }
 
-/// Lets `fd`, which has this slot, stand for another ring. The ring that it stood for is in use until the caller has let go of it: it
-/// may end at any time, and its place would be another ring's.
+/// Lets `fd`, which has this slot, stand for another ring. The returned ring is in use until the caller drops it: the ring may end at any
+/// time, and its place be given to another ring.
 fn replace(fd: Fd, slot: &Slot, ring: *mut Ring) -> Option<InUse> {
     loop {
         let before = get(fd);
@@ -215,37 +212,36 @@ fn replace(fd: Fd, slot: &Slot, ring: *mut Ring) -> Option<InUse> {
     }
 }
 
-/// Lets no descriptor stand for `ring` any more. One that was given to another ring meanwhile is that
-/// one's.
+/// Lets no descriptor stand for `ring` any more. Descriptors that were given to another ring meanwhile stay with the other ring.
 pub fn clear_all(ring: &'static Ring) {
     for (_, slot) in slots_of(ring) {
         slot.empty_of(ring);
     }
 }
 
-/// True if one of the descriptors that are known to stand for `ring` is its memory file still, or what shows its readiness.
+/// True if one of the descriptors that stand for `ring` still is its memory file or its stand-in.
 pub fn has_descriptor(ring: &'static Ring) -> bool {
     slots_of(ring).any(|(fd, _)| {
         os::identity(fd).is_ok_and(|identity| is_file_of(ring, [identity.device, identity.inode]))
     })
 }
 
-/// The numbers that stand for `ring`, with their slots.
+/// Returns the numbers that stand for `ring`, with their slots.
 fn slots_of(ring: &'static Ring) -> impl Iterator<Item = (Fd, &'static Slot)> {
-    // Acquire pairs with the change of a slot that is left out: it comes before what the caller does next.
+    // Acquire pairs with the change of a slot that is left out here: the change comes before what the caller does next.
     TABLE.iter().filter(move |(_, slot)| slot.ring().is_some_and(|other| core::ptr::eq(other, ring)))
 }
 
 static LIVE: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
 
-/// All places that hold or held a ring. The list is copied: `body` may take any lock.
+/// Calls `body` for all places that hold or held a ring. The list is copied: `body` may take any lock.
 pub fn for_each_live(mut body: impl FnMut(&'static Ring)) {
     for ring in live() {
         body(ring);
     }
 }
 
-/// All places that hold or held a ring.
+/// Returns all places that hold or held a ring.
 pub fn live() -> Vec<&'static Ring> {
     LIVE.lock().clone()
 }
@@ -255,7 +251,7 @@ pub fn has_live() -> bool {
     !LIVE.lock().is_empty()
 }
 
-/// The rings that keep something about a descriptor. `body` may take any lock.
+/// Calls `body` for the rings that keep something about a descriptor. `body` may take any lock.
 pub fn for_each(interested: Interested, mut body: impl FnMut(&'static Ring)) {
     match interested {
         Interested::Nobody => {}
@@ -267,12 +263,12 @@ pub fn for_each(interested: Interested, mut body: impl FnMut(&'static Ring)) {
     }
 }
 
-/// The place with a number. None where there are more places than the table holds.
+/// Returns the place with a number; `None` if there are more places than the table holds.
 fn numbered(number: u32) -> Option<&'static Ring> {
     NUMBERED.get(Fd::try_from(number).ok()?)?.ring()
 }
 
-/// For a `fork`: takes the locks here, if there are no other rings than these.
+/// Locks the registry for a `fork`, if there are no other rings than `rings`. Returns whether it did.
 pub fn hold_if_live_are(rings: &[&'static Ring]) -> bool {
     VACANT.hold();
     let live = LIVE.lock();
@@ -286,10 +282,10 @@ pub fn hold_if_live_are(rings: &[&'static Ring]) -> bool {
     same
 }
 
-/// Lets go of them.
+/// Unlocks the registry after a `fork`.
 ///
 /// # Safety
-/// The calling thread must hold them.
+/// The calling thread must hold the locks.
 pub unsafe fn release() {
     // SAFETY: passed on to the caller.
     unsafe {
@@ -298,11 +294,11 @@ pub unsafe fn release() {
     }
 }
 
-/// A place for a new ring, and its serial number.
+/// Returns a place for a new ring, and the ring's serial number.
 pub fn vacant() -> (&'static Ring, u64) {
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
     let mut vacant = VACANT.lock();
-    // Pairs with the release in `InUse::drop`. SeqCst: behind the change of the slots that led here, see `get`.
+    // Pairs with the release in `InUse::drop`. SeqCst: comes after the change of the slots that led here, see `get`.
     let unused = vacant.iter().position(|ring| ring.users.load(Ordering::SeqCst) == 0);
     let ring = match unused {
         Some(index) => vacant.swap_remove(index),
@@ -312,7 +308,7 @@ pub fn vacant() -> (&'static Ring, u64) {
     (ring, serial)
 }
 
-/// Called with the list of vacant places locked.
+/// Makes a place. Called with the list of vacant places locked.
 fn new_place() -> &'static Ring {
     let before = PLACES.load(Ordering::Relaxed);
     // SAFETY: places are leaked and never freed.
@@ -328,7 +324,7 @@ fn new_place() -> &'static Ring {
     place
 }
 
-/// All places that there ever were. Takes no lock.
+/// Returns all places that were ever made. Takes no lock.
 pub fn places() -> impl Iterator<Item = &'static Ring> {
     // Acquire pairs with the release store in `new_place`.
     // SAFETY: places are leaked and never freed.
@@ -336,13 +332,13 @@ pub fn places() -> impl Iterator<Item = &'static Ring> {
     core::iter::successors(last, |place| place.before)
 }
 
-/// Gives a place back whose core is gone.
+/// Adds a place whose core is gone to the vacant ones.
 pub fn give_back(ring: &'static Ring) {
     LIVE.lock().retain(|&live| !core::ptr::eq(live, ring));
     VACANT.lock().push(ring);
 }
 
-/// In a child after `fork`.
+/// Resets the registry in a child after `fork`.
 ///
 /// # Safety
 /// No other thread of this process may use the table.
@@ -351,13 +347,13 @@ pub unsafe fn forked() {
     unsafe {
         VACANT.reset();
         LIVE.reset();
-        // Whoever looked into an empty place at that moment, a thread that was about to fork itself, is not here
-        // to let go of it.
+        // At the `fork`, another thread may have locked an empty place, for a `fork` of its own: here it does not exist to unlock the
+        // place.
         VACANT.lock().iter().for_each(|ring| ring.forked());
     }
 }
 
-/// Makes now what is made once in a process, so that the first schedule of a simulation is like any other.
+/// Allocates what a process allocates once, so that the first schedule of a simulation is like any other.
 #[cfg(anyring_simulation)]
 pub fn prepare() {
     /// More rings than any program has.
@@ -368,7 +364,7 @@ pub fn prepare() {
     vacant.extend((0..RINGS).map(|_| new_place()));
 }
 
-/// For the next schedule of a simulation: nothing is remembered of any descriptor, and no place of the ring that was there.
+/// Forgets all descriptors, and the rings that all places held, for the next schedule of a simulation.
 #[cfg(anyring_simulation)]
 pub fn reset() {
     debug_assert!(LIVE.lock().is_empty(), "no ring is left");
@@ -376,7 +372,7 @@ pub fn reset() {
     SERIAL.store(1, Ordering::Relaxed);
     TABLE.iter().for_each(|(_, slot)| slot.0.store(core::ptr::null_mut(), Ordering::Relaxed));
     let mut vacant = VACANT.lock();
-    // In the order in which they ended.
+    // The list is in the order in which the rings ended.
     vacant.sort_unstable_by_key(|ring| ring.number());
     vacant.iter().for_each(|ring| ring.forget());
 }
@@ -385,7 +381,7 @@ pub fn reset() {
 mod tests {
     use super::{forked, give_back, vacant};
 
-    /// A child that took such a place for a new ring waited for its lock for ever.
+    /// A child that used such a place for a new ring waited for the place's lock for ever.
     #[test]
     fn a_place_that_somebody_looks_into_is_free_in_a_child() {
         let (ring, _) = vacant();

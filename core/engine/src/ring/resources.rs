@@ -1,4 +1,4 @@
-//! Descriptions of directories that a ring keeps, and the CQEs by which it tells of the end of registered things.
+//! Kept descriptions of directories, and the CQEs that report the end of registered files and buffers.
 
 use crate::assets::directories::Description;
 use crate::os::Fd;
@@ -7,7 +7,7 @@ use crate::ring::Core;
 use crate::ring::drive::reactor;
 
 impl Core {
-    /// Keeps a description of the directory with this number for the next request that reads it.
+    /// Keeps a file description of the directory `number` for the next request that reads the directory.
     pub fn keep_directory(&mut self, number: Fd, description: Description) {
         if self.life.is_closing() {
             return;
@@ -19,7 +19,7 @@ impl Core {
         }
     }
 
-    /// Announces the end of a registered thing, if it has a tag.
+    /// Posts the tag of a registered file or buffer that has ended, if it has one.
     pub(crate) fn post_tag(&mut self, tag: u64) {
         if tag != 0 {
             self.post_unrequested(Cqe { user_data: tag, ..Cqe::default() });

@@ -1,8 +1,8 @@
 //! A row of the op table: an operation, and the steps by which a ring does its requests.
 //!
 //! A step sees its request and what the ring lends for it ([`Attempt`]). A request is checked ([`Row::prep`]), tried without blocking
-//! ([`Row::issue`]), done where it may block ([`Row::block`]) and ended ([`Row::finish`]). Only [`Row::control`] and what leaves
-//! together have the whole ring.
+//! ([`Row::issue`]), done where it may block ([`Row::block`]) and finished ([`Row::finish`]). Only [`Row::control`], and the step for
+//! requests that leave together, have the whole ring.
 
 use core::ops::Deref;
 
@@ -40,22 +40,22 @@ pub struct Row {
     pub issue: Issue,
     /// Acts on the whole ring, after [`Outcome::Control`]: on other requests, as a cancellation does, or on other rings.
     pub control: fn(&mut Core, RequestId) -> Outcome,
-    /// A shorter way, for what is ordinary.
+    /// A shorter way for ordinary requests.
     pub quick: Option<Quick>,
-    /// Sends, by one system call, requests of it that were held back ([`Op::together_bytes`]), and says what came of each.
+    /// Sends requests of the operation that were held back ([`Op::together_bytes`]), by one system call, and settles each of them.
     pub together: Option<Depart>,
-    /// Does it where it may block, without any lock.
+    /// Makes the blocking attempt, without any lock.
     pub block: Option<Block>,
-    /// After the blocking attempt, under the ring's lock again: what its CQE says, or another round.
+    /// Turns the result of the blocking attempt into an outcome: a completion, or another attempt. Called under the ring's lock.
     pub finish: fn(&mut Attempt<'_>, Result<usize, Errno>) -> Outcome,
-    /// Its timer has expired.
+    /// The step when the request's timer has expired.
     pub expire: Expiry,
-    /// Disarms what [`Outcome::Armed`] armed, or stops the thread that works on it, for a cancellation;
-    /// false where it is too late.
+    /// Disarms what [`Outcome::Armed`] armed, or stops the thread that works on the request, for a cancellation. Returns false if it is too
+    /// late.
     pub disarm: fn(&mut Attempt<'_>) -> bool,
-    /// The result in its CQE where it fails with this one: a part that was done already comes first.
+    /// Returns the result for the CQE of a request that fails with the given one: the size of a part that was done takes precedence.
     pub failed: fn(&Request, i32) -> i32,
-    /// The words that filters see of its requests, beside those that they see of all.
+    /// The words of the operation that BPF filters see, beside the words that every request has.
     pub filtered: Option<Filtered>,
 }
 
@@ -71,33 +71,33 @@ impl Deref for Row {
 pub enum Expiry {
     /// One more attempt, by [`Row::issue`].
     Issue,
-    /// An end, or another wait.
+    /// An attempt that completes the request, or waits again.
     Attempt(Issue),
     /// A step that has the whole ring, as [`Row::control`] has.
     Control(fn(&mut Core, RequestId)),
 }
 
-/// The words that filters of an operation (`IORING_REGISTER_BPF_FILTER`) see of a request that is prepared.
+/// The words of a prepared request that filters of its operation (`IORING_REGISTER_BPF_FILTER`) see.
 #[derive(Clone, Copy)]
 pub struct Filtered {
     /// The number of bytes.
     pub bytes: u8,
-    /// Writes them, zeroes at first.
+    /// Writes the words, which are zero at first.
     pub show: fn(&Request, &mut [u32; 6]),
 }
 
 /// The short way of an operation: see `request/quick.rs`.
 #[derive(Clone, Copy)]
 pub struct Quick {
-    /// Tries without blocking what an SQE says, if that is nothing out of the ordinary: every check of
-    /// [`Row::prep`] passed, no buffer to be selected, no flag that asks for more than one attempt.
+    /// Tries an SQE without blocking, if it is ordinary: it would pass every check of [`Row::prep`], selects no buffer, and has no flag
+    /// that asks for more than one attempt.
     pub attempt: fn(&mut Lent, &Sqe, Fd) -> Tried,
-    /// Goes on behind an attempt that a request took over.
+    /// Goes on after an attempt whose SQE has become a request (`Tried::Attempt`).
     pub go_on: fn(&mut Attempt<'_>, Fd, Result<usize, Errno>) -> Outcome,
-    /// The next attempt of a request that waits as its first one said ([`Tried::Wait`]).
+    /// Makes the next attempt of a request that waits as [`Tried::Wait`] of its first attempt said.
     pub again: fn(&mut Lent, &Sqe, Fd) -> Tried,
-    /// The next attempt of a multishot request that was woken, which waits already or whose outcome is told; `None`
-    /// where it has to be made in the ordinary way.
+    /// Makes the next attempt of a multishot request that was woken. Returns its outcome, or `Armed` if the request waits already; `None`
+    /// if the attempt has to be made in the ordinary way.
     pub more: fn(&mut Attempt<'_>) -> Option<Outcome>,
 }
 
@@ -111,10 +111,10 @@ pub enum Tried {
     Nothing,
     /// The request is done, with this result and flags of its CQE.
     Done(i32, u32),
-    /// There is nothing to be tried before one of these events. Where the descriptor stands is said if it is
-    /// registered and none of them has come since it was last seen to show none.
+    /// No attempt makes sense before one of these events. `Known` is given if the descriptor is registered, and none of the events has come
+    /// since the descriptor last showed none.
     Wait(u32, Option<Known>),
-    /// An attempt was made, with this result, and more is to be done than to report it.
+    /// An attempt was made, with this result, and more has to be done than to post the result.
     Attempt(Result<usize, Errno>),
 }
 
@@ -129,11 +129,11 @@ pub enum Outcome {
     Block,
     /// To be done by [`Row::block`] in a thread of its own: it may take for ever.
     BlockForLong,
-    /// The device has it: to be fetched by [`Row::block`] before long, or by that with `RWF_NOWAIT`.
+    /// In flight at the device. [`Row::block`] fetches the result before long, or tries to, with `RWF_NOWAIT`.
     InFlight,
-    /// Try again once those that are ready now had their turn.
+    /// Try again after the requests that are ready now.
     Again,
-    /// The operation armed what will complete it.
+    /// The operation armed a timer, a counter or a thread that will complete the request.
     Armed,
     /// To be done by [`Row::control`].
     Control,
@@ -152,17 +152,17 @@ impl From<Errno> for Outcome {
 }
 
 impl Row {
-    /// A row with what most operations have.
+    /// Makes a row with the steps that most operations have.
     pub const fn new(code: Code, name: &'static str, caps: Caps, prep: Prep, issue: Issue) -> Row {
         Row::numbered(code as u8, name, caps, prep, issue)
     }
 
-    /// A row with what most operations have, for an operation whose number is not the kernel's.
+    /// Makes a row with the steps that most operations have, for an operation whose number is not the kernel's.
     pub const fn numbered(code: u8, name: &'static str, caps: Caps, prep: Prep, issue: Issue) -> Row {
         Row::of(Op::new(code, name, caps), prep, issue)
     }
 
-    /// A row with what most operations have.
+    /// Makes a row with the steps that most operations have.
     const fn of(op: Op, prep: Prep, issue: Issue) -> Row {
         Row {
             op,
@@ -180,38 +180,38 @@ impl Row {
         }
     }
 
-    /// A row whose operation can take a provided buffer.
+    /// Marks the operation as one that can take a provided buffer.
     pub const fn select_buffer(mut self) -> Row {
         self.op.caps = self.op.caps.with(Caps::BUFFER_SELECT);
         self
     }
 
-    /// A row whose operation acts on its ring's requests, buffers or files, or may.
+    /// Marks the operation as one that acts on its ring's requests, buffers or files, or may.
     pub const fn of_its_ring(mut self) -> Row {
         self.op.caps = self.op.caps.with(Caps::OF_ITS_RING);
         self
     }
 
-    /// The row of an operation with a longer SQE that is done in the same way.
+    /// Makes the row of an operation with a longer SQE that is done in the same way.
     pub const fn wide(mut self, code: u8, name: &'static str) -> Row {
         self.op = Op { code, name, caps: self.op.caps.with(Caps::WIDE), ..self.op };
         self
     }
 
-    /// With others of it, by one system call: requests of at most so many bytes.
+    /// Lets requests of at most `most_bytes` leave together, by one system call.
     pub const fn together(mut self, most_bytes: u32, depart: Depart) -> Row {
         self.op.together_bytes = most_bytes;
         self.together = Some(depart);
         self
     }
 
-    /// With what filters see of it.
+    /// Sets the words of the operation that filters see.
     pub const fn filtered(mut self, bytes: u8, show: fn(&Request, &mut [u32; 6])) -> Row {
         self.filtered = Some(Filtered { bytes, show });
         self
     }
 
-    /// With faults of its own, beside those that every request may meet.
+    /// Adds faults of the operation to those that every request may meet.
     pub const fn faults(mut self, faults: &[Fault]) -> Row {
         self.op.faults = self.op.faults.or(Faults::list(faults));
         self
@@ -219,51 +219,51 @@ impl Row {
 }
 
 columns! { pub Row:
-    /// With what it reads of the SQE.
+    /// Sets the fields of the SQE that the operation reads.
     arguments in op: &'static [Argument] = arguments;
-    /// With the errors that it answers with of its own accord.
+    /// Sets the errors that the operation itself returns.
     errors in op: &'static [Errno] = errors;
-    /// With what of it is missing.
+    /// Sets the differences from the kernel's operation.
     limits in op: &'static str = limits;
-    /// With another first attempt.
+    /// Sets the first attempt.
     issue: Issue = issue;
-    /// With a step that has the whole ring.
+    /// Sets the step that has the whole ring.
     control: fn(&mut Core, RequestId) -> Outcome = control;
-    /// With what its timer does.
+    /// Sets the step when the timer has expired.
     expire: Expiry = expire;
-    /// With a disarming of its own.
+    /// Sets the step that disarms the request.
     disarm: fn(&mut Attempt<'_>) -> bool = disarm;
-    /// With a part that is reported where it fails.
+    /// Sets the step that reports a part that was done before the failure.
     failed: fn(&Request, i32) -> i32 = failed;
-    /// With a condition on the kernel.
+    /// Sets a condition on the running kernel.
     available in op: fn() -> bool = available;
-    /// With an end of its own after the blocking attempt.
+    /// Sets the step after the blocking attempt.
     finish: fn(&mut Attempt<'_>, Result<usize, Errno>) -> Outcome = finish;
-    /// With the SQE fields in which nothing may stand.
+    /// Sets the SQE fields that must be zero.
     unused in op: Unused = Some(unused);
-    /// With a shorter way.
+    /// Sets the shorter way for ordinary requests.
     quick: Quick = Some(quick);
-    /// With a blocking attempt.
+    /// Sets the blocking attempt.
     block: Block = Some(block);
 }
 
-/// A check for operations that look at nothing but their unused fields.
+/// Checks nothing, for operations whose only check is that of their unused fields.
 pub fn prep_nothing(_: &mut Attempt<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A check for operations that have nothing else than an address at which only the kernel looks.
+/// Prepares operations whose only argument is an address at which only the kernel looks.
 pub fn prep_address(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     user::announce(cx.sqe.addr);
     Ok(())
 }
 
-/// An issue step for operations that are always done by their blocking attempt.
+/// Issues an operation that is always done by its blocking attempt.
 pub fn issue_blocks(_: &mut Attempt<'_>) -> Outcome {
     Outcome::Block
 }
 
-/// An issue step for operations that need the whole ring.
+/// Issues an operation that needs the whole ring.
 pub fn issue_controls(_: &mut Attempt<'_>) -> Outcome {
     Outcome::Control
 }
@@ -277,10 +277,10 @@ pub struct Table {
     steps: [&'static Row; 256],
 }
 
-/// The row of numbers that no operation has.
+/// The row of opcodes that no operation has.
 static UNKNOWN: Row = Row::of(Op::unknown(), |_| Err(Errno::EINVAL), |_| Errno::EINVAL.into());
 
-/// The row of a zero-copy send's notification, which no program can ask for. Only where it is to come late has it a timer.
+/// The row of a zero-copy send's notification, which no program can submit. Only a notification that chaos delays has a timer.
 pub static NOTIFICATION: Row =
     Row::numbered(field::NOTIFICATION, "NOTIFICATION", Caps::HIDDEN, prep_nothing, |cx| {
         Outcome::Complete(cx.result)
@@ -288,24 +288,24 @@ pub static NOTIFICATION: Row =
     .expire(Expiry::Control(Core::make_ready))
     .faults(&[Fault::NotificationLate]);
 
-/// The row of a request under chaos whose result is known and whose CQE comes late: no cancellation finds it in time.
+/// The row of a request whose result is known and whose CQE chaos delays: a cancellation always comes too late.
 pub static LATE: Row = Row::numbered(field::LATE, "LATE", Caps::NONE, prep_nothing, |_| Outcome::Armed)
     .disarm(|_| false)
     .expire(Expiry::Control(Core::comes_now));
 
 impl Table {
-    /// The table of these rows.
+    /// Makes the table of these rows.
     ///
     /// # Panics
-    /// Where two have the same opcode: at compile time, for a static.
+    /// If two rows have the same opcode: at compile time, for a static.
     pub const fn new(rows: &'static [Row]) -> Table {
         Table::up_to(rows, FIRST_PRIVATE as usize)
     }
 
-    /// The table of the kernel's operations whose numbers are less than `operations`, and of all private ones.
+    /// Makes the table of the kernel's operations whose numbers are less than `operations`, and of all private ones.
     ///
     /// # Panics
-    /// As above.
+    /// If two rows have the same opcode.
     pub const fn up_to(rows: &'static [Row], operations: usize) -> Table {
         let mut steps = [&UNKNOWN; 256];
         steps[NOTIFICATION.op.code as usize] = &NOTIFICATION;
@@ -325,24 +325,24 @@ impl Table {
         Table { rows, operations: Operations::new(named), steps }
     }
 
-    /// The operation of an opcode; one that is unknown for numbers without a row.
+    /// Returns the operation of an opcode; an unknown operation for numbers without a row.
     #[inline(always)]
     pub const fn lookup(&self, code: u8) -> &'static Op {
         self.operations.lookup(code)
     }
 
-    /// The operations that a program may name.
+    /// Returns the operations that a program may name.
     pub const fn operations(&self) -> &Operations {
         &self.operations
     }
 
-    /// The row of an operation.
+    /// Returns the row of an operation.
     #[inline(always)]
     pub const fn row(&self, op: &Op) -> &'static Row {
         self.steps[op.code as usize]
     }
 
-    /// All rows.
+    /// Returns all rows.
     pub const fn rows(&self) -> &'static [Row] {
         self.rows
     }

@@ -3,10 +3,10 @@
 /// The thread that may submit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Submitter {
-    /// Not known yet, or not asked for.
+    /// Not known yet, or the ring has no single submitter.
     #[default]
     Unknown,
-    /// The thread of this identity.
+    /// The thread with this identity.
     Thread(usize),
     /// A thread of another process, or one that has ended.
     Elsewhere,

@@ -1,4 +1,4 @@
-//! The kernel tells of the end of rings whose closes no front end tells of.
+//! Watches by inotify: the kernel reports the end of rings whose closes no front end reports.
 
 use alloc::vec::Vec;
 
@@ -7,23 +7,23 @@ use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
 use crate::ring::Ring;
 
-/// The rings of whose closes no front end tells. Where there is none of them, no inotify instance is taken: a user has few.
+/// The rings whose closes no front end reports. Without such rings no inotify instance is made: a user can have few.
 pub(super) struct Watches {
     pub(super) inotify: Option<Fd>,
     pub(super) rings: Vec<(i32, &'static Ring, u64)>,
-    /// Rings for which there was no watch, looked at when a ring is made.
+    /// Rings without a watch. They are checked when a ring is made.
     pub(super) unwatched: Vec<(&'static Ring, u64)>,
 }
 
 pub(super) static WATCHES: Mutex<Watches> =
     Mutex::new(Watches { inotify: None, rings: Vec::new(), unwatched: Vec::new() });
 
-/// The lock of what is watched, for a `fork`.
+/// Returns the lock of the watches, for a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
     &WATCHES
 }
 
-/// Notes that the kernel tells nothing of a ring any more: its descriptor is another file than the one that is watched.
+/// Notes that the kernel no longer reports a ring's end: the ring's descriptor is another file than the watched one.
 pub fn unwatch(ring: &'static Ring, serial: u64) {
     let mut watches = WATCHES.lock();
     if watches.watches_ring(ring) {
@@ -33,8 +33,8 @@ pub fn unwatch(ring: &'static Ring, serial: u64) {
 }
 
 impl Watches {
-    /// The instance, unless the program has closed it, which closes numbers that it does not know. Then its rings are looked at when
-    /// another one is made.
+    /// Returns the inotify instance, unless the program has closed its number, which it does not know. Then the rings are checked when
+    /// another ring is made.
     pub(super) fn inotify(&mut self) -> Option<Fd> {
         let inotify = self.inotify?;
         if os::is_still_own(inotify) {
@@ -58,20 +58,20 @@ impl Watches {
         self.inotify().is_some() && self.rings.iter().any(|&(_, other, _)| core::ptr::eq(ring, other))
     }
 
-    /// A ring has ended, and needs no watch.
+    /// Forgets a ring that has ended.
     pub(super) fn forget(&mut self, ring: &'static Ring, serial: u64) {
         self.rings.retain(|&(_, other, of)| !(core::ptr::eq(ring, other) && of == serial));
         self.unwatched.retain(|&(other, of)| !(core::ptr::eq(ring, other) && of == serial));
     }
 }
 
-/// The descriptor that the reactor polls to call `lifetime::collect` in time.
+/// Returns the descriptor that the reactor polls in order to call `lifetime::collect` in time.
 pub fn watch_fd() -> Option<Fd> {
     WATCHES.lock().inotify
 }
 
-/// The number of one of a ring's descriptors is another file's now. The ring is looked at when another one is made: the caller may hold
-/// a ring's lock.
+/// Notes that the number of one of a ring's descriptors is another file's now. The ring is checked when another ring is made, not now: the
+/// caller may hold a ring's lock.
 pub fn number_lost(place: &'static Ring, serial: u64) {
     let mut watches = WATCHES.lock();
     if !watches.watches_ring(place) {

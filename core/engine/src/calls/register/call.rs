@@ -13,15 +13,15 @@ pub struct Register {
     pub count: u32,
 }
 
-/// The data at the address of a call, for whoever prints it.
+/// The type of the data at the address of a call, for code that prints them.
 #[derive(Clone, Copy)]
 pub enum Argument {
-    /// So many `struct iovec`s as the count says.
+    /// An array of `struct iovec`s.
     Vectors,
-    /// So many descriptors.
+    /// An array of descriptors.
     Descriptors,
-    /// One structure, whatever the count.
+    /// One structure, whatever the count says.
     One(&'static Structure),
-    /// So many structures.
+    /// An array of structures.
     Many(&'static Structure),
 }

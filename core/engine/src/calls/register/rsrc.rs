@@ -1,4 +1,4 @@
-//! The arguments that registrations of files and of buffers share: whole arrays, sparse tables, updates, tags.
+//! The arguments that registrations of files and of buffers share: arrays, sparse tables, updates, tags.
 
 use linux_raw_sys::io_uring::{
     IORING_RSRC_REGISTER_SPARSE, io_uring_rsrc_register, io_uring_rsrc_update, io_uring_rsrc_update2,
@@ -8,7 +8,7 @@ use crate::abi::Errno;
 use crate::calls::register::call::Register;
 use crate::os::user;
 
-/// The array that a call gives with tags.
+/// Reads the argument of a registration with tags.
 pub fn tagged(call: &Register) -> Result<io_uring_rsrc_register, Errno> {
     if call.count as usize != size_of::<io_uring_rsrc_register>() {
         return Err(Errno::EINVAL);
@@ -22,12 +22,12 @@ pub fn tagged(call: &Register) -> Result<io_uring_rsrc_register, Errno> {
     Ok(given)
 }
 
-/// Checks that a call gives an array.
+/// Checks that the address of the array is not null.
 pub fn given(call: &Register) -> Result<(), Errno> {
     if call.argument == 0 { Err(Errno::EFAULT) } else { Ok(()) }
 }
 
-/// An update without tags.
+/// Reads an update without tags.
 pub fn short_update(call: &Register) -> Result<io_uring_rsrc_update2, Errno> {
     if call.count == 0 {
         return Err(Errno::EINVAL);
@@ -46,7 +46,7 @@ pub fn short_update(call: &Register) -> Result<io_uring_rsrc_update2, Errno> {
     })
 }
 
-/// An update with tags.
+/// Reads an update with tags.
 pub fn update(call: &Register) -> Result<io_uring_rsrc_update2, Errno> {
     if call.count as usize != size_of::<io_uring_rsrc_update2>() {
         return Err(Errno::EINVAL);

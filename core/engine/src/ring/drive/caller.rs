@@ -1,4 +1,4 @@
-//! Waiting in `enter`: the caller does queued work, drives the ring, or sleeps while another drives.
+//! Waiting in `enter`: the caller does queued work, drives the ring, or sleeps while another thread drives.
 
 use crate::abi::Errno;
 use crate::os::host;
@@ -12,13 +12,13 @@ use crate::wait::limits::Limits;
 use crate::wait::token::Sleep;
 use crate::work::{self, in_flight, pool};
 
-/// Between two looks whether there is room for kept CQEs, where one waits for completions. The kernel does not sleep then.
+/// The time between two checks for room, while a caller waits and CQEs are kept. The kernel does not sleep then.
 const ROOM_NS: u64 = 1_000_000;
 
-/// Waits until `wanted` completions are there. The guard is given up while sleeping.
+/// Waits until `wanted` completions are there. The guard is unlocked while the caller sleeps.
 ///
 /// # Errors
-/// `ETIME` when the time is over, `EINTR` when a signal came, `EBADF` where the ring was closed.
+/// `ETIME` when the time is over, `EINTR` when a signal came, `EBADF` if the ring was closed.
 pub fn wait(
     guard: &mut CoreGuard<'_>,
     serial: u64,
@@ -37,16 +37,16 @@ pub fn wait(
         if core.queues.cq.take_dropped() {
             return Err(Errno::EBADR);
         }
-        // A TIMEOUT that fires ends the wait, however little there is.
+        // A TIMEOUT that fires ends the wait, however few completions there are.
         let fired = core.time.timeouts.fired();
         if core.queues.cq_ready() >= wanted || *fired_before.get_or_insert(fired) != fired {
-            // What became ready here and blocks, nobody would do before the program comes again.
+            // Nobody would do this work, which blocks, before the program's next call.
             if !core.work.is_empty() && work::run_by_caller(guard, serial, false) {
                 continue;
             }
             return Ok(());
         }
-        // Only who needs a notification looks for it: the next look finds those of many sends at once.
+        // Only a caller that needs a notification looks for it: one look then finds the notifications of many sends.
         if core.look_for_prompt_pages() || help(guard, serial, &limits) {
             continue;
         }
@@ -68,14 +68,14 @@ pub fn wait(
 }
 
 enum Time {
-    /// The number of completions that are wanted has changed.
+    /// `wanted` has changed.
     Again,
-    /// Nanoseconds left, `None` for ever.
+    /// Nanoseconds left, `None` without a limit.
     Left(Option<u64>),
 }
 
-/// The part in which only all that is wanted ends the wait comes first, even where the deadline lies
-/// before its end; where there is no deadline, it is one.
+/// Returns how long to sleep. In the first part of the wait (`enough_ns`) only all wanted completions end the wait, even if the deadline is
+/// earlier; without a deadline, the end of this part is the deadline.
 fn time_left(wanted: &mut u32, limits: &mut Limits) -> Result<Time, Errno> {
     if limits.deadline_ns.is_none() && limits.enough_ns.is_none() {
         return Ok(Time::Left(None));
@@ -96,7 +96,7 @@ fn time_left(wanted: &mut u32, limits: &mut Limits) -> Result<Time, Errno> {
     }
 }
 
-/// Does a piece of this ring's queued work, or fetches a read, if there is one.
+/// Does a piece of this ring's queued work, or fetches a read. Returns false if there is neither.
 fn help(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> bool {
     let Some(core) = live(guard, serial) else { return false };
     if !core.work.is_empty() {
@@ -131,7 +131,7 @@ fn drive(
     }
     reactor::attend_stale(core);
     let epoll = core.epoll()?;
-    // Another thread may make room by reaping, and tells nobody.
+    // Another thread may make room by reaping, without a call.
     let room_ns = (core.queues.cq.kept() > 0).then_some(ROOM_NS);
     let bounds =
         [timeout_ns, core.time.timers.next_ns(), core.next_recheck_ns(), room_ns, core.next_look_ns()];
@@ -149,15 +149,15 @@ fn drive(
     core.readiness.falls_asleep();
     let (ring, first) = (core.identity.ring, events.as_mut_ptr());
     let ended = || {
-        // What the kernel has reported is there, perhaps, though the call did not return: no event is without a bit.
-        // SAFETY: the events are there until the call returns; nobody else has them.
+        // The kernel may have reported events though the call did not return. An event without a bit ends them.
+        // SAFETY: the events live until the call returns; nobody else has them.
         let reported = (0..BATCH).map(|index| unsafe { first.add(index).read_volatile() });
         let mut taken = [EpollEvent { events: 0, data: 0 }; BATCH];
         let reported = reported.take_while(|event| { event.events } != 0);
         let count = taken.iter_mut().zip(reported).map(|(place, event)| *place = event).count();
         ended(ring, serial, None, &taken[..count]);
     };
-    // SAFETY: as many as there are, which nobody else touches during the call.
+    // SAFETY: the array has so many events, which nobody else touches during the call.
     let buffer = unsafe { core::slice::from_raw_parts_mut(first, BATCH) };
     let sleep = || match context {
         Some(context) => context.wait(timeout_ns, signal_mask).map(|()| 0),
@@ -184,7 +184,7 @@ fn drive(
     }
 }
 
-/// Sleeps while somebody else drives, until that one passes the role to this thread.
+/// Sleeps while another thread drives, until enough is posted or the role is passed to this thread.
 fn sleep(
     guard: &mut CoreGuard<'_>,
     serial: u64,
@@ -200,10 +200,10 @@ fn sleep(
     }
 }
 
-/// Sleeps beside whoever drives, until something is posted or work ends. Nobody waits for this thread to drive.
+/// Sleeps beside the driver, until something is posted or work ends. The role is never passed to this thread.
 ///
 /// # Errors
-/// `EBADF` where the ring was closed, `EINTR` when a signal came, `EMFILE` where there is nothing to sleep on.
+/// `EBADF` if the ring was closed, `EINTR` when a signal came, `EMFILE` if no eventfd to sleep on can be had.
 pub fn observe(guard: &mut CoreGuard<'_>, serial: u64, timeout_ns: Option<u64>) -> Result<(), Errno> {
     if let Some(core) = live(guard, serial) {
         leave(core);
@@ -232,20 +232,20 @@ fn sleep_as(
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     core.drive.sleepers.note_return(Some(place));
     core.sleeps(-1);
-    // Under the lock: whoever signals does so under it too, so none of the next sleeper is lost.
+    // Under the lock, under which every signal is sent, too: no signal for the next sleeper is lost.
     os::eventfd_drain(event);
     core.drive.token.awake(place);
     woken.map(drop)
 }
 
-/// The calling thread ends in its sleep, at this place or as the driver, to whom `events` were reported: what it would have done when it
-/// came back is done.
+/// Does what the calling thread would have done after its sleep, if the thread is cancelled in it. The thread slept at `place`, or as the
+/// driver, to which epoll reported `events`.
 fn ended(ring: &'static Ring, serial: u64, place: Option<usize>, events: &[EpollEvent]) {
     let mut guard = ring.lock();
     let Some(core) = live(&mut guard, serial) else { return };
     core.drive.sleepers.note_return(place);
     core.sleeps(-1);
-    // Nobody is in a call any more who would see what is posted.
+    // No call is in progress that would see what is posted.
     core.drive.observers.posts_later();
     if let Some(place) = place {
         core.drive.sleepers.drain(place);
@@ -274,7 +274,7 @@ fn interrupted(core: &mut Core, wanted: u32, errno: Errno) -> Result<(), Errno> 
 /// Waits until the SQ thread has made room (`IORING_ENTER_SQ_WAIT`).
 ///
 /// # Errors
-/// `EBADF` where the ring was closed; `EINTR` when a signal came.
+/// `EBADF` if the ring was closed; `EINTR` when a signal came.
 pub fn wait_for_sq_space(guard: &mut CoreGuard<'_>, serial: u64) -> Result<(), Errno> {
     loop {
         let core = live(guard, serial).ok_or(Errno::EBADF)?;

@@ -1,10 +1,10 @@
-//! Whoever went on with requests leaves the ring, and passes the role of its driver on.
+//! The end of a thread's steps in a ring: queued work and the driver's role are passed on.
 
 use crate::ring::Core;
 use crate::ring::drive::reactor;
 use crate::wait::Driver;
 
-/// Whoever went on with requests goes away: what is queued is for workers, and what was posted is told.
+/// Ends a thread's steps in a ring: queued work is handed to workers, and posted CQEs are reported to sleepers and observers.
 #[inline]
 pub fn leave(core: &mut Core) {
     if !core.work.is_empty() {
@@ -16,7 +16,7 @@ pub fn leave(core: &mut Core) {
     core.mark_task_work();
 }
 
-/// Leaves the ring to a thread that drives it from now on, or looks at it by and by, where that is needed.
+/// Passes the driver's role to a sleeper. Without one, lists the ring with the reactor, if the ring needs a driver or ticks.
 #[inline]
 pub fn pass_role_on(core: &mut Core) {
     core.put_right();
@@ -25,18 +25,18 @@ pub fn pass_role_on(core: &mut Core) {
             if core.needs_driver() {
                 reactor::attend(core);
             } else if core.aio.is_idle() && !core.work.is_under_way() {
-                // Somebody has to end the context, with which the process would be long in ending.
+                // A tick has to end the AIO context, with which the process would take long to end.
                 reactor::attend_stale(core);
             }
         }
-        // Whoever sleeps for the ring does so since before there was something that needs ticks, perhaps.
+        // The driver may have fallen asleep before there was anything that needs ticks.
         Driver::Reactor | Driver::Caller => reactor::attend_stale(core),
         _ => {}
     }
 }
 
-/// A call ends, or another thread's step: no call waits for what is posted from now on. The program takes completions that the ring's
-/// descriptor goes on to show, so somebody has to look whether they are gone.
+/// Ends a call, or another thread's step: no call waits for what is posted from now on. The stand-in in place of the ring's descriptor may
+/// show completions after the program has taken them, so the reactor's ticks have to check.
 #[inline]
 pub fn end_call(core: &mut Core) {
     leave(core);

@@ -1,8 +1,7 @@
 //! The driver: the thread that turns readiness into completions.
 //!
-//! There is no kernel behind the curtain: somebody in the process has to sleep in the ring's
-//! `epoll_wait`, retry what became ready and post. That role is a token, [`Driver`], kept under the
-//! ring's lock; exactly one thread holds it or nobody does.
+//! No kernel does this in the background: a thread of the process has to sleep in the ring's `epoll_wait`, retry requests that became
+//! ready, and post. This role is a token, [`Driver`], under the ring's lock; at most one thread holds it.
 //!
 //! ```text
 //!                    waits in enter                    leaves enter
@@ -14,9 +13,8 @@
 //!        Reactor ──────────────────────────┘          SqThread: for ever (IORING_SETUP_SQPOLL)
 //! ```
 //!
-//! An event-loop program is always back in `enter` before the reactor's next tick, so it never pays
-//! a thread switch. A program that only looks at the CQ gets the reactor after one tick, and at
-//! once where it registered an eventfd or polls the ring's descriptor.
+//! An event-loop program is always back in `enter` before the reactor's next tick, so it never pays for a thread switch. A program that
+//! only looks at the CQ gets the reactor after one tick, or at once if it registered an eventfd or polls the ring's descriptor.
 
 pub mod caller;
 mod glimpse;
@@ -53,30 +51,30 @@ impl Poller for Ring {
 }
 
 impl Core {
-    /// Completions wait for the program's thread to come and fetch them.
+    /// True if completions wait until the program's thread fetches them.
     pub fn defers(&self) -> bool {
         self.is(IORING_SETUP_DEFER_TASKRUN)
     }
 
-    /// Are completions deferred, and nobody is told of any? Then nothing is missed while no caller is here.
+    /// True if completions are deferred, and nobody is notified of any. Then nothing is missed while no caller is inside.
     pub(in crate::ring::drive) fn is_left_to_callers(&self) -> bool {
         let told = self.observed() || self.is_crowded() || self.is(IORING_SETUP_TASKRUN_FLAG);
         self.defers() && !told
     }
 
-    /// Does the reactor leave the ring to a caller who waits for so many completions, sleeping or not? Every event would
-    /// wake it beside the caller. Who only looks does not take its place.
+    /// True if the reactor leaves the ring to a caller that waits for `wanted` completions, sleeping or not: every event would wake the
+    /// reactor beside the caller. A caller that only looks does not replace the reactor.
     #[inline]
     pub fn reactor_gives_way(&self, wanted: u32) -> bool {
         wanted > 0 && self.drive.token.driver() == Driver::Reactor && !self.drive.observers.may_wait_outside()
     }
 
-    /// Is what else is ready left to the next call?
+    /// True if further ready requests are left to the next call.
     pub fn has_fetched_enough(&self) -> bool {
         self.defers() && self.queues.cq_ready() >= self.drive.fetched_at_once
     }
 
-    /// Does anything here need somebody to sleep for it?
+    /// True if anything in the ring needs a thread that sleeps for it.
     pub fn needs_driver(&self) -> bool {
         self.readiness.waiting() > 0
             || !self.time.timers.is_empty()
@@ -87,23 +85,24 @@ impl Core {
             || !self.work.is_empty()
     }
 
-    /// Is there anything that is to be looked at by and by, whoever drives?
+    /// True if anything in the ring has to be checked at ticks, whichever thread drives.
     pub(in crate::ring::drive) fn needs_ticks(&self) -> bool {
         self.drive.observers.may_be_stale() || self.needs_other_ticks()
     }
 
-    /// Is there anything to be looked at by and by beside completions that are shown?
+    /// True if anything has to be checked at ticks, beside completions that the stand-in shows.
     fn needs_other_ticks(&self) -> bool {
         self.readiness.needs_recheck()
             || self.zero_copy.needs_ticks()
             || !self.resources.directories.is_empty()
             || self.work.in_flight().is_any()
             || self.aio.needs_ticks()
-            // There was no worker for it.
+            // No worker could be had for this work.
             || !self.work.is_empty()
     }
 
-    /// Whether the ring's epoll instance was gone, for the program has closed it where nobody saw that: another one has all that it had.
+    /// Replaces the ring's epoll instance, with all that was registered, if the program has closed it without the engine's knowledge.
+    /// Returns whether it did.
     pub(in crate::ring::drive) fn renews_epoll(&mut self) -> bool {
         let Some(lost) = self.readiness.epoll().filter(|&epoll| !os::is_still_own(epoll)) else {
             return false;
@@ -121,14 +120,14 @@ impl Core {
         true
     }
 
-    /// The ring's epoll instance, with the driver's eventfd in it.
+    /// Returns the ring's epoll instance, with the driver's eventfd in it. Makes it if there is none.
     pub fn epoll(&mut self) -> Result<Fd, Errno> {
         if let Some(fd) = self.readiness.epoll() {
             return Ok(fd);
         }
         let epoll = os::epoll_create()?;
         let kick = os::eventfd().inspect_err(|_| os::close(epoll))?;
-        // Not edge-triggered: who only looks into epoll must not take it away from the driver, who drains it.
+        // Level-triggered: a thread that only looks into epoll must not take the event from the driver, which drains the eventfd.
         os::epoll_ctl(epoll, os::nr::EPOLL_CTL_ADD, kick, os::nr::EPOLLIN, KICK)?;
         self.drive.sleepers.set_kick(kick);
         self.readiness.set_epoll(epoll);
@@ -136,7 +135,7 @@ impl Core {
         Ok(epoll)
     }
 
-    /// Takes what is ready now, without sleeping.
+    /// Takes the events that epoll has now, without sleeping.
     pub fn harvest_now(&mut self) {
         let Some(epoll) = self.readiness.epoll() else { return };
         self.readiness.note_epoll_asked();
@@ -155,8 +154,8 @@ impl Core {
         self.take_events(&events[..count]);
     }
 
-    /// Completes what is ready and fires what is due by now: the kernel does that in the submitter's thread as soon as
-    /// it happens. On a ring that defers it is only known from then on, and done in the call that fetches.
+    /// Completes requests that are ready and fires timers that are due, as the kernel does in the submitter's thread at the time of the
+    /// event. On a ring that defers, only takes the events: the call that fetches does the rest.
     pub fn catch_up(&mut self) {
         self.readiness.looks_before();
         self.harvest_now();
@@ -165,21 +164,21 @@ impl Core {
         }
     }
 
-    /// Takes what epoll reported to the driver.
+    /// Takes events that epoll reported to the driver.
     pub(in crate::ring::drive) fn take_events_as_driver(&mut self, events: &[EpollEvent]) {
         if self.take_events(events) {
             self.drive.sleepers.drain_kick();
         }
     }
 
-    /// Takes what epoll reported to a driver that slept without the lock.
+    /// Takes events that epoll reported to a driver that slept without the lock.
     pub(in crate::ring::drive) fn take_events_of_sleep(&mut self, events: &[EpollEvent]) {
         self.readiness.tells_of_sleep(true);
         self.take_events_as_driver(events);
         self.readiness.tells_of_sleep(false);
     }
 
-    /// Takes what epoll reported: marks descriptors ready and requests to be issued again. Was the driver kicked?
+    /// Takes events that epoll reported: marks descriptors ready, and requests to be issued again. Returns true if the driver was kicked.
     pub(in crate::ring::drive) fn take_events(&mut self, events: &[EpollEvent]) -> bool {
         let (mut kicked, mut glimpsed) = (false, false);
         self.readiness.note_epoll_asked();
@@ -187,7 +186,7 @@ impl Core {
         self.expect_entries(events.iter().map(|event| { event.data } as u32));
         for event in events {
             let (data, bits) = (event.data, event.events);
-            // Finished transfers, and what other processes did, are seen by whoever looks at the ring next.
+            // The next look at the ring finds finished transfers, and what other processes did, without these events.
             if (data >> 32) as u32 == CHANNEL {
                 self.look_for_pages(data as u32 as usize);
             } else if data < GLIMPSE {
@@ -203,14 +202,14 @@ impl Core {
         kicked
     }
 
-    /// Fires what is due, issues what is ready, takes back what workers finished.
+    /// Fires due timers, issues ready requests, and takes back work that workers finished.
     pub fn advance(&mut self) {
         self.look_for_prompt_pages();
         self.fire_timers();
         self.advance_before_work();
     }
 
-    /// As [`Core::advance`], without timers: the caller is about to do its queued work.
+    /// Does the same as [`Core::advance`], without timers: the caller is about to do its queued work.
     pub fn advance_before_work(&mut self) {
         self.post_messages();
         self.serve_others();
@@ -220,7 +219,7 @@ impl Core {
             self.flush_timeouts();
             if self.readiness.take_reports() {
                 self.harvest_now();
-                // What epoll told of these it does not tell again.
+                // Epoll has reported other processes and finished transfers, and does not report them again.
                 self.serve_others();
                 self.reap_direct();
                 continue;
@@ -232,9 +231,8 @@ impl Core {
         }
     }
 
-    /// Is there, beside what is ready, nothing that [`Core::advance_before_work`], a timer or queued work could come to,
-    /// and nothing to be told but to those whom [`Core::notify`] tells? Then a call whose completions are there need
-    /// not look.
+    /// True if, beside ready requests, there is nothing that [`Core::advance_before_work`], a timer or queued work could find, and nobody
+    /// to notify whom [`Core::notify`] does not notify. Then a call whose completions are there need not look.
     #[inline(always)]
     pub fn is_at_rest(&self) -> bool {
         self.work.is_at_rest()
@@ -247,8 +245,8 @@ impl Core {
             && self.shared.is_none()
     }
 
-    /// Tells sleepers and observers of what was posted since the last time. To be called before the
-    /// lock is given up wherever something may have been posted.
+    /// Notifies sleepers and observers of what was posted since the last time. Must be called before the lock is released, wherever
+    /// something may have been posted.
     #[inline]
     pub fn notify(&mut self) {
         let Some(uncounted) = self.queues.cq.take_news() else { return };
@@ -264,9 +262,8 @@ impl Core {
         }
     }
 
-    /// On a ring that asked for it, `IORING_SQ_TASKRUN` says "come in, there may be something". The
-    /// kernel sets it when a wake-up queued work; here nobody hears of one before somebody asks
-    /// epoll, so it stands for as long as anything is waited for.
+    /// Updates `IORING_SQ_TASKRUN`, which asks the program to enter, on a ring that asked for the flag. The kernel sets it when a wake-up
+    /// queued work. Here nobody learns of a wake-up before epoll is asked, so the flag is set as long as anything is waited for.
     #[inline]
     pub(in crate::ring::drive) fn mark_task_work(&self) {
         if self.is(IORING_SETUP_TASKRUN_FLAG) {
@@ -283,7 +280,7 @@ impl Core {
         }
     }
 
-    /// On a DEFER_TASKRUN ring: something waits to be fetched by `enter`.
+    /// Notifies the observers of a DEFER_TASKRUN ring that `enter` has something to fetch.
     pub fn notify_deferred(&mut self) {
         if self.is(IORING_SETUP_TASKRUN_FLAG) {
             self.queues.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
@@ -299,8 +296,8 @@ impl Core {
 }
 
 impl Core {
-    /// Is the registered eventfd itself all that became ready? Whoever watches it knows already, and a
-    /// request that reads it shall find the count that woke it.
+    /// True if all that is ready waits for the registered eventfd itself. Its observers know already, and a request that reads the eventfd
+    /// must find the count that woke it.
     fn only_waits_for(&self, eventfd: Fd) -> bool {
         !self.order.ready.is_empty()
             && self.work.finished() == 0

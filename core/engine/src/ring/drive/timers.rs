@@ -13,7 +13,7 @@ impl Mark for RequestId {
 }
 
 impl Core {
-    /// Arms a timer, and tells whoever sleeps for this ring if it is to wake earlier now.
+    /// Arms a timer, and wakes the driver if it has to wake earlier now.
     pub fn arm_timer(&mut self, id: RequestId, clock: Clock, deadline_ns: u64) {
         self.time.timers.arm(id, clock, deadline_ns);
         if self.time.timers.is_first(id) {
@@ -21,7 +21,7 @@ impl Core {
         }
     }
 
-    /// Fires all timers that are due. What became ready before is told as well, and not cancelled.
+    /// Fires all timers that are due. Requests that became ready before are completed first, and not cancelled.
     pub(in crate::ring::drive) fn fire_timers(&mut self) {
         let mut looked = false;
         while let Some(id) = self.time.timers.pop_due() {

@@ -1,8 +1,8 @@
-//! An event of the ring's own eventfd that is over before anybody asks epoll.
+//! Events of the ring's registered eventfd that are over before epoll is asked.
 //!
-//! The kernel's io_uring hears of an event by the wake-up itself; epoll says what is so when it is asked. A multishot poll
-//! of the eventfd that the ring signals has to tell of an event that the program takes back at once, for the completion
-//! of that makes the poll's last event. A poll by Linux AIO hears of wake-ups, too: one stands beside the registration.
+//! The kernel's io_uring learns of an event by the wake-up itself; epoll reports the state at the time when it is asked. A multishot poll
+//! of the eventfd that the ring signals has to report an event that the program takes back at once, because the completion of that read
+//! makes the poll's last event. A poll by Linux AIO sees wake-ups, too: it is armed beside the registration.
 
 mod start;
 
@@ -11,7 +11,7 @@ use crate::work::aio::Context;
 /// A poll by Linux AIO.
 pub struct Glimpse {
     context: Context,
-    /// For whom, as epoll calls the registration; `None` once it has seen something.
+    /// The registration that the poll is for, by its name in epoll's events; `None` once the poll has seen an event.
     sought: Option<u64>,
 }
 
@@ -21,7 +21,7 @@ impl Glimpse {
         self.context.abandon();
     }
 
-    /// The registration that the event was for, as epoll calls it, and what the file was ready for.
+    /// Takes the event that the poll has seen: the name of its registration in epoll's events, and what the file was ready for.
     fn take(&mut self) -> Option<(u64, u32)> {
         let (_, result) = self.context.take_completion()?;
         Some((self.sought.take()?, u32::try_from(result).ok()?))

@@ -1,4 +1,4 @@
-//! Polls look for events that are over before epoll is asked.
+//! Arms polls that see events which are over before epoll is asked.
 
 use crate::abi::Errno;
 use crate::os::Fd;
@@ -8,14 +8,14 @@ use crate::ring::drive::names::GLIMPSE;
 use crate::work::aio::Context;
 
 impl Core {
-    /// A poll waits for `events` of `fd`, the program's eventfd, which shows none of them. Where there is no AIO, what is
-    /// over before epoll is asked is not seen.
+    /// Arms an AIO poll for `events` of `fd`, the program's eventfd, which shows none of them. Without AIO, events that are over before
+    /// epoll is asked are missed.
     pub fn glimpse(&mut self, fd: Fd, events: u32) {
         let Some(registration) = self.readiness.name_of(fd) else { return };
         if let Some(glimpse) = self.drive.observers.glimpse_mut()
             && glimpse.sought.is_some()
         {
-            // An earlier poll left it, of the same eventfd.
+            // An AIO poll of the same eventfd is armed already, for an earlier request.
             glimpse.sought = Some(registration);
             return;
         }
@@ -33,7 +33,7 @@ impl Core {
         Ok(())
     }
 
-    /// AIO has heard of an event. Where epoll has told of it, nobody waits for it any more.
+    /// Handles the event that AIO has seen. If epoll has reported it already, no request waits for it any more.
     pub(in crate::ring::drive) fn take_glimpse(&mut self) {
         let seen = self.drive.observers.glimpse_mut().and_then(Glimpse::take);
         if let Some((registration, events)) = seen

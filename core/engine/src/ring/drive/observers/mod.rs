@@ -1,4 +1,4 @@
-//! Observers, which hear of a ring's completions without coming in: eventfds, pollers of its descriptor, an outlet.
+//! Observers, which are notified of a ring's completions without a call: eventfds, pollers of its descriptor, an outlet.
 
 mod tell;
 
@@ -10,24 +10,24 @@ use crate::feature::eventfd::RegisteredEventfd;
 use crate::os::Fd;
 use crate::ring::drive::glimpse::Glimpse;
 
-/// The observers of a ring, and what they have been told.
+/// The observers of a ring, and what they were notified of.
 #[derive(Default)]
 pub struct Observers {
     /// The program's eventfd.
     eventfd: Option<RegisteredEventfd>,
     /// The eventfd was signalled since a poll of it began.
     rung: bool,
-    /// Hears of events of it that are over before epoll is asked, once it was polled.
+    /// Sees events of the eventfd that are over before epoll is asked, once the eventfd was polled.
     glimpse: Option<Glimpse>,
-    /// Stands in where the program polls the ring's descriptor.
+    /// The stand-in: the eventfd that is polled in place of the ring's descriptor.
     stand_in: Option<Fd>,
     /// The stand-in replaced the ring's descriptor, so the engine cannot see the program poll it.
     shown: bool,
-    /// The stand-in is readable, as far as this process has a say in it.
+    /// The stand-in is readable, as far as this process alone decides.
     readable: bool,
-    /// The completions that a tick found where the stand-in is shown: how far the CQ was, and how many of them were there.
+    /// The completions that the last tick found where the stand-in is shown: the CQ's tail, and how many completions were unreaped.
     left: (u32, u32),
-    /// How many ticks in a row found the same.
+    /// The number of consecutive ticks that found the same completions.
     times_left: u32,
     /// The stand-in was put into an epoll instance of the program.
     in_epoll: bool,
@@ -37,39 +37,39 @@ pub struct Observers {
     looked: bool,
     /// Rings in which a request polls this one.
     pollers: Vec<(&'static dyn Poller, u64)>,
-    /// Something was posted that the pollers have not been told of.
+    /// Something was posted of which the pollers were not notified.
     pollers_wait: bool,
-    /// Observers of a ring that defers have been told that something waits.
+    /// Observers of a ring that defers were notified that something waits.
     told: bool,
-    /// Whether the current posts happen inside a submission.
+    /// The current posts happen inside a submission.
     inline: bool,
-    /// Whether the current posts happen in a call that waits for completions.
+    /// The current posts happen in a call that waits for completions.
     awaited: bool,
-    /// Where completions go that nobody enters the ring for.
+    /// Takes completions, as soon as they are posted, of a ring that no thread enters for them.
     outlet: Option<Box<dyn Outlet>>,
 }
 
-/// Rings that a ring tells of its completions; the reactor finds out for others.
+/// The maximum number of rings that a ring notifies of its completions. For more rings, the reactor finds out.
 const POLLERS: usize = 16;
 
-/// As often the time between two looks at completions that the program leaves is doubled: up to a second.
+/// How often the time between two looks at unreaped completions is doubled at most: up to a second.
 const MOST_DOUBLED: u32 = 8;
 
-/// A ring in which a request polls another one.
+/// A ring in which a request polls another ring.
 pub trait Poller: Sync {
-    /// Takes what is ready in the ring with this serial number, for which nobody sleeps at the moment, so that its completions are there
-    /// when the call returns that made them.
+    /// Takes the events of the ring with this serial number, if no thread sleeps for it. So its completions are there when the call returns
+    /// that caused them.
     fn look_in(&'static self, serial: u64);
 }
 
 impl Observers {
-    /// True if there is somebody to be told of completions.
+    /// True if there is an observer to be notified of completions.
     #[inline]
     pub fn are_any(&self) -> bool {
         self.eventfd.is_some() || self.stand_in.is_some() || self.outlet.is_some()
     }
 
-    /// True if there is somebody beside an outlet.
+    /// True if there is an observer other than an outlet.
     #[inline]
     pub fn watch(&self) -> bool {
         self.eventfd.is_some() || self.stand_in.is_some()
@@ -81,138 +81,138 @@ impl Observers {
         self.pollers.is_empty() && !self.told
     }
 
-    /// A submission begins, which posts what is posted from now on; `awaited`: in a call that waits for completions.
+    /// Notes that a submission begins, in which later posts happen; `awaited`: in a call that waits for completions.
     #[inline]
     pub fn posts_in_submission(&mut self, awaited: bool) {
         self.inline = true;
         self.awaited = awaited;
     }
 
-    /// A submission is over: no submission posts what is posted from now on, and no call waits for it.
+    /// Notes that the submission is over: later posts happen outside it, and no call waits for them.
     #[inline]
     pub fn posts_later(&mut self) {
         self.inline = false;
         self.awaited = false;
     }
 
-    /// True if the stand-in, in the place of the program's descriptor, may be readable though the program has
-    /// taken all completions. Nobody sees who takes them. A program that is in a call that waits does not poll.
+    /// True if the stand-in, in the place of the program's descriptor, may be readable though the program has taken all completions:
+    /// reaping is not seen. False in a call that waits: the program does not poll then.
     #[inline]
     pub fn may_be_stale(&self) -> bool {
         self.shown && self.readable && !self.awaited
     }
 
-    /// A tick finds these completions.
+    /// Notes the completions that a tick finds.
     fn note_left(&mut self, left: (u32, u32)) {
         self.times_left = if self.left == left { MOST_DOUBLED.min(self.times_left + 1) } else { 0 };
         self.left = left;
     }
 
-    /// The program's eventfd.
+    /// Returns the program's eventfd.
     pub fn eventfd(&self) -> Option<Fd> {
         self.eventfd.as_ref().map(RegisteredEventfd::fd)
     }
 
-    /// The program's eventfd is this one from now on.
+    /// Sets the program's eventfd.
     pub fn set_eventfd(&mut self, eventfd: RegisteredEventfd) {
         self.eventfd = Some(eventfd);
     }
 
-    /// Takes the program's eventfd away.
+    /// Removes the program's eventfd, and returns it.
     pub fn take_eventfd(&mut self) -> Option<RegisteredEventfd> {
         self.glimpse = None;
         self.eventfd.take()
     }
 
-    /// A poll of the program's eventfd begins: what it was signalled for before does not count.
+    /// Forgets earlier signals of the program's eventfd, because a poll of it begins.
     pub fn clear_rung(&mut self) {
         self.rung = false;
     }
 
-    /// True if the program's eventfd was signalled since.
+    /// True if the program's eventfd was signalled since its last poll began.
     pub fn has_rung(&self) -> bool {
         self.rung
     }
 
-    /// The poll that hears of the eventfd's events.
+    /// Returns the AIO poll that sees the eventfd's events.
     pub(in crate::ring::drive) fn glimpse_mut(&mut self) -> Option<&mut Glimpse> {
         self.glimpse.as_mut()
     }
 
-    /// The poll `glimpse` hears of the eventfd's events from now on.
+    /// Sets the AIO poll that sees the eventfd's events.
     pub(in crate::ring::drive) fn set_glimpse(&mut self, glimpse: Glimpse) {
         self.glimpse = Some(glimpse);
     }
 
-    /// True if the program's eventfd is to hear of what was posted just now.
+    /// True if the program's eventfd has to be signalled for what was posted just now.
     fn is_eventfd_to_signal(&self) -> bool {
         self.eventfd.as_ref().is_some_and(|eventfd| !(eventfd.is_async_only() && self.inline))
     }
 
-    /// The eventfd that stands in where the program polls the ring's descriptor.
+    /// Returns the stand-in, which is polled in place of the ring's descriptor.
     #[inline]
     pub fn stand_in(&self) -> Option<Fd> {
         self.stand_in
     }
 
-    /// The eventfd `fd` stands in from now on.
+    /// Sets the stand-in.
     pub fn set_stand_in(&mut self, fd: Fd) {
         self.stand_in = Some(fd);
     }
 
-    /// The stand-in is in the place of the program's descriptor from now on.
+    /// Notes that the stand-in has replaced the program's descriptor.
     pub fn note_stand_in_shown(&mut self) {
         self.shown = true;
     }
 
-    /// The stand-in was put into an epoll instance of the program.
+    /// Notes that the stand-in was put into an epoll instance of the program.
     pub fn note_in_epoll(&mut self) {
         self.in_epoll = true;
     }
 
-    /// Notes a stand-in that is in an epoll instance as lit. False where it was, or is in none.
+    /// Notes that a stand-in in an epoll instance is lit. Returns false if it was lit before, or is in no epoll instance.
     pub(in crate::ring::drive) fn mark_lit(&mut self) -> bool {
         self.in_epoll && !core::mem::replace(&mut self.lit, true)
     }
 
-    /// Notes that the stand-in is not lit. False where it was not.
+    /// Notes that the stand-in is not lit. Returns false if it was not lit before.
     pub(in crate::ring::drive) fn unmark_lit(&mut self) -> bool {
         core::mem::take(&mut self.lit)
     }
 
-    /// The stand-in is readable, or not, or others may have drained it.
+    /// Notes whether the stand-in is readable. Other processes may have drained it.
     pub fn set_readable(&mut self, readable: bool) {
         self.readable = readable;
     }
 
-    /// True if the stand-in is readable, as far as this process has a say in it.
+    /// True if the stand-in is readable, as far as this process alone decides.
     pub(in crate::ring::drive) fn is_readable(&self) -> bool {
         self.readable
     }
 
-    /// True if the stand-in is readable in the place of the program's descriptor, as far as this process knows by itself.
+    /// True if the stand-in is readable in the place of the program's descriptor, as far as this process alone knows.
     pub fn shows_readable(&self) -> bool {
         self.shown && self.readable
     }
 
-    /// True if there is somebody who would wait for completions without coming in, as far as can be told.
+    /// True if something may wait for completions outside `enter`, as far as can be known.
     pub fn may_wait_outside(&self) -> bool {
         self.eventfd.is_some()
             || self.outlet.is_some()
             || self.stand_in.is_some() && (!self.shown || self.looked)
     }
 
-    /// True if a poll by Linux AIO stands beside a registration.
+    /// True if an AIO poll of the eventfd exists beside its registration.
     pub fn has_glimpse(&self) -> bool {
         self.glimpse.is_some()
     }
 
-    /// A caller sleeps here: the program does not poll.
+    /// Notes that a caller sleeps in the ring, so that the program does not poll.
     pub fn caller_sleeps(&mut self) {
         self.looked = false;
     }
 
-    /// A request of `ring` is about to poll this one.
+    /// Notes that a request of `ring` is about to poll this ring.
     pub fn polled_by(&mut self, ring: &'static dyn Poller, serial: u64) {
         let known = self.pollers.iter().any(|&(other, of)| core::ptr::addr_eq(other, ring) && of == serial);
         if !known && self.pollers.len() < POLLERS && self.pollers.try_reserve(1).is_ok() {
@@ -220,32 +220,32 @@ impl Observers {
         }
     }
 
-    /// Whom to [`look in`](Poller::look_in) on once the lock is given up: their polls are told once.
+    /// Returns the pollers to [`look in`](Poller::look_in) on after the lock is released. Each is notified once.
     pub fn pollers_to_tell(&mut self) -> Vec<(&'static dyn Poller, u64)> {
         if core::mem::take(&mut self.pollers_wait) { core::mem::take(&mut self.pollers) } else { Vec::new() }
     }
 
-    /// True if, on a ring that defers, the observers have been told that something waits.
+    /// True if, on a ring that defers, the observers were notified that something waits.
     pub fn know_of_deferred(&self) -> bool {
         self.told
     }
 
-    /// The observers are told now.
+    /// Notes that the observers are notified.
     pub fn note_deferred_told(&mut self) {
         self.told = true;
     }
 
-    /// The program has come to fetch what waits. Returns true if the observers had been told.
+    /// Notes that the program has come to fetch completions. Returns true if the observers were notified.
     pub fn take_deferred_told(&mut self) -> bool {
         core::mem::take(&mut self.told)
     }
 
-    /// From now on completions leave by this.
+    /// Sets the outlet by which completions leave from now on.
     pub fn set_outlet(&mut self, outlet: Box<dyn Outlet>) {
         self.outlet = Some(outlet);
     }
 
-    /// In a child after `fork`.
+    /// Resets the observers in a child after `fork`.
     pub fn forked(&mut self) {
         if let Some(glimpse) = self.glimpse.take() {
             glimpse.forked();
@@ -254,7 +254,7 @@ impl Observers {
         self.outlet = None;
     }
 
-    /// The ring ends: what is left to be closed.
+    /// Ends the observers with the ring. Returns the stand-in, for the caller to close.
     pub fn end(&mut self) -> Option<Fd> {
         self.glimpse = None;
         self.stand_in.take()

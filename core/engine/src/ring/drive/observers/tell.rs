@@ -1,4 +1,4 @@
-//! Observers are told of completions here.
+//! Notifying observers of completions.
 
 use linux_raw_sys::io_uring::{IORING_CQ_EVENTFD_DISABLED, IORING_SQ_TASKRUN};
 
@@ -9,7 +9,7 @@ use crate::ring::drive::reactor::{self};
 use crate::wait::listing::TICK_NS;
 
 impl Core {
-    /// Tells those beside the callers who sleep.
+    /// Notifies everyone except sleeping callers.
     #[inline(never)]
     pub(in crate::ring::drive) fn notify_observers(&mut self) {
         if self.drive.observers.is_eventfd_to_signal() {
@@ -24,7 +24,7 @@ impl Core {
         }
     }
 
-    /// Completions leave by the outlet, those that found no room in the ring, too.
+    /// Has the outlet take the completions, including those that found no room in the ring.
     #[cold]
     fn pour_out(&mut self) {
         let Some(mut outlet) = self.drive.observers.outlet.take() else { return };
@@ -45,12 +45,12 @@ impl Core {
         self.drive.observers.is_eventfd_to_signal() && !self.is_eventfd_disabled()
     }
 
-    /// Tells the program by its eventfd.
+    /// Signals the program's eventfd, unless the program has disabled it.
     pub(in crate::ring) fn signal_eventfd(&mut self) {
         if self.is_eventfd_disabled() {
             return;
         }
-        // First: who is woken may look for it at once.
+        // Before the signal: the woken thread may read the mark at once.
         self.drive.observers.rung = true;
         if let Some(eventfd) = &self.drive.observers.eventfd {
             eventfd.signal();
@@ -62,18 +62,18 @@ impl Core {
         self.drive.observers.eventfd().is_some_and(|own| os::same_file(own, fd))
     }
 
-    /// Lets who polls the ring's descriptor wake up. One that is shown stays readable until it is drained here. Who waits for an edge
-    /// there hears of each completion, but for those that are posted in a call that waits for them: most of the time there is nothing
-    /// to be done.
+    /// Makes the stand-in readable, which wakes pollers of the ring's descriptor. In the descriptor's place it stays readable until it is
+    /// drained here. An edge is made for each completion, except for those posted in a call that waits for them: most of the time nothing
+    /// has to be done.
     pub(in crate::ring::drive) fn signal_readiness(&mut self) {
         let Some(fd) = self.drive.observers.stand_in else { return };
         let known = self.shared.is_none() || self.common_stand_in_is_readable().is_some();
         if known && self.drive.observers.awaited && self.shows_readable() {
             return;
         }
-        // First: who is woken may take what there is, and look for the mark, before this thread runs again.
+        // Before the signal: the woken thread may take the completions, and look for the flag, before this thread runs again.
         self.mark_shown();
-        // A process may have closed its own descriptor of what others still have.
+        // The signal fails if this process's descriptor of the stand-in was closed; other processes may still have theirs.
         let signalled = os::eventfd_signal(fd);
         self.drive.observers.readable = signalled;
         self.light();
@@ -83,7 +83,7 @@ impl Core {
         }
     }
 
-    /// Notes what the CQ holds at a tick, for the time until the next one.
+    /// Notes what the CQ holds at a tick, from which the length of the next one follows.
     pub(in crate::ring::drive) fn note_left(&mut self) {
         let left = self.left();
         self.drive.observers.note_left(left);
@@ -93,8 +93,8 @@ impl Core {
         (self.queues.cq.tail(), self.queues.cq_ready())
     }
 
-    /// How long a tick is at present. Where there is nothing to look after but whether the program takes completions that are shown,
-    /// it is the longer the longer they are left.
+    /// Returns the current length of a tick. If the only thing to check is whether the program has taken completions that are shown, ticks
+    /// get longer the longer the completions are left.
     pub(in crate::ring::drive) fn tick_ns(&self) -> u64 {
         let is_left = self.drive.observers.may_be_stale()
             && !self.needs_other_ticks()
@@ -102,18 +102,18 @@ impl Core {
         if is_left { TICK_NS << self.drive.observers.times_left } else { TICK_NS }
     }
 
-    /// Drains what stands in, so that it is not readable.
+    /// Drains the stand-in, so that it is not readable.
     pub(in crate::ring::drive) fn drain_stand_in(&mut self) {
         let Some(fd) = self.drive.observers.stand_in else { return };
         self.drive.observers.readable = false;
         self.put_out_own();
-        // Before the drain: a process that dies in between leaves it readable for too long, not silent for ever.
+        // Before the drain: if the process dies in between, the stand-in is readable for too long, but not silent for ever.
         self.tell_of_stand_in(false);
         os::eventfd_drain(fd);
     }
 
-    /// True if the stand-in is readable in the place of the program's descriptor. A ring of several processes
-    /// keeps that in its page, if all have the stand-in.
+    /// True if the stand-in is readable in the place of the program's descriptor. On a ring of several processes the page says so, if all
+    /// of them have the stand-in.
     pub(in crate::ring) fn shows_readable(&self) -> bool {
         match self.common_stand_in_is_readable() {
             Some(readable) => readable && self.drive.observers.shown,
@@ -121,15 +121,15 @@ impl Core {
         }
     }
 
-    /// Where readiness is shown at the descriptor, a program that finds the CQ empty must come in, or what it
-    /// polls would stay readable: `IORING_SQ_TASKRUN` tells it to.
+    /// Sets `IORING_SQ_TASKRUN` if the stand-in is in the place of the ring's descriptor. A program that finds the CQ empty then enters;
+    /// otherwise the stand-in would stay readable.
     fn mark_shown(&self) {
         if self.drive.observers.shown {
             self.queues.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
         }
     }
 
-    /// Takes `IORING_SQ_TASKRUN` back: the program came in, and there is nothing.
+    /// Clears `IORING_SQ_TASKRUN`: the program has entered, and there are no completions.
     pub(in crate::ring::drive) fn unmark_shown(&mut self) {
         self.drive.observers.looked = true;
         if self.drive.observers.shown {
