@@ -1,12 +1,12 @@
-//! Work that waits for workers, in its order, and how much of it each group has: that is asked at every piece, so it is
-//! counted when work comes and goes.
+//! Work that waits for workers, in order, with the amount for each group. Every piece asks for that amount, so it is counted when work is
+//! queued and taken.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::work::handover::{Credentials, Job};
 
-/// A count of the work that waits for workers with these credentials, by class.
+/// The number of pieces that wait for workers with these credentials, by class.
 struct Count {
     credentials: Credentials,
     waiting: [u32; 2],
@@ -15,17 +15,17 @@ struct Count {
 /// Queued work.
 pub(super) struct Backlog<J> {
     queue: VecDeque<J>,
-    /// The counts; none where nothing waits.
+    /// The counts. A group without waiting work has none.
     counts: Vec<Count>,
 }
 
 impl<J: Job> Backlog<J> {
-    /// An empty backlog.
+    /// Makes an empty backlog.
     pub const fn new() -> Backlog<J> {
         Backlog { queue: VecDeque::new(), counts: Vec::new() }
     }
 
-    /// The number of all pieces.
+    /// Returns the number of all pieces.
     pub fn len(&self) -> usize {
         self.queue.len()
     }
@@ -35,12 +35,12 @@ impl<J: Job> Backlog<J> {
         self.queue.is_empty()
     }
 
-    /// True if there is memory for one more piece. Then [`Backlog::push`] takes none.
+    /// Reserves memory for one more piece, so that [`Backlog::push`] needs none. Returns false if there is none.
     pub fn reserve(&mut self) -> bool {
         self.queue.try_reserve(1).is_ok() && self.counts.try_reserve(1).is_ok()
     }
 
-    /// The last piece from now on.
+    /// Adds a piece at the end.
     pub fn push(&mut self, job: J) {
         let (credentials, class) = (job.credentials(), job.class());
         self.queue.push_back(job);
@@ -65,7 +65,7 @@ impl<J: Job> Backlog<J> {
         Some(job)
     }
 
-    /// The number of pieces that wait for workers of a group.
+    /// Returns the number of pieces that wait for workers of a group.
     pub fn waiting(&self, credentials: Credentials, class: usize) -> u32 {
         let count = self.counts.iter().find(|count| count.credentials == credentials);
         count.map_or(0, |count| count.waiting[class])
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!((waiting(&backlog), backlog.len(), backlog.counts.len()), ([0; 4], 0, 0));
     }
 
-    /// Every piece was counted anew whenever one more came.
+    /// All pieces were counted anew whenever one more was queued.
     #[test]
     fn a_piece_is_looked_at_a_few_times_however_much_waits() {
         let looks = Cell::new(0);

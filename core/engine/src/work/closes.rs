@@ -1,14 +1,14 @@
-//! Requests that close a descriptor: what is submitted behind them finds it closed.
+//! Requests that close a descriptor: requests that are submitted after them find it closed.
 
 use crate::abi::Errno;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 
 impl Core {
-    /// A request will close the descriptor that it names when its work is done.
+    /// Notes that a request will close the descriptor that it names, when its work is done.
     ///
     /// # Errors
-    /// `EBADF` where that is no descriptor, `ENOMEM`.
+    /// `EBADF` if the number is no descriptor, `ENOMEM`.
     pub fn will_close(&mut self, id: RequestId) -> Result<(), Errno> {
         let fd = self[id].sqe.fd;
         self.work_mut().closing.add(fd)?;
@@ -16,7 +16,7 @@ impl Core {
         Ok(())
     }
 
-    /// A request's CLOSE, if it is one, is about to be done, or will not be.
+    /// Forgets that a request will close its descriptor, if it is a CLOSE: it is about to do so, or will not do so.
     pub fn forget_closing(&mut self, id: RequestId) {
         let request = &mut self[id];
         if request.flags.has(Flags::CLOSES) {

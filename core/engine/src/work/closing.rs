@@ -1,5 +1,5 @@
-//! Descriptors of the program whose CLOSE is queued, or being done: one bit each, so that many closes in one submission
-//! cost no more than few.
+//! Descriptors of the program whose CLOSE is queued or in progress: one bit each, so that many closes in one submission cost no more than
+//! few.
 
 use alloc::vec::Vec;
 
@@ -14,17 +14,17 @@ pub struct Closing {
     count: usize,
 }
 
-/// The word of a number, and its bit therein.
+/// Returns the word of a number, and the number's bit in it.
 fn place(fd: Fd) -> Option<(usize, u64)> {
     let number = usize::try_from(fd).ok()?;
     Some((number / 64, 1 << (number % 64)))
 }
 
 impl Closing {
-    /// `fd`, which is not in the set, is added.
+    /// Adds `fd`, which is not in the set.
     ///
     /// # Errors
-    /// `EBADF` where it is no descriptor, `ENOMEM`.
+    /// `EBADF` if the number is no descriptor, `ENOMEM`.
     pub fn add(&mut self, fd: Fd) -> Result<(), Errno> {
         let (index, bit) = place(fd).ok_or(Errno::EBADF)?;
         if index >= self.words.len() {
@@ -36,7 +36,7 @@ impl Closing {
         Ok(())
     }
 
-    /// `fd`, which was [added](Closing::add), leaves the set.
+    /// Removes `fd`, which was [added](Closing::add).
     pub fn remove(&mut self, fd: Fd) {
         let word = place(fd).and_then(|(index, bit)| Some((self.words.get_mut(index)?, bit)));
         let Some((word, bit)) = word.filter(|(word, bit)| **word & bit != 0) else {

@@ -1,9 +1,9 @@
-//! The stand-in that is polled in place of a ring's descriptor, which is a memfd and always ready: an eventfd
-//! that is readable while the CQ holds completions, as of the last look or completion.
+//! The stand-in that is polled in place of a ring's descriptor, which is a memfd and always ready. It is an eventfd that is readable if the
+//! CQ held completions at the last look or post.
 //!
-//! A stand-in that is in an epoll instance of the program and readable is *lit*: before a wait for any instance, the lit ones whose CQ
-//! the program has emptied meanwhile are drained, or a level-triggered wait would answer for completions that are gone. Which
-//! instance a ring is in is not asked: an instance has many names, and few rings are lit at a time.
+//! A stand-in that is readable, and in an epoll instance of the program, is *lit*. Before a wait for any instance, lit stand-ins are
+//! drained if the program has emptied their CQ meanwhile; otherwise a level-triggered wait would report completions that are gone. The
+//! engine does not keep which instance a ring is in: an instance has many names, and few rings are lit at a time.
 
 use alloc::vec::Vec;
 
@@ -16,35 +16,35 @@ use crate::ring::watches;
 use crate::ring::{Core, Ring, live, registry};
 use crate::wait::Driver;
 
-/// The stand-in of the ring `fd`. It stays the engine's to close.
+/// Returns the stand-in of the ring `fd`. Only the engine may close it.
 ///
 /// # Errors
-/// `EBADF`, `EOPNOTSUPP` where `fd` is no ring; or why a descriptor cannot be had.
+/// `EBADF`, `EOPNOTSUPP` if `fd` is no ring; or the reason why a descriptor cannot be had.
 pub fn of(fd: Fd) -> Result<Fd, Errno> {
     let ring = registry::get(fd).ok_or_else(|| registry::no_ring(fd))?;
     let mut guard = ring.lock();
     guard.as_mut().ok_or(Errno::EBADF)?.stand_in()
 }
 
-/// Brings the stand-in of the ring `fd` in line with the CQ: readable if that holds completions, not readable if the
-/// program has taken them all. Returns whether it is readable.
+/// Makes the stand-in of the ring `fd` readable if the CQ holds completions, and drains it if the program has taken them all. Returns
+/// whether it is readable.
 pub fn synchronize(fd: Fd) -> bool {
     let Some(ring) = registry::get(fd) else { return false };
     let mut guard = ring.lock();
     guard.as_mut().is_some_and(Core::synchronize_stand_in)
 }
 
-/// Rings whose stand-in is lit. Changes for a ring under that ring's lock; taken inside it.
+/// Rings whose stand-in is lit. Changes for a ring under the ring's lock, inside which this lock is taken.
 static LIT: Mutex<Vec<(&'static Ring, u64)>> = Mutex::new(Vec::new());
-/// True if a stand-in is lit. A thread that waits for an instance has seen what it did itself.
+/// True if any stand-in is lit. A thread that waits for an instance sees at least its own changes.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// The lock of the list of lit ones, for a `fork`.
+/// Returns the lock of the list of lit stand-ins, for a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
     &LIT
 }
 
-/// In a child after `fork`: its rings have the parent's stand-ins.
+/// Resets the list's lock in a child after `fork`: its rings have the parent's stand-ins.
 ///
 /// # Safety
 /// No other thread of this process may use the engine.
@@ -59,12 +59,12 @@ pub fn any_lit() -> bool {
     ANY.load(Ordering::Relaxed)
 }
 
-/// Brings those that are lit in line. Called without a lock.
+/// Drains the lit stand-ins whose CQ is empty. Called without a lock.
 #[cold]
 pub fn synchronize_lit() {
     let lit = LIT.lock().clone();
     for (ring, serial) in lit {
-        // A thread that is inside leaves a ring that is ready for too long at worst: the next wait looks again.
+        // If another thread has the ring's lock, the ring is shown ready for too long at worst: the next wait looks again.
         let Some(mut guard) = ring.try_lock() else { continue };
         match live(&mut guard, serial) {
             Some(core) => _ = core.look_for_completions(),
@@ -79,7 +79,7 @@ fn put_out(ring: &'static Ring, serial: u64) {
     ANY.store(!lit.is_empty(), Ordering::Relaxed);
 }
 
-/// The stand-in of the ring `fd` was put into an epoll instance of the program.
+/// Notes that the stand-in of the ring `fd` was put into an epoll instance of the program.
 pub fn added_to_epoll(fd: Fd) {
     let Some(ring) = registry::get(fd) else { return };
     if let Some(core) = ring.lock().as_mut() {
@@ -90,7 +90,7 @@ pub fn added_to_epoll(fd: Fd) {
     }
 }
 
-/// Puts the stand-in of the ring `fd` in the place of that descriptor.
+/// Replaces the descriptor `fd` of a ring by the ring's stand-in.
 ///
 /// # Errors
 /// As for [`of`].
@@ -104,7 +104,7 @@ pub fn show(fd: Fd) -> Result<(), Errno> {
         ring.shown.iter().zip(file).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
     };
     let before = ring.shown.each_ref().map(|word| word.load(Ordering::Relaxed));
-    // Before the kernel tells that the memory's descriptor is gone: whoever hears of it looks without the lock.
+    // Before the kernel reports that the memory's descriptor is gone: the thread that reads the report looks without the lock.
     note([identity.device, identity.inode]);
     os::replace(stand_in, fd).inspect_err(|_| note(before))?;
     core.drive.observers.note_stand_in_shown();
@@ -137,7 +137,7 @@ impl Core {
             return false;
         }
         if self.look_for_completions() {
-            // Others may have drained it.
+            // Other processes may have drained it.
             self.drain_stand_in();
             self.signal_readiness();
             return true;
@@ -145,8 +145,8 @@ impl Core {
         false
     }
 
-    /// Drains a stand-in that is shown, and readable, if the program has taken all completions without a call. Who polls it would
-    /// find it readable for ever. Until it polls again, the reactor's ticks look.
+    /// Drains a stand-in that is readable in the descriptor's place, if the program has taken all completions without a call. A poller
+    /// would find it readable for ever. Until the program polls again, the reactor's ticks check.
     #[inline]
     pub(in crate::ring::drive) fn put_right(&mut self) {
         if self.drive.observers.may_be_stale() {
@@ -161,7 +161,7 @@ impl Core {
         }
     }
 
-    /// Drains the stand-in if there are no completions. Who polls it hears nothing else: an edge says that one was posted.
+    /// Drains the stand-in if there are no completions. Its pollers see no other event: an edge says that a completion was posted.
     fn look_for_completions(&mut self) -> bool {
         self.flush_overflow();
         if self.queues.cq_ready() > 0 || self.defers() && !self.order.ready.is_empty() {
@@ -175,7 +175,7 @@ impl Core {
         false
     }
 
-    /// Lists the stand-in, which is readable now, among the lit ones.
+    /// Adds the stand-in, which is readable now, to the list of lit ones.
     pub(in crate::ring) fn light(&mut self) {
         let (ring, serial) = (self.ring(), self.serial());
         if self.drive.observers.mark_lit() {
@@ -185,14 +185,14 @@ impl Core {
         }
     }
 
-    /// Takes the stand-in, which is drained now, off the list. One that other processes make readable, too, stays lit.
+    /// Removes the stand-in, which is drained now, from the list, unless other processes may make it readable, too.
     pub(super) fn put_out_own(&mut self) {
         if !self.is_shared() {
             self.put_out();
         }
     }
 
-    /// Takes the stand-in off the list, whoever makes it readable.
+    /// Removes the stand-in from the list, even if other processes may make it readable.
     pub(in crate::ring) fn put_out(&mut self) {
         if self.drive.observers.unmark_lit() {
             put_out(self.ring(), self.serial());

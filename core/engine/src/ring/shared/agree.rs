@@ -1,4 +1,4 @@
-//! The processes of a ring agree on its counts, and tell one another.
+//! Agreement of a ring's processes on its counts, and notifications between the processes.
 
 use alloc::boxed::Box;
 
@@ -16,14 +16,14 @@ use crate::ring::submitter::Submitter;
 use crate::ring::{Core, Ring};
 use crate::wait::Driver;
 
-/// Between two looks whether a ring still has several processes, in calls of `enter`.
+/// The number of `enter` calls between two checks whether a ring still has several processes.
 const LOOKS: u64 = 128;
 
-/// Between two looks whether another process posted something and was killed before it could tell.
+/// The time between two checks whether another process posted and was killed before it could ring the bell.
 const LOOK_NS: u64 = 1_000_000_000;
 
 impl Ring {
-    /// After a `fork`, in the parent: others may want something of this process's requests.
+    /// Lists the ring with the reactor, in the parent after a `fork`: children may need this process for its requests.
     pub(crate) fn forked_off(&self) {
         if let Some(core) = self.lock().as_mut()
             && core.is_owed()
@@ -35,19 +35,19 @@ impl Ring {
 }
 
 impl Core {
-    /// Before a `fork`, with the ring's lock held: gives the ring a page. Where it cannot be had,
-    /// parent and child must not use the ring at the same time.
+    /// Gives the ring a page before a `fork`, with the ring's lock held. If there is no page, parent and child must not use the ring at the
+    /// same time.
     pub(in crate::ring) fn share(&mut self) -> Option<&'static Page> {
         if self.shared.is_some() || family::found().is_err() {
             return None;
         }
         let page = Page::create().ok()?;
         let Ok(bell) = os::eventfd() else {
-            // SAFETY: nobody has seen it.
+            // SAFETY: nobody has seen the page.
             unsafe { page.destroy() };
             return None;
         };
-        // SAFETY: nobody else has it.
+        // SAFETY: no other process has the page.
         let state = unsafe { page.state() };
         state.last = family::own();
         state.submitter = if self.drive.submitter.is_known() { family::own() } else { 0 };
@@ -66,26 +66,26 @@ impl Core {
             own_stand_in: false,
             published: Published::default(),
         }));
-        // From now on others make its stand-in readable, too.
+        // From now on other processes make the stand-in readable, too.
         self.light();
-        // The child takes the count from there.
+        // The child reads the count from ring memory.
         debug_assert!(!self.work.is_lent(), "lent work may lose its files once the SQ head is known");
         self.publish_sq_head();
         if let Some(epoll) = self.readiness.epoll() {
             self.hear(epoll);
         }
-        // The child may be faster than this process.
+        // Published now: the child may lock the page before this process does.
         self.leave_page();
         Some(page)
     }
 
-    /// True if the ring has a page, for others may use it.
+    /// True if the ring has a page, because other processes may use the ring.
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
 
-    /// In a child after `fork`.
+    /// Resets the state in a child after `fork`.
     pub(in crate::ring) fn processes_forked(&mut self) {
         if self.drive.submitter.is_known() {
             self.drive.submitter = Submitter::Elsewhere;
@@ -99,7 +99,7 @@ impl Core {
         }
     }
 
-    /// Lets an epoll instance of this ring report the bell.
+    /// Has an epoll instance of this ring report the bell.
     pub(in crate::ring) fn hear(&mut self, epoll: Fd) {
         if let Some(shared) = &mut self.shared
             && !shared.heard
@@ -108,7 +108,7 @@ impl Core {
         }
     }
 
-    /// Lets an epoll instance report the bell in place of one that is gone.
+    /// Has an epoll instance report the bell in place of a lost one.
     pub(in crate::ring) fn hear_again(&mut self, epoll: Fd) {
         if let Some(shared) = &mut self.shared {
             shared.heard = false;
@@ -116,10 +116,10 @@ impl Core {
         self.hear(epoll);
     }
 
-    /// This process begins to use the ring.
+    /// Notes in the page that this process uses the ring.
     pub fn join(&mut self) {
         if self.defers() {
-            // Nobody but its thread can.
+            // Only the ring's own thread can use it.
             return;
         }
         let Some(shared) = &mut self.shared else { return };
@@ -130,19 +130,19 @@ impl Core {
         let state = shared.state();
         state.users = state.users.saturating_add(1);
         if state.users > 1 {
-            // Processes that thought that they were alone see it.
+            // Processes that believed to be alone learn that they are not.
             shared.crowded = true;
             shared.ring_the_bell();
         }
     }
 
-    /// True if others use the ring, or wait for what this process does on it.
+    /// True if other processes use the ring, or wait for what this process does on it.
     pub(in crate::ring) fn is_crowded(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| shared.crowded)
     }
 
-    /// How long who sleeps for the ring may do so before it has to look at it again: nobody tells of what a process posted that
-    /// was killed at that point.
+    /// Returns how long a thread may sleep for the ring before it has to look at it again: nothing reports what a process posted that was
+    /// killed before it could ring the bell.
     pub(in crate::ring) fn next_look_ns(&self) -> Option<u64> {
         self.is_crowded().then_some(LOOK_NS)
     }
@@ -154,51 +154,51 @@ impl Core {
         })
     }
 
-    /// True if there is something beside callers that completions are to be told to.
+    /// True if completions have to be reported to anything beside callers.
     #[inline]
     pub fn observed(&self) -> bool {
         self.drive.observers.watch()
     }
 
-    /// An eventfd was registered, which only children yet to come will know of.
+    /// Notes that an eventfd was registered. Only children of later forks will know it.
     pub fn eventfd_is_own(&mut self) {
         if let Some(shared) = &mut self.shared {
             shared.own_eventfd = true;
         }
     }
 
-    /// A stand-in was made, which only children yet to come will have.
+    /// Notes that a stand-in was made. Only children of later forks will have it.
     pub(in crate::ring) fn stand_in_is_own(&mut self) {
         if let Some(shared) = &mut self.shared {
             shared.own_stand_in = true;
         }
     }
 
-    /// True if the stand-in that all processes of the ring have is readable, whichever of them signalled it; `None` without one.
+    /// Returns whether the stand-in that all processes of the ring have is readable, whichever process signalled it; `None` without one.
     pub(in crate::ring) fn common_stand_in_is_readable(&self) -> Option<bool> {
         let shared = self.shared.as_ref().filter(|shared| !shared.own_stand_in)?;
         Some(shared.state().readable != 0)
     }
 
-    /// The stand-in was signalled, or is about to be drained: the other processes that have it need to know.
+    /// Notes in the page that the stand-in was signalled, or is about to be drained, for the other processes that have it.
     pub(in crate::ring) fn tell_of_stand_in(&mut self, readable: bool) {
         if let Some(shared) = self.shared.as_ref().filter(|shared| !shared.own_stand_in) {
             shared.state().readable = u32::from(readable);
         }
     }
 
-    /// Gives the page up where no other process is left that could use it. Looked at now and then.
+    /// Gives the page up if no other process is left that could use the ring. Checks that now and then.
     pub fn unshare_if_alone(&mut self) {
         let Some(shared) = &self.shared else { return };
         if self.life.activity() % LOOKS == 0 && shared.state().messages == 0 && family::is_alone() {
             let readable = self.common_stand_in_is_readable();
             self.shared = None;
-            // As the processes that are gone have left it.
+            // The state of the stand-in in which the other processes have left it.
             self.drive.observers.set_readable(readable.unwrap_or(false));
         }
     }
 
-    /// Takes note of what others have done meanwhile, once the page's lock is taken.
+    /// Reads what other processes have changed, after the page's lock was locked.
     pub(in crate::ring) fn enter_page(&mut self) {
         let Some(shared) = &mut self.shared else { return };
         let state = shared.state();
@@ -217,7 +217,7 @@ impl Core {
         self.resync();
     }
 
-    /// Takes the counts that all sides share from ring memory.
+    /// Reads the counts that all processes share from ring memory.
     pub(in crate::ring) fn resync(&mut self) {
         self.queues.sq.resync(&self.queues.memory);
         if self.queues.cq.resync(&self.queues.memory) {
@@ -225,7 +225,7 @@ impl Core {
         }
     }
 
-    /// Tells the threads of this process that wait for completions that another process posted.
+    /// Notifies the threads of this process that wait for completions, after another process posted.
     fn posted_elsewhere(&mut self) {
         let Some(shared) = &self.shared else { return };
         let (own_stand_in, own_eventfd) = (shared.own_stand_in, shared.own_eventfd);
@@ -242,7 +242,7 @@ impl Core {
         self.wake_sleepers();
     }
 
-    /// The page's lock is about to be given up: shows the others what they have to know.
+    /// Publishes in the page what the other processes have to know, before the page's lock is unlocked.
     pub(in crate::ring) fn leave_page(&mut self) {
         let requests = self.requests.live() as u32;
         let overflowing = u32::from(self.queues.cq.kept() > 0);
@@ -260,19 +260,19 @@ impl Core {
         shared.published = published;
     }
 
-    /// A thread goes to sleep for completions, or (-1) is back.
+    /// Counts a thread that goes to sleep for completions, or (-1) is back.
     pub fn sleeps(&mut self, change: i32) {
         let (kept_elsewhere, tail) = (self.overflows_elsewhere(), self.queues.cq.tail());
         let Some(shared) = &mut self.shared else { return };
         shared.asleep = shared.asleep.saturating_add_signed(change);
         let asks = kept_elsewhere || shared.state().reading > shared.published.reading;
         if change > 0 && asks && shared.asked_at.replace(tail) != Some(tail) {
-            // There may be room now, or nobody else may come for these reads. Once: the bell wakes us too.
+            // There may be room now, or no other process may fetch these reads. Once for each tail: the bell wakes this process, too.
             shared.ring_the_bell();
         }
     }
 
-    /// Does what others of the ring cannot do without this process.
+    /// Does what other processes of the ring cannot do without this process.
     #[inline]
     pub(in crate::ring) fn serve_others(&mut self) {
         if self.is_crowded() {
@@ -281,7 +281,7 @@ impl Core {
         self.read_mail();
     }
 
-    /// True if another process waits for completions, or watches.
+    /// True if another process waits for completions, or watches for them.
     pub fn is_awaited_elsewhere(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| shared.state().hearers > shared.published.hearers)
     }
@@ -292,7 +292,7 @@ impl Core {
         shared.state().overflowing > shared.published.overflowing
     }
 
-    /// Tells others that wait for it that something was posted.
+    /// Rings the bell if other processes wait for what was posted.
     pub(in crate::ring) fn tell_others(&self) {
         if self.is_awaited_elsewhere()
             && let Some(shared) = &self.shared
@@ -301,7 +301,7 @@ impl Core {
         }
     }
 
-    /// The one thread that may submit is known, and the ring enabled.
+    /// Publishes in the page that the ring is enabled, and that its submitter is in this process.
     pub(in crate::ring) fn publish_submitter(&self) {
         if let Some(shared) = &self.shared {
             let state = shared.state();
@@ -315,7 +315,7 @@ impl Core {
     /// Checks that the ring has an SQ thread, in whatever process.
     ///
     /// # Errors
-    /// `EOWNERDEAD` where it is no more, `EBADF` where the ring was closed meanwhile.
+    /// `EOWNERDEAD` if the thread has ended, `EBADF` if the ring was closed meanwhile.
     pub fn sq_thread_lives(&self) -> Result<(), Errno> {
         let elsewhere = self.shared.as_ref().map_or(0, |shared| shared.state().sq_thread);
         let lives = self.drive.token.driver() == Driver::SqThread
@@ -327,19 +327,19 @@ impl Core {
         }
     }
 
-    /// The next id of a queue of zero-copy receives, as far as other processes know it.
+    /// Returns the next id of a queue of zero-copy receives, as far as other processes know it.
     pub fn receive_queue_ids(&self) -> u32 {
         self.shared.as_ref().map_or(0, |shared| shared.state().receive_queues)
     }
 
-    /// Shows other processes which ids of such queues were given out.
+    /// Publishes the next id of a queue of zero-copy receives.
     pub fn publish_receive_queue_ids(&self) {
         if let Some(shared) = &self.shared {
             shared.state().receive_queues = self.resources.receive_queues.next_id();
         }
     }
 
-    /// Wakes the SQ thread, wherever it is.
+    /// Wakes the SQ thread, in whatever process it is.
     ///
     /// # Errors
     /// As for [`Core::sq_thread_lives`].
@@ -352,7 +352,7 @@ impl Core {
         Ok(())
     }
 
-    /// This process lets go of the ring for good.
+    /// Removes this process's state from the page, because the process leaves the ring for good.
     pub(in crate::ring) fn leave_ring(&mut self) {
         let Some(shared) = &mut self.shared else { return };
         shared.asleep = 0;
@@ -374,7 +374,7 @@ impl Core {
     }
 }
 
-/// Brings this process's share of a count up to date.
+/// Updates this process's share of a count.
 fn exchange(total: &mut u32, share: &mut u32, now: u32) {
     if *share != now {
         *total = total.saturating_sub(*share).saturating_add(now);
@@ -383,7 +383,7 @@ fn exchange(total: &mut u32, share: &mut u32, now: u32) {
 }
 
 impl State {
-    /// Shows how many requests this process has; returns the place where.
+    /// Publishes how many requests this process has; returns its place among the owners.
     fn own(&mut self, place: Option<usize>, requests: u32) -> Option<usize> {
         let process = family::own();
         let place = place.or_else(|| self.vacant_owner())?;
@@ -395,8 +395,7 @@ impl State {
         Some(place)
     }
 
-    /// A place for another owner, that of a dead one if need be. The dead are only looked for where
-    /// there is no other.
+    /// Returns a place for another owner, if need be that of a dead one. Dead owners are only looked for if there is no free place.
     fn vacant_owner(&self) -> Option<usize> {
         let free = self.owners.iter().position(|owner| owner.process == 0);
         free.or_else(|| (0..OWNERS).find(|&place| !family::lives(self.owners[place].process)))

@@ -1,8 +1,8 @@
-//! A process that ends, or executes another program, while others use its rings.
+//! The end of a process, or its `execve`, while other processes use its rings.
 //!
-//! The kernel cancels the requests of a task that executes another program. Of one that ends it
-//! leaves timeouts alone, and whatever waits for readiness is cancelled when that comes; here that is
-//! done at once. A process that is killed cannot do it: its requests end without completions.
+//! The kernel cancels the requests of a task that executes another program. When a task ends, the kernel leaves timeouts alone, and cancels
+//! requests that wait for readiness when that comes; here they are cancelled at once. A process that is killed cannot do so: its requests
+//! end without completions.
 
 use alloc::vec::Vec;
 
@@ -21,20 +21,20 @@ use crate::ring::{Core, Ring, lifetime, live, registry};
 /// How long transfers of files, which cannot be stopped, may take to end.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// Between two looks whether others have read letters.
+/// The time between two checks whether other processes have read letters.
 const LOOK_NS: u64 = 1_000_000;
 
-/// This process ends.
+/// Ends this process's requests, because the process ends.
 pub fn exits() {
     depart(false);
 }
 
-/// This process is about to execute another program.
+/// Ends this process's requests, because it is about to execute another program.
 pub fn executes() {
     depart(true);
 }
 
-/// The calling thread ends.
+/// Ends the requests of the calling thread, because the thread ends.
 pub fn thread_ends() {
     let thread = host::thread_identity();
     registry::for_each_live(|ring| {
@@ -70,7 +70,7 @@ fn depart_from(ring: &'static Ring, all: bool) {
     if let Some(core) = live(&mut guard, serial) {
         core.cancel_the_rest();
     }
-    // As many at a time as there are letters: others read them and make room.
+    // As many at a time as there is room for letters: other processes read letters and make room.
     while live(&mut guard, serial).is_some_and(|core| !core.bequeath_kept()) {
         if os::monotonic_ns() >= deadline_ns {
             break;
@@ -81,11 +81,11 @@ fn depart_from(ring: &'static Ring, all: bool) {
 }
 
 impl Core {
-    /// Ends the requests that a thread left in flight: work is cancelled, and so are waits on rings, which could
-    /// keep each other alive; a wait for another file is cancelled when that becomes ready. Timeouts go on. True if requests went on.
+    /// Ends the requests that a thread left in flight. Work is cancelled, and so are waits on rings, which could keep each other alive; a
+    /// wait for another file is cancelled when that becomes ready. Timeouts go on. Returns true if requests were advanced.
     fn thread_ended(&mut self, thread: usize) -> bool {
         if self.drive.submitter == Submitter::Thread(thread) {
-            // Its identity may be another's soon.
+            // The thread's identity may soon be another thread's.
             self.drive.submitter = Submitter::Elsewhere;
         }
         let left = |core: &Core, id: &RequestId| core.requests[*id].thread == thread;
@@ -98,7 +98,7 @@ impl Core {
             let Some(request) = self.requests.get_mut(id) else { continue };
             request.thread = 0;
             match request.phase {
-                // Of a ring, it is the stand-in that is waited for.
+                // A wait for a ring is a wait for its stand-in.
                 Phase::Waiting if !registry::is_ring(request.sqe.fd) => request.flags.set(Flags::CANCELED),
                 Phase::Waiting | Phase::Working => _ = self.try_cancel(id),
                 Phase::Armed if request.op.caps.has(Caps::LISTED_FUTEX) => _ = self.try_cancel(id),
@@ -112,7 +112,7 @@ impl Core {
         advances
     }
 
-    /// Before this process lets go of a ring that others have.
+    /// Cancels this process's requests before it leaves a ring that other processes have.
     pub(in crate::ring) fn cancel_for_others(&mut self) {
         if self.shared.is_some() && self.requests.live() > 0 && !family::is_alone() {
             self.cancel_everything(true);
@@ -120,8 +120,7 @@ impl Core {
         }
     }
 
-    /// Cancels this process's requests; `all`: those too that end by themselves, and that others can
-    /// take over.
+    /// Cancels this process's requests; `all`: also those that end by themselves, and those that other processes can take over.
     fn cancel_everything(&mut self, all: bool) {
         for id in self.order.drain.clear() {
             self.complete(id, Errno::ECANCELED.negated());
@@ -145,7 +144,7 @@ impl Core {
         self.advance();
     }
 
-    /// True if something is being worked on that will end.
+    /// True if an attempt is in progress that will end.
     fn ends_soon(&self) -> bool {
         self.requests.ids().any(|id| {
             let request = &self.requests[id];
@@ -153,7 +152,7 @@ impl Core {
         })
     }
 
-    /// Says of what is still being worked on that it was cancelled. It may go on for a while.
+    /// Posts `ECANCELED` for requests whose attempts are still in progress. The attempts may go on for a while.
     fn cancel_the_rest(&mut self) {
         let ids: Vec<RequestId> = self.requests.ids().collect();
         for id in ids {

@@ -1,12 +1,11 @@
 //! Letters between the processes of a ring.
 //!
-//! - `CANCEL`: the writer looked for requests in vain and asks every process that has some. Each
-//!   takes its bit out of `asked` and adds what it found; the writer takes the letter back when
-//!   nobody is left to answer. Meanwhile its own request is armed, with a timer by which it notices
-//!   that somebody died without an answer.
-//! - `TIMEOUT`: the writer ends, its timeout does not. Whoever reads it first has it.
+//! - `CANCEL`: the writer looked for requests in vain and asks every process that has some. Each process clears its bit in `asked` and adds
+//!   what it found; the writer removes the letter when no process is left to answer. Meanwhile the writer's own request is armed, with a
+//!   timer by which it notices that a process died without an answer.
+//! - `TIMEOUT`: the writer ends, its timeout does not. The first process that reads the letter takes the timeout over.
 //! - `COMPLETION`: a message (`MSG_RING`) for a ring that only a thread of another process may drive.
-//! - `KEPT`: a CQE that found no room, of a process that ends. Whoever reads it first, and has room, posts it.
+//! - `KEPT`: a CQE that found no room, of a process that ends. The first process that reads it, and has room, posts it.
 
 use crate::abi::Errno;
 use crate::feature::timeouts::{self, Inherited};
@@ -25,22 +24,22 @@ const TIMEOUT: u32 = 2;
 const COMPLETION: u32 = 3;
 const KEPT: u32 = 4;
 
-/// How often a writer looks whether those it asked live.
+/// The time between two checks whether the processes that a writer asked still live.
 const PATIENCE_NS: u64 = 50_000_000;
 
-/// A request to cancel, in words that mean the same in every process.
+/// A cancellation, in values that mean the same in every process.
 #[derive(Clone, Copy, Debug)]
 pub struct Question {
     /// `IORING_ASYNC_CANCEL_*`, without those that name a file.
     pub flags: u32,
-    /// With `IORING_ASYNC_CANCEL_USERDATA`, or no other key.
+    /// The user data, with `IORING_ASYNC_CANCEL_USERDATA` or no other key.
     pub user_data: u64,
-    /// With `IORING_ASYNC_CANCEL_OP`.
+    /// The operation, with `IORING_ASYNC_CANCEL_OP`.
     pub opcode: u8,
 }
 
 impl Shared {
-    /// The places of other owners, as bits.
+    /// Returns the places of other owners, as bits.
     fn others(&self) -> u32 {
         let state = self.state();
         (0..OWNERS)
@@ -70,8 +69,8 @@ impl State {
 }
 
 impl Core {
-    /// Asks the other processes to cancel what `question` says, after this one found what `found`
-    /// tells. False where there is nobody to ask, else `id` will be completed.
+    /// Asks the other processes to cancel as `question` says; `found` is what this process found. Returns false if there is no process to
+    /// ask; otherwise `id` will be completed.
     pub fn ask_others(&mut self, id: RequestId, question: Question, found: Result<usize, Errno>) -> bool {
         let Some(shared) = &self.shared else { return false };
         let asked = shared.others();
@@ -92,13 +91,13 @@ impl Core {
         if asked == 0 || !shared.write(letter) {
             return false;
         }
-        // As good as a user: the answer has to find somebody.
+        // This process counts as a user now: the answer has to reach it.
         self.join();
         self.arm_timer(id, Clock::Monotonic, os::monotonic_ns().saturating_add(PATIENCE_NS));
         true
     }
 
-    /// Reads what others have written, and the answers.
+    /// Reads letters of other processes, and their answers.
     pub(in crate::ring::shared) fn read_mail(&mut self) {
         let Some(shared) = &self.shared else { return };
         if shared.state().messages == 0 {
@@ -118,7 +117,7 @@ impl Core {
         }
     }
 
-    /// Cancels what another process asked for.
+    /// Cancels requests for another process that asked for it.
     fn answer(&mut self, place: usize, letter: Letter) {
         let Some(shared) = &self.shared else { return };
         let Some(own) = shared.published.owner else { return };
@@ -140,7 +139,7 @@ impl Core {
         shared.ring_the_bell();
     }
 
-    /// Ends the request that asked, once nobody is left who could answer.
+    /// Completes the request that asked, if no process is left that could answer.
     fn read_answers(&mut self, place: usize, letter: Letter) {
         let Some(shared) = &self.shared else { return };
         let gone = |place: &usize| {
@@ -166,7 +165,7 @@ impl Core {
         self.complete(id, result);
     }
 
-    /// Takes over a timeout whose process ended.
+    /// Takes over a timeout whose process has ended.
     fn inherit(&mut self, place: usize, letter: Letter) {
         let Some(shared) = &self.shared else { return };
         shared.state().take_letter(place);
@@ -182,7 +181,7 @@ impl Core {
         );
     }
 
-    /// Posts what was sent to this ring in another process.
+    /// Posts a message that was sent to this ring in another process.
     fn take_completion(&mut self, place: usize, letter: Letter) {
         let Some(shared) = &self.shared else { return };
         if self.drive.submitter == Submitter::Elsewhere {
@@ -193,8 +192,7 @@ impl Core {
         self.post_unrequested(Cqe { user_data: letter.user_data, res, flags, big: [0; 2] });
     }
 
-    /// Sends a completion to the process whose thread drives this ring. False where that is this one,
-    /// or where there is no room.
+    /// Sends a completion to the process whose thread drives this ring. Returns false if that is this process, or if there is no room.
     pub(in crate::ring) fn forward(&mut self, cqe: &Cqe) -> bool {
         let Some(shared) = &self.shared else { return false };
         self.drive.submitter == Submitter::Elsewhere
@@ -208,8 +206,8 @@ impl Core {
             })
     }
 
-    /// Leaves the CQEs that found no room to whoever reads of them first. False where there are more than there is room for
-    /// letters now.
+    /// Leaves the CQEs that found no room to the first process that reads of them. Returns false if letters have no room for all of them
+    /// now.
     pub(crate) fn bequeath_kept(&mut self) -> bool {
         self.flush_overflow();
         let Some(shared) = &self.shared else { return true };
@@ -229,8 +227,8 @@ impl Core {
         })
     }
 
-    /// Posts what a process that has ended could not. What finds no room stays a letter, for this process may end, too, and
-    /// be past the point where it leaves letters; but a writer may need the place.
+    /// Posts a CQE that a process could not post before it ended. Without room it stays a letter, because this process may end, too, at a
+    /// point where it leaves letters no more; but if no place for letters is free, it is kept here.
     fn take_kept(&mut self, place: usize, letter: Letter) {
         let Some(shared) = &self.shared else { return };
         if !self.queues.has_room_for(1) && !shared.state().is_mail_full() {
@@ -247,7 +245,7 @@ impl Core {
         self.overflow_may_be_over();
     }
 
-    /// True if a process that has ended left CQEs that nobody has posted.
+    /// True if a process that has ended left CQEs that are not posted yet.
     pub(crate) fn kept_in_mail(&self) -> bool {
         let kept = |letter: &Letter| letter.kind == KEPT;
         self.shared.as_ref().is_some_and(|shared| {
@@ -256,7 +254,7 @@ impl Core {
         })
     }
 
-    /// Leaves a timeout to whoever reads of it. False where there is no room.
+    /// Leaves a timeout to the first process that reads of it. Returns false if there is no room.
     pub(crate) fn bequeath(&mut self, timeout: Inherited) -> bool {
         self.shared.as_ref().is_some_and(|shared| {
             shared.write(Letter {
@@ -272,7 +270,7 @@ impl Core {
         })
     }
 
-    /// Takes back the questions that nobody will hear the answers of.
+    /// Removes the questions of this process, whose answers nobody will read.
     pub(crate) fn withdraw_letters(&mut self) {
         let Some(shared) = &self.shared else { return };
         let state = shared.state();
@@ -285,7 +283,7 @@ impl Core {
     }
 }
 
-/// The timer of a request that asked: looks who lives, and waits on.
+/// Handles the timer of a request that asked: reads answers, and waits on if there is none.
 pub fn expire(core: &mut Core, id: RequestId) {
     core.read_mail();
     if core.requests.get(id).is_some() {

@@ -1,19 +1,19 @@
-//! Rings of several processes: made before `fork`, used after it by parent and child.
+//! Rings of several processes: made before a `fork`, used after it by parent and child.
 //!
-//! Ring memory is shared anyway. Everything else of a ring (`Core`) is one process's own, and a
-//! child begins with a copy of it, without the requests: those stay its parent's. What the sides have
-//! to agree on lies in a [`Page`] that exists from the first `fork` on which the ring lives to see:
+//! Ring memory is shared anyway. All other state of a ring (`Core`) is one process's own. A child begins with a copy of it, without the
+//! requests, which stay its parent's. State on which the processes have to agree is in a [`Page`], which exists from the first `fork` in
+//! the ring's life on:
 //!
-//! - a lock, taken inside the ring's own by whoever holds that one ([`crate::ring::CoreGuard`]); who
-//!   finds that another process held it last takes the counts anew from ring memory;
-//! - who sleeps for completions, so that others ring the *bell*, an eventfd that all inherit and
-//!   nobody ever reads: the epoll instance of whoever drives reports every ring of it, by its edge;
-//! - letters ([`mail`]): a request can only be cancelled by the process that has it.
+//! - a lock, taken inside the ring's own lock ([`crate::ring::CoreGuard`]). A process that finds that another process held it last reads
+//!   the counts anew from ring memory;
+//! - the number of those who sleep for completions, so that other processes signal the *bell*: an eventfd that all inherit and nobody ever
+//!   reads. Each signal is an edge, which the driver's epoll instance reports;
+//! - letters ([`mail`]): only the process that has a request can cancel it.
 //!
-//! A process may be killed after it has posted and before it rings the bell. So who sleeps for a ring that several processes have
-//! used looks at it every second; the look takes the lock over from the dead.
+//! A process may be killed after it has posted and before it rings the bell. So a thread that sleeps for a ring that several processes have
+//! used looks at the ring every second; the look takes the lock over from a dead process.
 //!
-//! A ring in which nobody ever forked has no page, and pays one look at a null pointer.
+//! A ring whose processes never forked has no page, and pays one look at a null pointer.
 
 mod agree;
 mod departure;
@@ -37,7 +37,7 @@ pub struct Shared {
     crowded: bool,
     /// Threads that sleep for completions.
     asleep: u32,
-    /// Where the completion queue ended when whoever keeps CQEs, or has reads at the device, was last asked for them.
+    /// The CQ's tail when a process that keeps CQEs, or has reads at the device, was last asked for them.
     asked_at: Option<u32>,
     /// An eventfd was registered that other processes may not know of.
     own_eventfd: bool,
@@ -52,19 +52,19 @@ struct Published {
     hearers: u32,
     overflowing: u32,
     reading: u32,
-    /// The place among the owners.
+    /// This process's place among the owners.
     owner: Option<usize>,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // The page goes when its lock has been given up.
+        // The page is unmapped after its lock is unlocked.
         os::close_own(self.bell);
     }
 }
 
 impl Shared {
-    /// The state in the page. The page's lock is held, for this is part of what the ring's guards.
+    /// Returns the state in the page. The page's lock is held, because the ring's guard leads here.
     #[expect(clippy::mut_from_ref, reason = "the lock in the page guards it")]
     fn state(&self) -> &mut State {
         // SAFETY: a core is reached through its guard, which holds the page's lock; callers use one
@@ -72,13 +72,13 @@ impl Shared {
         unsafe { self.page.state() }
     }
 
-    /// True if this process has an eventfd or a stand-in that the other processes may lack. What every
-    /// process has is signalled by the process that posts, so that nobody else need be told.
+    /// True if this process has an eventfd or a stand-in that other processes may lack. An eventfd that every process has is signalled by
+    /// the process that posts, so that no other process need be told.
     fn observes_alone(&self) -> bool {
         self.own_eventfd || self.own_stand_in
     }
 
-    /// Tells every other process that sleeps or watches to look at the ring.
+    /// Has every other process that sleeps or watches look at the ring.
     fn ring_the_bell(&self) {
         os::eventfd_signal(self.bell);
     }

@@ -21,7 +21,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The command for a request that has [`Flags::DIRECT`](crate::request::Flags::DIRECT).
+    /// Returns the command for a request that has [`Flags::DIRECT`](crate::request::Flags::DIRECT).
     pub fn of(request: &Request) -> Command {
         if request.op.caps.has(Caps::HASHED) {
             Command::Write
@@ -34,7 +34,7 @@ impl Command {
         }
     }
 
-    /// The note on a descriptor whose kernel side does not do this command without waiting.
+    /// Returns the note for a descriptor on which the kernel does not do this command without waiting.
     pub fn waits(self) -> Kind {
         match self {
             Command::Sync | Command::SyncData => Kind::default(),

@@ -1,4 +1,4 @@
-//! O_DIRECT transfers, by Linux AIO: the one interface beside io_uring through which the kernel does them while nobody waits.
+//! O_DIRECT transfers by Linux AIO: the one interface beside io_uring through which the kernel does them while no thread waits.
 //!
 //! ```text
 //!  queued ──end of the submission, one io_submit──► in flight ──event──┬─► done
@@ -6,18 +6,20 @@
 //!     └─ a single one in a ring without a context: by the caller that waits for it
 //! ```
 //!
-//! The kernel holds the file from `io_submit` on, so that no duplicate is needed; that is called with the lock, before the program can know of
-//! the submission. `RWF_NOWAIT` keeps it from waiting for anything, and makes it safe whatever file has the number by now. What the kernel
-//! does not do without waiting (btrfs, writes behind the end of a file) is done by a plain call. Where the front end tells of closes, the request gets a
-//! duplicate for that before the program closes its descriptor; where it does not, within the submission, for the kernel has told by then.
+//! The kernel holds the file from `io_submit` on, so no duplicate is needed. `io_submit` is called with the lock, before the program can
+//! know of the submission. `RWF_NOWAIT` keeps it from waiting for anything, and makes it safe whatever file has the number by now. A
+//! transfer that the kernel does not do without waiting (btrfs, writes beyond the end of a file) is done by a plain call. For this, the
+//! request gets a duplicate before the program closes its descriptor, if the front end reports closes; otherwise within the submission,
+//! because the kernel has refused by then.
 //!
-//! Completions are read out of the context's ring memory, without a call. A caller that has nothing else to wait for sleeps in
-//! `io_getevents`, into memory that is not there: as soon as an event is, the call fails with `EFAULT`, and leaves the event where it is. A poll of the
-//! driver's eventfd in the same context lets others wake the caller. Everybody else hears of transfers by an eventfd in the ring's epoll
-//! set, which costs each transfer something.
+//! Completions are read from the context's ring memory, without a call. A caller that waits for nothing else sleeps in `io_getevents`, with
+//! an address that has no memory: as soon as there is an event, the call fails with `EFAULT`, and leaves the event where it is. A poll of
+//! the driver's eventfd in the same context lets others wake the caller. All other threads learn of transfers by an eventfd in the ring's
+//! epoll instance, which costs each transfer something.
 //!
-//! A process that holds a context takes some 40 ms longer to exit, and so does the end of a context. So a ring makes its own when a second transfer is
-//! wanted while one is in flight, or after some single ones; and a thread ends it when it was not used for a while.
+//! A process that holds a context takes some 40 ms longer to exit, and so does the end of a context. So a ring makes its context when a
+//! second transfer is wanted while one is in flight, or after some single ones; and a thread ends the context when it was not used for a
+//! while.
 
 pub mod command;
 mod transfers;
@@ -35,38 +37,39 @@ use crate::process::threads;
 use crate::wait::listing::TICK_NS;
 use crate::work::Work;
 
-/// Transfers in flight in one ring; what is beyond goes to workers.
+/// The maximum number of transfers in flight in one ring; further ones go to workers.
 const MOST: usize = 256;
 
-/// So many transfers may come one after the other before there is a context for them.
+/// The number of single transfers, one after the other, before a context is made for them.
 const SINGLES: u32 = 4;
 
-/// So many ticks of the reactor may pass without a transfer before the context ends: a quarter of a second.
+/// The number of the reactor's ticks without a transfer before the context ends: a quarter of a second.
 const IDLE_TICKS: u32 = 64;
 
-/// Of transfers on files of which the kernel has done none without waiting, one in so many is tried again.
+/// One in so many transfers is tried again, on files for which the kernel has done none without waiting.
 const TRY_AGAIN: u32 = 64;
 
-/// This system has no contexts of use.
+/// The system has no contexts of use.
 const NEVER: u32 = u32::MAX;
 
-/// How soon to look for transfers that no eventfd tells of, where the caller has to sleep for other files. The time doubles with each look
-/// in vain, from the first of these to the second.
+/// The time between looks for transfers that no eventfd reports, while the caller has to sleep for other files. The time doubles with each
+/// look in vain, from the first of these to the second.
 const SILENT_NS: [u64; 2] = [100_000, 4_000_000];
 
-/// The most transfers that one sleep waits for.
+/// The maximum number of transfers that one sleep waits for.
 const TOGETHER: u32 = 16;
 
-/// How long it waits for more than one: others may look at the CQ meanwhile, and hear of the reactor's ticks at best.
+/// How long a sleep waits for more than one transfer: others may look at the CQ meanwhile, and learn of transfers by the reactor's ticks at
+/// best.
 const TOGETHER_NS: u64 = TICK_NS;
 
-/// So many sleeps wait for one transfer each after the driver was woken otherwise.
+/// The number of sleeps that wait for one transfer each, after the driver was woken by something else.
 const APART: u32 = 64;
 
-/// The least that a transfer goes on behind.
+/// The smallest unit after which a transfer can go on, in bytes.
 const SECTOR: usize = 512;
 
-/// Names the poll of the driver's eventfd among events.
+/// Names the poll of the driver's eventfd among a context's events.
 const KICK: u64 = u64::MAX;
 
 const MAGIC: u32 = 0xa10a_10a1;
@@ -123,10 +126,10 @@ struct Header {
     length: u32,
 }
 
-/// A context, with an eventfd in an epoll set.
+/// A context, with an eventfd in an epoll instance.
 pub struct Context {
     header: *mut Header,
-    /// Events that the ring memory has room for, as it said at first: the program could write there.
+    /// The number of events for which the ring memory has room, as it said at first: later the program could write there.
     count: u32,
     head: u32,
     eventfd: Fd,
@@ -139,27 +142,27 @@ unsafe impl Send for Context {}
 #[derive(Default)]
 pub struct Aio {
     context: Option<Context>,
-    /// None could be had: so many submissions are done without before another is asked for, or, of [`NEVER`], all.
+    /// No context could be had: so many submissions are done without one before the next attempt, or, for [`NEVER`], all.
     refused: u32,
     flying: Vec<Option<Work>>,
     free: Vec<u32>,
-    /// How many of those no eventfd tells of.
+    /// The number of transfers in flight that no eventfd reports.
     silent: usize,
-    /// How long a caller slept last that had to look for those.
+    /// How long a caller last slept before it had to look for those transfers.
     silent_ns: u64,
-    /// How many there were so far; the first are left to callers.
+    /// The number of transfers so far; the first ones are left to callers.
     wanted: u32,
-    /// How many were left to callers since one was tried, of files that the kernel does nothing to without waiting.
+    /// The number of transfers left to callers since one was tried, on files for which the kernel does none without waiting.
     untried: u32,
     /// The poll of the driver's eventfd.
     kick: Kick,
-    /// How many such polls wait: each wakes one who waits for as many.
+    /// The number of such polls that are armed: to end a sleep for several completions takes as many.
     polls: u32,
-    /// How many sleeps are to wait for one transfer each.
+    /// The number of sleeps that are to wait for one transfer each.
     apart: u32,
     /// The driver sleeps in the context.
     is_awaited: bool,
-    /// At how many looks of the reactor in a row a completion was there, and nobody had come since the look before.
+    /// The number of consecutive looks of the reactor that found a completion, and no caller since the look before.
     missed: u8,
     /// Ticks of the reactor since the last transfer.
     idle_ticks: u32,
@@ -168,20 +171,20 @@ pub struct Aio {
 /// The poll of the driver's eventfd in a context.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Kick {
-    /// There is none.
+    /// No poll is armed.
     #[default]
     Unarmed,
-    /// The poll waits.
+    /// The poll is armed.
     Armed,
-    /// There is no such poll in this system.
+    /// The system has no such poll.
     Refused,
 }
 
 impl Context {
-    /// One for so many requests at a time; epoll calls its eventfd `name`.
+    /// Makes a context for `most` requests at a time, whose eventfd has this name in epoll's events.
     ///
     /// # Errors
-    /// The errors of `io_setup`, `eventfd` and `epoll_ctl`; `ENOSYS` where its memory is not as it is known.
+    /// The errors of `io_setup`, `eventfd` and `epoll_ctl`; `ENOSYS` if the context's memory has an unknown layout.
     pub fn create(epoll: Fd, most: usize, name: u64) -> Result<Context, Errno> {
         let mut address = 0usize;
         // SAFETY: writes one word of ours.
@@ -195,7 +198,8 @@ impl Context {
             return Err(Errno::ENOSYS);
         }
         os::epoll_ctl(epoll, EPOLL_CTL_ADD, eventfd, EPOLLIN | EPOLLET, name)?;
-        // What a child stores there would reach this process. Where it is not kept from children, theirs leave it alone all the same.
+        // A child's stores there would reach this process. Where the memory cannot be kept from children, their engine leaves it alone all
+        // the same.
         let bytes = HEADER + count as usize * size_of::<Event>();
         let _ = os::keep_from_children(header.cast(), bytes);
         Ok(context)
@@ -211,38 +215,38 @@ impl Context {
         }
     }
 
-    /// Polls a file once: its first wake-up for one of `events` completes this, whatever is so later.
+    /// Polls a file once: its first wake-up for one of `events` completes the poll, whatever the file's state is later.
     ///
     /// # Errors
-    /// The errors of `io_submit`: `EINVAL` before Linux 4.19, `EAGAIN` while as many are in flight as there may be.
+    /// The errors of `io_submit`: `EINVAL` before Linux 4.19, `EAGAIN` while the maximum number of requests is in flight.
     pub fn poll(&self, fd: Fd, events: u32) -> Result<(), Errno> {
         let (flags, eventfd) = (FLAG_RESFD, self.eventfd as u32);
         let iocb = Iocb { flags, eventfd, ..poll_of(fd, events, 0) };
         self.submit(&[&raw const iocb]).map(drop)
     }
 
-    /// Polls the driver's eventfd so many times, of which no eventfd tells; returns how many times it does.
+    /// Polls the driver's eventfd `times` times, without an eventfd that reports it; returns how many polls were armed.
     fn poll_kick(&self, kick: Fd, times: u32) -> Result<u32, Errno> {
         let iocb = poll_of(kick, EPOLLIN, KICK);
         let all = [&raw const iocb; TOGETHER as usize];
         self.submit(&all[..times as usize]).map(|accepted| accepted as u32)
     }
 
-    /// In a child after `fork`, where the context is not.
+    /// Closes the eventfd, in a child after `fork`, in which the context does not exist.
     pub fn abandon(self) {
         os::close_own(self.eventfd);
         core::mem::forget(self);
     }
 
-    /// Is there a completion?
+    /// True if there is a completion.
     fn has_completion(&self) -> bool {
         // SAFETY: mapped for as long as the context lives.
         let header = unsafe { &*self.header };
-        // Whoever takes it reads the tail once more, with an acquire load.
+        // The thread that takes the completion reads the tail once more, with an acquire load.
         header.tail.load(Ordering::Relaxed) != self.head
     }
 
-    /// The next completion, which stays: whose, and its result.
+    /// Returns the next completion, and leaves it there: the request's data, and its result.
     fn next_completion(&self) -> Option<(u64, i64)> {
         // SAFETY: mapped for as long as the context lives.
         let header = unsafe { &*self.header };
@@ -258,7 +262,7 @@ impl Context {
         Some((event.data, event.result))
     }
 
-    /// Takes the next completion: whose, and its result.
+    /// Takes the next completion: the request's data, and its result.
     pub fn take_completion(&mut self) -> Option<(u64, i64)> {
         let next = self.next_completion()?;
         self.head = if self.head + 1 == self.count { 0 } else { self.head + 1 };
@@ -275,21 +279,21 @@ fn poll_of(fd: Fd, events: u32, data: u64) -> Iocb {
 }
 
 impl Drop for Context {
-    /// Waits for what is in flight.
+    /// Destroys the context: waits for requests in flight.
     fn drop(&mut self) {
         destroy(self.header as usize);
         os::close_own(self.eventfd);
     }
 }
 
-/// Ends a context in a thread of its own, where there is one to be had: the system takes its time.
+/// Ends a context in a thread of its own, if one can be had: the system takes its time.
 fn end_aside(context: Context) {
     extern "C" fn run(address: *mut c_void) {
         threads::begin(credentials::common());
         destroy(address.addr());
         threads::end();
     }
-    // Transfers in flight keep the eventfd; a child that is made meanwhile does not get it.
+    // Transfers in flight keep the eventfd's file; a child that is forked meanwhile does not get the descriptor.
     os::close_own(context.eventfd);
     let address = context.header;
     core::mem::forget(context);
@@ -298,7 +302,7 @@ fn end_aside(context: Context) {
     }
 }
 
-/// A context in which a thread sleeps without the ring's lock. That it is not ended meanwhile is the driver's: see
+/// A context in which a thread sleeps without the ring's lock. The driver sees to it that the context does not end meanwhile: see
 /// `Core::transfers_to_await`.
 #[derive(Clone, Copy)]
 pub struct Awaited {
@@ -308,10 +312,10 @@ pub struct Awaited {
 }
 
 impl Awaited {
-    /// Sleeps until there are completions, which stay there.
+    /// Sleeps until there are completions, and leaves them there.
     ///
     /// # Errors
-    /// `EINTR` where a signal came, `EINVAL` where the context is gone.
+    /// `EINTR` when a signal came, `EINVAL` if the context is gone.
     pub fn wait(self, timeout_ns: Option<u64>, signal_mask: Option<u64>) -> Result<(), Errno> {
         let patience_ns = (self.least > 1).then_some(TOGETHER_NS);
         let timeout_ns = [timeout_ns, patience_ns].into_iter().flatten().min();
@@ -323,27 +327,27 @@ impl Awaited {
 }
 
 fn destroy(context: usize) {
-    // SAFETY: a context of ours, whose ring memory nobody looks at any more.
+    // SAFETY: a context of ours, whose ring memory no thread reads any more.
     let _ = unsafe { os::call(nr::__NR_io_destroy, [context, 0, 0, 0, 0, 0]) };
 }
 
 impl Aio {
-    /// How many transfers are in flight.
+    /// Returns the number of transfers in flight.
     pub fn in_flight(&self) -> usize {
         self.flying.len() - self.free.len()
     }
 
-    /// Can transfers be given to the kernel?
+    /// True if there is a context, so that transfers can be submitted to the kernel.
     pub fn has_context(&self) -> bool {
         self.context.is_some()
     }
 
-    /// Has a transfer come to its end that nobody has taken back?
+    /// True if a transfer has ended that was not taken back yet.
     pub fn has_completion(&self) -> bool {
         self.context.as_ref().is_some_and(Context::has_completion)
     }
 
-    /// In a child after `fork`, where the context is not.
+    /// Resets the state in a child after `fork`, in which the context does not exist.
     pub fn forked(&mut self) {
         if let Some(context) = self.context.take() {
             context.abandon();
@@ -351,14 +355,14 @@ impl Aio {
         *self = Aio::default();
     }
 
-    /// The driver's eventfd is gone.
+    /// Notes that the driver's eventfd is gone.
     pub fn lose_kick(&mut self) {
         if self.kick == Kick::Armed {
             (self.kick, self.polls) = (Kick::Unarmed, 0);
         }
     }
 
-    /// Ends the context; returns how many transfers nobody will hear of.
+    /// Ends the context; returns the number of transfers whose end nobody will see.
     pub fn shut_down(&mut self) -> usize {
         let in_flight = self.in_flight();
         if let Some(context) = core::mem::take(self).context {
@@ -367,18 +371,18 @@ impl Aio {
         in_flight
     }
 
-    /// Is there something to be looked at by the reactor's ticks: transfers that no eventfd tells of, a context that is not used?
+    /// True if the reactor's ticks have something to look at: transfers that no eventfd reports, or an unused context.
     pub fn needs_ticks(&self) -> bool {
         self.context.is_some()
     }
 
-    /// Is there a context that is not used at the moment?
+    /// True if there is a context that is not used at the moment.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.context.is_some() && self.in_flight() == 0
     }
 
-    /// How long a caller may sleep for other files that has transfers of which it would not hear: longer each time.
+    /// Returns how long a caller may sleep for other files while no event reports its transfers: longer with each call.
     pub fn lengthen_look_ns(&mut self) -> Option<u64> {
         if self.silent == 0 {
             return None;
@@ -389,7 +393,7 @@ impl Aio {
         Some(next_ns)
     }
 
-    /// Has the context ended that nobody has used for a while.
+    /// Ends the context if it was not used for a while.
     fn tick(&mut self) {
         if self.in_flight() > 0 || self.is_awaited {
             self.idle_ticks = 0;
@@ -403,7 +407,8 @@ impl Aio {
         }
     }
 
-    /// Takes the next completion. The event by which the driver is woken stays until that is back: it would sleep on, or sleeps only now.
+    /// Takes the next completion. The one that wakes the driver stays until the driver is back: it might sleep on, or begin to sleep only
+    /// now.
     fn take_completion(&mut self) -> Option<(u64, i64)> {
         let context = self.context.as_mut()?;
         if self.is_awaited && context.next_completion().is_some_and(|(slot, _)| slot == KICK) {

@@ -1,4 +1,4 @@
-//! Transfers past the page cache are submitted here, and fetched.
+//! Submits transfers past the page cache, and fetches their results.
 
 use linux_raw_sys::general::RWF_NOWAIT;
 use linux_raw_sys::io_uring::IORING_SETUP_SQPOLL;
@@ -22,7 +22,7 @@ use crate::work::aio::{
 use crate::work::run::length;
 
 impl Core {
-    /// Gives the queued O_DIRECT transfers to the kernel, unless there is but one that the caller can wait for as well.
+    /// Submits the queued O_DIRECT transfers to the kernel, unless there is only one, for which the caller can wait as well.
     #[inline]
     pub fn submit_direct(&mut self) {
         if self.work().direct() > 0 {
@@ -45,13 +45,14 @@ impl Core {
             match self.epoll().and_then(|epoll| Context::create(epoll, MOST + 1, AIO)) {
                 Ok(context) => self.aio_mut().context = Some(context),
                 Err(errno) => {
-                    // There are only so many in a system; but one that has none, or others, will not have them later.
+                    // A system has only so many contexts, and may have a free one later. A system without contexts, or with unknown ones,
+                    // stays so.
                     self.aio_mut().refused = if errno == Errno::ENOSYS { NEVER } else { TRY_AGAIN };
                     return;
                 }
             }
         }
-        // As a rule it is one, which needs little room.
+        // As a rule there is one transfer, which needs little room.
         while match self.work().direct() {
             0 => false,
             1 => self.submit_batch::<1>(),
@@ -59,16 +60,16 @@ impl Core {
         } {}
     }
 
-    /// Has anybody to be told of transfers but callers that wait for nothing else?
+    /// True if transfers have to be reported to others than callers that wait for nothing else.
     fn tells_of_transfers(&self) -> bool {
         if self.is(IORING_SETUP_SQPOLL) {
-            // Awake, it looks all the time.
+            // While awake, the SQ thread looks all the time.
             return self.drive().sq_thread.is_asleep();
         }
         !self.may_await_transfers() || self.nobody_comes() || self.is_shared()
     }
 
-    /// Does a caller that waits have nothing to wait for but transfers, workers and time?
+    /// True if a waiting caller waits for nothing but transfers, workers and time.
     fn may_await_transfers(&self) -> bool {
         self.aio().kick != Kick::Refused
             && self.readiness().waiting() == 0
@@ -77,7 +78,7 @@ impl Core {
             && !self.is_shared()
     }
 
-    /// Submits as many queued transfers as there is room for; false where no more can be.
+    /// Submits as many queued transfers as there is room for; returns false if no more can be submitted.
     fn submit_batch<const BATCH: usize>(&mut self) -> bool {
         let mut slots = [0u32; BATCH];
         let mut iocbs = [Iocb::default(); BATCH];
@@ -99,7 +100,7 @@ impl Core {
         let aio = self.aio_mut();
         aio.idle_ticks = 0;
         for &slot in &slots[..accepted] {
-            // Its interest in the program's descriptor stays: see [`Core::keep_files_at_device`].
+            // The transfer's interest in the program's descriptor stays: see [`Core::keep_files_at_device`].
             if let Some(Some(work)) = aio.flying.get_mut(slot as usize) {
                 work.is_told = told;
                 work.is_fresh = true;
@@ -107,7 +108,7 @@ impl Core {
             }
         }
         if accepted > 0 && !host::sees_closes() {
-            // What the kernel does not do without waiting it has told of. Nobody has closed a descriptor yet.
+            // The kernel has reported by now what it does not do without waiting, and nobody has closed a descriptor yet.
             self.reap_direct();
             for &slot in &slots[..accepted] {
                 if let Some(Some(work)) = self.aio_mut().flying.get_mut(slot as usize) {
@@ -115,14 +116,14 @@ impl Core {
                 }
             }
             if self.defers() && self.work().finished() > 0 {
-                // Of these no event tells any more.
+                // No event reports these any more.
                 self.notify_deferred();
             }
         }
         for &slot in slots[accepted..count].iter().rev() {
             let Some(mut work) = self.aio_mut().take_back(u64::from(slot)) else { continue };
             if slot == slots[accepted] {
-                // Whatever was wrong with the first of them, a plain call will tell.
+                // Whatever was wrong with the first of them, a plain call will report.
                 let waits = work.direct.take().map_or(Kind::default(), Command::waits);
                 self.do_otherwise(work, waits, 0);
             } else {
@@ -161,7 +162,7 @@ impl Core {
         }
     }
 
-    /// May the kernel be asked to do a transfer of this kind on `fd` without waiting? Not where it did not lately.
+    /// True if the kernel is to be asked to do a transfer of this kind on `fd` without waiting. As a rule not, if it did not lately.
     pub(in crate::work) fn tries_direct(&mut self, fd: Fd, command: Command) -> bool {
         let aio = self.aio_mut();
         if !kinds::noted(fd).has(command.waits()) {
@@ -172,8 +173,8 @@ impl Core {
         aio.untried.is_multiple_of(TRY_AGAIN)
     }
 
-    /// Does a transfer past the cache go to the kernel with the submission under way, which is told whether it is done without
-    /// waiting? Of a transfer of several parts the kernel may refuse one when another is in flight, and tells of it afterwards.
+    /// True if a transfer past the cache goes to the kernel with the current submission, which then learns whether it is done without
+    /// waiting. Not a transfer of several parts: the kernel may refuse one when another is in flight, and reports that afterwards.
     pub fn will_transfer(&self, id: RequestId) -> bool {
         let request = &self[id];
         let noted = kinds::noted(request.file.fd());
@@ -184,14 +185,14 @@ impl Core {
             && request.sqe.off != POSITION
             && request.whose == Whose::Common
             && self.aio().has_context()
-            // What wakes one who sleeps there stays until that one is back, and so does what the kernel tells behind it.
+            // An event that wakes a sleeping driver stays until the driver is back, and so do the events behind it.
             && !self.aio().is_awaited
             && self.aio().in_flight() + self.work().direct() < MOST
             && !noted.has(Command::of(request).waits())
     }
 
-    /// True if the kernel has a transfer, or gets it with the submission under way: it is in no list, so that no cancellation finds it. A
-    /// write that the kernel would not do without waiting is one for a worker.
+    /// True if the kernel has a transfer, or gets it with the current submission: then it is in no list in which a cancellation would find
+    /// it. A write that the kernel would not do without waiting is for a worker.
     pub fn is_at_device(&self, id: RequestId) -> bool {
         let request = &self[id];
         let extends = |sqe: &Sqe| {
@@ -203,13 +204,13 @@ impl Core {
             && (self.flying().any(|other| other == id) || !extends(&request.sqe))
     }
 
-    /// Ends all transfers, of which nobody is to hear.
+    /// Ends all transfers without completions.
     pub fn end_transfers(&mut self) {
         let in_flight = self.aio_mut().shut_down();
         self.work_mut().comes_back(in_flight);
     }
 
-    /// Takes back the transfers that are done.
+    /// Takes back the transfers that have ended.
     #[inline]
     pub fn reap_direct(&mut self) {
         if self.aio().has_completion() {
@@ -225,7 +226,7 @@ impl Core {
                 if aio.polls == 0 {
                     aio.kick = Kick::Unarmed;
                 }
-                // Where there is more to hear of than transfers, it costs more polls to wait for many.
+                // If the driver has to learn of more than transfers, waiting for many costs more polls.
                 aio.apart = APART;
                 continue;
             }
@@ -240,21 +241,21 @@ impl Core {
         let fd = work.fd;
         let waits = work.direct.take().map_or(Kind::default(), Command::waits);
         let result = if result < 0 { Err(Errno::from_raw(result as isize)) } else { Ok(result as usize) };
-        // Nothing more is done of what has its file by a number that may be another's, or of what was to be done without waiting.
+        // Nothing more is done for a transfer whose descriptor may be another file's by now, or that was to be done without waiting.
         let ends = work.sqe.op_flags & RWF_NOWAIT != 0 || !self.has_its_file(&work);
         let rest = match result {
             Err(Errno::EAGAIN | Errno::EOPNOTSUPP) if !ends => {
                 kinds::add(fd, waits);
                 Some(0)
             }
-            // The part that could be done without waiting.
+            // Only this part could be done without waiting.
             Ok(done) if !ends && done > 0 && done < length(&work) && done.is_multiple_of(SECTOR) => {
                 Some(done)
             }
             _ => None,
         };
         let Some(done) = rest else {
-            // The next transfer asks what is noted of the number that the program names, whatever this one went by.
+            // The next transfer looks at the note on the number that the program names, whatever descriptor this transfer used.
             for fd in [fd, work.named] {
                 if result.is_ok() && kinds::noted(fd).has(waits) {
                     kinds::take(fd, waits);
@@ -267,8 +268,8 @@ impl Core {
         self.do_otherwise(work, waits, done);
     }
 
-    /// A transfer that the kernel has not done beyond so many bytes is for somebody who waits for the device, by the program's descriptor still
-    /// or by what stands in its place. `waits` is noted of that.
+    /// Has the rest of a transfer, of which the kernel has done `done` bytes, done by a thread that waits for the device. It uses the
+    /// program's descriptor still, or the descriptor in its place. `waits` is noted on that.
     fn do_otherwise(&mut self, mut work: Work, waits: Kind, done: usize) {
         self.work_mut().ends(&work);
         let id = work.id;
@@ -282,7 +283,7 @@ impl Core {
         if !host::sees_closes()
             && let Some(named) = request.file.plain()
         {
-            // Perhaps the number has been another file's for long.
+            // The number may have been another file's for long.
             let is_transfer = waits != Kind::default();
             let held =
                 request.hold_file().and_then(|()| Ok(!is_transfer || kinds::is_direct(request.file.fd())?));
@@ -298,21 +299,21 @@ impl Core {
         }
         let Some(request) = self.requests_mut().get_mut(id) else { return };
         request.phase = Phase::Working;
-        // Its interest in the descriptor begins before that of the transfer ends.
+        // The work's interest in the descriptor begins before the transfer's ends.
         let mut again = Work::new(self, id, false);
         drop(work);
         again.is_slow = true;
         self.queue_work(again);
     }
 
-    /// Does the file of a transfer still have the descriptor that the request has it by?
+    /// True if the descriptor by which the request has the transfer's file still is that file's.
     fn has_its_file(&self, work: &Work) -> bool {
         let is_plain = self.requests().get(work.id).is_some_and(|request| request.file.plain().is_some());
         host::sees_closes() || work.is_fresh || !is_plain
     }
 
-    /// The context in which a driver may sleep that wants so many completions more, for it has nothing else to hear of. Whoever wakes the driver
-    /// is heard there, too.
+    /// Returns the context in which a driver may sleep that wants so many completions more, if it waits for nothing else. Threads that wake
+    /// the driver end this sleep, too.
     pub(crate) fn transfers_to_await(&mut self, wanted: u32) -> Option<Awaited> {
         if self.aio().in_flight() == 0 {
             return None;
@@ -327,7 +328,7 @@ impl Core {
         aio.apart = aio.apart.saturating_sub(1);
         let context = aio.context.as_ref()?;
         if aio.polls < least {
-            // What it was signalled before has been heard.
+            // Earlier signals of the eventfd have been handled.
             os::eventfd_drain(kick);
             let more = context.poll_kick(kick, least - aio.polls);
             aio.polls += more.unwrap_or(0);
@@ -338,7 +339,7 @@ impl Core {
         aio.is_awaited.then_some(Awaited { context: context.header as usize, least })
     }
 
-    /// How many transfers one sleep may wait for, where so many completions more are wanted: one where something is to go on at once.
+    /// Returns how many transfers one sleep may wait for, if so many completions more are wanted: one if something has to go on at once.
     fn transfers_to_await_together(&self, wanted: u32) -> u32 {
         let most = wanted.min(self.aio().in_flight() as u32).min(TOGETHER);
         let has_more = |id| self.requests().get(id).is_some_and(|request| request.link.is_some());
@@ -349,17 +350,17 @@ impl Core {
         }
     }
 
-    /// The driver is back from its sleep in a context, with this.
+    /// Ends the driver's sleep in a context, with its result.
     pub(crate) fn end_wait_for_transfers(&mut self, woken: Result<(), Errno>) {
         let aio = self.aio_mut();
         aio.is_awaited = false;
         if woken.is_err_and(|errno| errno != Errno::EINTR) {
-            // A sandbox that has no such call.
+            // A sandbox refuses the call.
             aio.kick = Kick::Refused;
         }
     }
 
-    /// Something may be waited for now that a driver does not hear of that sleeps for transfers alone.
+    /// Wakes a driver that sleeps for transfers alone, if there may be other events to wait for now.
     #[inline]
     pub(crate) fn rouse_from_transfers(&mut self) {
         if self.aio().is_awaited && !self.may_await_transfers() {
@@ -367,9 +368,9 @@ impl Core {
         }
     }
 
-    /// The reactor looks at the ring, once in a tick.
+    /// Looks at the ring's transfers, once in a tick of the reactor.
     pub fn tick_transfers(&mut self) {
-        // A completion may be just there, and a caller that sleeps for it about to wake. One that has no processor comes late.
+        // A completion may just have come, and a caller that sleeps for it may be about to wake: without a processor it is late.
         let comes = self.work_mut().in_flight.take_fetched() || self.aio().is_awaited;
         let aio = self.aio_mut();
         if comes {
@@ -383,7 +384,7 @@ impl Core {
         self.aio_mut().tick();
     }
 
-    /// The requests of all transfers that the kernel has.
+    /// Returns the requests of all transfers that the kernel has.
     pub(in crate::work) fn flying(&self) -> impl Iterator<Item = RequestId> {
         self.aio().flying.iter().flatten().map(|work| work.id)
     }

@@ -1,4 +1,4 @@
-//! Reads in flight are fetched here, by whoever waits for completions.
+//! Fetching of reads in flight, by threads that wait for completions.
 
 use anyring_trace::event::Step;
 use linux_raw_sys::general::RWF_NOWAIT;
@@ -17,13 +17,13 @@ use crate::work::Work;
 use crate::work::in_flight::{LONG_AMONG_OTHERS_US, LONG_US, Read, SOON_US};
 use crate::work::run::length;
 
-/// Can it be found out by an attempt that does not block whether a read of this file is there?
+/// True if an attempt that does not block can find out whether a read of this file is answered.
 fn can_be_tried(fd: Fd) -> bool {
     !kinds::noted(fd).has(Kind::OF_READS)
 }
 
 impl Core {
-    /// The device has what a request reads.
+    /// Lists a request whose read the device has begun.
     #[cold]
     pub fn keep_in_flight(&mut self, id: RequestId) {
         // The SQ thread does not block.
@@ -46,21 +46,22 @@ impl Core {
         self.work_mut().in_flight.reads.push_back(Read { id, _interest: interest });
     }
 
-    /// Takes the oldest read that nobody has fetched, as work.
+    /// Takes the oldest read that no thread fetches, as work.
     fn take_in_flight(&mut self) -> Option<Work> {
         loop {
             let read = self.work_mut().in_flight.reads.pop_front()?;
             let request = self.requests_mut().get_mut(read.id);
             let Some(request) = request.filter(|request| request.phase == Phase::InFlight) else { continue };
             request.phase = Phase::Working;
-            // It has an interest of its own in the descriptor before the read's ends: who closes that looks without the lock.
+            // The work's interest in the descriptor begins before the read's ends: a thread that closes the descriptor looks without the
+            // lock.
             let mut work = Work::new(self, read.id, false);
             work.is_fetched = true;
             return Some(work);
         }
     }
 
-    /// Gives all reads to workers.
+    /// Hands all reads to workers.
     pub fn hand_over_in_flight(&mut self) {
         while let Some(work) = self.take_in_flight() {
             self.queue_work(work);
@@ -68,7 +69,7 @@ impl Core {
         self.hand_over();
     }
 
-    /// A call ends. Do its reads wait for the next one?
+    /// Decides at the end of a call whether its reads wait for the next call, or go to workers.
     #[inline]
     pub fn leave_in_flight(&mut self) {
         if self.work().in_flight.is_any() {
@@ -84,7 +85,7 @@ impl Core {
             && self.work().out() == 0
             && let Some(work) = self.take_in_flight()
         {
-            // One after the other: this process's own caller comes soon, most likely, and needs no workers.
+            // One after the other: most likely, this process's own caller comes soon, and needs no workers.
             self.queue_work(work);
             self.hand_over();
         }
@@ -97,7 +98,7 @@ impl Core {
             || self.drive().token.is_awaited()
     }
 
-    /// The reactor looks at the ring, once in a tick. Reads for which nobody came since its last look are for workers.
+    /// Looks at the ring's reads, once in a tick of the reactor. Reads that no caller has fetched since the last look go to workers.
     pub fn rescue_in_flight(&mut self) {
         let in_flight = &mut self.work_mut().in_flight;
         let oldest = in_flight.reads.front().map(|read| read.id);
@@ -109,7 +110,7 @@ impl Core {
         }
     }
 
-    /// Ends the reads that the device has answered, the oldest first, until one is not there.
+    /// Ends the reads that the device has answered, the oldest first, up to the first that is not answered.
     pub fn fetch_answered(&mut self) {
         let mut is_any = false;
         while !self.has_fetched_enough()
@@ -134,14 +135,14 @@ impl Core {
         }
     }
 
-    /// As [`Core::fetch_answered`], unless it is too early for that.
+    /// Does the same as [`Core::fetch_answered`], unless it is too early for that.
     fn fetch_timely(&mut self) {
         if !self.work().in_flight.is_too_early(os::ticks(), os::ticks_per_us()) {
             self.fetch_answered();
         }
     }
 
-    /// A caller looks, and does not wait: ends the reads that are there. Where that cannot be found out, workers do them.
+    /// Ends the reads that are answered, for a caller that does not wait. If no attempt can find out which, workers do the reads.
     pub fn look_at_in_flight(&mut self) {
         self.fetch_timely();
         let oldest = self.work().in_flight.reads.front().map(|read| read.id);
@@ -151,7 +152,7 @@ impl Core {
         }
     }
 
-    /// How much of what a request reads is there by now, where that is not all; else the work has its result.
+    /// Returns how much of a request's read is there by now; `None` if that is all, and the work has its result.
     fn part_answered(&self, work: &mut Work) -> Option<usize> {
         if !can_be_tried(work.fd) {
             return Some(0);
@@ -167,7 +168,7 @@ impl Core {
         }
     }
 
-    /// May a caller be held up by the device until then?
+    /// True if a caller whose wait ends by `limits` may block in a read from the device.
     pub fn may_block(&self, limits: &Limits) -> bool {
         let takes_us = self.work().in_flight.takes_us;
         let among_others = self.readiness().waiting() > 0 || self.zero_copy().is_waiting();
@@ -178,13 +179,13 @@ impl Core {
         let ends_ns = limits.enough_ns.or(limits.deadline_ns);
         let left_ns = ends_ns.map(|end_ns| end_ns.saturating_sub(os::monotonic_ns()));
         let ends = [left_ns, self.time().timers.next_ns()].into_iter().flatten().min();
-        // What a device takes that has just stalled nobody knows.
+        // Nobody knows how long a device takes that has just stalled.
         ends.is_none_or(|left_ns| left_ns / 1000 >= SOON_US.max(2 * takes_us))
     }
 }
 
-/// The share of a caller that waits: fetches the oldest read, and those behind it that are there. False where there is none, or the
-/// device is too slow for that and workers have them; where no worker can be had the caller has them as queued work.
+/// Does the share of a caller that waits: fetches the oldest read, and the answered ones behind it. Returns false if there is none, or if
+/// the device is too slow and workers have the reads. If no worker can be had, the caller has the reads as queued work.
 pub fn fetch_oldest(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> bool {
     let Some(core) = live(guard, serial).filter(|core| core.work().in_flight.is_any()) else { return false };
     core.work_mut().in_flight.note_presence();
@@ -197,7 +198,7 @@ pub fn fetch_oldest(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> 
     core.work_mut().goes_out(1);
     core.work_mut().in_flight.fetched.push(id);
     if core.drive().token.driver() == Driver::Nobody {
-        // Whoever sleeps beside may hear of something else meanwhile.
+        // A thread that sleeps beside may drive meanwhile, and see other events.
         core.pass_on();
     }
     loop {
@@ -217,7 +218,7 @@ pub fn fetch_oldest(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> 
         core.give_back(work);
         core.fetch_timely();
         if core.readiness().waiting() > 0 && core.drive().token.is_free() {
-            // One read after the other must not keep what else is ready from being seen.
+            // One read after the other must not keep other events from being seen.
             core.harvest_now();
         }
         return true;

@@ -1,7 +1,7 @@
-//! Reads that the device has: begun without a thread, and fetched later by whoever waits for completions.
+//! Reads that the device has: begun without a thread, and fetched later by threads that wait for completions.
 //!
-//! A read that misses the page cache is under way when its first attempt returns: `RWF_NOWAIT` has begun it, or
-//! `POSIX_FADV_WILLNEED` (`ops/rw.rs` says which). Any number of reads is, and none of them needs a thread:
+//! A read that misses the page cache is in progress when its first attempt returns: `RWF_NOWAIT` has begun it, or `POSIX_FADV_WILLNEED`
+//! (`ops/rw.rs` says which). Any number of reads can be in flight, and none of them needs a thread:
 //!
 //! ```text
 //!  a miss ──► in flight ──┬─ a caller that waits: the oldest by a read that blocks, the next ones as long as they are there
@@ -10,16 +10,16 @@
 //!                            came for the time of a tick, and where there is no reactor to notice that
 //! ```
 //!
-//! A look for a read that is not there costs a call. So after a look in vain, callers do not look again until the device can have answered.
+//! A look for a read that is not answered costs a call. After a look in vain, callers do not look again until the device can have answered.
 //!
-//! A read of a file cannot be interrupted. So a caller blocks only for as long as the device has taken of late, and leaves that
-//! to workers where it is long.
+//! A read of a file cannot be interrupted. So a caller blocks only as long as the device has taken of late; if that is long, workers do the
+//! reads.
 //!
-//! No duplicate holds the file: a process loses its POSIX locks with any descriptor that is closed. The front end tells of a close
-//! before it is done, and then the request gets a duplicate. A caller may be about to read at that moment, by the program's
-//! descriptor and without the ring's lock; it finds the duplicate when it comes back, and reads once more by that, for its call may have met the
-//! number's next file. All reads here are at offsets: what has no offsets refuses them. Where closes are not seen, a request has its duplicate from the
-//! beginning.
+//! No duplicate holds the file, because a process loses its POSIX locks with any descriptor that it closes. The front end reports a close
+//! before it is done, and then the request gets a duplicate. At that moment a caller may be about to read, by the program's descriptor and
+//! without the ring's lock. When the caller comes back, it finds the duplicate and reads once more by that, because its read may have met
+//! the number's next file. All reads here have offsets: files without offsets refuse them. If closes are not seen, a request has its
+//! duplicate from the beginning.
 
 mod fetch;
 
@@ -31,19 +31,19 @@ use crate::request::RequestId;
 
 pub use fetch::fetch_oldest;
 
-/// Microseconds for which a caller may be held up that has nothing else to look at than its reads. A signal handler waits as long.
+/// Microseconds for which a read may block a caller that waits for nothing but reads. A signal handler waits as long.
 const LONG_US: u64 = 20_000;
 
-/// Microseconds for which a caller may be held up that would hear of sockets and the like meanwhile.
+/// Microseconds for which a read may block a caller that also waits for sockets and the like.
 const LONG_AMONG_OTHERS_US: u64 = 500;
 
-/// A caller whose wait ends within so many microseconds is not held up.
+/// A caller whose wait ends within so many microseconds does not block in a read.
 const SOON_US: u64 = 100_000;
 
 /// One read.
 struct Read {
     id: RequestId,
-    /// In the program's descriptor, if the request has the file by that.
+    /// The interest in the program's descriptor, if the request has the file by that.
     _interest: Option<Interest>,
 }
 
@@ -52,64 +52,64 @@ struct Read {
 pub struct InFlight {
     /// The oldest first.
     reads: VecDeque<Read>,
-    /// Requests for which a caller reads at the moment.
+    /// Requests whose reads callers fetch at the moment.
     fetched: Vec<RequestId>,
-    /// How long reads that block have taken of late, in microseconds.
+    /// How long blocking reads have taken of late, in microseconds.
     takes_us: u64,
-    /// The time at which the last read that blocked has ended, in ticks.
+    /// The time at which the last blocking read ended, in ticks.
     ended_ticks: u64,
     /// The last look found nothing.
     is_in_vain: bool,
     /// The oldest read at the reactor's last look.
     seen: Option<RequestId>,
-    /// Grows where the program does not come for what is in flight, and falls where it does: as long as it is not 0, workers do reads at
-    /// once, and an eventfd tells of transfers.
+    /// Grows when the program does not fetch what is in flight, and falls when it does. While it is not 0, workers do reads at once, and an
+    /// eventfd reports transfers.
     absences: u8,
-    /// The number that the next absence adds to `absences`: the greater, the more absences have followed one another. A thread that came
-    /// late once had no processor, perhaps.
+    /// The number that the next absence adds to `absences`. It grows with each absence in a row: a thread that was late once may have had
+    /// no processor.
     growth: u8,
-    /// A call has come for completions since the reactor's last look.
+    /// A call has fetched completions since the reactor's last look.
     is_fetched: bool,
 }
 
-/// How often a program has to come for what is in flight, at most, after it did not.
+/// The maximum that one absence adds to `absences`: so many times the program has to fetch afterwards.
 const ABSENCE: u8 = 32;
 
 impl InFlight {
-    /// The requests of all reads, for which nobody has come or a caller reads at the moment.
+    /// Returns the requests of all reads, whether or not a caller fetches them at the moment.
     pub(super) fn ids(&self) -> impl Iterator<Item = RequestId> {
         self.reads.iter().map(|read| read.id).chain(self.fetched.iter().copied())
     }
 
-    /// Is there any read for which nobody has come?
+    /// True if there is a read that no caller fetches.
     #[inline]
     pub fn is_any(&self) -> bool {
         !self.reads.is_empty()
     }
 
-    /// Does the program not come for what is in flight?
+    /// True if the program does not fetch what is in flight.
     pub fn is_left_alone(&self) -> bool {
         self.absences > 0
     }
 
-    /// A call comes for completions.
+    /// Notes that a call fetches completions.
     #[inline]
     pub(super) fn note_fetch(&mut self) {
         self.is_fetched = true;
     }
 
-    /// True if a call has come for completions since the last question; the next answer is about the time from now on.
+    /// Returns whether a call has fetched completions since the last call of this function.
     pub(super) fn take_fetched(&mut self) -> bool {
         core::mem::take(&mut self.is_fetched)
     }
 
-    /// Nobody came for the time of a tick.
+    /// Notes that no caller fetched anything for the time of a tick.
     pub(super) fn note_absence(&mut self) {
         self.growth = ABSENCE.min(2 * self.growth + 1);
         self.absences = self.absences.saturating_add(self.growth);
     }
 
-    /// A caller waits.
+    /// Notes that a caller waits.
     pub(super) fn note_presence(&mut self) {
         if self.absences > 0 {
             self.absences -= 1;
@@ -118,7 +118,7 @@ impl InFlight {
         }
     }
 
-    /// A read that blocks has taken so long.
+    /// Notes how long a blocking read has taken.
     pub(super) fn note_time(&mut self, took_us: u64, now_ticks: u64) {
         // A read that took no time was there already: a look would have found it.
         self.is_in_vain &= took_us >= self.takes_us / 4;
@@ -126,8 +126,8 @@ impl InFlight {
         self.ended_ticks = now_ticks;
     }
 
-    /// Is the next read most likely not there yet? A busy device answers one read after the other, and each look costs a call. Time
-    /// bounds what is missed by a program that never waits.
+    /// True if the next read is most likely not answered yet. A busy device answers one read after the other, and each look costs a call. A
+    /// time limit bounds what a program misses that never waits.
     fn is_too_early(&self, now_ticks: u64, ticks_per_us: u64) -> bool {
         let bound_us = self.takes_us.min(LONG_US) / 2;
         self.is_in_vain && now_ticks.wrapping_sub(self.ended_ticks) < bound_us * ticks_per_us

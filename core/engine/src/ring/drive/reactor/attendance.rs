@@ -5,19 +5,19 @@
 pub struct Attendance {
     /// The ring is on the reactor's list.
     pub(super) listed: bool,
-    /// The reactor drove it, and may sleep as if it still did.
+    /// The reactor drove the ring, and may sleep as if it still did.
     pub(super) was_driven: bool,
-    /// The reactor runs, or nothing tells it of closes.
+    /// The reactor runs and learns of the ring's close, or no watch reports closes.
     pub(super) is_heard: bool,
 }
 
 impl Attendance {
-    /// Is the ring on the reactor's list?
+    /// True if the ring is on the reactor's list.
     pub fn is_listed(&self) -> bool {
         self.listed
     }
 
-    /// In a child after `fork`, whose reactor has no ring.
+    /// Resets the state in a child after `fork`, whose reactor has no ring.
     pub fn forked(&mut self) {
         self.listed = false;
         self.is_heard = false;

@@ -1,14 +1,13 @@
-//! The reactor: the process's one thread that drives rings while nobody waits in `enter`.
+//! The reactor: the process's one thread that drives rings while no thread waits in `enter`.
 //!
-//! The reactor keeps a list of rings that want attention and looks at each of them when it is due: every few
-//! milliseconds, at its next deadline, or never. A ring with requests outstanding into which nobody
-//! came since the last look is taken over: its epoll instance is put into the reactor's own, and it is
-//! due at its deadlines only. A caller that starts to wait takes it out again by `EPOLL_CTL_DEL`: no
-//! wake-up, no hand-shake. A ring that needs nothing any more, or whose caller has been waiting inside
-//! for a whole tick, leaves the list. A wake-up costs what is ready and due; with nothing due the thread sleeps for good.
+//! The reactor keeps a list of rings that need attention, and looks at each of them when it is due: every few milliseconds, at its next
+//! deadline, or never. A ring with outstanding requests that no call entered since the last look is taken over: its epoll instance is added
+//! to the reactor's own, and the ring is due at its deadlines only. A caller that starts to wait removes the instance again by
+//! `EPOLL_CTL_DEL`: no wake-up, no handshake. A ring leaves the list if it needs nothing any more, or if its caller has been waiting inside
+//! for a whole tick. A wake-up costs what is ready and due; with nothing due, the thread sleeps without a timeout.
 //!
-//! A DEFER_TASKRUN ring is only watched from here: when something of it becomes ready its observers
-//! are told (eventfd, `IORING_SQ_TASKRUN`), and the program comes and drives it itself.
+//! A DEFER_TASKRUN ring is only watched: when something of it becomes ready, its observers are notified (eventfd, `IORING_SQ_TASKRUN`), and
+//! the program enters and drives it itself.
 
 mod attendance;
 pub mod run;
@@ -33,7 +32,7 @@ pub use attendance::Attendance;
 /// Names the reactor's own eventfd among its events.
 const KICK: u64 = u64::MAX;
 
-/// Names the notifications that rings were closed.
+/// Names the inotify instance, which reports that rings were closed.
 const CLOSED: u64 = u64::MAX - 1;
 
 #[derive(Clone, Copy)]
@@ -41,21 +40,21 @@ struct Attended {
     ring: &'static Ring,
     serial: u64,
     activity: u64,
-    /// When it was looked at last.
+    /// The time of the last look at the ring, on the monotonic clock.
     looked_ns: u64,
 }
 
 struct Reactor {
-    /// The code of the thread. It uses all that is above this file, so `setup` gives it.
+    /// The entry of the thread. The thread's code uses modules above this one, so `setup` passes the entry.
     entry: Option<Entry>,
     epoll: Option<Fd>,
     kick: Fd,
     running: bool,
-    /// The thread is to end: nobody counts on it any more.
+    /// The thread is to end: no other thread relies on it.
     leaves: bool,
     /// The credentials that the thread was cloned with.
     credentials: Credentials,
-    /// How many there have been; one that is not the last ends.
+    /// The number of the current term. A thread of an earlier term ends.
     term: usize,
     /// The term of the thread that runs.
     launched: usize,
@@ -74,32 +73,32 @@ static REACTOR: Mutex<Reactor> = Mutex::new(Reactor {
     listing: Listing::new(),
 });
 
-/// Work waits for workers that only the reactor can clone.
+/// Queued work waits for workers that only the reactor can clone.
 static RECRUITS: AtomicBool = AtomicBool::new(false);
 
 /// The entry of a thread, with its argument.
 type Entry = extern "C" fn(*mut c_void);
 
-/// From now on the reactor can run: this is its thread.
+/// Sets the entry of the thread, without which the reactor cannot run.
 pub fn set_entry(entry: Entry) {
     REACTOR.lock().entry = Some(entry);
 }
 
-/// The lock of the list of rings, for a `fork`.
+/// Returns the lock of the list of rings, for a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
     &REACTOR
 }
 
-/// Asks the reactor to look after a ring. Called under the ring's lock; does nothing where the
-/// reactor knows of it already.
+/// Lists a ring with the reactor, which looks after it from then on. Called under the ring's lock. If something waits outside `enter`, or
+/// cannot enter, the reactor drives the ring at once.
 pub fn attend(core: &mut Core) {
-    // Other processes cannot come and drive this one's requests.
+    // Other processes cannot enter to drive this process's requests.
     let at_once =
         core.drive.observers.may_wait_outside() || core.is_crowded() || core.work.in_flight().is_left_alone();
     if core.drive.attendance.listed {
         let left = core.drive.token.driver() == Driver::Nobody && !(at_once && take_over(core));
         if left && core::mem::take(&mut core.drive.attendance.was_driven) {
-            // It was taken back from a reactor that had gone to sleep for good.
+            // A caller took the ring back from the reactor, which may sleep without a timeout.
             wake_for_a_tick(core);
         }
         return;
@@ -108,7 +107,7 @@ pub fn attend(core: &mut Core) {
         return;
     }
     if !start(core) {
-        // Nobody is going to find that the program does not come for its reads.
+        // Without the reactor, no tick finds reads that the program does not fetch.
         core.hand_over_in_flight();
         return;
     }
@@ -118,28 +117,28 @@ pub fn attend(core: &mut Core) {
     }
 }
 
-/// The ring has files, a thread, or work that may take for ever, and perhaps nobody comes by any more: if a watch is what tells
-/// of its close, that must be heard of.
+/// Has the reactor run if a watch reports the ring's close. For rings that have files, a thread, or work that may take for ever: perhaps no
+/// call enters them any more.
 pub fn hear_of_close(core: &mut Core) {
     if !core.drive.attendance.is_heard {
         core.drive.attendance.is_heard = watches::watch_fd().is_none() || REACTOR.lock().launch_if_gone();
     }
 }
 
-/// There is a watch now, in which closes are told of. A reactor that is launched later finds it itself.
+/// Adds the watch that reports closes to the reactor's epoll instance. A reactor that is launched later does so itself.
 pub fn listen(watch: Fd) {
     if let Some(epoll) = REACTOR.lock().epoll {
         hear_in(epoll, watch);
     }
 }
 
-/// Lets the reactor's epoll instance tell of what the watch tells of.
+/// Has the reactor's epoll instance report the watch's events.
 fn hear_in(epoll: Fd, watch: Fd) {
     let _ = os::epoll_ctl(epoll, EPOLL_CTL_ADD, watch, EPOLLIN | EPOLLET, CLOSED);
 }
 
-/// Starts the thread, where the ring will need it when its caller leaves and it does not run. That may cost the caller its
-/// turn on the processor.
+/// Launches the thread if it does not run and the ring will need it when its caller leaves. A launch may cost the caller its turn on the
+/// processor.
 pub fn prepare(core: &Core) {
     if core.drive.attendance.listed
         || core.drive.token.driver() != Driver::Nobody
@@ -147,17 +146,17 @@ pub fn prepare(core: &Core) {
     {
         return;
     }
-    // Where it cannot be launched now, that is tried again when the caller leaves.
+    // If the thread cannot be launched now, that is tried again when the caller leaves.
     REACTOR.lock().launch_if_gone();
 }
 
-/// Before a caller sleeps: what has to be looked at by and by needs the reactor's next ticks.
+/// Asks for the reactor's next ticks, before a caller sleeps, if anything in the ring has to be checked at ticks.
 pub fn attend_stale(core: &mut Core) {
     if !core.needs_ticks() || core.rechecks_itself() {
         return;
     }
     if core.drive.attendance.listed {
-        // While the reactor drove the ring, nothing of it needed a tick; otherwise it ticks.
+        // While the reactor drove the ring, the ring needed no ticks; otherwise it ticks already.
         if core::mem::take(&mut core.drive.attendance.was_driven) {
             wake_for_a_tick(core);
         }
@@ -166,7 +165,7 @@ pub fn attend_stale(core: &mut Core) {
     }
 }
 
-/// A ring on the list is to be looked at within the time of a tick: the reactor may be asleep for good.
+/// Has a listed ring looked at within the time of a tick: the reactor may sleep without a timeout.
 fn wake_for_a_tick(core: &Core) {
     let due_ns = os::monotonic_ns().saturating_add(TICK_NS);
     let mut reactor = REACTOR.lock();
@@ -189,14 +188,14 @@ fn start(core: &Core) -> bool {
 }
 
 impl Reactor {
-    /// Wakes the thread where it has to look again.
+    /// Wakes the thread if it has to look at the list again.
     fn kicked_if(&mut self, Kick(needed): Kick) {
         if needed {
             self.wake();
         }
     }
 
-    /// Wakes the thread. Where the program has closed its descriptors unseen, nobody can: another one goes on with the list.
+    /// Wakes the thread. If the program has closed its descriptors unseen, that fails: another thread goes on with the list.
     fn wake(&mut self) {
         if !os::eventfd_signal(self.kick) {
             self.lose_descriptors();
@@ -212,7 +211,7 @@ impl Reactor {
         }
     }
 
-    /// Makes the thread's descriptors, where it has none. False where they cannot be had.
+    /// Makes the thread's descriptors, if it has none. Returns false if they cannot be had.
     fn make_descriptors(&mut self) -> bool {
         if self.epoll.is_some() {
             return true;
@@ -231,7 +230,7 @@ impl Reactor {
         true
     }
 
-    /// Launches the thread, unless it runs. False if it cannot be launched.
+    /// Launches the thread, unless it runs. Returns false if it cannot be launched.
     fn launch_if_gone(&mut self) -> bool {
         self.running || self.launch()
     }
@@ -246,7 +245,7 @@ impl Reactor {
         self.running
     }
 
-    /// Has the thread end, if it runs.
+    /// Tells the thread to end, if it runs.
     fn dismiss(&mut self) {
         self.term += 1;
         self.leaves = true;
@@ -257,16 +256,16 @@ impl Reactor {
     }
 }
 
-/// Does the reactor start workers with these credentials for work that is queued now? Asked with the pool's lock held: one
-/// that ends looks at the queue afterwards.
+/// True if the reactor starts workers with these credentials for work that is queued now. Called with the pool's lock held: a reactor that
+/// ends looks at the queue afterwards.
 pub fn has(credentials: Credentials) -> bool {
     let reactor = REACTOR.lock();
     reactor.running && !reactor.leaves && reactor.credentials == credentials
 }
 
-/// Has it start the workers that queued work waits for, if it runs.
+/// Has the reactor start the workers for which queued work waits, if it runs.
 pub fn recruit() {
-    // Release pairs with the acquire where the reactor looks: the work was queued before.
+    // Release pairs with the acquire in the thread's loop: the work was queued before.
     RECRUITS.store(true, Ordering::Release);
     let mut reactor = REACTOR.lock();
     if reactor.running {
@@ -274,8 +273,8 @@ pub fn recruit() {
     }
 }
 
-/// The process has other credentials: another thread takes the reactor's place, as soon as the one so
-/// far has ended. It starts workers for what others leave behind, too.
+/// Replaces the reactor's thread, because the process has other credentials, as soon as the old thread has ended. The new one also starts
+/// workers for work that others leave behind.
 pub fn renew(until_ns: u64) {
     let mut reactor = REACTOR.lock();
     if reactor.running {
@@ -291,7 +290,7 @@ pub fn renew(until_ns: u64) {
     reactor.launch_if_gone();
 }
 
-/// Is there a reactor?
+/// True if the reactor runs.
 #[cfg(anyring_simulation)]
 pub fn is_running() -> bool {
     REACTOR.lock().running
@@ -306,8 +305,8 @@ pub fn retire() {
     (reactor.term, reactor.launched) = (0, 0);
 }
 
-/// Puts a ring's epoll instance into the reactor's: from now on the reactor drives it. False where that cannot be: the
-/// kernel lets only so many instances that are in another one know the same file.
+/// Has the reactor drive a ring: adds the ring's epoll instance to the reactor's. Returns false if that fails: the kernel limits how many
+/// nested epoll instances can watch one file.
 fn take_over(core: &mut Core) -> bool {
     let Ok(epoll) = core.epoll() else { return false };
     let mut reactor = REACTOR.lock();
@@ -318,14 +317,14 @@ fn take_over(core: &mut Core) -> bool {
     core.drive.token.give(Driver::Reactor);
     core.watch_pages();
     core.drive.attendance.was_driven = true;
-    // A ring's deadlines bound the reactor's sleep, and so does what has to be looked at by and by.
+    // The reactor's sleep is bounded by the ring's deadlines, and by a tick if anything has to be checked at ticks.
     let tick_ns = if core.needs_ticks() { os::monotonic_ns().saturating_add(TICK_NS) } else { u64::MAX };
     let kick = reactor.listing.bring_look_forward(core.identity.serial, due_ns(core).min(tick_ns));
     reactor.kicked_if(kick);
     true
 }
 
-/// Puts a ring's epoll instance into the reactor's, where the ring is known by its serial number.
+/// Adds a ring's epoll instance to the reactor's, under the ring's serial number.
 fn put(outer: Fd, epoll: Fd, serial: u64) -> Result<(), Errno> {
     let events = EPOLLIN | EPOLLONESHOT;
     match os::epoll_ctl(outer, EPOLL_CTL_ADD, epoll, events, serial) {
@@ -334,12 +333,12 @@ fn put(outer: Fd, epoll: Fd, serial: u64) -> Result<(), Errno> {
     }
 }
 
-/// When a ring's next timer is due, on the monotonic clock; `u64::MAX` where it has none.
+/// Returns when a ring's next timer is due, on the monotonic clock; `u64::MAX` if it has none.
 fn due_ns(core: &Core) -> u64 {
     core.time.timers.next_ns().map_or(u64::MAX, |left| os::monotonic_ns().saturating_add(left))
 }
 
-/// A caller takes the driver's role back from the reactor.
+/// Takes the driver's role back from the reactor, for a caller.
 pub fn release(core: &mut Core) {
     debug_assert!(core.drive.token.driver() == Driver::Reactor, "only what the reactor drives is released");
     core.drive.token.give_up();
@@ -349,14 +348,14 @@ pub fn release(core: &mut Core) {
     }
 }
 
-/// The reactor cannot drive a ring any more that it drives: it looks at it from time to time from now on.
+/// Has the reactor look at a ring from time to time, because it can no longer drive the ring.
 pub fn leave_to_looks(core: &mut Core) {
     release(core);
     core.drive.attendance.was_driven = false;
     wake_for_a_tick(core);
 }
 
-/// A ring that the reactor drives got a timer: it may have to wake earlier.
+/// Has the reactor wake earlier, if it drives the ring and the ring's new timer needs that.
 pub fn deadline_changed(core: &mut Core) {
     if core.drive.token.driver() != Driver::Reactor {
         return;
@@ -367,14 +366,14 @@ pub fn deadline_changed(core: &mut Core) {
     reactor.kicked_if(kick);
 }
 
-/// A ring ends: it leaves the list.
+/// Removes a ring that ends from the list.
 pub fn forget(core: &mut Core) {
     if core::mem::take(&mut core.drive.attendance.listed) {
         REACTOR.lock().listing.remove(core.identity.serial);
     }
 }
 
-/// In a child after `fork`: the parent's reactor is not here.
+/// Resets the reactor in a child after `fork`: the parent's thread does not exist here.
 ///
 /// # Safety
 /// No other thread of this process may use the reactor.
@@ -382,7 +381,7 @@ pub unsafe fn forked() {
     // SAFETY: passed on to the caller.
     unsafe { REACTOR.reset() };
     let mut reactor = REACTOR.lock();
-    // The epoll instance is shared with the parent's reactor: leave it alone.
+    // The parent's reactor shares this epoll instance: only the descriptor is closed.
     if let Some(epoll) = reactor.epoll.take() {
         os::close_own(epoll);
         os::close_own(reactor.kick);

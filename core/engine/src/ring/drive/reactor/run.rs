@@ -19,9 +19,9 @@ use crate::wait::Driver;
 use crate::wait::listing::TICK_NS;
 use crate::work::pool;
 
-/// The reactor ends, once the workers are started that it was asked for: nobody else has its credentials.
+/// Ends the reactor's thread, after it has started the requested workers: no other thread has its credentials.
 fn leave(own: Credentials, term: usize) {
-    // Another one may run already, where nobody could wake this one.
+    // If this thread could not be woken, another one may run already.
     let ends = || {
         let mut reactor = REACTOR.lock();
         if reactor.launched == term {
@@ -33,7 +33,7 @@ fn leave(own: Credentials, term: usize) {
         ends();
         return;
     }
-    // No thread is to be had now. Another reactor need not wait for that.
+    // No thread can be had now. Another reactor need not wait for this one.
     ends();
     while !pool::recruit(own) {
         os::pause(TICK_NS);
@@ -41,7 +41,7 @@ fn leave(own: Credentials, term: usize) {
     threads::end();
 }
 
-/// The reactor has another epoll instance than before: the rings that it drives are put there.
+/// Adds the epoll instances of the rings that the reactor drives to its new instance.
 fn put_all(outer: Fd) {
     let rings = REACTOR.lock().listing.rings();
     for attended in rings {
@@ -58,7 +58,7 @@ fn put_all(outer: Fd) {
     }
 }
 
-/// The thread of this term.
+/// Runs the thread of this term.
 pub extern "C" fn run(term: *mut c_void) {
     let term = term as usize;
     let (mut epoll, own) = {
@@ -73,7 +73,7 @@ pub extern "C" fn run(term: *mut c_void) {
         let Some(until_ns) = in_term(term).map(|mut reactor| reactor.listing.falls_asleep()) else { break };
         let mut timeout_ns = (until_ns != u64::MAX).then(|| until_ns.saturating_sub(os::monotonic_ns()));
         if wanting {
-            // No thread is to be had now.
+            // No thread can be had now.
             RECRUITS.store(true, Ordering::Relaxed);
             timeout_ns = Some(timeout_ns.map_or(TICK_NS, |left_ns| left_ns.min(TICK_NS)));
         }
@@ -82,14 +82,14 @@ pub extern "C" fn run(term: *mut c_void) {
         let Some(()) = in_term(term).map(|mut reactor| reactor.listing.wakes()) else { break };
         let count = match woken {
             Ok(count) => count,
-            // The program has closed it unseen.
+            // The program has closed the instance unseen.
             Err(Errno::EBADF | Errno::EINVAL) => {
                 if let Some(mut reactor) = in_term(term) {
                     reactor.lose_descriptors();
                     reactor.make_descriptors();
                     epoll = reactor.epoll.unwrap_or(-1);
                 }
-                // Where there is none to be had, it is tried again.
+                // If no instance can be had, the next round tries again.
                 if epoll < 0 {
                     os::pause(TICK_NS)
                 } else {
@@ -102,11 +102,11 @@ pub extern "C" fn run(term: *mut c_void) {
         for event in &events[..count] {
             let data = event.data;
             if data == CLOSED {
-                // A ring that closes goes on with what is ready.
+                // Closing a ring advances its ready requests, whose addresses may have tags.
                 user::take_tags();
                 lifetime::collect();
             } else if data != KICK {
-                // A ring that is gone may have left an entry.
+                // A ring that is gone may have left an entry in the instance.
                 let attended = REACTOR.lock().listing.get(data);
                 if let Some(attended) = attended {
                     serve(attended, |core| drive(epoll, core));
@@ -122,13 +122,12 @@ pub extern "C" fn run(term: *mut c_void) {
     leave(own, term);
 }
 
-/// The reactor's state, for the thread of this term. `None` where its time is over: the state is its successor's.
+/// Returns the reactor's state, for the thread of this term. `None` if the term is over: the state is the successor's.
 fn in_term(term: usize) -> Option<Guard<'static, Reactor>> {
     Some(REACTOR.lock()).filter(|reactor| reactor.term == term)
 }
 
-/// Does with a ring on the list what is to be done now, looks at it if the time of a tick is over since the last look, and says when
-/// it is due again.
+/// Does `act` with a listed ring, looks at the ring if a tick has passed since the last look, and notes when the ring is due again.
 fn serve(attended: Attended, act: impl FnOnce(&mut Core)) {
     let Attended { ring, serial, activity, looked_ns } = attended;
     let mut guard = enter(ring);
@@ -142,7 +141,7 @@ fn serve(attended: Attended, act: impl FnOnce(&mut Core)) {
     let seen = if looks { look_at(core, activity) } else { Some(activity) };
     let looked_ns = if looks { now } else { looked_ns };
     let due_ns = next_look_ns(core, looked_ns, now);
-    // Without a need for ticks there will be none, or none soon: who takes the ring back asks for the next one.
+    // Without ticks, or with long ones, a thread that takes the ring back has to ask for the next tick.
     if core.drive.token.driver() == Driver::Reactor && (!core.needs_ticks() || core.tick_ns() > TICK_NS) {
         core.drive.attendance.was_driven = true;
     }
@@ -163,15 +162,15 @@ fn serve(attended: Attended, act: impl FnOnce(&mut Core)) {
     }
 }
 
-/// When a ring on the list is to be looked at again: a tick after the last look if it is not driven from here, or needs ticks, and at
-/// its earliest deadline if it is.
+/// Returns when a listed ring is due again: a tick after the last look if the reactor does not drive it, or if it needs ticks; at its
+/// earliest deadline if the reactor drives it.
 fn next_look_ns(core: &Core, looked_ns: u64, now_ns: u64) -> u64 {
     let mut due_ns = u64::MAX;
     let is_driven = core.drive.token.driver() == Driver::Reactor;
     if !is_driven || core.needs_ticks() {
         due_ns = looked_ns.saturating_add(if is_driven { core.tick_ns() } else { TICK_NS });
     }
-    // The look takes the ring's lock, which finds what a process posted that was killed before it told of it.
+    // A look takes the ring's lock, and so finds what a process posted that was killed before it could ring the bell.
     if let Some(look_ns) = core.next_look_ns().filter(|_| core.is_owed()) {
         due_ns = due_ns.min(now_ns.saturating_add(look_ns));
     }
@@ -184,15 +183,15 @@ fn next_look_ns(core: &Core, looked_ns: u64, now_ns: u64) -> u64 {
     due_ns
 }
 
-/// Locks a ring to go on with its requests.
+/// Locks a ring to advance its requests.
 fn enter(ring: &Ring) -> CoreGuard<'_> {
     let guard = ring.lock_as_reactor();
-    // Behind the lock: who made one of these requests has said before whether its addresses have tags.
+    // After the lock: the thread that made these requests has noted before whether their addresses have tags.
     user::take_tags();
     guard
 }
 
-/// A ring may be ready that the reactor drives.
+/// Takes events of a ring that the reactor drives.
 fn drive(outer: Fd, core: &mut Core) {
     if core.drive.token.driver() != Driver::Reactor {
         return;
@@ -206,8 +205,7 @@ fn drive(outer: Fd, core: &mut Core) {
     let _ = os::epoll_ctl(outer, EPOLL_CTL_MOD, epoll, EPOLLIN | EPOLLONESHOT, core.identity.serial);
 }
 
-/// Something is ready, or due: goes on with it, or tells the observers of a ring that only its own
-/// thread may drive.
+/// Advances a ring in which something is ready or due. If only the ring's own thread may drive it, notifies the ring's observers.
 fn proceed(core: &mut Core) {
     if core.defers() {
         tell_of_deferred(core);
@@ -217,7 +215,7 @@ fn proceed(core: &mut Core) {
     core.advance();
 }
 
-/// Tells the observers of a ring that defers, once, that its thread has something to come in for.
+/// Notifies the observers of a ring that defers, once, that `enter` has something to fetch.
 fn tell_of_deferred(core: &mut Core) {
     let due = core.time.timers.next_ns() == Some(0);
     if (due || has_deferred(core)) && !core.drive.observers.know_of_deferred() {
@@ -226,14 +224,14 @@ fn tell_of_deferred(core: &mut Core) {
     }
 }
 
-/// Fires the timers of a ring that is driven from here.
+/// Fires the timers of a ring that the reactor drives.
 fn expire(core: &mut Core) {
     if core.drive.token.driver() == Driver::Reactor && core.time.timers.next_ns() == Some(0) {
         proceed(core);
     }
 }
 
-/// One ring at a tick; `None` where it is to leave the list.
+/// Looks at a ring at a tick; returns the ring's activity, or `None` if the ring is to leave the list.
 fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
     if core.needs_ticks() {
         core.drive.observers.posts_later();
@@ -250,7 +248,7 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
             core.advance();
         } else {
             if core.defers() && has_deferred(core) {
-                // Nobody drives it, perhaps.
+                // Perhaps no thread drives the ring.
                 core.notify_deferred();
             } else if !core.defers() && !core.order.ready.is_empty() {
                 core.kick_driver();
@@ -278,7 +276,7 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
     Some(core.life.activity())
 }
 
-/// Callers come and go, and perhaps none of them waits.
+/// Looks for events of a ring that no thread drives: callers enter it, but perhaps none of them waits.
 fn look_for_events(core: &mut Core) {
     core.harvest_now();
     if !core.defers() {
@@ -288,7 +286,7 @@ fn look_for_events(core: &mut Core) {
     }
 }
 
-/// Has a ring that defers anything for its thread to come in for?
+/// True if a ring that defers has anything that its thread must enter for.
 fn has_deferred(core: &Core) -> bool {
     !core.order.ready.is_empty() || core.aio.has_completion()
 }

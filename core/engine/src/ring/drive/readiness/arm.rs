@@ -1,4 +1,4 @@
-//! Requests begin to wait for descriptors here, and are woken.
+//! Arming of requests that wait for descriptors, and waking them.
 
 use alloc::vec::Vec;
 
@@ -16,11 +16,11 @@ use crate::ring::drive::readiness::waiters::Waiter;
 use crate::ring::drive::readiness::{ALL_EVENTS, INCOMING, Kept, STICKY};
 use crate::wait::Driver;
 
-/// Waits by a kept registration that are looked at when they begin, after a number was found to be another file's: a
-/// connection takes a few. Each costs a system call, which a program whose connections last soon pays no more.
+/// The number of waits by kept registrations that are checked when they begin, after a number was found to be another file's. A connection
+/// makes a few. Each check costs a system call, which a program whose connections last soon stops to pay.
 pub(super) const DISTRUST: u32 = 64;
 
-/// Events for which nobody waited, in a row, before a registration is given up.
+/// The number of consecutive events for which no request waited before a registration is given up.
 const IDLE_EVENTS: u8 = 32;
 
 /// The trust in the registration by which a request begins to wait.
@@ -28,18 +28,17 @@ const IDLE_EVENTS: u8 = 32;
 pub(super) enum Registration {
     /// The registration was made for this file just now, and epoll is going to report what the file is ready for.
     New,
-    /// The registration was there before, and is for this file.
+    /// The registration existed before, and is known to be for this file.
     Proven,
-    /// The registration was there before, and may be for a file that had the number.
+    /// The registration existed before, and may be for an earlier file with this number.
     Believed,
 }
 
 impl Core {
-    /// Lets a request wait until its file is ready for one of `events`, after an attempt showed that
-    /// it is not.
+    /// Has a request wait until its file is ready for one of `events`, after an attempt showed that it is not.
     ///
     /// # Errors
-    /// `EPERM` where the file cannot be polled, `EBADF` where there is none.
+    /// `EPERM` if the file cannot be polled, `EBADF` if there is none.
     pub fn arm(&mut self, id: RequestId, events: u32) -> Result<(), Errno> {
         let (known, registration) = self.find_or_watch(id, events)?;
         self.readiness.guesses.missed();
@@ -52,7 +51,7 @@ impl Core {
         Ok(())
     }
 
-    /// Lets a request wait on a descriptor that is registered, and known not to be ready.
+    /// Has a request wait on a descriptor that is registered, and known not to be ready.
     #[inline]
     pub fn arm_known(&mut self, id: RequestId, known: Known, events: u32) {
         let registration = self.look_if_distrusted(id, known);
@@ -67,8 +66,7 @@ impl Core {
         guesses.expect(index, &entries[index as usize], events);
     }
 
-    /// The trust in the old registration of a request's file. The ring asks epoll only while it distrusts
-    /// numbers ([`DISTRUST`]).
+    /// Returns the trust in the kept registration of a request's file. Asks epoll only while the ring distrusts numbers ([`DISTRUST`]).
     #[inline]
     fn look_if_distrusted(&mut self, id: RequestId, Known(index): Known) -> Registration {
         let Readiness { entries, distrust, .. } = &mut self.readiness;
@@ -80,7 +78,7 @@ impl Core {
         self.look_at_registration(index)
     }
 
-    /// A request waits by a registration that was there before, and that may be for another file.
+    /// Lists a kept registration to be rechecked: a request waits by it, and it may be for another file.
     #[inline]
     fn doubt(&mut self, index: u32) {
         let Readiness { entries, recheck, .. } = &mut self.readiness;
@@ -92,10 +90,10 @@ impl Core {
         }
     }
 
-    /// Registers a file, whether anybody waits for it or not; returns its entry.
+    /// Registers a file, whether or not a request waits for it; returns its entry.
     ///
     /// # Errors
-    /// `EPERM` where the file cannot be polled, `EBADF` where there is none.
+    /// `EPERM` if the file cannot be polled, `EBADF` if there is none.
     pub fn watch(&mut self, fd: Fd) -> Result<u32, Errno> {
         self.watch_for(fd, ALL_EVENTS)
     }
@@ -118,7 +116,7 @@ impl Core {
                 let epoll = self.epoll()?;
                 self.readiness.register(epoll, index, events)
             }
-            // Too many rings that the reactor drives know the file.
+            // Too many rings that the reactor drives watch the file.
             Err(Errno::EINVAL) if self.drive.token.driver() == Driver::Reactor => {
                 reactor::leave_to_looks(self);
                 self.readiness.register(epoll, index, events)
@@ -127,9 +125,8 @@ impl Core {
         }
     }
 
-    /// Lets a poll wait for the next edge. With `renew`, an old registration is made anew, so that it
-    /// is known to be for this file; where others wait by it, it is not, and they see no edge twice.
-    /// True where epoll is going to report what the file is ready for now.
+    /// Has a poll wait for the next edge. With `renew`, a kept registration is renewed, so that it is known to be for this file; not if
+    /// other requests wait by it, which would see an edge twice. Returns true if epoll is going to report what the file is ready for now.
     ///
     /// # Errors
     /// As for [`Core::arm`].
@@ -137,13 +134,13 @@ impl Core {
         let (known, registration) = self.find_or_watch(id, ALL_EVENTS)?;
         let Known(index) = known;
         let alone = self.readiness.entries[index as usize].waiters.is_empty();
-        // Where others wait, nothing is renewed; but an event of another file must not be taken for one of this.
+        // If other requests wait, nothing is renewed; but an event of another file must not be taken for one of this file.
         let doubts = renew && !alone && registration == Registration::Believed;
         let plain = matches!(self.requests[id].file, FileHold::Plain(_));
         let registration = if doubts && plain { self.look_at_registration(index) } else { registration };
         let kept = registration != Registration::New;
         let renews = kept && renew && alone;
-        // One that is renewed is for this file.
+        // A renewed registration is for this file.
         let sleep = if kept { self.readiness.sleep() } else { 0 };
         self.listen(id, known, events, if renews { Registration::New } else { registration }, sleep);
         if renews {
@@ -154,7 +151,7 @@ impl Core {
             }
         } else if kept {
             let entry = &self.readiness.entries[index as usize];
-            // One that another poll of this submission asked for tells this one, too.
+            // A report that another poll of this submission asked for is for this poll, too.
             return Ok(renew && self.readiness.reports && entry.reporting);
         }
         self.readiness.entries[index as usize].reporting = true;
@@ -162,7 +159,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Has current readiness of every kind reported once more.
+    /// Has epoll report once more what the file is ready for, for all events.
     fn renew(&mut self, index: u32) -> Result<(), Errno> {
         let epoll = self.epoll()?;
         let entry = &mut self.readiness.entries[index as usize];
@@ -177,7 +174,7 @@ impl Core {
         }
     }
 
-    /// The entry of a request's file, registered for some events.
+    /// Returns the entry of a request's file, registered for `events` at least.
     fn find_or_watch(&mut self, id: RequestId, events: u32) -> Result<(Known, Registration), Errno> {
         let fd = self.requests[id].file.fd();
         let Some(known) = self.readiness.known(fd) else {
@@ -191,7 +188,7 @@ impl Core {
         Ok((known, if widens { Registration::New } else { registration }))
     }
 
-    /// Puts a request among those that wait for its file. `sleep` is for [`Waiter::sleep`], 0 where that tells nothing.
+    /// Adds a request to those that wait for its file. `sleep` is for [`Waiter::sleep`]; 0 if it means nothing.
     #[inline]
     fn listen(
         &mut self,
@@ -214,8 +211,8 @@ impl Core {
         }
     }
 
-    /// If the engine was given the number for a new file: requests that wait on the file that had it
-    /// wait for one that is gone.
+    /// Ends waits for a file that is gone, if the engine was given its number for a new file: the requests that wait by the number wait for
+    /// the old one.
     fn forget_replaced(&mut self, fd: Fd) {
         let Some(index) = self.readiness.find(fd) else { return };
         let entry = &self.readiness.entries[index as usize];
@@ -228,19 +225,19 @@ impl Core {
         }
     }
 
-    /// Ends a request's wait without readiness; false where it was not waiting.
+    /// Ends a request's wait without readiness. Returns false if the request was not waiting.
     pub fn disarm(&mut self, id: RequestId) -> bool {
         let Some(index) = self.readiness.find(self.requests[id].file.fd()) else { return false };
         let entry = &mut self.readiness.entries[index as usize];
         let Some(waiter) = entry.waiters.remove(id) else { return false };
-        // Where nobody waits, nobody asks epoll: the next one has to try.
+        // If no request waits, epoll is not asked: the next request has to try.
         entry.ready |= waiter.events & !STICKY;
         self.readiness.waiting -= 1;
         true
     }
 
-    /// Has the processor fetch what is going to be touched of these entries, for a batch of them at once: with
-    /// thousands of connections none of it is in the nearer caches, and one after the other each would be waited for.
+    /// Has the processor prefetch these entries and their requests, for a batch of events. With thousands of connections none of them is in
+    /// the nearer caches, and the processor would wait for one after the other.
     pub(crate) fn expect_entries(&self, indices: impl Iterator<Item = u32> + Clone) {
         let entries = indices.filter_map(|index| self.readiness.entries.get(index as usize));
         entries.clone().for_each(|entry| os::prefetch(entry));
@@ -249,7 +246,7 @@ impl Core {
         }
     }
 
-    /// epoll reported `bits` for the entry that `data` names.
+    /// Handles `bits`, which epoll reported for the entry that `data` names.
     pub(crate) fn readiness_event(&mut self, data: u64, bits: u32) {
         let index = data as u32;
         let Some(entry) = self.readiness.entries.get_mut(index as usize) else { return };
@@ -270,7 +267,7 @@ impl Core {
         self.wake_waiters(index, bits);
     }
 
-    /// Events of `fd` without an error that is nothing but notices of pages in an error queue.
+    /// Returns `events`, without an error that is only notifications of pages in an error queue.
     pub fn without_notices(&mut self, fd: Fd, events: u32) -> u32 {
         if !self.zero_copy.is_used() {
             return events;
@@ -306,8 +303,8 @@ impl Core {
         waiters.retain(|waiter| !wake(waiter));
     }
 
-    /// Counts an event for which nobody waited. A program may have left io_uring alone for this descriptor:
-    /// do not let it wake us for ever.
+    /// Counts an event for which no request waited. The program may no longer use io_uring for this descriptor: its events must not wake
+    /// the ring for ever.
     fn unwanted_event(&mut self, index: u32) {
         let entry = &mut self.readiness.entries[index as usize];
         entry.idle_events += 1;
@@ -321,15 +318,14 @@ impl Core {
         self.readiness.remove(index);
     }
 
-    /// `fd` is about to be closed, or was replaced: what is known of it no longer holds. Requests
-    /// that wait on it keep the file, by a duplicate.
+    /// Forgets what is known of `fd`, which is about to be closed or was replaced. Requests that wait on it keep the file, by a duplicate.
     pub fn forget_fd(&mut self, fd: Fd) {
         self.forget(fd, true);
     }
 
-    /// Forgets a connection that is closed at once, and that takes its registration along, unless another
-    /// descriptor or process has it, too. Nobody can tell before; but a connection of which that is true makes
-    /// events that nothing stands for any more, and after the first of these no registration is left behind.
+    /// Forgets a connection that is closed at once. Its registration ends with it, unless another descriptor or process has the connection,
+    /// too, which nobody can know before. But such a connection makes events that belong to no entry any more, and after the first of them
+    /// registrations are removed.
     pub fn forget_connection(&mut self, fd: Fd) {
         self.forget(fd, self.readiness.outlived);
     }
@@ -342,7 +338,7 @@ impl Core {
         }
     }
 
-    /// A duplicate of a descriptor that is about to be closed, the same each time.
+    /// Returns a duplicate of a descriptor that is about to be closed: the same duplicate each time.
     pub(in crate::ring) fn kept_duplicate(
         &mut self,
         fd: Fd,
@@ -356,7 +352,7 @@ impl Core {
         Ok(*kept.insert((node, own)))
     }
 
-    /// A share of [`Core::kept_duplicate`], for a request that has the file.
+    /// Returns a share of [`Core::kept_duplicate`], for a request that has the file.
     pub(in crate::ring) fn keep_file(&mut self, fd: Fd, kept: &mut Kept) -> Result<FileHold, Errno> {
         let (node, own) = self.kept_duplicate(fd, kept)?;
         self.resources.files.share(node);
@@ -393,7 +389,7 @@ impl Core {
         }
     }
 
-    /// On a ring that defers, requests that readiness woke wait for the program to come.
+    /// Keeps the file of requests that readiness woke: on a ring that defers, they wait for the program's call.
     fn keep_files_of_ready(&mut self, fd: Fd, kept: &mut Kept) {
         let on_descriptors: Vec<RequestId> = self.order.ready.on_descriptors().collect();
         for id in on_descriptors {
@@ -412,14 +408,14 @@ impl Core {
         }
     }
 
-    /// Closes a descriptor of the engine's own.
+    /// Closes a descriptor that is the engine's own.
     pub fn close_own(&mut self, fd: Fd) {
         notes::closes(fd);
         self.forget_name(fd);
         self.resources.directories.forget(fd);
         if let Some(index) = self.readiness.find(fd) {
-            // Nothing waits for a file that nothing holds any more, but for one of the program's, perhaps, that had the number, and
-            // was closed where nobody saw it: at the limit of descriptors, the engine's have any number.
+            // Nothing waits for a file that nothing holds any more. But requests may wait for a file of the program that had the number,
+            // and was closed unseen: at the limit of descriptors, the engine's descriptors have any number.
             for waiter in self.readiness.remove(index).as_slice() {
                 self.readiness.waiting -= 1;
                 self.complete(waiter.id, Errno::EBADF.negated());

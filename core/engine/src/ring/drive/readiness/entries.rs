@@ -1,4 +1,4 @@
-//! The entries of a ring for descriptors that its requests wait for.
+//! The entries of a ring, one for each descriptor that its requests wait for.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -15,62 +15,61 @@ use crate::ring::drive::readiness::guesses::Guesses;
 use crate::ring::drive::readiness::waiters::Waiters;
 use crate::ring::drive::readiness::{ALL_EVENTS, INCOMING, OUTGOING, STICKY, SocketKind};
 
-/// The descriptors of one ring.
+/// The descriptors that one ring's requests wait for.
 #[derive(Default)]
 pub struct Readiness {
-    /// The epoll instance, once needed.
+    /// The epoll instance, once it is needed.
     pub(super) epoll: Option<Fd>,
     pub(super) entries: Vec<Entry>,
     pub(super) free: Vec<u32>,
-    /// Descriptor number to entry, plus one.
+    /// Descriptor number to entry index plus one; 0 for no entry.
     pub(super) by_fd: Vec<u32>,
     pub(super) waiting: usize,
-    /// epoll has something to report that is to be seen before `enter` returns.
+    /// A poll was armed on a file that may be ready: epoll has to be asked before `enter` returns.
     pub(super) reports: bool,
-    /// Entries on which something waits by a registration that was there before.
+    /// Entries on which requests wait by a kept registration, to be rechecked.
     pub(super) recheck: VecDeque<Recheck>,
-    /// The number of waits to come that are looked at when they begin.
+    /// The number of future waits that are checked when they begin.
     pub(super) distrust: u32,
     pub(super) guesses: Guesses,
-    /// When a caller last looked at them, by [`os::ticks`].
+    /// The time when a caller last rechecked entries, by [`os::ticks`].
     pub(super) rechecked_at: u64,
     /// How the epoll instance polls network devices.
     pub(in crate::ring) busy_poll: BusyPoll,
-    /// Calls that found all that they wanted, and so did not ask epoll, since it was asked last.
+    /// The number of calls since epoll was last asked that found all that they wanted, and so did not ask it.
     unasked: u8,
-    /// A registration was seen to have outlived its descriptor: there are files here that have others, too.
+    /// A registration was seen to outlive its descriptor: files here may have other descriptors, too.
     pub(super) outlived: bool,
-    /// The submission under way is not followed by a wait: whoever has to look again later may be
-    /// long in coming, so attempts are made whatever the ready bits say.
+    /// The current submission is not followed by a wait. The next look at epoll may be long in coming, so attempts are made whatever the
+    /// ready bits say.
     eager: bool,
-    /// Something waited when the call under way began, and epoll has not been asked since.
+    /// Requests waited when the current call began, and epoll has not been asked since.
     unseen: bool,
-    /// Changes when a driver falls asleep in epoll, and when it is back: odd while it may have taken events that nobody knows of.
+    /// Changes when a driver falls asleep in epoll, and when it is back. Odd while the driver may have taken events unknown to others.
     sleep: u16,
     /// The sleep whose events are being taken.
     pub(super) told_of: Option<u16>,
 }
 
 impl Readiness {
-    /// The epoll instance, once needed.
+    /// Returns the epoll instance, if there is one.
     #[inline]
     pub fn epoll(&self) -> Option<Fd> {
         self.epoll
     }
 
-    /// Sets the epoll instance. It polls network devices as has been said.
+    /// Sets the epoll instance, which is to poll network devices as the program has asked.
     pub fn set_epoll(&mut self, epoll: Fd) {
         self.busy_poll.carry_over(epoll);
         self.epoll = Some(epoll);
     }
 
-    /// The epoll instance is gone.
+    /// Notes that the epoll instance is gone.
     pub fn lose_epoll(&mut self) {
         self.epoll = None;
     }
 
-    /// Registers with another instance what was registered with one that is gone; returns the entries whose file is gone, too, or
-    /// cannot be registered.
+    /// Adds all registrations of a lost epoll instance to a new one. Returns the entries whose file is gone, too, or cannot be registered.
     pub fn register_again(&mut self, epoll: Fd) -> Vec<u32> {
         let mut gone = Vec::new();
         for (index, entry) in (0..).zip(&mut self.entries).filter(|(_, entry)| entry.registered) {
@@ -83,56 +82,56 @@ impl Readiness {
         gone
     }
 
-    /// A call of `enter` begins. `eager`: its submission is not followed by a wait.
+    /// Begins a call of `enter`. `eager`: its submission is not followed by a wait.
     #[inline]
     pub fn begin_call(&mut self, eager: bool) {
         self.eager = eager;
         self.unseen = self.waiting > 0;
     }
 
-    /// True if the submission under way is not followed by a wait.
+    /// True if the current submission is not followed by a wait.
     #[inline]
     pub fn is_eager(&self) -> bool {
         self.eager
     }
 
-    /// The call under way asks epoll before its submission.
+    /// Notes that the current call asks epoll before its submission.
     pub fn looks_before(&mut self) {
         self.unseen = false;
     }
 
-    /// True if something waited when the call under way began that it has not asked epoll for.
+    /// True if requests waited when the current call began, and the call has not asked epoll.
     #[inline]
     pub fn is_unseen(&self) -> bool {
         self.unseen
     }
 
-    /// A driver sleeps in epoll from now on, without the ring's lock.
+    /// Notes that a driver sleeps in epoll from now on, without the ring's lock.
     #[inline]
     pub fn falls_asleep(&mut self) {
         debug_assert!(self.sleep.is_multiple_of(2), "one driver sleeps at a time");
         self.sleep = self.sleep.wrapping_add(1);
     }
 
-    /// The driver is back from its sleep in epoll, and has the lock.
+    /// Notes that the driver is back from its sleep in epoll, and has the lock.
     #[inline]
     pub fn wakes(&mut self) {
         self.sleep = self.sleep.wrapping_add(1);
     }
 
-    /// The number of the driver's sleep, for a wait that begins now.
+    /// Returns the number of the driver's sleep, for a wait that begins now.
     #[inline]
     pub(super) fn sleep(&self) -> u16 {
         self.sleep
     }
 
-    /// The events of the sleep that ended last are being taken, or not any more.
+    /// Notes that the events of the last sleep are being taken; with false, that they have been.
     #[inline]
     pub fn tells_of_sleep(&mut self, tells: bool) {
         self.told_of = tells.then(|| self.sleep.wrapping_sub(1));
     }
 
-    /// Calls that found all that they wanted, and so did not ask epoll, since it was asked last.
+    /// Returns the number of calls since epoll was last asked that found all that they wanted, and so did not ask it.
     #[inline]
     pub fn unasked(&self) -> u8 {
         self.unasked
@@ -151,24 +150,24 @@ impl Readiness {
     }
 }
 
-/// Of one cache line, for with thousands of connections every line is one that the processor waits for.
+/// An entry. It has one cache line: with thousands of connections the processor waits for each line.
 #[repr(align(64))]
 pub(crate) struct Entry {
     pub(crate) fd: Fd,
     pub(crate) generation: u32,
     /// Counts the requests that began to wait here.
     pub(crate) armed: u32,
-    /// The entry is in the list of those to be looked at again.
+    /// The entry is in the list of entries to be rechecked.
     pub(crate) rechecked: bool,
-    /// In the number. `None` where this stands for none.
+    /// The ring's interest in the number. `None` if the entry stands for no number.
     pub(crate) interest: Option<Interest>,
-    /// [`Interest::renewals`] when it was registered.
+    /// [`Interest::renewals`] when the entry was made.
     pub(crate) renewals: u32,
     pub(crate) kind: Option<SocketKind>,
     pub(crate) registered: bool,
-    /// Only for [`INCOMING`] events.
+    /// The registration is for [`INCOMING`] events only.
     pub(crate) narrow: bool,
-    /// epoll has been made to report what it is ready for, and has not yet.
+    /// Epoll was made to report what the file is ready for, and has not done so yet.
     pub(crate) reporting: bool,
     pub(crate) ready: u32,
     pub(crate) idle_events: u8,
@@ -178,42 +177,42 @@ pub(crate) struct Entry {
 const _: () = assert!(size_of::<Entry>() == 64);
 
 impl Entry {
-    /// True if it is registered, for the file that has the number now, as far as the engine was told.
+    /// True if the entry is registered, and for the file that has the number now, as far as the engine knows.
     #[inline]
     pub(crate) fn is_current(&self) -> bool {
         self.registered && self.renewals == self.renewals_now()
     }
 
-    /// Changes with each new file at the number that the engine was told of.
+    /// Returns a count that changes with each new file at the number of which the engine was told.
     #[inline]
     pub(crate) fn renewals_now(&self) -> u32 {
         self.interest.as_ref().map_or(0, Interest::renewals)
     }
 
-    /// Its registration was seen to be for this file: what waits here waits for it.
+    /// Notes that the registration was seen to be for this file: the requests here wait for this file.
     pub(super) fn proven(&mut self) {
         self.waiters.as_mut_slice().iter_mut().for_each(|waiter| waiter.verified = true);
     }
 
-    /// The events that its registration asks for.
+    /// Returns the events that the registration asks for.
     pub(crate) fn events(&self) -> u32 {
         (if self.narrow { INCOMING } else { ALL_EVENTS }) | EPOLLET
     }
 
-    /// The name of its registration in epoll's events.
+    /// Returns the name of the registration in epoll's events.
     pub(crate) fn data(&self, index: u32) -> u64 {
         (u64::from(self.generation) << 32) | u64::from(index)
     }
 
-    /// Renames the registration, for the number is another file's: what epoll still reports of the one that had it names nothing any more.
+    /// Renames the registration, because the number is another file's: later events of the old file name no entry any more.
     pub(crate) fn rename_for_another_file(&mut self) {
         self.generation = self.generation.wrapping_add(1);
-        // That it stands in the list of those to be looked at again was said of the other.
+        // The entry was listed to be rechecked for the old file.
         self.rechecked = false;
         self.ready = 0;
     }
 
-    /// The name that epoll is to have for the registration of the next file with this number.
+    /// Returns the name in epoll's events for the registration of the next file with this number.
     pub(crate) fn next_data(&self, index: u32) -> u64 {
         (u64::from(self.generation.wrapping_add(1)) << 32) | u64::from(index)
     }
@@ -229,43 +228,43 @@ impl Entry {
     }
 }
 
-/// Names what is known of a descriptor, for the moment.
+/// Names the entry of a descriptor, for the moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Known(pub(crate) u32);
 
 impl Readiness {
-    /// epoll has reported so many events at once.
+    /// Notes that epoll has reported so many events at once.
     #[inline]
     pub fn reported(&mut self, count: usize) {
         self.guesses.reported(count, self.waiting);
     }
 
-    /// The number of requests that wait.
+    /// Returns the number of requests that wait.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// True if a poll was armed on something that may be ready.
+    /// True if a poll was armed on a file that may be ready.
     pub fn has_reports(&self) -> bool {
         self.reports
     }
 
-    /// A request is about to wait for something that may be ready.
+    /// Notes that a request is about to wait for a file that may be ready.
     pub fn expect_report(&mut self) {
         self.reports = true;
     }
 
-    /// Whether a poll was armed on something that may be ready, since the last time.
+    /// Returns whether a poll was armed on a file that may be ready, since the last call.
     pub fn take_reports(&mut self) -> bool {
         core::mem::take(&mut self.reports)
     }
 
-    /// Requests wait whose registration may be stale.
+    /// True if requests wait by a registration that may be stale.
     pub fn needs_recheck(&self) -> bool {
         !self.recheck.is_empty()
     }
 
-    /// In a child after `fork`: the epoll instance is the parent's.
+    /// Resets the entries in a child after `fork`: the epoll instance is the parent's.
     pub fn forked(&mut self) {
         if let Some(epoll) = self.epoll {
             os::close_own(epoll);
@@ -284,7 +283,7 @@ impl Readiness {
         index.checked_sub(1)
     }
 
-    /// The entry of `fd`; a new one is that of the ring in the place with the number `place`.
+    /// Returns the entry of `fd`. A new entry has the interest of the ring in the place with the number `place`.
     pub(crate) fn find_or_insert(&mut self, fd: Fd, place: u32) -> Result<u32, Errno> {
         if let Some(index) = self.find(fd) {
             return Ok(index);
@@ -345,20 +344,20 @@ impl Readiness {
         entry.narrow = fresh && awaited & !INCOMING == 0;
         let (events, data) = (entry.events(), entry.data(index));
         match os::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, events, data) {
-            // Registered by an entry that was given up: the file is the same, take it over.
+            // Registered by an entry that was given up: the file is the same, so this entry takes over the registration.
             Err(Errno::EEXIST) => os::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, events, data)?,
             other => other?,
         }
         entry.registered = true;
         entry.kind = kinds::take(entry.fd, Kind::TCP).then_some(SocketKind::Tcp);
         if entry.narrow {
-            // Until a send finds that it is not.
+            // A fresh connection has room until a send finds that it has none.
             entry.ready |= OUTGOING;
         }
         Ok(())
     }
 
-    /// The entry of a number that is still the same file's, as far as the engine was told.
+    /// Returns the entry of a number that is still the same file's, as far as the engine knows.
     pub(crate) fn current(&self, fd: Fd) -> Option<&Entry> {
         let entry = &self.entries[self.find(fd)? as usize];
         entry.is_current().then_some(entry)
@@ -370,20 +369,19 @@ impl Readiness {
         entry.is_current().then_some(entry)
     }
 
-    /// True if an operation on `fd` that needs one of `events` is worth trying. Not where epoll would have
-    /// said so.
+    /// True if an operation on `fd` that needs one of `events` is worth an attempt: epoll would not have reported the events otherwise.
     pub fn worth_trying(&self, fd: Fd, events: u32) -> bool {
         self.eager || self.current(fd).is_none_or(|entry| entry.ready & (events | STICKY) != 0)
     }
 
-    /// Where what is known of `fd` stands, if that is anything.
+    /// Returns the entry of `fd`, if the entry is current.
     #[inline]
     pub fn known(&self, fd: Fd) -> Option<Known> {
         let index = self.find(fd)?;
         self.entries[index as usize].is_current().then_some(Known(index))
     }
 
-    /// The kind of the socket, as far as that was asked, where there is nothing to be received.
+    /// Returns the kind of the socket, as far as it was asked for, if nothing can be received from it.
     #[inline]
     pub fn is_idle(&self, Known(index): Known) -> Option<SocketKind> {
         let entry = &self.entries[index as usize];
@@ -397,61 +395,60 @@ impl Readiness {
         self.entries[index as usize].came_short()
     }
 
-    /// An attempt on `fd` showed that it is not ready for `events` any more.
+    /// Notes that an attempt on `fd` showed that it is not ready for `events` any more.
     pub fn drained(&mut self, fd: Fd, events: u32) {
         if let Some(index) = self.find(fd) {
             self.entries[index as usize].ready &= !events;
         }
     }
 
-    /// A read of `fd` came back short. Where that has emptied it, the next one need not be tried in
-    /// vain: a TCP stream, unless something stands behind the data (urgent data stop a read, and an
-    /// end or an error makes no event of its own any more).
+    /// Notes that a read of `fd` came back short; true if that has emptied the file, so that the next read need not be tried in vain: a TCP
+    /// stream, unless something follows the data (urgent data stop a read, and an end or an error makes no event of its own any more).
     pub fn came_short(&mut self, fd: Fd) -> bool {
         self.current_mut(fd).is_some_and(Entry::came_short)
     }
 
-    /// True if `fd` has shown one of `events`, and not been drained since. For conditions that pass along
-    /// with data (`EPOLLRDHUP`, `EPOLLPRI`).
+    /// True if `fd` has shown one of `events`, and was not drained since. For conditions that are consumed with data (`EPOLLRDHUP`,
+    /// `EPOLLPRI`).
     pub fn shows(&self, fd: Fd, events: u32) -> bool {
         self.current(fd).is_some_and(|entry| entry.ready & events != 0)
     }
 
-    /// The name of the registration of `fd` in epoll's events.
+    /// Returns the name of the registration of `fd` in epoll's events.
     pub fn name_of(&self, fd: Fd) -> Option<u64> {
         let index = self.find(fd)?;
         Some(self.entries[index as usize].data(index))
     }
 
-    /// True if a request waits by the registration that epoll calls so.
+    /// True if a request waits by the registration with this name in epoll's events.
     pub fn is_awaited(&self, name: u64) -> bool {
         let entry = self.entries.get(name as u32 as usize);
         entry.is_some_and(|entry| entry.data(name as u32) == name && !entry.waiters.is_empty())
     }
 
-    /// True if `fd` is registered, so that an attempt that drains it may say so.
+    /// True if `fd` is registered, so that an attempt that drains it may note that.
     pub fn is_registered(&self, fd: Fd) -> bool {
         self.current(fd).is_some()
     }
 
-    /// True if there were events of `fd` while nobody waited, since the last time.
+    /// True if there were events of `fd` for which no request waited, since the last call.
     pub fn take_missed(&mut self, fd: Fd) -> bool {
         self.find(fd).is_some_and(|index| core::mem::take(&mut self.entries[index as usize].idle_events) > 0)
     }
 
-    /// `fd` has become a socket of another kind.
+    /// Forgets the kind of `fd`, which has become a socket of another kind.
     pub fn forget_socket_kind(&mut self, fd: Fd) {
         if let Some(index) = self.find(fd) {
             self.entries[index as usize].kind = None;
         }
     }
 
-    /// True if `fd` is known to be a TCP socket that listens. So every connection that it gives is one over TCP.
+    /// True if `fd` is known to be a listening TCP socket. So every connection that it accepts is a TCP connection.
     pub fn is_tcp_listener(&self, fd: Fd) -> bool {
         self.current(fd).is_some_and(|entry| entry.kind == Some(SocketKind::TcpListener))
     }
 
-    /// True if `fd` is known to be a connection over TCP, without asking.
+    /// True if `fd` is known to be a TCP connection, without a system call.
     pub fn is_known_connection(&self, fd: Fd) -> bool {
         match self.current(fd) {
             Some(Entry { kind: Some(kind), .. }) => *kind == SocketKind::Tcp,
@@ -459,7 +456,7 @@ impl Readiness {
         }
     }
 
-    /// The kind of the socket `fd`; asked once per registration.
+    /// Returns the kind of the socket `fd`. Asks once per registration.
     pub fn socket_kind(&mut self, fd: Fd) -> SocketKind {
         if let Some(entry) = self.current(fd)
             && let Some(kind) = entry.kind
@@ -474,7 +471,7 @@ impl Readiness {
         kind
     }
 
-    /// How the ring's epoll instance polls network devices.
+    /// Returns how the ring's epoll instance polls network devices.
     pub fn busy_poll(&self) -> BusyPoll {
         self.busy_poll
     }
@@ -485,11 +482,11 @@ impl Readiness {
     }
 }
 
-/// An entry to be looked at again.
+/// An entry to be rechecked.
 #[derive(Clone, Copy)]
 pub(crate) struct Recheck {
     pub(crate) index: u32,
     pub(crate) generation: u32,
-    /// [`Entry::armed`] when it was seen last: if it moved since, the registration is alive.
+    /// [`Entry::armed`] at the last look: if it has changed since, the registration is alive.
     pub(crate) armed: u32,
 }

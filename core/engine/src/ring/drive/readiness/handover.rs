@@ -1,8 +1,8 @@
-//! A multishot poll whose descriptor is closed waits on by another descriptor of its file. It hears of every edge, and of
-//! none twice.
+//! Handover of a multishot poll whose descriptor is closed: it goes on waiting by another descriptor of its file, sees every edge, and none
+//! twice.
 //!
-//! A new registration reports at once what its file is ready for, though the poll may have been told of that. So it is
-//! made while the old one still stands, and its first report is dropped: every edge since then reaches the old one, too.
+//! A new registration reports at once what its file is ready for, even if the poll was told of that. So it is made while the old one still
+//! exists, and its first report is dropped: every edge since then reaches the old one, too.
 
 use alloc::vec::Vec;
 
@@ -17,11 +17,11 @@ use crate::ring::drive::readiness::{ALL_EVENTS, Kept};
 use crate::wait::Driver;
 
 impl Core {
-    /// `fd` is about to be closed: gives multishot polls that wait for it another descriptor. Where they remain,
-    /// since a thread sleeps in epoll or a resource is lacking, are left to the caller, and may be told of an edge twice.
+    /// Gives multishot polls that wait for `fd`, which is about to be closed, another descriptor. If that is impossible, since a thread
+    /// sleeps in epoll or a resource is lacking, the polls are left to the caller, and may report an edge twice.
     pub(super) fn hand_polls_over(&mut self, fd: Fd, index: u32, kept: &mut Kept) {
         let polls = self.waiting_polls(index);
-        // A driver that sleeps may have taken an edge out of epoll that nobody has been told of.
+        // A driver that sleeps may have taken an edge out of epoll that no poll has seen.
         let driver_sleeps = matches!(self.drive.token.driver(), Driver::Caller | Driver::SqThread);
         if polls.is_empty() || driver_sleeps || !os::poll_now(fd, ALL_EVENTS).is_ok_and(|now| now != 0) {
             return;
@@ -31,15 +31,15 @@ impl Core {
             let (new, old) = (self.epoll_name(heir), self.epoll_name(index));
             self.take_all(|core, events| core.take_without(events, new));
             polls.into_iter().for_each(|poll| self.move_wait(index, heir, poll, fd, kept));
-            // A wake-up that has reached the new registration and not yet the old one holds the file's queue of waiters:
-            // it is over once one more waiter is added.
+            // A wake-up that has reached the new registration and not yet the old one holds the lock of the file's wait queue: it is over
+            // once one more waiter is added.
             let _ = os::epoll_ctl(barrier, EPOLL_CTL_ADD, fd, ALL_EVENTS | EPOLLET, 0);
             self.take_all(|core, events| core.take_and_pass_on(events, old, new));
         }
         os::close(barrier);
     }
 
-    /// The multishot polls that wait by a registration.
+    /// Returns the multishot polls that wait by a registration.
     fn waiting_polls(&self, index: u32) -> Vec<RequestId> {
         let waiters = self.readiness.entries[index as usize].waiters.as_slice();
         let repeats = |id: &RequestId| {
@@ -53,7 +53,7 @@ impl Core {
         self.readiness.entries[index as usize].data(index)
     }
 
-    /// Takes what epoll has to report now. Each registration is reported once, unless more happens meanwhile.
+    /// Takes the events that epoll has now. Each registration is reported once, unless more happens meanwhile.
     fn take_all(&mut self, mut take: impl FnMut(&mut Core, &mut [EpollEvent])) {
         let Some(epoll) = self.readiness.epoll else { return };
         let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
@@ -66,7 +66,7 @@ impl Core {
         }
     }
 
-    /// Takes events. That of the new registration tells what its file is ready for, and wakes nobody.
+    /// Takes events. The new registration's event sets ready bits, and wakes no request.
     fn take_without(&mut self, events: &mut [EpollEvent], new: u64) {
         let mut kept = 0;
         for at in 0..events.len() {
@@ -80,7 +80,7 @@ impl Core {
         self.take_events(&events[..kept]);
     }
 
-    /// Takes events; those of the old registration are for the new one, too.
+    /// Takes events. Events of the old registration count for the new one, too.
     fn take_and_pass_on(&mut self, events: &mut [EpollEvent], old: u64, new: u64) {
         self.take_events(events);
         for event in events.iter().filter(|event| { event.data } == old) {
@@ -88,7 +88,7 @@ impl Core {
         }
     }
 
-    /// A poll has the kept file from now on, and if it still waits, by the registration of that.
+    /// Gives a poll the kept file. If the poll still waits, it waits by that file's registration from now on.
     fn move_wait(&mut self, old: u32, heir: u32, poll: RequestId, fd: Fd, kept: &mut Kept) {
         let Ok(file) = self.keep_file(fd, kept) else { return };
         let waiter = self.readiness.entries[old as usize].waiters.remove(poll);

@@ -1,17 +1,15 @@
-//! Readiness of descriptors: one epoll instance per ring, registrations that are kept.
+//! Readiness of descriptors: one epoll instance per ring, whose registrations are kept.
 //!
-//! A descriptor is registered once, edge-triggered, for everything, and stays so (a fresh connection only for
-//! what comes in, until somebody waits for room). What epoll reported last is kept as *ready bits*: an operation
-//! that finds its bit clear need not try, it can wait at once; a receive that came back short clears the bit
-//! without a second try. This is what brings the cost of a message down to one `recv`, one `send` and a share
-//! of one `epoll_wait`; where a server cannot keep up, to less (`guesses`).
+//! A descriptor is registered once, edge-triggered, for all events, and stays registered (a fresh connection for incoming events only,
+//! until a request waits for room). The last events that epoll reported are kept as *ready bits*: an operation whose bit is clear waits at
+//! once, without an attempt; a receive that came back short clears the bit without a second attempt. So a message costs one `recv`, one
+//! `send` and a share of one `epoll_wait`; if a server cannot keep up, less (`guesses`).
 //!
-//! The price: a plain descriptor number can be closed and reused behind our back, and then a kept
-//! registration is silent for ever. Descriptors that the engine closed or opened, or whose close a
-//! front end reported, are forgotten (`Core::forget_fd`); for the rest, requests that waited on the word of the
-//! ready bits alone are looked at once more by the reactor's next ticks (`Core::recheck`). A program that was
-//! seen to reuse a number is likely to reuse the next one: for a while its requests are looked at when they begin
-//! to wait (`DISTRUST`), for a tick would be milliseconds for each of its connections.
+//! The price: a plain descriptor number can be closed and reused without the engine's knowledge, and then a kept registration is silent for
+//! ever. Descriptors that the engine closed or opened, or whose close a front end reported, are forgotten (`Core::forget_fd`). For the
+//! others, the reactor's next ticks check requests that wait because of the ready bits alone (`Core::recheck`). A program that was seen to
+//! reuse a number is likely to reuse the next one: for a while its requests are checked when they begin to wait (`DISTRUST`), because a
+//! tick would cost each of its connections milliseconds.
 
 mod arm;
 mod entries;
@@ -32,7 +30,7 @@ use crate::os::Fd;
 pub use entries::{Known, Readiness};
 pub use socket_kind::SocketKind;
 
-/// Everything that can be waited for.
+/// All events for which a request can wait.
 pub const ALL_EVENTS: u32 = EPOLLIN
     | EPOLLOUT
     | EPOLLPRI
@@ -48,11 +46,11 @@ pub const ALL_EVENTS: u32 = EPOLLIN
 /// Events that say that there is room to send.
 const OUTGOING: u32 = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
 
-/// The hold of a file whose descriptor is about to be closed, once a request needs that.
+/// The engine's hold of a file whose descriptor is about to be closed, once a request needs that.
 type Kept = Option<(NodeIndex, Fd)>;
 
-/// All other events. A fresh connection has room, and epoll would report that at once to whoever waits for its first message.
+/// All other events. A fresh connection has room, which epoll would report at once to a request that waits for its first message.
 const INCOMING: u32 = ALL_EVENTS & !OUTGOING;
 
-/// Conditions that do not pass: a descriptor that shows one is always worth a try.
+/// Conditions that do not end: a descriptor that shows one is always worth an attempt.
 const STICKY: u32 = EPOLLERR | EPOLLHUP | EPOLLRDHUP;

@@ -1,4 +1,4 @@
-//! Looking again at descriptors that may have been closed and reused behind our back.
+//! Rechecking of descriptors that may have been closed and reused without the engine's knowledge.
 
 use alloc::vec::Vec;
 
@@ -12,15 +12,14 @@ use crate::ring::drive::readiness::ALL_EVENTS;
 use crate::ring::drive::readiness::arm::{DISTRUST, Registration};
 use crate::wait::listing::TICK_NS;
 
-/// How many of so many listed entries one tick looks at again: few enough that a connection in use is seen to have
-/// moved, which costs nothing, when its turn comes, and all of them within some 250 ticks.
+/// Returns how many of so many listed entries one tick rechecks. Few enough that a connection in use has been armed again when its turn
+/// comes, which costs nothing; and all of them within some 250 ticks.
 fn share_of_rechecks(listed: usize) -> usize {
     listed.div_ceil(16).min(64).max(listed / 256)
 }
 
 impl Core {
-    /// True if the ring's callers look again, rather than the reactor. Every system call of a program with
-    /// one thread is cheaper than those of one with two.
+    /// True if the ring's callers recheck, not the reactor. Every system call is cheaper in a program with one thread than in one with two.
     pub(in crate::ring::drive) fn rechecks_itself(&self) -> bool {
         let ticks = self.drive.attendance.is_listed()
             || self.zero_copy.needs_ticks()
@@ -29,12 +28,12 @@ impl Core {
         self.is_left_to_callers() && !ticks
     }
 
-    /// How long a caller may sleep before it has to look again.
+    /// Returns how long a caller may sleep before it has to recheck.
     pub(in crate::ring::drive) fn next_recheck_ns(&self) -> Option<u64> {
         (self.readiness.needs_recheck() && self.rechecks_itself()).then_some(TICK_NS)
     }
 
-    /// A caller looks again, if it is the one to do so and the time has come. True where anything came of it.
+    /// Rechecks, if callers have to and the time has come. Returns true if that had a result.
     pub fn recheck_if_due(&mut self) -> bool {
         let Some(interval_ns) = self.next_recheck_ns() else { return false };
         let now = os::ticks();
@@ -46,8 +45,8 @@ impl Core {
         !self.order.ready.is_empty() || self.queues.cq.has_news()
     }
 
-    /// Checks, for some descriptors at each tick, that an old registration is still for its file: one on whose word requests
-    /// have been waiting since the last look.
+    /// Checks some descriptors at each tick: whether a kept registration, by which requests have been waiting since the last look, is still
+    /// for its file.
     pub(in crate::ring::drive) fn recheck(&mut self) {
         for _ in 0..share_of_rechecks(self.readiness.recheck.len()) {
             let Some(mut seen) = self.readiness.recheck.pop_front() else { return };
@@ -74,8 +73,8 @@ impl Core {
         }
     }
 
-    /// Asks epoll whether an old registration is still for its file, for which a request is about to wait.
-    /// Otherwise those that wait by it go on, and there is a new one.
+    /// Asks epoll whether a kept registration, by which a request is about to wait, is still for its file. If not, the requests that wait
+    /// by it go on, and the new file is registered.
     pub(super) fn look_at_registration(&mut self, index: u32) -> Registration {
         match self.add_once_more(index) {
             Err(Errno::EEXIST) => {
@@ -86,12 +85,12 @@ impl Core {
                 self.replaced(index, true);
                 Registration::New
             }
-            // The number is no file's that can be registered: a tick lets the request try.
+            // The number has no file that can be registered: a tick lets the request try.
             Err(_) => Registration::Believed,
         }
     }
 
-    /// Asked for what is there already, epoll looks no further (`EEXIST`); for another file it is what has to be done.
+    /// Adds the registration once more. If it exists, epoll answers `EEXIST`; for another file it has to be added anyway.
     fn add_once_more(&self, index: u32) -> Result<(), Errno> {
         let epoll = self.readiness.epoll.ok_or(Errno::EEXIST)?;
         let entry = &self.readiness.entries[index as usize];
@@ -99,7 +98,7 @@ impl Core {
         os::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, ALL_EVENTS | EPOLLET, name)
     }
 
-    /// A number is another file's, which is registered now, or cannot be.
+    /// Handles that a number is another file's, which is registered now, or cannot be.
     fn replaced(&mut self, index: u32, registered: bool) {
         let entry = &mut self.readiness.entries[index as usize];
         entry.rename_for_another_file();
@@ -110,8 +109,8 @@ impl Core {
         self.wake_after_replacement(index);
     }
 
-    /// The file behind a number is gone. What waited for it must not take another file's data; what
-    /// began to wait when nobody knew tries the file that is there now.
+    /// Ends the waits for the file that had a number. Requests that are known to wait for this file must not take another file's data.
+    /// Requests that began to wait when the change was unknown try the file that is there now.
     fn wake_after_replacement(&mut self, index: u32) {
         let entry = &mut self.readiness.entries[index as usize];
         let verified = entry.waiters.as_slice().iter().filter(|waiter| waiter.verified);

@@ -1,15 +1,15 @@
-//! The kind of a socket, as far as that decides what readiness means.
+//! The kind of a socket, as far as it decides the meaning of readiness.
 
 use linux_raw_sys::net;
 
 use crate::os::{self, Fd};
 
-/// The kind of a socket, by what it tells beside the result of a receive.
+/// The kind of a socket, by what a receive shows beside its result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SocketKind {
     /// A TCP stream: a receive that came back short has emptied it.
     Tcp,
-    /// A Unix stream: it can be asked how much is left, but stops short at other borders too.
+    /// A Unix stream: it can be asked how much is left, but a receive also stops short at other borders.
     UnixStream,
     /// A TCP socket that listens.
     TcpListener,
@@ -22,7 +22,7 @@ pub enum SocketKind {
 }
 
 impl SocketKind {
-    /// Asks the file.
+    /// Asks the file for its kind.
     pub fn of(fd: Fd) -> SocketKind {
         let option = |name: u32| os::socket_option(fd, name).unwrap_or(0) as u32;
         let Ok(kind) = os::socket_option(fd, net::SO_TYPE) else { return SocketKind::NoSocket };

@@ -1,5 +1,5 @@
-//! The requests that wait for one descriptor: as a rule one, and that is kept without an allocation, so that
-//! an event touches one cache line of the engine's before it touches the request.
+//! The requests that wait for one descriptor. As a rule there is one, which is kept without an allocation, so that an event touches one
+//! cache line of the engine's before it touches the request.
 
 use alloc::vec::Vec;
 use core::slice;
@@ -10,22 +10,22 @@ use crate::request::RequestId;
 pub(crate) struct Waiter {
     pub(crate) id: RequestId,
     pub(crate) events: u32,
-    /// The registration was for its file after it began to wait, if not later.
+    /// The registration was seen to be for the request's file when the request began to wait, or later.
     pub(crate) verified: bool,
-    /// A poll's: [`Readiness::sleep`] when it began to wait by a registration that was there before. What a driver took out of epoll
-    /// in that sleep may have happened earlier.
+    /// For a poll: [`Readiness::sleep`] when it began to wait by a kept registration. Events that a driver took out of epoll in that sleep
+    /// may have happened earlier.
     ///
     /// [`Readiness::sleep`]: super::Readiness::sleep
     pub(crate) sleep: u16,
 }
 
-/// The requests that wait for a descriptor, in the order in which they began to.
+/// The requests that wait for a descriptor, in the order in which they began to wait.
 #[derive(Default)]
 pub(crate) enum Waiters {
     #[default]
     Nobody,
     One(Waiter),
-    /// Any number: once there were several, there may be again.
+    /// Any number: after several requests waited, several may wait again.
     Many(Vec<Waiter>),
 }
 
@@ -70,7 +70,7 @@ impl Waiters {
         *self = Waiters::Many(waiters);
     }
 
-    /// Keeps those for whom `stays` is true.
+    /// Keeps the waiters for which `stays` is true.
     #[inline]
     pub(crate) fn retain(&mut self, mut stays: impl FnMut(&Waiter) -> bool) {
         match self {
@@ -84,12 +84,12 @@ impl Waiters {
         }
     }
 
-    /// Takes a request out; `None` where it does not wait here.
+    /// Removes a request's waiter; `None` if the request does not wait here.
     pub(crate) fn remove(&mut self, id: RequestId) -> Option<Waiter> {
         match core::mem::take(self) {
             Waiters::One(waiter) if waiter.id == id => Some(waiter),
             Waiters::Many(mut waiters) => {
-                // From the end, for what is cancelled began to wait of late, as a rule.
+                // From the end: as a rule, a request that is cancelled began to wait recently.
                 let place = waiters.iter().rposition(|waiter| waiter.id == id);
                 let removed = place.map(|place| waiters.remove(place));
                 *self = Waiters::Many(waiters);

@@ -1,4 +1,4 @@
-//! The eventfds that threads sleep on that wait for a ring.
+//! The eventfds on which threads sleep while they wait for a ring.
 
 mod wake;
 
@@ -9,14 +9,14 @@ use crate::os::host;
 use crate::os::{self, Fd};
 use crate::wait::token::Wake;
 
-/// An eventfd for each who sleeps for a ring.
+/// The eventfds of the threads that sleep for a ring.
 #[derive(Default)]
 pub struct Sleepers {
-    /// The driver's own, in its epoll set.
+    /// The driver's eventfd, which is in the ring's epoll instance.
     kick: Option<Fd>,
     /// The eventfds of sleepers beside the driver, by their place in the token.
     places: Vec<Fd>,
-    /// The threads that sleep, with their places; the driver has none. A thread may end there.
+    /// The threads that sleep, with their places; the driver has none. A thread may be cancelled in its sleep.
     threads: Vec<(usize, Option<usize>)>,
 }
 
@@ -26,29 +26,29 @@ impl Sleepers {
         self.kick = Some(kick);
     }
 
-    /// The driver's own.
+    /// Returns the driver's eventfd.
     pub fn kick(&self) -> Option<Fd> {
         self.kick
     }
 
-    /// The driver has heard of its own.
+    /// Drains the driver's eventfd, after the driver has seen its event.
     pub fn drain_kick(&self) {
         if let Some(kick) = self.kick {
             os::eventfd_drain(kick);
         }
     }
 
-    /// The driver's own is gone with its epoll set.
+    /// Closes the driver's eventfd, whose epoll instance is gone.
     pub fn lose_kick(&mut self) {
         if let Some(kick) = self.kick.take() {
             os::close_own(kick);
         }
     }
 
-    /// The eventfd of the sleeper at `place`; another one where it is gone.
+    /// Returns the eventfd of the sleeper at `place`; makes a new one if the program has closed it.
     ///
     /// # Errors
-    /// Where no descriptor can be had.
+    /// If no descriptor can be had.
     pub fn at(&mut self, place: usize) -> Result<Fd, Errno> {
         while self.places.len() <= place {
             self.places.push(os::eventfd()?);
@@ -60,7 +60,7 @@ impl Sleepers {
         Ok(self.places[place])
     }
 
-    /// Signals whom the token names.
+    /// Signals the thread that the token names.
     fn wake(&self, wake: Wake) {
         let fd = match wake {
             Wake::Driver => self.kick,
@@ -71,12 +71,12 @@ impl Sleepers {
         }
     }
 
-    /// The calling thread is about to sleep.
+    /// Notes that the calling thread is about to sleep, at `place` or as the driver.
     pub fn falls_asleep(&mut self, place: Option<usize>) {
         self.threads.push((host::thread_identity(), place));
     }
 
-    /// The calling thread, which [fell asleep](Sleepers::falls_asleep) there, is back.
+    /// Notes that the calling thread, which [fell asleep](Sleepers::falls_asleep) at `place`, is back.
     pub fn note_return(&mut self, place: Option<usize>) {
         let own = (host::thread_identity(), place);
         if let Some(index) = self.threads.iter().rposition(|&thread| thread == own) {
@@ -84,14 +84,14 @@ impl Sleepers {
         }
     }
 
-    /// Takes away what a sleeper at a place was woken by: nobody sleeps there any more.
+    /// Drains the eventfd of a place at which no thread sleeps any more.
     pub fn drain(&self, place: usize) {
         if let Some(&event) = self.places.get(place) {
             os::eventfd_drain(event);
         }
     }
 
-    /// Closes the eventfds: nobody sleeps here any more.
+    /// Closes the eventfds: no thread sleeps here any more.
     pub fn close(&mut self) {
         self.threads.clear();
         for fd in self.kick.take().into_iter().chain(self.places.drain(..)) {

@@ -1,4 +1,4 @@
-//! Sleepers are woken here, and the driver is disturbed.
+//! Waking of sleepers and of the driver.
 
 use crate::os::Fd;
 use crate::ring::Core;
@@ -7,7 +7,7 @@ use crate::wait::Driver;
 use crate::wait::token::Wake;
 
 impl Core {
-    /// The driver's eventfd.
+    /// Returns the driver's eventfd.
     pub(crate) fn kick(&self) -> Option<Fd> {
         self.drive.sleepers.kick()
     }
@@ -17,13 +17,13 @@ impl Core {
         self.drive.sleepers.wake(Wake::Driver);
     }
 
-    /// Wakes the callers for whom enough completions are there.
+    /// Wakes the callers for which enough completions are there.
     pub(in crate::ring) fn wake_sleepers(&mut self) {
         let ready = self.queues.cq_ready();
         self.drive.token.posted(ready, |wake| self.drive.sleepers.wake(wake));
     }
 
-    /// The driver must look at the ring again: a deadline came closer, a request became ready.
+    /// Has the driver look at the ring again: a deadline came closer, or a request became ready.
     pub(in crate::ring::drive) fn disturb_driver(&mut self) {
         match self.drive.token.driver() {
             Driver::Nobody => {}
@@ -33,7 +33,7 @@ impl Core {
         }
     }
 
-    /// The role is free: lets a sleeper take it. False where there is none.
+    /// Passes the driver's role, which is free, to a sleeper. Returns false if there is none.
     #[inline]
     pub fn pass_on(&mut self) -> bool {
         if !self.drive.token.is_awaited() {
@@ -42,7 +42,7 @@ impl Core {
         self.drive.token.pass_on(|wake| self.drive.sleepers.wake(wake))
     }
 
-    /// Wakes those who wait for work to end, where nothing is posted of it yet.
+    /// Wakes the threads that wait for work to end, when its completion is not posted yet.
     pub fn wake_observers(&mut self) {
         self.drive.token.work_ended(|wake| self.drive.sleepers.wake(wake));
     }

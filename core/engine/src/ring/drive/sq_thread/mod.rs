@@ -1,8 +1,8 @@
-//! The SQ thread (`IORING_SETUP_SQPOLL`): takes SQEs without being asked, and drives its ring.
+//! The SQ thread (`IORING_SETUP_SQPOLL`): consumes SQEs without a call, and drives its ring.
 //!
-//! It spins for the ring's idle time after the last sign of life, then sets `IORING_SQ_NEED_WAKEUP`,
-//! looks once more and sleeps in the ring's `epoll_wait`, which also serves whatever is in flight. As
-//! the kernel's it begins asleep: a new ring's first SQEs need a wake-up.
+//! The thread spins for the ring's idle time after the last activity, then sets `IORING_SQ_NEED_WAKEUP`, looks once more and sleeps in the
+//! ring's `epoll_wait`, which also serves requests in flight. Like the kernel's thread it begins asleep: a new ring's first SQEs need a
+//! wake-up.
 
 mod run;
 
@@ -19,16 +19,16 @@ pub struct SqThread {
     asleep: bool,
     /// The credentials that the thread was cloned with.
     credentials: Option<Credentials>,
-    /// How many SQ threads the ring has had; one that is not the last ends.
+    /// The number of the current term. A thread of an earlier term ends.
     term: u32,
-    /// The one before the last has ended.
+    /// The thread of the term before the current one has ended.
     gone: bool,
     /// The processor that the thread is bound to, if any.
     cpu: Option<u32>,
 }
 
 impl SqThread {
-    /// Does the thread sleep in epoll, or is about to?
+    /// True if the thread sleeps in epoll, or is about to.
     pub fn is_asleep(&self) -> bool {
         self.asleep
     }

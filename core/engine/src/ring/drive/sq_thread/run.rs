@@ -1,4 +1,4 @@
-//! The SQ thread is started here, and runs.
+//! Starting and running the SQ thread.
 
 use core::ffi::c_void;
 
@@ -15,13 +15,13 @@ use crate::ring::{Core, CoreGuard, Ring, lifetime, live, registry};
 use crate::wait::Driver;
 use crate::work;
 
-/// Idle time where the program names none, in milliseconds.
+/// Idle time in milliseconds, if the program names none.
 const DEFAULT_IDLE_MS: u32 = 1000;
 
-/// May the program run on that processor?
+/// Checks that the program may run on a processor.
 ///
 /// # Errors
-/// `EINVAL` where not.
+/// `EINVAL` if not.
 pub fn check_cpu(cpu: u32) -> Result<(), Errno> {
     let allowed = os::allowed_cpus()?;
     let word = *allowed.get(cpu as usize / 64).ok_or(Errno::EINVAL)?;
@@ -31,7 +31,7 @@ pub fn check_cpu(cpu: u32) -> Result<(), Errno> {
 /// Starts the thread of a new ring, on one processor if `cpu` names it (`IORING_SETUP_SQ_AFF`).
 ///
 /// # Errors
-/// `EAGAIN` where no thread can be had.
+/// `EAGAIN` if no thread can be had.
 pub fn start(core: &mut Core, idle_ms: u32, cpu: Option<u32>) -> Result<(), Errno> {
     core.drive.sq_thread.cpu = cpu;
     host::get().ok_or(Errno::ENOMEM)?;
@@ -39,20 +39,20 @@ pub fn start(core: &mut Core, idle_ms: u32, cpu: Option<u32>) -> Result<(), Errn
     core.drive.sq_thread.idle_ns =
         u64::from(if idle_ms == 0 { DEFAULT_IDLE_MS } else { idle_ms }) * 1_000_000;
     core.epoll()?;
-    // The program cannot have published anything that it did not see this flag after.
+    // The program publishes its first SQEs after it can see this flag.
     core.queues.memory.change_sq_flags(IORING_SQ_NEED_WAKEUP, 0);
     launch(core)
 }
 
-/// Clones the thread: it has the credentials of the calling one.
+/// Clones the thread, with the credentials of the calling thread.
 fn launch(core: &mut Core) -> Result<(), Errno> {
     core.drive.sq_thread.credentials = Some(credentials::acting());
     let ring = core::ptr::from_ref(core.identity.ring).cast_mut().cast::<c_void>();
     threads::spawn(c"iou-sqp", run, ring)
 }
 
-/// The process has other credentials: the SQ threads of all rings end, and others take their place.
-/// The kernel's keep those of the ring's creator; but they run no code that the program could reach.
+/// Replaces the SQ threads of all rings, because the process has other credentials. The kernel's threads keep the credentials of the ring's
+/// creator; but they run no code that the program could reach.
 pub fn renew(until_ns: u64) {
     registry::for_each_live(|ring| {
         let mut guard = ring.lock();
@@ -86,19 +86,19 @@ extern "C" fn run(ring: *mut c_void) {
     serve_ring(guard);
 }
 
-/// Until the ring is closed, or another thread is to take this one's place.
+/// Serves the ring until it is closed, or until another thread is to take this one's place.
 fn serve_ring(mut guard: CoreGuard<'_>) {
     let Some(core) = guard.as_mut() else { return threads::end() };
     let (serial, idle_ns, term) =
         (core.identity.serial, core.drive.sq_thread.idle_ns, core.drive.sq_thread.term);
     if let Some(cpu) = core.drive.sq_thread.cpu {
-        // Checked at setup; the set may have shrunk since, and then any processor will do.
+        // Checked at setup. The set may have shrunk since; then any processor will do.
         let mut set = os::CpuSet::default();
         set[cpu as usize / 64] = 1 << (cpu % 64);
         let _ = os::run_on(&set);
     }
     if term == 0 {
-        // Nobody has said for a later one that it is asleep.
+        // The flag that the thread sleeps was set for the first thread only.
         wait(&mut guard, serial);
     }
     let mut last_active_ns = os::monotonic_ns();
@@ -116,7 +116,7 @@ fn serve_ring(mut guard: CoreGuard<'_>) {
         }
         let active = serve(core);
         if !core.work.is_empty() {
-            // No worker is to be had.
+            // No worker can be had.
             work::run_by_caller(&mut guard, serial, false);
             last_active_ns = os::monotonic_ns();
         } else if active {
@@ -125,14 +125,14 @@ fn serve_ring(mut guard: CoreGuard<'_>) {
             sleep(&mut guard, serial);
             last_active_ns = os::monotonic_ns();
         } else {
-            // Whoever else has work for this processor goes first; nobody has on an idle machine.
+            // Other threads with work for this processor go first; on an idle machine there are none.
             guard.unlocked(os::sched_yield);
         }
         guard.yield_to_waiters();
     }
 }
 
-/// One round without sleeping; true where there was something to do.
+/// Does one round without sleeping. Returns true if there was something to do.
 fn serve(core: &mut Core) -> bool {
     let mut active = false;
     core.drive.observers.posts_later();
@@ -145,7 +145,7 @@ fn serve(core: &mut Core) -> bool {
         active = true;
     }
     if core.readiness.waiting() > 0 {
-        // What may be registered for a file that is gone is looked at by the reactor's ticks.
+        // The reactor's ticks check registrations that may be for a file that is gone.
         reactor::attend_stale(core);
         active |= harvest(core, 0);
     }
@@ -167,7 +167,7 @@ fn harvest(core: &mut Core, timeout_ns: u64) -> bool {
     count > 0
 }
 
-/// Nothing happened for the idle time.
+/// Sleeps, after nothing has happened for the idle time.
 fn sleep(guard: &mut CoreGuard<'_>, serial: u64) {
     let Some(core) = live(guard, serial) else { return };
     core.queues.memory.change_sq_flags(IORING_SQ_NEED_WAKEUP, 0);
@@ -178,7 +178,7 @@ fn sleep(guard: &mut CoreGuard<'_>, serial: u64) {
     if rests {
         core.hand_over_in_flight();
     }
-    // Where no worker is to be had, this thread does what it could not hand over.
+    // If no worker can be had, this thread does the work that it could not hand over.
     if rests && core.work.is_empty() {
         wait(guard, serial);
     } else {
@@ -186,8 +186,7 @@ fn sleep(guard: &mut CoreGuard<'_>, serial: u64) {
     }
 }
 
-/// Until somebody wakes the thread, or something in flight has to be looked at; it has said that it
-/// needs to be woken.
+/// Sleeps until the thread is woken, or until something in flight has to be looked at. The flag that asks for a wake-up is set.
 fn wait(guard: &mut CoreGuard<'_>, serial: u64) {
     let Some(core) = live(guard, serial) else { return };
     if core.readiness.epoll().is_none() {
@@ -200,7 +199,7 @@ fn wait(guard: &mut CoreGuard<'_>, serial: u64) {
     let (core, woken) = loop {
         let Some(core) = live(guard, serial) else { return };
         let Some(epoll) = core.readiness.epoll() else { break (core, Ok(0)) };
-        // Nothing tells of what was submitted while the thread was awake: it looks, and sleeps on until that is there.
+        // No event reports transfers that were submitted while the thread was awake: it looks for them, and then sleeps on.
         let look_ns = core.aio.lengthen_look_ns();
         let timeout_ns = [core.time.timers.next_ns(), look_ns].into_iter().flatten().min();
         let woken = guard.unlocked(|| os::epoll_wait(epoll, &mut events, timeout_ns, None));

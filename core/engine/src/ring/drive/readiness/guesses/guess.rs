@@ -1,4 +1,4 @@
-//! Receives are tried on a guess here.
+//! Receives that are tried on a guess.
 
 use linux_raw_sys::general::EPOLLIN;
 
@@ -6,7 +6,7 @@ use crate::ring::Core;
 use crate::ring::drive::readiness::guesses::AT_ONCE;
 
 impl Core {
-    /// Before a caller asks epoll: wakes receives that probably find something. False where there are none.
+    /// Wakes receives that probably find data, before a caller asks epoll. Returns false if there are none.
     pub(in crate::ring::drive) fn guess(&mut self) -> bool {
         self.readiness.guesses.judge();
         if !self.readiness.guesses.are_on() {

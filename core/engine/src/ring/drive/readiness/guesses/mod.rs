@@ -1,12 +1,12 @@
-//! Receiving without asking: a server that cannot keep up finds data on nearly every connection it turns to, in the
-//! order in which it answered them. To ask epoll first is a tenth of what a message costs.
+//! Receiving without asking. A server that cannot keep up finds data on nearly every connection that it turns to, in the order in which it
+//! answered them. Asking epoll first would be a tenth of the cost of a message.
 //!
-//! So once epoll has reported as much at once as it can, or most of what waits, several times in a row, the
-//! receives that have waited longest are tried without a word from it, some at a time. What they find is no
-//! less an event to epoll, which is asked now and then all the same: for other files, and for those whose turn
-//! has not come. Where too many find nothing, guessing ends, and begins later the next time.
+//! So once epoll has reported as many events at once as it can, or most of the waiting connections, several times in a row, the receives
+//! that have waited longest are tried without a report, some at a time. The data that they find still make events for epoll, which is asked
+//! now and then all the same: for other files, and for connections whose turn has not come. If too many attempts find nothing, guessing
+//! ends, and begins later the next time.
 //!
-//! Only receives from connections over TCP are tried like this: an attempt in vain changes nothing there.
+//! Only receives from TCP connections are tried in this way: there an attempt in vain changes nothing.
 
 mod guess;
 
@@ -18,44 +18,44 @@ use crate::ring::drive::names::BATCH;
 use crate::ring::drive::readiness::SocketKind;
 use crate::ring::drive::readiness::entries::Entry;
 
-/// Connections tried at once.
+/// The number of connections tried at once.
 const AT_ONCE: usize = 32;
 
-/// Where more wait, nothing is guessed: what epoll touches then has to come from memory anyway, and it fetches that
-/// for many at a time.
+/// With more waiting requests, nothing is guessed: what epoll touches then has to come from memory anyway, and epoll fetches it for many at
+/// a time.
 const MOST: usize = 4096;
 
-/// Of so many attempts one may be in vain: it costs no more than what the others save.
+/// One of so many attempts may be in vain: it costs no more than the others save.
 const HITS: u32 = 3;
 
-/// Large reports in a row before the first guess, and before one after many in vain.
+/// The number of consecutive large reports before the first guess. It doubles when too many guesses are in vain.
 const PATIENCE: u32 = 2;
 
 const LONGEST_PATIENCE: u32 = 256;
 
-/// Guesses at the connections that wait.
+/// Guesses which of the waiting connections have data.
 pub(crate) struct Guesses {
-    /// In the order in which they began to wait.
+    /// The receives in the order in which they began to wait.
     queue: VecDeque<Guess>,
-    /// epoll's last reports were large, so many in a row, but no more than it takes.
+    /// The number of consecutive large reports from epoll, counted until it reaches `patience`.
     large_reports: u32,
-    /// The number of large reports that it takes.
+    /// The number of large reports after which guessing begins.
     patience: u32,
-    /// Connections tried the last time.
+    /// The number of connections tried the last time.
     made: u32,
-    /// Attempts in vain since.
+    /// The number of attempts in vain since then.
     missed: u32,
 }
 
 struct Guess {
     index: u32,
     generation: u32,
-    /// [`Entry::armed`] when the receive began to wait: if it moved since, others have begun to.
+    /// [`Entry::armed`] when the receive began to wait: if it has changed since, other requests began to wait.
     armed: u32,
 }
 
 impl Guess {
-    /// True if the receive is still there, and alone. A poll beside it would take the guess for an event.
+    /// True if the receive still waits, and alone. A poll beside it would take the guess for an event.
     fn holds(&self, entry: &Entry) -> bool {
         (entry.generation, entry.armed) == (self.generation, self.armed)
             && entry.registered
@@ -70,7 +70,7 @@ impl Default for Guesses {
 }
 
 impl Guesses {
-    /// epoll has reported `count` events while `waiting` requests waited.
+    /// Counts a report: epoll has reported `count` events while `waiting` requests waited.
     #[inline]
     pub(crate) fn reported(&mut self, count: usize, waiting: usize) {
         if self.are_on() {
@@ -85,7 +85,7 @@ impl Guesses {
         self.large_reports >= self.patience
     }
 
-    /// A request that is no poll begins to wait for `events` at `entry`.
+    /// Notes that a request other than a poll begins to wait for `events` at `entry`.
     #[inline]
     pub(crate) fn expect(&mut self, index: u32, entry: &Entry, events: u32) {
         if self.large_reports == 0 || self.queue.len() >= MOST {
@@ -97,14 +97,14 @@ impl Guesses {
         }
     }
 
-    /// An attempt was in vain, of those made last or of another.
+    /// Counts an attempt in vain, whether or not it was a guess.
     #[inline]
     pub(crate) fn missed(&mut self) {
-        // Nobody judges where no caller waits.
+        // Without a waiting caller, nothing resets the count.
         self.missed = self.missed.saturating_add(1);
     }
 
-    /// Looks at what came of the last guesses.
+    /// Decides by the results of the last guesses whether guessing goes on.
     fn judge(&mut self) {
         let (made, missed) = (core::mem::take(&mut self.made), core::mem::take(&mut self.missed));
         if made == 0 {
