@@ -1,8 +1,7 @@
-//! The hand-over of work to threads: what is queued, which threads there are and with which credentials, who sleeps and
-//! who is woken.
+//! The handover of work to threads: what is queued, which threads there are and with which credentials, which threads sleep and are woken.
 //!
-//! Locks, futexes and threads come by traits, and nothing here knows of rings: so the very code that runs is what the
-//! model checker runs (`core/engine/tests/models/handover.rs`).
+//! Locks, futexes and threads are traits here, and nothing here knows of rings. So the model checker runs this very code
+//! (`core/engine/tests/models/handover.rs`).
 
 use alloc::vec::Vec;
 use core::ops::DerefMut;
@@ -14,68 +13,68 @@ use crate::os::{self, CpuSet};
 pub use crate::process::credentials::Credentials;
 use crate::work::backlog::Backlog;
 
-/// Threads of a group for work that ends soon, unless the program says how many.
+/// The maximum number of threads of a group for work that ends soon, unless the program sets one.
 const BOUNDED: u32 = 8;
-/// Work that ends soon and may wait for a worker. The rest is bounded by the requests that there can be.
+/// The maximum length of the queue, for work that ends soon. Other work is bounded by the number of requests.
 const QUEUE: usize = 1 << 16;
-/// How long an idle worker stays, and how long one more than was needed.
+/// How long an idle worker stays; also how long a worker stays that is one more than needed.
 const IDLE_NS: u64 = 5_000_000_000;
-/// Between two attempts of a cloner to start a worker where none can be had.
+/// The time between two attempts of a cloner to start a worker, while none can be had.
 const RETRY_NS: u64 = 4_000_000;
 
-/// Wakes all that sleep.
+/// Wakes all threads that sleep.
 const EVERYBODY: u32 = i32::MAX as u32;
 
-/// A piece of work, as far as its hand-over is concerned.
+/// A piece of work, as far as its handover is concerned.
 pub trait Job {
-    /// The name by which a piece is found: no two that are queued or being done have the same.
+    /// The name of a piece. No two pieces that are queued or in progress have the same.
     type Name: Copy + Eq;
-    /// The place through which its worker can be interrupted.
+    /// The slot through which the piece's worker can be interrupted.
     type InterruptSlot: Clone;
 
-    /// The name of this piece.
+    /// Returns the name of this piece.
     fn name(&self) -> Self::Name;
-    /// The credentials that a worker must have to do it.
+    /// Returns the credentials that a worker needs to do the piece.
     fn credentials(&self) -> Credentials;
-    /// The class: 0 for work that ends soon, 1 for work that may take for ever.
+    /// Returns the class: 0 for work that ends soon, 1 for work that may take for ever.
     fn class(&self) -> usize;
-    /// Work with the same hash is done one after the other; 0 stands for none.
+    /// Returns the hash. Work with the same hash is done one piece after the other; 0 stands for none.
     fn hash(&self) -> u64;
     /// Notes that a worker is about to do the piece, which can be interrupted by this slot.
     fn begin_interruptible(&mut self, slot: Self::InterruptSlot);
-    /// Notes that the piece is done. True if it could be interrupted.
+    /// Notes that the piece is done. Returns true if it could be interrupted.
     fn end_interruptible(&mut self) -> bool;
 }
 
 /// A lock.
 pub trait Lock<T> {
-    /// The right to use what it guards.
+    /// The right to use the data that the lock guards.
     type Guard<'a>: DerefMut<Target = T>
     where
         Self: 'a;
-    /// Takes it.
+    /// Locks the lock.
     fn lock(&self) -> Self::Guard<'_>;
 }
 
 /// A word on which threads sleep.
 pub trait Futex {
-    /// As that of an atomic integer.
+    /// Loads the word, as an atomic integer does.
     fn load(&self, order: Ordering) -> u32;
-    /// As that of an atomic integer.
+    /// Adds to the word, as an atomic integer does.
     fn fetch_add(&self, value: u32, order: Ordering) -> u32;
-    /// Sleeps if it still is `seen`. True where nobody woke the thread in that time.
+    /// Sleeps if the word still is `seen`. Returns true if nobody woke the thread in that time.
     fn wait(&self, seen: u32, timeout_ns: Option<u64>) -> bool;
-    /// Wakes so many of those that sleep.
+    /// Wakes so many of the threads that sleep.
     fn wake(&self, count: u32);
 }
 
-/// The process, as far as the hand-over needs it.
+/// The process, as far as the handover needs it.
 pub trait System: Sized {
     /// The work that is handed over.
     type Job: Job;
     /// The lock of the pool.
     type Lock: Lock<Pool<Self::Job>>;
-    /// The word that workers sleep on.
+    /// The word on which workers sleep.
     type Futex: Futex;
 
     /// Starts a thread that runs [`Handover::work`]. The calling thread must have these credentials.
@@ -84,21 +83,21 @@ pub trait System: Sized {
     fn start_cloner(&self, credentials: Credentials) -> bool;
     /// Notes that the calling thread has nothing left to do but to return.
     fn thread_ends(&self);
-    /// The credentials that the process's threads share.
+    /// Returns the credentials that the process's threads share.
     fn common(&self) -> Credentials;
-    /// True if [`System::ask_reactor`] will have workers started with these. Asked with the lock held.
+    /// True if [`System::ask_reactor`] will have workers with these credentials started. Called with the lock held.
     fn reactor_has(&self, credentials: Credentials) -> bool;
     /// Has the reactor call [`Handover::recruit`], until that succeeds.
     fn ask_reactor(&self);
-    /// A slot for the calling thread's next piece of work, in the place of the one before.
+    /// Returns a slot for the calling thread's next piece of work, in the place of the slot before.
     fn take_slot(&self, before: Option<SlotOf<Self>>) -> SlotOf<Self>;
-    /// Makes the system call return that the worker with this slot is in.
+    /// Interrupts the system call in which the worker with this slot is.
     fn interrupt(&self, slot: &SlotOf<Self>);
     /// Binds the calling thread to these processors.
     fn bind(&self, cpus: &CpuSet);
-    /// The most threads that there may be for work that may take for ever.
+    /// Returns the maximum number of threads for work that may take for ever.
     fn most_threads(&self) -> u32;
-    /// The time on a clock that never goes back.
+    /// Returns the time of a clock that never goes back.
     fn now_ns(&self) -> u64;
     /// Does a piece of work.
     fn perform(&self, job: &mut Self::Job);
@@ -109,13 +108,13 @@ pub trait System: Sized {
 type SlotOf<S> = <<S as System>::Job as Job>::InterruptSlot;
 type NameOf<S> = <<S as System>::Job as Job>::Name;
 
-/// Workers that were idle all the time. A futex wakes the one that has slept longest, so a few pieces of work in a while keep
-/// all workers of a group from ever sleeping for [`IDLE_NS`]: it is counted how many had not been missed.
+/// Workers that were idle all the time. A futex wakes the worker that has slept longest, so a few pieces of work now and then keep all
+/// workers of a group from sleeping for [`IDLE_NS`]: therefore the workers that were not needed are counted.
 #[derive(Clone, Copy)]
 struct Spare {
-    /// The fewest that were idle at once.
+    /// The smallest number that was idle at the same time.
     least: u32,
-    /// The time since which they are counted.
+    /// The time at which the count began.
     since_ns: u64,
 }
 
@@ -128,19 +127,19 @@ struct CredentialGroup {
     idle: [u32; 2],
     /// Workers that were not needed, by class.
     spare: [Spare; 2],
-    /// True while a thread stands by that clones workers, the cloner.
+    /// True while there is a cloner: a thread that stands by to clone workers.
     cloner: bool,
-    /// Personalities that need the cloner.
+    /// The number of personalities that need the cloner.
     personalities: u32,
-    /// Rings with requests of submitters that need the cloner.
+    /// The number of rings with requests of submitters that need the cloner.
     submitters: u32,
 }
 
 impl CredentialGroup {
-    /// Counts the calling worker, which has found no work, as idle. False if it is one more than were needed in a while: it is to
+    /// Counts the calling worker, which has found no work, as idle. Returns false if it is one more than needed for a while: then it has to
     /// leave.
     fn rest(&mut self, system: &impl System, class: usize) -> bool {
-        // The last one that works is none too many: it need not ask for the time.
+        // The last worker that works is needed: it need not ask for the time.
         if self.idle[class] > 0 {
             let now_ns = system.now_ns();
             let spare = &mut self.spare[class];
@@ -163,32 +162,32 @@ impl CredentialGroup {
     }
 }
 
-/// Work that may take for ever, and who is at it.
+/// Work that may take for ever, and the worker that does it.
 struct Running<J: Job> {
     name: J::Name,
     slot: J::InterruptSlot,
 }
 
-/// Where workers run, and how often the program said so; none of them is bound before the first time.
+/// The processors on which workers run, and how often the program has set them. Before the first time no worker is bound.
 struct Binding {
     cpus: CpuSet,
     times: u32,
 }
 
-/// Work and threads, under the lock.
+/// Work and threads, guarded by the lock.
 pub struct Pool<J: Job> {
     queue: Backlog<J>,
     running: Vec<Running<J>>,
-    /// Hashes of work being done.
+    /// Hashes of work in progress.
     hashes: Vec<u64>,
     groups: Vec<CredentialGroup>,
-    /// How many threads the program wants at most, by class; 0 where it has not said.
+    /// The maximum number of threads that the program has set, by class; 0 if it has set none.
     limits: [u32; 2],
     binding: Binding,
 }
 
 impl<J: Job> Pool<J> {
-    /// No work and no threads.
+    /// Makes a pool without work and threads.
     pub const fn new() -> Pool<J> {
         Pool {
             queue: Backlog::new(),
@@ -224,23 +223,23 @@ impl<J: Job> Pool<J> {
         self.groups.get_mut(index)
     }
 
-    /// Forgets groups of nobody.
+    /// Removes groups without threads.
     fn sweep(&mut self) {
         self.groups.retain(|group| group.cloner || group.threads != [0; 2]);
     }
 
-    /// How many of those that sleep for one piece of work have to be woken: where there are several groups, any may have
-    /// its credentials.
+    /// Returns how many sleeping threads have to be woken for one piece of work. If there are several groups, any thread may have its
+    /// credentials.
     fn sleepers_to_wake(&self) -> u32 {
         if self.groups.len() == 1 { 1 } else { EVERYBODY }
     }
 
-    /// Work that waits for workers of a class.
+    /// Returns the number of pieces that wait for workers of a group.
     fn waiting(&self, credentials: Credentials, class: usize) -> u32 {
         self.queue.waiting(credentials, class)
     }
 
-    /// Would one more worker have something to do, if `more` pieces were queued, and may there be one?
+    /// True if one more worker would have something to do, with `more` more pieces queued, and may be started.
     fn needs_worker(
         &mut self,
         system: &impl System<Job = J>,
@@ -250,13 +249,13 @@ impl<J: Job> Pool<J> {
     ) -> bool {
         let waiting = self.waiting(credentials, class) + more;
         let Some(&mut CredentialGroup { idle, threads, .. }) = self.group(credentials) else { return false };
-        // Work that may take for ever waits for no other such. The program's limit does not count for it: much of
-        // it the kernel does without threads.
+        // Work that may take for ever never waits for other such work. The program's limit does not apply to it: the kernel does much of it
+        // without threads.
         idle[class] < waiting
             && threads[class] < if class == 0 { self.bounded() } else { system.most_threads() }
     }
 
-    /// How many threads there may be for work that ends soon.
+    /// Returns the maximum number of threads for work that ends soon.
     fn bounded(&self) -> u32 {
         if self.limits[0] == 0 { BOUNDED } else { self.limits[0] }
     }
@@ -270,7 +269,7 @@ impl<J: Job> Pool<J> {
         started
     }
 
-    /// Starts the workers that queued work waits for. False where some could not be started.
+    /// Starts the workers for which queued work waits. Returns false if some could not be started.
     fn recruit(&mut self, system: &impl System<Job = J>, credentials: Credentials) -> bool {
         for class in 0..2 {
             for _ in 0..self.waiting(credentials, class) {
@@ -285,7 +284,7 @@ impl<J: Job> Pool<J> {
         true
     }
 
-    /// Takes the next piece for a worker, its hash marked as busy.
+    /// Takes the next piece for a worker, and marks its hash as busy.
     fn next(&mut self, credentials: Credentials, class: usize, slot: Option<&J::InterruptSlot>) -> Option<J> {
         let hashes = &self.hashes;
         let mut job = self.queue.take(|job| {
@@ -305,7 +304,7 @@ impl<J: Job> Pool<J> {
         Some(job)
     }
 
-    /// The calling worker ends if the program has set a lower limit since.
+    /// Ends the calling worker if the program has set a lower limit meanwhile. Returns whether it did.
     fn lets_go_of_surplus(&mut self, system: &impl System<Job = J>, credentials: Credentials) -> bool {
         let most = self.bounded();
         let Some(group) = self.group(credentials) else { return false };
@@ -317,12 +316,12 @@ impl<J: Job> Pool<J> {
         surplus
     }
 
-    /// Is there no work, and no thread?
+    /// True if there is no work, and no thread.
     pub fn is_at_rest(&self) -> bool {
         self.queue.is_empty() && self.running.is_empty() && self.hashes.is_empty() && self.groups.is_empty()
     }
 
-    /// In a child after `fork`: the parent's workers are not here.
+    /// Resets the pool in a child after `fork`: the parent's workers do not exist here.
     pub fn forked(&mut self) {
         *self = Pool::new();
     }
@@ -334,10 +333,10 @@ impl<J: Job> Default for Pool<J> {
     }
 }
 
-/// A pool with those who use it.
+/// A pool, and the words on which its threads sleep.
 pub struct Handover<S: System> {
     pool: S::Lock,
-    /// Changes whenever work is queued; idle workers of a class sleep on theirs.
+    /// Changes whenever work is queued. Idle workers of a class sleep on the word of their class.
     work: [S::Futex; 2],
     /// Changes whenever a cloner has something to do.
     cloners: S::Futex,
@@ -345,23 +344,23 @@ pub struct Handover<S: System> {
 }
 
 impl<S: System> Handover<S> {
-    /// A hand-over made of parts that nobody uses yet.
+    /// Makes a handover of parts that nobody uses yet.
     pub const fn new(pool: S::Lock, work: [S::Futex; 2], cloners: S::Futex, system: S) -> Handover<S> {
         Handover { pool, work, cloners, system }
     }
 
-    /// The pool with its lock.
+    /// Returns the pool with its lock.
     pub fn pool(&self) -> &S::Lock {
         &self.pool
     }
 
-    /// The process.
+    /// Returns the process.
     pub fn system(&self) -> &S {
         &self.system
     }
 
-    /// Queues a piece of work and sees to it that somebody does it; `acting` are the calling thread's credentials. Gives
-    /// it back where nobody can.
+    /// Queues a piece of work, and makes sure that a thread will do it. `acting` are the calling thread's credentials. Returns the work if
+    /// no thread can do it.
     ///
     /// # Errors
     /// The work itself.
@@ -390,7 +389,7 @@ impl<S: System> Handover<S> {
         if by_keeper {
             self.call_cloners();
         } else if needed && by_reactor || wanting {
-            // A thread may be to be had later, though none of ours ends.
+            // A thread may be had later, even if none of this pool ends.
             self.system.ask_reactor();
         }
         Ok(())
@@ -408,14 +407,13 @@ impl<S: System> Handover<S> {
         self.cloners.wake(EVERYBODY);
     }
 
-    /// Starts the workers that queued work waits for. The calling thread must have these credentials. False where some
-    /// could not be started.
+    /// Starts the workers for which queued work waits. The calling thread must have these credentials. Returns false if some could not be
+    /// started.
     pub fn recruit(&self, credentials: Credentials) -> bool {
         self.pool.lock().recruit(&self.system, credentials)
     }
 
-    /// Limits the threads of each class (`IORING_REGISTER_IOWQ_MAX_WORKERS`), where it is not 0. Returns
-    /// the limits so far.
+    /// Sets the maximum number of threads of each class (`IORING_REGISTER_IOWQ_MAX_WORKERS`), unless it is 0. Returns the limits before.
     pub fn limit(&self, limits: [u32; 2]) -> [u32; 2] {
         let most = self.system.most_threads();
         let mut pool = self.pool.lock();
@@ -429,19 +427,19 @@ impl<S: System> Handover<S> {
         before
     }
 
-    /// Says on which processors workers run from their next piece of work on (`IORING_REGISTER_IOWQ_AFF`).
+    /// Sets the processors on which workers run from their next piece of work on (`IORING_REGISTER_IOWQ_AFF`).
     pub fn bind(&self, cpus: CpuSet) {
         let mut pool = self.pool.lock();
         let times = pool.binding.times.wrapping_add(1);
         pool.binding = Binding { cpus, times };
     }
 
-    /// Takes a request's work back before anybody starts it.
+    /// Takes a request's work out of the queue, if no worker has begun it.
     pub fn withdraw(&self, name: NameOf<S>) -> Option<S::Job> {
         self.pool.lock().queue.take(|job| job.name() == name)
     }
 
-    /// Has the worker that is at a request come back, if it can be interrupted.
+    /// Interrupts the worker that does a request, if it can be interrupted.
     pub fn interrupt(&self, name: NameOf<S>) {
         let pool = self.pool.lock();
         if let Some(running) = pool.running.iter().find(|running| running.name == name) {
@@ -449,8 +447,8 @@ impl<S: System> Handover<S> {
         }
     }
 
-    /// Takes any work that `fits`, for a caller with the `acting` credentials that waits anyway; never one that may take
-    /// for ever, or that has its turn.
+    /// Takes any queued work that `fits`, for a caller with the `acting` credentials that waits anyway. Never takes work that may take for
+    /// ever, or that has a hash.
     pub fn steal(&self, acting: Credentials, fits: impl Fn(&S::Job) -> bool) -> Option<S::Job> {
         self.pool
             .lock()
@@ -458,15 +456,15 @@ impl<S: System> Handover<S> {
             .take(|job| job.credentials() == acting && job.class() == 0 && job.hash() == 0 && fits(job))
     }
 
-    /// A worker: works until there is nothing to do for long, or the process has other credentials than when it began.
-    /// When it was started the process had these credentials, or others (`is_common`): it may have changed them since.
+    /// Runs a worker, until there is nothing to do for long, or the process has other credentials than when the worker began. `is_common`:
+    /// when the worker was started, the process had these credentials. It may have changed them since.
     pub fn work(&self, credentials: Credentials, is_common: bool, class: usize) {
         let common = if is_common { credentials } else { self.system.common() };
         let (mut timed_out, mut bound) = (false, 0);
         let mut slot = None;
         loop {
             if class == 1 {
-                // What ends soon is not worth interrupting.
+                // Work that ends soon is not worth interrupting.
                 slot = Some(self.system.take_slot(slot));
             }
             // Acquire pairs with the release in `call_workers`: work queued before is seen below, and so
@@ -474,7 +472,7 @@ impl<S: System> Handover<S> {
             let seen = self.work[class].load(Ordering::Acquire);
             let mut pool = self.pool.lock();
             if class == 0 && pool.lets_go_of_surplus(&self.system, credentials) {
-                // Another one does what this one was woken for.
+                // Another worker does the work for which this one was woken.
                 drop(pool);
                 return self.call_workers(0, EVERYBODY);
             }
@@ -489,7 +487,7 @@ impl<S: System> Handover<S> {
                 timed_out = false;
                 continue;
             }
-            // What is left of its work waits for others that are at the same file.
+            // If any of its work is left, that waits for workers that are busy with the same file.
             let waits = pool.waiting(credentials, class) > 0;
             let Some(group) = pool.group(credentials) else { return self.system.thread_ends() };
             let outdated = common != self.system.common()
@@ -519,7 +517,7 @@ impl<S: System> Handover<S> {
         self.system.finish(job);
     }
 
-    /// Work with this hash is done: the next may be.
+    /// Notes that work with this hash is done: the next piece with the hash may be done.
     fn pass_turn(&self, hash: u64) {
         let mut pool = self.pool.lock();
         if let Some(index) = pool.hashes.iter().position(|&busy| busy == hash) {
@@ -533,13 +531,13 @@ impl<S: System> Handover<S> {
         }
     }
 
-    /// Sees to it that workers with the calling thread's credentials, which are `own`, can be had as long
-    /// as a personality names them. False where there is no thread to be had.
+    /// Makes sure that workers with the calling thread's credentials, which are `own`, can be started as long as a personality names them.
+    /// Returns false if no thread can be had.
     pub fn keep_personality(&self, own: Credentials) -> bool {
         self.keep(own, |group| &mut group.personalities)
     }
 
-    /// As [`Handover::keep_personality`], for requests of the calling thread.
+    /// Does the same as [`Handover::keep_personality`], for requests of the calling thread.
     pub fn keep_submitter(&self, own: Credentials) -> bool {
         self.keep(own, |group| &mut group.submitters)
     }
@@ -556,12 +554,12 @@ impl<S: System> Handover<S> {
         true
     }
 
-    /// A personality with these credentials is gone.
+    /// Notes that a personality with these credentials is gone.
     pub fn release_personality(&self, credentials: Credentials) {
         self.release(credentials, |group| &mut group.personalities);
     }
 
-    /// A ring has no more requests of submitters with these credentials.
+    /// Notes that a ring has no more requests of submitters with these credentials.
     pub fn release_submitter(&self, credentials: Credentials) {
         self.release(credentials, |group| &mut group.submitters);
     }
@@ -569,15 +567,15 @@ impl<S: System> Handover<S> {
     fn release(&self, credentials: Credentials, count: fn(&mut CredentialGroup) -> &mut u32) {
         if let Some(group) = self.pool.lock().group(credentials) {
             let count = count(group);
-            // In a child after `fork`, and after a change of credentials, it stands for nothing any more.
+            // In a child after `fork`, and after a change of credentials, the count no longer includes this one.
             *count = count.saturating_sub(1);
         }
         self.call_cloners();
-        // Those that nobody else has use for leave.
+        // Workers that nobody else needs leave.
         (0..2).for_each(|class| self.call_workers(class, EVERYBODY));
     }
 
-    /// A cloner: starts workers for others, as long as somebody may need them.
+    /// Runs a cloner: it starts workers for other threads, as long as they may need some.
     pub fn clone_workers(&self, credentials: Credentials) {
         loop {
             // Acquire pairs with the release in `call_cloners`.
@@ -591,13 +589,12 @@ impl<S: System> Handover<S> {
                 return pool.sweep();
             }
             drop(pool);
-            // Nobody else comes for work whose worker could not be started.
+            // No other thread retries for work whose worker could not be started.
             self.cloners.wait(seen, (!all).then_some(RETRY_NS));
         }
     }
 
-    /// The process has other credentials: workers that have done their work leave, and so do the cloners
-    /// of submitters' credentials.
+    /// Has workers that have done their work leave, and the cloners of submitters' credentials, because the process has other credentials.
     pub fn dismiss(&self) {
         for group in &mut self.pool.lock().groups {
             group.submitters = 0;
@@ -606,7 +603,7 @@ impl<S: System> Handover<S> {
         (0..2).for_each(|class| self.call_workers(class, EVERYBODY));
     }
 
-    /// Has everybody left who was to leave and not busy?
+    /// True if all threads that had to leave, and were not busy, have left.
     pub fn are_dismissed(&self) -> bool {
         let common = self.system.common();
         let pool = self.pool.lock();
@@ -655,7 +652,7 @@ mod tests {
     use crate::os::CpuSet;
     use crate::os::sync::atomic::AtomicU64;
 
-    /// A piece of work that lasts until `Process::left` says that all that came with it have begun.
+    /// A piece of work that lasts until `Process::left` says that all pieces queued with it have begun.
     struct Piece;
 
     impl Job for Piece {
@@ -766,7 +763,7 @@ mod tests {
         }
     }
 
-    /// Has so many pieces of work done at once. Returns how many workers there are afterwards.
+    /// Has `count` pieces of work done at the same time. Returns the number of workers afterwards.
     fn do_pieces(count: u32) -> u32 {
         POOL.system().left.store(count, Ordering::Relaxed);
         for _ in 0..count {
@@ -781,13 +778,13 @@ mod tests {
         let pass = |ns| POOL.system().now_ns.fetch_add(ns, Ordering::Relaxed);
         pass(IDLE_NS / 2);
         assert_eq!(do_pieces(1), 8, "too early to say");
-        // The first time is counted from a moment when some were still at work.
+        // The first period begins while some workers are still at work.
         for _ in 0..2 {
             pass(IDLE_NS);
             (0..8).for_each(|_| _ = do_pieces(1));
         }
         assert_eq!(workers_at_rest(), 1);
-        // All that work at once in a while stay.
+        // Workers that work at the same time now and then stay.
         assert_eq!(do_pieces(4), 4);
         for _ in 0..4 {
             pass(IDLE_NS);

@@ -1,12 +1,12 @@
-//! Ending an attempt whose worker sleeps in a system call, as the kernel ends those of its workers.
+//! Interrupting an attempt whose worker sleeps in a system call, as the kernel interrupts its workers.
 //!
-//! A worker that may sleep for ever makes its calls by its [`InterruptSlot`]. A thread that ends the request says so in the slot, and
-//! sends the worker a signal: the call fails with `EINTR`, also where the signal comes just before it, for the handler
-//! sends the thread past a call that it has not begun ([`os::interruption_address`]).
+//! A worker that may sleep for ever makes its calls by its [`InterruptSlot`]. A thread that ends the request marks the slot, and sends the
+//! worker a signal: the call fails with `EINTR`. It also does if the signal comes just before the call, because the handler moves the
+//! thread past a call that it has not begun ([`os::interruption_address`]).
 //!
-//! The signal is the front end's, where it keeps one for this ([`crate::Host::interrupt_signal`]). Else it is the highest
-//! real-time signal for which the program has no action of its own; a worker lets it through only while it makes such
-//! a call, and only if the action still is the engine's.
+//! The signal is the front end's, if that keeps one for this ([`crate::Host::interrupt_signal`]). Otherwise it is the highest real-time
+//! signal for which the program has no action of its own; a worker unblocks it only while it makes such a call, and only if the action
+//! still is the engine's.
 
 use crate::os::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use alloc::sync::Arc;
@@ -17,11 +17,11 @@ use crate::os::host;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Action, Interrupted, SignalInfo, nr};
 
-/// The real-time signals that no C library keeps for itself.
+/// The real-time signals that no C library reserves.
 const CANDIDATES: core::ops::RangeInclusive<u32> = 35..=64;
 
-/// Signals that a worker of the engine's may have unblocked: those that an instruction raises, that cannot be
-/// blocked, and that C libraries keep for themselves.
+/// Signals that may be unblocked in a worker of the engine: those that an instruction raises, that cannot be blocked, or that C libraries
+/// reserve.
 const NEVER_BLOCKED: u64 = os::signal_bit(nr::SIGKILL)
     | os::signal_bit(nr::SIGSTOP)
     | os::signal_bit(nr::SIGSEGV)
@@ -34,24 +34,24 @@ const NEVER_BLOCKED: u64 = os::signal_bit(nr::SIGKILL)
     | os::signal_bit(33)
     | os::signal_bit(34);
 
-/// The signal that the engine took, 0 before it did.
+/// The signal that the engine has taken over; 0 before that.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 
-/// Signals that the program uses, though it has no action for them: they came.
+/// Signals without an action of the program that the program uses nevertheless: they were received from elsewhere.
 static OF_PROGRAM: AtomicU64 = AtomicU64::new(0);
 
-/// The value that the signals of [`InterruptSlot::interrupt`] come with: its address, which nobody else sends.
+/// The value of the signals of [`InterruptSlot::interrupt`]: the address of this byte, which nobody else sends.
 static VALUE: u8 = 0;
 
-/// Held by whoever takes a signal.
+/// Held by a thread that takes a signal over.
 static TAKING: Mutex<()> = Mutex::new(());
 
-/// The lock of whoever takes a signal, for a `fork`.
+/// Returns the lock that a thread holds that takes a signal over, for a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
     &TAKING
 }
 
-/// In a child after `fork`, which has the parent's actions.
+/// Resets the lock in a child after `fork`, which has the parent's actions.
 ///
 /// # Safety
 /// No other thread of this process may use the engine.
@@ -60,30 +60,30 @@ pub unsafe fn forked() {
     unsafe { TAKING.reset() };
 }
 
-/// By which signal a worker is interrupted.
+/// The signal by which a worker is interrupted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum By {
-    /// The front end's signal, which its threads let through always.
+    /// The front end's signal, which its threads never block.
     FrontEnd(u32),
-    /// A signal that the engine took.
+    /// A signal that the engine has taken over.
     Own(u32),
-    /// No signal is to be had.
+    /// No signal can be had.
     Nothing,
 }
 
-/// The place through which a worker can be interrupted, at one piece of work after the other.
+/// The slot through which a worker can be interrupted, in one piece of work after the other.
 pub struct InterruptSlot {
     thread: i32,
     by: By,
-    /// Not zero: the attempt that is under way is to end.
+    /// Not zero: the current attempt is to end.
     stopped: AtomicU32,
 }
 
 impl InterruptSlot {
-    /// The slot of the calling thread.
+    /// Makes a slot for the calling thread.
     pub fn of_this_thread() -> InterruptSlot {
         let thread = os::gettid();
-        // A sandbox may keep signals from being sent: this one would do nothing.
+        // A sandbox may forbid signals to be sent: then this one would do nothing.
         let refused = matches!(os::signal_thread(thread, 0, 0), Err(Errno::ENOSYS | Errno::EPERM));
         let by = if refused { By::Nothing } else { choose() };
         InterruptSlot { thread, by, stopped: AtomicU32::new(0) }
@@ -101,7 +101,7 @@ impl InterruptSlot {
         let result = loop {
             // SAFETY: passed on to the caller.
             let result = unsafe { os::call_interruptibly(number, arguments, &self.stopped) };
-            // A signal for an attempt before this one, which had ended already, ends nothing.
+            // A signal for an earlier attempt, which had ended already, ends nothing.
             if result != Err(Errno::EINTR) || self.is_stopped() {
                 break result;
             }
@@ -112,16 +112,16 @@ impl InterruptSlot {
         result
     }
 
-    /// The signal that the engine took, if it is to be let through and still does what it did. What the next piece of
-    /// work has is another one then.
+    /// Returns the signal that the engine has taken over, if its action still is the engine's: then it has to be unblocked. If not, the
+    /// next piece of work has another slot.
     fn own_signal(&self) -> Option<u32> {
         let By::Own(signal) = self.by else { return None };
         is_ours(signal).then_some(signal)
     }
 
-    /// True if the attempt that was under way is to end.
+    /// True if the current attempt is to end.
     pub fn is_stopped(&self) -> bool {
-        // The signal that came with it was delivered in this thread.
+        // Relaxed: the signal that came with the change was delivered in this thread.
         self.stopped.load(Ordering::Relaxed) != 0
     }
 
@@ -133,14 +133,14 @@ impl InterruptSlot {
         }
     }
 
-    /// True if there is a signal by which [`InterruptSlot::interrupt`] ends a call. Else a call is to look up now and then.
+    /// True if there is a signal by which [`InterruptSlot::interrupt`] ends a call. If not, a call has to return now and then to check.
     pub fn is_reached_by_signals(&self) -> bool {
         self.by != By::Nothing
     }
 
-    /// Ends the attempt that is under way. To be called only while the worker is at it.
+    /// Ends the current attempt. Must be called only while the worker is at it.
     pub fn interrupt(&self) {
-        // Release: whoever gets the signal finds the word changed.
+        // Release: the thread that gets the signal finds the word changed.
         if self.stopped.swap(1, Ordering::AcqRel) != 0 {
             return;
         }
@@ -149,16 +149,15 @@ impl InterruptSlot {
             By::Own(signal) if is_ours(signal) => signal,
             _ => return,
         };
-        // One that cannot be sent (there are so many in the queue as there may be) leaves the attempt as it is. Whoever wants it
-        // to end may try again.
+        // If the signal cannot be sent (the signal queue is full), the attempt goes on. The thread that wants it to end may try again.
         if os::signal_thread(self.thread, signal, &raw const VALUE as usize).is_err() {
             self.stopped.store(0, Ordering::Relaxed);
         }
     }
 }
 
-/// A slot for the worker's next piece of work; its own so far, unless another signal is to be taken. To be called while
-/// the worker is at nothing.
+/// Returns a slot for the worker's next piece of work: the same slot, unless another signal has to be taken. Must be called between pieces
+/// of work.
 pub fn renew(mut slot: Arc<InterruptSlot>) -> Arc<InterruptSlot> {
     if let By::Own(signal) = slot.by
         && (signal != TAKEN.load(Ordering::Relaxed) || !is_ours(signal))
@@ -181,7 +180,7 @@ fn choose() -> By {
     signal.map_or(By::Nothing, By::Own)
 }
 
-/// Takes a signal that nobody has.
+/// Takes over a signal. Returns false if the program uses it.
 fn take(signal: u32) -> bool {
     let ours = Action::handled_by(on_signal);
     if OF_PROGRAM.load(Ordering::Relaxed) & os::signal_bit(signal) != 0 {
@@ -195,7 +194,7 @@ fn take(signal: u32) -> bool {
     match unsafe { os::signal_action(signal, Some(&ours)) } {
         Ok(before) if before.is_default() => true,
         Ok(before) => {
-            // The program took the signal in between.
+            // The program has set an action in between.
             // SAFETY: puts back what was there.
             let _ = unsafe { os::signal_action(signal, Some(&before)) };
             false
@@ -204,14 +203,14 @@ fn take(signal: u32) -> bool {
     }
 }
 
-/// True if the action is still the engine's. The program would die of a signal for which it has set the default since.
+/// True if the action still is the engine's. If the program has set the default since, the signal would kill the program.
 fn is_ours(signal: u32) -> bool {
     OF_PROGRAM.load(Ordering::Relaxed) & os::signal_bit(signal) == 0
         // SAFETY: asks only.
         && unsafe { os::signal_action(signal, None) }.is_ok_and(|action| action.is_handled_by(on_signal))
 }
 
-/// Where a thread goes on that got a signal at an instruction; `None` where the signal has nothing to do with the engine.
+/// Returns the address at which a thread goes on that got a signal at an instruction; `None` if the signal is not the engine's.
 pub fn resumes_at(info: &SignalInfo, instruction_pointer: usize) -> Option<usize> {
     let address = os::interruption_address(instruction_pointer);
     if info.has_value(&raw const VALUE as usize) {
@@ -221,7 +220,7 @@ pub fn resumes_at(info: &SignalInfo, instruction_pointer: usize) -> Option<usize
     }
 }
 
-/// The handler of the signal that the engine took. One that comes from elsewhere is the program's.
+/// Handles the signal that the engine has taken over. If it comes from elsewhere, it is the program's.
 unsafe extern "C" fn on_signal(signal: i32, info: *mut SignalInfo, context: *mut c_void) {
     // SAFETY: the kernel's.
     let (told, mut interrupted) = unsafe { (&*info, Interrupted::new(context)) };
@@ -232,11 +231,10 @@ unsafe extern "C" fn on_signal(signal: i32, info: *mut SignalInfo, context: *mut
     }
     OF_PROGRAM.fetch_or(bit, Ordering::Relaxed);
     if interrupted.mask() | bit | NEVER_BLOCKED == u64::MAX {
-        // A worker.
-        // The signal waits for a thread that has it unblocked, or waits for it.
+        // In a worker, the signal stays pending until a thread unblocks it, or waits for it.
         interrupted.set_mask(interrupted.mask() | bit);
     } else {
-        // SAFETY: what the program has set, as far as it knows.
+        // SAFETY: the action that the program has set, as far as it knows.
         let _ = unsafe { os::signal_action(signal as u32, Some(&Action::default())) };
     }
     // SAFETY: the kernel's own information.

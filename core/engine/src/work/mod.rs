@@ -1,10 +1,10 @@
-//! Blocking attempts, and who may make them.
+//! Blocking attempts, and the threads that may make them.
 //!
-//! A cross-core wake-up costs 40 us, a cached `statx` 0.8 us. So the caller runs its queued work
-//! itself, and hands the rest to workers as soon as it proves slow, or may take for ever.
+//! A wake-up across cores costs 40 us, a cached `statx` 0.8 us. So the caller does its queued work itself, and hands the rest to workers as
+//! soon as the work proves slow, or may take for ever.
 //!
-//! While somebody works on a request, everything the attempt needs is in its [`Work`], the
-//! operation's data included; the request itself stays under the ring's lock for others to look at.
+//! While a thread works on a request, all that the attempt needs is in its [`Work`], including the operation's data. The request itself
+//! stays under the ring's lock, where other threads can look at it.
 
 pub mod aio;
 mod backlog;
@@ -40,23 +40,23 @@ use crate::work::interrupt::InterruptSlot;
 pub use queue::WorkQueue;
 pub use run::{await_return, run_by_caller};
 
-/// The time that makes an attempt slow, in microseconds. One alone may have been preempted; two in a row
-/// prove that the work is.
+/// The time that makes an attempt slow, in microseconds. A single attempt may have been preempted; two in a row prove that the work is
+/// slow.
 const SLOW_US: u64 = 20;
 
-/// The time that proves an attempt slow by itself.
+/// The time that proves work slow by a single attempt, in microseconds.
 const VERY_SLOW_US: u64 = 200;
 
 /// A step of a request that a thread with other credentials has to take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// The first attempt, with what comes before it.
+    /// The first attempt, with all steps before it.
     Start,
-    /// An attempt.
+    /// An attempt that does not block.
     Issue,
 }
 
-/// The ring that work comes back to: done by a worker, or to take its next step in the worker's thread.
+/// The ring to which work comes back: a worker has done it, or its next step is for the worker's thread.
 pub trait Owner: Any + Sync {
     /// Takes work back.
     fn take_work_back(&'static self, work: Piece);
@@ -68,52 +68,51 @@ pub struct Work {
     owner: &'static dyn Owner,
     /// The serial number of that ring, to tell it from a later ring in the same place.
     pub serial: u64,
-    /// The request that the attempt is made for.
+    /// The request for which the attempt is made.
     pub id: RequestId,
-    /// Its SQE.
+    /// The request's SQE.
     pub sqe: Sqe,
-    /// Its file, if it has one.
+    /// The request's file, if it has one.
     pub fd: Fd,
     /// The descriptor by which the program names that file.
     named: Fd,
-    /// The work went to a worker, who may have given it back.
+    /// The work went to a worker, which may have given it back.
     handed_over: bool,
-    /// The data that its operation keeps.
+    /// The operation's data.
     pub data: OpData,
     /// The attempt may take for ever.
     pub long: bool,
-    /// With whose credentials it is done.
+    /// The credentials with which the work is done.
     whose: Whose,
-    /// The credentials that a worker must have to do it, once it was handed over.
+    /// The credentials that a worker needs to do the work, once it was handed over.
     pub credentials: Credentials,
-    /// Not a blocking attempt: a step of the request that a thread with the right credentials takes.
+    /// Not a blocking attempt, but a step of the request for a thread with the right credentials.
     pub step: Option<Step>,
-    /// The program's descriptor that it was given, which must not be closed under it.
+    /// The interest in the program's descriptor by which the work has its file. The descriptor must not be closed during the work.
     exposed: Option<Interest>,
-    /// The call that submits it may do it, as long as it is exposed.
+    /// The call that submits the work may do it, even if it is exposed.
     lendable: bool,
-    /// Nothing but its own attempt has to be minded: it needs no file of the program, no order, no
-    /// other thread.
+    /// The work needs no file of the program, no order and no other thread, so that a caller can do several such pieces at once.
     light: bool,
-    /// Its file system asks other machines or processes.
+    /// The work's file system asks other machines or processes.
     far: bool,
-    /// A read that the device has had since before: how long it takes says how fast the device is.
+    /// A read that the device has had for a while: its duration shows how fast the device is.
     is_fetched: bool,
-    /// A write into the page cache: the system holds writers up that write more than the device takes.
+    /// A write into the page cache: the system blocks writers that write more than the device takes.
     is_cached_write: bool,
-    /// How long the attempt took, in microseconds, where that says something.
+    /// The duration of the attempt in microseconds, if it is of use.
     took_us: Option<u64>,
-    /// An O_DIRECT transfer, which the kernel can do while nobody waits.
+    /// The command of an O_DIRECT transfer, which the kernel can do while no thread waits.
     pub direct: Option<Command>,
-    /// An eventfd tells of the end of the direct transfer.
+    /// An eventfd reports the end of the direct transfer.
     is_told: bool,
-    /// The call that has submitted the transfer goes on: its file still has the descriptor.
+    /// The call that has submitted the transfer goes on: the descriptor still is the file's.
     is_fresh: bool,
-    /// The attempt takes as long as a device: a caller that does not wait is not held up by it.
+    /// The attempt takes as long as a device does. It must not block a caller that does not wait.
     is_slow: bool,
-    /// Work with the same non-zero hash is done one after the other.
+    /// Work with the same hash, unless 0, is done one piece after the other.
     pub hash: u64,
-    /// Of the worker that does it and that can be interrupted.
+    /// The slot of the worker that does the work, if it can be interrupted.
     pub slot: Option<Arc<InterruptSlot>>,
     /// How the attempt is made, for a tracer.
     by: event::Step,
@@ -124,17 +123,17 @@ pub struct Work {
 }
 
 impl Work {
-    /// True if another thread must do it than the one that acts with `own` credentials.
+    /// True if another thread must do the work than one that acts with the credentials `own`.
     fn is_foreign(&self, own: Credentials) -> bool {
         self.whose.credentials() != own
     }
 
-    /// True if the work uses a descriptor of the program's.
+    /// True if the work uses a descriptor of the program.
     fn is_exposed(&self) -> bool {
         self.exposed.is_some()
     }
 
-    /// True if a caller with `own` credentials can do it together with others.
+    /// True if a caller with the credentials `own` can do the work together with other work.
     fn is_light_for(&self, own: Credentials) -> bool {
         self.light && !self.is_foreign(own)
     }
@@ -155,25 +154,25 @@ impl Work {
         self.took_us = Some(ticks / os::ticks_per_us());
     }
 
-    /// Makes the attempt fail, for this reason.
+    /// Makes the attempt fail with `errno`.
     fn refuse(&mut self, errno: Errno) {
         self.result = Err(errno);
         self.run = |work| work.result;
         self.covered();
     }
 
-    /// Its file is held by somebody else now.
+    /// Notes that something else than the program's descriptor holds the file now.
     pub fn covered(&mut self) {
         self.exposed = None;
     }
 
-    /// Linux AIO has done it.
+    /// Notes the result of Linux AIO, which has done the work.
     pub fn conclude(&mut self, result: Result<usize, Errno>) {
         self.by = event::Step::ByAio;
         self.result = result;
     }
 
-    /// A system call of the attempt that may sleep for ever: a cancellation ends it with `EINTR`, where a worker makes it.
+    /// Makes a system call of the attempt that may sleep for ever. If a worker makes it, a cancellation ends it with `EINTR`.
     ///
     /// # Safety
     /// As for the system call itself.
@@ -188,18 +187,17 @@ impl Work {
     }
 }
 
-/// Work that has left the queue, and is done without the ring's lock. Its file stays the one that it is for, whatever
-/// the program does to its descriptor.
+/// Work that has left the queue, and is done without the ring's lock. Its file stays the same, whatever the program does to its descriptor.
 pub struct Piece(Work);
 
 impl Piece {
-    /// Work that has the program's descriptor no more, or never had one.
+    /// Wraps work that does not use the program's descriptor, or no longer does.
     fn held(work: Work) -> Piece {
         assert!(!work.is_exposed(), "work is done without the lock only with its file");
         Piece(work)
     }
 
-    /// Does it, in a worker.
+    /// Does the work in a worker.
     pub fn run(&mut self) {
         if trace::is_on() {
             self.0.thread = os::gettid() as u32;
@@ -208,7 +206,7 @@ impl Piece {
         if says_something { self.0.attempt_timed() } else { self.0.attempt() }
     }
 
-    /// Does it, in a caller that it was given back to.
+    /// Does the work in a caller that has it back.
     pub fn run_by_caller(&mut self) {
         self.0.by = event::Step::ByCaller;
         self.0.attempt();
@@ -219,7 +217,7 @@ impl Piece {
 pub struct Batch(VecDeque<Work>);
 
 impl Batch {
-    /// Work that has the program's descriptors no more, or never had any.
+    /// Wraps work that does not use the program's descriptors, or no longer does.
     fn held(work: VecDeque<Work>) -> Batch {
         assert!(
             work.iter().all(|work| !work.is_exposed()),
@@ -228,14 +226,13 @@ impl Batch {
         Batch(work)
     }
 
-    /// Work that is lent to the thread that submitted it.
+    /// Wraps work that is lent to the thread that submitted it.
     fn lent(work: VecDeque<Work>, loan: &Loan) -> Batch {
         assert!(loan.is_out(), "only a loan lets work be done on the program's descriptor");
         Batch(work)
     }
 
-    /// Does one piece after the other, until one proves that the work is slow. Returns how many it did,
-    /// and whether it stopped.
+    /// Does one piece after the other, until one proves that the work is slow. Returns the number of pieces done, and whether it stopped.
     fn run(&mut self, slow_before: &mut bool) -> (usize, bool) {
         let mut started = os::ticks();
         for (index, work) in self.0.iter_mut().enumerate() {
@@ -270,7 +267,7 @@ impl DerefMut for Piece {
     }
 }
 
-/// Whoever works elsewhere holds the file by a duplicate: the program may close its descriptor.
+/// Has work hold its file by a duplicate, for another thread: the program may close its descriptor.
 fn own_file(request: &mut Request, work: &mut Work) -> Result<(), Errno> {
     request.hold_file()?;
     work.fd = request.file.fd();

@@ -1,9 +1,9 @@
-//! How much blocking work there is on which descriptors: asked before a transfer at a file's position, so that the answer
-//! must not take longer the more requests there are.
+//! The amount of blocking work by descriptor. It is asked for before a transfer at a file's position, so the time of an answer must not
+//! depend on the number of requests.
 //!
-//! Numbers are counted in as many places as there are; of two numbers that share a place, only the first one's work is
-//! counted apart. Who asks then for the other gets no answer, and has to look at the requests. Work without a file is not
-//! counted. The places are made for the first work: a ring may be made on a small stack.
+//! Descriptors are counted in a fixed number of places. If two numbers share a place, only the first one's work is counted separately; for
+//! the other number there is no answer, and the caller has to look at the requests. Work without a file is not counted. The places are made
+//! for the first work: a ring may be made on a small stack.
 
 use alloc::vec::Vec;
 
@@ -14,18 +14,18 @@ const PLACES: usize = 32;
 #[derive(Clone, Copy, Default)]
 struct Place {
     fd: Fd,
-    /// Work on it.
+    /// Work on `fd`.
     count: u32,
-    /// Work on other numbers with this place.
+    /// Work on other numbers that share the place.
     others: u32,
 }
 
 /// Counts of work by descriptor.
 #[derive(Default)]
 pub struct OnFiles {
-    /// None before there was any work.
+    /// Empty before there was any work.
     places: Vec<Place>,
-    /// There was no memory for the places once: nothing is known.
+    /// There was no memory for the places: nothing is known.
     blind: bool,
 }
 
@@ -41,7 +41,7 @@ impl OnFiles {
         self.places.get_mut(number % PLACES)
     }
 
-    /// Counts a piece more on `fd`.
+    /// Counts one more piece on `fd`.
     pub fn add(&mut self, fd: Fd) {
         let Some(place) = self.place(fd) else { return };
         if place.count == 0 && place.others == 0 {
@@ -50,7 +50,7 @@ impl OnFiles {
         *(if place.fd == fd { &mut place.count } else { &mut place.others }) += 1;
     }
 
-    /// Counts a piece less that was [added](OnFiles::add).
+    /// Counts one piece less on `fd`, which was [added](OnFiles::add).
     pub fn remove(&mut self, fd: Fd) {
         let Some(place) = self.place(fd) else { return };
         let count = if place.fd == fd { &mut place.count } else { &mut place.others };
@@ -58,7 +58,7 @@ impl OnFiles {
         *count = count.saturating_sub(1);
     }
 
-    /// True if there is any work on `fd`. None where that is not known.
+    /// Returns whether there is any work on `fd`; `None` if that is not known.
     pub fn has(&self, fd: Fd) -> Option<bool> {
         let number = usize::try_from(fd).ok().filter(|_| !self.blind)?;
         let Some(place) = self.places.get(number % PLACES) else { return Some(false) };
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!((work.has(first), work.has(other), work.has(third)), (Some(true), None, None));
         work.remove(first);
         assert_eq!((work.has(first), work.has(other)), (Some(false), None));
-        // The place stays the first one's as long as others are counted there.
+        // The place stays the first number's as long as others are counted there.
         work.add(third);
         work.remove(other);
         work.remove(third);

@@ -1,12 +1,12 @@
 //! The process's worker threads: one pool for all rings.
 //!
-//! Work that ends soon shares a few threads; work that may take for ever gets one each. A worker
-//! that found nothing to do for some seconds leaves, and so does one more than were needed in that
-//! time. Work with the same hash (buffered writes to one file) is done one after the other, in order.
+//! Work that ends soon shares a few threads; a piece that may take for ever gets a thread of its own. A worker that found nothing to do for
+//! some seconds leaves, and so does a worker that is one more than needed in that time. Work with the same hash (buffered writes to one
+//! file) is done one piece after the other, in order.
 //!
-//! Workers with the same credentials are a group, and do work for those credentials only. Whoever
-//! queues work may start a worker for it if it has the same credentials itself; else a thread that has
-//! them is asked to: the group's cloner, or the reactor. Who is woken when is [`crate::work::handover`]'s.
+//! Workers with the same credentials are a group, and do work for those credentials only. A thread that queues work may start a worker if
+//! it has the work's credentials itself; otherwise it asks a thread that has them: the group's cloner, or the reactor.
+//! [`crate::work::handover`] decides which thread is woken, and when.
 
 use alloc::sync::Arc;
 use core::ffi::c_void;
@@ -32,20 +32,20 @@ static POOL: Handover<Process> = Handover::new(
     Process,
 );
 
-/// The program has said how many workers there may be.
+/// The program has limited the number of workers.
 static IS_LIMITED: AtomicBool = AtomicBool::new(false);
 
-/// Has the program said how many workers there may be? Then others do not do their work.
+/// True if the program has limited the number of workers. Then no other threads do their work.
 pub fn is_limited() -> bool {
     IS_LIMITED.load(Ordering::Relaxed)
 }
 
-/// The lock of the pool, for a `fork`.
+/// Returns the lock of the pool, for a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
     POOL.pool()
 }
 
-/// Names the request that a piece of work is for: of which ring, which no two have alike, and which request there.
+/// Names the request of a piece of work: by the serial number of the ring, which no two rings share, and by the request there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Name(u64, RequestId);
 
@@ -84,7 +84,7 @@ impl Job for Piece {
     }
 }
 
-/// This process, for the hand-over.
+/// This process, for the handover.
 struct Process;
 
 impl System for Process {
@@ -134,7 +134,7 @@ impl System for Process {
         let _ = os::run_on(cpus);
     }
 
-    /// As in the kernel.
+    /// Returns the limit that the kernel uses, too.
     fn most_threads(&self) -> u32 {
         let processes = os::limit(RLIMIT_NPROC, None).map_or(u64::MAX, |limit| limit.rlim_cur);
         u32::try_from(processes).unwrap_or(u32::MAX)
@@ -156,44 +156,43 @@ impl System for Process {
     }
 }
 
-/// Queues a piece of work and sees to it that somebody does it. Gives it back where nobody can.
+/// Queues a piece of work, and makes sure that a thread will do it. Returns the work if no thread can do it.
 #[expect(clippy::result_large_err, reason = "the work itself is what comes back")]
 pub fn push(work: Piece) -> Result<(), Piece> {
     POOL.push(work, credentials::acting())
 }
 
-/// Starts the workers that queued work waits for. The calling thread must have these credentials. False where some
-/// could not be started.
+/// Starts the workers for which queued work waits. The calling thread must have these credentials. Returns false if some could not be
+/// started.
 pub fn recruit(credentials: Credentials) -> bool {
     POOL.recruit(credentials)
 }
 
-/// Limits the threads of each class (`IORING_REGISTER_IOWQ_MAX_WORKERS`), where it is not 0. Returns
-/// the limits so far.
+/// Sets the maximum number of threads of each class (`IORING_REGISTER_IOWQ_MAX_WORKERS`), unless it is 0. Returns the limits before.
 pub fn limit_workers(limits: [u32; 2]) -> [u32; 2] {
     if limits != [0, 0] {
-        // Relaxed: what was queued before is not concerned.
+        // Relaxed: work that was queued before is not concerned.
         IS_LIMITED.store(true, Ordering::Relaxed);
     }
     POOL.limit(limits)
 }
 
-/// Says on which processors workers run from their next piece of work on (`IORING_REGISTER_IOWQ_AFF`).
+/// Sets the processors on which workers run from their next piece of work on (`IORING_REGISTER_IOWQ_AFF`).
 pub fn bind_workers(cpus: CpuSet) {
     POOL.bind(cpus);
 }
 
-/// Takes a request's work back before anybody starts it.
+/// Takes a request's work out of the queue, if no worker has begun it.
 pub fn withdraw(serial: u64, id: RequestId) -> Option<Piece> {
     POOL.withdraw(Name::new(serial, id))
 }
 
-/// Has the worker that is at a request come back, if it can be interrupted.
+/// Interrupts the worker that does a request, if it can be interrupted.
 pub fn interrupt(serial: u64, id: RequestId) {
     POOL.interrupt(Name::new(serial, id));
 }
 
-/// Takes any work of a ring, for a caller that waits anyway; never one that may take for ever.
+/// Takes any queued work of a ring, for a caller that waits anyway. Never takes work that may take for ever.
 pub fn steal(serial: u64) -> Option<Piece> {
     let fits = |work: &Piece| work.serial == serial && work.step.is_none();
     POOL.steal(credentials::acting(), fits)
@@ -213,39 +212,38 @@ extern "C" fn cloner(argument: *mut c_void) {
     POOL.clone_workers(credentials);
 }
 
-/// Sees to it that workers with the calling thread's credentials, which are `own`, can be had as long
-/// as a personality names them. False where there is no thread to be had.
+/// Makes sure that workers with the calling thread's credentials, which are `own`, can be started as long as a personality names them.
+/// Returns false if no thread can be had.
 pub fn keep_personality(own: Credentials) -> bool {
     POOL.keep_personality(own)
 }
 
-/// As [`keep_personality`], for requests of the calling thread.
+/// Does the same as [`keep_personality`], for requests of the calling thread.
 pub fn keep_submitter(own: Credentials) -> bool {
     POOL.keep_submitter(own)
 }
 
-/// A personality with these credentials is gone.
+/// Notes that a personality with these credentials is gone.
 pub fn release_personality(credentials: Credentials) {
     POOL.release_personality(credentials);
 }
 
-/// A ring has no more requests of submitters with these credentials.
+/// Notes that a ring has no more requests of submitters with these credentials.
 pub fn release_submitter(credentials: Credentials) {
     POOL.release_submitter(credentials);
 }
 
-/// The process has other credentials: workers that have done their work leave, and so do the cloners
-/// of submitters' credentials.
+/// Has workers that have done their work leave, and the cloners of submitters' credentials, because the process has other credentials.
 pub fn dismiss() {
     POOL.dismiss();
 }
 
-/// Has everybody left who was to leave and not busy?
+/// True if all threads that had to leave, and were not busy, have left.
 pub fn are_dismissed() -> bool {
     POOL.are_dismissed()
 }
 
-/// In a child after `fork`: the parent's workers are not here.
+/// Resets the pool in a child after `fork`: the parent's workers do not exist here.
 ///
 /// # Safety
 /// No other thread of this process may use the pool.

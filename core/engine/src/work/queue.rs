@@ -1,7 +1,7 @@
-//! A ring's work: what is queued, what is out, what has come back.
+//! A ring's work: queued, out of the queue, or finished.
 //!
-//! Work leaves the queue for somewhere the ring's lock is not held as a [`Piece`](crate::work::Piece) or a [`Batch`] only:
-//! with its file, or lent.
+//! Work leaves the queue for code that runs without the ring's lock only as a [`Piece`](crate::work::Piece) or a [`Batch`]: with its file,
+//! or lent.
 
 use alloc::collections::VecDeque;
 
@@ -15,35 +15,35 @@ use crate::work::in_flight::InFlight;
 use crate::work::on_files::OnFiles;
 use crate::work::{Batch, VERY_SLOW_US, Work, own_file};
 
-/// Pieces that the caller does between two looks at the ring.
+/// The number of pieces that a caller does between two looks at the ring.
 const PIECES: usize = 16;
 
 /// The work of one ring.
 #[derive(Default)]
 pub struct WorkQueue {
-    /// Work that the caller is to do, or to hand to workers.
+    /// Work for the caller to do, or to hand to workers.
     queued: VecDeque<Work>,
     /// The number of queued O_DIRECT transfers.
     direct: usize,
-    /// Some of the queued work may be on a descriptor of the program's: so it is only where the lock is held, or where it is lent.
+    /// Some of the queued work may be on a descriptor of the program. That is so only while the lock is held, or if the work is lent.
     exposed: bool,
-    /// The queued work that the call that submits does on the program's descriptors.
+    /// The loan of queued work to the call that submits, which does it on the program's descriptors.
     loan: Loan,
-    /// Descriptors of the program whose CLOSE is queued, or being done.
+    /// Descriptors of the program whose CLOSE is queued or in progress.
     pub(in crate::work) closing: Closing,
-    /// Room for what the caller takes at once, unless a caller has it.
+    /// The memory of a batch, unless a caller has it.
     batch: Option<VecDeque<Work>>,
-    /// Out with workers, or with the kernel, or done by a caller.
+    /// The number of pieces that workers or the kernel have, or a caller does.
     out: usize,
-    /// Work that is done and has not been looked at.
+    /// Work that is done, and whose request has not ended yet.
     finished: VecDeque<Work>,
-    /// How much work there is in all these states, by descriptor.
+    /// The amount of work in all these states, by descriptor.
     on_files: OnFiles,
-    /// How much of that work a worker has, or had.
+    /// The amount of that work that a worker has, or had, by descriptor.
     handed_over: OnFiles,
     /// Reads that the device has.
     pub(super) in_flight: InFlight,
-    /// How long writes into the page cache have taken of late, whoever made them, in microseconds.
+    /// How long writes into the page cache have taken of late, in any thread, in microseconds.
     write_takes_us: u64,
 }
 
@@ -54,8 +54,8 @@ impl WorkQueue {
         self.write_takes_us = (3 * self.write_takes_us + took_us) / 4;
     }
 
-    /// True if writes into the page cache wait for the device. The system holds up who writes more than that takes, for up to 200 ms
-    /// at a time.
+    /// True if writes into the page cache wait for the device. The system blocks a writer that writes more than the device takes, for up to
+    /// 200 ms at a time.
     #[inline]
     pub(super) fn writes_are_slow(&self) -> bool {
         self.write_takes_us > VERY_SLOW_US
@@ -67,7 +67,7 @@ impl WorkQueue {
         self.queued.is_empty()
     }
 
-    /// The queued work, in its order.
+    /// Returns the queued work, in order.
     pub fn queued(&self) -> impl ExactSizeIterator<Item = &Work> {
         self.queued.iter()
     }
@@ -90,7 +90,7 @@ impl WorkQueue {
         }
     }
 
-    /// Takes work out of the counts that is done, or was taken back.
+    /// Removes work from the counts, because it is done or was taken back.
     pub(super) fn ends(&mut self, work: &Work) {
         self.on_files.remove(work.named);
         if work.handed_over {
@@ -98,12 +98,12 @@ impl WorkQueue {
         }
     }
 
-    /// True if there is work on `fd`; with `handed_over`, such that a worker has it or had it. None where that is not known.
+    /// Returns whether there is work on `fd`; with `handed_over`, work that a worker has or had. `None` if that is not known.
     pub(super) fn has_on(&self, fd: Fd, handed_over: bool) -> Option<bool> {
         if handed_over { self.handed_over.has(fd) } else { self.on_files.has(fd) }
     }
 
-    /// Queues work. `at` tells how far the submission is that queues it.
+    /// Queues work. `at` is the position of the submission that queues it: the SQ head, and the posts so far.
     #[inline(always)]
     pub fn push(&mut self, work: Work, at: (u32, Posted)) {
         if self.loan.is_open() {
@@ -115,7 +115,7 @@ impl WorkQueue {
         self.queued.push_back(work);
     }
 
-    /// Queues work again, before all other.
+    /// Queues work again, before all other work.
     pub(super) fn put_back(&mut self, work: Work) {
         self.exposed |= work.is_exposed();
         self.direct += usize::from(work.direct.is_some());
@@ -129,7 +129,7 @@ impl WorkQueue {
         Some(work)
     }
 
-    /// The number of queued transfers for the kernel.
+    /// Returns the number of queued transfers for the kernel.
     pub(super) fn direct(&self) -> usize {
         self.direct
     }
@@ -141,20 +141,20 @@ impl WorkQueue {
         Some(work)
     }
 
-    /// Takes what is queued for a request.
+    /// Takes the queued work of a request.
     pub(super) fn withdraw(&mut self, id: RequestId) -> Option<Work> {
         let work = take(&mut self.queued, |work| work.id == id)?;
         self.direct -= usize::from(work.direct.is_some());
         Some(work)
     }
 
-    /// True if some of it may be on a descriptor of the program's.
+    /// True if some queued work may be on a descriptor of the program.
     #[inline]
     pub fn is_exposed(&self) -> bool {
         self.exposed
     }
 
-    /// Gives each of `requests` whose work is queued its file from now on. Work whose file cannot be had fails.
+    /// Has all queued work hold its file from now on. Work whose file cannot be held fails.
     #[cold]
     pub fn hold(&mut self, requests: &mut Slab) {
         if core::mem::take(&mut self.exposed) {
@@ -162,7 +162,7 @@ impl WorkQueue {
         }
     }
 
-    /// Gives queued work on `fd` alone its file.
+    /// Has queued work on `fd` hold its file.
     pub fn hold_on(&mut self, requests: &mut Slab, fd: Fd) {
         self.hold_those(requests, |work| work.fd == fd);
     }
@@ -175,12 +175,12 @@ impl WorkQueue {
         }
     }
 
-    /// True if all queued work has its file, where it is not lent.
+    /// True if all queued work holds its file, or is lent.
     pub fn keeps_files(&self) -> bool {
         self.loan.is_offered() || self.queued.iter().all(|work| !work.is_exposed())
     }
 
-    /// In a child after `fork`: work is the parent's.
+    /// Forgets all work in a child after `fork`: it is the parent's.
     pub fn forked(&mut self) {
         *self = WorkQueue::default();
     }
@@ -188,33 +188,33 @@ impl WorkQueue {
 
 /// Reads that the device has.
 impl WorkQueue {
-    /// All reads that the device has.
+    /// Returns all reads that the device has.
     #[inline]
     pub fn in_flight(&self) -> &InFlight {
         &self.in_flight
     }
 
-    /// A call comes for completions.
+    /// Notes that a call fetches completions.
     #[inline]
     pub fn note_fetch(&mut self) {
         self.in_flight.note_fetch();
     }
 }
 
-/// Work that is lent to the call that submits; see [`crate::wait::loan`].
+/// Work that is lent to the call that submits it; see [`crate::wait::loan`].
 impl WorkQueue {
-    /// A submission begins. May it lend what it queues?
+    /// Begins a submission. With `lends`, it may lend the work that it queues.
     pub fn begin_submission(&mut self, lends: bool) {
         self.loan.open(lends && self.queued.is_empty());
     }
 
-    /// The submission is over. True where what it has queued is lent.
+    /// Ends the submission. Returns true if the work that it has queued is lent.
     #[inline]
     pub fn end_submission(&mut self, sq_head: u32, posted: Posted) -> bool {
         self.loan.close(sq_head, posted)
     }
 
-    /// True if the submission under way may lend what it queues.
+    /// True if the current submission may lend the work that it queues.
     #[inline]
     pub fn lends(&self) -> bool {
         self.loan.is_open()
@@ -226,7 +226,7 @@ impl WorkQueue {
         self.loan.is_out()
     }
 
-    /// True if work is lent that nobody has taken yet.
+    /// True if work is lent, and no thread has taken it yet.
     #[inline]
     pub fn is_offered(&self) -> bool {
         self.loan.is_offered()
@@ -237,13 +237,13 @@ impl WorkQueue {
         self.loan.refuse();
     }
 
-    /// Ends the loan of work that is done, or holds its file. Returns whether somebody waits for that.
+    /// Ends the loan of work that is done, or holds its file. Returns whether a thread waits for that.
     pub(super) fn end_loan(&mut self) -> bool {
         self.loan.end()
     }
 
-    /// The calling thread takes all that is queued, and does it on the program's descriptors. `None` where it is not
-    /// offered any more.
+    /// Takes all queued work for the calling thread, which does it on the program's descriptors. `None` if the work is not offered any
+    /// more.
     pub(super) fn take_lent(&mut self) -> Option<Batch> {
         if !self.loan.take() {
             return None;
@@ -254,31 +254,31 @@ impl WorkQueue {
     }
 }
 
-/// Work that is out, and work that has come back.
+/// Work that is out of the queue, and finished work.
 impl WorkQueue {
-    /// The number of pieces that are out.
+    /// Returns the number of pieces that are out of the queue and not finished.
     #[inline]
     pub fn out(&self) -> usize {
         self.out
     }
 
-    /// Counts so many pieces that leave.
+    /// Counts pieces that leave the queue.
     pub(super) fn goes_out(&mut self, count: usize) {
         self.out += count;
     }
 
-    /// Counts so many pieces that are back, or will not come.
+    /// Counts pieces that are back, or will not come back.
     pub(super) fn comes_back(&mut self, count: usize) {
         self.out -= count;
     }
 
-    /// The light pieces at the front that a thread with `own` credentials can do, as far as a caller takes them at once.
+    /// Takes the light pieces at the front that a thread with the credentials `own` can do, as many as a caller does at once.
     pub(super) fn take_light(&mut self, own: Credentials) -> Batch {
         let count = self.queued.iter().take(PIECES).take_while(|work| work.is_light_for(own)).count();
         Batch::held(self.take_first(count))
     }
 
-    /// Takes so many pieces out of the queue.
+    /// Takes the first `count` pieces out of the queue.
     fn take_first(&mut self, count: usize) -> VecDeque<Work> {
         let mut batch = self.batch.take().unwrap_or_default();
         if count == self.queued.len() {
@@ -291,38 +291,38 @@ impl WorkQueue {
         batch
     }
 
-    /// A batch of one piece that was taken out of the queue.
+    /// Makes a batch of one piece that was taken out of the queue.
     pub(super) fn take_alone(&mut self, work: Work) -> Batch {
         self.out += 1;
         self.alone(work)
     }
 
-    /// A batch of one piece that is out.
+    /// Makes a batch of one piece that is counted as out already.
     pub(super) fn alone(&mut self, work: Work) -> Batch {
         let mut batch = self.batch.take().unwrap_or_default();
         batch.push_back(work);
         Batch::held(batch)
     }
 
-    /// Keeps the room of a batch.
+    /// Keeps the memory of a batch.
     pub(super) fn keep_batch(&mut self, batch: VecDeque<Work>) {
         debug_assert!(batch.is_empty(), "all of it is done or queued again");
         self.batch = Some(batch);
     }
 
-    /// Notes what is done, to be looked at later.
+    /// Adds finished work, whose request ends later.
     pub(super) fn finish(&mut self, work: Work) {
         self.out -= 1;
         self.finished.push_back(work);
     }
 
-    /// Takes the first that is done.
+    /// Takes the first finished work.
     #[inline]
     pub(super) fn next_finished(&mut self) -> Option<Work> {
         self.finished.pop_front()
     }
 
-    /// The number of pieces that are done and have not been looked at.
+    /// Returns the number of finished pieces whose requests have not ended yet.
     #[inline]
     pub fn finished(&self) -> usize {
         self.finished.len()
@@ -333,14 +333,14 @@ impl WorkQueue {
         self.finished.iter().any(|work| work.id == id)
     }
 
-    /// True if any work is out, or finished and not looked at.
+    /// True if any work is out of the queue, or finished and its request has not ended.
     #[inline]
     pub fn is_under_way(&self) -> bool {
         self.out > 0 || !self.finished.is_empty()
     }
 }
 
-/// Descriptors that are being closed.
+/// Descriptors whose CLOSE is under way.
 impl WorkQueue {
     /// True if a CLOSE of any descriptor is under way.
     #[inline]
@@ -348,7 +348,7 @@ impl WorkQueue {
         self.closing.is_any()
     }
 
-    /// True if a CLOSE of `fd` is under way. To what is submitted behind it the descriptor is none any more.
+    /// True if a CLOSE of `fd` is under way. For requests that are submitted after it, `fd` is no descriptor any more.
     #[inline]
     pub fn closes(&self, fd: Fd) -> bool {
         self.closing.has(fd)
@@ -365,7 +365,7 @@ mod tests {
         work.note_write(VERY_SLOW_US);
         work.note_write(3);
         assert!(!work.writes_are_slow(), "a single one may have been preempted");
-        // One that the system held up.
+        // A write that the system blocked.
         work.note_write(100_000);
         assert!(work.writes_are_slow());
         let again = (0..100).position(|_| {

@@ -1,4 +1,4 @@
-//! Other threads of the engine in the place of those that hold credentials which the process gave up.
+//! Replacing the engine's threads that hold credentials which the process gave up.
 
 use crate::feature::futex::waits;
 use crate::os;
@@ -6,9 +6,9 @@ use crate::process::threads;
 use crate::ring::drive::{reactor, sq_thread};
 use crate::work::pool;
 
-/// The process has other credentials: threads that hold the old ones end, and those that are needed
-/// are cloned anew by the calling thread. Returns when all are gone that were not busy; the others end
-/// as soon as they have done what was submitted with the old credentials.
+/// Replaces the engine's threads after the process's credentials have changed. Threads with the old credentials end, and the calling thread
+/// clones those that are needed. Returns when all threads are gone that were not busy; the others end as soon as they have done what was
+/// submitted with the old credentials.
 pub fn renew() {
     if threads::are_none() {
         return;

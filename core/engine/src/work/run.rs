@@ -1,4 +1,4 @@
-//! Work is done here: what the caller does itself, what goes to workers, and how results come back.
+//! Doing work: what the caller does itself, what goes to workers, and how results come back.
 
 use alloc::vec::Vec;
 use core::any::Any;
@@ -26,7 +26,7 @@ impl Owner for Ring {
     fn take_work_back(&'static self, mut work: Piece) {
         let serial = work.serial;
         let mut guard = self.lock_to_drive();
-        // For the requests that it goes on with here.
+        // For the requests that this thread advances.
         user::take_tags();
         let Some(core) = live(&mut guard, serial) else { return };
         core.drive_mut().observers.posts_later();
@@ -44,7 +44,7 @@ impl Owner for Ring {
 }
 
 impl Work {
-    /// The work of a request that is to block.
+    /// Makes the work of a request that is to block.
     pub fn new(core: &mut Core, id: RequestId, long: bool) -> Work {
         let (ring, serial) = (core.ring(), core.serial());
         let lends = core.work().lends();
@@ -52,7 +52,7 @@ impl Work {
         core.work_mut().begins(named);
         let request = &mut core[id];
         request.flags.clear(Flags::HANDED_OVER);
-        // The kernel would do a transfer with the credentials of whoever submits it.
+        // The kernel would do a transfer with the credentials of the thread that submits it.
         let transfers = request.flags.has(Flags::DIRECT) && request.whose == Whose::Common;
         let command = Command::of(request);
         request.flags.clear(Flags::DIRECT);
@@ -105,14 +105,14 @@ impl Work {
         }
     }
 
-    /// A step of a request that a thread with other credentials has to take.
+    /// Makes the work of a step that a thread with other credentials has to take.
     pub fn step(core: &mut Core, id: RequestId, step: Step) -> Work {
         let mut work = Work::new(core, id, false);
         work.step = Some(step);
         work
     }
 
-    /// The ring that the request belongs to.
+    /// Returns the ring that the request belongs to.
     pub fn ring(&self) -> &'static Ring {
         let owner: &'static dyn Any = self.owner;
         owner.downcast_ref().expect("only rings have work")
@@ -120,8 +120,8 @@ impl Work {
 }
 
 impl Core {
-    /// Takes back a finished piece of work. On a ring that defers, the program has to come for it; to a
-    /// closed one nobody comes.
+    /// Takes back a finished piece of work. On a ring that defers, the program's thread has to enter for it; no thread enters a closed
+    /// ring.
     pub fn finish(&mut self, Piece(work): Piece) {
         self.work_mut().finish(work);
         if self.defers() && !self.life().is_closing() {
@@ -129,11 +129,11 @@ impl Core {
         } else {
             self.run_finished();
         }
-        // Its end may come without a CQE.
+        // The request may end without a CQE.
         self.wake_observers();
     }
 
-    /// Ends requests whose work is done.
+    /// Ends the requests of all finished work.
     #[inline]
     pub fn run_finished(&mut self) {
         if self.work().finished() > 0 {
@@ -147,7 +147,7 @@ impl Core {
         }
     }
 
-    /// Ends the request whose work is done.
+    /// Ends the request of finished work.
     pub(in crate::work) fn conclude(&mut self, work: &mut Work) {
         self.work_mut().ends(work);
         match work.took_us {
@@ -168,14 +168,14 @@ impl Core {
         let finish = self.row(work.id).finish;
         let mut outcome = finish(&mut self.attempt(work.id), work.result);
         if self.life().is_closing() && !matches!(outcome, Outcome::Complete(_)) {
-            // The request may have begun to wait for its file, which is let go of now.
+            // The request may have begun to wait for its file, which is released now.
             self.disarm(work.id);
             outcome = Errno::ECANCELED.into();
         }
         self.settle(work.id, outcome);
     }
 
-    /// Gives all queued work to workers, as far as there are any to be had.
+    /// Hands all queued work to workers, as far as workers can be had.
     pub fn hand_over(&mut self) {
         loop {
             self.submit_direct();
@@ -186,7 +186,7 @@ impl Core {
                     return;
                 }
             }
-            // One that could not be handed over has ended, and what is linked to it may have its turn.
+            // A piece that could not be handed over has ended, and requests linked to it may be ready.
             if self.order().ready.is_empty() || self.defers() {
                 return;
             }
@@ -194,7 +194,7 @@ impl Core {
         }
     }
 
-    /// Gives work to a worker, or back where none can be had.
+    /// Hands work to a worker; returns it if no worker can be had.
     #[expect(clippy::result_large_err, reason = "the work itself is what comes back")]
     pub fn hand_over_one(&mut self, mut work: Work) -> Result<(), Work> {
         if work.long {
@@ -220,14 +220,14 @@ impl Core {
         match pool::push(Piece::held(work)) {
             Ok(()) => Ok(()),
             Err(mut work) if work.is_foreign(credentials::acting()) => {
-                // Nobody who could do it is to be had.
+                // No thread with these credentials can be had.
                 work.step = None;
                 work.result = Err(Errno::EAGAIN);
                 self.finish(work);
                 Ok(())
             }
             Err(mut work) if work.long => {
-                // The caller must not wait for ever, and there is no worker that could come to it: as in the kernel.
+                // The caller must not wait for ever, and no worker can do the work: it fails, as in the kernel.
                 work.result = Err(Errno::ECANCELED);
                 self.finish(work);
                 Ok(())
@@ -239,7 +239,7 @@ impl Core {
         }
     }
 
-    /// The request of a piece of work that is a step can take it now: this thread is the right one.
+    /// Takes the step of a request for which the work was queued: this thread has the right credentials.
     fn take_step(&mut self, mut work: Piece, step: Step) {
         self.work_mut().comes_back(1);
         self.work_mut().ends(&work);
@@ -257,8 +257,8 @@ impl Core {
         }
     }
 
-    /// True if a worker must do this, though it ends soon. Where it takes longer than waking one, and where workers
-    /// are still at what comes before it in the same file, or writes wait for the device.
+    /// True if a worker must do the work, though it ends soon: it takes longer than waking a worker, or workers are still busy with earlier
+    /// work on the same file, or writes wait for the device.
     fn must_hand_over(&self, work: &Work) -> bool {
         work.far
             || self[work.id].op.caps.has(Caps::SLOW)
@@ -266,13 +266,13 @@ impl Core {
             || self.has_order_to_keep(work)
     }
 
-    /// True if the work writes as much as the device takes, and no more. Then it would hold up what does not.
+    /// True if the work is a write, and writes wait for the device. In the caller it would delay other work.
     #[inline]
     fn waits_for_device(&self, work: &Work) -> bool {
         work.is_cached_write && self.work().writes_are_slow()
     }
 
-    /// True if workers are still at what comes before it in the same file.
+    /// True if workers are still busy with earlier work on the same file.
     #[inline]
     fn has_order_to_keep(&self, work: &Work) -> bool {
         self.work().out() > 0 && self.follows_workers(work)
@@ -283,31 +283,31 @@ impl Core {
         keeps_order(request.op.caps, work) && self.works_on(named(request), true)
     }
 
-    /// Ends a loan that is only offered: its work holds its file from now on, for the program may know what
-    /// was consumed. What a thread has taken is that thread's.
+    /// Ends a loan that is only offered: its work holds its files from now on, because the program may see which SQEs were consumed. Work
+    /// that a thread has taken stays lent.
     pub fn end_loan(&mut self) {
         if self.work().is_offered() {
             self.take_back();
         }
     }
 
-    /// Takes lent work back, which is done, or holds its file from now on.
+    /// Ends the loan of work that is done, or holds its files from now on.
     fn take_back(&mut self) {
         self.hold_queue();
         self.publish_sq_head();
         if self.work_mut().end_loan() {
-            // Changes under the lock, as whoever sleeps has read it.
+            // Changes under the lock, under which the waiting threads have read it.
             self.ring().returned.fetch_add(1, Ordering::Relaxed);
             os::futex_wake(&self.ring().returned, i32::MAX as u32);
         }
     }
 
-    /// True if blocking work on `fd` is queued or being done.
+    /// True if blocking work on `fd` is queued or in progress.
     pub fn has_work_on(&self, fd: Fd) -> bool {
         (!self.work().is_empty() || self.work().out() > 0) && self.works_on(fd, false)
     }
 
-    /// True if there is blocking work on `fd`; with `handed_over`, such that a worker has it or had it.
+    /// True if there is blocking work on `fd`; with `handed_over`, work that a worker has or had.
     fn works_on(&self, fd: Fd, handed_over: bool) -> bool {
         self.work().has_on(fd, handed_over).unwrap_or_else(|| {
             self.requests().ids().map(|id| &self[id]).any(|request| {
@@ -318,8 +318,7 @@ impl Core {
         })
     }
 
-    /// Takes a request's work out of the queues before anybody starts it; false where it is being
-    /// done already.
+    /// Takes a request's work out of the queues, unless a thread has begun it. Returns false in that case.
     pub fn withdraw(&mut self, id: RequestId) -> bool {
         let serial = self.serial();
         let queued = self.work_mut().withdraw(id);
@@ -338,7 +337,7 @@ impl Core {
     }
 }
 
-/// The number of bytes of a transfer.
+/// Returns the number of bytes of a transfer.
 pub(super) fn length(work: &Work) -> usize {
     match &work.data {
         OpData::Vectors(vectors) => vectors.iter().map(|vector| vector.length as usize).sum(),
@@ -346,8 +345,8 @@ pub(super) fn length(work: &Work) -> usize {
     }
 }
 
-/// True if the call that submits a request may do its work on the program's descriptor. Only where its time
-/// is that of a device: who submits meanwhile waits for it.
+/// True if the call that submits a request may do its work on the program's descriptor. Only if the work takes as long as a storage device:
+/// other threads that submit meanwhile wait for it.
 fn can_be_lent(request: &Request) -> bool {
     let on_storage = |fd| kinds::typed_kind(fd).is_ok_and(|kind| kind.has(Kind::STORAGE));
     matches!(request.file, FileHold::Plain(fd) if !request.op.caps.has(Caps::SLOW)
@@ -355,7 +354,7 @@ fn can_be_lent(request: &Request) -> bool {
         && on_storage(fd))
 }
 
-/// The descriptor by which the program names a request's file, whoever holds it by now.
+/// Returns the descriptor by which the program names a request's file, whatever descriptor the request has by now.
 fn named(request: &Request) -> Fd {
     match request.file {
         FileHold::Owned(_) | FileHold::Kept(..) => request.sqe.fd,
@@ -368,7 +367,7 @@ fn keeps_order(caps: Caps, work: &Work) -> bool {
     caps.has(Caps::HASHED) || caps.has(Caps::POSITION) && work.sqe.off == u64::MAX
 }
 
-/// The number of a file whose work is done in order; asked of no file system that may be slow to answer.
+/// Returns the number of a file whose work is done in order. Asks no file system that may be slow to answer.
 fn order_of(fd: Fd) -> Option<u64> {
     let (mode, inode, device) = match os::known_status(fd, STATX_TYPE | STATX_INO) {
         Ok(known) => {
@@ -377,12 +376,11 @@ fn order_of(fd: Fd) -> Option<u64> {
         }
         Err(_) => os::identity(fd).ok().map(|file| (file.mode, file.inode, file.device.rotate_left(32)))?,
     };
-    // Files with neighbouring numbers do not wait for each other; zero stands for no file.
+    // Files with neighbouring numbers must not wait for each other; zero stands for no file.
     matches!(mode & S_IFMT, S_IFREG | S_IFDIR).then_some((inode ^ device).max(1))
 }
 
-/// Waits until lent work has come back. Not for long: what is lent is on storage, and ends with the first piece that is
-/// slow.
+/// Waits until lent work is back. That is soon: lent work is on storage, and the loan ends with the first piece that is slow.
 pub fn await_return(guard: &mut CoreGuard<'_>, serial: u64) {
     while let Some(core) = live(guard, serial).filter(|core| core.work().is_lent()) {
         core.work_mut().await_loan();
@@ -392,9 +390,8 @@ pub fn await_return(guard: &mut CoreGuard<'_>, serial: u64) {
     }
 }
 
-/// The caller's share: does queued work, until the queue is empty or the work proved slow; then the
-/// rest goes to workers, as far as there are any. `waits`: the caller will wait for completions anyway.
-/// Returns false where the ring was closed meanwhile.
+/// Does the caller's share of queued work, until the queue is empty or the work proved slow; then workers get the rest, as far as workers
+/// can be had. `waits`: the caller will wait for completions anyway. Returns false if the ring was closed meanwhile.
 pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> bool {
     let mut slow_before = false;
     loop {
@@ -417,8 +414,8 @@ pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> boo
 }
 
 impl Core {
-    /// The pieces that the caller does next, counted as worked on, and whether they are lent to it; `None` where there are
-    /// none. What is for workers goes to them.
+    /// Takes the pieces that the caller does next, and returns whether they are lent to it; `None` if there are none. Work for workers is
+    /// handed over.
     fn take_batch(&mut self, waits: bool) -> Option<(Batch, bool)> {
         if self.work().is_offered()
             && self.lends_queue()
@@ -428,7 +425,7 @@ impl Core {
         }
         self.end_loan();
         loop {
-            // Work that was handed over may have ended, and its links may be here now.
+            // Work that was handed over may have ended, and its links may have queued work.
             self.hold_queue();
             let first = self.work().queued().next()?;
             let own = credentials::acting();
@@ -447,7 +444,7 @@ impl Core {
         }
     }
 
-    /// True if all that is queued can be lent at once.
+    /// True if all queued work can be lent at once.
     fn lends_queue(&self) -> bool {
         let own = credentials::acting();
         let fits = |work: &Work| {
@@ -460,8 +457,8 @@ impl Core {
         !self.work().is_empty() && self.work().queued().all(fits)
     }
 
-    /// The program is about to close `fd`: reads and transfers that the device has by that descriptor keep the file, for what is still to
-    /// be done of them.
+    /// Keeps the file of `fd`, which the program is about to close, for reads and transfers that the device has by that descriptor:
+    /// something may still have to be done for them.
     pub fn keep_files_at_device(&mut self, fd: Fd) {
         let is_by = |&id: &RequestId| {
             self.requests().get(id).is_some_and(|request| request.file == FileHold::Plain(fd))
@@ -473,21 +470,21 @@ impl Core {
             match request.hold_file() {
                 Ok(()) => {}
                 Err(errno) if request.phase == Phase::InFlight => self.complete(id, errno.negated()),
-                // Data that is read now counts for nothing.
+                // Data that is read now is not used.
                 Err(_) => request.file = FileHold::None,
             }
         }
     }
 
-    /// A caller that waits has done this.
+    /// Takes back work that a waiting caller has done.
     pub(in crate::work) fn give_back(&mut self, mut work: Work) {
-        // Its file was that of the request to the end.
+        // Until the end, the work's file was the request's.
         work.covered();
         let batch = self.work_mut().alone(work);
         self.give_batch_back(batch, 1, true);
     }
 
-    /// Ends what was `done` of a batch; the rest is to be done before what is queued.
+    /// Ends the requests of the first `done` pieces of a batch. The rest is queued again, before all other work.
     fn give_batch_back(&mut self, Batch(mut batch): Batch, done: usize, waits: bool) {
         self.work_mut().comes_back(batch.len());
         while batch.len() > done
@@ -495,11 +492,11 @@ impl Core {
         {
             self.work_mut().put_back(work);
         }
-        // Observers of a ring that defers are told by way of the queue.
+        // On a ring that defers, observers are notified by way of the queue of finished work.
         if self.defers() && (self.observed() || !waits) {
             self.work_mut().goes_out(done);
             batch.drain(..).for_each(|work| {
-                // Lent work that met another file than it was for is issued anew when the program comes for it.
+                // Lent work that met another file than its own is issued anew when the program fetches it.
                 if work.result == Err(Errno::ESPIPE)
                     && let Some(request) = self.requests_mut().get_mut(work.id)
                 {
@@ -517,8 +514,8 @@ impl Core {
 }
 
 impl Core {
-    /// Ends what somebody does for a request: by the operation's own means, or by a signal to the worker. True where the
-    /// operation has counted that as a cancellation.
+    /// Ends what a thread does for a request: by the operation's own means, or by a signal to the worker. Returns true if the operation has
+    /// counted that as a cancellation.
     pub fn interrupt(&mut self, id: RequestId) -> bool {
         let disarm = self.row(id).disarm;
         if disarm(&mut self.attempt(id)) {

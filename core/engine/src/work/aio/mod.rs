@@ -8,18 +8,16 @@
 //!
 //! The kernel holds the file from `io_submit` on, so no duplicate is needed. `io_submit` is called with the lock, before the program can
 //! know of the submission. `RWF_NOWAIT` keeps it from waiting for anything, and makes it safe whatever file has the number by now. A
-//! transfer that the kernel does not do without waiting (btrfs, writes beyond the end of a file) is done by a plain call. For this, the
-//! request gets a duplicate before the program closes its descriptor, if the front end reports closes; otherwise within the submission,
-//! because the kernel has refused by then.
+//! transfer that the kernel does not do without waiting (btrfs, writes beyond the end of a file) is done by a plain call. For that call the
+//! request gets a duplicate: before a close if the front end reports closes, else within the submission, when the kernel has refused.
 //!
 //! Completions are read from the context's ring memory, without a call. A caller that waits for nothing else sleeps in `io_getevents`, with
 //! an address that has no memory: as soon as there is an event, the call fails with `EFAULT`, and leaves the event where it is. A poll of
 //! the driver's eventfd in the same context lets others wake the caller. All other threads learn of transfers by an eventfd in the ring's
 //! epoll instance, which costs each transfer something.
 //!
-//! A process that holds a context takes some 40 ms longer to exit, and so does the end of a context. So a ring makes its context when a
-//! second transfer is wanted while one is in flight, or after some single ones; and a thread ends the context when it was not used for a
-//! while.
+//! A process that holds a context takes some 40 ms longer to exit, and so does the end of a context. So a ring makes its context for a
+//! second transfer while one is in flight, or after some single ones; and a thread ends the context when it was not used for a while.
 
 pub mod command;
 mod transfers;
@@ -59,8 +57,7 @@ const SILENT_NS: [u64; 2] = [100_000, 4_000_000];
 /// The maximum number of transfers that one sleep waits for.
 const TOGETHER: u32 = 16;
 
-/// How long a sleep waits for more than one transfer: others may look at the CQ meanwhile, and learn of transfers by the reactor's ticks at
-/// best.
+/// How long a sleep waits for several transfers: others may look at the CQ, and learn of transfers by the reactor's ticks at best.
 const TOGETHER_NS: u64 = TICK_NS;
 
 /// The number of sleeps that wait for one transfer each, after the driver was woken by something else.
@@ -198,8 +195,7 @@ impl Context {
             return Err(Errno::ENOSYS);
         }
         os::epoll_ctl(epoll, EPOLL_CTL_ADD, eventfd, EPOLLIN | EPOLLET, name)?;
-        // A child's stores there would reach this process. Where the memory cannot be kept from children, their engine leaves it alone all
-        // the same.
+        // A child's stores there would reach this process. If the memory cannot be kept from children, their engine does not touch it.
         let bytes = HEADER + count as usize * size_of::<Event>();
         let _ = os::keep_from_children(header.cast(), bytes);
         Ok(context)
@@ -307,7 +303,7 @@ fn end_aside(context: Context) {
 #[derive(Clone, Copy)]
 pub struct Awaited {
     context: usize,
-    /// So many completions end the sleep.
+    /// The number of completions that end the sleep.
     least: u32,
 }
 
@@ -407,8 +403,7 @@ impl Aio {
         }
     }
 
-    /// Takes the next completion. The one that wakes the driver stays until the driver is back: it might sleep on, or begin to sleep only
-    /// now.
+    /// Takes the next completion. The one that wakes the driver stays until the driver is back, which may not even sleep yet.
     fn take_completion(&mut self) -> Option<(u64, i64)> {
         let context = self.context.as_mut()?;
         if self.is_awaited && context.next_completion().is_some_and(|(slot, _)| slot == KICK) {

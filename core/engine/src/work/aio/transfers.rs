@@ -45,8 +45,7 @@ impl Core {
             match self.epoll().and_then(|epoll| Context::create(epoll, MOST + 1, AIO)) {
                 Ok(context) => self.aio_mut().context = Some(context),
                 Err(errno) => {
-                    // A system has only so many contexts, and may have a free one later. A system without contexts, or with unknown ones,
-                    // stays so.
+                    // A system has only so many contexts, and may have a free one later, unless it has none at all or unknown ones.
                     self.aio_mut().refused = if errno == Errno::ENOSYS { NEVER } else { TRY_AGAIN };
                     return;
                 }

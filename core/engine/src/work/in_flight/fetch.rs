@@ -53,8 +53,7 @@ impl Core {
             let request = self.requests_mut().get_mut(read.id);
             let Some(request) = request.filter(|request| request.phase == Phase::InFlight) else { continue };
             request.phase = Phase::Working;
-            // The work's interest in the descriptor begins before the read's ends: a thread that closes the descriptor looks without the
-            // lock.
+            // The work's interest in the descriptor begins before the read's ends: a close looks for interests without the lock.
             let mut work = Work::new(self, read.id, false);
             work.is_fetched = true;
             return Some(work);
