@@ -74,7 +74,7 @@ pub fn before() {
 
 /// Releases the locks after a `fork`, in the parent, whether or not there is a child.
 pub fn after() {
-    // Descriptors that were handed over between `before` and the fork are the child's, too.
+    // Descriptors that were made between `before` and the fork are the child's, too.
     notes::hands_over();
     let rings = core::mem::take(&mut *HELD.lock());
     if rings.is_empty() {
@@ -89,7 +89,7 @@ pub fn after() {
     rings.iter().for_each(|ring| ring.forked_off());
 }
 
-/// # Safety The locks of [`LOCKS`] and of `rings` must be held.
+/// # Safety The locks of `LOCKS` and of `rings` must be held.
 unsafe fn release(rings: &[&'static Ring]) {
     // SAFETY: passed on to the caller.
     unsafe {

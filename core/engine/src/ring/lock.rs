@@ -37,7 +37,8 @@ impl<'a> CoreGuard<'a> {
 impl CoreGuard<'_> {
     #[inline]
     fn enter_page(&mut self) {
-        // Relaxed: changes only under the lock, which this guard holds. SAFETY: the page is mapped until a guard takes it off the ring.
+        // Relaxed: changes only under the lock, which this guard holds.
+        // SAFETY: the page is mapped until a guard takes it off the ring.
         if let Some(page) = unsafe { self.ring.page.load(Ordering::Relaxed).as_ref() } {
             page.lock();
             self.page = Some(page);

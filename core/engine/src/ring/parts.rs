@@ -113,7 +113,7 @@ pub struct Resources {
 
 /// The state of the trace, which watches a ring's requests, and of chaos, which interferes with them.
 pub struct Instruments {
-    /// Whether it is traced or under chaos.
+    /// Whether the ring is traced or under chaos.
     pub traced: Traced,
     /// The state of chaos in the ring.
     pub chaos: Chaos,

@@ -46,8 +46,8 @@ impl Slot {
     /// Replaces the slot's ring by `ring`, or by none if that is null, if the slot's ring is `known`. Returns whether it did.
     fn replace(&self, known: Option<&'static Ring>, ring: *mut Ring) -> bool {
         let known = known.map_or(core::ptr::null_mut(), |known| core::ptr::from_ref(known).cast_mut());
-        // SeqCst: comes before the load of `users` in `vacant`; in `get`, the load of the slot comes after the addition to `users`. Acquire
-        // pairs with another thread's change of the slot, which then comes before the load of `users`, too.
+        // SeqCst: comes before the load of `users` in `vacant`; in `get`, the load of the slot comes after the addition to it.
+        // Acquire pairs with another thread's change of the slot, which then comes before the load of `users`, too.
         self.0.compare_exchange(known, ring, Ordering::SeqCst, Ordering::Acquire).is_ok()
     }
 

@@ -53,7 +53,7 @@ impl Watches {
         }
     }
 
-    /// True if the kernel tells of the end of the ring's last descriptor.
+    /// True if the kernel reports the end of the ring's last descriptor.
     pub(super) fn watches_ring(&mut self, ring: &'static Ring) -> bool {
         self.inotify().is_some() && self.rings.iter().any(|&(_, other, _)| core::ptr::eq(ring, other))
     }

@@ -1,5 +1,5 @@
-//! Work that waits for workers, in order, with the amount for each group. Every piece asks for that amount, so it is counted when work is
-//! queued and taken.
+//! Work that waits for workers, in order, with its amount for each group. The amount is needed for every piece, so it is counted when work
+//! is queued and taken.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

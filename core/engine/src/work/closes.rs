@@ -16,7 +16,7 @@ impl Core {
         Ok(())
     }
 
-    /// Forgets that a request will close its descriptor, if it is a CLOSE: it is about to do so, or will not do so.
+    /// Forgets that a request will close its descriptor, if it is a CLOSE: the close begins now, or is given up.
     pub fn forget_closing(&mut self, id: RequestId) {
         let request = &mut self[id];
         if request.flags.has(Flags::CLOSES) {

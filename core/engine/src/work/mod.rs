@@ -90,7 +90,7 @@ pub struct Work {
     pub step: Option<Step>,
     /// The interest in the program's descriptor by which the work has its file. The descriptor must not be closed during the work.
     exposed: Option<Interest>,
-    /// The call that submits the work may do it, even if it is exposed.
+    /// The call that submits the work may do it on the program's descriptor.
     lendable: bool,
     /// The work needs no file of the program, no order and no other thread, so that a caller can do several such pieces at once.
     light: bool,
@@ -100,7 +100,7 @@ pub struct Work {
     is_fetched: bool,
     /// A write into the page cache: the system blocks writers that write more than the device takes.
     is_cached_write: bool,
-    /// The duration of the attempt in microseconds, if it is of use.
+    /// The duration of the attempt in microseconds, if it was measured.
     took_us: Option<u64>,
     /// The command of an O_DIRECT transfer, which the kernel can do while no thread waits.
     pub direct: Option<Command>,

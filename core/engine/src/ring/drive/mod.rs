@@ -231,8 +231,8 @@ impl Core {
         }
     }
 
-    /// True if, beside ready requests, there is nothing that [`Core::advance_before_work`], a timer or queued work could find, and nobody
-    /// to notify whom [`Core::notify`] does not notify. Then a call whose completions are there need not look.
+    /// True if, beside ready requests, there is nothing that [`Core::advance_before_work`], a timer or queued work could find, and no
+    /// observer that [`Core::notify`] leaves out. Then a call whose completions are there need not look.
     #[inline(always)]
     pub fn is_at_rest(&self) -> bool {
         self.work.is_at_rest()

@@ -138,7 +138,7 @@ impl Core {
                 timeouts::forget(self, id);
                 continue;
             }
-            // A request that cannot be cancelled ends with what it is linked to, or by itself.
+            // A request that cannot be cancelled ends with the request that it is linked to, or by itself.
             let _ = self.try_cancel(id);
         }
         self.advance();

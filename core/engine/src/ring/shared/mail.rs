@@ -30,7 +30,7 @@ const PATIENCE_NS: u64 = 50_000_000;
 /// A cancellation, in values that mean the same in every process.
 #[derive(Clone, Copy, Debug)]
 pub struct Question {
-    /// `IORING_ASYNC_CANCEL_*`, without those that name a file.
+    /// `IORING_ASYNC_CANCEL_*`, without the flags that name a file.
     pub flags: u32,
     /// The user data, with `IORING_ASYNC_CANCEL_USERDATA` or no other key.
     pub user_data: u64,

@@ -41,7 +41,7 @@ pub struct Shared {
     asked_at: Option<u32>,
     /// An eventfd was registered that other processes may not know of.
     own_eventfd: bool,
-    /// The stand-in of the ring's descriptor came after the page: other processes may not have it.
+    /// The stand-in was made after the page: other processes may not have it.
     own_stand_in: bool,
     /// The part of this process's state that the page shows.
     published: Published,

@@ -6,8 +6,8 @@
 //! ```text
 //!  a miss ──► in flight ──┬─ a caller that waits: the oldest by a read that blocks, the next ones as long as they are there
 //!                         ├─ a caller that only looks, the SQ thread: as long as they are there
-//!                         └─ workers: where the device is slow, where somebody waits elsewhere than in `enter`, where nobody
-//!                            came for the time of a tick, and where there is no reactor to notice that
+//!                         └─ workers: if the device is slow, if a thread waits elsewhere than in `enter`, if no caller
+//!                            came for the time of a tick, or if there is no reactor to notice that
 //! ```
 //!
 //! A look for a read that is not answered costs a call. After a look in vain, callers do not look again until the device can have answered.

@@ -31,7 +31,7 @@ pub struct Observers {
     times_left: u32,
     /// The stand-in was put into an epoll instance of the program.
     in_epoll: bool,
-    /// The stand-in is among those that are [lit](crate::ring::drive::stand_in).
+    /// The stand-in is on the list of [lit](crate::ring::drive::stand_in) ones.
     lit: bool,
     /// Since a caller last slept here the program has looked for completions and found none: it may be polling.
     looked: bool,

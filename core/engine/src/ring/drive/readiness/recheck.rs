@@ -33,7 +33,7 @@ impl Core {
         (self.readiness.needs_recheck() && self.rechecks_itself()).then_some(TICK_NS)
     }
 
-    /// Rechecks, if callers have to and the time has come. Returns true if that had a result.
+    /// Rechecks, if callers have to and the time has come. Returns true if a request became ready, or something was posted.
     pub fn recheck_if_due(&mut self) -> bool {
         let Some(interval_ns) = self.next_recheck_ns() else { return false };
         let now = os::ticks();
