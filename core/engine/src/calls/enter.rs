@@ -147,7 +147,7 @@ fn enter_again(
     enter_changed(fd, call, caller, change)
 }
 
-/// Waits until lent work is back: the kernel serializes the submissions to a ring as well.
+/// Waits until lent work (`wait/loan.rs`) is back: the kernel serializes the submissions to a ring as well.
 #[cold]
 fn await_return(guard: &mut CoreGuard<'_>) -> Result<(), Errno> {
     let Some(serial) = guard.as_ref().map(Core::serial) else { return Err(Errno::EBADF) };
@@ -250,8 +250,8 @@ impl Core {
         goes_unasked
     }
 
-    /// Returns how many consecutive calls may find enough completions without asking epoll. Of pages that are out, those hear first who
-    /// send more.
+    /// Returns how many consecutive calls may find enough completions without asking epoll. More are allowed where only notifications of
+    /// zero-copy sends are waited for: further sends look for these, too.
     #[inline]
     fn patience(&self) -> u8 {
         if self.readiness().waiting() > 0 { UNASKED } else { UNASKED_FOR_PAGES }

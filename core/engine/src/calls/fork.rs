@@ -89,7 +89,8 @@ pub fn after() {
     rings.iter().for_each(|ring| ring.forked_off());
 }
 
-/// # Safety The locks of `LOCKS` and of `rings` must be held.
+/// # Safety
+/// The locks of `LOCKS` and of `rings` must be held.
 unsafe fn release(rings: &[&'static Ring]) {
     // SAFETY: passed on to the caller.
     unsafe {

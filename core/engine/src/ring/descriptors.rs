@@ -40,7 +40,7 @@ pub fn concerns_close(fd: Fd) -> bool {
     registry::is_ring(fd) || notes::interested(fd) != Interested::Nobody || notes::changes_by_close(fd)
 }
 
-/// Ends sockets that the program has closed while pages are out, if no other process has them. The program is about to close `closing`.
+/// Ends sockets that the program has closed while zero-copy sends have pages, if no other process has them. `closing` is about to close.
 pub fn end_orphans(ring: &Ring, closing: Option<Fd>) {
     let Some(search) = ring.lock().as_mut().and_then(Core::begin_search) else { return };
     // Without the lock: there may be many descriptors.

@@ -30,7 +30,7 @@ impl Ring {
     /// Releases the lock after the `fork`, in the parent.
     ///
     /// # Safety
-    /// The calling thread must have held it.
+    /// The calling thread must hold the lock.
     pub unsafe fn release_after_fork(&self) {
         // SAFETY: passed on to the caller.
         unsafe { self.core.release() };
@@ -47,7 +47,7 @@ impl Ring {
             self.mailbox.forked();
         }
         self.users.store(0, Ordering::Relaxed);
-        // Not the page's lock: what the core knows of the page is still the parent's.
+        // Without the page's lock: what the core knows of the page is still the parent's.
         if let Some(core) = self.core.lock().as_mut() {
             core.forked();
         }

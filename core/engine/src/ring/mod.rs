@@ -177,7 +177,7 @@ impl Ring {
         self.returned.store(0, Ordering::Relaxed);
     }
 
-    /// Queues a message until a thread has the lock. Its sender then collects the message.
+    /// Queues a message for the next thread that has the lock, behind those that wait already. The sender locks the ring for it later.
     ///
     /// # Errors
     /// `ENOMEM`.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  queued ──end of the submission, one io_submit──► in flight ──event──┬─► done
-//!     │                                                                └─ EAGAIN, EOPNOTSUPP ─► queued, for a thread that waits for the device
+//!     │                                                                └─ EAGAIN, EOPNOTSUPP ─► queued, for a thread that may block
 //!     └─ a single one in a ring without a context: by the caller that waits for it
 //! ```
 //!

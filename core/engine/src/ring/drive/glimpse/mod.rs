@@ -16,7 +16,7 @@ pub struct Glimpse {
 }
 
 impl Glimpse {
-    /// In a child after `fork`.
+    /// Abandons the poll, in a child after `fork`.
     pub fn forked(self) {
         self.context.abandon();
     }

@@ -49,7 +49,7 @@ pub struct Observers {
     outlet: Option<Box<dyn Outlet>>,
 }
 
-/// The maximum number of rings that a ring notifies of its completions. For more rings, the reactor finds out.
+/// The maximum number of pollers that a ring notifies. For further ones, the reactor finds the events.
 const POLLERS: usize = 16;
 
 /// How often the time between two looks at unreaped completions is doubled at most: up to a second.

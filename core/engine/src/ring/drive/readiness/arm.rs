@@ -267,7 +267,7 @@ impl Core {
         self.wake_waiters(index, bits);
     }
 
-    /// Returns `events`, without an error that is only notifications of pages in an error queue.
+    /// Returns `events`, without an error that is only notifications of zero-copy sends in the error queue.
     pub fn without_notices(&mut self, fd: Fd, events: u32) -> u32 {
         if !self.zero_copy.is_used() {
             return events;
