@@ -33,6 +33,7 @@ const ROWS: &[Row] = &[
     Row("io_submit", libc::SYS_io_submit, None, &[]),
     Row("kcmp", libc::SYS_kcmp, None, &[]),
     Row("madvise", libc::SYS_madvise, None, &[]),
+    Row("mremap", libc::SYS_mremap, None, &[]),
     Row("openat2", libc::SYS_openat2, None, &[]),
     Row("preadv2", libc::SYS_preadv2, None, &["reads without waiting"]),
     Row("prlimit64", libc::SYS_prlimit64, None, &[]),
