@@ -374,6 +374,8 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
 };
 
 const _: () = {
+    let newest = version::Version::NEWEST.abi().registrations;
+    assert!(newest as usize == ROWS.len(), "the newest version has all rows: see `request/version.rs`");
     let mut code = 0;
     while code < ROWS.len() {
         assert!(ROWS[code].code as usize == code, "each row stands at its number");

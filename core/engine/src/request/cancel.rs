@@ -7,12 +7,14 @@
 
 use alloc::vec::Vec;
 
+use anyring_trace::event::Step;
 use linux_raw_sys::io_uring::{
     IORING_ASYNC_CANCEL_ALL, IORING_ASYNC_CANCEL_ANY, IORING_ASYNC_CANCEL_FD, IORING_ASYNC_CANCEL_FD_FIXED,
     IORING_ASYNC_CANCEL_OP, IORING_ASYNC_CANCEL_USERDATA, io_uring_sync_cancel_reg,
 };
 
 use crate::abi::Errno;
+use crate::abi::errno::to_res;
 use crate::os::{self, Fd, user};
 use crate::request::op::Caps;
 use crate::request::{FileHold, Flags, Phase, RequestId};
@@ -161,6 +163,19 @@ impl Core {
     /// # Errors
     /// `ENOENT` if its phase does not allow cancellation, `EALREADY` if a thread works on it.
     pub fn try_cancel(&mut self, id: RequestId) -> Result<usize, Errno> {
+        let result = self.cancel_by_phase(id);
+        if self.instruments().traced.is_on()
+            && self
+                .requests()
+                .get(id)
+                .is_some_and(|request| request.flags.has(Flags::TRACED.with(Flags::CANCELED)))
+        {
+            self.trace_step(id, Step::Canceled, to_res(result) as u32);
+        }
+        result
+    }
+
+    fn cancel_by_phase(&mut self, id: RequestId) -> Result<usize, Errno> {
         let request = &mut self[id];
         let counts = usize::from(request.op.caps.has(Caps::LISTED));
         match request.phase {

@@ -473,6 +473,10 @@ impl Core {
             }
             self.start(id);
         } else {
+            if request.flags.has(Flags::TRACED) && request.events != 0 {
+                let events = request.events;
+                self.trace_step(id, Step::Woken, events);
+            }
             self.issue(id);
         }
     }

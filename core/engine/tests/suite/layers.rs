@@ -236,3 +236,22 @@ fn only_marked_steps_have_the_whole_ring() {
     }
     assert!(unmarked.is_empty(), "these have the whole ring, and no row says so: {unmarked:#?}");
 }
+
+/// The engine reports each step that a trace knows.
+#[test]
+fn every_step_of_a_trace_is_reported() {
+    let sources = judged();
+    let text = |wanted: &str| &sources.iter().find(|(name, _)| name == wanted).unwrap().1;
+    let steps =
+        text("core/trace/src/event.rs").split("Step: u32 {").nth(1).unwrap().split("\n    }").next().unwrap();
+    let steps = steps.lines().filter_map(|line| line.trim().split_once(" = ").map(|(step, _)| step));
+    let is_engine = |name: &String| name.starts_with("core/engine/src/");
+    let told = |step: &&str| {
+        sources
+            .iter()
+            .filter(|(name, _)| is_engine(name))
+            .any(|(_, text)| text.contains(&format!("Step::{step}")))
+    };
+    let untold: Vec<_> = steps.filter(|step| !told(step)).collect();
+    assert!(untold.is_empty(), "no code tells of these steps: {untold:?}");
+}
