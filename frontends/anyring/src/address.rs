@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The address of a socket, as the system has it.
+/// A socket address in the system's format.
 #[derive(Clone, Copy)]
 pub struct Address {
     storage: libc::sockaddr_storage,
@@ -14,7 +14,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Room for any.
+    /// Returns an address with room for an address of any family.
     pub(crate) fn empty() -> Address {
         // SAFETY: integers only.
         let storage = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -29,10 +29,10 @@ impl Address {
         new
     }
 
-    /// The address of a Unix socket at a path.
+    /// Returns the address of a Unix socket at a path.
     ///
     /// # Errors
-    /// Where the path is too long for one.
+    /// `InvalidInput` if the path is too long for a socket address, or contains a zero byte.
     pub fn unix(path: impl AsRef<Path>) -> io::Result<Address> {
         let bytes = path.as_ref().as_os_str().as_bytes();
         // SAFETY: integers only.
@@ -49,17 +49,17 @@ impl Address {
         Ok(new)
     }
 
-    /// The address of the internet that it is, if it is one.
+    /// Converts an IPv4 or IPv6 address; other families give `None`.
     pub fn to_socket_addr(&self) -> Option<SocketAddr> {
         match i32::from(self.storage.ss_family) {
             libc::AF_INET => {
-                // SAFETY: the family says that it is one.
+                // SAFETY: the family says that the storage holds an IPv4 address.
                 let address = unsafe { &*(&raw const self.storage).cast::<libc::sockaddr_in>() };
                 let ip = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
                 Some(SocketAddrV4::new(ip, u16::from_be(address.sin_port)).into())
             }
             libc::AF_INET6 => {
-                // SAFETY: the family says that it is one.
+                // SAFETY: the family says that the storage holds an IPv6 address.
                 let address = unsafe { &*(&raw const self.storage).cast::<libc::sockaddr_in6>() };
                 let (ip, port) = (Ipv6Addr::from(address.sin6_addr.s6_addr), u16::from_be(address.sin6_port));
                 Some(SocketAddrV6::new(ip, port, address.sin6_flowinfo, address.sin6_scope_id).into())
@@ -68,7 +68,7 @@ impl Address {
         }
     }
 
-    /// `AF_*`.
+    /// The address family (`AF_*`).
     pub fn family(&self) -> i32 {
         self.storage.ss_family.into()
     }

@@ -1,12 +1,12 @@
-//! Buffers that are handed over with an operation and come back with its completion.
+//! Buffers that are passed in with an operation and returned with its completion.
 
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 /// Memory that an operation reads from.
 ///
-/// A buffer is handed over, so that it stays as long as the operation, whatever becomes of the ring or the token. One
-/// that is borrowed could end before:
+/// An operation owns its buffer, so that the buffer lives as long as the operation, even if the ring or the token is dropped. A
+/// borrowed buffer could end before:
 ///
 /// ```compile_fail,E0597
 /// # use anyring::{Fd, Ring, op};
@@ -17,16 +17,16 @@ use std::sync::Arc;
 /// ```
 ///
 /// # Safety
-/// While the value is not touched, moved perhaps but neither changed nor dropped, `pointer` and `length` must stay
-/// the same, and there must be so many initialised bytes, which nobody changes.
+/// Until the value is changed or dropped, even if it is moved, `pointer` and `length` must return the same, and there
+/// must be `length` initialised bytes at `pointer`, which nothing changes.
 pub unsafe trait Buffer: Send + 'static {
-    /// The first byte.
+    /// A pointer to the first byte.
     fn pointer(&self) -> *const u8;
 
-    /// How many bytes there are.
+    /// The number of initialised bytes.
     fn length(&self) -> usize;
 
-    /// Which registered buffer it lies in, of the ring that it is used with.
+    /// The index of the registered buffer that contains the memory, in the ring that the buffer is used with.
     fn registered(&self) -> Option<u16> {
         None
     }
@@ -34,7 +34,7 @@ pub unsafe trait Buffer: Send + 'static {
 
 /// Memory that an operation writes to.
 ///
-/// An operation fills it from the beginning, up to its capacity, whatever it held before. It is the operation's alone:
+/// An operation fills the memory from the beginning, up to its capacity, whatever it held before, and is its only user:
 ///
 /// ```compile_fail,E0277
 /// # use anyring::{Fd, Ring, op};
@@ -45,23 +45,23 @@ pub unsafe trait Buffer: Send + 'static {
 /// ```
 ///
 /// # Safety
-/// While the value is not touched, `pointer_mut` and `capacity` must stay the same, and nobody else may access the
-/// memory.
+/// Until the value is changed or dropped, `pointer_mut` and `capacity` must return the same, and nothing else may access
+/// the memory.
 pub unsafe trait BufferMut: Buffer {
-    /// The first byte.
+    /// A pointer to the first byte.
     fn pointer_mut(&mut self) -> *mut u8;
 
-    /// How many bytes there is room for.
+    /// The number of bytes that fit into the memory.
     fn capacity(&self) -> usize;
 
-    /// So many bytes were written, from the beginning.
+    /// Notes that `length` bytes were written, from the beginning.
     ///
     /// # Safety
-    /// They must have been, and no more than the capacity.
+    /// So many bytes must have been written; `length` must not exceed the capacity.
     unsafe fn set_length(&mut self, length: usize);
 }
 
-// SAFETY: a vector does not move its elements by itself.
+// SAFETY: a vector does not move its elements unless it is changed.
 unsafe impl Buffer for Vec<u8> {
     fn pointer(&self) -> *const u8 {
         self.as_ptr()
@@ -72,8 +72,8 @@ unsafe impl Buffer for Vec<u8> {
     }
 }
 
-/// Its whole capacity is filled; its length is then what was written.
-// SAFETY: as above; it is the memory's only owner.
+/// The whole capacity can be filled; the length is set to what was written.
+// SAFETY: as above; the vector is the memory's only owner.
 unsafe impl BufferMut for Vec<u8> {
     fn pointer_mut(&mut self) -> *mut u8 {
         self.as_mut_ptr()
@@ -89,7 +89,7 @@ unsafe impl BufferMut for Vec<u8> {
     }
 }
 
-// SAFETY: a box does not move what is in it.
+// SAFETY: a box does not move its content.
 unsafe impl Buffer for Box<[u8]> {
     fn pointer(&self) -> *const u8 {
         self.as_ptr()
@@ -100,8 +100,8 @@ unsafe impl Buffer for Box<[u8]> {
     }
 }
 
-/// Its length stays what it is: the completion says how much was written.
-// SAFETY: as above; it is the memory's only owner.
+/// The length stays the same: the completion says how much was written.
+// SAFETY: as above; the box is the memory's only owner.
 unsafe impl BufferMut for Box<[u8]> {
     fn pointer_mut(&mut self) -> *mut u8 {
         self.as_mut_ptr()
@@ -114,7 +114,7 @@ unsafe impl BufferMut for Box<[u8]> {
     unsafe fn set_length(&mut self, _length: usize) {}
 }
 
-// SAFETY: a box does not move what is in it.
+// SAFETY: a box does not move its content.
 unsafe impl<const N: usize> Buffer for Box<[u8; N]> {
     fn pointer(&self) -> *const u8 {
         self.as_ptr()
@@ -125,8 +125,8 @@ unsafe impl<const N: usize> Buffer for Box<[u8; N]> {
     }
 }
 
-/// Its length stays what it is: the completion says how much was written.
-// SAFETY: as above; it is the memory's only owner.
+/// The length stays the same: the completion says how much was written.
+// SAFETY: as above; the box is the memory's only owner.
 unsafe impl<const N: usize> BufferMut for Box<[u8; N]> {
     fn pointer_mut(&mut self) -> *mut u8 {
         self.as_mut_ptr()
@@ -141,7 +141,7 @@ unsafe impl<const N: usize> BufferMut for Box<[u8; N]> {
 
 macro_rules! shared {
     ($($type:ty)*) => { $(
-        // SAFETY: memory that lives for ever, or as long as the value does, and that nobody changes.
+        // SAFETY: the memory is static, or lives as long as the value, and nothing changes it.
         unsafe impl Buffer for $type {
             fn pointer(&self) -> *const u8 {
                 self.as_ptr()
@@ -155,7 +155,7 @@ macro_rules! shared {
 }
 shared! { &'static [u8] &'static str String Arc<[u8]> Arc<str> Box<str> }
 
-// SAFETY: memory that lives for ever.
+// SAFETY: the memory is static.
 unsafe impl<const N: usize> Buffer for &'static [u8; N] {
     fn pointer(&self) -> *const u8 {
         self.as_ptr()
@@ -166,7 +166,7 @@ unsafe impl<const N: usize> Buffer for &'static [u8; N] {
     }
 }
 
-// SAFETY: what it points to does not move with it, and nobody changes it.
+// SAFETY: the vector's memory does not move with the `Arc`, and nothing changes it.
 unsafe impl Buffer for Arc<Vec<u8>> {
     fn pointer(&self) -> *const u8 {
         self.as_ptr()
@@ -191,21 +191,21 @@ impl<B> Slice<B> {
         self.buffer
     }
 
-    /// The whole buffer, as it is.
+    /// A reference to the whole buffer.
     pub fn get(&self) -> &B {
         &self.buffer
     }
 }
 
 impl<B: Buffer> Slice<B> {
-    /// Where the part begins, within what the buffer holds now: a clone of the buffer may have less room than the
-    /// buffer that the part was made of.
+    /// Returns where the part begins, at most at the end of the buffer's content: a clone of the buffer may hold less than the
+    /// buffer from which the part was made.
     fn start(&self) -> usize {
         self.start.min(self.buffer.length())
     }
 }
 
-// SAFETY: a part of what its buffer has now; that stays the same while the buffer is not touched.
+// SAFETY: the part lies within the buffer's content, which stays the same until the buffer is changed.
 unsafe impl<B: Buffer> Buffer for Slice<B> {
     fn pointer(&self) -> *const u8 {
         self.buffer.pointer().wrapping_add(self.start())
@@ -220,7 +220,7 @@ unsafe impl<B: Buffer> Buffer for Slice<B> {
     }
 }
 
-/// As far as the buffer has a length of its own, it is where what was written ends.
+/// Sets the buffer's length to the end of what was written, if that is beyond the buffer's length.
 // SAFETY: as above.
 unsafe impl<B: BufferMut> BufferMut for Slice<B> {
     fn pointer_mut(&mut self) -> *mut u8 {
@@ -235,21 +235,21 @@ unsafe impl<B: BufferMut> BufferMut for Slice<B> {
     unsafe fn set_length(&mut self, length: usize) {
         let end = self.start() + length;
         if end > self.buffer.length() {
-            // SAFETY: what lies before the part is initialised, for the buffer holds it.
+            // SAFETY: the bytes before the part are initialised, because the buffer holds them.
             unsafe { self.buffer.set_length(end) };
         }
     }
 }
 
-/// The methods that every buffer has.
+/// Methods that every buffer has.
 pub trait BufferExt: Buffer + Sized {
-    /// A part of it: of what it holds, or, for one that is written to, up to its capacity.
+    /// Returns a part of the buffer: of its content, or, if it is to be written to, up to its capacity.
     ///
-    /// Where this trait is imported, `slice` of a `Bytes` (of the crate `bytes`) is this method; the crate's own is
+    /// If this trait is imported, `slice` of a `Bytes` (of the crate `bytes`) is this method; the crate's own method is
     /// `Bytes::slice(&bytes, range)`.
     ///
     /// # Panics
-    /// If the part begins behind what the buffer holds, or ends before it begins.
+    /// If the part begins beyond the buffer's content, or ends before it begins.
     fn slice(self, range: impl RangeBounds<usize>) -> Slice<Self> {
         let start = match range.start_bound() {
             Bound::Included(&start) => start,
@@ -268,7 +268,7 @@ pub trait BufferExt: Buffer + Sized {
         Slice { buffer: self, start, end }
     }
 
-    /// The room behind what the buffer holds, up to its capacity: reading into it appends.
+    /// Returns the room between the buffer's content and its capacity: reading into it appends to the content.
     fn spare(self) -> Slice<Self>
     where
         Self: BufferMut,
@@ -290,11 +290,11 @@ mod tests {
         vector.extend_from_slice(b"0123456789");
         let part = vector.slice(2..5);
         assert_eq!((part.length(), part.capacity()), (3, 3));
-        // SAFETY: three bytes of the vector.
+        // SAFETY: the part is three bytes of the vector.
         assert_eq!(unsafe { std::slice::from_raw_parts(part.pointer(), 3) }, b"234");
         let mut spare = part.into_inner().spare();
         assert_eq!((spare.length(), spare.capacity()), (0, 6));
-        // SAFETY: room for six.
+        // SAFETY: the part has room for six bytes.
         unsafe {
             spare.pointer_mut().write_bytes(b'x', 2);
             spare.set_length(2);
@@ -309,7 +309,7 @@ mod tests {
         let mut clone = whole.spare().clone();
         let room = clone.get().capacity() - clone.get().len();
         assert_eq!(clone.capacity(), room);
-        // SAFETY: within what the clone has, and initialised.
+        // SAFETY: the bytes are within the clone's capacity, and are initialised here.
         unsafe {
             clone.pointer_mut().write_bytes(b'x', room);
             clone.set_length(room);
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(clone.into_inner(), [&b"0123456789"[..], &vec![b'x'; room]].concat());
     }
 
-    /// A buffer that is empty in its clones.
+    /// A buffer whose clones are empty.
     struct Emptied(Vec<u8>);
 
     impl Clone for Emptied {
@@ -358,7 +358,7 @@ mod tests {
         let mut clone = Emptied(vec![b'x'; 8]).slice(2..5).clone();
         assert_eq!((clone.length(), clone.capacity()), (0, 0));
         assert_eq!(clone.pointer(), clone.get().0.as_ptr());
-        // SAFETY: nothing was written.
+        // SAFETY: a length of zero covers no bytes.
         unsafe { clone.set_length(0) };
         assert!(clone.into_inner().0.is_empty());
     }

@@ -1,4 +1,4 @@
-//! How a ring is to be.
+//! Options of a ring that is to be built.
 
 use crate::low::{self, Completion, Submission};
 use crate::{Engine, Error, engine};
@@ -6,10 +6,10 @@ use linux_raw_sys::io_uring as abi;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// Says how a ring is to be, and builds it.
+/// Collects the options of a ring, and builds the ring.
 ///
-/// Each method stands for a flag of `io_uring_setup(2)`, where it is explained at length. Both engines have
-/// them all, as far as the kernel is new enough.
+/// Each method stands for a flag of `io_uring_setup(2)`, which explains the flags at length. Both engines have
+/// all of them, as far as the kernel is new enough.
 ///
 /// ```
 /// use anyring::{Engine, Ring};
@@ -33,7 +33,7 @@ pub struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    /// A ring with room for `entries` submissions (rounded up to a power of two), and for twice as many
+    /// Returns a builder of a ring with room for `entries` submissions (rounded up to a power of two), and for twice as many
     /// completions.
     pub fn new(entries: u32) -> Builder<'a> {
         Builder {
@@ -49,7 +49,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Which engine it is to have.
+    /// Selects the ring's engine.
     pub fn engine(mut self, engine: Engine) -> Builder<'a> {
         self.engine = engine;
         self
@@ -60,42 +60,42 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// Room for so many completions (`IORING_SETUP_CQSIZE`).
+    /// Gives the completion queue room for `entries` completions (`IORING_SETUP_CQSIZE`).
     pub fn cq_entries(mut self, entries: u32) -> Builder<'a> {
         self.cq_entries = entries;
         self.flag(abi::IORING_SETUP_CQSIZE)
     }
 
-    /// More entries than there may be are cut down, not refused (`IORING_SETUP_CLAMP`).
+    /// Reduces a number of entries above the limit to the limit, instead of refusing it (`IORING_SETUP_CLAMP`).
     pub fn clamp(self) -> Builder<'a> {
         self.flag(abi::IORING_SETUP_CLAMP)
     }
 
-    /// Completions of files opened with `O_DIRECT` are polled for (`IORING_SETUP_IOPOLL`).
+    /// Polls for completions of files opened with `O_DIRECT` (`IORING_SETUP_IOPOLL`).
     pub fn io_poll(self) -> Builder<'a> {
         self.flag(abi::IORING_SETUP_IOPOLL)
     }
 
-    /// Such polling sleeps for a part of the time that it is likely to take (`IORING_SETUP_HYBRID_IOPOLL`).
+    /// With [`io_poll`](Builder::io_poll), sleeps for a part of the expected time before polling (`IORING_SETUP_HYBRID_IOPOLL`).
     pub fn hybrid_io_poll(self) -> Builder<'a> {
         self.flag(abi::IORING_SETUP_HYBRID_IOPOLL)
     }
 
-    /// A thread of the engine looks for submissions, and sleeps after it has found none for `idle`
-    /// (`IORING_SETUP_SQPOLL`). Submitting takes no system call while it is awake.
+    /// Lets a thread of the engine poll the submission queue. The thread sleeps after it has found no submission for `idle`
+    /// (`IORING_SETUP_SQPOLL`). While the thread is awake, submitting takes no system call.
     pub fn sq_poll(mut self, idle: Duration) -> Builder<'a> {
         self.sq_thread_idle = u32::try_from(idle.as_millis()).unwrap_or(u32::MAX);
         self.flag(abi::IORING_SETUP_SQPOLL)
     }
 
-    /// That thread stays on this processor (`IORING_SETUP_SQ_AFF`).
+    /// Binds the thread of [`sq_poll`](Builder::sq_poll) to this processor (`IORING_SETUP_SQ_AFF`).
     pub fn sq_poll_cpu(mut self, cpu: u32) -> Builder<'a> {
         self.sq_thread_cpu = cpu;
         self.flag(abi::IORING_SETUP_SQ_AFF)
     }
 
-    /// Shares workers, and the polling thread, with another ring (`IORING_SETUP_ATTACH_WQ`), which stays open until
-    /// this one is built:
+    /// Shares workers and the polling thread with the ring `other` (`IORING_SETUP_ATTACH_WQ`). `other` must stay open until
+    /// the new ring is built:
     ///
     /// ```compile_fail,E0505
     /// let other = anyring::Ring::new(8)?;
@@ -109,55 +109,55 @@ impl<'a> Builder<'a> {
         self.flag(abi::IORING_SETUP_ATTACH_WQ)
     }
 
-    /// The ring takes no submissions before it is enabled: what restricts it comes first (`IORING_SETUP_R_DISABLED`).
+    /// Makes the ring refuse submissions until it is enabled, so that restrictions can be registered first (`IORING_SETUP_R_DISABLED`).
     pub fn start_disabled(self) -> Builder<'a> {
         self.flag(abi::IORING_SETUP_R_DISABLED)
     }
 
-    /// An entry that is refused does not end its batch (`IORING_SETUP_SUBMIT_ALL`).
+    /// Continues to submit a batch after an entry that is refused (`IORING_SETUP_SUBMIT_ALL`).
     pub fn submit_all(self) -> Builder<'a> {
         self.flag(abi::IORING_SETUP_SUBMIT_ALL)
     }
 
-    /// Completions do not interrupt the thread, but wait for its next system call (`IORING_SETUP_COOP_TASKRUN`).
+    /// Makes completions wait for the thread's next system call instead of interrupting the thread (`IORING_SETUP_COOP_TASKRUN`).
     pub fn coop_taskrun(self) -> Builder<'a> {
         self.flag(abi::IORING_SETUP_COOP_TASKRUN)
     }
 
-    /// A flag in the ring says that completions wait so (`IORING_SETUP_TASKRUN_FLAG`).
+    /// Sets a flag in the ring while completions wait for the thread's next system call (`IORING_SETUP_TASKRUN_FLAG`).
     pub fn taskrun_flag(self) -> Builder<'a> {
         self.flag(abi::IORING_SETUP_TASKRUN_FLAG)
     }
 
-    /// One thread submits, the one that builds or enables the ring (`IORING_SETUP_SINGLE_ISSUER`).
+    /// Restricts submission to one thread, the one that builds or enables the ring (`IORING_SETUP_SINGLE_ISSUER`).
     ///
-    /// A ring that another thread drops cannot be waited for: the memory of what is in flight is not freed then.
+    /// If another thread drops the ring, it cannot wait for the requests in flight: their memory is never freed then.
     pub fn single_issuer(self) -> Builder<'a> {
         self.flag(abi::IORING_SETUP_SINGLE_ISSUER)
     }
 
-    /// Completions are made when that thread waits for them, at no other time
-    /// (`IORING_SETUP_DEFER_TASKRUN`, which takes [`single_issuer`](Builder::single_issuer)).
+    /// Posts completions only while the submitting thread waits for them
+    /// (`IORING_SETUP_DEFER_TASKRUN`, which requires [`single_issuer`](Builder::single_issuer)).
     pub fn defer_taskrun(self) -> Builder<'a> {
         self.flag(abi::IORING_SETUP_DEFER_TASKRUN)
     }
 
-    /// Children of `fork` do not have the ring's memory. One that uses the ring all the same is killed; with the
-    /// safe interface it gets an error.
+    /// Leaves the ring's memory out of children of `fork`. A child that uses the ring through the low-level interface is killed;
+    /// through the safe interface it gets an error.
     pub fn dont_fork(mut self) -> Builder<'a> {
         self.dont_fork = true;
         self
     }
 
-    /// The ring's descriptor can be polled: it is readable while there are completions. Over the kernel this is
-    /// always so; over anyring's engine only then, for it costs a little.
+    /// Makes the ring's descriptor pollable: it is readable while there are completions. Rings of the kernel are
+    /// always pollable; rings of anyring's engine only with this option, because it costs a little.
     pub fn pollable(mut self) -> Builder<'a> {
         self.pollable = true;
         self
     }
 
-    /// `IORING_SETUP_*` flags: those that the methods above stand for, and `IORING_SETUP_NO_SQARRAY`. Building a ring with
-    /// any other is refused (`EINVAL`), for it might have other memory than is taken for granted here.
+    /// Adds `IORING_SETUP_*` flags: those that the methods above stand for, and `IORING_SETUP_NO_SQARRAY`. Building a ring with
+    /// any other flag is refused (`EINVAL`), because its memory may have a layout that this crate does not handle.
     pub fn setup_flags(self, flags: u32) -> Builder<'a> {
         self.flag(flags)
     }
@@ -172,7 +172,7 @@ impl<'a> Builder<'a> {
         Ok(crate::Ring::over(low))
     }
 
-    /// Builds a ring that takes whatever it is told, with entries of the sizes that its type says.
+    /// Builds a ring of the low-level interface, whose type says the sizes of its SQEs and CQEs.
     ///
     /// ```
     /// use anyring::low::{Cqe32, Ring, Sqe128};

@@ -3,7 +3,7 @@
 use crate::{Buffer, BufferMut, ProvidedBuffer, Received};
 use bytes::{Bytes, BytesMut};
 
-// SAFETY: memory that a value keeps and nobody changes, and that does not move with the value.
+// SAFETY: the value owns the memory, or shares it with values that do not change it; the memory does not move with the value.
 unsafe impl Buffer for Bytes {
     fn pointer(&self) -> *const u8 {
         self.as_ptr()
@@ -14,7 +14,7 @@ unsafe impl Buffer for Bytes {
     }
 }
 
-// SAFETY: memory that the value keeps, and that does not move with it. Other values may have other parts of it.
+// SAFETY: the value owns this part of the memory, which does not move with the value. Other values may own other parts.
 unsafe impl Buffer for BytesMut {
     fn pointer(&self) -> *const u8 {
         self.as_ptr()
@@ -25,7 +25,7 @@ unsafe impl Buffer for BytesMut {
     }
 }
 
-/// Its whole capacity is filled; its length is then what was written.
+/// The whole capacity can be filled; the length is set to what was written.
 // SAFETY: as above; no other value has this part.
 unsafe impl BufferMut for BytesMut {
     fn pointer_mut(&mut self) -> *mut u8 {
@@ -42,14 +42,14 @@ unsafe impl BufferMut for BytesMut {
     }
 }
 
-/// Without a copy: the buffer goes back to its group when the last clone of the bytes is dropped.
+/// Copies nothing: the buffer goes back to its group when the last clone of the bytes is dropped.
 impl From<ProvidedBuffer> for Bytes {
     fn from(buffer: ProvidedBuffer) -> Bytes {
         Bytes::from_owner(buffer)
     }
 }
 
-/// Without a copy: the buffer goes back to its group when the last clone of the bytes is dropped.
+/// Copies nothing: the buffer goes back to its group when the last clone of the bytes is dropped.
 impl From<Received> for Bytes {
     fn from(received: Received) -> Bytes {
         received.into_buffer().map_or_else(Bytes::new, Bytes::from)

@@ -10,11 +10,11 @@ use std::any::TypeId;
 use std::fmt;
 use std::os::fd::OwnedFd;
 
-/// Something came of a request.
+/// A completion of a request.
 ///
-/// It holds what came, and, if it is the last one, the operation with its buffers: whoever holds the request's
-/// [`Token`] takes it out by [`take`](Completion::take), whoever has its [`MultiToken`] by [`item`](Completion::item).
-/// What is not taken is dropped: buffers are freed or given back, descriptors closed.
+/// It holds the result, and, if it is the request's last completion, the operation with its buffers. Take the output with
+/// the request's [`Token`] by [`take`](Completion::take), or with its [`MultiToken`] by [`item`](Completion::item).
+/// A completion whose output is not taken drops the output: buffers are freed or given back, descriptors closed.
 #[must_use]
 pub struct Completion {
     pub(crate) id: Id,
@@ -27,7 +27,7 @@ pub struct Completion {
     pub(crate) of: TypeId,
     pub(crate) buffer: Option<ProvidedBuffer>,
     pub(crate) file: Option<OwnedFd>,
-    /// The operation, unless more is to come.
+    /// The operation, if this is the request's last completion.
     pub(crate) operation: Option<Kept>,
 }
 
@@ -41,39 +41,39 @@ impl Completion {
         self.id
     }
 
-    /// True if the completion is one of this request.
+    /// True if this is a completion of `request`.
     pub fn is(&self, request: impl Into<Id>) -> bool {
         self.id == request.into()
     }
 
-    /// True if more is to come of this request.
+    /// True if more completions of the request follow.
     pub fn more(&self) -> bool {
         self.flags & IORING_CQE_F_MORE != 0
     }
 
-    /// The number that the operation came to: bytes for one that moves bytes, a descriptor for one that opens a file.
+    /// The operation's result: a number of bytes if it moves bytes, a descriptor if it opens a file.
     ///
     /// # Errors
-    /// Why the operation failed.
+    /// The error with which the operation failed.
     pub fn result(&self) -> Result<u32, Error> {
         Error::check(self.engine, ErrorContext::Operation(self.name), self.result)
     }
 
-    /// `IORING_CQE_F_*`.
+    /// The completion's `IORING_CQE_F_*` flags.
     pub fn flags(&self) -> u32 {
         self.flags
     }
 
-    /// The output of the operation of this token.
+    /// Takes the output of the operation that `token` identifies.
     ///
     /// # Errors
-    /// The completion again, where it is another request's.
+    /// This completion, if it belongs to another request.
     pub fn take<O: Operation>(mut self, token: Token<O>) -> Result<O::Output, Completion> {
         if self.id != token.id() {
             return Err(self);
         }
         match self.operation.take().map(Kept::take::<O>) {
-            // SAFETY: this is the completion that ended it.
+            // SAFETY: this completion ended the operation.
             Some(Ok(operation)) => Ok(unsafe { operation.output(self.came()) }),
             Some(Err(other)) => {
                 self.operation = Some(other);
@@ -83,10 +83,10 @@ impl Completion {
         }
     }
 
-    /// The item that this completion of the stream brings. If it is the last one, the stream has ended.
+    /// Takes the item that this completion of the stream brings. If this is the last completion, the stream has ended.
     ///
     /// # Errors
-    /// The completion again, where it is another request's.
+    /// This completion, if it belongs to another request.
     pub fn item<M: Multishot>(self, stream: &mut MultiToken<M>) -> Result<M::Item, Completion> {
         if self.id != stream.id() || self.of != TypeId::of::<M>() {
             return Err(self);

@@ -1,4 +1,4 @@
-//! Which engine a ring has, and the ways into the two.
+//! The engine of a ring, and the calls into both engines.
 
 use anyring_engine::Host;
 use anyring_linked as linked;
@@ -14,20 +14,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// The backend that does the work of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Engine {
-    /// The engine that the environment variable `ANYRING_ENGINE` names (`kernel` or `user`); where it names none, the
-    /// kernel where its `io_uring` works, else anyring. A ring whose memory is to be laid out in a way that a working
-    /// kernel is too old for (`SQE_MIXED`, `CQE_MIXED`, `SQ_REWIND`, `SQE128`, `CQE32`, `NO_MMAP`) is anyring's, too. No ring that was built has this.
+    /// The engine that the environment variable `ANYRING_ENGINE` names (`kernel` or `user`); if it names none, the kernel if its
+    /// `io_uring` works, else anyring. If the kernel works but is too old for the memory layout that a ring asks for (`SQE_MIXED`,
+    /// `CQE_MIXED`, `SQ_REWIND`, `SQE128`, `CQE32`, `NO_MMAP`), anyring's engine makes that ring. No built ring has this value.
     #[default]
     Auto,
-    /// The kernel's `io_uring`. In a program that `anyring run` started these are the calls that it answers.
+    /// The kernel's `io_uring`. In a program started by `anyring run`, the front end of `anyring run` answers the calls.
     Kernel,
-    /// Anyring's own, in this process.
+    /// Anyring's engine, in this process.
     User,
 }
 
 impl Engine {
-    /// The engine that [`Engine::Auto`] stands for in this process, as long as a ring asks for nothing that the kernel is too old
-    /// for; the others stand for themselves.
+    /// Returns the engine that [`Engine::Auto`] stands for in this process, for rings that ask for nothing that the kernel is too
+    /// old for. The other values stand for themselves.
     pub fn resolve(self) -> Engine {
         static CHOSEN: OnceLock<Engine> = OnceLock::new();
         match self {
@@ -50,21 +50,21 @@ impl fmt::Display for Engine {
     }
 }
 
-/// The host that this process is to the engine: threads of the standard library, for the engine allocates with the program's
-/// allocator, which counts on a thread's local storage.
+/// This process as the engine's host. It starts threads of the standard library, because the engine allocates with the program's
+/// allocator, which relies on thread-local storage.
 struct Process;
 
 static HOST: &dyn Host = &Process;
 
-/// The function that a new thread is to run.
+/// The entry function and the argument of a new thread.
 struct Start(unsafe extern "C" fn(*mut c_void), *mut c_void);
 
-// SAFETY: the engine gives it to one thread.
+// SAFETY: the engine passes the argument to one thread only.
 unsafe impl Send for Start {}
 
 impl Start {
     fn run(self) {
-        // SAFETY: once, as the engine wants it.
+        // SAFETY: called once, with the argument that the engine gave for it.
         unsafe { (self.0)(self.1) };
     }
 }
@@ -84,7 +84,7 @@ impl Host for Process {
     }
 
     fn faults_resume(&self) -> bool {
-        // Signal actions are the program's.
+        // The program owns the signal actions.
         false
     }
 
@@ -97,7 +97,7 @@ impl Host for Process {
     }
 }
 
-/// Starts a thread that no signal of the program's interrupts.
+/// Starts a thread that blocks all signals.
 pub(crate) fn spawn(
     name: &'static CStr,
     entry: unsafe extern "C" fn(*mut c_void),
@@ -109,7 +109,7 @@ pub(crate) fn spawn(
     result.map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))
 }
 
-/// Starts a thread that no signal of the program's interrupts, with a stack of so many bytes, or of the usual size.
+/// Starts a thread that blocks all signals, with a stack of `stack_bytes`, or of the default size.
 pub(crate) fn spawn_thread(
     name: &str,
     stack_bytes: Option<usize>,
@@ -119,11 +119,11 @@ pub(crate) fn spawn_thread(
     if let Some(bytes) = stack_bytes {
         builder = builder.stack_size(bytes);
     }
-    // The new thread inherits the mask. The C library keeps the signals unblocked by which it makes all
+    // The new thread inherits the mask. The C library keeps those signals unblocked with which it makes all
     // threads change their credentials.
     let mask = block_signals();
     let result = builder.spawn(run);
-    // SAFETY: a mask that the call before has written.
+    // SAFETY: `block_signals` has written the mask.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut()) };
     result.map(drop)
 }
@@ -138,10 +138,10 @@ fn block_signals() -> libc::sigset_t {
     }
 }
 
-/// How often this process has come out of a `fork` as the child.
+/// How many `fork`s this process descends from, counted since the hook was registered.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// A number that is another one in a child of this process.
+/// Returns a number that differs between this process and its children.
 #[inline]
 pub(crate) fn generation() -> u32 {
     FORKS.load(Ordering::Relaxed)
@@ -155,22 +155,22 @@ extern "C" fn exits() {
     linked::exits();
 }
 
-/// Whether anyring's engine was put in place.
+/// True once anyring's engine has been started.
 static USED: AtomicBool = AtomicBool::new(false);
 
-/// A descriptor of the program's is about to be closed.
+/// Tells the engine that a descriptor of the program's is about to be closed.
 pub(crate) fn closing(fd: i32) {
     if USED.load(Ordering::Relaxed) {
         linked::closing(fd);
     }
 }
 
-/// Lets rings of `engine` be made in this process.
+/// Prepares this process for rings of `engine`.
 pub(crate) fn begin(engine: Engine) {
     static WATCH: OnceLock<()> = OnceLock::new();
     static BEGIN: OnceLock<()> = OnceLock::new();
     static END: OnceLock<()> = OnceLock::new();
-    // SAFETY: a hook that stays.
+    // SAFETY: a function that is never unloaded.
     WATCH.get_or_init(|| unsafe {
         libc::pthread_atfork(None, None, Some(forked));
     });
@@ -180,14 +180,14 @@ pub(crate) fn begin(engine: Engine) {
             USED.store(true, Ordering::Relaxed);
         });
     }
-    // SAFETY: a function that stays.
+    // SAFETY: a function that is never unloaded.
     END.get_or_init(|| unsafe {
         libc::atexit(exits);
     });
 }
 
-/// Lets rings of the kernel have what it lacks; false where somebody else answers the calls, who is as good as a
-/// kernel that has it.
+/// Adds operations that the kernel lacks to the kernel's rings. Returns false if another front end answers the calls:
+/// it has these operations itself.
 pub(crate) fn extend() -> bool {
     if linked::others_answer() {
         return false;
@@ -197,7 +197,7 @@ pub(crate) fn extend() -> bool {
     true
 }
 
-/// `io_uring_setup(2)`: a descriptor, or a negative errno.
+/// Calls `io_uring_setup(2)`. Returns a descriptor, or a negative errno.
 ///
 /// # Safety
 /// As for the call.
@@ -210,15 +210,15 @@ pub(crate) unsafe fn setup(engine: Engine, entries: u32, params: *mut io_uring_p
     unsafe { call(engine, raw::__NR_io_uring_setup, arguments) }
 }
 
-/// Whether anyring's engine makes a ring that the kernel has refused with this errno: for a flag that the kernel does not know.
+/// True if anyring's engine can make the ring that the kernel has refused with this errno, because of a flag unknown to the kernel.
 pub(crate) fn outdoes_kernel(errno: i32, entries: u32, params: &mut io_uring_params) -> bool {
     let arguments = [entries as usize, ptr::from_mut(params).expose_provenance(), 0, 0, 0, 0];
-    // SAFETY: makes rings with parameters of its own.
+    // SAFETY: the calls set up rings with parameters of their own.
     let kernel = |number, arguments| unsafe { linked::syscall(number, arguments) };
     linked::beside::outdoes(-(errno as isize), arguments, kernel)
 }
 
-/// `io_uring_register(2)`.
+/// Calls `io_uring_register(2)`.
 ///
 /// # Safety
 /// As for the call.
@@ -234,7 +234,7 @@ pub(crate) unsafe fn register(
     unsafe { call(engine, raw::__NR_io_uring_register, arguments) }
 }
 
-/// `io_uring_enter2(2)`.
+/// Calls `io_uring_enter2(2)`.
 ///
 /// # Safety
 /// As for the call.
@@ -260,7 +260,7 @@ pub(crate) unsafe fn enter(
     unsafe { call(engine, raw::__NR_io_uring_enter, arguments) }
 }
 
-/// One of the three calls.
+/// Makes one of the three calls on the engine.
 ///
 /// # Safety
 /// As for the call that `number` names.
@@ -276,7 +276,7 @@ unsafe fn call(engine: Engine, number: u32, arguments: [usize; 6]) -> i32 {
     }
 }
 
-/// Apart, so that the way to the kernel keeps its few registers.
+/// Makes a call on the user engine. A separate function, so that the path to the kernel engine saves few registers.
 ///
 /// # Safety
 /// As for [`call`].
@@ -292,11 +292,11 @@ pub(crate) fn close(engine: Engine, fd: i32) {
     if engine == Engine::User {
         closing(fd);
     }
-    // SAFETY: the ring's owner gives it up.
+    // SAFETY: the ring's owner gives the descriptor up.
     unsafe { libc::close(fd) };
 }
 
-/// Lets a ring's descriptor be one that can be polled.
+/// Makes a ring's descriptor pollable.
 pub(crate) fn show_readiness(engine: Engine, fd: i32) -> Result<(), i32> {
     if engine == Engine::User {
         return linked::quietly(|| anyring_engine::frontend::show_readiness(fd));
@@ -304,8 +304,8 @@ pub(crate) fn show_readiness(engine: Engine, fd: i32) -> Result<(), i32> {
     Ok(())
 }
 
-/// Lets nobody write into a ring's memory by its descriptor any more, nor cut it off; the mappings that are there stay as
-/// they are. Whether that could be said: it takes Linux 5.1. The kernel's rings cannot be written so.
+/// Seals a ring's memory: its descriptor can no longer be used to write or to truncate the memory; existing mappings stay as
+/// they are. Returns false if sealing failed: it needs Linux 5.1. The kernel's rings cannot be written by their descriptor.
 pub(crate) fn seal(engine: Engine, fd: i32) -> bool {
     if engine == Engine::Kernel && !linked::others_answer() {
         return true;
@@ -313,7 +313,7 @@ pub(crate) fn seal(engine: Engine, fd: i32) -> bool {
     anyring_engine::os::shut_memfd(fd).is_ok()
 }
 
-/// The program has looked for completions, and found none: who polls the descriptor may sleep.
+/// Tells the engine that the program has found the CQ empty: pollers of the descriptor may sleep.
 #[cold]
 pub(crate) fn found_nothing(fd: i32) {
     linked::quietly(|| anyring_engine::frontend::sync_readiness(fd));

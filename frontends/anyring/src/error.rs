@@ -1,4 +1,4 @@
-//! Errors: on which engine, in which operation, why presumably, and what to do about it.
+//! Errors: the engine, the operation, the likely cause, and a remedy.
 
 use crate::Engine;
 use anyring_linked as linked;
@@ -6,8 +6,8 @@ use std::{fmt, fs, io};
 
 /// An error of a ring, of one of its registrations or of one of its operations.
 ///
-/// Its text says which engine and which operation it was, the errno with its name, and, where this machine
-/// gives a hint, the likely cause and a remedy:
+/// Its text names the engine, the operation, and the errno. If the state of this machine hints at the cause, the text
+/// also says the likely cause and a remedy:
 ///
 /// ```
 /// # use anyring::{Engine, Ring};
@@ -32,11 +32,11 @@ pub enum ErrorContext {
     Map,
     /// `io_uring_enter(2)`.
     Enter,
-    /// `io_uring_register(2)` with this opcode, which is called so.
+    /// `io_uring_register(2)` with the opcode of this name.
     Register(&'static str),
-    /// An operation of this name, as its completion says.
+    /// An operation of this name; the error is the result in its completion.
     Operation(&'static str),
-    /// A use of a ring that this crate itself refuses.
+    /// A use of a ring that this crate refuses.
     Use(&'static str),
 }
 
@@ -58,13 +58,13 @@ impl Error {
         Error { engine, context, errno }
     }
 
-    /// The number of what a call returned, or the error that it is.
+    /// Returns the number in a call's result, or the error that a negative result stands for.
     #[inline]
     pub(crate) fn check(engine: Engine, context: ErrorContext, result: i32) -> Result<u32, Error> {
         if result < 0 { Err(Error { engine, context, errno: -result }) } else { Ok(result as u32) }
     }
 
-    /// The engine that said so.
+    /// The engine that reported the error.
     pub fn engine(&self) -> Engine {
         self.engine
     }
@@ -74,17 +74,17 @@ impl Error {
         self.context
     }
 
-    /// The errno, as `raw_os_error` of the standard library's error would have it. It is never 0.
+    /// The errno, equal to `raw_os_error` of the standard library's error. It is never 0.
     pub fn errno(&self) -> i32 {
         self.errno
     }
 
-    /// The errno, as the standard library sorts it.
+    /// The errno as a kind of the standard library.
     pub fn kind(&self) -> io::ErrorKind {
         io::Error::from_raw_os_error(self.errno).kind()
     }
 
-    /// The likely cause and what to do, where there is more to say than the errno does.
+    /// The likely cause and a remedy, if more is known than the errno says.
     pub fn advice(&self) -> Option<String> {
         match self.context {
             ErrorContext::Setup => self.setup_advice(),
@@ -179,8 +179,8 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {}
 
 impl From<Error> for io::Error {
-    /// Keeps the errno: `raw_os_error` and `kind` of the result say what they say of an error of the system. Which engine
-    /// and which operation it was is lost, and so is the advice: print the error before where that matters.
+    /// Keeps the errno: `raw_os_error` and `kind` of the result are as for a system error. The engine, the operation
+    /// and the advice are lost: print the error before the conversion if they matter.
     ///
     /// ```
     /// # use anyring::{Ring, op};
@@ -194,7 +194,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// The C library's words for an errno.
+/// Returns the C library's text for an errno.
 fn description(errno: i32) -> String {
     let text = io::Error::from_raw_os_error(errno).to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()
@@ -215,18 +215,18 @@ fn name(errno: i32) -> Option<&'static str> {
     })
 }
 
-/// A number in a file of the kernel.
+/// Reads the number in a file of the kernel.
 fn setting(path: &str) -> Option<i64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Whether a seccomp filter judges this process's calls.
+/// True if a seccomp filter applies to this process's calls.
 fn is_filtered() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))
 }
 
-/// Why `io_uring_setup` says that it is not permitted.
+/// Returns the cause of `io_uring_setup`'s `EPERM`.
 fn denied() -> String {
     let text = match setting("/proc/sys/kernel/io_uring_disabled") {
         Some(2) => "the sysctl kernel.io_uring_disabled is 2, nobody may use it",
@@ -240,7 +240,7 @@ fn denied() -> String {
     text.to_owned()
 }
 
-/// Why there is no `io_uring_setup`.
+/// Returns the cause of a missing `io_uring_setup`.
 fn hidden() -> String {
     let text = if is_filtered() {
         "a seccomp filter hides it"

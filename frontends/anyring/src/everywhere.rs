@@ -1,5 +1,5 @@
-//! Other people's crates, where `io_uring` is denied: one line in a program lets every crate in it that calls
-//! the C library's `syscall` (io-uring, and so tokio-uring, monoio and compio; glommio) use anyring's engine.
+//! Makes other crates use anyring's engine where `io_uring` is denied: one line in a program does so for every crate in it
+//! that calls the C library's `syscall` (io-uring, and so tokio-uring, monoio and compio; glommio).
 //!
 //! ```standalone_crate
 //! anyring::everywhere!();
@@ -9,57 +9,57 @@
 //! }
 //! ```
 //!
-//! Where the kernel allows `io_uring`, its calls are handed through: the only cost is that of a function call.
-//! Where not, they are answered in this process. `ANYRING_ENGINE` (`kernel`, `user`, `auto`) says otherwise, and
-//! with `ANYRING_LOG=info` the program says in the end which engine it had, and how much that did. A program
-//! under `anyring run` leaves all of it to that.
+//! If the kernel allows `io_uring`, its calls are passed on: the only cost is that of a function call. If not, this
+//! process answers them. `ANYRING_ENGINE` (`kernel`, `user`, `auto`) overrides the choice. With `ANYRING_LOG=info` the
+//! program says at its end which engine it used, and how much that engine did. In a program under `anyring run`,
+//! `anyring run` decides all of this.
 //!
-//! Where the choice is left to anyring and the kernel's `io_uring` works, a ring whose setup flags ask for a layout of its
-//! memory that this kernel does not know, and anyring does (`SQE_MIXED` for one), is anyring's, among others of the kernel's. `IORING_REGISTER_RING_FDS` is refused for such a ring.
+//! If the choice is left to anyring and the kernel's `io_uring` works, anyring's engine still makes those rings whose setup flags ask
+//! for a memory layout unknown to this kernel (`SQE_MIXED`, for example). Such a ring refuses `IORING_REGISTER_RING_FDS`.
 //!
 //! # How it works
 //!
-//! [`everywhere!`](crate::everywhere!) defines functions by the C library's names in the program, and the linker
-//! takes the program's own for those of a library: `syscall`; what makes and closes descriptors (`close`, `dup`,
-//! `fcntl`); what a ring's descriptor is polled by (`poll`, `select`, `epoll_wait` and their kin); `mmap`; and
-//! what changes credentials. Each does what is to be done for rings, and calls the C library's. Libraries that the
-//! program loads call them too. Nothing else of the process changes: there are no signal handlers, no filters,
-//! nothing that programs started by this one have.
+//! [`everywhere!`](crate::everywhere!) defines functions with names of the C library in the program, and the linker
+//! prefers the program's functions to those of a library: `syscall`; the functions that make and close descriptors (`close`,
+//! `dup`, `fcntl`); those that poll a ring's descriptor (`poll`, `select`, `epoll_wait` and the like); `mmap`; and those
+//! that change credentials. Each does its work for rings, and calls the C library's function. Libraries that the
+//! program loads call them too. Nothing else of the process changes: there are no signal handlers and no filters,
+//! and programs started by this one inherit nothing.
 //!
-//! The line belongs into the program, once, as two of them define the same functions; in a library it works for
-//! the programs that use it.
+//! The line belongs into the program, and only once: a second one would define the functions again. In a library the line
+//! works for the programs that use the library.
 //!
-//! # Calls by instructions
+//! # Calls that bypass the C library
 //!
-//! Some crates make system calls past the C library: io-uring with its feature `direct-syscall`, rustix-uring unless
-//! rustix has its feature `use-libc`, newer C liburings that a crate builds into the program. For those there is
+//! Some crates make system calls without the C library: io-uring with its feature `direct-syscall`, rustix-uring unless
+//! rustix has its feature `use-libc`, newer versions of liburing that a crate compiles into the program. For these crates there is
 //!
 //! ```standalone_crate
 //! anyring::everywhere!(trap);
 //! # fn main() {}
 //! ```
 //!
-//! which also lets the three calls trap where the program's own code makes them. It does so only where anyring's engine is
-//! to work, decided before `main`; each such call then costs more than a microsecond. The price is a seccomp
-//! filter, which stays with the process and the programs that it starts. They are not affected by it, but a process
-//! without `CAP_SYS_ADMIN` gets `no_new_privs` with it, and set-user-id programs that it starts gain nothing.
-//! SIGSYS is anyring's then: where it is blocked, or has another handler, such a call ends the process. A program that
-//! is linked to a fixed address is left without the trap, and says so.
+//! which also traps the three calls that the program's own code makes. The trap is set only if anyring's engine is
+//! to be used, which is decided before `main`; each such call then costs more than a microsecond. The price is a seccomp
+//! filter, which the process and the programs that it starts keep. These programs behave as without it, except that a process
+//! without `CAP_SYS_ADMIN` gets `no_new_privs` with the filter, and set-user-id programs that it starts gain no privileges.
+//! SIGSYS is reserved for anyring: if it is blocked, or has another handler, such a call ends the process. In a program
+//! linked to a fixed address the trap is not set, and the program says so.
 //!
-//! # What is not caught
+//! # Limits
 //!
-//! - Without `trap`, calls by instructions; with it, those of libraries that the program loads. They are refused as
-//!   without the line. `anyring run` catches them, and who loads liburing.so.2 can have anyring's.
-//! - A ring's descriptor polled by instructions (by the crate `polling` over rustix, say): it is not ready. A
-//!   descriptor closed so: it is noticed some milliseconds later.
-//! - Children of `vfork` and `posix_spawn` that enter rings of their parent. Children of `fork` are taken care of.
-//! - Programs linked statically, with `+crt-static` or for musl: the C library's functions could not be reached behind
-//!   those of the program. The line is refused there, when it is compiled.
+//! - Without `trap`, calls that bypass the C library are not seen; with it, such calls of loaded libraries are not seen. The
+//!   kernel refuses them as before. `anyring run` catches them, and programs that load liburing.so.2 can use anyring's.
+//! - A ring's descriptor that is polled without the C library (by the crate `polling` over rustix, for example) never becomes ready.
+//!   A descriptor that is closed without the C library is noticed some milliseconds later.
+//! - Children of `vfork` and `posix_spawn` cannot enter rings of their parent. Children of `fork` are supported.
+//! - Statically linked programs, with `+crt-static` or for musl, are not supported: the C library's functions could not be
+//!   reached behind those of the program. The line is refused at compile time.
 //!
-//! Requests are done with the credentials of the process as the C library changes them (`setuid`, `setgroups`),
-//! and a signal handler never runs while its thread is inside the engine, except while it waits there.
+//! Requests use the credentials of the process as the C library changes them (`setuid`, `setgroups`). A signal handler
+//! never runs while its thread is inside the engine, except while the thread waits there.
 //!
-//! Needs Rust 1.88, as all of this crate.
+//! Needs Rust 1.88, as the whole crate does.
 
 mod trapped;
 
@@ -71,8 +71,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[doc(hidden)]
 pub use anyring_interpose as interpose;
 
-/// Lets every crate in the program that calls the C library's `syscall` use `io_uring` where it is denied; with `trap`,
-/// also those that make system calls by instructions: see [`everywhere`](mod@crate::everywhere).
+/// Lets every crate in the program that calls the C library's `syscall` use `io_uring` where it is denied. With `trap`,
+/// this includes crates that make system calls without the C library: see [`everywhere`](mod@crate::everywhere).
 #[macro_export]
 macro_rules! everywhere {
     (trap) => {
@@ -99,31 +99,31 @@ macro_rules! everywhere {
 #[doc(hidden)]
 pub struct Everywhere;
 
-/// No ring was asked for yet: the kernel answers, who knows of none.
+/// No ring was asked for yet: the kernel answers calls.
 const UNDECIDED: u8 = 0;
-/// The kernel answers.
+/// The kernel answers calls.
 const KERNEL: u8 = 1;
-/// Anyring's engine does.
+/// Anyring's engine answers calls.
 const USER: u8 = 2;
-/// The front end that `anyring run` has put behind this program's functions answers.
+/// The front end of `anyring run`, to which this program's functions pass calls on, answers.
 const OTHERS: u8 = 3;
-/// The kernel, and anyring's engine for rings that the kernel is too old for.
+/// The kernel answers calls, and anyring's engine those on rings that the kernel is too old for.
 const BOTH: u8 = 4;
 
 const SETUP: usize = libc::SYS_io_uring_setup as usize;
 
 static ANSWERS: AtomicU8 = AtomicU8::new(UNDECIDED);
 
-/// Whether the functions are there, as far as anybody has made a ring by them.
+/// True if [`everywhere!`](crate::everywhere!) has seen a ring made: then it sees closes of descriptors, too.
 pub(crate) fn sees_closes() -> bool {
     ANSWERS.load(Ordering::Relaxed) != UNDECIDED
 }
 
-/// Before `main`: lets the calls trap that the program makes by instructions.
+/// Sets the trap before `main`, for calls that the program makes without the C library.
 #[doc(hidden)]
 pub extern "C" fn trap() {
     unsafe extern "C" {
-        // The linker's: where the program begins, and where its code ends.
+        // Linker symbols: where the program begins, and where its code ends.
         static __executable_start: u8;
         static etext: u8;
     }
@@ -149,7 +149,7 @@ impl interpose::Frontend for Everywhere {
     unsafe fn call(number: usize, arguments: [usize; 6]) -> Option<isize> {
         let mut answers = ANSWERS.load(Ordering::Relaxed);
         if answers == UNDECIDED {
-            // Calls that need no ring may be the first ones; others have none of ours.
+            // A call that needs no ring may be the first one; a call on a ring cannot name a ring of ours yet.
             let needs_ring = number != SETUP && arguments[0] as c_int != -1;
             if needs_ring {
                 return None;
@@ -172,7 +172,7 @@ impl interpose::Frontend for Everywhere {
     }
 }
 
-/// Puts anyring's engine in place beside the kernel's.
+/// Starts anyring's engine beside the kernel's.
 fn stand_beside() {
     engine::begin(Engine::User);
     ANSWERS.store(BOTH, Ordering::Relaxed);
@@ -185,13 +185,13 @@ fn choose() -> u8 {
         _ => KERNEL,
     };
     engine::begin(if answers == USER { Engine::User } else { Engine::Kernel });
-    // Another thread may have chosen meanwhile, and gone on.
+    // Another thread may have chosen meanwhile; its choice stays.
     ANSWERS
         .compare_exchange(UNDECIDED, answers, Ordering::Relaxed, Ordering::Relaxed)
         .map_or_else(|now| now, |_| answers)
 }
 
-/// The call, made by the function that ours stands in front of.
+/// Makes the call by the `syscall` function behind this program's.
 ///
 /// # Safety
 /// As for the call that `number` names.

@@ -1,4 +1,4 @@
-//! Files, as operations of a safe ring name them.
+//! Files that operations of a safe ring name.
 
 use crate::engine;
 use crate::fixed::FixedSlot;
@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 /// A file: a descriptor that is open as long as something refers to it, or a place in a ring's table of files.
 ///
-/// Clones are the same file. An operation keeps one until it has ended, so no descriptor is closed, and its number
-/// used again, under an operation's feet. A place in a table is one of the ring that it comes from: operations of
-/// another ring do not find it (`EBADF`, or `EINVAL` where they close it).
+/// Clones refer to the same file. An operation keeps a clone until the operation has ended, so a descriptor is not closed,
+/// and its number not used again, during an operation. A place in a table belongs to one ring: operations of
+/// another ring do not find the file (`EBADF`, or `EINVAL` for operations that close it).
 ///
 /// ```
 /// use anyring::{Fd, Ring, op};
@@ -35,7 +35,7 @@ enum Kind {
     Fixed(FixedSlot),
 }
 
-/// A descriptor whose end anyring's engine hears of.
+/// A descriptor whose close is reported to anyring's engine.
 #[derive(Debug)]
 struct Descriptor(ManuallyDrop<OwnedFd>);
 
@@ -48,13 +48,13 @@ impl Drop for Descriptor {
 }
 
 impl Fd {
-    /// A file of the table.
+    /// Returns the file in a place of the table.
     pub(crate) fn fixed(slot: FixedSlot) -> Fd {
         Fd(Arc::new(Kind::Fixed(slot)))
     }
 
-    /// How entries for a ring with these files name it. A place in the table of another ring becomes one that no table
-    /// has.
+    /// Returns how an entry for the ring with these files names this file. A place in another ring's table becomes a place that
+    /// no table has.
     #[inline]
     pub fn target(&self, files: Files<'_>) -> Target {
         match &*self.0 {
@@ -63,7 +63,7 @@ impl Fd {
         }
     }
 
-    /// The descriptor; none where it is a place in a table.
+    /// The descriptor, or `None` for a place in a table.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &*self.0 {
             Kind::Descriptor(fd) => Some(fd.0.as_fd()),
@@ -71,20 +71,20 @@ impl Fd {
         }
     }
 
-    /// For operations that take descriptors only: a number that is none, where it is a place in a table.
+    /// Returns the descriptor for operations that accept descriptors only, or -1 for a place in a table.
     pub(crate) fn raw(&self) -> RawFd {
         self.descriptor().map_or(-1, |fd| fd.as_raw_fd())
     }
 
-    /// True if it is a place in a ring's table of files.
+    /// True if the file is a place in a ring's table of files.
     pub fn is_fixed(&self) -> bool {
         matches!(*self.0, Kind::Fixed(_))
     }
 
-    /// The descriptor, to be owned by the caller.
+    /// Turns the file into its descriptor, which the caller owns.
     ///
     /// # Errors
-    /// The file again, where something else refers to it, an operation under way perhaps, or where it is a place in
+    /// The file again, if something else refers to it (an operation in flight, for example), or if it is a place in
     /// a table.
     pub fn into_owned(self) -> Result<OwnedFd, Fd> {
         if self.is_fixed() {
@@ -100,7 +100,7 @@ impl Fd {
         }
     }
 
-    /// The file that is to be closed, which nobody else refers to.
+    /// Turns the file into one that is to be closed, if nothing else refers to it.
     pub(crate) fn into_closing(self) -> Result<Closing, Fd> {
         if !self.is_fixed() {
             return self.into_owned().map(Closing::Descriptor);

@@ -1,21 +1,21 @@
-//! A ring's table of files, place by place.
+//! The places in a ring's table of files.
 
 use crate::op::Waker;
 use crate::operation::Files;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Which places of a ring's table are free.
+/// The free places of a ring's table of files.
 #[derive(Debug)]
 pub(crate) struct Table {
     places: Mutex<Places>,
-    /// Wakes the driver that is to empty places, if a driver has the ring.
+    /// Wakes the driver to empty abandoned places, if a driver owns the ring.
     waker: OnceLock<Waker>,
 }
 
 #[derive(Debug)]
 struct Places {
     free: Vec<u32>,
-    /// Nobody names them any more, but they still hold a file.
+    /// Places that no [`FixedSlot`] refers to any more, but that still hold a file.
     abandoned: Vec<u32>,
 }
 
@@ -25,7 +25,7 @@ impl Table {
         Arc::new(Table { places: Mutex::new(places), waker: OnceLock::new() })
     }
 
-    /// From now on `waker` wakes the driver that empties places, as soon as there is a place to be emptied.
+    /// Sets the waker of the driver that empties places. It is woken whenever there is a place to empty.
     pub(crate) fn wake_by(&self, waker: &Waker) {
         let _ = self.waker.set(waker.clone());
         if !self.places().abandoned.is_empty() {
@@ -37,29 +37,29 @@ impl Table {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A free place.
+    /// Takes a free place.
     pub(crate) fn take(self: &Arc<Table>) -> Option<FixedSlot> {
         let index = self.places().free.pop()?;
         Some(FixedSlot { index, table: self.clone(), holds_file: false })
     }
 
-    /// Places to be emptied.
+    /// Takes the list of places to be emptied.
     pub(crate) fn abandoned(&self) -> Vec<u32> {
         std::mem::take(&mut self.places().abandoned)
     }
 
-    /// A place was emptied.
+    /// Marks an emptied place as free.
     pub(crate) fn give_back(&self, index: u32) {
         self.places().free.push(index);
     }
 }
 
-/// A place that no table has.
+/// An index that is in no table.
 const NOWHERE: u32 = i32::MAX as u32;
 
-/// A place in a ring's table of files, kept for somebody: an operation that opens a file puts it there.
+/// A reserved place in a ring's table of files, into which an operation puts the file that it opens.
 ///
-/// [`Ring::slot`](crate::Ring::slot) makes them. One that is dropped is free again. Operations of another ring do
+/// [`Ring::slot`](crate::Ring::slot) reserves a place. Dropping the slot frees the place. Operations of another ring do
 /// not find it (`EINVAL`).
 #[derive(Debug)]
 pub struct FixedSlot {
@@ -69,28 +69,28 @@ pub struct FixedSlot {
 }
 
 impl FixedSlot {
-    /// Its number.
+    /// The index in the table.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Its number for an entry of the ring with these files; of another ring's table, one that no table has.
+    /// Returns the index for an entry of the ring with these files, or an index that is in no table if the slot is another ring's.
     pub(crate) fn place(&self, files: Files<'_>) -> u32 {
         let here = files.0.is_some_and(|table| Arc::ptr_eq(table, &self.table));
         if here { self.index } else { NOWHERE }
     }
 
-    /// [`place`](FixedSlot::place) of one that may have been taken.
+    /// Returns [`place`](FixedSlot::place) of a slot that may have been taken out already.
     pub(crate) fn place_of(slot: Option<&FixedSlot>, files: Files<'_>) -> u32 {
         slot.map_or(NOWHERE, |slot| slot.place(files))
     }
 
-    /// A file was put there.
+    /// Notes that the place holds a file.
     pub(crate) fn fill(&mut self) {
         self.holds_file = true;
     }
 
-    /// Its file was closed.
+    /// Frees the place, whose file was closed.
     pub(crate) fn emptied(mut self) {
         self.holds_file = false;
     }

@@ -3,24 +3,24 @@
 //! # The interface
 //!
 //! - **A safe ring.** [`Ring`] takes operations ([`op`]) with the buffers ([`Buffer`], [`BufferMut`]) and files
-//!   ([`Fd`]) that they work on, keeps them as long as the engine may use them, and gives them back with the
-//!   [`Completion`]. It needs no runtime: a program loops over [`Ring::wait`].
-//! - **Futures.** [`AsyncRing::submit`] makes a future of an operation, [`AsyncRing::submit_multi`] a stream of one with many
-//!   completions. A [`Driver`] has the ring: a thread, or a task of an executor.
+//!   ([`Fd`]) that they work on. The ring keeps buffers and files as long as the engine may use them, and returns them
+//!   with the [`Completion`]. A safe ring needs no runtime: a program loops over [`Ring::wait`].
+//! - **Futures.** [`AsyncRing::submit`] turns an operation into a future, [`AsyncRing::submit_multi`] turns a multishot operation
+//!   into a stream. A [`Driver`] owns the ring: it runs in a thread, or as a task of an executor.
 //! - **Operations with many completions** ([`Multishot`]): [`op::accept_multi`], [`op::recv_multi`],
-//!   [`op::poll_multi`], [`op::timeout_multi`]. A [`MultiToken`] names one.
-//! - **Buffers that the engine picks** ([`Ring::buffers`]), buffers and files that it knows beforehand
+//!   [`op::poll_multi`], [`op::timeout_multi`]. A [`MultiToken`] identifies the request.
+//! - **Buffers that the engine selects** ([`Ring::buffers`]), registered buffers and files
 //!   ([`Ring::register_buffers`], [`Ring::register_files`]), chains ([`Ring::chain`]), cancellation
 //!   ([`Ring::cancel`]), timeouts ([`op::timeout`], [`Ring::push_with_timeout`]), wake-ups by other threads
 //!   ([`op::wakes`]).
-//! - **What no kernel has**: reading a directory ([`op::read_names`]), over the kernel's `io_uring`, too.
-//! - **Readiness without system calls** ([`mod@uepoll`]): epoll whose events are taken from shared memory, and events that
+//! - **Operations that no kernel has**: reading a directory ([`op::read_names`]), over the kernel's `io_uring`, too.
+//! - **Readiness without system calls** ([`mod@uepoll`]): epoll whose events are read from shared memory, and events that
 //!   threads raise.
-//! - **The layer below** ([`low`]): every operation and registration, nothing kept or copied, `unsafe`.
+//! - **The layer below** ([`low`]): every operation and registration; it keeps and copies nothing, and is `unsafe`.
 //! - **Errors that say what to do** ([`Error`]).
-//! - **Other crates' rings, too** ([`mod@everywhere`]): one line, and what they do runs over either engine.
+//! - **Other crates' rings, too** ([`mod@everywhere`]): one line lets the rings of other crates run over either engine.
 //!
-//! Lengths and sizes are in bytes, numbers of errors positive errnos, times [`std::time::Duration`]s.
+//! Lengths and sizes are in bytes, error numbers are positive errnos, times are [`std::time::Duration`]s.
 //!
 //! # For users of other crates
 //!
@@ -43,7 +43,7 @@
 #![doc = include_str!("../examples/echo.rs")]
 //! ```
 //!
-//! With futures it takes a third of that: `examples/echo_tokio.rs` and `examples/echo_futures.rs`.
+//! The same server with futures takes a third of the lines: `examples/echo_tokio.rs` and `examples/echo_futures.rs`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(missing_docs, rustdoc::broken_intra_doc_links)]
 #![warn(clippy::missing_errors_doc)]
@@ -86,8 +86,8 @@ pub use provided::{Buffers, ProvidedBuffer};
 pub use registered::{BufferPool, FixedBuffer};
 pub use ring::{Chain, Raw, Ring};
 
-// The Rust of the repository's pages is compiled and run with the documentation tests; tools/cli/tests/docs checks that every
-// page with some is here.
+// The Rust examples of the repository's pages are compiled and run with the documentation tests. tools/cli/tests/docs checks that
+// every page with Rust examples is listed here.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/uepoll.md")]
 struct Pages;
