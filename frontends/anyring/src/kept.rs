@@ -1,11 +1,11 @@
-//! Operations at rest, while the engine may have pointers into them.
+//! Operations that stay in place while the engine may have pointers into them.
 
 use crate::operation::{Multishot, Operation};
 use std::any::TypeId;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::NonNull;
 
-/// Memory in which most operations have room: the next one uses it again.
+/// Memory that is large enough for most operations. The memory of one operation is used for the next.
 #[repr(align(16))]
 pub(crate) struct Room(#[expect(dead_code, reason = "used by address")] MaybeUninit<[u8; 64]>);
 
@@ -13,11 +13,11 @@ const fn fits<O>() -> bool {
     size_of::<O>() <= size_of::<Room>() && align_of::<O>() <= align_of::<Room>()
 }
 
-/// Memory for an operation, made before that is moved: it is moved once then.
+/// Memory for an operation, allocated before the operation is moved, so that the operation is moved only once.
 pub(crate) struct Memory<O>(NonNull<O>);
 
 impl<O> Memory<O> {
-    /// This room, or new memory.
+    /// Returns `room` if the operation fits into it, or else new memory.
     #[inline(always)]
     pub(crate) fn new(room: Option<Box<Room>>) -> Memory<O> {
         if fits::<O>() {
@@ -32,9 +32,9 @@ impl<O> Memory<O> {
 /// The functions and the name that all requests of an operation share.
 struct Kind {
     name: &'static str,
-    /// Tells the operation that it has ended.
+    /// Calls [`settle`](Operation::settle) of the operation.
     settle: unsafe fn(NonNull<()>, i32),
-    /// Drops it, and frees its memory.
+    /// Drops the operation, and frees its memory.
     end: unsafe fn(NonNull<()>),
 }
 
@@ -43,7 +43,7 @@ impl Kind {
         const {
             &Kind {
                 name: O::NAME,
-                // SAFETY: an operation of this type is there.
+                // SAFETY: `at` holds an operation of this type.
                 settle: |at, result| unsafe { at.cast::<O>().as_mut() }.settle(result),
                 end: end::<O>,
             }
@@ -56,7 +56,7 @@ impl Kind {
 }
 
 /// # Safety
-/// An operation of this type must be there, which nobody uses any more.
+/// `at` must hold an operation of this type, which nothing uses any more.
 unsafe fn end<O>(at: NonNull<()>) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -69,17 +69,17 @@ unsafe fn end<O>(at: NonNull<()>) {
     }
 }
 
-/// An operation at rest. A box would claim to be its only user.
+/// An operation that must not move. Not a `Box`, which would claim to be the only user of the memory.
 pub(crate) struct Kept {
-    /// In a [`Room`] where it fits there, else in a box of its own.
+    /// Points to a [`Room`] if the operation fits into one, else to a box of its own.
     at: NonNull<()>,
     kind: &'static Kind,
     type_id: TypeId,
 }
 
-// SAFETY: as the operation is.
+// SAFETY: operations are `Send`.
 unsafe impl Send for Kept {}
-// SAFETY: who shares it has its name and type, and nothing of the operation.
+// SAFETY: a shared reference gives access to the operation's name and type only.
 unsafe impl Sync for Kept {}
 
 impl Kept {
@@ -95,7 +95,7 @@ impl Kept {
 
     #[inline(always)]
     fn new<O: Send + 'static>(memory: Memory<O>, operation: O, kind: &'static Kind) -> Kept {
-        // SAFETY: memory for it, which nobody else knows of.
+        // SAFETY: the memory is large enough, and nothing else refers to it.
         unsafe { memory.0.write(operation) };
         Kept { at: memory.0.cast(), kind, type_id: TypeId::of::<O>() }
     }
@@ -112,43 +112,43 @@ impl Kept {
         self.type_id
     }
 
-    /// True if the operation is one of this type.
+    /// True if the operation has the type `O`.
     #[inline]
     pub(crate) fn is<O: 'static>(&self) -> bool {
         self.type_id == TypeId::of::<O>()
     }
 
-    /// The operation, which is one of this type.
+    /// Returns the operation, whose type is `O`.
     ///
     /// # Safety
-    /// It must be, and the engine must not use it.
+    /// The operation's type must be `O`, and the engine must not use the operation.
     #[inline]
     pub(crate) unsafe fn get_mut<O>(&mut self) -> &mut O {
         // SAFETY: the caller's promise.
         unsafe { self.at.cast().as_mut() }
     }
 
-    /// Tells the operation, which the engine has done with, that it has ended.
+    /// Notes in the operation, which the engine no longer uses, that it has ended.
     pub(crate) fn settle(&mut self, result: i32) {
-        // SAFETY: it is of this kind.
+        // SAFETY: the operation at `at` is of this kind.
         unsafe { (self.kind.settle)(self.at, result) };
     }
 
-    /// The operation, which the engine has done with, if it is one of this type.
+    /// Takes the operation, which the engine no longer uses, if its type is `O`.
     #[inline]
     pub(crate) fn take<O: 'static>(self) -> Result<O, Kept> {
-        // SAFETY: it is of this type.
+        // SAFETY: the operation's type is `O`.
         if self.is::<O>() { Ok(unsafe { self.into_inner() }.0) } else { Err(self) }
     }
 
-    /// The operation, which is one of this type, and the room where it was.
+    /// Takes the operation, whose type is `O`, and the room where it was.
     ///
     /// # Safety
-    /// It must be, and the engine must not use it.
+    /// The operation's type must be `O`, and the engine must not use the operation.
     #[inline(always)]
     pub(crate) unsafe fn into_inner<O>(self) -> (O, Option<Box<Room>>) {
         let at = ManuallyDrop::new(self).at;
-        // SAFETY: it is there, and in memory of this kind; both are taken once.
+        // SAFETY: `at` holds the operation, in memory of this kind; both are taken only here.
         unsafe {
             let operation = at.cast::<O>().read();
             if fits::<O>() {
@@ -163,7 +163,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // SAFETY: it is there, and was not taken.
+        // SAFETY: `at` holds the operation, which was not taken.
         unsafe { (self.kind.end)(self.at) };
     }
 }

@@ -10,49 +10,49 @@ use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// The outcome of an operation: its result, and what came with it.
+/// The outcome of an operation: its result, and the buffer or descriptor that its completion brought.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct CqeResult {
-    /// The number that it came to, or why it failed.
+    /// The operation's result, or the error with which it failed.
     pub result: Result<u32, Error>,
-    /// `IORING_CQE_F_*`.
+    /// The completion's `IORING_CQE_F_*` flags.
     pub flags: u32,
-    /// The provided buffer that it took.
+    /// The provided buffer that the operation took.
     pub buffer: Option<ProvidedBuffer>,
-    /// The descriptor that it opened.
+    /// The descriptor that the operation opened.
     pub file: Option<OwnedFd>,
 }
 
 impl CqeResult {
-    /// The result alone, where nothing comes with it.
+    /// Returns the result of an operation that brings no buffer and no descriptor.
     #[inline(always)]
     pub(crate) fn number(self) -> Result<u32, Error> {
-        // Field by field, which is cheap where the compiler knows that nothing is there.
+        // Field by field, which is cheap if the compiler knows that the fields are `None`.
         let CqeResult { result, flags: _, buffer, file } = self;
         drop((buffer, file));
         result
     }
 
-    /// The descriptor that it opened.
+    /// Returns the file that the operation opened.
     pub(crate) fn opened(self) -> Result<Fd, Error> {
         let file = self.file;
         self.result.map(|_| file.map(Fd::from).expect("a descriptor comes with the result"))
     }
 }
 
-/// The table of files of the ring that an entry is for: see [`Fd::target`].
+/// The table of files of the ring that an entry is for; see [`Fd::target`].
 #[derive(Clone, Copy, Debug)]
 pub struct Files<'a>(pub(crate) Option<&'a Arc<Table>>);
 
-/// An operation with one completion. [`op`](crate::op) has them; a program may make its own.
+/// An operation with one completion. The module [`op`](crate::op) has operations; a program may define its own.
 ///
 /// # Safety
-/// What the entry names must belong to the operation, which the ring keeps, without moving it, from
-/// [`entry`](Operation::entry) on until it has ended. It must not name a place to which the value itself does not
-/// keep others from having access.
+/// All memory and files that the entry names must belong to the operation. The ring keeps the operation, without moving it, from
+/// [`entry`](Operation::entry) until the operation has ended. The entry must not name memory that other code can access
+/// while the ring keeps the operation.
 pub unsafe trait Operation: Send + Sized + 'static {
-    /// The value that the completion is turned into.
+    /// The type that the completion is converted into.
     type Output;
 
     /// The operation's name in errors.
@@ -63,22 +63,22 @@ pub unsafe trait Operation: Send + Sized + 'static {
         false
     }
 
-    /// True if another completion follows the result, by which alone the operation's memory is free.
+    /// True if a notification follows the result, and the operation's memory is in use until the notification comes.
     fn notifies(&self) -> bool {
         false
     }
 
-    /// The entry, for a ring with these files; called once.
+    /// Returns the SQE, for a ring with these files; called once.
     fn entry(&mut self, files: Files<'_>) -> Sqe;
 
-    /// Notes that the operation has ended, with this result: called before [`output`](Operation::output), and where nobody asks
-    /// for that, too.
+    /// Notes that the operation has ended with this result. The ring calls it before [`output`](Operation::output), and also if
+    /// `output` is never called.
     fn settle(&mut self, _result: i32) {}
 
-    /// The operation's output, made of itself and what came of it.
+    /// Converts the operation and the outcome `came` into the output.
     ///
     /// # Safety
-    /// The operation must have ended, with what came: so much of a buffer, for one, is believed to be written.
+    /// The operation must have ended with the outcome `came`: the number of bytes in it, for example, is trusted to be written.
     unsafe fn output(self, came: CqeResult) -> Self::Output;
 }
 
@@ -87,7 +87,7 @@ pub unsafe trait Operation: Send + Sized + 'static {
 /// # Safety
 /// As for [`Operation`].
 pub unsafe trait Multishot: Send + Sized + 'static {
-    /// The value that each completion is turned into.
+    /// The type that each completion is converted into.
     type Item;
 
     /// The operation's name in errors.
@@ -98,31 +98,31 @@ pub unsafe trait Multishot: Send + Sized + 'static {
         false
     }
 
-    /// The buffers that it takes.
+    /// The group of buffers that the operation takes buffers from.
     fn buffers(&self) -> Option<&crate::Buffers> {
         None
     }
 
-    /// The entry, for a ring with these files; called once.
+    /// Returns the SQE, for a ring with these files; called once.
     fn entry(&mut self, files: Files<'_>) -> Sqe;
 
-    /// The item that a completion brings.
+    /// Converts a completion into an item.
     fn item(came: CqeResult) -> Self::Item;
 }
 
-/// Names a request of one ring, by a number that no other request of it ever has.
+/// Identifies a request of a ring by a number that no other request of the ring ever has.
 ///
-/// [`Token`] and [`MultiToken`] convert into it: what asks for `impl Into<Id>` takes a reference to either.
+/// [`Token`] and [`MultiToken`] convert into an `Id`: a function with an `impl Into<Id>` accepts a reference to either.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Id(pub(crate) u64);
 
-/// Names a request of the operation `O`, to know its completion by and to take what it says.
+/// Identifies a request of the operation `O`: it recognises the request's completion, and takes the output from it.
 pub struct Token<O> {
     id: Id,
     operation: PhantomData<fn() -> O>,
 }
 
-/// Names a request of the multishot operation `M`.
+/// Identifies a request of the multishot operation `M`.
 ///
 /// Dropping it does not end the request: [`Ring::cancel`](crate::Ring::cancel) does.
 pub struct MultiToken<M> {
@@ -136,7 +136,7 @@ impl<O> Token<O> {
         Token { id, operation: PhantomData }
     }
 
-    /// Its number.
+    /// The request's number.
     pub fn id(&self) -> Id {
         self.id
     }
@@ -147,7 +147,7 @@ impl<M> MultiToken<M> {
         MultiToken { id, ended: false, operation: PhantomData }
     }
 
-    /// Its number.
+    /// The request's number.
     pub fn id(&self) -> Id {
         self.id
     }
@@ -202,5 +202,5 @@ impl From<&Id> for Id {
     }
 }
 
-/// The group that a request takes buffers from.
+/// The group of buffers from which a request takes buffers.
 pub(crate) type Source = Option<Arc<Group>>;

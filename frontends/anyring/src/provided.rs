@@ -1,4 +1,4 @@
-//! Rings of buffers: the engine takes one when there is something for it.
+//! Rings of provided buffers: the engine takes a buffer when data is there for it.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -16,30 +16,30 @@ struct Entry {
     tail: u16,
 }
 
-/// The memory of a ring of buffers, and the buffers.
+/// The memory of a buffer ring and of its buffers.
 pub(crate) struct Group {
     id: u16,
     entries: u16,
     size: u32,
     memory: NonNull<u8>,
     bytes: usize,
-    /// The tail; whoever gives a buffer back has it.
+    /// The ring's tail; a thread that gives a buffer back holds the lock.
     tail: Mutex<u16>,
 }
 
-// SAFETY: each buffer is either the engine's or a guard's; the ring is written under a lock.
+// SAFETY: each buffer belongs either to the engine or to one `ProvidedBuffer`; the ring is written under a lock.
 unsafe impl Send for Group {}
 // SAFETY: as above.
 unsafe impl Sync for Group {}
 
 impl Group {
-    /// `entries`, a power of two, of `size` bytes each, all of them the engine's once it is registered.
+    /// Makes `entries` buffers (a power of two) of `size` bytes each. All of them belong to the engine once the group is registered.
     pub(crate) fn new(id: u16, entries: u16, size: u32) -> std::io::Result<Arc<Group>> {
         let ring_bytes = usize::from(entries) * size_of::<Entry>();
         let bytes = ring_bytes + usize::from(entries) * size as usize;
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: new memory, wherever the kernel likes.
+        // SAFETY: a new mapping, at an address that the kernel chooses.
         let memory = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
         if memory == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error());
@@ -62,14 +62,14 @@ impl Group {
 
     fn buffer(&self, id: u16) -> *mut u8 {
         let ring_bytes = usize::from(self.entries) * size_of::<Entry>();
-        // SAFETY: within the mapping for ids below `entries`.
+        // SAFETY: ids below `entries` are within the mapping.
         unsafe { self.memory.as_ptr().add(ring_bytes + usize::from(id) * self.size as usize) }
     }
 
     fn give_back(&self, id: u16) {
         let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         let entries = self.memory.as_ptr().cast::<Entry>();
-        // SAFETY: a place of the ring that is not in use: there are as many as there are buffers.
+        // SAFETY: the entry is not in use, because the ring has as many entries as buffers.
         unsafe {
             let entry = entries.add(usize::from(*tail & (self.entries - 1)));
             (*entry).address = self.buffer(id).expose_provenance() as u64;
@@ -77,16 +77,16 @@ impl Group {
             (*entry).id = id;
         }
         *tail = tail.wrapping_add(1);
-        // SAFETY: the first entry, whose last word both sides access atomically.
+        // SAFETY: the first entry is within the mapping; both sides access its last word atomically.
         let word = unsafe { AtomicU16::from_ptr(&raw mut (*entries).tail) };
-        // Release pairs with the engine's acquire: the entry is written.
+        // Pairs with the engine's acquire: the entry is written before the tail.
         word.store(*tail, Ordering::Release);
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // SAFETY: neither a ring nor a guard refers to it any more.
+        // SAFETY: neither a ring nor a `ProvidedBuffer` refers to the memory any more.
         unsafe { libc::munmap(self.memory(), self.bytes) };
     }
 }
@@ -97,26 +97,26 @@ impl fmt::Debug for Group {
     }
 }
 
-/// A group of buffers of a ring, from which operations take one when there is something for it.
+/// A group of buffers of a ring, from which the engine takes a buffer for an operation when data is there.
 ///
-/// [`Ring::buffers`](crate::Ring::buffers) makes it. A buffer comes as [`ProvidedBuffer`], and is given back when that
-/// is dropped; where all are out, operations end with `ENOBUFS`.
+/// [`Ring::buffers`](crate::Ring::buffers) makes a group. A buffer arrives as a [`ProvidedBuffer`], and returns to the group when
+/// the [`ProvidedBuffer`] is dropped. While no buffer is left in the group, operations end with `ENOBUFS`.
 #[derive(Clone, Debug)]
 pub struct Buffers(pub(crate) Arc<Group>);
 
 impl Buffers {
-    /// How many there are.
+    /// The number of buffers.
     pub fn count(&self) -> usize {
         self.0.entries.into()
     }
 
-    /// How many bytes each has.
+    /// The size of each buffer in bytes.
     pub fn size(&self) -> usize {
         self.0.size as usize
     }
 }
 
-/// A buffer of a group with what was received in it; given back when it is dropped, by whatever thread.
+/// A buffer of a group with the received data; it returns to the group when it is dropped, in any thread.
 pub struct ProvidedBuffer {
     group: Arc<Group>,
     id: u16,
@@ -124,10 +124,10 @@ pub struct ProvidedBuffer {
 }
 
 impl ProvidedBuffer {
-    /// A buffer that a completion names, with so much in it.
+    /// Returns the buffer that a completion names, with `length` bytes in it.
     ///
     /// # Safety
-    /// The engine must have given it out.
+    /// The engine must have taken the buffer from the group for this completion.
     pub(crate) unsafe fn new(group: Arc<Group>, id: u16, length: usize) -> ProvidedBuffer {
         let length = length.min(group.size as usize);
         assert!(id < group.entries, "a buffer of the group");
@@ -139,14 +139,14 @@ impl Deref for ProvidedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: given out by the engine, initialised as every mapping is.
+        // SAFETY: the engine gave the buffer out; its memory is initialised as every anonymous mapping is.
         unsafe { std::slice::from_raw_parts(self.group.buffer(self.id), self.length) }
     }
 }
 
 impl DerefMut for ProvidedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and this is the only one.
+        // SAFETY: as above, and no other value has this buffer.
         unsafe { std::slice::from_raw_parts_mut(self.group.buffer(self.id), self.length) }
     }
 }
@@ -157,7 +157,7 @@ impl AsRef<[u8]> for ProvidedBuffer {
     }
 }
 
-// SAFETY: memory of the group, which it keeps, and whose only user it is.
+// SAFETY: the value keeps the group's memory, and is the only user of its buffer.
 unsafe impl crate::Buffer for ProvidedBuffer {
     fn pointer(&self) -> *const u8 {
         self.as_ptr()

@@ -1,4 +1,4 @@
-//! Buffers that a ring's engine knows once and for all.
+//! Registered buffers of a ring.
 
 use crate::buffer::{Buffer, BufferMut};
 use std::fmt;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The memory of a ring's registered buffers.
 pub(crate) struct Memory {
-    /// From boxed slices, which [`Drop`] makes of them again.
+    /// Made from boxed slices; [`Drop`] turns the pointers back into boxes.
     buffers: Vec<*mut [u8]>,
     free: Mutex<Vec<u16>>,
 }
@@ -36,20 +36,20 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         for &buffer in &self.buffers {
-            // SAFETY: made of a box, and nobody has it any more.
+            // SAFETY: the pointer was made from a box, and nothing else refers to the box's memory any more.
             drop(unsafe { Box::from_raw(buffer) });
         }
     }
 }
 
-/// The registered buffers of a ring; [`Ring::register_buffers`](crate::Ring::register_buffers) makes it.
+/// The registered buffers of a ring, made by [`Ring::register_buffers`](crate::Ring::register_buffers).
 ///
-/// Reads and writes with such a buffer need not look its memory up each time.
+/// For reads and writes with such a buffer, the engine need not look up the memory each time.
 #[derive(Clone)]
 pub struct BufferPool(pub(crate) Arc<Memory>);
 
 impl BufferPool {
-    /// A buffer that is not in use.
+    /// Takes a buffer that is not in use.
     pub fn get(&self) -> Option<FixedBuffer> {
         let index = self.0.free().pop()?;
         Some(FixedBuffer { memory: self.0.clone(), index, length: 0 })
@@ -62,10 +62,10 @@ impl fmt::Debug for BufferPool {
     }
 }
 
-/// A registered buffer; back in its pool when it is dropped.
+/// A registered buffer; it returns to its pool when it is dropped.
 ///
-/// It has a length, up to its capacity: what was read into it, or written by [`fill`](FixedBuffer::fill). On
-/// another ring than that of its pool, operations with it fail.
+/// Its length, at most its capacity, is the number of bytes read into it, or written by [`fill`](FixedBuffer::fill). On
+/// a ring other than that of its pool, operations with it fail.
 pub struct FixedBuffer {
     memory: Arc<Memory>,
     index: u16,
@@ -77,7 +77,7 @@ impl FixedBuffer {
         self.memory.buffers[usize::from(self.index)]
     }
 
-    /// Copies as much of `bytes` as there is room for; how much.
+    /// Copies as much of `bytes` as there is room for. Returns the number of bytes copied.
     pub fn fill(&mut self, bytes: &[u8]) -> usize {
         self.length = bytes.len().min(self.raw().len());
         let length = self.length;
@@ -85,7 +85,7 @@ impl FixedBuffer {
         length
     }
 
-    /// Its length is this, or its capacity if that is less.
+    /// Sets the length to `length`, or to the capacity if that is less.
     pub fn resize(&mut self, length: usize) {
         self.length = length.min(self.raw().len());
     }
@@ -95,7 +95,7 @@ impl Deref for FixedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: initialised memory that only this one uses.
+        // SAFETY: the memory is initialised, and only this value uses it.
         unsafe { &(&*self.raw())[..self.length] }
     }
 }
@@ -113,7 +113,7 @@ impl AsRef<[u8]> for FixedBuffer {
     }
 }
 
-// SAFETY: memory of the pool, which it keeps, and whose only user it is.
+// SAFETY: the value keeps the pool's memory, and is the only user of its buffer.
 unsafe impl Buffer for FixedBuffer {
     fn pointer(&self) -> *const u8 {
         self.raw().cast()

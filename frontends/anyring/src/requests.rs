@@ -10,15 +10,15 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 /// A request that has not ended.
 pub(crate) struct Request {
-    /// The operation, at rest: what its entry names belongs to it.
+    /// The operation, which does not move; all that its entry names belongs to it.
     pub(crate) operation: Kept,
     pub(crate) opens: bool,
     pub(crate) notifies: bool,
-    /// The request ends with one completion, which somebody waits for, and takes no buffer of a group.
+    /// The request ends with one completion, which the program waits for, and takes no buffer of a group.
     pub(crate) plain: bool,
-    /// Nobody waits for its completion.
+    /// The program does not wait for the completion.
     pub(crate) silent: bool,
-    /// The result of one that notifies, while the notification is to come.
+    /// The result of a request that notifies, until its notification comes.
     pub(crate) early: Option<i32>,
 }
 
@@ -29,49 +29,49 @@ impl Request {
     }
 }
 
-/// The descriptor that a request with this result opened.
+/// Returns the descriptor that a request with this result opened.
 #[inline]
 fn opened(opens: bool, result: i32) -> Option<OwnedFd> {
-    // SAFETY: a new descriptor, which nobody else knows of.
+    // SAFETY: a new descriptor, which nothing else refers to.
     (opens && result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) })
 }
 
 struct Place {
-    /// Of the request here, or of the next one.
+    /// The generation of the request in this place, or of the next request.
     generation: u32,
     request: Option<Request>,
-    /// Of the request here.
+    /// The group of buffers of the request in this place.
     source: Source,
 }
 
 impl Place {
-    /// The buffer that the request here took.
+    /// Returns the buffer that the request's CQE names.
     fn buffer(&self, cqe: Cqe, result: i32) -> Option<ProvidedBuffer> {
         let source = self.source.as_ref()?;
-        // SAFETY: the engine says so, of a request that takes its buffers from this group.
+        // SAFETY: the engine names the buffer, for a request that takes buffers from this group.
         cqe.buffer_id().map(|id| unsafe { ProvidedBuffer::new(source.clone(), id, result.max(0) as usize) })
     }
 }
 
-/// A place where no request is, to be given back or used.
+/// A free place, to be used or to be given back.
 pub(crate) struct Vacancy {
     pub(crate) index: u32,
-    /// Of the operation that was here last.
+    /// The memory of the last operation in this place.
     pub(crate) room: Option<Box<Room>>,
 }
 
-/// All of them, by number.
+/// All requests of a ring, by number.
 #[derive(Default)]
 pub(crate) struct Requests {
     places: Vec<Place>,
     free: Vec<Vacancy>,
-    /// How many are not silent, and how many are.
+    /// The numbers of requests that are not silent, and that are silent.
     loud: usize,
     silent: usize,
 }
 
 impl Requests {
-    /// Where the next request goes.
+    /// Returns the place of the next request.
     #[inline(always)]
     pub(crate) fn vacancy(&mut self) -> Vacancy {
         self.free.pop().unwrap_or_else(|| self.add_place())
@@ -104,7 +104,7 @@ impl Requests {
         (place.generation == (id >> 32) as u32 && place.request.is_some()).then_some(place)
     }
 
-    /// Takes a request out that has ended.
+    /// Removes a request that has ended.
     fn remove(&mut self, id: Id) -> Option<Request> {
         let place = self.place(id.0)?;
         place.generation = place.generation.wrapping_add(1);
@@ -125,7 +125,7 @@ impl Requests {
         place.is_some_and(|place| place.generation == (id.0 >> 32) as u32 && place.request.is_some())
     }
 
-    /// How many there are that somebody waits for.
+    /// The number of requests whose completions the program waits for.
     pub(crate) fn waited_for(&self) -> usize {
         self.loud
     }
@@ -139,7 +139,7 @@ impl Requests {
         live.map(|(index, place)| Id(u64::from(place.generation) << 32 | index as u64)).collect()
     }
 
-    /// True if the operation is one of this type, and the request ends with one completion and takes no buffer of a group.
+    /// True if the request's operation has the type `O`, and the request ends with one completion and takes no buffer of a group.
     #[inline(always)]
     pub(crate) fn is_plain<O: Operation>(&self, id: Id) -> bool {
         let place = self.places.get(id.0 as u32 as usize);
@@ -149,11 +149,11 @@ impl Requests {
         })
     }
 
-    /// Takes a request out that [`is_plain`](Requests::is_plain), and that has ended: the operation, and the
-    /// descriptor that it has opened.
+    /// Removes a request for which [`is_plain`](Requests::is_plain) is true, and which has ended. Returns the operation, and
+    /// the descriptor that it opened.
     ///
     /// # Safety
-    /// It must be so.
+    /// `is_plain` must be true for the request, and the request must have ended.
     #[inline(always)]
     pub(crate) unsafe fn take_plain<O: Operation>(&mut self, id: Id, result: i32) -> (O, Option<OwnedFd>) {
         let index = id.0 as u32;
@@ -170,7 +170,7 @@ impl Requests {
         (operation, opened(opens, result))
     }
 
-    /// The completion that the program gets for the engine's, if any.
+    /// Converts a CQE into the completion that the program gets, if it gets one for this CQE.
     pub(crate) fn complete(&mut self, engine: Engine, cqe: Cqe) -> Option<Completion> {
         let id = Id(cqe.user_data());
         let place = self.place(id.0)?;
@@ -206,14 +206,14 @@ impl Requests {
         (!request.silent).then_some(completion)
     }
 
-    /// Ends a request whose entry the engine has never taken.
+    /// Ends a request whose entry the engine has not taken.
     pub(crate) fn withdraw(&mut self, id: Id) {
         if let Some(mut request) = self.remove(id) {
             request.operation.settle(-libc::ECANCELED);
         }
     }
 
-    /// Gives up all of them without freeing what they hold.
+    /// Forgets all requests without freeing what they own.
     pub(crate) fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.places));
         self.free = Vec::new();

@@ -1,7 +1,7 @@
-//! epoll whose events are taken from memory that is shared with whoever finds them, without a system call.
+//! epoll whose events are read from shared memory, without a system call.
 //!
-//! A [`Set`] takes files as epoll does, edge-triggered, and events that threads raise themselves. [`Set::take`] takes
-//! what is there and sleeps only if nothing is. Who finds out what the files are ready for is the set's [`Feeder`].
+//! A [`Set`] accepts files as epoll does, edge-triggered, and events that threads raise themselves. [`Set::take`] takes
+//! the events that are there, and sleeps only if there are none. The set's [`Feeder`] finds out what the files are ready for.
 //!
 //! ```
 //! use anyring::uepoll::{Interest, Set};
@@ -27,8 +27,8 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! A program that maps the ring itself, by the descriptor ([`AsFd`]), uses [`Set::wait`]; how the memory is laid out
-//! is said in [`layout`].
+//! A program that maps the ring itself, by the set's descriptor ([`AsFd`]), uses [`Set::wait`]. The memory's layout is
+//! documented in [`layout`].
 
 use std::io;
 use std::ops::BitOr;
@@ -39,24 +39,24 @@ use anyring_engine::abi::Errno;
 use anyring_uepoll::{ADD, DELETE, MODIFY, Options, Raiser};
 pub use anyring_uepoll::{Event, Feeder, layout};
 
-/// The `EPOLL*` bits that a file is watched for. Errors and hang-ups are told in any case.
+/// The `EPOLL*` bits that a file is watched for. Errors and hang-ups are always reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Interest(u32);
 
 impl Interest {
-    /// Something can be read.
+    /// The file is readable.
     pub const READABLE: Interest = Interest(libc::EPOLLIN as u32);
-    /// Something can be written.
+    /// The file is writable.
     pub const WRITABLE: Interest = Interest(libc::EPOLLOUT as u32);
-    /// The other end sends no more.
+    /// The peer has shut down its sending side.
     pub const READ_CLOSED: Interest = Interest(libc::EPOLLRDHUP as u32);
-    /// Out-of-band data.
+    /// Out-of-band data is there.
     pub const PRIORITY: Interest = Interest(libc::EPOLLPRI as u32);
-    /// One event, then none until the file is modified.
+    /// Reports one event, then none until the file is modified.
     pub const ONCE: Interest = Interest(libc::EPOLLONESHOT as u32);
-    /// Told again and again as long as it is so; for sets with [`Builder::extended`].
+    /// Reports the event again as long as the file is ready (level-triggered); for sets with [`Builder::extended`].
     pub const LEVEL: Interest = Interest(LEVEL);
-    /// Of several sets that watch a file, not all need be told; for sets with [`Builder::extended`].
+    /// If several sets watch a file, an event need not be reported to all of them; for sets with [`Builder::extended`].
     pub const EXCLUSIVE: Interest = Interest(libc::EPOLLEXCLUSIVE as u32);
 
     fn bits(self) -> u32 {
@@ -64,7 +64,7 @@ impl Interest {
     }
 }
 
-/// A bit that epoll does not have.
+/// A bit that epoll does not use.
 const LEVEL: u32 = 1 << 26;
 
 impl BitOr for Interest {
@@ -75,34 +75,34 @@ impl BitOr for Interest {
     }
 }
 
-/// How a [`Set`] is made.
+/// Options of a [`Set`] that is to be made.
 #[derive(Clone, Debug)]
 pub struct Builder(Options);
 
 impl Builder {
-    /// By whom the set is fed.
+    /// Selects the feeder of the set.
     pub fn feeder(mut self, feeder: Feeder) -> Builder {
         self.0.feeder = feeder;
         self
     }
 
-    /// Lets files be watched by level, and exclusively.
+    /// Allows [`Interest::LEVEL`] and [`Interest::EXCLUSIVE`].
     pub fn extended(mut self) -> Builder {
         self.0.extended = true;
         self
     }
 
-    /// Lets one look for events for some time before one sleeps: the processor is busy meanwhile, but what comes is
-    /// found without the time that waking takes.
+    /// Polls for events for `time` before it sleeps: the processor is busy during this time, but an event that comes is
+    /// found without the time that a wake-up takes.
     pub fn spin(mut self, time: Duration) -> Builder {
         self.0.spin_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self
     }
 
-    /// Makes it.
+    /// Makes the set.
     ///
     /// # Errors
-    /// What the system says; [`io::ErrorKind::InvalidInput`] for a number of items that cannot be.
+    /// The system's error; [`io::ErrorKind::InvalidInput`] for an invalid number of items.
     pub fn build(self) -> io::Result<Set> {
         anyring_uepoll::Set::create(self.0).map(Set).map_err(error)
     }
@@ -112,7 +112,7 @@ impl Builder {
 pub struct Set(anyring_uepoll::Set);
 
 impl Set {
-    /// A set for so many files and events, fed by what was found to be best.
+    /// Makes a set for at most `max_items` files and events, with the feeder that was found to be best.
     ///
     /// # Errors
     /// As [`Builder::build`].
@@ -120,26 +120,26 @@ impl Set {
         Set::builder(max_items).build()
     }
 
-    /// A set with more to say about it.
+    /// Returns a builder of a set for at most `max_items` files and events.
     pub fn builder(max_items: u32) -> Builder {
         Builder(Options { spawn: Some(crate::engine::spawn), ..Options::new(max_items) })
     }
 
-    /// By whom it is fed; never [`Feeder::Auto`].
+    /// The set's feeder; never [`Feeder::Auto`].
     pub fn feeder(&self) -> Feeder {
         self.0.feeder()
     }
 
-    /// Watches a file; its events come with `data`. Remove it before it is closed: epoll alone, [`Feeder::Epoll`] and
-    /// [`Feeder::Reactor`], lets go of a file that is closed.
+    /// Watches a file; its events come with `data`. Remove the file before it is closed: only epoll, with [`Feeder::Epoll`] and
+    /// [`Feeder::Reactor`], forgets a file when it is closed.
     ///
     /// # Errors
-    /// As `epoll_ctl(2)`; `ENOSPC` where as many items are there as there can be.
+    /// As `epoll_ctl(2)`; `ENOSPC` if the set has its maximum number of items.
     pub fn add(&self, file: impl AsFd, interest: Interest, data: u64) -> io::Result<()> {
         self.control(ADD, file, Event { events: interest.bits(), data })
     }
 
-    /// Watches it for something else from now on. What is under way is not lost.
+    /// Changes the interest and the data of a watched file. Events on their way are not lost.
     ///
     /// # Errors
     /// As `epoll_ctl(2)`.
@@ -147,7 +147,7 @@ impl Set {
         self.control(MODIFY, file, Event { events: interest.bits(), data })
     }
 
-    /// Watches it no longer. What it has in the ring is taken back.
+    /// Stops watching a file. Its events in the ring are removed.
     ///
     /// # Errors
     /// As `epoll_ctl(2)`.
@@ -159,33 +159,33 @@ impl Set {
         self.0.control(operation, file.as_fd().as_raw_fd(), event).map_err(error)
     }
 
-    /// An event that threads raise; it comes with `data`, and with the bits that it was raised with.
+    /// Makes an event that threads raise; it comes with `data`, and with the bits that it was raised with.
     ///
     /// # Errors
-    /// `ENOSPC` where as many items are there as there can be.
+    /// `ENOSPC` if the set has its maximum number of items.
     pub fn event(&self, data: u64) -> io::Result<UserEvent> {
         self.0.add_event(data).map(UserEvent).map_err(error)
     }
 
-    /// Removes it.
+    /// Removes an event that threads raise.
     ///
     /// # Errors
-    /// `ENOENT` where it was removed already, or is another set's.
+    /// `ENOENT` if the event was removed already, or belongs to another set.
     pub fn remove_event(&self, event: &UserEvent) -> io::Result<()> {
         self.0.delete_event(&event.0).map_err(error)
     }
 
-    /// Takes events; sleeps for the first if there are none, for `timeout` at most. Returns how many came.
+    /// Takes events; if there are none, sleeps until one comes, for `timeout` at most. Returns the number of events.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Interrupted`] by a signal; `EBUSY` where another thread waits already; `EPERM` in a child of
-    /// the process whose set it is.
+    /// [`io::ErrorKind::Interrupted`] after a signal; `EBUSY` if another thread waits already; `EPERM` in a child of
+    /// the process that made the set.
     pub fn take(&self, events: &mut [Event], timeout: Option<Duration>) -> io::Result<usize> {
         self.0.take(events, timeout.map(nanoseconds)).map_err(error)
     }
 
-    /// Sleeps until the ring has events, for `timeout` at most; whether it has. They are taken by [`Set::take`], or
-    /// out of the memory itself.
+    /// Sleeps until the ring has events, for `timeout` at most. Returns true if it has events; [`Set::take`] takes them, or
+    /// the program reads them from the memory itself.
     ///
     /// # Errors
     /// As [`Set::take`].
@@ -199,9 +199,9 @@ impl Set {
 }
 
 impl AsFd for Set {
-    /// The memory's descriptor, to map it by.
+    /// The descriptor of the memory, for mapping it.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open as long as the set is.
+        // SAFETY: the descriptor is open as long as the set is.
         unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) }
     }
 }
@@ -218,12 +218,12 @@ impl std::fmt::Debug for Set {
     }
 }
 
-/// An event of a [`Set`] that any thread raises, and any child of the process.
+/// An event of a [`Set`] that any thread, and any child of the process, can raise.
 #[derive(Clone)]
 pub struct UserEvent(Raiser);
 
 impl UserEvent {
-    /// Adds bits to those that the consumer takes next; a sleeping consumer is woken. With 0 nothing happens.
+    /// Adds bits to those that the consumer takes next, and wakes a sleeping consumer. With 0 nothing happens.
     #[inline]
     pub fn raise(&self, bits: u32) {
         self.0.raise(bits);

@@ -1,4 +1,4 @@
-//! Calls on the ring itself, made where it is: at its driver.
+//! Calls of functions on the ring, by the driver that owns it.
 
 use super::shared::{Door, Errand, lock};
 use super::slot::contained;
@@ -13,7 +13,7 @@ enum Stage<T> {
     Taken,
 }
 
-/// The answer of `function`, which the driver calls. It is called even if the future is dropped, once that was polled.
+/// Lets the driver call `function`, and returns the result. Once the future was polled, the driver calls it even if the future is dropped.
 pub(super) async fn call<T: Send + 'static>(
     door: Arc<Door>,
     function: impl FnOnce(&mut Ring) -> Result<T, Error> + Send + 'static,

@@ -1,4 +1,4 @@
-//! The driver, which has the ring, and does what futures ask for.
+//! The driver, which owns the ring and runs the requests of futures.
 
 use super::shared::{Door, Errand, Request, Shared};
 use super::slot::contained;
@@ -12,14 +12,14 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
-/// How many completions are taken before others have their turn.
+/// How many completions are delivered in a row before other tasks get their turn.
 const MOST: usize = 1024;
 
-/// Has the ring of an [`AsyncRing`](crate::AsyncRing): it submits what futures ask for, and wakes them.
+/// Owns the ring of an [`AsyncRing`](crate::AsyncRing): it submits the futures' requests, and wakes the futures.
 ///
-/// [`AsyncRing::new`](crate::AsyncRing::new) gives it a thread. As a task of an executor it needs no other thread: make it by
-/// [`AsyncRing::with_driver`](crate::AsyncRing::with_driver). Its descriptor, an eventfd, is readable when there is something to
-/// do, and [`process`](Driver::process) does it, as here, where the executor is a loop:
+/// [`AsyncRing::new`](crate::AsyncRing::new) runs the driver in a thread. [`AsyncRing::with_driver`](crate::AsyncRing::with_driver)
+/// returns a driver that can be a task of an executor, without another thread. The driver's descriptor, an eventfd, is readable when
+/// there is work, and [`process`](Driver::process) does the work. In this example the executor is a loop:
 ///
 /// ```
 /// use anyring::{AsyncRing, Ring, op};
@@ -43,16 +43,16 @@ const MOST: usize = 1024;
 /// # Ok::<(), anyring::Error>(())
 /// ```
 ///
-/// With the feature `tokio`, `tokio::spawn(driver.run_on_tokio())` is all.
+/// With the feature `tokio`, `tokio::spawn(driver.run_on_tokio())` suffices.
 ///
-/// Whoever calls `process` submits. The kernel ends requests with the thread that submitted them (unless the ring has
-/// [`sq_poll`](crate::Builder::sq_poll)), so let it be a thread that stays.
+/// The thread that calls `process` submits the requests. When a thread ends, the kernel ends the requests that it submitted (unless the
+/// ring has [`sq_poll`](crate::Builder::sq_poll)), so call `process` in a thread that stays.
 ///
-/// A driver that is dropped ends its ring: what is in flight is cancelled and waited for, and the futures have an error
-/// (`ECANCELED`), as have those that are made later. Their buffers are dropped.
+/// Dropping a driver ends its ring: requests in flight are cancelled and waited for. Their futures, and futures that are made
+/// later, get an error (`ECANCELED`). The buffers are dropped.
 #[must_use = "a driver that is dropped ends its ring"]
 pub struct Driver {
-    /// Until it has ended.
+    /// `None` once the ring has ended.
     ring: Option<Ring>,
     requests: HashMap<Id, Arc<dyn Request>>,
     shared: Arc<Shared>,
@@ -69,7 +69,7 @@ impl Driver {
             ring.error(ErrorContext::Use("eventfd of a driver"), error.raw_os_error().unwrap_or(libc::EMFILE))
         })?;
         ring.control().register_eventfd(waker.as_fd(), false)?;
-        // What has come before is seen, too.
+        // Completions from before the registration are seen, too.
         waker.wake();
         ring.driven_by(&waker);
         let shared = Arc::new(Shared::new(waker, ring.engine()));
@@ -77,17 +77,17 @@ impl Driver {
         Ok((door, Driver { ring: Some(ring), requests: HashMap::new(), shared }))
     }
 
-    /// Submits what futures ask for, takes the completions that are there, and wakes those who wait for them. It does not
-    /// wait, but the engine may do short work of a request meanwhile. `false` once nobody can ask for anything more: the
-    /// [`AsyncRing`](crate::AsyncRing), its clones and their futures are gone, and what was in flight has ended.
+    /// Submits the futures' requests, takes the completions that are there, and wakes the futures that wait for them. It does not
+    /// wait, but the engine may do short work of a request during the call. Returns `false` once the
+    /// [`AsyncRing`](crate::AsyncRing), its clones and their futures are gone, and all requests have ended.
     ///
-    /// A panic of a waker, of an operation, or of a buffer that is dropped ends here.
+    /// Panics of wakers, of operations, and of buffers that are dropped are caught here.
     ///
     /// # Errors
-    /// As `io_uring_enter(2)`. The ring has ended then.
+    /// As `io_uring_enter(2)`. After an error the ring has ended.
     pub fn process(&mut self) -> Result<bool, Error> {
         self.shared.check_process()?;
-        // First, so that what comes from here on makes it readable again.
+        // Cleared first, so that anything that comes from here on makes the eventfd readable again.
         self.shared.waker().clear();
         let (errands, deserted) = self.shared.take();
         let mut errands = errands.into_iter();
@@ -99,7 +99,7 @@ impl Driver {
         }
     }
 
-    /// [`process`](Driver::process) until nobody is left, in this thread, which sleeps when nothing is to be done.
+    /// Calls [`process`](Driver::process) in this thread until it returns `false`, and sleeps while there is nothing to do.
     ///
     /// # Errors
     /// As for `process`.
@@ -110,7 +110,7 @@ impl Driver {
         Ok(())
     }
 
-    /// [`process`](Driver::process) until nobody is left, as a task of tokio, which sleeps when nothing is to be done.
+    /// Calls [`process`](Driver::process) in a task of tokio until it returns `false`, and sleeps while there is nothing to do.
     ///
     /// ```
     /// use anyring::{AsyncRing, Ring, op};
@@ -128,13 +128,13 @@ impl Driver {
     /// # }
     /// ```
     ///
-    /// The kernel ends requests with the thread that submitted them. So the task wants a thread that stays: a runtime of one thread,
-    /// or a `LocalSet`. A runtime of several may end a worker (after `block_in_place`), and with it what the driver began there:
-    /// those requests answer `ECANCELED`. A ring with [`single_issuer`](crate::Builder::single_issuer) ends where the task moves to
-    /// another thread. With such a runtime, [`AsyncRing::new`](crate::AsyncRing::new) has a thread of its own.
+    /// When a thread ends, the kernel ends the requests that it submitted. So run the task in a thread that stays: in a runtime of one
+    /// thread, or in a `LocalSet`. A runtime of several threads may end a worker (after `block_in_place`); requests that the driver
+    /// submitted there then end with `ECANCELED`. A ring with [`single_issuer`](crate::Builder::single_issuer) ends if the task moves to
+    /// another thread. With such a runtime use [`AsyncRing::new`](crate::AsyncRing::new), which has its own thread.
     ///
     /// # Errors
-    /// As for `process`, and where tokio cannot watch the descriptor (`EMFILE` for one).
+    /// As for `process`, and an error if tokio cannot watch the descriptor (`EMFILE`, for example).
     ///
     /// # Panics
     /// Outside of a tokio runtime, and in one that was built without I/O.
@@ -146,7 +146,7 @@ impl Driver {
         let failed = |error: std::io::Error| {
             shared.error("watching of a driver by tokio", error.raw_os_error().unwrap_or(libc::EIO))
         };
-        // SAFETY: the driver's eventfd is always the same, and open as long as the driver is.
+        // SAFETY: the driver's eventfd never changes, and is open as long as the driver exists.
         let driver = unsafe { AsyncFd::register_with_interest(self, Interest::READABLE) };
         let mut driver = driver.map_err(|error| failed(error.into_parts().1))?;
         while driver.get_mut().process()? {
@@ -179,12 +179,12 @@ impl Driver {
         }
     }
 
-    /// Asks for the end of a request, unless it has ended.
+    /// Asks the engine to cancel a request, unless the request has ended.
     fn cancel(&mut self, id: Id) -> Result<(), Error> {
         if self.requests.contains_key(&id) { self.ring()?.cancel_silently(id) } else { Ok(()) }
     }
 
-    /// Lets the engine begin what was pushed, and takes what has come.
+    /// Submits what was pushed, and delivers the completions that are there.
     fn advance(&mut self) -> Result<(), Error> {
         loop {
             let failed = match self.ring()?.drive() {
@@ -194,7 +194,7 @@ impl Driver {
             let count = self.deliver(MOST);
             let more = self.ring()?.needs_driving(count > 0);
             if count == MOST || (more && failed && count == 0) {
-                // Not at once: others have their turn first.
+                // Continues later: other tasks get their turn first.
                 self.shared.waker().wake();
                 return Ok(());
             }
@@ -204,7 +204,7 @@ impl Driver {
         }
     }
 
-    /// Hands out the completions that are there, but no more than so many; how many.
+    /// Delivers at most `most` completions to their futures. Returns how many it delivered.
     fn deliver(&mut self, most: usize) -> usize {
         let mut count = 0;
         while count < most
@@ -224,7 +224,7 @@ impl Driver {
         count
     }
 
-    /// Ends the ring, and all that asks for something, `errands` too, for this reason unless it has ended before; for which.
+    /// Ends the ring, its requests and `errands` with `error`, or with the earlier error if the ring has ended before; returns that error.
     fn end(&mut self, error: Error, errands: impl Iterator<Item = Errand>) -> Error {
         let (error, sent) = self.shared.end(error);
         for request in std::mem::take(&mut self.requests).into_values() {
@@ -246,7 +246,7 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         if self.shared.check_process().is_ok() && self.ring.is_some() {
-            // What has ended in time has its result.
+            // Requests that have ended in time get their results.
             while self.deliver(MOST) == MOST {}
             let error = self.shared.error("use of a ring whose driver has ended", libc::ECANCELED);
             self.end(error, std::iter::empty());

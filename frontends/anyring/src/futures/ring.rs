@@ -1,4 +1,4 @@
-//! The handle that programs have of a ring whose operations are futures.
+//! The handle of a ring whose operations are futures.
 
 use super::call::call;
 use super::driver::Driver;
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 /// A ring whose operations are futures, for any executor and any thread.
 ///
-/// Clones are the same ring. Somebody else has it, a [`Driver`]: a thread of its own, or a task. All that is submitted goes
-/// through the driver, which gives the engine at once what has gathered; threads with much to do have a ring each.
+/// Clones refer to the same ring. A [`Driver`] owns the ring; it runs in a thread, or as a task. All requests go through the
+/// driver, which submits in one call what has gathered. Threads with many requests should have a ring each.
 ///
 /// ```
 /// use anyring::{AsyncRing, op};
@@ -32,12 +32,12 @@ use std::time::Duration;
 ///
 /// When the handle, its clones and their futures are gone, the ring ends.
 ///
-/// In a child of `fork` a ring of the parent is of no use: every future has an error (`EOWNERDEAD`).
+/// In a child of `fork`, a ring of the parent is unusable: every future gets an error (`EOWNERDEAD`).
 #[derive(Clone)]
 pub struct AsyncRing(Arc<Door>);
 
 impl AsyncRing {
-    /// A ring with room for `entries` submissions, with a thread of its own.
+    /// Makes a ring with room for `entries` submissions, whose driver runs in a new thread.
     ///
     /// # Errors
     /// As [`Ring::new`] and [`spawn`](AsyncRing::spawn).
@@ -45,12 +45,12 @@ impl AsyncRing {
         AsyncRing::spawn(Ring::new(entries)?)
     }
 
-    /// Gives this ring a thread of its own, named `anyring`. It takes no signals.
+    /// Runs the ring's driver in a new thread, named `anyring`, which blocks all signals.
     ///
-    /// What is in flight on the ring goes on, but nobody hears of its end.
+    /// Requests that are in flight on the ring continue, but their completions are dropped.
     ///
     /// # Errors
-    /// As [`with_driver`](AsyncRing::with_driver); `EAGAIN` where no thread can be had. `EINVAL` for a ring with
+    /// As [`with_driver`](AsyncRing::with_driver); `EAGAIN` if no thread can be started. `EINVAL` for a ring with
     /// [`single_issuer`](crate::Builder::single_issuer): build such a ring in a thread that calls [`Driver::run`].
     pub fn spawn(ring: Ring) -> Result<AsyncRing, Error> {
         if ring.control().setup_flags() & IORING_SETUP_SINGLE_ISSUER != 0 {
@@ -59,7 +59,7 @@ impl AsyncRing {
         }
         let (ring, driver) = AsyncRing::with_driver(ring)?;
         let run = move || {
-            // The futures have the error.
+            // The futures get the error.
             let _ = driver.run();
         };
         engine::spawn_thread("anyring", None, run).map_err(|error| {
@@ -68,76 +68,76 @@ impl AsyncRing {
         Ok(ring)
     }
 
-    /// A handle of this ring, and its driver, which is to be given a task or a thread: no future is ready before.
+    /// Returns a handle of the ring and its driver. Run the driver in a task or in a thread: no future becomes ready before.
     ///
-    /// What is in flight on the ring goes on, but nobody hears of its end.
+    /// Requests that are in flight on the ring continue, but their completions are dropped.
     ///
     /// # Errors
-    /// `EINVAL` for a ring with [`io_poll`](crate::Builder::io_poll), whose completions raise no eventfd; as
-    /// `eventfd(2)` and `IORING_REGISTER_EVENTFD`: `EBUSY` where the ring has one.
+    /// `EINVAL` for a ring with [`io_poll`](crate::Builder::io_poll), whose completions do not signal an eventfd; as
+    /// `eventfd(2)` and `IORING_REGISTER_EVENTFD`: `EBUSY` if the ring has an eventfd already.
     pub fn with_driver(ring: Ring) -> Result<(AsyncRing, Driver), Error> {
         let (door, driver) = Driver::new(ring)?;
         Ok((AsyncRing(door), driver))
     }
 
-    /// The engine that the ring has.
+    /// The ring's engine.
     pub fn engine(&self) -> Engine {
         self.0.engine()
     }
 
-    /// The future of an operation: what it says is the output.
+    /// Returns the future of an operation. Its output is the operation's output.
     pub fn submit<O: Operation>(&self, operation: O) -> Submit<O> {
         Submit::new(self.0.clone(), operation, None)
     }
 
-    /// The future of an operation that is cancelled if it has not ended in time, counted from its submission: its output
-    /// says `ECANCELED` then, and has the buffers.
+    /// Returns the future of an operation that is cancelled if it has not ended within `timeout` after its submission: its output
+    /// then says `ECANCELED`, and has the buffers.
     pub fn submit_with_timeout<O: Operation>(&self, operation: O, timeout: Duration) -> Submit<O> {
         Submit::new(self.0.clone(), operation, Some(timeout))
     }
 
-    /// The stream of an operation with many completions.
+    /// Returns the stream of an operation with many completions.
     pub fn submit_multi<M: Multishot>(&self, operation: M) -> SubmitMulti<M> {
         SubmitMulti::new(self.0.clone(), operation)
     }
 
-    /// [`Ring::register_files`].
+    /// Calls [`Ring::register_files`].
     ///
     /// # Errors
-    /// As there, and the error by which the ring has ended.
+    /// As for that method, and the error with which the ring has ended.
     pub async fn register_files(&self, count: u32) -> Result<(), Error> {
         call(self.0.clone(), move |ring| ring.register_files(count)).await
     }
 
-    /// [`Ring::register_file`].
+    /// Calls [`Ring::register_file`].
     ///
     /// # Errors
-    /// As there, and the error by which the ring has ended.
+    /// As for that method, and the error with which the ring has ended.
     pub async fn register_file(&self, file: &Fd) -> Result<Fd, Error> {
         let file = file.clone();
         call(self.0.clone(), move |ring| ring.register_file(&file)).await
     }
 
-    /// [`Ring::slot`].
+    /// Calls [`Ring::slot`].
     ///
     /// # Errors
-    /// As there, and the error by which the ring has ended.
+    /// As for that method, and the error with which the ring has ended.
     pub async fn slot(&self) -> Result<FixedSlot, Error> {
         call(self.0.clone(), Ring::slot).await
     }
 
-    /// [`Ring::register_buffers`].
+    /// Calls [`Ring::register_buffers`].
     ///
     /// # Errors
-    /// As there, and the error by which the ring has ended.
+    /// As for that method, and the error with which the ring has ended.
     pub async fn register_buffers(&self, count: u16, size: usize) -> Result<BufferPool, Error> {
         call(self.0.clone(), move |ring| ring.register_buffers(count, size)).await
     }
 
-    /// [`Ring::buffers`].
+    /// Calls [`Ring::buffers`].
     ///
     /// # Errors
-    /// As there, and the error by which the ring has ended.
+    /// As for that method, and the error with which the ring has ended.
     pub async fn buffers(&self, count: u16, size: u32) -> Result<Buffers, Error> {
         call(self.0.clone(), move |ring| ring.buffers(count, size)).await
     }

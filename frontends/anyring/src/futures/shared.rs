@@ -6,54 +6,54 @@ use crate::operation::Id;
 use crate::{Engine, Error, Ring, engine};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A lock that a panic does not poison: what it guards is whole whenever foreign code runs.
+/// Locks a mutex without regard to poison: the data is consistent whenever foreign code, which may panic, runs.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A function to be called with the ring, or with the error by which that has ended.
+/// A function to be called with the ring, or with the error with which the ring has ended.
 pub(super) type Call = Box<dyn FnOnce(Result<&mut Ring, Error>) + Send>;
 
 /// A task for the driver.
 pub(super) enum Errand {
-    /// To submit a request.
+    /// Submits a request.
     Start(Arc<dyn Request>),
-    /// To cancel one that was submitted.
+    /// Cancels a request that was submitted.
     Cancel(Id),
-    /// To call this.
+    /// Calls the function.
     Call(Call),
 }
 
-/// A request as the driver knows it, whatever its operation is.
+/// A request as the driver sees it, independent of its operation.
 pub(super) trait Request: Send + Sync {
-    /// Pushes it. Its number, and whether it is to be cancelled at once; nothing where it has ended already.
+    /// Pushes the request. Returns its number, and whether to cancel it immediately; `None` if it has ended already.
     fn start(&self, ring: &mut Ring) -> Option<(Id, bool)>;
 
-    /// Takes a completion of it.
+    /// Stores a completion of the request.
     fn complete(&self, completion: crate::Completion);
 
-    /// Ends it, for the ring has ended.
+    /// Ends the request with the error with which the ring has ended.
     fn fail(&self, error: Error);
 }
 
-/// The tasks on their way from futures to the driver.
+/// Tasks on their way from futures to the driver.
 #[derive(Default)]
 struct Inbox {
     errands: Vec<Errand>,
-    /// The driver was woken since it last looked here.
+    /// The driver was woken, and has not emptied the inbox since.
     woken: bool,
-    /// No handle and no future is left.
+    /// No handle and no future exists any more.
     deserted: bool,
-    /// Why the ring has ended.
+    /// The error with which the ring has ended.
     end: Option<Error>,
 }
 
 pub(super) struct Shared {
     inbox: Mutex<Inbox>,
-    /// Wakes the driver, as completions do.
+    /// Wakes the driver; completions signal the same eventfd.
     waker: Waker,
     engine: Engine,
-    /// Of the process that it was made in.
+    /// The generation of the process that made the ring.
     generation: u32,
 }
 
@@ -74,8 +74,8 @@ impl Shared {
         Error::new(self.engine, ErrorContext::Use(context), errno)
     }
 
-    /// Refuses what a child of `fork` does with its parent's ring. Its locks may have been held by threads that the
-    /// child does not have: none is taken before this.
+    /// Refuses a child of `fork` the use of its parent's ring. The ring's locks may be held by threads that the
+    /// child does not have, so call this before locking any.
     pub(super) fn check_process(&self) -> Result<(), Error> {
         if self.generation == engine::generation() {
             Ok(())
@@ -84,10 +84,10 @@ impl Shared {
         }
     }
 
-    /// Gives the driver something to do.
+    /// Adds a task for the driver, and wakes the driver.
     ///
     /// # Errors
-    /// Where the ring has ended, with the errand.
+    /// The error with which the ring has ended, with the errand.
     pub(super) fn send(&self, errand: Errand) -> Result<(), (Error, Errand)> {
         if let Err(error) = self.check_process() {
             return Err((error, errand));
@@ -101,7 +101,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Wakes the driver, unless it was woken and has not come yet.
+    /// Wakes the driver, unless it was woken already and has not emptied the inbox since.
     fn wake(&self, mut inbox: MutexGuard<'_, Inbox>) {
         if !std::mem::replace(&mut inbox.woken, true) {
             drop(inbox);
@@ -109,7 +109,7 @@ impl Shared {
         }
     }
 
-    /// Nobody but the driver is left.
+    /// Notes that only the driver is left, and wakes it.
     fn desert(&self) {
         if self.check_process().is_ok() {
             let mut inbox = lock(&self.inbox);
@@ -118,14 +118,14 @@ impl Shared {
         }
     }
 
-    /// The driver's tasks; whether nobody else is left.
+    /// Takes the driver's tasks. Returns them, and whether only the driver is left.
     pub(super) fn take(&self) -> (Vec<Errand>, bool) {
         let mut inbox = lock(&self.inbox);
         inbox.woken = false;
         (std::mem::take(&mut inbox.errands), inbox.deserted)
     }
 
-    /// Nothing can be sent from now on, for this reason unless there is one already; what was sent before.
+    /// Makes the ring refuse further tasks, with `error` or with an earlier error. Returns that error, and the tasks sent before.
     pub(super) fn end(&self, error: Error) -> (Error, Vec<Errand>) {
         let mut inbox = lock(&self.inbox);
         let end = *inbox.end.get_or_insert(error);
@@ -133,7 +133,7 @@ impl Shared {
     }
 }
 
-/// The reference that handles and futures have to [`Shared`]. When all of them are gone, the driver hears of it.
+/// The reference that handles and futures have to [`Shared`]. When the last one is dropped, the driver is told.
 pub(super) struct Door(Arc<Shared>);
 
 impl Door {

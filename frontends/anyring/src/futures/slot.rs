@@ -1,6 +1,6 @@
-//! A request, between its future and the driver.
+//! The state of a request, shared by its future and the driver.
 //!
-//! Foreign code (wakers, operations, buffers that are dropped) runs while no lock is held: it may come back here.
+//! Foreign code (wakers, operations, buffers that are dropped) runs while no lock is held, because it may call this code again.
 
 use super::shared::{Errand, Request, Shared, lock};
 use crate::operation::{Id, Multishot, Operation};
@@ -11,19 +11,19 @@ use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Calls foreign code. Where that panics, which the panic's hook has told, only what it was called for is lost: the ring has
+/// Calls foreign code. If it panics (the panic hook has reported that), only this call's result is lost, because the ring has
 /// other users.
 pub(super) fn contained<T>(foreign: impl FnOnce() -> T) -> Option<T> {
-    // What was thrown may panic in its turn where it is dropped.
+    // Dropping the panic's payload may panic, too, so the payload is leaked.
     catch_unwind(AssertUnwindSafe(foreign)).map_err(std::mem::forget).ok()
 }
 
-/// An operation, with what makes a request of it.
+/// An operation that can be pushed to a ring.
 pub(super) trait Push: Send + 'static {
     fn push(self, ring: &mut Ring) -> Result<Id, Error>;
 }
 
-/// One with one completion, and how long it may take.
+/// An operation with one completion, and its timeout.
 pub(super) struct One<O>(pub(super) O, pub(super) Option<Duration>);
 
 impl<O: Operation> Push for One<O> {
@@ -37,7 +37,7 @@ impl<O: Operation> Push for One<O> {
     }
 }
 
-/// One with many.
+/// An operation with many completions.
 pub(super) struct Many<M>(pub(super) M);
 
 impl<M: Multishot> Push for Many<M> {
@@ -46,18 +46,18 @@ impl<M: Multishot> Push for Many<M> {
     }
 }
 
-/// How far a request is.
+/// The stage of a request.
 enum Stage<P> {
-    /// The driver has not come to it.
+    /// The driver has not taken the errand yet.
     Queued(P),
     /// The driver is pushing it.
     Starting,
     InFlight(Id),
-    /// No completion is to come; with an error where the ring did not take it, or has ended.
+    /// No further completion comes. An error is here if the ring refused the request, or has ended.
     Ended(Option<Error>),
 }
 
-/// Completions that were not asked for yet. The first has a place without an allocation.
+/// Completions that the future has not taken yet. The first one is stored without an allocation.
 #[derive(Default)]
 struct Arrived {
     first: Option<Completion>,
@@ -83,7 +83,7 @@ struct State<P> {
     stage: Stage<P>,
     /// The request is to be cancelled.
     cancelled: bool,
-    /// Nobody asks for completions any more.
+    /// The future is gone: completions are dropped.
     abandoned: bool,
     arrived: Arrived,
     waker: Option<Waker>,
@@ -91,15 +91,15 @@ struct State<P> {
 
 pub(super) struct Slot<P>(Mutex<State<P>>);
 
-/// The next thing that there is for a future.
+/// The next result of a request for its future.
 pub(super) enum Next {
     Completion(Completion),
-    /// There is no more; with the error by which the ring has ended.
+    /// No further completion comes; with the error with which the ring has ended, if any.
     End(Option<Error>),
 }
 
 impl<P> Slot<P> {
-    /// A request that is to be started.
+    /// Returns the state of a request that is to be started.
     pub(super) fn new(push: P, waker: Waker, cancelled: bool) -> Slot<P> {
         Slot(Mutex::new(State {
             stage: Stage::Queued(push),
@@ -110,7 +110,7 @@ impl<P> Slot<P> {
         }))
     }
 
-    /// The next completion, or the task is woken when there is something.
+    /// Returns the next completion, or registers the task to be woken by it.
     pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<Next> {
         let mut state = lock(&self.0);
         if let Some(next) = state.next() {
@@ -122,7 +122,7 @@ impl<P> Slot<P> {
         drop(state);
         let waker = context.waker().clone();
         let mut state = lock(&self.0);
-        // What has come meanwhile woke the waker from before.
+        // A completion that has come meanwhile woke the previous waker.
         let next = state.next();
         let before = state.waker.replace(waker);
         drop(state);
@@ -130,12 +130,12 @@ impl<P> Slot<P> {
         next.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Asks for the request's end.
+    /// Asks for the request's cancellation.
     pub(super) fn cancel(&self, shared: &Shared) {
         self.end(shared, false);
     }
 
-    /// Its future is gone: asks for the request's end, and lets go of what has come.
+    /// Asks for the cancellation of a request whose future is gone, and drops its completions.
     pub(super) fn abandon(&self, shared: &Shared) {
         self.end(shared, true);
     }
@@ -151,7 +151,7 @@ impl<P> Slot<P> {
             left = Some((state.waker.take(), std::mem::take(&mut state.arrived)));
         }
         let queued = match &state.stage {
-            // It need not begin.
+            // The request need not be submitted.
             Stage::Queued(_) if abandon => Some(std::mem::replace(&mut state.stage, Stage::Ended(None))),
             _ => None,
         };
@@ -162,7 +162,7 @@ impl<P> Slot<P> {
         };
         drop(state);
         if let Some(id) = id {
-            // A ring that has ended has cancelled it.
+            // If the ring has ended, it has cancelled the request.
             let _ = shared.send(Errand::Cancel(id));
         }
         drop((left, queued));
@@ -243,7 +243,7 @@ mod tests {
     use std::io::Read;
     use std::os::unix::net::UnixStream;
 
-    /// One that never comes to a ring.
+    /// An operation that is never pushed to a ring.
     struct Nothing;
 
     impl Push for Nothing {
@@ -252,7 +252,7 @@ mod tests {
         }
     }
 
-    /// Its cancellation may take a while, or fail: nothing is to gather meanwhile.
+    /// The cancellation may take a while, or fail: completions must not gather meanwhile.
     #[test]
     fn what_comes_to_an_abandoned_request_is_dropped_at_once() {
         let shared = Shared::new(op::Waker::new().unwrap(), Engine::User);

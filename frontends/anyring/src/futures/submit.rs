@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A request, from before it is submitted to after its end.
+/// A request, from before its submission until after its end.
 pub(super) struct Sending<P: Push>(Stage<P>);
 
 enum Stage<P: Push> {
@@ -33,7 +33,7 @@ impl<P: Push> Sending<P> {
         Sending(Stage::New { door, push, cancelled: false })
     }
 
-    /// The next completion. The first call submits the request.
+    /// Returns the next completion. The first call submits the request.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Next> {
         let (door, slot) = match &self.0 {
             Stage::New { .. } => return self.send(context),
@@ -69,7 +69,7 @@ impl<P: Push> Sending<P> {
         }
     }
 
-    /// Nothing is asked of it any more.
+    /// Notes that no further completion will be taken.
     pub(super) fn finish(&mut self) {
         self.0 = Stage::Done;
     }
@@ -87,19 +87,19 @@ impl<P: Push> Drop for Sending<P> {
     }
 }
 
-/// An operation under way: the future that [`AsyncRing::submit`](crate::AsyncRing::submit) makes.
+/// An operation as a future, made by [`AsyncRing::submit`](crate::AsyncRing::submit).
 ///
-/// Its output is what the operation says, or the error by which the ring has ended. The first poll submits it, so it
-/// does nothing before it is awaited.
+/// Its output is the operation's output, or the error with which the ring has ended. The first poll submits the operation, so
+/// nothing happens before the future is awaited.
 ///
-/// A future that is dropped cancels its request. The buffers and files of the request stay with the ring until it has
-/// ended, and are dropped then; what it has opened nevertheless is closed, and what it has received is lost. To have the
-/// buffers back, or to lose nothing where a future is given up (`select`), ask for [`cancel`](Submit::cancel), and await
+/// Dropping the future cancels its request. The ring keeps the request's buffers and files until the request has
+/// ended, and then drops them; a file that it has opened nevertheless is closed, and received data is lost. To get the
+/// buffers back, or to lose nothing if a future is given up (`select`), call [`cancel`](Submit::cancel), and await
 /// the future.
 #[must_use = "futures do nothing unless polled"]
 pub struct Submit<O: Operation>(Sending<One<O>>);
 
-// Nothing in it is pinned: the operation moves to the ring with the first poll.
+// Nothing in the future is pinned: the operation moves to the ring with the first poll.
 impl<O: Operation> Unpin for Submit<O> {}
 
 impl<O: Operation> Submit<O> {
@@ -107,8 +107,8 @@ impl<O: Operation> Submit<O> {
         Submit(Sending::new(door, One(operation, timeout)))
     }
 
-    /// Asks that the request be cancelled. The future is then to be awaited as before: its output has the buffers, and says
-    /// `ECANCELED` unless the operation ended before, or cannot be cancelled any more.
+    /// Asks for the cancellation of the request. Await the future afterwards as before: its output has the buffers, and says
+    /// `ECANCELED` unless the operation ended earlier, or could not be cancelled any more.
     pub fn cancel(&mut self) {
         self.0.cancel();
     }
@@ -118,7 +118,7 @@ impl<O: Operation> Future for Submit<O> {
     type Output = Result<O::Output, Error>;
 
     /// # Panics
-    /// When it is polled after it was ready.
+    /// If it is polled after it was ready.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let sending = &mut self.get_mut().0;
         assert!(!sending.is_done(), "polled after it was ready");

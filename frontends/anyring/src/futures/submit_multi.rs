@@ -10,18 +10,18 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// An operation with many completions under way, which [`AsyncRing::submit_multi`](crate::AsyncRing::submit_multi) makes.
+/// A multishot operation as a stream, made by [`AsyncRing::submit_multi`](crate::AsyncRing::submit_multi).
 ///
-/// [`next`](SubmitMulti::next) has its items; with the feature `stream` it is a `Stream` of the crate `futures-core`, too.
-/// The first poll submits it. It ends when the engine ends it: after an error, or when a group has no buffer left
-/// (`ENOBUFS`); it can be submitted again then. Items that nobody takes are kept, however many come.
+/// [`next`](SubmitMulti::next) returns its items; with the feature `stream` it is a `Stream` of the crate `futures-core`, too.
+/// The first poll submits the operation. The stream ends when the engine ends the operation: after an error, or when a group has no
+/// buffer left (`ENOBUFS`); the operation can be submitted again then. Items that are not taken are kept, however many come.
 ///
-/// Dropping it cancels the request, and what has come and was not taken is dropped: descriptors are closed, buffers go back
+/// Dropping the stream cancels the request and drops the items that were not taken: descriptors are closed, buffers return
 /// to their group.
 #[must_use = "streams do nothing unless polled"]
 pub struct SubmitMulti<M: Multishot>(Sending<Many<M>>);
 
-// Nothing in it is pinned, as in `Submit`.
+// Nothing in the stream is pinned, as in `Submit`.
 impl<M: Multishot> Unpin for SubmitMulti<M> {}
 
 impl<M: Multishot> SubmitMulti<M> {
@@ -29,15 +29,15 @@ impl<M: Multishot> SubmitMulti<M> {
         SubmitMulti(Sending::new(door, Many(operation)))
     }
 
-    /// The next item; nothing once the operation has ended.
+    /// Returns the next item, or `None` once the operation has ended.
     ///
     /// # Errors
-    /// The error by which the ring has ended, once; nothing comes after it. Errors of the operation are items.
+    /// The error with which the ring has ended, once; `None` follows. Errors of the operation are items.
     pub async fn next(&mut self) -> Option<Result<M::Item, Error>> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// [`next`](SubmitMulti::next), for who polls by hand.
+    /// Polls for the item that [`next`](SubmitMulti::next) returns.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<M::Item, Error>>> {
         Poll::Ready(match ready!(self.0.poll(context)) {
             Next::Completion(completion) => Some(Ok(M::item(completion.came()))),
@@ -48,7 +48,7 @@ impl<M: Multishot> SubmitMulti<M> {
         })
     }
 
-    /// Asks that the request be cancelled. Items that have come are still to be had; the last one says `ECANCELED`.
+    /// Asks for the cancellation of the request. Items that have come can still be taken; the last one says `ECANCELED`.
     pub fn cancel(&mut self) {
         self.0.cancel();
     }

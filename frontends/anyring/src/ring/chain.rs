@@ -1,11 +1,11 @@
-//! Operations one after the other.
+//! Chains of linked operations.
 
 use super::Ring;
 use crate::Error;
 use crate::error::ErrorContext;
 use crate::operation::{Operation, Token};
 
-/// Operations that begin one after the other, made by [`Ring::chain`].
+/// Linked operations, each of which begins after the one before has ended; made by [`Ring::chain`].
 ///
 /// ```
 /// use anyring::{Ring, op};
@@ -30,10 +30,10 @@ impl<'a> Chain<'a> {
         Chain { ring, left: length }
     }
 
-    /// Adds an operation. The chain is handed over as a whole when this is dropped.
+    /// Adds an operation. Dropping the chain pushes it as a whole.
     ///
     /// # Errors
-    /// Where it has as many as were said.
+    /// `E2BIG` if the chain has as many operations as [`Ring::chain`] was told.
     pub fn push<O: Operation>(&mut self, operation: O) -> Result<Token<O>, Error> {
         if self.left == 0 {
             return Err(self

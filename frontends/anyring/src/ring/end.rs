@@ -9,7 +9,7 @@ use std::time::Duration;
 impl Drop for Ring {
     fn drop(&mut self) {
         if self.check_process().is_err() {
-            // The requests are the parent's, and so is the memory that they work on.
+            // The requests, and the memory that they work on, belong to the parent.
             return;
         }
         let ring = Ending(self);
@@ -20,8 +20,8 @@ impl Drop for Ring {
     }
 }
 
-/// A ring that ends. What its requests work on is never freed where they have not ended: the wait for them failed, or
-/// something that was freed meanwhile panicked.
+/// A ring that ends. If requests have not ended, because the wait for them failed or because freed values
+/// panicked, the memory that they work on is never freed.
 struct Ending<'a>(&'a mut Ring);
 
 impl Drop for Ending<'_> {
@@ -42,7 +42,7 @@ impl Ring {
     /// Cancels all requests, and waits until they have ended.
     fn cancel_all(&mut self) -> Result<(), Error> {
         const SECOND: Duration = Duration::from_secs(1);
-        // What the engine has not taken yet is not to begin.
+        // Entries that the engine has not taken yet must not begin.
         for id in self.low.submission().take_back() {
             self.requests.withdraw(Id(id));
         }
@@ -54,10 +54,10 @@ impl Ring {
                 while self.low.submission().free() == 0 {
                     self.enter_and_reap(Duration::ZERO)?;
                 }
-                // SAFETY: names no memory. Its own completion is nobody's.
+                // SAFETY: the entry names no memory. No request has the user data of its completion.
                 let _ = unsafe { self.low.push(low_op::AsyncCancel::new(id.0).build().user_data(u64::MAX)) };
             }
-            // What cannot be cancelled ends by itself; what could not be in this moment is tried again.
+            // Requests that cannot be cancelled end by themselves; those that could not be cancelled at this moment are tried again.
             while self.enter_and_reap(SECOND)? {
                 if self.requests.is_empty() {
                     return Ok(());
@@ -66,7 +66,7 @@ impl Ring {
         }
     }
 
-    /// Waits for something, and takes what is there; false where the time is over.
+    /// Waits for a completion, and drops all completions that are there. Returns false if the time has passed.
     fn enter_and_reap(&mut self, time: Duration) -> Result<bool, Error> {
         let result = self.enter(Some(time));
         self.reap();

@@ -24,19 +24,19 @@ use std::sync::Arc;
 
 /// A ring whose requests are safe.
 ///
-/// [`push`](Ring::push) hands an operation over and answers with a token; [`wait`](Ring::wait) answers with the next
-/// completion, whose [`take`](crate::Completion::take) gives back, for the token, what came of the operation and the
-/// buffers that it was given. [`run`](Ring::run) does both for one operation.
+/// [`push`](Ring::push) adds an operation to the submission queue and returns a token. [`wait`](Ring::wait) returns the next
+/// completion; the completion's [`take`](crate::Completion::take) exchanges the token for the operation's output, with the
+/// buffers that it was given. [`run`](Ring::run) does all of this for one operation.
 ///
-/// What is pushed goes to the engine with the next [`submit`](Ring::submit), [`wait`](Ring::wait) or
+/// Pushed operations go to the engine with the next [`submit`](Ring::submit), [`wait`](Ring::wait) or
 /// [`poll`](Ring::poll), or when the queue is full.
 ///
-/// A ring that is dropped cancels what is in flight and waits until it has ended: no memory is freed that the engine
-/// may still use. Where it cannot wait, because another thread than its own drops a ring with
+/// Dropping a ring cancels the requests in flight and waits until they have ended: no memory is freed that the engine
+/// may still use. If it cannot wait, because another thread than its own drops a ring with
 /// [`single_issuer`](Builder::single_issuer), that memory is never freed.
 ///
-/// In a child of `fork` a ring of the parent is of no use: every call fails, and dropping it does nothing to the
-/// parent's.
+/// In a child of `fork`, a ring of the parent is unusable: every call fails, and dropping it leaves the parent's ring as
+/// it is.
 ///
 /// ```
 /// use anyring::{Ring, op};
@@ -58,22 +58,22 @@ use std::sync::Arc;
 pub struct Ring {
     low: low::Ring,
     requests: Requests,
-    /// Completions that nobody has asked for yet.
+    /// Completions that were reaped, but not returned to the program yet.
     ready: Ready,
-    /// Of the process that it was made in.
+    /// The generation of the process that made the ring.
     generation: u32,
     table: Option<Arc<Table>>,
-    /// Wakes the driver that has the ring, if one has it.
+    /// Wakes the driver that owns the ring, if there is one.
     driver: Option<Waker>,
-    /// By their numbers.
+    /// Groups of buffers, by their numbers.
     groups: Vec<Option<Arc<Group>>>,
     pool: Option<Arc<Memory>>,
-    /// The entries of a chain that is being made.
+    /// The entries of a chain that is not pushed yet.
     chain: Vec<Sqe>,
 }
 
 impl Ring {
-    /// A ring with room for `entries` submissions, and everything else as [`Builder`] has it.
+    /// Makes a ring with room for `entries` submissions, and with the defaults of [`Builder`].
     ///
     /// # Errors
     /// As [`Builder::build`].
@@ -81,7 +81,7 @@ impl Ring {
         Ring::builder(entries).build()
     }
 
-    /// How a ring with room for `entries` submissions is to be.
+    /// Returns a builder of a ring with room for `entries` submissions.
     pub fn builder<'a>(entries: u32) -> Builder<'a> {
         Builder::new(entries)
     }
@@ -100,19 +100,19 @@ impl Ring {
         }
     }
 
-    /// The engine that it has.
+    /// The ring's engine.
     pub fn engine(&self) -> Engine {
         self.low.engine()
     }
 
-    /// The commands to the ring that concern no request's memory, file or number, and the questions to it.
+    /// Returns the commands and queries that concern no request's memory, file or number.
     pub fn control(&self) -> &Control {
         self.low.submitter()
     }
 
-    /// The way into the layer below, with all that is registered there.
+    /// Returns the layer below, with all its registrations.
     ///
-    /// A tag that is registered there comes back as a completion, which could be taken for one of a request's:
+    /// The tag of a resource that is registered there is posted as a completion, which could be taken for a completion of a request:
     ///
     /// ```compile_fail,E0133
     /// let mut ring = anyring::Ring::new(8)?;
@@ -121,23 +121,23 @@ impl Ring {
     /// ```
     ///
     /// # Safety
-    /// The ring believes its completions: nothing may post one to it whose user data is not `u64::MAX`, so each tag of a
-    /// file or a buffer must be that, or none. What the ring has registered itself must stay as it is: its table of
-    /// files, its buffers, its groups of buffers.
+    /// The ring trusts its completions: no completion may be posted to it whose user data is not `u64::MAX`, except by its own requests,
+    /// so each tag of a file or a buffer must be `u64::MAX`, or none. The ring's own registrations must stay as they are: its table
+    /// of files, its buffers, its groups of buffers.
     pub unsafe fn submitter(&self) -> &Submitter {
         self.low.submitter()
     }
 
-    /// Which operations the engine has.
+    /// Returns the operations that the engine supports.
     ///
     /// # Errors
-    /// Where it cannot tell (Linux 5.5 and older).
+    /// If the engine cannot report them (Linux 5.5 and older).
     pub fn probe(&mut self) -> Result<Probe, Error> {
         self.low.serve_private_operations();
         self.low.probe()
     }
 
-    /// How many requests have completions to come.
+    /// The number of requests whose last completion the program has not taken.
     pub fn in_flight(&self) -> usize {
         self.requests.waited_for() + self.ready.ended()
     }
@@ -146,7 +146,7 @@ impl Ring {
         Error::new(self.engine(), context, errno)
     }
 
-    /// Refuses what a child of `fork` does with its parent's ring.
+    /// Refuses a child of `fork` the use of its parent's ring.
     #[inline]
     pub(crate) fn check_process(&self) -> Result<(), Error> {
         if self.generation == engine::generation() { Ok(()) } else { Err(self.foreign()) }
@@ -157,7 +157,7 @@ impl Ring {
         self.error(ErrorContext::Use("use of a ring of the parent process"), libc::EOWNERDEAD)
     }
 
-    /// Does what comes before every wait and submission.
+    /// Does the common first steps of every wait and submission.
     #[inline]
     fn begin(&mut self) -> Result<(), Error> {
         self.check_process()?;

@@ -1,4 +1,4 @@
-//! Requests are handed over.
+//! Requests are pushed.
 
 use super::{Chain, Ring};
 use crate::Error;
@@ -13,10 +13,10 @@ use linux_raw_sys::io_uring as abi;
 use std::time::Duration;
 
 impl Ring {
-    /// Hands an operation over.
+    /// Pushes an operation.
     ///
     /// # Errors
-    /// Where the queue is full and the engine takes nothing from it; the operation is dropped then.
+    /// If the queue is full and the engine takes nothing from it; the operation is dropped then.
     #[inline(always)]
     pub fn push<O: Operation>(&mut self, operation: O) -> Result<Token<O>, Error> {
         self.make_room(1)?;
@@ -25,7 +25,7 @@ impl Ring {
         Ok(Token::new(id))
     }
 
-    /// Hands an operation with many completions over.
+    /// Pushes an operation with many completions.
     ///
     /// # Errors
     /// As for [`push`](Ring::push).
@@ -40,7 +40,7 @@ impl Ring {
         Ok(MultiToken::new(id))
     }
 
-    /// Hands an operation over that is cancelled if it has not ended in time.
+    /// Pushes an operation that is cancelled if it has not ended within `timeout`.
     ///
     /// # Errors
     /// As for [`push`](Ring::push).
@@ -56,18 +56,18 @@ impl Ring {
         Ok(Token::new(id))
     }
 
-    /// Begins a chain of `length` operations, each of which begins when the one before has ended well; if one fails,
-    /// those behind it are cancelled.
+    /// Begins a chain of `length` operations, each of which begins when the one before has succeeded; if one fails,
+    /// the following ones are cancelled.
     ///
     /// # Errors
-    /// Where it is longer than the queue, and as for [`push`](Ring::push).
+    /// If the chain is longer than the queue, and as for [`push`](Ring::push).
     pub fn chain(&mut self, length: usize) -> Result<Chain<'_>, Error> {
         self.make_room(length)?;
         Ok(Chain::new(self, length))
     }
 
-    /// Cancels a request, if it has not ended: the request's own completion says whether it was (`ECANCELED`); that
-    /// of the cancellation says whether there was such a request.
+    /// Cancels a request, if it has not ended. The request's own completion says whether it was cancelled (`ECANCELED`); the
+    /// completion of the cancellation says whether there was such a request.
     ///
     /// # Errors
     /// As for [`push`](Ring::push).
@@ -75,7 +75,7 @@ impl Ring {
         self.push(Cancel::of(request.into()))
     }
 
-    /// [`cancel`](Ring::cancel), whose completion nobody waits for.
+    /// Cancels a request as [`cancel`](Ring::cancel) does; the program does not see the completion of the cancellation.
     pub(crate) fn cancel_silently(&mut self, id: Id) -> Result<(), Error> {
         self.make_room(1)?;
         let (_, sqe) = self.enlist(Cancel::of(id), true);
@@ -83,7 +83,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Submits an entry of the layer below, keeping `kept` until it has ended, which its completion gives back.
+    /// Submits an entry of the layer below. The ring keeps `kept` until the entry has ended; its completion returns `kept`.
     ///
     /// ```
     /// use anyring::{Ring, low};
@@ -103,8 +103,8 @@ impl Ring {
     /// As for [`push`](Ring::push).
     ///
     /// # Safety
-    /// As for [`SubmissionQueue::push`](crate::low::SubmissionQueue::push); the entry must have one completion. Its user
-    /// data is replaced, links are not allowed.
+    /// As for [`SubmissionQueue::push`](crate::low::SubmissionQueue::push); the entry must have exactly one completion. Its
+    /// user data is replaced. It must not be linked.
     pub unsafe fn push_raw<T: Send + 'static>(
         &mut self,
         entry: Sqe,
@@ -113,13 +113,13 @@ impl Ring {
         self.push(Raw { entry, kept })
     }
 
-    /// Enters an operation into the list of requests: its number, and its entry with that.
+    /// Adds an operation to the list of requests. Returns its number, and its entry with this number as user data.
     #[inline(always)]
     fn enlist<O: Operation>(&mut self, operation: O, silent: bool) -> (Id, Sqe) {
         let (opens, notifies) = (operation.opens_descriptor(), operation.notifies());
         let Vacancy { index, room } = self.requests.vacancy();
         let mut kept = Kept::single(Memory::new(room), operation);
-        // SAFETY: it is one of this type, which nobody else knows of.
+        // SAFETY: the operation has the type `O`, and nothing else refers to it.
         let sqe = unsafe { kept.get_mut::<O>() }.entry(Files(self.table.as_ref()));
         self.serve(&sqe);
         let request = Request { opens, notifies, silent, plain: !notifies && !silent, ..Request::new(kept) };
@@ -127,7 +127,7 @@ impl Ring {
         (id, sqe.user_data(id.0))
     }
 
-    /// [`enlist`](Ring::enlist) for one with many completions.
+    /// Does what [`enlist`](Ring::enlist) does for an operation with many completions.
     fn enlist_multi<M: Multishot>(&mut self, operation: M, source: Source) -> (Id, Sqe) {
         let opens = operation.opens_descriptors();
         let Vacancy { index, room } = self.requests.vacancy();
@@ -139,7 +139,7 @@ impl Ring {
         (id, sqe.user_data(id.0))
     }
 
-    /// Sees that the ring has what this entry asks for.
+    /// Makes the ring support private operations if this entry is one.
     #[inline(always)]
     fn serve(&mut self, sqe: &Sqe) {
         if sqe.opcode() >= FIRST_PRIVATE {
@@ -147,23 +147,23 @@ impl Ring {
         }
     }
 
-    /// Puts a request into the queue, which has room.
+    /// Puts an entry into the queue, which has room.
     #[inline(always)]
     fn place(&mut self, sqe: Sqe) {
-        // SAFETY: room was made. What the entry names belongs to the operation, which stays where it is until it has
+        // SAFETY: the queue has room. All that the entry names belongs to the operation, which stays in place until it has
         // ended; a ring that is dropped waits for that.
         unsafe { self.low.push_into_room(sqe) };
     }
 
-    /// Adds to the chain that is being made, for which the queue has room.
+    /// Adds an operation to the chain that is being made, for which the queue has room.
     pub(super) fn link<O: Operation>(&mut self, operation: O, silent: bool) -> Id {
         let (id, sqe) = self.enlist(operation, silent);
         self.chain.push(sqe.link());
         id
     }
 
-    /// Puts the chain into the queue. The engine sees it as a whole: a thread that polls the queue must not take it
-    /// for several.
+    /// Puts the whole chain into the queue with one update of the tail: a thread that polls the queue must not
+    /// see a part of the chain.
     #[inline]
     pub(super) fn close_chain(&mut self) {
         if !self.chain.is_empty() {
@@ -182,7 +182,7 @@ impl Ring {
         }
     }
 
-    /// Sees that so many entries have room.
+    /// Makes room for `count` entries in the queue.
     #[inline(always)]
     fn make_room(&mut self, count: usize) -> Result<(), Error> {
         self.check_process()?;
@@ -199,7 +199,7 @@ impl Ring {
         }
         loop {
             match self.low.submit() {
-                // The completion queue is full, too.
+                // The completion queue is full, too: it is reaped below.
                 Err(error) if matches!(error.errno(), libc::EBUSY | libc::EINTR | libc::EAGAIN) => {}
                 result => drop(result?),
             }
@@ -217,13 +217,13 @@ impl Ring {
     }
 }
 
-/// An entry of the layer below, and what is kept for it: see [`Ring::push_raw`].
+/// An entry of the layer below, and the value that the ring keeps for it: see [`Ring::push_raw`].
 pub struct Raw<T> {
     entry: Sqe,
     kept: T,
 }
 
-// SAFETY: the promise of who pushed it.
+// SAFETY: the caller of `push_raw` has promised it.
 unsafe impl<T: Send + 'static> Operation for Raw<T> {
     type Output = (Result<u32, Error>, T);
 

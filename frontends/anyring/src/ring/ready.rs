@@ -1,15 +1,15 @@
-//! Completions that nobody has asked for yet.
+//! Completions that were reaped, but not returned to the program yet.
 
 use crate::completion::Completion;
 use crate::operation::Id;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A thing that belongs to a request.
+/// A value that belongs to a request.
 pub(super) trait Owned {
-    /// To which.
+    /// The request to which the value belongs.
     fn owner(&self) -> Id;
 
-    /// True if nothing of that request comes after it.
+    /// True if this is the request's last value.
     fn is_last(&self) -> bool;
 }
 
@@ -23,14 +23,14 @@ impl Owned for Completion {
     }
 }
 
-/// Completions, taken in the order in which they came, or by their requests, without a look at those of others.
+/// Completions, which can be taken in the order of their arrival, or by request without a look at other requests' completions.
 pub(super) struct Ready<T = Completion> {
-    /// By their numbers, which grow.
+    /// All completions, by ascending numbers.
     all: BTreeMap<u64, T>,
-    /// The numbers of each request's.
+    /// The numbers of the completions of each request.
     by_owner: BTreeSet<(Id, u64)>,
     next: u64,
-    /// How many end their requests.
+    /// How many of the completions are the last of their request.
     ends: usize,
 }
 
@@ -45,7 +45,7 @@ impl<T: Owned> Ready<T> {
         self.all.is_empty()
     }
 
-    /// How many requests have ended by what is here.
+    /// The number of requests whose last completion is here.
     pub(super) fn ended(&self) -> usize {
         self.ends
     }
@@ -57,13 +57,13 @@ impl<T: Owned> Ready<T> {
         self.next += 1;
     }
 
-    /// The first of all.
+    /// Takes the oldest completion.
     pub(super) fn pop(&mut self) -> Option<T> {
         let (&number, _) = self.all.first_key_value()?;
         self.remove(number)
     }
 
-    /// The first of a request.
+    /// Takes the oldest completion of a request.
     pub(super) fn pop_of(&mut self, owner: Id) -> Option<T> {
         let &(_, number) = self.by_owner.range((owner, 0)..=(owner, u64::MAX)).next()?;
         self.remove(number)

@@ -1,4 +1,4 @@
-//! Files and buffers that the engine knows.
+//! Registered files and buffers, and provided buffers.
 
 use super::Ring;
 use crate::error::ErrorContext;
@@ -13,7 +13,7 @@ impl Ring {
     /// Makes the ring's table of files, with `count` places.
     ///
     /// # Errors
-    /// As `IORING_REGISTER_FILES2`; `EBUSY` where the ring has one.
+    /// As `IORING_REGISTER_FILES2`; `EBUSY` if the ring has a table already.
     pub fn register_files(&mut self, count: u32) -> Result<(), Error> {
         self.check_process()?;
         self.low.submitter().register_files_sparse(count)?;
@@ -25,10 +25,10 @@ impl Ring {
         Ok(())
     }
 
-    /// A place in the table for an operation that opens a file.
+    /// Reserves a place in the table for an operation that opens a file.
     ///
     /// # Errors
-    /// `ENXIO` where the ring has no table, `ENFILE` where it is full.
+    /// `ENXIO` if the ring has no table, `ENFILE` if the table is full.
     pub fn slot(&mut self) -> Result<FixedSlot, Error> {
         self.check_process()?;
         self.close_chain();
@@ -39,7 +39,7 @@ impl Ring {
         self.table.as_ref().ok_or(no_table)?.take().ok_or(full)
     }
 
-    /// Puts a file into the table: operations need not look its descriptor up.
+    /// Puts a file into the table, so that operations need not look up its descriptor.
     ///
     /// ```
     /// use anyring::{Fd, Ring, op};
@@ -66,7 +66,7 @@ impl Ring {
         Ok(Fd::fixed(slot))
     }
 
-    /// A driver that sleeps has this ring: `waker` wakes the driver where a place is to be emptied.
+    /// Notes that a driver that sleeps owns this ring: `waker` wakes the driver when a place is to be emptied.
     pub(crate) fn driven_by(&mut self, waker: &Waker) {
         if let Some(table) = &self.table {
             table.wake_by(waker);
@@ -74,7 +74,7 @@ impl Ring {
         self.driver = Some(waker.clone());
     }
 
-    /// Empties places whose files nobody names any more.
+    /// Empties places to which no [`FixedSlot`] refers any more.
     pub(super) fn clean(&mut self) {
         let Some(table) = &self.table else { return };
         for index in table.abandoned() {
@@ -86,8 +86,8 @@ impl Ring {
     /// Registers `count` buffers of `size` bytes.
     ///
     /// # Errors
-    /// As `IORING_REGISTER_BUFFERS`: `ENOMEM` where so much memory may not be locked, `EBUSY` where the ring has
-    /// registered buffers.
+    /// As `IORING_REGISTER_BUFFERS`: `ENOMEM` if so much memory may not be locked, `EBUSY` if the ring has
+    /// registered buffers already.
     pub fn register_buffers(&mut self, count: u16, size: usize) -> Result<BufferPool, Error> {
         self.check_process()?;
         let memory = Memory::new(count, size);
@@ -97,8 +97,8 @@ impl Ring {
         Ok(BufferPool(memory))
     }
 
-    /// Makes a group of `count` buffers, rounded up to a power of two, of `size` bytes, for operations that take one
-    /// when there is something for it.
+    /// Makes a group of `count` buffers, rounded up to a power of two, of `size` bytes each. The engine takes a buffer from the
+    /// group for an operation when data is there.
     ///
     /// # Errors
     /// As `IORING_REGISTER_PBUF_RING`.
@@ -121,12 +121,12 @@ impl Ring {
         Ok(Buffers(group))
     }
 
-    /// True if the group is one of this ring's.
+    /// True if the group belongs to this ring.
     pub(super) fn has_group(&self, group: &Arc<Group>) -> bool {
         self.groups.iter().flatten().any(|own| Arc::ptr_eq(own, group))
     }
 
-    /// Takes a group of buffers back from the ring: no operation can use it any more, and its memory is free when `buffers` is dropped.
+    /// Unregisters a group of buffers: no operation can use it any more, and its memory is freed when `buffers` is dropped.
     ///
     /// ```
     /// # let mut ring = anyring::Ring::new(8)?;
@@ -136,15 +136,15 @@ impl Ring {
     /// ```
     ///
     /// # Errors
-    /// `EXDEV` where it is not a group of this ring's; `EBUSY` while an operation has it, a buffer of it is out, or there is another
-    /// [`Buffers`] of it. As `IORING_UNREGISTER_PBUF_RING`.
+    /// `EXDEV` if the group is not this ring's; `EBUSY` while an operation uses the group, a buffer of it is out, or another
+    /// [`Buffers`] of it exists. As `IORING_UNREGISTER_PBUF_RING`.
     #[doc(alias = "unregister_buf_ring")]
     pub fn unregister_group(&mut self, buffers: &Buffers) -> Result<(), Error> {
         self.check_process()?;
         if !self.has_group(&buffers.0) {
             return Err(self.error(ErrorContext::Use("use of another ring's buffers"), libc::EXDEV));
         }
-        // The ring's and the caller's. The engine would find another group by the same number later on.
+        // One reference is the ring's, one the caller's. A request of the group would later find another group of the same number.
         if Arc::strong_count(&buffers.0) > 2 {
             return Err(
                 self.error(ErrorContext::Use("the end of a group of buffers that is in use"), libc::EBUSY)
@@ -155,10 +155,10 @@ impl Ring {
         Ok(())
     }
 
-    /// Takes the registered buffers back from the ring: others can be registered, and their memory is free when `pool` is dropped.
+    /// Unregisters the registered buffers: others can be registered, and their memory is freed when `pool` is dropped.
     ///
     /// # Errors
-    /// `EXDEV` where they are not this ring's; `EBUSY` while one of them is out, or there is another [`BufferPool`] of them. As
+    /// `EXDEV` if the buffers are not this ring's; `EBUSY` while one of them is out, or another [`BufferPool`] of them exists. As
     /// `IORING_UNREGISTER_BUFFERS`.
     pub fn unregister_buffers(&mut self, pool: &BufferPool) -> Result<(), Error> {
         self.check_process()?;
@@ -175,10 +175,10 @@ impl Ring {
         Ok(())
     }
 
-    /// Takes the table of files back from the ring: another one can be made.
+    /// Unregisters the table of files: another table can be made.
     ///
     /// # Errors
-    /// `ENXIO` where the ring has none; `EBUSY` while a place of it is taken, by a file or by an operation. As
+    /// `ENXIO` if the ring has no table; `EBUSY` while a file or an operation has a place of it. As
     /// `IORING_UNREGISTER_FILES`.
     pub fn unregister_files(&mut self) -> Result<(), Error> {
         self.check_process()?;

@@ -1,4 +1,4 @@
-//! Completions are waited for.
+//! Completions are awaited and taken.
 
 use super::Ring;
 use crate::Error;
@@ -10,7 +10,7 @@ use linux_raw_sys::io_uring as abi;
 use std::time::{Duration, Instant};
 
 impl Ring {
-    /// Gives the engine what was pushed. How many entries it took.
+    /// Submits what was pushed. Returns how many entries the engine took.
     ///
     /// # Errors
     /// As `io_uring_enter(2)`.
@@ -19,19 +19,19 @@ impl Ring {
         self.low.submit()
     }
 
-    /// Gives the engine what was pushed, and waits for a completion.
+    /// Submits what was pushed, and waits for a completion.
     ///
     /// # Errors
-    /// As `io_uring_enter(2)`: `EINTR` where a signal handler ran, for one. `EDEADLK` where nothing is in flight.
+    /// As `io_uring_enter(2)`: `EINTR` if a signal handler ran, for example. `EDEADLK` if nothing is in flight.
     pub fn wait(&mut self) -> Result<Completion, Error> {
         let completion = self.wait_until(None)?;
         completion.ok_or_else(|| self.error(ErrorContext::Use("wait without end"), libc::ETIME))
     }
 
-    /// [`wait`](Ring::wait) for so long at most.
+    /// Does what [`wait`](Ring::wait) does, but waits for at most `time`. Returns `None` if no completion came in this time.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`wait`](Ring::wait).
     pub fn wait_timeout(&mut self, time: Duration) -> Result<Option<Completion>, Error> {
         self.wait_until(Instant::now().checked_add(time))
     }
@@ -47,7 +47,7 @@ impl Ring {
             }
             match self.enter(deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))) {
                 Err(error) if error.errno() == libc::ETIME => return Ok(self.take()),
-                // Completions found no room in their queue: they are taken now.
+                // The completion queue is full: it is reaped now.
                 Err(error) if matches!(error.errno(), libc::EBUSY | libc::EAGAIN) => {}
                 Err(error) => return Err(error),
                 Ok(()) => {}
@@ -64,7 +64,7 @@ impl Ring {
         result.map(drop)
     }
 
-    /// Gives the engine what was pushed, and answers with a completion if one is there.
+    /// Submits what was pushed, and returns a completion if one is there.
     ///
     /// # Errors
     /// As `io_uring_enter(2)`.
@@ -77,10 +77,10 @@ impl Ring {
         Ok(self.take())
     }
 
-    /// Hands an operation over and waits for its end; other completions that come meanwhile are kept.
+    /// Pushes an operation and waits for its end; other completions that come meanwhile are kept.
     ///
     /// # Errors
-    /// As for [`push`](Ring::push) and [`wait`](Ring::wait); interrupted waits are taken up again.
+    /// As for [`push`](Ring::push) and [`wait`](Ring::wait); interrupted waits are resumed.
     #[inline]
     pub fn run<O: Operation>(&mut self, operation: O) -> Result<O::Output, Error> {
         let token = self.push(operation)?;
@@ -90,7 +90,7 @@ impl Ring {
     /// Waits for the end of a request; other completions that come meanwhile are kept.
     ///
     /// # Errors
-    /// As for [`wait`](Ring::wait); interrupted waits are taken up again. `ENOENT` where the request's completion was
+    /// As for [`wait`](Ring::wait); interrupted waits are resumed. `ENOENT` if the request's completion was
     /// taken already.
     #[inline]
     pub fn finish<O: Operation>(&mut self, token: Token<O>) -> Result<O::Output, Error> {
@@ -107,18 +107,18 @@ impl Ring {
                 && !cqe.more()
             {
                 self.low.pass();
-                // SAFETY: it is plain, and this is the completion that ends it.
+                // SAFETY: the request is plain, and this completion ends it.
                 let (operation, file) = unsafe { self.requests.take_plain::<O>(id, cqe.result()) };
                 let result = Error::check(self.low.engine(), ErrorContext::Operation(O::NAME), cqe.result());
                 let came = CqeResult { result, flags: cqe.flags(), buffer: None, file };
-                // SAFETY: it has ended, with this.
+                // SAFETY: the operation has ended with this outcome.
                 return Ok(unsafe { operation.output(came) });
             }
         }
         self.finish_any(token)
     }
 
-    /// [`finish`](Ring::finish), whatever else comes.
+    /// Does what [`finish`](Ring::finish) does, with any completions before the request's own.
     #[cold]
     fn finish_any<O: Operation>(&mut self, token: Token<O>) -> Result<O::Output, Error> {
         let completion = self.wait_for(token.id())?;
@@ -126,17 +126,17 @@ impl Ring {
         completion.ok_or(gone)?.take(token).map_err(|other| self.keep(other, gone))
     }
 
-    /// Keeps a completion that is not of the request that was asked for.
+    /// Keeps a completion of a request that was not asked for.
     #[cold]
     fn keep(&mut self, other: Completion, gone: Error) -> Error {
         self.ready.push(other);
         gone
     }
 
-    /// The next item of a stream, waited for; nothing once it has ended. Other completions are kept.
+    /// Waits for the next item of a stream. Returns `None` once the stream has ended. Other completions are kept.
     ///
     /// # Errors
-    /// As for [`wait`](Ring::wait); interrupted waits are taken up again. `ENOENT` where the stream is another ring's.
+    /// As for [`wait`](Ring::wait); interrupted waits are resumed. `ENOENT` if the stream is another ring's.
     pub fn next<M: Multishot>(&mut self, stream: &mut MultiToken<M>) -> Result<Option<M::Item>, Error> {
         if stream.ended {
             return Ok(None);
@@ -153,7 +153,7 @@ impl Ring {
         }
     }
 
-    /// The next completion of a request; nothing where none is to come.
+    /// Waits for the next completion of a request. Returns `None` if no completion is to come.
     fn wait_for(&mut self, id: Id) -> Result<Option<Completion>, Error> {
         self.begin()?;
         if let Some(completion) = self.ready.pop_of(id) {
@@ -173,7 +173,7 @@ impl Ring {
         }
     }
 
-    /// Gives the engine what was pushed, and waits for a completion, unless something else is to be seen to first.
+    /// Submits what was pushed, and waits for a completion, unless the caller must first handle a signal or a full CQ.
     #[inline]
     fn submit_and_wait_for_one(&mut self) -> Result<(), Error> {
         match self.low.submit_and_wait(1) {
@@ -182,8 +182,8 @@ impl Ring {
         }
     }
 
-    /// Gives the engine what was pushed, and lets it post what is done, where that takes a call: for who hears otherwise
-    /// that something is done.
+    /// Submits what was pushed, and lets the engine post what is done, if that takes a call: for a driver, which an eventfd
+    /// tells of completions.
     pub(crate) fn drive(&mut self) -> Result<(), Error> {
         self.begin()?;
         if self.defers() {
@@ -197,9 +197,9 @@ impl Ring {
         self.low.submit().map(drop)
     }
 
-    /// Is something left of what [`drive`](Ring::drive) does, all completions being taken; `some` were.
+    /// True if [`drive`](Ring::drive) has more to do, after all completions were taken; `some` says whether there were any.
     pub(crate) fn needs_driving(&mut self, some: bool) -> bool {
-        // A ring that defers posts only so many by one call.
+        // A ring that defers posts a limited number of CQEs per call.
         let deferred = some && self.defers();
         let polled = self.low.submitter().setup_flags() & abi::IORING_SETUP_SQPOLL != 0;
         let queue = self.low.submission();
@@ -210,18 +210,18 @@ impl Ring {
         self.low.submitter().setup_flags() & abi::IORING_SETUP_DEFER_TASKRUN != 0
     }
 
-    /// The next completion that is there.
+    /// Takes the next completion that is there.
     pub(crate) fn take(&mut self) -> Option<Completion> {
         if self.ready.is_empty() { self.take_new() } else { self.ready.pop() }
     }
 
-    /// The next completion in the queue. The others stay there: what finds no room is kept by the engine.
+    /// Takes the next completion from the CQ. The others stay there: the engine keeps those for which the CQ has no room.
     fn take_new(&mut self) -> Option<Completion> {
         let engine = self.low.engine();
         self.low.completion().find_map(|cqe| self.requests.complete(engine, cqe))
     }
 
-    /// Takes all that is in the completion queue.
+    /// Moves all completions from the CQ to `ready`.
     pub(super) fn reap(&mut self) {
         while let Some(completion) = self.take_new() {
             self.ready.push(completion);
