@@ -16,7 +16,7 @@ pub struct Address {
 impl Address {
     /// Returns an address with room for an address of any family.
     pub(crate) fn empty() -> Address {
-        // SAFETY: integers only.
+        // SAFETY: a structure of integers.
         let storage = unsafe { MaybeUninit::zeroed().assume_init() };
         Address { storage, length: size_of::<libc::sockaddr_storage>() as libc::socklen_t }
     }
@@ -35,7 +35,7 @@ impl Address {
     /// `InvalidInput` if the path is too long for a socket address, or contains a zero byte.
     pub fn unix(path: impl AsRef<Path>) -> io::Result<Address> {
         let bytes = path.as_ref().as_os_str().as_bytes();
-        // SAFETY: integers only.
+        // SAFETY: a structure of integers.
         let mut address: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
         if bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));

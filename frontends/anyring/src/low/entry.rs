@@ -4,9 +4,9 @@ use anyring_engine::abi::{IORING_SETUP_SQE_MIXED, Sqe as Raw};
 use linux_raw_sys::io_uring as abi;
 use std::fmt;
 
-/// A submission queue entry: an operation with all that it is told.
+/// A submission queue entry: an operation with its arguments.
 ///
-/// They are made by the types in [`op`](super::op).
+/// The types in [`op`](super::op) make entries.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Sqe(pub(crate) Raw);
@@ -17,11 +17,11 @@ pub struct Sqe(pub(crate) Raw);
 pub struct Sqe128 {
     /// The first 64 bytes; the last 16 of them begin the command of a `URING_CMD`.
     pub entry: Sqe,
-    /// The other 64 bytes, of a `URING_CMD` the rest of its command.
+    /// The other 64 bytes; for a `URING_CMD`, the rest of its command.
     pub command: [u8; 64],
 }
 
-/// An entry of a queue that holds entries of both sizes: of 64 bytes, or the half of one of 128
+/// An entry of a queue with entries of both sizes: an entry of 64 bytes, or one half of an entry of 128 bytes
 /// (`IORING_SETUP_SQE_MIXED`, since Linux 6.19).
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,9 +40,9 @@ pub struct Cqe {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Cqe32 {
-    /// The first half.
+    /// The first 16 bytes.
     pub entry: Cqe,
-    /// The result words that some operations have beyond that.
+    /// The additional result words of some operations.
     pub extra: [u64; 2],
 }
 
@@ -55,9 +55,9 @@ mod sealed {
     impl Sealed for super::Cqe32 {}
 }
 
-/// The entry of a ring's submission queue: [`Sqe`], [`Sqe128`], or both ([`SqeMixed`]).
+/// The entry type of a ring's submission queue: [`Sqe`], [`Sqe128`], or both sizes ([`SqeMixed`]).
 pub trait Submission: sealed::Sealed + Copy + From<Sqe> + 'static {
-    /// The setup flag that such rings have.
+    /// The setup flag of rings with this entry type.
     const SETUP_FLAGS: u32;
 }
 
@@ -80,7 +80,7 @@ impl From<Sqe> for SqeMixed {
 }
 
 impl Sqe128 {
-    /// Changes what it shares with small entries: its user data, links.
+    /// Changes the fields that small entries have, too: user data, links, and others.
     ///
     /// ```
     /// use anyring::low::op;
@@ -95,7 +95,7 @@ impl Sqe128 {
         self
     }
 
-    /// Its two halves, as they lie in a queue of both sizes.
+    /// Returns the two halves, in the order in which they lie in a queue of both sizes.
     pub(super) fn halves(self) -> [SqeMixed; 2] {
         [SqeMixed(self.entry), SqeMixed(Sqe::from_bytes(self.command))]
     }
@@ -113,9 +113,9 @@ impl From<Sqe> for Sqe128 {
     }
 }
 
-/// The entry of a ring's completion queue: [`Cqe`] or [`Cqe32`].
+/// The entry type of a ring's completion queue: [`Cqe`] or [`Cqe32`].
 pub trait Completion: sealed::Sealed + Copy + 'static {
-    /// The setup flag that such rings have.
+    /// The setup flag of rings with this entry type.
     const SETUP_FLAGS: u32;
 }
 
@@ -127,9 +127,9 @@ impl Completion for Cqe32 {
     const SETUP_FLAGS: u32 = abi::IORING_SETUP_CQE32;
 }
 
-/// Settings that every operation has beside its own fields.
+/// Settings that every operation has, in addition to its own fields.
 impl Sqe {
-    /// Comes back in every completion of it.
+    /// Sets the user data, which every completion of the entry repeats.
     #[inline]
     #[must_use]
     pub fn user_data(mut self, data: u64) -> Sqe {
@@ -137,13 +137,13 @@ impl Sqe {
         self
     }
 
-    /// The number that was given by [`user_data`](Sqe::user_data).
+    /// The number that [`user_data`](Sqe::user_data) has set.
     #[inline]
     pub fn get_user_data(&self) -> u64 {
         self.0.user_data
     }
 
-    /// The number of the operation.
+    /// The opcode of the operation.
     #[inline]
     pub fn opcode(&self) -> u8 {
         self.0.opcode
@@ -155,49 +155,49 @@ impl Sqe {
         self
     }
 
-    /// The next entry begins when this one has ended well; if it fails, the next ones are cancelled.
+    /// Links the next entry: it begins when this one has succeeded; if this one fails, the rest of the chain is cancelled.
     #[inline]
     #[must_use]
     pub fn link(self) -> Sqe {
         self.flag(abi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT)
     }
 
-    /// Without [`link`](Sqe::link).
+    /// Removes the flag that [`link`](Sqe::link) sets.
     #[inline]
     pub(crate) fn unlink(mut self) -> Sqe {
         self.0.flags &= !(1 << abi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8);
         self
     }
 
-    /// The next entry begins when this one has ended, well or not.
+    /// Links the next entry: it begins when this one has ended, with or without an error.
     #[inline]
     #[must_use]
     pub fn hard_link(self) -> Sqe {
         self.flag(abi::io_uring_sqe_flags_bit::IOSQE_IO_HARDLINK_BIT)
     }
 
-    /// Has the request begin when all that was submitted before has ended; what comes later waits for it.
+    /// Makes the request wait until all requests submitted before have ended, and later requests wait for this one.
     #[inline]
     #[must_use]
     pub fn drain(self) -> Sqe {
         self.flag(abi::io_uring_sqe_flags_bit::IOSQE_IO_DRAIN_BIT)
     }
 
-    /// Has the request go to a worker, without a first attempt that does not block.
+    /// Passes the request directly to a worker, without a first attempt that does not block.
     #[inline]
     #[must_use]
     pub fn force_async(self) -> Sqe {
         self.flag(abi::io_uring_sqe_flags_bit::IOSQE_ASYNC_BIT)
     }
 
-    /// There is a completion only where it fails.
+    /// Omits the completion if the request succeeds.
     #[inline]
     #[must_use]
     pub fn skip_success(self) -> Sqe {
         self.flag(abi::io_uring_sqe_flags_bit::IOSQE_CQE_SKIP_SUCCESS_BIT)
     }
 
-    /// Has the request take a buffer of this group, when there is something for it.
+    /// Lets the request take a buffer of this group when data is there.
     #[inline]
     #[must_use]
     pub fn buffer_group(mut self, group: u16) -> Sqe {
@@ -205,7 +205,7 @@ impl Sqe {
         self.flag(abi::io_uring_sqe_flags_bit::IOSQE_BUFFER_SELECT_BIT)
     }
 
-    /// Has the request done with these registered credentials.
+    /// Lets the request use these registered credentials.
     #[inline]
     #[must_use]
     pub fn personality(mut self, personality: u16) -> Sqe {
@@ -213,20 +213,20 @@ impl Sqe {
         self
     }
 
-    /// How it is linked to the next one.
+    /// Returns the flags that link this entry to the next one.
     pub(super) fn links(&self) -> u8 {
         const LINKS: u8 = 1 << abi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8
             | 1 << abi::io_uring_sqe_flags_bit::IOSQE_IO_HARDLINK_BIT as u8;
         self.0.flags & LINKS
     }
 
-    /// All 64 bytes, for an operation that this crate does not have.
+    /// Makes an entry of its 64 bytes, for an operation that this crate does not have.
     pub fn from_bytes(bytes: [u8; 64]) -> Sqe {
         // SAFETY: integers of the same size.
         Sqe(unsafe { std::mem::transmute::<[u8; 64], Raw>(bytes) })
     }
 
-    /// All 64 bytes, as the engine reads them.
+    /// Returns the 64 bytes that the engine reads.
     pub fn to_bytes(self) -> [u8; 64] {
         // SAFETY: integers of the same size, without padding.
         unsafe { std::mem::transmute::<Raw, [u8; 64]>(self.0) }
@@ -243,7 +243,7 @@ impl fmt::Debug for Sqe {
 }
 
 impl Cqe {
-    /// The number that the entry was given.
+    /// The user data of the completed entry.
     #[inline]
     pub fn user_data(&self) -> u64 {
         self.user_data
@@ -255,26 +255,26 @@ impl Cqe {
         self.result
     }
 
-    /// `IORING_CQE_F_*`.
+    /// The completion's `IORING_CQE_F_*` flags.
     #[inline]
     pub fn flags(&self) -> u32 {
         self.flags
     }
 
-    /// True if more completions of the same entry are to come.
+    /// True if more completions of the same entry follow.
     #[inline]
     pub fn more(&self) -> bool {
         self.flags & abi::IORING_CQE_F_MORE != 0
     }
 
-    /// The provided buffer that it took.
+    /// The id of the provided buffer that the request took.
     #[inline]
     pub fn buffer_id(&self) -> Option<u16> {
         let has = self.flags & abi::IORING_CQE_F_BUFFER != 0;
         has.then_some((self.flags >> abi::IORING_CQE_BUFFER_SHIFT) as u16)
     }
 
-    /// True if the buffer that the request took stays the engine's, with room for more (incremental buffer rings).
+    /// True if the engine keeps the buffer that the request took, because it has room for more (incremental buffer rings).
     #[inline]
     pub fn buffer_has_more(&self) -> bool {
         self.flags & abi::IORING_CQE_F_BUF_MORE != 0
@@ -286,7 +286,7 @@ impl Cqe {
         self.flags & abi::IORING_CQE_F_SOCK_NONEMPTY != 0
     }
 
-    /// True if it is the notification of a zero-copy send: its buffer is the program's again.
+    /// True if this is the notification of a zero-copy send: its buffer is no longer used.
     #[inline]
     pub fn is_notification(&self) -> bool {
         self.flags & abi::IORING_CQE_F_NOTIF != 0

@@ -1,6 +1,6 @@
-//! Flags of operations, as the kernel's header has them without `IORING_`.
+//! Flags of operations, with the names of the kernel's header without `IORING_`.
 //!
-//! Those of `ioprio` are 16 bits wide, the rest 32.
+//! Flags for `ioprio` are 16 bits wide, all others 32.
 
 use linux_raw_sys::io_uring as abi;
 
@@ -11,84 +11,84 @@ macro_rules! flags {
 }
 
 flags! {
-    /// The file's data, and of its metadata only what reading it takes.
+    /// Writes the file's data, and only the metadata that is needed to read it.
     FSYNC_DATASYNC: u32 = abi::IORING_FSYNC_DATASYNC;
-    /// More than one completion.
+    /// Completes each time that the file becomes ready.
     POLL_ADD_MULTI: u32 = abi::IORING_POLL_ADD_MULTI;
-    /// Change the events.
+    /// Changes the events of a poll.
     POLL_UPDATE_EVENTS: u32 = abi::IORING_POLL_UPDATE_EVENTS;
-    /// Change the user data.
+    /// Changes the user data of a poll.
     POLL_UPDATE_USER_DATA: u32 = abi::IORING_POLL_UPDATE_USER_DATA;
-    /// Level-triggered.
+    /// Polls level-triggered.
     POLL_ADD_LEVEL: u32 = abi::IORING_POLL_ADD_LEVEL;
-    /// The time is a point in time.
+    /// Makes the time a point in time.
     TIMEOUT_ABS: u32 = abi::IORING_TIMEOUT_ABS;
-    /// Change a timeout.
+    /// Changes a timeout.
     TIMEOUT_UPDATE: u32 = abi::IORING_TIMEOUT_UPDATE;
-    /// By `CLOCK_BOOTTIME`.
+    /// Uses `CLOCK_BOOTTIME`.
     TIMEOUT_BOOTTIME: u32 = abi::IORING_TIMEOUT_BOOTTIME;
-    /// By `CLOCK_REALTIME`.
+    /// Uses `CLOCK_REALTIME`.
     TIMEOUT_REALTIME: u32 = abi::IORING_TIMEOUT_REALTIME;
-    /// Change a linked timeout.
+    /// Changes a linked timeout.
     LINK_TIMEOUT_UPDATE: u32 = abi::IORING_LINK_TIMEOUT_UPDATE;
-    /// That the time is over is no failure for what is linked to it.
+    /// Counts the end of the time as success for the entries that are linked to the timeout.
     TIMEOUT_ETIME_SUCCESS: u32 = abi::IORING_TIMEOUT_ETIME_SUCCESS;
-    /// More than one completion.
+    /// Completes each time that the time has passed.
     TIMEOUT_MULTISHOT: u32 = abi::IORING_TIMEOUT_MULTISHOT;
-    /// All that match.
+    /// Cancels all requests that match, instead of the first.
     ASYNC_CANCEL_ALL: u32 = abi::IORING_ASYNC_CANCEL_ALL;
-    /// By file.
+    /// Matches requests by file.
     ASYNC_CANCEL_FD: u32 = abi::IORING_ASYNC_CANCEL_FD;
-    /// Whatever it is.
+    /// Matches any request.
     ASYNC_CANCEL_ANY: u32 = abi::IORING_ASYNC_CANCEL_ANY;
-    /// The file is a place in the table of files.
+    /// Names the file by its place in the table of files.
     ASYNC_CANCEL_FD_FIXED: u32 = abi::IORING_ASYNC_CANCEL_FD_FIXED;
-    /// By user data, beside other things.
+    /// Matches requests by user data, in addition to other criteria.
     ASYNC_CANCEL_USERDATA: u32 = abi::IORING_ASYNC_CANCEL_USERDATA;
-    /// By opcode.
+    /// Matches requests by opcode.
     ASYNC_CANCEL_OP: u32 = abi::IORING_ASYNC_CANCEL_OP;
-    /// Wait for readiness before the first attempt.
+    /// Waits for readiness before the first attempt.
     RECVSEND_POLL_FIRST: u16 = abi::IORING_RECVSEND_POLL_FIRST;
-    /// More than one completion.
+    /// Completes for each piece of data that is received.
     RECV_MULTISHOT: u16 = abi::IORING_RECV_MULTISHOT;
-    /// The buffer is a registered one.
+    /// Uses a registered buffer.
     RECVSEND_FIXED_BUF: u16 = abi::IORING_RECVSEND_FIXED_BUF;
-    /// The notification says whether it was copied.
+    /// Makes the notification say whether the data was copied.
     SEND_ZC_REPORT_USAGE: u16 = abi::IORING_SEND_ZC_REPORT_USAGE;
-    /// Several buffers in one completion.
+    /// Uses several buffers for one completion.
     RECVSEND_BUNDLE: u16 = abi::IORING_RECVSEND_BUNDLE;
-    /// The buffer is an array of `iovec`.
+    /// Makes the buffer an array of `iovec`.
     SEND_VECTORIZED: u16 = abi::IORING_SEND_VECTORIZED;
-    /// In the result of a notification: it was copied.
+    /// In the result of a notification: the data was copied.
     NOTIF_USAGE_ZC_COPIED: u32 = abi::IORING_NOTIF_USAGE_ZC_COPIED;
-    /// More than one completion.
+    /// Completes for each connection.
     ACCEPT_MULTISHOT: u16 = abi::IORING_ACCEPT_MULTISHOT;
-    /// Do not wait where no connection is there.
+    /// Does not wait for a connection.
     ACCEPT_DONTWAIT: u16 = abi::IORING_ACCEPT_DONTWAIT;
-    /// Wait for readiness before the first attempt.
+    /// Waits for readiness before the first attempt.
     ACCEPT_POLL_FIRST: u16 = abi::IORING_ACCEPT_POLL_FIRST;
-    /// No completion in the other ring.
+    /// Posts no completion to the other ring.
     MSG_RING_CQE_SKIP: u32 = abi::IORING_MSG_RING_CQE_SKIP;
-    /// The completion has the given flags.
+    /// Gives the posted completion the flags in the entry.
     MSG_RING_FLAGS_PASS: u32 = abi::IORING_MSG_RING_FLAGS_PASS;
-    /// The descriptor stays open over `exec`.
+    /// Keeps the descriptor open over `exec`.
     FIXED_FD_NO_CLOEXEC: u32 = abi::IORING_FIXED_FD_NO_CLOEXEC;
-    /// The input is a place in the table of files.
+    /// Names the input by its place in the table of files.
     SPLICE_F_FD_IN_FIXED: u32 = abi::SPLICE_F_FD_IN_FIXED;
-    /// The no-op has this result.
+    /// Gives the no-op the result in the entry.
     NOP_INJECT_RESULT: u32 = abi::IORING_NOP_INJECT_RESULT;
-    /// A registered buffer.
+    /// Uses a registered buffer.
     URING_CMD_FIXED: u32 = abi::IORING_URING_CMD_FIXED;
-    /// How much there is to read.
+    /// Returns the number of bytes to read.
     SOCKET_URING_OP_SIOCINQ: u32 = abi::io_uring_socket_op::SOCKET_URING_OP_SIOCINQ;
-    /// How much is not sent yet.
+    /// Returns the number of bytes that are not sent yet.
     SOCKET_URING_OP_SIOCOUTQ: u32 = abi::io_uring_socket_op::SOCKET_URING_OP_SIOCOUTQ;
     /// Gets an option.
     SOCKET_URING_OP_GETSOCKOPT: u32 = abi::io_uring_socket_op::SOCKET_URING_OP_GETSOCKOPT;
     /// Sets an option.
     SOCKET_URING_OP_SETSOCKOPT: u32 = abi::io_uring_socket_op::SOCKET_URING_OP_SETSOCKOPT;
-    /// The ring of buffers is in the engine's memory.
+    /// Places the buffer ring in the engine's memory.
     PBUF_RING_MMAP: u16 = abi::io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_MMAP;
-    /// Buffers are used up bit by bit.
+    /// Consumes buffers incrementally.
     PBUF_RING_INC: u16 = abi::io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC;
 }

@@ -1,9 +1,9 @@
-//! The layer below: rings that take whatever they are told.
+//! The low-level interface: rings that pass requests on as they are.
 //!
-//! Nothing here allocates, copies or keeps anything for a request, and over the kernel nothing stands between
-//! the program and the ring: it takes as many instructions as with the `io-uring` crate, or fewer. In turn
-//! whoever pushes a request promises that what it names stays as long as it takes:
-//! [`SubmissionQueue::push`] is `unsafe`, as is what registers memory; all the rest is not.
+//! Nothing here allocates, copies or keeps anything for a request, and with the kernel's engine nothing lies between
+//! the program and the ring: a request takes as many instructions as with the `io-uring` crate, or fewer. In return,
+//! code that pushes a request promises that the memory and files that it names stay valid as long as needed:
+//! [`SubmissionQueue::push`] is `unsafe`, as are registrations of memory; nothing else is.
 //!
 //! ```
 //! use anyring::Builder;

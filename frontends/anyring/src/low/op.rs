@@ -1,11 +1,11 @@
-//! The operations, one type each.
+//! The operations, with one type for each.
 //!
-//! `new` takes what an operation cannot do without, methods set the rest, [`build`](Read::build) makes an entry of
-//! it. What things mean and which kernel has them is in `io_uring_enter(2)`, under the same names in capitals;
-//! flags of `io_uring` are in [`flags`], others in `libc`.
+//! `new` takes the required arguments of an operation, methods set the optional ones, [`build`](Read::build) makes the
+//! entry. `io_uring_enter(2)` explains the operations under the same names in capitals, and says which kernels have them;
+//! flags of `io_uring` are in [`flags`], other flags in `libc`.
 //!
-//! Where a file is wanted ([`Target`]), a descriptor will do, or a place in the ring's table of files
-//! ([`Fixed`]); where a plain number is, only a descriptor.
+//! An argument that converts into [`Target`] is a descriptor or a place in the ring's table of files
+//! ([`Fixed`]); an argument that is a plain number is a descriptor.
 
 use super::entry::{Sqe, Sqe128};
 use super::flags;
@@ -49,16 +49,16 @@ impl<T: AsRawFd> From<&T> for Target {
     }
 }
 
-/// Where in the table of files a new file goes.
+/// The place in the table of files for a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
-    /// Here; what was there before is closed.
+    /// This place; the file that was there before is closed.
     At(u32),
-    /// Where there is room; the result says where.
+    /// A free place; the result says which.
     Any,
 }
 
-/// A time or a span of time, as the engines want it.
+/// A point in time or a span of time, in the engines' format.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timespec {
@@ -83,15 +83,15 @@ impl From<std::time::Duration> for Timespec {
 pub struct Waiter {
     /// The value that the futex must hold.
     pub value: u64,
-    /// Where it is.
+    /// The address of the futex.
     pub address: u64,
     /// `FUTEX2_*`.
     pub flags: u32,
-    /// Nothing.
+    /// Must be 0.
     pub reserved: u32,
 }
 
-/// A value that fits into a field of an entry.
+/// A value that is stored in a field of an entry.
 trait Value {
     fn value(self) -> u64;
 }
@@ -132,7 +132,7 @@ impl Value for Slot {
 
 const SELECT: u8 = 1 << Bit::IOSQE_BUFFER_SELECT_BIT as u8;
 const FIXED: u8 = 1 << Bit::IOSQE_FIXED_FILE_BIT as u8;
-/// Where the file stands, instead of an offset.
+/// Stands for the file position, instead of an offset.
 const HERE: u64 = u64::MAX;
 
 /// Sets a field of an entry, or adds flags to it.
@@ -145,8 +145,8 @@ macro_rules! set {
     };
 }
 
-/// Makes the types of a table: the name, the opcode, what is the same for all in `[]`, what `new` takes in `()`
-/// (`file` for a [`Target`]), what may be set in `{}`; each with the entry's field.
+/// Makes the types of a table of operations. For each operation the table has the name, the opcode, constant fields in `[]`, the arguments
+/// of `new` in `()` (`file` for a [`Target`]), and optional fields in `{}`; each is followed by the entry's field.
 macro_rules! operations {
     ($(
         $(#[$about:meta])*
@@ -161,10 +161,10 @@ macro_rules! operations {
             pub struct $name(Sqe);
 
             impl $name {
-                /// The number of the operation.
+                /// The opcode of the operation.
                 pub const CODE: u8 = $code as u8;
 
-                /// The operation with what it cannot do without.
+                /// Makes the operation from its required arguments.
                 #[inline]
                 #[allow(clippy::new_without_default, reason = "few take nothing")]
                 #[allow(clippy::too_many_arguments, reason = "that is how many there are")]
@@ -191,7 +191,7 @@ macro_rules! operations {
                     }
                 )*
 
-                /// The entry.
+                /// Returns the entry.
                 #[inline]
                 pub fn build(self) -> Sqe {
                     self.0
@@ -206,7 +206,7 @@ macro_rules! operations {
             }
         )*
 
-        /// The operations that there are types for: opcode, and name.
+        /// The operations that have a type: opcode and name.
         #[cfg(test)]
         const ALL: &[(u8, &str)] = &[$(($name::CODE, stringify!($name))),*];
     };
@@ -215,313 +215,313 @@ macro_rules! operations {
 operations! {
     /// Does nothing.
     Nop: Code::IORING_OP_NOP [fd = -1] () {
-        /// `IORING_NOP_*`.
+        /// Adds `IORING_NOP_*` flags.
         flags: u32, |= op_flags;
-        /// The result, with `IORING_NOP_INJECT_RESULT`.
+        /// Sets the result, with `IORING_NOP_INJECT_RESULT`.
         result: i32, = len;
     }
 
     /// Reads, as `preadv2(2)`.
     Readv: Code::IORING_OP_READV [off = HERE] file file (vectors: *const libc::iovec = addr, count: u32 = len) {
-        /// Where in the file; where it stands, unless this is said.
+        /// Sets the offset in the file. The default is the file position.
         offset: u64, = off;
-        /// `RWF_*`.
+        /// Sets `RWF_*` flags.
         flags: i32, = op_flags;
-        /// The I/O priority.
+        /// Sets the I/O priority.
         ioprio: u16, = ioprio;
     }
 
     /// Writes, as `pwritev2(2)`.
     Writev: Code::IORING_OP_WRITEV [off = HERE] file file (vectors: *const libc::iovec = addr, count: u32 = len) {
-        /// Where in the file; where it stands, unless this is said.
+        /// Sets the offset in the file. The default is the file position.
         offset: u64, = off;
-        /// `RWF_*`.
+        /// Sets `RWF_*` flags.
         flags: i32, = op_flags;
-        /// The I/O priority.
+        /// Sets the I/O priority.
         ioprio: u16, = ioprio;
-        /// The write stream.
+        /// Sets the write stream.
         write_stream: u8, = file_index;
     }
 
-    /// Writes a file's content to its disk, as `fsync(2)`.
+    /// Writes a file's data and metadata to its disk, as `fsync(2)`.
     Fsync: Code::IORING_OP_FSYNC [] file file () {
-        /// [`FSYNC_DATASYNC`](flags::FSYNC_DATASYNC).
+        /// Adds flags: [`FSYNC_DATASYNC`](flags::FSYNC_DATASYNC).
         flags: u32, |= op_flags;
-        /// From here on.
+        /// Sets the beginning of the range.
         offset: u64, = off;
-        /// So much, or up to the end.
+        /// Sets the length of the range. The default is up to the end of the file.
         length: u32, = len;
     }
 
     /// Reads into a part of a registered buffer.
     ReadFixed: Code::IORING_OP_READ_FIXED [off = HERE]
     file file (buffer: *mut u8 = addr, length: u32 = len, index: u16 = buf_index) {
-        /// Where in the file; where it stands, unless this is said.
+        /// Sets the offset in the file. The default is the file position.
         offset: u64, = off;
-        /// `RWF_*`.
+        /// Sets `RWF_*` flags.
         flags: i32, = op_flags;
-        /// The I/O priority.
+        /// Sets the I/O priority.
         ioprio: u16, = ioprio;
     }
 
     /// Writes from a part of a registered buffer.
     WriteFixed: Code::IORING_OP_WRITE_FIXED [off = HERE]
     file file (buffer: *const u8 = addr, length: u32 = len, index: u16 = buf_index) {
-        /// Where in the file; where it stands, unless this is said.
+        /// Sets the offset in the file. The default is the file position.
         offset: u64, = off;
-        /// `RWF_*`.
+        /// Sets `RWF_*` flags.
         flags: i32, = op_flags;
-        /// The I/O priority.
+        /// Sets the I/O priority.
         ioprio: u16, = ioprio;
-        /// The write stream.
+        /// Sets the write stream.
         write_stream: u8, = file_index;
     }
 
     /// Waits until a file is ready, once, as `poll(2)`.
     PollAdd: Code::IORING_OP_POLL_ADD [] file file (events: u32 = op_flags) {
-        /// `IORING_POLL_*`.
+        /// Adds `IORING_POLL_*` flags.
         flags: u32, |= len;
     }
 
-    /// Tells of each time that a file becomes ready.
+    /// Completes each time that a file becomes ready.
     PollAddMulti: Code::IORING_OP_POLL_ADD [len = flags::POLL_ADD_MULTI] file file (events: u32 = op_flags) {
-        /// `IORING_POLL_*`.
+        /// Adds `IORING_POLL_*` flags.
         flags: u32, |= len;
     }
 
-    /// Ends the poll with this user data, or changes it.
+    /// Ends or changes the poll with this user data.
     PollRemove: Code::IORING_OP_POLL_REMOVE [fd = -1] (target: u64 = addr) {
-        /// `IORING_POLL_*`.
+        /// Adds `IORING_POLL_*` flags.
         flags: u32, |= len;
-        /// The new events, with [`POLL_UPDATE_EVENTS`](flags::POLL_UPDATE_EVENTS).
+        /// Sets the new events, with [`POLL_UPDATE_EVENTS`](flags::POLL_UPDATE_EVENTS).
         events: u32, = op_flags;
-        /// The new user data, with [`POLL_UPDATE_USER_DATA`](flags::POLL_UPDATE_USER_DATA).
+        /// Sets the new user data, with [`POLL_UPDATE_USER_DATA`](flags::POLL_UPDATE_USER_DATA).
         new_user_data: u64, = off;
     }
 
-    /// Writes a part of a file to its disk, as `sync_file_range(2)`.
+    /// Writes a range of a file to its disk, as `sync_file_range(2)`.
     SyncFileRange: Code::IORING_OP_SYNC_FILE_RANGE [] file file (length: u32 = len) {
-        /// From here on.
+        /// Sets the beginning of the range.
         offset: u64, = off;
-        /// `SYNC_FILE_RANGE_*`.
+        /// Sets `SYNC_FILE_RANGE_*` flags.
         flags: u32, = op_flags;
     }
 
     /// Sends a message, as `sendmsg(2)`.
     SendMsg: Code::IORING_OP_SENDMSG [len = 1] file file (message: *const libc::msghdr = addr) {
-        /// `MSG_*`.
+        /// Sets `MSG_*` flags.
         flags: u32, = op_flags;
-        /// `IORING_RECVSEND_*`.
+        /// Adds `IORING_RECVSEND_*` flags.
         ioprio: u16, |= ioprio;
     }
 
     /// Receives a message, as `recvmsg(2)`.
     RecvMsg: Code::IORING_OP_RECVMSG [len = 1] file file (message: *mut libc::msghdr = addr) {
-        /// `MSG_*`.
+        /// Sets `MSG_*` flags.
         flags: u32, = op_flags;
-        /// `IORING_RECVSEND_*`.
+        /// Adds `IORING_RECVSEND_*` flags.
         ioprio: u16, |= ioprio;
     }
 
-    /// Receives messages, each in a provided buffer behind an `io_uring_recvmsg_out`.
+    /// Receives messages, each into a provided buffer, after an `io_uring_recvmsg_out`.
     RecvMsgMulti: Code::IORING_OP_RECVMSG [len = 1, flags = SELECT, ioprio = flags::RECV_MULTISHOT]
     file file (message: *const libc::msghdr = addr, group: u16 = buf_index) {
-        /// `MSG_*`.
+        /// Sets `MSG_*` flags.
         flags: u32, = op_flags;
-        /// `IORING_RECVSEND_*`.
+        /// Adds `IORING_RECVSEND_*` flags.
         ioprio: u16, |= ioprio;
     }
 
-    /// Completes when the time is over: with `ETIME`, or with 0 after `count` other completions.
+    /// Completes with `ETIME` when the time is over, or with 0 after `count` other completions.
     Timeout: Code::IORING_OP_TIMEOUT [fd = -1, len = 1] (time: *const Timespec = addr) {
-        /// `IORING_TIMEOUT_*`.
+        /// Adds `IORING_TIMEOUT_*` flags.
         flags: u32, |= op_flags;
-        /// So many other completions end it.
+        /// Sets the number of other completions that end the timeout.
         count: u64, = off;
     }
 
-    /// Tells of each time that a span of time is over.
+    /// Completes each time that the span of time has passed.
     TimeoutMulti: Code::IORING_OP_TIMEOUT [fd = -1, len = 1, op_flags = flags::TIMEOUT_MULTISHOT]
     (time: *const Timespec = addr) {
-        /// `IORING_TIMEOUT_*`.
+        /// Adds `IORING_TIMEOUT_*` flags.
         flags: u32, |= op_flags;
-        /// So many times; without end, unless this is said.
+        /// Sets the number of completions. Without it the timeout has no end.
         count: u64, = off;
     }
 
     /// Ends the timeout with this user data.
     TimeoutRemove: Code::IORING_OP_TIMEOUT_REMOVE [fd = -1] (target: u64 = addr) {}
 
-    /// Gives the timeout with this user data another time.
+    /// Changes the time of the timeout with this user data.
     TimeoutUpdate: Code::IORING_OP_TIMEOUT_REMOVE [fd = -1, op_flags = flags::TIMEOUT_UPDATE]
     (target: u64 = addr, time: *const Timespec = off) {
-        /// `IORING_TIMEOUT_*`, and [`LINK_TIMEOUT_UPDATE`](flags::LINK_TIMEOUT_UPDATE) for a linked one.
+        /// Adds `IORING_TIMEOUT_*` flags, and [`LINK_TIMEOUT_UPDATE`](flags::LINK_TIMEOUT_UPDATE) for a linked timeout.
         flags: u32, |= op_flags;
     }
 
     /// Accepts a connection, as `accept4(2)`.
     Accept: Code::IORING_OP_ACCEPT [] file file (address: *mut libc::sockaddr = addr, length: *mut libc::socklen_t = off) {
-        /// `SOCK_*`.
+        /// Sets `SOCK_*` flags.
         flags: i32, = op_flags;
-        /// `IORING_ACCEPT_*`.
+        /// Adds `IORING_ACCEPT_*` flags.
         ioprio: u16, |= ioprio;
-        /// The connection goes into the table of files.
+        /// Puts the connection into the table of files.
         slot: Slot, = file_index;
     }
 
-    /// Accepts connections, one completion each.
+    /// Accepts connections, with one completion for each.
     AcceptMulti: Code::IORING_OP_ACCEPT [ioprio = flags::ACCEPT_MULTISHOT] file file () {
-        /// `SOCK_*`.
+        /// Sets `SOCK_*` flags.
         flags: i32, = op_flags;
-        /// `IORING_ACCEPT_*`.
+        /// Adds `IORING_ACCEPT_*` flags.
         ioprio: u16, |= ioprio;
-        /// Connections go into the table of files: [`Slot::Any`].
+        /// Puts connections into the table of files; must be [`Slot::Any`].
         slot: Slot, = file_index;
     }
 
-    /// Cancels the request with this user data, or all that the flags say.
+    /// Cancels the request with this user data, or all requests that the flags select.
     AsyncCancel: Code::IORING_OP_ASYNC_CANCEL [fd = -1] (target: u64 = addr) {
-        /// `IORING_ASYNC_CANCEL_*`.
+        /// Adds `IORING_ASYNC_CANCEL_*` flags.
         flags: u32, |= op_flags;
-        /// The file, with [`ASYNC_CANCEL_FD`](flags::ASYNC_CANCEL_FD) and perhaps
+        /// Sets the file, with [`ASYNC_CANCEL_FD`](flags::ASYNC_CANCEL_FD) and optionally
         /// [`ASYNC_CANCEL_FD_FIXED`](flags::ASYNC_CANCEL_FD_FIXED).
         file: i32, = fd;
-        /// The opcode, with [`ASYNC_CANCEL_OP`](flags::ASYNC_CANCEL_OP).
+        /// Sets the opcode, with [`ASYNC_CANCEL_OP`](flags::ASYNC_CANCEL_OP).
         opcode: u8, = len;
     }
 
-    /// Cancels the request before it in the chain when the time is over.
+    /// Cancels the preceding request of the chain when the time is over.
     LinkTimeout: Code::IORING_OP_LINK_TIMEOUT [fd = -1, len = 1] (time: *const Timespec = addr) {
-        /// `IORING_TIMEOUT_*`.
+        /// Adds `IORING_TIMEOUT_*` flags.
         flags: u32, |= op_flags;
     }
 
     /// Connects a socket, as `connect(2)`.
     Connect: Code::IORING_OP_CONNECT [] file file (address: *const libc::sockaddr = addr, length: libc::socklen_t = off) {}
 
-    /// Allocates a part of a file, as `fallocate(2)`.
+    /// Allocates a range of a file, as `fallocate(2)`.
     Fallocate: Code::IORING_OP_FALLOCATE [] file file (offset: u64 = off, length: u64 = addr) {
-        /// `FALLOC_FL_*`.
+        /// Sets the mode (`FALLOC_FL_*`).
         mode: i32, = len;
     }
 
     /// Opens a file, as `openat(2)`.
     OpenAt: Code::IORING_OP_OPENAT [] (directory: RawFd = fd, path: *const c_char = addr) {
-        /// `O_*`.
+        /// Sets `O_*` flags.
         flags: i32, = op_flags;
-        /// The permissions of a new file.
+        /// Sets the permissions of a new file.
         mode: libc::mode_t, = len;
-        /// The file goes into the table of files.
+        /// Puts the file into the table of files.
         slot: Slot, = file_index;
     }
 
     /// Closes a descriptor.
     Close: Code::IORING_OP_CLOSE [] (descriptor: RawFd = fd) {}
 
-    /// Closes a file in the table of files: [`Slot::At`].
+    /// Closes a file in the table of files, at [`Slot::At`].
     CloseFixed: Code::IORING_OP_CLOSE [] (slot: Slot = file_index) {}
 
     /// Puts descriptors into the table of files.
     FilesUpdate: Code::IORING_OP_FILES_UPDATE [fd = -1] (descriptors: *mut RawFd = addr, count: u32 = len) {
-        /// From this place on; -1 for wherever there is room, the descriptors are overwritten with where then.
+        /// Sets the first place. With -1, free places are used, and the descriptors are overwritten with their numbers.
         offset: i32, = off;
     }
 
-    /// Says what there is about a file, as `statx(2)`.
+    /// Reads the attributes of a file, as `statx(2)`.
     Statx: Code::IORING_OP_STATX [] (directory: RawFd = fd, path: *const c_char = addr, target: *mut libc::statx = off) {
-        /// `AT_*`.
+        /// Sets `AT_*` flags.
         flags: i32, = op_flags;
-        /// `STATX_*`.
+        /// Sets the mask (`STATX_*`).
         mask: u32, = len;
     }
 
     /// Reads, as `pread(2)`.
     Read: Code::IORING_OP_READ [off = HERE] file file (buffer: *mut u8 = addr, length: u32 = len) {
-        /// Where in the file; where it stands, unless this is said.
+        /// Sets the offset in the file. The default is the file position.
         offset: u64, = off;
-        /// `RWF_*`.
+        /// Sets `RWF_*` flags.
         flags: i32, = op_flags;
-        /// The I/O priority.
+        /// Sets the I/O priority.
         ioprio: u16, = ioprio;
     }
 
     /// Writes, as `pwrite(2)`.
     Write: Code::IORING_OP_WRITE [off = HERE] file file (buffer: *const u8 = addr, length: u32 = len) {
-        /// Where in the file; where it stands, unless this is said.
+        /// Sets the offset in the file. The default is the file position.
         offset: u64, = off;
-        /// `RWF_*`.
+        /// Sets `RWF_*` flags.
         flags: i32, = op_flags;
-        /// The I/O priority.
+        /// Sets the I/O priority.
         ioprio: u16, = ioprio;
-        /// The write stream.
+        /// Sets the write stream.
         write_stream: u8, = file_index;
     }
 
-    /// Says how a part of a file will be used, as `posix_fadvise(2)`.
+    /// Announces how a range of a file will be used, as `posix_fadvise(2)`.
     Fadvise: Code::IORING_OP_FADVISE [] file file (advice: i32 = op_flags) {
-        /// From here on.
+        /// Sets the beginning of the range.
         offset: u64, = off;
-        /// So much, or up to the end.
+        /// Sets the length of the range. The default is up to the end of the file.
         length: u32, = len;
     }
 
-    /// Says how memory will be used, as `madvise(2)`.
+    /// Announces how memory will be used, as `madvise(2)`.
     Madvise: Code::IORING_OP_MADVISE [fd = -1] (address: *mut c_void = addr, length: u32 = len, advice: i32 = op_flags) {}
 
     /// Sends, as `send(2)`.
     Send: Code::IORING_OP_SEND [] file file (buffer: *const u8 = addr, length: u32 = len) {
-        /// `MSG_*`.
+        /// Sets `MSG_*` flags.
         flags: i32, = op_flags;
-        /// `IORING_RECVSEND_*`.
+        /// Adds `IORING_RECVSEND_*` flags.
         ioprio: u16, |= ioprio;
-        /// To whom.
+        /// Sets the address to send to.
         address: *const libc::sockaddr, = off;
-        /// How long that address is.
+        /// Sets the length of the address.
         address_length: u16, = file_index;
     }
 
-    /// Sends provided buffers, several in one completion.
+    /// Sends provided buffers, several of them with one completion.
     SendBundle: Code::IORING_OP_SEND [flags = SELECT, ioprio = flags::RECVSEND_BUNDLE] file file (group: u16 = buf_index) {
-        /// `MSG_*`.
+        /// Sets `MSG_*` flags.
         flags: i32, = op_flags;
-        /// `IORING_RECVSEND_*`.
+        /// Adds `IORING_RECVSEND_*` flags.
         ioprio: u16, |= ioprio;
-        /// So much at most.
+        /// Sets the maximum number of bytes.
         length: u32, = len;
     }
 
     /// Receives, as `recv(2)`.
     Recv: Code::IORING_OP_RECV [] file file (buffer: *mut u8 = addr, length: u32 = len) {
-        /// `MSG_*`.
+        /// Sets `MSG_*` flags.
         flags: i32, = op_flags;
-        /// `IORING_RECVSEND_*`.
+        /// Adds `IORING_RECVSEND_*` flags.
         ioprio: u16, |= ioprio;
     }
 
-    /// Receives into provided buffers, one completion each.
+    /// Receives into provided buffers, with one completion for each.
     RecvMulti: Code::IORING_OP_RECV [flags = SELECT, ioprio = flags::RECV_MULTISHOT] file file (group: u16 = buf_index) {
-        /// `MSG_*`.
+        /// Sets `MSG_*` flags.
         flags: i32, = op_flags;
-        /// `IORING_RECVSEND_*`, [`RECVSEND_BUNDLE`](flags::RECVSEND_BUNDLE) for several buffers in one completion.
+        /// Adds `IORING_RECVSEND_*` flags; [`RECVSEND_BUNDLE`](flags::RECVSEND_BUNDLE) for several buffers in one completion.
         ioprio: u16, |= ioprio;
-        /// So much at most, in all.
+        /// Sets the maximum number of bytes in all.
         length: u32, = len;
     }
 
-    /// Receives into provided buffers, several in one completion.
+    /// Receives into provided buffers, several of them with one completion.
     RecvBundle: Code::IORING_OP_RECV [flags = SELECT, ioprio = flags::RECVSEND_BUNDLE] file file (group: u16 = buf_index) {
-        /// `MSG_*`.
+        /// Sets `MSG_*` flags.
         flags: i32, = op_flags;
-        /// `IORING_RECVSEND_*`.
+        /// Adds `IORING_RECVSEND_*` flags.
         ioprio: u16, |= ioprio;
-        /// So much at most.
+        /// Sets the maximum number of bytes.
         length: u32, = len;
     }
 
     /// Opens a file, as `openat2(2)`.
     OpenAt2: Code::IORING_OP_OPENAT2 [len = size_of::<libc::open_how>() as u32]
     (directory: RawFd = fd, path: *const c_char = addr, how: *const libc::open_how = off) {
-        /// The file goes into the table of files.
+        /// Puts the file into the table of files.
         slot: Slot, = file_index;
     }
 
@@ -529,46 +529,46 @@ operations! {
     EpollCtl: Code::IORING_OP_EPOLL_CTL []
     (instance: RawFd = fd, operation: i32 = len, descriptor: RawFd = off, event: *const libc::epoll_event = addr) {}
 
-    /// Moves data by way of a pipe, as `splice(2)`, into `file`. An offset of -1 is where the file stands.
+    /// Moves data through a pipe, as `splice(2)`, into `file`. An offset of -1 stands for the file position.
     Splice: Code::IORING_OP_SPLICE []
     file file (offset: i64 = off, input: RawFd = file_index, input_offset: i64 = addr, length: u32 = len) {
-        /// `SPLICE_F_*`; with [`SPLICE_F_FD_IN_FIXED`](flags::SPLICE_F_FD_IN_FIXED) the input is a place in the
-        /// table of files.
+        /// Adds `SPLICE_F_*` flags; with [`SPLICE_F_FD_IN_FIXED`](flags::SPLICE_F_FD_IN_FIXED) the input is a place in
+        /// the table of files.
         flags: u32, |= op_flags;
     }
 
-    /// Gives buffers to a group, `count` of them behind each other.
+    /// Gives a group `count` buffers of `length` bytes each, which lie one after the other.
     ProvideBuffers: Code::IORING_OP_PROVIDE_BUFFERS []
     (address: *mut u8 = addr, length: u32 = len, count: u16 = fd, group: u16 = buf_index, first: u16 = off) {}
 
-    /// Takes buffers from a group.
+    /// Removes buffers from a group.
     RemoveBuffers: Code::IORING_OP_REMOVE_BUFFERS [] (count: u16 = fd, group: u16 = buf_index) {}
 
-    /// Doubles what is in a pipe, as `tee(2)`, into `file`.
+    /// Duplicates the content of a pipe, as `tee(2)`, into `file`.
     Tee: Code::IORING_OP_TEE [] file file (input: RawFd = file_index, length: u32 = len) {
-        /// As for [`Splice`].
+        /// Adds flags, as for [`Splice`].
         flags: u32, |= op_flags;
     }
 
-    /// Ends a connection, as `shutdown(2)`.
+    /// Shuts down a connection, as `shutdown(2)`.
     Shutdown: Code::IORING_OP_SHUTDOWN [] file file (how: i32 = len) {}
 
     /// Renames a file, as `renameat2(2)`.
     RenameAt: Code::IORING_OP_RENAMEAT []
     (directory: RawFd = fd, path: *const c_char = addr, new_directory: RawFd = len, new_path: *const c_char = off) {
-        /// `RENAME_*`.
+        /// Sets `RENAME_*` flags.
         flags: u32, = op_flags;
     }
 
     /// Removes a name, as `unlinkat(2)`.
     UnlinkAt: Code::IORING_OP_UNLINKAT [] (directory: RawFd = fd, path: *const c_char = addr) {
-        /// `AT_REMOVEDIR`.
+        /// Sets flags: `AT_REMOVEDIR`.
         flags: i32, = op_flags;
     }
 
     /// Makes a directory, as `mkdirat(2)`.
     MkDirAt: Code::IORING_OP_MKDIRAT [] (directory: RawFd = fd, path: *const c_char = addr) {
-        /// Its permissions.
+        /// Sets the permissions.
         mode: libc::mode_t, = len;
     }
 
@@ -579,36 +579,36 @@ operations! {
     /// Makes a hard link, as `linkat(2)`.
     LinkAt: Code::IORING_OP_LINKAT []
     (directory: RawFd = fd, path: *const c_char = addr, new_directory: RawFd = len, new_path: *const c_char = off) {
-        /// `AT_*`.
+        /// Sets `AT_*` flags.
         flags: i32, = op_flags;
     }
 
     /// Posts a completion to another ring.
     MsgRing: Code::IORING_OP_MSG_RING [] (ring: RawFd = fd, result: i32 = len, user_data: u64 = off) {
-        /// `IORING_MSG_RING_*`.
+        /// Adds `IORING_MSG_RING_*` flags.
         flags: u32, |= op_flags;
-        /// The flags of that completion, with [`MSG_RING_FLAGS_PASS`](flags::MSG_RING_FLAGS_PASS).
+        /// Sets the flags of the posted completion, with [`MSG_RING_FLAGS_PASS`](flags::MSG_RING_FLAGS_PASS).
         cqe_flags: u32, = file_index;
     }
 
-    /// Puts a file of this ring's table into another ring's, and posts a completion there.
+    /// Puts a file of this ring's table into another ring's table, and posts a completion to that ring.
     MsgRingSendFd: Code::IORING_OP_MSG_RING [addr = 1]
     (ring: RawFd = fd, source: u32 = addr3, slot: Slot = file_index, user_data: u64 = off) {
-        /// `IORING_MSG_RING_*`.
+        /// Adds `IORING_MSG_RING_*` flags.
         flags: u32, |= op_flags;
     }
 
     /// Sets an extended attribute of an open file, as `fsetxattr(2)`.
     FSetXattr: Code::IORING_OP_FSETXATTR []
     file file (name: *const c_char = addr, value: *const c_void = off, length: u32 = len) {
-        /// `XATTR_*`.
+        /// Sets `XATTR_*` flags.
         flags: i32, = op_flags;
     }
 
     /// Sets an extended attribute of a file, as `setxattr(2)`.
     SetXattr: Code::IORING_OP_SETXATTR [fd = -1]
     (path: *const c_char = addr3, name: *const c_char = addr, value: *const c_void = off, length: u32 = len) {
-        /// `XATTR_*`.
+        /// Sets `XATTR_*` flags.
         flags: i32, = op_flags;
     }
 
@@ -622,63 +622,63 @@ operations! {
 
     /// Makes a socket, as `socket(2)`.
     Socket: Code::IORING_OP_SOCKET [] (domain: i32 = fd, kind: i32 = off, protocol: i32 = len) {
-        /// The socket goes into the table of files.
+        /// Puts the socket into the table of files.
         slot: Slot, = file_index;
     }
 
-    /// A command of the file's own kind: of sockets, of drivers.
+    /// Runs a command that is specific to the kind of file: to sockets, to drivers.
     UringCmd: Code::IORING_OP_URING_CMD [] file file (command: u32 = off) {
-        /// `IORING_URING_CMD_*`.
+        /// Adds `IORING_URING_CMD_*` flags.
         flags: u32, |= op_flags;
-        /// A registered buffer, with [`URING_CMD_FIXED`](flags::URING_CMD_FIXED).
+        /// Sets the index of the registered buffer, with [`URING_CMD_FIXED`](flags::URING_CMD_FIXED).
         buffer_index: u16, = buf_index;
-        /// Bytes 16 to 24 of the entry.
+        /// Sets bytes 16 to 23 of the entry.
         address: u64, = addr;
-        /// Bytes 24 to 28.
+        /// Sets bytes 24 to 27 of the entry.
         length: u32, = len;
-        /// Bytes 44 to 48.
+        /// Sets bytes 44 to 47 of the entry.
         value_length: u32, = file_index;
-        /// The first eight bytes of the command, 48 to 56 of the entry.
+        /// Sets the first eight bytes of the command, bytes 48 to 55 of the entry.
         first: u64, = addr3;
-        /// The next eight.
+        /// Sets the next eight bytes of the command.
         second: u64, = pad;
     }
 
-    /// Sends without copying: one completion says what came of it, another that the buffer is free.
+    /// Sends without copying: one completion has the result, a second one says that the buffer is no longer used.
     SendZc: Code::IORING_OP_SEND_ZC [] file file (buffer: *const u8 = addr, length: u32 = len) {
-        /// `MSG_*`.
+        /// Sets `MSG_*` flags.
         flags: i32, = op_flags;
-        /// `IORING_RECVSEND_*`, [`SEND_ZC_REPORT_USAGE`](flags::SEND_ZC_REPORT_USAGE).
+        /// Adds `IORING_RECVSEND_*` flags, and [`SEND_ZC_REPORT_USAGE`](flags::SEND_ZC_REPORT_USAGE).
         ioprio: u16, |= ioprio;
-        /// The registered buffer that it lies in, with [`RECVSEND_FIXED_BUF`](flags::RECVSEND_FIXED_BUF).
+        /// Sets the index of the registered buffer that contains the data, with [`RECVSEND_FIXED_BUF`](flags::RECVSEND_FIXED_BUF).
         buffer_index: u16, = buf_index;
-        /// To whom.
+        /// Sets the address to send to.
         address: *const libc::sockaddr, = off;
-        /// How long that address is.
+        /// Sets the length of the address.
         address_length: u16, = file_index;
     }
 
     /// Sends a message without copying.
     SendMsgZc: Code::IORING_OP_SENDMSG_ZC [len = 1] file file (message: *const libc::msghdr = addr) {
-        /// `MSG_*`.
+        /// Sets `MSG_*` flags.
         flags: u32, = op_flags;
-        /// As for [`SendZc`].
+        /// Adds flags, as for [`SendZc`].
         ioprio: u16, |= ioprio;
-        /// As for [`SendZc`].
+        /// Sets the index of the registered buffer, as for [`SendZc`].
         buffer_index: u16, = buf_index;
     }
 
-    /// Reads into provided buffers whenever there is something, one completion each.
+    /// Reads into provided buffers whenever data is there, with one completion for each buffer.
     ReadMulti: Code::IORING_OP_READ_MULTISHOT [flags = SELECT, off = HERE] file file (group: u16 = buf_index) {
-        /// So much at most, in each buffer.
+        /// Sets the maximum number of bytes for each buffer.
         length: u32, = len;
-        /// Where in the file; where it stands, unless this is said.
+        /// Sets the offset in the file. The default is the file position.
         offset: u64, = off;
     }
 
     /// Waits for a child, as `waitid(2)`.
     WaitId: Code::IORING_OP_WAITID [] (kind: libc::idtype_t = len, id: libc::id_t = fd, options: i32 = file_index) {
-        /// Where to say how it ended.
+        /// Sets where to store how the child ended.
         info: *mut libc::siginfo_t, = off;
     }
 
@@ -686,31 +686,31 @@ operations! {
     FutexWait: Code::IORING_OP_FUTEX_WAIT []
     (futex: *const u32 = addr, value: u64 = off, mask: u64 = addr3, futex_flags: u32 = fd) {}
 
-    /// Wakes who waits for a futex.
+    /// Wakes waiters of a futex.
     FutexWake: Code::IORING_OP_FUTEX_WAKE []
     (futex: *const u32 = addr, count: u64 = off, mask: u64 = addr3, futex_flags: u32 = fd) {}
 
     /// Waits for one of several futexes.
     FutexWaitv: Code::IORING_OP_FUTEX_WAITV [] (futexes: *const Waiter = addr, count: u32 = len) {}
 
-    /// Makes a descriptor of a file in the table of files.
+    /// Installs a file of the table of files as a descriptor.
     FixedFdInstall: Code::IORING_OP_FIXED_FD_INSTALL [flags = FIXED] (place: u32 = fd) {
-        /// [`FIXED_FD_NO_CLOEXEC`](flags::FIXED_FD_NO_CLOEXEC).
+        /// Adds flags: [`FIXED_FD_NO_CLOEXEC`](flags::FIXED_FD_NO_CLOEXEC).
         flags: u32, |= op_flags;
     }
 
-    /// Gives a file another length, as `ftruncate(2)`.
+    /// Changes a file's length, as `ftruncate(2)`.
     Ftruncate: Code::IORING_OP_FTRUNCATE [] file file (length: u64 = off) {}
 
-    /// Gives a socket its address, as `bind(2)`.
+    /// Binds a socket to an address, as `bind(2)`.
     Bind: Code::IORING_OP_BIND [] file file (address: *const libc::sockaddr = addr, length: libc::socklen_t = off) {}
 
-    /// Lets a socket take connections, as `listen(2)`.
+    /// Lets a socket accept connections, as `listen(2)`.
     Listen: Code::IORING_OP_LISTEN [] file file (backlog: i32 = len) {}
 
-    /// Receives into the pages of a queue that was registered for it, from a network card without copying.
+    /// Receives from a network card without copying, into the pages of a queue that was registered for it.
     RecvZc: Code::IORING_OP_RECV_ZC [ioprio = flags::RECV_MULTISHOT] file file (interface_queue: u32 = file_index) {
-        /// So much at most.
+        /// Sets the maximum number of bytes.
         length: u32, = len;
     }
 
@@ -720,32 +720,32 @@ operations! {
     /// Reads into parts of a registered buffer.
     ReadvFixed: Code::IORING_OP_READV_FIXED [off = HERE]
     file file (vectors: *const libc::iovec = addr, count: u32 = len, index: u16 = buf_index) {
-        /// Where in the file; where it stands, unless this is said.
+        /// Sets the offset in the file. The default is the file position.
         offset: u64, = off;
-        /// `RWF_*`.
+        /// Sets `RWF_*` flags.
         flags: i32, = op_flags;
     }
 
     /// Writes from parts of a registered buffer.
     WritevFixed: Code::IORING_OP_WRITEV_FIXED [off = HERE]
     file file (vectors: *const libc::iovec = addr, count: u32 = len, index: u16 = buf_index) {
-        /// Where in the file; where it stands, unless this is said.
+        /// Sets the offset in the file. The default is the file position.
         offset: u64, = off;
-        /// `RWF_*`.
+        /// Sets `RWF_*` flags.
         flags: i32, = op_flags;
     }
 
     /// Makes a pipe, as `pipe2(2)`.
     Pipe: Code::IORING_OP_PIPE [] (descriptors: *mut RawFd = addr) {
-        /// `O_*`.
+        /// Sets `O_*` flags.
         flags: i32, = op_flags;
-        /// The slot in the table of files that both ends go into.
+        /// Puts both ends into the table of files, at this place.
         slot: Slot, = file_index;
     }
 
-    /// Reads names of a directory, as `getdents64(2)`. No kernel has it: see [`Probe`](super::Probe).
+    /// Reads names of a directory, as `getdents64(2)`. No kernel has this operation: see [`Probe`](super::Probe).
     Getdents: getdents::CODE [off = HERE] file file (buffer: *mut u8 = addr, length: u32 = len) {
-        /// Where in the directory: 0 first, then the last name's `d_off`; where it stands, unless this is said.
+        /// Sets the place in the directory: 0, or the `d_off` of the last name that was read. The default is the file position.
         offset: u64, = off;
     }
 }
@@ -756,21 +756,21 @@ operations! {
 pub struct Nop128(Sqe128);
 
 impl Nop128 {
-    /// The number of the operation.
+    /// The opcode of the operation.
     pub const CODE: u8 = IORING_OP_NOP128;
 
-    /// One that says nothing else.
+    /// Makes a no-op without options.
     #[allow(clippy::new_without_default, reason = "as the others")]
     pub fn new() -> Nop128 {
         Nop128::of(Nop::new())
     }
 
-    /// With what a small one says.
+    /// Makes a no-op with the fields of a small one.
     pub fn of(nop: Nop) -> Nop128 {
         Nop128(wide(nop.build(), Self::CODE, [0; 64]))
     }
 
-    /// The entry.
+    /// Returns the entry.
     pub fn build(self) -> Sqe128 {
         self.0
     }
@@ -782,22 +782,22 @@ impl From<Nop128> for Sqe128 {
     }
 }
 
-/// [`UringCmd`] in an entry of 128 bytes among small ones, since Linux 6.19. (A ring that has large entries only takes
-/// [`UringCmd`], with the rest of the command behind it.)
+/// [`UringCmd`] in an entry of 128 bytes among small ones, since Linux 6.19. (A ring with large entries only accepts
+/// [`UringCmd`], followed by the rest of the command.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct UringCmd128(Sqe128);
 
 impl UringCmd128 {
-    /// The number of the operation.
+    /// The opcode of the operation.
     pub const CODE: u8 = IORING_OP_URING_CMD128;
 
-    /// With what a small one says, and the rest of the command behind its first 16 bytes.
+    /// Makes a command with the fields of a small one, and with the rest of the command after its first 16 bytes.
     pub fn of(command: UringCmd, rest: [u8; 64]) -> UringCmd128 {
         UringCmd128(wide(command.build(), Self::CODE, rest))
     }
 
-    /// The entry.
+    /// Returns the entry.
     pub fn build(self) -> Sqe128 {
         self.0
     }
@@ -827,7 +827,7 @@ impl UringCmd {
         UringCmd::option(socket, flags::SOCKET_URING_OP_SETSOCKOPT, level, name, value.value(), length)
     }
 
-    /// Gets an option of a socket, as `getsockopt(2)`; the result is its length.
+    /// Reads an option of a socket, as `getsockopt(2)`; the result is the option's length.
     pub fn get_socket_option(
         socket: impl Into<Target>,
         level: i32,
@@ -851,7 +851,7 @@ impl UringCmd {
     }
 }
 
-/// The name of an operation, without its prefix.
+/// Returns the name of an operation, without the prefix `IORING_OP_`.
 pub fn name(opcode: u8) -> &'static str {
     anyring_engine::ops::lookup(opcode).name
 }
@@ -889,7 +889,7 @@ mod tests {
     struct Renames;
 
     impl Renames {
-        /// `AT_FDCWD` in the field of the new directory.
+        /// The value of `AT_FDCWD` in the field of the new directory.
         const OLD: u32 = -100_i32 as u32;
     }
 }

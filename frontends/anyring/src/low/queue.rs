@@ -9,7 +9,7 @@ use linux_raw_sys::io_uring::{
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// The submission queue has no room.
+/// The error of a push to a submission queue without room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -25,9 +25,9 @@ impl std::error::Error for Full {}
 #[derive(Clone, Copy)]
 pub(super) struct Word(*const AtomicU32);
 
-// SAFETY: atomic.
+// SAFETY: the word is accessed atomically only.
 unsafe impl Send for Word {}
-// SAFETY: atomic.
+// SAFETY: the word is accessed atomically only.
 unsafe impl Sync for Word {}
 
 impl Word {
@@ -50,33 +50,33 @@ impl Word {
     }
 }
 
-/// Where requests are put: the program's side of the submission queue.
+/// The program's side of the submission queue, into which it puts requests.
 pub(super) struct Sq<S> {
     pub(super) head: Word,
     pub(super) tail: Word,
     pub(super) flags: Word,
     dropped: Word,
     entries: u32,
-    /// The number of entries, less one.
+    /// The number of entries minus one.
     mask: u32,
     sqes: *mut S,
-    /// Where the last entry of two places began.
+    /// The index of the last entry that takes two places.
     last_wide: Option<u32>,
-    /// A thread of the engine takes entries whenever there are some.
+    /// A thread of the engine polls the queue.
     polled: bool,
 }
 
-// SAFETY: used by whoever has the ring, or this half of it.
+// SAFETY: only the owner of the ring, or of this half of the ring, uses the queue.
 unsafe impl<S> Send for Sq<S> {}
 // SAFETY: shared access reads atomics only.
 unsafe impl<S> Sync for Sq<S> {}
 
 impl<S: Submission> Sq<S> {
     /// # Safety
-    /// The memory must be that of a ring with these parameters, and stay.
+    /// `memory` must be the memory of a ring with these parameters, and must stay mapped.
     pub(super) unsafe fn new(memory: &RingMemory, p: &io_uring_params) -> Sq<S> {
         let off = &p.sq_off;
-        // SAFETY: the engine says where they are.
+        // SAFETY: the offsets are the engine's.
         let word = |offset| unsafe { Word::new(memory.sq_ring().at::<AtomicU32>(offset)) };
         Sq {
             head: word(off.head),
@@ -94,12 +94,12 @@ impl<S: Submission> Sq<S> {
 
     #[inline(always)]
     pub(super) fn borrow(&mut self) -> SubmissionQueue<'_, S> {
-        // Only the program writes the tail. Acquire pairs with the engine's release: it has read the entries.
+        // Only the program writes the tail. Acquire pairs with the engine's release after it has read the entries.
         let (head, tail) = (self.head.load(Ordering::Acquire), self.tail.load(Ordering::Relaxed));
         SubmissionQueue { head, tail, sq: self }
     }
 
-    /// True if there is room for so many.
+    /// True if there is room for `count` entries.
     #[inline(always)]
     pub(super) fn has_room(&self, count: usize) -> bool {
         // Orders as in `borrow`.
@@ -107,14 +107,14 @@ impl<S: Submission> Sq<S> {
         (self.entries - tail.wrapping_sub(head)) as usize >= count
     }
 
-    /// Puts a request into the queue, and shows it to the engine.
+    /// Puts a request into the queue, and makes it visible to the engine.
     ///
     /// # Safety
     /// As for [`SubmissionQueue::push`], and there must be room.
     #[inline(always)]
     pub(super) unsafe fn push(&mut self, entry: S) {
         let tail = self.tail.load(Ordering::Relaxed);
-        // SAFETY: a free place of the queue, which the engine does not read before the tail says so.
+        // SAFETY: a free place of the queue, which the engine does not read until the tail includes it.
         unsafe { self.sqes.add((tail & self.mask) as usize).write(entry) };
         // Release as in `SubmissionQueue::sync`.
         self.tail.store(tail.wrapping_add(1), Ordering::Release);
@@ -122,10 +122,10 @@ impl<S: Submission> Sq<S> {
 }
 
 impl<S: Submission> Sq<S> {
-    /// Takes out what the kernel lacks, and begins with it.
+    /// Removes the operations that the kernel lacks from the queue, and begins them.
     ///
     /// # Safety
-    /// The entries name memory as they were pushed to; `fd`, `flags` and `features` must be the ring's.
+    /// The entries must name valid memory, as promised for `push`; `fd`, `flags` and `features` must be the ring's.
     pub(super) unsafe fn take_private(
         &mut self,
         fd: i32,
@@ -144,9 +144,9 @@ impl<S: Submission> Sq<S> {
             head,
             tail: self.tail.load(Ordering::Relaxed),
         };
-        // SAFETY: the caller's promise; nobody else uses the queue.
+        // SAFETY: the caller's promise; nothing else uses the queue.
         let taken = unsafe { anyring_kernel_ring::take(&queue) };
-        // The kernel looks at it when it is entered.
+        // The kernel reads the tail when it is entered.
         self.tail.store(taken.tail, Ordering::Release);
         taken
     }
@@ -154,48 +154,48 @@ impl<S: Submission> Sq<S> {
 
 /// The submission queue of a [`Ring`](super::Ring).
 ///
-/// The engine sees what was pushed when this is dropped, or by [`sync`](SubmissionQueue::sync).
+/// The engine sees pushed entries when the queue is dropped, or after [`sync`](SubmissionQueue::sync).
 pub struct SubmissionQueue<'a, S> {
-    /// As of the last look: at least so much is taken.
+    /// The head when it was last read: the engine has taken at least the entries before it.
     head: u32,
     tail: u32,
     sq: &'a mut Sq<S>,
 }
 
 impl<S: Submission> SubmissionQueue<'_, S> {
-    /// Puts a request into the queue. The engine does not look at it before the next
-    /// [`submit`](super::Submitter::submit) (unless a thread of its own polls the queue).
+    /// Puts a request into the queue. The engine does not read it before the next
+    /// [`submit`](super::Submitter::submit) (unless a thread of the engine polls the queue).
     ///
     /// # Errors
-    /// [`Full`], as of the last look at what the engine has taken: when the queue was borrowed, or by
+    /// [`Full`] if there was no room when the queue's head was last read: when the queue was borrowed, or by
     /// [`sync`](SubmissionQueue::sync).
     ///
     /// # Safety
-    /// Whatever the entry names, memory above all, must be as the operation wants it, and must stay so until
+    /// All memory that the entry names must be as the operation requires, and must stay so until
     /// the request's last completion (until the submission for what the engine copies then: times, paths,
-    /// addresses, arrays of buffers), and descriptors until it is submitted. A ring that is dropped does not
+    /// addresses, arrays of buffers). Descriptors must stay open until the entry is submitted. A ring that is dropped does not
     /// wait for its requests.
     ///
-    /// An entry that posts a completion to another ring ([`MsgRing`](super::op::MsgRing)) needs the word of that ring's
-    /// owner, who may believe the completion: a safe [`Ring`](crate::Ring) takes only such whose user data is
-    /// `u64::MAX`. So does one that changes the user data of another's request ([`PollRemove`](super::op::PollRemove)).
+    /// An entry that posts a completion to another ring ([`MsgRing`](super::op::MsgRing)) needs the consent of that ring's
+    /// owner, who may trust the completion: a safe [`Ring`](crate::Ring) accepts only completions with the user data
+    /// `u64::MAX`. The same holds for an entry that changes the user data of another request ([`PollRemove`](super::op::PollRemove)).
     #[inline]
     pub unsafe fn push(&mut self, entry: impl Into<S>) -> Result<(), Full> {
         if self.tail.wrapping_sub(self.head) == self.sq.entries {
             return Err(Full);
         }
         let index = (self.tail & self.sq.mask) as usize;
-        // SAFETY: a free place of the queue, which the engine does not read before the tail says so.
+        // SAFETY: a free place of the queue, which the engine does not read until the tail includes it.
         unsafe { self.sq.sqes.add(index).write(entry.into()) };
         self.tail = self.tail.wrapping_add(1);
         Ok(())
     }
 
-    /// Shows the engine what was pushed, and sees what it has taken meanwhile. Dropping the queue does the first,
-    /// too; it takes this only where another thread submits.
+    /// Makes pushed entries visible to the engine, and reads how many entries the engine has taken. Dropping the queue
+    /// makes entries visible, too; `sync` is needed only if another thread submits.
     #[inline]
     pub fn sync(&mut self) {
-        // Release pairs with the engine's acquire: the entries are written.
+        // Release pairs with the engine's acquire: the entries are written before the tail.
         self.sq.tail.store(self.tail, Ordering::Release);
         // Acquire as in `Sq::borrow`.
         self.head = self.sq.head.load(Ordering::Acquire);
@@ -207,7 +207,7 @@ impl<S: Submission> SubmissionQueue<'_, S> {
     /// [`Full`].
     ///
     /// # Safety
-    /// As for [`push`](SubmissionQueue::push), of each.
+    /// As for [`push`](SubmissionQueue::push), for each entry.
     #[inline]
     pub unsafe fn push_all(&mut self, entries: &[S]) -> Result<(), Full> {
         if self.free() < entries.len() {
@@ -220,7 +220,7 @@ impl<S: Submission> SubmissionQueue<'_, S> {
         Ok(())
     }
 
-    /// Takes back the entries that the engine has not taken, unless a thread of its own is taking them: their user
+    /// Removes the entries that the engine has not taken, unless a thread of the engine polls the queue. Returns their user
     /// data.
     pub(crate) fn take_back(&mut self) -> Vec<u64>
     where
@@ -232,23 +232,23 @@ impl<S: Submission> SubmissionQueue<'_, S> {
         self.sync();
         let user_data = |place: u32| {
             let index = (self.head.wrapping_add(place) & self.sq.mask) as usize;
-            // SAFETY: an entry that this side has written, and that nobody else accesses now.
+            // SAFETY: this side has written the entry, and nothing else accesses it now.
             unsafe { &*self.sq.sqes.add(index) }.as_ref().get_user_data()
         };
         let taken = (0..self.tail.wrapping_sub(self.head)).map(user_data).collect();
-        // The engine looks at the tail when it is entered, which nobody does meanwhile.
+        // The engine reads the tail only when it is entered, which does not happen meanwhile.
         self.tail = self.head;
         self.sync();
         taken
     }
 
-    /// How many entries there is room for.
+    /// The number of entries for which there is room.
     pub fn free(&mut self) -> usize {
         self.sync();
         self.capacity() - self.tail.wrapping_sub(self.head) as usize
     }
 
-    /// How many entries the engine has not taken yet.
+    /// The number of entries that the engine has not taken yet.
     pub fn len(&self) -> usize {
         // Acquire as in `Sq::borrow`.
         self.tail.wrapping_sub(self.sq.head.load(Ordering::Acquire)) as usize
@@ -264,42 +264,42 @@ impl<S: Submission> SubmissionQueue<'_, S> {
         self.len() == self.capacity()
     }
 
-    /// The room that an empty queue has.
+    /// The number of entries for which an empty queue has room.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.sq.entries as usize
     }
 
-    /// How many invalid entries the engine has passed over.
+    /// The number of invalid entries that the engine has skipped.
     pub fn dropped(&self) -> u32 {
         self.sq.dropped.load(Ordering::Relaxed)
     }
 
-    /// True if completions have not found room in their queue, and wait for it.
+    /// True if completions wait for room in the completion queue.
     pub fn cq_overflow(&self) -> bool {
         self.sq.flags.load(Ordering::Relaxed) & IORING_SQ_CQ_OVERFLOW != 0
     }
 
-    /// True if completions wait for somebody to enter the ring.
+    /// True if completions wait for a call of `io_uring_enter`.
     pub fn taskrun(&self) -> bool {
         self.sq.flags.load(Ordering::Relaxed) & IORING_SQ_TASKRUN != 0
     }
 
     /// True if the polling thread sleeps.
     pub fn needs_wakeup(&self) -> bool {
-        // The new tail first, or thread and program could miss each other.
+        // The new tail must be visible before the flag is read, or the thread and the program could miss each other.
         fence(Ordering::SeqCst);
         self.sq.flags.load(Ordering::Relaxed) & IORING_SQ_NEED_WAKEUP != 0
     }
 }
 
 impl SubmissionQueue<'_, SqeMixed> {
-    /// Puts a request of 128 bytes into the queue, which takes two places side by side. Where only the queue's last place is left
-    /// before its end, that place takes a [`Nop`](op::Nop), without a completion; behind a linked entry it is a member of the
-    /// chain, and where the chain is broken it completes with `ECANCELED` and the user data `u64::MAX`.
+    /// Puts a request of 128 bytes into the queue, which takes two adjacent places. If only the last place before the queue's
+    /// end is left, that place gets a [`Nop`](op::Nop) without a completion. After a linked entry the no-op is a member of the
+    /// chain; if the chain is broken, the no-op completes with `ECANCELED` and the user data `u64::MAX`.
     ///
     /// # Errors
-    /// [`Full`]: two places are needed, or three.
+    /// [`Full`] if the two places, or three with the no-op, are not free.
     ///
     /// # Safety
     /// As for [`push`](SubmissionQueue::push).
@@ -322,14 +322,14 @@ impl SubmissionQueue<'_, SqeMixed> {
         }
     }
 
-    /// How the last entry is linked to the next, as far as it is not taken yet.
+    /// Returns the flags that link the last entry to the next one, if the engine has not taken the last entry.
     fn links(&self) -> u8 {
         if self.tail == self.head {
             return 0;
         }
         let was_wide = self.sq.last_wide == Some(self.tail.wrapping_sub(2));
         let last = self.tail.wrapping_sub(if was_wide { 2 } else { 1 });
-        // SAFETY: an entry that this side has written, and that nobody else writes.
+        // SAFETY: this side has written the entry, and nothing else writes it.
         unsafe { &*self.sq.sqes.add((last & self.sq.mask) as usize) }.0.links()
     }
 }
@@ -342,31 +342,31 @@ impl<S> Drop for SubmissionQueue<'_, S> {
     }
 }
 
-/// Where results are found: the program's side of the completion queue.
+/// The program's side of the completion queue, in which it finds results.
 pub(super) struct Cq<C> {
     head: Word,
     tail: Word,
     overflow: Word,
     flags: Option<Word>,
-    /// The number of entries, less one.
+    /// The number of entries minus one.
     mask: u32,
     cqes: *const C,
-    /// The descriptor to be told of, when nothing was found.
+    /// The pollable descriptor of the ring; the engine is told when the queue is found empty.
     pub(super) shown: Option<i32>,
 }
 
-// SAFETY: used by whoever has the ring, or this half of it.
+// SAFETY: only the owner of the ring, or of this half of the ring, uses the queue.
 unsafe impl<C> Send for Cq<C> {}
 // SAFETY: shared access reads atomics only.
 unsafe impl<C> Sync for Cq<C> {}
 
 impl<C: Completion> Cq<C> {
     /// # Safety
-    /// The memory must be that of a ring with these parameters, and stay.
+    /// `memory` must be the memory of a ring with these parameters, and must stay mapped.
     pub(super) unsafe fn new(memory: &RingMemory, p: &io_uring_params) -> Cq<C> {
         let off = &p.cq_off;
         let ring = memory.cq_ring();
-        // SAFETY: the engine says where they are.
+        // SAFETY: the offsets are the engine's.
         let word = |offset| unsafe { Word::new(ring.at::<AtomicU32>(offset)) };
         Cq {
             head: word(off.head),
@@ -382,7 +382,7 @@ impl<C: Completion> Cq<C> {
 
     #[inline(always)]
     pub(super) fn borrow(&mut self) -> CompletionQueue<'_, C> {
-        // Only the program writes the head. Acquire pairs with the release of whoever posts: the CQEs are there.
+        // Only the program writes the head. Acquire pairs with the release of the thread that posts: the CQEs are written.
         let (head, tail) = (self.head.load(Ordering::Relaxed), self.tail.load(Ordering::Acquire));
         if head == tail {
             self.found_nothing();
@@ -397,7 +397,7 @@ impl<C: Completion> Cq<C> {
         }
     }
 
-    /// The next completion, which stays there until [`pass`](Cq::pass).
+    /// Returns the next completion, which stays in the queue until [`pass`](Cq::pass).
     #[inline(always)]
     pub(super) fn peek(&self) -> Option<C> {
         // Orders as in `borrow`.
@@ -406,11 +406,11 @@ impl<C: Completion> Cq<C> {
             self.found_nothing();
             return None;
         }
-        // SAFETY: a completion that was posted, and whose place is not given back.
+        // SAFETY: the completion was posted, and its place was not given back.
         Some(unsafe { self.cqes.add((head & self.mask) as usize).read() })
     }
 
-    /// Gives back the place of what [`peek`](Cq::peek) has found.
+    /// Gives back the place of the completion that [`peek`](Cq::peek) returned.
     #[inline(always)]
     pub(super) fn pass(&mut self) {
         // Orders as in `borrow` and `CompletionQueue::sync`.
@@ -418,9 +418,9 @@ impl<C: Completion> Cq<C> {
     }
 }
 
-/// The completion queue of a [`Ring`](super::Ring), an iterator over what is there.
+/// The completion queue of a [`Ring`](super::Ring), as an iterator over the completions that are there.
 ///
-/// The places of completions that were taken are the engine's again when this is dropped, or by
+/// The places of taken completions are given back to the engine when the queue is dropped, or by
 /// [`sync`](CompletionQueue::sync).
 pub struct CompletionQueue<'a, C: Completion> {
     head: u32,
@@ -429,22 +429,22 @@ pub struct CompletionQueue<'a, C: Completion> {
 }
 
 impl<C: Completion> CompletionQueue<'_, C> {
-    /// Gives back what was taken, and sees what has come meanwhile.
+    /// Gives the places of taken completions back, and reads how many completions are there now.
     #[inline]
     pub fn sync(&mut self) {
-        // Release pairs with the engine's acquire: the CQEs are read.
+        // Release pairs with the engine's acquire: the CQEs are read before the head moves.
         self.cq.head.store(self.head, Ordering::Release);
         // Acquire as in `Cq::borrow`.
         self.tail = self.cq.tail.load(Ordering::Acquire);
     }
 
-    /// How many are there.
+    /// The number of completions that are there.
     #[inline]
     pub fn len(&self) -> usize {
         self.tail.wrapping_sub(self.head) as usize
     }
 
-    /// True if none are there.
+    /// True if no completion is there.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.head == self.tail
@@ -455,17 +455,17 @@ impl<C: Completion> CompletionQueue<'_, C> {
         self.len() == self.capacity()
     }
 
-    /// The room that an empty queue has.
+    /// The number of completions for which an empty queue has room.
     pub fn capacity(&self) -> usize {
         self.cq.mask as usize + 1
     }
 
-    /// How many completions were lost for want of room or memory.
+    /// The number of completions that were lost because room or memory was missing.
     pub fn overflow(&self) -> u32 {
         self.cq.overflow.load(Ordering::Relaxed)
     }
 
-    /// Switches the registered eventfd off or on; `false` where this kernel has no such flag.
+    /// Switches the registered eventfd off or on; `false` if this kernel does not have the flag for it.
     pub fn set_eventfd_enabled(&mut self, enabled: bool) -> bool {
         const DISABLED: u32 = linux_raw_sys::io_uring::IORING_CQ_EVENTFD_DISABLED;
         let Some(flags) = self.cq.flags else { return false };
@@ -483,7 +483,7 @@ impl<C: Completion> Iterator for CompletionQueue<'_, C> {
             return None;
         }
         let index = self.head & self.cq.mask;
-        // SAFETY: a completion that was posted, and whose place is not given back.
+        // SAFETY: the completion was posted, and its place was not given back.
         let cqe = unsafe { self.cq.cqes.add(index as usize).read() };
         self.head = self.head.wrapping_add(1);
         Some(cqe)

@@ -1,4 +1,4 @@
-//! `io_uring_register(2)`: what a ring is told once and for all.
+//! Registrations of a ring (`io_uring_register(2)`).
 
 use super::submitter::{Control, Submitter, timespec};
 use crate::error::ErrorContext;
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
 
-/// Integers only, all of them 0.
+/// Returns a structure of integers that are all 0.
 ///
 /// # Safety
 /// `T` must be a structure of integers.
@@ -25,24 +25,24 @@ fn address<T>(slice: &[T]) -> u64 {
     slice.as_ptr().expose_provenance() as u64
 }
 
-/// Descriptors as the calls want them.
+/// Returns descriptors in the format of the calls, with -1 for `None`.
 fn numbers(files: &[Option<BorrowedFd<'_>>]) -> Vec<RawFd> {
     files.iter().map(|file| file.map_or(-1, |file| file.as_raw_fd())).collect()
 }
 
-/// Which operations an engine has.
+/// The set of operations that an engine has.
 #[derive(Clone, Debug)]
 pub struct Probe {
     supported: [bool; 256],
 }
 
 impl Probe {
-    /// True if the engine has the operation of this number, [`Read::CODE`](super::op::Read::CODE) for one.
+    /// True if the engine has the operation with this opcode, [`Read::CODE`](super::op::Read::CODE) for example.
     pub fn has(&self, opcode: u8) -> bool {
         self.supported[usize::from(opcode)]
     }
 
-    /// Adds what is done beside the kernel.
+    /// Adds the operations that are done in user space beside the kernel's ring.
     pub(super) fn add_private(&mut self) {
         let private = ops::ROWS.iter().filter(|row| row.code >= FIRST_PRIVATE);
         for row in private.filter(|row| row.caps.has(Caps::PRESENT)) {
@@ -50,28 +50,28 @@ impl Probe {
         }
     }
 
-    /// The numbers of all that it has.
+    /// Returns the opcodes of all operations that the engine has.
     pub fn opcodes(&self) -> impl Iterator<Item = u8> + '_ {
         (0..=u8::MAX).filter(|&opcode| self.has(opcode))
     }
 }
 
-/// One thing that a ring is allowed, or that each of its requests must have.
+/// An entry in the list of things that a ring is allowed to do, or that its requests must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restriction {
-    /// This registration is allowed (`IORING_REGISTER_*`).
+    /// Allows this registration (`IORING_REGISTER_*`).
     Registration(u8),
-    /// This operation is allowed.
+    /// Allows this operation.
     Operation(u8),
-    /// Flags of entries that are allowed (`IOSQE_*`, as bits).
+    /// Allows these flags of entries (`IOSQE_*`, as bits).
     Flags(u8),
-    /// Each entry must have these flags.
+    /// Requires these flags of each entry.
     FlagsRequired(u8),
 }
 
 impl Restriction {
     fn words(self) -> abi::io_uring_restriction {
-        // SAFETY: integers only.
+        // SAFETY: a structure of integers.
         let mut words: abi::io_uring_restriction = unsafe { zeroed() };
         let (kind, value) = match self {
             Restriction::Registration(value) => (0, value),
@@ -90,19 +90,19 @@ impl Restriction {
 pub enum Cancel<'a> {
     /// One request with this user data.
     UserData(u64),
-    /// All of them with this user data.
+    /// All requests with this user data.
     EachUserData(u64),
-    /// All that work on this descriptor.
+    /// All requests that work on this descriptor.
     Fd(BorrowedFd<'a>),
-    /// All of this operation.
+    /// All requests with this opcode.
     Operation(u8),
-    /// All.
+    /// All requests.
     All,
 }
 
-/// Commands that are given once and for all, and do no harm.
+/// Registrations that cannot violate memory safety.
 impl Control {
-    /// A registration whose argument is a slice.
+    /// Makes a registration whose argument is a slice.
     ///
     /// # Safety
     /// As for [`Submitter::register`].
@@ -111,7 +111,7 @@ impl Control {
         unsafe { self.register(name, code as u32, list.as_ptr().cast(), list.len() as u32) }
     }
 
-    /// A registration whose argument is one structure.
+    /// Makes a registration whose argument is one structure.
     ///
     /// # Safety
     /// As for [`Submitter::register`].
@@ -125,18 +125,18 @@ impl Control {
         unsafe { self.register(name, code as u32, ptr::null(), 0) }
     }
 
-    /// Asks which operations the engine has.
+    /// Asks the engine which operations it has.
     ///
     /// # Errors
     /// As `IORING_REGISTER_PROBE`.
     pub fn probe(&self) -> Result<Probe, Error> {
-        // One less than there can be: who asks for all is shown the kernel's only.
+        // One less than the maximum: a program that asks for all opcodes is shown only those of the kernel.
         const OPERATIONS: usize = 255;
         const SUPPORTED: u16 = 1;
-        // A header of 16 bytes and 8 for each operation, its number first, its flags in bytes 2 and 3.
+        // A header of 16 bytes, then 8 bytes for each operation, with its opcode first, and its flags in bytes 2 and 3.
         let mut words = [[0_u16; 4]; 2 + OPERATIONS];
         let argument = words.as_mut_ptr().cast_const().cast();
-        // SAFETY: as long as is said.
+        // SAFETY: the memory is as long as the call is told.
         unsafe { self.register("PROBE", Code::IORING_REGISTER_PROBE as u32, argument, OPERATIONS as u32)? };
         let mut probe = Probe { supported: [false; 256] };
         for row in &words[2..] {
@@ -155,17 +155,17 @@ impl Control {
         self.nothing("ENABLE_RINGS", Code::IORING_REGISTER_ENABLE_RINGS).map(drop)
     }
 
-    /// From its enabling on, the ring does what is listed here, and nothing else.
+    /// Restricts the ring, from the time it is enabled, to what is listed here.
     ///
     /// # Errors
     /// As `IORING_REGISTER_RESTRICTIONS`.
     pub fn restrict(&self, allowed: &[Restriction]) -> Result<(), Error> {
         let words: Vec<_> = allowed.iter().map(|restriction| restriction.words()).collect();
-        // SAFETY: read by the call.
+        // SAFETY: the call only reads the memory.
         unsafe { self.list("RESTRICTIONS", Code::IORING_REGISTER_RESTRICTIONS, &words) }.map(drop)
     }
 
-    /// Each completion raises this eventfd; with `only_async` those alone that do not come about in a submission.
+    /// Signals an eventfd for each completion; with `only_async`, not for completions that are posted during a submission.
     ///
     /// # Errors
     /// As `IORING_REGISTER_EVENTFD`.
@@ -176,11 +176,11 @@ impl Control {
             ("EVENTFD", Code::IORING_REGISTER_EVENTFD)
         };
         let eventfd = eventfd.as_fd().as_raw_fd();
-        // SAFETY: read by the call, which takes eventfds only, and a reference of its own.
+        // SAFETY: the call reads the number, accepts eventfds only, and keeps a reference of its own.
         unsafe { self.one(name, code, &eventfd) }.map(drop)
     }
 
-    /// Lets go of it.
+    /// Unregisters the eventfd.
     ///
     /// # Errors
     /// As `IORING_UNREGISTER_EVENTFD`.
@@ -188,7 +188,7 @@ impl Control {
         self.nothing("UNREGISTER_EVENTFD", Code::IORING_UNREGISTER_EVENTFD).map(drop)
     }
 
-    /// Keeps the credentials that the process has now; the number by which entries name them.
+    /// Registers the current credentials of the process. Returns the number by which entries name them.
     ///
     /// # Errors
     /// As `IORING_REGISTER_PERSONALITY`.
@@ -196,28 +196,28 @@ impl Control {
         self.nothing("PERSONALITY", Code::IORING_REGISTER_PERSONALITY).map(|id| id as u16)
     }
 
-    /// Forgets them.
+    /// Unregisters credentials.
     ///
     /// # Errors
     /// As `IORING_UNREGISTER_PERSONALITY`.
     pub fn unregister_personality(&self, personality: u16) -> Result<(), Error> {
         let code = Code::IORING_UNREGISTER_PERSONALITY as u32;
         let count = u32::from(personality);
-        // SAFETY: no argument but the number.
+        // SAFETY: the number is the only argument.
         unsafe { self.register("UNREGISTER_PERSONALITY", code, ptr::null(), count) }.map(drop)
     }
 
-    /// Workers run on these processors.
+    /// Restricts workers to these processors.
     ///
     /// # Errors
     /// As `IORING_REGISTER_IOWQ_AFF`.
     pub fn set_worker_cpus(&self, cpus: &libc::cpu_set_t) -> Result<(), Error> {
         let (code, bytes) = (Code::IORING_REGISTER_IOWQ_AFF as u32, size_of_val(cpus) as u32);
-        // SAFETY: as long as is said; read by the call.
+        // SAFETY: the memory is as long as the call is told, and the call only reads it.
         unsafe { self.register("IOWQ_AFF", code, ptr::from_ref(cpus).cast(), bytes) }.map(drop)
     }
 
-    /// Workers run wherever the thread may that submits.
+    /// Lets workers run on the processors of the thread that submits.
     ///
     /// # Errors
     /// As `IORING_UNREGISTER_IOWQ_AFF`.
@@ -225,8 +225,8 @@ impl Control {
         self.nothing("UNREGISTER_IOWQ_AFF", Code::IORING_UNREGISTER_IOWQ_AFF).map(drop)
     }
 
-    /// How many workers there may be, for work that ends by itself (files) and for work that need not (sockets);
-    /// 0 changes nothing. What it was before.
+    /// Limits the number of workers, for work that ends by itself (files) and for work that may wait forever (sockets);
+    /// 0 leaves a limit as it is. Returns the previous limits.
     ///
     /// # Errors
     /// As `IORING_REGISTER_IOWQ_MAX_WORKERS`.
@@ -234,17 +234,17 @@ impl Control {
         let mut most = [bounded, unbounded];
         let argument = most.as_mut_ptr().cast_const().cast();
         let code = Code::IORING_REGISTER_IOWQ_MAX_WORKERS as u32;
-        // SAFETY: two numbers, read and written.
+        // SAFETY: the call reads and writes two numbers.
         unsafe { self.register("IOWQ_MAX_WORKERS", code, argument, 2)? };
         Ok((most[0], most[1]))
     }
 
-    /// Cancels requests, and waits until they are, at most so long. How many.
+    /// Cancels requests, and waits for at most `timeout` until they have ended. Returns the number of cancelled requests.
     ///
     /// # Errors
-    /// As `IORING_REGISTER_SYNC_CANCEL`: `ENOENT` where the one is not there, `ETIME` where it took longer.
+    /// As `IORING_REGISTER_SYNC_CANCEL`: `ENOENT` if the request does not exist, `ETIME` if the time is over.
     pub fn cancel(&self, what: Cancel<'_>, timeout: Option<Duration>) -> Result<u32, Error> {
-        // SAFETY: integers only.
+        // SAFETY: a structure of integers.
         let mut argument: abi::io_uring_sync_cancel_reg = unsafe { zeroed() };
         argument.fd = -1;
         argument.flags = match what {
@@ -265,68 +265,68 @@ impl Control {
             time.map_or((-1, -1), |time| (time.tv_sec, time.tv_nsec));
         if self.engine() == Engine::Kernel {
             let address = ptr::from_ref(&argument).expose_provenance();
-            // SAFETY: whole.
+            // SAFETY: the structure is complete.
             if let Some(result) = unsafe { anyring_kernel_ring::cancel(self.fd(), address) } {
                 return Error::check(Engine::Kernel, ErrorContext::Register("SYNC_CANCEL"), result);
             }
         }
-        // SAFETY: whole.
+        // SAFETY: the structure is complete.
         unsafe { self.one("SYNC_CANCEL", Code::IORING_REGISTER_SYNC_CANCEL, &argument) }
     }
 
-    /// Waits poll network devices for so long, first; with `prefer` their interrupts stay off.
+    /// Lets waits first poll network devices for the time `busy_poll`; with `prefer`, the devices' interrupts stay off.
     ///
     /// # Errors
     /// As `IORING_REGISTER_NAPI`.
     pub fn register_napi(&self, busy_poll: Duration, prefer: bool) -> Result<(), Error> {
-        // SAFETY: integers only.
+        // SAFETY: a structure of integers.
         let mut argument: abi::io_uring_napi = unsafe { zeroed() };
         argument.busy_poll_to = u32::try_from(busy_poll.as_micros()).unwrap_or(u32::MAX);
         argument.prefer_busy_poll = prefer.into();
         let address = &raw mut argument;
-        // SAFETY: whole; written by the call.
+        // SAFETY: the structure is complete; the call writes it.
         unsafe { self.one("NAPI", Code::IORING_REGISTER_NAPI, address.cast_const()) }.map(drop)
     }
 
-    /// Has waits poll network devices no longer.
+    /// Stops the polling of network devices by waits.
     ///
     /// # Errors
     /// As `IORING_UNREGISTER_NAPI`.
     pub fn unregister_napi(&self) -> Result<(), Error> {
-        // SAFETY: integers only.
+        // SAFETY: a structure of integers.
         let mut argument: abi::io_uring_napi = unsafe { zeroed() };
         let address = &raw mut argument;
-        // SAFETY: whole; written by the call.
+        // SAFETY: the structure is complete; the call writes it.
         unsafe { self.one("UNREGISTER_NAPI", Code::IORING_UNREGISTER_NAPI, address.cast_const()) }.map(drop)
     }
 
-    /// Waits go by this clock: `CLOCK_MONOTONIC` or `CLOCK_BOOTTIME`.
+    /// Sets the clock of waits: `CLOCK_MONOTONIC` or `CLOCK_BOOTTIME`.
     ///
     /// # Errors
     /// As `IORING_REGISTER_CLOCK`.
     pub fn register_clock(&self, clock: libc::clockid_t) -> Result<(), Error> {
         let argument = abi::io_uring_clock_register { clockid: clock as u32, __resv: [0; 3] };
         let code = Code::IORING_REGISTER_CLOCK as u32;
-        // SAFETY: whole; read by the call.
+        // SAFETY: the structure is complete; the call only reads it.
         unsafe { self.register("CLOCK", code, (&raw const argument).cast(), 0) }.map(drop)
     }
 }
 
-/// Registrations: files, memory, and user data.
+/// Registrations of files and of memory.
 impl Submitter {
-    /// Registers buffers; those with a null address are left out.
+    /// Registers buffers; an entry with a null address leaves its place empty.
     ///
     /// # Errors
     /// As `IORING_REGISTER_BUFFERS`.
     ///
     /// # Safety
-    /// The memory must stay until it is unregistered and nothing in flight uses it.
+    /// The memory must stay valid until it is unregistered and no request in flight uses it.
     pub unsafe fn register_buffers(&self, buffers: &[libc::iovec]) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { self.list("BUFFERS", Code::IORING_REGISTER_BUFFERS, buffers) }.map(drop)
     }
 
-    /// Makes a table of buffers with nothing in it.
+    /// Registers an empty table of buffers.
     ///
     /// # Errors
     /// As `IORING_REGISTER_BUFFERS2`.
@@ -335,16 +335,16 @@ impl Submitter {
     }
 
     fn sparse(&self, name: &'static str, code: Code, count: u32) -> Result<(), Error> {
-        // SAFETY: integers only.
+        // SAFETY: a structure of integers.
         let mut argument: abi::io_uring_rsrc_register = unsafe { zeroed() };
         (argument.nr, argument.flags) = (count, abi::IORING_RSRC_REGISTER_SPARSE);
         let bytes = size_of_val(&argument) as u32;
-        // SAFETY: whole, and names no memory.
+        // SAFETY: the structure is complete, and names no memory.
         unsafe { self.register(name, code as u32, (&raw const argument).cast(), bytes) }.map(drop)
     }
 
-    /// Puts other buffers into the table, from `first` on. Each has a tag: a completion with it as user data says
-    /// when the buffer is no longer used, unless it is 0.
+    /// Replaces buffers in the table, from the place `first` on. A buffer's tag, unless it is 0, is the user data of a completion
+    /// that is posted when the buffer is no longer used.
     ///
     /// # Errors
     /// As `IORING_REGISTER_BUFFERS_UPDATE`.
@@ -363,7 +363,7 @@ impl Submitter {
     }
 
     /// # Safety
-    /// What is in `list` is the caller's promise.
+    /// The content of `list` must be valid for the registration.
     unsafe fn update<T>(
         &self,
         name: &'static str,
@@ -373,16 +373,16 @@ impl Submitter {
         tags: Option<&[u64]>,
     ) -> Result<u32, Error> {
         assert!(tags.is_none_or(|tags| tags.len() >= list.len()), "a tag for each");
-        // SAFETY: integers only.
+        // SAFETY: a structure of integers.
         let mut argument: abi::io_uring_rsrc_update2 = unsafe { zeroed() };
         (argument.offset, argument.data, argument.nr) = (first, address(list), list.len() as u32);
         argument.tags = tags.map_or(0, address);
         let bytes = size_of_val(&argument) as u32;
-        // SAFETY: whole; the lists are as long as is said.
+        // SAFETY: the structure is complete; the lists are as long as it says.
         unsafe { self.register(name, code as u32, (&raw const argument).cast(), bytes) }
     }
 
-    /// Gives the table of buffers up.
+    /// Unregisters the table of buffers.
     ///
     /// # Errors
     /// As `IORING_UNREGISTER_BUFFERS`.
@@ -390,31 +390,31 @@ impl Submitter {
         self.nothing("UNREGISTER_BUFFERS", Code::IORING_UNREGISTER_BUFFERS).map(drop)
     }
 
-    /// Takes over the table of buffers of another ring.
+    /// Copies the table of buffers of another ring.
     ///
     /// # Errors
     /// As `IORING_REGISTER_CLONE_BUFFERS`.
     ///
     /// # Safety
-    /// The memory must stay as long as this ring has it, too.
+    /// The memory must stay valid as long as this ring has it registered, too.
     pub unsafe fn clone_buffers(&self, source: &Submitter) -> Result<(), Error> {
-        // SAFETY: integers only.
+        // SAFETY: a structure of integers.
         let mut argument: abi::io_uring_clone_buffers = unsafe { zeroed() };
         argument.src_fd = source.fd() as u32;
-        // SAFETY: whole.
+        // SAFETY: the structure is complete.
         unsafe { self.one("CLONE_BUFFERS", Code::IORING_REGISTER_CLONE_BUFFERS, &argument) }.map(drop)
     }
 
-    /// Makes a table of files; `None` leaves a place empty. The ring has references of its own.
+    /// Registers a table of files; `None` leaves a place empty. The ring keeps references to the files.
     ///
     /// # Errors
     /// As `IORING_REGISTER_FILES`.
     pub fn register_files(&self, files: &[Option<BorrowedFd<'_>>]) -> Result<(), Error> {
-        // SAFETY: read by the call.
+        // SAFETY: the call only reads the memory.
         unsafe { self.list("FILES", Code::IORING_REGISTER_FILES, &numbers(files)) }.map(drop)
     }
 
-    /// Makes a table of files with nothing in it.
+    /// Registers an empty table of files.
     ///
     /// # Errors
     /// As `IORING_REGISTER_FILES2`.
@@ -422,7 +422,7 @@ impl Submitter {
         self.sparse("FILES2", Code::IORING_REGISTER_FILES2, count)
     }
 
-    /// Puts other files into the table, from `first` on; `None` empties a place. Tags as for buffers.
+    /// Replaces files in the table, from the place `first` on; `None` empties a place. Tags are as for buffers.
     ///
     /// # Errors
     /// As `IORING_REGISTER_FILES_UPDATE2`.
@@ -433,11 +433,11 @@ impl Submitter {
         tags: Option<&[u64]>,
     ) -> Result<u32, Error> {
         let code = Code::IORING_REGISTER_FILES_UPDATE2;
-        // SAFETY: read by the call.
+        // SAFETY: the call only reads the memory.
         unsafe { self.update("FILES_UPDATE2", code, first, &numbers(files), tags) }
     }
 
-    /// Gives the table of files up.
+    /// Unregisters the table of files.
     ///
     /// # Errors
     /// As `IORING_UNREGISTER_FILES`.
@@ -445,24 +445,24 @@ impl Submitter {
         self.nothing("UNREGISTER_FILES", Code::IORING_UNREGISTER_FILES).map(drop)
     }
 
-    /// [`Slot::Any`](super::op::Slot::Any) means places from `first` on, `count` of them.
+    /// Restricts [`Slot::Any`](super::op::Slot::Any) to `count` places from `first` on.
     ///
     /// # Errors
     /// As `IORING_REGISTER_FILE_ALLOC_RANGE`.
     pub fn set_file_range(&self, first: u32, count: u32) -> Result<(), Error> {
         let range = abi::io_uring_file_index_range { off: first, len: count, resv: 0 };
         let code = Code::IORING_REGISTER_FILE_ALLOC_RANGE;
-        // SAFETY: whole; read by the call.
+        // SAFETY: the structure is complete; the call only reads it.
         unsafe { self.register("FILE_ALLOC_RANGE", code as u32, (&raw const range).cast(), 0) }.map(drop)
     }
 
-    /// Registers a ring of buffers: `entries`, a power of two, of `io_uring_buf` at `memory`, which begins a page.
+    /// Registers a buffer ring: `entries` (a power of two) times `io_uring_buf` at `memory`, which must be page-aligned.
     ///
     /// # Errors
     /// As `IORING_REGISTER_PBUF_RING`.
     ///
     /// # Safety
-    /// The memory, and the buffers put into it, must stay until it is unregistered and nothing in flight uses it.
+    /// The memory, and the buffers put into it, must stay valid until it is unregistered and no request in flight uses it.
     pub unsafe fn register_buffer_ring(
         &self,
         memory: *mut c_void,
@@ -470,36 +470,36 @@ impl Submitter {
         group: u16,
         flags: u16,
     ) -> Result<(), Error> {
-        // SAFETY: integers only.
+        // SAFETY: a structure of integers.
         let mut argument: abi::io_uring_buf_reg = unsafe { zeroed() };
         argument.ring_addr = memory.expose_provenance() as u64;
         (argument.ring_entries, argument.bgid, argument.flags) = (entries, group, flags);
-        // SAFETY: whole; the memory is the caller's promise.
+        // SAFETY: the structure is complete; the memory is the caller's promise.
         unsafe { self.one("PBUF_RING", Code::IORING_REGISTER_PBUF_RING, &argument) }.map(drop)
     }
 
-    /// Gives a group of buffers up.
+    /// Unregisters a group of buffers.
     ///
     /// # Errors
     /// As `IORING_UNREGISTER_PBUF_RING`.
     pub fn unregister_buffer_ring(&self, group: u16) -> Result<(), Error> {
-        // SAFETY: integers only.
+        // SAFETY: a structure of integers.
         let mut argument: abi::io_uring_buf_reg = unsafe { zeroed() };
         argument.bgid = group;
-        // SAFETY: whole.
+        // SAFETY: the structure is complete.
         unsafe { self.one("UNREGISTER_PBUF_RING", Code::IORING_UNREGISTER_PBUF_RING, &argument) }.map(drop)
     }
 
-    /// Which entry of a ring of buffers is the next to be used.
+    /// Returns the position of the next entry of a buffer ring to be used.
     ///
     /// # Errors
     /// As `IORING_REGISTER_PBUF_STATUS`.
     pub fn buffer_ring_head(&self, group: u16) -> Result<u32, Error> {
-        // SAFETY: integers only.
+        // SAFETY: a structure of integers.
         let mut argument: abi::io_uring_buf_status = unsafe { zeroed() };
         argument.buf_group = group.into();
         let address = &raw mut argument;
-        // SAFETY: whole; written by the call.
+        // SAFETY: the structure is complete; the call writes it.
         unsafe { self.one("PBUF_STATUS", Code::IORING_REGISTER_PBUF_STATUS, address.cast_const())? };
         Ok(argument.head)
     }
@@ -512,17 +512,17 @@ impl Submitter {
             data: self.fd() as u64,
         };
         let address = &raw mut argument;
-        // SAFETY: whole; written by the call.
+        // SAFETY: the structure is complete; the call writes it.
         unsafe { self.one("RING_FDS", Code::IORING_REGISTER_RING_FDS, address.cast_const())? };
         self.enter_by_index(Some(argument.offset));
         Ok(argument.offset)
     }
 
-    /// Takes it back.
+    /// See [`Ring::unregister_ring_fd`](super::Ring::unregister_ring_fd).
     pub(super) fn unregister_ring_fd(&mut self) -> Result<(), Error> {
         let Some(offset) = self.index() else { return Ok(()) };
         let argument = abi::io_uring_rsrc_update { offset, resv: 0, data: 0 };
-        // SAFETY: whole.
+        // SAFETY: the structure is complete.
         unsafe { self.one("UNREGISTER_RING_FDS", Code::IORING_UNREGISTER_RING_FDS, &argument)? };
         self.enter_by_index(None);
         Ok(())

@@ -9,22 +9,22 @@ use anyring_mapping::RingMemory;
 use linux_raw_sys::io_uring::{self as abi, io_uring_params};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
-/// A ring that takes whatever it is told: each [`push`](SubmissionQueue::push) is a promise.
+/// A low-level ring: each [`push`](SubmissionQueue::push) is a promise of the caller.
 ///
-/// Its type says how large its entries are. [`split`](Ring::split) gives its parts to different owners.
+/// The types `S` and `C` say the sizes of its entries. [`split`](Ring::split) lends its parts to different users.
 pub struct Ring<S: Submission = Sqe, C: Completion = Cqe> {
     sq: Sq<S>,
     cq: Cq<C>,
     submitter: Submitter,
-    /// Operations that the kernel lacks are done beside it.
+    /// Operations that the kernel lacks are done in user space.
     extended: bool,
-    /// Children do not have its memory.
+    /// Children do not get the ring's memory.
     dont_fork: bool,
-    /// Unmapped after the descriptor is closed, last of all.
+    /// Last field, so that the memory is unmapped after the descriptor is closed.
     memory: RingMemory,
 }
 
-/// A ring's memory, and its queues there.
+/// A ring's memory, and the queues in it.
 struct Queues<S, C> {
     sq: Sq<S>,
     cq: Cq<C>,
@@ -32,11 +32,11 @@ struct Queues<S, C> {
 }
 
 impl<S: Submission, C: Completion> Queues<S, C> {
-    /// Maps what a ring with these parameters has.
+    /// Maps the memory of a ring with these parameters.
     fn map(engine: Engine, fd: RawFd, p: &io_uring_params) -> Result<Queues<S, C>, Error> {
         let memory = RingMemory::map(fd, p, size_of::<S>(), size_of::<C>())
             .map_err(|errno| Error::new(engine, ErrorContext::Map, -errno.negated()))?;
-        // SAFETY: mapped as the parameters say, and kept beside.
+        // SAFETY: the memory is mapped as the parameters say, and is kept with the queues.
         let (sq, cq) = unsafe { (Sq::new(&memory, p), Cq::new(&memory, p)) };
         Ok(Queues { sq, cq, memory })
     }
@@ -44,8 +44,8 @@ impl<S: Submission, C: Completion> Queues<S, C> {
 
 impl<S: Submission, C: Completion> Ring<S, C> {
     pub(crate) fn build(builder: &Builder<'_>, engine: Engine) -> Result<Ring<S, C>, Error> {
-        // Others may change what the ring's memory holds, where it is, or what the call answers: the sizes of entries are
-        // the types', and what a newer kernel knows is not known here.
+        // Other flags may change the content or the place of the ring's memory, or the call's result: the types determine the
+        // sizes of entries, and flags of newer kernels are unknown here.
         const KNOWN: u32 = abi::IORING_SETUP_IOPOLL
             | abi::IORING_SETUP_HYBRID_IOPOLL
             | abi::IORING_SETUP_SQPOLL
@@ -63,7 +63,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         if builder.flags & !KNOWN != 0 {
             return Err(Error::new(engine, ErrorContext::Setup, libc::EINVAL));
         }
-        // Nobody needs the array; the kernel can do without it since 6.6.
+        // The array is of no use; the kernel can do without it since 6.6.
         let flags = builder.flags | S::SETUP_FLAGS | C::SETUP_FLAGS;
         let without = flags | abi::IORING_SETUP_NO_SQARRAY;
         let ring = Ring::with_flags(builder, engine, without);
@@ -76,7 +76,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         ring
     }
 
-    /// Builds a ring by the engine that [`Engine::Auto`] stands for: anyring's for a ring with flags that the kernel is too old for.
+    /// Builds a ring with the engine that [`Engine::Auto`] stands for; with anyring's engine if the kernel is too old for the ring's flags.
     pub(crate) fn build_by_either(builder: &Builder<'_>) -> Result<Ring<S, C>, Error> {
         let engine = Engine::Auto.resolve();
         engine::begin(engine);
@@ -91,9 +91,9 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         Ring::build(builder, Engine::User)
     }
 
-    /// The parameters of the call.
+    /// Returns the parameters of `io_uring_setup`.
     fn parameters(builder: &Builder<'_>, flags: u32) -> io_uring_params {
-        // SAFETY: integers only.
+        // SAFETY: a structure of integers.
         let mut p: io_uring_params = unsafe { std::mem::zeroed() };
         p.flags = flags;
         p.cq_entries = builder.cq_entries;
@@ -105,7 +105,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
 
     fn with_flags(builder: &Builder<'_>, engine: Engine, flags: u32) -> Result<Ring<S, C>, Error> {
         let mut p = Ring::<S, C>::parameters(builder, flags);
-        // SAFETY: structures of ours.
+        // SAFETY: the structures are this function's own.
         let result = unsafe { engine::setup(engine, builder.entries, &mut p) };
         let fd = Error::check(engine, ErrorContext::Setup, result)? as RawFd;
         Ring::map(builder, engine, fd, &p).inspect_err(|_| engine::close(engine, fd))
@@ -128,7 +128,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         Ok(Ring { sq, cq, submitter, extended: false, dont_fork: builder.dont_fork, memory })
     }
 
-    /// Lets the descriptor be polled.
+    /// Makes the descriptor pollable.
     fn show(engine: Engine, fd: RawFd, cq: &mut Cq<C>) -> Result<(), Error> {
         engine::show_readiness(engine, fd)
             .map_err(|errno| Error::new(engine, ErrorContext::Use("polling of a ring"), -errno))?;
@@ -136,87 +136,87 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         Ok(())
     }
 
-    /// Lets nobody write into the ring's memory by its descriptor, which any code may duplicate and make a file of: for
-    /// who believes what is in that memory.
+    /// Removes write access to the ring's memory through its descriptor, which any code may duplicate and turn into a file. A
+    /// safe ring needs this, because it trusts the content of the memory.
     pub(crate) fn shut_memory(&mut self) -> Result<(), Error> {
         let (engine, fd) = (self.engine(), self.submitter.fd());
-        // What shows its readiness is an eventfd to the program, and what cannot be sealed becomes one.
+        // The descriptor of a pollable ring is an eventfd; a descriptor that cannot be sealed is made one.
         if self.cq.shown.is_some() || engine::seal(engine, fd) {
             return Ok(());
         }
         Ring::<S, C>::show(engine, fd, &mut self.cq)
     }
 
-    /// The engine that it has.
+    /// The ring's engine.
     pub fn engine(&self) -> Engine {
         self.submitter.engine()
     }
 
-    /// Where requests are put.
+    /// Returns the submission queue.
     #[inline]
     pub fn submission(&mut self) -> SubmissionQueue<'_, S> {
         self.sq.borrow()
     }
 
-    /// Where results are found.
+    /// Returns the completion queue.
     #[inline]
     pub fn completion(&mut self) -> CompletionQueue<'_, C> {
         self.cq.borrow()
     }
 
-    /// True if the submission queue has room for so many.
+    /// True if the submission queue has room for `count` entries.
     #[inline(always)]
     pub(crate) fn has_room(&self, count: usize) -> bool {
         self.sq.has_room(count)
     }
 
-    /// [`push`](Ring::push) where there is room.
+    /// Pushes an entry as [`push`](Ring::push) does, into a queue with room.
     ///
     /// # Safety
-    /// As there, and there must be.
+    /// As for [`push`](Ring::push), and the queue must have room.
     #[inline(always)]
     pub(crate) unsafe fn push_into_room(&mut self, entry: S) {
         // SAFETY: the caller's promise.
         unsafe { self.sq.push(entry) };
     }
 
-    /// The next completion, which stays where it is.
+    /// Returns the next completion, which stays in the queue.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Option<C> {
         self.cq.peek()
     }
 
-    /// Takes what [`peek`](Ring::peek) has found.
+    /// Gives back the place of the completion that [`peek`](Ring::peek) returned.
     #[inline(always)]
     pub(crate) fn pass(&mut self) {
         self.cq.pass();
     }
 
-    /// The way into it.
+    /// Returns the submitter, which makes the ring's calls.
     #[inline]
     pub fn submitter(&self) -> &Submitter {
         &self.submitter
     }
 
-    /// Gives it other queues, in which entries stay that are not taken yet. Takes
-    /// [`defer_taskrun`](Builder::defer_taskrun), and Linux 6.13 on the kernel's engine.
+    /// Replaces the queues by queues of other sizes, which keep the entries that are not taken yet. This requires
+    /// [`defer_taskrun`](Builder::defer_taskrun), and Linux 6.13 with the kernel's engine.
     ///
     /// # Errors
-    /// As `IORING_REGISTER_RESIZE_RINGS`: `EOVERFLOW` where the entries do not fit; `EBUSY` for a ring that is
-    /// [`pollable`](Builder::pollable) over anyring's engine, which cannot be mapped again.
+    /// As `IORING_REGISTER_RESIZE_RINGS`: `EOVERFLOW` if the entries do not fit; `EBUSY` for a
+    /// [`pollable`](Builder::pollable) ring of anyring's engine, which cannot be mapped again.
     pub fn resize(&mut self, entries: u32, cq_entries: u32) -> Result<(), Error> {
         const CALL: ErrorContext = ErrorContext::Register("RESIZE_RINGS");
         let (engine, fd) = (self.submitter.engine(), self.submitter.fd());
         if self.cq.shown.is_some() {
             return Err(Error::new(engine, CALL, libc::EBUSY));
         }
-        // SAFETY: integers only.
+        // SAFETY: a structure of integers.
         let mut p: io_uring_params = unsafe { std::mem::zeroed() };
         (p.sq_entries, p.cq_entries, p.flags) = (entries, cq_entries, abi::IORING_SETUP_CQSIZE);
         let code = abi::io_uring_register_op::IORING_REGISTER_RESIZE_RINGS as u32;
-        // SAFETY: whole; written by the call.
+        // SAFETY: the structure is complete; the call writes it.
         unsafe { self.submitter.register("RESIZE_RINGS", code, (&raw mut p).cast_const().cast(), 1)? };
-        // The call says nothing of features and of what stays.
+        // The call does not return the features and the setup flags, which stay the same.
         p.features = self.submitter.features();
         p.flags = self.submitter.setup_flags();
         let Queues { sq, cq, memory } = Queues::map(engine, fd, &p)?;
@@ -228,8 +228,8 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         Ok(())
     }
 
-    /// Registers the ring's own descriptor with the calling thread, so that its submissions look up no descriptor.
-    /// Where in the thread's table it stands. From then on, no other thread may enter the ring.
+    /// Registers the ring's own descriptor with the calling thread, so that calls need not look up the descriptor.
+    /// Returns its index in the thread's table. From then on, no other thread may enter the ring.
     ///
     /// # Errors
     /// As `IORING_REGISTER_RING_FDS`.
@@ -237,7 +237,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         self.submitter.register_ring_fd()
     }
 
-    /// Takes it back.
+    /// Unregisters the ring's own descriptor.
     ///
     /// # Errors
     /// As `IORING_UNREGISTER_RING_FDS`.
@@ -245,37 +245,37 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         self.submitter.unregister_ring_fd()
     }
 
-    /// Its parts, for threads that do different things with it.
+    /// Borrows the ring's parts, for threads that do different things with it.
     pub fn split(&mut self) -> (&Submitter, SubmissionQueue<'_, S>, CompletionQueue<'_, C>) {
         (&self.submitter, self.sq.borrow(), self.cq.borrow())
     }
 
-    /// [`SubmissionQueue::push`].
+    /// Calls [`SubmissionQueue::push`].
     ///
     /// # Errors
     /// [`Full`].
     ///
     /// # Safety
-    /// As there.
+    /// As for [`SubmissionQueue::push`].
     #[inline]
     pub unsafe fn push(&mut self, entry: impl Into<S>) -> Result<(), Full> {
         // SAFETY: the caller's promise.
         unsafe { self.sq.borrow().push(entry) }
     }
 
-    /// [`Submitter::submit`], and what [`serve_private_operations`](Ring::serve_private_operations) promises.
+    /// Calls [`Submitter::submit`], after starting what [`serve_private_operations`](Ring::serve_private_operations) has enabled.
     ///
     /// # Errors
-    /// As there.
+    /// As for the method of [`Submitter`].
     #[inline]
     pub fn submit(&mut self) -> Result<usize, Error> {
         self.submit_and_wait(0)
     }
 
-    /// [`Submitter::submit_and_wait`], and what [`serve_private_operations`](Ring::serve_private_operations) promises.
+    /// Calls [`Submitter::submit_and_wait`], after starting what [`serve_private_operations`](Ring::serve_private_operations) has enabled.
     ///
     /// # Errors
-    /// As there.
+    /// As for the method of [`Submitter`].
     #[inline]
     pub fn submit_and_wait(&mut self, want: usize) -> Result<usize, Error> {
         if self.extended {
@@ -284,23 +284,23 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         self.submitter.submit_and_wait(want)
     }
 
-    /// [`Submitter::submit_with`], and what [`serve_private_operations`](Ring::serve_private_operations) promises.
+    /// Calls [`Submitter::submit_with`], after starting what [`serve_private_operations`](Ring::serve_private_operations) has enabled.
     ///
     /// # Errors
-    /// As there.
+    /// As for the method of [`Submitter`].
     pub fn submit_with(&mut self, want: usize, wait: &Wait<'_>) -> Result<usize, Error> {
         self.submit_extended(|submitter| submitter.submit_with(want, wait))
     }
 
-    /// [`Submitter::submit_and_flush`], and what [`serve_private_operations`](Ring::serve_private_operations) promises.
+    /// Calls [`Submitter::submit_and_flush`], after starting what [`serve_private_operations`](Ring::serve_private_operations) has enabled.
     ///
     /// # Errors
-    /// As there.
+    /// As for the method of [`Submitter`].
     pub fn submit_and_flush(&mut self) -> Result<usize, Error> {
         self.submit_extended(Submitter::submit_and_flush)
     }
 
-    /// Where the kernel is not to have all of it.
+    /// Submits on a ring whose entries may include operations that the kernel lacks.
     #[cold]
     fn submit_extended(
         &mut self,
@@ -310,28 +310,28 @@ impl<S: Submission, C: Completion> Ring<S, C> {
             (self.submitter.fd(), self.submitter.setup_flags(), self.submitter.features());
         let mut taken = 0;
         if self.extended {
-            // SAFETY: the entries are the promise of who pushed them.
+            // SAFETY: callers of `push` have promised that the entries are valid.
             let private = unsafe { self.sq.take_private(fd, setup_flags, features) };
             taken = private.count as usize;
             if private.brings_files {
-                // Nobody may wait before what they are for has begun.
+                // No thread may wait before the operations that need the files have begun.
                 let (count, failed) = self.submit_all();
                 anyring_kernel_ring::deliver(fd);
                 taken += count;
                 if let Some(error) = failed {
-                    // What is left brings its files when it is next submitted.
+                    // The remaining entries bring their files when they are next submitted.
                     return if taken == 0 { Err(error) } else { Ok(taken) };
                 }
             }
         }
-        // As the kernel does, which tells of an error only where nothing was submitted.
+        // The kernel, too, reports an error only if nothing was submitted.
         submit(&self.submitter)
             .map(|count| count + taken)
             .or_else(|error| if taken == 0 { Err(error) } else { Ok(taken) })
     }
 
-    /// Gives the kernel all that was pushed: a bad entry ends a submission, and the rest follows. How many entries it took, and
-    /// why not the rest.
+    /// Submits everything that was pushed to the kernel: after a bad entry, which ends a submission, the rest follows. Returns how many
+    /// entries the kernel took, and the error that kept it from taking the rest.
     fn submit_all(&self) -> (usize, Option<Error>) {
         let mut taken = 0;
         while self.submitter.pending() > 0 {
@@ -344,12 +344,12 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         (taken, None)
     }
 
-    /// Lets the ring have operations that no kernel has, [`Getdents`](super::op::Getdents) for one, over the kernel, too:
-    /// they are done beside it, and their completions come to the same queue. Whether that can be had: rings of
-    /// anyring's engine have them anyway; over the kernel it takes Linux 6.3, and neither
-    /// [`io_poll`](Builder::io_poll) nor [`sq_poll`](Builder::sq_poll) nor [`start_disabled`](Builder::start_disabled).
-    /// What newer kernels have of timeouts and sockets comes with it (`docs/private-operations.md`).
-    /// It goes for what is submitted by the ring itself, not by its [`Submitter`].
+    /// Enables operations that no kernel has, [`Getdents`](super::op::Getdents) for example. With the kernel's engine, they are
+    /// performed in user space, and their completions are posted to the same queue. Returns true if they are available: always on
+    /// anyring's engine; with the kernel's engine they require Linux 6.3, and exclude
+    /// [`io_poll`](Builder::io_poll), [`sq_poll`](Builder::sq_poll) and [`start_disabled`](Builder::start_disabled).
+    /// Features of newer kernels for timeouts and sockets are included (`docs/private-operations.md`).
+    /// This applies to submissions through the ring itself, not to those through its [`Submitter`].
     pub fn serve_private_operations(&mut self) -> bool {
         if self.engine() == Engine::User || self.extended {
             return true;
@@ -361,8 +361,8 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         self.extended
     }
 
-    /// Asks which operations there are, those included for which
-    /// [`serve_private_operations`](Ring::serve_private_operations) was called.
+    /// Asks which operations the ring has, including those that
+    /// [`serve_private_operations`](Ring::serve_private_operations) has enabled.
     ///
     /// # Errors
     /// As [`Control::probe`](super::Control::probe).
@@ -376,13 +376,13 @@ impl<S: Submission, C: Completion> Ring<S, C> {
 }
 
 impl<C: Completion> Ring<SqeMixed, C> {
-    /// [`SubmissionQueue::push_wide`].
+    /// Calls [`SubmissionQueue::push_wide`].
     ///
     /// # Errors
     /// [`Full`].
     ///
     /// # Safety
-    /// As there.
+    /// As for [`SubmissionQueue::push_wide`].
     pub unsafe fn push_wide(&mut self, entry: impl Into<Sqe128>) -> Result<(), Full> {
         // SAFETY: the caller's promise.
         unsafe { self.sq.borrow().push_wide(entry) }
@@ -391,7 +391,7 @@ impl<C: Completion> Ring<SqeMixed, C> {
 
 impl<S: Submission, C: Completion> Drop for Ring<S, C> {
     fn drop(&mut self) {
-        // The place in the thread's table is free at once, rather than when the thread ends.
+        // Frees the place in the thread's table now, instead of when the thread ends.
         let _ = self.submitter.unregister_ring_fd();
         if self.extended {
             anyring_kernel_ring::close(self.submitter.fd());
@@ -408,7 +408,7 @@ impl<S: Submission, C: Completion> AsRawFd for Ring<S, C> {
 
 impl<S: Submission, C: Completion> AsFd for Ring<S, C> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open as long as the ring is.
+        // SAFETY: the descriptor is open as long as the ring is.
         unsafe { BorrowedFd::borrow_raw(self.submitter.fd()) }
     }
 }

@@ -1,4 +1,4 @@
-//! The way into a ring.
+//! Calls on a ring.
 
 use super::queue::{Sq, Word};
 use crate::error::ErrorContext;
@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-/// The commands to a ring that concern neither memory, nor its tables, nor the user data of requests, and the questions to it.
+/// The calls and queries on a ring that concern neither memory, nor its tables, nor the user data of requests.
 pub struct Control {
     engine: Engine,
     fd: RawFd,
@@ -20,10 +20,10 @@ pub struct Control {
     features: u32,
 }
 
-/// The way into a ring: submissions, waits, registrations, and all that [`Control`] has.
+/// The calls on a ring: submissions, waits, registrations, and everything in [`Control`].
 pub struct Submitter {
     control: Control,
-    /// The number by which calls name the ring: the descriptor, or where it is registered.
+    /// The number that names the ring in calls: the descriptor, or the index where it is registered.
     enter_fd: RawFd,
     enter_flags: u32,
     sq_head: Word,
@@ -31,7 +31,7 @@ pub struct Submitter {
     sq_flags: Word,
 }
 
-/// How [`Submitter::submit_with`] waits.
+/// Options of a wait by [`Submitter::submit_with`].
 #[derive(Clone, Copy, Default)]
 #[must_use]
 pub struct Wait<'a> {
@@ -42,31 +42,31 @@ pub struct Wait<'a> {
 }
 
 impl<'a> Wait<'a> {
-    /// As long as it takes.
+    /// Waits without a limit.
     pub fn new() -> Wait<'a> {
         Wait::default()
     }
 
-    /// For so long at most; then the call fails with `ETIME`.
+    /// Limits the wait to `time`; after it the call fails with `ETIME`.
     pub fn timeout(mut self, time: Duration) -> Wait<'a> {
         (self.timeout, self.absolute) = (Some(time), false);
         self
     }
 
-    /// Until the ring's clock (`CLOCK_MONOTONIC`, or what was registered) shows this, at most.
+    /// Limits the wait to a point in time on the ring's clock (`CLOCK_MONOTONIC`, or the registered one).
     pub fn until(mut self, time: Duration) -> Wait<'a> {
         (self.timeout, self.absolute) = (Some(time), true);
         self
     }
 
-    /// So long for all that is wanted; from then on one completion will do. Takes Linux 6.12 on the kernel's
-    /// engine, and a timeout.
+    /// Waits for all wanted completions for at most `time`; after it one completion suffices. This requires Linux 6.12 with the
+    /// kernel's engine, and a timeout.
     pub fn min_wait(mut self, time: Duration) -> Wait<'a> {
         self.least = Some(time);
         self
     }
 
-    /// With this signal mask.
+    /// Waits with this signal mask.
     pub fn signal_mask(mut self, mask: &'a libc::sigset_t) -> Wait<'a> {
         self.mask = Some(mask);
         self
@@ -86,12 +86,12 @@ impl Control {
         self.engine
     }
 
-    /// `IORING_SETUP_*` that the ring has.
+    /// The setup flags of the ring (`IORING_SETUP_*`).
     pub fn setup_flags(&self) -> u32 {
         self.setup_flags
     }
 
-    /// `IORING_FEAT_*` that its engine has.
+    /// The features of the ring's engine (`IORING_FEAT_*`).
     pub fn features(&self) -> u32 {
         self.features
     }
@@ -101,7 +101,7 @@ impl Control {
         self.fd
     }
 
-    /// `io_uring_register(2)`.
+    /// Calls `io_uring_register(2)`.
     ///
     /// # Errors
     /// As the call.
@@ -142,17 +142,17 @@ impl Submitter {
         }
     }
 
-    /// The submission queue lies elsewhere now.
+    /// Notes that the submission queue has moved.
     pub(super) fn follow<S>(&mut self, sq: &Sq<S>) {
         (self.sq_head, self.sq_tail, self.sq_flags) = (sq.head, sq.tail, sq.flags);
     }
 
-    /// Where the descriptor is registered, if it is.
+    /// Returns the index where the descriptor is registered, if it is registered.
     pub(super) fn index(&self) -> Option<u32> {
         (self.enter_flags != 0).then_some(self.enter_fd as u32)
     }
 
-    /// Calls name that place from now on, or the descriptor again.
+    /// Makes calls name the ring by this index, or by the descriptor again.
     pub(super) fn enter_by_index(&mut self, index: Option<u32>) {
         (self.enter_fd, self.enter_flags) = match index {
             Some(index) => (index as RawFd, abi::IORING_ENTER_REGISTERED_RING),
@@ -165,7 +165,7 @@ impl Submitter {
         self.control.setup_flags & setup_flag != 0
     }
 
-    /// Gives the engine what was pushed; how many entries it took.
+    /// Submits what was pushed. Returns how many entries the engine took.
     ///
     /// # Errors
     /// As `io_uring_enter(2)`.
@@ -174,25 +174,25 @@ impl Submitter {
         self.submit_and_wait(0)
     }
 
-    /// Gives the engine what was pushed, and waits until there are `want` completions; how many entries it took.
+    /// Submits what was pushed, and waits until there are `want` completions. Returns how many entries the engine took.
     ///
     /// # Errors
-    /// As `io_uring_enter(2)`; `EINTR` where a signal handler ran, unless entries were taken.
+    /// As `io_uring_enter(2)`; `EINTR` if a signal handler ran, unless entries were taken.
     #[inline]
     pub fn submit_and_wait(&self, want: usize) -> Result<usize, Error> {
         let Some((submit, flags)) = self.prepare(want) else { return Ok(self.pending()) };
-        // SAFETY: no argument; the entries are the promise of who pushed them.
+        // SAFETY: no argument; callers of `push` have promised that the entries are valid.
         unsafe { self.enter(submit, want as u32, flags, ptr::null(), 0) }
     }
 
-    /// [`submit_and_wait`](Submitter::submit_and_wait) with more to say about the wait.
+    /// Does what [`submit_and_wait`](Submitter::submit_and_wait) does, with options of the wait.
     ///
     /// # Errors
-    /// As there, and `ETIME` where the time is over, unless entries were taken.
+    /// As for [`submit_and_wait`](Submitter::submit_and_wait), and `ETIME` if the time is over, unless entries were taken.
     pub fn submit_with(&self, want: usize, wait: &Wait<'_>) -> Result<usize, Error> {
         let Some((submit, mut flags)) = self.prepare(want) else { return Ok(self.pending()) };
         let time = wait.timeout.map(timespec);
-        // SAFETY: integers only.
+        // SAFETY: a structure of integers.
         let mut argument: io_uring_getevents_arg = unsafe { std::mem::zeroed() };
         if let Some(time) = &time {
             argument.ts = ptr::from_ref(time).expose_provenance() as u64;
@@ -208,24 +208,24 @@ impl Submitter {
         if wait.absolute {
             flags |= abi::IORING_ENTER_ABS_TIMER;
         }
-        // SAFETY: the argument is whole, and what it names outlives the call.
+        // SAFETY: the argument is complete, and what it names outlives the call.
         unsafe {
             self.enter(submit, want as u32, flags, (&raw const argument).cast(), size_of_val(&argument))
         }
     }
 
-    /// Gives the engine what was pushed, and lets it post what is done, without waiting. Rings with
-    /// [`defer_taskrun`](crate::Builder::defer_taskrun), for one, post nothing otherwise.
+    /// Submits what was pushed, and lets the engine post what is done, without waiting. Rings with
+    /// [`defer_taskrun`](crate::Builder::defer_taskrun), for example, post completions only in such a call.
     ///
     /// # Errors
     /// As `io_uring_enter(2)`.
     pub fn submit_and_flush(&self) -> Result<usize, Error> {
         let (submit, flags) = self.prepare(0).unwrap_or((self.pending() as u32, 0));
-        // SAFETY: no argument; the entries are the promise of who pushed them.
+        // SAFETY: no argument; callers of `push` have promised that the entries are valid.
         unsafe { self.enter(submit, 0, flags | abi::IORING_ENTER_GETEVENTS, ptr::null(), 0) }
     }
 
-    /// Waits until the polling thread has taken so much that there is room in the submission queue.
+    /// Waits until the polling thread has made room in the submission queue.
     ///
     /// # Errors
     /// As `io_uring_enter(2)`.
@@ -234,13 +234,13 @@ impl Submitter {
         unsafe { self.enter(0, 0, abi::IORING_ENTER_SQ_WAIT, ptr::null(), 0) }
     }
 
-    /// `io_uring_enter(2)` as it is.
+    /// Calls `io_uring_enter(2)` with the given arguments.
     ///
     /// # Errors
     /// As the call.
     ///
     /// # Safety
-    /// `argument` must be what `flags` say.
+    /// `argument` must be valid for `flags`.
     #[inline(always)]
     pub unsafe fn enter(
         &self,
@@ -257,14 +257,14 @@ impl Submitter {
         Error::check(self.control.engine, ErrorContext::Enter, result).map(|count| count as usize)
     }
 
-    /// Entries that the engine has not taken.
+    /// The number of entries that the engine has not taken.
     #[inline(always)]
     pub(super) fn pending(&self) -> usize {
-        // Acquire pairs with the engine's release: it has read the entries.
+        // Acquire pairs with the engine's release after it has read the entries.
         self.sq_tail.load(Ordering::Relaxed).wrapping_sub(self.sq_head.load(Ordering::Acquire)) as usize
     }
 
-    /// The count to submit, and with which flags; nothing where a call is not needed.
+    /// Returns the count to submit and the flags of the call, or `None` if no call is needed.
     #[inline(always)]
     fn prepare(&self, want: usize) -> Option<(u32, u32)> {
         const WAITING: u32 = abi::IORING_SQ_CQ_OVERFLOW | abi::IORING_SQ_TASKRUN;
@@ -275,7 +275,7 @@ impl Submitter {
             flags |= abi::IORING_ENTER_GETEVENTS;
         }
         if self.has(abi::IORING_SETUP_SQPOLL) {
-            // The new tail first, or thread and program could miss each other.
+            // The new tail must be visible before the flag is read, or the thread and the program could miss each other.
             fence(Ordering::SeqCst);
             if self.sq_flags.load(Ordering::Relaxed) & abi::IORING_SQ_NEED_WAKEUP != 0 {
                 flags |= abi::IORING_ENTER_SQ_WAKEUP;
@@ -286,14 +286,14 @@ impl Submitter {
         Some((submit, flags))
     }
 
-    /// `io_uring_register(2)` as it is; `name` is for the error.
+    /// Calls `io_uring_register(2)` with the given arguments; an error has the name `name`.
     ///
     /// # Errors
     /// As the call.
     ///
     /// # Safety
-    /// `argument` and `count` must be what `opcode` says, and memory that is registered must stay until it is no
-    /// longer. What is posted to another ring must be what that ring's owner expects.
+    /// `argument` and `count` must be valid for `opcode`, and registered memory must stay valid until it is
+    /// unregistered. Completions posted to another ring must be ones that the ring's owner expects.
     pub unsafe fn register(
         &self,
         name: &'static str,

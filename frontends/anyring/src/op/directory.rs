@@ -15,10 +15,10 @@ pub struct ReadNames<B> {
     offset: u64,
 }
 
-/// Reads names of a directory into a buffer, as many as fit; nothing at the end. [`names`] finds them there.
+/// Reads as many names of a directory as fit into a buffer, or nothing at the directory's end. [`names`] lists the names in the buffer.
 ///
-/// No kernel has this operation: over the kernel's `io_uring` (of Linux 6.3 or newer) anyring does it beside it, and its
-/// completion comes like all others.
+/// No kernel has this operation: with the kernel's `io_uring` (Linux 6.3 or newer), anyring performs it in user space, and
+/// its completion arrives in the same queue.
 ///
 /// ```
 /// use anyring::{Ring, op};
@@ -35,14 +35,14 @@ pub fn read_names<B: BufferMut>(directory: &Fd, buffer: B) -> ReadNames<B> {
 }
 
 impl<B> ReadNames<B> {
-    /// From this place on, 0 or the [`next`](Name::next) of a name, rather than from where the directory stands.
+    /// Starts at this place, 0 or the [`next`](Name::next) of a name, instead of the directory's file position.
     pub fn at(mut self, offset: u64) -> ReadNames<B> {
         self.offset = offset;
         self
     }
 }
 
-// SAFETY: the directory and the buffer are its own.
+// SAFETY: the operation owns the directory and the buffer.
 unsafe impl<B: BufferMut> Operation for ReadNames<B> {
     type Output = (Result<usize, Error>, B);
 
@@ -64,17 +64,17 @@ unsafe impl<B: BufferMut> Operation for ReadNames<B> {
 pub struct Name<'a> {
     /// The name.
     pub name: &'a OsStr,
-    /// `DT_*`; `DT_UNKNOWN` where the file system does not tell.
+    /// The kind of the file (`DT_*`); `DT_UNKNOWN` if the file system does not say.
     pub kind: u8,
-    /// The number of its file.
+    /// The inode number of the file.
     pub inode: u64,
-    /// The place behind it in the directory.
+    /// The place of the following name in the directory.
     pub next: u64,
 }
 
-/// The names that [`read_names`] has put into a buffer, `.` and `..` among them.
+/// Returns the names that [`read_names`] has put into a buffer, including `.` and `..`.
 pub fn names(mut bytes: &[u8]) -> impl Iterator<Item = Name<'_>> {
-    /// Inode, place, length, kind.
+    /// The bytes before a name: inode, place, length, kind.
     const HEAD: usize = 8 + 8 + 2 + 1;
     std::iter::from_fn(move || {
         let word = |from: usize| Some(u64::from_ne_bytes(bytes.get(from..from + 8)?.try_into().ok()?));

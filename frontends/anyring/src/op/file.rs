@@ -1,4 +1,4 @@
-//! Reading, writing, and what else is done to open files.
+//! Reading, writing, and other operations on open files.
 
 use super::plain;
 use crate::fd::Closing;
@@ -8,10 +8,10 @@ use crate::operation::{CqeResult, Files, Operation};
 use crate::{Buffer, BufferMut, Error, Fd};
 use std::os::fd::{AsRawFd, IntoRawFd};
 
-/// Where the file stands, instead of an offset.
+/// Stands for the file position, instead of an offset.
 const HERE: u64 = u64::MAX;
 
-/// A length as entries have it: the rest is for another operation.
+/// Returns a length as entries have it, at most `u32::MAX`: the rest is left for another operation.
 pub(super) fn length(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
@@ -25,28 +25,28 @@ pub struct Read<B> {
     flags: i32,
 }
 
-/// Reads into a buffer, from its beginning up to its capacity: a `Vec` must have some.
+/// Reads into a buffer, from its beginning up to its capacity: an empty `Vec` must have some capacity.
 ///
-/// With a [`FixedBuffer`](crate::FixedBuffer) it is a `READ_FIXED`.
+/// With a [`FixedBuffer`](crate::FixedBuffer) the operation is a `READ_FIXED`.
 pub fn read<B: BufferMut>(file: &Fd, buffer: B) -> Read<B> {
     Read { file: file.clone(), buffer, offset: HERE, flags: 0 }
 }
 
 impl<B> Read<B> {
-    /// From this place of the file on, rather than from where it stands.
+    /// Reads from this offset, instead of the file position.
     pub fn at(mut self, offset: u64) -> Read<B> {
         self.offset = offset;
         self
     }
 
-    /// `RWF_*`.
+    /// Sets `RWF_*` flags.
     pub fn flags(mut self, flags: i32) -> Read<B> {
         self.flags = flags;
         self
     }
 }
 
-// SAFETY: the buffer and the file are its own.
+// SAFETY: the operation owns the buffer and the file.
 unsafe impl<B: BufferMut> Operation for Read<B> {
     type Output = (Result<usize, Error>, B);
 
@@ -70,10 +70,10 @@ unsafe impl<B: BufferMut> Operation for Read<B> {
     }
 }
 
-/// A buffer into which something was read.
+/// Sets the length of a buffer into which data was read. Returns the result and the buffer.
 ///
 /// # Safety
-/// The result must be how much was, or an error.
+/// The result must be the number of bytes read, or an error.
 pub(super) unsafe fn filled<B: BufferMut>(
     mut buffer: B,
     result: Result<u32, Error>,
@@ -87,7 +87,7 @@ pub(super) unsafe fn filled<B: BufferMut>(
     (result, buffer)
 }
 
-/// A buffer from which something was written.
+/// Returns the result of a write, with its buffer.
 pub(super) fn written<B>(buffer: B, result: Result<u32, Error>) -> (Result<usize, Error>, B) {
     (result.map(|count| count as usize), buffer)
 }
@@ -101,26 +101,26 @@ pub struct Write<B> {
     flags: i32,
 }
 
-/// Writes what a buffer holds. With a [`FixedBuffer`](crate::FixedBuffer) it is a `WRITE_FIXED`.
+/// Writes a buffer's content. With a [`FixedBuffer`](crate::FixedBuffer) the operation is a `WRITE_FIXED`.
 pub fn write<B: Buffer>(file: &Fd, buffer: B) -> Write<B> {
     Write { file: file.clone(), buffer, offset: HERE, flags: 0 }
 }
 
 impl<B> Write<B> {
-    /// From this place of the file on, rather than from where it stands.
+    /// Writes at this offset, instead of the file position.
     pub fn at(mut self, offset: u64) -> Write<B> {
         self.offset = offset;
         self
     }
 
-    /// `RWF_*`.
+    /// Sets `RWF_*` flags.
     pub fn flags(mut self, flags: i32) -> Write<B> {
         self.flags = flags;
         self
     }
 }
 
-// SAFETY: the buffer and the file are its own.
+// SAFETY: the operation owns the buffer and the file.
 unsafe impl<B: Buffer> Operation for Write<B> {
     type Output = (Result<usize, Error>, B);
 
@@ -146,7 +146,7 @@ unsafe impl<B: Buffer> Operation for Write<B> {
 /// The segments of a vectored operation.
 struct Vectors(Vec<libc::iovec>);
 
-// SAFETY: pointers into buffers that may be sent, for the engine alone.
+// SAFETY: the pointers point into buffers that are `Send`, and only the engine uses them.
 unsafe impl Send for Vectors {}
 
 impl std::fmt::Debug for Vectors {
@@ -170,14 +170,14 @@ pub fn readv<B: BufferMut>(file: &Fd, buffers: Vec<B>) -> Readv<B> {
 }
 
 impl<B> Readv<B> {
-    /// From this place of the file on, rather than from where it stands.
+    /// Reads from this offset, instead of the file position.
     pub fn at(mut self, offset: u64) -> Readv<B> {
         self.offset = offset;
         self
     }
 }
 
-// SAFETY: buffers, segments and file are its own.
+// SAFETY: the operation owns buffers, segments and file.
 unsafe impl<B: BufferMut> Operation for Readv<B> {
     type Output = (Result<usize, Error>, Vec<B>);
 
@@ -215,20 +215,20 @@ pub struct Writev<B> {
     offset: u64,
 }
 
-/// Writes what several buffers hold, one after the other.
+/// Writes the content of several buffers, one after the other.
 pub fn writev<B: Buffer>(file: &Fd, buffers: Vec<B>) -> Writev<B> {
     Writev { file: file.clone(), buffers, vectors: Vectors(Vec::new()), offset: HERE }
 }
 
 impl<B> Writev<B> {
-    /// From this place of the file on, rather than from where it stands.
+    /// Writes at this offset, instead of the file position.
     pub fn at(mut self, offset: u64) -> Writev<B> {
         self.offset = offset;
         self
     }
 }
 
-// SAFETY: buffers, segments and file are its own.
+// SAFETY: the operation owns buffers, segments and file.
 unsafe impl<B: Buffer> Operation for Writev<B> {
     type Output = (Result<usize, Error>, Vec<B>);
 
@@ -256,13 +256,13 @@ pub struct Fsync {
     flags: u32,
 }
 
-/// Writes a file's content to its disk.
+/// Writes a file's data and metadata to its disk.
 pub fn fsync(file: &Fd) -> Fsync {
     Fsync { file: file.clone(), flags: 0 }
 }
 
 impl Fsync {
-    /// Of its metadata only what reading it takes.
+    /// Writes the data, and only the metadata that is needed to read it.
     pub fn data_only(mut self) -> Fsync {
         self.flags = flags::FSYNC_DATASYNC;
         self
@@ -278,7 +278,7 @@ pub struct Truncate {
     length: u64,
 }
 
-/// Gives a file another length.
+/// Changes a file's length.
 #[doc(alias = "ftruncate")]
 pub fn truncate(file: &Fd, length: u64) -> Truncate {
     Truncate { file: file.clone(), length }
@@ -295,14 +295,14 @@ pub struct Allocate {
     mode: i32,
 }
 
-/// Allocates a part of a file, as `fallocate(2)`.
+/// Allocates a range of a file, as `fallocate(2)`.
 #[doc(alias = "fallocate")]
 pub fn allocate(file: &Fd, offset: u64, length: u64) -> Allocate {
     Allocate { file: file.clone(), offset, length, mode: 0 }
 }
 
 impl Allocate {
-    /// `FALLOC_FL_*`.
+    /// Sets the mode (`FALLOC_FL_*`).
     pub fn mode(mut self, mode: i32) -> Allocate {
         self.mode = mode;
         self
@@ -320,7 +320,7 @@ pub struct Advise {
     advice: i32,
 }
 
-/// Says how a file will be used: `POSIX_FADV_*`.
+/// Announces how a file will be used (`POSIX_FADV_*`).
 #[doc(alias = "fadvise")]
 pub fn advise(file: &Fd, advice: i32) -> Advise {
     Advise { file: file.clone(), advice }
@@ -345,19 +345,19 @@ pub fn splice(from: &Fd, to: &Fd, length: u32) -> Splice {
 }
 
 impl Splice {
-    /// From this place of the one file, rather than from where it stands.
+    /// Reads from this offset of the source, instead of its file position.
     pub fn from_offset(mut self, offset: u64) -> Splice {
         self.from_offset = offset as i64;
         self
     }
 
-    /// To this place of the other, rather than to where it stands.
+    /// Writes to this offset of the destination, instead of its file position.
     pub fn to_offset(mut self, offset: u64) -> Splice {
         self.to_offset = offset as i64;
         self
     }
 
-    /// `SPLICE_F_*`.
+    /// Sets `SPLICE_F_*` flags.
     pub fn flags(mut self, flags: u32) -> Splice {
         self.flags |= flags & !flags::SPLICE_F_FD_IN_FIXED;
         self
@@ -381,7 +381,7 @@ pub struct Poll {
     events: u32,
 }
 
-/// Waits until a file is ready for one of these events (`POLLIN`, ...); the output is which.
+/// Waits until a file is ready for one of these events (`POLLIN`, ...); the output is the set of events that are ready.
 pub fn poll(file: &Fd, events: u32) -> Poll {
     Poll { file: file.clone(), events }
 }
@@ -395,12 +395,12 @@ pub struct PollMulti {
     events: u32,
 }
 
-/// Has a completion each time that a file becomes ready for one of these events.
+/// Completes each time that a file becomes ready for one of these events.
 pub fn poll_multi(file: &Fd, events: u32) -> PollMulti {
     PollMulti { file: file.clone(), events }
 }
 
-// SAFETY: the file is its own.
+// SAFETY: the operation owns the file.
 unsafe impl crate::operation::Multishot for PollMulti {
     type Item = Result<u32, Error>;
 
@@ -422,14 +422,14 @@ pub struct ReadMulti {
     buffers: crate::Buffers,
 }
 
-/// Reads from a pipe, a terminal or the like whenever there is something, each time into a buffer of the group.
+/// Reads from a pipe, a terminal or the like whenever data is there, each time into a buffer of the group.
 pub fn read_multi(file: &Fd, buffers: &crate::Buffers) -> ReadMulti {
     ReadMulti { file: file.clone(), buffers: buffers.clone() }
 }
 
-// SAFETY: the file and the buffers are its own.
+// SAFETY: the operation owns the file and the buffers.
 unsafe impl crate::operation::Multishot for ReadMulti {
-    /// The bytes that were read; empty at the end.
+    /// The bytes that were read; empty at the end of the file.
     type Item = Result<crate::Received, Error>;
 
     const NAME: &'static str = "READ_MULTISHOT";
@@ -450,19 +450,19 @@ unsafe impl crate::operation::Multishot for ReadMulti {
 /// See [`close`].
 #[derive(Debug)]
 pub struct Close {
-    /// The file that is to be closed, unless it was.
+    /// The file to be closed; `None` once it is closed.
     file: Option<Closing>,
 }
 
 /// Closes a file, as dropping the last [`Fd`] of it would, but without blocking.
 ///
 /// # Errors
-/// The file again, where something else refers to it.
+/// The file again, if something else refers to it.
 pub fn close(file: Fd) -> Result<Close, Fd> {
     file.into_closing().map(|file| Close { file: Some(file) })
 }
 
-// SAFETY: names no memory; the descriptor is nobody else's.
+// SAFETY: the entry names no memory; nothing else owns the descriptor.
 unsafe impl Operation for Close {
     type Output = Result<(), Error>;
 
@@ -478,13 +478,13 @@ unsafe impl Operation for Close {
 
     fn settle(&mut self, result: i32) {
         if result == -libc::ECANCELED {
-            // It never began.
+            // The operation never began.
             return;
         }
         match self.file.take() {
             Some(Closing::Descriptor(fd)) => drop(fd.into_raw_fd()),
             Some(Closing::Slot(slot)) if result >= 0 => slot.emptied(),
-            // The ring whose place it is empties it.
+            // Dropping the slot lets its ring empty the place.
             Some(Closing::Slot(slot)) => drop(slot),
             None => {}
         }

@@ -1,7 +1,7 @@
 //! Operations of a safe ring.
 //!
-//! A function makes an operation of what it cannot do without; methods of what it makes set the rest. Buffers are
-//! handed over, and come back with the result: the output of [`read`], for one, is `(Result<usize, Error>, B)`.
+//! A function makes an operation from its required arguments; methods of the operation set the optional ones. An operation owns
+//! its buffers and returns them with the result: the output of [`read`], for example, is `(Result<usize, Error>, B)`.
 
 mod directory;
 mod file;
@@ -21,10 +21,10 @@ use crate::low::{Sqe, op as low};
 use crate::operation::{CqeResult, Files, Operation};
 use crate::{Error, Id};
 
-/// Says that what an operation came to is its result alone, as a number or not at all.
+/// Implements `Operation` for a type whose output is the result alone, as a number (`number`) or as nothing (`unit`).
 macro_rules! plain {
     (unit $type:ty, $name:literal, |$self:ident, $files:ident| $entry:expr) => {
-        // SAFETY: what the entry names is the operation's own, or nothing.
+        // SAFETY: the operation owns what the entry names, if it names anything.
         unsafe impl crate::operation::Operation for $type {
             type Output = Result<(), crate::Error>;
 
@@ -43,7 +43,7 @@ macro_rules! plain {
         }
     };
     (number $type:ty, $name:literal, |$self:ident, $files:ident| $entry:expr) => {
-        // SAFETY: what the entry names is the operation's own, or nothing.
+        // SAFETY: the operation owns what the entry names, if it names anything.
         unsafe impl crate::operation::Operation for $type {
             type Output = Result<u32, crate::Error>;
 
@@ -92,10 +92,10 @@ pub fn cancel(request: impl Into<Id>) -> Cancel {
     Cancel::of(request.into())
 }
 
-// SAFETY: names no memory.
+// SAFETY: the entry names no memory.
 unsafe impl Operation for Cancel {
-    /// Whether there was such a request, which ends now: `ENOENT` says that there was none, `EALREADY` that it has
-    /// begun what cannot be interrupted.
+    /// `Ok` if the request was found and ends now. `ENOENT`: there was no such request; `EALREADY`: it has
+    /// begun work that cannot be interrupted.
     type Output = Result<(), Error>;
 
     const NAME: &'static str = "ASYNC_CANCEL";

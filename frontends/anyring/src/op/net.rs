@@ -10,14 +10,14 @@ use crate::provided::ProvidedBuffer;
 use crate::{Buffer, BufferMut, Buffers, Error, Fd};
 use std::net::Shutdown as How;
 
-/// A place in the table of files, after an operation that was to fill it.
+/// Notes in a place of the table of files whether the operation that was to fill it has done so.
 pub(super) fn settle(slot: &mut Option<FixedSlot>, result: i32) {
     if let Some(slot) = slot.as_mut().filter(|_| result >= 0) {
         slot.fill();
     }
 }
 
-/// The file that is there now.
+/// Returns the file in the place that an operation was to fill.
 pub(super) fn fixed(slot: Option<FixedSlot>, came: CqeResult) -> Result<Fd, Error> {
     came.result.map(|_| Fd::fixed(slot.expect("an operation has its place")))
 }
@@ -30,13 +30,13 @@ pub struct Socket {
     protocol: i32,
 }
 
-/// Makes a socket: `AF_*`, `SOCK_*`.
+/// Makes a socket of a domain (`AF_*`) and a kind (`SOCK_*`).
 pub fn socket(domain: i32, kind: i32) -> Socket {
     Socket { domain, kind: kind | libc::SOCK_CLOEXEC, protocol: 0 }
 }
 
 impl Socket {
-    /// Of this protocol, rather than of the usual one.
+    /// Selects this protocol, instead of the default one.
     pub fn protocol(mut self, protocol: i32) -> Socket {
         self.protocol = protocol;
         self
@@ -48,7 +48,7 @@ impl Socket {
     }
 }
 
-// SAFETY: names no memory.
+// SAFETY: the entry names no memory.
 unsafe impl Operation for Socket {
     type Output = Result<Fd, Error>;
 
@@ -74,7 +74,7 @@ pub struct SocketFixed {
     slot: Option<FixedSlot>,
 }
 
-// SAFETY: the place is its own.
+// SAFETY: the operation owns the place.
 unsafe impl Operation for SocketFixed {
     type Output = Result<Fd, Error>;
 
@@ -102,7 +102,7 @@ pub struct Bind {
     address: Address,
 }
 
-/// Gives a socket its address.
+/// Binds a socket to an address.
 pub fn bind(socket: &Fd, address: impl Into<Address>) -> Bind {
     Bind { socket: socket.clone(), address: address.into() }
 }
@@ -118,7 +118,7 @@ pub struct Listen {
     backlog: i32,
 }
 
-/// Lets a socket take connections.
+/// Lets a socket accept connections.
 pub fn listen(socket: &Fd, backlog: i32) -> Listen {
     Listen { socket: socket.clone(), backlog }
 }
@@ -148,13 +148,13 @@ pub struct Accept {
     address: Address,
 }
 
-/// Accepts a connection; the output is its socket, and who it is from.
+/// Accepts a connection; the output is its socket and the peer's address.
 pub fn accept(socket: &Fd) -> Accept {
     Accept { socket: socket.clone(), address: Address::empty() }
 }
 
 impl Accept {
-    /// The connection goes into the ring's table of files, and has no descriptor.
+    /// Puts the connection into the ring's table of files, without a descriptor.
     pub fn fixed(self, slot: FixedSlot) -> AcceptFixed {
         AcceptFixed { accept: self, slot: Some(slot) }
     }
@@ -164,7 +164,7 @@ impl Accept {
     }
 }
 
-// SAFETY: socket and address are its own.
+// SAFETY: the operation owns socket and address.
 unsafe impl Operation for Accept {
     type Output = Result<(Fd, Address), Error>;
 
@@ -190,7 +190,7 @@ pub struct AcceptFixed {
     slot: Option<FixedSlot>,
 }
 
-// SAFETY: socket, address and place are its own.
+// SAFETY: the operation owns socket, address and place.
 unsafe impl Operation for AcceptFixed {
     type Output = Result<(Fd, Address), Error>;
 
@@ -216,12 +216,12 @@ pub struct AcceptMulti {
     socket: Fd,
 }
 
-/// Accepts connections, each in a completion of its own.
+/// Accepts connections, with one completion for each.
 pub fn accept_multi(socket: &Fd) -> AcceptMulti {
     AcceptMulti { socket: socket.clone() }
 }
 
-// SAFETY: the socket is its own.
+// SAFETY: the operation owns the socket.
 unsafe impl Multishot for AcceptMulti {
     type Item = Result<Fd, Error>;
 
@@ -248,21 +248,21 @@ pub struct Recv<B> {
     flags: i32,
 }
 
-/// Receives into a buffer, from its beginning up to its capacity: a `Vec` must have some.
+/// Receives into a buffer, from its beginning up to its capacity: an empty `Vec` must have some capacity.
 pub fn recv<B: BufferMut>(socket: &Fd, buffer: B) -> Recv<B> {
     Recv { socket: socket.clone(), buffer, flags: 0 }
 }
 
 impl<B> Recv<B> {
-    /// `MSG_*`. With `MSG_TRUNC`, the result is the length of a whole message, of which the buffer has as much as it has room for; of a
-    /// stream, so much is dropped, and the buffer has zeros.
+    /// Sets `MSG_*` flags. With `MSG_TRUNC`, the result is the length of the whole message, and the buffer has as much of it as fits.
+    /// For a stream, the result is the number of bytes dropped, and the buffer holds zeros.
     pub fn flags(mut self, flags: i32) -> Recv<B> {
         self.flags = flags;
         self
     }
 }
 
-// SAFETY: socket and buffer are its own.
+// SAFETY: the operation owns socket and buffer.
 unsafe impl<B: BufferMut> Operation for Recv<B> {
     type Output = (Result<usize, Error>, B);
 
@@ -271,15 +271,15 @@ unsafe impl<B: BufferMut> Operation for Recv<B> {
     fn entry(&mut self, files: Files<'_>) -> Sqe {
         let (pointer, length) = (self.buffer.pointer_mut(), length(self.buffer.capacity()));
         if self.flags & libc::MSG_TRUNC != 0 {
-            // The result says less than how much is written: a stream's data is dropped.
-            // SAFETY: the buffer's own, as long as that.
+            // With this flag the result may exceed what is written: data of a stream is dropped.
+            // SAFETY: the operation owns the buffer, which has `length` bytes.
             unsafe { pointer.write_bytes(0, length as usize) };
         }
         low::Recv::new(self.socket.target(files), pointer, length).flags(self.flags).build()
     }
 
     unsafe fn output(self, came: CqeResult) -> Self::Output {
-        // SAFETY: the result says how much the engine has written, or what was written before is there.
+        // SAFETY: the result says how much the engine has written, or the bytes were zeroed by `entry`.
         unsafe { filled(self.buffer, came.number()) }
     }
 }
@@ -291,18 +291,18 @@ pub struct RecvMulti {
     buffers: Buffers,
 }
 
-/// Receives whenever there is something, each time into a buffer of the group, until the connection ends, an error
-/// comes, or no buffer is left (`ENOBUFS`): once some are, it can be handed over again.
+/// Receives whenever data is there, each time into a buffer of the group, until the connection ends, an error
+/// occurs, or no buffer is left (`ENOBUFS`). Once buffers are back, the operation can be submitted again.
 pub fn recv_multi(socket: &Fd, buffers: &Buffers) -> RecvMulti {
     RecvMulti { socket: socket.clone(), buffers: buffers.clone() }
 }
 
-/// The bytes that were received into a provided buffer; empty where the connection has ended.
+/// The bytes that were received into a provided buffer; empty if the connection has ended.
 #[derive(Debug)]
 pub struct Received(Option<ProvidedBuffer>);
 
 impl Received {
-    /// The buffer, if any was taken.
+    /// Returns the buffer, if one was taken.
     pub fn into_buffer(self) -> Option<ProvidedBuffer> {
         self.0
     }
@@ -322,7 +322,7 @@ impl AsRef<[u8]> for Received {
     }
 }
 
-// SAFETY: a buffer of a group, or nothing.
+// SAFETY: the value is a buffer of a group, or empty.
 unsafe impl Buffer for Received {
     fn pointer(&self) -> *const u8 {
         self.as_ptr()
@@ -333,12 +333,12 @@ unsafe impl Buffer for Received {
     }
 }
 
-/// The item of a multishot receive.
+/// Returns the item of a multishot receive.
 pub(super) fn received(came: CqeResult) -> Result<Received, Error> {
     came.result.map(|_| Received(came.buffer))
 }
 
-// SAFETY: socket and buffers are its own.
+// SAFETY: the operation owns socket and buffers.
 unsafe impl Multishot for RecvMulti {
     type Item = Result<Received, Error>;
 
@@ -357,7 +357,7 @@ unsafe impl Multishot for RecvMulti {
     }
 }
 
-/// A bit of an entry's flags that has no meaning: entries with it are refused.
+/// A flag of SQEs without a meaning: engines refuse entries with it.
 const UNKNOWN_FLAG: u8 = 1 << 7;
 
 /// See [`send`].
@@ -368,26 +368,26 @@ pub struct Send<B> {
     flags: i32,
 }
 
-/// Sends what a buffer holds, or a part of it.
+/// Sends a buffer's content, or the first part of it.
 pub fn send<B: Buffer>(socket: &Fd, buffer: B) -> Send<B> {
     Send { socket: socket.clone(), buffer, flags: libc::MSG_NOSIGNAL }
 }
 
 impl<B> Send<B> {
-    /// All of it, unless the connection ends before.
+    /// Sends the whole content, unless the connection ends before.
     pub fn all(self) -> Send<B> {
         self.flags(libc::MSG_WAITALL)
     }
 
-    /// More of `MSG_*`; `MSG_NOSIGNAL` is set. With `MSG_ZEROCOPY` it ends with `EINVAL`, for the buffer would come back
-    /// while it is still read: [`send_zc`] ends later.
+    /// Adds `MSG_*` flags; `MSG_NOSIGNAL` is always set. With `MSG_ZEROCOPY` the operation ends with `EINVAL`, because the buffer
+    /// would be returned while the kernel still reads it: use [`send_zc`], which ends later.
     pub fn flags(mut self, flags: i32) -> Send<B> {
         self.flags |= flags;
         self
     }
 }
 
-// SAFETY: socket and buffer are its own.
+// SAFETY: the operation owns socket and buffer.
 unsafe impl<B: Buffer> Operation for Send<B> {
     type Output = (Result<usize, Error>, B);
 
@@ -399,7 +399,7 @@ unsafe impl<B: Buffer> Operation for Send<B> {
         if self.flags & libc::MSG_ZEROCOPY == 0 {
             return entry.build();
         }
-        // Bits that no engine knows: of the operation's, which Linux before 5.19 did not look at, and of all entries.
+        // Unknown bits: in `ioprio`, which Linux before 5.19 ignores for sends, and in the flags of the entry.
         let mut refused = entry.ioprio(u16::MAX).build();
         refused.0.flags |= UNKNOWN_FLAG;
         refused
@@ -418,20 +418,20 @@ pub struct SendZc<B> {
     flags: i32,
 }
 
-/// Sends what a buffer holds, or a part of it, without copying it. It ends when the buffer is free again.
+/// Sends a buffer's content, or the first part of it, without copying it. The operation ends when the buffer is no longer used.
 pub fn send_zc<B: Buffer>(socket: &Fd, buffer: B) -> SendZc<B> {
     SendZc { socket: socket.clone(), buffer, flags: libc::MSG_NOSIGNAL }
 }
 
 impl<B> SendZc<B> {
-    /// All of it, unless the connection ends before.
+    /// Sends the whole content, unless the connection ends before.
     pub fn all(mut self) -> SendZc<B> {
         self.flags |= libc::MSG_WAITALL;
         self
     }
 }
 
-// SAFETY: socket and buffer are its own, until the notification.
+// SAFETY: the operation owns socket and buffer, until the notification.
 unsafe impl<B: Buffer> Operation for SendZc<B> {
     type Output = (Result<usize, Error>, B);
 
@@ -455,14 +455,14 @@ unsafe impl<B: Buffer> Operation for SendZc<B> {
     }
 }
 
-/// A message as the system has it: one segment, and perhaps an address.
+/// A message in the system's format: one segment, and perhaps an address.
 struct Message {
     header: libc::msghdr,
     segment: libc::iovec,
     address: Address,
 }
 
-// SAFETY: its pointers are for the engine alone, into what the operation owns.
+// SAFETY: only the engine uses the pointers, which point into what the operation owns.
 unsafe impl std::marker::Send for Message {}
 
 impl Message {
@@ -472,7 +472,7 @@ impl Message {
         Message { header: unsafe { std::mem::zeroed() }, segment, address }
     }
 
-    /// Points to its own parts, where it stays.
+    /// Fills the header with pointers to the message's own parts; the message must not move afterwards.
     fn register_file(&mut self, pointer: *mut u8, length: usize) -> *mut libc::msghdr {
         self.segment = libc::iovec { iov_base: pointer.cast(), iov_len: length };
         self.header.msg_name = self.address.pointer_mut().cast();
@@ -490,12 +490,12 @@ pub struct SendTo<B> {
     message: Message,
 }
 
-/// Sends what a buffer holds to an address.
+/// Sends a buffer's content to an address.
 pub fn send_to<B: Buffer>(socket: &Fd, buffer: B, address: impl Into<Address>) -> SendTo<B> {
     SendTo { socket: socket.clone(), buffer, message: Message::new(address.into()) }
 }
 
-// SAFETY: socket, buffer and message are its own.
+// SAFETY: the operation owns socket, buffer and message.
 unsafe impl<B: Buffer> Operation for SendTo<B> {
     type Output = (Result<usize, Error>, B);
 
@@ -518,12 +518,12 @@ pub struct RecvFrom<B> {
     message: Message,
 }
 
-/// Receives into a buffer, and says from whom.
+/// Receives into a buffer; the output includes the sender's address.
 pub fn recv_from<B: BufferMut>(socket: &Fd, buffer: B) -> RecvFrom<B> {
     RecvFrom { socket: socket.clone(), buffer, message: Message::new(Address::empty()) }
 }
 
-// SAFETY: socket, buffer and message are its own.
+// SAFETY: the operation owns socket, buffer and message.
 unsafe impl<B: BufferMut> Operation for RecvFrom<B> {
     type Output = (Result<(usize, Address), Error>, B);
 
@@ -562,7 +562,7 @@ pub struct Shutdown {
     how: i32,
 }
 
-/// Ends a connection, or one direction of it.
+/// Shuts down a connection, or one direction of it.
 pub fn shutdown(socket: &Fd, how: How) -> Shutdown {
     let how = match how {
         How::Read => libc::SHUT_RD,

@@ -11,13 +11,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// A path as entries have it. What is behind a zero byte would be another file's: such a path leads nowhere.
+/// Returns a path as entries have it. A path with a zero byte becomes empty, because the part before the byte would name another file.
 fn to_c(path: &Path) -> CString {
     let bytes: &OsStr = path.as_os_str();
     CString::new(bytes.as_bytes()).unwrap_or_default()
 }
 
-/// A path, and the directory from which it goes.
+/// A path, and the directory to which it is relative.
 #[derive(Debug)]
 struct Location {
     directory: Option<Fd>,
@@ -34,11 +34,11 @@ impl Location {
     }
 }
 
-/// Lets an operation start from a directory.
+/// Adds the method that sets the directory of an operation's path.
 macro_rules! from_directory {
     ($type:ty, $field:ident) => {
         impl $type {
-            /// The path goes from this directory, rather than from the working directory.
+            /// Resolves the path relative to this directory, instead of the working directory.
             pub fn from_directory(mut self, directory: &Fd) -> $type {
                 self.$field.directory = Some(directory.clone());
                 self
@@ -55,7 +55,7 @@ pub struct Open {
     mode: u32,
 }
 
-/// Opens a file, for reading unless more is said.
+/// Opens a file, for reading unless another access mode is set.
 ///
 /// ```
 /// use anyring::{Ring, op};
@@ -76,43 +76,43 @@ impl Open {
         self
     }
 
-    /// For writing.
+    /// Opens the file for writing.
     pub fn write(self) -> Open {
         self.access(libc::O_WRONLY)
     }
 
-    /// For reading and writing.
+    /// Opens the file for reading and writing.
     pub fn read_write(self) -> Open {
         self.access(libc::O_RDWR)
     }
 
-    /// If it is not there, it is made.
+    /// Creates the file if it does not exist.
     pub fn create(self) -> Open {
         self.flags(libc::O_CREAT)
     }
 
-    /// Makes the file; one that is there is an error.
+    /// Creates the file; an existing file is an error.
     pub fn create_new(self) -> Open {
         self.flags(libc::O_CREAT | libc::O_EXCL)
     }
 
-    /// Truncates the file: what it holds is lost.
+    /// Truncates the file: its content is lost.
     pub fn truncate(self) -> Open {
         self.flags(libc::O_TRUNC)
     }
 
-    /// Writes go to its end.
+    /// Appends all writes to the file.
     pub fn append(self) -> Open {
         self.flags(libc::O_APPEND)
     }
 
-    /// More of `O_*`.
+    /// Adds `O_*` flags.
     pub fn flags(mut self, flags: i32) -> Open {
         self.flags |= flags;
         self
     }
 
-    /// The permissions of a new file, 0o666 less the process's mask unless this is said.
+    /// Sets the permissions of a new file, from which the process's umask is removed. The default is 0o666.
     pub fn mode(mut self, mode: u32) -> Open {
         self.mode = mode;
         self
@@ -132,7 +132,7 @@ impl Open {
 
 from_directory!(Open, location);
 
-// SAFETY: the path and the directory are its own.
+// SAFETY: the operation owns the path and the directory.
 unsafe impl Operation for Open {
     type Output = Result<Fd, Error>;
 
@@ -158,7 +158,7 @@ pub struct OpenFixed {
     slot: Option<FixedSlot>,
 }
 
-// SAFETY: the path, the directory and the place are its own.
+// SAFETY: the operation owns the path, the directory and the place.
 unsafe impl Operation for OpenFixed {
     type Output = Result<Fd, Error>;
 
@@ -180,7 +180,7 @@ unsafe impl Operation for OpenFixed {
     }
 }
 
-/// The facts about a file that `statx(2)` tells.
+/// The attributes of a file that `statx(2)` returns.
 #[derive(Clone)]
 pub struct Metadata(Box<libc::statx>);
 
@@ -194,7 +194,7 @@ impl std::fmt::Debug for Metadata {
 }
 
 impl Metadata {
-    /// Its kind and permissions, as `st_mode`.
+    /// The file's type and permissions, as `st_mode`.
     pub fn mode(&self) -> u32 {
         self.0.stx_mode.into()
     }
@@ -203,28 +203,28 @@ impl Metadata {
         self.mode() & libc::S_IFMT == kind
     }
 
-    /// True if it is a regular file.
+    /// True if the file is a regular file.
     pub fn is_file(&self) -> bool {
         self.is(libc::S_IFREG)
     }
 
-    /// True if it is a directory.
+    /// True if the file is a directory.
     pub fn is_dir(&self) -> bool {
         self.is(libc::S_IFDIR)
     }
 
-    /// True if it is a symbolic link.
+    /// True if the file is a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.is(libc::S_IFLNK)
     }
 
-    /// How many bytes it holds.
+    /// The file's size in bytes.
     #[allow(clippy::len_without_is_empty, reason = "as in the standard library")]
     pub fn len(&self) -> u64 {
         self.0.stx_size
     }
 
-    /// When it was last changed.
+    /// The time of the last change of the file's content.
     pub fn modified(&self) -> SystemTime {
         let time = self.0.stx_mtime;
         let part = Duration::from_nanos(time.tv_nsec.into());
@@ -234,7 +234,7 @@ impl Metadata {
         }
     }
 
-    /// All that was asked for.
+    /// All attributes that were asked for.
     pub fn statx(&self) -> &libc::statx {
         &self.0
     }
@@ -254,27 +254,27 @@ impl std::fmt::Debug for Statx {
     }
 }
 
-/// Says what there is about the file at a path.
+/// Reads the attributes of the file at a path.
 pub fn metadata(path: impl AsRef<Path>) -> Statx {
-    // SAFETY: integers only.
+    // SAFETY: a structure of integers.
     let empty: libc::statx = unsafe { std::mem::zeroed() };
     let metadata = Metadata(Box::new(empty));
     Statx { location: Location::new(path), flags: 0, mask: libc::STATX_BASIC_STATS, metadata }
 }
 
-/// Says what there is about an open file, which must have a descriptor.
+/// Reads the attributes of an open file, which must have a descriptor.
 pub fn metadata_of(file: &Fd) -> Statx {
     metadata("").flags(libc::AT_EMPTY_PATH).from_directory(file)
 }
 
 impl Statx {
-    /// `AT_*`: `AT_SYMLINK_NOFOLLOW`, for one.
+    /// Adds `AT_*` flags: `AT_SYMLINK_NOFOLLOW`, for example.
     pub fn flags(mut self, flags: i32) -> Statx {
         self.flags |= flags;
         self
     }
 
-    /// `STATX_*`: what is asked for, unless `STATX_BASIC_STATS`.
+    /// Selects the attributes (`STATX_*`). The default is `STATX_BASIC_STATS`.
     pub fn mask(mut self, mask: u32) -> Statx {
         self.mask = mask;
         self
@@ -283,7 +283,7 @@ impl Statx {
 
 from_directory!(Statx, location);
 
-// SAFETY: the path, the directory and the answer are its own.
+// SAFETY: the operation owns the path, the directory and the attributes.
 unsafe impl Operation for Statx {
     type Output = Result<Metadata, Error>;
 
@@ -337,7 +337,7 @@ pub fn create_dir(path: impl AsRef<Path>) -> CreateDir {
 }
 
 impl CreateDir {
-    /// Its permissions, 0o777 less the process's mask unless this is said.
+    /// Sets the permissions, from which the process's umask is removed. The default is 0o777.
     pub fn mode(mut self, mode: u32) -> CreateDir {
         self.mode = mode;
         self
@@ -374,19 +374,19 @@ pub struct Rename {
     flags: u32,
 }
 
-/// Gives a file another name.
+/// Renames a file.
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Rename {
     Rename { from: Location::new(from), to: Location::new(to), flags: 0 }
 }
 
 impl Rename {
-    /// `RENAME_*`.
+    /// Sets `RENAME_*` flags.
     pub fn flags(mut self, flags: u32) -> Rename {
         self.flags = flags;
         self
     }
 
-    /// The new name goes from this directory.
+    /// Resolves the new path relative to this directory.
     pub fn to_directory(mut self, directory: &Fd) -> Rename {
         self.to.directory = Some(directory.clone());
         self
@@ -414,7 +414,7 @@ pub fn hard_link(original: impl AsRef<Path>, path: impl AsRef<Path>) -> HardLink
 }
 
 impl HardLink {
-    /// The new name goes from this directory.
+    /// Resolves the new path relative to this directory.
     pub fn to_directory(mut self, directory: &Fd) -> HardLink {
         self.to.directory = Some(directory.clone());
         self
@@ -440,7 +440,7 @@ pub fn set_xattr<B: crate::Buffer>(file: &Fd, name: impl AsRef<OsStr>, value: B)
     SetXattr { file: file.clone(), name: to_c(Path::new(name.as_ref())), value }
 }
 
-// SAFETY: file, name and value are its own.
+// SAFETY: the operation owns file, name and value.
 unsafe impl<B: crate::Buffer> Operation for SetXattr<B> {
     type Output = (Result<(), Error>, B);
 
@@ -464,12 +464,12 @@ pub struct GetXattr<B> {
     value: B,
 }
 
-/// Gets an extended attribute of an open file into a buffer.
+/// Reads an extended attribute of an open file into a buffer.
 pub fn get_xattr<B: crate::BufferMut>(file: &Fd, name: impl AsRef<OsStr>, value: B) -> GetXattr<B> {
     GetXattr { file: file.clone(), name: to_c(Path::new(name.as_ref())), value }
 }
 
-// SAFETY: file, name and value are its own.
+// SAFETY: the operation owns file, name and value.
 unsafe impl<B: crate::BufferMut> Operation for GetXattr<B> {
     type Output = (Result<usize, Error>, B);
 
@@ -482,7 +482,7 @@ unsafe impl<B: crate::BufferMut> Operation for GetXattr<B> {
     }
 
     unsafe fn output(self, came: CqeResult) -> Self::Output {
-        // Without room, the result is how much it would take.
+        // With a capacity of 0, the result is the length of the attribute.
         if self.value.capacity() == 0 {
             return super::file::written(self.value, came.number());
         }

@@ -14,34 +14,34 @@ pub struct Timeout {
     count: u64,
 }
 
-/// Ends after so long.
+/// Ends after this time.
 pub fn timeout(time: Duration) -> Timeout {
     Timeout { time: time.into(), flags: 0, count: 0 }
 }
 
 impl Timeout {
-    /// Ends the timeout, too, when so many other requests have ended.
+    /// Ends the timeout earlier if `requests` other requests have ended.
     pub fn count(mut self, requests: u64) -> Timeout {
         self.count = requests;
         self
     }
 
-    /// The time is what `CLOCK_MONOTONIC` shows then.
+    /// Makes the time a point in time on `CLOCK_MONOTONIC`.
     pub fn absolute(mut self) -> Timeout {
         self.flags |= flags::TIMEOUT_ABS;
         self
     }
 
-    /// Lets the rest of the chain begin when the time is over, rather than be cancelled.
+    /// Lets the rest of the chain begin when the time is over, instead of cancelling it.
     pub fn success(mut self) -> Timeout {
         self.flags |= flags::TIMEOUT_ETIME_SUCCESS;
         self
     }
 }
 
-// SAFETY: the time is its own.
+// SAFETY: the operation owns the time.
 unsafe impl Operation for Timeout {
-    /// Nothing went wrong when the time is over, or as many requests have ended.
+    /// `Ok` when the time is over, or when as many requests have ended.
     type Output = Result<(), Error>;
 
     const NAME: &'static str = "TIMEOUT";
@@ -55,7 +55,7 @@ unsafe impl Operation for Timeout {
     }
 }
 
-/// That the time is over is what was wanted.
+/// Turns `ETIME`, the normal result of a timeout, into `Ok`.
 fn elapsed(came: CqeResult) -> Result<(), Error> {
     match came.result {
         Err(error) if error.errno() == libc::ETIME => Ok(()),
@@ -70,20 +70,20 @@ pub struct TimeoutMulti {
     count: u64,
 }
 
-/// Has a completion each time that so long is over.
+/// Completes each time that `interval` has passed.
 pub fn timeout_multi(interval: Duration) -> TimeoutMulti {
     TimeoutMulti { time: interval.into(), count: 0 }
 }
 
 impl TimeoutMulti {
-    /// So many times; without end, unless this is said.
+    /// Ends the operation after `times` completions. Without it the operation has no end.
     pub fn count(mut self, times: u64) -> TimeoutMulti {
         self.count = times;
         self
     }
 }
 
-// SAFETY: the time is its own.
+// SAFETY: the operation owns the time.
 unsafe impl Multishot for TimeoutMulti {
     type Item = Result<(), Error>;
 
@@ -98,7 +98,7 @@ unsafe impl Multishot for TimeoutMulti {
     }
 }
 
-/// The time that [`Ring::push_with_timeout`](crate::Ring::push_with_timeout) gives.
+/// The timeout of [`Ring::push_with_timeout`](crate::Ring::push_with_timeout).
 #[derive(Debug)]
 pub struct LinkTimeout {
     time: low::Timespec,

@@ -12,13 +12,13 @@ pub struct Wakes {
     eventfd: Fd,
 }
 
-/// Lets a thread that waits for completions go on, from any thread; see [`wakes`].
+/// Wakes a thread that waits for completions, from any thread; see [`wakes`].
 #[derive(Clone, Debug)]
 pub struct Waker {
     eventfd: Fd,
 }
 
-/// An operation that has a completion when its waker was used, several uses in a row having at least one.
+/// Makes an operation that completes when its waker is used, and the waker. Several wakes in a row have at least one completion.
 ///
 /// ```
 /// use anyring::{Ring, op};
@@ -33,13 +33,13 @@ pub struct Waker {
 /// ```
 ///
 /// # Errors
-/// Where no descriptor is to be had.
+/// If no descriptor is available.
 pub fn wakes() -> io::Result<(Wakes, Waker)> {
     let waker = Waker::new()?;
     Ok((Wakes { eventfd: waker.eventfd.clone() }, waker))
 }
 
-// SAFETY: the descriptor is its own.
+// SAFETY: the operation owns the descriptor.
 unsafe impl Multishot for Wakes {
     type Item = Result<(), crate::Error>;
 
@@ -55,37 +55,37 @@ unsafe impl Multishot for Wakes {
 }
 
 impl Waker {
-    /// One whose eventfd nobody polls yet.
+    /// Makes a waker whose eventfd is not polled yet.
     pub(crate) fn new() -> io::Result<Waker> {
         // SAFETY: touches no memory.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: new, and nobody else's.
+        // SAFETY: a new descriptor, which nothing else owns.
         Ok(Waker { eventfd: Fd::from(unsafe { OwnedFd::from_raw_fd(fd) }) })
     }
 
-    /// The ring's thread has a completion of [`wakes`].
+    /// Lets the operation of [`wakes`] complete.
     pub fn wake(&self) {
         let one = 1_u64;
-        // SAFETY: eight bytes. A full counter, after more wakes than a life has, changes nothing.
+        // SAFETY: eight bytes. If the counter is full, which would take 2^64 wakes, the write changes nothing.
         unsafe { libc::write(self.as_fd().as_raw_fd(), (&raw const one).cast(), size_of_val(&one)) };
     }
 
-    /// The eventfd, which is readable from a wake on.
+    /// The eventfd, which is readable after a wake.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.eventfd.descriptor().expect("an eventfd is a descriptor")
     }
 
-    /// Takes the wakes, so that the eventfd is not readable any more.
+    /// Resets the eventfd, so that it is not readable any more.
     pub(crate) fn clear(&self) {
         let mut count = 0_u64;
-        // SAFETY: eight bytes. It does not block; there may be nothing to be read.
+        // SAFETY: eight bytes. The read does not block, and may find nothing.
         unsafe { libc::read(self.as_fd().as_raw_fd(), (&raw mut count).cast(), size_of_val(&count)) };
     }
 
-    /// Waits until it is readable, or a signal comes.
+    /// Waits until the eventfd is readable, or a signal comes.
     pub(crate) fn wait(&self) {
         let mut poll = libc::pollfd { fd: self.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry.
