@@ -6,11 +6,11 @@ use core::ffi::{c_int, c_long, c_void};
 use linux_raw_sys::general as raw;
 use linux_raw_sys::io_uring::IORING_OFF_CQ_RING;
 
-/// `syscall(3)`. Variadic in C; integers are passed alike.
+/// `syscall(3)`. Variadic in C; integer arguments are passed in the same way.
 ///
 /// # Safety
-/// As for the call that `number` names. What the caller did not pass is read as whatever lies there
-/// and not used, as in the C library's.
+/// As for the call that `number` names. Arguments that the caller did not pass have arbitrary values
+/// and are not used, as in the C library's function.
 #[inline]
 pub unsafe fn syscall<F: Frontend>(
     number: c_long,
@@ -30,7 +30,7 @@ pub unsafe fn syscall<F: Frontend>(
     unsafe { answered::<F>(number, a, b, c, d, e, f) }
 }
 
-/// Apart, so that the way to the kernel is short.
+/// Answers a call. A separate function, so that the path to the kernel is short.
 ///
 /// # Safety
 /// As for [`syscall`].
@@ -68,7 +68,7 @@ unsafe extern "C" fn answered<F: Frontend>(
     next::fail(result) as c_long
 }
 
-/// `mmap(2)`, where no filter traps the mapping of a completion ring: ours have both rings at offset 0.
+/// `mmap(2)`, for processes in which no filter traps the mapping of a completion ring: the user engine's rings have SQ and CQ at offset 0.
 ///
 /// # Safety
 /// As in C.

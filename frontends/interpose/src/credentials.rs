@@ -4,20 +4,20 @@
 //! set-user-id program, for which the loader ignores preloads, would be killed where it drops its
 //! privileges; and so would the child of a `posix_spawn` that resets its ids, with SIGSYS blocked.
 //!
-//! What the C library changes in all threads is one change here, once all have made it.
+//! When the C library changes credentials in all threads, this counts as one change, after all threads have made it.
 
 use crate::{Frontend, next};
 use anyring_engine::credentials::{Change, Reach};
 use anyring_runtime::{active, credentials, log};
 use core::ffi::{c_char, c_int, c_void};
 
-/// Before a call that changes credentials.
+/// Announces a call that changes credentials.
 fn begin<F: Frontend>(reach: Reach) -> Option<Change> {
     let _stay = active().then(F::enter);
     credentials::begin(reach)
 }
 
-/// After it.
+/// Ends a change that `begin` or `by_call` has begun.
 #[inline]
 pub fn end<F: Frontend>(change: Option<Change>) {
     if let Some(change) = change {
@@ -26,7 +26,7 @@ pub fn end<F: Frontend>(change: Option<Change>) {
     }
 }
 
-/// Before a call that the program makes by its number: the C library's broadcast is not in it.
+/// Announces a call that the program makes by its number, without the C library's broadcast to all threads.
 #[inline]
 pub fn by_call<F: Frontend>(number: usize, arguments: [usize; 6]) -> Option<Change> {
     credentials::reach(number, arguments).and_then(begin::<F>)
@@ -76,7 +76,7 @@ changing! {
     Thread capset c"capset" (header: *mut c_void, sets: *const c_void);
 }
 
-/// `prctl(2)`. Variadic in C; integers are passed alike.
+/// `prctl(2)`. Variadic in C; integer arguments are passed in the same way.
 ///
 /// # Safety
 /// As in C.

@@ -1,8 +1,8 @@
 //! Calls that close or duplicate descriptors: the engine keeps readiness registrations by number,
 //! and a ring lives as long as a descriptor of it.
 //!
-//! `closed` is said before the real call, as the number can be reused at once after it. Descriptors of the engine's own are
-//! none of the program's, whose calls leave them as they are ([`own`]).
+//! A close is reported before the real call, because the number can be reused immediately after the call. The program's calls
+//! leave the engine's own descriptors as they are ([`own`]).
 
 use crate::{Frontend, Row, next};
 use anyring_engine::frontend;
@@ -12,7 +12,7 @@ use core::ffi::c_int;
 use core::marker::PhantomData;
 use linux_raw_sys::general as raw;
 
-/// Says that `fd` is about to be closed.
+/// Reports that `fd` is about to be closed.
 #[inline]
 pub fn closing<F: Frontend>(fd: c_int) {
     log::closes(fd as u32, fd as u32);
@@ -21,7 +21,7 @@ pub fn closing<F: Frontend>(fd: c_int) {
     }
 }
 
-/// Says that `fd` is about to be closed, where there may be rings.
+/// Reports that `fd` is about to be closed, when there may be rings.
 fn closing_among_rings<F: Frontend>(fd: c_int) {
     if active() {
         let _stay = F::enter();
@@ -32,7 +32,7 @@ fn closing_among_rings<F: Frontend>(fd: c_int) {
     }
 }
 
-/// Says that `new` is about to become a duplicate of `old`, if `old` is a descriptor.
+/// Reports that `new` is about to become a duplicate of `old`, if `old` is a descriptor.
 #[inline]
 fn replacing<F: Frontend>(old: c_int, new: c_int) {
     if old != new && (!calls::rings_exist() || !matters::<F>(new) || sys::is_open(old)) {
@@ -40,13 +40,13 @@ fn replacing<F: Frontend>(old: c_int, new: c_int) {
     }
 }
 
-/// True if anybody would miss `fd`, where there may be rings.
+/// True if the engine needs to know of a close of `fd`, when there may be rings.
 fn matters<F: Frontend>(fd: c_int) -> bool {
     let _stay = F::enter();
     if active() { frontend::concerns_close(fd) } else { process::watches_kernel() }
 }
 
-/// Says that `new` is a duplicate of `old`.
+/// Reports that `new` is a duplicate of `old`.
 #[inline]
 fn duplicated<F: Frontend>(old: c_int, new: c_int) {
     if new >= 0 && active() && calls::rings_exist() {
@@ -55,12 +55,12 @@ fn duplicated<F: Frontend>(old: c_int, new: c_int) {
     }
 }
 
-/// Fails as for a descriptor of the engine's own that the program names.
+/// Fails with `EBADF`, as for a number that is no descriptor, when the program names a descriptor of the engine's own.
 fn none() -> c_int {
     next::fail(own::NONE) as c_int
 }
 
-/// True if one of them is the engine's. Then the program cannot make `new` a duplicate of `old`.
+/// True if `old` or `new` is the engine's own descriptor. Then the program cannot make `new` a duplicate of `old`.
 fn is_refused(old: c_int, new: c_int) -> bool {
     own::is_engines(old) || own::is_engines(new)
 }
@@ -101,11 +101,11 @@ pub unsafe fn closefrom<F: Frontend>(first: c_int) {
     }
 }
 
-/// The calls of this module by their numbers.
+/// The calls of this module, by number.
 pub struct Calls<F>(PhantomData<F>);
 
 impl<F: Frontend> Calls<F> {
-    /// One for each.
+    /// A row for each call.
     pub const ROWS: &[Row] = &[
         Row { numbers: &[raw::__NR_close], call: Self::close, hands_over: false },
         Row { numbers: &[raw::__NR_close_range], call: Self::close_range, hands_over: true },
@@ -114,13 +114,13 @@ impl<F: Frontend> Calls<F> {
         Row { numbers: arch::REPLACING, call: Self::replace, hands_over: true },
     ];
 
-    // Each is called as [`Row::call`] says.
+    // The contract of each function is that of [`Row::call`].
     unsafe fn close(number: usize, a: [usize; 6]) -> isize {
         let fd = a[0] as c_int;
         if own::is_engines(fd) {
             return own::NONE;
         }
-        // libuv closes its rings so.
+        // libuv closes its rings by this call.
         closing::<F>(fd);
         // SAFETY: the caller's promise.
         unsafe { arch::syscall(number, a) }
@@ -169,7 +169,7 @@ impl<F: Frontend> Calls<F> {
     }
 }
 
-/// `close_range` by `call`; says before what it is about to close.
+/// Makes a `close_range` by `call`, and reports first which descriptors it is about to close.
 fn closing_range<F: Frontend>(
     first: u32,
     last: u32,
@@ -188,7 +188,7 @@ fn closing_range<F: Frontend>(
     if own::unshares(flags) { frontend::handing_over(close) } else { close() }
 }
 
-/// Says so for each number that can be open.
+/// Reports the close of each number in the range that can be open.
 fn closing_from<F: Frontend>(first: u32, last: u32) {
     log::closes(first, last);
     if !calls::rings_exist() {
@@ -245,7 +245,7 @@ pub unsafe fn dup3<F: Frontend>(old: c_int, new: c_int, flags: c_int) -> c_int {
     result
 }
 
-/// `fcntl(2)`. Variadic in C; its one argument is passed alike.
+/// `fcntl(2)`. Variadic in C; its one argument is passed in the same way.
 ///
 /// # Safety
 /// As in C.
@@ -257,7 +257,7 @@ pub unsafe fn fcntl<F: Frontend>(fd: c_int, command: c_int, argument: usize) -> 
     after_fcntl::<F>(fd, command, result)
 }
 
-/// `fcntl64`, what glibc's `fcntl` is called with large files.
+/// `fcntl64`, the name of glibc's `fcntl` in programs with large files.
 ///
 /// # Safety
 /// As in C.

@@ -2,8 +2,8 @@
 
 /// Defines the functions of this crate under the C library's names, for the front end `$frontend`.
 ///
-/// A library that is loaded stands in front of the C library by them; in a program the linker takes them for its own
-/// and its libraries' calls.
+/// In a preloaded library, these functions come before the C library's; in a program, the linker prefers them for the program's own
+/// calls and for those of its libraries.
 #[macro_export]
 macro_rules! export {
     ($frontend:ty) => {
@@ -72,7 +72,7 @@ macro_rules! export {
     };
 }
 
-/// Defines `mmap`, and what glibc's is called with large files: `$map` gets the arguments as the system call has them.
+/// Defines `mmap` and `mmap64`, glibc's name for programs with large files: `$map` gets the system call's arguments.
 #[macro_export]
 macro_rules! export_mmap {
     ($map:path) => {
@@ -100,7 +100,7 @@ macro_rules! export_mmap {
     };
 }
 
-/// One function of the C library for each line: where ours lies, and its type in C.
+/// Defines functions of the C library, one in each line: the module of this crate that has the function, and its type in C.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! define {

@@ -1,9 +1,9 @@
-//! Functions that stand in front of the C library's: those that make the three calls by number, that close and
-//! duplicate descriptors, that wait for them, and that change credentials.
+//! Functions in place of the C library's: those that make the three calls by number, that close and
+//! duplicate descriptors, that wait for descriptors, and that change credentials.
 //!
 //! They are plain functions here. A front end exports them under the C library's names with [`export!`]: the preloaded
-//! library, in front of everything in the process, and a program that says `anyring::everywhere!()`, in which the
-//! linker prefers them to those of the C library.
+//! library, which comes before all other libraries of the process, and a program with `anyring::everywhere!()`, whose functions
+//! the linker prefers to those of the C library.
 #![no_std]
 
 extern crate alloc;
@@ -17,21 +17,21 @@ pub mod next;
 pub mod sockets;
 pub mod wait;
 
-/// Calls by their numbers, as `syscall(3)` makes them, that functions of a front end stand in front of.
+/// Calls that a function of a front end answers when `syscall(3)` makes them by number.
 pub struct Row {
     /// The numbers.
     pub numbers: &'static [u32],
-    /// Makes such a call.
+    /// Makes a call with one of these numbers.
     ///
     /// # Safety
     /// As for the call.
     pub call: unsafe fn(usize, [usize; 6]) -> isize,
-    /// Whether descriptors come to other processes by it, or from them, or are duplicated: the engine has to know of each such call.
+    /// True if the calls pass descriptors to or from other processes, or duplicate them: the engine must know of each of them.
     pub hands_over: bool,
 }
 
 impl Row {
-    /// The answer of the row that has `number`, if one has.
+    /// Makes the call if a row has `number`, and returns its result.
     ///
     /// # Safety
     /// As for the call that `number` names.
@@ -46,36 +46,36 @@ impl Row {
     }
 }
 
-/// All calls that a front end answers by their numbers, beside the three and those of [`Frontend::other_call`].
+/// Returns the rows of all calls that a front end answers by number, except the three calls and those of [`Frontend::other_call`].
 pub fn rows<F: Frontend>() -> impl Iterator<Item = &'static Row> {
     descriptors::Calls::<F>::ROWS.iter().chain(sockets::Calls::<F>::ROWS).chain(F::ROWS)
 }
 
 /// A front end that exports these functions.
 pub trait Frontend {
-    /// A thread's stay in the engine, during which no signal handler of the program runs in it; it ends with the
-    /// value.
+    /// A thread's stay in the engine, during which no signal handler of the program runs in the thread. The stay ends when the
+    /// value is dropped.
     type Stay;
 
-    /// The calling thread enters the engine.
+    /// Notes that the calling thread enters the engine.
     fn enter() -> Self::Stay;
 
-    /// Whether this one of the three calls is the kernel's to answer.
+    /// True if the kernel is to answer this one of the three calls.
     #[inline]
     fn hands_through(_number: usize) -> bool {
         false
     }
 
-    /// One of the three calls; `None` leaves it to the kernel.
+    /// Answers one of the three calls; `None` leaves the call to the kernel.
     ///
     /// # Safety
     /// As for the call that `number` names.
     unsafe fn call(number: usize, arguments: [usize; 6]) -> Option<isize>;
 
-    /// Calls that the front end answers by their numbers, beside those of this crate.
+    /// Calls that the front end answers by number, in addition to those of this crate.
     const ROWS: &[Row] = &[];
 
-    /// A call by its number that is none of them, but that the front end may answer, too; `None` leaves it to the kernel.
+    /// Answers a call that is in none of the rows, if the front end can; `None` leaves the call to the kernel.
     ///
     /// # Safety
     /// As for the call that `number` names.

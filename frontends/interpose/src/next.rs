@@ -1,20 +1,20 @@
-//! The functions that ours stand in front of.
+//! The C library's functions that this crate's functions replace.
 //!
-//! Found by `dlsym(RTLD_NEXT)`: all of them before the program begins, where the front end is there by then ([`find_all`]), else each when
-//! first needed. `dlsym` waits for who loads a library, and is no function for signal handlers and children of `_Fork`, as many of
-//! these are. It is itself a weak reference, and nothing else binds this library to a particular C library, so that one build serves
-//! all. Before glibc 2.34 `dlsym` lives in a library that a program need not have; glibc's own names for it lead there.
+//! They are found by `dlsym(RTLD_NEXT)`: all of them before the program begins, if the front end is loaded by then ([`find_all`]), else
+//! each at its first use. `dlsym` waits for threads that load a library, and must not be called in signal handlers and children of `_Fork`,
+//! where many of these functions may be called. `dlsym` itself is a weak reference, and nothing else binds this library to a C library, so
+//! one build serves all of them. Before glibc 2.34, `dlsym` is in a library that a program need not load; glibc's internal names find it.
 
 use crate::arch::weak;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// Where to look for a name.
+/// The libraries in which a name is searched.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
     /// `RTLD_DEFAULT`.
     Anywhere,
-    /// `RTLD_NEXT`: behind this library.
+    /// `RTLD_NEXT`: libraries after this one.
     Next,
 }
 
@@ -25,8 +25,8 @@ pub fn environment() -> Option<*const *const c_char> {
     (!list.is_null()).then(|| unsafe { *list })
 }
 
-/// The symbol that `library` has under this name, in glibc before 2.34, where parts of the C library are libraries of their own
-/// that a program need not have, or has where `dlsym` does not look; null elsewhere.
+/// Returns the symbol that `library` has under this name, in glibc before 2.34. There, parts of the C library are separate libraries,
+/// which a program need not load, or has loaded where `dlsym` does not search. Null with other C libraries.
 fn find_in(library: &CStr, name: &CStr) -> *mut c_void {
     const NOW: c_int = 2;
     /// `__RTLD_DLOPEN`.
@@ -76,11 +76,11 @@ pub fn find(place: Place, name: &CStr) -> *mut c_void {
     unsafe { dlsym(handle, name.as_ptr()) }
 }
 
-/// A function of the C library, by name. All are in one section, `anyring_next`, where [`find_all`] finds them.
+/// A function of the C library, by name. All of these are in the section `anyring_next`, in which [`find_all`] finds them.
 #[repr(C)]
 pub struct Next {
     name: &'static CStr,
-    /// Null as long as it is not known; [`NONE`] where the C library has none.
+    /// Null before the function was looked up; [`NONE`] if the C library does not have it.
     address: AtomicPtr<c_void>,
 }
 
@@ -92,7 +92,7 @@ impl Next {
         Self { name, address: AtomicPtr::new(core::ptr::null_mut()) }
     }
 
-    /// Its address; null where the C library has none.
+    /// The function's address; null if the C library does not have it.
     pub fn get(&self) -> *mut c_void {
         if self.address.load(Ordering::Relaxed).is_null() {
             self.find();
@@ -100,7 +100,7 @@ impl Next {
         self.known()
     }
 
-    /// Its address, if it was looked up.
+    /// The function's address if it was looked up, else null.
     pub fn known(&self) -> *mut c_void {
         let address = self.address.load(Ordering::Relaxed);
         if address == NONE { core::ptr::null_mut() } else { address }
@@ -114,10 +114,10 @@ impl Next {
         }
     }
 
-    /// Asks for it, without another library.
+    /// Looks the function up without loading another library.
     fn look_up(&self) {
         let mut address = find(Place::Next, self.name);
-        // A plugin may bring the library of threads into a program without threads.
+        // A plugin may load the thread library into a program without threads, so a missing thread function is looked up again.
         let of_threads = [c"pthread_", c"_pthread_", c"thrd_"]
             .iter()
             .any(|prefix| self.name.to_bytes().starts_with(prefix.to_bytes()));
@@ -128,7 +128,7 @@ impl Next {
     }
 }
 
-/// Finds all functions that this library asks for, before there are threads and handlers that call them.
+/// Looks up all functions of this library, before there are threads and signal handlers that call them.
 pub fn find_all() {
     unsafe extern "C" {
         #[link_name = "__start_anyring_next"]
@@ -138,12 +138,12 @@ pub fn find_all() {
     }
     let (first, end) = (&raw const FIRST, &raw const END);
     let (first, end) = (first.cast::<Next>(), end.cast::<Next>());
-    // SAFETY: what the linker has put together is one array.
+    // SAFETY: the linker has put all `Next` of the section into one array.
     let all = unsafe { core::slice::from_raw_parts(first, end.offset_from_unsigned(first)) };
     all.iter().for_each(Next::look_up);
 }
 
-/// Calls the function that ours of the same name stands in front of.
+/// Calls the C library's function of the same name.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! next {
@@ -163,23 +163,23 @@ macro_rules! next {
     }};
 }
 
-/// The answer of a function that the C library has not: `-ENOSYS`.
+/// The result of a function that the C library does not have: `-ENOSYS`.
 pub const MISSING: isize = -(linux_raw_sys::errno::ENOSYS as isize);
 
-/// Where the C library has the calling thread's `errno`.
+/// Returns the address of the calling thread's `errno`.
 fn errno_location() -> Option<*mut c_int> {
     let location = weak!("__errno_location");
     (!location.is_null()).then(|| {
         // SAFETY: the C library's function of this name has this type.
         let location: unsafe extern "C" fn() -> *mut c_int = unsafe { core::mem::transmute(location) };
-        // SAFETY: it has no conditions.
+        // SAFETY: the function has no preconditions.
         unsafe { location() }
     })
 }
 
-/// `errno` of the calling thread; 0 without a C library.
+/// Returns `errno` of the calling thread; 0 without a C library.
 pub fn errno() -> c_int {
-    // SAFETY: this thread's.
+    // SAFETY: the address is of this thread's `errno`.
     errno_location().map_or(0, |errno| unsafe { *errno })
 }
 
@@ -187,7 +187,7 @@ pub fn errno() -> c_int {
 pub fn fail(result: isize) -> isize {
     if (-4095..0).contains(&result) {
         if let Some(errno) = errno_location() {
-            // SAFETY: this thread's.
+            // SAFETY: the address is of this thread's `errno`.
             unsafe { *errno = -result as c_int };
         }
         return -1;

@@ -1,5 +1,5 @@
-//! Calls on sockets that concern rings: those by which a program starts to use the error queue of a socket, which
-//! zero-copy sends would use, too, and those by which it would hand a ring over.
+//! Calls on sockets that concern rings: calls by which a program starts to use a socket's error queue, which
+//! zero-copy sends use, too, and calls that would pass a ring to another process.
 
 use crate::next::fail;
 use crate::{Frontend, Row, next};
@@ -11,7 +11,7 @@ use linux_raw_sys::errno;
 use linux_raw_sys::general as raw;
 use linux_raw_sys::net::mmsghdr;
 
-/// Says that the program looks for errors of `fd` itself, by polling it.
+/// Reports that the program polls `fd` for errors itself.
 pub fn watches_errors<F: Frontend>(fd: c_int) {
     if active() && calls::rings_exist() {
         let _stay = F::enter();
@@ -38,7 +38,7 @@ pub unsafe fn setsockopt<F: Frontend>(
     next!(c"setsockopt", fn(c_int, c_int, c_int, *const c_void, u32) -> c_int, fd, level, name, value, length,)
 }
 
-/// True if this message would hand over a ring.
+/// True if this message would pass a ring to another process.
 fn hands_over_ring<F: Frontend>(fd: c_int, message: *const c_void) -> bool {
     if !active() || !calls::rings_exist() {
         return false;
@@ -60,16 +60,16 @@ pub unsafe fn sendmsg<F: Frontend>(fd: c_int, message: *const c_void, flags: c_i
     next!(c"sendmsg", fn(c_int, *const c_void, c_int) -> isize, fd, message, flags)
 }
 
-/// How many messages of as many are sent until one is refused.
+/// Returns how many of `count` messages can be sent before one is refused, or `None` if the first one is refused.
 fn sendable<F: Frontend>(fd: c_int, messages: *const c_void, count: u32) -> Option<u32> {
-    // The kernel takes no more.
+    // The kernel sends at most this number of messages in one call.
     const MOST: u32 = 1024;
     let message = |index: u32| messages.wrapping_byte_add(index as usize * size_of::<mmsghdr>());
     let refused = (0..count.min(MOST)).find(|&index| hands_over_ring::<F>(fd, message(index)));
     (refused != Some(0)).then(|| refused.unwrap_or(count))
 }
 
-/// `sendmmsg(2)`: what comes before a message that is refused is sent.
+/// `sendmmsg(2)`: messages before a refused one are sent.
 ///
 /// # Safety
 /// As in C.
@@ -78,17 +78,17 @@ pub unsafe fn sendmmsg<F: Frontend>(fd: c_int, messages: *mut c_void, count: u32
     next!(c"sendmmsg", fn(c_int, *mut c_void, u32, c_int) -> c_int, fd, messages, count, flags)
 }
 
-/// The calls that send messages by their numbers.
+/// The calls that send messages, by number.
 pub struct Calls<F>(PhantomData<F>);
 
 impl<F: Frontend> Calls<F> {
-    /// One for each.
+    /// A row for each call.
     pub const ROWS: &[Row] = &[
         Row { numbers: &[raw::__NR_sendmsg], call: Self::sendmsg, hands_over: true },
         Row { numbers: &[raw::__NR_sendmmsg], call: Self::sendmmsg, hands_over: true },
     ];
 
-    // Each is called as [`Row::call`] says.
+    // The contract of each function is that of [`Row::call`].
     unsafe fn sendmsg(number: usize, a: [usize; 6]) -> isize {
         if hands_over_ring::<F>(a[0] as c_int, a[1] as *const c_void) {
             return REFUSED;

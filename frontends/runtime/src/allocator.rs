@@ -1,15 +1,15 @@
-//! Memory of our own, beside the program's allocator.
+//! Memory of anyring's own, separate from the program's allocator.
 //!
 //! The engine allocates inside a signal handler, which may have interrupted the program's malloc or
 //! this very allocator, and in a process that may fork at any instruction. So there is no lock here:
 //! each size class keeps its free slots on a stack whose head is one 64-bit word (slot number and a
 //! tag against ABA), and fresh memory is cut off chunks by one compare-exchange. At every instant
-//! the lists are whole, so whoever interrupts or forks finds them so.
+//! the lists are consistent, for signal handlers and for forks.
 //!
-//! Slots are numbered over all chunks (chunk number, offset in units of 16 bytes), which is what
+//! Slots are numbered over all chunks (chunk number, offset in units of 16 bytes), which
 //! leaves room for a 32-bit tag. Memory of the classes is never given back to the kernel, so reading
-//! the link of a slot that somebody else popped meanwhile reads junk, not unmapped memory; the tag
-//! then fails the exchange. Larger requests are mappings of their own.
+//! the link of a slot that another thread popped meanwhile reads junk, not unmapped memory; the tag
+//! then makes the exchange fail. Larger requests are mappings of their own.
 
 use crate::sys;
 use anyring_engine::os::page_bytes;
@@ -27,11 +27,11 @@ const LARGEST_CLASS: usize = 65536;
 /// Alignment beyond which a request gets a mapping of its own.
 const LARGEST_ALIGNMENT: usize = 4096;
 const CHUNK: usize = 1 << 20;
-/// Room for 16 GiB.
+/// The maximum number of chunks: room for 16 GiB.
 const MAX_CHUNKS: usize = 1 << 14;
-/// Offsets in a slot number count these.
+/// The unit of offsets in a slot number, in bytes.
 const UNIT: usize = 16;
-/// The bytes that are cut off a chunk at once.
+/// The number of bytes that are cut off a chunk in one step.
 const RUN: usize = 16 << 10;
 
 /// The allocator.
@@ -51,7 +51,7 @@ impl Default for Allocator {
 }
 
 impl Allocator {
-    /// An allocator that holds nothing.
+    /// Makes an allocator without memory.
     pub const fn new() -> Self {
         Self {
             free: [const { AtomicU64::new(0) }; CLASSES.len()],
@@ -106,7 +106,7 @@ impl Allocator {
         }
     }
 
-    /// A slot of fresh memory; the rest of the run it was cut from is put on the free list.
+    /// Returns a slot of fresh memory; the rest of the run that it was cut from goes to the free list.
     fn refill(&self, class: usize) -> Option<usize> {
         let size = CLASSES[class];
         let run = self.cut(size.max(RUN), size)?;
@@ -118,7 +118,7 @@ impl Allocator {
         Some(run)
     }
 
-    /// `length` bytes of a chunk, aligned as slots of `size` bytes want it.
+    /// Cuts `length` bytes off a chunk, aligned as slots of `size` bytes require.
     fn cut(&self, length: usize, size: usize) -> Option<usize> {
         let alignment = if size.is_power_of_two() { size.min(LARGEST_ALIGNMENT) } else { UNIT };
         loop {
@@ -136,7 +136,7 @@ impl Allocator {
         }
     }
 
-    /// Puts a new chunk in place of the one that `seen` describes, unless somebody was faster.
+    /// Replaces the chunk that `seen` describes by a new one, unless another thread was faster.
     fn add_chunk(&self, seen: u64) -> Option<()> {
         let address = map_aligned(CHUNK, CHUNK)?;
         let number = self.chunk_count.fetch_add(1, Ordering::Relaxed);
@@ -145,12 +145,12 @@ impl Allocator {
             unmap(address, CHUNK);
             return None;
         };
-        // SAFETY: the chunk is new and nobody else's.
+        // SAFETY: the chunk is new; no other thread has it.
         unsafe { *(address as *mut u32) = number };
         entry.store(address, Ordering::Release);
         let new = u64::from(number + 1) << 32 | UNIT as u64;
         if self.fresh.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            // Its number stays unused; that is cheaper than taking it back.
+            // The chunk's number stays unused; that is cheaper than reusing it.
             entry.store(0, Ordering::Release);
             unmap(address, CHUNK);
         }
@@ -158,7 +158,7 @@ impl Allocator {
     }
 }
 
-/// The class that serves `layout`, or none where it wants a mapping of its own.
+/// Returns the class that serves `layout`, or `None` if the layout needs a mapping of its own.
 fn class(layout: Layout) -> Option<usize> {
     if layout.align() > LARGEST_ALIGNMENT || layout.size() > LARGEST_CLASS {
         return None;
@@ -171,17 +171,17 @@ fn class(layout: Layout) -> Option<usize> {
 }
 
 fn map(length: usize) -> Option<usize> {
-    // SAFETY: new memory, wherever the kernel likes.
+    // SAFETY: a new mapping, at an address that the kernel chooses.
     let address = unsafe { sys::map(0, length, PROT_READ | PROT_WRITE, 0) };
     usize::try_from(address).ok()
 }
 
 fn unmap(address: usize, length: usize) {
-    // SAFETY: callers give back what they mapped and nobody else knows.
+    // SAFETY: callers give back what they mapped, and nothing else refers to it.
     unsafe { sys::unmap(address, length) };
 }
 
-/// A mapping whose address is a multiple of `alignment`.
+/// Returns a mapping whose address is a multiple of `alignment`.
 fn map_aligned(length: usize, alignment: usize) -> Option<usize> {
     let whole = length.checked_add(alignment)?;
     let start = map(whole)?;
@@ -226,7 +226,7 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's layout.
         let pointer = unsafe { self.alloc(layout) };
-        // Mappings of their own come zeroed.
+        // Memory of a new mapping is zero.
         if !pointer.is_null() && class(layout).is_some() {
             // SAFETY: just allocated with this size.
             unsafe { ptr::write_bytes(pointer, 0, layout.size()) };
@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    /// Threads fill what they hold with their own mark and find it again.
+    /// Threads fill the slots that they hold with a mark of their own, and check the mark before they free a slot.
     #[test]
     fn no_slot_is_handed_out_twice() {
         let bad = AtomicBool::new(false);

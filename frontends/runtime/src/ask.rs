@@ -1,4 +1,4 @@
-//! Questions that may end the process that asks them: a seccomp filter of somebody else's may kill whoever makes a call.
+//! Questions that may end the process that asks them: a seccomp filter of another program may kill a process for making a call.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -7,57 +7,57 @@ use linux_raw_sys::general as raw;
 
 use crate::{arch, sys};
 
-/// Whether the process has a seccomp filter, its own or one that it began with.
+/// True if the process has a seccomp filter, its own or an inherited one.
 pub fn is_filtered() -> bool {
     const PR_GET_SECCOMP: u32 = 21;
-    // SAFETY: asks only.
+    // SAFETY: only reads a setting.
     unsafe { sys::prctl(PR_GET_SECCOMP, 0) != 0 }
 }
 
-/// The answer to a question.
+/// The answer to a question that a process asks by system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The answer.
+    /// The answer, true or false.
     Is(bool),
-    /// Whoever asks is ended.
+    /// The filter kills a process that asks.
     Dies,
-    /// There is no process to be had that could ask, or it would be the first of a PID namespace.
+    /// No process can be made that could ask, or it would be the first process of a PID namespace.
     Unknown,
 }
 
-/// Whether the next child of this process begins a PID namespace (`unshare --pid`): it is to be the program's own, for the
-/// namespace takes no more processes once its first has ended.
+/// True if the next child of this process begins a PID namespace (`unshare --pid`). That child must be the program's own,
+/// because the namespace accepts no more processes after its first has ended.
 pub fn next_child_begins_a_namespace() -> bool {
     let mut theirs = [0; 64];
     match sys::read_link(CHILDREN, &mut theirs) {
-        // Up to Linux 6.18 at least, the link is there, and leads nowhere until the namespace has a process.
+        // Up to Linux 6.18 at least, the link exists, but has no target until the namespace has a process.
         NOWHERE => sys::is_link(CHILDREN),
-        // In Linux 7.2 it leads there at once.
+        // In Linux 7.2 the link has a target immediately.
         1.. => theirs != own_namespace() && !namespace_has_a_process(),
         _ => false,
     }
 }
 
-/// Whether children of this process are in another PID namespace than the process, which they cannot name.
+/// True if children of this process are in another PID namespace than the process itself; then they cannot name the process.
 pub fn children_are_elsewhere() -> bool {
     let (own, mut theirs) = (own_namespace(), [0; 64]);
     let length = sys::read_link(CHILDREN, &mut theirs);
     next_child_begins_a_namespace() || own != [0; 64] && length > 0 && own != theirs
 }
 
-/// The PID namespace of this process's children.
+/// The link to the PID namespace of this process's children.
 const CHILDREN: &CStr = c"/proc/thread-self/ns/pid_for_children";
-/// The answer to reading a link that leads nowhere.
+/// The result of reading a link without a target.
 const NOWHERE: isize = -(linux_raw_sys::errno::ENOENT as isize);
 
-/// The name of this process's PID namespace; zeros where it cannot be had.
+/// Returns the name of this process's PID namespace, or zeros if it is unknown.
 fn own_namespace() -> [u8; 64] {
     let mut name = [0; 64];
     sys::read_link(c"/proc/thread-self/ns/pid", &mut name);
     name
 }
 
-/// Whether the PID namespace of this process's children has its first process. Where that is not to be learned, it has none.
+/// True if the PID namespace of this process's children is known to have its first process.
 fn namespace_has_a_process() -> bool {
     const NOT_KNOWN: isize = -(linux_raw_sys::errno::ENOTTY as isize);
     // SAFETY: the path is a string.
@@ -67,21 +67,21 @@ fn namespace_has_a_process() -> bool {
     }
     let first = sys::process_in_namespace(namespace, 1);
     sys::close(namespace);
-    // Kernels that do not know this question (before 6.11) show no namespace without a process.
+    // Kernels without this request (before 6.11) do not show a namespace that has no process.
     first > 0 || first == NOT_KNOWN
 }
 
-/// The answer to a question that makes system calls. Under a filter a child asks: `question` may make system calls and use
-/// the stack, and nothing else.
+/// Answers a question that makes system calls. Under a filter, a child asks, so `question` may only make system calls and use
+/// the stack.
 pub fn safely(question: impl FnOnce() -> bool) -> Answer {
     if is_filtered() { in_child(question) } else { Answer::Is(question()) }
 }
 
-/// Asks by a thread, which is gone when this returns. `question` may make system calls and use some KiB of the stack, and nothing
-/// else. Under a filter, which may end whoever asks, a child asks.
+/// Answers a question in a thread, which has ended when this returns. `question` may only make system calls and use some KiB of the
+/// stack. Under a filter, which may kill the process, a child asks.
 pub fn by_thread<F: Fn() -> bool>(question: F) -> Answer {
     const STACK_WORDS: usize = 1024;
-    /// Aligned as the stack of a function is to be.
+    /// A stack, aligned as functions require.
     #[repr(C, align(64))]
     struct Stack([usize; STACK_WORDS]);
     struct Asked<F> {
@@ -89,7 +89,7 @@ pub fn by_thread<F: Fn() -> bool>(question: F) -> Answer {
         answer: AtomicBool,
     }
     extern "C" fn begin<F: Fn() -> bool>(asked: *const Asked<F>) -> ! {
-        // SAFETY: the asking thread's, which waits for this one's end.
+        // SAFETY: the asking thread owns it, and waits for the end of this thread.
         let asked = unsafe { &*asked };
         asked.answer.store((asked.question)(), Ordering::Relaxed);
         sys::exit_thread()
@@ -100,20 +100,20 @@ pub fn by_thread<F: Fn() -> bool>(question: F) -> Answer {
     let asked = Asked { question, answer: AtomicBool::new(false) };
     let thread = AtomicU32::new(0);
     let mut stack = core::mem::MaybeUninit::<Stack>::uninit();
-    // The thread begins by taking two words, below which its stack is.
+    // The thread begins by popping two words; its stack is below them.
     const ABOVE: usize = 64 / size_of::<usize>();
-    // SAFETY: within the stack.
+    // SAFETY: the words are within the stack.
     let words = unsafe { stack.as_mut_ptr().cast::<usize>().add(STACK_WORDS - ABOVE) };
     // SAFETY: as above.
     unsafe {
         words.write(begin::<F> as *const () as usize);
         words.add(1).write((&raw const asked).addr());
     }
-    // A handler of the program's is none of the thread's.
+    // No signal handler of the program may run in the thread.
     let mask = sys::set_signal_mask(sys::OF_OWN_THREADS);
     let flags = sys::THREAD & !raw::CLONE_SETTLS;
-    // SAFETY: the stack is prepared as is wanted, and stays, as the word does, until the thread has ended. It has this thread's storage,
-    // which this thread does not use meanwhile.
+    // SAFETY: the stack is prepared as the call requires. Stack and word stay until the thread has ended. The new thread shares this
+    // thread's thread-local storage, which this thread does not use meanwhile.
     let number =
         unsafe { arch::anyring_runtime_clone(flags as usize, words, thread.as_ptr(), core::ptr::null_mut()) };
     if number > 0 {
@@ -126,19 +126,19 @@ pub fn by_thread<F: Fn() -> bool>(question: F) -> Answer {
     }
 }
 
-/// The answer that a child gives by its end.
+/// Returns the answer that a child gives by its exit status.
 fn answer_of(child: u32) -> Answer {
     match sys::wait_for(child) {
         // Exit codes 0 and 1, as `wait(2)` shows them.
         0 => Answer::Is(false),
         0x100 => Answer::Is(true),
-        // A sandbox does not let it wait.
+        // A sandbox does not allow the wait.
         -1 => Answer::Unknown,
         _ => Answer::Dies,
     }
 }
 
-/// Asks by a child, whether there is a filter or not. In a process of one thread, `question` may do what it likes.
+/// Answers a question in a child, whether there is a filter or not. In a process with one thread, `question` may do anything.
 pub fn in_child(question: impl FnOnce() -> bool) -> Answer {
     if next_child_begins_a_namespace() {
         return Answer::Unknown;
@@ -146,8 +146,8 @@ pub fn in_child(question: impl FnOnce() -> bool) -> Answer {
     match sys::fork_without_signal() {
         0 => {
             const PR_SET_DUMPABLE: u32 = 4;
-            // Nobody wants a core file of it.
-            // SAFETY: a setting of this child alone.
+            // A core file of the child is of no use.
+            // SAFETY: the setting affects this child only.
             unsafe { sys::prctl(PR_SET_DUMPABLE, 0) };
             sys::exit_group(i32::from(question()))
         }

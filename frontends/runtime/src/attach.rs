@@ -1,4 +1,4 @@
-//! How a process attaches to what the command that started it has made in memory.
+//! How a process attaches to a memory file of the command that started it.
 
 use crate::config::Level;
 use crate::{log, sys};
@@ -6,8 +6,8 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general as raw;
 
-/// Hands the file at `path`, if there is a path, to `attach`, which has the file for the length of the call; only the first
-/// time with this `begun`. Where that fails, `without` is written, and the reason. False where it failed or there is no path.
+/// Opens the file at `path`, if there is a path, and calls `attach` with the descriptor, which is closed after the call; only the first
+/// call with this `begun` does so. On failure, `without` and the reason are logged. Returns false on failure or without a path.
 pub fn once(
     begun: &AtomicBool,
     path: Option<&CStr>,

@@ -1,4 +1,4 @@
-//! The way into the engine, from the trap, from functions and from patched call sites.
+//! The entry to the engine, for the trap, for interposed functions and for patched call sites.
 
 use crate::config::Level;
 use crate::{beside, log, process};
@@ -10,8 +10,8 @@ use linux_raw_sys::io_uring::io_uring_register_op;
 
 const REGISTER_RING_FDS: u32 = io_uring_register_op::IORING_REGISTER_RING_FDS as u32;
 
-/// Whether a ring was ever created here, by the engine, or by the kernel where that is watched; without one no descriptor needs
-/// a look.
+/// True if a ring was ever created in this process, by the engine, or by the kernel while the kernel's rings are watched. Otherwise
+/// no descriptor needs to be looked up.
 pub static RINGS: AtomicBool = AtomicBool::new(false);
 
 /// Calls that came through the trap.
@@ -19,37 +19,37 @@ pub static TRAPS: AtomicU64 = AtomicU64::new(0);
 /// Call sites that no longer trap.
 pub static PATCHED_SITES: AtomicU64 = AtomicU64::new(0);
 
-/// Whether `number` is one of the three calls.
+/// True if `number` is one of the three calls.
 #[inline]
 pub fn is_ring_call(number: usize) -> bool {
     number.wrapping_sub(raw::__NR_io_uring_setup as usize) < 3
 }
 
-/// Whether there may be rings.
+/// True if there may be rings.
 #[inline]
 pub fn rings_exist() -> bool {
     RINGS.load(Ordering::Relaxed)
 }
 
-/// Whether `fd` is a ring: two loads where there are none.
+/// True if `fd` is a ring: two loads if there are no rings.
 #[inline]
 pub fn is_ring(fd: i32) -> bool {
     rings_exist() && frontend::is_ring(fd)
 }
 
-/// One of the three calls.
+/// Makes one of the three calls on the user engine.
 ///
 /// # Safety
 /// As for the call that `number` names.
 pub unsafe fn call(number: usize, a: [usize; 6], caller: &Caller) -> isize {
     let fd = a[0] as i32;
-    // The kernel takes the low halves of registers that hold 32-bit arguments.
+    // The kernel reads the low halves of registers that hold 32-bit arguments.
     match number as u32 {
         // SAFETY: the caller's promise.
         raw::__NR_io_uring_enter => unsafe {
             engine::enter(fd, a[1] as u32, a[2] as u32, a[3] as u32, a[4], a[5], caller)
         },
-        // Each engine has a table of its own, and which of them a place is in nobody says later.
+        // Each engine has a table of its own, and later calls do not say which of the two an index is in.
         raw::__NR_io_uring_register if beside::is_shared() && a[1] as u32 == REGISTER_RING_FDS => {
             -(EINVAL as isize)
         }
@@ -60,8 +60,8 @@ pub unsafe fn call(number: usize, a: [usize; 6], caller: &Caller) -> isize {
     }
 }
 
-/// One of the three calls, where the kernel answers them and the process is traced ([`crate::process::watches_kernel`]): `kernel`
-/// makes it. In here no handler of the program may run in the calling thread, but in `kernel`, which lets them in.
+/// Makes one of the three calls in a traced process whose calls the kernel answers ([`crate::process::watches_kernel`]); `kernel`
+/// makes the call. No signal handler of the program may run in the calling thread here, except inside `kernel`.
 pub fn watched(number: usize, a: [usize; 6], kernel: impl FnOnce() -> isize) -> isize {
     let result = anyring_kernel_trace::call(number, a, kernel);
     if number == raw::__NR_io_uring_setup as usize {
@@ -73,7 +73,7 @@ pub fn watched(number: usize, a: [usize; 6], kernel: impl FnOnce() -> isize) -> 
     result
 }
 
-/// Says why no ring can be made where files must be small: the errno would not tell. Nothing else of the engine's answers it.
+/// Logs why no ring can be made if the file size limit is low, which the errno does not say. The engine returns `EFBIG` for nothing else.
 pub fn explain(number: usize, result: isize) {
     if result == -(EFBIG as isize) && number != raw::__NR_io_uring_enter as usize {
         let what = if number == raw::__NR_io_uring_setup as usize { "setup" } else { "register" };
@@ -81,7 +81,7 @@ pub fn explain(number: usize, result: isize) {
     }
 }
 
-/// The reason that the log gives then.
+/// The reason that [`explain`] logs.
 pub const SMALL_FILES: &str = "the limit on the size of files (RLIMIT_FSIZE, ulimit -f, LimitFSIZE=) is below 256 MiB (3 GiB for buffer rings) \
      and cannot be set higher: raise its hard limit, or use IORING_SETUP_NO_MMAP";
 

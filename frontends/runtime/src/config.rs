@@ -1,17 +1,17 @@
 //! The environment variables, read once at start.
 //!
 //! - `ANYRING_ENGINE`: `auto` (default), `kernel`, `user`.
-//! - `ANYRING_ABI`: `6.1`, `6.12`, `6.18` or `7.2`, the newest and default: the kernel whose io_uring our engine plays. It is
-//!   chosen then, where nothing else is said; beside the kernel's engine there is nothing to play.
+//! - `ANYRING_ABI`: `6.1`, `6.12`, `6.18` or `7.2` (newest, default): the kernel whose io_uring the user engine emulates. Setting it
+//!   selects the user engine, unless `ANYRING_ENGINE` is set; it has no effect on the kernel engine.
 //! - `ANYRING_LOG`: unset, `0` or `off`: silent; `info` or `1`: one line when the process ends;
-//!   `debug` or `2`: each ring and each patch too. An absolute path, or `fd=N`, says where to, standard error as a
-//!   rule; `debug,/path` says both.
+//!   `debug` or `2`: each ring and each patch too. An absolute path, or `fd=N`, says where to write; the default is standard
+//!   error. `debug,/path` says both.
 //! - `ANYRING_PATCH`: `0` leaves every call site to the trap; `1` (default) does not.
-//! - `ANYRING_TRACE`: the path of a buffer to which the process tells what happens to its requests (`anyring trace`).
-//! - `ANYRING_STATS`: `text` or `json`: the process tells what it did with io_uring when it ends, to where the log goes.
-//! - `ANYRING_CHAOS`: the path of a plan by which the process meets faults (`anyring chaos`).
-//! - `ANYRING_STARTED`: the process that `anyring run` became. What it cannot have it must not go without. With a letter in the
-//!   place of the first digit, that process has executed another program since.
+//! - `ANYRING_TRACE`: the path of a buffer in which the process records what happens to its requests (`anyring trace`).
+//! - `ANYRING_STATS`: `text` or `json`: when the process ends, it writes to the log what it did with io_uring.
+//! - `ANYRING_CHAOS`: the path of the plan for fault injection (`anyring chaos`).
+//! - `ANYRING_STARTED`: the id of the process that `anyring run` became. That process ends if something that was asked for is not
+//!   available. If a letter replaces the first digit, the process has executed another program since.
 //!
 //! Any other value is [wrong](Config::wrong).
 
@@ -24,15 +24,15 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
 /// Which engine the user asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The kernel where its `io_uring` works, else ours.
+    /// The kernel if its `io_uring` works, else the user engine.
     Auto,
     /// The kernel.
     Kernel,
-    /// Ours.
+    /// The user engine.
     User,
 }
 
-/// How much to say.
+/// The amount of output in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub enum Level {
     /// Nothing.
@@ -44,15 +44,15 @@ pub enum Level {
 }
 
 static LEVEL: AtomicU8 = AtomicU8::new(0);
-/// The descriptor to write to, where no path is given.
+/// The descriptor of the log, if no path is given.
 pub static LOG_FD: AtomicI32 = AtomicI32::new(2);
-/// The file to append to, if any.
+/// The path of the log file, if any.
 pub static LOG_PATH: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
-/// How a process tells what it did.
+/// The format of the statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stats {
-    /// In lines for people.
+    /// Text for people.
     Text,
     /// In one line of JSON.
     Json,
@@ -62,17 +62,17 @@ static STATS: AtomicU8 = AtomicU8::new(0);
 static STARTED: AtomicBool = AtomicBool::new(false);
 static SUCCEEDS: AtomicBool = AtomicBool::new(false);
 
-/// True if this process was the one of `ANYRING_STARTED` when the variables were read.
+/// True if `ANYRING_STARTED` named this process when the variables were read.
 pub fn was_started() -> bool {
     STARTED.load(Ordering::Relaxed)
 }
 
-/// True if this process was that one, or has executed another program since.
+/// True if `ANYRING_STARTED` named this process at first, or before it executed another program.
 pub fn succeeds_started() -> bool {
     SUCCEEDS.load(Ordering::Relaxed)
 }
 
-/// `ANYRING_STATS`.
+/// Returns the value of `ANYRING_STATS`.
 pub fn stats() -> Option<Stats> {
     match STATS.load(Ordering::Relaxed) {
         0 => None,
@@ -81,10 +81,10 @@ pub fn stats() -> Option<Stats> {
     }
 }
 
-/// The buffer of whoever traces the process, if anybody does.
+/// The path of the trace buffer, if the process is traced.
 static TRACE_PATH: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
-/// `ANYRING_TRACE`.
+/// Returns the value of `ANYRING_TRACE`.
 pub fn trace_path() -> Option<&'static CStr> {
     // Acquire pairs with the release in `read`.
     let path = TRACE_PATH.load(Ordering::Acquire);
@@ -92,10 +92,10 @@ pub fn trace_path() -> Option<&'static CStr> {
     (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
 }
 
-/// The plan of the faults that the process meets, if it does.
+/// The path of the fault plan, if there is one.
 static CHAOS_PATH: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
-/// `ANYRING_CHAOS`.
+/// Returns the value of `ANYRING_CHAOS`.
 pub fn chaos_path() -> Option<&'static CStr> {
     // Acquire pairs with the release in `read`.
     let path = CHAOS_PATH.load(Ordering::Acquire);
@@ -110,22 +110,22 @@ pub struct Config {
     pub choice: Choice,
     /// `ANYRING_PATCH`.
     pub patch: bool,
-    /// This process is the one of `ANYRING_STARTED`.
+    /// True if `ANYRING_STARTED` names this process.
     pub started: bool,
-    /// A variable with a value that it cannot have; its default holds.
+    /// A variable with an invalid value; its default is used.
     pub wrong: Option<Wrong>,
 }
 
-/// A variable that cannot be understood.
+/// A variable with an invalid value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// Its name.
+    /// The variable's name.
     pub name: &'static str,
     /// The values that the variable may have.
     pub wanted: &'static str,
 }
 
-/// How much to say.
+/// Returns the level of the log.
 pub fn level() -> Level {
     match LEVEL.load(Ordering::Relaxed) {
         0 => Level::Off,
@@ -134,12 +134,12 @@ pub fn level() -> Level {
     }
 }
 
-/// A copy that stays: the program may overwrite the strings of its environment (`setproctitle` does).
+/// Returns a copy that is never freed: the program may overwrite the strings of its environment (`setproctitle` does).
 fn keep(path: &CStr) -> *mut c_char {
     CString::from(path).into_raw()
 }
 
-/// Reads the variables, and has the log begin.
+/// Reads the variables, and configures the log.
 ///
 /// # Safety
 /// `environment` must be null or a list of strings that ends with null, as `environ` is.
@@ -213,7 +213,7 @@ pub unsafe fn read(environment: *const *const c_char) -> Config {
     Config { choice, patch: patch != b"0", started, wrong }
 }
 
-/// Whether the variables leave the choice of the engine to us.
+/// True if the variables leave the choice of the engine to anyring.
 ///
 /// # Safety
 /// As for [`read`].
@@ -226,15 +226,15 @@ pub unsafe fn leave_the_choice(environment: *const *const c_char) -> bool {
 /// The meaning of `ANYRING_STARTED` for this process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Started {
-    /// Nothing.
+    /// The variable does not name this process.
     No,
     /// The process is the one that `anyring run` became, and this is the program that was to be run.
     Now,
-    /// The process was that one, and has executed another program since.
+    /// The variable named this process, which has executed another program since.
     Before,
 }
 
-/// The letter in the place of a first digit, once the variable was [forgotten](forget_started).
+/// The letter that replaces the digit 0 as first digit, once the variable was [forgotten](forget_started).
 const FIRST_LETTER: u8 = b'a';
 
 fn started(value: &[u8]) -> Started {
@@ -250,11 +250,11 @@ fn started(value: &[u8]) -> Started {
     if id == Some(process::own_id()) { what } else { Started::No }
 }
 
-/// Has `ANYRING_STARTED` say that the program has been started: one that this program starts, or becomes, may have the same id
-/// in a namespace of its own. The list keeps its length, for behind it lies what the kernel tells the program.
+/// Marks in `ANYRING_STARTED` that the program has been started, because a process that this program starts, or becomes, may have the same
+/// id in a PID namespace of its own. The string keeps its length, because the data that the kernel passes to the program follows it.
 ///
 /// # Safety
-/// As for [`read`]; the strings must be writable, and nobody else may read them meanwhile.
+/// As for [`read`]; the strings must be writable, and nothing else may read them meanwhile.
 pub unsafe fn forget_started(environment: *const *const c_char) {
     // SAFETY: the caller's promise.
     if let Some(value) = unsafe { variable(environment, "ANYRING_STARTED") }
@@ -271,8 +271,8 @@ enum Target<'a> {
     Path(&'a CStr),
 }
 
-/// Reads `info`, `/path`, `debug,/path`, `info,fd=3`: the path, which may hold commas, comes last. A relative path would
-/// be another file wherever the program goes.
+/// Parses `info`, `/path`, `debug,/path`, `info,fd=3`: the path, which may contain commas, comes last. A relative path is refused, because
+/// its meaning would depend on the program's working directory.
 fn parse_log(value: &CStr) -> Option<(Level, Target<'_>)> {
     let (mut level, mut target) = (None, Target::Fd(2));
     let mut rest = value;
@@ -295,7 +295,7 @@ fn parse_log(value: &CStr) -> Option<(Level, Target<'_>)> {
             }
         }
         let Some(end) = end else { break };
-        // The tail of a C string is one.
+        // The tail of a C string is a C string.
         rest = CStr::from_bytes_with_nul(&rest.to_bytes_with_nul()[end + 1..]).ok()?;
     }
     Some((level.unwrap_or(Level::Off), target))
@@ -305,24 +305,24 @@ fn number(digits: &[u8]) -> Option<i32> {
     core::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// The value of a variable.
+/// Returns the value of a variable.
 ///
 /// # Safety
 /// As for [`read`].
 pub unsafe fn variable<'a>(environment: *const *const c_char, name: &str) -> Option<&'a CStr> {
     // SAFETY: the caller's promise.
     unsafe { starts(environment) }.find_map(|entry| {
-        // Other entries may be long, and are many: no more of them is looked at than tells them apart.
+        // The environment may have many and long entries: each is read only up to the first difference.
         let begins = name.bytes().chain(core::iter::once(b'=')).enumerate().all(|(at, byte)| {
-            // SAFETY: within the string or its end: all before was none.
+            // SAFETY: the byte is within the string or its end, because no byte before was the end.
             unsafe { entry.add(at).cast::<u8>().read() == byte }
         });
-        // SAFETY: the rest of a string is one.
+        // SAFETY: the rest of a C string is a C string.
         begins.then(|| unsafe { CStr::from_ptr(entry.add(name.len() + 1)) })
     })
 }
 
-/// The strings of an environment.
+/// Returns the strings of an environment.
 ///
 /// # Safety
 /// As for [`read`].
@@ -331,7 +331,7 @@ pub unsafe fn entries<'a>(environment: *const *const c_char) -> impl Iterator<It
     unsafe { starts(environment).map(|entry| CStr::from_ptr(entry)) }
 }
 
-/// Where the strings of an environment begin.
+/// Returns the beginnings of the strings of an environment.
 ///
 /// # Safety
 /// As for [`read`].
@@ -341,12 +341,12 @@ unsafe fn starts(environment: *const *const c_char) -> impl Iterator<Item = *con
         if next.is_null() {
             return None;
         }
-        // SAFETY: the list goes on until a null, which is never stepped over.
+        // SAFETY: the list ends with a null, beyond which `next` is never moved.
         let entry = unsafe { *next };
         if entry.is_null() {
             return None;
         }
-        // SAFETY: not at the end yet.
+        // SAFETY: the entry was not the end of the list.
         next = unsafe { next.add(1) };
         Some(entry)
     })

@@ -24,10 +24,10 @@ const PR_CAPBSET_DROP: usize = 24;
 const PR_SET_SECUREBITS: usize = 28;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
 const PR_CAP_AMBIENT: usize = 47;
-/// Beyond every option of `prctl` that takes something away.
+/// Greater than every option of `prctl` that takes something away.
 pub const PRCTL_END: u32 = 48;
 
-/// Before a call that changes credentials.
+/// Announces a call that changes credentials.
 pub fn begin(reach: Reach) -> Option<Change> {
     if !active() || !calls::rings_exist() && reach != Reach::Thread {
         return None;
@@ -35,7 +35,7 @@ pub fn begin(reach: Reach) -> Option<Change> {
     Change::begin(reach)
 }
 
-/// The reach of a call that the program makes by its number: a C library's broadcast is not in it.
+/// Returns the reach of a call that the program makes by its number, without the C library's broadcast to all threads.
 #[inline]
 pub fn reach(number: usize, arguments: [usize; 6]) -> Option<Reach> {
     match number as u32 {
@@ -45,8 +45,8 @@ pub fn reach(number: usize, arguments: [usize; 6]) -> Option<Reach> {
     }
 }
 
-/// True if this `prctl` takes something away. Rights that a thread has its way with later, and cannot be asked for cheaply, count
-/// for all.
+/// True if this `prctl` takes something away. Rights that affect a thread's later calls, and that cannot be queried cheaply, are treated
+/// as affecting all threads.
 pub fn is_change(option: usize) -> bool {
     matches!(option, PR_CAPBSET_DROP | PR_SET_SECUREBITS | PR_SET_NO_NEW_PRIVS | PR_CAP_AMBIENT)
 }

@@ -1,4 +1,4 @@
-//! The engine's own descriptors, where a program closes, replaces or duplicates descriptors: they are none of the program's.
+//! The engine's own descriptors, when a program closes, replaces or duplicates descriptors: they do not belong to the program.
 
 use crate::{calls, process, sys};
 use anyring_engine::frontend;
@@ -9,30 +9,30 @@ use linux_raw_sys::general as raw;
 const UNSHARE: u32 = 2;
 const CLOEXEC: u32 = 4;
 
-/// The answer for a number that is none of the program's descriptors; `dup2` gives it for a target that is out of the allowed
-/// range, too. musl takes the other answer that there would be, `EBUSY`, for one that passes, and calls again.
+/// The result for a number that is not one of the program's descriptors; `dup2` returns it for targets beyond the allowed range,
+/// too. The alternative, `EBUSY`, would not do: musl regards it as temporary, and repeats the call.
 pub const NONE: isize = -(EBADF as isize);
 
 /// True if the descriptor is one of the engine's.
 #[inline]
 pub fn is_engines(fd: i32) -> bool {
-    // A child of `vfork` has descriptors of its own.
+    // A child of `vfork` has a descriptor table of its own.
     calls::rings_exist() && frontend::is_engines(fd) && sys::process_id() == process::own_id()
 }
 
-/// True if `close_range` with these flags closes descriptors of this process, rather than marks them, or closes a thread's copies.
+/// True if `close_range` with these flags closes descriptors of this process, instead of marking them or closing a thread's copies.
 pub fn closes(flags: u32) -> bool {
     flags & (CLOEXEC | UNSHARE) == 0
 }
 
-/// True if `close_range` with these flags gives the calling thread descriptors of its own.
+/// True if `close_range` with these flags gives the calling thread a descriptor table of its own.
 pub fn unshares(flags: u32) -> bool {
     flags & UNSHARE != 0
 }
 
-/// `close_range(2)` by `call`, which is 0 on success: leaves out the engine's own.
+/// Makes `close_range(2)` by `call`, which returns 0 on success, and leaves out the engine's own descriptors.
 pub fn close_range(first: u32, last: u32, flags: u32, call: impl Fn(u32, u32, u32) -> isize) -> isize {
-    // They are marked already.
+    // The engine's descriptors have `CLOEXEC` already.
     let leaves_out = calls::rings_exist() && flags & CLOEXEC == 0;
     let mut from = first;
     let next = |from| leaves_out.then(|| frontend::next_of_engine(from)).flatten();
@@ -44,7 +44,7 @@ pub fn close_range(first: u32, last: u32, flags: u32, call: impl Fn(u32, u32, u3
             }
         }
         if own == last {
-            // Where there is nothing beside them, the kernel still says what is wrong with the flags.
+            // With no other descriptors in the range, the kernel still checks the flags.
             return call(u32::MAX, u32::MAX, flags);
         }
         from = own + 1;
@@ -52,11 +52,11 @@ pub fn close_range(first: u32, last: u32, flags: u32, call: impl Fn(u32, u32, u3
     call(from, last, flags)
 }
 
-/// Closes all from `first` on.
+/// Closes all descriptors from `first` on, except the engine's.
 pub fn close_from(first: u32) {
     let call = |first: u32, last: u32, flags: u32| {
         let arguments = [first as usize, last as usize, flags as usize, 0, 0, 0];
-        // SAFETY: the program's own call; those of the engine are left out.
+        // SAFETY: the program's own call; the engine's descriptors are left out.
         unsafe { crate::arch::syscall(raw::__NR_close_range as usize, arguments) }
     };
     if close_range(first, u32::MAX, 0, call) == 0 {
@@ -66,14 +66,14 @@ pub fn close_from(first: u32) {
     (first..sys::descriptor_limit()).map(|fd| fd as i32).filter(|&fd| !is_engines(fd)).for_each(sys::close);
 }
 
-/// True if unsharing is asked of a process of one thread. Threads of the engine, which the program does not know, share its
-/// descriptors, and must go on to. The calling thread takes a lock of the engine.
+/// True if a process that has one thread, apart from the engine's, asks to unshare its descriptors. The engine's threads, which the program
+/// does not know, share its descriptors, and must continue to. The calling thread locks a lock of the engine.
 pub fn keeps_sharing(flags: u32) -> bool {
     let alone = || sys::threads().saturating_sub(frontend::threads()) == 1;
     flags & UNSHARE != 0 && calls::rings_exist() && sys::process_id() == process::own_id() && alone()
 }
 
-/// The flags without the one that ends the sharing.
+/// Returns the flags without the one that unshares.
 pub fn sharing(flags: u32) -> u32 {
     flags & !UNSHARE
 }

@@ -1,12 +1,12 @@
-//! The base of front ends that may not count on a C library.
+//! The base of front ends that cannot rely on a C library.
 //!
-//! Threads ([`threads`]) and memory ([`allocator`]) that the program's C library knows nothing of, system calls that
-//! leave `errno` alone ([`sys`]), the settings of the user ([`config`]) and lines for him ([`log`]); which engine the
-//! process has ([`process`]) and the way into it ([`calls`]); its own descriptors ([`descriptors`]); rings of ours among the kernel's ([`beside`]); questions that may kill ([`ask`]);
-//! calls in which a thread may end ([`cleanup`]). A library that is loaded into programs takes its allocator,
-//! its memory routines and its answer to a panic by [`runtime!`].
+//! Threads ([`threads`]) and memory ([`allocator`]) that are independent of the program's C library, system calls that
+//! leave `errno` alone ([`sys`]), the user's settings ([`config`]) and the log ([`log`]); the process's engine
+//! ([`process`]) and its entry ([`calls`]); the engine's own descriptors ([`descriptors`]); rings of the user engine among the
+//! kernel's ([`beside`]); questions that may kill the asking process ([`ask`]); calls during which a thread may end ([`cleanup`]). A
+//! library that is loaded into programs gets its allocator, its memory routines and its panic handler from [`runtime!`].
 //!
-//! Nothing here uses libc or thread-local storage: a static program may have neither. Nothing here knows of the trap,
+//! Nothing here uses libc or thread-local storage: a static program may have neither. Nothing here depends on the trap,
 //! which is built on this crate.
 #![cfg_attr(not(test), no_std)]
 
@@ -34,9 +34,9 @@ pub mod trace;
 
 pub use process::active;
 
-/// Defines what a library that is loaded into programs is built on.
+/// Defines the base of a library that is loaded into programs.
 ///
-/// Their allocator, their answer to a panic, their memory routines, and a name that code of `core` refers to.
+/// These are the allocator, the panic handler, the memory routines, and a symbol that code of `core` refers to.
 #[macro_export]
 macro_rules! runtime {
     () => {
@@ -45,7 +45,7 @@ macro_rules! runtime {
             #[global_allocator]
             static ALLOCATOR: $crate::allocator::Allocator = $crate::allocator::Allocator::new();
 
-            /// A panic is a bug of ours; the process must not go on with half a request done.
+            /// Handles a panic, which is a bug of anyring; the process must not continue with a request half done.
             #[panic_handler]
             fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
                 $crate::process::bug(info)

@@ -14,7 +14,7 @@ use linux_raw_sys::general::{
     stat,
 };
 
-/// A line of bounded length; what is too long is cut.
+/// A line of limited length; the rest of a longer line is cut off.
 struct Line {
     bytes: [u8; 512],
     length: usize,
@@ -22,7 +22,7 @@ struct Line {
 
 impl Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // Room for the newline is kept.
+        // One byte is reserved for the newline.
         let room = self.bytes.len() - 1 - self.length;
         let taken = text.len().min(room);
         self.bytes[self.length..self.length + taken].copy_from_slice(&text.as_bytes()[..taken]);
@@ -60,20 +60,20 @@ fn write_bytes(bytes: &[u8]) {
         return;
     };
     let fd = open(path);
-    // What has become of descriptor 2 meanwhile is the program's affair: no line goes there instead.
+    // The program may have reused descriptor 2, so a line is not written there instead.
     if fd >= 0 {
         sys::write_without_signal(fd, bytes);
         sys::close(fd);
     }
 }
 
-/// Whether a line may need nothing but to be written: the program has a filter of its own, or signals are blocked anyway.
+/// True if lines must be written without changes of the signal mask: the program has a filter of its own, or signals are blocked anyway.
 static WRITES_ONLY: AtomicBool = AtomicBool::new(false);
-/// Whether the descriptor for lines is of a kind that has a reader, who may be gone.
+/// True if the log's descriptor is of a kind that has a reader (pipe or socket), which may be gone.
 static HAS_READER: AtomicBool = AtomicBool::new(true);
 
-/// Writes to the descriptor for lines. Where its reader is gone, the program must not end by SIGPIPE for a line of ours; a
-/// filter of its own may forbid what keeps the signal away.
+/// Writes to the log's descriptor. If the reader is gone, the write must not end the program by SIGPIPE. A filter of the program
+/// may forbid the calls that suppress the signal.
 fn write_to(fd: i32, bytes: &[u8]) {
     if HAS_READER.load(Ordering::Relaxed) && !WRITES_ONLY.load(Ordering::Relaxed) {
         sys::write_without_signal(fd, bytes);
@@ -82,17 +82,17 @@ fn write_to(fd: i32, bytes: &[u8]) {
     }
 }
 
-/// Notes that the lines from here on are the last of the process, in a thread that has signals blocked already.
+/// Notes that the following lines are the last of the process, in a thread that has blocked signals already.
 pub fn signals_are_blocked() {
     WRITES_ONLY.store(true, Ordering::Relaxed);
 }
 
-/// A call that may give the program a filter, which may forbid every call that the program has no use for.
+/// A call that may install a filter for the program, which may forbid every call that the program does not need.
 #[must_use]
 pub struct Filtering(bool);
 
 impl Filtering {
-    /// The call has been made.
+    /// Notes that the call has been made.
     #[inline]
     pub fn made(self, result: isize) {
         if self.0 && result >= 0 {
@@ -101,16 +101,16 @@ impl Filtering {
     }
 }
 
-/// Whether the program was seen to give itself a filter.
+/// True if the program was seen to install a filter.
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
-/// True if the program has given itself a filter, as far as was seen.
+/// True if the program was seen to install a filter for itself.
 #[inline]
 pub fn is_filtered() -> bool {
     FILTERED.load(Ordering::Relaxed)
 }
 
-/// The program makes a call by its number, perhaps one that gives it a filter.
+/// Notes that the program makes a call by its number, which may install a filter.
 #[inline]
 pub fn sees_call(number: usize, arguments: [usize; 6]) -> Filtering {
     const SET_MODE_FILTER: usize = 1;
@@ -121,7 +121,7 @@ pub fn sees_call(number: usize, arguments: [usize; 6]) -> Filtering {
     }
 }
 
-/// The program calls `prctl`, perhaps for a filter.
+/// Notes that the program calls `prctl`, which may install a filter.
 #[inline]
 pub fn sees_prctl(option: usize) -> Filtering {
     if option == sys::PR_SET_SECCOMP { may_have_filter() } else { Filtering(false) }
@@ -129,7 +129,7 @@ pub fn sees_prctl(option: usize) -> Filtering {
 
 #[cold]
 fn may_have_filter() -> Filtering {
-    // That of a child of `vfork` in this memory is the child's.
+    // A filter of a child of `vfork` in this memory applies to the child only.
     let is_own = sys::process_id() == process::own_id();
     if is_own {
         WRITES_ONLY.store(true, Ordering::Relaxed);
@@ -137,21 +137,21 @@ fn may_have_filter() -> Filtering {
     Filtering(is_own)
 }
 
-/// A duplicate of the descriptor for lines: programs close theirs before they end, as those of the GNU project do. Only a
-/// process that is to have lines keeps one: who reads the other end of a pipe waits for the last.
+/// A duplicate of the log's descriptor: programs close theirs before they end, as GNU programs do. Only a
+/// process that is to write lines keeps a duplicate, because the reader of a pipe waits until the last writer has closed it.
 static ASIDE: AtomicI32 = AtomicI32::new(-1);
-/// The identity of the descriptor for lines at the beginning: device and inode. [`UNKNOWN`] before that.
+/// The device and inode of the log's descriptor at the beginning. [`UNKNOWN`] before that.
 static TARGET: [AtomicU64; 2] = [const { AtomicU64::new(UNKNOWN) }; 2];
 const UNKNOWN: u64 = u64::MAX;
-/// There is no such descriptor.
+/// The log's descriptor was closed at the beginning.
 const NOTHING: u64 = u64::MAX - 1;
-/// The name of the program, which [`begin`] has kept.
+/// The name of the program, which [`begin`] stores.
 static PROGRAM: AtomicPtr<String> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The process may have something to say later: keeps what it needs for that, before the program closes or forbids anything.
+/// Prepares for lines that the process may write later: stores what it needs, before the program closes or forbids anything.
 pub fn begin() {
     let name = Box::new(executable_name());
-    // Of threads that begin at the same time each leaves a name.
+    // If threads begin at the same time, each leaks a name.
     PROGRAM.store(Box::into_raw(name), Ordering::Release);
     if path().is_some() || TARGET[0].load(Ordering::Relaxed) != UNKNOWN {
         return;
@@ -165,7 +165,7 @@ pub fn begin() {
     keep();
 }
 
-/// The process is to have lines, and has no duplicate yet.
+/// Makes the duplicate of the log's descriptor, if the process has none, because it is to write lines.
 pub(crate) fn keep() {
     let own = config::LOG_FD.load(Ordering::Relaxed);
     let target = TARGET.each_ref().map(|word| word.load(Ordering::Relaxed));
@@ -173,13 +173,13 @@ pub(crate) fn keep() {
         return;
     }
     let aside = sys::duplicate_aside(own);
-    // Another thread may have been here.
+    // Another thread may have stored a duplicate meanwhile.
     if ASIDE.compare_exchange(-1, aside, Ordering::Relaxed, Ordering::Relaxed).is_err() && aside >= 0 {
         sys::close(aside);
     }
 }
 
-/// The process has forked and this is the child.
+/// Closes the duplicate in a child of `fork`, if the child is to be silent.
 pub(crate) fn forked() {
     if process::is_silent() {
         let aside = ASIDE.swap(-1, Ordering::Relaxed);
@@ -189,7 +189,7 @@ pub(crate) fn forked() {
     }
 }
 
-/// The program closes these descriptors, or replaces them.
+/// Notes that the program closes or replaces these descriptors.
 #[inline]
 pub fn closes(first: u32, last: u32) {
     let aside = ASIDE.load(Ordering::Relaxed);
@@ -203,7 +203,7 @@ fn closes_beside(aside: i32, closed: RangeInclusive<u32>) {
     let closes = |fd: i32| u32::try_from(fd).is_ok_and(|fd| closed.contains(&fd));
     let takes_it = closes(aside);
     let lets_go = || closes(config::LOG_FD.load(Ordering::Relaxed)) && process::is_silent();
-    // A child of `vfork` in this memory has descriptors of its own.
+    // A child of `vfork` in this memory has a descriptor table of its own.
     if (takes_it || lets_go()) && sys::process_id() == process::own_id() {
         ASIDE.store(-1, Ordering::Relaxed);
         if !takes_it {
@@ -212,8 +212,8 @@ fn closes_beside(aside: i32, closed: RangeInclusive<u32>) {
     }
 }
 
-/// The descriptor for lines. The duplicate is taken for what it was, for a filter of the program's own may allow no more than to
-/// write; the program's own descriptor may have been closed and opened as something else, and is looked at.
+/// Returns the log's descriptor. The duplicate is used without a check, because a filter of the program may allow no more than
+/// writes; the program's own descriptor may have been closed and reused, and is checked.
 fn descriptor() -> Option<i32> {
     let own = config::LOG_FD.load(Ordering::Relaxed);
     let target = TARGET.each_ref().map(|word| word.load(Ordering::Relaxed));
@@ -224,12 +224,12 @@ fn descriptor() -> Option<i32> {
     }
 }
 
-/// Device and inode of what a descriptor stands for.
+/// Returns the device and inode of a descriptor's file.
 fn identity(fd: i32) -> Option<[u64; 2]> {
     status(fd).map(|status| [status.st_dev, status.st_ino])
 }
 
-/// The status of the file that a descriptor stands for.
+/// Returns the status of a descriptor's file.
 fn status(fd: i32) -> Option<stat> {
     let mut status = MaybeUninit::uninit();
     if fd < 0 || sys::fstat(fd, &mut status) < 0 {
@@ -239,10 +239,10 @@ fn status(fd: i32) -> Option<stat> {
     Some(unsafe { status.assume_init() })
 }
 
-/// The program's file, without its directory; empty where [`begin`] was not called.
+/// Returns the file name of the program, without its directory; empty if [`begin`] was not called.
 pub fn program() -> &'static str {
     let name = PROGRAM.load(Ordering::Acquire);
-    // SAFETY: `begin` has made it, and nobody changes or frees it. Pairs with the release there.
+    // SAFETY: `begin` has made it, and it is never changed or freed. Pairs with the release in `begin`.
     unsafe { name.as_ref() }.map_or("", String::as_str)
 }
 
@@ -259,7 +259,7 @@ fn executable_name() -> String {
     shown
 }
 
-/// A value of a `key=value` line: as it is, or in quotes as in JSON where it could not be told from what stands beside it.
+/// A value in a `key=value` line: plain, or in JSON quotes if it contains characters that separate values.
 pub struct Value<'a>(pub &'a str);
 
 impl fmt::Display for Value<'_> {
@@ -272,7 +272,7 @@ impl fmt::Display for Value<'_> {
     }
 }
 
-/// A string as JSON has it.
+/// Writes a string in JSON quotes.
 pub fn write_string(text: &mut impl Write, string: &str) -> fmt::Result {
     text.write_char('"')?;
     for character in string.chars() {
@@ -285,7 +285,7 @@ pub fn write_string(text: &mut impl Write, string: &str) -> fmt::Result {
     text.write_char('"')
 }
 
-/// Whether lines can be written, if there are to be any.
+/// Checks that the log can be written, if its level is not off.
 ///
 /// # Errors
 /// The file that cannot be opened, and the errno.
@@ -300,7 +300,7 @@ pub fn check() -> Result<(), (&'static CStr, i32)> {
     }
 }
 
-/// The file for lines, if the user named one.
+/// Returns the path of the log file, if the user named one.
 fn path() -> Option<&'static CStr> {
     // Acquire pairs with the release in `config`.
     let path = config::LOG_PATH.load(Ordering::Acquire);
@@ -308,15 +308,15 @@ fn path() -> Option<&'static CStr> {
     (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
 }
 
-/// Opens a file for lines; a negative errno on failure. Neither a link that somebody put in its place is followed, nor is a
-/// reader waited for.
+/// Opens a log file; a negative errno on failure. A symbolic link at the path is not followed, and a reader
+/// of a pipe is not waited for.
 fn open(path: &CStr) -> i32 {
     let flags = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
     // SAFETY: a string.
     unsafe { sys::open(path.as_ptr().cast(), flags, 0o644) }
 }
 
-/// Says something that happens rarely, for `ANYRING_LOG=debug`.
+/// Logs a rare event, for `ANYRING_LOG=debug`.
 #[macro_export]
 macro_rules! debug {
     ($($argument:tt)*) => {

@@ -1,4 +1,4 @@
-//! Statistics of a process's use of io_uring, told when it ends (`ANYRING_STATS`).
+//! Statistics of a process's use of io_uring, written when the process ends (`ANYRING_STATS`).
 
 use crate::config::{self, Stats};
 use crate::{calls, log, process};
@@ -8,11 +8,11 @@ use anyring_engine::{ops, support};
 use core::fmt::Write;
 use core::sync::atomic::Ordering;
 
-/// The needs of programs that could have made rings.
+/// The advice for a program that could have made rings, but made none.
 const ADVICE: &str = "no ring was made: either the program does not use io_uring, or it asks for it only when told to \
     (Node: UV_USE_IO_URING=1; fio: --ioengine=io_uring; PostgreSQL: io_method=io_uring)";
 
-/// Tells of this process, which has made rings or is the one that `anyring run` became.
+/// Writes the statistics of this process, which has made rings or is the one that `anyring run` became.
 pub fn tell(format: Stats) {
     let counters = frontend::counters();
     let counts = frontend::operation_counts();
@@ -99,7 +99,7 @@ fn write_json(text: &mut String, counters: &Counters, counts: Option<&Counts>) -
     Ok(())
 }
 
-/// Setup flags and registrations of calls that were refused as invalid or not supported.
+/// Returns the names of setup flags and registrations in calls that were refused as invalid or not supported.
 fn refused(counts: &Counts) -> impl Iterator<Item = &'static str> + use<'_> {
     let asked = counts.refused_setup();
     let flags = support::SETUP_FLAGS.names.iter().filter(move |named| asked & named.0 != 0);
@@ -109,7 +109,7 @@ fn refused(counts: &Counts) -> impl Iterator<Item = &'static str> + use<'_> {
     flags.map(|named| named.1).chain(registrations)
 }
 
-/// The statistics to tell when the process ends, if any.
+/// Returns the format of the statistics if they are to be written when the process ends.
 pub fn wanted() -> Option<Stats> {
     config::stats().filter(|_| calls::rings_exist() || process::is_first())
 }

@@ -1,8 +1,8 @@
-//! The system calls that front ends make themselves, each without touching `errno`.
+//! The system calls that front ends make themselves, none of which changes `errno`.
 //!
-//! The engine has calls of its own (`anyring_engine::os`), which all leave by one stub. They cannot serve here: a thread
-//! that a signal finds in that stub counts as one inside the engine, and the trap keeps the signal out until the thread
-//! leaves. A front end's call, above all the one that lets signals in again, is made outside.
+//! The engine has calls of its own (`anyring_engine::os`), which are all made by one stub. Front ends cannot use them: a thread
+//! that a signal interrupts in that stub counts as being inside the engine, and the trap defers the signal until the thread
+//! leaves. A front end's call, above all the one that unblocks signals, is made outside the engine.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,13 +13,13 @@ use linux_raw_sys::general as raw;
 /// Length of the kernel's signal set in bytes.
 const SIGNAL_SET_BYTES: usize = 8;
 
-/// `mmap(2)` of anonymous private memory; the address, or a negative errno.
+/// Makes `mmap(2)` of anonymous private memory; returns the address, or a negative errno.
 ///
 /// # Safety
 /// With a fixed address, the pages there must be the caller's to replace.
 pub unsafe fn map(address: usize, length: usize, protection: u32, flags: u32) -> isize {
     let flags = flags | raw::MAP_PRIVATE | raw::MAP_ANONYMOUS;
-    // SAFETY: new memory harms nobody; fixed addresses are the caller's promise.
+    // SAFETY: a new mapping affects nothing else; a fixed address is the caller's promise.
     unsafe {
         arch::syscall(
             raw::__NR_mmap as usize,
@@ -31,7 +31,7 @@ pub unsafe fn map(address: usize, length: usize, protection: u32, flags: u32) ->
 /// `munmap(2)`.
 ///
 /// # Safety
-/// Nobody may use the memory any more.
+/// The memory must not be in use any more.
 pub unsafe fn unmap(address: usize, length: usize) -> isize {
     // SAFETY: the caller's promise.
     unsafe { arch::syscall(raw::__NR_munmap as usize, [address, length, 0, 0, 0, 0]) }
@@ -40,24 +40,24 @@ pub unsafe fn unmap(address: usize, length: usize) -> isize {
 /// `mprotect(2)`.
 ///
 /// # Safety
-/// Nobody may count on the access that is taken away.
+/// Nothing may rely on the access that is taken away.
 pub unsafe fn protect(address: usize, length: usize, protection: u32) -> isize {
     let arguments = [address, length, protection as usize, 0, 0, 0];
     // SAFETY: the caller's promise.
     unsafe { arch::syscall(raw::__NR_mprotect as usize, arguments) }
 }
 
-/// Whether there is memory in all of a page.
+/// True if the page at `address` is mapped.
 pub fn is_mapped(address: usize, length: usize) -> bool {
     let mut resident = 0_u8;
     let arguments = [address, length, (&raw mut resident).addr(), 0, 0, 0];
-    // SAFETY: writes a byte for one page.
+    // SAFETY: writes one byte, for one page.
     unsafe { arch::syscall(raw::__NR_mincore as usize, arguments) == 0 }
 }
 
-/// Reads all pages in; whether each of them is there and can be read. Kernels before 5.14 do not say.
+/// Reads all pages in. Returns true if each of them exists and is readable; always false on kernels before 5.14.
 pub fn populate(address: usize, length: usize) -> bool {
-    // SAFETY: changes nothing that can be seen.
+    // SAFETY: has no visible effect.
     unsafe {
         arch::syscall(
             raw::__NR_madvise as usize,
@@ -66,7 +66,7 @@ pub fn populate(address: usize, length: usize) -> bool {
     }
 }
 
-/// Reads memory of this process; whether all of it is there.
+/// Reads memory of this process. Returns true if all of it is mapped.
 pub fn peek(address: usize, bytes: &mut [u8]) -> bool {
     let (local, remote) = ([bytes.as_mut_ptr().addr(), bytes.len()], [address, bytes.len()]);
     let lists = [process_id() as usize, local.as_ptr().addr(), 1, remote.as_ptr().addr(), 1, 0];
@@ -75,14 +75,14 @@ pub fn peek(address: usize, bytes: &mut [u8]) -> bool {
     read == bytes.len() as isize
 }
 
-/// Lets a child of `fork` find the memory zeroed; whether the kernel can.
+/// Makes the memory zero in a child of `fork`. Returns true if the kernel supports this.
 pub fn wipe_on_fork(address: usize, length: usize) -> bool {
     let arguments = [address, length, raw::MADV_WIPEONFORK as usize, 0, 0, 0];
-    // SAFETY: advice on memory of our own.
+    // SAFETY: advice on the caller's own memory.
     unsafe { arch::syscall(raw::__NR_madvise as usize, arguments) == 0 }
 }
 
-/// `mremap(2)` with leave to move.
+/// Makes `mremap(2)`, which may move the mapping.
 ///
 /// # Safety
 /// `address` must be a mapping of `old` bytes that is the caller's to move.
@@ -92,22 +92,22 @@ pub unsafe fn remap(address: usize, old: usize, new: usize) -> isize {
     unsafe { arch::syscall(raw::__NR_mremap as usize, arguments) }
 }
 
-/// Moves a mapping to an address of the caller's choice, its access unchanged; a negative errno on failure.
+/// Moves a mapping to the address `to`, with the same access; returns a negative errno on failure.
 ///
 /// # Safety
-/// Both ranges must be the caller's: `from` to move, what is at `to` to be replaced.
+/// Both ranges must be the caller's: it must be free to move `from` and to replace what is mapped at `to`.
 pub unsafe fn move_mapping(from: usize, to: usize, length: usize) -> isize {
     let flags = raw::MREMAP_MAYMOVE | raw::MREMAP_FIXED;
     // SAFETY: the caller's promise.
     unsafe { arch::syscall(raw::__NR_mremap as usize, [from, length, length, flags as usize, to, 0]) }
 }
 
-/// The bit of a signal in a mask.
+/// Returns the bit of a signal in a mask.
 pub const fn signal_bit(signal: u32) -> u64 {
     1 << (signal - 1)
 }
 
-/// Signals that an instruction raises; the kernel kills where it finds them blocked.
+/// Signals that an instruction raises; the kernel kills the process if such a signal is blocked.
 const SYNCHRONOUS: u64 = signal_bit(raw::SIGSEGV)
     | signal_bit(raw::SIGBUS)
     | signal_bit(raw::SIGILL)
@@ -115,11 +115,11 @@ const SYNCHRONOUS: u64 = signal_bit(raw::SIGSEGV)
     | signal_bit(raw::SIGTRAP)
     | signal_bit(raw::SIGSYS);
 
-/// All signals but those that an instruction raises.
+/// All signals except those that an instruction raises.
 pub const ASYNCHRONOUS: u64 = !SYNCHRONOUS;
 
-/// The signals that are blocked in threads of ours: all but those that instructions of the engine's may raise. The kernel gives a
-/// signal that is blocked there, and sent to the process, to a thread of the program's.
+/// The signals that are blocked in the engine's threads: all except those that instructions of the engine may raise. The kernel delivers
+/// a signal that is sent to the process, and is blocked there, to a thread of the program.
 pub const OF_OWN_THREADS: u64 =
     !(signal_bit(raw::SIGSEGV) | signal_bit(raw::SIGBUS) | signal_bit(raw::SIGSYS));
 
@@ -138,13 +138,13 @@ pub fn block_signals(mask: u64) -> u64 {
     change_signal_mask(raw::SIG_BLOCK, mask)
 }
 
-/// Sends a signal to the calling thread, with this information.
+/// Sends a signal to the calling thread, with this `siginfo_t`.
 pub fn queue_to_self(signal: u32, information: *const core::ffi::c_void) {
     queue_to_thread(thread_id(), signal, information);
 }
 
-/// Sends a signal to a thread of this process, with this information; 0 or a negative errno. To others than the calling
-/// thread, only some information may be sent.
+/// Sends a signal to a thread of this process, with this `siginfo_t`; returns 0 or a negative errno. To other threads than the
+/// calling one, the kernel allows only some kinds of information.
 pub fn queue_to_thread(thread: u32, signal: u32, information: *const core::ffi::c_void) -> isize {
     let arguments = [process_id() as usize, thread as usize, signal as usize, information.addr(), 0, 0];
     // SAFETY: the kernel reads the information, and refuses what it cannot read.
@@ -161,28 +161,28 @@ fn change_signal_mask(how: u32, mask: u64) -> u64 {
     before
 }
 
-/// Lets the signals come that are pending and not in `mask`.
+/// Lets pending signals that are not in `mask` be delivered.
 pub fn take_signals(mask: u64) {
     let none = [0_u64; 2];
     let (time, mask) = (none.as_ptr() as usize, &raw const mask as usize);
-    // SAFETY: waits for nothing, and reads a time and a mask of ours.
+    // SAFETY: waits for no descriptor, and reads a time and a mask of this function.
     unsafe { arch::syscall(raw::__NR_ppoll as usize, [0, 0, time, mask, SIGNAL_SET_BYTES, 0]) };
 }
 
-/// Forgets the signals of `mask`, which are blocked, where they are pending.
+/// Discards pending signals of `mask`, which must be blocked.
 pub fn discard_signals(mask: u64) {
     let none = [0_u64; 2];
     let (time, mask) = (none.as_ptr() as usize, &raw const mask as usize);
-    // SAFETY: waits for nothing, and reads a time and a mask of ours.
+    // SAFETY: does not block, and reads a time and a mask of this function.
     while unsafe {
         arch::syscall(raw::__NR_rt_sigtimedwait as usize, [mask, 0, time, SIGNAL_SET_BYTES, 0, 0]) > 0
     } {}
 }
 
-/// The option of `prctl(2)` that installs a filter, from <linux/prctl.h>.
+/// The option of `prctl(2)` that installs a seccomp filter, from <linux/prctl.h>.
 pub const PR_SET_SECCOMP: usize = 22;
 
-/// The monotonic clock, in nanoseconds.
+/// Returns the monotonic clock, in nanoseconds.
 pub fn monotonic_ns() -> i64 {
     let mut time = [0_i64; 2];
     let arguments = [raw::CLOCK_MONOTONIC as usize, (&raw mut time).addr(), 0, 0, 0, 0];
@@ -191,26 +191,26 @@ pub fn monotonic_ns() -> i64 {
     time[0] * 1_000_000_000 + time[1]
 }
 
-/// The process id.
+/// Returns the process id.
 pub fn process_id() -> u32 {
     // SAFETY: takes no arguments.
     unsafe { arch::syscall(raw::__NR_getpid as usize, [0; 6]) as u32 }
 }
 
-/// The thread id.
+/// Returns the thread id.
 pub fn thread_id() -> u32 {
     // SAFETY: takes no arguments.
     unsafe { arch::syscall(raw::__NR_gettid as usize, [0; 6]) as u32 }
 }
 
-/// Forks a child that sends no signal when it ends; 0 in the child, a negative errno on failure. The child shares no
-/// memory with this process, whose other threads it has not: it must not take locks.
+/// Forks a child that sends no signal when it ends; returns 0 in the child, a negative errno on failure. The child shares no
+/// memory with this process, and does not have its other threads, which may have held locks: it must not lock any.
 pub fn fork_without_signal() -> isize {
     // SAFETY: without flags it is a fork.
     unsafe { arch::syscall(raw::__NR_clone as usize, [0; 6]) }
 }
 
-/// Waits for the end of a child, whatever signal it ends with; its status, as `wait(2)` shows it, or -1 where there is none.
+/// Waits for the end of a child, whatever signal it sends then. Returns the status as `wait(2)` does, or -1 if there is no such child.
 pub fn wait_for(child: u32) -> i32 {
     const ANY_KIND: usize = 0x4000_0000;
     let mut status = -1_i32;
@@ -233,21 +233,21 @@ pub const THREAD: u32 = raw::CLONE_VM
     | raw::CLONE_PARENT_SETTID
     | raw::CLONE_CHILD_CLEARTID;
 
-/// Ends the calling thread alone.
+/// Ends the calling thread, but not the process.
 pub fn exit_thread() -> ! {
     loop {
-        // SAFETY: ends this thread; nothing of it is needed any more.
+        // SAFETY: ends this thread, of which nothing is needed any more.
         unsafe { arch::syscall(raw::__NR_exit as usize, [0; 6]) };
     }
 }
 
-/// Waits until the kernel has cleared `word`, which holds the number of a thread that ends, and counts it no more among
-/// this process's.
+/// Waits until the kernel has cleared `word`, which holds the id of a thread that ends, and no longer counts the thread among
+/// this process's threads.
 pub fn wait_for_thread(number: u32, word: &AtomicU32) {
     // Pairs with the kernel's store at the thread's end.
     while word.load(Ordering::Acquire) != 0 {
         let wait = [word.as_ptr().addr(), raw::FUTEX_WAIT as usize, number as usize, 0, 0, 0];
-        // SAFETY: reads the word; no time is given.
+        // SAFETY: reads the word; the wait has no timeout.
         unsafe { arch::syscall(raw::__NR_futex as usize, wait) };
     }
     while is_thread(process_id(), number) {
@@ -256,11 +256,11 @@ pub fn wait_for_thread(number: u32, word: &AtomicU32) {
     }
 }
 
-/// [`write()`] that leaves no SIGPIPE behind where nobody reads any more.
+/// Writes as [`write()`] does, and leaves no SIGPIPE pending if the reader is gone.
 pub fn write_without_signal(fd: i32, bytes: &[u8]) {
     let pipe = signal_bit(raw::SIGPIPE);
     let before = block_signals(pipe);
-    // One that is pending already is somebody else's.
+    // A SIGPIPE that was pending before is not caused by this write, and must stay.
     let was_pending = before & pipe != 0 && pending_signals() & pipe != 0;
     let is_broken = write(fd, bytes) == -(linux_raw_sys::errno::EPIPE as isize);
     if is_broken && !was_pending {
@@ -269,16 +269,16 @@ pub fn write_without_signal(fd: i32, bytes: &[u8]) {
     set_signal_mask(before);
 }
 
-/// The signals that are pending for the calling thread.
+/// Returns the signals that are pending for the calling thread.
 fn pending_signals() -> u64 {
     let mut pending = 0_u64;
     let arguments = [(&raw mut pending).addr(), SIGNAL_SET_BYTES, 0, 0, 0, 0];
-    // SAFETY: writes a local of the right size.
+    // SAFETY: writes to a local of the right size.
     unsafe { arch::syscall(raw::__NR_rt_sigpending as usize, arguments) };
     pending
 }
 
-/// Writes all of `bytes`, or gives up: 0, or the negative errno of that.
+/// Writes all of `bytes` unless an error occurs; returns 0, or the negative errno.
 pub fn write(fd: i32, mut bytes: &[u8]) -> isize {
     while !bytes.is_empty() {
         let arguments = [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];
@@ -323,31 +323,31 @@ pub fn read_at(fd: i32, buffer: &mut [u8], offset: u64) -> isize {
 /// `fstat(2)`.
 pub fn fstat(fd: i32, status: &mut core::mem::MaybeUninit<raw::stat>) -> isize {
     let arguments = [fd as usize, status.as_mut_ptr() as usize, 0, 0, 0, 0];
-    // SAFETY: writes the structure.
+    // SAFETY: the kernel writes the structure.
     unsafe { arch::syscall(raw::__NR_fstat as usize, arguments) }
 }
 
-/// The effective user and group.
+/// Returns the effective user and group.
 pub fn effective_ids() -> (u32, u32) {
     // SAFETY: takes no arguments.
     let ask = |number: u32| unsafe { arch::syscall(number as usize, [0; 6]) as u32 };
     (ask(raw::__NR_geteuid), ask(raw::__NR_getegid))
 }
 
-/// Whether a file has the extended attribute.
+/// True if a file has the extended attribute.
 pub fn has_attribute(fd: i32, name: &core::ffi::CStr) -> bool {
-    // SAFETY: asks for a length only.
+    // SAFETY: reads a name, and queries a length only.
     unsafe {
         arch::syscall(raw::__NR_fgetxattr as usize, [fd as usize, name.as_ptr().addr(), 0, 0, 0, 0]) > 0
     }
 }
 
-/// The number that a process has here which has the number `process` in the PID namespace of this descriptor; a negative errno
+/// Returns the id that a process has here whose id is `process` in the PID namespace of this descriptor; a negative errno
 /// on failure.
 pub fn process_in_namespace(namespace: i32, process: usize) -> isize {
     // linux/nsfs.h
     const NS_GET_TGID_FROM_PIDNS: usize = 0x8004_b707;
-    // SAFETY: a question whose argument is a number.
+    // SAFETY: the argument of this request is a number.
     unsafe {
         arch::syscall(
             raw::__NR_ioctl as usize,
@@ -356,7 +356,7 @@ pub fn process_in_namespace(namespace: i32, process: usize) -> isize {
     }
 }
 
-/// Whether a path names a symbolic link, wherever that leads.
+/// True if a path names a symbolic link, with or without a target.
 pub fn is_link(path: &core::ffi::CStr) -> bool {
     let mut status = core::mem::MaybeUninit::<raw::stat>::uninit();
     let at_cwd = raw::AT_FDCWD as isize as usize;
@@ -364,7 +364,7 @@ pub fn is_link(path: &core::ffi::CStr) -> bool {
     let arguments = [at_cwd, path.as_ptr().addr(), status.as_mut_ptr().addr(), no_follow, 0, 0];
     // SAFETY: reads a string and writes the structure.
     let result = unsafe { arch::syscall(raw::__NR_newfstatat as usize, arguments) };
-    // SAFETY: filled in where the call succeeds.
+    // SAFETY: the kernel has filled it in if the call succeeded.
     result == 0 && unsafe { status.assume_init_ref() }.st_mode & raw::S_IFMT == raw::S_IFLNK
 }
 
@@ -376,32 +376,32 @@ pub fn read_link(path: &core::ffi::CStr, buffer: &mut [u8]) -> isize {
     unsafe { arch::syscall(raw::__NR_readlinkat as usize, arguments) }
 }
 
-/// Whether the string `path` names a file that may be executed.
+/// True if the string `path` names a file that may be executed.
 pub fn is_executable(path: *const u8) -> bool {
     const X_OK: u32 = 1;
     access(path, X_OK) == 0
 }
 
-/// Whether there is a string at `path`, as far as the kernel reads one for a path.
+/// True if there is a string at `path` that is readable as a path for the kernel.
 pub fn is_string(path: *const u8) -> bool {
     use linux_raw_sys::errno::{EFAULT, ENAMETOOLONG};
     let found = access(path, 0);
-    // What is none is `EFAULT`, or has no end where the kernel stops.
+    // Unreadable memory gives `EFAULT`; a string that is too long for a path gives `ENAMETOOLONG`.
     found != -(EFAULT as isize) && found != -(ENAMETOOLONG as isize)
 }
 
-/// Whether the file at `path` may be read.
+/// True if the file at `path` may be read.
 pub fn is_readable(path: &core::ffi::CStr) -> bool {
     const R_OK: u32 = 4;
     access(path.as_ptr().cast(), R_OK) == 0
 }
 
-/// `access(2)`, for one kind of access or none. Where a sandbox refuses it, a file may be used by everybody as by anybody.
+/// Makes `access(2)`, for one kind of access or for existence. If a sandbox refuses the call, the mode's bits for others decide.
 fn access(path: *const u8, kind: u32) -> isize {
     const REFUSED: [isize; 2] =
         [-(linux_raw_sys::errno::ENOSYS as isize), -(linux_raw_sys::errno::EPERM as isize)];
     let at_cwd = raw::AT_FDCWD as isize as usize;
-    // SAFETY: reads a string, if there is one.
+    // SAFETY: the kernel reads a string, if there is one.
     let answer =
         unsafe { arch::syscall(raw::__NR_faccessat as usize, [at_cwd, path.addr(), kind as usize, 0, 0, 0]) };
     if !REFUSED.contains(&answer) {
@@ -411,23 +411,23 @@ fn access(path: *const u8, kind: u32) -> isize {
     // SAFETY: as above.
     let found = unsafe { stat(path, &mut status) };
     let everybodys = kind << 6 | kind << 3 | kind;
-    // SAFETY: filled in where the call succeeds.
+    // SAFETY: the kernel has filled it in if the call succeeded.
     if found == 0 && kind != 0 && unsafe { status.assume_init_ref() }.st_mode & everybodys == 0 {
         return -(linux_raw_sys::errno::EACCES as isize);
     }
     found
 }
 
-/// Maps the first `length` bytes of a file, to be read; the address, or a negative errno.
+/// Maps the first `length` bytes of a file for reading; returns the address, or a negative errno.
 pub fn map_file(fd: i32, length: usize) -> isize {
     let (protection, flags) = (raw::PROT_READ as usize, raw::MAP_PRIVATE as usize);
-    // SAFETY: a new mapping, wherever the kernel likes.
+    // SAFETY: a new mapping, at an address that the kernel chooses.
     unsafe { arch::syscall(raw::__NR_mmap as usize, [0, length, protection, flags, fd as usize, 0]) }
 }
 
-/// A file in memory that has no path, and that can be sealed; a negative errno on failure.
+/// Makes a memory file that has no path and can be sealed; a negative errno on failure.
 pub fn memory_file(name: &core::ffi::CStr) -> i32 {
-    // A system may forbid those that could be executed by their mode; a library need not have that.
+    // A system may forbid memory files with execute permission in their mode; a library does not need this permission.
     const NO_EXECUTION: u32 = 8;
     let named = name.as_ptr().addr();
     let make = |flags: u32| {
@@ -436,13 +436,13 @@ pub fn memory_file(name: &core::ffi::CStr) -> i32 {
         unsafe { arch::syscall(raw::__NR_memfd_create as usize, arguments) as i32 }
     };
     match make(NO_EXECUTION) {
-        // Before Linux 6.3.
+        // Linux before 6.3 does not know the flag.
         error if error == -(linux_raw_sys::errno::EINVAL as i32) => make(0),
         result => result,
     }
 }
 
-/// Takes away from everybody the right to change a file in memory.
+/// Seals a memory file against all changes.
 pub fn seal(fd: i32) -> bool {
     const F_ADD_SEALS: usize = 1033;
     let seals = raw::F_SEAL_WRITE | raw::F_SEAL_SHRINK | raw::F_SEAL_GROW | raw::F_SEAL_SEAL;
@@ -452,12 +452,12 @@ pub fn seal(fd: i32) -> bool {
     }
 }
 
-/// Writes `length` bytes from an address to the start of a file; how many could be read and written.
+/// Writes `length` bytes from an address to the start of a file; returns how many bytes could be read and written.
 pub fn write_from(fd: i32, address: usize, length: usize) -> usize {
     let mut done = 0;
     while done < length {
         let arguments = [fd as usize, address + done, length - done, done, 0, 0];
-        // SAFETY: the kernel only reads; what it cannot read is `EFAULT`.
+        // SAFETY: the kernel only reads the memory; unreadable memory gives `EFAULT`.
         match unsafe { arch::syscall(raw::__NR_pwrite64 as usize, arguments) } {
             written @ 1.. => done += written as usize,
             error if error == -(linux_raw_sys::errno::EINTR as isize) => {}
@@ -467,34 +467,34 @@ pub fn write_from(fd: i32, address: usize, length: usize) -> usize {
     done
 }
 
-/// Closes a descriptor of our own.
+/// Closes a descriptor that the caller owns.
 pub fn close(fd: i32) {
     // SAFETY: the descriptor is the caller's own.
     unsafe { arch::syscall(raw::__NR_close as usize, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// Whether `fd` is a descriptor.
+/// True if `fd` is an open descriptor.
 pub fn is_open(fd: i32) -> bool {
-    // SAFETY: asks for flags only.
+    // SAFETY: only reads flags.
     unsafe { arch::syscall(raw::__NR_fcntl as usize, [fd as usize, raw::F_GETFD as usize, 0, 0, 0, 0]) >= 0 }
 }
 
-/// Programs that this process executes are not to have `fd`.
+/// Sets the close-on-exec flag of `fd`.
 pub fn close_at_exec(fd: i32) {
     let arguments = [fd as usize, raw::F_SETFD as usize, raw::FD_CLOEXEC as usize, 0, 0, 0];
     // SAFETY: touches no memory.
     unsafe { arch::syscall(raw::__NR_fcntl as usize, arguments) };
 }
 
-/// Whether `fd` is a descriptor that a program executed by this process will have too.
+/// True if `fd` is a descriptor that stays open when this process executes a program.
 pub fn survives_exec(fd: i32) -> bool {
-    // SAFETY: asks for flags only.
+    // SAFETY: only reads flags.
     let flags =
         unsafe { arch::syscall(raw::__NR_fcntl as usize, [fd as usize, raw::F_GETFD as usize, 0, 0, 0, 0]) };
     flags >= 0 && flags & raw::FD_CLOEXEC as isize == 0
 }
 
-/// A duplicate that a program executed by this process will have too, out of the way of low numbers if the limit allows.
+/// Returns a duplicate that stays open when this process executes a program, above the low numbers if the limit allows.
 pub fn duplicate(fd: i32) -> i32 {
     let above = |least: usize| {
         // SAFETY: touches no memory.
@@ -506,10 +506,10 @@ pub fn duplicate(fd: i32) -> i32 {
     [100, 10].into_iter().map(above).find(|&fd| fd >= 0).unwrap_or_else(|| above(0))
 }
 
-/// A duplicate for this process alone, which the program does not meet: where the limits allow it, above the numbers that the
-/// program can be given. A negative errno on failure, and where the program may have so few that it may need them all.
+/// Returns a duplicate with close-on-exec, which the program is not to encounter: if the limits allow, its number is above those that the
+/// program can be given. Returns a negative errno on failure, and if the program has so few descriptors that it may need all of them.
 pub fn duplicate_aside(fd: i32) -> i32 {
-    // Above that, the kernel's table of descriptors would grow.
+    // With higher numbers, the kernel's descriptor table would grow.
     const FAR: u64 = 1000;
     const MOST: u64 = 4096;
     const FEW: u64 = 16;
@@ -526,7 +526,7 @@ pub fn duplicate_aside(fd: i32) -> i32 {
     }
     let beyond = || {
         change_descriptor_limit(Some(&[soft + 1, hard]), None).then(|| {
-            // Who has a descriptor keeps it when the limit sinks.
+            // A descriptor stays open when the limit is lowered.
             let aside = above(soft);
             change_descriptor_limit(Some(&limit), None);
             aside
@@ -544,7 +544,7 @@ pub fn duplicate_aside(fd: i32) -> i32 {
     candidates.into_iter().map(above).find(|&aside| aside >= 0).unwrap_or_else(|| above(3))
 }
 
-/// Ends the process at once.
+/// Ends the process immediately.
 pub fn exit_group(code: i32) -> ! {
     loop {
         // SAFETY: does not return.
@@ -555,25 +555,25 @@ pub fn exit_group(code: i32) -> ! {
 /// Sends `signal` to the calling thread.
 pub fn raise(signal: i32) {
     let arguments = [process_id() as usize, thread_id() as usize, signal as usize, 0, 0, 0];
-    // SAFETY: a signal to ourselves.
+    // SAFETY: sends a signal to the calling thread.
     unsafe { arch::syscall(raw::__NR_tgkill as usize, arguments) };
 }
 
-/// How many threads this process has; 0 where `/proc` does not say.
+/// Returns the number of threads of this process; 0 if `/proc` does not say.
 pub fn threads() -> usize {
     let mut status = core::mem::MaybeUninit::<raw::stat>::uninit();
-    // SAFETY: a string.
+    // SAFETY: the path is a string.
     if unsafe { stat(c"/proc/self/task".as_ptr().cast(), &mut status) } != 0 {
         return 0;
     }
-    // A directory for each, beside those that every directory counts.
-    // SAFETY: filled in where the call succeeds.
+    // Each thread is a subdirectory; two more links are those that every directory has.
+    // SAFETY: the kernel has filled it in if the call succeeded.
     (unsafe { status.assume_init_ref() }.st_nlink as usize).saturating_sub(2)
 }
 
-/// Whether `thread` is one of `process`.
+/// True if `thread` is a thread of `process`.
 pub fn is_thread(process: u32, thread: u32) -> bool {
-    // SAFETY: sends nothing.
+    // SAFETY: signal 0 sends nothing.
     unsafe { arch::syscall(raw::__NR_tgkill as usize, [process as usize, thread as usize, 0, 0, 0, 0]) == 0 }
 }
 
@@ -586,14 +586,14 @@ pub unsafe fn prctl(operation: u32, argument: usize) -> isize {
     unsafe { arch::syscall(raw::__NR_prctl as usize, [operation as usize, argument, 0, 0, 0, 0]) }
 }
 
-/// The highest number that a descriptor may have, as far as the soft limit says.
+/// Returns the soft limit of descriptors, at most 2^20.
 pub fn descriptor_limit() -> u32 {
     let mut limit = [0_u64; 2];
     change_descriptor_limit(None, Some(&mut limit));
     limit[0].min(1 << 20) as u32
 }
 
-/// The soft and the hard limit of descriptors: sets them, and says what they were before; whether the kernel did.
+/// Sets the soft and hard limit of descriptors, and reads the limits from before. Returns true if the kernel has done so.
 fn change_descriptor_limit(new: Option<&[u64; 2]>, before: Option<&mut [u64; 2]>) -> bool {
     const RLIMIT_NOFILE: usize = 7;
     let new = new.map_or(0, |new| new.as_ptr().addr());
@@ -609,6 +609,6 @@ fn change_descriptor_limit(new: Option<&[u64; 2]>, before: Option<&mut [u64; 2]>
 pub unsafe fn stat(path: *const u8, status: &mut core::mem::MaybeUninit<raw::stat>) -> isize {
     let at_cwd = raw::AT_FDCWD as isize as usize;
     let arguments = [at_cwd, path as usize, status.as_mut_ptr() as usize, 0, 0, 0];
-    // SAFETY: the caller's promise; writes the structure.
+    // SAFETY: the caller's promise; the kernel writes the structure.
     unsafe { arch::syscall(raw::__NR_newfstatat as usize, arguments) }
 }

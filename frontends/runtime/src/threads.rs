@@ -1,9 +1,9 @@
-//! The threads that front ends provide to the engine: threads that the program's C library knows nothing of.
+//! The threads that front ends provide to the engine, which are independent of the program's C library.
 //!
 //! A thread is a raw `clone` on a mapped stack with a guard page. It runs engine code only, which
-//! uses neither libc nor thread-local storage; it has a thread block of its own all the same, at the
-//! top of its stack, so that the thread pointer tells it apart. The kernel clears the thread's id in
-//! `SLOTS` when it is off its stack for good, and that is what makes the stack free for the next.
+//! uses neither libc nor thread-local storage. It nevertheless has a thread block of its own, at the
+//! top of its stack, so that its thread pointer is unique. The kernel clears the thread's id in
+//! `SLOTS` when the thread has left its stack for good; then the stack is free for the next thread.
 
 use crate::{arch, sys};
 use anyring_engine::os::page_bytes;
@@ -17,14 +17,14 @@ const STACK_BYTES: usize = 256 << 10;
 /// A slot's thread id while its thread is being started.
 const CLAIMED: u32 = u32::MAX;
 
-/// A thread that is alive, or a stack for one to come.
+/// A thread that is alive, or a stack for a future thread.
 struct Slot {
     thread_id: AtomicU32,
     stack: AtomicUsize,
 }
 
-/// Slots, and where there are more. There are as many as there were ever threads at once: the kernel says how many
-/// there may be.
+/// A block of slots, and the next block. There are as many slots as there were ever threads at the same time: the kernel limits their
+/// number.
 struct Slots {
     slots: [Slot; 255],
     more: AtomicPtr<Slots>,
@@ -38,22 +38,22 @@ impl Slots {
         }
     }
 
-    /// The slots behind these, if there are any.
+    /// Returns the next block of slots, if there is one.
     fn more(&self) -> Option<&'static Slots> {
-        // Acquire pairs with the release of who put them there. SAFETY: they are never unmapped.
+        // Acquire pairs with the release in `extend`. SAFETY: blocks are never unmapped.
         unsafe { self.more.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Puts others behind the last.
+    /// Adds a block of slots after this one, which is the last.
     fn extend(&self) -> Option<&'static Slots> {
         let bytes = size_of::<Slots>();
-        // SAFETY: new memory, wherever the kernel likes. Zeros are slots that nobody has.
+        // SAFETY: a new mapping, at an address that the kernel chooses. Zeros are free slots.
         let mapped = unsafe { sys::map(0, bytes, raw::PROT_READ | raw::PROT_WRITE, 0) };
         let new = usize::try_from(mapped).ok()? as *mut Slots;
         let last = core::ptr::null_mut();
         // Release pairs with the acquire in `more`.
         if self.more.compare_exchange(last, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: nobody has seen it.
+            // SAFETY: the block was not published.
             unsafe { sys::unmap(new as usize, bytes) };
         }
         self.more()
@@ -62,22 +62,22 @@ impl Slots {
 
 static SLOTS: Slots = Slots::new();
 
-/// All slots.
+/// Returns all slots.
 fn slots() -> impl Iterator<Item = &'static Slot> {
     core::iter::successors(Some(&SLOTS), |slots| slots.more()).flat_map(|slots| &slots.slots)
 }
 
-/// The thread block, at the top of the stack. It has zeros but for its own address: on Arm, thread-local storage begins
-/// two words above its beginning.
+/// The thread block, at the top of the stack. It is zero except for its own address: on Arm, thread-local storage begins
+/// two words above the block's beginning.
 #[repr(C, align(64))]
 struct Block {
     /// The x86-64 ABI wants the block's own address here.
     itself: *mut Block,
-    /// Zeros where a C library would keep its own (stack protector and the like).
+    /// Zeros, where a C library would keep its own data (stack protector and the like).
     rest: [usize; 63],
 }
 
-/// Where a new thread's stack begins: `anyring_runtime_clone` takes the first two words, and calls the one with the other.
+/// The beginning of a new thread's stack: `anyring_runtime_clone` pops the first two words, and calls the first with the second.
 #[repr(C, align(64))]
 struct Start {
     run: extern "C" fn(*const Start) -> !,
@@ -87,14 +87,14 @@ struct Start {
     name: &'static CStr,
 }
 
-/// The child of a fork has none of the parent's threads.
+/// Marks all slots as free: the child of a fork has none of the parent's threads.
 pub fn forked() {
     for slot in slots() {
         slot.thread_id.store(0, Ordering::Relaxed);
     }
 }
 
-/// Whether the thread of this number is one of ours.
+/// True if the thread with this id is one of the engine's.
 pub fn is_own(thread: u32) -> bool {
     slots().any(|slot| slot.thread_id.load(Ordering::Acquire) == thread)
 }
@@ -118,7 +118,7 @@ pub fn spawn(
     result
 }
 
-/// A slot that nobody has.
+/// Claims a free slot.
 fn claim() -> Option<&'static Slot> {
     let mut slots = &SLOTS;
     loop {
@@ -133,17 +133,17 @@ fn claim() -> Option<&'static Slot> {
     }
 }
 
-/// The slot's stack: its own from an earlier thread, or a new one.
+/// Returns the slot's stack: that of an earlier thread, or a new one.
 fn stack(slot: &Slot) -> Result<usize, i32> {
     let stack = slot.stack.load(Ordering::Relaxed);
     if stack != 0 {
         return Ok(stack);
     }
     let flags = raw::MAP_NORESERVE | raw::MAP_STACK;
-    // SAFETY: new memory, wherever the kernel likes.
+    // SAFETY: a new mapping, at an address that the kernel chooses.
     let mapped = unsafe { sys::map(0, page_bytes() + STACK_BYTES, raw::PROT_READ | raw::PROT_WRITE, flags) };
     let mapped = usize::try_from(mapped).map_err(|_| EAGAIN as i32)?;
-    // SAFETY: the lowest page of what was just mapped.
+    // SAFETY: the lowest page of the new mapping.
     unsafe { sys::protect(mapped, page_bytes(), raw::PROT_NONE) };
     slot.stack.store(mapped, Ordering::Relaxed);
     Ok(mapped)
@@ -156,8 +156,8 @@ fn start(
     argument: *mut c_void,
     storage: Range<isize>,
 ) -> Result<(), i32> {
-    // The block lies so that the storage around it is memory of the stack's top too, which starts zeroed
-    // and which nobody writes to.
+    // The block lies so that the storage around it is at the top of the stack, too, where memory starts zeroed
+    // and is not written.
     let above = usize::try_from(storage.end).unwrap_or(0);
     let below = usize::try_from(-storage.start).unwrap_or(0);
     let room = size_of::<Block>().max(above) + below + size_of::<Start>();
@@ -167,16 +167,16 @@ fn start(
     if room > STACK_BYTES / 4 {
         return Err(EAGAIN as i32);
     }
-    // SAFETY: the top of a stack that is ours and that no thread uses.
+    // SAFETY: the top of a stack that the slot owns and that no thread uses.
     unsafe { block.write(Block { itself: block, rest: [0; 63] }) };
     // Below the storage.
     let place = block as usize - below - size_of::<Start>();
     let place = (place & !(align_of::<Start>() - 1)) as *mut Start;
     // SAFETY: as above.
     unsafe { place.write(Start { run, itself: place, entry, argument, name }) };
-    // The new thread inherits the mask: it never sees a signal of the program's.
+    // The new thread inherits the mask, so it gets no signal of the program.
     let mask = sys::set_signal_mask(sys::OF_OWN_THREADS);
-    // SAFETY: the stack is prepared as `anyring_runtime_clone` wants it, the word to clear is static.
+    // SAFETY: the stack is prepared as `anyring_runtime_clone` requires, and the word to clear is static.
     let result = unsafe {
         arch::anyring_runtime_clone(sys::THREAD as usize, place.cast(), slot.thread_id.as_ptr(), block.cast())
     };
@@ -186,11 +186,11 @@ fn start(
 
 /// The first frame of a thread.
 extern "C" fn run(start: *const Start) -> ! {
-    // SAFETY: what `start` wrote and gave to this thread, whose stack lies below.
+    // SAFETY: `start` wrote the structure for this thread, whose stack lies below it.
     let Start { entry, argument, name, .. } = unsafe { start.read() };
     // SAFETY: the name ends with zero.
     unsafe { sys::prctl(PR_SET_NAME, name.as_ptr() as usize) };
-    // SAFETY: in a new thread, once, as who gave them wants it.
+    // SAFETY: called once, in a new thread, as the caller of `spawn` requires.
     unsafe { entry(argument) };
     sys::exit_thread()
 }
@@ -206,10 +206,10 @@ mod tests {
 
     extern "C" fn count(argument: *mut c_void) {
         let own = arch::thread_pointer().get();
-        // Its own thread block lies on its own stack.
+        // The thread's own thread block lies on its own stack.
         let here = (&raw const own).addr();
         assert!(own > here && own - here < STACK_BYTES);
-        // Storage on either side of it is zero, but for the word that is its own address.
+        // The storage on both sides of the thread pointer is zero, except for the word with the block's address.
         // SAFETY: the storage that was asked for.
         let storage = |offset| unsafe { ((own as *const usize).byte_offset(offset)).read() };
         assert!((-64..64).step_by(8).all(|offset| offset == 0 || storage(offset) == 0));

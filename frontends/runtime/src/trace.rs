@@ -1,4 +1,4 @@
-//! The connection to `anyring trace`: it attaches to the reader's buffer, of which `ANYRING_TRACE` is the path.
+//! The connection to `anyring trace`: the process attaches to the reader's buffer, whose path is in `ANYRING_TRACE`.
 
 use crate::{attach, config, process, sys};
 use alloc::vec::Vec;
@@ -7,15 +7,15 @@ use core::ffi::CStr;
 use core::sync::atomic::AtomicBool;
 use linux_raw_sys::general as raw;
 
-/// The longest arguments that are told.
+/// The maximum length of the command line that is reported, in bytes.
 const MOST: usize = 4096;
 
-/// Whether the process is to be traced.
+/// True if the process is to be traced.
 pub fn is_wanted() -> bool {
     config::trace_path().is_some()
 }
 
-/// Attaches the process, which runs `engine`, where it is to be traced; once. Whether it is attached.
+/// Attaches the process, which runs `engine`, to the trace buffer if it is to be traced; once. Returns true if it is attached.
 pub fn begin(engine: u32) -> bool {
     static BEGUN: AtomicBool = AtomicBool::new(false);
     attach::once(&BEGUN, config::trace_path(), "cannot be traced", |fd| {

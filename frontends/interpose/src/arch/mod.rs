@@ -1,4 +1,4 @@
-//! Assembly of this crate: which symbols somebody defines.
+//! Assembly of this crate: references to symbols that may be undefined.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

@@ -1,5 +1,5 @@
 //! Differences between architectures: the system call instruction, the start of a thread, the memory routines, and
-//! where trapping front ends leave their page.
+//! the address of the page of trapping front ends.
 
 use core::num::NonZeroUsize;
 
@@ -13,7 +13,7 @@ pub use aarch64::*;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::*;
 
-/// The thread pointer, which the program's threads have from the C library and ours from [`crate::threads`].
+/// Returns the thread pointer, which the C library sets in the program's threads and [`crate::threads`] in the engine's.
 #[inline]
 pub fn thread_pointer() -> NonZeroUsize {
     NonZeroUsize::new(anyring_engine::os::thread_pointer()).unwrap_or(NonZeroUsize::MIN)

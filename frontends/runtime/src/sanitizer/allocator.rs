@@ -1,7 +1,7 @@
-//! The program's own allocator, which under a sanitizer is its run-time's: that is how it knows what is live.
+//! The program's own allocator, which under a sanitizer is the run-time's: so the run-time knows which memory is live.
 //!
-//! Used in place of [`crate::allocator`] as it else is, by `scripts/check-sanitizers`. It has locks, so that
-//! a program which enters a ring from a signal handler that interrupted `malloc` hangs with it.
+//! `scripts/check-sanitizers` uses it in place of the regular [`crate::allocator`]. It has locks, so
+//! a program that enters a ring in a signal handler that interrupted `malloc` hangs with it.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ffi::{c_int, c_void};
@@ -17,13 +17,13 @@ unsafe extern "C" {
 pub struct Allocator;
 
 impl Allocator {
-    /// The one allocator.
+    /// Returns the allocator.
     pub const fn new() -> Self {
         Self
     }
 }
 
-// SAFETY: the C library's promises are those that are asked for here.
+// SAFETY: the C library's functions fulfil the contract of the trait.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let mut memory = ptr::null_mut();

@@ -1,7 +1,7 @@
-//! Threads as a sanitizer's run-time knows them: made by the C library, in whose `pthread_create` it stands.
+//! Threads that a sanitizer's run-time knows: the C library makes them, and the run-time intercepts `pthread_create`.
 //!
-//! Used in place of [`crate::threads`] as it else is, by `scripts/check-sanitizers`. A program whose
-//! threads all end by `pthread_exit` does not end with such threads about.
+//! `scripts/check-sanitizers` uses them in place of the regular [`crate::threads`]. A program whose
+//! threads all end by `pthread_exit` does not end while such a thread exists.
 
 use crate::sys;
 use alloc::boxed::Box;
@@ -26,10 +26,10 @@ unsafe extern "C" {
     fn pthread_detach(thread: usize) -> c_int;
 }
 
-/// The child of a fork has none of the parent's threads.
+/// Does nothing: the child of a fork has none of the parent's threads, and no list of them is kept.
 pub fn forked() {}
 
-/// Whether the thread of this number is known to be one of ours: nobody keeps a list of them.
+/// True if the thread is known to be one of the engine's; never, because no list of threads is kept.
 pub fn is_own(_thread: u32) -> bool {
     false
 }
@@ -46,29 +46,29 @@ pub fn spawn(
 ) -> Result<(), i32> {
     let start = Box::into_raw(Box::new(Start { name, entry, argument }));
     let mut thread = 0;
-    // The new thread inherits the mask: it never sees a signal of the program's.
+    // The new thread inherits the mask, so it gets no signal of the program.
     let mask = sys::set_signal_mask(sys::OF_OWN_THREADS);
     // SAFETY: `run` takes over what `start` points to.
     let error = unsafe { pthread_create(&mut thread, ptr::null(), run, start.cast()) };
     if error == 0 {
-        // SAFETY: the thread was just made, and nobody joins it.
+        // SAFETY: the thread was just made, and is not joined.
         unsafe { pthread_detach(thread) };
     } else {
-        // SAFETY: no thread has taken it.
+        // SAFETY: no thread has taken over the memory.
         drop(unsafe { Box::from_raw(start) });
     }
     sys::set_signal_mask(mask);
     if error == 0 { Ok(()) } else { Err(error) }
 }
 
-/// A thread's first function of ours.
+/// The first function of a new thread.
 extern "C" fn run(start: *mut c_void) -> *mut c_void {
     // SAFETY: `spawn` made it for this thread.
     let start = unsafe { Box::from_raw(start.cast::<Start>()) };
     // SAFETY: the name ends with zero.
     unsafe { sys::prctl(PR_SET_NAME, start.name.as_ptr() as usize) };
     let Start { entry, argument, .. } = *start;
-    // SAFETY: in a new thread, once, as who gave them wants it.
+    // SAFETY: called once, in a new thread, as the caller of `spawn` requires.
     unsafe { entry(argument) };
     ptr::null_mut()
 }

@@ -1,9 +1,9 @@
 //! The memory routines that compiled code calls.
 //!
-//! A library that is brought into a static program has no C library whose routines it could call. They are hidden: the program
-//! keeps its own. With them comes what the compiler's library, which is C in part, names of the stack protector.
+//! A library that is brought into a static program has no C library whose routines it could call. The routines here are hidden: the program
+//! keeps its own. Also defined here is what the compiler's library, which is C in part, refers to for the stack protector.
 
-/// Puts them into a library: part of [`runtime`](crate::runtime).
+/// Defines the memory routines in a library: part of [`runtime`](crate::runtime).
 #[macro_export]
 macro_rules! memory_routines {
     () => {
@@ -40,7 +40,7 @@ macro_rules! memory_routines {
             "str q0, [x0]",
             "str q1, [x5, #-16]",
             "ret",
-            // More than 32 bytes: does the target begin inside the source?
+            // More than 32 bytes: copy backward if the target begins inside the source.
             "10:",
             "sub x3, x0, x1",
             "cmp x3, x2",
@@ -80,7 +80,7 @@ macro_rules! memory_routines {
             "str w6, [x0]",
             "str w7, [x5, #-4]",
             "ret",
-            // At most three bytes: the first, the middle and the last, some of them twice.
+            // At most three bytes: the first, the middle and the last; some of these are the same byte.
             "22:",
             "cbz x2, 23f",
             "lsr x3, x2, #1",

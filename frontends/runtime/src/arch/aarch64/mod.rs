@@ -5,17 +5,17 @@ mod memory;
 use core::arch::{asm, global_asm};
 use linux_raw_sys::general as raw;
 
-/// Where front ends that trap calls put a page of their own ([`crate::process::others_answer`]); low enough for 39-bit
-/// address spaces, and below 64 GiB, from where on the address sanitizer has its shadow.
+/// The address at which front ends that trap calls map a page ([`crate::process::others_answer`]); low enough for 39-bit
+/// address spaces, and below 64 GiB, where the shadow memory of the address sanitizer begins.
 pub const STUB_ADDRESS: usize = 0xe_5500_0000;
 
-/// The calls that let the descriptor that is their second argument be another one.
+/// The calls that replace the descriptor in their second argument by a duplicate of another.
 pub const REPLACING: &[u32] = &[raw::__NR_dup3];
 
-/// The calls that do nothing but make a child.
+/// The calls that make a child process and do nothing else.
 pub const FORKS: &[u32] = &[];
 
-/// Performs a system call, where it is called: see [`crate::sys`].
+/// Makes a system call, inline in the caller: see [`crate::sys`].
 ///
 /// # Safety
 /// As for the call that `number` names.
@@ -39,14 +39,14 @@ pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
     result
 }
 
-/// The instruction, stack and frame pointers of the function that this is a part of, and its link register.
+/// Returns the instruction, stack and frame pointers of the calling function, and its link register.
 #[inline(always)]
 pub fn pointers() -> [usize; 4] {
     let (pc, sp, fp, lr);
-    // SAFETY: looks at registers only.
+    // SAFETY: only reads registers.
     unsafe {
         asm!(
-            // First the link register: it may be one that an output is given.
+            // The link register first: an output may be assigned to it.
             "mov {}, x30", "adr {}, .", "mov {}, sp", "mov {}, x29",
             out(reg) lr, out(reg) pc, out(reg) sp, out(reg) fp, options(nomem, nostack),
         );

@@ -1,11 +1,11 @@
 //! The memory routines that compiled code calls, with nothing above SSE2.
 //!
-//! Those of the C library would do, but for one thing: they use AVX, and code that a patched call
-//! site of the preload's entered may still need the upper halves of the vector registers (its `arch::sites` saves
-//! the lower ones). They are hidden: the program keeps its own. And they are part of the libraries that are loaded
-//! into programs only: a program that is built with the engine inside has the C library's.
+//! The C library's routines are not used for one reason: they use AVX, and code that has entered a patched call
+//! site of the preload front end may still need the upper halves of the vector registers (its `arch::sites` saves
+//! the lower ones). The routines here are hidden: the program keeps its own. They are part only of libraries that are loaded
+//! into programs: a program that is built with the engine inside uses the C library's.
 
-/// Puts them into a library: part of [`runtime`](crate::runtime).
+/// Defines the memory routines in a library: part of [`runtime`](crate::runtime).
 #[macro_export]
 macro_rules! memory_routines {
     () => {
@@ -30,7 +30,7 @@ macro_rules! memory_routines {
             "movups [rdi], xmm0",
             "movups [rdi + rdx - 16], xmm1",
             "ret",
-            // More than 32 bytes: does the target begin inside the source?
+            // More than 32 bytes: copy backward if the target begins inside the source.
             "10:",
             "mov rcx, rdi",
             "sub rcx, rsi",
@@ -72,7 +72,7 @@ macro_rules! memory_routines {
             "mov [rdi], ecx",
             "mov [rdi + rdx - 4], r8d",
             "ret",
-            // At most three bytes: the first, the middle and the last, some of them twice.
+            // At most three bytes: the first, the middle and the last; some of these are the same byte.
             "22:",
             "test edx, edx",
             "jz 23f",

@@ -5,17 +5,17 @@ mod memory;
 use core::arch::{asm, global_asm};
 use linux_raw_sys::general as raw;
 
-/// Where front ends that trap calls put a page of their own ([`crate::process::others_answer`]): far from where the
-/// kernel lays out programs, libraries and stacks. The run-times of the sanitizers leave another part to the program.
+/// The address at which front ends that trap calls map a page ([`crate::process::others_answer`]): far from where the
+/// kernel maps programs, libraries and stacks. Under a sanitizer, the run-time leaves a different range to the program.
 pub const STUB_ADDRESS: usize = if cfg!(anyring_sanitizer) { 0x5900_0000_0000 } else { 0x7e95_0000_0000 };
 
-/// The calls that let the descriptor that is their second argument be another one.
+/// The calls that replace the descriptor in their second argument by a duplicate of another.
 pub const REPLACING: &[u32] = &[raw::__NR_dup2, raw::__NR_dup3];
 
-/// The calls that do nothing but make a child.
+/// The calls that make a child process and do nothing else.
 pub const FORKS: &[u32] = &[raw::__NR_fork, raw::__NR_vfork];
 
-/// Performs a system call, where it is called: see [`crate::sys`].
+/// Makes a system call, inline in the caller: see [`crate::sys`].
 ///
 /// # Safety
 /// As for the call that `number` names.
@@ -41,11 +41,11 @@ pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
     result
 }
 
-/// The instruction, stack and frame pointers of the function that this is a part of; there is no link register.
+/// Returns the instruction, stack and frame pointers of the calling function; x86-64 has no link register, so the last word is 0.
 #[inline(always)]
 pub fn pointers() -> [usize; 4] {
     let (ip, sp, bp);
-    // SAFETY: looks at registers only.
+    // SAFETY: only reads registers.
     unsafe {
         asm!("lea {}, [rip]", "mov {}, rsp", "mov {}, rbp", out(reg) ip, out(reg) sp, out(reg) bp, options(nomem, nostack));
     }
