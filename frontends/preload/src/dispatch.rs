@@ -1,4 +1,4 @@
-//! The way from functions and patched call sites into the engine.
+//! The entry to the engine from interposed functions and patched call sites.
 
 use crate::{frontend as host, inside, threads};
 use anyring_engine::{Caller, frontend};
@@ -7,7 +7,7 @@ use anyring_trap::{fork, stub};
 use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general as raw;
 
-/// One of the three calls, made by a patched call site, or by a function: only then are the closes seen that go with it.
+/// Makes one of the three calls, for a patched call site or for a function (`by_function`). Only with functions are closes seen, too.
 ///
 /// # Safety
 /// As for the call that `number` names.
@@ -31,7 +31,7 @@ pub unsafe fn called(number: usize, a: [usize; 6], by_function: bool) -> isize {
     result
 }
 
-/// The kernel's answer, in a process where it answers first; none where our engine is to be asked.
+/// Returns the kernel's result, in a process in which the kernel is asked first, or `None` if the user engine is to answer.
 ///
 /// # Safety
 /// As for the call that `number` names.
@@ -41,7 +41,7 @@ unsafe fn by_kernel(number: usize, a: [usize; 6]) -> Option<isize> {
     if beside::is_shared() && beside::is_ours(number, a) {
         return None;
     }
-    // SAFETY: the caller's promise, or parameters of ours.
+    // SAFETY: the caller's promise, or parameters of this crate.
     let kernel = |number, a| unsafe { stub::syscall(number, a) };
     if number != raw::__NR_io_uring_setup as usize {
         return Some(kernel(number, a));
@@ -57,11 +57,11 @@ unsafe fn by_kernel(number: usize, a: [usize; 6]) -> Option<isize> {
     result
 }
 
-/// Puts the engine in place in a program that runs, whose other rings are the kernel's.
+/// Starts the engine in a running program whose other rings are the kernel's.
 fn begin_beside() {
     static BEGUN: AtomicBool = AtomicBool::new(false);
     inside::block_signals();
-    // Threads that come here at the same time go on with a whole engine; only the hooks are for once.
+    // Threads that come here at the same time continue with a complete engine; only the hooks must be registered once.
     process::adopt(&host::BESIDE);
     if !BEGUN.swap(true, Ordering::Relaxed) {
         #[cfg(not(test))]
@@ -71,7 +71,7 @@ fn begin_beside() {
     beside::share();
 }
 
-/// Makes a call that the kernel answers: while it does, signals come as they would without us.
+/// Makes a call that the kernel answers. During the call, signals are delivered as without anyring.
 ///
 /// # Safety
 /// As for the call that `number` names.

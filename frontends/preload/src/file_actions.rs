@@ -1,49 +1,49 @@
-//! The file actions of `posix_spawn` as they are in glibc, and as they are without those that close one descriptor.
+//! The file actions of `posix_spawn` in glibc's layout, and a copy of them that does not close a certain descriptor.
 
 use alloc::vec::Vec;
 use core::ffi::c_int;
 
-/// One of the actions: what it does, and with what.
+/// A file action with its arguments.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Action {
-    /// Which.
+    /// The kind, as the C library numbers it.
     pub kind: c_int,
-    /// As the C library lays them out.
+    /// The arguments, in the C library's layout.
     pub arguments: [u64; 3],
 }
 
 impl Action {
-    /// One with a descriptor.
+    /// Makes an action on a descriptor.
     pub fn new(kind: c_int, descriptor: c_int) -> Self {
         Self { kind, arguments: [u64::from(descriptor as u32), 0, 0] }
     }
 
-    /// The descriptor that it is about, where that is the first it names.
+    /// The first descriptor of the action.
     pub fn descriptor(&self) -> c_int {
         self.arguments[0] as c_int
     }
 
-    /// The descriptor that it makes one of the first.
+    /// The second descriptor, which becomes a duplicate of the first.
     pub fn target(&self) -> c_int {
         (self.arguments[0] >> 32) as c_int
     }
 }
 
-/// By which numbers the C library knows what an action does.
+/// The C library's numbers of the kinds of actions.
 pub struct Kinds {
-    /// Close this one.
+    /// Closes a descriptor.
     pub close: c_int,
-    /// Close from here on.
+    /// Closes all descriptors from a number on.
     pub close_from: c_int,
-    /// Make one of another.
+    /// Makes one descriptor a duplicate of another.
     pub duplicate: c_int,
-    /// Open a file.
+    /// Opens a file.
     pub open: c_int,
 }
 
-/// The actions that do the same but for `descriptor`; `None` where none of them closes it. What lies at a number from `limit` on
-/// stays open: the C library takes its closing for a failure.
+/// Returns actions with the same effect that leave `descriptor` open; `None` if no action closes it. Descriptors from `limit` on
+/// stay open, too, because the C library treats closing such a number as a failure.
 pub fn leaving_open(given: &[Action], kinds: &Kinds, descriptor: c_int, limit: u32) -> Option<Vec<Action>> {
     let closes_from = |action: &Action| action.kind == kinds.close_from && action.descriptor() <= descriptor;
     let closes = |action: &Action| action.kind == kinds.close && action.descriptor() == descriptor;
@@ -51,7 +51,7 @@ pub fn leaving_open(given: &[Action], kinds: &Kinds, descriptor: c_int, limit: u
         action.kind == kinds.open && action.descriptor() == descriptor
             || action.kind == kinds.duplicate && action.target() == descriptor
     };
-    // From there on the number is the program's own.
+    // After such an action, the number is the program's own.
     let filled = given.iter().position(fills).unwrap_or(given.len());
     let (before, behind) = given.split_at(filled);
     if !before.iter().any(|action| closes_from(action) || closes(action)) {
@@ -60,7 +60,7 @@ pub fn leaving_open(given: &[Action], kinds: &Kinds, descriptor: c_int, limit: u
     let mut list = Vec::new();
     for action in before.iter().filter(|action| !closes(action)) {
         if closes_from(action) {
-            // To close what is not open is no failure.
+            // Closing a descriptor that is not open is no failure.
             let below = action.descriptor()..descriptor.min(limit as c_int);
             list.extend(below.map(|number| Action::new(kinds.close, number)));
             list.push(Action::new(kinds.close_from, descriptor + 1));

@@ -1,4 +1,4 @@
-//! The steps before `main`, and at the end.
+//! The steps before `main`, and at the end of the process.
 
 use crate::{frontend, patch};
 use anyring_interpose::next;
@@ -18,19 +18,19 @@ static START: extern "C" fn() = start;
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = crate::interpose::process::end;
 
-/// Chooses the engine and puts the trap in place.
+/// Chooses the engine and installs the trap.
 pub extern "C" fn start() {
-    // A program without a C library has the engine by injection; only a dynamic linker loaded this.
+    // A program without a C library has the engine by injection; here only its dynamic linker has loaded this library.
     let Some(environment) = next::environment() else { return };
     const AT_ENTRY: c_ulong = 9;
     const AT_SECURE: c_ulong = 23;
-    // The variables of who starts a program are not obeyed with privileges that he has not.
+    // In a privileged program, variables of its unprivileged caller are ignored.
     let privileged = auxiliary(AT_SECURE).is_some_and(|secure| secure != 0);
     let variables = if privileged { core::ptr::null() } else { environment };
-    // SAFETY: the C library's, set before constructors run.
+    // SAFETY: the environment is the C library's, set before constructors run.
     let config = unsafe { config::read(variables) };
     process::refuse_settings(&config);
-    // A child of `vfork` in this memory must find it.
+    // Read now, so that a child of `vfork` in this memory finds the parent's id.
     process::own_id();
     #[cfg(not(test))]
     crate::interpose::process::find_vfork();
@@ -39,14 +39,14 @@ pub extern "C" fn start() {
     // SAFETY: as above; the process has one thread.
     unsafe { config::forget_started(environment) };
     let entry = auxiliary(AT_ENTRY);
-    // Code of a fixed-address program lies low; it needs a filter that reaches there.
+    // Code of a program with a fixed address lies low; it needs a filter that covers low addresses.
     let reach = Reach { low: entry.is_none_or(low::is_low), text: None };
     let ours = anyring_trap::start::begin(&config, &reach, true, &frontend::FRONTEND, &frontend::HOST);
     if trap::installed() {
-        // SAFETY: the C library's, as before; null where the variables are not obeyed.
+        // SAFETY: the environment is the C library's, as before; null if the variables are ignored.
         unsafe { exec::remember(variables) };
     }
-    // What is known of signal actions is this process's, whoever answers its calls.
+    // Notes on signal actions belong to this process, so forks must be noticed whichever engine answers.
     #[cfg(not(test))]
     if ours || trap::installed() {
         crate::interpose::process::register_fork();
@@ -55,7 +55,7 @@ pub extern "C" fn start() {
         crate::interpose::process::register_fork_of_id();
     }
     #[cfg(not(test))]
-    // SAFETY: as before; null where the variables are not obeyed.
+    // SAFETY: as before; null if the variables are ignored.
     unsafe {
         crate::probe::answer(variables, ours);
     }
@@ -73,19 +73,19 @@ pub extern "C" fn start() {
     crate::threads::prepare();
 }
 
-/// The kernel answers, and the engine takes the rings that it is too old for: from here on setups are seen, where they go by the C
-/// library or by a site that can be patched before `main`.
+/// Prepares for rings that the kernel is too old for, in a process whose other rings are the kernel's: from here on, setups are seen that
+/// are made by the C library or by a site that can be patched before `main`.
 fn stand_ready(config: &Config, entry: usize) {
-    // SAFETY: makes a ring.
+    // SAFETY: the call makes a ring with parameters of the caller.
     let kernel = |number, arguments| unsafe { stub::syscall(number, arguments) };
     let all_seen = || config.patch && patch::beside_kernel(entry, beside::mark());
-    // What an ancestor's filter traps goes to the kernel.
+    // Calls that an ancestor's filter traps go to the kernel.
     if trap::installed() || beside::kernel_has_all(kernel) || !all_seen() {
         beside::withdraw();
     }
 }
 
-/// A value that the kernel told the program about itself.
+/// Returns a value of the auxiliary vector, in which the kernel describes the program.
 pub fn auxiliary(name: c_ulong) -> Option<usize> {
     const NAME: &CStr = c"getauxval";
     let address = next::find(next::Place::Anywhere, NAME);
@@ -94,6 +94,6 @@ pub fn auxiliary(name: c_ulong) -> Option<usize> {
     }
     // SAFETY: the C library's function of this name has this type.
     let get: unsafe extern "C" fn(c_ulong) -> c_ulong = unsafe { core::mem::transmute(address) };
-    // SAFETY: asks only.
+    // SAFETY: only reads a value.
     Some(unsafe { get(name) } as usize)
 }

@@ -1,8 +1,8 @@
-//! The ends of threads: what they leave in flight is cancelled, as the kernel does.
+//! The ends of threads: requests that they leave in flight are cancelled, as the kernel does.
 //!
-//! A thread that enters a ring gets a value for a key of the C library's, whose destructor runs when
-//! it ends. Setting it is one store for keys as low as that of a library which is loaded first, so the
-//! trap's handler may do it too.
+//! A thread that enters a ring sets a value for a key of the C library, whose destructor runs when
+//! the thread ends. Setting it is one store if the key is low, as that of a library that is loaded first is, so the
+//! trap's handler may do it, too.
 
 use crate::inside;
 use anyring_engine::frontend;
@@ -12,7 +12,7 @@ use anyring_trap::pending;
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// Keys whose values lie in the thread's own block, in glibc; musl has them all there.
+/// The number of keys whose values lie in the thread's own block in glibc; in musl, all do.
 const LOW_KEYS: u32 = 32;
 
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
@@ -28,18 +28,18 @@ pub fn prepare() {
     if create.is_null() || set.is_null() {
         return;
     }
-    // SAFETY: POSIX gives it this type.
+    // SAFETY: the POSIX function has this type.
     let create: unsafe extern "C" fn(*mut c_uint, extern "C" fn(*mut c_void)) -> c_int =
         unsafe { core::mem::transmute(create) };
     let mut key = u32::MAX;
-    // SAFETY: writes a key of ours; the destructor stays.
+    // SAFETY: writes a local variable; the destructor is never unloaded.
     if unsafe { create(&mut key, ended) } == 0 && key < LOW_KEYS {
         SET.store(set, Ordering::Relaxed);
         KEY.store(key, Ordering::Release);
     }
 }
 
-/// The calling thread enters a ring.
+/// Notes that the calling thread enters a ring.
 #[inline]
 pub fn seen() {
     if !inside::set_known(true) {
@@ -53,16 +53,16 @@ fn note_thread() {
     if key == u32::MAX {
         return;
     }
-    // SAFETY: POSIX gives it this type.
+    // SAFETY: the POSIX function has this type.
     let set: unsafe extern "C" fn(c_uint, *const c_void) -> c_int =
         unsafe { core::mem::transmute(SET.load(Ordering::Relaxed)) };
-    // SAFETY: a key of ours; any value but null.
+    // SAFETY: the key is this module's; any value but null will do.
     unsafe { set(key, (&raw const KEY).cast()) };
 }
 
-/// The calling thread ends.
+/// Notes that the calling thread ends.
 extern "C" fn ended(_: *mut c_void) {
-    // It may still come back, in another destructor.
+    // The thread may still enter a ring again, in another destructor.
     inside::set_known(false);
     inside::thread_ends();
     if calls::rings_exist() {

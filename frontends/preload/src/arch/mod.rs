@@ -1,6 +1,6 @@
-//! Assembly of this crate: a sleep that a signal can still keep from beginning, a word of thread-local storage, call sites that
-//! are [patched](crate::patch), and functions that no compiler makes. That sleep has a `syscall` of its own, for a signal handler
-//! must know each of the instructions between the look at the note and the call.
+//! Assembly of this crate: a sleep that a signal can prevent until it begins, a word of thread-local storage, call sites that
+//! are [patched](crate::patch), and functions that cannot be written in Rust. The sleep has a `syscall` instruction of its own, because a
+//! signal handler must know each instruction between the test of the note and the call.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

@@ -1,4 +1,4 @@
-//! `execve` and its kin, with what [`anyring_trap::exec`] makes of them.
+//! `execve` and similar functions, with the plans of [`anyring_trap::exec`].
 
 use super::left;
 use super::spawn::Kept;
@@ -17,13 +17,13 @@ fn environ() -> Strings {
     next::environment().unwrap_or(null())
 }
 
-/// Lets the process become another program, by `plan`: rings that others have are left. Returns only on failure.
+/// Executes another program by `plan`; this process leaves its rings to other processes that have them. Returns only on failure.
 fn leaving_by<T>(plan: &mut Plan, executes: impl FnOnce() -> T) -> T {
     left::note(plan);
     becoming_another(executes)
 }
 
-/// Lets the process become what the program names, without a plan.
+/// Executes the program that the caller names, without a plan.
 pub fn becoming_another<T>(executes: impl FnOnce() -> T) -> T {
     if process::sees_calls() && calls::rings_exist() {
         let _inside = inside::enter();
@@ -32,7 +32,7 @@ pub fn becoming_another<T>(executes: impl FnOnce() -> T) -> T {
     process::leaving_by(executes)
 }
 
-/// The plan to execute a path.
+/// Returns the plan for executing a path.
 ///
 /// # Safety
 /// As for [`Plan::new`].
@@ -41,23 +41,23 @@ unsafe fn named(path: *const c_char, arguments: Strings, environment: Strings) -
     unsafe { Plan::new(path, arguments, environment) }
 }
 
-/// The plan to execute a name that the C library looks up in `PATH`.
+/// Returns the plan for executing a name that the C library looks up in `PATH`.
 ///
 /// # Safety
 /// As for [`Plan::new`].
 unsafe fn found(file: *const c_char, arguments: Strings, environment: Strings) -> Plan {
-    // SAFETY: a string, as the kernel has seen.
+    // SAFETY: a string, as `is_string` has checked.
     let name = (!log::is_filtered() && sys::is_string(file.cast())).then(|| unsafe { CStr::from_ptr(file) });
-    // SAFETY: the C library looks there too.
+    // SAFETY: the environment is valid, because the C library reads it, too.
     let search = |name| unsafe { exec::search(name, environ()) };
     let path = name.filter(|name| !name.to_bytes().contains(&b'/')).and_then(search);
     let path_or_name = path.as_ref().map_or(file, |path| path.as_ptr().cast());
-    // SAFETY: the caller's promise; the path goes along with the plan.
+    // SAFETY: the caller's promise; the plan keeps the path.
     let mut plan = unsafe { Plan::new(path_or_name, arguments, environment) };
     if !plan.replaced {
         plan.path = file;
     }
-    // If another program stands in for what was found, that is named by its path.
+    // A program that replaces the one that was found is given its path.
     plan.keep_found(path);
     plan
 }
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn execveat(
     })
 }
 
-/// A function whose arguments have no fixed number: `$body` gets the first, and a list of all behind it.
+/// Defines a variadic function: `$body` gets the first argument, and a list of all others.
 macro_rules! variadic {
     ($(#[$doc:meta])* $name:ident, $body:ident) => {
         $(#[$doc])*
@@ -213,7 +213,7 @@ unsafe extern "C" fn execute_from_path(file: *const c_char, arguments: Strings) 
     unsafe { execvpe(file, arguments, environ()) }
 }
 
-/// The environment comes behind the null that ends the arguments.
+/// Executes a program with the environment that follows the null at the end of the arguments.
 unsafe extern "C" fn execute_with_environment(path: *const c_char, arguments: Strings) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
@@ -222,10 +222,10 @@ unsafe extern "C" fn execute_with_environment(path: *const c_char, arguments: St
     }
 }
 
-/// The type of `posix_spawn` and `posix_spawnp`.
+/// Defines a function of the type of `posix_spawn` and `posix_spawnp`.
 macro_rules! spawn {
     ($name:ident, $text:literal, $find:path) => {
-        /// A process with a program of its own.
+        /// Starts a process that executes a program.
         ///
         /// # Safety
         /// As in C.
@@ -256,7 +256,7 @@ macro_rules! spawn {
                     environment,
                 )
             });
-            // Such a function returns an errno, also where the C library has none.
+            // These functions return an errno, also if the C library does not have them.
             if result < 0 { -next::MISSING as c_int } else { result }
         }
     };
@@ -266,7 +266,7 @@ spawn!(posix_spawnp, c"posix_spawnp", found);
 spawn!(pidfd_spawn, c"pidfd_spawn", named);
 spawn!(pidfd_spawnp, c"pidfd_spawnp", found);
 
-/// A command as a shell is to be given it, by a function that takes no environment.
+/// Completes a command for the shell, for a function without an environment argument.
 ///
 /// # Safety
 /// As for [`exec::shell_command`]; `command` must be null or a string.

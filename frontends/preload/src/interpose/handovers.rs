@@ -1,5 +1,5 @@
-//! Functions by which other processes get descriptors of this one, or this one theirs, beside `fork` and what [`super::exec`] has. The
-//! engine has to know of a socket that a program closes whether somebody else has it.
+//! Functions that pass descriptors from this process to others or back, except `fork` and those in [`super::exec`]. When a
+//! program closes a socket, the engine must know whether another process has it, too.
 
 use super::{Interposed, exec};
 use anyring_engine::frontend;
@@ -9,7 +9,7 @@ use core::ffi::{c_char, c_int, c_void};
 use linux_raw_sys::general as raw;
 use linux_raw_sys::net::mmsghdr;
 
-/// Says of each message what came with it.
+/// Reports the descriptors that came with each message.
 fn received(messages: impl Iterator<Item = *const c_void>) {
     if active() && calls::rings_exist() {
         let _stay = Interposed::enter();
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn pidfd_getfd(process: c_int, fd: c_int, flags: u32) -> c
     result
 }
 
-/// `unshare(2)`: the calling thread gets descriptors of its own, perhaps.
+/// `unshare(2)`, which may give the calling thread a descriptor table of its own.
 ///
 /// # Safety
 /// As in C.
@@ -91,8 +91,8 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     if gives_own_descriptors(flags as usize) { frontend::handing_over(call) } else { call() }
 }
 
-/// `clone(2)`. Variadic in C; what the caller did not pass is not used. The next function of that name may be another library's, which
-/// returns a pointer: all of the result is passed on.
+/// `clone(2)`. Variadic in C; arguments that the caller did not pass are not used. The next function of this name may be another library's
+/// and return a pointer, so the whole result word is passed on.
 ///
 /// # Safety
 /// As in C.
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn clone(
     storage: *mut c_void,
     child: *mut c_void,
 ) -> isize {
-    // The child begins at `entry`, and never returns to here.
+    // The child begins at `entry`, and never returns here.
     frontend::handing_over(|| {
         next!(
             c"clone",
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn clone(
     })
 }
 
-/// `_Fork(3)`, of which no hook is told.
+/// `_Fork(3)`, which calls no fork hooks.
 ///
 /// # Safety
 /// As in C.
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn wordexp(words: *const c_char, result: *mut c_void, flag
     })
 }
 
-/// The calls of this module by their numbers.
+/// The calls of this module, by number.
 pub const ROWS: &[Row] = &[
     Row { numbers: &[raw::__NR_clone, raw::__NR_clone3], call: makes_a_process, hands_over: true },
     Row { numbers: arch::FORKS, call: makes_a_process, hands_over: true },
@@ -153,7 +153,7 @@ pub const ROWS: &[Row] = &[
     Row { numbers: &[raw::__NR_recvmmsg], call: receives_many, hands_over: true },
 ];
 
-// Each is called as [`Row::call`] says.
+// The contract of each function is that of [`Row::call`].
 unsafe fn makes_a_process(number: usize, a: [usize; 6]) -> isize {
     // SAFETY: the caller's promise.
     frontend::handing_over(|| unsafe { arch::syscall(number, a) })

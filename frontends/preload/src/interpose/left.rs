@@ -1,5 +1,5 @@
-//! Memory that a child of `vfork` leaves behind where it executes a program: it is in its parent's memory, and nobody comes back
-//! to give it back. The parent's thread, which has waited for that, does so when it next has such a child.
+//! Memory that a child of `vfork` leaves behind when it executes a program: the memory is its parent's, and the child cannot free it
+//! afterwards. The parent's thread, which has waited for the child, frees it when it next has such a child.
 
 use alloc::boxed::Box;
 use anyring_runtime::arch::thread_pointer;
@@ -9,28 +9,28 @@ use anyring_trap::signals;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// One thread's. A child of `vfork` has the thread pointer of the thread that made it.
+/// The memory left to one thread. A child of `vfork` has the thread pointer of the thread that made it.
 struct Place {
     thread: AtomicUsize,
     plan: AtomicPtr<Plan>,
 }
 
-/// Of threads beyond these, it stays. The places of those that have ended are for others at the same address.
+/// Memory left to threads beyond these is never freed. A place of a thread that has ended serves later threads at the same address.
 static PLACES: [Place; 64] =
     [const { Place { thread: AtomicUsize::new(0), plan: AtomicPtr::new(null_mut()) } }; 64];
 
 fn place() -> Option<&'static Place> {
     let own = thread_pointer().get();
     PLACES.iter().find(|place| {
-        // Only threads at one address read and write what is behind it, one after the other.
+        // Only threads with the same thread pointer use a place, one after the other.
         let seen = place.thread.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed);
         seen.is_ok() || seen == Err(own)
     })
 }
 
-/// The calling thread is about to execute what `plan` says, which stays valid until it does or has failed.
+/// Notes that the calling thread is about to execute `plan`, which stays valid until the program is executed or this has failed.
 pub fn note(plan: &mut Plan) {
-    // A filter of the program's own may forbid the look at who the process is.
+    // A filter of the program may forbid the call that tells the process's id.
     if !signals::active() || log::is_filtered() || signals::is_owner() {
         return;
     }
@@ -38,7 +38,7 @@ pub fn note(plan: &mut Plan) {
     let kept = Box::into_raw(Box::new(plan.take_memory()));
     let before = place.plan.swap(kept, Ordering::Relaxed);
     if !before.is_null() {
-        // SAFETY: from `into_raw` above; the child that left it has executed a program, or has failed to and says so again.
+        // SAFETY: from `into_raw` above; the child that left it has executed a program, or has failed and notes another plan now.
         drop(unsafe { Box::from_raw(before) });
     }
 }

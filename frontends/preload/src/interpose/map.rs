@@ -1,14 +1,14 @@
-//! `mmap`: a ring of ours has both rings at offset 0.
+//! `mmap`: a ring of the user engine has SQ and CQ at offset 0.
 //!
-//! Where calls trap, mappings of completion rings do so, too. They do not where no filter of ours acts: under valgrind, which makes the
-//! calls of the program in its own name.
+//! If calls trap, mappings of completion rings trap, too. They do not if the filter has no effect: under valgrind, which makes the
+//! program's calls itself.
 
 use anyring_interpose::calls;
 use anyring_interpose::next::Next;
 use core::ffi::c_void;
 use linux_raw_sys::io_uring::IORING_OFF_CQ_RING;
 
-/// The function that ours stands in front of. Memory allocators call it when they can wait for nothing: it is not looked up then.
+/// The C library's function. Memory allocators call `mmap` at times when they cannot wait: the function is not looked up then.
 #[unsafe(link_section = "anyring_next")]
 static NEXT: Next = Next::new(c"mmap");
 
@@ -22,7 +22,7 @@ unsafe fn map(arguments: [usize; 6]) -> *mut c_void {
         return unsafe { calls::mmap(arguments) };
     }
     type Mmap = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> *mut c_void;
-    // SAFETY: the C library's function of this name has this type, as far as calls go.
+    // SAFETY: the C library's function of this name has this type in the calling convention.
     let next: Mmap = unsafe { core::mem::transmute(next) };
     // SAFETY: the program's promise.
     unsafe { next(address, length, protection, flags, fd, offset) }

@@ -1,4 +1,4 @@
-//! Functions of the C library that ours stand in front of, beside those of [`anyring_interpose`].
+//! Functions that replace those of the C library, in addition to those of [`anyring_interpose`].
 
 use crate::{dispatch, inside};
 use anyring_engine::frontend;
@@ -16,7 +16,7 @@ pub mod signal;
 pub mod spawn;
 mod thread;
 
-/// The functions that every front end with a C library has.
+/// The front end for which the functions of [`anyring_interpose`] are exported.
 pub struct Interposed;
 
 impl anyring_interpose::Frontend for Interposed {
@@ -50,7 +50,7 @@ impl anyring_interpose::Frontend for Interposed {
     }
 }
 
-/// True if the call is one by which descriptors come to other processes, or from them, or are duplicated.
+/// True if the call passes descriptors to or from other processes, or duplicates them.
 pub fn hands_over(number: u32) -> bool {
     rows::<Interposed>().any(|row| row.hands_over && row.numbers.contains(&number))
 }

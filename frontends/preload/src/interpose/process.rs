@@ -17,13 +17,13 @@ fn find(name: &CStr) -> *mut c_void {
     next::find(next::Place::Anywhere, name)
 }
 
-/// The C library's `vfork`, and before it is found its `fork`.
+/// The C library's `vfork`; before it was looked up, [`fork_instead`].
 static VFORK: AtomicPtr<c_void> = AtomicPtr::new(fork_instead as *mut c_void);
 
 /// `vfork(2)`; a plain `fork` once there are rings.
 ///
-/// The child of a `vfork` runs in its parent's memory but has descriptors of its own: what it closes
-/// and duplicates before `exec` would change what is known of the parent's. POSIX allows the exchange.
+/// The child of a `vfork` runs in its parent's memory but has a descriptor table of its own: closes
+/// and duplicates before its `exec` would change what is known of the parent's descriptors. POSIX allows the replacement.
 ///
 /// # Safety
 /// As in C.
@@ -37,7 +37,7 @@ extern "C" fn fork_instead() -> c_int {
     next!(c"fork", fn() -> c_int,)
 }
 
-/// Finds the C library's `vfork`, before the program calls it, whoever answers the process's calls.
+/// Looks up the C library's `vfork`, before the program calls it, whichever engine answers the process's calls.
 pub fn find_vfork() {
     let vfork = next::find(next::Place::Next, c"vfork");
     if !vfork.is_null() {
@@ -45,12 +45,12 @@ pub fn find_vfork() {
     }
 }
 
-/// Asks the C library to tell the child of each fork.
+/// Registers hooks for each fork with the C library.
 pub fn register_fork() {
     register(Some(before_fork), Some(after_fork), Some(forked));
 }
 
-/// Asks the C library to tell the child of each fork who it is, where no more is to be told.
+/// Registers a hook with the C library that only updates the process id in the child of a fork.
 pub fn register_fork_of_id() {
     register(None, None, Some(has_own_id));
 }
@@ -80,25 +80,25 @@ extern "C" fn has_own_id() {
     process::forked_unwatched();
 }
 
-/// The process is about to fork: until it has, no handler of the program may enter a ring.
+/// Prepares for a fork: until the fork is done, no handler of the program may enter a ring.
 extern "C" fn before_fork() {
     core::mem::forget(inside::enter());
     process::before_fork();
 }
 
-/// The process has forked, or could not.
+/// Ends a fork in the parent, whether it succeeded or not.
 extern "C" fn after_fork() {
     process::after_fork();
     inside::leave();
 }
 
-/// The process has forked and this is the child.
+/// Ends a fork in the child.
 extern "C" fn forked() {
     fork::forked();
     inside::leave();
 }
 
-/// The process ends.
+/// Does what is due at the end of the process.
 pub extern "C" fn end() {
     process::ends_inside(inside::enter);
     process::end();

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use linux_raw_sys::errno::{EINTR, EINVAL};
 use linux_raw_sys::general as raw;
 
-/// `struct sigaction` as C libraries have it, glibc and musl alike.
+/// `struct sigaction` of C libraries, equal in glibc and musl.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct LibcAction {
@@ -23,7 +23,7 @@ pub struct LibcAction {
 /// Signals that C libraries use themselves.
 const INTERNAL: [c_int; 2] = [32, 33];
 
-/// True if a program may name the signal to the C library.
+/// True if the C library accepts the signal from a program.
 fn is_named(signal: c_int) -> bool {
     (1..=64).contains(&signal) && !INTERNAL.contains(&signal)
 }
@@ -53,14 +53,14 @@ pub unsafe extern "C" fn sigaction(signal: c_int, new: *const LibcAction, old: *
         old.handler = before.handler;
         old.mask = [0; 16];
         old.mask[0] = before.mask;
-        // They may be put back by the number of the call, with the function that returns from the handler.
+        // The program may restore the action by a system call, which needs the function that returns from the handler.
         old.flags = before.flags as c_int;
         old.restorer = before.restorer;
     }
     next::fail(result) as c_int
 }
 
-/// `signal` and its kin: sets a handler and returns the one before.
+/// Sets a handler as `signal` does, and returns the previous one.
 unsafe fn set_handler(signal: c_int, handler: usize, flags: u32, mask: u64) -> usize {
     let mut before = Action::default();
     if !is_named(signal) || handler == ERROR {
@@ -73,7 +73,7 @@ unsafe fn set_handler(signal: c_int, handler: usize, flags: u32, mask: u64) -> u
     if next::fail(result) < 0 { ERROR } else { before.handler }
 }
 
-/// `signal(2)`, with BSD's semantics as all but the oldest programs mean it.
+/// `signal(2)`, with BSD's semantics, which all but the oldest programs expect.
 ///
 /// # Safety
 /// As in C.
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn signal(number: c_int, handler: usize) -> usize {
     unsafe { set_handler(number, handler, flags, mask) }
 }
 
-/// The signals of which the program has said by `siginterrupt` that they interrupt system calls: glibc keeps that for later calls
+/// The signals that interrupt system calls because the program has said so by `siginterrupt`: glibc applies this to later calls
 /// of `signal`.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int
         return next::fail(-(EINVAL as isize)) as c_int;
     }
     let mut action = Action::default();
-    // SAFETY: asks.
+    // SAFETY: only reads the action.
     unsafe { signals::set_action(signal as usize, None, Some(&mut action)) };
     let flags = action.flags as u32;
     let (bit, restart) = (signal_bit(signal as u32), raw::SA_RESTART);
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int
     let new = with_restorer(action.handler, flags, action.mask);
     // SAFETY: the program's handler.
     let result = unsafe { signals::set_action(signal as usize, Some(&new), None) };
-    // musl does not keep it.
+    // musl does not apply it to later calls.
     let keeps = !next::find(next::Place::Anywhere, c"gnu_get_libc_version").is_null();
     match (result, interrupts) {
         (0, 0) => _ = INTERRUPTING.fetch_and(!bit, Ordering::Relaxed),
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int
     next::fail(result) as c_int
 }
 
-/// `signal`, by its name in BSD.
+/// `signal` under its BSD name.
 ///
 /// # Safety
 /// As in C.
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn bsd_signal(number: c_int, handler: usize) -> usize {
     unsafe { signal(number, handler) }
 }
 
-/// `signal`, by its name in System V.
+/// `signal` under its System V name.
 ///
 /// # Safety
 /// As in C.
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn sysv_signal(number: c_int, handler: usize) -> usize {
     unsafe { set_handler(number, handler, raw::SA_RESETHAND | raw::SA_NODEFER, 0) }
 }
 
-/// `signal`, as glibc's headers compile it under `_XOPEN_SOURCE`.
+/// `signal` with System V's semantics, under the name that glibc's headers use with `_XOPEN_SOURCE`.
 ///
 /// # Safety
 /// As in C.
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn __sysv_signal(number: c_int, handler: usize) -> usize {
     unsafe { sysv_signal(number, handler) }
 }
 
-/// `sigprocmask(2)` or its kin, by the C library's `change`: [`signals::OWN`] are noted and not blocked.
+/// Makes `sigprocmask(2)` or a similar call by the C library's `change`: [`signals::OWN`] are noted and not blocked.
 ///
 /// # Safety
 /// `set` must be null or a signal set, and `old` null or room for one.
@@ -179,12 +179,12 @@ unsafe fn change_mask(
     if !signals::active() {
         return change(set);
     }
-    // The first word is all that the kernel knows. `old` may be the same set.
+    // The kernel knows only the first word. `old` may be the same set.
     // SAFETY: the caller's promise.
     let asked = unsafe { set.cast::<u64>().as_ref() }.copied();
     let shown = signals::wanted();
     let mut copy = [0; 16];
-    // A handler for one of them may have it blocked in earnest, and unblock it.
+    // A handler for one of these signals may have it really blocked, and unblock it.
     let kept = if how as u32 == raw::SIG_UNBLOCK { 0 } else { signals::OWN };
     copy[0] = asked.unwrap_or(0) & !kept;
     let result = change(if asked.is_some() { &raw const copy } else { set });
@@ -192,7 +192,7 @@ unsafe fn change_mask(
         return result;
     }
     if let Some(asked) = asked {
-        // Of the mask, the C library has seen to the rest.
+        // The C library has handled the other signals of the mask.
         signals::changed(how as u32, asked);
     }
     // SAFETY: the caller's promise.
@@ -226,8 +226,8 @@ pub unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const [u64; 16], old:
     unsafe { change_mask(how, set, old, change) }
 }
 
-/// `rt_sigaction(2)`, `rt_sigprocmask(2)` and `rt_sigpending(2)` by `syscall(3)`. Sandboxes of programs (Chromium's) call them so, lest somebody
-/// stands in front of the C library's functions.
+/// Answers `rt_sigaction(2)`, `rt_sigprocmask(2)` and `rt_sigpending(2)` made by `syscall(3)`. Sandboxes of programs (Chromium's) make
+/// them by number, in order to bypass interposed functions.
 ///
 /// # Safety
 /// As for the call that `number` names.
@@ -242,7 +242,7 @@ pub unsafe fn by_number(number: usize, arguments: [usize; 6]) -> Option<isize> {
     }
 }
 
-/// `sigblock(3)`. glibc's own, like those below, calls no function that ours could stand in front of.
+/// `sigblock(3)`. glibc's own, like the functions below, calls no function that could be interposed.
 ///
 /// # Safety
 /// As in C.
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn sigsetmask(mask: c_int) -> c_int {
     change_word(raw::SIG_SETMASK, mask)
 }
 
-/// Changes the mask by a word of the first 32 signals; returns the word from before, or -1.
+/// Changes the mask of the first 32 signals; returns their previous mask, or -1.
 fn change_word(how: u32, mask: c_int) -> c_int {
     change_by(how, u64::from(mask as u32)).map_or(-1, |before| before as c_int)
 }
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn sigrelse(signal: c_int) -> c_int {
     change_one(raw::SIG_UNBLOCK, signal).map_or(-1, |_| 0)
 }
 
-/// Blocks one signal, or unblocks it; whether it was blocked. `None`, and `errno`, where it is none.
+/// Blocks or unblocks one signal. Returns whether it was blocked, or `None`, with `errno` set, if the signal is invalid.
 fn change_one(how: u32, signal: c_int) -> Option<bool> {
     if !is_named(signal) {
         next::fail(-(EINVAL as isize));
@@ -293,11 +293,11 @@ fn change_one(how: u32, signal: c_int) -> Option<bool> {
     change_by(how, bit).map(|before| before & bit != 0)
 }
 
-/// `sigprocmask` by a set of one word; the mask from before. `None`, and `errno`, where it fails.
+/// Makes `sigprocmask` with a set of one word. Returns the previous mask, or `None`, with `errno` set, if it fails.
 fn change_by(how: u32, set: u64) -> Option<u64> {
     let (mut new, mut old) = ([0; 16], [0; 16]);
     new[0] = set;
-    // SAFETY: two sets.
+    // SAFETY: the pointers are to two sets.
     let result = unsafe { sigprocmask(how as c_int, &raw const new, &raw mut old) };
     (result == 0).then_some(old[0])
 }
@@ -305,7 +305,7 @@ fn change_by(how: u32, set: u64) -> Option<u64> {
 /// `SIG_HOLD`.
 const HOLD: usize = 2;
 
-/// `sigset(3)`: a handler, and the signal unblocked; or the signal blocked.
+/// `sigset(3)`: sets a handler and unblocks the signal, or blocks the signal.
 ///
 /// # Safety
 /// As in C.
@@ -316,7 +316,7 @@ pub unsafe extern "C" fn sigset(signal: c_int, handler: usize) -> usize {
     }
     let (before, how) = if handler == HOLD {
         let mut action = Action::default();
-        // SAFETY: asks.
+        // SAFETY: only reads the action.
         let result = unsafe { signals::set_action(signal as usize, None, Some(&mut action)) };
         (if next::fail(result) < 0 { ERROR } else { action.handler }, raw::SIG_BLOCK)
     } else {
@@ -342,21 +342,21 @@ pub unsafe extern "C" fn sigignore(signal: c_int) -> c_int {
     if !signals::active() {
         return next!(c"sigignore", fn(c_int) -> c_int, signal);
     }
-    // SAFETY: to ignore needs no handler.
+    // SAFETY: ignoring a signal needs no handler.
     if unsafe { set_handler(signal, IGNORE, 0, 0) } == ERROR { -1 } else { 0 }
 }
 
 /// `SIG_IGN`.
 const IGNORE: usize = 1;
 
-/// `pthread_attr_setsigmask_np(3)`: a thread may not begin with one of [`signals::OWN`] blocked.
+/// `pthread_attr_setsigmask_np(3)`: a thread must not begin with one of [`signals::OWN`] blocked.
 ///
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_attr_setsigmask_np(attributes: *mut c_void, set: *const [u64; 16]) -> c_int {
     let mut copy = [0; 16];
-    // SAFETY: the caller's promise; the first word is all that the kernel knows.
+    // SAFETY: the caller's promise; the kernel knows only the first word.
     let set = match unsafe { set.cast::<u64>().as_ref() } {
         Some(first) if signals::active() => {
             copy[0] = first & !signals::OWN;
@@ -367,8 +367,8 @@ pub unsafe extern "C" fn pthread_attr_setsigmask_np(attributes: *mut c_void, set
     next!(c"pthread_attr_setsigmask_np", fn(*mut c_void, *const [u64; 16]) -> c_int, attributes, set,)
 }
 
-/// Which of [`signals::OWN`] somebody waits for who waits for the signals of `set`: [`pending`] may have them. They are to be
-/// blocked in who waits; a thread may have inherited that, which was not seen.
+/// Returns which of [`signals::OWN`] are in the `set` that the calling thread waits for: [`pending`] may have them. The thread must have
+/// them blocked, so they are noted as blocked here: a thread may have inherited the mask, which was not seen.
 ///
 /// # Safety
 /// `set` must be null or a signal set.
@@ -376,7 +376,7 @@ unsafe fn own_awaited(set: *const [u64; 16]) -> u64 {
     if !signals::active() {
         return 0;
     }
-    // SAFETY: the caller's promise; the first word is all that the kernel knows.
+    // SAFETY: the caller's promise; the kernel knows only the first word.
     let first = unsafe { set.cast::<u64>().as_ref() }.copied().unwrap_or(0);
     let awaited = first & signals::OWN;
     if awaited != 0 {
@@ -437,12 +437,12 @@ pub unsafe extern "C" fn sigtimedwait(
     taken
 }
 
-/// `sigtimedwait(2)` of the C library.
+/// Calls the C library's `sigtimedwait(2)`.
 fn next_timed_wait(set: *const [u64; 16], information: *mut c_void, time: *const c_void) -> c_int {
     next!(c"sigtimedwait", fn(*const [u64; 16], *mut c_void, *const c_void) -> c_int, set, information, time,)
 }
 
-/// `sigtimedwait(2)` for a set with `own` of [`signals::OWN`], which [`pending`] may have.
+/// Waits as `sigtimedwait(2)` does, for a set with the signals `own` of [`signals::OWN`], which [`pending`] may have.
 fn timed_wait(own: u64, set: *const [u64; 16], information: &mut Information, time: Option<Time>) -> c_int {
     let null = core::ptr::null;
     pending::wait(own, information, time, |information, time| {
@@ -457,7 +457,7 @@ fn timed_wait(own: u64, set: *const [u64; 16], information: &mut Information, ti
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigwaitinfo(set: *const [u64; 16], information: *mut c_void) -> c_int {
-    // SAFETY: the caller's promise; without a time it waits for ever.
+    // SAFETY: the caller's promise; without a time the wait has no limit.
     unsafe { sigtimedwait(set, information, core::ptr::null()) }
 }
 
@@ -475,31 +475,31 @@ pub unsafe extern "C" fn sigpending(set: *mut [u64; 16]) -> c_int {
     result
 }
 
-/// The start of `ucontext_t` as glibc has it, up to the mask.
+/// The beginning of glibc's `ucontext_t`, up to the mask.
 #[repr(C)]
 pub struct LibcContext {
     before: [u64; CONTEXT_WORDS],
     mask: [u64; 16],
 }
 
-/// In a word of the mask that nobody looks at, and that `getcontext` leaves as it is: the next word says which of
-/// [`signals::OWN`] the context wants blocked.
+/// Marks a context, in a word of the mask that is otherwise unused, and that `getcontext` leaves as it is: the next word says which of
+/// [`signals::OWN`] the context has blocked.
 const MARK: u64 = u64::from_ne_bytes(*b"anyring\x1f");
 
 impl LibcContext {
-    /// Which of [`signals::OWN`] the context wants blocked.
+    /// Returns which of [`signals::OWN`] the context has blocked.
     fn wanted(&self) -> u64 {
         self.mask[0] & signals::OWN | if self.mask[1] == MARK { self.mask[2] & signals::OWN } else { 0 }
     }
 
-    /// Keeps that beside the mask that will be in force.
+    /// Stores these signals in the context, next to the mask that will be in force.
     fn keep_wanted(&mut self, wanted: u64) {
         self.mask[0] &= !signals::OWN;
         (self.mask[1], self.mask[2]) = (MARK, wanted);
     }
 }
 
-/// Takes [`signals::OWN`] out of the mask of a context that is about to be in force: C libraries set it by an instruction
+/// Removes [`signals::OWN`] from the mask of a context that is about to be in force, because C libraries set the mask by a system call
 /// of their own.
 ///
 /// # Safety

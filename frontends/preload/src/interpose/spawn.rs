@@ -1,6 +1,6 @@
-//! The file actions of `posix_spawn`, where they would close the descriptor that a child gets the library by.
+//! The file actions of `posix_spawn`, if they would close the descriptor through which a child gets the library.
 //!
-//! glibc tells nobody what it keeps of them, so it is asked: what it makes of two actions of ours shows how it keeps them.
+//! glibc does not document how it stores actions, so a few test actions are added, and their representation is examined.
 
 use crate::file_actions::{Action, Kinds, leaving_open};
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ struct Actions {
 
 impl Actions {
     /// # Safety
-    /// The C library, or [`Kept`], must have made them.
+    /// The structure must come from the C library or from [`Kept`].
     unsafe fn all(&self) -> &[Action] {
         match usize::try_from(self.used) {
             // SAFETY: the caller's promise.
@@ -32,9 +32,9 @@ impl Actions {
     }
 }
 
-/// Asks the C library; `None` where it has no such function, or keeps actions in another way.
+/// Finds out the C library's kinds; `None` if it does not have these functions, or stores actions in another way.
 fn kinds() -> Option<Kinds> {
-    // It takes no numbers above the limit, which may be low.
+    // Low numbers, because the C library refuses numbers above the limit, which may be low.
     const FIRST: c_int = 1;
     const SECOND: c_int = 2;
     let mut actions = Actions { allocated: 0, used: 0, list: null_mut(), reserved: [0; 16] };
@@ -63,7 +63,7 @@ fn kinds() -> Option<Kinds> {
             0,
         ),
     ];
-    // SAFETY: as the C library has left them.
+    // SAFETY: the C library has filled the structure.
     let kinds = match unsafe { actions.all() } {
         [close, from, duplicate, open]
             if added == [0; 4]
@@ -85,17 +85,17 @@ fn kinds() -> Option<Kinds> {
     kinds
 }
 
-/// Actions that stand in for the program's.
+/// Actions that replace the program's.
 pub struct Kept {
     actions: Actions,
     _list: Vec<Action>,
 }
 
 impl Kept {
-    /// The actions of a program, but for those that would close `descriptor`; `None` where there are none.
+    /// Returns the program's actions without those that close `descriptor`; `None` if there are none of these.
     ///
     /// # Safety
-    /// `actions` must be null or the C library's.
+    /// `actions` must be null or come from the C library.
     pub unsafe fn new(actions: *const c_void, descriptor: c_int) -> Option<Self> {
         // SAFETY: the caller's promise.
         let given = unsafe { actions.cast::<Actions>().as_ref() }.filter(|actions| actions.used > 0)?;
@@ -107,7 +107,7 @@ impl Kept {
         Some(Self { actions, _list: list })
     }
 
-    /// As the C library takes them.
+    /// Returns the actions in the form that the C library accepts.
     pub fn as_ptr(&self) -> *const c_void {
         (&raw const self.actions).cast()
     }

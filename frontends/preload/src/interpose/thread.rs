@@ -1,5 +1,5 @@
-//! `pthread_create` and C11's `thrd_create`: a thread begins with those of [`signals::OWN`] blocked that its creator wants
-//! blocked, as with all others.
+//! `pthread_create` and C11's `thrd_create`: a thread begins with those of [`signals::OWN`] blocked that its creator has
+//! blocked, as with all other signals.
 //!
 //! The mask of a thread in the kernel does not have these signals, and a new thread has no note of them. So the creator really blocks
 //! them while it makes the thread. The thread inherits that mask, notes the signals, and unblocks them. Handlers of the program are kept
@@ -20,7 +20,7 @@ use core::alloc::Layout;
 use core::ffi::{c_int, c_void};
 use linux_raw_sys::errno::EAGAIN;
 
-/// The function that the program has a thread run.
+/// The program's function for a thread, with its argument.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Start {
@@ -28,13 +28,13 @@ struct Start {
     argument: *mut c_void,
 }
 
-/// The data that the thread is given by its creator.
+/// The data that the creator passes to the thread.
 #[derive(Clone, Copy)]
 struct Given {
     start: Start,
     /// The creator's mask.
     mask: u64,
-    /// The signals of [`signals::OWN`] that are blocked besides.
+    /// The signals of [`signals::OWN`] that are blocked in addition.
     inherited: u64,
 }
 
@@ -84,28 +84,28 @@ pub unsafe extern "C" fn thrd_create(
     })
 }
 
-/// `thrd_nomem`, as glibc and musl have it.
+/// `thrd_nomem` of glibc and musl.
 const NO_MEMORY: c_int = 3;
 
-/// Has the C library `make` a thread that does `start`, and begins with what its creator wants blocked. `no_memory` is what the
-/// function answers where there is none.
+/// Lets the C library `make` a thread that runs `start` and begins with its creator's blocked signals. `no_memory` is the result
+/// if there is no memory.
 fn create(start: Start, no_memory: c_int, make: impl FnOnce(Start) -> c_int) -> c_int {
     let inherited = if signals::active() { signals::untold() } else { 0 };
     if inherited == 0 {
         return make(start);
     }
-    // SAFETY: it has a size.
+    // SAFETY: the layout has a size that is not zero.
     let given = unsafe { alloc(GIVEN) }.cast::<Given>();
     if given.is_null() {
         return no_memory;
     }
     let mask = sys::block_signals(signals::HANDLED | inherited);
-    // SAFETY: memory of this layout, nobody else's yet.
+    // SAFETY: the memory has this layout, and nothing else refers to it yet.
     unsafe { given.write(Given { start, mask, inherited }) };
     let result = make(Start { function: (begin as *const ()).cast(), argument: given.cast() });
     sys::set_signal_mask(mask);
     if result != 0 {
-        // SAFETY: from `alloc` above; there is no thread.
+        // SAFETY: from `alloc` above; no thread was made that could use it.
         unsafe { dealloc(given.cast(), GIVEN) };
     }
     result
@@ -120,19 +120,19 @@ unsafe extern "C" fn begin(given: *mut c_void) -> *mut c_void {
     arch::begin_thread!(begins)
 }
 
-/// Takes what the thread is given, and returns the function that it is to run.
+/// Takes over the data from the creator, and returns the function that the thread is to run.
 ///
 /// # Safety
 /// As for [`begin`].
 unsafe extern "C" fn begins(given: *mut Given) -> Start {
-    // SAFETY: the creator's, by the caller's promise; this thread's from now on.
+    // SAFETY: by the caller's promise, the creator made the data for this thread.
     let Given { start, mask, inherited } = unsafe { *given };
-    // Attributes may have given it another mask, which has none of them.
+    // The thread's attributes may have set another mask, which has none of these signals.
     if sys::unblock_signals(0) & inherited == inherited {
         signals::note(Some(inherited));
         sys::set_signal_mask(mask & !inherited);
     }
-    // SAFETY: from `alloc` in `create`.
+    // SAFETY: from `alloc` in `create`, and not used any more.
     unsafe { dealloc(given.cast(), GIVEN) };
     start
 }

@@ -1,4 +1,4 @@
-//! Executable file mappings, from `/proc/self/maps`; and where the program's code was mapped, which takes no time to know.
+//! Executable file mappings, from `/proc/self/maps`; and the program's own code, which is found without reading that list.
 
 use super::page_bytes;
 use crate::arch::sites;
@@ -8,23 +8,23 @@ use core::ffi::{CStr, c_char, c_int, c_ulong};
 use core::ops::Range;
 use linux_raw_sys::general as raw;
 
-/// A mapping of a file; of code where it is private, readable and executable, not writable.
+/// A mapping of a file. It is code if it is private, readable and executable, but not writable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// Its first address.
+    /// The first address.
     pub start: usize,
-    /// Behind its last.
+    /// The end address, which is not part of the mapping.
     pub end: usize,
 }
 
 impl Mapping {
-    /// True if all of the mapping can be read. An old kernel does not say.
+    /// True if the whole mapping can be read; always false on kernels that cannot tell.
     pub fn is_readable(&self) -> bool {
         sys::populate(self.start, self.end - self.start)
     }
 
-    /// How its pages are protected beside that they are readable and executable, if that can be known. Only a longer list of the
-    /// mappings tells, which the kernel takes its time for.
+    /// Returns the protection flags of its pages in addition to readable and executable, if known. Only `smaps`
+    /// lists these, which takes the kernel long to write.
     pub fn guard(&self) -> Option<u32> {
         let Some((name, access)) = sites::guard() else { return Some(0) };
         let (mut is_here, mut guard) = (false, None);
@@ -40,19 +40,19 @@ impl Mapping {
         guard
     }
 
-    /// Where the code in it ends: linkers for some machines have what is only read behind the code, in the same segment. The function
-    /// that ends an object is the last of its code.
+    /// Returns where the code in the mapping ends: on some machines, linkers place read-only data after the code, in the same segment. The
+    /// termination function of an object is the last of its code.
     fn code_end(&self) -> usize {
         let end = if sites::HAS_DATA_BEHIND_CODE { self.last_function() } else { None };
-        // That function is a few instructions long.
+        // The termination function is a few instructions long.
         end.map_or(self.end, |last| (last + 64).min(self.end))
     }
 
-    /// The function that ends an object whose headers and code this is.
+    /// Returns the address of the termination function (`DT_FINI`) of the object whose headers and code are in this mapping.
     fn last_function(&self) -> Option<usize> {
         const MAGIC: [u8; 4] = *b"\x7fELF";
         const END: i64 = 13;
-        // SAFETY: a readable mapping, which is a page long at least; what lies there may be anything.
+        // SAFETY: the mapping is readable and at least a page long; any bytes are a valid header.
         let header = unsafe { &*(self.start as *const Header) };
         let table = self.start.checked_add(header.segments as usize)?;
         let bytes = usize::from(header.segment_count) * size_of::<Segment>();
@@ -61,20 +61,20 @@ impl Mapping {
         if header.magic != MAGIC || usize::from(header.segment_bytes) != size_of::<Segment>() || !fits {
             return None;
         }
-        // SAFETY: it lies in the mapping and is aligned.
+        // SAFETY: the table lies in the mapping and is aligned.
         let segments =
             unsafe { core::slice::from_raw_parts(table as *const Segment, header.segment_count.into()) };
         let first = segments.iter().find(|segment| segment.kind == Segment::LOADED && segment.offset == 0)?;
         let base = self.start.wrapping_sub(first.address as usize);
-        // SAFETY: the object is loaded, and its dynamic section with it.
+        // SAFETY: the object is loaded, including its dynamic section.
         let last = unsafe { dynamic(segments, base, END) }?;
         Some(base.wrapping_add(last)).filter(|last| (self.start..self.end).contains(last))
     }
 
-    /// The code in it, and perhaps more.
+    /// Returns the code in the mapping, and perhaps bytes after it.
     ///
     /// # Safety
-    /// It must stay mapped.
+    /// The mapping must stay mapped.
     pub unsafe fn code(&self) -> &[u8] {
         // SAFETY: the caller's promise.
         unsafe { &self.bytes()[..self.code_end() - self.start] }
@@ -83,14 +83,14 @@ impl Mapping {
     /// The bytes of the mapping.
     ///
     /// # Safety
-    /// It must stay mapped.
+    /// The mapping must stay mapped.
     pub unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: readable, and mapped as the caller promises.
+        // SAFETY: the mapping is readable, and stays mapped as the caller promises.
         unsafe { core::slice::from_raw_parts(self.start as *const u8, self.end - self.start) }
     }
 }
 
-/// The mapping that `address` lies in, if it is of that kind.
+/// Returns the mapping of code that contains `address`, if there is one.
 pub fn code_at(address: usize) -> Option<Mapping> {
     let mut found = None;
     for_each_code(|mapping, _| {
@@ -102,15 +102,15 @@ pub fn code_at(address: usize) -> Option<Mapping> {
     found
 }
 
-/// Calls `each` with every such mapping and its file's name, until it returns false.
+/// Calls `each` with every mapping of code and its file's name, until it returns false.
 pub fn for_each_code(mut each: impl FnMut(&Mapping, &[u8]) -> bool) {
     for_each_line(c"/proc/self/maps", |line| {
         parse(line).is_none_or(|(mapping, access, name)| access != b"r-xp" || each(&mapping, name))
     });
 }
 
-/// Calls `each` with every executable mapping of a file, how it can be accessed, and all that the kernel says of it, which tells
-/// whether another one is there. Whether it was called with all.
+/// Calls `each` with every executable mapping of a file, its access, and the kernel's line about it, which differs if another
+/// mapping is at the same place. Returns true if no line was missed.
 pub fn for_each_executable(mut each: impl FnMut(&Mapping, &[u8], &[u8])) -> bool {
     for_each_line(c"/proc/self/maps", |line| {
         if let Some((mapping, access, _)) = parse(line).filter(|(_, access, _)| access.contains(&b'x')) {
@@ -120,7 +120,7 @@ pub fn for_each_executable(mut each: impl FnMut(&Mapping, &[u8], &[u8])) -> bool
     })
 }
 
-/// Calls `each` with every line of a file, until it returns false. Whether it was called with all.
+/// Calls `each` with every line of a file, until it returns false. Returns true if `each` was called with all lines.
 fn for_each_line(path: &CStr, mut each: impl FnMut(&[u8]) -> bool) -> bool {
     // SAFETY: the path ends with zero.
     let fd = unsafe { sys::open(path.as_ptr().cast(), raw::O_RDONLY, 0) };
@@ -143,7 +143,7 @@ fn for_each_line(path: &CStr, mut each: impl FnMut(&[u8]) -> bool) -> bool {
             }
             start += length + 1;
         }
-        // A line longer than the buffer cannot be read; nothing behind it is looked at.
+        // A line longer than the buffer cannot be read; the lines after it are not read either.
         buffer.copy_within(start..filled, 0);
         filled -= start;
     }
@@ -151,7 +151,7 @@ fn for_each_line(path: &CStr, mut each: impl FnMut(&[u8]) -> bool) -> bool {
     all
 }
 
-/// `Elf64_Ehdr`, as far as it is needed.
+/// `Elf64_Ehdr`, up to the last field that is needed.
 #[repr(C)]
 struct Header {
     magic: [u8; 4],
@@ -192,7 +192,7 @@ struct Dynamic {
     value: usize,
 }
 
-/// An entry's value of the dynamic section of a loaded object, whose addresses are counted from `base`.
+/// Returns the value of an entry in the dynamic section of a loaded object, whose addresses are relative to `base`.
 ///
 /// # Safety
 /// The object must be loaded.
@@ -200,7 +200,7 @@ unsafe fn dynamic(segments: &[Segment], base: usize, tag: i64) -> Option<usize> 
     const END: i64 = 0;
     let section = segments.iter().find(|segment| segment.kind == Segment::DYNAMIC)?;
     let mut entry = base.wrapping_add(section.address as usize) as *const Dynamic;
-    // SAFETY: up to the section's end, which the dynamic linker reads at any time.
+    // SAFETY: the entries up to the section's end are readable, because the dynamic linker reads them at any time.
     unsafe {
         while (*entry).tag != tag {
             if (*entry).tag == END {
@@ -212,14 +212,14 @@ unsafe fn dynamic(segments: &[Segment], base: usize, tag: i64) -> Option<usize> 
     }
 }
 
-/// `struct r_debug`, as far as debuggers need it.
+/// `struct r_debug`, up to the last field that is needed.
 #[repr(C)]
 struct Debug {
     _version: c_int,
     first: *const Object,
 }
 
-/// `struct link_map`, as far as debuggers need it.
+/// `struct link_map`, up to the last field that is needed.
 #[repr(C)]
 struct Object {
     _base: usize,
@@ -228,15 +228,15 @@ struct Object {
     next: *const Object,
 }
 
-/// The program, as the kernel mapped it.
+/// The program of this process, as the kernel mapped it.
 pub struct Program {
     segments: &'static [Segment],
-    /// The address that the program's addresses are counted from.
+    /// The address to which the program's addresses are relative.
     base: usize,
 }
 
 impl Program {
-    /// This process's.
+    /// Returns the program of this process.
     pub fn own() -> Option<Program> {
         const AT_PHDR: c_ulong = 3;
         const AT_PHENT: c_ulong = 4;
@@ -246,13 +246,13 @@ impl Program {
         if address == 0 || auxiliary(AT_PHENT)? != size_of::<Segment>() {
             return None;
         }
-        // SAFETY: the kernel says so, and the dynamic linker reads them at any time.
+        // SAFETY: the kernel reports the table, and the dynamic linker reads it at any time.
         let segments = unsafe { core::slice::from_raw_parts(address as *const Segment, count) };
         let own = segments.iter().find(|segment| segment.kind == ITSELF)?;
         Some(Program { segments, base: address.wrapping_sub(own.address as usize) })
     }
 
-    /// The code at an address, as it was mapped; constructors may have changed that since.
+    /// Returns the mapping of code at an address, as it was mapped; constructors may have changed it since.
     pub fn code_at(&self, address: usize) -> Option<Mapping> {
         const READABLE_CODE: u32 = 1 << 2 | 1;
         let is_code = |segment: &&Segment| segment.kind == Segment::LOADED && segment.flags == READABLE_CODE;
@@ -265,11 +265,11 @@ impl Program {
         self.segments.iter().filter(is_code).map(mapping).find(is_there)
     }
 
-    /// Whether an object is loaded with it that has such a name. Asked of the list that the dynamic linker keeps for debuggers: a
-    /// function of its own may be the program's, and not be ready yet.
+    /// True if an object with a matching name is loaded with the program. Read from the list that the dynamic linker keeps for debuggers,
+    /// because a function that the linker offers may be replaced by the program, and may not be ready yet.
     pub fn has_loaded(&self, is_meant: impl Fn(&[u8]) -> bool) -> Option<bool> {
         const DEBUG: i64 = 21;
-        // SAFETY: the program is loaded; nobody changes the list while only we run.
+        // SAFETY: the program is loaded; nothing changes the list while only this code runs.
         unsafe {
             let debug = (dynamic(self.segments, self.base, DEBUG)? as *const Debug).as_ref()?;
             let mut object = debug.first.as_ref()?;
@@ -284,9 +284,9 @@ impl Program {
     }
 }
 
-/// Reads `start-end access offset device inode name`, of a file.
+/// Parses the line `start-end access offset device inode name` of a file mapping.
 fn parse(line: &[u8]) -> Option<(Mapping, &[u8], &[u8])> {
-    // Most lines are of other kinds.
+    // Cheap checks first: most lines are of other kinds.
     let (_, rest) = line.split_at_checked(line.iter().position(|&byte| byte == b' ')?)?;
     let mut words = rest.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
     let (access, _offset, _device, inode) = (words.next()?, words.next()?, words.next()?, words.next()?);
@@ -295,7 +295,7 @@ fn parse(line: &[u8]) -> Option<(Mapping, &[u8], &[u8])> {
     Some((Mapping { start, end }, access, name))
 }
 
-/// The addresses that a line begins with.
+/// Returns the range of addresses at the beginning of a line.
 fn range(line: &[u8]) -> Option<Range<usize>> {
     let mut ends = line.split(|&byte| byte == b' ').next()?.split(|&byte| byte == b'-');
     Some(hexadecimal(ends.next()?)?..hexadecimal(ends.next()?)?)
@@ -305,13 +305,13 @@ fn hexadecimal(digits: &[u8]) -> Option<usize> {
     usize::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// Whether the process has one thread only.
+/// True if the process has only one thread.
 pub fn one_thread() -> bool {
     let mut status = core::mem::MaybeUninit::<raw::stat>::uninit();
     // SAFETY: the path ends with zero.
     let result = unsafe { sys::stat(c"/proc/self/task".as_ptr().cast(), &mut status) };
-    // Two links, and one for each thread.
-    // SAFETY: filled in where the call succeeded.
+    // The directory has two links, and one for each thread.
+    // SAFETY: the kernel has filled it in if the call succeeded.
     result == 0 && unsafe { status.assume_init_ref() }.st_nlink == 3
 }
 
@@ -344,7 +344,7 @@ mod tests {
         static READ: [u8; 64] = *b"nothing but read, and in a segment with code on some machines...";
         let here = code_ends_before_what_is_only_read as *const () as *const u8;
         let mapping = code_at(here.addr()).unwrap();
-        // SAFETY: this program's.
+        // SAFETY: the mapping is this program's own.
         let code = unsafe { mapping.code() }.as_ptr_range();
         assert!(code.contains(&here));
         assert!(!code.contains(&core::hint::black_box(READ.as_ptr())));

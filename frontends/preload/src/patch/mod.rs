@@ -1,11 +1,11 @@
-//! Call sites that jump here instead of trapping.
+//! Call sites that are patched to jump to stubs instead of trapping.
 //!
-//! A trap costs over a microsecond, more than most requests. So one instruction of a site becomes a jump to a stub, a few
-//! instructions that lie near enough for a jump and enter the engine. How a site looks, what it becomes, and what the stub does is
-//! the architecture's ([`crate::arch::sites`]); which code is searched, and when, is told here.
+//! A trap costs over a microsecond, more than most requests. So one instruction of a site becomes a jump to a stub: a few
+//! instructions that lie within the reach of a jump and enter the engine. The form of sites, patched sites and stubs
+//! depends on the architecture ([`crate::arch::sites`]); this module decides which code is searched, and when.
 //!
-//! Other threads may run through a site while it changes. The page stays executable throughout. Code that is not a private
-//! file mapping (a JIT's, say) is left alone, and so is everything where pages may not be made writable.
+//! Other threads may execute a site while it changes. The page stays executable throughout. Code that is not in a private
+//! file mapping (JIT code, for example) is not patched, nor is anything if pages may not be made writable.
 
 mod maps;
 mod stubs;
@@ -21,44 +21,44 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use maps::Mapping;
 pub use stubs::STUB;
 
-/// A call site, by addresses.
+/// A call site, by its addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Site {
-    /// Its first instruction.
+    /// The first instruction of the site.
     pub start: usize,
-    /// Behind the instruction that makes the call.
+    /// The address after the instruction that makes the call.
     pub next: usize,
 }
 
-/// Whether sites may be patched at all.
+/// True if sites may be patched when they trap.
 static ENABLED: AtomicBool = AtomicBool::new(false);
-/// One patch at a time; who finds it taken leaves the site to the next trap.
+/// True while a thread patches; other threads leave a site to its next trap.
 static BUSY: AtomicBool = AtomicBool::new(false);
-/// Sites that will always trap, by a hash of their address; a collision only costs another look.
+/// Sites that will always trap, by a hash of their address; a collision only costs another examination.
 static REFUSED: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
 
-/// Larger mappings are not searched before `main`: their sites are patched when they trap.
+/// The size up to which mappings are searched before `main`, in bytes: the sites of larger ones are patched when they trap.
 const SEARCH_MAX: usize = 32 << 20;
 
 /// Patches the sites of the program, which begins at `entry`, and of liburing. Called before `main`.
 ///
-/// Other libraries rarely hold any, and reading all their code would double the time that a small
-/// program takes to start; their sites are patched when they trap.
+/// Other libraries rarely contain sites, and reading all their code would double the start time of a small
+/// program; their sites are patched when they trap.
 pub fn before_main(entry: usize) {
     learn();
     search(entry, None);
-    // Only now, for there is one search at a time.
+    // Set last, because only one search may run at a time.
     ENABLED.store(true, Ordering::Release);
 }
 
-/// Patches the sites of a process whose rings are the kernel's: but for setups, sites jump to a stub that makes the call, as long
-/// as the byte at `mark` is zero. Whether all sites that were found are patched: nothing traps here.
+/// Patches the sites of a process whose rings are the kernel's: sites jump to a stub that, except for setups, makes the call itself as
+/// long as the byte at `mark` is zero. Returns true if all sites that were found are patched; sites do not trap in such a process.
 pub fn beside_kernel(entry: usize, mark: usize) -> bool {
     learn();
     search(entry, Some(mark))
 }
 
-/// Patches all sites there; whether it could. With a `mark` other calls must not be there, either.
+/// Patches all sites. Returns true if this succeeded. With a `mark` it fails if the code makes other calls, too.
 fn search(entry: usize, mark: Option<usize>) -> bool {
     if has_nothing(entry, mark.is_some()) {
         return true;
@@ -71,7 +71,7 @@ fn search(entry: usize, mark: Option<usize>) -> bool {
         if is_searched && mapping.end - mapping.start > SEARCH_MAX {
             all = false;
         } else if is_searched {
-            // SAFETY: a readable mapping, and nobody unmaps it while only we run.
+            // SAFETY: the mapping is readable, and nothing unmaps it while only this code runs.
             let bytes = unsafe { mapping.code() };
             all &= mark.is_none() || !sites::has_other_calls(bytes);
             sites::for_each_site(bytes, |start, length| {
@@ -84,8 +84,8 @@ fn search(entry: usize, mark: Option<usize>) -> bool {
     all
 }
 
-/// Whether it is plain that there is no site, as in most programs, before the list of mappings is read, which takes long. Where
-/// there are some, only that list says whether the code is a file's still, and what may be done with its pages.
+/// True if it is known that there is no site, as in most programs, without reading the list of mappings, which takes long. If there
+/// are sites, only the list says whether the code is still a file's, and how its pages are protected.
 fn has_nothing(entry: usize, counts_others: bool) -> bool {
     let Some(program) = maps::Program::own() else { return false };
     if program.has_loaded(is_liburing) != Some(false) {
@@ -93,7 +93,7 @@ fn has_nothing(entry: usize, counts_others: bool) -> bool {
     }
     let is_searched = |code: &Mapping| code.end - code.start <= SEARCH_MAX && code.is_readable();
     let Some(code) = program.code_at(entry).filter(is_searched) else { return false };
-    // SAFETY: just seen to be readable, and nobody changes that while only we run.
+    // SAFETY: the code was found to be readable, and nothing changes that while only this code runs.
     let bytes = unsafe { code.code() };
     let mut has_site = false;
     sites::for_each_site(bytes, |_, _| has_site = true);
@@ -108,9 +108,9 @@ fn contains(name: &[u8], part: &[u8]) -> bool {
     name.windows(part.len()).any(|window| window == part)
 }
 
-/// A call trapped; `next` is the address behind its `syscall` instruction. Called in the handler.
+/// Patches the site of a call that has trapped; `next` is the address after its `syscall` instruction. Called in the handler.
 pub fn trapped_at(next: usize) {
-    // Acquire pairs with the release in `before_main`: what the search wrote is there.
+    // Acquire pairs with the release in `before_main`: the results of the search are visible.
     if !ENABLED.load(Ordering::Acquire) {
         return;
     }
@@ -124,16 +124,16 @@ pub fn trapped_at(next: usize) {
     BUSY.store(false, Ordering::Release);
 }
 
-/// Patches the site before `next`, if it is one.
+/// Patches the site that ends at `next`, if there is one. Returns true if it was patched.
 fn look_at(next: usize) -> bool {
     let Some(mapping) = maps::code_at(next) else { return false };
-    // SAFETY: a readable mapping, out of which this thread was just running.
+    // SAFETY: the mapping is readable, and this thread was just executing it.
     let bytes = unsafe { mapping.bytes() };
     let Some(start) = sites::site_before(bytes, next - mapping.start) else { return false };
     patch(&Site { start: mapping.start + start, next }, &mapping, None, false)
 }
 
-/// Patches one site; `alone` says that no other thread can run through it meanwhile, `mark` is for [`beside_kernel`].
+/// Patches one site; `alone` says that no other thread can execute it meanwhile, `mark` is for [`beside_kernel`].
 fn patch(site: &Site, mapping: &Mapping, mark: Option<usize>, alone: bool) -> bool {
     if !sites::changes_whole(site) && !alone {
         return false;
@@ -141,7 +141,7 @@ fn patch(site: &Site, mapping: &Mapping, mark: Option<usize>, alone: bool) -> bo
     // SAFETY: the site was decoded from this mapping.
     let body = unsafe { core::slice::from_raw_parts(site.start as *const u8, site.next - site.start) };
     let Some(stub) = stubs::emit(site, body, mark, alone) else { return false };
-    // SAFETY: the stub does what the bytes do that the jump replaces.
+    // SAFETY: the stub does what the replaced bytes do.
     let done = unsafe { stubs::write_jump(site, stub, mapping) };
     if done {
         PATCHED_SITES.fetch_add(1, Ordering::Relaxed);
@@ -151,10 +151,10 @@ fn patch(site: &Site, mapping: &Mapping, mark: Option<usize>, alone: bool) -> bo
     done
 }
 
-/// Bytes of a page, once [`learn`] has asked.
+/// The size of a page in bytes, once [`learn`] was called.
 static PAGE_BYTES: AtomicUsize = AtomicUsize::new(4096);
 
-/// Learns what only the C library tells, which must not be asked in the trap's handler.
+/// Reads what only the C library can tell, because it must not be called in the trap's handler.
 fn learn() {
     const AT_PAGESZ: c_ulong = 6;
     if let Some(bytes) = auxiliary(AT_PAGESZ) {
@@ -163,12 +163,12 @@ fn learn() {
     sites::learn();
 }
 
-/// Bytes of a page.
+/// Returns the size of a page in bytes.
 fn page_bytes() -> usize {
     PAGE_BYTES.load(Ordering::Relaxed)
 }
 
-/// The call that a patched site made.
+/// Makes the call of a patched site.
 ///
 /// # Safety
 /// As for the call that `number` names.
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn enter(
         // SAFETY: the program's own call.
         return unsafe { dispatch::called(number, arguments, false) };
     }
-    // Code between the two instructions changed the number.
+    // Code between the two instructions of the site changed the number.
     // SAFETY: the program's own call.
     unsafe { arch::syscall(number, arguments) }
 }

@@ -1,4 +1,4 @@
-//! Writes stubs near the sites, and the jumps to them.
+//! Writes stubs near call sites, and jumps from the sites to their stubs.
 
 use super::maps::Mapping;
 use super::{Site, page_bytes};
@@ -8,9 +8,9 @@ use anyring_trap::arch::synchronize_code;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use linux_raw_sys::general::{MAP_FIXED_NOREPLACE, PROT_EXEC, PROT_READ, PROT_WRITE};
 
-/// Memory for stubs is mapped in blocks: whole pages, of any size that a page has.
+/// The size of a block of memory for stubs in bytes: a multiple of every page size.
 const BLOCK: usize = 64 << 10;
-/// Bytes of a stub: no page ends within one.
+/// The size of a stub in bytes: a divisor of every page size.
 pub const STUB: usize = 128;
 const CODE: u32 = PROT_READ | PROT_EXEC;
 
@@ -22,10 +22,10 @@ struct Block {
 
 static BLOCKS: [Block; 64] = [const { Block { start: AtomicUsize::new(0), used: AtomicUsize::new(0) } }; 64];
 
-/// Writes the stub of a site, whose bytes are `body`; its address. With a `mark`, the stub enters the engine only where the byte
-/// there is not zero. `alone`: the process has one thread.
+/// Writes the stub of a site, whose bytes are `body`. Returns its address. With a `mark`, the stub enters the engine only if the byte
+/// at `mark` is not zero. `alone` says that the process has one thread.
 ///
-/// A page becomes executable with its first stub: what nobody may execute, no processor has fetched.
+/// A page becomes executable with its first stub: no processor can have fetched memory that was not executable.
 pub fn emit(site: &Site, body: &[u8], mark: Option<usize>, alone: bool) -> Option<usize> {
     let unit = if alone || sites::ADDS_BESIDE_THREADS { STUB } else { page_bytes() };
     let (block, used) = block_near(site.start, unit)?;
@@ -34,7 +34,7 @@ pub fn emit(site: &Site, body: &[u8], mark: Option<usize>, alone: bool) -> Optio
     let address = start + used;
     let stub = sites::stub(site, body, mark, address);
     let page = address & !(page_bytes() - 1);
-    // SAFETY: the block is ours; threads may be running stubs of a page that has some already, and that stays executable.
+    // SAFETY: the block belongs to this module; a page that has stubs already, which threads may be executing, stays executable.
     let written = stub.is_some_and(|stub| unsafe {
         if page != address && sys::protect(page, page_bytes(), CODE | PROT_WRITE) != 0 {
             return false;
@@ -47,13 +47,13 @@ pub fn emit(site: &Site, body: &[u8], mark: Option<usize>, alone: bool) -> Optio
         block.used.store(used + STUB, Ordering::Relaxed);
         block.start.store(start, Ordering::Relaxed);
     } else if known == 0 {
-        // SAFETY: just mapped, and unknown to anybody.
+        // SAFETY: the block was just mapped, and nothing refers to it.
         unsafe { sys::unmap(start, BLOCK) };
     }
     written.then_some(address)
 }
 
-/// A block with room that jumps from `site` reach, or one that is not mapped yet; how much of it is in use, in whole units.
+/// Returns a block with room within reach of a jump from `site`, or one that is not mapped yet, and how much of it is used, in units.
 fn block_near(site: usize, unit: usize) -> Option<(&'static Block, usize)> {
     let used = |block: &Block| block.used.load(Ordering::Relaxed).next_multiple_of(unit);
     BLOCKS.iter().map(|block| (block, used(block))).find(|(block, used)| {
@@ -62,7 +62,7 @@ fn block_near(site: usize, unit: usize) -> Option<(&'static Block, usize)> {
     })
 }
 
-/// Maps a block near `site`, writable and filled with what traps: below it if possible, since a program's heap begins above it.
+/// Maps a block near `site`, writable and filled with trapping bytes: below the site if possible, since a program's heap begins above it.
 fn map_near(site: usize) -> Option<usize> {
     const STEP: usize = 1 << 20;
     let place = site & !(BLOCK - 1);
@@ -70,26 +70,26 @@ fn map_near(site: usize) -> Option<usize> {
     let below = (1..steps).map(|step| place.wrapping_sub(step * STEP));
     let above = (steps / 2..steps).map(|step| place.wrapping_add(step * STEP));
     for address in below.take_while(|&address| address < place && address >= 1 << 16).chain(above) {
-        // SAFETY: replaces nothing.
+        // SAFETY: the mapping replaces nothing.
         let block = unsafe { sys::map(address, BLOCK, PROT_READ | PROT_WRITE, MAP_FIXED_NOREPLACE) };
         let Ok(block) = usize::try_from(block) else { continue };
         if block != address {
-            // A kernel without MAP_FIXED_NOREPLACE.
-            // SAFETY: just mapped, and unknown to anybody.
+            // The kernel does not know MAP_FIXED_NOREPLACE.
+            // SAFETY: the block was just mapped, and nothing refers to it.
             unsafe { sys::unmap(block, BLOCK) };
             continue;
         }
-        // SAFETY: the block is ours and writable.
+        // SAFETY: the block is new and writable.
         unsafe { (block as *mut u8).write_bytes(sites::FILL, BLOCK) };
         return Some(block);
     }
     None
 }
 
-/// Makes `site` a jump to `stub`; whether it could.
+/// Writes a jump to `stub` into `site`. Returns true if this succeeded.
 ///
 /// # Safety
-/// The site must lie within `mapping`, and `stub` do what its code does. Where [`sites::changes_whole`] says no, no other thread
+/// The site must lie within `mapping`, and `stub` must do what the site's code does. If [`sites::changes_whole`] is false, no other thread
 /// may run.
 pub unsafe fn write_jump(site: &Site, stub: usize, mapping: &Mapping) -> bool {
     let Some(jump) = sites::jump(site, stub) else { return false };
@@ -98,11 +98,11 @@ pub unsafe fn write_jump(site: &Site, stub: usize, mapping: &Mapping) -> bool {
     let length = changed.end.next_multiple_of(page_bytes()).min(mapping.end) - first;
     let Some(guard) = mapping.guard() else { return false };
     let access = CODE | guard;
-    // SAFETY: adds an access; `maps` says that the mapping had the others.
+    // SAFETY: adds write access; the mapping had the other accesses, as `maps` has found.
     if unsafe { sys::protect(first, length, access | PROT_WRITE) } != 0 {
         return false;
     }
-    // SAFETY: within the pages that were made writable, which are then as they were; the rest is the caller's promise.
+    // SAFETY: writes within the pages that were made writable, and restores their protection; the rest is the caller's promise.
     unsafe {
         sites::write(site, &jump);
         synchronize_code(changed.start as *const u8, changed.len());

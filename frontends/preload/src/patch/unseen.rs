@@ -1,4 +1,4 @@
-//! Code that makes calls by instructions of its own, of which no function of ours hears.
+//! Code that makes calls by its own instructions, which interposed functions do not see.
 
 use super::SEARCH_MAX;
 use super::maps::{self, Mapping};
@@ -8,22 +8,22 @@ use anyring_interpose::next;
 use anyring_runtime::log;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Functions of the libraries that the C library consists of.
+/// Addresses of functions in the libraries that the C library consists of.
 static LIBRARY: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
 
-/// Finds the C library, before the first ring. Threads of the engine cannot ask the dynamic linker.
+/// Looks up the C library, before the first ring, because threads of the engine cannot ask the dynamic linker.
 pub fn learn() {
-    // The second is the dynamic linker's; the third's library is another one in glibc before 2.34.
+    // The second function is in the dynamic linker; the third is in a separate library in glibc before 2.34.
     let functions = [c"sendmsg", c"__tls_get_addr", c"pthread_create"];
     for (place, name) in LIBRARY.iter().zip(functions) {
         place.store(next::find(next::Place::Next, name).addr(), Ordering::Relaxed);
     }
 }
 
-/// Whether all calls are seen that are `of_concern`: but for the C library, the dynamic linker and this library, no code that is a file's
-/// makes any by an instruction. What has been looked through is looked through again when there is other code.
+/// True if all calls that are `of_concern` are seen: apart from the C library, the dynamic linker and this library, no code of a file
+/// makes such a call by an instruction of its own. Code is examined again when the set of mapped code changes.
 pub fn are_seen(of_concern: impl Fn(u32) -> bool) -> bool {
-    /// The number that tells the code apart that was looked through, and in the lowest bit whether it makes such calls.
+    /// A hash of the mapped code that was examined; the lowest bit says whether the code makes such calls.
     static KNOWN: AtomicUsize = AtomicUsize::new(0);
     const MAKES: usize = 1;
     let now = look(|_, _| false) & !MAKES;
@@ -38,15 +38,15 @@ pub fn are_seen(of_concern: impl Fn(u32) -> bool) -> bool {
         }
         may_make
     });
-    // Other code may have come meanwhile.
+    // The set of mapped code may have changed meanwhile.
     if found & !MAKES == now {
         KNOWN.store(found, Ordering::Relaxed);
     }
     found & MAKES == 0
 }
 
-/// Looks at all code but that of the known libraries until some `makes` calls; what tells it apart from other code, and in the lowest bit
-/// whether some does. What cannot be seen may make any.
+/// Examines all code except the known libraries, until `makes` is true of some. Returns a hash of the set of code; the lowest bit is 1 if
+/// some code makes calls, or if not all code could be seen.
 fn look(makes: impl Fn(&Mapping, &[u8]) -> bool) -> usize {
     const PRIME: usize = 0x0100_0000_01b3;
     let own = (learn as *const ()).addr();
@@ -56,20 +56,20 @@ fn look(makes: impl Fn(&Mapping, &[u8]) -> bool) -> usize {
         if functions.iter().chain([&own]).any(|address| (mapping.start..mapping.end).contains(address)) {
             return;
         }
-        // Another file, or another part of it, may lie at the same addresses by now.
+        // The hash includes the line, because another file, or another part of it, may be mapped at the same addresses later.
         others = line.iter().fold(others, |sum, &byte| (sum ^ usize::from(byte)).wrapping_mul(PRIME));
         has = has || makes(mapping, access);
     });
     others & !1 | usize::from(has || !all)
 }
 
-/// Whether code there may make calls that are `of_concern`.
+/// True if code in the mapping may make calls that are `of_concern`.
 fn makes_calls(mapping: &Mapping, access: &[u8], of_concern: impl Fn(u32) -> bool) -> bool {
     let length = mapping.end - mapping.start;
     if length > SEARCH_MAX || access.contains(&b'w') {
         return true;
     }
-    // Another thread may unmap it; nor can all code be read.
+    // Read by a guarded copy: another thread may unmap the code, and not all code is readable.
     let bytes = user::read_many::<u8>(mapping.start as u64, length);
     bytes.map_or(true, |bytes| sites::has_calls_but(&bytes, |number| !of_concern(number)))
 }
@@ -82,14 +82,14 @@ mod tests {
     use linux_raw_sys::general as raw;
 
     const PAGE: usize = 1 << 16;
-    /// The call 1, of which the test has concern.
+    /// Code that makes call 1, which is of concern in the tests.
     const CALL: &[u8] = if cfg!(target_arch = "x86_64") {
         &[0xb8, 1, 0, 0, 0, 0x0f, 0x05]
     } else {
         &[0x28, 0x00, 0x80, 0x52, 0x01, 0x00, 0x00, 0xd4]
     };
 
-    /// Puts a new file's code of so many bytes at the address, or anywhere; where it is.
+    /// Maps a new file with this code, `bytes` long, at the address, or anywhere. Returns the address.
     fn map_code(code: &[u8], bytes: usize, address: usize, access: u32, flags: u32) -> usize {
         let mut page = [0; PAGE];
         page[..code.len()].copy_from_slice(code);
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(sys::write_from(fd, page.as_ptr().addr(), bytes), bytes);
         let fixed = if address == 0 { 0 } else { raw::MAP_FIXED };
         let arguments = [address, PAGE, access as usize, (flags | fixed) as usize, fd as usize, 0];
-        // SAFETY: new memory, or in the place of what this has mapped before.
+        // SAFETY: a new mapping, or one in the place of an earlier mapping of this function.
         let mapped = unsafe { arch::syscall(raw::__NR_mmap as usize, arguments) };
         sys::close(fd);
         usize::try_from(mapped).unwrap()

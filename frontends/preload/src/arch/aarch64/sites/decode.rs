@@ -1,11 +1,11 @@
-//! Finds call sites: `mov x8, #425..427`, and the `svc` that it comes to.
+//! Finds call sites: `mov x8, #425..427`, and the `svc` that execution reaches from it.
 
-/// Bytes of an instruction.
+/// The length of an instruction in bytes.
 pub const WORD: usize = 4;
-/// Most instructions from the number to the `svc`.
+/// The maximum number of instructions from the number to the `svc`.
 const BETWEEN: usize = 32;
 
-/// Calls `found` with the offset and length of each site in `bytes`: from the number to the `svc`, or, where that lies before the
+/// Calls `found` with the offset and length of each site in `bytes`: from the number to the `svc`, or, if the `svc` lies before the
 /// number, the `svc` alone.
 pub fn for_each_site(bytes: &[u8], mut found: impl FnMut(usize, usize)) {
     for (at, chunk) in bytes.chunks_exact(WORD).enumerate() {
@@ -18,14 +18,14 @@ pub fn for_each_site(bytes: &[u8], mut found: impl FnMut(usize, usize)) {
     }
 }
 
-/// True if one of the calls is made in `bytes` as no site makes it. A number may come to its `svc` by ways that are not followed;
-/// where the number comes from elsewhere, it is not known here.
+/// True if `bytes` contain a number of one of the calls that belongs to no site: its path to the `svc` could not be followed.
+/// Numbers that are not constants in the code are not noticed.
 pub fn has_other_calls(bytes: &[u8]) -> bool {
     let mut words = bytes.chunks_exact(WORD).enumerate();
     words.any(|(at, chunk)| is_number(word(chunk)) && call_after(bytes, at).is_none())
 }
 
-/// True if a call is made in `bytes` that may have another number than `is_harmless` says.
+/// True if `bytes` contain a call whose number may be one for which `is_harmless` is false.
 pub fn has_calls_but(bytes: &[u8], is_harmless: impl Fn(u32) -> bool) -> bool {
     let at = |index: usize| word(&bytes[index * WORD..(index + 1) * WORD]);
     (0..bytes.len() / WORD).filter(|&call| is_call(at(call))).any(|call| {
@@ -36,14 +36,14 @@ pub fn has_calls_but(bytes: &[u8], is_harmless: impl Fn(u32) -> bool) -> bool {
     })
 }
 
-/// True if an instruction leaves for elsewhere, or has x8 as what most instructions change.
+/// True if an instruction branches, or has x8 in the field that names the destination in most instructions.
 fn changes(instruction: u32) -> bool {
     let leaves = instruction & 0x7c00_0000 == 0x1400_0000 || instruction & 0xfe00_0000 == 0xd600_0000;
     leaves || instruction & 0x1f == 8
 }
 
-/// The offset of the site before offset `next`, where a call was made: the `svc`, if a number before it comes to it. Code without
-/// one makes other calls, too, and perhaps on a stack with little room.
+/// Returns the offset of the site before offset `next`, where a call was made: the `svc`, if one of the three numbers leads to it. An
+/// `svc` without such a number makes other calls, too, perhaps on a stack with little room.
 pub fn site_before(bytes: &[u8], next: usize) -> Option<usize> {
     let start = next.checked_sub(WORD)?;
     if start % WORD != 0 || !is_call(word(bytes.get(start..next)?)) {
@@ -56,28 +56,28 @@ pub fn site_before(bytes: &[u8], next: usize) -> Option<usize> {
     (call.saturating_sub(BETWEEN)..call).rev().find(comes_here).map(|_| start)
 }
 
-/// An instruction.
+/// Reads an instruction.
 fn word(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(bytes.try_into().unwrap_or_default())
 }
 
-/// `mov w8, #425..427`, or to x8.
+/// True for `mov w8, #425..427`, also to x8.
 fn is_number(instruction: u32) -> bool {
-    // Any `movz` of 16 bits.
+    // Any `movz` with a 16-bit immediate.
     moves_number(instruction) && (425..=427).contains(&(instruction >> 5 & 0xffff))
 }
 
-/// `movz w8, #imm`, or to x8.
+/// True for `movz w8, #imm`, also to x8.
 fn moves_number(instruction: u32) -> bool {
     instruction & 0x7fe0_001f == 0x5280_0008
 }
 
-/// `svc #imm`: the kernel does not look at the number.
+/// True for `svc #imm`, with any immediate: the kernel ignores it.
 fn is_call(instruction: u32) -> bool {
     instruction & 0xffe0_001f == 0xd400_0001
 }
 
-/// The index of the `svc` that the instruction with index `at` comes to, before code leaves or has another number.
+/// Returns the index of the `svc` that is reached from the instruction at index `at`, before the code leaves or sets another number.
 fn call_after(bytes: &[u8], at: usize) -> Option<usize> {
     let mut at = at + 1;
     for _ in 0..BETWEEN {
@@ -90,7 +90,7 @@ fn call_after(bytes: &[u8], at: usize) -> Option<usize> {
                 let words = (instruction << 6).cast_signed() >> 6;
                 at = at.checked_add_signed(words as isize)?;
             }
-            // bl; and br, blr, ret and their like
+            // bl; br, blr, ret and similar instructions
             _ if instruction & 0xfc00_0000 == 0x9400_0000 || instruction & 0xfe00_0000 == 0xd600_0000 => {
                 return None;
             }
@@ -162,9 +162,9 @@ mod tests {
     #[test]
     fn branches_are_followed() {
         assert_eq!(sites(&[NUMBER, 0x1400_0002, NOP, CALL]), [(0, 4)]);
-        // To a call before the number.
+        // To a call that lies before the number.
         assert_eq!(sites(&[CALL, NOP, NUMBER, 0x17ff_fffd]), [(0, 1)]);
-        // Out of the code, and round in circles.
+        // Out of the code, and in an endless loop.
         assert_eq!(sites(&[NUMBER, 0x1400_1000, CALL]), []);
         assert_eq!(sites(&[NUMBER, 0x17ff_0000, CALL]), []);
         assert_eq!(sites(&[NUMBER, 0x1400_0000, CALL]), []);
@@ -184,7 +184,7 @@ mod tests {
         assert!(!has_other_calls(&bytes(&[NUMBER, NOP, CALL])));
         assert!(!has_other_calls(&bytes(&[NOP, CALL])));
         assert!(has_other_calls(&bytes(&[NUMBER, 0xd65f_03c0, CALL])));
-        // Over another call.
+        // A branch skips another call.
         assert!(has_other_calls(&bytes(&[NUMBER, 0xb400_0061, 0xd280_0728, CALL, CALL])));
     }
 }

@@ -1,4 +1,4 @@
-//! Stubs, and where they call: the entry saves what a system call keeps, and enters the engine.
+//! Stubs, and the entry that they call, which saves what a system call preserves, and enters the engine.
 
 use super::branch;
 use crate::patch::{STUB, Site, enter};
@@ -6,23 +6,23 @@ use core::arch::global_asm;
 
 unsafe extern "C" {
     fn anyring_preload_entry();
-    /// The code that stubs are copied from.
+    /// The template of stubs.
     static anyring_preload_stub: u8;
-    /// Its branch behind a call of the engine.
+    /// The template's branch after a call that the engine answered.
     static anyring_preload_stub_answered: u8;
-    /// Its branch behind a call that it made itself.
+    /// The template's branch after a call that the stub made itself.
     static anyring_preload_stub_called: u8;
-    /// The address of the mark; behind it that of the entry.
+    /// The template's two addresses: of the mark, and of the entry.
     static anyring_preload_stub_addresses: u8;
 }
 
-/// The mark of a stub that always enters the engine.
+/// The mark of stubs that always enter the engine.
 static ALWAYS: u8 = 1;
 
-/// The stub of a site, to lie at `address`. With a `mark`, the stub enters the engine only where the byte there is not zero, or
-/// the call makes a ring.
+/// Returns the stub of a site, for the address `address`. With a `mark`, the stub enters the engine only if the byte at `mark` is not
+/// zero, or if the call makes a ring.
 pub fn stub(site: &Site, _body: &[u8], mark: Option<usize>, address: usize) -> Option<[u8; STUB]> {
-    // SAFETY: so long is the code that begins there.
+    // SAFETY: the template has this length.
     let mut code = unsafe { *(&raw const anyring_preload_stub).cast::<[u8; STUB]>() };
     let offset = |place: *const u8| place.addr() - (&raw const anyring_preload_stub).addr();
     let mut put = |at: usize, bytes: &[u8]| code[at..at + bytes.len()].copy_from_slice(bytes);
@@ -35,7 +35,7 @@ pub fn stub(site: &Site, _body: &[u8], mark: Option<usize>, address: usize) -> O
     Some(code)
 }
 
-// Below the stack pointer nothing is kept, as the procedure call standard has it.
+// Nothing is preserved below the stack pointer, as in the procedure call standard.
 global_asm!(
     ".pushsection .text.anyring_preload_stub,\"ax\",@progbits",
     ".globl anyring_preload_stub",
@@ -50,7 +50,7 @@ global_asm!(
     "anyring_preload_stub:",
     "stp x16, x17, [sp, #-32]!",
     "str x30, [sp, #16]",
-    // Is the number, of 32 bits for the kernel, one of 425 to 428, without a change of the flags?
+    // Test, without a change of the flags, whether the number (32 bits for the kernel) is one of 425 to 428.
     "sub w16, w8, #425",
     "lsr w17, w16, #2",
     "cbnz w17, 2f",
@@ -72,13 +72,13 @@ global_asm!(
     "anyring_preload_stub_addresses:",
     ".xword 0",
     "3: .xword 0",
-    // No longer than that.
+    // Fails to assemble if the stub is longer.
     ".org anyring_preload_stub + {stub}",
     ".popsection",
     stub = const STUB,
 );
 
-// Arguments lie as for a system call, the number in x8; the function wants that in x6. The stub has saved x16, x17 and x30.
+// Arguments are in the registers of a system call, with the number in x8; the function expects it in x6. The stub saved x16, x17, x30.
 global_asm!(
     ".pushsection .text.anyring_preload_entry,\"ax\",@progbits",
     ".globl anyring_preload_entry",
@@ -107,7 +107,7 @@ global_asm!(
     "st1 {{v20.2d, v21.2d, v22.2d, v23.2d}}, [x10], #64",
     "st1 {{v24.2d, v25.2d, v26.2d, v27.2d}}, [x10], #64",
     "st1 {{v28.2d, v29.2d, v30.2d, v31.2d}}, [x10], #64",
-    // What is called keeps x19.
+    // The called function preserves x19.
     "str x19, [sp, #656]",
     "mov x19, x9",
     "mov w6, w8",

@@ -1,6 +1,6 @@
-//! Call sites: how they look, and what they become.
+//! Call sites: their form, and how they are patched.
 //!
-//! The architecture lets a processor run through an `svc` while another makes it a branch: it sees the one or the other
+//! The architecture allows a processor to execute an `svc` while another processor replaces it by a branch: it executes either of them
 //! (Arm ARM B2.2.5, "Concurrent modification and execution of instructions"). So the `svc` itself becomes a `b`:
 //!
 //! ```text
@@ -10,19 +10,19 @@
 //!  next: ...              next: ...
 //! ```
 //!
-//! Code may come to the `svc` with any number, so the stub looks at the number, and makes calls that enter no ring itself, with
-//! all registers and the stack as the program had them; a thread may begin there, and a handler return.
+//! Code may reach the `svc` with any number, so the stub tests the number, and makes calls that enter no ring itself, with
+//! all registers and the stack as the program had them: a new thread may begin after such a call, and a signal handler may return.
 //!
-//! Where the kernel answers, and our engine only for rings that the kernel is too old for, the stub asks whether there is such a
-//! ring (`mark`), unless the call makes a ring. Else the mark is a byte that says yes.
+//! If the kernel answers, and the user engine only has rings that the kernel is too old for, the stub tests whether there is such a
+//! ring (`mark`), unless the call makes a ring. Otherwise the mark is a byte that is always 1.
 //!
-//! A processor may still hold what once lay where a stub is written, if it could execute that. So a page of stubs becomes
-//! executable with what it holds, and gets no more of them once there are threads (`ADDS_BESIDE_THREADS`).
+//! A processor may still have fetched the previous content of memory where a stub is written, if that memory was executable. So a page of
+//! stubs becomes executable after it was filled, and gets no more stubs once there are threads (`ADDS_BESIDE_THREADS`).
 //!
-//! The entry keeps what a system call keeps: all registers but x0, the flags, and the vector registers, of which a call keeps 128
-//! bits. What lies beyond these in the registers of SVE, a system call clears or leaves, and nothing compiled here touches, as
-//! nothing touches FPCR and FPSR. In the streaming mode of SME, which a system call would end, the entry raises SIGILL: the mode does
-//! not have its instructions.
+//! The entry preserves what a system call preserves: all registers but x0, the flags, and 128 bits of the vector registers. A system call
+//! may clear the further bits of the SVE registers, and no code compiled here touches them, nor FPCR and FPSR.
+//! In the streaming mode of SME, which a system call would end, the entry raises SIGILL, because its instructions do not exist in
+//! that mode.
 
 mod decode;
 mod entry;
@@ -34,36 +34,36 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub use decode::{for_each_site, has_calls_but, has_other_calls, site_before};
 pub use entry::stub;
 
-/// How far a branch reaches, but for a block's length.
+/// The distance that a branch reaches, minus the length of a block.
 pub const REACH: usize = (128 << 20) - (1 << 20);
-/// A byte that traps: `udf #0` is made of such bytes.
+/// A byte whose repetition traps: `udf #0`.
 pub const FILL: u8 = 0;
-/// No stub is added to a page that threads may be executing.
+/// False: no stub is added to a page that threads may be executing.
 pub const ADDS_BESIDE_THREADS: bool = false;
-/// Linkers have what is only read behind the code, in the same segment.
+/// True: linkers place read-only data after the code, in the same segment.
 pub const HAS_DATA_BEHIND_CODE: bool = true;
-/// Whether the processor can guard pages.
+/// True if the processor can guard pages (BTI).
 static CAN_GUARD: AtomicBool = AtomicBool::new(false);
 
-/// The bytes that become the branch: the `svc`.
+/// Returns the bytes that become the branch: the `svc`.
 pub fn changed(site: &Site) -> Range<usize> {
     site.next - decode::WORD..site.next
 }
 
-/// Whether threads that run through the site see it changed whole or not at all: they always do.
+/// True if running threads execute either the old or the new site, never a mixture: always, on this architecture.
 pub fn changes_whole(_site: &Site) -> bool {
     true
 }
 
-/// A branch, as its word.
+/// A branch instruction.
 pub type Jump = u32;
 
-/// The branch from a site to `stub`.
+/// Returns the branch from a site to `stub`.
 pub fn jump(site: &Site, stub: usize) -> Option<Jump> {
     branch(changed(site).start, stub)
 }
 
-/// `b`.
+/// Returns a `b` instruction from one address to another.
 fn branch(from: usize, to: usize) -> Option<u32> {
     const B: u32 = 0x1400_0000;
     const BITS: u32 = 26;
@@ -75,15 +75,15 @@ fn branch(from: usize, to: usize) -> Option<u32> {
 /// Replaces the `svc` of `site` by `jump`.
 ///
 /// # Safety
-/// Its page must be writable.
+/// The page of the site must be writable.
 pub unsafe fn write(site: &Site, jump: &Jump) {
     // SAFETY: instructions are aligned, and the page is writable.
     let word = unsafe { AtomicU32::from_ptr(changed(site).start as *mut u32) };
-    // Seen by fetches, as `synchronize_code` orders it behind the stub.
+    // Instruction fetches see the stub before the branch: `synchronize_code` was called for the stub.
     word.store(*jump, Ordering::Release);
 }
 
-/// Asks whether the processor can guard pages of code against branches to where none lead.
+/// Asks whether the processor can guard pages of code against branches to places that are not branch targets (BTI).
 pub fn learn() {
     const AT_HWCAP2: c_ulong = 26;
     const BTI: usize = 1 << 17;
@@ -91,7 +91,7 @@ pub fn learn() {
     CAN_GUARD.store(capabilities & BTI != 0, Ordering::Relaxed);
 }
 
-/// How the kernel names what guards pages so, and what asks for it.
+/// Returns the kernel's name in `smaps` for pages that are guarded, and the protection flag for them.
 pub fn guard() -> Option<(&'static [u8], u32)> {
     const PROT_BTI: u32 = 0x10;
     CAN_GUARD.load(Ordering::Relaxed).then_some((b"bt", PROT_BTI))

@@ -8,34 +8,34 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 
-/// How far a jump reaches, but for a site's own length and a block's.
+/// The distance that a jump reaches, minus the lengths of a site and of a block.
 pub const REACH: usize = (1 << 31) - (1 << 20);
-/// A stub ends with the entry's address.
+/// The offset in a stub of the entry's address, which is at the stub's end.
 const ENTRY: usize = STUB - 8;
 /// The instruction that traps: `int3`.
 pub const FILL: u8 = 0xcc;
-/// Stubs may be added to a block while threads run through its others: a processor sees what is written to code.
+/// True: stubs may be added to a block while threads execute its others, because a processor sees writes to code.
 pub const ADDS_BESIDE_THREADS: bool = true;
-/// Bytes of what enters the engine, from the first `lea` to the `jmp`.
+/// The length of the instructions that enter the engine, from the first `lea` to the `jmp`, in bytes.
 const ENTERS: u8 = 5 + 6 + 8 + 5;
-/// Bytes of the look whether rings of ours are there.
+/// The length of the test whether the user engine has rings, in bytes.
 const LOOKS: u8 = 10 + 3 + 2;
 
-/// The bytes that become the jump: the `mov`, or the beginning of what stands in for it.
+/// Returns the bytes that become the jump: the `mov`, or the beginning of the instruction in its place.
 pub fn changed(site: &Site) -> Range<usize> {
     site.start..site.start + MOVE
 }
 
-/// Whether threads that run through the site see it changed whole or not at all: the jump lies within one aligned word.
+/// True if running threads execute either the old or the new site, never a mixture: the jump lies within one aligned word.
 pub fn changes_whole(site: &Site) -> bool {
     site.start % 8 + MOVE <= 8
 }
 
-/// Bytes under construction.
+/// Code under construction.
 struct Emitter {
     bytes: [u8; STUB],
     length: usize,
-    /// Where they will lie.
+    /// The address at which the code will lie.
     address: usize,
 }
 
@@ -45,7 +45,7 @@ impl Emitter {
         self.length += bytes.len();
     }
 
-    /// An instruction whose last four bytes say how far `target` lies from its end.
+    /// Emits an instruction whose last four bytes are the distance of `target` from the instruction's end.
     fn relative(&mut self, opcode: &[u8], target: usize) -> Option<()> {
         self.push(opcode);
         let distance = distance(self.address + self.length + 4, target)?;
@@ -58,16 +58,16 @@ fn distance(from: usize, to: usize) -> Option<i32> {
     i32::try_from(to.wrapping_sub(from) as isize).ok()
 }
 
-/// The stub of a site whose bytes are `body`, to lie at `address`. With a `mark`, the stub enters the engine only where the byte
-/// there is not zero, or the call makes a ring. Where the number is another register's, all other calls go back to the site.
+/// Returns the stub of a site whose bytes are `body`, for the address `address`. With a `mark`, the stub enters the engine only if the byte
+/// at `mark` is not zero, or if the call makes a ring. If the number comes from another register, other calls go back to the site.
 pub fn stub(site: &Site, body: &[u8], mark: Option<usize>, address: usize) -> Option<[u8; STUB]> {
-    /// Bytes of a look at the number, which changes rcx only.
+    /// The length of a test of the number, which changes rcx only.
     const ASKS: usize = 6 + 2;
-    // All but the `syscall` is copied.
+    // All of the site but the `syscall` is copied.
     let (copied, call) = body.split_at(body.len() - 2);
     let asks = !has_number(body);
     let mark = mark.filter(|_| !is_setup(body));
-    // Where the engine is entered, and where it is looked for, from the end of each question on.
+    // The length of the test of the mark, and of the stub's own `syscall` and `jmp`.
     let own = if mark.is_some() { usize::from(LOOKS) + 7 } else { 0 };
     let all = copied.len() + if asks { 3 * ASKS + 5 } else { 0 } + usize::from(ENTERS) + own;
     if all > ENTRY {
@@ -84,7 +84,7 @@ pub fn stub(site: &Site, body: &[u8], mark: Option<usize>, address: usize) -> Op
         {
             code.push(&[0x8d, 0x88]); // lea -number(%rax),%ecx
             code.push(&number.wrapping_neg().to_le_bytes());
-            // jrcxz, over the questions that are left and the jmp; setup needs no mark.
+            // jrcxz, over the remaining tests and the jmp; a setup also skips the test of the mark.
             let left = ((2 - index) * ASKS + 5) as u8;
             code.push(&[0xe3, if index == 0 { left + looks } else { left }]);
         }
@@ -94,7 +94,7 @@ pub fn stub(site: &Site, body: &[u8], mark: Option<usize>, address: usize) -> Op
         code.push(&[0x48, 0xb9]); // movabs $mark,%rcx
         code.push(&mark.to_le_bytes());
         code.push(&[0x0f, 0xb6, 0x09]); // movzbl (%rcx),%ecx
-        code.push(&[0xe3, ENTERS]); // jrcxz, over what enters the engine
+        code.push(&[0xe3, ENTERS]); // jrcxz, over the instructions that enter the engine
     }
     code.push(&[0x48, 0x8d, 0x64, 0x24, 0x80]); // lea -128(%rsp),%rsp
     code.relative(&[0xff, 0x15], address + ENTRY)?; // call *entry(%rip)
@@ -108,10 +108,10 @@ pub fn stub(site: &Site, body: &[u8], mark: Option<usize>, address: usize) -> Op
     Some(code.bytes)
 }
 
-/// A jump, as its bytes.
+/// A jump instruction.
 pub type Jump = [u8; MOVE];
 
-/// The jump from a site to `stub`.
+/// Returns the jump from a site to `stub`.
 pub fn jump(site: &Site, stub: usize) -> Option<Jump> {
     let [a, b, c, d] = distance(site.start + MOVE, stub)?.to_le_bytes();
     Some([0xe9, a, b, c, d])
@@ -120,21 +120,21 @@ pub fn jump(site: &Site, stub: usize) -> Option<Jump> {
 /// Replaces the beginning of `site` by `jump`.
 ///
 /// # Safety
-/// Its page must be writable. Where the site does not [change whole](changes_whole), no other thread may run.
+/// The page of the site must be writable. If the site does not [change whole](changes_whole), no other thread may run.
 pub unsafe fn write(site: &Site, jump: &Jump) {
     let start = site.start;
-    // Said in assembly: ThreadSanitizer has no shadow for stores to a program's code.
+    // In assembly, because ThreadSanitizer has no shadow memory for stores to a program's code.
     if changes_whole(site) {
         let word = (start & !7) as *const AtomicU64;
-        // SAFETY: aligned, within the page that was made writable.
+        // SAFETY: the word is aligned, and within the page that was made writable.
         let word = unsafe { &*word };
         let mut bytes = word.load(Ordering::Relaxed).to_le_bytes();
         bytes[start % 8..][..MOVE].copy_from_slice(jump);
-        // SAFETY: within the page that was made writable.
+        // SAFETY: the word is within the page that was made writable.
         unsafe { asm!("mov qword ptr [{}], {}", in(reg) word, in(reg) u64::from_le_bytes(bytes)) };
     } else {
         let [opcode, distance @ ..] = *jump;
-        // SAFETY: within the pages that were made writable, and nobody else runs.
+        // SAFETY: the bytes are within the pages that were made writable, and no other thread runs.
         unsafe {
             asm!(
                 "mov byte ptr [{start}], {opcode}",

@@ -1,14 +1,14 @@
-//! Finds call sites: `mov $425..427,%eax`, perhaps straight-line code, `syscall`; or straight-line code in which another register's
-//! value becomes the number, where that register has been given one of these before.
+//! Finds call sites: `mov $425..427,%eax`, optionally straight-line code, `syscall`; or straight-line code that moves another register's
+//! value to eax as the number, if an earlier instruction has set this register to one of the numbers.
 
 use super::length::{is_start, length};
 use core::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
 
-/// Bytes of `mov $imm32,%eax`, and of a jump.
+/// The length of `mov $imm32,%eax` and of a jump, in bytes.
 pub const MOVE: usize = 5;
-/// `mov $imm32,%eax`.
+/// The opcode of `mov $imm32,%eax`.
 const MOVE_OPCODE: u8 = 0xb8;
-/// Most bytes between the two instructions.
+/// The maximum number of bytes between the two instructions.
 const BETWEEN: usize = 48;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
@@ -29,13 +29,13 @@ pub fn for_each_site(bytes: &[u8], mut found: impl FnMut(usize, usize)) {
     });
 }
 
-/// True if the site with these bytes moves a number of one of the calls itself. Otherwise its number is known when it runs.
+/// True if the site with these bytes moves the number of one of the calls itself. Otherwise its number is known only when it runs.
 pub fn has_number(site: &[u8]) -> bool {
     site[0] == MOVE_OPCODE
 }
 
-/// Where straight code of a `syscall` at offset `call` begins whose number another register has: with an instruction that is no
-/// shorter than a jump. And that register.
+/// Returns where the straight-line code before the `syscall` at offset `call` begins, with an instruction that is at least as long as a
+/// jump, and the register whose value becomes the number.
 fn held_before(bytes: &[u8], call: usize) -> Option<(usize, u8)> {
     let last = call.checked_sub(MOVE)?;
     (last.saturating_sub(BETWEEN)..=last).rev().find_map(|start| {
@@ -53,7 +53,7 @@ fn held_before(bytes: &[u8], call: usize) -> Option<(usize, u8)> {
     })
 }
 
-/// The register whose value the instruction that `bytes` begin with moves to eax.
+/// Returns the register whose value is moved to eax by the instruction at the beginning of `bytes`.
 fn moved_to_number(bytes: &[u8]) -> Option<u8> {
     const EAX: u8 = 0;
     let (rex, bytes) = match *bytes.first()? {
@@ -71,10 +71,10 @@ fn moved_to_number(bytes: &[u8]) -> Option<u8> {
     (mode == 3 && to == EAX && from != EAX).then_some(from)
 }
 
-/// True if the register is given the number of one of the calls in what comes before `end`. Where that is not how the code comes
-/// to `end`, the number is another one when it runs.
+/// True if an instruction before `end` sets the register to the number of one of the calls. The instruction need not be on the path
+/// to `end`: the stub tests the number when it runs.
 fn is_given_number(bytes: &[u8], end: usize, register: u8) -> bool {
-    // Of a function.
+    // The typical size of a function.
     const BEFORE: usize = 2048;
     let first = end.saturating_sub(BEFORE);
     bytes[first..end].iter().enumerate().rev().any(|(offset, &byte)| {
@@ -85,8 +85,8 @@ fn is_given_number(bytes: &[u8], end: usize, register: u8) -> bool {
     })
 }
 
-/// True if one of the calls is made in `bytes` as no site makes it. The code between the two instructions may not be straight, or
-/// the number be moved otherwise; where the number comes from elsewhere, it is not known here.
+/// True if `bytes` contain one of the calls in a form that is no site: the code between the two instructions is not straight, or another
+/// kind of instruction moves the number. Numbers that are not constants in the code are not noticed.
 pub fn has_other_calls(bytes: &[u8]) -> bool {
     let mut has = false;
     for_each_byte(bytes, MOVE_OPCODE, |start| {
@@ -94,7 +94,7 @@ pub fn has_other_calls(bytes: &[u8]) -> bool {
             && comes_to_call(bytes, start + MOVE)
             && site_at(bytes, start).is_none();
     });
-    // mov $imm32,%eax and %rax as handwritten code has it.
+    // mov $imm32,%eax and %rax as in handwritten code.
     for_each_byte(bytes, 0xc7, |start| {
         has |= bytes.get(start + 1) == Some(&0xc0)
             && is_number(bytes, start + 2)
@@ -103,7 +103,7 @@ pub fn has_other_calls(bytes: &[u8]) -> bool {
     has
 }
 
-/// True if a call is made in `bytes` that may have another number than `is_harmless` says.
+/// True if `bytes` contain a call whose number may be one for which `is_harmless` is false.
 pub fn has_calls_but(bytes: &[u8], is_harmless: impl Fn(u32) -> bool) -> bool {
     let mut has = false;
     for_each_byte(bytes, SYSCALL[0], |call| {
@@ -115,7 +115,7 @@ pub fn has_calls_but(bytes: &[u8], is_harmless: impl Fn(u32) -> bool) -> bool {
     has
 }
 
-/// The number that a `syscall` at offset `call` has, where an instruction before it moves one and the code between them goes on.
+/// Returns the number of the `syscall` at offset `call`, if an earlier instruction moves it to eax and straight-line code follows.
 fn number_before(bytes: &[u8], call: usize) -> Option<u32> {
     let last = call.checked_sub(MOVE)?;
     let start = (last.saturating_sub(BETWEEN)..=last)
@@ -125,7 +125,7 @@ fn number_before(bytes: &[u8], call: usize) -> Option<u32> {
     number.ok().filter(|_| is_start(bytes, start))
 }
 
-/// True if the instructions from `at` on come to `end`, and leave eax as it is.
+/// True if the instructions from `at` on reach `end`, and do not change eax.
 fn goes_on(bytes: &[u8], mut at: usize, end: usize) -> bool {
     while at < end {
         let Some(length) = movable_length(&bytes[at..]).filter(|_| !changes_number(&bytes[at..])) else {
@@ -136,7 +136,7 @@ fn goes_on(bytes: &[u8], mut at: usize, end: usize) -> bool {
     at == end
 }
 
-/// True if an instruction that [`movable_length`] knows gives eax another value, or may.
+/// True if an instruction that [`movable_length`] knows changes eax, or may do so.
 fn changes_number(bytes: &[u8]) -> bool {
     moved_to_number(bytes).is_some() || {
         let (rex, bytes) = match bytes[0] {
@@ -150,7 +150,7 @@ fn changes_number(bytes: &[u8]) -> bool {
             0xb8 => rex & 1 == 0,
             // cmp and test change nothing; nop, push
             0x39 | 0x3b | 0x85 | 0x90 | 0x50..=0x57 => false,
-            // To a register by its place in the middle.
+            // Instructions whose destination is the register in the middle field.
             0x03 | 0x0b | 0x23 | 0x2b | 0x33 | 0x63 | 0x8a | 0x8b | 0x8d => to_middle(operands(1)),
             0x0f => matches!(operands(1), 0x40..=0x4f | 0xb6 | 0xb7 | 0xbe | 0xbf) && to_middle(operands(2)),
             _ => to_low(operands(1)),
@@ -158,13 +158,13 @@ fn changes_number(bytes: &[u8]) -> bool {
     }
 }
 
-/// True if the number of one of the calls stands there.
+/// True if the bytes at `at` are the number of one of the calls.
 fn is_number(bytes: &[u8], at: usize) -> bool {
     let number = bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
     number.is_some_and(|number| (425..=427).contains(&u32::from_le_bytes(number)))
 }
 
-/// True if the instructions from `at` on come to a `syscall`, before they leave for good or another number is moved.
+/// True if the instructions from `at` on reach a `syscall`, before they leave for good or set another number.
 fn comes_to_call(bytes: &[u8], mut at: usize) -> bool {
     let end = at + 2 * BETWEEN;
     while at < end
@@ -181,7 +181,7 @@ fn comes_to_call(bytes: &[u8], mut at: usize) -> bool {
     false
 }
 
-/// Calls `found` with the offset of each such byte in `bytes`, but for the last few.
+/// Calls `found` with the offset of each occurrence of `byte` in `bytes`, except in the last bytes, which do not fill a vector.
 fn for_each_byte(bytes: &[u8], byte: u8, mut found: impl FnMut(usize)) {
     const LANES: usize = 16;
     // SAFETY: SSE2 is part of the architecture.
@@ -202,7 +202,7 @@ fn for_each_byte(bytes: &[u8], byte: u8, mut found: impl FnMut(usize)) {
     }
 }
 
-/// The offset of the site that belongs to the `syscall` before offset `next`, which has made one of the calls.
+/// Returns the offset of the site with the `syscall` before offset `next`, which has made one of the calls.
 pub fn site_before(bytes: &[u8], next: usize) -> Option<usize> {
     let last = next.checked_sub(SYSCALL.len() + MOVE)?;
     let first = last.saturating_sub(BETWEEN);
@@ -210,18 +210,18 @@ pub fn site_before(bytes: &[u8], next: usize) -> Option<usize> {
     moves.or_else(|| held_before(bytes, next - SYSCALL.len()).map(|(start, _)| start))
 }
 
-/// True if the site with these bytes makes rings, and nothing else.
+/// True if the site with these bytes always makes a ring.
 pub fn is_setup(site: &[u8]) -> bool {
     has_number(site) && site[1..MOVE] == 425_u32.to_le_bytes()
 }
 
-/// The length of the site at `start`, if there is one: the same bytes may be part of other instructions.
+/// Returns the length of the site at `start`, or `None` if the bytes are none, or belong to other instructions.
 fn site_at(bytes: &[u8], start: usize) -> Option<usize> {
     let length = site_length(&bytes[start..])?;
     is_start(bytes, start).then_some(length)
 }
 
-/// The length of the site that `bytes` begin with, if they begin with one.
+/// Returns the length of the site at the beginning of `bytes`, if there is one.
 fn site_length(bytes: &[u8]) -> Option<usize> {
     if *bytes.first()? != MOVE_OPCODE {
         return None;
@@ -240,10 +240,10 @@ fn site_length(bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// The length of the instruction that `bytes` begin with, if it may run anywhere: no jump, nothing
-/// relative to the instruction pointer, no use of the stack pointer but in addresses and by pushing registers.
+/// Returns the length of the instruction at the beginning of `bytes`, if it may run at any address: no jump, nothing
+/// relative to the instruction pointer, no use of the stack pointer except in addresses and in pushes of registers.
 fn movable_length(bytes: &[u8]) -> Option<usize> {
-    // mov of 16 bits; where there is an immediate, it would be shorter.
+    // A 16-bit mov; with an immediate, its length would differ from that of the 32-bit form.
     if let [0x66, rest @ ..] = bytes {
         let opcode = if rest.first()? & 0xf0 == 0x40 { rest.get(1)? } else { &rest[0] };
         return matches!(opcode, 0x89 | 0x8b).then(|| movable_length(rest))?.map(|length| length + 1);
@@ -267,7 +267,7 @@ fn movable_length(bytes: &[u8]) -> Option<usize> {
         | 0x88 | 0x8a | 0x8b | 0x8d => at + operand_length(bytes.get(at..)?, rex, true)?,
         // mov reg,operand: the stack pointer may be read
         0x89 => at + operand_length(bytes.get(at..)?, rex, false)?,
-        // The same with an immediate, shifts, mov $imm,operand.
+        // The operations above with an immediate, shifts, mov $imm,operand.
         0x83 | 0xc1 | 0xc6 => at + operand_length(bytes.get(at..)?, rex, false)? + 1,
         0x81 | 0xc7 => at + operand_length(bytes.get(at..)?, rex, false)? + 4,
         0x0f => match *bytes.get(at)? {
@@ -284,8 +284,8 @@ fn movable_length(bytes: &[u8]) -> Option<usize> {
     Some(length)
 }
 
-/// The length of the ModRM byte and what belongs to it. `register`: the byte names a register too,
-/// where otherwise it extends the opcode.
+/// Returns the length of the ModRM byte and its SIB byte and displacement. `register` says that the byte names a register, too,
+/// instead of extending the opcode.
 fn operand_length(bytes: &[u8], rex: u8, register: bool) -> Option<usize> {
     const STACK_POINTER: u8 = 4;
     let byte = *bytes.first()?;
@@ -303,7 +303,7 @@ fn operand_length(bytes: &[u8], rex: u8, register: bool) -> Option<usize> {
             length += 4;
         }
     } else if mode == 0 && low == 5 {
-        // Relative to the instruction pointer.
+        // The operand is relative to the instruction pointer.
         return None;
     }
     Some(length + [0, 1, 4][mode as usize])
@@ -372,7 +372,7 @@ mod tests {
         }
     }
 
-    /// The setup of liburing 2.3, which saves registers behind its number.
+    /// The setup of liburing 2.3, which saves registers after it has set the number.
     #[test]
     fn a_site_that_pushes() {
         let setup = [
@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(site_before(&setup, 17), Some(2));
     }
 
-    /// The wait of liburing 2.3 as Debian 12 has it: the number is in a register that the function gives it at its beginning.
+    /// The wait of liburing 2.3 in Debian 12: the function sets a register to the number at its beginning.
     const BEGINNING: &[u8] = &[
         0x41, 0x57, // push %r15
         0x41, 0xbf, 0xaa, 1, 0, 0, // mov $426,%r15d
@@ -414,13 +414,13 @@ mod tests {
         assert_eq!(sites(&code), [(start, 14)]);
         assert_eq!(site_before(&code, start + 14), Some(start));
         assert!(!has_number(&code[start..]) && !is_setup(&code[start..]));
-        // Another register has the number, or another number is in the register: nobody knows before the call is made.
+        // Another register has the number, or the register has another number: this is unknown before the call is made.
         for (at, byte) in [(3, 0xbe), (4, 0xa0)] {
             let mut other = code.clone();
             other[at] = byte;
             assert_eq!((sites(&other), site_before(&other, start + 14)), (Vec::new(), Some(start)), "{at}");
         }
-        // No instruction has room for a jump.
+        // No instruction is as long as a jump.
         let mut short = code;
         short.splice(start..start + 5, [0x49, 0x89, 0xc1, 0x66, 0x90]);
         assert_eq!(sites(&short), []);
@@ -442,7 +442,7 @@ mod tests {
         }
     }
 
-    /// Calls that are no sites are noticed, and numbers that are for no call are not.
+    /// Calls that are no sites are noticed; numbers that lead to no call are not.
     #[test]
     fn other_calls() {
         let number = &DIRECT[..MOVE];
@@ -463,7 +463,7 @@ mod tests {
         }
     }
 
-    /// Calls whose number is known to be another one, and those of which it is not known.
+    /// Calls whose number is known to be harmless, and calls whose number is another one or unknown.
     #[test]
     fn calls_but_some() {
         let call = |number: u8, between: &[u8]| [&[0xb8, number, 0, 0, 0], between, &SYSCALL].concat();

@@ -1,4 +1,4 @@
-//! Where stubs call: saves what a system call keeps, and enters the engine.
+//! The entry that stubs call: it saves what a system call preserves, and enters the engine.
 
 use crate::patch::enter;
 use core::arch::global_asm;
@@ -7,14 +7,14 @@ unsafe extern "C" {
     fn anyring_preload_entry();
 }
 
-/// The address that stubs call.
+/// Returns the address that stubs call.
 pub fn entry() -> usize {
     anyring_preload_entry as *const () as usize
 }
 
-// The stub has skipped the red zone already. Arguments lie as for a system call: the fourth in r10,
-// the number in rax; the function wants them in rcx and, the seventh, on the stack. The flags lie where `lahf` and `seto` put them:
-// to pop them by one instruction takes as long as a no-op through the ring does in all. Nothing here sets the direction.
+// The stub has skipped the red zone already. Arguments are in the registers of a system call: the fourth in r10,
+// the number in rax; the function expects them in rcx and, as seventh argument, on the stack. The flags are saved by `lahf` and `seto`:
+// popping them by `popf` takes as long as a whole no-op through the ring. No instruction here changes the direction flag.
 global_asm!(
     ".pushsection .text.anyring_preload_entry,\"ax\",@progbits",
     ".globl anyring_preload_entry",

@@ -1,13 +1,13 @@
-//! How long instructions are, and where they begin.
+//! The lengths of instructions, and where they begin.
 
-/// The most bytes of an instruction.
+/// The maximum length of an instruction in bytes.
 const LONGEST: usize = 15;
 
-/// Whether an instruction begins at `start`.
+/// True if an instruction begins at `start`.
 ///
-/// Instructions are of any length, and the bytes of one may look like another. But in fifteen bytes at least one begins: of
-/// the chains of instructions that begin there, one is the true one. Others end up on it after a few instructions. So where
-/// all come by `start` an instruction begins there; where one does not, perhaps none does.
+/// Instructions have any length, and bytes of one may look like another. But among any fifteen bytes at least one instruction begins: of
+/// the chains of instructions from these bytes, one is the true chain. The others join it after a few instructions. So if all
+/// chains reach `start`, an instruction begins there; if one chain misses it, perhaps none begins there.
 pub fn is_start(bytes: &[u8], start: usize) -> bool {
     const BACK: usize = 96;
     let first = start.saturating_sub(BACK);
@@ -18,14 +18,14 @@ pub fn is_start(bytes: &[u8], start: usize) -> bool {
         match follow(bytes, begin, start) {
             Some(end) if end == start => arrived = true,
             Some(_) => return false,
-            // What is no instruction is not in the true chain.
+            // A byte sequence that is no instruction is not in the true chain.
             None => {}
         }
     }
     arrived
 }
 
-/// Where the chain of instructions from `at` on first comes to `target` or beyond it.
+/// Returns where the chain of instructions from `at` on first reaches `target` or passes it.
 fn follow(bytes: &[u8], mut at: usize, target: usize) -> Option<usize> {
     while at < target {
         at += length(bytes.get(at..)?)?;
@@ -36,14 +36,14 @@ fn follow(bytes: &[u8], mut at: usize, target: usize) -> Option<usize> {
 /// The bytes that follow an opcode.
 #[derive(Clone, Copy)]
 enum Rest {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(usize),
-    /// An operand, and so many bytes.
+    /// An operand, and a number of bytes.
     Operand(usize),
 }
 use Rest::{Bytes, Operand};
 
-/// The length of the instruction that `bytes` begin with, if they begin with one.
+/// Returns the length of the instruction at the beginning of `bytes`, or `None` if there is no valid one.
 pub fn length(bytes: &[u8]) -> Option<usize> {
     let (mut at, mut short, mut short_address) = (0, false, false);
     let opcode = loop {
@@ -63,7 +63,7 @@ pub fn length(bytes: &[u8]) -> Option<usize> {
         }
         other => (false, other),
     };
-    // An immediate of the operand's size, of four bytes at most.
+    // An immediate of the operand's size, at most four bytes.
     let immediate = if short && !wide { 2 } else { 4 };
     let rest = match opcode {
         0x0f => {
@@ -77,7 +77,7 @@ pub fn length(bytes: &[u8]) -> Option<usize> {
                 _ => two_bytes(second)?,
             }
         }
-        // VEX and EVEX: the map, and what else would be prefixes.
+        // VEX and EVEX: the map, and fields that replace prefixes.
         0xc5 => {
             at += 2;
             vector(1, *bytes.get(at - 1)?)?
@@ -92,7 +92,7 @@ pub fn length(bytes: &[u8]) -> Option<usize> {
         }
         0xa0..=0xa3 => Bytes(if short_address { 4 } else { 8 }),
         0xb8..=0xbf => Bytes(if wide { 8 } else { immediate }),
-        // Only two of the eight have an immediate.
+        // Two of the eight operations have an immediate.
         0xf6 | 0xf7 => match (*bytes.get(at)? >> 3 & 7, opcode) {
             (0 | 1, 0xf6) => Operand(1),
             (0 | 1, _) => Operand(immediate),
@@ -107,7 +107,7 @@ pub fn length(bytes: &[u8]) -> Option<usize> {
     (length <= LONGEST && length <= bytes.len()).then_some(length)
 }
 
-/// The opcodes of one byte.
+/// Returns what follows an opcode of one byte.
 fn one_byte(opcode: u8, immediate: usize) -> Option<Rest> {
     Some(match opcode {
         0x00..=0x3f => match opcode & 7 {
@@ -122,7 +122,7 @@ fn one_byte(opcode: u8, immediate: usize) -> Option<Rest> {
         0x69 | 0x81 | 0xc7 => Operand(immediate),
         0x6a | 0x70..=0x7f | 0xa8 | 0xb0..=0xb7 | 0xcd | 0xe0..=0xe7 | 0xeb => Bytes(1),
         0x6b | 0x80 | 0x83 | 0xc0 | 0xc1 | 0xc6 => Operand(1),
-        // pop; XOP is not known here.
+        // pop; XOP instructions are not supported.
         0x8f => Operand(0),
         0xc2 | 0xca => Bytes(2),
         0xc8 => Bytes(3),
@@ -132,7 +132,7 @@ fn one_byte(opcode: u8, immediate: usize) -> Option<Rest> {
     })
 }
 
-/// The opcodes behind `0f`.
+/// Returns what follows an opcode after `0f`.
 fn two_bytes(opcode: u8) -> Option<Rest> {
     Some(match opcode {
         0x05..=0x09 | 0x0b | 0x0e | 0x30..=0x35 | 0x37 | 0x77 | 0xa0..=0xa2 | 0xa8..=0xaa | 0xc8..=0xcf => {
@@ -145,7 +145,7 @@ fn two_bytes(opcode: u8) -> Option<Rest> {
     })
 }
 
-/// The opcodes of vector instructions, by their map.
+/// Returns what follows the opcode of a vector instruction, by its map.
 fn vector(map: u8, opcode: u8) -> Option<Rest> {
     Some(match (map, opcode) {
         (1, 0x77) => Bytes(0),
@@ -155,7 +155,7 @@ fn vector(map: u8, opcode: u8) -> Option<Rest> {
     })
 }
 
-/// The length of an operand: the ModRM byte and what belongs to it.
+/// Returns the length of an operand: the ModRM byte, the SIB byte and the displacement.
 fn operand(bytes: &[u8]) -> Option<usize> {
     let byte = *bytes.first()?;
     let (mode, low) = (byte >> 6, byte & 7);
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// A whole library, as binutils reads it.
+    /// Compares with binutils' disassembly of a whole library.
     #[test]
     fn lengths_are_those_of_a_disassembler() {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();

@@ -1,4 +1,4 @@
-//! Call sites: how they look, and what they become.
+//! Call sites: their form, and how they are patched.
 //!
 //! The instruction in front of nearly every `syscall` that enters a ring is `mov $426,%eax`: five bytes, as long as a jump. So
 //!
@@ -11,12 +11,12 @@
 //!                                                          jmp  next
 //! ```
 //!
-//! That the bytes of the `mov` are one, and no operand of another instruction, is proved by decoding what comes before
-//! (`length`); where that leaves a doubt, the site is left to the trap. What lies between the two instructions is copied
-//! if it is straight and does not depend on where it lies (`decode`). The `syscall` stays where it is: code that jumps to it still traps.
+//! Decoding the code before the `mov` (`length`) proves that its bytes are an instruction, and not an operand of another one. In
+//! case of doubt, the site is left to the trap. The code between the two instructions is copied if it is
+//! straight-line and position-independent (`decode`). The `syscall` stays in place: code that jumps to it still traps.
 //!
-//! Compilers keep the number in another register where a function makes the call in a loop (liburing 2.3). There the jump takes the place
-//! of the nearest instruction before that has room for it, and the stub looks at the number, without changing the flags:
+//! Compilers keep the number in another register if a function makes the call in a loop (liburing 2.3). There the jump replaces the nearest
+//! preceding instruction that is long enough, and the stub tests the number, without a change of the flags:
 //!
 //! ```text
 //!        movslq 12(%r12),%r9   ->   jmp  stub          stub:  movslq 12(%r12),%r9     (a copy)
@@ -26,12 +26,12 @@
 //!                                                             jmp  call
 //! ```
 //!
-//! Other threads may run through the site while it changes. One aligned 8-byte store is seen whole,
-//! so where the five bytes lie within an aligned word they are written so; where they do not, the
-//! site is left to the trap, unless the process has one thread only, as before `main`.
+//! Other threads may execute the site while it changes. An aligned 8-byte store is visible as a whole, so the jump is
+//! written by such a store if its five bytes lie within an aligned word. Otherwise the
+//! site is left to the trap, unless the process has only one thread, as before `main`.
 //!
-//! Where the kernel answers, and our engine only for rings that the kernel is too old for, the stub looks before its `lea` whether
-//! there is such a ring, and else makes the call itself:
+//! If the kernel answers, and the user engine only has rings that the kernel is too old for, the stub tests before its `lea` whether
+//! there is such a ring, and otherwise makes the call itself:
 //!
 //! ```text
 //!              movabs $mark,%rcx
@@ -40,12 +40,12 @@
 //!              lea ...                     jmp  next
 //! ```
 //!
-//! A system call changes rcx anyway, and none of these changes the flags.
+//! A system call changes rcx anyway, and none of these instructions changes the flags.
 //!
-//! The entry keeps what a system call keeps: all registers but rax, rcx and r11, the flags, the red zone, the
-//! vector registers. Of those it saves xmm0 to xmm15; their upper halves, the AVX-512 registers, the
-//! x87 state and MXCSR are safe because nothing compiled here touches them (the memory routines of
-//! the C library would: hence our own).
+//! The entry preserves what a system call preserves: all registers but rax, rcx and r11, the flags, the red zone, the
+//! vector registers. It saves xmm0 to xmm15. Their upper halves, the AVX-512 registers, the
+//! x87 state and MXCSR are safe because no code compiled here touches them (the memory routines of
+//! the C library would, so this library has its own).
 
 mod code;
 mod decode;
@@ -55,13 +55,13 @@ mod length;
 pub use code::{ADDS_BESIDE_THREADS, FILL, REACH, changed, changes_whole, jump, stub, write};
 pub use decode::{for_each_site, has_calls_but, has_other_calls, site_before};
 
-/// Linkers have what is only read in a segment of its own, or before the code.
+/// False: linkers place read-only data in a segment of its own, or before the code.
 pub const HAS_DATA_BEHIND_CODE: bool = false;
 
-/// Nothing has to be asked.
+/// Does nothing: there is nothing to ask on this architecture.
 pub fn learn() {}
 
-/// How the kernel names what guards pages of code, and what asks for it: nothing does here.
+/// Returns `None`: pages of code are not guarded on this architecture.
 pub fn guard() -> Option<(&'static [u8], u32)> {
     None
 }
