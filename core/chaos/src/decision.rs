@@ -1,14 +1,14 @@
-//! Decisions: hashes of what they are about.
+//! Decisions: each is a hash of its subject.
 
 use crate::Fault;
 
-/// Rates are faults per so many decisions.
+/// The unit of rates: a rate is a number of faults per million decisions.
 pub const MILLION: u32 = 1_000_000;
 
 /// The path of the first process of a program.
 pub const FIRST_PROCESS: u64 = 0;
 
-/// The path of a process that another makes by its `number`th `fork`, or becomes by its `number`th `exec`.
+/// Returns the path of a process that is made by its parent's `number`th `fork`, or that replaces it by its `number`th `exec`.
 pub const fn child(parent: u64, number: u64) -> u64 {
     mix(mix(parent ^ 0x6368_696c_6421) ^ number)
 }
@@ -16,9 +16,9 @@ pub const fn child(parent: u64, number: u64) -> u64 {
 /// The process and the ring that meet a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Who {
-    /// The process, by its path: [`FIRST_PROCESS`], or what [`child`] says.
+    /// The process, by its path: [`FIRST_PROCESS`], or a result of [`child`].
     pub process: u64,
-    /// The ring, by its number in the process, from 1; 0 for what belongs to no ring.
+    /// The ring, by its number in the process, from 1; 0 if the fault concerns no ring.
     pub ring: u32,
 }
 
@@ -27,23 +27,23 @@ pub struct Who {
 pub struct Subject {
     /// The process and the ring that would meet the fault.
     pub who: Who,
-    /// Which request or call of its ring, by its number.
+    /// The number of the request or call within its ring.
     pub serial: u64,
-    /// Which fault.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// A fault is to be injected.
+/// A decision to inject a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Injection {
-    /// The number that tells the decision from others: the same in every run in which the rings do the same.
+    /// The number that identifies the decision. It is equal in every run in which the rings do the same.
     pub id: u64,
-    /// The measure of the fault where it can be more or less: how short, how late. Any number.
+    /// The degree of the fault, if it has one (how short, how late). Any number.
     pub value: u64,
 }
 
 impl Subject {
-    /// The number that tells the decision from others.
+    /// The number that identifies the decision.
     pub const fn id(&self) -> u64 {
         let id = mix(self.who.process ^ 0x0061_6e79_7269_6e67);
         let id = mix(id ^ self.who.ring as u64);
@@ -51,8 +51,8 @@ impl Subject {
         mix(id ^ self.fault as u64)
     }
 
-    /// The injection, if the seed says so, at a rate of so many in a [`MILLION`]. Faults that are
-    /// [tried again](Fault::is_tried_again) are met every other time at most.
+    /// Returns the injection if the seed decides for it, at a rate of `rate` in a [`MILLION`]. The rate of faults after which programs
+    /// [try again](Fault::is_tried_again) is limited to one half.
     pub const fn decide(&self, seed: u64, rate: u32) -> Option<Injection> {
         let id = self.id();
         let drawn = mix(id ^ mix(seed));

@@ -1,13 +1,13 @@
-//! The faults, each with what it does and what allows it.
+//! The faults, with the effect of each and the document that allows it.
 
-/// The behaviour of a correct program that meets a fault.
+/// The behaviour that a correct program shows when it meets a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
-    /// The program goes on: the fault is part of what the ABI tells programs to expect.
+    /// The program continues: the ABI tells programs to expect the fault.
     Ordinary,
-    /// The program may give up, and say so: a resource is short.
+    /// The program may give up and report it, because a resource is short.
     Failure,
-    /// The program goes on, but the kernel as it is does not do this, and a program may have come to count on that.
+    /// The program continues, but the real kernel never does this, and a program may rely on that.
     Strict,
 }
 
@@ -42,10 +42,10 @@ macro_rules! faults {
         }
 
         impl Fault {
-            /// All of them.
+            /// All faults.
             pub const ALL: &[Fault] = &[$(Fault::$variant),*];
 
-            /// The fault that the number stands for.
+            /// Returns the fault with this number.
             pub const fn of(number: u16) -> Option<Fault> {
                 match number {
                     $($number => Some(Fault::$variant),)*
@@ -63,12 +63,12 @@ macro_rules! faults {
                 match self { $(Fault::$variant => $about,)* }
             }
 
-            /// The source that allows the fault: a page of the manual, a file of the kernel.
+            /// The document that allows the fault: a manual page, or a file of the kernel.
             pub const fn source(self) -> &'static str {
                 match self { $(Fault::$variant => $source,)* }
             }
 
-            /// The behaviour of a correct program that meets the fault.
+            /// The behaviour that a correct program shows when it meets the fault.
             pub const fn class(self) -> Class {
                 match self { $(Fault::$variant => Class::$class,)* }
             }
@@ -82,13 +82,13 @@ macro_rules! faults {
 }
 
 faults! {
-    /// A transfer moves a part of the bytes: the first ones.
+    /// A transfer moves only the first part of the bytes.
     Short = 1, Ordinary, Request, "short", "a transfer moves only a part",
     from "read(2), write(2), send(2), recv(2), splice(2), io_uring_prep_recv(3) of bundles: fewer bytes than asked for are no error.";
     /// A request is interrupted before it has done anything.
     Interrupted = 2, Ordinary, Request, "eintr", "a request fails with EINTR",
     from "io_uring/rw.c, `io_rw_done`: a call that would be restarted fails with EINTR; io_uring/net.c does the same; fsync(2), fallocate(2).";
-    /// A request that is not to wait finds that it would have to.
+    /// A request that must not wait would have to.
     Again = 3, Ordinary, Request, "eagain", "a request that must not wait fails with EAGAIN",
     from "read(2), recv(2): EAGAIN where O_NONBLOCK, RWF_NOWAIT or MSG_DONTWAIT is set; select(2): a file may be reported as ready and is not.";
     /// A send finds no room for its message.
@@ -97,10 +97,10 @@ faults! {
     /// A request finds no memory.
     NoMemory = 5, Failure, Request, "enomem", "a request fails with ENOMEM",
     from "io_uring/rw.c, io_uring/net.c: memory for vectors and messages is allocated, which may fail; open(2), stat(2), ...: also for paths.";
-    /// A request is cancelled though nobody asked for it.
+    /// A request is cancelled although this was not asked for.
     Canceled = 6, Failure, Request, "ecanceled", "a request fails with ECANCELED",
     from "io_uring/poll.c, `io_poll_check_events`: the work is terminated; io_uring/io_uring.c: so is the work of workers that end.";
-    /// A completion comes late, behind others that came about after it.
+    /// A completion comes late, after others of requests that ended later.
     Late = 7, Ordinary, Request, "late", "a completion comes late, behind others",
     from "io_uring(7): completions come in any order, unless requests are linked or drained.";
     /// A multishot request ends, with a CQE without IORING_CQE_F_MORE.
@@ -109,22 +109,22 @@ faults! {
     /// The notification of a zero-copy send comes late.
     NotificationLate = 9, Ordinary, Request, "notif", "the notification of a zero-copy send comes late",
     from "io_uring_prep_send_zc(3): the second CQE comes when the memory is free, in any order.";
-    /// A CQE is kept as overflow though there is room.
+    /// A CQE goes to the overflow list although there is room.
     Overflow = 10, Ordinary, Request, "overflow", "a CQE is kept as overflow",
     from "io_uring_setup(2), IORING_FEAT_NODROP; io_uring/io_uring.c: after a CQE that is kept, all later ones are kept, until a call flushes them.";
     /// A group of provided buffers is empty.
     GroupDry = 11, Ordinary, Request, "dry", "a buffer group has no buffer (ENOBUFS)",
     from "io_uring_provided_buffers(7): ENOBUFS where the group is empty; another request may have taken the last.";
-    /// A cancellation finds its request too far to be stopped: it ends soon.
+    /// A cancellation finds that its request cannot be stopped any more: the request ends soon.
     CancelTooLate = 12, Ordinary, Request, "cancel", "a cancellation comes too late (EALREADY)",
     from "io_uring_prep_cancel(3): EALREADY; the request ends soon, or is interrupted.";
     /// A wait of `enter` is ended by a signal.
     EnterInterrupted = 13, Ordinary, Enter, "enter-eintr", "enter's wait ends with EINTR, or with fewer completions",
     from "io_uring_enter(2): EINTR; if SQEs were submitted, their number is returned instead.";
-    /// `enter` has no memory for requests; it submits nothing.
+    /// `enter` has no memory for requests, and submits nothing.
     EnterAgain = 14, Ordinary, Enter, "enter-eagain", "enter fails with EAGAIN and submits nothing",
     from "io_uring_enter(2): EAGAIN: wait for completions, and try again.";
-    /// `enter` wants completions to be reaped first; it submits nothing.
+    /// `enter` requires completions to be reaped first, and submits nothing.
     EnterBusy = 15, Ordinary, Enter, "enter-ebusy", "enter fails with EBUSY and submits nothing",
     from "io_uring_enter(2): EBUSY: reap completions, and try again.";
     /// `enter` submits a part of the SQEs, and does not wait.
@@ -136,34 +136,34 @@ faults! {
     /// `register` finds no memory.
     RegisterNoMemory = 18, Failure, Register, "register-enomem", "register fails with ENOMEM",
     from "io_uring_register(2): ENOMEM.";
-    /// `register` finds what it needs in use.
+    /// `register` finds that a resource is in use.
     RegisterBusy = 19, Failure, Register, "register-ebusy", "register fails with EBUSY",
     from "io_uring_register(2): EBUSY.";
-    /// CQEs are overwritten once the program has passed them.
+    /// CQEs are overwritten after the program has reaped them.
     CqeRubbish = 20, Ordinary, Enter, "cqe-rubbish", "reaped CQEs are overwritten",
     from "io_uring(7): what lies before the head belongs to the kernel again.";
-    /// SQEs are overwritten once they are consumed.
+    /// SQEs are overwritten after they are consumed.
     SqeRubbish = 21, Strict, Request, "sqe-rubbish", "consumed SQEs are overwritten",
     from "io_uring(7): a consumed SQE may be used again, and must then be filled in completely.";
-    /// Memory to be filled holds rubbish until it is; what is not filled keeps it.
+    /// Memory that is to be filled holds rubbish before; the part that is not filled keeps it.
     BufferRubbish = 22, Strict, Request, "buffer-rubbish", "memory that is to be filled holds rubbish before",
     from "read(2), recv(2): nothing is promised about the bytes behind those that were read.";
-    /// A submission finds no memory for the next request of a chain, which ends there; what is left of it is another one.
+    /// A submission finds no memory for the next request of a chain. The chain ends there, and its rest becomes another chain.
     TornChain = 23, Failure, Enter, "torn-chain", "enter submits a part of the SQEs, and splits a chain",
     from "io_uring/io_uring.c, `io_submit_sqes`: if a request cannot be allocated, the submission ends, also in the middle of a chain.";
-    /// A wait on a polled ring ends because the thread is to give way to another.
+    /// A wait on a polled ring ends because another thread is to run on the processor.
     EnterNothing = 24, Ordinary, Enter, "enter-nothing", "enter's wait on a polled ring returns without completions",
     from "io_uring/io_uring.c, `io_iopoll_check`: it returns 0 if another thread is to run, even if there are completions.";
-    /// A thread is held up before a call does anything.
+    /// A thread is delayed before a call does anything.
     PauseBefore = 25, Ordinary, Enter, "pause-before", "a pause before enter does anything",
     from "sched(7): other threads may run at any moment, for any time.";
-    /// A thread is held up between taking an SQE and issuing it.
+    /// A thread is delayed between taking an SQE and issuing it.
     PauseIssue = 26, Ordinary, Request, "pause-issue", "a pause between taking an SQE and issuing it",
     from "sched(7): other threads may do something meanwhile.";
-    /// A thread is held up between posting a CQE and waking who waits for it.
+    /// A thread is delayed between posting a CQE and waking the waiting thread.
     PauseWake = 27, Ordinary, Request, "pause-wake", "a pause between posting a CQE and waking the waiting thread",
     from "sched(7): the CQE can be reaped before a wait returns, and before an eventfd or poll reports it.";
-    /// A thread is held up when a call has done what it is to do.
+    /// A thread is delayed after a call has done its work.
     PauseAfter = 28, Ordinary, Enter, "pause-after", "a pause before enter returns",
     from "sched(7): submitted requests may be complete by then, and reaped by another thread.";
     /// The process has no descriptor left.
@@ -178,7 +178,7 @@ faults! {
     /// There is no room for what is written.
     NoSpace = 32, Failure, Request, "enospc", "a write to a file fails with ENOSPC",
     from "write(2), fsync(2), fallocate(2), open(2) with O_CREAT: ENOSPC.";
-    /// Nobody listens where a socket is to be connected.
+    /// Nothing listens at the address to which a socket is to be connected.
     Refused = 33, Failure, Request, "econnrefused", "connect fails with ECONNREFUSED",
     from "connect(2): ECONNREFUSED.";
     /// A connection has ended before it was accepted.
@@ -187,7 +187,7 @@ faults! {
 }
 
 impl Fault {
-    /// True if the program tries the same again. Such a fault is met at most every other time, or there would be no end.
+    /// True if programs try again after this fault. Such a fault is met at most every other time, or programs would try forever.
     pub const fn is_tried_again(self) -> bool {
         matches!(
             self,
@@ -213,22 +213,22 @@ impl Fault {
         )
     }
 
-    /// That of a name.
+    /// Returns the fault with this name.
     pub fn named(name: &str) -> Option<Fault> {
         Fault::ALL.iter().copied().find(|fault| fault.name() == name)
     }
 }
 
-/// Some faults.
+/// A set of faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults(u64);
 
 impl Faults {
-    /// None.
+    /// The empty set.
     pub const NONE: Faults = Faults(0);
-    /// All.
+    /// The set of all faults.
     pub const ALL: Faults = Faults::list(Fault::ALL);
-    /// The faults that a correct program does not even show ([`Class::Ordinary`]).
+    /// The faults that have no visible effect on a correct program ([`Class::Ordinary`]).
     pub const ORDINARY: Faults = {
         let (mut faults, mut place) = (Faults::NONE, 0);
         while place < Fault::ALL.len() {
@@ -240,7 +240,7 @@ impl Faults {
         faults
     };
 
-    /// The faults of a list.
+    /// Returns the set of the faults of a list.
     pub const fn list(list: &[Fault]) -> Faults {
         let (mut faults, mut place) = (Faults::NONE, 0);
         while place < list.len() {
@@ -250,42 +250,42 @@ impl Faults {
         faults
     }
 
-    /// One more.
+    /// Adds a fault.
     pub const fn with(self, fault: Fault) -> Faults {
         Faults(self.0 | 1 << fault as u16)
     }
 
-    /// One less.
+    /// Removes a fault.
     pub const fn without(self, fault: Fault) -> Faults {
         Faults(self.0 & !(1 << fault as u16))
     }
 
-    /// The faults that both sets have.
+    /// Returns the faults that are in both sets.
     pub const fn and(self, other: Faults) -> Faults {
         Faults(self.0 & other.0)
     }
 
-    /// The faults that either set has.
+    /// Returns the faults that are in at least one of the sets.
     pub const fn or(self, other: Faults) -> Faults {
         Faults(self.0 | other.0)
     }
 
-    /// True if the fault is among them.
+    /// True if the fault is in the set.
     pub const fn has(self, fault: Fault) -> bool {
         self.0 & 1 << fault as u16 != 0
     }
 
-    /// Each of them.
+    /// Iterates over the faults of the set.
     pub fn iter(self) -> impl Iterator<Item = Fault> {
         Fault::ALL.iter().copied().filter(move |fault| self.has(*fault))
     }
 
-    /// As one number.
+    /// Returns the set as a bit mask.
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// The faults that the bits stand for; bits that stand for none are passed over.
+    /// Returns the set of a bit mask; unknown bits are ignored.
     pub const fn of_bits(bits: u64) -> Faults {
         Faults(bits & Faults::ALL.0)
     }

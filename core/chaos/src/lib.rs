@@ -1,11 +1,11 @@
-//! Which faults a program under chaos meets, and the memory in which that stands.
+//! Decides which faults a program under chaos meets, by a plan in shared memory.
 //!
 //! A program under chaos meets [faults](Fault) that the ABI allows and that are rare: short transfers, late completions,
-//! errors that ask for another try. Which ones it meets stands in a [plan](Plan), a file in memory that the command and
-//! the processes share: a seed, a rate, and which faults are on. What was injected is appended to the plan's log, which
+//! errors after which programs try again. A [plan](Plan) determines which ones it meets. The plan is a memory file that the command and
+//! the processes share, with a seed, a rate, and the set of faults that are on. Injected faults are appended to the plan's log, which
 //! outlives the processes.
 //!
-//! A decision follows from the seed and from what it is about ([`Subject`]), never from time or from what other rings do:
+//! A decision depends only on the seed and on its subject ([`Subject`]), never on time or on what other rings do:
 //! a program whose rings do the same meets the same faults.
 //!
 //! Nothing here makes a system call or allocates: decisions are made inside the engine.

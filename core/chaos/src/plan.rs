@@ -14,9 +14,9 @@ use crate::fault::{Fault, Faults};
 
 const MAGIC: u64 = 0x3173_6f61_6863_7261;
 const HEADER: usize = 20 << 10;
-/// As many processes are told apart by what made them; the paths of others are those of orphans.
+/// The maximum number of processes whose paths depend on what made them; later processes get paths of orphans.
 const PROCESSES: usize = 1024;
-/// A log or a list that is longer was not made here.
+/// The maximum length of the log and of the list of ids: a longer one does not come from this crate.
 const MOST: usize = 1 << 32;
 
 #[repr(C)]
@@ -27,35 +27,35 @@ struct Header {
     rate: AtomicU32,
     only: AtomicU32,
     delay_ns: AtomicU64,
-    /// How many ids there are.
+    /// The number of ids.
     ids: AtomicU64,
-    /// How many entries the log has room for.
+    /// The number of entries for which the log has room.
     room: AtomicU64,
-    /// How many were claimed, those that found no room among them.
+    /// The number of entries that were claimed, including those without room.
     claimed: AtomicU64,
-    /// Processes that nobody in the table made.
+    /// The number of processes that were made by no process in the table.
     orphans: AtomicU64,
     processes: [Process; PROCESSES],
 }
 
-/// A process, for what it executes or makes to find its path.
+/// A process in the table, in which the processes that it makes or becomes find its path.
 #[repr(C)]
 struct Process {
-    /// As it calls itself; 0 where there is none.
+    /// The process's id in its own PID namespace; 0 for a free entry.
     pid: AtomicU32,
-    /// How many programs it has executed or started that are no children by `fork`.
+    /// The number of programs that the process has executed, or started other than by `fork`.
     programs: AtomicU32,
     path: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Header>() <= HEADER);
 
-/// Which of the decisions that the seed makes are carried out.
+/// The selection of the seed's decisions that are carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode<'a> {
-    /// Each.
+    /// All decisions.
     Random,
-    /// The decisions with these ids, which are sorted.
+    /// The decisions with these ids, which must be sorted.
     Only(&'a [u64]),
 }
 
@@ -68,7 +68,7 @@ pub struct Settings {
     pub rate: u32,
     /// The faults that are on.
     pub faults: Faults,
-    /// How long pauses last, and how late completions come; 0 for what each decision says.
+    /// The length of pauses, and the delay of late completions, in nanoseconds; 0 if each decision is to set its own.
     pub delay_ns: u64,
 }
 
@@ -79,13 +79,13 @@ pub struct Entry {
     pub injection: Injection,
     /// The decision's subject.
     pub subject: Subject,
-    /// The operation; of calls, the operation of `register` or 0.
+    /// The opcode of the request, or the registration's of a `register`; 0 for other calls.
     pub opcode: u16,
-    /// The process, as it calls itself.
+    /// The process's id in its own PID namespace.
     pub pid: u32,
 }
 
-/// An entry as it stands in the log.
+/// The representation of an [`Entry`] in the log.
 #[repr(C)]
 struct Slot {
     id: AtomicU64,
@@ -94,13 +94,13 @@ struct Slot {
     value: AtomicU64,
     ring: AtomicU32,
     pid: AtomicU32,
-    /// The opcode, and above it the fault.
+    /// The opcode in the lower half, the fault in the upper half.
     what: AtomicU32,
-    /// 1 once all of it is written.
+    /// 1 once the entry is written completely.
     written: AtomicU32,
 }
 
-/// How much memory a plan takes.
+/// Returns the size of a plan's memory in bytes.
 pub const fn bytes(mode: Mode<'_>, room: usize) -> usize {
     let ids = match mode {
         Mode::Random => 0,
@@ -109,10 +109,10 @@ pub const fn bytes(mode: Mode<'_>, room: usize) -> usize {
     HEADER + ids * size_of::<AtomicU64>() + room * size_of::<Slot>()
 }
 
-/// A plan, as a process has mapped it.
+/// A plan that is mapped in this process.
 pub struct Plan {
     memory: NonNull<u8>,
-    /// Read once, with `room`: nobody can change them afterwards.
+    /// Read once, as is `room`: later changes of the memory have no effect on them.
     ids: usize,
     room: usize,
 }
@@ -123,13 +123,13 @@ unsafe impl Send for Plan {}
 unsafe impl Sync for Plan {}
 
 impl Plan {
-    /// Makes a plan whose log has room for so many entries, in fresh memory, all zero, of [`bytes`]`(mode, room)`.
+    /// Makes a plan whose log has room for `room` entries, in fresh memory of [`bytes`]`(mode, room)` zeros.
     ///
     /// # Panics
-    /// Where the ids are not sorted.
+    /// If the ids are not sorted.
     ///
     /// # Safety
-    /// The memory must be aligned to 8 bytes, stay as long as the plan, and be accessed as a plan only.
+    /// The memory must be aligned to 8 bytes, live as long as the plan, and be accessed as a plan only.
     pub unsafe fn create(memory: NonNull<u8>, settings: Settings, mode: Mode<'_>, room: usize) -> Plan {
         let (only, ids) = match mode {
             Mode::Random => (false, &[][..]),
@@ -153,7 +153,7 @@ impl Plan {
         plan
     }
 
-    /// Opens a plan that another process has made, in `length` bytes of memory; `None` where there is none.
+    /// Opens a plan that another process has made, in `length` bytes of memory; `None` if the memory holds no valid plan.
     ///
     /// # Safety
     /// As for [`Plan::create`].
@@ -178,10 +178,10 @@ impl Plan {
         Some(plan)
     }
 
-    /// The path of a process that begins: the first one of a program, or one that `pid` became by `exec`, or one that
-    /// `parent` started.
+    /// Registers a process that begins, and returns its path: it is the first process of a program, or `pid` became it by `exec`, or
+    /// `parent` started it.
     pub fn begin(&self, pid: u32, parent: u32) -> u64 {
-        /// The bit that tells programs from children by `fork`.
+        /// The bit that distinguishes programs from children by `fork`.
         const PROGRAM: u64 = 1 << 63;
         let known = self.process(pid).or_else(|| self.process(parent));
         let path = match known {
@@ -198,7 +198,7 @@ impl Plan {
         path
     }
 
-    /// A process has this path from now on.
+    /// Sets the path of a process.
     pub fn enter(&self, pid: u32, path: u64) {
         let place = self.process(pid).or_else(|| {
             let free = |process: &&Process| {
@@ -216,24 +216,24 @@ impl Plan {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: within the memory, aligned, and made of atomics.
+        // SAFETY: the header is within the memory, aligned, and consists of atomics.
         unsafe { self.memory.cast::<Header>().as_ref() }
     }
 
     fn id(&self, place: usize) -> &AtomicU64 {
         debug_assert!(place < self.ids);
-        // SAFETY: one of the ids, which lie behind the header.
+        // SAFETY: the id is one of those after the header.
         unsafe { self.memory.add(HEADER).cast::<AtomicU64>().add(place).as_ref() }
     }
 
     fn slot(&self, place: usize) -> &Slot {
         debug_assert!(place < self.room);
         let slots = HEADER + self.ids * size_of::<AtomicU64>();
-        // SAFETY: one of the slots, which lie behind the ids.
+        // SAFETY: the slot is one of those after the ids.
         unsafe { self.memory.add(slots).cast::<Slot>().add(place).as_ref() }
     }
 
-    /// The parameters that the plan was made of.
+    /// Returns the parameters with which the plan was made.
     pub fn settings(&self) -> Settings {
         let header = self.header();
         Settings {
@@ -244,7 +244,7 @@ impl Plan {
         }
     }
 
-    /// The injection, if this fault is to be injected here.
+    /// Returns the injection if this fault is to be injected here.
     pub fn decide(&self, subject: &Subject) -> Option<Injection> {
         let Settings { seed, rate, faults, .. } = self.settings();
         if !faults.has(subject.fault) {
@@ -269,7 +269,7 @@ impl Plan {
         low < self.ids && self.id(low).load(Ordering::Relaxed) == id
     }
 
-    /// Appends a fault that is injected to the log. Where there is no room, it is counted.
+    /// Appends an injected fault to the log. Without room for it, it is only counted.
     pub fn note(&self, entry: &Entry) {
         let place = self.header().claimed.fetch_add(1, Ordering::Relaxed);
         if place >= self.room as u64 {
@@ -288,8 +288,8 @@ impl Plan {
         slot.written.store(1, Ordering::Release);
     }
 
-    /// The faults that were injected so far, in about the order in which they were. One process whose death cut an entry short
-    /// leaves that out.
+    /// Returns the faults that were injected so far, in approximate order. An entry whose process died while writing it
+    /// is left out.
     pub fn log(&self) -> impl Iterator<Item = Entry> {
         let claimed = self.header().claimed.load(Ordering::Relaxed);
         (0..self.room.min(claimed as usize)).filter_map(|place| self.entry(place))
@@ -316,7 +316,7 @@ impl Plan {
         })
     }
 
-    /// How many faults were injected that found no room in the log.
+    /// Returns the number of injected faults for which the log had no room.
     pub fn unlogged(&self) -> u64 {
         self.header().claimed.load(Ordering::Relaxed).saturating_sub(self.room as u64)
     }
@@ -344,7 +344,7 @@ mod tests {
 
         fn plan(&mut self, rate: u32, mode: Mode<'_>, room: usize) -> Plan {
             let settings = Settings { seed: 3, rate, faults: Faults::ALL, delay_ns: 0 };
-            // SAFETY: of the right size, and kept by the test.
+            // SAFETY: the memory has the right size, and the test keeps it.
             unsafe { Plan::create(self.start(), settings, mode, room) }
         }
     }
@@ -378,7 +378,7 @@ mod tests {
         let mut memory = Memory::new(Mode::Random, 0);
         let faults = Faults::NONE.with(Fault::Late);
         let settings = Settings { seed: 3, rate: MILLION, faults, delay_ns: 0 };
-        // SAFETY: of the right size, and kept by the test.
+        // SAFETY: the memory has the right size, and the test keeps it.
         let plan = unsafe { Plan::create(memory.start(), settings, Mode::Random, 0) };
         assert!(plan.decide(&subject(1)).is_none());
         assert!(plan.decide(&Subject { fault: Fault::Late, ..subject(1) }).is_some());
@@ -390,7 +390,7 @@ mod tests {
         let mut memory = Memory::new(Mode::Random, ROOM);
         let plan = memory.plan(MILLION, Mode::Random, ROOM);
         let length = bytes(Mode::Random, ROOM);
-        // SAFETY: made above.
+        // SAFETY: the plan was made above.
         let again = unsafe { Plan::open(memory.start(), length) }.expect("a plan");
         assert_eq!(again.settings(), plan.settings());
         let entries: Vec<Entry> = (1..=6)
@@ -424,7 +424,7 @@ mod tests {
     #[test]
     fn what_is_no_plan_is_not_opened() {
         let mut memory = Memory(std::vec![0; HEADER / 8]);
-        // SAFETY: so much memory, kept by the test.
+        // SAFETY: the memory has this size, and the test keeps it.
         assert!(unsafe { Plan::open(memory.start(), HEADER) }.is_none());
         memory.plan(0, Mode::Random, 0).header().room.store(1, Ordering::Relaxed);
         // SAFETY: as above.

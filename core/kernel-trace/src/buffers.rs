@@ -1,7 +1,7 @@
-//! Provided buffers of a ring: where the one is that a CQE names.
+//! Provided buffers of a ring: finds the address of the buffer that a CQE names.
 //!
-//! A buffer ring keeps its entries when the kernel has taken them, until the program puts others there. Buffers that are used bit by
-//! bit (`IOU_PBUF_RING_INC`) are not followed: their entries say where the next bit is.
+//! A buffer ring keeps its entries after the kernel has taken them, until the program writes others there. Incremental buffers
+//! (`IOU_PBUF_RING_INC`) are not followed: the kernel changes their entries while it consumes them.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -14,22 +14,22 @@ use linux_raw_sys::io_uring::{
     io_uring_register_pbuf_ring_flags as RingFlags,
 };
 
-/// Of what was put into lists, as much is remembered.
+/// The maximum number of `PROVIDE_BUFFERS` requests that are remembered.
 const MOST_LISTED: usize = 1024;
-/// Bytes of an entry.
+/// The size of an entry in bytes.
 const ENTRY: u64 = 16;
-/// Where the tail lies, which overlays a part of the first entry.
+/// The offset of the tail, which overlays a part of the first entry.
 const TAIL: u64 = 14;
 
-/// All of them.
+/// All provided buffers of a ring.
 pub struct Buffers {
-    /// By group.
+    /// Buffer rings, by group.
     rings: Vec<(u16, BufferRing)>,
-    /// The newest last.
+    /// Buffers given by requests, the newest last.
     listed: VecDeque<Listed>,
 }
 
-/// Buffers that were put into a list together.
+/// Buffers that one `PROVIDE_BUFFERS` request has given.
 #[derive(Clone, Copy)]
 struct Listed {
     group: u16,
@@ -42,20 +42,20 @@ struct Listed {
 struct BufferRing {
     address: u64,
     entries: u16,
-    /// Where the next one is looked for first, for they are taken in order.
+    /// The position where the next buffer is searched first, because the kernel takes buffers in order.
     next: u16,
-    /// Where the kernel has the memory.
+    /// The mapping of the memory, if the kernel has allocated it.
     #[expect(dead_code, reason = "it is kept, and unmapped with the ring")]
     mapping: Option<Mapping>,
 }
 
 impl Buffers {
-    /// None.
+    /// Returns an empty set.
     pub const fn new() -> Buffers {
         Buffers { rings: Vec::new(), listed: VecDeque::new() }
     }
 
-    /// A registration of the ring at `fd` has succeeded.
+    /// Notes a registration of the ring at `fd` that has succeeded.
     pub fn registered(&mut self, fd: Fd, opcode: u32, argument: u64) {
         const RING: u32 = Code::IORING_REGISTER_PBUF_RING as u32;
         const NO_RING: u32 = Code::IORING_UNREGISTER_PBUF_RING as u32;
@@ -71,7 +71,7 @@ impl Buffers {
         }
     }
 
-    /// A request has completed.
+    /// Notes the completion of a request.
     pub fn completed(&mut self, sqe: &Sqe, result: i32) {
         if sqe.opcode != io_uring_op::IORING_OP_PROVIDE_BUFFERS as u8 || result < 0 {
             return;
@@ -83,7 +83,7 @@ impl Buffers {
             address: sqe.addr,
             length: sqe.len,
         };
-        // Programs give the same buffers back again and again.
+        // Programs repeatedly give the same buffers back.
         self.listed.retain(|old| (old.group, old.first, old.count) != (new.group, new.first, new.count));
         if self.listed.len() == MOST_LISTED {
             self.listed.pop_front();
@@ -91,7 +91,7 @@ impl Buffers {
         self.listed.push_back(new);
     }
 
-    /// Where a buffer is that was taken from a group.
+    /// Returns the address of a buffer that was taken from a group.
     pub fn find(&mut self, group: u16, number: u16) -> Option<u64> {
         if let Some((_, ring)) = self.rings.iter_mut().find(|(of, _)| *of == group) {
             return ring.find(number);
@@ -120,7 +120,7 @@ impl BufferRing {
         Some(BufferRing { address: own.unwrap_or(given.ring_addr), entries, next: 0, mapping })
     }
 
-    /// The address of a buffer, where the entry at this position is about it.
+    /// Returns the address of a buffer if the entry at this position is about it.
     fn at(&self, position: u16, number: u16) -> Option<u64> {
         let offset = u64::from(position & (self.entries - 1)) * ENTRY;
         let [address, rest] = user::read::<[u64; 2]>(self.address + offset).ok()?;
@@ -129,7 +129,7 @@ impl BufferRing {
 
     fn find(&mut self, number: u16) -> Option<u64> {
         let tail = user::read::<u16>(self.address + TAIL).ok()?;
-        // An older entry may have had the number, too: the newest counts.
+        // An older entry may have had the number, too: the newest entry is valid.
         let newest_first = (1..=self.entries).map(|back| tail.wrapping_sub(back));
         let mut places = core::iter::once(self.next).chain(newest_first);
         let (position, address) = places.find_map(|at| Some((at, self.at(at, number)?)))?;

@@ -1,6 +1,6 @@
-//! Registered files of a ring: what a slot holds is told when it is registered, for its descriptor may be closed then.
+//! Registered files of a ring. The name of a slot's file is reported at its registration, because the descriptor may be closed later.
 //!
-//! What requests put into slots, or take out of them, has no name: nobody but the kernel can look at it.
+//! Files that requests put into slots have no known name: only the kernel can inspect them.
 
 use alloc::collections::BTreeMap;
 
@@ -15,25 +15,25 @@ use linux_raw_sys::io_uring::{
     io_uring_register_op as Code, io_uring_rsrc_register, io_uring_rsrc_update, io_uring_rsrc_update2,
 };
 
-/// Of one registration, as many are told.
+/// The maximum number of files of one registration whose names are reported.
 const MOST: u32 = 4096;
 
-/// The names of the slots: the numbers under which they were told.
+/// The names of files in slots: the numbers under which the names were reported.
 #[derive(Default)]
 pub struct Files(BTreeMap<u32, Fd>);
 
 impl Files {
-    /// None.
+    /// Returns an empty set.
     pub const fn new() -> Files {
         Files(BTreeMap::new())
     }
 
-    /// The number under which the name of what a slot holds was told.
+    /// Returns the number under which the name of the slot's file was reported.
     pub fn get(&self, slot: u32) -> Option<Fd> {
         self.0.get(&slot).copied()
     }
 
-    /// A registration of the ring has succeeded.
+    /// Notes a registration of the ring that has succeeded.
     pub fn registered(&mut self, ring: u32, opcode: u32, argument: u64, count: u32) {
         const FILES: u32 = Code::IORING_REGISTER_FILES as u32;
         const NO_FILES: u32 = Code::IORING_UNREGISTER_FILES as u32;
@@ -62,8 +62,8 @@ impl Files {
         }
     }
 
-    /// Slots from `first` on hold the files of these descriptors; without an array, and where one is negative, nothing. Those
-    /// that are to be left alone (-2) are.
+    /// Sets the slots from `first` on to the files of these descriptors. A slot becomes empty if there is no array, or if its descriptor is
+    /// negative, except -2, which leaves the slot as it is.
     fn set(&mut self, ring: u32, first: u32, descriptors: u64, count: u32) {
         const LEFT_ALONE: Fd = -2;
         self.0.retain(|slot, _| *slot < first || *slot - first < MOST.min(count) || *slot - first >= count);
@@ -80,7 +80,7 @@ impl Files {
         }
     }
 
-    /// A request was submitted that may change slots: what they hold is not known from here on.
+    /// Notes a request that may change slots: their files are unknown from here on.
     pub fn submitted(&mut self, sqe: &Sqe) {
         let op = TABLE.lookup(sqe.opcode);
         let changes = op.arguments.iter().any(|argument| matches!(argument.kind, Kind::Descriptors(_)));
@@ -89,7 +89,7 @@ impl Files {
         }
     }
 
-    /// A request has completed.
+    /// Notes the completion of a request.
     pub fn completed(&mut self, sqe: &Sqe, result: i32) {
         const ANY_SLOT: u64 = u32::MAX as u64;
         let caps = TABLE.lookup(sqe.opcode).caps;

@@ -1,7 +1,7 @@
-//! A ring's memory, as somebody sees it who only looks.
+//! A ring's memory for a reader that only observes.
 //!
-//! Where the kernel has the memory, it is mapped anew. Where it is the program's (`IORING_SETUP_NO_MMAP`), it is read where the
-//! program has it, and may be gone. So all of it is read as memory that may not be there.
+//! Memory of the kernel is mapped a second time. Memory of the program (`IORING_SETUP_NO_MMAP`) is read where the
+//! program has it, and may be unmapped. So all of it is read as memory that may not exist.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -23,18 +23,18 @@ const BIG_CQE: u32 = 32;
 /// The owner of the mapping of a ring's memory.
 #[expect(dead_code, reason = "they are kept, and unmapped with it")]
 enum Held {
-    /// Mapped here: as long as that is so, the ring cannot end.
+    /// Mapped here: while the mapping exists, the ring cannot end.
     Here { sq_ring: Mapping, cq_ring: Option<Mapping>, sqes: Mapping },
-    /// The program's own.
+    /// Memory of the program.
     ByProgram,
 }
 
-/// Where everything is.
+/// The addresses and sizes of a ring's queues.
 pub struct Memory {
     held: Held,
     sq_head: u64,
     sq_tail: u64,
-    /// None where places are entries.
+    /// The index array of the SQ; `None` if a position is itself the index of its entry.
     array: Option<u64>,
     sqes: u64,
     sqe_bytes: u32,
@@ -48,17 +48,17 @@ pub struct Memory {
     mixed: bool,
 }
 
-/// How many bytes the entries of a ring with these setup flags have.
+/// Returns the sizes of SQEs and CQEs in bytes, of a ring with these setup flags.
 fn entry_bytes(flags: u32) -> (u32, u32) {
     let of_sqes = size_of::<Sqe>() as u32 * if flags & IORING_SETUP_SQE128 != 0 { 2 } else { 1 };
     (of_sqes, if flags & IORING_SETUP_CQE32 != 0 { BIG_CQE } else { SMALL_CQE })
 }
 
 impl Memory {
-    /// That of a ring with these parameters, as its setup has left them.
+    /// Returns the memory of a ring with these parameters, as the setup has returned them.
     ///
     /// # Errors
-    /// Those of `mmap`.
+    /// The errors of `mmap`.
     pub fn of(fd: Fd, params: &io_uring_params) -> Result<Memory, Errno> {
         let (sqe_bytes, cqe_bytes) = entry_bytes(params.flags);
         let (held, sq_ring, cq_ring, sqes) = if params.flags & IORING_SETUP_NO_MMAP != 0 {
@@ -99,43 +99,43 @@ impl Memory {
         matches!(self.held, Held::Here { .. })
     }
 
-    /// A word that the other side stores by a release: what it wrote before is seen after. Everything that this thread read earlier
-    /// was read before the word.
+    /// Reads a word that the other side stores by a release: what the other side wrote before the store is visible after this read.
+    /// Everything that this thread has read before was read before the word.
     fn word(address: u64) -> Option<u32> {
-        // Keeps looks at entries before the look at the word that says whether they were intact.
+        // Keeps reads of entries before the read of the word that says whether the entries were intact.
         fence(Ordering::Acquire);
         let word = user::read(address).ok();
-        // Pairs with the release of whoever moved it, kernel or program.
+        // Pairs with the release store of the kernel or the program.
         fence(Ordering::Acquire);
         word
     }
 
-    /// How many SQEs the kernel has taken.
+    /// The SQ head: the number of SQEs that the kernel has taken.
     pub fn sq_head(&self) -> Option<u32> {
         Memory::word(self.sq_head)
     }
 
-    /// How many the program has queued.
+    /// The SQ tail: the number of SQEs that the program has queued.
     pub fn sq_tail(&self) -> Option<u32> {
         Memory::word(self.sq_tail)
     }
 
-    /// How many CQEs the program has reaped.
+    /// The CQ head: the number of CQEs that the program has reaped.
     pub fn cq_head(&self) -> Option<u32> {
         Memory::word(self.cq_head)
     }
 
-    /// How many the kernel has posted.
+    /// The CQ tail: the number of CQEs that the kernel has posted.
     pub fn cq_tail(&self) -> Option<u32> {
         Memory::word(self.cq_tail)
     }
 
-    /// How many SQEs there is room for.
+    /// The size of the SQ in entries.
     pub fn sq_entries(&self) -> u32 {
         self.sq_entries
     }
 
-    /// How many CQEs of the small size.
+    /// The size of the CQ in entries of the small size.
     pub fn cq_entries(&self) -> u32 {
         self.cq_entries
     }
@@ -145,8 +145,8 @@ impl Memory {
         self.mixed
     }
 
-    /// The SQE at a position of the queue; `None` where the program names none. And how many positions it takes, of the `left`
-    /// ones that are submitted with it: two, where entries have two sizes, of a long operation whose second half can be there.
+    /// Returns the SQE at a position of the queue, or `None` if the program names none there, and how many of the `left` submitted
+    /// positions it takes: two if the queue has entries of two sizes and a long operation's second half is submitted, too.
     pub fn sqe(&self, position: u32, left: u32) -> (Option<Sqe>, u32) {
         let Some(index) = self.sqe_index(position) else { return (None, 1) };
         let sqe = user::read::<Sqe>(self.sqes + u64::from(index) * u64::from(self.sqe_bytes)).ok();
@@ -155,7 +155,7 @@ impl Memory {
         (sqe, sqe.as_ref().map_or(1, places))
     }
 
-    /// Which SQE is meant at a position.
+    /// Returns the index of the SQE that is queued at a position.
     fn sqe_index(&self, position: u32) -> Option<u32> {
         let place = position & (self.sq_entries - 1);
         let index = match self.array {
@@ -165,7 +165,7 @@ impl Memory {
         (index < self.sq_entries).then_some(index)
     }
 
-    /// The CQE at a position, and how many places it takes; `None` for one that only fills a place.
+    /// Returns the CQE at a position, or `None` for a CQE that only fills a place, and how many places it takes.
     pub fn cqe(&self, position: u32) -> (Option<Cqe>, u32) {
         let place = position & (self.cq_entries - 1);
         let address = self.cqes + u64::from(place) * u64::from(self.cqe_bytes);

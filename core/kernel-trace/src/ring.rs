@@ -1,4 +1,4 @@
-//! A ring of the kernel's, as it is followed: what of its queues was seen.
+//! A ring of the kernel that is followed, with what was seen of its queues.
 //!
 //! Positions of queues count entries and wrap at 32 bits, as in ring memory.
 
@@ -21,12 +21,12 @@ use crate::files::Files;
 use crate::memory::Memory;
 use crate::requests::{Requests, skips};
 
-/// When a ring is looked at.
+/// The time of a look at a ring.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// A call that may have posted what is there has returned at this moment.
+    /// A call that may have posted the CQEs has returned at this moment.
     AfterCall(Moment),
-    /// Later than what is there was posted.
+    /// At an unknown time after the CQEs were posted.
     Later,
 }
 
@@ -38,8 +38,8 @@ impl When {
         }
     }
 
-    /// When a request is told to complete that was told to be submitted at this moment: a call of another thread may have
-    /// submitted it since this one returned.
+    /// Returns the moment to report for the completion of a request whose submission was reported for the moment `submitted`: a call of
+    /// another thread may have submitted it since this call returned.
     fn of_completion(self, submitted: Option<Moment>) -> Moment {
         submitted.map_or(self.moment(), |submitted| self.moment().not_before(submitted))
     }
@@ -48,59 +48,59 @@ impl When {
 /// The entry at a position of the submission queue.
 struct Queued {
     position: u32,
-    /// How many positions it takes.
+    /// The number of positions that the entry takes.
     places: u32,
-    /// None where no SQE is named.
+    /// `None` if the position names no SQE.
     seen: Option<Seen>,
 }
 
-/// A ring.
+/// A ring of the kernel.
 pub struct Ring {
-    /// Its number in this process.
+    /// The ring's number in this process.
     pub number: u32,
-    /// Its file; `None` for one without a descriptor.
+    /// The identity of the ring's file; `None` for a ring without a descriptor.
     pub identity: Option<FileIdentity>,
-    /// A descriptor of it, when it was last named by one.
+    /// The descriptor by which the ring was last named.
     pub fd: Fd,
     params: io_uring_params,
-    /// None once this process is done with the ring.
+    /// `None` once this process has given up the ring.
     memory: Option<Memory>,
-    /// SQEs before this position were told, or cannot be.
+    /// SQEs before this position were reported, or cannot be.
     taken: u32,
     /// The entries that a call is about to submit, in order, from `taken` on.
     queued: VecDeque<Queued>,
-    /// How many SQEs the calls that are under way may take.
+    /// The number of SQEs that running calls may take.
     promised: u32,
-    /// Where each submission begins at the first SQE: how many the last call took. The queue does not say.
+    /// With `SQ_REWIND`, where each submission begins at the first SQE: how many SQEs the last call took. The queue does not say.
     rewound: u32,
-    /// Up to this position CQEs said that SQEs were taken, before the kernel itself did.
+    /// The position up to which CQEs have shown that SQEs were taken, before the kernel has moved the head.
     foretold: Option<u32>,
-    /// CQEs before this position were told, or cannot be.
+    /// CQEs before this position were reported, or cannot be.
     found: u32,
     /// The last request's number.
     serial: u64,
-    /// The next request is linked behind the last one.
+    /// True if the next request is linked to the last one.
     chain: bool,
     requests: Requests,
     files: Files,
     buffers: Buffers,
-    /// Other processes may have it: they forked off, or this one did.
+    /// True if other processes may have the ring, because of a fork.
     shared: bool,
-    /// When it was made.
+    /// The moment when the ring was made.
     made: Moment,
-    /// When it was found last that SQEs were taken, and the position before them.
+    /// The last moment at which newly taken SQEs were found, and the position before them.
     moved: (Moment, u32),
-    /// The ring was there before this process was.
+    /// True if the ring is older than this process.
     inherited: bool,
-    /// This process has submitted to it.
+    /// True if this process has submitted to the ring.
     submitted: bool,
 }
 
 impl Ring {
-    /// A ring that was just made.
+    /// Follows a ring that was just made.
     ///
     /// # Errors
-    /// Those of `mmap`.
+    /// The errors of `mmap`.
     pub fn new(
         number: u32,
         fd: Fd,
@@ -133,17 +133,17 @@ impl Ring {
         })
     }
 
-    /// True if the ring lives on by what is mapped here.
+    /// True if a mapping of this crate keeps the ring alive.
     pub fn is_held(&self) -> bool {
         self.memory.as_ref().is_some_and(Memory::holds_ring)
     }
 
-    /// True if the ring is looked at.
+    /// True if the ring is still looked at.
     pub fn is_followed(&self) -> bool {
         self.memory.is_some()
     }
 
-    /// True if the ring is this process's, or this process has submitted to it.
+    /// True if this process made the ring, or has submitted to it.
     pub fn is_used(&self) -> bool {
         !self.inherited || self.submitted
     }
@@ -153,7 +153,7 @@ impl Ring {
         self.identity.is_some() && os::identity(fd).ok() == self.identity
     }
 
-    /// Notes that the ring is used by this descriptor: it did not end, if it was taken for ended.
+    /// Notes that the ring is used by this descriptor. If the ring was taken for ended, it is followed again.
     pub fn used_by(&mut self, fd: Fd) {
         self.fd = fd;
         if self.memory.is_none() {
@@ -161,9 +161,9 @@ impl Ring {
         }
     }
 
-    /// Its queues were made anew with these parameters. What they held is in the new ones, at the same positions.
+    /// Notes that the queues were replaced, with these parameters. Their entries are in the new queues, at the same positions.
     pub fn resized(&mut self, params: &io_uring_params) {
-        // The call is given flags of the sizes alone.
+        // The call gets only the flags for sizes.
         let (flags, features) = (self.params.flags, self.params.features);
         self.params = *params;
         self.params.flags |= flags;
@@ -171,15 +171,15 @@ impl Ring {
         self.memory = Memory::of(self.fd, &self.params).ok();
     }
 
-    /// Something was registered with it.
+    /// Notes a registration with the ring.
     pub fn registered(&mut self, opcode: u32, argument: u64, count: u32) {
         self.files.registered(self.number, opcode, argument, count);
         self.buffers.registered(self.fd, opcode, argument);
     }
 
-    /// This process has given it up, or is about to.
+    /// Reports that this process has given the ring up, or is about to.
     pub fn end(&mut self) {
-        // Memory of the program's own may be anything by now.
+        // The program may have reused memory of its own for something else.
         let is_there = self.is_held() || self.is_at(self.fd);
         if is_there {
             self.look(When::Later);
@@ -194,7 +194,7 @@ impl Ring {
         }
     }
 
-    /// The process has forked; this is the child, if `is_child`.
+    /// Notes a fork; `is_child` is true in the child.
     pub fn forked(&mut self, is_child: bool) {
         self.shared = true;
         if is_child {
@@ -213,7 +213,7 @@ impl Ring {
         self.params.flags & IORING_SETUP_SQ_REWIND != 0
     }
 
-    /// How many SQEs wait to be taken.
+    /// The number of SQEs that the kernel has not taken.
     pub fn sq_ready(&self) -> u32 {
         let count = |memory: &Memory| {
             Some(memory.sq_tail()?.wrapping_sub(memory.sq_head()?).min(memory.sq_entries()))
@@ -221,7 +221,7 @@ impl Ring {
         self.memory.as_ref().and_then(count).unwrap_or_default()
     }
 
-    /// How many CQEs wait to be reaped.
+    /// The number of CQEs that are not reaped.
     pub fn cq_ready(&self) -> u32 {
         let count = |memory: &Memory| {
             Some(memory.cq_tail()?.wrapping_sub(memory.cq_head()?).min(memory.cq_entries()))
@@ -229,13 +229,13 @@ impl Ring {
         self.memory.as_ref().and_then(count).unwrap_or_default()
     }
 
-    /// True if a call moves the head by as many as it says: it does where nobody else may be submitting this moment.
+    /// True if a call moves the head by its result, which holds if no other thread can be submitting at this moment.
     fn moves_by_calls(&self) -> bool {
         self.promised == 0 && !self.is_polled() && !self.rewinds() && !self.shared
     }
 
-    /// The head now, if a call that submits so many will show whether it came to this ring. It will where entries wait: the
-    /// kernel moves their head.
+    /// Returns the current head, if it will show whether a call that submits `to_submit` entries was for this ring. It will show that
+    /// if entries are queued, because the kernel moves the head.
     pub fn shows_calls(&self, to_submit: u32) -> Option<u32> {
         let moves = to_submit > 0 && self.moves_by_calls();
         let memory = self.memory.as_ref().filter(|_| moves)?;
@@ -243,33 +243,33 @@ impl Ring {
         (memory.sq_tail()? != head).then_some(head)
     }
 
-    /// Up to where the kernel has taken SQEs, by its own word; of a ring that has ended, as it was found at its end.
+    /// The position up to which the kernel has taken SQEs, by its own head; for a ring that has ended, as it was at the end.
     pub fn sq_head(&self) -> Option<u32> {
         self.memory.as_ref().map_or(Some(self.taken), Memory::sq_head)
     }
 
-    /// True if the kernel has moved the head as a call does that began at this moment and has returned this. Nobody else's call
-    /// may be under way.
+    /// True if the kernel has moved the head as a call does that began at this moment and returned `result`. No other call on the ring
+    /// may be running.
     pub fn has_taken_since(&self, began: Moment, result: isize) -> bool {
         let before = if self.made.is_before(began) { self.taken_before(began) } else { None };
         let moved = |(head, before): (u32, u32)| head.wrapping_sub(before) as isize;
         self.moves_by_calls() && self.sq_head().zip(before).map(moved) == Some(result)
     }
 
-    /// Up to where SQEs were taken when it was looked at last before a moment, as far as is known.
+    /// Returns the position up to which SQEs were taken when the ring was last looked at before a moment, if known.
     fn taken_before(&self, moment: Moment) -> Option<u32> {
         let (found, before) = self.moved;
         Some(if found.is_before(moment) { self.taken } else { before })
     }
 
-    /// A call came to it that nobody saw coming: what is there may have been before.
+    /// Notes an unexpected call on the ring: its CQEs may be older than the call.
     pub fn was_called(&mut self) {
         self.submitted = true;
         self.look(When::Later);
     }
 
-    /// A call is about to submit so many, from the moment on that is answered. What they name is copied: it may be changed as soon as
-    /// the kernel has them.
+    /// Notes that a call is about to submit `to_submit` entries. Returns the moment of the submission. The data that the entries name is
+    /// copied, because the program may change it as soon as the kernel has the entries.
     pub fn call_begins(&mut self, to_submit: u32) -> Moment {
         let before = self.queue(to_submit);
         let moment = Moment::now();
@@ -280,10 +280,10 @@ impl Ring {
         moment
     }
 
-    /// Copies what a call is about to submit; how many were queued before.
+    /// Copies the entries that a call is about to submit. Returns how many entries were queued before.
     fn queue(&mut self, to_submit: u32) -> usize {
         if self.promised == 0 {
-            // They may have been changed since a call did not take them.
+            // The program may have changed entries that an earlier call did not take.
             self.queued.clear();
         }
         self.submitted |= to_submit > 0;
@@ -312,7 +312,7 @@ impl Ring {
         before
     }
 
-    /// That call has returned this, at this moment.
+    /// Notes that the call has returned `result`, at this moment.
     pub fn call_ends(&mut self, to_submit: u32, result: isize, moment: Moment) {
         if self.rewinds() {
             self.rewound = u32::try_from(result).unwrap_or(0).min(to_submit);
@@ -324,15 +324,15 @@ impl Ring {
         }
         self.promised = self.promised.saturating_sub(to_submit);
         if self.promised == 0 && !self.is_polled() {
-            // The kernel ends a chain with the batch.
+            // The kernel ends a chain at the end of a batch.
             self.chain = false;
         }
     }
 
-    /// Tells what the kernel took and what it posted since the last look.
+    /// Reports the SQEs that the kernel took and the CQEs that it posted since the last look.
     pub fn look(&mut self, when: When) {
         let Some(memory) = &self.memory else { return };
-        // First the completions: what they are about was taken before.
+        // The CQ tail is read first: SQEs of the posted CQEs were taken before.
         let Some(posted) = memory.cq_tail() else { return };
         let Some(taken) =
             (if self.rewinds() { Some(self.rewound.max(self.taken)) } else { memory.sq_head() })
@@ -343,9 +343,9 @@ impl Ring {
         self.tell_posted(posted, when);
     }
 
-    /// Tells of the SQEs before a position.
+    /// Reports the SQEs before a position.
     fn tell_taken(&mut self, until: u32, when: When) {
-        // What moves backwards is not the kernel's word.
+        // A head that moves backwards was not written by the kernel.
         if until.wrapping_sub(self.taken) > i32::MAX as u32 {
             if self.foretold == Some(self.taken) && self.is_submitting() {
                 return;
@@ -360,7 +360,7 @@ impl Ring {
         while self.taken != until {
             match self.queued.front() {
                 Some(queued) if queued.position == self.taken => {
-                    // Of one whose second half was not submitted with it, the kernel takes the first.
+                    // If the second half of a long entry was not submitted with it, the kernel takes only the first half.
                     let places = queued.places.min(until.wrapping_sub(self.taken));
                     if let Some(Queued { seen: Some(seen), .. }) = self.queued.pop_front() {
                         self.tell_submission(seen);
@@ -372,13 +372,13 @@ impl Ring {
         }
     }
 
-    /// Tells of the next SQE, or of several, that nobody saw before the kernel took them.
+    /// Reports the next SQEs if they were not seen before the kernel took them.
     fn tell_late(&mut self, until: u32) {
         let Some(memory) = &self.memory else { return };
         let left = until.wrapping_sub(self.taken);
         let (sqe, places) = memory.sqe(self.taken, left);
-        // Looked at behind the entry, which is intact until the program fills its place again: before the tail says so, but little
-        // before.
+        // The tail is read after the entry. The entry is intact until the program fills its place again, which it does shortly before it
+        // moves the tail.
         let queued = memory.sq_tail().map_or(u32::MAX, |tail| tail.wrapping_sub(self.taken));
         let gone = queued.saturating_sub(memory.sq_entries()).min(left);
         let by_others = self.shared && !self.is_polled();
@@ -417,7 +417,7 @@ impl Ring {
         tell(self.number, Kind::Unseen, &Unseen { count: count.into(), why }, &Samples::NONE);
     }
 
-    /// Tells of the CQEs before a position.
+    /// Reports the CQEs before a position.
     fn tell_posted(&mut self, until: u32, when: When) {
         if until.wrapping_sub(self.found) > i32::MAX as u32 {
             self.found = until;
@@ -425,18 +425,18 @@ impl Ring {
         while self.found != until && until.wrapping_sub(self.found) <= i32::MAX as u32 {
             let Some(memory) = &self.memory else { return };
             let (cqe, places) = memory.cqe(self.found);
-            // Looked at once more: the kernel may have put another in its place meanwhile.
+            // The tail is read again: the kernel may have overwritten the CQE meanwhile.
             let (Some(tail), Some(head)) = (memory.cq_tail(), memory.cq_head()) else { return };
             let posted = tail.wrapping_sub(self.found);
             let waiting = self.found.wrapping_sub(head);
             let is_reaped = waiting > i32::MAX as u32;
-            // The kernel writes the CQEs of a batch before it posts them, and no word says how many. Its own thread may be doing so
-            // now: as many as it takes SQEs at a time, as a rule, or multishot requests post. Other threads rarely are in a call then.
+            // The kernel writes the CQEs of a batch before it posts them, and no word says how many. The SQ thread may be doing so
+            // now: usually as many as it takes SQEs at a time, or as multishot requests post. Other threads are rarely in a call then.
             let batch = memory.sq_entries() << u32::from(memory.is_mixed());
             let unposted = if is_reaped && self.is_polled() { batch.min(memory.cq_entries() / 2) } else { 0 };
             let intact = memory.cq_entries() - unposted;
             if posted > intact {
-                // Where CQEs have two sizes, only the program's position is known to be the beginning of one.
+                // If CQEs have two sizes, only the program's head is known to be the beginning of a CQE.
                 let first = if memory.is_mixed() { head } else { tail.wrapping_sub(intact) };
                 let most = if is_reaped { head.wrapping_sub(self.found) } else { posted };
                 let lost = first.wrapping_sub(self.found).clamp(1, most);
@@ -453,7 +453,7 @@ impl Ring {
         }
     }
 
-    /// Tells of a CQE, with which so many wait to be reaped: none where the program has reaped it.
+    /// Reports a CQE; `ready` is the number of CQEs that wait to be reaped, including this one, or 0 if the program has reaped it.
     fn tell_completion(&mut self, cqe: &Cqe, ready: u32, when: When) {
         let mut key = self.requests.find(cqe);
         if !key.is_some_and(|key| self.requests.expects(key)) {
@@ -470,17 +470,17 @@ impl Ring {
                 lent.get_or_insert_with(|| Box::new(Lent::NONE)).takes(buffer);
             }
         }
-        // What another process asked for, that one tells of; but who made the ring tells of what nobody asked for.
+        // Other processes report the completions of their own requests. The process that made the ring reports those without a request.
         if about.serial == 0 && self.inherited {
             return;
         }
-        // Where the program has reaped the CQE, the memory is its own.
+        // Once the program has reaped the CQE, it may use the memory for something else.
         let request = about.request.as_ref().filter(|_| ready > 0);
         let lent = request.map(|(sqe, lent)| (sqe, lent.as_deref().unwrap_or(&Lent::NONE)));
         let moment = when.of_completion(about.submitted);
         let when_found = match when {
             When::Later => FOUND,
-            // Before the call, the CQE was not there; so the program had no reason to touch the memory.
+            // The CQE was not there before the call, so the program had no reason to change the memory.
             When::AfterCall(_) => lent.map_or(0, |(_, lent)| lent.marks()),
         };
         let filled = lent.map(|(sqe, lent)| (TABLE.lookup(sqe.opcode), sqe, lent));
@@ -488,14 +488,14 @@ impl Ring {
         outside::tell_completion(moment, self.number, about.serial, cqe, marks, ready, filled);
     }
 
-    /// A CQE that no request is known to wait for may be about one that the kernel is taking this moment: it says so of a batch at
-    /// the end.
+    /// Handles a CQE without a known request. It may belong to an SQE that the kernel is taking at this moment, because the kernel moves
+    /// the head only at the end of a batch.
     fn take_word_of(&mut self, cqe: &Cqe, when: When) {
         if !self.is_submitting() {
             return;
         }
         let bears = |seen: &Seen| seen.sqe().user_data == cqe.user_data;
-        // One that tells of failures only is the less likely one.
+        // An SQE whose CQE is skipped on success is the less likely one.
         let succeeds = |seen: &Seen| bears(seen) && !skips(seen.sqe());
         let first = |is_meant: &dyn Fn(&Seen) -> bool| {
             self.queued.iter().find(|queued| queued.seen.as_ref().is_some_and(is_meant))
@@ -508,7 +508,7 @@ impl Ring {
         }
     }
 
-    /// True if the kernel may be taking SQEs this moment.
+    /// True if the kernel may be taking SQEs at this moment.
     fn is_submitting(&self) -> bool {
         self.promised > 0 || self.is_polled()
     }
@@ -537,34 +537,34 @@ mod tests {
     use std::sync::Once;
 
     const ENTRIES: usize = 4;
-    /// Where the words are in the queues' memory.
+    /// The indexes of the words in the queues' memory.
     const SQ_HEAD: usize = 0;
     const SQ_TAIL: usize = 1;
     const CQ_HEAD: usize = 2;
     const CQ_TAIL: usize = 3;
     const CQES: usize = 4;
 
-    /// From here on requests are told of: nothing is looked at otherwise.
+    /// Lets requests be reported: otherwise the ring is not looked at.
     fn tell_all() {
         static ATTACHED: Once = Once::new();
         ATTACHED.call_once(|| {
             const SLOTS: usize = 1 << 12;
             let file = SharedFile::new(c"followed", buffer::bytes(SLOTS)).unwrap();
-            // SAFETY: fresh memory.
+            // SAFETY: the memory is fresh.
             let _buffer = unsafe { Buffer::create(file.address(), SLOTS) };
             let opened = File::options().read(true).write(true).open(file.path()).unwrap();
             trace::attach(opened.as_raw_fd(), ENGINE_KERNEL, b"", b"").unwrap();
         });
     }
 
-    /// The memory of a made-up ring.
+    /// The memory of a simulated ring.
     struct Queues {
         words: Box<[AtomicU32; CQES + 8 * ENTRIES]>,
         sqes: Box<[Sqe; ENTRIES]>,
     }
 
     impl Queues {
-        /// With SQEs of these operations and user data, from the first place on.
+        /// Makes queues with SQEs of these operations and user data, from the first place on.
         fn new(sqes: &[(u8, u64)]) -> Queues {
             let mut all = [Sqe::EMPTY; ENTRIES];
             for (place, &(opcode, user_data)) in all.iter_mut().zip(sqes) {
@@ -573,10 +573,10 @@ mod tests {
             Queues { words: Box::new([const { AtomicU32::new(0) }; _]), sqes: Box::new(all) }
         }
 
-        /// How a ring over it is followed.
+        /// Returns a followed ring with this memory.
         fn ring(&self, flags: u32) -> Ring {
             tell_all();
-            // SAFETY: integers only.
+            // SAFETY: a structure of integers.
             let mut params: io_uring_params = unsafe { core::mem::zeroed() };
             params.flags = flags | IORING_SETUP_SQE_MIXED | IORING_SETUP_NO_MMAP | IORING_SETUP_NO_SQARRAY;
             (params.sq_entries, params.cq_entries) = (ENTRIES as u32, 2 * ENTRIES as u32);
@@ -594,7 +594,7 @@ mod tests {
         }
     }
 
-    /// Which of these user data stand for requests that are under way.
+    /// Returns which of these user data belong to requests in flight.
     fn known(ring: &Ring, user_data: core::ops::Range<u64>) -> Vec<u64> {
         let is = |&user_data: &u64| ring.requests.has(&Cqe { user_data, res: 0, flags: 0, big: [0; 2] });
         user_data.filter(is).collect()
@@ -603,7 +603,7 @@ mod tests {
     const NOP: u8 = io_uring_op::IORING_OP_NOP as u8;
     const LONG: u8 = IORING_OP_NOP128;
 
-    /// The second half of a long SQE is none.
+    /// The second half of a long SQE is no entry of its own.
     #[test]
     fn entries_of_two_sizes() {
         let queues = Queues::new(&[(NOP, 1), (LONG, 2), (NOP, 3), (NOP, 4)]);
@@ -615,7 +615,7 @@ mod tests {
         assert_eq!((ring.serial, known(&ring, 0..10)), (3, [1, 2, 4].into()));
     }
 
-    /// Nobody saw them before the kernel took them.
+    /// The entries are not seen before the kernel has taken them.
     #[test]
     fn entries_of_two_sizes_that_are_seen_late() {
         let queues = Queues::new(&[(LONG, 1), (NOP, 2), (LONG, 3), (NOP, 4)]);
@@ -638,7 +638,7 @@ mod tests {
             ring.call_ends(count, count as isize, Moment::now());
         }
         assert_eq!((ring.serial, known(&ring, 0..10)), (3, [1, 2, 3].into()));
-        // So does one at the end of the queue, where the second half would lie at its beginning.
+        // A long entry at the end of the queue does so, too, because its second half would lie at the queue's beginning.
         let queues = Queues::new(&[(NOP, 4), (NOP, 1), (NOP, 2), (LONG, 3)]);
         let mut ring = queues.ring(0);
         queues.set(SQ_HEAD, 1);
@@ -650,7 +650,7 @@ mod tests {
         assert_eq!((ring.serial, known(&ring, 0..10)), (4, [1, 2, 3, 4].into()));
     }
 
-    /// CQEs are posted while a batch is taken, which the kernel says of at the end.
+    /// CQEs are posted while a batch is being taken; the kernel moves the SQ head only at the batch's end.
     #[test]
     fn completions_before_the_end_of_a_batch() {
         for looks in 1..3 {
@@ -673,14 +673,14 @@ mod tests {
             queues.set(SQ_HEAD, 4);
             ring.call_ends(3, 3, Moment::now());
             assert_eq!((ring.serial, ring.requests.due()), (4, 1));
-            // The program moves the kernel's word back.
+            // The program moves the kernel's SQ head back.
             queues.set(SQ_HEAD, 2);
             ring.look(When::Later);
             assert_eq!(ring.taken, 2);
         }
     }
 
-    /// An SQ thread writes a CQE at the place of one that the program has reaped, and posts it later.
+    /// An SQ thread writes a CQE over one that the program has reaped, and posts the new one later.
     #[test]
     fn completions_that_are_written_over() {
         for (flags, left) in [(IORING_SETUP_SQPOLL, Vec::from([1])), (0, Vec::new())] {
@@ -700,7 +700,7 @@ mod tests {
         }
     }
 
-    /// The program writes a tail that no kernel writes.
+    /// The program writes a CQ tail that no kernel writes.
     #[test]
     fn a_tail_that_makes_no_sense() {
         let queues = Queues::new(&[]);
@@ -710,7 +710,7 @@ mod tests {
         assert_eq!(ring.found, 1000);
     }
 
-    /// A call returns, and another thread submits before what it found is told.
+    /// A call returns, and another thread submits before the completions that the call found are reported.
     #[test]
     fn completions_are_not_told_before_submissions() {
         let queues = Queues::new(&[(NOP, 1)]);
@@ -727,7 +727,7 @@ mod tests {
         assert!(submitted.is_some_and(|submitted| !told.is_before(submitted)));
     }
 
-    /// Each submission begins at the first place; what was taken, the call says alone.
+    /// Each submission begins at the first place; only the call's result says how many entries were taken.
     #[test]
     fn submissions_that_begin_anew() {
         let mut queues = Queues::new(&[(NOP, 1), (LONG, 2), (NOP, 3), (NOP, 4)]);

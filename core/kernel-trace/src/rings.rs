@@ -1,4 +1,4 @@
-//! The rings of this process, and how calls name them.
+//! The rings of this process, and how calls name rings.
 
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
@@ -10,7 +10,7 @@ use linux_raw_sys::io_uring::io_uring_params;
 
 use crate::ring::{Ring, When};
 
-/// Rings that ended are remembered, for they may have been taken for ended; so many.
+/// The number of ended rings that are remembered, because a ring may have been taken for ended by mistake.
 const MOST_ENDED: usize = 64;
 
 /// How a call names a ring.
@@ -18,43 +18,43 @@ const MOST_ENDED: usize = 64;
 pub enum Named {
     /// By a descriptor.
     Descriptor(Fd),
-    /// By what `IORING_REGISTER_RING_FDS` made of one, in the calling thread.
+    /// By the index that `IORING_REGISTER_RING_FDS` has given a descriptor in the calling thread.
     Registered(u32),
 }
 
-/// A ring's number in a thread.
+/// The registration of a ring's descriptor in a thread.
 struct Registration {
     thread: i32,
     place: u32,
     ring: u32,
 }
 
-/// All of them.
+/// All rings of this process.
 pub struct Rings {
     rings: Vec<Ring>,
     registrations: Vec<Registration>,
-    /// How many were ever made.
+    /// The number of rings that were ever made.
     count: u32,
-    /// Whether the thread runs that looks from time to time.
+    /// True if the thread that looks at rings periodically is running.
     pub is_watched: bool,
     ended: bool,
 }
 
 impl Rings {
-    /// None.
+    /// Returns an empty set.
     pub const fn new() -> Rings {
         Rings { rings: Vec::new(), registrations: Vec::new(), count: 0, is_watched: false, ended: false }
     }
 
-    /// A ring was made with these parameters; its number.
+    /// Notes a ring that was made with these parameters. Returns its number.
     pub fn made(&mut self, named: Named, params: &io_uring_params) -> u32 {
         let fd = match named {
             Named::Descriptor(fd) => fd,
             Named::Registered(_) => -1,
         };
         let identity = os::identity(fd).ok();
-        // The number may have been that of another, which was closed unseen; its identity, too, where the kernel gives all
-        // rings the same.
+        // The descriptor's number may have belonged to another ring that was closed unseen; also its identity, if the kernel gives all
+        // rings the same identity.
         let replaced = |ring: &Ring| ring.fd == fd && fd >= 0 && ring.is_followed();
         self.rings.iter_mut().filter(|ring| replaced(ring)).for_each(Ring::end);
         self.rings.retain(|ring| ring.fd != fd || ring.identity != identity || fd < 0);
@@ -78,7 +78,7 @@ impl Rings {
         });
     }
 
-    /// From now on the ring is named so in the calling thread; 0 for none.
+    /// Sets which ring an index names in the calling thread; 0 for none.
     pub fn set_registered(&mut self, place: u32, ring: u32) {
         let thread = os::gettid();
         self.registrations
@@ -88,7 +88,7 @@ impl Rings {
         }
     }
 
-    /// The number of a ring; 0 where it is none that is known.
+    /// Returns the number of a ring; 0 if it is unknown.
     pub fn number(&mut self, named: Named) -> u32 {
         match named {
             Named::Descriptor(fd) => self.at(fd),
@@ -102,8 +102,8 @@ impl Rings {
         }
     }
 
-    /// The ring that was at a descriptor when it was named last, where a call that submits so many will show whether it is the
-    /// one still: its number, and its head ([`Rings::came_elsewhere`]).
+    /// Returns the ring that was last named by a descriptor, if a call that submits `to_submit` entries will show whether the descriptor
+    /// still belongs to it: its number, and its head (for [`Rings::came_elsewhere`]).
     pub fn supposed(&self, named: Named, to_submit: u32) -> Option<(u32, u32)> {
         let Named::Descriptor(fd) = named else { return None };
         let mut there = self.rings.iter().filter(|ring| ring.fd == fd && ring.identity.is_some());
@@ -112,9 +112,9 @@ impl Rings {
         Some((ring.number, before))
     }
 
-    /// Where a call came to that has returned `result`, if not to the ring that was [`supposed`](Rings::supposed): to none (0), or to
-    /// the one that has the descriptor now. Another thread may have closed the descriptor while the call waited, and it may have
-    /// been given to another ring; only what the kernel has done with the queues shows that it was so before the call.
+    /// Returns the ring of a call that has returned `result`, if it is not the [`supposed`](Rings::supposed) one: none (0), or the
+    /// ring that has the descriptor now. Another thread may have closed the descriptor while the call waited, and the number may have
+    /// been given to another ring; only the queues, which the kernel has changed, show that this happened before the call.
     pub fn came_elsewhere(
         &mut self,
         named: Named,
@@ -124,7 +124,7 @@ impl Rings {
         result: isize,
     ) -> Option<u32> {
         if result == Errno::EBADF.negated() as isize {
-            // There was no such descriptor.
+            // The descriptor did not exist.
             return Some(0);
         }
         if result <= 0 || self.get(supposed).is_none_or(|ring| ring.sq_head() != Some(head)) {
@@ -135,11 +135,11 @@ impl Rings {
         (there != supposed && self.get(there).is_some_and(is_meant)).then_some(there)
     }
 
-    /// The number of the ring at a descriptor.
+    /// Returns the number of the ring at a descriptor.
     fn at(&mut self, fd: Fd) -> u32 {
         let Ok(identity) = os::identity(fd) else { return 0 };
         let same = |ring: &Ring| ring.identity == Some(identity);
-        // Old kernels give all rings the same: then the number decides, and a duplicate is not told from another ring.
+        // Old kernels give all rings the same identity: then the descriptor's number decides, and a duplicate counts as another ring.
         let by_number = self.rings.iter().position(|ring| same(ring) && ring.fd == fd);
         let place = by_number.or_else(|| self.rings.iter().position(same));
         let Some(ring) = place.and_then(|place| self.rings.get_mut(place)) else { return 0 };
@@ -147,12 +147,12 @@ impl Rings {
         ring.number
     }
 
-    /// The ring of a number.
+    /// Returns the ring with this number.
     pub fn get(&mut self, number: u32) -> Option<&mut Ring> {
         self.rings.iter_mut().find(|ring| ring.number == number)
     }
 
-    /// The program is about to close these descriptors.
+    /// Notes that the program is about to close these descriptors.
     pub fn closing(&mut self, descriptors: &RangeInclusive<Fd>) {
         let Rings { rings, registrations, .. } = self;
         for ring in rings {
@@ -165,7 +165,7 @@ impl Rings {
         }
     }
 
-    /// Looks at all of them. Those that the program has closed unseen end.
+    /// Looks at all rings, and ends those that the program has closed unseen.
     pub fn look(&mut self) {
         let Rings { rings, registrations, .. } = self;
         for ring in rings.iter_mut().filter(|ring| ring.is_followed()) {
@@ -177,12 +177,12 @@ impl Rings {
         }
     }
 
-    /// True if there is a ring that is kept from its end.
+    /// True if a mapping of this crate keeps a ring alive.
     pub fn holds_any(&self) -> bool {
         self.rings.iter().any(Ring::is_held)
     }
 
-    /// The process ends; whether it did not before. Rings that it has used end for it.
+    /// Notes the end of the process, and ends the rings that it has used. Returns true at the first call.
     pub fn ends(&mut self) -> bool {
         if core::mem::replace(&mut self.ended, true) {
             return false;
@@ -192,7 +192,7 @@ impl Rings {
         true
     }
 
-    /// The process has forked.
+    /// Notes a fork of the process.
     pub fn forked(&mut self, is_child: bool) {
         if is_child {
             self.is_watched = false;
@@ -203,7 +203,7 @@ impl Rings {
     }
 }
 
-/// True if the ring is registered in a thread that runs. Registrations whose threads have ended are forgotten.
+/// True if the ring is registered in a thread that is alive. Registrations of threads that have ended are removed.
 fn is_registered(registrations: &mut Vec<Registration>, ring: u32) -> bool {
     registrations.retain(|registration| registration.ring != ring || os::thread_lives(registration.thread));
     registrations.iter().any(|registration| registration.ring == ring)

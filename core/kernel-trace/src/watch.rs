@@ -8,10 +8,10 @@ use anyring_engine::os::host;
 use crate::RINGS;
 use crate::rings::Rings;
 
-/// How long it looks away: a ring that the program has closed ends so much later at most.
+/// The period of the thread: the end of a ring that the program has closed is delayed by at most this time.
 const PERIOD_NS: u64 = 3_000_000;
 
-/// Starts it, where it does not run and there is something to look at.
+/// Starts the thread if it is not running and there is a ring to look at.
 pub fn begin(rings: &mut Rings) {
     if !rings.is_watched && rings.holds_any() {
         let started = host::get().map(|host| host.spawn(c"anyring-trace", run, core::ptr::null_mut()));

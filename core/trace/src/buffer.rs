@@ -5,19 +5,19 @@
 //!  │ header │ claims, one per slot │ marks, one per slot │ slots of 64 bytes                        │
 //!  └────────┴──────────────────────┴─────────────────────┴──────────────────────────────────────────┘
 //!     head ─► the reader's position     a record: ▓▓▓▓▓▓▓▓ (1 to 1023 slots, never around the end)
-//!     tail ─► behind the last claim
+//!   tail ─► the position after the last claim
 //! ```
 //!
-//! How records are claimed, committed and read is [`crate::claim`]'s; here is the memory.
+//! [`crate::claim`] defines how records are claimed, committed and read; this module defines the memory.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::claim::{self, Cells, Claim, Full, MOST};
 
-/// Bytes in a slot.
+/// The size of a slot in bytes.
 pub const SLOT: usize = 64;
-/// The most bytes that one record holds.
+/// The maximum size of a record in bytes.
 pub const MOST_BYTES: usize = MOST as usize * SLOT;
 
 const MAGIC: u64 = 0x3165_6361_7274_7261;
@@ -27,63 +27,63 @@ const HEADER: usize = 4096;
 #[repr(C)]
 pub struct Header {
     magic: AtomicU64,
-    /// How many slots: a power of two.
+    /// The number of slots: a power of two.
     slots: AtomicU64,
     /// The reader's requests to the writers.
     pub settings: Settings,
-    /// The reader has taken all before this position.
+    /// The reader has taken all records before this position.
     head: Padded,
-    /// Records begin at this position from now on.
+    /// The next record begins at this position.
     tail: Padded,
-    /// Records that writers did not wait to publish.
+    /// The number of records that writers dropped because there was no room.
     pub dropped: AtomicU64,
-    /// Not 0 once the reader is gone: nobody waits for it any more.
+    /// Not 0 once the reader is gone: writers no longer wait for it.
     pub abandoned: AtomicU32,
 }
 
 #[repr(C, align(64))]
 struct Padded(AtomicU64);
 
-/// The reader's requests to the writers, set before the first attaches.
+/// The reader's requests to the writers, set before the first writer attaches.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Settings {
     /// The reader's process.
     pub reader: AtomicU32,
-    /// How many bytes of a request's data go along.
+    /// The maximum number of bytes of a request's data in a record.
     pub sample: AtomicU32,
-    /// [`LOSSY`] and its like.
+    /// [`LOSSY`], [`CALLERS`].
     pub flags: AtomicU32,
 }
 
-/// A writer that finds no room drops its record and counts it, rather than to wait.
+/// A writer without room drops its record and counts it, instead of waiting.
 pub const LOSSY: u32 = 1 << 0;
-/// Writers tell which code of the program enters rings ([`crate::event::Called`]).
+/// Writers report the code of the program that enters rings ([`crate::event::Called`]).
 pub const CALLERS: u32 = 1 << 1;
 
 const _: () = assert!(size_of::<Header>() <= HEADER);
 
-/// How much memory a buffer of so many slots takes.
+/// Returns the size of a buffer with `slots` slots in bytes.
 pub const fn bytes(slots: usize) -> usize {
     HEADER + slots * (size_of::<u64>() + size_of::<u32>() + SLOT)
 }
 
-/// A buffer, as a process has mapped it.
+/// A buffer that is mapped in this process.
 pub struct Buffer {
     memory: NonNull<u8>,
-    /// Read once: nobody can change it afterwards.
+    /// Read once: later changes of the memory have no effect on it.
     slots: u64,
-    /// As this process has seen them.
+    /// The head and the tail when this process last read them.
     seen_head: AtomicU64,
     seen_tail: AtomicU64,
 }
 
-// SAFETY: what several threads access is atomic; slots belong to whoever claimed them.
+// SAFETY: memory that several threads access is atomic; a slot belongs to the writer that claimed it.
 unsafe impl Send for Buffer {}
 // SAFETY: as above.
 unsafe impl Sync for Buffer {}
 
-/// Slots that the calling thread has claimed, to be filled and committed. One that is dropped without is passed over
+/// Slots that the calling thread has claimed, to be filled and committed. A record that is dropped uncommitted is skipped
 /// once its process is gone.
 #[must_use = "a claim that is not committed stops the reader"]
 pub struct Record<'a> {
@@ -98,11 +98,11 @@ pub struct Record<'a> {
 pub enum Next<'a> {
     /// A record's bytes, rounded up to whole slots.
     Record(&'a [u8]),
-    /// Slots that hold nothing.
+    /// Slots without a record.
     Nothing,
     /// A record that this process has claimed and not committed yet.
     Unfinished(u32),
-    /// Nothing was claimed.
+    /// No further slot is claimed.
     Empty,
 }
 
@@ -111,13 +111,13 @@ impl Buffer {
         Buffer { memory, slots, seen_head: AtomicU64::new(0), seen_tail: AtomicU64::new(0) }
     }
 
-    /// Makes a buffer in fresh memory, all zero, of [`bytes`]`(slots)`.
+    /// Makes a buffer in fresh memory of [`bytes`]`(slots)` zeros.
     ///
     /// # Panics
-    /// Where `slots` is no power of two, or fewer than a record may take.
+    /// If `slots` is no power of two, or not larger than a record may be.
     ///
     /// # Safety
-    /// The memory must be aligned to 64 bytes, stay as long as the buffer, and be accessed as a buffer only.
+    /// The memory must be aligned to 64 bytes, live as long as the buffer, and be accessed as a buffer only.
     pub unsafe fn create(memory: NonNull<u8>, slots: usize) -> Buffer {
         assert!(slots.is_power_of_two() && slots > MOST as usize, "a record fits in, however it lies");
         let buffer = Buffer::at(memory, slots as u64);
@@ -128,7 +128,7 @@ impl Buffer {
         buffer
     }
 
-    /// Opens a buffer that another process has made, in `length` bytes of memory; `None` where there is none.
+    /// Opens a buffer that another process has made, in `length` bytes of memory; `None` if the memory holds no valid buffer.
     ///
     /// # Safety
     /// As for [`Buffer::create`].
@@ -149,18 +149,18 @@ impl Buffer {
         Some(buffer)
     }
 
-    /// The header at the beginning.
+    /// The header at the beginning of the memory.
     pub fn header(&self) -> &Header {
-        // SAFETY: within the memory, aligned, and made of atomics.
+        // SAFETY: the header is within the memory, aligned, and consists of atomics.
         unsafe { self.memory.cast::<Header>().as_ref() }
     }
 
-    /// How many slots there are.
+    /// The number of slots.
     pub fn slots(&self) -> usize {
         self.slots as usize
     }
 
-    /// How many slots are claimed and not read.
+    /// The number of slots that are claimed and not read.
     pub fn used(&self) -> usize {
         let header = self.header();
         let head = header.head.0.load(Ordering::Relaxed);
@@ -168,35 +168,35 @@ impl Buffer {
     }
 
     fn claim_at(&self, place: u64) -> &AtomicU64 {
-        // SAFETY: one of the claims, which lie behind the header.
+        // SAFETY: the claim is one of those after the header.
         unsafe { self.memory.add(HEADER).cast::<AtomicU64>().add(place as usize).as_ref() }
     }
 
     fn mark_at(&self, place: u64) -> &AtomicU32 {
         let marks = HEADER + self.slots() * size_of::<u64>();
-        // SAFETY: one of the marks, which lie behind the claims.
+        // SAFETY: the mark is one of those after the claims.
         unsafe { self.memory.add(marks).cast::<AtomicU32>().add(place as usize).as_ref() }
     }
 
     fn slot_at(&self, place: u64) -> *mut u8 {
         let slots = HEADER + self.slots() * (size_of::<u64>() + size_of::<u32>());
-        // SAFETY: one of the slots, which lie behind the marks.
+        // SAFETY: the slot is one of those after the marks.
         unsafe { self.memory.as_ptr().add(slots + place as usize * SLOT) }
     }
 
-    /// Claims room for a record of `length` bytes, for this process (not 0).
+    /// Claims room for a record of `length` bytes, for the process with this id (not 0).
     ///
     /// # Errors
-    /// [`Full`] where the reader has to make room first.
+    /// [`Full`] if the reader must first make room.
     ///
     /// # Panics
-    /// Where a record cannot be so long.
+    /// If the length exceeds [`MOST_BYTES`].
     pub fn claim(&self, length: usize, process: u32) -> Result<Record<'_>, Full> {
         let position = claim::claim(self, length.div_ceil(SLOT).max(1) as u64, process)?;
         Ok(Record { buffer: self, position, length, filled: 0 })
     }
 
-    /// The next part for the reader. There is one reader.
+    /// Returns the next part for the reader. There may be only one reader.
     pub fn next(&self) -> Next<'_> {
         let (position, claim) = match claim::next(self) {
             claim::Next::Empty => return Next::Empty,
@@ -205,13 +205,13 @@ impl Buffer {
             claim::Next::Record(position, claim) => (position, claim),
         };
         let place = position & (self.slots - 1);
-        // A writer may be any process, and what it claims may be nonsense.
+        // A writer may be any process, and its claim may be invalid.
         let slots = claim.slots().min(self.slots - place) as usize;
-        // SAFETY: these slots are the reader's until it moves on. Whoever breaks that breaks what is shown.
+        // SAFETY: these slots belong to the reader until it advances. A writer that violates this only garbles the output.
         Next::Record(unsafe { core::slice::from_raw_parts(self.slot_at(place), slots * SLOT) })
     }
 
-    /// The reader is done with what [`Buffer::next`] showed.
+    /// Releases the part that [`Buffer::next`] returned.
     pub fn advance(&self) {
         claim::advance(self);
     }
@@ -260,13 +260,13 @@ impl Cells for Buffer {
 }
 
 impl Record<'_> {
-    /// The next `length` bytes of the record, to be written.
+    /// Returns where to write the next `length` bytes of the record.
     ///
     /// # Panics
-    /// Where the record is not so long.
+    /// If less than `length` bytes of the record are left.
     pub fn next(&mut self, length: usize) -> *mut u8 {
         assert!(length <= self.length - self.filled, "within what was claimed");
-        // SAFETY: within the slots, which lie side by side.
+        // SAFETY: the place is within the record's slots, which are contiguous.
         let place = unsafe { self.buffer.slot_at(self.position & (self.buffer.slots - 1)).add(self.filled) };
         self.filled += length;
         place
@@ -274,18 +274,18 @@ impl Record<'_> {
 
     /// Writes the next bytes.
     ///
-    /// # Panics
+    /// If the bytes exceed the rest of the record.
     /// Where the record is not so long.
     pub fn put(&mut self, bytes: &[u8]) {
         let place = self.next(bytes.len());
-        // SAFETY: so many bytes lie there, which are this record's.
+        // SAFETY: the record has so many bytes at this place.
         unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Shows the record to the reader.
+    /// Publishes the record to the reader.
     ///
     /// # Panics
-    /// Where it is not written to its end.
+    /// If the record is not filled completely.
     pub fn commit(self) {
         assert_eq!(self.filled, self.length, "nothing is left of what was there before");
         claim::commit(self.buffer, self.position);

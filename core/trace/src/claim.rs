@@ -1,20 +1,20 @@
-//! How many processes write records into one bounded queue, and one reads them.
+//! The algorithm by which many processes write records into one bounded queue, and one process reads them.
 //!
-//! A writer *claims* the slots at the tail by one exchange of the first slot's claim, which says how many they are and whose:
-//! from then on anybody, the reader too, knows where the record ends, whatever becomes of its writer. It fills them, and
-//! *commits* by the first slot's mark. The reader takes committed records in order, and passes over those whose writer
-//! died before.
+//! A writer *claims* the slots at the tail by one exchange of the first slot's claim, which holds their number and the writer's process:
+//! from then on all writers and the reader know where the record ends, whatever happens to its writer. The writer fills the slots, and
+//! *commits* the record by the first slot's mark. The reader takes committed records in order, and skips records whose writer
+//! died before its commit.
 //!
-//! Positions count slots and never wrap (64 bits). Claims and marks bear the lap of their position, so what is left of a lap
-//! before says nothing. A writer that slept since it read the tail finds a claim of the same lap or a later one there, and
-//! tries again: a tail moves on over a claim only, so nobody can claim slots that are another's.
+//! Positions count slots and never wrap (64 bits). Claims and marks contain the lap of their position, so those of an earlier
+//! lap have no meaning. A writer that slept since it read the tail finds a claim of this lap or a later one there, and
+//! tries again. The tail moves only across a claim, so no writer can claim slots of another writer.
 //!
-//! The tail is moved on by whoever claimed, or by whoever comes next and finds it where it was.
+//! The tail is moved by the writer that has claimed, or by the next writer that finds it unmoved.
 
-/// The most slots that one record takes.
+/// The maximum number of slots of a record.
 pub const MOST: u64 = 1023;
 
-/// The claim of a record: the lap, how many slots it takes, whose it is; 0 for slots that hold nothing.
+/// The claim of a record: its lap, its number of slots, and its process, which is 0 for slots without a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Claim(pub u64);
 
@@ -31,7 +31,7 @@ impl Claim {
         self.0 >> (Claim::SLOT_BITS + Claim::PROCESS_BITS)
     }
 
-    /// How many slots.
+    /// The number of slots.
     pub fn slots(self) -> u64 {
         self.0 >> Claim::PROCESS_BITS & ((1 << Claim::SLOT_BITS) - 1)
     }
@@ -41,37 +41,37 @@ impl Claim {
     }
 }
 
-/// The shared words. A place is a position within the slots.
+/// The shared words. A place is a position modulo the number of slots.
 pub trait Cells {
-    /// How many slots there are: a power of two.
+    /// The number of slots: a power of two.
     fn slots(&self) -> u64;
-    /// The reader's position. Acquire, which pairs with the release in `move_head`: the reader looks at no slot before it.
+    /// The reader's position. Acquire, which pairs with the release in `move_head`: the reader accesses no slot before it any more.
     fn head(&self) -> u64;
-    /// Moves it. Release.
+    /// Moves the reader's position. Release.
     fn move_head(&self, to: u64);
-    /// A position that the reader had when this process looked last. Acquire, which pairs with the release in `see_head`.
+    /// The reader's position when this process last read it. Acquire, which pairs with the release in `see_head`.
     fn seen_head(&self) -> u64;
-    /// Keeps it. Release: who uses it has seen as much of the reader as who looked.
+    /// Stores the reader's position for `seen_head`. Release: a thread that loads it sees as much of the reader as the storing thread.
     fn see_head(&self, head: u64);
-    /// The position behind the last claim. Acquire, which pairs with the release in `move_tail`: claims before it are seen.
+    /// The position after the last claim. Acquire, which pairs with the release in `move_tail`: claims before it are visible.
     fn tail(&self) -> u64;
-    /// The tail that the reader saw last. Only the reader's thread asks.
+    /// The tail when the reader last read it. Only the reader's thread calls this.
     fn seen_tail(&self) -> u64;
-    /// Keeps it.
+    /// Stores the tail for `seen_tail`.
     fn see_tail(&self, tail: u64);
-    /// Moves it if it is there. Release.
+    /// Moves the tail to `to` if it is at `from`. Release.
     fn move_tail(&self, from: u64, to: u64);
     /// The claim at a place.
     fn claimed(&self, place: u64) -> Claim;
-    /// Replaces it if it is this one.
+    /// Replaces the claim at a place if it equals `old`. Returns true if it did.
     fn replace(&self, place: u64, old: Claim, new: Claim) -> bool;
-    /// In which lap a record was last committed there. Acquire, which pairs with the release in `mark`: the record is seen.
+    /// The lap in which a record was last committed at a place. Acquire, which pairs with the release in `mark`: the record is visible.
     fn marked(&self, place: u64) -> u32;
-    /// Commits it. Release.
+    /// Marks the record at a place as committed. Release.
     fn mark(&self, place: u64, lap: u32);
 }
 
-/// There is no room.
+/// The error of a claim without room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
 
@@ -80,11 +80,11 @@ pub struct Full;
 pub enum Next {
     /// A record at this position.
     Record(u64, Claim),
-    /// Slots that hold nothing.
+    /// Slots without a record.
     Nothing,
     /// A record that this process has claimed and not committed yet.
     Unfinished(u32),
-    /// Nothing was claimed.
+    /// No further slot is claimed.
     Empty,
 }
 
@@ -92,28 +92,28 @@ fn place(cells: &impl Cells, position: u64) -> u64 {
     position & (cells.slots() - 1)
 }
 
-/// The lap of a position, from 1: memory that nobody has claimed yet says 0.
+/// Returns the lap of a position, from 1: memory that was never claimed has 0.
 fn lap(cells: &impl Cells, position: u64) -> u64 {
     // The number of slots is a power of two.
     (position >> cells.slots().trailing_zeros()) + 1
 }
 
-/// Claims so many slots side by side, for a process: their position.
+/// Claims `wanted` contiguous slots for a process. Returns their position.
 ///
 /// # Errors
-/// [`Full`] where the reader has to make room first.
+/// [`Full`] if the reader must first make room.
 ///
 /// # Panics
-/// Where a record cannot be so long.
+/// If `wanted` is 0, or more than a record may have.
 pub fn claim(cells: &impl Cells, wanted: u64, process: u32) -> Result<u64, Full> {
     assert!((1..=MOST).contains(&wanted) && wanted < cells.slots(), "records are bounded");
     loop {
         let tail = cells.tail();
         let left = cells.slots() - place(cells, tail);
-        // What does not fit before the end begins at the front, and the rest holds nothing.
+        // A record that does not fit before the end begins at the front; the slots at the end are claimed without a record.
         let fits = wanted <= left;
         let (slots, owner) = if fits { (wanted, process) } else { (left, 0) };
-        // A head beyond this tail is no lack of room: others claimed meanwhile, and their records were read.
+        // A head beyond this tail is no lack of room: other writers claimed meanwhile, and their records were read.
         if !has_room(cells, tail + slots) {
             return Err(Full);
         }
@@ -129,7 +129,7 @@ pub fn claim(cells: &impl Cells, wanted: u64, process: u32) -> Result<u64, Full>
 
 /// True if there is room up to this position.
 fn has_room(cells: &impl Cells, end: u64) -> bool {
-    // The head only grows. Looked at each time, its cache line would go back and forth between writer and reader.
+    // The head only grows, so an old value will do. Reading it each time would move its cache line between writer and reader.
     if end <= cells.seen_head() + cells.slots() {
         return true;
     }
@@ -138,9 +138,9 @@ fn has_room(cells: &impl Cells, end: u64) -> bool {
     end <= head + cells.slots()
 }
 
-/// True if the reader has taken all that was claimed.
+/// True if the reader has taken all claimed slots.
 fn is_empty(cells: &impl Cells, head: u64) -> bool {
-    // The tail's cache line is the writers', as long as there is something to read.
+    // While there is something to read, the tail is not read: its cache line belongs to the writers.
     if head < cells.seen_tail() {
         return false;
     }
@@ -149,25 +149,25 @@ fn is_empty(cells: &impl Cells, head: u64) -> bool {
     tail == head
 }
 
-/// Claims these slots, if nobody else has claimed at the tail. Whoever has: the tail is moved on.
+/// Claims these slots, unless another writer has claimed at the tail. In both cases, the tail is moved.
 fn claim_at(cells: &impl Cells, tail: u64, slots: u64, process: u32) -> bool {
     let (place, lap) = (place(cells, tail), lap(cells, tail));
     let mine = Claim::new(lap, slots, process);
     let there = cells.claimed(place);
-    // Claims at one place only grow, so that of an earlier lap is replaced once.
+    // Claims at a place only grow, so a claim of an earlier lap is replaced only once.
     let got = there.lap() < lap && cells.replace(place, there, mine);
     let there = if got { mine } else { cells.claimed(place) };
-    // Where it was claimed in a later lap, the tail is far beyond, and this changes nothing.
+    // If the place was claimed in a later lap, the tail is far beyond, and this changes nothing.
     cells.move_tail(tail, tail + there.slots());
     got
 }
 
-/// Shows a record to the reader.
+/// Publishes a record to the reader.
 pub fn commit(cells: &impl Cells, position: u64) {
     cells.mark(place(cells, position), lap(cells, position) as u32);
 }
 
-/// The next part for the reader. There is one reader.
+/// Returns the next part for the reader. There may be only one reader.
 pub fn next(cells: &impl Cells) -> Next {
     let head = cells.head();
     if is_empty(cells, head) {
@@ -181,7 +181,7 @@ pub fn next(cells: &impl Cells) -> Next {
     if claim.process() == 0 { Next::Nothing } else { Next::Record(head, claim) }
 }
 
-/// The reader is done with what [`next`] showed.
+/// Releases the part that [`next`] returned.
 pub fn advance(cells: &impl Cells) {
     let head = cells.head();
     cells.move_head(head + cells.claimed(place(cells, head)).slots().max(1));

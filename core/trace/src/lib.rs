@@ -1,8 +1,8 @@
-//! The events of requests, told by the processes that make them to the process that shows them.
+//! Events of requests, published by the processes that make the requests, for the process that shows them.
 //!
-//! A traced process *publishes* [events](event) into a [buffer] that it shares with the one that reads them
-//! (`anyring trace`). What the program may change afterwards, paths and data for instance, is copied along. The buffer is a
-//! file in memory: it outlives the death of any process that writes to it, with all that was published.
+//! A traced process *publishes* [events](event) into a [buffer] that it shares with the process that reads them
+//! (`anyring trace`). Data that the program may change afterwards, paths and buffers for instance, is copied along. The buffer is a
+//! memory file: it survives the death of any process that writes to it, with everything that was published.
 //!
 //! Nothing here makes a system call or allocates: publishing happens inside the engine.
 #![no_std]

@@ -64,7 +64,7 @@ impl Cells for Memory {
 }
 
 impl Memory {
-    /// Publishes a record of so many slots, all of which say `what`.
+    /// Publishes a record of `slots` slots, each with the value `what`.
     fn publish(&self, slots: u64, what: u32) -> Result<(), Full> {
         let position = claim(self, slots, what)?;
         for slot in position..position + slots {
@@ -74,7 +74,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Takes what is whole, and says of each record what it says.
+    /// Takes the committed records, and returns the value of each.
     fn take(&self) -> Vec<u32> {
         let mut seen = Vec::new();
         loop {
@@ -93,14 +93,14 @@ impl Memory {
     }
 }
 
-/// Two writers, the second of which finds no room but at the front, and a reader: in all interleavings with at most three preemptions.
-/// Of eight faults that were put into the algorithm on trial, these find the five that interleavings with any number of them find.
+/// Two writers, the second of which finds room only at the front, and a reader: in all interleavings with at most three preemptions.
+/// Of eight faults put into the algorithm as a test, these find the five that interleavings with any number of preemptions find.
 fn check(first: u64, slots: [u64; 2]) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound.get_or_insert(3);
     model.check(move || {
         let memory = Arc::new(Memory::default());
-        // As if so many slots had been read in the laps before.
+        // Advances all positions, as if so many slots had been read in earlier laps.
         for _ in 0..first {
             memory.publish(1, 9).unwrap();
             assert_eq!(memory.take(), [9]);
@@ -134,7 +134,7 @@ fn where_a_lap_before_left_its_claims() {
     check(6, [1, 1]);
 }
 
-/// The reader passes the tail that a writer has read and not claimed yet.
+/// The reader passes the tail that a writer has read but not claimed at yet.
 #[test]
 fn a_reader_is_ahead_of_what_a_writer_read() {
     for slots in 1..=2 {
@@ -154,7 +154,7 @@ fn a_reader_is_ahead_of_what_a_writer_read() {
     }
 }
 
-/// A writer dies between its claim and its commit: the reader knows whose record it is, and where the next begins.
+/// A writer dies between its claim and its commit: the reader knows whose record it is, and where the next record begins.
 #[test]
 fn the_dead_are_passed_over() {
     loom::model(|| {
