@@ -1,4 +1,4 @@
-//! Registering buffers, and rings of provided ones.
+//! Registration of buffers and of buffer rings.
 
 use crate::register::{Any, register, resources, update, with};
 use crate::ring::REGISTERS_BY_INDEX;

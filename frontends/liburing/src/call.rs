@@ -1,5 +1,5 @@
-//! The three calls, by the engine of this process, and the other system calls that the library makes beside those of
-//! [`anyring_runtime::sys`]. None touches `errno`.
+//! The three calls, made on the engine of this process, and system calls of the library in addition to
+//! [`anyring_runtime::sys`]. None of them changes `errno`.
 
 use crate::types::Sqe;
 use crate::user;
@@ -11,58 +11,58 @@ use linux_raw_sys::io_uring::io_uring_params;
 
 /// No ring was made yet.
 const UNDECIDED: u8 = 0;
-/// The kernel's `io_uring` serves this process.
+/// The kernel engine serves this process.
 const KERNEL: u8 = 1;
-/// Anyring's does.
+/// The user engine serves this process.
 const USER: u8 = 2;
-/// The kernel's does, and anyring's what that lacks: operations, or whole rings.
+/// The kernel engine serves this process, and the user engine adds what it lacks: operations, or whole rings.
 const BOTH: u8 = 3;
 
-/// Which engine serves this process. Until a ring is made the kernel answers, who knows of none.
+/// The engine that serves this process. Until a ring is made, the kernel answers calls.
 static ENGINE: AtomicU8 = AtomicU8::new(UNDECIDED);
 
-/// Whether anyring's engine serves all rings of this process.
+/// True if the user engine serves all rings of this process.
 #[inline(always)]
 pub fn is_user() -> bool {
-    // Acquire pairs with the release in `choose`: the engine is in place.
+    // Acquire pairs with the release in `choose`: the engine was started.
     ENGINE.load(Ordering::Acquire) == USER
 }
 
-/// Whether anyring's engine is there beside the kernel's.
+/// True if the user engine is there beside the kernel engine.
 #[inline(always)]
 fn is_both() -> bool {
-    // Acquire pairs with the release in `stand_beside`: the engine is in place.
+    // Acquire pairs with the release in `stand_beside`: the engine was started.
     ENGINE.load(Ordering::Acquire) == BOTH
 }
 
-/// Whether `fd` is a ring of anyring's engine.
+/// True if `fd` is a ring of the user engine.
 pub fn serves(fd: c_int) -> bool {
     is_user() || is_both() && user::has(fd)
 }
 
-/// Whether anyring's engine answers this call.
+/// True if the user engine answers this call.
 #[inline(always)]
 fn answers(number: u32, arguments: [usize; 6]) -> bool {
     !is_plain() && (is_user() || is_both() && user::answers(number as usize, arguments))
 }
 
-/// Whether nothing but the kernel's `io_uring` is there for the program.
+/// True if the kernel engine alone serves this process, so far.
 #[inline(always)]
 pub fn is_plain() -> bool {
     ENGINE.load(Ordering::Relaxed) <= KERNEL
 }
 
-/// Whether anyring's engine does operations that the kernel lacks.
+/// True if the user engine does operations that the kernel lacks.
 #[inline(always)]
 pub fn is_extended() -> bool {
     is_both() && EXTENDS.load(Ordering::Relaxed)
 }
 
-/// The program is going to submit operations that the kernel lacks.
+/// Notes that the program is going to submit operations that the kernel lacks.
 pub fn extend() {
     if !EXTENDS.load(Ordering::Relaxed) || !is_decided() {
         EXTENDS.store(true, Ordering::Relaxed);
-        // Pairs with `choose`: either that sees what the program has said, or the choice is seen here.
+        // Pairs with the fence in `choose`: either `choose` sees the store above, or the choice is seen here.
         fence(Ordering::SeqCst);
     }
     if ENGINE.load(Ordering::Relaxed) == KERNEL && !user::others_answer() {
@@ -70,33 +70,33 @@ pub fn extend() {
     }
 }
 
-/// Puts anyring's engine in place beside the kernel's.
+/// Starts the user engine beside the kernel engine.
 fn stand_beside() {
     user::begin_beside_kernel();
     ENGINE.store(BOTH, Ordering::Release);
 }
 
-/// Whether the program has made a ring, or tried to.
+/// True if the program has made a ring, or tried to.
 pub fn is_decided() -> bool {
     ENGINE.load(Ordering::Relaxed) != UNDECIDED
 }
 
-/// Whether the program has said that it uses operations that the kernel lacks.
+/// True if the program has said that it uses operations that the kernel lacks.
 static EXTENDS: AtomicBool = AtomicBool::new(false);
 
 #[cold]
 fn choose() {
     let engine = if user::is_wanted() { USER } else { KERNEL };
-    // Another thread may have chosen meanwhile, and gone on. Release pairs with `is_user`.
+    // Another thread may have chosen meanwhile; its choice stays. Release pairs with the acquire in `is_user`.
     let _ = ENGINE.compare_exchange(UNDECIDED, engine, Ordering::Release, Ordering::Relaxed);
-    // Pairs with `extend`.
+    // Pairs with the fence in `extend`.
     fence(Ordering::SeqCst);
     if EXTENDS.load(Ordering::Relaxed) {
         extend();
     }
 }
 
-/// `io_uring_setup(2)`: a descriptor, or a negative errno.
+/// Makes `io_uring_setup(2)`; returns a descriptor, or a negative errno.
 ///
 /// # Safety
 /// As for the call.
@@ -112,14 +112,14 @@ pub unsafe fn setup(entries: c_uint, params: *mut io_uring_params) -> c_int {
         }
         let fd = user::set_up(arguments, stand_beside);
         if is_both() {
-            // The number may have been another ring's, which was closed unseen.
+            // The descriptor's number may have belonged to another ring that was closed unseen.
             anyring_kernel_ring::close(fd);
         }
         fd
     }
 }
 
-/// `io_uring_enter2(2)`.
+/// Makes `io_uring_enter2(2)`.
 ///
 /// # Safety
 /// As for the call.
@@ -143,7 +143,7 @@ pub unsafe fn enter(
     }
 }
 
-/// `io_uring_enter2(2)`, where the kernel answers.
+/// Makes `io_uring_enter2(2)` on the kernel.
 ///
 /// # Safety
 /// As for the call.
@@ -162,7 +162,7 @@ pub unsafe fn kernel_enter(
     unsafe { arch::syscall(raw::__NR_io_uring_enter as usize, arguments) as c_int }
 }
 
-/// Apart, so that the way to the kernel keeps its few registers.
+/// Makes `io_uring_enter2(2)` on the user engine. A separate function, so that the path to the kernel saves few registers.
 ///
 /// # Safety
 /// As for [`enter`].
@@ -182,7 +182,7 @@ unsafe extern "C" fn user_enter(
     unsafe { user::call(raw::__NR_io_uring_enter as usize, arguments) }
 }
 
-/// `io_uring_register(2)`.
+/// Makes `io_uring_register(2)`.
 ///
 /// # Safety
 /// As for the call.
@@ -190,7 +190,7 @@ pub unsafe fn register(fd: c_int, opcode: c_uint, argument: *const c_void, count
     let arguments = [fd as usize, opcode as usize, argument.addr(), count as usize, 0, 0];
     // SAFETY: the caller's promise.
     unsafe {
-        // Some calls need no ring, and may be the first ones.
+        // Some registrations need no ring, and may be a program's first call.
         if fd == -1 && ENGINE.load(Ordering::Relaxed) == UNDECIDED {
             choose();
         }
@@ -202,14 +202,14 @@ pub unsafe fn register(fd: c_int, opcode: c_uint, argument: *const c_void, count
     }
 }
 
-/// `mmap(2)`: the address or a negative errno.
+/// Makes `mmap(2)` of a file or of new memory, readable and writable.
 ///
 /// # Errors
 /// The negative errno.
 pub fn map(bytes: usize, flags: c_uint, fd: c_int, offset: u64) -> Result<*mut c_void, c_int> {
     let protection = (raw::PROT_READ | raw::PROT_WRITE) as usize;
     let arguments = [0, bytes, protection, flags as usize, fd as isize as usize, offset as usize];
-    // SAFETY: new memory, wherever the kernel likes.
+    // SAFETY: a new mapping, at an address that the kernel chooses.
     let result = unsafe { arch::syscall(raw::__NR_mmap as usize, arguments) };
     if (-4095..0).contains(&result) {
         return Err(result as c_int);
@@ -217,26 +217,26 @@ pub fn map(bytes: usize, flags: c_uint, fd: c_int, offset: u64) -> Result<*mut c
     Ok(core::ptr::with_exposed_provenance_mut(result as usize))
 }
 
-/// `munmap(2)`.
+/// Makes `munmap(2)`.
 ///
 /// # Safety
-/// Nobody may use the memory any more.
+/// The memory must not be in use any more.
 pub unsafe fn unmap(address: *mut c_void, bytes: usize) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { sys::unmap(address.addr(), bytes) as c_int }
 }
 
-/// Keeps memory from children.
+/// Leaves memory out of children of `fork`.
 ///
 /// # Safety
-/// The program asked for it.
+/// The program must have asked for it.
 pub unsafe fn dont_fork(address: *mut c_void, bytes: usize) -> c_int {
     let arguments = [address.addr(), bytes, raw::MADV_DONTFORK as usize, 0, 0, 0];
     // SAFETY: the caller's promise.
     unsafe { arch::syscall(raw::__NR_madvise as usize, arguments) as c_int }
 }
 
-/// `close(2)` of a ring's descriptor.
+/// Closes a ring's descriptor.
 pub fn close(fd: c_int) {
     if serves(fd) {
         user::closing(fd);
@@ -246,7 +246,7 @@ pub fn close(fd: c_int) {
     close_own(fd);
 }
 
-/// `close(2)` of the descriptor of a ring whose SQEs lie there, and which goes on without.
+/// Closes the descriptor of a ring that continues without it; `sqes` is the address of the ring's SQEs.
 pub fn close_descriptor(fd: c_int, sqes: *const Sqe) {
     if is_both() && !serves(fd) {
         anyring_kernel_ring::close_descriptor(fd, sqes);
@@ -254,26 +254,26 @@ pub fn close_descriptor(fd: c_int, sqes: *const Sqe) {
     close(fd);
 }
 
-/// A ring without a descriptor ends, whose SQEs lie there.
+/// Notes the end of a ring without a descriptor; `sqes` is the address of its SQEs.
 pub fn close_memory(sqes: *const Sqe) {
     if is_both() {
         anyring_kernel_ring::close_memory(sqes);
     }
 }
 
-/// The SQEs of a ring without a descriptor lie elsewhere from now on.
+/// Notes that the SQEs of a ring without a descriptor have moved.
 pub fn move_memory(from: *const Sqe, to: *const Sqe) {
     if is_both() {
         anyring_kernel_ring::move_memory(from, to);
     }
 }
 
-/// Closes a descriptor that nobody but the library uses any more.
+/// Closes a descriptor that only the library uses.
 pub fn close_own(fd: c_int) {
     sys::close(fd);
 }
 
-/// A duplicate for the library itself, out of the way of low numbers where there is room; a negative errno on
+/// Returns a duplicate for the library itself, above the low numbers if there is room; a negative errno on
 /// failure.
 pub fn duplicate(fd: c_int) -> c_int {
     const HIGH: usize = 512;
@@ -286,23 +286,23 @@ pub fn duplicate(fd: c_int) -> c_int {
     if high < 0 { from(3) } else { high }
 }
 
-/// Lets `target` be what `fd` is.
+/// Makes `target` a duplicate of `fd`.
 pub fn replace(fd: c_int, target: c_int) {
     let arguments = [fd as usize, target as usize, raw::O_CLOEXEC as usize, 0, 0, 0];
-    // SAFETY: touches no memory; both are the ring's own.
+    // SAFETY: touches no memory; both descriptors belong to the ring.
     unsafe { arch::syscall(raw::__NR_dup3 as usize, arguments) };
 }
 
-/// Raises the soft limit of descriptors by `more` if it is below that.
+/// Raises the soft limit of descriptors by `more` if it is less than `more`.
 ///
 /// # Errors
-/// The negative errno with which it could not be asked for.
+/// The negative errno of a limit that cannot be read.
 pub fn raise_descriptor_limit(more: u64) -> Result<(), c_int> {
     const NOFILE: usize = raw::RLIMIT_NOFILE as usize;
     let mut limit = [0_u64; 2];
     let limits = |new: *const u64, old: *mut u64| {
         let arguments = [0, NOFILE, new.addr(), old.addr(), 0, 0];
-        // SAFETY: null or two words each.
+        // SAFETY: each pointer is null or points to two words.
         unsafe { arch::syscall(raw::__NR_prlimit64 as usize, arguments) as c_int }
     };
     let result = limits(core::ptr::null(), limit.as_mut_ptr());
@@ -316,13 +316,13 @@ pub fn raise_descriptor_limit(more: u64) -> Result<(), c_int> {
     Ok(())
 }
 
-/// The size of a page.
+/// Returns the size of a page in bytes.
 pub fn page_bytes() -> usize {
     unsafe extern "C" {
         fn getauxval(name: usize) -> usize;
     }
     const PAGE_SIZE: usize = 6;
-    // SAFETY: asks only.
+    // SAFETY: only reads a value.
     match unsafe { getauxval(PAGE_SIZE) } {
         0 => 4096,
         bytes => bytes,

@@ -1,4 +1,4 @@
-//! Operations that the kernel lacks, on its rings.
+//! Operations that the kernel lacks, on rings of the kernel.
 
 use crate::ring::SQ_REWIND;
 use crate::types::Ring;
@@ -6,8 +6,8 @@ use crate::{call, queue};
 use anyring_kernel_ring::{Queue, Taken};
 use core::ffi::c_int;
 
-/// Puts operations of newer kernels and private ones in place. `anyring.h` has every preparation of such an operation call this:
-/// from then on they are looked for.
+/// Enables operations of newer kernels and private ones. In `anyring.h`, every preparation of a private operation calls this
+/// function: from then on, submissions are searched for such operations.
 #[unsafe(no_mangle)]
 pub extern "C" fn anyring_private_operations() {
     if !call::is_user() && !call::is_extended() {
@@ -15,12 +15,12 @@ pub extern "C" fn anyring_private_operations() {
     }
 }
 
-/// Submits by `submit` what the kernel is to do, after what it cannot do was taken out; the result counts both.
+/// Starts the queued operations that the kernel lacks, then submits the others by `submit`. The result counts both.
 ///
 /// # Safety
 /// The ring must be set up.
 pub unsafe fn with(ring: &mut Ring, submit: impl FnOnce(&mut Ring) -> c_int) -> c_int {
-    // A ring of our engine has them anyway.
+    // A ring of the user engine has these operations anyway.
     if !call::is_extended() || call::serves(ring.ring_fd) {
         return submit(ring);
     }
@@ -28,7 +28,7 @@ pub unsafe fn with(ring: &mut Ring, submit: impl FnOnce(&mut Ring) -> c_int) -> 
     let taken = unsafe { take(ring) };
     let mut before = taken.count as c_int;
     if taken.brings_files {
-        // Nobody may wait before what they are for has begun. A bad entry ends a submission.
+        // No thread may wait before the operations that need the files have begun. A bad entry ends a submission, and the rest follows.
         let mut submitted = 1;
         while submitted > 0 && ring.sq.sqe_tail != ring.taken() {
             submitted = queue::submit_only(ring);
@@ -36,12 +36,12 @@ pub unsafe fn with(ring: &mut Ring, submit: impl FnOnce(&mut Ring) -> c_int) -> 
         }
         anyring_kernel_ring::deliver(ring.ring_fd);
         if submitted < 0 {
-            // What is left brings its files when it is next submitted.
+            // The remaining entries bring their files when they are next submitted.
             return if before == 0 { submitted } else { before };
         }
     }
     let result = submit(ring);
-    // As the kernel does, which tells of an error only where nothing was submitted.
+    // The kernel, too, reports an error only if nothing was submitted.
     if before == 0 { result } else { before + result.max(0) }
 }
 

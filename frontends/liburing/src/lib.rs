@@ -1,8 +1,8 @@
-//! liburing's C interface, over the kernel's `io_uring` where it works and over anyring's engine where not.
+//! liburing's C interface, over the kernel engine if it works, and over the user engine otherwise.
 //!
-//! Symbol for symbol and version for version what liburing has, `symbols.tsv` being the list; its structures are
-//! those of `liburing.h`, for the inline functions in programs read and write them. Results are negative
-//! errnos. `scripts/link-liburing` makes `liburing.so.2` and `liburing-ffi.so.2` of it: the second has the
+//! The libraries have the symbols and symbol versions of liburing, which `symbols.tsv` lists. The structures are
+//! those of `liburing.h`, because the inline functions in programs read and write them. Results are negative
+//! errnos. `scripts/link-liburing` links `liburing.so.2` and `liburing-ffi.so.2` from this crate: the second has the
 //! inline functions, too ([`ffi`]).
 #![no_std]
 

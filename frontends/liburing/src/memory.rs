@@ -9,12 +9,12 @@ use linux_raw_sys::general::{MAP_ANONYMOUS, MAP_SHARED};
 use linux_raw_sys::io_uring::{io_uring_buf, io_uring_buf_reg, io_uring_probe, io_uring_probe_op};
 
 unsafe extern "C" {
-    // Programs are known that give a probe back by `free`.
+    // By the C library, because some programs free a probe by `free`.
     fn calloc(count: usize, bytes: usize) -> *mut c_void;
     fn free(memory: *mut c_void);
 }
 
-/// As many operations as can have a number.
+/// The number of possible opcodes.
 const OPERATIONS: usize = 256;
 
 /// `io_uring_get_probe_ring(3)`.
@@ -24,17 +24,17 @@ const OPERATIONS: usize = 256;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn io_uring_get_probe_ring(ring: &Ring) -> *mut c_void {
     let bytes = size_of::<io_uring_probe>() + OPERATIONS * size_of::<io_uring_probe_op>();
-    // SAFETY: asks for memory.
+    // SAFETY: only allocates memory.
     let probe = unsafe { calloc(1, bytes) };
     if probe.is_null() {
         return probe;
     }
-    // One less than there is room for: who asks for all is shown the kernel's only.
-    // SAFETY: there is room.
+    // One less than there is room for: programs that ask for all opcodes are shown only those of the kernel.
+    // SAFETY: the memory has room for so many.
     if unsafe { register::io_uring_register_probe(ring, probe, OPERATIONS as c_uint - 1) } >= 0 {
         return probe;
     }
-    // SAFETY: just allocated.
+    // SAFETY: the memory was just allocated.
     unsafe { free(probe) };
     ptr::null_mut()
 }
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn io_uring_get_probe() -> *mut c_void {
     let mut ring = MaybeUninit::<Ring>::zeroed();
     // SAFETY: zeros are a ring that is not set up.
     let ring = unsafe { ring.assume_init_mut() };
-    // SAFETY: a ring of ours.
+    // SAFETY: the ring is this function's own.
     unsafe {
         if setup::io_uring_queue_init(2, ring, 0) < 0 {
             return ptr::null_mut();
@@ -97,12 +97,12 @@ pub unsafe extern "C" fn io_uring_setup_buf_ring(
         flags: 0,
         resv: [0; 3],
     };
-    // SAFETY: the memory is the ring's from here on; it is zero, and so is the tail in it.
+    // SAFETY: the memory belongs to the ring from here on; it is zero, and so is the tail in it.
     *error = unsafe { buffers::io_uring_register_buf_ring(ring, &mut argument, flags) };
     if *error == 0 {
         return memory;
     }
-    // SAFETY: nobody knows of it.
+    // SAFETY: nothing else refers to the memory.
     unsafe { call::unmap(memory, bytes) };
     ptr::null_mut()
 }

@@ -1,11 +1,11 @@
-//! The three calls under liburing's names, and its version.
+//! The three calls under liburing's names, and liburing's version.
 
 use crate::call;
 use crate::queue::SIGNAL_SET_BYTES;
 use core::ffi::{c_int, c_uint, c_void};
 use linux_raw_sys::io_uring::io_uring_params;
 
-/// The version of liburing whose interface this is.
+/// The version of liburing whose interface this library has.
 const VERSION: (c_int, c_int) = (2, 15);
 
 /// `io_uring_enter(2)`; a negative errno on failure.
@@ -78,7 +78,7 @@ pub extern "C" fn io_uring_minor_version() -> c_int {
     VERSION.1
 }
 
-/// `io_uring_check_version(3)`: whether this is older than the version that is asked for.
+/// `io_uring_check_version(3)`: true if this library is older than the given version.
 #[unsafe(no_mangle)]
 pub extern "C" fn io_uring_check_version(major: c_int, minor: c_int) -> bool {
     (major, minor) > VERSION

@@ -1,4 +1,4 @@
-//! Submitting, and completions that are there.
+//! Submission, and completions that are already there.
 
 use crate::types::{Cqe, Ring, Sqe};
 use crate::{call, extended, ring};
@@ -10,7 +10,7 @@ use linux_raw_sys::io_uring::{IORING_ENTER_GETEVENTS, IORING_ENTER_SQ_WAIT};
 pub const SIGNAL_SET_BYTES: usize = 8;
 
 impl Ring {
-    /// The next SQE that is free, cleared as far as programs expect it; null where none is.
+    /// Takes the next free SQE, with those fields cleared that programs expect to be; null if none is free.
     #[inline(always)]
     pub fn next_sqe(&mut self) -> *mut Sqe {
         let tail = self.sq.sqe_tail;
@@ -19,15 +19,15 @@ impl Ring {
         }
         self.sq.sqe_tail = tail.wrapping_add(1);
         let place = ((tail & self.sq.ring_mask) as usize) << ring::sqe_shift(self.flags);
-        // SAFETY: a place of the queue.
+        // SAFETY: the place is within the queue.
         let sqe = unsafe { self.sq.sqes.add(place) };
-        // SAFETY: nobody reads it until it is submitted.
+        // SAFETY: nothing reads the entry until it is submitted.
         clear(unsafe { &mut *sqe });
         sqe
     }
 }
 
-/// Clears what a preparation does not set; the rest is overwritten by each.
+/// Clears the fields that preparations do not set; every preparation overwrites the others.
 #[inline(always)]
 pub fn clear(sqe: &mut Sqe) {
     sqe.flags = 0;
@@ -60,10 +60,10 @@ pub unsafe extern "C" fn io_uring_get_events(ring: &Ring) -> c_int {
     unsafe { call::enter(ring.enter_ring_fd, 0, 0, flags, ptr::null(), SIGNAL_SET_BYTES) }
 }
 
-/// Fills `list` with up to `count` CQEs that are there.
+/// Fills `list` with up to `count` CQEs that are there. Returns how many.
 ///
 /// # Safety
-/// There must be room for them.
+/// `list` must have room for `count` pointers.
 #[inline(always)]
 unsafe fn take_ready(ring: &Ring, list: *mut *mut Cqe, count: c_uint) -> c_uint {
     let ready = ring.ready();
@@ -81,7 +81,7 @@ unsafe fn take_ready(ring: &Ring, list: *mut *mut Cqe, count: c_uint) -> c_uint 
     unsafe { take_mixed(ring, list, count, ready) }
 }
 
-/// Fills `list` where CQEs of both sizes are in the queue.
+/// Does what [`take_ready`] does for a queue with CQEs of both sizes.
 ///
 /// # Safety
 /// As for [`take_ready`].
@@ -93,10 +93,10 @@ unsafe extern "C" fn take_mixed(ring: &Ring, list: *mut *mut Cqe, count: c_uint,
     let (mut at, mut taken) = (0, 0);
     while at < ready && taken < count {
         let cqe = ring.cqe(head.wrapping_add(at));
-        // SAFETY: it was posted.
+        // SAFETY: the CQE was posted.
         let posted = unsafe { &*cqe };
         if posted.flags & anyring_engine::abi::IORING_CQE_F_SKIP != 0 {
-            // It can be stepped over at the head only; the program advances by what it was given.
+            // Such a CQE can only be skipped at the head, because the program advances by the CQEs that it was given.
             if taken > 0 {
                 break;
             }
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn io_uring_peek_batch_cqe(ring: &Ring, list: *mut *mut Cq
     unsafe { flush_and_take(ring, list, count) }
 }
 
-/// Enters for completions that wait for somebody to come in, and takes what is there then.
+/// Enters the ring to flush completions that wait for a call, and takes what is there then.
 ///
 /// # Safety
 /// As for [`take_ready`].
@@ -148,7 +148,7 @@ unsafe extern "C" fn flush_and_take(ring: &Ring, list: *mut *mut Cqe, count: c_u
     }
 }
 
-/// Submits what is filled, and fetches or waits for completions; how many entries were taken.
+/// Submits the filled entries, and flushes or waits for completions. Returns how many entries were taken.
 ///
 /// # Safety
 /// The ring must be set up.
@@ -158,11 +158,11 @@ unsafe fn submit(ring: &mut Ring, least: c_uint, fetch: bool) -> c_int {
         // SAFETY: the caller's promise.
         return unsafe { submit_elsewhere(ring, least, fetch) };
     }
-    // SAFETY: the ring's own descriptor.
+    // SAFETY: the descriptor is the ring's own.
     submit_by(ring, least, fetch, |a, b, c, d, e, f| unsafe { call::kernel_enter(a, b, c, d, e, f) })
 }
 
-/// Where more than the kernel answers. Apart, so that the way to the kernel keeps its few registers.
+/// Submits on a ring that may not be the kernel's alone. A separate function, so that the path to the kernel saves few registers.
 ///
 /// # Safety
 /// As for [`submit`].
@@ -177,9 +177,9 @@ unsafe extern "C" fn submit_elsewhere(ring: &mut Ring, least: c_uint, fetch: boo
     }
 }
 
-/// Submits what is filled, without waiting; how many entries were taken.
+/// Submits the filled entries without waiting. Returns how many entries were taken.
 pub fn submit_only(ring: &mut Ring) -> c_int {
-    // SAFETY: the ring's own descriptor.
+    // SAFETY: the descriptor is the ring's own.
     submit_by(ring, 0, false, |a, b, c, d, e, f| unsafe { call::enter(a, b, c, d, e, f) })
 }
 
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn io_uring_submit_and_get_events(ring: &mut Ring) -> c_in
     unsafe { submit(ring, 0, true) }
 }
 
-/// The part of the inline `io_uring_sqring_wait(3)` that enters.
+/// The part of the inline `io_uring_sqring_wait(3)` that enters the kernel.
 ///
 /// # Safety
 /// As in C.

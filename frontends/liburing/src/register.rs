@@ -12,12 +12,12 @@ use linux_raw_sys::io_uring::{
     io_uring_params, io_uring_rsrc_register, io_uring_rsrc_update, io_uring_rsrc_update2,
 };
 
-/// Newer ones than the headers have that the numbers come from.
+/// Registrations that are newer than the headers from which the other opcodes come.
 const REGISTER_QUERY: c_uint = anyring_engine::abi::IORING_REGISTER_QUERY;
 const REGISTER_ZCRX_CTRL: c_uint = 36;
 const REGISTER_BPF_FILTER: c_uint = 37;
 
-/// A registration, by the ring's index where it can go by that.
+/// Makes a registration, by the ring's registered index if possible.
 ///
 /// # Safety
 /// As for the call.
@@ -31,7 +31,7 @@ pub unsafe fn register(ring: &Ring, opcode: c_uint, argument: *const c_void, cou
     unsafe { call::register(fd, opcode, argument, count) }
 }
 
-/// A registration whose argument the library makes.
+/// Makes a registration whose argument is made by the library.
 ///
 /// # Safety
 /// As for the call.
@@ -40,7 +40,7 @@ pub unsafe fn with<T>(ring: &Ring, code: Code, argument: &T, count: usize) -> c_
     unsafe { register(ring, code as c_uint, ptr::from_ref(argument).cast(), count as c_uint) }
 }
 
-/// Registrations that hand on what the program gives.
+/// Defines registrations that pass the program's arguments on.
 macro_rules! handed_on {
     ($($name:ident $code:expr, ($($argument:ident: $type:ty),*) => $pointer:expr, $count:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "(3)`.")]
@@ -55,7 +55,7 @@ macro_rules! handed_on {
     )*};
 }
 
-/// Memory of any kind.
+/// A pointer to memory of any kind.
 pub type Any = *const c_void;
 
 handed_on! {
@@ -81,7 +81,7 @@ handed_on! {
     io_uring_register_bpf_filter REGISTER_BPF_FILTER, (filter: Any) => filter, 1;
 }
 
-/// `io_uring_register_probe(3)`: over the kernel, too, it shows what anyring's engine does beside it.
+/// `io_uring_register_probe(3)`: on rings of the kernel, it also shows the operations that the user engine adds.
 ///
 /// # Safety
 /// As in C.
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn io_uring_register_sync_cancel(ring: &Ring, what: Any) -
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn io_uring_register_region(ring: &Ring, region: Any) -> c_int {
-    // Where the program does not give the memory, it maps it.
+    // If the program does not provide the memory, it maps the ring's.
     ring.let_map();
     // SAFETY: the caller's promise.
     unsafe { register(ring, Code::IORING_REGISTER_MEM_REGION as c_uint, region, 1) }
@@ -130,13 +130,13 @@ pub unsafe extern "C" fn io_uring_register_region(ring: &Ring, region: Any) -> c
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn io_uring_register_ifq(ring: &Ring, queue: Any) -> c_int {
-    // Where the program does not give the memory of the refill ring, it maps it.
+    // If the program does not provide the memory of the refill ring, it maps the ring's.
     ring.let_map();
     // SAFETY: the caller's promise.
     unsafe { register(ring, Code::IORING_REGISTER_ZCRX_IFQ as c_uint, queue, 1) }
 }
 
-/// Registrations of no ring.
+/// Defines registrations that concern no ring.
 macro_rules! of_no_ring {
     ($($name:ident $code:expr, $count:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "(3)`.")]
@@ -166,12 +166,12 @@ pub unsafe extern "C" fn io_uring_register_sync_msg(sqe: *const Sqe) -> c_int {
     unsafe { call::register(-1, Code::IORING_REGISTER_SEND_MSG_RING as c_uint, sqe.cast(), 1) }
 }
 
-/// The argument of a registration of files or buffers.
+/// Makes the argument of a registration of files or buffers.
 pub fn resources(flags: c_uint, count: c_uint, data: Any, tags: Any) -> io_uring_rsrc_register {
     io_uring_rsrc_register { nr: count, flags, resv2: 0, data: data.addr() as u64, tags: tags.addr() as u64 }
 }
 
-/// The argument of an update of files or buffers.
+/// Makes the argument of an update of files or buffers.
 pub fn update(offset: c_uint, count: c_uint, data: Any, tags: Any) -> io_uring_rsrc_update2 {
     io_uring_rsrc_update2 {
         offset,
@@ -183,13 +183,13 @@ pub fn update(offset: c_uint, count: c_uint, data: Any, tags: Any) -> io_uring_r
     }
 }
 
-/// Registers files; where their number is beyond the limit of descriptors, raises that first.
+/// Registers files. If their number is beyond the limit of descriptors, raises the limit and tries again.
 fn files(count: c_uint, register: impl Fn() -> c_int) -> c_int {
     let result = register();
     if result != -(EMFILE as c_int) {
         return result;
     }
-    // Where the limit cannot be raised, the second try says so.
+    // If the limit cannot be raised, the second attempt fails as the first did.
     let _ = call::raise_descriptor_limit(count.into());
     register()
 }
@@ -354,17 +354,17 @@ pub unsafe extern "C" fn io_uring_register_file_alloc_range(
     unsafe { with(ring, Code::IORING_REGISTER_FILE_ALLOC_RANGE, &range, 0) }
 }
 
-/// The registration behind `io_uring_resize_rings(3)`.
+/// Makes the registration of `io_uring_resize_rings(3)`.
 ///
 /// # Safety
-/// As for it.
+/// As for `io_uring_resize_rings`.
 pub unsafe fn resize(ring: &Ring, p: &mut io_uring_params) -> c_int {
     let pointer = ptr::from_mut(p).cast_const().cast();
     // SAFETY: the caller's promise.
     unsafe { register(ring, Code::IORING_REGISTER_RESIZE_RINGS as c_uint, pointer, 1) }
 }
 
-/// `io_uring_register_wait_reg(3)`: kernels have it by `io_uring_register_region` only.
+/// `io_uring_register_wait_reg(3)`: fails, because kernels have this only by `io_uring_register_region`.
 #[unsafe(no_mangle)]
 pub extern "C" fn io_uring_register_wait_reg(_ring: &Ring, _reg: Any, _count: c_int) -> c_int {
     -(EINVAL as c_int)

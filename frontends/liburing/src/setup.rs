@@ -1,4 +1,4 @@
-//! Setting rings up, and giving them up.
+//! Setup and exit of rings.
 
 use crate::ring::{ENTERS_FOR_COMPLETIONS, PROGRAM_MEMORY, REGISTERED, REGISTERS_BY_INDEX};
 use crate::size;
@@ -15,12 +15,12 @@ use linux_raw_sys::io_uring::{
     IORING_SETUP_NO_SQARRAY, IORING_SETUP_REGISTERED_FD_ONLY, IORING_SETUP_SQPOLL, io_uring_params,
 };
 
-/// The bytes of the page for a ring in memory of the library's own that does not fit an ordinary one.
+/// The size of the page for a ring in memory of the library that does not fit into an ordinary page.
 const HUGE_PAGE: usize = 2 << 20;
 /// From `<linux/mman.h>`: the size of huge pages, by its logarithm.
 const HUGE_2MB: c_uint = 21 << 26;
 
-// Every pointer null, every number 0, as C's `memset` leaves them.
+// Null pointers and zeros, as C's `memset` leaves them.
 // SAFETY: zeros are values of pointers and integers.
 const EMPTY: Ring = unsafe { MaybeUninit::zeroed().assume_init() };
 // SAFETY: as above.
@@ -46,7 +46,7 @@ impl Queues {
         cq.ring_ptr = if is_single(p) {
             sq.ring_ptr
         } else {
-            // SAFETY: of what was mapped nobody knows yet.
+            // SAFETY: nothing refers to the mappings yet.
             map(cq.ring_sz, IORING_OFF_CQ_RING).inspect_err(|_| unsafe { unmap_rings(sq, &EMPTY_CQ) })?
         };
         sq.sqes_sz = lengths.sqes as c_uint;
@@ -57,7 +57,7 @@ impl Queues {
         };
         // SAFETY: as above.
         sq.sqes = sqes.inspect_err(|_| unsafe { unmap_rings(sq, cq) })?.cast::<Sqe>();
-        // SAFETY: just mapped as the parameters say.
+        // SAFETY: the memory was just mapped as the parameters say.
         unsafe { queues.point(p) };
         Ok(queues)
     }
@@ -65,7 +65,7 @@ impl Queues {
     /// Sets the pointers into the two rings.
     ///
     /// # Safety
-    /// `ring_ptr` of both must be memory as the parameters say.
+    /// Both `ring_ptr` must point to memory as the parameters say.
     unsafe fn point(&mut self, p: &io_uring_params) {
         let Queues { sq, cq } = self;
         let (sq_ring, cq_ring) = (sq.ring_ptr, cq.ring_ptr);
@@ -91,15 +91,15 @@ impl Queues {
         if p.cq_off.flags != 0 {
             cq.kflags = in_cq(p.cq_off.flags);
         }
-        // SAFETY: just pointed at.
+        // SAFETY: the pointers were just set.
         unsafe {
             (sq.ring_mask, sq.ring_entries) = (*sq.kring_mask, *sq.kring_entries);
             (cq.ring_mask, cq.ring_entries) = (*cq.kring_mask, *cq.kring_entries);
         }
     }
 
-    /// Queues in memory of the program's own, `buffer`, or in new memory, of huge pages where the kernel is to have it in one piece; and
-    /// how much of it they take.
+    /// Places queues into memory of the program, `buffer`, or into new memory, which is of huge pages if `huge` and needed, so that it is
+    /// contiguous for the kernel. Returns the queues, and how much memory they use.
     fn place(
         entries: c_uint,
         p: &mut io_uring_params,
@@ -129,12 +129,12 @@ impl Queues {
             bytes
         };
         if used <= room {
-            // All in one mapping, which the SQEs' size stands for.
-            // SAFETY: within it.
+            // All is in one mapping, whose length is in `sqes_sz`.
+            // SAFETY: the address is within the mapping.
             sq.ring_ptr = unsafe { sq.sqes.byte_add(sqe_bytes) }.cast();
         } else {
             let room = memory_for(ring_bytes, page, huge);
-            // SAFETY: nobody knows of it yet.
+            // SAFETY: nothing refers to the mapping yet.
             let ring = map_own(room, page, huge).inspect_err(|_| unsafe {
                 call::unmap(sq.sqes.cast(), sq.sqes_sz as usize);
             })?;
@@ -147,7 +147,7 @@ impl Queues {
     }
 }
 
-/// A page, or a huge one where more is needed: the kernel wants it in one piece.
+/// Returns the size of memory for so many bytes: whole pages, or one huge page if more than a page must be contiguous.
 fn memory_for(bytes: usize, page: usize, huge: bool) -> usize {
     if bytes > page && huge { HUGE_PAGE } else { bytes.next_multiple_of(page) }
 }
@@ -157,10 +157,10 @@ fn map_own(bytes: usize, page: usize, huge: bool) -> Result<*mut c_void, c_int> 
     call::map(bytes, MAP_SHARED | MAP_ANONYMOUS | huge, -1, 0)
 }
 
-/// Unmaps both rings, which may be one.
+/// Unmaps the rings of both queues, which may be one mapping.
 ///
 /// # Safety
-/// Nobody may use them any more.
+/// The memory must not be in use any more.
 unsafe fn unmap_rings(sq: &SubmissionQueue, cq: &CompletionQueue) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -173,10 +173,10 @@ unsafe fn unmap_rings(sq: &SubmissionQueue, cq: &CompletionQueue) {
     }
 }
 
-/// Unmaps all that the library mapped for a ring.
+/// Unmaps all memory of a ring that the library has mapped.
 ///
 /// # Safety
-/// Nobody may use it any more.
+/// The memory must not be in use any more.
 unsafe fn unmap_all(sq: &SubmissionQueue, cq: &CompletionQueue) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -185,7 +185,7 @@ unsafe fn unmap_all(sq: &SubmissionQueue, cq: &CompletionQueue) {
     }
 }
 
-/// Lets each place of the queue stand for the SQE of the same number, for good.
+/// Fills the SQ array so that each position names the SQE of the same index, for good.
 ///
 /// # Safety
 /// The queue must have an array.
@@ -196,7 +196,7 @@ unsafe fn fill_array(sq: &SubmissionQueue, entries: c_uint) {
     }
 }
 
-/// Makes a ring; the bytes of `buffer` that it takes.
+/// Makes a ring. Returns the number of bytes of `buffer` that it uses.
 ///
 /// # Safety
 /// As for `io_uring_queue_init_mem`.
@@ -219,12 +219,12 @@ unsafe fn init(
     } else {
         (Queues { sq: EMPTY_SQ, cq: EMPTY_CQ }, 0)
     };
-    // SAFETY: the memory is the program's or the library's.
+    // SAFETY: the memory belongs to the program or the library.
     let mut fd = unsafe { call::setup(entries, p) };
     let mut flags = p.flags;
     if fd == -(EFBIG as c_int) && !placed {
-        // A ring of our engine lies in a file, which the program's limit on the size of files forbids: the ring goes without it. The
-        // program did not ask for that, and may use its parameters again: they do not show it.
+        // A ring of the user engine lies in a memory file, which the program's file size limit forbids: the ring is made without a file.
+        // The program did not ask for `NO_MMAP`, and may use its parameters again, so they do not show the flag.
         flags |= IORING_SETUP_NO_MMAP;
         let mut changed = io_uring_params { flags, ..*p };
         (placed, own) = (true, true);
@@ -239,7 +239,7 @@ unsafe fn init(
     }
     if fd < 0 {
         if own {
-            // SAFETY: nobody knows of it.
+            // SAFETY: nothing else refers to the memory.
             unsafe { unmap_all(&queues.sq, &queues.cq) };
         }
         return Err(fd);
@@ -252,7 +252,7 @@ unsafe fn init(
     }
     (ring.sq, ring.cq) = (queues.sq, queues.cq);
     if p.flags & IORING_SETUP_NO_SQARRAY == 0 {
-        // SAFETY: then it has one.
+        // SAFETY: without the flag, the ring has an array.
         unsafe { fill_array(&ring.sq, ring.sq.ring_entries) };
     }
     (ring.flags, ring.features) = (flags, p.features);
@@ -267,14 +267,14 @@ unsafe fn init(
     if placed && !own {
         ring.int_flags |= PROGRAM_MEMORY;
     }
-    // Without an SQ thread, nobody looks for completions but who enters.
+    // With IOPOLL and without an SQ thread, only callers of `enter` look for completions.
     if p.flags & (IORING_SETUP_IOPOLL | IORING_SETUP_SQPOLL) == IORING_SETUP_IOPOLL {
         ring.int_flags |= ENTERS_FOR_COMPLETIONS;
     }
     Ok(used)
 }
 
-/// [`init`] without an SQ array, which nobody needs; with one where the kernel knows no other rings.
+/// Does what [`init`] does, without an SQ array, which is of no use; with one if the kernel knows no rings without.
 ///
 /// # Safety
 /// As for [`init`].
@@ -368,7 +368,7 @@ pub unsafe extern "C" fn io_uring_ring_dontfork(ring: &Ring) -> c_int {
         return -(EINVAL as c_int);
     }
     let sqe_bytes = size::of_sqes(ring.flags, sq.ring_entries);
-    // SAFETY: the ring's own memory.
+    // SAFETY: the memory belongs to the ring.
     unsafe {
         let mut result = call::dont_fork(sq.sqes.cast(), sqe_bytes);
         if result >= 0 {
@@ -387,16 +387,16 @@ pub unsafe extern "C" fn io_uring_ring_dontfork(ring: &Ring) -> c_int {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn io_uring_queue_exit(ring: &mut Ring) {
-    // Memory that was mapped by the descriptor keeps the ring. Into other memory a ring writes until its end: the addresses are free
-    // only after that.
+    // Memory that was mapped by the descriptor keeps the ring alive, so it is unmapped first. Other memory is written by the ring until the
+    // ring ends, and is unmapped afterwards.
     let is_mapped = ring.flags & IORING_SETUP_NO_MMAP == 0;
     if is_mapped {
         // SAFETY: the program gives the ring up.
         unsafe { unmap_all(&ring.sq, &ring.cq) };
     }
-    // The place in the thread's table is free at once, rather than when the thread ends.
+    // Frees the place in the thread's table now, instead of when the thread ends.
     if ring.has(REGISTERED) {
-        // SAFETY: the ring's own index.
+        // SAFETY: the index is the ring's own.
         unsafe { register::io_uring_unregister_ring_fd(ring) };
     }
     if ring.ring_fd == -1 {
@@ -422,7 +422,7 @@ pub unsafe extern "C" fn io_uring_resize_rings(ring: &mut Ring, p: &mut io_uring
     if ring.flags & IORING_SETUP_NO_MMAP != 0 {
         return -(EINVAL as c_int);
     }
-    // The engine maps the new rings by the descriptor, too.
+    // The engine maps the new queues by the descriptor, too.
     ring.let_map();
     // SAFETY: the caller's promise.
     let result = unsafe { resize(ring, p) };
@@ -443,7 +443,7 @@ unsafe fn resize(ring: &mut Ring, p: &mut io_uring_params) -> c_int {
     if result < 0 {
         return result;
     }
-    // The call says nothing of features.
+    // The call does not return the features.
     let mut described = *p;
     described.features |= ring.features;
     let mut queues = match Queues::map(ring.memory_fd(), &described) {
@@ -454,11 +454,11 @@ unsafe fn resize(ring: &mut Ring, p: &mut io_uring_params) -> c_int {
     if ring.ring_fd == -1 {
         call::move_memory(ring.sq.sqes, queues.sq.sqes);
     }
-    // SAFETY: the old ones are no longer used.
+    // SAFETY: the old queues are no longer used.
     unsafe { unmap_all(&ring.sq, &ring.cq) };
     (ring.sq, ring.cq) = (queues.sq, queues.cq);
     if p.flags & IORING_SETUP_NO_SQARRAY == 0 {
-        // SAFETY: then it has one.
+        // SAFETY: without the flag, the ring has an array.
         unsafe { fill_array(&ring.sq, p.sq_entries) };
     }
     0

@@ -1,4 +1,4 @@
-//! How much memory rings take.
+//! The sizes of rings' memory.
 
 use crate::setup;
 use crate::types::{Cqe, Ring, Sqe};
@@ -11,41 +11,41 @@ use linux_raw_sys::io_uring::{
     io_uring_params,
 };
 
-/// The most that the kernel gives a submission queue.
+/// The kernel's maximum for the submission queue.
 const MOST_ENTRIES: c_uint = 32768;
-/// And a completion queue.
+/// The kernel's maximum for the completion queue.
 const MOST_CQ_ENTRIES: c_uint = 2 * MOST_ENTRIES;
-/// Heads, tails and counters of a ring.
+/// The size of heads, tails and counters of a ring.
 const HEADER_BYTES: usize = 64;
 
 const _: () = assert!(size_of::<Sqe>() == 64 && size_of::<Cqe>() == 16);
 
-/// Bytes of so many SQEs.
+/// Returns the size of SQEs in bytes.
 pub fn of_sqes(flags: c_uint, entries: c_uint) -> usize {
     ((entries as usize) << ring::sqe_shift(flags)) * size_of::<Sqe>()
 }
 
-/// Bytes of so many CQEs.
+/// Returns the size of CQEs in bytes.
 pub fn of_cqes(flags: c_uint, entries: c_uint) -> usize {
     ((entries as usize) << ring::cqe_shift(flags)) * size_of::<Cqe>()
 }
 
-/// Bytes of the two rings, without the SQEs.
+/// Returns the size of both queues' rings in bytes, without the SQEs.
 pub fn of_rings(flags: c_uint, sq_entries: c_uint, cq_entries: c_uint) -> usize {
     let array =
         if flags & IORING_SETUP_NO_SQARRAY == 0 { sq_entries as usize * size_of::<c_uint>() } else { 0 };
     HEADER_BYTES + of_cqes(flags, cq_entries) + array
 }
 
-/// Parameters that say nothing but flags.
+/// Returns parameters that are zero except for the flags.
 pub fn parameters(flags: c_uint) -> io_uring_params {
-    // SAFETY: integers only.
+    // SAFETY: a structure of integers.
     let mut p: io_uring_params = unsafe { MaybeUninit::zeroed().assume_init() };
     p.flags = flags;
     p
 }
 
-/// Up to the limit, or refused, as the flags say.
+/// Returns the number of entries that the kernel will make: above the limit, it is cut or refused, as the flags say.
 fn within(entries: c_uint, most: c_uint, flags: c_uint) -> Result<c_uint, c_int> {
     match entries {
         0 => Err(-(EINVAL as c_int)),
@@ -54,7 +54,7 @@ fn within(entries: c_uint, most: c_uint, flags: c_uint) -> Result<c_uint, c_int>
     }
 }
 
-/// Entries of both queues, as the kernel will make them.
+/// Returns the numbers of entries of both queues that the kernel will make.
 pub fn entries(wanted: c_uint, p: &io_uring_params) -> Result<(c_uint, c_uint), c_int> {
     let sq = within(wanted, MOST_ENTRIES, p.flags)?;
     if p.flags & IORING_SETUP_CQSIZE == 0 {
@@ -83,7 +83,7 @@ pub extern "C" fn io_uring_memory_size(wanted: c_uint, flags: c_uint) -> isize {
     io_uring_memory_size_params(wanted, &parameters(flags))
 }
 
-/// `io_uring_mlock_size_params(3)`: nothing where rings are not locked memory, since Linux 5.12.
+/// `io_uring_mlock_size_params(3)`: 0 if rings do not count as locked memory, which is so since Linux 5.12.
 ///
 /// # Safety
 /// As in C.
@@ -93,9 +93,9 @@ pub unsafe extern "C" fn io_uring_mlock_size_params(wanted: c_uint, p: &io_uring
     let mut ring = MaybeUninit::<Ring>::zeroed();
     // SAFETY: zeros are a ring that is not set up.
     let ring = unsafe { ring.assume_init_mut() };
-    // SAFETY: a ring of ours.
+    // SAFETY: the ring is this function's own.
     unsafe {
-        // Where there is too little memory for it, this is such a kernel.
+        // If the limit on locked memory makes this fail, rings count as locked memory.
         if setup::io_uring_queue_init_params(wanted, ring, &mut tried) == 0 {
             setup::io_uring_queue_exit(ring);
         }

@@ -2,18 +2,18 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
-/// A queue entry of 64 bytes, which the library never looks into.
+/// A queue entry of 64 bytes.
 pub use anyring_engine::abi::Sqe;
 
 /// `struct io_uring_cqe`, without the second half of large ones.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Cqe {
-    /// From the SQE.
+    /// The user data of the SQE.
     pub user_data: u64,
     /// The result, or a negative errno.
     pub res: i32,
-    /// `IORING_CQE_F_*`.
+    /// Flags (`IORING_CQE_F_*`).
     pub flags: u32,
 }
 
@@ -21,35 +21,35 @@ pub struct Cqe {
 #[repr(C)]
 #[derive(Debug)]
 pub struct SubmissionQueue {
-    /// Where the kernel says how far it has read.
+    /// The position up to which the kernel has taken entries.
     pub khead: *mut c_uint,
-    /// Where it is told how far it may.
+    /// The position up to which the program has submitted entries.
     pub ktail: *mut c_uint,
     /// For programs built with headers before 2.2.
     pub kring_mask: *mut c_uint,
     /// For programs built with headers before 2.2.
     pub kring_entries: *mut c_uint,
-    /// `IORING_SQ_*`.
+    /// Flags (`IORING_SQ_*`).
     pub kflags: *mut c_uint,
-    /// Entries that the kernel did not take.
+    /// The number of invalid entries that the kernel has skipped.
     pub kdropped: *mut c_uint,
-    /// Which SQE each entry names; null with `IORING_SETUP_NO_SQARRAY`.
+    /// The index of the SQE at each position; null with `IORING_SETUP_NO_SQARRAY`.
     pub array: *mut c_uint,
     /// The SQEs.
     pub sqes: *mut Sqe,
-    /// Up to where entries were submitted.
+    /// The position up to which entries were submitted.
     pub sqe_head: c_uint,
-    /// Up to where entries were handed out.
+    /// The position up to which entries were given to the program.
     pub sqe_tail: c_uint,
-    /// Bytes to unmap at `ring_ptr`.
+    /// The length of the mapping at `ring_ptr` in bytes.
     pub ring_sz: usize,
-    /// The ring.
+    /// The mapping of the ring.
     pub ring_ptr: *mut c_void,
-    /// Number of entries, less one.
+    /// The number of entries minus one.
     pub ring_mask: c_uint,
-    /// Number of entries.
+    /// The number of entries.
     pub ring_entries: c_uint,
-    /// Bytes to unmap at `sqes`.
+    /// The length of the mapping at `sqes` in bytes.
     pub sqes_sz: c_uint,
     /// Unused.
     pub pad: c_uint,
@@ -59,27 +59,27 @@ pub struct SubmissionQueue {
 #[repr(C)]
 #[derive(Debug)]
 pub struct CompletionQueue {
-    /// Where the program says how far it has read.
+    /// The position up to which the program has reaped CQEs.
     pub khead: *mut c_uint,
-    /// Where the kernel says how far it may.
+    /// The position up to which the kernel has posted CQEs.
     pub ktail: *mut c_uint,
     /// For programs built with headers before 2.2.
     pub kring_mask: *mut c_uint,
     /// For programs built with headers before 2.2.
     pub kring_entries: *mut c_uint,
-    /// `IORING_CQ_*`; null where the kernel has none.
+    /// Flags (`IORING_CQ_*`); null if the kernel does not have them.
     pub kflags: *mut c_uint,
-    /// Completions that found no room.
+    /// The number of completions that were lost for want of room.
     pub koverflow: *mut c_uint,
     /// The CQEs.
     pub cqes: *mut Cqe,
-    /// Bytes to unmap at `ring_ptr`.
+    /// The length of the mapping at `ring_ptr` in bytes.
     pub ring_sz: usize,
-    /// The ring.
+    /// The mapping of the ring.
     pub ring_ptr: *mut c_void,
-    /// Number of entries, less one.
+    /// The number of entries minus one.
     pub ring_mask: c_uint,
-    /// Number of entries.
+    /// The number of entries.
     pub ring_entries: c_uint,
     /// Unused.
     pub pad: [c_uint; 2],
@@ -93,19 +93,19 @@ pub struct Ring {
     pub sq: SubmissionQueue,
     /// The completion queue.
     pub cq: CompletionQueue,
-    /// `IORING_SETUP_*`.
+    /// Setup flags (`IORING_SETUP_*`).
     pub flags: c_uint,
-    /// The ring's descriptor; -1 where it has none.
+    /// The ring's descriptor; -1 if it has none.
     pub ring_fd: c_int,
-    /// `IORING_FEAT_*`.
+    /// Features (`IORING_FEAT_*`).
     pub features: c_uint,
-    /// The number to enter by: the descriptor, or its registered index.
+    /// The number that names the ring in `enter`: the descriptor, or its registered index.
     pub enter_ring_fd: c_int,
-    /// Facts that the library remembers, see [`crate::ring`].
+    /// The library's notes about the ring, see [`crate::ring`].
     pub int_flags: u8,
     /// Unused.
     pub pad: [u8; 3],
-    /// One more than the descriptor that the ring's memory is mapped by, if that is another than `ring_fd`.
+    /// One more than the descriptor for mapping the ring's memory, if this is not `ring_fd`; else 0.
     pub pad2: c_uint,
 }
 
@@ -115,13 +115,13 @@ pub struct Ring {
 pub struct CqeIter {
     /// The CQEs.
     pub cqes: *mut Cqe,
-    /// Number of entries, less one.
+    /// The number of entries minus one.
     pub mask: c_uint,
-    /// 1 where each entry has two places.
+    /// 1 if each entry takes two places.
     pub shift: c_uint,
-    /// The next one.
+    /// The position of the next CQE.
     pub head: c_uint,
-    /// Behind the last one.
+    /// The position after the last CQE.
     pub tail: c_uint,
 }
 
@@ -135,7 +135,7 @@ pub struct Timespec {
     pub nanoseconds: i64,
 }
 
-/// The layout that the test compares with the header: each structure's name in C, its size, and its fields.
+/// The layouts that a test compares with the header: each structure's name in C, and its fields.
 #[macro_export]
 macro_rules! layouts {
     ($visit:ident) => {

@@ -21,7 +21,7 @@ const CLOEXEC: c_int = raw::EPOLL_CLOEXEC as c_int;
 
 static SETS: Mutex<BTreeMap<Fd, Arc<Set>>> = Mutex::new(BTreeMap::new());
 
-/// An event that threads raise, as C names it.
+/// An event that threads raise: `struct anyring_event`.
 pub struct Raised {
     raiser: Raiser,
     set: Arc<Set>,
@@ -67,7 +67,7 @@ fn create(flags: c_int, max_items: usize) -> Result<c_int, Errno> {
     if flags & CLOEXEC == 0 {
         os::fcntl(fd, raw::F_SETFD, 0)?;
     }
-    // A set whose descriptor was closed behind our back had that number, perhaps.
+    // The number may have belonged to a set whose descriptor the program has closed directly.
     let stale = SETS.lock().insert(fd, Arc::new(set));
     if let Some(stale) = stale {
         stale.lost_descriptor();
@@ -79,7 +79,7 @@ fn result(result: Result<c_int, Errno>) -> c_int {
     result.unwrap_or_else(Errno::negated)
 }
 
-/// Makes a set with `EPOLL_USERPOLL`, else an instance of the kernel's.
+/// Makes a set with `EPOLL_USERPOLL`, else an epoll instance of the kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn anyring_epoll_create2(flags: c_int, max_items: usize) -> c_int {
     if flags & USERPOLL != 0 {
@@ -91,7 +91,7 @@ pub extern "C" fn anyring_epoll_create2(flags: c_int, max_items: usize) -> c_int
     )
 }
 
-/// As `epoll_ctl(2)`, whose place it takes for descriptors that are no set's.
+/// Changes a set as `epoll_ctl(2)` does; for descriptors that are no sets, makes `epoll_ctl(2)`.
 ///
 /// # Safety
 /// `event` must be null or an event.
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn anyring_epoll_ctl(
 ) -> c_int {
     let Some(set) = set_of(epfd) else {
         let arguments = [epfd as usize, operation as usize, fd as usize, event as usize, 0, 0];
-        // SAFETY: as the kernel reads it.
+        // SAFETY: the kernel reads the event, as it does in `epoll_ctl(2)`.
         return result(unsafe { os::call(raw::__NR_epoll_ctl, arguments) }.map(|_| 0));
     };
     // SAFETY: the caller's promise.
@@ -121,18 +121,18 @@ fn timeout(timeout_ms: c_int) -> Option<u64> {
     u64::try_from(timeout_ms).ok().map(|ms| ms * 1_000_000)
 }
 
-/// Sleeps until the ring has events: `-ESTALE`; 0 where none came in time.
+/// Sleeps until the ring has events, and returns `-ESTALE` then; 0 if none came in time.
 #[unsafe(no_mangle)]
 pub extern "C" fn anyring_epoll_wait(epfd: c_int, timeout_ms: c_int) -> c_int {
     let Some(set) = set_of(epfd) else { return Errno::EBADF.negated() };
     result(set.wait(timeout(timeout_ms)).map(|()| 0))
 }
 
-/// As `epoll_wait(2)`, whose place it takes for descriptors that are no set's: takes events, and sleeps where there are
-/// none.
+/// Takes events as `epoll_wait(2)` does, and sleeps if there are none; for descriptors that are no sets, makes
+/// `epoll_wait(2)`.
 ///
 /// # Safety
-/// `events` must have room for `count`.
+/// `events` must have room for `count` events.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn anyring_epoll_take(
     epfd: c_int,
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn anyring_epoll_take(
     const MOST: usize = 128;
     let Some(set) = set_of(epfd) else {
         let arguments = [epfd as usize, events as usize, count as usize, timeout_ms as isize as usize, 0, 8];
-        // SAFETY: the caller's promise; no signal mask.
+        // SAFETY: the caller's promise; the call has no signal mask.
         return result(unsafe { os::call(raw::__NR_epoll_pwait, arguments) }.map(|count| count as c_int));
     };
     let mut taken = [Event::default(); MOST];
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn anyring_epoll_take(
     }
 }
 
-/// Ends a set, and closes its descriptor; closes any other.
+/// Ends a set, and closes its descriptor; other descriptors are only closed.
 #[unsafe(no_mangle)]
 pub extern "C" fn anyring_epoll_close(epfd: c_int) -> c_int {
     let set = SETS.lock().remove(&epfd);
@@ -171,7 +171,7 @@ pub extern "C" fn anyring_epoll_close(epfd: c_int) -> c_int {
     0
 }
 
-/// Which feeder a set has: 1 to 4, in the order of `anyring.h`.
+/// Returns the feeder of a set: 1 to 4, in the order of `anyring.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn anyring_epoll_feeder(epfd: c_int) -> c_int {
     let Some(set) = set_of(epfd) else { return Errno::EBADF.negated() };
@@ -184,7 +184,7 @@ pub extern "C" fn anyring_epoll_feeder(epfd: c_int) -> c_int {
     }
 }
 
-/// An event that any thread raises; null where as many items are there as there can be.
+/// Makes an event that any thread can raise; null if the set has its maximum number of items.
 #[unsafe(no_mangle)]
 pub extern "C" fn anyring_event_add(epfd: c_int, data: u64) -> *mut Raised {
     let Some(set) = set_of(epfd) else { return core::ptr::null_mut() };
@@ -194,20 +194,20 @@ pub extern "C" fn anyring_event_add(epfd: c_int, data: u64) -> *mut Raised {
     }
 }
 
-/// Raises it.
+/// Raises an event.
 ///
 /// # Safety
-/// It must come from [`anyring_event_add`], and not have been removed.
+/// The event must come from [`anyring_event_add`], and must not have been removed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn anyring_event_raise(event: *const Raised, events: u32) {
     // SAFETY: the caller's promise.
     unsafe { &*event }.raiser.raise(events);
 }
 
-/// Removes it.
+/// Removes an event.
 ///
 /// # Safety
-/// As for [`anyring_event_raise`]; nobody may raise it from now on.
+/// As for [`anyring_event_raise`]; no thread may raise the event from now on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn anyring_event_delete(event: *mut Raised) {
     // SAFETY: the caller's promise.

@@ -1,5 +1,5 @@
-//! Anyring's engine in this process: what the library provides to it, and what of it only
-//! this front end uses.
+//! The user engine in this process: the library as its host, and functions of the engine that
+//! only this front end uses.
 
 use anyring_engine::{Host, frontend};
 use anyring_linked::{Choice, quietly};
@@ -9,7 +9,7 @@ use core::num::NonZeroUsize;
 
 pub use anyring_linked::{closing, others_answer};
 
-/// The host that the library is to the engine.
+/// The library as the engine's host.
 struct Library;
 
 static HOST: &dyn Host = &Library;
@@ -29,7 +29,7 @@ impl Host for Library {
     }
 
     fn faults_resume(&self) -> bool {
-        // Signal actions are the program's.
+        // The program owns the signal actions.
         false
     }
 
@@ -38,7 +38,7 @@ impl Host for Library {
     }
 }
 
-/// Whether this process's rings are to be anyring's; if so, they can be made from here on.
+/// True if this process's rings are to be the user engine's; then the engine is started.
 #[cold]
 pub fn is_wanted() -> bool {
     let wanted = anyring_linked::choose() == Choice::User;
@@ -48,8 +48,8 @@ pub fn is_wanted() -> bool {
     wanted
 }
 
-/// One of the three calls, by anyring's engine; a negative errno on failure. Not every ring is closed by
-/// `io_uring_queue_exit`: some programs close the descriptor.
+/// Makes one of the three calls on the user engine; returns a negative errno on failure. Rings are made without `tells_closes`, because
+/// some programs close a ring's descriptor instead of calling `io_uring_queue_exit`.
 ///
 /// # Safety
 /// As for the call that `number` names.
@@ -58,13 +58,13 @@ pub unsafe fn call(number: usize, arguments: [usize; 6]) -> c_int {
     unsafe { anyring_linked::call(number, arguments, false) }
 }
 
-/// Puts the engine in place beside the kernel's.
+/// Starts the user engine beside the kernel engine.
 #[cold]
 pub fn begin_beside_kernel() {
     anyring_linked::begin_beside_kernel(&HOST);
 }
 
-/// `io_uring_setup(2)` where the kernel's engine was chosen; `begin` puts ours in place where it is to make the ring.
+/// Makes `io_uring_setup(2)` if the kernel engine was chosen; `begin` starts the user engine if that is to make the ring.
 ///
 /// # Safety
 /// As for the call.
@@ -73,18 +73,18 @@ pub unsafe fn set_up(arguments: [usize; 6], begin: impl FnOnce()) -> c_int {
     unsafe { anyring_linked::set_up(arguments, begin, false) }
 }
 
-/// Whether `fd` is a ring of the engine.
+/// True if `fd` is a ring of the user engine.
 pub fn has(fd: c_int) -> bool {
     frontend::is_ring(fd)
 }
 
-/// Whether the engine answers a call in a process where the kernel has rings, too.
+/// True if the user engine answers a call in a process in which the kernel has rings, too.
 pub fn answers(number: usize, arguments: [usize; 6]) -> bool {
     anyring_linked::beside::is_ours(number, arguments)
 }
 
-/// Lets a ring's descriptor be one that can be polled, as the kernel's can: what the library keeps of it to map
-/// its memory by, or a negative errno where it stays as it is.
+/// Makes a ring's descriptor pollable, as the kernel's is. Returns the descriptor that the library keeps for mapping the ring's
+/// memory, or a negative errno if the ring's descriptor stays as it is.
 pub fn show_readiness(fd: c_int) -> c_int {
     let memory = crate::call::duplicate(fd);
     if memory >= 0 && !show_again(fd) {
@@ -94,17 +94,17 @@ pub fn show_readiness(fd: c_int) -> c_int {
     memory
 }
 
-/// Lets a ring's descriptor be polled again after its memory was mapped by it once more; whether that could be done.
+/// Makes a ring's descriptor pollable again after its memory was mapped by it. Returns true if this succeeded.
 pub fn show_again(fd: c_int) -> bool {
     quietly(|| frontend::show_readiness(fd)).is_ok()
 }
 
-/// The program has looked for completions, and found none: who polls the ring's descriptor may sleep.
+/// Notes that the program has looked for completions and found none: pollers of the ring's descriptor may sleep.
 pub fn found_nothing(fd: c_int) {
     quietly(|| frontend::sync_readiness(fd));
 }
 
-/// Says what was done, if asked, and lets go of rings that other processes have.
+/// Writes the statistics if asked for, and leaves rings to other processes that have them.
 extern "C" fn end() {
     if crate::call::is_decided() {
         anyring_linked::exits();

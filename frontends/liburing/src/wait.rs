@@ -12,17 +12,17 @@ use linux_raw_sys::io_uring::{
     IORING_FEAT_MIN_TIMEOUT, io_uring_getevents_arg, io_uring_op, io_uring_reg_wait,
 };
 
-/// The parameters of one visit of a caller.
+/// The parameters of a call that submits and waits.
 struct Visit {
     submit: c_uint,
     least: c_uint,
-    /// Beside `IORING_ENTER_GETEVENTS`, where it waits.
+    /// Flags in addition to `IORING_ENTER_GETEVENTS`, which is added for a wait.
     flags: c_uint,
     argument: *const c_void,
     argument_bytes: usize,
-    /// Its wait ends by itself; then there is no second one.
+    /// True if the wait has a time limit; then `enter` is called only once.
     limited: bool,
-    /// The visit's result if that happened.
+    /// The result if the time limit has passed.
     expired: c_int,
 }
 
@@ -39,7 +39,7 @@ impl Visit {
         }
     }
 
-    /// With a time limit, by an argument that stays alive.
+    /// Returns the parameters for a wait with a time limit, by an argument that stays alive.
     fn extended(submit: c_uint, least: c_uint, argument: &io_uring_getevents_arg) -> Visit {
         let limited = argument.ts != 0;
         Visit {
@@ -61,11 +61,11 @@ fn limits(time: *const Timespec, mask: *const c_void, min_wait_us: c_uint) -> io
     }
 }
 
-/// Submits, and waits until enough completions are there; the first of them goes to `out`. Zero or what the
-/// first `enter` has submitted, or a negative errno.
+/// Submits, and waits until enough completions are there; `out` gets the first of them. Returns zero or the number of entries
+/// that the first `enter` has submitted, or a negative errno.
 ///
 /// # Safety
-/// `ring` must be set up, and the visit's argument one of its kind.
+/// `ring` must be set up, and the visit's argument must be valid for its flags.
 #[inline(always)]
 unsafe fn visit(ring: &Ring, out: *mut *mut Cqe, mut visit: Visit) -> c_int {
     let (mut result, mut entered) = (0, false);
@@ -114,12 +114,12 @@ unsafe fn visit(ring: &Ring, out: *mut *mut Cqe, mut visit: Visit) -> c_int {
             (entered, result) = (true, did);
         }
     };
-    // SAFETY: the program's.
+    // SAFETY: the pointer is the program's.
     unsafe { *out = cqe };
     result
 }
 
-/// Puts a timeout of the library's own into the queue, for kernels that know no limits of waits.
+/// Queues a timeout of the library's own, for kernels on which waits have no time limits.
 ///
 /// # Safety
 /// As for `io_uring_wait_cqes`.
@@ -134,7 +134,7 @@ unsafe fn queue_timeout(ring: &mut Ring, least: c_uint, time: *const Timespec) -
         }
         sqe = ring.next_sqe();
     }
-    // SAFETY: null or an entry of the ring.
+    // SAFETY: the pointer is null or points to an entry of the ring.
     let sqe = unsafe { sqe.as_mut() }.ok_or(-(EAGAIN as c_int))?;
     sqe.opcode = io_uring_op::IORING_OP_TIMEOUT as u8;
     sqe.fd = -1;
@@ -145,7 +145,7 @@ unsafe fn queue_timeout(ring: &mut Ring, least: c_uint, time: *const Timespec) -
     Ok(ring.flush())
 }
 
-/// The part that the inline functions that wait have in common.
+/// The common part of the inline functions that wait.
 ///
 /// # Safety
 /// As in C.
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn __io_uring_get_cqe(
         && !cqe.is_null()
         && ready >= least
     {
-        // SAFETY: the program's.
+        // SAFETY: the pointer is the program's.
         unsafe { *out = cqe };
         return 0;
     }
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn __io_uring_get_cqe(
     unsafe { visit_plain(ring, out, submit, least, mask) }
 }
 
-/// Apart, so that what is there already costs little.
+/// Calls [`visit`]. A separate function, so that a completion that is already there costs little.
 ///
 /// # Safety
 /// As for [`__io_uring_get_cqe`].
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn io_uring_wait_cqes(
     time: *const Timespec,
     mask: *const c_void,
 ) -> c_int {
-    // A thread that submits may use the other half of the ring at the same time.
+    // Only shared access: a thread that submits may use the other half of the ring at the same time.
     // SAFETY: the caller's promise.
     let shared = unsafe { &*ring };
     let mut submit = 0;
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn io_uring_wait_cqes(
             // SAFETY: the caller's promise.
             return unsafe { visit(shared, out, Visit::extended(0, least, &limits)) };
         }
-        // SAFETY: the caller's promise; on such kernels it may do so from one thread only.
+        // SAFETY: the caller's promise; on such kernels the program must use the ring in one thread only.
         match unsafe { queue_timeout(&mut *ring, least, time) } {
             Ok(queued) => submit = queued,
             Err(error) => return error,
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn io_uring_wait_cqe_timeout(
     unsafe { io_uring_wait_cqes(ring, out, 1, time, ptr::null()) }
 }
 
-/// Submits what is filled, and waits for some time.
+/// Submits the filled entries, and waits with a time limit.
 ///
 /// # Safety
 /// As for the functions that call it.
@@ -273,7 +273,7 @@ unsafe fn submit_and_wait_limited(
     unsafe { submit_plainly(ring, out, least, time, min_wait_us, mask) }
 }
 
-/// Where the kernel is not to have all of it.
+/// Submits and waits on a ring whose entries may include operations that the kernel lacks.
 ///
 /// # Safety
 /// As for the functions that call it.

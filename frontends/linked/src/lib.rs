@@ -1,9 +1,9 @@
-//! Code that the front ends that are linked into programs share: when anyring's engine is wanted, the way into it, and what it is
-//! told of the program.
+//! Code that the front ends for linking into programs share: the choice of the engine, the entry to the user engine, and what the
+//! engine is told of the program.
 //!
-//! Such a front end interposes nothing but `io_uring`: it knows nothing of the program's signal actions. A
-//! handler that ran while its thread is inside the engine could enter the ring whose lock that thread holds;
-//! so signals are blocked inside, but for waits, which have the program's mask.
+//! Such a front end interposes nothing but `io_uring`: it knows nothing of the program's signal actions. A signal
+//! handler that ran while its thread is inside the engine could enter the ring whose lock the thread holds.
+//! So signals are blocked inside the engine, except during waits, which use the program's mask.
 #![no_std]
 
 mod cancel;
@@ -28,30 +28,30 @@ unsafe extern "C" {
     fn getauxval(name: usize) -> usize;
 }
 
-/// Which engine the rings of this process are to have: what `ANYRING_ENGINE` says, else the kernel's where it
-/// works. A value that cannot be understood ends the process, and says so.
+/// Chooses the engine for the rings of this process: the one that `ANYRING_ENGINE` names, else the kernel's if it
+/// works. An invalid value ends the process with a message.
 #[cold]
 pub fn choose() -> Choice {
     const SECURE: usize = 23;
-    // SAFETY: asks only.
+    // SAFETY: only reads a value.
     let privileged = unsafe { getauxval(SECURE) } != 0;
-    // The variables of who starts a program are not obeyed with privileges that he has not.
-    // SAFETY: the C library's list.
+    // In a privileged program, variables of its unprivileged caller are ignored.
+    // SAFETY: the list is the C library's.
     let variables = if privileged { core::ptr::null() } else { unsafe { environ } };
-    // Where somebody else answers the calls, `anyring run` for one, they are as good as the kernel's.
+    // If another front end answers the calls (that of `anyring run`, for example), its io_uring is as good as the kernel's.
     if others_answer() {
-        // SAFETY: the C library's list, or null.
+        // SAFETY: the list is the C library's, or null.
         if unsafe { config::leave_the_choice(variables) } {
             beside::offer();
         }
         return Choice::Kernel;
     }
-    // SAFETY: the C library's list, or null.
+    // SAFETY: the list is the C library's, or null.
     let config = unsafe { config::read(variables) };
     process::refuse_settings(&config);
-    // Nobody else has the engine chosen.
+    // The program chooses an engine only when it asks for a ring.
     process::asks_for_ring();
-    // SAFETY: makes a ring.
+    // SAFETY: the call makes a ring with parameters of the caller.
     let kernel = |number, arguments| unsafe { syscall(number, arguments) };
     match process::choose(config.choice, process::Asks::Itself, kernel) {
         Choice::User if process::rings_kill() => {
@@ -62,8 +62,8 @@ pub fn choose() -> Choice {
     }
 }
 
-/// Whether a seccomp filter ends whoever makes a ring of our engine. It is asked under the first filter that is there; what a
-/// later one does is not known.
+/// True if a seccomp filter kills threads that make a ring of the user engine. The filter is tested when one is first
+/// found; the effect of later filters is unknown.
 pub fn rings_kill() -> bool {
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;
@@ -75,11 +75,11 @@ pub fn rings_kill() -> bool {
     ANSWER.load(Ordering::Relaxed) == YES
 }
 
-/// Puts anyring's engine in place, once; rings can be made from here on. What `host` provides must not touch
+/// Starts the user engine, once; rings can be made from here on. The functions of `host` must not touch
 /// memory that a child of `fork` finds locked.
 pub fn begin(host: &'static &'static dyn Host) {
     static BEGUN: AtomicBool = AtomicBool::new(false);
-    // Of threads that make their first ring at the same time each goes on with a whole engine: the host is the
+    // Threads that make their first ring at the same time all continue with a complete engine: the host is the
     // same, and hooks that run twice do no harm.
     process::adopt(host);
     if !BEGUN.swap(true, Ordering::Relaxed) {
@@ -87,14 +87,14 @@ pub fn begin(host: &'static &'static dyn Host) {
     }
 }
 
-/// Puts anyring's engine in place beside the kernel's, for what the kernel lacks.
+/// Starts the user engine beside the kernel engine, for operations that the kernel lacks.
 pub fn begin_beside_kernel(host: &'static &'static dyn Host) {
     static LINKED: &dyn anyring_kernel_ring::Frontend = &Linked;
     begin(host);
     anyring_kernel_ring::begin(&LINKED);
 }
 
-/// The front end as the companions of the kernel's rings need it.
+/// The front end for the companions of the kernel's rings.
 struct Linked;
 
 impl anyring_kernel_ring::Frontend for Linked {
@@ -116,8 +116,8 @@ impl anyring_kernel_ring::Frontend for Linked {
     }
 }
 
-/// One of the three calls, by anyring's engine; a negative errno on failure. `tells_closes` is what the engine is to know of a
-/// ring that is made: [`closing`] is called for its descriptors.
+/// Makes one of the three calls on the user engine; returns a negative errno on failure. `tells_closes` says, for a new
+/// ring, whether [`closing`] is called for its descriptors.
 ///
 /// # Safety
 /// As for the call that `number` names.
@@ -131,14 +131,14 @@ pub unsafe fn call(number: usize, arguments: [usize; 6], tells_closes: bool) -> 
     result as c_int
 }
 
-/// `io_uring_setup` where the kernel's engine was chosen: a descriptor or a negative errno. Where the kernel knows not all of the
-/// flags and ours does, the ring is ours ([`beside`]); `begin` puts our engine in place then.
+/// Makes `io_uring_setup` in a process for which the kernel engine was chosen; returns a descriptor or a negative errno. If the kernel does
+/// not know all of the flags and the user engine does, the user engine makes the ring ([`beside`]); `begin` starts it then.
 ///
 /// # Safety
 /// As for the call.
 pub unsafe fn set_up(arguments: [usize; 6], begin: impl FnOnce(), tells_closes: bool) -> c_int {
     const SETUP: usize = linux_raw_sys::general::__NR_io_uring_setup as usize;
-    // SAFETY: the caller's promise, or parameters of ours.
+    // SAFETY: the caller's promise, or parameters of this crate.
     let kernel = |number, arguments| unsafe { syscall(number, arguments) };
     if let Some(result) = beside::set_up(arguments, kernel, closing) {
         return result as c_int;
@@ -149,11 +149,11 @@ pub unsafe fn set_up(arguments: [usize; 6], begin: impl FnOnce(), tells_closes: 
     unsafe { call(SETUP, arguments, tells_closes) }
 }
 
-/// A time during which no handler of the program runs in the calling thread.
+/// A period during which no signal handler of the program runs in the calling thread.
 pub struct Quiet(u64);
 
 impl Quiet {
-    /// Begins the time.
+    /// Begins the period.
     pub fn begin() -> Self {
         Self(sys::set_signal_mask(sys::ASYNCHRONOUS))
     }
@@ -165,13 +165,13 @@ impl Drop for Quiet {
     }
 }
 
-/// Does something in the engine without a handler of the program in between.
+/// Calls `body`, during which no signal handler of the program runs in the calling thread.
 pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
     let _quiet = Quiet::begin();
     body()
 }
 
-/// A descriptor, a ring's or one that a ring works on, is about to be closed.
+/// Tells the engine that a descriptor, of a ring or of a file that a ring works on, is about to be closed.
 pub fn closing(fd: c_int) {
     quietly(|| frontend::closed(fd));
 }

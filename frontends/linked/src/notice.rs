@@ -1,5 +1,5 @@
-//! Notices to the engine about the program, as far as such a front end sees it: the program's forks, the ends of its
-//! threads, and, when the program next enters a ring, that it has other credentials.
+//! Reports to the engine about the program, as far as such a front end sees it: forks, ends of threads, and,
+//! when the program next enters a ring, a change of credentials.
 
 use crate::quietly;
 use anyring_engine::credentials::{Change, Reach};
@@ -18,18 +18,18 @@ unsafe extern "C" {
     fn pthread_setspecific(key: c_uint, value: *const c_void) -> c_int;
 }
 
-/// Threads that have entered a ring have a value for it.
+/// The key for which threads that have entered a ring have a value.
 static KEY: AtomicU32 = AtomicU32::new(c_uint::MAX);
-/// The signal mask of the thread that forks: one at a time, for it holds the engine's locks.
+/// The signal mask of the thread that forks. Only one thread forks at a time, because it holds the engine's locks.
 static FORK_MASK: AtomicU64 = AtomicU64::new(0);
-/// The users that the process acts for, [`NOBODY`] before it was looked at.
+/// The user ids of the process when they were last read, or [`NOBODY`].
 static USERS: [AtomicU64; 2] = [const { AtomicU64::new(NOBODY) }; 2];
 const NOBODY: u64 = u64::MAX;
 
-/// From here on forks and ends of threads are noticed.
+/// Begins to notice forks and ends of threads.
 pub fn begin() {
     let mut key = c_uint::MAX;
-    // SAFETY: hooks and destructor stay, for this library is never unloaded.
+    // SAFETY: the hooks and the destructor are never unloaded, because this library is not.
     unsafe {
         pthread_atfork(Some(before_fork), Some(after_fork), Some(forked));
         if pthread_key_create(&mut key, thread_ends) == 0 {
@@ -38,11 +38,11 @@ pub fn begin() {
     }
 }
 
-/// The calling thread enters a ring.
+/// Notes that the calling thread enters a ring.
 #[inline]
 pub fn thread() {
     let key = KEY.load(Ordering::Relaxed);
-    // SAFETY: a key of ours; any value but null.
+    // SAFETY: the key is this module's; any value but null will do.
     unsafe {
         if key != c_uint::MAX && pthread_getspecific(key).is_null() {
             pthread_setspecific(key, (&raw const KEY).cast());
@@ -50,18 +50,18 @@ pub fn thread() {
     }
 }
 
-/// The calling thread ends: what it leaves in flight is cancelled, as the kernel does.
+/// Cancels the requests in flight of the calling thread, which ends, as the kernel does.
 extern "C" fn thread_ends(_: *mut c_void) {
     quietly(frontend::thread_ends);
 }
 
-/// If the process acts for other users than when this was last looked at, the engine's threads do, too. Called
-/// with signals blocked.
+/// Makes the engine's threads change their credentials, if the user ids of the process have changed since the last call.
+/// Called with signals blocked.
 pub fn credentials() {
     let mut ids = [0_u32; 3];
     let first = ids.as_mut_ptr().expose_provenance();
     let arguments = [first, first + size_of::<u32>(), first + 2 * size_of::<u32>(), 0, 0, 0];
-    // SAFETY: writes the three.
+    // SAFETY: the kernel writes the three ids.
     unsafe { arch::syscall(__NR_getresuid as usize, arguments) };
     let now = [u64::from(ids[0]) << 32 | u64::from(ids[1]), u64::from(ids[2])];
     let known = USERS.each_ref().map(|word| word.load(Ordering::Relaxed));

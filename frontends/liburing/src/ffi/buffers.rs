@@ -1,4 +1,4 @@
-//! Rings of provided buffers.
+//! Buffer rings.
 
 use crate::buffers;
 use crate::types::Ring;
@@ -6,16 +6,16 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU16, Ordering};
 use linux_raw_sys::io_uring::io_uring_buf;
 
-/// `struct io_uring_buf_ring`: a list of buffers, in whose first entry lies the tail.
+/// `struct io_uring_buf_ring`: an array of buffers, whose first entry contains the tail.
 #[repr(transparent)]
 pub struct BufRing(io_uring_buf);
 
-/// Where the tail lies.
+/// The offset of the tail in bytes.
 const TAIL: usize = 14;
 
 impl BufRing {
     fn tail(&self) -> &AtomicU16 {
-        // SAFETY: within the first entry, which lives as long as the ring; the other side only reads it.
+        // SAFETY: the tail is within the first entry, which lives as long as the buffer ring; the other side only reads it.
         unsafe { AtomicU16::from_ptr((&raw const self.0).byte_add(TAIL).cast_mut().cast()) }
     }
 }
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn io_uring_buf_ring_add(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn io_uring_buf_ring_advance(buffers: &BufRing, count: c_int) {
     let tail = buffers.tail();
-    // Release pairs with the acquire of whoever takes buffers: they are filled in. Only the program writes it.
+    // Release pairs with the acquire of the side that takes buffers: the entries are filled in. Only the program writes the tail.
     tail.store(tail.load(Ordering::Relaxed).wrapping_add(count as u16), Ordering::Release);
 }
 

@@ -1,4 +1,4 @@
-//! Completions: looking at them, and giving their places back.
+//! Completions: reading them, and giving their places back.
 
 use crate::ring;
 use crate::types::{Cqe, CqeIter, Ring};
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn io_uring_cqe_get_data64(cqe: &Cqe) -> u64 {
     cqe.user_data
 }
 
-/// `io_uring_cqe_nr(3)`: how many places it has.
+/// `io_uring_cqe_nr(3)`: the number of places that a CQE takes.
 ///
 /// # Safety
 /// As in C.
@@ -72,14 +72,14 @@ pub unsafe extern "C" fn io_uring_cq_ready(ring: &Ring) -> c_uint {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn io_uring_cq_has_overflow(ring: &Ring) -> bool {
-    // SAFETY: flags of a ring that is mapped.
+    // SAFETY: the flags belong to a ring that is mapped.
     let flags = unsafe { AtomicU32::from_ptr(ring.sq.kflags) }.load(Ordering::Relaxed);
     flags & IORING_SQ_CQ_OVERFLOW != 0
 }
 
-/// The flags that the program sets; none on old kernels.
+/// Returns the CQ flags, which the program sets; `None` on old kernels.
 fn cq_flags(ring: &Ring) -> Option<&AtomicU32> {
-    // SAFETY: flags of a ring that is mapped.
+    // SAFETY: the flags belong to a ring that is mapped.
     (!ring.cq.kflags.is_null()).then(|| unsafe { AtomicU32::from_ptr(ring.cq.kflags) })
 }
 
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn io_uring_cq_eventfd_toggle(ring: &Ring, enabled: bool) 
         return 0;
     }
     let Some(flags) = cq_flags(ring) else { return -(EOPNOTSUPP as c_int) };
-    // Only the program writes them.
+    // Only the program writes the flags.
     let now = flags.load(Ordering::Relaxed);
     flags.store(now ^ IORING_CQ_EVENTFD_DISABLED, Ordering::Relaxed);
     0
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn io_uring_cq_eventfd_toggle(ring: &Ring, enabled: bool) 
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn io_uring_cqe_iter_init(ring: &Ring) -> CqeIter {
-    // SAFETY: a ring that is mapped; only the program writes the head.
+    // SAFETY: the ring is mapped; only the program writes the head.
     let head = unsafe { *ring.cq.khead };
     CqeIter {
         cqes: ring.cq.cqes,
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn io_uring_cqe_iter_next(iter: &mut CqeIter, out: *mut *m
     true
 }
 
-/// The part that the functions that look for one completion have in common.
+/// The common part of the functions that look for one completion.
 ///
 /// # Safety
 /// As in C.

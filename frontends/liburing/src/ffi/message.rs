@@ -13,7 +13,7 @@ pub struct Received {
     flags: u32,
 }
 
-/// How much room the header of a control message, and its data, take.
+/// Returns the length of a control message's header or data with its padding.
 fn aligned(length: usize) -> usize {
     length.wrapping_add(size_of::<usize>() - 1) & !(size_of::<usize>() - 1)
 }
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn io_uring_recvmsg_validate(
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn io_uring_recvmsg_name(received: *mut Received) -> *mut c_void {
-    // The payload may end the buffer: the address alone counts.
+    // The buffer may end here: only the address is computed.
     received.wrapping_add(1).cast()
 }
 

@@ -1,4 +1,4 @@
-//! The functions that are inline in `liburing.h`, as symbols: `liburing-ffi` has them for languages that read no
+//! The functions that are inline in `liburing.h`, as symbols: `liburing-ffi` has them for languages that cannot use
 //! C headers.
 
 pub mod buffers;

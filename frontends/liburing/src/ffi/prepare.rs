@@ -1,4 +1,4 @@
-//! How each operation is written into an SQE: one table. A row says which fields are set, to what; every row
+//! The preparation of SQEs, one row of a table for each operation. A row says which fields are set, and to what. Every row
 //! sets `opcode`, `fd`, `addr`, `len` and `off` (to -1, 0, 0, 0 if it does not say), and leaves the others as
 //! `io_uring_get_sqe` left them.
 
@@ -16,7 +16,7 @@ type Any = *const c_void;
 type Text = *const c_char;
 type Mode = c_uint;
 
-/// Operations that are newer than the headers which the numbers come from.
+/// Operations that are newer than the headers from which the other opcodes come.
 const NOP128: u8 = 63;
 const URING_CMD128: u8 = 64;
 /// From `<linux/blkdev.h>`: `_IO(0x12, ...)`.
@@ -28,20 +28,20 @@ const FIXED_FILE: u8 = 1 << io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
 const BUFFER_SELECT: u8 = 1 << io_uring_sqe_flags_bit::IOSQE_BUFFER_SELECT_BIT as u8;
 const OPEN_HOW_BYTES: u32 = 24;
 
-/// Any free slot of the file table.
+/// Stands for any free slot of the file table.
 const ANY_SLOT: u32 = u32::MAX;
 
-/// How a slot of the file table is written: 0 stands for none.
+/// Returns the field value of a slot of the file table: 0 stands for no slot.
 fn slot(index: c_uint) -> u32 {
     if index == ANY_SLOT { ANY_SLOT } else { index.wrapping_add(1) }
 }
 
-/// A slot of the file table as it is written, where the program must not mean "any".
+/// Returns the field value of a slot of the file table, for operations that do not accept [`ANY_SLOT`].
 fn named_slot(index: c_uint) -> u32 {
     index.wrapping_add(1)
 }
 
-/// A number of C's, in a wider field as C converts it.
+/// Converts a C `int` to a wider field as C does.
 fn wide(number: c_int) -> u64 {
     number as i64 as u64
 }
@@ -50,7 +50,7 @@ fn address<T>(pointer: *const T) -> u64 {
     pointer.addr() as u64
 }
 
-/// Events, which the kernel reads as two halves in memory order.
+/// Returns the field value of poll events, which the kernel reads as two halves in memory order.
 fn poll_events(mask: c_uint) -> u32 {
     if cfg!(target_endian = "big") { mask.rotate_left(16) } else { mask }
 }
@@ -339,24 +339,24 @@ preparations! {
 /// `IORING_MSG_SEND_FD`.
 const SEND_FD: u64 = io_uring_msg_ring_flags::IORING_MSG_SEND_FD as u64;
 
-/// Two fields of 32 bits in the place of one of 64.
+/// Returns the value of a field of 64 bits that holds two fields of 32 bits.
 fn pair(first: u32, second: u32) -> u64 {
     let (a, b) = (first.to_ne_bytes(), second.to_ne_bytes());
     u64::from_ne_bytes([a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]])
 }
 
-/// A command, whose number lies in the first half of `off`.
+/// Returns `off` with the number of a command in its first half.
 fn command(operation: u32) -> u64 {
     pair(operation, 0)
 }
 
-/// `addr_len`, which has the first half of `file_index`.
+/// Returns `file_index` with `addr_len` in its first half.
 fn with_name_length(file_index: u32, length: u16) -> u32 {
     let (old, new) = (file_index.to_ne_bytes(), length.to_ne_bytes());
     u32::from_ne_bytes([new[0], new[1], old[2], old[3]])
 }
 
-/// The beginning of most preparations.
+/// The common part of most preparations.
 ///
 /// # Safety
 /// As in C.
@@ -373,7 +373,7 @@ pub unsafe extern "C" fn io_uring_prep_rw(
     (sqe.fd, sqe.addr, sqe.len, sqe.off) = (fd, address(buffer), length, offset);
 }
 
-/// `io_uring_prep_send_set_addr(3)`, which prepares nothing by itself.
+/// `io_uring_prep_send_set_addr(3)`, which adds an address to a prepared send.
 ///
 /// # Safety
 /// As in C.

@@ -1,4 +1,4 @@
-//! Submission queue entries: taking them, and what all have.
+//! Submission queue entries: taking free ones, and setting the fields that all operations have.
 
 use crate::types::{Ring, Sqe};
 use crate::{queue, ring};
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn io_uring_sqring_wait(ring: &Ring) -> c_int {
     }
 }
 
-/// `io_uring_get_sqe128(3)`: two places that lie one behind the other.
+/// `io_uring_get_sqe128(3)`: takes two adjacent places.
 ///
 /// # Safety
 /// As in C.
@@ -99,8 +99,8 @@ pub unsafe extern "C" fn io_uring_get_sqe128(ring: &mut Ring) -> *mut Sqe {
         return ptr::null_mut();
     }
     if at_end {
-        // The last place is left to an operation that nobody hears of.
-        // SAFETY: there is room, see above.
+        // The last place is filled by a no-op without a completion.
+        // SAFETY: there is room for it, as checked above.
         let filler = unsafe { &mut *ring.next_sqe() };
         (filler.opcode, filler.fd) = (io_uring_op::IORING_OP_NOP as u8, -1);
         (filler.addr, filler.len, filler.off) = (0, 0, 0);
@@ -109,9 +109,9 @@ pub unsafe extern "C" fn io_uring_get_sqe128(ring: &mut Ring) -> *mut Sqe {
     let tail = ring.sq.sqe_tail;
     ring.sq.sqe_tail = tail.wrapping_add(2);
     let place = ((tail & ring.sq.ring_mask) as usize) << ring::sqe_shift(ring.flags);
-    // SAFETY: a place of the queue.
+    // SAFETY: the place is within the queue.
     let sqe = unsafe { ring.sq.sqes.add(place) };
-    // SAFETY: nobody reads it until it is submitted.
+    // SAFETY: nothing reads the entry until it is submitted.
     queue::clear(unsafe { &mut *sqe });
     sqe
 }
@@ -122,12 +122,12 @@ pub unsafe extern "C" fn io_uring_get_sqe128(ring: &mut Ring) -> *mut Sqe {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn io_uring_opcode_supported(probe: *const u8, operation: c_int) -> c_int {
-    /// Of `struct io_uring_probe`, before its list; and each entry's size and the place of its flags.
+    /// The sizes of `struct io_uring_probe` before its list and of a list entry, and the offset of an entry's flags, in bytes.
     const HEADER: usize = 16;
     const ENTRY: usize = 8;
     const FLAGS: usize = 2;
     const SUPPORTED: u16 = 1;
-    // SAFETY: the caller's promise: the first byte says how long the list is.
+    // SAFETY: by the caller's promise, the first byte is the last opcode of the list.
     unsafe {
         if operation < 0 || operation > c_int::from(*probe) {
             return 0;
