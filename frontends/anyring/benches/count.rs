@@ -1,5 +1,5 @@
-//! Does the same with the crate `io-uring`, with the layer below and with the safe ring, for `scripts/count-crate` to count
-//! the instructions of: `count SIDE WORK BATCH BATCHES`, always over the kernel's io_uring.
+//! Equal work with the crate `io-uring`, with the low-level interface and with the safe ring, whose instructions
+//! `scripts/count-crate` counts: `count SIDE WORK BATCH BATCHES`, always with the kernel engine.
 
 use anyring::{Builder, Engine, Error, Fd, Operation, Ring, low, op};
 use io_uring::{IoUring, opcode, types};
@@ -8,12 +8,12 @@ use std::os::fd::AsRawFd;
 
 const BYTES: usize = 64;
 
-/// The opcode that is counted, known to the compiler: a program decides that once for each place in its text.
+/// The opcodes that are counted, as constants: a program decides on one for each place in its code.
 const NOP: u8 = 0;
 const READ: u8 = 1;
 const FIXED: u8 = 2;
 
-/// Batches of what one side does.
+/// A function that runs batches of requests with one of the interfaces.
 type Side = fn(usize, usize, File) -> usize;
 
 const SIDES: [(&str, [Side; 3]); 3] = [
@@ -119,7 +119,7 @@ fn safe<const WORK: u8>(batch: usize, batches: usize, file: File) -> usize {
     }
 }
 
-/// Does so with each buffer, all at once, again and again; how much it came to.
+/// Runs the operation with each buffer, all at the same time, and repeatedly. Returns the sum of the results.
 fn rounds<B, O: Operation>(
     ring: &mut Ring,
     mut buffers: Vec<B>,

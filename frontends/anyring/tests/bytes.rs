@@ -17,7 +17,7 @@ fn bytes_are_buffers(mut ring: Ring) {
     assert_eq!(other.read(&mut received).unwrap(), 3);
     assert_eq!(&received[..3], b"two");
 
-    // Parts of one allocation, each with its own request.
+    // Two parts of one allocation, each with its own request.
     let mut whole = BytesMut::with_capacity(64);
     whole.put_slice(b"kept");
     let tail = whole.split_off(16);
@@ -34,7 +34,7 @@ fn bytes_are_buffers(mut ring: Ring) {
     assert_eq!(count.unwrap(), 16);
 }
 
-/// A provided buffer becomes bytes without a copy, and goes back with their last clone.
+/// A provided buffer becomes `Bytes` without a copy, and returns to its group with their last clone.
 #[both]
 fn provided_buffers_become_bytes(mut ring: Ring) {
     let (one, mut other) = UnixStream::pair().unwrap();
@@ -53,7 +53,7 @@ fn provided_buffers_become_bytes(mut ring: Ring) {
     drop(part);
     let mut receive = ring.push_multi(op::recv_multi(&socket, &buffers)).unwrap();
     assert_eq!(&ring.next(&mut receive).unwrap().unwrap().unwrap()[..], b"x");
-    // It may have ended with the buffer being out.
+    // The first receive may have ended while the buffer was out.
     let mut receive = ring.push_multi(op::recv_multi(&socket, &buffers)).unwrap();
     drop(other);
     let end = ring.next(&mut receive).unwrap().unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Processes in which something is denied: what the errors say, and which engine rings have.
+//! Processes in which calls are denied: the errors of rings, and their engines.
 
 mod common;
 
@@ -9,24 +9,24 @@ use anyring::{Ring, op};
 use linux_raw_sys::io_uring::{IORING_SETUP_NO_SQARRAY, IORING_SETUP_SINGLE_ISSUER, IORING_SETUP_SQE128};
 use std::os::unix::process::CommandExt;
 
-/// The variable that says that this process is the one in which it is denied.
+/// The variable that marks the process in which calls are denied.
 const DENIED: &str = "ANYRING_TEST_DENIED";
 
-/// Runs the test `name` again in a process that begins with `deny`; whether this is that process.
+/// Runs the test `name` again in a process that begins with `deny`. Returns true in that process.
 fn again(name: &str, deny: fn() -> std::io::Result<()>) -> bool {
     if std::env::var_os(DENIED).is_some() {
         return true;
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture"]).env(DENIED, "1").env_remove("ANYRING_ENGINE");
-    // SAFETY: system calls only.
+    // SAFETY: `deny` makes system calls only.
     let output = unsafe { command.pre_exec(deny) }.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{text}", String::from_utf8_lossy(&output.stdout));
     false
 }
 
-/// A filter that answers the three calls with this errno, as the profiles of containers do.
+/// Installs a filter that answers the three calls with this errno, as container profiles do.
 fn filter(errno: i32) -> std::io::Result<()> {
     const LOAD: u16 = 0x20;
     const AT_LEAST: u16 = 0x35;
@@ -45,10 +45,10 @@ fn filter(errno: i32) -> std::io::Result<()> {
     install(&mut program)
 }
 
-/// The calling thread has this filter from now on.
+/// Installs a filter for the calling thread.
 fn install(program: &mut [libc::sock_filter]) -> std::io::Result<()> {
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: a program as long as is said.
+    // SAFETY: the program has the length that the structure says.
     let result = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program)
@@ -56,7 +56,7 @@ fn install(program: &mut [libc::sock_filter]) -> std::io::Result<()> {
     if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// Where the kernel denies its io_uring, rings have anyring's engine and work.
+/// If the kernel denies its io_uring, rings have the user engine and work.
 fn works_all_the_same() {
     let mut ring = Ring::new(8).unwrap();
     assert_eq!(ring.engine(), Engine::User);
@@ -97,7 +97,7 @@ fn by_a_filter_that_hides_it() {
     works_all_the_same();
 }
 
-/// A filter that ends processes that make a file in memory.
+/// Installs a filter that kills processes that make a memory file.
 fn no_files_in_memory() -> std::io::Result<()> {
     let line = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let mut program = [
@@ -109,7 +109,7 @@ fn no_files_in_memory() -> std::io::Result<()> {
     install(&mut program)
 }
 
-/// The engine needs such a file for a ring: where that would be the process's end, there is an error instead.
+/// The engine needs a memory file for a ring: if making one would kill the process, there is an error instead.
 fn is_told_of_files_in_memory() {
     let error = Builder::new(8).engine(Engine::User).build().expect_err("nobody may make a file in memory");
     assert_eq!((error.errno(), error.engine()), (libc::EPERM, Engine::User));
@@ -127,9 +127,9 @@ fn by_a_filter_that_kills_files_in_memory() {
 
 #[test]
 fn by_such_a_filter_that_comes_later() {
-    // SAFETY: asks only.
+    // SAFETY: only reads a setting.
     if unsafe { libc::prctl(libc::PR_GET_SECCOMP) } != 0 {
-        // It is asked under the first filter what filters do.
+        // The engine tests the first filter only.
         anyring_tally::skipped("a filter from the beginning");
         return;
     }
@@ -140,8 +140,8 @@ fn by_such_a_filter_that_comes_later() {
     }
 }
 
-/// The calling thread, and what it starts, is on a kernel that does not know these setup flags: another thread of the process
-/// looks at what each call asks for.
+/// Simulates, for the calling thread and what it starts, a kernel that does not know these setup flags: another thread of the process
+/// examines each call.
 fn play_a_kernel_without(flags: u32) {
     const LISTENER: libc::c_ulong = 1 << 3;
     const RECEIVE: libc::c_ulong = 0xc050_2100;
@@ -159,7 +159,7 @@ fn play_a_kernel_without(flags: u32) {
     std::thread::spawn(move || {
         let listener: libc::c_int = told.recv().unwrap();
         loop {
-            // SAFETY: integers only, and filled in by the calls.
+            // SAFETY: structures of integers, which the calls fill in.
             unsafe {
                 let mut asked: libc::seccomp_notif = std::mem::zeroed();
                 if libc::ioctl(listener, RECEIVE, &raw mut asked) != 0 {
@@ -182,7 +182,7 @@ fn play_a_kernel_without(flags: u32) {
             }
         }
     });
-    // SAFETY: a program as long as is said.
+    // SAFETY: the program has the length that the structure says.
     let listener = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, LISTENER, &program)
@@ -205,8 +205,8 @@ fn by_a_kernel_that_is_too_old() {
     let of = |builder: Builder<'_>| builder.build().map(|ring| ring.engine()).map_err(|error| error.errno());
     assert_eq!(of(Builder::new(8)), Ok(Engine::Kernel));
     assert_eq!(of(Builder::new(8).submit_all()), Ok(Engine::Kernel));
-    // Programs go on without what makes things faster. What is refused for other reasons stays refused, and so does what was
-    // asked of the kernel alone.
+    // Programs can do without flags for speed, so these stay refused, as do requests that are refused for other reasons or that
+    // ask for the kernel engine only.
     assert_eq!(of(Builder::new(8).single_issuer()), Err(libc::EINVAL));
     assert_eq!(of(Builder::new(0)), Err(libc::EINVAL));
     assert_eq!(of(Builder::new(8).taskrun_flag()), Err(libc::EINVAL));
@@ -214,7 +214,7 @@ fn by_a_kernel_that_is_too_old() {
     assert_eq!(refused, Some(libc::EINVAL));
     let mut ring = large(Builder::new(8)).unwrap();
     assert_eq!(ring.engine(), Engine::User);
-    // SAFETY: names no memory.
+    // SAFETY: the entry names no memory.
     unsafe { ring.push(low::op::Nop::new().build().user_data(7)) }.unwrap();
     ring.submit_and_wait(1).unwrap();
     assert_eq!(ring.completion().next().map(|cqe| cqe.user_data()), Some(7));
@@ -226,14 +226,14 @@ fn by_a_limit_of_descriptors() {
         return;
     }
     common::both(|engine| {
-        // The engine's own descriptors come first.
+        // Lets the engine make its own descriptors first.
         drop(Builder::new(8).engine(engine).build().unwrap());
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: writes the structure.
+        // SAFETY: the call writes the structure.
         unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
         let before = limit;
         limit.rlim_cur = 3;
-        // SAFETY: reads the structure.
+        // SAFETY: the call reads the structure.
         unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
         let error = Builder::new(8).engine(engine).build().err();
         // SAFETY: as above.

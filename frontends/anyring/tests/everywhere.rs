@@ -1,4 +1,4 @@
-//! The functions that `anyring::everywhere!()` stands in front of, by the C library's functions alone, on both engines.
+//! The functions that `anyring::everywhere!()` defines, called by the C library's names only, on both engines.
 
 use linux_raw_sys::io_uring as abi;
 use std::ffi::{c_int, c_long, c_void};
@@ -11,13 +11,13 @@ anyring::everywhere!();
 
 const TEST: &str = "ANYRING_TEST";
 
-/// Runs `body` in a process of its own for each engine, which must be the one at work in the end; `name` is the
-/// test's.
+/// Runs `body` in a separate process for each engine, and asserts that this engine was in use at the end; `name` is the
+/// test's name.
 fn both(name: &str, body: fn()) {
     if std::env::var_os(TEST).is_some() {
         return body();
     }
-    // Others may have made rings in this process; what the kernel allows here is asked past its functions.
+    // Other tests may have made rings in this process, so the kernel is asked without the C library's names.
     let kernel = anyring::Builder::new(1).engine(anyring::Engine::Kernel).build().is_ok();
     for engine in if kernel { ["user", "kernel"].as_slice() } else { &["user"] } {
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -30,7 +30,7 @@ fn both(name: &str, body: fn()) {
     }
 }
 
-/// A ring with setup flags that the kernel is too old for is anyring's, among others of the kernel's.
+/// A ring with setup flags that the kernel is too old for is the user engine's, among rings of the kernel.
 #[test]
 fn a_ring_beside_the_kernels() {
     const SQE_MIXED: u32 = 1 << 19;
@@ -55,10 +55,10 @@ fn a_ring_beside_the_kernels() {
     let plain = Ring::new();
     let mixed = Ring::with(SQE_MIXED);
     for ring in [&plain, &mixed, &plain] {
-        // SAFETY: all zeros are a NOP.
+        // SAFETY: an SQE of zeros is a NOP.
         assert_eq!(ring.one(unsafe { std::mem::zeroed() }), 0);
     }
-    // SAFETY: closes what is the test's.
+    // SAFETY: the descriptor belongs to the test.
     let reused = unsafe {
         libc::close(mixed.fd);
         Ring::new()
@@ -68,7 +68,7 @@ fn a_ring_beside_the_kernels() {
     assert_eq!(reused.one(unsafe { std::mem::zeroed() }), 0);
 }
 
-/// A ring whose three parts are mapped apart, as the first programs of `io_uring` did.
+/// A ring whose three parts are mapped separately, as the first programs with `io_uring` did.
 struct Ring {
     fd: c_int,
     params: abi::io_uring_params,
@@ -79,7 +79,7 @@ struct Ring {
 
 fn enter(fd: c_int, submit: u32, least: u32) -> c_long {
     let flags = abi::IORING_ENTER_GETEVENTS;
-    // SAFETY: what is submitted, names memory that stays.
+    // SAFETY: the submitted entries name memory that stays.
     unsafe { libc::syscall(libc::SYS_io_uring_enter, fd, submit, least, flags, 0, 0) }
 }
 
@@ -89,16 +89,16 @@ impl Ring {
     }
 
     fn with(flags: u32) -> Self {
-        // SAFETY: all zeros are one.
+        // SAFETY: a structure of integers.
         let mut params: abi::io_uring_params = unsafe { std::mem::zeroed() };
         params.flags = flags;
-        // SAFETY: reads and writes the parameters.
+        // SAFETY: the call reads and writes the parameters.
         let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 8, &mut params) } as c_int;
         assert!(fd >= 0, "{}", std::io::Error::last_os_error());
         let map = |bytes: u32, offset: u32| {
             let access = libc::PROT_READ | libc::PROT_WRITE;
             let bytes = bytes as usize;
-            // SAFETY: new memory.
+            // SAFETY: a new mapping.
             let place =
                 unsafe { libc::mmap(null_mut(), bytes, access, libc::MAP_SHARED, fd, i64::from(offset)) };
             assert_ne!(place, libc::MAP_FAILED);
@@ -118,7 +118,7 @@ impl Ring {
     fn push(&self, entry: abi::io_uring_sqe) {
         let tail = self.word(self.submission, self.params.sq_off.tail);
         let index = tail.load(Ordering::Relaxed) % self.params.sq_entries;
-        // SAFETY: an entry of the queue that the engine does not look at yet.
+        // SAFETY: the entry is free: the engine does not read it yet.
         unsafe { self.entries.add(index as usize).write(entry) };
         self.word(self.submission, self.params.sq_off.array + index * 4).store(index, Ordering::Relaxed);
         tail.fetch_add(1, Ordering::Release);
@@ -131,14 +131,14 @@ impl Ring {
             return None;
         }
         let offset = self.params.cq_off.cqes + index % self.params.cq_entries * 16;
-        // SAFETY: a completion of the queue.
+        // SAFETY: the completion was posted.
         let entry = unsafe { &*self.completion.add(offset as usize).cast::<abi::io_uring_cqe>() };
         let result = (entry.user_data, entry.res);
         head.store(index + 1, Ordering::Release);
         Some(result)
     }
 
-    /// Does one thing, and waits for it whatever comes in between.
+    /// Runs one request, and waits for it in spite of interruptions.
     fn one(&self, entry: abi::io_uring_sqe) -> i32 {
         self.push(entry);
         let mut submit = 1;
@@ -154,7 +154,7 @@ impl Ring {
 }
 
 fn request(opcode: abi::io_uring_op, fd: c_int, address: *const c_void, length: u32) -> abi::io_uring_sqe {
-    // SAFETY: all zeros are one.
+    // SAFETY: a structure of integers.
     let mut entry: abi::io_uring_sqe = unsafe { std::mem::zeroed() };
     entry.opcode = opcode as u8;
     entry.fd = fd;
@@ -175,7 +175,7 @@ fn rings_are_mapped_polled_and_closed() {
         let ring = Ring::new();
         let polled = |by_select: bool| {
             let mut list = [libc::pollfd { fd: ring.fd, events: libc::POLLIN, revents: 0 }];
-            // SAFETY: a list of one, and a set.
+            // SAFETY: the list has one element; the set is initialised.
             unsafe {
                 if !by_select {
                     return libc::poll(list.as_mut_ptr(), 1, 0);
@@ -193,7 +193,7 @@ fn rings_are_mapped_polled_and_closed() {
             assert_eq!((polled(false), polled(true)), (1, 1));
             assert_eq!((ring.pop(), ring.pop()), (Some((5, 0)), None));
         }
-        // SAFETY: descriptors of this test.
+        // SAFETY: the descriptors belong to this test.
         let duplicate = unsafe { libc::dup(ring.fd) };
         // SAFETY: as above.
         assert_eq!(unsafe { libc::close(ring.fd) }, 0);
@@ -208,7 +208,7 @@ fn rings_are_mapped_polled_and_closed() {
 #[test]
 fn handlers_may_close_descriptors() {
     extern "C" fn handler(_: c_int) {
-        // SAFETY: a duplicate of its own.
+        // SAFETY: the handler closes only its own duplicate.
         unsafe {
             let error = *libc::__errno_location();
             libc::close(libc::dup(2));
@@ -218,7 +218,7 @@ fn handlers_may_close_descriptors() {
     both("handlers_may_close_descriptors", || {
         let often = libc::timeval { tv_sec: 0, tv_usec: 100 };
         let timer = libc::itimerval { it_interval: often, it_value: often };
-        // SAFETY: the handler does what handlers may.
+        // SAFETY: the handler is async-signal-safe.
         unsafe {
             libc::signal(libc::SIGALRM, handler as *const () as libc::sighandler_t);
             assert_eq!(libc::setitimer(libc::ITIMER_REAL, &timer, null_mut()), 0);
@@ -232,7 +232,7 @@ fn handlers_may_close_descriptors() {
 
 #[test]
 fn privileges_that_are_dropped_are_dropped_for_requests() {
-    // SAFETY: asks only.
+    // SAFETY: only reads an id.
     if unsafe { libc::geteuid() } != 0 {
         anyring_tally::skipped("not root");
         return;
@@ -247,15 +247,15 @@ fn privileges_that_are_dropped_are_dropped_for_requests() {
         let open = || {
             let place = name.as_ptr().cast();
             let mut open = request(abi::io_uring_op::IORING_OP_OPENAT, libc::AT_FDCWD, place, 0);
-            // A worker does it.
+            // Forces the request to a worker.
             open.flags = 1 << abi::io_uring_sqe_flags_bit::IOSQE_ASYNC_BIT as u8;
             ring.one(open)
         };
         assert!(open() >= 0);
-        // SAFETY: takes privileges from this process.
+        // SAFETY: drops privileges of this process.
         assert_eq!(unsafe { libc::seteuid(NOBODY) }, 0);
         assert_eq!(open(), -libc::EACCES);
-        // SAFETY: gives them back.
+        // SAFETY: restores the privileges.
         assert_eq!(unsafe { libc::seteuid(0) }, 0);
         assert!(open() >= 0);
         std::fs::remove_file(&path).unwrap();
@@ -271,11 +271,11 @@ fn rings_of_this_crate_beside_those_of_others() {
         for _ in 0..3 {
             let file = ring.run(op::open("/dev/zero")).unwrap().unwrap();
             assert_eq!(ring.run(op::read(&file, vec![1; 4])).unwrap().1, [0; 4]);
-            // Closed by one of the functions that stand in front of the C library's.
+            // Closed by a function that `everywhere!` defines.
             drop(file);
         }
         drop(ring);
-        // The other one lives on.
+        // The other ring is still open.
         assert_eq!(enter(other.fd, 0, 0), 0);
     });
 }

@@ -6,7 +6,7 @@ use common::*;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-/// An example, which cargo has built beside the tests.
+/// Returns the command of an example, which cargo has built beside the tests.
 fn example(name: &str, engine: anyring::Engine) -> Command {
     let deps = std::env::current_exe().unwrap();
     let program: PathBuf = deps.ancestors().nth(2).unwrap().join("examples").join(name);

@@ -24,7 +24,7 @@ fn operations_are_futures(engine: Engine) {
     });
 }
 
-/// More requests than the ring has entries, which all end.
+/// More requests than the ring has entries: all end.
 #[by(each_driver_of_both)]
 fn many_at_once(ring: AsyncRing) {
     let nops = (0..300).map(|_| ring.submit(op::nop()));
@@ -119,7 +119,7 @@ fn a_future_that_is_not_polled_does_nothing(engine: Engine) {
     assert!(!driver.process().unwrap(), "nobody is left");
 }
 
-/// A dropped future is not even submitted.
+/// A future that is dropped early is not even submitted.
 #[both]
 fn a_future_that_is_dropped_before_the_driver_has_come(engine: Engine) {
     let (ring, mut driver) = AsyncRing::with_driver(ring(engine)).unwrap();
@@ -139,7 +139,7 @@ fn a_dropped_future_cancels_its_request(ring: AsyncRing) {
     let (count, (socket, mut other)) = (Count::default(), pair());
     let mut future = ring.submit(op::recv(&socket, count.buffer()));
     begin(&mut future);
-    // It is in flight when something behind it has ended.
+    // The request is in flight once a later one has ended.
     finish(ring.submit(op::nop())).unwrap().unwrap();
     assert_eq!(count.get(), 1);
     drop((future, socket));
@@ -166,7 +166,7 @@ fn a_cancelled_future_gives_the_buffer_back(ring: AsyncRing) {
     assert_eq!((result.unwrap_err().errno(), count.get()), (libc::ECANCELED, 1));
 }
 
-/// How many descriptors of this process are open for the path.
+/// Returns how many descriptors of this process are open for the path.
 fn open_for(path: &std::path::Path) -> usize {
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     links.filter(|link| std::fs::read_link(link.path()).is_ok_and(|target| target == path)).count()
@@ -178,13 +178,13 @@ fn what_nobody_waits_for_is_closed(engine: Engine) {
     let path = directory.path("opened");
     std::fs::write(&path, "x").unwrap();
     each_driver(engine, |ring| {
-        // Ended, but not taken.
+        // The request has ended, but its result was not taken.
         let mut open = ring.submit(op::open(&path));
         begin(&mut open);
         until("it is opened", || open_for(&path) == 1);
         drop(open);
         until("it is closed", || open_for(&path) == 0);
-        // In flight, or ended, or not even begun.
+        // Requests in any state: queued, in flight, or ended.
         for _ in 0..50 {
             begin(&mut ring.submit(op::open(&path)));
         }
@@ -198,12 +198,12 @@ fn what_nobody_waits_for_is_closed(engine: Engine) {
         begin(&mut accept);
         let mut client = TcpStream::connect(address).unwrap();
         drop(accept);
-        // Either it was accepted, and closed, or it is the next one's.
+        // The connection either was accepted and closed, or is accepted by the next request.
         let next = ring.submit_with_timeout(op::accept(&listener), Duration::from_millis(200));
         drop(finish(next).unwrap());
         assert!(client.read(&mut [0]).is_ok_and(|count| count == 0));
 
-        // In a place of the table, which nobody but the driver can empty, and the driver sleeps.
+        // In a place of the table, which only the driver can empty, while the driver sleeps.
         finish(ring.register_files(4)).unwrap();
         let mut client = TcpStream::connect(address).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
@@ -220,18 +220,18 @@ fn what_nobody_waits_for_is_closed(engine: Engine) {
         drop(first);
         assert_eq!(client.read(&mut [0]).unwrap(), 0);
         drop((accepts, listener));
-        // Where it came too late, the listener's end resets it.
+        // A connection that came too late is reset when the listener is closed.
         assert!(untaken.read(&mut [0]).map_or(true, |count| count == 0));
     });
 }
 
-/// An open that sleeps in a thread of the engine is interrupted, whenever it is given up.
+/// An open that sleeps in a thread of the engine is interrupted, whenever its future is dropped.
 #[both]
 fn what_blocks_is_given_up(engine: Engine) {
     let directory = common::Directory::new();
     let path = directory.path("fifo");
     let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
-    // SAFETY: a name that ends.
+    // SAFETY: the name ends with zero.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
     for round in 0..30 {
         let (ring, mut driver) = AsyncRing::with_driver(ring(engine)).unwrap();
@@ -265,7 +265,7 @@ fn files_that_the_ring_knows(engine: Engine) {
     });
 }
 
-/// The buffers are freed, the futures have an error, those that are made later, too.
+/// The buffers are freed; the futures, and futures that are made later, get an error.
 #[both]
 fn a_driver_that_is_dropped_ends_the_ring(engine: Engine) {
     let (ring, mut driver) = AsyncRing::with_driver(ring(engine)).unwrap();
@@ -290,7 +290,7 @@ fn a_driver_that_is_dropped_ends_the_ring(engine: Engine) {
     assert_eq!(count.get(), 0);
 }
 
-/// An error of the ring is that of all its futures.
+/// An error of the ring is returned by all its futures.
 #[both]
 fn a_ring_that_fails(engine: Engine) {
     let ring = Ring::builder(8).engine(engine).start_disabled().build().unwrap();
@@ -312,7 +312,7 @@ fn rings_that_cannot_have_futures(engine: Engine) {
     assert_eq!(AsyncRing::spawn(polled).unwrap_err().errno(), libc::EINVAL);
 }
 
-/// The ring outlives its handle for as long as there are futures.
+/// The ring outlives its handle while there are futures.
 #[by(each_driver_of_both)]
 fn a_ring_that_is_dropped_before_its_futures(ring: AsyncRing) {
     let (socket, mut other) = pair();

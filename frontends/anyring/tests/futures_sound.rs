@@ -1,4 +1,4 @@
-//! Futures under all that safe code can do: it breaks no memory, loses no buffer and leaves no future behind, on both engines.
+//! Futures under everything that safe code can do: memory stays intact, buffers are freed, and all futures end, on both engines.
 
 mod common;
 #[path = "common/futures.rs"]
@@ -11,7 +11,7 @@ use std::pin::{Pin, pin};
 use std::sync::Mutex;
 use std::task::{Context, Poll, Wake, Waker};
 
-/// A waker that does something.
+/// A waker that calls a function.
 struct Does<F: Fn() + Send + Sync + 'static>(F);
 
 impl<F: Fn() + Send + Sync + 'static> Wake for Does<F> {
@@ -24,7 +24,7 @@ fn waker(does: impl Fn() + Send + Sync + 'static) -> Waker {
     Waker::from(Arc::new(Does(does)))
 }
 
-/// Polls a future, which is not ready, with this waker.
+/// Polls a future with this waker, and asserts that it is not ready.
 fn begin_with<F: Future + Unpin>(future: &mut F, waker: &Waker) {
     assert!(Pin::new(future).poll(&mut Context::from_waker(waker)).is_pending());
 }
@@ -40,7 +40,7 @@ fn what_threads_may_do() {
     unpin::<Submit<op::Read<Counted>>>();
 }
 
-/// Memory that a request works on stays until the request has ended, even if nobody has the future any more.
+/// Memory that a request works on stays until the request has ended, even if its future was leaked or dropped.
 #[both]
 fn futures_that_are_forgotten(engine: Engine) {
     let (ring, mut driver) = AsyncRing::with_driver(ring(engine)).unwrap();
@@ -61,8 +61,8 @@ fn futures_that_are_forgotten(engine: Engine) {
     assert!(count.get() <= 1, "what had not ended was cancelled");
 }
 
-/// The waker of the last poll is the one that counts, and a thread that ends takes no request along that it has begun: the
-/// kernel would, if it had submitted that.
+/// Only the waker of the last poll is woken. The end of a thread does not end requests whose futures it has polled first; the kernel
+/// would end them if the thread had submitted them.
 #[by(each_driver_of_both)]
 fn futures_that_move_between_threads(ring: AsyncRing) {
     let (socket, mut other) = pair();
@@ -83,10 +83,10 @@ fn futures_that_move_between_threads(ring: AsyncRing) {
     assert_eq!(last.join().unwrap().unwrap().0.unwrap(), 1);
 }
 
-/// Others hear of their completions all the same.
+/// Other futures are woken by their completions nevertheless.
 #[test]
 fn wakers_that_panic() {
-    /// A payload that is thrown, and panics again.
+    /// A panic payload that panics again when it is dropped.
     struct Thrown;
 
     impl Drop for Thrown {
@@ -110,7 +110,7 @@ fn wakers_that_panic() {
     });
 }
 
-/// Futures are polled, made and dropped where a waker is called, and where one is dropped.
+/// Futures are polled, made and dropped inside calls of wakers, and inside their drops.
 #[test]
 fn wakers_that_come_back() {
     struct Remade(AsyncRing, Mutex<Option<Submit<op::Nop>>>);
@@ -144,7 +144,7 @@ fn wakers_that_come_back() {
             finish(nop).unwrap().unwrap();
             assert_eq!(finish(future).unwrap().0.unwrap(), 1);
 
-            // A future that is polled, and dropped, by its own waker.
+            // A future is polled and dropped by its own waker.
             let shared = Arc::new(Mutex::new(None::<Submit<op::Timeout>>));
             let ended = Arc::new(AtomicBool::new(false));
             let (own, flag) = (shared.clone(), ended.clone());
@@ -165,7 +165,7 @@ fn wakers_that_come_back() {
     });
 }
 
-/// A buffer whose end panics takes nothing else along.
+/// A buffer whose drop panics affects no other request.
 #[by(each_driver_of_both)]
 fn buffers_that_panic(ring: AsyncRing) {
     let (count, (socket, mut other)) = (Count::default(), pair());
@@ -181,10 +181,10 @@ fn buffers_that_panic(ring: AsyncRing) {
     assert_eq!(finish(next).unwrap().0.unwrap(), 1);
 }
 
-/// An operation that panics where its entry is made.
+/// An operation that panics when its entry is made.
 struct Panics(Counted);
 
-// SAFETY: names nothing.
+// SAFETY: the entry names nothing.
 unsafe impl Operation for Panics {
     type Output = Result<u32, Error>;
 
@@ -208,7 +208,7 @@ fn operations_that_panic(ring: AsyncRing) {
     finish(ring.submit(op::nop())).unwrap().unwrap();
 }
 
-/// So many buffers of that size no memory has.
+/// No machine has memory for so many buffers of this size.
 #[by(each_driver_of_both)]
 fn calls_that_panic(ring: AsyncRing) {
     let error = finish(ring.register_buffers(1, usize::MAX)).expect_err("there is no such memory");
@@ -216,7 +216,7 @@ fn calls_that_panic(ring: AsyncRing) {
     finish(ring.submit(op::nop())).unwrap().unwrap();
 }
 
-/// The executor drops its tasks, the driver among them, in whatever order.
+/// The executor drops its tasks, including the driver, in any order.
 #[both]
 fn executors_that_end(engine: Engine) {
     for workers in [1, 2] {
@@ -245,7 +245,7 @@ fn executors_that_end(engine: Engine) {
     }
 }
 
-/// A child has an error, touches nothing of its parent's, and ends.
+/// A child of `fork` gets errors, leaves the parent's state alone, and ends.
 #[both]
 fn children(engine: Engine) {
     let ring = threaded(engine);
@@ -257,7 +257,7 @@ fn children(engine: Engine) {
         assert!(items.poll_next(context).is_pending());
         Poll::Ready(())
     }));
-    // SAFETY: the child does nothing but what it is to do here, and allocates from what no other thread has locked.
+    // SAFETY: the child does only what follows here, and allocates from what no other thread has locked.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut context = Context::from_waker(Waker::noop());
@@ -269,18 +269,18 @@ fn children(engine: Engine) {
         fine &=
             matches!(items.poll_next(&mut context), Poll::Ready(Some(Err(error))) if is_foreign(Some(error)));
         drop((future, new, items, ring));
-        // SAFETY: ends the child.
+        // SAFETY: only ends the child.
         unsafe { libc::_exit(if fine { 0 } else { 1 }) };
     }
     let mut status = 0;
-    // SAFETY: an integer, written by the call.
+    // SAFETY: the call writes an integer.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "the child had errors");
     other.write_all(b"parent").unwrap();
     assert_eq!(finish(future).unwrap().0.unwrap(), 6);
 }
 
-/// Threads that begin, await, cancel and drop futures at random: at the end nothing is left of them.
+/// Threads begin, await, cancel and drop futures at random: at the end none of their buffers is left.
 #[by(each_driver_of_both)]
 fn nothing_is_left(ring: AsyncRing) {
     let count = Count::default();

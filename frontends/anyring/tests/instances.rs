@@ -1,11 +1,11 @@
-//! Resources that a ring takes and that a user has few of. A program of its own: other tests' rings take some.
+//! Limited resources of a user that a ring could take. A separate program, because rings of other tests take some.
 
 mod common;
 
 use anyring::Ring;
 use common::*;
 
-/// The crate sees the ends of its rings without inotify.
+/// The crate notices closes of its rings without inotify.
 #[both]
 fn no_inotify_instance_is_taken(_ring: Ring) {
     for one in std::fs::read_dir("/proc/self/fd").unwrap() {

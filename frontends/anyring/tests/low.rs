@@ -1,4 +1,4 @@
-//! The layer below, on both engines.
+//! The low-level interface, on both engines.
 
 mod common;
 
@@ -19,10 +19,10 @@ fn nops_come_back_in_order(engine: Engine) {
     assert_eq!(ring.engine(), engine);
     for round in 0..3 {
         for number in 0..4 {
-            // SAFETY: names no memory.
+            // SAFETY: the entry names no memory.
             unsafe { ring.push(op::Nop::new().build().user_data(round * 4 + number)) }.unwrap();
         }
-        // SAFETY: names no memory.
+        // SAFETY: the entry names no memory.
         unsafe { ring.push(op::Nop::new().build()) }.unwrap_err();
         assert_eq!(ring.submit_and_wait(4).unwrap(), 4);
         let seen: Vec<_> = ring.completion().map(|cqe| (cqe.user_data(), cqe.result())).collect();
@@ -34,14 +34,14 @@ fn nops_come_back_in_order(engine: Engine) {
 fn entries_may_be_large(engine: Engine) {
     let mut ring: Ring<Sqe128, Cqe32> = Builder::new(2).engine(engine).build_low().unwrap();
     for number in 0..5 {
-        // SAFETY: names no memory.
+        // SAFETY: the entry names no memory.
         unsafe { ring.push(op::Nop::new().build().user_data(number)) }.unwrap();
         ring.submit_and_wait(1).unwrap();
         assert_eq!(ring.completion().next().unwrap().entry.user_data(), number);
     }
 }
 
-/// By anyring's engine: of the kernels, those since 6.19 have such rings.
+/// On the user engine only: kernels have such rings since 6.19.
 #[test]
 fn entries_may_be_of_two_sizes() {
     let mut ring: Ring<SqeMixed> = Builder::new(4).engine(Engine::User).build_low().unwrap();
@@ -51,13 +51,13 @@ fn entries_may_be_of_two_sizes() {
         assert_eq!(ring.submit_and_wait(least).unwrap(), count);
         ring.completion().map(|cqe| (cqe.user_data(), cqe.result())).collect::<Vec<_>>()
     };
-    // SAFETY: names no memory.
+    // SAFETY: the entries name no memory.
     unsafe {
         ring.push(small(1)).unwrap();
         ring.push_wide(wide(2)).unwrap();
         assert_eq!(ring.push_wide(wide(3)), Err(Full), "one place, or three from the end");
         assert_eq!(taken(&mut ring, 3, 2), [(1, 0), (2, 0)]);
-        // The last place before the end, then two from the front; the fourth is left.
+        // The last place before the end is filled by a no-op, the wide entry takes two from the front; one place is left.
         ring.push_wide(wide(3)).unwrap();
         ring.push(small(4)).unwrap();
         assert_eq!(taken(&mut ring, 4, 2), [(3, 0), (4, 0)]);
@@ -65,7 +65,7 @@ fn entries_may_be_of_two_sizes() {
             ring.push(small(number)).unwrap();
         }
         assert_eq!(taken(&mut ring, 3, 3).len(), 3);
-        // A chain goes on over the place that is left out, and breaks over it.
+        // A chain continues across the place that is filled, and breaks across it.
         ring.push(small(5).link()).unwrap();
         ring.push_wide(wide(6)).unwrap();
         assert_eq!(taken(&mut ring, 4, 2), [(5, 0), (6, 0)]);
@@ -76,9 +76,9 @@ fn entries_may_be_of_two_sizes() {
     let canceled = -libc::ECANCELED;
     let broken = taken(&mut ring, 4, 3);
     assert_eq!(broken, [(7, -libc::EIO), (u64::MAX, canceled), (8, canceled)]);
-    // One whose descriptor is none.
+    // A command with an invalid descriptor.
     let command = op::UringCmd128::of(op::UringCmd::new(-1, 0), [0; 64]).build();
-    // SAFETY: names no memory.
+    // SAFETY: the entry names no memory.
     unsafe { ring.push_wide(command.with(|entry| entry.user_data(9))) }.unwrap();
     assert_eq!(taken(&mut ring, 2, 1), [(9, -libc::EBADF)]);
 }
@@ -89,7 +89,7 @@ fn a_full_queue_says_so(engine: Engine) {
     let nop = op::Nop::new().build();
     let mut queue = ring.submission();
     assert_eq!((queue.capacity(), queue.len(), queue.free()), (4, 0, 4));
-    // SAFETY: names no memory.
+    // SAFETY: the entries name no memory.
     unsafe {
         queue.push_all(&[nop; 3]).unwrap();
         queue.push_all(&[nop; 2]).unwrap_err();
@@ -112,8 +112,8 @@ fn waits_have_limits(engine: Engine) {
     let error = ring.submit_with(1, &Wait::new().timeout(Duration::from_millis(10))).unwrap_err();
     assert_eq!((error.errno(), error.context()), (libc::ETIME, ErrorContext::Enter));
     assert!(start.elapsed() >= Duration::from_millis(10));
-    // A point in time that is over; and a mask.
-    // SAFETY: written before it is read.
+    // A point in time that has passed; and a signal mask.
+    // SAFETY: the mask is written before it is read.
     let mask = unsafe {
         let mut mask = std::mem::zeroed();
         libc::sigfillset(&mut mask);
@@ -124,8 +124,8 @@ fn waits_have_limits(engine: Engine) {
         Err(error) => assert!(matches!(error.errno(), libc::ETIME | libc::EINVAL), "{error}"),
         Ok(count) => panic!("{count} entries were taken"),
     }
-    // One of two will do after the shorter time.
-    // SAFETY: names no memory.
+    // One of two wanted completions suffices after the shorter time.
+    // SAFETY: the entry names no memory.
     unsafe { ring.push(op::Nop::new().build()) }.unwrap();
     let wait = Wait::new().timeout(Duration::from_secs(3600)).min_wait(Duration::from_millis(1));
     match ring.submit_with(2, &wait) {
@@ -146,7 +146,7 @@ fn halves_are_used_by_different_threads() {
                 while number < COUNT {
                     while number < COUNT {
                         let nop = op::Nop::new().build().user_data(number);
-                        // SAFETY: names no memory.
+                        // SAFETY: the entry names no memory.
                         if unsafe { queue.push(nop) }.is_err() {
                             break;
                         }
@@ -168,7 +168,7 @@ fn halves_are_used_by_different_threads() {
                 }
                 if seen < COUNT {
                     completions.sync();
-                    // Gets what found no room in the queue, too.
+                    // Also flushes completions for which the queue had no room.
                     let _ = submitter.submit_with(1, &Wait::new().timeout(Duration::from_millis(10)));
                 }
             }
@@ -189,21 +189,21 @@ fn registered_buffers_and_files(engine: Engine) {
     // SAFETY: the memory outlives the ring.
     assert_eq!(unsafe { submitter.update_buffers(1, &[vector], None) }.unwrap(), 1);
     assert_eq!(submitter.update_files(3, &[Some(zero.as_fd())], None).unwrap(), 1);
-    // SAFETY: part of a registered buffer.
+    // SAFETY: the memory is part of a registered buffer.
     unsafe { ring.push(op::ReadFixed::new(Fixed(3), memory.as_mut_ptr(), 32, 1).build()) }.unwrap();
     ring.submit_and_wait(1).unwrap();
     assert_eq!(ring.completion().next().unwrap().result(), 32);
     assert_eq!((memory[31], memory[32]), (0, 1));
-    // The engine finds a place: the first of its range.
+    // The engine selects a place: the first of its range.
     let open = op::OpenAt::new(libc::AT_FDCWD, c"/dev/null".as_ptr()).slot(Slot::Any);
-    // SAFETY: the path lives for ever.
+    // SAFETY: the path is static.
     unsafe { ring.push(open) }.unwrap();
     ring.submit_and_wait(1).unwrap();
     assert_eq!(ring.completion().next().unwrap().result(), 2);
     let mut other: Ring = Builder::new(8).engine(engine).build_low().unwrap();
     // SAFETY: the memory outlives both rings.
     unsafe { other.submitter().clone_buffers(ring.submitter()) }.unwrap();
-    // SAFETY: part of a registered buffer.
+    // SAFETY: the memory is part of a registered buffer.
     unsafe { other.push(op::ReadFixed::new(&zero, memory.as_mut_ptr(), 64, 1).build()) }.unwrap();
     other.submit_and_wait(1).unwrap();
     assert_eq!(other.completion().next().unwrap().result(), 64);
@@ -217,7 +217,7 @@ fn registered_buffers_and_files(engine: Engine) {
 #[both]
 fn an_eventfd_tells_of_completions(engine: Engine) {
     let mut ring = ring(engine, 4);
-    // SAFETY: a new descriptor, owned from here on.
+    // SAFETY: a new descriptor, which is owned from here on.
     let eventfd = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC)) };
     let count = || {
         let mut count = 0_u64;
@@ -226,7 +226,7 @@ fn an_eventfd_tells_of_completions(engine: Engine) {
         count
     };
     let nop = |ring: &mut Ring| {
-        // SAFETY: names no memory.
+        // SAFETY: the entry names no memory.
         unsafe { ring.push(op::Nop::new().build()) }.unwrap();
         ring.submit_and_wait(1).unwrap();
         ring.completion().for_each(drop);
@@ -250,13 +250,13 @@ fn restrictions_and_enabling(engine: Engine) {
     let error = ring.submit_and_wait(1).unwrap_err();
     assert_eq!(error.errno(), libc::EBADFD);
     assert!(error.to_string().ends_with("the ring was built disabled: call enable()"), "{error}");
-    // Newer kernels restrict registrations only where something is said of them.
+    // Newer kernels restrict registrations only if at least one is listed.
     let files = Restriction::Registration(2);
     ring.submitter()
         .restrict(&[Restriction::Operation(op::Nop::CODE), Restriction::Flags(0), files])
         .unwrap();
     ring.submitter().enable().unwrap();
-    // SAFETY: names no memory.
+    // SAFETY: the entries name no memory.
     unsafe {
         ring.push(op::Nop::new().build()).unwrap();
         ring.push(op::Close::new(-1).build()).unwrap();
@@ -276,7 +276,7 @@ fn what_else_is_registered(engine: Engine) {
     assert_eq!(submitter.unregister_personality(personality).unwrap_err().errno(), libc::EINVAL);
     submitter.set_most_workers(3, 5).unwrap();
     assert_eq!(submitter.set_most_workers(0, 0).unwrap(), (3, 5));
-    // SAFETY: integers only; the set has room for processor 0.
+    // SAFETY: a structure of integers; the set has room for processor 0.
     let cpus = unsafe {
         let mut cpus: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(0, &mut cpus);
@@ -290,7 +290,7 @@ fn what_else_is_registered(engine: Engine) {
     assert_eq!(submitter.cancel(Cancel::UserData(1), None).unwrap_err().errno(), libc::ENOENT);
     assert_eq!(submitter.buffer_ring_head(9).unwrap_err().errno(), libc::ENOENT);
     ring.register_ring_fd().unwrap();
-    // SAFETY: names no memory.
+    // SAFETY: the entry names no memory.
     unsafe { ring.push(op::Nop::new().build()) }.unwrap();
     assert_eq!(ring.submit_and_wait(1).unwrap(), 1);
     ring.unregister_ring_fd().unwrap();
@@ -302,7 +302,7 @@ fn cancellations_that_wait(engine: Engine) {
     let mut ring = ring(engine, 8);
     let (one, _other) = UnixStream::pair().unwrap();
     for number in 0..3 {
-        // SAFETY: names no memory.
+        // SAFETY: the entry names no memory.
         unsafe { ring.push(op::PollAdd::new(&one, libc::POLLIN as u32).build().user_data(number)) }.unwrap();
     }
     ring.submit().unwrap();
@@ -318,7 +318,7 @@ fn cancellations_that_wait(engine: Engine) {
 fn some_operations_of_the_layer_below(engine: Engine) {
     let mut ring = ring(engine, 8);
     let run = |ring: &mut Ring, entry: Sqe| {
-        // SAFETY: what the entries below name outlives them: each is waited for.
+        // SAFETY: the memory that the entries below name outlives them, because each is waited for.
         unsafe { ring.push(entry) }.unwrap();
         ring.submit_and_wait(1).unwrap();
         ring.completion().next().unwrap().result()
@@ -346,7 +346,7 @@ fn some_operations_of_the_layer_below(engine: Engine) {
     assert_eq!(run(&mut ring, op::MsgRing::new(other.as_raw_fd(), 7, 9).build()), 0);
     let cqe = other.completion().next().unwrap();
     assert_eq!((cqe.user_data(), cqe.result(), cqe.flags()), (9, 7, 0));
-    // What this version does not know goes by its bytes.
+    // An operation that this version does not know is made from its bytes.
     let mut unknown = [0; 64];
     unknown[0] = 150;
     assert_eq!(run(&mut ring, Sqe::from_bytes(unknown)), -libc::EINVAL);
@@ -360,10 +360,10 @@ fn some_operations_of_the_layer_below(engine: Engine) {
 fn queues_are_resized(engine: Engine) {
     let builder = Builder::new(2).single_issuer().defer_taskrun().engine(engine);
     let mut ring: Ring = builder.build_low().unwrap();
-    // SAFETY: names no memory.
+    // SAFETY: the entry names no memory.
     unsafe { ring.push(op::Nop::new().build().user_data(1)) }.unwrap();
     ring.submit_and_wait(1).unwrap();
-    // SAFETY: names no memory.
+    // SAFETY: the entry names no memory.
     unsafe { ring.push(op::Nop::new().build().user_data(2)) }.unwrap();
     if let Err(error) = ring.resize(16, 64) {
         assert_eq!(error.errno(), libc::EINVAL, "before Linux 6.13: {error}");
@@ -373,7 +373,7 @@ fn queues_are_resized(engine: Engine) {
     assert_eq!(ring.submission().capacity(), 16);
     assert_eq!(ring.completion().capacity(), 64);
     for number in 3..18 {
-        // SAFETY: names no memory.
+        // SAFETY: the entry names no memory.
         unsafe { ring.push(op::Nop::new().build().user_data(number)) }.unwrap();
     }
     assert_eq!(ring.submit_and_wait(17).unwrap(), 16);

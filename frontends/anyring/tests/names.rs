@@ -1,9 +1,9 @@
-//! The names in what `op::read_names` has put into a buffer, where the buffer holds anything at all.
+//! `op::names` on buffers with any content.
 
 use anyring::op::names;
 use proptest::prelude::*;
 
-/// A record as `getdents64(2)` writes it.
+/// Makes a record as `getdents64(2)` writes it.
 fn record(inode: u64, next: u64, kind: u8, name: &[u8]) -> Vec<u8> {
     let length = (19 + name.len() + 1).next_multiple_of(8);
     let mut record = Vec::new();
@@ -21,7 +21,7 @@ fn name() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// Nothing outside the buffer is shown, and there is an end.
+    /// Nothing outside the buffer is returned, and the iteration ends.
     #[test]
     fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let mut count = 0;
@@ -34,7 +34,7 @@ proptest! {
         prop_assert!(count <= bytes.len() / 19);
     }
 
-    /// Records that are right are shown as they are; what is cut off or broken behind them takes nothing away from them.
+    /// Valid records are returned unchanged; truncated or broken records after them do not affect them.
     #[test]
     fn records(
         all in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u8>(), name()), 0..8),

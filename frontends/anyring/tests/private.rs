@@ -19,11 +19,11 @@ fn ring(engine: Engine, deferred: bool) -> Ring {
 
 fn run(ring: &mut Ring, entries: &[Sqe]) -> Vec<(u64, i32)> {
     for &entry in entries {
-        // SAFETY: what the tests name outlives the call.
+        // SAFETY: the memory that the tests name outlives the call.
         unsafe { ring.push(entry) }.unwrap();
     }
     assert_eq!(ring.submit_and_wait(entries.len()).unwrap(), entries.len());
-    // The kernel ends a wait when a timeout has expired, whatever else is still to come (`io_should_wake`).
+    // The kernel ends a wait when a timeout has expired, even if other completions are still to come (`io_should_wake`).
     let mut results = Vec::new();
     loop {
         results.extend(ring.completion().map(|cqe| (cqe.user_data(), cqe.result())));
@@ -61,7 +61,7 @@ fn directories_are_read(engine: Engine) {
             let get =
                 op::Getdents::new(directory.as_raw_fd(), buffer.as_mut_ptr(), 500).offset(offset).build();
             let nop = op::Nop::new().build();
-            // In a chain of the two, and among others.
+            // In a chain of two requests, and among others.
             let results = run(&mut ring, &[nop, get.user_data(1).link(), nop.user_data(2), nop]);
             let place = |data| results.iter().position(|&(of, _)| of == data).unwrap();
             assert!(place(1) < place(2));
@@ -74,7 +74,7 @@ fn directories_are_read(engine: Engine) {
             offset = seen.last().unwrap().1;
         }
         assert_eq!(seen.len(), 52);
-        // One that fails takes the rest with it, and is counted.
+        // A failing request cancels the rest of the chain, and is counted.
         let bad = op::Getdents::new(directory.as_raw_fd(), buffer.as_mut_ptr(), 1).offset(0).build();
         let nop = op::Nop::new().build();
         let results = run(&mut ring, &[bad.user_data(1).link(), nop.user_data(2)]);
@@ -91,7 +91,7 @@ fn a_chain_is_cancelled(engine: Engine) {
     let wait = op::Read::new(reader.as_raw_fd(), byte.as_mut_ptr(), 1).build().user_data(1).link();
     let get = op::Getdents::new(directory.as_raw_fd(), buffer.as_mut_ptr(), 500).build().user_data(2);
     for entry in [wait, get] {
-        // SAFETY: outlives the ring.
+        // SAFETY: the memory outlives the ring.
         unsafe { ring.push(entry) }.unwrap();
     }
     assert_eq!(ring.submit().unwrap(), 2);
@@ -103,7 +103,7 @@ fn a_chain_is_cancelled(engine: Engine) {
     assert_eq!(ring.submitter().cancel(Cancel::UserData(1), None).unwrap_err().errno(), libc::ENOENT);
 }
 
-/// A ring that did not ask for them has none over the kernel.
+/// A ring of the kernel for which private operations were not enabled does not have them.
 #[test]
 fn others_have_none() {
     if !common::kernel_available() {
@@ -132,7 +132,7 @@ fn a_registered_directory(engine: Engine) {
     assert_eq!(results[1], (1, -libc::EBADF));
 }
 
-/// The stand-in in the kernel's queue is not taken at once behind an entry that is refused.
+/// The entry that replaces a private one in the kernel's queue is not taken by the same call if an earlier entry is refused.
 #[both]
 fn a_registered_directory_behind_a_bad_entry(engine: Engine) {
     let mut ring = common::ring(engine);
@@ -144,7 +144,7 @@ fn a_registered_directory_behind_a_bad_entry(engine: Engine) {
     assert!(ring.finish(names).unwrap().0.unwrap() > 0);
 }
 
-/// Nor is it where the whole submission is refused.
+/// The replacing entry is not taken by the first call either if the whole submission is refused.
 #[both]
 fn a_registered_directory_in_a_second_submission(engine: Engine) {
     let mut ring = ring(engine, true);
@@ -152,7 +152,7 @@ fn a_registered_directory_in_a_second_submission(engine: Engine) {
     let mut buffer = [0_u8; 500];
     ring.submitter().register_files(&[Some(directory.as_fd())]).unwrap();
     let get = op::Getdents::new(op::Fixed(0), buffer.as_mut_ptr(), 500).build();
-    // SAFETY: outlives the ring.
+    // SAFETY: the memory outlives the ring.
     unsafe { ring.push(get) }.unwrap();
     std::thread::scope(|scope| {
         let other = scope.spawn(|| ring.submit().unwrap_err().errno());
@@ -163,7 +163,7 @@ fn a_registered_directory_in_a_second_submission(engine: Engine) {
     assert!(matches!(results[..], [count] if count > 0), "{results:?}");
 }
 
-/// A file that a chain has left open in a slot does not come there once the program has put another file into it.
+/// A file that a chain has left open in a slot does not replace another file that the program has put there since.
 #[both]
 fn a_file_of_a_chain_stays_out_of_its_slot_once_that_has_another(engine: Engine) {
     let (mut ring, files) = (common::ring(engine), Directory::new());
@@ -186,7 +186,7 @@ fn a_file_of_a_chain_stays_out_of_its_slot_once_that_has_another(engine: Engine)
     }
 }
 
-/// A slot into which a chain has opened is given to nobody, and what a request puts there on purpose stays.
+/// A slot into which a chain has opened a file is not allocated again, and a file that a request puts there on purpose stays.
 #[test]
 fn a_slot_of_a_chain_is_taken_and_stays_the_programs() {
     use op::Slot::{Any, At};
@@ -207,7 +207,7 @@ fn a_slot_of_a_chain_is_taken_and_stays_the_programs() {
 
             let wait = op::PollAdd::new(reader.as_raw_fd(), libc::POLLIN as u32).build();
             for entry in [open(&of_chain, At(0)).link(), wait.link().user_data(1), list(0).user_data(1)] {
-                // SAFETY: outlives the ring.
+                // SAFETY: the memory outlives the ring.
                 unsafe { ring.push(entry) }.unwrap();
             }
             ring.submit_and_wait(1).unwrap();
@@ -231,8 +231,8 @@ fn a_slot_of_a_chain_is_taken_and_stays_the_programs() {
     });
 }
 
-/// Memory of what is done beside the kernel's ring cannot be written by its descriptor, so no completion can be made up. In a
-/// process of its own: it looks at all files that are open.
+/// The memory of private operations beside a kernel's ring cannot be written by its descriptor, so completions cannot be forged. In a
+/// separate process, because the test examines all open files.
 #[test]
 fn the_memory_beside_a_ring_is_not_written_by_its_descriptor() {
     const ALONE: &str = "ANYRING_TEST_ALONE";
@@ -261,7 +261,7 @@ fn the_memory_beside_a_ring_is_not_written_by_its_descriptor() {
     }
 }
 
-/// A ring that is dropped with one under way waits for nothing that cannot come.
+/// Dropping a ring with a private request in flight does not wait for a completion that cannot come.
 #[both]
 fn a_safe_ring_is_dropped(engine: Engine) {
     let mut ring = Builder::new(8).engine(engine).build().unwrap();
@@ -272,7 +272,7 @@ fn a_safe_ring_is_dropped(engine: Engine) {
     ring.submit().unwrap();
 }
 
-/// An entry by its fields.
+/// Makes an entry from its fields.
 fn entry(opcode: abi::io_uring_op, fd: i32, off: u64, addr: u64, op_flags: u32) -> [u8; 64] {
     let mut bytes = [0; 64];
     bytes[0] = opcode as u8;
@@ -293,7 +293,7 @@ fn timeout(nanoseconds: u64) -> Sqe {
     Sqe::from_bytes(bytes)
 }
 
-/// Times that stand in the entries, on rings of a kernel that is too old for them, too.
+/// Times inside entries, also on rings of a kernel that is too old for them.
 #[test]
 fn times_in_entries() {
     use abi::io_uring_op as Op;
@@ -308,7 +308,7 @@ fn times_in_entries() {
         let hour = 3600 * 1000 * NANOSECONDS;
         let update_flags = abi::IORING_TIMEOUT_UPDATE | IMMEDIATE;
         let update = entry(Op::IORING_OP_TIMEOUT_REMOVE, -1, NANOSECONDS, 5, update_flags);
-        // More than there are places in the queue, and behind what leaves a gap in it.
+        // More requests than the queue has places, after requests that leave a gap in the queue.
         for _ in 0..9 {
             let directory = std::fs::File::open("/").unwrap();
             let mut buffer = [0_u8; 500];
@@ -328,13 +328,13 @@ fn times_in_entries() {
             let expected = [-libc::ETIME, -libc::ECANCELED, -libc::ETIME, -libc::ETIME, 0];
             assert_eq!(results.iter().skip(1).map(|&(_, result)| result).collect::<Vec<_>>(), expected);
         }
-        // What no kernel takes, none of ours does.
+        // A time that no kernel accepts is refused.
         let negative = timeout(u64::MAX).user_data(1);
         assert_eq!(run(&mut ring, &[negative]), [(1, -libc::EINVAL)]);
     });
 }
 
-/// Names of sockets, on rings of a kernel that is too old for the command, too.
+/// Names of sockets, also on rings of a kernel that is too old for the command.
 #[test]
 fn names_of_sockets() {
     /// `SOCKET_URING_OP_GETSOCKNAME`, of Linux 6.19.
@@ -358,7 +358,7 @@ fn names_of_sockets() {
             let address = if peer { client.peer_addr() } else { client.local_addr() };
             assert_eq!((port(&name), length), (address.unwrap().port(), 16));
         }
-        // To other files the number may mean something else: they answer.
+        // For other files the command's number may have another meaning: the file answers.
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let code = abi::io_uring_op::IORING_OP_URING_CMD;
         let ask = Sqe::from_bytes(entry(code, file.as_raw_fd(), GETSOCKNAME, 0, 0));

@@ -18,13 +18,13 @@ fn files(engine: Engine) {
     assert_eq!(ring.run(op::write(&file, "TWO").at(4)).unwrap().0.unwrap(), 3);
     let (count, bytes) = ring.run(op::read(&file, Vec::with_capacity(64)).at(0)).unwrap();
     assert_eq!((count.unwrap(), bytes.as_slice()), (13, &b"one TWO three"[..]));
-    // From where it stands, which is the end.
+    // At the file position, which is the end.
     let (count, bytes) = ring.run(op::read(&file, bytes)).unwrap();
     assert_eq!((count.unwrap(), bytes.len()), (0, 0));
     let boxed = vec![b'.'; 8].into_boxed_slice();
     let (count, boxed) = ring.run(op::read(&file, boxed).at(8)).unwrap();
     assert_eq!((count.unwrap(), &*boxed), (5, &b"three..."[..]));
-    // Appended to what a vector holds, and written from a part of it.
+    // Appended to a vector's content, and written from a part of a vector.
     let (count, part) = ring.run(op::read(&file, Vec::from(*b"> ").spare()).at(0)).unwrap();
     assert_eq!(count.unwrap(), part.into_inner().len() - 2);
     let (count, _) = ring.run(op::write(&file, Vec::from(*b"abcdef").slice(2..4)).at(0)).unwrap();
@@ -63,7 +63,7 @@ fn paths(engine: Engine) {
         ring.run(op::unlink(name).from_directory(&base)).unwrap().unwrap();
     }
     ring.run(op::remove_dir(directory.path("d"))).unwrap().unwrap();
-    // A path with a zero byte is nobody's.
+    // A path with a zero byte names no file.
     assert_eq!(ring.run(op::open("/dev/null\0")).unwrap().unwrap_err().errno(), libc::ENOENT);
 }
 
@@ -100,7 +100,7 @@ fn connections(mut ring: Ring) {
     assert_eq!(ring.run(op::send(&client, "ping").all()).unwrap().0.unwrap(), 4);
     let (count, bytes) = ring.finish(receive).unwrap();
     assert_eq!((count.unwrap(), bytes.as_slice()), (4, &b"ping"[..]));
-    // Without copying: it ends with the notification, and the buffer comes back once.
+    // Without copying: the operation ends with the notification, and the buffer is returned once.
     let (count, bytes) = ring.run(op::send_zc(&server, vec![7_u8; 4096]).all()).unwrap();
     assert_eq!((count.unwrap(), bytes.len()), (4096, 4096));
     assert_eq!(ring.in_flight(), 0);
@@ -126,7 +126,7 @@ fn what_was_truncated_is_not_believed(mut ring: Ring) {
     let receive = op::recv(&other.into(), Vec::with_capacity(4)).flags(libc::MSG_TRUNC);
     let (count, bytes) = ring.run(receive).unwrap();
     assert_eq!((count.unwrap(), bytes.as_slice()), (10, &b"0123"[..]));
-    // A stream's are dropped, and nothing is written.
+    // Data of a stream is dropped, and the buffer is not written.
     let (near, mut far) = (TcpListener::bind("127.0.0.1:0").unwrap(), Vec::with_capacity(8));
     let mut stream = TcpStream::connect(near.local_addr().unwrap()).unwrap();
     let near = Fd::from(near.accept().unwrap().0);
@@ -140,7 +140,7 @@ fn what_was_truncated_is_not_believed(mut ring: Ring) {
     assert_eq!((count.unwrap(), bytes.as_slice()), (4, &b"kept"[..]));
 }
 
-/// Registrations are given back when nothing uses them any more, and others take their places.
+/// Registrations are removed when nothing uses them any more, and others take their places.
 #[both]
 fn what_was_registered_is_given_back(engine: Engine) {
     let mut ring = ring(engine);
@@ -159,7 +159,7 @@ fn what_was_registered_is_given_back(engine: Engine) {
     assert_eq!(ring.unregister_group(&buffers).unwrap_err().errno(), libc::EXDEV);
     let error = ring.push_multi(op::recv_multi(&socket, &buffers)).unwrap_err();
     assert_eq!(error.errno(), libc::EXDEV);
-    // More than there are numbers.
+    // More groups in a row than there are group numbers.
     for _ in 0..70_000 {
         let buffers = ring.buffers(1, 1).unwrap();
         ring.unregister_group(&buffers).unwrap();
@@ -219,13 +219,13 @@ fn receives_into_buffers_of_a_group(mut ring: Ring) {
     let (socket, mut other) = pair();
     let mut receives = ring.push_multi(op::recv_multi(&socket, &buffers)).unwrap();
     ring.submit().unwrap();
-    // Given back one by one, four buffers last for ever.
+    // Four buffers suffice for any number of receives if each is given back.
     for number in 0..20_u8 {
         other.write_all(&[number; 5]).unwrap();
         let received = ring.next(&mut receives).unwrap().unwrap().unwrap();
         assert_eq!(*received, [number; 5]);
     }
-    // Kept, they run out: that ends the stream.
+    // If all buffers are kept, the group is empty, which ends the stream.
     let mut kept = Vec::new();
     for number in 0..4_u8 {
         other.write_all(&[number; 8]).unwrap();
@@ -239,11 +239,11 @@ fn receives_into_buffers_of_a_group(mut ring: Ring) {
     for (number, bytes) in kept.drain(..).enumerate() {
         assert_eq!(*bytes, [number as u8; 8]);
     }
-    // They are back.
+    // The buffers are back in the group.
     let mut receives = ring.push_multi(op::recv_multi(&socket, &buffers)).unwrap();
     let received = ring.next(&mut receives).unwrap().unwrap().unwrap();
     assert_eq!(&*received, b"too much");
-    // What was received goes out again from where it lies, and the connection ends.
+    // The received data is sent from its provided buffer, and the connection ends.
     let (count, _) = ring.run(op::send(&socket, received)).unwrap();
     assert_eq!(count.unwrap(), 8);
     other.shutdown(std::net::Shutdown::Write).unwrap();
@@ -294,7 +294,7 @@ fn timeouts(mut ring: Ring) {
     let start = Instant::now();
     ring.run(op::timeout(Duration::from_millis(20))).unwrap().unwrap();
     assert!(start.elapsed() >= Duration::from_millis(20));
-    // Ended by another request instead.
+    // The timeout is ended by another request.
     let timeout = ring.push(op::timeout(Duration::from_secs(3600)).count(1)).unwrap();
     ring.run(op::nop()).unwrap().unwrap();
     ring.finish(timeout).unwrap().unwrap();
@@ -306,7 +306,7 @@ fn timeouts(mut ring: Ring) {
         count += 1;
     }
     assert_eq!(count, 3);
-    // A wait with a limit finds nothing in time, and leaves what is in flight where it is.
+    // A wait with a time limit finds nothing, and leaves requests in flight.
     let forever = ring.push(op::timeout(Duration::from_secs(3600))).unwrap();
     assert!(ring.wait_timeout(Duration::from_millis(5)).unwrap().is_none());
     assert_eq!(ring.in_flight(), 1);
@@ -337,7 +337,7 @@ fn cancellation(mut ring: Ring) {
     let (result, bytes) = ring.finish(token).unwrap();
     assert_eq!(result.unwrap_err().errno(), libc::ECANCELED);
     assert_eq!(bytes, vec![1; 8], "what it held is still there");
-    // There is none any more, and its completion was taken.
+    // The request does not exist any more, and its completion was taken.
     let cancel = ring.cancel(&token).unwrap();
     assert_eq!(ring.finish(cancel).unwrap().unwrap_err().errno(), libc::ENOENT);
     assert_eq!(ring.finish(token).unwrap_err().errno(), libc::ENOENT);
@@ -356,21 +356,21 @@ fn chains(engine: Engine) {
     assert_eq!(ring.finish(read).unwrap().1, b"linked");
     ring.finish(sync).unwrap().unwrap();
     ring.finish(write).unwrap().0.unwrap();
-    // One fails: what is behind it is cancelled, what comes later is not.
+    // One request fails: the following ones of its chain are cancelled, later requests are not.
     let mut chain = ring.chain(2).unwrap();
     let bad = chain.push(op::open(directory.path("none"))).unwrap();
     let cancelled = chain.push(op::nop()).unwrap();
     drop(chain);
     assert_eq!(ring.finish(bad).unwrap().unwrap_err().errno(), libc::ENOENT);
     assert_eq!(ring.finish(cancelled).unwrap().unwrap_err().errno(), libc::ECANCELED);
-    // One that was to be longer does not take in what comes next.
+    // A chain with fewer operations than announced does not include later requests.
     let mut chain = ring.chain(3).unwrap();
     let bad = chain.push(op::open(directory.path("none"))).unwrap();
     drop(chain);
     ring.run(op::nop()).unwrap().unwrap();
     ring.finish(bad).unwrap().unwrap_err();
     assert_eq!(ring.chain(17).err().unwrap().errno(), libc::E2BIG);
-    // One that is forgotten is handed over with what comes next.
+    // A leaked chain is pushed with the next request.
     let mut chain = ring.chain(2).unwrap();
     let forgotten = chain.push(op::nop()).unwrap();
     std::mem::forget(chain);
@@ -397,7 +397,7 @@ fn tokens_of_another_ring(engine: Engine) {
     let timeout = one.push(op::timeout(Duration::ZERO)).unwrap();
     let nop = other.push(op::nop()).unwrap();
     assert_eq!(timeout.id(), nop.id());
-    // The number is that of a request here, which is not lost.
+    // The id is also that of a request of this ring, which is not lost.
     assert_eq!(other.finish(timeout).unwrap_err().errno(), libc::ENOENT);
     other.finish(nop).unwrap().unwrap();
     one.finish(timeout).unwrap().unwrap();
@@ -416,14 +416,14 @@ fn fixed_files(engine: Engine) {
     ring.run(op::write(&file, "fixed").at(0)).unwrap().0.unwrap();
     let slot = ring.slot().unwrap();
     assert_eq!(ring.slot().unwrap_err().errno(), libc::ENFILE);
-    // One that fails gives its place back.
+    // A failing open gives its place back.
     let failed = ring.run(op::open(directory.path("none")).fixed(slot)).unwrap();
     assert_eq!(failed.unwrap_err().errno(), libc::ENOENT);
     let null = Fd::from(std::fs::File::open("/dev/zero").unwrap());
     let zero = ring.register_file(&null).unwrap();
     drop(null);
     assert_eq!(ring.run(op::read(&zero, vec![1; 4])).unwrap().1, vec![0; 4]);
-    // Dropped ones are emptied, closed ones are empty: both places serve again, as often as wanted.
+    // Places of dropped files are emptied, places of closed files are empty: both can be used again, any number of times.
     drop(zero);
     ring.run(op::close(file).unwrap()).unwrap().unwrap();
     for _ in 0..5 {
@@ -473,7 +473,7 @@ fn splices(engine: Engine) {
     std::fs::write(directory.path("f"), b"through a pipe").unwrap();
     let file = ring.run(op::open(directory.path("f"))).unwrap().unwrap();
     let mut ends = [0; 2];
-    // SAFETY: two descriptors, owned from here on.
+    // SAFETY: two new descriptors, which are owned from here on.
     let (reader, writer) = unsafe {
         assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
         use std::os::fd::{FromRawFd, OwnedFd};
@@ -528,7 +528,7 @@ fn a_ring_that_is_dropped_waits_for_its_requests(engine: Engine) {
             ring.submit().unwrap();
         }
         drop(ring);
-        // Nobody reads any more: what is sent stays in the socket.
+        // The request does not read any more: sent data stays in the socket.
         other.write_all(b"for nobody").unwrap();
         let mut bytes = [0; 16];
         let fd = socket.into_owned().expect("no request refers to it");
@@ -570,7 +570,7 @@ extern "C" fn nothing(_signal: i32) {}
 fn a_signal_ends_a_wait(mut ring: Ring) {
     let (socket, mut other) = pair();
     let token = ring.push(op::recv(&socket, Vec::with_capacity(8))).unwrap();
-    // SAFETY: a handler that does nothing, for a signal that nobody else uses; without SA_RESTART.
+    // SAFETY: the handler does nothing, and no other code uses the signal; without SA_RESTART.
     let thread = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as extern "C" fn(i32) as usize;
@@ -579,10 +579,10 @@ fn a_signal_ends_a_wait(mut ring: Ring) {
     };
     let done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let ended = done.clone();
-    // Until one has come while the ring waited.
+    // Sends signals until one has come while the ring waited.
     let sender = std::thread::spawn(move || {
         while !ended.load(std::sync::atomic::Ordering::Acquire) {
-            // SAFETY: the thread waits for this one.
+            // SAFETY: the thread exists, because it waits for this one.
             unsafe { libc::pthread_kill(thread as libc::pthread_t, libc::SIGUSR2) };
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -608,14 +608,14 @@ fn a_child_has_no_ring(mut ring: Ring) {
             && ring.wait().is_err()
             && ring.poll().is_err();
         drop(ring);
-        // SAFETY: ends the child.
+        // SAFETY: only ends the child.
         unsafe { libc::_exit(i32::from(!refused)) };
     }
     let mut status = 0;
-    // SAFETY: waits for the child.
+    // SAFETY: only waits for the child.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0);
-    // The child has taken nothing from the parent.
+    // The child has not reaped the parent's completion.
     other.write_all(b"parent").unwrap();
     assert_eq!(ring.finish(token).unwrap().1, b"parent");
 }
@@ -658,7 +658,7 @@ fn a_ring_can_be_polled(engine: Engine) {
     let mut ring = Builder::new(8).pollable().engine(engine).build().unwrap();
     let readable = |ring: &Ring, timeout| {
         let mut poll = libc::pollfd { fd: ring.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure.
+        // SAFETY: the list has one element.
         unsafe { libc::poll(&mut poll, 1, timeout) == 1 }
     };
     assert!(!readable(&ring, 0));
@@ -721,7 +721,7 @@ fn names_of_a_directory(engine: Engine) {
     let fd = ring.run(op::open(&directory.0).flags(libc::O_DIRECTORY)).unwrap().unwrap();
     let (mut found, mut buffer, mut offset) = (Vec::new(), Vec::with_capacity(1024), 0);
     loop {
-        // Beside another request, and by offsets: the descriptor's position stays.
+        // With another request in flight, and at offsets: the descriptor's position stays.
         let nop = ring.push(op::nop()).unwrap();
         let (count, bytes) = ring.run(op::read_names(&fd, buffer).at(offset)).unwrap();
         ring.finish(nop).unwrap().unwrap();
@@ -740,11 +740,11 @@ fn names_of_a_directory(engine: Engine) {
     let (count, bytes) = ring.run(op::read_names(&fd, Vec::with_capacity(64 << 10))).unwrap();
     assert!(count.unwrap() > 0);
     assert_eq!(op::names(&bytes).count(), 202);
-    // A file has no names.
+    // A regular file contains no names.
     let file = ring.run(op::open(directory.path("name-0"))).unwrap().unwrap();
     let (result, _) = ring.run(op::read_names(&file, Vec::with_capacity(64))).unwrap();
     assert_eq!(result.unwrap_err().errno(), libc::ENOTDIR);
-    // One is left under way.
+    // One request is left in flight.
     ring.push(op::read_names(&fd, Vec::with_capacity(64))).unwrap();
     ring.submit().unwrap();
 }
@@ -761,7 +761,7 @@ fn other_threads_wake_a_ring(mut ring: Ring) {
     }
 }
 
-/// A value that is kept for an operation, of any size and alignment; counts how often it is dropped.
+/// A value of any size and alignment that is kept for an operation, and that counts how often it is dropped.
 struct Counted<T>(T, Arc<AtomicU32>);
 
 impl<T> Drop for Counted<T> {
@@ -773,11 +773,11 @@ impl<T> Drop for Counted<T> {
 #[repr(align(64))]
 struct Aligned([u8; 64]);
 
-/// Every way in which an operation ends, one after the other in the same places.
+/// Ends an operation in every possible way, one after the other, in the same places.
 fn end<T: Copy + PartialEq + std::fmt::Debug + Send + 'static>(ring: &mut Ring, value: T) {
     let drops = Arc::new(AtomicU32::new(0));
     let push = |ring: &mut Ring| {
-        // SAFETY: names no memory.
+        // SAFETY: the entry names no memory.
         unsafe { ring.push_raw(low::op::Nop::new().build(), Counted(value, drops.clone())) }.unwrap()
     };
     let first = push(ring);
@@ -808,12 +808,12 @@ fn operations_of_all_sizes_end_once(mut ring: Ring) {
     let drops = Arc::new(AtomicU32::new(0));
     for _ in 0..3 {
         let kept = Counted(Aligned([4; 64]), drops.clone());
-        // SAFETY: names no memory.
+        // SAFETY: the entry names no memory.
         let token = unsafe { ring.push_raw(low::op::Nop::new().build(), kept) }.unwrap();
         let (_, kept) = ring.finish(token).unwrap();
         assert_eq!(kept.0.0, [4; 64]);
     }
-    // SAFETY: name no memory.
+    // SAFETY: the entries name no memory.
     unsafe {
         ring.push_raw(low::op::Nop::new().build(), Counted([5_u8; 200], drops.clone())).unwrap();
         ring.push_raw(low::op::Nop::new().build(), Counted(6_u8, drops.clone())).unwrap();

@@ -1,4 +1,4 @@
-//! The safe ring under all that safe code can do: it breaks no memory and touches no file of others, on both engines.
+//! The safe ring under everything that safe code can do: memory and foreign files stay intact, on both engines.
 
 mod common;
 
@@ -19,11 +19,11 @@ fn a_read_into_a_cloned_part_stays_within_the_clone(mut ring: Ring) {
     assert_eq!(clone.into_inner().len(), 10 + room);
 }
 
-/// Which file standard input is.
+/// Returns the identity of standard input's file.
 fn standard_input() -> (u64, u64) {
-    // SAFETY: integers only, written by the call.
+    // SAFETY: a structure of integers, which the call writes.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: whole.
+    // SAFETY: the structure is complete.
     assert_eq!(unsafe { libc::fstat(std::io::stdin().as_raw_fd(), &mut stat) }, 0, "it is open");
     (stat.st_dev, stat.st_ino)
 }
@@ -39,7 +39,7 @@ fn what_was_never_submitted_opens_nothing(engine: Engine) {
     let (one, mut other) = pair();
     let mut chain = ring.chain(2).unwrap();
     chain.push(op::socket(libc::AF_UNIX, libc::SOCK_STREAM)).unwrap();
-    // What is to be closed is closed all the same.
+    // The descriptor is closed even if its request is cancelled.
     chain.push(op::close(one).unwrap()).unwrap();
     drop(chain);
     drop(ring);
@@ -47,7 +47,7 @@ fn what_was_never_submitted_opens_nothing(engine: Engine) {
     assert_eq!(other.read(&mut [0]).unwrap(), 0, "its peer was closed");
 }
 
-/// A completion cannot be made up by writing into the ring's memory.
+/// A completion cannot be forged by a write to the ring's memory through its descriptor.
 #[both]
 fn the_memory_of_a_ring_is_not_written_by_its_descriptor(engine: Engine) {
     for builder in [Ring::builder(8), Ring::builder(8).pollable()] {
@@ -67,7 +67,7 @@ fn the_memory_of_a_ring_is_not_written_by_its_descriptor(engine: Engine) {
         for offset in [0, 128, 4096] {
             ring.run(op::write(&file, zeros.to_vec()).at(offset)).unwrap().0.unwrap_err();
         }
-        // Memory that is cut off, or out, and comes back reads as zeros.
+        // Memory that is truncated or punched out would read as zeros afterwards.
         ring.run(op::truncate(&file, 0)).unwrap().unwrap_err();
         let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         ring.run(op::allocate(&file, 0, 4096).mode(hole)).unwrap().unwrap_err();
@@ -77,17 +77,17 @@ fn the_memory_of_a_ring_is_not_written_by_its_descriptor(engine: Engine) {
     }
 }
 
-/// Where it could not be sealed, an eventfd would take the descriptor's place, which costs something.
+/// Without sealing, an eventfd would have to replace the descriptor, which costs time.
 #[test]
 fn the_memory_of_a_ring_is_sealed() {
     let ring = ring(anyring::Engine::User);
-    // SAFETY: no memory is named.
+    // SAFETY: the call names no memory.
     let seals = unsafe { libc::fcntl(ring.as_raw_fd(), libc::F_GET_SEALS) };
     let wanted = libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SHRINK;
     assert_eq!(seals & wanted, wanted, "{}", std::io::Error::last_os_error());
 }
 
-/// Setup flags that are not known here are refused: what they would do to a ring's memory is not known either.
+/// Setup flags that are unknown to the crate are refused, because their effect on a ring's memory is unknown, too.
 #[test]
 fn unknown_flags_of_rings_are_refused() {
     const KNOWN: u32 = 0x3_33ff;
@@ -108,14 +108,14 @@ fn a_place_in_the_table_is_not_put_into_it(mut ring: Ring) {
     ring.slot().expect("the other place is free");
 }
 
-/// The kernel would read the buffer after the send has ended.
+/// With `MSG_ZEROCOPY`, the kernel would read the buffer after the send has ended.
 #[both]
 fn a_plain_send_keeps_no_reference_to_its_buffer(mut ring: Ring) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let one = 1_i32;
     let (value, length) = ((&raw const one).cast(), size_of_val(&one) as u32);
-    // SAFETY: an integer that outlives the call.
+    // SAFETY: the integer outlives the call.
     let result =
         unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ZEROCOPY, value, length) };
     assert_eq!(result, 0);
@@ -137,7 +137,7 @@ fn a_panic_while_a_ring_is_dropped_frees_nothing_that_is_in_use(engine: Engine) 
     ring.push(op::recv(&socket, used.buffer())).unwrap();
     ring.push_multi(op::recv_multi(&socket, &buffers)).unwrap();
     ring.submit().unwrap();
-    // It is freed first, for it was never submitted.
+    // This buffer is freed first, because its request was never submitted.
     ring.push(op::send(&socket, panicking)).unwrap();
     catch_unwind(AssertUnwindSafe(|| drop(ring))).unwrap_err();
     assert_eq!(unused.get(), 0);
@@ -145,7 +145,7 @@ fn a_panic_while_a_ring_is_dropped_frees_nothing_that_is_in_use(engine: Engine) 
     other.write_all(b"for nobody").unwrap();
 }
 
-/// Whatever becomes of the ring, the token and the file, what a request works on stays.
+/// The memory that a request works on stays, even if the ring, the token or the file is leaked.
 #[both]
 fn what_is_forgotten_stays(mut ring: Ring) {
     let (socket, mut other) = pair();
@@ -158,7 +158,7 @@ fn what_is_forgotten_stays(mut ring: Ring) {
     assert_eq!(used.get(), 1);
 }
 
-/// Files that requests work on stay open, by whatever the program has of them.
+/// A file stays open while requests work on it, whatever the program does with its handles.
 #[both]
 fn a_file_stays_open_for_its_request(mut ring: Ring) {
     let (socket, mut other) = pair();
@@ -167,14 +167,14 @@ fn a_file_stays_open_for_its_request(mut ring: Ring) {
     let socket = op::close(socket).expect_err("the request has it");
     let socket = socket.into_owned().expect_err("the request has it");
     drop(socket);
-    // SAFETY: no memory is named.
+    // SAFETY: the call names no memory.
     assert_ne!(unsafe { libc::fcntl(number, libc::F_GETFD) }, -1);
     other.write_all(b"x").unwrap();
     assert_eq!(ring.finish(token).unwrap().0.unwrap(), 1);
     assert_eq!(other.read(&mut [0]).unwrap(), 0, "the last reference was the request's");
 }
 
-/// A buffer of a group is one guard's, until that is dropped; what is forgotten is never given out again.
+/// Only one guard has a buffer of a group, until the guard is dropped; the buffer of a leaked guard is never given out again.
 #[both]
 fn a_buffer_of_a_group_has_one_guard(mut ring: Ring) {
     let buffers = ring.buffers(2, 8).unwrap();
@@ -197,7 +197,7 @@ fn a_buffer_of_a_group_has_one_guard(mut ring: Ring) {
     drop(buffers.clone());
 }
 
-/// Buffers that a ring knows outlive it, and one that was dropped is not given out while a request has it.
+/// Registered buffers outlive their ring, and a dropped buffer is not given out again while a request uses it.
 #[both]
 fn a_registered_buffer_has_one_user(mut ring: Ring) {
     let pool = ring.register_buffers(1, 64).unwrap();
@@ -231,7 +231,7 @@ fn what_threads_may_do() {
     both::<anyring::uepoll::UserEvent>();
 }
 
-/// A number of one ring may be that of another's request, of another kind.
+/// The id of a request of one ring may be that of another ring's request, of another kind.
 #[both]
 fn streams_of_another_ring(engine: Engine) {
     let (mut one, mut other) = (ring(engine), ring(engine));
@@ -240,7 +240,7 @@ fn streams_of_another_ring(engine: Engine) {
     let mut ticks = other.push_multi(op::timeout_multi(Duration::from_millis(1)).count(1)).unwrap();
     assert_eq!(accepts.id(), ticks.id());
     assert_eq!(other.next(&mut accepts).unwrap_err().errno(), libc::ENOENT);
-    // It is not lost.
+    // The completion is not lost.
     other.next(&mut ticks).unwrap().expect("the one").unwrap();
     assert!(other.next(&mut ticks).unwrap().is_none());
 }
@@ -255,7 +255,7 @@ fn registered_buffers_of_another_ring_are_refused(engine: Engine) {
     assert!(buffer.is_empty());
 }
 
-/// A place in the table of one ring is not taken for the same place of another's.
+/// A place in one ring's table is not mistaken for the same place in another ring's table.
 #[both]
 fn fixed_files_of_another_ring_are_not_found(engine: Engine) {
     let (mut one, mut other) = (ring(engine), ring(engine));
@@ -268,7 +268,7 @@ fn fixed_files_of_another_ring_are_not_found(engine: Engine) {
     assert_eq!(result.unwrap_err().errno(), libc::EBADF);
     let close = other.run(op::close(file).unwrap()).unwrap();
     assert_eq!(close.unwrap_err().errno(), libc::EINVAL);
-    // Its own ring empties it.
+    // The file's own ring empties the place.
     let slot = one.slot().expect("nobody names it any more");
     let open = other.run(op::open("/dev/null").fixed(slot)).unwrap();
     assert_eq!(open.unwrap_err().errno(), libc::EINVAL);

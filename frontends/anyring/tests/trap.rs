@@ -1,4 +1,4 @@
-//! Calls that are made by instructions of the program, which `anyring::everywhere!(trap)` answers besides.
+//! Calls made by instructions of the program itself, which `anyring::everywhere!(trap)` answers, too.
 
 use linux_raw_sys::general::{__NR_io_uring_enter, __NR_io_uring_setup};
 use linux_raw_sys::io_uring::io_uring_params;
@@ -8,7 +8,7 @@ anyring::everywhere!(trap);
 
 const TEST: &str = "ANYRING_TEST";
 
-/// Runs this test again, in a process of its own that begins with `engine`; what it logs.
+/// Runs this test again in a separate process, which begins with `engine`. Returns its log.
 fn again(engine: &str) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["calls_by_instructions_trap", "--exact", "--nocapture"]);
@@ -29,20 +29,20 @@ fn calls_by_instructions_trap() {
         assert!(text.contains("engine=kernel"), "{text}");
         return;
     };
-    // SAFETY: all zeros are one.
+    // SAFETY: a structure of integers.
     let mut params: io_uring_params = unsafe { std::mem::zeroed() };
     let arguments = [1, (&raw mut params).expose_provenance(), 0, 0, 0, 0];
-    // SAFETY: reads and writes the parameters.
+    // SAFETY: the call reads and writes the parameters.
     let fd = unsafe { anyring_linked::syscall(__NR_io_uring_setup as usize, arguments) };
     if fd < 0 {
         assert_eq!(engine, "kernel", "{fd}");
         return;
     }
-    // SAFETY: submits nothing.
+    // SAFETY: the call submits nothing.
     let entered =
         unsafe { anyring_linked::syscall(__NR_io_uring_enter as usize, [fd as usize, 0, 0, 0, 0, 0]) };
     assert_eq!(entered, 0);
-    // What other programs do is none of the filter's business.
+    // The filter does not affect other programs.
     let output = Command::new("sh").args(["-c", "echo $((6 * 7))"]).output().unwrap();
     assert_eq!(output.stdout, b"42\n");
 }

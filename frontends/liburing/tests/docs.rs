@@ -1,7 +1,7 @@
-//! The C programs of the documentation: each block is compiled and linked with the library, and a whole program is run.
+//! The C programs in the documentation: each block is compiled and linked with the library, and complete programs are run.
 //!
-//! A block that is no program stands behind `<!-- compiled after: DECLARATIONS -->`; one that cannot be compiled behind
-//! `<!-- not compiled: WHY -->`.
+//! `<!-- compiled after: DECLARATIONS -->` precedes a block that is no complete program; `<!-- not compiled: WHY -->` precedes
+//! a block that cannot be compiled.
 
 mod support;
 
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 use support::{By, command, libraries, root, run};
 
-/// The program that a block is, or that it is put into; none where it is marked so.
+/// Returns the program of a block, and whether it is complete; `None` if the block is marked as not compiled.
 fn program(block: &Block) -> Option<(String, bool)> {
     if block.text.contains("int main(") {
         return Some((block.text.clone(), true));
@@ -50,7 +50,7 @@ fn programs_of_the_documentation_work() {
         let binary = directory.join(number.to_string());
         fs::write(&source, text).unwrap();
         let mut compiler = Command::new("cc");
-        // As Debian's and Ubuntu's compilers link: a library of which only weak symbols are used would be dropped.
+        // As compilers of Debian and Ubuntu link: a library of which only weak symbols are used would be dropped.
         compiler.args(["-O1", "-Wall", "-Werror", "-Wl,--as-needed", "-o"]).arg(&binary);
         compiler.arg("-I").arg(root().join("frontends/liburing/include")).arg(&source);
         compiler.arg("-L").arg(libraries()).arg("-l:liburing.so.2");

@@ -1,4 +1,4 @@
-//! The interface: symbols and their versions, structures, and what each function that is inline in C does.
+//! The interface: symbols and their versions, structures, and the behaviour of each function that is inline in C.
 
 mod support;
 #[path = "../src/types.rs"]
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use support::{By, Header, libraries, liburing, newer_source, program, root, run, said};
 
-/// The symbols that a library offers, each with its version, by `nm`.
+/// Returns the symbols that a library exports, each with its version, as `nm` lists them.
 fn symbols(library: &Path) -> BTreeSet<String> {
     let listed =
         run(Command::new("nm").args(["-D", "--defined-only", "--with-symbol-versions"]).arg(library));
@@ -27,12 +27,12 @@ fn symbols(library: &Path) -> BTreeSet<String> {
         assert!(header.contains(&format!("{name}(")), "{name} is not in anyring.h");
     }
     assert_eq!(own.len(), header.matches("\nextern ").count() - 1, "what anyring.h declares");
-    // A program may ask for that one, and go on where there is none; the linker drops a library of which nothing else is used.
+    // A program may test for that function, and do without it; the linker drops a library of which nothing else is used.
     assert_eq!(header.matches("__attribute__((weak))").count(), 1, "what anyring.h declares weak");
     names.into_iter().map(String::from).collect()
 }
 
-/// Each function of `anyring.h` has a page of the manual, and each page says which functions it is about.
+/// Each function of `anyring.h` has a manual page, and each page lists its functions.
 #[test]
 fn functions_have_pages() {
     let header = fs::read_to_string(root().join("frontends/liburing/include/anyring.h")).unwrap();
@@ -54,18 +54,18 @@ fn functions_have_pages() {
     }
 }
 
-/// The number behind the dot of `LIBURING_2.15`.
+/// Returns the number after the dot of `LIBURING_2.15`.
 fn node(version: &str) -> u32 {
     version.trim_start_matches("LIBURING_").trim_start_matches("2.").parse().unwrap()
 }
 
-/// `name@@LIBURING_2.1` in two.
+/// Splits `name@@LIBURING_2.1` into name and version.
 fn split(symbol: &str) -> (&str, u32) {
     let (name, version) = symbol.split_once("@@").unwrap_or_else(|| panic!("{symbol} has no version"));
     (name, node(version))
 }
 
-/// The symbols that `frontends/liburing/symbols.tsv` has of one of the two libraries.
+/// Returns the symbols that `frontends/liburing/symbols.tsv` lists for one of the two libraries.
 fn listed(column: usize) -> BTreeSet<String> {
     let table = include_str!("../symbols.tsv");
     let rows = table.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').collect());
@@ -73,10 +73,10 @@ fn listed(column: usize) -> BTreeSet<String> {
     rows.filter_map(row).collect()
 }
 
-/// The symbols of a version script.
+/// Returns the symbols of a version script.
 fn mapped(script: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(script).unwrap();
-    // Comments may stand anywhere.
+    // Removes comments, which may be anywhere.
     let bare: String = text.split("*/").map(|part| part.split("/*").next().unwrap()).collect();
     let mut all = BTreeSet::new();
     for block in bare.split_inclusive('}') {
@@ -99,7 +99,7 @@ fn symbols_and_versions_are_those_of_the_table() {
     }
 }
 
-/// Up to its version, liburing has the same; another source, a newer one, is named by `LIBURING_SOURCE`.
+/// Up to its version, liburing has equal symbols; `LIBURING_SOURCE` names another, newer source to compare with.
 #[test]
 fn symbols_and_versions_are_liburings() {
     let sources = [Some((liburing(), 15)), newer_source().map(|source| (source, u32::MAX))];
@@ -112,7 +112,7 @@ fn symbols_and_versions_are_liburings() {
     }
 }
 
-/// Programs ask the loader for nodes by name: each must be there, the empty ones, too.
+/// Programs ask the loader for version nodes by name: each must exist, including the empty ones.
 #[test]
 fn all_nodes_are_there() {
     for (name, first, last) in [("liburing", 0, 15), ("liburing-ffi", 4, 16)] {
@@ -129,7 +129,7 @@ fn all_nodes_are_there() {
     }
 }
 
-/// The sizes and offsets that a header has, asked by a program of C.
+/// Returns the sizes and offsets of a header's structures, which a C program prints.
 fn layout_in_c(header: Header, lines: &[(String, String)]) -> BTreeMap<String, usize> {
     let mut source =
         String::from("#define _GNU_SOURCE\n#include <liburing.h>\n#include <stddef.h>\n#include <stdio.h>\n");
@@ -163,7 +163,7 @@ macro_rules! collect {
 #[test]
 fn structures_are_laid_out_as_in_the_header() {
     let ours = layouts!(collect);
-    // What older headers do not have, by these names.
+    // Structures and fields that older headers do not have.
     let there = |header: Header, of: &str, field: &str| match header {
         Header::System | Header::Newest => !of.ends_with("cqe_iter") && !matches!(field, "sqes_sz" | "pad"),
         Header::Newer => true,
@@ -193,7 +193,7 @@ fn headers() -> impl Iterator<Item = Header> {
     [Header::System, Header::Newest].into_iter().chain(newer_source().map(|_| Header::Newer))
 }
 
-/// The symbols that a C program says it has compared.
+/// Returns the symbols that a C program reports as compared.
 fn compared(name: &str, header: Header, by: By) -> BTreeSet<String> {
     let program = program(name, header);
     let ffi = libraries().join("liburing-ffi.so.2");
@@ -212,7 +212,7 @@ fn symbols_do_what_inline_functions_do() {
             }
         }
     }
-    // Those that only the second library has; those newer than 2.15 need a newer header.
+    // The symbols that only the second library has; symbols newer than 2.15 need a newer header.
     let up_to = if newer_source().is_some() { u32::MAX } else { 15 };
     let only: BTreeSet<String> = listed(2).difference(&listed(1)).cloned().collect();
     let base: BTreeSet<String> = listed(1).iter().map(|symbol| split(symbol).0.to_owned()).collect();

@@ -1,5 +1,5 @@
-//! Programs that were built against liburing, run over our library by changing `LD_LIBRARY_PATH` only: what they
-//! say must be what they say over liburing 2.15, with the kernel's `io_uring` and where it is denied.
+//! Programs that were built against liburing run with our library by a change of `LD_LIBRARY_PATH` only: their output
+//! must equal their output with liburing 2.15, with the kernel's `io_uring` and when it is denied.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use support::{By, Header, command, denied, kernel_has_io_uring, libraries, program, recorded, run, said};
 
-/// Runs the program with our library, on both engines; it says what it says with its own.
+/// Runs the program with our library, on both engines, and compares its output with the recorded one.
 fn same(name: &str, header: Header, arguments: &[&str]) {
     let program = program(name, header);
     let record = [&[name][..], arguments, &[&format!("{header:?}").to_lowercase()]].concat().join(" ");
@@ -51,8 +51,8 @@ fn the_rest_of_the_interface() {
     same("rest", Header::Newest, &[]);
 }
 
-/// Code that the sanitizers cannot look into: a program of C, and the library as it is installed. Valgrind knows no
-/// signals that interrupt system calls of ours, which `rest.c` sends.
+/// Code that the sanitizers cannot instrument: a C program, and the library as it is installed. Valgrind does not support
+/// signals that interrupt our system calls, which `rest.c` sends.
 #[test]
 fn memory_is_used_rightly() {
     let program = program("files", Header::Newest);
@@ -63,7 +63,7 @@ fn memory_is_used_rightly() {
     }
 }
 
-/// GETDENTS, with any header beside ours; a kernel has it not.
+/// GETDENTS, with any header beside ours; no kernel has this operation.
 #[test]
 fn directories_are_read() {
     for header in [Header::System, Header::Newest] {
@@ -76,7 +76,7 @@ fn directories_are_read() {
     }
 }
 
-/// A ring that the kernel is too old for is our engine's, among others of the kernel's.
+/// A ring that the kernel is too old for is the user engine's, among rings of the kernel.
 #[test]
 fn rings_beside_the_kernels() {
     if !kernel_has_io_uring() {
@@ -99,7 +99,7 @@ fn rings_beside_the_kernels() {
 #[test]
 fn events_are_read_from_memory() {
     let program = program("uepoll", Header::Newest);
-    // Another liburing has not the functions: the loader says so.
+    // Another liburing does not have the functions, and the loader says so.
     let refused = command(&program, &[], By::Liburing).output().unwrap();
     let reason = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && reason.contains("version `ANYRING_1' not found"), "{reason}");
@@ -123,7 +123,7 @@ fn private_operations_on_rings_of_the_kernel() {
     }
 }
 
-/// Anyring's engine answers, and only where it must.
+/// The user engine answers if it must, and only then.
 #[test]
 fn the_engine_is_chosen() {
     let program = program("files", Header::Newest);
@@ -142,7 +142,7 @@ fn the_engine_is_chosen() {
     }
 }
 
-/// A limit on the size of files that the process cannot lift is less than the offset at which programs map a ring's entries.
+/// A file size limit that the process cannot raise is less than the offset at which programs map a ring's entries.
 #[test]
 fn a_ring_where_files_are_small() {
     let program = program("files", Header::Newest);
@@ -152,7 +152,7 @@ fn a_ring_where_files_are_small() {
     }
 }
 
-/// The front end's own calls, and the engine's, as far as they do without.
+/// The calls of the front end and of the engine that both can do without.
 const DONE_WITHOUT: &[libc::c_long] = &[
     libc::SYS_capget,
     libc::SYS_dup3,

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// How long something may take that does not take long.
+/// The time limit for anything that should be fast.
 const LONG: Duration = Duration::from_secs(120);
 
 struct Unpark(Thread);
@@ -19,7 +19,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future in this thread.
+/// Runs a future to its end in this thread.
 pub fn finish<F: IntoFuture>(future: F) -> F::Output {
     let mut future = pin!(future.into_future());
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -34,7 +34,7 @@ pub fn finish<F: IntoFuture>(future: F) -> F::Output {
     }
 }
 
-/// Polls a future once, which is not ready then.
+/// Polls a future once, and asserts that it is not ready.
 pub fn begin<F: Future + Unpin>(future: &mut F) {
     finish(poll_fn(|context| {
         assert!(std::pin::Pin::new(&mut *future).poll(context).is_pending(), "it is not ready at once");
@@ -42,7 +42,7 @@ pub fn begin<F: Future + Unpin>(future: &mut F) {
     }));
 }
 
-/// Waits for a condition.
+/// Waits until a condition holds.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;
     while !holds() {
@@ -51,12 +51,12 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A ring with a thread of its own.
+/// Makes a ring with a driver in a thread.
 pub fn threaded(engine: Engine) -> AsyncRing {
     AsyncRing::spawn(super::ring(engine)).unwrap()
 }
 
-/// A ring of another kind, with each kind of driver: a thread, a thread that builds it, a task of tokio.
+/// Runs `body` with a new ring for each kind of driver: in a thread, in the thread that builds the ring, in a task of tokio.
 pub fn each_driver(engine: Engine, body: impl Fn(AsyncRing)) {
     body(threaded(engine));
     body(
@@ -71,7 +71,7 @@ pub fn each_driver(engine: Engine, body: impl Fn(AsyncRing)) {
         driver.run().unwrap();
     });
     body(receive.recv().unwrap());
-    // Its ring is not used any more, and so has ended.
+    // The ring is not used any more, and so its driver has ended.
     thread.join().unwrap();
     on_tokio(engine, body);
 }

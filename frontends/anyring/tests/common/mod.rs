@@ -1,7 +1,7 @@
 //! Helpers that the tests share.
 #![allow(dead_code, unused_imports, reason = "each test program uses its own part")]
 
-// What tests name again and again.
+// Imports for all tests.
 pub use anyring::low::{Cancel, Cqe, Sqe, Sqe128};
 pub use anyring::{AsyncRing, BufferExt, Builder, Engine, Fd};
 pub use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use anyring::{Buffer, BufferMut, Ring};
 pub use anyring_both::{both, by};
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 
-/// True if this machine's kernel gives its io_uring. Tests that are not done without it are counted as skipped.
+/// True if this machine's kernel allows its io_uring. If not, the test counts as skipped.
 pub fn kernel_available() -> bool {
     let is_available = Builder::new(1).engine(Engine::Kernel).build().is_ok();
     if !is_available {
@@ -28,7 +28,7 @@ pub fn kernel_available() -> bool {
     is_available
 }
 
-/// Runs `body` on anyring's engine, and on the kernel's where the machine has it.
+/// Runs `body` on the user engine, and on the kernel engine if the machine has it.
 pub fn both(body: impl Fn(Engine)) {
     body(Engine::User);
     if kernel_available() {
@@ -36,18 +36,18 @@ pub fn both(body: impl Fn(Engine)) {
     }
 }
 
-/// A ring.
+/// Makes a ring.
 pub fn ring(engine: Engine) -> Ring {
     Builder::new(16).engine(engine).build().unwrap()
 }
 
-/// Two sockets that are connected.
+/// Makes two connected sockets.
 pub fn pair() -> (Fd, UnixStream) {
     let (one, other) = UnixStream::pair().unwrap();
     (one.into(), other)
 }
 
-/// Counts buffers that are not freed.
+/// The number of buffers that are not freed.
 #[derive(Clone, Default)]
 pub struct Count(Arc<AtomicUsize>);
 
@@ -62,7 +62,7 @@ impl Count {
     }
 }
 
-/// A buffer that is counted, and may panic when it is freed.
+/// A buffer that counts itself, and may panic when it is freed.
 pub struct Counted {
     bytes: Box<[u8]>,
     count: Count,
@@ -76,7 +76,7 @@ impl Drop for Counted {
     }
 }
 
-// SAFETY: as the box.
+// SAFETY: the trait's contract holds for the box.
 unsafe impl Buffer for Counted {
     fn pointer(&self) -> *const u8 {
         self.bytes.pointer()
@@ -87,7 +87,7 @@ unsafe impl Buffer for Counted {
     }
 }
 
-// SAFETY: as the box.
+// SAFETY: the trait's contract holds for the box.
 unsafe impl BufferMut for Counted {
     fn pointer_mut(&mut self) -> *mut u8 {
         self.bytes.pointer_mut()
@@ -100,7 +100,7 @@ unsafe impl BufferMut for Counted {
     unsafe fn set_length(&mut self, _length: usize) {}
 }
 
-/// A directory of the test's own, removed with all that is in it.
+/// A temporary directory, removed with its content.
 pub struct Directory(pub PathBuf);
 
 impl Directory {

@@ -1,4 +1,4 @@
-//! A file system of the test's own by FUSE: one directory, whose places are opaque numbers and whose server answers
+//! A FUSE file system of the test: one directory, whose places are opaque numbers, and a server that answers
 //! when the test wants it to.
 
 use std::ffi::CString;
@@ -17,29 +17,29 @@ const RELEASEDIR: u32 = 29;
 const INTERRUPT: u32 = 36;
 const BATCH_FORGET: u32 = 42;
 
-/// Requests to the server begin with so many bytes.
+/// The length of a request's header in bytes.
 const HEAD: usize = 40;
 
 struct Shared {
     device: File,
     entries: u64,
-    /// The numbers of places that are used.
+    /// The bits that places may have.
     places: u64,
-    /// Requests that wait for [`Server::release`], while it holds them back.
+    /// Requests that wait for [`Server::release`], while the server holds requests back.
     held: Mutex<Option<Vec<Vec<u8>>>>,
 }
 
-/// Serves until it is unmounted.
+/// The server of a mounted file system.
 #[derive(Clone)]
 pub struct Server(Arc<Shared>);
 
 impl Server {
-    /// Mounts a directory of so many entries, whose places have these bits.
+    /// Mounts a directory with `entries` entries, whose places have the bits `places` only.
     pub fn mount(at: &Path, entries: u64, places: u64) -> std::io::Result<Server> {
         let device = File::options().read(true).write(true).open("/dev/fuse")?;
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
         let (target, options) = (super::mounts::text(at), CString::new(options).unwrap());
-        // SAFETY: strings of ours.
+        // SAFETY: the strings live as long as the call.
         let result = unsafe {
             libc::mount(c"anyring".as_ptr(), target.as_ptr(), c"fuse".as_ptr(), 0, options.as_ptr().cast())
         };
@@ -52,12 +52,12 @@ impl Server {
         Ok(Server(shared))
     }
 
-    /// Answers no request from now on.
+    /// Holds all requests back from now on.
     pub fn hold(&self) {
         *self.0.held.lock().unwrap() = Some(Vec::new());
     }
 
-    /// Answers them, and all that come.
+    /// Answers the requests that are held back, and all further ones.
     pub fn release(&self) {
         for request in self.0.held.lock().unwrap().take().unwrap_or_default() {
             self.0.answer(&request);
@@ -74,7 +74,7 @@ fn half(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl Shared {
-    /// Until the file system is unmounted.
+    /// Answers requests until the file system is unmounted.
     fn serve(&self) {
         let mut buffer = vec![0; 1 << 17];
         loop {
@@ -108,7 +108,7 @@ impl Shared {
             }
             GETATTR => {
                 let mut reply = [0; 104];
-                // Inode, then mode and links.
+                // The inode; below, mode and links.
                 reply[16] = 1;
                 reply[76..80].copy_from_slice(&(libc::S_IFDIR | 0o755).to_ne_bytes());
                 reply[80] = 2;
@@ -128,11 +128,11 @@ impl Shared {
         reply.extend(error.to_ne_bytes());
         reply.extend(&request[8..16]);
         reply.extend(payload);
-        // An interrupted request is gone.
+        // The write fails if the request was interrupted.
         let _ = (&self.device).write(&reply);
     }
 
-    /// The place behind an entry, for which the server alone has a meaning.
+    /// Returns the place after an entry, which has a meaning for the server only.
     fn place(&self, index: u64) -> u64 {
         (index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) & self.places
     }

@@ -1,4 +1,4 @@
-//! GETDENTS on every file system that this machine can mount, on rings of both engines, held against `getdents64(2)`.
+//! GETDENTS on every file system that this machine can mount, on rings of both engines, compared with `getdents64(2)`.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -19,7 +19,7 @@ use anyring::{Builder, Engine};
 use common::both;
 use mounts::{Mount, skipped};
 
-/// Where the descriptor stands.
+/// Stands for the file position, instead of an offset.
 const HERE: u64 = u64::MAX;
 
 fn ring(engine: Engine) -> Ring {
@@ -29,7 +29,7 @@ fn ring(engine: Engine) -> Ring {
 }
 
 fn push(ring: &mut Ring, entry: Sqe) {
-    // SAFETY: what the tests name outlives the request.
+    // SAFETY: the memory that the tests name outlives the request.
     unsafe { ring.push(entry) }.unwrap();
 }
 
@@ -37,7 +37,7 @@ fn get(directory: RawFd, buffer: &mut [u8], offset: u64) -> Sqe {
     op::Getdents::new(directory, buffer.as_mut_ptr(), buffer.len() as u32).offset(offset).build()
 }
 
-/// Submits, and waits until so many have completed; what ends a wait early, as a stop of the process does, is no matter.
+/// Submits, and waits until `count` requests have completed; a wait that ends early, by a stop of the process for example, is repeated.
 fn wait(ring: &mut Ring, count: usize) -> HashMap<u64, i32> {
     let mut results = HashMap::new();
     while results.len() < count {
@@ -50,7 +50,7 @@ fn wait(ring: &mut Ring, count: usize) -> HashMap<u64, i32> {
     results
 }
 
-/// The results of these, by user data.
+/// Runs these requests, and returns their results by user data.
 fn run(ring: &mut Ring, entries: &[Sqe]) -> HashMap<u64, i32> {
     entries.iter().for_each(|&entry| push(ring, entry));
     wait(ring, entries.len())
@@ -61,7 +61,7 @@ fn run_one(ring: &mut Ring, entry: Sqe) -> i32 {
 }
 
 fn plain(directory: &File, buffer: &mut [u8]) -> i32 {
-    // SAFETY: writes into a buffer of ours.
+    // SAFETY: the call writes into the caller's buffer.
     let count = unsafe {
         libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), buffer.as_mut_ptr(), buffer.len())
     };
@@ -73,14 +73,14 @@ fn position(directory: &File) -> u64 {
     unsafe { libc::lseek(directory.as_raw_fd(), 0, libc::SEEK_CUR) as u64 }
 }
 
-/// An entry as the tests compare it: name, kind, inode, the place behind it.
+/// A directory entry as the tests compare it: name, kind, inode, the place after it.
 type Entry = (Vec<u8>, u8, u64, u64);
 
 fn entries(bytes: &[u8]) -> Vec<Entry> {
     names(bytes).map(|one| (one.name.as_encoded_bytes().to_vec(), one.kind, one.inode, one.next)).collect()
 }
 
-/// All entries by the system call.
+/// Reads all entries by the system call.
 fn all_by_call(path: &Path) -> Vec<Entry> {
     let (directory, mut buffer, mut all) = (File::open(path).unwrap(), vec![0; 1 << 16], Vec::new());
     loop {
@@ -91,7 +91,7 @@ fn all_by_call(path: &Path) -> Vec<Entry> {
     }
 }
 
-/// All entries by the ring, from one place to the next.
+/// Reads all entries by the ring, from one place to the next.
 fn all_by_ring(ring: &mut Ring, directory: &File, size: usize) -> Vec<Entry> {
     let (mut buffer, mut all, mut offset) = (vec![0; size], Vec::new(), 0);
     loop {
@@ -111,7 +111,7 @@ fn fill(path: &Path, count: usize) {
     }
 }
 
-/// A directory that does not change: all there is to reading it.
+/// Tests all ways to read a directory that does not change.
 fn is_read(ring: &mut Ring, path: &Path) {
     let expected = all_by_call(path);
     let directory = File::open(path).unwrap();
@@ -122,8 +122,8 @@ fn is_read(ring: &mut Ring, path: &Path) {
     many_at_once(ring, &directory, &expected, 0);
     assert_eq!(position(&directory), 0, "{path:?}");
 
-    // With the descriptor's own position, which moves with it. How many entries come at once is open: a signal that is on its
-    // way, if only the kernel's own (task work), ends getdents64 after an entry.
+    // Reads at the descriptor's own position, which moves. The number of entries per call is not fixed: a pending signal,
+    // even one of the kernel's own (task work), ends getdents64 after an entry.
     let (mut ours, mut seen) = ([0; 700], 0);
     loop {
         let count = run_one(ring, get(directory.as_raw_fd(), &mut ours, HERE));
@@ -136,7 +136,7 @@ fn is_read(ring: &mut Ring, path: &Path) {
         assert_eq!(position(&directory), expected[seen - 1].3, "{path:?}");
     }
     assert_eq!(seen, expected.len(), "{path:?}");
-    // It stays at the end, and the end can be read again.
+    // The position stays at the end, and the end can be read again.
     let end = expected.last().unwrap().3;
     for offset in [HERE, end, end, HERE] {
         assert_eq!(run_one(ring, get(directory.as_raw_fd(), &mut ours, offset)), 0, "{path:?}");
@@ -144,7 +144,7 @@ fn is_read(ring: &mut Ring, path: &Path) {
     as_one_chain(ring, path, &expected);
 }
 
-/// From many places at once, in no order, each reads what is there.
+/// Requests from many places at the same time, in random order, each read the entries there.
 fn many_at_once(ring: &mut Ring, directory: &File, expected: &[Entry], round: usize) {
     let mut buffers = vec![[0_u8; 400]; 48];
     let starts: Vec<usize> =
@@ -167,7 +167,7 @@ fn many_at_once(ring: &mut Ring, directory: &File, expected: &[Entry], round: us
     }
 }
 
-/// Opened into a slot, read from there and closed, with no descriptor.
+/// Opens the directory into a slot, reads it there and closes it in one chain, without a descriptor.
 fn as_one_chain(ring: &mut Ring, path: &Path, expected: &[Entry]) {
     ring.submitter().register_files_sparse(4).unwrap();
     let (path, mut buffer) = (mounts::text(path), vec![0; 1 << 16]);
@@ -184,7 +184,7 @@ fn as_one_chain(ring: &mut Ring, path: &Path, expected: &[Entry]) {
         let read = entries(&buffer[..count]);
         assert!(!read.is_empty(), "{path:?}");
         assert_eq!(read, expected[..read.len()], "{path:?}");
-        // The first that fails takes the rest with it.
+        // The first failing request cancels the rest of the chain.
         let bad = read_too_little(&mut buffer);
         let results = run(
             ring,
@@ -200,7 +200,7 @@ fn read_too_little(buffer: &mut [u8]) -> Sqe {
     op::Getdents::new(op::Fixed(2), buffer.as_mut_ptr(), 20).offset(0).build()
 }
 
-/// Names that were there all the time are seen once, whatever another thread puts in and takes out meanwhile.
+/// Names that are there all the time are seen once, whatever names another thread adds and removes meanwhile.
 fn changes(ring: &mut Ring, path: &Path) {
     const STAY: usize = 400;
     fill(path, STAY);
@@ -219,7 +219,7 @@ fn changes(ring: &mut Ring, path: &Path) {
             }
         });
         for size in [200, 400, 4096] {
-            // Some file systems find what was made behind the reader: how much that can be is bounded here.
+            // Some file systems return names that were added after the reader's place: their number is limited here.
             let (mut buffer, mut seen, mut offset, mut rounds) = (vec![0; size], HashMap::new(), 0, 0);
             loop {
                 let count = run_one(ring, get(directory.as_raw_fd(), &mut buffer, offset));
@@ -243,7 +243,7 @@ fn changes(ring: &mut Ring, path: &Path) {
     });
 }
 
-/// Refusals of the operation.
+/// Tests the errors of the operation.
 fn refuses(ring: &mut Ring, path: &Path) {
     std::fs::create_dir(path.join("gone")).unwrap();
     let (gone, file) = (File::open(path.join("gone")).unwrap(), File::create(path.join("file")).unwrap());
@@ -263,7 +263,7 @@ fn refuses(ring: &mut Ring, path: &Path) {
     assert_eq!(run_one(ring, bad.build()), -libc::EFAULT);
 }
 
-/// All of it, on a file system that can be written to.
+/// Runs all tests on a writable file system.
 fn serves(path: &Path) {
     both(|engine| {
         let mut ring = ring(engine);
@@ -329,7 +329,7 @@ fn overlay() {
         format!("lowerdir={},upperdir={},workdir={}", at("lower"), at("upper"), at("work"))
     };
     if let Some(mount) = Mount::plain("overlay", layers) {
-        // Directories that are merged from both layers, and such as are in one.
+        // Directories that are merged from both layers, and directories of one layer.
         for number in 0..100 {
             File::create(mount.at.join(format!("both/upper-{number}"))).unwrap();
             let _ = std::fs::remove_file(mount.at.join(format!("both/entry-{}", number * 3)));
@@ -344,7 +344,7 @@ fn overlay() {
 #[both]
 fn proc_and_sysfs(engine: Engine) {
     let mut ring = ring(engine);
-    // None that changes: in /dev the loop devices of other tests come and go.
+    // Only directories that do not change: in /dev, other tests add and remove loop devices.
     for path in ["/proc/sys/kernel", "/proc/self/attr", "/sys/class", "/sys/kernel"] {
         if Path::new(path).is_dir() {
             is_read(&mut ring, Path::new(path));
@@ -352,7 +352,7 @@ fn proc_and_sysfs(engine: Engine) {
             anyring_tally::skipped(&format!("no {path}"));
         }
     }
-    // What processes and threads there are changes all the time; this process stays.
+    // The list of processes changes all the time; this process stays.
     let directory = File::open("/proc").unwrap();
     let own = std::process::id().to_string();
     let all = all_by_ring(&mut ring, &directory, 1000);
@@ -375,7 +375,7 @@ fn fuse_with_opaque_places() {
         both(|engine| is_read(&mut ring(engine), &mount.at));
         assert!(mount.unmounts());
     }
-    // To places beyond what a position may be nobody can seek; who reads on comes to the end all the same.
+    // Seeking beyond the maximum position is impossible; reading on reaches the end nevertheless.
     if let Some((mount, _server)) = fuse(u64::MAX) {
         let expected = all_by_call(&mount.at);
         assert!(expected.iter().any(|one| one.3 > i64::MAX as u64));
@@ -386,13 +386,13 @@ fn fuse_with_opaque_places() {
     }
 }
 
-/// A server that does not answer holds up nobody who asks something else.
+/// A server that does not answer blocks no other request.
 #[test]
 fn fuse_that_is_slow() {
     let Some((mount, server)) = fuse(i64::MAX as u64) else { return };
     both(|engine| {
         for offset in [0, HERE] {
-            // Where it does hold somebody up, the test fails rather than hangs.
+            // If it does block others, the test fails instead of hanging.
             let (done, watched) = std::sync::mpsc::channel::<()>();
             let late = server.clone();
             let watch = std::thread::spawn(move || {
@@ -419,14 +419,14 @@ fn others_go_on(ring: &mut Ring, slow: &Path, server: &fuse::Server, offset: u64
     let mut came: Vec<_> = wait(ring, 2).into_keys().collect();
     came.sort_unstable();
     assert_eq!(came, [2, 3]);
-    // It is being read all the while, and who waits for it can give up.
+    // The directory is still being read, and a wait for it can time out.
     let patience = Wait::new().timeout(Duration::from_millis(1));
     assert!(ring.submit_with(1, &patience).is_err());
     server.release();
     assert!(wait(ring, 1)[&1] > 0);
 }
 
-/// 100,000 entries, or as many as `ANYRING_TEST_ENTRIES` says, read from end to end and from many places at once.
+/// 100,000 entries, or the number in `ANYRING_TEST_ENTRIES`, read from end to end and from many places at the same time.
 #[test]
 fn a_huge_directory() {
     let count: usize = match std::env::var("ANYRING_TEST_ENTRIES") {
@@ -434,13 +434,13 @@ fn a_huge_directory() {
         Err(_) => 100_000,
     };
     let tmpfs = common::Directory::below(Path::new("/dev/shm"));
-    // An index of blocks of 1 KiB, which small images have, ends before a million names.
+    // With blocks of 1 KiB, the default of small images, the directory index is too small for a million names.
     let mount = Mount::image("ext4", 64 + count as u64 / 4000, &["-q", "-F", "-b", "4096"]);
     for home in mount.as_ref().map(|mount| mount.at.as_path()).into_iter().chain([tmpfs.0.as_path()]) {
         let (huge, files) = (home.join("huge"), home.join("files"));
         std::fs::create_dir(&huge).unwrap();
         std::fs::create_dir(&files).unwrap();
-        // Names of few files: no file system has inodes for so many, and ext4 takes 65,000 names of one.
+        // Many names for few files: no file system here has so many inodes, and ext4 allows 65,000 names for a file.
         for number in 0..count {
             let file = files.join((number / 60_000).to_string());
             if number % 60_000 == 0 {

@@ -1,4 +1,4 @@
-//! File systems for tests, in files and directories of theirs.
+//! File systems for tests, in temporary files and directories.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::Directory;
 
-/// One that is mounted while this lives.
+/// A file system that is mounted while this value lives.
 pub struct Mount {
-    /// Where.
+    /// The mount point.
     pub at: PathBuf,
     _home: Directory,
 }
@@ -19,20 +19,20 @@ pub fn text(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-/// Counts a file system that is not tested, and says why.
+/// Counts a file system as not tested, and says why.
 pub fn skipped(kind: &str, why: &dyn std::fmt::Display) {
     eprintln!("{kind}: {why}");
     anyring_tally::skipped(&format!("{kind} cannot be mounted"));
 }
 
-/// True if the kernel has the file system.
+/// True if the kernel supports the file system.
 fn known(kind: &str) -> bool {
     let all = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
     all.lines().any(|line| line.split_whitespace().last() == Some(kind))
 }
 
 impl Mount {
-    /// One of a device: ext4, XFS or btrfs, in an image that `mkfs` makes.
+    /// Mounts a file system on a device: ext4, XFS or btrfs, in an image that `mkfs` makes.
     pub fn image(kind: &str, mib: u64, options: &[&str]) -> Option<Mount> {
         if !known(kind) {
             skipped(kind, &"this kernel does not have it");
@@ -54,14 +54,14 @@ impl Mount {
         }
     }
 
-    /// One of no device.
+    /// Mounts a file system without a device.
     pub fn plain(kind: &str, options: impl Fn(&Path) -> String) -> Option<Mount> {
         let home = Directory::new();
         let at = home.path("mounted");
         std::fs::create_dir(&at).unwrap();
         let (target, name, options) = (text(&at), CString::new(kind).unwrap(), options(&home.0));
         let options = CString::new(options).unwrap();
-        // SAFETY: strings of ours.
+        // SAFETY: the strings live as long as the call.
         let result =
             unsafe { libc::mount(name.as_ptr(), target.as_ptr(), name.as_ptr(), 0, options.as_ptr().cast()) };
         if result != 0 {
@@ -71,7 +71,7 @@ impl Mount {
         Some(Mount { at, _home: home })
     }
 
-    /// One that somebody else mounts.
+    /// Mounts a file system by `mount`.
     pub fn by<T>(mount: impl FnOnce(&Path) -> std::io::Result<T>) -> std::io::Result<(Mount, T)> {
         let home = Directory::new();
         let at = home.path("mounted");
@@ -80,10 +80,10 @@ impl Mount {
         Ok((Mount { at, _home: home }, server))
     }
 
-    /// True if the file system is let go of as soon as the program is done with it.
+    /// True if the file system can be unmounted soon after the program is done with it.
     pub fn unmounts(&self) -> bool {
         let (target, deadline) = (text(&self.at), Instant::now() + Duration::from_secs(120));
-        // SAFETY: a string of ours.
+        // SAFETY: the string lives as long as the call.
         while unsafe { libc::umount2(target.as_ptr(), 0) } != 0 {
             if Instant::now() > deadline {
                 return false;
@@ -96,12 +96,12 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // SAFETY: a string of ours.
+        // SAFETY: the string lives as long as the call.
         unsafe { libc::umount2(text(&self.at).as_ptr(), libc::MNT_DETACH) };
     }
 }
 
-/// A command of the administrator's.
+/// Returns a command that may be in the administrator's directories.
 fn command(name: &str) -> Command {
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let mut command = Command::new(name);

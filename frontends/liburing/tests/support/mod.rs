@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// The repository.
+/// Returns the root of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap().to_path_buf()
 }
 
-/// Where cargo has built the tests; what they start and load lies there and in `tmp/programs` beside it. All of that is built
-/// here, unless cargo-nextest has done so before the tests (`.config/nextest.toml`).
+/// Returns the directory of the tests that cargo has built; what they start and load is there and in `tmp/programs` beside it. All of it is
+/// built here, unless cargo-nextest has done so before the tests (`.config/nextest.toml`).
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -34,18 +34,18 @@ fn programs() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs")
 }
 
-/// Where our libraries are, as `scripts/link-liburing` makes them.
+/// Returns the directory of our libraries, which `scripts/link-liburing` makes.
 pub fn libraries() -> &'static Path {
     built()
 }
 
-/// The sources of liburing 2.15, with its libraries built: what ours are compared with.
+/// Returns the source directory of liburing 2.15, with its libraries built, for comparisons.
 pub fn liburing() -> PathBuf {
     built();
     root().join("quality/conformance/work/liburing-2.15")
 }
 
-/// Its libraries under the names by which programs load them.
+/// Returns the directory of liburing's libraries under the names by which programs load them.
 pub fn liburing_libraries() -> PathBuf {
     programs().join("liburing-2.15")
 }
@@ -53,21 +53,21 @@ pub fn liburing_libraries() -> PathBuf {
 /// The `liburing.h` that a program is built with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Header {
-    /// The one of the system: 2.3 on Debian 12.
+    /// The system's header: 2.3 on Debian 12.
     System,
-    /// 2.15.
+    /// The header of liburing 2.15.
     Newest,
-    /// That of the source which `LIBURING_SOURCE` names, for a version that is newer still.
+    /// The header of the source that `LIBURING_SOURCE` names, for a version that is newer still.
     Newer,
 }
 
-/// The source of liburing, configured, that `LIBURING_SOURCE` names.
+/// Returns the configured source of liburing that `LIBURING_SOURCE` names.
 pub fn newer_source() -> Option<PathBuf> {
     std::env::var_os("LIBURING_SOURCE").map(PathBuf::from)
 }
 
 impl Header {
-    /// The compiler's options that find the header.
+    /// Returns the compiler's options that find the header.
     pub fn options(self) -> Vec<String> {
         match self {
             Header::System => vec![],
@@ -80,7 +80,7 @@ impl Header {
     }
 }
 
-/// Runs a command that must succeed; its output.
+/// Runs a command that must succeed. Returns its output.
 pub fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = text(&output);
@@ -92,7 +92,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// The program that `tests/c/Makefile` builds with this header.
+/// Returns the program that `tests/c/Makefile` builds with this header.
 pub fn program(name: &str, header: Header) -> PathBuf {
     let program = programs().join(format!("liburing-{name}-{header:?}").to_lowercase());
     assert!(
@@ -103,18 +103,18 @@ pub fn program(name: &str, header: Header) -> PathBuf {
     program
 }
 
-/// By whom the program's io is done.
+/// The library and the engine that do the program's I/O.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
     /// liburing 2.15 itself.
     Liburing,
-    /// Our library, and the kernel.
+    /// Our library, with the kernel engine.
     Kernel,
-    /// Our library alone: `io_uring` is denied.
+    /// Our library with the user engine: `io_uring` is denied.
     Denied,
 }
 
-/// The command that starts a program.
+/// Returns the command that starts a program.
 pub fn command(program: &Path, arguments: &[&str], by: By) -> Command {
     match by {
         By::Denied => denied("1", program, arguments),
@@ -123,7 +123,7 @@ pub fn command(program: &Path, arguments: &[&str], by: By) -> Command {
     }
 }
 
-/// The command that starts a program over our library, in the sandbox that `deny.c` makes of `how`.
+/// Returns the command that starts a program with our library, in the sandbox `how` of `deny.c`.
 pub fn denied(how: &str, program: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(programs().join("deny"));
     command.arg(how).arg(program);
@@ -136,12 +136,12 @@ fn with(libraries: &Path, mut command: Command, arguments: &[&str]) -> Command {
     command
 }
 
-/// The output of the program, which must end well.
+/// Returns the output of the program, which must succeed.
 pub fn said(program: &Path, arguments: &[&str], by: By) -> String {
     run(&mut command(program, arguments, by))
 }
 
-/// Whether the kernel's own `io_uring` is there; what is not done without it is counted as skipped.
+/// True if the kernel's own `io_uring` is available; if not, the test counts as skipped.
 pub fn kernel_has_io_uring() -> bool {
     let has = kernel_makes_rings();
     if !has {
@@ -159,10 +159,10 @@ fn kernel_makes_rings() -> bool {
     }
 }
 
-/// The output of the program over liburing 2.15 and the kernel's `io_uring`, as it was recorded: `tests/record/NAME.txt`.
+/// Returns the recorded output of the program with liburing 2.15 and the kernel's `io_uring`: `tests/record/NAME.txt`.
 ///
-/// `ANYRING_ORACLE` has the kernel asked: `live` compares with the record what the program says; `record` writes that down; `kernel`
-/// takes it without a record.
+/// With `ANYRING_ORACLE`, the program is run on the kernel: `live` compares its output with the record; `record` writes the record;
+/// `kernel` uses the output without a record.
 pub fn recorded(name: &str, program: &Path, arguments: &[&str]) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/record/{name}.txt"));
     let read = || {
