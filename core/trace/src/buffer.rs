@@ -274,8 +274,8 @@ impl Record<'_> {
 
     /// Writes the next bytes.
     ///
+    /// # Panics
     /// If the bytes exceed the rest of the record.
-    /// Where the record is not so long.
     pub fn put(&mut self, bytes: &[u8]) {
         let place = self.next(bytes.len());
         // SAFETY: the record has so many bytes at this place.

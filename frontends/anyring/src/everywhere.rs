@@ -52,7 +52,7 @@
 //!   kernel refuses them as before. `anyring run` catches them, and programs that load liburing.so.2 can use anyring's.
 //! - A ring's descriptor that is polled without the C library (by the crate `polling` over rustix, for example) never becomes ready.
 //!   A descriptor that is closed without the C library is noticed some milliseconds later.
-//! - Children of `vfork` and `posix_spawn` cannot enter rings of their parent. Children of `fork` are supported.
+//! - Children of `vfork` and `posix_spawn` that enter rings of their parent are not supported. Children of `fork` are.
 //! - Statically linked programs, with `+crt-static` or for musl, are not supported: the C library's functions could not be
 //!   reached behind those of the program. The line is refused at compile time.
 //!

@@ -1,4 +1,4 @@
-//! The life of the process: which engine it has, its forks, its end.
+//! The process: its engine, its forks, its end.
 
 use crate::arch::STUB_ADDRESS;
 use crate::ask::{self, Answer};
@@ -12,87 +12,87 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use linux_raw_sys::errno::{EACCES, ENXIO};
 use linux_raw_sys::general as raw;
 
-/// The part of anyring that is to see the three calls of this process.
+/// The part of anyring that sees the three calls of this process.
 static SEEN_BY: AtomicU8 = AtomicU8::new(NOBODY);
-/// The kernel alone.
+/// No part: the kernel answers the calls.
 const NOBODY: u8 = 0;
-/// Our engine, which answers them.
+/// The user engine, which answers the calls.
 const ENGINE: u8 = 1;
-/// `anyring-kernel-trace`, and then the kernel.
+/// `anyring-kernel-trace`, which passes the calls on to the kernel.
 const WATCH: u8 = 2;
-/// Whether this process forked off the one that started here.
+/// True if this process was forked from the one that started here.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// This process, 0 before anybody asked, which a front end does before a child of `vfork` may: a filter that the program installs
-/// later may kill who asks the kernel.
+/// The id of this process, or 0 before it was first read. A front end reads it before a child of `vfork` can, and before the program
+/// installs a filter that may kill a process for asking the kernel.
 static OWN_ID: AtomicU32 = AtomicU32::new(0);
-/// Whether the process has had a child by `vfork`, which runs in its memory. [`vforks`] sets it, and assembly that can call
-/// nothing.
+/// True if the process has had a child by `vfork`, which runs in its memory. Set by [`vforks`], and by assembly that cannot call
+/// functions.
 pub static VFORKED: AtomicBool = AtomicBool::new(false);
-/// Whether the last line was written.
+/// True once the last line was written.
 static ENDED: AtomicBool = AtomicBool::new(false);
-/// Whether a ring was asked for, whatever the answer was.
+/// True once a ring was asked for, whether it was made or not.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the engine of this process is ours.
+/// True if the engine of this process is the user engine.
 #[inline]
 pub fn active() -> bool {
     SEEN_BY.load(Ordering::Relaxed) == ENGINE
 }
 
-/// Whether the engine of this process is the kernel's, and what happens there is told.
+/// True if the engine of this process is the kernel engine, and requests on its rings are traced.
 #[inline]
 pub fn watches_kernel() -> bool {
     SEEN_BY.load(Ordering::Relaxed) == WATCH
 }
 
-/// Whether the three calls of this process are to come to us.
+/// True if anyring sees the three calls of this process.
 #[inline]
 pub fn sees_calls() -> bool {
     SEEN_BY.load(Ordering::Relaxed) != NOBODY
 }
 
-/// Which engine it is to be: ours or the kernel's, which `kernel` makes a system call of. Where the kernel's was not asked for, ours
-/// is [offered](beside) for what it refuses.
+/// Chooses the engine; `kernel` makes a system call of the kernel. If the kernel engine is chosen without having been asked for, the
+/// user engine is [offered](beside) for rings that the kernel refuses.
 pub fn choose(asked: Choice, asks: Asks, kernel: impl Fn(usize, [usize; 6]) -> isize) -> Choice {
     match asked {
         Choice::Auto if kernel_allows(asks, kernel) => {
             beside::offer();
             Choice::Kernel
         }
-        // Then nobody makes rings: what the kernel says is an errno at least.
+        // In this case no engine can make rings; the kernel at least returns an errno.
         Choice::Auto if rings_kill() => Choice::Kernel,
         Choice::Auto => Choice::User,
         choice => choice,
     }
 }
 
-/// The maker of a ring that shows whether the kernel makes any. Some ms after a ring was closed, the kernel interrupts the
-/// threads that had to do with it (`TWA_SIGNAL`), and then calls like `epoll_wait` fail with `EINTR` though no signal came.
+/// The maker of the ring that shows whether the kernel makes any. Some ms after a ring was closed, the kernel interrupts the
+/// threads that have used it (`TWA_SIGNAL`), and then calls like `epoll_wait` fail with `EINTR` without a signal.
 #[derive(Clone, Copy)]
 pub enum Asks {
-    /// A thread that ends, before `main`: the program may never want a ring, and must not notice.
+    /// A separate thread, before `main`: the program may never want a ring, and must not be interrupted.
     Thread,
-    /// This process: it is about to make rings itself, and may be too large to be copied; or it is about to execute another program,
+    /// This process: it is about to make rings itself, and may be too large to be forked; or it is about to execute another program,
     /// which the kernel does not interrupt.
     Itself,
 }
 
-/// A call that a small ring was refused.
+/// A call on a small test ring that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Its number.
+    /// The number of the call.
     pub call: u32,
-    /// The kernel's, or a filter's.
+    /// The errno, from the kernel or from a filter.
     pub errno: i32,
 }
 
-/// Whether the kernel's `io_uring` works here, which using a ring shows: limits, quotas and security modules speak up only when one
-/// is made, and a filter may refuse one of the calls alone. `kernel` makes a system call of the kernel.
+/// Tests whether the kernel's `io_uring` works here, by using a ring: limits, quotas and security modules take effect only when one
+/// is made, and a filter may refuse one of the calls only. `kernel` makes a system call of the kernel.
 ///
 /// # Errors
 /// The first call that is refused.
 pub fn use_a_ring(kernel: impl Fn(usize, [usize; 6]) -> isize) -> Result<(), Refused> {
-    /// Says at once that there are none, in every kernel that has rings.
+    /// A registration that fails immediately with `ENXIO`, in every kernel that has rings.
     const UNREGISTER_BUFFERS: usize = 1;
     let mut parameters = [0_u32; 30];
     let made = kernel(raw::__NR_io_uring_setup as usize, [1, parameters.as_mut_ptr().addr(), 0, 0, 0, 0]);
@@ -101,7 +101,7 @@ pub fn use_a_ring(kernel: impl Fn(usize, [usize; 6]) -> isize) -> Result<(), Ref
     let entered = kernel(raw::__NR_io_uring_enter as usize, [fd, 0, 0, 0, 0, 0]);
     let registered = kernel(raw::__NR_io_uring_register as usize, [fd, UNREGISTER_BUFFERS, 0, 0, 0, 0]);
     sys::close(fd as i32);
-    // The kernel's own restrictions of a process may refuse a registration; the ring is the kernel's then, too.
+    // The kernel's own restrictions of a process may refuse the registration; the kernel engine is used then, too.
     let restricted = registered == -(EACCES as isize) && !ask::is_filtered();
     if entered < 0 {
         refused(raw::__NR_io_uring_enter, entered)
@@ -112,11 +112,11 @@ pub fn use_a_ring(kernel: impl Fn(usize, [usize; 6]) -> isize) -> Result<(), Ref
     }
 }
 
-/// Whether [it works](use_a_ring). Where a filter kills who asks, it does not.
+/// True if [a ring can be used](use_a_ring); false if a filter kills processes that try.
 fn kernel_allows(asks: Asks, kernel: impl Fn(usize, [usize; 6]) -> isize) -> bool {
     let makes_a_ring = || match use_a_ring(&kernel) {
         Ok(()) => true,
-        // A ring with which nothing can be registered is better than none.
+        // A ring without registrations is better than none.
         Err(refused) => refused.call == raw::__NR_io_uring_register && !makes_a_file(),
     };
     let answer = match asks {
@@ -125,36 +125,36 @@ fn kernel_allows(asks: Asks, kernel: impl Fn(usize, [usize; 6]) -> isize) -> boo
     };
     match answer {
         Answer::Is(works) => works,
-        // Where no child can be had, this process may ask, unless a filter could end it.
+        // If no child can be made, this process may try, unless a filter could kill it.
         Answer::Unknown if !ask::is_filtered() => makes_a_ring(),
-        // Where there is a filter and no process that could ask, this one must not: it may be ended for it.
+        // If there is a filter and no other process that could try, this process must not: the filter may kill it.
         Answer::Dies | Answer::Unknown => false,
     }
 }
 
-/// Whether a file in memory can be made, which our engine needs for a ring.
+/// True if a memory file can be made, which the user engine needs for a ring.
 fn makes_a_file() -> bool {
     let fd = sys::memory_file(c"anyring");
     sys::close(fd);
     fd >= 0
 }
 
-/// Whether a filter ends whoever makes such a file.
+/// True if a filter kills processes that make a memory file.
 pub fn rings_kill() -> bool {
     ask::safely(makes_a_file) == Answer::Dies
 }
 
-/// The reason that the log gives then.
+/// The reason that the log gives in this case.
 pub const RINGS_KILL: &str =
     "a seccomp filter ends processes that call memfd_create, as the engine does for a ring";
 
-/// How a program ends that was started to see whether the engine gets into it, where it does. No other ends so as a rule.
+/// The exit status by which a program reports that the engine was loaded into it (`ANYRING_PROBE`). Programs rarely exit with it.
 pub const LOADED: i32 = 86;
 
-/// The exit status of a program that is not started, as of `anyring run` itself.
+/// The exit status of a program that is not started, equal to that of `anyring run`.
 pub const OWN_FAILURE: i32 = 125;
 
-/// Ends the process where a setting cannot be understood: a guess would be another engine than the user asked for.
+/// Ends the process if a setting is invalid: a guess could select another engine than the user has asked for.
 pub fn refuse_settings(config: &Config) {
     if let Some(Wrong { name, wanted }) = config.wrong {
         log::write(format_args!("{name} cannot be understood: it is to be {wanted}"));
@@ -162,8 +162,8 @@ pub fn refuse_settings(config: &Config) {
     }
 }
 
-/// The engine cannot be had: where `anyring run` was to start a program on it, the program does not start; others go on
-/// with what the kernel says of `io_uring`.
+/// Handles the absence of the user engine. If `anyring run` was asked to start a program on it, the process ends; other processes
+/// continue with the kernel's `io_uring`.
 pub fn goes_without(config: &Config, why: core::fmt::Arguments<'_>) {
     if config.started && config.choice == Choice::User {
         log::write(format_args!("{why}: the engine cannot be had here"));
@@ -173,19 +173,19 @@ pub fn goes_without(config: &Config, why: core::fmt::Arguments<'_>) {
     log::line(level, format_args!("{why}: io_uring is left as it is"));
 }
 
-/// Leaves the end of the process to another front end, which answers in this process, and says in the end what was done.
+/// Leaves the report at the process's end to another front end, which answers the calls of this process.
 pub fn leaves_to_another() {
     ENDED.store(true, Ordering::Relaxed);
     log::line(Level::Debug, format_args!("another front end answers in this process"));
 }
 
-/// Whether a front end that traps calls is in this process, this one or another: it has put its page in place.
+/// True if a front end that traps calls, this one or another, has mapped its page in this process.
 pub fn others_answer() -> bool {
     const PAGE: usize = 4096;
     sys::is_mapped(STUB_ADDRESS, PAGE)
 }
 
-/// From here on the engine of this process is ours; `host` provides what it needs.
+/// Makes the user engine the engine of this process; `host` provides what the engine needs.
 pub fn adopt(host: &'static &'static dyn Host) {
     anyring_engine::install(host);
     SEEN_BY.store(ENGINE, Ordering::Relaxed);
@@ -196,8 +196,8 @@ pub fn adopt(host: &'static &'static dyn Host) {
     chaos::begin();
 }
 
-/// From here on what happens on the kernel's rings of this process is told, if it is to be traced; `host` provides what that
-/// needs. Whether it is.
+/// Begins to trace requests on the kernel's rings of this process, if it is to be traced; `host` provides what that
+/// needs. Returns true if the process is traced.
 pub fn watch_kernel(host: &'static &'static dyn Host) -> bool {
     if !trace::is_wanted() {
         return false;
@@ -210,7 +210,7 @@ pub fn watch_kernel(host: &'static &'static dyn Host) -> bool {
     attached
 }
 
-/// Which engine the process has, or which two.
+/// Returns the name of the engine of this process, or of both.
 pub fn engine() -> &'static CStr {
     match (active(), beside::is_shared()) {
         (true, true) => c"kernel+user",
@@ -219,19 +219,19 @@ pub fn engine() -> &'static CStr {
     }
 }
 
-/// The process asks for a ring: it is to say at its end what came of that, if there is a log.
+/// Notes that the process asks for a ring. It is to report that at its end, if there is a log.
 pub fn asks_for_ring() {
     if !ASKED.swap(true, Ordering::Relaxed) && !is_silent() {
         log::keep();
     }
 }
 
-/// The name that [`engine`] has, as a string.
+/// Returns the name that [`engine`] returns, as a string.
 pub fn engine_name() -> &'static str {
     engine().to_str().unwrap_or_default()
 }
 
-/// The id of this process; in a child of `vfork` that of its parent.
+/// Returns the id of this process; in a child of `vfork`, the id of its parent.
 pub fn own_id() -> u32 {
     match OWN_ID.load(Ordering::Relaxed) {
         0 => {
@@ -243,7 +243,7 @@ pub fn own_id() -> u32 {
     }
 }
 
-/// The path of the program's file.
+/// Returns the path of the program's file.
 pub fn executable() -> Vec<u8> {
     const MOST: usize = 4096;
     let mut path = alloc::vec![0; MOST];
@@ -252,8 +252,8 @@ pub fn executable() -> Vec<u8> {
     path
 }
 
-/// True if the thread that ends the process is in a child of `vfork`, whose end is none of its parent's. The parent goes on then,
-/// and need not ask any more.
+/// True if the thread that ends the process is in a child of `vfork`, whose end does not end the parent. The parent continues then,
+/// so [`VFORKED`] is reset.
 fn child_of_vfork_ends() -> bool {
     VFORKED.load(Ordering::Relaxed) && sys::process_id() != own_id() && VFORKED.swap(false, Ordering::Relaxed)
 }
@@ -264,8 +264,8 @@ pub fn vforks() {
     VFORKED.store(true, Ordering::Relaxed);
 }
 
-/// Does what executes another program. If that is a child of `vfork`, its parent goes on and need not ask any more; where it
-/// returns, the child does.
+/// Calls `executes`, which executes another program. If this is a child of `vfork`, the parent continues and finds [`VFORKED`] reset. If
+/// `executes` returns, [`VFORKED`] is restored.
 pub fn leaving_by<T>(executes: impl FnOnce() -> T) -> T {
     let vforked = VFORKED.swap(false, Ordering::Relaxed);
     let failed = if active() && calls::rings_exist() { frontend::executing(executes) } else { executes() };
@@ -273,12 +273,12 @@ pub fn leaving_by<T>(executes: impl FnOnce() -> T) -> T {
     failed
 }
 
-/// True if the process may have something to say when it ends.
+/// True if the process may write something when it ends.
 pub fn may_speak() -> bool {
     config::level() > Level::Off || stats::wanted().is_some()
 }
 
-/// The process has forked and this is the child, whose engine is the kernel's.
+/// Updates the state in a child of `fork` whose engine is the kernel engine.
 pub fn forked_unwatched() {
     OWN_ID.store(sys::process_id(), Ordering::Relaxed);
     FORKED.store(true, Ordering::Relaxed);
@@ -288,7 +288,7 @@ pub fn forked_unwatched() {
     log::forked();
 }
 
-/// The process has forked and this is the child.
+/// Updates the state in a child of `fork`.
 pub fn forked() {
     forked_unwatched();
     threads::forked();
@@ -298,7 +298,7 @@ pub fn forked() {
     }
 }
 
-/// The process is about to fork; [`after_fork`] or [`forked`] follows. Handlers of the program must not enter a ring meanwhile.
+/// Prepares for a fork; [`after_fork`] or [`forked`] must follow. Handlers of the program must not enter a ring meanwhile.
 pub fn before_fork() {
     frontend::before_fork();
     if watches_kernel() {
@@ -306,7 +306,7 @@ pub fn before_fork() {
     }
 }
 
-/// The process has forked, or could not, and this is the parent.
+/// Ends a fork in the parent, whether it succeeded or not.
 pub fn after_fork() {
     if watches_kernel() {
         anyring_kernel_trace::after_fork();
@@ -314,19 +314,19 @@ pub fn after_fork() {
     frontend::after_fork();
 }
 
-/// Notes that these descriptors are about to be closed, of a process whose kernel's rings are watched.
+/// Notes that these descriptors are about to be closed, in a process in which the kernel's rings are traced.
 pub fn closes_watched(descriptors: core::ops::RangeInclusive<i32>) {
     if is_watched_here() {
         anyring_kernel_trace::closing(descriptors);
     }
 }
 
-/// True if the kernel's rings of this very process are watched. A child of `vfork` has descriptors and an end of its own.
+/// True if the kernel's rings of this process are traced. False in a child of `vfork`, which has descriptors and an end of its own.
 fn is_watched_here() -> bool {
     watches_kernel() && sys::process_id() == own_id()
 }
 
-/// The process is about to execute another program: rings that others have are left.
+/// Prepares for the execution of another program: rings that other processes have are left to them.
 pub fn executes() {
     if !calls::rings_exist() {
         return;
@@ -338,10 +338,10 @@ pub fn executes() {
     }
 }
 
-/// The process ends, and says what was done, if asked.
+/// Handles the end of the process, and reports what was done, if asked for.
 pub fn exits() {
     let has_rings = sees_calls() && calls::rings_exist();
-    // A filter of the program's own may kill who asks for more than the end.
+    // A filter of the program may kill the process for any further call.
     if !has_rings && is_silent() || child_of_vfork_ends() {
         return;
     }
@@ -351,24 +351,24 @@ pub fn exits() {
     end();
 }
 
-/// True if the process has nothing to say when it ends, as far as is known by now.
+/// True if the process has nothing to report when it ends, as far as is known now.
 pub(crate) fn is_silent() -> bool {
     !is_logged() && stats::wanted().is_none()
 }
 
-/// True if the log is to have a line of this process. It has of those that use rings, and of the one that the user has started,
-/// who wants to know whether it uses any. Of the kernel's rings nothing is known but that they were asked for.
+/// True if the log gets a line about this process: if it uses rings, and if it is the one that the user has started, so that
+/// the user learns whether it uses any. Of the kernel's rings it is known only that they were asked for.
 fn is_logged() -> bool {
     let uses_rings = ASKED.load(Ordering::Relaxed) || active() && calls::rings_exist();
     config::level() > Level::Off && (uses_rings || is_first())
 }
 
-/// True if this process is the one that `anyring run` became, whatever it has executed since.
+/// True if this process is the one that `anyring run` became, even if it has executed other programs since.
 pub fn is_first() -> bool {
     config::succeeds_started() && !FORKED.load(Ordering::Relaxed)
 }
 
-/// The process, which has rings, ends.
+/// Ends the rings of a process that ends.
 fn ends_rings() {
     if active() {
         frontend::exits();
@@ -377,7 +377,7 @@ fn ends_rings() {
     }
 }
 
-/// The process ends: what is to be done for its rings, inside of what keeps handlers of the program out.
+/// Ends the rings of a process that ends, inside the stay that `enter` begins, which keeps handlers of the program out.
 pub fn ends_inside<T>(enter: impl FnOnce() -> T) {
     if sees_calls() && calls::rings_exist() {
         let _stay = enter();
@@ -385,7 +385,7 @@ pub fn ends_inside<T>(enter: impl FnOnce() -> T) {
     }
 }
 
-/// The process ends: says what was done, if asked.
+/// Reports what was done when the process ends, if asked for.
 pub extern "C" fn end() {
     if is_silent() || child_of_vfork_ends() || ENDED.swap(true, Ordering::Relaxed) {
         return;
@@ -403,7 +403,7 @@ pub extern "C" fn end() {
     }
     let counters = frontend::counters();
     let traps = calls::TRAPS.load(Ordering::Relaxed);
-    // Nothing that the engine did in this child could be seen.
+    // Without traps and without rings of its own, a forked child has nothing to report.
     if FORKED.load(Ordering::Relaxed) && traps == 0 && counters.rings == 0 {
         return;
     }
@@ -421,7 +421,7 @@ pub extern "C" fn end() {
     );
 }
 
-/// Says what went wrong in code of ours, and ends the process.
+/// Reports a bug of anyring, and ends the process.
 pub fn bug(what: &dyn core::fmt::Display) -> ! {
     log::write(format_args!("bug: {what}"));
     sys::raise(linux_raw_sys::general::SIGABRT as i32);

@@ -1,4 +1,4 @@
-//! The calls that the program makes by instructions: they trap.
+//! Traps calls that the program makes by instructions of its own.
 
 use anyring_linked::thread_enters;
 use anyring_runtime::log;
@@ -6,7 +6,7 @@ use anyring_trap::arch::Context;
 use anyring_trap::{Frontend, low, trap};
 use std::ops::Range;
 
-/// The front end that the trap asks: no signal is kept out of the engine here, signals are blocked.
+/// The front end for the trap. It defers no signals, because signals are blocked inside the engine.
 struct Linked;
 
 impl Frontend for Linked {
@@ -25,11 +25,11 @@ impl Frontend for Linked {
     }
 }
 
-/// Makes the three calls trap, too, that the program's own `text` makes by instructions. Anyring's engine must be in
-/// place.
+/// Traps the three calls that the program's own `text` makes by instructions, in addition to calls of functions. The user engine must
+/// have been started.
 pub fn trap_within(text: &Range<usize>) {
     static LINKED: &dyn Frontend = &Linked;
-    // Programs at a fixed address would have one another's text.
+    // Programs at a fixed address would have each other's text in the filter, which `exec` keeps.
     let result = if low::is_low(text.start) {
         Err(trap::Failure::Refused("the program lies at a fixed address", 0))
     } else {
