@@ -36,7 +36,7 @@ static int is_readable(struct io_uring *ring) {
 int main(void) {
     struct io_uring plain, mixed, other;
     CHECK(io_uring_queue_init(8, &plain, 0) == 0);
-    /* Its descriptor is registered before there is a ring of the other kind. */
+    /* The ring's descriptor is registered before there is a ring of the other engine. */
     CHECK(io_uring_register_ring_fd(&plain) == 1);
     CHECK(nop(&plain, 1) == 0);
     if (io_uring_queue_init(8, &mixed, SQE_MIXED)) {
@@ -47,7 +47,7 @@ int main(void) {
     for (int data = 2; data < 12; data += 3)
         CHECK(nop(&mixed, data) == 0 && nop(&plain, data + 1) == 0 && nop(&other, data + 2) == 0);
     struct io_uring_cqe *cqe;
-    /* It may be readable until the program has looked. */
+    /* A ring may be readable until the program has found its CQ empty. */
     CHECK(io_uring_peek_cqe(&mixed, &cqe) < 0 && !is_readable(&mixed));
     CHECK(io_uring_peek_cqe(&plain, &cqe) < 0 && !is_readable(&plain));
     io_uring_prep_nop(io_uring_get_sqe(&mixed));
@@ -62,7 +62,7 @@ int main(void) {
     CHECK(io_uring_unregister_files(&mixed) == 0 && io_uring_unregister_files(&mixed) < 0);
     CHECK(io_uring_unregister_files(&plain) == 0);
 
-    /* A number that another ring had. */
+    /* A ring with the descriptor number of an earlier ring. */
     int fd = mixed.ring_fd;
     io_uring_queue_exit(&mixed);
     CHECK(io_uring_queue_init(8, &mixed, 0) == 0 && mixed.ring_fd == fd && nop(&mixed, 20) == 0);

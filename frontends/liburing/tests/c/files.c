@@ -1,5 +1,5 @@
 // A program as it would be written against liburing: rings of every kind, a file and a socket, waits with and
-// without time limits, what is registered. It says what it found, in lines that do not depend on the engine.
+// without time limits, registrations. It prints its results, in lines that do not depend on the engine.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -213,7 +213,7 @@ static void registrations(struct io_uring *ring)
 	SAY("no buffer ring", io_uring_unregister_buf_ring(ring, 5));
 }
 
-// Over the kernel, completions interrupt what a thread waits in.
+// On rings of the kernel, completions interrupt a blocking call of the thread.
 static int poll_once(struct pollfd *list, int timeout_ms)
 {
 	int ready;

@@ -1,5 +1,5 @@
-// Reads directories by GETDENTS and compares with getdents64(2). Says nothing where all is well. With the argument
-// "absent", the operation must be answered as a kernel without it does.
+// Reads directories by GETDENTS and compares with getdents64(2). Prints nothing on success. With the argument
+// "absent", the operation must fail as on a kernel without it.
 #define _GNU_SOURCE
 #include <anyring.h>
 #include <errno.h>
@@ -57,8 +57,8 @@ static int once(struct io_uring *ring, int fd, void *buffer, unsigned bytes, uin
 	return result;
 }
 
-// The same entries as the system call's, from one offset to the next. How many come at once is open: a signal that is
-// on its way, if only the kernel's own, ends either after an entry.
+// Reads the entries that the system call returns, from one offset to the next. The number of entries per call is not fixed:
+// a pending signal, even one of the kernel's own, ends operation and system call after an entry.
 static void whole(struct io_uring *ring, const char *path, int at_position)
 {
 	static char theirs[FILES * 64];
@@ -66,7 +66,7 @@ static void whole(struct io_uring *ring, const char *path, int at_position)
 	int fd = open(path, O_RDONLY | O_DIRECTORY), plain = open(path, O_RDONLY | O_DIRECTORY);
 	uint64_t offset = 0, entries = 0;
 	long all = 0, more, seen = 0;
-	// The kernel leaves what is between two entries as it was.
+	// The kernel does not write the padding between two entries.
 	memset(theirs, 0, sizeof(theirs));
 	while ((more = syscall(SYS_getdents64, plain, theirs + all, sizeof(theirs) - all)) > 0)
 		all += more;

@@ -1,5 +1,5 @@
-// The inline functions of liburing.h that look at rings, completions, provided buffers and received messages,
-// against the symbols of liburing-ffi, on a real ring: both must say the same.
+// Compares the inline functions of liburing.h for rings, completions, provided buffers and received messages
+// with the symbols of liburing-ffi, on a real ring: their results must be equal.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <liburing.h>
@@ -116,7 +116,7 @@ static void buffers(struct io_uring *ring)
 	same("buffers", memcmp(list, copy, 8 * sizeof(struct io_uring_buf)), 0);
 	SYMBOL(io_uring_buf_ring_cq_advance)(ring, list, 0);
 	SYMBOL(__io_uring_buf_ring_cq_advance)(ring, list, 0, 1);
-	// The inline one calls what liburing-ffi does not have.
+	// The inline function is not compared, because it calls a function that liburing-ffi does not have.
 	same("available", SYMBOL(io_uring_buf_ring_available)(ring, list, 3), 5);
 	same("available of none", SYMBOL(io_uring_buf_ring_available)(ring, list, 4) < 0, 1);
 	same("free", io_uring_free_buf_ring(ring, list, 8, 3), 0);
@@ -161,7 +161,7 @@ static void messages(void)
 	static const int lengths[] = { -1, 0, 15, 16, 95, 96, 97, 128 };
 	for (unsigned i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
 		SAME(io_uring_recvmsg_validate, &buffer, lengths[i], &message);
-		// Before 2.15 the inline ones are wrong about what is too short or does not fit.
+		// Before 2.15, the inline functions are wrong for lengths that are too short.
 		if (FIXED || lengths[i] >= 96)
 			SAME(io_uring_recvmsg_payload_length, &buffer.out, lengths[i], &message);
 	}

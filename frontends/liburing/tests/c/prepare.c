@@ -1,4 +1,4 @@
-// Each function that liburing.h has inline, against the symbol of liburing-ffi: both are called with the same
+// Compares each inline function of liburing.h with the symbol of liburing-ffi: both are called with equal
 // arguments on equal entries, and the entries must be equal afterwards, byte for byte.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -31,7 +31,7 @@ static void compare(const char *name, const struct io_uring_sqe *inlined, const 
 		}
 }
 
-// What was there before must stay or be overwritten alike.
+// Both functions must keep or overwrite the same bytes of the previous content.
 #define CHECK(name, ...)                                                         \
 	do {                                                                     \
 		__typeof__(&name) symbol = find(#name);                          \
@@ -47,7 +47,7 @@ static void compare(const char *name, const struct io_uring_sqe *inlined, const 
 		printf("symbol %s\n", #name);                                    \
 	} while (0)
 
-// The one that has the entry as its second argument.
+// io_uring_prep_rw has the entry as its second argument.
 static void prepare_rw(void)
 {
 	__typeof__(&io_uring_prep_rw) symbol = find("io_uring_prep_rw");

@@ -1,5 +1,5 @@
 // GETDENTS among the kernel's operations, on rings of every kind: each request has one completion, chains keep
-// their order, counts and waits are right, whoever does it. Says nothing where all is well. Arguments: "kernel" where
+// their order, counts and waits are right, on both engines. Prints nothing on success. Arguments: "kernel" if
 // it runs on rings of the kernel; a seed.
 #define _GNU_SOURCE
 #include <anyring.h>
@@ -104,12 +104,12 @@ static void nothing_more(struct io_uring *ring)
 	CHECK(io_uring_peek_cqe(ring, &cqe) == -EAGAIN);
 }
 
-// What a request of the chains is to come to: 1 for any success.
+// The expected result of a request of the chains: 1 for any success.
 struct wanted {
 	int chain, place, result, silent, done;
 };
 
-// One submission of random chains of private and other requests.
+// Submits random chains of private and other requests.
 static void chains(struct io_uring *ring, int skips)
 {
 	static struct wanted wanted[ENTRIES];
@@ -117,7 +117,7 @@ static void chains(struct io_uring *ring, int skips)
 	int count = 1 + draw(ENTRIES), chain = 0, place = 0, broken = 0, quiet = 0, waits = 0, submitted;
 	int last[ENTRIES + 1];
 	unsigned long first = serial;
-	// An SQ thread says what it has taken a little later than what came of it.
+	// An SQ thread moves the SQ head a little later than it posts completions.
 	while (io_uring_sq_space_left(ring) < ENTRIES)
 		sched_yield();
 	for (int i = 0; i < count; i++) {
@@ -160,7 +160,7 @@ static void chains(struct io_uring *ring, int skips)
 	for (int i = 0; i <= ENTRIES; i++)
 		last[i] = -1;
 	submitted = draw(2) ? io_uring_submit(ring) : io_uring_submit_and_wait(ring, waits);
-	// Where an SQ thread takes them, the count is of what it has not taken.
+	// With an SQ thread, the result is the number of entries that it has not taken.
 	CHECK(submitted == count || (flags_now & IORING_SETUP_SQPOLL && submitted >= 0));
 	for (int i = 0; i < waits; i++) {
 		unsigned long data;
@@ -193,7 +193,7 @@ static void cancellations(unsigned flags)
 	struct io_uring ring;
 	struct io_uring_sqe *sqe;
 	set_up(&ring, flags, 8);
-	// A chain with a private request, by what it waits for.
+	// Cancels a chain with a private request by the request that the chain waits for.
 	read_pipe(&ring, 1, IOSQE_IO_LINK);
 	get(&ring, 2, 0, directory, 0);
 	CHECK(io_uring_submit(&ring) == 2);
@@ -212,7 +212,7 @@ static void cancellations(unsigned flags)
 		}
 		CHECK(seen == (i ? 8 : 14));
 	}
-	// Of the kernel's, beside a chain of the same name: both are meant.
+	// Cancels a request of the kernel and a chain with equal user data.
 	read_pipe(&ring, 1, IOSQE_IO_LINK);
 	get(&ring, 2, 0, directory, 0);
 	read_pipe(&ring, 1, 0);
@@ -226,7 +226,7 @@ static void cancellations(unsigned flags)
 		int result = reap(&ring, &data);
 		CHECK(result == (data == 3 ? 2 : -ECANCELED));
 	}
-	// One of the kernel's alone, and synchronously.
+	// Cancels a request of the kernel alone, also synchronously.
 	read_pipe(&ring, 4, 0);
 	CHECK(io_uring_submit(&ring) == 1);
 	sqe = nop(&ring, 0, 0);
@@ -308,7 +308,7 @@ static void slots(const char *path, unsigned flags)
 	expect(&ring, 1, -EBADF);
 	CHECK(io_uring_register_files_sparse(&ring, 4) == 0);
 	for (int round = 0; round < 3; round++) {
-		// Open, read, close as one chain.
+		// Opens, reads and closes in one chain.
 		open_into(&ring, 1, IOSQE_IO_LINK, path, 2);
 		get_slot(&ring, 2, IOSQE_IO_LINK, 2);
 		get_slot(&ring, 3, IOSQE_IO_LINK, 2);
@@ -321,7 +321,7 @@ static void slots(const char *path, unsigned flags)
 		close_slot(&ring, 5, 0, 2);
 		CHECK(io_uring_submit(&ring) == 1);
 		expect(&ring, 5, -EBADF);
-		// What a chain leaves open stays open.
+		// A file that a chain leaves open stays open.
 		open_into(&ring, 1, IOSQE_IO_LINK, path, 3);
 		get_slot(&ring, 2, IOSQE_IO_LINK, 3);
 		get(&ring, 3, IOSQE_IO_LINK, -1, 0);
@@ -334,7 +334,7 @@ static void slots(const char *path, unsigned flags)
 		close_slot(&ring, 5, 0, 3);
 		CHECK(io_uring_submit(&ring) == 1);
 		expect(&ring, 5, 0);
-		// One by one, the slot filled by the kernel.
+		// Separate requests, with a slot that the kernel fills.
 		open_into(&ring, 1, 0, path, 1);
 		CHECK(io_uring_submit(&ring) == 1);
 		expect(&ring, 1, 0);
@@ -374,7 +374,7 @@ static void drains(void)
 	for (int i = 0; i < 8; i++)
 		CHECK(reap(&ring, &data) > 0 && data < 8);
 	expect(&ring, 8, 0);
-	// What comes behind a drain only the kernel could begin in time.
+	// Private requests after a drain, or with one, fail: only the kernel could begin them at the right time.
 	get(&ring, 9, 0, directory, 0);
 	CHECK(io_uring_submit(&ring) == 1);
 	int result = reap(&ring, &data);
@@ -394,7 +394,7 @@ static int descriptors(void)
 	return count;
 }
 
-// With requests under way: the next ring is not disturbed, and nothing is left over.
+// Rings exit with requests in flight: the next ring is not affected, and no descriptors are leaked.
 static void left_in_flight(void)
 {
 	int before = descriptors();
@@ -407,7 +407,7 @@ static void left_in_flight(void)
 		CHECK(io_uring_submit(&ring) == 3);
 		io_uring_queue_exit(&ring);
 	}
-	// What was being worked on ends by itself; the engine itself keeps a few.
+	// Requests that had begun end by themselves; the engine keeps a few descriptors.
 	for (int i = 0; descriptors() > before + 8; i++) {
 		CHECK(i < 10000);
 		usleep(1000);
@@ -449,7 +449,7 @@ static void forks(void)
 		get(&own, 2, 0, directory, 0);
 		CHECK(io_uring_submit(&own) == 1);
 		CHECK(reap(&own, &data) > 0 && data == 2);
-		// The parent's, too, while the parent waits for this child.
+		// The parent's ring works, too, while the parent waits for this child.
 		get(&ring, 3, 0, directory, 0);
 		CHECK(io_uring_submit(&ring) == 1);
 		CHECK(reap(&ring, &data) > 0 && data == 3);
@@ -460,7 +460,7 @@ static void forks(void)
 	io_uring_queue_exit(&ring);
 }
 
-// A millisecond in the SQE itself, as Linux 7.1 has it.
+// A timeout of a millisecond with its time in the SQE, as in Linux 7.1.
 static void time_in_sqe(struct io_uring *ring)
 {
 	struct io_uring_sqe *sqe = nop(ring, 0, 0);
@@ -473,10 +473,10 @@ static void time_in_sqe(struct io_uring *ring)
 	io_uring_cqe_seen(ring, cqe);
 }
 
-// The ring goes on by its place in the thread's table.
+// The ring is used by its index in the thread's table after its descriptor was closed.
 static void times_without_a_descriptor(unsigned flags)
 {
-	// Not in every header.
+	// The function is not in every header.
 	int (*close_descriptor)(struct io_uring *) = dlsym(RTLD_DEFAULT, "io_uring_close_ring_fd");
 	struct io_uring ring;
 	CHECK(close_descriptor);
@@ -498,7 +498,7 @@ static void sync_slot(struct io_uring *ring, unsigned slot, int result)
 	expect(ring, 5, result);
 }
 
-// What a chain has left in a slot is there when the descriptor is closed; a slot into which none has opened yet is empty.
+// When the descriptor is closed, a file that a chain has left in a slot stays; a slot into which no chain has opened yet is empty.
 static void slots_without_a_descriptor(const char *path)
 {
 	int (*close_descriptor)(struct io_uring *) = dlsym(RTLD_DEFAULT, "io_uring_close_ring_fd");

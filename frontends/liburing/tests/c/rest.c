@@ -1,4 +1,4 @@
-// The less usual parts of liburing's interface, with the lines of files.c: what was found, whatever the engine.
+// The less usual parts of liburing's interface. As files.c, it prints lines that do not depend on the engine.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -267,7 +267,7 @@ static void settings(void)
 	close(null);
 	int fd = io_uring_setup(4, &p);
 	SAY("mapped", fd < 0 ? fd : io_uring_queue_mmap(fd, &p, &ring));
-	// Before 2.15 liburing left this to the program.
+	// Before 2.15, liburing does not set this field.
 	ring.enter_ring_fd = fd;
 	for (unsigned i = 0; i < p.sq_entries; i++)
 		ring.sq.array[i] = i;
@@ -304,7 +304,7 @@ static void *kill_later(void *thread)
 
 static volatile sig_atomic_t is_over;
 
-// Again and again: the first may come before the wait that it is to interrupt.
+// Repeats the signal, because the first one may come before the wait that it is to interrupt.
 static void *kill_until_over(void *thread)
 {
 	do
@@ -328,7 +328,7 @@ static void signals(void)
 	pthread_join(other, NULL);
 	handled = 1;
 
-	// Blocked for the time of the wait.
+	// The signal is blocked during the wait.
 	sigset_t mask;
 	sigemptyset(&mask);
 	sigaddset(&mask, SIGUSR1);
@@ -377,7 +377,7 @@ static void threads_and_children(void)
 		open_ring(&own, 0);
 		nops(&own, 3);
 		io_uring_queue_exit(&own);
-		// The parent's, too.
+		// The parent's ring works, too.
 		nops(&ring, 2);
 		exit(0);
 	}
@@ -397,7 +397,7 @@ static int read_secret(struct io_uring *ring)
 	return result < 0 ? result : close(result);
 }
 
-// What is given up after threads of the ring have had it.
+// Privileges that are given up after threads of the ring have had them.
 static void users(void)
 {
 	fflush(stdout);
@@ -431,7 +431,7 @@ static void *wait_for_nothing(void *ring)
 {
 	struct io_uring_cqe *cqe;
 	int before;
-	// First, so that it is done however early the cancellation comes.
+	// Pushed first, so that the handler runs even if the cancellation comes early.
 	pthread_cleanup_push(time_out, ring);
 	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &before);
 	io_uring_wait_cqe(ring, &cqe);
@@ -439,7 +439,7 @@ static void *wait_for_nothing(void *ring)
 	return NULL;
 }
 
-// A thread is cancelled in a wait: what it wants done then, and others, go on with the ring.
+// A thread is cancelled in a wait: its cleanup handler, and other threads, continue to use the ring.
 static void cancelled(void)
 {
 	struct io_uring ring;

@@ -141,7 +141,7 @@ static void by(int flags)
 	assert(anyring_epoll_wait(fd, 0) == -EBADF);
 }
 
-/* Without the flag, it is the kernel's epoll. */
+/* Without EPOLL_USERPOLL, the descriptor is an instance of the kernel's epoll. */
 static void kernels(void)
 {
 	int fd = anyring_epoll_create2(EPOLL_CLOEXEC, 0), file = eventfd(1, EFD_NONBLOCK);
@@ -154,7 +154,7 @@ static void kernels(void)
 	close(file);
 }
 
-/* Closed by close(2), and the number is another set's. */
+/* A set is closed by close(2), and another set gets its number. */
 static void closed(void)
 {
 	int first = anyring_epoll_create2(EPOLL_USERPOLL, 4), second;
