@@ -131,7 +131,7 @@ impl<'a> Builder<'a> {
 
     /// Restricts submission to one thread, the one that builds or enables the ring (`IORING_SETUP_SINGLE_ISSUER`).
     ///
-    /// If another thread drops the ring, it cannot wait for the requests in flight: their memory is never freed then.
+    /// If another thread drops the ring, the drop cannot wait for the requests in flight: their memory is never freed then.
     pub fn single_issuer(self) -> Builder<'a> {
         self.flag(abi::IORING_SETUP_SINGLE_ISSUER)
     }

@@ -25,7 +25,7 @@ impl Table {
         Arc::new(Table { places: Mutex::new(places), waker: OnceLock::new() })
     }
 
-    /// Sets the waker of the driver that empties places. It is woken whenever there is a place to empty.
+    /// Sets the waker, which wakes the driver whenever there is a place to empty.
     pub(crate) fn wake_by(&self, waker: &Waker) {
         let _ = self.waker.set(waker.clone());
         if !self.places().abandoned.is_empty() {

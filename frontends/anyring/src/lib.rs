@@ -16,7 +16,7 @@
 //! - **Operations that no kernel has**: reading a directory ([`op::read_names`]), over the kernel's `io_uring`, too.
 //! - **Readiness without system calls** ([`mod@uepoll`]): epoll whose events are read from shared memory, and events that
 //!   threads raise.
-//! - **The layer below** ([`low`]): every operation and registration; it keeps and copies nothing, and is `unsafe`.
+//! - **The low-level interface** ([`low`]): every operation and registration; it keeps and copies nothing, and is `unsafe`.
 //! - **Errors that say what to do** ([`Error`]).
 //! - **Other crates' rings, too** ([`mod@everywhere`]): one line lets the rings of other crates run over either engine.
 //!

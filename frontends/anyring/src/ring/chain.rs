@@ -5,7 +5,7 @@ use crate::Error;
 use crate::error::ErrorContext;
 use crate::operation::{Operation, Token};
 
-/// Linked operations, each of which begins after the one before has ended; made by [`Ring::chain`].
+/// Linked operations, each of which begins after the one before has succeeded; made by [`Ring::chain`].
 ///
 /// ```
 /// use anyring::{Ring, op};

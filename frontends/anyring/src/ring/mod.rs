@@ -110,7 +110,7 @@ impl Ring {
         self.low.submitter()
     }
 
-    /// Returns the layer below, with all its registrations.
+    /// Returns the calls of the low-level interface, with all registrations.
     ///
     /// The tag of a resource that is registered there is posted as a completion, which could be taken for a completion of a request:
     ///

@@ -83,7 +83,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Submits an entry of the layer below. The ring keeps `kept` until the entry has ended; its completion returns `kept`.
+    /// Submits an entry of the low-level interface. The ring keeps `kept` until the entry has ended; its completion returns `kept`.
     ///
     /// ```
     /// use anyring::{Ring, low};
@@ -217,7 +217,7 @@ impl Ring {
     }
 }
 
-/// An entry of the layer below, and the value that the ring keeps for it: see [`Ring::push_raw`].
+/// An entry of the low-level interface, and the value that the ring keeps for it: see [`Ring::push_raw`].
 pub struct Raw<T> {
     entry: Sqe,
     kept: T,

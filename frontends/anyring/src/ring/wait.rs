@@ -173,7 +173,7 @@ impl Ring {
         }
     }
 
-    /// Submits what was pushed, and waits for a completion, unless the caller must first handle a signal or a full CQ.
+    /// Submits what was pushed, and waits for a completion. Returns early after a signal, or if the CQ is full.
     #[inline]
     fn submit_and_wait_for_one(&mut self) -> Result<(), Error> {
         match self.low.submit_and_wait(1) {
@@ -182,8 +182,8 @@ impl Ring {
         }
     }
 
-    /// Submits what was pushed, and lets the engine post what is done, if that takes a call: for a driver, which an eventfd
-    /// tells of completions.
+    /// Submits what was pushed, and lets the engine post what is done, if that takes a call: for a driver, to which an
+    /// eventfd signals completions.
     pub(crate) fn drive(&mut self) -> Result<(), Error> {
         self.begin()?;
         if self.defers() {
