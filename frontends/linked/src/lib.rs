@@ -49,7 +49,7 @@ pub fn choose() -> Choice {
     // SAFETY: the list is the C library's, or null.
     let config = unsafe { config::read(variables) };
     process::refuse_settings(&config);
-    // The program chooses an engine only when it asks for a ring.
+    // The engine is chosen only when the program asks for a ring.
     process::asks_for_ring();
     // SAFETY: the call makes a ring with parameters of the caller.
     let kernel = |number, arguments| unsafe { syscall(number, arguments) };
