@@ -247,7 +247,7 @@ fn list(benchmark: &dyn Benchmark) {
     say!("{:12}   goal: {}", "", about.goal);
 }
 
-/// The command as a reader would repeat it, without the program's directory.
+/// Returns the command line without the program's directory, as a reader would repeat it.
 fn command_line() -> String {
     let arguments = std::env::args().skip(1);
     std::iter::once(NAME.to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")

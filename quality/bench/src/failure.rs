@@ -10,21 +10,21 @@ pub struct Failure {
     advice: Option<String>,
 }
 
-/// The result of everything here that can fail.
+/// The result of this crate's functions that can fail.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// A failure that says only what went wrong.
+    /// Creates a failure without a cause.
     pub fn new(what: impl Into<String>) -> Self {
         Self { what: what.into(), cause: None, advice: None }
     }
 
-    /// `what` failed with the calling thread's `errno`.
+    /// Creates the failure of `what` with the calling thread's `errno`.
     pub fn errno(what: impl Into<String>) -> Self {
         Self::new(what).cause(std::io::Error::last_os_error().to_string())
     }
 
-    /// `what` failed with this negative errno, as the ring calls return it.
+    /// Creates the failure of `what` with a negative errno, as the ring calls return it.
     pub fn negative_errno(what: impl Into<String>, result: i64) -> Self {
         let errno = i32::try_from(-result).unwrap_or(i32::MAX);
         Self::new(what).cause(std::io::Error::from_raw_os_error(errno).to_string())
@@ -58,7 +58,7 @@ impl fmt::Display for Failure {
 
 /// Turns a foreign error into a [`Failure`] that says what was being done.
 pub trait Doing<T> {
-    /// Names what was being done when the error came.
+    /// Names what was being done when the error occurred.
     fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
 }
 

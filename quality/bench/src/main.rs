@@ -1,8 +1,8 @@
-//! `anyring-bench`: what anyring costs, beside what it is compared to, measured in the same run.
+//! `anyring-bench`: the costs of anyring and of its alternatives, measured in the same run.
 //!
 //! A *benchmark* compares *sides*: programs on the kernel's io_uring, the same programs under anyring,
-//! and what one would use without a ring. The *harness* runs every side as a process of its own, in
-//! interleaved rounds; the *workloads* are those programs; the *report* says what came out.
+//! and alternatives without a ring. The *harness* runs every side as a process of its own, in
+//! interleaved rounds; the *workloads* are these programs; the *report* shows the results.
 
 mod benchmarks;
 mod command;

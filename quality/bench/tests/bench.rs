@@ -1,4 +1,4 @@
-//! `anyring-bench`: that it measures every side it names, and that what it writes can be read.
+//! Tests that `anyring-bench` measures every side it lists, and that its output can be read.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -7,7 +7,7 @@ fn bench(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_anyring-bench")).args(arguments).output().unwrap()
 }
 
-/// The sides that `--list` names, by benchmark.
+/// Returns the sides that `--list` names for a benchmark.
 fn listed(name: &str) -> Vec<String> {
     let output = bench(&["--list", name]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -15,7 +15,7 @@ fn listed(name: &str) -> Vec<String> {
     line.split("; ").map(str::to_owned).collect()
 }
 
-/// Every element is closed in its order: what a reader of XML asks for first.
+/// True if every element is closed in order, as an XML parser demands first.
 fn well_formed(svg: &str) -> bool {
     let mut open = Vec::new();
     for tag in svg.split('<').skip(1) {
@@ -84,7 +84,7 @@ fn every_side_is_measured_or_says_why_not() {
         assert!(read(format!("{name}.md")).contains(&format!("]({name}.svg)")));
         assert!(first.contains(&format!("| [{name}]({name}.md): ")), "{first}");
     }
-    // What was written is what the records give: the pages can be made anew of them.
+    // The pages can be generated again from the records, without a difference.
     let written: Vec<_> = names.iter().map(|name| read(format!("{name}.md"))).collect();
     std::fs::remove_file(pages.join("nop.md")).unwrap();
     let output = bench(&["--redraw", pages.to_str().unwrap()]);
@@ -95,7 +95,7 @@ fn every_side_is_measured_or_says_why_not() {
     std::fs::remove_dir_all(own).unwrap();
 }
 
-/// The committed pages and charts are what this program makes of the committed records.
+/// The committed pages and charts are those that this program generates from the committed records.
 #[test]
 fn the_pages_in_the_documentation_are_made_of_their_records() {
     let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/benchmarks");
@@ -127,7 +127,7 @@ fn records_that_are_not_there_are_asked_for() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("there is no record in /proc/self/task"));
 }
 
-/// On a busy machine there are no figures unless they are asked for.
+/// A busy machine is refused unless --busy is given.
 #[test]
 fn a_busy_machine_is_refused() {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap();

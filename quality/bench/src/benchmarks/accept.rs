@@ -6,10 +6,10 @@ use crate::harness::launch::{Context, On};
 use crate::report::Outcome;
 use crate::report::verdict::{Bound, Check, Figure, cpu, speeds};
 
-/// Clients in all.
+/// The total number of clients.
 const CLIENTS: usize = 10_000;
 const QUICK_CLIENTS: usize = 1000;
-/// Clients at the same time.
+/// Numbers of concurrent clients.
 const AT_ONCE: [usize; 4] = [1, 100, 1000, 10_000];
 const QUICK: usize = 2;
 

@@ -69,7 +69,7 @@ impl Benchmark for Echo {
     }
 }
 
-/// Long enough that every connection gets some messages through.
+/// Returns a window in which every connection exchanges some messages.
 fn window(context: &Context, connections: usize) -> Duration {
     context.window() * if connections < 10_000 { 1 } else { 4 }
 }

@@ -25,7 +25,7 @@ use crate::workload::{Report, Window};
 
 const FILE_MIB: usize = 256;
 
-/// With fio's name of the engine.
+/// Sides that read from the page cache, with fio's name of the I/O engine.
 const CACHED: [Side; 4] = [
     side("kernel", On::Kernel, &["io_uring"]),
     side("anyring", On::Anyring, &["io_uring"]),
@@ -33,7 +33,7 @@ const CACHED: [Side; 4] = [
     side("psync", On::Plain, &["psync"]),
 ];
 
-/// What a user would configure instead is among them: fio's threads are those of POSIX AIO.
+/// Sides that reach the device, among them what a user would configure without a ring: fio's posixaio uses threads.
 const DEVICE: [Side; 5] = [
     side("kernel", On::Kernel, &["io_uring"]),
     side("anyring", On::Anyring, &["io_uring"]),
@@ -42,13 +42,13 @@ const DEVICE: [Side; 5] = [
     side("posixaio", On::Plain, &["posixaio"]),
 ];
 
-/// What fio does in a case.
+/// A case: the options with which fio runs.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
-    /// I/O depth, and how many requests fio submits and reaps at once.
+    /// The I/O depth, and how many requests fio submits and reaps per batch.
     depth: (u32, u32),
-    /// What differs from random reads of 4 KiB.
+    /// Options that differ from random reads of 4 KiB.
     options: &'static [&'static str],
 }
 
@@ -91,16 +91,16 @@ const SYNCS: &[Case] = &[
     case("buffered, iodepth 8", (8, 1), &["--rw=randwrite", "--fsync=1"]),
 ];
 
-/// What stands between fio and the device.
+/// The state of the page cache between fio and the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cache {
-    /// All of the file is there.
+    /// The whole file is cached.
     Full,
-    /// Nothing is.
+    /// Nothing of the file is cached.
     Empty,
-    /// There is none, by `O_DIRECT`.
+    /// Transfers bypass the cache, by `O_DIRECT`.
     None,
-    /// What is written is brought to the device.
+    /// Each write is synchronized to the device.
     Synchronized,
 }
 
@@ -111,18 +111,18 @@ pub struct Fio {
     cache: Cache,
     program: PathBuf,
     file: PathBuf,
-    /// The name that the file has on an overlayfs, or why there is none.
+    /// The overlayfs with the file, or why there is none.
     overlaid: std::result::Result<Overlay, String>,
-    /// CPU time that a side takes to start and to end, by number.
+    /// CPU time that fio takes to start and to end, by the side's number.
     start_up: BTreeMap<usize, Duration>,
 }
 
-/// Of all but reads from the cache.
+/// The conditions of all of fio's benchmarks except cached reads.
 const CONDITIONS: &str = "One job, a file of 256 MiB. The speed of the machine's disk affects all sides. CPU time is that of all of fio's \
                           threads and processes, without the time that fio takes to start and end. psync has no depth.";
 
 impl Fio {
-    /// Reads that the page cache answers.
+    /// Returns the benchmark of reads that hit the page cache.
     pub fn cached_reads() -> Self {
         let about = About {
             name: "fio-read",
@@ -138,7 +138,7 @@ impl Fio {
         Self::new(about, READS, Cache::Full)
     }
 
-    /// Reads that the page cache does not answer.
+    /// Returns the benchmark of reads that miss the page cache.
     pub fn cold_reads() -> Self {
         let about = About {
             name: "fio-cold",
@@ -151,7 +151,7 @@ impl Fio {
         Self::new(about, COLD, Cache::Empty)
     }
 
-    /// Transfers past the page cache.
+    /// Returns the benchmark of transfers that bypass the page cache.
     pub fn direct_transfers() -> Self {
         let about = About {
             name: "fio-direct",
@@ -165,7 +165,7 @@ impl Fio {
         Self::new(about, TRANSFERS, Cache::None)
     }
 
-    /// Writes, each brought to the device.
+    /// Returns the benchmark of writes that are each synchronized to the device.
     pub fn syncs() -> Self {
         let about = About {
             name: "fio-sync",
@@ -212,7 +212,7 @@ impl Fio {
                 .arg(format!("--iodepth_batch_complete_min={batch}"))
                 .arg(format!("--iodepth_batch_complete_max={depth}"));
         }
-        // The last of an option counts.
+        // If an option is repeated, fio uses its last value.
         command.args(case.options);
         command
     }
@@ -221,7 +221,7 @@ impl Fio {
         Process::start(command, &context.scratch, context.limit())?.finish()
     }
 
-    /// CPU time of a fio that does next to nothing.
+    /// Measures the CPU time of fio with a single I/O.
     fn measure_start_up(&self, context: &Context, side: usize) -> Result<Duration> {
         let mut seconds = Vec::new();
         for _ in 0..3 {
@@ -268,7 +268,7 @@ impl Benchmark for Fio {
             read_all(&self.file)?;
         }
         for &side in usable {
-            // A side that fails here fails in its rounds too, and says so there.
+            // A side that fails here also fails in its rounds, where the failure is reported.
             if let Ok(start_up) = self.measure_start_up(context, side) {
                 self.start_up.insert(side, start_up);
             }
@@ -291,7 +291,7 @@ impl Benchmark for Fio {
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
         let mut command = self.command(context, side, self.cases[group]);
         if self.cache == Cache::Empty {
-            // Not for a time: what was read once is there.
+            // Limited by bytes, not by time: a block that has been read once is cached.
             let kib = (context.window().as_millis() as usize * 64).min(FILE_MIB << 9);
             command.arg(format!("--io_size={kib}k"));
         } else if count && self.cache != Cache::Full {
@@ -357,7 +357,7 @@ fn engines(fio: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Writes the file with bytes that no file system can fold, brings it to the disk and out of the page cache.
+/// Writes the file with incompressible bytes, synchronizes it to the disk and drops it from the page cache.
 fn create(path: &Path) -> Result<()> {
     let doing = || format!("writing {}", path.display());
     let mut file = File::create(path).doing(doing)?;
@@ -378,15 +378,15 @@ fn create(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// An overlayfs, mounted where this process and its children alone see it, for as long as the value lives.
+/// An overlayfs in a mount namespace of this process and its children, mounted until the value is dropped.
 struct Overlay {
     top: CString,
-    /// The file that the lower directory has.
+    /// The path in the overlayfs of the file in the lower directory.
     file: PathBuf,
 }
 
 impl Overlay {
-    /// Mounts one over a directory that has the file.
+    /// Mounts an overlayfs over a directory that has the file.
     fn mount(lower: &Path) -> Result<Self> {
         let directory = |name: &str| {
             let path = lower.with_extension(name);

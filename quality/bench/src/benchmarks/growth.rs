@@ -1,4 +1,4 @@
-//! What an operation takes among few and among many.
+//! The cost of an operation among few and among many requests, rings or queued work items.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use crate::report::verdict::{Bound, Check, Figure};
 use crate::report::{Outcome, SideResult};
 use crate::workload::growth::can_hold_workers;
 
-/// Sizes at which each operation is measured, the least first.
+/// The number of sizes at which each operation is measured; sizes are in ascending order.
 const SIZES: usize = 3;
 
 const LIVE: [usize; SIZES] = [100, 10_000, 1_000_000];
 const RINGS: [usize; SIZES] = [10, 100, 1000];
-/// The most is what fits into a completion ring.
+/// The largest size is one that fits into a CQ.
 const QUEUED: [usize; SIZES] = [100, 10_000, 60_000];
 
-/// So much longer it may take, on a busy machine, until there are many, and until all of them have ended.
+/// Additional time, on a busy machine, to create the many objects and to end all of them.
 const MAKING_MANY: Duration = Duration::from_secs(120);
 
 /// An operation, measured at some sizes.
 struct Operation {
     name: &'static str,
-    /// Its name in the workload.
+    /// The operation's name in the workload.
     what: &'static str,
     sizes: [usize; SIZES],
     of: &'static str,
@@ -38,12 +38,12 @@ const OPERATIONS: [Operation; 6] = [
     Operation { name: "submit", what: "slab", sizes: LIVE, of: "requests" },
 ];
 
-/// The workload measures it in two windows.
+/// The operation that the workload measures in two windows, and the names of the windows' cases.
 const SUBMIT: &str = "submit";
 const LONGEST: &str = "longest submission, submit";
 const MEAN: &str = "mean submission, submit";
 
-/// The same operations among few and among many.
+/// Operations measured among few and among many objects.
 pub struct Growth;
 
 impl Benchmark for Growth {
@@ -113,7 +113,7 @@ impl Benchmark for Growth {
     }
 }
 
-/// The operations whose times are compared, by the names that they have in the cases.
+/// Returns the operations whose times are compared, with their names in the cases.
 fn measured() -> impl Iterator<Item = (&'static str, &'static Operation)> {
     OPERATIONS.iter().map(|one| (if one.name == SUBMIT { MEAN } else { one.name }, one))
 }
@@ -123,7 +123,7 @@ impl Operation {
         format!("{}, {size} {}", self.name, self.of)
     }
 
-    /// What a side takes among many over what it takes among few.
+    /// Returns a side's cost among many objects, divided by its cost among few.
     fn growth(&self, outcome: &Outcome, name: &str, side: &str) -> Option<Figure> {
         let [few, _, many] = self.sizes.map(|size| self.label(size).replacen(self.name, name, 1));
         let growth = cost(outcome, &many, side)? / cost(outcome, &few, side)?;

@@ -51,7 +51,7 @@ impl Benchmark for Idle {
     }
 
     fn missing(&self, context: &Context, group: usize) -> Option<String> {
-        // Raised here for all sides: where io_uring is denied, so is the privilege to do that.
+        // The limit is raised here for all sides: where io_uring is denied, the privilege to raise it is denied, too.
         raise_file_limit(connections(context.quick)[group] + 2)
             .err()
             .map(|failure| failure.to_string().replace('\n', ";"))
@@ -62,7 +62,7 @@ impl Benchmark for Idle {
         let mut client = context.workload(On::Plain, "idle-client");
         client.args(["--connections", &connections]).stdin(Stdio::piped());
         let mut client = Process::start(client, &context.scratch, context.limit())?;
-        // The other ends are there already: what is counted from here is the server's.
+        // The client runs already. The counter sees only processes that start from now on: the server.
         let mut counter = count.then(Counter::start).flatten();
         let mut server = context.workload(SIDES[side].on, "idle");
         server.args(SIDES[side].flags).args(["--connections", &connections]);

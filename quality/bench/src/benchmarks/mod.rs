@@ -29,25 +29,25 @@ use crate::report::verdict::Check;
 use crate::workload::Report;
 use crate::workload::clock::allowed_cpus;
 
-/// What a reader has to know about a benchmark.
+/// The description of a benchmark for its readers.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct About {
-    /// Its name on the command line.
+    /// The benchmark's name on the command line.
     pub name: &'static str,
-    /// One line.
+    /// The title, one line.
     pub title: &'static str,
-    /// What is measured and how.
+    /// The description: the operations, and how they are measured.
     pub text: &'static str,
-    /// What anyring has to reach.
+    /// The goal that anyring has to reach.
     pub goal: &'static str,
     /// The side that the others are compared to.
     pub baseline: &'static str,
-    /// What is compared.
+    /// The sides that are compared.
     #[serde(skip)]
     pub sides: &'static [Side],
 }
 
-/// A record names its benchmark; what there is to know about it stands here.
+/// A record has only the name of its benchmark; the rest of the description is in this program.
 impl<'de> Deserialize<'de> for About {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         #[derive(Deserialize)]
@@ -60,14 +60,14 @@ impl<'de> Deserialize<'de> for About {
     }
 }
 
-/// One of the things compared.
+/// One of the compared configurations.
 #[derive(Clone, Copy, Debug)]
 pub struct Side {
-    /// Its name in the tables.
+    /// The side's name in the tables.
     pub name: &'static str,
-    /// On what it runs.
+    /// The engine and launcher on which the side runs.
     pub on: On,
-    /// What the measured program is told on this side.
+    /// Arguments of the measured program on this side.
     pub flags: &'static [&'static str],
 }
 
@@ -75,70 +75,70 @@ const fn side(name: &'static str, on: On, flags: &'static [&'static str]) -> Sid
     Side { name, on, flags }
 }
 
-/// The same program on both engines.
+/// The sides of a program that runs on both engines.
 const BOTH: [Side; 2] = [side("kernel", On::Kernel, &[]), side("anyring", On::Anyring, &[])];
 
-/// A number of connections in words.
+/// Returns a number of connections in words.
 fn connections(count: &usize) -> String {
     format!("{count} connection{}", if *count == 1 { "" } else { "s" })
 }
 
 /// One run of one side.
 pub struct Run {
-    /// What the workload reported.
+    /// The report of the workload.
     pub report: Report,
-    /// System calls that it made, where they were counted.
+    /// The workload's system calls, if they were counted.
     pub syscalls: Option<u64>,
 }
 
-/// A benchmark. Sides and groups are numbered; a group is what one process measures.
+/// A benchmark. Its sides and groups are numbered; one process measures one group.
 pub trait Benchmark {
-    /// What a reader has to know.
+    /// Returns the description.
     fn about(&self) -> About;
 
-    /// What is compared.
+    /// Returns the sides that are compared.
     fn sides(&self) -> &[Side] {
         self.about().sides
     }
 
-    /// The groups of cases, by name.
+    /// Returns the names of the groups of cases.
     fn groups(&self, quick: bool) -> Vec<String>;
 
-    /// Why a side cannot run here, if it cannot.
+    /// Returns why a side cannot run here, if it cannot.
     ///
     /// # Errors
-    /// Something is missing that the user can supply.
+    /// Fails if something is missing that the user can supply.
     fn obstacle(&self, context: &Context, side: usize) -> Result<Option<String>> {
         context.obstacle(self.sides()[side].on)
     }
 
-    /// Does a run do the same number of operations however long the window is?
+    /// True if a run does the same number of operations however long the window is.
     fn work_is_fixed(&self) -> bool {
         false
     }
 
-    /// Why a group cannot run here, if it cannot.
+    /// Returns why a group cannot run here, if it cannot.
     fn missing(&self, _context: &Context, _group: usize) -> Option<String> {
         None
     }
 
-    /// Makes what all rounds need; `usable` are the sides that will run.
+    /// Prepares everything that all rounds need; `usable` lists the sides that will run.
     ///
     /// # Errors
-    /// It could not be made.
+    /// Fails if the preparation fails.
     fn prepare(&mut self, _context: &Context, _usable: &[usize]) -> Result<()> {
         Ok(())
     }
 
-    /// Files in each directory tree that it makes, if it makes some.
+    /// Returns the number of files in each directory tree, if the benchmark creates trees.
     fn entries(&self, _context: &Context) -> Option<usize> {
         None
     }
 
-    /// The goal in figures: what was asked, and the worst that was measured.
+    /// Returns the goal in figures: each bound with the worst measured value.
     fn checks(&self, outcome: &Outcome) -> Vec<Check>;
 
-    /// What the figures say, in words.
+    /// Returns conclusions from the figures, in words.
     fn findings(&self, _outcome: &Outcome) -> Vec<String> {
         Vec::new()
     }
@@ -146,11 +146,11 @@ pub trait Benchmark {
     /// Runs one side once, counting its system calls if asked to.
     ///
     /// # Errors
-    /// It failed or took too long.
+    /// Fails if the run fails or takes too long.
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run>;
 }
 
-/// All benchmarks, in the order in which they run.
+/// Returns all benchmarks, in the order in which they run.
 pub fn all() -> Vec<Box<dyn Benchmark>> {
     vec![
         Box::new(accept::Accept),
@@ -179,7 +179,7 @@ fn run_workload(context: &Context, command: Command, count: bool) -> Result<Run>
     run_within(context, command, count, context.limit())
 }
 
-/// The same with a time of its own to finish.
+/// Runs a command that prints a [`Report`], within `limit`.
 fn run_within(context: &Context, command: Command, count: bool, limit: Duration) -> Result<Run> {
     let mut counter = count.then(Counter::start).flatten();
     let finished = Process::start(command, &context.scratch, limit)?.finish()?;
@@ -197,12 +197,12 @@ fn run_served(context: &Context, mut server: Command, mut client: Command, count
     }
     client.stdin(Stdio::piped());
     let mut client = Process::start(client, &context.scratch, context.limit())?;
-    // The client is there already and waits for the address: what is counted from here is the server's.
+    // The client runs already and waits for the address. The counter sees only the server, which starts now.
     let mut counter = count.then(Counter::start).flatten();
     let mut server = Process::start(server, &context.scratch, context.limit())?;
     let address = server.first_line()?;
     tell(&mut client, &address)?;
-    // A server that failed explains why its clients did.
+    // If the server failed, its failure explains that of the clients.
     let client = match client.finish() {
         Ok(client) => client,
         Err(failure) => return Err(server.finish().err().unwrap_or(failure)),

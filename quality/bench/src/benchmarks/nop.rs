@@ -95,7 +95,7 @@ impl Benchmark for Nop {
     }
 }
 
-/// The workload with so many no-ops per enter.
+/// Returns the command of the workload with `per_enter` no-ops per enter.
 pub(super) fn workload(context: &Context, on: On, per_enter: u32) -> Command {
     let means = if on == On::Plain { "syscall" } else { "ring" };
     let mut command = context.workload(on, "nop");
@@ -106,13 +106,13 @@ pub(super) fn workload(context: &Context, on: On, per_enter: u32) -> Command {
     command
 }
 
-/// A case's name.
+/// Returns a case's name.
 pub(super) fn label(per_enter: u32, threaded: bool) -> String {
     let threads = if threaded { ", two threads" } else { "" };
     format!("{per_enter} per enter{threads}")
 }
 
-/// What registration changed in one case, on each engine that has both sides: CPU time of one enter.
+/// Returns the CPU time of an enter without and with registration in one case, for each engine that has both sides.
 fn gain(outcome: &Outcome, case: &str) -> Option<String> {
     let per_enter: f64 = case.split(' ').next()?.parse().ok()?;
     let of = |engine: &str| {
@@ -125,7 +125,7 @@ fn gain(outcome: &Outcome, case: &str) -> Option<String> {
     (!engines.is_empty()).then(|| format!("{case}: {}", engines.join(", ")))
 }
 
-/// What there was to gain for the user engine at most.
+/// Returns how much a registration could save the user engine at most.
 fn limit(outcome: &Outcome) -> Option<String> {
     let case = label(1, false);
     let enter = outcome.side(&case, "anyring")?.cpu_ns_per_op;

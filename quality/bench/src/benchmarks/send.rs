@@ -9,12 +9,12 @@ use crate::report::Outcome;
 use crate::report::verdict::{Bound, Check, Figure, speeds};
 use crate::workload::clock::allowed_cpus;
 
-/// Over what messages go.
+/// The path that messages take.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Path {
     LoopbackUdp,
     LoopbackTcp,
-    /// Over a veth pair into another namespace, where they are dropped on arrival.
+    /// A veth pair into another network namespace, which drops the messages on arrival.
     Veth,
 }
 
@@ -193,7 +193,7 @@ impl Benchmark for Send {
     }
 }
 
-/// How much faster the better of anyring's SEND_ZC is than the better of the plain ways.
+/// Returns the speed of the better SEND_ZC of anyring over that of the better plain call.
 fn zero_copy_over_plain(outcome: &Outcome, case: &str) -> Option<f64> {
     let time = |side: &str| Some(outcome.side(case, side)?.ns_per_op);
     let best_plain = time("send")?.min(time("MSG_ZEROCOPY")?);
@@ -217,7 +217,7 @@ fn label((path, payload, per_enter): Group) -> String {
     }
 }
 
-/// On a CPU of its own it never sleeps.
+/// Starts the sink, which polls without sleeping if it has a CPU of its own.
 fn start_sink(context: &Context, protocol: &str, cpus: &[usize]) -> Result<Process> {
     let mut command = context.workload(On::Plain, "sink");
     command.args(["--protocol", protocol]);

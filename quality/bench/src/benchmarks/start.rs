@@ -1,4 +1,4 @@
-//! What a program's start takes under `anyring run`.
+//! The cost of a program's start under `anyring run`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::report::verdict::{Bound, Check, Figure};
 
 const ALONE: &str = "program alone";
 
-/// With what stands before the program.
+/// The sides, each with the words that precede the program's command.
 const SIDES: [Side; 3] = [
     side(ALONE, On::Plain, &[]),
     side("anyring run", On::Plain, &["run", "--"]),
@@ -21,17 +21,17 @@ const SIDES: [Side; 3] = [
 const TRUE: &str = "true";
 const SHELL: &str = "shell, 100 programs";
 
-/// By its path the shell starts a program, rather than do it itself.
+/// The path makes the shell start the program instead of its builtin `true`.
 const SCRIPT: &str = "i=0; while [ $i -lt 100 ]; do /bin/true; i=$((i+1)); done";
 const PROGRAMS: &str = "100";
 
-/// From the end of the last read to the end of the process.
+/// Measured from the end of the last read to the end of the process.
 const END: &str = "end of a program that read";
 const END_DIRECT: &str = "end of a program that read with O_DIRECT";
 const END_LATER: &str = "end of a program that read with O_DIRECT half a second before";
 const HALF_A_SECOND: [&str; 2] = ["--pause-ms", "500"];
 
-/// Starts of programs that make no ring, and ends of some that made one.
+/// Starts of programs that create no ring, and ends of programs that have used one.
 #[derive(Default)]
 pub struct Start {
     file: PathBuf,
@@ -123,7 +123,7 @@ fn launch(command: &mut Command, context: &Context, words: &[&str]) {
     }
 }
 
-/// Microseconds of the median run that a side takes more than the program alone.
+/// Returns how many microseconds longer a side's median run takes than that of the program alone.
 fn more(outcome: &Outcome, case: &str, side: &str) -> Option<Figure> {
     let median = |side| Some(outcome.side(case, side)?.latency?.median as f64 / 1e3);
     Some(Figure::of(median(side)? - median(ALONE)?, format!("{case}: {side}")))

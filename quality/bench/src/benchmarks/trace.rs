@@ -1,4 +1,4 @@
-//! What `anyring trace` takes.
+//! The cost of `anyring trace`.
 
 use super::{About, Benchmark, Run, Side, nop, run_workload, side};
 use crate::failure::Result;
@@ -9,7 +9,7 @@ use crate::report::verdict::{Bound, Check, Figure};
 /// No-ops per enter.
 const GROUPS: [u32; 3] = [1, 4, 16];
 
-/// Each side's rings are the kernel's or anyring's, first without a trace.
+/// Rings of the user engine and rings of the kernel, each without and with a trace.
 const SIDES: [Side; 4] = [
     side("anyring", On::Anyring, &[]),
     side("anyring, traced", On::AnyringTraced, &[]),
@@ -40,7 +40,7 @@ impl Benchmark for Trace {
 
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
         let command = nop::workload(context, SIDES[side].on, GROUPS[group]);
-        // Calls of `anyring trace` would be among those that are counted.
+        // The count would include the calls of `anyring trace`.
         run_workload(context, command, count && !SIDES[side].name.ends_with("traced"))
     }
 
@@ -62,7 +62,7 @@ fn label(per_enter: u32) -> String {
     nop::label(per_enter, false)
 }
 
-/// Nanoseconds that a request takes more with a trace.
+/// Returns how many nanoseconds longer a request takes with a trace.
 fn more(outcome: &Outcome, case: &str, without: &str, with: &str) -> Option<Figure> {
     let time = |side| Some(outcome.side(case, side)?.ns_per_op);
     Some(Figure::of(time(with)? - time(without)?, format!("{case}: {with}")))

@@ -1,4 +1,4 @@
-//! Walks through directory trees: a tool of anyring's, what people use today, and the plain loop.
+//! Walks through directory trees: by a tool of anyring, by common tools, and by a loop of plain calls.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -25,7 +25,7 @@ const FIND: [Side; 5] = [
     side("anyring find, user", On::Plain, &["find", "--engine", "user"]),
 ];
 
-/// The loop, for every tool.
+/// Sides of the plain loop, with which every tool is compared.
 const LOOPS: [Side; 7] = [
     side("loop, 1 thread", On::Plain, &["--threads", "1"]),
     side("loop, 2 threads", On::Plain, &["--threads", "2"]),
@@ -36,20 +36,20 @@ const LOOPS: [Side; 7] = [
     side("loop, 64 threads", On::Plain, &["--threads", "64"]),
 ];
 
-/// The trees, each read with everything cached and with nothing.
+/// The shapes of the trees; each tree is read with hot and with cold caches.
 const SHAPES: [Shape; 3] = [Shape::Wide, Shape::Huge, Shape::Deep];
 
-/// A tool that walks through trees, and what it is compared to.
+/// A tool that walks through trees, and the sides it is compared with.
 pub struct Trees {
     about: About,
     sides: Vec<Side>,
     attributes: bool,
-    /// Where the trees are, and how many entries they have; 0 before they are made.
+    /// The trees' paths and numbers of entries, which are 0 before the trees are created.
     trees: [(PathBuf, u64); SHAPES.len()],
 }
 
 impl Trees {
-    /// `anyring du`.
+    /// Returns the benchmark of `anyring du`.
     pub fn du() -> Self {
         let about = About {
             name: "du",
@@ -65,7 +65,7 @@ impl Trees {
         Self::of(about, &DU, true)
     }
 
-    /// `anyring find`.
+    /// Returns the benchmark of `anyring find`.
     pub fn find() -> Self {
         let about = About {
             name: "find",
@@ -84,12 +84,12 @@ impl Trees {
         Self { about, sides: [tools, &LOOPS].concat(), attributes, trees: Default::default() }
     }
 
-    /// The tool's side, as it comes.
+    /// Returns the name of the tool's side.
     fn ours(&self) -> String {
         format!("anyring {}", self.about.name)
     }
 
-    /// The tool in `case` over the fastest side of those that `others` chooses.
+    /// Compares the tool in `case` with the fastest of the sides that `others` selects.
     fn over<'a>(&self, case: &'a Case, others: fn(&str) -> bool) -> Option<Over<'a>> {
         let ours = case.sides.iter().find(|side| side.side == self.ours())?;
         let others = case.sides.iter().filter(|side| others(&side.side));
@@ -137,7 +137,7 @@ impl Benchmark for Trees {
     fn groups(&self, quick: bool) -> Vec<String> {
         let named = |state| move |shape: &Shape| format!("{}, {state}", shape.text());
         let hot = SHAPES.iter().map(named("hot"));
-        // Emptied caches disturb the whole machine: not for a look.
+        // Dropping caches disturbs the whole machine, so quick runs have no cold cases.
         let cold = SHAPES.iter().filter(|_| !quick).map(named("cold"));
         hot.chain(cold).collect()
     }
@@ -173,7 +173,7 @@ impl Benchmark for Trees {
 
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
         if !Self::is_cold(group) {
-            // Whoever goes first should not be the one who fills the caches.
+            // This run fills the caches, so that the first side to be measured has no disadvantage.
             run_workload(context, self.command(context, group, 0), false)?;
         }
         run_workload(context, self.command(context, group, side), count)
@@ -230,7 +230,7 @@ impl Benchmark for Trees {
     }
 }
 
-/// What a tool of anyring's takes in a case, over the fastest of the others.
+/// The time of an anyring tool in a case, over that of the fastest other side.
 struct Over<'a> {
     time: f64,
     side: &'a str,
@@ -258,7 +258,7 @@ fn is_finder(side: &str) -> bool {
     ["fd", "bfs"].contains(&side)
 }
 
-/// Is there a program of this name?
+/// True if there is a program of this name.
 fn is_installed(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(name).is_file())

@@ -1,4 +1,4 @@
-//! epoll beside the ring of uepoll.
+//! epoll compared with the ring of uepoll.
 
 use super::{About, Benchmark, Run, Side, connections, run_served, run_workload, side};
 use crate::failure::Result;
@@ -8,7 +8,7 @@ use crate::report::verdict::{Bound, Check, speeds};
 
 const CONNECTIONS: [usize; 4] = [1, 8, 200, 2000];
 
-/// Requests of the proposal's own measurement, which a window of the usual length stands for.
+/// Requests in the measurement of the uepoll proposal; a window of the usual length measures as many.
 const REQUESTS: u128 = 20_000;
 const USUAL_WINDOW_MS: u128 = 150;
 
@@ -87,7 +87,7 @@ impl Benchmark for Http {
     }
 }
 
-/// What takes the kernel's io_uring does without it not run.
+/// Returns why a side cannot run; a side that feeds the ring by io_uring needs the kernel's io_uring.
 fn obstacle(context: &Context, flags: &[&str]) -> Result<Option<String>> {
     context.obstacle(if flags.contains(&"ring-uring") { On::Kernel } else { On::Plain })
 }
@@ -103,7 +103,7 @@ const EVENT_SIDES: [Side; 5] = [
 const GROUPS: [(&str, &str); 3] =
     [("64 ready files", "files"), ("notified by a thread", "raised"), ("64 raised and taken", "alone")];
 
-/// Events alone.
+/// Events without a server.
 pub struct Events;
 
 impl Benchmark for Events {

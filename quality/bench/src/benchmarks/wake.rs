@@ -1,4 +1,4 @@
-//! How soon completions are there.
+//! The latency of completions.
 
 use super::{About, BOTH, Benchmark, Run, run_workload};
 use crate::failure::Result;
@@ -8,11 +8,11 @@ use crate::report::verdict::{Bound, Check, Figure};
 
 const FIRST: &str = "request";
 
-/// Names of the groups, and of what the workload does.
+/// Names of the groups, and the workload's argument for each.
 const GROUPS: [(&str, &str); 3] =
     [(FIRST, "first"), ("timeout, watched", "timeout"), ("poll of a pipe, watched", "poll")];
 
-/// How soon completions are there.
+/// The latency of first requests, and of completions that no call waits for.
 pub struct Wake;
 
 impl Benchmark for Wake {
@@ -56,7 +56,7 @@ impl Benchmark for Wake {
     }
 }
 
-/// The median of each case on anyring, in microseconds: of first requests, or of the others.
+/// Returns the median of each case on anyring, in microseconds: of first requests if `first`, else of the other cases.
 fn medians(outcome: &Outcome, first: bool) -> impl Iterator<Item = Figure> {
     let cases = outcome.cases.iter().filter(move |case| case.name.ends_with(FIRST) == first);
     cases.filter_map(|case| {

@@ -1,5 +1,5 @@
 //! Instructions in user space, counted by callgrind, with the engine linked into the workload and called as a function: valgrind
-//! knows nothing of what `anyring run` does to a program.
+//! does not support what `anyring run` does to a program.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::harness::process::{Process, command};
 use crate::workload::Report;
 use crate::workload::meta::create_tree;
 
-/// Under valgrind, a program is some fifty times slower.
+/// The lengths of the two runs; under valgrind, a program is about fifty times slower.
 const WINDOWS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
 
-/// The workloads, and what they are told.
+/// Workloads, names of their cases, and their arguments.
 const WORKLOADS: &[(&str, &str, &[&str])] = &[
     ("nop", "1 per enter", &["--per-enter", "1"]),
     ("nop", "16 per enter", &["--per-enter", "16"]),
@@ -25,7 +25,7 @@ const WORKLOADS: &[(&str, &str, &[&str])] = &[
     ("meta", "chain of three, depth 64", &["--depth", "64", "--chain"]),
 ];
 
-/// Counts all of them.
+/// Counts the instructions of all workloads.
 pub fn count(counting: &mut Counting<'_>) -> Result<()> {
     let tree = counting.context.scratch.join("instructions");
     create_tree(&tree)?;
@@ -46,7 +46,7 @@ pub fn count(counting: &mut Counting<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Instructions and operations of one run.
+/// Runs a workload once; returns its instructions and operations.
 fn run(
     context: &Context,
     workload: &str,

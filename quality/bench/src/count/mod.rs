@@ -1,5 +1,5 @@
-//! What an operation takes, counted instead of timed: system calls by the tracepoint that all of them pass, instructions in user
-//! space by callgrind. Counts are nearly the same on every machine, so that a rise is a fault: [`run`] compares them with the
+//! The costs of an operation, counted instead of timed: system calls by the tracepoint that every call passes, instructions in
+//! user space by callgrind. Counts are nearly the same on every machine, so a rise is a fault: [`run`] compares them with the
 //! committed page.
 
 mod instructions;
@@ -35,7 +35,7 @@ pub struct Args {
     tools: Option<PathBuf>,
 }
 
-/// Which cases of a benchmark are counted; none named: all.
+/// A benchmark and its cases that are counted; an empty list means all cases.
 type Counted = (&'static str, &'static [&'static str]);
 
 const COUNTED: &[Counted] = &[
@@ -50,10 +50,10 @@ const COUNTED: &[Counted] = &[
     ("send", &["loopback UDP, 200 B, 8 per enter", "loopback TCP, 64 KiB"]),
 ];
 
-/// A count rises where each of so many attempts finds more than the page says, which has the most of as many.
+/// Attempts per count. The page has the highest of them; a count has risen if the lowest is above the page.
 const ATTEMPTS: usize = 3;
 
-/// How long the longer of the two runs behind a count is.
+/// The length of the longer of the two runs from which a count is computed.
 const WINDOW: Duration = Duration::from_millis(80);
 
 /// Counts, and compares with the page or writes it.
@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// What has been counted so far.
+/// The counts so far.
 pub struct Counting<'a> {
     args: &'a Args,
     context: &'a Context,
@@ -112,7 +112,7 @@ impl Counting<'_> {
             }
             for &side in &usable {
                 let Side { name: side_name, on, .. } = benchmark.sides()[side];
-                // Nobody runs programs so.
+                // These sides are not used in practice.
                 if on == On::AnyringTrap || side_name.ends_with("no filter") {
                     continue;
                 }
@@ -124,7 +124,7 @@ impl Counting<'_> {
         Ok(())
     }
 
-    /// What it takes to start and end a program that does nothing, that this process starts it included.
+    /// Counts the system calls of starting and ending a program that does nothing, including those of this process.
     fn starts(&mut self) -> Result<()> {
         for (side, on) in [("plain", On::Denied), ("anyring", On::Anyring)] {
             self.count(Row::new("start", "true", side), || {
@@ -137,7 +137,7 @@ impl Counting<'_> {
         Ok(())
     }
 
-    /// Counts a row, unless it is not asked for, several times: the most is for the page, the least is compared with it.
+    /// Counts a selected row several times: the highest count is for the page, the lowest is compared with the page.
     fn count(&mut self, row: Row, measure: impl Fn() -> Result<Option<f64>>) -> Result<()> {
         let writes = self.args.write;
         if !row.text().contains(&self.args.row) || !writes && !row.is_ours() {

@@ -1,4 +1,4 @@
-//! The committed page of counts: a table that people read, and that the next count is compared with.
+//! The committed page of counts: a table for readers, with which the next count is compared.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,8 +8,7 @@ use crate::failure::{Doing, Failure, Result};
 /// The side of rows that count instructions.
 pub const INSTRUCTIONS: &str = "instructions, engine linked in";
 
-/// By how much a count may be above the page: system calls, of which a few are the moment's; instructions, which are the
-/// compiler's, too.
+/// Tolerances, as factor and addend: a few system calls depend on timing; instructions depend on the compiler, too.
 const MORE_CALLS: (f64, f64) = (1.02, 0.02);
 const MORE_INSTRUCTIONS: (f64, f64) = (1.05, 0.0);
 
@@ -29,22 +28,22 @@ instructions, does not count.
 |---|---|---|---|
 ";
 
-/// What a count is about.
+/// The subject of a count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row([String; 3]);
 
 impl Row {
-    /// Of a benchmark, its case and its side.
+    /// Creates the row of a benchmark, its case and its side.
     pub fn new(benchmark: &str, case: &str, side: &str) -> Self {
         Self([benchmark, case, side].map(str::to_owned))
     }
 
-    /// In words.
+    /// Returns the row's text.
     pub fn text(&self) -> String {
         self.0.join(": ")
     }
 
-    /// Is it about this project, and not only there to compare with?
+    /// True if the row measures anyring; the other rows are there for comparison.
     pub fn is_ours(&self) -> bool {
         self.0[2].starts_with("anyring") || self.counts_instructions()
     }
@@ -54,12 +53,12 @@ impl Row {
     }
 }
 
-/// One line.
+/// One line of the page.
 #[derive(Clone, Debug)]
 pub struct Count {
-    /// What about.
+    /// The row that was counted.
     pub row: Row,
-    /// How many.
+    /// System calls or instructions per operation.
     pub value: f64,
 }
 
@@ -71,21 +70,21 @@ impl Count {
     }
 }
 
-/// The page.
+/// The page of counts.
 #[derive(Debug, Default)]
 pub struct Page {
-    /// Its lines.
+    /// The lines of the page.
     pub counts: Vec<Count>,
 }
 
 impl Page {
-    /// Reads it.
+    /// Reads the page from a file.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).doing(|| format!("reading {}", path.display()))?;
         Ok(Self { counts: text.lines().filter_map(Count::read).collect() })
     }
 
-    /// Writes it.
+    /// Writes the page to a file.
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut text = HEAD.to_owned();
         for Count { row: Row([benchmark, case, side]), value } in &self.counts {
@@ -94,14 +93,14 @@ impl Page {
         std::fs::write(path, text).doing(|| format!("writing {}", path.display()))
     }
 
-    /// The most that a row may be.
+    /// Returns the highest count that a row may have.
     pub fn bound(&self, row: &Row) -> Option<f64> {
         let (factor, more) = if row.counts_instructions() { MORE_INSTRUCTIONS } else { MORE_CALLS };
         self.counts.iter().find(|count| count.row == *row).map(|count| count.value * factor + more)
     }
 
-    /// What has been counted now, of the rows with `part` in their text, must be on the page, no higher than there, and
-    /// all of it.
+    /// Checks that each count of `now` is on the page and within its bound, and that `now` has each of anyring's rows
+    /// with `part` in its text.
     pub fn compare(&self, now: &[Count], part: &str) -> Result<()> {
         let risen = now.iter().filter_map(|count| match self.bound(&count.row) {
             Some(bound) if count.value <= bound => None,

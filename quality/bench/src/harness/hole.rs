@@ -1,5 +1,5 @@
-//! A link into a network namespace where everything that arrives is dropped before anything copies it, which is the
-//! nearest that one machine has to a network card.
+//! A link into a network namespace that drops packets on arrival, before anything copies them: the closest that one
+//! machine has to a network card.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -7,26 +7,26 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Where the sender's end of the link leads.
+/// The address at the far end of the link.
 pub const ADDRESS: &str = "10.66.0.2:9";
 
-/// The namespace at the sender's end. Both namespaces and the link end with this.
+/// The namespace at the sender's end. Dropping the value ends both namespaces and the link.
 pub struct BlackHole {
     namespace: OwnedFd,
     _far_end: Sender<()>,
 }
 
 impl BlackHole {
-    /// Makes both namespaces and the link.
+    /// Creates both namespaces and the link.
     ///
     /// # Errors
-    /// Why it cannot be made here.
+    /// Returns why the link cannot be created here.
     pub fn make() -> Result<Self, String> {
-        // A thread of its own, for it changes its namespace for good.
+        // A separate thread, because its change of namespace is permanent.
         std::thread::spawn(near_end).join().unwrap_or_else(|_| Err("the thread that makes it failed".into()))
     }
 
-    /// Lets the command run at the sender's end.
+    /// Makes the command run in the namespace of the sender's end.
     pub fn hold(&self, command: &mut Command) {
         let namespace = self.namespace.as_raw_fd();
         let hook = move || {
@@ -57,7 +57,7 @@ fn near_end() -> Result<BlackHole, String> {
     Ok(BlackHole { namespace, _far_end: go })
 }
 
-/// Says its thread, is told when the link is there, prepares the far end, and keeps it until nobody wants it any more.
+/// Sends its thread ID, waits for the link, prepares the far end, and keeps it until the sender of `begin` is dropped.
 fn far_end(begin: &Receiver<()>, say: &Sender<Result<i32, String>>) {
     // SAFETY: takes nothing, cannot fail.
     let thread = unsafe { libc::gettid() };
@@ -89,8 +89,8 @@ fn ip(arguments: &str) -> Result<(), String> {
     }
 }
 
-/// Drops what arrives on the device by a program of the traffic control, before any protocol sees it: those copy what
-/// still lies in a sender's pages. In force while the result is open.
+/// Attaches a traffic control program to the device that drops packets before any protocol sees them: protocols copy
+/// data that still lies in a sender's pages. In force while the result is open.
 fn drop_arrivals(device: &std::ffi::CStr) -> Result<OwnedFd, String> {
     const LOAD: i32 = 5;
     const LINK: i32 = 28;

@@ -1,4 +1,4 @@
-//! On which engine a program runs, and what has to be there for it.
+//! The engine on which a program runs, and what that requires.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use crate::failure::{Doing, Failure, Result};
 use crate::workload::PATIENCE;
 use crate::workload::ring::Ring;
 
-/// On what a side of a benchmark runs.
+/// The engine and launcher on which a side of a benchmark runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
     /// The program as it is, with no ring in it.
     Plain,
-    /// The same under the filter that denies the kernel's io_uring to [`On::Anyring`]: a filter makes every system
-    /// call dearer, and where a container has one, both have it. Without `anyring-deny`, as [`On::Plain`].
+    /// A plain program under the filter that denies the kernel's io_uring to [`On::Anyring`]: a filter slows down
+    /// every system call, and a container's filter applies to both. Without `anyring-deny`, as [`On::Plain`].
     Denied,
     /// The program as it is, on the kernel's io_uring.
     Kernel,
@@ -25,25 +25,25 @@ pub enum On {
     Anyring,
     /// A workload of this program, with the engine linked into it and called as a function.
     Linked,
-    /// The same as [`On::Anyring`] with the patching of call sites switched off: every call of the ring traps.
+    /// As [`On::Anyring`], with the patching of call sites switched off: every call of the ring traps.
     AnyringTrap,
-    /// The same as [`On::Anyring`] under `anyring trace`, which writes a file.
+    /// As [`On::Anyring`], under `anyring trace`, which writes a file.
     AnyringTraced,
-    /// The same as [`On::Kernel`] under `anyring trace`.
+    /// As [`On::Kernel`], under `anyring trace`.
     KernelTraced,
 }
 
 /// Everything that a benchmark needs to run its sides.
 pub struct Context {
-    /// This program, which is also the workloads.
+    /// This program, which also contains the workloads.
     pub program: PathBuf,
-    /// Where `anyring` is, and perhaps `anyring-deny`.
+    /// The directory of `anyring` and, if present, `anyring-deny`.
     tools: PathBuf,
     /// A directory of our own on the file system to be measured.
     pub scratch: PathBuf,
-    /// How long one window is at this time.
+    /// The current length of a window.
     window: Cell<Duration>,
-    /// For a look, not for a figure.
+    /// True for a rough impression, with fewer cases and shorter rounds.
     pub quick: bool,
     /// Files in a directory tree.
     pub entries: usize,
@@ -52,7 +52,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// Looks around. `tools` is where the commands of the workspace are, by default beside this program; `scratch` the directory to work under.
+    /// Creates a directory under `scratch` and probes the kernel's io_uring. `tools` is the directory of the commands, by default this
+    /// program's.
     pub fn new(
         tools: Option<PathBuf>,
         scratch: &Path,
@@ -81,7 +82,7 @@ impl Context {
         })
     }
 
-    /// Why this cannot run here, if it cannot.
+    /// Returns why programs cannot run on `on` here, if they cannot.
     pub fn obstacle(&self, on: On) -> Result<Option<String>> {
         match on {
             On::Plain | On::Denied | On::Linked => Ok(None),
@@ -101,12 +102,12 @@ impl Context {
         }
     }
 
-    /// `program`, to be run on `on`. Nothing of a surrounding anyring reaches it.
+    /// Returns the command that runs `program` on `on`, without the environment of a surrounding anyring.
     pub fn command(&self, on: On, program: &Path) -> Command {
         let mut command = match on {
             On::Plain | On::Kernel | On::Linked => command(program),
             On::Denied => self.denied(program),
-            // The user engine is asked for either way; a denied kernel makes sure of it.
+            // `--engine user` selects the user engine; the denied kernel guarantees it.
             On::Anyring | On::AnyringTrap => {
                 let mut command = self.denied(&self.tool("anyring"));
                 command.args(["run", "--engine", "user", "--"]).arg(program);
@@ -127,7 +128,7 @@ impl Context {
         command
     }
 
-    /// `program` under `anyring trace`, on this engine.
+    /// Returns the command that runs `program` under `anyring trace`, on this engine.
     fn traced(&self, mut anyring: Command, engine: &str, program: &Path) -> Command {
         anyring
             .args(["trace", "--engine", engine, "-o"])
@@ -137,7 +138,7 @@ impl Context {
         anyring
     }
 
-    /// `program` with the kernel's io_uring denied, if that can be had.
+    /// Returns the command that runs `program` with the kernel's io_uring denied, if `anyring-deny` is available.
     fn denied(&self, program: &Path) -> Command {
         let deny = self.tools.join("anyring-deny");
         if self.native_only || !deny.exists() {
@@ -148,12 +149,12 @@ impl Context {
         command
     }
 
-    /// A command of the workspace.
+    /// Returns the path of a command of the workspace.
     pub fn tool(&self, name: &str) -> PathBuf {
         self.tools.join(name)
     }
 
-    /// A workload of this program, to be run on `on`.
+    /// Returns the command that runs a workload of this program on `on`.
     pub fn workload(&self, on: On, name: &str) -> Command {
         let mut command = self.command(on, &self.program);
         command.arg("workload");
@@ -164,12 +165,12 @@ impl Context {
         command
     }
 
-    /// How long one window is.
+    /// Returns the length of one window.
     pub fn window(&self) -> Duration {
         self.window.get()
     }
 
-    /// Does something with windows of another length.
+    /// Calls `what` with windows of another length.
     pub fn with_window<T>(&self, window: Duration, what: impl FnOnce() -> T) -> T {
         let usual = self.window.replace(window);
         let result = what();
@@ -177,7 +178,7 @@ impl Context {
         result
     }
 
-    /// The time after which something that measures for one window must have ended: it has said before what it waits for in vain.
+    /// Returns the time limit of a process that measures one window: longer than the time after which a workload reports what it waits for.
     pub fn limit(&self) -> Duration {
         self.window() * 8 + 2 * PATIENCE + Duration::from_micros(200) * self.entries as u32
     }

@@ -1,11 +1,11 @@
-//! What the numbers were measured on.
+//! The machine on which the numbers were measured.
 
 use std::fs::read_to_string;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// The machine, as far as it matters to a reader of numbers.
+/// The properties of the machine that matter to a reader of numbers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// Processor model.
@@ -25,7 +25,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Reads all that from /proc.
+    /// Reads the machine's properties.
     pub fn read(scratch: &Path) -> Self {
         Self {
             processor: field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into()),
@@ -43,7 +43,7 @@ impl Machine {
         }
     }
 
-    /// What to tell a reader who should not trust the numbers.
+    /// Returns a warning if the machine was not quiet.
     pub fn warning(&self) -> Option<String> {
         (self.load_before > 0.5).then(|| {
             format!("the machine was not quiet: load average {:.2} before the first round", self.load_before)
@@ -66,7 +66,7 @@ fn kernel() -> String {
     format!("Linux {} {}", read("osrelease"), std::env::consts::ARCH)
 }
 
-/// The type of the mount with the longest path above `directory`.
+/// Returns the type of the mount with the longest path above `directory`.
 fn file_system(directory: &Path) -> Option<String> {
     let directory = directory.canonicalize().ok()?;
     read_to_string("/proc/self/mounts")
@@ -81,7 +81,7 @@ fn file_system(directory: &Path) -> Option<String> {
         .map(|(_, kind)| kind)
 }
 
-/// The day, by the civil calendar.
+/// Returns the day by the civil calendar, UTC.
 fn today() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let seconds = now.as_secs() as libc::time_t;

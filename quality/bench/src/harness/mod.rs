@@ -1,4 +1,4 @@
-//! What runs the workloads: processes with a time limit, interleaved rounds, medians, the machine.
+//! The harness runs the workloads: processes with a time limit, interleaved rounds, medians, the machine.
 
 pub mod hole;
 pub mod launch;

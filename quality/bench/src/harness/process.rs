@@ -1,4 +1,4 @@
-//! Child processes that cannot outlive their time.
+//! Child processes with a time limit.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -12,7 +12,7 @@ use crate::failure::{Doing, Failure, Result};
 
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// A running child in a process group of its own. Dropped, it is killed with its group.
+/// A running child in a process group of its own. Dropping the value kills the group.
 pub struct Process {
     child: Child,
     described: String,
@@ -22,11 +22,11 @@ pub struct Process {
     ended: bool,
 }
 
-/// What a child left behind.
+/// The results of a child that has ended.
 pub struct Finished {
-    /// Its standard output.
+    /// The child's standard output.
     pub output: String,
-    /// CPU time of it and of all its descendants that were waited for.
+    /// CPU time of the child and of all its descendants that were waited for.
     pub cpu: Duration,
 }
 
@@ -43,7 +43,7 @@ impl Process {
         Ok(Self { child, described, output, errors, deadline: Instant::now() + limit, ended: false })
     }
 
-    /// The child's standard input, if `command` asked for a pipe.
+    /// Takes the child's standard input, if `command` asked for a pipe.
     pub fn input(&mut self) -> Option<std::process::ChildStdin> {
         self.child.stdin.take()
     }
@@ -143,7 +143,7 @@ impl Drop for Process {
     }
 }
 
-/// Nobody stays behind when this program is interrupted.
+/// Makes the kernel kill the child when this program dies.
 fn die_with_this_process(command: &mut Command) {
     let hook = || {
         // SAFETY: takes plain numbers.
@@ -154,7 +154,7 @@ fn die_with_this_process(command: &mut Command) {
     unsafe { command.pre_exec(hook) };
 }
 
-/// The command as one would type it.
+/// Returns the command as one would type it.
 pub fn describe(command: &Command) -> String {
     std::iter::once(command.get_program())
         .chain(command.get_args())
@@ -163,7 +163,7 @@ pub fn describe(command: &Command) -> String {
         .join(" ")
 }
 
-/// A command without input.
+/// Returns a command without input.
 pub fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.stdin(Stdio::null());

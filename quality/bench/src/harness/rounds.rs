@@ -1,5 +1,5 @@
-//! Interleaved rounds: every side once, then every side again, so that what the machine does meanwhile
-//! hits them alike.
+//! Interleaved rounds: every side once, then every side again, so that disturbances of the machine
+//! affect all sides alike.
 
 use std::collections::BTreeMap;
 
@@ -11,33 +11,33 @@ use crate::report::{Case, Failed, MemoryPerOp, Outcome, SideResult, Skipped};
 use crate::workload::ring::Engine;
 use crate::workload::{Latency, Memory, Window};
 
-/// How often and what else.
+/// The plan of a measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Rounds per group of cases.
     pub rounds: usize,
-    /// Fewer cases where a benchmark has many.
+    /// Reduces the number of cases of a benchmark that has many.
     pub quick: bool,
-    /// One more run per side to count system calls.
+    /// Adds one run per side, in which system calls are counted.
     pub syscalls: bool,
     /// The sides to run, all if none is named.
     pub sides: Vec<String>,
-    /// The groups to run: those that contain one of these texts, all if there is none.
+    /// Texts of which a group's name must contain one; all groups run if there is none.
     pub cases: Vec<String>,
 }
 
-/// What the rounds of one group gave.
+/// The results of the rounds of one group.
 #[derive(Default)]
 struct Gathered {
-    /// By side.
+    /// Results by the side's number.
     sides: BTreeMap<usize, GatheredSide>,
-    /// Sides that failed, which ended their part in the group.
+    /// Failures by the side's number. A side that failed does not run again in the group.
     failed: BTreeMap<usize, Failure>,
 }
 
 #[derive(Default)]
 struct GatheredSide {
-    /// By place of the window in the report, one per round.
+    /// Windows by their position in the report, one per round.
     windows: BTreeMap<usize, Vec<Window>>,
     copied: Option<f64>,
     syscalls_per_op: Option<f64>,
@@ -82,7 +82,7 @@ pub fn measure(benchmark: &mut dyn Benchmark, context: &Context, plan: &Plan) ->
     Ok(outcome)
 }
 
-/// How much memory each side had at most.
+/// Returns the highest memory use of each side.
 fn peaks(cases: &[Case]) -> BTreeMap<String, u64> {
     let mut peaks = BTreeMap::new();
     for side in cases.iter().flat_map(|case| &case.sides) {
@@ -122,7 +122,7 @@ fn run_group(
     let mut gathered = Gathered::default();
     for round in 0..plan.rounds {
         for turn in 0..usable.len() {
-            // Another side begins each round, so that none always follows the same one.
+            // Each round begins with a different side, so that no side always follows the same other side.
             let side = usable[(turn + round) % usable.len()];
             if gathered.failed.contains_key(&side) {
                 continue;
@@ -143,8 +143,8 @@ fn run_group(
     gathered
 }
 
-/// System calls of one operation: what a longer run makes more than a shorter one, over what it does more, so that
-/// beginning and end of the process and of its connections do not count. Where the work is fixed, all over all.
+/// Returns the system calls of one operation: the additional calls of a longer run over its additional operations, so that start and end of
+/// the process and of its connections do not count. If the work is fixed, all calls over all operations.
 pub fn syscalls_per_op(
     benchmark: &dyn Benchmark,
     context: &Context,
@@ -175,14 +175,14 @@ impl Gathered {
         }
     }
 
-    /// Half a side's rounds would be compared with the wrong ones of the others: none of them stays.
+    /// Records a failure. Removes the side's rounds, which would be compared with the wrong rounds of other sides.
     fn fail(&mut self, side: usize, failure: Failure) {
         self.sides.remove(&side);
         self.failed.insert(side, failure);
     }
 }
 
-/// Runs one side and makes sure that it ran on the engine that it stands for.
+/// Runs one side and checks that it ran on the expected engine.
 fn run_checked(
     benchmark: &dyn Benchmark,
     context: &Context,

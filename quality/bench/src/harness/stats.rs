@@ -1,8 +1,8 @@
-//! Medians. Nothing else survives a noisy machine.
+//! Medians, which are robust on a noisy machine.
 
 use crate::report::Ratio;
 
-/// The median, 0 of nothing.
+/// Returns the median, or 0 if there are no values.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
@@ -13,8 +13,8 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-/// The ratios of values that were measured in the same round: drift of the machine from round to round does not
-/// reach them.
+/// Returns the ratio of values that were measured in the same round: drift of the machine from round to round
+/// does not affect it.
 pub fn paired_ratio(over: impl IntoIterator<Item = f64>, under: impl IntoIterator<Item = f64>) -> Ratio {
     let pairs = over.into_iter().zip(under).filter(|&(_, under)| under > 0.0);
     let ratios: Vec<f64> = pairs.map(|(over, under)| over / under).collect();

@@ -1,7 +1,7 @@
 //! Counts the system calls of child processes, by the tracepoint that every system call passes.
 //!
 //! The kernel applies seccomp before the tracepoint: a call that a filter traps or refuses is not
-//! counted, the `rt_sigreturn` that ends a trap is.
+//! counted, but the `rt_sigreturn` that ends a trap is.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,7 +11,7 @@ const TRACEPOINT: u32 = 2;
 const INHERIT: u64 = 1 << 1;
 const CLOSE_ON_EXEC: u64 = 1 << 3;
 
-/// `struct perf_event_attr` as its first version had it.
+/// The first version of `struct perf_event_attr`.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -34,7 +34,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Starts counting; `None` where this user may not (it takes root, or a readable tracefs and a low
+    /// Starts counting; returns `None` without the permission (root, or a readable tracefs and a low
     /// `perf_event_paranoid`).
     pub fn start() -> Option<Self> {
         let attributes = Attributes {
@@ -64,7 +64,7 @@ impl Counter {
         Some(counter)
     }
 
-    /// System calls since the start. Children must have ended for all of theirs to be in.
+    /// Returns the system calls since the start. The calls of a child are complete when it has ended.
     pub fn count(&mut self) -> u64 {
         self.read() - self.start
     }

@@ -14,25 +14,25 @@ const COLUMNS: usize = 3;
 /// Where the longest bar ends, so that its figure finds room.
 const LONGEST_BAR: f64 = 210.0;
 
-/// Ink on paper, by day and by night. The colours of the bars suit both.
+/// Colours of text and background in light and dark mode. The colours of the bars suit both modes.
 const STYLE: &str = "<style>.paper{fill:#ffffff}text{fill:#1f2328}.faint{fill:#59636e}path{stroke:#1f2328}\
     @media (prefers-color-scheme:dark){.paper{fill:#0d1117}text{fill:#e6edf3}.faint{fill:#9198a1}path{stroke:#e6edf3}}</style>";
 
-/// Draws what was measured into `directory`, as `NAME.svg`.
+/// Draws the results as `NAME.svg` in `directory`.
 pub fn write(directory: &Path, results: &Results, outcome: &Outcome) -> Result<()> {
     std::fs::create_dir_all(directory).doing(|| format!("creating {}", directory.display()))?;
     let path = directory.join(format!("{}.svg", outcome.about.name));
     std::fs::write(&path, draw(outcome, &captions(results))).doing(|| format!("writing {}", path.display()))
 }
 
-/// How long a side's bar is: median, lowest and highest of what it stands for.
+/// The length of a side's bar: median, lowest and highest of its values.
 struct Bar {
     median: f64,
     lowest: f64,
     highest: f64,
 }
 
-/// Where the numbers come from, in two lines.
+/// Returns the origin of the numbers, in two lines: the machine and the command.
 fn captions(results: &Results) -> [String; 2] {
     let machine = &results.machine;
     let on = format!("{}, {} CPUs, {}, {}", machine.processor, machine.cpus, machine.kernel, machine.date);
@@ -78,7 +78,7 @@ fn draw(outcome: &Outcome, captions: &[String; 2]) -> String {
     svg
 }
 
-/// All sides that any case has, in the order of the first that has them.
+/// Returns the sides of all cases, each once, in the order of their first case.
 fn side_names(outcome: &Outcome) -> Vec<&str> {
     let mut names = Vec::new();
     for side in outcome.cases.iter().flat_map(|case| &case.sides) {
@@ -89,14 +89,14 @@ fn side_names(outcome: &Outcome) -> Vec<&str> {
     names
 }
 
-/// What the bars stand for.
+/// The unit of the bars.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     /// Ratios to the baseline.
     Speed,
-    /// Operations per second, where a side has no baseline.
+    /// Operations per second, if a side has no baseline.
     Rate,
-    /// Memory of an operation, in the process and in the kernel.
+    /// Memory per operation, in the process and in the kernel.
     Bytes,
 }
 

@@ -1,7 +1,7 @@
-//! The colours of the charts. A side's family shows by the hue: blue is the kernel's io_uring, orange and its neighbours are
-//! anyring, green is epoll, purple other tools, grey are plain calls. All of them can be told from a white and from a black ground.
+//! The colours of the charts. The hue shows a side's family: blue is the kernel's io_uring, orange and its neighbours are anyring,
+//! green is epoll, purple other tools, grey are plain calls. All colours are visible on white and on black.
 
-/// What the names of a family's sides begin with, and its colours.
+/// Prefixes of the names of a family's sides, and the family's colours.
 const FAMILIES: [(&[&str], &[&str]); 5] = [
     (&["kernel"], &["#1c7ed6", "#74c0fc", "#4263eb", "#22b8cf", "#91a7ff"]),
     (
@@ -13,7 +13,7 @@ const FAMILIES: [(&[&str], &[&str]); 5] = [
     (&[""], &["#868e96", "#495057", "#adb5bd", "#5c636a", "#9aa1a8", "#6c757d", "#c5cbd1"]),
 ];
 
-/// The colour of a side among those of its benchmark: the next one of its family.
+/// Returns the colour of a side among those of its benchmark: the next one of its family.
 pub fn of(side: &str, sides: &[&str]) -> &'static str {
     let family = |name: &str| {
         let named = |(names, _): &(&[&str], _)| names.iter().any(|start| name.starts_with(start));

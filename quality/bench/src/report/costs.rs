@@ -8,7 +8,7 @@ use super::{Outcome, Results, SideResult};
 struct Row {
     what: &'static str,
     compared: &'static str,
-    /// Each `{}` stands for the next of the figures.
+    /// The text of the cell; each `{}` is replaced by the next figure.
     text: &'static str,
     figures: &'static [Figure],
 }
@@ -16,7 +16,7 @@ struct Row {
 /// A figure, or the lowest and the highest of several.
 struct Figure {
     benchmark: &'static str,
-    /// The cases and, of each, the sides.
+    /// The cases, and the sides in each case.
     cases: &'static [&'static str],
     sides: &'static [&'static str],
     of: Of,
@@ -161,7 +161,7 @@ const ROWS: &[Row] = &[
     },
 ];
 
-/// The table, without the lines of which a figure is not recorded.
+/// Returns the table, without lines that lack a recorded figure.
 pub fn table(records: &[(Results, Outcome)]) -> String {
     let mut text = "| | compared to | anyring |\n|---|---|---|\n".to_owned();
     for row in ROWS {
@@ -208,7 +208,7 @@ impl Of {
     }
 }
 
-/// As many digits as a figure that differs from run to run deserves.
+/// Formats a figure without the digits that differ from run to run.
 fn rounded(value: f64) -> String {
     if value < 2.5 { format!("{value:.2}") } else { format!("{value:.1}") }
 }

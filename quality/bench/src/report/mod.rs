@@ -1,4 +1,4 @@
-//! What came out: as data, as a table for the terminal, as a page.
+//! The results: as data, as a table for the terminal, as a page.
 
 pub mod chart;
 mod colour;
@@ -21,21 +21,21 @@ use crate::workload::{Latency, Window};
 /// Everything that one call of the program measured.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Results {
-    /// What it was measured on.
+    /// The machine on which the benchmarks ran.
     pub machine: Machine,
-    /// The command that measured it.
+    /// The command that made the measurements.
     pub command: String,
-    /// One per benchmark.
+    /// The results, one per benchmark.
     pub benchmarks: Vec<Outcome>,
 }
 
-/// What one benchmark gave.
+/// The results of one benchmark.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Outcome {
     /// Name, description, baseline.
     #[serde(flatten)]
     pub about: About,
-    /// Interleaved rounds.
+    /// The number of interleaved rounds.
     pub rounds: usize,
     /// Milliseconds measured per side, case and round.
     pub window_ms: u64,
@@ -43,20 +43,20 @@ pub struct Outcome {
     pub skipped: Vec<Skipped>,
     /// Sides that failed.
     pub failed: Vec<Failed>,
-    /// One per thing measured.
+    /// The measured cases.
     pub cases: Vec<Case>,
-    /// What the figures say, in words.
+    /// Conclusions from the figures, in words.
     pub findings: Vec<String>,
-    /// Files in each directory tree, where the benchmark makes some.
+    /// Files in each directory tree, if the benchmark creates trees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entries: Option<usize>,
-    /// How much memory each side had at most, over all cases, where that is measured.
+    /// The highest memory use of each side over all cases, if memory is measured.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peak_bytes: BTreeMap<String, u64>,
 }
 
 impl Outcome {
-    /// What one side gave in one case.
+    /// Returns the result of one side in one case.
     pub fn side(&self, case: &str, side: &str) -> Option<&SideResult> {
         let case = self.cases.iter().find(|one| one.name == case)?;
         case.sides.iter().find(|one| one.side == side)
@@ -66,20 +66,20 @@ impl Outcome {
 /// A side that could not be measured.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Skipped {
-    /// Its name.
+    /// The side's name.
     pub side: String,
-    /// Why not.
+    /// Why the side could not be measured.
     pub reason: String,
 }
 
 /// A side that failed.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Failed {
-    /// Its name.
+    /// The side's name.
     pub side: String,
-    /// Where.
+    /// The case in which the side failed.
     pub case: String,
-    /// How.
+    /// The failure's text.
     pub how: String,
 }
 
@@ -89,25 +89,25 @@ impl fmt::Display for Failed {
     }
 }
 
-/// One thing measured on all sides.
+/// A case: one thing measured on all sides.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Case {
-    /// What was measured.
+    /// The case's name.
     pub name: String,
-    /// One per side.
+    /// The results, one per side.
     pub sides: Vec<SideResult>,
 }
 
-/// One thing measured on one side.
+/// The result of one case on one side.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SideResult {
     /// The side's name.
     pub side: String,
-    /// Median over the rounds of time per operation.
+    /// Median over the rounds of the time per operation.
     pub ns_per_op: f64,
-    /// The best round.
+    /// Time per operation in the best round.
     pub fastest_ns_per_op: f64,
-    /// The worst round.
+    /// Time per operation in the worst round.
     pub slowest_ns_per_op: f64,
     /// Median of the CPU time per operation.
     pub cpu_ns_per_op: f64,
@@ -117,16 +117,16 @@ pub struct SideResult {
     pub cpu: Option<Ratio>,
     /// System calls per operation, from a run of its own.
     pub syscalls_per_op: Option<f64>,
-    /// How much of what was sent without copying was copied after all.
+    /// The share of zero-copy sends whose data was copied after all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied: Option<f64>,
-    /// Medians of the memory that an operation took, where that is measured.
+    /// Medians of the memory per operation, if memory is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_per_op: Option<MemoryPerOp>,
-    /// Medians of the latencies, where those are measured.
+    /// Medians of the latencies, if latencies are measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
-    /// Every round; not in a record.
+    /// The windows of every round; a record has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<Window>,
 }
@@ -134,16 +134,16 @@ pub struct SideResult {
 /// Bytes of memory per operation.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct MemoryPerOp {
-    /// Of the process.
+    /// Resident memory of the process.
     pub resident: f64,
-    /// Of the machine's kernel, in slabs.
+    /// Slab memory of the machine's kernel.
     pub kernel: f64,
 }
 
-/// Ratios within each round to the baseline.
+/// Ratios to the baseline, each computed within a round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
-    /// Over all rounds.
+    /// The median over all rounds.
     pub median: f64,
     /// The lowest of a round; old records have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -154,7 +154,7 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// The lowest and the highest, where they are known.
+    /// Returns the lowest and the highest ratio, if they are known.
     pub fn spread(&self) -> Option<(f64, f64)> {
         self.lowest.zip(self.highest)
     }

@@ -1,4 +1,4 @@
-//! The first page: one line per benchmark, with what was asked, what came out and whether that is enough.
+//! The first page: one line per benchmark, with its goal, its result and the verdict.
 
 use std::fmt::Write;
 
@@ -43,7 +43,7 @@ From Linux 6.12 on, the attempt of a read that does not wait begins the read. Be
   other tools.
 ";
 
-/// The page of all records.
+/// Returns the page of all records.
 pub fn page(records: &[(Results, Outcome)]) -> String {
     let mut text = HEAD.to_owned();
     text.push_str("\n## In short\n\nRatios of speed, as medians: above 1, anyring is faster.\n\n");
@@ -101,7 +101,7 @@ fn line(results: &Results, outcome: &Outcome) -> String {
     )
 }
 
-/// Several in one cell get numbers, the same ones in each column.
+/// Joins the texts of a cell. Several texts get numbers, which are the same in each column.
 fn numbered(texts: Vec<String>) -> String {
     match &texts[..] {
         [only] => only.clone(),

@@ -1,5 +1,5 @@
-//! The pages of results: one per benchmark, with its chart, and one that shows them all. They are made of the records in
-//! the same directory.
+//! The pages of results: one per benchmark, with its chart, and one that shows them all. Pages are generated from the
+//! records in the same directory.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,13 +8,13 @@ use super::table::{lines, titles};
 use super::{Outcome, Results, chart, overview, record};
 use crate::failure::{Doing, Failure, Result};
 
-/// Keeps what was measured as records in `directory`, and makes the pages anew.
+/// Writes the results as records into `directory`, and generates the pages again.
 pub fn write(directory: &Path, results: Results) -> Result<()> {
     record::write(directory, results)?;
     redraw(directory)
 }
 
-/// Makes the pages and the charts of the records in `directory`.
+/// Generates the pages and the charts of the records in `directory`.
 pub fn redraw(directory: &Path) -> Result<()> {
     let records = record::read(directory)?;
     if records.is_empty() {

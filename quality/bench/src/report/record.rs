@@ -1,5 +1,5 @@
-//! The record of a benchmark: what was measured, as data, in a file of its own. Pages and charts are made of records,
-//! so that they can be made anew without measuring.
+//! The record of a benchmark: its results as data, in a file of its own. Pages and charts are generated from records,
+//! so that they can be generated again without measuring.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +7,12 @@ use super::{Outcome, Results};
 use crate::benchmarks;
 use crate::failure::{Doing, Result};
 
-/// The file that holds the record of the benchmark `name`.
+/// Returns the path of the record of the benchmark `name`.
 fn file(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}.json"))
 }
 
-/// Writes what was measured into `directory`, a file per benchmark, without the single rounds.
+/// Writes the results into `directory`, a file per benchmark, without the individual rounds.
 pub fn write(directory: &Path, results: Results) -> Result<()> {
     std::fs::create_dir_all(directory).doing(|| format!("creating {}", directory.display()))?;
     let Results { machine, command, benchmarks } = results;
@@ -28,13 +28,13 @@ pub fn write(directory: &Path, results: Results) -> Result<()> {
     Ok(())
 }
 
-/// A line per side, so that a comparison of two records can be read.
+/// Formats a record with a line per side, so that a diff of two records is readable.
 fn to_text(record: &Results) -> Result<String> {
     let text = serde_json::to_string(record).doing(|| "writing a record".into())?;
     Ok(text.replace("{\"side\":", "\n{\"side\":").replace("{\"name\":", "\n{\"name\":") + "\n")
 }
 
-/// All records in `directory`, each of one benchmark, in the order in which benchmarks run.
+/// Reads all records in `directory`, each of one benchmark, in the order in which benchmarks run.
 pub fn read(directory: &Path) -> Result<Vec<(Results, Outcome)>> {
     let mut records = Vec::new();
     for benchmark in benchmarks::all() {
@@ -54,7 +54,7 @@ pub fn read(directory: &Path) -> Result<Vec<(Results, Outcome)>> {
 mod tests {
     use crate::report::Ratio;
 
-    /// A chart drawn from a record is the chart drawn from the measurement only if no figure changes in the file.
+    /// A record must keep all figures exactly, so that a chart drawn from it equals the chart drawn from the measurement.
     #[test]
     fn figures_are_read_as_they_were_written() {
         for nanoseconds in 1..10_000 {

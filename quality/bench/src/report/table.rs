@@ -5,13 +5,13 @@ use super::{Case, Outcome, Ratio, SideResult};
 /// The columns' titles.
 const TITLES: [&str; 9] =
     ["case", "side", "op/s", "time/op", "best..worst", "syscalls/op", "CPU/op", "CPU", "speed"];
-/// Those of a benchmark that measures memory, behind the others.
+/// The additional titles of a benchmark that measures memory.
 const MEMORY_TITLES: [&str; 2] = ["memory/op", "kernel memory/op"];
 
-/// Those of one that measures latencies.
+/// The additional titles of a benchmark that measures latencies.
 const LATENCY_TITLES: [&str; 3] = ["p50", "p99", "p99.9"];
 
-/// The titles of a benchmark's columns.
+/// Returns the titles of a benchmark's columns.
 pub fn titles(outcome: &Outcome) -> Vec<&'static str> {
     let any = |has: fn(&SideResult) -> bool| outcome.cases.iter().flat_map(|case| &case.sides).any(has);
     let memory: &[&str] = if any(|side| side.memory_per_op.is_some()) { &MEMORY_TITLES } else { &[] };
@@ -19,7 +19,7 @@ pub fn titles(outcome: &Outcome) -> Vec<&'static str> {
     TITLES.iter().chain(memory).chain(latency).copied().collect()
 }
 
-/// The cells of one line, in the order of the titles.
+/// Returns the cells of one line, in the order of the titles.
 fn cells(case: &str, side: &SideResult) -> Vec<String> {
     let rate = if side.ns_per_op > 0.0 { 1e9 / side.ns_per_op } else { 0.0 };
     let mut cells = vec![
@@ -42,7 +42,7 @@ fn cells(case: &str, side: &SideResult) -> Vec<String> {
     cells
 }
 
-/// The lines of a benchmark.
+/// Returns the lines of a benchmark.
 pub fn lines(outcome: &Outcome) -> Vec<Vec<String>> {
     let of_case = |case: &Case| {
         let name = case.name.clone();
@@ -52,7 +52,7 @@ pub fn lines(outcome: &Outcome) -> Vec<Vec<String>> {
     outcome.cases.iter().flat_map(of_case).collect()
 }
 
-/// A benchmark for the terminal.
+/// Prints a benchmark's table to the terminal.
 pub fn print(outcome: &Outcome) {
     let about = &outcome.about;
     anyring_say::say!("\n{}: {}", about.name, about.title);
@@ -100,7 +100,7 @@ fn spread(ratio: Option<Ratio>) -> String {
     }
 }
 
-/// A time with three digits that mean something.
+/// Formats a time with about three significant digits.
 fn time(nanoseconds: f64) -> String {
     match nanoseconds {
         ns if ns < 1e3 => format!("{ns:.0} ns"),

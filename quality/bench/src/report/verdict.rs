@@ -1,8 +1,8 @@
-//! Whether a goal was met: the worst figure that was measured, beside the bound.
+//! The verdict on a goal: the worst measured figure, beside the bound.
 
 use super::{Outcome, Ratio, SideResult};
 
-/// What a goal asks of its figures.
+/// The bound of a goal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
     /// More is better.
@@ -11,38 +11,38 @@ pub enum Bound {
     AtMost(f64),
 }
 
-/// One figure that a goal is about.
+/// A figure to which a goal applies.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// Its value, a median over the rounds.
+    /// The value, a median over the rounds.
     pub value: f64,
-    /// The lowest and the highest of a round, where they are known.
+    /// The lowest and the highest value of a round, if they are known.
     pub spread: Option<(f64, f64)>,
-    /// Case and side.
+    /// The case and the side.
     pub place: String,
 }
 
 impl Figure {
-    /// A figure without a spread.
+    /// Creates a figure without a spread.
     pub fn of(value: f64, place: impl Into<String>) -> Self {
         Self { value, spread: None, place: place.into() }
     }
 
-    /// A ratio to the baseline.
+    /// Creates a figure from a ratio to the baseline.
     fn ratio(ratio: Ratio, case: &str, side: &str) -> Self {
         Self { value: ratio.median, spread: ratio.spread(), place: format!("{case}: {side}") }
     }
 
-    /// As the tables show it: with two digits, which is what is compared, too.
+    /// Rounds the value to two digits, as the tables show it. The bound applies to the rounded value.
     fn rounded(&self) -> f64 {
         (self.value * 100.0).round() / 100.0
     }
 }
 
-/// One thing that a goal asks, and what came of it.
+/// A requirement of a goal, and its result.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// What is asked, without the bound.
+    /// The requirement, without the bound.
     what: String,
     bound: Bound,
     unit: &'static str,
@@ -51,7 +51,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// `what` is asked to keep to `bound` in all of `figures`.
+    /// Creates the requirement that `what` keeps `bound` in all of `figures`.
     pub fn new(what: &str, bound: Bound, figures: impl IntoIterator<Item = Figure>) -> Self {
         let worse = |a: &Figure, b: &Figure| match bound {
             Bound::AtLeast(_) => a.value.total_cmp(&b.value),
@@ -60,13 +60,13 @@ impl Check {
         Self { what: what.to_owned(), bound, unit: "", worst: figures.into_iter().min_by(worse) }
     }
 
-    /// The same, in this unit rather than as a ratio.
+    /// Sets the unit; without it, the figures are ratios.
     pub fn in_unit(mut self, unit: &'static str) -> Self {
         self.unit = unit;
         self
     }
 
-    /// What was asked.
+    /// Returns the requirement with its bound.
     pub fn goal(&self) -> String {
         match self.bound {
             Bound::AtLeast(bound) => format!("{}: at least {}", self.what, self.figure(bound)),
@@ -74,14 +74,14 @@ impl Check {
         }
     }
 
-    /// The worst that was measured, and where.
+    /// Returns the worst measured figure, with its case and side.
     pub fn result(&self) -> String {
         self.worst
             .as_ref()
             .map_or_else(|| "-".to_owned(), |worst| format!("{} ({})", self.figure(worst.value), worst.place))
     }
 
-    /// Met, or missed by how much.
+    /// Returns whether the bound is met, or by how much it is missed.
     pub fn verdict(&self) -> String {
         let Some(worst) = &self.worst else { return "not measured".to_owned() };
         let value = worst.rounded();
@@ -105,12 +105,12 @@ impl Check {
     }
 }
 
-/// The speeds, over the baseline, of all sides that `wanted` names by case and side.
+/// Returns the speeds, over the baseline, of all sides that `wanted` selects by case and side.
 pub fn speeds(outcome: &Outcome, wanted: impl Fn(&str, &str) -> bool) -> Vec<Figure> {
     ratios(outcome, wanted, |side| side.speed)
 }
 
-/// The same of their CPU time.
+/// Returns the CPU times, over the baseline, of all sides that `wanted` selects by case and side.
 pub fn cpu(outcome: &Outcome, wanted: impl Fn(&str, &str) -> bool) -> Vec<Figure> {
     ratios(outcome, wanted, |side| side.cpu)
 }

@@ -1,25 +1,25 @@
-//! Clocks that work across processes, and pinning.
+//! Clocks that work across processes, and CPU affinity.
 
 use std::time::Duration;
 
 use crate::failure::{Failure, Result};
 
-/// Time since an arbitrary moment.
+/// Returns the monotonic time since an arbitrary moment.
 pub fn wall() -> Duration {
     read(libc::CLOCK_MONOTONIC).unwrap_or_default()
 }
 
-/// CPU time of this process, all its threads, those that the kernel runs for it included.
+/// Returns the CPU time of all threads of this process, including those that the kernel runs for it.
 pub fn process_cpu() -> Duration {
     read(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or_default()
 }
 
-/// CPU time of the calling thread.
+/// Returns the CPU time of the calling thread.
 pub fn thread_cpu() -> Duration {
     read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_default()
 }
 
-/// CPU time of another process.
+/// Returns the CPU time of another process.
 pub fn cpu_of(process: u32) -> Result<Duration> {
     let mut clock = 0;
     // SAFETY: `clock` lives through the call.
@@ -38,7 +38,7 @@ fn read(clock: libc::clockid_t) -> Option<Duration> {
     (result == 0).then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
-/// Binds the calling thread, and those that it starts later, to one CPU, where one is named.
+/// Binds the calling thread, and threads that it starts later, to `cpu`, if one is given.
 pub fn pin(cpu: Option<usize>) -> Result<()> {
     let Some(cpu) = cpu else { return Ok(()) };
     // SAFETY: all-zero bytes are the empty set.
@@ -54,7 +54,7 @@ pub fn pin(cpu: Option<usize>) -> Result<()> {
     Ok(())
 }
 
-/// The CPUs that this process may use.
+/// Returns the CPUs that this process may use.
 pub fn allowed_cpus() -> Vec<usize> {
     // SAFETY: all-zero bytes are the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };

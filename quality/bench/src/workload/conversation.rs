@@ -1,4 +1,4 @@
-//! The clients of a server of keep-alive connections: many in one process, each with one message under way.
+//! The clients of a server of keep-alive connections: many in one process, each with one message in flight.
 
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -11,23 +11,23 @@ use super::sockets::{
 use super::{PATIENCE, Report, Window};
 use crate::failure::{Doing, Failure, Result};
 
-/// Bytes that a client receives at once.
+/// Bytes of a client's receive buffer.
 pub const BUFFER: usize = 4096;
 
 /// A connection.
 pub struct Connection {
     socket: i32,
     message: Vec<u8>,
-    /// What comes back; the message itself where this is `None`, which is another one each time then.
+    /// The expected answer. `None` expects the message itself, which is then different each time.
     answer: Option<&'static [u8]>,
-    /// Bytes that are back.
+    /// Bytes of the answer that have been received.
     back: usize,
     sequence: u64,
-    /// When the message was sent, where that is wanted.
+    /// When the message was sent, if `Clients::timed` is set.
     pub sent: Duration,
 }
 
-/// All of them.
+/// All connections to the server.
 pub struct Clients {
     epoll: Epoll,
     connections: Vec<Connection>,
@@ -36,8 +36,8 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Connects to the server that the standard input names, and begins on every connection. Without an `answer`, messages of 8 bytes at
-    /// least come back; with one, it is noted when each message was sent.
+    /// Connects to the server that the standard input names, and sends a message on every connection. Without an `answer`, the server
+    /// returns the messages, which have at least 8 bytes; with one, the time of each send is recorded.
     pub fn connect(
         count: usize,
         message: impl Fn(usize) -> Vec<u8>,
@@ -61,8 +61,8 @@ impl Clients {
         Ok(clients)
     }
 
-    /// Keeps every connection busy until what is back, and the time that passed, are enough; returns how many answers came. `each` sees the
-    /// connection of every one.
+    /// Keeps every connection busy until `enough` accepts the number of answers and the time that passed; returns the number of answers.
+    /// Calls `each` with the connection of each answer.
     pub fn run(
         &mut self,
         enough: impl Fn(u64, Duration) -> bool,
@@ -88,7 +88,8 @@ impl Clients {
         Ok(count)
     }
 
-    /// What `measure` does, which returns how many operations that were, after a warm-up of so many; then all connections are closed.
+    /// Measures the server during `measure`, which returns its number of operations, after a `warm_up`; then closes all
+    /// connections.
     pub fn measured(
         mut self,
         warm_up: u64,
@@ -103,7 +104,7 @@ impl Clients {
 }
 
 impl Connection {
-    /// Sends the next message; where it comes back itself, no other connection's and no earlier one equals it.
+    /// Sends the next message; if it is echoed, it differs from earlier messages and from those of other connections.
     fn send(&mut self, timed: bool) -> Result<()> {
         self.back = 0;
         if self.answer.is_none() {
@@ -119,7 +120,7 @@ impl Connection {
         }
     }
 
-    /// Takes what is there; returns whether the whole answer is.
+    /// Receives what has arrived; returns true if the answer is complete.
     fn receive(&mut self, buffer: &mut [u8]) -> Result<bool> {
         let received = match receive(self.socket, buffer) {
             Transfer::Bytes(bytes) => bytes,

@@ -1,4 +1,4 @@
-//! Connections on which nothing happens: what it costs to wait for them, and for one more on which something happens.
+//! Connections on which nothing happens: the cost of waiting for them, and for one more on which messages arrive.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -19,7 +19,7 @@ use crate::failure::{Doing, Failure, Result};
 /// Arguments of the workload.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Args {
-    /// What waits.
+    /// How the process waits.
     #[arg(long, value_enum)]
     means: Means,
     /// Connections.
@@ -27,18 +27,18 @@ pub struct Args {
     connections: usize,
 }
 
-/// What waits for the connections.
+/// How the process waits for the connections.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Means {
-    /// An edge-triggered registration each.
+    /// An edge-triggered registration per connection.
     Epoll,
-    /// A receive each.
+    /// A receive per connection.
     Ring,
-    /// A multishot receive each.
+    /// A multishot receive per connection.
     Multishot,
 }
 
-/// Arguments of the other end.
+/// Arguments of the client.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct ClientArgs {
     /// Connections.
@@ -46,12 +46,12 @@ pub struct ClientArgs {
     connections: usize,
 }
 
-/// Connections of one source address, which has no more than some 28,000 ports for them.
+/// Connections from one source address, which has only some 28,000 ports.
 const PER_ADDRESS: usize = 20_000;
 /// Messages on the busy connection.
 const MESSAGES: usize = 500;
 
-/// Opens connections to the server that the standard input names, and keeps them until it is killed.
+/// Opens connections to the server that the standard input names, and keeps them until the process is killed.
 pub fn keep(args: &ClientArgs) -> Result<()> {
     raise_file_limit(args.connections)?;
     let server = server_address()?;
@@ -62,7 +62,7 @@ pub fn keep(args: &ClientArgs) -> Result<()> {
     }
 }
 
-/// Accepts the connections, then waits for all of them, and reports what that took. Then messages come on one.
+/// Accepts the connections and measures the cost of waiting for all of them; then receives messages on one more connection.
 pub fn run(args: &Args) -> Result<Report> {
     raise_file_limit(args.connections + 2)?;
     let listener = listen()?;
@@ -91,7 +91,7 @@ fn accepted(listener: &TcpListener) -> Result<TcpStream> {
     Ok(listener.accept().doing(|| "accepting a connection".into())?.0)
 }
 
-/// What waits.
+/// The epoll instance or ring that waits.
 enum Waiter {
     Epoll(Epoll),
     Ring { ring: Ring, buffers: Provided, multishot: bool },
@@ -117,7 +117,7 @@ impl Waiter {
         }
     }
 
-    /// Waits for these from now on. None of them may have anything yet.
+    /// Starts waiting for `sockets`, none of which may have data yet.
     fn begin(&mut self, sockets: &[i32]) -> Result<()> {
         match self {
             Waiter::Epoll(epoll) => {
@@ -132,7 +132,7 @@ impl Waiter {
         }
     }
 
-    /// Takes the message that comes on this socket, alone of all, and goes on to wait for it.
+    /// Receives the message on `socket`, the only one with data, and waits for the next.
     fn take(&mut self, socket: i32) -> Result<()> {
         match self {
             Waiter::Epoll(epoll) => {
@@ -167,8 +167,8 @@ fn unexpected() -> Failure {
     Failure::new("something else came than the message on the busy connection")
 }
 
-/// A receive. All may name one buffer: what a program keeps ready for its single-shot receives is its own affair, and comes
-/// on top.
+/// Queues a receive. All single-shot receives share one buffer: the buffers that a program keeps ready for them come on top
+/// of the measured memory.
 fn request(ring: &mut Ring, socket: i32, multishot: bool) -> Result<()> {
     static mut BUFFER: [u8; 128] = [0; 128];
     let receive = Sqe { fd: socket, ..sqe(io_uring_op::IORING_OP_RECV, socket as u64) };
@@ -191,7 +191,7 @@ fn measured(count: usize, arm: impl FnOnce() -> Result<()>) -> Result<Window> {
     Ok(Window { memory: Some(memory), ..Window::of(count as u64, elapsed, cpu) })
 }
 
-/// What this process has in memory, and what the whole machine's kernel has in its slabs.
+/// Returns the resident memory of this process and the slab memory of the machine's kernel.
 fn memory() -> Result<Memory> {
     Ok(Memory {
         resident: field("/proc/self/smaps_rollup", "Rss:")?,
@@ -199,7 +199,7 @@ fn memory() -> Result<Memory> {
     })
 }
 
-/// A field of a file of /proc, which gives it in KiB.
+/// Returns a field of a file of /proc, which has it in KiB, in bytes.
 fn field(file: &str, name: &str) -> Result<u64> {
     let text = std::fs::read_to_string(file).doing(|| format!("reading {file}"))?;
     let value =

@@ -1,5 +1,5 @@
-//! The engine in this very process, called as a function: what a ring costs without any front end, and the
-//! form in which a profiler sees it best.
+//! The engine in this process, called as a function: the cost of a ring without a front end, and the best
+//! form for a profiler.
 
 use core::ffi::{CStr, c_void};
 use core::num::NonZeroUsize;
@@ -7,26 +7,26 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use anyring_engine::{Host, install};
 
-/// What the workload provides to the engine.
+/// The host of the engine.
 struct Workload;
 
 static WORKLOAD: Workload = Workload;
 static HOST: &dyn Host = &WORKLOAD;
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
-/// Lets every ring of this process be the engine's.
+/// Makes every ring of this process a ring of the user engine.
 pub fn activate() {
     install(&HOST);
     ACTIVE.store(true, Ordering::Relaxed);
 }
 
-/// Whether rings are the engine's.
+/// True if rings are of the user engine.
 #[inline]
 pub fn active() -> bool {
     ACTIVE.load(Ordering::Relaxed)
 }
 
-/// A pointer that may go to another thread.
+/// A pointer that may be passed to another thread.
 struct Sent(*mut c_void);
 
 // SAFETY: the engine hands it to `spawn` for the new thread alone.
@@ -48,7 +48,7 @@ impl Host for Workload {
                 libc::sigfillset(&mut all);
                 libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
             }
-            // SAFETY: once, as the engine wants it.
+            // SAFETY: called once, as the engine demands.
             unsafe { entry(argument) };
         };
         let name = name.to_string_lossy().into_owned();
@@ -62,7 +62,7 @@ impl Host for Workload {
     }
 
     fn faults_resume(&self) -> bool {
-        // The workloads name no memory that is not there, so there is nothing to resume from.
+        // The workloads name no unmapped memory, so there is no fault to resume from.
         true
     }
 }

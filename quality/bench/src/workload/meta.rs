@@ -13,7 +13,7 @@ use super::ring::{DEFER, LINK, Ring, Sqe, close, io_uring_op, sqe};
 use super::{Report, Window, repeat_for};
 use crate::failure::{Doing, Failure, Result};
 
-/// Files that are opened, then looked at, then closed between two looks at the clock.
+/// Files that are opened, then looked up by statx, then closed between two readings of the clock.
 const BLOCK: usize = 64;
 const LABELS: [&str; 3] = ["open", "statx", "close"];
 
@@ -29,7 +29,7 @@ pub struct Args {
     /// Milliseconds to measure.
     #[arg(long, default_value_t = 500)]
     window_ms: u64,
-    /// What does the work.
+    /// How the operations are done.
     #[arg(long, value_enum, default_value_t = Means::Ring)]
     means: Means,
     /// Open, statx and close of a file as one chain.
@@ -37,7 +37,7 @@ pub struct Args {
     chain: bool,
 }
 
-/// What does the work.
+/// How the operations are done.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Means {
     /// The ring.
@@ -62,7 +62,7 @@ pub fn create_tree(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The tree's paths in an order in which neighbours lie in different directories.
+/// Returns the tree's paths in an order in which neighbours lie in different directories.
 fn paths(root: &Path) -> Result<Vec<CString>> {
     (0..TREE.0 * TREE.1)
         .map(|number| {
@@ -92,7 +92,7 @@ pub fn run(args: &Args) -> Result<Report> {
     }
 }
 
-/// One of the three operations done to a block of files.
+/// The three operations on a block of files.
 trait Phases {
     fn open(&mut self, paths: &[CString], descriptors: &mut [i32; BLOCK]) -> Result<()>;
     fn look(&mut self, paths: &[CString], results: &mut [libc::statx; BLOCK]) -> Result<()>;
@@ -292,7 +292,7 @@ fn chained(depth: usize, paths: &[CString], window: Duration) -> Result<Report> 
     Ok(Report::of(Some(worker.ring.engine()), total_ops, measured))
 }
 
-/// Opens each path into a slot of its own, looks at it, closes the slot: one chain each, all submitted together.
+/// Opens each path into a slot of its own, calls statx, closes the slot: one chain per path, all submitted together.
 fn run_chains(ring: &mut Ring, paths: &[CString], looks: &mut [libc::statx]) -> Result<()> {
     for (slot, (path, result)) in paths.iter().zip(looks).enumerate() {
         ring.push(Sqe { file_index: slot as u32 + 1, flags: LINK, ..open(path, 0) })?;

@@ -1,6 +1,6 @@
-//! The programs that are measured. They are run as processes of their own, by
-//! `anyring-bench workload ...`, so that the same unmodified binary meets every engine; each prints
-//! one line of JSON, a [`Report`].
+//! The programs that are measured. They run as processes of their own, by `anyring-bench workload
+//! ...`, so that the same unmodified binary runs on every engine; each prints one line of JSON, a
+//! [`Report`].
 
 pub mod accept;
 mod arch;
@@ -30,17 +30,17 @@ use crate::failure::{Doing, Failure, Result};
 use clock::{process_cpu, wall};
 use ring::Engine;
 
-/// What has not come by then never comes: a busy machine holds a process up for seconds.
+/// The timeout of everything that a workload waits for: a busy machine delays a process for seconds.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a workload measured.
+/// The measurements of a workload.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Who implemented the ring, if there was one.
+    /// The engine of the ring, if there was a ring.
     pub engine: Option<Engine>,
-    /// Operations of the whole life of the process, warm-up included: what its system calls are divided by.
+    /// Operations of the whole life of the process, including the warm-up; the divisor of its system calls.
     pub total_ops: u64,
-    /// How much of what was sent without copying was copied after all.
+    /// The share of zero-copy sends whose data was copied after all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied: Option<f64>,
     /// One or more measured windows.
@@ -50,27 +50,27 @@ pub struct Report {
 /// One measured window.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Window {
-    /// What was done in it; empty where a process measures one thing only.
+    /// The measured operation; empty if the process measures only one.
     pub label: String,
     /// Operations completed.
     pub ops: u64,
-    /// Time that passed.
+    /// Elapsed time.
     pub wall_ns: u64,
-    /// CPU time of the measured process, all its threads.
+    /// CPU time of all threads of the measured process.
     pub cpu_ns: u64,
-    /// How long operations took, where each is measured.
+    /// Latencies, if each operation is timed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
-    /// By how much memory grew, where that is measured.
+    /// The growth of memory, if it is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
-    /// How much memory the process had at most, where that is measured.
+    /// The highest memory use of the process, if it is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_bytes: Option<u64>,
 }
 
 impl Window {
-    /// Of so many operations, in so much time and CPU time.
+    /// Creates a window of `ops` operations with their elapsed time and CPU time.
     pub fn of(ops: u64, elapsed: Duration, cpu: Duration) -> Self {
         let (wall_ns, cpu_ns) = (elapsed.as_nanos() as u64, cpu.as_nanos() as u64);
         Self { ops, wall_ns, cpu_ns, ..Self::default() }
@@ -78,7 +78,7 @@ impl Window {
 }
 
 impl Report {
-    /// Of one window.
+    /// Creates the report of one window.
     pub fn of(engine: Option<Engine>, total_ops: u64, window: Window) -> Self {
         Self { engine, total_ops, copied: None, windows: vec![window] }
     }
@@ -87,25 +87,25 @@ impl Report {
 /// Bytes of memory.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Memory {
-    /// Of the process.
+    /// Resident memory of the process.
     pub resident: u64,
-    /// Of the machine's kernel, in slabs.
+    /// Slab memory of the machine's kernel.
     pub kernel: u64,
 }
 
-/// How long operations took, in nanoseconds.
+/// Latencies of operations, in nanoseconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Latency {
-    /// Half of them took no longer.
+    /// The median.
     pub median: u64,
-    /// 99 of 100.
+    /// The 99th percentile.
     pub p99: u64,
-    /// 999 of 1000.
+    /// The 99.9th percentile.
     pub p999: u64,
 }
 
 impl Latency {
-    /// Of these times, which are put in order. There must be some.
+    /// Computes the latencies of `times`, which is sorted and must not be empty.
     pub fn of(times: &mut [u64]) -> Self {
         times.sort_unstable();
         let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
@@ -122,7 +122,7 @@ pub enum Workload {
     Meta(meta::Args),
     /// The server of many short connections.
     AcceptServer(accept::ServerArgs),
-    /// Its clients.
+    /// The clients of the server of many short connections.
     AcceptClient(accept::ClientArgs),
     /// The echo server.
     EchoServer(echo::ServerArgs),
@@ -130,29 +130,29 @@ pub enum Workload {
     EchoClient(echo::ClientArgs),
     /// A sender of equal messages.
     Send(send::Args),
-    /// What takes them.
+    /// The receiver of the messages.
     Sink(send::SinkArgs),
     /// A small HTTP server.
     UepollServer(uepoll::ServerArgs),
-    /// Its clients.
+    /// The clients of the HTTP server.
     UepollClient(uepoll::ClientArgs),
     /// Ready files, and events that threads raise.
     UepollReady(uepoll::ReadyArgs),
     /// Connections on which nothing happens.
     Idle(idle::Args),
-    /// Their other ends.
+    /// The clients of these connections.
     IdleClient(idle::ClientArgs),
-    /// What an operation takes while there is much of something else.
+    /// The cost of an operation among many live requests, rings or queued work items.
     Growth(growth::Args),
-    /// A program that is started again and again.
+    /// A program that is started repeatedly.
     Start(start::Args),
     /// A program that reads a file and ends.
     Read(start::ReadArgs),
-    /// How soon completions are there.
+    /// The latency of completions.
     Wake(wake::Args),
     /// A program that goes through a directory tree.
     Tree(trees::CommandArgs),
-    /// The loop of plain calls that does so.
+    /// A walk through a directory tree by plain calls.
     TreeLoop(trees::LoopArgs),
 }
 
@@ -186,7 +186,7 @@ impl Workload {
     }
 }
 
-/// Fresh zeroed memory of whole pages that stays until the process ends.
+/// Maps fresh zeroed memory of whole pages, which stays until the process ends.
 fn memory(bytes: usize) -> Result<*mut u8> {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a fresh mapping at an address of the kernel's choice.

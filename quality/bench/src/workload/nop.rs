@@ -1,4 +1,4 @@
-//! No-ops: what the way through the ring costs when there is nothing to do.
+//! No-ops: the cost of the ring itself.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::ring::{Ring, io_uring_op, sqe};
 use super::{Report, repeat_for};
 use crate::failure::{Failure, Result};
 
-/// Batches between two looks at the clock.
+/// Batches between two readings of the clock.
 const BATCHES: u32 = 128;
 
 /// Arguments of the workload.
@@ -20,10 +20,10 @@ pub struct Args {
     /// Milliseconds to measure.
     #[arg(long, default_value_t = 500)]
     window_ms: u64,
-    /// What does the work.
+    /// The measured operation.
     #[arg(long, value_enum, default_value_t = Means::Ring)]
     means: Means,
-    /// Register the ring's descriptor and enter by that.
+    /// Register the ring's descriptor and enter by its registered index.
     #[arg(long)]
     registered: bool,
     /// Have a second thread, so that the table of descriptors is shared.
@@ -31,12 +31,12 @@ pub struct Args {
     threaded: bool,
 }
 
-/// What does the work.
+/// The measured operation.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Means {
     /// `IORING_OP_NOP`.
     Ring,
-    /// `getppid`, the cheapest system call that nobody caches.
+    /// `getppid`, the cheapest system call whose result the C library does not cache.
     Syscall,
 }
 

@@ -1,4 +1,4 @@
-//! A ring of provided buffers: the engine takes them as data comes, the program gives them back.
+//! A ring of provided buffers: the engine takes a buffer when data arrives, the program returns it.
 
 use core::ptr;
 use core::sync::atomic::{AtomicU16, Ordering};
@@ -18,7 +18,7 @@ pub struct Provided {
 }
 
 impl Provided {
-    /// Registers so many buffers, a power of two, and provides them all. They stay until the process ends.
+    /// Registers `count` buffers, a power of two, and provides them all. They stay until the process ends.
     pub fn new(ring: &Ring, count: u16, size: usize) -> Result<Self> {
         let entries = super::memory(usize::from(count) * size_of::<io_uring_buf>())?.cast();
         let memory = super::memory(usize::from(count) * size)?;
@@ -35,19 +35,19 @@ impl Provided {
         Ok(buffers)
     }
 
-    /// Which buffer a completion brought.
+    /// Returns the number of the buffer that a completion names, if it names one.
     pub fn number(completion: &Completion) -> Option<u16> {
         let brought = completion.flags & IORING_CQE_F_BUFFER != 0;
         brought.then_some((completion.flags >> IORING_CQE_BUFFER_SHIFT) as u16)
     }
 
-    /// Where a buffer begins.
+    /// Returns the address of a buffer.
     pub fn address(&self, number: u16) -> *mut u8 {
         // SAFETY: within the memory, whatever the number.
         unsafe { self.memory.add(usize::from(number % self.count) * self.size) }
     }
 
-    /// Gives a buffer back.
+    /// Returns a buffer to the engine.
     pub fn give_back(&mut self, number: u16) {
         self.put(number);
         self.publish();
@@ -56,7 +56,7 @@ impl Provided {
     fn put(&mut self, number: u16) {
         let place = usize::from(self.tail & (self.count - 1));
         // SAFETY: the place is within the ring, and no other thread writes there. The tail, which lies in the first
-        // entry's last bytes, is left alone.
+        // entry's last bytes, is not written.
         unsafe {
             let entry = self.entries.add(place);
             ptr::addr_of_mut!((*entry).addr).write(self.address(number) as u64);
@@ -74,8 +74,8 @@ impl Provided {
     }
 }
 
-/// How many buffers so many connections need where each has one message under way: no more than are filled and sent
-/// from in one turn, for a buffer that comes round again soon is still in the caches.
+/// Returns how many buffers `connections` connections need with one message in flight each: no more than are filled
+/// and sent in one turn, because a buffer that is soon reused is still in the caches.
 pub fn enough_for(connections: usize) -> u16 {
     connections.next_power_of_two().clamp(64, 256) as u16
 }

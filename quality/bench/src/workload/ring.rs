@@ -1,8 +1,8 @@
 //! A ring with nothing between it and the kernel's ABI.
 //!
 //! Its three calls are inline system calls in the form that a static liburing has them: the number
-//! in `%eax` by one immediate move, then `syscall`. That is what a program looks like that nobody
-//! prepared for anyring, so the trap and the patching of call sites apply to it as to any other.
+//! in `%eax` by one immediate move, then `syscall`. A program that is not prepared for anyring
+//! looks the same, so the trap and the patching of call sites apply to it as to any other.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -22,17 +22,17 @@ use super::arch::ring_call;
 use super::linked;
 use crate::failure::{Failure, Result};
 
-/// Who implements the ring that a workload ran on.
+/// The implementation of the ring on which a workload ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
     /// The kernel's io_uring.
     Kernel,
-    /// Anything else: the ring's descriptor is not the kernel's.
+    /// Any other implementation: the ring's descriptor is not the kernel's.
     User,
 }
 
-/// What the kernel is fastest with.
+/// The setup flags with which the kernel is fastest.
 pub const DEFER: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 
 pub const FIXED_FILE: u8 = 1 << bit::IOSQE_FIXED_FILE_BIT as u8;
@@ -40,12 +40,12 @@ pub const LINK: u8 = 1 << bit::IOSQE_IO_LINK_BIT as u8;
 pub const ASYNC: u8 = 1 << bit::IOSQE_ASYNC_BIT as u8;
 pub const SELECT: u8 = 1 << bit::IOSQE_BUFFER_SELECT_BIT as u8;
 
-/// A request without anything but its name.
+/// Returns a request with its opcode and user data only.
 pub fn sqe(opcode: io_uring_op, user_data: u64) -> Sqe {
     Sqe { opcode: opcode as u8, user_data, ..Sqe::EMPTY }
 }
 
-/// A close of a descriptor, or of a slot of the table of direct descriptors.
+/// Returns a close of a descriptor, or of a slot of the table of direct descriptors.
 pub fn close(fixed: bool, file: u32, user_data: u64) -> Sqe {
     let close = sqe(io_uring_op::IORING_OP_CLOSE, user_data);
     if fixed { Sqe { file_index: file + 1, ..close } } else { Sqe { fd: file as i32, ..close } }
@@ -54,18 +54,18 @@ pub fn close(fixed: bool, file: u32, user_data: u64) -> Sqe {
 /// A completion, copied out of the ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
-    /// What the request carried.
+    /// The user data of the request.
     pub user_data: u64,
-    /// Its result or negative errno.
+    /// The request's result or negative errno.
     pub result: i32,
-    /// `IORING_CQE_F_*`, and the buffer taken where one was.
+    /// `IORING_CQE_F_*`, and the number of the selected buffer, if any.
     pub flags: u32,
 }
 
 /// One ring, used by one thread.
 pub struct Ring {
     descriptor: i32,
-    /// What names the ring in `enter`: the descriptor, or where the thread has it registered, and the flag that says so.
+    /// The ring's name in `enter`: its descriptor or registered index, and the flag that distinguishes them.
     name: (i32, u32),
     submission: Submission,
     completion: CompletionQueue,
@@ -134,7 +134,7 @@ impl Ring {
         }
     }
 
-    /// Who implements this ring.
+    /// Returns the implementation of this ring.
     pub fn engine(&self) -> Engine {
         let link = std::fs::read_link(format!("/proc/self/fd/{}", self.descriptor));
         match link {
@@ -143,13 +143,13 @@ impl Ring {
         }
     }
 
-    /// How many requests fit before a submission.
+    /// Returns how many requests fit before a submission.
     pub fn room(&self) -> u32 {
         let queue = &self.submission;
         queue.entries - queue.local_tail.wrapping_sub(queue.head.load(Ordering::Acquire))
     }
 
-    /// Puts a request into the submission ring; where that is full, what is there is submitted before.
+    /// Puts a request into the SQ. If the SQ is full, its requests are submitted first.
     pub fn push(&mut self, request: Sqe) -> Result<()> {
         if self.room() == 0 {
             self.submit_and_wait(0)?;
@@ -165,7 +165,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Submits what is queued and waits until `want` completions are there.
+    /// Submits the queued requests and waits for `want` completions.
     pub fn submit_and_wait(&mut self, want: u32) -> Result<()> {
         let queue = &self.submission;
         // Pairs with the engine's acquire load of the tail.
@@ -180,7 +180,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Takes the oldest completion.
+    /// Reaps the oldest completion.
     pub fn completion(&mut self) -> Option<Completion> {
         let queue = &self.completion;
         let head = queue.head.load(Ordering::Relaxed);
@@ -198,7 +198,7 @@ impl Ring {
         Some(completion)
     }
 
-    /// Registers the ring's descriptor with this thread, which enters by that from now on.
+    /// Registers the ring's descriptor with this thread, which enters by the registered index from now on.
     pub fn register_descriptor(&mut self) -> Result<()> {
         let mut update = io_uring_rsrc_update { offset: u32::MAX, resv: 0, data: self.descriptor as u64 };
         let code = io_uring_register_op::IORING_REGISTER_RING_FDS;
@@ -221,7 +221,7 @@ impl Ring {
         self.register(code, files.as_ptr().cast(), files.len() as u32, "files")
     }
 
-    /// Lets work that ends soon have so many workers.
+    /// Limits the workers for bounded work.
     pub fn limit_workers(&self, workers: u32) -> Result<()> {
         let mut limits = [workers, 0];
         let code = io_uring_register_op::IORING_REGISTER_IOWQ_MAX_WORKERS;
@@ -242,7 +242,7 @@ impl Ring {
         self.register(code, ptr::from_ref(&table).cast(), size_of_val(&table) as u32, "direct descriptors")
     }
 
-    /// `argument` is what the code asks for, and lives through the call.
+    /// Registers `argument`, which is as `code` demands and lives through the call.
     fn register(
         &self,
         code: io_uring_register_op,
@@ -258,7 +258,7 @@ impl Ring {
     }
 }
 
-/// The shared word at `offset` of the ring memory.
+/// Returns the shared word at `offset` of the ring memory.
 ///
 /// # Safety
 /// The word must lie within a mapping that stays until the process ends.

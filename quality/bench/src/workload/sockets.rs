@@ -1,4 +1,4 @@
-//! TCP on the loopback interface: what the servers and their clients have in common.
+//! TCP on the loopback interface: code that the servers and their clients share.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 use super::ring::Engine;
 use crate::failure::{Doing, Failure, Result};
 
-/// Files that a process has beside its sockets: standard streams, a ring, what anyring keeps.
+/// Files that a process has beside its sockets: standard streams, a ring, descriptors of anyring.
 const OTHER_FILES: libc::rlim_t = 128;
 
-/// What a server says when it listens, and what its clients wait for: one line of JSON.
+/// The address that a server prints when it listens, and that its clients read: one line of JSON.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Address {
     /// TCP port on the loopback interface.
     pub port: u16,
-    /// The server's process.
+    /// The server's process ID.
     pub process: u32,
-    /// Who implements its ring, if it has one.
+    /// The implementation of the server's ring, if it has one.
     pub engine: Option<Engine>,
 }
 
@@ -34,7 +34,7 @@ pub fn listen() -> Result<TcpListener> {
     Ok(listener)
 }
 
-/// Tells the clients where the server is. The server calls it when it is ready.
+/// Prints the server's address for the clients. The server calls it when it is ready.
 pub fn announce(listener: &TcpListener, engine: Option<Engine>) -> Result<()> {
     let address = listener.local_addr().doing(|| "reading the server's port".into())?;
     let address = Address { port: address.port(), process: std::process::id(), engine };
@@ -43,7 +43,7 @@ pub fn announce(listener: &TcpListener, engine: Option<Engine>) -> Result<()> {
     Ok(())
 }
 
-/// Sees to it that so many sockets can be open beside what a process has anyway.
+/// Raises the limit of open files to `sockets` sockets beside the process's other files.
 pub fn raise_file_limit(sockets: usize) -> Result<()> {
     let wanted = sockets as libc::rlim_t + OTHER_FILES;
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -51,7 +51,7 @@ pub fn raise_file_limit(sockets: usize) -> Result<()> {
     let result = unsafe {
         libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
         let hard = limit.rlim_max;
-        // Above the hard limit only with CAP_SYS_RESOURCE.
+        // Raising the hard limit takes CAP_SYS_RESOURCE.
         limit.rlim_max = hard.max(wanted);
         limit.rlim_cur = limit.rlim_max;
         libc::setrlimit(libc::RLIMIT_NOFILE, &limit)
@@ -64,7 +64,7 @@ pub fn raise_file_limit(sockets: usize) -> Result<()> {
     Ok(())
 }
 
-/// Non-blocking accept; nobody is there with `None`.
+/// Accepts without blocking; returns `None` if no connection is pending.
 pub fn accept(listener: i32) -> Result<Option<i32>> {
     let (flags, none) = (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, std::ptr::null_mut());
     // SAFETY: no address is asked for.
@@ -76,7 +76,7 @@ pub fn accept(listener: i32) -> Result<Option<i32>> {
     }
 }
 
-/// A non-blocking socket on its way to the server.
+/// Returns a non-blocking socket that is connecting to the server.
 pub fn connect_later(port: u16) -> Result<i32> {
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: plain numbers.
@@ -95,7 +95,7 @@ pub fn connect_later(port: u16) -> Result<i32> {
     Ok(socket)
 }
 
-/// A connection to the server from the loopback address of this number, counted from that of the host itself.
+/// Connects to the server from the loopback address 127.0.0.1 plus `address`.
 pub fn connect_from(address: u32, port: u16) -> Result<OwnedFd> {
     // SAFETY: plain numbers.
     let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
@@ -110,7 +110,7 @@ pub fn connect_from(address: u32, port: u16) -> Result<OwnedFd> {
     // SAFETY: what is named lives through the calls and has the size given.
     let result = unsafe {
         let on = std::ptr::from_ref(&on).cast();
-        // The port is chosen when the other end is known: one port goes with several.
+        // The port is chosen at connect, so that several destinations can share it.
         libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, on, 4);
         match libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&own).cast(), bytes) {
             0 => libc::connect(socket.as_raw_fd(), std::ptr::from_ref(&server).cast(), bytes),
@@ -120,7 +120,7 @@ pub fn connect_from(address: u32, port: u16) -> Result<OwnedFd> {
     if result == 0 { Ok(socket) } else { Err(Failure::errno("connecting to the server")) }
 }
 
-/// The loopback address of this number, counted from that of the host itself.
+/// Returns the loopback address 127.0.0.1 plus `number`.
 fn loopback(number: u32, port: u16) -> libc::sockaddr_in {
     libc::sockaddr_in {
         sin_family: libc::AF_INET as libc::sa_family_t,
@@ -130,7 +130,7 @@ fn loopback(number: u32, port: u16) -> libc::sockaddr_in {
     }
 }
 
-/// Sends every message at once.
+/// Sets `TCP_NODELAY`, so that every message is sent immediately.
 pub fn set_nodelay(socket: i32) -> Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: `on` lives through the call and has the size given.
@@ -149,7 +149,7 @@ pub fn set_nodelay(socket: i32) -> Result<()> {
     Ok(())
 }
 
-/// The address that the server said, from the standard input.
+/// Reads the address that the server printed, from the standard input.
 pub fn server_address() -> Result<Address> {
     let mut line = String::new();
     std::io::stdin()
@@ -161,12 +161,12 @@ pub fn server_address() -> Result<Address> {
 /// An epoll instance, for the server on epoll and for the clients.
 pub struct Epoll {
     descriptor: i32,
-    /// What the last wait found.
+    /// The events of the last wait.
     pub events: Vec<libc::epoll_event>,
 }
 
 impl Epoll {
-    /// Makes one.
+    /// Creates an epoll instance.
     pub fn new() -> Result<Self> {
         // SAFETY: takes a flag, returns a descriptor.
         let descriptor = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -177,7 +177,7 @@ impl Epoll {
         Ok(Self { descriptor, events })
     }
 
-    /// Registers a descriptor for its life.
+    /// Registers a descriptor until it is closed.
     pub fn add(&self, descriptor: i32, interest: i32, token: u64) -> Result<()> {
         let mut event = libc::epoll_event { events: interest as u32, u64: token };
         // SAFETY: `event` lives through the call.
@@ -188,7 +188,7 @@ impl Epoll {
         Ok(())
     }
 
-    /// Waits, for ever with a `timeout_ms` of -1, and returns how many of `events` are new.
+    /// Waits, without a timeout if `timeout_ms` is -1, and returns the number of new `events`.
     pub fn wait(&mut self, timeout_ms: i32) -> Result<usize> {
         let room = self.events.len() as i32;
         // SAFETY: the events have room for as many as are asked for.
@@ -201,13 +201,13 @@ impl Epoll {
     }
 }
 
-/// What a non-blocking receive or send came to.
+/// The result of a non-blocking receive or send.
 pub enum Transfer {
-    /// So many bytes moved.
+    /// The number of bytes transferred.
     Bytes(usize),
     /// The other end has closed, or the connection is broken.
     Over,
-    /// Not now.
+    /// The call would block, or was interrupted.
     Later,
 }
 

@@ -1,4 +1,4 @@
-//! A program that is started again and again, and measured from outside.
+//! A program that is started repeatedly and measured from outside.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,7 +15,7 @@ use super::ring::{Ring, Sqe, io_uring_op, sqe};
 use super::{Latency, Report, Window, memory, repeat_for};
 use crate::failure::{Doing, Failure, Result};
 
-/// Reads of the program that reads, and the bytes of each.
+/// The number of reads of the program that reads, and the bytes of each.
 const READS: u32 = 32;
 const READ_BYTES: usize = 4096;
 
@@ -42,7 +42,7 @@ pub struct ReadArgs {
     /// The file, of 1 MiB at least.
     #[arg(long)]
     file: PathBuf,
-    /// Open it with `O_DIRECT`.
+    /// Open the file with `O_DIRECT`.
     #[arg(long)]
     direct: bool,
     /// Milliseconds between the last read and the end.
@@ -75,7 +75,7 @@ pub fn read(args: &ReadArgs) -> Result<()> {
     Ok(())
 }
 
-/// Runs the command from its start to its end, one after the other.
+/// Runs the command repeatedly, each time from its start to its end.
 pub fn run(args: &Args) -> Result<Report> {
     let window = Duration::from_millis(args.window_ms);
     let (mut times, cpu_start) = (Vec::new(), children_cpu()?);
@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Result<Report> {
         times.push((wall() - began).as_nanos() as u64 / args.programs);
         Ok(args.programs)
     })?;
-    // That of the warm-up is in it, in proportion.
+    // The CPU time includes the warm-up, and is scaled to the measured operations.
     let cpu = (children_cpu()? - cpu_start).as_nanos() as u64;
     let cpu_ns = cpu * measured.ops / total_ops;
     let latency = Some(Latency::of(&mut times));
@@ -98,7 +98,7 @@ pub fn run(args: &Args) -> Result<Report> {
     Ok(Report::of(None, total_ops, window))
 }
 
-/// Runs a command, and returns what it printed.
+/// Runs a command, and returns its output.
 fn run_once(words: &[OsString]) -> Result<String> {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::inherit());
@@ -110,7 +110,7 @@ fn run_once(words: &[OsString]) -> Result<String> {
     Err(Failure::new(format!("{} failed ({status})", words[0].display())))
 }
 
-/// CPU time of all children that have ended.
+/// Returns the CPU time of all children that have been waited for.
 fn children_cpu() -> Result<Duration> {
     // SAFETY: all-zero bytes are a valid `rusage`.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

@@ -1,4 +1,4 @@
-//! Directory trees: how they are made, the loop that walks through one by plain calls, and any other program that does.
+//! Directory trees: their creation, a walk through a tree by plain calls, and the measurement of another program that walks.
 
 use std::ffi::{CStr, CString, OsString};
 use std::fs::File;
@@ -16,16 +16,16 @@ use super::clock::wall;
 use super::{Report, Window};
 use crate::failure::{Doing, Failure, Result};
 
-/// Bytes that a thread of the plain loop reads of a directory at once.
+/// Bytes of a directory that a thread of the plain loop reads per call.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Files per directory of a wide tree.
 pub const FILES_PER_DIRECTORY: usize = 20;
 
-/// Directories below each other in a deep chain, at most: what is deeper has too long a path for some programs.
+/// The maximum depth of a deep chain: some programs cannot handle longer paths.
 const DEEPEST: usize = 1000;
 
-/// What a tree looks like.
+/// The shape of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// Twenty files in each directory, ten directories in one above, and so on.
@@ -37,7 +37,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// In words.
+    /// Returns the shape's name.
     pub fn text(self) -> &'static str {
         match self {
             Self::Wide => "wide tree",
@@ -46,10 +46,10 @@ impl Shape {
         }
     }
 
-    /// Makes one of about so many files; how many entries it has, itself included.
+    /// Creates a tree of about `files` files; returns its number of entries, including the root.
     ///
     /// # Errors
-    /// It could not be made.
+    /// Fails if the tree cannot be created.
     pub fn make(self, root: &Path, files: usize) -> Result<u64> {
         let mut entries = 1;
         match self {
@@ -78,7 +78,7 @@ impl Shape {
     }
 }
 
-/// Makes a directory with so many files.
+/// Creates a directory with `files` files.
 fn fill(directory: &Path, files: usize) -> Result<u64> {
     std::fs::create_dir_all(directory).doing(|| format!("creating {}", directory.display()))?;
     for number in 0..files {
@@ -88,13 +88,13 @@ fn fill(directory: &Path, files: usize) -> Result<u64> {
     Ok(files as u64)
 }
 
-/// Arguments of a program that goes through a tree.
+/// Arguments of a program that walks through a tree.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct CommandArgs {
     /// Entries of the tree.
     #[arg(long)]
     entries: u64,
-    /// Nothing of the tree is cached.
+    /// Drop the caches before the run.
     #[arg(long)]
     cold: bool,
     /// The program and its arguments.
@@ -110,7 +110,7 @@ pub struct LoopArgs {
     /// Threads.
     #[arg(long)]
     threads: usize,
-    /// Look at each entry's attributes.
+    /// Query each entry's attributes.
     #[arg(long)]
     attributes: bool,
 }
@@ -141,17 +141,17 @@ pub fn run(args: &CommandArgs) -> Result<Report> {
     Ok(Report::of(None, args.entries, window))
 }
 
-/// Has the kernel forget what it has cached, of all file systems.
+/// Makes the kernel drop its caches of all file systems.
 fn forget_caches() -> Result<()> {
     // SAFETY: no argument.
     unsafe { libc::sync() };
     std::fs::write("/proc/sys/vm/drop_caches", "3").doing(|| "emptying the caches, which takes root".into())
 }
 
-/// A directory to be read: where it is, and its name there.
+/// A directory to be read: its parent directory and its name there.
 type Task = (Arc<OwnedFd>, CString);
 
-/// What the threads share.
+/// The state that the threads share.
 struct Shared {
     tasks: Mutex<Tasks>,
     bell: Condvar,
@@ -164,7 +164,7 @@ struct Tasks {
     busy: usize,
 }
 
-/// Goes through a tree by openat, getdents64, fstatat and close, with no ring; prints how many blocks there are.
+/// Walks through a tree by openat, getdents64, fstatat and close, with no ring; prints the number of blocks.
 pub fn walk(args: &LoopArgs) -> Result<()> {
     let here = open(libc::AT_FDCWD, c".")?;
     let root = CString::new(args.root.as_os_str().as_bytes()).doing(|| "naming the tree".into())?;
@@ -187,7 +187,7 @@ pub fn walk(args: &LoopArgs) -> Result<()> {
 }
 
 impl Shared {
-    /// One thread: directory after directory, until there are none and nobody finds any more.
+    /// Reads directory after directory in one thread, until none is left and no thread can find more.
     fn work(&self) -> Result<()> {
         let (mut buffer, mut found, mut blocks) = (vec![0; BUFFER_BYTES], Vec::new(), 0);
         while let Some((at, name)) = self.next() {

@@ -1,4 +1,4 @@
-//! How soon completions are there: that of a ring's first request, and one that nobody waits for in a call.
+//! The latency of completions: of a ring's first request, and of requests that no call waits for.
 
 use std::io::{Read, Write, pipe};
 use std::os::fd::AsRawFd;
@@ -15,9 +15,9 @@ use super::ring::{Completion, Ring, Sqe, io_uring_op, sqe};
 use super::{Latency, PATIENCE, Report, Window};
 use crate::failure::{Doing, Failure, Result};
 
-/// How long after its submission a request can complete.
+/// The time from its submission after which a request can complete.
 const AHEAD: Duration = Duration::from_millis(1);
-/// The rings stay until the process ends.
+/// The maximum number of rings, which stay until the process ends.
 const MOST_RINGS: usize = 500;
 
 /// Arguments of the workload.
@@ -34,11 +34,11 @@ pub struct Args {
 /// The completions.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum What {
-    /// Of a ring's first request, in the call that submits it.
+    /// A ring's first request, measured over the call that submits it.
     First,
-    /// Of a timeout, from its time on.
+    /// A timeout, measured from its expiry.
     Timeout,
-    /// Of a poll, from the write to the pipe on.
+    /// A poll, measured from the write to the pipe.
     Poll,
 }
 
@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> Result<Report> {
     }
 }
 
-/// A new ring each time. The very first one of the process is a case of its own.
+/// Measures the first request of a new ring each time. The first ring of the process is a case of its own.
 fn first(window: Duration) -> Result<Report> {
     let (mut from, mut to) = pipe().doing(|| "making a pipe".into())?;
     let mut engine = None;
@@ -118,7 +118,7 @@ fn polls(window: Duration) -> Result<Report> {
     Ok(Report::of(engine, measured.ops, measured))
 }
 
-/// Each time that it is told, writes a little later, and then says when.
+/// Writes a little after each message of `begin`, and then reports the time of the write.
 fn write_when_told(mut to: impl Write, begin: &Receiver<()>, say: impl Fn(Duration) -> bool) {
     while begin.recv().is_ok() {
         std::thread::sleep(AHEAD);
@@ -129,7 +129,7 @@ fn write_when_told(mut to: impl Write, begin: &Receiver<()>, say: impl Fn(Durati
     }
 }
 
-/// The next completion, by looking at the ring's memory only.
+/// Returns the next completion, found by polling the ring's memory only.
 fn watch(ring: &mut Ring) -> Result<Completion> {
     let end = wall() + PATIENCE;
     loop {
@@ -154,7 +154,7 @@ fn checked(completion: Completion) -> Result<()> {
     }
 }
 
-/// Repeats `attempt`, which returns a delay, for this long, at most so often, and at least once.
+/// Repeats `attempt`, which returns a delay, for `window`, at most `most` times and at least once.
 fn measure(
     label: &str,
     window: Duration,

@@ -1,5 +1,5 @@
-//! Accept, receive, send and close, one after the other: what the kernel's part of a connection costs when
-//! nothing is waited for in a clever way.
+//! Accept, receive, send and close, one after the other: the kernel's cost of a connection without epoll
+//! or a ring.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -8,7 +8,7 @@ use super::MESSAGE;
 use crate::failure::{Doing, Result};
 use crate::workload::sockets::announce;
 
-/// Serves so many connections.
+/// Serves `connections` connections.
 pub fn serve(listener: &TcpListener, connections: usize) -> Result<()> {
     announce(listener, None)?;
     let mut buffer = [0; MESSAGE];

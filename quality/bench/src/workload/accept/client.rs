@@ -1,4 +1,4 @@
-//! The clients: each connects, sends one message, takes it back, sees the server close, and closes.
+//! The clients: each connects, sends one message, receives it back, waits until the server closes, and closes.
 
 use clap::Args as ClapArgs;
 
@@ -13,13 +13,13 @@ use crate::workload::{PATIENCE, Report, Window};
 /// Arguments of the clients. The server's address, one line of JSON, comes on the standard input.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Args {
-    /// Clients that are counted.
+    /// Clients that are measured.
     #[arg(long)]
     connections: usize,
-    /// Clients before those, not counted.
+    /// Clients before the measured ones.
     #[arg(long)]
     warm_up: usize,
-    /// Clients that are there at the same time.
+    /// Concurrent clients.
     #[arg(long)]
     at_once: usize,
     /// Bind to this CPU.
@@ -27,7 +27,7 @@ pub struct Args {
     cpu: Option<usize>,
 }
 
-/// A client between its connect and its close. Its number is its socket's.
+/// A client between its connect and its close, indexed by its socket's descriptor.
 #[derive(Clone, Copy, Default)]
 struct Client {
     sent: bool,
@@ -40,7 +40,7 @@ struct Clients {
     clients: Vec<Client>,
 }
 
-/// Lets the clients come and go.
+/// Runs the clients and measures the server.
 pub fn run(args: &Args) -> Result<Report> {
     pin(args.cpu)?;
     raise_file_limit(args.at_once)?;
@@ -50,14 +50,14 @@ pub fn run(args: &Args) -> Result<Report> {
     let (start, cpu_start) = (wall(), cpu_of(server.process)?);
     clients.serve(args.connections, args.at_once)?;
     let (elapsed, cpu) = (wall() - start, cpu_of(server.process)? - cpu_start);
-    // The server may end now, and could not have before its CPU clock was read.
+    // One more client lets the server end: its CPU clock has been read.
     clients.serve(1, 1)?;
     let total_ops = (args.warm_up + args.connections + 1) as u64;
     Ok(Report::of(server.engine, total_ops, Window::of(args.connections as u64, elapsed, cpu)))
 }
 
 impl Clients {
-    /// So many clients, `at_once` at the same time.
+    /// Runs `connections` clients, `at_once` of them concurrently.
     fn serve(&mut self, connections: usize, at_once: usize) -> Result<()> {
         let (mut started, mut done) = (0, 0);
         while started < connections.min(at_once) {
@@ -100,7 +100,7 @@ impl Clients {
         )
     }
 
-    /// Goes on with a client; returns whether it is through.
+    /// Continues a client after its socket's events; returns true if the client is done.
     fn ready(&mut self, socket: i32, happened: i32) -> Result<bool> {
         let client = &mut self.clients[socket as usize];
         if !client.sent && happened & libc::EPOLLOUT != 0 {

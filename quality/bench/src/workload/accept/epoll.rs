@@ -1,5 +1,5 @@
-//! The server on epoll, as well as it can be written: edge-triggered, accept until there is nobody, a
-//! receive tried right at accept, so that a client whose message is there already never meets epoll.
+//! The server on epoll, optimized: edge-triggered; it accepts until the backlog is empty, and
+//! receives right after accept, so that a socket whose message has arrived is never registered.
 
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
@@ -17,7 +17,7 @@ struct Server {
     left: usize,
 }
 
-/// Serves so many connections.
+/// Serves `connections` connections.
 pub fn serve(listener: &TcpListener, connections: usize) -> Result<()> {
     listener.set_nonblocking(true).doing(|| "preparing the listening socket".into())?;
     let mut server = Server { epoll: Epoll::new()?, listener: listener.as_raw_fd(), left: connections };
@@ -44,7 +44,7 @@ impl Server {
         Ok(())
     }
 
-    /// Answers and closes, or returns false where the message is not there yet.
+    /// Answers and closes; returns false if the message has not arrived yet.
     fn serve(&mut self, socket: i32) -> Result<bool> {
         let mut buffer = [0; ROOM];
         match receive(socket, &mut buffer) {

@@ -1,5 +1,5 @@
-//! Servers of many short connections, and their clients: each connects, sends one message, takes it
-//! back and closes. The servers carry no measuring code; the clients read the server's CPU clock.
+//! Servers of many short connections, and their clients: each connects, sends one message, receives
+//! it back and closes. The servers do not measure; the clients read the server's CPU clock.
 
 mod bare;
 mod client;
@@ -17,19 +17,19 @@ use crate::failure::Result;
 /// Bytes of a client's message.
 const MESSAGE: usize = 128;
 
-/// Bytes that a server has room for: it does not know before how long a message is.
+/// Bytes of a server's receive buffer; a server does not know the length of a message in advance.
 const ROOM: usize = 1024;
 
 /// Arguments of the server.
 #[derive(Clone, Debug, Args)]
 pub struct ServerArgs {
-    /// How it accepts and moves bytes.
+    /// How the server accepts and transfers bytes.
     #[arg(long, value_enum)]
     means: Means,
     /// The server ends when it has served this many connections.
     #[arg(long)]
     connections: usize,
-    /// Clients that are there at the same time at most.
+    /// The maximum number of concurrent clients.
     #[arg(long)]
     at_once: usize,
     /// Bind to this CPU.
@@ -43,10 +43,10 @@ pub struct ServerArgs {
     fixed: bool,
 }
 
-/// How the server accepts and moves bytes.
+/// How the server accepts and transfers bytes.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Means {
-    /// accept, recv, send and close, one after the other, each waiting.
+    /// accept, recv, send and close, one after the other, each blocking.
     Bare,
     /// Edge-triggered epoll and plain calls.
     Epoll,
@@ -54,7 +54,7 @@ enum Means {
     Ring,
 }
 
-/// Runs a server until its clients are gone.
+/// Runs a server until all clients have closed.
 pub fn serve(args: &ServerArgs) -> Result<()> {
     raise_file_limit(args.at_once)?;
     pin(args.cpu)?;

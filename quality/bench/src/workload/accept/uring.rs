@@ -10,10 +10,10 @@ use crate::failure::{Failure, Result};
 use crate::workload::ring::{Completion, DEFER, FIXED_FILE, LINK, Ring, Sqe, close, io_uring_op, sqe};
 use crate::workload::sockets::announce;
 
-/// Files that are open beside the connections.
+/// The number of other open files.
 const OTHER_FILES: usize = 256;
 
-/// What a completion's user data begins with; the file is below it.
+/// The upper half of a completion's user data; the lower half is the file.
 #[derive(Clone, Copy)]
 enum Operation {
     Accept,
@@ -27,14 +27,14 @@ struct Server {
     listener: i32,
     multishot: bool,
     fixed: bool,
-    /// By file; never moved, for requests name them.
+    /// Buffers by file; never moved, because requests have their addresses.
     buffers: Vec<[u8; ROOM]>,
     /// Connections still to be accepted, and those that are open.
     left: usize,
     open: usize,
 }
 
-/// Serves so many connections.
+/// Serves as many connections as the arguments say.
 pub fn serve(listener: &TcpListener, args: &ServerArgs) -> Result<()> {
     let entries = (args.at_once as u32 * 2).next_power_of_two().clamp(64, 4096);
     let ring = Ring::new(entries, entries * 2, DEFER)?;
@@ -101,7 +101,7 @@ impl Server {
 
     fn received(&mut self, file: u32, result: i32) -> Result<()> {
         whole(result, "a client's message on the ring")?;
-        // Both go in one submission, else the link would end at its edge.
+        // Both requests go in one submission, because a chain ends at the end of a submission.
         if self.ring.room() < 2 {
             self.ring.submit_and_wait(0)?;
         }
@@ -111,7 +111,7 @@ impl Server {
         self.close(file)
     }
 
-    /// A request that moves the file's message.
+    /// Returns a request that transfers the file's message.
     fn request(&mut self, opcode: io_uring_op, operation: Operation, file: u32) -> Result<Sqe> {
         let Some(buffer) = self.buffers.get_mut(file as usize).map(|buffer| buffer.as_mut_ptr()) else {
             return Err(Failure::new(format!("file {file} is one too many")));

@@ -1,4 +1,4 @@
-//! The clients: many keep-alive connections in one process, each with one message under way.
+//! The clients: many keep-alive connections in one process, each with one message in flight.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> Result<Report> {
     let message = |index: usize| vec![b'a' + (index % 26) as u8; args.message];
     let mut clients = Clients::connect(args.connections, message, None)?;
     let window = Duration::from_millis(args.window_ms);
-    // Until the server has met every connection.
+    // The warm-up lasts until there are as many answers as connections.
     let (short, all) = ((window / 10).max(Duration::from_millis(50)), args.connections as u64);
     let warm_up = clients.run(|count, passed| passed >= short && count >= all, |_| {})?;
     clients.measured(warm_up, |clients| clients.run(|_, passed| passed >= window, |_| {}))

@@ -1,6 +1,6 @@
-//! The echo server on epoll, as well as it can be written: one edge-triggered registration for the
-//! connection's life, a receive tried right at accept, none after a short one, output kept for
-//! `EPOLLOUT` only when a send does not take it all.
+//! The echo server on epoll, optimized: one edge-triggered registration for the connection's life,
+//! a receive right after accept, no receive after a short one, output kept for `EPOLLOUT` only if a
+//! send is short.
 
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
@@ -12,7 +12,7 @@ use crate::workload::sockets::{Epoll, Transfer, accept, announce, close, receive
 const LISTENER: u64 = u64::MAX;
 
 struct Connection {
-    /// What the last send left over.
+    /// Bytes that the last send did not accept.
     output: Vec<u8>,
 }
 
@@ -26,7 +26,7 @@ struct Server {
     open: usize,
 }
 
-/// Serves until `expected` connections have come and gone.
+/// Serves until `expected` connections have been accepted and closed.
 pub fn serve(listener: &TcpListener, expected: usize) -> Result<()> {
     listener.set_nonblocking(true).doing(|| "preparing the listening socket".into())?;
     let mut server = Server {
@@ -89,7 +89,7 @@ impl Server {
         self.echo(socket, happened & ending != 0);
     }
 
-    /// Receives and sends until a receive comes up short; with `to_the_end` until nothing is left.
+    /// Receives and sends until a receive is short; with `to_the_end` until the socket is empty.
     fn echo(&mut self, socket: i32, to_the_end: bool) {
         loop {
             let received = match receive(socket, &mut self.buffer) {

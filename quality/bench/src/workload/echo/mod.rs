@@ -1,7 +1,7 @@
 //! An echo server, once on epoll and once on a ring, and the clients that load it.
 //!
-//! The servers carry no measuring code. The client counts what comes back within its window and reads
-//! the server's CPU clock at both ends of it.
+//! The servers do not measure. The client counts the messages that return within its window and reads
+//! the server's CPU clock at both ends of the window.
 
 mod client;
 mod epoll;
@@ -22,7 +22,7 @@ const BUFFER: usize = 4096;
 /// Arguments of the server.
 #[derive(Clone, Debug, Args)]
 pub struct ServerArgs {
-    /// How it waits and moves bytes.
+    /// How the server waits and transfers bytes.
     #[arg(long, value_enum)]
     means: Means,
     /// The server ends when it has accepted this many connections and all are closed again.
@@ -42,7 +42,7 @@ pub struct ServerArgs {
     poll_first: bool,
 }
 
-/// How the server waits and moves bytes.
+/// How the server waits and transfers bytes.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Means {
     /// Edge-triggered epoll and plain calls.
@@ -53,7 +53,7 @@ enum Means {
     Multishot,
 }
 
-/// Runs a server until its clients are gone.
+/// Runs a server until all clients have closed.
 pub fn serve(args: &ServerArgs) -> Result<()> {
     raise_file_limit(args.connections)?;
     pin(args.cpu)?;

@@ -1,5 +1,5 @@
 //! The echo server on a ring with multishot requests: one accept for all connections, one receive for all messages of
-//! a connection, into provided buffers that are sent from and then given back.
+//! a connection, into provided buffers that are sent and then returned.
 
 use std::collections::VecDeque;
 use std::net::TcpListener;
@@ -26,7 +26,7 @@ enum Operation {
 
 struct Connection {
     socket: i32,
-    /// Received and not sent yet: buffers and how many bytes are in them. The first is being sent.
+    /// Received messages not sent yet: buffers and their numbers of bytes. The first is being sent.
     messages: VecDeque<(u16, u32)>,
     receiving: bool,
     ending: bool,
@@ -37,13 +37,13 @@ struct Server {
     buffers: Provided,
     listener: i32,
     connections: Vec<Connection>,
-    /// Connections whose receive ended for want of a buffer.
+    /// Connections whose receive ended for lack of a buffer.
     starved: Vec<usize>,
     expected: usize,
     open: usize,
 }
 
-/// Serves until the expected connections have come and gone.
+/// Serves until the expected connections have been accepted and closed.
 pub fn serve(listener: &TcpListener, args: &ServerArgs) -> Result<()> {
     let entries = (args.connections * 2).next_power_of_two().clamp(64, 4096) as u32;
     let ring = Ring::new(entries, entries * 2, DEFER)?;
@@ -146,7 +146,7 @@ impl Server {
             fd: connection.socket,
             addr: self.buffers.address(number) as u64,
             len: bytes,
-            // With MSG_WAITALL the engine goes on after a short send.
+            // With MSG_WAITALL the engine continues after a short send.
             op_flags: (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32,
             ..sqe(io_uring_op::IORING_OP_SEND, tag(index, Operation::Send))
         })

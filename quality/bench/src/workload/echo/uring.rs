@@ -27,7 +27,7 @@ struct Connection {
     filling: usize,
     receiving: bool,
     sending: bool,
-    /// Bytes in the buffer not being filled that wait for the send in flight to end.
+    /// Bytes in the other buffer that wait for the send in flight to end.
     waiting: usize,
     ending: bool,
 }
@@ -43,7 +43,7 @@ struct Server {
     open: usize,
 }
 
-/// Serves until the expected connections have come and gone.
+/// Serves until the expected connections have been accepted and closed.
 pub fn serve(listener: &TcpListener, args: &ServerArgs) -> Result<()> {
     let mut server = Server::new(listener, args)?;
     server.accept()?;
@@ -150,7 +150,7 @@ impl Server {
         self.send_and_receive(index)
     }
 
-    /// Sends what has been received and receives into the other buffer meanwhile.
+    /// Sends the received bytes, and receives into the other buffer meanwhile.
     fn send_and_receive(&mut self, index: usize) -> Result<()> {
         let connection = &mut self.connections[index];
         connection.sending = true;
@@ -159,7 +159,7 @@ impl Server {
             flags: self.file_flags,
             addr: connection.buffers[connection.filling ^ 1].as_ptr() as u64,
             len: std::mem::take(&mut connection.waiting) as u32,
-            // With MSG_WAITALL the engine goes on after a short send.
+            // With MSG_WAITALL the engine continues after a short send.
             op_flags: (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32,
             ..sqe(io_uring_op::IORING_OP_SEND, tag(index, Operation::Send))
         })?;

@@ -10,7 +10,7 @@ use crate::failure::{Failure, Result};
 use crate::workload::ring::{Ring, Sqe, io_uring_op, sqe};
 use crate::workload::{Report, repeat_for};
 
-/// No poll of [`ring_with_polls`] has these.
+/// User data that no poll of [`ring_with_polls`] has.
 const POLL: u64 = u64::MAX - 1;
 const CANCELLATION: u64 = u64::MAX;
 

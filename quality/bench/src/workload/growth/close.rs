@@ -9,10 +9,10 @@ use crate::workload::ring::Ring;
 use crate::workload::sockets::raise_file_limit;
 use crate::workload::{Report, repeat_for};
 
-/// Descriptors of a ring and of what it waits for, at most.
+/// The maximum number of descriptors of a ring and its idle file.
 const FILES_PER_RING: usize = 9;
 
-/// With `known`, the first ring has polled the pipe.
+/// Measures the close of a pipe, which the first ring has polled if `known`.
 pub fn run(size: usize, window: Duration, known: bool) -> Result<Report> {
     raise_file_limit(size * FILES_PER_RING)?;
     let idle = (0..size).map(|_| idle_file()).collect::<Result<Vec<_>>>()?;
@@ -30,7 +30,7 @@ pub fn run(size: usize, window: Duration, known: bool) -> Result<Report> {
     Ok(Report::of(engine, total_ops, measured))
 }
 
-/// A ring that waits for something of its own.
+/// Creates a ring with a pending poll of `idle`.
 fn used_ring(idle: &OwnedFd) -> Result<Ring> {
     let mut ring = Ring::new(4, 8, 0)?;
     poll(&mut ring, idle, 0)?;
@@ -38,7 +38,7 @@ fn used_ring(idle: &OwnedFd) -> Result<Ring> {
     Ok(ring)
 }
 
-/// The end to read from, and the end to write to.
+/// Creates a pipe; returns the read end and the write end.
 fn pipe() -> Result<[OwnedFd; 2]> {
     let mut ends = [-1; 2];
     // SAFETY: writes two numbers of ours.
@@ -48,7 +48,7 @@ fn pipe() -> Result<[OwnedFd; 2]> {
     Ok([owned(ends[0], "pipe2")?, owned(ends[1], "pipe2")?])
 }
 
-/// Waits until the pipe is readable, which it is not before the request waits.
+/// Polls the pipe, which becomes readable only after the poll is armed.
 fn poll_readable(ring: &mut Ring, [from, to]: &[OwnedFd; 2]) -> Result<()> {
     poll(ring, from, 1)?;
     ring.submit_and_wait(0)?;

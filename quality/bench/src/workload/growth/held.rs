@@ -1,4 +1,4 @@
-//! A worker that is busy for as long as we like: it writes from a page of memory that is not there.
+//! A worker that stays busy until it is released: it writes from a page of memory that is missing.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -13,10 +13,10 @@ const ZERO: u64 = 0xc020_aa04;
 const VERSION: u64 = 0xaa;
 const MODE_MISSING: u64 = 1;
 
-/// Completions that it takes to hold a worker.
+/// Completions of the requests that hold a worker.
 pub const COMPLETIONS: usize = 2;
 
-/// A page that is given to whoever reads it only when we say so.
+/// A page that stays missing for its readers until `give`.
 pub struct Page {
     faults: OwnedFd,
     page: *mut u8,
@@ -35,9 +35,9 @@ impl Page {
         Ok(Self { faults, page, length, file: memory_file()? })
     }
 
-    /// Has a worker write the page to a file, and returns when it waits for the page.
+    /// Makes a worker write the page to a file, and returns when the worker waits for the page.
     pub fn hold_worker(&self, ring: &mut Ring) -> Result<()> {
-        // What is linked behind a worker's request is a worker's, too.
+        // A request that is linked behind a worker's request is done by a worker, too.
         let fd = self.file.as_raw_fd();
         ring.push(Sqe { fd, flags: ASYNC | LINK, ..sqe(io_uring_op::IORING_OP_FSYNC, 0) })?;
         let (addr, len) = (self.page as u64, self.length as u32);
@@ -49,12 +49,12 @@ impl Page {
         if read == 32 { Ok(()) } else { Err(Failure::errno("waiting for a worker")) }
     }
 
-    /// Lets the worker go on.
+    /// Supplies the page, so that the worker continues.
     pub fn give(&self) -> Result<()> {
         control(&self.faults, ZERO, &mut [self.page as u64, self.length as u64, 0, 0])
     }
 
-    /// Takes the page away again.
+    /// Discards the page again.
     pub fn take(&self) -> Result<()> {
         // SAFETY: the page is ours, and its content means nothing.
         match unsafe { libc::madvise(self.page.cast(), self.length, libc::MADV_DONTNEED) } {
@@ -64,7 +64,7 @@ impl Page {
     }
 }
 
-/// What tells of pages that are not there.
+/// Creates the userfaultfd, which reports accesses to missing pages.
 pub fn new_faults() -> Result<OwnedFd> {
     // SAFETY: takes flags.
     let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };

@@ -1,4 +1,4 @@
-//! What an operation takes while there is much of something else: live requests, rings, queued work.
+//! The cost of an operation among many live requests, rings or queued work items.
 
 mod cancel;
 mod close;
@@ -17,7 +17,7 @@ use super::Report;
 use super::ring::{Completion, Ring, Sqe, io_uring_op, sqe};
 use crate::failure::{Doing, Failure, Result};
 
-/// Requests that a ring takes at once.
+/// The size of a ring's SQ.
 const ENTRIES: u32 = 4096;
 
 /// Arguments of the workload.
@@ -26,7 +26,7 @@ pub struct Args {
     /// The operation.
     #[arg(long, value_enum)]
     what: What,
-    /// How much there is of what it should not depend on.
+    /// The number of requests, rings or queued work items, on which the time should not depend.
     #[arg(long)]
     size: usize,
     /// Milliseconds to measure.
@@ -37,21 +37,21 @@ pub struct Args {
 /// The operations.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum What {
-    /// A cancellation by descriptor, among so many polls of another.
+    /// A cancellation by descriptor, among `size` polls of another descriptor.
     Cancel,
-    /// A read at the file's position, among so many polls, while a worker is busy.
+    /// A read at the file's position, among `size` polls, while a worker is busy.
     Position,
-    /// A close of a descriptor that no ring knows, among so many rings.
+    /// A close of a descriptor that no ring knows, among `size` rings.
     CloseUnknown,
-    /// A close of a descriptor that one ring has polled, among so many rings.
+    /// A close of a descriptor that one ring has polled, among `size` rings.
     CloseKnown,
-    /// A request for the workers, behind so many others.
+    /// A request for the workers, behind `size` others.
     Queue,
-    /// The longest submission while so many polls begin.
+    /// The longest of `size` submissions of a poll.
     Slab,
 }
 
-/// Can a worker be kept busy here, which some of the operations need?
+/// True if a worker can be kept busy here, which some of the operations need.
 pub fn can_hold_workers() -> bool {
     held::new_faults().is_ok()
 }
@@ -69,18 +69,18 @@ pub fn run(args: &Args) -> Result<Report> {
     }
 }
 
-/// A file that never becomes readable.
+/// Creates a file that never becomes readable.
 fn idle_file() -> Result<OwnedFd> {
     Ok(UnixDatagram::unbound().doing(|| "making a socket".into())?.into())
 }
 
-/// A file in memory.
+/// Creates a file in memory.
 fn memory_file() -> Result<OwnedFd> {
     // SAFETY: reads a string that ends in zero.
     owned(unsafe { libc::memfd_create(c"growth".as_ptr(), libc::MFD_CLOEXEC) }, "memfd_create")
 }
 
-/// A descriptor that the call `what` has just returned.
+/// Wraps a descriptor that the call `what` has just returned.
 fn owned(descriptor: i32, what: &str) -> Result<OwnedFd> {
     if descriptor < 0 {
         return Err(Failure::errno(what));
@@ -89,13 +89,13 @@ fn owned(descriptor: i32, what: &str) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// A poll of `file` for input.
+/// Queues a poll of `file` for input.
 fn poll(ring: &mut Ring, file: &OwnedFd, user_data: u64) -> Result<()> {
     let op_flags = libc::POLLIN as u32;
     ring.push(Sqe { fd: file.as_raw_fd(), op_flags, ..sqe(io_uring_op::IORING_OP_POLL_ADD, user_data) })
 }
 
-/// A ring with so many live requests: polls of `idle`.
+/// Creates a ring with `count` live requests: polls of `idle`.
 fn ring_with_polls(count: usize, idle: &OwnedFd) -> Result<Ring> {
     let mut ring = Ring::new(ENTRIES, 2 * ENTRIES, 0)?;
     for number in 0..count {
@@ -105,13 +105,13 @@ fn ring_with_polls(count: usize, idle: &OwnedFd) -> Result<Ring> {
     Ok(ring)
 }
 
-/// The next completion, which a submission has waited for.
+/// Returns the next completion, for which an enter has waited.
 fn expect(ring: &mut Ring) -> Result<Completion> {
     ring.completion()
         .ok_or_else(|| Failure::new("a completion is not there after an enter that waits for it"))
 }
 
-/// Is the completion a success?
+/// Checks that the completion is a success.
 fn succeeded(completion: Completion, what: &str) -> Result<()> {
     match completion.result {
         0.. => Ok(()),

@@ -10,7 +10,7 @@ use crate::workload::ring::{Ring, Sqe, io_uring_op, sqe};
 use crate::workload::{Report, memory, repeat_for};
 
 const BYTES: usize = 64;
-/// Reads until the file is at its end.
+/// The number of reads from the beginning of the file to its end.
 const READS: usize = 1024;
 
 pub fn run(size: usize, window: Duration) -> Result<Report> {
@@ -22,7 +22,7 @@ pub fn run(size: usize, window: Duration) -> Result<Report> {
     let mut ring = ring_with_polls(size, &idle)?;
     let engine = Some(ring.engine());
     page.hold_worker(&mut ring)?;
-    // What came before the busy request of the chain.
+    // The FSYNC at the head of the chain has completed; the write holds the worker.
     let _ = ring.completion();
     let (buffer, mut reads) = (memory(BYTES)?, 0);
     let (measured, total_ops) = repeat_for(window, || {

@@ -1,4 +1,4 @@
-//! FSYNC of a file in memory, which a worker does: what it takes to queue one behind others.
+//! FSYNC of a file in memory, which a worker does: the cost of queueing it behind others.
 
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use crate::workload::clock::{process_cpu, wall};
 use crate::workload::ring::{ASYNC, FIXED_FILE, Ring, Sqe, io_uring_op, sqe};
 use crate::workload::{Report, Window};
 
-/// Requests behind the others that are measured.
+/// Measured requests, which are queued behind the others.
 const MEASURED: usize = 100;
-/// As many completions as a ring holds.
+/// The largest CQ that a ring can have.
 const COMPLETIONS: u32 = 1 << 16;
 
-/// One worker is held, so that nothing leaves the queue while it is measured.
+/// Measures while the one worker is held, so that nothing leaves the queue.
 pub fn run(size: usize, window: Duration) -> Result<Report> {
     let (file, page) = (memory_file()?, Page::new()?);
     let mut ring = Ring::new(ENTRIES, COMPLETIONS, 0)?;
     let engine = Some(ring.engine());
     ring.limit_workers(1)?;
     ring.register_files(&[file.as_raw_fd()])?;
-    // The first time is the warm-up.
+    // The first round is the warm-up.
     round(&mut ring, &page, size)?;
     let mut measured = Window::default();
     let mut rounds = 1;
@@ -37,7 +37,7 @@ pub fn run(size: usize, window: Duration) -> Result<Report> {
     Ok(Report::of(engine, total_ops, measured))
 }
 
-/// Queues all, measures the last of it, and lets the worker do it.
+/// Queues `size` requests, measures queueing `MEASURED` more, and releases the worker.
 fn round(ring: &mut Ring, page: &Page, size: usize) -> Result<Window> {
     page.hold_worker(ring)?;
     for _ in 0..size {

@@ -1,4 +1,4 @@
-//! One poll after the other, none of which ends.
+//! Polls that are submitted one after the other and never complete.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::workload::clock::thread_cpu;
 use crate::workload::ring::Ring;
 use crate::workload::{Report, Window};
 
-/// What a ring makes for its first requests is not measured.
+/// Unmeasured submissions, in which the ring creates what its first requests need.
 const WARM_UP: u64 = 64;
 
-/// The longest submission is measured as CPU time of the thread, so that what else runs on the machine does not count.
+/// Measures the longest submission as CPU time of the thread, so that other programs do not count.
 pub fn run(size: usize) -> Result<Report> {
     let idle = idle_file()?;
     let mut ring = Ring::new(ENTRIES, 2 * ENTRIES, 0)?;

@@ -1,4 +1,4 @@
-//! A sender of equal messages, by every way there is, and the sink that takes them where somebody has to.
+//! A sender of equal messages, by each available call, and the sink that receives them over the loopback interface.
 
 mod plain;
 mod ring;
@@ -16,13 +16,13 @@ use super::Report;
 use super::clock::pin;
 use crate::failure::{Doing, Failure, Result};
 
-/// Buffers that the sender takes in turn. A buffer is taken again when nobody reads it any more.
+/// Buffers that the sender uses in turn. A buffer is reused when nothing reads it any more.
 const BUFFERS: usize = 32;
 
 /// Arguments of the sender.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Args {
-    /// By what it sends.
+    /// The call that sends.
     #[arg(long, value_enum)]
     means: Means,
     /// Bytes of a message.
@@ -31,10 +31,10 @@ pub struct Args {
     /// Messages per call of `io_uring_enter`, or in a row.
     #[arg(long, default_value_t = 1)]
     per_enter: usize,
-    /// Over what.
+    /// The protocol.
     #[arg(long, value_enum)]
     protocol: Protocol,
-    /// To whom.
+    /// The destination.
     #[arg(long)]
     to: SocketAddr,
     /// Milliseconds to measure.
@@ -45,7 +45,7 @@ pub struct Args {
     cpu: Option<usize>,
 }
 
-/// By what the sender sends.
+/// The call by which the sender sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Means {
     /// The system call.
@@ -60,7 +60,7 @@ enum Means {
     RingZcFixed,
 }
 
-/// Over what messages go.
+/// The protocol of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Protocol {
     Udp,
@@ -99,22 +99,22 @@ fn connect(args: &Args) -> Result<OwnedFd> {
     }
 }
 
-/// The sender's memory, and which of it is on its way.
+/// The sender's memory, and which of its buffers are in flight.
 struct Buffers {
     memory: *mut u8,
     payload: usize,
     stride: usize,
-    /// By buffer, whether somebody may still read it.
+    /// True, by buffer, if the buffer may still be read.
     busy: [bool; BUFFERS],
     next: usize,
 }
 
 impl Buffers {
-    /// Memory of whole pages that stays until the process ends.
+    /// Maps memory of whole pages that stays until the process ends.
     fn new(payload: usize) -> Result<Self> {
         let stride = payload.next_multiple_of(4096);
         let memory = super::memory(stride * BUFFERS)?;
-        // SAFETY: as long as the mapping. Written, so that its pages are not all the one of zeros.
+        // SAFETY: the length is that of the mapping. The write replaces the shared zero page.
         unsafe { memory.write_bytes(b'm', stride * BUFFERS) };
         Ok(Self { memory, payload, stride, busy: [false; BUFFERS], next: 0 })
     }
@@ -124,7 +124,7 @@ impl Buffers {
         unsafe { self.memory.add(index % BUFFERS * self.stride) }
     }
 
-    /// The next buffer in turn, if it is free.
+    /// Takes the next buffer in turn, if it is free.
     fn take(&mut self) -> Option<usize> {
         let index = self.next;
         if self.busy[index] {
@@ -135,7 +135,7 @@ impl Buffers {
     }
 }
 
-/// What the notifications of zero-copy sends said.
+/// Numbers of notifications of zero-copy sends.
 #[derive(Default)]
 struct Notified {
     all: u64,

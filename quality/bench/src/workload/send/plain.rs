@@ -6,15 +6,15 @@ use super::{BUFFERS, Buffers, Notified};
 use crate::failure::{Failure, Result};
 use crate::workload::{PATIENCE, Report, repeat_for};
 
-/// `SO_EE_ORIGIN_ZEROCOPY`: what a notification says it is.
+/// `SO_EE_ORIGIN_ZEROCOPY`: the origin of a notification.
 const ORIGIN_ZEROCOPY: u8 = 5;
-/// `SO_EE_CODE_ZEROCOPY_COPIED`: the kernel has copied after all.
+/// `SO_EE_CODE_ZEROCOPY_COPIED`: the kernel has copied the data after all.
 const COPIED: u8 = 1;
 
-/// Sends between two looks at the clock, at least.
+/// The minimum number of sends between two readings of the clock.
 pub const BATCH: usize = 16;
 
-/// `send`, one after the other.
+/// Sends by `send`, one message after the other.
 pub fn send(socket: i32, buffers: &Buffers, per_enter: usize, window: Duration) -> Result<Report> {
     let batch = per_enter.max(BATCH);
     let mut next = 0;
@@ -30,7 +30,7 @@ pub fn send(socket: i32, buffers: &Buffers, per_enter: usize, window: Duration) 
     Ok(Report::of(None, total_ops, measured))
 }
 
-/// One message; false where there is no room for its notification.
+/// Sends one message; returns false if there is no memory for its notification.
 fn once(socket: i32, buffers: &Buffers, index: usize, flags: i32) -> Result<bool> {
     // SAFETY: the buffer is as long as the payload.
     let sent = unsafe { libc::send(socket, buffers.address(index).cast(), buffers.payload, flags) };
@@ -42,7 +42,7 @@ fn once(socket: i32, buffers: &Buffers, index: usize, flags: i32) -> Result<bool
     }
 }
 
-/// `send` with `MSG_ZEROCOPY`. Notifications are read when half of the buffers are out, many at a time.
+/// Sends by `send` with `MSG_ZEROCOPY`. Notifications are read when half of the buffers are in flight, many at a time.
 pub fn send_zerocopy(socket: i32, buffers: Buffers, per_enter: usize, window: Duration) -> Result<Report> {
     let on: libc::c_int = 1;
     let bytes = size_of_val(&on) as libc::socklen_t;
@@ -67,7 +67,7 @@ pub fn send_zerocopy(socket: i32, buffers: Buffers, per_enter: usize, window: Du
 struct Sender {
     socket: i32,
     buffers: Buffers,
-    /// Buffers whose notification has not come.
+    /// Buffers without a notification yet.
     out: usize,
     notified: Notified,
 }
@@ -103,7 +103,7 @@ impl Sender {
     fn read_notifications(&mut self) -> Result<()> {
         while let Some((first, last, copied)) = notification(self.socket)? {
             for number in 0..=last.wrapping_sub(first) {
-                // Numbers wrap at a multiple of the buffers.
+                // The numbers of sends wrap at a multiple of `BUFFERS`.
                 self.buffers.busy[first.wrapping_add(number) as usize % BUFFERS] = false;
                 self.out -= 1;
                 self.notified.all += 1;
@@ -114,7 +114,7 @@ impl Sender {
     }
 }
 
-/// The next notification: the numbers of the first and the last send that it is for, and whether they were copied.
+/// Reads the next notification: the numbers of the first and the last send it covers, and whether they were copied.
 fn notification(socket: i32) -> Result<Option<(u32, u32, bool)>> {
     let mut control = [0u64; 16];
     // SAFETY: all-zero bytes are a valid `msghdr`.

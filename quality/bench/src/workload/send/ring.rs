@@ -17,12 +17,12 @@ struct Sender {
     socket: i32,
     means: Means,
     buffers: Buffers,
-    /// Sends whose result has not come.
+    /// Sends without a result yet.
     pending: usize,
     notified: Notified,
 }
 
-/// Sends so many per enter, each time waiting for their results; for notifications only where a buffer is wanted again.
+/// Sends `per_enter` messages per enter and waits for their results; waits for notifications only if it needs a busy buffer.
 pub fn send(socket: i32, buffers: Buffers, args: &Args, window: Duration) -> Result<Report> {
     let entries = BUFFERS as u32;
     let ring = Ring::new(entries, entries * 4, DEFER)?;

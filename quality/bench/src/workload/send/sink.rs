@@ -1,4 +1,4 @@
-//! Takes messages and drops them, without copying them out of the kernel: the sender is what is measured.
+//! Receives messages and drops them without copying them out of the kernel: only the sender is measured.
 
 use std::io::Write;
 use std::net::{TcpListener, UdpSocket};
@@ -10,24 +10,24 @@ use super::Protocol;
 use crate::failure::{Doing, Failure, Result};
 use crate::workload::clock::pin;
 
-/// Dropped by one call at most.
+/// The maximum number of bytes that one call drops.
 const PLENTY: usize = 1 << 20;
 
 /// Arguments of the sink.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Args {
-    /// Over what.
+    /// The protocol.
     #[arg(long, value_enum)]
     protocol: Protocol,
     /// Bind to this CPU.
     #[arg(long)]
     cpu: Option<usize>,
-    /// Look for messages without ever sleeping: whoever sends need not wake anybody.
+    /// Poll for messages without sleeping, so that the sender wakes no thread.
     #[arg(long)]
     awake: bool,
 }
 
-/// Says where it listens, and drops what comes until it is killed; over TCP until the sender closes.
+/// Prints its address, and drops messages until it is killed; over TCP until the sender closes.
 pub fn run(args: &Args) -> Result<()> {
     pin(args.cpu)?;
     match args.protocol {
@@ -68,7 +68,7 @@ fn drop_all(socket: i32, length: usize, awake: bool) -> Result<()> {
     }
 }
 
-/// Asks without a lock of the socket's, which the sender needs.
+/// True if the socket is readable. poll does not take the socket's lock, which the sender needs.
 fn is_readable(socket: i32) -> bool {
     let mut poll = libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry, which lives through the call.

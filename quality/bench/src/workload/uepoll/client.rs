@@ -1,4 +1,4 @@
-//! The HTTP clients: keep-alive connections in one process, each with one request under way.
+//! The HTTP clients: keep-alive connections in one process, each with one request in flight.
 
 use clap::Args as ClapArgs;
 
@@ -27,7 +27,7 @@ pub fn run(args: &Args) -> Result<Report> {
     pin(args.cpu)?;
     let mut clients = Clients::connect(args.connections, |_| REQUEST.to_vec(), Some(RESPONSE))?;
     let mut latencies = Vec::with_capacity(args.requests as usize);
-    // Until the server has met every connection, and its clock frequency has settled.
+    // The warm-up lets the server accept every connection and its clock frequency settle.
     let warm_up = args.connections as u64 + args.requests / 10;
     let warm_up = clients.run(|count, _| count >= warm_up, |_| {})?;
     let mut report = clients.measured(warm_up, |clients| {

@@ -1,4 +1,4 @@
-//! By what the server waits.
+//! How the server waits.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use clap::{Args, ValueEnum};
 use crate::failure::{Doing, Result};
 use crate::workload::sockets::Epoll;
 
-/// How to wait.
+/// Arguments that say how to wait.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct How {
-    /// What finds out what is ready.
+    /// How ready files are found.
     #[arg(long, value_enum)]
     pub means: Means,
     /// Microseconds to look for events before sleeping.
@@ -19,14 +19,14 @@ pub struct How {
     pub spin_us: u64,
 }
 
-/// What finds out what is ready.
+/// How ready files are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Means {
     /// epoll, edge-triggered.
     Epoll,
     /// epoll, level-triggered.
     Level,
-    /// The ring, with the feeder that it has by default.
+    /// The ring, with its default feeder.
     Ring,
     /// The ring, fed by epoll.
     RingEpoll,
@@ -38,19 +38,19 @@ pub enum Means {
     RingReactor,
 }
 
-/// By what the server waits.
+/// The epoll instance or ring by which the server waits.
 pub enum Poller {
-    /// By epoll.
+    /// An epoll instance, and `EPOLLET` or 0.
     Epoll(Epoll, i32),
-    /// By a ring.
+    /// A ring, and the events of the last wait.
     Ring(Box<Set>, Vec<Event>),
 }
 
-/// Events that one look takes.
+/// The maximum number of events per wait.
 const MOST: usize = 512;
 
 impl Poller {
-    /// For so many files.
+    /// Creates a poller for `files` files.
     pub fn new(how: How, files: usize) -> Result<Self> {
         let feeder = match how.means {
             Means::Epoll => return Ok(Self::Epoll(Epoll::new()?, libc::EPOLLET)),
@@ -66,7 +66,7 @@ impl Poller {
         Ok(Self::Ring(Box::new(set), vec![Event::default(); MOST]))
     }
 
-    /// Waits for a file to become readable.
+    /// Adds a file, whose readability is then waited for.
     pub fn add(&self, file: i32, token: u64) -> Result<()> {
         match self {
             Self::Epoll(epoll, edge) => epoll.add(file, libc::EPOLLIN | libc::EPOLLRDHUP | edge, token),
@@ -81,7 +81,7 @@ impl Poller {
         }
     }
 
-    /// The file is about to be closed.
+    /// Removes a file that is about to be closed.
     pub fn remove(&self, file: i32) {
         if let Self::Ring(set, _) = self {
             // SAFETY: an open file of the caller's.
@@ -89,7 +89,7 @@ impl Poller {
         }
     }
 
-    /// Waits for events; `timeout_ms` of -1 is for ever. Returns how many there are.
+    /// Waits for events, without a timeout if `timeout_ms` is -1. Returns their number.
     pub fn wait(&mut self, timeout_ms: i32) -> Result<usize> {
         match self {
             Self::Epoll(epoll, _) => epoll.wait(timeout_ms),
@@ -103,7 +103,7 @@ impl Poller {
         }
     }
 
-    /// One of those: whose, and what.
+    /// Returns the token and the event bits of one of the last events.
     pub fn event(&self, index: usize) -> (u64, u32) {
         match self {
             Self::Epoll(epoll, _) => (epoll.events[index].u64, epoll.events[index].events),

@@ -18,7 +18,7 @@ use crate::workload::{PATIENCE, Report, Window};
 pub struct Args {
     #[command(flatten)]
     how: How,
-    /// What happens.
+    /// The source of the events.
     #[arg(long, value_enum)]
     what: What,
     /// Events at a time.
@@ -29,13 +29,13 @@ pub struct Args {
     window_ms: u64,
 }
 
-/// What happens.
+/// The source of the events.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum What {
-    /// Another thread writes to eventfds; the time is that of taking the events, all of them being there.
+    /// Eventfds, to which another thread writes. Only taking the events is timed, when all files are ready.
     Files,
-    /// Another thread notifies this one, which sleeps where there is nothing: by an eventfd, edge-triggered in an epoll
-    /// instance and never read, or by a raised event. The time is that of all.
+    /// Notifications by another thread, for which this one sleeps: by an eventfd, edge-triggered in an epoll instance
+    /// and never read, or by a raised event. The total time is measured.
     Raised,
     /// One thread raises a batch and takes it.
     Alone,
@@ -79,7 +79,7 @@ fn read(file: i32) {
     unsafe { libc::read(file, (&raw mut count).cast(), 8) };
 }
 
-/// The two threads take turns by a word on which they spin: odd is the writer's.
+/// Measures ready files. The two threads take turns by spinning on a word: at odd values the writer runs.
 fn files(args: &Args, length: Duration, other: usize) -> Result<Window> {
     let files = (0..args.batch).map(|_| eventfd()).collect::<Result<Vec<_>>>()?;
     let mut poller = Poller::new(args.how, args.batch)?;
@@ -132,11 +132,11 @@ fn harvest(args: &Args, length: Duration, poller: &mut Poller, turn: &AtomicU64)
         }
         ops += args.batch as u64;
     }
-    // CPU time of the taking alone is what passed.
+    // While events are taken, CPU time equals elapsed time.
     Ok(Window::of(ops, time, time))
 }
 
-/// Counts what a thread posts before it notifies, until as much was seen.
+/// Measures notifications: a thread counts and posts for `length`; this thread takes until it has seen the last one.
 fn notify(
     length: Duration,
     other: usize,

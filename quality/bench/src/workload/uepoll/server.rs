@@ -1,4 +1,4 @@
-//! A small HTTP server with keep-alive connections, as well as it can be written on any means: one registration for the
+//! A small HTTP server with keep-alive connections, optimized for each way to wait: one registration for the
 //! connection's life, no receive after a short one.
 
 use std::os::fd::AsRawFd;
@@ -30,14 +30,14 @@ pub struct Args {
 struct Server {
     poller: Poller,
     listener: i32,
-    /// By socket: how far the end of a request's head has come.
+    /// By socket: how many bytes of the empty line that ends a request's head have come.
     ends: Vec<usize>,
     buffer: [u8; BUFFER],
     expected: usize,
     open: usize,
 }
 
-/// Serves until its clients are gone.
+/// Serves until all clients have closed.
 pub fn serve(args: &Args) -> Result<()> {
     raise_file_limit(args.connections)?;
     pin(args.cpu)?;
@@ -83,7 +83,7 @@ impl Server {
         Ok(())
     }
 
-    /// Receives until that comes up short, and answers each request.
+    /// Receives until a receive is short, and answers each request.
     fn answer(&mut self, socket: i32, to_the_end: bool) -> Result<()> {
         loop {
             let received = match receive(socket, &mut self.buffer) {
@@ -109,7 +109,7 @@ impl Server {
     }
 }
 
-/// How many requests end in these bytes; `matched` bytes of the empty line have come before.
+/// Counts the requests that end in `bytes`; `matched` bytes of the empty line came before.
 fn requests(bytes: &[u8], matched: &mut usize) -> usize {
     const END: &[u8] = b"\r\n\r\n";
     let mut count = 0;
