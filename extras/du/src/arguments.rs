@@ -166,7 +166,7 @@ pub struct Arguments {
     pub version: Option<bool>,
 }
 
-/// Which time of a file.
+/// A time of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Time {
     /// When its content was changed
@@ -180,7 +180,7 @@ pub enum Time {
     Changed,
 }
 
-/// Which engine the rings have.
+/// The engine of the rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
     /// The kernel's io_uring where it works, or else anyring's

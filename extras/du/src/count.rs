@@ -1,4 +1,4 @@
-//! The visitor that counts.
+//! The visitor of the walk, which counts.
 
 use crate::arguments::Time;
 use crate::exclude::Exclude;
@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// In what `stx_blocks` counts.
+/// The unit of `stx_blocks`, in bytes.
 const BLOCK: u64 = 512;
 
 /// The settings: what is counted, and how.
@@ -29,14 +29,14 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The attributes that have to be asked of each file.
+    /// Returns the attributes to query for each file.
     pub fn mask(&self) -> u32 {
         let mut mask = self.time.map_or(0, time::mask);
         if !self.count_links {
             mask |= libc::STATX_TYPE | libc::STATX_NLINK | libc::STATX_INO;
         }
         if self.one_file_system {
-            // The device comes with anything.
+            // Any query returns the device.
             mask |= libc::STATX_INO;
         }
         match (self.inodes, self.apparent) {
@@ -47,35 +47,35 @@ impl Settings {
     }
 }
 
-/// Which files can be met twice, and so must be remembered.
+/// Which files can be found twice, so that they must be remembered.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Remember {
-    /// Only those that have several names: each directory is read once.
+    /// Only files with several names: each directory is read once.
     Linked,
-    /// Directories, for one path may lead into another, and files that are arguments themselves.
+    /// Directories, because one path may lead into another, and files that are arguments themselves.
     Directories(HashSet<Identity>),
-    /// All, for links are followed.
+    /// All files, because links are followed.
     All,
 }
 
-/// Counts what is below one argument after the other.
+/// Counts the files below the arguments, one argument after the other.
 pub struct Count<'a> {
     pub settings: &'a Settings,
     pub remember: Remember,
     pub seen: Seen,
     pub output: &'a Output,
     failed: AtomicBool,
-    /// Which one the present argument is on.
+    /// The device of the current argument.
     device: AtomicU64,
-    /// Something is in the present argument, or a directory of it could not be read.
+    /// True if the current argument has an entry, or one of its directories could not be read.
     filled: AtomicBool,
     total: Mutex<Amount>,
-    /// The locks of the times: who holds one may change the times in the counters that are its own.
+    /// The locks of the times: the holder of a lock may change the times in the counters that belong to the lock.
     times: [Mutex<()>; 16],
     mask: u32,
 }
 
-/// The device and the number of a file.
+/// Returns the device and the inode number of a file.
 pub fn identity(status: &Statx) -> Identity {
     (u64::from(status.stx_dev_major) << 32 | u64::from(status.stx_dev_minor), status.stx_ino)
 }
@@ -100,32 +100,32 @@ impl<'a> Count<'a> {
         }
     }
 
-    /// Something went wrong.
+    /// Reports a failure, which determines the exit status.
     pub fn fails(&self, what: &str, path: &[u8], why: &std::io::Error) {
         self.failed.store(true, Ordering::Relaxed);
         complain(what, Some(path), why);
     }
 
-    /// True if all went well.
+    /// True if there was no failure.
     pub fn all_well(&self) -> bool {
         !self.failed.load(Ordering::Relaxed)
     }
 
-    /// All that was counted, since 1970.
+    /// Returns everything that was counted, with a time of 1970 or later.
     pub fn total(&self) -> Amount {
         let total = *locked(&self.total);
         Amount { time: total.time.max(Some(0)), ..total }
     }
 
-    /// True if this argument is counted, false if it was already.
+    /// Begins an argument; returns false if it has been counted already.
     pub fn begins(&self, status: &Statx, kind: Kind) -> bool {
-        // Relaxed: the walk that reads it begins later.
+        // Relaxed: the walk that reads the device begins later.
         self.device.store(identity(status).0, Ordering::Relaxed);
         self.filled.store(false, Ordering::Relaxed);
         self.is_new(status, kind)
     }
 
-    /// An argument that is no directory.
+    /// Counts an argument that is not a directory.
     pub fn file(&self, path: &[u8], status: &Statx) {
         let amount = self.amount(Some(status));
         locked(&self.total).add(amount);
@@ -142,7 +142,7 @@ impl<'a> Count<'a> {
         Amount { bytes, inodes: 1, time }
     }
 
-    /// True if the file was not counted before.
+    /// True if the file has not been counted before.
     fn is_new(&self, status: &Statx, kind: Kind) -> bool {
         if self.settings.count_links {
             return true;
@@ -159,11 +159,11 @@ impl<'a> Count<'a> {
         !remembered || self.seen.insert(identity(status))
     }
 
-    /// The name of a directory when it is left. Where all links are followed, an argument that has nothing in it loses the slash at
+    /// Returns the name of a directory when it is left. If all links are followed, an argument without entries loses the slash at
     /// its end, as in GNU du.
     fn name<'e>(&self, entry: &'e Entry<'_>) -> &'e [u8] {
         let path = entry.path();
-        // Relaxed: the walk leaves a directory behind all that is in it.
+        // Relaxed: the walk leaves a directory after everything in it.
         let loses_slash = entry.depth() == 0
             && self.settings.follow == Follow::Always
             && path.len() > 1
@@ -177,13 +177,13 @@ impl<'a> Count<'a> {
         !exclude.is_empty() && exclude.fits(path())
     }
 
-    /// Adds to what is counted for a directory.
+    /// Adds to the counters of a directory.
     fn charge(&self, counters: &Counters, amount: &Amount) {
         let [bytes, inodes, ..] = counters;
-        // Relaxed: the walk leaves a directory behind all that is in it.
+        // Relaxed: the walk leaves a directory after everything in it.
         let before = bytes.fetch_add(amount.bytes, Ordering::Relaxed);
         if before.checked_add(amount.bytes).is_none() {
-            // Whoever adds to that comes here, too. It is read when all have added.
+            // Each later addition comes here, too. The counter is read after all additions.
             bytes.store(u64::MAX, Ordering::Relaxed);
         }
         inodes.fetch_add(amount.inodes, Ordering::Relaxed);
@@ -202,7 +202,7 @@ fn charged(counters: &Counters) -> Amount {
     Amount { bytes, inodes, time: time_in(counters) }
 }
 
-/// The time in counters: seconds, and in the last one nanoseconds, which are one more than there are so that 0 is none.
+/// Reads the time in counters: seconds, then nanoseconds plus one, so that 0 means no time.
 fn time_in([.., seconds, rest]: &Counters) -> Option<Stamp> {
     let rest = rest.load(Ordering::Relaxed).checked_sub(1)?;
     let seconds = seconds.load(Ordering::Relaxed).cast_signed();
@@ -210,7 +210,7 @@ fn time_in([.., seconds, rest]: &Counters) -> Option<Stamp> {
 }
 
 fn put_time([.., seconds, rest]: &Counters, time: Stamp) {
-    // A stamp is made of so many seconds, and less than one.
+    // A stamp fits: it was computed from an i64 of seconds and less than one second.
     seconds.store((time.div_euclid(time::SECOND) as i64).cast_unsigned(), Ordering::Relaxed);
     rest.store(time.rem_euclid(time::SECOND) as u64 + 1, Ordering::Relaxed);
 }
@@ -223,12 +223,12 @@ impl Visitor for Count<'_> {
     }
 
     fn visit(&self, total: &mut Amount, entry: &Entry<'_>) -> Step {
-        // The argument itself was looked at before.
+        // The argument itself was counted before the walk.
         let below = entry.depth() > 0;
         if entry.depth() == 1 && self.settings.follow == Follow::Always {
             self.filled.store(true, Ordering::Relaxed);
         }
-        // A path takes time.
+        // Building a path is slow, so patterns come last.
         if below && self.leaves_out(|| entry.path()) {
             return Step::Skip;
         }
@@ -276,9 +276,9 @@ impl Visitor for Count<'_> {
     fn failed(&self, _: &mut Amount, failure: &Failure) {
         self.filled.store(true, Ordering::Relaxed);
         match failure.what() {
-            // A link to a directory above: that is counted already.
+            // A link to a directory above, which is counted already.
             What::Loop(_) => {}
-            // The walk looks at what a link leads to before it shows the link.
+            // The walk queries the target of a link before it shows the link.
             What::Attributes if failure.depth() > 0 && self.leaves_out(|| failure.path()) => {}
             What::Attributes => self.fails("cannot access", failure.path(), failure.error()),
             What::Open | What::Read => self.fails("cannot read directory", failure.path(), failure.error()),

@@ -1,24 +1,24 @@
-//! Patterns of what is not counted.
+//! Patterns of files that are not counted.
 
 use std::ffi::{CStr, CString};
 use std::io::{self, BufRead};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Patterns of the shell, as `fnmatch(3)` has them.
+/// Shell patterns, as `fnmatch(3)` has them.
 #[derive(Debug, Default)]
 pub struct Exclude {
     patterns: Vec<CString>,
 }
 
 impl Exclude {
-    /// One more.
+    /// Adds a pattern.
     pub fn add(&mut self, pattern: &[u8]) {
         let end = pattern.iter().position(|&byte| byte == 0).unwrap_or(pattern.len());
         self.patterns.extend(CString::new(&pattern[..end]));
     }
 
-    /// Adds the patterns in the lines of a file; `-` is the standard input. White space at the end of a line is no part of it.
+    /// Adds the patterns in the lines of a file; `-` is the standard input. White space at the end of a line is ignored.
     pub fn add_file(&mut self, path: &Path) -> io::Result<()> {
         let mut lines: Box<dyn BufRead> = match path.as_os_str().as_bytes() {
             b"-" => Box::new(io::stdin().lock()),
@@ -35,12 +35,12 @@ impl Exclude {
         Ok(())
     }
 
-    /// True if there are none.
+    /// True if there are no patterns.
     pub fn is_empty(&self) -> bool {
         self.patterns.is_empty()
     }
 
-    /// True if one fits the path, or what of it begins behind a slash.
+    /// True if a pattern fits the path, or the path's end after any slash.
     pub fn fits(&self, path: &[u8]) -> bool {
         let Ok(path) = CString::new(path) else { return false };
         let bytes = path.as_bytes_with_nul();

@@ -1,8 +1,8 @@
-//! `anyring du`: how much space directory trees take, asked and answered as with GNU du, walked in parallel.
+//! `anyring du`: how much space directory trees take, with the options and the output of GNU du, walked in parallel.
 //!
-//! The command line (`arguments`) becomes what is to be counted (`count::Settings`) and how amounts are printed
-//! (`output::Lines`). One argument after the other is walked through; `count::Count` is the visitor of the walk.
-//! docs/du.md says what differs from GNU du.
+//! `settings` turns the command line (`arguments`) into what is counted (`count::Settings`) and how amounts are
+//! printed (`output::Lines`). The arguments are walked one after the other; `count::Count` is the visitor of the
+//! walk. docs/du.md lists the differences from GNU du.
 
 pub mod arguments;
 mod count;
@@ -22,9 +22,9 @@ use std::ffi::{CString, OsString};
 use std::io;
 use std::process::ExitCode;
 
-/// Does what a command line says, without the command's own name: 0 where all went well, 1 where not.
+/// Runs a command line, which lacks the command's own name; returns 0 on success, else 1.
 pub fn run(words: &[OsString]) -> ExitCode {
-    // A reader that has gone ends it, as it does with du. Patterns and times are the user's language's.
+    // As with du, a closed pipe ends the program. Patterns and times follow the user's locale.
     // SAFETY: no handler of ours is involved, and there is no other thread yet.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
@@ -51,7 +51,7 @@ pub fn run(words: &[OsString]) -> ExitCode {
     ExitCode::from(u8::from(!measure(job)))
 }
 
-/// Whether all went well.
+/// Measures all arguments; returns true on success.
 fn measure(job: settings::Job) -> bool {
     let output = Output::new(job.lines);
     let roots: Vec<Argument> =
@@ -81,7 +81,7 @@ fn measure(job: settings::Job) -> bool {
     }
 }
 
-/// A path on the command line, and what is there.
+/// A path on the command line, and the attributes of its file.
 struct Argument {
     path: Vec<u8>,
     status: io::Result<Statx>,
@@ -90,7 +90,7 @@ struct Argument {
 impl Argument {
     fn look(path: &[u8], follow: Follow) -> Argument {
         let mut path = path.to_vec();
-        // As many slashes at the end as there may be, but no more than one.
+        // Several slashes at the end become one.
         while path.len() > 2 && path.ends_with(b"//") {
             path.pop();
         }
@@ -102,7 +102,7 @@ impl Argument {
         Kind::of_mode(status.stx_mode.into())
     }
 
-    /// Which one it is, unless it is a directory.
+    /// Returns the file's identity, unless it is a directory.
     fn file(&self) -> Option<seen::Identity> {
         self.status.as_ref().ok().filter(|status| Argument::kind(status) != Kind::Directory).map(identity)
     }
@@ -129,7 +129,7 @@ impl Argument {
     }
 }
 
-/// `statx(2)`.
+/// Queries a file's attributes by `statx(2)`.
 fn status(path: &[u8], follow: Follow) -> io::Result<Statx> {
     let path = CString::new(path)?;
     let flags = if follow == Follow::Never { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
@@ -138,6 +138,6 @@ fn status(path: &[u8], follow: Follow) -> io::Result<Statx> {
     let result = unsafe {
         libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, libc::STATX_BASIC_STATS, status.as_mut_ptr())
     };
-    // SAFETY: it is integers, and was zero before.
+    // SAFETY: the structure has integers only, and was zero before.
     if result == 0 { Ok(unsafe { status.assume_init() }) } else { Err(io::Error::last_os_error()) }
 }

@@ -6,36 +6,36 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 
-/// As many bytes are written at once.
+/// The buffer is written when it has so many bytes.
 const AT_ONCE: usize = 64 << 10;
 
-/// How much there is of something: what is counted, and summed up.
+/// An amount, which is counted and summed up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// Never more than [`u64::MAX`], which is more than can be counted.
+    /// Saturates at [`u64::MAX`].
     pub bytes: u64,
     pub inodes: u64,
-    /// The last of them.
+    /// The latest time.
     pub time: Option<Stamp>,
 }
 
 impl Amount {
     pub fn add(&mut self, other: Amount) {
         self.bytes = self.bytes.saturating_add(other.bytes);
-        // Fewer than there are numbers of inodes.
+        // There are fewer inode numbers than a u64 holds.
         self.inodes += other.inodes;
         self.time = self.time.max(other.time);
     }
 }
 
-/// How amounts become lines.
+/// The format of the lines.
 #[derive(Debug)]
 pub struct Lines {
     pub scale: Scale,
     pub inodes: bool,
     pub times: Option<Style>,
     pub end: u8,
-    /// Only what has at least so much, or at most minus so much where it is negative.
+    /// The threshold: lines have at least this amount, or, if it is negative, at most its absolute value.
     pub threshold: i64,
 }
 
@@ -59,10 +59,10 @@ impl Lines {
     }
 }
 
-/// Lines on their way out, in the order in which they are said by all threads.
+/// Buffered lines, in the order in which the threads print them.
 pub struct Output {
     lines: Lines,
-    /// The output is a terminal: somebody is watching.
+    /// True if the output is a terminal, so that each line is written immediately.
     terminal: bool,
     waiting: Mutex<Waiting>,
 }
@@ -74,17 +74,17 @@ struct Waiting {
 }
 
 impl Output {
-    /// To the standard output.
+    /// Creates the standard output.
     pub fn new(lines: Lines) -> Output {
         Output { lines, terminal: io::stdout().is_terminal(), waiting: Mutex::default() }
     }
 
-    /// A line, unless its amount is beyond the threshold; whether more can be written.
+    /// Prints a line, unless its amount is beyond the threshold; returns false if no more can be written.
     pub fn say(&self, amount: &Amount, path: &[u8]) -> bool {
         !self.lines.passes(amount) || self.say_always(amount, path)
     }
 
-    /// A line, whatever its amount.
+    /// Prints a line, whatever its amount; returns false if no more can be written.
     pub fn say_always(&self, amount: &Amount, path: &[u8]) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         self.lines.write(&mut waiting.bytes, amount, path);
@@ -94,7 +94,7 @@ impl Output {
         waiting.failure.is_none()
     }
 
-    /// Writes what is left; the first failure, if there was any.
+    /// Writes the rest; returns the first failure, if there was one.
     pub fn end(self) -> Result<(), io::Error> {
         let mut waiting = self.waiting.into_inner().unwrap_or_else(PoisonError::into_inner);
         waiting.flush();
@@ -105,7 +105,7 @@ impl Output {
 impl Waiting {
     fn flush(&mut self) {
         if self.failure.is_none() {
-            // Not by way of the library's buffer, which looks for lines.
+            // Bypasses the library's buffer, which searches for newlines.
             let written = io::stdout()
                 .as_fd()
                 .try_clone_to_owned()
@@ -116,7 +116,7 @@ impl Waiting {
     }
 }
 
-/// Says what went wrong, with a name in quotes that shells understand.
+/// Prints an error, with the path in quotes that shells understand.
 pub fn complain(what: &str, path: Option<&[u8]>, why: &io::Error) {
     let mut line = format!("anyring du: {what}").into_bytes();
     if let Some(path) = path {
@@ -124,16 +124,16 @@ pub fn complain(what: &str, path: Option<&[u8]>, why: &io::Error) {
         line.extend(quoted(path));
     }
     line.extend(format!(": {}\n", reason(why)).into_bytes());
-    // Where nobody can be told, the exit status still says it.
+    // If standard error fails, the exit status still reports the failure.
     let _ = io::stderr().write_all(&line);
 }
 
-/// Says something on standard error.
+/// Prints a message on standard error.
 pub fn say(text: &str) {
     let _ = io::stderr().write_all(format!("anyring du: {text}\n").as_bytes());
 }
 
-/// The C library's text for an error.
+/// Returns the C library's text for an error.
 fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     match text.split_once(" (os error") {
@@ -142,7 +142,7 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-/// In quotes; bytes that would harm a terminal are escaped.
+/// Returns the path in quotes; bytes that would harm a terminal are escaped.
 fn quoted(path: &[u8]) -> Vec<u8> {
     let harmless = |byte: &u8| !byte.is_ascii_control() && *byte != b'\'';
     if path.iter().all(harmless) && std::str::from_utf8(path).is_ok() {

@@ -1,13 +1,13 @@
-//! Which files were counted already.
+//! The files that were counted already.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Mutex, PoisonError};
 
-/// Which file it is: the device, and the number there.
+/// A file's identity: the device, and the inode number there.
 pub type Identity = (u64, u64);
 
-/// Mixes the bits of the two numbers; nobody can gain by choosing them.
+/// A hasher that mixes the bits of the two numbers; there is no gain in choosing them maliciously.
 #[derive(Default)]
 pub struct Mix(u64);
 
@@ -26,18 +26,18 @@ impl Hasher for Mix {
 
 type Set = HashSet<Identity, BuildHasherDefault<Mix>>;
 
-/// A set of files, for several threads.
+/// A set of files that threads share.
 pub struct Seen {
     parts: [Mutex<Set>; 16],
 }
 
 impl Seen {
-    /// None yet.
+    /// Creates an empty set.
     pub fn new() -> Seen {
         Seen { parts: std::array::from_fn(|_| Mutex::default()) }
     }
 
-    /// Puts a file in; whether it was not there.
+    /// Inserts a file; returns true if it was new.
     pub fn insert(&self, file: Identity) -> bool {
         let part = &self.parts[(file.1 % 16) as usize];
         part.lock().unwrap_or_else(PoisonError::into_inner).insert(file)

@@ -13,7 +13,7 @@ use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// All there is to do.
+/// Everything that a command line asks for.
 #[derive(Debug)]
 pub struct Job {
     pub paths: Vec<Vec<u8>>,
@@ -23,10 +23,10 @@ pub struct Job {
     pub total: bool,
 }
 
-/// Takes a command line.
+/// Interprets a command line.
 ///
 /// # Errors
-/// What is wrong with it, for its user.
+/// Returns what is wrong with the command line, for its user.
 pub fn understand(arguments: Arguments, matches: &ArgMatches) -> Result<Job, String> {
     let follow = match last(matches, &["dereference", "dereference_args", "no_dereference"]) {
         Some("dereference") => Follow::Always,
@@ -78,7 +78,7 @@ pub fn understand(arguments: Arguments, matches: &ArgMatches) -> Result<Job, Str
     Ok(Job { paths, settings, lines, options, total: arguments.total })
 }
 
-/// The one of these options that was said last.
+/// Returns the last of `options` on the command line.
 fn last<'a>(matches: &ArgMatches, options: &[&'a str]) -> Option<&'a str> {
     let place = |option: &str| {
         let said = matches.value_source(option) == Some(clap::parser::ValueSource::CommandLine);
@@ -106,7 +106,7 @@ fn scale(arguments: &Arguments, matches: &ArgMatches) -> Result<Scale, String> {
             }
             None => size::by_environment(|name| std::env::var(name).ok()),
         };
-    // Of files there are no blocks.
+    // Numbers of inodes are not in blocks.
     Ok(if arguments.inodes { scale.of_numbers() } else { scale })
 }
 
@@ -134,7 +134,7 @@ fn threshold(text: &str) -> Result<i64, String> {
     }
 }
 
-/// The depth down to which there are lines.
+/// Returns the depth down to which lines are printed.
 fn depth(arguments: &Arguments) -> Result<u64, String> {
     if arguments.summarize && arguments.all {
         return Err("cannot both summarize and show all entries (-s, -a)".to_owned());
@@ -155,7 +155,7 @@ fn style(said: Option<&str>) -> Result<Style, String> {
     let text = said.or_else(|| {
         let text = environment.as_deref()?;
         let text = text.strip_prefix("posix-").unwrap_or(text);
-        // `locale` is what ls understands.
+        // `locale` is a style of ls only.
         (text != "locale").then_some(text)
     });
     let text = text.unwrap_or("long-iso");
@@ -163,7 +163,7 @@ fn style(said: Option<&str>) -> Result<Style, String> {
         .ok_or_else(|| format!("invalid time style '{text}': it is full-iso, long-iso, iso or +FORMAT"))
 }
 
-/// The paths that are measured.
+/// Returns the paths to measure.
 fn paths(said: Vec<OsString>, from: Option<&Path>) -> Result<Vec<Vec<u8>>, String> {
     let Some(from) = from else {
         let paths: Vec<_> = said.into_iter().map(OsString::into_vec).collect();

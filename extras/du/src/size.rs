@@ -1,20 +1,20 @@
-//! Numbers of bytes: how they are said on the command line, and how they are printed.
+//! Numbers of bytes: their forms on the command line and in the output.
 
 /// The letters for powers of 1000 and 1024, from the first.
 const POWERS: [char; 8] = ['K', 'M', 'G', 'T', 'P', 'E', 'Z', 'Y'];
 
-/// In what sizes are printed.
+/// The unit in which sizes are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
-    /// In blocks of so many bytes, rounded up; in what fits best, where there is no such.
+    /// The block size in bytes, by which sizes are rounded up; `None` chooses a unit for each size.
     block: Option<u64>,
-    /// The number behind which a letter stands for its powers.
+    /// The base of the powers for which letters stand.
     base: u64,
-    /// The suffix that is printed behind numbers of blocks.
+    /// The suffix after a number of blocks.
     suffix: Suffix,
 }
 
-/// A unit behind a number of blocks.
+/// A unit after a number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Suffix {
     None,
@@ -24,36 +24,36 @@ enum Suffix {
     Bytes,
 }
 
-/// Why a size is none.
+/// Why a text is not a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bad {
-    /// The text is no number.
+    /// The text is not a number.
     Number,
-    /// The letters that follow the number are no unit.
+    /// The letters after the number are not a unit.
     Suffix,
-    /// No number is so large.
+    /// The number is too large.
     TooLarge,
 }
 
 impl Scale {
-    /// In whole blocks of so many bytes.
+    /// Creates the scale of whole blocks of `bytes` bytes.
     pub const fn blocks(bytes: u64) -> Scale {
         Scale { block: Some(bytes), base: 1024, suffix: Suffix::None }
     }
 
-    /// In units that fit, powers of this base.
+    /// Creates the scale that chooses a unit for each size, among powers of `base`.
     pub const fn human(base: u64) -> Scale {
         Scale { block: None, base, suffix: Suffix::Letter }
     }
 
-    /// The scale for what is no number of bytes.
+    /// Returns the scale for numbers that are not sizes.
     pub fn of_numbers(self) -> Scale {
         Scale { block: self.block.map(|_| 1), ..self }
     }
 
-    /// By a block size as people write it: `4096`, `M`, `2MB`, `KiB`, `human-readable`, `si`.
+    /// Parses a block size: `4096`, `M`, `2MB`, `KiB`, `human-readable`, `si`.
     pub fn parse(text: &str) -> Result<Scale, Bad> {
-        // A quote asks for groups of digits, which the C locale has none of.
+        // A quote requests digit grouping, which the C locale does not have.
         let text = text.strip_prefix('\'').unwrap_or(text);
         if !text.is_empty() && "human-readable".starts_with(text) {
             return Ok(Scale::human(1024));
@@ -73,7 +73,7 @@ impl Scale {
         Ok(Scale { block: Some(bytes), base: if decimal { 1000 } else { 1024 }, suffix })
     }
 
-    /// A number of bytes, rounded up. The greatest stands for all that are greater.
+    /// Formats a number of bytes, rounded up. The largest number stands for all larger ones.
     pub fn show(&self, bytes: u64) -> String {
         if bytes == u64::MAX {
             return "Infinity".to_owned();
@@ -99,7 +99,7 @@ impl Scale {
         }
     }
 
-    /// With one digit behind the point below ten units.
+    /// Formats with a unit, and with one decimal below ten units.
     fn fit(&self, bytes: u64) -> String {
         let (bytes, base) = (u128::from(bytes), u128::from(self.base));
         let mut power = 0;
@@ -121,13 +121,13 @@ impl Scale {
     }
 }
 
-/// A number with a unit behind it: `10`, `0x10`, `4K`, `4kB` (of 1000), `4KiB`, `M`.
+/// Parses a number with a unit: `10`, `0x10`, `4K`, `4kB` (of 1000), `4KiB`, `M`.
 pub fn number(text: &str) -> Result<u64, Bad> {
     let (value, unit) = integer(text);
     let mut letters = unit.chars();
     let value = match value {
         Some(value) => value?,
-        // A unit alone is one of it.
+        // A unit without a number means one unit.
         None if unit.len() == text.len() && !unit.is_empty() => 1,
         None => return Err(Bad::Number),
     };
@@ -145,7 +145,7 @@ pub fn number(text: &str) -> Result<u64, Bad> {
     value.checked_mul(factor).ok_or(Bad::TooLarge)
 }
 
-/// The digits at the beginning, decimal, octal or hexadecimal as C writes them, and what follows.
+/// Splits off the digits at the beginning: decimal, octal or hexadecimal as in C.
 fn integer(text: &str) -> (Option<Result<u64, Bad>>, &str) {
     let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let (digits, radix) = match hexadecimal {
@@ -161,7 +161,7 @@ fn integer(text: &str) -> (Option<Result<u64, Bad>>, &str) {
     }
 }
 
-/// The block size where nothing was said on the command line.
+/// Returns the block size if the command line has none.
 pub fn by_environment(variable: impl Fn(&str) -> Option<String>) -> Scale {
     let said = ["DU_BLOCK_SIZE", "BLOCK_SIZE", "BLOCKSIZE"].into_iter().find_map(&variable);
     let usual = Scale::blocks(if variable("POSIXLY_CORRECT").is_some() { 512 } else { 1024 });

@@ -1,4 +1,4 @@
-//! Times, as they are counted and printed.
+//! Times: how they are counted and printed.
 
 use crate::arguments::Time;
 use crate::output;
@@ -10,7 +10,7 @@ pub type Stamp = i128;
 
 pub const SECOND: Stamp = 1_000_000_000;
 
-/// A time of a file.
+/// Returns a time of a file.
 pub fn of(status: &Statx, which: Time) -> Stamp {
     let time = match which {
         Time::Modified => status.stx_mtime,
@@ -20,7 +20,7 @@ pub fn of(status: &Statx, which: Time) -> Stamp {
     Stamp::from(time.tv_sec) * SECOND + Stamp::from(time.tv_nsec)
 }
 
-/// The part of the status that has to be asked for.
+/// Returns the attributes to query for a time.
 pub fn mask(which: Time) -> u32 {
     match which {
         Time::Modified => libc::STATX_MTIME,
@@ -29,7 +29,7 @@ pub fn mask(which: Time) -> u32 {
     }
 }
 
-/// How times are printed.
+/// The format of times.
 #[derive(Debug)]
 pub struct Style {
     format: CString,
@@ -37,7 +37,7 @@ pub struct Style {
 }
 
 impl Style {
-    /// By its name, or a format behind `+`; `None` where there is no such.
+    /// Parses the name of a style, or a format after `+`; returns `None` if there is no such style.
     pub fn parse(text: &str) -> Option<Style> {
         let format = match text {
             "long-iso" => "%Y-%m-%d %H:%M",
@@ -48,13 +48,13 @@ impl Style {
         Some(Style { format: CString::new(format).ok()?, full: text == "full-iso" })
     }
 
-    /// A time, where this machine is.
+    /// Formats a time in the local time zone.
     pub fn show(&self, time: Stamp) -> Vec<u8> {
-        // A stamp is made of so many seconds.
+        // The seconds of a stamp fit into an i64.
         let (seconds, rest) = (time.div_euclid(SECOND) as i64, time.rem_euclid(SECOND));
         // SAFETY: integers and a pointer that the C library sets.
         let mut parts: libc::tm = unsafe { std::mem::zeroed() };
-        // SAFETY: both are ours.
+        // SAFETY: both pointers are to local variables.
         if unsafe { libc::localtime_r(&seconds, &mut parts) }.is_null() {
             output::say(&format!("the time {seconds} has no date"));
             return seconds.to_string().into_bytes();
@@ -70,7 +70,7 @@ impl Style {
 
 fn formatted(format: &std::ffi::CStr, parts: &libc::tm) -> Vec<u8> {
     let mut text = vec![0_u8; 256 + 16 * format.count_bytes()];
-    // SAFETY: as many bytes as are said.
+    // SAFETY: the buffer has the size given.
     let length =
         unsafe { libc::strftime(text.as_mut_ptr().cast::<c_char>(), text.len(), format.as_ptr(), parts) };
     text.truncate(length);

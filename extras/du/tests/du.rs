@@ -1,4 +1,4 @@
-//! Lines and totals are those of GNU du, on random trees with random options, over both engines and denied.
+//! Compares lines and totals with GNU du, on random trees with random options, on both engines and without io_uring.
 
 #[path = "../../walk/tests/common/mounted.rs"]
 mod mounted;
@@ -19,12 +19,12 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use tempfile::TempDir;
 
-/// Where sizes of files do not change once they are written.
+/// Creates a tree on a file system where sizes of files do not change after they are written.
 fn tree() -> TempDir {
     TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).unwrap()
 }
 
-/// How the command gets its rings.
+/// The engine of the command's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     User,
@@ -64,7 +64,7 @@ fn ours(way: Way, at: &Path, words: &[OsString], environment: &[(&str, &str)]) -
     run(command, at, words, environment)
 }
 
-/// How often there is each line.
+/// Counts how often each line occurs.
 fn lines(output: &Output) -> BTreeMap<String, u32> {
     let end = if output.stdout.contains(&0) { 0 } else { b'\n' };
     let mut lines = BTreeMap::new();
@@ -89,20 +89,20 @@ fn same(way: Way, at: &Path, words: &[OsString], environment: &[(&str, &str)]) {
     assert_eq!(complaints(&ours), complaints(&theirs), "{}{}", said(&ours), said(&theirs));
 }
 
-/// Something in a tree.
+/// A kind of entry in a random tree.
 #[derive(Clone, Debug)]
 enum What {
     Directory,
-    /// A file of so many bytes that is a hole but for its last so many.
+    /// A file of the first size that is a hole except for its last bytes.
     File(u64, u16),
-    /// A further name of a file in the same directory.
+    /// A second name of a file in the same directory.
     Name,
     Link(u8),
 }
 
 #[derive(Clone, Debug)]
 struct Thing {
-    /// In which of the directories that there are already.
+    /// Selects one of the existing directories.
     place: prop::sample::Index,
     name: Vec<u8>,
     what: What,
@@ -129,7 +129,7 @@ fn thing() -> impl Strategy<Value = Thing> {
     (any::<prop::sample::Index>(), name(), what).prop_map(|(place, name, what)| Thing { place, name, what })
 }
 
-/// Makes them; what has the name of another is left out.
+/// Creates the entries, except those whose name exists already.
 fn build(at: &Path, things: &[Thing]) {
     std::fs::create_dir(at).unwrap();
     let mut directories = vec![at.to_owned()];
@@ -228,7 +228,7 @@ fn roots() -> impl Strategy<Value = Vec<OsString>> {
     .prop_map(|roots| arguments(&roots.split(' ').collect::<Vec<_>>()))
 }
 
-/// Newer ones count nothing for the length of a directory.
+/// True if GNU du counts the length of directories, which newer versions do not.
 fn counts_directories() -> bool {
     let empty = tree();
     let output = theirs(empty.path(), &arguments(&["-sb"]), &[]);
@@ -248,7 +248,7 @@ const ENVIRONMENTS: &[&[(&str, &str)]] = &[
     &[("DU_BLOCK_SIZE", "nonsense")],
 ];
 
-/// The cases: the same ones each time, or as many random ones as ANYRING_DU_CASES says.
+/// Returns the cases: always the same, or as many random ones as ANYRING_DU_CASES says.
 fn config() -> ProptestConfig {
     let cases = std::env::var("ANYRING_DU_CASES").ok().map(|cases| cases.parse().expect("a number of cases"));
     let rng_seed = if cases.is_some() { RngSeed::Random } else { RngSeed::Fixed(0) };
@@ -270,15 +270,15 @@ proptest! {
         environment in prop::sample::select(ENVIRONMENTS),
     ) {
         let place = tree();
-        // Which of a file's names has the line is a matter of order.
+        // The name under which a file gets its line depends on the order of the walk.
         let lines_of_files = words.iter().any(|word| word == "-a") && !words.iter().any(|word| word == "-l");
         let mut things = things;
         things.retain(|thing| !lines_of_files || !matches!(thing.what, What::Name));
         build(&place.path().join("t"), &things);
         let _ = symlink("a", place.path().join("t/link"));
-        // Options that contradict each other are refused by both.
+        // Both programs refuse options that contradict each other.
         words.extend(roots);
-        // GNU du takes no options behind operands where that is set.
+        // With POSIXLY_CORRECT GNU du takes no options after operands.
         let (ours, theirs) = (ours(way, place.path(), &order(&words, sorted), environment), theirs(place.path(), &words, environment));
         let bytes = words.iter().any(|word| word == "-b" || word == "--apparent-size");
         prop_assume!(!bytes || counts_directories());
@@ -301,7 +301,7 @@ fn order(words: &[OsString], sorted: bool) -> Vec<OsString> {
 
 const WAYS: [Way; 3] = [Way::User, Way::Kernel, Way::Denied];
 
-/// For which directory a file with names in several counts is a matter of order; the total is not.
+/// The directory for which a file with names in several counts depends on the order; the total does not.
 #[test]
 fn names_in_several_directories() {
     let place = tree();
@@ -329,7 +329,7 @@ fn names_in_several_directories() {
     }
 }
 
-/// With -L a file counts once, however many links lead to it; for which directory is again a matter of order.
+/// With -L a file counts once, however many links lead to it; the directory for which it counts depends on the order.
 #[test]
 fn links_are_followed() {
     let place = tree();
@@ -349,12 +349,12 @@ fn links_are_followed() {
             same(way, place.path(), &arguments(words), &[]);
         }
     }
-    // An argument with nothing in it loses its slash.
+    // An argument without entries loses its slash.
     std::fs::create_dir(place.path().join("empty")).unwrap();
     for words in [&["-L", "empty/"][..], &["-D", "empty/"], &["-L", "u/"], &["-L", "--exclude=file", "u/"]] {
         same(Way::User, place.path(), &arguments(words), &[]);
     }
-    // A link that leads nowhere is something, and no failure where it is left out.
+    // A dangling link counts, and is not a failure if it is excluded.
     for (name, to) in [("loop", "loop"), ("gone", "nowhere"), ("self", ".")] {
         let directory = place.path().join(name);
         std::fs::create_dir(&directory).unwrap();
@@ -374,7 +374,7 @@ fn links_are_followed() {
     }
 }
 
-/// Sizes and times of which there are no larger ones.
+/// The largest sizes and times.
 #[test]
 fn beyond_all_numbers() {
     let place = tree();
@@ -393,7 +393,7 @@ fn beyond_all_numbers() {
         let result = unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), [time; 2].as_ptr(), 0) };
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     };
-    // 2300, 1600, 10000, and years that no calendar has; of each directory its file's time is the last.
+    // 2300, 1600, 10000, and years that no calendar has; each directory's last time is that of its file.
     for (name, seconds) in
         [("b", 10_413_792_000), ("c", -11_676_096_000), ("far", 253_402_300_800), ("last", 1 << 62)]
     {
@@ -422,14 +422,14 @@ fn beyond_all_numbers() {
             let words = format!("--time -a {line}").replace("-a -a", "-a");
             same(way, place.path(), &arguments(&words.split(' ').collect::<Vec<_>>()), &[("TZ", "UTC0")]);
         }
-        // GNU du has 1970 for the first directory of all that are older.
+        // GNU du prints 1970 for the first of directories that are all older.
         same(way, place.path(), &arguments(&["--time", "c/f"]), &[("TZ", "UTC0")]);
         let old = ours(way, place.path(), &arguments(&["--time", "c"]), &[("TZ", "UTC0")]);
         assert_eq!(String::from_utf8_lossy(&old.stdout), "0\t1600-01-01 00:00\tc\n");
     }
 }
 
-/// File systems in the tree: -x leaves them out, unless they are arguments.
+/// File systems in the tree: -x excludes them, unless they are arguments.
 #[test]
 fn other_file_systems() {
     let place = tree();
@@ -460,7 +460,7 @@ fn other_file_systems() {
     result.unwrap();
 }
 
-/// Directories that are mounted below themselves are counted once.
+/// Directories that are mounted below themselves count once.
 #[test]
 fn mounted_below_itself() {
     const MOUNTS: &[(&str, &str)] = &[("t/a", "t/a/again"), (".", "t/b/whole"), ("t/a/deep", "t/beside")];
@@ -518,9 +518,9 @@ fn what_cannot_be_read() {
     };
     mode(0);
     std::fs::set_permissions(place.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    // As somebody who has no rights to everything; the program has to be where that one can reach it.
+    // Runs as a user without privileges, who must be able to reach the program.
     let program = place.path().join("du");
-    // By a process of its own: a descriptor of ours that writes it, inherited by what another test starts, makes it busy.
+    // A separate process copies: a descriptor of ours, open for writing and inherited by another test's child, would cause ETXTBSY.
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_anyring-du")).arg(&program).status().unwrap();
     assert!(copied.success());
     let as_nobody = |program: &OsStr| {
@@ -539,14 +539,14 @@ fn what_cannot_be_read() {
     assert!(said.contains("anyring du: cannot access 'nothing': No such file or directory"), "{said}");
 }
 
-/// A path longer than the system takes at once.
+/// A path longer than PATH_MAX.
 #[test]
 fn a_deep_chain() {
     let place = tree();
     let name = CString::new(vec![b'd'; 200]).unwrap();
     let mut directory = OwnedFd::from(File::open(place.path()).unwrap());
     for _ in 0..60 {
-        // SAFETY: a string of ours, and a descriptor that nobody else has.
+        // SAFETY: a string of ours, and a descriptor that is used nowhere else.
         directory = unsafe {
             assert_eq!(libc::mkdirat(directory.as_raw_fd(), name.as_ptr(), 0o755), 0);
             let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
@@ -591,7 +591,7 @@ fn real_trees() {
     }
 }
 
-/// A directory's line is behind those of what is in it, the argument's at the end of all; with --sorted all is in order.
+/// A directory's line follows those of its entries, and the argument's is last; with --sorted the whole order is fixed.
 #[test]
 fn order_of_lines() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap();

@@ -1,4 +1,4 @@
-//! Colours of names, as `LS_COLORS` has them.
+//! Colours of names, by `LS_COLORS`.
 
 use crate::files;
 use crate::look::Look;
@@ -7,14 +7,14 @@ use crate::settings::Colour;
 use anyring_walk::Kind;
 use lscolors::{Indicator, LsColors, Style};
 
-/// How names are coloured.
+/// The colours of names.
 pub struct Colours(LsColors);
 
 impl Colours {
     /// The attributes that a colour depends on.
     pub const MASK: u32 = libc::STATX_TYPE | libc::STATX_MODE;
 
-    /// The colours of the environment, if they are wanted.
+    /// Returns the colours of the environment, if the settings ask for colours.
     pub fn wanted(colour: Colour, terminal: bool, prints: bool) -> Option<Colours> {
         let variable = |name| std::env::var_os(name).unwrap_or_default();
         let plain = !variable("NO_COLOR").is_empty() || variable("TERM") == "dumb";

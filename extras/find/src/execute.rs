@@ -1,4 +1,4 @@
-//! `-exec` and its kin: commands that are run on what was found.
+//! `-exec` and its variants: commands that run on the entries found.
 
 use crate::look::Look;
 use crate::{files, message};
@@ -12,25 +12,25 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
-/// How long the paths of one command are together: enough to be rare, and safe with any environment (`ARG_MAX`).
+/// The total length of the paths of one command: long enough to run few commands, and below `ARG_MAX` with any environment.
 const PATHS_LENGTH: usize = 128 << 10;
 
-/// A command, and when and where it runs.
+/// A command, when it runs, and in which directory.
 #[derive(Debug)]
 pub struct Execution {
-    /// Its words, each in the pieces between `{}`.
+    /// The command's words, each split at `{}`.
     words: Vec<Vec<Vec<u8>>>,
     when: When,
-    /// In the directory of the entry.
+    /// True to run in the directory of the entry.
     inside: bool,
     ask: bool,
 }
 
 #[derive(Debug)]
 enum When {
-    /// For each entry (`;`).
+    /// Once for each entry (`;`).
     Each,
-    /// For many at once (`{} +`).
+    /// Once for many entries (`{} +`).
     Many(Mutex<Gathered>),
 }
 
@@ -38,12 +38,12 @@ enum When {
 struct Gathered {
     paths: Vec<Vec<u8>>,
     length: usize,
-    /// The directory that they lie in, with its device and inode, for `-execdir`.
+    /// The directory of the entries, with its device and inode, for `-execdir`.
     directory: Option<(OwnedFd, (u64, u64))>,
 }
 
 impl Execution {
-    /// Reads the words behind `name`, and says how many they are.
+    /// Parses the words after `name`; returns the command and its number of words.
     pub fn parse(name: &str, words: &[&[u8]]) -> Result<(Execution, usize), String> {
         let (ask, inside) = (name.starts_with("-ok"), name.ends_with("dir"));
         let ends = |at: usize| match words[at] {
@@ -70,12 +70,12 @@ impl Execution {
         Ok((Execution { words, when, inside, ask }, end + 1))
     }
 
-    /// Whether it asks at the terminal.
+    /// True if the command asks at the terminal.
     pub fn asks(&self) -> bool {
         self.ask
     }
 
-    /// Runs the command for an entry, or keeps the entry for later; its value. `flush` writes what was printed before.
+    /// Runs the command for an entry, or keeps the entry for later; returns the action's value. `flush` writes earlier output.
     pub fn run(&self, look: &Look<'_>, flush: &mut dyn FnMut(), failed: &mut dyn FnMut(String)) -> bool {
         match &self.when {
             When::Each => self.run_each(look, flush, failed),
@@ -87,7 +87,7 @@ impl Execution {
         }
     }
 
-    /// Runs what was kept for later.
+    /// Runs the command on the entries that were kept.
     pub fn finish(&self, failed: &mut dyn FnMut(String)) {
         if let When::Many(gathered) = &self.when {
             let mut gathered = gathered.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -117,7 +117,7 @@ impl Execution {
         match spawn(&words, directory, self.ask) {
             Ok(success) => success,
             Err(error) => {
-                // As with find, a command that cannot be run is false, and no failure of the walk.
+                // As in GNU find, a command that cannot be run is false, and not a failure of the walk.
                 message::say(&problem(&words[0], &error));
                 false
             }
@@ -167,7 +167,7 @@ impl Execution {
         }
     }
 
-    /// The path that stands in the place of `{}`.
+    /// Returns the path that replaces `{}`.
     fn path(&self, look: &Look<'_>) -> Vec<u8> {
         match look.base() {
             _ if !self.inside => look.path().to_vec(),
@@ -177,7 +177,7 @@ impl Execution {
     }
 }
 
-/// A word in the pieces between `{}`.
+/// Splits a word at `{}`.
 fn pieces(word: &[u8]) -> Vec<Vec<u8>> {
     let (mut pieces, mut rest) = (Vec::new(), word);
     while let Some(at) = rest.windows(2).position(|two| two == b"{}") {
@@ -188,7 +188,7 @@ fn pieces(word: &[u8]) -> Vec<Vec<u8>> {
     pieces
 }
 
-/// A command that is looked for in the directory of what was found may be anybody's.
+/// Refuses relative directories in PATH: anybody could have put the command into the directory of an entry.
 fn check_path(name: &str) -> Result<(), String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let relative = |part: &[u8]| !part.starts_with(b"/");
@@ -200,7 +200,7 @@ fn check_path(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The directory of an entry, with its device and inode.
+/// Opens the directory of an entry; returns it with its device and inode.
 fn directory_of(look: &Look<'_>) -> io::Result<(OwnedFd, (u64, u64))> {
     let parent = look.parent();
     let name = match parent.fd {
@@ -219,7 +219,7 @@ fn problem(what: &[u8], error: &io::Error) -> String {
     format!("{}: {}", message::quoted(what), message::of(error))
 }
 
-/// Asks whether to run a command; its words are shown without the path.
+/// Asks whether to run a command; the question shows the command's first word and the path.
 fn confirmed(words: &[Vec<Vec<u8>>], path: &[u8]) -> bool {
     let mut question = b"< ".to_vec();
     question.extend_from_slice(&words[0].join(&b"{}"[..]));
@@ -232,7 +232,7 @@ fn confirmed(words: &[Vec<Vec<u8>>], path: &[u8]) -> bool {
     matches!(answer.first(), Some(b'y' | b'Y'))
 }
 
-/// Runs a command and waits for its end; whether it succeeded.
+/// Runs a command and waits for its end; returns true if it succeeded.
 fn spawn(words: &[Vec<u8>], directory: Option<&OwnedFd>, mute: bool) -> io::Result<bool> {
     let mut command = Command::new(OsStr::from_bytes(&words[0]));
     command.args(words[1..].iter().map(|word| OsStr::from_bytes(word)));

@@ -1,4 +1,4 @@
-//! Expressions: what is asked of each entry, and what is done with it.
+//! Expressions: the tests of each entry, and the actions on it.
 
 use crate::execute::Execution;
 use crate::format::Format;
@@ -11,18 +11,18 @@ use regex::bytes::Regex;
 /// An expression.
 #[derive(Debug)]
 pub enum Tree {
-    /// All of them, up to the first that is false.
+    /// True if all are true; evaluation stops at the first that is false.
     And(Vec<Tree>),
-    /// The first that is true.
+    /// True if one is true; evaluation stops there.
     Or(Vec<Tree>),
-    /// All of them, whatever they say; the last one's value.
+    /// Evaluates all; has the value of the last one.
     List(Vec<Tree>),
     Not(Box<Tree>),
     Test(Test),
     Action(Action),
 }
 
-/// A primary that changes nothing.
+/// A primary without effects.
 #[derive(Debug)]
 pub enum Test {
     Constant(bool),
@@ -33,7 +33,7 @@ pub enum Test {
     Link(Glob),
     Regex(Regex),
     Kind(Vec<Kind>),
-    /// Of what a link leads to; where links are followed, of the link.
+    /// The kind of a link's target; if links are followed, of the link itself.
     OtherKind(Vec<Kind>),
     Size {
         unit: u64,
@@ -49,7 +49,7 @@ pub enum Test {
     },
     User(Compare),
     Group(Compare),
-    /// Owned by a number that has no name.
+    /// True if the owner's number has no name.
     NoUser,
     NoGroup,
     Links(Compare),
@@ -63,10 +63,10 @@ pub enum Test {
     Access(i32),
 }
 
-/// A primary that changes something, the walk or the output.
+/// A primary with effects on the walk or the output.
 #[derive(Debug)]
 pub enum Action {
-    /// The path and a byte.
+    /// Prints the path and a byte.
     Print {
         to: Sink,
         end: u8,
@@ -84,7 +84,7 @@ pub enum Action {
     Quit,
 }
 
-/// Which output, by number; 0 is the standard output.
+/// The number of an output; 0 is the standard output.
 pub type Sink = usize;
 
 /// A number and how it is compared.
@@ -96,7 +96,7 @@ pub enum Compare {
 }
 
 impl Compare {
-    /// Whether a number is as asked for.
+    /// True if the comparison with `number` holds.
     pub fn holds(self, number: u64) -> bool {
         match self {
             Compare::Less(than) => number < than,
@@ -116,7 +116,7 @@ pub enum Time {
 }
 
 impl Time {
-    /// Its bit in a mask.
+    /// Returns the time's bit in a mask.
     pub fn mask(self) -> u32 {
         match self {
             Time::Access => libc::STATX_ATIME,
@@ -126,7 +126,7 @@ impl Time {
         }
     }
 
-    /// The stamp that a file has there; nothing where its file system does not tell.
+    /// Returns the time of a file; `None` if its file system does not have it.
     pub fn of(self, file: &libc::statx) -> Option<Stamp> {
         let time = match self {
             Time::Access => &file.stx_atime,
@@ -138,17 +138,17 @@ impl Time {
     }
 }
 
-/// A part of time.
+/// An interval of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
     Before(Stamp),
     After(Stamp),
-    /// After the first, up to the second.
+    /// After the first stamp, up to and including the second.
     Between(Stamp, Stamp),
 }
 
 impl Window {
-    /// Whether a time lies in it.
+    /// True if the time lies in the interval.
     pub fn holds(self, time: Stamp) -> bool {
         match self {
             Window::Before(end) => time < end,
@@ -158,7 +158,7 @@ impl Window {
     }
 }
 
-/// How bits are compared.
+/// How permission bits are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bits {
     Exactly,
@@ -167,7 +167,7 @@ pub enum Bits {
 }
 
 impl Test {
-    /// Which attributes it needs.
+    /// Returns the attributes that the test needs.
     pub fn mask(&self) -> u32 {
         match self {
             Test::Size { .. } => libc::STATX_SIZE,
@@ -176,9 +176,9 @@ impl Test {
             Test::User(_) | Test::NoUser => libc::STATX_UID,
             Test::Group(_) | Test::NoGroup => libc::STATX_GID,
             Test::Links(_) => libc::STATX_NLINK,
-            // The number that a directory says is not that of what is mounted there.
+            // For a mount point, the inode number in the directory's record is that of the directory underneath.
             Test::Inode(_) | Test::Same { .. } => libc::STATX_INO,
-            // Directories are looked into.
+            // For a directory, its entries are read instead.
             Test::Empty => libc::STATX_SIZE,
             Test::Constant(_)
             | Test::Name(_)
@@ -193,7 +193,7 @@ impl Test {
 }
 
 impl Action {
-    /// Which attributes it needs.
+    /// Returns the attributes that the action needs.
     fn mask(&self) -> u32 {
         match self {
             Action::Printf { format, .. } => format.mask(),
@@ -202,19 +202,19 @@ impl Action {
         }
     }
 
-    /// Whether an expression with it says itself what becomes of an entry, so that none is printed unasked.
+    /// True if the action replaces the default `-print`.
     fn speaks(&self) -> bool {
         !matches!(self, Action::Prune | Action::Quit)
     }
 
-    /// Whether it must not run beside itself, or be overtaken by output.
+    /// True if the action must not run concurrently with itself, nor be overtaken by output.
     fn is_ordered(&self) -> bool {
         matches!(self, Action::Run(_) | Action::Quit)
     }
 }
 
 impl Tree {
-    /// Which attributes it may need.
+    /// Returns the attributes that the expression may need.
     pub fn mask(&self) -> u32 {
         match self {
             Tree::And(all) | Tree::Or(all) | Tree::List(all) => {
@@ -226,7 +226,7 @@ impl Tree {
         }
     }
 
-    /// Whether some action in it is as asked for.
+    /// True if `asked` is true for some action.
     pub fn any(&self, asked: &dyn Fn(&Action) -> bool) -> bool {
         match self {
             Tree::And(all) | Tree::Or(all) | Tree::List(all) => all.iter().any(|tree| tree.any(asked)),
@@ -236,12 +236,12 @@ impl Tree {
         }
     }
 
-    /// Whether its actions come one after the other, in the order of the walk.
+    /// True if the actions must run one after the other, in the order of the walk.
     pub fn is_ordered(&self) -> bool {
         self.any(&Action::is_ordered)
     }
 
-    /// With a `-print` where nothing in it says what becomes of an entry.
+    /// Adds `-print` to an expression in which no action replaces it.
     pub fn or_printed(self) -> Tree {
         if self.any(&Action::speaks) {
             return self;

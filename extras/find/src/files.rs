@@ -1,5 +1,5 @@
-//! Calls on an entry that the walk does not make for it: by its directory's descriptor and its name, so that paths may be
-//! long and no link on the way is followed.
+//! Calls on an entry that the walk does not make, by its directory's descriptor and its name, so that paths may be long
+//! and no link on the path is followed.
 
 use anyring_walk::{Kind, Parent};
 use std::ffi::{CStr, CString};
@@ -19,7 +19,7 @@ fn statx(at: Parent<'_>, flags: i32, mask: u32) -> io::Result<libc::statx> {
     Ok(unsafe { file.assume_init() })
 }
 
-/// All attributes of what a path leads to; of a link itself unless it is followed. A link that leads nowhere stands for
+/// Returns all attributes of a path's target; of a link itself unless it is followed. A dangling link stands for
 /// itself.
 pub fn attributes_of_path(path: &[u8], follow: bool) -> io::Result<libc::statx> {
     let name = CString::new(path)?;
@@ -31,13 +31,13 @@ pub fn attributes_of_path(path: &[u8], follow: bool) -> io::Result<libc::statx> 
     statx(at, libc::AT_SYMLINK_NOFOLLOW, mask)
 }
 
-/// The kind of an entry, or with `follow` of what it leads to.
+/// Returns the kind of an entry, or with `follow` of its target.
 pub fn kind(at: Parent<'_>, follow: bool) -> io::Result<Kind> {
     let flags = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
     statx(at, flags, libc::STATX_TYPE).map(|file| Kind::of_mode(file.stx_mode.into()))
 }
 
-/// The target of a symbolic link.
+/// Returns the target of a symbolic link.
 pub fn target(at: Parent<'_>) -> io::Result<Vec<u8>> {
     let mut target = vec![0; libc::PATH_MAX as usize];
     // SAFETY: the buffer is as long as said.
@@ -48,7 +48,7 @@ pub fn target(at: Parent<'_>) -> io::Result<Vec<u8>> {
     Ok(target)
 }
 
-/// Whether this process may do so with an entry.
+/// True if this process has the access `how` to an entry.
 pub fn allows(at: Parent<'_>, how: i32) -> bool {
     // SAFETY: a string.
     unsafe { libc::faccessat(at.fd, at.name.as_ptr(), how, 0) == 0 }
@@ -59,11 +59,11 @@ pub fn open_directory(at: Parent<'_>, follow: bool, flags: i32) -> io::Result<Ow
     let flags = flags | libc::O_DIRECTORY | libc::O_CLOEXEC | if follow { 0 } else { libc::O_NOFOLLOW };
     // SAFETY: a string.
     let fd = checked(unsafe { libc::openat(at.fd, at.name.as_ptr(), flags) })?;
-    // SAFETY: it was just opened for us.
+    // SAFETY: the descriptor is fresh and ours.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Whether nothing is in a directory.
+/// True if a directory is empty.
 pub fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
     let mut names = [0_u8; 1 << 10];
     loop {
@@ -82,10 +82,10 @@ pub fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
     }
 }
 
-/// The names that getdents64(2) wrote.
+/// Returns the names that getdents64(2) wrote.
 fn entry_names(mut bytes: &[u8]) -> impl Iterator<Item = &std::ffi::OsStr> {
     use std::os::unix::ffi::OsStrExt;
-    // Inode, place, length of the entry, kind.
+    // Inode, offset, length of the record, kind.
     const HEAD: usize = 8 + 8 + 2 + 1;
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(bytes.get(16..18)?.try_into().ok()?));
@@ -95,20 +95,20 @@ fn entry_names(mut bytes: &[u8]) -> impl Iterator<Item = &std::ffi::OsStr> {
     })
 }
 
-/// Removes an entry; never what a link leads to.
+/// Removes an entry; never the target of a link.
 pub fn remove(at: Parent<'_>, is_directory: bool) -> io::Result<()> {
     let flags = if is_directory { libc::AT_REMOVEDIR } else { 0 };
     // SAFETY: a string.
     checked(unsafe { libc::unlinkat(at.fd, at.name.as_ptr(), flags) }).map(drop)
 }
 
-/// A file in the directory that an entry is, read whole; nothing if there is none.
+/// Reads a whole file in an entry that is a directory; `None` if there is no such file.
 pub fn read_in(at: Parent<'_>, name: &str) -> Option<Vec<u8>> {
     let path = CString::new([at.name.to_bytes(), b"/", name.as_bytes()].concat()).ok()?;
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: a string.
     let fd = checked(unsafe { libc::openat(at.fd, path.as_ptr(), flags) }).ok()?;
-    // SAFETY: it was just opened for us.
+    // SAFETY: the descriptor is fresh and ours.
     let mut file = unsafe { std::fs::File::from_raw_fd(fd) };
     let mut content = Vec::new();
     io::Read::read_to_end(&mut file, &mut content).ok()?;

@@ -1,7 +1,7 @@
-//! Patterns of the shell, on bytes, as fnmatch(3) understands them without flags: `*`, `?` and `[...]` take a slash and a
-//! leading dot as any other.
+//! Shell patterns, on bytes, as fnmatch(3) matches them without flags: `*`, `?` and `[...]` match a slash and a leading
+//! dot, too.
 //!
-//! In a UTF-8 locale a character is a code point, where both pattern and name are UTF-8; else it is a byte.
+//! In a UTF-8 locale a character is a code point if pattern and name are UTF-8; otherwise it is a byte.
 
 use crate::locale::Charset;
 
@@ -15,13 +15,13 @@ pub struct Glob {
 
 #[derive(Clone, Debug)]
 enum Shape {
-    /// No character of it is special.
+    /// Has no special character.
     Exact(Vec<u8>),
-    /// `*` and then nothing special, as in `*.rs`.
+    /// `*` followed by no special character, as in `*.rs`.
     Suffix(Vec<u8>),
     General {
         bytes: Vec<Token>,
-        /// The tokens in code points, where that says something else.
+        /// The tokens in code points, if they differ from the bytes.
         characters: Option<Vec<Token>>,
     },
 }
@@ -35,7 +35,7 @@ enum Token {
         negated: bool,
         items: Vec<Item>,
     },
-    /// A token that matches nothing: a pattern that ends in a backslash.
+    /// A token that matches nothing: the end of a pattern that ends in a backslash.
     Never,
 }
 
@@ -43,7 +43,7 @@ enum Token {
 enum Item {
     Range(u32, u32),
     Class(Class),
-    /// A class that there is not: a character that came so far matches nothing, not even the opposite.
+    /// An unknown class: a character that is compared with it matches nothing, not even a negated set.
     NoClass,
 }
 
@@ -64,12 +64,12 @@ enum Class {
 }
 
 impl Glob {
-    /// A pattern that tells upper from lower case, unless it folds them.
+    /// Parses a pattern, which is case-sensitive unless `fold`.
     pub fn new(pattern: &[u8], fold: bool, charset: Charset) -> Glob {
         Glob { shape: Shape::of(pattern, fold, charset), charset, fold }
     }
 
-    /// Whether all of the name matches.
+    /// True if the whole name matches.
     pub fn matches(&self, name: &[u8]) -> bool {
         match &self.shape {
             Shape::Exact(text) => text == name,
@@ -109,7 +109,7 @@ impl Shape {
     }
 }
 
-/// A suffix that begins inside a character would match half of one.
+/// True if a suffix cannot begin inside a character, of which it would match a part.
 fn suffixes_are_characters(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok()
 }
@@ -194,7 +194,7 @@ impl Class {
         }
     }
 
-    /// Beyond ASCII, by Unicode's properties.
+    /// True if a character beyond ASCII is in the class, by Unicode's properties.
     fn has_wide(self, character: char) -> bool {
         let printed = !character.is_control();
         match self {
@@ -242,7 +242,7 @@ fn tokens(pattern: &[u32]) -> Vec<Token> {
     tokens
 }
 
-/// The set behind a `[`, and its length; none where it does not end, for then the `[` is a character.
+/// Returns the set after a `[`, and its length; `None` if the set does not end, so that the `[` is a character.
 fn set(pattern: &[u32]) -> Option<(Token, usize)> {
     let is = |at: usize, byte: u8| pattern.get(at) == Some(&byte.into());
     let negated = is(0, b'!') || is(0, b'^');
@@ -272,7 +272,7 @@ fn set(pattern: &[u32]) -> Option<(Token, usize)> {
     }
 }
 
-/// The class behind `[:`, none if its name is unknown, and the length with `:]`; nothing if it is none.
+/// Returns the class after `[:` (`None` if its name is unknown) and the length with `:]`; `None` if this is not a class.
 fn class(pattern: &[u32]) -> Option<(Option<Class>, usize)> {
     let lower = |code: &&u32| (u32::from(b'a')..=u32::from(b'z')).contains(*code);
     let length = pattern.iter().take_while(lower).count();
@@ -280,7 +280,7 @@ fn class(pattern: &[u32]) -> Option<(Option<Class>, usize)> {
     ended.then(|| (Class::named(&pattern[..length]), length + 2))
 }
 
-/// One character of a set and its length: as it is, behind a backslash, or as `[.x.]` or `[=x=]`.
+/// Returns a character of a set and its length: plain, after a backslash, or as `[.x.]` or `[=x=]`.
 fn member(pattern: &[u32]) -> Option<(u32, usize)> {
     match *pattern {
         [BACKSLASH, code, ..] => Some((code, 2)),
@@ -298,7 +298,7 @@ fn member(pattern: &[u32]) -> Option<(u32, usize)> {
     }
 }
 
-/// Goes back only to the last star: what an earlier one could take, the last one can.
+/// Matches, and backtracks to the last star only: it can match whatever an earlier star could.
 fn run<U: Unit>(tokens: &[Token], name: &[U], fold: bool) -> bool {
     let (mut token, mut at) = (0, 0);
     let mut star = None; // The token behind it, and where it ends for now.
@@ -364,7 +364,7 @@ mod tests {
         let bytes = Glob::new(b"??", false, Charset::Bytes);
         assert!(bytes.matches("é".as_bytes()) && bytes.matches(b"\xff\xfe"));
         assert!(Glob::new("É*".as_bytes(), true, Charset::Utf8).matches("éa".as_bytes()));
-        // What is not UTF-8 is matched byte by byte.
+        // A name that is not UTF-8 is matched byte by byte.
         assert!(Glob::new(b"??", false, Charset::Utf8).matches(b"\xff\xfe"));
         assert!(Glob::new(b"*\xa9", false, Charset::Bytes).matches("é".as_bytes()));
         assert!(!Glob::new(b"[", false, Charset::Utf8).matches(b""));
@@ -391,7 +391,7 @@ mod tests {
             name in proptest::collection::vec(proptest::sample::select(&b"aAbBz-]![.:\\/\xff"[..]), 0..5),
             fold: bool,
         ) {
-            // Collating symbols and classes that do not end have corners of their own.
+            // Collating symbols and classes that do not end are special cases.
             prop_assume!(!pattern.windows(2).any(|two| [&b"[."[..], b"[:"].contains(&two)));
             let ours = Glob::new(&pattern, fold, Charset::Bytes).matches(&name);
             prop_assert_eq!(ours, oracle(&pattern, &name, fold));

@@ -1,5 +1,5 @@
-//! `--gitignore`: what `.gitignore` files name, in the tree and above it up to the top of its repository, besides the
-//! repository's own list and the user's.
+//! `--gitignore`: patterns of `.gitignore` files, in the tree and above it up to the top of its repository, and of
+//! the repository's and the user's own lists.
 
 use crate::files;
 use crate::look::Look;
@@ -12,11 +12,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 
-/// The lists that hold for a walk.
+/// The lists that apply to a walk.
 pub struct Ignored {
-    /// By the path of the directory in which each was found.
+    /// Lists by the path of the directory that has the file.
     inside: RwLock<HashMap<Vec<u8>, Arc<Gitignore>>>,
-    /// For each root, those from above it, the nearest first, with the path from there to the root.
+    /// For each root, the lists above it, the nearest first, with the path from there to the root.
     above: Vec<Vec<(Gitignore, PathBuf)>>,
 }
 
@@ -26,14 +26,14 @@ impl Ignored {
         Ignored { inside: RwLock::default(), above }
     }
 
-    /// A directory is gone into: its list holds for what is in it.
+    /// Reads the list of a directory that is entered; it applies to the entries there.
     pub fn enter(&self, look: &Look<'_>) {
         let Some(content) = files::read_in(look.parent(), ".gitignore") else { return };
         let mut inside = self.inside.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         inside.insert(look.path().to_vec(), Arc::new(list(&content)));
     }
 
-    /// Whether an entry is left out: the nearest list that names it says so.
+    /// True if an entry is ignored: the nearest list that names it decides.
     pub fn hides(&self, look: &Look<'_>) -> bool {
         let (path, root) = (look.path(), look.root().len());
         let directory = look.kind() == Kind::Directory;
@@ -45,7 +45,7 @@ impl Ignored {
         let inside = self.inside.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut end = path.len() - look.name().len();
         while end >= root && !inside.is_empty() {
-            // The root may end in slashes, of which its own key has all.
+            // The root may end in slashes, which are all in its key.
             let key = if end > root {
                 path[..end].strip_suffix(b"/").unwrap_or(&path[..end])
             } else {
@@ -72,7 +72,7 @@ fn joined(prefix: &Path, below: &[u8]) -> Vec<u8> {
     prefix.join(OsStr::from_bytes(below)).into_os_string().into_encoded_bytes()
 }
 
-/// The patterns of a list. Lines that are no patterns say nothing, as with git.
+/// Parses the patterns of a list. As in git, lines without a pattern are skipped.
 fn list(content: &[u8]) -> Gitignore {
     let mut builder = GitignoreBuilder::new("");
     for line in String::from_utf8_lossy(content).lines() {
@@ -81,7 +81,7 @@ fn list(content: &[u8]) -> Gitignore {
     builder.build().unwrap_or_else(|_| Gitignore::empty())
 }
 
-/// The lists above a root.
+/// Returns the lists above a root.
 fn above(root: &Path) -> Vec<(Gitignore, PathBuf)> {
     let mut lists = Vec::new();
     let Ok(real) = root.canonicalize() else { return lists };

@@ -1,7 +1,7 @@
-//! `anyring find`: what is in directory trees, asked and answered as with GNU find, walked in parallel.
+//! `anyring find`: searches directory trees, with the options and the output of GNU find, walked in parallel.
 //!
 //! The command line becomes a `parse::Command`: roots, `settings`, and an `expression`. A `search` is the visitor
-//! of the walk, and asks the expression of each entry. docs/find.md says what differs from GNU find.
+//! of the walk, and evaluates the expression for each entry. docs/find.md lists the differences from GNU find.
 
 mod colour;
 mod execute;
@@ -34,9 +34,9 @@ use std::process::ExitCode;
 /// The text that `anyring find --help` prints.
 pub const HELP: &str = include_str!("help.txt");
 
-/// Does what a command line says, without the command's own name: 0 where all went well, 1 where not.
+/// Runs a command line, which lacks the command's own name; returns 0 on success, else 1.
 pub fn run(words: &[OsString]) -> ExitCode {
-    // A reader that has gone ends the search, as it does with find.
+    // As with find, a closed pipe ends the search.
     // SAFETY: no handler of ours is involved.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     when::speak_the_users_language();
@@ -58,7 +58,7 @@ pub fn run(words: &[OsString]) -> ExitCode {
     }
 }
 
-/// The roots that a path can name; the others are said.
+/// Returns the roots whose paths are short enough; reports the others.
 fn roots(command: &Command) -> (Vec<Root>, bool) {
     let too_long = |root: &&Vec<u8>| root.len() >= libc::PATH_MAX as usize;
     for root in command.roots.iter().filter(too_long) {
@@ -71,7 +71,7 @@ fn roots(command: &Command) -> (Vec<Root>, bool) {
     (roots, all)
 }
 
-/// Walks; whether all went well.
+/// Walks; returns true on success.
 fn search(command: &Command, now: when::Stamp) -> bool {
     let settings = &command.settings;
     let (roots, all) = roots(command);

@@ -1,4 +1,4 @@
-//! `-ls`: a line as of `ls -dils`.
+//! `-ls`: a line in the format of `ls -dils`.
 
 use crate::files;
 use crate::look::Look;
@@ -7,7 +7,7 @@ use crate::when::{self, SECOND, Stamp};
 use anyring_walk::{Kind, Statx};
 use std::io::{self, Write};
 
-/// How wide columns are: wide enough for the widest up to now.
+/// The widths of the columns, which grow with their texts.
 #[derive(Clone, Debug)]
 pub struct Widths {
     inode: usize,
@@ -26,7 +26,7 @@ impl Default for Widths {
     }
 }
 
-/// A text in a column, which it widens where it must.
+/// Returns the width of a column, at least that of the text.
 fn column(width: &mut usize, text: &str) -> usize {
     *width = (*width).max(text.len());
     *width
@@ -79,7 +79,7 @@ pub fn write(
     problem
 }
 
-/// The time of day for what is recent, else the year.
+/// Writes the time of day for a recent time, else the year.
 fn date(out: &mut Vec<u8>, time: Stamp, now: Stamp) {
     const HALF_A_YEAR: i64 = 6 * 30 * 24 * 60 * 60;
     const HOUR: i64 = 60 * 60;
@@ -92,7 +92,7 @@ fn date(out: &mut Vec<u8>, time: Stamp, now: Stamp) {
     }
 }
 
-/// A name that stays in its column: blanks and what is not visible behind backslashes.
+/// Writes a name with backslashes before blanks and invisible characters, so that it stays in its column.
 fn escaped(out: &mut Vec<u8>, name: &[u8]) {
     for &byte in name {
         match byte {
@@ -110,7 +110,7 @@ fn escaped(out: &mut Vec<u8>, name: &[u8]) {
     }
 }
 
-/// Kind and permissions in letters.
+/// Returns the kind and the permissions in letters.
 pub fn mode(mode: u32) -> [u8; 10] {
     let kind = match Kind::of_mode(mode) {
         Kind::File => b'-',
@@ -124,7 +124,7 @@ pub fn mode(mode: u32) -> [u8; 10] {
             letters[1 + at] = *letter;
         }
     }
-    // Set-user-ID, set-group-ID and sticky share the place of x.
+    // Set-user-ID, set-group-ID and sticky share the positions of x.
     for (at, bit, both, alone) in [(3, 0o4000, b's', b'S'), (6, 0o2000, b's', b'S'), (9, 0o1000, b't', b'T')]
     {
         if mode & bit != 0 {

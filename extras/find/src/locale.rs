@@ -8,12 +8,12 @@ use std::os::unix::ffi::OsStrExt;
 pub enum Charset {
     /// A byte, as in the locales C and POSIX.
     Bytes,
-    /// A code point, where the name is UTF-8.
+    /// A code point, if the name is UTF-8.
     Utf8,
 }
 
 impl Charset {
-    /// By the first of `LC_ALL`, `LC_CTYPE` and `LANG` that says something.
+    /// Returns the charset by the first of `LC_ALL`, `LC_CTYPE` and `LANG` that is set.
     pub fn of_environment() -> Charset {
         let set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let name = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find(set);

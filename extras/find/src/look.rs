@@ -1,8 +1,8 @@
-//! An entry as tests and actions look at it.
+//! An entry, as tests and actions see it.
 
 use anyring_walk::{Entry, Follow, Kind, Parent, Root, Statx};
 
-/// An entry of a walk, with what the expression knows of its root.
+/// An entry of a walk, with its root.
 pub struct Look<'a> {
     entry: &'a Entry<'a>,
     roots: &'a [Root],
@@ -14,7 +14,7 @@ impl<'a> Look<'a> {
         Look { entry, roots, follow }
     }
 
-    /// Whether the entry stands for what it leads to, if it is a link.
+    /// True if the entry, if it is a link, stands for its target.
     pub fn is_followed(&self) -> bool {
         match self.follow {
             Follow::Always => true,
@@ -39,33 +39,33 @@ impl<'a> Look<'a> {
         self.entry.parent()
     }
 
-    /// The attributes, if all in `mask` were asked for.
+    /// Returns the attributes, if all in `mask` were queried.
     pub fn attributes(&self, mask: u32) -> Option<&Statx> {
         self.entry.attributes_with(mask)
     }
 
-    /// The root as it was given.
+    /// Returns the path of the root as it was given.
     pub fn root(&self) -> &[u8] {
         self.roots[self.entry.root()].path()
     }
 
-    /// Which of the roots it lies below.
+    /// Returns the number of the root that the entry is or lies below.
     pub fn root_number(&self) -> usize {
         self.entry.root()
     }
 
-    /// The path without the root and the slash behind it.
+    /// Returns the path without the root and the slash after it.
     pub fn below_root(&self) -> &[u8] {
         let below = &self.path()[self.root().len()..];
         below.strip_prefix(b"/").unwrap_or(below)
     }
 
-    /// The last part of the path, of a root with a slash behind it if it has some.
+    /// Returns the last part of the path; that of a root with one slash at its end, if it has slashes.
     pub fn base(&self) -> &[u8] {
         if self.depth() > 0 { self.entry.name() } else { split(self.entry.name()).1 }
     }
 
-    /// The last part of the path, which is compared with patterns.
+    /// Returns the last part of the path, which is compared with patterns.
     pub fn name(&self) -> &[u8] {
         match trimmed(self.base()) {
             b"" => b"/",
@@ -73,7 +73,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// The part before the last slash.
+    /// Returns the part before the last slash.
     pub fn directory(&self) -> &[u8] {
         if self.depth() == 0 {
             return split(self.path()).0;
@@ -81,7 +81,7 @@ impl<'a> Look<'a> {
         &self.path()[..self.path().len() - self.entry.name().len() - 1]
     }
 
-    /// Where a root lies.
+    /// Returns the directory that has a root.
     pub fn directory_of_root(&self) -> &[u8] {
         match split(trimmed(self.path())).0 {
             b"" => b"/",
@@ -94,7 +94,7 @@ fn trimmed(path: &[u8]) -> &[u8] {
     &path[..path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1)]
 }
 
-/// A root's path in two: before the last slash that has something behind it, and what that is, with one of the slashes behind.
+/// Splits a root's path: before the last slash that has a name after it, and that name, with one of the slashes after it.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let name = trimmed(path);
     if name.is_empty() {
@@ -103,7 +103,7 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let named = &path[..path.len().min(name.len() + 1)];
     match name.iter().rposition(|&byte| byte == b'/') {
         Some(slash) => (&path[..slash], &named[slash + 1..]),
-        // As GNU find has it.
+        // As in GNU find.
         None => (path.strip_suffix(b"/").unwrap_or(b"."), named),
     }
 }

@@ -1,9 +1,9 @@
-//! Messages on the standard error.
+//! Messages on standard error.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
-/// Says one line, whole.
+/// Prints one whole line.
 pub fn say(text: &str) {
     let line = format!("anyring find: {text}\n");
     crate::progress::aside(|| {
@@ -11,7 +11,7 @@ pub fn say(text: &str) {
     });
 }
 
-/// A name in quotes, in one line whatever it holds.
+/// Returns a name in quotes, on one line whatever bytes it has.
 pub fn quoted(name: &[u8]) -> String {
     let mut text = String::from("'");
     for chunk in name.utf8_chunks() {
@@ -33,7 +33,7 @@ pub fn quoted(name: &[u8]) -> String {
     text
 }
 
-/// An error in the system's words, without its number.
+/// Returns an error's text by the system, without its number.
 pub fn of(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 
-/// Names that were asked for already.
+/// Names that were looked up already.
 #[derive(Debug, Default)]
 pub struct Names {
     users: Mutex<HashMap<u32, Option<Vec<u8>>>>,
@@ -13,21 +13,21 @@ pub struct Names {
 }
 
 impl Names {
-    /// The name of a user.
+    /// Returns the name of a user.
     pub fn user(&self, number: u32) -> Option<Vec<u8>> {
         remembered(&self.users, number, |buffer| {
             let (mut entry, mut found) = (MaybeUninit::<libc::passwd>::uninit(), std::ptr::null_mut());
             let (at, length) = (buffer.as_mut_ptr().cast(), buffer.len());
             // SAFETY: all places are of the right kind, the buffer as long as said.
             let error = unsafe { libc::getpwuid_r(number, entry.as_mut_ptr(), at, length, &mut found) };
-            // SAFETY: what was found is `entry`, whose strings lie in the buffer.
+            // SAFETY: a non-null result is `entry`, whose strings lie in the buffer.
             let name =
                 (!found.is_null()).then(|| unsafe { CStr::from_ptr((*found).pw_name) }.to_bytes().to_vec());
             (error, name)
         })
     }
 
-    /// The name of a group.
+    /// Returns the name of a group.
     pub fn group(&self, number: u32) -> Option<Vec<u8>> {
         remembered(&self.groups, number, |buffer| {
             let (mut entry, mut found) = (MaybeUninit::<libc::group>::uninit(), std::ptr::null_mut());
@@ -42,7 +42,7 @@ impl Names {
     }
 }
 
-/// Asks once per number. `ask` gets a buffer, and says `ERANGE` where it is too small.
+/// Looks up each number once. `ask` gets a buffer, and returns `ERANGE` if it is too small.
 fn remembered(
     names: &Mutex<HashMap<u32, Option<Vec<u8>>>>,
     number: u32,
@@ -62,7 +62,7 @@ fn enlarging<T>(mut ask: impl FnMut(&mut [u8]) -> (i32, Option<T>)) -> Option<T>
     }
 }
 
-/// The number of the user of a name.
+/// Returns the number of the user with a name.
 pub fn user(name: &[u8]) -> Option<u32> {
     let name = CString::new(name).ok()?;
     enlarging(|buffer| {
@@ -70,12 +70,12 @@ pub fn user(name: &[u8]) -> Option<u32> {
         let (at, length) = (buffer.as_mut_ptr().cast(), buffer.len());
         // SAFETY: all places are of the right kind, the buffer as long as said.
         let error = unsafe { libc::getpwnam_r(name.as_ptr(), entry.as_mut_ptr(), at, length, &mut found) };
-        // SAFETY: what was found is `entry`.
+        // SAFETY: a non-null result is `entry`.
         (error, (!found.is_null()).then(|| unsafe { (*found).pw_uid }))
     })
 }
 
-/// The number of the group of a name.
+/// Returns the number of the group with a name.
 pub fn group(name: &[u8]) -> Option<u32> {
     let name = CString::new(name).ok()?;
     enlarging(|buffer| {

@@ -1,4 +1,4 @@
-//! Where output goes: whole entries at a time, through a buffer per thread of the walk.
+//! Outputs: whole entries at a time, through a buffer per thread of the walk.
 
 use crate::locale::Charset;
 use crate::message;
@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// How much a buffer holds before it is written.
+/// The size at which a buffer is written.
 const FULL: usize = 64 << 10;
 
 /// All outputs of an expression; the first is the standard output.
@@ -17,15 +17,15 @@ const FULL: usize = 64 << 10;
 pub struct Outputs {
     all: Vec<Output>,
     charset: Charset,
-    /// Something could not be written.
+    /// True if a write has failed.
     failed: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Output {
-    /// As the expression has it.
+    /// The path as the expression has it.
     name: Vec<u8>,
-    /// None: it is closed.
+    /// `None` if the file is closed.
     file: Mutex<Option<File>>,
     terminal: bool,
 }
@@ -46,7 +46,7 @@ impl Default for Outputs {
 }
 
 impl Outputs {
-    /// The output of this path, opened (and emptied) unless it was named before.
+    /// Opens (and truncates) the output of this path, unless it is open; returns its number.
     pub fn open(&mut self, path: &[u8]) -> io::Result<usize> {
         if let Some(number) = self.all.iter().position(|output| output.name == path) {
             return Ok(number);
@@ -59,12 +59,12 @@ impl Outputs {
         Ok(self.all.len() - 1)
     }
 
-    /// Whether somebody looks at it as it comes.
+    /// True if the output is a terminal, where each entry is shown immediately.
     pub fn is_terminal(&self, number: usize) -> bool {
         self.all[number].terminal
     }
 
-    /// Whether all could be written.
+    /// True if no write has failed.
     pub fn is_whole(&self) -> bool {
         !self.failed.load(Relaxed)
     }
@@ -76,7 +76,7 @@ impl Outputs {
             Some(file) => file.write_all(bytes),
             None => Err(io::Error::from_raw_os_error(libc::EBADF)),
         };
-        // Said once: what follows would fail alike.
+        // Reported once: later writes would fail alike.
         if let Err(error) = result
             && !self.failed.swap(true, Relaxed)
         {
@@ -89,7 +89,7 @@ impl Outputs {
     }
 }
 
-/// The output that a thread has not written yet.
+/// A thread's output that is not written yet.
 #[derive(Debug)]
 pub struct Buffers<'a> {
     outputs: &'a Outputs,
@@ -99,7 +99,7 @@ pub struct Buffers<'a> {
 #[derive(Debug)]
 struct Pending {
     bytes: Vec<u8>,
-    /// So much is written as soon as an entry ends.
+    /// The number of bytes that is written at the end of an entry.
     enough: usize,
 }
 
@@ -107,18 +107,18 @@ impl<'a> Buffers<'a> {
     pub fn new(outputs: &'a Outputs) -> Buffers<'a> {
         let pending = |output: &Output| Pending {
             bytes: Vec::new(),
-            // Where somebody looks at it as it comes, anything.
+            // On a terminal, every entry is written immediately.
             enough: if output.terminal { 1 } else { FULL },
         };
         Buffers { outputs, pending: outputs.all.iter().map(pending).collect() }
     }
 
-    /// The pending bytes of an output.
+    /// Returns the pending bytes of an output.
     pub fn to(&mut self, number: usize) -> &mut Vec<u8> {
         &mut self.pending[number].bytes
     }
 
-    /// Writes a name. A terminal gets nothing that it would act on.
+    /// Writes a name. For a terminal, control characters are replaced.
     pub fn name(&mut self, number: usize, name: &[u8]) {
         let Pending { bytes, enough } = &mut self.pending[number];
         let harmless = |byte: &u8| (b' '..=b'~').contains(byte);
@@ -129,7 +129,7 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// An entry is done: writes what is enough.
+    /// Ends an entry: writes buffers that are full enough.
     pub fn entry_ends(&mut self) {
         self.write(|pending| pending.enough);
     }
@@ -149,7 +149,7 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// A name with question marks in place of what is no visible character.
+/// Writes a name with question marks instead of invisible characters.
 fn tame(out: &mut Vec<u8>, name: &[u8], charset: Charset) {
     for chunk in name.utf8_chunks() {
         for character in chunk.valid().chars() {

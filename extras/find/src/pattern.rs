@@ -1,7 +1,7 @@
-//! Regular expressions in the dialects of GNU find, brought into the one of the crate `regex`.
+//! Regular expressions in the dialects of GNU find, translated into that of the crate `regex`.
 //!
-//! An expression matches the whole path. Whether it can does not depend on which of several matches a dialect prefers, so
-//! the two agree. What the crate has no word for (back references) is refused.
+//! An expression matches the whole path. Whether it matches does not depend on which of several matches a dialect
+//! prefers, so the dialects agree with the crate. Back references, which the crate does not have, are refused.
 
 use crate::locale::Charset;
 use regex::bytes::{Regex, RegexBuilder};
@@ -10,19 +10,19 @@ use std::fmt::Write;
 /// A dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialect {
-    /// `( ) |` are operators as they are, else behind a backslash.
+    /// True if `( ) |` are operators without a backslash, else with one.
     bare: bool,
     repeat: Repeat,
-    /// How `{` begins an interval.
+    /// How an interval begins.
     interval: Interval,
-    /// `[[:alpha:]]` is known.
+    /// True if there are classes such as `[[:alpha:]]`.
     classes: bool,
     dot_takes_newline: bool,
-    /// A newline separates alternatives.
+    /// True if a newline separates alternatives.
     newline_separates: bool,
 }
 
-/// How `+` and `?` are operators.
+/// How `+` and `?` are written as operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Repeat {
     Bare,
@@ -58,7 +58,7 @@ const EXTENDED: Dialect = Dialect { bare: true, repeat: Repeat::Bare, interval: 
 
 const EGREP: Dialect = Dialect { newline_separates: true, ..EXTENDED };
 
-/// The names of `-regextype`.
+/// The names for `-regextype`.
 const NAMES: [(&str, Dialect); 9] = [
     ("findutils-default", Dialect { dot_takes_newline: true, ..EMACS }),
     ("emacs", EMACS),
@@ -72,10 +72,10 @@ const NAMES: [(&str, Dialect); 9] = [
 ];
 
 impl Dialect {
-    /// The dialect of `-regex` where nothing else is said.
+    /// The dialect without `-regextype`.
     pub const DEFAULT: Dialect = EMACS;
 
-    /// By its name, else why not.
+    /// Returns the dialect with this name, or an error with the known names.
     pub fn named(name: &str) -> Result<Dialect, String> {
         let found = NAMES.iter().find(|(own, _)| *own == name);
         found.map(|(_, dialect)| *dialect).ok_or_else(|| {
@@ -85,7 +85,7 @@ impl Dialect {
     }
 }
 
-/// A regular expression for whole paths, else what is wrong with it.
+/// Compiles a regular expression for whole paths; the error says what is wrong with it.
 pub fn compile(text: &[u8], dialect: Dialect, fold: bool, charset: Charset) -> Result<Regex, String> {
     let wide = charset == Charset::Utf8 && std::str::from_utf8(text).is_ok();
     let mut translation = Translation {
@@ -114,21 +114,21 @@ struct Translation<'a> {
     dialect: Dialect,
     wide: bool,
     out: String,
-    /// Where in `out` the last unit begins, if it can be repeated.
+    /// The offset in `out` of the last unit, if it can be repeated.
     unit: Option<usize>,
-    /// Where in `out` the groups begin that have not ended.
+    /// The offsets in `out` of the open groups.
     groups: Vec<usize>,
-    /// Nothing stands before in this alternative.
+    /// True at the beginning of an alternative.
     start: bool,
 }
 
-/// The meaning of one step of the text.
+/// The meaning of a piece of the text.
 enum Piece {
-    /// A character as it is.
+    /// A literal character.
     Literal(u32),
-    /// Something with a meaning, without its backslash.
+    /// An operator, without its backslash.
     Operator(u8),
-    /// A word of GNU's, behind a backslash.
+    /// A GNU extension, after a backslash.
     Special(u8),
     Set,
 }
@@ -157,7 +157,7 @@ impl Translation<'_> {
         if self.groups.is_empty() { Ok(()) } else { Err("a group in it does not end".into()) }
     }
 
-    /// Takes the next step of the text.
+    /// Takes the next piece of the text.
     fn piece(&mut self) -> Result<Piece, String> {
         let byte = self.text[self.at];
         let dialect = self.dialect;
@@ -216,7 +216,7 @@ impl Translation<'_> {
         code
     }
 
-    /// A character, in a way that is right in a set, too.
+    /// Writes a character in a form that is valid in a set, too.
     fn code(&mut self, code: u32) {
         let _ =
             if self.wide { write!(self.out, r"\x{{{code:x}}}") } else { write!(self.out, r"\x{code:02x}") };
@@ -238,7 +238,7 @@ impl Translation<'_> {
         self.out.push_str(if self.wide { wide } else { bytes });
     }
 
-    /// `start`: nothing stands before it in its alternative.
+    /// Writes an operator. `start`: it is at the beginning of its alternative.
     fn operator(&mut self, byte: u8, start: bool) -> Result<(), String> {
         let begin = self.out.len();
         match byte {
@@ -277,14 +277,14 @@ impl Translation<'_> {
         Ok(())
     }
 
-    /// Writes what an alternative begins behind.
+    /// Writes `text`, after which an alternative begins.
     fn fresh(&mut self, text: &str) -> Result<(), String> {
         self.out.push_str(text);
         (self.unit, self.start) = (None, true);
         Ok(())
     }
 
-    /// Repeats the last unit. It becomes a group: `a+?` is a repetition of a repetition, not a lazy one.
+    /// Repeats the last unit, as a group: `a+?` is a repetition of a repetition, not a lazy one.
     fn repeat(&mut self, how: &str) {
         let begin = self.unit.unwrap_or(0);
         self.out.insert_str(begin, "(?:");
@@ -292,7 +292,7 @@ impl Translation<'_> {
         self.out.push(')');
     }
 
-    /// Whether `^` or `$` means the begin or the end of a line where it stands.
+    /// True if `^` or `$` is an anchor where it stands.
     fn anchors(&self, byte: u8, start: bool) -> bool {
         if self.dialect.bare {
             return true;
@@ -304,7 +304,7 @@ impl Translation<'_> {
         }
     }
 
-    /// `{n}`, `{n,}`, `{n,m}` or `{,m}`, what is behind the brace.
+    /// Parses the rest of `{n}`, `{n,}`, `{n,m}` or `{,m}` after the brace.
     fn interval(&mut self) -> Result<String, String> {
         let escaped = self.dialect.interval == Interval::Escaped;
         let end: &[u8] = if escaped { br"\}" } else { b"}" };
@@ -329,7 +329,7 @@ impl Translation<'_> {
         Ok(format!("{{{},{most}}}", least.unwrap_or(0)))
     }
 
-    /// Parses the set behind a `[`.
+    /// Parses the set after a `[`.
     fn set(&mut self) -> Result<(), String> {
         let unfinished = || String::from("a set in it ([...) does not end");
         let negated = self.text.get(self.at) == Some(&b'^');

@@ -1,4 +1,4 @@
-//! A line at the terminal that shows that a long search goes on.
+//! A line at the terminal that shows the progress of a long search.
 
 use crate::expression::Action;
 use crate::parse::Command;
@@ -11,20 +11,20 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The line, once it is shown: messages go above it.
+/// The line, once it is shown: messages are printed above it.
 static LINE: OnceLock<ProgressBar> = OnceLock::new();
 
-/// The count of a search, shown while it goes on.
+/// The progress of a search.
 pub struct Progress {
     seen: Arc<AtomicU64>,
-    /// Dropped to end it.
+    /// Dropping it ends the thread.
     going: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Progress {
-    /// Where somebody looks at the standard error, and nobody at the output: it goes into a file. Behind a pipe there may
-    /// be a pager, whose terminal this is.
+    /// Shows progress if standard error is a terminal and the output is a file. With the output in a pipe, there may be a
+    /// pager that uses the terminal.
     pub fn wanted(command: &Command) -> Option<Progress> {
         let asks = command.tree.any(&|action| matches!(action, Action::Run(_)));
         (!asks && io::stderr().is_terminal() && is_file(io::stdout().as_raw_fd())).then(Progress::begin)
@@ -35,7 +35,7 @@ impl Progress {
         let (going, ended) = mpsc::channel::<()>();
         let count = seen.clone();
         let thread = std::thread::spawn(move || {
-            // Most searches end before anybody would wonder.
+            // Most searches end within a second, and show no progress.
             let mut wait = Duration::from_secs(1);
             while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(wait) {
                 wait = Duration::from_millis(100);
@@ -47,7 +47,7 @@ impl Progress {
         Progress { seen, going: Some(going), thread: Some(thread) }
     }
 
-    /// One more was looked at.
+    /// Counts an entry.
     pub fn saw_one(&self) {
         self.seen.fetch_add(1, Relaxed);
     }
@@ -63,7 +63,7 @@ impl Drop for Progress {
     }
 }
 
-/// Writes to the terminal with the line out of the way.
+/// Writes to the terminal while the line is hidden.
 pub fn aside(write: impl FnOnce()) {
     match LINE.get() {
         Some(line) => line.suspend(write),
@@ -73,7 +73,7 @@ pub fn aside(write: impl FnOnce()) {
 
 fn is_file(fd: i32) -> bool {
     let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: a place of the right kind; read only if it was filled.
+    // SAFETY: a place of the right kind, read only if it was filled.
     unsafe {
         libc::fstat(fd, status.as_mut_ptr()) == 0
             && status.assume_init().st_mode & libc::S_IFMT == libc::S_IFREG

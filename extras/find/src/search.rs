@@ -1,4 +1,4 @@
-//! The visitor of a search: it asks the expression of each entry.
+//! The visitor of a search, which evaluates the expression for each entry.
 
 use crate::colour::Colours;
 use crate::expression::{Action, Test, Tree};
@@ -16,7 +16,7 @@ use anyring_walk::{Entry, Failure, Kind, Root, Step, Visitor, What};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// A search that is going on.
+/// A search in progress.
 pub struct Search<'a> {
     command: &'a Command,
     roots: &'a [Root],
@@ -27,26 +27,26 @@ pub struct Search<'a> {
     now: Stamp,
     /// The attributes that the expression may need.
     mask: u32,
-    /// In the place of every thread's own where actions come one after the other.
+    /// The state that replaces those of all threads if actions must run one after the other.
     ordered: Option<Mutex<Local<'a>>>,
     quit: AtomicBool,
     failed: AtomicBool,
 }
 
-/// The state that a thread of the walk has for itself.
+/// The state of one thread of the walk.
 pub struct Local<'a> {
     buffers: Buffers<'a>,
     widths: Widths,
 }
 
-/// The outcome of the expression for an entry.
+/// The effects of the expression on the walk, for one entry.
 #[derive(Default)]
 struct Outcome {
     prune: bool,
     quit: bool,
 }
 
-/// The value of an expression cannot be told without attributes.
+/// The value of an expression depends on attributes that are missing.
 struct Unknown;
 
 impl<'a> Search<'a> {
@@ -76,7 +76,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Does what is left to do after the walk; whether all went well.
+    /// Finishes the search after the walk; returns true on success.
     pub fn end(self) -> bool {
         if let Some(local) = &self.ordered {
             local.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).buffers.flush();
@@ -96,7 +96,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Notes that something went wrong, and says it unless it has been said.
+    /// Notes a failure, and reports it unless it has been reported.
     fn fail(&self, problem: &str) {
         self.failed.store(true, Relaxed);
         if !problem.is_empty() {
@@ -104,7 +104,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether an entry is left out, with all below it.
+    /// True if an entry is excluded, with everything below it.
     fn hides(&self, look: &Look<'_>) -> bool {
         if look.depth() == 0 {
             return false;
@@ -115,7 +115,7 @@ impl<'a> Search<'a> {
         self.ignored.as_ref().is_some_and(|ignored| ignored.hides(look))
     }
 
-    /// Asks the expression of an entry. Nothing is done yet where it turns out that attributes are needed.
+    /// Evaluates the expression for an entry. If attributes turn out to be missing, nothing has been done yet.
     fn judge(&self, local: &mut Local<'a>, look: &Look<'_>) -> Result<Outcome, Unknown> {
         if self.lacks_attributes(look) {
             let mut seen = Foreseen::default();
@@ -140,7 +140,7 @@ impl<'a> Search<'a> {
         self.mask != 0 && look.attributes(self.mask).is_none()
     }
 
-    /// The value that the expression will have, with nothing done.
+    /// Returns the value that the expression will have, without effects.
     fn foresee(&self, tree: &Tree, look: &Look<'_>, seen: &mut Foreseen) -> Result<bool, Unknown> {
         Ok(match tree {
             Tree::And(all) => !self.foresee_one(all, false, look, seen)?,
@@ -170,8 +170,8 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// True if one of these has this value, which decides for all. One whose value needs attributes is passed over: a test behind it may
-    /// decide without them, as GNU find lets tests of names come first. Behind an action, or before one, nothing is passed over.
+    /// True if one of these has this value, which decides for all. One that lacks attributes is skipped: a later test may decide without
+    /// them, as GNU find moves tests of names to the front. After an action, or before one, nothing is skipped.
     fn foresee_one(
         &self,
         all: &[Tree],
@@ -198,7 +198,7 @@ impl<'a> Search<'a> {
         let mut outcome = Outcome::default();
         self.value(&self.command.tree, local, look, &mut outcome);
         if outcome.quit {
-            // Nothing is written any more by who comes later.
+            // Other threads write nothing any more.
             self.quit.store(true, Relaxed);
             local.buffers.flush();
         }
@@ -206,7 +206,7 @@ impl<'a> Search<'a> {
         outcome
     }
 
-    /// The value of an expression, with what it does done. Without meaning once it has quit.
+    /// Evaluates an expression with its effects. The value is meaningless after `-quit`.
     fn value(&self, tree: &Tree, local: &mut Local<'a>, look: &Look<'_>, outcome: &mut Outcome) -> bool {
         match tree {
             Tree::And(all) => all.iter().all(|tree| self.value(tree, local, look, outcome) && !outcome.quit),
@@ -359,7 +359,7 @@ impl<'a> Visitor for Search<'a> {
             return self.step(&Outcome::default(), &look);
         }
         if settings.depth && look.kind() == Kind::Directory {
-            // Its turn is when it is left; what it needs then is asked for now.
+            // A directory is evaluated when it is left; the attributes that it needs then are queried now.
             let needs = self.lacks_attributes(&look)
                 && self.foresee(&self.command.tree, &look, &mut Foreseen::default()).is_err();
             return if needs { Step::Attributes(self.mask) } else { self.step(&Outcome::default(), &look) };
@@ -385,7 +385,7 @@ impl<'a> Visitor for Search<'a> {
     }
 
     fn failed(&self, _: &mut Local<'a>, failure: &Failure) {
-        // What was named is to be there.
+        // A root must exist.
         if failure.depth() > 0 && self.is_race(failure.error()) {
             return;
         }

@@ -1,35 +1,35 @@
-//! Settings that hold for the whole walk.
+//! Settings of the whole walk.
 
 use anyring_walk::{Engine, Follow};
 
 /// Whether names are coloured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Colour {
-    /// On a terminal.
+    /// Only on a terminal.
     #[default]
     Auto,
     Always,
     Never,
 }
 
-/// Options, as opposed to tests and actions.
+/// Options, which are neither tests nor actions.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     pub follow: Follow,
     pub same_device: bool,
     pub min_depth: u32,
     pub max_depth: Option<u32>,
-    /// A directory comes after what is in it.
+    /// True to visit a directory after its entries.
     pub depth: bool,
-    /// An entry that vanishes before it is looked at is no error.
+    /// True if an entry that vanishes before it is visited is not an error.
     pub ignore_races: bool,
     pub sorted: bool,
-    /// 0: as many as there are processors.
+    /// 0 means one thread per processor.
     pub threads: usize,
     pub engine: Option<Engine>,
     pub colour: Colour,
-    /// Leave out names that begin with a dot, and what is below them.
+    /// True to exclude names that begin with a dot, and everything below them.
     pub no_hidden: bool,
-    /// Leave out what `.gitignore` files name.
+    /// True to exclude what `.gitignore` files name.
     pub gitignore: bool,
 }

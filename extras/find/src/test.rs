@@ -1,4 +1,4 @@
-//! The answers of the tests to an entry.
+//! The evaluation of tests.
 
 use crate::expression::{Bits, Test};
 use crate::files;
@@ -7,7 +7,7 @@ use crate::names::Names;
 use anyring_walk::{Kind, Statx};
 use std::io;
 
-/// The value of a test that needs neither attributes nor a call; nothing for others.
+/// Returns the value of a test that needs neither attributes nor a call; `None` for other tests.
 pub fn foresee(test: &Test, look: &Look<'_>) -> Option<bool> {
     Some(match test {
         Test::Constant(value) => *value,
@@ -21,7 +21,7 @@ pub fn foresee(test: &Test, look: &Look<'_>) -> Option<bool> {
     })
 }
 
-/// The value of a test.
+/// Returns the value of a test.
 pub fn holds(test: &Test, look: &Look<'_>, names: &Names) -> io::Result<bool> {
     if let Some(value) = foresee(test, look) {
         return Ok(value);
@@ -65,7 +65,7 @@ fn attribute(test: &Test, look: &Look<'_>, file: &Statx, names: &Names) -> bool 
     }
 }
 
-/// The kind of what a link leads to, or where links are followed, of what stands there itself.
+/// Returns the kind of a link's target; if links are followed, the kind of the link itself.
 fn other_kind(look: &Look<'_>) -> io::Result<Kind> {
     if look.is_followed() {
         return files::kind(look.parent(), false);
@@ -74,7 +74,7 @@ fn other_kind(look: &Look<'_>) -> io::Result<Kind> {
         return Ok(look.kind());
     }
     match files::kind(look.parent(), true) {
-        // What leads nowhere stands for itself.
+        // A dangling link stands for itself.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(Kind::Link),
         kind => kind,
     }

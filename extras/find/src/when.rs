@@ -1,4 +1,4 @@
-//! Points in time: the clock's, files', and what the calendar makes of them.
+//! Points in time: now, times of files, and dates.
 
 use std::ffi::CStr;
 use std::ffi::CString;
@@ -10,51 +10,51 @@ pub type Stamp = i128;
 /// Nanoseconds in a second.
 pub const SECOND: Stamp = 1_000_000_000;
 
-/// A time of a file.
+/// Returns a file's time as a stamp.
 pub fn of_file(time: &libc::statx_timestamp) -> Stamp {
     Stamp::from(time.tv_sec) * SECOND + Stamp::from(time.tv_nsec)
 }
 
-/// The time now.
+/// Returns the current time.
 pub fn now() -> Stamp {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     since.as_nanos() as Stamp
 }
 
-/// Whole seconds, and the nanoseconds beyond them.
+/// Splits a stamp into whole seconds and nanoseconds.
 pub fn split(stamp: Stamp) -> (i64, u32) {
     (stamp.div_euclid(SECOND) as i64, stamp.rem_euclid(SECOND) as u32)
 }
 
-/// The date and time here at a point in time; nothing for years that the calendar has no number for.
+/// Returns the local date and time of a stamp; `None` for years that do not fit.
 pub fn local(seconds: i64) -> Option<libc::tm> {
     let mut parts = MaybeUninit::uninit();
     // SAFETY: both are of the right kind; the result says whether the second was filled.
     let filled = unsafe { libc::localtime_r(&seconds, parts.as_mut_ptr()) };
-    // SAFETY: it was filled.
+    // SAFETY: the call filled it.
     (!filled.is_null()).then(|| unsafe { parts.assume_init() })
 }
 
-/// The point in time of a date here; the calendar finds out about summer time.
+/// Returns the stamp of a local date and time; the C library determines summer time.
 pub fn of_local(year: i32, month: i32, day: i32, hour: i32, minute: i32, second: i32) -> Option<i64> {
     // SAFETY: all fields are numbers or a pointer that may be null.
     let mut parts: libc::tm = unsafe { std::mem::zeroed() };
     (parts.tm_year, parts.tm_mon, parts.tm_mday) = (year - 1900, month - 1, day);
     (parts.tm_hour, parts.tm_min, parts.tm_sec, parts.tm_isdst) = (hour, minute, second, -1);
-    // SAFETY: it is a date; the call writes it anew.
+    // SAFETY: the fields are a date; the call normalizes them.
     let seconds = unsafe { libc::mktime(&mut parts) };
-    // 30 February becomes a day in March: that is no date.
+    // 30 February becomes a day in March, and is refused.
     ((parts.tm_mon, parts.tm_mday) == (month - 1, day)).then_some(seconds)
 }
 
-/// Midnight at the begin of the day of a point in time.
+/// Returns midnight at the beginning of a stamp's day.
 pub fn midnight(seconds: i64) -> i64 {
     local(seconds).map_or(seconds - seconds.rem_euclid(86400), |parts| {
         seconds - i64::from(parts.tm_sec) - i64::from(parts.tm_min) * 60 - i64::from(parts.tm_hour) * 3600
     })
 }
 
-/// Writes what strftime(3) makes of `format` (without `%%`, at most some dozens of bytes).
+/// Writes the result of strftime(3) for `format` (without `%%`, at most some dozens of bytes).
 pub fn write(out: &mut Vec<u8>, format: &CStr, parts: &libc::tm) {
     let mut buffer = [0_u8; 512];
     // SAFETY: the buffer is as long as said, the rest is as the call wants it.
@@ -62,14 +62,14 @@ pub fn write(out: &mut Vec<u8>, format: &CStr, parts: &libc::tm) {
     out.extend_from_slice(&buffer[..length]);
 }
 
-/// Names of months and days become those of the environment's language.
+/// Sets the locale of times: names of months and days are those of the environment's language.
 pub fn speak_the_users_language() {
     let empty = CString::default();
     // SAFETY: called before there are other threads.
     unsafe { libc::setlocale(libc::LC_TIME, empty.as_ptr()) };
 }
 
-/// A point in time as `-newermt` takes it: `2026-11-22`, `2026-11-22 10:30`, `2026-11-22T10:30:05.5Z`, `10:30`, `@1795305295`,
+/// Parses the argument of `-newermt`: `2026-11-22`, `2026-11-22 10:30`, `2026-11-22T10:30:05.5Z`, `10:30`, `@1795305295`,
 /// `now`, `today`, `yesterday`, `3 days ago`.
 pub fn parse(text: &str, now: Stamp) -> Option<Stamp> {
     let text = text.trim();
@@ -88,7 +88,7 @@ pub fn parse(text: &str, now: Stamp) -> Option<Stamp> {
     relative(text, now).or_else(|| absolute(text, now))
 }
 
-/// `3 days ago`, `1 hour ago`, `-2 weeks`.
+/// Parses `3 days ago`, `1 hour ago`, `-2 weeks`.
 fn relative(text: &str, now: Stamp) -> Option<Stamp> {
     let lower = text.to_ascii_lowercase();
     let (rest, ago) = lower.strip_suffix("ago").map_or((lower.as_str(), false), |rest| (rest, true));
@@ -111,7 +111,7 @@ fn relative(text: &str, now: Stamp) -> Option<Stamp> {
     Some(now + number.checked_mul(seconds * SECOND)?)
 }
 
-/// So many months or years further, at the same day and time.
+/// Adds months or years, and keeps the day and time.
 fn calendar(now: Stamp, number: Stamp, years: bool) -> Option<Stamp> {
     let (seconds, nanoseconds) = split(now);
     let mut parts = local(seconds)?;
@@ -119,7 +119,7 @@ fn calendar(now: Stamp, number: Stamp, years: bool) -> Option<Stamp> {
     let field = if years { &mut parts.tm_year } else { &mut parts.tm_mon };
     *field = field.checked_add(number)?;
     parts.tm_isdst = -1;
-    // SAFETY: it is a date but for its month, which the call makes right.
+    // SAFETY: the fields are a date except for the month, which the call normalizes.
     let seconds = unsafe { libc::mktime(&mut parts) };
     Some(Stamp::from(seconds) * SECOND + Stamp::from(nanoseconds))
 }
@@ -148,7 +148,7 @@ fn absolute(text: &str, now: Stamp) -> Option<Stamp> {
     Some(Stamp::from(seconds) * SECOND + second)
 }
 
-/// `2026-11-22`, `2026/11/22` or `20261122`.
+/// Parses `2026-11-22`, `2026/11/22` or `20261122`.
 fn ymd(date: &str) -> Option<(i32, i32, i32)> {
     let mut parts = date.split(['-', '/']);
     let (year, month, day) = match (parts.next(), parts.next(), parts.next(), parts.next()) {
@@ -160,7 +160,7 @@ fn ymd(date: &str) -> Option<(i32, i32, i32)> {
     Some((year, number(month, 12)?, number(day, 31)?))
 }
 
-/// A time without its zone, and that in seconds east of Greenwich, if it is said.
+/// Splits off a time's zone, in seconds east of Greenwich, if there is one.
 fn zone(time: &str) -> Option<(&str, Option<i64>)> {
     if let Some(time) = time.strip_suffix(['Z', 'z']).or_else(|| time.strip_suffix("UTC")) {
         return Some((time.trim_end(), Some(0)));
@@ -181,7 +181,7 @@ fn number(text: &str, most: i32) -> Option<i32> {
     digits.then(|| text.parse().ok()).flatten().filter(|&number| number <= most)
 }
 
-/// A number with a fraction, in billionths.
+/// Parses a number with a fraction, in billionths.
 fn decimal(text: &str) -> Option<Stamp> {
     let (text, negative) = text.strip_prefix('-').map_or((text, false), |text| (text, true));
     let (whole, fraction) = text.split_once(['.', ',']).unwrap_or((text, "0"));
@@ -194,12 +194,12 @@ fn decimal(text: &str) -> Option<Stamp> {
     Some(if negative { -stamp } else { stamp })
 }
 
-/// Days from 1970 to a date, by the calendar of Gregory.
+/// Returns the days from 1970 to a date, by the Gregorian calendar.
 fn days(year: i32, month: i32, day: i32) -> Option<i64> {
     // SAFETY: all fields are numbers or a pointer that may be null.
     let mut parts: libc::tm = unsafe { std::mem::zeroed() };
     (parts.tm_year, parts.tm_mon, parts.tm_mday) = (year - 1900, month - 1, day);
-    // SAFETY: it is a date.
+    // SAFETY: the fields are a date.
     let seconds = unsafe { libc::timegm(&mut parts) };
     ((parts.tm_mon, parts.tm_mday) == (month - 1, day)).then_some(seconds / 86400)
 }

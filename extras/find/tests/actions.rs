@@ -1,4 +1,4 @@
-//! Effects of actions: output byte for byte, files that are gone, commands that ran.
+//! Effects of actions: output byte by byte, removed files, commands that ran.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Each field that `-printf` knows, plain and set.
+/// Tests each field of `-printf`, plain and with flags.
 #[test]
 fn printf() {
     let tree = Tree::full();
@@ -46,7 +46,7 @@ fn printf() {
     none(&failures);
 }
 
-/// Years that no calendar has, on a file system that has them.
+/// Tests years that no calendar has, on a file system that can store them.
 #[test]
 fn times_without_a_date() {
     let Ok(place) = tempfile::tempdir_in("/dev/shm") else {
@@ -100,13 +100,13 @@ fn several_outputs() {
     none(&failures);
 }
 
-/// Everything that is left in a directory.
+/// Returns all paths that are left in a directory.
 fn left(directory: &Path) -> BTreeSet<String> {
     let output = Command::new("find").arg(".").arg("-print0").current_dir(directory).output().unwrap();
     output.stdout.split(|&byte| byte == 0).map(text).collect()
 }
 
-/// Runs both finds on trees of their own, and compares what they say and what they leave.
+/// Runs GNU find and ours on separate trees, and compares their output and the paths that are left.
 fn effects(lines: &[&str], failures: &mut Vec<String>) {
     for (number, line) in lines.iter().enumerate() {
         let ways = common::ways();
@@ -154,7 +154,7 @@ fn deletion() {
         &mut failures,
     );
     none(&failures);
-    // The working directory itself stays.
+    // The working directory itself is not deleted.
     let tree = Tree::full();
     let status = ours(&tree.at("t"), common::WAYS[0]).args([".", "-delete"]).status().unwrap();
     assert!(status.success());
@@ -175,7 +175,7 @@ fn deletion_stays_in_the_tree() {
     assert!(tree.at("outside/below/file").exists() && !tree.at("t").exists());
 }
 
-/// A directory of the tree is exchanged for a link out of it, again and again, while it is deleted.
+/// Exchanges a directory of the tree repeatedly for a link out of the tree while the tree is deleted.
 #[test]
 fn deletion_against_exchanges() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -275,7 +275,7 @@ fn many_at_once() {
     }
 }
 
-/// Output that was printed before a command stands before what the command prints.
+/// Output before a command precedes the command's output.
 #[test]
 fn order_of_output() {
     let tree = Tree::full();

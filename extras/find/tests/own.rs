@@ -1,4 +1,4 @@
-//! Extensions of anyring's: options, order, colours; and what goes wrong on the way.
+//! Extensions of anyring: options, order, colours; and failures during a walk.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn a_stable_order() {
     let tree = Tree::empty();
     make(&tree, &["t/b/z", "t/b/a", "t/a/x", "t/a-b", "t/a.c", "t/B", "t/\u{e9}"]);
     let expected = ["t", "t/B", "t/a", "t/a/x", "t/a-b", "t/a.c", "t/b", "t/b/a", "t/b/z", "t/\\xc3\\xa9"];
-    // Siblings by the bytes of their names: a before a-b, with what is in it.
+    // Siblings by the bytes of their names: a, with its entries, before a-b.
     for way in common::ways().into_iter().filter(|way| way.sorted) {
         assert_eq!(lines(&tree, way, &["t"]), expected, "{way:?}");
         assert_eq!(lines(&tree, way, &["t", "-size", "-1000"]), expected, "{way:?}");
@@ -81,7 +81,7 @@ fn hidden_and_ignored() {
         assert_eq!(files(&["r/src//", "--gitignore"], way), slashes, "{way:?}");
         assert_eq!(files(&["r", "--gitignore", "--no-hidden"], way), expected[3..], "{way:?}");
         assert!(lines(&tree, way, &["r/.hidden", "--no-hidden"]).contains(&"r/.hidden/x".into()));
-        // What is left out is left alone.
+        // Excluded entries are not deleted.
         assert!(!lines(&tree, way, &["r", "--no-hidden", "-depth"]).iter().any(|path| path.contains("/.")));
     }
     let way = common::WAYS[0];
@@ -167,17 +167,17 @@ fn roots_from_a_file() {
     none(&failures);
 }
 
-/// As somebody who may not read everything.
+/// Runs as a user who may not read everything.
 #[test]
 fn what_cannot_be_read() {
-    // SAFETY: it only asks.
+    // SAFETY: takes no argument.
     if unsafe { libc::geteuid() } != 0 {
         anyring_tally::skipped("not root");
         return;
     }
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("find");
-    // By a process of its own: a descriptor of ours that writes it, inherited by what another test starts, makes it busy.
+    // A separate process copies: a descriptor of ours, open for writing and inherited by another test's child, would cause ETXTBSY.
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_anyring-find")).arg(&program).status().unwrap();
     assert!(copied.success());
     let tree = directory.path().join("t");
@@ -218,7 +218,7 @@ fn what_cannot_be_read() {
             let difference = difference(&got, &expected, b'\n');
             assert!(difference.is_none(), "{line:?} {engine}\n{}", difference.unwrap());
         }
-        // GNU find says nothing of kinds that it could not ask for; the directory told them.
+        // GNU find does not report that it could not query kinds, which the directory has.
         let output = run(&program, engine, &["t/list", "-mindepth", "1", "-type", "d"]);
         assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), "t/list/below\\n".into()));
         let output = run(&program, engine, &["t"]);
@@ -228,7 +228,7 @@ fn what_cannot_be_read() {
     }
 }
 
-/// Deeper than a path can say.
+/// Paths longer than PATH_MAX.
 #[test]
 fn paths_beyond_the_longest() {
     let tree = Tree::empty();
@@ -256,7 +256,7 @@ fn paths_beyond_the_longest() {
         ours(tree.path(), common::ways()[1]).args([".", "-mindepth", "1", "-delete"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(fs::read_dir(tree.path()).unwrap().count(), 0);
-    // A root is no longer than a path.
+    // A root is not longer than PATH_MAX.
     let root = "x".repeat(30_000);
     let output = ours(tree.path(), common::WAYS[0]).args([".", &root]).output().unwrap();
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ".\\n".into()));
@@ -284,7 +284,7 @@ fn characters_of_a_utf8_locale() {
     none(&failures);
 }
 
-/// Entries stay whole where several threads print a lot.
+/// Entries stay whole when several threads print a lot.
 #[test]
 fn entries_are_not_mixed() {
     let tree = Tree::empty();

@@ -15,10 +15,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
-/// A file to be made.
+/// A file to be created.
 #[derive(Clone, Debug)]
 struct File {
-    /// Which of the directories made before it lies in, of so many.
+    /// The number of the earlier directory that has the file.
     parent: usize,
     name: Vec<u8>,
     kind: Kind,
@@ -32,7 +32,7 @@ enum Kind {
     Regular(usize),
     Fifo,
     Socket,
-    /// Leads to the so-manieth file before, or nowhere.
+    /// A link to the earlier file with this number, or to nothing.
     Link(usize),
     HardLink(usize),
 }
@@ -66,7 +66,7 @@ fn file() -> impl Strategy<Value = File> {
     })
 }
 
-/// Makes the files below `t`, as far as they can be made.
+/// Creates the files below `t`, as far as possible.
 fn grow(files: &[File]) -> Tree {
     let tree = Tree::empty();
     let now = std::time::SystemTime::now();
@@ -86,7 +86,7 @@ fn grow(files: &[File]) -> Tree {
                 fifo(&place);
                 Ok(())
             }
-            // A path of a socket is short.
+            // The path of a socket must be short.
             Kind::Socket => UnixListener::bind(&place).map(drop),
             Kind::Link(number) if number % 5 == 0 => symlink("nowhere", &place),
             Kind::Link(number) => symlink(other(number), &place),
@@ -104,9 +104,9 @@ fn grow(files: &[File]) -> Tree {
         }
         set_times(&place, now, file.age, file.age * 2);
     }
-    // The others are older or newer, however fast they were made.
+    // The other files are older or newer, however fast they were created.
     set_times(&tree.at("t"), now, 1000, 1000);
-    // Reading changes times of access once.
+    // The first reading changes access times.
     gnu(tree.path()).args(["t", "-lname", "x"]).output().unwrap();
     tree
 }
@@ -140,7 +140,7 @@ fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(String::from).collect()
 }
 
-/// Words of an expression, in brackets wherever they would be taken apart.
+/// Returns words of an expression, in parentheses where other words could split it.
 fn expression() -> impl Strategy<Value = Vec<String>> {
     let brackets = |inner: Vec<String>| [vec!["(".into()], inner, vec![")".into()]].concat();
     test().prop_recursive(4, 12, 2, move |inner| {
@@ -152,7 +152,7 @@ fn expression() -> impl Strategy<Value = Vec<String>> {
             join(&["-a", "", "-and"]),
             join(&["-o", "-or"]),
             join(&["-a !", "-o !"]),
-            // GNU find 4.9 moves tests of names to the left of a comma, which changes its value: they stand there.
+            // GNU find 4.9 moves tests of names to the left of a comma, which changes the value: here they are on the left already.
             (select(vec!["a*", "*b*"]), select(vec!["-uid 0", "-size +0", "-true", "-links 1"]))
                 .prop_map(move |(name, test)| brackets(words(&format!("-name {name} , {test}")))),
             inner.clone().prop_map(brackets),
@@ -173,7 +173,7 @@ fn way() -> impl Strategy<Value = Way> {
     select(common::ways())
 }
 
-/// A runner of so many cases, the same ones each time; or of as many random ones as ANYRING_FIND_CASES says.
+/// Returns a runner of `few` cases, always the same ones; or of as many random ones as ANYRING_FIND_CASES says.
 fn runner(few: u32) -> TestRunner {
     let config = Config { cases: few, failure_persistence: None, max_shrink_iters: 60, ..Config::default() };
     match std::env::var("ANYRING_FIND_CASES").ok().and_then(|cases| cases.parse().ok()) {
@@ -190,7 +190,7 @@ fn explain<T: std::fmt::Debug>(failure: TestError<T>) {
     }
 }
 
-/// Several expressions on each tree: trees are what takes time.
+/// Tests several expressions on each tree, because trees take the most time.
 #[test]
 fn random_expressions_on_random_trees() {
     let files = proptest::collection::vec(file(), 0..40);
@@ -209,14 +209,14 @@ fn random_expressions_on_random_trees() {
         .unwrap_or_else(explain);
 }
 
-/// Compares both finds, which must say the same, given this line.
+/// Compares GNU find and ours, whose results must be equal for this line.
 fn says_the_same<S: AsRef<OsStr> + Debug>(tree: &Tree, line: &[S], way: Way) -> Result<(), TestCaseError> {
     let difference = difference_of_runs(tree.path(), line, 0, way);
     prop_assert!(difference.is_none(), "find {:?} ({:?})\n{}", line, way, difference.unwrap_or_default());
     Ok(())
 }
 
-/// The argument behind the name of a test, right or wrong.
+/// Returns the argument of a test, valid or not.
 fn argument() -> impl Strategy<Value = Vec<String>> {
     let sign = select(&["", "", "+", "-", "++", "--", "+-", "-+", " ", "- +"][..]);
     let digits = select(
@@ -307,7 +307,7 @@ fn argument() -> impl Strategy<Value = Vec<String>> {
     ]
 }
 
-/// Roots as they are written, and options before them.
+/// Returns roots in all forms, and options before them.
 fn root() -> impl Strategy<Value = Vec<String>> {
     let roots = [
         "t", "t", "t", "t/", "t//", "./t", "t/.", "t t", "nosuch", "t -", "-H t", "-O3 t", "-O t", "-- t",
@@ -316,7 +316,7 @@ fn root() -> impl Strategy<Value = Vec<String>> {
     prop_oneof![select(roots.to_vec()).prop_map(words), Just(vec![String::new()])]
 }
 
-/// Random arguments are right for both finds or for neither, and mean the same.
+/// Random arguments are valid for both programs or for neither, and mean the same.
 #[test]
 fn random_arguments() {
     let files = proptest::collection::vec(file(), 10..30);
@@ -338,13 +338,13 @@ fn random_arguments() {
         .unwrap_or_else(explain);
 }
 
-/// Deletions: what is deleted, and what is left.
+/// Compares deletions: the deleted paths, and the paths that are left.
 #[test]
 fn random_deletions() {
     let files = proptest::collection::vec(file(), 0..30);
     runner(20)
         .run(&(files, way(), expression()), |(files, way, expression)| {
-            // What deleting others changes depends on the order, and minutes pass between the two.
+            // These tests depend on the order of deletions, or on the minutes between the two runs.
             let changed = ["-xtype", "-links", "-readable", "-executable", "-mmin", "-amin"];
             prop_assume!(!expression.iter().any(|word| changed.contains(&word.as_str())));
             let (theirs, own) = (grow(&files), grow(&files));
@@ -364,7 +364,7 @@ fn random_deletions() {
         .unwrap_or_else(explain);
 }
 
-/// Fields and listings, byte for byte.
+/// Compares fields and listings, byte by byte.
 #[test]
 fn random_formats() {
     let files = proptest::collection::vec(file(), 0..30);

@@ -1,4 +1,4 @@
-//! Paths, output and exit status are those of GNU find, expression by expression.
+//! Compares paths, output and exit status with GNU find, expression by expression.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 use common::mounted::mounted;
 use common::{Tree, compare, difference, gnu, none, ours, text, words};
 
-/// Without an action, and judged by what `-print0` prints.
+/// Expressions without an action, judged by the output of `-print0`.
 const TESTS: &[&str] = &[
     "",
     "-name *file*",
@@ -191,14 +191,14 @@ fn every_test() {
     let mut failures = Vec::new();
     let ways = common::ways();
     for (number, test) in TESTS.iter().enumerate() {
-        // Not by all white space: a pattern may hold a tab or a newline.
+        // Split at blanks only: a pattern may contain a tab or a newline.
         let mut line: Vec<String> = vec!["t".into()];
         line.extend(test.split(' ').filter(|word| !word.is_empty()).map(String::from));
         compare(tree.path(), &line, b'\n', ways[number % ways.len()], &mut failures);
         if test.contains(',') && !test.contains("-type") {
             continue;
         }
-        // In brackets, unless it holds for the walk anyway.
+        // In parentheses, unless it is an option of the walk anyway.
         let mut line: Vec<String> = vec!["t".into(), "(".into()];
         line.extend(test.split(' ').filter(|word| !word.is_empty()).map(String::from));
         line.extend(if test.is_empty() { vec!["-true".into()] } else { Vec::new() });
@@ -375,7 +375,7 @@ fn mounted_below_itself() {
         "t -depth",
         "t -mount -type d",
         "t/a",
-        // The loop is not where something is mounted, but below it.
+        // The loop is not at the mount point, but below it.
         "t/b",
         "t/beside",
         "t -maxdepth 1",
@@ -396,7 +396,7 @@ fn mounted_below_itself() {
         }
     }
     none(&failures);
-    // What is behind the loop is not deleted twice, and the loop is no success.
+    // The entries behind the loop are not deleted twice, and the loop is a failure.
     for way in common::ways() {
         fs::write(tree.at("t/a/file"), "x").unwrap();
         let output = run(ours(tree.path(), way), &["t/a", "-type", "f", "-delete", "-print"]).unwrap();

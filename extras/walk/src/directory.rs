@@ -1,7 +1,7 @@
-//! A directory of the tree, as long as something in it is still to be done.
+//! A directory of the tree, which exists while something in it is still to be done.
 //!
-//! They know their parents, not their paths, so that many that wait cost little. The descriptor of one that is open may
-//! be closed while nobody works with it; it is opened again by the way that led there, and must be the same then.
+//! A directory knows its parent, not its path, so that many waiting directories cost little. The descriptor of an open directory may be
+//! closed while nothing uses it; it is opened again by the same path, and must be the same directory then.
 
 use crate::Statx;
 use crate::files::{self, Files, Identity, lock};
@@ -11,55 +11,55 @@ use std::os::fd::RawFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Counters that a directory has from the first visit in it until it has been left, for what is summed up on the way; all
-/// are 0 at first.
+/// Counters of a directory, from the first visit in it until it has been left, for sums over the tree. All are 0 at
+/// first.
 pub type Counters = [AtomicU64; 4];
 
 const CLOSED: RawFd = -1;
 
-/// A directory; the one without a parent is the place of the roots.
+/// A directory; the one without a parent is the virtual parent of the roots.
 pub struct Directory {
     parent: Option<Arc<Directory>>,
     name: CString,
-    /// That of what is in it.
+    /// The depth of the entries in the directory.
     depth_inside: u32,
     pub root: u32,
     pub inode: u64,
-    /// Its name may be a link that is followed.
+    /// True if the name may be a symbolic link that is followed.
     pub follow: bool,
-    /// A directory below this one may be this one itself or one of its ancestors.
+    /// True if a directory below may be this directory itself or one of its ancestors.
     pub may_loop: bool,
     counters: Counters,
-    /// For whoever leaves it.
+    /// The attributes for the visit on leaving.
     pub attributes: Option<Box<Statx>>,
     pub asked: u32,
-    /// Which it is, where that is known.
+    /// The device and inode number, if known.
     identity: OnceLock<Identity>,
     state: Mutex<State>,
 }
 
 struct State {
     fd: RawFd,
-    /// The users of the descriptor right now.
+    /// The number of current users of the descriptor.
     pins: u32,
-    /// For how many things it is yet needed: its own reading, what is in it and is to be opened.
+    /// The number of steps that need the descriptor: the directory's own reading, and entries to be opened.
     needs: u32,
-    /// How much is yet to be done: its own reading, directories in it.
+    /// The number of unfinished steps: the directory's own reading, and the directories in it.
     undone: u32,
-    /// By what number it may be closed for a while.
+    /// The number under which [`Files`] may close the descriptor temporarily.
     held: Option<u64>,
 }
 
-/// The result of giving something up.
+/// The result of [`Directory::release`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Released {
-    /// This descriptor is to be closed.
+    /// The descriptor that the caller must close.
     pub close: Option<RawFd>,
-    /// Nothing is to be done below it any more.
+    /// True if nothing is to be done below the directory any more.
     pub finished: bool,
 }
 
-/// The holds on a directory that are given up.
+/// The holds on a directory that are released.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Give {
     pub pins: u32,
@@ -67,7 +67,7 @@ pub struct Give {
     pub undone: u32,
 }
 
-/// The facts about a directory that is to be read.
+/// The known facts about a directory that is to be read.
 pub struct Found<'a> {
     pub name: &'a CStr,
     pub root: u32,
@@ -79,7 +79,7 @@ pub struct Found<'a> {
 }
 
 impl Directory {
-    /// The place of the roots: paths are relative to the working directory.
+    /// Creates the virtual parent of the roots: their paths are relative to the working directory.
     pub fn place_of_roots() -> Arc<Directory> {
         Arc::new(Directory {
             parent: None,
@@ -97,7 +97,7 @@ impl Directory {
         })
     }
 
-    /// A directory in this one, not yet open.
+    /// Creates a directory in this one, not yet open.
     pub fn child(self: &Arc<Directory>, found: &Found<'_>) -> Arc<Directory> {
         Arc::new(Directory {
             parent: Some(self.clone()),
@@ -123,7 +123,7 @@ impl Directory {
         &self.name
     }
 
-    /// The depth of what is in it.
+    /// Returns the depth of the entries in the directory.
     pub fn depth_inside(&self) -> u32 {
         self.depth_inside
     }
@@ -132,7 +132,7 @@ impl Directory {
         &self.counters
     }
 
-    /// Appends its path.
+    /// Appends the directory's path.
     pub fn write_path(&self, path: &mut Vec<u8>) {
         let mut names = Vec::new();
         let mut at = self;
@@ -148,7 +148,7 @@ impl Directory {
         }
     }
 
-    /// The path of an entry in it.
+    /// Returns the path of an entry in the directory.
     pub fn path_of(&self, name: &CStr) -> Vec<u8> {
         let mut path = Vec::new();
         self.write_path(&mut path);
@@ -159,7 +159,7 @@ impl Directory {
         path
     }
 
-    /// The one of its ancestors, or itself, that is this directory.
+    /// Returns the directory with this identity, among this one and its ancestors.
     pub fn ancestor(&self, identity: Identity) -> Option<&Directory> {
         let mut at = self;
         while let Some(parent) = &at.parent {
@@ -171,7 +171,7 @@ impl Directory {
         None
     }
 
-    /// Which directory it is; asked of its descriptor the first time.
+    /// Returns the directory's identity, which is queried by the descriptor the first time.
     pub fn identify(&self, fd: RawFd) -> io::Result<Identity> {
         match self.identity.get() {
             Some(&identity) => Ok(identity),
@@ -182,7 +182,7 @@ impl Directory {
         }
     }
 
-    /// The device of its root, if that was opened and is known.
+    /// Returns the device of the directory's root, if the root was opened and its identity is known.
     pub fn root_device(&self) -> Option<u64> {
         let mut at = self;
         while let Some(parent) = at.parent.as_ref().filter(|parent| parent.parent.is_some()) {
@@ -191,24 +191,24 @@ impl Directory {
         at.identity.get().map(|identity| identity.0)
     }
 
-    /// Notes that the directory was opened for the first time. Its reader has the pin and the need that it was made with.
+    /// Notes that the directory was opened for the first time. Its reader has the pin and the need from its creation.
     pub fn opened(&self, fd: RawFd) {
         lock(&self.state).fd = fd;
     }
 
-    /// So many more directories in it are to be read.
+    /// Adds `count` directories in this one that are to be read.
     pub fn need(&self, count: u32) {
         let mut state = lock(&self.state);
         state.needs += count;
         state.undone += count;
     }
 
-    /// Its descriptor, for who has a pin.
+    /// Returns the descriptor, for a caller with a pin.
     pub fn fd(&self) -> RawFd {
         lock(&self.state).fd
     }
 
-    /// Its descriptor, which stays open until the pin is given up.
+    /// Pins the directory and returns its descriptor, which stays open until the pin is released.
     pub fn pin(self: &Arc<Directory>, files: &Files) -> io::Result<RawFd> {
         match self.pin_open() {
             Some(fd) => Ok(fd),
@@ -216,7 +216,7 @@ impl Directory {
         }
     }
 
-    /// As [`pin`](Directory::pin), if it is open.
+    /// As [`pin`](Directory::pin), but only if the directory is open.
     pub fn pin_open(&self) -> Option<RawFd> {
         let mut state = lock(&self.state);
         if state.fd == CLOSED {
@@ -226,7 +226,7 @@ impl Directory {
         Some(state.fd)
     }
 
-    /// As [`pin`](Directory::pin), from an open directory in it, by which it may be near.
+    /// As [`pin`](Directory::pin), by `..` of an open directory in this one, if possible.
     pub fn pin_from(self: &Arc<Directory>, below: Option<RawFd>, files: &Files) -> io::Result<RawFd> {
         if let Some(fd) = self.pin_open() {
             return Ok(fd);
@@ -239,7 +239,7 @@ impl Directory {
         self.open_again(files)
     }
 
-    /// Gives up what is not needed any more.
+    /// Releases holds.
     pub fn release(self: &Arc<Directory>, give: Give, files: &Files) -> Released {
         let mut state = lock(&self.state);
         state.pins -= give.pins;
@@ -265,14 +265,14 @@ impl Directory {
         Released { close: Some(fd), finished }
     }
 
-    /// Gives up a pin, and closes what is to be closed.
+    /// Releases a pin, and closes the descriptor if it is not needed any more.
     pub fn unpin(self: &Arc<Directory>, files: &Files) {
         if let Some(fd) = self.release(Give { pins: 1, ..Give::default() }, files).close {
             files::close(fd);
         }
     }
 
-    /// Closes its descriptor if nobody uses it right now.
+    /// Closes the descriptor temporarily if there is no pin; returns true if it was closed.
     pub fn close_for_now(self: &Arc<Directory>, files: &Files) -> bool {
         let mut state = lock(&self.state);
         state.held = None;
@@ -280,7 +280,7 @@ impl Directory {
             return false;
         }
         if self.identify(state.fd).is_err() {
-            // It could not be known again.
+            // Without an identity the directory could not be recognized after it is opened again.
             state.held = Some(files.hold(self));
             return false;
         }
@@ -289,7 +289,7 @@ impl Directory {
         true
     }
 
-    /// Opens it again from the nearest ancestor that is open, and pins it.
+    /// Opens the directory again from its nearest open ancestor, and pins it.
     fn open_again(self: &Arc<Directory>, files: &Files) -> io::Result<RawFd> {
         let mut closed = vec![self.clone()];
         let gone = || io::Error::from_raw_os_error(libc::ENOENT);
@@ -312,7 +312,7 @@ impl Directory {
         Ok(fd)
     }
 
-    /// Opens it by a name in the directory `at`, and pins it.
+    /// Opens the directory by a name in the directory `at`, and pins it.
     fn open_once(
         self: &Arc<Directory>,
         at: RawFd,
@@ -322,14 +322,14 @@ impl Directory {
     ) -> io::Result<RawFd> {
         files.reserve();
         let opened = files::open(at, name, follow).and_then(|fd| {
-            // One that is only on the way to another may not be known: by that one it shows where it leads.
+            // A directory on the way may have no known identity; the identity of the last one shows whether the way is right.
             let is_same = |identity| self.identity.get().is_none_or(|known| *known == identity);
             let same = files::identity(fd).map(is_same);
             match same {
                 Ok(true) => Ok(fd),
                 other => {
                     files::close(fd);
-                    // Another directory has taken its place.
+                    // Another directory is in its place.
                     other.and(Err(io::Error::from_raw_os_error(libc::ENOENT)))
                 }
             }
@@ -338,7 +338,7 @@ impl Directory {
         let mut state = lock(&self.state);
         state.pins += 1;
         if state.fd != CLOSED {
-            // Somebody else was faster.
+            // Another thread has opened the directory meanwhile.
             let theirs = state.fd;
             drop(state);
             files::close(fd);
@@ -351,7 +351,7 @@ impl Directory {
 }
 
 impl Drop for Directory {
-    /// One ancestor after the other: a chain of them may be longer than the stack is deep.
+    /// Drops the ancestors in a loop: recursion along a long chain would overflow the stack.
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if state.fd >= 0 {

@@ -1,4 +1,4 @@
-//! Entries as a visitor is shown them.
+//! Entries, as a visitor sees them.
 
 use crate::Statx;
 use crate::directory::{Counters, Directory};
@@ -28,12 +28,12 @@ pub enum Kind {
     Fifo = libc::DT_FIFO,
     /// A socket.
     Socket = libc::DT_SOCK,
-    /// Something else.
+    /// Any other kind, or a kind that is not known.
     Unknown = libc::DT_UNKNOWN,
 }
 
 impl Kind {
-    /// By its `DT_*`.
+    /// Converts a `DT_*` number.
     pub(crate) fn of_number(kind: u8) -> Kind {
         match kind {
             libc::DT_REG => Kind::File,
@@ -47,17 +47,17 @@ impl Kind {
         }
     }
 
-    /// The kind that a file's mode (`stx_mode`) says.
+    /// Returns the kind in a file's mode (`stx_mode`).
     pub fn of_mode(mode: u32) -> Kind {
         // The two numberings are the same, 12 bits apart.
         Kind::of_number(((mode & libc::S_IFMT) >> 12) as u8)
     }
 }
 
-/// Something in a directory, or a root.
+/// An entry of a directory, or a root.
 pub struct Entry<'a> {
     pub(crate) directory: &'a Arc<Directory>,
-    /// The entry itself, where it is a directory that is left.
+    /// The entry itself, if it is a directory that is left.
     pub(crate) itself: Option<&'a Directory>,
     pub(crate) fd: RawFd,
     pub(crate) name: &'a CStr,
@@ -70,87 +70,87 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Its path as `find` prints it: the root's as it was given, then the names down to it.
+    /// Returns the path as `find` prints it: the root's path as given, then the names down to the entry.
     pub fn path(&self) -> &[u8] {
         self.path.get(self.directory, self.name)
     }
 
-    /// Its name; that of a root is its whole path.
+    /// Returns the name; the name of a root is its whole path.
     pub fn name(&self) -> &[u8] {
         self.name.to_bytes()
     }
 
-    /// How deep it lies below its root, which has 0.
+    /// Returns the depth below the root, which has depth 0.
     pub fn depth(&self) -> u32 {
         self.directory.depth_inside()
     }
 
-    /// Which of the roots it is or lies below, by number.
+    /// Returns the number of the root that the entry is or lies below.
     pub fn root(&self) -> usize {
         self.root as usize
     }
 
-    /// The kind of file that the entry is; where links are followed, that it leads to.
+    /// Returns the kind of file that the entry is; of a link that is followed, the kind of its target.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Its inode's number, by its attributes where there are any. Otherwise by its directory, which for a mount point
-    /// tells that of what is mounted over.
+    /// Returns the inode number: from the attributes if there are any, else from the directory, which for a mount
+    /// point has the number of the directory underneath.
     pub fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// Its attributes, if they were asked for. They are there at the first visit already where the walk itself needed
-    /// them: `STATX_BASIC_STATS` of roots, of what a file system does not tell the kind of, of links that are followed, and of
-    /// directories that may be their own ancestors. What they are of is said by [`kind`](Entry::kind).
+    /// Returns the attributes, if they were queried. The first visit has attributes where the walk itself needs them:
+    /// `STATX_BASIC_STATS` of roots, of entries of unknown kind, of links that are followed, and of directories that may be
+    /// their own ancestors. [`kind`](Entry::kind) tells whether the attributes are those of a link or of its target.
     pub fn attributes(&self) -> Option<&Statx> {
         self.attributes
     }
 
-    /// The attributes, if all in `mask` were asked for.
+    /// Returns the attributes, if all in `mask` were queried.
     pub fn attributes_with(&self, mask: u32) -> Option<&Statx> {
         self.attributes.filter(|_| self.asked & mask == mask)
     }
 
-    /// By what a call reaches it safely: its directory's descriptor, and its name there.
+    /// Returns the descriptor of the directory and the name there, by which a call reaches the entry safely.
     pub fn parent(&self) -> Parent<'_> {
         Parent { fd: self.fd, name: self.name }
     }
 
-    /// The counters of the directory in which it is; those of the walk itself for a root.
+    /// Returns the counters of the directory that has the entry; for a root, those of the walk itself.
     pub fn directory_counters(&self) -> &Counters {
         self.directory.counters()
     }
 
-    /// Its own counters, for a directory that is left.
+    /// Returns the counters of the entry itself, if it is a directory that is left.
     pub fn counters(&self) -> Option<&Counters> {
         self.itself.map(Directory::counters)
     }
 }
 
-/// By what a call reaches an entry: whatever happens to the tree, it acts in this directory.
+/// The means by which a call reaches an entry: whatever happens to the tree, the call acts in this directory.
 #[derive(Clone, Copy, Debug)]
 pub struct Parent<'a> {
-    /// The directory's descriptor; `AT_FDCWD` for a root. It is the walk's, and valid during the call that shows it. -1 where
-    /// a directory is left and [`Options::open_until_left`](crate::Options::open_until_left) does not ask for more.
+    /// The directory's descriptor; `AT_FDCWD` for a root. The walk owns it; it is valid during the call of the visitor. -1
+    /// when a directory is left, unless [`Options::open_until_left`](crate::Options::open_until_left) is set.
     pub fd: RawFd,
-    /// The name there; the path of a root.
+    /// The name in that directory; the path of a root.
     pub name: &'a CStr,
 }
 
-/// Where paths are put together: the last one, whose beginning the next one mostly shares.
+/// A buffer for paths. It keeps the last path, whose beginning the next path mostly shares.
 #[derive(Default)]
 pub struct Paths {
     bytes: Vec<u8>,
-    /// The directory that the beginning is the path of.
+    /// The directory whose path the beginning is.
     of: Option<Arc<Directory>>,
-    /// How long it is, with the slash behind it.
+    /// The length of that beginning, with its slash.
     length: usize,
 }
 
 impl Paths {
-    /// Makes it the path of `name` in `directory`.
+    /// Sets the path to that of `name` in `directory`.
     fn put(&mut self, directory: &Arc<Directory>, name: &CStr) {
         if !self.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, directory)) {
             self.go_to(directory);
@@ -159,7 +159,7 @@ impl Paths {
         self.bytes.extend_from_slice(name.to_bytes());
     }
 
-    /// Goes to another directory, from the nearest one that both are in: paths may be long.
+    /// Changes the directory, from the nearest common ancestor: paths may be long.
     fn go_to(&mut self, directory: &Arc<Directory>) {
         let (mut from, mut to) = (self.of.as_deref(), &**directory);
         let mut down = Vec::new();
@@ -182,7 +182,7 @@ impl Paths {
         self.bytes.truncate(self.length);
         for name in down.into_iter().rev() {
             self.bytes.extend_from_slice(name);
-            // A root may end with one.
+            // A root may end with a slash.
             if !self.bytes.ends_with(b"/") {
                 self.bytes.push(b'/');
             }
@@ -192,7 +192,7 @@ impl Paths {
     }
 }
 
-/// The path of an entry, put together when somebody asks for it.
+/// The path of an entry, built on demand.
 pub struct Path<'a> {
     paths: &'a UnsafeCell<Paths>,
     is_put: Cell<bool>,
@@ -203,31 +203,31 @@ impl<'a> Path<'a> {
         Path { paths: UnsafeCell::from_mut(paths), is_put: Cell::new(false) }
     }
 
-    /// That of `name` in `directory`.
+    /// Returns the path of `name` in `directory`.
     fn get(&self, directory: &Arc<Directory>, name: &CStr) -> &[u8] {
         if !self.is_put.replace(true) {
-            // SAFETY: it was borrowed exclusively for this, which is for one thread, and nothing was given out yet.
+            // SAFETY: `paths` was borrowed exclusively, one thread uses it, and no reference was returned yet.
             unsafe { &mut *self.paths.get() }.put(directory, name);
         }
-        // SAFETY: it does not change any more.
+        // SAFETY: the path does not change any more.
         unsafe { &(*self.paths.get()).bytes }
     }
 }
 
-/// The step that went wrong.
+/// The step that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// An entry's attributes could not be had. Where the walk needed them itself, the entry was not visited.
+    /// The query of an entry's attributes failed. If the walk needed them itself, the entry was not visited.
     Attributes,
-    /// A directory could not be opened; the entry was visited.
+    /// The open of a directory failed; the entry was visited.
     Open,
-    /// A directory could not be read, or not to its end.
+    /// The reading of a directory failed, at its beginning or later.
     Read,
-    /// A directory that is its own ancestor, whose path this is. It was not visited.
+    /// A directory is its own ancestor, whose path is given. The entry was not visited.
     Loop(Vec<u8>),
 }
 
-/// Something went wrong with an entry.
+/// A failure of one step for an entry.
 #[derive(Debug)]
 pub struct Failure {
     pub(crate) what: What,
@@ -238,27 +238,27 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The step that went wrong.
+    /// Returns the step that failed.
     pub fn what(&self) -> &What {
         &self.what
     }
 
-    /// Why.
+    /// Returns the error.
     pub fn error(&self) -> &io::Error {
         &self.error
     }
 
-    /// The entry's path.
+    /// Returns the entry's path.
     pub fn path(&self) -> &[u8] {
         &self.path
     }
 
-    /// How deep it lies below its root.
+    /// Returns the entry's depth below its root.
     pub fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Which of the roots it is or lies below, by number.
+    /// Returns the number of the root that the entry is or lies below.
     pub fn root(&self) -> usize {
         self.root as usize
     }

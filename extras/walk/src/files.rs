@@ -1,4 +1,4 @@
-//! The descriptors of a walk: how many are open, which may be closed meanwhile, the calls on them.
+//! The descriptors of a walk: how many are open, which may be closed temporarily, and the calls on them.
 
 use crate::directory::Directory;
 use std::collections::BTreeMap;
@@ -9,18 +9,18 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// At least so many, whatever the limit: with fewer there is no way down and up again.
+/// The minimum, whatever the limit: with fewer descriptors a walk cannot go down and up again.
 const FEWEST: usize = 8;
-/// More than that are of no use.
+/// The maximum; more descriptors are of no use.
 const MOST: usize = 4096;
-/// Descriptors that the process needs for the rings, for its output, for what it starts.
+/// Descriptors that the process needs for rings, for its output, and for its children.
 const OTHERS: usize = 64;
 
-/// A device's and an inode's number.
+/// The numbers of a device and an inode.
 pub type Identity = (u64, u64);
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that panics leaves anything half done behind.
+    // A panic leaves no half-done change behind.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -31,7 +31,7 @@ pub struct Files {
     held: Mutex<Held>,
 }
 
-/// Open directories that nobody works with right now, by when they began to be.
+/// Open directories that nothing uses right now, in the order in which they became unused.
 #[derive(Default)]
 struct Held {
     directories: BTreeMap<u64, Arc<Directory>>,
@@ -39,7 +39,7 @@ struct Held {
 }
 
 impl Files {
-    /// At most `most` (0: as many as are reasonable), if it can be helped.
+    /// Creates the set, for at most `most` descriptors (0: a reasonable number). The limit is exceeded if none can be closed.
     pub fn new(most: usize) -> Files {
         let most = match most {
             0 => {
@@ -51,24 +51,24 @@ impl Files {
         Files { open: AtomicUsize::new(0), most, held: Mutex::default() }
     }
 
-    /// How many may be open.
+    /// Returns how many may be open.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// One more is about to be opened: where there are enough, one that is not needed right now is closed.
+    /// Counts a descriptor that is about to be opened. At the limit, an unused one is closed.
     pub fn reserve(&self) {
         if self.open.fetch_add(1, Ordering::Relaxed) >= self.most {
             self.close_one();
         }
     }
 
-    /// One is no longer open, or was not opened.
+    /// Subtracts a descriptor that was closed, or was not opened.
     pub fn give_back(&self) {
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Closes one that is not needed right now, if there is one.
+    /// Closes an unused descriptor; returns false if there is none.
     pub fn close_one(&self) -> bool {
         let tries = lock(&self.held).directories.len();
         for _ in 0..tries {
@@ -80,7 +80,7 @@ impl Files {
         false
     }
 
-    /// A directory can be closed for a while. Returns by what it is known here.
+    /// Notes that the directory can be closed temporarily; returns the number of this note.
     pub fn hold(&self, directory: &Arc<Directory>) -> u64 {
         let mut held = lock(&self.held);
         held.next += 1;
@@ -89,13 +89,13 @@ impl Files {
         number
     }
 
-    /// Notes that the directory cannot be closed any more.
+    /// Removes the note that the directory can be closed.
     pub fn let_go(&self, number: u64) {
         let gone = lock(&self.held).directories.remove(&number);
         drop(gone);
     }
 
-    /// Forgets them all, at the end of a walk.
+    /// Removes all notes and closes their directories, at the end of a walk.
     pub fn clear(&self) {
         let held = std::mem::take(&mut lock(&self.held).directories);
         held.values().for_each(|directory| {
@@ -104,7 +104,7 @@ impl Files {
     }
 }
 
-/// How many descriptors this process may have.
+/// Returns how many descriptors this process may have.
 fn limit() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: writes the structure.
@@ -112,7 +112,7 @@ fn limit() -> usize {
     if result == 0 { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) } else { 256 }
 }
 
-/// The flags to open a directory with.
+/// Returns the flags to open a directory with.
 pub fn open_flags(follow: bool) -> i32 {
     let link = if follow { 0 } else { libc::O_NOFOLLOW };
     libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK | link
@@ -126,11 +126,11 @@ pub fn open(at: RawFd, name: &CStr, follow: bool) -> io::Result<RawFd> {
 }
 
 pub fn close(fd: RawFd) {
-    // SAFETY: the walk's own, and nobody uses it any more.
+    // SAFETY: the descriptor is the walk's own, and unused.
     unsafe { libc::close(fd) };
 }
 
-/// Which directory an open one is.
+/// Returns the identity of an open directory.
 pub fn identity(fd: RawFd) -> io::Result<Identity> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: writes the structure.
@@ -142,22 +142,22 @@ pub fn identity(fd: RawFd) -> io::Result<Identity> {
     Ok((status.st_dev, status.st_ino))
 }
 
-/// Which file `attributes` are of.
+/// Returns the identity of the file with `attributes`.
 pub fn identity_of(attributes: &libc::statx) -> Identity {
     (libc::makedev(attributes.stx_dev_major, attributes.stx_dev_minor), attributes.stx_ino)
 }
 
-/// The flags to ask for attributes with.
+/// Returns the flags to query attributes with.
 pub fn attribute_flags(follow: bool) -> i32 {
     if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW }
 }
 
-/// True if a link that leads nowhere can be the reason. Then it is what is asked about.
+/// True if the error can come from a dangling link, whose own attributes are queried then.
 pub fn is_dangling(errno: i32) -> bool {
     matches!(errno, libc::ENOENT | libc::ENOTDIR)
 }
 
-/// Attributes of `name` in the directory `at`.
+/// Queries the attributes of `name` in the directory `at`.
 pub fn attributes(
     at: RawFd,
     name: &CStr,
@@ -178,7 +178,7 @@ pub fn attributes(
     }
 }
 
-/// Reads names of a directory from where it stands.
+/// Reads names of a directory from its current offset.
 pub fn read_names(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
     let (address, length) = (buffer.as_mut_ptr(), buffer.len());
     // SAFETY: writes into the buffer.

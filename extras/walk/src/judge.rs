@@ -1,4 +1,4 @@
-//! Verdicts on entries: the visitor's word, and what the walk itself has to know before.
+//! Verdicts on entries: the visitor's decision, and what the walk itself needs to know before.
 
 use crate::directory::{Directory, Found};
 use crate::entry::{Path, Paths};
@@ -9,7 +9,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The attributes that the walk itself asks for.
+/// The attributes that the walk itself queries.
 const OWN: u32 = libc::STATX_BASIC_STATS | libc::STATX_MNT_ID;
 
 /// The state that all threads of a walk share.
@@ -17,7 +17,7 @@ pub struct Walk<'a, V: Visitor> {
     pub options: &'a Options,
     pub visitor: &'a V,
     pub files: files::Files,
-    /// Directories that a thread has under way at once.
+    /// Directories that a thread processes concurrently.
     pub slots: usize,
     pub quit: AtomicBool,
 }
@@ -28,24 +28,24 @@ pub struct Own<V: Visitor> {
     pub paths: Paths,
 }
 
-/// An entry, as far as it is known.
+/// The known facts about an entry.
 #[derive(Clone, Copy)]
 pub struct Candidate<'a> {
     pub name: &'a CStr,
     pub kind: Kind,
     pub inode: u64,
     pub root: u32,
-    /// With what was asked for.
+    /// The attributes, and the mask with which they were queried.
     pub attributes: Option<(&'a Statx, u32)>,
 }
 
 /// The next step for an entry.
 pub enum Verdict {
-    /// The attributes that are to be asked for.
+    /// Query these attributes.
     Attributes(u32),
-    /// This is to be read.
+    /// Read this directory.
     Read(Arc<Directory>),
-    /// The directory would be read, but lies too deep: it is only left.
+    /// Do not read this directory, which lies too deep; only leave it.
     Leave(Arc<Directory>),
     Done,
 }
@@ -68,14 +68,14 @@ impl<V: Visitor> Walk<'_, V> {
         }
     }
 
-    /// True if the walk itself has to know more of an entry before the visitor sees it.
+    /// True if the walk itself needs attributes of an entry before the visitor sees it.
     fn needs(&self, directory: &Directory, kind: Kind) -> bool {
         kind == Kind::Unknown
             || kind == Kind::Link && self.follows(directory)
             || kind == Kind::Directory && directory.may_loop
     }
 
-    /// True if a directory below one in `directory` can be its own ancestor.
+    /// True if a directory below an entry of `directory` can be its own ancestor.
     fn may_loop(&self, directory: &Directory, attributes: Option<&Statx>) -> bool {
         if directory.parent().is_some() {
             return directory.may_loop;
@@ -85,7 +85,7 @@ impl<V: Visitor> Walk<'_, V> {
             || self.options.mounts.may_loop(known.map(|attributes| attributes.stx_mnt_id))
     }
 
-    /// True if directories are to be reached by descriptors until they have been left.
+    /// True if directories must have descriptors until they have been left.
     pub fn keeps_open(&self) -> bool {
         self.options.post_order && self.options.open_until_left
     }
@@ -156,7 +156,7 @@ impl<V: Visitor> Walk<'_, V> {
         }
     }
 
-    /// True if what was opened is to be read: if it is on the root's device.
+    /// True if an opened directory is to be read: with `same_device`, if it is on its root's device.
     pub fn belongs(&self, directory: &Directory, fd: RawFd) -> bool {
         if !self.options.same_device && !directory.may_loop {
             return true;
@@ -169,7 +169,7 @@ impl<V: Visitor> Walk<'_, V> {
         }
     }
 
-    /// Shows a directory that is left, and in which nothing is to be done any more. `below`: its own descriptor, if it
+    /// Shows a directory on leaving, when nothing is to be done below it any more. `below`: its own descriptor, if it
     /// is open.
     pub fn leave(&self, own: &mut Own<V>, directory: &Arc<Directory>, below: Option<RawFd>) {
         let Some(parent) = directory.parent() else { return };
@@ -180,7 +180,7 @@ impl<V: Visitor> Walk<'_, V> {
             None => -1,
             Some(Ok(fd)) => fd,
             Some(Err(error)) => {
-                // Nothing can be done in a directory that cannot be found any more, but its end can be told.
+                // A directory that cannot be found any more has no descriptor, but it can still be left.
                 self.failed(own, parent, directory.name(), directory.root, What::Open, error);
                 -1
             }

@@ -1,17 +1,17 @@
 //! A parallel walk through directory trees: `anyring find` and `anyring du` are built on it.
 //!
-//! [`walk`] goes through what is below its [`Root`]s and shows each [`Entry`] to a [`Visitor`], which says what to do
-//! with it by a [`Step`]. Several threads do so at once, each with a [`Visitor::Local`] of its own.
+//! [`walk`] goes through the trees below its [`Root`]s and shows each [`Entry`] to a [`Visitor`], which returns a
+//! [`Step`]. Several threads do so concurrently, each with its own [`Visitor::Local`].
 //!
-//! What holds:
-//! - Every entry that is there all the time is visited exactly once, its directory before it; what appears, vanishes or
-//!   is renamed meanwhile may be visited or not.
-//! - Names are bytes. Paths may be as long as they like: everything is opened by its parent's descriptor.
-//! - No symbolic link is followed unless [`Follow`] says so: one that takes a directory's place in time is a failure.
+//! Guarantees:
+//! - Every entry that exists all the time is visited exactly once, after its directory; entries that appear, vanish or
+//!   are renamed meanwhile may be visited or not.
+//! - Names are bytes. Paths may have any length: everything is opened by its parent's descriptor.
+//! - No symbolic link is followed unless [`Follow`] says so: a link that has replaced a directory is a failure.
 //! - A directory that is its own ancestor, by a link that is followed or because it is mounted below itself, is not visited:
 //!   [`What::Loop`].
-//! - Few descriptors are open at once, whatever the depth: [`Options::descriptors`].
-//! - A failure is told ([`Visitor::failed`]) and the walk goes on.
+//! - Few descriptors are open at a time, whatever the depth: [`Options::descriptors`].
+//! - A failure is reported ([`Visitor::failed`]) and the walk continues.
 //!
 //! ```
 //! use anyring_walk::{Entry, Failure, Options, Root, Step, Visitor, walk};
@@ -60,109 +60,109 @@ pub use entry::{Entry, Failure, Kind, Parent, What};
 pub use libc::statx as Statx;
 pub use mounts::Mounts;
 
-/// Where a walk begins: a path, of a directory or of anything else, as it is to be shown.
+/// The start of a walk: the path of a directory or of any other file, as it is to be shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root {
     pub(crate) path: std::ffi::CString,
 }
 
 impl Root {
-    /// A root of this path, relative to the working directory if it is not absolute. What follows a NUL byte is no
-    /// part of it. It is shorter than `PATH_MAX`, or cannot be opened.
+    /// Creates a root with this path, relative to the working directory if it is not absolute. A NUL byte ends the
+    /// path. A path of `PATH_MAX` bytes or more cannot be opened.
     pub fn new(path: impl Into<Vec<u8>>) -> Root {
         let mut path = path.into();
         path.truncate(path.iter().position(|&byte| byte == 0).unwrap_or(path.len()));
         Root { path: std::ffi::CString::new(path).unwrap_or_default() }
     }
 
-    /// Its path.
+    /// Returns the path.
     pub fn path(&self) -> &[u8] {
         self.path.to_bytes()
     }
 }
 
-/// Which symbolic links stand for what they lead to.
+/// Which symbolic links stand for their targets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Follow {
-    /// None (`find -P`).
+    /// No links (`find -P`).
     #[default]
     Never,
     /// Links among the roots (`find -H`).
     Roots,
-    /// All that lead somewhere (`find -L`).
+    /// All links with a target (`find -L`).
     Always,
 }
 
-/// How a walk is to be.
+/// Options of a walk.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Which symbolic links stand for what they lead to.
+    /// Which symbolic links stand for their targets.
     pub follow: Follow,
     /// Directories on other devices than their root's are visited, but not read.
     pub same_device: bool,
     /// The depth below which nothing is visited; a root has depth 0.
     pub max_depth: Option<u32>,
-    /// [`Visitor::leave`] is wanted.
+    /// True to call [`Visitor::leave`].
     pub post_order: bool,
-    /// [`Entry::parent`] has a descriptor in [`Visitor::leave`], too: directories stay open for that, or are opened again.
+    /// True for a descriptor in [`Entry::parent`] in [`Visitor::leave`], too: directories stay open, or are opened again.
     pub open_until_left: bool,
-    /// In a stable order: siblings by the bytes of their names, what is in a directory right behind it. Roots come in the
-    /// order given. All calls of the visitor come from one thread then.
+    /// True for a stable order: siblings by the bytes of their names, each directory followed by its entries, roots in
+    /// the order given. One thread makes all calls of the visitor.
     pub sorted: bool,
-    /// How many threads visit; 0: as many as there are processors, and without rings up to 64 where calls put them to sleep.
+    /// The number of threads that visit; 0: one per processor, and without rings up to 64 if calls put them to sleep.
     pub threads: usize,
-    /// How many descriptors of directories may be open; 0: a part of what the process may have (`RLIMIT_NOFILE`).
+    /// The maximum number of open descriptors of directories; 0: a part of the process's limit (`RLIMIT_NOFILE`).
     pub descriptors: usize,
-    /// By rings of this engine, one for each thread (not where [`sorted`](Options::sorted)). `None`: what the environment
-    /// variable `ANYRING_ENGINE` says; where it says nothing, the threads make the calls themselves. That is quicker: where
-    /// all is cached a round trip through a ring costs a fifth, and where nothing is, handing each call to a worker costs
-    /// more than a thread that makes all of a directory's.
+    /// The engine of the rings, one ring per thread (none if [`sorted`](Options::sorted)). `None`: the engine in the
+    /// environment variable `ANYRING_ENGINE`; without it, the threads make the calls themselves, which is faster: with hot
+    /// caches a round trip through a ring costs a fifth, and with cold caches handing each call to a worker costs more than
+    /// a thread that makes all calls of a directory.
     pub engine: Option<Engine>,
-    /// The mounts, for walks one after the other.
+    /// The mounts, which consecutive walks can share.
     pub mounts: Mounts,
 }
 
 /// The visitor's decision about an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Ask for attributes (`STATX_*` of `statx(2)`), then visit the entry again. If they cannot be had, that is told as a
-    /// failure and the entry is not visited again. Whoever asks again for what was asked already skips the entry.
+    /// Query attributes (`STATX_*` of `statx(2)`), then visit the entry again. If the query fails, the failure is
+    /// reported and the entry is not visited again. A repeated query of the same attributes means `Skip`.
     Attributes(u32),
-    /// Go into it, if it is a directory.
+    /// Read the entry, if it is a directory.
     Descend,
-    /// Done with it; a directory is not read.
+    /// Do nothing more with the entry; a directory is not read.
     Skip,
-    /// End the walk: threads that are visiting now come to an end with that, nothing is visited any more.
+    /// End the walk: visits that are in progress are the last ones.
     Quit,
 }
 
-/// A visitor is shown what a walk finds. Its methods are called by several threads at once.
+/// A visitor of the entries of a walk. Several threads call its methods concurrently.
 pub trait Visitor: Sync {
-    /// The state that each thread has for itself: an output buffer, totals.
+    /// The state of one thread: an output buffer, totals.
     type Local: Send;
 
-    /// One of those, for a thread that begins.
+    /// Returns the state of a new thread.
     fn local(&self) -> Self::Local;
 
-    /// An entry, first with only what reading its directory told (mostly, see [`Entry::attributes`]), then again with
-    /// the attributes that were asked for.
+    /// Visits an entry, first with the facts from its directory only (mostly, see [`Entry::attributes`]), then again
+    /// with the attributes that were queried.
     fn visit(&self, local: &mut Self::Local, entry: &Entry<'_>) -> Step;
 
-    /// All that is below a directory was visited and left ([`Options::post_order`]). Called once for each directory
-    /// for which [`Step::Descend`] was said, even if it could not be read or lies too deep. Attributes are there if they
-    /// were when that was said. Steps other than [`Step::Quit`] say nothing here.
+    /// Visits a directory again, after everything below it was visited and left ([`Options::post_order`]). Called once
+    /// for each directory for which [`Step::Descend`] was returned, even if it could not be read or lies too deep; with
+    /// the attributes known then. Only the returned step [`Step::Quit`] has an effect.
     fn leave(&self, _local: &mut Self::Local, _entry: &Entry<'_>) -> Step {
         Step::Skip
     }
 
-    /// Something went wrong; the walk goes on.
+    /// Reports a failure; the walk continues.
     fn failed(&self, local: &mut Self::Local, failure: &Failure);
 
-    /// The thread has ended.
+    /// Ends a thread.
     fn finish(&self, local: Self::Local);
 }
 
-/// Why [`walk`] has no ring, and what to do, in the words of a command that has `--engine`.
+/// Returns why [`walk`] has no ring and what to do, in the words of a command with the option `--engine`.
 pub fn explain(error: &anyring::Error) -> String {
     let reason = std::io::Error::from_raw_os_error(error.errno()).to_string();
     let reason = reason.split(" (os error").next().unwrap_or_default();
@@ -176,10 +176,10 @@ pub fn explain(error: &anyring::Error) -> String {
     )
 }
 
-/// Walks through what is below `roots`.
+/// Walks through the trees below `roots`.
 ///
 /// # Errors
-/// Where no ring can be had. What goes wrong in the walk is told to the visitor.
+/// Fails if no ring can be created. Failures in the walk are reported to the visitor.
 pub fn walk<V: Visitor>(roots: &[Root], options: &Options, visitor: &V) -> Result<(), anyring::Error> {
     if options.sorted {
         sorted::walk(roots, options, visitor);

@@ -8,7 +8,7 @@ const LENGTH: usize = 16;
 const TYPE: usize = 18;
 const NAME: usize = 19;
 
-/// One name of a directory.
+/// A name in a directory.
 #[derive(Clone, Copy)]
 pub struct Name<'a> {
     pub inode: u64,
@@ -16,24 +16,24 @@ pub struct Name<'a> {
     pub name: &'a CStr,
 }
 
-/// The name at `offset` of what was read, and the offset of the next.
+/// Returns the name at `offset` of the bytes read, and the offset of the next name.
 #[inline]
 pub fn name_at(bytes: &[u8], offset: usize) -> Option<(Name<'_>, usize)> {
     let record = bytes.get(offset..)?;
     let length = usize::from(u16::from_ne_bytes(record.get(LENGTH..TYPE)?.try_into().ok()?));
     let record = record.get(..length)?;
     let inode = u64::from_ne_bytes(record.get(..8)?.try_into().ok()?);
-    // A file system in user space may put a NUL into a name: then it ends there, as it does for all calls that take names.
+    // A file system in user space may put a NUL into a name: the name ends there, as for all calls that take names.
     let name = CStr::from_bytes_until_nul(record.get(NAME..)?).ok()?;
     Some((Name { inode, kind: Kind::of_number(record[TYPE]), name }, offset + length))
 }
 
-/// True if it is one of the two names that every directory has.
+/// True if the name is `.` or `..`.
 pub fn is_dots(name: &CStr) -> bool {
     matches!(name.to_bytes(), b"." | b"..")
 }
 
-/// Appends a name as the kernel would, of a kind that is not known, if there is room up to `most` bytes.
+/// Appends a name as the kernel would, of unknown kind; returns false if there is no room within `most` bytes.
 pub fn put_name(bytes: &mut Vec<u8>, name: &CStr, inode: u64, most: usize) -> bool {
     let name = name.to_bytes_with_nul();
     let length = (NAME + name.len()).next_multiple_of(8);

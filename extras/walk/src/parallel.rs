@@ -1,4 +1,4 @@
-//! A walk by several threads, in the order in which things are found.
+//! A walk by several threads, in the order in which entries are found.
 
 use crate::files::{Files, lock};
 use crate::judge::Walk;
@@ -11,34 +11,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::thread::{self, Scope};
 
-/// So many of the engine's threads may read at once where nothing is cached.
+/// Workers of the engine that may read concurrently with cold caches.
 const WORKERS: u32 = 64;
-/// So many threads of the walk may, where it has no rings.
+/// Threads of a walk without rings that may read concurrently with cold caches.
 const MOST: usize = 64;
 
-/// The state that all threads have.
+/// The state that all threads share.
 struct Common<'a, V: Visitor> {
     walk: Walk<'a, V>,
     share: Share,
     roots: &'a [Root],
-    /// As many threads as there are to be where calls do not put them to sleep, once that was asked, and where they do.
+    /// The number of threads to start for work, once it is known, and the number to start if calls put them to sleep.
     threads: OnceLock<usize>,
     most: usize,
     error: Mutex<Option<Error>>,
 }
 
 impl<V: Visitor> Common<'_, V> {
-    /// Ends the walk: nobody is to wait for what a thread that fails would have found.
+    /// Ends the walk: no thread is to wait for the results of a thread that has failed.
     fn end(&self) {
         self.walk.quit.store(true, Ordering::Relaxed);
         self.share.end();
     }
 }
 
-/// Walks through what is below `roots`.
+/// Walks through the trees below `roots`.
 ///
 /// # Errors
-/// Where no ring can be had.
+/// Fails if no ring can be created.
 pub fn walk<V: Visitor>(roots: &[Root], options: &Options, visitor: &V) -> Result<(), Error> {
     let rings = match chosen(options) {
         Some(engine) => rings(engine, threads(options))?.into_iter().map(Some).collect(),
@@ -114,7 +114,7 @@ fn run<'scope, V: Visitor>(
     }
 }
 
-/// A thread that is counted out when it ends: the others would wait for it. Where the visitor panics in it, the walk ends.
+/// Removes a thread from the count when it ends, or the others would wait for it. If the visitor panics, the walk ends.
 struct Leaves<'a, 'walk, V: Visitor> {
     common: &'a Common<'walk, V>,
     number: usize,
@@ -129,7 +129,7 @@ impl<V: Visitor> Drop for Leaves<'_, '_, V> {
     }
 }
 
-/// How many threads there are to be. To find out how many processors there are takes longer than a small tree.
+/// Returns the number of threads. Querying the number of processors takes longer than a small tree.
 fn threads(options: &Options) -> usize {
     match options.threads {
         0 => thread::available_parallelism().map_or(1, usize::from),
@@ -137,12 +137,12 @@ fn threads(options: &Options) -> usize {
     }
 }
 
-/// The engine that somebody has chosen.
+/// Returns the engine that the options or the environment choose.
 fn chosen(options: &Options) -> Option<Engine> {
     options.engine.or_else(|| std::env::var_os("ANYRING_ENGINE").map(|_| Engine::Auto))
 }
 
-/// A ring for each thread, or for as many as can be had.
+/// Creates a ring per thread, or as many as can be created.
 fn rings(engine: Engine, threads: usize) -> Result<Vec<Ring>, Error> {
     let mut rings = vec![ring(engine)?];
     while rings.len() < threads
@@ -160,7 +160,7 @@ fn ring(engine: Engine) -> Result<Ring, Error> {
     }
     let workers = ring.submitter();
     if workers.set_most_workers(0, 0).is_ok_and(|(bounded, _)| bounded < WORKERS) {
-        // With fewer it is slower.
+        // With fewer workers the walk is only slower.
         let _ = workers.set_most_workers(WORKERS, 0);
     }
     Ok(ring)

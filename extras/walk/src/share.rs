@@ -1,8 +1,8 @@
 //! How the threads of a walk share its directories.
 //!
-//! Each has a stack of its own, so that few wait: it goes down before it goes on. Who has nothing left takes from
-//! another's bottom, where the largest parts of the tree are. Threads are started when there is work for them, rather
-//! than woken: a new one gets a processor that is free, where one that wakes may be put beside the one that woke it.
+//! Each thread has a stack of its own, so that few directories wait: it goes down before it goes on. A thread without
+//! work takes from the bottom of another stack, where the largest parts of the tree are. Threads are started on
+//! demand, not woken: a new thread gets a free processor, but a woken thread may share that of its waker.
 
 use crate::directory::Directory;
 use crate::files::lock;
@@ -12,47 +12,47 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A thread that was called leaves when it has had nothing to do for so long.
+/// A thread that was started on demand ends when it has had nothing to do for so long.
 const STAY: Duration = Duration::from_millis(2);
 
-/// How long a thread without work looks for some before it sleeps: waking another takes as long.
+/// How long a thread without work polls before it sleeps: waking it takes as long.
 const PATIENCE: Duration = Duration::from_micros(50);
 
-/// A directory that is to be gone on with.
+/// A directory that is to be processed.
 pub struct Task {
     pub directory: Arc<Directory>,
-    /// The directory is open, and was read in part.
+    /// True if the directory is open, and was read in part.
     pub opened: bool,
 }
 
-/// Not in one cache line with another thread's.
+/// A thread's stack, in cache lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct Stack {
     tasks: Mutex<VecDeque<Task>>,
-    /// How many there are, to be looked at without the lock.
+    /// The number of tasks, which is read without the lock.
     count: AtomicUsize,
 }
 
 /// The work that the threads of a walk share.
 pub struct Share {
     stacks: Vec<Stack>,
-    /// Stacks of nobody.
+    /// Stacks without a thread.
     free: Mutex<Vec<usize>>,
-    /// Threads that there are.
+    /// The number of threads.
     threads: AtomicUsize,
-    /// Threads of these that have nothing to do.
+    /// The number of threads without work.
     idle: AtomicUsize,
-    /// Threads of these that sleep.
+    /// The number of threads that sleep.
     sleeping: AtomicUsize,
-    /// There is nothing to do any more, or nothing more is to be done.
+    /// True if nothing is left to do, or the walk was ended.
     over: AtomicBool,
     bed: Mutex<()>,
     bell: Condvar,
 }
 
 impl Share {
-    /// For so many threads, and so many that may be called.
+    /// Creates the stacks of `threads` threads, and of `called` threads that may be started on demand.
     pub fn new(threads: usize, called: usize) -> Share {
         let all = threads + called;
         Share {
@@ -67,7 +67,7 @@ impl Share {
         }
     }
 
-    /// One more thread is called: its number, if there is work for it and there are not `most` yet.
+    /// Adds a thread; returns its number, if there is work for it and there are fewer than `most` threads.
     pub fn enlist(&self, most: usize) -> Option<usize> {
         let enough = || self.threads.load(Ordering::Relaxed) >= most;
         if enough() || self.idle.load(Ordering::Relaxed) > 0 || !self.has_work() {
@@ -79,7 +79,7 @@ impl Share {
         Some(number)
     }
 
-    /// A thread has gone, or could not be had.
+    /// Removes a thread that has ended or could not be started.
     pub fn dismiss(&self, number: usize) {
         let _bed = lock(&self.bed);
         lock(&self.free).push(number);
@@ -87,14 +87,14 @@ impl Share {
         self.bell.notify_all();
     }
 
-    /// Nothing more is to be done.
+    /// Ends the walk.
     pub fn end(&self) {
         let _bed = lock(&self.bed);
         self.over.store(true, Ordering::SeqCst);
         self.bell.notify_all();
     }
 
-    /// How many tasks a thread has.
+    /// Returns the number of tasks of a thread.
     pub fn count(&self, thread: usize) -> usize {
         self.stacks[thread].count.load(Ordering::Relaxed)
     }
@@ -104,7 +104,7 @@ impl Share {
         let stack = &self.stacks[thread];
         let mut queue = lock(&stack.tasks);
         queue.extend(tasks);
-        // A thread that falls asleep counts itself first, then looks here.
+        // A thread that is about to sleep counts itself first, then checks this count.
         stack.count.store(queue.len(), Ordering::SeqCst);
         drop(queue);
         if self.sleeping.load(Ordering::SeqCst) > 0 {
@@ -113,7 +113,7 @@ impl Share {
         }
     }
 
-    /// Takes up to `most` tasks: from the thread's own stack, leaving some to those that have none, else another's.
+    /// Takes up to `most` tasks from the thread's own stack, leaving half of them if other threads have none.
     pub fn take(&self, thread: usize, most: usize, into: &mut Vec<Task>) {
         let stack = &self.stacks[thread];
         if stack.count.load(Ordering::Relaxed) > 0 {
@@ -126,7 +126,7 @@ impl Share {
         }
     }
 
-    /// Takes from another thread's bottom.
+    /// Takes tasks from the bottom of another thread's stack.
     pub fn steal(&self, thread: usize, most: usize, into: &mut Vec<Task>) {
         let count = self.stacks.len();
         for other in (1..count).map(|step| &self.stacks[(thread + step) % count]) {
@@ -147,8 +147,7 @@ impl Share {
         self.stacks.iter().any(|stack| stack.count.load(Ordering::SeqCst) > 0)
     }
 
-    /// A thread has nothing to do: waits until there may be something. False at the end of the walk, or of one that was
-    /// `called`.
+    /// Waits until there may be work. Returns false at the end of the walk, or if a thread that was `called` is to end.
     pub fn wait(&self, called: bool) -> bool {
         self.idle.fetch_add(1, Ordering::SeqCst);
         let more = self.look() || self.sleep(called);
@@ -156,7 +155,7 @@ impl Share {
         more
     }
 
-    /// Looks for work for a while.
+    /// Polls for work for a while.
     fn look(&self) -> bool {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
@@ -175,7 +174,7 @@ impl Share {
         false
     }
 
-    /// Sleeps until there is work. The last one to fall asleep ends the walk: nobody is left to find more.
+    /// Sleeps until there is work. The last thread to fall asleep ends the walk: no thread is left to find more.
     fn sleep(&self, called: bool) -> bool {
         let mut bed = lock(&self.bed);
         self.sleeping.fetch_add(1, Ordering::SeqCst);

@@ -13,12 +13,12 @@ use std::sync::atomic::AtomicBool;
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// The names of a directory, in their order.
+/// The names of a directory, sorted.
 #[derive(Default)]
 struct Names {
-    /// One after the other: kind, inode, name, NUL.
+    /// Records, one after the other: kind, inode, name, NUL.
     bytes: Vec<u8>,
-    /// Where each begins.
+    /// The offsets of the records, sorted by name.
     order: Vec<u32>,
 }
 
@@ -35,7 +35,7 @@ struct Sorted<'a, V: Visitor> {
     buffer: Vec<u8>,
 }
 
-/// Walks through what is below `roots`.
+/// Walks through the trees below `roots`.
 pub fn walk<V: Visitor>(roots: &[Root], options: &Options, visitor: &V) {
     let files = Files::new(options.descriptors);
     let walk = Walk { options, visitor, files, slots: 1, quit: AtomicBool::new(false) };
@@ -66,7 +66,7 @@ impl<V: Visitor> Sorted<'_, V> {
         }
     }
 
-    /// Goes through all below a directory.
+    /// Visits everything below a directory.
     fn descend(&mut self, frame: Frame) {
         let mut frames = vec![frame];
         while let Some(frame) = frames.last_mut() {
@@ -81,7 +81,7 @@ impl<V: Visitor> Sorted<'_, V> {
         }
     }
 
-    /// Visits what is in a directory, until there is another to go into.
+    /// Visits the entries of a directory, up to a directory to be entered.
     fn go_on(&mut self, frame: &mut Frame) -> Option<Frame> {
         let directory = &frame.directory;
         if frame.next == frame.names.order.len() {
@@ -106,7 +106,7 @@ impl<V: Visitor> Sorted<'_, V> {
         deeper
     }
 
-    /// Shows an entry; returns what is in it, if that is to be visited.
+    /// Shows an entry; returns the frame of a directory that is to be entered.
     fn visit(&mut self, directory: &Arc<Directory>, fd: RawFd, candidate: Candidate<'_>) -> Option<Frame> {
         let mut known: Option<(Statx, u32)> = None;
         loop {
@@ -135,7 +135,7 @@ impl<V: Visitor> Sorted<'_, V> {
         }
     }
 
-    /// Opens and reads a directory; of one that cannot be read, there is nothing.
+    /// Opens and reads a directory; one that cannot be read has no names.
     fn read(&mut self, directory: Arc<Directory>, parent_fd: RawFd) -> Frame {
         let mut names = Names::default();
         self.walk.files.reserve();
@@ -163,7 +163,7 @@ impl<V: Visitor> Sorted<'_, V> {
         }
     }
 
-    /// Nothing is to be done in a directory any more.
+    /// Ends a directory in which nothing is to be done any more.
     fn end(&mut self, directory: &Arc<Directory>) {
         let below = directory.pin_open();
         if self.walk.options.post_order {
@@ -176,7 +176,7 @@ impl<V: Visitor> Sorted<'_, V> {
     }
 }
 
-/// Before the name: what kind it is, and its inode.
+/// The bytes before the name: kind and inode.
 const HEAD: usize = 9;
 
 impl Names {

@@ -1,4 +1,4 @@
-//! Trees that change, resist or go very deep.
+//! Trees that change, deny access or are very deep.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn ways() -> Vec<Options> {
     ways
 }
 
-/// True if the caller is one whom no permission stops.
+/// True if the caller is root, whom permissions do not stop.
 fn is_root() -> bool {
     // SAFETY: touches no memory.
     unsafe { libc::geteuid() == 0 }
@@ -47,12 +47,12 @@ fn what_cannot_be_read_is_told() {
     std::fs::set_permissions(tree.path("closed"), PermissionsExt::from_mode(0o700)).unwrap();
 }
 
-/// Makes `depth` directories, one in the other, and returns the innermost.
+/// Creates `depth` nested directories, and returns the innermost.
 fn chain(tree: &Tree, name: &str, depth: usize) -> OwnedFd {
     let name = CString::new(name).unwrap();
     let mut at: OwnedFd = std::fs::File::open(&tree.0).unwrap().into();
     for _ in 0..depth {
-        // SAFETY: strings that end; the descriptor is nobody else's.
+        // SAFETY: strings that end; the descriptor is fresh and owned by nothing else.
         at = unsafe {
             assert_eq!(libc::mkdirat(at.as_raw_fd(), name.as_ptr(), 0o700), 0);
             let fd = libc::openat(at.as_raw_fd(), name.as_ptr(), libc::O_DIRECTORY);
@@ -63,7 +63,7 @@ fn chain(tree: &Tree, name: &str, depth: usize) -> OwnedFd {
     at
 }
 
-/// Removes all that it leaves, and files at once.
+/// Removes every directory that it leaves, and files when it visits them.
 struct Remove(AtomicUsize);
 
 impl Visitor for Remove {
@@ -108,7 +108,7 @@ fn paths_may_be_longer_than_any_call_takes() {
         let wide = chain(&tree, "m", 40);
         for number in 0..50 {
             let name = CString::new(format!("file{number}")).unwrap();
-            // SAFETY: a string that ends; the descriptor is closed at once.
+            // SAFETY: a string that ends; the descriptor is closed immediately.
             unsafe {
                 libc::close(libc::openat(
                     wide.as_raw_fd(),
@@ -118,7 +118,7 @@ fn paths_may_be_longer_than_any_call_takes() {
                 ))
             };
         }
-        // Few descriptors, or as many as there may be.
+        // The minimum of descriptors, or the default.
         let descriptors = [1, 0][index % 2];
         let options = Options { descriptors, post_order: true, open_until_left: true, ..options };
         let seen = events(&[tree.root()], &options, 0);
@@ -138,7 +138,7 @@ fn few_descriptors_lead_back_by_directories_that_are_done() {
     let tree = Tree::new();
     let mut level = "done/here".to_owned();
     for number in 0..40 {
-        // Which of the two is read first differs.
+        // The order of the two varies.
         tree.directory(format!("{level}/side{number}/below"));
         level.push_str(&format!("/deeper{number}"));
     }
@@ -188,7 +188,7 @@ fn what_stays_is_seen_once_whatever_else_happens() {
                 std::fs::rename(at("new"), at("renamed")).unwrap();
                 std::fs::remove_file(at("renamed")).unwrap();
                 std::fs::remove_dir_all(at("newdir")).unwrap();
-                // A link takes the place of a directory.
+                // A link replaces a directory.
                 std::fs::create_dir(at("swapped")).unwrap();
                 std::fs::remove_dir(at("swapped")).unwrap();
                 std::os::unix::fs::symlink("/", at("swapped")).unwrap();
@@ -211,7 +211,7 @@ fn what_stays_is_seen_once_whatever_else_happens() {
     });
 }
 
-/// Ends the walk at the so manieth entry.
+/// Ends the walk at the entry with this number.
 struct Quitter(AtomicUsize, usize);
 
 impl Visitor for Quitter {
@@ -240,7 +240,7 @@ fn quitting_leaves_nothing_open() {
         for most in [1, 50, 500] {
             let quitter = Quitter(AtomicUsize::new(0), most);
             walk(&[tree.root()], &options, &quitter).unwrap();
-            // What others were just visiting comes to its end.
+            // Visits that were in progress come to their end.
             assert!(quitter.0.into_inner() <= most + 2);
         }
     }
@@ -250,7 +250,7 @@ fn quitting_leaves_nothing_open() {
         walk(&[tree.root()], &Options { threads: 2, post_order: true, ..Options::default() }, &quitter)
             .unwrap();
     }
-    // Other tests of this process open some for a while; what was left open stays.
+    // Other tests of this process open descriptors for a while; leaked ones would stay.
     let deadline = Instant::now() + Duration::from_secs(120);
     while open() >= before + 40 {
         assert!(Instant::now() < deadline, "{} after {before}", open());

@@ -1,5 +1,5 @@
-//! Random trees, walked in every way that the options allow: the same is seen as by a plain recursive reading. More of
-//! them by `ANYRING_WALK_CASES`.
+//! Random trees, walked with all combinations of options: the walk sees the same as a plain recursive reading.
+//! ANYRING_WALK_CASES sets the number of trees.
 
 mod common;
 
@@ -16,12 +16,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// A node to be made in a directory that was made before.
+/// A node to be created in an earlier directory.
 #[derive(Clone, Debug)]
 enum Node {
     File,
     Directory,
-    /// To another node, or to the directory in which it lies.
+    /// A link to another node, or to the directory that has the link.
     Link(Option<Index>),
     Dangling,
 }
@@ -49,7 +49,7 @@ fn options() -> impl Strategy<Value = Options> {
     })
 }
 
-/// Makes the nodes; returns their paths.
+/// Creates the nodes; returns their paths.
 fn make(tree: &Tree, nodes: &[(Index, Node)]) -> Vec<PathBuf> {
     let (mut directories, mut paths, mut links) = (vec![tree.0.clone()], vec![tree.0.clone()], 0);
     for (number, (parent, node)) in nodes.iter().enumerate() {
@@ -60,7 +60,7 @@ fn make(tree: &Tree, nodes: &[(Index, Node)]) -> Vec<PathBuf> {
                 fs::create_dir(&path).unwrap();
                 directories.push(path.clone());
             }
-            // With more of them there are too many ways round.
+            // With more links there are too many cyclic paths.
             Node::Link(to) if links < 3 => {
                 links += 1;
                 let to = to.as_ref().map_or(&parent, |to| to.get(&paths));
@@ -74,11 +74,11 @@ fn make(tree: &Tree, nodes: &[(Index, Node)]) -> Vec<PathBuf> {
     paths
 }
 
-/// The events that a plain recursive reading sees.
+/// The events of a plain recursive reading.
 struct Reading<'a> {
     options: &'a Options,
     events: Vec<Event>,
-    /// The directories that it is in.
+    /// The directories on the current path.
     above: Vec<(PathBuf, (u64, u64))>,
 }
 
@@ -116,7 +116,7 @@ impl Reading<'_> {
     }
 }
 
-/// Goes into everything; with each entry that it sees, another file or directory vanishes.
+/// Enters every directory; at each entry, removes another file or directory.
 struct Thief {
     victims: Mutex<Vec<PathBuf>>,
     visited: Mutex<Vec<PathBuf>>,
@@ -138,7 +138,7 @@ impl Visitor for Thief {
         }
         self.visited.lock().unwrap().push(path(entry.path()));
         if let Some(victim) = self.victims.lock().unwrap().pop() {
-            // It may be gone with a directory that was above it.
+            // The victim may have been removed with a directory above it.
             let _ = fs::remove_file(&victim).or_else(|_| fs::remove_dir_all(&victim));
         }
         Step::Descend
@@ -154,7 +154,7 @@ impl Visitor for Thief {
 
 fn config() -> ProptestConfig {
     let cases = std::env::var("ANYRING_WALK_CASES").ok().and_then(|cases| cases.parse().ok());
-    // The same ones each time, or as many random ones as are asked for.
+    // The same cases each time, or the requested number of random ones.
     let rng_seed = if cases.is_some() { RngSeed::Random } else { RngSeed::Fixed(0) };
     let config =
         ProptestConfig { failure_persistence: None, max_shrink_iters: 60, ..ProptestConfig::default() };
@@ -199,7 +199,7 @@ proptest! {
         let tree = Tree::new();
         let paths = make(&tree, &nodes);
         let options = Options { follow: Follow::Never, max_depth: None, ..options };
-        // The root stays.
+        // The root is never removed.
         let victims = victims.iter().map(|victim| victim.get(&paths).clone()).filter(|path| *path != tree.0);
         let victims: Vec<PathBuf> = victims.collect();
         let thief = Thief {

@@ -1,4 +1,4 @@
-//! Visits, compared with GNU find; on every kind of walk.
+//! Visits, compared with GNU find, with all kinds of options.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The ways to walk: in order or not, with one thread or more, with ever so few descriptors.
+/// Returns the options: sorted or not, with one or more threads, with few or many descriptors.
 fn ways() -> Vec<Options> {
     let mut ways = Vec::new();
     for sorted in [false, true] {
@@ -143,7 +143,7 @@ fn roots_may_be_anything() {
     }
 }
 
-/// The working directory is the package's: nothing is written there.
+/// The working directory is the package's, into which nothing is written.
 #[test]
 fn dots_are_roots() {
     for (root, depth) in [(".", 1), ("..", 0)] {
@@ -241,7 +241,7 @@ fn counters_sum_up() {
     }
 }
 
-/// Panics where the first thread is shown the 50th name, or where another thread begins.
+/// Panics when the first thread is shown the 50th name, or when another thread begins.
 struct Panics {
     shown: AtomicU64,
     first: std::thread::ThreadId,
@@ -270,13 +270,13 @@ impl Visitor for Panics {
     fn finish(&self, (): ()) {}
 }
 
-/// How many descriptors this process has of what is below a directory.
+/// Returns how many descriptors this process has of files below a directory.
 fn open_under(directory: &Path) -> usize {
     let files = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
     files.filter(|fd| std::fs::read_link(fd).is_ok_and(|file| file.starts_with(directory))).count()
 }
 
-/// The other threads end, and what the engine writes into stays: it is not used for anything else.
+/// The other threads end, and the memory that the engine writes into is not reused.
 #[test]
 fn a_visitor_that_panics_ends_the_walk() {
     let tree = Tree::new();
@@ -293,7 +293,7 @@ fn a_visitor_that_panics_ends_the_walk() {
             if engine.is_none() {
                 assert_eq!(open_under(&tree.path("")), 0, "nothing is under way without a ring");
             }
-            // As large as the attributes of a file.
+            // The size of a file's attributes.
             let others: Vec<_> = (0..500).map(|_| std::hint::black_box(vec![0_u64; 32])).collect();
             for _ in 0..200 {
                 std::thread::yield_now();

@@ -16,7 +16,7 @@ use std::io;
 pub struct Format {
     pieces: Vec<Piece>,
     mask: u32,
-    /// The format ends with `\c`: what it wrote is to be seen at once.
+    /// True if the format ends with `\c`: its output is flushed.
     flushes: bool,
 }
 
@@ -26,7 +26,7 @@ enum Piece {
     Field(Field, Shape),
 }
 
-/// How a field is set: flags, width and precision of printf(3).
+/// The flags, width and precision of a field, as in printf(3).
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Shape {
     flags: String,
@@ -60,7 +60,7 @@ enum Field {
 }
 
 impl Format {
-    /// Reads a format, else says what is wrong with it.
+    /// Parses a format; the error says what is wrong with it.
     pub fn parse(text: &[u8]) -> Result<Format, String> {
         let (pieces, flushes) = parse::pieces(text)?;
         let mask = pieces.iter().fold(0, |mask, piece| match piece {
@@ -70,18 +70,17 @@ impl Format {
         Ok(Format { pieces, mask, flushes })
     }
 
-    /// Which attributes it needs.
+    /// Returns the attributes that the format needs.
     pub fn mask(&self) -> u32 {
         self.mask
     }
 
-    /// Whether what it wrote is to be seen at once.
+    /// True if the output is to be flushed.
     pub fn flushes(&self) -> bool {
         self.flushes
     }
 
-    /// Prints an entry. Names go to `name`, the rest to `out`, which both write to the same place. What cannot be had is
-    /// left empty, and `failed` is told.
+    /// Prints an entry. Fields that cannot be determined stay empty, and are reported by `failed`.
     pub fn print(
         &self,
         look: &Look<'_>,
@@ -105,10 +104,10 @@ impl Format {
     }
 }
 
-/// Where a format prints.
+/// The output of a format.
 pub trait Printer {
     fn text(&mut self, text: &[u8]);
-    /// Prints a name, which may hold anything.
+    /// Prints a name, which may contain any bytes.
     fn name(&mut self, name: &[u8]);
 }
 
@@ -223,7 +222,7 @@ impl Shape {
         }
     }
 
-    /// Numbers are set by the C library, whose flags these are.
+    /// Formats a number by the C library, whose flags the field has.
     fn number(&self, conversion: &str, print: impl Fn(*const libc::c_char, &mut [u8]) -> i32) -> Vec<u8> {
         let width = self.width.map(|width| width.to_string()).unwrap_or_default();
         let precision = self.precision.map(|precision| format!(".{precision}")).unwrap_or_default();
@@ -237,7 +236,7 @@ impl Shape {
     }
 }
 
-/// The letter of a kind.
+/// Returns the letter of a kind.
 pub fn letter(kind: Kind) -> u8 {
     match kind {
         Kind::File => b'f',
@@ -251,7 +250,7 @@ pub fn letter(kind: Kind) -> u8 {
     }
 }
 
-/// The letter of what a link leads to: `N` for nothing, `L` for a loop, `?` for what cannot be told.
+/// Returns the letter of a link's target: `N` for none, `L` for a loop, `?` if it cannot be determined.
 fn other_letter(look: &Look<'_>) -> u8 {
     if look.kind() != Kind::Link {
         return letter(look.kind());

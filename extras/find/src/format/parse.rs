@@ -1,10 +1,10 @@
-//! How a format is written.
+//! The syntax of a format.
 
 use super::times::Style;
 use super::{Field, Piece, Shape};
 use crate::expression::Time;
 
-/// The pieces of a format, and whether it ends with `\c`.
+/// Returns the pieces of a format, and whether it ends with `\c`.
 pub fn pieces(mut text: &[u8]) -> Result<(Vec<Piece>, bool), String> {
     let (mut pieces, mut literal) = (Vec::new(), Vec::new());
     let mut flushes = false;
@@ -42,7 +42,7 @@ pub fn pieces(mut text: &[u8]) -> Result<(Vec<Piece>, bool), String> {
     Ok((pieces, flushes))
 }
 
-/// The byte that an escape behind a backslash stands for, and its length; nothing for `\c`.
+/// Returns the byte of an escape after a backslash, and its length; `None` for `\c`.
 fn escape(text: &[u8]) -> Result<Option<(u8, usize)>, String> {
     let Some(&first) = text.first() else { return Err("it ends in a backslash".into()) };
     let byte = match first {
@@ -66,7 +66,7 @@ fn escape(text: &[u8]) -> Result<Option<(u8, usize)>, String> {
     Ok(Some((byte, 1)))
 }
 
-/// The directive behind a percent sign, and its length.
+/// Returns the directive after a percent sign, and its length.
 fn directive(text: &[u8]) -> Result<(Field, Shape, usize), String> {
     let mut at = text.iter().take_while(|byte| b"-+ #0".contains(byte)).count();
     let flags = String::from_utf8_lossy(&text[..at]).into_owned();

@@ -1,9 +1,9 @@
-//! Times in a format: with all digits of the second, where the second is written.
+//! Times in a format: seconds have all their digits.
 
 use crate::when::{self, Stamp};
 use std::ffi::CString;
 
-/// How a time is written.
+/// The style of a time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Style {
     /// As ctime(3), with the fraction.
@@ -12,12 +12,12 @@ pub enum Style {
     Epoch,
     /// Date, a plus sign, time.
     Sortable,
-    /// The text that strftime(3) makes of a letter.
+    /// The output of strftime(3) for a letter.
     Letter(u8),
 }
 
 impl Style {
-    /// By the letter behind `%T`.
+    /// Returns the style for the letter after `%T`.
     pub fn of(letter: u8) -> Option<Style> {
         match letter {
             b'@' => Some(Style::Epoch),
@@ -27,13 +27,13 @@ impl Style {
         }
     }
 
-    /// A time in this style.
+    /// Formats a time.
     pub fn write(&self, stamp: Stamp) -> Vec<u8> {
         let (seconds, nanoseconds) = when::split(stamp);
         // GNU find's tenth digit is always 0.
         let fraction = format!(".{nanoseconds:09}0");
         let Some(parts) = when::local(seconds) else {
-            // No calendar has it.
+            // No calendar has this year.
             let plain = matches!(self, Style::Letter(letter) if !b"STX".contains(letter));
             return format!("{seconds}{}", if plain { "" } else { &fraction }).into_bytes();
         };
@@ -66,7 +66,7 @@ impl Style {
     }
 }
 
-/// Puts the fraction behind the seconds of a time whose form is the language's.
+/// Inserts the fraction after the seconds of a time in the locale's format.
 fn behind_seconds(text: &mut Vec<u8>, seconds: &str, fraction: &str) {
     let found = text.windows(seconds.len()).rposition(|window| window == seconds.as_bytes());
     if let Some(at) = found {

@@ -1,5 +1,5 @@
-//! The command line, as find reads it: options, paths, and an expression that begins with the first word that looks like
-//! one.
+//! The command line, as GNU find reads it: options, paths, and an expression that begins with the first word that looks
+//! like one.
 
 mod numbers;
 mod primaries;
@@ -16,17 +16,17 @@ use anyring_walk::Follow;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// All that a command line says.
+/// The contents of a command line.
 #[derive(Debug)]
 pub struct Command {
-    /// Where to begin.
+    /// The paths of the roots.
     pub roots: Vec<Vec<u8>>,
     pub settings: Settings,
     pub tree: Tree,
     pub outputs: Outputs,
 }
 
-/// The action in place of a walk.
+/// The action instead of a walk.
 #[derive(Debug)]
 pub enum Stop {
     Help,
@@ -41,7 +41,7 @@ impl From<String> for Stop {
     }
 }
 
-/// Reads a command line, without the command's own name.
+/// Parses a command line, which lacks the command's own name.
 pub fn parse(words: &[OsString], now: Stamp) -> Result<Command, Stop> {
     let words = words.iter().map(|word| word.as_bytes()).collect();
     let mut parser = Parser::new(words, now);
@@ -75,7 +75,7 @@ fn asks(action: &Action) -> bool {
     matches!(action, Action::Run(execution) if execution.asks())
 }
 
-/// Refuses what would delete what nobody meant to.
+/// Refuses deletions that users do not expect.
 fn check_deletion(tree: &Tree, settings: &mut Settings) -> Result<(), String> {
     if settings.follow == Follow::Always {
         return Err(
@@ -94,7 +94,7 @@ fn check_deletion(tree: &Tree, settings: &mut Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// Paths that end in NUL bytes each.
+/// Reads paths that each end in a NUL byte.
 fn read_roots(source: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     let shown = crate::message::quoted(source);
     let content = if source == b"-" {
@@ -123,11 +123,11 @@ struct Parser<'a> {
     roots_from: Option<&'a [u8]>,
     charset: Charset,
     dialect: Dialect,
-    /// When the walk began.
+    /// The time at which the walk began.
     now: Stamp,
-    /// The stamp of a day ago: 24 hours before, or by `-daystart` the begin of today.
+    /// A day ago: 24 hours before, or with `-daystart` the beginning of today.
     day_ago: Stamp,
-    /// Groups that are open.
+    /// The number of open groups.
     depth: usize,
 }
 
@@ -157,26 +157,26 @@ impl<'a> Parser<'a> {
         Some(word)
     }
 
-    /// The word that something needs behind it.
+    /// Returns the argument after the word `of`.
     fn argument(&mut self, of: &str) -> Result<&'a [u8], String> {
         self.take().ok_or_else(|| format!("{of} needs an argument behind it"))
     }
 
-    /// The word that something needs behind it, as text.
+    /// Returns the argument after the word `of`, as text.
     fn text(&mut self, of: &str) -> Result<&'a str, String> {
         let word = self.argument(of)?;
         std::str::from_utf8(word)
             .map_err(|_| format!("{of} {}: this is no text", crate::message::quoted(word)))
     }
 
-    /// `-H -L -P`, up to the first path.
+    /// Takes `-H -L -P`, up to the first path.
     fn leading_options(&mut self) -> Result<(), Stop> {
         while let Some(word) = self.peek() {
             match word {
                 b"-H" => self.settings.follow = Follow::Roots,
                 b"-L" => self.settings.follow = Follow::Always,
                 b"-P" => self.settings.follow = Follow::Never,
-                // How much GNU find is to optimise: there is nothing to choose here.
+                // The level of optimisation is ignored: there is only one.
                 [b'-', b'O', level @ ..] if level.iter().all(u8::is_ascii_digit) => {
                     if String::from_utf8_lossy(level).parse::<u16>().is_err() {
                         return Err(Stop::Wrong(format!(
@@ -212,7 +212,7 @@ impl<'a> Parser<'a> {
         Ok(paths)
     }
 
-    /// Takes an option of ours, which begins with two dashes, if there stands one.
+    /// Takes an extension, which begins with two dashes, if there is one here.
     fn own_option(&mut self) -> Result<bool, Stop> {
         let Some(word) = self.peek().filter(|word| word.starts_with(b"--") && word.len() > 2) else {
             return Ok(false);
@@ -251,7 +251,7 @@ impl<'a> Parser<'a> {
         Ok(true)
     }
 
-    /// All that stands behind the paths.
+    /// Parses everything after the paths.
     fn expression(&mut self) -> Result<Tree, Stop> {
         self.skip_options()?;
         if self.peek().is_none() {
@@ -265,18 +265,18 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Skips options, which stand anywhere.
+    /// Skips options, which may be anywhere.
     fn skip_options(&mut self) -> Result<(), Stop> {
         while self.own_option()? || self.silent_option()? {}
         Ok(())
     }
 
-    /// `a , b`.
+    /// Parses `a , b`.
     fn list(&mut self) -> Result<Tree, Stop> {
         self.separated(&[b","], Parser::or, Tree::List)
     }
 
-    /// `a -o b`.
+    /// Parses `a -o b`.
     fn or(&mut self) -> Result<Tree, Stop> {
         self.separated(&[b"-o", b"-or"], Parser::and, Tree::Or)
     }
@@ -295,7 +295,7 @@ impl<'a> Parser<'a> {
         Ok(if parts.len() == 1 { parts.remove(0) } else { whole(parts) })
     }
 
-    /// `a b` or `a -a b`.
+    /// Parses `a b` or `a -a b`.
     fn and(&mut self) -> Result<Tree, Stop> {
         let mut parts = vec![self.not()?];
         loop {
@@ -310,7 +310,7 @@ impl<'a> Parser<'a> {
         Ok(if parts.len() == 1 { parts.remove(0) } else { Tree::And(parts) })
     }
 
-    /// `! a`, `( a )` or `a`.
+    /// Parses `! a`, `( a )` or `a`.
     fn not(&mut self) -> Result<Tree, Stop> {
         self.skip_options()?;
         let before = self.at.checked_sub(1).map(|at| self.words[at]);
@@ -345,7 +345,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The stack is no place for an expression without end.
+    /// Counts a level of nesting; refuses an expression that would overflow the stack.
     fn nest(&mut self) -> Result<(), String> {
         self.depth += 1;
         if self.depth > 1000 { Err("the expression is nested too deep".into()) } else { Ok(()) }
@@ -356,7 +356,7 @@ fn shown(word: &[u8]) -> String {
     String::from_utf8_lossy(word).into_owned()
 }
 
-/// The first such word ends the paths.
+/// True if the word ends the paths.
 fn begins_expression(word: &[u8]) -> bool {
     match word {
         [b'-', rest @ ..] => !rest.is_empty(),

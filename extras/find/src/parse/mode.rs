@@ -1,15 +1,15 @@
-//! Permission bits as `-perm` takes them: an octal number, or clauses as chmod(1) has them, applied to no bits at all.
+//! Permission bits for `-perm`: an octal number, or clauses as in chmod(1), applied to no bits.
 
-/// The bits that a mode asks for; `X` asks more of directories.
+/// The bits of a mode, which differ for directories by `X`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
-    /// Of what is no directory.
+    /// The bits for other files.
     pub file: u32,
-    /// Of directories.
+    /// The bits for directories.
     pub directory: u32,
 }
 
-/// Reads a mode; nothing where it is none.
+/// Parses a mode; returns `None` if the text is not a mode.
 pub fn parse(text: &str) -> Option<Mode> {
     if text.starts_with(|first: char| first.is_ascii_digit()) {
         let bits = number(text.as_bytes())?;
@@ -18,7 +18,7 @@ pub fn parse(text: &str) -> Option<Mode> {
     Some(Mode { file: symbolic(text, false)?, directory: symbolic(text, true)? })
 }
 
-/// Octal digits.
+/// Parses octal digits.
 fn number(digits: &[u8]) -> Option<u32> {
     let text = std::str::from_utf8(digits).ok()?;
     u32::from_str_radix(text, 8).ok().filter(|&bits| bits <= 0o7777)
@@ -32,7 +32,7 @@ const READ: u32 = 0o444;
 const WRITE: u32 = 0o222;
 const EXECUTE: u32 = 0o111;
 
-/// One clause: who, then any number of operators with what they set.
+/// Applies one clause: who, then any number of operators with their permissions.
 fn apply(mut bits: u32, clause: &[u8], directory: bool) -> Option<u32> {
     let length = clause.iter().take_while(|byte| b"ugoa".contains(byte)).count();
     let (who, mut rest) = clause.split_at(length);
@@ -55,7 +55,7 @@ fn apply(mut bits: u32, clause: &[u8], directory: bool) -> Option<u32> {
         let octal = behind.iter().take_while(|byte| (b'0'..=b'7').contains(byte)).count();
         let (value, length) = match octal {
             0 => value(bits, behind, directory),
-            // Bits by number are everybody's, and the last that a clause sets.
+            // An octal number applies to all, and ends the clause.
             length if everybody && length == behind.len() => (number(behind)?, length),
             _ => return None,
         };
@@ -71,7 +71,7 @@ fn apply(mut bits: u32, clause: &[u8], directory: bool) -> Option<u32> {
     Some(bits)
 }
 
-/// The bits that an operator sets, for everybody, and the length of its text.
+/// Returns the bits that an operator sets, for all classes of users, and the length of its text.
 fn value(bits: u32, text: &[u8], directory: bool) -> (u32, usize) {
     let copied = |shift: u32| (bits >> shift & 7) * 0o111;
     match text.first() {

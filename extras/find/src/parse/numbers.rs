@@ -4,7 +4,7 @@ use crate::expression::{Compare, Window};
 use crate::when::{SECOND, Stamp};
 use std::ffi::CString;
 
-/// A whole number, compared as its sign says. Behind that, as with GNU find, may stand space and a plus sign.
+/// Parses a whole number, compared as its sign says. As in GNU find, space and a plus sign may follow the sign.
 pub fn compare(text: &str) -> Option<Compare> {
     let (sign, rest) = signed(text);
     let digits = without_space(rest);
@@ -16,32 +16,32 @@ pub fn compare(text: &str) -> Option<Compare> {
     })
 }
 
-/// Digits only.
+/// Parses decimal digits.
 fn whole(digits: &str) -> Option<u64> {
     let all = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     all.then(|| digits.parse().ok()).flatten()
 }
 
-/// Digits only, of a number that an `int` holds.
+/// Parses decimal digits of a number that fits an `int`.
 pub fn int(digits: &str) -> Option<u32> {
     whole(digits).and_then(|number| i32::try_from(number).ok()).map(i32::cast_unsigned)
 }
 
-/// Without what `strtoumax(3)` skips.
+/// Returns the text without the white space that `strtoumax(3)` skips.
 fn without_space(text: &str) -> &str {
     text.trim_start_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r'])
 }
 
-/// The number that `strtod(3)` makes of the whole text.
+/// Returns the number that `strtod(3)` parses from the whole text.
 fn float(text: &str) -> Option<f64> {
     let text = CString::new(text).ok()?;
     let mut end = std::ptr::null_mut();
-    // SAFETY: a string that ends, and a place for a pointer into it; the thread's own number.
+    // SAFETY: a string that ends, and places for a pointer into it and for this thread's errno.
     let (number, errno) = unsafe {
         *libc::__errno_location() = 0;
         (libc::strtod(text.as_ptr(), &mut end), *libc::__errno_location())
     };
-    // SAFETY: it points into the string.
+    // SAFETY: `end` points into the string.
     let all = end.cast_const() != text.as_ptr() && unsafe { *end } == 0;
     (all && !number.is_nan() && (errno != libc::ERANGE || number == 0.0)).then_some(number)
 }
@@ -53,7 +53,7 @@ fn signed(text: &str) -> (Option<char>, &str) {
     }
 }
 
-/// A size: the unit in bytes, and how many, which sizes are rounded up to.
+/// Parses a size: the unit in bytes, and the number of units, to which sizes are rounded up.
 pub fn size(text: &str) -> Option<(u64, Compare)> {
     let (digits, unit) = match text.chars().next_back()? {
         'c' => (&text[..text.len() - 1], 1),
@@ -67,11 +67,11 @@ pub fn size(text: &str) -> Option<(u64, Compare)> {
     Some((unit, compare(digits)?))
 }
 
-/// An age in units of so many seconds. A unit ends at `end`: a file of age 0 lies in the unit behind it; so days are
-/// rounded down and minutes up. `slack` is what GNU find adds to the newer side of whole days. Behind the sign that says how to
-/// compare, the number may have one of its own.
+/// Parses an age in units of `unit` seconds. A unit ends at `end`, and a file of age 0 lies in the unit after it, so days are
+/// rounded down and minutes up. `slack` is what GNU find adds to the newer side of whole days. After the sign of the
+/// comparison, the number may have a sign of its own.
 pub fn age(text: &str, end: Stamp, unit: i64, slack: Stamp) -> Option<Window> {
-    /// No file is as old as that.
+    /// The greatest age of a file.
     const OLDEST: f64 = i64::MAX as f64;
     let (sign, number) = signed(text);
     let seconds = float(number)? * unit as f64;

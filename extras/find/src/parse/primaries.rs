@@ -1,4 +1,4 @@
-//! Tests, actions and options of GNU find, by their names.
+//! Tests, actions and options of GNU find, by name.
 
 use super::{Parser, Stop, mode, numbers, shown};
 use crate::execute::Execution;
@@ -12,7 +12,7 @@ use crate::when::{self, SECOND, Stamp};
 use crate::{files, names};
 use anyring_walk::{Follow, Kind};
 
-/// The primaries that GNU find has and this has not, and why.
+/// The primaries of GNU find that are missing here, and why.
 const MISSING: [(&str, &str); 4] = [
     ("-fstype", "the kinds of file systems are not looked at; -xdev stays on one"),
     ("-context", "SELinux contexts are not looked at"),
@@ -21,7 +21,7 @@ const MISSING: [(&str, &str); 4] = [
 ];
 
 impl<'a> Parser<'a> {
-    /// The primary that a word names, with its arguments.
+    /// Parses the primary that a word names, with its arguments.
     pub(super) fn primary(&mut self, word: &'a [u8]) -> Result<Tree, Stop> {
         if !word.starts_with(b"-") || word.len() < 2 {
             return Err(super::unexpected(word).into());
@@ -48,7 +48,7 @@ impl<'a> Parser<'a> {
         }))
     }
 
-    /// Sets what holds for the whole walk, or for what stands behind the option; the option is true.
+    /// Sets an option, which holds for the whole walk or for the words after it; as a primary, it is true.
     fn option(&mut self, name: &str) -> Result<bool, String> {
         let settings: &mut Settings = &mut self.settings;
         match name {
@@ -57,7 +57,7 @@ impl<'a> Parser<'a> {
             "-follow" => settings.follow = Follow::Always,
             "-ignore_readdir_race" => settings.ignore_races = true,
             "-noignore_readdir_race" => settings.ignore_races = false,
-            // GNU find's: about an old trick, and about warnings that are not made here.
+            // Options of GNU find for an old optimisation, and for warnings that do not exist here.
             "-noleaf" | "-warn" | "-nowarn" => {}
             "-maxdepth" => self.settings.max_depth = Some(self.depth_of(name)?),
             "-mindepth" => self.settings.min_depth = self.depth_of(name)?,
@@ -67,7 +67,7 @@ impl<'a> Parser<'a> {
         Ok(true)
     }
 
-    /// Takes an option that is no part of the expression, if there stands one: `! -daystart -mtime 1` is `-daystart ! -mtime 1`.
+    /// Takes an option that is not part of the expression, if there is one: `! -daystart -mtime 1` is `-daystart ! -mtime 1`.
     pub(super) fn silent_option(&mut self) -> Result<bool, String> {
         match self.peek() {
             Some(b"-daystart") => {
@@ -116,7 +116,7 @@ impl<'a> Parser<'a> {
         }))
     }
 
-    /// Where an action writes; those that begin with `-f` name a file.
+    /// Returns the output of an action; actions that begin with `-f` name a file.
     fn sink(&mut self, name: &str, file: bool) -> Result<Sink, String> {
         if !file {
             return Ok(0);
@@ -215,7 +215,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// A user or a group, by name, else by number.
+    /// Parses a user or a group: a name, else a number.
     fn owner(&mut self, name: &str, find: fn(&[u8]) -> Option<u32>) -> Result<Compare, String> {
         let word = self.argument(name)?;
         let number = || numbers::int(std::str::from_utf8(word).ok()?);
@@ -233,7 +233,7 @@ impl<'a> Parser<'a> {
             Some('/') => (Bits::Any, &text[1..]),
             _ => (Bits::Exactly, text),
         };
-        // What `+644` once meant is `/644` now: GNU find takes it for neither.
+        // `+644` once meant what is `/644` now; GNU find accepts neither meaning.
         let old = matches!(text.as_bytes(), [b'+', b'0'..=b'7', ..]);
         let mode = mode::parse(rest).filter(|_| !old).ok_or_else(|| {
             format!("{name} {text}: no permissions; they are as 644, u=rw,g=r, with - before for all of, / for any of")
@@ -241,7 +241,7 @@ impl<'a> Parser<'a> {
         Ok(Test::Permissions { mode, how })
     }
 
-    /// The attributes of a file that others are compared with.
+    /// Returns the attributes of a file with which others are compared.
     fn reference(&mut self, name: &str) -> Result<libc::statx, String> {
         let path = self.argument(name)?;
         let follow = self.settings.follow != Follow::Never;
@@ -249,7 +249,7 @@ impl<'a> Parser<'a> {
             .map_err(|error| format!("{name} {}: {}", message::quoted(path), message::of(&error)))
     }
 
-    /// Tests of times.
+    /// Parses tests of times.
     fn time(&mut self, name: &str) -> Result<Option<Test>, String> {
         let (which, minutes) = match name {
             "-amin" | "-atime" => (Time::Access, name == "-amin"),
@@ -262,7 +262,7 @@ impl<'a> Parser<'a> {
         let window = if minutes {
             numbers::age(text, self.day_ago + day, 60, 0)
         } else {
-            // GNU find counts less than a day as at most a day and nearly a second.
+            // In GNU find, less than a day means at most a day and nearly a second.
             numbers::age(text, self.day_ago, 86400, day - SECOND)
         };
         let what = if minutes { "minutes" } else { "days" };
@@ -272,7 +272,7 @@ impl<'a> Parser<'a> {
         Ok(Some(Test::Time { which, window }))
     }
 
-    /// Tests of times by another file's, or by a date.
+    /// Parses tests that compare a time with another file's, or with a date.
     fn newer(&mut self, name: &str) -> Result<Option<Test>, String> {
         let (own, other) = match name {
             "-newer" => ('m', 'm'),

@@ -1,4 +1,4 @@
-//! A tree with everything in it, and both finds on it.
+//! A tree with all kinds of entries, and runs of GNU find and ours on it.
 
 #![allow(dead_code, reason = "no test program uses all of it")]
 
@@ -15,16 +15,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// Where the walk's requests are done.
+/// The engine of the walk's rings.
 #[derive(Clone, Copy, Debug)]
 pub enum Engine {
     User,
     Kernel,
-    /// As it comes where the kernel refuses io_uring.
+    /// The default, with io_uring denied by the kernel.
     Denied,
 }
 
-/// A way to run our find.
+/// The options of a run of our find.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
     pub engine: Engine,
@@ -32,7 +32,7 @@ pub struct Way {
     pub threads: u32,
 }
 
-/// Ways that differ in everything.
+/// Runs that differ in all options.
 pub const WAYS: [Way; 6] = [
     Way { engine: Engine::User, sorted: false, threads: 1 },
     Way { engine: Engine::Kernel, sorted: false, threads: 3 },
@@ -42,7 +42,7 @@ pub const WAYS: [Way; 6] = [
     Way { engine: Engine::Denied, sorted: false, threads: 3 },
 ];
 
-/// A command that finds as everywhere on earth: in the C locale, in UTC.
+/// Returns a command in the C locale and in UTC.
 fn plain(program: impl AsRef<OsStr>, directory: &Path) -> Command {
     let mut command = Command::new(program);
     command.current_dir(directory).env("LC_ALL", "C").env("TZ", "UTC0").stdin(Stdio::null());
@@ -52,18 +52,18 @@ fn plain(program: impl AsRef<OsStr>, directory: &Path) -> Command {
     command
 }
 
-/// GNU find.
+/// Returns a GNU find command.
 pub fn gnu(directory: &Path) -> Command {
     plain("find", directory)
 }
 
-/// Ours, in one way.
+/// Returns a command of our find, with these options.
 pub fn ours(directory: &Path, way: Way) -> Command {
     let mut command = plain(env!("CARGO_BIN_EXE_anyring-find"), directory);
     match way.engine {
         Engine::User => command.arg("--engine=user"),
         Engine::Kernel => command.arg("--engine=kernel"),
-        // SAFETY: it makes two system calls and nothing else.
+        // SAFETY: the hook makes two system calls and nothing else.
         Engine::Denied => unsafe { command.pre_exec(|| anyring_deny::deny_io_uring(libc::EPERM)) },
     };
     if way.sorted {
@@ -73,28 +73,28 @@ pub fn ours(directory: &Path, way: Way) -> Command {
     command
 }
 
-/// Whether the kernel's engine can be had; where not, it is the user engine's turn.
+/// True if the kernel engine works; otherwise the user engine replaces it.
 pub fn kernel_works() -> bool {
     let entries = 1_u32;
     let mut parameters = [0_u8; 120];
-    // SAFETY: as many bytes as `io_uring_params` has.
+    // SAFETY: the buffer has the size of `io_uring_params`.
     let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, entries, parameters.as_mut_ptr()) };
     if fd < 0 {
         anyring_tally::skipped("no kernel ring");
         return false;
     }
-    // SAFETY: it is ours.
+    // SAFETY: the descriptor is ours.
     unsafe { libc::close(fd as i32) };
     true
 }
 
-/// The ways that this machine allows.
+/// Returns the runs that this machine allows.
 pub fn ways() -> Vec<Way> {
     let kernel = kernel_works();
     WAYS.into_iter().filter(|way| kernel || !matches!(way.engine, Engine::Kernel)).collect()
 }
 
-/// The output in its parts, in order.
+/// Returns the parts of the output, sorted.
 pub fn parts(output: &[u8], end: u8) -> Vec<Vec<u8>> {
     let mut parts: Vec<Vec<u8>> = output.split_inclusive(|&byte| byte == end).map(<[u8]>::to_vec).collect();
     parts.sort();
@@ -105,7 +105,7 @@ pub fn text(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
 
-/// The facts that a run is compared by: its output in order, its exit status, whether it complained (not: only warned).
+/// Returns the compared results of a run: its sorted output, its exit status, whether it printed errors (not only warnings).
 pub fn outcome(output: &Output, end: u8) -> (Vec<String>, Option<i32>, bool) {
     let parts = parts(&output.stdout, end).iter().map(|part| text(part)).collect();
     let mut said = output.stderr.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
@@ -113,7 +113,7 @@ pub fn outcome(output: &Output, end: u8) -> (Vec<String>, Option<i32>, bool) {
     (parts, output.status.code(), complained)
 }
 
-/// The difference of two runs.
+/// Returns the difference of two runs.
 pub fn difference(got: &Output, expected: &Output, end: u8) -> Option<String> {
     let ((ours, our_status, we_complain), (theirs, status, complain)) =
         (outcome(got, end), outcome(expected, end));
@@ -134,8 +134,8 @@ pub fn difference(got: &Output, expected: &Output, end: u8) -> Option<String> {
     ))
 }
 
-/// The difference of the two finds, which only look. Files grow older meanwhile: where GNU find says something else afterwards than
-/// before, that is as right.
+/// Returns the difference between GNU find and ours, neither of which changes the tree. Files age meanwhile: if GNU find's output
+/// differs between a run before and a run after, both are right.
 pub fn difference_of_runs<S: AsRef<OsStr>>(
     directory: &Path,
     words: &[S],
@@ -148,7 +148,7 @@ pub fn difference_of_runs<S: AsRef<OsStr>>(
     difference(&got, &before, end).and_then(|_| difference(&got, &expected(), end))
 }
 
-/// Notes where the two finds do not say the same.
+/// Records a difference between GNU find and ours.
 pub fn compare<S: AsRef<OsStr>>(
     directory: &Path,
     words: &[S],
@@ -162,12 +162,12 @@ pub fn compare<S: AsRef<OsStr>>(
     }
 }
 
-/// Fails with all that was noted.
+/// Fails with all recorded differences.
 pub fn none(failures: &[String]) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// A directory that is gone at the end.
+/// A directory that is removed on drop.
 pub struct Tree(TempDir);
 
 impl Tree {
@@ -180,7 +180,7 @@ impl Tree {
         self.0.path()
     }
 
-    /// With every kind of file in it, and names of every kind.
+    /// Creates a tree with all kinds of files and names.
     pub fn full() -> Tree {
         let tree = Tree::empty();
         for directory in
@@ -240,7 +240,7 @@ impl Tree {
             let age = ages[number % ages.len()];
             set_times(&tree.at(OsStr::from_bytes(name)), now, age, age / 2);
         }
-        // Reading changes times of access once.
+        // The first reading changes access times.
         assert!(gnu(tree.path()).args(["t", "-lname", "x"]).status().unwrap().success());
         tree
     }
@@ -250,7 +250,7 @@ impl Tree {
     }
 }
 
-/// Makes a file so old, by seconds before `now`.
+/// Sets a file's times, in seconds before `now`.
 pub fn set_times(path: &Path, now: std::time::SystemTime, modified: u64, accessed: u64) {
     let seconds = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
     let time = |age: u64| libc::timespec { tv_sec: seconds - age as i64, tv_nsec: 123_456_789 };
@@ -272,7 +272,7 @@ pub fn is_fifo(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_fifo())
 }
 
-/// Words of a command line, as a shell would split them; no quotes.
+/// Splits a command line at blanks; there are no quotes.
 pub fn words(line: &str) -> Vec<OsString> {
     line.split_whitespace().map(OsString::from).collect()
 }

@@ -1,34 +1,34 @@
-//! Whether the calls that a thread makes put it to sleep.
+//! Detects whether the calls that a thread makes put it to sleep.
 
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-/// Calls between two looks.
+/// Calls between two checks.
 const CALLS: u32 = 8;
-/// Where so many take less, they do not.
+/// If so many calls take less time, none has slept.
 const QUICK: Duration = Duration::from_micros(50);
 
-/// The record that a thread keeps of its calls.
+/// A thread's record of its calls.
 pub struct Asleep {
-    /// Calls since it looked.
+    /// Calls since the last check.
     calls: u32,
     looked: Instant,
-    /// How often it had slept then.
+    /// How often the thread had slept at the last check.
     slept: i64,
 }
 
 impl Asleep {
-    /// Of a thread that makes no call as yet.
+    /// Creates the record of a thread without calls.
     pub fn new() -> Asleep {
         Asleep { calls: 0, looked: Instant::now(), slept: 0 }
     }
 
-    /// Begins anew: what put the thread to sleep until now was no call.
+    /// Starts again: sleeps before now had other reasons than calls.
     pub fn begin(&mut self) {
         *self = Asleep { calls: 0, looked: Instant::now(), slept: sleeps() };
     }
 
-    /// Notes a call of the thread. From time to time that tells whether such calls put it to sleep.
+    /// Notes a call of the thread; at each check, returns true if calls put the thread to sleep.
     pub fn called(&mut self) -> bool {
         self.calls += 1;
         if self.calls < CALLS {
@@ -42,7 +42,7 @@ impl Asleep {
     }
 }
 
-/// How often this thread has slept.
+/// Returns how often this thread has slept.
 fn sleeps() -> i64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: writes the structure, of integers.

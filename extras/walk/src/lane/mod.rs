@@ -1,7 +1,7 @@
 //! One thread of a walk.
 //!
-//! With a ring it has some directories under way at once. Without one it makes the calls itself, one directory after the
-//! other, and calls for help where they put it to sleep, as they do where nothing is cached.
+//! With a ring, a thread processes several directories concurrently. Without one, it makes the calls itself, one
+//! directory after the other, and starts more threads if the calls put it to sleep, as they do when nothing is cached.
 
 mod asleep;
 mod requests;
@@ -26,21 +26,21 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::thread;
 
-/// Directories under way at once.
+/// Directories that a thread with a ring processes concurrently.
 pub const SLOTS: usize = 32;
-/// A thread that has so many directories before it does not read on in one that has more.
+/// A thread with more waiting directories interrupts the reading of a directory that has more names.
 const MANY: usize = 1024;
-/// Directories that are found before others may have them.
+/// Directories that are found before they are shared.
 const FOUND: usize = 64;
-/// Directories that a thread reads before it has others begin: what is small is done by then.
+/// Directories that a thread reads before it starts others: small trees are done by then.
 const ALONE: u32 = 8;
-/// So often a directory is put off for want of descriptors.
+/// How often a directory is retried for lack of descriptors.
 const PATIENCE: u32 = 1000;
 
-/// Why another thread is called.
+/// Why another thread is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// There is more to do than one does at once.
+    /// There is more work than one thread does at a time.
     Work,
     /// Calls put threads to sleep.
     Sleep,
@@ -52,28 +52,28 @@ pub struct Lane<'a, V: Visitor> {
     roots: &'a [Root],
     next_root: usize,
     number: usize,
-    /// The thread came when it was called, and goes when it has nothing to do.
+    /// True if the thread was started on demand; it ends when it has nothing to do.
     called: bool,
     own: Own<V>,
-    /// Without a ring it makes the calls itself.
+    /// `None` if the thread makes the calls itself.
     requests: Option<Requests>,
     asleep: Asleep,
-    /// Calls another thread.
+    /// Starts another thread.
     call: &'a (dyn Fn(Call) + 'a),
     slots: Vec<Slot>,
     free: Vec<usize>,
     /// Slots whose directories have been read.
     read: Vec<usize>,
-    /// The directory found last in the one read last: the thread goes on with it itself. The one that was read is still pinned.
+    /// The directory found last in the one read last, which the thread reads next. Its parent is still pinned.
     kept: Option<Arc<Directory>>,
-    /// Directories that it has read to their ends.
+    /// Directories that the thread has read to their ends.
     done: u32,
-    /// Directories in a row for which there was no descriptor.
+    /// Consecutive directories for which there was no descriptor.
     refused: u32,
     tasks: Vec<Task>,
 }
 
-/// Closing a directory never waits: there is nothing to gain from the ring.
+/// Closes a descriptor without the ring: closing a directory never blocks.
 fn close(fd: Option<RawFd>) {
     if let Some(fd) = fd {
         files::close(fd);
@@ -112,15 +112,15 @@ impl<'a, V: Visitor> Lane<'a, V> {
         }
     }
 
-    /// Walks until nothing is left to do; returns what the visitor had here.
+    /// Walks until nothing is left to do; returns the visitor's local state.
     ///
     /// # Errors
-    /// Where the ring fails.
+    /// Fails if the ring fails.
     ///
     /// # Panics
-    /// Where the visitor does.
+    /// Panics if the visitor panics.
     pub fn run(mut self) -> (V::Local, Result<(), anyring::Error>) {
-        // Nobody sees what a panic leaves behind: `abandon` forgets what the engine may write into.
+        // A panic leaves nothing that is used again: `abandon` forgets what the engine may write into.
         let result = panic::catch_unwind(AssertUnwindSafe(|| self.work()));
         if !matches!(result, Ok(Ok(()))) {
             self.abandon();
@@ -131,10 +131,10 @@ impl<'a, V: Visitor> Lane<'a, V> {
         }
     }
 
-    /// Leaves what is under way to itself.
+    /// Forgets the buffers of requests in flight.
     fn abandon(&mut self) {
         if let Some(requests) = self.requests.take() {
-            // The engine may still write where these are, and open by their directories.
+            // The engine may still write into these slots, and open by the descriptors of their directories.
             self.slots.drain(..).filter(|slot| slot.under_way > 0).for_each(std::mem::forget);
             requests.forget();
         }
@@ -175,14 +175,14 @@ impl<'a, V: Visitor> Lane<'a, V> {
         }
     }
 
-    /// The thread has made a call itself.
+    /// Notes a call that the thread has made itself.
     fn called(&mut self) {
         if self.asleep.called() {
             (self.call)(Call::Sleep);
         }
     }
 
-    /// Fills free slots.
+    /// Fills free slots with tasks.
     fn begin_tasks(&mut self) {
         if let Some(slot) = self.free.pop_if(|_| self.kept.is_some()) {
             self.slots[slot].directory = self.kept.take();
@@ -218,7 +218,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
         self.open(slot, false);
     }
 
-    /// Opens a slot's directory. `pinned`: its parent still is.
+    /// Opens a slot's directory. `pinned`: its parent is pinned already.
     fn open(&mut self, slot: usize, pinned: bool) {
         let Some(directory) = self.slots[slot].directory.clone() else { return };
         let Some(parent) = directory.parent() else { return };
@@ -269,7 +269,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
         if full && (self.walk.files.close_one() || self.refused < PATIENCE) {
             self.refused += 1;
             thread::yield_now();
-            // It has its turn when others have been closed.
+            // The directory is retried after others have been closed.
             parent.unpin(&self.walk.files);
             self.slots[slot].directory = None;
             self.free.push(slot);
@@ -282,14 +282,14 @@ impl<'a, V: Visitor> Lane<'a, V> {
         self.finished(directory, None);
     }
 
-    /// A directory was opened, or cannot be: its parent is not needed for that any more.
+    /// Releases the parent of a directory that was opened, or cannot be opened.
     fn after_open(&mut self, parent: &Arc<Directory>, pins: u32) {
         let give = Give { pins, needs: u32::from(!self.walk.keeps_open()), undone: 0 };
         let released = parent.release(give, &self.walk.files);
         close(released.close);
     }
 
-    /// Reads on.
+    /// Reads more names of the slot's directory.
     fn read(&mut self, slot: usize) {
         self.slots[slot].clear();
         if self.slots[slot].is_place_of_roots() {
@@ -303,12 +303,12 @@ impl<'a, V: Visitor> Lane<'a, V> {
         self.read.push(slot);
     }
 
-    /// As if the roots were in a directory of theirs.
+    /// Writes the roots as if they were names that had been read from a directory.
     fn read_roots(&mut self, slot: usize) {
         let mut bytes = Vec::new();
         while let Some(root) = self.roots.get(self.next_root) {
             if root.path.count_bytes() >= libc::PATH_MAX as usize {
-                // No call takes it, and the buffer may have no room for it.
+                // No call accepts the path, and the buffer may be too small for it.
                 self.fail_long_root(slot);
             } else if !put_name(&mut bytes, &root.path, self.next_root as u64, PARTS[0].1) {
                 break;
@@ -319,7 +319,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
         self.slots[slot].put(&bytes);
     }
 
-    /// The next root has too long a path.
+    /// Reports that the next root has too long a path.
     fn fail_long_root(&mut self, slot: usize) {
         let (Some(place), number) = (&self.slots[slot].directory, self.next_root) else { return };
         let error = io::Error::from_raw_os_error(libc::ENAMETOOLONG);
@@ -327,7 +327,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
         self.walk.failed(&mut self.own, place, path, number as u32, What::Attributes, error);
     }
 
-    /// Lets everybody have the directories that were found.
+    /// Shares the directories that were found.
     fn give_found(&mut self, slot: usize) {
         let slot = &mut self.slots[slot];
         if let Some(directory) = &slot.directory
@@ -339,7 +339,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
         }
     }
 
-    /// Goes on with a directory once all that was read of it was shown.
+    /// Continues a directory after all names that were read have been shown.
     fn after_names(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         if slot.part < PARTS.len() || slot.under_way > 0 {
@@ -364,7 +364,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
             self.kept = self.slots[index].found.pop();
         }
         if !ended && self.share.count(self.number) > MANY && !self.slots[index].is_place_of_roots() {
-            // It waits, open, below what was found in it.
+            // The directory waits, open, below the directories found in it.
             let task = Task { directory, opened: true };
             self.share.push(self.number, std::iter::once(task));
             self.give_found(index);
@@ -382,7 +382,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
         self.end(index, u32::from(!keeps));
     }
 
-    /// A directory was read to its end, and so many pins are given up.
+    /// Ends the reading of a directory, and releases `pins` pins.
     fn end(&mut self, index: usize, pins: u32) {
         let Some(directory) = self.slots[index].directory.take() else { return };
         self.free.push(index);
@@ -393,7 +393,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
         close(released.close);
     }
 
-    /// Nothing is to be done below a directory any more. `below`: its descriptor, if it is still open.
+    /// Leaves a directory below which nothing is to be done any more. `below`: its descriptor, if it is still open.
     fn finished(&mut self, mut directory: Arc<Directory>, mut below: Option<RawFd>) {
         if !self.walk.options.post_order {
             return;

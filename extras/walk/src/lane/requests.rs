@@ -1,4 +1,4 @@
-//! Requests that a thread with a ring has under way there.
+//! The requests that a thread has in flight in its ring.
 
 use super::Lane;
 use super::show::candidate;
@@ -13,28 +13,28 @@ use std::cell::UnsafeCell;
 use std::io;
 use std::os::fd::RawFd;
 
-/// Requests for attributes under way at once.
+/// The maximum number of attribute requests in flight.
 const PLACES: usize = 128;
-/// Room in the submission queue.
+/// The size of the submission queue.
 pub const ENTRIES: u32 = 256;
 
-/// The kind of request that a completion is of; the other half of its user data says which.
+/// The kinds of requests, in the upper half of the user data; the lower half is the slot or place.
 const OPEN: u64 = 0;
 const FIRST: u64 = 1;
 const SECOND: u64 = 2;
 const ATTRIBUTES: u64 = 3;
 
-/// Where attributes are written.
+/// A place into which attributes are written.
 struct Place {
     status: Box<UnsafeCell<Statx>>,
     slot: usize,
-    /// Where the name is, in the slot's buffer.
+    /// The offset of the name in the slot's buffer.
     at: usize,
     mask: u32,
     follow: bool,
 }
 
-/// A ring, and what is under way there beside the slots.
+/// A ring, and its requests that do not belong to a slot.
 pub struct Requests {
     ring: Ring,
     places: Vec<Place>,
@@ -58,7 +58,7 @@ impl Requests {
         }
     }
 
-    /// True if all places are taken.
+    /// True if all places are in use.
     pub fn is_full(&self) -> bool {
         self.free.is_empty()
     }
@@ -66,7 +66,7 @@ impl Requests {
     /// Waits for a completion.
     ///
     /// # Errors
-    /// Where the ring fails.
+    /// Fails if the ring fails.
     pub fn wait(&mut self) -> Result<(), anyring::Error> {
         match self.ring.submit_and_wait(1) {
             Err(error) if error.errno() != libc::EINTR => Err(error),
@@ -74,32 +74,32 @@ impl Requests {
         }
     }
 
-    /// Leaves alone what the engine may still write into.
+    /// Forgets the memory that the engine may still write into.
     pub fn forget(self) {
         std::mem::forget(self.places);
     }
 
-    /// Puts an entry into the ring.
+    /// Pushes an entry into the ring.
     fn push(&mut self, entry: Sqe, kind: u64, which: usize) {
         let entry = entry.user_data(kind << 32 | which as u64);
-        // SAFETY: slots and places stay where they are until what names them has completed, as does what it
-        // opens by: a pinned parent.
+        // SAFETY: slots and places stay in memory until their requests have completed, and so does the
+        // descriptor by which a request opens: the parent is pinned.
         while unsafe { self.ring.push(entry) }.is_err() {
-            // It cannot fail for good; where it does, so will the wait.
+            // A failure here is temporary, or the next wait fails, too.
             if self.ring.submit().is_err_and(|error| error.errno() != libc::EINTR) {
                 return;
             }
         }
     }
 
-    /// Opens the directory of a slot in its parent, which is `at`.
+    /// Opens a slot's directory in its parent, whose descriptor is `at`.
     pub fn open(&mut self, index: usize, slot: &mut Slot, at: RawFd, directory: &Directory) {
         let flags = files::open_flags(directory.follow);
         slot.under_way = 1;
         self.push(op::OpenAt::new(at, directory.name().as_ptr()).flags(flags).build(), OPEN, index);
     }
 
-    /// Reads both parts at once.
+    /// Reads both parts concurrently.
     pub fn read(&mut self, index: usize, slot: &mut Slot) {
         slot.under_way = PARTS.len() as u32;
         for (part, kind) in [FIRST, SECOND].into_iter().enumerate() {
@@ -108,7 +108,7 @@ impl Requests {
         }
     }
 
-    /// Asks for the attributes that a place is for.
+    /// Queries the attributes for a place.
     fn ask(&mut self, place: usize, slot: &Slot) {
         let Place { ref status, at, mask, follow, .. } = self.places[place];
         let Some((name, _)) = name_at(slot.bytes(), at) else { unreachable!("it was there before") };
@@ -119,7 +119,7 @@ impl Requests {
 }
 
 impl<V: Visitor> Lane<'_, V> {
-    /// Asks for attributes of the name at `at`.
+    /// Queries the attributes of the name at `at`.
     pub(super) fn request_attributes(&mut self, index: usize, at: usize, mask: u32) {
         let (Some(requests), slot) = (&mut self.requests, &mut self.slots[index]) else { return };
         let Some(place) = requests.free.pop() else {
@@ -133,7 +133,7 @@ impl<V: Visitor> Lane<'_, V> {
         requests.ask(place, slot);
     }
 
-    /// Attributes have come: shows the entry again.
+    /// Handles the completion of an attribute request: shows the entry again.
     fn attributed(&mut self, place: usize, result: i32) {
         let Some(requests) = &mut self.requests else { return };
         let Place { ref status, slot: index, at, mask, ref mut follow } = requests.places[place];
@@ -142,7 +142,7 @@ impl<V: Visitor> Lane<'_, V> {
             *follow = false;
             return requests.ask(place, slot);
         }
-        // The visitor's next request may have the place, but only once it has seen this.
+        // The visitor's next request may reuse the place, but only after the visitor has seen these attributes.
         requests.free.push(place);
         slot.under_way -= 1;
         let (Some(directory), false) = (slot.directory.clone(), self.walk.has_quit()) else {
@@ -156,7 +156,7 @@ impl<V: Visitor> Lane<'_, V> {
             self.walk.failed(&mut self.own, &directory, name.name, candidate.root, What::Attributes, error);
             Verdict::Done
         } else {
-            // SAFETY: the engine has written it, and is done.
+            // SAFETY: the engine has written the attributes, and is done.
             let attributes = Some((unsafe { &*status.get() }, mask));
             self.walk.judge(&mut self.own, &directory, slot.fd, Candidate { attributes, ..candidate })
         };
@@ -164,7 +164,7 @@ impl<V: Visitor> Lane<'_, V> {
         self.after_names(index);
     }
 
-    /// Goes on with all that has completed.
+    /// Handles all completions.
     pub(super) fn take_completions(&mut self) {
         let Some(requests) = &mut self.requests else { return };
         let mut completed = std::mem::take(&mut requests.completed);

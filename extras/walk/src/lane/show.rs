@@ -1,4 +1,4 @@
-//! The names that a thread has read, shown to the visitor.
+//! Shows the names that a thread has read to the visitor.
 
 use super::{FOUND, Lane, PARTS};
 use crate::directory::Directory;
@@ -9,7 +9,7 @@ use crate::{Statx, Visitor, What};
 use std::sync::Arc;
 
 impl<V: Visitor> Lane<'_, V> {
-    /// Shows the names that were read, as far as there are places for those that need attributes.
+    /// Shows the names that were read, while there are places for entries that need attributes.
     pub(super) fn show(&mut self, index: usize) {
         let Some(directory) = self.slots[index].directory.clone() else { return };
         while self.slots[index].part < PARTS.len() {
@@ -27,7 +27,7 @@ impl<V: Visitor> Lane<'_, V> {
         self.after_names(index);
     }
 
-    /// Shows names of a part up to one with which something is to be done: where that is, and what.
+    /// Shows names of a part up to one that needs an action; returns that name's offset and the verdict.
     fn show_part(&mut self, index: usize, directory: &Arc<Directory>) -> Option<(usize, Verdict)> {
         let slot = &self.slots[index];
         let (bytes, fd, mut at) = (&slot.bytes()[..slot.end(slot.part)], slot.fd, slot.offset);
@@ -48,7 +48,7 @@ impl<V: Visitor> Lane<'_, V> {
         None
     }
 
-    /// Does what is to be done with the name at `at`.
+    /// Carries out the verdict on the name at `at`.
     pub(super) fn follow_verdict(&mut self, slot: usize, at: usize, verdict: Verdict) {
         match verdict {
             Verdict::Attributes(mask) if self.requests.is_some() => self.request_attributes(slot, at, mask),
@@ -64,7 +64,7 @@ impl<V: Visitor> Lane<'_, V> {
         }
     }
 
-    /// Asks for attributes, and shows the entry again.
+    /// Queries attributes by a call, and shows the entry again.
     fn ask_now(&mut self, index: usize, at: usize, mut mask: u32) {
         let slot = &self.slots[index];
         let (Some(directory), Some((name, _))) = (slot.directory.clone(), name_at(slot.bytes(), at)) else {
@@ -94,7 +94,7 @@ impl<V: Visitor> Lane<'_, V> {
     }
 }
 
-/// The facts known of a name. The place of the roots has their numbers for inodes.
+/// Returns the known facts about a name. The virtual parent of the roots has their numbers as inodes.
 pub(super) fn candidate<'n>(directory: &Directory, name: Name<'n>) -> Candidate<'n> {
     let Name { name, kind, inode } = name;
     let has_parent = directory.parent().is_some();

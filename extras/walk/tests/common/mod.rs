@@ -1,4 +1,4 @@
-//! Helpers that the tests of the walk share: trees to walk through, and a visitor that writes down what it sees.
+//! Helpers that the tests of the walk share: trees to walk through, and a visitor that records what it sees.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use anyring_walk::{Entry, Failure, Kind, Options, Root, Step, Visitor, What, walk};
@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory that is removed at the end.
+/// A directory that is removed on drop.
 pub struct Tree(pub PathBuf);
 
 impl Tree {
@@ -44,12 +44,12 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // The standard library's own has trouble with paths that are too long.
+        // The standard library's removal has trouble with paths that are too long.
         Command::new("rm").arg("-rf").arg(&self.0).status().unwrap();
     }
 }
 
-/// An event, in the order of one thread after the other.
+/// An event, ordered thread by thread.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     Visited(Vec<u8>),
@@ -57,7 +57,7 @@ pub enum Event {
     Failed(Vec<u8>, String),
 }
 
-/// Writes down all there is; enters everything.
+/// Records all entries; enters every directory.
 #[derive(Default)]
 pub struct Scribe {
     pub events: Mutex<Vec<Event>>,
@@ -102,14 +102,14 @@ impl Visitor for Scribe {
     }
 }
 
-/// All that a walk does.
+/// Returns the events of a walk.
 pub fn events(roots: &[Root], options: &Options, mask: u32) -> Vec<Event> {
     let scribe = Scribe { mask, ..Scribe::default() };
     walk(roots, options, &scribe).unwrap();
     scribe.events.into_inner().unwrap()
 }
 
-/// The paths that are visited, sorted.
+/// Returns the paths that are visited, sorted.
 pub fn visited(events: &[Event]) -> Vec<String> {
     let visited = |event: &Event| match event {
         Event::Visited(path) => Some(shown(path)),
@@ -120,7 +120,7 @@ pub fn visited(events: &[Event]) -> Vec<String> {
     paths
 }
 
-/// The paths that are left, sorted.
+/// Returns the paths that are left, sorted.
 pub fn left(events: &[Event]) -> Vec<String> {
     let left = |event: &Event| match event {
         Event::Left(path) => Some(shown(path)),
@@ -131,7 +131,7 @@ pub fn left(events: &[Event]) -> Vec<String> {
     paths
 }
 
-/// The failures, by path.
+/// Returns the failures, by path.
 pub fn failures(events: &[Event]) -> BTreeMap<String, String> {
     let failed = |event: &Event| match event {
         Event::Failed(path, why) => Some((shown(path), why.clone())),
@@ -140,7 +140,7 @@ pub fn failures(events: &[Event]) -> BTreeMap<String, String> {
     events.iter().filter_map(failed).collect()
 }
 
-/// The paths that GNU find prints, sorted.
+/// Returns the paths that GNU find prints, sorted.
 pub fn find(before: &[&str], roots: &[&Path], after: &[&str]) -> Vec<String> {
     let mut command = Command::new("find");
     command.args(before).args(roots).args(after).arg("-print0");
@@ -151,7 +151,7 @@ pub fn find(before: &[&str], roots: &[&Path], after: &[&str]) -> Vec<String> {
     paths
 }
 
-/// A path, for people to read.
+/// Returns a printable path.
 pub fn shown(path: &[u8]) -> String {
     path.escape_ascii().to_string()
 }

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Has directories mounted at others while the command runs, seen by nobody else. The paths are from where it runs.
+/// Runs the command with directories mounted over others, in a mount namespace of its own. The paths are relative to its working directory.
 pub fn mounted(command: &mut Command, mounts: &[(&str, &str)]) {
     let name = |path: &str| CString::new(path).unwrap();
     let mounts: Vec<_> = mounts.iter().map(|(what, place)| (name(what), name(place))).collect();
